@@ -1,0 +1,63 @@
+/*
+ * Errors.
+ *
+ * Every function that can fail returns an int: 0 is success, a negative number is an error, a
+ * positive number is only ever a documented count. One list yields the codes, their names and
+ * their texts. muster's own codes lie below -10000, so that an int can also carry a code of the
+ * event loop or of the operating system (a negated errno); muster_strerror() knows them all.
+ */
+#ifndef MUSTER_ERROR_H
+#define MUSTER_ERROR_H
+
+#include <muster/export.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MUSTER_ERRNO_MAP(X)                                                                        \
+    X(EINVAL, -10001, "invalid argument")                                                          \
+    X(ENOMEM, -10002, "out of memory")                                                             \
+    X(EAGAIN, -10003, "not now, try again")                                                        \
+    X(ETIMEDOUT, -10004, "timed out")                                                              \
+    X(ECANCELED, -10005, "canceled")                                                               \
+    X(ENOENT, -10006, "no such key")                                                               \
+    X(EPROTO, -10007, "protocol violation by the peer")                                            \
+    X(ELIMIT, -10008, "a configured limit was exceeded")                                           \
+    X(EFULL, -10009, "the store's memory limit is reached")                                        \
+    X(ENOTNUM, -10010, "the stored value is not a number")                                         \
+    X(ENOTSUP, -10011, "not supported by this kind of store")                                      \
+    X(ECLOSED, -10012, "closed")                                                                   \
+    X(ECONN, -10013, "connection failed")                                                          \
+    X(ESESSION, -10014, "the server no longer knows this session; the outcome is unknown")         \
+    X(EREFUSED, -10015, "refused by the server")                                                   \
+    X(EVERSION, -10016, "no protocol version in common")                                           \
+    X(EWINDOW, -10017, "flow control window exceeded by the peer")                                 \
+    X(EOVERFLOW, -10018, "the receiver fell too far behind")                                       \
+    X(ENOMETHOD, -10019, "no such method")                                                         \
+    X(ECORRUPT, -10020, "data is damaged")                                                         \
+    X(EDISK, -10021, "storage failed")                                                             \
+    X(EBUSY, -10022, "in use by another process")                                                  \
+    X(EURL, -10023, "malformed URL")                                                               \
+    X(ENOTSTORE, -10024, "the peer is not a store")                                                \
+    X(EDRAIN, -10025, "the server is shutting down")                                               \
+    X(EEXIST, -10026, "already exists")                                                            \
+    X(EADDR, -10027, "cannot use that address")
+
+enum muster_errno {
+#define MUSTER_ERRNO_ENUM(name, code, text) MUSTER_##name = (code),
+    MUSTER_ERRNO_MAP(MUSTER_ERRNO_ENUM)
+#undef MUSTER_ERRNO_ENUM
+};
+
+/** One sentence for any code this library returns. Never NULL; the text is static. */
+MUSTER_EXPORT const char *muster_strerror(int code);
+
+/** The code's name, such as "MUSTER_ETIMEDOUT", or "unknown". Never NULL; the text is static. */
+MUSTER_EXPORT const char *muster_errname(int code);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,17 @@
+/* Addresses and store URLs in text. Parsers of outside bytes: they refuse what they do not know. */
+#ifndef MU_ADDR_H
+#define MU_ADDR_H
+
+#include "core/env.h"
+#include "core/err.h"
+
+/**
+ * "host:port", "[v6]:port", "unix:/path". A missing port is `default_port` (0: it must be there).
+ * MUSTER_EURL with the reason in `reterr_msg`.
+ */
+int mu_addr_parse(const char *text, uint16_t default_port, struct mu_addr *ret,
+                  struct mu_errmsg *reterr_msg);
+/** The other way: a terminated text of at most `cap` bytes. Returns `buf`. */
+char *mu_addr_format(const struct mu_addr *addr, char *buf, size_t cap);
+
+#endif

@@ -1,0 +1,201 @@
+/*
+ * The environment: everything a service may ask of the world, in a dozen verbs. transport/
+ * implements it on libuv, sim/ on virtual time; services see only this.
+ *
+ * Rules that hold for every verb, in every implementation:
+ *  - One thread. All calls and all callbacks happen on it.
+ *  - Completion is always a later turn: no callback runs inside the call that asked for it.
+ *  - When a verb returns an error, its callback will never be called.
+ *  - The caller provides the memory (struct mu_conn, mu_listener, mu_timer, mu_work embedded in its
+ *    own) and may reuse it only after the last callback named below.
+ *  - A callback may call any verb, close included.
+ */
+#ifndef MU_ENV_H
+#define MU_ENV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/heap.h"
+#include "core/list.h"
+#include "core/span.h"
+#include "core/time.h"
+
+struct mu_env;
+
+/* An address in text, resolved by the environment. */
+#define MU_ADDR_HOST_MAX 255
+
+enum mu_addr_kind {
+    MU_ADDR_TCP = 1,
+    MU_ADDR_UNIX,
+};
+
+struct mu_addr {
+    enum mu_addr_kind kind;
+    uint16_t port;                   /* TCP only; 0 when listening: any free one */
+    char host[MU_ADDR_HOST_MAX + 1]; /* a name or a number without brackets, or a socket's path */
+};
+
+/* A timer: `fire` is called once, at or after the time it was armed for. */
+struct mu_timer {
+    struct mu_heap_node node; /* the environment's */
+    void (*fire)(struct mu_timer *timer);
+};
+
+static inline void mu_timer_init(struct mu_timer *t, void (*fire)(struct mu_timer *timer))
+{
+    mu_heap_node_init(&t->node);
+    t->fire = fire;
+}
+
+/* A byte stream to a peer. */
+struct mu_conn;
+
+struct mu_conn_events {
+    /** A dialled connection is up. Accepted ones are up when `accept` returns. */
+    void (*open)(struct mu_conn *conn);
+    /**
+     * Bytes have come. Returns how many were used; with less than all of them the environment keeps
+     * the rest and reads no more until mu_env_resume(), which delivers the rest again.
+     * `in` is lent until the callback returns.
+     */
+    size_t (*data)(struct mu_conn *conn, struct mu_span in);
+    /** The peer has sent all it will send. Writing may still work. */
+    void (*eof)(struct mu_conn *conn);
+    /** There is room again, after a mu_env_send() that took less than it was given. */
+    void (*writable)(struct mu_conn *conn);
+    /**
+     * The last callback: after mu_env_close() (status 0), a failed dial, or an error of the
+     * connection (a negative code; no close is needed then). The memory is the owner's again.
+     */
+    void (*closed)(struct mu_conn *conn, int status);
+};
+
+struct mu_conn {
+    const struct mu_conn_events *on; /* set before dial, or by `accept` */
+    struct mu_env *env;              /* set by the environment */
+    void *impl;                      /* the environment's */
+};
+
+/* Something peers connect to. */
+struct mu_listener {
+    /**
+     * A peer has connected. Returns the memory for the connection with `on` set, or NULL to turn it
+     * away. No other callback of that connection comes before this returns.
+     */
+    struct mu_conn *(*accept)(struct mu_listener *listener);
+    /** The last callback, after mu_env_unlisten(). */
+    void (*closed)(struct mu_listener *listener);
+    struct mu_env *env;
+    void *impl;
+};
+
+/* Work that may block or take long. */
+struct mu_work {
+    /** Called once, on any thread, with no access to anything the loop thread uses meanwhile. */
+    void (*run)(struct mu_work *work);
+    /** Called once afterwards, on the loop thread. The memory is the owner's again. */
+    void (*done)(struct mu_work *work);
+    struct mu_env *env;
+    void *impl;
+};
+
+struct mu_env_ops {
+    /** The time of this turn: the same for all that happens in it. */
+    struct mu_now (*now)(struct mu_env *env);
+    /** Fills `buf` with bytes fit for keys. */
+    void (*entropy)(struct mu_env *env, void *buf, size_t len);
+    /** Arms, re-arms, or with MU_MONO_NEVER disarms. Cannot fail. */
+    void (*timer_arm)(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
+    /** Connects; `open` or `closed` follows. MUSTER_EINVAL for an address it cannot take. */
+    int (*dial)(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr);
+    /**
+     * Binds and listens at once; `addr` with port 0 is rewritten with the port that was found.
+     * Errors: a negated errno such as -EADDRINUSE, MUSTER_EINVAL.
+     */
+    int (*listen)(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr);
+    /** Stops listening; `closed` follows. Connections that were accepted live on. */
+    void (*unlisten)(struct mu_env *env, struct mu_listener *listener);
+    /**
+     * Sends what it can at once, keeps a bounded rest of its own, and says how much of `data` it
+     * took. When that is less than all, `writable` follows. `data` is borrowed for the call.
+     * Errors of the connection come as `closed`, never from here: a dead connection takes all.
+     */
+    void (*send)(struct mu_env *env, struct mu_conn *conn, struct mu_span data, size_t *ret_taken);
+    /** Takes up reading again after `data` used less than it was given. */
+    void (*resume)(struct mu_env *env, struct mu_conn *conn);
+    /**
+     * Closes; `closed` follows with status 0. What mu_env_send() took is still delivered if the
+     * peer reads it within the environment's linger time; with `abort`, it is dropped at once.
+     */
+    void (*close)(struct mu_env *env, struct mu_conn *conn, bool abort);
+    /** The peer's address for a log line: writes a terminated text of at most `cap` bytes. */
+    void (*peer)(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
+    /** Has `run` called away from the loop, then `done` on it. MUSTER_ENOMEM. */
+    int (*work)(struct mu_env *env, struct mu_work *work);
+};
+
+struct mu_env {
+    const struct mu_env_ops *ops;
+};
+
+static inline struct mu_now mu_env_now(struct mu_env *env)
+{
+    return env->ops->now(env);
+}
+
+static inline void mu_env_entropy(struct mu_env *env, void *buf, size_t len)
+{
+    env->ops->entropy(env, buf, len);
+}
+
+static inline void mu_env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)
+{
+    env->ops->timer_arm(env, timer, at);
+}
+
+static inline int mu_env_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr)
+{
+    return env->ops->dial(env, conn, addr);
+}
+
+static inline int mu_env_listen(struct mu_env *env, struct mu_listener *l, struct mu_addr *addr)
+{
+    return env->ops->listen(env, l, addr);
+}
+
+static inline void mu_env_unlisten(struct mu_env *env, struct mu_listener *l)
+{
+    env->ops->unlisten(env, l);
+}
+
+static inline void mu_env_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
+                               size_t *ret_taken)
+{
+    env->ops->send(env, conn, data, ret_taken);
+}
+
+static inline void mu_env_resume(struct mu_env *env, struct mu_conn *conn)
+{
+    env->ops->resume(env, conn);
+}
+
+static inline void mu_env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
+{
+    env->ops->close(env, conn, abort);
+}
+
+static inline void mu_env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf,
+                               size_t cap)
+{
+    env->ops->peer(env, conn, buf, cap);
+}
+
+static inline int mu_env_work(struct mu_env *env, struct mu_work *work)
+{
+    return env->ops->work(env, work);
+}
+
+#endif

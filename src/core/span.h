@@ -1,0 +1,51 @@
+/* A span borrows bytes: a pointer and a length, never owned, never terminated. */
+#ifndef MU_SPAN_H
+#define MU_SPAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+struct mu_span {
+    const uint8_t *data;
+    size_t len;
+};
+
+/** A span over a string literal, without its terminator. */
+#define MU_SPAN_LIT(text) ((struct mu_span){(const uint8_t *)(text), sizeof(text) - 1})
+
+static inline struct mu_span mu_span(const void *data, size_t len)
+{
+    return (struct mu_span){(const uint8_t *)data, len};
+}
+
+static inline struct mu_span mu_span_str(const char *text)
+{
+    return mu_span(text, strlen(text));
+}
+
+static inline bool mu_span_eq(struct mu_span a, struct mu_span b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
+}
+
+static inline bool mu_span_starts_with(struct mu_span s, struct mu_span prefix)
+{
+    return s.len >= prefix.len && (prefix.len == 0 || memcmp(s.data, prefix.data, prefix.len) == 0);
+}
+
+/** The span without its first `n` bytes; `n` is at most its length. */
+static inline struct mu_span mu_span_skip(struct mu_span s, size_t n)
+{
+    return (struct mu_span){n == 0 ? s.data : s.data + n, s.len - n};
+}
+
+/**
+ * Writes a printable, quoted, terminated form of peer-controlled bytes for a log line or an error
+ * text: at most `cap` bytes, other than printable ASCII as \xNN, an ellipsis where it was cut.
+ * Returns `out`. `cap` is at least 8.
+ */
+char *mu_span_quote(char *out, size_t cap, struct mu_span s);
+
+#endif

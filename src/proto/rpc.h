@@ -1,0 +1,222 @@
+/*
+ * A session of the native wire: calls both ways over a connection that may be lost and made again.
+ * A stream machine. docs/native-wire.md is the protocol; codec/rpc_frame.h its bytes.
+ *
+ * One struct mu_rpc is one end of one session. It lives as long as the session and is given one
+ * connection (a "link") after another:
+ *
+ *     the side that dials                         the side that listens
+ *     mu_rpc_init(role CLIENT)                    mu_rpc_greet_* reads the HELLO of a new
+ * connection mu_rpc_dialled()    writes magic, HELLO     finds or makes the session:
+ * mu_rpc_init(SERVER) recv ... event WELCOMED                     mu_rpc_accepted(hello)  writes
+ * WELCOME
+ *
+ * While no link is up, calls can still be made, replies still be given: they are sent when there is
+ * one. Frames that were sent and not acknowledged are kept and sent again, so every call is
+ * received exactly once for as long as both ends keep the session. If the server has forgotten it
+ * (it was started anew, or the grace ran out), the client is welcomed with resumed = false and
+ * every call that was out ends with MUSTER_ESESSION: it may or may not have run.
+ *
+ * A call ends with exactly one REPLY event at the caller: the callee's, or one made here with
+ * MUSTER_ETIMEDOUT (its deadline passed and the callee said nothing for REPLY_MARGIN_MS more),
+ * MUSTER_ECANCELED (mu_rpc_cancel), MUSTER_ESESSION, MUSTER_ECLOSED (mu_rpc_close).
+ * The callee's side sees CALL, then ITEM, END, perhaps CANCEL (the caller cancelled, its deadline
+ * passed, or the session ended), and must reply exactly once in every case; after CANCEL the reply
+ * is a formality, but it frees the call.
+ *
+ * Flow control. Calls: a side may send CALL and ITEM frames of its own calls while its credit with
+ * the peer is positive; the frame that takes it below zero is the last until more is granted. The
+ * machine grants as CALL events are pulled; while more than `output_bytes_high` waits to be sent,
+ * or `calls_max` calls are being served, it hands out no CALL events. It always reads: replies can
+ * never wait behind calls, so two ends cannot block each other. Items to the caller: credit per
+ * call, granted by mu_rpc_consumed().
+ *
+ * Events are pulled; recv stops behind each frame that made one. Spans in events are lent until the
+ * next recv, tick or next_event.
+ */
+#ifndef MU_RPC_H
+#define MU_RPC_H
+
+#include "codec/rpc_frame.h"
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/heap.h"
+#include "core/list.h"
+#include "core/map.h"
+#include "core/span.h"
+#include "core/time.h"
+#include "core/trace.h"
+
+enum mu_rpc_role {
+    MU_RPC_CLIENT = 1, /* dials; its calls have odd ids */
+    MU_RPC_SERVER,     /* listens; its calls have even ids */
+};
+
+/* How much longer a caller waits than its own deadline, so that the callee's answer, which can say
+ * what was missing, comes first. */
+#define MU_RPC_REPLY_MARGIN_MS 500
+
+struct mu_rpc_config {
+    enum mu_rpc_role role;
+    uint8_t session[MU_RPC_SESSION_LEN]; /* client: drawn from entropy; server: from the HELLO */
+    uint8_t incarnation[MU_RPC_SESSION_LEN]; /* server: drawn once per process */
+    uint64_t seed;
+    const char *name;           /* ours, for the peer's logs; borrowed for the machine's life */
+    struct mu_span credential;  /* client; borrowed for the machine's life */
+    uint32_t grace_ms;          /* client: wish; server: the most it gives. 10 s */
+    uint32_t beat_ms;           /* 5 s */
+    uint32_t dead_ms;           /* 15 s */
+    uint32_t frame_bytes_max;   /* longest payload taken. 64 MiB */
+    uint32_t call_window_bytes; /* of CALL and caller's ITEM bytes that wait here unpulled. 1 MiB */
+    uint32_t item_window_bytes; /* of a call's items that wait at the caller. 256 KiB */
+    uint32_t calls_max;         /* calls being served at once. 65536 */
+    uint32_t output_bytes_high; /* no CALL events above this much unsent. 1 MiB */
+    uint32_t output_bytes_max;  /* everything kept for sending: over it, EAGAIN. 1 GiB */
+    struct mu_trace trace;
+};
+
+/** The defaults named above; role, session, incarnation and seed are the caller's to set. */
+struct mu_rpc_config mu_rpc_config_defaults(void);
+
+enum mu_rpc_event_type {
+    MU_RPC_EV_WELCOMED = 1, /* client: the link is up; `resumed` */
+    MU_RPC_EV_REFUSED, /* client: `status`, `payload` is the text; drop the link, do not return */
+    MU_RPC_EV_CALL,    /* callee: `id`, `method`, `payload`, `flags`, `deadline` */
+    MU_RPC_EV_ITEM,    /* either: `id`, `payload`; mu_rpc_consumed() when done with it */
+    MU_RPC_EV_END,     /* callee: `id`; the caller has no more items */
+    MU_RPC_EV_CANCEL,  /* callee: `id`, `status` why (ECANCELED, ETIMEDOUT, ESESSION); reply now */
+    MU_RPC_EV_REPLY,   /* caller: `id`, `status`, `payload` (the error's text if status) */
+    MU_RPC_EV_CREDIT,  /* either: a send that got EAGAIN on `id` (0: calls) may go on */
+    MU_RPC_EV_LINK_DEAD, /* the peer was silent for dead_ms: drop the link */
+    MU_RPC_EV_DRAIN,     /* the peer is about to leave; `payload` says why */
+    MU_RPC_EV_BYE,       /* server: the client ended the session on purpose */
+};
+
+struct mu_rpc_event {
+    enum mu_rpc_event_type type;
+    uint64_t id;
+    bool resumed;
+    int status;
+    uint32_t flags;
+    mu_mono_t deadline; /* MU_MONO_NEVER if none */
+    struct mu_span method;
+    struct mu_span payload;
+};
+
+struct mu_rpc;
+
+/* --- a new connection at the listening side ----------------------------------------------------
+ */
+
+/*
+ * Reads the magic and the HELLO, and nothing behind it. Small: an undecided connection costs
+ * little.
+ */
+struct mu_rpc_greet {
+    struct mu_buf in;
+};
+
+void mu_rpc_greet_init(struct mu_rpc_greet *g);
+void mu_rpc_greet_fini(struct mu_rpc_greet *g);
+/** Whether the first bytes are the magic: 1 yes, 0 no, MUSTER_EAGAIN: so far, yes. */
+int mu_rpc_greet_sniff(struct mu_span first);
+/**
+ * Takes bytes up to the end of the HELLO. 0 with `*ret_hello` filled (lent by `g`); MUSTER_EAGAIN:
+ * it is not whole yet; MUSTER_EPROTO, MUSTER_ENOMEM.
+ */
+int mu_rpc_greet_recv(struct mu_rpc_greet *g, struct mu_span in, size_t *ret_used,
+                      struct mu_rpc_hello *ret_hello);
+/** Appends a REFUSE frame to `out`, for a connection that gets no session. */
+int mu_rpc_refuse(struct mu_buf *out, int status, const char *text);
+
+/* --- life ----------------------------------------------------------------------------------------
+ */
+
+int mu_rpc_init(struct mu_rpc *r, const struct mu_rpc_config *config);
+void mu_rpc_fini(struct mu_rpc *r);
+
+/* --- links
+ * ---------------------------------------------------------------------------------------- */
+
+/** Client: a connection is up. Writes magic and HELLO. */
+int mu_rpc_dialled(struct mu_rpc *r, struct mu_now now);
+/**
+ * Server: a connection brought this HELLO. Writes WELCOME (resumed if this machine was linked
+ * before and `hello->resume`) and all that was not acknowledged. A link that is still up is
+ * replaced: the client knows better. MUSTER_EVERSION: refuse it. MUSTER_ENOMEM.
+ */
+int mu_rpc_accepted(struct mu_rpc *r, struct mu_now now, const struct mu_rpc_hello *hello);
+/** The connection is gone. Nothing else is lost yet. */
+void mu_rpc_unlinked(struct mu_rpc *r, struct mu_now now);
+/** Whether a link is up and greeted. */
+bool mu_rpc_linked(const struct mu_rpc *r);
+
+/* --- in
+ * -------------------------------------------------------------------------------------------- */
+
+/**
+ * Takes bytes, up to the end of the first frame that makes an event; pull events, then go on with
+ * the rest. A violation (MUSTER_EPROTO, MUSTER_EWINDOW, MUSTER_ELIMIT) poisons the session:
+ * mu_rpc_errmsg() says what it was; MUSTER_ENOMEM does not.
+ */
+int mu_rpc_recv(struct mu_rpc *r, struct mu_now now, struct mu_span in, size_t *ret_used);
+/** Deadlines and keep-alive. */
+int mu_rpc_tick(struct mu_rpc *r, struct mu_now now);
+
+/* Calling. */
+/**
+ * Starts a call. `timeout_ms` 0: none. MUSTER_EAGAIN: no credit or too much unsent; EV_CREDIT with
+ * id 0 follows when it is worth trying again. MUSTER_EINVAL (method), MUSTER_ELIMIT (the peer's
+ * frame limit), MUSTER_ECLOSED, MUSTER_ENOMEM.
+ */
+int mu_rpc_call(struct mu_rpc *r, struct mu_now now, struct mu_span method, struct mu_span payload,
+                uint32_t timeout_ms, uint32_t flags, uint64_t *ret_id);
+/** The caller does not want the answer any more; its REPLY event (MUSTER_ECANCELED) follows.
+ * ENOENT. */
+int mu_rpc_cancel(struct mu_rpc *r, struct mu_now now, uint64_t id);
+/** The caller has no more items. */
+int mu_rpc_end(struct mu_rpc *r, struct mu_now now, uint64_t id);
+
+/* Either. */
+/** Sends an item. MUSTER_EAGAIN: no credit; EV_CREDIT with this id follows. MUSTER_ENOENT. */
+int mu_rpc_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload);
+/** `n` bytes of items on this call were dealt with: the peer may send as many more. */
+int mu_rpc_consumed(struct mu_rpc *r, struct mu_now now, uint64_t id, size_t n);
+
+/* Serving. */
+/**
+ * Ends a call. With a status other than 0, `payload` is the error's text. Never EAGAIN: room for
+ * replies is what `calls_max` and `output_bytes_high` keep. MUSTER_ENOENT, MUSTER_ELIMIT (the
+ * peer's frame limit: reply with an error instead), MUSTER_ENOMEM.
+ */
+int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
+                 struct mu_span payload);
+
+/** Tells the peer that this side is about to leave. */
+int mu_rpc_drain(struct mu_rpc *r, struct mu_now now, const char *why);
+/** Ends the session: writes BYE if a link is up; calls that are out end with MUSTER_ECLOSED. */
+int mu_rpc_close(struct mu_rpc *r, struct mu_now now);
+
+/* --- out
+ * ------------------------------------------------------------------------------------------- */
+
+bool mu_rpc_next_event(struct mu_rpc *r, struct mu_rpc_event *ret_event);
+/** Bytes for the link; lent until the next call that is not const. Empty while there is no link. */
+struct mu_span mu_rpc_output(const struct mu_rpc *r);
+void mu_rpc_sent(struct mu_rpc *r, size_t n);
+mu_mono_t mu_rpc_deadline(const struct mu_rpc *r);
+/** Server: until when to keep the session without a link; MU_MONO_NEVER while one is up. */
+mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r);
+/** Memory held beside the struct. */
+size_t mu_rpc_memory(const struct mu_rpc *r);
+/** Calls of ours that have no reply yet, and calls of the peer's that we have not replied to. */
+size_t mu_rpc_calls_out(const struct mu_rpc *r);
+size_t mu_rpc_calls_in(const struct mu_rpc *r);
+const char *mu_rpc_errmsg(const struct mu_rpc *r);
+
+/* Callers embed it and look at nothing inside. */
+struct mu_rpc {
+    struct mu_rpc_config config;
+};
+
+#endif

@@ -1,0 +1,31 @@
+/*
+ * The environment on libuv. One struct mu_uv_env is one event loop; whoever calls mu_uv_env_run()
+ * is its thread. mu_uv_env_post() is the one door from other threads.
+ */
+#ifndef MU_UV_ENV_H
+#define MU_UV_ENV_H
+
+#include "core/env.h"
+
+struct mu_uv_env;
+
+/** MUSTER_ENOMEM, or a negated errno. */
+int mu_uv_env_new(struct mu_uv_env **ret);
+/** After mu_uv_env_run() returned. All connections, listeners, timers and work must be closed. */
+void mu_uv_env_free(struct mu_uv_env *uv);
+struct mu_env *mu_uv_env_env(struct mu_uv_env *uv);
+/** Runs until mu_uv_env_stop(). */
+void mu_uv_env_run(struct mu_uv_env *uv);
+/** On the loop's thread: mu_uv_env_run() returns after this turn. */
+void mu_uv_env_stop(struct mu_uv_env *uv);
+
+/* A message from another thread: the memory is the sender's until `run` is called on the loop. */
+struct mu_post {
+    struct mu_list link;
+    void (*run)(struct mu_post *post);
+};
+
+/** From any thread: has `post->run` called on the loop's thread. Cannot fail. In order. */
+void mu_uv_env_post(struct mu_uv_env *uv, struct mu_post *post);
+
+#endif
