@@ -41,7 +41,7 @@ sim: ## SEEDS=10000 simulated runs
 	@tools/install-deps test
 	@$(with_tests)
 	@ninja -C build
-	@tools/sim $(SEEDS)
+	@build/sim/muster-sim --seeds $(SEEDS)
 
 .PHONY: fuzz fuzz-merge
 fuzz: ## each fuzz target for FUZZ_SECONDS=600
