@@ -17,7 +17,7 @@ static struct mu_list *list_of_kind(struct mu_ks_crowd *crowd, enum mu_ks_wait_k
     case MU_KS_WAIT_POP:
         return &crowd->pops;
     }
-    MU_ASSERT(!"a kind of wait");
+    MU_ASSERT(false && "a kind of wait");
     return NULL;
 }
 

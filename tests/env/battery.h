@@ -17,8 +17,8 @@ struct env_under_test {
     /** Ends it; everything in it was closed. */
     void (*down)(struct env_under_test *eut);
     /**
-     * Runs turns until `done(context)` is true, asking after each turn. False when 20 seconds of the
-     * environment's time went by before that.
+     * Runs turns until `done(context)` is true, asking after each turn. False when 20 seconds of
+     * the environment's time went by before that.
      */
     bool (*run_until)(struct env_under_test *eut, bool (*done)(void *context), void *context);
     /** Where to listen: TCP with port 0 unless the environment must be told one. */
