@@ -25,9 +25,12 @@ test: ## everything that must hold before a commit
 	@tools/run-tests
 
 .PHONY: asan tsan
-asan tsan: ## the tests under ASan+UBSan, or TSan
+asan: ## all tests under ASan+UBSan
 	@tools/install-deps test
-	@tools/run-tests $@
+	@tools/run-tests asan-all
+tsan: ## the tests that use threads under TSan
+	@tools/install-deps test
+	@tools/run-tests tsan
 
 .PHONY: bench
 bench: ## ratios against PyTorch's store and Redis
