@@ -18,8 +18,6 @@ static struct mu_list *list_of_kind(struct mu_ks_crowd *crowd, enum mu_ks_wait_k
         return &crowd->pops;
     }
     mu_panic(__FILE__, __LINE__, "a kind of wait");
-    MU_ASSERT(false && "a kind of wait");
-    return NULL;
 }
 
 static struct mu_ks_reg *first_reg(struct mu_list *list)
