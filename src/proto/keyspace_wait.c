@@ -17,8 +17,7 @@ static struct mu_list *list_of_kind(struct mu_ks_crowd *crowd, enum mu_ks_wait_k
     case MU_KS_WAIT_POP:
         return &crowd->pops;
     }
-    MU_ASSERT(false && "a kind of wait");
-    return NULL;
+    mu_panic(__FILE__, __LINE__, "a kind of wait");
 }
 
 static struct mu_ks_reg *first_reg(struct mu_list *list)
