@@ -23,11 +23,12 @@ int mu_buf_reserve(struct mu_buf *b, size_t n)
     if (n > b->max - b->len) {
         return MUSTER_ELIMIT;
     }
-    if (b->head + b->len + n <= b->cap) {
+    /* Written so that no sum can wrap: with a maximum near SIZE_MAX, `n` may be anything. */
+    if (n <= b->cap - b->head - b->len) {
         return 0;
     }
     /* Sliding down is cheap while at least as much was consumed as is held. */
-    if (b->len + n <= b->cap && b->head >= b->len) {
+    if (n <= b->cap - b->len && b->head >= b->len) {
         memmove(b->data, b->data + b->head, b->len);
         b->head = 0;
         return 0;

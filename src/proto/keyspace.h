@@ -16,7 +16,8 @@
  *
  * A call that fails changes nothing. Errors any changing call can return, beside its own:
  * MUSTER_ELIMIT (key, value or count over its limit), MUSTER_EFULL (the memory limit),
- * MUSTER_ENOMEM, MUSTER_ENOENT (the lease that was named).
+ * MUSTER_ENOMEM, MUSTER_ENOENT (the lease that was named). Spans passed in are borrowed for the
+ * call and must not point into the keyspace's own memory.
  */
 #ifndef MU_KEYSPACE_H
 #define MU_KEYSPACE_H
@@ -47,8 +48,8 @@ struct mu_ks_config mu_ks_config_defaults(void);
 enum mu_ks_wait_kind {
     /*
      * Until every key has been there. As PyTorch counts: a key that came and went again counts; on
-     * a queue's key a push wakes one such waiter, first come first served, since it is about to
-     * pop.
+     * a queue's key a push ends one such wait, first come first served, since its owner is about
+     * to pop. A wait that still misses other keys is counted down on the way and takes no turn.
      */
     MU_KS_WAIT_TORCH = 1,
     /* Until every key has been there; a push wakes all of these. */
@@ -62,8 +63,10 @@ struct mu_ks_reg {
     struct mu_list link;
     struct mu_ks_entry *entry; /* NULL once the key came */
     struct mu_ks_wait *wait;
+    uint64_t ticket; /* the order of arrival */
 };
 
+/* Zero it before its first use; it must not move while it is active. */
 struct mu_ks_wait {
     void *owner; /* the caller's */
     enum mu_ks_wait_kind kind;
@@ -71,25 +74,39 @@ struct mu_ks_wait {
     size_t popped_len;      /* WAIT_POP: the element, */
     uint8_t *popped;        /* taken by the caller with mu_ks_wait_take_popped() */
     int64_t len_before;     /* WAIT_POP: the queue's length before the pop */
-    struct mu_list ready;   /* private from here: on the ready list */
-    struct mu_ks_reg *regs; /* its registrations, one for each missing key */
+    struct mu_list ready;   /* private from here: on the ready list, or next is NULL */
+    struct mu_ks_reg *regs; /* its registrations, one for each key missing at the start */
     size_t reg_count;
     struct mu_ks_reg one; /* the registration of a wait for a single key, without an allocation */
 };
 
 /* --- watching ------------------------------------------------------------------------------ */
 
+/* Zero it before its first use; it must not move while it is registered. */
 struct mu_ks_watch {
-    void *owner;         /* the caller's */
-    struct mu_list link; /* private */
-    struct mu_ks_watched *on;
+    void *owner;              /* the caller's */
+    struct mu_list link;      /* private from here */
+    struct mu_ks_watched *on; /* NULL: idle */
+    uint64_t since;           /* the revision at its start: later changes are for it */
+    bool prefix;
+};
+
+/* Private: how many watched prefixes have this length. */
+struct mu_ks_prefix_len {
+    size_t len;
+    size_t count;
 };
 
 /* --- the machine --------------------------------------------------------------------------- */
 
 struct mu_keyspace {
     struct mu_ks_config config;
-    uint64_t revision;     /* of the last change; grows, also across restarts with a journal */
+    /*
+     * Of the last change to a value; it grows. Whoever loads a journal sets it, so that it also
+     * grows across restarts.
+     */
+    uint64_t revision;
+    uint64_t lease_id;     /* of the last lease; may be set to a random start before the first */
     size_t key_count;      /* keys with a value */
     size_t memory_bytes;   /* in use, counted against the limit */
     size_t wait_count;     /* registered waits */
@@ -100,15 +117,19 @@ struct mu_keyspace {
     struct mu_heap lease_deadlines;
     struct mu_list ready;
     struct mu_list changes;
-    struct mu_ks_change *lent; /* the change last handed out */
+    struct mu_list *cursor; /* the next watch to hear of the first change; NULL: not begun */
+    struct mu_ks_prefix_len *prefix_lens; /* of watched prefixes, ascending */
+    size_t prefix_len_count;
+    size_t prefix_len_cap;
     struct mu_buf journal;
-    uint64_t record_id;
-    uint64_t lease_id;
+    uint64_t record_id; /* of the last record */
+    uint64_t ticket;    /* of the last registration */
     mu_mono_t last_tick;
 };
 
+/** Allocates nothing. MUSTER_EINVAL: keys longer than a journal record can tell. */
 int mu_ks_init(struct mu_keyspace *ks, const struct mu_ks_config *config);
-/** Frees all. No wait or watch may be registered, no ready wait unpulled. */
+/** Frees all. No wait or watch may be registered, no ready wait unpulled: that is asserted. */
 void mu_ks_fini(struct mu_keyspace *ks);
 
 /* Changing calls. `lease`: 0 for none, else the lease the key is bound to from now on (the key is
@@ -137,6 +158,7 @@ int mu_ks_append(struct mu_keyspace *ks, struct mu_span key, struct mu_span valu
                  size_t *ret_len);
 /** `ret_removed` says whether there was a value. Queues are not touched. Never ELIMIT or EFULL. */
 int mu_ks_delete(struct mu_keyspace *ks, struct mu_span key, bool *ret_removed);
+/** `ret_len` is the length with the new element, before anyone who waited for it took it. */
 int mu_ks_queue_push(struct mu_keyspace *ks, struct mu_span key, struct mu_span value,
                      size_t *ret_len);
 /**
@@ -163,11 +185,14 @@ bool mu_ks_next_key(const struct mu_keyspace *ks, const struct mu_map_node **cur
 /**
  * Starts a wait for all of `keys`. If nothing is missing, `*ret_ready` is true, nothing is
  * registered (and for MU_KS_WAIT_POP the element is in `w`). Otherwise the wait is registered and
- * mu_ks_next_ready() will return it once. Errors: MUSTER_ELIMIT, MUSTER_EFULL, MUSTER_ENOMEM.
+ * mu_ks_next_ready() will return it once. A key named twice counts once. Errors: MUSTER_ELIMIT,
+ * MUSTER_EFULL, MUSTER_ENOMEM.
  */
 int mu_ks_wait(struct mu_keyspace *ks, struct mu_ks_wait *w, enum mu_ks_wait_kind kind,
                const struct mu_span *keys, size_t count, bool *ret_ready);
-/** Ends a registered wait, or takes back a ready one that was not pulled. Harmless on an idle one.
+/**
+ * Ends a registered wait, or takes back a ready one that was not pulled. An element that it popped
+ * and nobody took is freed, as it would be lost with a reply on the wire. Harmless on an idle one.
  */
 void mu_ks_wait_cancel(struct mu_keyspace *ks, struct mu_ks_wait *w);
 /** Whether the wait is registered or ready and not yet pulled. */
@@ -177,30 +202,61 @@ size_t mu_ks_wait_missing(const struct mu_ks_wait *w, struct mu_span *ret_keys, 
 /** The element a ready MU_KS_WAIT_POP got; the caller frees it with mu_free(). */
 uint8_t *mu_ks_wait_take_popped(struct mu_ks_wait *w, size_t *ret_len);
 /** The next wait that ended, in the order they ended; NULL if none. */
-struct mu_ks_wait *mu_ks_next_ready(struct mu_keyspace *ks);
+static inline struct mu_ks_wait *mu_ks_next_ready(struct mu_keyspace *ks)
+{
+    struct mu_list *first = ks->ready.next;
+
+    if (first == &ks->ready) {
+        return NULL;
+    }
+    mu_list_remove(first);
+    first->next = NULL;
+    return MU_CONTAINER_OF(first, struct mu_ks_wait, ready);
+}
 
 /* Watching. */
-/** Every change to `key`, or with `prefix` to all keys that begin with it.
- * MUSTER_ELIMIT/EFULL/ENOMEM. */
+/**
+ * Every change from now on to the value of `key`, or with `prefix` to all keys that begin with it.
+ * MUSTER_ELIMIT, MUSTER_EFULL, MUSTER_ENOMEM.
+ */
 int mu_ks_watch(struct mu_keyspace *ks, struct mu_ks_watch *w, struct mu_span key, bool prefix);
 /** Harmless on an idle one. Changes that were not pulled yet are dropped. */
 void mu_ks_unwatch(struct mu_keyspace *ks, struct mu_ks_watch *w);
-/** The next (watch, change) pair; false if none. The spans are lent until the next call. */
-bool mu_ks_next_change(struct mu_keyspace *ks, struct mu_ks_watch **ret_watch,
+/* Private: the rest of mu_ks_next_change(). */
+bool mu_ks_pull_change(struct mu_keyspace *ks, struct mu_ks_watch **ret_watch,
                        struct mu_change *ret_change);
+/**
+ * The next (watch, change) pair, in the order of the changes; false if none. The spans are lent
+ * until the next such call. Pull until it says false after every changing call: what is not pulled
+ * holds copies that the memory limit does not count.
+ */
+static inline bool mu_ks_next_change(struct mu_keyspace *ks, struct mu_ks_watch **ret_watch,
+                                     struct mu_change *ret_change)
+{
+    return !mu_list_empty(&ks->changes) && mu_ks_pull_change(ks, ret_watch, ret_change);
+}
 
 /* Leases. A lease without a time to live (ttl_ms 0) lasts until it is revoked: sessions hold one.
  */
 int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t *ret_lease);
 /** Starts its time anew. MUSTER_ENOENT. */
 int mu_ks_lease_keep(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease, uint64_t *ret_ttl_ms);
-/** Ends it and deletes its keys (MU_CHANGE_EXPIRED). MUSTER_ENOENT. */
+/** Ends it and deletes its keys (MU_CHANGE_EXPIRED). MUSTER_ENOENT, MUSTER_ENOMEM. */
 int mu_ks_lease_revoke(struct mu_keyspace *ks, uint64_t lease, size_t *ret_removed);
 /** When mu_ks_tick() wants to be called. */
 mu_mono_t mu_ks_deadline(const struct mu_keyspace *ks);
+/*
+ * While leases run, mu_ks_deadline() asks for a tick at least this often, though none may be due:
+ * only so can a pause of the whole process be told from a quiet time.
+ */
+#define MU_KS_TICK_NS (500 * MU_NS_PER_MS)
+/* A tick that comes later than asked by more than this means that it was us who slept. */
+#define MU_KS_TILT_NS (500 * MU_NS_PER_MS)
 /**
- * Ends leases whose time is up. If far more time passed than mu_ks_deadline() asked for, it was us
- * who slept: leases that ran out meanwhile get one more full time to live.
+ * Ends leases whose time is up. If the call comes later than mu_ks_deadline() asked for by more
+ * than MU_KS_TILT_NS, it was us who slept, and nobody could have kept a lease: those that ran out
+ * meanwhile get one more full time to live. A lease that cannot be ended for want of memory is
+ * tried again at the next tick.
  */
 void mu_ks_tick(struct mu_keyspace *ks, mu_mono_t now);
 

@@ -3,11 +3,16 @@
  * connection. Requests are submitted with a tag, answers are pulled with the same tag, in order.
  *
  * What does not block may be pipelined: any number of requests, answers in order. What blocks
- * (wait; get, multi_get and queue_pop without MU_STORE_NOWAIT; barrier) must have the connection to
- * itself, because the servers answer later requests ahead of a pending WAIT.
+ * (wait; get, multi_get and queue_pop without MU_STORE_NOWAIT) must have the connection to itself,
+ * because the servers answer later requests ahead of a pending WAIT. get and multi_get take two
+ * steps, WAIT (or CHECK with MU_STORE_NOWAIT) and then GET, since some servers close the connection
+ * on a GET of an absent key; nothing can be submitted behind them until they are done. A key that
+ * is deleted between the two steps reads as empty, or costs the connection: the server's choice.
  *
  * set, append, multi_set and queue_push have no answer in the protocol; this client sends an empty
- * CHECK behind each, so that its end means that the server has executed it.
+ * CHECK behind each, so that its end means that the server has executed it. What the protocol does
+ * not tell is 0 in the reply: the length after append and queue_push. Whether compare_set wrote is
+ * a guess: 1 if the answer equals what was desired.
  *
  * Keys get the leading '/' here, except "init/" (the worker count). A prefix store's keys come
  * in already joined.
@@ -40,7 +45,11 @@ enum mu_torch_client_event_type {
 struct mu_torch_client_event {
     enum mu_torch_client_event_type type;
     uint64_t tag;
-    int status; /* 0; MUSTER_ENOENT; MUSTER_ECANCELED for a wait that was cancelled */
+    /*
+     * 0; MUSTER_ENOENT (MU_STORE_NOWAIT); MUSTER_ECANCELED for what was cancelled; MUSTER_EAGAIN
+     * for a queue_pop that waited and then found the queue empty: somebody else was quicker.
+     */
+    int status;
     struct mu_store_reply reply; /* spans lent until the next recv */
 };
 
@@ -51,17 +60,19 @@ int mu_torch_client_init(struct mu_torch_client *c, const struct mu_torch_client
 void mu_torch_client_fini(struct mu_torch_client *c);
 
 /**
- * Encodes a request. MUSTER_EAGAIN: it blocks and others are in flight, or one that blocks is;
- * MUSTER_ENOTSUP: the generation has no such operation (watch, leases, MU_STORE_PREFIX; with
- * generation 1 also append, multi_*, queue_*, list_keys; barrier, which the store above composes);
- * MUSTER_ELIMIT, MUSTER_ENOMEM.
+ * Encodes a request. MUSTER_EAGAIN: it blocks and others are in flight, or one that nothing can
+ * follow is; MUSTER_ENOTSUP: the generation has no such operation (watch, leases, MU_STORE_PREFIX;
+ * with generation 1 also append, multi_*, queue_*, list_keys; barrier, which the store above
+ * composes); MUSTER_EINVAL (not as many keys or values as the operation takes); MUSTER_ELIMIT,
+ * MUSTER_ENOMEM. Nothing changed then.
  */
 int mu_torch_client_submit(struct mu_torch_client *c, const struct mu_store_request *request,
                            uint64_t tag);
 /**
  * Gives up the blocking request in flight. Generation 2 sends CANCEL_WAIT, and its reply event
  * comes with MUSTER_ECANCELED (or with the answer, if that was quicker). Generation 1 cannot:
- * MUSTER_ENOTSUP, the owner must drop the connection.
+ * MUSTER_ENOTSUP, the owner must drop the connection. MUSTER_ENOENT if nothing blocks. Harmless
+ * when repeated.
  */
 int mu_torch_client_cancel(struct mu_torch_client *c);
 /** Requests without an answer yet. */
@@ -89,6 +100,7 @@ struct mu_torch_client {
     bool greeted;   /* the handshake's answer has come */
     bool canceling; /* CANCEL_WAIT was sent */
     bool has_event;
+    bool lent; /* the last event points into `in` */
     struct mu_torch_client_event event;
     struct mu_span *values; /* of the event */
     size_t values_cap;

@@ -9,9 +9,12 @@
  *
  * The protocol has no error frame: what breaks a rule loses its connection. recv then returns the
  * error, mu_torch_server_errmsg() says why in words for the log, and every further input returns
- * the same error.
+ * the same error. Answers to what came before the bad request are still in the output.
  *
  * Backpressure: while more than `output_bytes_high` of answers wait to be sent, recv uses nothing.
+ *
+ * Memory: a connection with no half-sent request and no unsent answer holds nothing but this
+ * struct and its registrations in the keyspace.
  */
 #ifndef MU_TORCH_SERVER_H
 #define MU_TORCH_SERVER_H
@@ -40,7 +43,7 @@ enum mu_torch_generation {
 };
 
 struct mu_torch_server {
-    void *owner; /* the caller's; mu_torch_server_of_wait() leads back to this struct */
+    void *owner; /* the caller's; also the owner of its wait and its watches in the keyspace */
     const struct mu_torch_limits *limits; /* borrowed for the machine's life; shared by all */
     enum mu_torch_generation generation;
     int poison;
@@ -49,9 +52,9 @@ struct mu_torch_server {
     struct mu_ks_wait wait; /* the pending WAIT, if any */
     struct mu_list watches;
     uint32_t watch_count;
-    uint64_t need;      /* private: how many bytes must be there before parsing is worth it again */
-    size_t scan_offset; /* private: how far a many-key request was checked already, */
-    uint64_t scan_left; /* and how many of its parts are still to come */
+    uint32_t out_hint;  /* private: how much was sent at once the last time */
+    size_t scan_offset; /* private: how far the request at hand was checked already, */
+    uint64_t scan_left; /* and how many of its parts have not shown their length yet */
     char *errmsg;       /* NULL until something went wrong */
 };
 
@@ -73,9 +76,18 @@ int mu_torch_server_sniff(struct mu_span first);
  */
 int mu_torch_server_recv(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span in,
                          size_t *ret_used);
-/** The connection's wait ended (mu_ks_next_ready() returned it). */
+/** The connection whose wait or watch this is. */
+static inline struct mu_torch_server *mu_torch_server_of_wait(struct mu_ks_wait *wait)
+{
+    return MU_CONTAINER_OF(wait, struct mu_torch_server, wait);
+}
+struct mu_torch_server *mu_torch_server_of_watch(struct mu_ks_watch *watch);
+/** The connection's wait ended (mu_ks_next_ready() returned it). MUSTER_ENOMEM. */
 int mu_torch_server_wake(struct mu_torch_server *t, struct mu_ks_wait *wait);
-/** A key it watches changed. Over `output_bytes_max` the error says that the reader is too slow. */
+/**
+ * A key it watches changed (mu_ks_next_change() returned it). MUSTER_EOVERFLOW if the reader is so
+ * slow that over `output_bytes_max` would wait for it, MUSTER_ENOMEM.
+ */
 int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch,
                             const struct mu_change *change);
 
