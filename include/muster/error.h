@@ -42,7 +42,8 @@ extern "C" {
     X(ENOTSTORE, -10024, "the peer is not a store")                                                \
     X(EDRAIN, -10025, "the server is shutting down")                                               \
     X(EEXIST, -10026, "already exists")                                                            \
-    X(EADDR, -10027, "cannot use that address")
+    X(EADDR, -10027, "cannot use that address")                                                    \
+    X(ENAME, -10028, "no host of that name is known")
 
 enum muster_errno {
 #define MUSTER_ERRNO_ENUM(name, code, text) MUSTER_##name = (code),

@@ -86,6 +86,11 @@ struct mu_listener {
      * away. No other callback of that connection comes before this returns.
      */
     struct mu_conn *(*accept)(struct mu_listener *listener);
+    /**
+     * Accepting has failed for want of descriptors or memory (a negative code such as -EMFILE) and
+     * rests a moment; peers wait in the kernel's queue. Called each time it fails. May be NULL.
+     */
+    void (*accept_failed)(struct mu_listener *listener, int status);
     /** The last callback, after mu_env_unlisten(). */
     void (*closed)(struct mu_listener *listener);
     struct mu_env *env;

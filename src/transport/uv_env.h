@@ -16,6 +16,8 @@ void mu_uv_env_free(struct mu_uv_env *uv);
 struct mu_env *mu_uv_env_env(struct mu_uv_env *uv);
 /** Runs until mu_uv_env_stop(). */
 void mu_uv_env_run(struct mu_uv_env *uv);
+/** Runs one turn, waiting until there is something to do. For blocking callers and tests. */
+void mu_uv_env_turn(struct mu_uv_env *uv);
 /** On the loop's thread: mu_uv_env_run() returns after this turn. */
 void mu_uv_env_stop(struct mu_uv_env *uv);
 

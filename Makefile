@@ -1,0 +1,78 @@
+# A short front for meson and ninja. Each target installs what it lacks (tools/install-deps says
+# what that is), so that it works on a bare machine; tools/make gets make itself first.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+SEEDS ?= 10000
+FUZZ_SECONDS ?= 600
+
+# The simulator and the benchmarks are built with the tests; plain `make` needs none of them.
+with_tests = tools/configure build -Dtests=true
+
+.PHONY: all
+all: ## build/muster and build/libmuster.so
+	@tools/install-deps build
+	@tools/configure build
+	@ninja -C build
+
+.PHONY: demo
+demo: all ## two processes meet through a store
+	@tools/demo
+
+.PHONY: test
+test: ## everything that must hold before a commit
+	@tools/install-deps test
+	@tools/run-tests
+
+.PHONY: asan tsan
+asan: ## all tests under ASan+UBSan
+	@tools/install-deps test
+	@tools/run-tests asan-all
+tsan: ## the tests that use threads under TSan
+	@tools/install-deps test
+	@tools/run-tests tsan
+
+.PHONY: bench
+bench: ## ratios against PyTorch's store and Redis
+	@tools/install-deps bench
+	@$(with_tests)
+	@ninja -C build
+	@bench/run
+
+.PHONY: sim
+sim: ## SEEDS=10000 simulated runs
+	@tools/install-deps test
+	@$(with_tests)
+	@ninja -C build
+	@build/sim/muster-sim --seeds $(SEEDS)
+
+.PHONY: fuzz fuzz-merge
+fuzz: ## each fuzz target for FUZZ_SECONDS=600
+	@tools/install-deps fuzz
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz run $(TARGETS)
+fuzz-merge: ## the inputs that reached new code join the corpus in the tree
+	@tools/install-deps fuzz
+	@tools/fuzz merge $(TARGETS)
+
+.PHONY: install
+install: ## to DESTDIR and PREFIX=/usr/local
+	@tools/install-deps build
+	@tools/configure build -Dprefix=$(PREFIX)
+	@ninja -C build
+	@meson install -C build --no-rebuild $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
+
+.PHONY: format check-format
+format: ## clang-format on every file
+	@tools/install-deps format
+	@find include src sim tests bench -name '*.[ch]' -exec clang-format -i {} +
+check-format: ## is there anything `make format` would change?
+	@tools/install-deps format
+	@tools/check-format
+
+.PHONY: clean
+clean: ## remove every build directory
+	rm -rf build build-*
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z][a-z -]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
