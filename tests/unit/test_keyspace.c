@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "failheap.h"
+
 static void test_keyspace_set_replaces_and_get_lends(void **state)
 {
     (void)state;
@@ -316,6 +318,24 @@ static void test_keyspace_does_not_keep_the_room_of_a_big_value(void **state)
     assert_int_equal(ks.memory_bytes, 0);
 }
 
+/* Memory that only saves memory is not worth a failure. */
+static void test_keyspace_shrinks_a_value_even_without_memory(void **state)
+{
+    static uint8_t big[1 << 16];
+    struct mu_span value;
+
+    (void)state;
+    assert_int_equal(mu_ks_set(&ks, MU_SPAN_LIT("k"), mu_span(big, sizeof(big)), 0), 0);
+    failheap_arm(0);
+    assert_int_equal(mu_ks_set(&ks, MU_SPAN_LIT("k"), mu_span(big, 1000), 0), 0);
+    assert_true(failheap_fired());
+    failheap_disarm();
+    assert_int_equal(mu_ks_get(&ks, MU_SPAN_LIT("k"), &value), 0);
+    assert_int_equal(value.len, 1000);
+    assert_true(del("k"));
+    assert_int_equal(ks.memory_bytes, 0);
+}
+
 static void test_keyspace_refuses_a_lease_that_is_not_there(void **state)
 {
     struct mu_span k = MU_SPAN_LIT("k");
@@ -352,6 +372,7 @@ int main(void)
         KS_TEST(test_keyspace_refuses_keys_that_no_record_could_hold),
         KS_TEST(test_keyspace_stops_at_its_memory_limit_and_goes_on_below),
         KS_TEST(test_keyspace_does_not_keep_the_room_of_a_big_value),
+        KS_TEST(test_keyspace_shrinks_a_value_even_without_memory),
         KS_TEST(test_keyspace_refuses_a_lease_that_is_not_there),
     };
 
