@@ -140,8 +140,8 @@ static void random_bytes(struct bytes *b, size_t max)
     if (what < 4) {
         int64_t n = what == 0 ? INT64_MAX - (int64_t)pick(3) : (int64_t)pick(100) - 50;
 
-        b->len = (size_t)sprintf((char *)b->data, "%s%lld%s", pick(4) == 0 ? " \t" : "",
-                                 (long long)n, pick(4) == 0 ? "x" : "");
+        b->len = (size_t)snprintf((char *)b->data, sizeof(b->data), "%s%lld%s",
+                                  pick(4) == 0 ? " \t" : "", (long long)n, pick(4) == 0 ? "x" : "");
         return;
     }
     b->len = what < 8 ? pick(40) : what < 9 ? pick(700) : pick(max);
@@ -599,7 +599,7 @@ static void step_add(size_t key)
         assert_int_equal(err, MUSTER_ENOTNUM);
         assert_false(survived(err));
     } else if (went_well(err)) {
-        int n = sprintf(text, "%lld", (long long)((uint64_t)old + (uint64_t)delta));
+        int n = snprintf(text, sizeof(text), "%lld", (long long)((uint64_t)old + (uint64_t)delta));
 
         assert_int_equal(sum, (uint64_t)old + (uint64_t)delta);
         model_put(key, mu_span(text, (size_t)n), MU_CHANGE_UPDATED, id != 0, lease);
