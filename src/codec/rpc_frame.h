@@ -35,7 +35,7 @@
 #define MU_RPC_NAME_MAX       255  /* bytes of a client's or server's name for itself */
 #define MU_RPC_CREDENTIAL_MAX 4096 /* bytes */
 #define MU_RPC_MESSAGE_MAX    1024 /* bytes of an error's text; longer ones are cut */
-#define MU_RPC_HELLO_MAX      8192 /* bytes of a HELLO of any version: a later one can grow */
+#define MU_RPC_HELLO_MAX      8192 /* bytes of a HELLO of any version: a later one may grow */
 
 /* Every side takes at least this much, so that calls can be written before the peer has spoken. */
 #define MU_RPC_CREDIT_MIN 65536 /* calls_credit */

@@ -245,6 +245,8 @@ static int take_payload(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
     if (err == 0) {
         r->head_len = 0;
         r->head_read = false;
+        /* After each frame, so that what is written does not depend on how the bytes were split. */
+        mu_rpc_settle(r);
     }
     return err;
 }
@@ -278,7 +280,6 @@ int mu_rpc_recv(struct mu_rpc *r, struct mu_now now, struct mu_span in, size_t *
     if (r->poison != 0) {
         return r->poison;
     }
-    mu_rpc_settle(r);
     if (err != 0 && err != MUSTER_EAGAIN && used == 0) {
         return err;
     }
