@@ -410,18 +410,29 @@ class Conn:
         return self.check(*keys) == READY
 
     def start_wait(self, *keys):
-        """Sends WAIT and makes sure that the server has taken it: a CHECK behind it is answered at
-        once. True if the wait is pending, False if it was answered."""
-        self.send(self.op("wait", texts(keys)) + self.op("check", texts(["/no such key/"])))
-        first = self.recv(1)
-        if first == NOT_READY:
-            return True
-        assert first == STOP_WAITING
-        assert self.recv(1) == NOT_READY
-        return False
+        """Sends WAIT and makes sure that the server has taken it. True if the wait is pending, False
+        if it was answered."""
+        if self.generation == 1:
+            # A request behind the WAIT would mean that this client has given it up.
+            self.send(self.op("check", texts(["/no such key/"])) + self.op("wait", texts(keys)))
+            assert self.recv(1) == NOT_READY
+            return self.still_waiting()
+        self.send(self.op("wait", texts(keys)))
+        return self.still_waiting()
 
     def still_waiting(self):
-        """A question behind the pending WAIT: its answer comes first if the WAIT is still pending."""
+        """In generation 2, a question behind the pending WAIT: its answer comes first if the WAIT is
+        still pending. In generation 1, the server is let go round until it must have answered."""
+        if self.generation == 1:
+            with Conn(self.sock.getpeername()[1]) as other:
+                for _ in range(3):
+                    other.barrier()
+            try:
+                first = self.recv(1, 0)
+            except Silent:
+                return True
+            assert first == STOP_WAITING
+            return False
         self.send(self.op("check", texts(["/no such key/"])))
         first = self.recv(1)
         if first == NOT_READY:
