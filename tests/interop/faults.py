@@ -354,7 +354,7 @@ s.sendall(whole[:len(whole) // 2])
 print("half", flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
 s.sendall(whole[len(whole) // 2:])
-print(s.recv(100).hex(), flush=True)
+print(s.recv(108, socket.MSG_WAITALL).hex(), flush=True)
 """
 
 
@@ -364,9 +364,7 @@ def test_stopped_client(checks):
         child = subprocess.Popen([sys.executable, "-c", STOPPED, str(server.port), request.hex()],
                                  stdout=subprocess.PIPE, text=True, preexec_fn=lib.die_with_parent)
         assert child.stdout.readline() == "half\n"
-        for _ in range(20):
-            honest(checks, server.port, "others are served beside a client that stopped half-way") if _ == 0 else \
-                try_barrier(server.port)
+        honest(checks, server.port, "others are served beside a client that stopped half-way")
         with Conn(server.port, 2) as c:
             checks.ok(not c.has("/stopped"), "half a request does nothing")
         lib.wait_until(lambda: open("/proc/%d/stat" % child.pid).read().rsplit(")", 1)[1].split()[0] == "T",
@@ -519,7 +517,9 @@ def test_hostile(checks):
         checks.ok(served > 50, "an honest client was served all along (%d rounds, the slowest took %.0f ms)" %
                   (served, slowest * 1000), served)
         checks.ok(server.alive(), "the server is still there", server.output()[-800:])
-        checks.ok(peak < 256, "its memory stayed bounded (%.0f MiB)" % peak, "%.0f MiB" % peak)
+        # A sanitizer keeps what was freed for a while, to see who still uses it.
+        bound = 1024 if lib.is_sanitized() else 256
+        checks.ok(peak < bound, "its memory stayed bounded (%.0f MiB)" % peak, "%.0f MiB" % peak)
         checks.ok(not broken, "the attacks could be made", broken)
         honest(checks, server.port, "and a newcomer is served")
         checks.ok(len(server.output()) < 4 << 20, "the log did not flood", len(server.output()))

@@ -248,6 +248,13 @@ def run_muster(*args, patience=None, input=None):
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
 
+def is_sanitized():
+    """Whether muster was built with a sanitizer."""
+    with open(muster_path(), "rb") as file:
+        data = file.read()
+    return b"__asan_init" in data or b"__tsan_init" in data
+
+
 def raise_descriptor_limit():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
