@@ -1,0 +1,209 @@
+/* What the files of the simulator share. Nobody else includes this. */
+#ifndef MU_SIM_IMPL_H
+#define MU_SIM_IMPL_H
+
+#include "sim.h"
+
+#include "core/buf.h"
+#include "core/heap.h"
+#include "core/list.h"
+
+#define SIM_NAME_MAX     32
+#define SIM_CHECKERS_MAX 8
+#define SIM_RTO_NS       (200 * MU_NS_PER_MS) /* until something lost is sent again */
+#define SIM_LINGER_NS    (5 * MU_NS_PER_S)    /* how long a closed connection still delivers */
+#define SIM_TIMEOUT_NS   (60 * MU_NS_PER_S)   /* until a silent peer is given up by the kernel */
+#define SIM_DIAL_NS      (30 * MU_NS_PER_S)   /* until a dial nobody answers is given up */
+
+/* What a step can be: the words of the trace. X(enum suffix, text) */
+#define SIM_KIND_MAP(X)                                                                            \
+    X(START, "start")       /* a process starts. subject: how often it was started */              \
+    X(TIMER, "timer")       /* a timer fires. a: how late, in ns */                                \
+    X(SYN, "syn")           /* a dial reaches its host. a: 1 somebody listens, 0 refused */        \
+    X(ACCEPT, "accept")     /* a: 1 taken, 0 turned away */                                        \
+    X(OPEN, "open")         /* the dialler learns that it is connected */                          \
+    X(ARRIVE, "arrive")     /* bytes or their end. a: offered, b: used; 0 0: nothing or the end */ \
+    X(ACK, "ack")           /* the sender has room again. a: bytes in flight, b: 1 writable */     \
+    X(RST, "rst")           /* a reset comes in. a: the code, positive */                          \
+    X(CLOSED, "closed")     /* the last callback. a: the status, positive */                       \
+    X(UNLISTEN, "unlisten") /* the last callback of a listener */                                  \
+    X(LINGER, "linger")     /* a closed connection stops trying */                                 \
+    X(WORK, "work")         /* the body of some work runs */                                       \
+    X(DONE, "done")         /* and its owner is told */                                            \
+    X(FAULT, "fault")       /* a fault strikes. a: which (enum sim_fault_kind), b: its length */   \
+    X(REBOOT, "reboot")     /* a killed process is started again */                                \
+    X(AT, "at")             /* the scenario asked for this */
+
+enum sim_kind {
+#define SIM_KIND_ENUM(name, text) SIM_##name,
+    SIM_KIND_MAP(SIM_KIND_ENUM)
+#undef SIM_KIND_ENUM
+};
+
+/* Something that will happen. */
+struct sim_action {
+    struct mu_heap_node node;
+    void (*run)(struct sim_action *action);
+    struct mu_sim_proc *proc; /* put off while it is paused; NULL: the world's */
+    enum sim_kind kind;
+    uint64_t subject; /* for the trace */
+};
+
+/* One direction between two hosts. */
+struct sim_link {
+    bool drawn;
+    uint64_t latency_ns;
+    uint64_t busy_until_ns;
+    uint64_t cut_until_ns;
+};
+
+struct mu_sim_heap {
+    struct mu_list blocks;
+    size_t count;
+};
+
+struct mu_sim_host {
+    struct mu_sim *sim;
+    struct mu_list link; /* of sim->hosts */
+    char name[SIM_NAME_MAX];
+    size_t index;
+    bool up;
+    uint16_t next_port;
+    uint64_t mono_base_ns; /* what its monotonic clock showed at `since_ns` */
+    uint64_t since_ns;
+    int64_t drift_ppm;
+    int64_t wall_offset_ns;
+    struct mu_list procs;
+    struct mu_list disks;
+    struct sim_link *links; /* to the host of that index */
+    size_t link_count;
+};
+
+struct mu_sim_proc {
+    struct mu_env env; /* first */
+    struct mu_sim *sim;
+    struct mu_sim_host *host;
+    struct mu_list link; /* of host->procs */
+    struct mu_sim_program program;
+    bool alive;
+    bool starting;
+    bool exiting;
+    bool exited; /* by itself: nobody starts it again but mu_sim_restart() */
+    uint32_t starts;
+    uint64_t paused_until_ns;
+    struct mu_heap timers;
+    mu_mono_t wake_for; /* the timer that `wake` is armed for */
+    struct sim_action wake;
+    struct sim_action start;
+    struct sim_action reboot; /* after a fault killed it */
+    bool doomed;              /* in the middle of one */
+    struct mu_sim_heap heap;
+    struct mu_list ends;
+    struct mu_list listeners;
+    struct mu_list works;
+    struct mu_prng entropy;
+};
+
+struct sim_checker {
+    void (*check)(struct mu_sim *sim, void *arg);
+    void *arg;
+};
+
+struct mu_sim {
+    struct mu_sim_config config;
+    struct mu_sim_faults faults;
+    struct mu_prng prng;       /* of the environment */
+    struct mu_prng fault_prng; /* of the faults that strike */
+    struct mu_prng user_prng;
+    struct mu_heap heap;
+    uint64_t now_ns;
+    uint64_t steps;
+    uint64_t digest;
+    uint64_t conn_seq;
+    struct sim_action *current; /* the running action, until its line is written */
+    struct mu_sim_proc *running;
+    struct mu_list hosts;
+    size_t host_count;
+    struct mu_list pairs; /* all connections */
+    struct mu_list ats;
+    struct sim_checker checkers[SIM_CHECKERS_MAX];
+    size_t checker_count;
+    bool failed;
+    char failure[512];
+    struct sim_nemesis *nemesis;
+};
+
+/* sim.c */
+/** Puts an action on the heap; one that is there is moved. */
+void sim_schedule(struct mu_sim *sim, struct sim_action *action, uint64_t at_ns);
+void sim_cancel(struct mu_sim *sim, struct sim_action *action);
+static inline bool sim_scheduled(const struct sim_action *action)
+{
+    return mu_heap_contains(&action->node);
+}
+/** Around every call into the code of a process. */
+void sim_enter(struct mu_sim_proc *proc);
+void sim_leave(struct mu_sim_proc *proc);
+mu_mono_t sim_host_mono(const struct mu_sim_host *host, uint64_t global_ns);
+void sim_boot(struct mu_sim_host *host);
+
+/* sim_env.c */
+extern const struct mu_env_ops sim_env_ops;
+void sim_env_init(struct mu_sim_proc *proc);
+void sim_wake_rearm(struct mu_sim_proc *proc);
+/** Drops the process's timers and work, without callbacks. */
+void sim_env_drop(struct mu_sim_proc *proc);
+
+/* sim_net.c and sim_conn.c */
+struct sim_link *sim_link_get(struct mu_sim_host *from, struct mu_sim_host *to);
+/** When `n` bytes that are sent now come out at the other end; they never overtake `after_ns`. */
+uint64_t sim_link_arrival(struct mu_sim_host *from, struct mu_sim_host *to, size_t n,
+                          uint64_t after_ns);
+bool sim_link_is_cut(struct mu_sim_host *from, struct mu_sim_host *to);
+int sim_net_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr);
+int sim_net_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr);
+void sim_net_unlisten(struct mu_env *env, struct mu_listener *listener);
+void sim_net_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data, size_t *ret_taken);
+void sim_net_resume(struct mu_env *env, struct mu_conn *conn);
+void sim_net_close(struct mu_env *env, struct mu_conn *conn, bool abort);
+void sim_net_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
+/** The process is gone: its listeners vanish, its connections are ended by the kernel or not. */
+void sim_net_drop(struct mu_sim_proc *proc, enum mu_sim_kill how);
+/** The host is back: what it forgot it now resets. */
+void sim_net_reboot(struct mu_sim_host *host);
+/** Resets one connection by its place in the list; one end may learn of it only when it sends. */
+void sim_net_reset_one(struct mu_sim *sim, uint64_t choice, bool both);
+size_t sim_net_count(const struct mu_sim *sim);
+/** A cut ended early or late: what waited flows. */
+void sim_net_kick(struct mu_sim *sim, struct mu_sim_host *from, struct mu_sim_host *to);
+/** The connections across a cut that begins will not outlive it. */
+void sim_net_doom(struct mu_sim_host *from, struct mu_sim_host *to);
+void sim_net_free(struct mu_sim *sim);
+
+/* sim_fault.c */
+int sim_fault_init(struct mu_sim *sim);
+void sim_fault_proc_init(struct mu_sim_proc *proc);
+void sim_fault_stop(struct mu_sim *sim);
+void sim_fault_free(struct mu_sim *sim);
+/** Uniform up to `max`, small ones more often: half of the draws are below a tenth of it. */
+uint64_t sim_draw_ns(struct mu_prng *prng, uint64_t max);
+
+/* sim_disk.c */
+void sim_disk_drop(struct mu_sim_proc *proc);
+void sim_disk_free(struct mu_sim_host *host);
+size_t sim_disk_held(const struct mu_sim_proc *proc);
+
+/* sim_alloc.c */
+/** Makes `heap` pay for what is allocated from now on; returns the one that did. NULL: the test. */
+struct mu_sim_heap *sim_heap_swap(struct mu_sim_heap *heap);
+void sim_heap_init(struct mu_sim_heap *heap);
+/** Frees all that the heap holds. */
+void sim_heap_drop(struct mu_sim_heap *heap);
+/** Whether this allocator is the one that was linked in. */
+bool sim_heap_in_place(void);
+
+/* sim_trace.c */
+/** Writes the line of the running step; the first call in a step counts. */
+void sim_trace_step(struct mu_sim *sim, uint64_t a, uint64_t b);
+
+#endif

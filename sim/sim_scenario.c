@@ -1,0 +1,46 @@
+/* The list of scenarios, and one run of one. */
+#include "sim.h"
+
+#include <string.h>
+
+#include "core/assert.h"
+#include "scenarios/scenarios.h"
+
+const struct mu_sim_scenario *const mu_sim_scenarios[] = {
+    &mu_sim_scenario_env_echo,
+    NULL,
+};
+
+const struct mu_sim_scenario *mu_sim_scenario_find(const char *name)
+{
+    for (size_t i = 0; mu_sim_scenarios[i] != NULL; i++) {
+        if (strcmp(mu_sim_scenarios[i]->name, name) == 0) {
+            return mu_sim_scenarios[i];
+        }
+    }
+    return NULL;
+}
+
+void mu_sim_scenario_run(const struct mu_sim_scenario *scenario, uint64_t seed, FILE *trace,
+                         struct mu_sim_result *ret)
+{
+    struct mu_prng prng;
+    struct mu_sim_config config = {.seed = seed, .trace = trace};
+    struct mu_sim *sim;
+    const char *failure;
+
+    mu_prng_seed(&prng, ~seed);
+    config.faults = scenario->faults != NULL ? scenario->faults(&prng) : mu_sim_faults_draw(&prng);
+    sim = mu_sim_new(&config);
+    MU_ASSERT(sim != NULL);
+    scenario->run(sim);
+    failure = mu_sim_failure(sim);
+    *ret = (struct mu_sim_result){
+        .failed = failure != NULL,
+        .steps = mu_sim_steps(sim),
+        .digest = mu_sim_digest(sim),
+        .virtual_ns = mu_sim_now_ns(sim),
+    };
+    (void)snprintf(ret->failure, sizeof(ret->failure), "%s", failure != NULL ? failure : "");
+    mu_sim_free(sim);
+}
