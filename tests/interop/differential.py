@@ -3,12 +3,12 @@
 
 Batches of requests go over several connections, cut at random places, to both servers. Compared are
 every reply, byte for byte; where a connection is closed (a GET of a missing key, an ADD on what is
-no number, unknown opcodes, absurd lengths); which waiters are woken by what; what watchers are told.
+no number, unknown opcodes, absurd lengths); which waiters are woken by what; what watchers hear.
 
 What the two servers are known to do differently is kept out: compare_set does not wake waiters in
 PyTorch 1.13 (so keys that are waited for are not touched by it); a request behind a pending WAIT
-means to ours that the client gave it up (so waiters are silent); opcodes 9 to 12 are those of PyTorch
-2.0; and a watcher that goes away must not break those who set its key.
+means to ours that the client gave it up (so waiters are silent); opcodes 9 to 12 are those of
+PyTorch 2.0; and a watcher that goes away must not break those who set its key.
 
     differential.py [MUSTER] [--ops=100000] [--seed=N] [--torch-twice]
 
@@ -26,7 +26,8 @@ from lib import Closed, Conn, i64, text, texts, u64
 KEYS = ["/k%d" % i for i in range(12)] + ["", "/", "/a long key " + "x" * 200, "/" + "y" * 8000]
 WAIT_KEYS = ["/w%d" % i for i in range(6)]
 NUMBERS = [b" 7", b"12abc", b"-5", b"+3", b"0x10", b"9223372036854775807", b"-9223372036854775808",
-           b"99999999999999999999", b"", b"abc", b"\t\n\v\f\r 42", b"4 2", b"12\0009", b"- 1", b"+-2",
+           b"99999999999999999999", b"", b"abc", b"\t\n\v\f\r 42", b"4 2", b"12\0009", b"- 1",
+           b"+-2",
            b"007", b"-0", b"1e3", b"\xc2\xa07", b"9223372036854775808", b"--1", b"+"]
 DELTAS = [0, 1, 1, 1, -1, 5, -7, 2**63 - 1, -(2**63), 123456789]
 ABSURD = [2**62, 2**63, 2**64 - 1, 2**64 - 8]
@@ -293,7 +294,8 @@ class Run:
             if woken[0] != woken[1]:
                 late = woken.index(False)
                 if not self.sides[late].woken(index, 2):
-                    raise Differ("waiter %d was woken by %s only" % (index, ["muster", "pytorch"][1 - late]))
+                    raise Differ("waiter %d was woken by %s only" %
+                                 (index, ["muster", "pytorch"][1 - late]))
                 woken = [True, True]
             if woken[0]:
                 self.pending.remove(index)
@@ -323,7 +325,8 @@ class Run:
             pushed = [side.mark(side.watchers[index], str(index)) for side in self.sides]
             self.ops += 1
             if pushed[0] != pushed[1]:
-                raise Differ("watcher %d: muster %r, pytorch %r" % (index, pushed[0][:200], pushed[1][:200]))
+                raise Differ("watcher %d: muster %r, pytorch %r" %
+                             (index, pushed[0][:200], pushed[1][:200]))
             self.notices += len(pushed[0]) > 0
 
     def delete_waited(self):
