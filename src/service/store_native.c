@@ -57,7 +57,7 @@ struct native_store {
 
 static void pump(struct native_store *s);
 
-/* --- ops ------------------------------------------------------------------------------------------------- */
+/* --- ops -------------------------------------------------------------------------------------- */
 
 static void end_flight(struct native_store *s, struct flight *f, int status, const char *text)
 {
@@ -194,7 +194,7 @@ static void end_all(struct native_store *s, int status, const char *text)
     }
 }
 
-/* --- answers --------------------------------------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 /* Keys in a list lose their slash; those without one are not the users' own. */
 static size_t strip_slashes(struct mu_span *keys, size_t count)
@@ -267,7 +267,7 @@ static void on_item(struct native_store *s, const struct mu_rpc_event *event)
     }
 }
 
-/* --- the connection ------------------------------------------------------------------------------------- */
+/* --- the connection --------------------------------------------------------------------------- */
 
 /* Never greeted, and never to be: tells the owner once, who will close this engine. */
 static void report(struct native_store *s, bool mismatch, bool silent, int status, const char *text)
@@ -540,7 +540,7 @@ static void on_timer(struct mu_timer *timer)
     pump(s);
 }
 
-/* --- the store ------------------------------------------------------------------------------------------- */
+/* --- the store -------------------------------------------------------------------------------- */
 
 static void native_submit(struct mu_store *store, struct mu_store_op *op)
 {
