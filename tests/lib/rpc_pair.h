@@ -38,6 +38,8 @@ struct rpc_pair {
     bool linked;
     bool greeted;     /* the server's end has its HELLO */
     int refused_with; /* what mu_rpc_accepted() returned, if not 0 */
+    /* Called when there was no memory; what did not work is then tried again. NULL: a failure. */
+    void (*on_nomem)(void);
     struct mu_now now;
     size_t send_chunk; /* bytes that leave at a time; 0: all */
     size_t recv_chunk; /* bytes that arrive at a time; 0: all */
@@ -144,13 +146,21 @@ static inline size_t rpc_pair_feed(struct rpc_pair *p, struct rpc_end *at, struc
         if (err == 0) {
             p->greeted = true;
             p->refused_with = mu_rpc_accepted(&at->rpc, p->now, &hello);
+            if (p->refused_with == MUSTER_ENOMEM && p->on_nomem != NULL) {
+                p->on_nomem();
+                p->refused_with = mu_rpc_accepted(&at->rpc, p->now, &hello);
+            }
+        } else if (err == MUSTER_ENOMEM && p->on_nomem != NULL) {
+            p->on_nomem();
         } else {
             assert_int_equal(err, MUSTER_EAGAIN);
         }
         return used;
     }
     err = mu_rpc_recv(&at->rpc, p->now, in, &used);
-    if (err != 0) {
+    if (err == MUSTER_ENOMEM && p->on_nomem != NULL) {
+        p->on_nomem();
+    } else if (err != 0) {
         at->error = err;
         used = in.len;
     }
