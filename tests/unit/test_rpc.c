@@ -91,7 +91,7 @@ static void test_rpc_carries_a_call_and_its_reply_both_ways(void **state)
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -123,7 +123,7 @@ static void test_rpc_carries_an_error_with_its_text(void **state)
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -179,7 +179,7 @@ static void test_rpc_reply_over_the_peers_limit_leaves_room_for_an_error(void **
     static uint8_t big[70000];
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -202,7 +202,7 @@ static void test_rpc_streams_items_both_ways_in_order(void **state)
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -238,7 +238,7 @@ test_rpc_callee_stops_at_the_items_credit_and_goes_on_when_they_are_consumed(voi
     static uint8_t chunk[1000];
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
     size_t sent = 0;
 
@@ -313,7 +313,7 @@ test_rpc_callers_items_share_the_calls_credit_and_give_it_back_at_the_reply(void
     static uint8_t chunk[16000];
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
     size_t sent = 0;
 
@@ -388,7 +388,7 @@ static void test_rpc_cancel_ends_the_call_at_once_and_tells_the_callee(void **st
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -415,7 +415,7 @@ static void test_rpc_cancel_that_crosses_the_reply_harms_nobody(void **state)
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -464,7 +464,7 @@ static void test_rpc_callee_is_told_of_the_deadline_first_and_its_answer_counts(
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -489,7 +489,7 @@ static void test_rpc_caller_gives_up_when_the_callee_says_nothing(void **state)
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -515,7 +515,7 @@ static void test_rpc_answers_a_queued_call_whose_deadline_passed(void **state)
     struct mu_rpc_config server = mu_rpc_config_defaults();
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t second;
 
     (void)state;
@@ -539,7 +539,7 @@ static void test_rpc_close_says_bye_and_ends_what_is_out(void **state)
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
     uint64_t id;
 
     (void)state;
@@ -566,7 +566,7 @@ static void test_rpc_drain_reaches_the_peer_with_its_reason(void **state)
 {
     struct rpc_pair p;
     struct book b;
-    const struct told *t;
+    const struct told *t = NULL;
 
     (void)state;
     start(&p, &b, NULL, NULL);
