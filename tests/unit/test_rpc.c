@@ -379,6 +379,12 @@ static void test_rpc_hands_out_no_calls_while_replies_wait_to_be_sent(void **sta
     assert_int_equal(count_of(&b, true, MU_RPC_EV_CALL, NULL), 1);
     assert_int_equal(count_of(&b, true, MU_RPC_EV_ITEM, NULL), 1);
     assert_int_equal(count_of(&b, true, MU_RPC_EV_END, NULL), 1);
+
+    /* All that was spent comes back. */
+    for (uint64_t id = 5; id <= 9; id += 2) {
+        assert_int_equal(mu_rpc_reply(&p.server.rpc, p.now, id, 0, (struct mu_span){0}), 0);
+    }
+    assert_int_equal(p.server.rpc.peer_done, p.server.rpc.peer_spent);
     finish(&p);
 }
 
