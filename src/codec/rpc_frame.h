@@ -35,6 +35,15 @@
 #define MU_RPC_NAME_MAX       255  /* bytes of a client's or server's name for itself */
 #define MU_RPC_CREDENTIAL_MAX 4096 /* bytes */
 #define MU_RPC_MESSAGE_MAX    1024 /* bytes of an error's text; longer ones are cut */
+#define MU_RPC_HELLO_MAX      8192 /* bytes of a HELLO of any version: a later one may grow */
+
+/* Every side takes at least this much, so that calls can be written before the peer has spoken. */
+#define MU_RPC_CREDIT_MIN 65536 /* calls_credit */
+#define MU_RPC_FRAME_MIN  65536 /* frame_bytes_max */
+
+/* What HELLO and WELCOME may ask for and promise. */
+#define MU_RPC_BEAT_MS_MIN 50
+#define MU_RPC_DEAD_MS_MAX 3600000
 
 /* X(enum suffix, number, sequenced) */
 #define MU_RPC_FRAME_MAP(X)                                                                        \
@@ -67,26 +76,30 @@ struct mu_rpc_header {
     uint64_t id;
 };
 
-/* HELLO: u16 lowest and u16 highest version spoken, 16 bytes session, u8 resume, 3 zero bytes,
- * u64 calls_credit, u32 frame_bytes_max, u32 grace_ms, u32 beat_ms, u32 dead_ms,
- * u16 length and name, u16 length and credential. */
+/* HELLO: u16 lowest and u16 highest version spoken, 16 bytes session, u32 life, u64 calls_credit,
+ * u32 frame_bytes_max, u32 grace_ms, u32 beat_ms, u32 dead_ms, u16 length and name, u16 length and
+ * credential. Where the highest version is above 1, more may follow, which version 1 skips. */
 struct mu_rpc_hello {
     uint16_t version_min;
     uint16_t version_max;
     uint8_t session[MU_RPC_SESSION_LEN]; /* drawn by the dialler; the right to resume it */
-    bool resume;                         /* the session was welcomed before */
-    uint64_t calls_credit;    /* bytes of CALL and caller's ITEM payload we take, in all */
+    /* How often the dialler saw this session welcomed as a fresh one: 0 is a new session, and a
+     * server resumes only the life that is meant. A flag would not do: the WELCOME that told of a
+     * fresh start can be lost with its connection. */
+    uint32_t life;
+    uint64_t calls_credit;    /* bytes of calls we take at first, counted as for CREDIT */
     uint32_t frame_bytes_max; /* longest payload we take */
     uint32_t grace_ms; /* how long the session should outlive a lost connection; 0: not at all */
-    uint32_t beat_ms;  /* each side says something at least this often */
-    uint32_t dead_ms;  /* a peer silent for this long is taken for dead */
+    uint32_t beat_ms;  /* each side says something at least this often; 0: the server's choice */
+    uint32_t dead_ms;  /* a peer silent for this long is taken for dead; 0: the server's choice */
     struct mu_span name;
     struct mu_span credential;
+    uint64_t ack; /* not of the payload: the ack of the frame's header, for mu_rpc_accepted() */
 };
 
 /* WELCOME: u16 version, u8 resumed, u8 zero, then as HELLO from calls_credit on to name; the
  * grace, beat and dead times are those that hold. Behind them 16 bytes incarnation: another one
- * means that the server was started anew. */
+ * means that the server was started anew. At least 50 ms beat, dead two beats to an hour. */
 struct mu_rpc_welcome {
     uint16_t version;
     bool resumed;
@@ -106,8 +119,9 @@ struct mu_rpc_status {
     struct mu_span payload;
 };
 
-/* CALL: u32 timeout_ms (0: none), u32 calls flags, u64 credit for items to the caller, u8 length
- * and method, then the payload. */
+/* CALL: u32 timeout_ms (0: none), u32 the call's flags, u64 credit for items to the caller, u8
+ * length and method (printable ASCII without blanks), then the payload. */
+#define MU_RPC_CALL_HEAD 17
 struct mu_rpc_call_body {
     uint32_t timeout_ms;
     uint32_t flags;
@@ -120,11 +134,16 @@ struct mu_rpc_call_body {
 void mu_rpc_header_encode(uint8_t *out, const struct mu_rpc_header *h);
 /** Reads 24 bytes. MUSTER_EPROTO for an unknown type, nonzero flags or zero fields. */
 int mu_rpc_header_decode(const uint8_t *in, struct mu_rpc_header *ret);
-/** Whether frames of this (known) type are counted and kept. */
+/** Whether frames of this type are counted and kept. */
 bool mu_rpc_is_sequenced(uint8_t type);
+/** The type's name, such as "CALL", or "unknown"; static. */
+const char *mu_rpc_frame_name(uint8_t type);
+/** Whether these bytes can name a method: 1 to 255 of them, printable ASCII without blanks. */
+bool mu_rpc_is_method(struct mu_span method);
 
 /* Each encoder appends a payload; MUSTER_ELIMIT (a name too long, the buffer full), MUSTER_ENOMEM.
- * Each decoder lends spans of `in`; MUSTER_EPROTO for anything short, long or out of range. */
+ * Each decoder lends spans of `in`; MUSTER_EPROTO for anything short, long or out of range. A HELLO
+ * that does not speak version 1 is MUSTER_EVERSION, whatever else is in it. */
 int mu_rpc_hello_encode(struct mu_buf *out, const struct mu_rpc_hello *h);
 int mu_rpc_hello_decode(struct mu_span in, struct mu_rpc_hello *ret);
 int mu_rpc_welcome_encode(struct mu_buf *out, const struct mu_rpc_welcome *w);

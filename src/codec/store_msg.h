@@ -5,8 +5,9 @@
  *     request   u32 flags, i64 number, u64 lease,
  *               u32 key count, keys as (u32 length, bytes), u32 value count, values likewise
  *     reply     i64 number, u32 value count, values as (u32 length, bytes)
- *     change    u8 kind, u64 revision, u32 length and key, u32 length and value     (an item of
- * watch)
+ *     change    u8 kind, u64 revision, u32 length and key, u32 length and value
+ *
+ * A change is an item of the call "muster::Store.watch".
  */
 #ifndef MU_STORE_MSG_H
 #define MU_STORE_MSG_H
@@ -27,7 +28,7 @@ int mu_store_reply_encode(struct mu_buf *out, const struct mu_store_reply *reply
 int mu_store_change_encode(struct mu_buf *out, const struct mu_change *change);
 
 /*
- * Decoders. The counts are checked against `parts_max` and against the bytes that are there before
+ * Decoders. Each count is checked against `parts_max` and against the bytes that are there before
  * anything is allocated; `ret_parts` is the array behind keys and values, freed by the caller with
  * mu_free() (NULL is possible). The bytes are lent by `in`. MUSTER_EPROTO, MUSTER_ELIMIT,
  * MUSTER_ENOMEM. They also check that the verb got as many keys and values as it takes.

@@ -5,34 +5,38 @@
  * One struct mu_rpc is one end of one session. It lives as long as the session and is given one
  * connection (a "link") after another:
  *
- *     the side that dials                         the side that listens
- *     mu_rpc_init(role CLIENT)                    mu_rpc_greet_* reads the HELLO of a new
- * connection mu_rpc_dialled()    writes magic, HELLO     finds or makes the session:
- * mu_rpc_init(SERVER) recv ... event WELCOMED                     mu_rpc_accepted(hello)  writes
- * WELCOME
+ *     the side that dials                        the side that listens
+ *     mu_rpc_init(), role CLIENT                 mu_rpc_greet_recv() reads the HELLO
+ *     mu_rpc_dialled()  writes magic and HELLO   finds the session, or mu_rpc_init(), role SERVER
+ *     mu_rpc_recv() ... event WELCOMED           mu_rpc_accepted()  writes WELCOME
  *
  * While no link is up, calls can still be made, replies still be given: they are sent when there is
  * one. Frames that were sent and not acknowledged are kept and sent again, so every call is
  * received exactly once for as long as both ends keep the session. If the server has forgotten it
  * (it was started anew, or the grace ran out), the client is welcomed with resumed = false and
- * every call that was out ends with MUSTER_ESESSION: it may or may not have run.
+ * every call that was out ends with MUSTER_ESESSION: it may or may not have run. The machine goes
+ * on in a new life of the session; ids are never used again.
  *
  * A call ends with exactly one REPLY event at the caller: the callee's, or one made here with
  * MUSTER_ETIMEDOUT (its deadline passed and the callee said nothing for REPLY_MARGIN_MS more),
- * MUSTER_ECANCELED (mu_rpc_cancel), MUSTER_ESESSION, MUSTER_ECLOSED (mu_rpc_close).
+ * MUSTER_ECANCELED (mu_rpc_cancel), MUSTER_ESESSION, MUSTER_ECLOSED (mu_rpc_close, BYE), or the
+ * error that poisoned the session.
  * The callee's side sees CALL, then ITEM, END, perhaps CANCEL (the caller cancelled, its deadline
  * passed, or the session ended), and must reply exactly once in every case; after CANCEL the reply
  * is a formality, but it frees the call.
  *
- * Flow control. Calls: a side may send CALL and ITEM frames of its own calls while its credit with
- * the peer is positive; the frame that takes it below zero is the last until more is granted. The
- * machine grants as CALL events are pulled; while more than `output_bytes_high` waits to be sent,
- * or `calls_max` calls are being served, it hands out no CALL events. It always reads: replies can
- * never wait behind calls, so two ends cannot block each other. Items to the caller: credit per
- * call, granted by mu_rpc_consumed().
+ * Flow control. A frame costs its header and its payload. Calls: a side may send CALL and ITEM
+ * frames of its own calls while its credit with the peer is positive; the frame that takes it below
+ * zero is the last until more is granted. The machine grants as CALL events are pulled and items
+ * consumed; while more than `output_bytes_high` waits to be sent (or eight times that waits to be
+ * acknowledged), or `calls_max` calls are being served, it hands out no CALL events. It always
+ * reads: replies can never wait behind calls, so two ends cannot block each other. Items to the
+ * caller: credit per call, granted by mu_rpc_consumed().
  *
- * Events are pulled; recv stops behind each frame that made one. Spans in events are lent until the
- * next recv, tick or next_event.
+ * Events are pulled; recv stops behind each frame that made one, and takes nothing while one
+ * waits. Spans in events are lent until the next recv, tick or next_event; they may point into the
+ * bytes given to recv, which the caller keeps as long. mu_rpc_sent() can set free what waited for
+ * room, so events are pulled after it too; a driver that does not is woken by the deadline.
  */
 #ifndef MU_RPC_H
 #define MU_RPC_H
@@ -80,16 +84,16 @@ struct mu_rpc_config mu_rpc_config_defaults(void);
 
 enum mu_rpc_event_type {
     MU_RPC_EV_WELCOMED = 1, /* client: the link is up; `resumed` */
-    MU_RPC_EV_REFUSED, /* client: `status`, `payload` is the text; drop the link, do not return */
-    MU_RPC_EV_CALL,    /* callee: `id`, `method`, `payload`, `flags`, `deadline` */
-    MU_RPC_EV_ITEM,    /* either: `id`, `payload`; mu_rpc_consumed() when done with it */
-    MU_RPC_EV_END,     /* callee: `id`; the caller has no more items */
-    MU_RPC_EV_CANCEL,  /* callee: `id`, `status` why (ECANCELED, ETIMEDOUT, ESESSION); reply now */
-    MU_RPC_EV_REPLY,   /* caller: `id`, `status`, `payload` (the error's text if status) */
-    MU_RPC_EV_CREDIT,  /* either: a send that got EAGAIN on `id` (0: calls) may go on */
+    MU_RPC_EV_REFUSED,      /* `status`, `payload` is the text; drop the link, do not return */
+    MU_RPC_EV_CALL,         /* callee: `id`, `method`, `payload`, `flags`, `deadline` */
+    MU_RPC_EV_ITEM,         /* either: `id`, `payload`; mu_rpc_consumed() when done with it */
+    MU_RPC_EV_END,          /* callee: `id`; the caller has no more items */
+    MU_RPC_EV_CANCEL, /* callee: `id`, `status` why (ECANCELED, ETIMEDOUT, ESESSION); reply now */
+    MU_RPC_EV_REPLY,  /* caller: `id`, `status`, `payload` (the error's text if status) */
+    MU_RPC_EV_CREDIT, /* either: a send that got EAGAIN on `id` (0: calls) may go on */
     MU_RPC_EV_LINK_DEAD, /* the peer was silent for dead_ms: drop the link */
-    MU_RPC_EV_DRAIN,     /* the peer is about to leave; `payload` says why */
-    MU_RPC_EV_BYE,       /* server: the client ended the session on purpose */
+    MU_RPC_EV_DRAIN,     /* the peer is about to leave; `status`, `payload` says why */
+    MU_RPC_EV_BYE,       /* the peer ended the session on purpose: free it */
 };
 
 struct mu_rpc_event {
@@ -105,8 +109,7 @@ struct mu_rpc_event {
 
 struct mu_rpc;
 
-/* --- a new connection at the listening side ----------------------------------------------------
- */
+/* --- a new connection at the listening side --------------------- */
 
 /*
  * Reads the magic and the HELLO, and nothing behind it. Small: an undecided connection costs
@@ -121,38 +124,42 @@ void mu_rpc_greet_fini(struct mu_rpc_greet *g);
 /** Whether the first bytes are the magic: 1 yes, 0 no, MUSTER_EAGAIN: so far, yes. */
 int mu_rpc_greet_sniff(struct mu_span first);
 /**
- * Takes bytes up to the end of the HELLO. 0 with `*ret_hello` filled (lent by `g`); MUSTER_EAGAIN:
- * it is not whole yet; MUSTER_EPROTO, MUSTER_ENOMEM.
+ * Takes bytes up to the end of the HELLO. 0 with `*ret_hello` filled (its spans lent by `g`);
+ * MUSTER_EAGAIN: all was used and it is not whole yet; MUSTER_EPROTO; MUSTER_EVERSION: refuse it;
+ * MUSTER_ENOMEM. `*ret_used` is set with 0 and with MUSTER_EAGAIN.
  */
 int mu_rpc_greet_recv(struct mu_rpc_greet *g, struct mu_span in, size_t *ret_used,
                       struct mu_rpc_hello *ret_hello);
 /** Appends a REFUSE frame to `out`, for a connection that gets no session. */
 int mu_rpc_refuse(struct mu_buf *out, int status, const char *text);
 
-/* --- life ----------------------------------------------------------------------------------------
- */
+/* --- life ------------------------------------------------------- */
 
+/** Takes no memory. MUSTER_EINVAL: a window or frame limit below the protocol's least, a name or
+ * credential too long. */
 int mu_rpc_init(struct mu_rpc *r, const struct mu_rpc_config *config);
 void mu_rpc_fini(struct mu_rpc *r);
 
-/* --- links
- * ---------------------------------------------------------------------------------------- */
+/* --- links ------------------------------------------------------ */
 
-/** Client: a connection is up. Writes magic and HELLO. */
+/** Client: a connection is up. Writes magic and HELLO. MUSTER_ECLOSED, MUSTER_ENOMEM. */
 int mu_rpc_dialled(struct mu_rpc *r, struct mu_now now);
 /**
- * Server: a connection brought this HELLO. Writes WELCOME (resumed if this machine was linked
- * before and `hello->resume`) and all that was not acknowledged. A link that is still up is
- * replaced: the client knows better. MUSTER_EVERSION: refuse it. MUSTER_ENOMEM.
+ * Server: a connection brought this HELLO (of this machine's session: the caller found it). Writes
+ * WELCOME, resumed if the HELLO means the life this machine is in, and all that was not
+ * acknowledged. A link that is still up is replaced: the client knows better. A HELLO of a later
+ * life, or for a session without grace, begins that life here: calls end with MUSTER_ESESSION.
+ * All errors leave everything as it was, a link that is up included, and mean: refuse this
+ * connection. MUSTER_EVERSION; MUSTER_ESESSION: an earlier life (a connection that was overtaken by
+ * another, or a second client with the same session); MUSTER_EPROTO; MUSTER_ECLOSED; MUSTER_ENOMEM.
  */
 int mu_rpc_accepted(struct mu_rpc *r, struct mu_now now, const struct mu_rpc_hello *hello);
-/** The connection is gone. Nothing else is lost yet. */
+/** The connection is gone. Nothing else is lost yet, unless the session has no grace. */
 void mu_rpc_unlinked(struct mu_rpc *r, struct mu_now now);
 /** Whether a link is up and greeted. */
 bool mu_rpc_linked(const struct mu_rpc *r);
 
-/* --- in
- * -------------------------------------------------------------------------------------------- */
+/* --- in --------------------------------------------------------- */
 
 /**
  * Takes bytes, up to the end of the first frame that makes an event; pull events, then go on with
@@ -160,7 +167,7 @@ bool mu_rpc_linked(const struct mu_rpc *r);
  * mu_rpc_errmsg() says what it was; MUSTER_ENOMEM does not.
  */
 int mu_rpc_recv(struct mu_rpc *r, struct mu_now now, struct mu_span in, size_t *ret_used);
-/** Deadlines and keep-alive. */
+/** Deadlines and keep-alive. MUSTER_ENOMEM: call it again. */
 int mu_rpc_tick(struct mu_rpc *r, struct mu_now now);
 
 /* Calling. */
@@ -178,45 +185,143 @@ int mu_rpc_cancel(struct mu_rpc *r, struct mu_now now, uint64_t id);
 int mu_rpc_end(struct mu_rpc *r, struct mu_now now, uint64_t id);
 
 /* Either. */
-/** Sends an item. MUSTER_EAGAIN: no credit; EV_CREDIT with this id follows. MUSTER_ENOENT. */
+/**
+ * Sends an item. MUSTER_EAGAIN: no credit or too much unsent; EV_CREDIT with this id follows.
+ * MUSTER_ENOENT; MUSTER_ECANCELED: the caller is not there any more, reply; MUSTER_EINVAL: after
+ * mu_rpc_end(); MUSTER_ELIMIT (the peer's frame limit), MUSTER_ENOMEM.
+ */
 int mu_rpc_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload);
-/** `n` bytes of items on this call were dealt with: the peer may send as many more. */
+/**
+ * `n` bytes of items on this call were dealt with: the peer may send as many more. What was not
+ * consumed when the call ends is given back then. MUSTER_ENOENT, MUSTER_EINVAL (more than came).
+ */
 int mu_rpc_consumed(struct mu_rpc *r, struct mu_now now, uint64_t id, size_t n);
 
 /* Serving. */
 /**
  * Ends a call. With a status other than 0, `payload` is the error's text. Never EAGAIN: room for
  * replies is what `calls_max` and `output_bytes_high` keep. MUSTER_ENOENT, MUSTER_ELIMIT (the
- * peer's frame limit: reply with an error instead), MUSTER_ENOMEM.
+ * peer's frame limit or `output_bytes_max`: reply with an error instead, for which there is always
+ * room), MUSTER_EINVAL (a positive status), MUSTER_ENOMEM.
  */
 int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
                  struct mu_span payload);
 
-/** Tells the peer that this side is about to leave. */
+/** Tells the peer that this side is about to leave; says nothing where there is no link. */
 int mu_rpc_drain(struct mu_rpc *r, struct mu_now now, const char *why);
 /** Ends the session: writes BYE if a link is up; calls that are out end with MUSTER_ECLOSED. */
 int mu_rpc_close(struct mu_rpc *r, struct mu_now now);
 
-/* --- out
- * ------------------------------------------------------------------------------------------- */
+/* --- out -------------------------------------------------------- */
 
 bool mu_rpc_next_event(struct mu_rpc *r, struct mu_rpc_event *ret_event);
 /** Bytes for the link; lent until the next call that is not const. Empty while there is no link. */
 struct mu_span mu_rpc_output(const struct mu_rpc *r);
 void mu_rpc_sent(struct mu_rpc *r, size_t n);
+/** When to call mu_rpc_tick() next; at once while events wait to be pulled. */
 mu_mono_t mu_rpc_deadline(const struct mu_rpc *r);
-/** Server: until when to keep the session without a link; MU_MONO_NEVER while one is up. */
+/** Until when the server keeps the session without a link; MU_MONO_NEVER while one is up. */
 mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r);
 /** Memory held beside the struct. */
 size_t mu_rpc_memory(const struct mu_rpc *r);
-/** Calls of ours that have no reply yet, and calls of the peer's that we have not replied to. */
+/** Calls of ours that have not ended, and calls of the peer's that we have not replied to. */
 size_t mu_rpc_calls_out(const struct mu_rpc *r);
 size_t mu_rpc_calls_in(const struct mu_rpc *r);
 const char *mu_rpc_errmsg(const struct mu_rpc *r);
 
+/*
+ *     NONE --dialled--> DIALLED --WELCOME--> UP          (client)
+ *     NONE --accepted-----------------------> UP         (server)
+ *     any  --unlinked--> NONE          DIALLED --REFUSE--> OVER
+ */
+enum mu_rpc_link {
+    MU_RPC_LINK_NONE = 0,
+    MU_RPC_LINK_DIALLED, /* HELLO is written; only WELCOME or REFUSE may come */
+    MU_RPC_LINK_UP,
+    MU_RPC_LINK_OVER, /* whatever still comes is dropped; output still holds the last words */
+};
+
 /* Callers embed it and look at nothing inside. */
 struct mu_rpc {
     struct mu_rpc_config config;
+    struct mu_now now;
+    int poison;
+    bool closed; /* by either side: no life follows */
+    char *errmsg;
+
+    /* The session. */
+    uint32_t life;    /* as in the HELLO; server: that of this machine, 0 before the first link */
+    bool fresh;       /* the next WELCOME begins a life; nothing of it was sent yet */
+    bool terms_known; /* of this life: else the protocol's least is assumed */
+    uint32_t grace_ms;
+    uint32_t beat_ms;
+    uint32_t dead_ms;
+    uint32_t peer_frame_max;
+    mu_mono_t unlinked_at; /* MU_MONO_NEVER before the first link and while one is up */
+
+    /* The link. */
+    enum mu_rpc_link link;
+    mu_mono_t last_rx;
+    mu_mono_t last_tx;
+    uint64_t ping_nonce;
+    uint64_t pong_nonce;
+    bool want_ping;
+    bool want_pong;
+    bool dead_told;
+    bool drain_told;
+
+    /* In: the frame that is being read, and the last one, whose event may still be lent. */
+    uint8_t head[MU_RPC_HEADER];
+    uint8_t head_len;
+    bool head_read; /* it is whole, checked, and in `header` */
+    struct mu_rpc_header header;
+    struct mu_buf in;
+    uint64_t in_seq;       /* sequenced frames received in this life */
+    uint32_t in_quiet;     /* of them since we last said something */
+    size_t in_quiet_bytes; /* likewise */
+
+    /* Out: sequenced frames [not acknowledged | not sent], and control frames before them. */
+    struct mu_buf out;
+    size_t out_sent;   /* bytes of `out` that were sent on this link */
+    size_t out_left;   /* bytes still to send of the frame that was begun; 0 between frames */
+    uint64_t out_base; /* how many frames were dropped from the front of `out` in this life */
+    uint64_t out_seq;  /* how many were sent whole on this link, from the life's first on */
+    uint64_t out_high; /* the most that ever were: what can be acknowledged */
+    struct mu_buf ctl;
+
+    /* Calls: by local id, which is the wire's plus a base that grows with each life. */
+    struct mu_map calls;
+    struct mu_heap timers;
+    struct mu_list calls_out; /* in the order of their ids */
+    struct mu_list calls_in;
+    struct mu_list due;         /* that have an event to give */
+    struct mu_list queue;       /* that came and wait to be handed out */
+    struct mu_list stalled_out; /* whose item got EAGAIN, for want of calls credit or of room */
+    struct mu_list stalled_in;  /* whose item got EAGAIN, for want of room */
+    struct mu_list spare;
+    size_t spare_count;
+    size_t out_count;
+    size_t in_count;
+    size_t serving; /* of in_count, handed out */
+    size_t held_bytes;
+    uint64_t own_next; /* local ids */
+    uint64_t own_base;
+    uint64_t peer_next; /* wire ids */
+    uint64_t peer_base;
+
+    /* Calls credit, in bytes from the life's first on. */
+    uint64_t own_spent;
+    uint64_t own_limit; /* what the peer grants us */
+    uint64_t peer_spent;
+    uint64_t peer_done;  /* of it, what was dealt with */
+    uint64_t peer_limit; /* what we granted the peer */
+    bool call_stalled;
+
+    bool has_event; /* of the last frame: `event` */
+    bool dead_event;
+    bool credit_event;
+    struct mu_rpc_event event;
+    struct mu_buf lent; /* bytes of the last event that no call holds any more */
 };
 
 #endif

@@ -1,0 +1,147 @@
+/*
+ * What the files of the rpc machine share. rpc_link.c: greeting, lives, keep-alive. rpc_out.c:
+ * frames out, acknowledgement. rpc_in.c: frames in. rpc_call.c: our calls. rpc_serve.c: the peer's.
+ * rpc_event.c: what is told. Every entry point calls mu_rpc_enter() first and mu_rpc_settle() last.
+ */
+#ifndef MU_RPC_INTERNAL_H
+#define MU_RPC_INTERNAL_H
+
+#include "proto/rpc.h"
+
+/* An acknowledgement goes out alone when the peer may hold more than this for want of one. */
+#define MU_RPC_QUIET_FRAMES 64
+#define MU_RPC_QUIET_BYTES  65536
+
+/* How many times `output_bytes_high` may wait for acknowledgement before nothing more is begun. */
+#define MU_RPC_KEPT_FACTOR 8
+
+/* Buffers and records of calls that are kept for the next use. */
+#define MU_RPC_KEEP_BYTES 65536
+#define MU_RPC_KEEP_CALLS 32
+
+enum mu_rpc_call_state {
+    MU_RPC_OUT = 1, /* ours; no reply yet */
+    MU_RPC_ENDED,   /* ours; its REPLY event waits to be pulled */
+    MU_RPC_QUEUED,  /* the peer's; waits to be handed out */
+    MU_RPC_SERVED,  /* the peer's; handed out */
+    MU_RPC_ORPHAN,  /* the peer's, of a life that is over; its reply goes nowhere */
+};
+
+/* Events that a call has to give. */
+#define MU_RPC_DUE_HELD   1u /* frames that came before it was handed out */
+#define MU_RPC_DUE_CREDIT 2u
+#define MU_RPC_DUE_CANCEL 4u
+#define MU_RPC_DUE_REPLY  8u
+
+struct mu_rpc_entry {
+    struct mu_map_node node; /* by `id`, except ENDED */
+    struct mu_list all;      /* calls_out or calls_in; in calls_out never ENDED */
+    struct mu_list due;      /* due, queue or spare */
+    struct mu_list stall;
+    struct mu_heap_node timer;
+    uint64_t id; /* local */
+    enum mu_rpc_call_state state;
+    uint8_t pending;       /* MU_RPC_DUE_* */
+    bool ended;            /* END was sent or received */
+    bool caller_cancelled; /* CANCEL was received: nothing may follow */
+    bool cancelled;        /* the callee was or will be told */
+    bool stalled;          /* the callee's item got EAGAIN for want of this call's credit */
+    int status;            /* of the CANCEL or REPLY event to give */
+    mu_mono_t deadline;
+    /* Items to the caller: sent or received, and how much may be. */
+    uint64_t spent;
+    uint64_t limit;
+    uint64_t done;       /* at the caller: of `spent`, what was dealt with */
+    uint64_t unconsumed; /* payload bytes of items, either way, that mu_rpc_consumed() may name */
+    uint64_t owed;       /* at the callee: of the calls credit, what this call must give back */
+    struct mu_buf held;  /* at the callee: whole frames, as they came */
+    size_t held_read;
+};
+
+/* --- rpc.c ----------------------------------------------------- */
+
+/** Notes the time; forgives the peer a silence that was our own absence. */
+void mu_rpc_enter(struct mu_rpc *r, struct mu_now now);
+/** 0, or the error that every input returns from now on. */
+int mu_rpc_usable(const struct mu_rpc *r);
+/** Poisons: remembers why, tells the peer, ends all calls. Returns `code`. */
+int mu_rpc_violate(struct mu_rpc *r, int code, const struct mu_errmsg *why);
+
+/* --- rpc_out.c ------------------------------------------------- */
+
+/** Makes room for a frame with `len` bytes of payload, so that the writers below cannot fail. */
+int mu_rpc_reserve(struct mu_rpc *r, size_t len);
+/** Writes the header of a sequenced frame; the payload is appended to r->out, then _finish(). */
+size_t mu_rpc_begin(struct mu_rpc *r, enum mu_rpc_frame_type type, uint64_t wire_id);
+void mu_rpc_finish(struct mu_rpc *r, size_t at);
+/** Both, for a payload that is at hand. */
+void mu_rpc_put(struct mu_rpc *r, enum mu_rpc_frame_type type, uint64_t wire_id,
+                struct mu_span payload);
+/** Appends a control frame to `ctl`; room must be there. */
+void mu_rpc_put_control(struct mu_rpc *r, struct mu_buf *ctl, enum mu_rpc_frame_type type,
+                        struct mu_span payload);
+/** Whether too much waits to be sent or acknowledged for anything new to be begun. */
+bool mu_rpc_is_crowded(const struct mu_rpc *r);
+/** Drops frames up to the `ack`th of this life. */
+void mu_rpc_drop_acked(struct mu_rpc *r, uint64_t ack);
+/** The link is new: everything that is kept is unsent again. */
+void mu_rpc_rewind(struct mu_rpc *r);
+/** Drops what was not begun; nothing sequenced follows. */
+void mu_rpc_cut_output(struct mu_rpc *r);
+/** Writes what has become due on the way: credit, acknowledgement, PING, PONG; wakes the stalled.
+ * Best effort: what finds no memory is tried again by the next call. */
+void mu_rpc_settle(struct mu_rpc *r);
+
+/* --- rpc_link.c ------------------------------------------------ */
+
+int mu_rpc_on_welcome(struct mu_rpc *r, struct mu_span payload);
+/** Takes the wished-for times, within what the protocol allows; 0: ours. */
+void mu_rpc_set_beats(struct mu_rpc *r, uint32_t beat_ms, uint32_t dead_ms);
+void mu_rpc_keep_alive(struct mu_rpc *r);
+mu_mono_t mu_rpc_link_deadline(const struct mu_rpc *r);
+/** Sets everything that belongs to one life to its beginning; calls must have ended. */
+void mu_rpc_begin_life(struct mu_rpc *r);
+
+/* --- rpc_call.c ------------------------------------------------ */
+
+uint64_t mu_rpc_own_first(const struct mu_rpc *r);
+uint64_t mu_rpc_peer_first(const struct mu_rpc *r);
+uint64_t mu_rpc_wire_id(const struct mu_rpc *r, const struct mu_rpc_entry *e);
+struct mu_rpc_entry *mu_rpc_find(const struct mu_rpc *r, uint64_t id);
+/** The call that a frame is about, NULL for one that has ended. MUSTER_EPROTO: there was none. */
+int mu_rpc_find_wire(struct mu_rpc *r, uint64_t wire_id, bool own, struct mu_rpc_entry **ret);
+/** A record in the map and in its list, or NULL: no memory. */
+struct mu_rpc_entry *mu_rpc_entry_new(struct mu_rpc *r, uint64_t id, enum mu_rpc_call_state state);
+/** Takes a record out of everything. */
+void mu_rpc_entry_drop(struct mu_rpc *r, struct mu_rpc_entry *e);
+void mu_rpc_make_due(struct mu_rpc *r, struct mu_rpc_entry *e, unsigned bits);
+/** Ends a call of ours here; its REPLY event follows. */
+void mu_rpc_end_own(struct mu_rpc *r, struct mu_rpc_entry *e, int status);
+/** Ends all: ours with `status`, the peer's are cancelled with MUSTER_ESESSION. */
+void mu_rpc_end_all(struct mu_rpc *r, int status);
+int mu_rpc_on_reply(struct mu_rpc *r, struct mu_span payload);
+int mu_rpc_on_own_item(struct mu_rpc *r, struct mu_span payload);
+int mu_rpc_on_credit(struct mu_rpc *r, struct mu_span payload);
+
+/* --- rpc_serve.c ----------------------------------------------- */
+
+int mu_rpc_on_call(struct mu_rpc *r, struct mu_span payload);
+int mu_rpc_on_peer_item(struct mu_rpc *r, struct mu_span payload);
+int mu_rpc_on_end(struct mu_rpc *r);
+int mu_rpc_on_cancel(struct mu_rpc *r);
+bool mu_rpc_can_hand_out(const struct mu_rpc *r);
+/** The bytes it holds become lent (if they are what is lent) or go. */
+void mu_rpc_drop_held(struct mu_rpc *r, struct mu_rpc_entry *e);
+/** The callee is told; held frames go. */
+void mu_rpc_cancel_served(struct mu_rpc *r, struct mu_rpc_entry *e, int status);
+/** Answers a call that was never handed out. Room must be reserved: MU_RPC_OWN_REPLY. */
+#define MU_RPC_OWN_REPLY 64
+void mu_rpc_reply_queued(struct mu_rpc *r, struct mu_rpc_entry *e, int status);
+
+/* --- rpc_event.c ----------------------------------------------- */
+
+bool mu_rpc_has_event(const struct mu_rpc *r);
+/** Sets the event of the frame that is being handled. */
+void mu_rpc_tell(struct mu_rpc *r, struct mu_rpc_event event);
+
+#endif

@@ -1,0 +1,477 @@
+"""What the interoperability tests share: servers as child processes, PyTorch's store protocol as raw
+bytes, and a way to say what was checked.
+
+The bytes are written here by hand, from the protocol and not from muster's own code, so that a
+mistake made in both client and server of muster is still seen.
+"""
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+HOST = "127.0.0.1"
+PATIENCE = float(os.environ.get("MUSTER_TEST_PATIENCE", "20"))
+
+
+def muster_path(argv=None):
+    """build/muster: from the command line, the environment, or the usual place."""
+    argv = sys.argv if argv is None else argv
+    for arg in argv[1:]:
+        if not arg.startswith("-") and os.path.basename(arg).startswith("muster"):
+            return os.path.abspath(arg)
+    path = os.environ.get("MUSTER") or os.path.join(HERE, "..", "..", "build", "muster")
+    return os.path.abspath(path)
+
+
+def option(name, default):
+    """The value of `--name=VALUE`, in the type of the default."""
+    for arg in sys.argv[1:]:
+        if arg.startswith("--" + name + "="):
+            return type(default)(arg.split("=", 1)[1])
+    return default
+
+
+# --- saying what was checked --------------------------------------------------------------------
+
+
+class Checks:
+    """Counts and prints; done() ends the program with the verdict."""
+
+    def __init__(self):
+        self.passed = 0
+        self.failed = []
+
+    def ok(self, condition, what, detail=""):
+        if condition:
+            self.passed += 1
+            print("ok   " + what, flush=True)
+        else:
+            self.failed.append(what)
+            print("FAIL " + what + (": " + str(detail) if detail != "" else ""), flush=True)
+        return bool(condition)
+
+    def equal(self, got, expected, what):
+        return self.ok(got == expected, what, "got %r, expected %r" % (got, expected))
+
+    def raises(self, kinds, call, what, text=None):
+        try:
+            got = call()
+        except kinds as error:
+            return self.ok(text is None or text in str(error), what, "the error says %r" % str(error))
+        return self.ok(False, what, "it returned %r" % (got,))
+
+    def note(self, text):
+        print("     " + text, flush=True)
+
+    def done(self):
+        print("%d checks passed, %d failed" % (self.passed, len(self.failed)), flush=True)
+        for what in self.failed:
+            print("failed: " + what, flush=True)
+        sys.exit(1 if self.failed else 0)
+
+
+def wait_until(condition, what, patience=None, step=0.005):
+    """Polls until the condition holds; an AssertionError that says what was awaited if it never does."""
+    end = time.monotonic() + (PATIENCE if patience is None else patience)
+    while time.monotonic() < end:
+        result = condition()
+        if result:
+            return result
+        time.sleep(step)
+    raise AssertionError("not within %g seconds: %s" % (PATIENCE if patience is None else patience, what))
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+class Scratch:
+    """A directory that goes away with the test."""
+
+    def __init__(self):
+        self.path = tempfile.mkdtemp(prefix="muster-test-")
+
+    def __enter__(self):
+        return self.path
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def die_with_parent():
+    """Run in the child: a test that is killed must not leave servers behind."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+class Muster:
+    """`muster serve` on a port of its own. A context manager; also started and stopped by hand."""
+
+    def __init__(self, *args, path=None, preexec=None, listen=HOST + ":0", patience=None):
+        self.scratch = Scratch()
+        self.port_file = os.path.join(self.scratch.path, "port")
+        self.log = open(os.path.join(self.scratch.path, "log"), "w+b")
+        self.argv = [path or muster_path(), "serve", "--listen", listen]
+        self.argv += ["--port-file", self.port_file] + list(args)
+        self.port = None
+
+        def prepare():
+            die_with_parent()
+            if preexec:
+                preexec()
+
+        self.process = subprocess.Popen(
+            self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, preexec_fn=prepare
+        )
+        try:
+            self.port = wait_until(self.read_port, "the server's port file", patience, 0.002)
+        except AssertionError:
+            self.kill()
+            raise
+        except EarlyEnd:
+            self.scratch.__exit__()
+            raise
+
+    def read_port(self):
+        try:
+            with open(self.port_file) as file:
+                text = file.read()
+            if text.endswith("\n"):
+                return int(text.strip().rsplit(":", 1)[-1])
+        except (FileNotFoundError, ValueError):
+            pass
+        code = self.process.poll()
+        if code is not None:
+            raise EarlyEnd(code, self.output())
+        return None
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def output(self):
+        self.log.flush()
+        with open(self.log.name, "rb") as file:
+            return file.read().decode(errors="replace")
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def kill(self):
+        """kill -9; the scratch directory goes, a data dir elsewhere stays."""
+        self.process.kill()
+        self.process.wait()
+        self.scratch.__exit__()
+
+    def stop(self, patience=None):
+        """SIGTERM; returns the exit code. Kills what does not end."""
+        self.process.terminate()
+        try:
+            code = self.process.wait(PATIENCE if patience is None else patience)
+        except subprocess.TimeoutExpired:
+            code = None
+            self.process.kill()
+            self.process.wait()
+        self.last_output = self.output()
+        self.scratch.__exit__()
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.stop()
+        else:
+            self.scratch.__exit__()
+
+
+class EarlyEnd(Exception):
+    """The server ended before it served."""
+
+    def __init__(self, code, output):
+        super().__init__("exit code %s: %s" % (code, output.strip()))
+        self.code = code
+        self.output = output
+
+
+class TorchServer:
+    """PyTorch's server in a process of its own."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            ["/usr/bin/python3", os.path.join(HERE, "torch_server.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            preexec_fn=die_with_parent,
+        )
+        line = self.process.stdout.readline()
+        if not line.strip().isdigit():
+            raise AssertionError("PyTorch's server did not start")
+        self.port = int(line)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def run_muster(*args, patience=None, input=None):
+    """Runs `muster ARGS` to its end: (exit code, standard output, standard error)."""
+    done = subprocess.run(
+        [muster_path()] + list(args),
+        input=input,
+        stdin=subprocess.DEVNULL if input is None else None,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=PATIENCE if patience is None else patience,
+    )
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+def raise_descriptor_limit():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+# --- PyTorch's protocol, as bytes ---------------------------------------------------------------
+
+OPS1 = dict(set=0, cas=1, get=2, add=3, check=4, wait=5, num_keys=6, watch=7, delete=8, append=9,
+            multi_get=10, multi_set=11, cancel=12)
+OPS2 = dict(validate=0, set=1, cas=2, get=3, add=4, check=5, wait=6, num_keys=7, delete=8, append=9,
+            multi_get=10, multi_set=11, cancel=12, ping=13, push=14, pop=15, queue_len=16, list_keys=17)
+MAGIC = b"\xce\xf7\x85\x3c"
+
+READY, NOT_READY = b"\0", b"\1"
+STOP_WAITING, WAIT_CANCELED = b"\0", b"\1"
+
+
+def u32(value):
+    return struct.pack("<I", value)
+
+
+def u64(value):
+    return struct.pack("<Q", value)
+
+
+def i64(value):
+    return struct.pack("<q", value)
+
+
+def text(value):
+    """A key or value: its length, then its bytes."""
+    if isinstance(value, str):
+        value = value.encode()
+    return u64(len(value)) + value
+
+
+def texts(values):
+    return u64(len(values)) + b"".join(text(value) for value in values)
+
+
+class Closed(Exception):
+    """The server closed the connection."""
+
+
+class Silent(Exception):
+    """No byte came within the patience."""
+
+
+class Conn:
+    """One raw connection of either generation."""
+
+    def __init__(self, port, generation=1, patience=None, handshake=True, host=HOST):
+        self.generation = generation
+        self.ops = OPS1 if generation == 1 else OPS2
+        self.patience = PATIENCE if patience is None else patience
+        self.sock = socket.create_connection((host, port), self.patience)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = b""
+        if generation == 2 and handshake:
+            nonce = u32(random.getrandbits(32))
+            self.send(b"\0" + MAGIC + b"\x0d" + nonce)
+            got = self.recv(4)
+            assert got == nonce, "PING came back as %r" % got
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.sock.close()
+
+    def reset(self):
+        """Closes with an RST."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+    def send(self, data):
+        try:
+            self.sock.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            raise Closed from None
+
+    def recv(self, count, patience=None):
+        """Exactly `count` bytes; Closed or Silent if they do not come."""
+        self.sock.settimeout(self.patience if patience is None else patience)
+        while len(self.buffer) < count:
+            try:
+                more = self.sock.recv(1 << 20)
+            except ConnectionResetError:
+                more = b""
+            except (socket.timeout, BlockingIOError):
+                raise Silent from None
+            if not more:
+                raise Closed
+            self.buffer += more
+        got, self.buffer = self.buffer[:count], self.buffer[count:]
+        return got
+
+    def recv_text(self, patience=None):
+        (length,) = struct.unpack("<Q", self.recv(8, patience))
+        return self.recv(length, patience)
+
+    def recv_i64(self, patience=None):
+        return struct.unpack("<q", self.recv(8, patience))[0]
+
+    def silent(self, patience=0.15):
+        """Whether nothing comes and the connection stays open."""
+        try:
+            got = self.recv(1, patience)
+        except Silent:
+            return True
+        except Closed:
+            return False
+        self.buffer = got + self.buffer
+        return False
+
+    def closed(self, patience=None):
+        """Whether the server closes without a further byte."""
+        try:
+            got = self.recv(1, patience)
+        except Closed:
+            return True
+        except Silent:
+            return False
+        self.buffer = got + self.buffer
+        return False
+
+    def op(self, name, rest=b""):
+        return bytes([self.ops[name]]) + rest
+
+    # Each call is one exchange; those without an answer have none to wait for.
+
+    def set(self, key, value):
+        self.send(self.op("set", text(key) + text(value)))
+
+    def set_acked(self, key, value):
+        self.send(self.op("set", text(key) + text(value)) + self.op("check", u64(0)))
+        assert self.recv(1) == READY
+
+    def get(self, key):
+        self.send(self.op("get", text(key)))
+        return self.recv_text()
+
+    def add(self, key, delta):
+        self.send(self.op("add", text(key) + i64(delta)))
+        return self.recv_i64()
+
+    def cas(self, key, expected, desired):
+        self.send(self.op("cas", text(key) + text(expected) + text(desired)))
+        return self.recv_text()
+
+    def check(self, *keys):
+        self.send(self.op("check", texts(keys)))
+        return self.recv(1)
+
+    def has(self, *keys):
+        return self.check(*keys) == READY
+
+    def start_wait(self, *keys):
+        """Sends WAIT and makes sure that the server has taken it: a CHECK behind it is answered at
+        once. True if the wait is pending, False if it was answered."""
+        self.send(self.op("wait", texts(keys)) + self.op("check", texts(["/no such key/"])))
+        first = self.recv(1)
+        if first == NOT_READY:
+            return True
+        assert first == STOP_WAITING
+        assert self.recv(1) == NOT_READY
+        return False
+
+    def still_waiting(self):
+        """A question behind the pending WAIT: its answer comes first if the WAIT is still pending."""
+        self.send(self.op("check", texts(["/no such key/"])))
+        first = self.recv(1)
+        if first == NOT_READY:
+            return True
+        assert first == STOP_WAITING
+        assert self.recv(1) == NOT_READY
+        return False
+
+    def woken(self, patience=None):
+        return self.recv(1, patience) == STOP_WAITING
+
+    def num_keys(self):
+        self.send(self.op("num_keys"))
+        return self.recv_i64()
+
+    def delete(self, key):
+        self.send(self.op("delete", text(key)))
+        return self.recv_i64()
+
+    def append(self, key, value):
+        self.send(self.op("append", text(key) + text(value)))
+
+    def multi_set(self, pairs):
+        self.send(self.op("multi_set", u64(len(pairs)) + b"".join(text(k) + text(v) for k, v in pairs)))
+
+    def multi_get(self, keys):
+        self.send(self.op("multi_get", texts(keys)))
+        return [self.recv_text() for _ in keys]
+
+    def cancel(self):
+        self.send(self.op("cancel"))
+
+    def push(self, key, value):
+        self.send(self.op("push", text(key) + text(value)))
+
+    def pop(self, key):
+        """(length before the pop, the element or None)"""
+        self.send(self.op("pop", text(key)))
+        before = self.recv_i64()
+        return before, self.recv_text() if before > 0 else None
+
+    def queue_len(self, key):
+        self.send(self.op("queue_len", text(key)))
+        return self.recv_i64()
+
+    def list_keys(self):
+        self.send(self.op("list_keys"))
+        return [self.recv_text() for _ in range(self.recv_i64())]
+
+    def barrier(self):
+        """Returns once the server has done everything sent before."""
+        self.send(self.op("check", u64(0)))
+        assert self.recv(1) == READY
