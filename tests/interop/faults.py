@@ -34,9 +34,11 @@ def refuses(checks, what, codes, args, mention=None, preexec=None):
     try:
         server = Muster(*args, preexec=preexec)
     except lib.EarlyEnd as end:
-        checks.ok(end.code in codes, what + ": exit code", "%s instead of %s: %s" % (end.code, codes, end.output))
+        checks.ok(end.code in codes, what + ": exit code",
+                  "%s instead of %s: %s" % (end.code, codes, end.output))
         said = sentence(end.output)
-        checks.ok(len(said) >= 1 and (mention is None or mention in end.output), what + ": the sentence",
+        checks.ok(len(said) >= 1 and (mention is None or mention in end.output),
+                  what + ": the sentence",
                   "it said %r, which does not mention %r" % (end.output, mention))
         return
     except AssertionError as error:
@@ -50,6 +52,11 @@ def cpu_seconds(pid):
     with open("/proc/%d/stat" % pid) as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def process_state(pid):
+    with open("/proc/%d/stat" % pid) as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
 
 
 def resident_mib(pid):
@@ -88,8 +95,10 @@ def test_term(checks):
                     sums.append(busy.recv_i64())
             except lib.Closed:
                 pass
-            checks.equal(sums, list(range(1, len(sums) + 1)), name + ": the answers given are whole and in order")
-            checks.ok(idle.closed() and waiter.closed(), name + ": idle and waiting clients are let go")
+            checks.equal(sums, list(range(1, len(sums) + 1)),
+                         name + ": the answers given are whole and in order")
+            checks.ok(idle.closed() and waiter.closed(),
+                      name + ": idle and waiting clients are let go")
             refused = True
             try:
                 socket.create_connection((lib.HOST, server.port), 1).close()
@@ -130,7 +139,8 @@ def test_usage(checks):
     run("unknown command", ["no-such-command"], USAGE, "no-such-command")
     run("malformed --listen", ["serve", "--listen", "127.0.0.1:port"], USAGE, "127.0.0.1:port")
     run("port out of range", ["serve", "--listen", "127.0.0.1:70000"], USAGE, "70000")
-    run("unknown --sync", ["serve", "--listen", "127.0.0.1:0", "--sync", "sometimes"], USAGE, "sometimes")
+    run("unknown --sync", ["serve", "--listen", "127.0.0.1:0", "--sync", "sometimes"], USAGE,
+        "sometimes")
     run("malformed URL", ["kv", "--store", "nonsense", "get", "x"], USAGE, "nonsense")
     run("unknown scheme", ["kv", "--store", "ftp://host/x", "get", "x"], USAGE, "ftp")
     run("not an amount", ["kv", "--store", "hash:", "add", "x", "many"], USAGE, "many")
@@ -140,8 +150,10 @@ def test_usage(checks):
 def test_port_in_use(checks):
     with Muster() as server:
         address = "%s:%d" % (lib.HOST, server.port)
-        done = subprocess.run([lib.muster_path(), "serve", "--listen", address], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=lib.PATIENCE, text=True)
+        done = subprocess.run([lib.muster_path(), "serve", "--listen", address],
+                              stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=lib.PATIENCE,
+                              text=True)
         checks.ok(done.returncode == ADDRESS and address in done.stderr, "a port in use",
                   (done.returncode, done.stderr))
         honest(checks, server.port, "the one that has it serves on")
@@ -169,7 +181,8 @@ def test_not_a_store(checks):
         url = "tcp://%s:%d?connect=3000" % (lib.HOST, port)
         try:
             code, _, err = lib.run_muster("kv", "--store", url, "--timeout", "3000", "get", "x")
-            checks.ok(code == NO_STORE and str(port) in err, "a peer that is not a store (answers %r)" % answer[:8],
+            checks.ok(code == NO_STORE and str(port) in err,
+                      "a peer that is not a store (answers %r)" % answer[:8],
                       (code, err))
         except subprocess.TimeoutExpired:
             checks.ok(False, "a peer that is not a store (answers %r)" % answer[:8], "it hung")
@@ -184,13 +197,15 @@ def test_not_a_store(checks):
 def test_store_goes_away(checks):
     server = Muster()
     url = "tcp://%s:%d?connect=2000" % (lib.HOST, server.port)
-    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "3000", "wait", "never"],
+    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "3000",
+                                "wait", "never"],
                                stderr=subprocess.PIPE, text=True)
     time.sleep(0.3)
     server.kill()
     try:
         _, err = waiting.communicate(timeout=lib.PATIENCE)
-        checks.ok(waiting.returncode in (3, 4) and len(sentence(err)) >= 1, "a store that goes away",
+        checks.ok(waiting.returncode in (3, 4) and len(sentence(err)) >= 1,
+                  "a store that goes away",
                   (waiting.returncode, err))
     except subprocess.TimeoutExpired:
         waiting.kill()
@@ -211,7 +226,8 @@ def test_data_dir_bad(checks):
     with lib.Scratch() as scratch:
         plain = os.path.join(scratch, "file")
         open(plain, "w").close()
-        refuses(checks, "a data directory that is a file", (STORAGE, USAGE), ("--data-dir", plain), plain)
+        refuses(checks, "a data directory that is a file", (STORAGE, USAGE), ("--data-dir", plain),
+                plain)
         refuses(checks, "a data directory that cannot be made", (STORAGE, USAGE),
                 ("--data-dir", "/proc/no/such"), "/proc/no/such")
 
@@ -227,8 +243,10 @@ def test_data_dir_corrupt(checks):
         return bytes(page)
 
     damages = (("random bytes", lambda data: random.Random(1).randbytes(len(data))),
-               ("cut to 100 bytes", lambda data: data[:100]), ("its head zeroed", zero_meta),
-               ("every page hit", flip_pages), ("cut in half", lambda data: data[: len(data) // 8192 * 4096]))
+               ("cut to 100 bytes", lambda data: data[:100]),
+               ("its head zeroed", zero_meta),
+               ("every page hit", flip_pages),
+               ("cut in half", lambda data: data[: len(data) // 8192 * 4096]))
     for name, damage in damages:
         with lib.Scratch() as scratch:
             server = Muster("--data-dir", scratch, "--sync", "always")
@@ -237,13 +255,15 @@ def test_data_dir_corrupt(checks):
                     c.set("/k%d" % i, b"v" * 500)
                 c.barrier()
             server.stop()
-            files = [os.path.join(scratch, f) for f in os.listdir(scratch) if f.endswith(".mdb") and "lock" not in f]
+            files = [os.path.join(scratch, f) for f in os.listdir(scratch) if f.endswith(".mdb")
+                     and "lock" not in f]
             checks.ok(len(files) == 1, "there is one data file", os.listdir(scratch))
             with open(files[0], "rb") as file:
                 data = file.read()
             with open(files[0], "wb") as file:
                 file.write(damage(data))
-            refuses(checks, "a damaged data directory (%s)" % name, (STORAGE,), ("--data-dir", scratch), scratch)
+            refuses(checks, "a damaged data directory (%s)" % name, (STORAGE,),
+                    ("--data-dir", scratch), scratch)
 
 
 def test_disk_full(checks):
@@ -265,11 +285,14 @@ def test_disk_full(checks):
                 except (lib.Closed, lib.Silent, OSError):
                     failed = True
                     break
-            checks.ok(failed and len(kept) > 5, "a full disk: changes are refused, not acknowledged", len(kept))
+            checks.ok(failed and len(kept) > 5,
+                      "a full disk: changes are refused, not acknowledged", len(kept))
             if checks.ok(server.alive(), "a full disk: the server lives", server.output()[-500:]):
                 with Conn(server.port, 2) as c:
-                    checks.ok(all(c.get(k) == v for k, v in kept), "a full disk: what was acknowledged is served")
-                checks.ok("full" in server.output() or "space" in server.output(), "a full disk: the log says so",
+                    checks.ok(all(c.get(k) == v for k, v in kept),
+                              "a full disk: what was acknowledged is served")
+                checks.ok("full" in server.output() or "space" in server.output(),
+                          "a full disk: the log says so",
                           server.output()[-500:])
             server.stop()
             server = Muster("--data-dir", data, "--sync", "always")
@@ -307,7 +330,8 @@ def test_no_descriptors(checks):
                 served.append(conn)
             except (lib.Silent, lib.Closed):
                 pass
-        checks.ok(8 <= len(served) < 40, "no descriptors left: those inside are served", len(served))
+        checks.ok(8 <= len(served) < 40, "no descriptors left: those inside are served",
+                  len(served))
         before = cpu_seconds(server.pid)
         time.sleep(0.5)
         checks.ok(cpu_seconds(server.pid) - before < 0.25, "no descriptors left: it does not spin",
@@ -334,13 +358,15 @@ def test_hardly_any_descriptors(checks):
     try:
         server = Muster(preexec=few, patience=5)
     except lib.EarlyEnd as end:
-        checks.ok(end.code > 0 and len(sentence(end.output)) >= 1, "8 descriptors: refused with a sentence",
+        checks.ok(end.code > 0 and len(sentence(end.output)) >= 1,
+                  "8 descriptors: refused with a sentence",
                   (end.code, end.output))
         return
     except AssertionError as error:
         checks.ok(False, "8 descriptors", error)
         return
-    checks.ok(try_barrier(server.port) or server.alive(), "8 descriptors: it serves, or at least lives")
+    checks.ok(try_barrier(server.port) or server.alive(),
+              "8 descriptors: it serves, or at least lives")
     server.stop()
 
 
@@ -354,7 +380,7 @@ s.sendall(whole[:len(whole) // 2])
 print("half", flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
 s.sendall(whole[len(whole) // 2:])
-print(s.recv(100).hex(), flush=True)
+print(s.recv(108, socket.MSG_WAITALL).hex(), flush=True)
 """
 
 
@@ -364,13 +390,10 @@ def test_stopped_client(checks):
         child = subprocess.Popen([sys.executable, "-c", STOPPED, str(server.port), request.hex()],
                                  stdout=subprocess.PIPE, text=True, preexec_fn=lib.die_with_parent)
         assert child.stdout.readline() == "half\n"
-        for _ in range(20):
-            honest(checks, server.port, "others are served beside a client that stopped half-way") if _ == 0 else \
-                try_barrier(server.port)
+        honest(checks, server.port, "others are served beside a client that stopped half-way")
         with Conn(server.port, 2) as c:
             checks.ok(not c.has("/stopped"), "half a request does nothing")
-        lib.wait_until(lambda: open("/proc/%d/stat" % child.pid).read().rsplit(")", 1)[1].split()[0] == "T",
-                       "the client to be stopped")
+        lib.wait_until(lambda: process_state(child.pid) == "T", "the client to be stopped")
         os.kill(child.pid, signal.SIGCONT)
         out, _ = child.communicate(timeout=lib.PATIENCE)
         checks.equal(bytes.fromhex(out.strip()), text("x" * 100), "and is answered when it goes on")
@@ -385,7 +408,8 @@ def vanish(conn):
 
 def test_vanished_client(checks):
     with Muster() as server:
-        for name, leave in (("closes", Conn.close), ("resets", Conn.reset), ("vanishes without a packet", vanish)):
+        for name, leave in (("closes", Conn.close), ("resets", Conn.reset),
+                            ("vanishes without a packet", vanish)):
             waiter, watcher, half = Conn(server.port), Conn(server.port), Conn(server.port)
             key = "/gone/" + name
             waiter.start_wait(key)
@@ -430,7 +454,8 @@ def attack_lengths(port, stop):
     while not stop.is_set():
         with Conn(port, rng.choice([1, 2])) as conn:
             length = rng.choice([2**64 - 1, 2**64 - 9, 2**63, 2**62, 2**40])
-            body = rng.choice([u64(length), text("/k") + u64(length), u64(1) + u64(length), u64(length) * 3])
+            body = rng.choice([u64(length), text("/k") + u64(length), u64(1) + u64(length),
+                               u64(length) * 3])
             conn.send(bytes([rng.randint(1, 17)]) + body)
             conn.closed(0.02)
 
@@ -511,15 +536,18 @@ def test_hostile(checks):
                     served += 1
                     slowest = max(slowest, time.monotonic() - begun)
         except (lib.Closed, lib.Silent, AssertionError) as error:
-            checks.ok(False, "an honest client beside hostile ones", "after %d rounds: %r" % (served, error))
+            checks.ok(False, "an honest client beside hostile ones",
+                      "after %d rounds: %r" % (served, error))
         peak = resident_mib(server.pid) if server.alive() else 0
         stop.set()
         for thread in threads:
             thread.join(lib.PATIENCE)
-        checks.ok(served > 50, "an honest client was served all along (%d rounds, the slowest took %.0f ms)" %
-                  (served, slowest * 1000), served)
+        checks.ok(served > 50, "an honest client was served all along", served)
+        checks.note("%d rounds, the slowest took %.0f ms" % (served, slowest * 1000))
         checks.ok(server.alive(), "the server is still there", server.output()[-800:])
-        checks.ok(peak < 256, "its memory stayed bounded (%.0f MiB)" % peak, "%.0f MiB" % peak)
+        # A sanitizer keeps what was freed for a while, to see who still uses it.
+        bound = 1024 if lib.is_sanitized() else 256
+        checks.ok(peak < bound, "its memory stayed bounded (%.0f MiB)" % peak, "%.0f MiB" % peak)
         checks.ok(not broken, "the attacks could be made", broken)
         honest(checks, server.port, "and a newcomer is served")
         checks.ok(len(server.output()) < 4 << 20, "the log did not flood", len(server.output()))
@@ -529,14 +557,18 @@ def test_hostile(checks):
 def main():
     checks = lib.Checks()
     only = lib.option("only", "")
-    for test in (test_term, test_term_durable, test_usage, test_port_in_use, test_not_a_store, test_store_goes_away,
-                 test_data_dir_locked, test_data_dir_bad, test_data_dir_corrupt, test_disk_full, test_no_descriptors,
-                 test_hardly_any_descriptors, test_stopped_client, test_vanished_client, test_hostile):
+    for test in (test_term, test_term_durable, test_usage, test_port_in_use, test_not_a_store,
+                 test_store_goes_away,
+                 test_data_dir_locked, test_data_dir_bad, test_data_dir_corrupt, test_disk_full,
+                 test_no_descriptors,
+                 test_hardly_any_descriptors, test_stopped_client, test_vanished_client,
+                 test_hostile):
         if only and only not in test.__name__:
             continue
         try:
             test(checks)
-        except (lib.Closed, lib.Silent, lib.EarlyEnd, AssertionError, subprocess.TimeoutExpired) as error:
+        except (lib.Closed, lib.Silent, lib.EarlyEnd, AssertionError,
+                subprocess.TimeoutExpired) as error:
             checks.ok(False, test.__name__, "ended early: %r" % error)
     checks.done()
 
