@@ -53,9 +53,7 @@ static void finish_exit(struct mu_sim_proc *proc)
 {
     struct mu_sim *sim = proc->sim;
 
-    if (!mu_list_empty(&proc->ends) || !mu_list_empty(&proc->listeners) ||
-        !mu_list_empty(&proc->works) || mu_heap_min(&proc->timers) != NULL ||
-        sim_disk_held(proc) != 0) {
+    if (!mu_sim_proc_idle(proc)) {
         mu_sim_fail(sim, "%s/%s exited with connections, listeners, timers, work or disks open",
                     proc->host->name, proc->program.name);
     } else if (proc->heap.count != 0) {
@@ -402,6 +400,13 @@ bool mu_sim_proc_alive(const struct mu_sim_proc *proc)
     return proc->alive;
 }
 
+bool mu_sim_proc_idle(const struct mu_sim_proc *proc)
+{
+    return mu_list_empty(&proc->ends) && mu_list_empty(&proc->listeners) &&
+           mu_list_empty(&proc->works) && mu_heap_min(&proc->timers) == NULL &&
+           sim_disk_held(proc) == 0;
+}
+
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc)
 {
     return proc->starts;
@@ -430,6 +435,16 @@ struct mu_sim_host *mu_sim_proc_host(struct mu_sim_proc *proc)
 size_t mu_sim_proc_blocks(const struct mu_sim_proc *proc)
 {
     return proc->heap.count;
+}
+
+void mu_sim_call(struct mu_sim_proc *proc, void (*run)(void *arg), void *arg)
+{
+    sim_enter(proc);
+    run(arg);
+    sim_leave(proc);
+    if (proc->exiting) {
+        finish_exit(proc);
+    }
 }
 
 void mu_sim_exit(struct mu_env *env)
