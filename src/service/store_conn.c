@@ -332,7 +332,7 @@ static void on_closed(struct mu_conn *base, int status)
 static void on_open(struct mu_conn *base)
 {
     (void)base;
-    MU_ASSERT(!"accepted connections are open from the start");
+    mu_panic(__FILE__, __LINE__, "accepted connections to be open from the start");
 }
 
 static const struct mu_conn_events conn_events = {
