@@ -33,8 +33,8 @@ struct mu_store_conn {
     size_t memory;          /* counted in server->buffer_bytes */
     enum mu_store_conn_kind kind;
     bool closing;
-    bool eof;     /* the peer will send no more, or we read no more of it: close when all is sent */
-    bool refused; /* it broke a rule: what it still sends is thrown away */
+    bool eof;     /* the peer will send no more, or nothing more is taken from it */
+    bool ended;   /* it broke a rule: it gets the answers it is owed, and then the end */
     bool paused;  /* the environment keeps input that we could not take */
     bool blocked; /* the environment takes no more output until `writable` */
     union {
