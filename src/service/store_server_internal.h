@@ -140,8 +140,6 @@ void mu_store_conn_flush(struct mu_store_conn *c);
 /** Closes it, with or without a line in the log; `abort` drops what was not sent. */
 void mu_store_conn_close(struct mu_store_conn *c, bool abort);
 void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
-/** As a drop, but what it is owed for earlier requests is still sent. */
-void mu_store_conn_refuse(struct mu_store_conn *c, const char *why);
 /** Lets go of what the connection's machine holds; for the close and for a discard. */
 void mu_store_conn_release(struct mu_store_conn *c);
 /** Output of a torch connection, all of it, held or not. */
