@@ -6,7 +6,7 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-/* --- output --------------------------------------------------------------------------------------- */
+/* --- output ----------------------------------------------------------------------------------- */
 
 void mu_store_conn_touch(struct mu_store_conn *c)
 {
@@ -97,7 +97,7 @@ void mu_store_conn_flush(struct mu_store_conn *c)
     }
 }
 
-/* --- the end of a connection ------------------------------------------------------------------------ */
+/* --- the end of a connection ------------------------------------------------------------------ */
 
 bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now)
 {
@@ -150,7 +150,7 @@ void mu_store_conn_drop(struct mu_store_conn *c, const char *why)
     }
 }
 
-/* --- input ----------------------------------------------------------------------------------------- */
+/* --- input ------------------------------------------------------------------------------------ */
 
 static void torch_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
 {

@@ -1,6 +1,6 @@
 /*
- * Native sessions: one struct mu_rpc each, linked to one connection after another. A session without
- * a link lives on for its grace; then its calls are cancelled, its keys deleted.
+ * Native sessions: one struct mu_rpc each, linked to one connection after another. A session
+ * without a link lives on for its grace; then its calls are cancelled, its keys deleted.
  */
 #include "service/store_server_internal.h"
 
@@ -63,7 +63,7 @@ void mu_store_session_end(struct mu_store_session *session, const char *why)
     }
 }
 
-/* --- events ------------------------------------------------------------------------------------------ */
+/* --- events ----------------------------------------------------------------------------------- */
 
 /* False if the session is no more. */
 static bool handle_event(struct mu_store_session *session, const struct mu_rpc_event *event)
@@ -145,7 +145,7 @@ static void on_timer(struct mu_timer *timer)
     mu_store_server_finish_turn(s);
 }
 
-/* --- links ------------------------------------------------------------------------------------------- */
+/* --- links ------------------------------------------------------------------------------------ */
 
 static void refuse(struct mu_store_conn *c, int status, const char *text)
 {

@@ -53,7 +53,7 @@ static void assert_value(struct muster_value *value, const char *text)
     muster_value_free(value);
 }
 
-/* --- the battery -------------------------------------------------------------------------------------- */
+/* --- the battery ------------------------------------------------------------------------------ */
 
 static void check_values(muster_store *s)
 {
@@ -285,7 +285,7 @@ static void test_store_prefix_has_every_operation(void **state)
     run_battery("hash:?prefix=p");
 }
 
-/* --- threads -------------------------------------------------------------------------------------------- */
+/* --- threads ---------------------------------------------------------------------------------- */
 
 struct worker {
     pthread_t thread;
@@ -294,7 +294,7 @@ struct worker {
     int status;
 };
 
-enum { WORKERS = 8, ADDS = 200 };
+enum { WORKERS = 8, ADDS = 200 }; /* 1600 in all */
 
 static void *work(void *context)
 {
@@ -313,7 +313,7 @@ static void *work(void *context)
     if (w->status == 0) {
         w->status = muster_store_get(w->store, muster_str("sum"), &value, DEFAULT);
     }
-    if (w->status == 0 && atoi(value.data) != WORKERS * ADDS) {
+    if (w->status == 0 && strcmp(value.data, "1600") != 0) {
         w->status = 1;
     }
     muster_value_free(&value);
@@ -370,7 +370,7 @@ static void test_store_serves_threads_with_their_own(void **state)
     run_workers("tcp", true);
 }
 
-/* --- the ends of operations -------------------------------------------------------------------------------- */
+/* --- the ends of operations ------------------------------------------------------------------- */
 
 static void test_store_close_ends_what_is_under_way(void **state)
 {
