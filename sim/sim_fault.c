@@ -24,8 +24,7 @@ struct sim_nemesis {
     struct strike strikes[FAULT_KINDS];
 };
 
-/* --- drawing -----------------------------------------------------------------------------------
- */
+/* --- drawing ---------------------------------------------------------------------------------- */
 
 uint64_t sim_draw_ns(struct mu_prng *prng, uint64_t max)
 {
@@ -135,8 +134,7 @@ struct mu_sim_faults mu_sim_faults_draw(struct mu_prng *prng)
     return f;
 }
 
-/* --- striking ----------------------------------------------------------------------------------
- */
+/* --- striking --------------------------------------------------------------------------------- */
 
 static struct mu_sim_host *pick_host(struct mu_sim *sim)
 {

@@ -56,8 +56,7 @@ struct world {
     uint32_t wanted[CLIENTS];
 };
 
-/* --- the server --------------------------------------------------------------------------------
- */
+/* --- the server ------------------------------------------------------------------------------- */
 
 struct serving {
     struct world *world;
@@ -115,7 +114,7 @@ static int start_server(struct mu_env *env, void *arg)
         rc = mu_store_server_start(env, &config, &s->server, &msg);
     }
     if (rc != 0) {
-        mu_sim_fail(w->sim, "the server did not start: %s", msg.text);
+        mu_sim_fail(w->sim, "the server did not start: %s: %s", muster_errname(rc), msg.text);
         return 0;
     }
     w->serving = s;
@@ -158,7 +157,7 @@ static void aim_at_server(struct world *w)
     }
 }
 
-/* --- clients ----------------------------------------------------------------------------------- */
+/* --- clients ---------------------------------------------------------------------------------- */
 
 struct store_client {
     struct workload_client base;
@@ -170,7 +169,6 @@ struct store_client {
     char texts[2][24];
     struct mu_span key;
     struct mu_span values[2];
-    bool again; /* this is a planted repetition */
 };
 
 static struct mu_span put_number(char *text, size_t cap, int64_t number)
@@ -399,7 +397,7 @@ static void client_killed(void *arg)
     workload_client_killed(&m->world->workload, m->number);
 }
 
-/* --- the story --------------------------------------------------------------------------------- */
+/* --- the story -------------------------------------------------------------------------------- */
 
 /* Service log lines become lines of the trace. */
 static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
