@@ -50,8 +50,6 @@ static void random_bytes(struct bytes *b, size_t max)
 
         b->len = (size_t)snprintf((char *)b->data, VALUE_MAX, "%s%lld%s", pick(4) == 0 ? " \t" : "",
                                   (long long)n, pick(4) == 0 ? "x" : "");
-        b->len = (size_t)snprintf((char *)b->data, sizeof(b->data), "%s%lld%s",
-                                  pick(4) == 0 ? " \t" : "", (long long)n, pick(4) == 0 ? "x" : "");
         return;
     }
     b->len = what < 8 ? pick(40) : what < 9 ? pick(700) : pick(max);
