@@ -115,7 +115,7 @@ static double seconds_now(void)
 {
     struct timespec t;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* tidy: of the program, not of a simulation */
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 

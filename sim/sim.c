@@ -53,9 +53,7 @@ static void finish_exit(struct mu_sim_proc *proc)
 {
     struct mu_sim *sim = proc->sim;
 
-    if (!mu_list_empty(&proc->ends) || !mu_list_empty(&proc->listeners) ||
-        !mu_list_empty(&proc->works) || mu_heap_min(&proc->timers) != NULL ||
-        sim_disk_held(proc) != 0) {
+    if (!mu_sim_proc_idle(proc)) {
         mu_sim_fail(sim, "%s/%s exited with connections, listeners, timers, work or disks open",
                     proc->host->name, proc->program.name);
     } else if (proc->heap.count != 0) {
@@ -400,6 +398,13 @@ struct mu_sim_proc *mu_sim_proc_new(struct mu_sim_host *host, const struct mu_si
 bool mu_sim_proc_alive(const struct mu_sim_proc *proc)
 {
     return proc->alive;
+}
+
+bool mu_sim_proc_idle(const struct mu_sim_proc *proc)
+{
+    return mu_list_empty(&proc->ends) && mu_list_empty(&proc->listeners) &&
+           mu_list_empty(&proc->works) && mu_heap_min(&proc->timers) == NULL &&
+           sim_disk_held(proc) == 0;
 }
 
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc)

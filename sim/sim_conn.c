@@ -71,10 +71,15 @@ void sim_pair_free(struct sim_pair *pair)
     mu_free(pair);
 }
 
+/* Whether nobody is there, or nobody any more. */
+static bool is_lost(const struct sim_end *end)
+{
+    return end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK;
+}
+
 static bool is_over(const struct sim_end *end)
 {
-    return end->conn == NULL &&
-           (end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK);
+    return end->conn == NULL && is_lost(end);
 }
 
 void sim_pair_release(struct sim_pair *pair)
@@ -148,7 +153,7 @@ void sim_end_fail(struct sim_end *end, int status)
 {
     struct sim_pair *pair = end->pair;
 
-    if (end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK) {
+    if (is_lost(end)) {
         return;
     }
     if (end->state == SIM_END_DIALLING) {
@@ -164,8 +169,7 @@ void sim_end_reset_peer(struct sim_end *end)
     struct sim_end *peer = sim_end_peer(end);
     struct mu_sim *sim = end->pair->sim;
 
-    if (peer->state == SIM_END_NONE || peer->state == SIM_END_GONE || peer->state == SIM_END_DARK ||
-        (sim_scheduled(&peer->rst) && peer->rst_status == -ECONNRESET)) {
+    if (is_lost(peer) || (sim_scheduled(&peer->rst) && peer->rst_status == -ECONNRESET)) {
         return;
     }
     peer->rst_status = -ECONNRESET;
@@ -244,7 +248,7 @@ void sim_end_dark(struct sim_end *end)
     struct sim_end *peer = sim_end_peer(end);
     struct mu_sim *sim = end->pair->sim;
 
-    if (end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK) {
+    if (is_lost(end)) {
         return;
     }
     if (end->state == SIM_END_BACKLOG) {
@@ -343,7 +347,7 @@ void sim_net_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
     struct mu_sim *sim = mu_sim_of(env);
     size_t n;
 
-    if (end->state != SIM_END_OPEN && end->state != SIM_END_DIALLING) {
+    if (end == NULL || (end->state != SIM_END_OPEN && end->state != SIM_END_DIALLING)) {
         *ret_taken = data.len;
         mu_sim_inside(heap);
         return;
@@ -544,6 +548,9 @@ void sim_net_resume(struct mu_env *env, struct mu_conn *conn)
     struct sim_end *end = conn->impl;
 
     (void)env;
+    if (end == NULL) {
+        return;
+    }
     end->resumed = true;
     if (end->stalled) {
         end->stalled = false;
@@ -553,38 +560,53 @@ void sim_net_resume(struct mu_env *env, struct mu_conn *conn)
 
 /* --- closing ---------------------------------------------------------------------------------- */
 
+/* In good order: the end of the stream follows what was taken. */
+static void close_softly(struct sim_end *end)
+{
+    struct mu_sim *sim = end->pair->sim;
+    struct sim_end *peer = sim_end_peer(end);
+
+    end->fin = true;
+    end->fin_at_ns = sim_link_arrival(end->host, peer->host, 0, end->last_at_ns);
+    end->state = SIM_END_LINGERING;
+    end->want_writable = false;
+    end->arrive.proc = NULL;
+    end->ack.proc = NULL;
+    sim_schedule(sim, &end->linger, sim->now_ns + SIM_LINGER_NS);
+    sim_end_arm(peer);
+    sim_end_arm(end);
+}
+
+static void close_hard(struct sim_end *end)
+{
+    struct sim_pair *pair = end->pair;
+
+    if (end->state == SIM_END_DIALLING) {
+        sim_cancel(pair->sim, &pair->syn);
+        sim_cancel(pair->sim, &pair->open);
+    }
+    sim_end_reset_peer(end);
+    go(end);
+}
+
 void sim_net_close(struct mu_env *env, struct mu_conn *conn, bool abort)
 {
     struct sim_end *end = conn->impl;
-    struct sim_end *peer = sim_end_peer(end);
     struct mu_sim *sim = mu_sim_of(env);
     uint64_t at = sim->now_ns;
 
-    if (end->state == SIM_END_LINGERING || sim_scheduled(&end->closed)) {
-        end->status = 0; /* It was closed, by us or by fate: the owner asked for it either way. */
+    if (end == NULL) {
         return;
     }
     end->stalled = false;
-    if (end->state == SIM_END_OPEN && !abort &&
-        (peer->state == SIM_END_OPEN || peer->state == SIM_END_BACKLOG ||
-         peer->state == SIM_END_LINGERING || peer->state == SIM_END_DIALLING)) {
-        end->fin = true;
-        end->fin_at_ns = sim_link_arrival(end->host, peer->host, 0, end->last_at_ns);
-        end->state = SIM_END_LINGERING;
-        end->want_writable = false;
-        end->arrive.proc = NULL;
-        end->ack.proc = NULL;
-        sim_schedule(sim, &end->linger, sim->now_ns + SIM_LINGER_NS);
-        sim_end_arm(peer);
-        sim_end_arm(end);
+    end->status = 0; /* It may have failed a moment ago: the owner asked for the end either way. */
+    if (end->state == SIM_END_LINGERING && abort) {
+        close_hard(end);
+    } else if (end->state == SIM_END_OPEN && !abort && !is_lost(sim_end_peer(end))) {
+        close_softly(end);
         at += mu_prng_below(&sim->prng, MU_NS_PER_MS);
-    } else {
-        if (end->state == SIM_END_DIALLING) {
-            sim_cancel(sim, &end->pair->syn);
-            sim_cancel(sim, &end->pair->open);
-        }
-        sim_end_reset_peer(end);
-        go(end);
+    } else if (end->state == SIM_END_OPEN || end->state == SIM_END_DIALLING) {
+        close_hard(end);
     }
     tell_closed(end, 0, at);
 }
