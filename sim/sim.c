@@ -437,6 +437,16 @@ size_t mu_sim_proc_blocks(const struct mu_sim_proc *proc)
     return proc->heap.count;
 }
 
+void mu_sim_call(struct mu_sim_proc *proc, void (*run)(void *arg), void *arg)
+{
+    sim_enter(proc);
+    run(arg);
+    sim_leave(proc);
+    if (proc->exiting) {
+        finish_exit(proc);
+    }
+}
+
 void mu_sim_exit(struct mu_env *env)
 {
     mu_sim_proc_of(env)->exiting = true;

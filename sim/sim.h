@@ -87,6 +87,7 @@ struct mu_sim_faults {
     uint64_t wall_skew_max_ns; /* wall clocks are off by up to this, either way */
     uint64_t wall_jump_every_ns;
     uint32_t disk_fail_ppm; /* a commit fails and nothing of it is kept */
+    uint32_t disk_lie_ppm; /* one succeeds and nothing of it is kept: a bug to plant, never drawn */
 };
 
 /** A quiet world: 50 to 200 microseconds of latency, nothing else. */
@@ -167,6 +168,11 @@ struct mu_env *mu_sim_proc_env(struct mu_sim_proc *proc);
 struct mu_sim_proc *mu_sim_proc_of(struct mu_env *env);
 struct mu_sim *mu_sim_of(struct mu_env *env);
 struct mu_sim_host *mu_sim_proc_host(struct mu_sim_proc *proc);
+/**
+ * Runs `run` at once in the place of the living process, as a signal would: what it allocates is
+ * the process's. Not from within a callback.
+ */
+void mu_sim_call(struct mu_sim_proc *proc, void (*run)(void *arg), void *arg);
 /** Ends the calling process by itself once its callback has returned. */
 void mu_sim_exit(struct mu_env *env);
 
@@ -238,6 +244,8 @@ struct mu_sim_scenario {
     struct mu_sim_faults (*faults)(struct mu_prng *prng);
     /** Sets up, runs, heals, checks. Failures are told with mu_sim_fail(). */
     void (*run)(struct mu_sim *sim);
+    /** It has a bug on purpose, and some seed must find it; left out when all are run. */
+    bool planted;
 };
 
 /** The scenarios that are built in; the list ends with NULL. */

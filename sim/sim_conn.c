@@ -122,6 +122,21 @@ static void truncate_output(struct sim_end *end)
     }
 }
 
+/*
+ * The other end is not there any more and may never have said so. Keep-alive, which the real driver
+ * turns on, finds out in the end.
+ */
+static void miss(struct sim_end *peer)
+{
+    struct mu_sim *sim = peer->pair->sim;
+
+    if (peer->state == SIM_END_OPEN && !sim_scheduled(&peer->rst)) {
+        peer->rst_status = -ETIMEDOUT;
+        sim_schedule(sim, &peer->rst,
+                     sim->now_ns + SIM_TIMEOUT_NS + mu_prng_below(&sim->prng, SIM_TIMEOUT_NS / 4));
+    }
+}
+
 static void go(struct sim_end *end)
 {
     struct mu_sim *sim = end->pair->sim;
@@ -139,6 +154,7 @@ static void go(struct sim_end *end)
     sim_cancel(sim, &end->rst);
     end->arrive.proc = NULL;
     sim_end_arm(end);
+    miss(sim_end_peer(end));
 }
 
 static void tell_closed(struct sim_end *end, int status, uint64_t at_ns)
@@ -183,7 +199,9 @@ static void run_rst(struct sim_action *action)
     bool lost = end->rst_status == -ECONNRESET && sim_link_is_cut(peer->host, end->host);
 
     sim_trace_step(end->pair->sim, (uint64_t)-end->rst_status, lost ? 1 : 0);
-    if (!lost) {
+    if (lost) {
+        miss(end);
+    } else {
         sim_end_fail(end, end->rst_status);
     }
     sim_pair_release(end->pair);
@@ -264,11 +282,7 @@ void sim_end_dark(struct sim_end *end)
     truncate_output(end);
     end->fin = false;
     end->state = SIM_END_DARK;
-    if (peer->state == SIM_END_OPEN && peer->sent != peer->delivered &&
-        !sim_scheduled(&peer->rst)) {
-        peer->rst_status = -ETIMEDOUT;
-        sim_schedule(sim, &peer->rst, sim->now_ns + SIM_TIMEOUT_NS);
-    }
+    miss(peer);
 }
 
 /* --- bytes out -------------------------------------------------------------------------------- */
@@ -319,7 +333,6 @@ static size_t room_for(struct sim_end *end, size_t len)
 static void take(struct sim_end *end, struct mu_span data)
 {
     struct sim_end *peer = sim_end_peer(end);
-    struct mu_sim *sim = end->pair->sim;
     int rc;
 
     rc = mu_buf_append(&end->out, data);
@@ -328,13 +341,6 @@ static void take(struct sim_end *end, struct mu_span data)
     end->last_at_ns = sim_link_arrival(end->host, peer->host, data.len, end->last_at_ns);
     rc = push_segment(end, end->last_at_ns);
     MU_ASSERT(rc == 0);
-    if (peer->state == SIM_END_DARK) {
-        if (!sim_scheduled(&end->rst)) {
-            end->rst_status = -ETIMEDOUT;
-            sim_schedule(sim, &end->rst, sim->now_ns + SIM_TIMEOUT_NS);
-        }
-        return;
-    }
     if (!sim_scheduled(&peer->arrive)) {
         sim_end_arm(peer);
     }

@@ -1,6 +1,6 @@
 /*
- * The runtime: one thread with an event loop that does all the work of the stores and servers opened
- * in it. Most programs have one.
+ * The runtime: one thread with an event loop that does all the work of the stores and servers
+ * opened in it. Most programs have one.
  *
  * Every function of the library may be called from any thread, except where it says otherwise.
  * Callbacks run on the runtime's thread, one at a time; they must not block, and must not call

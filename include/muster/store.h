@@ -16,13 +16,14 @@
  *         die(muster_errmsg());
  *     muster_store_set(store, muster_str("model"), muster_str("v1"), MUSTER_TIMEOUT_DEFAULT);
  *
- * Blocking calls may be made from any thread, several at a time; each waits for its own answer only.
- * muster_store_submit() starts any operation without waiting. Operations in flight at the same time
- * have no order among each other; one that was started after another ended comes after it.
+ * Blocking calls may be made from any thread, several at a time; each waits for its own answer
+ * only. muster_store_submit() starts any operation without waiting. Operations in flight at the
+ * same time have no order among each other; one that was started after another ended comes after
+ * it.
  *
  * A lost connection to a muster server is made again in the background; operations under way go on,
- * and none is executed twice. If the server was restarted meanwhile, reading operations are repeated
- * and others end with MUSTER_ESESSION: whether they happened is not known.
+ * and none is executed twice. If the server was restarted meanwhile, reading operations are
+ * repeated and others end with MUSTER_ESESSION: whether they happened is not known.
  *
  * What each kind lacks (MUSTER_ENOTSUP): watch, leases and binding to the session need a muster
  * server or hash:. PyTorch 1.13's server has no append, multi_set, multi_get, queues or list_keys.
@@ -79,8 +80,8 @@ MUSTER_EXPORT int muster_store_add(muster_store *store, struct muster_bytes key,
 /**
  * Writes `desired` if the key holds `expected`, or is absent and `expected` is empty. `ret_value`
  * (may be NULL) is what the key holds now; if the key is absent and `expected` is not empty, it is
- * `expected`, as with PyTorch. `ret_written` (may be NULL) says which it was; with PyTorch's servers
- * it is a guess: whether the answer equals `desired`.
+ * `expected`, as with PyTorch. `ret_written` (may be NULL) says which it was; with PyTorch's
+ * servers it is a guess: whether the answer equals `desired`.
  */
 MUSTER_EXPORT int muster_store_compare_set(muster_store *store, struct muster_bytes key,
                                            struct muster_bytes expected,
@@ -120,9 +121,11 @@ MUSTER_EXPORT int muster_store_queue_len(muster_store *store, struct muster_byte
 MUSTER_EXPORT int muster_store_barrier(muster_store *store, struct muster_bytes key,
                                        int64_t world_size, int64_t timeout_ms);
 
-/* --- leases ------------------------------------------------------------------------------------- */
+/* --- leases ----------------------------------------------------------------------------------- */
 
-/** Keys bound to a lease are deleted when it ends: by revoking, or when nobody kept it for `ttl_ms`. */
+/**
+ * Keys bound to a lease are deleted when it ends: by revoking, or when nobody kept it for `ttl_ms`.
+ */
 MUSTER_EXPORT int muster_store_lease_grant(muster_store *store, uint64_t ttl_ms,
                                            uint64_t *ret_lease, int64_t timeout_ms);
 MUSTER_EXPORT int muster_store_lease_keep(muster_store *store, uint64_t lease, int64_t timeout_ms);
@@ -135,7 +138,7 @@ MUSTER_EXPORT int muster_store_set_leased(muster_store *store, struct muster_byt
                                           struct muster_bytes value, uint64_t lease,
                                           int64_t timeout_ms);
 
-/* --- operations without waiting -------------------------------------------------------------------- */
+/* --- operations without waiting --------------------------------------------------------------- */
 
 enum muster_store_verb {
     MUSTER_STORE_SET = 1,
@@ -218,7 +221,9 @@ MUSTER_EXPORT int muster_store_submit(muster_store *store,
 MUSTER_EXPORT int muster_op_wait(muster_op *op);
 /** Asks for its early end (MUSTER_ECANCELED); it may still end otherwise. Harmless afterwards. */
 MUSTER_EXPORT void muster_op_cancel(muster_op *op);
-/** Lets go of it; cancels it if it is still under way (its `done` is still called). NULL is fine. */
+/**
+ * Lets go of it; cancels it if it is still under way (its `done` is still called). NULL is fine.
+ */
 MUSTER_EXPORT void muster_op_free(muster_op *op);
 
 /* Results, once it has ended; lent until muster_op_free(). */

@@ -49,8 +49,8 @@ MUSTER_EXPORT void muster_values_free(struct muster_values *values);
 #define MUSTER_TIMEOUT_NEVER 0
 
 /**
- * The text of the last error that a call on this thread returned: one sentence that names the thing.
- * Valid until the next call on this thread; never NULL.
+ * The text of the last error that a call on this thread returned: one sentence that names the
+ * thing. Valid until the next call on this thread; never NULL.
  */
 MUSTER_EXPORT const char *muster_errmsg(void);
 

@@ -40,7 +40,7 @@ void muster_values_free(struct muster_values *values)
     *values = (struct muster_values){0};
 }
 
-/* --- the door ------------------------------------------------------------------------------------------ */
+/* --- the door --------------------------------------------------------------------------------- */
 
 static void run_door(struct mu_post *post)
 {
@@ -74,7 +74,7 @@ void mu_door_open(struct mu_door *door)
     (void)pthread_mutex_unlock(&door->lock);
 }
 
-/* --- the runtime --------------------------------------------------------------------------------------- */
+/* --- the runtime ------------------------------------------------------------------------------ */
 
 static void *run_loop(void *context)
 {

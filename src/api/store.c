@@ -43,7 +43,7 @@ struct muster_store_config muster_store_config_defaults(void)
     return (struct muster_store_config){.timeout_ms = 300000, .connect_timeout_ms = 300000};
 }
 
-/* --- an operation's life --------------------------------------------------------------------------------- */
+/* --- an operation's life ---------------------------------------------------------------------- */
 
 static void free_results(muster_op *op)
 {
@@ -155,7 +155,7 @@ static void cancel_on_loop(struct mu_post *post)
     let_go(op);
 }
 
-/* --- requests -------------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static int check_request(const struct muster_store_request *q)
 {
@@ -333,7 +333,7 @@ struct muster_bytes muster_op_value(const muster_op *op, size_t index)
                : (struct muster_bytes){0};
 }
 
-/* --- opening and closing ----------------------------------------------------------------------------------- */
+/* --- opening and closing ---------------------------------------------------------------------- */
 
 struct store_door {
     struct mu_door door;
@@ -426,7 +426,7 @@ uint32_t muster_store_timeout(const muster_store *store)
     return atomic_load(&store->timeout_ms);
 }
 
-/* --- blocking calls ------------------------------------------------------------------------------------------ */
+/* --- blocking calls --------------------------------------------------------------------------- */
 
 /* Runs a request to its end. `ret_op` (may be NULL) is set on success, to be freed. */
 static int blocking(muster_store *store, struct muster_store_request *q, int64_t timeout_ms,

@@ -27,7 +27,7 @@ int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2,
 /** As cli_fail() with CLI_USAGE, and a hint at --help. */
 int cli_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* --- options --------------------------------------------------------------------------------------- */
+/* --- options ---------------------------------------------------------------------------------- */
 
 enum cli_option_type {
     CLI_FLAG = 1, /* bool */

@@ -29,7 +29,7 @@ struct kv {
     char **argv; /* behind the verb */
 };
 
-/* --- printing --------------------------------------------------------------------------------------- */
+/* --- printing --------------------------------------------------------------------------------- */
 
 /* Bytes as JSON: text where they are UTF-8, else the same name with "_base64" behind it. */
 static void put_bytes(json_t *object, const char *name, struct muster_bytes bytes)
@@ -96,7 +96,7 @@ static void print_number(const struct kv *kv, const char *name, int64_t number)
     }
 }
 
-/* --- arguments -------------------------------------------------------------------------------------- */
+/* --- arguments -------------------------------------------------------------------------------- */
 
 /* A value from the command line; "-" reads all of standard input. */
 static int take_value(const char *text, struct muster_value *ret)
@@ -144,7 +144,7 @@ static struct muster_bytes *keys_of(int argc, char **argv)
     return keys;
 }
 
-/* --- requests --------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 /* Runs a request to its end; the op is the caller's, also after a failure, if it is not NULL. */
 static int run_request(struct kv *kv, struct muster_store_request *q, muster_op **ret_op)
@@ -424,7 +424,7 @@ static int kv_lease(struct kv *kv)
     return err;
 }
 
-/* --- watching ---------------------------------------------------------------------------------------- */
+/* --- watching --------------------------------------------------------------------------------- */
 
 static void print_change(muster_op *op, const struct muster_change *change, void *context)
 {
@@ -476,7 +476,7 @@ static int kv_watch(struct kv *kv)
     return err == 0 ? 0 : fail(err);
 }
 
-/* --- the verb ---------------------------------------------------------------------------------------- */
+/* --- the verb --------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;

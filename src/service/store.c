@@ -43,7 +43,7 @@ mu_mono_t mu_store_deadline(struct mu_store *store, const struct mu_store_op *op
                                : mu_mono_add_ms(mu_env_now(store->env).mono, op->timeout_ms);
 }
 
-/* --- by URL --------------------------------------------------------------------------------------- */
+/* --- by URL ----------------------------------------------------------------------------------- */
 
 /* A whole number within bounds, or MUSTER_EURL in words. */
 static int parse_number(const struct mu_url *url, const char *name, int64_t min, int64_t max,

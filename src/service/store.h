@@ -5,7 +5,8 @@
  *     op->request = ...; op->timeout_ms = 1000; op->done = on_done;
  *     mu_store_submit(store, op);        on_done(op) follows, on a later turn, exactly once
  *
- * The op is the caller's and must stay where it is until `done`; so must what the request points to.
+ * The op is the caller's and must stay where it is until `done`; so must what the request points
+ * to.
  */
 #ifndef MU_STORE_H
 #define MU_STORE_H
@@ -84,7 +85,7 @@ void mu_store_fail_later(struct mu_store *store, struct mu_store_op *op, int sta
 /** For kinds: the deadline of an op that is submitted now. */
 mu_mono_t mu_store_deadline(struct mu_store *store, const struct mu_store_op *op);
 
-/* --- kinds -------------------------------------------------------------------------------------------- */
+/* --- kinds ------------------------------------------------------------------------------------ */
 
 struct mu_store_tcp_config {
     struct mu_addr addr;

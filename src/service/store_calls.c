@@ -107,7 +107,7 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
     return 0;
 }
 
-/* --- watchers that are behind ------------------------------------------------------------------------- */
+/* --- watchers that are behind ----------------------------------------------------------------- */
 
 void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struct mu_span payload)
 {
@@ -147,7 +147,7 @@ void mu_store_calls_credit(struct mu_store_session *session, uint64_t id)
     }
 }
 
-/* --- calls ---------------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 void mu_store_calls_cancel(struct mu_store_session *session, uint64_t id, int why)
 {

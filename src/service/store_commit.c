@@ -2,8 +2,8 @@
  * The journal on its way to the disk.
  *
  * Changes are made in memory at once and gathered in the keyspace's journal. One piece at a time is
- * committed on a worker thread; what gathers meanwhile is the next piece, so that many clients share
- * one fsync. With SYNC_ALWAYS no answer leaves before every change made up to it is on disk:
+ * committed on a worker thread; what gathers meanwhile is the next piece, so that many clients
+ * share one fsync. With SYNC_ALWAYS no answer leaves before every change made up to it is on disk:
  *
  *   a torch connection   marks in its output: `ready` bytes may go, `next` when this commit is done
  *   a native session     whole answers wait in held_replies with the number of the batch they need
@@ -63,7 +63,7 @@ void mu_store_commit_mark(struct mu_store_conn *c)
     }
 }
 
-/* --- native answers --------------------------------------------------------------------------------- */
+/* --- native answers --------------------------------------------------------------------------- */
 
 void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, int status,
                      struct mu_span payload)
@@ -134,7 +134,7 @@ static void release_held(struct mu_store_server *s)
     }
 }
 
-/* --- commits ---------------------------------------------------------------------------------------- */
+/* --- commits ---------------------------------------------------------------------------------- */
 
 static void commit_run(struct mu_work *work)
 {

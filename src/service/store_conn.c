@@ -6,7 +6,7 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-/* --- output --------------------------------------------------------------------------------------- */
+/* --- output ----------------------------------------------------------------------------------- */
 
 void mu_store_conn_touch(struct mu_store_conn *c)
 {
@@ -97,7 +97,7 @@ void mu_store_conn_flush(struct mu_store_conn *c)
     }
 }
 
-/* --- the end of a connection ------------------------------------------------------------------------ */
+/* --- the end of a connection ------------------------------------------------------------------ */
 
 bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now)
 {
@@ -150,7 +150,18 @@ void mu_store_conn_drop(struct mu_store_conn *c, const char *why)
     }
 }
 
-/* --- input ----------------------------------------------------------------------------------------- */
+void mu_store_conn_refuse(struct mu_store_conn *c, const char *why)
+{
+    char peer[64];
+
+    mu_env_peer(c->server->env, &c->base, peer, sizeof(peer));
+    mu_store_server_log_peer(c->server, peer, why);
+    c->eof = true;
+    c->refused = true;
+    mu_store_conn_touch(c);
+}
+
+/* --- input ------------------------------------------------------------------------------------ */
 
 static void torch_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
 {
@@ -206,10 +217,10 @@ static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
         mu_store_conn_drop(c, "the buffers of all connections together are over their limit");
         return in.len;
     }
-    /* Answers to what came before the violation are owed, but the protocol has no way to say
-     * what went wrong: the connection just ends. */
+    /* Answers to what came before the violation are owed; the protocol has no way to say what went
+     * wrong, so the connection ends behind them. */
     if (err != 0) {
-        mu_store_conn_drop(c, mu_torch_server_errmsg(&c->u.torch));
+        mu_store_conn_refuse(c, mu_torch_server_errmsg(&c->u.torch));
         return in.len;
     }
     if (mu_torch_server_output(&c->u.torch).len != 0) {
@@ -247,7 +258,7 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
     struct mu_store_server *s = c->server;
     size_t used = 0;
 
-    if (c->closing) {
+    if (c->closing || c->refused) {
         return in.len;
     }
     if (s->draining || mu_store_commit_saturated(s)) {

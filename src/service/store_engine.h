@@ -33,8 +33,8 @@ const char *mu_store_verb_name(enum mu_store_verb verb);
 uint32_t mu_store_backoff_ms(uint32_t *attempt, struct mu_env *env);
 
 /**
- * The bytes of a key on the wire. PyTorch's clients put a '/' before every key but the worker count's,
- * and share the key space with ours, so ours do the same.
+ * The bytes of a key on the wire. PyTorch's clients put a '/' before every key but the worker
+ * count's, and share the key space with ours, so ours do the same.
  */
 #define MU_STORE_WORKER_COUNT_KEY "init/"
 static inline bool mu_store_key_is_bare(struct mu_span key)

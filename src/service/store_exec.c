@@ -90,7 +90,7 @@ static bool answer_values(struct mu_keyspace *ks, const struct mu_store_request 
     return all;
 }
 
-/* --- operations that wait -------------------------------------------------------------------------- */
+/* --- operations that wait --------------------------------------------------------------------- */
 
 void mu_store_exec_fini(struct mu_store_exec *x)
 {
@@ -202,8 +202,10 @@ static void exec_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
     x->sink->change(x->sink, change);
 }
 
-/* What is there when a watch begins, as if it had just been created. Keys first, copied: telling the
- * sink may end the watch. */
+/*
+ * What is there when a watch begins, as if it had just been created. Telling the sink may end the
+ * watch, but never changes the keyspace.
+ */
 static void send_current(struct mu_store_exec *x)
 {
     const struct mu_map_node *cursor = NULL;
@@ -315,7 +317,7 @@ void mu_store_exec_stop(struct mu_store_exec *x, int why)
     sink->answer(sink, why, &none, text);
 }
 
-/* --- operations that are answered at once ----------------------------------------------------------- */
+/* --- operations that are answered at once ----------------------------------------------------- */
 
 static int list_keys(const struct mu_keyspace *ks, const struct mu_store_request *q,
                      struct mu_store_sink *sink)

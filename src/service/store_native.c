@@ -57,7 +57,7 @@ struct native_store {
 
 static void pump(struct native_store *s);
 
-/* --- ops ------------------------------------------------------------------------------------------------- */
+/* --- ops -------------------------------------------------------------------------------------- */
 
 static void end_flight(struct native_store *s, struct flight *f, int status, const char *text)
 {
@@ -194,7 +194,7 @@ static void end_all(struct native_store *s, int status, const char *text)
     }
 }
 
-/* --- answers --------------------------------------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 /* Keys in a list lose their slash; those without one are not the users' own. */
 static size_t strip_slashes(struct mu_span *keys, size_t count)
@@ -267,7 +267,7 @@ static void on_item(struct native_store *s, const struct mu_rpc_event *event)
     }
 }
 
-/* --- the connection ------------------------------------------------------------------------------------- */
+/* --- the connection --------------------------------------------------------------------------- */
 
 /* Never greeted, and never to be: tells the owner once, who will close this engine. */
 static void report(struct native_store *s, bool mismatch, bool silent, int status, const char *text)
@@ -391,6 +391,36 @@ static void pump(struct native_store *s)
     mu_env_timer_arm(s->base.env, &s->timer, mu_mono_min(at, s->probe_at));
 }
 
+static int init_session(struct native_store *s)
+{
+    struct mu_rpc_config config = mu_rpc_config_defaults();
+
+    config.role = MU_RPC_CLIENT;
+    config.name = s->config.name;
+    mu_env_entropy(s->base.env, config.session, sizeof(config.session));
+    mu_env_entropy(s->base.env, &config.seed, sizeof(config.seed));
+    return mu_rpc_init(&s->rpc, &config);
+}
+
+/* The server broke the protocol: this session is over, the next connection begins another. */
+static void abandon_session(struct native_store *s, int err)
+{
+    struct mu_rpc_event event;
+    int again;
+
+    mu_log(MUSTER_LOG_WARN, "STORE-SERVER-VIOLATION", "server=%s why=\"%s\"", s->addr,
+           mu_rpc_errmsg(&s->rpc));
+    s->last_error = err;
+    report(s, true, false, err, NULL);
+    close_link(s);
+    while (mu_rpc_next_event(&s->rpc, &event)) {
+        handle_event(s, &event);
+    }
+    mu_rpc_fini(&s->rpc);
+    again = init_session(s);
+    MU_ASSERT(again == 0); /* It allocates nothing, and its config was good before. */
+}
+
 static size_t on_data(struct mu_conn *conn, struct mu_span in)
 {
     struct native_store *s = MU_CONTAINER_OF(conn, struct native_store, conn);
@@ -403,11 +433,7 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
 
         done += used;
         if (err != 0) {
-            mu_log(MUSTER_LOG_WARN, "STORE-SERVER-VIOLATION", "server=%s why=\"%s\"", s->addr,
-                   mu_rpc_errmsg(&s->rpc));
-            s->last_error = err;
-            report(s, true, false, err, NULL);
-            close_link(s);
+            abandon_session(s, err);
             break;
         }
         while (mu_rpc_next_event(&s->rpc, &event)) {
@@ -540,7 +566,7 @@ static void on_timer(struct mu_timer *timer)
     pump(s);
 }
 
-/* --- the store ------------------------------------------------------------------------------------------- */
+/* --- the store -------------------------------------------------------------------------------- */
 
 static void native_submit(struct mu_store *store, struct mu_store_op *op)
 {
@@ -625,26 +651,23 @@ int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *co
                         const struct mu_store_engine_events *events, struct mu_store **ret_store)
 {
     struct native_store *s = mu_calloc(1, sizeof(*s));
-    struct mu_rpc_config rpc = mu_rpc_config_defaults();
     mu_mono_t now = mu_env_now(env).mono;
+    uint64_t seed;
 
     if (s == NULL) {
-        return MUSTER_ENOMEM;
-    }
-    rpc.role = MU_RPC_CLIENT;
-    rpc.name = config->name;
-    mu_env_entropy(env, rpc.session, sizeof(rpc.session));
-    mu_env_entropy(env, &rpc.seed, sizeof(rpc.seed));
-    if (mu_rpc_init(&s->rpc, &rpc) != 0) {
-        mu_free(s);
         return MUSTER_ENOMEM;
     }
     s->base.kind = &native_kind;
     s->base.env = env;
     s->config = *config;
     s->events = *events;
+    if (init_session(s) != 0) {
+        mu_free(s);
+        return MUSTER_ENOMEM;
+    }
     (void)mu_addr_format(&config->addr, s->addr, sizeof(s->addr));
-    mu_map_init(&s->calls, rpc.seed);
+    mu_env_entropy(env, &seed, sizeof(seed));
+    mu_map_init(&s->calls, seed);
     mu_list_init(&s->unsent);
     mu_list_init(&s->sent);
     mu_buf_init(&s->scratch, SIZE_MAX);

@@ -26,7 +26,7 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
     };
 }
 
-/* --- the pump's tail ----------------------------------------------------------------------------- */
+/* --- the pump's tail -------------------------------------------------------------------------- */
 
 static void rearm(struct mu_store_server *s)
 {
@@ -128,7 +128,7 @@ void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const
     }
 }
 
-/* --- start ----------------------------------------------------------------------------------------- */
+/* --- start ------------------------------------------------------------------------------------ */
 
 static int load_record(void *context, uint8_t op, uint64_t number, struct mu_span key,
                        struct mu_span value)
@@ -248,7 +248,7 @@ const struct mu_addr *mu_store_server_addr(const struct mu_store_server *s)
     return &s->config.listen;
 }
 
-/* --- the end --------------------------------------------------------------------------------------- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 void mu_store_server_drain(struct mu_store_server *s)
 {

@@ -1,7 +1,7 @@
 /*
- * The store server: listens, tells PyTorch's protocol and the native wire apart by their first byte,
- * and serves one keyspace to all. A service: machines plus an environment; it runs unchanged on libuv
- * and in the simulator.
+ * The store server: listens, tells PyTorch's protocol and the native wire apart by their first
+ * byte, and serves one keyspace to all. A service: machines plus an environment; it runs unchanged
+ * on libuv and in the simulator.
  *
  *     struct mu_store_server_config config = mu_store_server_config_defaults();
  *     mu_addr_parse("127.0.0.1:0", 0, &config.listen, &msg);
@@ -14,8 +14,8 @@
  * crash and a power cut. SYNC_INTERVAL answers at once and writes every `sync_interval_ms`: a crash
  * loses at most the changes of the last interval and of the write in progress.
  *
- * A disk that fails ends the server (status MUSTER_EDISK): going on would acknowledge what cannot be
- * kept.
+ * A disk that fails ends the server (status MUSTER_EDISK): going on would acknowledge what cannot
+ * be kept.
  */
 #ifndef MU_STORE_SERVER_H
 #define MU_STORE_SERVER_H
@@ -44,8 +44,9 @@ struct mu_store_server_config {
     enum mu_sync sync;
     uint32_t sync_interval_ms; /* 100 */
     size_t
-        journal_bytes_high; /* no more requests are read while this much waits for the disk. 64 MiB */
-    uint32_t drain_ms;      /* how long a drain waits for slow readers. 5,000 */
+        /* no more requests are read while this much waits for the disk. 64 MiB */
+        journal_bytes_high;
+    uint32_t drain_ms; /* how long a drain waits for slow readers. 5,000 */
     /** The last callback: 0 after a drain, else why the server could not go on. */
     void (*stopped)(void *context, int status, const char *why);
     void *context;

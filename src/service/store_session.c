@@ -1,6 +1,6 @@
 /*
- * Native sessions: one struct mu_rpc each, linked to one connection after another. A session without
- * a link lives on for its grace; then its calls are cancelled, its keys deleted.
+ * Native sessions: one struct mu_rpc each, linked to one connection after another. A session
+ * without a link lives on for its grace; then its calls are cancelled, its keys deleted.
  */
 #include "service/store_server_internal.h"
 
@@ -50,6 +50,7 @@ void mu_store_session_end(struct mu_store_session *session, const char *why)
     struct mu_store_server *s = session->server;
     struct mu_store_conn *c = session->conn;
     uint64_t lease = session->lease;
+    size_t removed;
 
     mu_log(MUSTER_LOG_DEBUG, "STORE-SESSION-ENDED", "peer=%s why=\"%s\"", session->peer, why);
     mu_env_timer_arm(s->env, &session->timer, MU_MONO_NEVER);
@@ -58,11 +59,11 @@ void mu_store_session_end(struct mu_store_session *session, const char *why)
         mu_store_conn_close(c, false);
     }
     if (lease != 0) {
-        (void)mu_ks_lease_revoke(&s->ks, lease, NULL);
+        (void)mu_ks_lease_revoke(&s->ks, lease, &removed);
     }
 }
 
-/* --- events ------------------------------------------------------------------------------------------ */
+/* --- events ----------------------------------------------------------------------------------- */
 
 /* False if the session is no more. */
 static bool handle_event(struct mu_store_session *session, const struct mu_rpc_event *event)
@@ -144,7 +145,7 @@ static void on_timer(struct mu_timer *timer)
     mu_store_server_finish_turn(s);
 }
 
-/* --- links ------------------------------------------------------------------------------------------- */
+/* --- links ------------------------------------------------------------------------------------ */
 
 static void refuse(struct mu_store_conn *c, int status, const char *text)
 {

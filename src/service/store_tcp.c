@@ -1,8 +1,8 @@
 /*
  * A client of a store across the network. Which protocol the server speaks is found out without
- * harm to anybody: the native greeting comes first, because PyTorch 1.13 just drops it (a greeting of
- * PyTorch 2.x would make a 1.13 server wait for the rest of a request, and everybody with it), then
- * a one-byte request of 1.13, then the handshake of 2.x.
+ * harm to anybody: the native greeting comes first, because PyTorch 1.13 just drops it (a greeting
+ * of PyTorch 2.x would make a 1.13 server wait for the rest of a request, and everybody with it),
+ * then a one-byte request of 1.13, then the handshake of 2.x.
  */
 #include "service/store_engine.h"
 
@@ -91,7 +91,7 @@ uint32_t mu_store_backoff_ms(uint32_t *attempt, struct mu_env *env)
     return base / 2 + random % (base / 2 + 1);
 }
 
-/* --- finding the engine that fits ---------------------------------------------------------------------- */
+/* --- finding the engine that fits ------------------------------------------------------------- */
 
 static void try_engine(struct tcp_store *s, bool native);
 
@@ -216,7 +216,7 @@ static void try_engine(struct tcp_store *s, bool native)
     }
 }
 
-/* --- the store ----------------------------------------------------------------------------------------- */
+/* --- the store -------------------------------------------------------------------------------- */
 
 static void finish_close(struct tcp_store *s)
 {

@@ -378,6 +378,9 @@ def main():
             run.look_at_everything()
         except Differ as error:
             print("FAIL seed %d, after %d operations: %s" % (seed, run.ops, error))
+            if not twice:
+                print("muster %s, and said:\n%s" % ("lives" if muster.alive() else "is dead",
+                                                    muster.output()[-1000:]))
             sys.exit(1)
         print("ok   %d operations had equal replies, %d closes, %d wakes and %d notices among them "
               "(%.1f s, seed %d)" % (run.ops, run.closes, run.wakes, run.notices,

@@ -296,8 +296,8 @@ def main():
             print("FAIL seed %d, round %d: %s" % (seed, number + 1, error))
             sys.exit(1)
     done = sum(writer.done for writer in writers)
-    print("ok   %d times kill -9 under load: %d operations acknowledged and none lost, %d more on disk "
-          "unacknowledged, nothing half-written (seed %d)" % (rounds, done, beyond, seed))
+    print("ok   %d times kill -9 under load: %d operations acknowledged, none lost, %d more on "
+          "disk unacknowledged, nothing half-written (seed %d)" % (rounds, done, beyond, seed))
     if done < rounds * 10:
         print("FAIL too little was acknowledged for this to be a test")
         sys.exit(1)
