@@ -446,8 +446,8 @@ static void set_up(struct world *w)
     } kinds[CLIENTS] = {{"native0", MU_STORE_TCP_MUSTER},
                         {"native1", MU_STORE_TCP_MUSTER},
                         {"native2", MU_STORE_TCP_MUSTER},
-                        {"torch1", MU_STORE_TCP_MUSTER},
-                        {"torch2", MU_STORE_TCP_MUSTER}};
+                        {"torch1", MU_STORE_TCP_TORCH1},
+                        {"torch2", MU_STORE_TCP_TORCH2}};
 
     workload_init(&w->workload, w->sim, KEYS);
     w->server_proc =

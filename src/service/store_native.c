@@ -31,13 +31,6 @@ struct flight {
     uint64_t id; /* 0: not a call yet */
 };
 
-/*
- * A peer that must speak the native wire, because the user said so, gets more patience: one that
- * hangs up or keeps silent is more likely to be lost packets or a busy host than another protocol.
- */
-#define TOLD_GREETINGS 8  /* greetings in a row that may end without an answer */
-#define TOLD_PATIENCE  10 /* times probe_ms */
-
 struct native_store {
     struct mu_store base;
     struct mu_store_tcp_config config;
@@ -466,7 +459,7 @@ static void on_open(struct mu_conn *conn)
     s->blocked = false;
     if (!s->ready) {
         s->probe_at = mu_mono_add_ms(now.mono, (uint64_t)s->config.probe_ms *
-                                                   (is_told(s) ? TOLD_PATIENCE : 1));
+                                                   (is_told(s) ? MU_STORE_TOLD_PATIENCE : 1));
     }
     if (mu_rpc_dialled(&s->rpc, now) != 0) {
         close_link(s);
@@ -506,7 +499,7 @@ static void on_closed(struct mu_conn *conn, int status)
     s->link = LINK_NONE;
     s->probe_at = MU_MONO_NEVER;
     if (!s->ready && was_open && !s->closing &&
-        ++s->greetings >= (is_told(s) ? TOLD_GREETINGS : 1)) {
+        ++s->greetings >= (is_told(s) ? MU_STORE_TOLD_GREETINGS : 1)) {
         report(s, true, false, 0, NULL);
     }
     if (s->give_up_at.ns == MU_MONO_NEVER.ns) {

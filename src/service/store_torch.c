@@ -129,6 +129,7 @@ static void report_mismatch(struct torch_store *s, bool silent)
 static void on_probe_failed(struct torch_store *s, int status)
 {
     bool silent = status == MUSTER_ETIMEDOUT;
+    bool told = s->config.protocol != MU_STORE_TCP_ANY;
 
     if (status == MUSTER_ENOMEM) {
         back_off(s, &s->main_dialler);
@@ -138,9 +139,9 @@ static void on_probe_failed(struct torch_store *s, int status)
         report_mismatch(s, false); /* It talks, in another language. */
         return;
     }
-    if (!silent && ++s->closes < PROBE_CLOSES) {
+    if (!silent && ++s->closes < (told ? MU_STORE_TOLD_GREETINGS : PROBE_CLOSES)) {
         back_off(s, &s->main_dialler);
-    } else if (s->config.protocol == MU_STORE_TCP_ANY && s->generation == MU_TORCH_1) {
+    } else if (!told && s->generation == MU_TORCH_1) {
         s->generation = MU_TORCH_2;
         s->closes = 0;
         s->main_dialler.at = mu_env_now(s->base.env).mono;
