@@ -20,7 +20,7 @@ struct at_action {
     void *arg;
 };
 
-/* --- actions ------------------------------------------------------------------------------- */
+/* --- actions ---------------------------------------------------------------------------------- */
 
 void sim_schedule(struct mu_sim *sim, struct sim_action *action, uint64_t at_ns)
 {
@@ -168,7 +168,7 @@ int mu_sim_at(struct mu_sim *sim, uint64_t at_ns, void (*run)(struct mu_sim *sim
     return 0;
 }
 
-/* --- the world ------------------------------------------------------------------------------ */
+/* --- the world -------------------------------------------------------------------------------- */
 
 struct mu_sim *mu_sim_new(const struct mu_sim_config *config)
 {
@@ -289,7 +289,7 @@ void mu_sim_add_checker(struct mu_sim *sim, void (*check)(struct mu_sim *sim, vo
     sim->checkers[sim->checker_count++] = (struct sim_checker){check, arg};
 }
 
-/* --- hosts ----------------------------------------------------------------------------------- */
+/* --- hosts ------------------------------------------------------------------------------------ */
 
 mu_mono_t sim_host_mono(const struct mu_sim_host *host, uint64_t global_ns)
 {
@@ -354,7 +354,7 @@ void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns)
     host->wall_offset_ns += ns;
 }
 
-/* --- processes ------------------------------------------------------------------------------- */
+/* --- processes -------------------------------------------------------------------------------- */
 
 static void run_start(struct sim_action *action)
 {

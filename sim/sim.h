@@ -95,8 +95,7 @@ struct mu_sim_faults mu_sim_faults_none(void);
 /** Swarm testing: which faults there are, and how many, is drawn; each is often absent. */
 struct mu_sim_faults mu_sim_faults_draw(struct mu_prng *prng);
 
-/* --- the world ---------------------------------------------------------------------------------
- */
+/* --- the world -------------------------------------------------------------------------------- */
 
 struct mu_sim_config {
     uint64_t seed;
@@ -136,8 +135,7 @@ void mu_sim_add_checker(struct mu_sim *sim, void (*check)(struct mu_sim *sim, vo
 int mu_sim_at(struct mu_sim *sim, uint64_t at_ns, void (*run)(struct mu_sim *sim, void *arg),
               void *arg);
 
-/* --- hosts and processes -----------------------------------------------------------------------
- */
+/* --- hosts and processes ---------------------------------------------------------------------- */
 
 /** A host, found by this name when dialled. Names are unique and shorter than 32 bytes. */
 struct mu_sim_host *mu_sim_host_new(struct mu_sim *sim, const char *name);
@@ -188,8 +186,7 @@ void mu_sim_kill(struct mu_sim_proc *proc, enum mu_sim_kill how);
 void mu_sim_restart(struct mu_sim_proc *proc);
 void mu_sim_pause(struct mu_sim_proc *proc, uint64_t ns);
 
-/* --- faults at a scenario's own will -----------------------------------------------------------
- */
+/* --- faults at a scenario's own will ---------------------------------------------------------- */
 
 /** Nothing flows from one host to the other for that long; what was on its way resumes then. */
 void mu_sim_cut(struct mu_sim_host *from, struct mu_sim_host *to, uint64_t ns);
@@ -199,8 +196,7 @@ void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns);
 /** From now on the world is quiet: cuts end, the dead are started again, pauses run out. */
 void mu_sim_heal(struct mu_sim *sim);
 
-/* --- memory ------------------------------------------------------------------------------------
- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 struct mu_sim_heap;
 
@@ -222,8 +218,7 @@ int mu_sim_disk_open(struct mu_env *env, const char *name, struct mu_disk **ret_
 /** The revision last committed. */
 uint64_t mu_sim_disk_revision(struct mu_sim_host *host, const char *name);
 
-/* --- trace --------------------------------------------------------------------------------------
- */
+/* --- trace ------------------------------------------------------------------------------------ */
 
 /** Whether lines are being written, so that nobody formats for nothing. */
 bool mu_sim_tracing(const struct mu_sim *sim);
@@ -234,8 +229,7 @@ void mu_sim_note(struct mu_sim *sim, const struct mu_sim_proc *proc, const char 
  */
 struct mu_trace mu_sim_trace(struct mu_env *env);
 
-/* --- scenarios ----------------------------------------------------------------------------------
- */
+/* --- scenarios -------------------------------------------------------------------------------- */
 
 struct mu_sim_scenario {
     const char *name;

@@ -11,7 +11,7 @@
 #define CHUNK_MAX        (64 * 1024)
 #define CHUNK_GAP_NS     2000 /* between two pieces of what has already come */
 
-/* --- life ------------------------------------------------------------------------------------ */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void run_arrive(struct sim_action *action);
 static void run_ack(struct sim_action *action);

@@ -31,8 +31,7 @@ static void env_entropy(struct mu_env *env, void *buf, size_t len)
     }
 }
 
-/* --- timers ------------------------------------------------------------------------------------
- */
+/* --- timers ----------------------------------------------------------------------------------- */
 
 /* The first true time at which the host's clock shows `at` or more. */
 static uint64_t global_time(const struct mu_sim_host *host, mu_mono_t at)
@@ -114,8 +113,7 @@ static void env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t 
     sim_wake_rearm(proc);
 }
 
-/* --- work --------------------------------------------------------------------------------------
- */
+/* --- work ------------------------------------------------------------------------------------- */
 
 static void run_done(struct sim_action *action)
 {

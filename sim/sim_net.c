@@ -181,8 +181,7 @@ void sim_net_unlisten(struct mu_env *env, struct mu_listener *listener)
     }
 }
 
-/* --- dialling ----------------------------------------------------------------------------------
- */
+/* --- dialling --------------------------------------------------------------------------------- */
 
 static struct mu_sim_host *resolve(struct mu_sim_host *from, const struct mu_addr *addr)
 {
@@ -362,8 +361,7 @@ void sim_net_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, siz
     }
 }
 
-/* --- faults ------------------------------------------------------------------------------------
- */
+/* --- faults ----------------------------------------------------------------------------------- */
 
 /* Runs `visit` on every end there is; it may end the pair it is given. */
 static void each_end(struct mu_sim *sim, void (*visit)(struct sim_end *end, void *arg), void *arg)

@@ -8,11 +8,9 @@
 
 const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_env_echo,
-#ifdef MU_SIM_STORE
     &mu_sim_scenario_store,
     &mu_sim_scenario_store_lying_disk,
     &mu_sim_scenario_store_retry,
-#endif
     NULL,
 };
 

@@ -47,7 +47,7 @@ void workload_check(struct workload *w)
     }
 }
 
-/* --- clients ----------------------------------------------------------------------------------- */
+/* --- clients ---------------------------------------------------------------------------------- */
 
 static enum linear_kind draw_kind(struct mu_prng *prng)
 {

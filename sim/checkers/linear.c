@@ -11,7 +11,7 @@
 #define WORDS (LINEAR_KEY_OPS_MAX / 64)
 #define NONE  UINT32_MAX
 
-/* --- history ----------------------------------------------------------------------------------- */
+/* --- history ---------------------------------------------------------------------------------- */
 
 void linear_init(struct linear_history *h)
 {
@@ -62,7 +62,7 @@ void linear_drop(struct linear_history *h, uint32_t op)
     h->ops[op].dropped = true;
 }
 
-/* --- the store, as it should be ---------------------------------------------------------------- */
+/* --- the store, as it should be --------------------------------------------------------------- */
 
 static bool same(struct linear_value a, struct linear_value b)
 {
@@ -115,7 +115,7 @@ static bool apply(const struct linear_op *op, struct linear_value *state)
     return false;
 }
 
-/* --- what was tried ---------------------------------------------------------------------------- */
+/* --- what was tried --------------------------------------------------------------------------- */
 
 /* A set of (operations done, value left); `words` of bits and the value make one record. */
 struct memory {
@@ -186,7 +186,7 @@ static bool remember(struct memory *m, const uint64_t *done, struct linear_value
     return true;
 }
 
-/* --- the search -------------------------------------------------------------------------------- */
+/* --- the search ------------------------------------------------------------------------------- */
 
 /* A call or an answer, in a list in the order in which they happened. */
 struct event {
@@ -400,7 +400,7 @@ enum linear_verdict linear_check(const struct linear_history *h, struct mu_errms
     return worst;
 }
 
-/* --- text -------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------- */
 
 static const char *value_text(struct linear_value v, char *buf, size_t cap)
 {

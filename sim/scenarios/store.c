@@ -39,6 +39,7 @@ struct member {
     uint32_t number;
     enum mu_store_tcp_protocol protocol;
     struct mu_sim_proc *proc;
+    bool quiet; /* it was started after all faults had ended */
 };
 
 struct world {
@@ -49,12 +50,13 @@ struct world {
     struct member members[CLIENTS];
     struct mu_sim_proc *server_proc;
     struct serving *serving; /* NULL while the server is dead */
+    uint32_t aim_ppm;        /* how often an answer is followed by the death of who gave it */
+    bool healed;
     bool leaving;
     uint32_t wanted[CLIENTS];
 };
 
-/* --- the server --------------------------------------------------------------------------------
- */
+/* --- the server ------------------------------------------------------------------------------- */
 
 struct serving {
     struct world *world;
@@ -112,7 +114,7 @@ static int start_server(struct mu_env *env, void *arg)
         rc = mu_store_server_start(env, &config, &s->server, &msg);
     }
     if (rc != 0) {
-        mu_sim_fail(w->sim, "the server did not start: %s", msg.text);
+        mu_sim_fail(w->sim, "the server did not start: %s: %s", muster_errname(rc), msg.text);
         return 0;
     }
     w->serving = s;
@@ -133,7 +135,29 @@ static void drain_server(void *arg)
     mu_store_server_drain(s->server);
 }
 
-/* --- clients ----------------------------------------------------------------------------------- */
+static void kill_server(struct mu_sim *sim, void *arg)
+{
+    struct world *w = arg;
+
+    if (w->aim_ppm != 0 && mu_sim_proc_alive(w->server_proc)) {
+        mu_sim_kill(w->server_proc, mu_prng_below(mu_sim_prng(sim), 2) == 0 ? MU_SIM_KILL_PROCESS
+                                                                            : MU_SIM_KILL_POWER);
+        (void)mu_sim_at(sim, mu_sim_now_ns(sim) + 100 * MU_NS_PER_MS, restart_server, w);
+    }
+}
+
+/* The moment at which a promise is easiest to break is just after it was made. */
+static void aim_at_server(struct world *w)
+{
+    struct mu_prng *prng = mu_sim_prng(w->sim);
+
+    if (mu_prng_chance(prng, w->aim_ppm)) {
+        (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + mu_prng_below(prng, 2 * MU_NS_PER_MS),
+                        kill_server, w);
+    }
+}
+
+/* --- clients ---------------------------------------------------------------------------------- */
 
 struct store_client {
     struct workload_client base;
@@ -145,7 +169,6 @@ struct store_client {
     char texts[2][24];
     struct mu_span key;
     struct mu_span values[2];
-    bool again; /* this is a planted repetition */
 };
 
 static struct mu_span put_number(char *text, size_t cap, int64_t number)
@@ -224,6 +247,30 @@ static enum workload_outcome read_reply(struct store_client *c, struct linear_re
     return WORKLOAD_KNOWN;
 }
 
+static void restart_client(struct mu_sim *sim, void *arg)
+{
+    struct member *m = arg;
+
+    (void)sim;
+    mu_sim_kill(m->proc, MU_SIM_KILL_PROCESS);
+    mu_sim_restart(m->proc);
+}
+
+/*
+ * A connection that is lost in the middle of its greeting looks as if the peer did not speak the
+ * protocol, and that is final for the store. Its user starts again. In a quiet world it must not
+ * happen.
+ */
+static void start_again(struct store_client *c)
+{
+    struct mu_sim *sim = c->base.workload->sim;
+
+    if (c->member->quiet) {
+        mu_sim_fail(sim, "client %" PRIu32 " was told: %s", c->base.number, c->op.errmsg.text);
+    }
+    (void)mu_sim_at(sim, mu_sim_now_ns(sim), restart_client, c->member);
+}
+
 static void client_done(struct mu_store_op *op)
 {
     struct store_client *c = MU_CONTAINER_OF(op, struct store_client, op);
@@ -233,6 +280,7 @@ static void client_done(struct mu_store_op *op)
     switch (op->status) {
     case 0:
         outcome = read_reply(c, &result);
+        aim_at_server(c->member->world);
         break;
     case MUSTER_ENOENT:
         outcome = c->kind == LINEAR_GET ? WORKLOAD_KNOWN : WORKLOAD_NOTHING;
@@ -244,6 +292,9 @@ static void client_done(struct mu_store_op *op)
             mu_store_submit(c->store, op);
             return;
         }
+        break;
+    case MUSTER_ENOTSTORE:
+        start_again(c);
         break;
     default:
         mu_sim_fail(c->base.workload->sim, "client %" PRIu32 " was told: %s", c->base.number,
@@ -325,6 +376,7 @@ static int start_client(struct mu_env *env, void *arg)
     int rc;
 
     MU_ASSERT(c != NULL);
+    m->quiet = m->world->healed;
     c->member = m;
     c->base.ops = &client_ops;
     config.addr = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "server"};
@@ -345,7 +397,7 @@ static void client_killed(void *arg)
     workload_client_killed(&m->world->workload, m->number);
 }
 
-/* --- the story --------------------------------------------------------------------------------- */
+/* --- the story -------------------------------------------------------------------------------- */
 
 /* Service log lines become lines of the trace. */
 static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
@@ -440,9 +492,14 @@ static void run_planted(struct mu_sim *sim, enum plant plant)
 
     w.durable = plant == PLANT_LYING_DISK || mu_prng_below(mu_sim_prng(sim), 2) == 0;
     muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    if (w.durable && mu_prng_below(mu_sim_prng(sim), 2) == 0) {
+        w.aim_ppm = 20000;
+    }
     set_up(&w);
     mu_sim_run_for(sim, FAULTY_NS);
+    w.aim_ppm = 0;
     mu_sim_heal(sim);
+    w.healed = true;
     for (uint32_t i = 0; i < CLIENTS; i++) {
         w.wanted[i] = w.workload.tallies[i].known + 3;
     }

@@ -19,6 +19,13 @@ struct mu_store_engine_events {
     void *context;
 };
 
+/*
+ * A peer whose protocol the user has named gets more patience before it is taken for something else:
+ * one that hangs up or keeps silent is more likely to be lost packets or a busy host.
+ */
+#define MU_STORE_TOLD_GREETINGS 8  /* greetings in a row that may end without an answer */
+#define MU_STORE_TOLD_PATIENCE  10 /* times probe_ms */
+
 int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *config,
                         const struct mu_store_engine_events *events, struct mu_store **ret_store);
 /** `config->protocol` says which generation; MU_STORE_TCP_ANY: first 1, then 2. */

@@ -44,8 +44,9 @@ struct native_store {
     mu_mono_t probe_at;   /* when a silent peer is no muster store */
     mu_mono_t give_up_at; /* when a missing connection fails what waits for it */
     uint32_t attempts;
-    int last_error; /* of dialling or of the connection */
-    bool ready;     /* was welcomed once */
+    uint32_t greetings; /* that ended without an answer */
+    int last_error;     /* of dialling or of the connection */
+    bool ready;         /* was welcomed once */
     bool closing;
     bool reported; /* `mismatch` or `failed` was called: nothing more is done */
     struct mu_map calls;
@@ -267,6 +268,11 @@ static void on_item(struct native_store *s, const struct mu_rpc_event *event)
 
 /* --- the connection --------------------------------------------------------------------------- */
 
+static bool is_told(const struct native_store *s)
+{
+    return s->config.protocol == MU_STORE_TCP_MUSTER;
+}
+
 /* Never greeted, and never to be: tells the owner once, who will close this engine. */
 static void report(struct native_store *s, bool mismatch, bool silent, int status, const char *text)
 {
@@ -450,7 +456,8 @@ static void on_open(struct mu_conn *conn)
     s->link = LINK_UP;
     s->blocked = false;
     if (!s->ready) {
-        s->probe_at = mu_mono_add_ms(now.mono, s->config.probe_ms);
+        s->probe_at = mu_mono_add_ms(now.mono, (uint64_t)s->config.probe_ms *
+                                                   (is_told(s) ? MU_STORE_TOLD_PATIENCE : 1));
     }
     if (mu_rpc_dialled(&s->rpc, now) != 0) {
         close_link(s);
@@ -489,7 +496,8 @@ static void on_closed(struct mu_conn *conn, int status)
     }
     s->link = LINK_NONE;
     s->probe_at = MU_MONO_NEVER;
-    if (!s->ready && was_open && !s->closing) {
+    if (!s->ready && was_open && !s->closing &&
+        ++s->greetings >= (is_told(s) ? MU_STORE_TOLD_GREETINGS : 1)) {
         report(s, true, false, 0, NULL);
     }
     if (s->give_up_at.ns == MU_MONO_NEVER.ns) {

@@ -16,7 +16,7 @@
 #include "proto/keyspace.h"
 #include "sim.h"
 
-/* --- a process that does what a test tells it -------------------------------------------------- */
+/* --- a process that does what a test tells it ------------------------------------------------- */
 
 struct probe {
     struct mu_env *env;
@@ -191,7 +191,7 @@ static void say(struct probe *p, const char *text)
     assert_int_equal(taken, strlen(text));
 }
 
-/* --- determinism ------------------------------------------------------------------------------- */
+/* --- determinism ------------------------------------------------------------------------------ */
 
 static char *trace_of(uint64_t seed, uint64_t *ret_digest)
 {
@@ -236,7 +236,35 @@ static void test_sim_digest_does_not_depend_on_tracing(void **state)
     assert_true(digest == r.digest);
 }
 
-/* --- processes --------------------------------------------------------------------------------- */
+/* A checker that finds nothing is no comfort: each planted bug must be found, and found again. */
+static void test_sim_planted_bug_is_found_and_its_seed_replays_it(void **state)
+{
+    size_t planted = 0;
+
+    (void)state;
+    for (size_t i = 0; mu_sim_scenarios[i] != NULL; i++) {
+        const struct mu_sim_scenario *scenario = mu_sim_scenarios[i];
+        struct mu_sim_result found = {0};
+        struct mu_sim_result again;
+        uint64_t seed = 0;
+
+        if (!scenario->planted) {
+            continue;
+        }
+        planted++;
+        while (!found.failed && seed < 500) {
+            mu_sim_scenario_run(scenario, ++seed, NULL, &found);
+        }
+        assert_true(found.failed);
+        mu_sim_scenario_run(scenario, seed, NULL, &again);
+        assert_true(again.failed);
+        assert_string_equal(found.failure, again.failure);
+        assert_true(found.digest == again.digest && found.steps == again.steps);
+    }
+    assert_int_not_equal(planted, 0);
+}
+
+/* --- processes -------------------------------------------------------------------------------- */
 
 static void test_sim_killed_process_gets_no_callback_and_leaves_no_memory(void **state)
 {
@@ -362,7 +390,7 @@ static void test_sim_monotonic_clocks_drift_but_never_go_back(void **state)
     mu_sim_free(sim);
 }
 
-/* --- links ------------------------------------------------------------------------------------- */
+/* --- links ------------------------------------------------------------------------------------ */
 
 static void test_sim_cut_stops_one_direction_and_loses_nothing(void **state)
 {
@@ -430,7 +458,7 @@ static void test_sim_dial_of_a_host_without_power_times_out(void **state)
     assert_int_equal(w->client.status, -ETIMEDOUT);
 }
 
-/* --- work and disks ---------------------------------------------------------------------------- */
+/* --- work and disks --------------------------------------------------------------------------- */
 
 /* Writes a journal of one value under record number `revision`. */
 static void commit_one(struct note *note, uint64_t revision)
@@ -565,7 +593,7 @@ static void test_sim_disk_that_fails_keeps_nothing_of_the_commit(void **state)
     mu_sim_free(sim);
 }
 
-/* --- exactly once ------------------------------------------------------------------------------ */
+/* --- exactly once ----------------------------------------------------------------------------- */
 
 static void test_once_tells_what_never_ended_ended_twice_or_came_from_the_dead(void **state)
 {
@@ -609,6 +637,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sim_same_seed_gives_the_same_trace),
         cmocka_unit_test(test_sim_digest_does_not_depend_on_tracing),
+        cmocka_unit_test(test_sim_planted_bug_is_found_and_its_seed_replays_it),
         IN_WORLD(test_sim_killed_process_gets_no_callback_and_leaves_no_memory),
         IN_WORLD(test_sim_lost_power_is_silent_until_the_host_is_back),
         IN_WORLD(test_sim_lost_power_times_out_a_sender),
