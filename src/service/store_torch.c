@@ -9,8 +9,8 @@
 #include "core/alloc.h"
 
 /*
- * How often a peer may close on us or be silent before it is no store: one that dies, or is cut off,
- * while it is probed must not pass for something else.
+ * How often a peer may close on us or be silent before it is no store: one that dies, or is cut
+ * off, while it is probed must not pass for something else.
  */
 #define PROBES      5
 #define PROBES_NEXT 2 /* that end in a close, where there is another generation to try */

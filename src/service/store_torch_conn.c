@@ -52,7 +52,7 @@ static void free_conn(struct torch_conn *c)
 
 /*
  * What was in flight: whatever may be repeated goes back to the front of its queue, in its order;
- * the tasks of the rest end. The queues are put right first, because tasks that end call their owners.
+ * the tasks of the rest end. The queues are put right first: tasks that end call their owners.
  */
 static void let_go_of_steps(struct torch_conn *c)
 {
