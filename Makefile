@@ -40,11 +40,11 @@ bench: ## ratios against PyTorch's store and Redis
 	@bench/run
 
 .PHONY: sim
-sim: ## SEEDS=10000 simulated runs
+sim: ## SEEDS=10000 simulated runs of each SCENARIO
 	@tools/install-deps test
 	@$(with_tests)
 	@ninja -C build
-	@build/sim/muster-sim --seeds $(SEEDS)
+	@tools/sim $(SEEDS) $(SCENARIO)
 
 .PHONY: fuzz fuzz-merge
 fuzz: ## each fuzz target for FUZZ_SECONDS=600

@@ -245,7 +245,7 @@ static void open_conn(struct load *load, struct conn *conn, size_t index, uint64
     }
 }
 
-/* get needs the values there before the run; set is read back behind it. */
+/* get needs the values there before the run; set is read back behind it, however short it was. */
 static void run_script(const struct lg_options *options, enum lg_op op)
 {
     struct lg_script script;
@@ -287,7 +287,7 @@ int lg_run_load(const struct lg_options *options)
     load.conns = lg_alloc(options->conns, sizeof *load.conns);
     lg_want_descriptors(options->conns + options->idle + 16);
     int *idle = lg_connect_many(options, options->idle);
-    if (options->op == LG_GET) {
+    if (options->op == LG_GET || options->op == LG_SET) {
         run_script(options, LG_SET);
     }
     lg_script_init(&load.shared, options, options->op == LG_SET ? LG_SET : LG_GET, 0, 0);

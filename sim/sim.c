@@ -20,7 +20,7 @@ struct at_action {
     void *arg;
 };
 
-/* --- actions ------------------------------------------------------------------------------- */
+/* --- actions ---------------------------------------------------------------------------------- */
 
 void sim_schedule(struct mu_sim *sim, struct sim_action *action, uint64_t at_ns)
 {
@@ -53,9 +53,7 @@ static void finish_exit(struct mu_sim_proc *proc)
 {
     struct mu_sim *sim = proc->sim;
 
-    if (!mu_list_empty(&proc->ends) || !mu_list_empty(&proc->listeners) ||
-        !mu_list_empty(&proc->works) || mu_heap_min(&proc->timers) != NULL ||
-        sim_disk_held(proc) != 0) {
+    if (!mu_sim_proc_idle(proc)) {
         mu_sim_fail(sim, "%s/%s exited with connections, listeners, timers, work or disks open",
                     proc->host->name, proc->program.name);
     } else if (proc->heap.count != 0) {
@@ -170,7 +168,7 @@ int mu_sim_at(struct mu_sim *sim, uint64_t at_ns, void (*run)(struct mu_sim *sim
     return 0;
 }
 
-/* --- the world ------------------------------------------------------------------------------ */
+/* --- the world -------------------------------------------------------------------------------- */
 
 struct mu_sim *mu_sim_new(const struct mu_sim_config *config)
 {
@@ -291,7 +289,7 @@ void mu_sim_add_checker(struct mu_sim *sim, void (*check)(struct mu_sim *sim, vo
     sim->checkers[sim->checker_count++] = (struct sim_checker){check, arg};
 }
 
-/* --- hosts ----------------------------------------------------------------------------------- */
+/* --- hosts ------------------------------------------------------------------------------------ */
 
 mu_mono_t sim_host_mono(const struct mu_sim_host *host, uint64_t global_ns)
 {
@@ -356,7 +354,7 @@ void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns)
     host->wall_offset_ns += ns;
 }
 
-/* --- processes ------------------------------------------------------------------------------- */
+/* --- processes -------------------------------------------------------------------------------- */
 
 static void run_start(struct sim_action *action)
 {
@@ -402,6 +400,13 @@ bool mu_sim_proc_alive(const struct mu_sim_proc *proc)
     return proc->alive;
 }
 
+bool mu_sim_proc_idle(const struct mu_sim_proc *proc)
+{
+    return mu_list_empty(&proc->ends) && mu_list_empty(&proc->listeners) &&
+           mu_list_empty(&proc->works) && mu_heap_min(&proc->timers) == NULL &&
+           sim_disk_held(proc) == 0;
+}
+
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc)
 {
     return proc->starts;
@@ -430,6 +435,16 @@ struct mu_sim_host *mu_sim_proc_host(struct mu_sim_proc *proc)
 size_t mu_sim_proc_blocks(const struct mu_sim_proc *proc)
 {
     return proc->heap.count;
+}
+
+void mu_sim_call(struct mu_sim_proc *proc, void (*run)(void *arg), void *arg)
+{
+    sim_enter(proc);
+    run(arg);
+    sim_leave(proc);
+    if (proc->exiting) {
+        finish_exit(proc);
+    }
 }
 
 void mu_sim_exit(struct mu_env *env)

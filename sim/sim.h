@@ -87,6 +87,7 @@ struct mu_sim_faults {
     uint64_t wall_skew_max_ns; /* wall clocks are off by up to this, either way */
     uint64_t wall_jump_every_ns;
     uint32_t disk_fail_ppm; /* a commit fails and nothing of it is kept */
+    uint32_t disk_lie_ppm; /* one succeeds and nothing of it is kept: a bug to plant, never drawn */
 };
 
 /** A quiet world: 50 to 200 microseconds of latency, nothing else. */
@@ -94,8 +95,7 @@ struct mu_sim_faults mu_sim_faults_none(void);
 /** Swarm testing: which faults there are, and how many, is drawn; each is often absent. */
 struct mu_sim_faults mu_sim_faults_draw(struct mu_prng *prng);
 
-/* --- the world ---------------------------------------------------------------------------------
- */
+/* --- the world -------------------------------------------------------------------------------- */
 
 struct mu_sim_config {
     uint64_t seed;
@@ -135,8 +135,7 @@ void mu_sim_add_checker(struct mu_sim *sim, void (*check)(struct mu_sim *sim, vo
 int mu_sim_at(struct mu_sim *sim, uint64_t at_ns, void (*run)(struct mu_sim *sim, void *arg),
               void *arg);
 
-/* --- hosts and processes -----------------------------------------------------------------------
- */
+/* --- hosts and processes ---------------------------------------------------------------------- */
 
 /** A host, found by this name when dialled. Names are unique and shorter than 32 bytes. */
 struct mu_sim_host *mu_sim_host_new(struct mu_sim *sim, const char *name);
@@ -158,6 +157,8 @@ struct mu_sim_program {
 /** Starts a process, at the present time, on a later step. */
 struct mu_sim_proc *mu_sim_proc_new(struct mu_sim_host *host, const struct mu_sim_program *program);
 bool mu_sim_proc_alive(const struct mu_sim_proc *proc);
+/** Whether it has no connection, listener, timer, work or disk. */
+bool mu_sim_proc_idle(const struct mu_sim_proc *proc);
 /** How often it was started. */
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc);
 /** The environment of the process, or the process (and its simulator) of an environment. */
@@ -165,6 +166,11 @@ struct mu_env *mu_sim_proc_env(struct mu_sim_proc *proc);
 struct mu_sim_proc *mu_sim_proc_of(struct mu_env *env);
 struct mu_sim *mu_sim_of(struct mu_env *env);
 struct mu_sim_host *mu_sim_proc_host(struct mu_sim_proc *proc);
+/**
+ * Runs `run` at once in the place of the living process, as a signal would: what it allocates is
+ * the process's. Not from within a callback.
+ */
+void mu_sim_call(struct mu_sim_proc *proc, void (*run)(void *arg), void *arg);
 /** Ends the calling process by itself once its callback has returned. */
 void mu_sim_exit(struct mu_env *env);
 
@@ -180,8 +186,7 @@ void mu_sim_kill(struct mu_sim_proc *proc, enum mu_sim_kill how);
 void mu_sim_restart(struct mu_sim_proc *proc);
 void mu_sim_pause(struct mu_sim_proc *proc, uint64_t ns);
 
-/* --- faults at a scenario's own will -----------------------------------------------------------
- */
+/* --- faults at a scenario's own will ---------------------------------------------------------- */
 
 /** Nothing flows from one host to the other for that long; what was on its way resumes then. */
 void mu_sim_cut(struct mu_sim_host *from, struct mu_sim_host *to, uint64_t ns);
@@ -191,8 +196,7 @@ void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns);
 /** From now on the world is quiet: cuts end, the dead are started again, pauses run out. */
 void mu_sim_heal(struct mu_sim *sim);
 
-/* --- memory ------------------------------------------------------------------------------------
- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 struct mu_sim_heap;
 
@@ -214,8 +218,7 @@ int mu_sim_disk_open(struct mu_env *env, const char *name, struct mu_disk **ret_
 /** The revision last committed. */
 uint64_t mu_sim_disk_revision(struct mu_sim_host *host, const char *name);
 
-/* --- trace --------------------------------------------------------------------------------------
- */
+/* --- trace ------------------------------------------------------------------------------------ */
 
 /** Whether lines are being written, so that nobody formats for nothing. */
 bool mu_sim_tracing(const struct mu_sim *sim);
@@ -226,8 +229,7 @@ void mu_sim_note(struct mu_sim *sim, const struct mu_sim_proc *proc, const char 
  */
 struct mu_trace mu_sim_trace(struct mu_env *env);
 
-/* --- scenarios ----------------------------------------------------------------------------------
- */
+/* --- scenarios -------------------------------------------------------------------------------- */
 
 struct mu_sim_scenario {
     const char *name;
@@ -236,6 +238,8 @@ struct mu_sim_scenario {
     struct mu_sim_faults (*faults)(struct mu_prng *prng);
     /** Sets up, runs, heals, checks. Failures are told with mu_sim_fail(). */
     void (*run)(struct mu_sim *sim);
+    /** It has a bug on purpose, and some seed must find it; left out when all are run. */
+    bool planted;
 };
 
 /** The scenarios that are built in; the list ends with NULL. */

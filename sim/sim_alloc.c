@@ -112,10 +112,12 @@ void mu_free(void *ptr)
 
 char *mu_strndup(const char *text, size_t len)
 {
-    char *copy = mu_malloc(len + 1);
+    char *copy = len == SIZE_MAX ? NULL : mu_malloc(len + 1);
 
     if (copy != NULL) {
-        memcpy(copy, text, len);
+        if (len != 0) {
+            memcpy(copy, text, len);
+        }
         copy[len] = '\0';
     }
     return copy;

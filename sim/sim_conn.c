@@ -11,7 +11,7 @@
 #define CHUNK_MAX        (64 * 1024)
 #define CHUNK_GAP_NS     2000 /* between two pieces of what has already come */
 
-/* --- life ------------------------------------------------------------------------------------ */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void run_arrive(struct sim_action *action);
 static void run_ack(struct sim_action *action);
@@ -71,10 +71,15 @@ void sim_pair_free(struct sim_pair *pair)
     mu_free(pair);
 }
 
+/* Whether nobody is there, or nobody any more. */
+static bool is_lost(const struct sim_end *end)
+{
+    return end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK;
+}
+
 static bool is_over(const struct sim_end *end)
 {
-    return end->conn == NULL &&
-           (end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK);
+    return end->conn == NULL && is_lost(end);
 }
 
 void sim_pair_release(struct sim_pair *pair)
@@ -117,6 +122,21 @@ static void truncate_output(struct sim_end *end)
     }
 }
 
+/*
+ * The other end is not there any more and may never have said so. Keep-alive, which the real driver
+ * turns on, finds out in the end.
+ */
+static void miss(struct sim_end *peer)
+{
+    struct mu_sim *sim = peer->pair->sim;
+
+    if (peer->state == SIM_END_OPEN && !sim_scheduled(&peer->rst)) {
+        peer->rst_status = -ETIMEDOUT;
+        sim_schedule(sim, &peer->rst,
+                     sim->now_ns + SIM_TIMEOUT_NS + mu_prng_below(&sim->prng, SIM_TIMEOUT_NS / 4));
+    }
+}
+
 static void go(struct sim_end *end)
 {
     struct mu_sim *sim = end->pair->sim;
@@ -134,6 +154,7 @@ static void go(struct sim_end *end)
     sim_cancel(sim, &end->rst);
     end->arrive.proc = NULL;
     sim_end_arm(end);
+    miss(sim_end_peer(end));
 }
 
 static void tell_closed(struct sim_end *end, int status, uint64_t at_ns)
@@ -148,7 +169,7 @@ void sim_end_fail(struct sim_end *end, int status)
 {
     struct sim_pair *pair = end->pair;
 
-    if (end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK) {
+    if (is_lost(end)) {
         return;
     }
     if (end->state == SIM_END_DIALLING) {
@@ -164,8 +185,7 @@ void sim_end_reset_peer(struct sim_end *end)
     struct sim_end *peer = sim_end_peer(end);
     struct mu_sim *sim = end->pair->sim;
 
-    if (peer->state == SIM_END_NONE || peer->state == SIM_END_GONE || peer->state == SIM_END_DARK ||
-        (sim_scheduled(&peer->rst) && peer->rst_status == -ECONNRESET)) {
+    if (is_lost(peer) || (sim_scheduled(&peer->rst) && peer->rst_status == -ECONNRESET)) {
         return;
     }
     peer->rst_status = -ECONNRESET;
@@ -179,7 +199,9 @@ static void run_rst(struct sim_action *action)
     bool lost = end->rst_status == -ECONNRESET && sim_link_is_cut(peer->host, end->host);
 
     sim_trace_step(end->pair->sim, (uint64_t)-end->rst_status, lost ? 1 : 0);
-    if (!lost) {
+    if (lost) {
+        miss(end);
+    } else {
         sim_end_fail(end, end->rst_status);
     }
     sim_pair_release(end->pair);
@@ -244,7 +266,7 @@ void sim_end_dark(struct sim_end *end)
     struct sim_end *peer = sim_end_peer(end);
     struct mu_sim *sim = end->pair->sim;
 
-    if (end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK) {
+    if (is_lost(end)) {
         return;
     }
     if (end->state == SIM_END_BACKLOG) {
@@ -260,11 +282,7 @@ void sim_end_dark(struct sim_end *end)
     truncate_output(end);
     end->fin = false;
     end->state = SIM_END_DARK;
-    if (peer->state == SIM_END_OPEN && peer->sent != peer->delivered &&
-        !sim_scheduled(&peer->rst)) {
-        peer->rst_status = -ETIMEDOUT;
-        sim_schedule(sim, &peer->rst, sim->now_ns + SIM_TIMEOUT_NS);
-    }
+    miss(peer);
 }
 
 /* --- bytes out -------------------------------------------------------------------------------- */
@@ -315,7 +333,6 @@ static size_t room_for(struct sim_end *end, size_t len)
 static void take(struct sim_end *end, struct mu_span data)
 {
     struct sim_end *peer = sim_end_peer(end);
-    struct mu_sim *sim = end->pair->sim;
     int rc;
 
     rc = mu_buf_append(&end->out, data);
@@ -324,13 +341,6 @@ static void take(struct sim_end *end, struct mu_span data)
     end->last_at_ns = sim_link_arrival(end->host, peer->host, data.len, end->last_at_ns);
     rc = push_segment(end, end->last_at_ns);
     MU_ASSERT(rc == 0);
-    if (peer->state == SIM_END_DARK) {
-        if (!sim_scheduled(&end->rst)) {
-            end->rst_status = -ETIMEDOUT;
-            sim_schedule(sim, &end->rst, sim->now_ns + SIM_TIMEOUT_NS);
-        }
-        return;
-    }
     if (!sim_scheduled(&peer->arrive)) {
         sim_end_arm(peer);
     }
@@ -343,7 +353,7 @@ void sim_net_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
     struct mu_sim *sim = mu_sim_of(env);
     size_t n;
 
-    if (end->state != SIM_END_OPEN && end->state != SIM_END_DIALLING) {
+    if (end == NULL || (end->state != SIM_END_OPEN && end->state != SIM_END_DIALLING)) {
         *ret_taken = data.len;
         mu_sim_inside(heap);
         return;
@@ -544,6 +554,9 @@ void sim_net_resume(struct mu_env *env, struct mu_conn *conn)
     struct sim_end *end = conn->impl;
 
     (void)env;
+    if (end == NULL) {
+        return;
+    }
     end->resumed = true;
     if (end->stalled) {
         end->stalled = false;
@@ -553,38 +566,53 @@ void sim_net_resume(struct mu_env *env, struct mu_conn *conn)
 
 /* --- closing ---------------------------------------------------------------------------------- */
 
+/* In good order: the end of the stream follows what was taken. */
+static void close_softly(struct sim_end *end)
+{
+    struct mu_sim *sim = end->pair->sim;
+    struct sim_end *peer = sim_end_peer(end);
+
+    end->fin = true;
+    end->fin_at_ns = sim_link_arrival(end->host, peer->host, 0, end->last_at_ns);
+    end->state = SIM_END_LINGERING;
+    end->want_writable = false;
+    end->arrive.proc = NULL;
+    end->ack.proc = NULL;
+    sim_schedule(sim, &end->linger, sim->now_ns + SIM_LINGER_NS);
+    sim_end_arm(peer);
+    sim_end_arm(end);
+}
+
+static void close_hard(struct sim_end *end)
+{
+    struct sim_pair *pair = end->pair;
+
+    if (end->state == SIM_END_DIALLING) {
+        sim_cancel(pair->sim, &pair->syn);
+        sim_cancel(pair->sim, &pair->open);
+    }
+    sim_end_reset_peer(end);
+    go(end);
+}
+
 void sim_net_close(struct mu_env *env, struct mu_conn *conn, bool abort)
 {
     struct sim_end *end = conn->impl;
-    struct sim_end *peer = sim_end_peer(end);
     struct mu_sim *sim = mu_sim_of(env);
     uint64_t at = sim->now_ns;
 
-    if (end->state == SIM_END_LINGERING || sim_scheduled(&end->closed)) {
-        end->status = 0; /* It was closed, by us or by fate: the owner asked for it either way. */
+    if (end == NULL) {
         return;
     }
     end->stalled = false;
-    if (end->state == SIM_END_OPEN && !abort &&
-        (peer->state == SIM_END_OPEN || peer->state == SIM_END_BACKLOG ||
-         peer->state == SIM_END_LINGERING || peer->state == SIM_END_DIALLING)) {
-        end->fin = true;
-        end->fin_at_ns = sim_link_arrival(end->host, peer->host, 0, end->last_at_ns);
-        end->state = SIM_END_LINGERING;
-        end->want_writable = false;
-        end->arrive.proc = NULL;
-        end->ack.proc = NULL;
-        sim_schedule(sim, &end->linger, sim->now_ns + SIM_LINGER_NS);
-        sim_end_arm(peer);
-        sim_end_arm(end);
+    end->status = 0; /* It may have failed a moment ago: the owner asked for the end either way. */
+    if (end->state == SIM_END_LINGERING && abort) {
+        close_hard(end);
+    } else if (end->state == SIM_END_OPEN && !abort && !is_lost(sim_end_peer(end))) {
+        close_softly(end);
         at += mu_prng_below(&sim->prng, MU_NS_PER_MS);
-    } else {
-        if (end->state == SIM_END_DIALLING) {
-            sim_cancel(sim, &end->pair->syn);
-            sim_cancel(sim, &end->pair->open);
-        }
-        sim_end_reset_peer(end);
-        go(end);
+    } else if (end->state == SIM_END_OPEN || end->state == SIM_END_DIALLING) {
+        close_hard(end);
     }
     tell_closed(end, 0, at);
 }

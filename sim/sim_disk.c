@@ -174,6 +174,12 @@ static int disk_commit(struct mu_disk *disk, struct mu_span journal, uint64_t re
         mu_sim_inside(heap);
         return mu_err(reterr_msg, MUSTER_EDISK, "disk %s: no space left", d->name);
     }
+    if (mu_prng_chance(&sim->prng, sim->faults.disk_lie_ppm)) {
+        mu_sim_inside(heap);
+        mu_sim_note(sim, d->holder, "disk %s: %zu bytes were lost in silence", d->name,
+                    journal.len);
+        return 0;
+    }
     while (in.rest.len != 0 && rc == 0) {
         rc = apply(d, &in);
     }

@@ -31,8 +31,7 @@ static void env_entropy(struct mu_env *env, void *buf, size_t len)
     }
 }
 
-/* --- timers ------------------------------------------------------------------------------------
- */
+/* --- timers ----------------------------------------------------------------------------------- */
 
 /* The first true time at which the host's clock shows `at` or more. */
 static uint64_t global_time(const struct mu_sim_host *host, mu_mono_t at)
@@ -104,15 +103,17 @@ static void env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t 
 {
     struct mu_sim_proc *proc = mu_sim_proc_of(env);
 
+    mu_mono_t now = sim_host_mono(proc->host, proc->sim->now_ns);
+
     mu_heap_remove(&proc->timers, &timer->node);
     if (at.ns != MU_MONO_NEVER.ns) {
-        mu_heap_insert(&proc->timers, &timer->node, at);
+        /* The past is as good as now: it does not overtake what was due before. */
+        mu_heap_insert(&proc->timers, &timer->node, mu_mono_before(at, now) ? now : at);
     }
     sim_wake_rearm(proc);
 }
 
-/* --- work --------------------------------------------------------------------------------------
- */
+/* --- work ------------------------------------------------------------------------------------- */
 
 static void run_done(struct sim_action *action)
 {

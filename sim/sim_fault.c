@@ -24,8 +24,7 @@ struct sim_nemesis {
     struct strike strikes[FAULT_KINDS];
 };
 
-/* --- drawing -----------------------------------------------------------------------------------
- */
+/* --- drawing ---------------------------------------------------------------------------------- */
 
 uint64_t sim_draw_ns(struct mu_prng *prng, uint64_t max)
 {
@@ -52,13 +51,15 @@ static bool one_in(struct mu_prng *prng, uint64_t n)
 /* Between `low` and `high`, all orders of magnitude alike. */
 static uint64_t draw_log(struct mu_prng *prng, uint64_t low, uint64_t high)
 {
-    uint64_t top = low;
+    uint64_t doublings = 0;
+    uint64_t top;
 
-    while (top < high && !one_in(prng, 3)) {
-        top *= 2;
+    while (low << doublings < high) {
+        doublings++;
     }
+    top = low << mu_prng_below(prng, doublings + 1);
     top = top < high ? top : high;
-    return low + mu_prng_below(prng, top - low + 1);
+    return top / 2 + mu_prng_below(prng, top / 2 + 1);
 }
 
 static void draw_links(struct mu_sim_faults *f, struct mu_prng *prng)
@@ -133,8 +134,7 @@ struct mu_sim_faults mu_sim_faults_draw(struct mu_prng *prng)
     return f;
 }
 
-/* --- striking ----------------------------------------------------------------------------------
- */
+/* --- striking --------------------------------------------------------------------------------- */
 
 static struct mu_sim_host *pick_host(struct mu_sim *sim)
 {

@@ -181,8 +181,7 @@ void sim_net_unlisten(struct mu_env *env, struct mu_listener *listener)
     }
 }
 
-/* --- dialling ----------------------------------------------------------------------------------
- */
+/* --- dialling --------------------------------------------------------------------------------- */
 
 static struct mu_sim_host *resolve(struct mu_sim_host *from, const struct mu_addr *addr)
 {
@@ -232,7 +231,9 @@ static void run_open(struct sim_action *action)
         return;
     }
     sim_trace_step(sim, 1, 0);
-    sim_cancel(sim, &end->rst);
+    if (end->rst_status == -ETIMEDOUT) {
+        sim_cancel(sim, &end->rst); /* The dial's own patience, not a reset on its way. */
+    }
     end->state = SIM_END_OPEN;
     end->last_at_ns = sim->now_ns;
     if (end->want_writable) {
@@ -347,20 +348,20 @@ int sim_net_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr 
 void sim_net_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap)
 {
     const struct sim_end *end = conn->impl;
-    const struct sim_pair *pair = end->pair;
 
     (void)env;
-    if (pair->addr.kind == MU_ADDR_UNIX) {
-        (void)snprintf(buf, cap, "unix:%s", pair->addr.host);
-    } else if (end == &pair->ends[0]) {
-        (void)snprintf(buf, cap, "%s:%u", pair->addr.host, pair->addr.port);
+    if (end == NULL) {
+        (void)snprintf(buf, cap, "closed");
+    } else if (end->pair->addr.kind == MU_ADDR_UNIX) {
+        (void)snprintf(buf, cap, "unix:%s", end->pair->addr.host);
+    } else if (end == &end->pair->ends[0]) {
+        (void)snprintf(buf, cap, "%s:%u", end->pair->addr.host, end->pair->addr.port);
     } else {
-        (void)snprintf(buf, cap, "%s:%u", pair->ends[0].host->name, pair->port);
+        (void)snprintf(buf, cap, "%s:%u", end->pair->ends[0].host->name, end->pair->port);
     }
 }
 
-/* --- faults ------------------------------------------------------------------------------------
- */
+/* --- faults ----------------------------------------------------------------------------------- */
 
 /* Runs `visit` on every end there is; it may end the pair it is given. */
 static void each_end(struct mu_sim *sim, void (*visit)(struct sim_end *end, void *arg), void *arg)

@@ -8,6 +8,9 @@
 
 const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_env_echo,
+    &mu_sim_scenario_store,
+    &mu_sim_scenario_store_lying_disk,
+    &mu_sim_scenario_store_retry,
     NULL,
 };
 

@@ -70,8 +70,7 @@ static void check_bytes(struct world *w, struct stream_check *c, struct mu_span 
     }
 }
 
-/* --- the server --------------------------------------------------------------------------------
- */
+/* --- the server ------------------------------------------------------------------------------- */
 
 struct server {
     struct world *world;
@@ -289,8 +288,7 @@ static void server_killed(void *arg)
     once_forgive(w->works, SERVER_NUMBER);
 }
 
-/* --- a client ----------------------------------------------------------------------------------
- */
+/* --- a client --------------------------------------------------------------------------------- */
 
 struct client {
     struct client_state *state;
@@ -444,8 +442,7 @@ static void client_killed(void *arg)
     once_forgive(state->world->conns, state->number);
 }
 
-/* --- the story ---------------------------------------------------------------------------------
- */
+/* --- the story -------------------------------------------------------------------------------- */
 
 static bool all_progressed(void *arg)
 {

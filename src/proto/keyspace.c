@@ -114,7 +114,6 @@ static int stage_room(struct mu_keyspace *ks, struct put *p, size_t len)
     if (p->at != 0 && cap < 2 * p->at) {
         /* Appends double, so that growing a value piece by piece stays linear. */
         cap = 2 * p->at <= ks->config.value_bytes_max ? 2 * p->at : ks->config.value_bytes_max;
-        cap = cap < len ? len : cap;
     }
     err = mu_ks_charge(ks, mu_ks_block_cost(cap), old_cost);
     if (err != 0) {

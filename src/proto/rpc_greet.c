@@ -56,6 +56,11 @@ int mu_rpc_greet_recv(struct mu_rpc_greet *g, struct mu_span in, size_t *ret_use
     size_t size;
     int err;
 
+    /* Room for all that may be taken, before any of it is. */
+    err = mu_buf_reserve(&g->in, in.len < g->in.max - g->in.len ? in.len : g->in.max - g->in.len);
+    if (err != 0) {
+        return err;
+    }
     for (;;) {
         size_t part;
 
@@ -71,10 +76,7 @@ int mu_rpc_greet_recv(struct mu_rpc_greet *g, struct mu_span in, size_t *ret_use
             return MUSTER_EAGAIN;
         }
         part = size - g->in.len < in.len - used ? size - g->in.len : in.len - used;
-        err = mu_buf_append(&g->in, mu_span(in.data + used, part));
-        if (err != 0) {
-            return err;
-        }
+        mu_buf_put(&g->in, mu_span(in.data + used, part));
         used += part;
     }
     have = mu_span_skip(mu_buf_span(&g->in), MU_RPC_MAGIC_LEN);

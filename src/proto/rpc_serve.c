@@ -125,11 +125,6 @@ static int find_listening(struct mu_rpc *r, struct mu_rpc_entry **ret)
     return 0;
 }
 
-static bool must_wait(const struct mu_rpc_entry *e)
-{
-    return e->state == MU_RPC_QUEUED || e->held.len != 0;
-}
-
 int mu_rpc_on_peer_item(struct mu_rpc *r, struct mu_span payload)
 {
     uint64_t cost = MU_RPC_HEADER + payload.len;
@@ -147,7 +142,8 @@ int mu_rpc_on_peer_item(struct mu_rpc *r, struct mu_span payload)
         r->peer_done += cost;
         return 0;
     }
-    if (must_wait(e)) {
+    /* What a call that was handed out still holds is pulled before recv takes anything. */
+    if (e->state == MU_RPC_QUEUED) {
         err = hold(r, e, payload);
         if (err != 0) {
             return err;
@@ -174,7 +170,7 @@ int mu_rpc_on_end(struct mu_rpc *r)
     if (err != 0 || e == NULL) {
         return err;
     }
-    if (!e->cancelled && must_wait(e)) {
+    if (e->state == MU_RPC_QUEUED) {
         err = hold(r, e, (struct mu_span){0});
         if (err != 0) {
             return err;

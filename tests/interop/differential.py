@@ -3,15 +3,17 @@
 
 Batches of requests go over several connections, cut at random places, to both servers. Compared are
 every reply, byte for byte; where a connection is closed (a GET of a missing key, an ADD on what is
-no number, unknown opcodes, absurd lengths); which waiters are woken by what; what watchers are told.
+no number, unknown opcodes, absurd lengths); which waiters are woken by what; what watchers hear.
 
 What the two servers are known to do differently is kept out: compare_set does not wake waiters in
-PyTorch 1.13 (so keys that are waited for are not touched by it), opcodes 9 to 12 are those of
-PyTorch 2.0, and a watcher that goes away must not break those who set its key.
+PyTorch 1.13 (so keys that are waited for are not touched by it); a request behind a pending WAIT
+means to ours that the client gave it up (so waiters are silent); opcodes 9 to 12 are those of
+PyTorch 2.0; and a watcher that goes away must not break those who set its key.
 
-    differential.py [MUSTER] [--ops=100000] [--seed=N] [--torch-twice]
+    differential.py [MUSTER] [--ops=100000] [--seed=N] [--torch-twice | --durable]
 
---torch-twice compares PyTorch's server with itself: a test of this test.
+--torch-twice compares PyTorch's server with itself: a test of this test. --durable lets ours write
+everything to disk before it answers, which must not show.
 """
 import random
 import re
@@ -25,7 +27,8 @@ from lib import Closed, Conn, i64, text, texts, u64
 KEYS = ["/k%d" % i for i in range(12)] + ["", "/", "/a long key " + "x" * 200, "/" + "y" * 8000]
 WAIT_KEYS = ["/w%d" % i for i in range(6)]
 NUMBERS = [b" 7", b"12abc", b"-5", b"+3", b"0x10", b"9223372036854775807", b"-9223372036854775808",
-           b"99999999999999999999", b"", b"abc", b"\t\n\v\f\r 42", b"4 2", b"12\0009", b"- 1", b"+-2",
+           b"99999999999999999999", b"", b"abc", b"\t\n\v\f\r 42", b"4 2", b"12\0009", b"- 1",
+           b"+-2",
            b"007", b"-0", b"1e3", b"\xc2\xa07", b"9223372036854775808", b"--1", b"+"]
 DELTAS = [0, 1, 1, 1, -1, 5, -7, 2**63 - 1, -(2**63), 123456789]
 ABSURD = [2**62, 2**63, 2**64 - 1, 2**64 - 8]
@@ -190,16 +193,22 @@ class Side:
                 conn.recv(7)
                 return pushed
             pushed += first
-            if name[0] == "x":
-                for _ in range(3):
-                    head = conn.recv(8)
-                    pushed += head + conn.recv(struct.unpack("<Q", head)[0])
+            for _ in range(3):
+                head = conn.recv(8)
+                pushed += head + conn.recv(struct.unpack("<Q", head)[0])
 
     def prepare_marks(self):
-        for kind, conns in (("w", self.waiters), ("x", self.watchers)):
-            for i, conn in enumerate(conns):
-                conn.send(bytes([ADD]) + text("/mark/%s%d" % (kind, i)) + i64(0x77))
-                assert conn.recv(8) == i64(0x77)
+        for i, conn in enumerate(self.watchers):
+            conn.send(bytes([ADD]) + text("/mark/%d" % i) + i64(0x77))
+            assert conn.recv(8) == i64(0x77)
+
+    def woken(self, index, patience=0.0):
+        """Whether the waiter's answer is there."""
+        try:
+            assert self.waiters[index].recv(1, patience) == b"\0"
+            return True
+        except lib.Silent:
+            return False
 
 
 class Differ(Exception):
@@ -267,23 +276,29 @@ class Run:
             return
         index = self.rng.choice(idle)
         keys = [self.rng.choice(WAIT_KEYS) for _ in range(self.rng.randint(0, 3))]
-        pushed = []
         for side in self.sides:
-            side.waiters[index].send(bytes([WAIT]) + texts(keys))
-            pushed.append(side.mark(side.waiters[index], "w%d" % index))
+            # The CHECK's answer says that the segment with the WAIT in it has arrived.
+            conn = side.waiters[index]
+            conn.send(bytes([CHECK]) + u64(0) + bytes([WAIT]) + texts(keys))
+            assert conn.recv(1) == b"\0"
         self.ops += 2
-        if pushed[0] != pushed[1]:
-            raise Differ("WAIT for %r: muster %r, pytorch %r" % (keys, *pushed))
-        if pushed[0] == b"":
-            self.pending.add(index)
+        self.pending.add(index)
+        self.look_at_waiters()
 
     def look_at_waiters(self):
+        """Who was woken. If one server has answered, the other must, perhaps a moment later."""
+        for side in self.sides:
+            for _ in range(2):
+                side.plain[0].barrier()
         for index in sorted(self.pending):
-            pushed = [side.mark(side.waiters[index], "w%d" % index) for side in self.sides]
-            self.ops += 1
-            if pushed[0] != pushed[1]:
-                raise Differ("waiter %d: muster %r, pytorch %r" % (index, *pushed))
-            if pushed[0] != b"":
+            woken = [side.woken(index) for side in self.sides]
+            if woken[0] != woken[1]:
+                late = woken.index(False)
+                if not self.sides[late].woken(index, 2):
+                    raise Differ("waiter %d was woken by %s only" %
+                                 (index, ["muster", "pytorch"][1 - late]))
+                woken = [True, True]
+            if woken[0]:
                 self.pending.remove(index)
                 self.wakes += 1
 
@@ -308,10 +323,11 @@ class Run:
 
     def look_at_watchers(self):
         for index in range(len(self.sides[0].watchers)):
-            pushed = [side.mark(side.watchers[index], "x%d" % index) for side in self.sides]
+            pushed = [side.mark(side.watchers[index], str(index)) for side in self.sides]
             self.ops += 1
             if pushed[0] != pushed[1]:
-                raise Differ("watcher %d: muster %r, pytorch %r" % (index, pushed[0][:200], pushed[1][:200]))
+                raise Differ("watcher %d: muster %r, pytorch %r" %
+                             (index, pushed[0][:200], pushed[1][:200]))
             self.notices += len(pushed[0]) > 0
 
     def delete_waited(self):
@@ -348,12 +364,21 @@ class Run:
             raise Differ("at the end: " + explain(requests, ours, theirs))
 
 
+def start_ours(twice, scratch):
+    if twice:
+        return lib.TorchServer()
+    if "--durable" in sys.argv:
+        return lib.Muster("--data-dir", scratch, "--sync", "always")
+    return lib.Muster()
+
+
 def main():
     count = lib.option("ops", 100000)
     seed = lib.option("seed", int(time.time()))
     twice = "--torch-twice" in sys.argv
     print("seed %d, at least %d operations" % (seed, count), flush=True)
-    with lib.TorchServer() as torch, (lib.TorchServer() if twice else lib.Muster()) as muster:
+    with lib.Scratch() as scratch, lib.TorchServer() as torch, \
+            start_ours(twice, scratch) as muster:
         run = Run(seed, Side(muster.port, 6, 4, 20), Side(torch.port, 6, 4, 20))
         start = time.monotonic()
         try:
@@ -363,6 +388,9 @@ def main():
             run.look_at_everything()
         except Differ as error:
             print("FAIL seed %d, after %d operations: %s" % (seed, run.ops, error))
+            if not twice:
+                print("muster %s, and said:\n%s" % ("lives" if muster.alive() else "is dead",
+                                                    muster.output()[-1000:]))
             sys.exit(1)
         print("ok   %d operations had equal replies, %d closes, %d wakes and %d notices among them "
               "(%.1f s, seed %d)" % (run.ops, run.closes, run.wakes, run.notices,

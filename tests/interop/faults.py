@@ -29,20 +29,25 @@ def sentence(output):
     return [line for line in output.strip().splitlines() if line.strip()]
 
 
-def refuses(checks, what, codes, args, mention=None, preexec=None):
-    """Starting a server like this must fail with a sentence."""
+def refuses(checks, what, codes, args, mention=None, preexec=None, harmless=lambda port: False):
+    """Starting a server like this must fail with a sentence, unless all is well after all."""
     try:
         server = Muster(*args, preexec=preexec)
     except lib.EarlyEnd as end:
-        checks.ok(end.code in codes, what + ": exit code", "%s instead of %s: %s" % (end.code, codes, end.output))
+        checks.ok(end.code in codes, what + ": exit code",
+                  "%s instead of %s: %s" % (end.code, codes, end.output))
         said = sentence(end.output)
-        checks.ok(len(said) >= 1 and (mention is None or mention in end.output), what + ": the sentence",
+        checks.ok(len(said) >= 1 and (mention is None or mention in end.output),
+                  what + ": the sentence",
                   "it said %r, which does not mention %r" % (end.output, mention))
         return
     except AssertionError as error:
         checks.ok(False, what, error)
         return
-    checks.ok(False, what, "it served")
+    try:
+        checks.ok(harmless(server.port), what, "it served")
+    except (lib.Closed, lib.Silent):
+        checks.ok(False, what, "it served, and then: " + server.output()[-300:])
     server.kill()
 
 
@@ -50,6 +55,11 @@ def cpu_seconds(pid):
     with open("/proc/%d/stat" % pid) as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def process_state(pid):
+    with open("/proc/%d/stat" % pid) as file:
+        return file.read().rsplit(")", 1)[1].split()[0]
 
 
 def resident_mib(pid):
@@ -88,8 +98,10 @@ def test_term(checks):
                     sums.append(busy.recv_i64())
             except lib.Closed:
                 pass
-            checks.equal(sums, list(range(1, len(sums) + 1)), name + ": the answers given are whole and in order")
-            checks.ok(idle.closed() and waiter.closed(), name + ": idle and waiting clients are let go")
+            checks.equal(sums, list(range(1, len(sums) + 1)),
+                         name + ": the answers given are whole and in order")
+            checks.ok(idle.closed() and waiter.closed(),
+                      name + ": idle and waiting clients are let go")
             refused = True
             try:
                 socket.create_connection((lib.HOST, server.port), 1).close()
@@ -130,7 +142,8 @@ def test_usage(checks):
     run("unknown command", ["no-such-command"], USAGE, "no-such-command")
     run("malformed --listen", ["serve", "--listen", "127.0.0.1:port"], USAGE, "127.0.0.1:port")
     run("port out of range", ["serve", "--listen", "127.0.0.1:70000"], USAGE, "70000")
-    run("unknown --sync", ["serve", "--listen", "127.0.0.1:0", "--sync", "sometimes"], USAGE, "sometimes")
+    run("unknown --sync", ["serve", "--listen", "127.0.0.1:0", "--sync", "sometimes"], USAGE,
+        "sometimes")
     run("malformed URL", ["kv", "--store", "nonsense", "get", "x"], USAGE, "nonsense")
     run("unknown scheme", ["kv", "--store", "ftp://host/x", "get", "x"], USAGE, "ftp")
     run("not an amount", ["kv", "--store", "hash:", "add", "x", "many"], USAGE, "many")
@@ -140,20 +153,19 @@ def test_usage(checks):
 def test_port_in_use(checks):
     with Muster() as server:
         address = "%s:%d" % (lib.HOST, server.port)
-        done = subprocess.run([lib.muster_path(), "serve", "--listen", address], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=lib.PATIENCE, text=True)
+        done = subprocess.run([lib.muster_path(), "serve", "--listen", address],
+                              stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=lib.PATIENCE,
+                              text=True)
         checks.ok(done.returncode == ADDRESS and address in done.stderr, "a port in use",
                   (done.returncode, done.stderr))
         honest(checks, server.port, "the one that has it serves on")
 
 
 def test_not_a_store(checks):
-    """A listener that answers like a web server, one that says nothing, and none at all."""
-    listener = socket.create_server((lib.HOST, 0))
-    port = listener.getsockname()[1]
-    answers = [b"HTTP/1.1 400 Bad Request\r\n\r\n", b""]
+    """A listener that answers like a web server, one that hangs up, and none at all."""
 
-    def serve(answer):
+    def serve(listener, answer):
         try:
             while True:
                 conn, _ = listener.accept()
@@ -163,19 +175,19 @@ def test_not_a_store(checks):
         except OSError:
             pass
 
-    for answer in answers:
-        thread = threading.Thread(target=serve, args=(answer,), daemon=True)
-        thread.start()
+    for what, answer in (("speaks HTTP", b"HTTP/1.1 400 Bad Request\r\n\r\n"), ("hangs up", b"")):
+        listener = socket.create_server((lib.HOST, 0))
+        port = listener.getsockname()[1]
+        threading.Thread(target=serve, args=(listener, answer), daemon=True).start()
         url = "tcp://%s:%d?connect=3000" % (lib.HOST, port)
         try:
             code, _, err = lib.run_muster("kv", "--store", url, "--timeout", "3000", "get", "x")
-            checks.ok(code == NO_STORE and str(port) in err, "a peer that is not a store (answers %r)" % answer[:8],
-                      (code, err))
+            checks.ok(code == NO_STORE and str(port) in err,
+                      "a peer that is not a store (it %s)" % what, (code, err))
         except subprocess.TimeoutExpired:
-            checks.ok(False, "a peer that is not a store (answers %r)" % answer[:8], "it hung")
-        listener.close()
-        listener = socket.create_server((lib.HOST, port))
-    listener.close()
+            checks.ok(False, "a peer that is not a store (it %s)" % what, "it hung")
+    with socket.create_server((lib.HOST, 0)) as listener:
+        port = listener.getsockname()[1]
     url = "tcp://%s:%d?connect=500" % (lib.HOST, port)
     code, _, err = lib.run_muster("kv", "--store", url, "--timeout", "1000", "get", "x")
     checks.ok(code in (NO_STORE, 3) and str(port) in err, "nobody listens", (code, err))
@@ -184,13 +196,15 @@ def test_not_a_store(checks):
 def test_store_goes_away(checks):
     server = Muster()
     url = "tcp://%s:%d?connect=2000" % (lib.HOST, server.port)
-    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "3000", "wait", "never"],
+    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "3000",
+                                "wait", "never"],
                                stderr=subprocess.PIPE, text=True)
     time.sleep(0.3)
     server.kill()
     try:
         _, err = waiting.communicate(timeout=lib.PATIENCE)
-        checks.ok(waiting.returncode in (3, 4) and len(sentence(err)) >= 1, "a store that goes away",
+        checks.ok(waiting.returncode in (3, 4) and len(sentence(err)) >= 1,
+                  "a store that goes away",
                   (waiting.returncode, err))
     except subprocess.TimeoutExpired:
         waiting.kill()
@@ -211,7 +225,8 @@ def test_data_dir_bad(checks):
     with lib.Scratch() as scratch:
         plain = os.path.join(scratch, "file")
         open(plain, "w").close()
-        refuses(checks, "a data directory that is a file", (STORAGE, USAGE), ("--data-dir", plain), plain)
+        refuses(checks, "a data directory that is a file", (STORAGE, USAGE), ("--data-dir", plain),
+                plain)
         refuses(checks, "a data directory that cannot be made", (STORAGE, USAGE),
                 ("--data-dir", "/proc/no/such"), "/proc/no/such")
 
@@ -227,8 +242,14 @@ def test_data_dir_corrupt(checks):
         return bytes(page)
 
     damages = (("random bytes", lambda data: random.Random(1).randbytes(len(data))),
-               ("cut to 100 bytes", lambda data: data[:100]), ("its head zeroed", zero_meta),
-               ("every page hit", flip_pages), ("cut in half", lambda data: data[: len(data) // 8192 * 4096]))
+               ("cut to 100 bytes", lambda data: data[:100]),
+               ("its head zeroed", zero_meta),
+               ("every page hit", flip_pages),
+               ("cut in half", lambda data: data[: len(data) // 8192 * 4096]))
+    def has_all(port):
+        with Conn(port) as c:
+            return all(c.has("/k%d" % i) and c.get("/k%d" % i) == b"v" * 500 for i in range(300))
+
     for name, damage in damages:
         with lib.Scratch() as scratch:
             server = Muster("--data-dir", scratch, "--sync", "always")
@@ -237,13 +258,47 @@ def test_data_dir_corrupt(checks):
                     c.set("/k%d" % i, b"v" * 500)
                 c.barrier()
             server.stop()
-            files = [os.path.join(scratch, f) for f in os.listdir(scratch) if f.endswith(".mdb") and "lock" not in f]
+            files = [os.path.join(scratch, f) for f in os.listdir(scratch) if f.endswith(".mdb")
+                     and "lock" not in f]
             checks.ok(len(files) == 1, "there is one data file", os.listdir(scratch))
             with open(files[0], "rb") as file:
                 data = file.read()
             with open(files[0], "wb") as file:
                 file.write(damage(data))
-            refuses(checks, "a damaged data directory (%s)" % name, (STORAGE,), ("--data-dir", scratch), scratch)
+            refuses(checks, "a damaged data directory (%s)" % name, (STORAGE,),
+                    ("--data-dir", scratch), scratch, harmless=has_all)
+
+
+def fill_disk(checks, data):
+    """Writes until a write fails. Then the server either serves on what it acknowledged, or ends
+    with the documented code and a sentence; a restart has all of it."""
+    server = Muster("--data-dir", data, "--sync", "always")
+    kept = []
+    for i in range(400):
+        key, value = "/full/%d" % i, bytes([i % 256]) * 20000
+        try:
+            with Conn(server.port, 2, patience=5) as c:
+                c.set_acked(key, value)
+        except (lib.Closed, lib.Silent, OSError):
+            break
+        kept.append((key, value))
+    checks.ok(5 < len(kept) < 400, "a full disk: changes are refused, not acknowledged", len(kept))
+    served = 0
+    try:
+        with Conn(server.port, 2) as c:
+            for key, value in kept:
+                served += c.get(key) == value
+    except (lib.Closed, OSError):
+        pass
+    if served < len(kept):
+        lib.wait_until(lambda: not server.alive(), "the server to end after its disk was full", 5)
+        checks.equal(server.process.returncode, STORAGE, "a full disk: the server ends, exit code")
+    checks.ok("space" in server.output() or "full" in server.output(),
+              "a full disk: it says so", server.output()[-500:])
+    server.stop()
+    with Muster("--data-dir", data, "--sync", "always") as server, Conn(server.port, 2) as c:
+        checks.ok(all(c.get(k) == v for k, v in kept),
+                  "a full disk: what was acknowledged is there after a restart")
 
 
 def test_disk_full(checks):
@@ -253,35 +308,7 @@ def test_disk_full(checks):
             checks.note("full disk: not tested, this takes root")
             return
         try:
-            data = os.path.join(scratch, "data")
-            server = Muster("--data-dir", data, "--sync", "always")
-            kept, failed = [], False
-            for i in range(400):
-                try:
-                    with Conn(server.port, 2, patience=5) as c:
-                        key = "/full/%d" % i
-                        c.set_acked(key, bytes([i % 256]) * 20000)
-                        kept.append((key, bytes([i % 256]) * 20000))
-                except (lib.Closed, lib.Silent, OSError):
-                    failed = True
-                    break
-            checks.ok(failed and len(kept) > 5, "a full disk: changes are refused, not acknowledged", len(kept))
-            if checks.ok(server.alive(), "a full disk: the server lives", server.output()[-500:]):
-                with Conn(server.port, 2) as c:
-                    checks.ok(all(c.get(k) == v for k, v in kept), "a full disk: what was acknowledged is served")
-                checks.ok("full" in server.output() or "space" in server.output(), "a full disk: the log says so",
-                          server.output()[-500:])
-            server.stop()
-            server = Muster("--data-dir", data, "--sync", "always")
-            with Conn(server.port, 2) as c:
-                checks.ok(all(c.get(k) == v for k, v in kept),
-                          "a full disk: what was acknowledged is there after a restart")
-                for key, _ in kept[: len(kept) // 2]:
-                    try:
-                        c.delete(key)
-                    except lib.Closed:
-                        break
-            server.stop()
+            fill_disk(checks, os.path.join(scratch, "data"))
         finally:
             subprocess.run(["umount", "-l", scratch])
 
@@ -307,7 +334,8 @@ def test_no_descriptors(checks):
                 served.append(conn)
             except (lib.Silent, lib.Closed):
                 pass
-        checks.ok(8 <= len(served) < 40, "no descriptors left: those inside are served", len(served))
+        checks.ok(8 <= len(served) < 40, "no descriptors left: those inside are served",
+                  len(served))
         before = cpu_seconds(server.pid)
         time.sleep(0.5)
         checks.ok(cpu_seconds(server.pid) - before < 0.25, "no descriptors left: it does not spin",
@@ -334,13 +362,15 @@ def test_hardly_any_descriptors(checks):
     try:
         server = Muster(preexec=few, patience=5)
     except lib.EarlyEnd as end:
-        checks.ok(end.code > 0 and len(sentence(end.output)) >= 1, "8 descriptors: refused with a sentence",
+        checks.ok(end.code > 0 and len(sentence(end.output)) >= 1,
+                  "8 descriptors: refused with a sentence",
                   (end.code, end.output))
         return
     except AssertionError as error:
         checks.ok(False, "8 descriptors", error)
         return
-    checks.ok(try_barrier(server.port) or server.alive(), "8 descriptors: it serves, or at least lives")
+    checks.ok(try_barrier(server.port) or server.alive(),
+              "8 descriptors: it serves, or at least lives")
     server.stop()
 
 
@@ -354,7 +384,7 @@ s.sendall(whole[:len(whole) // 2])
 print("half", flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
 s.sendall(whole[len(whole) // 2:])
-print(s.recv(100).hex(), flush=True)
+print(s.recv(108, socket.MSG_WAITALL).hex(), flush=True)
 """
 
 
@@ -364,13 +394,10 @@ def test_stopped_client(checks):
         child = subprocess.Popen([sys.executable, "-c", STOPPED, str(server.port), request.hex()],
                                  stdout=subprocess.PIPE, text=True, preexec_fn=lib.die_with_parent)
         assert child.stdout.readline() == "half\n"
-        for _ in range(20):
-            honest(checks, server.port, "others are served beside a client that stopped half-way") if _ == 0 else \
-                try_barrier(server.port)
+        honest(checks, server.port, "others are served beside a client that stopped half-way")
         with Conn(server.port, 2) as c:
             checks.ok(not c.has("/stopped"), "half a request does nothing")
-        lib.wait_until(lambda: open("/proc/%d/stat" % child.pid).read().rsplit(")", 1)[1].split()[0] == "T",
-                       "the client to be stopped")
+        lib.wait_until(lambda: process_state(child.pid) == "T", "the client to be stopped")
         os.kill(child.pid, signal.SIGCONT)
         out, _ = child.communicate(timeout=lib.PATIENCE)
         checks.equal(bytes.fromhex(out.strip()), text("x" * 100), "and is answered when it goes on")
@@ -385,7 +412,8 @@ def vanish(conn):
 
 def test_vanished_client(checks):
     with Muster() as server:
-        for name, leave in (("closes", Conn.close), ("resets", Conn.reset), ("vanishes without a packet", vanish)):
+        for name, leave in (("closes", Conn.close), ("resets", Conn.reset),
+                            ("vanishes without a packet", vanish)):
             waiter, watcher, half = Conn(server.port), Conn(server.port), Conn(server.port)
             key = "/gone/" + name
             waiter.start_wait(key)
@@ -430,7 +458,8 @@ def attack_lengths(port, stop):
     while not stop.is_set():
         with Conn(port, rng.choice([1, 2])) as conn:
             length = rng.choice([2**64 - 1, 2**64 - 9, 2**63, 2**62, 2**40])
-            body = rng.choice([u64(length), text("/k") + u64(length), u64(1) + u64(length), u64(length) * 3])
+            body = rng.choice([u64(length), text("/k") + u64(length), u64(1) + u64(length),
+                               u64(length) * 3])
             conn.send(bytes([rng.randint(1, 17)]) + body)
             conn.closed(0.02)
 
@@ -511,15 +540,18 @@ def test_hostile(checks):
                     served += 1
                     slowest = max(slowest, time.monotonic() - begun)
         except (lib.Closed, lib.Silent, AssertionError) as error:
-            checks.ok(False, "an honest client beside hostile ones", "after %d rounds: %r" % (served, error))
+            checks.ok(False, "an honest client beside hostile ones",
+                      "after %d rounds: %r" % (served, error))
         peak = resident_mib(server.pid) if server.alive() else 0
         stop.set()
         for thread in threads:
             thread.join(lib.PATIENCE)
-        checks.ok(served > 50, "an honest client was served all along (%d rounds, the slowest took %.0f ms)" %
-                  (served, slowest * 1000), served)
+        checks.ok(served > 50, "an honest client was served all along", served)
+        checks.note("%d rounds, the slowest took %.0f ms" % (served, slowest * 1000))
         checks.ok(server.alive(), "the server is still there", server.output()[-800:])
-        checks.ok(peak < 256, "its memory stayed bounded (%.0f MiB)" % peak, "%.0f MiB" % peak)
+        # A sanitizer keeps what was freed for a while, to see who still uses it.
+        bound = 1024 if lib.is_sanitized() else 256
+        checks.ok(peak < bound, "its memory stayed bounded (%.0f MiB)" % peak, "%.0f MiB" % peak)
         checks.ok(not broken, "the attacks could be made", broken)
         honest(checks, server.port, "and a newcomer is served")
         checks.ok(len(server.output()) < 4 << 20, "the log did not flood", len(server.output()))
@@ -529,14 +561,18 @@ def test_hostile(checks):
 def main():
     checks = lib.Checks()
     only = lib.option("only", "")
-    for test in (test_term, test_term_durable, test_usage, test_port_in_use, test_not_a_store, test_store_goes_away,
-                 test_data_dir_locked, test_data_dir_bad, test_data_dir_corrupt, test_disk_full, test_no_descriptors,
-                 test_hardly_any_descriptors, test_stopped_client, test_vanished_client, test_hostile):
+    for test in (test_term, test_term_durable, test_usage, test_port_in_use, test_not_a_store,
+                 test_store_goes_away,
+                 test_data_dir_locked, test_data_dir_bad, test_data_dir_corrupt, test_disk_full,
+                 test_no_descriptors,
+                 test_hardly_any_descriptors, test_stopped_client, test_vanished_client,
+                 test_hostile):
         if only and only not in test.__name__:
             continue
         try:
             test(checks)
-        except (lib.Closed, lib.Silent, lib.EarlyEnd, AssertionError, subprocess.TimeoutExpired) as error:
+        except (lib.Closed, lib.Silent, lib.EarlyEnd, AssertionError,
+                subprocess.TimeoutExpired) as error:
             checks.ok(False, test.__name__, "ended early: %r" % error)
     checks.done()
 

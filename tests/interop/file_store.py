@@ -46,7 +46,8 @@ def test_values(checks, kv, store):
     checks.equal(store.get("long"), long.encode(), "a value of 90,000 bytes")
     checks.equal(kv("cas", "c", "", "a")[:2], (OK, b"a\n"), "cas creates")
     checks.equal(store.compare_set("c", "a", "b"), b"b", "PyTorch's compare_set matches it")
-    checks.equal(kv("cas", "c", "a", "z")[1], b"b\n", "cas that does not match prints what is there")
+    checks.equal(kv("cas", "c", "a", "z")[1], b"b\n",
+                 "cas that does not match prints what is there")
     checks.equal(store.get("c"), b"b", "and changed nothing")
 
 
@@ -69,11 +70,13 @@ def test_deletes(checks, kv, store):
     store.set("d1", "back")
     checks.equal(kv("get", "d1")[:2], (OK, b"back\n"), "a deleted key can come back")
     code, _, err = kv("get", "never", timeout=300)
-    checks.ok(code == TIMED_OUT and "never" in err, "a get that times out names the key", (code, err))
+    checks.ok(code == TIMED_OUT and "never" in err, "a get that times out names the key",
+              (code, err))
 
 
 def test_waits(checks, kv, store):
-    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", kv.url, "--timeout", "15000", "wait", "w1", "w2"],
+    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", kv.url, "--timeout", "15000",
+                                "wait", "w1", "w2"],
                                preexec_fn=lib.die_with_parent)
     store.set("w1", "1")
     threading.Timer(0.2, lambda: store.set("w2", "1")).start()
@@ -98,7 +101,8 @@ def add_many(path, count):
 
 def test_race(checks, kv, path):
     each = 40
-    theirs = [subprocess.Popen([sys.executable, __file__, "add", path, str(5 * each)], stdout=subprocess.PIPE,
+    theirs = [subprocess.Popen([sys.executable, __file__, "add", path, str(5 * each)],
+                               stdout=subprocess.PIPE,
                                preexec_fn=lib.die_with_parent) for _ in range(2)]
     sums = []
 
@@ -121,18 +125,18 @@ def test_race(checks, kv, path):
 
 def test_damage(checks, path):
     """A file that ends in the middle of a record, or whose lengths are absurd."""
-    kv = Kv(path)
     with open(path, "rb") as file:
         whole = file.read()
     bad = path + ".bad"
-    for name, content in (("cut short", whole[:-3]), ("absurd length", whole + b"\xff\xff\xff\xff" + b"x" * 100),
+    for name, content in (("cut short", whole[:-3]), ("absurd length",
+                                                      whole + b"\xff\xff\xff\xff" + b"x" * 100),
                           ("not a store", b"#!/bin/sh\necho hello\n" * 20)):
         with open(bad, "wb") as file:
             file.write(content)
-        code, _, err = lib.run_muster("kv", "--store", "file://" + bad, "--timeout", "300", "get", "no such key")
+        code, _, err = lib.run_muster("kv", "--store", "file://" + bad, "--timeout", "300", "get",
+                                      "no such key")
         checks.ok(code in (1, 3, 5) and len(err.strip().splitlines()) == 1,
                   "a damaged file (%s) is one sentence, not a crash or a hang" % name, (code, err))
-    del kv
 
 
 def main():
@@ -144,12 +148,16 @@ def main():
         kv = Kv(path)
         store = open_torch(path)
         for test in (test_values, test_counters, test_deletes, test_waits):
-            test(checks, kv, store)
+            try:
+                test(checks, kv, store)
+            except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
+                checks.ok(False, test.__name__, "ended early: %r" % error)
         test_race(checks, kv, path)
         with lib.Scratch() as other:
             fresh = os.path.join(other, "fresh")
             lib.run_muster("kv", "--store", "file://" + fresh, "set", "first", "ours")
-            checks.equal(open_torch(fresh).get("first"), b"ours", "a file that we made, opened by PyTorch")
+            checks.equal(open_torch(fresh).get("first"), b"ours",
+                         "a file that we made, opened by PyTorch")
         test_damage(checks, path)
     checks.done()
 

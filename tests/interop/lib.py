@@ -1,5 +1,5 @@
-"""What the interoperability tests share: servers as child processes, PyTorch's store protocol as raw
-bytes, and a way to say what was checked.
+"""What the interoperability tests share: servers as child processes, PyTorch's store protocol as
+raw bytes, and a way to say what was checked.
 
 The bytes are written here by hand, from the protocol and not from muster's own code, so that a
 mistake made in both client and server of muster is still seen.
@@ -65,7 +65,8 @@ class Checks:
         try:
             got = call()
         except kinds as error:
-            return self.ok(text is None or text in str(error), what, "the error says %r" % str(error))
+            return self.ok(text is None or text in str(error), what,
+                           "the error says %r" % str(error))
         return self.ok(False, what, "it returned %r" % (got,))
 
     def note(self, text):
@@ -79,14 +80,16 @@ class Checks:
 
 
 def wait_until(condition, what, patience=None, step=0.005):
-    """Polls until the condition holds; an AssertionError that says what was awaited if it never does."""
+    """Polls until the condition holds; an AssertionError that says what was awaited if it never
+    does."""
     end = time.monotonic() + (PATIENCE if patience is None else patience)
     while time.monotonic() < end:
         result = condition()
         if result:
             return result
         time.sleep(step)
-    raise AssertionError("not within %g seconds: %s" % (PATIENCE if patience is None else patience, what))
+    raise AssertionError("not within %g seconds: %s" % (PATIENCE if patience is None else patience,
+                                                        what))
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -129,7 +132,8 @@ class Muster:
                 preexec()
 
         self.process = subprocess.Popen(
-            self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, preexec_fn=prepare
+            self.argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            preexec_fn=prepare
         )
         try:
             self.port = wait_until(self.read_port, "the server's port file", patience, 0.002)
@@ -248,6 +252,13 @@ def run_muster(*args, patience=None, input=None):
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
 
+def is_sanitized():
+    """Whether muster was built with a sanitizer."""
+    with open(muster_path(), "rb") as file:
+        data = file.read()
+    return b"__asan_init" in data or b"__tsan_init" in data
+
+
 def raise_descriptor_limit():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -259,7 +270,8 @@ def raise_descriptor_limit():
 OPS1 = dict(set=0, cas=1, get=2, add=3, check=4, wait=5, num_keys=6, watch=7, delete=8, append=9,
             multi_get=10, multi_set=11, cancel=12)
 OPS2 = dict(validate=0, set=1, cas=2, get=3, add=4, check=5, wait=6, num_keys=7, delete=8, append=9,
-            multi_get=10, multi_set=11, cancel=12, ping=13, push=14, pop=15, queue_len=16, list_keys=17)
+            multi_get=10, multi_set=11, cancel=12, ping=13, push=14, pop=15, queue_len=16,
+            list_keys=17)
 MAGIC = b"\xce\xf7\x85\x3c"
 
 READY, NOT_READY = b"\0", b"\1"
@@ -410,18 +422,30 @@ class Conn:
         return self.check(*keys) == READY
 
     def start_wait(self, *keys):
-        """Sends WAIT and makes sure that the server has taken it: a CHECK behind it is answered at
-        once. True if the wait is pending, False if it was answered."""
-        self.send(self.op("wait", texts(keys)) + self.op("check", texts(["/no such key/"])))
-        first = self.recv(1)
-        if first == NOT_READY:
-            return True
-        assert first == STOP_WAITING
-        assert self.recv(1) == NOT_READY
-        return False
+        """Sends WAIT and makes sure that the server has taken it. True if the wait is pending,
+        False if it was answered."""
+        if self.generation == 1:
+            # A request behind the WAIT would mean that this client has given it up.
+            self.send(self.op("check", texts(["/no such key/"])) + self.op("wait", texts(keys)))
+            assert self.recv(1) == NOT_READY
+            return self.still_waiting()
+        self.send(self.op("wait", texts(keys)))
+        return self.still_waiting()
 
     def still_waiting(self):
-        """A question behind the pending WAIT: its answer comes first if the WAIT is still pending."""
+        """In generation 2, a question behind the pending WAIT: its answer comes first if the WAIT
+        is still pending. In generation 1, the server is let go round until it must have
+        answered."""
+        if self.generation == 1:
+            with Conn(self.sock.getpeername()[1]) as other:
+                for _ in range(3):
+                    other.barrier()
+            try:
+                first = self.recv(1, 0)
+            except Silent:
+                return True
+            assert first == STOP_WAITING
+            return False
         self.send(self.op("check", texts(["/no such key/"])))
         first = self.recv(1)
         if first == NOT_READY:
@@ -445,7 +469,8 @@ class Conn:
         self.send(self.op("append", text(key) + text(value)))
 
     def multi_set(self, pairs):
-        self.send(self.op("multi_set", u64(len(pairs)) + b"".join(text(k) + text(v) for k, v in pairs)))
+        self.send(self.op("multi_set", u64(len(pairs)) + b"".join(text(k) + text(v) for k,
+                                                                  v in pairs)))
 
     def multi_get(self, keys):
         self.send(self.op("multi_get", texts(keys)))

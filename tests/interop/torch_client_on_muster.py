@@ -51,7 +51,8 @@ def test_compare_set(checks, port):
     checks.equal(store.compare_set("c1", "", "a"), b"a", "compare_set creates where nothing is")
     checks.equal(store.compare_set("c1", "a", "b"), b"b", "compare_set writes where it matches")
     checks.equal(store.compare_set("c1", "zzz", "c"), b"b", "compare_set leaves what differs")
-    checks.equal(store.compare_set("c2", "x", "y"), b"x", "compare_set on nothing answers what was expected")
+    checks.equal(store.compare_set("c2", "x", "y"), b"x",
+                 "compare_set on nothing answers what was expected")
     checks.raises(RuntimeError, lambda: connect(port).wait(["c2"], SHORT), "and does not create it")
     store.set("c3", "")
     checks.equal(store.compare_set("c3", "", "full"), b"full", "compare_set on an empty value")
@@ -72,7 +73,8 @@ def test_waits(checks, port):
     store.set("w1", "1")
     store.wait(["w1"])
     checks.ok(True, "wait for what is there")
-    checks.raises(RuntimeError, lambda: store.wait(["never"], SHORT), "wait for what never comes ends",
+    checks.raises(RuntimeError, lambda: store.wait(["never"], SHORT),
+                  "wait for what never comes ends",
                   "Socket Timeout")
     waiting = connect(port)
     got = []
@@ -111,7 +113,8 @@ def test_workers(checks, port):
     with lib.Conn(port) as raw:
         before = raw.add("init/", 0)
         stores = [connect(port, world_size=3, wait_for_workers=True) for _ in range(3)]
-        checks.equal(raw.add("init/", 0) - before, 3, "three clients with a world size count themselves")
+        checks.equal(raw.add("init/", 0) - before, 3,
+                     "three clients with a world size count themselves")
         stores[0].set("shared", "yes")
         checks.equal(stores[2].get("shared"), b"yes", "and see each other's keys")
 
@@ -173,7 +176,8 @@ def test_gloo(checks, port, rendezvous):
             process.kill()
             output, _ = process.communicate()
         checks.ok(process.returncode == 0 and "reduced" in output,
-                  "gloo rank %d of 2: group, all_reduce, barrier, all_gather (%s)" % (rank, rendezvous),
+                  "gloo rank %d of 2: group, all_reduce, barrier, all_gather (%s)" %
+                  (rank, rendezvous),
                   output[-1500:])
 
 
@@ -194,7 +198,8 @@ def main():
         return env_worker(int(sys.argv[3]))
     checks = lib.Checks()
     with (lib.TorchServer() if "--torch" in sys.argv else lib.Muster()) as server:
-        for test in (test_values, test_compare_set, test_counting, test_waits, test_prefix, test_workers,
+        for test in (test_values, test_compare_set, test_counting, test_waits, test_prefix,
+                     test_workers,
                      test_many_clients, test_drop):
             test(checks, server.port)
         test_gloo(checks, server.port, "worker")

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""PyTorch's own store server, alone in a process: the peer that tests and benchmarks run beside ours.
+"""PyTorch's own store server, alone in a process: the peer that tests and benchmarks run.
 
 Prints its port in one line once it serves, and ends when standard input ends.
 """

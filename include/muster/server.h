@@ -1,0 +1,61 @@
+/*
+ * The store server, embedded: what `muster serve` runs.
+ */
+#ifndef MUSTER_SERVER_H
+#define MUSTER_SERVER_H
+
+#include <muster/error.h>
+#include <muster/runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct muster_server muster_server;
+
+enum muster_sync {
+    MUSTER_SYNC_ALWAYS = 1, /* what was answered is on disk */
+    MUSTER_SYNC_INTERVAL,   /* a crash loses at most the last interval and the write in progress */
+};
+
+struct muster_server_config {
+    const char *listen;        /* "HOST:PORT", "[V6]:PORT" or "unix:PATH"; port 0: any free one */
+    const char *data_dir;      /* NULL: in memory only */
+    enum muster_sync sync;     /* MUSTER_SYNC_ALWAYS */
+    uint32_t sync_interval_ms; /* 100 */
+    uint64_t key_bytes_max;    /* 8 KiB */
+    uint64_t value_bytes_max;  /* 8 MiB */
+    uint64_t keys_max;         /* named by one request: 131,072 */
+    uint64_t memory_bytes_max; /* keys and values in all: 4 GiB */
+    uint64_t buffer_bytes_max; /* half-read requests and unsent answers in all: 2 GiB */
+    uint64_t connections_max;  /* 100,000 */
+    uint64_t sessions_max;     /* 100,000 */
+    uint32_t session_grace_ms; /* how long a session outlives its connection, at the most: 10,000 */
+    uint32_t drain_ms;         /* how long a drain waits for slow readers: 5,000 */
+};
+
+MUSTER_EXPORT struct muster_server_config muster_server_config_defaults(void);
+
+/**
+ * Starts to serve. Errors: MUSTER_EINVAL, MUSTER_EADDR (the address; the text says why),
+ * MUSTER_EBUSY (the data directory is in use), MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL,
+ * MUSTER_ENOMEM.
+ */
+MUSTER_EXPORT int muster_server_start(muster_runtime *runtime,
+                                      const struct muster_server_config *config,
+                                      muster_server **ret_server);
+/** "HOST:PORT" where it listens, with the port that was found; lent until it is freed. */
+MUSTER_EXPORT const char *muster_server_address(const muster_server *server);
+MUSTER_EXPORT uint16_t muster_server_port(const muster_server *server);
+/** Stops taking requests, answers what was read, writes what is to be written, closes. */
+MUSTER_EXPORT void muster_server_drain(muster_server *server);
+/** Waits until it has stopped: 0 after a drain, else why it could not go on (MUSTER_EDISK). */
+MUSTER_EXPORT int muster_server_wait(muster_server *server);
+/** Drains it if that was not done, waits, frees. NULL is fine. */
+MUSTER_EXPORT void muster_server_free(muster_server *server);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,240 @@
+/*
+ * Stores: keys and values shared by the processes of a job, and the ways to wait for each other
+ * through them. One type, whatever is behind it:
+ *
+ *     tcp://HOST[:PORT]      a muster server, or PyTorch's TCPStore of either generation
+ *     file:///PATH           PyTorch's FileStore format, shared with PyTorch processes
+ *     hash:                  in this process
+ *
+ * Parameters go behind a question mark: tcp://10.0.0.1:29500?prefix=job7. `prefix` puts a view
+ * with its own key space before any kind.
+ *
+ *     muster_runtime *rt;
+ *     muster_store *store;
+ *     muster_runtime_new(&rt);
+ *     if (muster_store_open(rt, "tcp://127.0.0.1:29500", NULL, &store) != 0)
+ *         die(muster_errmsg());
+ *     muster_store_set(store, muster_str("model"), muster_str("v1"), MUSTER_TIMEOUT_DEFAULT);
+ *
+ * Blocking calls may be made from any thread, several at a time; each waits for its own answer
+ * only. muster_store_submit() starts any operation without waiting. Operations in flight at the
+ * same time have no order among each other; one that was started after another ended comes after
+ * it.
+ *
+ * A lost connection to a muster server is made again in the background; operations under way go on,
+ * and none is executed twice. If the server was restarted meanwhile, reading operations are
+ * repeated and others end with MUSTER_ESESSION: whether they happened is not known.
+ *
+ * What each kind lacks (MUSTER_ENOTSUP): watch, leases and binding to the session need a muster
+ * server or hash:. PyTorch 1.13's server has no append, multi_set, multi_get, queues or list_keys.
+ */
+#ifndef MUSTER_STORE_H
+#define MUSTER_STORE_H
+
+#include <muster/error.h>
+#include <muster/runtime.h>
+#include <muster/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct muster_store muster_store;
+
+struct muster_store_config {
+    uint32_t timeout_ms; /* of operations that name none. 300,000 as PyTorch has it; 0: never */
+    uint32_t connect_timeout_ms; /* of muster_store_open(), retries included. 300,000; 0: never */
+};
+
+MUSTER_EXPORT struct muster_store_config muster_store_config_defaults(void);
+
+/**
+ * Opens a store and waits until it answers. `config` NULL: the defaults. Errors: MUSTER_EURL,
+ * MUSTER_ECONN (nobody listens there), MUSTER_ENOTSTORE (somebody does, but it is no store),
+ * MUSTER_EREFUSED, MUSTER_ETIMEDOUT, MUSTER_ENOMEM, MUSTER_EINVAL.
+ */
+MUSTER_EXPORT int muster_store_open(muster_runtime *runtime, const char *url,
+                                    const struct muster_store_config *config,
+                                    muster_store **ret_store);
+/** Closes it and waits for that. Operations under way end with MUSTER_ECLOSED. NULL is fine. */
+MUSTER_EXPORT void muster_store_close(muster_store *store);
+
+/** The timeout of operations that name none; counts for those started later. */
+MUSTER_EXPORT void muster_store_set_timeout(muster_store *store, uint32_t timeout_ms);
+MUSTER_EXPORT uint32_t muster_store_timeout(const muster_store *store);
+
+/*
+ * Operations. All return 0 or an error; beside their own, any may return MUSTER_ETIMEDOUT (the text
+ * names the keys that are missing), MUSTER_ECONN, MUSTER_ESESSION, MUSTER_ECLOSED, MUSTER_ELIMIT,
+ * MUSTER_EFULL, MUSTER_ENOTSUP, MUSTER_ENOMEM, MUSTER_EINVAL. `timeout_ms`: MUSTER_TIMEOUT_DEFAULT,
+ * MUSTER_TIMEOUT_NEVER, or milliseconds.
+ */
+MUSTER_EXPORT int muster_store_set(muster_store *store, struct muster_bytes key,
+                                   struct muster_bytes value, int64_t timeout_ms);
+/** Waits until the key is there. */
+MUSTER_EXPORT int muster_store_get(muster_store *store, struct muster_bytes key,
+                                   struct muster_value *ret_value, int64_t timeout_ms);
+/** Adds to a decimal number, 0 if the key is absent. MUSTER_ENOTNUM. */
+MUSTER_EXPORT int muster_store_add(muster_store *store, struct muster_bytes key, int64_t delta,
+                                   int64_t *ret_sum, int64_t timeout_ms);
+/**
+ * Writes `desired` if the key holds `expected`, or is absent and `expected` is empty. `ret_value`
+ * (may be NULL) is what the key holds now; if the key is absent and `expected` is not empty, it is
+ * `expected`, as with PyTorch. `ret_written` (may be NULL) says which it was; with PyTorch's
+ * servers it is a guess: whether the answer equals `desired`.
+ */
+MUSTER_EXPORT int muster_store_compare_set(muster_store *store, struct muster_bytes key,
+                                           struct muster_bytes expected,
+                                           struct muster_bytes desired,
+                                           struct muster_value *ret_value, bool *ret_written,
+                                           int64_t timeout_ms);
+/** Whether all of the keys are there. */
+MUSTER_EXPORT int muster_store_check(muster_store *store, const struct muster_bytes *keys,
+                                     size_t count, bool *ret_there, int64_t timeout_ms);
+/** Waits until all of the keys have been there. */
+MUSTER_EXPORT int muster_store_wait(muster_store *store, const struct muster_bytes *keys,
+                                    size_t count, int64_t timeout_ms);
+MUSTER_EXPORT int muster_store_delete(muster_store *store, struct muster_bytes key,
+                                      bool *ret_removed, int64_t timeout_ms);
+MUSTER_EXPORT int muster_store_num_keys(muster_store *store, int64_t *ret_count,
+                                        int64_t timeout_ms);
+/** The keys that begin with `prefix` (empty: all), in no order. */
+MUSTER_EXPORT int muster_store_list_keys(muster_store *store, struct muster_bytes prefix,
+                                         struct muster_values *ret_keys, int64_t timeout_ms);
+MUSTER_EXPORT int muster_store_append(muster_store *store, struct muster_bytes key,
+                                      struct muster_bytes value, int64_t timeout_ms);
+/** Waits until all are there. */
+MUSTER_EXPORT int muster_store_multi_get(muster_store *store, const struct muster_bytes *keys,
+                                         size_t count, struct muster_values *ret_values,
+                                         int64_t timeout_ms);
+MUSTER_EXPORT int muster_store_multi_set(muster_store *store, const struct muster_bytes *keys,
+                                         const struct muster_bytes *values, size_t count,
+                                         int64_t timeout_ms);
+MUSTER_EXPORT int muster_store_queue_push(muster_store *store, struct muster_bytes key,
+                                          struct muster_bytes value, int64_t timeout_ms);
+/** Takes the oldest element; waits for one, or, without `block`, returns MUSTER_ENOENT. */
+MUSTER_EXPORT int muster_store_queue_pop(muster_store *store, struct muster_bytes key, bool block,
+                                         struct muster_value *ret_value, int64_t timeout_ms);
+MUSTER_EXPORT int muster_store_queue_len(muster_store *store, struct muster_bytes key,
+                                         int64_t *ret_len, int64_t timeout_ms);
+/** Waits until `world_size` callers have come. A key serves once. A timeout says how many came. */
+MUSTER_EXPORT int muster_store_barrier(muster_store *store, struct muster_bytes key,
+                                       int64_t world_size, int64_t timeout_ms);
+
+/* --- leases ----------------------------------------------------------------------------------- */
+
+/**
+ * Keys bound to a lease are deleted when it ends: by revoking, or when nobody kept it for `ttl_ms`.
+ */
+MUSTER_EXPORT int muster_store_lease_grant(muster_store *store, uint64_t ttl_ms,
+                                           uint64_t *ret_lease, int64_t timeout_ms);
+MUSTER_EXPORT int muster_store_lease_keep(muster_store *store, uint64_t lease, int64_t timeout_ms);
+MUSTER_EXPORT int muster_store_lease_revoke(muster_store *store, uint64_t lease,
+                                            int64_t timeout_ms);
+/** In place of a lease's number: the key lives as long as this client's session. */
+#define MUSTER_LEASE_SESSION UINT64_MAX
+/** As muster_store_set(), bound to a lease. */
+MUSTER_EXPORT int muster_store_set_leased(muster_store *store, struct muster_bytes key,
+                                          struct muster_bytes value, uint64_t lease,
+                                          int64_t timeout_ms);
+
+/* --- operations without waiting --------------------------------------------------------------- */
+
+enum muster_store_verb {
+    MUSTER_STORE_SET = 1,
+    MUSTER_STORE_GET,
+    MUSTER_STORE_ADD,
+    MUSTER_STORE_COMPARE_SET,
+    MUSTER_STORE_CHECK,
+    MUSTER_STORE_WAIT,
+    MUSTER_STORE_DELETE,
+    MUSTER_STORE_NUM_KEYS,
+    MUSTER_STORE_LIST_KEYS,
+    MUSTER_STORE_APPEND,
+    MUSTER_STORE_MULTI_GET,
+    MUSTER_STORE_MULTI_SET,
+    MUSTER_STORE_QUEUE_PUSH,
+    MUSTER_STORE_QUEUE_POP,
+    MUSTER_STORE_QUEUE_LEN,
+    MUSTER_STORE_BARRIER,
+    MUSTER_STORE_WATCH,
+    MUSTER_STORE_LEASE_GRANT,
+    MUSTER_STORE_LEASE_KEEP,
+    MUSTER_STORE_LEASE_REVOKE,
+};
+
+#define MUSTER_STORE_NOWAIT  1u /* get, multi_get, queue_pop: MUSTER_ENOENT instead of waiting */
+#define MUSTER_STORE_PREFIX  2u /* watch: all keys that begin with the key */
+#define MUSTER_STORE_CURRENT 4u /* watch: begin with what is there */
+
+enum muster_change_kind {
+    MUSTER_CHANGE_CREATED = 1,
+    MUSTER_CHANGE_UPDATED,
+    MUSTER_CHANGE_APPENDED,
+    MUSTER_CHANGE_DELETED,
+    MUSTER_CHANGE_EXPIRED, /* deleted because its lease or its session ended */
+};
+
+/** A change of a watched key; lent for the callback. */
+struct muster_change {
+    enum muster_change_kind kind;
+    uint64_t revision; /* counts all changes of the store; grows */
+    struct muster_bytes key;
+    struct muster_bytes value;
+};
+
+/** An operation under way, or ended. */
+typedef struct muster_op muster_op;
+
+/** Called once, on the runtime's thread, when the operation has ended. */
+typedef void muster_op_done(muster_op *op, void *context);
+/** Called on the runtime's thread for each change, in order, before the operation ends. */
+typedef void muster_store_on_change(muster_op *op, const struct muster_change *change,
+                                    void *context);
+
+/* Which fields an operation takes: as the blocking call of the same name. compare_set: two values,
+ * expected and desired. number: add's delta, barrier's world size, lease_grant's ttl in ms. */
+struct muster_store_request {
+    enum muster_store_verb verb;
+    uint32_t flags;
+    const struct muster_bytes *keys; /* copied, as all that is passed */
+    size_t key_count;
+    const struct muster_bytes *values;
+    size_t value_count;
+    int64_t number;
+    uint64_t
+        lease; /* set, add, compare_set, append, multi_set: bound to it, 0: none; lease_*: which */
+    int64_t timeout_ms;
+    muster_op_done *done;              /* may be NULL */
+    muster_store_on_change *on_change; /* watch */
+    void *context;
+};
+
+/**
+ * Starts an operation. The op must be freed. On an error nothing was started and `done` will not be
+ * called. MUSTER_EINVAL (wrong number of keys or values), MUSTER_ENOMEM.
+ */
+MUSTER_EXPORT int muster_store_submit(muster_store *store,
+                                      const struct muster_store_request *request,
+                                      muster_op **ret_op);
+/** Waits for its end and returns its status. Not on the runtime's thread (MUSTER_EINVAL). */
+MUSTER_EXPORT int muster_op_wait(muster_op *op);
+/** Asks for its early end (MUSTER_ECANCELED); it may still end otherwise. Harmless afterwards. */
+MUSTER_EXPORT void muster_op_cancel(muster_op *op);
+/**
+ * Lets go of it; cancels it if it is still under way (its `done` is still called). NULL is fine.
+ */
+MUSTER_EXPORT void muster_op_free(muster_op *op);
+
+/* Results, once it has ended; lent until muster_op_free(). */
+MUSTER_EXPORT int muster_op_status(const muster_op *op);
+MUSTER_EXPORT const char *muster_op_errmsg(const muster_op *op);
+MUSTER_EXPORT int64_t muster_op_number(const muster_op *op);
+MUSTER_EXPORT size_t muster_op_value_count(const muster_op *op);
+MUSTER_EXPORT struct muster_bytes muster_op_value(const muster_op *op, size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,45 @@
+/*
+ * The public API's own: the runtime's thread, the door into it, and the text of the last error.
+ * api/ is where threads meet: everything below it runs on the loop's thread only.
+ */
+#ifndef MU_API_H
+#define MU_API_H
+
+#include <pthread.h>
+
+#include <muster/muster.h>
+
+#include "core/env.h"
+#include "core/err.h"
+#include "transport/uv_env.h"
+
+struct muster_runtime {
+    struct mu_uv_env *uv;
+    struct mu_env *env;
+    pthread_t thread;
+};
+
+/** Whether the caller is on the runtime's thread, where waiting would wait for ever. */
+static inline bool mu_runtime_is_mine(const muster_runtime *rt)
+{
+    return pthread_equal(pthread_self(), rt->thread) != 0;
+}
+
+/* A function that runs on the loop's thread while the caller waits. */
+struct mu_door {
+    struct mu_post post;
+    void (*run)(struct mu_door *door);
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool open;
+};
+
+/** Has `run` called on the loop's thread and waits until mu_door_open() was called for it. */
+void mu_door_pass(muster_runtime *rt, struct mu_door *door, void (*run)(struct mu_door *door));
+/** Lets the waiting caller go on; `door` is its memory and gone after this. */
+void mu_door_open(struct mu_door *door);
+
+/** Keeps the text for muster_errmsg() and returns `code`. */
+int mu_api_error(int code, const char *text);
+
+#endif

@@ -1,0 +1,139 @@
+#include "api/api.h"
+
+#include <stdio.h>
+
+#include "core/alloc.h"
+
+static _Thread_local struct mu_errmsg last_error;
+
+const char *muster_errmsg(void)
+{
+    return last_error.text;
+}
+
+int mu_api_error(int code, const char *text)
+{
+    if (code != 0) {
+        (void)mu_err(&last_error, code, "%s",
+                     text != NULL && text[0] != '\0' ? text : muster_strerror(code));
+    }
+    return code;
+}
+
+const char *muster_version(void)
+{
+    return MUSTER_VERSION;
+}
+
+void muster_value_free(struct muster_value *value)
+{
+    mu_free(value->data);
+    *value = (struct muster_value){0};
+}
+
+void muster_values_free(struct muster_values *values)
+{
+    for (size_t i = 0; i < values->count; i++) {
+        muster_value_free(&values->items[i]);
+    }
+    mu_free(values->items);
+    *values = (struct muster_values){0};
+}
+
+/* --- the door --------------------------------------------------------------------------------- */
+
+static void run_door(struct mu_post *post)
+{
+    struct mu_door *door = MU_CONTAINER_OF(post, struct mu_door, post);
+
+    door->run(door);
+}
+
+void mu_door_pass(muster_runtime *rt, struct mu_door *door, void (*run)(struct mu_door *door))
+{
+    door->run = run;
+    door->post.run = run_door;
+    door->open = false;
+    (void)pthread_mutex_init(&door->lock, NULL);
+    (void)pthread_cond_init(&door->cond, NULL);
+    mu_uv_env_post(rt->uv, &door->post);
+    (void)pthread_mutex_lock(&door->lock);
+    while (!door->open) {
+        (void)pthread_cond_wait(&door->cond, &door->lock);
+    }
+    (void)pthread_mutex_unlock(&door->lock);
+    (void)pthread_cond_destroy(&door->cond);
+    (void)pthread_mutex_destroy(&door->lock);
+}
+
+void mu_door_open(struct mu_door *door)
+{
+    (void)pthread_mutex_lock(&door->lock);
+    door->open = true;
+    (void)pthread_cond_signal(&door->cond);
+    (void)pthread_mutex_unlock(&door->lock);
+}
+
+/* --- the runtime ------------------------------------------------------------------------------ */
+
+static void *run_loop(void *context)
+{
+    muster_runtime *rt = context;
+
+    mu_uv_env_run(rt->uv);
+    return NULL;
+}
+
+int muster_runtime_new(muster_runtime **ret_runtime)
+{
+    muster_runtime *rt;
+    int err;
+
+    if (ret_runtime == NULL) {
+        return mu_api_error(MUSTER_EINVAL, "muster_runtime_new: no place for the result");
+    }
+    rt = mu_calloc(1, sizeof(*rt));
+    if (rt == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    err = mu_uv_env_new(&rt->uv);
+    if (err != 0) {
+        mu_free(rt);
+        return mu_api_error(err, NULL);
+    }
+    rt->env = mu_uv_env_env(rt->uv);
+    err = -pthread_create(&rt->thread, NULL, run_loop, rt);
+    if (err != 0) {
+        mu_uv_env_free(rt->uv);
+        mu_free(rt);
+        return mu_api_error(err, NULL);
+    }
+    *ret_runtime = rt;
+    return 0;
+}
+
+struct stop_door {
+    struct mu_door door;
+    muster_runtime *rt;
+};
+
+static void stop_loop(struct mu_door *door)
+{
+    struct stop_door *d = MU_CONTAINER_OF(door, struct stop_door, door);
+
+    mu_uv_env_stop(d->rt->uv);
+    mu_door_open(door);
+}
+
+void muster_runtime_free(muster_runtime *rt)
+{
+    struct stop_door d = {.rt = rt};
+
+    if (rt == NULL) {
+        return;
+    }
+    mu_door_pass(rt, &d.door, stop_loop);
+    (void)pthread_join(rt->thread, NULL);
+    mu_uv_env_free(rt->uv);
+    mu_free(rt);
+}

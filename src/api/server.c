@@ -1,0 +1,217 @@
+#include "api/api.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+#include "service/store_server.h"
+#include "transport/lmdb_disk.h"
+
+struct muster_server {
+    muster_runtime *rt;
+    struct mu_store_server *server;
+    struct mu_addr addr;
+    char address[MU_ADDR_HOST_MAX + 16];
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool stopped;
+    int status;
+    struct mu_errmsg why;
+};
+
+struct muster_server_config muster_server_config_defaults(void)
+{
+    struct mu_store_server_config d = mu_store_server_config_defaults();
+
+    return (struct muster_server_config){
+        .sync = MUSTER_SYNC_ALWAYS,
+        .sync_interval_ms = d.sync_interval_ms,
+        .key_bytes_max = d.keyspace.key_bytes_max,
+        .value_bytes_max = d.keyspace.value_bytes_max,
+        .keys_max = d.keyspace.keys_max,
+        .memory_bytes_max = d.keyspace.memory_bytes_max,
+        .buffer_bytes_max = d.buffer_bytes_max,
+        .connections_max = d.connections_max,
+        .sessions_max = d.sessions_max,
+        .session_grace_ms = d.rpc.grace_ms,
+        .drain_ms = d.drain_ms,
+    };
+}
+
+static void on_stopped(void *context, int status, const char *why)
+{
+    muster_server *s = context;
+
+    (void)pthread_mutex_lock(&s->lock);
+    s->stopped = true;
+    s->status = mu_err(&s->why, status, "%s", why);
+    (void)pthread_cond_broadcast(&s->cond);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+static void fill_config(muster_server *s, const struct muster_server_config *c,
+                        struct mu_store_server_config *ret)
+{
+    *ret = mu_store_server_config_defaults();
+    ret->listen = s->addr;
+    ret->keyspace.key_bytes_max = ret->torch.key_bytes_max = c->key_bytes_max;
+    ret->keyspace.value_bytes_max = ret->torch.value_bytes_max = c->value_bytes_max;
+    ret->keyspace.keys_max = ret->torch.keys_max = c->keys_max;
+    ret->keyspace.memory_bytes_max = c->memory_bytes_max;
+    ret->buffer_bytes_max = c->buffer_bytes_max;
+    ret->connections_max = c->connections_max;
+    ret->sessions_max = c->sessions_max;
+    ret->rpc.grace_ms = c->session_grace_ms;
+    ret->rpc.name = "muster " MUSTER_VERSION;
+    /* A value at its limit must fit one request of either wire. */
+    if (ret->torch.request_bytes_max < c->value_bytes_max + c->key_bytes_max + 64) {
+        ret->torch.request_bytes_max = c->value_bytes_max + c->key_bytes_max + 64;
+    }
+    if (ret->torch.output_bytes_max < c->value_bytes_max + 64) {
+        ret->torch.output_bytes_max = c->value_bytes_max + 64;
+    }
+    if (ret->rpc.frame_bytes_max < c->value_bytes_max + c->key_bytes_max + 4096) {
+        ret->rpc.frame_bytes_max = (uint32_t)(c->value_bytes_max + c->key_bytes_max + 4096);
+    }
+    ret->sync = c->sync == MUSTER_SYNC_INTERVAL ? MU_SYNC_INTERVAL : MU_SYNC_ALWAYS;
+    ret->sync_interval_ms = c->sync_interval_ms;
+    ret->drain_ms = c->drain_ms;
+    ret->stopped = on_stopped;
+    ret->context = s;
+}
+
+struct server_door {
+    struct mu_door door;
+    muster_server *s;
+    struct mu_store_server_config config;
+    int err;
+    struct mu_errmsg msg;
+};
+
+static void start_on_loop(struct mu_door *door)
+{
+    struct server_door *d = MU_CONTAINER_OF(door, struct server_door, door);
+
+    d->err = mu_store_server_start(d->s->rt->env, &d->config, &d->s->server, &d->msg);
+    mu_door_open(door);
+}
+
+static void drain_on_loop(struct mu_door *door)
+{
+    struct server_door *d = MU_CONTAINER_OF(door, struct server_door, door);
+
+    if (!d->s->stopped) {
+        mu_store_server_drain(d->s->server);
+    }
+    mu_door_open(door);
+}
+
+static void free_on_loop(struct mu_door *door)
+{
+    struct server_door *d = MU_CONTAINER_OF(door, struct server_door, door);
+
+    mu_store_server_free(d->s->server);
+    mu_door_open(door);
+}
+
+static int check_config(const struct muster_server_config *c)
+{
+    if (c->listen == NULL) {
+        return mu_api_error(MUSTER_EINVAL, "a server needs an address to listen on");
+    }
+    if (c->key_bytes_max == 0 || c->key_bytes_max > UINT32_MAX / 4 || c->value_bytes_max == 0 ||
+        c->value_bytes_max > UINT32_MAX / 4 || c->keys_max == 0 || c->keys_max > UINT32_MAX / 4 ||
+        c->memory_bytes_max == 0 || c->buffer_bytes_max == 0 || c->connections_max == 0) {
+        return mu_api_error(MUSTER_EINVAL, "a limit of the server is zero or beyond 1 GiB");
+    }
+    return 0;
+}
+
+int muster_server_start(muster_runtime *rt, const struct muster_server_config *config,
+                        muster_server **ret_server)
+{
+    struct server_door d = {.err = 0};
+    struct mu_disk *disk = NULL;
+    muster_server *s;
+    int err = check_config(config);
+
+    if (err != 0) {
+        return err;
+    }
+    s = mu_calloc(1, sizeof(*s));
+    if (s == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    s->rt = rt;
+    (void)pthread_mutex_init(&s->lock, NULL);
+    (void)pthread_cond_init(&s->cond, NULL);
+    err = mu_addr_parse(config->listen, 0, &s->addr, &d.msg);
+    if (err == 0 && config->data_dir != NULL) {
+        /* Twice what may be in memory, for the pages that a commit holds beside the old ones. */
+        err = mu_lmdb_disk_open(config->data_dir, config->memory_bytes_max * 2, &disk, &d.msg);
+    }
+    if (err == 0) {
+        d.s = s;
+        fill_config(s, config, &d.config);
+        d.config.disk = disk;
+        mu_door_pass(rt, &d.door, start_on_loop);
+        err = d.err;
+        if (err != 0 && disk != NULL) {
+            disk->ops->close(disk);
+        }
+    }
+    if (err != 0) {
+        mu_free(s);
+        return mu_api_error(err, d.msg.text);
+    }
+    s->addr = *mu_store_server_addr(s->server);
+    (void)mu_addr_format(&s->addr, s->address, sizeof(s->address));
+    *ret_server = s;
+    return 0;
+}
+
+const char *muster_server_address(const muster_server *s)
+{
+    return s->address;
+}
+
+uint16_t muster_server_port(const muster_server *s)
+{
+    return s->addr.port;
+}
+
+void muster_server_drain(muster_server *s)
+{
+    struct server_door d = {.s = s};
+
+    mu_door_pass(s->rt, &d.door, drain_on_loop);
+}
+
+int muster_server_wait(muster_server *s)
+{
+    int status;
+
+    (void)pthread_mutex_lock(&s->lock);
+    while (!s->stopped) {
+        (void)pthread_cond_wait(&s->cond, &s->lock);
+    }
+    status = s->status;
+    (void)pthread_mutex_unlock(&s->lock);
+    return mu_api_error(status, s->why.text);
+}
+
+void muster_server_free(muster_server *s)
+{
+    struct server_door d = {.s = s};
+
+    if (s == NULL) {
+        return;
+    }
+    muster_server_drain(s);
+    (void)muster_server_wait(s);
+    mu_door_pass(s->rt, &d.door, free_on_loop);
+    (void)pthread_cond_destroy(&s->cond);
+    (void)pthread_mutex_destroy(&s->lock);
+    mu_free(s);
+}

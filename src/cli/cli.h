@@ -1,0 +1,70 @@
+/* The command line: a table of verbs in main.c, one cmd_<verb>.c each. */
+#ifndef MU_CLI_H
+#define MU_CLI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <muster/muster.h>
+
+/* Exit codes, documented in muster(1). */
+enum {
+    CLI_OK = 0,
+    CLI_FAILED = 1,  /* the operation failed */
+    CLI_USAGE = 2,   /* wrong usage */
+    CLI_TIMEOUT = 3, /* timed out */
+    CLI_CONNECT = 4, /* cannot connect, or it is not a store */
+    CLI_STORAGE = 5, /* the data directory or the disk */
+    CLI_ADDRESS = 6, /* an address in use or not usable */
+    CLI_NO_KEY = 7,  /* no such key */
+};
+
+/** The exit code that fits an error of the library. */
+int cli_exit_code(int err);
+/** Prints "muster: " and the text to standard error; returns `code`. */
+int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** As cli_fail() with CLI_USAGE, and a hint at --help. */
+int cli_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* --- options ---------------------------------------------------------------------------------- */
+
+enum cli_option_type {
+    CLI_FLAG = 1, /* bool */
+    CLI_TEXT,     /* const char * */
+    CLI_NUMBER,   /* uint64_t */
+    CLI_SIZE,     /* uint64_t; K, M, G, T may follow the number */
+};
+
+/* One option of a verb. The same table drives parsing and --help. */
+struct cli_option {
+    const char *name;  /* without the dashes */
+    const char *value; /* what its value is called, or NULL if it takes none */
+    const char *help;
+    enum cli_option_type type;
+    void *to;
+    uint64_t max; /* of numbers and sizes; 0: no bound */
+};
+
+struct cli_verb {
+    const char *name;
+    const char *synopsis;
+    const char *description;
+    const struct cli_option *options;
+    size_t option_count;
+};
+
+/**
+ * Parses options up to the first word that is none ("--" ends them, too), moves *argc and *argv
+ * behind them. --help prints and exits. Returns 0 or CLI_USAGE, said. "--name value" and
+ * "--name=value".
+ */
+int cli_parse(const struct cli_verb *verb, int *argc, char ***argv);
+/** A whole number; false if it is none or over `max`. With `size`, K, M, G and T may follow. */
+bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
+
+int cmd_serve(int argc, char **argv);
+int cmd_kv(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+
+#endif

@@ -1,0 +1,255 @@
+/* muster serve: a store server until SIGTERM or SIGINT. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+struct serve_options {
+    const char *listen;
+    const char *data_dir;
+    const char *sync;
+    const char *port_file;
+    bool quiet;
+    bool verbose;
+    uint64_t sync_interval;
+    uint64_t key_max, value_max, keys_max, memory, buffers, connections, sessions, grace, drain;
+};
+
+/* Tells a service manager, if there is one (sd_notify's protocol: a datagram to $NOTIFY_SOCKET). */
+static void notify(const char *state)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    size_t len = path == NULL ? 0 : strlen(path);
+    int fd;
+
+    if (len == 0 || len >= sizeof(addr.sun_path) || (path[0] != '/' && path[0] != '@')) {
+        return;
+    }
+    memcpy(addr.sun_path, path, len);
+    if (path[0] == '@') {
+        addr.sun_path[0] = '\0'; /* an abstract socket */
+    }
+    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) {
+        (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&addr,
+                     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len));
+        (void)close(fd);
+    }
+}
+
+/* Written beside and renamed, so that nobody reads half a number. */
+static int write_port_file(const char *path, unsigned port)
+{
+    char temporary[4096];
+    FILE *f;
+
+    if (snprintf(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid()) >=
+        (int)sizeof(temporary)) {
+        errno = ENAMETOOLONG;
+    } else if ((f = fopen(temporary, "we")) != NULL) {
+        bool ok = fprintf(f, "%u\n", port) > 0;
+
+        ok = fclose(f) == 0 && ok;
+        if (ok && rename(temporary, path) == 0) {
+            return CLI_OK;
+        }
+        (void)unlink(temporary);
+    }
+    return cli_fail(CLI_FAILED, "cannot write the port file \"%s\": %s", path, strerror(errno));
+}
+
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+struct signals {
+    sigset_t set;
+    muster_server *server;
+};
+
+/* Waits for a signal, then drains; a second signal ends the process at once. */
+static void *await_signal(void *context)
+{
+    struct signals *s = context;
+    int number;
+
+    (void)sigwait(&s->set, &number);
+    notify("STOPPING=1");
+    muster_server_drain(s->server);
+    (void)sigwait(&s->set, &number);
+    _exit(128 + number);
+    return NULL;
+}
+
+static void tell_the_user(const struct muster_server_config *config, const muster_server *server)
+{
+    printf("muster: serving on %s\n", muster_server_address(server));
+    if (config->data_dir == NULL) {
+        printf("muster: keeping everything in memory; --data-dir keeps it on disk\n");
+    } else if (config->sync == MUSTER_SYNC_INTERVAL) {
+        printf("muster: writing to %s every %u ms: a crash loses at most the last %u ms and "
+               "the write in progress\n",
+               config->data_dir, config->sync_interval_ms, config->sync_interval_ms);
+    } else {
+        printf("muster: writing to %s: what was answered is on disk\n", config->data_dir);
+    }
+    (void)fflush(stdout);
+}
+
+static int serve(const struct serve_options *o, const struct muster_server_config *config,
+                 muster_runtime *rt)
+{
+    struct signals signals;
+    muster_server *server;
+    pthread_t thread;
+    int err = muster_server_start(rt, config, &server);
+
+    if (err != 0) {
+        return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
+    }
+    if (o->port_file != NULL && write_port_file(o->port_file, muster_server_port(server)) != 0) {
+        muster_server_free(server);
+        return CLI_FAILED;
+    }
+    if (!o->quiet) {
+        tell_the_user(config, server);
+    }
+    notify("READY=1");
+    signals.server = server;
+    (void)sigemptyset(&signals.set);
+    (void)sigaddset(&signals.set, SIGTERM);
+    (void)sigaddset(&signals.set, SIGINT);
+    if (pthread_create(&thread, NULL, await_signal, &signals) == 0) {
+        (void)pthread_detach(thread);
+    }
+    err = muster_server_wait(server);
+    if (o->port_file != NULL) {
+        (void)unlink(o->port_file);
+    }
+    if (err != 0) {
+        return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
+    }
+    /* The process ends here; the signal's thread may still hold the server. */
+    return CLI_OK;
+}
+
+static int check_options(const struct serve_options *o, struct muster_server_config *config)
+{
+    if (o->listen == NULL) {
+        return cli_usage("serve", "--listen HOST:PORT is needed");
+    }
+    if (strcmp(o->sync, "interval") == 0) {
+        config->sync = MUSTER_SYNC_INTERVAL;
+    } else if (strcmp(o->sync, "always") != 0) {
+        return cli_usage("serve", "--sync %s is neither \"always\" nor \"interval\"", o->sync);
+    }
+    if (o->data_dir == NULL && config->sync == MUSTER_SYNC_INTERVAL) {
+        return cli_usage("serve", "--sync says how --data-dir is written; give that, too");
+    }
+    config->listen = o->listen;
+    config->data_dir = o->data_dir;
+    config->sync_interval_ms = (uint32_t)o->sync_interval;
+    config->key_bytes_max = o->key_max;
+    config->value_bytes_max = o->value_max;
+    config->keys_max = o->keys_max;
+    config->memory_bytes_max = o->memory;
+    config->buffer_bytes_max = o->buffers;
+    config->connections_max = o->connections;
+    config->sessions_max = o->sessions;
+    config->session_grace_ms = (uint32_t)o->grace;
+    config->drain_ms = (uint32_t)o->drain;
+    return 0;
+}
+
+static int run(const struct serve_options *o, struct muster_server_config *config)
+{
+    muster_runtime *rt;
+    sigset_t set;
+    int err = check_options(o, config);
+
+    if (err != 0) {
+        return err;
+    }
+    /* Blocked in every thread that follows, so that one of our own can wait for them. */
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
+    (void)signal(SIGPIPE, SIG_IGN);
+    raise_descriptor_limit();
+    muster_log_set(NULL, NULL, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN);
+    err = muster_runtime_new(&rt);
+    if (err != 0) {
+        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    }
+    return serve(o, config, rt);
+}
+
+int cmd_serve(int argc, char **argv)
+{
+    struct muster_server_config config = muster_server_config_defaults();
+    struct serve_options o = {
+        .sync = "always",
+        .sync_interval = config.sync_interval_ms,
+        .key_max = config.key_bytes_max,
+        .value_max = config.value_bytes_max,
+        .keys_max = config.keys_max,
+        .memory = config.memory_bytes_max,
+        .buffers = config.buffer_bytes_max,
+        .connections = config.connections_max,
+        .sessions = config.sessions_max,
+        .grace = config.session_grace_ms,
+        .drain = config.drain_ms,
+    };
+    const uint64_t gib = (uint64_t)1 << 30;
+    const uint64_t hour_ms = 3600000;
+    const struct cli_option options[] = {
+        {"listen", "HOST:PORT", "where to listen; port 0: any free one", CLI_TEXT, &o.listen, 0},
+        {"port-file", "FILE", "write the port there once it serves", CLI_TEXT, &o.port_file, 0},
+        {"data-dir", "DIR", "keep everything on disk, too", CLI_TEXT, &o.data_dir, 0},
+        {"sync", "MODE", "always (answered means on disk) or interval", CLI_TEXT, &o.sync, 0},
+        {"sync-interval", "MS", "how often `interval` writes (100)", CLI_NUMBER, &o.sync_interval,
+         hour_ms},
+        {"memory", "SIZE", "keys and values in all (4G)", CLI_SIZE, &o.memory, 0},
+        {"buffers", "SIZE", "half-read requests and unsent answers in all (2G)", CLI_SIZE,
+         &o.buffers, 0},
+        {"max-key", "SIZE", "the longest key (8K)", CLI_SIZE, &o.key_max, gib},
+        {"max-value", "SIZE", "the longest value (8M)", CLI_SIZE, &o.value_max, gib},
+        {"max-keys", "N", "keys one request may name (131072)", CLI_NUMBER, &o.keys_max, gib},
+        {"max-connections", "N", "connections (100000)", CLI_NUMBER, &o.connections, 0},
+        {"max-sessions", "N", "sessions of the native wire (100000)", CLI_NUMBER, &o.sessions, 0},
+        {"session-grace", "MS", "how long a session outlives its connection (10000)", CLI_NUMBER,
+         &o.grace, hour_ms},
+        {"drain", "MS", "how long SIGTERM waits for slow readers (5000)", CLI_NUMBER, &o.drain,
+         hour_ms},
+        {"quiet", NULL, "print nothing but errors", CLI_FLAG, &o.quiet, 0},
+        {"verbose", NULL, "log what the server does", CLI_FLAG, &o.verbose, 0},
+    };
+    const struct cli_verb verb = {
+        "serve", "--listen HOST:PORT [OPTIONS]",
+        "Runs a store server. PyTorch's TCPStore clients (1.13 and 2.x) and muster's own speak to "
+        "it\n"
+        "on one port. It serves until SIGTERM or SIGINT, then finishes what was asked and ends.",
+        options, sizeof(options) / sizeof(options[0])};
+    int err = cli_parse(&verb, &argc, &argv);
+
+    if (err == 0 && argc != 0) {
+        err = cli_usage("serve", "\"%s\" is not an option", argv[0]);
+    }
+    return err != 0 ? err : run(&o, &config);
+}

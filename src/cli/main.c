@@ -1,0 +1,48 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *description;
+} verbs[] = {
+    {"serve", cmd_serve, "run a store server"},
+    {"kv", cmd_kv, "use a store from the shell"},
+    {"bench", cmd_bench, "measure a store"},
+};
+
+static void print_help(void)
+{
+    printf("muster %s: coordination for training jobs whose machines come and go\n\n"
+           "usage: muster VERB [OPTIONS]\n\n",
+           muster_version());
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        printf("  %-8s %s\n", verbs[i].name, verbs[i].description);
+    }
+    printf("\n`muster VERB --help` has the options of a verb; `man muster` the exit codes.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help();
+        return CLI_USAGE;
+    }
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        if (strcmp(argv[1], verbs[i].name) == 0) {
+            return verbs[i].run(argc - 1, argv + 1);
+        }
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help();
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("muster %s\n", muster_version());
+        return CLI_OK;
+    }
+    return cli_fail(CLI_USAGE, "there is no verb \"%s\"; `muster --help` lists them", argv[1]);
+}

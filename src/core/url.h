@@ -1,0 +1,32 @@
+/*
+ * URLs as muster writes them: scheme, authority, path and query, percent-decoded. Bounded: a URL of
+ * more than MU_URL_MAX bytes or with more than MU_URL_PARAMS_MAX parameters is refused.
+ */
+#ifndef MU_URL_H
+#define MU_URL_H
+
+#include <stddef.h>
+
+#include "core/err.h"
+
+#define MU_URL_MAX        2048
+#define MU_URL_PARAMS_MAX 16
+
+struct mu_url {
+    const char *scheme;    /* lower case */
+    const char *authority; /* "" if there is none */
+    const char *path;      /* decoded, with its leading slash; "" if there is none */
+    size_t param_count;
+    struct {
+        const char *name;
+        const char *value;
+    } params[MU_URL_PARAMS_MAX]; /* decoded */
+    char text[MU_URL_MAX + 8];   /* what the pointers point into: the struct must not be moved */
+};
+
+/** MUSTER_EURL with the reason in words. A decoded NUL is refused. */
+int mu_url_parse(struct mu_url *url, const char *text, struct mu_errmsg *reterr_msg);
+/** The value of a parameter, or NULL. */
+const char *mu_url_param(const struct mu_url *url, const char *name);
+
+#endif

@@ -1,0 +1,56 @@
+#include "service/log.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+static muster_log_sink *log_sink;
+static void *log_context;
+static enum muster_log_level log_level = MUSTER_LOG_WARN;
+
+static const char *level_name(enum muster_log_level level)
+{
+    switch (level) {
+    case MUSTER_LOG_ERROR:
+        return "error";
+    case MUSTER_LOG_WARN:
+        return "warn";
+    case MUSTER_LOG_INFO:
+        return "info";
+    case MUSTER_LOG_DEBUG:
+        return "debug";
+    }
+    return "?";
+}
+
+void muster_log_set(muster_log_sink *sink, void *context, enum muster_log_level level)
+{
+    log_sink = sink;
+    log_context = context;
+    log_level = level;
+}
+
+bool mu_log_enabled(enum muster_log_level level)
+{
+    return level <= log_level;
+}
+
+void mu_log(enum muster_log_level level, const char *id, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    int n;
+
+    if (!mu_log_enabled(level)) {
+        return;
+    }
+    n = snprintf(line, sizeof(line), "%s ", id);
+    va_start(args, format);
+    (void)vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+    va_end(args);
+    if (log_sink != NULL) {
+        log_sink(log_context, level, id, line);
+    } else {
+        (void)fprintf(stderr, "muster: %s: %s\n", level_name(level), line);
+    }
+}

@@ -1,0 +1,213 @@
+/*
+ * The store's operations as calls of the native wire: requests are decoded and executed
+ * (store_exec.c), answers and changes encoded and handed on. A call that goes on is kept in its
+ * session's table. docs/native-wire.md lists the methods.
+ */
+#include "service/store_server_internal.h"
+
+#include <stdio.h>
+
+#include "codec/store_msg.h"
+#include "core/alloc.h"
+
+#define BACKLOG_BYTES_MAX (4u << 20) /* items of one watch whose reader is behind */
+
+/* The sink of a request that is answered while it is being read; of a call that goes on, below. */
+struct direct_sink {
+    struct mu_store_sink sink;
+    struct mu_store_session *session;
+    uint64_t id;
+};
+
+static void send_answer(struct mu_store_session *session, uint64_t id, int status,
+                        const struct mu_store_reply *reply, const char *text)
+{
+    struct mu_buf *out = &session->server->scratch;
+
+    mu_buf_reset(out);
+    if (status == 0) {
+        status = mu_store_reply_encode(out, reply);
+        text = "the answer is too long";
+    }
+    mu_store_answer(session, id, false, status, status == 0 ? mu_buf_span(out) : mu_span_str(text));
+    mu_buf_trim(out, 1 << 20);
+}
+
+static void answer_directly(struct mu_store_sink *sink, int status,
+                            const struct mu_store_reply *reply, const char *text)
+{
+    struct direct_sink *d = MU_CONTAINER_OF(sink, struct direct_sink, sink);
+
+    send_answer(d->session, d->id, status, reply, text);
+}
+
+static struct mu_store_call *find_call(struct mu_store_session *session, uint64_t id)
+{
+    struct mu_map_node *node = mu_map_find(&session->calls, mu_span(&id, sizeof(id)));
+
+    return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_store_call, by_id);
+}
+
+static void free_call(struct mu_store_call *call)
+{
+    mu_store_exec_fini(&call->exec);
+    mu_map_remove(&call->session->calls, &call->by_id);
+    mu_buf_fini(&call->backlog);
+    mu_free(call);
+}
+
+void mu_store_calls_free_all(struct mu_store_session *session)
+{
+    struct mu_map_node *node;
+
+    while ((node = mu_map_next(&session->calls, NULL)) != NULL) {
+        free_call(MU_CONTAINER_OF(node, struct mu_store_call, by_id));
+    }
+}
+
+static void answer_call(struct mu_store_sink *sink, int status, const struct mu_store_reply *reply,
+                        const char *text)
+{
+    struct mu_store_call *call = MU_CONTAINER_OF(sink, struct mu_store_call, sink);
+
+    send_answer(call->session, call->id, status, reply, text);
+    free_call(call);
+}
+
+static void send_change(struct mu_store_sink *sink, const struct mu_change *change)
+{
+    struct mu_store_call *call = MU_CONTAINER_OF(sink, struct mu_store_call, sink);
+    struct mu_buf *out = &call->session->server->scratch;
+
+    mu_buf_reset(out);
+    if (mu_store_change_encode(out, change) == 0) {
+        mu_store_answer(call->session, call->id, true, 0, mu_buf_span(out));
+    }
+    mu_buf_trim(out, 1 << 20);
+}
+
+static int keep_call(struct mu_store_session *session, uint64_t id,
+                     const struct mu_store_request *q)
+{
+    struct mu_store_call *call = mu_calloc(1, sizeof(*call));
+
+    if (call == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    call->id = id;
+    call->session = session;
+    call->sink.answer = answer_call;
+    call->sink.change = send_change;
+    mu_buf_init(&call->backlog, BACKLOG_BYTES_MAX);
+    if (mu_map_insert(&session->calls, &call->by_id, mu_span(&call->id, sizeof(call->id))) != 0) {
+        mu_free(call);
+        return MUSTER_ENOMEM;
+    }
+    mu_store_exec_start(&call->exec, &session->server->ks, q, &call->sink);
+    return 0;
+}
+
+/* --- watchers that are behind ----------------------------------------------------------------- */
+
+void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struct mu_span payload)
+{
+    struct mu_store_call *call = find_call(session, id);
+
+    if (call == NULL || !call->exec.active) {
+        return;
+    }
+    if (mu_buf_reserve(&call->backlog, 4 + payload.len) != 0) {
+        struct mu_store_reply none = {0};
+
+        mu_store_exec_fini(&call->exec);
+        answer_call(&call->sink, MUSTER_EOVERFLOW, &none,
+                    "the watcher fell too far behind; watch again from the current state");
+        return;
+    }
+    mu_buf_put_u32(&call->backlog, (uint32_t)payload.len);
+    mu_buf_put(&call->backlog, payload);
+}
+
+void mu_store_calls_credit(struct mu_store_session *session, uint64_t id)
+{
+    struct mu_store_call *call = find_call(session, id);
+    struct mu_now now = mu_env_now(session->server->env);
+
+    while (call != NULL && call->backlog.len != 0) {
+        struct mu_span held = mu_buf_span(&call->backlog);
+        uint32_t len = mu_get_u32(held.data);
+
+        if (mu_rpc_item(&session->rpc, now, id, mu_span(held.data + 4, len)) != 0) {
+            return;
+        }
+        mu_buf_consume(&call->backlog, 4 + (size_t)len);
+    }
+    if (call != NULL) {
+        mu_buf_trim(&call->backlog, 0);
+    }
+}
+
+/* --- calls ------------------------------------------------------------------------------------ */
+
+void mu_store_calls_cancel(struct mu_store_session *session, uint64_t id, int why)
+{
+    struct mu_store_call *call = find_call(session, id);
+
+    if (call != NULL) { /* Otherwise it was answered; the answer may still wait for the disk. */
+        mu_store_exec_stop(&call->exec, why);
+    }
+}
+
+static int resolve_lease(struct mu_store_session *session, struct mu_store_request *q)
+{
+    struct mu_store_server *s = session->server;
+    int err;
+
+    if (q->lease != MU_LEASE_SESSION) {
+        return 0;
+    }
+    if (q->verb == MU_STORE_LEASE_KEEP || q->verb == MU_STORE_LEASE_REVOKE) {
+        return MUSTER_EINVAL; /* It ends with the session, not before and not after. */
+    }
+    if (session->lease == 0) {
+        err = mu_ks_lease_grant(&s->ks, mu_env_now(s->env).mono, 0, &session->lease);
+        if (err != 0) {
+            return err;
+        }
+    }
+    q->lease = session->lease;
+    return 0;
+}
+
+void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    struct mu_store_server *s = session->server;
+    struct direct_sink direct = {{.answer = answer_directly}, session, event->id};
+    struct mu_store_reply none = {0};
+    struct mu_store_request q = {0};
+    struct mu_span *parts = NULL;
+    enum mu_store_verb verb = MU_STORE_SET;
+    int err = mu_store_verb_of(event->method, &verb);
+
+    if (err != 0) {
+        char quoted[128];
+        char text[200];
+
+        (void)snprintf(text, sizeof(text), "no such method: %s",
+                       mu_span_quote(quoted, sizeof(quoted), event->method));
+        answer_directly(&direct.sink, err, &none, text);
+        return;
+    }
+    err = mu_store_request_decode(event->payload, verb, 2 * s->config.keyspace.keys_max + 2, &q,
+                                  &parts);
+    if (err == 0) {
+        err = resolve_lease(session, &q);
+    }
+    if (err == 0 && !mu_store_execute(&s->ks, mu_env_now(s->env).mono, &q, &direct.sink)) {
+        err = keep_call(session, event->id, &q);
+    }
+    if (err != 0) {
+        answer_directly(&direct.sink, err, &none, muster_strerror(err));
+    }
+    mu_free(parts);
+}

@@ -1,0 +1,221 @@
+/*
+ * The journal on its way to the disk.
+ *
+ * Changes are made in memory at once and gathered in the keyspace's journal. One piece at a time is
+ * committed on a worker thread; what gathers meanwhile is the next piece, so that many clients
+ * share one fsync. With SYNC_ALWAYS no answer leaves before every change made up to it is on disk:
+ *
+ *   a torch connection   marks in its output: `ready` bytes may go, `next` when this commit is done
+ *   a native session     whole answers wait in held_replies with the number of the batch they need
+ *
+ * Reads wait as well, or a client could see a value that a crash takes back.
+ */
+#include "service/store_server_internal.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/assert.h"
+
+bool mu_store_commit_gates(const struct mu_store_server *s)
+{
+    return s->config.disk != NULL && s->config.sync == MU_SYNC_ALWAYS &&
+           (s->committing || mu_ks_journal_len(&s->ks) != 0);
+}
+
+bool mu_store_commit_saturated(const struct mu_store_server *s)
+{
+    return s->config.disk != NULL && mu_ks_journal_len(&s->ks) > s->config.journal_bytes_high;
+}
+
+bool mu_store_commit_idle(const struct mu_store_server *s)
+{
+    return !s->committing && mu_ks_journal_len(&s->ks) == 0;
+}
+
+mu_mono_t mu_store_commit_deadline(const struct mu_store_server *s)
+{
+    return s->committing ? MU_MONO_NEVER : s->next_commit;
+}
+
+/* The batch whose commit makes everything durable that was changed up to now. */
+static uint64_t batch_needed(const struct mu_store_server *s)
+{
+    return mu_ks_journal_len(&s->ks) != 0 ? s->batch_started + 1 : s->batch_started;
+}
+
+void mu_store_commit_mark(struct mu_store_conn *c)
+{
+    struct mu_store_server *s = c->server;
+    size_t len = mu_store_conn_output_len(c);
+
+    if (!mu_store_commit_gates(s)) {
+        c->ready = len;
+        return;
+    }
+    if (c->ready < len) {
+        if (mu_list_empty(&c->held)) {
+            mu_list_push(&s->held_conns, &c->held);
+        }
+        if (batch_needed(s) == s->batch_started) {
+            c->next = len;
+        }
+    }
+}
+
+/* --- native answers --------------------------------------------------------------------------- */
+
+void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, int status,
+                     struct mu_span payload)
+{
+    struct mu_store_server *s = session->server;
+    struct mu_store_held *held;
+
+    if (!mu_store_commit_gates(s)) {
+        mu_store_session_send(session, id, item, status, payload);
+        return;
+    }
+    held = mu_malloc(sizeof(*held) + payload.len);
+    if (held == NULL) {
+        mu_store_session_send(session, id, false, MUSTER_ENOMEM, MU_SPAN_LIT("out of memory"));
+        return;
+    }
+    held->session = session;
+    held->id = id;
+    held->batch = batch_needed(s);
+    held->status = status;
+    held->item = item;
+    held->len = payload.len;
+    if (payload.len != 0) {
+        memcpy(held->data, payload.data, payload.len);
+    }
+    mu_list_push(&s->held_replies, &held->link);
+}
+
+void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session)
+{
+    MU_LIST_FOREACH_SAFE (it, tmp, &s->held_replies) {
+        struct mu_store_held *held = MU_CONTAINER_OF(it, struct mu_store_held, link);
+
+        if (session == NULL || held->session == session) {
+            mu_list_remove(it);
+            mu_free(held);
+        }
+    }
+}
+
+static void release_held(struct mu_store_server *s)
+{
+    struct mu_list conns;
+    struct mu_list *it;
+
+    while (!mu_list_empty(&s->held_replies)) {
+        struct mu_store_held *held =
+            MU_CONTAINER_OF(s->held_replies.next, struct mu_store_held, link);
+
+        if (held->batch > s->batch_done) {
+            break;
+        }
+        mu_list_remove(&held->link);
+        mu_store_session_send(held->session, held->id, held->item, held->status,
+                              mu_span(held->data, held->len));
+        mu_free(held);
+    }
+    /* Flushing puts a connection that still has to wait back on the list. */
+    mu_list_init(&conns);
+    while ((it = mu_list_pop(&s->held_conns)) != NULL) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, held);
+
+        c->ready = c->next > c->ready ? c->next : c->ready;
+        mu_list_push(&conns, it);
+    }
+    while ((it = mu_list_pop(&conns)) != NULL) {
+        mu_store_conn_touch(MU_CONTAINER_OF(it, struct mu_store_conn, held));
+    }
+}
+
+/* --- commits ---------------------------------------------------------------------------------- */
+
+static void commit_run(struct mu_work *work)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(work, struct mu_store_server, commit);
+    struct mu_disk *disk = s->config.disk;
+
+    s->commit_status = disk->ops->commit(disk, mu_buf_span(&s->commit_journal), s->commit_revision,
+                                         &s->commit_errmsg);
+}
+
+static void commit_done(struct mu_work *work)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(work, struct mu_store_server, commit);
+    struct mu_list *it;
+
+    s->committing = false;
+    mu_buf_reset(&s->commit_journal);
+    mu_buf_trim(&s->commit_journal, 1 << 20);
+    if (s->commit_status != 0) {
+        mu_store_server_fail(s, s->commit_status, s->commit_errmsg.text);
+        mu_store_server_finish_turn(s);
+        return;
+    }
+    s->batch_done = s->batch_started;
+    s->stats.commits++;
+    release_held(s);
+    if (!mu_store_commit_saturated(s)) {
+        while ((it = mu_list_pop(&s->stalled)) != NULL) {
+            mu_store_conn_touch(MU_CONTAINER_OF(it, struct mu_store_conn, stalled));
+        }
+    }
+    mu_store_server_finish_turn(s);
+}
+
+static void commit_start(struct mu_store_server *s)
+{
+    int err;
+
+    mu_ks_journal_take(&s->ks, &s->commit_journal);
+    s->commit_revision = s->ks.revision;
+    s->commit.run = commit_run;
+    s->commit.done = commit_done;
+    s->committing = true;
+    s->batch_started++;
+    s->next_commit = MU_MONO_NEVER;
+    MU_LIST_FOREACH (it, &s->held_conns) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, held);
+
+        c->next = mu_store_conn_output_len(c);
+    }
+    err = mu_env_work(s->env, &s->commit);
+    if (err != 0) {
+        s->committing = false;
+        mu_store_server_fail(s, err, "no memory to start writing to the data directory");
+    }
+}
+
+void mu_store_commit_pump(struct mu_store_server *s)
+{
+    mu_mono_t now;
+
+    if (s->config.disk == NULL || s->committing || s->status != 0 ||
+        mu_ks_journal_len(&s->ks) == 0) {
+        return;
+    }
+    if (s->config.sync == MU_SYNC_ALWAYS || s->draining || mu_store_commit_saturated(s)) {
+        /* This turn's answers are marked before the piece they need is taken. */
+        MU_LIST_FOREACH (it, &s->dirty) {
+            struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, dirty);
+
+            if (c->kind == MU_STORE_CONN_TORCH) {
+                mu_store_commit_mark(c);
+            }
+        }
+        commit_start(s);
+        return;
+    }
+    now = mu_env_now(s->env).mono;
+    if (s->next_commit.ns == MU_MONO_NEVER.ns) {
+        s->next_commit = mu_mono_add_ms(now, s->config.sync_interval_ms);
+    } else if (mu_mono_reached(s->next_commit, now)) {
+        commit_start(s);
+    }
+}

@@ -1,0 +1,382 @@
+#include "service/store_server_internal.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/assert.h"
+#include "service/log.h"
+
+/* --- output ----------------------------------------------------------------------------------- */
+
+void mu_store_conn_touch(struct mu_store_conn *c)
+{
+    if (!c->closing && mu_list_empty(&c->dirty)) {
+        mu_list_push(&c->server->dirty, &c->dirty);
+    }
+}
+
+size_t mu_store_conn_output_len(const struct mu_store_conn *c)
+{
+    switch (c->kind) {
+    case MU_STORE_CONN_TORCH:
+        return mu_torch_server_output(&c->u.torch).len;
+    case MU_STORE_CONN_NATIVE:
+        return c->u.session == NULL ? 0 : mu_rpc_output(&c->u.session->rpc).len;
+    case MU_STORE_CONN_NEW:
+    case MU_STORE_CONN_GREETING:
+        break;
+    }
+    return 0;
+}
+
+static struct mu_span sendable(const struct mu_store_conn *c)
+{
+    struct mu_span out = {0};
+
+    if (c->kind == MU_STORE_CONN_TORCH) {
+        out = mu_torch_server_output(&c->u.torch);
+        if (out.len > c->ready) {
+            out.len = c->ready;
+        }
+    } else if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
+        out = mu_rpc_output(&c->u.session->rpc);
+    }
+    return out;
+}
+
+static void mark_sent(struct mu_store_conn *c, size_t n)
+{
+    if (c->kind == MU_STORE_CONN_TORCH) {
+        mu_torch_server_sent(&c->u.torch, n);
+        c->ready -= n;
+        c->next -= n < c->next ? n : c->next;
+    } else {
+        mu_rpc_sent(&c->u.session->rpc, n);
+    }
+}
+
+/* Takes up reading again if what stopped it is over. */
+static void maybe_resume(struct mu_store_conn *c)
+{
+    struct mu_store_server *s = c->server;
+
+    if (!c->paused || s->draining || mu_store_commit_saturated(s) ||
+        (c->kind == MU_STORE_CONN_TORCH &&
+         mu_store_conn_output_len(c) > s->config.torch.output_bytes_high)) {
+        return;
+    }
+    c->paused = false;
+    mu_list_remove(&c->stalled);
+    mu_env_resume(s->env, &c->base);
+}
+
+void mu_store_conn_flush(struct mu_store_conn *c)
+{
+    struct mu_store_server *s = c->server;
+
+    if (c->kind == MU_STORE_CONN_TORCH) {
+        mu_store_commit_mark(c);
+    }
+    while (!c->closing && !c->blocked) {
+        struct mu_span out = sendable(c);
+        size_t taken = 0;
+
+        if (out.len == 0) {
+            break;
+        }
+        mu_env_send(s->env, &c->base, out, &taken);
+        mark_sent(c, taken);
+        c->blocked = taken < out.len;
+    }
+    if (c->closing) {
+        return;
+    }
+    maybe_resume(c);
+    /* Who broke a rule and does not read either is not waited for. */
+    if ((c->eof && !c->paused && mu_store_conn_output_len(c) == 0) || (c->ended && c->blocked)) {
+        mu_store_conn_close(c, false);
+    }
+}
+
+/* --- the end of a connection ------------------------------------------------------------------ */
+
+bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now)
+{
+    s->buffer_bytes += now - *counted;
+    *counted = now;
+    return s->buffer_bytes <= s->config.buffer_bytes_max;
+}
+
+void mu_store_conn_release(struct mu_store_conn *c)
+{
+    switch (c->kind) {
+    case MU_STORE_CONN_TORCH:
+        mu_torch_server_fini(&c->u.torch, &c->server->ks);
+        break;
+    case MU_STORE_CONN_GREETING:
+        mu_rpc_greet_fini(&c->u.greet);
+        break;
+    case MU_STORE_CONN_NATIVE:
+        if (c->u.session != NULL) {
+            mu_store_session_unlink(c->u.session);
+        }
+        break;
+    case MU_STORE_CONN_NEW:
+        break;
+    }
+    c->kind = MU_STORE_CONN_NEW;
+    (void)mu_store_account(c->server, &c->memory, 0);
+    mu_list_remove(&c->dirty);
+    mu_list_remove(&c->held);
+    mu_list_remove(&c->stalled);
+}
+
+void mu_store_conn_close(struct mu_store_conn *c, bool abort)
+{
+    if (!c->closing) {
+        c->closing = true;
+        mu_store_conn_release(c);
+        mu_env_close(c->server->env, &c->base, abort);
+    }
+}
+
+void mu_store_conn_drop(struct mu_store_conn *c, const char *why)
+{
+    char peer[64];
+
+    if (!c->closing) {
+        mu_env_peer(c->server->env, &c->base, peer, sizeof(peer));
+        mu_store_server_log_peer(c->server, peer, why);
+        mu_store_conn_close(c, false);
+    }
+}
+
+/*
+ * Ends a torch connection that broke a rule. The protocol has no way to say what went wrong, but the
+ * answers to the requests before it are owed, and those may wait for the disk.
+ */
+static void end_torch(struct mu_store_conn *c)
+{
+    char peer[64];
+
+    if (!c->ended) {
+        c->ended = true;
+        c->eof = true;
+        mu_env_peer(c->server->env, &c->base, peer, sizeof(peer));
+        mu_store_server_log_peer(c->server, peer, mu_torch_server_errmsg(&c->u.torch));
+        mu_store_conn_touch(c);
+    }
+}
+
+/* --- input ------------------------------------------------------------------------------------ */
+
+static void torch_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
+{
+    struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
+
+    if (mu_torch_server_wake(&c->u.torch, wait) != 0) {
+        end_torch(c);
+        return;
+    }
+    mu_store_conn_touch(c);
+}
+
+static void torch_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
+                          const struct mu_change *change)
+{
+    struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
+
+    if (mu_torch_server_changed(&c->u.torch, watch, change) != 0) {
+        end_torch(c);
+        return;
+    }
+    mu_store_conn_touch(c);
+}
+
+/* The first byte decides: PyTorch's opcodes end at 18, the native wire begins with 'M'. */
+static bool decide(struct mu_store_conn *c, struct mu_span in)
+{
+    if (mu_torch_server_sniff(in) == 1) {
+        c->kind = MU_STORE_CONN_TORCH;
+        c->owner.ready = torch_ready;
+        c->owner.changed = torch_changed;
+        mu_torch_server_init(&c->u.torch, &c->server->config.torch, &c->owner);
+        return true;
+    }
+    if (mu_rpc_greet_sniff(in) != 0) {
+        c->kind = MU_STORE_CONN_GREETING;
+        mu_rpc_greet_init(&c->u.greet);
+        return true;
+    }
+    mu_store_conn_drop(c, in.data[0] == 0x16 ? "this looks like TLS; the store speaks plain TCP"
+                          : in.data[0] >= 'A' && in.data[0] <= 'Z'
+                              ? "this looks like HTTP or another text protocol, not a store client"
+                              : "the first byte belongs to no protocol the store speaks");
+    return false;
+}
+
+static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
+{
+    size_t used = 0;
+    int err = mu_torch_server_recv(&c->u.torch, &c->server->ks, in, &used);
+
+    if (!mu_store_account(c->server, &c->memory, mu_torch_server_memory(&c->u.torch))) {
+        mu_store_conn_drop(c, "the buffers of all connections together are over their limit");
+        return in.len;
+    }
+    if (err != 0) {
+        end_torch(c);
+        return in.len;
+    }
+    if (mu_torch_server_output(&c->u.torch).len != 0) {
+        mu_store_conn_touch(c);
+    }
+    return used;
+}
+
+static size_t greeting_input(struct mu_store_conn *c, struct mu_span in)
+{
+    struct mu_rpc_greet greet;
+    struct mu_rpc_hello hello;
+    size_t used = 0;
+    int err = mu_rpc_greet_recv(&c->u.greet, in, &used, &hello);
+
+    if (err == MUSTER_EAGAIN) {
+        return used;
+    }
+    if (err != 0) {
+        mu_store_conn_drop(c, "malformed greeting on the native wire");
+        return in.len;
+    }
+    /* The HELLO is lent by the greeting, whose place the session takes. */
+    greet = c->u.greet;
+    c->kind = MU_STORE_CONN_NATIVE;
+    c->u.session = NULL;
+    mu_store_session_greet(c, &hello);
+    mu_rpc_greet_fini(&greet);
+    return used;
+}
+
+static size_t on_data(struct mu_conn *base, struct mu_span in)
+{
+    struct mu_store_conn *c = MU_CONTAINER_OF(base, struct mu_store_conn, base);
+    struct mu_store_server *s = c->server;
+    size_t used = 0;
+
+    if (c->closing || c->ended) {
+        return in.len;
+    }
+    if (s->draining || mu_store_commit_saturated(s)) {
+        c->paused = true;
+        if (mu_list_empty(&c->stalled)) {
+            mu_list_push(&s->stalled, &c->stalled);
+        }
+        return 0;
+    }
+    if (c->kind == MU_STORE_CONN_NEW && !decide(c, in)) {
+        mu_store_server_finish_turn(s);
+        return in.len;
+    }
+    if (c->kind == MU_STORE_CONN_TORCH) {
+        used = torch_input(c, in);
+    } else {
+        if (c->kind == MU_STORE_CONN_GREETING) {
+            used = greeting_input(c, in);
+        }
+        if (c->kind == MU_STORE_CONN_NATIVE && !c->closing && used < in.len) {
+            used += mu_store_session_input(c, mu_span_skip(in, used));
+        }
+    }
+    if (c->closing) {
+        used = in.len;
+    }
+    c->paused = used < in.len;
+    mu_store_server_finish_turn(s);
+    return used;
+}
+
+static void on_eof(struct mu_conn *base)
+{
+    struct mu_store_conn *c = MU_CONTAINER_OF(base, struct mu_store_conn, base);
+
+    c->eof = true;
+    /* A torch client that is done sending may still read its answers; a native one is gone. */
+    if (c->kind == MU_STORE_CONN_TORCH) {
+        mu_store_conn_touch(c);
+    } else {
+        mu_store_conn_close(c, false);
+    }
+    mu_store_server_finish_turn(c->server);
+}
+
+static void on_writable(struct mu_conn *base)
+{
+    struct mu_store_conn *c = MU_CONTAINER_OF(base, struct mu_store_conn, base);
+
+    c->blocked = false;
+    mu_store_conn_touch(c);
+    mu_store_server_finish_turn(c->server);
+}
+
+static void on_closed(struct mu_conn *base, int status)
+{
+    struct mu_store_conn *c = MU_CONTAINER_OF(base, struct mu_store_conn, base);
+    struct mu_store_server *s = c->server;
+
+    (void)status; /* A peer that resets its connection is an everyday thing. */
+    if (!c->closing) {
+        c->closing = true;
+        mu_store_conn_release(c);
+    }
+    mu_list_remove(&c->link);
+    s->conn_count--;
+    mu_free(c);
+    mu_store_server_finish_turn(s);
+}
+
+static void on_open(struct mu_conn *base)
+{
+    (void)base;
+    mu_panic(__FILE__, __LINE__, "accepted connections to be open from the start");
+}
+
+static const struct mu_conn_events conn_events = {
+    .open = on_open,
+    .data = on_data,
+    .eof = on_eof,
+    .writable = on_writable,
+    .closed = on_closed,
+};
+
+struct mu_conn *mu_store_conn_accept(struct mu_listener *listener)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(listener, struct mu_store_server, listener);
+    struct mu_store_conn *c;
+
+    if (s->conn_count >= s->config.connections_max || s->draining) {
+        mu_store_server_log_peer(s, "new", "the server has as many connections as it may");
+        return NULL;
+    }
+    c = mu_calloc(1, sizeof(*c));
+    if (c == NULL) {
+        return NULL;
+    }
+    c->base.on = &conn_events;
+    c->server = s;
+    mu_list_init(&c->dirty);
+    mu_list_init(&c->held);
+    mu_list_init(&c->stalled);
+    mu_list_push(&s->conns, &c->link);
+    s->conn_count++;
+    s->stats.connections_total++;
+    return &c->base;
+}
+
+void mu_store_conn_accept_failed(struct mu_listener *listener, int status)
+{
+    (void)listener;
+    mu_log(MUSTER_LOG_ERROR, "STORE-ACCEPT-FAILED",
+           "why=\"%s\" remedy=\"raise the descriptor limit (ulimit -n) of the server; "
+           "waiting clients are served as soon as others leave\"",
+           muster_strerror(status));
+}

@@ -1,0 +1,58 @@
+/*
+ * Store operations executed on a keyspace: what the native wire's handlers and the in-process store
+ * share. What can be answered is answered at once; what must wait, or watches, needs a struct
+ * mu_store_exec that lives until it is answered or ended.
+ */
+#ifndef MU_STORE_EXEC_H
+#define MU_STORE_EXEC_H
+
+#include "proto/keyspace.h"
+
+/* Whoever waits for or watches keys of a keyspace is reached through this: the owner pointers of
+ * waits and watches point to one. */
+struct mu_ks_owner {
+    void (*ready)(struct mu_ks_owner *owner, struct mu_ks_wait *wait);
+    void (*changed)(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
+                    const struct mu_change *change);
+};
+
+/** Tells all waiters and watchers of a keyspace what happened; call it after changing anything. */
+void mu_ks_tell_owners(struct mu_keyspace *ks);
+
+/* Where answers go. All that is passed is lent for the call. */
+struct mu_store_sink {
+    /** The end of the operation; `text` says what went wrong if status is not 0. */
+    void (*answer)(struct mu_store_sink *sink, int status, const struct mu_store_reply *reply,
+                   const char *text);
+    /** A watched key changed. */
+    void (*change)(struct mu_store_sink *sink, const struct mu_change *change);
+};
+
+/* An operation that goes on. Embedded by its owner. */
+struct mu_store_exec {
+    struct mu_ks_owner owner;
+    struct mu_keyspace *ks;
+    struct mu_store_sink *sink;
+    struct mu_store_request request; /* its keys point into `parts` */
+    struct mu_span *parts;
+    struct mu_ks_wait wait;
+    struct mu_ks_watch watch;
+    bool active;
+};
+
+/**
+ * Executes a request. Returns true if it was answered; false if it has to wait or watches: then
+ * nothing has happened yet, and mu_store_exec_start() is next.
+ */
+bool mu_store_execute(struct mu_keyspace *ks, mu_mono_t now, const struct mu_store_request *request,
+                      struct mu_store_sink *sink);
+/** Starts what mu_store_execute() could not answer. The request is copied. It may be answered from
+ * inside, with an error or otherwise. */
+void mu_store_exec_start(struct mu_store_exec *x, struct mu_keyspace *ks,
+                         const struct mu_store_request *request, struct mu_store_sink *sink);
+/** Answers with MUSTER_ETIMEDOUT, naming the keys that are missing, or with `why`. */
+void mu_store_exec_stop(struct mu_store_exec *x, int why);
+/** Lets go of everything, without an answer. Harmless when it was answered. */
+void mu_store_exec_fini(struct mu_store_exec *x);
+
+#endif

@@ -1,0 +1,334 @@
+#include "service/store_server_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+#include "core/assert.h"
+#include "service/log.h"
+
+#define PEER_LINES_PER_S 20
+
+struct mu_store_server_config mu_store_server_config_defaults(void)
+{
+    return (struct mu_store_server_config){
+        .keyspace = mu_ks_config_defaults(),
+        .torch = mu_torch_limits_defaults(),
+        .rpc = mu_rpc_config_defaults(),
+        .connections_max = 100000,
+        .sessions_max = 100000,
+        .buffer_bytes_max = (size_t)2 << 30,
+        .sync = MU_SYNC_ALWAYS,
+        .sync_interval_ms = 100,
+        .journal_bytes_high = (size_t)64 << 20,
+        .drain_ms = 5000,
+    };
+}
+
+/* --- the pump's tail -------------------------------------------------------------------------- */
+
+static void rearm(struct mu_store_server *s)
+{
+    mu_mono_t at = mu_mono_min(mu_ks_deadline(&s->ks), mu_store_commit_deadline(s));
+
+    if (at.ns != s->timer.node.at.ns || !mu_heap_contains(&s->timer.node)) {
+        mu_env_timer_arm(s->env, &s->timer, at);
+    }
+}
+
+/* Every connection is gone and nothing is left to write: say so, on this turn's way out. */
+static void stop_if_empty(struct mu_store_server *s)
+{
+    if (!s->stopping || s->stopped || s->listening || s->conn_count != 0 || s->committing) {
+        return;
+    }
+    s->stopped = true;
+    mu_env_timer_arm(s->env, &s->timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->drain_timer, MU_MONO_NEVER);
+    MU_LIST_FOREACH_SAFE (it, tmp, &s->session_list) {
+        mu_store_session_end(MU_CONTAINER_OF(it, struct mu_store_session, link), "server stopped");
+    }
+    mu_log(s->status == 0 ? MUSTER_LOG_INFO : MUSTER_LOG_ERROR, "STORE-STOPPED",
+           "status=%s why=\"%s\"", s->status == 0 ? "ok" : muster_errname(s->status), s->why.text);
+    if (s->config.disk != NULL) {
+        s->config.disk->ops->close(s->config.disk);
+        s->config.disk = NULL;
+    }
+    if (s->config.stopped != NULL) {
+        s->config.stopped(s->config.context, s->status, s->why.text);
+    }
+}
+
+static void close_all(struct mu_store_server *s, bool abort)
+{
+    s->stopping = true;
+    MU_LIST_FOREACH_SAFE (it, tmp, &s->conns) {
+        mu_store_conn_close(MU_CONTAINER_OF(it, struct mu_store_conn, link), abort);
+    }
+}
+
+/* A drain is over when the disk has everything and the peers have their answers. */
+static void continue_drain(struct mu_store_server *s)
+{
+    if (!s->draining || s->stopping || !mu_store_commit_idle(s)) {
+        return;
+    }
+    MU_LIST_FOREACH (it, &s->conns) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
+
+        if (!c->closing && mu_store_conn_output_len(c) != 0) {
+            return;
+        }
+    }
+    close_all(s, false);
+}
+
+void mu_store_server_finish_turn(struct mu_store_server *s)
+{
+    struct mu_list *it;
+
+    mu_ks_tell_owners(&s->ks);
+    mu_store_commit_pump(s);
+    while ((it = mu_list_pop(&s->dirty)) != NULL) {
+        mu_store_conn_flush(MU_CONTAINER_OF(it, struct mu_store_conn, dirty));
+    }
+    rearm(s);
+    if (s->draining || s->stopping) {
+        continue_drain(s);
+        stop_if_empty(s);
+    }
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, timer);
+
+    mu_ks_tick(&s->ks, mu_env_now(s->env).mono);
+    mu_store_server_finish_turn(s);
+}
+
+void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const char *why)
+{
+    mu_mono_t now = mu_env_now(s->env).mono;
+
+    s->stats.peers_dropped++;
+    if (!mu_mono_before(now, s->log_period)) {
+        if (s->log_suppressed != 0) {
+            mu_log(MUSTER_LOG_WARN, "STORE-PEERS-DROPPED", "more=%" PRIu64, s->log_suppressed);
+        }
+        s->log_period = mu_mono_add_ms(now, 1000);
+        s->log_lines = 0;
+        s->log_suppressed = 0;
+    }
+    if (s->log_lines++ < PEER_LINES_PER_S) {
+        mu_log(MUSTER_LOG_WARN, "STORE-PEER-DROPPED", "peer=%s why=\"%s\"", peer, why);
+    } else {
+        s->log_suppressed++;
+    }
+}
+
+/* --- start ------------------------------------------------------------------------------------ */
+
+static int load_record(void *context, uint8_t op, uint64_t number, struct mu_span key,
+                       struct mu_span value)
+{
+    return mu_ks_load(context, op, number, key, value);
+}
+
+static int load_disk(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
+{
+    struct mu_disk *disk = s->config.disk;
+    uint64_t revision = 0;
+    int err;
+
+    if (disk == NULL) {
+        return 0;
+    }
+    err = disk->ops->load(disk, load_record, &s->ks, &revision, reterr_msg);
+    if (err == MUSTER_EFULL || err == MUSTER_ELIMIT || err == MUSTER_ENOMEM) {
+        return mu_err(reterr_msg, err,
+                      "the data directory holds more than the memory limit allows; "
+                      "raise the limit and start again");
+    }
+    if (err == 0 && revision > s->ks.revision) {
+        s->ks.revision = revision;
+    }
+    return err;
+}
+
+static int listen_or_explain(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
+{
+    char text[MU_ADDR_HOST_MAX + 16];
+    int err = mu_env_listen(s->env, &s->listener, &s->config.listen);
+
+    if (err != 0) {
+        return mu_err(reterr_msg, MUSTER_EADDR, "cannot listen on %.150s: %s%s",
+                      mu_addr_format(&s->config.listen, text, sizeof(text)), muster_strerror(err),
+                      err == -EADDRINUSE ? "; choose another port, or 0 for any free one" : "");
+    }
+    s->listening = true;
+    return 0;
+}
+
+static void on_listener_closed(struct mu_listener *listener)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(listener, struct mu_store_server, listener);
+
+    s->listening = false;
+    mu_store_server_finish_turn(s);
+}
+
+static void on_drain_timeout(struct mu_timer *timer)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, drain_timer);
+
+    mu_log(MUSTER_LOG_WARN, "STORE-DRAIN-TIMEOUT", "connections=%zu", s->conn_count);
+    close_all(s, true);
+    mu_store_server_finish_turn(s);
+}
+
+static void free_memory(struct mu_store_server *s)
+{
+    mu_store_commit_forget(s, NULL);
+    mu_map_fini(&s->sessions);
+    mu_buf_fini(&s->scratch);
+    mu_buf_fini(&s->commit_journal);
+    mu_ks_fini(&s->ks);
+    mu_free(s);
+}
+
+int mu_store_server_start(struct mu_env *env, const struct mu_store_server_config *config,
+                          struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg)
+{
+    struct mu_store_server *s = mu_calloc(1, sizeof(*s));
+    int err;
+
+    if (s == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    s->env = env;
+    s->config = *config;
+    s->config.keyspace.journal = config->disk != NULL;
+    mu_env_entropy(env, &s->config.keyspace.seed, sizeof(s->config.keyspace.seed));
+    mu_env_entropy(env, s->incarnation, sizeof(s->incarnation));
+    mu_list_init(&s->conns);
+    mu_list_init(&s->dirty);
+    mu_list_init(&s->stalled);
+    mu_list_init(&s->session_list);
+    mu_list_init(&s->held_conns);
+    mu_list_init(&s->held_replies);
+    mu_map_init(&s->sessions, s->config.keyspace.seed);
+    mu_buf_init(&s->scratch, config->torch.output_bytes_max);
+    mu_buf_init(&s->commit_journal, SIZE_MAX);
+    mu_timer_init(&s->timer, on_timer);
+    mu_timer_init(&s->drain_timer, on_drain_timeout);
+    s->next_commit = MU_MONO_NEVER;
+    s->listener.accept = mu_store_conn_accept;
+    s->listener.closed = on_listener_closed;
+    s->listener.accept_failed = mu_store_conn_accept_failed;
+    err = mu_ks_init(&s->ks, &s->config.keyspace);
+    if (err != 0) {
+        mu_free(s);
+        return mu_err(reterr_msg, err, "out of memory");
+    }
+    err = load_disk(s, reterr_msg);
+    if (err == 0) {
+        err = listen_or_explain(s, reterr_msg);
+    }
+    if (err != 0) {
+        free_memory(s);
+        return err;
+    }
+    *ret_server = s;
+    return 0;
+}
+
+const struct mu_addr *mu_store_server_addr(const struct mu_store_server *s)
+{
+    return &s->config.listen;
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
+void mu_store_server_drain(struct mu_store_server *s)
+{
+    if (s->draining || s->stopping) {
+        return;
+    }
+    s->draining = true;
+    mu_log(MUSTER_LOG_INFO, "STORE-DRAINING", "connections=%zu", s->conn_count);
+    if (s->listening) {
+        mu_env_unlisten(s->env, &s->listener);
+    }
+    MU_LIST_FOREACH (it, &s->session_list) {
+        struct mu_store_session *session = MU_CONTAINER_OF(it, struct mu_store_session, link);
+
+        if (session->conn != NULL) {
+            (void)mu_rpc_drain(&session->rpc, mu_env_now(s->env), "the server is shutting down");
+            mu_store_conn_touch(session->conn);
+        }
+    }
+    mu_env_timer_arm(s->env, &s->drain_timer,
+                     mu_mono_add_ms(mu_env_now(s->env).mono, s->config.drain_ms));
+    mu_store_server_finish_turn(s);
+}
+
+void mu_store_server_fail(struct mu_store_server *s, int status, const char *why)
+{
+    if (s->status != 0) {
+        return;
+    }
+    s->status = mu_err(&s->why, status, "%s", why);
+    s->draining = true;
+    if (s->listening) {
+        mu_env_unlisten(s->env, &s->listener);
+    }
+    /* What is held was promised to nobody: the connections end without it. */
+    mu_store_commit_forget(s, NULL);
+    close_all(s, true);
+}
+
+void mu_store_server_free(struct mu_store_server *s)
+{
+    if (s != NULL) {
+        MU_ASSERT(s->stopped);
+        free_memory(s);
+    }
+}
+
+void mu_store_server_discard(struct mu_store_server *s)
+{
+    struct mu_list *it;
+
+    if (s == NULL) {
+        return;
+    }
+    while ((it = mu_list_pop(&s->session_list)) != NULL) {
+        mu_store_session_discard(MU_CONTAINER_OF(it, struct mu_store_session, link));
+    }
+    while ((it = mu_list_pop(&s->conns)) != NULL) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
+
+        mu_store_conn_release(c);
+        mu_free(c);
+    }
+    while (mu_ks_next_ready(&s->ks) != NULL) {
+        /* Nobody is left to tell. */
+    }
+    free_memory(s);
+}
+
+void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_server_stats *ret_stats)
+{
+    *ret_stats = s->stats;
+    ret_stats->connections = s->conn_count;
+    ret_stats->sessions = s->sessions.count;
+    ret_stats->keys = s->ks.key_count;
+    ret_stats->memory_bytes = s->ks.memory_bytes;
+    ret_stats->buffer_bytes = s->buffer_bytes;
+    ret_stats->revision = s->ks.revision;
+    ret_stats->waits = s->ks.wait_count;
+    ret_stats->watches = s->ks.watch_count;
+}

@@ -1,0 +1,84 @@
+/*
+ * The store server: listens, tells PyTorch's protocol and the native wire apart by their first
+ * byte, and serves one keyspace to all. A service: machines plus an environment; it runs unchanged
+ * on libuv and in the simulator.
+ *
+ *     struct mu_store_server_config config = mu_store_server_config_defaults();
+ *     mu_addr_parse("127.0.0.1:0", 0, &config.listen, &msg);
+ *     mu_store_server_start(env, &config, &server, &msg);
+ *     ... mu_store_server_addr(server) ...
+ *     mu_store_server_drain(server);           stopped() follows
+ *
+ * Durability. Without a disk everything is in memory. With one, SYNC_ALWAYS lets no byte of an
+ * answer out before all changes it could know of are on disk: what a client was told survives a
+ * crash and a power cut. SYNC_INTERVAL answers at once and writes every `sync_interval_ms`: a crash
+ * loses at most the changes of the last interval and of the write in progress.
+ *
+ * A disk that fails ends the server (status MUSTER_EDISK): going on would acknowledge what cannot
+ * be kept.
+ */
+#ifndef MU_STORE_SERVER_H
+#define MU_STORE_SERVER_H
+
+#include "core/disk.h"
+#include "core/env.h"
+#include "core/err.h"
+#include "proto/keyspace.h"
+#include "proto/rpc.h"
+#include "proto/torch_server.h"
+
+enum mu_sync {
+    MU_SYNC_ALWAYS = 1,
+    MU_SYNC_INTERVAL,
+};
+
+struct mu_store_server_config {
+    struct mu_addr listen; /* rewritten with the port that was found */
+    struct mu_ks_config keyspace;
+    struct mu_torch_limits torch;
+    struct mu_rpc_config rpc; /* terms for native sessions; role and ids are set by the server */
+    size_t connections_max;   /* 100,000; the descriptor limit usually comes first */
+    size_t sessions_max;      /* 100,000 */
+    size_t buffer_bytes_max;  /* half-read requests and unsent answers of all peers. 2 GiB */
+    struct mu_disk *disk;     /* NULL: memory only. Taken: closed when the server has stopped */
+    enum mu_sync sync;
+    uint32_t sync_interval_ms; /* 100 */
+    size_t
+        /* no more requests are read while this much waits for the disk. 64 MiB */
+        journal_bytes_high;
+    uint32_t drain_ms; /* how long a drain waits for slow readers. 5,000 */
+    /** The last callback: 0 after a drain, else why the server could not go on. */
+    void (*stopped)(void *context, int status, const char *why);
+    void *context;
+};
+
+struct mu_store_server_config mu_store_server_config_defaults(void);
+
+struct mu_store_server;
+
+/**
+ * Loads the disk, then listens. Errors: MUSTER_EADDR (the address),
+ * MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL (the disk holds more than the limits allow),
+ * MUSTER_ENOMEM; the text names the thing. On an error the disk is still the caller's.
+ */
+int mu_store_server_start(struct mu_env *env, const struct mu_store_server_config *config,
+                          struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg);
+/** Where it listens. */
+const struct mu_addr *mu_store_server_addr(const struct mu_store_server *server);
+/** Stops listening, answers what has been read, writes what is to be written, closes; `stopped`
+ * follows. Twice is harmless. */
+void mu_store_server_drain(struct mu_store_server *server);
+/** After `stopped`. */
+void mu_store_server_free(struct mu_store_server *server);
+/** For the simulator: the process was killed. Frees memory, asks nothing of the environment; the
+ * disk is not closed. */
+void mu_store_server_discard(struct mu_store_server *server);
+
+struct mu_store_server_stats {
+    uint64_t connections, connections_total, sessions, keys, memory_bytes, buffer_bytes, revision;
+    uint64_t peers_dropped, commits, waits, watches;
+};
+void mu_store_server_stats(const struct mu_store_server *server,
+                           struct mu_store_server_stats *ret_stats);
+
+#endif

@@ -1,0 +1,192 @@
+/*
+ * What the files of the store server share. Who does what:
+ *
+ *     store_server.c    life: start, drain, stop; the pump's tail (finish_turn)
+ *     store_conn.c      connections: deciding the wire, moving bytes, dropping peers
+ *     store_commit.c    the journal on its way to the disk, and the answers that wait for it
+ *     store_session.c   native sessions: links, events, dispatch, grace
+ *     store_calls.c     the store's operations as native calls
+ */
+#ifndef MU_STORE_SERVER_INTERNAL_H
+#define MU_STORE_SERVER_INTERNAL_H
+
+#include "service/store_exec.h"
+#include "service/store_server.h"
+
+enum mu_store_conn_kind {
+    MU_STORE_CONN_NEW = 0, /* not a byte yet: a 1.13 client keeps such a second one for ever */
+    MU_STORE_CONN_TORCH,
+    MU_STORE_CONN_GREETING, /* native, its HELLO not whole yet */
+    MU_STORE_CONN_NATIVE,
+};
+
+struct mu_store_conn {
+    struct mu_conn base;
+    struct mu_ks_owner owner;
+    struct mu_store_server *server;
+    struct mu_list link;    /* server->conns */
+    struct mu_list dirty;   /* server->dirty: has something to send */
+    struct mu_list held;    /* server->held_conns: its answers wait for the disk */
+    struct mu_list stalled; /* server->stalled: its requests wait for the disk */
+    size_t ready;           /* bytes of the output that may be sent, */
+    size_t next;            /* and that may once the commit in flight is done */
+    size_t memory;          /* counted in server->buffer_bytes */
+    enum mu_store_conn_kind kind;
+    bool closing;
+    bool eof;     /* the peer will send no more, or nothing more is taken from it */
+    bool ended;   /* it broke a rule: it gets the answers it is owed, and then the end */
+    bool paused;  /* the environment keeps input that we could not take */
+    bool blocked; /* the environment takes no more output until `writable` */
+    union {
+        struct mu_torch_server torch;
+        struct mu_rpc_greet greet;
+        struct mu_store_session *session;
+    } u;
+};
+
+struct mu_store_session {
+    struct mu_rpc rpc;
+    struct mu_map_node by_id; /* server->sessions */
+    struct mu_list link;
+    uint8_t id[MU_RPC_SESSION_LEN];
+    struct mu_store_server *server;
+    struct mu_store_conn *conn; /* NULL while there is no link */
+    struct mu_timer timer;
+    struct mu_map calls; /* struct mu_store_call by id */
+    uint64_t lease;      /* of the keys that live as long as the session; 0: none yet */
+    size_t memory;
+    char peer[64];
+};
+
+/* A native call that could not be answered at once: a wait, a pop, a watch. */
+struct mu_store_call {
+    struct mu_store_exec exec;
+    struct mu_store_sink sink;
+    struct mu_map_node by_id;
+    uint64_t id;
+    struct mu_store_session *session;
+    struct mu_buf backlog; /* watch: items without credit, each behind a u32 length */
+};
+
+/* An answer of a native call that waits for the disk. */
+struct mu_store_held {
+    struct mu_list link;
+    struct mu_store_session *session;
+    uint64_t id;
+    uint64_t batch;
+    int status;
+    bool item;
+    size_t len;
+    uint8_t data[];
+};
+
+struct mu_store_server {
+    struct mu_env *env;
+    struct mu_store_server_config config;
+    struct mu_keyspace ks;
+    struct mu_listener listener;
+    struct mu_timer timer; /* leases, and the interval of the disk */
+    struct mu_timer drain_timer;
+    struct mu_list conns;
+    struct mu_list dirty;
+    struct mu_list stalled;
+    struct mu_map sessions;
+    struct mu_list session_list;
+    struct mu_buf scratch; /* a reply being made */
+    uint8_t incarnation[MU_RPC_SESSION_LEN];
+    size_t conn_count;
+    size_t buffer_bytes;
+    struct mu_store_server_stats stats;
+    /* the disk */
+    struct mu_work commit;
+    struct mu_buf commit_journal;
+    uint64_t commit_revision;
+    int commit_status;
+    struct mu_errmsg commit_errmsg;
+    bool committing;
+    uint64_t batch_started;
+    uint64_t batch_done;
+    mu_mono_t next_commit; /* SYNC_INTERVAL */
+    struct mu_list held_conns;
+    struct mu_list held_replies;
+    /* the end */
+    bool listening;
+    bool draining;
+    bool stopping; /* connections are being closed; `stopped` follows the last one */
+    bool stopped;
+    int status;
+    struct mu_errmsg why;
+    /* peers' lines in the log are limited */
+    mu_mono_t log_period;
+    uint32_t log_lines;
+    uint64_t log_suppressed;
+};
+
+/* store_server.c */
+/** The tail of every callback: tells waiters and watchers, starts a commit, sends, re-arms. */
+void mu_store_server_finish_turn(struct mu_store_server *s);
+/** The disk failed or the like: every connection is dropped, `stopped` follows. */
+void mu_store_server_fail(struct mu_store_server *s, int status, const char *why);
+/** Says why a peer lost its connection; a flood of such lines is counted instead of written. */
+void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const char *why);
+
+/* store_conn.c */
+struct mu_conn *mu_store_conn_accept(struct mu_listener *listener);
+void mu_store_conn_accept_failed(struct mu_listener *listener, int status);
+/** Has output: it is sent at the end of the turn. */
+void mu_store_conn_touch(struct mu_store_conn *c);
+/** Sends what may be sent. */
+void mu_store_conn_flush(struct mu_store_conn *c);
+/** Closes it, with or without a line in the log; `abort` drops what was not sent. */
+void mu_store_conn_close(struct mu_store_conn *c, bool abort);
+void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
+/** Lets go of what the connection's machine holds; for the close and for a discard. */
+void mu_store_conn_release(struct mu_store_conn *c);
+/** Output of a torch connection, all of it, held or not. */
+size_t mu_store_conn_output_len(const struct mu_store_conn *c);
+/** Counts the buffers of a peer anew; false if all together are over the limit. */
+bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now);
+
+/* store_commit.c */
+/** Whether answers must wait for the disk at this moment. */
+bool mu_store_commit_gates(const struct mu_store_server *s);
+/** Whether so much waits for the disk that no more requests should be read. */
+bool mu_store_commit_saturated(const struct mu_store_server *s);
+/** Called at the end of a turn: starts a commit if one is due. */
+void mu_store_commit_pump(struct mu_store_server *s);
+/** Decides how much of a torch connection's output may be sent now. */
+void mu_store_commit_mark(struct mu_store_conn *c);
+mu_mono_t mu_store_commit_deadline(const struct mu_store_server *s);
+/** Nothing is on its way to the disk or waits for it. */
+bool mu_store_commit_idle(const struct mu_store_server *s);
+/** Answers a native call, or sends an item of it, now or when the disk has caught up. */
+void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, int status,
+                     struct mu_span payload);
+/** Forgets what is held for a session, or (NULL) for all. */
+void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session);
+
+/* store_session.c */
+/** A connection brought a HELLO: finds or makes its session and links it; or refuses and closes. */
+void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *hello);
+/** Bytes for the session; returns how many were used (all, unless the connection was closed). */
+size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in);
+void mu_store_session_unlink(struct mu_store_session *session);
+/** Sends an answer that mu_store_answer() let through. */
+void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
+                           struct mu_span payload);
+/** Handles what the machine has to say, re-arms its timer. */
+void mu_store_session_pump(struct mu_store_session *session);
+/** Ends it: its calls, its keys, its memory. Its link, if any, is closed. */
+void mu_store_session_end(struct mu_store_session *session, const char *why);
+/** Frees it and asks nothing of the environment. */
+void mu_store_session_discard(struct mu_store_session *session);
+
+/* store_calls.c */
+void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+void mu_store_calls_cancel(struct mu_store_session *session, uint64_t id, int why);
+void mu_store_calls_credit(struct mu_store_session *session, uint64_t id);
+/** An item could not be sent for want of credit: kept, or the watch ends. */
+void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struct mu_span payload);
+void mu_store_calls_free_all(struct mu_store_session *session);
+
+#endif

@@ -1,0 +1,285 @@
+/*
+ * Native sessions: one struct mu_rpc each, linked to one connection after another. A session
+ * without a link lives on for its grace; then its calls are cancelled, its keys deleted.
+ */
+#include "service/store_server_internal.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+#include "service/log.h"
+
+static void rearm(struct mu_store_session *session)
+{
+    mu_mono_t at =
+        mu_mono_min(mu_rpc_deadline(&session->rpc), mu_rpc_grace_deadline(&session->rpc));
+
+    mu_env_timer_arm(session->server->env, &session->timer, at);
+}
+
+void mu_store_session_unlink(struct mu_store_session *session)
+{
+    if (session->conn != NULL) {
+        session->conn->u.session = NULL;
+        session->conn = NULL;
+        mu_rpc_unlinked(&session->rpc, mu_env_now(session->server->env));
+        rearm(session);
+    }
+}
+
+void mu_store_session_discard(struct mu_store_session *session)
+{
+    struct mu_store_server *s = session->server;
+
+    if (session->conn != NULL) {
+        session->conn->u.session = NULL;
+        session->conn = NULL;
+    }
+    mu_store_calls_free_all(session);
+    mu_store_commit_forget(s, session);
+    mu_map_fini(&session->calls);
+    mu_map_remove(&s->sessions, &session->by_id);
+    mu_list_remove(&session->link);
+    mu_rpc_fini(&session->rpc);
+    (void)mu_store_account(s, &session->memory, 0);
+    mu_free(session);
+}
+
+void mu_store_session_end(struct mu_store_session *session, const char *why)
+{
+    struct mu_store_server *s = session->server;
+    struct mu_store_conn *c = session->conn;
+    uint64_t lease = session->lease;
+    size_t removed;
+
+    mu_log(MUSTER_LOG_DEBUG, "STORE-SESSION-ENDED", "peer=%s why=\"%s\"", session->peer, why);
+    mu_env_timer_arm(s->env, &session->timer, MU_MONO_NEVER);
+    mu_store_session_discard(session);
+    if (c != NULL) {
+        mu_store_conn_close(c, false);
+    }
+    if (lease != 0) {
+        (void)mu_ks_lease_revoke(&s->ks, lease, &removed);
+    }
+}
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+/* False if the session is no more. */
+static bool handle_event(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    switch (event->type) {
+    case MU_RPC_EV_CALL:
+        mu_store_calls_start(session, event);
+        return true;
+    case MU_RPC_EV_CANCEL:
+        mu_store_calls_cancel(session, event->id, event->status);
+        return true;
+    case MU_RPC_EV_CREDIT:
+        mu_store_calls_credit(session, event->id);
+        return true;
+    case MU_RPC_EV_ITEM:
+        /* No operation of the store takes items; what came is dropped. */
+        (void)mu_rpc_consumed(&session->rpc, mu_env_now(session->server->env), event->id,
+                              event->payload.len);
+        return true;
+    case MU_RPC_EV_LINK_DEAD:
+        if (session->conn != NULL) {
+            mu_store_conn_drop(session->conn, "the peer has been silent for too long");
+        }
+        return true;
+    case MU_RPC_EV_BYE:
+        mu_store_session_end(session, "the client said goodbye");
+        return false;
+    case MU_RPC_EV_WELCOMED:
+    case MU_RPC_EV_REFUSED:
+    case MU_RPC_EV_END:
+    case MU_RPC_EV_REPLY:
+    case MU_RPC_EV_DRAIN:
+        return true;
+    }
+    return true;
+}
+
+static bool drain_events(struct mu_store_session *session)
+{
+    struct mu_rpc_event event;
+
+    while (mu_rpc_next_event(&session->rpc, &event)) {
+        if (!handle_event(session, &event)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void mu_store_session_pump(struct mu_store_session *session)
+{
+    if (!drain_events(session)) {
+        return;
+    }
+    if (!mu_store_account(session->server, &session->memory, mu_rpc_memory(&session->rpc))) {
+        mu_store_server_log_peer(session->server, session->peer,
+                                 "the buffers of all connections together are over their limit");
+        mu_store_session_end(session, "buffers over the limit");
+        return;
+    }
+    if (session->conn != NULL) {
+        mu_store_conn_touch(session->conn);
+    }
+    rearm(session);
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct mu_store_session *session = MU_CONTAINER_OF(timer, struct mu_store_session, timer);
+    struct mu_store_server *s = session->server;
+    struct mu_now now = mu_env_now(s->env);
+
+    if (mu_mono_reached(mu_rpc_grace_deadline(&session->rpc), now.mono)) {
+        mu_store_session_end(session, "no connection within its grace");
+    } else {
+        (void)mu_rpc_tick(&session->rpc, now);
+        mu_store_session_pump(session);
+    }
+    mu_store_server_finish_turn(s);
+}
+
+/* --- links ------------------------------------------------------------------------------------ */
+
+static void refuse(struct mu_store_conn *c, int status, const char *text)
+{
+    struct mu_buf out;
+    size_t taken;
+
+    mu_buf_init(&out, 4096);
+    if (mu_rpc_refuse(&out, status, text) == 0) {
+        mu_env_send(c->server->env, &c->base, mu_buf_span(&out), &taken);
+    }
+    mu_buf_fini(&out);
+    mu_store_conn_drop(c, text);
+}
+
+static struct mu_store_session *new_session(struct mu_store_server *s,
+                                            const struct mu_rpc_hello *hello)
+{
+    struct mu_store_session *session = mu_calloc(1, sizeof(*session));
+    struct mu_rpc_config config = s->config.rpc;
+
+    if (session == NULL) {
+        return NULL;
+    }
+    config.role = MU_RPC_SERVER;
+    config.seed = s->config.keyspace.seed;
+    memcpy(config.session, hello->session, sizeof(config.session));
+    memcpy(config.incarnation, s->incarnation, sizeof(config.incarnation));
+    memcpy(session->id, hello->session, sizeof(session->id));
+    if (mu_rpc_init(&session->rpc, &config) != 0) {
+        mu_free(session);
+        return NULL;
+    }
+    if (mu_map_insert(&s->sessions, &session->by_id, mu_span(session->id, sizeof(session->id))) !=
+        0) {
+        mu_rpc_fini(&session->rpc);
+        mu_free(session);
+        return NULL;
+    }
+    session->server = s;
+    mu_map_init(&session->calls, config.seed);
+    mu_timer_init(&session->timer, on_timer);
+    mu_list_push(&s->session_list, &session->link);
+    return session;
+}
+
+void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *hello)
+{
+    struct mu_store_server *s = c->server;
+    struct mu_map_node *node =
+        mu_map_find(&s->sessions, mu_span(hello->session, sizeof(hello->session)));
+    struct mu_store_session *session = NULL;
+    int err;
+
+    if (node != NULL) {
+        session = MU_CONTAINER_OF(node, struct mu_store_session, by_id);
+        if (session->conn != NULL) {
+            /* The client has given up the old connection before we noticed. */
+            mu_store_conn_close(session->conn, true);
+        }
+    } else if (s->sessions.count >= s->config.sessions_max) {
+        refuse(c, MUSTER_ELIMIT, "the server has as many sessions as it may");
+        return;
+    } else {
+        session = new_session(s, hello);
+        if (session == NULL) {
+            refuse(c, MUSTER_ENOMEM, "out of memory");
+            return;
+        }
+    }
+    err = mu_rpc_accepted(&session->rpc, mu_env_now(s->env), hello);
+    if (err != 0) {
+        refuse(c, err, mu_rpc_errmsg(&session->rpc));
+        if (node == NULL) {
+            mu_store_session_end(session, "refused");
+        }
+        return;
+    }
+    session->conn = c;
+    c->u.session = session;
+    mu_env_peer(s->env, &c->base, session->peer, sizeof(session->peer));
+    mu_store_session_pump(session);
+}
+
+size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in)
+{
+    struct mu_store_server *s = c->server;
+    size_t done = 0;
+
+    while (done < in.len && c->u.session != NULL && !c->closing) {
+        struct mu_store_session *session = c->u.session;
+        size_t used = 0;
+        int err = mu_rpc_recv(&session->rpc, mu_env_now(s->env), mu_span_skip(in, done), &used);
+
+        done += used;
+        if (err != 0) {
+            char peer[64];
+            struct mu_errmsg why;
+
+            mu_env_peer(s->env, &c->base, peer, sizeof(peer));
+            mu_store_server_log_peer(s, peer, mu_rpc_errmsg(&session->rpc));
+            (void)mu_err(&why, err, "%s", mu_rpc_errmsg(&session->rpc));
+            mu_store_session_end(session, why.text);
+            break;
+        }
+        if (!drain_events(session)) {
+            break;
+        }
+    }
+    if (c->u.session != NULL && !c->closing) {
+        mu_store_session_pump(c->u.session);
+    }
+    return in.len;
+}
+
+void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
+                           struct mu_span payload)
+{
+    struct mu_now now = mu_env_now(session->server->env);
+    int err;
+
+    if (item) {
+        err = mu_rpc_item(&session->rpc, now, id, payload);
+        if (err == MUSTER_EAGAIN) {
+            mu_store_calls_backlog(session, id, payload);
+        }
+    } else {
+        err = mu_rpc_reply(&session->rpc, now, id, status, payload);
+        if (err == MUSTER_ELIMIT) {
+            (void)mu_rpc_reply(&session->rpc, now, id, MUSTER_ELIMIT,
+                               MU_SPAN_LIT("the answer is longer than the client takes"));
+        }
+    }
+    if (session->conn != NULL) {
+        mu_store_conn_touch(session->conn);
+    }
+    rearm(session);
+}

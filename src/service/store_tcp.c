@@ -1,0 +1,329 @@
+/*
+ * A client of a store across the network. Which protocol the server speaks is found out without
+ * harm to anybody: the native greeting comes first, because PyTorch 1.13 just drops it (a greeting
+ * of PyTorch 2.x would make a 1.13 server wait for the rest of a request, and everybody with it),
+ * then a one-byte request of 1.13, then the handshake of 2.x.
+ */
+#include "service/store_engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+
+#define NATIVE_TRIES                                                                               \
+    2 /* a server that dies in the middle of a greeting must not pass for PyTorch's */
+
+struct tcp_store {
+    struct mu_store base;
+    struct mu_store_tcp_config config;
+    struct mu_store *engine;  /* the one that is tried, or fits */
+    struct mu_store *leaving; /* one that did not fit, until it is closed */
+    struct mu_list queued;    /* ops that wait for an engine that fits */
+    struct mu_timer timer;    /* ends what must end on a later turn */
+    uint32_t native_tries;
+    bool ready;
+    bool closing;
+    int status; /* why nothing fits */
+    struct mu_errmsg why;
+};
+
+struct mu_store_tcp_config mu_store_tcp_config_defaults(void)
+{
+    return (struct mu_store_tcp_config){
+        .connect_ms = 300000,
+        .reconnect_ms = 10000,
+        .probe_ms = 1000,
+        .waits_max = 64,
+        .name = "muster",
+    };
+}
+
+bool mu_store_verb_is_read(enum mu_store_verb verb)
+{
+    switch (verb) {
+    case MU_STORE_GET:
+    case MU_STORE_CHECK:
+    case MU_STORE_WAIT:
+    case MU_STORE_NUM_KEYS:
+    case MU_STORE_LIST_KEYS:
+    case MU_STORE_MULTI_GET:
+    case MU_STORE_QUEUE_LEN:
+        return true;
+    case MU_STORE_SET:
+    case MU_STORE_ADD:
+    case MU_STORE_COMPARE_SET:
+    case MU_STORE_DELETE:
+    case MU_STORE_APPEND:
+    case MU_STORE_MULTI_SET:
+    case MU_STORE_QUEUE_PUSH:
+    case MU_STORE_QUEUE_POP:
+    case MU_STORE_BARRIER:
+    case MU_STORE_WATCH: /* Repeating it would skip changes in silence. */
+    case MU_STORE_LEASE_GRANT:
+    case MU_STORE_LEASE_KEEP:
+    case MU_STORE_LEASE_REVOKE:
+        return false;
+    }
+    return false;
+}
+
+const char *mu_store_verb_name(enum mu_store_verb verb)
+{
+    switch (verb) {
+#define VERB_NAME(name, number, text)                                                              \
+    case MU_STORE_##name:                                                                          \
+        return text;
+        MU_STORE_VERB_MAP(VERB_NAME)
+#undef VERB_NAME
+    }
+    return "?";
+}
+
+uint32_t mu_store_backoff_ms(uint32_t *attempt, struct mu_env *env)
+{
+    uint32_t base = *attempt >= 6 ? 1000 : 20u << *attempt;
+    uint32_t random;
+
+    (*attempt)++;
+    mu_env_entropy(env, &random, sizeof(random));
+    return base / 2 + random % (base / 2 + 1);
+}
+
+/* --- finding the engine that fits ------------------------------------------------------------- */
+
+static void try_engine(struct tcp_store *s, bool native);
+
+static void end_queued(struct tcp_store *s, int status, const char *text)
+{
+    struct mu_list *it;
+
+    while ((it = mu_list_pop(&s->queued)) != NULL) {
+        struct mu_store_op *op = MU_CONTAINER_OF(it, struct mu_store_op, link);
+
+        mu_env_timer_arm(s->base.env, &op->timer, MU_MONO_NEVER);
+        mu_store_finish(op, status, text);
+    }
+}
+
+static void give_up(struct tcp_store *s, int status, const char *text)
+{
+    s->status = mu_err(&s->why, status, "%s", text);
+    mu_env_timer_arm(s->base.env, &s->timer, mu_env_now(s->base.env).mono);
+}
+
+static void on_ready(void *context)
+{
+    struct tcp_store *s = context;
+    struct mu_list *it;
+
+    s->ready = true;
+    while ((it = mu_list_pop(&s->queued)) != NULL) {
+        struct mu_store_op *op = MU_CONTAINER_OF(it, struct mu_store_op, link);
+        uint64_t left = mu_mono_until_ms(op->deadline, mu_env_now(s->base.env).mono);
+
+        mu_env_timer_arm(s->base.env, &op->timer, MU_MONO_NEVER);
+        if (op->timeout_ms != 0) {
+            op->timeout_ms = left == 0 ? 1 : (uint32_t)left;
+        }
+        mu_store_submit(s->engine, op);
+    }
+}
+
+static void on_engine_closed(void *context)
+{
+    struct tcp_store *s = context;
+
+    s->leaving = NULL;
+    if (s->closing) {
+        mu_env_timer_arm(s->base.env, &s->timer, mu_env_now(s->base.env).mono);
+    } else if (s->status == 0) {
+        try_engine(s, s->native_tries < NATIVE_TRIES);
+    }
+}
+
+static void drop_engine(struct tcp_store *s)
+{
+    s->leaving = s->engine;
+    s->engine = NULL;
+    mu_store_close(s->leaving, on_engine_closed, s);
+}
+
+static void on_native_mismatch(void *context, bool silent)
+{
+    struct tcp_store *s = context;
+
+    /* PyTorch 2.x ignores what it does not know and keeps the connection; nobody else does. */
+    if (silent && s->config.protocol == MU_STORE_TCP_ANY) {
+        s->config.protocol = MU_STORE_TCP_TORCH2;
+        s->native_tries = NATIVE_TRIES;
+    }
+    if (s->config.protocol == MU_STORE_TCP_MUSTER) {
+        char addr[MU_ADDR_HOST_MAX + 16];
+        char text[MU_ERRMSG_CAP];
+
+        (void)snprintf(text, sizeof(text), "%.200s is not a muster store",
+                       mu_addr_format(&s->config.addr, addr, sizeof(addr)));
+        give_up(s, MUSTER_ENOTSTORE, text);
+    }
+    drop_engine(s);
+}
+
+static void on_torch_mismatch(void *context, bool silent)
+{
+    struct tcp_store *s = context;
+    char addr[MU_ADDR_HOST_MAX + 16];
+    char text[MU_ERRMSG_CAP];
+
+    (void)silent;
+    (void)snprintf(
+        text, sizeof(text),
+        "%.150s accepts connections but is not a store (neither muster's nor PyTorch's); "
+        "check the port",
+        mu_addr_format(&s->config.addr, addr, sizeof(addr)));
+    give_up(s, MUSTER_ENOTSTORE, text);
+    drop_engine(s);
+}
+
+static void on_failed(void *context, int status, const char *text)
+{
+    struct tcp_store *s = context;
+
+    give_up(s, status, text);
+    drop_engine(s);
+}
+
+static void try_engine(struct tcp_store *s, bool native)
+{
+    struct mu_store_engine_events events = {
+        .ready = on_ready,
+        .mismatch = native ? on_native_mismatch : on_torch_mismatch,
+        .failed = on_failed,
+        .context = s,
+    };
+    int err;
+
+    if (native) {
+        s->native_tries++;
+        err = mu_store_native_new(s->base.env, &s->config, &events, &s->engine);
+    } else {
+        err = mu_store_torch_new(s->base.env, &s->config, &events, &s->engine);
+    }
+    if (err != 0) {
+        s->engine = NULL;
+        give_up(s, err, muster_strerror(err));
+    }
+}
+
+/* --- the store -------------------------------------------------------------------------------- */
+
+static void finish_close(struct tcp_store *s)
+{
+    mu_env_timer_arm(s->base.env, &s->timer, MU_MONO_NEVER);
+    if (s->base.closed != NULL) {
+        s->base.closed(s->base.context);
+    }
+    mu_free(s);
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct tcp_store *s = MU_CONTAINER_OF(timer, struct tcp_store, timer);
+
+    if (s->closing) {
+        end_queued(s, MUSTER_ECLOSED, NULL);
+        if (s->engine == NULL && s->leaving == NULL) {
+            finish_close(s);
+        }
+    } else if (s->status != 0) {
+        end_queued(s, s->status, s->why.text);
+    }
+}
+
+static void on_queued_timeout(struct mu_timer *timer)
+{
+    struct mu_store_op *op = MU_CONTAINER_OF(timer, struct mu_store_op, timer);
+    struct tcp_store *s = MU_CONTAINER_OF(op->store, struct tcp_store, base);
+    char addr[MU_ADDR_HOST_MAX + 16];
+    char text[MU_ERRMSG_CAP];
+
+    mu_list_remove(&op->link);
+    (void)snprintf(text, sizeof(text), "timed out after %u ms: no connection to %.150s yet",
+                   op->timeout_ms, mu_addr_format(&s->config.addr, addr, sizeof(addr)));
+    mu_store_finish(op, MUSTER_ETIMEDOUT, text);
+}
+
+static void tcp_submit(struct mu_store *store, struct mu_store_op *op)
+{
+    struct tcp_store *s = MU_CONTAINER_OF(store, struct tcp_store, base);
+
+    if (s->ready) {
+        mu_store_submit(s->engine, op);
+        return;
+    }
+    op->impl = NULL;
+    op->deadline = mu_store_deadline(store, op);
+    mu_timer_init(&op->timer, on_queued_timeout);
+    mu_env_timer_arm(store->env, &op->timer, op->deadline);
+    mu_list_push(&s->queued, &op->link);
+    if (s->status != 0) {
+        mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
+    }
+}
+
+static void tcp_cancel(struct mu_store *store, struct mu_store_op *op)
+{
+    mu_list_remove(&op->link);
+    mu_env_timer_arm(store->env, &op->timer, MU_MONO_NEVER);
+    mu_store_fail_later(store, op, MUSTER_ECANCELED);
+}
+
+static void tcp_close(struct mu_store *store)
+{
+    struct tcp_store *s = MU_CONTAINER_OF(store, struct tcp_store, base);
+
+    s->closing = true;
+    if (s->engine != NULL) {
+        drop_engine(s);
+    }
+    mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
+}
+
+static void tcp_discard(struct mu_store *store)
+{
+    struct tcp_store *s = MU_CONTAINER_OF(store, struct tcp_store, base);
+
+    if (s->engine != NULL) {
+        s->engine->kind->discard(s->engine);
+    }
+    if (s->leaving != NULL) {
+        s->leaving->kind->discard(s->leaving);
+    }
+    mu_free(s);
+}
+
+static const struct mu_store_kind tcp_kind = {
+    .submit = tcp_submit,
+    .cancel = tcp_cancel,
+    .close = tcp_close,
+    .discard = tcp_discard,
+};
+
+int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *config,
+                     struct mu_store **ret_store)
+{
+    struct tcp_store *s = mu_calloc(1, sizeof(*s));
+
+    if (s == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    s->base.kind = &tcp_kind;
+    s->base.env = env;
+    s->config = *config;
+    mu_list_init(&s->queued);
+    mu_timer_init(&s->timer, on_timer);
+    try_engine(s, config->protocol == MU_STORE_TCP_ANY || config->protocol == MU_STORE_TCP_MUSTER);
+    *ret_store = &s->base;
+    return 0;
+}

@@ -1,0 +1,577 @@
+/*
+ * Links: greeting, the lives of a session, acknowledgement, keep-alive in virtual time. The pair's
+ * wire is used where both ends matter, bytes made by hand where one end must misbehave.
+ */
+#include "rpc_pair.h"
+
+struct seen {
+    unsigned welcomed;
+    unsigned resumed;
+    unsigned refused;
+    unsigned dead_client;
+    unsigned dead_server;
+    unsigned replies;
+    unsigned cancels;
+    unsigned calls;
+    int status;
+    uint64_t last_call;
+    bool echo;
+};
+
+static void note(struct rpc_pair *p, struct rpc_end *at, const struct mu_rpc_event *ev)
+{
+    struct seen *s = p->context;
+
+    switch (ev->type) {
+    case MU_RPC_EV_WELCOMED:
+        s->welcomed++;
+        s->resumed += ev->resumed ? 1 : 0;
+        break;
+    case MU_RPC_EV_REFUSED:
+        s->refused++;
+        s->status = ev->status;
+        break;
+    case MU_RPC_EV_LINK_DEAD:
+        s->dead_client += at == &p->client ? 1 : 0;
+        s->dead_server += at == &p->server ? 1 : 0;
+        break;
+    case MU_RPC_EV_REPLY:
+        s->replies++;
+        s->status = ev->status;
+        break;
+    case MU_RPC_EV_CANCEL:
+        s->cancels++;
+        s->status = ev->status;
+        break;
+    case MU_RPC_EV_CALL:
+        s->calls++;
+        s->last_call = ev->id;
+        if (s->echo) {
+            assert_int_equal(mu_rpc_reply(&at->rpc, p->now, ev->id, 0, ev->payload), 0);
+        }
+        break;
+    case MU_RPC_EV_ITEM:
+    case MU_RPC_EV_END:
+    case MU_RPC_EV_CREDIT:
+    case MU_RPC_EV_DRAIN:
+    case MU_RPC_EV_BYE:
+        break;
+    }
+}
+
+static void start(struct rpc_pair *p, struct seen *s, const struct mu_rpc_config *client,
+                  const struct mu_rpc_config *server)
+{
+    *s = (struct seen){.echo = true};
+    rpc_pair_init(p, client, server);
+    p->context = s;
+    p->on_event = note;
+    assert_int_equal(rpc_pair_link(p), 0);
+    rpc_pair_pump(p);
+    assert_int_equal(s->welcomed, 1);
+}
+
+static uint64_t call(struct rpc_pair *p)
+{
+    uint64_t id = 0;
+
+    assert_int_equal(
+        mu_rpc_call(&p->client.rpc, p->now, MU_SPAN_LIT("m"), MU_SPAN_LIT("x"), 0, 0, &id), 0);
+    return id;
+}
+
+/* --- greeting ------------------------------------------------------ */
+
+static void test_rpc_greet_tells_the_wire_by_its_first_bytes(void **state)
+{
+    (void)state;
+    assert_int_equal(mu_rpc_greet_sniff((struct mu_span){0}), MUSTER_EAGAIN);
+    assert_int_equal(mu_rpc_greet_sniff(MU_SPAN_LIT("MUSTER\r")), MUSTER_EAGAIN);
+    assert_int_equal(mu_rpc_greet_sniff(MU_SPAN_LIT("MUSTER\r\nmore")), 1);
+    assert_int_equal(mu_rpc_greet_sniff(MU_SPAN_LIT("N")), 0);
+    assert_int_equal(mu_rpc_greet_sniff(MU_SPAN_LIT("MUSTER\n\n")), 0);
+}
+
+static void test_rpc_greet_takes_nothing_behind_the_hello_however_it_is_split(void **state)
+{
+    struct rpc_pair p;
+    struct mu_rpc_hello hello;
+    uint8_t bytes[256];
+    size_t len;
+
+    (void)state;
+    rpc_pair_init(&p, NULL, NULL);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    len = mu_rpc_output(&p.client.rpc).len;
+    memcpy(bytes, mu_rpc_output(&p.client.rpc).data, len);
+    memcpy(bytes + len, "behind", 6);
+    for (size_t chunk = 1; chunk <= len + 6; chunk++) {
+        struct mu_rpc_greet g;
+        size_t at = 0;
+        int err = MUSTER_EAGAIN;
+
+        mu_rpc_greet_init(&g);
+        while (err == MUSTER_EAGAIN) {
+            size_t used = 0;
+            size_t part = chunk < len + 6 - at ? chunk : len + 6 - at;
+
+            err = mu_rpc_greet_recv(&g, mu_span(bytes + at, part), &used, &hello);
+            at += used;
+        }
+        assert_int_equal(err, 0);
+        assert_int_equal(at, len);
+        assert_int_equal(hello.life, 0);
+        assert_int_equal(hello.ack, 0);
+        mu_rpc_greet_fini(&g);
+    }
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_greet_refuses_a_long_hello_before_it_is_there(void **state)
+{
+    struct mu_rpc_header h = {.len = MU_RPC_HELLO_MAX + 1, .type = MU_RPC_HELLO};
+    uint8_t bytes[MU_RPC_MAGIC_LEN + MU_RPC_HEADER];
+    struct mu_rpc_hello hello;
+    struct mu_rpc_greet g;
+    size_t used;
+
+    (void)state;
+    memcpy(bytes, MU_RPC_MAGIC, MU_RPC_MAGIC_LEN);
+    mu_rpc_header_encode(bytes + MU_RPC_MAGIC_LEN, &h);
+    mu_rpc_greet_init(&g);
+    assert_int_equal(mu_rpc_greet_recv(&g, mu_span(bytes, sizeof(bytes)), &used, &hello),
+                     MUSTER_EPROTO);
+    mu_rpc_greet_fini(&g);
+}
+
+static void test_rpc_refusal_reaches_the_client_with_its_reason(void **state)
+{
+    struct seen s = {0};
+    struct rpc_pair p;
+
+    (void)state;
+    rpc_pair_init(&p, NULL, NULL);
+    p.context = &s;
+    p.on_event = note;
+    assert_int_equal(rpc_pair_link(&p), 0);
+    assert_int_equal(mu_rpc_refuse(&p.client.wire, MUSTER_EREFUSED, "wrong credential"), 0);
+    (void)rpc_pair_receive(&p, &p.client);
+    assert_int_equal(s.refused, 1);
+    assert_int_equal(s.status, MUSTER_EREFUSED);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_server_keeps_the_wishes_within_bounds(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    client.beat_ms = 1;
+    client.dead_ms = 1;
+    client.grace_ms = 3600000;
+    start(&p, &s, &client, NULL);
+    assert_int_equal(p.client.rpc.beat_ms, MU_RPC_BEAT_MS_MIN);
+    assert_int_equal(p.client.rpc.dead_ms, 2 * MU_RPC_BEAT_MS_MIN);
+    assert_int_equal(p.client.rpc.grace_ms, 10000);
+    assert_int_equal(p.server.rpc.beat_ms, MU_RPC_BEAT_MS_MIN);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_calls_made_before_the_first_link_are_sent_with_it(void **state)
+{
+    struct seen s = {.echo = true};
+    struct rpc_pair p;
+    static uint8_t big[100000];
+    uint64_t id;
+
+    (void)state;
+    rpc_pair_init(&p, NULL, NULL);
+    p.context = &s;
+    p.on_event = note;
+    (void)call(&p);
+    /* More than every server takes has to wait until this one has spoken. */
+    assert_int_equal(
+        mu_rpc_call(&p.client.rpc, p.now, MU_SPAN_LIT("m"), mu_span(big, sizeof(big)), 0, 0, &id),
+        MUSTER_EAGAIN);
+    assert_int_equal(mu_rpc_output(&p.client.rpc).len, 0);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.replies, 1);
+    assert_int_equal(
+        mu_rpc_call(&p.client.rpc, p.now, MU_SPAN_LIT("m"), mu_span(big, sizeof(big)), 0, 0, &id),
+        0);
+    rpc_pair_fini(&p);
+}
+
+/* --- lives ---------------------------------------------------------- */
+
+static void test_rpc_resumes_after_a_cut_and_not_after_a_restart(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    rpc_pair_cut(&p);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.resumed, 1);
+    rpc_pair_cut(&p);
+    rpc_pair_restart_server(&p);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.welcomed, 3);
+    assert_int_equal(s.resumed, 1);
+    rpc_pair_fini(&p);
+}
+
+/* Ids of a new life do not collide with those a handler still has in its hands. */
+static void test_rpc_orphans_of_a_lost_life_are_answered_into_nothing(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+    uint64_t back;
+    uint64_t orphan;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    s.echo = false;
+    assert_int_equal(
+        mu_rpc_call(&p.server.rpc, p.now, MU_SPAN_LIT("m"), MU_SPAN_LIT("x"), 0, 0, &back), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.calls, 1);
+    orphan = s.last_call;
+    rpc_pair_cut(&p);
+    rpc_pair_restart_server(&p);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.cancels, 1);
+    assert_int_equal(s.status, MUSTER_ESESSION);
+
+    assert_int_equal(
+        mu_rpc_call(&p.server.rpc, p.now, MU_SPAN_LIT("m"), MU_SPAN_LIT("x"), 0, 0, &back), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.calls, 2);
+    assert_int_not_equal(s.last_call, orphan);
+    assert_int_equal(mu_rpc_reply(&p.client.rpc, p.now, orphan, 0, MU_SPAN_LIT("wrong")), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.replies, 0);
+    assert_int_equal(mu_rpc_reply(&p.client.rpc, p.now, s.last_call, 0, MU_SPAN_LIT("right")), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.replies, 1);
+    assert_int_equal(s.status, 0);
+    rpc_pair_fini(&p);
+}
+
+/* A HELLO as a client in this life, that received `ack` frames, would send it. */
+static struct mu_rpc_hello make_hello(uint32_t life, uint64_t ack)
+{
+    return (struct mu_rpc_hello){.version_min = 1,
+                                 .version_max = 1,
+                                 .life = life,
+                                 .calls_credit = MU_RPC_CREDIT_MIN,
+                                 .frame_bytes_max = MU_RPC_FRAME_MIN,
+                                 .grace_ms = 1000,
+                                 .ack = ack};
+}
+
+static void test_rpc_server_judges_which_life_a_hello_means(void **state)
+{
+    struct mu_rpc_hello hello = make_hello(0, 0);
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    start(&p, &s, NULL, NULL); /* life 1 */
+    /* Nothing was exchanged: the WELCOME may have been lost. */
+    assert_int_equal(mu_rpc_accepted(&p.server.rpc, p.now, &hello), 0);
+    rpc_pair_cut(&p);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    (void)call(&p);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.replies, 1);
+    /* Now it was: a second client, or a connection that was overtaken. */
+    assert_int_equal(mu_rpc_accepted(&p.server.rpc, p.now, &hello), MUSTER_ESESSION);
+    hello = make_hello(1, 2);
+    assert_int_equal(mu_rpc_accepted(&p.server.rpc, p.now, &hello), MUSTER_EPROTO);
+    hello = make_hello(UINT32_MAX, 0);
+    assert_int_equal(mu_rpc_accepted(&p.server.rpc, p.now, &hello), MUSTER_EPROTO);
+    hello = make_hello(1, 0);
+    hello.version_min = hello.version_max = 2;
+    assert_int_equal(mu_rpc_accepted(&p.server.rpc, p.now, &hello), MUSTER_EVERSION);
+    /* None of this harmed the link that is up. */
+    (void)call(&p);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.replies, 2);
+    assert_true(p.linked);
+    /* Another server welcomed the client afresh in between: this life is over. */
+    s.echo = false;
+    (void)call(&p);
+    rpc_pair_pump(&p);
+    hello = make_hello(5, 9);
+    assert_int_equal(mu_rpc_accepted(&p.server.rpc, p.now, &hello), 0);
+    rpc_pair_events(&p, &p.server);
+    assert_int_equal(s.cancels, 1);
+    assert_int_equal(s.status, MUSTER_ESESSION);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_without_grace_keeps_nothing_and_ends_calls_with_the_link(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    client.grace_ms = 0;
+    start(&p, &s, &client, NULL);
+    s.echo = false;
+    (void)call(&p);
+    rpc_pair_pump(&p);
+    assert_int_equal(p.client.rpc.out.len, 0); /* sent is forgotten, without any ack */
+    rpc_pair_cut(&p);
+    rpc_pair_events(&p, &p.client);
+    assert_int_equal(s.replies, 1);
+    assert_int_equal(s.status, MUSTER_ESESSION);
+    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, p.now.mono.ns);
+    /* What is called in between belongs to the life that comes. */
+    s.echo = true;
+    (void)call(&p);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.welcomed, 2);
+    assert_int_equal(s.resumed, 0);
+    assert_int_equal(s.replies, 2);
+    assert_int_equal(s.status, 0);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_server_names_the_end_of_the_grace(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, MU_MONO_NEVER.ns);
+    rpc_pair_cut(&p);
+    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 10000).ns);
+    rpc_pair_fini(&p);
+}
+
+/* --- acknowledgement ------------------------------------------------ */
+
+static void test_rpc_acknowledges_alone_when_it_has_nothing_to_say(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+    uint64_t id;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    s.echo = false;
+    id = call(&p);
+    rpc_pair_pump(&p);
+    for (int i = 0; i < 200; i++) {
+        assert_int_equal(mu_rpc_item(&p.server.rpc, p.now, id, MU_SPAN_LIT("item")), 0);
+        rpc_pair_pump(&p);
+        /* Never more than a frame over what the peer lets pass in silence. */
+        assert_true(p.server.rpc.out.len <= 66 * (MU_RPC_HEADER + 4));
+    }
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_ping_carries_the_acknowledgement_of_the_last_frame(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    (void)call(&p);
+    rpc_pair_pump(&p);
+    assert_true(p.server.rpc.out.len != 0); /* the reply, which nobody has acknowledged */
+    rpc_pair_tick(&p, 5000);
+    rpc_pair_pump(&p);
+    assert_int_equal(p.server.rpc.out.len, 0);
+    assert_int_equal(p.client.rpc.out.len, 0);
+    rpc_pair_fini(&p);
+}
+
+/* --- keep-alive ------------------------------------------------------ */
+
+static void test_rpc_idle_link_lives_by_its_beats(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+    size_t bytes;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    bytes = p.delivered;
+    for (int i = 0; i < 100; i++) {
+        mu_mono_t at = mu_mono_min(mu_rpc_deadline(&p.client.rpc), mu_rpc_deadline(&p.server.rpc));
+
+        assert_true(mu_mono_before(p.now.mono, at));
+        rpc_pair_tick(&p, mu_mono_until_ms(at, p.now.mono));
+        rpc_pair_pump(&p);
+    }
+    assert_int_equal(s.dead_client + s.dead_server, 0);
+    /* Both PING at the same moment and both answer: at most four small frames a beat. */
+    assert_true(p.delivered - bytes <= 100 * 4 * 32);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_silent_peer_is_dead_after_dead_ms_and_not_before(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+    uint64_t began;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    began = p.now.mono.ns;
+    while (s.dead_client == 0) {
+        mu_mono_t at = mu_rpc_deadline(&p.client.rpc);
+
+        assert_true(at.ns <= began + 15000 * MU_NS_PER_MS);
+        p.now.mono = at;
+        assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+        rpc_pair_events(&p, &p.client);
+    }
+    assert_int_equal(p.now.mono.ns, began + 15000 * MU_NS_PER_MS);
+    /* Told once. */
+    rpc_pair_ms(&p, 5000);
+    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+    rpc_pair_events(&p, &p.client);
+    assert_int_equal(s.dead_client, 1);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_unanswered_hello_is_a_dead_link(void **state)
+{
+    struct seen s = {0};
+    struct rpc_pair p;
+
+    (void)state;
+    rpc_pair_init(&p, NULL, NULL);
+    p.context = &s;
+    p.on_event = note;
+    assert_int_equal(rpc_pair_link(&p), 0);
+    assert_int_equal(mu_rpc_deadline(&p.client.rpc).ns, mu_mono_add_ms(p.now.mono, 15000).ns);
+    rpc_pair_tick(&p, 15000);
+    assert_int_equal(s.dead_client, 1);
+    rpc_pair_fini(&p);
+}
+
+/* The tilt rule: after a pause of our own the peer gets a full period again. */
+static void test_rpc_pause_of_our_own_does_not_make_the_peer_dead(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    rpc_pair_ms(&p, 60000);
+    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+    rpc_pair_events(&p, &p.client);
+    assert_int_equal(s.dead_client, 0);
+    /* The same when something else comes first after the pause. */
+    rpc_pair_ms(&p, 60000);
+    (void)call(&p);
+    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+    rpc_pair_events(&p, &p.client);
+    assert_int_equal(s.dead_client, 0);
+    for (int i = 0; i < 3; i++) {
+        rpc_pair_ms(&p, 5000);
+        assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+    }
+    rpc_pair_events(&p, &p.client);
+    assert_int_equal(s.dead_client, 1);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_flood_of_pings_is_answered_in_bounded_memory(void **state)
+{
+    struct mu_rpc_header h = {.len = 8, .type = MU_RPC_PING};
+    uint8_t ping[MU_RPC_HEADER + 8];
+    struct rpc_pair p;
+    struct seen s;
+    struct mu_span out;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    mu_rpc_header_encode(ping, &h);
+    for (uint64_t i = 1; i <= 10000; i++) {
+        size_t used;
+
+        mu_put_u64(ping + MU_RPC_HEADER, i);
+        assert_int_equal(mu_rpc_recv(&p.server.rpc, p.now, mu_span(ping, sizeof(ping)), &used), 0);
+    }
+    assert_true(mu_rpc_output(&p.server.rpc).len < 128);
+    /* The first was answered at once, the others with one answer, to the last. */
+    mu_rpc_sent(&p.server.rpc, mu_rpc_output(&p.server.rpc).len);
+    out = mu_rpc_output(&p.server.rpc);
+    assert_int_equal(out.len, sizeof(ping));
+    assert_int_equal(out.data[4], MU_RPC_PONG);
+    assert_int_equal(mu_get_u64(out.data + MU_RPC_HEADER), 10000);
+    rpc_pair_fini(&p);
+}
+
+/* A control frame goes between frames, never into one that was begun. */
+static void test_rpc_control_frames_do_not_tear_a_frame_that_was_begun(void **state)
+{
+    static uint8_t big[50000];
+    struct rpc_pair p;
+    struct seen s;
+    uint64_t id;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(mu_rpc_call(&p.client.rpc, p.now, MU_SPAN_LIT("m"),
+                                     mu_span(big, sizeof(big)), 0, 0, &id),
+                         0);
+    }
+    /* All frames at once, until something else has to be said. */
+    assert_true(mu_rpc_output(&p.client.rpc).len > 3 * sizeof(big));
+    p.send_chunk = 1000;
+    (void)rpc_pair_send(&p, &p.client, &p.server);
+    rpc_pair_ms(&p, 5000);
+    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+    assert_int_equal(mu_rpc_output(&p.client.rpc).len,
+                     MU_RPC_HEADER + MU_RPC_CALL_HEAD + 1 + sizeof(big) - 1000);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.replies, 3);
+    assert_int_equal(p.server.error, 0);
+    rpc_pair_fini(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rpc_greet_tells_the_wire_by_its_first_bytes),
+        cmocka_unit_test(test_rpc_greet_takes_nothing_behind_the_hello_however_it_is_split),
+        cmocka_unit_test(test_rpc_greet_refuses_a_long_hello_before_it_is_there),
+        cmocka_unit_test(test_rpc_refusal_reaches_the_client_with_its_reason),
+        cmocka_unit_test(test_rpc_server_keeps_the_wishes_within_bounds),
+        cmocka_unit_test(test_rpc_calls_made_before_the_first_link_are_sent_with_it),
+        cmocka_unit_test(test_rpc_resumes_after_a_cut_and_not_after_a_restart),
+        cmocka_unit_test(test_rpc_orphans_of_a_lost_life_are_answered_into_nothing),
+        cmocka_unit_test(test_rpc_server_judges_which_life_a_hello_means),
+        cmocka_unit_test(test_rpc_without_grace_keeps_nothing_and_ends_calls_with_the_link),
+        cmocka_unit_test(test_rpc_server_names_the_end_of_the_grace),
+        cmocka_unit_test(test_rpc_acknowledges_alone_when_it_has_nothing_to_say),
+        cmocka_unit_test(test_rpc_ping_carries_the_acknowledgement_of_the_last_frame),
+        cmocka_unit_test(test_rpc_idle_link_lives_by_its_beats),
+        cmocka_unit_test(test_rpc_silent_peer_is_dead_after_dead_ms_and_not_before),
+        cmocka_unit_test(test_rpc_unanswered_hello_is_a_dead_link),
+        cmocka_unit_test(test_rpc_pause_of_our_own_does_not_make_the_peer_dead),
+        cmocka_unit_test(test_rpc_flood_of_pings_is_answered_in_bounded_memory),
+        cmocka_unit_test(test_rpc_control_frames_do_not_tear_a_frame_that_was_begun),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
