@@ -160,9 +160,6 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
         if (err != 0 && disk != NULL) {
             disk->ops->close(disk);
         }
-        if (err < 0 && err > -10000) {
-            err = MUSTER_EADDR; /* An errno of the address; the text has it in words. */
-        }
     }
     if (err != 0) {
         mu_free(s);

@@ -339,6 +339,7 @@ struct store_door {
     struct mu_door door;
     muster_store *store;
     const char *url;
+    uint32_t connect_ms;
     int err;
     struct mu_errmsg msg;
 };
@@ -347,7 +348,7 @@ static void open_on_loop(struct mu_door *door)
 {
     struct store_door *d = MU_CONTAINER_OF(door, struct store_door, door);
 
-    d->err = mu_store_open(d->store->rt->env, d->url, &d->store->store, &d->msg);
+    d->err = mu_store_open(d->store->rt->env, d->url, d->connect_ms, &d->store->store, &d->msg);
     mu_door_open(door);
 }
 
@@ -388,13 +389,15 @@ int muster_store_open(muster_runtime *rt, const char *url, const struct muster_s
     store->rt = rt;
     atomic_init(&store->timeout_ms, config->timeout_ms);
     d.store = store;
+    d.connect_ms = config->connect_timeout_ms;
     mu_door_pass(rt, &d.door, open_on_loop);
     if (d.err != 0) {
         mu_free(store);
         return mu_api_error(d.err, d.msg.text);
     }
-    /* A question that every store can answer: whether none of no keys is missing. */
-    err = blocking(store, &check, config->connect_timeout_ms, NULL);
+    /* A question that every store can answer: whether all of no keys are there. The store itself
+     * gives up when the time to connect is over, and knows better what went wrong. */
+    err = blocking(store, &check, MUSTER_TIMEOUT_NEVER, NULL);
     if (err != 0) {
         struct mu_errmsg why;
 

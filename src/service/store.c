@@ -100,12 +100,11 @@ static int parse_protocol(const char *text, enum mu_store_tcp_protocol *ret,
                   "the URL's protocol=%.32s is none of any, muster, torch1, torch2", text);
 }
 
-static int open_tcp(struct mu_env *env, const struct mu_url *url, struct mu_store **ret_store,
-                    struct mu_errmsg *reterr_msg)
+static int open_tcp(struct mu_env *env, const struct mu_url *url, int64_t connect_ms,
+                    struct mu_store **ret_store, struct mu_errmsg *reterr_msg)
 {
     static const char *const known[] = {"protocol", "connect", "prefix", NULL};
     struct mu_store_tcp_config config = mu_store_tcp_config_defaults();
-    int64_t connect_ms = config.connect_ms;
     const char *protocol = mu_url_param(url, "protocol");
     int err = check_params(url, known, reterr_msg);
 
@@ -162,8 +161,8 @@ static int open_hash(struct mu_env *env, const struct mu_url *url, struct mu_sto
     return err != 0 ? err : mu_store_hash_new(env, ret_store);
 }
 
-int mu_store_open(struct mu_env *env, const char *text, struct mu_store **ret_store,
-                  struct mu_errmsg *reterr_msg)
+int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,
+                  struct mu_store **ret_store, struct mu_errmsg *reterr_msg)
 {
     struct mu_url url;
     struct mu_store *store = NULL;
@@ -174,7 +173,7 @@ int mu_store_open(struct mu_env *env, const char *text, struct mu_store **ret_st
         return err;
     }
     if (strcmp(url.scheme, "tcp") == 0) {
-        err = open_tcp(env, &url, &store, reterr_msg);
+        err = open_tcp(env, &url, connect_ms, &store, reterr_msg);
     } else if (strcmp(url.scheme, "file") == 0) {
         err = open_file(env, &url, &store, reterr_msg);
     } else if (strcmp(url.scheme, "hash") == 0) {

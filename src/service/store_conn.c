@@ -93,7 +93,7 @@ void mu_store_conn_flush(struct mu_store_conn *c)
     }
     maybe_resume(c);
     /* Who broke a rule and does not read either is not waited for. */
-    if ((c->eof && !c->paused && mu_store_conn_output_len(c) == 0) || (c->ended && c->blocked)) {
+    if ((c->eof && !c->paused && mu_store_conn_output_len(c) == 0) || (c->refused && c->blocked)) {
         mu_store_conn_close(c, false);
     }
 }
@@ -151,21 +151,15 @@ void mu_store_conn_drop(struct mu_store_conn *c, const char *why)
     }
 }
 
-/*
- * Ends a torch connection that broke a rule. The protocol has no way to say what went wrong, but the
- * answers to the requests before it are owed, and those may wait for the disk.
- */
-static void end_torch(struct mu_store_conn *c)
+void mu_store_conn_refuse(struct mu_store_conn *c, const char *why)
 {
     char peer[64];
 
-    if (!c->ended) {
-        c->ended = true;
-        c->eof = true;
-        mu_env_peer(c->server->env, &c->base, peer, sizeof(peer));
-        mu_store_server_log_peer(c->server, peer, mu_torch_server_errmsg(&c->u.torch));
-        mu_store_conn_touch(c);
-    }
+    mu_env_peer(c->server->env, &c->base, peer, sizeof(peer));
+    mu_store_server_log_peer(c->server, peer, why);
+    c->eof = true;
+    c->refused = true;
+    mu_store_conn_touch(c);
 }
 
 /* --- input ------------------------------------------------------------------------------------ */
@@ -175,7 +169,7 @@ static void torch_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
     struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
 
     if (mu_torch_server_wake(&c->u.torch, wait) != 0) {
-        end_torch(c);
+        mu_store_conn_drop(c, mu_torch_server_errmsg(&c->u.torch));
         return;
     }
     mu_store_conn_touch(c);
@@ -187,7 +181,7 @@ static void torch_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
     struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
 
     if (mu_torch_server_changed(&c->u.torch, watch, change) != 0) {
-        end_torch(c);
+        mu_store_conn_drop(c, mu_torch_server_errmsg(&c->u.torch));
         return;
     }
     mu_store_conn_touch(c);
@@ -224,8 +218,10 @@ static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
         mu_store_conn_drop(c, "the buffers of all connections together are over their limit");
         return in.len;
     }
+    /* Answers to what came before the violation are owed; the protocol has no way to say what went
+     * wrong, so the connection ends behind them. */
     if (err != 0) {
-        end_torch(c);
+        mu_store_conn_refuse(c, mu_torch_server_errmsg(&c->u.torch));
         return in.len;
     }
     if (mu_torch_server_output(&c->u.torch).len != 0) {
@@ -263,7 +259,7 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
     struct mu_store_server *s = c->server;
     size_t used = 0;
 
-    if (c->closing || c->ended) {
+    if (c->closing || c->refused) {
         return in.len;
     }
     if (s->draining || mu_store_commit_saturated(s)) {
@@ -337,7 +333,7 @@ static void on_closed(struct mu_conn *base, int status)
 static void on_open(struct mu_conn *base)
 {
     (void)base;
-    MU_ASSERT(!"accepted connections are open from the start");
+    mu_panic(__FILE__, __LINE__, "accepted connections to be open from the start");
 }
 
 static const struct mu_conn_events conn_events = {

@@ -159,7 +159,7 @@ static bool complete(struct mu_store_exec *x)
         answered = answer_values(x->ks, &request, sink);
         break;
     default:
-        MU_ASSERT(!"only these wait");
+        mu_panic(__FILE__, __LINE__, "only these to wait");
     }
     MU_ASSERT(answered);
     mu_free(value);

@@ -533,7 +533,8 @@ static void give_up(struct native_store *s)
 
     s->give_up_at = MU_MONO_NEVER;
     if (!s->ready) {
-        (void)snprintf(text, sizeof(text), "cannot connect to %.120s: %s (tried for %u ms)",
+        (void)snprintf(text, sizeof(text),
+                       "cannot connect to %.120s: %s (tried for %u ms); is a server running there?",
                        s->addr,
                        muster_strerror(s->last_error != 0 ? s->last_error : MUSTER_ETIMEDOUT),
                        s->config.connect_ms);

@@ -1,5 +1,6 @@
 #include "service/store_server_internal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -163,8 +164,9 @@ static int listen_or_explain(struct mu_store_server *s, struct mu_errmsg *reterr
     int err = mu_env_listen(s->env, &s->listener, &s->config.listen);
 
     if (err != 0) {
-        return mu_err(reterr_msg, err, "cannot listen on %s: %s",
-                      mu_addr_format(&s->config.listen, text, sizeof(text)), muster_strerror(err));
+        return mu_err(reterr_msg, MUSTER_EADDR, "cannot listen on %.150s: %s%s",
+                      mu_addr_format(&s->config.listen, text, sizeof(text)), muster_strerror(err),
+                      err == -EADDRINUSE ? "; choose another port, or 0 for any free one" : "");
     }
     s->listening = true;
     return 0;

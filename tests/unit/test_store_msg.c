@@ -1,0 +1,275 @@
+/* The store's operations as payloads: round trips, counts, limits, and what is refused. */
+#include "unit.h"
+
+#include <muster/error.h>
+
+#include "codec/store_msg.h"
+#include "core/alloc.h"
+#include "failheap.h"
+
+static const enum mu_store_verb all_verbs[] = {
+#define VERB(name, number, text) MU_STORE_##name,
+    MU_STORE_VERB_MAP(VERB)
+#undef VERB
+};
+
+#define VERB_COUNT (sizeof(all_verbs) / sizeof(all_verbs[0]))
+
+static void test_store_msg_methods_name_their_verbs(void **state)
+{
+    enum mu_store_verb verb;
+
+    (void)state;
+    for (size_t i = 0; i < VERB_COUNT; i++) {
+        assert_int_equal(mu_store_verb_of(mu_span_str(mu_store_method(all_verbs[i])), &verb), 0);
+        assert_int_equal(verb, all_verbs[i]);
+    }
+    assert_string_equal(mu_store_method(MU_STORE_COMPARE_SET), "muster::Store.compare_set");
+    assert_int_equal(mu_store_verb_of(MU_SPAN_LIT("muster::Store."), &verb), MUSTER_ENOMETHOD);
+    assert_int_equal(mu_store_verb_of(MU_SPAN_LIT("muster::Store.sett"), &verb), MUSTER_ENOMETHOD);
+    assert_int_equal(mu_store_verb_of(MU_SPAN_LIT("muster::Store"), &verb), MUSTER_ENOMETHOD);
+    assert_int_equal(mu_store_verb_of(MU_SPAN_LIT("set"), &verb), MUSTER_ENOMETHOD);
+}
+
+static void test_store_msg_request_has_the_bytes_of_its_layout(void **state)
+{
+    static const uint8_t expected[] = {
+        1,    0,    0,    0,                                  /* flags: nowait */
+        0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,       /* number: -2 */
+        7,    0,    0,    0,    0,    0,    0,    0,          /* lease */
+        1,    0,    0,    0,    3,    0,    0,    0,          /* one key of three bytes */
+        'k',  'e',  'y',  1,    0,    0,    0,    0,    0, 0, /* one value, empty */
+        0,
+    };
+    struct mu_span key = MU_SPAN_LIT("key");
+    struct mu_span value = {0};
+    struct mu_store_request in = {.verb = MU_STORE_SET,
+                                  .flags = MU_STORE_NOWAIT,
+                                  .keys = &key,
+                                  .key_count = 1,
+                                  .values = &value,
+                                  .value_count = 1,
+                                  .number = -2,
+                                  .lease = 7};
+    struct mu_store_request out;
+    struct mu_span *parts;
+    struct mu_buf b;
+
+    (void)state;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_store_request_encode(&b, &in), 0);
+    assert_int_equal(b.len, sizeof(expected));
+    assert_memory_equal(mu_buf_span(&b).data, expected, sizeof(expected));
+    assert_int_equal(mu_store_request_decode(mu_buf_span(&b), MU_STORE_SET, 1, &out, &parts), 0);
+    assert_int_equal(out.verb, MU_STORE_SET);
+    assert_int_equal(out.number, -2);
+    assert_int_equal(out.lease, 7);
+    assert_span_text(out.keys[0], "key");
+    assert_int_equal(out.values[0].len, 0);
+    mu_free(parts);
+    for (size_t n = 0; n < b.len; n++) {
+        assert_int_equal(mu_store_request_decode(mu_span(mu_buf_span(&b).data, n), MU_STORE_SET, 1,
+                                                 &out, &parts),
+                         MUSTER_EPROTO);
+    }
+    assert_int_equal(mu_buf_append(&b, MU_SPAN_LIT("x")), 0);
+    assert_int_equal(mu_store_request_decode(mu_buf_span(&b), MU_STORE_SET, 1, &out, &parts),
+                     MUSTER_EPROTO);
+    mu_buf_fini(&b);
+}
+
+/* How many keys and values each verb takes, as the table in store_op.h has it. */
+static bool takes(enum mu_store_verb verb, size_t keys, size_t values)
+{
+    switch (verb) {
+    case MU_STORE_SET:
+    case MU_STORE_APPEND:
+    case MU_STORE_QUEUE_PUSH:
+        return keys == 1 && values == 1;
+    case MU_STORE_COMPARE_SET:
+        return keys == 1 && values == 2;
+    case MU_STORE_GET:
+    case MU_STORE_ADD:
+    case MU_STORE_DELETE:
+    case MU_STORE_QUEUE_POP:
+    case MU_STORE_QUEUE_LEN:
+    case MU_STORE_BARRIER:
+    case MU_STORE_WATCH:
+        return keys == 1 && values == 0;
+    case MU_STORE_CHECK:
+    case MU_STORE_WAIT:
+    case MU_STORE_MULTI_GET:
+        return values == 0;
+    case MU_STORE_MULTI_SET:
+        return keys == values;
+    case MU_STORE_LIST_KEYS:
+        return keys <= 1 && values == 0;
+    case MU_STORE_NUM_KEYS:
+    case MU_STORE_LEASE_GRANT:
+    case MU_STORE_LEASE_KEEP:
+    case MU_STORE_LEASE_REVOKE:
+        return keys == 0 && values == 0;
+    }
+    return false;
+}
+
+static void test_store_msg_request_has_as_many_parts_as_its_verb_takes(void **state)
+{
+    const struct mu_span spans[3] = {MU_SPAN_LIT("a"), MU_SPAN_LIT("b"), MU_SPAN_LIT("c")};
+
+    (void)state;
+    for (size_t i = 0; i < VERB_COUNT; i++) {
+        for (size_t n = 0; n < 16; n++) {
+            struct mu_store_request in = {.verb = all_verbs[i],
+                                          .keys = spans,
+                                          .key_count = n / 4,
+                                          .values = spans,
+                                          .value_count = n % 4};
+            struct mu_store_request out;
+            struct mu_span *parts = NULL;
+            struct mu_buf b;
+            int err;
+
+            mu_buf_init(&b, 4096);
+            assert_int_equal(mu_store_request_encode(&b, &in), 0);
+            err = mu_store_request_decode(mu_buf_span(&b), all_verbs[i], 3, &out, &parts);
+            if (err != (takes(all_verbs[i], n / 4, n % 4) ? 0 : MUSTER_EPROTO)) {
+                fail_msg("%s with %zu keys and %zu values: %s", mu_store_method(all_verbs[i]),
+                         n / 4, n % 4, muster_errname(err));
+            }
+            mu_free(parts);
+            mu_buf_fini(&b);
+        }
+    }
+}
+
+static void test_store_msg_counts_are_checked_before_memory_is_taken(void **state)
+{
+    uint8_t bytes[20 + 4 + 8] = {0};
+    struct mu_store_request out;
+    struct mu_span *parts;
+
+    (void)state;
+    failheap_arm(0);
+    /* Four thousand million keys in eight bytes. */
+    memset(bytes + 20, 0xff, 4);
+    assert_int_equal(mu_store_request_decode(mu_span(bytes, sizeof(bytes)), MU_STORE_WAIT, SIZE_MAX,
+                                             &out, &parts),
+                     MUSTER_EPROTO);
+    /* A key of four thousand million bytes. */
+    mu_put_u32(bytes + 20, 1);
+    memset(bytes + 24, 0xff, 4);
+    assert_int_equal(mu_store_request_decode(mu_span(bytes, sizeof(bytes)), MU_STORE_WAIT, SIZE_MAX,
+                                             &out, &parts),
+                     MUSTER_EPROTO);
+    /* One key, no values: more than the limit, then a failing heap. */
+    memset(bytes + 24, 0, 8);
+    assert_int_equal(
+        mu_store_request_decode(mu_span(bytes, sizeof(bytes)), MU_STORE_WAIT, 0, &out, &parts),
+        MUSTER_ELIMIT);
+    assert_false(failheap_fired());
+    assert_int_equal(
+        mu_store_request_decode(mu_span(bytes, sizeof(bytes)), MU_STORE_WAIT, 1, &out, &parts),
+        MUSTER_ENOMEM);
+    failheap_disarm();
+    /* Unknown flags. */
+    bytes[0] = 8;
+    assert_int_equal(
+        mu_store_request_decode(mu_span(bytes, sizeof(bytes)), MU_STORE_WAIT, 1, &out, &parts),
+        MUSTER_EPROTO);
+}
+
+static void test_store_msg_reply_round_trips(void **state)
+{
+    const struct mu_span values[2] = {MU_SPAN_LIT("one"), MU_SPAN_LIT("")};
+    struct mu_store_reply in = {.number = INT64_MIN, .values = values, .value_count = 2};
+    struct mu_store_reply out;
+    struct mu_span *parts;
+    struct mu_buf b;
+
+    (void)state;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_store_reply_encode(&b, &in), 0);
+    assert_int_equal(mu_store_reply_decode(mu_buf_span(&b), 2, &out, &parts), 0);
+    assert_int_equal(out.number, INT64_MIN);
+    assert_int_equal(out.value_count, 2);
+    assert_span_text(out.values[0], "one");
+    mu_free(parts);
+    assert_int_equal(mu_store_reply_decode(mu_buf_span(&b), 1, &out, &parts), MUSTER_ELIMIT);
+    for (size_t n = 0; n < b.len; n++) {
+        assert_int_equal(mu_store_reply_decode(mu_span(mu_buf_span(&b).data, n), 2, &out, &parts),
+                         MUSTER_EPROTO);
+    }
+    /* Without values there is nothing to free. */
+    mu_buf_reset(&b);
+    in.value_count = 0;
+    assert_int_equal(mu_store_reply_encode(&b, &in), 0);
+    assert_int_equal(mu_store_reply_decode(mu_buf_span(&b), 0, &out, &parts), 0);
+    assert_null(parts);
+    mu_buf_fini(&b);
+}
+
+static void test_store_msg_change_round_trips(void **state)
+{
+    struct mu_change in = {.kind = MU_CHANGE_EXPIRED,
+                           .revision = UINT64_MAX,
+                           .key = MU_SPAN_LIT("k"),
+                           .old_value = MU_SPAN_LIT("stays at home"),
+                           .value = MU_SPAN_LIT("value")};
+    struct mu_change out;
+    struct mu_buf b;
+
+    (void)state;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_store_change_encode(&b, &in), 0);
+    assert_int_equal(b.len, 1 + 8 + 4 + 1 + 4 + 5);
+    assert_int_equal(mu_store_change_decode(mu_buf_span(&b), &out), 0);
+    assert_int_equal(out.kind, MU_CHANGE_EXPIRED);
+    assert_int_equal(out.revision, UINT64_MAX);
+    assert_span_text(out.key, "k");
+    assert_span_text(out.value, "value");
+    assert_int_equal(out.old_value.len, 0);
+    for (size_t n = 0; n < b.len; n++) {
+        assert_int_equal(mu_store_change_decode(mu_span(mu_buf_span(&b).data, n), &out),
+                         MUSTER_EPROTO);
+    }
+    for (unsigned kind = 0; kind < 256; kind++) {
+        b.data[b.head] = (uint8_t)kind;
+        assert_int_equal(mu_store_change_decode(mu_buf_span(&b), &out),
+                         kind >= 1 && kind <= 5 ? 0 : MUSTER_EPROTO);
+    }
+    mu_buf_fini(&b);
+}
+
+static void test_store_msg_encoders_respect_the_buffers_maximum(void **state)
+{
+    struct mu_span key = MU_SPAN_LIT("key");
+    struct mu_span huge = {key.data, (size_t)UINT32_MAX + 1};
+    struct mu_store_request in = {.verb = MU_STORE_GET, .keys = &key, .key_count = 1};
+    struct mu_buf b;
+
+    (void)state;
+    mu_buf_init(&b, 20 + 4 + 4 + 3 + 4 - 1);
+    assert_int_equal(mu_store_request_encode(&b, &in), MUSTER_ELIMIT);
+    b.max++;
+    assert_int_equal(mu_store_request_encode(&b, &in), 0);
+    in.keys = &huge; /* refused by its length; its bytes are not looked at */
+    b.max = SIZE_MAX / 2;
+    assert_int_equal(mu_store_request_encode(&b, &in), MUSTER_ELIMIT);
+    mu_buf_fini(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_store_msg_methods_name_their_verbs),
+        cmocka_unit_test(test_store_msg_request_has_the_bytes_of_its_layout),
+        cmocka_unit_test(test_store_msg_request_has_as_many_parts_as_its_verb_takes),
+        cmocka_unit_test(test_store_msg_counts_are_checked_before_memory_is_taken),
+        cmocka_unit_test(test_store_msg_reply_round_trips),
+        cmocka_unit_test(test_store_msg_change_round_trips),
+        cmocka_unit_test(test_store_msg_encoders_respect_the_buffers_maximum),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
