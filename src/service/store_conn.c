@@ -92,7 +92,8 @@ void mu_store_conn_flush(struct mu_store_conn *c)
         return;
     }
     maybe_resume(c);
-    if (c->eof && !c->paused && mu_store_conn_output_len(c) == 0) {
+    /* Who broke a rule and does not read either is not waited for. */
+    if ((c->eof && !c->paused && mu_store_conn_output_len(c) == 0) || (c->ended && c->blocked)) {
         mu_store_conn_close(c, false);
     }
 }
@@ -150,15 +151,21 @@ void mu_store_conn_drop(struct mu_store_conn *c, const char *why)
     }
 }
 
-void mu_store_conn_refuse(struct mu_store_conn *c, const char *why)
+/*
+ * Ends a torch connection that broke a rule. The protocol has no way to say what went wrong, but the
+ * answers to the requests before it are owed, and those may wait for the disk.
+ */
+static void end_torch(struct mu_store_conn *c)
 {
     char peer[64];
 
-    mu_env_peer(c->server->env, &c->base, peer, sizeof(peer));
-    mu_store_server_log_peer(c->server, peer, why);
-    c->eof = true;
-    c->refused = true;
-    mu_store_conn_touch(c);
+    if (!c->ended) {
+        c->ended = true;
+        c->eof = true;
+        mu_env_peer(c->server->env, &c->base, peer, sizeof(peer));
+        mu_store_server_log_peer(c->server, peer, mu_torch_server_errmsg(&c->u.torch));
+        mu_store_conn_touch(c);
+    }
 }
 
 /* --- input ------------------------------------------------------------------------------------ */
@@ -168,7 +175,7 @@ static void torch_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
     struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
 
     if (mu_torch_server_wake(&c->u.torch, wait) != 0) {
-        mu_store_conn_drop(c, mu_torch_server_errmsg(&c->u.torch));
+        end_torch(c);
         return;
     }
     mu_store_conn_touch(c);
@@ -180,7 +187,7 @@ static void torch_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
     struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
 
     if (mu_torch_server_changed(&c->u.torch, watch, change) != 0) {
-        mu_store_conn_drop(c, mu_torch_server_errmsg(&c->u.torch));
+        end_torch(c);
         return;
     }
     mu_store_conn_touch(c);
@@ -217,10 +224,8 @@ static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
         mu_store_conn_drop(c, "the buffers of all connections together are over their limit");
         return in.len;
     }
-    /* Answers to what came before the violation are owed; the protocol has no way to say what went
-     * wrong, so the connection ends behind them. */
     if (err != 0) {
-        mu_store_conn_refuse(c, mu_torch_server_errmsg(&c->u.torch));
+        end_torch(c);
         return in.len;
     }
     if (mu_torch_server_output(&c->u.torch).len != 0) {
@@ -258,7 +263,7 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
     struct mu_store_server *s = c->server;
     size_t used = 0;
 
-    if (c->closing || c->refused) {
+    if (c->closing || c->ended) {
         return in.len;
     }
     if (s->draining || mu_store_commit_saturated(s)) {

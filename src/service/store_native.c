@@ -99,7 +99,7 @@ static void on_op_timeout(struct mu_timer *timer)
 static int encode_request(struct native_store *s, const struct mu_store_request *q)
 {
     struct mu_store_request wire = *q;
-    struct mu_span *keys = NULL;
+    struct mu_span *keys;
     size_t bytes = 0;
     uint8_t *at;
     int err;
@@ -107,11 +107,9 @@ static int encode_request(struct native_store *s, const struct mu_store_request 
     for (size_t i = 0; i < q->key_count; i++) {
         bytes += q->keys[i].len + 1;
     }
-    if (q->key_count != 0) {
-        keys = mu_malloc(q->key_count * sizeof(*keys) + bytes);
-        if (keys == NULL) {
-            return MUSTER_ENOMEM;
-        }
+    keys = mu_malloc(q->key_count * sizeof(*keys) + bytes);
+    if (keys == NULL) {
+        return MUSTER_ENOMEM;
     }
     at = (uint8_t *)(keys + q->key_count);
     for (size_t i = 0; i < q->key_count; i++) {

@@ -33,8 +33,8 @@ struct mu_store_conn {
     size_t memory;          /* counted in server->buffer_bytes */
     enum mu_store_conn_kind kind;
     bool closing;
-    bool eof;     /* the peer will send no more, or we read no more of it: close when all is sent */
-    bool refused; /* it broke a rule: what it still sends is thrown away */
+    bool eof;     /* the peer will send no more, or nothing more is taken from it */
+    bool ended;   /* it broke a rule: it gets the answers it is owed, and then the end */
     bool paused;  /* the environment keeps input that we could not take */
     bool blocked; /* the environment takes no more output until `writable` */
     union {
@@ -140,8 +140,6 @@ void mu_store_conn_flush(struct mu_store_conn *c);
 /** Closes it, with or without a line in the log; `abort` drops what was not sent. */
 void mu_store_conn_close(struct mu_store_conn *c, bool abort);
 void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
-/** As a drop, but what it is owed for earlier requests is still sent. */
-void mu_store_conn_refuse(struct mu_store_conn *c, const char *why);
 /** Lets go of what the connection's machine holds; for the close and for a discard. */
 void mu_store_conn_release(struct mu_store_conn *c);
 /** Output of a torch connection, all of it, held or not. */

@@ -1,6 +1,6 @@
 /*
- * The engine of a tcp store on PyTorch's protocol: finds out the generation, keeps a main connection,
- * opens others for what blocks, and sends the steps of the tasks.
+ * The engine of a tcp store on PyTorch's protocol: finds out the generation, keeps a main
+ * connection, opens others for what blocks, and sends the steps of the tasks.
  */
 #include "service/store_torch.h"
 
@@ -8,9 +8,14 @@
 
 #include "core/alloc.h"
 
-#define PROBE_CLOSES 2 /* a server that dies while it is probed must not pass for something else */
+/*
+ * How often a peer may close on us or be silent before it is no store: one that dies, or is cut
+ * off, while it is probed must not pass for something else.
+ */
+#define PROBES      5
+#define PROBES_NEXT 2 /* that end in a close, where there is another generation to try */
 
-/* --- what is sent where ------------------------------------------------------------------------------ */
+/* --- what is sent where ----------------------------------------------------------------------- */
 
 void mu_torch_store_wake(struct torch_store *s)
 {
@@ -114,7 +119,7 @@ static void dial_own(struct torch_store *s)
     }
 }
 
-/* --- the main connection, and which generation it speaks --------------------------------------------- */
+/* --- the main connection, and which generation it speaks -------------------------------------- */
 
 /* Never a store, and never to be: tells the owner once, who will close this engine. */
 static void report_mismatch(struct torch_store *s, bool silent)
@@ -129,7 +134,7 @@ static void report_mismatch(struct torch_store *s, bool silent)
 static void on_probe_failed(struct torch_store *s, int status)
 {
     bool silent = status == MUSTER_ETIMEDOUT;
-    bool told = s->config.protocol != MU_STORE_TCP_ANY;
+    bool next = s->config.protocol == MU_STORE_TCP_ANY && s->generation == MU_TORCH_1;
 
     if (status == MUSTER_ENOMEM) {
         back_off(s, &s->main_dialler);
@@ -139,11 +144,11 @@ static void on_probe_failed(struct torch_store *s, int status)
         report_mismatch(s, false); /* It talks, in another language. */
         return;
     }
-    if (!silent && ++s->closes < (told ? MU_STORE_TOLD_GREETINGS : PROBE_CLOSES)) {
+    if (!(next && silent) && ++s->probes < (next ? PROBES_NEXT : PROBES)) {
         back_off(s, &s->main_dialler);
-    } else if (!told && s->generation == MU_TORCH_1) {
+    } else if (next) {
         s->generation = MU_TORCH_2;
-        s->closes = 0;
+        s->probes = 0;
         s->main_dialler.at = mu_env_now(s->base.env).mono;
     } else {
         report_mismatch(s, silent);
@@ -156,11 +161,12 @@ static void on_dial_failed(struct torch_store *s, int status)
     back_off(s, &s->main_dialler);
     /*
      * Who answers next time may be another server, and one of generation 1 that is greeted as one
-     * of generation 2 waits for ever for the rest of what it takes for a SET, and everybody with it.
+     * of generation 2 waits for ever for the rest of what it takes for a SET, and everybody with
+     * it.
      */
     if (!s->ready && s->config.protocol == MU_STORE_TCP_ANY) {
         s->generation = MU_TORCH_1;
-        s->closes = 0;
+        s->probes = 0;
     }
 }
 
@@ -189,8 +195,8 @@ void mu_torch_store_conn_answered(struct torch_store *s, struct torch_conn *c)
 }
 
 /*
- * The server may be gone, and a connection that only waits for it would never notice: what waits there
- * and may be asked again is.
+ * The server may be gone, and a connection that only waits for it would never notice: what waits
+ * there and may be asked again is.
  */
 static void drop_waiting(struct torch_store *s)
 {
@@ -246,7 +252,7 @@ static void dial_main(struct torch_store *s)
     }
 }
 
-/* --- time -------------------------------------------------------------------------------------------- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 /* Ends the tasks of queued steps. */
 static void end_queued(struct mu_list *queue, const char *text)
@@ -334,7 +340,7 @@ static void arm_timer(struct torch_store *s)
     mu_env_timer_arm(s->base.env, &s->timer, at);
 }
 
-/* --- the store --------------------------------------------------------------------------------------- */
+/* --- the store -------------------------------------------------------------------------------- */
 
 /* Frees the store once the last connection is closed. */
 static void close_all(struct torch_store *s)

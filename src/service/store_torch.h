@@ -86,7 +86,7 @@ struct torch_store {
     struct mu_store_tcp_config config;
     struct mu_store_engine_events events;
     enum mu_torch_generation generation; /* that is spoken, or tried */
-    uint32_t closes;                     /* of this generation's probes, in a row */
+    uint32_t probes;                     /* of this generation that came to nothing, in a row */
     struct torch_conn *main;             /* NULL: none */
     struct mu_list conns;                /* all, also those that are closing */
     struct torch_dialler main_dialler;
@@ -104,7 +104,7 @@ struct torch_store {
     char addr[MU_ADDR_HOST_MAX + 16];
 };
 
-/* --- store_torch.c -------------------------------------------------------------------------------- */
+/* --- store_torch.c ---------------------------------------------------------------------------- */
 
 /** After anything happened: moves on what can move. May free the store, so it comes last. */
 void mu_torch_store_pump(struct torch_store *s);
@@ -117,7 +117,7 @@ void mu_torch_store_conn_answered(struct torch_store *s, struct torch_conn *c);
 void mu_torch_store_conn_lost(struct torch_store *s, struct torch_conn *c,
                               enum torch_conn_state was, int status);
 
-/* --- store_torch_conn.c --------------------------------------------------------------------------- */
+/* --- store_torch_conn.c ----------------------------------------------------------------------- */
 
 /** Dials, and adds it to the store's. MUSTER_ENOMEM, MUSTER_EINVAL. */
 int mu_torch_conn_dial(struct torch_store *s, struct torch_conn **ret_conn);
@@ -133,7 +133,7 @@ void mu_torch_conn_drop(struct torch_conn *c, int status);
 /** Frees it without a word to the environment. */
 void mu_torch_conn_discard(struct torch_conn *c);
 
-/* --- store_torch_task.c --------------------------------------------------------------------------- */
+/* --- store_torch_task.c ----------------------------------------------------------------------- */
 
 /** Whether a request waits for somebody else's. */
 bool mu_torch_blocks(const struct mu_store_request *q);

@@ -48,11 +48,11 @@ static void free_conn(struct torch_conn *c)
     mu_free(c);
 }
 
-/* --- the end --------------------------------------------------------------------------------------- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 /*
- * What was in flight: whatever may be repeated goes back to the front of its queue, in its order; the
- * tasks of the rest end. The queues are put right first, because tasks that end call their owners.
+ * What was in flight: whatever may be repeated goes back to the front of its queue, in its order;
+ * the tasks of the rest end. The queues are put right first: tasks that end call their owners.
  */
 static void let_go_of_steps(struct torch_conn *c)
 {
@@ -112,7 +112,7 @@ void mu_torch_conn_discard(struct torch_conn *c)
     free_conn(c);
 }
 
-/* --- steps ------------------------------------------------------------------------------------------ */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 int mu_torch_conn_send(struct torch_conn *c, struct torch_step *step)
 {
@@ -211,7 +211,7 @@ static void handle_events(struct torch_conn *c)
     }
 }
 
-/* --- callbacks of the environment ------------------------------------------------------------------- */
+/* --- callbacks of the environment ------------------------------------------------------------- */
 
 static void on_open(struct mu_conn *conn)
 {

@@ -1,6 +1,6 @@
 /*
- * One operation on a server of PyTorch's protocol: mostly a single step. Servers of generation 1 lack
- * some operations, which are made of others here, as PyTorch's own clients do.
+ * One operation on a server of PyTorch's protocol: mostly a single step. Servers of generation 1
+ * lack some operations, which are made of others here, as PyTorch's own clients do.
  */
 #include "service/store_torch.h"
 
@@ -41,7 +41,7 @@ bool mu_torch_blocks(const struct mu_store_request *q)
     return false;
 }
 
-/* --- steps and the end ------------------------------------------------------------------------------ */
+/* --- steps and the end ------------------------------------------------------------------------ */
 
 /* Queues a step; it is sent by the pump. */
 static int add_step(struct torch_task *t, const struct mu_store_request *q, size_t index)
@@ -135,7 +135,7 @@ void mu_torch_task_discard(struct torch_task *t)
     free_task(t);
 }
 
-/* --- timeouts --------------------------------------------------------------------------------------- */
+/* --- timeouts --------------------------------------------------------------------------------- */
 
 /* `known` is false if some keys could not be asked for: those are counted as missing. */
 static void end_timed_out(struct torch_task *t, bool known)
@@ -310,7 +310,7 @@ void mu_torch_task_give_up(struct torch_task *t, const char *text)
     }
 }
 
-/* --- what generation 1 lacks ------------------------------------------------------------------------ */
+/* --- what generation 1 lacks ------------------------------------------------------------------ */
 
 /*
  * One try of append as compare_set, given what is there. A value that others have made just the one
@@ -454,7 +454,7 @@ static int start_composed(struct torch_task *t)
     return mu_torch_blocks(q) ? wait_for_all(t) : fan_out(t);
 }
 
-/* --- the beginning ---------------------------------------------------------------------------------- */
+/* --- the beginning ---------------------------------------------------------------------------- */
 
 /* What the server has no word for, or NULL. */
 static const char *find_lacking(const struct torch_store *s, const struct mu_store_request *q)
@@ -552,7 +552,7 @@ void mu_torch_task_start(struct torch_task *t)
     }
 }
 
-/* --- answers ---------------------------------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 static void end_list(struct torch_task *t, const struct mu_store_reply *reply)
 {

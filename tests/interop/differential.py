@@ -10,9 +10,10 @@ PyTorch 1.13 (so keys that are waited for are not touched by it); a request behi
 means to ours that the client gave it up (so waiters are silent); opcodes 9 to 12 are those of
 PyTorch 2.0; and a watcher that goes away must not break those who set its key.
 
-    differential.py [MUSTER] [--ops=100000] [--seed=N] [--torch-twice]
+    differential.py [MUSTER] [--ops=100000] [--seed=N] [--torch-twice | --durable]
 
---torch-twice compares PyTorch's server with itself: a test of this test.
+--torch-twice compares PyTorch's server with itself: a test of this test. --durable lets ours write
+everything to disk before it answers, which must not show.
 """
 import random
 import re
@@ -363,12 +364,21 @@ class Run:
             raise Differ("at the end: " + explain(requests, ours, theirs))
 
 
+def start_ours(twice, scratch):
+    if twice:
+        return lib.TorchServer()
+    if "--durable" in sys.argv:
+        return lib.Muster("--data-dir", scratch, "--sync", "always")
+    return lib.Muster()
+
+
 def main():
     count = lib.option("ops", 100000)
     seed = lib.option("seed", int(time.time()))
     twice = "--torch-twice" in sys.argv
     print("seed %d, at least %d operations" % (seed, count), flush=True)
-    with lib.TorchServer() as torch, (lib.TorchServer() if twice else lib.Muster()) as muster:
+    with lib.Scratch() as scratch, lib.TorchServer() as torch, \
+            start_ours(twice, scratch) as muster:
         run = Run(seed, Side(muster.port, 6, 4, 20), Side(torch.port, 6, 4, 20))
         start = time.monotonic()
         try:

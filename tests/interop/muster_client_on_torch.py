@@ -99,7 +99,10 @@ def main():
             checks.note("the client is %s that this is PyTorch 1.13" % name)
             kv = Kv("tcp://%s:%d%s" % (lib.HOST, server.port, query))
             for test in (test_values, test_compare_set, test_keys, test_waits, test_json):
-                test(checks, kv, store, name + "/")
+                try:
+                    test(checks, kv, store, name + "/")
+                except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
+                    checks.ok(False, test.__name__, "ended early: %r" % error)
         # The 1.13 server stalls as a whole if somebody leaves half a request with it.
         store.set("after", "1")
         checks.equal(store.get("after"), b"1", "PyTorch's own client is still served")
