@@ -266,7 +266,10 @@ static void run_strike(struct sim_action *action)
     case FAULT_RESET:
         count = sim_net_count(sim);
         if (count != 0) {
-            sim_net_reset_one(sim, mu_prng_below(prng, 2 * count), one_in(prng, 2));
+            /* Two draws are two statements, or compilers would disagree about their order. */
+            bool both = one_in(prng, 2);
+
+            sim_net_reset_one(sim, mu_prng_below(prng, 2 * count), both);
         }
         break;
     case FAULT_CUT:
