@@ -17,7 +17,7 @@
 
 #define PORT 29500
 
-/* --- the server's side -------------------------------------------------------------------------- */
+/* --- the server's side ------------------------------------------------------------------------ */
 
 /* Peers that are no store. */
 enum peer {
@@ -135,7 +135,7 @@ static int start_server(struct mu_env *env, void *arg)
     return mu_env_listen(env, &p->listener, &addr);
 }
 
-/* --- the client's side --------------------------------------------------------------------------- */
+/* --- the client's side ------------------------------------------------------------------------ */
 
 static void on_ready(void *context)
 {
@@ -238,7 +238,7 @@ static void run_ms(struct world *w, uint64_t ms)
     mu_sim_run_for(w->sim, ms * MU_NS_PER_MS);
 }
 
-/* --- calls ---------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 struct call {
     struct mu_store_op op;
@@ -318,7 +318,7 @@ static int call_nowait(struct world *w, struct call *c, enum mu_store_verb verb,
     return finish(w, c);
 }
 
-/* --- every verb ------------------------------------------------------------------------------------ */
+/* --- every verb ------------------------------------------------------------------------------- */
 
 static void check_verbs(struct world *w)
 {
@@ -432,7 +432,7 @@ static void test_generation_is_found_out(void **state)
     close_world(w);
 }
 
-/* --- waiting ---------------------------------------------------------------------------------------- */
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 static const enum mu_store_tcp_protocol both[] = {MU_STORE_TCP_TORCH1, MU_STORE_TCP_TORCH2};
 
@@ -539,7 +539,7 @@ static void test_cancel_ends_a_wait_and_close_ends_the_rest(void **state)
     }
 }
 
-/* --- what goes wrong -------------------------------------------------------------------------------- */
+/* --- what goes wrong -------------------------------------------------------------------------- */
 
 static void test_lost_connection_repeats_reads_and_disclaims_the_rest(void **state)
 {
