@@ -174,6 +174,8 @@ void mu_store_session_unlink(struct mu_store_session *session);
 /** Sends an answer that mu_store_answer() let through. */
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload);
+/** Some of its output was sent: calls that waited for that are served on the next turn. */
+void mu_store_session_sent(struct mu_store_session *session);
 /** Handles what the machine has to say, re-arms its timer. */
 void mu_store_session_pump(struct mu_store_session *session);
 /** Ends it: its calls, its keys, its memory. Its link, if any, is closed. */

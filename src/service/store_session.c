@@ -17,6 +17,15 @@ static void rearm(struct mu_store_session *session)
     mu_env_timer_arm(session->server->env, &session->timer, at);
 }
 
+void mu_store_session_sent(struct mu_store_session *session)
+{
+    /* The machine holds back calls while too much waits to be sent; its deadline says when it has
+     * something to tell. */
+    if (mu_rpc_deadline(&session->rpc).ns == 0) {
+        rearm(session);
+    }
+}
+
 void mu_store_session_unlink(struct mu_store_session *session)
 {
     if (session->conn != NULL) {
