@@ -23,7 +23,6 @@ struct kv {
     bool nowait;
     bool prefix;
     bool current;
-    bool session;
     muster_store *store;
     int argc;
     char **argv; /* behind the verb */
@@ -153,7 +152,7 @@ static int run_request(struct kv *kv, struct muster_store_request *q, muster_op 
 
     *ret_op = NULL;
     q->timeout_ms = (int64_t)kv->timeout_ms;
-    q->lease = q->lease != 0 ? q->lease : kv->session ? MUSTER_LEASE_SESSION : kv->lease;
+    q->lease = q->lease != 0 ? q->lease : kv->lease;
     err = muster_store_submit(kv->store, q, ret_op);
     if (err == 0) {
         err = muster_op_wait(*ret_op);

@@ -152,8 +152,8 @@ void mu_store_conn_drop(struct mu_store_conn *c, const char *why)
 }
 
 /*
- * Ends a torch connection that broke a rule. The protocol has no way to say what went wrong, but the
- * answers to the requests before it are owed, and those may wait for the disk.
+ * Ends a torch connection that broke a rule. The protocol has no way to say what went wrong, but
+ * the answers to the requests before it are owed, and those may wait for the disk.
  */
 static void end_torch(struct mu_store_conn *c)
 {

@@ -20,8 +20,8 @@ struct mu_store_engine_events {
 };
 
 /*
- * A peer whose protocol the user has named gets more patience before it is taken for something else:
- * one that hangs up or keeps silent is more likely to be lost packets or a busy host.
+ * A peer whose protocol the user has named gets more patience before it is taken for something
+ * else: one that hangs up or keeps silent is more likely to be lost packets or a busy host.
  */
 #define MU_STORE_TOLD_GREETINGS 8  /* greetings in a row that may end without an answer */
 #define MU_STORE_TOLD_PATIENCE  10 /* times probe_ms */

@@ -17,7 +17,7 @@
 
 #define PORT 29500
 
-/* --- the server's side -------------------------------------------------------------------------- */
+/* --- the server's side ------------------------------------------------------------------------ */
 
 /* Peers that are no store. */
 enum peer {
@@ -25,6 +25,7 @@ enum peer {
     PEER_CLOSES, /* at once */
     PEER_MUTE,
     PEER_BABBLES, /* another protocol's greeting */
+    PEER_2_ONLY,  /* greets in generation 2 and closes on anything else, as PyTorch 2.x does */
 };
 
 struct false_peer {
@@ -54,9 +55,16 @@ struct world {
 
 static struct world *the_world; /* callbacks of a listener have no context */
 
-static size_t use_all(struct mu_conn *conn, struct mu_span in)
+static size_t on_false_data(struct mu_conn *conn, struct mu_span in)
 {
-    (void)conn;
+    size_t taken;
+
+    if (the_world->peer == PEER_2_ONLY && in.data[0] != 0) {
+        mu_env_close(conn->env, conn, false);
+    } else if (the_world->peer == PEER_2_ONLY) {
+        assert_int_equal(in.len, 10); /* VALIDATE and PING, whose number goes back */
+        mu_env_send(conn->env, conn, mu_span_skip(in, 6), &taken);
+    }
     return in.len;
 }
 
@@ -73,7 +81,7 @@ static void ignore_closed(struct mu_conn *conn, int status)
 
 static const struct mu_conn_events false_events = {
     .open = ignore,
-    .data = use_all,
+    .data = on_false_data,
     .eof = ignore,
     .writable = ignore,
     .closed = ignore_closed,
@@ -135,7 +143,7 @@ static int start_server(struct mu_env *env, void *arg)
     return mu_env_listen(env, &p->listener, &addr);
 }
 
-/* --- the client's side --------------------------------------------------------------------------- */
+/* --- the client's side ------------------------------------------------------------------------ */
 
 static void on_ready(void *context)
 {
@@ -238,7 +246,7 @@ static void run_ms(struct world *w, uint64_t ms)
     mu_sim_run_for(w->sim, ms * MU_NS_PER_MS);
 }
 
-/* --- calls ---------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 struct call {
     struct mu_store_op op;
@@ -318,7 +326,7 @@ static int call_nowait(struct world *w, struct call *c, enum mu_store_verb verb,
     return finish(w, c);
 }
 
-/* --- every verb ------------------------------------------------------------------------------------ */
+/* --- every verb ------------------------------------------------------------------------------- */
 
 static void check_verbs(struct world *w)
 {
@@ -432,7 +440,7 @@ static void test_generation_is_found_out(void **state)
     close_world(w);
 }
 
-/* --- waiting ---------------------------------------------------------------------------------------- */
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 static const enum mu_store_tcp_protocol both[] = {MU_STORE_TCP_TORCH1, MU_STORE_TCP_TORCH2};
 
@@ -539,7 +547,7 @@ static void test_cancel_ends_a_wait_and_close_ends_the_rest(void **state)
     }
 }
 
-/* --- what goes wrong -------------------------------------------------------------------------------- */
+/* --- what goes wrong -------------------------------------------------------------------------- */
 
 static void test_lost_connection_repeats_reads_and_disclaims_the_rest(void **state)
 {
@@ -646,6 +654,37 @@ static void test_peers_that_are_no_store_are_a_mismatch(void **state)
     check_mismatch(PEER_BABBLES, MU_STORE_TCP_TORCH2, false);
 }
 
+static void test_peer_that_closes_on_generation_1_is_greeted_in_2(void **state)
+{
+    struct world *w = make_world(PEER_2_ONLY, MU_STORE_TCP_ANY);
+
+    (void)state;
+    connect_client(w);
+    assert_int_equal(w->ready, 1);
+    assert_int_equal(w->accepted, 3);
+    close_world(w);
+}
+
+static void test_wait_outlives_a_server_that_lost_power(void **state)
+{
+    struct world *w = open_world(MU_STORE_TCP_TORCH2);
+    struct call wait;
+    struct call set;
+
+    (void)state;
+    begin(w, &wait, MU_STORE_WAIT, "k", NULL, 0);
+    run_ms(w, 100);
+    mu_sim_kill(w->server, MU_SIM_KILL_POWER);
+    run_ms(w, 1000);
+    mu_sim_restart(w->server);
+    run_ms(w, 1000);
+    /* Nothing is ever sent on the connection of the wait; that of the set notices. */
+    (void)call(w, &set, MU_STORE_SET, "k", "1");
+    assert_int_equal(call(w, &set, MU_STORE_SET, "k", "1"), 0);
+    assert_int_equal(finish(w, &wait), 0);
+    close_world(w);
+}
+
 static void test_nobody_there_fails_after_connect_ms(void **state)
 {
     struct world *w = make_world(PEER_STORE, MU_STORE_TCP_ANY);
@@ -696,6 +735,8 @@ int main(void)
         cmocka_unit_test(test_server_that_stays_away_ends_what_waits),
         cmocka_unit_test(test_answer_that_does_not_come_ends_at_the_timeout),
         cmocka_unit_test(test_peers_that_are_no_store_are_a_mismatch),
+        cmocka_unit_test(test_peer_that_closes_on_generation_1_is_greeted_in_2),
+        cmocka_unit_test(test_wait_outlives_a_server_that_lost_power),
         cmocka_unit_test(test_nobody_there_fails_after_connect_ms),
         cmocka_unit_test(test_server_that_comes_late_is_found),
     };
