@@ -489,6 +489,7 @@ static void leave(struct world *w)
 static void run_planted(struct mu_sim *sim, enum plant plant)
 {
     struct world w = {.sim = sim, .plant = plant};
+    uint64_t pause_ns;
 
     w.durable = plant == PLANT_LYING_DISK || mu_prng_below(mu_sim_prng(sim), 2) == 0;
     muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
@@ -498,7 +499,9 @@ static void run_planted(struct mu_sim *sim, enum plant plant)
     set_up(&w);
     mu_sim_run_for(sim, FAULTY_NS);
     w.aim_ppm = 0;
+    pause_ns = mu_sim_faults(sim)->pause_max_ns;
     mu_sim_heal(sim);
+    mu_sim_run_for(sim, pause_ns);
     w.healed = true;
     for (uint32_t i = 0; i < CLIENTS; i++) {
         w.wanted[i] = w.workload.tallies[i].known + 3;

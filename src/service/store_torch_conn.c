@@ -231,10 +231,7 @@ static void on_open(struct mu_conn *conn)
     if (err != 0) {
         mu_torch_conn_drop(c, err);
     } else {
-        arm(c, s->ready ? GREET_MS
-               : s->config.protocol == MU_STORE_TCP_ANY
-                   ? s->config.probe_ms
-                   : s->config.probe_ms * MU_STORE_TOLD_PATIENCE);
+        arm(c, s->ready ? GREET_MS : s->config.probe_ms);
         handle_events(c);
         flush(c);
     }
