@@ -140,7 +140,7 @@ void mu_store_conn_flush(struct mu_store_conn *c);
 /** Closes it, with or without a line in the log; `abort` drops what was not sent. */
 void mu_store_conn_close(struct mu_store_conn *c, bool abort);
 void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
-/** Lets go of what the connection's machine holds; for the close and for a discard. */
+/** Lets go of what the connection's machine holds. */
 void mu_store_conn_release(struct mu_store_conn *c);
 /** Output of a torch connection, all of it, held or not. */
 size_t mu_store_conn_output_len(const struct mu_store_conn *c);
@@ -180,8 +180,6 @@ void mu_store_session_sent(struct mu_store_session *session);
 void mu_store_session_pump(struct mu_store_session *session);
 /** Ends it: its calls, its keys, its memory. Its link, if any, is closed. */
 void mu_store_session_end(struct mu_store_session *session, const char *why);
-/** Frees it and asks nothing of the environment. */
-void mu_store_session_discard(struct mu_store_session *session);
 
 /* store_calls.c */
 void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);

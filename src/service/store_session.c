@@ -36,7 +36,7 @@ void mu_store_session_unlink(struct mu_store_session *session)
     }
 }
 
-void mu_store_session_discard(struct mu_store_session *session)
+static void free_session(struct mu_store_session *session)
 {
     struct mu_store_server *s = session->server;
 
@@ -63,7 +63,7 @@ void mu_store_session_end(struct mu_store_session *session, const char *why)
 
     mu_log(MUSTER_LOG_DEBUG, "STORE-SESSION-ENDED", "peer=%s why=\"%s\"", session->peer, why);
     mu_env_timer_arm(s->env, &session->timer, MU_MONO_NEVER);
-    mu_store_session_discard(session);
+    free_session(session);
     if (c != NULL) {
         mu_store_conn_close(c, false);
     }

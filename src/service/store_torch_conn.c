@@ -102,16 +102,6 @@ void mu_torch_conn_drop(struct torch_conn *c, int status)
     }
 }
 
-void mu_torch_conn_discard(struct torch_conn *c)
-{
-    struct mu_list *it;
-
-    while ((it = mu_list_pop(&c->steps)) != NULL) {
-        mu_free(MU_CONTAINER_OF(it, struct torch_step, link));
-    }
-    free_conn(c);
-}
-
 /* --- steps ------------------------------------------------------------------------------------ */
 
 int mu_torch_conn_send(struct torch_conn *c, struct torch_step *step)
