@@ -10,19 +10,21 @@
 
 struct mu_disk;
 
+/** Is given one record; an error ends the loading. The spans are lent for the call. */
+typedef int mu_disk_each(void *context, uint8_t op, uint64_t number, struct mu_span key,
+                         struct mu_span value);
+
 struct mu_disk_ops {
     /**
      * Hands every record to `each`, in ascending order of number, then returns the revision that
      * was last committed. Stops at the first error `each` returns. MUSTER_ECORRUPT, MUSTER_EDISK.
      */
-    int (*load)(struct mu_disk *disk,
-                int (*each)(void *context, uint8_t op, uint64_t number, struct mu_span key,
-                            struct mu_span value),
-                void *context, uint64_t *ret_revision, struct mu_errmsg *reterr_msg);
+    int (*load)(struct mu_disk *disk, mu_disk_each *each, void *context, uint64_t *ret_revision,
+                struct mu_errmsg *reterr_msg);
     /**
      * Makes a piece of journal (proto/keyspace.h) durable, all of it or nothing: when it returns 0
-     * it survives a crash and a power cut. MUSTER_EDISK: nothing of it was taken; the disk is not
-     * to be used any more.
+     * it survives a crash and a power cut. MUSTER_EDISK (or MUSTER_ENOMEM): nothing of it was
+     * taken; the disk is not to be used any more.
      */
     int (*commit)(struct mu_disk *disk, struct mu_span journal, uint64_t revision,
                   struct mu_errmsg *reterr_msg);

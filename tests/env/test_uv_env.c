@@ -1,0 +1,716 @@
+/* What only the libuv environment has or can be asked: threads, real sockets, real limits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+#include "core/err.h"
+#include "failheap.h"
+#include "transport/uv_env.h"
+
+static struct mu_uv_env *uv;
+static struct mu_env *env;
+
+static size_t count_fds(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    size_t n = 0;
+
+    assert_non_null(d);
+    while (readdir(d) != NULL) {
+        n++;
+    }
+    (void)closedir(d);
+    return n;
+}
+
+static size_t fds_before;
+static bool fd_was_there[256];
+
+static int set_up(void **state)
+{
+    (void)state;
+    fds_before = count_fds();
+    for (int i = 0; i < 256; i++) {
+        fd_was_there[i] = fcntl(i, F_GETFD) >= 0;
+    }
+    if (mu_uv_env_new(&uv) != 0) {
+        return -1;
+    }
+    env = mu_uv_env_env(uv);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    mu_uv_env_free(uv);
+    return count_fds() == fds_before ? 0 : -1;
+}
+
+/* A server end that says "hi" at the end of its peer. */
+struct end {
+    struct mu_conn conn;
+    size_t received;
+    size_t opened;
+    size_t eofs;
+    size_t closed;
+    int status;
+    bool greet_at_eof;
+    bool hold; /* uses nothing of what comes */
+};
+
+static void end_open(struct mu_conn *conn)
+{
+    MU_CONTAINER_OF(conn, struct end, conn)->opened++;
+}
+
+static size_t end_data(struct mu_conn *conn, struct mu_span in)
+{
+    struct end *e = MU_CONTAINER_OF(conn, struct end, conn);
+
+    e->received += in.len;
+    return e->hold ? 0 : in.len;
+}
+
+static void end_eof(struct mu_conn *conn)
+{
+    struct end *e = MU_CONTAINER_OF(conn, struct end, conn);
+    size_t taken;
+
+    e->eofs++;
+    if (e->greet_at_eof) {
+        mu_env_send(env, conn, MU_SPAN_LIT("hi"), &taken);
+        mu_env_close(env, conn, false);
+    }
+}
+
+static void end_writable(struct mu_conn *conn)
+{
+    (void)conn;
+}
+
+static void end_closed(struct mu_conn *conn, int status)
+{
+    struct end *e = MU_CONTAINER_OF(conn, struct end, conn);
+
+    e->closed++;
+    e->status = status;
+}
+
+static const struct mu_conn_events end_events = {
+    .open = end_open,
+    .data = end_data,
+    .eof = end_eof,
+    .writable = end_writable,
+    .closed = end_closed,
+};
+
+#define ENDS_MAX 64u
+
+struct door {
+    struct mu_listener listener;
+    struct mu_addr addr;
+    struct end ends[ENDS_MAX];
+    size_t accepted;
+    size_t failures;
+    int failure;
+    bool closed;
+};
+
+static struct mu_conn *door_accept(struct mu_listener *listener)
+{
+    struct door *d = MU_CONTAINER_OF(listener, struct door, listener);
+
+    if (d->accepted == ENDS_MAX) {
+        return NULL;
+    }
+    d->ends[d->accepted].conn.on = &end_events;
+    return &d->ends[d->accepted++].conn;
+}
+
+static void door_failed(struct mu_listener *listener, int status)
+{
+    struct door *d = MU_CONTAINER_OF(listener, struct door, listener);
+
+    d->failures++;
+    d->failure = status;
+}
+
+static void door_closed(struct mu_listener *listener)
+{
+    MU_CONTAINER_OF(listener, struct door, listener)->closed = true;
+}
+
+static int door_try(struct door *d, enum mu_addr_kind kind, const char *host)
+{
+    memset(d, 0, sizeof(*d));
+    d->listener = (struct mu_listener){
+        .accept = door_accept, .accept_failed = door_failed, .closed = door_closed};
+    d->addr.kind = kind;
+    (void)snprintf(d->addr.host, sizeof(d->addr.host), "%s", host);
+    return mu_env_listen(env, &d->listener, &d->addr);
+}
+
+static void door_open(struct door *d, const char *host)
+{
+    assert_int_equal(door_try(d, MU_ADDR_TCP, host), 0);
+    assert_int_not_equal(d->addr.port, 0);
+}
+
+static void run_until_count(const size_t *count, size_t at_least)
+{
+    for (int i = 0; *count < at_least; i++) {
+        assert_true(i < 1000000);
+        mu_uv_env_turn(uv);
+    }
+}
+
+static void door_close(struct door *d)
+{
+    mu_env_unlisten(env, &d->listener);
+    for (size_t i = 0; i < d->accepted; i++) {
+        mu_env_close(env, &d->ends[i].conn, true);
+        run_until_count(&d->ends[i].closed, 1);
+        assert_int_equal(d->ends[i].closed, 1);
+    }
+    while (!d->closed) {
+        mu_uv_env_turn(uv);
+    }
+}
+
+/* A plain socket, outside of the environment. */
+static int plain_connect(const char *address, uint16_t port)
+{
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+    bool is_v4 = inet_pton(AF_INET, address, &v4.sin_addr) == 1;
+    int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (!is_v4) {
+        assert_int_equal(inet_pton(AF_INET6, address, &v6.sin6_addr), 1);
+    }
+    assert_true(fd >= 0);
+    if (connect(fd, is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6,
+                is_v4 ? sizeof(v4) : sizeof(v6)) != 0) {
+        (void)close(fd);
+        return -errno;
+    }
+    return fd;
+}
+
+static bool has_v6(void)
+{
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool good = fd >= 0 && bind(fd, (struct sockaddr *)&v6, sizeof(v6)) == 0;
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return good;
+}
+
+static void test_peer_that_shuts_its_end_still_gets_the_answer(void **state)
+{
+    struct door d;
+    char answer[8];
+    int fd;
+
+    (void)state;
+    door_open(&d, "127.0.0.1");
+    fd = plain_connect("127.0.0.1", d.addr.port);
+    assert_int_equal(send(fd, "question", 8, 0), 8);
+    assert_int_equal(shutdown(fd, SHUT_WR), 0);
+    run_until_count(&d.accepted, 1);
+    d.ends[0].greet_at_eof = true;
+    run_until_count(&d.ends[0].closed, 1);
+
+    assert_int_equal(d.ends[0].received, 8);
+    assert_int_equal(d.ends[0].eofs, 1);
+    assert_int_equal(d.ends[0].status, 0);
+    assert_int_equal(recv(fd, answer, sizeof(answer), 0), 2);
+    assert_int_equal(recv(fd, answer, sizeof(answer), 0), 0);
+    (void)close(fd);
+    door_close(&d);
+}
+
+static void test_every_way_to_say_everywhere_serves_both_families(void **state)
+{
+    static const char *const hosts[] = {"", "*", "::"};
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct door d;
+        int fd;
+
+        door_open(&d, hosts[i]);
+        fd = plain_connect("127.0.0.1", d.addr.port);
+        assert_true(fd >= 0);
+        (void)close(fd);
+        run_until_count(&d.accepted, 1);
+        if (has_v6()) {
+            fd = plain_connect("::1", d.addr.port);
+            assert_true(fd >= 0);
+            (void)close(fd);
+            run_until_count(&d.accepted, 2);
+        }
+        door_close(&d);
+    }
+}
+
+static void test_localhost_listens_on_each_of_its_addresses(void **state)
+{
+    struct door d;
+    struct end e = {.conn.on = &end_events};
+    struct mu_addr addr;
+    int fd;
+
+    (void)state;
+    door_open(&d, "localhost");
+    fd = plain_connect("127.0.0.1", d.addr.port);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    run_until_count(&d.accepted, 1);
+
+    addr = d.addr;
+    assert_int_equal(mu_env_dial(env, &e.conn, &addr), 0);
+    run_until_count(&e.opened, 1);
+    mu_env_close(env, &e.conn, false);
+    run_until_count(&e.closed, 1);
+    door_close(&d);
+}
+
+static void test_dial_tries_the_next_address(void **state)
+{
+    struct door d;
+    struct end e = {.conn.on = &end_events};
+    struct mu_addr addr;
+
+    (void)state;
+    /* "localhost" is ::1 first, where there is IPv6, and nobody is there. */
+    door_open(&d, "127.0.0.1");
+    addr = d.addr;
+    (void)snprintf(addr.host, sizeof(addr.host), "localhost");
+    assert_int_equal(mu_env_dial(env, &e.conn, &addr), 0);
+    run_until_count(&e.opened, 1);
+    assert_int_equal(e.closed, 0);
+    mu_env_close(env, &e.conn, false);
+    run_until_count(&e.closed, 1);
+    door_close(&d);
+}
+
+static void test_names_that_are_not_known_have_a_code_of_their_own(void **state)
+{
+    struct end e = {.conn.on = &end_events};
+    struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = 1, .host = "no-such-host.invalid"};
+    struct door d;
+
+    (void)state;
+    assert_int_equal(mu_env_dial(env, &e.conn, &addr), 0);
+    assert_int_equal(e.closed, 0);
+    run_until_count(&e.closed, 1);
+    assert_int_equal(e.status, MUSTER_ENAME);
+    assert_int_equal(door_try(&d, MU_ADDR_TCP, "no-such-host.invalid"), MUSTER_ENAME);
+}
+
+static void test_dial_given_up_while_resolving_ends_at_once(void **state)
+{
+    struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = 1, .host = "no-such-host.invalid"};
+
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        struct end e = {.conn.on = &end_events};
+
+        assert_int_equal(mu_env_dial(env, &e.conn, &addr), 0);
+        mu_env_close(env, &e.conn, i % 2 == 0);
+        run_until_count(&e.closed, 1);
+        assert_int_equal(e.status, 0);
+        /* The memory is ours again, whatever the resolver is doing. */
+        memset(&e, 0xa5, sizeof(e));
+    }
+}
+
+static void test_addresses_that_cannot_be_are_refused(void **state)
+{
+    struct end e = {.conn.on = &end_events};
+    struct mu_addr empty = {.kind = MU_ADDR_TCP, .port = 1};
+    struct mu_addr no_port = {.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
+    struct mu_addr long_path = {.kind = MU_ADDR_UNIX};
+    struct door d;
+
+    (void)state;
+    memset(long_path.host, 'p', 200);
+    assert_int_equal(mu_env_dial(env, &e.conn, &empty), MUSTER_EINVAL);
+    assert_int_equal(mu_env_dial(env, &e.conn, &no_port), MUSTER_EINVAL);
+    assert_int_equal(mu_env_dial(env, &e.conn, &long_path), MUSTER_EINVAL);
+    assert_int_equal(door_try(&d, MU_ADDR_UNIX, long_path.host), MUSTER_EINVAL);
+    assert_int_equal(door_try(&d, MU_ADDR_TCP, "203.0.113.1"), -EADDRNOTAVAIL);
+    assert_int_equal(e.closed, 0);
+}
+
+static void test_socket_left_by_a_killed_process_is_replaced(void **state)
+{
+    char path[64];
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    struct door d;
+    struct door second;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "/tmp/muster-test-%ld.sock", (long)getpid());
+    memcpy(un.sun_path, path, strlen(path) + 1);
+    assert_int_equal(bind(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+    (void)close(fd);
+
+    assert_int_equal(door_try(&d, MU_ADDR_UNIX, path), 0);
+    assert_int_equal(door_try(&second, MU_ADDR_UNIX, path), -EADDRINUSE);
+    door_close(&d);
+    assert_int_equal(access(path, F_OK), -1);
+
+    /* A file that is not a socket is nobody's to remove. */
+    fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    (void)close(fd);
+    assert_int_equal(door_try(&d, MU_ADDR_UNIX, path), -EADDRINUSE);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void test_accepting_rests_without_descriptors_and_goes_on(void **state)
+{
+    struct rlimit old;
+    struct rlimit none;
+    struct timespec before;
+    struct timespec after;
+    struct door d;
+    int peers[4];
+
+    (void)state;
+    door_open(&d, "127.0.0.1");
+    for (int i = 0; i < 4; i++) {
+        peers[i] = plain_connect("127.0.0.1", d.addr.port);
+        assert_true(peers[i] >= 0);
+    }
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    none = old;
+    none.rlim_cur = 3;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    run_until_count(&d.failures, 3);
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+
+    assert_int_equal(d.failure, -EMFILE);
+    assert_int_equal(d.accepted, 0);
+    /* It rested, it did not spin: 200 ms went by for hardly any work. */
+    assert_true((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000 <
+                100);
+    run_until_count(&d.accepted, 4);
+    for (int i = 0; i < 4; i++) {
+        (void)close(peers[i]);
+    }
+    door_close(&d);
+}
+
+static void test_urgent_byte_does_not_make_the_loop_spin(void **state)
+{
+    struct door d;
+    struct mu_timer timer;
+    int fd;
+    size_t turns = 0;
+    mu_mono_t until;
+
+    (void)state;
+    (void)timer;
+    door_open(&d, "127.0.0.1");
+    fd = plain_connect("127.0.0.1", d.addr.port);
+    run_until_count(&d.accepted, 1);
+    d.ends[0].hold = true;
+    assert_int_equal(send(fd, "x", 1, 0), 1);
+    run_until_count(&d.ends[0].received, 1);
+    /* It is paused now. */
+    assert_int_equal(send(fd, "!", 1, MSG_OOB), 1);
+    mu_timer_init(&timer, (void (*)(struct mu_timer *))end_writable);
+    for (int i = 0; i < 5; i++) {
+        until = mu_mono_add_ms(mu_env_now(env).mono, 10);
+        mu_env_timer_arm(env, &timer, until);
+        while (mu_heap_contains(&timer.node)) {
+            mu_uv_env_turn(uv);
+            turns++;
+        }
+    }
+    assert_true(turns < 30);
+    (void)close(fd);
+    door_close(&d);
+}
+
+static volatile sig_atomic_t pipe_signals;
+
+static void on_sigpipe(int number)
+{
+    (void)number;
+    pipe_signals++;
+}
+
+static void test_writing_to_a_peer_that_left_raises_no_signal(void **state)
+{
+    static uint8_t block[65536];
+    struct sigaction catch = {.sa_handler = on_sigpipe};
+    struct sigaction old;
+    struct door d;
+    int fd;
+
+    (void)state;
+    assert_int_equal(sigaction(SIGPIPE, &catch, &old), 0);
+    door_open(&d, "127.0.0.1");
+    fd = plain_connect("127.0.0.1", d.addr.port);
+    run_until_count(&d.accepted, 1);
+    (void)close(fd);
+    run_until_count(&d.ends[0].eofs, 1);
+    for (int i = 0; d.ends[0].closed == 0; i++) {
+        size_t taken;
+
+        assert_true(i < 10000);
+        mu_env_send(env, &d.ends[0].conn, mu_span(block, sizeof(block)), &taken);
+        mu_uv_env_turn(uv);
+    }
+    assert_true(d.ends[0].status < 0);
+    assert_int_equal(pipe_signals, 0);
+    door_close(&d);
+    assert_int_equal(sigaction(SIGPIPE, &old, NULL), 0);
+}
+
+static void test_descriptors_are_not_inherited(void **state)
+{
+    struct door d;
+    int fd;
+
+    (void)state;
+    door_open(&d, "127.0.0.1");
+    fd = plain_connect("127.0.0.1", d.addr.port);
+    run_until_count(&d.accepted, 1);
+    for (int i = 0; i < 256; i++) {
+        int flags = fcntl(i, F_GETFD);
+
+        assert_true(flags < 0 || fd_was_there[i] || (flags & FD_CLOEXEC) != 0);
+    }
+    (void)close(fd);
+    door_close(&d);
+}
+
+static void test_peer_text_names_address_and_port(void **state)
+{
+    struct door d;
+    struct sockaddr_in here;
+    socklen_t len = sizeof(here);
+    char expected[64];
+    char text[64];
+    int fd;
+
+    (void)state;
+    door_open(&d, "*"); /* where IPv4 comes in as IPv6, and must not look like it */
+    fd = plain_connect("127.0.0.1", d.addr.port);
+    run_until_count(&d.accepted, 1);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&here, &len), 0);
+    (void)snprintf(expected, sizeof(expected), "127.0.0.1:%u", ntohs(here.sin_port));
+    mu_env_peer(env, &d.ends[0].conn, text, sizeof(text));
+    assert_string_equal(text, expected);
+    (void)close(fd);
+    door_close(&d);
+}
+
+/* Threads. */
+
+#define POSTERS  4u
+#define MESSAGES 20000u
+
+struct message {
+    struct mu_post post;
+    uint32_t poster;
+    uint32_t number;
+};
+
+struct posters {
+    struct message *messages[POSTERS];
+    uint32_t next[POSTERS];
+    size_t run;
+    bool disordered;
+};
+
+static struct posters posters;
+
+static void on_message(struct mu_post *post)
+{
+    struct message *m = MU_CONTAINER_OF(post, struct message, post);
+
+    posters.disordered = posters.disordered || posters.next[m->poster] != m->number;
+    posters.next[m->poster]++;
+    posters.run++;
+    memset(m, 0xa5, sizeof(*m)); /* the memory is the sender's no more */
+    if (posters.run == (size_t)POSTERS * MESSAGES) {
+        mu_uv_env_stop(uv);
+    }
+}
+
+static void *post_all(void *arg)
+{
+    uint32_t poster = (uint32_t)(uintptr_t)arg;
+
+    for (uint32_t i = 0; i < MESSAGES; i++) {
+        struct message *m = &posters.messages[poster][i];
+
+        *m = (struct message){.post.run = on_message, .poster = poster, .number = i};
+        mu_uv_env_post(uv, &m->post);
+    }
+    return NULL;
+}
+
+static void test_posts_from_threads_all_come_in_the_order_of_each(void **state)
+{
+    pthread_t threads[POSTERS];
+
+    (void)state;
+    memset(&posters, 0, sizeof(posters));
+    for (uintptr_t i = 0; i < POSTERS; i++) {
+        posters.messages[i] = calloc(MESSAGES, sizeof(struct message));
+        assert_non_null(posters.messages[i]);
+    }
+    for (uintptr_t i = 0; i < POSTERS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, post_all, (void *)i), 0);
+    }
+    mu_uv_env_run(uv);
+    for (uintptr_t i = 0; i < POSTERS; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        free(posters.messages[i]);
+    }
+    assert_int_equal(posters.run, POSTERS * MESSAGES);
+    assert_false(posters.disordered);
+}
+
+static void post_stop(struct mu_post *post)
+{
+    (void)post;
+    mu_uv_env_stop(uv);
+}
+
+static void *run_loop(void *arg)
+{
+    mu_uv_env_run(arg);
+    return NULL;
+}
+
+/* As a client does that lives for one call: the loop on its thread, stopped by the last message,
+ * and freed while the sender may still be on its way out of the call. */
+static void test_loop_is_freed_right_after_its_last_message(void **state)
+{
+    struct mu_uv_env *kept = uv;
+
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        struct mu_post post = {.run = post_stop};
+        pthread_t thread;
+
+        assert_int_equal(mu_uv_env_new(&uv), 0);
+        assert_int_equal(pthread_create(&thread, NULL, run_loop, uv), 0);
+        mu_uv_env_post(uv, &post);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        mu_uv_env_free(uv);
+    }
+    uv = kept;
+}
+
+/* The failing heap. */
+
+static void test_every_failing_allocation_is_survived(void **state)
+{
+    bool fired = true;
+
+    (void)state;
+    for (long nth = 0; fired; nth++) {
+        static uint8_t block[1 << 20];
+        struct end e = {.conn.on = &end_events};
+        struct mu_addr addr;
+        struct door d;
+        int rc;
+
+        assert_true(nth < 100);
+        failheap_arm(nth);
+        rc = door_try(&d, MU_ADDR_TCP, "127.0.0.1");
+        if (rc == 0) {
+            addr = d.addr;
+            rc = mu_env_dial(env, &e.conn, &addr);
+            if (rc == 0) {
+                /* Until it is up, or was turned away for want of memory. */
+                while (e.closed == 0 && d.accepted == 0 && d.failures == 0) {
+                    mu_uv_env_turn(uv);
+                }
+                run_until_count(&e.opened, 1);
+                if (d.accepted != 0) {
+                    size_t taken;
+
+                    d.ends[0].hold = true;
+                    mu_env_send(env, &e.conn, mu_span(block, sizeof(block)), &taken);
+                    while (d.ends[0].received == 0 && d.ends[0].closed == 0) {
+                        mu_uv_env_turn(uv);
+                    }
+                }
+                mu_env_close(env, &e.conn, true);
+                run_until_count(&e.closed, 1);
+            }
+            fired = failheap_fired();
+            failheap_disarm();
+            door_close(&d);
+        }
+        fired = failheap_fired();
+        failheap_disarm();
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+    }
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    static const struct CMUnitTest tests[] = {
+        TEST(test_peer_that_shuts_its_end_still_gets_the_answer),
+        TEST(test_every_way_to_say_everywhere_serves_both_families),
+        TEST(test_localhost_listens_on_each_of_its_addresses),
+        TEST(test_dial_tries_the_next_address),
+        TEST(test_names_that_are_not_known_have_a_code_of_their_own),
+        TEST(test_dial_given_up_while_resolving_ends_at_once),
+        TEST(test_addresses_that_cannot_be_are_refused),
+        TEST(test_socket_left_by_a_killed_process_is_replaced),
+        TEST(test_accepting_rests_without_descriptors_and_goes_on),
+        TEST(test_urgent_byte_does_not_make_the_loop_spin),
+        TEST(test_writing_to_a_peer_that_left_raises_no_signal),
+        TEST(test_descriptors_are_not_inherited),
+        TEST(test_peer_text_names_address_and_port),
+        TEST(test_posts_from_threads_all_come_in_the_order_of_each),
+        TEST(test_loop_is_freed_right_after_its_last_message),
+        TEST(test_every_failing_allocation_is_survived),
+    };
+
+    /* The first loop of a process opens what libuv keeps for all of them. */
+    if (mu_uv_env_new(&uv) != 0) {
+        return 1;
+    }
+    mu_uv_env_free(uv);
+    return cmocka_run_group_tests_name("uv_env", tests, NULL, NULL);
+}
