@@ -486,28 +486,10 @@ static void file_close(struct mu_store *store)
     run_soon(s);
 }
 
-static void file_discard(struct mu_store *store)
-{
-    struct file_store *s = MU_CONTAINER_OF(store, struct file_store, base);
-    struct mu_list *it;
-
-    move_all(&s->ended, &s->pending);
-    move_all(&s->ended, &s->waiting);
-    move_all(&s->ended, &s->batch);
-    while ((it = mu_list_pop(&s->ended)) != NULL) {
-        struct file_op *f = MU_CONTAINER_OF(it, struct file_op, link);
-
-        mu_file_answer_clear(&f->answer);
-        mu_free(f);
-    }
-    free_store(s);
-}
-
 static const struct mu_store_kind file_kind = {
     .submit = file_submit,
     .cancel = file_cancel,
     .close = file_close,
-    .discard = file_discard,
 };
 
 int mu_store_file_new_on(struct mu_env *env, struct mu_file_log *log, const char *path,

@@ -239,6 +239,10 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
         mu_free(s);
         return mu_err(reterr_msg, err, "out of memory");
     }
+    /* Leases of a process before this one must not be taken for those of this one; and their
+     * numbers stay positive in a reply. */
+    mu_env_entropy(env, &s->ks.lease_id, sizeof(s->ks.lease_id));
+    s->ks.lease_id >>= 2;
     err = load_disk(s, reterr_msg);
     if (err == 0) {
         err = listen_or_explain(s, reterr_msg);

@@ -54,7 +54,8 @@ struct mu_store_session {
     struct mu_timer timer;
     struct mu_map calls; /* struct mu_store_call by id */
     uint64_t lease;      /* of the keys that live as long as the session; 0: none yet */
-    size_t memory;
+    size_t backlog;      /* bytes in the backlogs of its watches */
+    size_t memory;       /* counted in server->buffer_bytes */
     char peer[64];
 };
 
@@ -109,6 +110,7 @@ struct mu_store_server {
     mu_mono_t next_commit; /* SYNC_INTERVAL */
     struct mu_list held_conns;
     struct mu_list held_replies;
+    size_t held_bytes; /* in held_replies; counted in buffer_bytes */
     /* the end */
     bool listening;
     bool draining;
@@ -150,7 +152,7 @@ bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now);
 /* store_commit.c */
 /** Whether answers must wait for the disk at this moment. */
 bool mu_store_commit_gates(const struct mu_store_server *s);
-/** Whether so much waits for the disk that no more requests should be read. */
+/** Whether so much waits for the disk that no more requests should be read or served. */
 bool mu_store_commit_saturated(const struct mu_store_server *s);
 /** Called at the end of a turn: starts a commit if one is due. */
 void mu_store_commit_pump(struct mu_store_server *s);
