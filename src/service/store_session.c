@@ -228,10 +228,6 @@ void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *
 
     if (node != NULL) {
         session = MU_CONTAINER_OF(node, struct mu_store_session, by_id);
-        if (session->conn != NULL) {
-            /* The client has given up the old connection before we noticed. */
-            mu_store_conn_close(session->conn, true);
-        }
     } else if (s->sessions.count >= s->config.sessions_max) {
         refuse(c, MUSTER_ELIMIT, "the server has as many sessions as it may");
         return;
@@ -244,11 +240,20 @@ void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *
     }
     err = mu_rpc_accepted(&session->rpc, mu_env_now(s->env), hello);
     if (err != 0) {
-        refuse(c, err, mu_rpc_errmsg(&session->rpc));
+        /* A session that goes on elsewhere is not harmed by a greeting that comes too late. */
+        refuse(c, err, muster_strerror(err));
         if (node == NULL) {
             mu_store_session_end(session, "refused");
         }
         return;
+    }
+    if (session->conn != NULL) {
+        /* The client has given up the old connection before we noticed. The machine has let go of
+         * it already. */
+        struct mu_store_conn *old = session->conn;
+
+        old->u.session = NULL;
+        mu_store_conn_close(old, true);
     }
     session->conn = c;
     c->u.session = session;
