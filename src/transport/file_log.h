@@ -1,6 +1,6 @@
 /*
- * A log in a file, locked as PyTorch locks its FileStore: flock(2) on the whole file, shared to read
- * and exclusive to write. The file is opened at the first call that needs it.
+ * A log in a file, locked as PyTorch locks its FileStore: flock(2) on the whole file, shared to
+ * read and exclusive to write. The file is opened at the first call that needs it.
  */
 #ifndef MU_TRANSPORT_FILE_LOG_H
 #define MU_TRANSPORT_FILE_LOG_H
