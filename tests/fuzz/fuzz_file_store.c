@@ -1,6 +1,6 @@
 /*
- * Any file: it is loaded or refused in words, the same at once as when it grows bit by bit, and what
- * was read is what would be written.
+ * Any file: it is loaded or refused in words, the same at once as when it grows bit by bit, and
+ * what was read is what would be written.
  */
 #include <stdint.h>
 #include <stdlib.h>

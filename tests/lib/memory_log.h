@@ -1,8 +1,13 @@
-/* A struct mu_file_log in memory, with what can go wrong at the turn of a switch. */
+/*
+ * A struct mu_file_log in memory, with what can go wrong at the turn of a switch. Its calls come
+ * from a worker thread: while one may be under way, a test uses memory_log_add() and
+ * memory_log_count(); when no operation is, it may do as it likes.
+ */
 #ifndef MU_MEMORY_LOG_H
 #define MU_MEMORY_LOG_H
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "core/buf.h"
@@ -11,6 +16,7 @@
 
 struct memory_log {
     struct mu_file_log base;
+    pthread_mutex_t guard;
     uint8_t data[1 << 16];
     size_t size;
     bool exists;
@@ -35,6 +41,7 @@ static inline int memory_look(struct mu_file_log *log, bool create,
     struct memory_log *m = memory_log_of(log);
 
     (void)reterr_msg;
+    (void)pthread_mutex_lock(&m->guard);
     m->exists = m->exists || create;
     m->looks++;
     *ret_state = (struct mu_file_log_state){
@@ -43,6 +50,7 @@ static inline int memory_look(struct mu_file_log *log, bool create,
         .size = m->size,
     };
     m->replaced = false;
+    (void)pthread_mutex_unlock(&m->guard);
     return 0;
 }
 
@@ -56,10 +64,12 @@ static inline int memory_lock(struct mu_file_log *log, bool exclusive, uint64_t 
     if (m->busy) {
         return MUSTER_EAGAIN;
     }
+    (void)pthread_mutex_lock(&m->guard);
     m->locked = true;
     m->exclusive = exclusive;
     m->locks++;
     *ret_size = m->size;
+    (void)pthread_mutex_unlock(&m->guard);
     return 0;
 }
 
@@ -75,14 +85,17 @@ static inline int memory_read(struct mu_file_log *log, uint64_t offset, uint8_t 
                               size_t *ret_len, struct mu_errmsg *reterr_msg)
 {
     struct memory_log *m = memory_log_of(log);
-    size_t left = offset < m->size ? m->size - (size_t)offset : 0;
+    size_t left;
 
     (void)reterr_msg;
     assert(m->locked);
+    (void)pthread_mutex_lock(&m->guard);
+    left = offset < m->size ? m->size - (size_t)offset : 0;
     *ret_len = left < cap ? left : cap;
     if (*ret_len != 0) {
         memcpy(buf, m->data + offset, *ret_len);
     }
+    (void)pthread_mutex_unlock(&m->guard);
     return 0;
 }
 
@@ -129,16 +142,29 @@ static inline void memory_log_init(struct memory_log *m)
         .close = memory_close,
     };
 
-    *m = (struct memory_log){.base.ops = &ops};
+    *m = (struct memory_log){.base.ops = &ops, .guard = PTHREAD_MUTEX_INITIALIZER};
 }
 
 /* Somebody else's write. */
 static inline void memory_log_add(struct memory_log *m, const void *data, size_t len)
 {
+    (void)pthread_mutex_lock(&m->guard);
     assert(len <= sizeof(m->data) - m->size);
     memcpy(m->data + m->size, data, len);
     m->size += len;
     m->exists = true;
+    (void)pthread_mutex_unlock(&m->guard);
+}
+
+/* How often something was done. */
+static inline unsigned memory_log_count(struct memory_log *m, const unsigned *counter)
+{
+    unsigned count;
+
+    (void)pthread_mutex_lock(&m->guard);
+    count = *counter;
+    (void)pthread_mutex_unlock(&m->guard);
+    return count;
 }
 
 #endif
