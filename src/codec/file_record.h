@@ -4,8 +4,8 @@
  *     u32 key length, key, u32 value length, value          little-endian
  *
  * A user's key has a '/' before it; a record whose key is '-' and another key deletes that one. The
- * format has no magic, no checksum and no end of a record, so reading it is a matter of bounds: what
- * no FileStore would write is MUSTER_ECORRUPT, what merely ends too early may still be written.
+ * format has no magic, no checksum and no end of a record, so reading it is a matter of bounds:
+ * what no FileStore would write is MUSTER_ECORRUPT, what merely ends too early may be continued.
  */
 #ifndef MU_FILE_RECORD_H
 #define MU_FILE_RECORD_H
@@ -21,7 +21,7 @@
 #define MU_FILE_VALUE_MAX (1u << 30)
 
 #define MU_FILE_USER_PREFIX '/'
-/* Counters of PyTorch's own, in decimal: how many users closed the store, and (2.x) have it open. */
+/* Counters of PyTorch's own, in decimal: users that closed the store, and (2.x) have it open. */
 #define MU_FILE_CLEANUP_KEY  "cleanup/"
 #define MU_FILE_REFCOUNT_KEY "refcount/"
 
@@ -38,8 +38,8 @@ size_t mu_file_record_size(const struct mu_file_record *record);
 int mu_file_record_encode(struct mu_buf *out, const struct mu_file_record *record);
 /**
  * The record at the start of `in`; its spans are lent by `in`. `*ret_used` is its size.
- * MUSTER_EAGAIN: it is cut off, so far nothing is wrong with it, and it takes `*ret_needed` bytes at
- * the least. MUSTER_ECORRUPT: no FileStore writes this.
+ * MUSTER_EAGAIN: it is cut off, so far nothing is wrong with it, and it takes `*ret_needed` bytes
+ * at the least. MUSTER_ECORRUPT: no FileStore writes this.
  */
 int mu_file_record_decode(struct mu_span in, struct mu_file_record *ret_record, size_t *ret_used,
                           size_t *ret_needed);

@@ -18,7 +18,7 @@
 #include "core/alloc.h"
 #include "service/file_cache.h"
 #include "service/log.h"
-#include "transport/file_log.h"
+#include "core/file_log.h"
 
 #define POLL_MS     10  /* PyTorch's */
 #define LEAVE_TRIES 250 /* about 5 s for the lock at the end */

@@ -1,4 +1,4 @@
-#include "transport/file_log.h"
+#include "core/file_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
