@@ -101,8 +101,10 @@ static void decide(struct file_store *s)
     }
 }
 
-/* The batch could not be written: who wanted to write fails, the others have seen what never was and
- * are decided on anew. */
+/*
+ * The batch could not be written: who wanted to write fails, the others have seen what never was
+ * and are decided on anew.
+ */
 static void undo(struct file_store *s, int err)
 {
     MU_LIST_FOREACH (it, &s->batch) {
