@@ -10,10 +10,10 @@
  * The tables are PyTorch's (docs/rendezvous.md repeats them); what is ours is marked "ours" and is
  * invisible to PyTorch:
  *
- *     the seal  A round that we complete keeps its size in the field `deadline`, which means nothing
- *               while a round is complete. A participant that reads the round for the first time can
- *               so tell whether somebody has left since. PyTorch cannot, and then believes in a
- *               smaller world than the others.
+ *     the seal  A round that we complete keeps its size in the field `deadline`, which means
+ *               nothing while a round is complete. A participant that reads the round for the first
+ *               time can so tell whether somebody has left since. PyTorch cannot, and then believes
+ *               in a smaller world than the others.
  *     leaving   A node that gives up waiting takes itself off the wait list and the redundancy list
  *               as well; PyTorch's is only forgotten when its heartbeat expires.
  */
