@@ -104,7 +104,7 @@ enum {
     MU_RDZV_DO_READ = 1 << 0,
     MU_RDZV_DO_WRITE = 1 << 1,
     MU_RDZV_ASSIGNED = 1 << 2,
-    MU_RDZV_WAITING = 1 << 3, /* MEMBER: how many wait for the next round; told when it changes */
+    MU_RDZV_WAITING = 1 << 3, /* MEMBER: how many wait and have a seat; told when it changes */
     MU_RDZV_LOST = 1 << 4,   /* MEMBER: members have left or died; the round goes on without them */
     MU_RDZV_CLOSED = 1 << 5, /* the run is closed; told once */
     MU_RDZV_ENDED = 1 << 6,  /* this node is in no round any more */
@@ -173,6 +173,8 @@ struct mu_rdzv_vars {
     bool reading;
     bool writing;
     mu_mono_t asked_at;
+    bool warned; /* patience is at an end; the answer has a last chance from `warned_at` on */
+    mu_mono_t warned_at;
     bool known; /* `state` and `token` are what the backend held at `synced_at` */
     bool stale; /* it has changed since, or may have; look again at `read_at` */
     mu_mono_t synced_at;

@@ -77,6 +77,7 @@ static void begin_request(struct mu_rdzv *r, struct mu_rdzv_update *up)
     struct mu_rdzv_vars *v = &r->v;
 
     v->asked_at = v->now.mono;
+    v->warned = false;
     v->held = false;
     v->stale = false; /* its answer is newer than any watch so far */
     v->watch_hash = 0;
@@ -308,7 +309,9 @@ static void tell_changes(struct mu_rdzv *r, struct mu_rdzv_update *up)
 {
     struct mu_rdzv_vars *v = &r->v;
     size_t left = mu_rdzv_participants(&r->state);
-    size_t waiting = mu_rdzv_waiting(&r->state);
+    /* Whoever waits for a seat in a full round must not make those who have one give it up: all
+     * would compete for it again, and again somebody would be left over. */
+    size_t waiting = left < r->config.settings.max_nodes ? mu_rdzv_waiting(&r->state) : 0;
 
     if (left != v->left) {
         v->left = left;
@@ -448,6 +451,12 @@ static bool give_up(struct mu_rdzv *r, struct mu_rdzv_update *up, unsigned ops)
         }
     }
     if (late == 0) {
+        return false;
+    }
+    if ((v->reading || v->writing) && !v->warned) {
+        /* If it was us who were stopped, the answer may be there already, behind this event. */
+        v->warned = true;
+        v->warned_at = v->now.mono;
         return false;
     }
     if (v->reading || v->writing) {

@@ -1,6 +1,8 @@
 /* When the node looks again, gives up, or tries once more. */
 #include "proto/rdzv_node_internal.h"
 
+/* Between the end of patience and giving up. */
+#define LAST_CHANCE_MS 1000
 /* How many nodes may want to write in the time in which one is to read. */
 #define CONTENDERS_PER_SPREAD 4
 /* A wake-up is never nearer, whatever clocks say: no two decisions in the same instant. */
@@ -145,6 +147,9 @@ mu_mono_t mu_rdzv_node_patience(const struct mu_rdzv *r, unsigned ops)
         /* If it was us who were stopped, the request that went out since still has its time. */
         mu_mono_t fair = mu_mono_add_ms(v->asked_at, r->config.settings.heartbeat_timeout_ms);
 
+        if (v->warned) {
+            fair = mu_mono_add_ms(v->warned_at, LAST_CHANCE_MS);
+        }
         end = mu_mono_before(end, fair) ? fair : end;
     }
     return end;

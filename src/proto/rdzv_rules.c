@@ -230,11 +230,14 @@ enum mu_rdzv_action mu_rdzv_decide_join(const struct mu_rdzv_ask *ask)
         return decide_after_deadline(ask, me); /* 6, 7, 8 */
     }
     if (s->complete) {
+        if (count >= set->max_nodes && has_spares) {
+            return MU_RDZV_ACT_ADD_TO_REDUNDANCY_LIST; /* 10; ours: from the wait list as well */
+        }
+        if (count >= set->max_nodes && waiting) {
+            return MU_RDZV_ACT_REMOVE_FROM_WAIT_LIST; /* ours, for want of the other list */
+        }
         if (count < set->max_nodes && !waiting) {
             return MU_RDZV_ACT_ADD_TO_WAIT_LIST; /* 9 */
-        }
-        if (count >= set->max_nodes && has_spares && !waiting) {
-            return MU_RDZV_ACT_ADD_TO_REDUNDANCY_LIST; /* 10 */
         }
         /* 11 */
     } else if (participant) {
@@ -378,7 +381,7 @@ static int add_to_list(struct mu_rdzv_state *s, const struct mu_rdzv_node *node,
         return err;
     }
     me->spare = spare;
-    me->waiting = me->waiting || !spare;
+    me->waiting = !spare;
     beat(me, now);
     return 0;
 }

@@ -14,6 +14,9 @@
  *               nothing while a round is complete. A participant that reads the round for the first
  *               time can so tell whether somebody has left since. PyTorch cannot, and then believes
  *               in a smaller world than the others.
+ *     seats     A node on the wait list that finds the next round full goes to the redundancy list
+ *               (of 1.13: off the list). PyTorch's stays, and the members, who see somebody
+ *               waiting, start over again and again to let in one who has no seat.
  *     leaving   A node that gives up waiting takes itself off the wait list and the redundancy list
  *               as well; PyTorch's is only forgotten when its heartbeat expires.
  */

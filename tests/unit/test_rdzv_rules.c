@@ -146,7 +146,8 @@ static const struct join_case join_cases[] = {
     {"10: complete, full", false, true, 0, 3, 0, 0, -9, ACT(ADD_TO_REDUNDANCY_LIST), ACT(SYNC)},
     {"10: overfull", false, true, 0, 4, 0, 0, -9, ACT(ADD_TO_REDUNDANCY_LIST), ACT(SYNC)},
     {"11: waiting, room", false, true, W, 2, 4.9, 0, -9, ACT(SYNC), ACT(SYNC)},
-    {"11: waiting, full", false, true, W, 3, 4.9, 0, -9, ACT(SYNC), ACT(SYNC)},
+    {"ours: waiting, full", false, true, W, 3, 9, 0, -9, ACT(ADD_TO_REDUNDANCY_LIST),
+     ACT(REMOVE_FROM_WAIT_LIST)},
     {"11: waiting, due", false, true, W, 2, 5, 0, -9, ACT(KEEP_ALIVE), ACT(KEEP_ALIVE)},
     {"12: last call over", false, false, P, 1, 0, 0.001, -9, ACT(MARK_COMPLETE),
      ACT(MARK_COMPLETE)},
@@ -404,6 +405,9 @@ static void test_rdzv_lists_take_and_give_up_a_node(void **unused)
     assert_true(find("me")->waiting);
     assert_int_equal(mu_rdzv_waiting(&state), 1);
 
+    apply(ACT(ADD_TO_REDUNDANCY_LIST), "me");
+    assert_false(find("me")->waiting);
+    apply(ACT(ADD_TO_WAIT_LIST), "me");
     apply(ACT(REMOVE_FROM_WAIT_LIST), "me");
     assert_null(find("me"));
     apply(ACT(ADD_TO_REDUNDANCY_LIST), "me");
