@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "core/assert.h"
 #include "proto/rdzv_node_internal.h"
 
 /* --- life --------------------------------------------------------- */

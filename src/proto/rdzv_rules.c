@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "core/assert.h"
-
 #define NS_PER_US UINT64_C(1000)
 
 /* --- settings ---------------------------------------------------- */
@@ -464,8 +462,7 @@ int mu_rdzv_apply(struct mu_rdzv_state *s, enum mu_rdzv_action action,
     case MU_RDZV_ACT_ERROR_GRACEFUL:
         return 0;
     }
-    MU_ASSERT(!"an action that does not exist");
-    return 0;
+    return MUSTER_EINVAL; /* no such action */
 }
 
 /* --- the silent and the skewed ------------------------------------ */
