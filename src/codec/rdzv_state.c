@@ -171,11 +171,15 @@ static bool has_flag(const struct mu_rdzv_member *m)
 
 void mu_rdzv_state_compact(struct mu_rdzv_state *s)
 {
-    uint32_t *moved_to = s->order + s->member_cap; /* of each member that stays */
     size_t count = s->member_count;
+    uint32_t *moved_to; /* of each member that stays */
     size_t kept = 0;
     size_t place = 0;
 
+    if (count == 0) {
+        return;
+    }
+    moved_to = s->order + s->member_cap;
     for (size_t i = 0; i < count; i++) {
         if (!has_flag(&s->members[i])) {
             mu_free(s->members[i].node.addr);

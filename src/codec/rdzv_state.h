@@ -52,8 +52,7 @@ struct mu_rdzv_state {
     struct mu_rdzv_member *members; /* in the order in which they came; owned */
     size_t member_count;
     size_t member_cap;
-    uint32_t
-        *order; /* numbers of all members, sorted by node, which is the order of ranks; owned */
+    uint32_t *order; /* indices of all members, sorted by node: the order of ranks; owned */
     /*
      * How a node that is in several lists is written: once and then referred to, as agents do, or
      * each time anew. Both are read; what was decoded is encoded in the same way.
@@ -91,9 +90,9 @@ void mu_rdzv_state_compact(struct mu_rdzv_state *s);
  *
  * MUSTER_ECORRUPT: it is not such a state: damaged, another class, another opcode, a reference to
  * nothing, an attribute missing or of another kind, nodes or times of two dialects. MUSTER_ELIMIT:
- * longer, with more members or a longer address than the limits above allow; memory stays within 96
- * MiB and 16 times the input. To a rendezvous both are a broken state; both are said in words.
- * MUSTER_ENOMEM.
+ * longer, with more members or a longer address than the limits above allow, or in need of more
+ * memory than 64 KiB and 16 times its length, at most 96 MiB (the members apart). To a rendezvous
+ * both are a broken state; both are said in words. MUSTER_ENOMEM.
  *
  * `ret_dialect` is what can be told from it. Without nodes, a state without a redundancy list is
  * taken for 1.13; one with such a list and without times may be 2 or 2-naive, and is unknown.

@@ -228,7 +228,7 @@ static int read_packed_time(struct decoder *d, uint32_t number, uint8_t ret[TIME
         if (len == 0 || len > 2 || (len == 2 && s.data[0] > 0xc3)) {
             return refuse(d, "a time is not packed in bytes");
         }
-        ret[n++] = len == 1 ? s.data[0] : (uint8_t)(s.data[0] << 6 | (s.data[1] & 0x3f));
+        ret[n++] = (uint8_t)(len == 1 ? s.data[0] : s.data[0] << 6 | (s.data[1] & 0x3f));
         s = mu_span_skip(s, len);
     }
     return s.len == 0 && n == TIME_SIZE ? 0 : refuse(d, "a time is not packed in ten bytes");

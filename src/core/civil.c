@@ -79,11 +79,14 @@ static void split_day(int day, struct mu_civil *c)
 
 int mu_civil_from_us(int64_t us, struct mu_civil *ret_civil)
 {
-    int64_t day = us / US_PER_DAY - (us % US_PER_DAY < 0 ? 1 : 0);
-    int64_t rest = us - day * US_PER_DAY;
+    int64_t day = us / US_PER_DAY + EPOCH_DAY;
+    int64_t rest = us % US_PER_DAY;
     struct mu_civil c = {0};
 
-    day += EPOCH_DAY;
+    if (rest < 0) {
+        rest += US_PER_DAY;
+        day--;
+    }
     if (day < 0 || day >= (int64_t)DAYS_PER_400 * 25 - (DAYS_PER_YEAR + 1)) {
         return MUSTER_EINVAL;
     }
