@@ -300,7 +300,6 @@ static int act_join(struct mu_rdzv *r, struct mu_rdzv_update *up,
     }
     if (action == MU_RDZV_ACT_REMOVE_FROM_REDUNDANCY_LIST) {
         v->op_deadline = mu_mono_add_ms(v->now.mono, set->join_timeout_ms);
-        v->why_said = false;
     }
     return write_action(r, up, set, action);
 }
