@@ -124,6 +124,7 @@ static int run_seeds(const struct options *o)
     uint64_t last_failed = 0;
     uint64_t done = 0;
     uint64_t digest = 0;
+    uint64_t undecided = 0;
 
     while (done < o->count && (failed == 0 || o->keep_going)) {
         struct mu_sim_result r;
@@ -133,6 +134,7 @@ static int run_seeds(const struct options *o)
         done++;
         steps += r.steps;
         digest ^= r.digest;
+        undecided += r.undecided ? 1 : 0;
         if (r.failed) {
             failed++;
             last_failed = seed;
@@ -140,8 +142,9 @@ static int run_seeds(const struct options *o)
         }
     }
     printf("%s: %" PRIu64 " seeds from 0x%" PRIx64 ", %" PRIu64 " failed, %" PRIu64
-           " steps, digest %016" PRIx64 ", %.2f s\n",
-           o->scenario->name, done, o->from, failed, steps, digest, seconds_now() - began);
+           " undecided, %" PRIu64 " steps, digest %016" PRIx64 ", %.2f s\n",
+           o->scenario->name, done, o->from, failed, undecided, steps, digest,
+           seconds_now() - began);
     if (failed != 0) {
         printf("FAILED scenario %s seed 0x%" PRIx64
                "; again: muster-sim --scenario %s --seed 0x%" PRIx64 " --trace\n",

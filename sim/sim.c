@@ -278,6 +278,11 @@ void mu_sim_fail(struct mu_sim *sim, const char *format, ...)
     mu_sim_note(sim, sim->running, "FAILED: %s", sim->failure);
 }
 
+void mu_sim_undecided(struct mu_sim *sim)
+{
+    sim->undecided = true;
+}
+
 const char *mu_sim_failure(const struct mu_sim *sim)
 {
     return sim->failed ? sim->failure : NULL;

@@ -126,6 +126,8 @@ bool mu_sim_run_until(struct mu_sim *sim, uint64_t ns, bool (*done)(void *arg), 
 
 /** The run has failed: nothing runs any more. The first failure stays. */
 void mu_sim_fail(struct mu_sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** A checker could not decide within its limits: the run is neither clean nor failed. */
+void mu_sim_undecided(struct mu_sim *sim);
 /** What it failed with, or NULL. */
 const char *mu_sim_failure(const struct mu_sim *sim);
 /** Has `check` called after every step; it calls mu_sim_fail(). Not more than 8. */
@@ -248,6 +250,7 @@ const struct mu_sim_scenario *mu_sim_scenario_find(const char *name);
 
 struct mu_sim_result {
     bool failed;
+    bool undecided;
     uint64_t steps;
     uint64_t digest;
     uint64_t virtual_ns;

@@ -128,6 +128,7 @@ struct mu_sim {
     struct mu_list ats;
     struct sim_checker checkers[SIM_CHECKERS_MAX];
     size_t checker_count;
+    bool undecided;
     bool failed;
     char failure[512];
     struct sim_nemesis *nemesis;

@@ -1,5 +1,6 @@
 /* The list of scenarios, and one run of one. */
 #include "sim.h"
+#include "sim_impl.h"
 
 #include <string.h>
 
@@ -40,6 +41,7 @@ void mu_sim_scenario_run(const struct mu_sim_scenario *scenario, uint64_t seed, 
     failure = mu_sim_failure(sim);
     *ret = (struct mu_sim_result){
         .failed = failure != NULL,
+        .undecided = sim->undecided,
         .steps = mu_sim_steps(sim),
         .digest = mu_sim_digest(sim),
         .virtual_ns = mu_sim_now_ns(sim),

@@ -43,6 +43,7 @@ void workload_check(struct workload *w)
         break;
     case LINEAR_GAVE_UP:
         mu_sim_note(w->sim, NULL, "%s", msg.text);
+        mu_sim_undecided(w->sim);
         break;
     }
 }

@@ -46,6 +46,7 @@ struct world {
     struct mu_sim *sim;
     enum plant plant;
     bool durable;
+    size_t journal_bytes_high; /* small in some runs, so that requests have to wait for the disk */
     struct workload workload;
     struct member members[CLIENTS];
     struct mu_sim_proc *server_proc;
@@ -105,6 +106,7 @@ static int start_server(struct mu_env *env, void *arg)
     s->env = env;
     config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
     config.sync = MU_SYNC_ALWAYS;
+    config.journal_bytes_high = w->journal_bytes_high;
     config.stopped = server_stopped;
     config.context = s;
     if (w->durable) {
@@ -489,16 +491,22 @@ static void leave(struct world *w)
 static void run_planted(struct mu_sim *sim, enum plant plant)
 {
     struct world w = {.sim = sim, .plant = plant};
+    uint64_t pause_ns;
 
     w.durable = plant == PLANT_LYING_DISK || mu_prng_below(mu_sim_prng(sim), 2) == 0;
     muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
     if (w.durable && mu_prng_below(mu_sim_prng(sim), 2) == 0) {
         w.aim_ppm = 20000;
     }
+    w.journal_bytes_high = mu_prng_below(mu_sim_prng(sim), 3) == 0
+                               ? (size_t)mu_prng_below(mu_sim_prng(sim), 200)
+                               : (size_t)64 << 20;
     set_up(&w);
     mu_sim_run_for(sim, FAULTY_NS);
     w.aim_ppm = 0;
+    pause_ns = mu_sim_faults(sim)->pause_max_ns;
     mu_sim_heal(sim);
+    mu_sim_run_for(sim, pause_ns);
     w.healed = true;
     for (uint32_t i = 0; i < CLIENTS; i++) {
         w.wanted[i] = w.workload.tallies[i].known + 3;

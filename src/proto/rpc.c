@@ -72,6 +72,17 @@ static void free_list(struct mu_list *head, size_t offset)
     }
 }
 
+void mu_rpc_trim(struct mu_rpc *r)
+{
+    mu_buf_trim(&r->out, 0);
+    if (r->head_len == 0 && !r->has_event) {
+        mu_buf_reset(&r->in);
+        mu_buf_trim(&r->in, 0);
+    }
+    free_list(&r->spare, offsetof(struct mu_rpc_entry, due));
+    r->spare_count = 0;
+}
+
 void mu_rpc_fini(struct mu_rpc *r)
 {
     free_list(&r->calls_out, offsetof(struct mu_rpc_entry, all));

@@ -247,6 +247,9 @@ static int take_payload(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
         r->head_read = false;
         /* After each frame, so that what is written does not depend on how the bytes were split. */
         mu_rpc_settle(r);
+        if (r->header.type == MU_RPC_PING) {
+            mu_rpc_trim(r);
+        }
     }
     return err;
 }

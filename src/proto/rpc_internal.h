@@ -64,6 +64,8 @@ struct mu_rpc_entry {
 void mu_rpc_enter(struct mu_rpc *r, struct mu_now now);
 /** 0, or the error that every input returns from now on. */
 int mu_rpc_usable(const struct mu_rpc *r);
+/** One side was silent for a beat: an idle session keeps no memory. Not while an event is lent. */
+void mu_rpc_trim(struct mu_rpc *r);
 /** Poisons: remembers why, tells the peer, ends all calls. Returns `code`. */
 int mu_rpc_violate(struct mu_rpc *r, int code, const struct mu_errmsg *why);
 

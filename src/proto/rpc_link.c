@@ -128,10 +128,14 @@ enum verdict {
  */
 static enum verdict judge(const struct mu_rpc *r, const struct mu_rpc_hello *hello)
 {
-    bool untouched = r->in_seq == 0;
+    bool one_behind = hello->life + 1 == r->life;
 
     if (hello->life > r->life || r->life == 0) {
         return BEGIN;
+    }
+    if (r->fresh) {
+        /* Without grace the life ended with its link: there is nothing left to harm. */
+        return hello->life == r->life || one_behind ? BEGIN : STALE;
     }
     if (hello->life == r->life) {
         if (r->grace_ms == 0) {
@@ -139,7 +143,7 @@ static enum verdict judge(const struct mu_rpc *r, const struct mu_rpc_hello *hel
         }
         return hello->ack < r->out_base ? STALE : RESUME;
     }
-    if (hello->life + 1 == r->life && untouched && !r->fresh) {
+    if (one_behind && r->in_seq == 0) {
         return r->out_base == 0 ? AGAIN : r->grace_ms == 0 ? BEGIN : STALE;
     }
     return STALE;
@@ -341,11 +345,6 @@ void mu_rpc_keep_alive(struct mu_rpc *r)
         /* If earlier control frames still wait, the peer does not read: one PING is enough. */
         r->want_ping = true;
         r->last_tx = r->now.mono;
-        /* Nothing was said for a beat: an idle session keeps no memory. */
-        mu_buf_trim(&r->out, 0);
-        if (r->head_len == 0 && !r->has_event) {
-            mu_buf_reset(&r->in);
-            mu_buf_trim(&r->in, 0);
-        }
+        mu_rpc_trim(r);
     }
 }

@@ -192,7 +192,7 @@ int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,
         err = mu_store_prefix_new(store, prefix, &store);
     }
     if (err != 0) {
-        store->kind->discard(store);
+        mu_store_close(store, NULL, NULL);
         return mu_err(reterr_msg, err, "out of memory");
     }
     *ret_store = store;

@@ -46,8 +46,6 @@ struct mu_store_kind {
     void (*cancel)(struct mu_store *store, struct mu_store_op *op);
     /** Ends all ops with MUSTER_ECLOSED, lets go of everything, then calls `closed`. */
     void (*close)(struct mu_store *store);
-    /** For the simulator: the process was killed. Frees, asks nothing of the environment. */
-    void (*discard)(struct mu_store *store);
 };
 
 struct mu_store {

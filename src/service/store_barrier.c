@@ -182,23 +182,10 @@ static void barrier_close(struct mu_store *store)
     mu_store_close(s->inner, on_inner_closed, s);
 }
 
-static void barrier_discard(struct mu_store *store)
-{
-    struct barrier_store *s = MU_CONTAINER_OF(store, struct barrier_store, base);
-    struct mu_list *it;
-
-    s->inner->kind->discard(s->inner);
-    while ((it = mu_list_pop(&s->barriers)) != NULL) {
-        mu_free(MU_CONTAINER_OF(it, struct barrier, link));
-    }
-    mu_free(s);
-}
-
 static const struct mu_store_kind barrier_kind = {
     .submit = barrier_submit,
     .cancel = barrier_cancel,
     .close = barrier_close,
-    .discard = barrier_discard,
 };
 
 int mu_store_barrier_new(struct mu_store *inner, struct mu_store **ret_store)

@@ -52,6 +52,7 @@ static void free_call(struct mu_store_call *call)
 {
     mu_store_exec_fini(&call->exec);
     mu_map_remove(&call->session->calls, &call->by_id);
+    call->session->backlog -= call->backlog.len;
     mu_buf_fini(&call->backlog);
     mu_free(call);
 }
@@ -126,6 +127,7 @@ void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struc
     }
     mu_buf_put_u32(&call->backlog, (uint32_t)payload.len);
     mu_buf_put(&call->backlog, payload);
+    session->backlog += 4 + payload.len;
 }
 
 void mu_store_calls_credit(struct mu_store_session *session, uint64_t id)
@@ -141,6 +143,7 @@ void mu_store_calls_credit(struct mu_store_session *session, uint64_t id)
             return;
         }
         mu_buf_consume(&call->backlog, 4 + (size_t)len);
+        session->backlog -= 4 + (size_t)len;
     }
     if (call != NULL) {
         mu_buf_trim(&call->backlog, 0);

@@ -25,7 +25,8 @@ bool mu_store_commit_gates(const struct mu_store_server *s)
 
 bool mu_store_commit_saturated(const struct mu_store_server *s)
 {
-    return s->config.disk != NULL && mu_ks_journal_len(&s->ks) > s->config.journal_bytes_high;
+    return s->config.disk != NULL && (mu_ks_journal_len(&s->ks) > s->config.journal_bytes_high ||
+                                      s->held_bytes > s->config.journal_bytes_high);
 }
 
 bool mu_store_commit_idle(const struct mu_store_server *s)
@@ -90,6 +91,16 @@ void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, i
         memcpy(held->data, payload.data, payload.len);
     }
     mu_list_push(&s->held_replies, &held->link);
+    s->held_bytes += held->len;
+    s->buffer_bytes += held->len;
+}
+
+static void free_held(struct mu_store_server *s, struct mu_store_held *held)
+{
+    mu_list_remove(&held->link);
+    s->held_bytes -= held->len;
+    s->buffer_bytes -= held->len;
+    mu_free(held);
 }
 
 void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session)
@@ -98,8 +109,7 @@ void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_ses
         struct mu_store_held *held = MU_CONTAINER_OF(it, struct mu_store_held, link);
 
         if (session == NULL || held->session == session) {
-            mu_list_remove(it);
-            mu_free(held);
+            free_held(s, held);
         }
     }
 }
@@ -116,10 +126,9 @@ static void release_held(struct mu_store_server *s)
         if (held->batch > s->batch_done) {
             break;
         }
-        mu_list_remove(&held->link);
         mu_store_session_send(held->session, held->id, held->item, held->status,
                               mu_span(held->data, held->len));
-        mu_free(held);
+        free_held(s, held);
     }
     /* Flushing puts a connection that still has to wait back on the list. */
     mu_list_init(&conns);
@@ -163,7 +172,12 @@ static void commit_done(struct mu_work *work)
     release_held(s);
     if (!mu_store_commit_saturated(s)) {
         while ((it = mu_list_pop(&s->stalled)) != NULL) {
-            mu_store_conn_touch(MU_CONTAINER_OF(it, struct mu_store_conn, stalled));
+            struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, stalled);
+
+            if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
+                mu_store_session_pump(c->u.session);
+            }
+            mu_store_conn_touch(c);
         }
     }
     mu_store_server_finish_turn(s);

@@ -91,6 +91,9 @@ void mu_store_conn_flush(struct mu_store_conn *c)
     if (c->closing) {
         return;
     }
+    if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
+        mu_store_session_sent(c->u.session);
+    }
     maybe_resume(c);
     /* Who broke a rule and does not read either is not waited for. */
     if ((c->eof && !c->paused && mu_store_conn_output_len(c) == 0) || (c->ended && c->blocked)) {

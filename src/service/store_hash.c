@@ -187,25 +187,10 @@ static void hash_close(struct mu_store *store)
     run_soon(s);
 }
 
-static void hash_discard(struct mu_store *store)
-{
-    struct hash_store *s = MU_CONTAINER_OF(store, struct hash_store, base);
-    struct mu_list *it;
-
-    while ((it = mu_list_pop(&s->ops)) != NULL) {
-        struct hash_op *h = MU_CONTAINER_OF(it, struct hash_op, link);
-
-        mu_store_exec_fini(&h->exec);
-        mu_free(h);
-    }
-    free_store(s);
-}
-
 static const struct mu_store_kind hash_kind = {
     .submit = hash_submit,
     .cancel = hash_cancel,
     .close = hash_close,
-    .discard = hash_discard,
 };
 
 int mu_store_hash_new(struct mu_env *env, struct mu_store **ret_store)

@@ -630,28 +630,10 @@ static void native_close(struct mu_store *store)
     mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
 }
 
-static void native_discard(struct mu_store *store)
-{
-    struct native_store *s = MU_CONTAINER_OF(store, struct native_store, base);
-    struct mu_list *lists[] = {&s->unsent, &s->sent};
-    struct mu_list *it;
-
-    for (size_t i = 0; i < 2; i++) {
-        while ((it = mu_list_pop(lists[i])) != NULL) {
-            mu_free(MU_CONTAINER_OF(it, struct flight, link));
-        }
-    }
-    mu_rpc_fini(&s->rpc);
-    mu_map_fini(&s->calls);
-    mu_buf_fini(&s->scratch);
-    mu_free(s);
-}
-
 static const struct mu_store_kind native_kind = {
     .submit = native_submit,
     .cancel = native_cancel,
     .close = native_close,
-    .discard = native_discard,
 };
 
 int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *config,

@@ -146,23 +146,10 @@ static void prefix_close(struct mu_store *store)
     mu_store_close(s->inner, on_inner_closed, s);
 }
 
-static void prefix_discard(struct mu_store *store)
-{
-    struct prefix_store *s = MU_CONTAINER_OF(store, struct prefix_store, base);
-    struct mu_list *it;
-
-    s->inner->kind->discard(s->inner);
-    while ((it = mu_list_pop(&s->ops)) != NULL) {
-        mu_free(MU_CONTAINER_OF(it, struct prefix_op, link));
-    }
-    mu_free(s);
-}
-
 static const struct mu_store_kind prefix_kind = {
     .submit = prefix_submit,
     .cancel = prefix_cancel,
     .close = prefix_close,
-    .discard = prefix_discard,
 };
 
 int mu_store_prefix_new(struct mu_store *inner, const char *prefix, struct mu_store **ret_store)

@@ -146,11 +146,17 @@ static int load_disk(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
     if (disk == NULL) {
         return 0;
     }
+    reterr_msg->text[0] = '\0';
     err = disk->ops->load(disk, load_record, &s->ks, &revision, reterr_msg);
     if (err == MUSTER_EFULL || err == MUSTER_ELIMIT || err == MUSTER_ENOMEM) {
         return mu_err(reterr_msg, err,
                       "the data directory holds more than the memory limit allows; "
                       "raise the limit and start again");
+    }
+    if (err == MUSTER_ECORRUPT && reterr_msg->text[0] == '\0') {
+        return mu_err(reterr_msg, err,
+                      "the data directory holds records that do not fit together; "
+                      "restore it from a copy, or start with an empty one");
     }
     if (err == 0 && revision > s->ks.revision) {
         s->ks.revision = revision;
@@ -233,6 +239,10 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
         mu_free(s);
         return mu_err(reterr_msg, err, "out of memory");
     }
+    /* Leases of a process before this one must not be taken for those of this one; and their
+     * numbers stay positive in a reply. */
+    mu_env_entropy(env, &s->ks.lease_id, sizeof(s->ks.lease_id));
+    s->ks.lease_id >>= 2;
     err = load_disk(s, reterr_msg);
     if (err == 0) {
         err = listen_or_explain(s, reterr_msg);
@@ -296,28 +306,6 @@ void mu_store_server_free(struct mu_store_server *s)
         MU_ASSERT(s->stopped);
         free_memory(s);
     }
-}
-
-void mu_store_server_discard(struct mu_store_server *s)
-{
-    struct mu_list *it;
-
-    if (s == NULL) {
-        return;
-    }
-    while ((it = mu_list_pop(&s->session_list)) != NULL) {
-        mu_store_session_discard(MU_CONTAINER_OF(it, struct mu_store_session, link));
-    }
-    while ((it = mu_list_pop(&s->conns)) != NULL) {
-        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
-
-        mu_store_conn_release(c);
-        mu_free(c);
-    }
-    while (mu_ks_next_ready(&s->ks) != NULL) {
-        /* Nobody is left to tell. */
-    }
-    free_memory(s);
 }
 
 void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_server_stats *ret_stats)

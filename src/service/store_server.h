@@ -70,9 +70,6 @@ const struct mu_addr *mu_store_server_addr(const struct mu_store_server *server)
 void mu_store_server_drain(struct mu_store_server *server);
 /** After `stopped`. */
 void mu_store_server_free(struct mu_store_server *server);
-/** For the simulator: the process was killed. Frees memory, asks nothing of the environment; the
- * disk is not closed. */
-void mu_store_server_discard(struct mu_store_server *server);
 
 struct mu_store_server_stats {
     uint64_t connections, connections_total, sessions, keys, memory_bytes, buffer_bytes, revision;

@@ -54,7 +54,8 @@ struct mu_store_session {
     struct mu_timer timer;
     struct mu_map calls; /* struct mu_store_call by id */
     uint64_t lease;      /* of the keys that live as long as the session; 0: none yet */
-    size_t memory;
+    size_t backlog;      /* bytes in the backlogs of its watches */
+    size_t memory;       /* counted in server->buffer_bytes */
     char peer[64];
 };
 
@@ -109,6 +110,7 @@ struct mu_store_server {
     mu_mono_t next_commit; /* SYNC_INTERVAL */
     struct mu_list held_conns;
     struct mu_list held_replies;
+    size_t held_bytes; /* in held_replies; counted in buffer_bytes */
     /* the end */
     bool listening;
     bool draining;
@@ -140,7 +142,7 @@ void mu_store_conn_flush(struct mu_store_conn *c);
 /** Closes it, with or without a line in the log; `abort` drops what was not sent. */
 void mu_store_conn_close(struct mu_store_conn *c, bool abort);
 void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
-/** Lets go of what the connection's machine holds; for the close and for a discard. */
+/** Lets go of what the connection's machine holds. */
 void mu_store_conn_release(struct mu_store_conn *c);
 /** Output of a torch connection, all of it, held or not. */
 size_t mu_store_conn_output_len(const struct mu_store_conn *c);
@@ -150,7 +152,7 @@ bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now);
 /* store_commit.c */
 /** Whether answers must wait for the disk at this moment. */
 bool mu_store_commit_gates(const struct mu_store_server *s);
-/** Whether so much waits for the disk that no more requests should be read. */
+/** Whether so much waits for the disk that no more requests should be read or served. */
 bool mu_store_commit_saturated(const struct mu_store_server *s);
 /** Called at the end of a turn: starts a commit if one is due. */
 void mu_store_commit_pump(struct mu_store_server *s);
@@ -174,12 +176,12 @@ void mu_store_session_unlink(struct mu_store_session *session);
 /** Sends an answer that mu_store_answer() let through. */
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload);
+/** Some of its output was sent: calls that waited for that are served on the next turn. */
+void mu_store_session_sent(struct mu_store_session *session);
 /** Handles what the machine has to say, re-arms its timer. */
 void mu_store_session_pump(struct mu_store_session *session);
 /** Ends it: its calls, its keys, its memory. Its link, if any, is closed. */
 void mu_store_session_end(struct mu_store_session *session, const char *why);
-/** Frees it and asks nothing of the environment. */
-void mu_store_session_discard(struct mu_store_session *session);
 
 /* store_calls.c */
 void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);

@@ -14,7 +14,23 @@ static void rearm(struct mu_store_session *session)
     mu_mono_t at =
         mu_mono_min(mu_rpc_deadline(&session->rpc), mu_rpc_grace_deadline(&session->rpc));
 
-    mu_env_timer_arm(session->server->env, &session->timer, at);
+    if (at.ns == 0 && mu_store_commit_saturated(session->server)) {
+        return; /* What it has to tell must wait for the disk, which will see to it. */
+    }
+    /* Every frame moves the deadline out. A timer that fires early just looks and is armed again,
+     * which costs less than moving it each time. */
+    if (!mu_heap_contains(&session->timer.node) || mu_mono_before(at, session->timer.node.at)) {
+        mu_env_timer_arm(session->server->env, &session->timer, at);
+    }
+}
+
+void mu_store_session_sent(struct mu_store_session *session)
+{
+    /* The machine holds back calls while too much waits to be sent; its deadline says when it has
+     * something to tell. */
+    if (mu_rpc_deadline(&session->rpc).ns == 0) {
+        rearm(session);
+    }
 }
 
 void mu_store_session_unlink(struct mu_store_session *session)
@@ -27,7 +43,7 @@ void mu_store_session_unlink(struct mu_store_session *session)
     }
 }
 
-void mu_store_session_discard(struct mu_store_session *session)
+static void free_session(struct mu_store_session *session)
 {
     struct mu_store_server *s = session->server;
 
@@ -54,7 +70,7 @@ void mu_store_session_end(struct mu_store_session *session, const char *why)
 
     mu_log(MUSTER_LOG_DEBUG, "STORE-SESSION-ENDED", "peer=%s why=\"%s\"", session->peer, why);
     mu_env_timer_arm(s->env, &session->timer, MU_MONO_NEVER);
-    mu_store_session_discard(session);
+    free_session(session);
     if (c != NULL) {
         mu_store_conn_close(c, false);
     }
@@ -101,16 +117,26 @@ static bool handle_event(struct mu_store_session *session, const struct mu_rpc_e
     return true;
 }
 
+/* False if the session is no more. While too much waits for the disk, calls stay in the machine. */
 static bool drain_events(struct mu_store_session *session)
 {
+    struct mu_store_server *s = session->server;
     struct mu_rpc_event event;
 
-    while (mu_rpc_next_event(&session->rpc, &event)) {
+    for (;;) {
+        if (mu_store_commit_saturated(s)) {
+            if (session->conn != NULL && mu_list_empty(&session->conn->stalled)) {
+                mu_list_push(&s->stalled, &session->conn->stalled);
+            }
+            return true;
+        }
+        if (!mu_rpc_next_event(&session->rpc, &event)) {
+            return true;
+        }
         if (!handle_event(session, &event)) {
             return false;
         }
     }
-    return true;
 }
 
 void mu_store_session_pump(struct mu_store_session *session)
@@ -118,7 +144,8 @@ void mu_store_session_pump(struct mu_store_session *session)
     if (!drain_events(session)) {
         return;
     }
-    if (!mu_store_account(session->server, &session->memory, mu_rpc_memory(&session->rpc))) {
+    if (!mu_store_account(session->server, &session->memory,
+                          mu_rpc_memory(&session->rpc) + session->backlog)) {
         mu_store_server_log_peer(session->server, session->peer,
                                  "the buffers of all connections together are over their limit");
         mu_store_session_end(session, "buffers over the limit");
@@ -201,10 +228,6 @@ void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *
 
     if (node != NULL) {
         session = MU_CONTAINER_OF(node, struct mu_store_session, by_id);
-        if (session->conn != NULL) {
-            /* The client has given up the old connection before we noticed. */
-            mu_store_conn_close(session->conn, true);
-        }
     } else if (s->sessions.count >= s->config.sessions_max) {
         refuse(c, MUSTER_ELIMIT, "the server has as many sessions as it may");
         return;
@@ -217,11 +240,20 @@ void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *
     }
     err = mu_rpc_accepted(&session->rpc, mu_env_now(s->env), hello);
     if (err != 0) {
-        refuse(c, err, mu_rpc_errmsg(&session->rpc));
+        /* A session that goes on elsewhere is not harmed by a greeting that comes too late. */
+        refuse(c, err, muster_strerror(err));
         if (node == NULL) {
             mu_store_session_end(session, "refused");
         }
         return;
+    }
+    if (session->conn != NULL) {
+        /* The client has given up the old connection before we noticed. The machine has let go of
+         * it already. */
+        struct mu_store_conn *old = session->conn;
+
+        old->u.session = NULL;
+        mu_store_conn_close(old, true);
     }
     session->conn = c;
     c->u.session = session;
@@ -234,7 +266,7 @@ size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in)
     struct mu_store_server *s = c->server;
     size_t done = 0;
 
-    while (done < in.len && c->u.session != NULL && !c->closing) {
+    while (done < in.len && c->u.session != NULL && !c->closing && !mu_store_commit_saturated(s)) {
         struct mu_store_session *session = c->u.session;
         size_t used = 0;
         int err = mu_rpc_recv(&session->rpc, mu_env_now(s->env), mu_span_skip(in, done), &used);
@@ -257,7 +289,7 @@ size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in)
     if (c->u.session != NULL && !c->closing) {
         mu_store_session_pump(c->u.session);
     }
-    return in.len;
+    return c->u.session == NULL || c->closing ? in.len : done;
 }
 
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,

@@ -290,24 +290,10 @@ static void tcp_close(struct mu_store *store)
     mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
 }
 
-static void tcp_discard(struct mu_store *store)
-{
-    struct tcp_store *s = MU_CONTAINER_OF(store, struct tcp_store, base);
-
-    if (s->engine != NULL) {
-        s->engine->kind->discard(s->engine);
-    }
-    if (s->leaving != NULL) {
-        s->leaving->kind->discard(s->leaving);
-    }
-    mu_free(s);
-}
-
 static const struct mu_store_kind tcp_kind = {
     .submit = tcp_submit,
     .cancel = tcp_cancel,
     .close = tcp_close,
-    .discard = tcp_discard,
 };
 
 int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *config,

@@ -427,27 +427,10 @@ static void torch_close(struct mu_store *store)
     mu_torch_store_wake(s);
 }
 
-static void torch_discard(struct mu_store *store)
-{
-    struct torch_store *s = MU_CONTAINER_OF(store, struct torch_store, base);
-    struct mu_list *lists[] = {&s->incoming, &s->tasks};
-
-    for (size_t i = 0; i < 2; i++) {
-        while (!mu_list_empty(lists[i])) {
-            mu_torch_task_discard(MU_CONTAINER_OF(lists[i]->next, struct torch_task, link));
-        }
-    }
-    while (!mu_list_empty(&s->conns)) {
-        mu_torch_conn_discard(MU_CONTAINER_OF(s->conns.next, struct torch_conn, link));
-    }
-    mu_free(s);
-}
-
 static const struct mu_store_kind torch_kind = {
     .submit = torch_submit,
     .cancel = torch_cancel,
     .close = torch_close,
-    .discard = torch_discard,
 };
 
 int mu_store_torch_new(struct mu_env *env, const struct mu_store_tcp_config *config,

@@ -130,8 +130,6 @@ int mu_torch_conn_send(struct torch_conn *c, struct torch_step *step);
 void mu_torch_conn_cancel(struct torch_conn *c);
 /** Closes it now. Steps in flight are queued again or their tasks end: the store is told. */
 void mu_torch_conn_drop(struct torch_conn *c, int status);
-/** Frees it without a word to the environment. */
-void mu_torch_conn_discard(struct torch_conn *c);
 
 /* --- store_torch_task.c ----------------------------------------------------------------------- */
 
@@ -153,6 +151,5 @@ void mu_torch_step_answered(struct torch_step *step, int status,
 bool mu_torch_step_repeats(const struct torch_step *step);
 /** A step that may not has lost its connection. It is off it, and freed here. */
 void mu_torch_step_lost(struct torch_step *step);
-void mu_torch_task_discard(struct torch_task *t);
 
 #endif

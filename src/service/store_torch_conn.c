@@ -102,16 +102,6 @@ void mu_torch_conn_drop(struct torch_conn *c, int status)
     }
 }
 
-void mu_torch_conn_discard(struct torch_conn *c)
-{
-    struct mu_list *it;
-
-    while ((it = mu_list_pop(&c->steps)) != NULL) {
-        mu_free(MU_CONTAINER_OF(it, struct torch_step, link));
-    }
-    free_conn(c);
-}
-
 /* --- steps ------------------------------------------------------------------------------------ */
 
 int mu_torch_conn_send(struct torch_conn *c, struct torch_step *step)
@@ -231,10 +221,7 @@ static void on_open(struct mu_conn *conn)
     if (err != 0) {
         mu_torch_conn_drop(c, err);
     } else {
-        arm(c, s->ready ? GREET_MS
-               : s->config.protocol == MU_STORE_TCP_ANY
-                   ? s->config.probe_ms
-                   : s->config.probe_ms * MU_STORE_TOLD_PATIENCE);
+        arm(c, s->ready ? GREET_MS : s->config.probe_ms);
         handle_events(c);
         flush(c);
     }

@@ -121,20 +121,6 @@ void mu_torch_task_abandon(struct torch_task *t)
     free_task(t);
 }
 
-void mu_torch_task_discard(struct torch_task *t)
-{
-    struct mu_list *it;
-
-    while ((it = mu_list_pop(&t->steps)) != NULL) {
-        struct torch_step *step = MU_CONTAINER_OF(it, struct torch_step, of_task);
-
-        mu_list_remove(&step->link);
-        mu_free(step);
-    }
-    mu_list_remove(&t->link);
-    free_task(t);
-}
-
 /* --- timeouts --------------------------------------------------------------------------------- */
 
 /* `known` is false if some keys could not be asked for: those are counted as missing. */

@@ -596,8 +596,10 @@ static void test_rpc_frees_the_memory_of_an_idle_session(void **state)
     b.echo = true;
     (void)call(&p, &p.client, mu_span(big, sizeof(big)), 0);
     rpc_pair_pump(&p);
+    /* Only the client's timer runs: the server has nothing to do but to answer. */
     for (int i = 0; i < 3; i++) {
-        rpc_pair_tick(&p, 5000);
+        rpc_pair_ms(&p, 5000);
+        assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
         rpc_pair_pump(&p);
     }
     assert_true(mu_rpc_memory(&p.client.rpc) < 2048);

@@ -1,0 +1,13 @@
+/*
+ * A log in a file, locked as PyTorch locks its FileStore: flock(2) on the whole file, shared to read
+ * and exclusive to write. The file is opened at the first call that needs it.
+ */
+#ifndef MU_TRANSPORT_FILE_LOG_H
+#define MU_TRANSPORT_FILE_LOG_H
+
+#include "core/file_log.h"
+
+/** MUSTER_ENOMEM. */
+int mu_file_log_new(const char *path, struct mu_file_log **ret_log);
+
+#endif
