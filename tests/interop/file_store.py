@@ -156,8 +156,10 @@ def main():
         path = os.path.join(scratch, "store")
         kv = Kv(path)
         store = open_torch(path)
-        for test in (lambda: test_values(checks, kv, store), lambda: test_counters(checks, kv, store),
-                     lambda: test_deletes(checks, kv, store), lambda: test_waits(checks, kv, store),
+        for test in (lambda: test_values(checks, kv, store),
+                     lambda: test_counters(checks, kv, store),
+                     lambda: test_deletes(checks, kv, store),
+                     lambda: test_waits(checks, kv, store),
                      lambda: test_race(checks, kv, path), lambda: test_fresh(checks),
                      lambda: test_damage(checks, path)):
             try:
