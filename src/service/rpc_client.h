@@ -1,7 +1,7 @@
 /*
- * The dialling end of a native session, with everything around it: connecting, connecting again with
- * growing pauses, taking the session up, giving up. Whatever speaks the native wire to a server
- * embeds one and is told what the machine has to say.
+ * The dialling end of a native session, with everything around it: connecting, connecting again
+ * with growing pauses, taking the session up, giving up. Whatever speaks the native wire to a
+ * server embeds one and is told what the machine has to say.
  *
  *     mu_rpc_client_init(&c, env, &config, &events);        dials at once
  *     mu_rpc_client_call(&c, method, payload, timeout, &id);   reply(context, id, ...) follows once
@@ -84,7 +84,9 @@ int mu_rpc_client_call(struct mu_rpc_client *c, struct mu_span method, struct mu
                        uint32_t timeout_ms, uint64_t *ret_id);
 /** Its reply (MUSTER_ECANCELED) follows. MUSTER_ENOENT. */
 int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id);
-/** Has `writable` called on the next turn, so that what is asked for on this one goes out at once. */
+/**
+ * Has `writable` called on the next turn, so that what is asked for on this one goes out at once.
+ */
 void mu_rpc_client_run_soon(struct mu_rpc_client *c);
 /** Says goodbye; calls that are out end with MUSTER_ECLOSED; `closed` follows. */
 void mu_rpc_client_close(struct mu_rpc_client *c);
