@@ -73,9 +73,10 @@
 /* What all members of a run must agree on: the first one sets it, others are refused if they differ
  * in min or max (MUSTER_EINVAL, in words). */
 struct mu_room_config {
-    uint32_t nodes_min;        /* at least 1 */
-    uint32_t nodes_max;        /* at least nodes_min */
-    uint64_t last_call_ms;     /* after the minimum is there. 30 s in PyTorch; ours 1 s */
+    uint32_t nodes_min;    /* at least 1 */
+    uint32_t nodes_max;    /* at least nodes_min */
+    uint64_t last_call_ms; /* after the minimum is there; UINT64_MAX: only a full room or a target
+                                  forms a round. 30 s in PyTorch; ours 1 s */
     uint64_t upscale_delay_ms; /* how long late-comers are gathered before a running round ends;
                                   UINT64_MAX: they never end one. 1 s */
     uint32_t restarts_max;     /* UINT32_MAX: no bound */

@@ -199,7 +199,7 @@ static uint8_t place_in(const struct mu_list *head, const struct mu_list *node)
 static void describe(struct key *key)
 {
     memset(key, 0, sizeof(*key));
-    key->state = w.room.state;
+    key->state = (uint8_t)w.room.state;
     if (w.room.state == MU_ROOM_IS_RUNNING) {
         key->waiters_told = (uint8_t)w.room.waiters_told;
         key->waiters_next = relative(w.room.waiters_next);
@@ -210,7 +210,7 @@ static void describe(struct key *key)
     for (size_t i = 0; i < NODES; i++) {
         const struct mu_room_member *m = &w.members[i];
 
-        key->members[i].state = m->state;
+        key->members[i].state = (uint8_t)m->state;
         key->members[i].notices = (uint8_t)m->notices;
         if (m->state != MU_ROOM_OUT) {
             key->members[i].has_rank = m->has_rank;
@@ -219,13 +219,13 @@ static void describe(struct key *key)
             key->members[i].place = place_in(&w.room.in[m->state].members, &m->link);
         }
         if (m->notices & 1u << MU_ROOM_ENDED) {
-            key->members[i].reason = m->reason;
+            key->members[i].reason = (uint8_t)m->reason;
             key->members[i].ended_who = (uint8_t)m->who_rank;
             key->members[i].ended_age = age_of(m->ended_round);
             key->members[i].ended_place = place_in(&w.room.ended, &m->ended);
         }
         if (m->notices & ~(1u << MU_ROOM_ENDED)) {
-            key->members[i].was = m->was;
+            key->members[i].was = (uint8_t)m->was;
             key->members[i].news_place = place_in(&w.room.news, &m->news);
         }
         key->members[i].view_running = w.views[i].running;
