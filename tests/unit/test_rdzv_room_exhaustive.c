@@ -1,10 +1,10 @@
 /*
- * All interleavings of three nodes that join, leave, are lost and fail, of closing, of the passing of
- * time and of notices that are pulled or not. From each state that was reached every step is tried;
- * states are told apart by all that can matter for what comes, with times and rounds taken relative
- * to now, so that the search ends by itself where the depth allows. After each step the shape of the
- * room and what the nodes believe must be right; from each state, when nothing disturbs any more and
- * enough nodes are in, a round must form within a last call and an upscale delay.
+ * All interleavings of three nodes that join, leave, are lost and fail, of closing, of the passing
+ * of time and of notices that are pulled or not. From each state that was reached every step is
+ * tried; states are told apart by all that can matter for what comes, with times and rounds taken
+ * relative to now, so that there is an end to them. After each step the shape of the room and what
+ * the nodes believe must be right; from each state, when nothing disturbs any more and enough nodes
+ * are in, a round must form within a last call and an upscale delay.
  */
 #include "unit.h"
 
@@ -36,7 +36,7 @@ enum {
     STEPS,
 };
 
-/* All that a step changes. It is copied as a whole, to the place where it was: pointers stay good. */
+/* All that a step changes. It is copied as a whole and back to its place: pointers stay good. */
 struct world {
     struct mu_room room;
     struct mu_room_member members[NODES];

@@ -1,11 +1,11 @@
 /*
- * The room against a naive model: 200,000 random steps of nodes that come, go, are lost and fail, of
- * time that passes in time or late, of joins that run out of memory and of notices that are pulled
- * at once, later or one by one. The model holds a plain table and looks through all of it for
- * everything. After each step the members' states, ranks and the deadline must be the model's, and
- * each notice that is pulled must be one that the model has for that member, with its words; when
- * none is left the model has none either. Now and then the churn stops, and a round must form in
- * time.
+ * The room against a naive model: 200,000 random steps of nodes that come, go, are lost and fail,
+ * of time that passes in time or late, of joins that run out of memory and of notices that are
+ * pulled at once, later or one by one. The model holds a plain table and looks through all of it
+ * for everything. After each step the members' states, ranks and the deadline must be the model's,
+ * and each notice that is pulled must be one that the model has for that member, with its words;
+ * when none is left the model has none either. Now and then the churn stops, and a round must form
+ * in time.
  */
 #include "unit.h"
 
