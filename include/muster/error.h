@@ -43,7 +43,12 @@ extern "C" {
     X(EDRAIN, -10025, "the server is shutting down")                                               \
     X(EEXIST, -10026, "already exists")                                                            \
     X(EADDR, -10027, "cannot use that address")                                                    \
-    X(ENAME, -10028, "no host of that name is known")
+    X(ENAME, -10028, "no host of that name is known")                                              \
+    X(ERDZV_CLOSED, -10029, "the rendezvous is closed")                                            \
+    X(ERDZV_TIMEOUT, -10030, "the rendezvous did not complete in time")                            \
+    X(ERDZV_CONN, -10031, "the backend of the rendezvous cannot be reached")                       \
+    X(ERDZV_STATE, -10032, "the state of the rendezvous is corrupt")                               \
+    X(ERDZV_GRACEFUL, -10033, "the rendezvous ended while this node was spare")
 
 enum muster_errno {
 #define MUSTER_ERRNO_ENUM(name, code, text) MUSTER_##name = (code),

@@ -1,0 +1,204 @@
+/* When the node looks again, gives up, or tries once more. */
+#include "proto/rdzv_node_internal.h"
+
+/* Between the end of patience and giving up. */
+#define LAST_CHANCE_MS 1000
+/* How many nodes may want to write in the time in which one is to read. */
+#define CONTENDERS_PER_SPREAD 4
+/* A wake-up is never nearer, whatever clocks say: no two decisions in the same instant. */
+#define SLEEP_NS_MIN (1 * MU_NS_PER_MS)
+
+/* A nanosecond after our wall clock shows `at` plus a time, as long as nobody sets it meanwhile. */
+static mu_mono_t after_wall(const struct mu_rdzv *r, mu_wall_t at, uint64_t plus_ms)
+{
+    /* A sum of nanoseconds that saturates. */
+    uint64_t target = mu_mono_add_ms((mu_mono_t){at.ns}, plus_ms).ns;
+    uint64_t wall = r->v.now.wall.ns;
+
+    return mu_mono_add_ns(r->v.now.mono, target > wall ? target - wall + 1 : 1);
+}
+
+static mu_mono_t random_within(struct mu_rdzv *r, uint64_t window_ns)
+{
+    return mu_mono_add_ns(r->v.now.mono,
+                          window_ns == 0 ? 0 : mu_prng_below(&r->v.prng, window_ns + 1));
+}
+
+/* A time that grows with a number of nodes, up to the time between polls. */
+static uint64_t spread_over(const struct mu_rdzv *r, size_t nodes)
+{
+    uint64_t most = r->config.poll_ms * MU_NS_PER_MS;
+    uint64_t ns = nodes * (uint64_t)r->config.spread_us_per_node * 1000;
+
+    return ns < most ? ns : most;
+}
+
+/* How many the round still has room for: so many may be trying to get in. */
+static size_t room(const struct mu_rdzv *r)
+{
+    size_t count = mu_rdzv_participants(&r->state);
+    size_t max = r->config.settings.max_nodes;
+
+    return r->state.complete || count >= max ? 0 : max - count;
+}
+
+/*
+ * Without push PyTorch's rule: what is less than a second old is not read again. With push it is
+ * good until the watch fires. Heartbeats refresh it on the way; the bound is for a node that has
+ * none to send and whose watch got lost.
+ */
+static uint64_t cache_ms(const struct mu_rdzv *r)
+{
+    return r->config.push ? 2 * r->config.settings.keep_alive_interval_ms : r->config.poll_ms;
+}
+
+bool mu_rdzv_node_is_fresh(const struct mu_rdzv *r)
+{
+    const struct mu_rdzv_vars *v = &r->v;
+
+    if (!v->known || (v->stale && mu_mono_reached(v->read_at, v->now.mono))) {
+        return false;
+    }
+    return mu_mono_before(v->now.mono, mu_mono_add_ms(v->synced_at, cache_ms(r)));
+}
+
+/* The next moment at which the same state asks for something else. */
+static mu_mono_t next_turn(struct mu_rdzv *r)
+{
+    const struct mu_rdzv_settings *set = &r->config.settings;
+    const struct mu_rdzv_state *s = &r->state;
+    const struct mu_rdzv_member *me = mu_rdzv_state_find(s, &r->node);
+    uint64_t dead_after = mu_rdzv_dead_after_ms(set);
+    mu_mono_t turn = MU_MONO_NEVER;
+
+    for (size_t i = 0; i < s->member_count; i++) {
+        const struct mu_rdzv_member *m = &s->members[i];
+
+        if (m->has_heartbeat) {
+            turn = mu_mono_min(turn, after_wall(r, m->heartbeat, dead_after));
+        }
+    }
+    if (me != NULL && me->has_heartbeat) {
+        turn = mu_mono_min(turn, after_wall(r, me->heartbeat, set->keep_alive_interval_ms));
+    }
+    if (r->v.phase != MU_RDZV_JOINING) {
+        return turn;
+    }
+    if (!mu_mono_before(r->v.op_deadline, r->v.now.mono)) {
+        turn = mu_mono_min(turn, mu_mono_add_ns(r->v.op_deadline, 1));
+    }
+    if (me != NULL && me->participant && !s->complete && s->has_deadline) {
+        /* The end of the last call is the same moment for all, and one write is enough. */
+        uint64_t late =
+            mu_mono_since(r->v.now.mono, random_within(r, spread_over(r, s->member_count)));
+
+        turn = mu_mono_min(turn, mu_mono_add_ns(after_wall(r, s->deadline, 0), late));
+    }
+    return turn;
+}
+
+mu_mono_t mu_rdzv_node_next_look(struct mu_rdzv *r)
+{
+    const struct mu_rdzv_vars *v = &r->v;
+    mu_mono_t look;
+
+    if (r->config.push) {
+        look = mu_mono_add_ms(v->synced_at, cache_ms(r));
+    } else {
+        look = mu_mono_add_ms(v->now.mono, r->config.poll_ms);
+    }
+    look = mu_mono_min(look, next_turn(r));
+    if (mu_mono_before(look, mu_mono_add_ns(v->now.mono, SLEEP_NS_MIN))) {
+        look = mu_mono_add_ns(v->now.mono, SLEEP_NS_MIN);
+    }
+    return look;
+}
+
+static bool is_spare(const struct mu_rdzv *r)
+{
+    const struct mu_rdzv_member *me = r->v.known ? mu_rdzv_state_find(&r->state, &r->node) : NULL;
+
+    return me != NULL && me->spare;
+}
+
+mu_mono_t mu_rdzv_node_patience(const struct mu_rdzv *r, unsigned ops)
+{
+    const struct mu_rdzv_vars *v = &r->v;
+    /* Whoever cannot renew its heartbeat for so long is dead to the others. */
+    mu_mono_t touch = mu_mono_add_ms(v->synced_at, mu_rdzv_dead_after_ms(&r->config.settings));
+    mu_mono_t end = MU_MONO_NEVER;
+
+    if ((ops & MU_RDZV_OP_MEMBER) != 0) {
+        end = mu_mono_min(end, touch);
+    }
+    if ((ops & (MU_RDZV_OP_JOIN | MU_RDZV_OP_LEAVE)) != 0) {
+        mu_mono_t op = mu_mono_add_ms(v->op_deadline, MU_RDZV_ROLLBACK_MS);
+
+        /* A spare has no deadline. */
+        end = mu_mono_min(end, v->phase == MU_RDZV_JOINING && is_spare(r) ? touch : op);
+    }
+    if ((ops & MU_RDZV_OP_CLOSE) != 0) {
+        end = mu_mono_min(end, mu_mono_add_ms(v->close_deadline, MU_RDZV_ROLLBACK_MS));
+    }
+    if ((ops & MU_RDZV_OP_LOOK) != 0) {
+        end = mu_mono_min(end, v->look_deadline);
+    }
+    if (v->reading || v->writing) {
+        /* If it was us who were stopped, the request that went out since still has its time. */
+        mu_mono_t fair = mu_mono_add_ms(v->asked_at, r->config.settings.heartbeat_timeout_ms);
+
+        if (v->warned) {
+            fair = mu_mono_add_ms(v->warned_at, LAST_CHANCE_MS);
+        }
+        end = mu_mono_before(end, fair) ? fair : end;
+    }
+    return end;
+}
+
+/* `base_ms` doubled `times` times, up to a ceiling. */
+static uint64_t doubled_ns(uint64_t base_ms, uint32_t times, uint64_t max_ms)
+{
+    uint64_t ms = base_ms;
+
+    for (uint32_t i = 0; i < times && ms < max_ms; i++) {
+        ms *= 2;
+    }
+    return (ms < max_ms ? ms : max_ms) * MU_NS_PER_MS;
+}
+
+/*
+ * Doubling finds the right measure by losing. The number of nodes that may be trying is a better
+ * first guess, and saves most of the losses when hundreds start together.
+ */
+mu_mono_t mu_rdzv_node_backoff(struct mu_rdzv *r)
+{
+    uint32_t times = r->v.losses == 0 ? 0 : r->v.losses - 1;
+    uint64_t ns = doubled_ns(r->config.backoff_ms_min, times, r->config.backoff_ms_max);
+    uint64_t guess = spread_over(r, room(r)) / CONTENDERS_PER_SPREAD;
+
+    return random_within(r, ns > guess ? ns : guess);
+}
+
+mu_mono_t mu_rdzv_node_retry(struct mu_rdzv *r)
+{
+    uint32_t times = r->v.failures == 0 ? 0 : r->v.failures - 1;
+    uint64_t ns = doubled_ns(r->config.retry_ms, times, r->config.poll_ms);
+
+    /* Half of it for certain: whoever is down is not helped by haste. */
+    return mu_mono_add_ns(random_within(r, ns / 2), ns / 2);
+}
+
+/*
+ * All read after a change, so their reads are spread over a time that grows with their number. A
+ * participant of a round that is far from its minimum has less reason still: that many writes are
+ * yet to come.
+ */
+mu_mono_t mu_rdzv_node_spread(struct mu_rdzv *r)
+{
+    size_t count = mu_rdzv_participants(&r->state);
+    size_t min = r->config.settings.min_nodes;
+    size_t missing = r->state.complete || count >= min ? 0 : min - count;
+    mu_mono_t at = random_within(r, spread_over(r, r->state.member_count));
+
+    return mu_mono_add_ns(at, spread_over(r, missing) / CONTENDERS_PER_SPREAD);
+}
