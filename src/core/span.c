@@ -32,3 +32,59 @@ char *mu_span_quote(char *out, size_t cap, struct mu_span s)
     out[n] = '\0';
     return out;
 }
+
+static bool is_digit(struct mu_span s, size_t i)
+{
+    return i < s.len && s.data[i] >= '0' && s.data[i] <= '9';
+}
+
+/* By length, then by digits: no number is too long. Moves both behind their digits. */
+static int compare_numbers(struct mu_span a, size_t *at_a, struct mu_span b, size_t *at_b)
+{
+    size_t i = *at_a;
+    size_t j = *at_b;
+
+    while (i < a.len && a.data[i] == '0') {
+        i++;
+    }
+    while (j < b.len && b.data[j] == '0') {
+        j++;
+    }
+    *at_a = i;
+    *at_b = j;
+    while (is_digit(a, *at_a)) {
+        (*at_a)++;
+    }
+    while (is_digit(b, *at_b)) {
+        (*at_b)++;
+    }
+    if (*at_a - i != *at_b - j) {
+        return *at_a - i < *at_b - j ? -1 : 1;
+    }
+    return *at_a == i ? 0 : memcmp(a.data + i, b.data + j, *at_a - i);
+}
+
+int mu_span_natural_cmp(struct mu_span a, struct mu_span b)
+{
+    size_t i = 0;
+    size_t j = 0;
+    int order;
+
+    while (i < a.len && j < b.len) {
+        if (is_digit(a, i) && is_digit(b, j)) {
+            order = compare_numbers(a, &i, b, &j);
+        } else {
+            order = (int)a.data[i++] - (int)b.data[j++];
+        }
+        if (order != 0) {
+            return order;
+        }
+    }
+    if (i < a.len || j < b.len) {
+        return i < a.len ? 1 : -1;
+    }
+    if (a.len != b.len) {
+        return a.len < b.len ? -1 : 1;
+    }
+    return a.len == 0 ? 0 : memcmp(a.data, b.data, a.len);
+}

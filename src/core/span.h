@@ -48,4 +48,12 @@ static inline struct mu_span mu_span_skip(struct mu_span s, size_t n)
  */
 char *mu_span_quote(char *out, size_t cap, struct mu_span s);
 
+/**
+ * Compares as people do: runs of decimal digits as numbers of any length, all else by bytes, so
+ * that node2 comes before node10. Of what is equal in that sense (node1, node01) the shorter one
+ * comes first, then bytes decide: the order is total. Below, equal to or above zero as a is before,
+ * the same as or behind b.
+ */
+int mu_span_natural_cmp(struct mu_span a, struct mu_span b);
+
 #endif

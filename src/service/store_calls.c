@@ -99,6 +99,7 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
     call->session = session;
     call->sink.answer = answer_call;
     call->sink.change = send_change;
+    call->sink.wire_keys = true;
     mu_buf_init(&call->backlog, BACKLOG_BYTES_MAX);
     if (mu_map_insert(&session->calls, &call->by_id, mu_span(&call->id, sizeof(call->id))) != 0) {
         mu_free(call);
@@ -185,7 +186,8 @@ static int resolve_lease(struct mu_store_session *session, struct mu_store_reque
 void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event)
 {
     struct mu_store_server *s = session->server;
-    struct direct_sink direct = {{.answer = answer_directly}, session, event->id};
+    struct direct_sink direct = {
+        {.answer = answer_directly, .wire_keys = true}, session, event->id};
     struct mu_store_reply none = {0};
     struct mu_store_request q = {0};
     struct mu_span *parts = NULL;

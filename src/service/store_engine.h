@@ -36,9 +36,6 @@ int mu_store_torch_new(struct mu_env *env, const struct mu_store_tcp_config *con
 bool mu_store_verb_is_read(enum mu_store_verb verb);
 const char *mu_store_verb_name(enum mu_store_verb verb);
 
-/** How long to wait before dialling again: doubles from 20 ms to 1 s, with jitter. */
-uint32_t mu_store_backoff_ms(uint32_t *attempt, struct mu_env *env);
-
 /**
  * The bytes of a key on the wire. PyTorch's clients put a '/' before every key but the worker
  * count's, and share the key space with ours, so ours do the same.

@@ -41,6 +41,14 @@ static void answer_number(struct mu_store_sink *sink, int64_t number)
     sink->answer(sink, 0, &reply, NULL);
 }
 
+/* A key as its user wrote it, quoted. */
+static char *quote_key(char *out, size_t cap, const struct mu_store_sink *sink, struct mu_span key)
+{
+    bool slash = sink->wire_keys && key.len != 0 && key.data[0] == '/';
+
+    return mu_span_quote(out, cap, mu_span_skip(key, slash));
+}
+
 /* The error of an operation, in words that name its key if it has one. */
 static void answer_failure(struct mu_store_sink *sink, const struct mu_store_request *q, int err)
 {
@@ -50,7 +58,7 @@ static void answer_failure(struct mu_store_sink *sink, const struct mu_store_req
 
     if (q->key_count == 1) {
         (void)snprintf(text, sizeof(text), "%s: %s", muster_strerror(err),
-                       mu_span_quote(quoted, sizeof(quoted), q->keys[0]));
+                       quote_key(quoted, sizeof(quoted), sink, q->keys[0]));
     } else {
         (void)snprintf(text, sizeof(text), "%s", muster_strerror(err));
     }
@@ -116,8 +124,8 @@ static void fail(struct mu_store_exec *x, int err)
     char text[200];
 
     (void)snprintf(text, sizeof(text), "%s: %s", muster_strerror(err),
-                   mu_span_quote(quoted, sizeof(quoted),
-                                 x->request.key_count > 0 ? x->request.keys[0] : mu_span("", 0)));
+                   quote_key(quoted, sizeof(quoted), sink,
+                             x->request.key_count > 0 ? x->request.keys[0] : mu_span("", 0)));
     mu_store_exec_fini(x);
     sink->answer(sink, err, &none, text);
 }
@@ -292,7 +300,7 @@ static void explain_timeout(const struct mu_store_exec *x, char *text, size_t ca
         char quoted[72];
 
         n += (size_t)snprintf(text + n, cap - n, " %s",
-                              mu_span_quote(quoted, sizeof(quoted), keys[i]));
+                              quote_key(quoted, sizeof(quoted), x->sink, keys[i]));
     }
     if (missing > MISSING_NAMED) {
         (void)snprintf(text + n, cap - n, " and %zu more", missing - MISSING_NAMED);

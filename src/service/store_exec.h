@@ -26,6 +26,7 @@ struct mu_store_sink {
                    const char *text);
     /** A watched key changed. */
     void (*change)(struct mu_store_sink *sink, const struct mu_change *change);
+    bool wire_keys; /* keys have the slash that clients put before them: texts leave it out */
 };
 
 /* An operation that goes on. Embedded by its owner. */

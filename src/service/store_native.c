@@ -8,20 +8,10 @@
 #include <string.h>
 
 #include "codec/store_msg.h"
-#include "core/addr.h"
 #include "core/alloc.h"
-#include "core/assert.h"
-#include "proto/rpc.h"
-#include "service/log.h"
+#include "service/rpc_client.h"
 
 #define PARTS_MAX (16u << 20) /* values in one answer */
-
-enum link_state {
-    LINK_NONE = 0, /* waiting for the time to dial again */
-    LINK_DIALLING,
-    LINK_UP,      /* connected; greeted once mu_rpc_linked() */
-    LINK_CLOSING, /* ours to close, `closed` will come */
-};
 
 /* A submitted op. */
 struct flight {
@@ -33,30 +23,13 @@ struct flight {
 
 struct native_store {
     struct mu_store base;
-    struct mu_store_tcp_config config;
+    struct mu_rpc_client rpc;
     struct mu_store_engine_events events;
-    struct mu_rpc rpc;
-    struct mu_conn conn;
-    enum link_state link;
-    bool blocked; /* the environment takes no more output */
-    struct mu_timer timer;
-    mu_mono_t dial_at;    /* when to dial again */
-    mu_mono_t probe_at;   /* when a silent peer is no muster store */
-    mu_mono_t give_up_at; /* when a missing connection fails what waits for it */
-    uint32_t attempts;
-    uint32_t greetings; /* that ended without an answer */
-    int last_error;     /* of dialling or of the connection */
-    bool ready;         /* was welcomed once */
-    bool closing;
-    bool reported; /* `mismatch` or `failed` was called: nothing more is done */
     struct mu_map calls;
     struct mu_list unsent;
     struct mu_list sent;
     struct mu_buf scratch;
-    char addr[MU_ADDR_HOST_MAX + 16];
 };
-
-static void pump(struct native_store *s);
 
 /* --- ops -------------------------------------------------------------------------------------- */
 
@@ -90,8 +63,8 @@ static void on_op_timeout(struct mu_timer *timer)
     char text[MU_ERRMSG_CAP];
 
     (void)snprintf(text, sizeof(text), "timed out after %u ms: no connection to %.120s%s%s",
-                   op->timeout_ms, s->addr, s->last_error != 0 ? ": " : "",
-                   s->last_error != 0 ? muster_strerror(s->last_error) : "");
+                   op->timeout_ms, s->rpc.addr, s->rpc.last_error != 0 ? ": " : "",
+                   s->rpc.last_error != 0 ? muster_strerror(s->rpc.last_error) : "");
     end_flight(s, f, MUSTER_ETIMEDOUT, text);
 }
 
@@ -143,8 +116,8 @@ static int send_flight(struct native_store *s, struct flight *f)
     int err = encode_request(s, &op->request);
 
     if (err == 0) {
-        err = mu_rpc_call(&s->rpc, now, mu_span_str(mu_store_method(op->request.verb)),
-                          mu_buf_span(&s->scratch), timeout_ms, 0, &id);
+        err = mu_rpc_client_call(&s->rpc, mu_span_str(mu_store_method(op->request.verb)),
+                                 mu_buf_span(&s->scratch), timeout_ms, &id);
     }
     mu_buf_trim(&s->scratch, 1 << 20);
     if (err != 0) {
@@ -153,7 +126,7 @@ static int send_flight(struct native_store *s, struct flight *f)
     f->id = id;
     if (mu_map_insert(&s->calls, &f->by_id, mu_span(&f->id, sizeof(f->id))) != 0) {
         f->id = 0;
-        (void)mu_rpc_cancel(&s->rpc, now, id);
+        (void)mu_rpc_client_cancel(&s->rpc, id);
         return MUSTER_ENOMEM;
     }
     mu_list_remove(&f->link);
@@ -164,7 +137,7 @@ static int send_flight(struct native_store *s, struct flight *f)
 
 static void send_unsent(struct native_store *s)
 {
-    while (s->ready && !mu_list_empty(&s->unsent)) {
+    while (!mu_list_empty(&s->unsent)) {
         struct flight *f = MU_CONTAINER_OF(s->unsent.next, struct flight, link);
         int err = send_flight(s, f);
 
@@ -186,7 +159,7 @@ static void end_all(struct native_store *s, int status, const char *text)
             struct flight *f = MU_CONTAINER_OF(lists[i]->next, struct flight, link);
 
             if (f->id != 0) {
-                (void)mu_rpc_cancel(&s->rpc, mu_env_now(s->base.env), f->id);
+                (void)mu_rpc_client_cancel(&s->rpc, f->id);
             }
             end_flight(s, f, status, text);
         }
@@ -208,17 +181,12 @@ static size_t strip_slashes(struct mu_span *keys, size_t count)
     return kept;
 }
 
-static void on_reply(struct native_store *s, const struct mu_rpc_event *event)
+/* A call that nobody knows the outcome of, because the server has forgotten the session. */
+static void on_session_lost(struct native_store *s, struct flight *f)
 {
-    struct flight *f = find_flight(s, event->id);
-    struct mu_span *parts = NULL;
     char text[MU_ERRMSG_CAP];
-    int err;
 
-    if (f == NULL) {
-        return; /* It was ended here before. */
-    }
-    if (event->status == MUSTER_ESESSION && mu_store_verb_is_read(f->op->request.verb)) {
+    if (mu_store_verb_is_read(f->op->request.verb)) {
         mu_map_remove(&s->calls, &f->by_id);
         f->id = 0;
         mu_list_remove(&f->link);
@@ -226,23 +194,36 @@ static void on_reply(struct native_store *s, const struct mu_rpc_event *event)
         mu_env_timer_arm(s->base.env, &f->op->timer, f->op->deadline);
         return;
     }
-    if (event->status == MUSTER_ESESSION) {
-        (void)snprintf(text, sizeof(text),
-                       "%.120s was restarted or forgot us while %s was under way: "
-                       "it may or may not have happened",
-                       s->addr, mu_store_verb_name(f->op->request.verb));
-        end_flight(s, f, MUSTER_ESESSION, text);
+    (void)snprintf(text, sizeof(text),
+                   "%.120s was restarted or forgot us while %s was under way: "
+                   "it may or may not have happened",
+                   s->rpc.addr, mu_store_verb_name(f->op->request.verb));
+    end_flight(s, f, MUSTER_ESESSION, text);
+}
+
+static void on_reply(void *context, uint64_t id, int status, struct mu_span payload)
+{
+    struct native_store *s = context;
+    struct flight *f = find_flight(s, id);
+    struct mu_span *parts = NULL;
+    char text[MU_ERRMSG_CAP];
+    int err;
+
+    if (f == NULL) {
+        return; /* It was ended here before. */
+    }
+    if (status == MUSTER_ESESSION) {
+        on_session_lost(s, f);
         return;
     }
-    if (event->status != 0) {
-        (void)snprintf(
-            text, sizeof(text), "%.*s",
-            (int)(event->payload.len > MU_ERRMSG_CAP ? MU_ERRMSG_CAP : event->payload.len),
-            (const char *)event->payload.data);
-        end_flight(s, f, event->status, event->payload.len != 0 ? text : NULL);
+    if (status != 0) {
+        (void)snprintf(text, sizeof(text), "%.*s",
+                       (int)(payload.len > MU_ERRMSG_CAP ? MU_ERRMSG_CAP : payload.len),
+                       (const char *)payload.data);
+        end_flight(s, f, status, payload.len != 0 ? text : NULL);
         return;
     }
-    err = mu_store_reply_decode(event->payload, PARTS_MAX, &f->op->reply, &parts);
+    err = mu_store_reply_decode(payload, PARTS_MAX, &f->op->reply, &parts);
     if (err == 0 && f->op->request.verb == MU_STORE_LIST_KEYS) {
         f->op->reply.value_count = strip_slashes(parts, f->op->reply.value_count);
         f->op->reply.number = (int64_t)f->op->reply.value_count;
@@ -251,326 +232,62 @@ static void on_reply(struct native_store *s, const struct mu_rpc_event *event)
     mu_free(parts);
 }
 
-static void on_item(struct native_store *s, const struct mu_rpc_event *event)
+static void on_item(void *context, uint64_t id, struct mu_span payload)
 {
-    struct flight *f = find_flight(s, event->id);
+    struct native_store *s = context;
+    struct flight *f = find_flight(s, id);
     struct mu_change change;
 
-    (void)mu_rpc_consumed(&s->rpc, mu_env_now(s->base.env), event->id, event->payload.len);
-    if (f == NULL || f->op->change == NULL ||
-        mu_store_change_decode(event->payload, &change) != 0) {
-        return;
-    }
-    if (strip_slashes(&change.key, 1) == 1) {
+    if (f != NULL && f->op->change != NULL && mu_store_change_decode(payload, &change) == 0 &&
+        strip_slashes(&change.key, 1) == 1) {
         f->op->change(f->op, &change);
     }
 }
 
-/* --- the connection --------------------------------------------------------------------------- */
+/* --- the session ------------------------------------------------------------------------------ */
 
-static bool is_told(const struct native_store *s)
+static void on_ready(void *context)
 {
-    return s->config.protocol == MU_STORE_TCP_MUSTER;
+    struct native_store *s = context;
+
+    s->events.ready(s->events.context);
 }
 
-/* Never greeted, and never to be: tells the owner once, who will close this engine. */
-static void report(struct native_store *s, bool mismatch, bool silent, int status, const char *text)
+static void on_mismatch(void *context, bool silent)
 {
-    if (s->reported || s->ready) {
-        return;
-    }
-    s->reported = true;
-    if (mismatch) {
-        s->events.mismatch(s->events.context, silent);
-    } else {
-        s->events.failed(s->events.context, status, text);
-    }
+    struct native_store *s = context;
+
+    s->events.mismatch(s->events.context, silent);
 }
 
-static void close_link(struct native_store *s)
+static void on_failed(void *context, int status, const char *text)
 {
-    if (s->link == LINK_UP || s->link == LINK_DIALLING) {
-        mu_rpc_unlinked(&s->rpc, mu_env_now(s->base.env));
-        s->link = LINK_CLOSING;
-        mu_env_close(s->base.env, &s->conn, true);
-    }
+    struct native_store *s = context;
+
+    s->events.failed(s->events.context, status, text);
 }
 
-static void on_welcomed(struct native_store *s)
+static void on_gave_up(void *context, int status, const char *text)
 {
-    s->attempts = 0;
-    s->last_error = 0;
-    s->give_up_at = MU_MONO_NEVER;
-    s->probe_at = MU_MONO_NEVER;
-    if (!s->ready) {
-        s->ready = true;
-        s->events.ready(s->events.context);
-    }
+    end_all(context, status, text);
 }
 
-static void handle_event(struct native_store *s, const struct mu_rpc_event *event)
+static void on_writable(void *context)
 {
-    char text[MU_ERRMSG_CAP];
-
-    switch (event->type) {
-    case MU_RPC_EV_WELCOMED:
-        on_welcomed(s);
-        break;
-    case MU_RPC_EV_REPLY:
-        on_reply(s, event);
-        break;
-    case MU_RPC_EV_ITEM:
-        on_item(s, event);
-        break;
-    case MU_RPC_EV_REFUSED:
-        (void)snprintf(text, sizeof(text), "%.80s refused the connection: %.*s", s->addr,
-                       (int)(event->payload.len > 120 ? 120 : event->payload.len),
-                       (const char *)event->payload.data);
-        report(s, false, false, MUSTER_EREFUSED, text);
-        close_link(s);
-        break;
-    case MU_RPC_EV_LINK_DEAD:
-        s->last_error = MUSTER_ETIMEDOUT;
-        close_link(s);
-        break;
-    case MU_RPC_EV_CREDIT: /* send_unsent() follows in the pump */
-    case MU_RPC_EV_DRAIN:
-    case MU_RPC_EV_BYE:
-    case MU_RPC_EV_CALL:
-    case MU_RPC_EV_END:
-    case MU_RPC_EV_CANCEL:
-        break;
-    }
+    send_unsent(context);
 }
 
-static void flush(struct native_store *s)
+static void on_closed(void *context)
 {
-    while (s->link == LINK_UP && !s->blocked) {
-        struct mu_span out = mu_rpc_output(&s->rpc);
-        size_t taken = 0;
+    struct native_store *s = context;
 
-        if (out.len == 0) {
-            return;
-        }
-        mu_env_send(s->base.env, &s->conn, out, &taken);
-        s->blocked = taken < out.len;
-        mu_rpc_sent(&s->rpc, taken);
-    }
-}
-
-static void finish_close(struct native_store *s)
-{
-    mu_env_timer_arm(s->base.env, &s->timer, MU_MONO_NEVER);
+    end_all(s, MUSTER_ECLOSED, NULL);
     if (s->base.closed != NULL) {
         s->base.closed(s->base.context);
     }
-    mu_rpc_fini(&s->rpc);
     mu_map_fini(&s->calls);
     mu_buf_fini(&s->scratch);
     mu_free(s);
-}
-
-/* After anything happened. May free the store. */
-static void pump(struct native_store *s)
-{
-    struct mu_rpc_event event;
-    mu_mono_t at;
-
-    while (mu_rpc_next_event(&s->rpc, &event)) {
-        handle_event(s, &event);
-    }
-    send_unsent(s);
-    flush(s);
-    if (s->closing && s->link == LINK_NONE) {
-        end_all(s, MUSTER_ECLOSED, NULL);
-        finish_close(s);
-        return;
-    }
-    if (s->closing && s->link == LINK_UP && mu_rpc_output(&s->rpc).len == 0) {
-        mu_rpc_unlinked(&s->rpc, mu_env_now(s->base.env));
-        s->link = LINK_CLOSING;
-        mu_env_close(s->base.env, &s->conn, false);
-    }
-    at = mu_mono_min(mu_rpc_deadline(&s->rpc), mu_mono_min(s->dial_at, s->give_up_at));
-    mu_env_timer_arm(s->base.env, &s->timer, mu_mono_min(at, s->probe_at));
-}
-
-static int init_session(struct native_store *s)
-{
-    struct mu_rpc_config config = mu_rpc_config_defaults();
-
-    config.role = MU_RPC_CLIENT;
-    config.name = s->config.name;
-    mu_env_entropy(s->base.env, config.session, sizeof(config.session));
-    mu_env_entropy(s->base.env, &config.seed, sizeof(config.seed));
-    return mu_rpc_init(&s->rpc, &config);
-}
-
-/* The server broke the protocol: this session is over, the next connection begins another. */
-static void abandon_session(struct native_store *s, int err)
-{
-    struct mu_rpc_event event;
-    int again;
-
-    mu_log(MUSTER_LOG_WARN, "STORE-SERVER-VIOLATION", "server=%s why=\"%s\"", s->addr,
-           mu_rpc_errmsg(&s->rpc));
-    s->last_error = err;
-    report(s, true, false, err, NULL);
-    close_link(s);
-    while (mu_rpc_next_event(&s->rpc, &event)) {
-        handle_event(s, &event);
-    }
-    mu_rpc_fini(&s->rpc);
-    again = init_session(s);
-    MU_ASSERT(again == 0); /* It allocates nothing, and its config was good before. */
-}
-
-static size_t on_data(struct mu_conn *conn, struct mu_span in)
-{
-    struct native_store *s = MU_CONTAINER_OF(conn, struct native_store, conn);
-    size_t done = 0;
-
-    while (done < in.len && s->link == LINK_UP) {
-        struct mu_rpc_event event;
-        size_t used = 0;
-        int err = mu_rpc_recv(&s->rpc, mu_env_now(s->base.env), mu_span_skip(in, done), &used);
-
-        done += used;
-        if (err != 0) {
-            abandon_session(s, err);
-            break;
-        }
-        while (mu_rpc_next_event(&s->rpc, &event)) {
-            handle_event(s, &event);
-        }
-    }
-    pump(s);
-    return in.len;
-}
-
-static void on_open(struct mu_conn *conn)
-{
-    struct native_store *s = MU_CONTAINER_OF(conn, struct native_store, conn);
-    struct mu_now now = mu_env_now(s->base.env);
-
-    s->link = LINK_UP;
-    s->blocked = false;
-    if (!s->ready) {
-        s->probe_at = mu_mono_add_ms(now.mono, (uint64_t)s->config.probe_ms *
-                                                   (is_told(s) ? MU_STORE_TOLD_PATIENCE : 1));
-    }
-    if (mu_rpc_dialled(&s->rpc, now) != 0) {
-        close_link(s);
-    }
-    pump(s);
-}
-
-static void on_eof(struct mu_conn *conn)
-{
-    struct native_store *s = MU_CONTAINER_OF(conn, struct native_store, conn);
-
-    s->last_error = MUSTER_ECLOSED;
-    close_link(s);
-    pump(s);
-}
-
-static void on_writable(struct mu_conn *conn)
-{
-    struct native_store *s = MU_CONTAINER_OF(conn, struct native_store, conn);
-
-    s->blocked = false;
-    pump(s);
-}
-
-static void on_closed(struct mu_conn *conn, int status)
-{
-    struct native_store *s = MU_CONTAINER_OF(conn, struct native_store, conn);
-    struct mu_now now = mu_env_now(s->base.env);
-    bool was_open = s->link == LINK_UP || s->link == LINK_CLOSING;
-
-    if (status != 0) {
-        s->last_error = status;
-    }
-    if (s->link == LINK_UP) {
-        mu_rpc_unlinked(&s->rpc, now);
-    }
-    s->link = LINK_NONE;
-    s->probe_at = MU_MONO_NEVER;
-    if (!s->ready && was_open && !s->closing &&
-        ++s->greetings >= (is_told(s) ? MU_STORE_TOLD_GREETINGS : 1)) {
-        report(s, true, false, 0, NULL);
-    }
-    if (s->give_up_at.ns == MU_MONO_NEVER.ns) {
-        s->give_up_at = mu_mono_add_ms(now.mono, s->config.reconnect_ms);
-    }
-    s->dial_at = s->closing || s->reported
-                     ? MU_MONO_NEVER
-                     : mu_mono_add_ms(now.mono, mu_store_backoff_ms(&s->attempts, s->base.env));
-    pump(s);
-}
-
-static const struct mu_conn_events conn_events = {
-    .open = on_open,
-    .data = on_data,
-    .eof = on_eof,
-    .writable = on_writable,
-    .closed = on_closed,
-};
-
-static void dial(struct native_store *s)
-{
-    int err;
-
-    s->dial_at = MU_MONO_NEVER;
-    s->conn.on = &conn_events;
-    err = mu_env_dial(s->base.env, &s->conn, &s->config.addr);
-    if (err != 0) {
-        s->last_error = err;
-        s->dial_at = mu_mono_add_ms(mu_env_now(s->base.env).mono,
-                                    mu_store_backoff_ms(&s->attempts, s->base.env));
-    } else {
-        s->link = LINK_DIALLING;
-    }
-}
-
-static void give_up(struct native_store *s)
-{
-    char text[MU_ERRMSG_CAP];
-
-    s->give_up_at = MU_MONO_NEVER;
-    if (!s->ready) {
-        (void)snprintf(text, sizeof(text),
-                       "cannot connect to %.120s: %s (tried for %u ms); is a server running there?",
-                       s->addr,
-                       muster_strerror(s->last_error != 0 ? s->last_error : MUSTER_ETIMEDOUT),
-                       s->config.connect_ms);
-        report(s, false, false, MUSTER_ECONN, text);
-        return;
-    }
-    (void)snprintf(text, sizeof(text), "lost the connection to %.120s: %s (tried again for %u ms)",
-                   s->addr, muster_strerror(s->last_error != 0 ? s->last_error : MUSTER_ECLOSED),
-                   s->config.reconnect_ms);
-    end_all(s, MUSTER_ECONN, text);
-}
-
-static void on_timer(struct mu_timer *timer)
-{
-    struct native_store *s = MU_CONTAINER_OF(timer, struct native_store, timer);
-    struct mu_now now = mu_env_now(s->base.env);
-
-    (void)mu_rpc_tick(&s->rpc, now);
-    if (mu_mono_reached(s->give_up_at, now.mono)) {
-        give_up(s);
-    }
-    if (mu_mono_reached(s->probe_at, now.mono)) {
-        s->probe_at = MU_MONO_NEVER;
-        report(s, true, true, 0, NULL);
-    }
-    if (mu_mono_reached(s->dial_at, now.mono) && s->link == LINK_NONE && !s->closing &&
-        !s->reported) {
-        dial(s);
-    }
-    pump(s);
 }
 
 /* --- the store -------------------------------------------------------------------------------- */
@@ -579,7 +296,6 @@ static void native_submit(struct mu_store *store, struct mu_store_op *op)
 {
     struct native_store *s = MU_CONTAINER_OF(store, struct native_store, base);
     struct flight *f = mu_calloc(1, sizeof(*f));
-    mu_mono_t now = mu_env_now(store->env).mono;
 
     if (f == NULL) {
         mu_store_fail_later(store, op, MUSTER_ENOMEM);
@@ -591,11 +307,8 @@ static void native_submit(struct mu_store *store, struct mu_store_op *op)
     mu_timer_init(&op->timer, on_op_timeout);
     mu_env_timer_arm(store->env, &op->timer, op->deadline);
     mu_list_push(&s->unsent, &f->link);
-    if (s->link != LINK_UP && s->ready && s->give_up_at.ns == MU_MONO_NEVER.ns) {
-        s->give_up_at = mu_mono_add_ms(now, s->config.reconnect_ms);
-    }
-    /* Sent on the next turn, with whatever else is submitted on this one. */
-    mu_env_timer_arm(store->env, &s->timer, now);
+    mu_rpc_client_need(&s->rpc);
+    mu_rpc_client_run_soon(&s->rpc);
 }
 
 static void native_cancel(struct mu_store *store, struct mu_store_op *op)
@@ -607,8 +320,7 @@ static void native_cancel(struct mu_store *store, struct mu_store_op *op)
         return;
     }
     if (f->id != 0) {
-        (void)mu_rpc_cancel(&s->rpc, mu_env_now(store->env), f->id); /* Its reply event follows. */
-        mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
+        (void)mu_rpc_client_cancel(&s->rpc, f->id); /* Its reply follows. */
     } else {
         mu_list_remove(&f->link);
         mu_env_timer_arm(store->env, &op->timer, MU_MONO_NEVER);
@@ -619,15 +331,7 @@ static void native_cancel(struct mu_store *store, struct mu_store_op *op)
 
 static void native_close(struct mu_store *store)
 {
-    struct native_store *s = MU_CONTAINER_OF(store, struct native_store, base);
-
-    s->closing = true;
-    s->dial_at = s->give_up_at = s->probe_at = MU_MONO_NEVER;
-    (void)mu_rpc_close(&s->rpc, mu_env_now(store->env));
-    if (s->link == LINK_DIALLING || (s->link == LINK_UP && !s->ready)) {
-        close_link(s);
-    }
-    mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
+    mu_rpc_client_close(&MU_CONTAINER_OF(store, struct native_store, base)->rpc);
 }
 
 static const struct mu_store_kind native_kind = {
@@ -639,33 +343,46 @@ static const struct mu_store_kind native_kind = {
 int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *config,
                         const struct mu_store_engine_events *events, struct mu_store **ret_store)
 {
+    bool told = config->protocol == MU_STORE_TCP_MUSTER;
+    struct mu_rpc_client_config rpc = {
+        .addr = config->addr,
+        .name = config->name,
+        .connect_ms = config->connect_ms,
+        .reconnect_ms = config->reconnect_ms,
+        .probe_ms = config->probe_ms * (told ? MU_STORE_TOLD_PATIENCE : 1),
+        .greetings = told ? MU_STORE_TOLD_GREETINGS : 1,
+    };
     struct native_store *s = mu_calloc(1, sizeof(*s));
-    mu_mono_t now = mu_env_now(env).mono;
+    struct mu_rpc_client_events rpc_events = {
+        .ready = on_ready,
+        .mismatch = on_mismatch,
+        .failed = on_failed,
+        .gave_up = on_gave_up,
+        .reply = on_reply,
+        .item = on_item,
+        .writable = on_writable,
+        .closed = on_closed,
+        .context = s,
+    };
     uint64_t seed;
+    int err;
 
     if (s == NULL) {
         return MUSTER_ENOMEM;
     }
     s->base.kind = &native_kind;
     s->base.env = env;
-    s->config = *config;
     s->events = *events;
-    if (init_session(s) != 0) {
-        mu_free(s);
-        return MUSTER_ENOMEM;
-    }
-    (void)mu_addr_format(&config->addr, s->addr, sizeof(s->addr));
     mu_env_entropy(env, &seed, sizeof(seed));
     mu_map_init(&s->calls, seed);
     mu_list_init(&s->unsent);
     mu_list_init(&s->sent);
     mu_buf_init(&s->scratch, SIZE_MAX);
-    mu_timer_init(&s->timer, on_timer);
-    s->dial_at = now;
-    s->probe_at = MU_MONO_NEVER;
-    s->give_up_at =
-        config->connect_ms == 0 ? MU_MONO_NEVER : mu_mono_add_ms(now, config->connect_ms);
-    mu_env_timer_arm(env, &s->timer, now);
+    err = mu_rpc_client_init(&s->rpc, env, &rpc, &rpc_events);
+    if (err != 0) {
+        mu_free(s);
+        return err;
+    }
     *ret_store = &s->base;
     return 0;
 }

@@ -81,16 +81,6 @@ const char *mu_store_verb_name(enum mu_store_verb verb)
     return "?";
 }
 
-uint32_t mu_store_backoff_ms(uint32_t *attempt, struct mu_env *env)
-{
-    uint32_t base = *attempt >= 6 ? 1000 : 20u << *attempt;
-    uint32_t random;
-
-    (*attempt)++;
-    mu_env_entropy(env, &random, sizeof(random));
-    return base / 2 + random % (base / 2 + 1);
-}
-
 /* --- finding the engine that fits ------------------------------------------------------------- */
 
 static void try_engine(struct tcp_store *s, bool native);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "core/alloc.h"
+#include "service/rpc_client.h"
 
 /*
  * How often a peer may close on us or be silent before it is no store: one that dies, or is cut
@@ -78,7 +79,7 @@ static void back_off(struct torch_store *s, struct torch_dialler *d)
 {
     mu_mono_t now = mu_env_now(s->base.env).mono;
 
-    d->at = mu_mono_add_ms(now, mu_store_backoff_ms(&d->attempts, s->base.env));
+    d->at = mu_mono_add_ms(now, mu_rpc_client_backoff_ms(&d->attempts, s->base.env));
     if (d->give_up_at.ns == MU_MONO_NEVER.ns) {
         d->give_up_at = mu_mono_add_ms(now, s->config.reconnect_ms);
     }

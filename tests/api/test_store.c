@@ -123,6 +123,7 @@ static void check_many(muster_store *s)
     assert_non_null(strstr(muster_errmsg(), "gone\""));
     assert_non_null(strstr(muster_errmsg(), "away\""));
     assert_null(strstr(muster_errmsg(), "m1"));
+    assert_null(strstr(muster_errmsg(), "\"/")); /* Keys as their user wrote them. */
     assert_int_equal(muster_store_list_keys(s, muster_str("m"), &got, DEFAULT), 0);
     assert_int_equal(got.count, 2);
     assert_int_equal(got.items[0].len, 2);
