@@ -46,6 +46,7 @@ struct lg_options {
     int cpu;        /* -1: anywhere */
     int server_cpu; /* floor: where its sender runs */
     bool spin;      /* never sleep in epoll */
+    bool bare;      /* the server knows the script and nothing else */
 };
 
 /* --- small things --------------------------------------------------------------------------- */
@@ -77,6 +78,8 @@ void lg_want_descriptors(size_t wanted);
 /** A connected TCP socket without delay, blocking. For LG_TORCH2 it has shaken hands. */
 int lg_connect(const struct lg_options *options, enum lg_proto proto);
 void lg_set_nonblocking(int fd);
+/** A listener on a free port of the loopback. */
+int lg_listen(uint16_t *ret_port);
 void lg_send_all(int fd, const void *data, size_t len);
 /** Receives exactly `len` bytes within ten seconds. */
 void lg_recv_all(int fd, void *data, size_t len);
@@ -110,6 +113,8 @@ struct lg_script {
 void lg_script_init(struct lg_script *script, const struct lg_options *options, enum lg_op op,
                     uint64_t nonce, size_t index);
 void lg_script_fini(struct lg_script *script);
+/** Where in the script the connection of this index begins: each at another key. */
+size_t lg_script_first(const struct lg_script *script, size_t index);
 /** Asks for everything in the script once over `fd`, one by one. */
 void lg_script_run(const struct lg_script *script, int fd);
 /** What must be there before a cas script runs. */
@@ -149,6 +154,8 @@ double lg_hist_at(const struct lg_hist *hist, double share);
 
 /** Requests as fast as they are answered, `depth` in flight on each connection. */
 int lg_run_load(const struct lg_options *options);
+/** The same load on a server that only moves the bytes. */
+int lg_run_bare(const struct lg_options *options);
 /** From a set to the last of `conns` waiters woken. */
 int lg_run_waiters(const struct lg_options *options);
 /** The same reader under a bare loop of sends. */

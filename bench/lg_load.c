@@ -225,8 +225,7 @@ static void open_conn(struct load *load, struct conn *conn, size_t index, uint64
     conn->fd = lg_connect(options, options->proto);
     conn->sent_ns = lg_alloc(options->depth, sizeof *conn->sent_ns);
     if (options->op == LG_GET || options->op == LG_SET) {
-        /* Each starts at another key. */
-        size_t first = index * 17 % load->shared.count;
+        size_t first = lg_script_first(&load->shared, index);
         conn->script = &load->shared;
         conn->send_at = first * load->shared.request_len;
         conn->reply_at = first * load->shared.reply_len;
@@ -287,7 +286,7 @@ int lg_run_load(const struct lg_options *options)
     load.conns = lg_alloc(options->conns, sizeof *load.conns);
     lg_want_descriptors(options->conns + options->idle + 16);
     int *idle = lg_connect_many(options, options->idle);
-    if (options->op == LG_GET || options->op == LG_SET) {
+    if ((options->op == LG_GET || options->op == LG_SET) && !options->bare) {
         run_script(options, LG_SET);
     }
     lg_script_init(&load.shared, options, options->op == LG_SET ? LG_SET : LG_GET, 0, 0);
@@ -309,7 +308,7 @@ int lg_run_load(const struct lg_options *options)
     double p50 = lg_hist_at(&load.hist, 0.50) / 1e3;
     double p99 = lg_hist_at(&load.hist, 0.99) / 1e3;
     drain(&load);
-    if (options->op == LG_SET) {
+    if (options->op == LG_SET && !options->bare) {
         run_script(options, LG_GET);
     }
     close_all(&load, idle);

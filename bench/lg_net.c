@@ -43,6 +43,19 @@ int lg_connect(const struct lg_options *options, enum lg_proto proto)
     return fd;
 }
 
+int lg_listen(uint16_t *ret_port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+        listen(fd, 4096) != 0 || getsockname(fd, (struct sockaddr *)&address, &len) != 0) {
+        lg_die("listen: %s", strerror(errno));
+    }
+    *ret_port = ntohs(address.sin_port);
+    return fd;
+}
+
 void lg_set_nonblocking(int fd)
 {
     int flags = fcntl(fd, F_GETFL);

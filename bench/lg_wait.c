@@ -202,16 +202,8 @@ int lg_run_floor(const struct lg_options *given)
     uint64_t *first = lg_alloc(options.rounds, sizeof *first);
     uint64_t *last = lg_alloc(options.rounds, sizeof *last);
     int *fds = lg_alloc(options.conns, sizeof *fds);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t address_len = sizeof address;
-
     lg_want_descriptors(2 * options.conns + 16);
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 ||
-        listen(listener, 4096) != 0 ||
-        getsockname(listener, (struct sockaddr *)&address, &address_len) != 0) {
-        lg_die("listen: %s", strerror(errno));
-    }
+    int listener = lg_listen(&options.port);
     pid_t child = fork();
     if (child < 0) {
         lg_die("fork: %s", strerror(errno));
@@ -220,7 +212,6 @@ int lg_run_floor(const struct lg_options *given)
         serve_floor(&options, listener);
     }
     options.host = "127.0.0.1";
-    options.port = ntohs(address.sin_port);
     int control = lg_connect(&options, LG_TORCH1);
     for (size_t i = 0; i < options.conns; i++) {
         fds[i] = lg_connect(&options, LG_TORCH1);

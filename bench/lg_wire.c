@@ -187,6 +187,11 @@ void lg_script_fini(struct lg_script *script)
     lg_bytes_free(&script->replies);
 }
 
+size_t lg_script_first(const struct lg_script *script, size_t index)
+{
+    return index * 17 % script->count;
+}
+
 void lg_script_run(const struct lg_script *script, int fd)
 {
     for (size_t i = 0; i < script->count; i++) {

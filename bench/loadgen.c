@@ -175,6 +175,7 @@ static noreturn void usage(int code)
         "usage: loadgen MODE --port P [options]\n"
         "modes:\n"
         "  load      requests as fast as they are answered; prints ops, p50, p99\n"
+        "  bare      the same load on a server that only moves the bytes (none needed)\n"
         "  waiters   from a set to the last of --conns waiters woken\n"
         "  floor     the same reader under a bare loop of sends (no server needed)\n"
         "  connect   hold --conns idle connections until standard input ends\n"
@@ -266,11 +267,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(const struct lg_options *options);
-    } modes[] = {{"load", lg_run_load},
-                 {"waiters", lg_run_waiters},
-                 {"floor", lg_run_floor},
-                 {"connect", lg_run_connect},
-                 {"hostile", lg_run_hostile}};
+    } modes[] = {{"load", lg_run_load},   {"bare", lg_run_bare},       {"waiters", lg_run_waiters},
+                 {"floor", lg_run_floor}, {"connect", lg_run_connect}, {"hostile", lg_run_hostile}};
     struct lg_options options = {.name = "",
                                  .proto = LG_TORCH1,
                                  .op = LG_GET,
@@ -299,7 +297,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         if (strcmp(argv[optind], modes[i].name) == 0) {
-            if (options.port == 0 && modes[i].run != lg_run_floor) {
+            if (options.port == 0 && modes[i].run != lg_run_floor && modes[i].run != lg_run_bare) {
                 lg_die("--port is needed");
             }
             lg_pin(options.cpu);

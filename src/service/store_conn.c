@@ -181,7 +181,9 @@ static void torch_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
         end_torch(c);
         return;
     }
-    mu_store_conn_touch(c);
+    /* Sent at once and not at the end of the turn: where a thousand wait for one key, the second
+     * visit to each would find its memory out of the cache. */
+    mu_store_conn_flush(c);
 }
 
 static void torch_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
@@ -231,8 +233,9 @@ static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
         end_torch(c);
         return in.len;
     }
+    /* Before those whom the request woke: whoever asked should not wait for them. */
     if (mu_torch_server_output(&c->u.torch).len != 0) {
-        mu_store_conn_touch(c);
+        mu_store_conn_flush(c);
     }
     return used;
 }

@@ -140,6 +140,14 @@ def test_damage(checks, path):
                   "a damaged file (%s) is one sentence, not a crash or a hang" % name, (code, err))
 
 
+def test_fresh(checks):
+    with lib.Scratch() as scratch:
+        fresh = os.path.join(scratch, "fresh")
+        lib.run_muster("kv", "--store", "file://" + fresh, "set", "first", "ours")
+        checks.equal(open_torch(fresh).get("first"), b"ours",
+                     "a file that we made, opened by PyTorch")
+
+
 def main():
     if "add" in sys.argv:
         return add_many(sys.argv[2], int(sys.argv[3]))
@@ -148,18 +156,16 @@ def main():
         path = os.path.join(scratch, "store")
         kv = Kv(path)
         store = open_torch(path)
-        for test in (test_values, test_counters, test_deletes, test_waits):
+        for test in (lambda: test_values(checks, kv, store),
+                     lambda: test_counters(checks, kv, store),
+                     lambda: test_deletes(checks, kv, store),
+                     lambda: test_waits(checks, kv, store),
+                     lambda: test_race(checks, kv, path), lambda: test_fresh(checks),
+                     lambda: test_damage(checks, path)):
             try:
-                test(checks, kv, store)
+                test()
             except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
-                checks.ok(False, test.__name__, "ended early: %r" % error)
-        test_race(checks, kv, path)
-        with lib.Scratch() as other:
-            fresh = os.path.join(other, "fresh")
-            lib.run_muster("kv", "--store", "file://" + fresh, "set", "first", "ours")
-            checks.equal(open_torch(fresh).get("first"), b"ours",
-                         "a file that we made, opened by PyTorch")
-        test_damage(checks, path)
+                checks.ok(False, "a test ended early", repr(error))
     checks.done()
 
 
