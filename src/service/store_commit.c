@@ -154,10 +154,41 @@ static void commit_run(struct mu_work *work)
                                          &s->commit_errmsg);
 }
 
+static void move_all(struct mu_list *to, struct mu_list *from)
+{
+    struct mu_list *it;
+
+    while ((it = mu_list_pop(from)) != NULL) {
+        mu_list_push(to, it);
+    }
+}
+
+/*
+ * Takes up what waited for the disk, each once. Whoever fills it up again goes behind those that
+ * had no turn.
+ */
+static void wake_stalled(struct mu_store_server *s)
+{
+    struct mu_list woken;
+    struct mu_list *it;
+
+    mu_list_init(&woken);
+    move_all(&woken, &s->stalled);
+    while (!mu_store_commit_saturated(s) && (it = mu_list_pop(&woken)) != NULL) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, stalled);
+
+        if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
+            mu_store_session_pump(c->u.session);
+        }
+        mu_store_conn_touch(c);
+    }
+    move_all(&woken, &s->stalled);
+    move_all(&s->stalled, &woken);
+}
+
 static void commit_done(struct mu_work *work)
 {
     struct mu_store_server *s = MU_CONTAINER_OF(work, struct mu_store_server, commit);
-    struct mu_list *it;
 
     s->committing = false;
     mu_buf_reset(&s->commit_journal);
@@ -170,16 +201,7 @@ static void commit_done(struct mu_work *work)
     s->batch_done = s->batch_started;
     s->stats.commits++;
     release_held(s);
-    if (!mu_store_commit_saturated(s)) {
-        while ((it = mu_list_pop(&s->stalled)) != NULL) {
-            struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, stalled);
-
-            if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
-                mu_store_session_pump(c->u.session);
-            }
-            mu_store_conn_touch(c);
-        }
-    }
+    wake_stalled(s);
     mu_store_server_finish_turn(s);
 }
 
