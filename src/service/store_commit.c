@@ -242,11 +242,15 @@ void mu_store_commit_pump(struct mu_store_server *s)
     if (s->committing && mu_mono_reached(s->commit_again, now)) {
         commit_try(s);
     }
-    if (s->committing || mu_ks_journal_len(&s->ks) == 0) {
+    if (mu_ks_journal_len(&s->ks) == 0) {
         return;
     }
     if (s->next_commit.ns == MU_MONO_NEVER.ns) {
+        /* Counted from the change, not from the end of the commit that is under way. */
         s->next_commit = mu_mono_add_ms(now, s->config.sync_interval_ms);
+    }
+    if (s->committing) {
+        return;
     }
     if (s->config.sync == MU_SYNC_ALWAYS || s->draining || mu_store_commit_saturated(s)) {
         /* This turn's answers are marked before the piece they need is taken. */
