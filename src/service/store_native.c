@@ -14,7 +14,8 @@
 #include "proto/rpc.h"
 #include "service/log.h"
 
-#define PARTS_MAX (16u << 20) /* values in one answer */
+#define PARTS_MAX  (16u << 20) /* values in one answer */
+#define STARVED_MS 10          /* until something that found no memory is tried again */
 
 enum link_state {
     LINK_NONE = 0, /* waiting for the time to dial again */
@@ -49,6 +50,7 @@ struct native_store {
     bool ready;         /* was welcomed once */
     bool closing;
     bool reported; /* `mismatch` or `failed` was called: nothing more is done */
+    bool starved;  /* the machine found no memory for what is due: not at once again */
     struct mu_map calls;
     struct mu_list unsent;
     struct mu_list sent;
@@ -257,8 +259,12 @@ static void on_item(struct native_store *s, const struct mu_rpc_event *event)
     struct mu_change change;
 
     (void)mu_rpc_consumed(&s->rpc, mu_env_now(s->base.env), event->id, event->payload.len);
-    if (f == NULL || f->op->change == NULL ||
-        mu_store_change_decode(event->payload, &change) != 0) {
+    if (f == NULL) {
+        /* Nobody waits for it, and the server has not heard: there was no memory to say so. */
+        (void)mu_rpc_cancel(&s->rpc, mu_env_now(s->base.env), event->id);
+        return;
+    }
+    if (f->op->change == NULL || mu_store_change_decode(event->payload, &change) != 0) {
         return;
     }
     if (strip_slashes(&change.key, 1) == 1) {
@@ -391,7 +397,13 @@ static void pump(struct native_store *s)
         s->link = LINK_CLOSING;
         mu_env_close(s->base.env, &s->conn, false);
     }
-    at = mu_mono_min(mu_rpc_deadline(&s->rpc), mu_mono_min(s->dial_at, s->give_up_at));
+    at = mu_rpc_deadline(&s->rpc);
+    if (s->starved) {
+        mu_mono_t later = mu_mono_add_ms(mu_env_now(s->base.env).mono, STARVED_MS);
+
+        at = mu_mono_before(at, later) ? later : at;
+    }
+    at = mu_mono_min(at, mu_mono_min(s->dial_at, s->give_up_at));
     mu_env_timer_arm(s->base.env, &s->timer, mu_mono_min(at, s->probe_at));
 }
 
@@ -436,6 +448,12 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
         int err = mu_rpc_recv(&s->rpc, mu_env_now(s->base.env), mu_span_skip(in, done), &used);
 
         done += used;
+        if (err == MUSTER_ENOMEM) {
+            /* The session is whole: what was not taken comes again on the next connection. */
+            s->last_error = err;
+            close_link(s);
+            break;
+        }
         if (err != 0) {
             abandon_session(s, err);
             break;
@@ -558,7 +576,7 @@ static void on_timer(struct mu_timer *timer)
     struct native_store *s = MU_CONTAINER_OF(timer, struct native_store, timer);
     struct mu_now now = mu_env_now(s->base.env);
 
-    (void)mu_rpc_tick(&s->rpc, now);
+    s->starved = mu_rpc_tick(&s->rpc, now) == MUSTER_ENOMEM;
     if (mu_mono_reached(s->give_up_at, now.mono)) {
         give_up(s);
     }
@@ -606,15 +624,17 @@ static void native_cancel(struct mu_store *store, struct mu_store_op *op)
     if (f == NULL) {
         return;
     }
-    if (f->id != 0) {
-        (void)mu_rpc_cancel(&s->rpc, mu_env_now(store->env), f->id); /* Its reply event follows. */
+    if (f->id != 0 && mu_rpc_cancel(&s->rpc, mu_env_now(store->env), f->id) != MUSTER_ENOMEM) {
         mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
-    } else {
-        mu_list_remove(&f->link);
-        mu_env_timer_arm(store->env, &op->timer, MU_MONO_NEVER);
-        mu_free(f);
-        mu_store_fail_later(store, op, MUSTER_ECANCELED);
+        return; /* Its reply event follows. */
     }
+    if (f->id != 0) {
+        mu_map_remove(&s->calls, &f->by_id);
+    }
+    mu_list_remove(&f->link);
+    mu_env_timer_arm(store->env, &op->timer, MU_MONO_NEVER);
+    mu_free(f);
+    mu_store_fail_later(store, op, MUSTER_ECANCELED);
 }
 
 static void native_close(struct mu_store *store)
