@@ -393,6 +393,8 @@ struct mu_sim_proc *mu_sim_proc_new(struct mu_sim_host *host, const struct mu_si
     proc->program = *program;
     proc->start = (struct sim_action){.run = run_start, .proc = proc, .kind = SIM_START};
     sim_heap_init(&proc->heap);
+    proc->heap.sim = proc->sim;
+    mu_prng_seed(&proc->heap.prng, mu_prng_u64(&proc->sim->prng));
     sim_env_init(proc);
     sim_fault_proc_init(proc);
     mu_list_push(&host->procs, &proc->link);
@@ -437,6 +439,11 @@ struct mu_sim_host *mu_sim_proc_host(struct mu_sim_proc *proc)
     return proc->host;
 }
 
+bool mu_sim_out_of_memory(struct mu_env *env)
+{
+    return sim_heap_fails(&mu_sim_proc_of(env)->heap);
+}
+
 size_t mu_sim_proc_blocks(const struct mu_sim_proc *proc)
 {
     return proc->heap.count;
@@ -476,6 +483,7 @@ static void kill_one(struct mu_sim_proc *proc, enum mu_sim_kill how)
     }
     proc->exiting = false;
     proc->paused_until_ns = 0;
+    proc->heap.short_until_ns = 0;
     sim_heap_drop(&proc->heap);
 }
 

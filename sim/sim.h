@@ -86,6 +86,9 @@ struct mu_sim_faults {
     uint32_t drift_ppm;        /* monotonic clocks run fast or slow by up to this */
     uint64_t wall_skew_max_ns; /* wall clocks are off by up to this, either way */
     uint64_t wall_jump_every_ns;
+    uint32_t alloc_fail_ppm; /* an allocation of a process fails */
+    uint64_t shortage_every_ns; /* all allocations of one process fail for a while */
+    uint64_t shortage_max_ns;
     uint32_t disk_fail_ppm; /* a commit fails and nothing of it is kept */
     uint32_t disk_lie_ppm; /* one succeeds and nothing of it is kept: a bug to plant, never drawn */
 };
@@ -94,6 +97,8 @@ struct mu_sim_faults {
 struct mu_sim_faults mu_sim_faults_none(void);
 /** Swarm testing: which faults there are, and how many, is drawn; each is often absent. */
 struct mu_sim_faults mu_sim_faults_draw(struct mu_prng *prng);
+/** Adds a want of memory, in few seeds: for programs that are meant to bear it. */
+void mu_sim_faults_draw_memory(struct mu_sim_faults *f, struct mu_prng *prng);
 
 /* --- the world -------------------------------------------------------------------------------- */
 
@@ -205,6 +210,13 @@ struct mu_sim_heap;
 /** From here on allocations are the test's, until mu_sim_inside() is given what this returned. */
 struct mu_sim_heap *mu_sim_outside(void);
 void mu_sim_inside(struct mu_sim_heap *heap);
+/**
+ * What a process needs for the test's own ends: allocated, zeroed, in the name of whoever runs, and
+ * never in vain. Freed with mu_free(), as all that a process has.
+ */
+void *mu_sim_calloc(size_t size);
+/** Whether an allocation of the process would fail now; counts as one. For the environment. */
+bool mu_sim_out_of_memory(struct mu_env *env);
 /** What the process holds. */
 size_t mu_sim_proc_blocks(const struct mu_sim_proc *proc);
 

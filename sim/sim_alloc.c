@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "core/assert.h"
 
 struct block {
     struct mu_list link; /* of heap->blocks; on no list if the test pays */
@@ -40,23 +41,44 @@ static void discharge(struct block *b)
     mu_list_remove(&b->link);
 }
 
-void *mu_malloc(size_t size)
+bool sim_heap_fails(struct mu_sim_heap *heap)
 {
-    struct block *b;
+    if (heap == NULL || heap->sim == NULL) {
+        return false;
+    }
+    return heap->short_until_ns > heap->sim->now_ns ||
+           mu_prng_chance(&heap->prng, heap->sim->faults.alloc_fail_ppm);
+}
 
-    if (mu_alloc_hook != NULL && !mu_alloc_hook(size)) {
-        return NULL;
-    }
-    if (size > SIZE_MAX - sizeof(*b)) {
-        return NULL;
-    }
-    b = malloc(sizeof(*b) + size);
+static bool is_refused(size_t size)
+{
+    return (mu_alloc_hook != NULL && !mu_alloc_hook(size)) || sim_heap_fails(payer) ||
+           size > SIZE_MAX - sizeof(struct block);
+}
+
+static void *allocate(size_t size)
+{
+    struct block *b = malloc(sizeof(*b) + size);
+
     if (b == NULL) {
         return NULL;
     }
     b->size = size;
     charge(b, payer);
     return b + 1;
+}
+
+void *mu_malloc(size_t size)
+{
+    return is_refused(size) ? NULL : allocate(size);
+}
+
+void *mu_sim_calloc(size_t size)
+{
+    void *p = allocate(size);
+
+    MU_ASSERT(p != NULL);
+    return memset(p, 0, size);
 }
 
 void *mu_calloc(size_t count, size_t size)
@@ -82,7 +104,7 @@ void *mu_realloc(void *ptr, size_t size)
     if (ptr == NULL) {
         return mu_malloc(size);
     }
-    if ((mu_alloc_hook != NULL && !mu_alloc_hook(size)) || size > SIZE_MAX - sizeof(*b)) {
+    if (is_refused(size)) {
         return NULL;
     }
     b = (struct block *)ptr - 1;
@@ -143,8 +165,8 @@ void mu_sim_inside(struct mu_sim_heap *heap)
 
 void sim_heap_init(struct mu_sim_heap *heap)
 {
+    *heap = (struct mu_sim_heap){0};
     mu_list_init(&heap->blocks);
-    heap->count = 0;
 }
 
 void sim_heap_drop(struct mu_sim_heap *heap)

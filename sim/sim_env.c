@@ -152,14 +152,16 @@ static int env_work(struct mu_env *env, struct mu_work *work)
 {
     struct mu_sim_proc *proc = mu_sim_proc_of(env);
     struct mu_sim *sim = proc->sim;
-    struct mu_sim_heap *heap = mu_sim_outside();
-    struct sim_work *w = mu_calloc(1, sizeof(*w));
     uint64_t length = sim_draw_ns(&sim->prng, sim->faults.work_max_ns + 1000);
+    struct mu_sim_heap *heap;
+    struct sim_work *w;
 
-    mu_sim_inside(heap);
-    if (w == NULL) {
+    if (mu_sim_out_of_memory(env)) {
         return MUSTER_ENOMEM;
     }
+    heap = mu_sim_outside();
+    w = mu_sim_calloc(sizeof(*w));
+    mu_sim_inside(heap);
     w->action = (struct sim_action){.run = run_work, .proc = proc, .kind = SIM_WORK};
     w->work = work;
     w->done_ns = sim->now_ns + length;

@@ -11,6 +11,7 @@ enum sim_fault_kind {
     FAULT_PAUSE,
     FAULT_KILL,
     FAULT_WALL,
+    FAULT_SHORTAGE,
     FAULT_KINDS,
 };
 
@@ -125,6 +126,17 @@ static void draw_hosts(struct mu_sim_faults *f, struct mu_prng *prng)
     }
 }
 
+void mu_sim_faults_draw_memory(struct mu_sim_faults *f, struct mu_prng *prng)
+{
+    if (one_in(prng, 8)) {
+        f->alloc_fail_ppm = (uint32_t)draw_log(prng, 20, 50000);
+    }
+    if (one_in(prng, 8)) {
+        f->shortage_every_ns = draw_log(prng, 100 * MS, 5000 * MS);
+        f->shortage_max_ns = draw_log(prng, MS, 1000 * MS);
+    }
+}
+
 struct mu_sim_faults mu_sim_faults_draw(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_none();
@@ -223,6 +235,15 @@ static void strike_cut(struct mu_sim *sim)
     }
 }
 
+static void strike_shortage(struct mu_sim_proc *proc)
+{
+    struct mu_sim *sim = proc->sim;
+    uint64_t length = sim_draw_ns(&sim->fault_prng, sim->faults.shortage_max_ns);
+
+    mu_sim_note(sim, proc, "has no memory for %.3f ms", (double)length / (double)MU_NS_PER_MS);
+    proc->heap.short_until_ns = sim->now_ns + length;
+}
+
 static uint64_t every_ns(const struct mu_sim_faults *f, enum sim_fault_kind kind)
 {
     switch (kind) {
@@ -236,6 +257,8 @@ static uint64_t every_ns(const struct mu_sim_faults *f, enum sim_fault_kind kind
         return f->kill_every_ns;
     case FAULT_WALL:
         return f->wall_jump_every_ns;
+    case FAULT_SHORTAGE:
+        return f->shortage_every_ns;
     case FAULT_KINDS:
         break;
     }
@@ -289,6 +312,12 @@ static void run_strike(struct sim_action *action)
         if (host != NULL) {
             mu_sim_wall_jump(host, (int64_t)sim_draw_ns(prng, 2 * sim->faults.wall_skew_max_ns) -
                                        (int64_t)sim->faults.wall_skew_max_ns);
+        }
+        break;
+    case FAULT_SHORTAGE:
+        proc = pick_proc(sim, 0);
+        if (proc != NULL) {
+            strike_shortage(proc);
         }
         break;
     case FAULT_KINDS:
@@ -356,6 +385,7 @@ void mu_sim_heal(struct mu_sim *sim)
         MU_LIST_FOREACH (p, &host->procs) {
             struct mu_sim_proc *proc = MU_CONTAINER_OF(p, struct mu_sim_proc, link);
 
+            proc->heap.short_until_ns = 0;
             if (!proc->exited) {
                 mu_sim_restart(proc);
             }

@@ -60,6 +60,9 @@ struct sim_link {
 struct mu_sim_heap {
     struct mu_list blocks;
     size_t count;
+    struct mu_sim *sim;      /* whose faults make allocations fail; NULL: none do */
+    struct mu_prng prng;     /* which ones */
+    uint64_t short_until_ns; /* all of them, up to then */
 };
 
 struct mu_sim_host {
@@ -200,6 +203,8 @@ struct mu_sim_heap *sim_heap_swap(struct mu_sim_heap *heap);
 void sim_heap_init(struct mu_sim_heap *heap);
 /** Frees all that the heap holds. */
 void sim_heap_drop(struct mu_sim_heap *heap);
+/** Whether the heap has nothing to give, now; one more call of its prng. */
+bool sim_heap_fails(struct mu_sim_heap *heap);
 /** Whether this allocator is the one that was linked in. */
 bool sim_heap_in_place(void);
 

@@ -138,12 +138,12 @@ int sim_net_listen(struct mu_env *env, struct mu_listener *listener, struct mu_a
     } else if (find_listener(host, addr) != NULL) {
         return -EADDRINUSE;
     }
-    heap = mu_sim_outside();
-    l = mu_calloc(1, sizeof(*l));
-    mu_sim_inside(heap);
-    if (l == NULL) {
+    if (mu_sim_out_of_memory(env)) {
         return MUSTER_ENOMEM;
     }
+    heap = mu_sim_outside();
+    l = mu_sim_calloc(sizeof(*l));
+    mu_sim_inside(heap);
     l->proc = proc;
     l->listener = listener;
     l->addr = *addr;
@@ -307,12 +307,12 @@ int sim_net_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr 
     if ((addr->kind != MU_ADDR_TCP && addr->kind != MU_ADDR_UNIX) || addr->host[0] == '\0') {
         return MUSTER_EINVAL;
     }
-    heap = mu_sim_outside();
-    pair = mu_calloc(1, sizeof(*pair));
-    mu_sim_inside(heap);
-    if (pair == NULL) {
+    if (mu_sim_out_of_memory(env)) {
         return MUSTER_ENOMEM;
     }
+    heap = mu_sim_outside();
+    pair = mu_sim_calloc(sizeof(*pair));
+    mu_sim_inside(heap);
     pair->sim = sim;
     pair->id = ++sim->conn_seq;
     pair->addr = *addr;

@@ -243,6 +243,11 @@ int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, ui
 int mu_ks_lease_keep(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease, uint64_t *ret_ttl_ms);
 /** Ends it and deletes its keys (MU_CHANGE_EXPIRED). MUSTER_ENOENT, MUSTER_ENOMEM. */
 int mu_ks_lease_revoke(struct mu_keyspace *ks, uint64_t lease, size_t *ret_removed);
+/**
+ * As mu_ks_lease_revoke(), for whoever cannot try again: what finds no memory is done by a later
+ * mu_ks_tick().
+ */
+void mu_ks_lease_end(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease);
 /** When mu_ks_tick() wants to be called. */
 mu_mono_t mu_ks_deadline(const struct mu_keyspace *ks);
 /*

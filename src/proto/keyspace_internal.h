@@ -145,6 +145,7 @@ struct mu_ks_lease {
     struct mu_heap_node deadline;
     struct mu_list entries;
     uint64_t ttl_ms;
+    bool over; /* it is to end, and only memory was missing */
     uint8_t key[8];
 };
 

@@ -29,17 +29,21 @@ void mu_ks_lease_bind(struct mu_ks_entry *e, struct mu_ks_lease *lease)
     }
 }
 
-static void arm(struct mu_keyspace *ks, struct mu_ks_lease *l, mu_mono_t now)
+static void arm_at(struct mu_keyspace *ks, struct mu_ks_lease *l, mu_mono_t now, mu_mono_t at)
 {
-    mu_heap_remove(&ks->lease_deadlines, &l->deadline);
-    if (l->ttl_ms == 0) {
-        return;
-    }
     if (ks->lease_deadlines.root == NULL) {
         /* Nobody asked for ticks until now. */
         ks->last_tick = now;
     }
-    mu_heap_insert(&ks->lease_deadlines, &l->deadline, mu_mono_add_ms(now, l->ttl_ms));
+    mu_heap_insert(&ks->lease_deadlines, &l->deadline, at);
+}
+
+static void arm(struct mu_keyspace *ks, struct mu_ks_lease *l, mu_mono_t now)
+{
+    mu_heap_remove(&ks->lease_deadlines, &l->deadline);
+    if (l->ttl_ms != 0) {
+        arm_at(ks, l, now, mu_mono_add_ms(now, l->ttl_ms));
+    }
 }
 
 int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t *ret_lease)
@@ -77,7 +81,7 @@ int mu_ks_lease_keep(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease, uint
 {
     struct mu_ks_lease *l = mu_ks_lease_find(ks, lease);
 
-    if (l == NULL) {
+    if (l == NULL || l->over) {
         return MUSTER_ENOENT;
     }
     arm(ks, l, now);
@@ -163,6 +167,18 @@ int mu_ks_lease_revoke(struct mu_keyspace *ks, uint64_t lease, size_t *ret_remov
     return l == NULL ? MUSTER_ENOENT : end_lease(ks, l, ret_removed);
 }
 
+void mu_ks_lease_end(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease)
+{
+    struct mu_ks_lease *l = mu_ks_lease_find(ks, lease);
+    size_t removed;
+
+    if (l != NULL && end_lease(ks, l, &removed) != 0) {
+        l->over = true;
+        mu_heap_remove(&ks->lease_deadlines, &l->deadline);
+        arm_at(ks, l, now, mu_mono_add_ns(now, MU_KS_TICK_NS));
+    }
+}
+
 mu_mono_t mu_ks_deadline(const struct mu_keyspace *ks)
 {
     if (ks->lease_deadlines.root == NULL) {
@@ -182,7 +198,7 @@ void mu_ks_tick(struct mu_keyspace *ks, mu_mono_t now)
         struct mu_ks_lease *l = MU_CONTAINER_OF(due, struct mu_ks_lease, deadline);
         size_t removed;
 
-        if (tilt) {
+        if (tilt && !l->over) {
             arm(ks, l, now);
         } else if (end_lease(ks, l, &removed) != 0) {
             /* No memory for the news: a lease that lives on is late, news that are lost are lost.

@@ -48,6 +48,8 @@ int mu_rpc_init(struct mu_rpc *r, const struct mu_rpc_config *config)
     mu_list_init(&r->calls_in);
     mu_list_init(&r->due);
     mu_list_init(&r->queue);
+    mu_list_init(&r->failed);
+    r->fail_at = MU_MONO_NEVER;
     mu_list_init(&r->stalled_out);
     mu_list_init(&r->stalled_in);
     mu_list_init(&r->spare);
@@ -250,7 +252,8 @@ mu_mono_t mu_rpc_deadline(const struct mu_rpc *r)
     if (mu_rpc_has_event(r)) {
         return (mu_mono_t){0};
     }
-    return mu_mono_min(mu_heap_deadline(&r->timers), mu_rpc_link_deadline(r));
+    return mu_mono_min(mu_mono_min(mu_heap_deadline(&r->timers), r->fail_at),
+                       mu_rpc_link_deadline(r));
 }
 
 size_t mu_rpc_memory(const struct mu_rpc *r)

@@ -207,6 +207,13 @@ int mu_rpc_consumed(struct mu_rpc *r, struct mu_now now, uint64_t id, size_t n);
 int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
                  struct mu_span payload);
 
+/**
+ * Ends a call whose answer, or an item of it, found no memory: with `status` and a text of its own,
+ * as soon as there is memory for these. Nothing more can be sent on it. Cannot fail; does nothing
+ * to a call that has ended.
+ */
+void mu_rpc_fail(struct mu_rpc *r, struct mu_now now, uint64_t id, int status);
+
 /** Tells the peer that this side is about to leave; says nothing where there is no link. */
 int mu_rpc_drain(struct mu_rpc *r, struct mu_now now, const char *why);
 /** Ends the session: writes BYE if a link is up; calls that are out end with MUSTER_ECLOSED. */
@@ -292,10 +299,12 @@ struct mu_rpc {
     /* Calls: by local id, which is the wire's plus a base that grows with each life. */
     struct mu_map calls;
     struct mu_heap timers;
+    mu_mono_t fail_at;        /* when to try to tell of the failed ones */
     struct mu_list calls_out; /* in the order of their ids */
     struct mu_list calls_in;
     struct mu_list due;         /* that have an event to give */
     struct mu_list queue;       /* that came and wait to be handed out */
+    struct mu_list failed;      /* that mu_rpc_fail() ended, and the peer does not know */
     struct mu_list stalled_out; /* whose item got EAGAIN, for want of calls credit or of room */
     struct mu_list stalled_in;  /* whose item got EAGAIN, for want of room */
     struct mu_list spare;
@@ -316,6 +325,7 @@ struct mu_rpc {
     uint64_t peer_done;  /* of it, what was dealt with */
     uint64_t peer_limit; /* what we granted the peer */
     bool call_stalled;
+    bool items_owed; /* credit for items was due, and there was no memory to say so */
 
     bool has_event; /* of the last frame: `event` */
     bool dead_event;

@@ -133,13 +133,14 @@ void mu_rpc_end_own(struct mu_rpc *r, struct mu_rpc_entry *e, int status)
 
 void mu_rpc_end_all(struct mu_rpc *r, int status)
 {
+    r->fail_at = MU_MONO_NEVER;
     MU_LIST_FOREACH_SAFE (it, tmp, &r->calls_out) {
         mu_rpc_end_own(r, MU_CONTAINER_OF(it, struct mu_rpc_entry, all), status);
     }
     MU_LIST_FOREACH_SAFE (it, tmp, &r->calls_in) {
         struct mu_rpc_entry *e = MU_CONTAINER_OF(it, struct mu_rpc_entry, all);
 
-        if (e->state == MU_RPC_QUEUED) {
+        if (e->state == MU_RPC_QUEUED || e->failed) {
             mu_rpc_entry_drop(r, e);
         } else if (e->state == MU_RPC_SERVED) {
             mu_rpc_cancel_served(r, e, MUSTER_ESESSION);
@@ -360,19 +361,33 @@ int mu_rpc_on_reply(struct mu_rpc *r, struct mu_span payload)
     return 0;
 }
 
-/* Grants items to the callee by halves of the window; best effort, as mu_rpc_settle(). */
+/* Grants items to the callee by halves of the window; what finds no memory is owed. */
 static void grant_items(struct mu_rpc *r, struct mu_rpc_entry *e)
 {
     uint64_t limit = e->done + r->config.item_window_bytes;
     uint8_t total[8];
 
-    if (limit - e->limit < (r->config.item_window_bytes + 1) / 2 ||
-        mu_rpc_reserve(r, sizeof(total)) != 0) {
+    if (limit - e->limit < (r->config.item_window_bytes + 1) / 2) {
+        return;
+    }
+    if (mu_rpc_reserve(r, sizeof(total)) != 0) {
+        r->items_owed = true;
         return;
     }
     mu_put_u64(total, limit);
     mu_rpc_put(r, MU_RPC_CREDIT, mu_rpc_wire_id(r, e), mu_span(total, sizeof(total)));
     e->limit = limit;
+}
+
+void mu_rpc_grant_owed(struct mu_rpc *r)
+{
+    if (!r->items_owed) {
+        return;
+    }
+    r->items_owed = false;
+    MU_LIST_FOREACH (it, &r->calls_out) {
+        grant_items(r, MU_CONTAINER_OF(it, struct mu_rpc_entry, all));
+    }
 }
 
 int mu_rpc_on_own_item(struct mu_rpc *r, struct mu_span payload)
@@ -415,11 +430,6 @@ int mu_rpc_consumed(struct mu_rpc *r, struct mu_now now, uint64_t id, size_t n)
     }
     if (n > e->unconsumed) {
         return MUSTER_EINVAL;
-    }
-    /* Room first: a step that finds none changes nothing. */
-    err = mu_rpc_reserve(r, 8);
-    if (err != 0) {
-        return err;
     }
     e->unconsumed -= n;
     if (e->state == MU_RPC_OUT) {

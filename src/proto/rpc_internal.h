@@ -12,6 +12,9 @@
 #define MU_RPC_QUIET_FRAMES 64
 #define MU_RPC_QUIET_BYTES  65536
 
+/* How soon is tried again to tell of a call that failed for want of memory. */
+#define MU_RPC_FAIL_MS 20
+
 /* How many times `output_bytes_high` may wait for acknowledgement before nothing more is begun. */
 #define MU_RPC_KEPT_FACTOR 8
 
@@ -45,6 +48,7 @@ struct mu_rpc_entry {
     bool ended;            /* END was sent or received */
     bool caller_cancelled; /* CANCEL was received: nothing may follow */
     bool cancelled;        /* the callee was or will be told */
+    bool failed;           /* `stall` is in r->failed; its reply is `status` */
     bool stalled;          /* the callee's item got EAGAIN for want of this call's credit */
     int status;            /* of the CANCEL or REPLY event to give */
     mu_mono_t deadline;
@@ -123,6 +127,8 @@ void mu_rpc_end_own(struct mu_rpc *r, struct mu_rpc_entry *e, int status);
 void mu_rpc_end_all(struct mu_rpc *r, int status);
 int mu_rpc_on_reply(struct mu_rpc *r, struct mu_span payload);
 int mu_rpc_on_own_item(struct mu_rpc *r, struct mu_span payload);
+/** Grants items for which there was no memory before. */
+void mu_rpc_grant_owed(struct mu_rpc *r);
 int mu_rpc_on_credit(struct mu_rpc *r, struct mu_span payload);
 
 /* --- rpc_serve.c ----------------------------------------------- */
@@ -131,6 +137,8 @@ int mu_rpc_on_call(struct mu_rpc *r, struct mu_span payload);
 int mu_rpc_on_peer_item(struct mu_rpc *r, struct mu_span payload);
 int mu_rpc_on_end(struct mu_rpc *r);
 int mu_rpc_on_cancel(struct mu_rpc *r);
+/** Tells of calls that mu_rpc_fail() ended, as far as there is memory. */
+void mu_rpc_reply_failed(struct mu_rpc *r);
 bool mu_rpc_can_hand_out(const struct mu_rpc *r);
 /** The bytes it holds become lent (if they are what is lent) or go. */
 void mu_rpc_drop_held(struct mu_rpc *r, struct mu_rpc_entry *e);

@@ -235,6 +235,8 @@ void mu_rpc_settle(struct mu_rpc *r)
         return;
     }
     grant_calls(r);
+    mu_rpc_grant_owed(r);
+    mu_rpc_reply_failed(r);
     wake_stalled(r);
     write_beats(r);
 }

@@ -185,6 +185,9 @@ int mu_rpc_on_end(struct mu_rpc *r)
 void mu_rpc_cancel_served(struct mu_rpc *r, struct mu_rpc_entry *e, int status)
 {
     mu_heap_remove(&r->timers, &e->timer);
+    if (e->failed) {
+        return; /* The callee has ended it already. */
+    }
     mu_list_remove(&e->stall);
     e->stalled = false;
     mu_rpc_drop_held(r, e);
@@ -255,7 +258,7 @@ int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
 
     mu_rpc_enter(r, now);
     e = mu_rpc_find(r, id);
-    if (e == NULL || (e->state != MU_RPC_SERVED && e->state != MU_RPC_ORPHAN)) {
+    if (e == NULL || e->failed || (e->state != MU_RPC_SERVED && e->state != MU_RPC_ORPHAN)) {
         return MUSTER_ENOENT;
     }
     if (status > 0) {
@@ -280,4 +283,52 @@ int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
     mu_rpc_entry_drop(r, e);
     mu_rpc_settle(r);
     return 0;
+}
+
+/* --- calls that found no memory ----------------------------------- */
+
+void mu_rpc_fail(struct mu_rpc *r, struct mu_now now, uint64_t id, int status)
+{
+    struct mu_rpc_entry *e;
+
+    mu_rpc_enter(r, now);
+    e = mu_rpc_find(r, id);
+    if (e == NULL || e->failed || (e->state != MU_RPC_SERVED && e->state != MU_RPC_ORPHAN)) {
+        return;
+    }
+    if (e->state == MU_RPC_ORPHAN) {
+        mu_rpc_entry_drop(r, e);
+        return;
+    }
+    /* Whatever it had to tell its callee does not matter any more. */
+    mu_heap_remove(&r->timers, &e->timer);
+    mu_list_remove(&e->due);
+    mu_list_remove(&e->stall);
+    e->pending = 0;
+    e->stalled = false;
+    mu_rpc_drop_held(r, e);
+    e->failed = true;
+    e->cancelled = true; /* so that what still comes for it is dropped */
+    e->status = status;
+    mu_list_push(&r->failed, &e->stall);
+    mu_rpc_settle(r);
+}
+
+void mu_rpc_reply_failed(struct mu_rpc *r)
+{
+    r->fail_at = MU_MONO_NEVER;
+    while (!mu_list_empty(&r->failed)) {
+        struct mu_rpc_entry *e = MU_CONTAINER_OF(r->failed.next, struct mu_rpc_entry, stall);
+        struct mu_rpc_status s = {
+            .status = e->status,
+            .payload = MU_SPAN_LIT("no memory for the answer: it may have happened"),
+        };
+
+        if (mu_rpc_reserve(r, MU_RPC_OWN_REPLY) != 0) {
+            r->fail_at = mu_mono_add_ms(r->now.mono, MU_RPC_FAIL_MS);
+            return;
+        }
+        put_reply(r, e, &s);
+        mu_rpc_entry_drop(r, e);
+    }
 }

@@ -7,7 +7,8 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-#define LINGER_MS 1000
+#define LINGER_MS  1000
+#define STARVED_MS 10 /* until something that found no memory is tried again */
 
 uint32_t mu_rpc_client_backoff_ms(uint32_t *attempt, struct mu_env *env)
 {
@@ -138,8 +139,14 @@ static void finish_close(struct mu_rpc_client *c)
 
 static void arm_timer(struct mu_rpc_client *c)
 {
-    mu_mono_t at = mu_mono_min(mu_rpc_deadline(&c->rpc), mu_mono_min(c->dial_at, c->give_up_at));
+    mu_mono_t at = mu_rpc_deadline(&c->rpc);
 
+    if (c->starved) {
+        mu_mono_t later = mu_mono_add_ms(mu_env_now(c->env).mono, STARVED_MS);
+
+        at = mu_mono_before(at, later) ? later : at;
+    }
+    at = mu_mono_min(at, mu_mono_min(c->dial_at, c->give_up_at));
     at = mu_mono_min(at, mu_mono_min(c->probe_at, c->linger_at));
     /* Every frame moves the keep-alive out; a timer that fires early just looks again. One that
      * was armed for this very turn has done its work. */
@@ -205,6 +212,12 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
         int err = mu_rpc_recv(&c->rpc, mu_env_now(c->env), mu_span_skip(in, done), &used);
 
         done += used;
+        if (err == MUSTER_ENOMEM) {
+            /* The session is whole: what was not taken comes again on the next connection. */
+            c->last_error = err;
+            close_link(c);
+            break;
+        }
         if (err != 0) {
             abandon_session(c, err);
             break;
@@ -323,7 +336,7 @@ static void on_timer(struct mu_timer *timer)
     struct mu_rpc_client *c = MU_CONTAINER_OF(timer, struct mu_rpc_client, timer);
     struct mu_now now = mu_env_now(c->env);
 
-    (void)mu_rpc_tick(&c->rpc, now);
+    c->starved = mu_rpc_tick(&c->rpc, now) == MUSTER_ENOMEM;
     if (mu_mono_reached(c->give_up_at, now.mono)) {
         give_up(c);
     }

@@ -66,6 +66,7 @@ struct mu_rpc_client {
     bool blocked; /* the environment takes no more output */
     bool closing;
     bool reported; /* `mismatch` or `failed` was told: nothing more is done */
+    bool starved;  /* the machine found no memory for what is due: not at once again */
     struct mu_timer timer;
     mu_mono_t dial_at;
     mu_mono_t probe_at;
@@ -82,7 +83,7 @@ int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
 /** Errors as mu_rpc_call(). Before `ready`: MUSTER_EAGAIN. */
 int mu_rpc_client_call(struct mu_rpc_client *c, struct mu_span method, struct mu_span payload,
                        uint32_t timeout_ms, uint64_t *ret_id);
-/** Its reply (MUSTER_ECANCELED) follows. MUSTER_ENOENT. */
+/** Its reply (MUSTER_ECANCELED) follows. MUSTER_ENOENT, MUSTER_ENOMEM. */
 int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id);
 /**
  * Has `writable` called on the next turn, so that what is asked for on this one goes out at once.

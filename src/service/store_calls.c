@@ -57,6 +57,15 @@ static void free_call(struct mu_store_call *call)
     mu_free(call);
 }
 
+void mu_store_calls_forget(struct mu_store_session *session, uint64_t id)
+{
+    struct mu_store_call *call = find_call(session, id);
+
+    if (call != NULL) {
+        free_call(call);
+    }
+}
+
 void mu_store_calls_free_all(struct mu_store_session *session)
 {
     struct mu_map_node *node;
@@ -75,16 +84,21 @@ static void answer_call(struct mu_store_sink *sink, int status, const struct mu_
     free_call(call);
 }
 
-static void send_change(struct mu_store_sink *sink, const struct mu_change *change)
+static bool send_change(struct mu_store_sink *sink, const struct mu_change *change)
 {
     struct mu_store_call *call = MU_CONTAINER_OF(sink, struct mu_store_call, sink);
-    struct mu_buf *out = &call->session->server->scratch;
+    struct mu_store_session *session = call->session;
+    struct mu_buf *out = &session->server->scratch;
+    uint64_t id = call->id;
 
     mu_buf_reset(out);
     if (mu_store_change_encode(out, change) == 0) {
-        mu_store_answer(call->session, call->id, true, 0, mu_buf_span(out));
+        mu_store_answer(session, id, true, 0, mu_buf_span(out));
+    } else {
+        mu_store_session_fail(session, id, true);
     }
     mu_buf_trim(out, 1 << 20);
+    return find_call(session, id) != NULL;
 }
 
 static int keep_call(struct mu_store_session *session, uint64_t id,
@@ -110,6 +124,13 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
 }
 
 /* --- watchers that are behind ----------------------------------------------------------------- */
+
+bool mu_store_calls_waiting(struct mu_store_session *session, uint64_t id)
+{
+    struct mu_store_call *call = session->backlog == 0 ? NULL : find_call(session, id);
+
+    return call != NULL && call->backlog.len != 0;
+}
 
 void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struct mu_span payload)
 {
@@ -140,7 +161,12 @@ void mu_store_calls_credit(struct mu_store_session *session, uint64_t id)
         struct mu_span held = mu_buf_span(&call->backlog);
         uint32_t len = mu_get_u32(held.data);
 
-        if (mu_rpc_item(&session->rpc, now, id, mu_span(held.data + 4, len)) != 0) {
+        int err = mu_rpc_item(&session->rpc, now, id, mu_span(held.data + 4, len));
+
+        if (err == MUSTER_ENOMEM) {
+            mu_store_session_fail(session, id, true);
+        }
+        if (err != 0) {
             return;
         }
         mu_buf_consume(&call->backlog, 4 + (size_t)len);

@@ -17,6 +17,8 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
+#define AGAIN_MS 10 /* until a commit that found no memory to begin is tried again */
+
 bool mu_store_commit_gates(const struct mu_store_server *s)
 {
     return s->config.disk != NULL && s->config.sync == MU_SYNC_ALWAYS &&
@@ -36,7 +38,7 @@ bool mu_store_commit_idle(const struct mu_store_server *s)
 
 mu_mono_t mu_store_commit_deadline(const struct mu_store_server *s)
 {
-    return s->committing ? MU_MONO_NEVER : s->next_commit;
+    return s->committing ? s->commit_again : s->next_commit;
 }
 
 /* The batch whose commit makes everything durable that was changed up to now. */
@@ -78,7 +80,7 @@ void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, i
     }
     held = mu_malloc(sizeof(*held) + payload.len);
     if (held == NULL) {
-        mu_store_session_send(session, id, false, MUSTER_ENOMEM, MU_SPAN_LIT("out of memory"));
+        mu_store_session_fail(session, id, item);
         return;
     }
     held->session = session;
@@ -154,10 +156,41 @@ static void commit_run(struct mu_work *work)
                                          &s->commit_errmsg);
 }
 
+static void move_all(struct mu_list *to, struct mu_list *from)
+{
+    struct mu_list *it;
+
+    while ((it = mu_list_pop(from)) != NULL) {
+        mu_list_push(to, it);
+    }
+}
+
+/*
+ * Takes up what waited for the disk, each once. Whoever fills it up again goes behind those that
+ * had no turn.
+ */
+static void wake_stalled(struct mu_store_server *s)
+{
+    struct mu_list woken;
+    struct mu_list *it;
+
+    mu_list_init(&woken);
+    move_all(&woken, &s->stalled);
+    while (!mu_store_commit_saturated(s) && (it = mu_list_pop(&woken)) != NULL) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, stalled);
+
+        if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
+            mu_store_session_pump(c->u.session);
+        }
+        mu_store_conn_touch(c);
+    }
+    move_all(&woken, &s->stalled);
+    move_all(&s->stalled, &woken);
+}
+
 static void commit_done(struct mu_work *work)
 {
     struct mu_store_server *s = MU_CONTAINER_OF(work, struct mu_store_server, commit);
-    struct mu_list *it;
 
     s->committing = false;
     mu_buf_reset(&s->commit_journal);
@@ -170,23 +203,20 @@ static void commit_done(struct mu_work *work)
     s->batch_done = s->batch_started;
     s->stats.commits++;
     release_held(s);
-    if (!mu_store_commit_saturated(s)) {
-        while ((it = mu_list_pop(&s->stalled)) != NULL) {
-            struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, stalled);
-
-            if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
-                mu_store_session_pump(c->u.session);
-            }
-            mu_store_conn_touch(c);
-        }
-    }
+    wake_stalled(s);
     mu_store_server_finish_turn(s);
+}
+
+/* Hands the piece that was taken to a worker; where there is no memory for that, soon again. */
+static void commit_try(struct mu_store_server *s)
+{
+    s->commit_again = mu_env_work(s->env, &s->commit) == 0
+                          ? MU_MONO_NEVER
+                          : mu_mono_add_ms(mu_env_now(s->env).mono, AGAIN_MS);
 }
 
 static void commit_start(struct mu_store_server *s)
 {
-    int err;
-
     mu_ks_journal_take(&s->ks, &s->commit_journal);
     s->commit_revision = s->ks.revision;
     s->commit.run = commit_run;
@@ -199,19 +229,27 @@ static void commit_start(struct mu_store_server *s)
 
         c->next = mu_store_conn_output_len(c);
     }
-    err = mu_env_work(s->env, &s->commit);
-    if (err != 0) {
-        s->committing = false;
-        mu_store_server_fail(s, err, "no memory to start writing to the data directory");
-    }
+    commit_try(s);
 }
 
 void mu_store_commit_pump(struct mu_store_server *s)
 {
-    mu_mono_t now;
+    mu_mono_t now = mu_env_now(s->env).mono;
 
-    if (s->config.disk == NULL || s->committing || s->status != 0 ||
-        mu_ks_journal_len(&s->ks) == 0) {
+    if (s->config.disk == NULL || s->status != 0) {
+        return;
+    }
+    if (s->committing && mu_mono_reached(s->commit_again, now)) {
+        commit_try(s);
+    }
+    if (mu_ks_journal_len(&s->ks) == 0) {
+        return;
+    }
+    if (s->next_commit.ns == MU_MONO_NEVER.ns) {
+        /* Counted from the change, not from the end of the commit that is under way. */
+        s->next_commit = mu_mono_add_ms(now, s->config.sync_interval_ms);
+    }
+    if (s->committing) {
         return;
     }
     if (s->config.sync == MU_SYNC_ALWAYS || s->draining || mu_store_commit_saturated(s)) {
@@ -224,11 +262,6 @@ void mu_store_commit_pump(struct mu_store_server *s)
             }
         }
         commit_start(s);
-        return;
-    }
-    now = mu_env_now(s->env).mono;
-    if (s->next_commit.ns == MU_MONO_NEVER.ns) {
-        s->next_commit = mu_mono_add_ms(now, s->config.sync_interval_ms);
     } else if (mu_mono_reached(s->next_commit, now)) {
         commit_start(s);
     }

@@ -60,9 +60,16 @@ static void maybe_resume(struct mu_store_conn *c)
 {
     struct mu_store_server *s = c->server;
 
-    if (!c->paused || s->draining || mu_store_commit_saturated(s) ||
+    if (!c->paused || s->draining ||
         (c->kind == MU_STORE_CONN_TORCH &&
          mu_store_conn_output_len(c) > s->config.torch.output_bytes_high)) {
+        return;
+    }
+    if (mu_store_commit_saturated(s)) {
+        /* Others who were woken on the same turn were quicker. */
+        if (mu_list_empty(&c->stalled)) {
+            mu_list_push(&s->stalled, &c->stalled);
+        }
         return;
     }
     c->paused = false;

@@ -207,28 +207,30 @@ static void exec_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
     struct mu_store_exec *x = MU_CONTAINER_OF(owner, struct mu_store_exec, owner);
 
     (void)watch;
-    x->sink->change(x->sink, change);
+    (void)x->sink->change(x->sink, change);
 }
 
 /*
  * What is there when a watch begins, as if it had just been created. Telling the sink may end the
- * watch, but never changes the keyspace.
+ * watch and free the memory it lives in, but never changes the keyspace.
  */
 static void send_current(struct mu_store_exec *x)
 {
+    const struct mu_keyspace *ks = x->ks;
     const struct mu_map_node *cursor = NULL;
-    struct mu_change change = {.kind = MU_CHANGE_CREATED, .revision = x->ks->revision};
+    struct mu_change change = {.kind = MU_CHANGE_CREATED, .revision = ks->revision};
+    bool goes_on = true;
 
     if ((x->request.flags & MU_STORE_PREFIX) == 0) {
         change.key = x->request.keys[0];
-        if (mu_ks_get(x->ks, change.key, &change.value) == 0) {
-            x->sink->change(x->sink, &change);
+        if (mu_ks_get(ks, change.key, &change.value) == 0) {
+            (void)x->sink->change(x->sink, &change);
         }
         return;
     }
-    while (x->active && mu_ks_next_key(x->ks, &cursor, &change.key, &change.value)) {
+    while (goes_on && mu_ks_next_key(ks, &cursor, &change.key, &change.value)) {
         if (mu_span_starts_with(change.key, x->request.keys[0])) {
-            x->sink->change(x->sink, &change);
+            goes_on = x->sink->change(x->sink, &change);
         }
     }
 }

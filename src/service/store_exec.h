@@ -24,8 +24,8 @@ struct mu_store_sink {
     /** The end of the operation; `text` says what went wrong if status is not 0. */
     void (*answer)(struct mu_store_sink *sink, int status, const struct mu_store_reply *reply,
                    const char *text);
-    /** A watched key changed. */
-    void (*change)(struct mu_store_sink *sink, const struct mu_change *change);
+    /** A watched key changed. False: the watch has ended over it, and its memory may be gone. */
+    bool (*change)(struct mu_store_sink *sink, const struct mu_change *change);
     bool wire_keys; /* keys have the slash that clients put before them: texts leave it out */
 };
 

@@ -50,11 +50,12 @@ static void on_answer(struct mu_store_sink *sink, int status, const struct mu_st
     end_op(MU_CONTAINER_OF(sink, struct hash_op, sink), status, reply, text);
 }
 
-static void on_change(struct mu_store_sink *sink, const struct mu_change *change)
+static bool on_change(struct mu_store_sink *sink, const struct mu_change *change)
 {
     struct mu_store_op *op = MU_CONTAINER_OF(sink, struct hash_op, sink)->op;
 
     op->change(op, change);
+    return true; /* One that its owner cancels ends on a later turn. */
 }
 
 static void on_op_timeout(struct mu_timer *timer)

@@ -238,7 +238,12 @@ static void on_item(void *context, uint64_t id, struct mu_span payload)
     struct flight *f = find_flight(s, id);
     struct mu_change change;
 
-    if (f != NULL && f->op->change != NULL && mu_store_change_decode(payload, &change) == 0 &&
+    if (f == NULL) {
+        /* Nobody waits for it, and the server has not heard: there was no memory to say so. */
+        (void)mu_rpc_client_cancel(&s->rpc, id);
+        return;
+    }
+    if (f->op->change != NULL && mu_store_change_decode(payload, &change) == 0 &&
         strip_slashes(&change.key, 1) == 1) {
         f->op->change(f->op, &change);
     }
@@ -319,14 +324,16 @@ static void native_cancel(struct mu_store *store, struct mu_store_op *op)
     if (f == NULL) {
         return;
     }
-    if (f->id != 0) {
-        (void)mu_rpc_client_cancel(&s->rpc, f->id); /* Its reply follows. */
-    } else {
-        mu_list_remove(&f->link);
-        mu_env_timer_arm(store->env, &op->timer, MU_MONO_NEVER);
-        mu_free(f);
-        mu_store_fail_later(store, op, MUSTER_ECANCELED);
+    if (f->id != 0 && mu_rpc_client_cancel(&s->rpc, f->id) != MUSTER_ENOMEM) {
+        return; /* Its reply follows. */
     }
+    if (f->id != 0) {
+        mu_map_remove(&s->calls, &f->by_id);
+    }
+    mu_list_remove(&f->link);
+    mu_env_timer_arm(store->env, &op->timer, MU_MONO_NEVER);
+    mu_free(f);
+    mu_store_fail_later(store, op, MUSTER_ECANCELED);
 }
 
 static void native_close(struct mu_store *store)

@@ -231,6 +231,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->drain_timer, on_drain_timeout);
     s->next_commit = MU_MONO_NEVER;
+    s->commit_again = MU_MONO_NEVER;
     s->listener.accept = mu_store_conn_accept;
     s->listener.closed = on_listener_closed;
     s->listener.accept_failed = mu_store_conn_accept_failed;

@@ -107,7 +107,8 @@ struct mu_store_server {
     bool committing;
     uint64_t batch_started;
     uint64_t batch_done;
-    mu_mono_t next_commit; /* SYNC_INTERVAL */
+    mu_mono_t next_commit;  /* SYNC_INTERVAL: for what was changed since the last one began */
+    mu_mono_t commit_again; /* when to try once more to begin one that found no memory */
     struct mu_list held_conns;
     struct mu_list held_replies;
     size_t held_bytes; /* in held_replies; counted in buffer_bytes */
@@ -178,6 +179,9 @@ void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool i
                            struct mu_span payload);
 /** Some of its output was sent: calls that waited for that are served on the next turn. */
 void mu_store_session_sent(struct mu_store_session *session);
+/** An answer, or an item, found no memory: the call ends, and the client learns that when it can.
+ */
+void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item);
 /** Handles what the machine has to say, re-arms its timer. */
 void mu_store_session_pump(struct mu_store_session *session);
 /** Ends it: its calls, its keys, its memory. Its link, if any, is closed. */
@@ -187,6 +191,10 @@ void mu_store_session_end(struct mu_store_session *session, const char *why);
 void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);
 void mu_store_calls_cancel(struct mu_store_session *session, uint64_t id, int why);
 void mu_store_calls_credit(struct mu_store_session *session, uint64_t id);
+/** The call has ended otherwise: nobody is to answer it. */
+void mu_store_calls_forget(struct mu_store_session *session, uint64_t id);
+/** Whether items of the call wait, so that a new one must wait behind them. */
+bool mu_store_calls_waiting(struct mu_store_session *session, uint64_t id);
 /** An item could not be sent for want of credit: kept, or the watch ends. */
 void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struct mu_span payload);
 void mu_store_calls_free_all(struct mu_store_session *session);

@@ -9,19 +9,35 @@
 #include "core/alloc.h"
 #include "service/log.h"
 
+#define LATER_MS 100 /* how soon is looked again at what could not be done */
+
 static void rearm(struct mu_store_session *session)
 {
-    mu_mono_t at =
-        mu_mono_min(mu_rpc_deadline(&session->rpc), mu_rpc_grace_deadline(&session->rpc));
+    struct mu_store_server *s = session->server;
+    mu_mono_t at = mu_rpc_deadline(&session->rpc);
 
-    if (at.ns == 0 && mu_store_commit_saturated(session->server)) {
-        return; /* What it has to tell must wait for the disk, which will see to it. */
+    if (at.ns == 0 && mu_store_commit_saturated(s)) {
+        /* What it has to tell must wait for the disk, which will see to it if there is a link. */
+        at = mu_mono_add_ms(mu_env_now(s->env).mono, LATER_MS);
     }
+    at = mu_mono_min(at, mu_rpc_grace_deadline(&session->rpc));
     /* Every frame moves the deadline out. A timer that fires early just looks and is armed again,
      * which costs less than moving it each time. */
     if (!mu_heap_contains(&session->timer.node) || mu_mono_before(at, session->timer.node.at)) {
-        mu_env_timer_arm(session->server->env, &session->timer, at);
+        mu_env_timer_arm(s->env, &session->timer, at);
     }
+}
+
+void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item)
+{
+    mu_rpc_fail(&session->rpc, mu_env_now(session->server->env), id, MUSTER_ENOMEM);
+    if (item) {
+        mu_store_calls_forget(session, id); /* No watch skips a change in silence. */
+    }
+    if (session->conn != NULL) {
+        mu_store_conn_touch(session->conn);
+    }
+    rearm(session);
 }
 
 void mu_store_session_sent(struct mu_store_session *session)
@@ -66,7 +82,6 @@ void mu_store_session_end(struct mu_store_session *session, const char *why)
     struct mu_store_server *s = session->server;
     struct mu_store_conn *c = session->conn;
     uint64_t lease = session->lease;
-    size_t removed;
 
     mu_log(MUSTER_LOG_DEBUG, "STORE-SESSION-ENDED", "peer=%s why=\"%s\"", session->peer, why);
     mu_env_timer_arm(s->env, &session->timer, MU_MONO_NEVER);
@@ -75,7 +90,7 @@ void mu_store_session_end(struct mu_store_session *session, const char *why)
         mu_store_conn_close(c, false);
     }
     if (lease != 0) {
-        (void)mu_ks_lease_revoke(&s->ks, lease, &removed);
+        mu_ks_lease_end(&s->ks, mu_env_now(s->env).mono, lease);
     }
 }
 
@@ -165,8 +180,9 @@ static void on_timer(struct mu_timer *timer)
 
     if (mu_mono_reached(mu_rpc_grace_deadline(&session->rpc), now.mono)) {
         mu_store_session_end(session, "no connection within its grace");
+    } else if (mu_rpc_tick(&session->rpc, now) == MUSTER_ENOMEM) {
+        mu_env_timer_arm(s->env, &session->timer, mu_mono_add_ms(now.mono, LATER_MS));
     } else {
-        (void)mu_rpc_tick(&session->rpc, now);
         mu_store_session_pump(session);
     }
     mu_store_server_finish_turn(s);
@@ -234,14 +250,19 @@ void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *
     } else {
         session = new_session(s, hello);
         if (session == NULL) {
-            refuse(c, MUSTER_ENOMEM, "out of memory");
+            mu_store_conn_drop(c, "out of memory for a session");
             return;
         }
     }
     err = mu_rpc_accepted(&session->rpc, mu_env_now(s->env), hello);
-    if (err != 0) {
+    if (err == MUSTER_ENOMEM) {
+        /* Who is refused does not come back; who is just dropped does. */
+        mu_store_conn_drop(c, "out of memory for a session");
+    } else if (err != 0) {
         /* A session that goes on elsewhere is not harmed by a greeting that comes too late. */
         refuse(c, err, muster_strerror(err));
+    }
+    if (err != 0) {
         if (node == NULL) {
             mu_store_session_end(session, "refused");
         }
@@ -272,6 +293,12 @@ size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in)
         int err = mu_rpc_recv(&session->rpc, mu_env_now(s->env), mu_span_skip(in, done), &used);
 
         done += used;
+        if (err == MUSTER_ENOMEM) {
+            /* The session is whole: its client sends again, on another connection, what was not
+             * taken from this one. */
+            mu_store_conn_drop(c, "out of memory for what it sent");
+            break;
+        }
         if (err != 0) {
             char peer[64];
             struct mu_errmsg why;
@@ -299,16 +326,24 @@ void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool i
     int err;
 
     if (item) {
-        err = mu_rpc_item(&session->rpc, now, id, payload);
+        err = mu_store_calls_waiting(session, id) ? MUSTER_EAGAIN
+                                                  : mu_rpc_item(&session->rpc, now, id, payload);
         if (err == MUSTER_EAGAIN) {
             mu_store_calls_backlog(session, id, payload);
         }
     } else {
         err = mu_rpc_reply(&session->rpc, now, id, status, payload);
         if (err == MUSTER_ELIMIT) {
-            (void)mu_rpc_reply(&session->rpc, now, id, MUSTER_ELIMIT,
+            err = mu_rpc_reply(&session->rpc, now, id, MUSTER_ELIMIT,
                                MU_SPAN_LIT("the answer is longer than the client takes"));
         }
+    }
+    if (err == MUSTER_ENOMEM) {
+        mu_store_session_fail(session, id, item);
+        return;
+    }
+    if (item && err == MUSTER_ELIMIT) {
+        mu_store_calls_cancel(session, id, MUSTER_ELIMIT); /* No watch skips a change in silence. */
     }
     if (session->conn != NULL) {
         mu_store_conn_touch(session->conn);

@@ -83,7 +83,7 @@ const char *mu_store_verb_name(enum mu_store_verb verb)
 
 /* --- finding the engine that fits ------------------------------------------------------------- */
 
-static void try_engine(struct tcp_store *s, bool native);
+static int try_engine(struct tcp_store *s, bool native);
 
 static void end_queued(struct tcp_store *s, int status, const char *text)
 {
@@ -129,7 +129,11 @@ static void on_engine_closed(void *context)
     if (s->closing) {
         mu_env_timer_arm(s->base.env, &s->timer, mu_env_now(s->base.env).mono);
     } else if (s->status == 0) {
-        try_engine(s, s->native_tries < NATIVE_TRIES);
+        int err = try_engine(s, s->native_tries < NATIVE_TRIES);
+
+        if (err != 0) {
+            give_up(s, err, muster_strerror(err));
+        }
     }
 }
 
@@ -184,7 +188,7 @@ static void on_failed(void *context, int status, const char *text)
     drop_engine(s);
 }
 
-static void try_engine(struct tcp_store *s, bool native)
+static int try_engine(struct tcp_store *s, bool native)
 {
     struct mu_store_engine_events events = {
         .ready = on_ready,
@@ -202,8 +206,8 @@ static void try_engine(struct tcp_store *s, bool native)
     }
     if (err != 0) {
         s->engine = NULL;
-        give_up(s, err, muster_strerror(err));
     }
+    return err;
 }
 
 /* --- the store -------------------------------------------------------------------------------- */
@@ -290,6 +294,7 @@ int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *confi
                      struct mu_store **ret_store)
 {
     struct tcp_store *s = mu_calloc(1, sizeof(*s));
+    int err;
 
     if (s == NULL) {
         return MUSTER_ENOMEM;
@@ -299,7 +304,12 @@ int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *confi
     s->config = *config;
     mu_list_init(&s->queued);
     mu_timer_init(&s->timer, on_timer);
-    try_engine(s, config->protocol == MU_STORE_TCP_ANY || config->protocol == MU_STORE_TCP_MUSTER);
+    err = try_engine(s, config->protocol == MU_STORE_TCP_ANY ||
+                            config->protocol == MU_STORE_TCP_MUSTER);
+    if (err != 0) {
+        mu_free(s);
+        return err;
+    }
     *ret_store = &s->base;
     return 0;
 }
