@@ -394,7 +394,8 @@ struct mu_sim_proc *mu_sim_proc_new(struct mu_sim_host *host, const struct mu_si
     proc->start = (struct sim_action){.run = run_start, .proc = proc, .kind = SIM_START};
     sim_heap_init(&proc->heap);
     proc->heap.sim = proc->sim;
-    mu_prng_seed(&proc->heap.prng, mu_prng_u64(&proc->sim->prng));
+    /* Not from the simulation's own chance: who needs no memory faults has the same run as ever. */
+    mu_prng_seed(&proc->heap.prng, ~proc->sim->config.seed + ++proc->sim->proc_count);
     sim_env_init(proc);
     sim_fault_proc_init(proc);
     mu_list_push(&host->procs, &proc->link);

@@ -86,7 +86,7 @@ struct mu_sim_faults {
     uint32_t drift_ppm;        /* monotonic clocks run fast or slow by up to this */
     uint64_t wall_skew_max_ns; /* wall clocks are off by up to this, either way */
     uint64_t wall_jump_every_ns;
-    uint32_t alloc_fail_ppm; /* an allocation of a process fails */
+    uint32_t alloc_fail_ppm;    /* an allocation of a process fails */
     uint64_t shortage_every_ns; /* all allocations of one process fail for a while */
     uint64_t shortage_max_ns;
     uint32_t disk_fail_ppm; /* a commit fails and nothing of it is kept */
@@ -215,6 +215,8 @@ void mu_sim_inside(struct mu_sim_heap *heap);
  * never in vain. Freed with mu_free(), as all that a process has.
  */
 void *mu_sim_calloc(size_t size);
+/** While set, no allocation fails for a fault's sake: the test is at work, not what it tests. */
+void mu_sim_spare_memory(bool spared);
 /** Whether an allocation of the process would fail now; counts as one. For the environment. */
 bool mu_sim_out_of_memory(struct mu_env *env);
 /** What the process holds. */

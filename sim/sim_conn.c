@@ -35,6 +35,11 @@ void sim_end_init(struct sim_end *end, struct sim_pair *pair, struct mu_sim_host
     end->linger = (struct sim_action){.run = run_linger, .kind = SIM_LINGER, .subject = id};
 }
 
+void sim_end_widen(struct sim_end *end)
+{
+    end->out.max = end->out.max < CAPACITY_DEFAULT ? CAPACITY_DEFAULT : end->out.max;
+}
+
 void sim_end_own(struct sim_end *end, struct mu_sim_proc *proc)
 {
     end->proc = proc;

@@ -72,6 +72,7 @@ struct sim_end {
 
     int status;     /* for `closed` */
     int rst_status; /* for `rst` */
+    bool doomed;    /* `rst` comes when the cut ends */
     struct sim_action arrive;
     struct sim_action ack;
     struct sim_action rst;
@@ -99,6 +100,8 @@ static inline struct sim_end *sim_end_peer(struct sim_end *end)
 /* sim_conn.c */
 void sim_end_init(struct sim_end *end, struct sim_pair *pair, struct mu_sim_host *host,
                   enum sim_end_state state);
+/** As much may be in flight as on a link without faults. */
+void sim_end_widen(struct sim_end *end);
 /** Who gets the callbacks, and is waited for while paused; NULL: the kernel alone. */
 void sim_end_own(struct sim_end *end, struct mu_sim_proc *proc);
 /** Finds the next moment at which something can come out at this end. */

@@ -379,7 +379,7 @@ void mu_sim_heal(struct mu_sim *sim)
         MU_LIST_FOREACH (t, &sim->hosts) {
             struct mu_sim_host *to = MU_CONTAINER_OF(t, struct mu_sim_host, link);
 
-            sim_link_get(host, to)->cut_until_ns = 0;
+            *sim_link_get(host, to) = (struct sim_link){0};
             sim_net_kick(sim, host, to);
         }
         MU_LIST_FOREACH (p, &host->procs) {

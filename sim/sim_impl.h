@@ -127,6 +127,7 @@ struct mu_sim {
     struct mu_sim_proc *running;
     struct mu_list hosts;
     size_t host_count;
+    uint64_t proc_count;
     struct mu_list pairs; /* all connections */
     struct mu_list ats;
     struct sim_checker checkers[SIM_CHECKERS_MAX];

@@ -497,9 +497,13 @@ static void kick_end(struct sim_end *end, void *arg)
     struct sim_action *late[] = {&end->arrive, &end->ack, &end->pair->open};
     uint64_t soon = sim->now_ns + mu_prng_below(&sim->prng, SIM_RTO_NS);
 
+    sim_end_widen(end); /* one that is being dialled, too */
     if (end->state == SIM_END_NONE || peer->state == SIM_END_NONE || end->host != hosts->b ||
         peer->host != hosts->a) {
         return;
+    }
+    if (end->doomed && sim_scheduled(&end->rst)) {
+        sim_schedule(sim, &end->rst, soon);
     }
     for (size_t i = 0; i < peer->segment_count; i++) {
         struct sim_segment *s = &peer->segments[(peer->segment_head + i) % peer->segment_cap];
@@ -526,6 +530,7 @@ static void doom_end(struct sim_end *end, void *arg)
 
     if (across && end->state == SIM_END_OPEN && !sim_scheduled(&end->rst)) {
         end->rst_status = -ETIMEDOUT;
+        end->doomed = true;
         sim_schedule(sim, &end->rst,
                      sim_link_get(hosts->a, hosts->b)->cut_until_ns +
                          mu_prng_below(&sim->prng, SIM_RTO_NS));

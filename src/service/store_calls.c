@@ -10,8 +10,6 @@
 #include "codec/store_msg.h"
 #include "core/alloc.h"
 
-#define BACKLOG_BYTES_MAX (4u << 20) /* items of one watch whose reader is behind */
-
 /* The sink of a request that is answered while it is being read; of a call that goes on, below. */
 struct direct_sink {
     struct mu_store_sink sink;
@@ -114,7 +112,7 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
     call->sink.answer = answer_call;
     call->sink.change = send_change;
     call->sink.wire_keys = true;
-    mu_buf_init(&call->backlog, BACKLOG_BYTES_MAX);
+    mu_buf_init(&call->backlog, session->server->config.backlog_bytes_max);
     if (mu_map_insert(&session->calls, &call->by_id, mu_span(&call->id, sizeof(call->id))) != 0) {
         mu_free(call);
         return MUSTER_ENOMEM;

@@ -23,6 +23,7 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
         .sync = MU_SYNC_ALWAYS,
         .sync_interval_ms = 100,
         .journal_bytes_high = (size_t)64 << 20,
+        .backlog_bytes_max = (size_t)4 << 20,
         .drain_ms = 5000,
     };
 }

@@ -593,6 +593,104 @@ static void test_sim_disk_that_fails_keeps_nothing_of_the_commit(void **state)
     mu_sim_free(sim);
 }
 
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static int start_idle(struct mu_env *env, void *arg)
+{
+    (void)env;
+    (void)arg;
+    return 0;
+}
+
+/* Tries to allocate in the name of the process, and counts what came of it. */
+struct hunger {
+    size_t got;
+    size_t refused;
+    size_t spared;
+};
+
+static void allocate_some(void *arg)
+{
+    struct hunger *h = arg;
+
+    for (int i = 0; i < 100; i++) {
+        void *p = mu_malloc(8);
+
+        h->got += p != NULL ? 1 : 0;
+        h->refused += p == NULL ? 1 : 0;
+        mu_free(p);
+        mu_free(mu_sim_calloc(8));
+        mu_sim_spare_memory(true);
+        p = mu_malloc(8);
+        mu_sim_spare_memory(false);
+        h->spared += p != NULL ? 1 : 0;
+        mu_free(p);
+    }
+}
+
+static void test_sim_allocations_of_processes_fail_until_the_world_heals(void **state)
+{
+    struct mu_sim_faults f = mu_sim_faults_none();
+    struct note note = {0};
+    struct hunger hunger = {0};
+    struct mu_sim_proc *proc;
+    struct mu_sim *sim;
+
+    (void)state;
+    sim = mu_sim_new(&(struct mu_sim_config){.seed = 3, .faults = f});
+    proc = mu_sim_proc_new(mu_sim_host_new(sim, "x"),
+                           &(struct mu_sim_program){.start = start_probe, .arg = &note});
+    mu_sim_run_for(sim, MU_NS_PER_MS);
+    mu_sim_call(proc, allocate_some, &hunger);
+    assert_int_equal(hunger.got, 100);
+    mu_sim_free(sim);
+
+    f.alloc_fail_ppm = 300000;
+    sim = mu_sim_new(&(struct mu_sim_config){.seed = 3, .faults = f});
+    proc = mu_sim_proc_new(mu_sim_host_new(sim, "x"),
+                           &(struct mu_sim_program){.start = start_idle, .arg = &note});
+    mu_sim_run_for(sim, MU_NS_PER_MS);
+    hunger = (struct hunger){0};
+    mu_sim_call(proc, allocate_some, &hunger);
+    assert_in_range(hunger.refused, 15, 45);
+    assert_int_equal(hunger.spared, 100);
+    hunger = (struct hunger){0};
+    allocate_some(&hunger); /* the test itself */
+    assert_int_equal(hunger.got, 100);
+    mu_sim_heal(sim);
+    mu_sim_call(proc, allocate_some, &hunger);
+    assert_int_equal(hunger.refused, 0);
+    mu_sim_free(sim);
+}
+
+static void test_sim_shortage_takes_all_memory_for_a_while(void **state)
+{
+    struct mu_sim_faults f = mu_sim_faults_none();
+    struct note note = {0};
+    struct mu_sim_proc *proc;
+    struct mu_sim *sim;
+    size_t all = 0;
+    size_t none = 0;
+
+    (void)state;
+    f.shortage_every_ns = 100 * MU_NS_PER_MS;
+    f.shortage_max_ns = 100 * MU_NS_PER_MS;
+    sim = mu_sim_new(&(struct mu_sim_config){.seed = 3, .faults = f});
+    proc = mu_sim_proc_new(mu_sim_host_new(sim, "x"),
+                           &(struct mu_sim_program){.start = start_idle, .arg = &note});
+    for (int i = 0; i < 1000; i++) {
+        struct hunger hunger = {0};
+
+        mu_sim_run_for(sim, MU_NS_PER_MS);
+        mu_sim_call(proc, allocate_some, &hunger);
+        assert_true(hunger.refused == 0 || hunger.refused == 100);
+        all += hunger.refused == 0 ? 1 : 0;
+        none += hunger.refused == 100 ? 1 : 0;
+    }
+    assert_true(all > 100 && none > 100);
+    mu_sim_free(sim);
+}
+
 /* --- exactly once ----------------------------------------------------------------------------- */
 
 static void test_once_tells_what_never_ended_ended_twice_or_came_from_the_dead(void **state)
@@ -651,6 +749,8 @@ int main(void)
         cmocka_unit_test(test_sim_commit_cut_off_by_a_kill_is_whole_or_nothing),
         IN_WORLD(test_sim_disk_outlives_its_process_and_has_one_holder),
         cmocka_unit_test(test_sim_disk_that_fails_keeps_nothing_of_the_commit),
+        cmocka_unit_test(test_sim_allocations_of_processes_fail_until_the_world_heals),
+        cmocka_unit_test(test_sim_shortage_takes_all_memory_for_a_while),
         cmocka_unit_test(test_once_tells_what_never_ended_ended_twice_or_came_from_the_dead),
     };
 

@@ -303,6 +303,36 @@ static void test_keyspace_lease_is_tried_again_when_memory_ran_out(void **state)
     mu_ks_unwatch(&ks, &watch);
 }
 
+static void test_keyspace_lease_that_is_to_end_ends_when_there_is_memory_again(void **state)
+{
+    struct mu_ks_watch watch = {0};
+    struct mu_ks_watch *w;
+    struct mu_change c;
+    uint64_t lease = grant(0); /* as a session's */
+    uint64_t ttl;
+
+    (void)state;
+    set_leased("a", "1", lease);
+    assert_int_equal(mu_ks_watch(&ks, &watch, MU_SPAN_LIT("a"), false), 0);
+    failheap_arm(0);
+    mu_ks_lease_end(&ks, now, lease);
+    pass_ms(1200);
+    assert_true(failheap_fired());
+    failheap_disarm();
+    assert_value("a", "1");
+    assert_int_equal(mu_ks_lease_keep(&ks, now, lease, &ttl), MUSTER_ENOENT);
+
+    /* Nor does it help that we slept: nobody is there to keep it. */
+    now = mu_mono_add_ms(now, 5000);
+    mu_ks_tick(&ks, now);
+    assert_value("a", NULL);
+    assert_true(mu_ks_next_change(&ks, &w, &c));
+    assert_int_equal(c.kind, MU_CHANGE_EXPIRED);
+    mu_ks_unwatch(&ks, &watch);
+    assert_true(mu_ks_deadline(&ks).ns == UINT64_MAX);
+    mu_ks_lease_end(&ks, now, lease); /* Once is enough. */
+}
+
 int main(void)
 {
 #define LEASE_TEST(name) cmocka_unit_test_setup_teardown(name, setup_lease, teardown_keyspace)
@@ -321,6 +351,7 @@ int main(void)
         LEASE_TEST(test_keyspace_lease_count_has_a_limit),
         LEASE_TEST(test_keyspace_lease_with_an_endless_time_never_ends),
         LEASE_TEST(test_keyspace_lease_is_tried_again_when_memory_ran_out),
+        LEASE_TEST(test_keyspace_lease_that_is_to_end_ends_when_there_is_memory_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

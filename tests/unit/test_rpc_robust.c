@@ -495,6 +495,135 @@ static void test_rpc_loses_nothing_when_any_one_allocation_fails(void **state)
     }
 }
 
+/* What the client hears, and a server that leaves its calls alone. */
+struct ear {
+    uint64_t id; /* of the last call at the server */
+    size_t items;
+    size_t replies;
+    size_t credits; /* at the server */
+    int status;
+};
+
+static void listen_in(struct rpc_pair *p, struct rpc_end *at, const struct mu_rpc_event *ev)
+{
+    struct ear *ear = p->context;
+
+    if (at == &p->server) {
+        ear->id = ev->type == MU_RPC_EV_CALL ? ev->id : ear->id;
+        ear->credits += ev->type == MU_RPC_EV_CREDIT ? 1 : 0;
+    } else if (ev->type == MU_RPC_EV_ITEM) {
+        ear->items++;
+    } else if (ev->type == MU_RPC_EV_REPLY) {
+        ear->replies++;
+        ear->status = ev->status;
+    }
+}
+
+static void begin_call(struct rpc_pair *p, struct ear *ear, const struct mu_rpc_config *client)
+{
+    uint64_t id;
+
+    *ear = (struct ear){0};
+    rpc_pair_init(p, client, NULL);
+    p->context = ear;
+    p->on_event = listen_in;
+    assert_int_equal(rpc_pair_link(p), 0);
+    rpc_pair_pump(p);
+    assert_int_equal(
+        mu_rpc_call(&p->client.rpc, p->now, MU_SPAN_LIT("x"), (struct mu_span){0}, 0, 0, &id), 0);
+    rpc_pair_pump(p);
+    assert_int_equal(ear->id, id);
+}
+
+/* Sends items until there is no memory for another; returns how many. There is none afterwards. */
+static size_t fill(struct rpc_pair *p, struct rpc_end *at, uint64_t id)
+{
+    size_t count = 0;
+    int err;
+
+    failheap_arm(0);
+    while ((err = mu_rpc_item(&at->rpc, p->now, id, (struct mu_span){0})) == 0) {
+        count++;
+    }
+    assert_int_equal(err, MUSTER_ENOMEM);
+    return count;
+}
+
+static void test_rpc_call_that_finds_no_memory_fails_when_there_is_some(void **state)
+{
+    struct rpc_pair p;
+    struct ear ear;
+    size_t sent;
+
+    (void)state;
+    begin_call(&p, &ear, NULL);
+    sent = fill(&p, &p.server, ear.id);
+    mu_rpc_fail(&p.server.rpc, p.now, ear.id, MUSTER_ENOMEM);
+    failheap_disarm();
+
+    /* To the callee it has ended; nobody overtakes the bad news, which is told by itself. */
+    assert_int_equal(mu_rpc_item(&p.server.rpc, p.now, ear.id, MU_SPAN_LIT("two")),
+                     MUSTER_ECANCELED);
+    assert_int_equal(mu_rpc_reply(&p.server.rpc, p.now, ear.id, 0, (struct mu_span){0}),
+                     MUSTER_ENOENT);
+    mu_rpc_fail(&p.server.rpc, p.now, ear.id, MUSTER_EINVAL);
+    p.now.mono = mu_rpc_deadline(&p.server.rpc);
+    assert_int_equal(mu_rpc_tick(&p.server.rpc, p.now), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(ear.items, sent);
+    assert_int_equal(ear.replies, 1);
+    assert_int_equal(ear.status, MUSTER_ENOMEM);
+    assert_int_equal(mu_rpc_calls_in(&p.server.rpc), 0);
+    assert_int_equal(mu_rpc_calls_out(&p.client.rpc), 0);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_call_that_failed_without_memory_ends_with_its_session(void **state)
+{
+    struct rpc_pair p;
+    struct ear ear;
+
+    (void)state;
+    begin_call(&p, &ear, NULL);
+    (void)fill(&p, &p.server, ear.id);
+    mu_rpc_fail(&p.server.rpc, p.now, ear.id, MUSTER_ENOMEM);
+    failheap_disarm();
+    assert_int_equal(mu_rpc_calls_in(&p.server.rpc), 1);
+    assert_int_equal(mu_rpc_close(&p.client.rpc, p.now), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(mu_rpc_calls_in(&p.server.rpc), 0);
+    assert_true(mu_rpc_deadline(&p.server.rpc).ns == MU_MONO_NEVER.ns);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_credit_that_found_no_memory_is_given_later(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    static uint8_t chunk[1000];
+    struct rpc_pair p;
+    struct ear ear;
+    size_t sent = 0;
+
+    (void)state;
+    client.item_window_bytes = 2 * (sizeof(chunk) + MU_RPC_HEADER);
+    begin_call(&p, &ear, &client);
+    while (mu_rpc_item(&p.server.rpc, p.now, ear.id, mu_span(chunk, sizeof(chunk))) == 0) {
+        sent++;
+    }
+    rpc_pair_pump(&p);
+    assert_int_equal(ear.items, sent);
+    (void)fill(&p, &p.client, ear.id);
+    assert_int_equal(mu_rpc_consumed(&p.client.rpc, p.now, ear.id, sent * sizeof(chunk)), 0);
+    failheap_disarm();
+    assert_true(p.client.rpc.items_owed);
+
+    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+    assert_false(p.client.rpc.items_owed);
+    rpc_pair_pump(&p);
+    assert_int_equal(ear.credits, 1);
+    rpc_pair_fini(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -507,6 +636,9 @@ int main(void)
         cmocka_unit_test(test_rpc_replies_that_nobody_reads_stop_the_credit),
         cmocka_unit_test(test_rpc_garbage_is_an_error_or_nothing),
         cmocka_unit_test(test_rpc_loses_nothing_when_any_one_allocation_fails),
+        cmocka_unit_test(test_rpc_call_that_finds_no_memory_fails_when_there_is_some),
+        cmocka_unit_test(test_rpc_call_that_failed_without_memory_ends_with_its_session),
+        cmocka_unit_test(test_rpc_credit_that_found_no_memory_is_given_later),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,774 @@
+#include "scenarios/store_world.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <muster/log.h>
+
+#include "core/alloc.h"
+#include "core/assert.h"
+#include "service/store_engine.h"
+
+#define STARVED_MAX 20 /* operations in a row without memory until the client gives up */
+#define PORT        29500
+#define CONVERGE_NS (600 * MU_NS_PER_S)
+#define CALM_NS     (2 * MU_NS_PER_S)
+#define PROMPT_NS   (50 * MU_NS_PER_MS) /* by when an operation is answered in a calm */
+
+/* --- the server ------------------------------------------------------------------------------- */
+
+enum news {
+    TELL_SERVER_UP = 1,
+    TELL_SERVER_DOWN,
+    TELL_CALM,
+};
+
+static void each_job(struct store_world *w, enum news news)
+{
+    for (size_t i = 0; i < STORE_JOBS_MAX && w->setup->jobs[i] != NULL; i++) {
+        const struct store_job *job = w->setup->jobs[i];
+        void (*told)(struct store_world * w, void *state) = news == TELL_SERVER_UP ? job->server_up
+                                                            : news == TELL_SERVER_DOWN
+                                                                ? job->server_down
+                                                                : job->calm;
+
+        if (told != NULL) {
+            told(w, w->states[i]);
+        }
+    }
+}
+
+static void restart_server(struct mu_sim *sim, void *arg)
+{
+    struct store_world *w = arg;
+
+    (void)sim;
+    mu_sim_restart(w->server_proc);
+}
+
+static void oracle_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
+                           const struct mu_change *change)
+{
+    struct store_world *w = MU_CONTAINER_OF(owner, struct store_serving, owner)->world;
+
+    (void)watch;
+    for (size_t i = 0; i < STORE_JOBS_MAX && w->setup->jobs[i] != NULL; i++) {
+        if (w->setup->jobs[i]->noted != NULL) {
+            w->setup->jobs[i]->noted(w, w->states[i], change);
+        }
+    }
+}
+
+/* A server that ends by itself is started again, as whoever watches over it would. */
+static void server_stopped(void *context, int status, const char *why)
+{
+    struct store_serving *s = context;
+    struct store_world *w = s->world;
+    struct mu_env *env = s->env;
+
+    mu_sim_note(w->sim, w->server_proc, "server stopped: %d %s", status, why == NULL ? "" : why);
+    if (!w->leaving && status != MUSTER_EDISK && !(status == MUSTER_ENOMEM && w->memory)) {
+        mu_sim_fail(w->sim, "the server gave up: %s", why == NULL ? "" : why);
+    }
+    if (!w->leaving) {
+        (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + MU_NS_PER_S, restart_server, w);
+    }
+    each_job(w, TELL_SERVER_DOWN);
+    w->serving = NULL;
+    mu_ks_unwatch(&s->server->ks, &s->watch);
+    mu_store_server_free(s->server);
+    mu_free(s);
+    mu_sim_exit(env);
+}
+
+static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
+{
+    struct store_world *w = s->world;
+    struct mu_store_server_config config = mu_store_server_config_defaults();
+    int rc = 0;
+
+    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
+    config.sync = w->disk == STORE_DISK_INTERVAL ? MU_SYNC_INTERVAL : MU_SYNC_ALWAYS;
+    config.sync_interval_ms =
+        w->sync_interval_ms * (w->setup->plant == STORE_PLANT_SLOW_SYNC ? 5 : 1);
+    config.journal_bytes_high = w->journal_bytes_high;
+    config.rpc.grace_ms = w->grace_ms;
+    config.backlog_bytes_max = 100000;
+    config.stopped = server_stopped;
+    config.context = s;
+    if (w->disk != STORE_DISK_NONE) {
+        rc = mu_sim_disk_open(s->env, "data", &config.disk, reterr_msg);
+    }
+    if (rc == 0) {
+        rc = mu_store_server_start(s->env, &config, &s->server, reterr_msg);
+        if (rc != 0 && config.disk != NULL) {
+            config.disk->ops->close(config.disk);
+        }
+    }
+    return rc;
+}
+
+static int start_server(struct mu_env *env, void *arg)
+{
+    struct store_world *w = arg;
+    struct store_serving *s = mu_sim_calloc(sizeof(*s));
+    struct mu_errmsg msg = {0};
+    int rc;
+
+    s->world = w;
+    s->env = env;
+    rc = open_server(s, &msg);
+    if (rc != 0) {
+        mu_free(s);
+        if ((rc == MUSTER_ENOMEM || rc == MUSTER_EADDR) && w->memory) {
+            (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + 100 * MU_NS_PER_MS, restart_server, w);
+            mu_sim_exit(env);
+        } else {
+            mu_sim_fail(w->sim, "the server did not start: %s: %s", muster_errname(rc), msg.text);
+        }
+        return 0;
+    }
+    w->serving = s;
+    w->incarnation++;
+    if (w->setup->oracle) {
+        s->owner.changed = oracle_changed;
+        s->watch.owner = &s->owner;
+        mu_sim_spare_memory(true);
+        rc = mu_ks_watch(&s->server->ks, &s->watch, mu_span("", 0), true);
+        mu_sim_spare_memory(false);
+        MU_ASSERT(rc == 0);
+    }
+    each_job(w, TELL_SERVER_UP);
+    return 0;
+}
+
+static void server_killed(void *arg)
+{
+    struct store_world *w = arg;
+
+    if (w->serving != NULL) {
+        each_job(w, TELL_SERVER_DOWN);
+    }
+    w->serving = NULL;
+}
+
+static void drain_server(void *arg)
+{
+    struct store_serving *s = arg;
+
+    mu_store_server_drain(s->server);
+}
+
+static void kill_server(struct mu_sim *sim, void *arg)
+{
+    struct store_world *w = arg;
+
+    if (!w->healed && mu_sim_proc_alive(w->server_proc)) {
+        mu_sim_kill(w->server_proc, mu_prng_below(mu_sim_prng(sim), 2) == 0 ? MU_SIM_KILL_PROCESS
+                                                                            : MU_SIM_KILL_POWER);
+        (void)mu_sim_at(sim, mu_sim_now_ns(sim) + 100 * MU_NS_PER_MS, restart_server, w);
+    }
+}
+
+/* The moment at which a promise is easiest to break is just after it was made. */
+static void aim_at_server(struct store_world *w)
+{
+    struct mu_prng *prng = mu_sim_prng(w->sim);
+
+    if (mu_prng_chance(prng, w->aim_ppm)) {
+        (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + mu_prng_below(prng, 2 * MU_NS_PER_MS),
+                        kill_server, w);
+    }
+}
+
+bool store_world_peek(const struct store_world *w, const char *key, struct mu_span *ret_value)
+{
+    char wire[64];
+
+    (void)snprintf(wire, sizeof(wire), "/%s", key);
+    return w->serving != NULL &&
+           mu_ks_get(&w->serving->server->ks, mu_span_str(wire), ret_value) == 0;
+}
+
+/* --- workers ---------------------------------------------------------------------------------- */
+
+uint64_t store_world_order(struct store_world *w)
+{
+    return ++w->orders;
+}
+
+int64_t store_worker_unique(struct store_worker *worker)
+{
+    return (int64_t)store_world_order(worker->seat->world) * 1000;
+}
+
+static void restart_client(struct mu_sim *sim, void *arg)
+{
+    struct store_member *m = arg;
+
+    (void)sim;
+    mu_sim_kill(m->proc, MU_SIM_KILL_PROCESS);
+    mu_sim_restart(m->proc);
+}
+
+void store_worker_restart_client(struct store_worker *worker)
+{
+    struct store_world *w = worker->seat->world;
+
+    (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim), restart_client, worker->seat->member);
+}
+
+/* Whether an operation may be under way for as long as nobody else does something. */
+static bool may_block(const struct mu_store_request *q)
+{
+    bool waits =
+        q->verb == MU_STORE_GET || q->verb == MU_STORE_MULTI_GET || q->verb == MU_STORE_QUEUE_POP;
+
+    return q->verb == MU_STORE_WAIT || q->verb == MU_STORE_WATCH ||
+           (waits && (q->flags & MU_STORE_NOWAIT) == 0);
+}
+
+static void check_prompt(struct store_worker *worker)
+{
+    struct store_world *w = worker->seat->world;
+    uint64_t took = mu_sim_now_ns(w->sim) - worker->submitted_ns;
+
+    if (!worker->submitted_calm || may_block(&worker->op.request)) {
+        return;
+    }
+    if (took > PROMPT_NS) {
+        mu_sim_fail(w->sim, "client %" PRIu32 ": %s took %.3f s though all was calm",
+                    worker->seat->member->number, mu_store_verb_name(worker->op.request.verb),
+                    (double)took / 1e9);
+    } else if (worker->op.status != 0 && worker->op.status != MUSTER_ENOENT) {
+        mu_sim_fail(w->sim, "client %" PRIu32 ": %s failed though all was calm: %s",
+                    worker->seat->member->number, mu_store_verb_name(worker->op.request.verb),
+                    worker->op.errmsg.text);
+    }
+}
+
+/*
+ * A connection that is lost in the middle of its greeting looks as if the peer did not speak the
+ * protocol, and that is final for the store; so is a client without memory at its start, and one
+ * that the server had none for. Its user starts again. In a quiet world it must not happen.
+ */
+static void start_again(struct store_worker *worker)
+{
+    if (worker->seat->member->quiet) {
+        mu_sim_fail(worker->seat->world->sim, "client %" PRIu32 " was told: %s",
+                    worker->seat->member->number, worker->op.errmsg.text);
+    }
+    store_worker_restart_client(worker);
+}
+
+static enum store_verdict judge(struct store_worker *worker)
+{
+    struct store_world *w = worker->seat->world;
+
+    switch (worker->op.status) {
+    case 0:
+        return STORE_DONE;
+    case MUSTER_ENOENT:
+        return STORE_ABSENT;
+    case MUSTER_ETIMEDOUT:
+    case MUSTER_ECONN:
+    case MUSTER_ESESSION:
+    case MUSTER_ECANCELED:
+    case MUSTER_EOVERFLOW:
+        return STORE_UNKNOWN;
+    case MUSTER_ENOTSTORE:
+        start_again(worker);
+        return STORE_UNKNOWN;
+    case MUSTER_EREFUSED:
+        if (w->memory) {
+            start_again(worker);
+            return STORE_UNKNOWN;
+        }
+        break;
+    case MUSTER_ENOMEM:
+        if (w->memory) {
+            if (++worker->peer->starved == STARVED_MAX) {
+                start_again(worker);
+            }
+            return STORE_UNKNOWN;
+        }
+        break;
+    default:
+        break;
+    }
+    mu_sim_fail(w->sim, "client %" PRIu32 " was told: %s", worker->seat->member->number,
+                worker->op.errmsg.text);
+    return STORE_UNKNOWN;
+}
+
+bool store_worker_told_timeout(const struct store_worker *worker)
+{
+    return worker->op.status == MUSTER_ETIMEDOUT &&
+           worker->seat->member->protocol == MU_STORE_TCP_MUSTER &&
+           strncmp(worker->op.errmsg.text, "timed out waiting for", 21) == 0;
+}
+
+/*
+ * PyTorch's clients block on connections of their own, which say nothing of the main one. That one
+ * may be dead and nobody know it but keep-alive, after a minute.
+ */
+static bool shows_progress(const struct store_worker *worker, enum store_verdict verdict)
+{
+    bool blocks = may_block(&worker->op.request);
+
+    if (worker->seat->member->protocol != MU_STORE_TCP_MUSTER && blocks) {
+        return false;
+    }
+    return verdict != STORE_UNKNOWN || store_worker_told_timeout(worker);
+}
+
+static void op_done(struct mu_store_op *op)
+{
+    struct store_worker *worker = MU_CONTAINER_OF(op, struct store_worker, op);
+    struct store_seat *seat = worker->seat;
+    struct store_world *w = seat->world;
+    enum store_verdict verdict;
+
+    once_end(w->ops, worker->ticket);
+    if (!worker->busy) {
+        return; /* The run has failed. */
+    }
+    worker->busy = false;
+    seat->doing = NULL;
+    if (mu_sim_tracing(w->sim)) {
+        mu_sim_note(w->sim, seat->member->proc, "%s ends: %d %s",
+                    mu_store_verb_name(op->request.verb), op->status,
+                    op->status == 0 ? "" : op->errmsg.text);
+    }
+    check_prompt(worker);
+    verdict = judge(worker);
+    if (verdict != STORE_UNKNOWN) {
+        worker->peer->starved = 0;
+        aim_at_server(w);
+    }
+    if (shows_progress(worker, verdict)) {
+        seat->answered++;
+    }
+    if (w->setup->plant == STORE_PLANT_BLIND_TO_ENOMEM && op->status == MUSTER_ENOMEM &&
+        op->request.value_count != 0) {
+        verdict = STORE_DONE;
+    }
+    seat->job->done(worker, verdict);
+}
+
+static void op_change(struct mu_store_op *op, const struct mu_change *change)
+{
+    struct store_worker *worker = MU_CONTAINER_OF(op, struct store_worker, op);
+
+    worker->seat->job->change(worker, change);
+}
+
+void store_worker_submit(struct store_worker *worker)
+{
+    struct store_world *w = worker->seat->world;
+
+    MU_ASSERT(!worker->busy && !worker->stopped);
+    worker->busy = true;
+    worker->ticket = once_begin(w->ops, worker->seat->member->number);
+    worker->seat->doing = mu_store_verb_name(worker->op.request.verb);
+    worker->submitted_ns = mu_sim_now_ns(w->sim);
+    worker->submitted_calm = w->calm;
+    worker->incarnation = w->incarnation;
+    worker->op.done = op_done;
+    worker->op.change = worker->seat->job->change == NULL ? NULL : op_change;
+    mu_store_submit(worker->peer->store, &worker->op);
+}
+
+static void think_over(struct mu_timer *timer)
+{
+    struct store_worker *worker = MU_CONTAINER_OF(timer, struct store_worker, timer);
+
+    worker->seat->job->next(worker);
+}
+
+void store_worker_think(struct store_worker *worker, uint32_t percent)
+{
+    struct store_world *w = worker->seat->world;
+    struct mu_env *env = worker->peer->env;
+    uint64_t slower = w->healed && !w->calm ? 4 : 1; /* while some are waited for */
+    uint64_t max = w->finishing ? MU_NS_PER_MS : slower * w->think_max_ns * percent / 100 + 1;
+    mu_mono_t at = mu_mono_add_ns(mu_env_now(env).mono, mu_prng_below(&worker->prng, max));
+
+    if (w->bursts != STORE_BURSTS_NONE && !w->finishing) {
+        uint64_t grid = w->think_max_ns / 4;
+        uint64_t true_ns = mu_sim_now_ns(w->sim) + mu_mono_since(mu_env_now(env).mono, at);
+        uint64_t ns = w->bursts == STORE_BURSTS_ALL ? true_ns : at.ns;
+
+        at = mu_mono_add_ns(at, grid - ns % grid);
+    }
+    mu_env_timer_arm(env, &worker->timer, at);
+}
+
+static void peer_closed(void *context)
+{
+    struct store_peer *p = context;
+
+    mu_sim_exit(p->env);
+    for (uint32_t i = 0; i < p->member->seat_count; i++) {
+        mu_free(p->workers[i]);
+    }
+    mu_free(p);
+}
+
+void store_worker_stop(struct store_worker *worker)
+{
+    struct store_peer *p = worker->peer;
+
+    MU_ASSERT(!worker->busy && !worker->stopped);
+    worker->stopped = true;
+    if (--p->working == 0) {
+        mu_store_close(p->store, peer_closed, p);
+    }
+}
+
+static int start_client(struct mu_env *env, void *arg)
+{
+    struct store_member *m = arg;
+    struct store_world *w = m->world;
+    struct store_peer *p = mu_sim_calloc(sizeof(*p));
+    struct mu_store_tcp_config config = mu_store_tcp_config_defaults();
+    int rc;
+
+    m->quiet = w->healed;
+    m->lives++;
+    p->member = m;
+    p->env = env;
+    config.addr = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "server"};
+    config.protocol = m->protocol;
+    config.name = "sim";
+    rc = mu_store_tcp_new(env, &config, &p->store);
+    if (rc == MUSTER_ENOMEM && w->memory) {
+        mu_free(p);
+        mu_sim_exit(env);
+        (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + 100 * MU_NS_PER_MS, restart_client, m);
+        return 0;
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    p->working = m->seat_count;
+    for (uint32_t i = 0; i < m->seat_count; i++) {
+        struct store_worker *worker = mu_sim_calloc(m->seats[i].job->worker_size);
+        uint64_t seed;
+
+        p->workers[i] = worker;
+        worker->seat = &m->seats[i];
+        worker->peer = p;
+        mu_env_entropy(env, &seed, sizeof(seed));
+        mu_prng_seed(&worker->prng, seed);
+        mu_timer_init(&worker->timer, think_over);
+        store_worker_think(worker, 100);
+    }
+    return 0;
+}
+
+static void client_killed(void *arg)
+{
+    struct store_member *m = arg;
+
+    once_forgive(m->world->ops, m->number);
+    for (uint32_t i = 0; i < m->seat_count; i++) {
+        if (m->seats[i].job->killed != NULL) {
+            m->seats[i].job->killed(&m->seats[i]);
+        }
+    }
+}
+
+/* --- the story -------------------------------------------------------------------------------- */
+
+/* Service log lines become lines of the trace. */
+static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
+{
+    (void)level;
+    (void)id;
+    mu_sim_note(context, NULL, "log: %s", line);
+}
+
+static bool seat_got_on(const struct store_seat *seat)
+{
+    return seat->job->got_on != NULL ? seat->job->got_on(seat) : seat->answered >= seat->wanted;
+}
+
+static bool all_got_on(void *arg)
+{
+    struct store_world *w = arg;
+
+    for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
+        struct store_member *m = &w->members[i];
+
+        for (uint32_t k = 0; k < m->seat_count; k++) {
+            if (!seat_got_on(&m->seats[k])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Who it is that everybody waits for. */
+static void blame(struct store_world *w)
+{
+    for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
+        struct store_member *m = &w->members[i];
+
+        for (uint32_t k = 0; k < m->seat_count; k++) {
+            if (!seat_got_on(&m->seats[k])) {
+                mu_sim_fail(w->sim,
+                            "client %" PRIu32 " made no progress though all faults had ended "
+                            "(seat %" PRIu32 ", %s)",
+                            i, k, m->seats[k].doing == NULL ? "idle" : m->seats[k].doing);
+            }
+        }
+    }
+}
+
+static bool clients_left(void *arg)
+{
+    struct store_world *w = arg;
+
+    for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
+        if (w->members[i].seat_count != 0 && mu_sim_proc_alive(w->members[i].proc)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool server_left(void *arg)
+{
+    struct store_world *w = arg;
+
+    return !mu_sim_proc_alive(w->server_proc);
+}
+
+/* Which job the next seat gets: at first each in turn, then any that suits. -1: none does. */
+static int draw_job(struct store_world *w, const struct store_member *m)
+{
+    size_t suited[STORE_JOBS_MAX];
+    size_t count = 0;
+
+    for (size_t i = 0; i < STORE_JOBS_MAX && w->setup->jobs[i] != NULL; i++) {
+        if (w->setup->jobs[i]->suits == NULL || w->setup->jobs[i]->suits(m->protocol)) {
+            suited[count++] = i;
+        }
+    }
+    if (count == 0) {
+        return -1;
+    }
+    if (m->seat_count == 0 && m->number < STORE_NATIVES) {
+        return (int)suited[m->number % count];
+    }
+    return (int)suited[mu_prng_below(mu_sim_prng(w->sim), count)];
+}
+
+static void seat_workers(struct store_world *w, struct store_member *m, uint32_t *numbers)
+{
+    struct mu_prng *prng = mu_sim_prng(w->sim);
+    uint64_t most = mu_prng_below(prng, 2) == 0 ? 2 : STORE_WORKERS_MAX;
+    uint64_t count = 1 + mu_prng_below(prng, m->number < STORE_NATIVES ? most : 2);
+
+    while (m->seat_count < count) {
+        int job = draw_job(w, m);
+
+        if (job < 0) {
+            return;
+        }
+        m->seats[m->seat_count++] = (struct store_seat){.world = w,
+                                                        .member = m,
+                                                        .job = w->setup->jobs[job],
+                                                        .state = w->states[job],
+                                                        .number = numbers[job]++};
+    }
+}
+
+static void set_up_clients(struct store_world *w)
+{
+    static const struct {
+        const char *name;
+        enum mu_store_tcp_protocol protocol;
+    } kinds[STORE_CLIENTS] = {{"native0", MU_STORE_TCP_MUSTER},
+                              {"native1", MU_STORE_TCP_MUSTER},
+                              {"native2", MU_STORE_TCP_MUSTER},
+                              {"torch1", MU_STORE_TCP_TORCH1},
+                              {"torch2", MU_STORE_TCP_TORCH2}};
+    uint32_t numbers[STORE_JOBS_MAX] = {0};
+
+    for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
+        struct store_member *m = &w->members[i];
+
+        *m = (struct store_member){.world = w, .number = i, .protocol = kinds[i].protocol};
+        seat_workers(w, m, numbers);
+        if (m->seat_count == 0) {
+            continue;
+        }
+        m->proc = mu_sim_proc_new(
+            mu_sim_host_new(w->sim, kinds[i].name),
+            &(struct mu_sim_program){
+                .name = "client", .start = start_client, .killed = client_killed, .arg = m});
+    }
+}
+
+static void set_up(struct store_world *w)
+{
+    struct mu_prng *prng = mu_sim_prng(w->sim);
+    unsigned flags;
+
+    w->disk = w->setup->disk;
+    if (w->disk == STORE_DISK_DRAWN) {
+        w->disk = mu_prng_below(prng, 2) == 0 ? STORE_DISK_NONE : STORE_DISK_ALWAYS;
+    }
+    w->aim_ppm = w->disk != STORE_DISK_NONE && mu_prng_below(prng, 2) == 0 ? 20000 : 0;
+    w->journal_bytes_high = (size_t)64 << 20;
+    if (mu_prng_below(prng, 3) == 0) {
+        w->journal_bytes_high = (size_t)mu_prng_below(prng, mu_prng_below(prng, 2) == 0 ? 20 : 200);
+    }
+    w->grace_ms = mu_prng_below(prng, 4) == 0 ? 1000 : 10000;
+    w->sync_interval_ms = mu_prng_below(prng, 2) == 0 ? 100 : 20;
+    w->think_max_ns = (150 + mu_prng_below(prng, 450)) * MU_NS_PER_MS;
+    w->bursts = (enum store_bursts)mu_prng_below(prng, 3);
+    w->memory =
+        mu_sim_faults(w->sim)->alloc_fail_ppm != 0 || mu_sim_faults(w->sim)->shortage_every_ns != 0;
+    w->ops = once_new(w->sim, "operation");
+    for (size_t i = 0; i < STORE_JOBS_MAX && w->setup->jobs[i] != NULL; i++) {
+        w->states[i] = mu_sim_calloc(w->setup->jobs[i]->state_size);
+        w->setup->jobs[i]->make(w, w->states[i]);
+    }
+    flags = (w->disk == STORE_DISK_NONE ? MU_SIM_KEEP_ALIVE : 0) |
+            (w->setup->keep_awake ? MU_SIM_KEEP_AWAKE : 0);
+    w->server_proc = mu_sim_proc_new(mu_sim_host_new(w->sim, "server"),
+                                     &(struct mu_sim_program){.name = "store",
+                                                              .start = start_server,
+                                                              .killed = server_killed,
+                                                              .arg = w,
+                                                              .flags = flags});
+    set_up_clients(w);
+}
+
+static void heal(struct store_world *w)
+{
+    uint64_t pause_ns = mu_sim_faults(w->sim)->pause_max_ns;
+
+    w->aim_ppm = 0;
+    mu_sim_heal(w->sim);
+    mu_sim_run_for(w->sim, pause_ns);
+    w->quiet_ns = mu_sim_now_ns(w->sim);
+    w->healed = true;
+    mu_sim_run_for(w->sim, w->setup->wait_ns);
+    for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
+        struct store_member *m = &w->members[i];
+
+        for (uint32_t k = 0; k < m->seat_count; k++) {
+            m->seats[k].wanted = m->seats[k].answered + 2;
+        }
+    }
+    if (!mu_sim_run_until(w->sim, CONVERGE_NS, all_got_on, w)) {
+        blame(w);
+    }
+    w->calm = true;
+    mu_sim_run_for(w->sim, CALM_NS);
+    each_job(w, TELL_CALM);
+    w->calm = false;
+}
+
+static void leave(struct store_world *w)
+{
+    w->finishing = true;
+    if (!mu_sim_run_until(w->sim, CONVERGE_NS, clients_left, w)) {
+        mu_sim_fail(w->sim, "a client did not leave");
+        return;
+    }
+    w->leaving = true;
+    if (w->serving == NULL) {
+        mu_sim_fail(w->sim, "the server is not there at the end");
+        return;
+    }
+    mu_sim_call(w->server_proc, drain_server, w->serving);
+    if (!mu_sim_run_until(w->sim, CONVERGE_NS, server_left, w)) {
+        mu_sim_fail(w->sim, "the server did not leave");
+    }
+}
+
+/* A server that left in order has kept everything: another one finds it. */
+static void come_back(struct store_world *w)
+{
+    w->drained = true;
+    mu_sim_restart(w->server_proc);
+    mu_sim_run_for(w->sim, MU_NS_PER_S);
+    if (mu_sim_failure(w->sim) == NULL && w->serving != NULL) {
+        mu_sim_call(w->server_proc, drain_server, w->serving);
+        if (!mu_sim_run_until(w->sim, CONVERGE_NS, server_left, w)) {
+            mu_sim_fail(w->sim, "the server did not leave again");
+        }
+    }
+}
+
+void store_world_run(struct mu_sim *sim, const struct store_setup *setup)
+{
+    struct store_world w = {.sim = sim, .setup = setup};
+
+    muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    set_up(&w);
+    mu_sim_run_for(sim, STORE_FAULTY_NS);
+    heal(&w);
+    if (mu_sim_failure(sim) == NULL) {
+        leave(&w);
+    }
+    if (mu_sim_failure(sim) == NULL && w.disk != STORE_DISK_NONE) {
+        come_back(&w);
+    }
+    once_finish(w.ops);
+    for (size_t i = 0; i < STORE_JOBS_MAX && setup->jobs[i] != NULL; i++) {
+        if (mu_sim_failure(sim) == NULL) {
+            setup->jobs[i]->check(&w, w.states[i]);
+        }
+        setup->jobs[i]->drop(w.states[i]);
+        mu_free(w.states[i]);
+    }
+    once_free(w.ops);
+    muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
+}
+
+struct mu_sim_faults store_world_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    mu_sim_faults_draw_memory(&f, prng);
+    f.disk_fail_ppm = mu_prng_below(prng, 8) == 0 ? 5000 : 0;
+    return f;
+}
+
+void *store_grow(void *array, size_t count, size_t *cap, size_t size)
+{
+    struct mu_sim_heap *heap;
+    void *bigger;
+
+    if (count < *cap) {
+        return array;
+    }
+    *cap = *cap == 0 ? 64 : *cap * 2;
+    heap = mu_sim_outside();
+    bigger = mu_realloc(array, *cap * size);
+    mu_sim_inside(heap);
+    MU_ASSERT(bigger != NULL);
+    return bigger;
+}
+
+bool store_read_number(struct mu_span text, int64_t *ret)
+{
+    char copy[32];
+    char *end;
+
+    if (text.len == 0 || text.len >= sizeof(copy)) {
+        return false;
+    }
+    memcpy(copy, text.data, text.len);
+    copy[text.len] = '\0';
+    *ret = strtoll(copy, &end, 10);
+    return *end == '\0';
+}
