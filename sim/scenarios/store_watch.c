@@ -110,12 +110,14 @@ static void begin_watch(struct watch_worker *c)
     struct mu_store_request *q = &c->base.op.request;
     uint64_t kind = mu_prng_below(&c->base.prng, 4);
     bool current = mu_prng_below(&c->base.prng, 4) != 0;
+    uint64_t number = mu_prng_below(&c->base.prng, KEYS);
 
-    (void)snprintf(c->pattern, sizeof(c->pattern),
-                   kind >= 2   ? "w%" PRIu64
-                   : kind == 1 ? "w"
-                               : "",
-                   mu_prng_below(&c->base.prng, KEYS));
+    /* One key, all of ours, or everything. */
+    if (kind >= 2) {
+        (void)snprintf(c->pattern, sizeof(c->pattern), "w%" PRIu64, number);
+    } else {
+        (void)snprintf(c->pattern, sizeof(c->pattern), "%s", kind == 1 ? "w" : "");
+    }
     c->key = mu_span_str(c->pattern);
     *q = (struct mu_store_request){.verb = MU_STORE_WATCH, .keys = &c->key, .key_count = 1};
     q->flags = (kind < 2 ? MU_STORE_PREFIX : 0) | (current ? MU_STORE_CURRENT : 0);
