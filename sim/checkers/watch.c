@@ -226,12 +226,12 @@ static int check_run(const struct watch_run *run, const struct watch_life *life,
     }
     for (; err == 0 && at < list->count; at++) {
         const struct watch_change *c = &list->changes[at];
-        const struct watch_change *t = &run->told.changes[k];
+        const struct watch_change *t = k < run->told.count ? &run->told.changes[k] : NULL;
 
         if (!concerns(run, c) || (run->told.count == 0 && !is_latest(list, at, UINT64_MAX))) {
             continue;
         }
-        if (k == run->told.count) {
+        if (t == NULL) {
             bool owed = !run->ended && c->at_ns + slack_ns < run->live_ns &&
                         (run->told.count != 0 || !is_gone(c));
 
