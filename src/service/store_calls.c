@@ -123,6 +123,11 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
 
 /* --- watchers that are behind ----------------------------------------------------------------- */
 
+bool mu_store_calls_has(struct mu_store_session *session, uint64_t id)
+{
+    return find_call(session, id) != NULL;
+}
+
 bool mu_store_calls_waiting(struct mu_store_session *session, uint64_t id)
 {
     struct mu_store_call *call = session->backlog == 0 ? NULL : find_call(session, id);

@@ -193,6 +193,8 @@ void mu_store_calls_cancel(struct mu_store_session *session, uint64_t id, int wh
 void mu_store_calls_credit(struct mu_store_session *session, uint64_t id);
 /** The call has ended otherwise: nobody is to answer it. */
 void mu_store_calls_forget(struct mu_store_session *session, uint64_t id);
+/** Whether the call goes on. */
+bool mu_store_calls_has(struct mu_store_session *session, uint64_t id);
 /** Whether items of the call wait, so that a new one must wait behind them. */
 bool mu_store_calls_waiting(struct mu_store_session *session, uint64_t id);
 /** An item could not be sent for want of credit: kept, or the watch ends. */

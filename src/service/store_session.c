@@ -325,6 +325,11 @@ void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool i
     struct mu_now now = mu_env_now(session->server->env);
     int err;
 
+    if (item && !mu_store_calls_has(session, id)) {
+        /* The watch ended over a change that it could not tell, and this one, which waited for the
+         * disk behind it, must not be told without that. */
+        return;
+    }
     if (item) {
         err = mu_store_calls_waiting(session, id) ? MUSTER_EAGAIN
                                                   : mu_rpc_item(&session->rpc, now, id, payload);
