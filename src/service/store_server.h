@@ -12,7 +12,8 @@
  * Durability. Without a disk everything is in memory. With one, SYNC_ALWAYS lets no byte of an
  * answer out before all changes it could know of are on disk: what a client was told survives a
  * crash and a power cut. SYNC_INTERVAL answers at once and writes every `sync_interval_ms`: a crash
- * loses at most the changes of the last interval and of the write in progress.
+ * loses at most the changes of the last interval and of the write in progress, or those of the last
+ * two writes if they take longer than the interval.
  *
  * A disk that fails ends the server (status MUSTER_EDISK): going on would acknowledge what cannot
  * be kept.
