@@ -15,7 +15,9 @@ typedef struct muster_server muster_server;
 
 enum muster_sync {
     MUSTER_SYNC_ALWAYS = 1, /* what was answered is on disk */
-    MUSTER_SYNC_INTERVAL,   /* a crash loses at most the last interval and the write in progress */
+    /* A crash loses at most the last interval and the write in progress, or the last two writes
+     * where they take longer than the interval. */
+    MUSTER_SYNC_INTERVAL,
 };
 
 struct muster_server_config {

@@ -103,7 +103,7 @@ static void tell_the_user(const struct muster_server_config *config, const muste
         printf("muster: keeping everything in memory; --data-dir keeps it on disk\n");
     } else if (config->sync == MUSTER_SYNC_INTERVAL) {
         printf("muster: writing to %s every %u ms: a crash loses at most the last %u ms and "
-               "the write in progress\n",
+               "the write in progress, or the last two writes where they take longer\n",
                config->data_dir, config->sync_interval_ms, config->sync_interval_ms);
     } else {
         printf("muster: writing to %s: what was answered is on disk\n", config->data_dir);
