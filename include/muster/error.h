@@ -48,7 +48,9 @@ extern "C" {
     X(ERDZV_TIMEOUT, -10030, "the rendezvous did not complete in time")                            \
     X(ERDZV_CONN, -10031, "the backend of the rendezvous cannot be reached")                       \
     X(ERDZV_STATE, -10032, "the state of the rendezvous is corrupt")                               \
-    X(ERDZV_GRACEFUL, -10033, "the rendezvous ended while this node was spare")
+    X(ERDZV_GRACEFUL, -10033, "the rendezvous ended while this node was spare")                    \
+    X(ERDZV_RESTARTS, -10034, "the restarts of this run are used up")                              \
+    X(ERDZV_LOST, -10035, "the others have gone on without this node")
 
 enum muster_errno {
 #define MUSTER_ERRNO_ENUM(name, code, text) MUSTER_##name = (code),

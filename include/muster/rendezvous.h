@@ -1,0 +1,168 @@
+/*
+ * Rendezvous: the nodes of a job find each other, agree on who is in, and get a rank each; again
+ * whenever somebody comes or goes.
+ *
+ *     struct muster_rdzv_params params = {
+ *         .backend = "muster", .endpoint = "node0:29400", .run_id = "job7",
+ *         .nodes_min = 2, .nodes_max = 4,
+ *     };
+ *     muster_rdzv *rdzv;
+ *     struct muster_rdzv_info info;
+ *     muster_rdzv_open(rt, &params, &rdzv);
+ *     while (muster_rdzv_next(rdzv, &info) == 0) {
+ *         ... work with info.store as rank info.rank of info.world_size ...
+ *         ... until it is done, fails, or muster_rdzv_ended() says that the round is over ...
+ *     }
+ *     muster_rdzv_close(rdzv);
+ *
+ * Backends: "muster" (a muster server holds the state and tells everybody at once what happens),
+ * "c10d" (a key of a store, compatible with PyTorch's agents of 1.13 and 2.x), "static" (ranks are
+ * given by the user), and whatever was registered.
+ */
+#ifndef MUSTER_RENDEZVOUS_H
+#define MUSTER_RENDEZVOUS_H
+
+#include <muster/store.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct muster_rdzv muster_rdzv;
+
+/* Text is copied. NULL is the same as "". */
+struct muster_rdzv_params {
+    const char *backend;
+    const char *endpoint; /* "HOST[:PORT]"; c10d with store_type=file: a path */
+    const char *run_id;
+    uint32_t nodes_min;
+    uint32_t nodes_max;
+    const char *local_addr; /* how others reach this node. Default: the host's name */
+    const char *config;     /* "key=value,...": see muster-rdzv(1) for the keys of each backend */
+};
+
+/* What is lent here lives until the next muster_rdzv_next() or muster_rdzv_close(). */
+struct muster_rdzv_info {
+    muster_store *store; /* of this round: nobody of another round sees its keys */
+    uint64_t round;
+    uint32_t rank;
+    uint32_t world_size; /* nodes */
+    const char *bootstrap_addr;
+    uint16_t bootstrap_port;
+    size_t member_count;
+    const char *const *members; /* their names, by rank */
+};
+
+/* --- parameters ------------------------------------------------------------------------------- */
+
+/** MUSTER_EINVAL; muster_errmsg() says which and why. */
+MUSTER_EXPORT int muster_rdzv_params_check(const struct muster_rdzv_params *params);
+/** Typed values of the config: `fallback` where the key is absent, MUSTER_EINVAL where it is no
+ * such value. Booleans: 1 true t yes y, 0 false f no n, in any case. */
+MUSTER_EXPORT int muster_rdzv_config_bool(const struct muster_rdzv_params *params, const char *key,
+                                          bool fallback, bool *ret);
+MUSTER_EXPORT int muster_rdzv_config_int(const struct muster_rdzv_params *params, const char *key,
+                                         int64_t fallback, int64_t *ret);
+/** Lent by `params` or `fallback`; terminated by its length only. */
+MUSTER_EXPORT struct muster_bytes muster_rdzv_config_text(const struct muster_rdzv_params *params,
+                                                          const char *key, const char *fallback);
+
+/* --- handlers --------------------------------------------------------------------------------- */
+
+/**
+ * Opens a rendezvous: no word is said to others yet, except that this node may have become the host
+ * of the endpoint. MUSTER_EINVAL, MUSTER_ENOENT (no backend of that name), MUSTER_EADDR,
+ * MUSTER_ENOMEM.
+ */
+MUSTER_EXPORT int muster_rdzv_open(muster_runtime *runtime, const struct muster_rdzv_params *params,
+                                   muster_rdzv **ret_rdzv);
+/**
+ * Waits for the next round and fills `*ret_info`. While in a round: leaves it first, which ends it
+ * for the others as well. MUSTER_ERDZV_CLOSED, _TIMEOUT (the text says who is missing), _CONN,
+ * _STATE, _GRACEFUL (closed while this node was spare: not a failure), _RESTARTS.
+ */
+MUSTER_EXPORT int muster_rdzv_next(muster_rdzv *rdzv, struct muster_rdzv_info *ret_info);
+/** Whether the run is closed, as far as is known here. */
+MUSTER_EXPORT int muster_rdzv_is_closed(muster_rdzv *rdzv, bool *ret_closed);
+/** Closes the run for all. */
+MUSTER_EXPORT int muster_rdzv_set_closed(muster_rdzv *rdzv);
+/** How many nodes wait to be let in: call muster_rdzv_next() to let them. Costs nothing. */
+MUSTER_EXPORT int muster_rdzv_num_nodes_waiting(muster_rdzv *rdzv, uint32_t *ret_count);
+/**
+ * Waits until the round is over or `timeout_ms` have passed (MUSTER_ETIMEDOUT); 0 asks without
+ * waiting. 0: it is over, and muster_errmsg() says why in a sentence. Backends that were registered
+ * may not know (MUSTER_ENOTSUP).
+ */
+MUSTER_EXPORT int muster_rdzv_ended(muster_rdzv *rdzv, int64_t timeout_ms);
+MUSTER_EXPORT const char *muster_rdzv_backend(const muster_rdzv *rdzv);
+MUSTER_EXPORT const char *muster_rdzv_run_id(const muster_rdzv *rdzv);
+/** Whether a store serves at the bootstrap address for as long as the round lasts. */
+MUSTER_EXPORT bool muster_rdzv_use_agent_store(const muster_rdzv *rdzv);
+/** Closes the run; true if that worked. As PyTorch's shutdown(). */
+MUSTER_EXPORT bool muster_rdzv_shutdown(muster_rdzv *rdzv);
+/** Leaves, if it is in, and frees. The run goes on for the others. NULL is fine. */
+MUSTER_EXPORT void muster_rdzv_close(muster_rdzv *rdzv);
+
+/* --- backends of others ----------------------------------------------------------------------- */
+
+/* As the functions above, in order. All may block. `context` is what muster_rdzv_new() was given.
+ * `ended`, `use_agent_store` may be NULL. */
+struct muster_rdzv_ops {
+    int (*next)(void *context, struct muster_rdzv_info *ret_info);
+    int (*is_closed)(void *context, bool *ret_closed);
+    int (*set_closed)(void *context);
+    int (*num_nodes_waiting)(void *context, uint32_t *ret_count);
+    int (*ended)(void *context, int64_t timeout_ms);
+    bool (*use_agent_store)(void *context);
+    bool (*shutdown)(void *context);
+    void (*close)(void *context);
+};
+
+/** Makes a handler of a backend of one's own; for creators. MUSTER_EINVAL, MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_rdzv_new(const char *backend, const char *run_id,
+                                  const struct muster_rdzv_ops *ops, void *context,
+                                  muster_rdzv **ret_rdzv);
+typedef int muster_rdzv_creator(muster_runtime *runtime, const struct muster_rdzv_params *params,
+                                muster_rdzv **ret_rdzv);
+/**
+ * From now on muster_rdzv_open() knows that backend. The same creator twice is fine; another one
+ * for a name that is taken is not (MUSTER_EEXIST). A handler whose backend is not of the name that
+ * was asked for is refused (MUSTER_EINVAL). Safe from any thread.
+ */
+MUSTER_EXPORT int muster_rdzv_register(const char *backend, muster_rdzv_creator *create);
+
+/* --- the record ------------------------------------------------------------------------------- */
+
+enum muster_rdzv_state {
+    MUSTER_RDZV_INIT = 1,
+    MUSTER_RDZV_RUNNING,
+    MUSTER_RDZV_SUCCEEDED,
+    MUSTER_RDZV_FAILED,
+};
+
+/** A step that was taken; lent for the call. */
+struct muster_rdzv_record {
+    const char *name; /* such as "muster.join" */
+    const char *run_id;
+    const char *message;
+    const char *host;
+    int64_t pid;
+    enum muster_rdzv_state state;
+    int64_t rank; /* -1: none */
+    const char *node;
+};
+
+typedef void muster_rdzv_sink(const struct muster_rdzv_record *record, void *context);
+/**
+ * Where records go, for all handlers of the process; NULL: nowhere, which is the default. Called on
+ * the runtime's thread. Waits until no call to the sink before is under way.
+ */
+MUSTER_EXPORT void muster_rdzv_set_sink(muster_rdzv_sink *sink, void *context);
+/** A sink that writes one line of JSON for each record to the `FILE *` that is its context. */
+MUSTER_EXPORT void muster_rdzv_sink_json(const struct muster_rdzv_record *record, void *context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,128 @@
+/*
+ * What nodes and server say to each other about a native rendezvous: the payloads of the methods
+ * `muster::Rendezvous.*` of the native wire. docs/native-wire.md has the bytes.
+ *
+ *     join     a stream both ways, as long as the node is a member
+ *                  caller   CALL join   ITEM say*  (workers failed)       END: wants out
+ *                  callee   ITEM notice*  (assigned, ended, waiters)      REPLY: is out, and why
+ *              The reply's status is 0 (it left), MUSTER_ERDZV_CLOSED, _GRACEFUL (closed while
+ *              spare), _RESTARTS (the budget is spent), _TIMEOUT (no round in time), _LOST (another
+ *              came under its name), MUSTER_EINVAL, MUSTER_ELIMIT; the text says why.
+ *     status   one run, with its members, or the list of all
+ *     close    the run is over for everybody
+ *
+ * Decoders lend: spans point into the bytes that were given. They take nothing that they do not
+ * understand (MUSTER_EPROTO), except that bytes behind the known fields of a version are ignored.
+ */
+#ifndef MU_RDZV_MSG_H
+#define MU_RDZV_MSG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+#include "core/span.h"
+
+#define MU_RDZV_METHOD_PREFIX "muster::Rendezvous."
+#define MU_RDZV_METHOD_JOIN   "muster::Rendezvous.join"
+#define MU_RDZV_METHOD_STATUS "muster::Rendezvous.status"
+#define MU_RDZV_METHOD_CLOSE  "muster::Rendezvous.close"
+
+#define MU_RDZV_NAME_LEN_MAX 255 /* run id, node, topology, address: each */
+
+enum {
+    MU_RDZV_JOIN_MEMBERS = 1 << 0, /* it wants the list of members with every assignment */
+};
+
+struct mu_rdzv_join {
+    struct mu_span run_id;
+    struct mu_span node;     /* its name; unique in the run */
+    struct mu_span addr;     /* how others reach it; told to them with the members */
+    struct mu_span topology; /* "": none */
+    uint32_t flags;
+    uint32_t nodes_min;
+    uint32_t nodes_max;
+    uint32_t target;           /* how many nodes there will be in all; 0: it does not know */
+    uint32_t restarts_max;     /* UINT32_MAX: no bound. The first node of a run sets these three */
+    uint64_t last_call_ms;     /* UINT64_MAX: never over */
+    uint64_t upscale_delay_ms; /* UINT64_MAX: late-comers never end a round */
+    uint64_t join_timeout_ms;  /* how long it waits for a round, each time; 0: for ever */
+    uint64_t incarnation;      /* of the run, if it was in it before; 0: any */
+};
+
+enum mu_rdzv_notice_kind {
+    MU_RDZV_NOTICE_ASSIGNED = 1,
+    MU_RDZV_NOTICE_ENDED,
+    MU_RDZV_NOTICE_WAITERS,
+    MU_RDZV_NOTICE_ENTERED, /* the first one: it is in, and has no rank yet; says `place` */
+};
+
+enum mu_rdzv_place { /* as enum mu_room_member_state */
+                     MU_RDZV_PLACE_GATHERING = 1,
+                     MU_RDZV_PLACE_RUNNING,
+                     MU_RDZV_PLACE_WAITING,
+                     MU_RDZV_PLACE_SPARE,
+};
+
+/* What is not said with a kind is zero. */
+struct mu_rdzv_notice {
+    enum mu_rdzv_notice_kind kind;
+    uint64_t incarnation;
+    uint64_t round; /* ASSIGNED: that begins; ENDED: that is over */
+    uint32_t rank;
+    uint32_t world;
+    uint32_t restarts_left; /* UINT32_MAX: no bound */
+    uint32_t waiters;
+    uint32_t reason; /* enum mu_room_end_reason */
+    uint32_t place;  /* ENTERED */
+    bool has_who;
+    struct mu_span who;
+    uint32_t who_rank;
+    struct mu_span members; /* ASSIGNED, if asked for: `world` of them, in order of rank; read with
+                               mu_rdzv_member_next() */
+};
+
+struct mu_rdzv_member_msg {
+    struct mu_span node;
+    struct mu_span addr;
+    uint32_t rank;      /* UINT32_MAX: none */
+    uint32_t place;     /* status only; 0 in a notice */
+    uint64_t silent_ms; /* status only: since it was last heard of */
+};
+
+struct mu_rdzv_run_msg {
+    struct mu_span run_id;
+    uint32_t state; /* enum mu_room_state */
+    uint64_t incarnation;
+    uint64_t round; /* that runs, or the next one */
+    uint32_t nodes_min;
+    uint32_t nodes_max;
+    uint32_t restarts_left;
+    uint32_t counts[4];  /* by place, less one */
+    struct mu_span text; /* one sentence: what it waits for, or how the last round ended */
+    uint32_t member_count;
+    struct mu_span members; /* only where one run was asked for */
+};
+
+int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join);
+int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join);
+
+/* What a member says on its stream. */
+int mu_rdzv_failed_encode(struct mu_buf *out, uint64_t round); /* its workers failed in it */
+int mu_rdzv_failed_decode(struct mu_span in, uint64_t *ret_round);
+
+int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notice);
+int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice);
+
+int mu_rdzv_member_encode(struct mu_buf *out, const struct mu_rdzv_member_msg *member);
+/** Takes the next member off `*members`. 0; MUSTER_ENOENT: none is left; MUSTER_EPROTO. */
+int mu_rdzv_member_next(struct mu_span *members, struct mu_rdzv_member_msg *ret_member);
+
+/* status: asks for one run ("" for all); the answer is a sequence of runs. close: the run id. */
+int mu_rdzv_run_id_encode(struct mu_buf *out, struct mu_span run_id);
+int mu_rdzv_run_id_decode(struct mu_span in, struct mu_span *ret_run_id);
+int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run);
+/** As mu_rdzv_member_next(). */
+int mu_rdzv_run_next(struct mu_span *runs, struct mu_rdzv_run_msg *ret_run);
+
+#endif

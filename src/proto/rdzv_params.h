@@ -1,0 +1,56 @@
+/*
+ * What a node wants of a rendezvous, and the small languages in which users say it: the endpoint
+ * ("node0:29400") and the configuration ("join_timeout=60,is_host=true"). Parsers of outside text;
+ * nothing is copied, nothing allocated.
+ */
+#ifndef MU_RDZV_PARAMS_H
+#define MU_RDZV_PARAMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/env.h"
+#include "core/err.h"
+#include "core/span.h"
+
+#define MU_RDZV_PORT           29400 /* where an endpoint names none */
+#define MU_RDZV_RUN_ID_MAX     255
+#define MU_RDZV_CONFIG_LEN_MAX 65536
+
+/* All text is borrowed. NULL is the same as "" everywhere. */
+struct mu_rdzv_params {
+    const char *backend;
+    const char *endpoint;
+    const char *run_id;
+    uint32_t nodes_min;
+    uint32_t nodes_max;
+    const char *local_addr; /* how others reach this node; "": its host name */
+    const char *config;     /* "key=value,key=value" */
+};
+
+/** MUSTER_EINVAL, in words: backend or run id empty, minimum below one, maximum below it, a config
+ * that does not parse. */
+int mu_rdzv_params_check(const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg);
+
+/** Whether all of the text is well-formed: MUSTER_EINVAL names the item that is not. */
+int mu_rdzv_config_check(const char *config, struct mu_errmsg *reterr_msg);
+/** The value of a key, trimmed and lent; the last one, if it is there twice. False: absent. */
+bool mu_rdzv_config_get(const char *config, const char *key, struct mu_span *ret_value);
+/** 1 true t yes y, 0 false f no n, in any case. MUSTER_EINVAL names key and value. */
+int mu_rdzv_config_bool(const char *config, const char *key, bool fallback, bool *ret,
+                        struct mu_errmsg *reterr_msg);
+int mu_rdzv_config_int(const char *config, const char *key, int64_t fallback, int64_t *ret,
+                       struct mu_errmsg *reterr_msg);
+/** Seconds, whole or decimal ("0.25"), as milliseconds; must be above zero and at most a year. */
+int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallback_ms,
+                           uint64_t *ret_ms, struct mu_errmsg *reterr_msg);
+
+/**
+ * As PyTorch reads it: blank is localhost and the default port; split at the last colon; brackets
+ * round a host go. One thing is ours: "::1", which PyTorch takes for host ":" and port 1, is
+ * refused with the advice to write brackets. MUSTER_EINVAL in words.
+ */
+int mu_rdzv_endpoint_parse(const char *text, uint16_t default_port, struct mu_addr *ret,
+                           struct mu_errmsg *reterr_msg);
+
+#endif

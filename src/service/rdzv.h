@@ -1,0 +1,194 @@
+/*
+ * One node's rendezvous as its users on the loop's thread see it, whatever holds the state: the
+ * launcher, the command and the public API all stand on this.
+ *
+ *     mu_rdzv_open(env, &params, &events, &handler, &msg)   finds out who hosts, hosts or connects
+ *     mu_rdzv_join(handler)        assigned(...) follows, or failed(...)
+ *                                  ended(...) comes when that round is over; then join again
+ *     mu_rdzv_leave(handler)       left(...) follows
+ *     mu_rdzv_close_run(handler)   closed(...) follows, for everybody in the run
+ *     mu_rdzv_free(handler)        freed(...) follows: the last callback
+ *
+ * One shape for all backends:
+ *
+ *             join                   assigned                   ended
+ *     OUT ----------> JOINING ------------------> IN A ROUND ----------> BETWEEN
+ *      ^                 |                            |  |                  |
+ *      |  failed, left   |                            |  | join: ends it    | join
+ *      +-----------------+----------------------------+  +---> JOINING <----+
+ *
+ *  - `ended` says why: a member was lost, left, its workers failed, late-comers are let in, or this
+ *    node itself was held for dead (DROPPED). The node still counts as present where the backend
+ *    allows it (its place in the next round is kept), but gets no rank before it joins again.
+ *  - join while in a round means: this round is over for me (my workers failed). It ends for the
+ *    others as well. `assigned` of a later round follows.
+ *  - A run that was closed fails every join with MUSTER_ERDZV_CLOSED.
+ *
+ * No callback runs inside a call; from inside a callback anything may be called.
+ */
+#ifndef MU_RDZV_SERVICE_H
+#define MU_RDZV_SERVICE_H
+
+#include "core/env.h"
+#include "core/err.h"
+#include "proto/rdzv_params.h"
+
+struct mu_rdzv_handler;
+
+enum mu_rdzv_end_reason {
+    MU_RDZV_ENDED_LOST = 1, /* a member is gone without a word */
+    MU_RDZV_ENDED_LEFT,     /* a member left */
+    MU_RDZV_ENDED_UPSCALE,  /* late-comers are let in */
+    MU_RDZV_ENDED_FAILED,   /* the workers of a member failed */
+    MU_RDZV_ENDED_DROPPED,  /* the others have gone on without this node */
+};
+
+struct mu_rdzv_peer {
+    const char *name; /* unique in the run */
+    const char *addr; /* how it is reached */
+};
+
+/* All lent for the callback. */
+struct mu_rdzv_assignment {
+    uint64_t incarnation; /* of the run; 0 where the backend has none */
+    uint64_t round;
+    uint32_t rank;
+    uint32_t world;
+    uint32_t restarts_left; /* UINT32_MAX: not kept, or no bound */
+    size_t member_count;    /* `world`, or 0 where they were not asked for (members=false) */
+    const struct mu_rdzv_peer *members; /* by rank */
+    const char *store; /* URL of the round's store, its prefix in it: see mu_store_open() */
+};
+
+struct mu_rdzv_ending {
+    uint64_t round;
+    enum mu_rdzv_end_reason reason;
+    const char *who; /* the member because of which, or NULL */
+    uint32_t who_rank;
+    const char *text; /* one sentence */
+};
+
+enum mu_rdzv_record_state {
+    MU_RDZV_RECORD_INIT = 1,
+    MU_RDZV_RECORD_RUNNING,
+    MU_RDZV_RECORD_SUCCEEDED,
+    MU_RDZV_RECORD_FAILED,
+};
+
+/* A step that was taken, for the record. */
+struct mu_rdzv_record {
+    const char *name; /* such as "muster.join", "c10d.write" */
+    const char *run_id;
+    const char *message; /* one sentence */
+    const char *node;
+    enum mu_rdzv_record_state state;
+    int64_t rank; /* -1: none */
+};
+
+struct mu_rdzv_events {
+    void (*assigned)(void *context, const struct mu_rdzv_assignment *assignment);
+    void (*ended)(void *context, const struct mu_rdzv_ending *ending);
+    /** How many wait to be let in, while in a round; told when it changes. */
+    void (*waiting)(void *context, uint32_t count);
+    /** The run is over. Once. A join under way has failed before with MUSTER_ERDZV_CLOSED. */
+    void (*closed)(void *context);
+    /** The join, or the membership, could not go on: MUSTER_ERDZV_*. The node is out. */
+    void (*failed)(void *context, int status, const char *text);
+    void (*left)(void *context);
+    /** A close that did not come about: MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN. */
+    void (*close_failed)(void *context, int status, const char *text);
+    /** May be NULL. */
+    void (*record)(void *context, const struct mu_rdzv_record *record);
+    void (*freed)(void *context);
+    void *context;
+};
+
+struct mu_rdzv_handler_ops {
+    void (*join)(struct mu_rdzv_handler *h);
+    void (*leave)(struct mu_rdzv_handler *h);
+    void (*close_run)(struct mu_rdzv_handler *h);
+    /** Leaves without a word if it is in; `freed` follows. */
+    void (*free)(struct mu_rdzv_handler *h);
+};
+
+/* The first member of every backend's own. */
+struct mu_rdzv_handler {
+    const struct mu_rdzv_handler_ops *ops;
+    struct mu_env *env;
+    struct mu_rdzv_events events;
+    char backend[32];
+    char run_id[MU_RDZV_RUN_ID_MAX + 1];
+    char node[MU_RDZV_RUN_ID_MAX + 1]; /* our name */
+    char addr[MU_ADDR_HOST_MAX + 1];   /* how others reach us */
+    bool hosting;                      /* the server runs here */
+};
+
+/**
+ * By params->backend: "muster", "c10d", "static". Parses all of the config and refuses what it does
+ * not know by name. Hosting is settled here as far as binding goes; that others answer shows when
+ * joining. MUSTER_EINVAL in words, MUSTER_EADDR, MUSTER_ENOMEM.
+ */
+int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
+                 const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                 struct mu_errmsg *reterr_msg);
+
+static inline void mu_rdzv_join(struct mu_rdzv_handler *h)
+{
+    h->ops->join(h);
+}
+
+static inline void mu_rdzv_leave(struct mu_rdzv_handler *h)
+{
+    h->ops->leave(h);
+}
+
+static inline void mu_rdzv_close_run(struct mu_rdzv_handler *h)
+{
+    h->ops->close_run(h);
+}
+
+static inline void mu_rdzv_free(struct mu_rdzv_handler *h)
+{
+    h->ops->free(h);
+}
+
+/* --- for backends ----------------------------------------------------------------------------- */
+
+/** Keeps env and events, checks and copies run id, name and address (config `name`, `addr`). */
+int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler_ops *ops,
+                         struct mu_env *env, const struct mu_rdzv_params *params,
+                         const struct mu_rdzv_events *events, struct mu_errmsg *reterr_msg);
+void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state state,
+                            int64_t rank, const char *name, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
+                       const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                       struct mu_errmsg *reterr_msg);
+int mu_rdzv_c10d_new(struct mu_env *env, const struct mu_rdzv_params *params,
+                     const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                     struct mu_errmsg *reterr_msg);
+int mu_rdzv_static_new(struct mu_env *env, const struct mu_rdzv_params *params,
+                       const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                       struct mu_errmsg *reterr_msg);
+
+/* --- who hosts -------------------------------------------------------------------------------- */
+
+struct mu_store_server;
+
+enum mu_rdzv_host_wish {
+    MU_RDZV_HOST_TRY = 0, /* whoever can bind the endpoint hosts */
+    MU_RDZV_HOST_YES,     /* is_host=true: it must */
+    MU_RDZV_HOST_NO,
+};
+
+/**
+ * Tries to bind the endpoint and to serve there. 1: this process hosts, `*ret_server` is its server
+ * and `*endpoint` has the port that was found; 0: somebody else does, connect. MUSTER_EADDR:
+ * is_host was asked for and it cannot be; MUSTER_ENOMEM. `why` says in one line what was chosen,
+ * and why. An endpoint that is not loopback is served on all addresses of the machine.
+ */
+int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
+                 struct mu_store_server **ret_server, struct mu_errmsg *why);
+
+#endif
