@@ -359,6 +359,13 @@ void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns)
     host->wall_offset_ns += ns;
 }
 
+void mu_sim_wall_set(struct mu_sim *sim)
+{
+    MU_LIST_FOREACH (h, &sim->hosts) {
+        MU_CONTAINER_OF(h, struct mu_sim_host, link)->wall_offset_ns = (int64_t)WALL_EPOCH;
+    }
+}
+
 /* --- processes -------------------------------------------------------------------------------- */
 
 static void run_start(struct sim_action *action)
@@ -418,6 +425,11 @@ bool mu_sim_proc_idle(const struct mu_sim_proc *proc)
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc)
 {
     return proc->starts;
+}
+
+uint64_t mu_sim_proc_awake_ns(const struct mu_sim_proc *proc)
+{
+    return proc->paused_until_ns;
 }
 
 struct mu_env *mu_sim_proc_env(struct mu_sim_proc *proc)

@@ -168,6 +168,8 @@ bool mu_sim_proc_alive(const struct mu_sim_proc *proc);
 bool mu_sim_proc_idle(const struct mu_sim_proc *proc);
 /** How often it was started. */
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc);
+/** Since when it is awake: the end of its last pause, which may still be to come; 0: none so far. */
+uint64_t mu_sim_proc_awake_ns(const struct mu_sim_proc *proc);
 /** The environment of the process, or the process (and its simulator) of an environment. */
 struct mu_env *mu_sim_proc_env(struct mu_sim_proc *proc);
 struct mu_sim_proc *mu_sim_proc_of(struct mu_env *env);
@@ -200,6 +202,8 @@ void mu_sim_cut(struct mu_sim_host *from, struct mu_sim_host *to, uint64_t ns);
 /** Resets every connection between the two hosts. */
 void mu_sim_reset(struct mu_sim_host *a, struct mu_sim_host *b);
 void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns);
+/** The wall clocks of all hosts are right from now on, until they jump again. */
+void mu_sim_wall_set(struct mu_sim *sim);
 /** From now on the world is quiet: cuts end, the dead are started again, pauses run out. */
 void mu_sim_heal(struct mu_sim *sim);
 
