@@ -114,6 +114,54 @@ int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler
     return err;
 }
 
+static bool is_one_of(struct mu_span key, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        if (mu_span_eq(key, mu_span_str(*names))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct mu_span trim(struct mu_span s)
+{
+    while (s.len != 0 && s.data[0] <= ' ') {
+        s = mu_span_skip(s, 1);
+    }
+    while (s.len != 0 && s.data[s.len - 1] <= ' ') {
+        s.len--;
+    }
+    return s;
+}
+
+int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, const char *const *known,
+                         struct mu_errmsg *reterr_msg)
+{
+    static const char *const common[] = {"name", "addr", NULL};
+    struct mu_span rest = text_span(params->config);
+
+    while (rest.len != 0) {
+        const uint8_t *comma = memchr(rest.data, ',', rest.len);
+        struct mu_span item = rest;
+        const uint8_t *equals;
+        char quoted[80];
+
+        item.len = comma == NULL ? rest.len : (size_t)(comma - rest.data);
+        rest = mu_span_skip(rest, comma == NULL ? rest.len : item.len + 1);
+        equals = memchr(item.data, '=', item.len);
+        item.len = equals == NULL ? item.len : (size_t)(equals - item.data);
+        item = trim(item);
+        if (item.len != 0 && !is_one_of(item, common) && !is_one_of(item, known)) {
+            return mu_err(reterr_msg, MUSTER_EINVAL,
+                          "the %.32s backend has no configuration option %s; muster-rdzv(1) lists "
+                          "what it has",
+                          params->backend, mu_span_quote(quoted, sizeof(quoted), item));
+        }
+    }
+    return 0;
+}
+
 void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state state,
                             int64_t rank, const char *name, const char *format, ...)
 {

@@ -158,6 +158,10 @@ static inline void mu_rdzv_free(struct mu_rdzv_handler *h)
 int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler_ops *ops,
                          struct mu_env *env, const struct mu_rdzv_params *params,
                          const struct mu_rdzv_events *events, struct mu_errmsg *reterr_msg);
+/** Refuses keys of the config that are neither in `known` (NULL at its end) nor common to all
+ * backends, by name: MUSTER_EINVAL. */
+int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, const char *const *known,
+                         struct mu_errmsg *reterr_msg);
 void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state state,
                             int64_t rank, const char *name, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
