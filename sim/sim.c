@@ -264,6 +264,11 @@ const struct mu_sim_faults *mu_sim_faults(const struct mu_sim *sim)
     return &sim->faults;
 }
 
+uint64_t mu_sim_length_ns(const struct mu_sim *sim, uint64_t fallback)
+{
+    return sim->config.length_ns != 0 ? sim->config.length_ns : fallback;
+}
+
 void mu_sim_fail(struct mu_sim *sim, const char *format, ...)
 {
     va_list args;
@@ -300,6 +305,9 @@ mu_mono_t sim_host_mono(const struct mu_sim_host *host, uint64_t global_ns)
 {
     int64_t passed = (int64_t)(global_ns - host->since_ns);
 
+    if (host->drift_ppm == 0) {
+        return (mu_mono_t){host->mono_base_ns + (uint64_t)passed};
+    }
     return (mu_mono_t){host->mono_base_ns +
                        (uint64_t)(passed + passed / 1000000 * host->drift_ppm +
                                   passed % 1000000 * host->drift_ppm / 1000000)};

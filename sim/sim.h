@@ -107,6 +107,7 @@ struct mu_sim_config {
     struct mu_sim_faults faults;
     FILE *trace;        /* one line for each step, or NULL */
     uint64_t steps_max; /* a run with more is taken to be stuck; 0: 20 million */
+    uint64_t length_ns; /* how long a scenario that can last shall last; 0: as it likes */
 };
 
 /** NULL when there is no memory. */
@@ -121,6 +122,8 @@ uint64_t mu_sim_digest(const struct mu_sim *sim);
 /** For the scenario's own choices. */
 struct mu_prng *mu_sim_prng(struct mu_sim *sim);
 const struct mu_sim_faults *mu_sim_faults(const struct mu_sim *sim);
+/** How long the scenario shall last: as was asked for, or else the fallback. */
+uint64_t mu_sim_length_ns(const struct mu_sim *sim, uint64_t fallback);
 
 /** Runs one action and then every checker. False: nothing is left to do, or the run has failed. */
 bool mu_sim_step(struct mu_sim *sim);
@@ -260,6 +263,8 @@ struct mu_sim_scenario {
     void (*run)(struct mu_sim *sim);
     /** It has a bug on purpose, and some seed must find it; left out when all are run. */
     bool planted;
+    /** A run takes seconds; left out when all are run. */
+    bool slow;
 };
 
 /** The scenarios that are built in; the list ends with NULL. */
@@ -275,7 +280,11 @@ struct mu_sim_result {
     char failure[512];
 };
 
-/** One run of a scenario: everything is made from the seed and thrown away again. */
+/** One run of a scenario: everything is made from the seed and thrown away again. `length_ns` as in
+ * struct mu_sim_config; with one, there is no limit of steps. */
+void mu_sim_scenario_run_for(const struct mu_sim_scenario *scenario, uint64_t seed,
+                             uint64_t length_ns, FILE *trace, struct mu_sim_result *ret);
+/** As long as the scenario likes. */
 void mu_sim_scenario_run(const struct mu_sim_scenario *scenario, uint64_t seed, FILE *trace,
                          struct mu_sim_result *ret);
 

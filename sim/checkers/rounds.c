@@ -22,8 +22,8 @@ static int fault(struct mu_errmsg *reterr_msg, uint32_t node, uint64_t incarnati
                  const char *what)
 {
     return mu_err(reterr_msg, MUSTER_ECORRUPT,
-                         "node %" PRIu32 ", incarnation %" PRIu64 ", round %" PRIu64 ": %s", node,
-                         incarnation, round, what);
+                  "node %" PRIu32 ", incarnation %" PRIu64 ", round %" PRIu64 ": %s", node,
+                  incarnation, round, what);
 }
 
 void rounds_init(struct rounds *r, size_t node_count)

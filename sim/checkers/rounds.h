@@ -28,16 +28,16 @@ struct rounds_world {
     uint64_t incarnation;
     uint64_t round;
     uint32_t size;
-    uint32_t told;       /* how many of its ranks */
-    uint32_t *nodes;     /* by rank: the node that was told it, plus 1; 0: none yet */
-    uint64_t members;    /* a hash of their names in order, 0: nobody asked for them */
+    uint32_t told;    /* how many of its ranks */
+    uint32_t *nodes;  /* by rank: the node that was told it, plus 1; 0: none yet */
+    uint64_t members; /* a hash of their names in order, 0: nobody asked for them */
     char *store;
 };
 
 struct rounds_node {
-    bool in;             /* it believes to be in the round below */
-    bool ever;           /* it was told of that round at some time */
-    bool fenced;         /* its handler knows the incarnation below */
+    bool in;     /* it believes to be in the round below */
+    bool ever;   /* it was told of that round at some time */
+    bool fenced; /* its handler knows the incarnation below */
     uint64_t incarnation;
     uint64_t round;
     uint32_t rank;

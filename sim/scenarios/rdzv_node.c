@@ -106,33 +106,23 @@ static void crash(struct mu_sim *sim, void *arg)
 }
 
 /* What a node does once it has worked for a while; the weights are drawn for each seed. */
-enum rdzv_deed {
-    DEED_GO_ON = 0,
-    DEED_FAIL,
-    DEED_LEAVE,
-    DEED_REOPEN,
-    DEED_CRASH,
-    DEED_CLOSE,
-    DEEDS,
-};
-
 static enum rdzv_deed draw_deed(struct rdzv_life *l)
 {
     const uint32_t *weights = l->node->world->churn;
     uint64_t sum = 0;
     uint64_t at;
 
-    for (int i = 0; i < DEEDS; i++) {
+    for (int i = 0; i < RDZV_DEEDS; i++) {
         sum += weights[i];
     }
     at = mu_prng_below(&l->prng, sum);
-    for (int i = 0; i < DEEDS; i++) {
+    for (int i = 0; i < RDZV_DEEDS; i++) {
         if (at < weights[i]) {
             return (enum rdzv_deed)i;
         }
         at -= weights[i];
     }
-    return DEED_GO_ON;
+    return RDZV_DEED_GO_ON;
 }
 
 static void act(struct rdzv_life *l)
@@ -140,26 +130,26 @@ static void act(struct rdzv_life *l)
     struct rdzv_world *w = l->node->world;
 
     switch (draw_deed(l)) {
-    case DEED_GO_ON:
+    case RDZV_DEED_GO_ON:
         break;
-    case DEED_FAIL:
+    case RDZV_DEED_FAIL:
         if (l->node->stand == RDZV_IN) {
             join(l);
         }
         break;
-    case DEED_LEAVE:
+    case RDZV_DEED_LEAVE:
         leave(l);
         return;
-    case DEED_REOPEN:
+    case RDZV_DEED_REOPEN:
         free_handler(l);
         return;
-    case DEED_CRASH:
+    case RDZV_DEED_CRASH:
         (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim), crash, l->node);
         return;
-    case DEED_CLOSE:
+    case RDZV_DEED_CLOSE:
         close_run(l);
         break;
-    case DEEDS:
+    case RDZV_DEEDS:
         break;
     }
     think(l, w->work_max_ns);
@@ -172,6 +162,9 @@ static void thought(struct mu_timer *timer)
     struct rdzv_node *n = l->node;
     bool sulks = n->world->setup->plant == RDZV_PLANT_SULKY && n->number == 0 && n->endings != 0;
 
+    if (n->world->leaving) {
+        return; /* rdzv_node_go() will see to it. */
+    }
     if (l->handler == NULL) {
         open_handler(l);
         return;
@@ -232,29 +225,26 @@ static void unexpected(struct rdzv_life *l, const char *what)
                 stands[l->node->stand]);
 }
 
-static void lie(struct rdzv_node *n, struct mu_rdzv_assignment *a)
+/* What a node with a bug on purpose makes of what it was told. */
+static void misread(struct rdzv_node *n, struct mu_rdzv_assignment *a)
 {
-    switch (n->world->setup->plant) {
-    case RDZV_PLANT_DIZZY:
-        if (n->assignments != 0 && n->number == 0) {
-            a->rank = n->world->rounds.nodes[0].rank;
-            a->member_count = 0;
-        }
-        break;
-    case RDZV_PLANT_LOOSE:
-        if (n->number == 0 && a->rank + 1 < a->world) {
-            a->world--;
-            a->member_count = 0;
-        }
-        break;
-    case RDZV_PLANT_GHOST:
-        if (n->number == 0 && n->assignments != 0) {
-            a->incarnation = n->world->rounds.nodes[0].incarnation;
-            a->round = n->world->rounds.nodes[0].round + 1;
-        }
-        break;
-    default:
-        break;
+    enum rdzv_plant plant = n->world->setup->plant;
+    const struct rounds_node *known = &n->world->rounds.nodes[n->number];
+
+    if (n->number != 0) {
+        return;
+    }
+    if (plant == RDZV_PLANT_DIZZY && known->ever) {
+        a->rank = known->rank;
+        a->member_count = 0;
+    }
+    if (plant == RDZV_PLANT_LOOSE && a->rank + 1 < a->world) {
+        a->world--;
+        a->member_count = 0;
+    }
+    if (plant == RDZV_PLANT_GHOST && known->ever) {
+        a->incarnation = known->incarnation;
+        a->round = known->round + 1;
     }
 }
 
@@ -265,8 +255,9 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *assignme
     struct mu_rdzv_assignment a = *assignment;
     struct mu_errmsg msg;
 
-    mu_sim_note(n->world->sim, n->proc, "%s: incarnation %" PRIu64 " round %" PRIu64 " rank %" PRIu32
-                " of %" PRIu32, n->name, a.incarnation, a.round, a.rank, a.world);
+    mu_sim_note(n->world->sim, n->proc,
+                "%s: incarnation %" PRIu64 " round %" PRIu64 " rank %" PRIu32 " of %" PRIu32,
+                n->name, a.incarnation, a.round, a.rank, a.world);
     if (n->stand != RDZV_JOINING) {
         unexpected(l, "assigned");
         return;
@@ -274,7 +265,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *assignme
     if (n->world->setup->plant == RDZV_PLANT_IMPATIENT && n->number == 0) {
         return; /* It never notices. */
     }
-    lie(n, &a);
+    misread(n, &a);
     if (a.world < n->world->nodes_min || a.world > n->world->nodes_max) {
         if (n->world->setup->plant == RDZV_PLANT_NOTHING) {
             mu_sim_fail(n->world->sim, "%s: a world of %" PRIu32, n->name, a.world);
@@ -338,6 +329,7 @@ static void on_closed(void *context)
     rounds_out(&n->world->rounds, n->number);
     n->closing = false;
     n->over = true;
+    n->knows = true;
     if (n->stand != RDZV_LEAVING && n->stand != RDZV_FREEING) {
         stand(n, RDZV_OUT);
         think(l, AGAIN_MAX_NS);
@@ -381,6 +373,7 @@ static void on_failed(void *context, int status, const char *text)
     }
     rounds_out(&n->world->rounds, n->number);
     stand(n, RDZV_OUT);
+    n->knows = n->knows || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL;
     n->done = status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_RESTARTS ||
               status == MUSTER_ERDZV_GRACEFUL ||
               (status == MUSTER_ENOMEM && ++l->starved == STARVED_MAX);
@@ -456,10 +449,8 @@ static void format_config(struct rdzv_node *n, char *text, size_t cap)
 
     (void)snprintf(n->name, sizeof(n->name), "n%" PRIu32 "-%" PRIu32, n->number, n->names);
     len = snprintf(text, cap,
-                   "is_host=false,addr=host%" PRIu32 ",join_timeout=%" PRIu64 ".%03" PRIu64
-                   ",last_call_timeout=%" PRIu64 ".%03" PRIu64,
-                   n->number, w->join_timeout_ms / 1000, w->join_timeout_ms % 1000,
-                   w->last_call_ms / 1000, w->last_call_ms % 1000);
+                   "is_host=false,addr=host%" PRIu32 ",join_timeout=%" PRIu64 ".%03" PRIu64,
+                   n->number, w->join_timeout_ms / 1000, w->join_timeout_ms % 1000);
     MU_ASSERT(len > 0 && (size_t)len < cap);
     w->setup->configure(n, text + len, cap - (size_t)len);
 }
@@ -474,25 +465,24 @@ static void open_handler(struct rdzv_life *l)
 
     format_config(n, config, sizeof(config));
     l->calling = true;
-    rc = mu_rdzv_open(
-        l->env,
-        &(struct mu_rdzv_params){.backend = w->setup->backend,
-                                 .endpoint = "server:29400",
-                                 .run_id = "run",
-                                 .nodes_min = w->nodes_min,
-                                 .nodes_max = w->nodes_max,
-                                 .config = config},
-        &(struct mu_rdzv_events){.assigned = on_assigned,
-                                 .ended = on_ended,
-                                 .waiting = on_waiting,
-                                 .closed = on_closed,
-                                 .failed = on_failed,
-                                 .left = on_left,
-                                 .close_failed = on_close_failed,
-                                 .record = mu_sim_tracing(w->sim) ? on_record : NULL,
-                                 .freed = on_freed,
-                                 .context = l},
-        &l->handler, &msg);
+    rc = mu_rdzv_open(l->env,
+                      &(struct mu_rdzv_params){.backend = w->setup->backend,
+                                               .endpoint = "server:29400",
+                                               .run_id = "run",
+                                               .nodes_min = w->nodes_min,
+                                               .nodes_max = w->nodes_max,
+                                               .config = config},
+                      &(struct mu_rdzv_events){.assigned = on_assigned,
+                                               .ended = on_ended,
+                                               .waiting = on_waiting,
+                                               .closed = on_closed,
+                                               .failed = on_failed,
+                                               .left = on_left,
+                                               .close_failed = on_close_failed,
+                                               .record = mu_sim_tracing(w->sim) ? on_record : NULL,
+                                               .freed = on_freed,
+                                               .context = l},
+                      &l->handler, &msg);
     l->calling = false;
     if (rc != 0) {
         l->handler = NULL;
@@ -563,8 +553,7 @@ void rdzv_node_close(void *arg)
 /* Whether the node waits since `since` for longer than `ns`, awake. */
 static bool is_late(const struct rdzv_node *n, uint64_t since, uint64_t ns)
 {
-    const struct mu_sim_faults *f = mu_sim_faults(n->world->sim);
-    uint64_t slack = SLACK_NS + f->timer_late_max_ns + ns / 1000;
+    uint64_t slack = SLACK_NS + n->world->late_ns + ns / 1000;
     uint64_t due = since + ns + slack;
     uint64_t awake = mu_sim_proc_awake_ns(n->proc) + slack;
     uint64_t now = mu_sim_now_ns(n->world->sim);
@@ -575,7 +564,7 @@ static bool is_late(const struct rdzv_node *n, uint64_t since, uint64_t ns)
 void rdzv_node_check_deadlines(struct rdzv_node *n)
 {
     struct rdzv_world *w = n->world;
-    uint64_t join_ns = w->join_timeout_ms * MU_NS_PER_MS;
+    uint64_t join_ns = w->join_timeout_ms * MU_NS_PER_MS + w->setup->answer_ns;
 
     if (n->life == NULL) {
         return;

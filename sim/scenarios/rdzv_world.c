@@ -8,9 +8,9 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-#define PORT      29400
-#define GO_NS     (60 * MU_NS_PER_S) /* by when everybody has gone */
-#define CALM_NS   (12 * MU_NS_PER_S)
+#define PORT    29400
+#define GO_NS   (60 * MU_NS_PER_S) /* by when everybody has gone */
+#define CALM_NS (12 * MU_NS_PER_S)
 
 /* --- the server ------------------------------------------------------------------------------- */
 
@@ -179,7 +179,8 @@ static void blame(struct rdzv_world *w, const char *when)
                                 n->life == NULL ? '+' : stands[n->stand],
                                 w->rounds.nodes[i].round % 10000);
     }
-    mu_sim_fail(w->sim, "%s, the nodes are not in one round; the latest is %" PRIu64 " of %" PRIu32
+    mu_sim_fail(w->sim,
+                "%s, the nodes are not in one round; the latest is %" PRIu64 " of %" PRIu32
                 ", they are (out, joining, in, between, Leaving, Freeing):%s",
                 when, latest == NULL ? 0 : latest->round, latest == NULL ? 0 : latest->size, text);
 }
@@ -223,8 +224,8 @@ static void draw_churn(struct rdzv_world *w)
     if (!w->closes) {
         w->churn[RDZV_DEED_CLOSE] = 0;
     }
-    w->work_max_ns = (20 + mu_prng_below(prng, mu_prng_below(prng, 2) == 0 ? 200 : 4000)) *
-                     MU_NS_PER_MS;
+    w->work_max_ns =
+        (20 + mu_prng_below(prng, mu_prng_below(prng, 2) == 0 ? 200 : 4000)) * MU_NS_PER_MS;
 }
 
 static uint64_t draw_delay_ms(struct mu_prng *prng)
@@ -255,8 +256,11 @@ static void draw_terms(struct rdzv_world *w)
     w->last_call_ms = draw_delay_ms(prng);
     w->upscale_delay_ms = mu_prng_below(prng, 8) == 0 ? UINT64_MAX : draw_delay_ms(prng);
     w->restarts_max = mu_prng_below(prng, 4) == 0 ? (uint32_t)mu_prng_below(prng, 10) : UINT32_MAX;
+    w->target = mu_prng_below(prng, 4) == 0 ? w->node_count : 0;
     w->closes = mu_prng_below(prng, 3) == 0;
     w->disk = mu_prng_below(prng, 2) == 0;
+    w->server_dies = mu_prng_below(prng, 2) == 0;
+    w->late_ns = f->timer_late_max_ns;
     w->memory = f->alloc_fail_ppm != 0 || f->shortage_every_ns != 0;
     w->skewed = f->wall_skew_max_ns > MU_NS_PER_S;
     draw_churn(w);
@@ -269,24 +273,23 @@ static void set_up(struct rdzv_world *w)
 {
     draw_terms(w);
     rounds_init(&w->rounds, w->node_count);
-    w->server_proc = mu_sim_proc_new(
-        mu_sim_host_new(w->sim, "server"),
-        &(struct mu_sim_program){.name = "serve",
-                                 .start = start_server,
-                                 .killed = server_killed,
-                                 .arg = w,
-                                 .flags = w->server_dies ? 0 : MU_SIM_KEEP_ALIVE});
+    w->server_proc =
+        mu_sim_proc_new(mu_sim_host_new(w->sim, "server"),
+                        &(struct mu_sim_program){.name = "serve",
+                                                 .start = start_server,
+                                                 .killed = server_killed,
+                                                 .arg = w,
+                                                 .flags = w->server_dies ? 0 : MU_SIM_KEEP_ALIVE});
     for (uint32_t i = 0; i < w->node_count; i++) {
         struct rdzv_node *n = &w->nodes[i];
         char host[16];
 
         *n = (struct rdzv_node){.world = w, .number = i};
         (void)snprintf(host, sizeof(host), "host%" PRIu32, i);
-        n->proc = mu_sim_proc_new(mu_sim_host_new(w->sim, host),
-                                  &(struct mu_sim_program){.name = "node",
-                                                           .start = rdzv_node_start,
-                                                           .killed = rdzv_node_killed,
-                                                           .arg = n});
+        n->proc = mu_sim_proc_new(
+            mu_sim_host_new(w->sim, host),
+            &(struct mu_sim_program){
+                .name = "node", .start = rdzv_node_start, .killed = rdzv_node_killed, .arg = n});
     }
     mu_sim_add_checker(w->sim, check_step, w);
 }
@@ -356,7 +359,7 @@ static bool all_over(void *arg)
     struct rdzv_world *w = arg;
 
     for (uint32_t i = 0; i < w->node_count; i++) {
-        if (!w->nodes[i].ended_well) {
+        if (w->nodes[i].life != NULL && !w->nodes[i].knows) {
             return false;
         }
     }
@@ -366,6 +369,9 @@ static bool all_over(void *arg)
 static void go(struct rdzv_world *w)
 {
     w->leaving = true;
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        w->nodes[i].knows = false;
+    }
     if (mu_prng_below(mu_sim_prng(w->sim), 2) == 0) {
         mu_sim_call(w->nodes[0].proc, rdzv_node_close, w->nodes[0].life);
         if (!mu_sim_run_until(w->sim, w->setup->close_ns, all_over, w)) {

@@ -30,14 +30,12 @@
 /* What may be wrong on purpose. */
 enum rdzv_plant {
     RDZV_PLANT_NOTHING = 0,
-    RDZV_PLANT_DEAF,       /* a node that does not hear that its round has ended */
-    RDZV_PLANT_DIZZY,      /* a node that takes its rank in the round before for the one it has */
-    RDZV_PLANT_LOOSE,      /* a node that counts the members that it knows, not those of the round */
-    RDZV_PLANT_IMPATIENT,  /* a node that joins and forgets about it: its join never ends */
-    RDZV_PLANT_GHOST,      /* a node that shows up for an incarnation that is over */
-    RDZV_PLANT_SULKY,      /* a node that, once it was dropped, never joins again */
-    RDZV_PLANT_NUMBERS,    /* a server that begins to count rounds anew when it is started */
-    RDZV_PLANT_TWINS,      /* two nodes under one name */
+    RDZV_PLANT_DEAF,      /* a node that does not hear that its round has ended */
+    RDZV_PLANT_DIZZY,     /* a node that takes its rank in the round before for the one it has */
+    RDZV_PLANT_LOOSE,     /* a node that counts the members that it knows, not those of the round */
+    RDZV_PLANT_IMPATIENT, /* a node that joins and forgets about it: its join never ends */
+    RDZV_PLANT_GHOST,     /* a node that shows up for an incarnation that is over */
+    RDZV_PLANT_SULKY,     /* a node that, once it was dropped, never joins again */
 };
 
 struct rdzv_node;
@@ -46,16 +44,31 @@ struct rdzv_world;
 struct rdzv_setup {
     const char *backend;
     enum rdzv_plant plant;
-    bool polling;            /* some nodes reach the store in PyTorch's protocol and have to poll */
-    uint64_t converge_ns;    /* by when all are in one round after healing */
-    uint64_t leave_ns;       /* by when whoever leaves has left */
-    uint64_t close_ns;       /* by when a close has come about or failed */
+    bool polling;         /* some nodes reach the store in PyTorch's protocol and have to poll */
+    uint64_t converge_ns; /* by when all are in one round after healing */
+    uint64_t answer_ns;   /* how much later than its timeout a join may end */
+    uint64_t leave_ns;    /* by when whoever leaves has left */
+    uint64_t close_ns;    /* by when a close has come about or failed */
     /** Adds what is the backend's own to a node's configuration, each with a comma before it. */
     void (*configure)(struct rdzv_node *n, char *text, size_t cap);
     /** Whether the join under way may last: the node is spare, or late and not let in. */
     bool (*may_wait)(const struct rdzv_node *n);
+    /** Bends what was drawn to what the backend can bear. NULL: nothing. */
+    void (*tune)(struct rdzv_world *w);
+    uint64_t lost_ns; /* by when a round that lost a member to kill -9 is known to be over */
     /** After every step. NULL: nothing to look at. */
     void (*check)(struct rdzv_world *w);
+};
+
+/* What a node does once it has worked for a while. */
+enum rdzv_deed {
+    RDZV_DEED_GO_ON = 0,
+    RDZV_DEED_FAIL,
+    RDZV_DEED_LEAVE,
+    RDZV_DEED_REOPEN,
+    RDZV_DEED_CRASH,
+    RDZV_DEED_CLOSE,
+    RDZV_DEEDS,
 };
 
 /* What a node is at, as it sees it itself: the picture in service/rdzv.h. */
@@ -80,6 +93,7 @@ struct rdzv_node {
     bool closing;      /* it has asked for the end of the run */
     bool over;         /* it was told that the run is closed */
     bool done;         /* its handler is good for nothing any more */
+    bool knows;        /* in the end: it knows that the run is closed */
     uint64_t since_ns; /* that it asked for what it waits for: joining, leaving, freeing */
     uint64_t close_ns;
     uint32_t assignments;
@@ -96,12 +110,14 @@ struct rdzv_world {
     uint64_t last_call_ms;
     uint64_t upscale_delay_ms; /* UINT64_MAX: late-comers never end a round */
     uint32_t restarts_max;
+    uint32_t target; /* that nodes announce; 0: none */
     uint64_t work_max_ns;
-    uint32_t churn[8]; /* how often each thing is done at the end of some work: weights */
-    bool closes;       /* the run is closed now and then */
-    bool disk;         /* the server keeps its store, and may be killed */
-    bool memory;       /* allocations may fail */
-    bool skewed;       /* wall clocks are off by more than a heartbeat bears */
+    uint32_t churn[RDZV_DEEDS]; /* weights */
+    bool closes;                /* the run is closed now and then */
+    bool disk;                  /* the server keeps its store */
+    bool server_dies;           /* and may be killed */
+    bool memory;                /* allocations may fail */
+    bool skewed;                /* wall clocks are off by more than a heartbeat bears */
 
     struct mu_sim_proc *server_proc;
     struct rdzv_serving *serving; /* NULL while the server is dead */
@@ -109,9 +125,9 @@ struct rdzv_world {
     struct rdzv_node nodes[RDZV_NODES_MAX];
     struct rounds rounds;
 
-    bool healed;  /* nobody does anything but join */
-    bool leaving; /* everybody goes */
-    uint64_t quiet_ns;
+    bool healed;      /* nobody does anything but join */
+    bool leaving;     /* everybody goes */
+    uint64_t late_ns; /* by how much timers may be late */
 };
 
 struct rdzv_serving {

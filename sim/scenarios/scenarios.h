@@ -5,6 +5,9 @@
 #include "sim.h"
 
 extern const struct mu_sim_scenario mu_sim_scenario_env_echo;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_steady;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_hasty;
 extern const struct mu_sim_scenario mu_sim_scenario_store;
 extern const struct mu_sim_scenario mu_sim_scenario_store_queue;
 extern const struct mu_sim_scenario mu_sim_scenario_store_watch;
