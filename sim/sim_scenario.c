@@ -28,6 +28,15 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv,
     &mu_sim_scenario_rdzv_steady,
     &mu_sim_scenario_rdzv_hasty,
+    &mu_sim_scenario_rdzv_deaf,
+    &mu_sim_scenario_rdzv_dizzy,
+    &mu_sim_scenario_rdzv_loose,
+    &mu_sim_scenario_rdzv_ghost,
+    &mu_sim_scenario_rdzv_forgetful,
+    &mu_sim_scenario_rdzv_sulky,
+    &mu_sim_scenario_rdzv_restless,
+    &mu_sim_scenario_rdzv_recount,
+    &mu_sim_scenario_rdzv_swapped,
     NULL,
 };
 

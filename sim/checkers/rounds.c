@@ -132,10 +132,14 @@ static const char *judge_members(const struct mu_rdzv_assignment *a, const char 
     return NULL;
 }
 
-static const char *judge_node(const struct rounds_node *n, const struct mu_rdzv_assignment *a)
+static const char *judge_node(const struct rounds_node *n, uint32_t life,
+                              const struct mu_rdzv_assignment *a)
 {
     if (n->in) {
         return "it is still in the round before: two live rounds";
+    }
+    if (life != n->life) {
+        return NULL;
     }
     if (n->fenced && n->incarnation != a->incarnation) {
         return "its handler knows another incarnation";
@@ -168,14 +172,14 @@ static const char *judge_world(struct rounds_world *w, const struct mu_rdzv_assi
     return NULL;
 }
 
-int rounds_assigned(struct rounds *r, uint32_t node, const char *name,
+int rounds_assigned(struct rounds *r, uint32_t node, const char *name, uint32_t life,
                     const struct mu_rdzv_assignment *a, struct mu_errmsg *reterr_msg)
 {
     struct rounds_node *n = &r->nodes[node];
     struct rounds_world *w = find_world(r, a->incarnation, a->round);
     const char *what = judge_members(a, name);
 
-    what = what != NULL ? what : judge_node(n, a);
+    what = what != NULL ? what : judge_node(n, life, a);
     if (what == NULL) {
         w = w != NULL ? w : add_world(r, a);
         what = judge_world(w, a);
@@ -190,7 +194,8 @@ int rounds_assigned(struct rounds *r, uint32_t node, const char *name,
                               .fenced = true,
                               .incarnation = a->incarnation,
                               .round = a->round,
-                              .rank = a->rank};
+                              .rank = a->rank,
+                              .life = n->life};
     return 0;
 }
 
@@ -214,8 +219,9 @@ void rounds_out(struct rounds *r, uint32_t node)
     r->nodes[node].in = false;
 }
 
-void rounds_fresh(struct rounds *r, uint32_t node)
+void rounds_fresh(struct rounds *r, uint32_t node, uint32_t life)
 {
+    r->nodes[node].life = life;
     r->nodes[node].in = false;
     r->nodes[node].fenced = false;
 }

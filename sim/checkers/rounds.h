@@ -6,11 +6,13 @@
  *  - ranks are unique and contiguous: each is below the world's size and was told to one node only,
  *    and the list of members has that node at that place and no name twice;
  *  - a number is given once, and forwards: no node is told of a round that is not later than all it
- *    was told of before, in whatever life of its process;
+ *    was told of before, in whatever life of its process. (A server that was started anew must not
+ *    give a number again; but whether its numbers are above those before is up to its clock.);
  *  - nobody is in two rounds: a node that is in one hears of another only after it heard that the
  *    first is over, or has given it up itself; and what it hears of an end is about the round that
  *    it is in;
- *  - no news of an old incarnation: a handler hears of one incarnation only.
+ *  - no news of an old incarnation: a handler hears of one incarnation only, unless the server was
+ *    started anew meanwhile.
  *
  * That all ranks of a round were told to somebody, rounds_whole() says, once there was time for it.
  */
@@ -41,6 +43,7 @@ struct rounds_node {
     uint64_t incarnation;
     uint64_t round;
     uint32_t rank;
+    uint32_t life; /* of the server, when its handler was opened */
 };
 
 struct rounds {
@@ -55,14 +58,14 @@ struct rounds {
 void rounds_init(struct rounds *r, size_t node_count);
 void rounds_fini(struct rounds *r);
 
-/** What a node was told. MUSTER_ECORRUPT with words. */
-int rounds_assigned(struct rounds *r, uint32_t node, const char *name,
+/** What a node was told. `life` is the server's, now. MUSTER_ECORRUPT with words. */
+int rounds_assigned(struct rounds *r, uint32_t node, const char *name, uint32_t life,
                     const struct mu_rdzv_assignment *a, struct mu_errmsg *reterr_msg);
 int rounds_ended(struct rounds *r, uint32_t node, uint64_t round, struct mu_errmsg *reterr_msg);
 /** The node is in no round any more: it left, was told to go, died, or asked for another. */
 void rounds_out(struct rounds *r, uint32_t node);
-/** It has another handler, which knows of no incarnation yet. */
-void rounds_fresh(struct rounds *r, uint32_t node);
+/** It has another handler, which knows of no incarnation yet, opened in that life of the server. */
+void rounds_fresh(struct rounds *r, uint32_t node, uint32_t life);
 
 /** The latest round that anybody was told of, or NULL. */
 const struct rounds_world *rounds_latest(const struct rounds *r);

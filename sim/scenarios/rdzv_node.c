@@ -190,6 +190,9 @@ static void thought(struct mu_timer *timer)
     case RDZV_IN:
         if (!n->world->healed) {
             act(l);
+        } else if (n->world->setup->plant == RDZV_PLANT_RESTLESS && n->stand == RDZV_IN &&
+                   n->number == 0) {
+            join(l);
         }
         break;
     case RDZV_LEAVING:
@@ -262,7 +265,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *assignme
         unexpected(l, "assigned");
         return;
     }
-    if (n->world->setup->plant == RDZV_PLANT_IMPATIENT && n->number == 0) {
+    if (n->world->setup->plant == RDZV_PLANT_FORGETFUL && n->number == 0) {
         return; /* It never notices. */
     }
     misread(n, &a);
@@ -271,7 +274,8 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *assignme
             mu_sim_fail(n->world->sim, "%s: a world of %" PRIu32, n->name, a.world);
         }
     }
-    if (rounds_assigned(&n->world->rounds, n->number, l->handler->node, &a, &msg) != 0) {
+    if (rounds_assigned(&n->world->rounds, n->number, l->handler->node, n->world->server_lives, &a,
+                        &msg) != 0) {
         mu_sim_fail(n->world->sim, "%s", msg.text);
         return;
     }
@@ -373,6 +377,7 @@ static void on_failed(void *context, int status, const char *text)
     }
     rounds_out(&n->world->rounds, n->number);
     stand(n, RDZV_OUT);
+    n->failures++;
     n->knows = n->knows || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL;
     n->done = status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_RESTARTS ||
               status == MUSTER_ERDZV_GRACEFUL ||
@@ -422,7 +427,7 @@ static void on_freed(void *context)
     if (n->stand != RDZV_FREEING) {
         unexpected(l, "freed");
     }
-    rounds_fresh(&n->world->rounds, n->number);
+    rounds_out(&n->world->rounds, n->number);
     n->closing = false;
     n->over = false;
     n->done = false;
@@ -448,9 +453,9 @@ static void format_config(struct rdzv_node *n, char *text, size_t cap)
     int len;
 
     (void)snprintf(n->name, sizeof(n->name), "n%" PRIu32 "-%" PRIu32, n->number, n->names);
-    len = snprintf(text, cap,
-                   "is_host=false,addr=host%" PRIu32 ",join_timeout=%" PRIu64 ".%03" PRIu64,
-                   n->number, w->join_timeout_ms / 1000, w->join_timeout_ms % 1000);
+    len = snprintf(text, cap, "%saddr=host%" PRIu32 ",join_timeout=%" PRIu64 ".%03" PRIu64,
+                   w->hosting ? "" : "is_host=false,", n->number, w->join_timeout_ms / 1000,
+                   w->join_timeout_ms % 1000);
     MU_ASSERT(len > 0 && (size_t)len < cap);
     w->setup->configure(n, text + len, cap - (size_t)len);
 }
@@ -464,25 +469,27 @@ static void open_handler(struct rdzv_life *l)
     int rc;
 
     format_config(n, config, sizeof(config));
+    rounds_fresh(&w->rounds, n->number, w->server_lives);
     l->calling = true;
-    rc = mu_rdzv_open(l->env,
-                      &(struct mu_rdzv_params){.backend = w->setup->backend,
-                                               .endpoint = "server:29400",
-                                               .run_id = "run",
-                                               .nodes_min = w->nodes_min,
-                                               .nodes_max = w->nodes_max,
-                                               .config = config},
-                      &(struct mu_rdzv_events){.assigned = on_assigned,
-                                               .ended = on_ended,
-                                               .waiting = on_waiting,
-                                               .closed = on_closed,
-                                               .failed = on_failed,
-                                               .left = on_left,
-                                               .close_failed = on_close_failed,
-                                               .record = mu_sim_tracing(w->sim) ? on_record : NULL,
-                                               .freed = on_freed,
-                                               .context = l},
-                      &l->handler, &msg);
+    rc = mu_rdzv_open(
+        l->env,
+        &(struct mu_rdzv_params){.backend = w->setup->backend,
+                                 .endpoint = w->hosting ? "host0:29400" : "server:29400",
+                                 .run_id = "run",
+                                 .nodes_min = w->nodes_min,
+                                 .nodes_max = w->nodes_max,
+                                 .config = config},
+        &(struct mu_rdzv_events){.assigned = on_assigned,
+                                 .ended = on_ended,
+                                 .waiting = on_waiting,
+                                 .closed = on_closed,
+                                 .failed = on_failed,
+                                 .left = on_left,
+                                 .close_failed = on_close_failed,
+                                 .record = mu_sim_tracing(w->sim) ? on_record : NULL,
+                                 .freed = on_freed,
+                                 .context = l},
+        &l->handler, &msg);
     l->calling = false;
     if (rc != 0) {
         l->handler = NULL;
@@ -517,7 +524,7 @@ void rdzv_node_killed(void *arg)
 {
     struct rdzv_node *n = arg;
 
-    rounds_fresh(&n->world->rounds, n->number);
+    rounds_out(&n->world->rounds, n->number);
     n->life = NULL;
     n->closing = false;
     n->over = false;

@@ -81,7 +81,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
 
     if (a->world != NODES) {
         fail_node(n, "assigned", "to a world of another size");
-    } else if (rounds_assigned(&n->world->rounds, n->number, n->handler->node, a, &msg) != 0) {
+    } else if (rounds_assigned(&n->world->rounds, n->number, n->handler->node, 0, a, &msg) != 0) {
         fail_node(n, "assigned", msg.text);
     }
     n->world->assigned++;

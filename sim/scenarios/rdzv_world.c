@@ -10,7 +10,7 @@
 
 #define PORT    29400
 #define GO_NS   (60 * MU_NS_PER_S) /* by when everybody has gone */
-#define CALM_NS (12 * MU_NS_PER_S)
+#define CALM_NS (30 * MU_NS_PER_S) /* longer than a join may take */
 
 /* --- the server ------------------------------------------------------------------------------- */
 
@@ -84,7 +84,6 @@ static int start_server(struct mu_env *env, void *arg)
         return 0;
     }
     w->serving = s;
-    w->server_lives++;
     return 0;
 }
 
@@ -104,12 +103,33 @@ static void drain_server(void *arg)
 
 /* --- what is looked at ------------------------------------------------------------------------ */
 
+static void find_server(struct rdzv_world *w)
+{
+    const struct rdzv_life *host = w->hosting ? w->nodes[0].life : NULL;
+    struct mu_store_server *server = NULL;
+
+    if (w->serving != NULL) {
+        server = w->serving->server;
+    } else if (host != NULL && host->handler != NULL) {
+        server = w->setup->hosted(host);
+    }
+    if (server != w->server) {
+        w->server = server;
+        w->server_lives += server == NULL ? 0 : 1;
+        w->seen_notices = 0;
+        if (server != NULL && w->setup->plant == RDZV_PLANT_RECOUNT) {
+            server->hub.incarnation = 0;
+        }
+    }
+}
+
 /* After every step: nobody waits for longer than it should. */
 static void check_step(struct mu_sim *sim, void *arg)
 {
     struct rdzv_world *w = arg;
 
     (void)sim;
+    find_server(w);
     for (uint32_t i = 0; i < w->node_count; i++) {
         rdzv_node_check_deadlines(&w->nodes[i]);
     }
@@ -138,8 +158,8 @@ static uint32_t count_in(const struct rdzv_world *w, uint32_t *ret_alive)
 }
 
 /*
- * All are together: the latest round is whole, nobody is in another one, and whoever is in none
- * waits for it, since there is no room, or since late-comers are not let in.
+ * All are together: the latest round is whole, nobody is in another one, and whoever is in none is
+ * spare; or comes late where nobody is let in.
  */
 static bool are_together(void *arg)
 {
@@ -151,7 +171,10 @@ static bool are_together(void *arg)
     if (latest == NULL || in != latest->size || !rounds_whole(&w->rounds, latest)) {
         return false;
     }
-    if (in < w->nodes_max && in < alive && w->upscale_delay_ms != UINT64_MAX) {
+    if (in < w->nodes_max && w->upscale_delay_ms == UINT64_MAX) {
+        return true;
+    }
+    if (in < w->nodes_max && in < alive) {
         return false;
     }
     for (uint32_t i = 0; i < w->node_count; i++) {
@@ -185,20 +208,27 @@ static void blame(struct rdzv_world *w, const char *when)
                 when, latest == NULL ? 0 : latest->round, latest == NULL ? 0 : latest->size, text);
 }
 
+/* How much there was to tell to all of them together. */
+static uint32_t count_news(const struct rdzv_world *w)
+{
+    uint32_t news = 0;
+
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        const struct rdzv_node *n = &w->nodes[i];
+
+        /* Who comes late and is not let in tries again and again. */
+        news += n->assignments + n->endings + (w->upscale_delay_ms == UINT64_MAX ? 0 : n->failures);
+    }
+    return news;
+}
+
 /* The round that all are in lasts while nothing happens. */
 static void stay_calm(struct rdzv_world *w)
 {
-    uint32_t before = 0;
-    uint32_t after = 0;
+    uint32_t news = count_news(w);
 
-    for (uint32_t i = 0; i < w->node_count; i++) {
-        before += w->nodes[i].assignments + w->nodes[i].endings;
-    }
     mu_sim_run_for(w->sim, CALM_NS);
-    for (uint32_t i = 0; i < w->node_count; i++) {
-        after += w->nodes[i].assignments + w->nodes[i].endings;
-    }
-    if (before != after || !are_together(w)) {
+    if (count_news(w) != news || !are_together(w)) {
         blame(w, "though all was calm");
     }
 }
@@ -258,6 +288,7 @@ static void draw_terms(struct rdzv_world *w)
     w->restarts_max = mu_prng_below(prng, 4) == 0 ? (uint32_t)mu_prng_below(prng, 10) : UINT32_MAX;
     w->target = mu_prng_below(prng, 4) == 0 ? w->node_count : 0;
     w->closes = mu_prng_below(prng, 3) == 0;
+    w->hosting = w->setup->hosted != NULL && mu_prng_below(prng, 5) == 0;
     w->disk = mu_prng_below(prng, 2) == 0;
     w->server_dies = mu_prng_below(prng, 2) == 0;
     w->late_ns = f->timer_late_max_ns;
@@ -280,18 +311,19 @@ static void set_up(struct rdzv_world *w)
                                                  .killed = server_killed,
                                                  .arg = w,
                                                  .flags = w->server_dies ? 0 : MU_SIM_KEEP_ALIVE});
-    for (uint32_t i = 0; i < w->node_count; i++) {
-        struct rdzv_node *n = &w->nodes[i];
-        char host[16];
+}
+for (uint32_t i = 0; i < w->node_count; i++) {
+    struct rdzv_node *n = &w->nodes[i];
+    char host[16];
 
-        *n = (struct rdzv_node){.world = w, .number = i};
-        (void)snprintf(host, sizeof(host), "host%" PRIu32, i);
-        n->proc = mu_sim_proc_new(
-            mu_sim_host_new(w->sim, host),
-            &(struct mu_sim_program){
-                .name = "node", .start = rdzv_node_start, .killed = rdzv_node_killed, .arg = n});
-    }
-    mu_sim_add_checker(w->sim, check_step, w);
+    *n = (struct rdzv_node){.world = w, .number = i};
+    (void)snprintf(host, sizeof(host), "host%" PRIu32, i);
+    n->proc = mu_sim_proc_new(
+        mu_sim_host_new(w->sim, host),
+        &(struct mu_sim_program){
+            .name = "node", .start = rdzv_node_start, .killed = rdzv_node_killed, .arg = n});
+}
+mu_sim_add_checker(w->sim, check_step, w);
 }
 
 static void heal(struct rdzv_world *w)
@@ -324,7 +356,7 @@ static void lose_one(struct rdzv_world *w)
                         w->nodes[i].name, n->name, (double)w->setup->lost_ns / 1e9);
         }
     }
-    if (w->node_count > w->nodes_min &&
+    if (w->node_count > w->nodes_min && !(w->hosting && n->number == 0) &&
         !mu_sim_run_until(w->sim, w->setup->converge_ns, are_together, w)) {
         blame(w, "after one was killed");
     }
@@ -385,6 +417,9 @@ static void go(struct rdzv_world *w)
     }
     if (!mu_sim_run_until(w->sim, GO_NS, nodes_gone, w)) {
         mu_sim_fail(w->sim, "a node did not go");
+        return;
+    }
+    if (w->hosting) {
         return;
     }
     if (w->serving == NULL) {

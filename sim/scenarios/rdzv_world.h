@@ -1,6 +1,7 @@
 /*
  * The world of the rendezvous' scenarios: the real server on one host, 3 to 12 nodes on hosts of
- * their own, each with the real handler (service/rdzv.h), all in one run.
+ * their own, each with the real handler (service/rdzv.h), all in one run. In some seeds there is no
+ * server but that of the first node, which hosts.
  *
  * A node joins, works for a while, and then does something: it goes on, says that its workers
  * failed, leaves and comes back, closes the run, gives up its handler and opens another, or crashes
@@ -27,18 +28,22 @@
 #define RDZV_FAULTY_NS (20 * MU_NS_PER_S)
 #define RDZV_NAME_MAX  32
 
-/* What may be wrong on purpose. */
+/* What may be wrong on purpose. Where it is a node, it is the first one. */
 enum rdzv_plant {
     RDZV_PLANT_NOTHING = 0,
-    RDZV_PLANT_DEAF,      /* a node that does not hear that its round has ended */
-    RDZV_PLANT_DIZZY,     /* a node that takes its rank in the round before for the one it has */
-    RDZV_PLANT_LOOSE,     /* a node that counts the members that it knows, not those of the round */
-    RDZV_PLANT_IMPATIENT, /* a node that joins and forgets about it: its join never ends */
-    RDZV_PLANT_GHOST,     /* a node that shows up for an incarnation that is over */
-    RDZV_PLANT_SULKY,     /* a node that, once it was dropped, never joins again */
+    RDZV_PLANT_DEAF,      /* it does not hear that its round has ended */
+    RDZV_PLANT_DIZZY,     /* it takes the rank it had before for the one it has */
+    RDZV_PLANT_LOOSE,     /* it takes the world for smaller than it is */
+    RDZV_PLANT_GHOST,     /* it takes every round for one of the first incarnation it knew */
+    RDZV_PLANT_FORGETFUL, /* it does not notice that it was assigned: its join never ends */
+    RDZV_PLANT_SULKY,     /* once a round of its has ended it never joins again */
+    RDZV_PLANT_RESTLESS,  /* it gives up rounds for no reason, however calm it is */
+    RDZV_PLANT_RECOUNT,   /* a server that begins to count anew when it is started */
+    RDZV_PLANT_SWAPPED,   /* a server that mixes up two ranks */
 };
 
 struct rdzv_node;
+struct rdzv_life;
 struct rdzv_world;
 
 struct rdzv_setup {
@@ -51,11 +56,13 @@ struct rdzv_setup {
     uint64_t close_ns;    /* by when a close has come about or failed */
     /** Adds what is the backend's own to a node's configuration, each with a comma before it. */
     void (*configure)(struct rdzv_node *n, char *text, size_t cap);
-    /** Whether the join under way may last: the node is spare, or late and not let in. */
+    /** Whether the join under way may last beyond its time: the node is spare. */
     bool (*may_wait)(const struct rdzv_node *n);
     /** Bends what was drawn to what the backend can bear. NULL: nothing. */
     void (*tune)(struct rdzv_world *w);
     uint64_t lost_ns; /* by when a round that lost a member to kill -9 is known to be over */
+    /** The server in the process of a node that hosts, or NULL. */
+    struct mu_store_server *(*hosted)(const struct rdzv_life *l);
     /** After every step. NULL: nothing to look at. */
     void (*check)(struct rdzv_world *w);
 };
@@ -98,6 +105,7 @@ struct rdzv_node {
     uint64_t close_ns;
     uint32_t assignments;
     uint32_t endings;
+    uint32_t failures;
 };
 
 struct rdzv_world {
@@ -119,9 +127,12 @@ struct rdzv_world {
     bool memory;                /* allocations may fail */
     bool skewed;                /* wall clocks are off by more than a heartbeat bears */
 
+    bool hosting; /* the first node hosts, and there is no other server */
     struct mu_sim_proc *server_proc;
-    struct rdzv_serving *serving; /* NULL while the server is dead */
-    uint32_t server_lives;
+    struct rdzv_serving *serving;   /* NULL while the server is dead */
+    struct mu_store_server *server; /* as of the last step; NULL while there is none */
+    uint32_t server_lives;          /* how many there were */
+    uint64_t seen_notices;          /* of the server, when it was last looked at */
     struct rdzv_node nodes[RDZV_NODES_MAX];
     struct rounds rounds;
 

@@ -365,6 +365,7 @@ static void test_watch_sees_what_was_told_before_it_was_on_disk(void **state)
 /* --- rounds ----------------------------------------------------------------------------------- */
 
 static struct rounds rounds_;
+static uint32_t life_;
 
 /* The nodes of these stories are called by their numbers. A member is a digit of `members`. */
 static int assigned(uint32_t node, uint64_t incarnation, uint64_t round, uint32_t rank,
@@ -387,13 +388,14 @@ static int assigned(uint32_t node, uint64_t incarnation, uint64_t round, uint32_
         names[i][0] = members[i];
         peers[i] = (struct mu_rdzv_peer){names[i], "addr"};
     }
-    return rounds_assigned(&rounds_, node, name, &a, &msg);
+    return rounds_assigned(&rounds_, node, name, life_, &a, &msg);
 }
 
 static int start_rounds(void **state)
 {
     (void)state;
     rounds_init(&rounds_, 10);
+    life_ = 0;
     return 0;
 }
 
@@ -412,13 +414,13 @@ static void test_rounds_takes_a_story_of_three_nodes(void **state)
     assert_false(rounds_whole(&rounds_, rounds_latest(&rounds_)));
     assert_int_equal(assigned(2, 1, 0, 2, "012"), 0);
     assert_true(rounds_whole(&rounds_, rounds_latest(&rounds_)));
-    rounds_fresh(&rounds_, 1); /* it dies */
+    rounds_fresh(&rounds_, 1, life_); /* it dies */
     assert_false(rounds_whole(&rounds_, rounds_latest(&rounds_)));
     assert_int_equal(rounds_ended(&rounds_, 0, 0, &msg), 0);
     assert_int_equal(assigned(0, 1, 1, 0, "02"), 0);
     assert_int_equal(rounds_ended(&rounds_, 2, 0, &msg), 0); /* it learns of it later */
     assert_int_equal(assigned(2, 1, 1, 1, "02"), 0);
-    rounds_fresh(&rounds_, 0); /* another handler */
+    rounds_fresh(&rounds_, 0, life_); /* another handler */
     assert_int_equal(assigned(0, 2, 0, 0, "0"), 0);
     assert_int_equal(rounds_latest(&rounds_)->incarnation, 2);
 }
@@ -439,7 +441,7 @@ static void test_rounds_sees_ranks_that_are_wrong(void **state)
     assert_fault(assigned(0, 1, 0, 1, "012"), "another one has its rank");
     assert_fault(assigned(0, 1, 0, 0, "011"), "twice");
     assert_int_equal(assigned(0, 1, 0, 0, "012"), 0);
-    rounds_fresh(&rounds_, 0);
+    rounds_fresh(&rounds_, 0, life_);
     rounds_.nodes[0].ever = false;
     assert_fault(assigned(0, 1, 0, 0, "012"), "was told before");
 }
@@ -458,10 +460,20 @@ static void test_rounds_sees_a_number_that_comes_again(void **state)
 {
     (void)state;
     assert_int_equal(assigned(0, 1, 5, 0, "01"), 0);
-    rounds_fresh(&rounds_, 0);
+    rounds_fresh(&rounds_, 0, life_);
     assert_fault(assigned(0, 1, 4, 0, "01"), "or a later one, before");
     assert_fault(assigned(0, 1, 5, 0, "01"), "or a later one, before");
     assert_int_equal(assigned(0, 1, 6, 0, "01"), 0);
+}
+
+static void test_rounds_lets_another_server_count_as_it_likes_but_not_again(void **state)
+{
+    (void)state;
+    assert_int_equal(assigned(0, 7, 5, 0, "01"), 0);
+    rounds_out(&rounds_, 0);
+    life_ = 1;
+    assert_fault(assigned(0, 7, 5, 0, "01"), "was told before");
+    assert_int_equal(assigned(0, 6, 0, 0, "01"), 0);
 }
 
 static void test_rounds_sees_news_of_another_incarnation(void **state)
@@ -471,7 +483,7 @@ static void test_rounds_sees_news_of_another_incarnation(void **state)
     rounds_out(&rounds_, 0);
     assert_fault(assigned(0, 1, 9, 0, "01"), "another incarnation");
     assert_fault(assigned(0, 3, 0, 0, "01"), "another incarnation");
-    rounds_fresh(&rounds_, 0);
+    rounds_fresh(&rounds_, 0, life_);
     assert_fault(assigned(0, 1, 9, 0, "01"), "or a later one, before");
     assert_int_equal(assigned(0, 3, 0, 0, "01"), 0);
 }
@@ -497,6 +509,7 @@ int main(void)
         ROUNDS_TEST(test_rounds_sees_ranks_that_are_wrong),
         ROUNDS_TEST(test_rounds_sees_a_node_in_two_rounds),
         ROUNDS_TEST(test_rounds_sees_a_number_that_comes_again),
+        ROUNDS_TEST(test_rounds_lets_another_server_count_as_it_likes_but_not_again),
         ROUNDS_TEST(test_rounds_sees_news_of_another_incarnation),
         WATCH_TEST(test_watch_takes_an_unbroken_run),
         WATCH_TEST(test_watch_may_belong_to_a_later_life_of_the_server),
