@@ -10,6 +10,7 @@ static const struct {
 } verbs[] = {
     {"serve", cmd_serve, "run a store server"},
     {"kv", cmd_kv, "use a store from the shell"},
+    {"rdzv", cmd_rdzv, "use a rendezvous from the shell"},
     {"bench", cmd_bench, "measure a store"},
 };
 
