@@ -67,6 +67,7 @@ bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
 int cmd_serve(int argc, char **argv);
 int cmd_kv(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_bench_rdzv(int argc, char **argv);
 int cmd_rdzv(int argc, char **argv);
 
 #endif

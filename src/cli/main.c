@@ -11,7 +11,7 @@ static const struct {
     {"serve", cmd_serve, "run a store server"},
     {"kv", cmd_kv, "use a store from the shell"},
     {"rdzv", cmd_rdzv, "use a rendezvous from the shell"},
-    {"bench", cmd_bench, "measure a store"},
+    {"bench", cmd_bench, "measure a store, or a rendezvous"},
 };
 
 static void print_help(void)
