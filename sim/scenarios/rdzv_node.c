@@ -348,7 +348,7 @@ static bool is_fair(struct rdzv_life *l, int status)
     switch (status) {
     case MUSTER_ERDZV_CLOSED:
     case MUSTER_ERDZV_GRACEFUL:
-        return w->closes || w->leaving;
+        return w->closes || w->leaving || w->restarts_max != UINT32_MAX;
     case MUSTER_ERDZV_RESTARTS:
         return w->restarts_max != UINT32_MAX;
     case MUSTER_ERDZV_TIMEOUT:

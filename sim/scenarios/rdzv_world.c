@@ -304,26 +304,27 @@ static void set_up(struct rdzv_world *w)
 {
     draw_terms(w);
     rounds_init(&w->rounds, w->node_count);
-    w->server_proc =
-        mu_sim_proc_new(mu_sim_host_new(w->sim, "server"),
-                        &(struct mu_sim_program){.name = "serve",
-                                                 .start = start_server,
-                                                 .killed = server_killed,
-                                                 .arg = w,
-                                                 .flags = w->server_dies ? 0 : MU_SIM_KEEP_ALIVE});
-}
-for (uint32_t i = 0; i < w->node_count; i++) {
-    struct rdzv_node *n = &w->nodes[i];
-    char host[16];
+    if (!w->hosting) {
+        w->server_proc = mu_sim_proc_new(
+            mu_sim_host_new(w->sim, "server"),
+            &(struct mu_sim_program){.name = "serve",
+                                     .start = start_server,
+                                     .killed = server_killed,
+                                     .arg = w,
+                                     .flags = w->server_dies ? 0 : MU_SIM_KEEP_ALIVE});
+    }
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        struct rdzv_node *n = &w->nodes[i];
+        char host[16];
 
-    *n = (struct rdzv_node){.world = w, .number = i};
-    (void)snprintf(host, sizeof(host), "host%" PRIu32, i);
-    n->proc = mu_sim_proc_new(
-        mu_sim_host_new(w->sim, host),
-        &(struct mu_sim_program){
-            .name = "node", .start = rdzv_node_start, .killed = rdzv_node_killed, .arg = n});
-}
-mu_sim_add_checker(w->sim, check_step, w);
+        *n = (struct rdzv_node){.world = w, .number = i};
+        (void)snprintf(host, sizeof(host), "host%" PRIu32, i);
+        n->proc = mu_sim_proc_new(
+            mu_sim_host_new(w->sim, host),
+            &(struct mu_sim_program){
+                .name = "node", .start = rdzv_node_start, .killed = rdzv_node_killed, .arg = n});
+    }
+    mu_sim_add_checker(w->sim, check_step, w);
 }
 
 static void heal(struct rdzv_world *w)

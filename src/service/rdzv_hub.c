@@ -441,9 +441,9 @@ static void on_starved_timer(struct mu_timer *timer)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed)
+void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, mu_wall_t now)
 {
-    *hub = (struct mu_rdzv_hub){0};
+    *hub = (struct mu_rdzv_hub){.incarnation = now.ns / 1000};
     mu_map_init(&hub->runs, seed);
     mu_list_init(&hub->busy);
     mu_list_init(&hub->idle);

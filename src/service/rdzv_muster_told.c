@@ -37,15 +37,19 @@ void mu_rdzv_muster_tell_failed(struct mu_rdzv_muster *n, int status, const char
     }
 }
 
-/* The run is closed: whoever joins learns it as a failure, and everybody as an event. */
+/* The run is closed: whoever joins learns it as a failure, and everybody as an event. A leave that
+ * is under way has come about. */
 void mu_rdzv_muster_tell_closed(struct mu_rdzv_muster *n, int status, const char *text)
 {
     bool joining = n->state == MU_RDZV_JOINING;
+    bool leaving = n->leaving;
 
     n->closed = true;
     n->closing = false;
     n->close_deadline = MU_MONO_NEVER;
-    if (joining) {
+    if (leaving) {
+        mu_rdzv_muster_tell_left(n);
+    } else if (joining) {
         mu_rdzv_muster_tell_failed(n, status, text);
     } else {
         get_out(n);
