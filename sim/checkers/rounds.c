@@ -71,7 +71,7 @@ static uint64_t hash_members(const struct mu_rdzv_assignment *a)
     return hash | 1;
 }
 
-static struct rounds_world *find_world(struct rounds *r, uint64_t incarnation, uint64_t round)
+static struct rounds_world *find_world(const struct rounds *r, uint64_t incarnation, uint64_t round)
 {
     for (size_t i = r->world_count; i-- > 0;) {
         if (r->worlds[i].incarnation == incarnation && r->worlds[i].round == round) {
@@ -138,13 +138,11 @@ static const char *judge_node(const struct rounds_node *n, uint32_t life,
     if (n->in) {
         return "it is still in the round before: two live rounds";
     }
-    if (life != n->life) {
-        return NULL;
-    }
-    if (n->fenced && n->incarnation != a->incarnation) {
+    if (n->fenced && life == n->life && n->incarnation != a->incarnation) {
         return "its handler knows another incarnation";
     }
-    if (n->ever && !is_before(n->incarnation, n->round, a->incarnation, a->round)) {
+    if (n->ever && life == n->seen &&
+        !is_before(n->incarnation, n->round, a->incarnation, a->round)) {
         return "it was told of this round, or a later one, before";
     }
     return NULL;
@@ -195,7 +193,8 @@ int rounds_assigned(struct rounds *r, uint32_t node, const char *name, uint32_t 
                               .incarnation = a->incarnation,
                               .round = a->round,
                               .rank = a->rank,
-                              .life = n->life};
+                              .life = n->life,
+                              .seen = n->life};
     return 0;
 }
 
@@ -226,19 +225,28 @@ void rounds_fresh(struct rounds *r, uint32_t node, uint32_t life)
     r->nodes[node].fenced = false;
 }
 
-const struct rounds_world *rounds_latest(const struct rounds *r)
+const struct rounds_world *rounds_of(const struct rounds *r, uint32_t node)
 {
-    const struct rounds_world *latest = NULL;
+    const struct rounds_node *n = &r->nodes[node];
 
-    for (size_t i = 0; i < r->world_count; i++) {
-        const struct rounds_world *w = &r->worlds[i];
+    return n->in ? find_world(r, n->incarnation, n->round) : NULL;
+}
 
-        if (latest == NULL ||
-            is_before(latest->incarnation, latest->round, w->incarnation, w->round)) {
-            latest = w;
+const struct rounds_world *rounds_only(const struct rounds *r)
+{
+    const struct rounds_node *first = NULL;
+
+    for (size_t i = 0; i < r->node_count; i++) {
+        const struct rounds_node *n = &r->nodes[i];
+
+        if (n->in && first == NULL) {
+            first = n;
+        }
+        if (n->in && (n->incarnation != first->incarnation || n->round != first->round)) {
+            return NULL;
         }
     }
-    return latest;
+    return first == NULL ? NULL : find_world(r, first->incarnation, first->round);
 }
 
 bool rounds_whole(const struct rounds *r, const struct rounds_world *w)

@@ -43,7 +43,8 @@ struct rounds_node {
     uint64_t incarnation;
     uint64_t round;
     uint32_t rank;
-    uint32_t life; /* of the server, when its handler was opened */
+    uint32_t life; /* of the server, when its handler was opened, */
+    uint32_t seen; /* or the one that was told of that round */
 };
 
 struct rounds {
@@ -67,8 +68,10 @@ void rounds_out(struct rounds *r, uint32_t node);
 /** It has another handler, which knows of no incarnation yet, opened in that life of the server. */
 void rounds_fresh(struct rounds *r, uint32_t node, uint32_t life);
 
-/** The latest round that anybody was told of, or NULL. */
-const struct rounds_world *rounds_latest(const struct rounds *r);
+/** The round that the node is in, or NULL. */
+const struct rounds_world *rounds_of(const struct rounds *r, uint32_t node);
+/** The one round that all who are in any are in; NULL: there is none, or more than one. */
+const struct rounds_world *rounds_only(const struct rounds *r);
 /** Whether all ranks of it were told, and all those nodes are still in it. */
 bool rounds_whole(const struct rounds *r, const struct rounds_world *w);
 

@@ -77,16 +77,32 @@ static void swap_ranks(const struct mu_room *room)
     }
 }
 
+/* The time of a join begins when it is not, or no longer, that of a spare. */
+static void note_spares(struct rdzv_world *w)
+{
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        struct rdzv_node *n = &w->nodes[i];
+        bool spare = native_may_wait(n);
+
+        if (n->spare && !spare) {
+            n->since_ns = mu_sim_now_ns(w->sim);
+        }
+        n->spare = spare;
+    }
+}
+
 /* What the server itself believes, whenever it has told somebody something. */
 static void native_check(struct rdzv_world *w)
 {
     const struct mu_room *room;
+    uint64_t news = w->server == NULL ? 0 : w->server->hub.notices + w->server->hub.joins;
     uint32_t rank = 0;
 
-    if (w->server == NULL || w->server->hub.notices == w->seen_notices) {
+    if (news == w->seen_news) {
         return;
     }
-    w->seen_notices = w->server->hub.notices;
+    w->seen_news = news;
+    note_spares(w);
     room = peek_room(w);
     if (room == NULL) {
         return;
@@ -108,10 +124,10 @@ static void native_check(struct rdzv_world *w)
 }
 
 #define NATIVE                                                                                     \
-    .backend = "muster", .converge_ns = 60 * MU_NS_PER_S, .answer_ns = 5 * MU_NS_PER_S,            \
-    .leave_ns = 2 * MU_NS_PER_S, .close_ns = 31 * MU_NS_PER_S, .lost_ns = 2500 * MU_NS_PER_MS,     \
-    .configure = configure_native, .may_wait = native_may_wait, .hosted = native_hosted,           \
-    .check = native_check
+    .backend = "muster", .converge_ns = 60 * MU_NS_PER_S, .join_factor = 2,                        \
+    .answer_ns = 5 * MU_NS_PER_S, .leave_ns = 2 * MU_NS_PER_S, .close_ns = 31 * MU_NS_PER_S,       \
+    .lost_ns = 2500 * MU_NS_PER_MS, .configure = configure_native, .may_wait = native_may_wait,    \
+    .hosted = native_hosted, .check = native_check
 
 /* SCENARIO(identifier, name, summary, faults, bug, setup...) */
 #define SCENARIO(id, text, words, faults_of, is_planted, ...)                                      \

@@ -116,7 +116,7 @@ static void find_server(struct rdzv_world *w)
     if (server != w->server) {
         w->server = server;
         w->server_lives += server == NULL ? 0 : 1;
-        w->seen_notices = 0;
+        w->seen_news = 0;
         if (server != NULL && w->setup->plant == RDZV_PLANT_RECOUNT) {
             server->hub.incarnation = 0;
         }
@@ -138,43 +138,32 @@ static void check_step(struct mu_sim *sim, void *arg)
     }
 }
 
-/* How many there are that live, and how many of them are in the latest round. */
-static uint32_t count_in(const struct rdzv_world *w, uint32_t *ret_alive)
+static uint32_t count_alive(const struct rdzv_world *w)
 {
-    const struct rounds_world *latest = rounds_latest(&w->rounds);
-    uint32_t in = 0;
+    uint32_t alive = 0;
 
-    *ret_alive = 0;
     for (uint32_t i = 0; i < w->node_count; i++) {
-        const struct rounds_node *n = &w->rounds.nodes[i];
-
-        *ret_alive += w->nodes[i].life != NULL ? 1 : 0;
-        in += latest != NULL && n->in && n->incarnation == latest->incarnation &&
-                      n->round == latest->round
-                  ? 1
-                  : 0;
+        alive += w->nodes[i].life != NULL ? 1 : 0;
     }
-    return in;
+    return alive;
 }
 
 /*
- * All are together: the latest round is whole, nobody is in another one, and whoever is in none is
+ * All are together: whoever is in a round is in the same, which is whole, and whoever is in none is
  * spare; or comes late where nobody is let in.
  */
 static bool are_together(void *arg)
 {
     struct rdzv_world *w = arg;
-    const struct rounds_world *latest = rounds_latest(&w->rounds);
-    uint32_t alive;
-    uint32_t in = count_in(w, &alive);
+    const struct rounds_world *round = rounds_only(&w->rounds);
 
-    if (latest == NULL || in != latest->size || !rounds_whole(&w->rounds, latest)) {
+    if (round == NULL || !rounds_whole(&w->rounds, round)) {
         return false;
     }
-    if (in < w->nodes_max && w->upscale_delay_ms == UINT64_MAX) {
+    if (round->size < w->nodes_max && w->upscale_delay_ms == UINT64_MAX) {
         return true;
     }
-    if (in < w->nodes_max && in < alive) {
+    if (round->size < w->nodes_max && round->size < count_alive(w)) {
         return false;
     }
     for (uint32_t i = 0; i < w->node_count; i++) {
@@ -191,7 +180,6 @@ static bool are_together(void *arg)
 static void blame(struct rdzv_world *w, const char *when)
 {
     static const char stands[] = "ojibLF";
-    const struct rounds_world *latest = rounds_latest(&w->rounds);
     char text[RDZV_NODES_MAX * 8 + 1] = "";
     size_t len = 0;
 
@@ -203,9 +191,9 @@ static void blame(struct rdzv_world *w, const char *when)
                                 w->rounds.nodes[i].round % 10000);
     }
     mu_sim_fail(w->sim,
-                "%s, the nodes are not in one round; the latest is %" PRIu64 " of %" PRIu32
-                ", they are (out, joining, in, between, Leaving, Freeing):%s",
-                when, latest == NULL ? 0 : latest->round, latest == NULL ? 0 : latest->size, text);
+                "%s, the nodes are not in one round of %" PRIu32 " to %" PRIu32
+                ", but (+ dead, out, joining, in, between, Leaving, Freeing):%s",
+                when, w->nodes_min, w->nodes_max, text);
 }
 
 /* How much there was to tell to all of them together. */
@@ -345,14 +333,17 @@ static void lose_one(struct rdzv_world *w)
 {
     struct mu_prng *prng = mu_sim_prng(w->sim);
     struct rdzv_node *n = &w->nodes[mu_prng_below(prng, w->node_count)];
-    uint64_t round = rounds_latest(&w->rounds)->round;
-    bool was_in = n->stand == RDZV_IN;
+    const struct rounds_world *round = rounds_of(&w->rounds, n->number);
+    uint64_t number = round == NULL ? 0 : round->round;
+    uint64_t incarnation = round == NULL ? 0 : round->incarnation;
+    bool was_in = round != NULL;
 
     mu_sim_note(w->sim, NULL, "one is killed: %s", n->name);
     mu_sim_kill(n->proc, MU_SIM_KILL_PROCESS);
     mu_sim_run_for(w->sim, w->setup->lost_ns);
     for (uint32_t i = 0; i < w->node_count && was_in; i++) {
-        if (w->rounds.nodes[i].in && w->rounds.nodes[i].round == round) {
+        round = rounds_of(&w->rounds, i);
+        if (round != NULL && round->round == number && round->incarnation == incarnation) {
             mu_sim_fail(w->sim, "%s still believes in a round that lost %s %.3f s ago",
                         w->nodes[i].name, n->name, (double)w->setup->lost_ns / 1e9);
         }

@@ -51,7 +51,8 @@ struct rdzv_setup {
     enum rdzv_plant plant;
     bool polling;         /* some nodes reach the store in PyTorch's protocol and have to poll */
     uint64_t converge_ns; /* by when all are in one round after healing */
-    uint64_t answer_ns;   /* how much later than its timeout a join may end */
+    uint64_t join_factor; /* so many times its timeout a join may take, */
+    uint64_t answer_ns;   /* and how much later than its timeout a join may end */
     uint64_t leave_ns;    /* by when whoever leaves has left */
     uint64_t close_ns;    /* by when a close has come about or failed */
     /** Adds what is the backend's own to a node's configuration, each with a comma before it. */
@@ -103,6 +104,7 @@ struct rdzv_node {
     bool knows;        /* in the end: it knows that the run is closed */
     uint64_t since_ns; /* that it asked for what it waits for: joining, leaving, freeing */
     uint64_t close_ns;
+    bool spare; /* when the server was last looked at */
     uint32_t assignments;
     uint32_t endings;
     uint32_t failures;
@@ -132,7 +134,7 @@ struct rdzv_world {
     struct rdzv_serving *serving;   /* NULL while the server is dead */
     struct mu_store_server *server; /* as of the last step; NULL while there is none */
     uint32_t server_lives;          /* how many there were */
-    uint64_t seen_notices;          /* of the server, when it was last looked at */
+    uint64_t seen_news;             /* of the server, when it was last looked at */
     struct rdzv_node nodes[RDZV_NODES_MAX];
     struct rounds rounds;
 

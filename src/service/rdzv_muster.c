@@ -43,6 +43,15 @@ void mu_rdzv_muster_rearm(struct mu_rdzv_muster *n)
     mu_env_timer_arm(n->base.env, &n->timer, at);
 }
 
+void mu_rdzv_muster_arm_join(struct mu_rdzv_muster *n)
+{
+    if (n->config.join_timeout_ms != 0) {
+        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms);
+        n->join_extended = false;
+        mu_rdzv_muster_rearm(n);
+    }
+}
+
 void mu_rdzv_muster_soon(struct mu_rdzv_muster *n, unsigned what)
 {
     n->soon |= what;
@@ -447,10 +456,7 @@ static void native_join(struct mu_rdzv_handler *h)
         mu_rdzv_muster_soon(n, MU_RDZV_SOON_FAIL);
         return;
     }
-    if (n->config.join_timeout_ms != 0) {
-        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms);
-        n->join_extended = false;
-    }
+    mu_rdzv_muster_arm_join(n);
     n->say_failed = was_in && n->call != 0;
     if (n->held.len != 0) {
         mu_rdzv_muster_soon(n, MU_RDZV_SOON_HELD);

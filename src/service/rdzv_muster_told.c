@@ -206,6 +206,12 @@ static void on_notice(struct mu_rdzv_muster *n, struct mu_span payload)
     n->incarnation = notice.incarnation;
     switch (notice.kind) {
     case MU_RDZV_NOTICE_ENTERED:
+        if (notice.place == MU_RDZV_PLACE_SPARE) {
+            /* It waits for as long as the round is full, and the server begins to count when it is
+             * promoted. */
+            n->join_deadline = MU_MONO_NEVER;
+            mu_rdzv_muster_rearm(n);
+        }
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, "muster.entered", "%s",
                                notice.place == MU_RDZV_PLACE_GATHERING ? "a round is being formed"
                                : notice.place == MU_RDZV_PLACE_SPARE
@@ -259,6 +265,8 @@ void mu_rdzv_muster_dropped(struct mu_rdzv_muster *n, const char *why)
     } else if (n->state == MU_RDZV_IN) {
         (void)mu_err(&text, 0, "round %" PRIu64 " is over for this node: %s", n->round, why);
         tell_ended(n, MU_RDZV_ENDED_DROPPED, NULL, 0, text.text);
+    } else if (n->state == MU_RDZV_JOINING && n->join_deadline.ns == MU_MONO_NEVER.ns) {
+        mu_rdzv_muster_arm_join(n); /* It was spare, and is not even that any more. */
     }
 }
 

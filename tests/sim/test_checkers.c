@@ -411,18 +411,20 @@ static void test_rounds_takes_a_story_of_three_nodes(void **state)
     (void)state;
     assert_int_equal(assigned(0, 1, 0, 0, "012"), 0);
     assert_int_equal(assigned(1, 1, 0, 1, "012"), 0);
-    assert_false(rounds_whole(&rounds_, rounds_latest(&rounds_)));
+    assert_false(rounds_whole(&rounds_, rounds_only(&rounds_)));
     assert_int_equal(assigned(2, 1, 0, 2, "012"), 0);
-    assert_true(rounds_whole(&rounds_, rounds_latest(&rounds_)));
+    assert_true(rounds_whole(&rounds_, rounds_only(&rounds_)));
     rounds_fresh(&rounds_, 1, life_); /* it dies */
-    assert_false(rounds_whole(&rounds_, rounds_latest(&rounds_)));
+    assert_false(rounds_whole(&rounds_, rounds_only(&rounds_)));
     assert_int_equal(rounds_ended(&rounds_, 0, 0, &msg), 0);
     assert_int_equal(assigned(0, 1, 1, 0, "02"), 0);
     assert_int_equal(rounds_ended(&rounds_, 2, 0, &msg), 0); /* it learns of it later */
     assert_int_equal(assigned(2, 1, 1, 1, "02"), 0);
     rounds_fresh(&rounds_, 0, life_); /* another handler */
     assert_int_equal(assigned(0, 2, 0, 0, "0"), 0);
-    assert_int_equal(rounds_latest(&rounds_)->incarnation, 2);
+    assert_int_equal(rounds_of(&rounds_, 0)->incarnation, 2);
+    assert_null(rounds_only(&rounds_));
+    assert_null(rounds_of(&rounds_, 1));
 }
 
 static void test_rounds_sees_two_worlds_in_one_round(void **state)
