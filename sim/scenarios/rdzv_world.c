@@ -119,6 +119,7 @@ static void find_server(struct rdzv_world *w)
         w->seen_news = 0;
         if (server != NULL && w->setup->plant == RDZV_PLANT_RECOUNT) {
             server->hub.incarnation = 0;
+            server->hub.salt = 0;
         }
     }
 }
@@ -273,6 +274,8 @@ static void draw_terms(struct rdzv_world *w)
     w->join_timeout_ms = 1000 + mu_prng_below(prng, mu_prng_below(prng, 2) == 0 ? 4000 : 20000);
     w->last_call_ms = draw_delay_ms(prng);
     w->upscale_delay_ms = mu_prng_below(prng, 8) == 0 ? UINT64_MAX : draw_delay_ms(prng);
+    /* A join that ends before the last call could be over never gets anywhere. */
+    w->join_timeout_ms += w->last_call_ms;
     w->restarts_max = mu_prng_below(prng, 4) == 0 ? (uint32_t)mu_prng_below(prng, 10) : UINT32_MAX;
     w->target = mu_prng_below(prng, 4) == 0 ? w->node_count : 0;
     w->closes = mu_prng_below(prng, 3) == 0;

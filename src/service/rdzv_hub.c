@@ -11,6 +11,10 @@
 
 #define STARVED_MS 20 /* until something that found no memory is tried again */
 
+/* Of an incarnation, so that what is above has room for the seconds of centuries, and all of it
+ * stays exact in a double. */
+#define SALT_BITS 20
+
 /* An incarnation that a node may name; the rest is left for counting. */
 #define INCARNATION_MAX (UINT64_MAX / 2)
 
@@ -167,7 +171,7 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
     if (join->incarnation > hub->incarnation) {
         hub->incarnation = join->incarnation;
     }
-    hub->incarnation++;
+    hub->incarnation = ((hub->incarnation >> SALT_BITS) + 1) << SALT_BITS | hub->salt;
     err = mu_room_init(&run->room, &config, hub->incarnation);
     MU_ASSERT(err == 0); /* The numbers were checked. */
     run->over = false;
@@ -441,9 +445,12 @@ static void on_starved_timer(struct mu_timer *timer)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, mu_wall_t now)
+void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, struct mu_env *env, uint64_t seed)
 {
-    *hub = (struct mu_rdzv_hub){.incarnation = now.ns / 1000};
+    *hub = (struct mu_rdzv_hub){0};
+    mu_env_entropy(env, &hub->salt, sizeof(hub->salt));
+    hub->salt &= (UINT64_C(1) << SALT_BITS) - 1;
+    hub->incarnation = mu_env_now(env).wall.ns / MU_NS_PER_S << SALT_BITS;
     mu_map_init(&hub->runs, seed);
     mu_list_init(&hub->busy);
     mu_list_init(&hub->idle);
