@@ -50,7 +50,9 @@ struct mu_store_server_config {
         /* no more requests are read while this much waits for the disk. 64 MiB */
         journal_bytes_high;
     size_t backlog_bytes_max; /* of one watch whose reader is behind, or it ends. 4 MiB */
-    uint32_t drain_ms;        /* how long a drain waits for slow readers. 5,000 */
+    uint32_t eof_grace_ms; /* of a session whose client closed its connection without goodbye: as a
+                              process does that was killed. 25 */
+    uint32_t drain_ms;     /* how long a drain waits for slow readers. 5,000 */
     /** The last callback: 0 after a drain, else why the server could not go on. */
     void (*stopped)(void *context, int status, const char *why);
     void *context;
