@@ -229,6 +229,8 @@ void mu_rpc_sent(struct mu_rpc *r, size_t n);
 mu_mono_t mu_rpc_deadline(const struct mu_rpc *r);
 /** Until when the server keeps the session without a link; MU_MONO_NEVER while one is up. */
 mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r);
+/** When the peer was last heard of; forgiven silences are not counted. */
+mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r);
 /** Memory held beside the struct. */
 size_t mu_rpc_memory(const struct mu_rpc *r);
 /** Calls of ours that have not ended, and calls of the peer's that we have not replied to. */

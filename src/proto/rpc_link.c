@@ -303,6 +303,11 @@ bool mu_rpc_linked(const struct mu_rpc *r)
     return r->link == MU_RPC_LINK_UP;
 }
 
+mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r)
+{
+    return r->last_rx;
+}
+
 mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r)
 {
     if (r->unlinked_at.ns == MU_MONO_NEVER.ns) {

@@ -92,6 +92,7 @@ void mu_store_conn_flush(struct mu_store_conn *c)
             break;
         }
         mu_env_send(s->env, &c->base, out, &taken);
+        s->stats.bytes_out += taken;
         mark_sent(c, taken);
         c->blocked = taken < out.len;
     }
@@ -304,6 +305,7 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
         used = in.len;
     }
     c->paused = used < in.len;
+    s->stats.bytes_in += used;
     mu_store_server_finish_turn(s);
     return used;
 }

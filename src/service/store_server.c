@@ -17,6 +17,7 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
         .keyspace = mu_ks_config_defaults(),
         .torch = mu_torch_limits_defaults(),
         .rpc = mu_rpc_config_defaults(),
+        .rdzv = mu_rdzv_hub_config_defaults(),
         .connections_max = 100000,
         .sessions_max = 100000,
         .buffer_bytes_max = (size_t)2 << 30,
@@ -51,6 +52,7 @@ static void stop_if_empty(struct mu_store_server *s)
     MU_LIST_FOREACH_SAFE (it, tmp, &s->session_list) {
         mu_store_session_end(MU_CONTAINER_OF(it, struct mu_store_session, link), "server stopped");
     }
+    mu_rdzv_hub_fini(s);
     mu_log(s->status == 0 ? MUSTER_LOG_INFO : MUSTER_LOG_ERROR, "STORE-STOPPED",
            "status=%s why=\"%s\"", s->status == 0 ? "ok" : muster_errname(s->status), s->why.text);
     if (s->config.disk != NULL) {
@@ -90,6 +92,7 @@ void mu_store_server_finish_turn(struct mu_store_server *s)
 {
     struct mu_list *it;
 
+    mu_rdzv_hub_pump(s);
     mu_ks_tell_owners(&s->ks);
     mu_store_commit_pump(s);
     while ((it = mu_list_pop(&s->dirty)) != NULL) {
@@ -198,6 +201,9 @@ static void on_drain_timeout(struct mu_timer *timer)
 
 static void free_memory(struct mu_store_server *s)
 {
+    if (!s->stopped) {
+        mu_rdzv_hub_fini(s); /* It never began. */
+    }
     mu_store_commit_forget(s, NULL);
     mu_map_fini(&s->sessions);
     mu_buf_fini(&s->scratch);
@@ -227,6 +233,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_list_init(&s->held_conns);
     mu_list_init(&s->held_replies);
     mu_map_init(&s->sessions, s->config.keyspace.seed);
+    mu_rdzv_hub_init(&s->hub, s->config.keyspace.seed);
     mu_buf_init(&s->scratch, config->torch.output_bytes_max);
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);
@@ -326,4 +333,9 @@ void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_serv
     ret_stats->revision = s->ks.revision;
     ret_stats->waits = s->ks.wait_count;
     ret_stats->watches = s->ks.watch_count;
+    ret_stats->runs = s->hub.busy_count;
+    ret_stats->members = s->hub.members;
+    ret_stats->joins = s->hub.joins;
+    ret_stats->rounds = s->hub.rounds;
+    ret_stats->notices = s->hub.notices;
 }
