@@ -8,9 +8,10 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-#define PORT    29400
-#define GO_NS   (60 * MU_NS_PER_S) /* by when everybody has gone */
-#define CALM_NS (30 * MU_NS_PER_S) /* longer than a join may take */
+#define PORT      29400
+#define GO_NS     (60 * MU_NS_PER_S) /* by when everybody has gone */
+#define SETTLE_NS (2 * MU_NS_PER_S)
+#define CALM_NS   (30 * MU_NS_PER_S) /* longer than a join may take */
 
 /* --- the server ------------------------------------------------------------------------------- */
 
@@ -211,6 +212,24 @@ static uint32_t count_news(const struct rdzv_world *w)
     return news;
 }
 
+/* All come together, and stay so: something may still have been on its way. */
+static void meet(struct rdzv_world *w, const char *when)
+{
+    uint64_t until = mu_sim_now_ns(w->sim) + w->setup->converge_ns;
+    uint32_t news;
+
+    do {
+        uint64_t now = mu_sim_now_ns(w->sim);
+
+        if (now >= until || !mu_sim_run_until(w->sim, until - now, are_together, w)) {
+            blame(w, when);
+            return;
+        }
+        news = count_news(w);
+        mu_sim_run_for(w->sim, SETTLE_NS);
+    } while (mu_sim_failure(w->sim) == NULL && (news != count_news(w) || !are_together(w)));
+}
+
 /* The round that all are in lasts while nothing happens. */
 static void stay_calm(struct rdzv_world *w)
 {
@@ -326,9 +345,7 @@ static void heal(struct rdzv_world *w)
     mu_sim_heal(w->sim);
     mu_sim_wall_set(w->sim);
     mu_sim_run_for(w->sim, pause_ns);
-    if (!mu_sim_run_until(w->sim, w->setup->converge_ns, are_together, w)) {
-        blame(w, "long after all faults have ended");
-    }
+    meet(w, "long after all faults have ended");
 }
 
 /* One of those in the round is killed: the others hear of it soon, and all meet again twice. */
@@ -351,15 +368,12 @@ static void lose_one(struct rdzv_world *w)
                         w->nodes[i].name, n->name, (double)w->setup->lost_ns / 1e9);
         }
     }
-    if (w->node_count > w->nodes_min && !(w->hosting && n->number == 0) &&
-        !mu_sim_run_until(w->sim, w->setup->converge_ns, are_together, w)) {
-        blame(w, "after one was killed");
+    if (w->node_count > w->nodes_min && !(w->hosting && n->number == 0)) {
+        meet(w, "after one was killed");
     }
     mu_sim_restart(n->proc);
     mu_sim_run_for(w->sim, MU_NS_PER_S);
-    if (!mu_sim_run_until(w->sim, w->setup->converge_ns, are_together, w)) {
-        blame(w, "after it was started again");
-    }
+    meet(w, "after it was started again");
 }
 
 static bool nodes_gone(void *arg)

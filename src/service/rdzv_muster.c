@@ -315,8 +315,7 @@ static void need_client(struct mu_rdzv_muster *n)
 {
     struct mu_errmsg msg = {{0}};
 
-    if (n->client == MU_RDZV_CLIENT_LIVE &&
-        (n->call != 0 || !n->rpc.ready || n->rpc.last_error == 0)) {
+    if (n->client == MU_RDZV_CLIENT_LIVE && (n->call != 0 || n->rpc.last_error == 0)) {
         mu_rpc_client_run_soon(&n->rpc);
         return;
     }

@@ -300,7 +300,10 @@ static void on_join_reply(struct mu_rdzv_muster *n, int status, const char *text
 static void on_close_reply(struct mu_rdzv_muster *n, int status, const char *text)
 {
     n->close_call = 0;
-    if (status == MUSTER_ESESSION && n->closing) {
+    if (!n->closing) {
+        return; /* The run is closed, and it was told so otherwise. */
+    }
+    if (status == MUSTER_ESESSION) {
         mu_rdzv_muster_retry_later(n); /* A close can be said twice. */
     } else if (status == 0 || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ENOENT) {
         mu_rdzv_muster_tell_closed(n, MUSTER_ERDZV_CLOSED, "the run is closed");
