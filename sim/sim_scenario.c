@@ -26,6 +26,7 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_store_session_early,
     &mu_sim_scenario_store_slow_sync,
     &mu_sim_scenario_rdzv,
+    &mu_sim_scenario_rdzv_c10d,
     &mu_sim_scenario_rdzv_steady,
     &mu_sim_scenario_rdzv_hasty,
     &mu_sim_scenario_rdzv_deaf,

@@ -1,6 +1,6 @@
 /*
- * Scenarios of the rendezvous: which backend, what it can promise, and which bug on purpose.
- * scenarios/rdzv_world.h tells the story they share.
+ * The native rendezvous: the server keeps the room, and can be looked into.
+ * scenarios/rdzv_world.h tells the story.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -11,26 +11,13 @@
 #include "service/rdzv_hub_internal.h"
 #include "service/rdzv_muster.h"
 
-/* --- native ----------------------------------------------------------------------------------- */
-
-static size_t add_delay(char *text, size_t cap, const char *key, uint64_t ms)
-{
-    int len = ms == UINT64_MAX ? snprintf(text, cap, ",%s=never", key)
-              : ms == 0
-                  ? snprintf(text, cap, ",%s=0", key)
-                  : snprintf(text, cap, ",%s=%" PRIu64 ".%03" PRIu64, key, ms / 1000, ms % 1000);
-
-    MU_ASSERT(len > 0 && (size_t)len < cap);
-    return (size_t)len;
-}
-
 static void configure_native(struct rdzv_node *n, char *text, size_t cap)
 {
     struct rdzv_world *w = n->world;
-    size_t len = add_delay(text, cap, "last_call_timeout", w->last_call_ms);
+    size_t len = rdzv_config_delay(text, cap, "last_call_timeout", w->last_call_ms);
     int more;
 
-    len += add_delay(text + len, cap - len, "upscale_delay", w->upscale_delay_ms);
+    len += rdzv_config_delay(text + len, cap - len, "upscale_delay", w->upscale_delay_ms);
     more = snprintf(text + len, cap - len, ",name=%s", n->name);
     len += (size_t)more;
     if (w->restarts_max != UINT32_MAX) {
@@ -47,7 +34,7 @@ static void configure_native(struct rdzv_node *n, char *text, size_t cap)
 static const struct mu_room *peek_room(const struct rdzv_world *w)
 {
     struct mu_rdzv_run *run =
-        w->server == NULL ? NULL : mu_rdzv_run_find(&w->server->hub, MU_SPAN_LIT("run"));
+        w->server == NULL ? NULL : mu_rdzv_run_find(&w->server->hub, MU_SPAN_LIT("run0"));
 
     return run == NULL || run->over ? NULL : &run->room;
 }
@@ -77,20 +64,6 @@ static void swap_ranks(const struct mu_room *room)
     }
 }
 
-/* The time of a join begins when it is not, or no longer, that of a spare. */
-static void note_spares(struct rdzv_world *w)
-{
-    for (uint32_t i = 0; i < w->node_count; i++) {
-        struct rdzv_node *n = &w->nodes[i];
-        bool spare = native_may_wait(n);
-
-        if (n->spare && !spare) {
-            n->since_ns = mu_sim_now_ns(w->sim);
-        }
-        n->spare = spare;
-    }
-}
-
 /* What the server itself believes, whenever it has told somebody something. */
 static void native_check(struct rdzv_world *w)
 {
@@ -102,7 +75,9 @@ static void native_check(struct rdzv_world *w)
         return;
     }
     w->seen_news = news;
-    note_spares(w);
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        rdzv_node_note_spare(&w->nodes[i]);
+    }
     room = peek_room(w);
     if (room == NULL) {
         return;
@@ -129,27 +104,12 @@ static void native_check(struct rdzv_world *w)
     .lost_ns = 2500 * MU_NS_PER_MS, .configure = configure_native, .may_wait = native_may_wait,    \
     .hosted = native_hosted, .check = native_check
 
-/* SCENARIO(identifier, name, summary, faults, bug, setup...) */
-#define SCENARIO(id, text, words, faults_of, is_planted, ...)                                      \
-    static void run_##id(struct mu_sim *sim)                                                       \
-    {                                                                                              \
-        static const struct rdzv_setup setup = {__VA_ARGS__};                                      \
-                                                                                                   \
-        rdzv_world_run(sim, &setup);                                                               \
-    }                                                                                              \
-    const struct mu_sim_scenario mu_sim_scenario_##id = {                                          \
-        .name = (text),                                                                            \
-        .summary = (words),                                                                        \
-        .faults = (faults_of),                                                                     \
-        .run = run_##id,                                                                           \
-        .planted = (is_planted),                                                                   \
-    };
-
-SCENARIO(rdzv, "rdzv", "native rendezvous under churn: one world per round, everybody gets there",
-         rdzv_world_faults, false, NATIVE)
+RDZV_SCENARIO(rdzv, "rdzv",
+              "native rendezvous under churn: one world per round, everybody gets there",
+              rdzv_world_faults, false, NATIVE)
 
 #define PLANTED(id, bug, text, words)                                                              \
-    SCENARIO(id, text, "planted bug: " words, rdzv_world_faults, true, NATIVE, .plant = (bug))
+    RDZV_SCENARIO(id, text, "planted bug: " words, rdzv_world_faults, true, NATIVE, .plant = (bug))
 
 PLANTED(rdzv_deaf, RDZV_PLANT_DEAF, "rdzv-deaf", "a node that does not hear of the end of a round")
 PLANTED(rdzv_dizzy, RDZV_PLANT_DIZZY, "rdzv-dizzy", "a node that believes in the rank it had")

@@ -268,6 +268,9 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *assignme
     if (n->world->setup->plant == RDZV_PLANT_FORGETFUL && n->number == 0) {
         return; /* It never notices. */
     }
+    if (n->world->setup->final) {
+        a.incarnation = n->run; /* Another run takes the place of another incarnation. */
+    }
     misread(n, &a);
     if (a.world < n->world->nodes_min || a.world > n->world->nodes_max) {
         if (n->world->setup->plant == RDZV_PLANT_NOTHING) {
@@ -333,6 +336,7 @@ static void on_closed(void *context)
     rounds_out(&n->world->rounds, n->number);
     n->closing = false;
     n->over = true;
+    n->shut = true;
     n->knows = true;
     if (n->stand != RDZV_LEAVING && n->stand != RDZV_FREEING) {
         stand(n, RDZV_OUT);
@@ -379,6 +383,7 @@ static void on_failed(void *context, int status, const char *text)
     stand(n, RDZV_OUT);
     n->failures++;
     n->knows = n->knows || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL;
+    n->shut = n->shut || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL;
     n->done = status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_RESTARTS ||
               status == MUSTER_ERDZV_GRACEFUL ||
               (status == MUSTER_ENOMEM && ++l->starved == STARVED_MAX);
@@ -428,8 +433,12 @@ static void on_freed(void *context)
         unexpected(l, "freed");
     }
     rounds_out(&n->world->rounds, n->number);
+    if (n->shut && n->world->setup->final) {
+        n->run++;
+    }
     n->closing = false;
     n->over = false;
+    n->shut = false;
     n->done = false;
     l->handler = NULL;
     stand(n, RDZV_OUT);
@@ -465,9 +474,11 @@ static void open_handler(struct rdzv_life *l)
     struct rdzv_node *n = l->node;
     struct rdzv_world *w = n->world;
     char config[512];
+    char run[16];
     struct mu_errmsg msg = {0};
     int rc;
 
+    (void)snprintf(run, sizeof(run), "run%" PRIu64, n->run);
     format_config(n, config, sizeof(config));
     rounds_fresh(&w->rounds, n->number, w->server_lives);
     l->calling = true;
@@ -475,7 +486,7 @@ static void open_handler(struct rdzv_life *l)
         l->env,
         &(struct mu_rdzv_params){.backend = w->setup->backend,
                                  .endpoint = w->hosting ? "host0:29400" : "server:29400",
-                                 .run_id = "run",
+                                 .run_id = run,
                                  .nodes_min = w->nodes_min,
                                  .nodes_max = w->nodes_max,
                                  .config = config},
@@ -528,6 +539,7 @@ void rdzv_node_killed(void *arg)
     n->life = NULL;
     n->closing = false;
     n->over = false;
+    n->shut = false;
     n->done = false;
     stand(n, RDZV_OUT);
 }
@@ -557,27 +569,36 @@ void rdzv_node_close(void *arg)
 
 /* --- deadlines -------------------------------------------------------------------------------- */
 
-/* Whether the node waits since `since` for longer than `ns`, awake. */
-static bool is_late(const struct rdzv_node *n, uint64_t since, uint64_t ns)
+/* Whether the node waits since `since` for longer than `ns`, and is awake for longer than `more`. */
+static bool is_late(const struct rdzv_node *n, uint64_t since, uint64_t ns, uint64_t more)
 {
     uint64_t slack = SLACK_NS + n->world->late_ns + ns / 1000;
-    uint64_t due = since + ns + slack;
-    uint64_t awake = mu_sim_proc_awake_ns(n->proc) + slack;
     uint64_t now = mu_sim_now_ns(n->world->sim);
 
-    return now > due && now > awake;
+    return now > since + ns + slack && now > mu_sim_proc_awake_ns(n->proc) + more + slack;
+}
+
+void rdzv_node_note_spare(struct rdzv_node *n)
+{
+    bool spare = n->world->setup->may_wait(n);
+
+    if (n->spare && !spare) {
+        n->since_ns = mu_sim_now_ns(n->world->sim);
+    }
+    n->spare = spare;
 }
 
 void rdzv_node_check_deadlines(struct rdzv_node *n)
 {
     struct rdzv_world *w = n->world;
-    uint64_t join_ns =
-        w->setup->join_factor * w->join_timeout_ms * MU_NS_PER_MS + w->setup->answer_ns;
+    uint64_t once_ns = w->join_timeout_ms * MU_NS_PER_MS + w->setup->answer_ns;
+    uint64_t join_ns = once_ns + (w->setup->join_factor - 1) * w->join_timeout_ms * MU_NS_PER_MS;
 
     if (n->life == NULL) {
         return;
     }
-    if (n->stand == RDZV_JOINING && is_late(n, n->since_ns, join_ns) && !w->setup->may_wait(n)) {
+    if (n->stand == RDZV_JOINING && is_late(n, n->since_ns, join_ns, once_ns) &&
+        !w->setup->may_wait(n)) {
         if (n->spare) { /* It no longer is, since this very step. */
             n->spare = false;
             n->since_ns = mu_sim_now_ns(w->sim);
@@ -586,13 +607,13 @@ void rdzv_node_check_deadlines(struct rdzv_node *n)
         mu_sim_fail(w->sim, "%s: a join of %.3f s has not ended after its deadline", n->name,
                     (double)(mu_sim_now_ns(w->sim) - n->since_ns) / 1e9);
     }
-    if (n->stand == RDZV_LEAVING && is_late(n, n->since_ns, w->setup->leave_ns)) {
+    if (n->stand == RDZV_LEAVING && is_late(n, n->since_ns, w->setup->leave_ns, 0)) {
         mu_sim_fail(w->sim, "%s has not left", n->name);
     }
-    if (n->stand == RDZV_FREEING && is_late(n, n->since_ns, FREE_NS)) {
+    if (n->stand == RDZV_FREEING && is_late(n, n->since_ns, FREE_NS, 0)) {
         mu_sim_fail(w->sim, "%s: its handler is not freed", n->name);
     }
-    if (n->closing && is_late(n, n->close_ns, w->setup->close_ns)) {
+    if (n->closing && is_late(n, n->close_ns, w->setup->close_ns, 0)) {
         mu_sim_fail(w->sim, "%s has not closed the run", n->name);
     }
 }

@@ -241,6 +241,17 @@ static void stay_calm(struct rdzv_world *w)
     }
 }
 
+size_t rdzv_config_delay(char *text, size_t cap, const char *key, uint64_t ms)
+{
+    int len = ms == UINT64_MAX ? snprintf(text, cap, ",%s=never", key)
+              : ms == 0
+                  ? snprintf(text, cap, ",%s=0", key)
+                  : snprintf(text, cap, ",%s=%" PRIu64 ".%03" PRIu64, key, ms / 1000, ms % 1000);
+
+    MU_ASSERT(len > 0 && (size_t)len < cap);
+    return (size_t)len;
+}
+
 /* --- the story -------------------------------------------------------------------------------- */
 
 /* Service log lines become lines of the trace. */
@@ -293,8 +304,9 @@ static void draw_terms(struct rdzv_world *w)
     w->join_timeout_ms = 1000 + mu_prng_below(prng, mu_prng_below(prng, 2) == 0 ? 4000 : 20000);
     w->last_call_ms = draw_delay_ms(prng);
     w->upscale_delay_ms = mu_prng_below(prng, 8) == 0 ? UINT64_MAX : draw_delay_ms(prng);
-    /* A join that ends before the last call could be over never gets anywhere. */
-    w->join_timeout_ms += w->last_call_ms;
+    /* Where nodes give up and come back in turn, with less than a last call between, none is ever
+     * over. */
+    w->join_timeout_ms += w->node_count * w->last_call_ms;
     w->restarts_max = mu_prng_below(prng, 4) == 0 ? (uint32_t)mu_prng_below(prng, 10) : UINT32_MAX;
     w->target = mu_prng_below(prng, 4) == 0 ? w->node_count : 0;
     w->closes = mu_prng_below(prng, 3) == 0;
@@ -303,7 +315,6 @@ static void draw_terms(struct rdzv_world *w)
     w->server_dies = mu_prng_below(prng, 2) == 0;
     w->late_ns = f->timer_late_max_ns;
     w->memory = f->alloc_fail_ppm != 0 || f->shortage_every_ns != 0;
-    w->skewed = f->wall_skew_max_ns > MU_NS_PER_S;
     draw_churn(w);
     if (w->setup->tune != NULL) {
         w->setup->tune(w);
@@ -312,6 +323,8 @@ static void draw_terms(struct rdzv_world *w)
 
 static void set_up(struct rdzv_world *w)
 {
+    struct mu_prng *prng = mu_sim_prng(w->sim);
+
     draw_terms(w);
     rounds_init(&w->rounds, w->node_count);
     if (!w->hosting) {
@@ -327,7 +340,8 @@ static void set_up(struct rdzv_world *w)
         struct rdzv_node *n = &w->nodes[i];
         char host[16];
 
-        *n = (struct rdzv_node){.world = w, .number = i};
+        *n = (struct rdzv_node){
+            .world = w, .number = i, .polls = w->setup->polling && mu_prng_below(prng, 3) == 0};
         (void)snprintf(host, sizeof(host), "host%" PRIu32, i);
         n->proc = mu_sim_proc_new(
             mu_sim_host_new(w->sim, host),
@@ -345,7 +359,6 @@ static void heal(struct rdzv_world *w)
     mu_sim_heal(w->sim);
     mu_sim_wall_set(w->sim);
     mu_sim_run_for(w->sim, pause_ns);
-    meet(w, "long after all faults have ended");
 }
 
 /* One of those in the round is killed: the others hear of it soon, and all meet again twice. */
@@ -449,10 +462,13 @@ void rdzv_world_run(struct mu_sim *sim, const struct rdzv_setup *setup)
     set_up(&w);
     mu_sim_run_for(sim, RDZV_FAULTY_NS);
     heal(&w);
-    if (mu_sim_failure(sim) == NULL) {
+    if (mu_sim_failure(sim) == NULL && !w.hopeless) {
+        meet(&w, "long after all faults have ended");
+    }
+    if (mu_sim_failure(sim) == NULL && !w.hopeless) {
         stay_calm(&w);
     }
-    if (mu_sim_failure(sim) == NULL) {
+    if (mu_sim_failure(sim) == NULL && !w.hopeless) {
         lose_one(&w);
     }
     if (mu_sim_failure(sim) == NULL) {

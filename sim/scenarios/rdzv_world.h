@@ -49,6 +49,7 @@ struct rdzv_world;
 struct rdzv_setup {
     const char *backend;
     enum rdzv_plant plant;
+    bool final;           /* a run that is closed stays closed: nodes go on to another one */
     bool polling;         /* some nodes reach the store in PyTorch's protocol and have to poll */
     uint64_t converge_ns; /* by when all are in one round after healing */
     uint64_t join_factor; /* so many times its timeout a join may take, */
@@ -100,7 +101,9 @@ struct rdzv_node {
     enum rdzv_stand stand;
     bool closing;      /* it has asked for the end of the run */
     bool over;         /* it was told that the run is closed */
+    bool shut;         /* or knows it otherwise */
     bool done;         /* its handler is good for nothing any more */
+    uint64_t run;      /* that it takes part in */
     bool knows;        /* in the end: it knows that the run is closed */
     uint64_t since_ns; /* that it asked for what it waits for: joining, leaving, freeing */
     uint64_t close_ns;
@@ -121,13 +124,14 @@ struct rdzv_world {
     uint64_t upscale_delay_ms; /* UINT64_MAX: late-comers never end a round */
     uint32_t restarts_max;
     uint32_t target; /* that nodes announce; 0: none */
+    uint32_t beat_s; /* c10d */
     uint64_t work_max_ns;
     uint32_t churn[RDZV_DEEDS]; /* weights */
     bool closes;                /* the run is closed now and then */
     bool disk;                  /* the server keeps its store */
     bool server_dies;           /* and may be killed */
     bool memory;                /* allocations may fail */
-    bool skewed;                /* wall clocks are off by more than a heartbeat bears */
+    bool hopeless;              /* whether they find together is not asked */
 
     bool hosting; /* the first node hosts, and there is no other server */
     struct mu_sim_proc *server_proc;
@@ -165,6 +169,25 @@ struct rdzv_life {
 void rdzv_world_run(struct mu_sim *sim, const struct rdzv_setup *setup);
 struct mu_sim_faults rdzv_world_faults(struct mu_prng *prng);
 
+/** Writes ",KEY=SECONDS" for a configuration; returns its length. UINT64_MAX: never. */
+size_t rdzv_config_delay(char *text, size_t cap, const char *key, uint64_t ms);
+
+/* RDZV_SCENARIO(identifier, name, summary, faults, bug, setup...) */
+#define RDZV_SCENARIO(id, text, words, faults_of, is_planted, ...)                                 \
+    static void run_##id(struct mu_sim *sim)                                                       \
+    {                                                                                              \
+        static const struct rdzv_setup setup = {__VA_ARGS__};                                      \
+                                                                                                   \
+        rdzv_world_run(sim, &setup);                                                               \
+    }                                                                                              \
+    const struct mu_sim_scenario mu_sim_scenario_##id = {                                          \
+        .name = (text),                                                                            \
+        .summary = (words),                                                                        \
+        .faults = (faults_of),                                                                     \
+        .run = run_##id,                                                                           \
+        .planted = (is_planted),                                                                   \
+    };
+
 /* rdzv_node.c */
 /** The program of a node; its argument is the struct rdzv_node. */
 int rdzv_node_start(struct mu_env *env, void *arg);
@@ -173,6 +196,8 @@ void rdzv_node_killed(void *arg);
 void rdzv_node_go(void *arg);
 /** Has the node close the run. */
 void rdzv_node_close(void *arg);
+/** The time of a join begins when it is not, or no longer, that of a spare. */
+void rdzv_node_note_spare(struct rdzv_node *n);
 /** Fails the run if the node waits for something that should have ended. */
 void rdzv_node_check_deadlines(struct rdzv_node *n);
 

@@ -7,6 +7,7 @@
 extern const struct mu_sim_scenario mu_sim_scenario_env_echo;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_steady;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_hasty;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_deaf;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_dizzy;
