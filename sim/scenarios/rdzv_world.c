@@ -306,7 +306,8 @@ static void draw_terms(struct rdzv_world *w)
     w->upscale_delay_ms = mu_prng_below(prng, 8) == 0 ? UINT64_MAX : draw_delay_ms(prng);
     /* Where nodes give up and come back in turn, with less than a last call between, none is ever
      * over. */
-    w->join_timeout_ms += w->node_count * w->last_call_ms;
+    w->join_timeout_ms += w->node_count * w->last_call_ms +
+                          (w->upscale_delay_ms == UINT64_MAX ? 0 : w->upscale_delay_ms);
     w->restarts_max = mu_prng_below(prng, 4) == 0 ? (uint32_t)mu_prng_below(prng, 10) : UINT32_MAX;
     w->target = mu_prng_below(prng, 4) == 0 ? w->node_count : 0;
     w->closes = mu_prng_below(prng, 3) == 0;
