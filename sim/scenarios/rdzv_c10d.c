@@ -56,6 +56,9 @@ static void c10d_tune(struct rdzv_world *w)
 {
     w->disk = w->disk || w->server_dies;
     w->restarts_max = UINT32_MAX;
+    /* Whoever polls looks once a second, and must see a round that is being formed. */
+    w->last_call_ms += 1500;
+    w->join_timeout_ms += 1500 * w->node_count;
     w->hopeless = mu_sim_faults(w->sim)->wall_skew_max_ns > MU_NS_PER_S;
     w->beat_s = mu_prng_below(mu_sim_prng(w->sim), 2) == 0 ? 1 : 5;
 }

@@ -169,11 +169,13 @@ static void thought(struct mu_timer *timer)
         open_handler(l);
         return;
     }
+    if ((n->over || n->done) && n->stand != RDZV_LEAVING && n->stand != RDZV_FREEING) {
+        free_handler(l);
+        return;
+    }
     switch (n->stand) {
     case RDZV_OUT:
-        if (n->over || n->done) {
-            free_handler(l);
-        } else if (!sulks) {
+        if (!sulks) {
             join(l);
             think(l, n->world->work_max_ns);
         }
@@ -333,15 +335,18 @@ static void on_closed(void *context)
     if (n->stand == RDZV_JOINING) {
         mu_sim_fail(n->world->sim, "%s was told of the end while its join had none", n->name);
     }
-    rounds_out(&n->world->rounds, n->number);
     n->closing = false;
     n->over = true;
     n->shut = true;
     n->knows = true;
-    if (n->stand != RDZV_LEAVING && n->stand != RDZV_FREEING) {
-        stand(n, RDZV_OUT);
-        think(l, AGAIN_MAX_NS);
+    if (n->stand == RDZV_LEAVING || n->stand == RDZV_FREEING) {
+        return;
     }
+    if (!n->world->setup->final) { /* Where it is, a round goes on for those who are in it. */
+        rounds_out(&n->world->rounds, n->number);
+        stand(n, RDZV_OUT);
+    }
+    think(l, AGAIN_MAX_NS);
 }
 
 /* Whether somebody may be told so: most things only when something is wrong. */

@@ -427,7 +427,7 @@ static void go(struct rdzv_world *w)
     for (uint32_t i = 0; i < w->node_count; i++) {
         w->nodes[i].knows = false;
     }
-    if (mu_prng_below(mu_sim_prng(w->sim), 2) == 0) {
+    if (!w->hopeless && mu_prng_below(mu_sim_prng(w->sim), 2) == 0) {
         mu_sim_call(w->nodes[0].proc, rdzv_node_close, w->nodes[0].life);
         if (!mu_sim_run_until(w->sim, w->setup->close_ns, all_over, w)) {
             mu_sim_fail(w->sim, "somebody has not heard that the run is closed");
