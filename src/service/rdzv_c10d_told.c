@@ -151,14 +151,6 @@ static void tell_failed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     }
 }
 
-static void fail_early(struct mu_rdzv_c10d *n)
-{
-    n->soon &= ~(unsigned)MU_RDZV_C10D_JOIN;
-    n->state = MU_RDZV_C10D_OUT;
-    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_FAILED, -1, "c10d.failed", "the run is closed");
-    n->base.events.failed(n->base.events.context, MUSTER_ERDZV_CLOSED, "the run is closed");
-}
-
 static void tell_skewed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
 {
     char name[MU_RDZV_C10D_NAME_CAP];
@@ -191,10 +183,11 @@ void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     if ((up->flags & MU_RDZV_FAILED) != 0 && !n->freeing) {
         tell_failed(n, up);
     }
-    if ((up->flags & MU_RDZV_CLOSED) != 0 && !n->freeing && (n->soon & MU_RDZV_C10D_JOIN) != 0) {
-        fail_early(n); /* A join that waits for its turn ends before its user hears of the close. */
+    if ((up->flags & MU_RDZV_CLOSED) != 0) {
+        n->closed = true;
     }
-    if ((up->flags & MU_RDZV_CLOSED) != 0 && !n->freeing && !n->closed_told) {
+    /* A join that is under way, or waits for its turn, ends before its user hears of the close. */
+    if (n->closed && n->state != MU_RDZV_C10D_JOINING && !n->freeing && !n->closed_told) {
         n->closed_told = true;
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, n->rank, "c10d.closed",
                                "the run is closed");
