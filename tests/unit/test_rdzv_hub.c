@@ -371,6 +371,35 @@ static void test_hub_join_timeout_does_not_count_while_spare(void **state)
     hub_world_free(w);
 }
 
+static void test_hub_join_timeout_begins_when_a_spare_is_promoted_into_a_gathering(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(3, 3);
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *two = hub_node_new(w, "two");
+    struct hub_node *c = hub_node_new(w, "c");
+    struct hub_node *spare = hub_node_new(w, "s");
+
+    (void)state;
+    /* Two members in one session, which are lost in the same moment. */
+    two->several = true;
+    join.node = MU_SPAN_LIT("a");
+    hub_join(two, join);
+    join.node = MU_SPAN_LIT("b");
+    hub_join(two, join);
+    join.node.len = 0;
+    hub_join(c, join);
+    join.join_timeout_ms = 2000;
+    hub_run_ms(w, 20);
+    hub_join(spare, join);
+    hub_run_ms(w, 7300);
+    kill_node(two);
+    hub_run_ms(w, 1900);
+    assert_string_equal(spare->told, "entered spare\n");
+    hub_run_ms(w, 200);
+    assert_string_equal(spare->told, "entered spare\nreply MUSTER_ERDZV_TIMEOUT\n");
+    hub_world_free(w);
+}
+
 static void test_hub_spares_wait_connected_and_are_promoted_with_one_message(void **state)
 {
     struct trio t = make_trio(hub_join_of(3, 3));
@@ -490,6 +519,7 @@ int main(void)
         cmocka_unit_test(test_hub_fast_rejoin_never_hangs_or_splits_the_world),
         cmocka_unit_test(test_hub_timeout_says_which_nodes_are_missing),
         cmocka_unit_test(test_hub_join_timeout_does_not_count_while_spare),
+        cmocka_unit_test(test_hub_join_timeout_begins_when_a_spare_is_promoted_into_a_gathering),
         cmocka_unit_test(test_hub_spares_wait_connected_and_are_promoted_with_one_message),
         cmocka_unit_test(test_hub_closed_run_lets_spares_go_with_grace),
         cmocka_unit_test(test_hub_restart_budget_is_kept_by_the_server),
