@@ -37,7 +37,7 @@ static uint64_t kill_node(struct hub_node *n)
     return mu_sim_now_ns(n->world->sim);
 }
 
-/* --- what users ask for ------------------------------------------------------------------------ */
+/* --- what users ask for ----------------------------------------------------------------------- */
 
 static void test_hub_tells_a_node_that_it_entered_and_then_its_rank(void **state)
 {
@@ -478,7 +478,7 @@ static void test_hub_rejoin_that_spends_the_last_restart_does_not_open_the_run_a
     hub_world_free(t.w);
 }
 
-/* --- leaving ------------------------------------------------------------------------------------ */
+/* --- leaving ---------------------------------------------------------------------------------- */
 
 static void test_hub_end_and_goodbye_are_leaving_with_grace(void **state)
 {

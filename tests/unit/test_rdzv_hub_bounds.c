@@ -7,7 +7,17 @@
 #include "failheap.h"
 #include "service/store_server_internal.h"
 
-/* --- readers that are behind --------------------------------------------------------------------- */
+/* Changes the server's keyspace behind its back; the server pays. */
+static void set_key(struct hub_world *w, const char *key)
+{
+    struct mu_sim_heap *heap = mu_sim_outside();
+
+    mu_sim_inside(w->heap);
+    assert_int_equal(mu_ks_set(&w->server->ks, mu_span_str(key), MU_SPAN_LIT("x"), 0), 0);
+    mu_sim_inside(heap);
+}
+
+/* --- readers that are behind ------------------------------------------------------------------ */
 
 static void test_hub_reader_without_credit_is_told_less_and_in_order(void **state)
 {
@@ -65,7 +75,7 @@ static void test_hub_end_that_found_no_credit_comes_before_the_next_rank(void **
     hub_world_free(w);
 }
 
-/* --- the disk ------------------------------------------------------------------------------------ */
+/* --- the disk --------------------------------------------------------------------------------- */
 
 static void test_hub_answers_do_not_wait_for_the_disk(void **state)
 {
@@ -83,11 +93,10 @@ static void test_hub_answers_do_not_wait_for_the_disk(void **state)
     b = hub_node_new(w, "b");
     for (int i = 0; i < 5; i++) {
         char key[32];
-        char value[4] = "v";
 
-        (void)snprintf(key, sizeof(key), "/k%d", i);
         /* As a client's write would: a commit begins with the next turn. */
-        assert_int_equal(mu_ks_set(&w->server->ks, mu_span_str(key), mu_span_str(value), 0), 0);
+        (void)snprintf(key, sizeof(key), "/k%d", i);
+        set_key(w, key);
         at = mu_sim_now_ns(w->sim);
         hub_join(a, hub_join_of(2, 2));
         hub_join(b, hub_join_of(2, 2));
@@ -105,17 +114,16 @@ static void test_hub_answers_do_not_wait_for_the_disk(void **state)
     hub_world_free(w);
 }
 
-/* --- keys ---------------------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------- */
 
 static void put_key(struct hub_world *w, const char *key)
 {
-    struct mu_span span = mu_span_str(key);
     struct mu_sim_heap *heap = mu_sim_outside();
     size_t len;
 
-    mu_sim_inside(w->heap); /* the server pays */
-    assert_int_equal(mu_ks_set(&w->server->ks, span, span, 0), 0);
-    assert_int_equal(mu_ks_queue_push(&w->server->ks, span, span, &len), 0);
+    set_key(w, key);
+    mu_sim_inside(w->heap);
+    assert_int_equal(mu_ks_queue_push(&w->server->ks, mu_span_str(key), MU_SPAN_LIT("x"), &len), 0);
     mu_sim_inside(heap);
 }
 
@@ -160,7 +168,7 @@ static void test_hub_deletes_the_keys_of_rounds_long_past(void **state)
     hub_world_free(w);
 }
 
-/* --- status -------------------------------------------------------------------------------------- */
+/* --- status ----------------------------------------------------------------------------------- */
 
 static struct mu_rdzv_run_msg status_of(struct hub_node *n, const char *run_id)
 {
@@ -222,7 +230,7 @@ static void test_hub_status_shows_a_run_with_its_members(void **state)
     hub_world_free(w);
 }
 
-/* --- limits -------------------------------------------------------------------------------------- */
+/* --- limits ----------------------------------------------------------------------------------- */
 
 static int join_status(struct hub_node *n, struct mu_rdzv_join join)
 {
@@ -379,7 +387,7 @@ static void test_hub_member_that_talks_nonsense_is_out(void **state)
     hub_world_free(w);
 }
 
-/* --- a server that is started anew --------------------------------------------------------------- */
+/* --- a server that is started anew ------------------------------------------------------------ */
 
 static void test_hub_survivors_of_a_server_that_was_started_anew_find_each_other(void **state)
 {
@@ -423,7 +431,7 @@ static void test_hub_survivors_of_a_server_that_was_started_anew_find_each_other
     hub_world_free(w);
 }
 
-/* --- a want of memory ---------------------------------------------------------------------------- */
+/* --- a want of memory ------------------------------------------------------------------------- */
 
 static struct hub_world *starving;
 
