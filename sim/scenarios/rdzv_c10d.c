@@ -65,8 +65,8 @@ static void c10d_tune(struct rdzv_world *w)
 
 #define C10D                                                                                       \
     .backend = "c10d", .final = true, .polling = true, .converge_ns = 180 * MU_NS_PER_S,           \
-    .join_factor = 1, .answer_ns = 10 * MU_NS_PER_S, .leave_ns = 31 * MU_NS_PER_S,                 \
-    .close_ns = 31 * MU_NS_PER_S, .lost_ns = 25 * MU_NS_PER_S, .configure = configure_c10d,        \
+    .join_factor = 1, .answer_ns = 10 * MU_NS_PER_S, .leave_ns = 36 * MU_NS_PER_S,                 \
+    .close_ns = 36 * MU_NS_PER_S, .lost_ns = 25 * MU_NS_PER_S, .configure = configure_c10d,        \
     .may_wait = c10d_may_wait, .tune = c10d_tune, .check = c10d_check
 
 /* Clocks are off by up to a second in half of the seeds that have them off at all. */
