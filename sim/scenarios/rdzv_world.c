@@ -162,6 +162,11 @@ static bool are_together(void *arg)
     if (round == NULL || !rounds_whole(&w->rounds, round)) {
         return false;
     }
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        if (w->nodes[i].closing) {
+            return false; /* It was asked for while there were faults, and may still come. */
+        }
+    }
     if (round->size < w->nodes_max && w->upscale_delay_ms == UINT64_MAX) {
         return true;
     }

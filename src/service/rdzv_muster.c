@@ -188,10 +188,10 @@ static void fail_all(struct mu_rdzv_muster *n, int status, const char *text)
     if (n->closing) {
         mu_rdzv_muster_tell_close_failed(n, status, copy.text);
     }
-    if (n->state == MU_RDZV_JOINING) {
-        mu_rdzv_muster_tell_failed(n, status, copy.text);
-    } else if (n->leaving) {
+    if (n->leaving) {
         mu_rdzv_muster_tell_left(n);
+    } else if (n->state == MU_RDZV_JOINING) {
+        mu_rdzv_muster_tell_failed(n, status, copy.text);
     }
 }
 
