@@ -29,6 +29,7 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv_c10d,
     &mu_sim_scenario_rdzv_steady,
     &mu_sim_scenario_rdzv_hasty,
+    &mu_sim_scenario_rdzv_c10d_amnesia,
     &mu_sim_scenario_rdzv_deaf,
     &mu_sim_scenario_rdzv_dizzy,
     &mu_sim_scenario_rdzv_loose,

@@ -114,7 +114,8 @@ RDZV_SCENARIO(rdzv, "rdzv",
 PLANTED(rdzv_deaf, RDZV_PLANT_DEAF, "rdzv-deaf", "a node that does not hear of the end of a round")
 PLANTED(rdzv_dizzy, RDZV_PLANT_DIZZY, "rdzv-dizzy", "a node that believes in the rank it had")
 PLANTED(rdzv_loose, RDZV_PLANT_LOOSE, "rdzv-loose", "a node that believes in a smaller world")
-PLANTED(rdzv_ghost, RDZV_PLANT_GHOST, "rdzv-ghost", "a node that lives in an old incarnation")
+PLANTED(rdzv_ghost, RDZV_PLANT_GHOST, "rdzv-ghost",
+        "a node that takes a round for one of the incarnation before")
 PLANTED(rdzv_forgetful, RDZV_PLANT_FORGETFUL, "rdzv-forgetful", "a node whose join never ends")
 PLANTED(rdzv_sulky, RDZV_PLANT_SULKY, "rdzv-sulky", "a node that does not join again")
 PLANTED(rdzv_restless, RDZV_PLANT_RESTLESS, "rdzv-restless", "a node that ends rounds for nothing")

@@ -67,7 +67,7 @@ static void c10d_tune(struct rdzv_world *w)
     .backend = "c10d", .final = true, .polling = true, .converge_ns = 180 * MU_NS_PER_S,           \
     .join_factor = 1, .answer_ns = 10 * MU_NS_PER_S, .leave_ns = 36 * MU_NS_PER_S,                 \
     .close_ns = 36 * MU_NS_PER_S, .lost_ns = 25 * MU_NS_PER_S, .configure = configure_c10d,        \
-    .may_wait = c10d_may_wait, .tune = c10d_tune, .check = c10d_check
+    .may_wait = c10d_may_wait, .check = c10d_check
 
 /* Clocks are off by up to a second in half of the seeds that have them off at all. */
 static struct mu_sim_faults c10d_faults(struct mu_prng *prng)
@@ -81,4 +81,25 @@ static struct mu_sim_faults c10d_faults(struct mu_prng *prng)
 }
 
 RDZV_SCENARIO(rdzv_c10d, "rdzv-c10d", "a rendezvous over a key of the store under churn",
-              c10d_faults, false, C10D)
+              c10d_faults, false, C10D, .tune = c10d_tune)
+
+/* Kills often enough that there is something to forget. */
+static struct mu_sim_faults forgetting_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = c10d_faults(prng);
+
+    f.kill_every_ns = MU_NS_PER_S;
+    f.down_max_ns = 100 * MU_NS_PER_MS;
+    return f;
+}
+
+static void amnesia_tune(struct rdzv_world *w)
+{
+    c10d_tune(w);
+    w->disk = false;
+    w->server_dies = true;
+}
+
+RDZV_SCENARIO(rdzv_c10d_amnesia, "rdzv-c10d-amnesia",
+              "planted bug: the store forgets the key when it is killed", forgetting_faults, true,
+              C10D, .tune = amnesia_tune)

@@ -40,7 +40,7 @@ static void join(struct rdzv_life *l)
     struct rdzv_node *n = l->node;
 
     note(l, n->stand == RDZV_IN ? "gives its round up and joins" : "joins", "");
-    if (!(n->stand == RDZV_IN && n->world->setup->plant == RDZV_PLANT_DEAF)) {
+    if (n->world->setup->plant != RDZV_PLANT_DEAF || n->number != 0) {
         rounds_out(&n->world->rounds, n->number);
     }
     stand(n, RDZV_JOINING);
@@ -192,9 +192,11 @@ static void thought(struct mu_timer *timer)
     case RDZV_IN:
         if (!n->world->healed) {
             act(l);
-        } else if (n->world->setup->plant == RDZV_PLANT_RESTLESS && n->stand == RDZV_IN &&
-                   n->number == 0) {
-            join(l);
+        } else if (n->world->setup->plant == RDZV_PLANT_RESTLESS && n->number == 0) {
+            if (n->world->calm && n->stand == RDZV_IN) {
+                join(l);
+            }
+            think(l, n->world->work_max_ns);
         }
         break;
     case RDZV_LEAVING:
@@ -247,9 +249,8 @@ static void misread(struct rdzv_node *n, struct mu_rdzv_assignment *a)
         a->world--;
         a->member_count = 0;
     }
-    if (plant == RDZV_PLANT_GHOST && known->ever) {
-        a->incarnation = known->incarnation;
-        a->round = known->round + 1;
+    if (plant == RDZV_PLANT_GHOST && known->fenced) {
+        a->incarnation--;
     }
 }
 
@@ -296,6 +297,9 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
     struct rdzv_node *n = l->node;
     struct mu_errmsg msg;
 
+    if (n->world->setup->plant == RDZV_PLANT_FORGETFUL && n->number == 0) {
+        return;
+    }
     if (n->stand != RDZV_IN) {
         unexpected(l, "ended");
         return;
@@ -319,6 +323,9 @@ static void on_waiting(void *context, uint32_t count)
     struct rdzv_life *l = told(context, "waiting", "");
 
     (void)count;
+    if (l->node->world->setup->plant == RDZV_PLANT_FORGETFUL && l->node->number == 0) {
+        return;
+    }
     if (l->node->stand != RDZV_IN) {
         unexpected(l, "waiting");
     }

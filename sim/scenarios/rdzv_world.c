@@ -240,7 +240,9 @@ static void stay_calm(struct rdzv_world *w)
 {
     uint32_t news = count_news(w);
 
+    w->calm = true;
     mu_sim_run_for(w->sim, CALM_NS);
+    w->calm = false;
     if (count_news(w) != news || !are_together(w)) {
         blame(w, "though all was calm");
     }
@@ -430,7 +432,8 @@ static void go(struct rdzv_world *w)
 {
     w->leaving = true;
     for (uint32_t i = 0; i < w->node_count; i++) {
-        w->nodes[i].knows = false;
+        /* Who is late where nobody is let in may be between two tries. */
+        w->nodes[i].knows = w->nodes[i].stand == RDZV_OUT;
     }
     if (!w->hopeless && mu_prng_below(mu_sim_prng(w->sim), 2) == 0) {
         mu_sim_call(w->nodes[0].proc, rdzv_node_close, w->nodes[0].life);

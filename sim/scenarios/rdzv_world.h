@@ -34,7 +34,7 @@ enum rdzv_plant {
     RDZV_PLANT_DEAF,      /* it does not hear that its round has ended */
     RDZV_PLANT_DIZZY,     /* it takes the rank it had before for the one it has */
     RDZV_PLANT_LOOSE,     /* it takes the world for smaller than it is */
-    RDZV_PLANT_GHOST,     /* it takes every round for one of the first incarnation it knew */
+    RDZV_PLANT_GHOST,     /* it takes a round for one of the incarnation before */
     RDZV_PLANT_FORGETFUL, /* it does not notice that it was assigned: its join never ends */
     RDZV_PLANT_SULKY,     /* once a round of its has ended it never joins again */
     RDZV_PLANT_RESTLESS,  /* it gives up rounds for no reason, however calm it is */
@@ -143,6 +143,7 @@ struct rdzv_world {
     struct rounds rounds;
 
     bool healed;      /* nobody does anything but join */
+    bool calm;        /* nothing happens, and nothing may */
     bool leaving;     /* everybody goes */
     uint64_t late_ns; /* by how much timers may be late */
 };

@@ -8,6 +8,7 @@ extern const struct mu_sim_scenario mu_sim_scenario_env_echo;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_steady;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d_amnesia;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_hasty;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_deaf;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_dizzy;
