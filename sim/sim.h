@@ -171,7 +171,7 @@ bool mu_sim_proc_alive(const struct mu_sim_proc *proc);
 bool mu_sim_proc_idle(const struct mu_sim_proc *proc);
 /** How often it was started. */
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc);
-/** Since when it is awake: the end of its last pause, which may still be to come; 0: none so far. */
+/** Since when it is awake: the end of its last pause, which may be to come; 0: none so far. */
 uint64_t mu_sim_proc_awake_ns(const struct mu_sim_proc *proc);
 /** The environment of the process, or the process (and its simulator) of an environment. */
 struct mu_env *mu_sim_proc_env(struct mu_sim_proc *proc);

@@ -1,6 +1,6 @@
 /*
  * The rendezvous over a compare-and-set key of our store, with nodes that are told of changes and
- * nodes that poll, in PyTorch's protocol. What PyTorch's protocol allows to be promised, and what not:
+ * nodes that poll, in PyTorch's protocol. What that allows to be promised, and what not:
  *
  *  - All of it hangs on the key. A server in memory that is killed takes it along, and rounds are
  *    counted anew; so only a server with a disk is killed.

@@ -581,7 +581,7 @@ void rdzv_node_close(void *arg)
 
 /* --- deadlines -------------------------------------------------------------------------------- */
 
-/* Whether the node waits since `since` for longer than `ns`, and is awake for longer than `more`. */
+/* Whether the node waits since `since` for more than `ns`, and is awake for more than `more`. */
 static bool is_late(const struct rdzv_node *n, uint64_t since, uint64_t ns, uint64_t more)
 {
     uint64_t slack = SLACK_NS + n->world->late_ns + ns / 1000;
