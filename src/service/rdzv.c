@@ -15,8 +15,6 @@ static const struct {
                   struct mu_errmsg *reterr_msg);
 } backends[] = {
     {"muster", mu_rdzv_muster_new},
-    {"c10d", mu_rdzv_c10d_new},
-    {"static", mu_rdzv_static_new},
 };
 
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
@@ -24,6 +22,8 @@ int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
                  struct mu_errmsg *reterr_msg)
 {
     int err = mu_rdzv_params_check(params, reterr_msg);
+    char names[64];
+    size_t len = 0;
 
     if (err != 0) {
         return err;
@@ -33,9 +33,13 @@ int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
             return backends[i].create(env, params, events, ret_handler, reterr_msg);
         }
     }
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+        len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s", i == 0 ? "" : ", ",
+                                backends[i].name);
+    }
     return mu_err(reterr_msg, MUSTER_EINVAL,
-                  "there is no rendezvous backend \"%.64s\"; there are muster, c10d and static",
-                  params->backend);
+                  "there is no rendezvous backend \"%.64s\"; known are: %s", params->backend,
+                  names);
 }
 
 /* --- for backends ----------------------------------------------------------------------------- */

@@ -194,8 +194,11 @@ enum mu_rdzv_host_wish {
  * and `*endpoint` has the port that was found; 0: somebody else does, connect. MUSTER_EADDR:
  * is_host was asked for and it cannot be; MUSTER_ENOMEM. `why` says in one line what was chosen,
  * and why. An endpoint that is not loopback is served on all addresses of the machine.
+ * The server's end is mu_rdzv_unhost().
  */
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
+/** Ends such a server; `done` follows, on a later turn, when it is gone. */
+void mu_rdzv_unhost(struct mu_store_server *server, void (*done)(void *context), void *context);
 
 #endif

@@ -102,6 +102,11 @@ int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id);
 void mu_rpc_client_run_soon(struct mu_rpc_client *c);
 /** Says goodbye; calls that are out end with MUSTER_ECLOSED; `closed` follows. */
 void mu_rpc_client_close(struct mu_rpc_client *c);
+/** Whether there is a connection, and it was greeted. */
+static inline bool mu_rpc_client_linked(const struct mu_rpc_client *c)
+{
+    return mu_rpc_linked(&c->rpc);
+}
 /** Somebody waits for a connection from now on: `gave_up` comes if there is none in time. */
 void mu_rpc_client_need(struct mu_rpc_client *c);
 
