@@ -149,6 +149,10 @@ static void say(struct mu_rdzv_muster *n)
     }
 }
 
+static void finish_free(struct mu_rdzv_muster *n);
+static void start_client(struct mu_rdzv_muster *n);
+static void need_client(struct mu_rdzv_muster *n);
+
 /* --- the session ------------------------------------------------------------------------------ */
 
 static void on_writable(void *context)
@@ -213,21 +217,22 @@ static void on_gave_up(void *context, int status, const char *text)
     if (n->freeing) {
         return;
     }
-    if (n->state != MU_RDZV_JOINING) {
-        if (n->call != 0) {
-            (void)mu_rpc_client_cancel(&n->rpc, n->call);
-        }
-        mu_rdzv_muster_dropped(n, text);
+    if (n->call != 0) {
+        (void)mu_rpc_client_cancel(&n->rpc, n->call);
+    }
+    mu_rdzv_muster_dropped(n, text);
+    if (n->state == MU_RDZV_JOINING && n->client == MU_RDZV_CLIENT_LIVE) {
+        need_client(n);
     }
 }
 
 static void on_ready(void *context)
 {
-    (void)context; /* `writable` follows. */
-}
+    struct mu_rdzv_muster *n = context;
 
-static void finish_free(struct mu_rdzv_muster *n);
-static void start_client(struct mu_rdzv_muster *n);
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.connected",
+                           "connected to %.120s", n->address); /* `writable` follows. */
+}
 
 static void on_client_closed(void *context)
 {
@@ -278,8 +283,7 @@ static void start_client(struct mu_rdzv_muster *n)
     struct mu_rpc_client_config config = {
         .addr = n->endpoint,
         .name = n->base.node,
-        .connect_ms = n->config.join_timeout_ms > UINT32_MAX ? UINT32_MAX
-                                                             : (uint32_t)n->config.join_timeout_ms,
+        .connect_ms = 0, /* for ever: a join, or a close, has its own deadline */
         .reconnect_ms = n->config.grace_ms,
         .probe_ms = PROBE_MS,
         .greetings = GREETINGS,
@@ -323,23 +327,47 @@ static void need_client(struct mu_rdzv_muster *n)
 
 /* --- time ------------------------------------------------------------------------------------- */
 
+static bool is_linked(const struct mu_rdzv_muster *n)
+{
+    return n->client == MU_RDZV_CLIENT_LIVE && mu_rpc_client_linked(&n->rpc);
+}
+
 static void join_is_late(struct mu_rdzv_muster *n)
 {
     struct mu_errmsg text;
-    bool linked = n->client == MU_RDZV_CLIENT_LIVE && mu_rpc_client_linked(&n->rpc);
+    bool linked = is_linked(n);
+    int why = n->rpc.last_error != 0 ? n->rpc.last_error : MUSTER_ETIMEDOUT;
 
     n->join_deadline = MU_MONO_NEVER;
     if (n->state != MU_RDZV_JOINING) {
+        return;
+    }
+    if (linked && !n->join_extended) {
+        /* The server counts from when it heard of us, and can say who is missing. */
+        n->join_extended = true;
+        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms + ANSWER_MS);
         return;
     }
     if (linked) {
         (void)mu_err(&text, 0, "no round within %g s, and %.100s does not say why",
                      (double)n->config.join_timeout_ms / 1000, n->address);
     } else {
-        (void)mu_err(&text, 0, "no round within %g s: no connection to %.100s",
-                     (double)n->config.join_timeout_ms / 1000, n->address);
+        (void)mu_err(&text, 0,
+                     "cannot connect to %.100s: %s (tried for %g s); is a server running there?",
+                     n->address, muster_strerror(why), (double)n->config.join_timeout_ms / 1000);
     }
     mu_rdzv_muster_tell_failed(n, linked ? MUSTER_ERDZV_TIMEOUT : MUSTER_ERDZV_CONN, text.text);
+}
+
+static void close_is_late(struct mu_rdzv_muster *n)
+{
+    bool linked = is_linked(n);
+    struct mu_errmsg text;
+
+    (void)mu_err(&text, 0, "%.120s %s within %" PRIu64 " s", n->address,
+                 linked ? "did not answer a close" : "could not be connected to", CLOSE_MS / 1000);
+    mu_rdzv_muster_tell_close_failed(n, linked ? MUSTER_ERDZV_TIMEOUT : MUSTER_ERDZV_CONN,
+                                     text.text);
 }
 
 static void deliver_held(struct mu_rdzv_muster *n)
@@ -397,11 +425,7 @@ static void on_timer(struct mu_timer *timer)
         mu_rdzv_muster_tell_left(n);
     }
     if (mu_mono_reached(n->close_deadline, now)) {
-        struct mu_errmsg text;
-
-        (void)mu_err(&text, 0, "%.120s did not answer a close within %" PRIu64 " s", n->address,
-                     CLOSE_MS / 1000);
-        mu_rdzv_muster_tell_close_failed(n, MUSTER_ERDZV_TIMEOUT, text.text);
+        close_is_late(n);
     }
     mu_rdzv_muster_rearm(n);
 }
@@ -424,7 +448,8 @@ static void native_join(struct mu_rdzv_handler *h)
         return;
     }
     if (n->config.join_timeout_ms != 0) {
-        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms + ANSWER_MS);
+        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms);
+        n->join_extended = false;
     }
     n->say_failed = was_in && n->call != 0;
     if (n->held.len != 0) {
@@ -543,6 +568,7 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
         mu_free(n);
         return err;
     }
+    start_client(n);
     *ret_handler = &n->base;
     return 0;
 }

@@ -78,6 +78,7 @@ struct mu_rdzv_muster {
     bool closed;         /* the run is */
     bool closed_told;
     bool leaving;
+    bool join_extended; /* the join is late, and the server has some more time to say why */
     bool freeing;
     uint64_t incarnation; /* that was last heard of; 0: none yet */
     uint64_t round;       /* that it is in */

@@ -305,8 +305,8 @@ static void test_rdzv_bootstrap_serves_a_fresh_store_each_round(void **state)
     struct world w = make_world();
     struct node a = {.config = {.rank = 0, .addr = "a", .share = true}};
     struct node b = {.config = {.rank = 1, .addr_0 = "a"}};
-    char first[64];
-    char second[64];
+    char first[300];
+    char second[300];
 
     (void)state;
     add_node(&w, &b, "b");
@@ -341,7 +341,7 @@ static void test_rdzv_bootstrap_without_sharing_names_a_port_where_nobody_listen
     struct world w = make_world();
     struct node a = {.config = {.rank = 0, .addr = "a"}};
     struct node b = {.config = {.rank = 1}};
-    char url[64];
+    char url[300];
 
     (void)state;
     add_node(&w, &a, "a");
