@@ -126,7 +126,7 @@ static void check_rounds(const char *backend)
     uint16_t port;
 
     for (int i = 0; i < 2; i++) {
-        open_node(&nodes[i], backend, backend, 2, 3, "last_call_timeout=1");
+        open_node(&nodes[i], backend, backend, 2, 3, "last_call_timeout=0.2");
     }
     assert_string_equal(muster_rdzv_backend(nodes[0].rdzv), backend);
     meet(nodes, 2);
@@ -134,7 +134,7 @@ static void check_rounds(const char *backend)
     port = nodes[0].info.bootstrap_port;
 
     /* One comes late: the others are told, and let it in. */
-    open_node(&nodes[2], backend, backend, 2, 3, "last_call_timeout=1");
+    open_node(&nodes[2], backend, backend, 2, 3, "last_call_timeout=0.2");
     start_next(&nodes[2]);
     assert_int_equal(muster_rdzv_ended(nodes[0].rdzv, 20000), 0);
     assert_int_equal(muster_rdzv_ended(nodes[1].rdzv, 20000), 0);
@@ -193,6 +193,27 @@ static void test_rdzv_closed_run_is_closed_for_all(void **state)
 {
     (void)state;
     check_closing("muster", "closing");
+    check_closing("c10d", "closing");
+}
+
+/* The endpoint is the bootstrap address; who hosts it is settled, and so are the ranks. */
+static void test_rdzv_static_nodes_meet_at_the_endpoint(void **state)
+{
+    struct node nodes[2];
+
+    (void)state;
+    open_node(&nodes[0], "static", "static", 2, 2, "rank=0,is_host=false");
+    open_node(&nodes[1], "static", "static", 2, 2, "rank=1");
+    meet(nodes, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(nodes[i].info.rank, i);
+        assert_int_equal(nodes[i].info.world_size, 2);
+        assert_string_equal(nodes[i].info.bootstrap_addr, "127.0.0.1");
+        assert_int_equal(nodes[i].info.bootstrap_port, muster_server_port(server));
+        assert_true(muster_rdzv_use_agent_store(nodes[i].rdzv));
+        assert_int_equal(muster_store_barrier(nodes[i].info.store, muster_str("b"), 1, 5000), 0);
+    }
+    close_nodes(nodes, 2);
 }
 
 static void test_rdzv_close_of_a_run_ends_a_join(void **state)
@@ -227,6 +248,7 @@ static void test_rdzv_timeout_says_who_is_missing(void **state)
     start_next(&nodes[0]);
     assert_int_equal(finish(&nodes[0]), MUSTER_ERDZV_TIMEOUT);
     assert_says(nodes[0].text, "1 of 2");
+    assert_says(nodes[0].text, "alpha");
     muster_rdzv_close(nodes[0].rdzv);
 }
 
@@ -242,7 +264,7 @@ static void test_rdzv_lost_server_ends_the_round_and_blocks_nobody(void **state)
     assert_int_equal(muster_server_start(rt, &config, &other), 0);
     (void)snprintf(kept, sizeof(kept), "%s", endpoint);
     (void)snprintf(endpoint, sizeof(endpoint), "%s", muster_server_address(other));
-    open_node(&node, "muster", "lost", 1, 1, "join_timeout=1,is_host=false");
+    open_node(&node, "muster", "lost", 1, 1, "join_timeout=0.3,is_host=false");
     meet(&node, 1);
     muster_server_free(other);
     assert_int_equal(muster_rdzv_ended(node.rdzv, 30000), 0);
@@ -532,6 +554,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_nodes_meet_natively),
         cmocka_unit_test(test_rdzv_nodes_meet_over_a_store_as_pytorch_does),
         cmocka_unit_test(test_rdzv_closed_run_is_closed_for_all),
+        cmocka_unit_test(test_rdzv_static_nodes_meet_at_the_endpoint),
         cmocka_unit_test(test_rdzv_close_of_a_run_ends_a_join),
         cmocka_unit_test(test_rdzv_timeout_says_who_is_missing),
         cmocka_unit_test(test_rdzv_lost_server_ends_the_round_and_blocks_nobody),
