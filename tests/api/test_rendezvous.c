@@ -216,6 +216,32 @@ static void test_rdzv_static_nodes_meet_at_the_endpoint(void **state)
     close_nodes(nodes, 2);
 }
 
+/* Workers of PyTorch 1.13 serve their store themselves; of the newest, the agent of rank 0 does. */
+static void test_rdzv_serves_a_store_where_the_others_look_for_one(void **state)
+{
+    static const struct {
+        const char *run_id, *config;
+        bool served;
+    } runs[] = {{"old", "dialect=1.13", false}, {"new", "dialect=2", true}};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct muster_store_config config = {.timeout_ms = 1000, .connect_timeout_ms = 300};
+        muster_store *store = NULL;
+        struct node node;
+        char url[300];
+
+        open_node(&node, "c10d", runs[i].run_id, 1, 1, runs[i].config);
+        meet(&node, 1);
+        assert_int_equal(muster_rdzv_use_agent_store(node.rdzv), runs[i].served);
+        (void)snprintf(url, sizeof(url), "tcp://%s:%u", node.info.bootstrap_addr,
+                       node.info.bootstrap_port);
+        assert_int_equal(muster_store_open(rt, url, &config, &store) == 0, runs[i].served);
+        muster_store_close(store);
+        muster_rdzv_close(node.rdzv);
+    }
+}
+
 static void test_rdzv_close_of_a_run_ends_a_join(void **state)
 {
     struct node nodes[2];
@@ -555,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_nodes_meet_over_a_store_as_pytorch_does),
         cmocka_unit_test(test_rdzv_closed_run_is_closed_for_all),
         cmocka_unit_test(test_rdzv_static_nodes_meet_at_the_endpoint),
+        cmocka_unit_test(test_rdzv_serves_a_store_where_the_others_look_for_one),
         cmocka_unit_test(test_rdzv_close_of_a_run_ends_a_join),
         cmocka_unit_test(test_rdzv_timeout_says_who_is_missing),
         cmocka_unit_test(test_rdzv_lost_server_ends_the_round_and_blocks_nobody),
