@@ -314,6 +314,10 @@ struct mu_rpc {
     uint64_t out_high; /* the most that ever were: what can be acknowledged */
     struct mu_buf ctl;
 
+    /* Sequenced frames in all lives, for show. */
+    uint64_t frames_in;
+    uint64_t frames_out;
+
     /* Calls: by local id, which is the wire's plus a base that grows with each life. */
     struct mu_map calls;
     struct mu_heap timers;

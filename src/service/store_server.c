@@ -373,6 +373,12 @@ void mu_store_server_free(struct mu_store_server *s)
 void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_server_stats *ret_stats)
 {
     *ret_stats = s->stats;
+    MU_LIST_FOREACH (it, &s->session_list) {
+        const struct mu_store_session *session = MU_CONTAINER_OF(it, struct mu_store_session, link);
+
+        ret_stats->messages_in += session->rpc.frames_in;
+        ret_stats->messages_out += session->rpc.frames_out;
+    }
     ret_stats->connections = s->conn_count;
     ret_stats->sessions = s->sessions.count;
     ret_stats->keys = s->ks.key_count;

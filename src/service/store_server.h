@@ -1,7 +1,7 @@
 /*
  * The store server: listens, tells PyTorch's protocol and the native wire apart by their first
- * byte, and serves one keyspace and the rendezvous of any runs to all. A service: machines plus an environment; it runs unchanged
- * on libuv and in the simulator.
+ * byte, and serves one keyspace and the rendezvous of any runs to all. A service: machines plus an
+ * environment; it runs unchanged on libuv and in the simulator.
  *
  *     struct mu_store_server_config config = mu_store_server_config_defaults();
  *     mu_addr_parse("127.0.0.1:0", 0, &config.listen, &msg);
@@ -83,7 +83,7 @@ struct mu_store_server_stats {
     uint64_t connections, connections_total, sessions, keys, memory_bytes, buffer_bytes, revision;
     uint64_t peers_dropped, commits, waits, watches;
     uint64_t runs, members, joins, rounds, notices; /* of rendezvous; the last three in all */
-    uint64_t bytes_in, bytes_out;                   /* of all connections */
+    uint64_t bytes_in, bytes_out, messages_in, messages_out; /* of all connections */
 };
 void mu_store_server_stats(const struct mu_store_server *server,
                            struct mu_store_server_stats *ret_stats);

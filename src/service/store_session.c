@@ -126,6 +126,8 @@ static void free_session(struct mu_store_session *session)
     mu_map_fini(&session->calls);
     mu_map_remove(&s->sessions, &session->by_id);
     mu_list_remove(&session->link);
+    s->stats.messages_in += session->rpc.frames_in;
+    s->stats.messages_out += session->rpc.frames_out;
     mu_rpc_fini(&session->rpc);
     (void)mu_store_account(s, &session->memory, 0);
     mu_free(session);
