@@ -248,11 +248,11 @@ static void print_figures(const struct bench *b)
 
     (void)snprintf(name, sizeof(name), "rdzv.%s.%" PRIu64, b->backend, b->count);
     if (b->connected == b->count) {
-        printf("%s.connect %.3f s\n", name, b->connected_at - b->opened_at);
+        printf("%s.connect %.6f s\n", name, b->connected_at - b->opened_at);
     }
-    printf("%s.last %.3f s\n", name, b->done_at - b->joined_at);
+    printf("%s.last %.6f s\n", name, b->done_at - b->joined_at);
     if (b->own_server) {
-        printf("%s.server_cpu %.3f s\n", name, (double)(b->after.cpu_us - b->before.cpu_us) / 1e6);
+        printf("%s.server_cpu %.6f s\n", name, (double)(b->after.cpu_us - b->before.cpu_us) / 1e6);
         print_count(name, "messages_in", "messages", y->messages_in - x->messages_in);
         print_count(name, "messages_out", "messages", y->messages_out - x->messages_out);
         print_count(name, "bytes_in", "B", y->bytes_in - x->bytes_in);
