@@ -3,8 +3,8 @@
  * is in it is base64 of the state's bytes, or a sentinel that means "no state"; the token of a
  * state is its base64.
  *
- *     DOWN ──▶ CREATING ──▶ WATCHING ──▶ UP       anything that fails: DOWN, and again when asked
- *              the sentinel  if the store can
+ *     DOWN ──▶ CREATING ──▶ UP       what fails there: DOWN, and again when asked
+ *              the sentinel
  *
  * It does what proto/rdzv_node.h asks of a driver: one request at a time, each answered unless
  * another one has taken its place, and with a store that can be watched a `changed` for every
@@ -30,8 +30,8 @@ struct mu_rdzv_cell_config {
 };
 
 struct mu_rdzv_cell_events {
-    /** The store is found, and can be watched or not. Once, before the first answer that is not a
-     * failure. */
+    /** The store is found, and can be watched or not: before the first answer that is not a
+     * failure, and again should it turn out otherwise. */
     void (*found)(void *context, bool push);
     /** STATE_READ, STATE_WRITTEN, WRITE_LOST or BACKEND_FAILED, for the machine; its time is not
      * set. Spans are lent for the call. */
@@ -52,7 +52,6 @@ struct mu_rdzv_cell_op {
 enum mu_rdzv_cell_phase {
     MU_RDZV_CELL_DOWN = 0,
     MU_RDZV_CELL_CREATING,
-    MU_RDZV_CELL_WATCHING,
     MU_RDZV_CELL_UP,
 };
 
@@ -64,14 +63,13 @@ struct mu_rdzv_cell {
     struct mu_rdzv_cell_events events;
     struct mu_store *store;   /* NULL: none yet, or none any more */
     struct mu_store *leaving; /* one that is being closed */
-    struct mu_timer timer;    /* WATCHING: patience; UP: the first delay; closing: the end */
+    struct mu_timer timer;    /* DOWN: no memory; UP: the first delay; closing: the end */
     struct mu_span key;
     enum mu_rdzv_cell_phase phase;
     bool store_up; /* the store has answered, ever */
     bool found;    /* and it is known whether it can be watched: `push` */
-    bool push;
-    bool delayed; /* the first request waits for the timer */
-    bool missed;  /* a watch was lost: something may have changed */
+    bool push;     /* true until the store says otherwise */
+    bool delayed;  /* the first request waits for the timer */
     bool closing;
     struct mu_rdzv_cell_op create;
     struct mu_rdzv_cell_op watch;
