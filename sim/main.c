@@ -180,7 +180,8 @@ static void print_list(bool planted)
 {
     for (size_t i = 0; mu_sim_scenarios[i] != NULL; i++) {
         if (mu_sim_scenarios[i]->planted == planted) {
-            printf("%-20s %s\n", mu_sim_scenarios[i]->name, mu_sim_scenarios[i]->summary);
+            printf("%-20s %s%s\n", mu_sim_scenarios[i]->name, mu_sim_scenarios[i]->summary,
+                   mu_sim_scenarios[i]->slow ? " [slow]" : "");
         }
     }
 }
