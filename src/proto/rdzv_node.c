@@ -139,7 +139,7 @@ static void settle(struct mu_rdzv *r, bool has_token, struct mu_span token)
 {
     struct mu_rdzv_vars *v = &r->v;
 
-    if (v->known) {
+    if (v->known && !(v->writing && r->config.turns)) {
         /* The first one may have waited for a connection. */
         mu_rdzv_node_took(r, mu_mono_since(v->asked_at, v->now.mono));
     }

@@ -60,6 +60,7 @@ struct mu_rdzv_config {
     struct mu_rdzv_node node;         /* copied */
     enum mu_rdzv_dialect dialect;     /* written while the state shows none. 2 */
     bool push;                        /* the driver sends WATCH events. false */
+    bool turns; /* the driver holds a write back until it is its turn: no back-off. false */
     uint64_t seed;
     uint32_t poll_ms;        /* how old a state may be, and how long to sleep. 1 s */
     uint32_t first_delay_ms; /* before a first join without push, at random up to it. 300 ms */

@@ -1,5 +1,6 @@
 #include "service/rdzv_cell.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "codec/base64.h"
@@ -13,6 +14,8 @@
 static void pump(struct mu_rdzv_cell *c);
 static void set_up(struct mu_rdzv_cell *c);
 static void arm_watch(struct mu_rdzv_cell *c);
+static void take_turn(struct mu_rdzv_cell *c);
+static void pass_turn(struct mu_rdzv_cell *c);
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
@@ -113,12 +116,14 @@ static void on_written(struct mu_rdzv_cell *c)
     } else if (op->status != 0) {
         answer_failure(c, op->status, op->errmsg.text, is_transient(op->status));
     } else if (mu_span_eq(op->reply.values[0], desired)) {
+        c->contended = false;
         answer(c, &event);
     } else if (mu_span_eq(op->reply.values[0], mu_buf_span(&c->expected))) {
         /* It holds what we expected, and yet was not written: PyTorch's way to say that there is
          * no such key. */
         create_again(c);
     } else {
+        c->contended = true;
         answer_state(c, MU_RDZV_WRITE_LOST, op->reply.values[0]);
     }
 }
@@ -142,6 +147,9 @@ static void on_asked(struct mu_store_op *op)
     } else {
         on_written(c);
     }
+    if (c->holding && c->want != MU_RDZV_CELL_WRITE) {
+        pass_turn(c);
+    }
 }
 
 /* --- requests --------------------------------------------------------------------------------- */
@@ -161,7 +169,7 @@ static void submit(struct mu_rdzv_cell *c, struct mu_rdzv_cell_op *slot,
     slot->busy = true;
     slot->called_back = false;
     slot->op.request = *request;
-    slot->op.request.keys = &c->key;
+    slot->op.request.keys = slot == &c->turn || slot == &c->give ? &c->turn_key : &c->key;
     slot->op.request.key_count = 1;
     slot->op.timeout_ms = timeout_ms;
     slot->op.done = done;
@@ -181,6 +189,10 @@ static void pump(struct mu_rdzv_cell *c)
         return;
     }
     if (c->ask.busy) {
+        return;
+    }
+    if (c->want == MU_RDZV_CELL_WRITE && c->push && c->contended && !c->holding) {
+        take_turn(c);
         return;
     }
     if (c->want == MU_RDZV_CELL_WRITE) {
@@ -232,6 +244,69 @@ int mu_rdzv_cell_write(struct mu_rdzv_cell *c, uint64_t request, struct mu_span 
     return err;
 }
 
+/* --- turns ------------------------------------------------------------------------------------ */
+
+static void on_turn(struct mu_store_op *op)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, turn.op);
+
+    c->turn.busy = false;
+    if (c->closing) {
+        return;
+    }
+    /* Who has waited in vain goes without, and has a turn to pass on afterwards: the one that
+     * somebody did not. */
+    c->holding = op->status == 0 || op->status == MUSTER_ETIMEDOUT;
+    if (!c->holding) {
+        c->contended = false;
+    }
+    if (c->holding && c->want != MU_RDZV_CELL_WRITE) {
+        pass_turn(c);
+    }
+    pump(c);
+}
+
+static void take_turn(struct mu_rdzv_cell *c)
+{
+    struct mu_store_request q = {.verb = MU_STORE_QUEUE_POP};
+    uint32_t random;
+
+    if (!c->turn.busy) {
+        mu_env_entropy(c->env, &random, sizeof(random));
+        submit(c, &c->turn, &q, c->config.turn_ms + random % (c->config.turn_ms / 2 + 1), on_turn);
+    }
+}
+
+static void on_given(struct mu_store_op *op)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, give.op);
+    struct mu_store_request q = {.verb = MU_STORE_QUEUE_POP, .flags = MU_STORE_NOWAIT};
+
+    c->give.busy = false;
+    if (c->closing) {
+        return;
+    }
+    if (c->give_again) {
+        c->give_again = false;
+        pass_turn(c);
+    } else if (op->status == 0 && op->request.verb == MU_STORE_QUEUE_PUSH && op->reply.number > 1) {
+        submit(c, &c->give, &q, c->config.answer_ms, on_given); /* One is enough. */
+    }
+}
+
+static void pass_turn(struct mu_rdzv_cell *c)
+{
+    struct mu_store_request q = {
+        .verb = MU_STORE_QUEUE_PUSH, .values = &c->turn_value, .value_count = 1};
+
+    c->holding = false;
+    if (c->give.busy) {
+        c->give_again = true;
+    } else if (c->store != NULL) {
+        submit(c, &c->give, &q, c->config.answer_ms, on_given);
+    }
+}
+
 /* --- setting up ------------------------------------------------------------------------------- */
 
 static void on_store_closed(void *context)
@@ -250,6 +325,7 @@ static void drop_store(struct mu_rdzv_cell *c)
 {
     c->leaving = c->store;
     c->store = NULL;
+    c->holding = c->give_again = false;
     mu_store_close(c->leaving, on_store_closed, c);
 }
 
@@ -312,6 +388,9 @@ static void on_created(struct mu_store_op *op)
     } else if (op->status != 0) {
         fail_set_up(c, op->status, op->errmsg.text);
     } else {
+        if (c->push && op->reply.number == 1) {
+            pass_turn(c); /* Who makes the key makes the first turn. */
+        }
         go_up(c);
     }
 }
@@ -331,8 +410,9 @@ static void on_watched(struct mu_store_op *op)
         if (c->found) {
             c->events.found(c->events.context, false);
         }
-    } else {
-        /* Changed; or the watch was lost, and then something may have changed unseen. */
+    } else if (!c->turn.busy || c->want != MU_RDZV_CELL_WRITE) {
+        /* Changed; or the watch was lost, and then something may have changed unseen. What comes
+         * while a write waits for its turn, the write will tell. */
         c->events.changed(c->events.context);
     }
 }
@@ -404,6 +484,9 @@ void mu_rdzv_cell_init(struct mu_rdzv_cell *c, struct mu_env *env,
 {
     *c = (struct mu_rdzv_cell){.env = env, .config = *config, .events = *events, .push = true};
     c->key = mu_span_str(c->config.key);
+    (void)snprintf(c->turn_name, sizeof(c->turn_name), "%s.turn", c->config.key);
+    c->turn_key = mu_span_str(c->turn_name);
+    c->turn_value = MU_SPAN_LIT("turn");
     c->create_values[0] = mu_span("", 0);
     c->create_values[1] = MU_SPAN_LIT(SENTINEL);
     mu_timer_init(&c->timer, on_timer);
