@@ -166,6 +166,9 @@ static bool are_together(void *arg)
         if (w->nodes[i].closing) {
             return false; /* It was asked for while there were faults, and may still come. */
         }
+        if (w->nodes[i].life != NULL && w->nodes[i].run != round->incarnation && w->setup->final) {
+            return false; /* It has not heard yet that its run is closed. */
+        }
     }
     if (round->size < w->nodes_max && w->upscale_delay_ms == UINT64_MAX) {
         return true;
