@@ -1,4 +1,4 @@
-/* The native backend's ear: notices and replies of the server, and what its user is told of them. */
+/* The native backend's ear: notices and replies of the server, and what its user is told. */
 #include "service/rdzv_muster.h"
 
 #include <inttypes.h>
@@ -108,7 +108,7 @@ void mu_rdzv_muster_tell_assigned(struct mu_rdzv_muster *n, const struct mu_rdzv
                                    notice->round),
     };
 
-    if (n->config.members) {
+    if (notice->members.len != 0) {
         int err = mu_rdzv_peers_decode(notice->members, notice->world, &peers);
 
         if (err != 0) {

@@ -319,6 +319,9 @@ static void on_eof(struct mu_conn *base)
     if (c->kind == MU_STORE_CONN_TORCH) {
         mu_store_conn_touch(c);
     } else {
+        if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
+            mu_store_session_eof(c->u.session);
+        }
         mu_store_conn_close(c, false);
     }
     mu_store_server_finish_turn(c->server);

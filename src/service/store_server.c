@@ -11,6 +11,11 @@
 
 #define PEER_LINES_PER_S 20
 
+/* How often we look whether we are awake, and how much later than that a look may be. The shortest
+ * silence that can be agreed upon is two beats of 50 ms. */
+#define PULSE_MS 50
+#define LATE_MS  50
+
 struct mu_store_server_config mu_store_server_config_defaults(void)
 {
     return (struct mu_store_server_config){
@@ -25,6 +30,7 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
         .sync_interval_ms = 100,
         .journal_bytes_high = (size_t)64 << 20,
         .backlog_bytes_max = (size_t)4 << 20,
+        .eof_grace_ms = 25,
         .drain_ms = 5000,
     };
 }
@@ -49,6 +55,7 @@ static void stop_if_empty(struct mu_store_server *s)
     s->stopped = true;
     mu_env_timer_arm(s->env, &s->timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->drain_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->pulse_timer, MU_MONO_NEVER);
     MU_LIST_FOREACH_SAFE (it, tmp, &s->session_list) {
         mu_store_session_end(MU_CONTAINER_OF(it, struct mu_store_session, link), "server stopped");
     }
@@ -105,10 +112,50 @@ void mu_store_server_finish_turn(struct mu_store_server *s)
     }
 }
 
+/* --- our own absence -------------------------------------------------------------------------- */
+
+void mu_store_server_feel_pulse(struct mu_store_server *s)
+{
+    struct mu_now now = mu_env_now(s->env);
+    uint64_t since = mu_mono_since(s->pulse, now.mono);
+
+    s->pulse = now.mono;
+    if (since <= (PULSE_MS + LATE_MS) * MU_NS_PER_MS || s->sessions.count == 0) {
+        return;
+    }
+    mu_log(MUSTER_LOG_DEBUG, "STORE-STALLED", "ms=%" PRIu64, since / MU_NS_PER_MS);
+    MU_LIST_FOREACH (it, &s->session_list) {
+        mu_rpc_stalled(&MU_CONTAINER_OF(it, struct mu_store_session, link)->rpc, now, since);
+    }
+}
+
+void mu_store_server_start_pulse(struct mu_store_server *s)
+{
+    mu_mono_t now = mu_env_now(s->env).mono;
+
+    if (!mu_heap_contains(&s->pulse_timer.node)) {
+        s->pulse = now;
+        mu_env_timer_arm(s->env, &s->pulse_timer, mu_mono_add_ms(now, PULSE_MS));
+    }
+}
+
+static void on_pulse(struct mu_timer *timer)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, pulse_timer);
+
+    mu_store_server_feel_pulse(s);
+    if (s->sessions.count != 0) {
+        mu_env_timer_arm(s->env, timer, mu_mono_add_ms(s->pulse, PULSE_MS));
+    }
+}
+
+/* --- the timer -------------------------------------------------------------------------------- */
+
 static void on_timer(struct mu_timer *timer)
 {
     struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, timer);
 
+    mu_store_server_feel_pulse(s);
     mu_ks_tick(&s->ks, mu_env_now(s->env).mono);
     mu_store_server_finish_turn(s);
 }
@@ -238,6 +285,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->drain_timer, on_drain_timeout);
+    mu_timer_init(&s->pulse_timer, on_pulse);
     s->next_commit = MU_MONO_NEVER;
     s->commit_again = MU_MONO_NEVER;
     s->listener.accept = mu_store_conn_accept;
@@ -325,6 +373,12 @@ void mu_store_server_free(struct mu_store_server *s)
 void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_server_stats *ret_stats)
 {
     *ret_stats = s->stats;
+    MU_LIST_FOREACH (it, &s->session_list) {
+        const struct mu_store_session *session = MU_CONTAINER_OF(it, struct mu_store_session, link);
+
+        ret_stats->messages_in += session->rpc.frames_in;
+        ret_stats->messages_out += session->rpc.frames_out;
+    }
     ret_stats->connections = s->conn_count;
     ret_stats->sessions = s->sessions.count;
     ret_stats->keys = s->ks.key_count;

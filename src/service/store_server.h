@@ -1,7 +1,7 @@
 /*
  * The store server: listens, tells PyTorch's protocol and the native wire apart by their first
- * byte, and serves one keyspace and the rendezvous of any runs to all. A service: machines plus an environment; it runs unchanged
- * on libuv and in the simulator.
+ * byte, and serves one keyspace and the rendezvous of any runs to all. A service: machines plus an
+ * environment; it runs unchanged on libuv and in the simulator.
  *
  *     struct mu_store_server_config config = mu_store_server_config_defaults();
  *     mu_addr_parse("127.0.0.1:0", 0, &config.listen, &msg);
@@ -50,7 +50,9 @@ struct mu_store_server_config {
         /* no more requests are read while this much waits for the disk. 64 MiB */
         journal_bytes_high;
     size_t backlog_bytes_max; /* of one watch whose reader is behind, or it ends. 4 MiB */
-    uint32_t drain_ms;        /* how long a drain waits for slow readers. 5,000 */
+    uint32_t eof_grace_ms; /* of a session whose client closed its connection without goodbye: as a
+                              process does that was killed. 25 */
+    uint32_t drain_ms;     /* how long a drain waits for slow readers. 5,000 */
     /** The last callback: 0 after a drain, else why the server could not go on. */
     void (*stopped)(void *context, int status, const char *why);
     void *context;
@@ -81,7 +83,7 @@ struct mu_store_server_stats {
     uint64_t connections, connections_total, sessions, keys, memory_bytes, buffer_bytes, revision;
     uint64_t peers_dropped, commits, waits, watches;
     uint64_t runs, members, joins, rounds, notices; /* of rendezvous; the last three in all */
-    uint64_t bytes_in, bytes_out;                   /* of all connections */
+    uint64_t bytes_in, bytes_out, messages_in, messages_out; /* of all connections */
 };
 void mu_store_server_stats(const struct mu_store_server *server,
                            struct mu_store_server_stats *ret_stats);

@@ -117,6 +117,8 @@ struct mu_store_server {
     struct mu_listener listener;
     struct mu_timer timer; /* leases, and the interval of the disk */
     struct mu_timer drain_timer;
+    struct mu_timer pulse_timer; /* while there are sessions */
+    mu_mono_t pulse;             /* when we were last known to be awake */
     struct mu_list conns;
     struct mu_list dirty;
     struct mu_list stalled;
@@ -157,6 +159,14 @@ struct mu_store_server {
 /* store_server.c */
 /** The tail of every callback: tells waiters and watchers, starts a commit, sends, re-arms. */
 void mu_store_server_finish_turn(struct mu_store_server *s);
+/**
+ * The beginning of every timer's callback, before anybody is found to be late: if it was us who
+ * were away (stopped, suspended, busy), the sessions are forgiven that time. The leases of the
+ * keyspace do as much by themselves.
+ */
+void mu_store_server_feel_pulse(struct mu_store_server *s);
+/** There is a session: from now on the pulse beats. */
+void mu_store_server_start_pulse(struct mu_store_server *s);
 /** The disk failed or the like: every connection is dropped, `stopped` follows. */
 void mu_store_server_fail(struct mu_store_server *s, int status, const char *why);
 /** Says why a peer lost its connection; a flood of such lines is counted instead of written. */
@@ -203,6 +213,8 @@ void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *
 /** Bytes for the session; returns how many were used (all, unless the connection was closed). */
 size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in);
 void mu_store_session_unlink(struct mu_store_session *session);
+/** Its client has closed its end of the connection, without goodbye. */
+void mu_store_session_eof(struct mu_store_session *session);
 /** Sends an answer that mu_store_answer() let through. */
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload);

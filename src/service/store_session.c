@@ -67,6 +67,16 @@ void mu_store_session_unlink(struct mu_store_session *session)
     }
 }
 
+void mu_store_session_eof(struct mu_store_session *session)
+{
+    struct mu_store_server *s = session->server;
+
+    session->conn->u.session = NULL;
+    session->conn = NULL;
+    mu_rpc_eof(&session->rpc, mu_env_now(s->env), s->config.eof_grace_ms);
+    rearm(session);
+}
+
 /* --- calls that go on ------------------------------------------------------------------------- */
 
 int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
@@ -116,6 +126,8 @@ static void free_session(struct mu_store_session *session)
     mu_map_fini(&session->calls);
     mu_map_remove(&s->sessions, &session->by_id);
     mu_list_remove(&session->link);
+    s->stats.messages_in += session->rpc.frames_in;
+    s->stats.messages_out += session->rpc.frames_out;
     mu_rpc_fini(&session->rpc);
     (void)mu_store_account(s, &session->memory, 0);
     mu_free(session);
@@ -255,6 +267,11 @@ static void on_timer(struct mu_timer *timer)
     struct mu_store_server *s = session->server;
     struct mu_now now = mu_env_now(s->env);
 
+    mu_store_server_feel_pulse(s);
+    if (session->conn != NULL && session->conn->paused) {
+        /* It is us who do not listen, for as long as the disk has too much to do. */
+        mu_rpc_stalled(&session->rpc, now, UINT64_MAX);
+    }
     if (mu_mono_reached(mu_rpc_grace_deadline(&session->rpc), now.mono)) {
         mu_store_session_end(session, "no connection within its grace");
     } else if (mu_rpc_tick(&session->rpc, now) == MUSTER_ENOMEM) {
@@ -308,6 +325,7 @@ static struct mu_store_session *new_session(struct mu_store_server *s,
     mu_map_init(&session->calls, config.seed);
     mu_timer_init(&session->timer, on_timer);
     mu_list_push(&s->session_list, &session->link);
+    mu_store_server_start_pulse(s);
     return session;
 }
 
