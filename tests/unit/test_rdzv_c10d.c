@@ -230,9 +230,8 @@ static void on_meddled(struct mu_store_op *op)
 }
 
 /* Does something to the cell behind everybody's back. */
-static void meddle(enum mu_store_verb verb, struct mu_span value)
+static void meddle_with(struct mu_span key, enum mu_store_verb verb, struct mu_span value)
 {
-    struct mu_span key = MU_SPAN_LIT(KEY);
     struct meddling m = {.op = {.request = {.verb = verb,
                                             .keys = &key,
                                             .key_count = 1,
@@ -246,6 +245,11 @@ static void meddle(enum mu_store_verb verb, struct mu_span value)
         mu_uv_env_turn(uv);
     }
     assert_int_equal(m.op.status, 0);
+}
+
+static void meddle(enum mu_store_verb verb, struct mu_span value)
+{
+    meddle_with(MU_SPAN_LIT(KEY), verb, value);
 }
 
 /* --- tests ------------------------------------------------------------------------------------ */
@@ -360,6 +364,31 @@ static void test_c10d_key_that_is_gone_is_made_again(void **state)
     await(&a.assigned, 2);
     assert_true(a.round > 0);
     free_node(&a);
+}
+
+/* Somebody has died while it was its turn. */
+static void test_c10d_turn_that_was_lost_is_found_again(void **state)
+{
+    struct node nodes[8];
+    bool seen[8] = {false};
+
+    (void)state;
+    open_node(&nodes[0], "8", "");
+    join(&nodes[0]);
+    meddle_with(MU_SPAN_LIT(KEY ".turn"), MU_STORE_QUEUE_POP, (struct mu_span){0});
+    for (int i = 1; i < 8; i++) {
+        open_node(&nodes[i], "8", "");
+        join(&nodes[i]);
+    }
+    for (int i = 0; i < 8; i++) {
+        await(&nodes[i].assigned, 1);
+        assert_int_equal(nodes[i].world, 8);
+        assert_false(seen[nodes[i].rank]);
+        seen[nodes[i].rank] = true;
+    }
+    for (int i = 0; i < 8; i++) {
+        free_node(&nodes[i]);
+    }
 }
 
 /* Garbage that is base64, and garbage that is not. */
@@ -514,6 +543,7 @@ int main(void)
         STAGED(test_c10d_late_node_is_let_in_after_the_delay),
         STAGED(test_c10d_close_is_told_once_to_all_and_fails_joins),
         STAGED(test_c10d_key_that_is_gone_is_made_again),
+        STAGED(test_c10d_turn_that_was_lost_is_found_again),
         STAGED(test_c10d_thousand_garbage_states_are_errors_of_kind_state),
         STAGED(test_c10d_host_that_is_not_there_fails_the_join_in_time),
         STAGED(test_c10d_node_can_be_freed_at_any_moment),
