@@ -326,8 +326,8 @@ static void take_watch(struct mu_rdzv *r, const struct mu_rdzv_event *event)
     }
     read_at = mu_rdzv_node_spread(r);
     if (v->phase == MU_RDZV_MEMBER) {
-        /* Most of what a member is told are the heartbeats of others. */
-        mu_mono_t soonest = mu_mono_add_ms(v->synced_at, r->config.poll_ms);
+        /* Most of what a member of a large round is told are the heartbeats of others. */
+        mu_mono_t soonest = mu_rdzv_node_next_member_read(r);
 
         read_at = mu_mono_before(read_at, soonest) ? soonest : read_at;
     }

@@ -2,8 +2,8 @@
 #include "core/alloc.h"
 #include "proto/rdzv_node_internal.h"
 
-/* In turns a write is lost twice: to learn of the contention, and to learn the state. More is due to
- * those who take none. */
+/* In turns a write is lost twice: to learn of the contention, and to learn the state. More is due
+ * to those who take none. */
 #define TURN_LOSSES_MAX 6
 
 #define REPORTS (MU_RDZV_ASSIGNED | MU_RDZV_ENDED | MU_RDZV_FAILED)

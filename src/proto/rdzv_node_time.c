@@ -7,6 +7,8 @@
 #define LOSSES_TO_DOUBT 4
 /* One node's turn: it reads, it writes, and as long again the others leave it alone. */
 #define TURN_ANSWERS 3
+/* The heartbeats of N nodes ask for N reads of each of them: they may have so much time for it. */
+#define MEMBER_READ_MS_PER_NODE 10
 /* An answer is never taken to need less: within a host, timers are no finer. */
 #define ANSWER_NS_MIN (MU_NS_PER_MS / 4)
 /* A wake-up is never nearer, whatever clocks say: no two decisions in the same instant. */
@@ -272,4 +274,11 @@ mu_mono_t mu_rdzv_node_spread(struct mu_rdzv *r)
     mu_mono_t at = random_within(r, spread_over(r, r->state.member_count));
 
     return mu_mono_add_ns(at, time_for(r, missing) / 4 * 3);
+}
+
+mu_mono_t mu_rdzv_node_next_member_read(const struct mu_rdzv *r)
+{
+    uint64_t ms = r->state.member_count * MEMBER_READ_MS_PER_NODE;
+
+    return mu_mono_add_ms(r->v.synced_at, ms < r->config.poll_ms ? ms : r->config.poll_ms);
 }
