@@ -120,7 +120,6 @@ static void find_server(struct rdzv_world *w)
         w->seen_news = 0;
         if (server != NULL && w->setup->plant == RDZV_PLANT_RECOUNT) {
             server->hub.incarnation = 0;
-            server->hub.salt = 0;
         }
     }
 }
