@@ -15,17 +15,17 @@
  *                    ^   ^                |     ^               |               | | |
  *                    |   |  the round is  |     |               |               | | | all exited
  *                    |   +----------------+     |               |               | | | with 0
- *                    |      over, not ready     |               |               | | +------> BARRIER
- *                    |                          | gone, and     | round over,   | |             |
- *                    |                          | assigned      | one failed    | | round over, |
- *                    |        gone, not yet     | meanwhile     v               | | there is    |
- *                    +------------------------- STOPPING <------+---------------+ | time to     |
- *                             assigned            |   ^     round over, one failed| save        |
- *                                                 |   |                           v             |
- *                                                 |   +------------------------ SAVING          |
- *                                  gives up: gone |        saved, or time is up                 |
- *                                                 v                                             |
- *                                               ENDED <-----------------------------------------+
+ *                    |      over, not ready     |               |               | | +-----> BARRIER
+ *                    |                          | gone, and     | round over,   | |            |
+ *                    |                          | assigned      | one failed    | | round over,|
+ *                    |        gone, not yet     | meanwhile     v               | | there is   |
+ *                    +------------------------- STOPPING <------+---------------+ | time to    |
+ *                             assigned            |   ^     round over, one failed| save       |
+ *                                                 |   |                           v            |
+ *                                                 |   +------------------------ SAVING         |
+ *                                  gives up: gone |        saved, or time is up                |
+ *                                                 v                                            |
+ *                                               ENDED <----------------------------------------+
  *                                                           done, closed, round over, timed out
  *
  * Anything that ends it (a signal, a rendezvous that failed, nothing left to try) goes by STOPPING
@@ -54,8 +54,9 @@
  *    and not what the rendezvous told us (we are out of it). Whoever gives up while in a round ends
  *    that for the others first, so that nobody waits for workers that will not come: by the failure
  *    where the backend counts those and dismisses everybody, else by leaving;
- *  - a closed run lets workers finish: an agent whose workers still run goes on until they end. They
- *    are not started again: a failure is final, the end of the round too (ERROR, ERDZV_CLOSED);
+ *  - a closed run lets workers finish: an agent whose workers still run goes on until they end.
+ *    They are not started again: a failure is final, the end of the round too (ERROR,
+ *    ERDZV_CLOSED);
  *  - success stands: what happens during the exit barrier (a member lost, the round over, the
  *    rendezvous gone) does not undo it. If the round ends the agent leaves, without closing the run
  *    for those that go on; one that others depend on (`host`) leaves the round but stays, until the
