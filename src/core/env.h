@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/addr.h"
 #include "core/child.h"
 #include "core/heap.h"
 #include "core/list.h"
@@ -24,20 +25,6 @@
 #include "core/time.h"
 
 struct mu_env;
-
-/* An address in text, resolved by the environment. */
-#define MU_ADDR_HOST_MAX 255
-
-enum mu_addr_kind {
-    MU_ADDR_TCP = 1,
-    MU_ADDR_UNIX,
-};
-
-struct mu_addr {
-    enum mu_addr_kind kind;
-    uint16_t port;                   /* TCP only; 0 when listening: any free one */
-    char host[MU_ADDR_HOST_MAX + 1]; /* a name or a number without brackets, or a socket's path */
-};
 
 /* A timer: `fire` is called once, at or after the time it was armed for. */
 struct mu_timer {
