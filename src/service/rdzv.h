@@ -58,6 +58,9 @@ struct mu_rdzv_assignment {
     size_t member_count;    /* `world`, or 0 where they were not asked for (members=false) */
     const struct mu_rdzv_peer *members; /* by rank */
     const char *store; /* URL of the round's store, its prefix in it: see mu_store_open() */
+    /* The others are of PyTorch 1.13, whose workers serve their store themselves: rank 0 must not
+     * serve one at the bootstrap address. */
+    bool workers_serve;
 };
 
 struct mu_rdzv_ending {
