@@ -18,7 +18,7 @@
  * the last child there is (they are killed with it, and its `gone` waits for them).
  *
  * Nobody outlives us. When this process dies, in whichever way, children get `death_signal` from
- * the kernel, and a watcher (a small process of our own, there while there are children) kills what
+ * the kernel, and a watcher (a small process of our own, there from the first child on) kills what
  * is left of the families, then ends. The thread that spawns must live as long as its children, for
  * the kernel counts its end as ours. Without a cgroup, a stray whose death is ours to arrange is
  * out of the watcher's reach.
