@@ -2,7 +2,8 @@
  * muster: coordination for training jobs whose machines come and go.
  *
  * Include this for everything, or the headers below for a part. Start with muster/runtime.h (the
- * thread that does the work, and which calls may be made where), then muster/store.h.
+ * thread that does the work, and which calls may be made where), then muster/store.h and
+ * muster/rendezvous.h.
  *
  * Caveats. A runtime does not survive fork(): make it in the child. What one runtime holds must be
  * closed before it is freed. Keys and values are bytes; nothing is interpreted but the decimal
@@ -13,6 +14,7 @@
 
 #include <muster/error.h>
 #include <muster/log.h>
+#include <muster/rendezvous.h>
 #include <muster/runtime.h>
 #include <muster/server.h>
 #include <muster/store.h>

@@ -18,6 +18,8 @@
  * Backends: "muster" (a muster server holds the state and tells everybody at once what happens),
  * "c10d" (a key of a store, compatible with PyTorch's agents of 1.13 and 2.x), "static" (ranks are
  * given by the user), and whatever was registered.
+ *
+ * Calls may come from any thread but the runtime's own, where those that wait return MUSTER_EINVAL.
  */
 #ifndef MUSTER_RENDEZVOUS_H
 #define MUSTER_RENDEZVOUS_H
@@ -30,6 +32,10 @@ extern "C" {
 
 typedef struct muster_rdzv muster_rdzv;
 
+/* What a node does not need of a round; without them a round begins sooner. */
+#define MUSTER_RDZV_NO_STORE     1u /* info.store is NULL; implies the next one */
+#define MUSTER_RDZV_NO_BOOTSTRAP 2u /* no bootstrap address. Only if no node of the run wants one */
+
 /* Text is copied. NULL is the same as "". */
 struct muster_rdzv_params {
     const char *backend;
@@ -39,18 +45,30 @@ struct muster_rdzv_params {
     uint32_t nodes_max;
     const char *local_addr; /* how others reach this node. Default: the host's name */
     const char *config;     /* "key=value,...": see muster-rdzv(1) for the keys of each backend */
+    uint32_t flags;         /* MUSTER_RDZV_NO_* */
 };
 
-/* What is lent here lives until the next muster_rdzv_next() or muster_rdzv_close(). */
+/*
+ * A round. What is lent here lives until the next muster_rdzv_next() or muster_rdzv_close(); have
+ * no operation under way on the store then.
+ *
+ * The bootstrap address is where the workers of the round meet (MASTER_ADDR and MASTER_PORT). Rank
+ * 0 serves a fresh store there, in every round a new one, until it goes on to the next round; see
+ * muster_rdzv_use_agent_store().
+ */
 struct muster_rdzv_info {
     muster_store *store; /* of this round: nobody of another round sees its keys */
+    const char *store_url;
     uint64_t round;
+    uint64_t incarnation; /* of the run: grows when a closed run is begun anew; 0: not known */
     uint32_t rank;
-    uint32_t world_size; /* nodes */
-    const char *bootstrap_addr;
+    uint32_t world_size;        /* nodes */
+    uint32_t restarts_left;     /* UINT32_MAX: no bound, or nobody counts */
+    const char *bootstrap_addr; /* "": none was asked for */
     uint16_t bootstrap_port;
-    size_t member_count;
+    size_t member_count;        /* 0 where the backend was told not to say (members=false) */
     const char *const *members; /* their names, by rank */
+    const char *const *member_addrs;
 };
 
 /* --- parameters ------------------------------------------------------------------------------- */
@@ -78,35 +96,87 @@ MUSTER_EXPORT int muster_rdzv_open(muster_runtime *runtime, const struct muster_
                                    muster_rdzv **ret_rdzv);
 /**
  * Waits for the next round and fills `*ret_info`. While in a round: leaves it first, which ends it
- * for the others as well. MUSTER_ERDZV_CLOSED, _TIMEOUT (the text says who is missing), _CONN,
- * _STATE, _GRACEFUL (closed while this node was spare: not a failure), _RESTARTS.
+ * for the others as well. One call at a time (MUSTER_EBUSY). MUSTER_ERDZV_CLOSED, _TIMEOUT (the
+ * text says who is missing), _CONN, _STATE, _GRACEFUL (closed while this node was spare: not a
+ * failure), _RESTARTS; MUSTER_ECLOSED (muster_rdzv_close() on another thread), MUSTER_ENOMEM. After
+ * an error the node is not in a round, and may try again.
  */
 MUSTER_EXPORT int muster_rdzv_next(muster_rdzv *rdzv, struct muster_rdzv_info *ret_info);
 /** Whether the run is closed, as far as is known here. */
 MUSTER_EXPORT int muster_rdzv_is_closed(muster_rdzv *rdzv, bool *ret_closed);
-/** Closes the run for all. */
+/** Closes the run for all. MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN, MUSTER_ECLOSED. */
 MUSTER_EXPORT int muster_rdzv_set_closed(muster_rdzv *rdzv);
 /** How many nodes wait to be let in: call muster_rdzv_next() to let them. Costs nothing. */
 MUSTER_EXPORT int muster_rdzv_num_nodes_waiting(muster_rdzv *rdzv, uint32_t *ret_count);
 /**
  * Waits until the round is over or `timeout_ms` have passed (MUSTER_ETIMEDOUT); 0 asks without
- * waiting. 0: it is over, and muster_errmsg() says why in a sentence. Backends that were registered
- * may not know (MUSTER_ENOTSUP).
+ * waiting, MUSTER_RDZV_FOREVER waits without end. 0: it is over, or none has begun, and
+ * muster_errmsg() says why in a sentence. MUSTER_ECLOSED. Backends that were registered may not
+ * know (MUSTER_ENOTSUP).
  */
 MUSTER_EXPORT int muster_rdzv_ended(muster_rdzv *rdzv, int64_t timeout_ms);
+#define MUSTER_RDZV_FOREVER (-1)
 MUSTER_EXPORT const char *muster_rdzv_backend(const muster_rdzv *rdzv);
 MUSTER_EXPORT const char *muster_rdzv_run_id(const muster_rdzv *rdzv);
-/** Whether a store serves at the bootstrap address for as long as the round lasts. */
+/**
+ * Whether a store serves at the bootstrap address for as long as the round lasts, so that workers
+ * are all clients of it. False if TORCH_DISABLE_SHARE_RDZV_TCP_STORE is 1, as with PyTorch, or if
+ * the others are of PyTorch 1.13: then the first worker of rank 0 serves there.
+ */
 MUSTER_EXPORT bool muster_rdzv_use_agent_store(const muster_rdzv *rdzv);
 /** Closes the run; true if that worked. As PyTorch's shutdown(). */
 MUSTER_EXPORT bool muster_rdzv_shutdown(muster_rdzv *rdzv);
-/** Leaves, if it is in, and frees. The run goes on for the others. NULL is fine. */
+/**
+ * Leaves, if it is in, and frees. The run goes on for the others. Calls under way on other threads
+ * end with MUSTER_ECLOSED; none may begin any more. NULL is fine.
+ */
 MUSTER_EXPORT void muster_rdzv_close(muster_rdzv *rdzv);
+
+/* --- what happens during a round -------------------------------------------------------------- */
+
+enum muster_rdzv_event_kind {
+    MUSTER_RDZV_EVENT_WAITING = 1, /* the number of those that wait has changed */
+    MUSTER_RDZV_EVENT_ENDED,       /* the round is over */
+    MUSTER_RDZV_EVENT_CLOSED,      /* the run is closed */
+};
+
+enum muster_rdzv_end_reason {
+    MUSTER_RDZV_ENDED_LOST = 1, /* a member is gone without a word */
+    MUSTER_RDZV_ENDED_LEFT,     /* a member left */
+    MUSTER_RDZV_ENDED_UPSCALE,  /* late-comers are let in */
+    MUSTER_RDZV_ENDED_FAILED,   /* the workers of a member failed */
+    MUSTER_RDZV_ENDED_DROPPED,  /* the others have gone on without this node */
+    MUSTER_RDZV_ENDED_OUT,      /* this node is out: `status` says why */
+    MUSTER_RDZV_ENDED_CLOSED,   /* the run was closed */
+};
+
+/* What is lent here lives until the next call for an event. */
+struct muster_rdzv_event {
+    enum muster_rdzv_event_kind kind;
+    uint32_t waiting; /* WAITING */
+    uint64_t round;
+    enum muster_rdzv_end_reason reason; /* ENDED */
+    int status;                         /* ENDED_OUT: MUSTER_ERDZV_* */
+    const char *who;                    /* the member because of which, or NULL */
+    uint32_t who_rank;
+    const char *text; /* one sentence */
+};
+
+/**
+ * Waits for the next thing to happen, as muster_rdzv_ended() does; each is told once, in the order
+ * of the list above. For one thread at a time. MUSTER_ETIMEDOUT, MUSTER_ECLOSED, MUSTER_ENOTSUP
+ * (backends that were registered).
+ */
+MUSTER_EXPORT int muster_rdzv_wait_event(muster_rdzv *rdzv, int64_t timeout_ms,
+                                         struct muster_rdzv_event *ret_event);
 
 /* --- backends of others ----------------------------------------------------------------------- */
 
-/* As the functions above, in order. All may block. `context` is what muster_rdzv_new() was given.
- * `ended`, `use_agent_store` may be NULL. */
+/*
+ * As the functions above, in order. All may block, and be called from any thread. `context` is what
+ * muster_rdzv_new() was given. `ended` and `use_agent_store` may be NULL. An error that has a
+ * sentence to it is returned with muster_rdzv_fail().
+ */
 struct muster_rdzv_ops {
     int (*next)(void *context, struct muster_rdzv_info *ret_info);
     int (*is_closed)(void *context, bool *ret_closed);
@@ -118,16 +188,24 @@ struct muster_rdzv_ops {
     void (*close)(void *context);
 };
 
-/** Makes a handler of a backend of one's own; for creators. MUSTER_EINVAL, MUSTER_ENOMEM. */
+/**
+ * Makes a handler of a backend of one's own; for creators. `ops` is copied, and so is the text.
+ * On an error `context` is still the caller's, and `close` is not called. MUSTER_EINVAL (no name, or one of
+ * more than 31 bytes; an op is missing), MUSTER_ENOMEM.
+ */
 MUSTER_EXPORT int muster_rdzv_new(const char *backend, const char *run_id,
                                   const struct muster_rdzv_ops *ops, void *context,
                                   muster_rdzv **ret_rdzv);
+/** Keeps `text` for muster_errmsg() and returns `code`; for backends. */
+MUSTER_EXPORT int muster_rdzv_fail(int code, const char *text);
+/** `params` have been checked, and are lent for the call. */
 typedef int muster_rdzv_creator(muster_runtime *runtime, const struct muster_rdzv_params *params,
                                 muster_rdzv **ret_rdzv);
 /**
  * From now on muster_rdzv_open() knows that backend. The same creator twice is fine; another one
- * for a name that is taken is not (MUSTER_EEXIST). A handler whose backend is not of the name that
- * was asked for is refused (MUSTER_EINVAL). Safe from any thread.
+ * for a name that is taken is not, and the built-in ones are (MUSTER_EEXIST). A handler that comes
+ * back with another name than was asked for is refused by muster_rdzv_open() (MUSTER_EINVAL) and
+ * closed. MUSTER_EINVAL, MUSTER_ENOMEM. Safe from any thread.
  */
 MUSTER_EXPORT int muster_rdzv_register(const char *backend, muster_rdzv_creator *create);
 
@@ -150,15 +228,23 @@ struct muster_rdzv_record {
     enum muster_rdzv_state state;
     int64_t rank; /* -1: none */
     const char *node;
+    int64_t time_us; /* since 1970 in UTC */
 };
 
 typedef void muster_rdzv_sink(const struct muster_rdzv_record *record, void *context);
 /**
  * Where records go, for all handlers of the process; NULL: nowhere, which is the default. Called on
- * the runtime's thread. Waits until no call to the sink before is under way.
+ * the runtime's thread, one at a time; texts hold what nodes call themselves, so they are outside
+ * bytes. Returns when no call to the sink before is under way; not to be called from a sink.
  */
 MUSTER_EXPORT void muster_rdzv_set_sink(muster_rdzv_sink *sink, void *context);
-/** A sink that writes one line of JSON for each record to the `FILE *` that is its context. */
+/**
+ * A sink that writes one line of JSON for each record to the `FILE *` that is its context, and
+ * flushes it. Keys as PyTorch's events have them; bytes that are not UTF-8 become U+FFFD.
+ *
+ *     {"time":1700000000.123456,"name":"muster.join","run_id":"job7","message":"…",
+ *      "hostname":"node0","pid":4711,"node_state":"RUNNING","rank":null,"node":"node0_4711_0"}
+ */
 MUSTER_EXPORT void muster_rdzv_sink_json(const struct muster_rdzv_record *record, void *context);
 
 #ifdef __cplusplus

@@ -41,5 +41,7 @@ void mu_door_open(struct mu_door *door);
 
 /** Keeps the text for muster_errmsg() and returns `code`. */
 int mu_api_error(int code, const char *text);
+/** Keeps a text for muster_errmsg() that goes with a success. */
+void mu_api_say(const char *text);
 
 #endif

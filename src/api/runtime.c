@@ -20,6 +20,11 @@ int mu_api_error(int code, const char *text)
     return code;
 }
 
+void mu_api_say(const char *text)
+{
+    (void)mu_err(&last_error, 0, "%s", text);
+}
+
 const char *muster_version(void)
 {
     return MUSTER_VERSION;

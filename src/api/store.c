@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "api/rdzv_api.h"
 #include "core/alloc.h"
 #include "service/store.h"
 
@@ -331,6 +332,25 @@ struct muster_bytes muster_op_value(const muster_op *op, size_t index)
     return index < op->value_count
                ? (struct muster_bytes){op->values[index].data, op->values[index].len}
                : (struct muster_bytes){0};
+}
+
+/* --- stores that somebody else opened and closes ---------------------------------------------- */
+
+muster_store *mu_api_store_wrap(muster_runtime *rt, struct mu_store *inner)
+{
+    muster_store *store = mu_calloc(1, sizeof(*store));
+
+    if (store != NULL) {
+        store->rt = rt;
+        store->store = inner;
+        atomic_init(&store->timeout_ms, muster_store_config_defaults().timeout_ms);
+    }
+    return store;
+}
+
+void mu_api_store_unwrap(muster_store *store)
+{
+    mu_free(store);
 }
 
 /* --- opening and closing ---------------------------------------------------------------------- */

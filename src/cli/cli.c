@@ -11,15 +11,20 @@ int cli_exit_code(int err)
 {
     switch (err) {
     case 0:
+    case MUSTER_ERDZV_GRACEFUL:
         return CLI_OK;
     case MUSTER_ETIMEDOUT:
+    case MUSTER_ERDZV_TIMEOUT:
         return CLI_TIMEOUT;
     case MUSTER_ECONN:
     case MUSTER_ENOTSTORE:
     case MUSTER_EREFUSED:
     case MUSTER_ESESSION:
     case MUSTER_EDRAIN:
+    case MUSTER_ERDZV_CONN:
         return CLI_CONNECT;
+    case MUSTER_ERDZV_CLOSED:
+        return CLI_CLOSED;
     case MUSTER_EDISK:
     case MUSTER_ECORRUPT:
     case MUSTER_EBUSY:

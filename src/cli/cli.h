@@ -17,7 +17,8 @@ enum {
     CLI_CONNECT = 4, /* cannot connect, or it is not a store */
     CLI_STORAGE = 5, /* the data directory or the disk */
     CLI_ADDRESS = 6, /* an address in use or not usable */
-    CLI_NO_KEY = 7,  /* no such key */
+    CLI_NO_KEY = 7,  /* no such key, no such run */
+    CLI_CLOSED = 8,  /* the run is closed */
 };
 
 /** The exit code that fits an error of the library. */
@@ -78,5 +79,7 @@ bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
 int cmd_serve(int argc, char **argv);
 int cmd_kv(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_bench_rdzv(int argc, char **argv);
+int cmd_rdzv(int argc, char **argv);
 
 #endif

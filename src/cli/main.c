@@ -10,7 +10,8 @@ static const struct {
 } verbs[] = {
     {"serve", cmd_serve, "run a store server"},
     {"kv", cmd_kv, "use a store from the shell"},
-    {"bench", cmd_bench, "measure a store"},
+    {"rdzv", cmd_rdzv, "use a rendezvous from the shell"},
+    {"bench", cmd_bench, "measure a store, or a rendezvous"},
 };
 
 static void print_help(void)

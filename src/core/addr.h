@@ -2,8 +2,24 @@
 #ifndef MU_ADDR_H
 #define MU_ADDR_H
 
-#include "core/env.h"
+#include <stddef.h>
+#include <stdint.h>
+
 #include "core/err.h"
+
+/* An address in text, resolved by the environment. */
+#define MU_ADDR_HOST_MAX 255
+
+enum mu_addr_kind {
+    MU_ADDR_TCP = 1,
+    MU_ADDR_UNIX,
+};
+
+struct mu_addr {
+    enum mu_addr_kind kind;
+    uint16_t port;                   /* TCP only; 0 when listening: any free one */
+    char host[MU_ADDR_HOST_MAX + 1]; /* a name or a number without brackets, or a socket's path */
+};
 
 /**
  * "host:port", "[v6]:port", "unix:/path". A missing port is `default_port` (0: it must be there).

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/env.h"
+#include "core/addr.h"
 #include "core/err.h"
 #include "core/span.h"
 

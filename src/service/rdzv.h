@@ -58,6 +58,9 @@ struct mu_rdzv_assignment {
     size_t member_count;    /* `world`, or 0 where they were not asked for (members=false) */
     const struct mu_rdzv_peer *members; /* by rank */
     const char *store; /* URL of the round's store, its prefix in it: see mu_store_open() */
+    /* The others are of PyTorch 1.13, whose workers serve their store themselves: rank 0 must not
+     * serve one at the bootstrap address. */
+    bool workers_serve;
 };
 
 struct mu_rdzv_ending {
@@ -158,6 +161,10 @@ static inline void mu_rdzv_free(struct mu_rdzv_handler *h)
 int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler_ops *ops,
                          struct mu_env *env, const struct mu_rdzv_params *params,
                          const struct mu_rdzv_events *events, struct mu_errmsg *reterr_msg);
+/** Refuses keys of the config that are neither in `known` (NULL at its end) nor common to all
+ * backends, by name: MUSTER_EINVAL. */
+int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, const char *const *known,
+                         struct mu_errmsg *reterr_msg);
 void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state state,
                             int64_t rank, const char *name, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
@@ -187,8 +194,11 @@ enum mu_rdzv_host_wish {
  * and `*endpoint` has the port that was found; 0: somebody else does, connect. MUSTER_EADDR:
  * is_host was asked for and it cannot be; MUSTER_ENOMEM. `why` says in one line what was chosen,
  * and why. An endpoint that is not loopback is served on all addresses of the machine.
+ * The server's end is mu_rdzv_unhost().
  */
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
+/** Ends such a server; `done` follows, on a later turn, when it is gone. */
+void mu_rdzv_unhost(struct mu_store_server *server, void (*done)(void *context), void *context);
 
 #endif

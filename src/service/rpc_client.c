@@ -26,6 +26,9 @@ static int init_session(struct mu_rpc_client *c)
 
     config.role = MU_RPC_CLIENT;
     config.name = c->config.name;
+    config.grace_ms = c->config.grace_ms != 0 ? c->config.grace_ms : config.grace_ms;
+    config.beat_ms = c->config.beat_ms != 0 ? c->config.beat_ms : config.beat_ms;
+    config.dead_ms = c->config.dead_ms != 0 ? c->config.dead_ms : config.dead_ms;
     mu_env_entropy(c->env, config.session, sizeof(config.session));
     mu_env_entropy(c->env, &config.seed, sizeof(config.seed));
     return mu_rpc_init(&c->rpc, &config);
@@ -397,6 +400,26 @@ int mu_rpc_client_call(struct mu_rpc_client *c, struct mu_span method, struct mu
         return MUSTER_EAGAIN;
     }
     err = mu_rpc_call(&c->rpc, mu_env_now(c->env), method, payload, timeout_ms, 0, ret_id);
+    if (err == 0) {
+        mu_rpc_client_run_soon(c);
+    }
+    return err;
+}
+
+int mu_rpc_client_item(struct mu_rpc_client *c, uint64_t id, struct mu_span payload)
+{
+    int err = mu_rpc_item(&c->rpc, mu_env_now(c->env), id, payload);
+
+    if (err == 0) {
+        mu_rpc_client_run_soon(c);
+    }
+    return err;
+}
+
+int mu_rpc_client_end(struct mu_rpc_client *c, uint64_t id)
+{
+    int err = mu_rpc_end(&c->rpc, mu_env_now(c->env), id);
+
     if (err == 0) {
         mu_rpc_client_run_soon(c);
     }

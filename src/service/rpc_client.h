@@ -7,6 +7,9 @@
  *     mu_rpc_client_call(&c, method, payload, timeout, &id);   reply(context, id, ...) follows once
  *     mu_rpc_client_close(&c);                               closed(context) follows
  *
+ * A connection that is given up while the session goes on is reset, never ended in order: to the
+ * server an orderly end without a goodbye is the death of this process.
+ *
  * No callback runs inside a call; from inside a callback anything may be called.
  */
 #ifndef MU_RPC_CLIENT_H
@@ -23,6 +26,10 @@ struct mu_rpc_client_config {
     uint32_t reconnect_ms; /* how long a lost one may stay lost before `gave_up` */
     uint32_t probe_ms;     /* how long a peer may keep silent after our first greeting */
     uint32_t greetings;    /* first greetings in a row that may end without an answer */
+    /* Our wishes for the session, as in struct mu_rpc_config; 0: its defaults. */
+    uint32_t grace_ms;
+    uint32_t beat_ms;
+    uint32_t dead_ms;
 };
 
 struct mu_rpc_client_events {
@@ -83,6 +90,10 @@ int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
 /** Errors as mu_rpc_call(). Before `ready`: MUSTER_EAGAIN. */
 int mu_rpc_client_call(struct mu_rpc_client *c, struct mu_span method, struct mu_span payload,
                        uint32_t timeout_ms, uint64_t *ret_id);
+/** Sends an item of a call. Errors as mu_rpc_item(): after MUSTER_EAGAIN, `writable` follows. */
+int mu_rpc_client_item(struct mu_rpc_client *c, uint64_t id, struct mu_span payload);
+/** The call has no more items from us. Errors as mu_rpc_end(). */
+int mu_rpc_client_end(struct mu_rpc_client *c, uint64_t id);
 /** Its reply (MUSTER_ECANCELED) follows. MUSTER_ENOENT, MUSTER_ENOMEM. */
 int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id);
 /**
@@ -91,6 +102,11 @@ int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id);
 void mu_rpc_client_run_soon(struct mu_rpc_client *c);
 /** Says goodbye; calls that are out end with MUSTER_ECLOSED; `closed` follows. */
 void mu_rpc_client_close(struct mu_rpc_client *c);
+/** Whether there is a connection, and it was greeted. */
+static inline bool mu_rpc_client_linked(const struct mu_rpc_client *c)
+{
+    return mu_rpc_linked(&c->rpc);
+}
 /** Somebody waits for a connection from now on: `gave_up` comes if there is none in time. */
 void mu_rpc_client_need(struct mu_rpc_client *c);
 

@@ -257,6 +257,11 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     return 0;
 }
 
+void *mu_store_server_context(const struct mu_store_server *s)
+{
+    return s->config.context;
+}
+
 const struct mu_addr *mu_store_server_addr(const struct mu_store_server *s)
 {
     return &s->config.listen;

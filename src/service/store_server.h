@@ -65,6 +65,8 @@ struct mu_store_server;
  */
 int mu_store_server_start(struct mu_env *env, const struct mu_store_server_config *config,
                           struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg);
+/** What the config had. */
+void *mu_store_server_context(const struct mu_store_server *server);
 /** Where it listens. */
 const struct mu_addr *mu_store_server_addr(const struct mu_store_server *server);
 /** Stops listening, answers what has been read, writes what is to be written, closes; `stopped`

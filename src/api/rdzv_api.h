@@ -1,0 +1,157 @@
+/*
+ * The public rendezvous from inside. A handler is a table of ops, whoever wrote the backend; ours
+ * all have one implementation, the seat: the half that other threads see (rendezvous.c) and the
+ * half on the loop's thread (rdzv_seat.c), with a lock between them.
+ */
+#ifndef MU_RDZV_API_H
+#define MU_RDZV_API_H
+
+#include "api/api.h"
+#include "service/rdzv.h"
+#include "service/rdzv_bootstrap.h"
+
+#define MU_RDZV_BACKEND_LEN_MAX 31
+#define MU_RDZV_LEAVE_MS        3000 /* how long a word of farewell may take */
+
+struct muster_rdzv {
+    struct muster_rdzv_ops ops;
+    void *context;
+    char backend[MU_RDZV_BACKEND_LEN_MAX + 1];
+    char run_id[];
+};
+
+/*
+ * A seat at the rendezvous, as the loop sees it:
+ *
+ *           next()             assigned            store and bootstrap are there
+ *      OUT --------> JOINING -----------> OPENING -------------------------------> IN
+ *                     ^  ^ |                | |                                    |
+ *                     |  | | failed: OUT    | | cannot be opened: LEAVING          | ended
+ *                     |  +------------------+                                      v
+ *                     |       ended                                             BETWEEN
+ *                     +------------------------------ next() from IN, BETWEEN -----+
+ *
+ * failed and closed lead to OUT from anywhere, close() through LEAVING.
+ */
+enum mu_seat_place {
+    MU_SEAT_OUT = 1,
+    MU_SEAT_JOINING,
+    MU_SEAT_OPENING,
+    MU_SEAT_IN,
+    MU_SEAT_BETWEEN,
+    MU_SEAT_LEAVING,
+};
+
+struct mu_rdzv_seat;
+
+/* A round that was assigned, with all that is lent to the user. Outlives its time in the seat until
+ * its store and its bootstrap have ended. */
+struct mu_rdzv_round {
+    struct mu_rdzv_seat *seat;
+    struct muster_rdzv_info info;
+    struct mu_rdzv_round_store stores; /* .store NULL: not open */
+    struct mu_rdzv_bootstrap *bootstrap;
+    struct mu_store_op probe;
+    bool dropped;
+    bool share;
+    unsigned pending; /* callbacks that are still to come */
+    void *texts;      /* one block for all that `info` points to */
+};
+
+struct mu_rdzv_seat {
+    muster_runtime *rt;
+    uint32_t flags;
+    bool share_wanted; /* rank 0 serves a store, where the others can use it */
+    bool is_static;    /* its endpoint is the bootstrap address */
+    struct mu_addr endpoint;
+    char host[MU_ADDR_HOST_MAX + 1]; /* of the machine, for the record */
+    int64_t pid;
+
+    /* The loop's. */
+    struct mu_rdzv_handler *handler;
+    enum mu_seat_place place;
+    struct mu_rdzv_round *round; /* OPENING, IN, and until the next one is wanted */
+    size_t rounds;               /* that are not freed yet */
+    int leave_status;            /* LEAVING because of an error: what next() is to say */
+    struct mu_errmsg leave_text;
+    struct mu_timer leave_timer;
+    bool leaving_for_good;
+    bool freed; /* the handler is */
+
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    unsigned callers; /* threads inside a call that waits */
+    bool going;       /* muster_rdzv_close() */
+    bool gone;
+    bool next_wanted; /* next() is under way */
+    bool next_done;
+    int next_status;
+    struct mu_errmsg next_text;
+    struct muster_rdzv_info info;
+    bool in_round;
+    bool closed;
+    bool close_wanted;
+    int close_status;
+    struct mu_errmsg close_text;
+    uint32_t waiting;
+    bool share; /* of the last round */
+    /* What happened since the round began, and what of it was not told yet. */
+    uint64_t round_number;
+    enum muster_rdzv_end_reason end_reason;
+    int end_status;
+    bool end_has_who;
+    char end_who[MU_RDZV_RUN_ID_MAX + 1];
+    uint32_t end_who_rank;
+    struct mu_errmsg end_text;
+    bool tell_waiting;
+    bool tell_ended;
+    bool tell_closed;
+    /* Lent to the one who waits for events. */
+    char event_who[MU_RDZV_RUN_ID_MAX + 1];
+    struct mu_errmsg event_text;
+};
+
+/* --- rdzv_seat.c: on the loop ----------------------------------------------------------------- */
+
+/** What the handler is to call, with the seat as context. */
+struct mu_rdzv_events mu_rdzv_seat_events(struct mu_rdzv_seat *s);
+/** next() wants a round. */
+void mu_rdzv_seat_join(struct mu_rdzv_seat *s);
+/** Leaves and frees the handler; `gone` follows. */
+void mu_rdzv_seat_free(struct mu_rdzv_seat *s);
+/** For rounds: it is open; it cannot be (MUSTER_ERDZV_* and others); it has come to its end. */
+void mu_rdzv_seat_opened(struct mu_rdzv_seat *s);
+void mu_rdzv_seat_not_opened(struct mu_rdzv_seat *s, int status, const char *text);
+void mu_rdzv_seat_round_freed(struct mu_rdzv_seat *s);
+
+/* --- rdzv_round.c: on the loop ---------------------------------------------------------------- */
+
+/**
+ * Copies what was assigned and opens what is wanted: mu_rdzv_seat_opened() or _not_opened()
+ * follows. 1: it is open already, nothing was wanted. MUSTER_ENOMEM, MUSTER_EURL, MUSTER_EADDR.
+ */
+int mu_rdzv_round_open(struct mu_rdzv_seat *s, const struct mu_rdzv_assignment *a,
+                       struct mu_rdzv_round **ret_round, struct mu_errmsg *reterr_msg);
+/** Closes it, in its own time. NULL is fine. */
+void mu_rdzv_round_drop(struct mu_rdzv_round *r);
+
+/* --- rendezvous.c ----------------------------------------------------------------------------- */
+
+/** A handler of one of our own backends. */
+int mu_rdzv_seat_new(muster_runtime *rt, const struct muster_rdzv_params *params,
+                     muster_rdzv **ret_rdzv);
+
+/* --- rdzv_record.c ---------------------------------------------------------------------------- */
+
+/** Gives a record to the sink, if there is one. */
+void mu_rdzv_tell(const struct muster_rdzv_record *record);
+
+/* --- store.c ---------------------------------------------------------------------------------- */
+
+/** A public store round one of the loop's, which stays the caller's. On any thread. */
+muster_store *mu_api_store_wrap(muster_runtime *rt, struct mu_store *store);
+/** Frees the wrapping; the store itself was closed. */
+void mu_api_store_unwrap(muster_store *store);
+
+#endif

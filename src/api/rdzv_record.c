@@ -1,0 +1,116 @@
+/* The record of a rendezvous: where it goes, and the sink that writes JSON lines. */
+#include "api/rdzv_api.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Held while the sink runs, so that nobody is called who has been taken off. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static muster_rdzv_sink *the_sink;
+static void *the_context;
+
+void muster_rdzv_set_sink(muster_rdzv_sink *sink, void *context)
+{
+    (void)pthread_mutex_lock(&lock);
+    the_sink = sink;
+    the_context = context;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+void mu_rdzv_tell(const struct muster_rdzv_record *record)
+{
+    (void)pthread_mutex_lock(&lock);
+    if (the_sink != NULL) {
+        the_sink(record, the_context);
+    }
+    (void)pthread_mutex_unlock(&lock);
+}
+
+/* --- JSON lines ------------------------------------------------------------------------------- */
+
+/*
+ * How many bytes the character at `s` has, or 0 if that is no UTF-8: cut off, too long for what it
+ * says, a surrogate, or beyond the last character. `s` is terminated, so nothing is read behind it.
+ */
+static size_t utf8_len(const unsigned char *s)
+{
+    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+
+    if (s[0] > 0xf4) {
+        return 0;
+    }
+    for (size_t i = 1; i < len; i++) {
+        if ((s[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) {
+        return 0;
+    }
+    return len;
+}
+
+static void write_text(FILE *out, const char *key, const char *text)
+{
+    const unsigned char *s = (const unsigned char *)(text == NULL ? "" : text);
+
+    (void)fprintf(out, ",\"%s\":\"", key);
+    while (*s != '\0') {
+        size_t len = utf8_len(s);
+
+        if (len == 0) {
+            (void)fputs("\\ufffd", out);
+            s++;
+        } else if (*s == '"' || *s == '\\') {
+            (void)fprintf(out, "\\%c", *s++);
+        } else if (*s < 0x20 || *s == 0x7f) {
+            (void)fprintf(out, "\\u%04x", *s++);
+        } else {
+            (void)fwrite(s, 1, len, out);
+            s += len;
+        }
+    }
+    (void)fputc('"', out);
+}
+
+static const char *state_name(enum muster_rdzv_state state)
+{
+    switch (state) {
+    case MUSTER_RDZV_INIT:
+        return "INIT";
+    case MUSTER_RDZV_RUNNING:
+        return "RUNNING";
+    case MUSTER_RDZV_SUCCEEDED:
+        return "SUCCEEDED";
+    case MUSTER_RDZV_FAILED:
+        return "FAILED";
+    }
+    return "";
+}
+
+void muster_rdzv_sink_json(const struct muster_rdzv_record *r, void *context)
+{
+    FILE *out = context;
+
+    /* A line stays whole, whoever else writes there. */
+    flockfile(out);
+    (void)fprintf(out, "{\"time\":%" PRId64 ".%06" PRId64, r->time_us / 1000000,
+                  r->time_us % 1000000);
+    write_text(out, "name", r->name);
+    write_text(out, "run_id", r->run_id);
+    write_text(out, "message", r->message);
+    write_text(out, "hostname", r->host);
+    (void)fprintf(out, ",\"pid\":%" PRId64, r->pid);
+    write_text(out, "node_state", state_name(r->state));
+    if (r->rank >= 0) {
+        (void)fprintf(out, ",\"rank\":%" PRId64, r->rank);
+    } else {
+        (void)fputs(",\"rank\":null", out);
+    }
+    write_text(out, "node", r->node);
+    (void)fputs("}\n", out);
+    (void)fflush(out);
+    funlockfile(out);
+}

@@ -1,0 +1,193 @@
+/* Who can be asked for by name: our own backends, and those that were registered. */
+#include "api/rdzv_api.h"
+
+#include <string.h>
+
+#include "core/alloc.h"
+
+struct backend {
+    struct mu_list link;
+    muster_rdzv_creator *create;
+    char name[MU_RDZV_BACKEND_LEN_MAX + 1];
+};
+
+static const char *const built_in[] = {"muster", "c10d", "static"};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mu_list registered = {&registered, &registered}; /* under the lock */
+
+static bool is_built_in(const char *name)
+{
+    for (size_t i = 0; i < sizeof(built_in) / sizeof(built_in[0]); i++) {
+        if (strcmp(built_in[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int check_name(const char *name, const char *caller)
+{
+    struct mu_errmsg msg;
+
+    if (name == NULL || name[0] == '\0' || strlen(name) > MU_RDZV_BACKEND_LEN_MAX) {
+        return mu_api_error(mu_err(&msg, MUSTER_EINVAL, "%s: a backend has a name of 1 to %d bytes",
+                                   caller, MU_RDZV_BACKEND_LEN_MAX),
+                            msg.text);
+    }
+    return 0;
+}
+
+static struct backend *find(const char *name)
+{
+    MU_LIST_FOREACH (it, &registered) {
+        struct backend *b = MU_CONTAINER_OF(it, struct backend, link);
+
+        if (strcmp(b->name, name) == 0) {
+            return b;
+        }
+    }
+    return NULL;
+}
+
+int muster_rdzv_register(const char *name, muster_rdzv_creator *create)
+{
+    int err = check_name(name, "muster_rdzv_register");
+    struct backend *fresh;
+    struct backend *b;
+    struct mu_errmsg msg;
+
+    if (err != 0) {
+        return err;
+    }
+    if (create == NULL) {
+        return mu_api_error(MUSTER_EINVAL, "muster_rdzv_register: there is no creator");
+    }
+    if (is_built_in(name)) {
+        return mu_api_error(mu_err(&msg, MUSTER_EEXIST,
+                                   "the backend \"%s\" is muster's own and cannot be replaced",
+                                   name),
+                            msg.text);
+    }
+    fresh = mu_calloc(1, sizeof(*fresh));
+    if (fresh == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    memcpy(fresh->name, name, strlen(name));
+    fresh->create = create;
+    (void)pthread_mutex_lock(&lock);
+    b = find(name);
+    if (b == NULL) {
+        mu_list_push(&registered, &fresh->link);
+        fresh = NULL;
+    } else if (b->create != create) {
+        err = mu_err(&msg, MUSTER_EEXIST, "another backend is registered as \"%s\"", name);
+    }
+    (void)pthread_mutex_unlock(&lock);
+    mu_free(fresh);
+    return err == 0 ? 0 : mu_api_error(err, msg.text);
+}
+
+int muster_rdzv_new(const char *backend, const char *run_id, const struct muster_rdzv_ops *ops,
+                    void *context, muster_rdzv **ret_rdzv)
+{
+    int err = check_name(backend, "muster_rdzv_new");
+    muster_rdzv *r;
+    size_t len;
+
+    if (err != 0) {
+        return err;
+    }
+    if (run_id == NULL || ops == NULL || ops->next == NULL || ops->is_closed == NULL ||
+        ops->set_closed == NULL || ops->num_nodes_waiting == NULL || ops->shutdown == NULL ||
+        ops->close == NULL || ret_rdzv == NULL) {
+        return mu_api_error(MUSTER_EINVAL, "muster_rdzv_new: a run id, all ops but ended and "
+                                           "use_agent_store, and a place for the result are "
+                                           "needed");
+    }
+    len = strlen(run_id) + 1;
+    r = mu_calloc(1, sizeof(*r) + len);
+    if (r == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    r->ops = *ops;
+    r->context = context;
+    memcpy(r->backend, backend, strlen(backend));
+    memcpy(r->run_id, run_id, len);
+    *ret_rdzv = r;
+    return 0;
+}
+
+int muster_rdzv_fail(int code, const char *text)
+{
+    return mu_api_error(code, text);
+}
+
+static int refuse_unknown(const char *name)
+{
+    struct mu_errmsg msg;
+    char quoted[64];
+
+    return mu_api_error(mu_err(&msg, MUSTER_ENOENT,
+                               "there is no rendezvous backend %s; there are muster, c10d, static, "
+                               "and those that muster_rdzv_register() was called for",
+                               mu_span_quote(quoted, sizeof(quoted), mu_span_str(name))),
+                        msg.text);
+}
+
+/* A handler of a backend that somebody else wrote. */
+static int create_registered(muster_runtime *rt, const struct muster_rdzv_params *params,
+                             muster_rdzv **ret_rdzv)
+{
+    muster_rdzv_creator *create = NULL;
+    muster_rdzv *r = NULL;
+    struct backend *b;
+    struct mu_errmsg msg;
+    int err;
+
+    (void)pthread_mutex_lock(&lock);
+    b = find(params->backend);
+    if (b != NULL) {
+        create = b->create;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    if (create == NULL) {
+        return refuse_unknown(params->backend);
+    }
+    err = create(rt, params, &r);
+    if (err != 0) {
+        return err;
+    }
+    if (r == NULL) {
+        return mu_api_error(mu_err(&msg, MUSTER_EINVAL,
+                                   "the creator of the backend \"%s\" has made no handler",
+                                   params->backend),
+                            msg.text);
+    }
+    if (strcmp(r->backend, params->backend) != 0) {
+        (void)mu_err(&msg, MUSTER_EINVAL,
+                     "the creator of the backend \"%s\" has made a handler of \"%s\"",
+                     params->backend, r->backend);
+        muster_rdzv_close(r);
+        return mu_api_error(MUSTER_EINVAL, msg.text);
+    }
+    *ret_rdzv = r;
+    return 0;
+}
+
+int muster_rdzv_open(muster_runtime *rt, const struct muster_rdzv_params *params,
+                     muster_rdzv **ret_rdzv)
+{
+    int err;
+
+    if (rt == NULL || params == NULL || ret_rdzv == NULL || mu_runtime_is_mine(rt)) {
+        return mu_api_error(MUSTER_EINVAL, "muster_rdzv_open: a runtime, parameters and a place "
+                                           "for the result are needed, on a thread of your own");
+    }
+    err = muster_rdzv_params_check(params);
+    if (err != 0) {
+        return err;
+    }
+    return is_built_in(params->backend) ? mu_rdzv_seat_new(rt, params, ret_rdzv)
+                                        : create_registered(rt, params, ret_rdzv);
+}

@@ -1,0 +1,31 @@
+/*
+ * A server in a process of its own for benches, so that its cost is its own, which can be asked
+ * what it has done.
+ */
+#ifndef MU_BENCH_SERVER_H
+#define MU_BENCH_SERVER_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "service/store_server.h"
+
+struct bench_server {
+    pid_t pid;
+    int ask;    /* a byte in */
+    int answer; /* the figures out */
+    uint16_t port;
+};
+
+struct bench_server_figures {
+    struct mu_store_server_stats stats;
+    uint64_t cpu_us; /* of the process, user and system */
+};
+
+/** Forks; call it before there are threads. Returns 0 or an exit code, said. */
+int bench_server_start(struct bench_server *s);
+/** False if it is gone. */
+bool bench_server_figures(struct bench_server *s, struct bench_server_figures *ret);
+void bench_server_stop(struct bench_server *s);
+
+#endif

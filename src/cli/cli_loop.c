@@ -1,0 +1,88 @@
+#include "cli/cli_loop.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+static void run_signal(struct mu_post *post)
+{
+    struct cli_loop *loop = MU_CONTAINER_OF(post, struct cli_loop, post);
+
+    loop->on_signal(loop->context, loop->number);
+}
+
+/* The first signal is the loop's; who sends a second one does not want to wait for it. */
+static void *await_signals(void *context)
+{
+    struct cli_loop *loop = context;
+    int number;
+
+    for (int count = 0;; count++) {
+        if (sigwait(&loop->set, &number) != 0) {
+            continue;
+        }
+        if (count > 0) {
+            _exit(128 + number);
+        }
+        loop->number = number;
+        loop->post.run = run_signal;
+        mu_uv_env_post(loop->uv, &loop->post);
+    }
+    return NULL;
+}
+
+int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int number),
+                  void *context)
+{
+    int err;
+
+    *loop = (struct cli_loop){.on_signal = on_signal, .context = context};
+    (void)sigemptyset(&loop->set);
+    (void)sigaddset(&loop->set, SIGTERM);
+    (void)sigaddset(&loop->set, SIGINT);
+    (void)pthread_sigmask(SIG_BLOCK, &loop->set, NULL);
+    (void)signal(SIGPIPE, SIG_IGN);
+    err = mu_uv_env_new(&loop->uv);
+    if (err != 0) {
+        return cli_fail(CLI_FAILED, "cannot start: %s", muster_strerror(err));
+    }
+    loop->env = mu_uv_env_env(loop->uv);
+    if (pthread_create(&loop->thread, NULL, await_signals, loop) != 0) {
+        mu_uv_env_free(loop->uv);
+        return cli_fail(CLI_FAILED, "cannot start a thread");
+    }
+    return 0;
+}
+
+void cli_loop_run(struct cli_loop *loop)
+{
+    mu_uv_env_run(loop->uv);
+}
+
+void cli_loop_stop(struct cli_loop *loop)
+{
+    mu_uv_env_stop(loop->uv);
+}
+
+void cli_loop_close(struct cli_loop *loop)
+{
+    (void)pthread_cancel(loop->thread);
+    (void)pthread_join(loop->thread, NULL);
+    mu_uv_env_free(loop->uv);
+}
+
+uint64_t cli_raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return 0;
+    }
+    if (limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        (void)getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    return limit.rlim_cur;
+}

@@ -1,0 +1,45 @@
+/*
+ * A loop of the command's own, on its main thread: for verbs that live from events of the services
+ * and not from answers that they wait for.
+ *
+ *     cli_loop_open(&loop, on_signal, context);     signals are blocked from here on
+ *     ... open things in loop.env ...
+ *     cli_loop_run(&loop);                          until cli_loop_stop()
+ *     cli_loop_close(&loop);
+ */
+#ifndef MU_CLI_LOOP_H
+#define MU_CLI_LOOP_H
+
+#include <pthread.h>
+#include <signal.h>
+
+#include "transport/uv_env.h"
+
+struct cli_loop {
+    struct mu_uv_env *uv;
+    struct mu_env *env;
+    /* private from here */
+    void (*on_signal)(void *context, int number);
+    void *context;
+    struct mu_post post;
+    int number;
+    sigset_t set;
+    pthread_t thread;
+};
+
+/**
+ * The first SIGTERM or SIGINT becomes a call of `on_signal` on the loop, the second ends the
+ * process.
+ * Returns 0 or an exit code, said.
+ */
+int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int number),
+                  void *context);
+void cli_loop_run(struct cli_loop *loop);
+/** On the loop: cli_loop_run() returns after this turn. */
+void cli_loop_stop(struct cli_loop *loop);
+/** Everything opened in it must be closed. */
+void cli_loop_close(struct cli_loop *loop);
+/** As many descriptors as the system lets us have. Returns how many. */
+uint64_t cli_raise_descriptor_limit(void);
+
+#endif

@@ -1,0 +1,326 @@
+/*
+ * muster bench rdzv: N nodes of a rendezvous in this one process, each with its own session over
+ * its own socket, against a server in another. All connect; then all join at once; the clock runs
+ * from the last join that was sent to the last rank that came.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli/bench_server.h"
+#include "cli/cli.h"
+#include "cli/cli_loop.h"
+#include "service/rdzv.h"
+
+#define SPARE_DESCRIPTORS 64
+
+struct node {
+    struct bench *b;
+    struct mu_rdzv_handler *handler;
+    bool connected;
+    bool assigned;
+};
+
+struct bench {
+    uint64_t count;
+    const char *backend;
+    const char *address;
+    bool members;
+    uint64_t timeout;
+    /* private from here */
+    struct cli_loop loop;
+    struct mu_timer timer; /* the end of patience */
+    struct bench_server server;
+    bool own_server;
+    struct node *nodes;
+    uint8_t *ranks; /* that were given out */
+    uint64_t opened;
+    uint64_t connected;
+    uint64_t assigned;
+    uint64_t freed;
+    double opened_at;
+    double connected_at;
+    double joined_at; /* the last join was sent */
+    double done_at;
+    struct bench_server_figures before;
+    struct bench_server_figures after;
+    int code;
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* --- what happens ----------------------------------------------------------------------------- */
+
+static void free_all(struct bench *b)
+{
+    mu_env_timer_arm(b->loop.env, &b->timer, MU_MONO_NEVER);
+    for (uint64_t i = 0; i < b->opened; i++) {
+        mu_rdzv_free(b->nodes[i].handler);
+    }
+    if (b->opened == 0) {
+        cli_loop_stop(&b->loop);
+    }
+}
+
+static void give_up(struct bench *b, int code)
+{
+    if (b->code == 0) {
+        b->code = code;
+        free_all(b);
+    }
+}
+
+static void join_all(struct bench *b)
+{
+    b->connected_at = now_s();
+    if (b->own_server) {
+        (void)bench_server_figures(&b->server, &b->before);
+    }
+    for (uint64_t i = 0; i < b->opened; i++) {
+        mu_rdzv_join(b->nodes[i].handler);
+    }
+    b->joined_at = now_s();
+}
+
+static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
+{
+    struct node *node = context;
+    struct bench *b = node->b;
+
+    if (a->world != b->count || node->assigned || b->ranks[a->rank] != 0) {
+        give_up(
+            b, cli_fail(CLI_FAILED, "rank %" PRIu32 " of %" PRIu32 " is wrong", a->rank, a->world));
+        return;
+    }
+    node->assigned = true;
+    b->ranks[a->rank] = 1;
+    if (++b->assigned == b->count) {
+        b->done_at = now_s();
+        if (b->own_server) {
+            (void)bench_server_figures(&b->server, &b->after);
+        }
+        free_all(b);
+    }
+}
+
+/* The backend says itself when it is connected and when it has asked. */
+static void on_record(void *context, const struct mu_rdzv_record *record)
+{
+    struct node *node = context;
+    struct bench *b = node->b;
+
+    if (strcmp(record->name, "muster.connected") == 0 && !node->connected) {
+        node->connected = true;
+        if (++b->connected == b->count) {
+            join_all(b);
+        }
+    } else if (strcmp(record->name, "muster.join") == 0) {
+        b->joined_at = now_s();
+    }
+}
+
+static void on_failed(void *context, int status, const char *text)
+{
+    struct node *node = context;
+
+    give_up(node->b, cli_fail(cli_exit_code(status), "%s", text));
+}
+
+static void on_ended(void *context, const struct mu_rdzv_ending *ending)
+{
+    struct node *node = context;
+
+    if (node->b->assigned < node->b->count) {
+        give_up(node->b, cli_fail(CLI_FAILED, "%s", ending->text));
+    }
+}
+
+static void on_waiting(void *context, uint32_t count)
+{
+    (void)context;
+    (void)count;
+}
+
+static void on_closed(void *context)
+{
+    on_failed(context, MUSTER_ERDZV_CLOSED, "the run was closed by somebody else");
+}
+
+static void on_left(void *context)
+{
+    (void)context;
+}
+
+static void on_freed(void *context)
+{
+    struct node *node = context;
+
+    if (++node->b->freed == node->b->opened) {
+        cli_loop_stop(&node->b->loop);
+    }
+}
+
+static void on_timeout(struct mu_timer *timer)
+{
+    struct bench *b = MU_CONTAINER_OF(timer, struct bench, timer);
+
+    give_up(b, cli_fail(CLI_TIMEOUT,
+                        "%" PRIu64 " of %" PRIu64 " connected and %" PRIu64
+                        " were given a rank within %" PRIu64 " s",
+                        b->connected, b->count, b->assigned, b->timeout));
+}
+
+static void on_signal(void *context, int number)
+{
+    give_up(context, 128 + number);
+}
+
+/* --- the course ------------------------------------------------------------------------------- */
+
+static int open_nodes(struct bench *b, const char *endpoint)
+{
+    bool native = strcmp(b->backend, "muster") == 0;
+    struct mu_errmsg msg = {{0}};
+    char run_id[64];
+
+    (void)snprintf(run_id, sizeof(run_id), "bench-%" PRIu64 "-%" PRIx64, b->count,
+                   (uint64_t)(now_s() * 1e9));
+    b->opened_at = now_s();
+    for (; b->opened < b->count; b->opened++) {
+        struct node *node = &b->nodes[b->opened];
+        const struct mu_rdzv_events events = {
+            .assigned = on_assigned,
+            .ended = on_ended,
+            .waiting = on_waiting,
+            .closed = on_closed,
+            .failed = on_failed,
+            .left = on_left,
+            .close_failed = on_failed,
+            .record = on_record,
+            .freed = on_freed,
+            .context = node,
+        };
+        char config[128];
+        struct mu_rdzv_params params = {
+            .backend = b->backend,
+            .endpoint = endpoint,
+            .run_id = run_id,
+            .nodes_min = (uint32_t)b->count,
+            .nodes_max = (uint32_t)b->count,
+            .local_addr = "127.0.0.1",
+            .config = config,
+        };
+        int err;
+
+        (void)snprintf(config, sizeof(config), "is_host=false,name=node%05" PRIu64 "%s%s",
+                       b->opened, native ? ",members=" : "",
+                       native ? (b->members ? "true" : "false") : "");
+        node->b = b;
+        err = mu_rdzv_open(b->loop.env, &params, &events, &node->handler, &msg);
+        if (err != 0) {
+            return cli_fail(cli_exit_code(err), "%s", msg.text);
+        }
+    }
+    if (!native) {
+        join_all(b);
+    }
+    return 0;
+}
+
+static void print_figures(const struct bench *b)
+{
+    char name[96];
+
+    (void)snprintf(name, sizeof(name), "rdzv.%s.%" PRIu64, b->backend, b->count);
+    if (b->connected == b->count) {
+        printf("%s.connect %.3f s\n", name, b->connected_at - b->opened_at);
+    }
+    printf("%s.last %.3f s\n", name, b->done_at - b->joined_at);
+    if (b->own_server) {
+        printf("%s.server_cpu %.3f s\n", name, (double)(b->after.cpu_us - b->before.cpu_us) / 1e6);
+    }
+}
+
+static int run(struct bench *b)
+{
+    char endpoint[64];
+    int err = 0;
+
+    if (b->address == NULL) {
+        err = bench_server_start(&b->server);
+        if (err != 0) {
+            return err;
+        }
+        b->own_server = true;
+        (void)snprintf(endpoint, sizeof(endpoint), "127.0.0.1:%u", (unsigned)b->server.port);
+    }
+    err = cli_loop_open(&b->loop, on_signal, b);
+    if (err != 0) {
+        return err;
+    }
+    mu_timer_init(&b->timer, on_timeout);
+    mu_env_timer_arm(b->loop.env, &b->timer,
+                     mu_mono_add_ms(mu_env_now(b->loop.env).mono, b->timeout * 1000));
+    b->nodes = calloc(b->count, sizeof(*b->nodes));
+    b->ranks = calloc(b->count, 1);
+    if (b->nodes == NULL || b->ranks == NULL) {
+        return cli_fail(CLI_FAILED, "out of memory");
+    }
+    err = open_nodes(b, b->address != NULL ? b->address : endpoint);
+    if (err != 0) {
+        give_up(b, err);
+    }
+    cli_loop_run(&b->loop);
+    cli_loop_close(&b->loop);
+    if (b->code == 0) {
+        print_figures(b);
+    }
+    if (b->own_server) {
+        bench_server_stop(&b->server);
+    }
+    free(b->nodes);
+    free(b->ranks);
+    return b->code;
+}
+
+int cmd_bench_rdzv(int argc, char **argv)
+{
+    struct bench b = {.count = 64, .backend = "muster", .timeout = 120};
+    const struct cli_option options[] = {
+        {"nodes", "N", "how many (64)", CLI_NUMBER, &b.count, 60000},
+        {"backend", "B", "muster (the default) or c10d", CLI_TEXT, &b.backend, 0},
+        {"server", "HOST:PORT", "a server that runs; without it, one is started", CLI_TEXT,
+         &b.address, 0},
+        {"members", NULL, "every node asks for the list of members, too", CLI_FLAG, &b.members, 0},
+        {"timeout", "SECONDS", "give up after that (120)", CLI_NUMBER, &b.timeout, 86400},
+    };
+    const struct cli_verb verb = {
+        "bench rdzv", "[--nodes N] [--backend B] [OPTIONS]",
+        "Measures a rendezvous of N nodes, all in this process over real sockets: from the last "
+        "join\n"
+        "sent to the last rank received. Prints `name value unit` lines.",
+        options, sizeof(options) / sizeof(options[0])};
+    int err = cli_parse(&verb, &argc, &argv);
+    uint64_t descriptors;
+
+    if (err != 0 || argc != 0 || b.count == 0) {
+        return err != 0 ? err : cli_usage("bench rdzv", "a number of nodes above 0 is needed");
+    }
+    descriptors = cli_raise_descriptor_limit();
+    if (descriptors < b.count + SPARE_DESCRIPTORS) {
+        return cli_fail(CLI_FAILED,
+                        "%" PRIu64 " nodes need as many sockets, and this process may have %" PRIu64
+                        " descriptors; raise the hard limit (ulimit -Hn)",
+                        b.count, descriptors);
+    }
+    muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
+    return run(&b);
+}

@@ -1,0 +1,32 @@
+/* What the files of `muster rdzv` share. */
+#ifndef MU_CMD_RDZV_H
+#define MU_CMD_RDZV_H
+
+#include "cli/cli.h"
+#include "cli/cli_loop.h"
+#include "service/rdzv.h"
+
+struct rdzv_options {
+    const char *backend;
+    const char *endpoint;
+    const char *run_id;
+    const char *nnodes;
+    const char *config;
+    const char *local_addr;
+    uint64_t timeout; /* seconds: status, close */
+    bool json;
+    bool rejoin;
+    bool verbose;
+    bool quiet;
+};
+
+/** "N" or "MIN:MAX". Returns 0 or CLI_USAGE, said. */
+int rdzv_parse_nnodes(const char *text, uint32_t *ret_min, uint32_t *ret_max);
+
+/** A member until a signal, or the round's end. Returns an exit code. */
+int rdzv_join(const struct rdzv_options *o);
+/** Says which runs there are, or how one stands. */
+int rdzv_status(const struct rdzv_options *o);
+int rdzv_close(const struct rdzv_options *o);
+
+#endif

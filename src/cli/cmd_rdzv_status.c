@@ -1,0 +1,256 @@
+/* muster rdzv status and close: asked by somebody who is no node. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "cli/cmd_rdzv.h"
+#include "service/rdzv_ask.h"
+
+struct ask {
+    struct cli_loop loop;
+    const struct rdzv_options *o;
+    struct mu_rdzv_handler *handler; /* close, where the backend is not our own */
+    size_t runs;
+    int code;
+};
+
+/* --- printing --------------------------------------------------------------------------------- */
+
+static json_t *text(const char *bytes)
+{
+    json_t *string = json_string(bytes);
+
+    return string != NULL ? string : json_string("?");
+}
+
+static json_t *number(uint64_t value)
+{
+    return json_integer((json_int_t)value);
+}
+
+static json_t *members_json(const struct mu_rdzv_run_view *run)
+{
+    json_t *members = json_array();
+
+    for (size_t i = 0; i < run->member_count; i++) {
+        const struct mu_rdzv_member_view *m = &run->members[i];
+        json_t *member = json_object();
+
+        (void)json_object_set_new(member, "name", text(m->node));
+        (void)json_object_set_new(member, "addr", text(m->addr));
+        (void)json_object_set_new(member, "rank",
+                                  m->rank < 0 ? json_null() : json_integer(m->rank));
+        (void)json_object_set_new(member, "place", json_string(m->place));
+        (void)json_object_set_new(member, "silent_ms", number(m->silent_ms));
+        (void)json_array_append_new(members, member);
+    }
+    return members;
+}
+
+static void print_run(const struct mu_rdzv_run_view *run, bool members)
+{
+    json_t *object = json_object();
+
+    (void)json_object_set_new(object, "run_id", text(run->run_id));
+    (void)json_object_set_new(object, "state", json_string(run->state));
+    (void)json_object_set_new(object, "incarnation", number(run->incarnation));
+    (void)json_object_set_new(object, "round", number(run->round));
+    (void)json_object_set_new(object, "nodes_min", number(run->nodes_min));
+    (void)json_object_set_new(object, "nodes_max", number(run->nodes_max));
+    (void)json_object_set_new(object, "restarts_left",
+                              run->restarts_left == UINT32_MAX ? json_null()
+                                                               : number(run->restarts_left));
+    (void)json_object_set_new(object, "gathering", number(run->gathering));
+    (void)json_object_set_new(object, "running", number(run->running));
+    (void)json_object_set_new(object, "waiting", number(run->waiting));
+    (void)json_object_set_new(object, "spare", number(run->spare));
+    (void)json_object_set_new(object, "text", text(run->text));
+    if (members) {
+        (void)json_object_set_new(object, "members", members_json(run));
+    }
+    (void)json_dumpf(object, stdout, JSON_COMPACT);
+    (void)fputc('\n', stdout);
+    (void)fflush(stdout);
+    json_decref(object);
+}
+
+static void say_run(const struct mu_rdzv_run_view *run)
+{
+    printf("%s: %s, round %" PRIu64 ", %" PRIu32 " to %" PRIu32 " nodes, incarnation %" PRIu64 "\n",
+           run->run_id, run->state, run->round, run->nodes_min, run->nodes_max, run->incarnation);
+    printf("  running %" PRIu32 ", gathering %" PRIu32 ", waiting %" PRIu32 ", spare %" PRIu32,
+           run->running, run->gathering, run->waiting, run->spare);
+    if (run->restarts_left != UINT32_MAX) {
+        printf(", restarts left %" PRIu32, run->restarts_left);
+    }
+    (void)fputc('\n', stdout);
+    if (run->text[0] != '\0') {
+        printf("  %s\n", run->text);
+    }
+    if (run->member_count != 0) {
+        printf("  %5s  %-10s %10s  %-40s %s\n", "rank", "place", "silent", "name", "address");
+    }
+    for (size_t i = 0; i < run->member_count; i++) {
+        const struct mu_rdzv_member_view *m = &run->members[i];
+        char rank[24] = "-";
+
+        if (m->rank >= 0) {
+            (void)snprintf(rank, sizeof(rank), "%" PRId64, m->rank);
+        }
+        printf("  %5s  %-10s %8.1f s  %-40s %s\n", rank, m->place, (double)m->silent_ms / 1000,
+               m->node, m->addr);
+    }
+}
+
+/* --- asking ----------------------------------------------------------------------------------- */
+
+static void on_run(void *context, const struct mu_rdzv_run_view *run)
+{
+    struct ask *a = context;
+
+    a->runs++;
+    if (a->o->json) {
+        print_run(run, a->o->run_id != NULL);
+    } else {
+        say_run(run);
+    }
+}
+
+static void on_done(void *context, int status, const char *why)
+{
+    struct ask *a = context;
+
+    if (status == MUSTER_ENOENT) {
+        a->code = cli_fail(CLI_NO_KEY, "the server knows no run \"%s\"", a->o->run_id);
+    } else if (status != 0) {
+        a->code = cli_fail(cli_exit_code(status), "%s", why);
+    }
+    cli_loop_stop(&a->loop);
+}
+
+static void on_signal(void *context, int number)
+{
+    struct ask *a = context;
+
+    a->code = 128 + number;
+    exit(a->code);
+}
+
+static int ask(struct ask *a, enum mu_rdzv_question question)
+{
+    const struct mu_rdzv_ask_events events = {.run = on_run, .done = on_done, .context = a};
+    const struct rdzv_options *o = a->o;
+    struct mu_errmsg msg = {{0}};
+    struct mu_addr server;
+    int err = mu_rdzv_endpoint_parse(o->endpoint, MU_RDZV_PORT, &server, &msg);
+
+    if (err != 0) {
+        return cli_usage("rdzv", "%s", msg.text);
+    }
+    err = cli_loop_open(&a->loop, on_signal, a);
+    if (err != 0) {
+        return err;
+    }
+    err = mu_rdzv_ask(a->loop.env, question, &server, o->run_id == NULL ? "" : o->run_id,
+                      (uint32_t)o->timeout * 1000, &events);
+    if (err != 0) {
+        return cli_fail(cli_exit_code(err), "%s", muster_strerror(err));
+    }
+    cli_loop_run(&a->loop);
+    cli_loop_close(&a->loop);
+    return a->code;
+}
+
+int rdzv_status(const struct rdzv_options *o)
+{
+    struct ask a = {.o = o};
+    int code;
+
+    if (strcmp(o->backend, "muster") != 0) {
+        return cli_usage("rdzv", "status asks a muster server; the %s backend has none",
+                         o->backend);
+    }
+    muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
+    code = ask(&a, MU_RDZV_ASK_STATUS);
+    if (code == 0 && a.runs == 0 && o->run_id == NULL && !o->json) {
+        printf("no runs\n");
+    }
+    return code;
+}
+
+/* --- closing over other backends -------------------------------------------------------------- */
+
+static void on_closed(void *context)
+{
+    struct ask *a = context;
+
+    mu_rdzv_free(a->handler);
+}
+
+static void on_close_failed(void *context, int status, const char *why)
+{
+    struct ask *a = context;
+
+    a->code = cli_fail(cli_exit_code(status), "%s", why);
+    mu_rdzv_free(a->handler);
+}
+
+static void on_freed(void *context)
+{
+    struct ask *a = context;
+
+    cli_loop_stop(&a->loop);
+}
+
+static void on_waiting(void *context, uint32_t count)
+{
+    (void)context;
+    (void)count;
+}
+
+static int close_elsewhere(struct ask *a)
+{
+    const struct mu_rdzv_events events = {
+        .waiting = on_waiting,
+        .closed = on_closed,
+        .failed = on_close_failed,
+        .close_failed = on_close_failed,
+        .freed = on_freed,
+        .context = a,
+    };
+    const struct rdzv_options *o = a->o;
+    struct mu_rdzv_params params = {
+        .backend = o->backend,
+        .endpoint = o->endpoint,
+        .run_id = o->run_id,
+        .config = o->config,
+    };
+    struct mu_errmsg msg = {{0}};
+    int err = rdzv_parse_nnodes(o->nnodes, &params.nodes_min, &params.nodes_max);
+
+    if (err == 0) {
+        err = cli_loop_open(&a->loop, on_signal, a);
+    }
+    if (err != 0) {
+        return err;
+    }
+    err = mu_rdzv_open(a->loop.env, &params, &events, &a->handler, &msg);
+    if (err != 0) {
+        return cli_fail(cli_exit_code(err), "%s", msg.text);
+    }
+    mu_rdzv_close_run(a->handler);
+    cli_loop_run(&a->loop);
+    cli_loop_close(&a->loop);
+    return a->code;
+}
+
+int rdzv_close(const struct rdzv_options *o)
+{
+    struct ask a = {.o = o};
+
+    muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
+    return strcmp(o->backend, "muster") == 0 ? ask(&a, MU_RDZV_ASK_CLOSE) : close_elsewhere(&a);
+}

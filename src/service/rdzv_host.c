@@ -1,0 +1,191 @@
+/*
+ * Who hosts: whoever can bind the endpoint. Names and interfaces say little about it (aliases,
+ * several networks, containers), the kernel knows.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+#include "service/rdzv.h"
+#include "service/store_server.h"
+
+/* A listener that only shows whether the address can be had. */
+struct probe {
+    struct mu_listener listener;
+};
+
+/* What outlives the call: the end of the server. */
+struct hosted {
+    struct mu_env *env;
+    struct mu_store_server *server;
+    struct mu_timer timer;
+    void (*done)(void *context);
+    void *context;
+    bool stopped;
+};
+
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 ||
+           strcmp(host, "::1") == 0;
+}
+
+/* Such an address is everybody's own: all would host, and none would meet another. */
+static bool is_wildcard(const char *host)
+{
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+/* --- the probe -------------------------------------------------------------------------------- */
+
+static struct mu_conn *turn_away(struct mu_listener *listener)
+{
+    (void)listener;
+    return NULL;
+}
+
+static void on_probe_closed(struct mu_listener *listener)
+{
+    mu_free(MU_CONTAINER_OF(listener, struct probe, listener));
+}
+
+/* 0 if the address can be bound, else why not. Whoever connects meanwhile tries again. */
+static int probe_address(struct mu_env *env, struct mu_addr addr)
+{
+    struct probe *p = mu_calloc(1, sizeof(*p));
+    int err;
+
+    if (p == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    p->listener.accept = turn_away;
+    p->listener.closed = on_probe_closed;
+    err = mu_env_listen(env, &p->listener, &addr);
+    if (err != 0) {
+        mu_free(p);
+        return err;
+    }
+    mu_env_unlisten(env, &p->listener);
+    return 0;
+}
+
+/* --- the server ------------------------------------------------------------------------------- */
+
+/* Its machine is still on the stack when it says that it has stopped. */
+static void on_gone(struct mu_timer *timer)
+{
+    struct hosted *h = MU_CONTAINER_OF(timer, struct hosted, timer);
+
+    mu_store_server_free(h->server);
+    if (h->done != NULL) {
+        h->done(h->context);
+    }
+    mu_free(h);
+}
+
+static void on_stopped(void *context, int status, const char *why)
+{
+    struct hosted *h = context;
+
+    (void)status;
+    (void)why;
+    h->stopped = true;
+    if (h->done != NULL) {
+        mu_env_timer_arm(h->env, &h->timer, mu_env_now(h->env).mono);
+    }
+}
+
+void mu_rdzv_unhost(struct mu_store_server *server, void (*done)(void *context), void *context)
+{
+    struct hosted *h = mu_store_server_context(server);
+
+    h->done = done;
+    h->context = context;
+    if (h->stopped) {
+        mu_env_timer_arm(h->env, &h->timer, mu_env_now(h->env).mono);
+    } else {
+        mu_store_server_drain(server);
+    }
+}
+
+static int serve(struct mu_env *env, const struct mu_addr *endpoint,
+                 struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg)
+{
+    struct mu_store_server_config config = mu_store_server_config_defaults();
+    struct hosted *h = mu_calloc(1, sizeof(*h));
+    int err;
+
+    if (h == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    config.listen = *endpoint;
+    if (!is_loopback(endpoint->host)) {
+        memcpy(config.listen.host, "::", sizeof("::"));
+    }
+    config.stopped = on_stopped;
+    config.context = h;
+    err = mu_store_server_start(env, &config, &h->server, reterr_msg);
+    if (err != 0) {
+        mu_free(h);
+        return err;
+    }
+    h->env = env;
+    mu_timer_init(&h->timer, on_gone);
+    *ret_server = h->server;
+    return 0;
+}
+
+/* --- the choice ------------------------------------------------------------------------------- */
+
+static const char *reason(int err)
+{
+    switch (err) {
+    case -EADDRINUSE:
+        return "the port is in use on this machine, so somebody else here hosts";
+    case -EADDRNOTAVAIL:
+        return "it is no address of this machine";
+    case MUSTER_ENAME:
+        return "the name is not known here";
+    }
+    return muster_strerror(err);
+}
+
+int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
+                 struct mu_store_server **ret_server, struct mu_errmsg *why)
+{
+    char at[MU_ADDR_HOST_MAX + 16];
+    struct mu_errmsg msg = {{0}};
+    int err;
+
+    (void)mu_addr_format(endpoint, at, sizeof(at));
+    if (wish == MU_RDZV_HOST_NO) {
+        return mu_err(why, 0, "connecting to %.120s: is_host is false", at);
+    }
+    if (wish == MU_RDZV_HOST_TRY && is_wildcard(endpoint->host)) {
+        return mu_err(why, MUSTER_EADDR,
+                      "%.120s is an address of every machine: name the one that hosts, or say "
+                      "is_host",
+                      at);
+    }
+    err = probe_address(env, *endpoint);
+    if (err == 0) {
+        err = serve(env, endpoint, ret_server, &msg);
+    }
+    if (err == MUSTER_ENOMEM) {
+        return mu_err(why, err, "out of memory");
+    }
+    if (err != 0 && wish == MU_RDZV_HOST_YES) {
+        return mu_err(why, MUSTER_EADDR, "is_host is true, but %.120s cannot be bound: %.100s", at,
+                      err == MUSTER_EADDR ? msg.text : muster_strerror(err));
+    }
+    if (err != 0) {
+        return mu_err(why, 0, "connecting to %.120s: %.110s", at,
+                      err == MUSTER_EADDR ? msg.text : reason(err));
+    }
+    endpoint->port = mu_store_server_addr(*ret_server)->port;
+    (void)mu_addr_format(endpoint, at, sizeof(at));
+    return mu_err(why, 1, "hosting at %.120s, %s: it could be bound%s", at,
+                  is_loopback(endpoint->host) ? "there only" : "on all addresses",
+                  wish == MU_RDZV_HOST_YES ? ", as is_host asks for" : "");
+}

@@ -1,0 +1,92 @@
+/*
+ * The rendezvous' messages: the first byte says which. What was decoded can be encoded, and that
+ * decodes to the same again (bytes that a later version added are gone by then).
+ */
+#include "codec/rdzv_msg.h"
+#include "core/assert.h"
+
+static void try_join(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)
+{
+    struct mu_rdzv_join join;
+
+    if (mu_rdzv_join_decode(in, &join) == 0) {
+        MU_ASSERT(mu_rdzv_join_encode(once, &join) == 0);
+        MU_ASSERT(mu_rdzv_join_decode(mu_buf_span(once), &join) == 0);
+        MU_ASSERT(mu_rdzv_join_encode(twice, &join) == 0);
+    }
+}
+
+static void try_notice(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)
+{
+    struct mu_rdzv_notice notice;
+
+    if (mu_rdzv_notice_decode(in, &notice) == 0) {
+        MU_ASSERT(mu_rdzv_notice_encode(once, &notice) == 0);
+        MU_ASSERT(mu_rdzv_notice_decode(mu_buf_span(once), &notice) == 0);
+        MU_ASSERT(mu_rdzv_notice_encode(twice, &notice) == 0);
+    }
+}
+
+static void try_members(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)
+{
+    struct mu_rdzv_member_msg member;
+    struct mu_span again;
+
+    while (mu_rdzv_member_next(&in, &member) == 0) {
+        MU_ASSERT(mu_rdzv_member_encode(once, &member) == 0);
+    }
+    again = mu_buf_span(once);
+    while (mu_rdzv_member_next(&again, &member) == 0) {
+        MU_ASSERT(mu_rdzv_member_encode(twice, &member) == 0);
+    }
+    MU_ASSERT(again.len == 0);
+}
+
+static void try_runs(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)
+{
+    struct mu_rdzv_run_msg run;
+    struct mu_span again;
+
+    while (mu_rdzv_run_next(&in, &run) == 0) {
+        MU_ASSERT(mu_rdzv_run_encode(once, &run) == 0);
+    }
+    again = mu_buf_span(once);
+    while (mu_rdzv_run_next(&again, &run) == 0) {
+        MU_ASSERT(mu_rdzv_run_encode(twice, &run) == 0);
+    }
+    MU_ASSERT(again.len == 0);
+}
+
+static void try_small(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)
+{
+    struct mu_span run_id;
+    uint64_t round;
+
+    if (mu_rdzv_failed_decode(in, &round) == 0) {
+        MU_ASSERT(mu_rdzv_failed_encode(once, round) == 0);
+        MU_ASSERT(mu_rdzv_failed_encode(twice, round) == 0);
+    } else if (mu_rdzv_run_id_decode(in, &run_id) == 0) {
+        MU_ASSERT(mu_rdzv_run_id_encode(once, run_id) == 0);
+        MU_ASSERT(mu_rdzv_run_id_encode(twice, run_id) == 0);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static void (*const tries[])(struct mu_span, struct mu_buf *, struct mu_buf *) = {
+        try_join, try_notice, try_members, try_runs, try_small,
+    };
+    struct mu_buf once;
+    struct mu_buf twice;
+
+    if (size == 0) {
+        return 0;
+    }
+    mu_buf_init(&once, size);
+    mu_buf_init(&twice, size);
+    tries[data[0] % (sizeof(tries) / sizeof(tries[0]))](mu_span(data + 1, size - 1), &once, &twice);
+    MU_ASSERT(mu_span_eq(mu_buf_span(&once), mu_buf_span(&twice)));
+    mu_buf_fini(&once);
+    mu_buf_fini(&twice);
+    return 0;
+}
