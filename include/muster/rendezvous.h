@@ -98,8 +98,9 @@ MUSTER_EXPORT int muster_rdzv_open(muster_runtime *runtime, const struct muster_
  * Waits for the next round and fills `*ret_info`. While in a round: leaves it first, which ends it
  * for the others as well. One call at a time (MUSTER_EBUSY). MUSTER_ERDZV_CLOSED, _TIMEOUT (the
  * text says who is missing), _CONN, _STATE, _GRACEFUL (closed while this node was spare: not a
- * failure), _RESTARTS; MUSTER_ECLOSED (muster_rdzv_close() on another thread), MUSTER_ENOMEM. After
- * an error the node is not in a round, and may try again.
+ * failure), _RESTARTS; MUSTER_ECLOSED (muster_rdzv_close() on another thread), MUSTER_EADDR (no
+ * port for the bootstrap address), MUSTER_ENOMEM. After an error the node is not in a round, and
+ * may try again.
  */
 MUSTER_EXPORT int muster_rdzv_next(muster_rdzv *rdzv, struct muster_rdzv_info *ret_info);
 /** Whether the run is closed, as far as is known here. */

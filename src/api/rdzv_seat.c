@@ -113,7 +113,8 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
     s->place = MU_SEAT_OPENING;
     err = mu_rdzv_round_open(s, a, &s->round, &msg);
     if (err < 0) {
-        mu_rdzv_seat_not_opened(s, err, msg.text);
+        /* A store that is none was not this node's idea. */
+        mu_rdzv_seat_not_opened(s, err == MUSTER_EURL ? MUSTER_ERDZV_STATE : err, msg.text);
     } else if (err == 1) {
         mu_rdzv_seat_opened(s);
     }

@@ -34,6 +34,7 @@ int mu_role_info_decode(struct mu_span in, struct mu_role_info *ret_info)
     struct mu_span key = {0};
     bool has_role = false;
     struct mu_json j;
+    size_t len;
     int err;
 
     mu_json_init(&j, in);
@@ -48,8 +49,8 @@ int mu_role_info_decode(struct mu_span in, struct mu_role_info *ret_info)
         if (t.type == MU_JSON_KEY) {
             key = t.text;
         } else if (mu_json_is(key, "role")) {
-            has_role = t.type == MU_JSON_STRING &&
-                       mu_json_decode(t.text, info.role, sizeof(info.role)) < sizeof(info.role);
+            len = mu_json_decode(t.text, info.role, sizeof(info.role));
+            has_role = t.type == MU_JSON_STRING && len == strlen(info.role);
         } else if (mu_json_is(key, "rank")) {
             err = decode_u31(&t, &info.rank);
         } else if (mu_json_is(key, "local_world_size")) {
