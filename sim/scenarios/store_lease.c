@@ -5,8 +5,9 @@
  * A lease lasts its time from the last keep that was acknowledged, counted from when it was asked
  * for, by the server's clock, which drifts. It does not last longer than its time from when the
  * last keep can have been executed; a server that slept gives another full time. A session lasts
- * its grace from the last answer that came over it, counted likewise, and ends when its client was
- * dead for as long as it takes to notice, and its grace. Nothing of either survives the server.
+ * its grace from the last answer that came over it, counted likewise, unless its client was killed;
+ * it ends when its client was dead for as long as it takes to notice, and its grace. Nothing of
+ * either survives the server.
  */
 #include "scenarios/store_world.h"
 
@@ -34,7 +35,7 @@ struct hold {
     uint32_t seen_count;
     uint64_t until_ns; /* nothing that holds it was executed after this; UINT64_MAX: it may be */
     bool bound;        /* the key was acknowledged */
-    bool revoked;      /* or the holder said goodbye: it may go at once */
+    bool revoked;      /* or the holder said goodbye, or was killed: it may go at once */
     bool gone;         /* the oracle said so */
 };
 
@@ -389,6 +390,8 @@ static void session_killed(struct store_seat *seat)
 
     if (s->latest[seat->number] != 0) {
         hold_of(seat)->until_ns = mu_sim_now_ns(seat->world->sim);
+        /* The server sees the end of its connection, unless the host lost its power. */
+        hold_of(seat)->revoked = true;
     }
 }
 

@@ -191,7 +191,7 @@ static int check_request(const struct muster_store_request *q)
     }
     values = shape[q->verb].values == SIZE_MAX ? q->key_count : shape[q->verb].values;
     if (q->key_count < shape[q->verb].keys_min || q->key_count > shape[q->verb].keys_max ||
-        q->value_count != values || q->flags > 7 || q->timeout_ms < -1 ||
+        q->value_count != values || q->flags > 15 || q->timeout_ms < -1 ||
         q->timeout_ms > UINT32_MAX || (q->verb == MUSTER_STORE_BARRIER && q->number < 1)) {
         return mu_api_error(MUSTER_EINVAL, "a store operation got arguments it does not take");
     }

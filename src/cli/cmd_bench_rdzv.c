@@ -235,8 +235,15 @@ static int open_nodes(struct bench *b, const char *endpoint)
     return 0;
 }
 
+static void print_count(const char *name, const char *what, const char *unit, uint64_t count)
+{
+    printf("%s.%s %" PRIu64 " %s\n", name, what, count, unit);
+}
+
 static void print_figures(const struct bench *b)
 {
+    const struct mu_store_server_stats *x = &b->before.stats;
+    const struct mu_store_server_stats *y = &b->after.stats;
     char name[96];
 
     (void)snprintf(name, sizeof(name), "rdzv.%s.%" PRIu64, b->backend, b->count);
@@ -246,6 +253,10 @@ static void print_figures(const struct bench *b)
     printf("%s.last %.3f s\n", name, b->done_at - b->joined_at);
     if (b->own_server) {
         printf("%s.server_cpu %.3f s\n", name, (double)(b->after.cpu_us - b->before.cpu_us) / 1e6);
+        print_count(name, "messages_in", "messages", y->messages_in - x->messages_in);
+        print_count(name, "messages_out", "messages", y->messages_out - x->messages_out);
+        print_count(name, "bytes_in", "B", y->bytes_in - x->bytes_in);
+        print_count(name, "bytes_out", "B", y->bytes_out - x->bytes_out);
     }
 }
 

@@ -158,6 +158,11 @@ int mu_ks_append(struct mu_keyspace *ks, struct mu_span key, struct mu_span valu
                  size_t *ret_len);
 /** `ret_removed` says whether there was a value. Queues are not touched. Never ELIMIT or EFULL. */
 int mu_ks_delete(struct mu_keyspace *ks, struct mu_span key, bool *ret_removed);
+/**
+ * Deletes the values and the queues of all keys that begin with `prefix`, as far as there is memory
+ * to tell of it; says how many keys are gone. Looks at every key there is: not for every turn.
+ */
+void mu_ks_delete_prefix(struct mu_keyspace *ks, struct mu_span prefix, size_t *ret_removed);
 /** `ret_len` is the length with the new element, before anyone who waited for it took it. */
 int mu_ks_queue_push(struct mu_keyspace *ks, struct mu_span key, struct mu_span value,
                      size_t *ret_len);

@@ -127,6 +127,46 @@ int mu_ks_queue_pop(struct mu_keyspace *ks, struct mu_span key, uint8_t **ret_va
     return 0;
 }
 
+/* Drops the elements of a key's queue; false if there was no memory to journal that. */
+static bool drop_elements(struct mu_keyspace *ks, struct mu_ks_crowd *crowd)
+{
+    while (crowd->element_count != 0) {
+        size_t len;
+
+        if (mu_ks_journal_reserve(ks, mu_ks_journal_del_len(ks)) != 0) {
+            return false;
+        }
+        mu_free(mu_ks_element_take(ks, crowd, &len));
+    }
+    return true;
+}
+
+void mu_ks_delete_prefix(struct mu_keyspace *ks, struct mu_span prefix, size_t *ret_removed)
+{
+    struct mu_map_node *next = mu_map_next(&ks->entries, NULL);
+
+    *ret_removed = 0;
+    while (next != NULL) {
+        struct mu_ks_entry *e = mu_ks_entry_of(next);
+        bool removed = false;
+
+        next = mu_map_next(&ks->entries, next);
+        if (!mu_span_starts_with(e->node.key, prefix) || !mu_ks_present(e)) {
+            continue;
+        }
+        if (e->crowd != NULL && !drop_elements(ks, e->crowd)) {
+            continue;
+        }
+        if (e->has_value) {
+            (void)mu_ks_delete(ks, e->node.key, &removed);
+        } else {
+            mu_ks_entry_settle(ks, e);
+            removed = true;
+        }
+        *ret_removed += removed;
+    }
+}
+
 size_t mu_ks_queue_len(const struct mu_keyspace *ks, struct mu_span key)
 {
     const struct mu_ks_entry *e = mu_ks_find(ks, key);

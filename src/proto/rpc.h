@@ -154,8 +154,23 @@ int mu_rpc_dialled(struct mu_rpc *r, struct mu_now now);
  * another, or a second client with the same session); MUSTER_EPROTO; MUSTER_ECLOSED; MUSTER_ENOMEM.
  */
 int mu_rpc_accepted(struct mu_rpc *r, struct mu_now now, const struct mu_rpc_hello *hello);
-/** The connection is gone. Nothing else is lost yet, unless the session has no grace. */
+/**
+ * The connection is gone. Nothing else is lost yet, unless the session has no grace. The grace
+ * counts from now: that a connection ends is word from the peer's side. Only one that was given up
+ * for its silence (EV_LINK_DEAD) had none: there it counts from when the peer was last heard of.
+ */
 void mu_rpc_unlinked(struct mu_rpc *r, struct mu_now now);
+/**
+ * As mu_rpc_unlinked(), and in good order: the peer has closed its end, and whoever means to come
+ * back does not do that. What is left of it is kept for `grace_ms` at the most.
+ */
+void mu_rpc_eof(struct mu_rpc *r, struct mu_now now, uint32_t grace_ms);
+/**
+ * We were away for `ns` that end now, paused or too busy to listen; whether the peer was silent
+ * meanwhile nobody can tell. A beat or more, and its silence, or its absence, begins anew; less,
+ * and that time does not count.
+ */
+void mu_rpc_stalled(struct mu_rpc *r, struct mu_now now, uint64_t ns);
 /** Whether a link is up and greeted. */
 bool mu_rpc_linked(const struct mu_rpc *r);
 
@@ -229,6 +244,8 @@ void mu_rpc_sent(struct mu_rpc *r, size_t n);
 mu_mono_t mu_rpc_deadline(const struct mu_rpc *r);
 /** Until when the server keeps the session without a link; MU_MONO_NEVER while one is up. */
 mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r);
+/** When the peer was last heard of; forgiven silences are not counted. */
+mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r);
 /** Memory held beside the struct. */
 size_t mu_rpc_memory(const struct mu_rpc *r);
 /** Calls of ours that have not ended, and calls of the peer's that we have not replied to. */
@@ -265,6 +282,7 @@ struct mu_rpc {
     uint32_t dead_ms;
     uint32_t peer_frame_max;
     mu_mono_t unlinked_at; /* MU_MONO_NEVER before the first link and while one is up */
+    uint32_t eof_grace_ms; /* what its end left of the grace; UINT32_MAX: all of it */
 
     /* The link. */
     enum mu_rpc_link link;
@@ -295,6 +313,10 @@ struct mu_rpc {
     uint64_t out_seq;  /* how many were sent whole on this link, from the life's first on */
     uint64_t out_high; /* the most that ever were: what can be acknowledged */
     struct mu_buf ctl;
+
+    /* Sequenced frames in all lives, for show. */
+    uint64_t frames_in;
+    uint64_t frames_out;
 
     /* Calls: by local id, which is the wire's plus a base that grows with each life. */
     struct mu_map calls;

@@ -180,6 +180,7 @@ static int handle_frame(struct mu_rpc *r, struct mu_span payload)
     err = dispatch(r, payload);
     if (err == 0 && mu_rpc_is_sequenced(r->header.type)) {
         r->in_seq++;
+        r->frames_in++;
         r->in_quiet++;
         r->in_quiet_bytes += MU_RPC_HEADER + payload.len;
     }

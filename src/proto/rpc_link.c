@@ -292,10 +292,32 @@ void mu_rpc_unlinked(struct mu_rpc *r, struct mu_now now)
     if (was == MU_RPC_LINK_DIALLED) {
         return;
     }
-    r->unlinked_at = now.mono;
+    r->unlinked_at = r->dead_told ? r->last_rx : now.mono;
+    r->eof_grace_ms = UINT32_MAX;
     if (!r->closed && was == MU_RPC_LINK_UP && r->grace_ms == 0) {
         lose_life(r);
     }
+}
+
+void mu_rpc_eof(struct mu_rpc *r, struct mu_now now, uint32_t grace_ms)
+{
+    mu_rpc_unlinked(r, now);
+    r->eof_grace_ms = grace_ms;
+}
+
+static mu_mono_t forgive(mu_mono_t since, mu_mono_t now, uint64_t ns)
+{
+    return since.ns == MU_MONO_NEVER.ns ? since : mu_mono_min(mu_mono_add_ns(since, ns), now);
+}
+
+void mu_rpc_stalled(struct mu_rpc *r, struct mu_now now, uint64_t ns)
+{
+    if (ns >= r->beat_ms * MU_NS_PER_MS) {
+        ns = UINT64_MAX;
+    }
+    mu_trace(&r->config.trace, "rpc.stalled", ns, 0);
+    r->last_rx = forgive(r->last_rx, now.mono, ns);
+    r->unlinked_at = forgive(r->unlinked_at, now.mono, ns);
 }
 
 bool mu_rpc_linked(const struct mu_rpc *r)
@@ -303,12 +325,21 @@ bool mu_rpc_linked(const struct mu_rpc *r)
     return r->link == MU_RPC_LINK_UP;
 }
 
+mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r)
+{
+    return r->last_rx;
+}
+
 mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r)
 {
     if (r->unlinked_at.ns == MU_MONO_NEVER.ns) {
         return MU_MONO_NEVER;
     }
-    return r->closed ? r->unlinked_at : mu_mono_add_ms(r->unlinked_at, r->grace_ms);
+    if (r->closed) {
+        return r->unlinked_at;
+    }
+    return mu_mono_add_ms(r->unlinked_at,
+                          r->grace_ms < r->eof_grace_ms ? r->grace_ms : r->eof_grace_ms);
 }
 
 static mu_mono_t dead_at(const struct mu_rpc *r)

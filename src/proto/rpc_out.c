@@ -133,6 +133,7 @@ static void sent_sequenced(struct mu_rpc *r, size_t n)
         n -= part;
         if (r->out_left == 0) {
             r->out_seq++;
+            r->frames_out++;
         }
     }
     r->out_high = r->out_seq > r->out_high ? r->out_seq : r->out_high;

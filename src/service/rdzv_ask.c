@@ -17,6 +17,8 @@ struct ask {
     struct mu_buf payload;
     uint64_t call;
     uint32_t timeout_ms;
+    bool one;   /* run was asked for, */
+    bool found; /* and is there */
     bool ended;
     int status;
     struct mu_errmsg text;
@@ -119,6 +121,7 @@ static int tell_runs(struct ask *a, struct mu_span runs)
             return err;
         }
         a->events.run(a->events.context, &view);
+        a->found = true;
         mu_free(block);
     }
     return err == MUSTER_ENOENT ? 0 : err;
@@ -134,6 +137,7 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
     }
     if (status == 0 && a->question == MU_RDZV_ASK_STATUS) {
         status = tell_runs(a, payload);
+        status = status == 0 && a->one && !a->found ? MUSTER_ENOENT : status;
         if (status == MUSTER_EPROTO) {
             end(a, MUSTER_ERDZV_STATE, "the server's answer cannot be understood");
             return;
@@ -226,7 +230,7 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
         .name = "muster rdzv",
         .connect_ms = timeout_ms,
         .reconnect_ms = timeout_ms,
-        .probe_ms = PROBE_MS < timeout_ms ? PROBE_MS : timeout_ms,
+        .probe_ms = PROBE_MS < timeout_ms / 2 ? PROBE_MS : timeout_ms / 2,
         .greetings = GREETINGS,
     };
     struct ask *a = mu_calloc(1, sizeof(*a));
@@ -237,6 +241,7 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
     }
     a->events = *events;
     a->question = question;
+    a->one = run_id[0] != '\0';
     a->timeout_ms = timeout_ms;
     mu_buf_init(&a->payload, MU_RDZV_NAME_LEN_MAX + 64);
     err = mu_rdzv_run_id_encode(&a->payload, mu_span_str(run_id));

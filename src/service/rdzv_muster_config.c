@@ -97,7 +97,15 @@ static int parse_times(struct mu_rdzv_muster_config *c, const char *config,
         c->dead_ms = 3 * c->beat_ms > DEAD_MS ? 3 * c->beat_ms : (uint32_t)DEAD_MS;
     }
     if (err == 0) {
-        err = parse_beat(config, "grace", GRACE_MS, 3600000, &c->grace_ms, reterr_msg);
+        uint64_t grace = GRACE_MS < c->dead_ms ? GRACE_MS : c->dead_ms;
+
+        err = parse_beat(config, "grace", grace, MU_RPC_DEAD_MS_MAX, &c->grace_ms, reterr_msg);
+    }
+    if (err == 0 && c->grace_ms > c->dead_ms) {
+        err = mu_err(reterr_msg, MUSTER_EINVAL,
+                     "grace=%g is longer than dead=%g: a node could be silent for longer than the "
+                     "bound",
+                     c->grace_ms / 1000.0, c->dead_ms / 1000.0);
     }
     if (err == 0 && c->dead_ms < 2 * c->beat_ms) {
         err = mu_err(reterr_msg, MUSTER_EINVAL,

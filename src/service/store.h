@@ -93,11 +93,13 @@ struct mu_store_tcp_config {
         MU_STORE_TCP_TORCH1,
         MU_STORE_TCP_TORCH2,
     } protocol;
-    uint32_t connect_ms;   /* how long the first connection may take, retries included. 300 s */
-    uint32_t reconnect_ms; /* how long a lost one may stay lost before its ops fail. 10 s */
-    uint32_t probe_ms;     /* how long a silent peer is given before the next protocol. 1 s */
-    uint32_t waits_max;    /* PyTorch's protocol: connections for blocking ops. 64 */
-    const char *name;      /* ours, in the server's logs; borrowed for the store's life */
+    uint32_t connect_ms;    /* how long the first connection may take, retries included. 300 s */
+    uint32_t reconnect_ms;  /* how long a lost one may stay lost before its ops fail. 10 s */
+    uint32_t probe_ms;      /* how long a silent peer is given before the next protocol. 1 s */
+    uint32_t waits_max;     /* PyTorch's protocol: connections for blocking ops. 64 */
+    size_t value_bytes_max; /* PyTorch's protocol: an answer that is longer ends its op with
+                               MUSTER_ELIMIT. 1 GiB */
+    const char *name;       /* ours, in the server's logs; borrowed for the store's life */
 };
 
 struct mu_store_tcp_config mu_store_tcp_config_defaults(void);

@@ -39,38 +39,26 @@ static void answer_directly(struct mu_store_sink *sink, int status,
     send_answer(d->session, d->id, status, reply, text);
 }
 
+static const struct mu_served_ops call_ops;
+
 static struct mu_store_call *find_call(struct mu_store_session *session, uint64_t id)
 {
-    struct mu_map_node *node = mu_map_find(&session->calls, mu_span(&id, sizeof(id)));
+    struct mu_served *base = mu_served_find(session, id);
 
-    return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_store_call, by_id);
+    return base == NULL || base->ops != &call_ops
+               ? NULL
+               : MU_CONTAINER_OF(base, struct mu_store_call, base);
 }
 
-static void free_call(struct mu_store_call *call)
+static void free_call(struct mu_served *base)
 {
+    struct mu_store_call *call = MU_CONTAINER_OF(base, struct mu_store_call, base);
+
     mu_store_exec_fini(&call->exec);
-    mu_map_remove(&call->session->calls, &call->by_id);
-    call->session->backlog -= call->backlog.len;
+    mu_served_remove(base);
+    base->session->backlog -= call->backlog.len;
     mu_buf_fini(&call->backlog);
     mu_free(call);
-}
-
-void mu_store_calls_forget(struct mu_store_session *session, uint64_t id)
-{
-    struct mu_store_call *call = find_call(session, id);
-
-    if (call != NULL) {
-        free_call(call);
-    }
-}
-
-void mu_store_calls_free_all(struct mu_store_session *session)
-{
-    struct mu_map_node *node;
-
-    while ((node = mu_map_next(&session->calls, NULL)) != NULL) {
-        free_call(MU_CONTAINER_OF(node, struct mu_store_call, by_id));
-    }
 }
 
 static void answer_call(struct mu_store_sink *sink, int status, const struct mu_store_reply *reply,
@@ -78,16 +66,16 @@ static void answer_call(struct mu_store_sink *sink, int status, const struct mu_
 {
     struct mu_store_call *call = MU_CONTAINER_OF(sink, struct mu_store_call, sink);
 
-    send_answer(call->session, call->id, status, reply, text);
-    free_call(call);
+    send_answer(call->base.session, call->base.id, status, reply, text);
+    free_call(&call->base);
 }
 
 static bool send_change(struct mu_store_sink *sink, const struct mu_change *change)
 {
     struct mu_store_call *call = MU_CONTAINER_OF(sink, struct mu_store_call, sink);
-    struct mu_store_session *session = call->session;
+    struct mu_store_session *session = call->base.session;
     struct mu_buf *out = &session->server->scratch;
-    uint64_t id = call->id;
+    uint64_t id = call->base.id;
 
     mu_buf_reset(out);
     if (mu_store_change_encode(out, change) == 0) {
@@ -107,13 +95,11 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
     if (call == NULL) {
         return MUSTER_ENOMEM;
     }
-    call->id = id;
-    call->session = session;
     call->sink.answer = answer_call;
     call->sink.change = send_change;
     call->sink.wire_keys = true;
     mu_buf_init(&call->backlog, session->server->config.backlog_bytes_max);
-    if (mu_map_insert(&session->calls, &call->by_id, mu_span(&call->id, sizeof(call->id))) != 0) {
+    if (mu_served_add(&call->base, &call_ops, session, id) != 0) {
         mu_free(call);
         return MUSTER_ENOMEM;
     }
@@ -122,11 +108,6 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
 }
 
 /* --- watchers that are behind ----------------------------------------------------------------- */
-
-bool mu_store_calls_has(struct mu_store_session *session, uint64_t id)
-{
-    return find_call(session, id) != NULL;
-}
 
 bool mu_store_calls_waiting(struct mu_store_session *session, uint64_t id)
 {
@@ -155,19 +136,20 @@ void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struc
     session->backlog += 4 + payload.len;
 }
 
-void mu_store_calls_credit(struct mu_store_session *session, uint64_t id)
+static void send_backlog(struct mu_served *base)
 {
-    struct mu_store_call *call = find_call(session, id);
+    struct mu_store_call *call = MU_CONTAINER_OF(base, struct mu_store_call, base);
+    struct mu_store_session *session = base->session;
     struct mu_now now = mu_env_now(session->server->env);
 
-    while (call != NULL && call->backlog.len != 0) {
+    while (call->backlog.len != 0) {
         struct mu_span held = mu_buf_span(&call->backlog);
         uint32_t len = mu_get_u32(held.data);
 
-        int err = mu_rpc_item(&session->rpc, now, id, mu_span(held.data + 4, len));
+        int err = mu_rpc_item(&session->rpc, now, base->id, mu_span(held.data + 4, len));
 
         if (err == MUSTER_ENOMEM) {
-            mu_store_session_fail(session, id, true);
+            mu_store_session_fail(session, base->id, true);
         }
         if (err != 0) {
             return;
@@ -175,21 +157,22 @@ void mu_store_calls_credit(struct mu_store_session *session, uint64_t id)
         mu_buf_consume(&call->backlog, 4 + (size_t)len);
         session->backlog -= 4 + (size_t)len;
     }
-    if (call != NULL) {
-        mu_buf_trim(&call->backlog, 0);
-    }
+    mu_buf_trim(&call->backlog, 0);
 }
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
-void mu_store_calls_cancel(struct mu_store_session *session, uint64_t id, int why)
+static void cancel_call(struct mu_served *base, int why)
 {
-    struct mu_store_call *call = find_call(session, id);
-
-    if (call != NULL) { /* Otherwise it was answered; the answer may still wait for the disk. */
-        mu_store_exec_stop(&call->exec, why);
-    }
+    mu_store_exec_stop(&MU_CONTAINER_OF(base, struct mu_store_call, base)->exec, why);
 }
+
+/* No operation of the store takes items. */
+static const struct mu_served_ops call_ops = {
+    .cancel = cancel_call,
+    .credit = send_backlog,
+    .free = free_call,
+};
 
 static int resolve_lease(struct mu_store_session *session, struct mu_store_request *q)
 {

@@ -92,6 +92,7 @@ void mu_store_conn_flush(struct mu_store_conn *c)
             break;
         }
         mu_env_send(s->env, &c->base, out, &taken);
+        s->stats.bytes_out += taken;
         mark_sent(c, taken);
         c->blocked = taken < out.len;
     }
@@ -304,6 +305,7 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
         used = in.len;
     }
     c->paused = used < in.len;
+    s->stats.bytes_in += used;
     mu_store_server_finish_turn(s);
     return used;
 }
@@ -317,6 +319,9 @@ static void on_eof(struct mu_conn *base)
     if (c->kind == MU_STORE_CONN_TORCH) {
         mu_store_conn_touch(c);
     } else {
+        if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
+            mu_store_session_eof(c->u.session);
+        }
         mu_store_conn_close(c, false);
     }
     mu_store_server_finish_turn(c->server);

@@ -201,13 +201,25 @@ static void exec_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
     }
 }
 
+/* Tells the sink. False: it takes no more. */
+static bool tell(struct mu_store_exec *x, const struct mu_change *change)
+{
+    struct mu_change bare = *change;
+
+    if ((x->request.flags & MU_STORE_NO_VALUES) == 0) {
+        return x->sink->change(x->sink, change);
+    }
+    bare.value = bare.old_value = (struct mu_span){0};
+    return x->sink->change(x->sink, &bare);
+}
+
 static void exec_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
                          const struct mu_change *change)
 {
     struct mu_store_exec *x = MU_CONTAINER_OF(owner, struct mu_store_exec, owner);
 
     (void)watch;
-    (void)x->sink->change(x->sink, change);
+    (void)tell(x, change);
 }
 
 /*
@@ -224,13 +236,13 @@ static void send_current(struct mu_store_exec *x)
     if ((x->request.flags & MU_STORE_PREFIX) == 0) {
         change.key = x->request.keys[0];
         if (mu_ks_get(ks, change.key, &change.value) == 0) {
-            (void)x->sink->change(x->sink, &change);
+            (void)tell(x, &change);
         }
         return;
     }
     while (goes_on && mu_ks_next_key(ks, &cursor, &change.key, &change.value)) {
         if (mu_span_starts_with(change.key, x->request.keys[0])) {
-            goes_on = x->sink->change(x->sink, &change);
+            goes_on = tell(x, &change);
         }
     }
 }

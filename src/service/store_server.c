@@ -11,12 +11,18 @@
 
 #define PEER_LINES_PER_S 20
 
+/* How often we look whether we are awake, and how much later than that a look may be. The shortest
+ * silence that can be agreed upon is two beats of 50 ms. */
+#define PULSE_MS 50
+#define LATE_MS  50
+
 struct mu_store_server_config mu_store_server_config_defaults(void)
 {
     return (struct mu_store_server_config){
         .keyspace = mu_ks_config_defaults(),
         .torch = mu_torch_limits_defaults(),
         .rpc = mu_rpc_config_defaults(),
+        .rdzv = mu_rdzv_hub_config_defaults(),
         .connections_max = 100000,
         .sessions_max = 100000,
         .buffer_bytes_max = (size_t)2 << 30,
@@ -24,6 +30,7 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
         .sync_interval_ms = 100,
         .journal_bytes_high = (size_t)64 << 20,
         .backlog_bytes_max = (size_t)4 << 20,
+        .eof_grace_ms = 25,
         .drain_ms = 5000,
     };
 }
@@ -48,9 +55,11 @@ static void stop_if_empty(struct mu_store_server *s)
     s->stopped = true;
     mu_env_timer_arm(s->env, &s->timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->drain_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->pulse_timer, MU_MONO_NEVER);
     MU_LIST_FOREACH_SAFE (it, tmp, &s->session_list) {
         mu_store_session_end(MU_CONTAINER_OF(it, struct mu_store_session, link), "server stopped");
     }
+    mu_rdzv_hub_fini(s);
     mu_log(s->status == 0 ? MUSTER_LOG_INFO : MUSTER_LOG_ERROR, "STORE-STOPPED",
            "status=%s why=\"%s\"", s->status == 0 ? "ok" : muster_errname(s->status), s->why.text);
     if (s->config.disk != NULL) {
@@ -90,6 +99,7 @@ void mu_store_server_finish_turn(struct mu_store_server *s)
 {
     struct mu_list *it;
 
+    mu_rdzv_hub_pump(s);
     mu_ks_tell_owners(&s->ks);
     mu_store_commit_pump(s);
     while ((it = mu_list_pop(&s->dirty)) != NULL) {
@@ -102,10 +112,50 @@ void mu_store_server_finish_turn(struct mu_store_server *s)
     }
 }
 
+/* --- our own absence -------------------------------------------------------------------------- */
+
+void mu_store_server_feel_pulse(struct mu_store_server *s)
+{
+    struct mu_now now = mu_env_now(s->env);
+    uint64_t since = mu_mono_since(s->pulse, now.mono);
+
+    s->pulse = now.mono;
+    if (since <= (PULSE_MS + LATE_MS) * MU_NS_PER_MS || s->sessions.count == 0) {
+        return;
+    }
+    mu_log(MUSTER_LOG_DEBUG, "STORE-STALLED", "ms=%" PRIu64, since / MU_NS_PER_MS);
+    MU_LIST_FOREACH (it, &s->session_list) {
+        mu_rpc_stalled(&MU_CONTAINER_OF(it, struct mu_store_session, link)->rpc, now, since);
+    }
+}
+
+void mu_store_server_start_pulse(struct mu_store_server *s)
+{
+    mu_mono_t now = mu_env_now(s->env).mono;
+
+    if (!mu_heap_contains(&s->pulse_timer.node)) {
+        s->pulse = now;
+        mu_env_timer_arm(s->env, &s->pulse_timer, mu_mono_add_ms(now, PULSE_MS));
+    }
+}
+
+static void on_pulse(struct mu_timer *timer)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, pulse_timer);
+
+    mu_store_server_feel_pulse(s);
+    if (s->sessions.count != 0) {
+        mu_env_timer_arm(s->env, timer, mu_mono_add_ms(s->pulse, PULSE_MS));
+    }
+}
+
+/* --- the timer -------------------------------------------------------------------------------- */
+
 static void on_timer(struct mu_timer *timer)
 {
     struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, timer);
 
+    mu_store_server_feel_pulse(s);
     mu_ks_tick(&s->ks, mu_env_now(s->env).mono);
     mu_store_server_finish_turn(s);
 }
@@ -198,6 +248,9 @@ static void on_drain_timeout(struct mu_timer *timer)
 
 static void free_memory(struct mu_store_server *s)
 {
+    if (!s->stopped) {
+        mu_rdzv_hub_fini(s); /* It never began. */
+    }
     mu_store_commit_forget(s, NULL);
     mu_map_fini(&s->sessions);
     mu_buf_fini(&s->scratch);
@@ -227,10 +280,12 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_list_init(&s->held_conns);
     mu_list_init(&s->held_replies);
     mu_map_init(&s->sessions, s->config.keyspace.seed);
+    mu_rdzv_hub_init(&s->hub, s->config.keyspace.seed);
     mu_buf_init(&s->scratch, config->torch.output_bytes_max);
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->drain_timer, on_drain_timeout);
+    mu_timer_init(&s->pulse_timer, on_pulse);
     s->next_commit = MU_MONO_NEVER;
     s->commit_again = MU_MONO_NEVER;
     s->listener.accept = mu_store_conn_accept;
@@ -318,6 +373,12 @@ void mu_store_server_free(struct mu_store_server *s)
 void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_server_stats *ret_stats)
 {
     *ret_stats = s->stats;
+    MU_LIST_FOREACH (it, &s->session_list) {
+        const struct mu_store_session *session = MU_CONTAINER_OF(it, struct mu_store_session, link);
+
+        ret_stats->messages_in += session->rpc.frames_in;
+        ret_stats->messages_out += session->rpc.frames_out;
+    }
     ret_stats->connections = s->conn_count;
     ret_stats->sessions = s->sessions.count;
     ret_stats->keys = s->ks.key_count;
@@ -326,4 +387,9 @@ void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_serv
     ret_stats->revision = s->ks.revision;
     ret_stats->waits = s->ks.wait_count;
     ret_stats->watches = s->ks.watch_count;
+    ret_stats->runs = s->hub.busy_count;
+    ret_stats->members = s->hub.members;
+    ret_stats->joins = s->hub.joins;
+    ret_stats->rounds = s->hub.rounds;
+    ret_stats->notices = s->hub.notices;
 }

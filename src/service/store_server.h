@@ -1,6 +1,6 @@
 /*
  * The store server: listens, tells PyTorch's protocol and the native wire apart by their first
- * byte, and serves one keyspace to all. A service: machines plus an environment; it runs unchanged
+ * byte, and serves one keyspace and the rendezvous of any runs to all. A service: machines plus an environment; it runs unchanged
  * on libuv and in the simulator.
  *
  *     struct mu_store_server_config config = mu_store_server_config_defaults();
@@ -27,6 +27,7 @@
 #include "proto/keyspace.h"
 #include "proto/rpc.h"
 #include "proto/torch_server.h"
+#include "service/rdzv_hub.h"
 
 enum mu_sync {
     MU_SYNC_ALWAYS = 1,
@@ -38,17 +39,20 @@ struct mu_store_server_config {
     struct mu_ks_config keyspace;
     struct mu_torch_limits torch;
     struct mu_rpc_config rpc; /* terms for native sessions; role and ids are set by the server */
-    size_t connections_max;   /* 100,000; the descriptor limit usually comes first */
-    size_t sessions_max;      /* 100,000 */
-    size_t buffer_bytes_max;  /* half-read requests and unsent answers of all peers. 2 GiB */
-    struct mu_disk *disk;     /* NULL: memory only. Taken: closed when the server has stopped */
+    struct mu_rdzv_hub_config rdzv;
+    size_t connections_max;  /* 100,000; the descriptor limit usually comes first */
+    size_t sessions_max;     /* 100,000 */
+    size_t buffer_bytes_max; /* half-read requests and unsent answers of all peers. 2 GiB */
+    struct mu_disk *disk;    /* NULL: memory only. Taken: closed when the server has stopped */
     enum mu_sync sync;
     uint32_t sync_interval_ms; /* 100 */
     size_t
         /* no more requests are read while this much waits for the disk. 64 MiB */
         journal_bytes_high;
     size_t backlog_bytes_max; /* of one watch whose reader is behind, or it ends. 4 MiB */
-    uint32_t drain_ms;        /* how long a drain waits for slow readers. 5,000 */
+    uint32_t eof_grace_ms; /* of a session whose client closed its connection without goodbye: as a
+                              process does that was killed. 25 */
+    uint32_t drain_ms;     /* how long a drain waits for slow readers. 5,000 */
     /** The last callback: 0 after a drain, else why the server could not go on. */
     void (*stopped)(void *context, int status, const char *why);
     void *context;
@@ -78,6 +82,8 @@ void mu_store_server_free(struct mu_store_server *server);
 struct mu_store_server_stats {
     uint64_t connections, connections_total, sessions, keys, memory_bytes, buffer_bytes, revision;
     uint64_t peers_dropped, commits, waits, watches;
+    uint64_t runs, members, joins, rounds, notices; /* of rendezvous; the last three in all */
+    uint64_t bytes_in, bytes_out, messages_in, messages_out; /* of all connections */
 };
 void mu_store_server_stats(const struct mu_store_server *server,
                            struct mu_store_server_stats *ret_stats);

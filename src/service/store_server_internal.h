@@ -6,10 +6,15 @@
  *     store_commit.c    the journal on its way to the disk, and the answers that wait for it
  *     store_session.c   native sessions: links, events, dispatch, grace
  *     store_calls.c     the store's operations as native calls
+ *     rdzv_hub*.c       the rendezvous as native calls: see rdzv_hub.h
+ *
+ * A native call is dispatched by the name of its service. One that is not answered at once is a
+ * struct mu_served in its session's table, embedded in what its service keeps of it.
  */
 #ifndef MU_STORE_SERVER_INTERNAL_H
 #define MU_STORE_SERVER_INTERNAL_H
 
+#include "service/rdzv_hub.h"
 #include "service/store_exec.h"
 #include "service/store_server.h"
 
@@ -52,20 +57,43 @@ struct mu_store_session {
     struct mu_store_server *server;
     struct mu_store_conn *conn; /* NULL while there is no link */
     struct mu_timer timer;
-    struct mu_map calls; /* struct mu_store_call by id */
+    struct mu_map calls; /* struct mu_served by id */
     uint64_t lease;      /* of the keys that live as long as the session; 0: none yet */
     size_t backlog;      /* bytes in the backlogs of its watches */
+    size_t joins;        /* of its calls, those that are memberships of a rendezvous */
     size_t memory;       /* counted in server->buffer_bytes */
+    bool goodbye;        /* it ends because its client said so */
     char peer[64];
 };
 
-/* A native call that could not be answered at once: a wait, a pop, a watch. */
-struct mu_store_call {
-    struct mu_store_exec exec;
-    struct mu_store_sink sink;
-    struct mu_map_node by_id;
+/*
+ * A native call that goes on. All of these run within the handling of an event of its session; each
+ * may answer the call and free it, or any other call. None may end a session.
+ */
+struct mu_served_ops {
+    /** The caller has cancelled, its deadline passed, its session began anew: to be answered. */
+    void (*cancel)(struct mu_served *call, int why);
+    /** An item that found no credit may be sent now. */
+    void (*credit)(struct mu_served *call);
+    /** NULL: what comes is dropped. */
+    void (*item)(struct mu_served *call, struct mu_span payload);
+    void (*end)(struct mu_served *call);
+    /** Nobody is to answer it: lets go of everything, mu_served_remove() included. */
+    void (*free)(struct mu_served *call);
+};
+
+struct mu_served {
+    const struct mu_served_ops *ops;
+    struct mu_map_node by_id; /* session->calls */
     uint64_t id;
     struct mu_store_session *session;
+};
+
+/* A store's call that could not be answered at once: a wait, a pop, a watch. */
+struct mu_store_call {
+    struct mu_served base;
+    struct mu_store_exec exec;
+    struct mu_store_sink sink;
     struct mu_buf backlog; /* watch: items without credit, each behind a u32 length */
 };
 
@@ -85,9 +113,12 @@ struct mu_store_server {
     struct mu_env *env;
     struct mu_store_server_config config;
     struct mu_keyspace ks;
+    struct mu_rdzv_hub hub;
     struct mu_listener listener;
     struct mu_timer timer; /* leases, and the interval of the disk */
     struct mu_timer drain_timer;
+    struct mu_timer pulse_timer; /* while there are sessions */
+    mu_mono_t pulse;             /* when we were last known to be awake */
     struct mu_list conns;
     struct mu_list dirty;
     struct mu_list stalled;
@@ -128,6 +159,14 @@ struct mu_store_server {
 /* store_server.c */
 /** The tail of every callback: tells waiters and watchers, starts a commit, sends, re-arms. */
 void mu_store_server_finish_turn(struct mu_store_server *s);
+/**
+ * The beginning of every timer's callback, before anybody is found to be late: if it was us who
+ * were away (stopped, suspended, busy), the sessions are forgiven that time. The leases of the
+ * keyspace do as much by themselves.
+ */
+void mu_store_server_feel_pulse(struct mu_store_server *s);
+/** There is a session: from now on the pulse beats. */
+void mu_store_server_start_pulse(struct mu_store_server *s);
 /** The disk failed or the like: every connection is dropped, `stopped` follows. */
 void mu_store_server_fail(struct mu_store_server *s, int status, const char *why);
 /** Says why a peer lost its connection; a flood of such lines is counted instead of written. */
@@ -174,6 +213,8 @@ void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *
 /** Bytes for the session; returns how many were used (all, unless the connection was closed). */
 size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in);
 void mu_store_session_unlink(struct mu_store_session *session);
+/** Its client has closed its end of the connection, without goodbye. */
+void mu_store_session_eof(struct mu_store_session *session);
 /** Sends an answer that mu_store_answer() let through. */
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload);
@@ -182,6 +223,19 @@ void mu_store_session_sent(struct mu_store_session *session);
 /** An answer, or an item, found no memory: the call ends, and the client learns that when it can.
  */
 void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item);
+/**
+ * Sends an item now, whatever waits for the disk. Errors as of mu_rpc_item(), and the item is still
+ * the caller's then.
+ */
+int mu_store_session_item(struct mu_store_session *session, uint64_t id, struct mu_span payload);
+/** Ends a call now, whatever waits for the disk; `payload` is the error's text if status is one. */
+void mu_store_session_reply(struct mu_store_session *session, uint64_t id, int status,
+                            struct mu_span payload);
+/** Puts a call into its session's table; `base` is zeroed. MUSTER_ENOMEM. */
+int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
+                  struct mu_store_session *session, uint64_t id);
+void mu_served_remove(struct mu_served *base);
+struct mu_served *mu_served_find(struct mu_store_session *session, uint64_t id);
 /** Handles what the machine has to say, re-arms its timer. */
 void mu_store_session_pump(struct mu_store_session *session);
 /** Ends it: its calls, its keys, its memory. Its link, if any, is closed. */
@@ -189,16 +243,9 @@ void mu_store_session_end(struct mu_store_session *session, const char *why);
 
 /* store_calls.c */
 void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);
-void mu_store_calls_cancel(struct mu_store_session *session, uint64_t id, int why);
-void mu_store_calls_credit(struct mu_store_session *session, uint64_t id);
-/** The call has ended otherwise: nobody is to answer it. */
-void mu_store_calls_forget(struct mu_store_session *session, uint64_t id);
-/** Whether the call goes on. */
-bool mu_store_calls_has(struct mu_store_session *session, uint64_t id);
 /** Whether items of the call wait, so that a new one must wait behind them. */
 bool mu_store_calls_waiting(struct mu_store_session *session, uint64_t id);
 /** An item could not be sent for want of credit: kept, or the watch ends. */
 void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struct mu_span payload);
-void mu_store_calls_free_all(struct mu_store_session *session);
 
 #endif

@@ -28,16 +28,24 @@ static void rearm(struct mu_store_session *session)
     }
 }
 
-void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item)
+/* The machine was given something to send. */
+static void touch(struct mu_store_session *session)
 {
-    mu_rpc_fail(&session->rpc, mu_env_now(session->server->env), id, MUSTER_ENOMEM);
-    if (item) {
-        mu_store_calls_forget(session, id); /* No watch skips a change in silence. */
-    }
     if (session->conn != NULL) {
         mu_store_conn_touch(session->conn);
     }
     rearm(session);
+}
+
+void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item)
+{
+    struct mu_served *call = item ? mu_served_find(session, id) : NULL;
+
+    mu_rpc_fail(&session->rpc, mu_env_now(session->server->env), id, MUSTER_ENOMEM);
+    if (call != NULL) {
+        call->ops->free(call); /* No watch skips a change in silence. */
+    }
+    touch(session);
 }
 
 void mu_store_session_sent(struct mu_store_session *session)
@@ -59,6 +67,52 @@ void mu_store_session_unlink(struct mu_store_session *session)
     }
 }
 
+void mu_store_session_eof(struct mu_store_session *session)
+{
+    struct mu_store_server *s = session->server;
+
+    session->conn->u.session = NULL;
+    session->conn = NULL;
+    mu_rpc_eof(&session->rpc, mu_env_now(s->env), s->config.eof_grace_ms);
+    rearm(session);
+}
+
+/* --- calls that go on ------------------------------------------------------------------------- */
+
+int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
+                  struct mu_store_session *session, uint64_t id)
+{
+    base->ops = ops;
+    base->session = session;
+    base->id = id;
+    return mu_map_insert(&session->calls, &base->by_id, mu_span(&base->id, sizeof(base->id)));
+}
+
+void mu_served_remove(struct mu_served *base)
+{
+    mu_map_remove(&base->session->calls, &base->by_id);
+}
+
+struct mu_served *mu_served_find(struct mu_store_session *session, uint64_t id)
+{
+    struct mu_map_node *node = mu_map_find(&session->calls, mu_span(&id, sizeof(id)));
+
+    return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_served, by_id);
+}
+
+static void free_calls(struct mu_store_session *session)
+{
+    struct mu_map_node *node;
+
+    while ((node = mu_map_next(&session->calls, NULL)) != NULL) {
+        struct mu_served *call = MU_CONTAINER_OF(node, struct mu_served, by_id);
+
+        call->ops->free(call);
+    }
+}
+
+/* --- the end of a session --------------------------------------------------------------------- */
+
 static void free_session(struct mu_store_session *session)
 {
     struct mu_store_server *s = session->server;
@@ -67,11 +121,13 @@ static void free_session(struct mu_store_session *session)
         session->conn->u.session = NULL;
         session->conn = NULL;
     }
-    mu_store_calls_free_all(session);
+    free_calls(session);
     mu_store_commit_forget(s, session);
     mu_map_fini(&session->calls);
     mu_map_remove(&s->sessions, &session->by_id);
     mu_list_remove(&session->link);
+    s->stats.messages_in += session->rpc.frames_in;
+    s->stats.messages_out += session->rpc.frames_out;
     mu_rpc_fini(&session->rpc);
     (void)mu_store_account(s, &session->memory, 0);
     mu_free(session);
@@ -96,23 +152,56 @@ void mu_store_session_end(struct mu_store_session *session, const char *why)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
+static void start_call(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    if (mu_span_starts_with(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_PREFIX))) {
+        mu_rdzv_hub_start(session, event);
+    } else {
+        mu_store_calls_start(session, event);
+    }
+}
+
+static void take_item(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    struct mu_served *call = mu_served_find(session, event->id);
+
+    if (call != NULL && call->ops->item != NULL) {
+        call->ops->item(call, event->payload);
+    }
+    /* Answered or not, and wanted or not: it is dealt with. */
+    (void)mu_rpc_consumed(&session->rpc, mu_env_now(session->server->env), event->id,
+                          event->payload.len);
+}
+
 /* False if the session is no more. */
 static bool handle_event(struct mu_store_session *session, const struct mu_rpc_event *event)
 {
+    struct mu_served *call;
+
     switch (event->type) {
     case MU_RPC_EV_CALL:
-        mu_store_calls_start(session, event);
+        start_call(session, event);
         return true;
     case MU_RPC_EV_CANCEL:
-        mu_store_calls_cancel(session, event->id, event->status);
+        call = mu_served_find(session, event->id);
+        if (call != NULL) { /* Otherwise it was answered; that may still wait for the disk. */
+            call->ops->cancel(call, event->status);
+        }
         return true;
     case MU_RPC_EV_CREDIT:
-        mu_store_calls_credit(session, event->id);
+        call = mu_served_find(session, event->id);
+        if (call != NULL) {
+            call->ops->credit(call);
+        }
         return true;
     case MU_RPC_EV_ITEM:
-        /* No operation of the store takes items; what came is dropped. */
-        (void)mu_rpc_consumed(&session->rpc, mu_env_now(session->server->env), event->id,
-                              event->payload.len);
+        take_item(session, event);
+        return true;
+    case MU_RPC_EV_END:
+        call = mu_served_find(session, event->id);
+        if (call != NULL && call->ops->end != NULL) {
+            call->ops->end(call);
+        }
         return true;
     case MU_RPC_EV_LINK_DEAD:
         if (session->conn != NULL) {
@@ -120,11 +209,11 @@ static bool handle_event(struct mu_store_session *session, const struct mu_rpc_e
         }
         return true;
     case MU_RPC_EV_BYE:
+        session->goodbye = true;
         mu_store_session_end(session, "the client said goodbye");
         return false;
     case MU_RPC_EV_WELCOMED:
     case MU_RPC_EV_REFUSED:
-    case MU_RPC_EV_END:
     case MU_RPC_EV_REPLY:
     case MU_RPC_EV_DRAIN:
         return true;
@@ -178,6 +267,11 @@ static void on_timer(struct mu_timer *timer)
     struct mu_store_server *s = session->server;
     struct mu_now now = mu_env_now(s->env);
 
+    mu_store_server_feel_pulse(s);
+    if (session->conn != NULL && session->conn->paused) {
+        /* It is us who do not listen, for as long as the disk has too much to do. */
+        mu_rpc_stalled(&session->rpc, now, UINT64_MAX);
+    }
     if (mu_mono_reached(mu_rpc_grace_deadline(&session->rpc), now.mono)) {
         mu_store_session_end(session, "no connection within its grace");
     } else if (mu_rpc_tick(&session->rpc, now) == MUSTER_ENOMEM) {
@@ -231,6 +325,7 @@ static struct mu_store_session *new_session(struct mu_store_server *s,
     mu_map_init(&session->calls, config.seed);
     mu_timer_init(&session->timer, on_timer);
     mu_list_push(&s->session_list, &session->link);
+    mu_store_server_start_pulse(s);
     return session;
 }
 
@@ -319,39 +414,59 @@ size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in)
     return c->u.session == NULL || c->closing ? in.len : done;
 }
 
+/* --- answers ---------------------------------------------------------------------------------- */
+
+int mu_store_session_item(struct mu_store_session *session, uint64_t id, struct mu_span payload)
+{
+    int err = mu_rpc_item(&session->rpc, mu_env_now(session->server->env), id, payload);
+
+    if (err == 0) {
+        touch(session);
+    }
+    return err;
+}
+
+void mu_store_session_reply(struct mu_store_session *session, uint64_t id, int status,
+                            struct mu_span payload)
+{
+    struct mu_now now = mu_env_now(session->server->env);
+    int err = mu_rpc_reply(&session->rpc, now, id, status, payload);
+
+    if (err == MUSTER_ELIMIT) {
+        err = mu_rpc_reply(&session->rpc, now, id, MUSTER_ELIMIT,
+                           MU_SPAN_LIT("the answer is longer than the client takes"));
+    }
+    if (err == MUSTER_ENOMEM) {
+        /* What was done is done; an answer with content is lost, one without is not. */
+        mu_rpc_fail(&session->rpc, now, id,
+                    status == 0 && payload.len != 0 ? MUSTER_ENOMEM : status);
+    }
+    touch(session);
+}
+
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload)
 {
-    struct mu_now now = mu_env_now(session->server->env);
+    struct mu_served *call = item ? mu_served_find(session, id) : NULL;
     int err;
 
-    if (item && !mu_store_calls_has(session, id)) {
+    if (!item) {
+        mu_store_session_reply(session, id, status, payload);
+        return;
+    }
+    if (call == NULL) {
         /* The watch ended over a change that it could not tell, and this one, which waited for the
          * disk behind it, must not be told without that. */
         return;
     }
-    if (item) {
-        err = mu_store_calls_waiting(session, id) ? MUSTER_EAGAIN
-                                                  : mu_rpc_item(&session->rpc, now, id, payload);
-        if (err == MUSTER_EAGAIN) {
-            mu_store_calls_backlog(session, id, payload);
-        }
-    } else {
-        err = mu_rpc_reply(&session->rpc, now, id, status, payload);
-        if (err == MUSTER_ELIMIT) {
-            err = mu_rpc_reply(&session->rpc, now, id, MUSTER_ELIMIT,
-                               MU_SPAN_LIT("the answer is longer than the client takes"));
-        }
+    err = mu_store_calls_waiting(session, id) ? MUSTER_EAGAIN
+                                              : mu_store_session_item(session, id, payload);
+    if (err == MUSTER_EAGAIN) {
+        mu_store_calls_backlog(session, id, payload);
+    } else if (err == MUSTER_ENOMEM) {
+        mu_store_session_fail(session, id, true);
+    } else if (err == MUSTER_ELIMIT) {
+        call->ops->cancel(call, MUSTER_ELIMIT); /* No watch skips a change in silence. */
     }
-    if (err == MUSTER_ENOMEM) {
-        mu_store_session_fail(session, id, item);
-        return;
-    }
-    if (item && err == MUSTER_ELIMIT) {
-        mu_store_calls_cancel(session, id, MUSTER_ELIMIT); /* No watch skips a change in silence. */
-    }
-    if (session->conn != NULL) {
-        mu_store_conn_touch(session->conn);
-    }
-    rearm(session);
+    touch(session);
 }

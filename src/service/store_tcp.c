@@ -36,6 +36,7 @@ struct mu_store_tcp_config mu_store_tcp_config_defaults(void)
         .reconnect_ms = 10000,
         .probe_ms = 1000,
         .waits_max = 64,
+        .value_bytes_max = (size_t)1 << 30,
         .name = "muster",
     };
 }

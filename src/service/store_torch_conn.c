@@ -214,6 +214,7 @@ static void on_open(struct mu_conn *conn)
         return;
     }
     config.generation = s->generation;
+    config.value_bytes_max = s->config.value_bytes_max;
     mu_env_entropy(s->base.env, &config.nonce, sizeof(config.nonce));
     c->state = TORCH_CONN_GREETING;
     err = mu_torch_client_init(&c->machine, &config);
@@ -228,6 +229,24 @@ static void on_open(struct mu_conn *conn)
     mu_torch_store_pump(s);
 }
 
+/* The machine wants no more of this server. An answer that is too long would be so again: what
+ * asked for it ends, all else is asked again. */
+static void give_up(struct torch_conn *c, int err)
+{
+    struct mu_store_reply none = {0};
+    struct mu_list *it = err == MUSTER_ELIMIT ? mu_list_pop(&c->steps) : NULL;
+
+    mu_log(MUSTER_LOG_WARN, "STORE-SERVER-VIOLATION", "server=%s why=\"%s\"", c->store->addr,
+           mu_torch_client_errmsg(&c->machine));
+    mu_torch_conn_drop(c, err);
+    if (it != NULL) {
+        struct torch_step *step = MU_CONTAINER_OF(it, struct torch_step, link);
+
+        step->conn = NULL;
+        mu_torch_step_answered(step, err, &none);
+    }
+}
+
 static size_t on_data(struct mu_conn *conn, struct mu_span in)
 {
     struct torch_conn *c = MU_CONTAINER_OF(conn, struct torch_conn, conn);
@@ -240,9 +259,7 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
 
         done += used;
         if (err != 0) {
-            mu_log(MUSTER_LOG_WARN, "STORE-SERVER-VIOLATION", "server=%s why=\"%s\"", s->addr,
-                   mu_torch_client_errmsg(&c->machine));
-            mu_torch_conn_drop(c, err);
+            give_up(c, err);
             break;
         }
         handle_events(c);

@@ -155,6 +155,7 @@ struct seen {
     atomic_int count;
     enum muster_change_kind kinds[16];
     char keys[16][32];
+    size_t value_bytes;
     atomic_int done;
 };
 
@@ -168,6 +169,7 @@ static void on_change(muster_op *op, const struct muster_change *change, void *c
         seen->kinds[i] = change->kind;
         (void)snprintf(seen->keys[i], 32, "%.*s", (int)change->key.len,
                        (const char *)change->key.data);
+        seen->value_bytes += change->value.len;
         atomic_store(&seen->count, i + 1);
     }
 }
@@ -220,6 +222,32 @@ static void check_watch(muster_store *s)
     assert_int_equal(seen.kinds[2], MUSTER_CHANGE_APPENDED);
     assert_int_equal(seen.kinds[3], MUSTER_CHANGE_DELETED);
     assert_string_equal(seen.keys[3], "w/1");
+    assert_int_equal(seen.value_bytes, 4);
+}
+
+static void check_watch_without_values(muster_store *s)
+{
+    struct seen seen = {0};
+    struct muster_bytes key = muster_str("quiet");
+    struct muster_store_request q = {.verb = MUSTER_STORE_WATCH,
+                                     .keys = &key,
+                                     .key_count = 1,
+                                     .flags = MUSTER_STORE_NO_VALUES | MUSTER_STORE_CURRENT,
+                                     .timeout_ms = DEFAULT,
+                                     .on_change = on_change,
+                                     .done = on_watch_done,
+                                     .context = &seen};
+    muster_op *op;
+
+    assert_int_equal(muster_store_set(s, key, muster_str("x"), DEFAULT), 0);
+    assert_int_equal(muster_store_submit(s, &q, &op), 0);
+    await_count(&seen.count, 1);
+    assert_int_equal(muster_store_set(s, key, muster_str("y"), DEFAULT), 0);
+    await_count(&seen.count, 2);
+    muster_op_free(op);
+    await_count(&seen.done, 1);
+    assert_int_equal(seen.kinds[1], MUSTER_CHANGE_UPDATED);
+    assert_int_equal(seen.value_bytes, 0);
 }
 
 static void check_leases(muster_store *s)
@@ -263,6 +291,7 @@ static void run_battery(const char *kind)
     check_many(f.store);
     check_queues(f.store);
     check_watch(f.store);
+    check_watch_without_values(f.store);
     check_leases(f.store);
     close_fixture(&f);
 }

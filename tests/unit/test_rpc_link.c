@@ -493,6 +493,144 @@ static void test_rpc_pause_of_our_own_does_not_make_the_peer_dead(void **state)
     rpc_pair_fini(&p);
 }
 
+static void test_rpc_wishes_down_to_the_shortest_beat_hold(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    client.beat_ms = 50;
+    client.dead_ms = 130;
+    client.grace_ms = 70;
+    start(&p, &s, &client, NULL);
+    assert_int_equal(p.server.rpc.beat_ms, 50);
+    assert_int_equal(p.server.rpc.dead_ms, 130);
+    assert_int_equal(p.server.rpc.grace_ms, 70);
+    assert_int_equal(p.client.rpc.beat_ms, 50);
+    assert_int_equal(p.client.rpc.dead_ms, 130);
+    assert_int_equal(p.client.rpc.grace_ms, 70);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_end_of_stream_leaves_a_tiny_grace_and_a_reset_all_of_it(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    mu_rpc_eof(&p.server.rpc, p.now, 25);
+    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 25).ns);
+    /* It came back all the same, and the next loss is judged by itself. */
+    rpc_pair_cut(&p);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(s.resumed, 1);
+    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, MU_MONO_NEVER.ns);
+    rpc_pair_cut(&p);
+    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 10000).ns);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_end_of_stream_does_not_lengthen_a_shorter_grace(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    client.grace_ms = 10;
+    start(&p, &s, &client, NULL);
+    mu_rpc_eof(&p.server.rpc, p.now, 25);
+    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 10).ns);
+    rpc_pair_fini(&p);
+}
+
+/* The server's end waits for a peer that says nothing; true once that is found out. */
+static bool wait_out_silence(struct rpc_pair *p, struct seen *s, uint64_t ms)
+{
+    for (uint64_t i = 0; i < ms && s->dead_server == 0; i++) {
+        rpc_pair_ms(p, 1);
+        assert_int_equal(mu_rpc_tick(&p->server.rpc, p->now), 0);
+        rpc_pair_events(p, &p->server);
+    }
+    return s->dead_server != 0;
+}
+
+static void test_rpc_grace_of_a_silent_peer_counts_from_when_it_was_heard(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct seen s;
+    mu_mono_t heard;
+
+    (void)state;
+    client.beat_ms = 1000;
+    client.dead_ms = 3000;
+    client.grace_ms = 3000;
+    start(&p, &s, &client, NULL);
+    heard = mu_rpc_last_heard(&p.server.rpc);
+    assert_true(wait_out_silence(&p, &s, 4000));
+    assert_int_equal(p.now.mono.ns, mu_mono_add_ms(heard, 3000).ns);
+    mu_rpc_unlinked(&p.server.rpc, p.now);
+    assert_true(mu_mono_reached(mu_rpc_grace_deadline(&p.server.rpc), p.now.mono));
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_stall_of_a_beat_gives_everybody_a_whole_period(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct seen s;
+    mu_mono_t awake;
+
+    (void)state;
+    client.beat_ms = 1000;
+    client.dead_ms = 3000;
+    client.grace_ms = 500;
+    start(&p, &s, &client, NULL);
+    assert_false(wait_out_silence(&p, &s, 1900));
+    rpc_pair_ms(&p, 1500); /* Our pause; the sum of both would be death. */
+    awake = p.now.mono;
+    mu_rpc_stalled(&p.server.rpc, p.now, 1500 * MU_NS_PER_MS);
+    assert_int_equal(mu_rpc_tick(&p.server.rpc, p.now), 0);
+    rpc_pair_events(&p, &p.server);
+    assert_int_equal(s.dead_server, 0);
+    assert_true(wait_out_silence(&p, &s, 4000));
+    assert_int_equal(p.now.mono.ns, mu_mono_add_ms(awake, 3000).ns);
+
+    /* Likewise without a link. */
+    rpc_pair_cut(&p);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    rpc_pair_cut(&p);
+    rpc_pair_ms(&p, 1500);
+    mu_rpc_stalled(&p.server.rpc, p.now, 1400 * MU_NS_PER_MS);
+    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 500).ns);
+    rpc_pair_fini(&p);
+}
+
+static void test_rpc_stall_below_a_beat_is_just_not_counted(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct seen s;
+    mu_mono_t heard;
+
+    (void)state;
+    client.beat_ms = 1000;
+    client.dead_ms = 3000;
+    start(&p, &s, &client, NULL);
+    heard = mu_rpc_last_heard(&p.server.rpc);
+    assert_false(wait_out_silence(&p, &s, 1000));
+    rpc_pair_ms(&p, 200);
+    mu_rpc_stalled(&p.server.rpc, p.now, 200 * MU_NS_PER_MS);
+    assert_true(wait_out_silence(&p, &s, 4000));
+    assert_int_equal(p.now.mono.ns, mu_mono_add_ms(heard, 3200).ns);
+    rpc_pair_fini(&p);
+}
+
 static void test_rpc_flood_of_pings_is_answered_in_bounded_memory(void **state)
 {
     struct mu_rpc_header h = {.len = 8, .type = MU_RPC_PING};
@@ -569,6 +707,12 @@ int main(void)
         cmocka_unit_test(test_rpc_silent_peer_is_dead_after_dead_ms_and_not_before),
         cmocka_unit_test(test_rpc_unanswered_hello_is_a_dead_link),
         cmocka_unit_test(test_rpc_pause_of_our_own_does_not_make_the_peer_dead),
+        cmocka_unit_test(test_rpc_wishes_down_to_the_shortest_beat_hold),
+        cmocka_unit_test(test_rpc_end_of_stream_leaves_a_tiny_grace_and_a_reset_all_of_it),
+        cmocka_unit_test(test_rpc_end_of_stream_does_not_lengthen_a_shorter_grace),
+        cmocka_unit_test(test_rpc_grace_of_a_silent_peer_counts_from_when_it_was_heard),
+        cmocka_unit_test(test_rpc_stall_of_a_beat_gives_everybody_a_whole_period),
+        cmocka_unit_test(test_rpc_stall_below_a_beat_is_just_not_counted),
         cmocka_unit_test(test_rpc_flood_of_pings_is_answered_in_bounded_memory),
         cmocka_unit_test(test_rpc_control_frames_do_not_tear_a_frame_that_was_begun),
     };

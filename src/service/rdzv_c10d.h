@@ -1,0 +1,81 @@
+/* What the files of the c10d backend share: see service/rdzv.h for what it does. */
+#ifndef MU_RDZV_C10D_H
+#define MU_RDZV_C10D_H
+
+#include "proto/rdzv_node.h"
+#include "service/rdzv.h"
+#include "service/rdzv_cell.h"
+
+#define MU_RDZV_C10D_PATH_CAP 1024
+/* A path of which every byte is escaped, and the longest prefix. */
+#define MU_RDZV_C10D_URL_CAP (3 * MU_RDZV_C10D_PATH_CAP + 3 * MU_RDZV_RUN_ID_MAX + 128)
+
+struct mu_rdzv_c10d_config {
+    struct mu_rdzv_settings settings;
+    enum mu_rdzv_dialect dialect;
+    enum mu_rdzv_host_wish host;
+    enum mu_store_tcp_protocol protocol;
+    uint64_t read_timeout_ms;
+    uint64_t upscale_delay_ms; /* UINT64_MAX: never */
+    bool members;
+    bool file; /* `path` instead of `endpoint` */
+    struct mu_addr endpoint;
+    char path[MU_RDZV_C10D_PATH_CAP];
+    int64_t pid;
+    int64_t local_id; /* -1: drawn at random */
+};
+
+/** The keys of the c10d backend, and the endpoint. MUSTER_EINVAL in words. */
+int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
+                           struct mu_errmsg *reterr_msg);
+/** The URL of a round's store, its prefix as PyTorch has it. Returns `url`. */
+char *mu_rdzv_c10d_url(char *url, const struct mu_rdzv_c10d_config *c, const char *run_id,
+                       int64_t round);
+/** The members as texts, one block for mu_free(). NULL: no memory. */
+struct mu_rdzv_peer *mu_rdzv_c10d_peers(const struct mu_rdzv_node *const *members, size_t count);
+/** "addr_pid_localid", as PyTorch writes it. */
+#define MU_RDZV_C10D_NAME_CAP (MU_RDZV_ADDR_MAX + 48)
+char *mu_rdzv_c10d_name(char *name, const struct mu_rdzv_node *node);
+
+enum mu_rdzv_c10d_state {
+    MU_RDZV_C10D_OUT = 0,
+    MU_RDZV_C10D_JOINING,
+    MU_RDZV_C10D_IN,
+    MU_RDZV_C10D_BETWEEN, /* its round is over to the user; to the others it is still a member */
+};
+
+/* What was asked for and has not reached the machine. */
+enum {
+    MU_RDZV_C10D_RECORD = 1 << 0, /* who hosts */
+    MU_RDZV_C10D_LEAVE = 1 << 1,
+    MU_RDZV_C10D_JOIN = 1 << 2,
+    MU_RDZV_C10D_CLOSE = 1 << 3,
+    MU_RDZV_C10D_WATCH = 1 << 4, /* the state has changed */
+    MU_RDZV_C10D_FREE = 1 << 5,
+};
+
+struct mu_rdzv_c10d {
+    struct mu_rdzv_handler base;
+    struct mu_rdzv_c10d_config config;
+    struct mu_rdzv machine;
+    struct mu_rdzv_cell cell;
+    struct mu_store_server *server; /* if it hosts */
+    struct mu_timer timer;
+    enum mu_rdzv_c10d_state state;
+    unsigned soon;
+    mu_mono_t retry_at;   /* something found no memory */
+    mu_mono_t upscale_at; /* late-comers are let in */
+    size_t world;         /* of the round that was assigned last */
+    int64_t rank;
+    bool closed_told;
+    bool freeing;
+    struct mu_errmsg host_text;
+};
+
+/* rdzv_c10d_told.c: what the machine says, and what the user is told of it. The user may call
+ * anything from inside; the node is there until its `freed`. */
+void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up);
+/** Late-comers have waited for long enough. */
+void mu_rdzv_c10d_upscale(struct mu_rdzv_c10d *n);
+
+#endif

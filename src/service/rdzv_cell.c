@@ -1,0 +1,463 @@
+#include "service/rdzv_cell.h"
+
+#include <string.h>
+
+#include "codec/base64.h"
+#include "core/prng.h"
+
+/* PyTorch's word for "there is no state"; it is no base64 of one. */
+#define SENTINEL "Y2FuaW1hZGFt"
+/* The base64 of the longest state. */
+#define TEXT_BYTES_MAX ((size_t)MU_RDZV_STATE_BYTES_MAX / 3 * 4 + 8)
+
+static void pump(struct mu_rdzv_cell *c);
+static void set_up(struct mu_rdzv_cell *c);
+
+/* --- answers ---------------------------------------------------------------------------------- */
+
+static void answer(struct mu_rdzv_cell *c, struct mu_rdzv_event *event)
+{
+    c->want = MU_RDZV_CELL_NOTHING;
+    event->request = c->request;
+    c->events.answer(c->events.context, event);
+}
+
+/* Whether another try may help before the deadline. */
+static bool is_transient(int status)
+{
+    switch (status) {
+    case MUSTER_EINVAL:
+    case MUSTER_ENOTSTORE:
+    case MUSTER_EREFUSED:
+    case MUSTER_EVERSION:
+    case MUSTER_ENOMETHOD:
+    case MUSTER_ENOTSUP:
+    case MUSTER_ECORRUPT:
+        return false;
+    }
+    return true;
+}
+
+static void answer_failure(struct mu_rdzv_cell *c, int status, const char *text, bool transient)
+{
+    struct mu_rdzv_event event = {
+        .type = MU_RDZV_BACKEND_FAILED,
+        .status = status,
+        .text = text,
+        .transient = transient,
+    };
+
+    if (c->want != MU_RDZV_CELL_NOTHING) {
+        answer(c, &event);
+    }
+}
+
+/* What the key holds, as the state that it means. */
+static void answer_state(struct mu_rdzv_cell *c, enum mu_rdzv_event_type type, struct mu_span text)
+{
+    struct mu_rdzv_event event = {.type = type};
+    int err = 0;
+
+    mu_buf_reset(&c->bytes);
+    if (!mu_span_eq(text, MU_SPAN_LIT(SENTINEL))) {
+        err = text.len > TEXT_BYTES_MAX ? MUSTER_ELIMIT : mu_base64_decode(&c->bytes, text);
+        event.present = true;
+        event.bytes = mu_buf_span(&c->bytes);
+        event.token = text;
+    }
+    if (err == MUSTER_ENOMEM) {
+        answer_failure(c, err, "out of memory", true);
+    } else if (err == MUSTER_ELIMIT) {
+        answer_failure(c, MUSTER_ECORRUPT, "it is longer than any state", false);
+    } else if (err != 0) {
+        answer_failure(c, MUSTER_ECORRUPT, "it is no base64", false);
+    } else {
+        answer(c, &event);
+    }
+    mu_buf_reset(&c->bytes);
+    mu_buf_trim(&c->bytes, 1u << 20);
+}
+
+/* The store has forgotten the key: the sentinel comes back, then the request is made again. */
+static void create_again(struct mu_rdzv_cell *c)
+{
+    c->phase = MU_RDZV_CELL_DOWN;
+    set_up(c);
+}
+
+static void on_read(struct mu_rdzv_cell *c)
+{
+    const struct mu_store_op *op = &c->ask.op;
+
+    if (op->status == MUSTER_ENOENT) {
+        create_again(c);
+    } else if (op->status == MUSTER_ELIMIT) {
+        answer_failure(c, MUSTER_ECORRUPT, "it is longer than any state", false);
+    } else if (op->status != 0) {
+        answer_failure(c, op->status, op->errmsg.text, is_transient(op->status));
+    } else {
+        answer_state(c, MU_RDZV_STATE_READ, op->reply.values[0]);
+    }
+}
+
+static void on_written(struct mu_rdzv_cell *c)
+{
+    const struct mu_store_op *op = &c->ask.op;
+    struct mu_span desired = mu_buf_span(&c->desired);
+    struct mu_rdzv_event event = {.type = MU_RDZV_STATE_WRITTEN, .token = desired};
+
+    if (op->status == MUSTER_ELIMIT) {
+        /* Too long for the store, or what is there is too long for us: reading tells. */
+        answer_failure(c, MUSTER_ECORRUPT, op->errmsg.text, false);
+    } else if (op->status != 0) {
+        answer_failure(c, op->status, op->errmsg.text, is_transient(op->status));
+    } else if (mu_span_eq(op->reply.values[0], desired)) {
+        answer(c, &event);
+    } else if (mu_span_eq(op->reply.values[0], mu_buf_span(&c->expected))) {
+        /* It holds what we expected, and yet was not written: PyTorch's way to say that there is
+         * no such key. */
+        create_again(c);
+    } else {
+        answer_state(c, MU_RDZV_WRITE_LOST, op->reply.values[0]);
+    }
+}
+
+static void on_asked(struct mu_store_op *op)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, ask.op);
+
+    c->ask.busy = false;
+    if (c->closing) {
+        return;
+    }
+    if (c->want == MU_RDZV_CELL_NOTHING || c->asked != c->request) {
+        pump(c); /* Another one has taken its place. */
+        return;
+    }
+    if (op->status == 0 && op->reply.value_count != 1) {
+        answer_failure(c, MUSTER_EPROTO, "the store's answer has no value", true);
+    } else if (c->want == MU_RDZV_CELL_READ) {
+        on_read(c);
+    } else {
+        on_written(c);
+    }
+}
+
+/* --- requests --------------------------------------------------------------------------------- */
+
+static void swap(struct mu_buf *a, struct mu_buf *b)
+{
+    struct mu_buf c = *a;
+
+    *a = *b;
+    *b = c;
+}
+
+static void submit(struct mu_rdzv_cell *c, struct mu_rdzv_cell_op *slot,
+                   const struct mu_store_request *request, uint32_t timeout_ms,
+                   void (*done)(struct mu_store_op *op))
+{
+    slot->busy = true;
+    slot->called_back = false;
+    slot->op.request = *request;
+    slot->op.request.keys = &c->key;
+    slot->op.request.key_count = 1;
+    slot->op.timeout_ms = timeout_ms;
+    slot->op.done = done;
+    mu_store_submit(c->store, &slot->op);
+}
+
+/* Asks the store what is wanted, as soon as it can be asked. */
+static void pump(struct mu_rdzv_cell *c)
+{
+    struct mu_store_request q = {.verb = MU_STORE_GET, .flags = MU_STORE_NOWAIT};
+
+    if (c->closing || c->want == MU_RDZV_CELL_NOTHING || c->delayed) {
+        return;
+    }
+    if (c->phase != MU_RDZV_CELL_UP) {
+        set_up(c);
+        return;
+    }
+    if (c->ask.busy) {
+        return;
+    }
+    if (c->want == MU_RDZV_CELL_WRITE) {
+        if (c->asked != c->request) { /* otherwise it is the same write, once more */
+            swap(&c->expected, &c->next_expected);
+            swap(&c->desired, &c->next_desired);
+        }
+        c->ask_values[0] = mu_buf_span(&c->expected);
+        c->ask_values[1] = mu_buf_span(&c->desired);
+        q = (struct mu_store_request){
+            .verb = MU_STORE_COMPARE_SET, .values = c->ask_values, .value_count = 2};
+    }
+    c->asked = c->request;
+    submit(c, &c->ask, &q, c->config.answer_ms, on_asked);
+}
+
+static void want(struct mu_rdzv_cell *c, enum mu_rdzv_cell_want what, uint64_t request)
+{
+    c->want = what;
+    c->request = request;
+    if (c->ask.busy && !c->ask.called_back) {
+        c->ask.called_back = true;
+        mu_store_cancel(&c->ask.op);
+    } else {
+        pump(c);
+    }
+}
+
+void mu_rdzv_cell_read(struct mu_rdzv_cell *c, uint64_t request)
+{
+    want(c, MU_RDZV_CELL_READ, request);
+}
+
+int mu_rdzv_cell_write(struct mu_rdzv_cell *c, uint64_t request, struct mu_span bytes,
+                       bool has_token, struct mu_span token)
+{
+    int err;
+
+    mu_buf_reset(&c->next_expected);
+    mu_buf_reset(&c->next_desired);
+    err = mu_buf_append(&c->next_expected, has_token ? token : MU_SPAN_LIT(SENTINEL));
+    if (err == 0) {
+        err = mu_base64_encode(&c->next_desired, bytes);
+    }
+    if (err == 0) {
+        want(c, MU_RDZV_CELL_WRITE, request);
+    }
+    return err;
+}
+
+/* --- setting up ------------------------------------------------------------------------------- */
+
+static void on_store_closed(void *context)
+{
+    struct mu_rdzv_cell *c = context;
+
+    c->leaving = NULL;
+    if (c->closing) {
+        mu_env_timer_arm(c->env, &c->timer, mu_env_now(c->env).mono);
+    } else {
+        pump(c);
+    }
+}
+
+static void drop_store(struct mu_rdzv_cell *c)
+{
+    c->leaving = c->store;
+    c->store = NULL;
+    mu_store_close(c->leaving, on_store_closed, c);
+}
+
+static void call_back_watch(struct mu_rdzv_cell *c)
+{
+    if (c->watch.busy && !c->watch.called_back) {
+        c->watch.called_back = true;
+        mu_store_cancel(&c->watch.op);
+    }
+}
+
+/* It is down; whoever waits is told, and asking again tries again. */
+static void fail_set_up(struct mu_rdzv_cell *c, int status, const char *text)
+{
+    /* A store that never was there has given up for good. */
+    bool for_good = !c->store_up;
+
+    c->phase = MU_RDZV_CELL_DOWN;
+    mu_env_timer_arm(c->env, &c->timer, MU_MONO_NEVER);
+    if (c->store != NULL && for_good) {
+        drop_store(c);
+    } else if (c->store != NULL) {
+        call_back_watch(c);
+    }
+    answer_failure(c, status, text, !for_good && is_transient(status));
+}
+
+static void go_up(struct mu_rdzv_cell *c, bool push)
+{
+    bool first = !c->found;
+    bool told = c->missed && c->want == MU_RDZV_CELL_NOTHING;
+
+    c->phase = MU_RDZV_CELL_UP;
+    c->push = push;
+    c->found = true;
+    c->missed = false;
+    mu_env_timer_arm(c->env, &c->timer, MU_MONO_NEVER);
+    if (first) {
+        c->events.found(c->events.context, push);
+    }
+    if (first && !push && c->config.first_delay_ms != 0) {
+        struct mu_now now = mu_env_now(c->env);
+        struct mu_prng prng;
+        uint64_t seed;
+
+        mu_env_entropy(c->env, &seed, sizeof(seed));
+        mu_prng_seed(&prng, seed);
+        c->delayed = true;
+        mu_env_timer_arm(c->env, &c->timer,
+                         mu_mono_add_ns(now.mono, mu_prng_below(&prng, c->config.first_delay_ms *
+                                                                           MU_NS_PER_MS)));
+    }
+    if (told) {
+        c->events.changed(c->events.context);
+    }
+    pump(c);
+}
+
+static void on_changed(struct mu_store_op *op, const struct mu_change *change)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, watch.op);
+
+    (void)change;
+    if (c->closing || c->watch.called_back) {
+        return;
+    }
+    if (c->phase == MU_RDZV_CELL_WATCHING) {
+        go_up(c, true);
+    } else {
+        c->events.changed(c->events.context);
+    }
+}
+
+static void start_watch(struct mu_rdzv_cell *c);
+
+static void on_watched(struct mu_store_op *op)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, watch.op);
+    bool called_back = c->watch.called_back;
+
+    c->watch.busy = c->watch.called_back = false;
+    if (c->closing) {
+        return;
+    }
+    if (c->phase == MU_RDZV_CELL_WATCHING) {
+        if (called_back) {
+            start_watch(c); /* The old one was in the way. */
+        } else if (op->status == MUSTER_ENOTSUP) {
+            go_up(c, false);
+        } else {
+            fail_set_up(c, op->status, op->errmsg.text);
+        }
+        return;
+    }
+    c->missed = true;
+    if (c->phase == MU_RDZV_CELL_UP) {
+        c->phase = MU_RDZV_CELL_DOWN;
+        set_up(c);
+    }
+}
+
+static void start_watch(struct mu_rdzv_cell *c)
+{
+    struct mu_store_request q = {.verb = MU_STORE_WATCH,
+                                 .flags = MU_STORE_CURRENT | MU_STORE_NO_VALUES};
+
+    c->phase = MU_RDZV_CELL_WATCHING;
+    mu_env_timer_arm(c->env, &c->timer,
+                     mu_mono_add_ms(mu_env_now(c->env).mono, c->config.answer_ms));
+    if (!c->watch.busy) {
+        c->watch.op.change = on_changed;
+        submit(c, &c->watch, &q, 0, on_watched);
+    }
+}
+
+static void on_created(struct mu_store_op *op)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, create.op);
+
+    c->create.busy = false;
+    if (c->closing || c->phase != MU_RDZV_CELL_CREATING) {
+        return;
+    }
+    if (op->status == MUSTER_ELIMIT) {
+        /* The answer holds what is there, and no state is that long. */
+        c->store_up = true;
+        fail_set_up(c, MUSTER_ECORRUPT, "it is longer than any state");
+    } else if (op->status != 0) {
+        fail_set_up(c, op->status, op->errmsg.text);
+    } else if (c->found && (!c->push || (c->watch.busy && !c->watch.called_back))) {
+        c->store_up = true;
+        go_up(c, c->push);
+    } else {
+        c->store_up = true;
+        start_watch(c);
+    }
+}
+
+static int open_store(struct mu_rdzv_cell *c)
+{
+    c->store_up = false;
+    return c->config.path != NULL ? mu_store_file_new(c->env, c->config.path, -1, &c->store)
+                                  : mu_store_tcp_new(c->env, &c->config.tcp, &c->store);
+}
+
+/* Makes the key, unless it is there; then watches it. */
+static void set_up(struct mu_rdzv_cell *c)
+{
+    struct mu_store_request q = {
+        .verb = MU_STORE_COMPARE_SET, .values = c->create_values, .value_count = 2};
+
+    if (c->phase != MU_RDZV_CELL_DOWN || c->leaving != NULL || c->create.busy) {
+        return; /* It is under way, or goes on from there. */
+    }
+    if (c->store == NULL && open_store(c) != 0) {
+        c->store = NULL;
+        mu_env_timer_arm(c->env, &c->timer, mu_env_now(c->env).mono);
+        return; /* No memory: said on the next turn. */
+    }
+    c->phase = MU_RDZV_CELL_CREATING;
+    /* The first connection has a deadline of its own; later ones are given up after a while. */
+    submit(c, &c->create, &q, c->store_up ? c->config.answer_ms : 0, on_created);
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(timer, struct mu_rdzv_cell, timer);
+
+    if (c->closing) {
+        mu_buf_fini(&c->expected);
+        mu_buf_fini(&c->desired);
+        mu_buf_fini(&c->next_expected);
+        mu_buf_fini(&c->next_desired);
+        mu_buf_fini(&c->bytes);
+        c->events.closed(c->events.context);
+    } else if (c->phase == MU_RDZV_CELL_WATCHING) {
+        fail_set_up(c, MUSTER_ETIMEDOUT, "the store does not answer a watch");
+    } else if (c->phase == MU_RDZV_CELL_DOWN) {
+        answer_failure(c, MUSTER_ENOMEM, "out of memory", true);
+    } else {
+        c->delayed = false;
+        pump(c);
+    }
+}
+
+void mu_rdzv_cell_init(struct mu_rdzv_cell *c, struct mu_env *env,
+                       const struct mu_rdzv_cell_config *config,
+                       const struct mu_rdzv_cell_events *events)
+{
+    *c = (struct mu_rdzv_cell){.env = env, .config = *config, .events = *events};
+    c->key = mu_span_str(c->config.key);
+    c->create_values[0] = mu_span("", 0);
+    c->create_values[1] = MU_SPAN_LIT(SENTINEL);
+    mu_timer_init(&c->timer, on_timer);
+    mu_buf_init(&c->expected, TEXT_BYTES_MAX);
+    mu_buf_init(&c->desired, TEXT_BYTES_MAX);
+    mu_buf_init(&c->next_expected, TEXT_BYTES_MAX);
+    mu_buf_init(&c->next_desired, TEXT_BYTES_MAX);
+    mu_buf_init(&c->bytes, MU_RDZV_STATE_BYTES_MAX + 8);
+}
+
+void mu_rdzv_cell_close(struct mu_rdzv_cell *c)
+{
+    c->closing = true;
+    mu_env_timer_arm(c->env, &c->timer, MU_MONO_NEVER);
+    if (c->store != NULL) {
+        drop_store(c);
+    } else if (c->leaving == NULL) {
+        mu_env_timer_arm(c->env, &c->timer, mu_env_now(c->env).mono);
+    }
+}

@@ -1,0 +1,103 @@
+/*
+ * The compare-and-set cell in which PyTorch's c10d backend keeps its state: a key of a store. What
+ * is in it is base64 of the state's bytes, or a sentinel that means "no state"; the token of a
+ * state is its base64.
+ *
+ *     DOWN ──▶ CREATING ──▶ WATCHING ──▶ UP       anything that fails: DOWN, and again when asked
+ *              the sentinel  if the store can
+ *
+ * It does what proto/rdzv_node.h asks of a driver: one request at a time, each answered unless
+ * another one has taken its place, and with a store that can be watched a `changed` for every
+ * change that an answer may not have seen. A key that is gone (a store that was restarted) is made
+ * again.
+ */
+#ifndef MU_RDZV_CELL_H
+#define MU_RDZV_CELL_H
+
+#include "core/buf.h"
+#include "proto/rdzv_node.h"
+#include "service/store.h"
+
+#define MU_RDZV_CELL_KEY_MAX 320
+
+struct mu_rdzv_cell_config {
+    const char *path; /* of a file store; NULL: a tcp store. Borrowed for the cell's life */
+    struct mu_store_tcp_config tcp;
+    uint32_t answer_ms;      /* how long the store may take to answer */
+    uint32_t first_delay_ms; /* before the first request to a store that cannot be watched, at
+                                random up to it */
+    char key[MU_RDZV_CELL_KEY_MAX];
+};
+
+struct mu_rdzv_cell_events {
+    /** The store is found, and can be watched or not. Once, before the first answer that is not a
+     * failure. */
+    void (*found)(void *context, bool push);
+    /** STATE_READ, STATE_WRITTEN, WRITE_LOST or BACKEND_FAILED, for the machine; its time is not
+     * set. Spans are lent for the call. */
+    void (*answer)(void *context, struct mu_rdzv_event *event);
+    void (*changed)(void *context);
+    /** The last callback. */
+    void (*closed)(void *context);
+    void *context;
+};
+
+/* A store's operation that may be under way. */
+struct mu_rdzv_cell_op {
+    struct mu_store_op op;
+    bool busy;
+    bool called_back; /* it will end canceled, and nobody minds */
+};
+
+enum mu_rdzv_cell_phase {
+    MU_RDZV_CELL_DOWN = 0,
+    MU_RDZV_CELL_CREATING,
+    MU_RDZV_CELL_WATCHING,
+    MU_RDZV_CELL_UP,
+};
+
+enum mu_rdzv_cell_want { MU_RDZV_CELL_NOTHING = 0, MU_RDZV_CELL_READ, MU_RDZV_CELL_WRITE };
+
+struct mu_rdzv_cell {
+    struct mu_env *env;
+    struct mu_rdzv_cell_config config;
+    struct mu_rdzv_cell_events events;
+    struct mu_store *store;   /* NULL: none yet, or none any more */
+    struct mu_store *leaving; /* one that is being closed */
+    struct mu_timer timer;    /* WATCHING: patience; UP: the first delay; closing: the end */
+    struct mu_span key;
+    enum mu_rdzv_cell_phase phase;
+    bool store_up; /* the store has answered, ever */
+    bool found;    /* and it is known whether it can be watched: `push` */
+    bool push;
+    bool delayed; /* the first request waits for the timer */
+    bool missed;  /* a watch was lost: something may have changed */
+    bool closing;
+    struct mu_rdzv_cell_op create;
+    struct mu_rdzv_cell_op watch;
+    struct mu_rdzv_cell_op ask;
+    struct mu_span create_values[2];
+    struct mu_span ask_values[2];
+    enum mu_rdzv_cell_want want; /* the request that was asked for and not answered */
+    uint64_t request;
+    uint64_t asked; /* which one the store was asked */
+    struct mu_buf expected;
+    struct mu_buf desired;
+    struct mu_buf next_expected; /* of a write that waits */
+    struct mu_buf next_desired;
+    struct mu_buf bytes; /* of the state that was read */
+};
+
+/** Cannot fail; nothing is opened before the first request. */
+void mu_rdzv_cell_init(struct mu_rdzv_cell *c, struct mu_env *env,
+                       const struct mu_rdzv_cell_config *config,
+                       const struct mu_rdzv_cell_events *events);
+/** `answer` follows, on a later turn. Takes the place of what was asked before. */
+void mu_rdzv_cell_read(struct mu_rdzv_cell *c, uint64_t request);
+/** Likewise. MUSTER_ENOMEM, MUSTER_ELIMIT: there will be no answer. */
+int mu_rdzv_cell_write(struct mu_rdzv_cell *c, uint64_t request, struct mu_span bytes,
+                       bool has_token, struct mu_span token);
+/** `closed` follows, on a later turn. The memory is the owner's again then. */
+void mu_rdzv_cell_close(struct mu_rdzv_cell *c);
+
+#endif

@@ -1,0 +1,146 @@
+"""Nodes of a rendezvous as child processes: `muster rdzv join --json`, and what they say."""
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+
+from lib import HOST, PATIENCE, die_with_parent, muster_path
+
+
+class Node:
+    """One `muster rdzv join`. Its lines are read as they come, each with the time it came at."""
+
+    def __init__(self, endpoint, run_id, nnodes, *args, config="", name=None, backend="muster"):
+        items = [item for item in (config, "name=" + name if name else "") if item]
+        self.name = name
+        self.argv = [muster_path(), "rdzv", "join", "--json", "--rdzv-backend", backend,
+                     "--rdzv-endpoint", endpoint, "--rdzv-id", run_id, "--nnodes", str(nnodes)]
+        self.argv += list(args)
+        if items:
+            self.argv += ["--rdzv-conf", ",".join(items)]
+        self.process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        preexec_fn=die_with_parent)
+        self.events = queue.Queue()
+        self.said = []
+        self.complaint = ""
+        self.readers = [threading.Thread(target=self.read, daemon=True),
+                        threading.Thread(target=self.read_errors, daemon=True)]
+        for reader in self.readers:
+            reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            event = json.loads(line)
+            event["at"] = time.monotonic()
+            self.said.append(event)
+            self.events.put(event)
+        self.events.put(None)
+
+    def read_errors(self):
+        self.complaint = self.process.stderr.read().decode(errors="replace")
+
+    def next(self, *kinds, patience=None):
+        """The next event, which must be of one of these kinds if any are named."""
+        try:
+            event = self.events.get(timeout=PATIENCE if patience is None else patience)
+        except queue.Empty:
+            raise AssertionError("%s: nothing came where %s was awaited; said before: %r"
+                                 % (self.name, " or ".join(kinds), self.said[-3:])) from None
+        if event is None:
+            self.process.wait(PATIENCE)
+            raise AssertionError("%s ended with %r where %s was awaited: %s"
+                                 % (self.name, self.process.returncode, " or ".join(kinds),
+                                    self.complaint))
+        if kinds and event["event"] not in kinds:
+            raise AssertionError("%s said %r where %s was awaited" % (self.name, event,
+                                                                      " or ".join(kinds)))
+        return event
+
+    def until(self, kind, patience=None):
+        """Skips events until one of this kind comes."""
+        while True:
+            event = self.next(patience=patience)
+            if event["event"] == kind:
+                return event
+
+    def signal(self, number):
+        os.kill(self.process.pid, number)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self, patience=None):
+        """Its exit code."""
+        code = self.process.wait(PATIENCE if patience is None else patience)
+        for reader in self.readers:
+            reader.join(PATIENCE)
+        return code
+
+    def stop(self):
+        """SIGTERM; its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.kill()
+
+
+class Fleet:
+    """Several nodes; all of them go when the test does."""
+
+    def __init__(self, endpoint, run_id, nnodes, **options):
+        self.endpoint = endpoint
+        self.run_id = run_id
+        self.nnodes = nnodes
+        self.options = options
+        self.nodes = {}
+
+    def add(self, name, *args, **more):
+        options = dict(self.options, **more)
+        nnodes = options.pop("nnodes", self.nnodes)
+        args += tuple(options.pop("args", ()))
+        self.nodes[name] = Node(self.endpoint, self.run_id, nnodes, *args, name=name, **options)
+        return self.nodes[name]
+
+    def assigned(self, names=None):
+        """Awaits an assignment of each; returns them by name."""
+        return {name: self.nodes[name].until("assigned") for name in names or self.nodes}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for node in self.nodes.values():
+            node.__exit__()
+
+
+def endpoint_of(server):
+    return "%s:%d" % (HOST, server.port)
+
+
+def agree(assignments):
+    """Whether these are of one world: '' or what is wrong."""
+    values = list(assignments.values())
+    world = len(values)
+    if sorted(a["rank"] for a in values) != list(range(world)):
+        return "ranks %r" % sorted(a["rank"] for a in values)
+    for key in ("round", "world_size", "members", "store"):
+        if any(a[key] != values[0][key] for a in values):
+            return "%s differs: %r" % (key, [a[key] for a in values])
+    if values[0]["world_size"] != world:
+        return "a world of %r for %d nodes" % (values[0]["world_size"], world)
+    for name, a in assignments.items():
+        if a["members"] and a["members"][a["rank"]]["name"] != name:
+            return "%s is not where its rank says: %r" % (name, a["members"])
+    return ""
