@@ -64,7 +64,7 @@ install: ## to DESTDIR and PREFIX=/usr/local
 .PHONY: format check-format
 format: ## clang-format on every file
 	@tools/install-deps format
-	@find include src sim tests bench -name '*.[ch]' -exec clang-format -i {} +
+	@find include src sim tests bench examples -name '*.[ch]' -exec clang-format -i {} +
 check-format: ## is there anything `make format` would change?
 	@tools/install-deps format
 	@tools/check-format

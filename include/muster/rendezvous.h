@@ -190,9 +190,9 @@ struct muster_rdzv_ops {
 };
 
 /**
- * Makes a handler of a backend of one's own; for creators. `ops` is copied, and so is the text.
- * On an error `context` is still the caller's, and `close` is not called. MUSTER_EINVAL (no name, or one of
- * more than 31 bytes; an op is missing), MUSTER_ENOMEM.
+ * Makes a handler of a backend of one's own; for creators. `ops` and the texts are copied. On an
+ * error `context` is still the caller's, and `close` is not called. MUSTER_EINVAL (no name, or one
+ * of more than 31 bytes; an op is missing), MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_rdzv_new(const char *backend, const char *run_id,
                                   const struct muster_rdzv_ops *ops, void *context,

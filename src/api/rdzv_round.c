@@ -6,6 +6,13 @@
 
 #include "core/alloc.h"
 
+/*
+ * With our own server a round may be assigned before its rank 0 has asked for it: it still ends its
+ * workers. The server sees to it that it lives, so it is given time; and what it serves from the
+ * round before is still there, so nobody may look back to it.
+ */
+#define NATIVE_TIMEOUT_MS 600000
+
 /* --- the end ---------------------------------------------------------------------------------- */
 
 static void let_go(struct mu_rdzv_round *r)
@@ -117,9 +124,11 @@ static void on_bootstrap_failed(void *context, int status, const char *text)
 
 static int start_bootstrap(struct mu_rdzv_round *r, struct mu_errmsg *reterr_msg)
 {
+    bool native = strcmp(r->seat->handler->backend, "muster") == 0;
     struct mu_rdzv_bootstrap_config config = {
         .store = r->stores.store,
-        .run = r->stores.run,
+        .run = native ? NULL : r->stores.run,
+        .timeout_ms = native ? NATIVE_TIMEOUT_MS : MU_RDZV_BOOTSTRAP_TIMEOUT_MS,
         .prefix = r->stores.prefix,
         .round = r->info.round,
         .rank = r->info.rank,

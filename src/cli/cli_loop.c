@@ -22,6 +22,9 @@ static void *await_signals(void *context)
         if (sigwait(&loop->set, &number) != 0) {
             continue;
         }
+        if (atomic_load(&loop->ending)) {
+            return NULL;
+        }
         if (count > 0) {
             _exit(128 + number);
         }
@@ -29,7 +32,6 @@ static void *await_signals(void *context)
         loop->post.run = run_signal;
         mu_uv_env_post(loop->uv, &loop->post);
     }
-    return NULL;
 }
 
 int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int number),
@@ -67,7 +69,9 @@ void cli_loop_stop(struct cli_loop *loop)
 
 void cli_loop_close(struct cli_loop *loop)
 {
-    (void)pthread_cancel(loop->thread);
+    /* To that thread alone, which takes it for what it is. */
+    atomic_store(&loop->ending, true);
+    (void)pthread_kill(loop->thread, SIGTERM);
     (void)pthread_join(loop->thread, NULL);
     mu_uv_env_free(loop->uv);
 }

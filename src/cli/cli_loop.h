@@ -12,6 +12,8 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 
 #include "transport/uv_env.h"
 
@@ -25,6 +27,7 @@ struct cli_loop {
     int number;
     sigset_t set;
     pthread_t thread;
+    atomic_bool ending;
 };
 
 /**

@@ -315,6 +315,7 @@ int rdzv_join(const struct rdzv_options *o)
     }
     err = mu_rdzv_open(j.loop.env, &params, &events, &j.handler, &msg);
     if (err != 0) {
+        cli_loop_close(&j.loop);
         return cli_fail(cli_exit_code(err), "%s", msg.text);
     }
     mu_rdzv_join(j.handler);

@@ -157,6 +157,7 @@ static int ask(struct ask *a, enum mu_rdzv_question question)
     err = mu_rdzv_ask(a->loop.env, question, &server, o->run_id == NULL ? "" : o->run_id,
                       (uint32_t)o->timeout * 1000, &events);
     if (err != 0) {
+        cli_loop_close(&a->loop);
         return cli_fail(cli_exit_code(err), "%s", muster_strerror(err));
     }
     cli_loop_run(&a->loop);
@@ -239,6 +240,7 @@ static int close_elsewhere(struct ask *a)
     }
     err = mu_rdzv_open(a->loop.env, &params, &events, &a->handler, &msg);
     if (err != 0) {
+        cli_loop_close(&a->loop);
         return cli_fail(cli_exit_code(err), "%s", msg.text);
     }
     mu_rdzv_close_run(a->handler);

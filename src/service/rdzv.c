@@ -16,6 +16,7 @@ static const struct {
 } backends[] = {
     {"muster", mu_rdzv_muster_new},
     {"c10d", mu_rdzv_c10d_new},
+    {"static", mu_rdzv_static_new},
 };
 
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,

@@ -9,7 +9,8 @@
 #include "service/log.h"
 #include "service/store_server.h"
 
-#define DRAIN_MS         200 /* the workers are gone when a round's server goes; nobody is worth more */
+/* The workers are gone when a round's server goes; nobody is worth more. */
+#define DRAIN_MS         200
 #define ROUND_DIGITS_MAX 20
 
 static const char addr_name[] = "MASTER_ADDR";

@@ -1,4 +1,4 @@
-/* The native backend's ear: notices and replies of the server, and what its user is told of them. */
+/* The native backend's ear: notices and replies of the server, and what its user is told. */
 #include "service/rdzv_muster.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /*
  * The store server: listens, tells PyTorch's protocol and the native wire apart by their first
- * byte, and serves one keyspace and the rendezvous of any runs to all. A service: machines plus an environment; it runs unchanged
- * on libuv and in the simulator.
+ * byte, and serves one keyspace and the rendezvous of any runs to all. A service: machines plus an
+ * environment; it runs unchanged on libuv and in the simulator.
  *
  *     struct mu_store_server_config config = mu_store_server_config_defaults();
  *     mu_addr_parse("127.0.0.1:0", 0, &config.listen, &msg);

@@ -206,6 +206,7 @@ def test_without_a_server_one_of_the_nodes_hosts():
     with Fleet(endpoint, "rehost", "1:3", args=("--rejoin",),
                config="grace=0.3,last_call_timeout=0.3,target=3") as fleet:
         first = fleet.add("host", config="is_host=true,grace=0.3,last_call_timeout=0.3,target=3")
+        wait_until(lambda: muster("status", "--rdzv-endpoint", endpoint).returncode == 0, "a host")
         for name in ("a", "b"):
             fleet.add(name)
         fleet.assigned()

@@ -135,6 +135,72 @@ static void test_keyspace_delete_says_whether_there_was_a_value(void **state)
     assert_int_equal(ks.revision, 2);
 }
 
+static void test_keyspace_delete_prefix_takes_values_and_queues_and_nothing_else(void **state)
+{
+    struct mu_ks_watch watch = {0};
+    struct mu_ks_wait wait = {0};
+    struct mu_ks_watch *told;
+    struct mu_span never = MU_SPAN_LIT("job/1/never");
+    struct mu_change change;
+    uint64_t lease;
+    size_t removed = 77;
+    size_t len;
+    bool ready;
+
+    (void)state;
+    mu_ks_delete_prefix(&ks, MU_SPAN_LIT("job/"), &removed);
+    assert_int_equal(removed, 0);
+    assert_int_equal(mu_ks_lease_grant(&ks, (mu_mono_t){1}, 0, &lease), 0);
+    set("job/1/a", "1");
+    set_leased("job/1/leased", "1", lease);
+    set("job/10/a", "1");
+    set("job", "1");
+    assert_int_equal(mu_ks_queue_push(&ks, MU_SPAN_LIT("job/1/a"), MU_SPAN_LIT("x"), &len), 0);
+    assert_int_equal(mu_ks_queue_push(&ks, MU_SPAN_LIT("job/1/q"), MU_SPAN_LIT("x"), &len), 0);
+    assert_int_equal(mu_ks_queue_push(&ks, MU_SPAN_LIT("job/1/q"), MU_SPAN_LIT("y"), &len), 0);
+    assert_int_equal(mu_ks_wait(&ks, &wait, MU_KS_WAIT_ALL, &never, 1, &ready), 0);
+    assert_int_equal(mu_ks_watch(&ks, &watch, MU_SPAN_LIT("job/1/a"), false), 0);
+    mu_ks_delete_prefix(&ks, MU_SPAN_LIT("job/1/"), &removed);
+    assert_int_equal(removed, 3);
+    assert_value("job/1/a", NULL);
+    assert_value("job/1/leased", NULL);
+    assert_int_equal(mu_ks_queue_len(&ks, MU_SPAN_LIT("job/1/a")), 0);
+    assert_int_equal(mu_ks_queue_len(&ks, MU_SPAN_LIT("job/1/q")), 0);
+    assert_value("job/10/a", "1");
+    assert_value("job", "1");
+    assert_int_equal(ks.key_count, 2);
+    assert_true(mu_ks_next_change(&ks, &told, &change));
+    assert_int_equal(change.kind, MU_CHANGE_DELETED);
+    assert_span_text(change.key, "job/1/a");
+    assert_false(mu_ks_next_change(&ks, &told, &change));
+    /* Who waits goes on waiting. */
+    assert_true(mu_ks_wait_active(&wait));
+    mu_ks_wait_cancel(&ks, &wait);
+    mu_ks_unwatch(&ks, &watch);
+}
+
+static void test_keyspace_delete_prefix_leaves_what_it_has_no_memory_to_tell_of(void **state)
+{
+    struct mu_ks_watch watch = {0};
+    struct mu_ks_watch *told;
+    struct mu_change change;
+    size_t removed;
+
+    (void)state;
+    set("job/a", "1");
+    assert_int_equal(mu_ks_watch(&ks, &watch, MU_SPAN_LIT("job/a"), false), 0);
+    failheap_arm(0);
+    mu_ks_delete_prefix(&ks, MU_SPAN_LIT("job/"), &removed);
+    assert_true(failheap_fired());
+    failheap_disarm();
+    assert_int_equal(removed, 0);
+    assert_value("job/a", "1");
+    mu_ks_delete_prefix(&ks, MU_SPAN_LIT("job/"), &removed);
+    assert_int_equal(removed, 1);
+    assert_true(mu_ks_next_change(&ks, &told, &change));
+    mu_ks_unwatch(&ks, &watch);
+}
+
 static void test_keyspace_multi_set_lets_the_last_of_a_repeated_key_win(void **state)
 {
     const struct mu_span keys[] = {MU_SPAN_LIT("a"), MU_SPAN_LIT("b"), MU_SPAN_LIT("a")};
@@ -364,6 +430,8 @@ int main(void)
         KS_TEST(test_keyspace_compare_set_follows_the_truth_table),
         KS_TEST(test_keyspace_append_grows_up_to_the_limit),
         KS_TEST(test_keyspace_delete_says_whether_there_was_a_value),
+        KS_TEST(test_keyspace_delete_prefix_takes_values_and_queues_and_nothing_else),
+        KS_TEST(test_keyspace_delete_prefix_leaves_what_it_has_no_memory_to_tell_of),
         KS_TEST(test_keyspace_multi_set_lets_the_last_of_a_repeated_key_win),
         KS_TEST(test_keyspace_multi_set_is_all_or_nothing),
         KS_TEST(test_keyspace_queue_is_first_in_first_out_and_apart_from_values),

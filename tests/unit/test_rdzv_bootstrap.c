@@ -305,8 +305,8 @@ static void test_rdzv_bootstrap_serves_a_fresh_store_each_round(void **state)
     struct world w = make_world();
     struct node a = {.config = {.rank = 0, .addr = "a", .share = true}};
     struct node b = {.config = {.rank = 1, .addr_0 = "a"}};
-    char first[64];
-    char second[64];
+    char first[300];
+    char second[300];
 
     (void)state;
     add_node(&w, &b, "b");
@@ -341,7 +341,7 @@ static void test_rdzv_bootstrap_without_sharing_names_a_port_where_nobody_listen
     struct world w = make_world();
     struct node a = {.config = {.rank = 0, .addr = "a"}};
     struct node b = {.config = {.rank = 1}};
-    char url[64];
+    char url[300];
 
     (void)state;
     add_node(&w, &a, "a");
@@ -381,18 +381,17 @@ static void test_rdzv_bootstrap_takes_no_pair_of_another_node_or_of_the_dead(voi
 {
     struct world w = make_world();
     struct mu_sim_proc *hand = add_hand(&w, "p");
-    struct node c = {.config = {.rank = 2, .round = 4, .addr_0 = "s"}};
+    struct node c = {.config = {.rank = 2, .round = 4, .addr_0 = "p"}};
 
     (void)state;
-    publish(&w, hand, 0, "s", "nonsense");
-    publish(&w, hand, 1, "p", "29500");
-    publish(&w, hand, 2, "p", "29500");
-    publish(&w, hand, 3, "s", "29501"); /* Nobody listens there. */
+    publish(&w, hand, 0, "p", "nonsense");
+    publish(&w, hand, 1, "s", "29500");
+    publish(&w, hand, 3, "p", "29501"); /* Nobody listens there. */
     add_node(&w, &c, "c");
     wait_told(&c);
     assert_int_equal(c.failed, 1);
     assert_int_equal(c.status, MUSTER_ERDZV_TIMEOUT);
-    assert_non_null(strstr(c.text, "rank 0 (\"s\")"));
+    assert_non_null(strstr(c.text, "rank 0 (\"p\")"));
     assert_non_null(strstr(c.text, "round 4"));
     assert_non_null(strstr(c.text, "60 s"));
     end_node(&c);

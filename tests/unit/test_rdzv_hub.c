@@ -1,0 +1,531 @@
+/*
+ * The hub in the simulator: what PyTorch's users ask for in vain, one test each. The rules
+ * themselves are proven with the room; here it is the whole way from a node's bytes to its reply.
+ */
+#include "hub_rig.h"
+
+/* Three nodes that are in round 0 together: a, b, c with ranks 0, 1, 2. */
+struct trio {
+    struct hub_world *w;
+    struct hub_node *n[3];
+};
+
+static struct trio make_trio(struct mu_rdzv_join join)
+{
+    static const char *const names[] = {"a", "b", "c"};
+    struct trio t = {.w = hub_world_new(NULL)};
+
+    for (int i = 0; i < 3; i++) {
+        t.n[i] = hub_node_new(t.w, names[i]);
+    }
+    for (int i = 0; i < 3; i++) {
+        hub_join(t.n[i], join);
+    }
+    hub_run_ms(t.w, join.nodes_max == 3 ? 20 : 1100);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(t.n[i]->world_size, 3);
+        assert_int_equal(t.n[i]->rank, i);
+        hub_forget(t.n[i]);
+    }
+    return t;
+}
+
+/* Kills the process as kill -9 does; when. */
+static uint64_t kill_node(struct hub_node *n)
+{
+    mu_sim_kill(n->proc, MU_SIM_KILL_PROCESS);
+    return mu_sim_now_ns(n->world->sim);
+}
+
+/* --- what users ask for ------------------------------------------------------------------------ */
+
+static void test_hub_tells_a_node_that_it_entered_and_then_its_rank(void **state)
+{
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *b = hub_node_new(w, "b");
+    struct hub_node *a = hub_node_new(w, "a");
+    struct mu_rdzv_join join = hub_join_of(2, 2);
+
+    (void)state;
+    join.flags = MU_RDZV_JOIN_MEMBERS;
+    join.addr = MU_SPAN_LIT("10.0.0.2");
+    hub_join(b, join);
+    hub_run_ms(w, 20);
+    assert_string_equal(b->told, "entered gathering\n");
+    join.flags = 0;
+    join.addr = MU_SPAN_LIT("10.0.0.1");
+    hub_join(a, join);
+    hub_run_ms(w, 20);
+    assert_string_equal(b->told, "entered gathering\nassigned 0 1/2\n");
+    assert_string_equal(a->told, "entered gathering\nassigned 0 0/2\n");
+    /* The list is for those who asked for it. */
+    assert_string_equal(b->members, "a@10.0.0.1 b@10.0.0.2");
+    assert_string_equal(a->members, "");
+    assert_int_equal(a->incarnation, 1);
+    hub_world_free(w);
+}
+
+static void test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push(void **state)
+{
+    struct trio t = make_trio(hub_join_of(2, 3));
+    uint64_t killed = kill_node(t.n[1]);
+
+    (void)state;
+    hub_run_ms(t.w, 100);
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\n");
+    assert_string_equal(t.n[2]->told, "ended 0 lost b\n");
+    assert_true(hub_told_after_ms(t.n[0], killed) < 50);
+    assert_true(hub_told_after_ms(t.n[2], killed) < 50);
+    /* They are in the next gathering without asking again. */
+    hub_run_ms(t.w, 1100);
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\nassigned 1 0/2\n");
+    assert_string_equal(t.n[2]->told, "ended 0 lost b\nassigned 1 1/2\n");
+    hub_world_free(t.w);
+}
+
+static void test_hub_reset_that_resumes_within_its_grace_ends_nothing(void **state)
+{
+    struct trio t = make_trio(hub_join_of(2, 3));
+
+    (void)state;
+    mu_sim_reset(t.n[1]->host, t.w->host);
+    hub_run_ms(t.w, 5000);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(t.n[i]->told, "");
+    }
+    hub_fail(t.n[1]);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[1]->told, "ended 0 failed b\nassigned 1 1/3\n");
+    assert_string_equal(t.n[2]->told, "ended 0 failed b\nassigned 1 2/3\n");
+    hub_world_free(t.w);
+}
+
+static void test_hub_reset_that_does_not_resume_within_its_grace_is_a_death(void **state)
+{
+    struct trio t = make_trio(hub_join_of(2, 3));
+    uint64_t at = mu_sim_now_ns(t.w->sim);
+
+    (void)state;
+    t.n[1]->gone = true;
+    mu_sim_reset(t.n[1]->host, t.w->host);
+    hub_run_ms(t.w, 1900);
+    assert_string_equal(t.n[0]->told, "");
+    hub_run_ms(t.w, 200);
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\n");
+    assert_true(hub_told_after_ms(t.n[0], at) >= 2000);
+    hub_world_free(t.w);
+}
+
+static void test_hub_silence_is_a_death_within_its_bound_and_the_node_learns_it(void **state)
+{
+    struct trio t = make_trio(hub_join_of(2, 3));
+    uint64_t at;
+
+    (void)state;
+    hub_run_ms(t.w, 5000); /* beats go on */
+    at = mu_sim_now_ns(t.w->sim);
+    mu_sim_pause(t.n[1]->proc, 10 * MU_NS_PER_S);
+    hub_run_ms(t.w, 3300);
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\n");
+    assert_true(hub_told_after_ms(t.n[0], at) >= 2000);
+    assert_true(hub_told_after_ms(t.n[0], at) <= 3300);
+    assert_string_equal(t.n[1]->told, "");
+    /* Awake again, it learns that it is out, and can join again. */
+    hub_run_ms(t.w, 7000);
+    assert_string_equal(t.n[1]->told, "reply MUSTER_ESESSION\n");
+    hub_forget(t.n[1]);
+    t.n[1]->join.incarnation = t.n[1]->incarnation;
+    hub_join(t.n[1], t.n[1]->join);
+    hub_run_ms(t.w, 20);
+    assert_int_equal(t.n[1]->world_size, 3);
+    assert_int_equal(t.n[0]->world_size, 3);
+    assert_int_equal(t.n[1]->round, t.n[0]->round);
+    hub_world_free(t.w);
+}
+
+static void test_hub_paused_server_declares_nobody_dead(void **state)
+{
+    struct trio t = make_trio(hub_join_of(2, 3));
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        mu_sim_pause(t.w->proc, 20 * MU_NS_PER_S);
+        hub_run_ms(t.w, 30000);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(t.n[i]->told, "");
+        assert_int_equal(t.n[i]->world_size, 3);
+    }
+    hub_world_free(t.w);
+}
+
+static void test_hub_paused_server_counts_no_grace_meanwhile(void **state)
+{
+    struct trio t = make_trio(hub_join_of(2, 3));
+
+    (void)state;
+    /* Both at once: the connection is lost and the server asleep for longer than the grace. */
+    mu_sim_reset(t.n[1]->host, t.w->host);
+    hub_run_ms(t.w, 1);
+    mu_sim_cut(t.n[1]->host, t.w->host, 5500 * MU_NS_PER_MS);
+    mu_sim_pause(t.w->proc, 5 * MU_NS_PER_S);
+    hub_run_ms(t.w, 10000);
+    assert_string_equal(t.n[0]->told, "");
+    assert_string_equal(t.n[1]->told, "");
+    hub_world_free(t.w);
+}
+
+static void test_hub_nobody_waits_out_the_last_call_when_the_maximum_is_reached(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(1, 2);
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *a = hub_node_new(w, "a");
+    struct hub_node *b = hub_node_new(w, "b");
+    uint64_t at;
+
+    (void)state;
+    join.last_call_ms = UINT64_MAX;
+    hub_join(a, join);
+    hub_run_ms(w, 60000);
+    assert_string_equal(a->told, "entered gathering\n");
+    at = mu_sim_now_ns(w->sim);
+    hub_join(b, join);
+    hub_run_ms(w, 100);
+    assert_int_equal(a->world_size, 2);
+    assert_int_equal(b->world_size, 2);
+    assert_true(hub_told_after_ms(a, at) < 5);
+    assert_true(hub_told_after_ms(b, at) < 5);
+    hub_world_free(w);
+}
+
+static void test_hub_nobody_waits_out_the_last_call_when_an_announced_target_is_met(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(1, 10);
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *a = hub_node_new(w, "a");
+    struct hub_node *b = hub_node_new(w, "b");
+    uint64_t at;
+
+    (void)state;
+    join.last_call_ms = 600000;
+    join.target = 2;
+    hub_join(a, join);
+    hub_run_ms(w, 60000);
+    at = mu_sim_now_ns(w->sim);
+    hub_join(b, join);
+    hub_run_ms(w, 100);
+    assert_int_equal(a->world_size, 2);
+    assert_int_equal(b->world_size, 2);
+    assert_true(hub_told_after_ms(b, at) < 5);
+    hub_world_free(w);
+}
+
+static void test_hub_last_call_ends_by_the_servers_clock(void **state)
+{
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *a = hub_node_new(w, "a");
+    uint64_t at = mu_sim_now_ns(w->sim);
+
+    (void)state;
+    hub_join(a, hub_join_of(1, 10));
+    hub_run_ms(w, 2000);
+    assert_string_equal(a->told, "entered gathering\nassigned 0 0/1\n");
+    assert_true(hub_told_after_ms(a, at) >= 1000);
+    assert_true(hub_told_after_ms(a, at) < 1010);
+    hub_world_free(w);
+}
+
+static void test_hub_late_arrivals_are_batched_into_one_new_round(void **state)
+{
+    struct trio t = make_trio(hub_join_of(2, 10));
+    struct hub_node *late[3];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        late[i] = hub_node_new(t.w, i == 0 ? "x" : i == 1 ? "y" : "z");
+        hub_join(late[i], hub_join_of(2, 10));
+        hub_run_ms(t.w, 200);
+        assert_string_equal(late[i]->told, "entered waiting\n");
+    }
+    hub_run_ms(t.w, 600);
+    assert_string_equal(t.n[0]->told, "waiters 1\nended 0 upscale \nassigned 1 0/6\n");
+    assert_string_equal(t.n[2]->told, "waiters 1\nended 0 upscale \nassigned 1 2/6\n");
+    assert_string_equal(late[0]->told, "entered waiting\nassigned 1 3/6\n");
+    assert_string_equal(late[2]->told, "entered waiting\nassigned 1 5/6\n");
+    hub_world_free(t.w);
+}
+
+static void
+test_hub_closed_run_starts_again_as_a_new_incarnation_and_old_nodes_are_fenced(void **state)
+{
+    struct trio t = make_trio(hub_join_of(2, 3));
+    struct mu_rdzv_join join = hub_join_of(1, 1);
+
+    (void)state;
+    assert_int_equal(hub_ask(t.n[0], MU_RDZV_METHOD_CLOSE, "run"), 0);
+    hub_run_ms(t.w, 20);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(t.n[i]->told, "reply MUSTER_ERDZV_CLOSED\n");
+        hub_forget(t.n[i]);
+    }
+    /* Before and after it was opened again. */
+    join.incarnation = 1;
+    hub_join(t.n[1], join);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[1]->told, "reply MUSTER_ERDZV_CLOSED\n");
+    hub_forget(t.n[1]);
+    join.incarnation = 0;
+    hub_join(t.n[0], join); /* and with other numbers */
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[0]->told, "entered gathering\nassigned 0 0/1\n");
+    assert_int_equal(t.n[0]->incarnation, 2);
+    join.incarnation = 1;
+    hub_join(t.n[1], join);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[1]->told, "reply MUSTER_ERDZV_CLOSED\n");
+    assert_string_equal(t.n[1]->why, "incarnation 1 of this run is over");
+    hub_forget(t.n[1]);
+    /* A new node, and one of the present incarnation, are let in. */
+    join.incarnation = 2;
+    hub_join(t.n[1], join);
+    join.incarnation = 0;
+    hub_join(t.n[2], join);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[1]->told, "entered spare\n");
+    assert_string_equal(t.n[2]->told, "entered spare\n");
+    hub_world_free(t.w);
+}
+
+static void test_hub_fast_rejoin_never_hangs_or_splits_the_world(void **state)
+{
+    struct trio t = make_trio(hub_join_of(3, 3));
+    struct hub_node *again = hub_node_new(t.w, "b2");
+    struct mu_rdzv_join join = hub_join_of(3, 3);
+
+    (void)state;
+    join.node = MU_SPAN_LIT("b");
+    hub_join(again, join);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[1]->told, "reply MUSTER_ERDZV_LOST\n");
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\nassigned 1 0/3\n");
+    assert_string_equal(again->told, "entered gathering\nassigned 1 1/3\n");
+    assert_string_equal(t.n[2]->told, "ended 0 lost b\nassigned 1 2/3\n");
+    /* Twice over the same session. */
+    hub_forget(again);
+    hub_join(again, join);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(again->told, "reply MUSTER_ERDZV_LOST to the old one\n"
+                                     "entered gathering\nassigned 2 1/3\n");
+    assert_int_equal(t.n[0]->world_size, 3);
+    assert_int_equal(t.n[0]->round, 2);
+    hub_world_free(t.w);
+}
+
+static void test_hub_timeout_says_which_nodes_are_missing(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(3, 3);
+    struct trio t;
+    uint64_t at;
+
+    (void)state;
+    join.join_timeout_ms = 5000;
+    t = make_trio(join);
+    hub_run_ms(t.w, 20300); /* in a round nobody waits */
+    assert_string_equal(t.n[0]->told, "");
+    at = kill_node(t.n[1]);
+    hub_run_ms(t.w, 4900);
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\n");
+    hub_run_ms(t.w, 200);
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\nreply MUSTER_ERDZV_TIMEOUT\n");
+    assert_string_equal(t.n[2]->told, "ended 0 lost b\nreply MUSTER_ERDZV_TIMEOUT\n");
+    assert_string_equal(t.n[0]->why,
+                        "2 of 3 nodes are here; not back since round 0: b; here: a, c");
+    assert_string_equal(t.n[2]->why, t.n[0]->why);
+    assert_true(hub_told_after_ms(t.n[0], at) >= 5000);
+    hub_world_free(t.w);
+}
+
+static void test_hub_join_timeout_does_not_count_while_spare(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(2, 2);
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *n[3];
+
+    (void)state;
+    join.join_timeout_ms = 2000;
+    for (int i = 0; i < 3; i++) {
+        n[i] = hub_node_new(w, i == 0 ? "a" : i == 1 ? "b" : "s");
+        hub_join(n[i], join);
+    }
+    hub_run_ms(w, 10000);
+    assert_string_equal(n[2]->told, "entered spare\n");
+    /* Promoted into a gathering that does not come about: from there on it counts. */
+    hub_bye(n[0]);
+    hub_bye(n[1]);
+    hub_run_ms(w, 1900);
+    assert_string_equal(n[2]->told, "entered spare\nassigned 1 0/2\nended 1 left b\n");
+    hub_run_ms(w, 200);
+    assert_string_equal(
+        n[2]->told, "entered spare\nassigned 1 0/2\nended 1 left b\nreply MUSTER_ERDZV_TIMEOUT\n");
+    assert_string_equal(n[2]->why, "1 of 2 nodes are here: s");
+    hub_world_free(w);
+}
+
+static void test_hub_join_timeout_begins_when_a_spare_is_promoted_into_a_gathering(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(3, 3);
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *two = hub_node_new(w, "two");
+    struct hub_node *c = hub_node_new(w, "c");
+    struct hub_node *spare = hub_node_new(w, "s");
+
+    (void)state;
+    /* Two members in one session, which are lost in the same moment. */
+    two->several = true;
+    join.node = MU_SPAN_LIT("a");
+    hub_join(two, join);
+    join.node = MU_SPAN_LIT("b");
+    hub_join(two, join);
+    join.node.len = 0;
+    hub_join(c, join);
+    join.join_timeout_ms = 2000;
+    hub_run_ms(w, 20);
+    hub_join(spare, join);
+    hub_run_ms(w, 7300);
+    kill_node(two);
+    hub_run_ms(w, 1900);
+    assert_string_equal(spare->told, "entered spare\n");
+    hub_run_ms(w, 200);
+    assert_string_equal(spare->told, "entered spare\nreply MUSTER_ERDZV_TIMEOUT\n");
+    hub_world_free(w);
+}
+
+static void test_hub_spares_wait_connected_and_are_promoted_with_one_message(void **state)
+{
+    struct trio t = make_trio(hub_join_of(3, 3));
+    struct hub_node *spare = hub_node_new(t.w, "s");
+    struct mu_store_server_stats before;
+    struct mu_store_server_stats after;
+    uint64_t at;
+
+    (void)state;
+    hub_join(spare, hub_join_of(3, 3));
+    hub_run_ms(t.w, 60000);
+    assert_string_equal(spare->told, "entered spare\n");
+    assert_string_equal(t.n[0]->told, "");
+    mu_store_server_stats(t.w->server, &before);
+    at = kill_node(t.n[1]);
+    hub_run_ms(t.w, 100);
+    assert_string_equal(spare->told, "entered spare\nassigned 1 1/3\n");
+    assert_true(hub_told_after_ms(spare, at) < 50);
+    mu_store_server_stats(t.w->server, &after);
+    assert_int_equal(after.notices - before.notices, 1 + 2 * 2);
+    hub_world_free(t.w);
+}
+
+static void test_hub_closed_run_lets_spares_go_with_grace(void **state)
+{
+    struct trio t = make_trio(hub_join_of(3, 3));
+    struct hub_node *spare = hub_node_new(t.w, "s");
+
+    (void)state;
+    hub_join(spare, hub_join_of(3, 3));
+    hub_run_ms(t.w, 20);
+    assert_int_equal(hub_ask(spare, MU_RDZV_METHOD_CLOSE, "run"), 0);
+    assert_string_equal(spare->told, "entered spare\nreply MUSTER_ERDZV_GRACEFUL\n");
+    assert_string_equal(t.n[0]->told, "reply MUSTER_ERDZV_CLOSED\n");
+    hub_world_free(t.w);
+}
+
+static void test_hub_restart_budget_is_kept_by_the_server(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(2, 3);
+    struct trio t;
+
+    (void)state;
+    join.restarts_max = 1;
+    t = make_trio(join);
+    hub_fail(t.n[0]); /* each node's first */
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[2]->told, "ended 0 failed a\nassigned 1 2/3\n");
+    hub_fail(t.n[1]);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[2]->told,
+                        "ended 0 failed a\nassigned 1 2/3\nreply MUSTER_ERDZV_RESTARTS\n");
+    assert_string_equal(
+        t.n[2]->why, "the run has used up its 1 restarts; the last round ended because b failed");
+    assert_int_equal(t.n[0]->status, MUSTER_ERDZV_RESTARTS);
+    assert_int_equal(t.n[1]->status, MUSTER_ERDZV_RESTARTS);
+    hub_world_free(t.w);
+}
+
+static void test_hub_rejoin_that_spends_the_last_restart_does_not_open_the_run_again(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(2, 3);
+    struct hub_node *again;
+    struct trio t;
+
+    (void)state;
+    join.restarts_max = 0;
+    t = make_trio(join);
+    again = hub_node_new(t.w, "b2");
+    join.node = MU_SPAN_LIT("b");
+    hub_join(again, join);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(again->told, "reply MUSTER_ERDZV_RESTARTS\n");
+    assert_string_equal(t.n[0]->told, "reply MUSTER_ERDZV_RESTARTS\n");
+    assert_string_equal(t.n[1]->told, "reply MUSTER_ERDZV_LOST\n");
+    hub_world_free(t.w);
+}
+
+/* --- leaving ------------------------------------------------------------------------------------ */
+
+static void test_hub_end_and_goodbye_are_leaving_with_grace(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(1, 3);
+    struct trio t;
+
+    (void)state;
+    join.restarts_max = 0; /* leaving costs no restart */
+    t = make_trio(join);
+    hub_leave(t.n[0]);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[0]->told, "reply 0\n");
+    assert_string_equal(t.n[1]->told, "ended 0 left a\n");
+    hub_run_ms(t.w, 1100);
+    assert_string_equal(t.n[1]->told, "ended 0 left a\nassigned 1 1/2\n");
+    hub_bye(t.n[2]);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(t.n[1]->told, "ended 0 left a\nassigned 1 1/2\nended 1 left c\n");
+    hub_world_free(t.w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hub_tells_a_node_that_it_entered_and_then_its_rank),
+        cmocka_unit_test(test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push),
+        cmocka_unit_test(test_hub_reset_that_resumes_within_its_grace_ends_nothing),
+        cmocka_unit_test(test_hub_reset_that_does_not_resume_within_its_grace_is_a_death),
+        cmocka_unit_test(test_hub_silence_is_a_death_within_its_bound_and_the_node_learns_it),
+        cmocka_unit_test(test_hub_paused_server_declares_nobody_dead),
+        cmocka_unit_test(test_hub_paused_server_counts_no_grace_meanwhile),
+        cmocka_unit_test(test_hub_nobody_waits_out_the_last_call_when_the_maximum_is_reached),
+        cmocka_unit_test(test_hub_nobody_waits_out_the_last_call_when_an_announced_target_is_met),
+        cmocka_unit_test(test_hub_last_call_ends_by_the_servers_clock),
+        cmocka_unit_test(test_hub_late_arrivals_are_batched_into_one_new_round),
+        cmocka_unit_test(
+            test_hub_closed_run_starts_again_as_a_new_incarnation_and_old_nodes_are_fenced),
+        cmocka_unit_test(test_hub_fast_rejoin_never_hangs_or_splits_the_world),
+        cmocka_unit_test(test_hub_timeout_says_which_nodes_are_missing),
+        cmocka_unit_test(test_hub_join_timeout_does_not_count_while_spare),
+        cmocka_unit_test(test_hub_join_timeout_begins_when_a_spare_is_promoted_into_a_gathering),
+        cmocka_unit_test(test_hub_spares_wait_connected_and_are_promoted_with_one_message),
+        cmocka_unit_test(test_hub_closed_run_lets_spares_go_with_grace),
+        cmocka_unit_test(test_hub_restart_budget_is_kept_by_the_server),
+        cmocka_unit_test(test_hub_rejoin_that_spends_the_last_restart_does_not_open_the_run_again),
+        cmocka_unit_test(test_hub_end_and_goodbye_are_leaving_with_grace),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
