@@ -19,8 +19,8 @@
  * writes "notify\n" there is told "change MILLISECONDS\n" before it is stopped because the members
  * change, and has that long, or until it writes "saved\n" or ends.
  *
- * No callback runs inside a call, except `log`, `prepare`, `error_file` and `read_error_file`, which
- * must not call back; from inside the others anything may be called.
+ * No callback runs inside a call, except `log`, `prepare`, `error_file` and `read_error_file`,
+ * which must not call back; from inside the others anything may be called.
  */
 #ifndef MU_AGENT_SERVICE_H
 #define MU_AGENT_SERVICE_H

@@ -408,7 +408,7 @@ static void test_agent_service_leaves_no_grandchild_behind(void **state)
     wait_ended(a);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
     for (at = strstr(a->out, "pid "); at != NULL; at = strstr(at + 1, "pid ")) {
-        assert_int_equal(kill((pid_t)atoi(at + 4), 0), -1);
+        assert_int_equal(kill((pid_t)strtol(at + 4, NULL, 10), 0), -1);
         found += 1;
     }
     assert_int_equal(found, 2);

@@ -1,6 +1,7 @@
 /* A worker's failure in JSON, and what its error file says. */
 #include "unit.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <muster/error.h>
@@ -12,10 +13,10 @@ static char texts[4][80];
 
 static struct mu_failure sample(void)
 {
-    (void)strcpy(texts[0], "node-3");
-    (void)strcpy(texts[1], "ValueError: \"boom\"\n");
-    (void)strcpy(texts[2], "Traceback\n  \xc3\xa9 \xff end\t\x01");
-    (void)strcpy(texts[3], "last line\n");
+    (void)snprintf(texts[0], sizeof(texts[0]), "node-3");
+    (void)snprintf(texts[1], sizeof(texts[1]), "%s", "ValueError: \"boom\"\n");
+    (void)snprintf(texts[2], sizeof(texts[2]), "%s", "Traceback\n  \xc3\xa9 \xff end\t\x01");
+    (void)snprintf(texts[3], sizeof(texts[3]), "%s", "last line\n");
     return (struct mu_failure){
         .host = texts[0],
         .group_rank = 1,
@@ -71,7 +72,7 @@ static void test_failure_keeps_the_end_of_a_long_tail(void **state)
     /* A character lies across the cut. */
     memset(tail, 'a', sizeof(tail) - 1);
     memcpy(tail + 98, "\xc3\xa9", 2);
-    (void)strcpy(tail + sizeof(tail) - 4, "end");
+    memcpy(tail + sizeof(tail) - 4, "end", 4);
     mu_buf_init(&out, MU_FAILURE_BYTES_MAX);
     assert_int_equal(mu_failure_encode(&out, &f), 0);
     assert_int_equal(mu_failure_decode(mu_buf_span(&out), &g), 0);
