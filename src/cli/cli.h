@@ -76,6 +76,7 @@ int cli_parse(const struct cli_verb *verb, int *argc, char ***argv);
 /** A whole number; false if it is none or over `max`. With `size`, K, M, G and T may follow. */
 bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
 
+int cmd_run(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_kv(int argc, char **argv);
 int cmd_bench(int argc, char **argv);

@@ -173,15 +173,16 @@ static bool config_has(const char *config, const char *key)
 /* Those of ours that not every backend knows. Spares need no word: who finds no place waits. */
 static int add_own_config(struct run_options *o, bool is_native)
 {
+    bool is_static = strcmp(o->rdzv.backend, "static") == 0;
     int err = 0;
 
     if (!is_native && o->has_detect) {
         err =
             cli_fail(CLI_FAILED, "--detect is for the backend \"muster\"; \"c10d\" has --rdzv-conf "
                                  "keep_alive_interval=SECONDS, and all agents must agree on it");
-    } else if (!is_native && o->has_upscale_delay) {
-        err = cli_fail(CLI_FAILED, "--upscale-delay is for the backend \"muster\"");
-    } else if (o->has_spares && strcmp(o->rdzv.backend, "static") == 0) {
+    } else if (is_static && o->has_upscale_delay) {
+        err = cli_fail(CLI_FAILED, "--upscale-delay: nobody comes late to the backend \"static\"");
+    } else if (is_static && o->has_spares) {
         err =
             cli_fail(CLI_FAILED, "--spares: the ranks of the backend \"static\" are given, so none "
                                  "can take the place of another");

@@ -45,8 +45,8 @@ int mu_agent_env_build(const struct mu_agent_env *e, uint32_t local_rank, const 
                        const char *const **ret_envp, struct mu_errmsg *reterr_msg);
 
 /**
- * The command of one worker: in its arguments ${local_rank} and $local_rank are replaced by its number, $$ by $, and
- * whatever else follows a $ stays, as with Python's templates. MUSTER_ENOMEM.
+ * The command of one worker: in its arguments ${local_rank} and $local_rank are replaced by its
+ * number, $$ by $, and whatever else follows a $ stays, as with Python's templates. MUSTER_ENOMEM.
  */
 int mu_agent_argv_build(const char *const *argv, uint32_t local_rank, const char *const **ret_argv);
 

@@ -149,7 +149,7 @@ static void submit_name(struct mu_agent_exchange *x, enum mu_store_verb verb, co
                         const char *value, void (*next)(struct mu_agent_exchange *x))
 {
     struct mu_span *spans = mu_malloc(2 * sizeof(*spans));
-    struct batch b = {.keys = spans, .values = spans + 1, .count = 1};
+    struct batch b = {.keys = spans, .count = 1};
 
     mu_free(x->block);
     x->block = spans;
@@ -157,6 +157,7 @@ static void submit_name(struct mu_agent_exchange *x, enum mu_store_verb verb, co
         finish(x, MUSTER_ENOMEM);
         return;
     }
+    b.values = spans + 1;
     spans[0] = mu_span_str(name);
     spans[1] = value == NULL ? (struct mu_span){0} : mu_span_str(value);
     submit(x, verb, &b, value != NULL, next);

@@ -343,7 +343,9 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
     assert_refused(CLI_FAILED, "--detect 0 x", "--detect 0");
     assert_refused(CLI_FAILED, "--grace=-1 x", "--grace is below zero");
     assert_refused(CLI_FAILED, "--detect 1 --rdzv-backend c10d x", "keep_alive_interval");
-    assert_refused(CLI_FAILED, "--upscale-delay 1 --rdzv-backend c10d x", "muster");
+    assert_refused(CLI_FAILED, "--upscale-delay 1 --node-rank 0 x", "nobody comes late");
+    assert_parses("--upscale-delay 1.5 --rdzv-backend c10d x");
+    assert_string_equal(o.rdzv.config, "upscale_delay=1.5");
     assert_refused(CLI_FAILED, "--spares 1 --node-rank 0 x", "static");
     assert_refused(CLI_FAILED, "--store-backing file x", "not there yet");
 }
