@@ -69,7 +69,7 @@ static void unhost(struct mu_store_server *server)
 {
     int calls = 0;
 
-    mu_rdzv_unhost(server, count_call, &calls);
+    mu_rdzv_unhost(server, 0, count_call, &calls);
     assert_int_equal(calls, 0);
     while (calls == 0) {
         mu_uv_env_turn(uv);
