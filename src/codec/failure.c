@@ -134,14 +134,15 @@ static int put_member(struct mu_buf *out, const char *name, struct mu_span text)
 
 int mu_failure_encode(struct mu_buf *out, const struct mu_failure *f)
 {
-    int err =
-        mu_failure_put(out,
-                       "{\"rank\": %u, \"local_rank\": %u, \"group_rank\": %u, \"pid\": %lld, "
-                       "\"exit_code\": %d, \"round\": %llu, \"restart_count\": %u, \"time\": %lld, "
-                       "\"error_file\": %s",
-                       f->rank, f->local_rank, f->group_rank, (long long)f->pid, f->exit_code,
-                       (unsigned long long)f->round, f->restart_count, (long long)f->time_s,
-                       f->has_error_file ? "true" : "false");
+    int err = mu_failure_put(
+        out,
+        "{\"rank\": %u, \"local_rank\": %u, \"group_rank\": %u, \"pid\": %lld, "
+        "\"exit_code\": %d, \"round\": %llu, \"restart_count\": %u, \"ticket\": %llu, \"time\": "
+        "%lld, "
+        "\"error_file\": %s",
+        f->rank, f->local_rank, f->group_rank, (long long)f->pid, f->exit_code,
+        (unsigned long long)f->round, f->restart_count, (unsigned long long)f->ticket,
+        (long long)f->time_s, f->has_error_file ? "true" : "false");
 
     if (err == 0) {
         err = put_member(out, "host", cut(f->host, MU_FAILURE_HOST_MAX, false));
@@ -223,6 +224,9 @@ static int take_member(struct mu_failure *f, struct mu_span key, const struct mu
     } else if (mu_json_is(key, "round")) {
         err = take_number(t, 0, INT64_MAX, &v);
         f->round = (uint64_t)v;
+    } else if (mu_json_is(key, "ticket")) {
+        err = take_number(t, 0, INT64_MAX, &v);
+        f->ticket = (uint64_t)v;
     } else if (mu_json_is(key, "time")) {
         err = take_number(t, INT64_MIN, INT64_MAX, &f->time_s);
     } else if (mu_json_is(key, "error_file")) {

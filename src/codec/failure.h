@@ -37,6 +37,7 @@ struct mu_failure {
     int exit_code; /* n, or -signal */
     uint64_t round;
     uint32_t restart_count;
+    uint64_t ticket;     /* its place in the server's order of signs of failing; 0: unknown */
     int64_t time_s;      /* epoch; by the worker's error file, or else by its agent */
     bool has_error_file; /* the two below come from it */
     char *message;       /* "" if there is none */

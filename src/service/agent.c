@@ -9,6 +9,7 @@
 #include "service/agent_internal.h"
 
 #define GOODBYE_MS 5000 /* for the rendezvous to take our last words */
+#define ASK_MS     400  /* for who showed signs of failing before the first known to end */
 #define LINGER_MS  3000 /* for others to hear that a run is over, from a server of ours */
 
 struct mu_agent_service_config mu_agent_service_config_defaults(void)
@@ -44,6 +45,7 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->end_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->soon, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->hold_timer, MU_MONO_NEVER);
     mu_failure_fini(&s->verdict.first_failure);
     if (s->spawned_count != 0) {
         /* What cannot be killed may still end one day, and be told of to this memory. */
@@ -61,6 +63,7 @@ static void tell_end(struct mu_agent_service *s)
 
     s->told = true;
     mu_env_timer_arm(s->env, &s->end_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->ask_timer, MU_MONO_NEVER);
     v->text = s->text.text;
     v->run_id = s->rdzv->run_id;
     v->host = s->config.host != NULL ? s->config.host : s->rdzv->node;
@@ -76,11 +79,6 @@ static void tell_end(struct mu_agent_service *s)
     s->events.ended(s->events.context, v);
 }
 
-static bool is_publishing(const struct mu_agent_service *s)
-{
-    return s->round != NULL && s->round->op_busy && s->round->publishes;
-}
-
 static void carry_out_rdzv(struct mu_agent_service *s)
 {
     unsigned todo = s->rdzv_todo;
@@ -93,16 +91,61 @@ static void carry_out_rdzv(struct mu_agent_service *s)
         s->leaving = true;
         mu_rdzv_leave(s->rdzv);
     }
-    if ((todo & MU_AGENT_DO_CLOSE) != 0) {
+    if ((todo & MU_AGENT_DO_CLOSE) == 0) {
+        return;
+    }
+    if (s->leaving) {
+        /* The others are to hear first that the round is over, and stop their workers: a run that
+         * is closed lets them go on. */
+        s->rdzv_todo = MU_AGENT_DO_CLOSE;
+    } else {
         s->closing = true;
         mu_rdzv_close_run(s->rdzv);
     }
 }
 
-static bool wants_failure(const struct mu_agent_service *s)
+/*
+ * The first failure, as far as it can be known: what is in the store, and if others have shown
+ * signs before that one, what is there a moment later, when they have ended.
+ */
+static bool has_asked(struct mu_agent_service *s)
 {
-    return s->verdict.outcome != MU_AGENT_SUCCEEDED && s->verdict.outcome != MU_AGENT_GRACEFUL &&
-           s->round != NULL && s->round->store_open && !s->round->failure_known;
+    struct mu_agent_round *r = s->round;
+    bool wanted = s->verdict.outcome != MU_AGENT_SUCCEEDED &&
+                  s->verdict.outcome != MU_AGENT_GRACEFUL && r != NULL && r->store_open;
+
+    if (!wanted || s->asked_again) {
+        return r == NULL || !r->op_busy;
+    }
+    if (mu_agent_failure_is_publishing(s) || s->ask_waiting) {
+        return false;
+    }
+    if (!s->asked) {
+        s->asked = true;
+        if (!r->failure_known) {
+            mu_agent_failure_read(r);
+        }
+    }
+    if (r->op_busy) {
+        return false;
+    }
+    if (!r->failure_known || s->verdict.first_failure.ticket <= 1) {
+        s->asked_again = true;
+        return true;
+    }
+    s->ask_waiting = true;
+    mu_env_timer_arm(s->env, &s->ask_timer, mu_mono_add_ms(mu_env_now(s->env).mono, ASK_MS));
+    return false;
+}
+
+static void on_ask_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, ask_timer);
+
+    s->ask_waiting = false;
+    s->asked_again = true;
+    mu_agent_failure_read(s->round);
+    mu_agent_settle(s);
 }
 
 void mu_agent_settle(struct mu_agent_service *s)
@@ -114,18 +157,13 @@ void mu_agent_settle(struct mu_agent_service *s)
         mu_env_timer_arm(s->env, &s->soon, mu_env_now(s->env).mono);
         return;
     }
-    if (s->rdzv_todo != 0 && !is_publishing(s)) {
+    if (s->rdzv_todo != 0 && !mu_agent_failure_is_publishing(s)) {
         carry_out_rdzv(s);
     }
     if (s->over && !s->told) {
-        if (!s->asked && !is_publishing(s)) {
-            s->asked = true;
-            if (wants_failure(s)) {
-                mu_agent_failure_read(s->round);
-            }
-        }
-        if (s->end_late || (s->rdzv_todo == 0 && !s->leaving && !s->closing && s->asked &&
-                            (s->round == NULL || !s->round->op_busy))) {
+        bool asked = has_asked(s);
+
+        if (s->end_late || (asked && s->rdzv_todo == 0 && !s->leaving && !s->closing)) {
             tell_end(s);
         }
         return;
@@ -189,7 +227,7 @@ static void carry_out(struct mu_agent_service *s, const struct mu_agent_update *
     const unsigned rdzv = MU_AGENT_DO_JOIN | MU_AGENT_DO_LEAVE | MU_AGENT_DO_CLOSE;
 
     if ((u->flags & MU_AGENT_DO_REPORT) != 0) {
-        mu_agent_failure_publish(s->round, u->first_rank);
+        mu_agent_failure_publish(&s->workers[u->first_rank]);
     }
     if ((u->flags & MU_AGENT_DO_SIGNAL) != 0) {
         mu_agent_workers_signal(s, u->signal, false);
@@ -199,9 +237,6 @@ static void carry_out(struct mu_agent_service *s, const struct mu_agent_update *
     }
     if ((u->flags & MU_AGENT_DO_WARN) != 0) {
         mu_agent_workers_warn(s, u->within_ms);
-    }
-    if ((u->flags & MU_AGENT_DO_LEAVE) != 0) {
-        s->rdzv_todo &= ~(unsigned)MU_AGENT_DO_JOIN;
     }
     s->rdzv_todo |= u->flags & rdzv;
     if ((u->flags & MU_AGENT_DO_EXCHANGE) != 0) {
@@ -403,6 +438,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->end_timer, on_end_timer);
     mu_timer_init(&s->soon, on_soon);
+    mu_timer_init(&s->ask_timer, on_ask_timer);
     err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
     if (err == 0) {
         err = mu_agent_workers_init(s);

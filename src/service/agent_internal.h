@@ -45,9 +45,13 @@ struct mu_agent_round {
     struct mu_store_op op;
     bool op_busy;
     bool publishes; /* the op is ours to write, not to read */
+    bool again;     /* another of our workers has failed meanwhile */
+    unsigned tries;
+    uint64_t op_ticket;
     struct mu_span op_key;
     struct mu_span op_values[2];
-    struct mu_buf op_text;
+    struct mu_buf op_text;  /* what we write */
+    struct mu_buf op_known; /* what we believe is there */
     bool failure_known;
 
     bool closing;
@@ -66,6 +70,19 @@ struct mu_agent_worker {
     bool kill_due;
     struct mu_agent_worker_end end;
     struct mu_buf tail;
+
+    /* signs of failing: agent_failure.c */
+    struct mu_store_op ticket_op;
+    struct mu_span ticket_key;
+    bool ticket_busy;
+    uint64_t ticket; /* 0: none */
+    mu_mono_t ticket_at;
+    bool raised; /* it wrote a traceback, at `raised_at` */
+    mu_mono_t raised_at;
+    bool dying;  /* a stream has ended: the kernel closes what it had open */
+    bool failed; /* by itself, with its ticket or waiting for it */
+    bool held;   /* a signal waits, to see whether it ends by itself */
+    int held_signal;
 
     struct mu_conn channel;
     bool channel_open; /* `closed` is to come */
@@ -100,6 +117,7 @@ struct mu_agent_service {
     struct mu_agent_worker_end *ends; /* for the verdict */
     struct mu_agent_attempt attempt;
     uint32_t spawned_count;
+    struct mu_timer hold_timer;
     uint32_t running_count;
     uint64_t generation; /* 0: no workers */
     bool spawn_failed;
@@ -111,7 +129,10 @@ struct mu_agent_service {
     /* the end */
     bool over;  /* the machine has ended */
     bool asked; /* the round's store, for a failure */
-    bool told;  /* `ended` was called */
+    bool asked_again;
+    struct mu_timer ask_timer; /* armed while others may still have something to say */
+    bool ask_waiting;
+    bool told; /* `ended` was called */
     struct mu_timer end_timer;
     struct mu_timer soon; /* settles on the next turn */
     bool in_call;         /* of our user: no word of the end inside it */
@@ -149,8 +170,12 @@ void mu_agent_round_barrier(struct mu_agent_round *r);
 void mu_agent_round_settle(struct mu_agent_round *r);
 
 /* agent_failure.c */
-/** Writes the failure of a worker into the round's store, unless there is one. */
-void mu_agent_failure_publish(struct mu_agent_round *r, uint32_t local_rank);
+/** A worker shows that it may be failing: takes a place in the server's order. */
+void mu_agent_failure_sign(struct mu_agent_worker *w);
+/** A worker has failed by itself: into the round's store, unless an earlier one is there. */
+void mu_agent_failure_publish(struct mu_agent_worker *w);
+/** Whether the others are not to be told yet. */
+bool mu_agent_failure_is_publishing(const struct mu_agent_service *s);
 /** Looks whether there is one. */
 void mu_agent_failure_read(struct mu_agent_round *r);
 

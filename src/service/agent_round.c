@@ -24,6 +24,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     r->world = a->world;
     r->restarts_left = a->restarts_left;
     mu_buf_init(&r->op_text, MU_FAILURE_BYTES_MAX);
+    mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
     r->store_url = mu_strndup(a->store, strlen(a->store));
     if (a->member_count != 0 && a->members[0].addr != NULL) {
         r->addr_0 = mu_strndup(a->members[0].addr, strlen(a->members[0].addr));
@@ -79,6 +80,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
     }
     mu_list_remove(&r->link);
     mu_buf_fini(&r->op_text);
+    mu_buf_fini(&r->op_known);
     mu_free(r->store_url);
     mu_free(r->addr_0);
     mu_free(r);

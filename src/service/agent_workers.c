@@ -7,6 +7,10 @@
 #include "service/agent_env.h"
 #include "service/agent_internal.h"
 
+#define TRACEBACK "Traceback (most recent call last)"
+#define RAISED_MS UINT64_C(1000) /* how long after one a worker may be ending because of it */
+#define HOLD_MS   300            /* how long it then has to end by itself before it is signalled */
+
 /* --- what a worker asks for: its channel ------------------------------------------------------ */
 
 static struct mu_agent_worker *worker_of(struct mu_conn *conn)
@@ -148,7 +152,8 @@ static void tell_spawn_failed(struct mu_agent_service *s, uint32_t local_rank, i
 
 static void send_signal(struct mu_agent_worker *w, int signal)
 {
-    w->end.stopped = w->end.stopped || !w->end.exited;
+    w->held = false;
+    w->end.stopped = w->end.stopped || (!w->end.exited && !w->dying);
     (void)mu_env_child_signal(w->s->env, &w->child, signal, MU_CHILD_FAMILY);
 }
 
@@ -200,6 +205,15 @@ static size_t on_output(struct mu_child *child, enum mu_stream stream, struct mu
     struct mu_agent_service *s = w->s;
     size_t used = s->events.output(s->events.context, w->local_rank, stream, in);
 
+    if (in.len == 0 && !w->end.exited) {
+        w->dying = !w->end.stopped; /* Stopped before, it may well be because of that. */
+        mu_agent_failure_sign(w);
+    } else if (stream == MU_STDERR && used != 0 &&
+               memmem(in.data, used, TRACEBACK, sizeof(TRACEBACK) - 1) != NULL) {
+        w->raised_at = mu_env_now(s->env).mono;
+        w->raised = true;
+        mu_agent_failure_sign(w);
+    }
     keep_tail(w, mu_span(in.data, used));
     return used;
 }
@@ -215,6 +229,10 @@ static void on_exited(struct mu_child *child, int status)
         s->events.exited(s->events.context, &w->end);
     }
     no_need_to_wait(w);
+    w->held = false;
+    if (status != 0 && !w->end.stopped) {
+        mu_agent_failure_publish(w);
+    }
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_EXITED,
                                              .generation = s->generation,
                                              .local_rank = w->local_rank,
@@ -315,6 +333,11 @@ static void reset_worker(struct mu_agent_worker *w)
     w->asked = false;
     w->warned = false;
     w->line_len = 0;
+    w->ticket = 0;
+    w->dying = false;
+    w->raised = false;
+    w->failed = false;
+    w->held = false;
 }
 
 static void begin_attempt(struct mu_agent_service *s, uint64_t generation, uint32_t restart_count)
@@ -364,14 +387,38 @@ void mu_agent_workers_spawn(struct mu_agent_service *s, uint64_t generation, uin
 
 /* --- stopping --------------------------------------------------------------------------------- */
 
+static void on_hold_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, hold_timer);
+
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        if (s->workers[i].held && s->workers[i].spawned) {
+            send_signal(&s->workers[i], s->workers[i].held_signal);
+        }
+    }
+}
+
+/* It has just told of an exception, so it is probably ending: how, we want to know. */
+static bool is_ending(const struct mu_agent_worker *w)
+{
+    return w->raised && !w->end.exited && !w->end.stopped &&
+           mu_mono_since(w->raised_at, mu_env_now(w->s->env).mono) < RAISED_MS * MU_NS_PER_MS;
+}
+
 void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
 {
+    mu_mono_t now = mu_env_now(s->env).mono;
+
     for (uint32_t i = 0; i < s->config.policy.workers; i++) {
         struct mu_agent_worker *w = &s->workers[i];
 
         if (w->spawned && !w->running) {
             w->signal_due = signal;
             w->kill_due = w->kill_due || kill;
+        } else if (w->spawned && !kill && is_ending(w)) {
+            w->held_signal = signal;
+            w->held = true;
+            mu_env_timer_arm(s->env, &s->hold_timer, mu_mono_add_ms(now, HOLD_MS));
         } else if (w->spawned) {
             send_signal(w, kill ? SIGKILL : signal);
         }
@@ -391,6 +438,7 @@ int mu_agent_workers_init(struct mu_agent_service *s)
 {
     uint32_t count = s->config.policy.workers;
 
+    mu_timer_init(&s->hold_timer, on_hold_timer);
     s->workers = mu_calloc(count, sizeof(*s->workers));
     s->ends = mu_calloc(count, sizeof(*s->ends));
     if (s->workers == NULL || s->ends == NULL) {

@@ -26,6 +26,7 @@ static struct mu_failure sample(void)
         .exit_code = -9,
         .round = 3,
         .restart_count = 2,
+        .ticket = 12,
         .time_s = 1794736770,
         .has_error_file = true,
         .message = texts[1],
@@ -52,6 +53,7 @@ static void test_failure_survives_the_wire(void **state)
     assert_int_equal(g.exit_code, -9);
     assert_int_equal(g.round, 3);
     assert_int_equal(g.restart_count, 2);
+    assert_int_equal(g.ticket, 12);
     assert_int_equal(g.time_s, 1794736770);
     assert_true(g.has_error_file);
     assert_string_equal(g.message, f.message);
