@@ -73,7 +73,7 @@ static size_t count_items(struct mu_span text)
     return n;
 }
 
-/* --- masks -------------------------------------------------------------------------------------- */
+/* --- masks ------------------------------------------------------------------------------------ */
 
 static int parse_rank_mask(struct mu_span item, struct mu_std_rank *ret)
 {
@@ -143,7 +143,7 @@ uint8_t mu_std_masks_get(const struct mu_std_masks *m, uint32_t rank)
     return m->all;
 }
 
-/* --- which ranks are shown ---------------------------------------------------------------------- */
+/* --- which ranks are shown -------------------------------------------------------------------- */
 
 int mu_rank_filter_parse(struct mu_span text, struct mu_rank_filter *ret,
                          struct mu_errmsg *reterr_msg)
@@ -190,7 +190,7 @@ bool mu_rank_filter_shows(const struct mu_rank_filter *f, uint32_t rank)
     return f->count == 0;
 }
 
-/* --- which lines are copied --------------------------------------------------------------------- */
+/* --- which lines are copied ------------------------------------------------------------------- */
 
 static void fill_texts(struct mu_span text, struct mu_text_filter *f)
 {
@@ -271,7 +271,7 @@ bool mu_text_filter_matches(const struct mu_text_filter *f, struct mu_span line)
     return false;
 }
 
-/* --- prefixes ----------------------------------------------------------------------------------- */
+/* --- prefixes --------------------------------------------------------------------------------- */
 
 static bool is_name(uint8_t c)
 {

@@ -88,9 +88,10 @@ struct mu_child_events {
     void (*started)(struct mu_child *child, int status);
     /**
      * Bytes of a stream with MU_SPAWN_PIPE; an empty span is the end of it, which always comes once
-     * the program runs. Returns how many were used. With less than all of them the environment keeps the rest and
-     * reads no more of this stream until mu_env_child_resume(), which delivers the rest again. The
-     * span is lent until the callback returns. Not called when no stream is a pipe.
+     * the program runs. Returns how many were used. With less than all of them the environment
+     * keeps the rest and reads no more of this stream until mu_env_child_resume(), which delivers
+     * the rest again. The span is lent until the callback returns. Not called when no stream is a
+     * pipe.
      */
     size_t (*output)(struct mu_child *child, enum mu_stream stream, struct mu_span in);
     /**

@@ -20,7 +20,7 @@ static int no_memory(struct mu_errmsg *msg)
     return mu_err(msg, MUSTER_ENOMEM, "out of memory");
 }
 
-/* --- the tail ----------------------------------------------------------------------------------- */
+/* --- the tail --------------------------------------------------------------------------------- */
 
 static void ring_append(struct output_ring *r, struct mu_span s)
 {
@@ -120,7 +120,7 @@ size_t mu_output_tail(struct mu_output *out, uint32_t local_rank, uint8_t *buf, 
     return len;
 }
 
-/* --- lines -------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 static void write_all(struct mu_sink *sink, struct mu_span data)
 {
@@ -240,7 +240,7 @@ size_t mu_output_take(struct mu_output *out, uint32_t local_rank, struct mu_chil
     return in.len - rest.len;
 }
 
-/* --- attempts ----------------------------------------------------------------------------------- */
+/* --- attempts --------------------------------------------------------------------------------- */
 
 static char *join(const char *dir, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -441,7 +441,7 @@ const char *mu_output_error_file(const struct mu_output *out, uint32_t local_ran
     return out->workers[local_rank].error_file == NULL ? "" : out->workers[local_rank].error_file;
 }
 
-/* --- life --------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 const char *mu_output_run_dir(const struct mu_output *out)
 {

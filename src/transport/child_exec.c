@@ -32,7 +32,7 @@ enum mu_exec_step {
     STEP_INTERPRETER,
 };
 
-/* --- before the fork ---------------------------------------------------------------------------- */
+/* --- before the fork -------------------------------------------------------------------------- */
 
 static const char *variable_of(const char *const *envp, const char *name)
 {
@@ -174,7 +174,7 @@ void mu_exec_plan_free(struct mu_exec_plan *plan)
     plan->memory = NULL;
 }
 
-/* --- in the child ------------------------------------------------------------------------------- */
+/* --- in the child ----------------------------------------------------------------------------- */
 
 static _Noreturn void fail(const struct mu_exec_plan *plan, enum mu_exec_step step, int error,
                            const char *subject)
@@ -339,7 +339,7 @@ _Noreturn void mu_exec_run(const struct mu_exec_plan *plan)
     exec_first_of(&own);
 }
 
-/* --- what came of it ---------------------------------------------------------------------------- */
+/* --- what came of it -------------------------------------------------------------------------- */
 
 int mu_exec_explain(struct mu_errmsg *msg, const void *report, size_t len)
 {

@@ -37,7 +37,7 @@ struct watcher {
     pid_t sessions[SESSIONS_MAX];
 };
 
-/* --- the watcher's side ------------------------------------------------------------------------- */
+/* --- the watcher's side ----------------------------------------------------------------------- */
 
 static void hear(struct watcher *w, struct word word)
 {
@@ -197,7 +197,7 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
     _exit(0);
 }
 
-/* --- our side ----------------------------------------------------------------------------------- */
+/* --- our side --------------------------------------------------------------------------------- */
 
 int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g)
 {

@@ -17,7 +17,7 @@
 
 static void consider_end(struct mu_uv_child *c);
 
-/* --- handles ------------------------------------------------------------------------------------ */
+/* --- handles ---------------------------------------------------------------------------------- */
 
 static void free_child(struct mu_uv_child *c)
 {
@@ -79,7 +79,7 @@ static void unwatch_fd(uv_poll_t *poll, int *fd)
     *fd = -1;
 }
 
-/* --- pipes -------------------------------------------------------------------------------------- */
+/* --- pipes ------------------------------------------------------------------------------------ */
 
 static void end_pipe(struct mu_uv_pipe *p)
 {
@@ -188,7 +188,7 @@ void mu_uv_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stre
     }
 }
 
-/* --- the start ---------------------------------------------------------------------------------- */
+/* --- the start -------------------------------------------------------------------------------- */
 
 /* Hears how the exec went: nothing but an end is good news. */
 static void hear_report(struct mu_uv_child *c)
@@ -237,7 +237,7 @@ static void on_report(uv_poll_t *poll, int status, int events)
     hear_report(c);
 }
 
-/* --- the end ------------------------------------------------------------------------------------ */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 void mu_uv_child_look(struct mu_uv_child *c)
 {
@@ -329,7 +329,7 @@ int mu_uv_child_signal(struct mu_env *env, struct mu_child *child, int signal,
     return rc;
 }
 
-/* --- spawn -------------------------------------------------------------------------------------- */
+/* --- spawn ------------------------------------------------------------------------------------ */
 
 /* A pipe whose end `ours` does not block; both close on exec. */
 static int make_pipe(int *ret_read, int *ret_write)

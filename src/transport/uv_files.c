@@ -57,7 +57,7 @@ static int fail(struct mu_errmsg *msg, const char *what, const char *path)
     return mu_err(msg, code, "%s '%.160s': %s", what, path, muster_strerror(code));
 }
 
-/* --- writing ------------------------------------------------------------------------------------ */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 /* write(2) without SIGPIPE, which is for programs that have nothing else to do. */
 static ssize_t write_quietly(int fd, const void *data, size_t len)
@@ -201,7 +201,7 @@ static int new_sink(struct uv_files *f, int fd, enum sink_kind kind, struct uv_s
     return 0;
 }
 
-/* --- consoles ----------------------------------------------------------------------------------- */
+/* --- consoles --------------------------------------------------------------------------------- */
 
 /* An open file of our own for what the descriptor leads to. */
 static int open_anew(int fd)
@@ -268,21 +268,21 @@ static int files_console(struct mu_files *files, enum mu_stream stream, struct m
     int rc;
 
     MU_ASSERT(stream == MU_STDOUT || stream == MU_STDERR);
-    if (other != NULL && fstat(stream, &st) == 0 && is_same(&st, &other->stat)) {
+    if (other != NULL && fstat((int)stream, &st) == 0 && is_same(&st, &other->stat)) {
         other->users++;
         *ret_sink = &other->sink;
         return 0;
     }
-    rc = mu_uv_files_console(files, stream, ret_sink, reterr_msg);
+    rc = mu_uv_files_console(files, (int)stream, ret_sink, reterr_msg);
     if (rc == 0) {
         s = (struct uv_sink *)*ret_sink;
-        (void)fstat(stream, &s->stat);
+        (void)fstat((int)stream, &s->stat);
         f->consoles[stream == MU_STDERR] = s;
     }
     return rc;
 }
 
-/* --- files and directories ---------------------------------------------------------------------- */
+/* --- files and directories -------------------------------------------------------------------- */
 
 static int files_create(struct mu_files *files, const char *path, struct mu_sink **ret_sink,
                         struct mu_errmsg *reterr_msg)

@@ -127,7 +127,7 @@ static void test_zoo_of_bombs_is_defused(void **state)
     zoo_assert_empty();
 }
 
-/* --- an agent that is killed -------------------------------------------------------------------- */
+/* --- an agent that is killed ------------------------------------------------------------------ */
 
 /* In a process of its own: starts beasts, says so, and waits to be killed. */
 static int be_agent(const char *zoo, bool cgroups, uint64_t from)
@@ -262,7 +262,7 @@ int main(int argc, char **argv)
     }
     own_path = "/proc/self/exe";
     program = argv[1];
-    /* Orphans of an agent that was killed come to us, where their zombies can be seen and reaped. */
+    /* Orphans of an agent that was killed come to us, where zombies can be seen and reaped. */
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     zoo_open(program);
     failed = cmocka_run_group_tests_name("zoo", tests, NULL, NULL);

@@ -81,7 +81,7 @@ int zoo_down(void **state)
     return 0;
 }
 
-/* --- beasts ------------------------------------------------------------------------------------- */
+/* --- beasts ----------------------------------------------------------------------------------- */
 
 static void tell(struct beast *b, char letter)
 {
@@ -188,7 +188,7 @@ void beast_start(struct beast *b, ...)
     assert_int_equal(b->story_len, 0);
 }
 
-/* --- running ------------------------------------------------------------------------------------ */
+/* --- running ---------------------------------------------------------------------------------- */
 
 struct deadline {
     struct mu_timer timer;
@@ -237,7 +237,7 @@ void beast_run_until_said(struct beast *b, const char *text)
     assert_false(d.passed);
 }
 
-/* --- what is left ------------------------------------------------------------------------------- */
+/* --- what is left ----------------------------------------------------------------------------- */
 
 static void each_process(void (*visit)(int64_t pid, void *context), void *context)
 {

@@ -46,6 +46,11 @@ static void feed(struct story *s, const char *text, size_t len)
     assert_int_equal(in.len, 0);
 }
 
+static void feed_text(struct story *s, const char *text)
+{
+    feed(s, text, strlen(text));
+}
+
 static const char *finish(struct story *s)
 {
     struct mu_line line;
@@ -64,7 +69,7 @@ static void test_lines_end_in_four_ways(void **state)
 
     (void)state;
     story_init(&s, 10);
-    feed(&s, "one\ntwo\r\n50%\r60%\r\r\n\nlonger than ten\nrest", 43);
+    feed_text(&s, "one\ntwo\r\n50%\r60%\r\r\n\nlonger than ten\nrest");
     assert_string_equal(finish(&s), "onen|twoc|50%r|60%r|c|n|longer tha+|+n tenn|rest.|");
 }
 
@@ -74,7 +79,7 @@ static void test_lines_of_the_longest_length_are_not_cut(void **state)
 
     (void)state;
     story_init(&s, 4);
-    feed(&s, "abcd\nabcde\nabcdabcd\r\nabcd", 25);
+    feed_text(&s, "abcd\nabcde\nabcdabcd\r\nabcd");
     assert_string_equal(finish(&s), "abcdn|abcd+|+en|abcd+|+abcdc|abcd.|");
 }
 
@@ -84,7 +89,7 @@ static void test_lines_held_carriage_return_ends_with_the_stream(void **state)
 
     (void)state;
     story_init(&s, 10);
-    feed(&s, "99%\r", 4);
+    feed_text(&s, "99%\r");
     assert_string_equal(finish(&s), "99%r|");
 }
 

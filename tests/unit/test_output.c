@@ -30,7 +30,7 @@ static struct mu_child children[WORKERS];
 static size_t resumed[WORKERS];
 static const uint32_t ranks[WORKERS] = {8, 9, 10};
 
-/* --- a world that stands still ------------------------------------------------------------------ */
+/* --- a world that stands still ---------------------------------------------------------------- */
 
 static uint64_t now_ns;
 static struct mu_timer *armed;
@@ -129,7 +129,7 @@ static void stop(uint32_t worker)
 
 #define CONSOLE(i) (files.consoles[i].text)
 
-/* --- where it goes ------------------------------------------------------------------------------ */
+/* --- where it goes ---------------------------------------------------------------------------- */
 
 static void test_output_directories_are_torchruns(void **state)
 {
@@ -235,7 +235,7 @@ static void test_output_filters_copy_lines_that_are_tee(void **state)
     assert_null(memory_find(&files, "/logs/job_1_123456/attempt_2/filtered_stderr.log"));
 }
 
-/* --- lines -------------------------------------------------------------------------------------- */
+/* --- lines ------------------------------------------------------------------------------------ */
 
 static void test_output_lines_are_never_torn(void **state)
 {
@@ -344,7 +344,7 @@ static void test_output_that_is_not_tee_is_what_it_was(void **state)
     assert_string_equal(CONSOLE(0), text);
 }
 
-/* --- a console that does not keep up ------------------------------------------------------------ */
+/* --- a console that does not keep up ---------------------------------------------------------- */
 
 static bool drained;
 
@@ -438,7 +438,7 @@ static void test_output_last_line_waits_for_the_console(void **state)
     stop(0);
 }
 
-/* --- the tail ----------------------------------------------------------------------------------- */
+/* --- the tail --------------------------------------------------------------------------------- */
 
 static void test_output_tail_is_the_last_of_it(void **state)
 {
@@ -483,7 +483,7 @@ static void test_output_tail_of_a_redirected_stream_is_read_from_its_file(void *
     assert_memory_equal(tail, "from the file\nand from here\n", 28);
 }
 
-/* --- failures ----------------------------------------------------------------------------------- */
+/* --- failures --------------------------------------------------------------------------------- */
 
 static void test_output_that_cannot_begin_leaves_nothing_open(void **state)
 {
