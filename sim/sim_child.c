@@ -67,7 +67,7 @@ struct beast {
 
 static void kill_beast(struct beast *b, int status, uint64_t within_ns);
 
-/* --- texts -------------------------------------------------------------------------------------- */
+/* --- texts ------------------------------------------------------------------------------------ */
 
 static void free_texts(char **texts)
 {
@@ -115,7 +115,7 @@ void mu_sim_set_exec(struct mu_sim *sim, mu_sim_exec *exec, void *arg)
     sim->exec_arg = arg;
 }
 
-/* --- telling the owner -------------------------------------------------------------------------- */
+/* --- telling the owner ------------------------------------------------------------------------ */
 
 static void free_family(struct family *f)
 {
@@ -234,7 +234,7 @@ static void run_tell(struct sim_action *action)
     tell_soon(f);
 }
 
-/* --- processes ---------------------------------------------------------------------------------- */
+/* --- processes -------------------------------------------------------------------------------- */
 
 static void end_beast(struct beast *b)
 {
@@ -432,7 +432,7 @@ static void run_script(struct sim_action *action)
     go_on(b, wait_ns == UINT64_MAX ? UINT64_MAX : f->sim->now_ns + wait_ns);
 }
 
-/* --- the verbs ---------------------------------------------------------------------------------- */
+/* --- the verbs -------------------------------------------------------------------------------- */
 
 static bool can_be(const struct mu_spawn *what)
 {
@@ -545,7 +545,7 @@ void sim_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream
     }
 }
 
-/* --- the world's side --------------------------------------------------------------------------- */
+/* --- the world's side ------------------------------------------------------------------------- */
 
 size_t sim_child_held(const struct mu_sim_proc *proc)
 {

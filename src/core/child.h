@@ -70,6 +70,7 @@ struct mu_spawn {
     const char *cwd;         /* or NULL: ours */
     struct mu_spawn_stream streams[3]; /* by enum mu_stream */
     int death_signal;                  /* from the kernel, when we die; 0: SIGKILL */
+    bool sentinel; /* `dying` is told: the program has one more descriptor, as high as can be */
     /**
      * Or NULL: a connection to the child, whose end of it is descriptor MU_CHILD_CHANNEL_FD. It is
      * a connection as any other, open from the start (`open` is not called), with a life of its
@@ -88,11 +89,20 @@ struct mu_child_events {
     void (*started)(struct mu_child *child, int status);
     /**
      * Bytes of a stream with MU_SPAWN_PIPE; an empty span is the end of it, which always comes once
-     * the program runs. Returns how many were used. With less than all of them the environment keeps the rest and
-     * reads no more of this stream until mu_env_child_resume(), which delivers the rest again. The
-     * span is lent until the callback returns. Not called when no stream is a pipe.
+     * the program runs. Returns how many were used. With less than all of them the environment
+     * keeps the rest and reads no more of this stream until mu_env_child_resume(), which delivers
+     * the rest again. The span is lent until the callback returns. Not called when no stream is a
+     * pipe.
      */
     size_t (*output)(struct mu_child *child, enum mu_stream stream, struct mu_span in);
+    /**
+     * With `sentinel`: the process is about to end, or has closed all it had open. It is a sign,
+     * and not a sure one. The kernel lets go of the highest descriptor first, so this comes before
+     * any peer of the process can see that its connection is closed; unless children of the process
+     * have that descriptor as well. At most once, before `exited`. May be NULL; the simulator never
+     * calls it.
+     */
+    void (*dying)(struct mu_child *child);
     /**
      * The process has ended: its exit code, or the negated number of the signal that ended it. What
      * it had written to its pipes was delivered before, unless a stream rests. Its descendants may

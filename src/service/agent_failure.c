@@ -2,8 +2,8 @@
  * The first failure of a round. Who ends first is not always who failed first: a worker that raised
  * an exception closes its connections while it is still on its way out, and those that depended on
  * it may be dead before it is. So each sign of failing takes a ticket at the server, from a counter
- * in the round's store: a traceback, the end of a standard stream (the kernel closes these first
- * when a process ends, before its sockets), at the latest the exit. Of all workers that then do end
+ * in the round's store: a traceback, the closing of its descriptors (see `dying` in core/child.h,
+ * which comes before any peer can notice), at the latest the exit. Of all workers that then do end
  * badly by themselves, the one with the lowest ticket was first. It is kept in one key, where a
  * record with a lower ticket takes the place of one with a higher.
  */

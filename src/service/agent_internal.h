@@ -79,7 +79,7 @@ struct mu_agent_worker {
     mu_mono_t ticket_at;
     bool raised; /* it wrote a traceback, at `raised_at` */
     mu_mono_t raised_at;
-    bool dying;  /* a stream has ended: the kernel closes what it had open */
+    bool dying;  /* the kernel closes what it had open */
     bool failed; /* by itself, with its ticket or waiting for it */
     bool held;   /* a signal waits, to see whether it ends by itself */
     int held_signal;

@@ -205,10 +205,7 @@ static size_t on_output(struct mu_child *child, enum mu_stream stream, struct mu
     struct mu_agent_service *s = w->s;
     size_t used = s->events.output(s->events.context, w->local_rank, stream, in);
 
-    if (in.len == 0 && !w->end.exited) {
-        w->dying = !w->end.stopped; /* Stopped before, it may well be because of that. */
-        mu_agent_failure_sign(w);
-    } else if (stream == MU_STDERR && used != 0 &&
+    if (stream == MU_STDERR && used != 0 &&
                memmem(in.data, used, TRACEBACK, sizeof(TRACEBACK) - 1) != NULL) {
         w->raised_at = mu_env_now(s->env).mono;
         w->raised = true;
@@ -216,6 +213,14 @@ static size_t on_output(struct mu_child *child, enum mu_stream stream, struct mu
     }
     keep_tail(w, mu_span(in.data, used));
     return used;
+}
+
+static void on_dying(struct mu_child *child)
+{
+    struct mu_agent_worker *w = child_worker(child);
+
+    w->dying = !w->end.stopped; /* Stopped before, it may well be because of that. */
+    mu_agent_failure_sign(w);
 }
 
 static void on_exited(struct mu_child *child, int status)
@@ -254,6 +259,7 @@ static void on_gone(struct mu_child *child)
 static const struct mu_child_events child_events = {
     .started = on_started,
     .output = on_output,
+    .dying = on_dying,
     .exited = on_exited,
     .gone = on_gone,
 };
@@ -304,6 +310,7 @@ static int spawn_one(struct mu_agent_worker *w, const struct mu_agent_env *e,
             .argv = argv,
             .envp = envp,
             .streams = {{.to = MU_SPAWN_INHERIT}, {.to = MU_SPAWN_PIPE}, {.to = MU_SPAWN_PIPE}},
+            .sentinel = true,
             .channel = s->config.policy.change_ms != 0 ? &w->channel : NULL,
         };
         w->child = (struct mu_child){.on = &child_events};

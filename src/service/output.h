@@ -9,7 +9,7 @@
  *     mu_output_take(out, i, &child, stream, in)   in the child's `output`; returns what it used
  *     mu_output_tail(out, i, buf, cap)             its last lines
  *     mu_output_end(out)                           when all of them are gone: closes the files
- *     mu_output_flush(out)                         is all of it on the console?
+ *     mu_output_flush(out, drained, arg)           is all of it on the console?
  *
  * Where a stream goes, by the masks (-r, -t) and the filter of local ranks:
  *
@@ -48,7 +48,8 @@ struct mu_output;
 
 struct mu_output_config {
     struct mu_files *files; /* borrowed for life */
-    const char *base;       /* directory, or NULL: no files. The null device is no directory */
+    const char *base;       /* directory; NULL or the null device: no files; "": a fresh one */
+    const char *temp;       /* where a fresh one is made; NULL: /tmp */
     const char *run_id;
     const char *role;
     const char *prefix; /* template; NULL: MU_PREFIX_TEMPLATE */
@@ -62,9 +63,9 @@ struct mu_output_config {
 };
 
 /**
- * The config and what it points to is copied, but for `files`. With an empty base a directory
- * torchelastic_xxxxxx is made below the system's for temporary files. MUSTER_ENOMEM, MUSTER_ELIMIT,
- * or a negated errno.
+ * Makes the directories and opens the consoles. `config` and the texts in it are borrowed for the
+ * call; files, masks and filters for life. A fresh base is torchelastic_xxxxxx in `temp`; it stays.
+ * MUSTER_ENOMEM, MUSTER_ELIMIT, or a negated errno.
  */
 int mu_output_new(struct mu_env *env, const struct mu_output_config *config, struct mu_output **ret,
                   struct mu_errmsg *reterr_msg);
@@ -94,7 +95,10 @@ size_t mu_output_take(struct mu_output *out, uint32_t local_rank, struct mu_chil
 size_t mu_output_tail(struct mu_output *out, uint32_t local_rank, uint8_t *buf, size_t cap);
 /** The attempt is over: closes its files. Tails stay until the next one. */
 void mu_output_end(struct mu_output *out);
-/** Tries once more to write; true when nothing waits for a console. */
-bool mu_output_flush(struct mu_output *out);
+/**
+ * True: nothing waits for a console. False: `drained` is called once, when nothing does any more;
+ * that may take for ever, if nobody reads.
+ */
+bool mu_output_flush(struct mu_output *out, void (*drained)(void *arg), void *arg);
 
 #endif

@@ -21,6 +21,7 @@
 #endif
 
 /* Descriptors of ours that become the child's are moved up here first, out of each other's way. */
+#define SENTINEL_FD 1023 /* the highest, where the limit is the usual one */
 #define FD_ASIDE 16
 
 enum mu_exec_step {
@@ -32,7 +33,7 @@ enum mu_exec_step {
     STEP_INTERPRETER,
 };
 
-/* --- before the fork ---------------------------------------------------------------------------- */
+/* --- before the fork -------------------------------------------------------------------------- */
 
 static const char *variable_of(const char *const *envp, const char *name)
 {
@@ -174,7 +175,7 @@ void mu_exec_plan_free(struct mu_exec_plan *plan)
     plan->memory = NULL;
 }
 
-/* --- in the child ------------------------------------------------------------------------------- */
+/* --- in the child ----------------------------------------------------------------------------- */
 
 static _Noreturn void fail(const struct mu_exec_plan *plan, enum mu_exec_step step, int error,
                            const char *subject)
@@ -260,6 +261,22 @@ static int open_stream(const struct mu_exec_plan *plan, int i)
     return fd;
 }
 
+/* As high as most programs may go; if that is not to be had, there is no sign. */
+static void place_sentinel(const struct mu_exec_plan *plan)
+{
+    struct rlimit limit = {.rlim_cur = 1024};
+    int fd;
+
+    if (plan->sentinel < 0) {
+        return;
+    }
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    fd = limit.rlim_cur > SENTINEL_FD ? SENTINEL_FD : (int)limit.rlim_cur - 1;
+    if (fd > FD_ASIDE) {
+        (void)dup3(plan->sentinel, fd, 0);
+    }
+}
+
 static void place_descriptors(const struct mu_exec_plan *plan)
 {
     int fds[4] = {-1, -1, -1, plan->channel};
@@ -285,6 +302,7 @@ static void place_descriptors(const struct mu_exec_plan *plan)
         }
     }
     mu_exec_close_from(plan->channel >= 0 ? 4 : 3, false);
+    place_sentinel(plan);
 }
 
 static _Noreturn void exec_first_of(const struct mu_exec_plan *plan)
@@ -339,7 +357,7 @@ _Noreturn void mu_exec_run(const struct mu_exec_plan *plan)
     exec_first_of(&own);
 }
 
-/* --- what came of it ---------------------------------------------------------------------------- */
+/* --- what came of it -------------------------------------------------------------------------- */
 
 int mu_exec_explain(struct mu_errmsg *msg, const void *report, size_t len)
 {

@@ -24,7 +24,7 @@
  * of ourselves and a slash. */
 #define MU_FAMILY_ID_LEN 16
 
-/* --- child_cgroup.c: nothing here allocates; the watcher uses it too ---------------------------- */
+/* --- child_cgroup.c: nothing here allocates; the watcher uses it too -------------------------- */
 
 #define MU_CGROUP_PATH_MAX 1024
 
@@ -45,7 +45,7 @@ int mu_cgroup_remove(const struct mu_cgroup *g, uint64_t number);
 void mu_cgroup_each(const struct mu_cgroup *g,
                     int (*each)(const struct mu_cgroup *g, uint64_t number));
 
-/* --- child_exec.c ------------------------------------------------------------------------------- */
+/* --- child_exec.c ----------------------------------------------------------------------------- */
 
 /* What the child tells when it could not become the program; behind it, the text it is about. */
 struct mu_exec_failure {
@@ -63,6 +63,7 @@ struct mu_exec_plan {
     void *memory;      /* of both */
     int pipes[3];      /* the child's end of a piped stream, or -1 */
     int channel;       /* its end, or -1 */
+    int sentinel;      /* its end, or -1 */
     int cgroup;        /* cgroup.procs, or -1 */
     int report;        /* where failures are told */
     pid_t parent;
@@ -81,7 +82,7 @@ void mu_exec_reset_signals(void);
 /** Has every descriptor from `first` on closed by exec, or closed at once. */
 void mu_exec_close_from(unsigned first, bool now);
 
-/* --- child_watch.c ------------------------------------------------------------------------------ */
+/* --- child_watch.c ---------------------------------------------------------------------------- */
 
 struct mu_watch {
     pid_t pid; /* 0: there is none */
@@ -90,12 +91,13 @@ struct mu_watch {
 
 /** Starts the watcher. A negated errno. */
 int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g);
-/** Tells it of a child that has started, or is gone. Losing a word is no harm: there is the mark. */
+/** Tells it of a child that has started, or is gone. A word that is lost is no harm:
+ * there is the mark. */
 void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here);
 /** Lets it go, and waits for the end of it. */
 void mu_watch_stop(struct mu_watch *w);
 
-/* --- uv_family.c -------------------------------------------------------------------------------- */
+/* --- uv_family.c ------------------------------------------------------------------------------ */
 
 struct mu_uv_child;
 
@@ -123,7 +125,7 @@ void mu_uv_families_survey_soon(struct mu_uv_families *f);
 /** Sends a signal to all of a family that are there. -ESRCH when that is nobody. */
 int mu_uv_family_signal(struct mu_uv_child *c, int signal, bool group_only);
 
-/* --- uv_child.c --------------------------------------------------------------------------------- */
+/* --- uv_child.c ------------------------------------------------------------------------------- */
 
 struct mu_uv_pipe {
     uv_poll_t poll;
@@ -148,6 +150,8 @@ struct mu_uv_child {
     int pidfd;  /* -1: there is none, SIGCHLD tells */
     uv_poll_t report_poll;
     uv_poll_t pidfd_poll;
+    int sentinel; /* -1: there is none, or it has ended */
+    uv_poll_t sentinel_poll;
     struct mu_uv_pipe pipes[2]; /* stdout, stderr */
     struct mu_uv_later later;   /* it is time to look whether all is over */
     unsigned handles;           /* of libuv, that are not closed yet */

@@ -37,7 +37,7 @@ struct watcher {
     pid_t sessions[SESSIONS_MAX];
 };
 
-/* --- the watcher's side ------------------------------------------------------------------------- */
+/* --- the watcher's side ----------------------------------------------------------------------- */
 
 static void hear(struct watcher *w, struct word word)
 {
@@ -186,9 +186,10 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
         _exit(1);
     }
     pidfd = mu_pidfd_open(parent);
-    if (getppid() == parent) {
-        listen_to(&w, 0, pidfd);
+    if (getppid() != parent) {
+        pidfd = -1; /* gone already; what it said before is in the socket */
     }
+    listen_to(&w, 0, pidfd);
     if (w.count > 0) {
         sweep(&w);
     }
@@ -196,7 +197,7 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
     _exit(0);
 }
 
-/* --- our side ----------------------------------------------------------------------------------- */
+/* --- our side --------------------------------------------------------------------------------- */
 
 int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g)
 {

@@ -47,13 +47,13 @@ int mu_proc_read(pid_t pid, struct mu_proc *ret);
 /** The value of the variable `name` that the process was started with, cut at MU_PROC_MARK_MAX - 1;
  * false if it has none or will not tell. */
 bool mu_proc_variable(pid_t pid, const char *name, char ret[MU_PROC_MARK_MAX]);
-/** The number behind `text` in the path of the process's cgroup (v2); false if that is not in it. */
+/** The number behind `text` in the path of the process's cgroup (v2); false if there is none. */
 bool mu_proc_cgroup_number(pid_t pid, const char *text, uint64_t *ret);
 
 /** Signals that very process, never another that got its number meanwhile. A negated errno. */
 int mu_proc_signal(const struct mu_proc *proc, int signal);
 
-/** Writes `dir`/`number`/`file` (or without `file` if NULL) into `buf`; false if it does not fit. */
+/** Writes `dir`/`number`/`file` (`file` may be NULL) into `buf`; false if it does not fit. */
 bool mu_proc_path(char *buf, size_t cap, const char *dir, uint64_t number, const char *file);
 
 /* The system calls that C libraries do not all have. Negated errnos. */

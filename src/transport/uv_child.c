@@ -17,7 +17,7 @@
 
 static void consider_end(struct mu_uv_child *c);
 
-/* --- handles ------------------------------------------------------------------------------------ */
+/* --- handles ---------------------------------------------------------------------------------- */
 
 static void free_child(struct mu_uv_child *c)
 {
@@ -79,7 +79,7 @@ static void unwatch_fd(uv_poll_t *poll, int *fd)
     *fd = -1;
 }
 
-/* --- pipes -------------------------------------------------------------------------------------- */
+/* --- pipes ------------------------------------------------------------------------------------ */
 
 static void end_pipe(struct mu_uv_pipe *p)
 {
@@ -188,7 +188,30 @@ void mu_uv_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stre
     }
 }
 
-/* --- the start ---------------------------------------------------------------------------------- */
+/* --- the sentinel ------------------------------------------------------------------------------- */
+
+static void end_sentinel(struct mu_uv_child *c, bool tell)
+{
+    if (c->sentinel >= 0) {
+        unwatch_fd(&c->sentinel_poll, &c->sentinel);
+        if (tell && c->child->on->dying != NULL) {
+            c->child->on->dying(c->child);
+        }
+    }
+}
+
+/* Nobody writes to it, so this is its end; or somebody does, and it is of no more use. */
+static void on_sentinel(uv_poll_t *poll, int status, int events)
+{
+    struct mu_uv_child *c = poll->data;
+    char byte;
+
+    (void)status;
+    (void)events;
+    end_sentinel(c, read(c->sentinel, &byte, 1) == 0);
+}
+
+/* --- the start -------------------------------------------------------------------------------- */
 
 /* Hears how the exec went: nothing but an end is good news. */
 static void hear_report(struct mu_uv_child *c)
@@ -209,6 +232,7 @@ static void hear_report(struct mu_uv_child *c)
     if (n > 0) {
         c->failed = true;
         c->exited = true;
+        end_sentinel(c, false);
         for (int i = 0; i < 2; i++) {
             if (!c->pipes[i].ended) {
                 c->pipes[i].ended = true;
@@ -220,6 +244,9 @@ static void hear_report(struct mu_uv_child *c)
     }
     c->started = true;
     c->child->pid = c->pid;
+    if (c->sentinel >= 0) {
+        (void)uv_poll_start(&c->sentinel_poll, UV_READABLE, on_sentinel);
+    }
     for (int i = 0; i < 2; i++) {
         if (!c->pipes[i].ended) {
             (void)uv_poll_start(&c->pipes[i].poll, UV_READABLE, on_pipe);
@@ -237,7 +264,7 @@ static void on_report(uv_poll_t *poll, int status, int events)
     hear_report(c);
 }
 
-/* --- the end ------------------------------------------------------------------------------------ */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 void mu_uv_child_look(struct mu_uv_child *c)
 {
@@ -253,6 +280,7 @@ void mu_uv_child_look(struct mu_uv_child *c)
         unwatch_fd(&c->pidfd_poll, &c->pidfd);
     }
     hear_report(c); /* it was told first, but perhaps not heard */
+    end_sentinel(c, false);
     if (!c->failed) {
         drain(&c->pipes[0]);
         drain(&c->pipes[1]);
@@ -329,7 +357,7 @@ int mu_uv_child_signal(struct mu_env *env, struct mu_child *child, int signal,
     return rc;
 }
 
-/* --- spawn -------------------------------------------------------------------------------------- */
+/* --- spawn ------------------------------------------------------------------------------------ */
 
 /* A pipe whose end `ours` does not block; both close on exec. */
 static int make_pipe(int *ret_read, int *ret_write)
@@ -365,6 +393,17 @@ static int make_pipes(struct mu_uv_child *c, struct mu_exec_plan *plan)
             (void)close(fd);
         } else {
             c->report = fd;
+        }
+    }
+    if (rc == 0 && plan->what->sentinel) {
+        rc = make_pipe(&fd, &plan->sentinel);
+        if (rc == 0) {
+            rc = watch_fd(c, &c->sentinel_poll, fd);
+            if (rc != 0) {
+                (void)close(fd);
+            } else {
+                c->sentinel = fd;
+            }
         }
     }
     for (int i = 0; rc == 0 && i < 2; i++) {
@@ -454,6 +493,7 @@ static struct mu_uv_child *new_child(struct mu_uv_families *f)
     c->number = f->number++;
     c->report = -1;
     c->pidfd = -1;
+    c->sentinel = -1;
     mu_list_init(&c->link);
     mu_list_init(&c->later.link);
     c->later.run = on_end;
@@ -477,6 +517,9 @@ static void abandon(struct mu_uv_child *c)
     c->finishing = true;
     if (c->report >= 0) {
         unwatch_fd(&c->report_poll, &c->report);
+    }
+    if (c->sentinel >= 0) {
+        unwatch_fd(&c->sentinel_poll, &c->sentinel);
     }
     for (int i = 0; i < 2; i++) {
         if (c->pipes[i].fd >= 0) {
@@ -518,7 +561,8 @@ static void begin(struct mu_uv_child *c, struct mu_child *child)
 int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what)
 {
     struct mu_uv_env *uv = mu_uv_of(env);
-    struct mu_exec_plan plan = {.pipes = {-1, -1, -1}, .channel = -1, .cgroup = -1, .report = -1};
+    struct mu_exec_plan plan = {.pipes = {-1, -1, -1}, .channel = -1, .sentinel = -1, .cgroup = -1,
+                                .report = -1};
     struct mu_uv_conn *channel = NULL;
     struct mu_uv_families *f;
     struct mu_uv_child *c;
@@ -549,6 +593,7 @@ int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spaw
     close_fd(&plan.pipes[MU_STDOUT]);
     close_fd(&plan.pipes[MU_STDERR]);
     close_fd(&plan.channel);
+    close_fd(&plan.sentinel);
     close_fd(&plan.cgroup);
     mu_exec_plan_free(&plan);
     if (rc != 0) {

@@ -32,7 +32,7 @@ static struct mu_uv_child *child_of(struct mu_list *link)
     return MU_CONTAINER_OF(link, struct mu_uv_child, link);
 }
 
-/* --- who is who --------------------------------------------------------------------------------- */
+/* --- who is who ------------------------------------------------------------------------------- */
 
 static void *owner_of_number(struct mu_uv_families *f, uint64_t number)
 {
@@ -164,7 +164,7 @@ static int take_stock(struct mu_uv_families *f, size_t *ret_strays)
     return 0;
 }
 
-/* --- killing and judging ------------------------------------------------------------------------ */
+/* --- killing and judging ---------------------------------------------------------------------- */
 
 /* Kills those of the table that are to be killed; true if there was any. */
 static bool kill_doomed(struct mu_uv_families *f)
@@ -298,7 +298,7 @@ int mu_uv_family_signal(struct mu_uv_child *c, int signal, bool group_only)
     return any ? 0 : -ESRCH;
 }
 
-/* --- SIGCHLD ------------------------------------------------------------------------------------ */
+/* --- SIGCHLD ---------------------------------------------------------------------------------- */
 
 static void on_sigchld(uv_signal_t *handle, int number)
 {
@@ -334,7 +334,7 @@ static void on_sigchld(uv_signal_t *handle, int number)
     }
 }
 
-/* --- life --------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void make_id(struct mu_uv_env *uv, char id[MU_FAMILY_ID_LEN + 1])
 {

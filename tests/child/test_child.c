@@ -302,6 +302,12 @@ static void test_families_are_told_apart(void **state)
     zoo_assert_empty();
 }
 
+static void test_families_are_told_apart_by_their_marks(void **state)
+{
+    mu_uv_env_use_cgroups(zoo_uv, false);
+    test_families_are_told_apart(state);
+}
+
 static void strays_go_last(void)
 {
     beast_init(&b);
@@ -373,6 +379,7 @@ static void test_watcher_that_was_killed_is_replaced(void **state)
     beast_init(&b);
     beast_start(&b, "exit=0", NULL);
     zoo_run_until(&b.gone);
+    zoo_assert_empty();
     watcher = zoo_watcher_of(getpid());
     assert_true(watcher > 0);
     assert_int_equal(kill((pid_t)watcher, SIGTERM), 0); /* it does not listen to that */
@@ -385,6 +392,7 @@ static void test_watcher_that_was_killed_is_replaced(void **state)
     beast_start(&b, "exit=0", NULL);
     zoo_run_until(&b.gone);
 
+    zoo_assert_empty();
     assert_true(zoo_watcher_of(getpid()) > 0);
 }
 
@@ -492,6 +500,7 @@ int main(int argc, char **argv)
         TEST(test_signals_reach_whom_they_are_for),
         TEST(test_gone_waits_for_descendants_that_end_by_themselves),
         TEST(test_families_are_told_apart),
+        TEST(test_families_are_told_apart_by_their_marks),
         TEST(test_stray_without_any_mark_goes_with_the_last_child),
         TEST(test_daemon_without_any_mark_goes_too_where_there_are_cgroups),
         TEST(test_dead_daemons_are_reaped_while_their_family_lives),

@@ -31,6 +31,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -84,27 +85,45 @@ static void flood(long lines)
     }
 }
 
+/* A child that ignores SIGTERM from its first moment on. */
+static pid_t fork_deaf(void)
+{
+    sigset_t term;
+    pid_t pid;
+
+    (void)sigemptyset(&term);
+    (void)sigaddset(&term, SIGTERM);
+    (void)sigprocmask(SIG_BLOCK, &term, NULL);
+    pid = fork();
+    if (pid == 0) {
+        ignore(SIGTERM);
+    }
+    (void)sigprocmask(SIG_UNBLOCK, &term, NULL);
+    return pid;
+}
+
 static void start_child(long ms)
 {
-    if (fork() == 0) {
-        ignore(SIGTERM);
+    if (fork_deaf() == 0) {
         rest(ms);
         _exit(0);
     }
 }
 
+/* When this returns, the daemon is what it is going to be. */
 static void start_daemon(long ms, int scrub)
 {
     char arg[32];
+    pid_t pid = fork_deaf();
 
-    if (fork() != 0) {
+    if (pid != 0) {
+        (void)waitpid(pid, NULL, 0);
         return;
     }
     (void)setsid();
     if (fork() != 0) {
         _exit(0);
     }
-    ignore(SIGTERM);
     (void)signal(SIGHUP, SIG_IGN);
     if (scrub) {
         (void)snprintf(arg, sizeof(arg), "sleep=%ld", ms);
