@@ -199,7 +199,12 @@ enum mu_rdzv_host_wish {
  */
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
-/** Ends such a server; `done` follows, on a later turn, when it is gone. */
-void mu_rdzv_unhost(struct mu_store_server *server, void (*done)(void *context), void *context);
+/**
+ * Ends such a server; `done` follows, on a later turn, when it is gone. Before that, peers have up
+ * to `linger_ms` to say what they still have to say and to close their connections; ours must be
+ * closed.
+ */
+void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*done)(void *context),
+                    void *context);
 
 #endif

@@ -13,7 +13,8 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-#define NO_MEMORY_MS 50 /* until what found no memory is tried again */
+#define NO_MEMORY_MS 50   /* until what found no memory is tried again */
+#define LINGER_MS    5000 /* for those who saw the end of the run later than we did */
 
 static struct mu_rdzv_c10d *c10d_of(struct mu_rdzv_handler *h)
 {
@@ -170,7 +171,8 @@ static void on_cell_closed(void *context)
     struct mu_rdzv_c10d *n = context;
 
     if (n->server != NULL) {
-        mu_rdzv_unhost(n->server, finish_free, n);
+        /* PyTorch's agents still have a word to say when the run is over. */
+        mu_rdzv_unhost(n->server, n->closed_told ? LINGER_MS : 0, finish_free, n);
     } else {
         finish_free(n);
     }
