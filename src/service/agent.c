@@ -9,6 +9,7 @@
 #include "service/agent_internal.h"
 
 #define GOODBYE_MS 5000 /* for the rendezvous to take our last words */
+#define LINGER_MS  3000 /* for others to hear that a run is over, from a server of ours */
 
 struct mu_agent_service_config mu_agent_service_config_defaults(void)
 {
@@ -134,6 +135,7 @@ void mu_agent_settle(struct mu_agent_service *s)
             struct mu_rdzv_handler *rdzv = s->rdzv;
 
             s->rdzv = NULL;
+            rdzv->linger_ms = s->machine.closed ? LINGER_MS : 0;
             mu_rdzv_free(rdzv);
         } else if (s->rdzv_freed) {
             finish_free(s);
@@ -222,7 +224,9 @@ static void step(struct mu_agent_service *s, const struct mu_agent_event *event)
     int err = mu_agent_step(&s->machine, event, &u);
 
     MU_ASSERT(err == 0);
-    if (u.text != NULL) {
+    /* An end that was decided before its workers were gone has been told then. */
+    if (u.text != NULL && strcmp(u.text, s->said.text) != 0) {
+        (void)mu_err(&s->said, 0, "%s", u.text);
         mu_agent_log(s, "%s", u.text);
     }
     carry_out(s, &u);

@@ -120,6 +120,7 @@ struct mu_agent_service {
     bool end_late;
     struct mu_agent_verdict verdict;
     struct mu_errmsg text;
+    struct mu_errmsg said; /* the last line of the machine's */
     int last_signal;
     mu_mono_t since;
 

@@ -125,6 +125,7 @@ struct mu_rdzv_handler {
     char node[MU_RDZV_RUN_ID_MAX + 1]; /* our name */
     char addr[MU_ADDR_HOST_MAX + 1];   /* how others reach us */
     bool hosting;                      /* the server runs here */
+    uint32_t linger_ms; /* how long a server here outlives `free` for others to go first. 0 */
 };
 
 /**
@@ -200,9 +201,8 @@ enum mu_rdzv_host_wish {
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
 /**
- * Ends such a server; `done` follows, on a later turn, when it is gone. Before that, peers have up
- * to `linger_ms` to say what they still have to say and to close their connections; ours must be
- * closed.
+ * Ends such a server, when nobody is connected any more or `linger_ms` are over; `done` follows, on
+ * a later turn, when it is gone.
  */
 void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*done)(void *context),
                     void *context);

@@ -13,8 +13,7 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-#define NO_MEMORY_MS 50   /* until what found no memory is tried again */
-#define LINGER_MS    5000 /* for those who saw the end of the run later than we did */
+#define NO_MEMORY_MS 50 /* until what found no memory is tried again */
 
 static struct mu_rdzv_c10d *c10d_of(struct mu_rdzv_handler *h)
 {
@@ -171,8 +170,7 @@ static void on_cell_closed(void *context)
     struct mu_rdzv_c10d *n = context;
 
     if (n->server != NULL) {
-        /* PyTorch's agents still have a word to say when the run is over. */
-        mu_rdzv_unhost(n->server, n->closed_told ? LINGER_MS : 0, finish_free, n);
+        mu_rdzv_unhost(n->server, n->base.linger_ms, finish_free, n);
     } else {
         finish_free(n);
     }

@@ -10,7 +10,7 @@
 #include "service/rdzv.h"
 #include "service/store_server.h"
 
-#define LINGER_LOOK_MS 10
+#define LINGER_STEP_MS 5
 
 /* A listener that only shows whether the address can be had. */
 struct probe {
@@ -22,11 +22,11 @@ struct hosted {
     struct mu_env *env;
     struct mu_store_server *server;
     struct mu_timer timer;
-    struct mu_timer linger;
-    mu_mono_t linger_until;
     void (*done)(void *context);
     void *context;
     bool stopped;
+    struct mu_timer linger;
+    mu_mono_t deadline;
 };
 
 static bool is_loopback(const char *host)
@@ -101,21 +101,18 @@ static void on_stopped(void *context, int status, const char *why)
     }
 }
 
-/* The server tells nobody when a peer goes, so it is looked at now and then, for a short while. */
+/* The last answers may still be on their way: whoever got what it waited for hangs up. */
 static void on_linger(struct mu_timer *timer)
 {
     struct hosted *h = MU_CONTAINER_OF(timer, struct hosted, linger);
     mu_mono_t now = mu_env_now(h->env).mono;
     struct mu_store_server_stats stats;
 
-    if (h->stopped) {
-        return;
-    }
     mu_store_server_stats(h->server, &stats);
-    if (stats.connections == 0 || mu_mono_reached(h->linger_until, now)) {
+    if (stats.connections == 0 || h->stopped || mu_mono_reached(h->deadline, now)) {
         mu_store_server_drain(h->server);
     } else {
-        mu_env_timer_arm(h->env, &h->linger, mu_mono_add_ms(now, LINGER_LOOK_MS));
+        mu_env_timer_arm(h->env, &h->linger, mu_mono_add_ms(now, LINGER_STEP_MS));
     }
 }
 
@@ -129,10 +126,8 @@ void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*d
     h->context = context;
     if (h->stopped) {
         mu_env_timer_arm(h->env, &h->timer, now);
-    } else if (linger_ms == 0) {
-        mu_store_server_drain(server);
     } else {
-        h->linger_until = mu_mono_add_ms(now, linger_ms);
+        h->deadline = mu_mono_add_ms(now, linger_ms);
         mu_env_timer_arm(h->env, &h->linger, now);
     }
 }
