@@ -18,8 +18,9 @@
 
 #include <muster/rendezvous.h>
 
-#define RUN_WORKERS_MAX 4096
-#define RUN_SIGNAL_MAX  64
+#define RUN_WORKERS_MAX  4096
+#define RUN_SIGNAL_MAX   64
+#define RUN_ROLE_LEN_MAX 255
 
 /* Of standard output and error; the bits of -r and -t. */
 enum {

@@ -141,6 +141,28 @@ static int resolve_endpoint(struct run_options *o, bool is_static)
     return 0;
 }
 
+/* Whether the nodes meet at an address that only this machine has. */
+static bool is_here_only(const char *endpoint)
+{
+    static const char *const hosts[] = {"localhost", "127.", "[::1]"};
+
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
+        if (strncmp(endpoint, hosts[i], strlen(hosts[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Where all nodes are this machine, its name need not be one that can be looked up. */
+static void resolve_local_addr(struct run_options *o)
+{
+    o->rdzv.local_addr = o->local_addr;
+    if (o->local_addr[0] == '\0' && (o->rdzv.nodes_max == 1 || is_here_only(o->rdzv.endpoint))) {
+        o->rdzv.local_addr = "localhost";
+    }
+}
+
 /* Adds "key=value" to the configuration; the last one of a key counts. */
 static int add_config(struct run_options *o, const char *key, double value)
 {
@@ -212,7 +234,6 @@ static int resolve_rdzv(struct run_options *o)
     is_static = strcmp(o->rdzv.backend, "static") == 0;
     is_native = strcmp(o->rdzv.backend, "muster") == 0;
     o->rdzv.run_id = o->rdzv_id;
-    o->rdzv.local_addr = o->local_addr;
     o->rdzv.config = o->rdzv_conf;
     if (o->rdzv_conf[0] != '\0') {
         o->config_text = strdup(o->rdzv_conf);
@@ -225,6 +246,7 @@ static int resolve_rdzv(struct run_options *o)
     }
     if (err == 0) {
         err = resolve_endpoint(o, is_static);
+        resolve_local_addr(o);
     }
     if (err == 0 && is_static) {
         err = add_config(o, "rank", (double)o->node_rank);
@@ -355,6 +377,9 @@ static int resolve_numbers(struct run_options *o)
     }
     if (o->has_detect && !(o->detect > 0)) {
         return cli_fail(CLI_FAILED, "--detect %g is not above zero", o->detect);
+    }
+    if (strlen(o->role) > RUN_ROLE_LEN_MAX) {
+        return cli_fail(CLI_FAILED, "--role is longer than %d bytes", RUN_ROLE_LEN_MAX);
     }
     o->restarts_max = (uint32_t)o->max_restarts;
     o->grace_ms = (uint64_t)(o->grace * 1000 + 0.5);

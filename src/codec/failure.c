@@ -97,7 +97,7 @@ int mu_failure_put_text(struct mu_buf *out, struct mu_span text)
         at += 1;
         begin = at;
     }
-    if (err == 0) {
+    if (err == 0 && at != begin) {
         err = mu_buf_append(out, mu_span(text.data + begin, at - begin));
     }
     return err == 0 ? mu_failure_put(out, "\"") : err;

@@ -27,6 +27,8 @@ struct mu_agent_round {
     uint32_t rank;
     uint32_t world;
     uint32_t restarts_left;
+    enum mu_exchange_generation generation; /* of the members */
+    bool share;                             /* the workers' store is an agent's, not rank 0's own */
     char *store_url;
     char *addr_0; /* of rank 0, or NULL */
     struct mu_rdzv_round_store stores;

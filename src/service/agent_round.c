@@ -8,6 +8,11 @@
 
 #define STATIC_PORT 29500
 
+static bool is_static(const struct mu_agent_service *s)
+{
+    return strcmp(s->rdzv->backend, "static") == 0;
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
@@ -23,6 +28,9 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     r->rank = a->rank;
     r->world = a->world;
     r->restarts_left = a->restarts_left;
+    /* Workers of PyTorch 1.13 put a prefix before keys in an agent's store: all or none must. */
+    r->generation = a->torch_1 ? MU_EXCHANGE_1 : s->config.generation;
+    r->share = is_static(s) || (s->config.share && r->generation == MU_EXCHANGE_2);
     mu_buf_init(&r->op_text, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
     r->store_url = mu_strndup(a->store, strlen(a->store));
@@ -159,7 +167,7 @@ static void start_exchange(struct mu_agent_round *r)
             {
                 .env = s->env,
                 .store = r->stores.store,
-                .generation = s->config.generation,
+                .generation = r->generation,
                 .identical = s->config.identical,
                 .rank = r->rank,
                 .world = r->world,
@@ -182,7 +190,7 @@ static void start_exchange(struct mu_agent_round *r)
 /* As generation 1 has it, the address goes through the exchange itself. */
 static bool is_first_needed(const struct mu_agent_round *r)
 {
-    return r->s->config.generation == MU_EXCHANGE_1 && r->rank == 0;
+    return r->generation == MU_EXCHANGE_1 && r->rank == 0;
 }
 
 static void on_master(void *context, const char *addr, uint16_t port)
@@ -202,11 +210,6 @@ static void on_master(void *context, const char *addr, uint16_t port)
 static void on_master_failed(void *context, int status, const char *text)
 {
     tell_not_ready(context, status, text);
-}
-
-static bool is_static(const struct mu_agent_service *s)
-{
-    return strcmp(s->rdzv->backend, "static") == 0;
 }
 
 /* Fixed by the user: workers meet at the rendezvous' own endpoint. */
@@ -234,7 +237,7 @@ static int start_bootstrap(struct mu_agent_round *r, struct mu_errmsg *reterr_ms
         .rank = r->rank,
         .addr = s->rdzv->addr,
         .addr_0 = r->addr_0,
-        .share = s->config.share,
+        .share = r->share,
         .timeout_ms = s->config.store_ms,
         .done = on_master,
         .failed = on_master_failed,
@@ -255,7 +258,7 @@ void mu_agent_round_exchange(struct mu_agent_round *r)
         r->store_open = true;
         if (is_static(s)) {
             err = take_static_master(r, &msg);
-        } else if (s->config.generation == MU_EXCHANGE_2 || r->rank == 0) {
+        } else if (r->generation == MU_EXCHANGE_2 || r->rank == 0) {
             err = start_bootstrap(r, &msg);
         }
     }

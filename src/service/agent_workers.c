@@ -282,7 +282,7 @@ static void fill_env(const struct mu_agent_service *s, struct mu_agent_env *e)
         .ranks = r->ranks,
         .master_addr = r->master_addr,
         .master_port = r->master_port,
-        .use_agent_store = s->config.share,
+        .use_agent_store = r->share,
         .virtual_local_rank = s->config.virtual_local_rank,
         .signals_to_handle = s->config.signals_to_handle,
         .grace_ms = s->config.policy.grace_ms,

@@ -62,39 +62,48 @@ class Probe:
         with open(self.script, "w") as f:
             f.write(PROBE)
 
-    def run(self, name, launcher, options, workers, environment=None):
+    def run(self, name, launcher, options, workers, environment=None, nodes=1):
         """Returns what the workers found, by rank."""
         found = os.path.join(self.directory, name)
+        log = os.path.join(self.directory, "log-" + name)
         os.mkdir(found)
+        os.mkdir(log)
         # -r 1 -t 1: Debian's torchrun cannot parse its own defaults with this Python.
-        command = launcher + options + ["-r", "1", "-t", "1", "--log_dir",
-                                        os.path.join(self.directory, "log-" + name), self.script,
-                                        found, "--flag", "${local_rank}", "$$x", "$other"]
-        os.makedirs(os.path.join(self.directory, "log-" + name))
+        command = launcher + options + ["-r", "1", "-t", "1", "--log_dir", log, self.script, found,
+                                        "--flag", "${local_rank}", "$$x", "$other"]
         base = {k: v for k, v in os.environ.items()
                 if not k.startswith(("PET_", "TORCH", "MUSTER", "NCCL_", "OMP_"))}
         base["PYTHON_EXEC"] = sys.executable
         base.update(environment or {})
-        done = subprocess.run(command, env=base, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL, timeout=90, universal_newlines=True)
-        if not self.checks.ok(done.returncode == 0, f"{name}: ends with 0", done.stdout[-2000:]):
+        agents = [subprocess.Popen(command, env=base, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                   universal_newlines=True) for _ in range(nodes)]
+        said = ""
+        for agent in agents:
+            try:
+                said += agent.communicate(timeout=90)[0]
+            except subprocess.TimeoutExpired:
+                agent.kill()
+                said += agent.communicate()[0]
+        codes = [agent.returncode for agent in agents]
+        if not self.checks.ok(not any(codes), f"{name}: ends with 0", (codes, said[-2000:])):
             return []
         result = []
         for rank in range(workers):
             path = os.path.join(found, f"{rank}.json")
             if not os.path.exists(path):
-                self.checks.ok(False, f"{name}: worker {rank} was there", done.stdout[-2000:])
+                self.checks.ok(False, f"{name}: worker {rank} was there", said[-2000:])
                 return []
             with open(path) as f:
                 result.append(json.load(f))
         return result
 
-    def torchrun(self, name, options, workers, environment=None):
+    def torchrun(self, name, options, workers, environment=None, nodes=1):
         return self.run(name, [sys.executable, "-m", "torch.distributed.run"], options, workers,
-                        environment)
+                        environment, nodes)
 
-    def ours(self, name, options, workers, environment=None):
-        return self.run(name, [self.muster, "run"], options, workers, environment)
+    def ours(self, name, options, workers, environment=None, nodes=1):
+        return self.run(name, [self.muster, "run"], options, workers, environment, nodes)
 
 
 def compare(checks, name, theirs, ours, same=()):
@@ -124,6 +133,8 @@ def compare_all(checks, name, theirs, ours, same=()):
     if ours:
         pairs = {(w["env"]["MASTER_ADDR"], w["env"]["MASTER_PORT"]) for w in ours}
         checks.ok(len(pairs) == 1, f"{name}: one address for all workers", pairs)
+        served = {w["env"]["TORCHELASTIC_USE_AGENT_STORE"] for w in ours}
+        checks.ok(served == {"True"}, f"{name}: the store is the agent's", served)
 
 
 def main():
@@ -137,6 +148,13 @@ def main():
         compare_all(checks, "muster", theirs, probe.ours("muster", common, 2))
         compare_all(checks, "c10d", theirs, probe.ours("c10d", common + [
             "--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port()}"], 2))
+
+        # Two nodes, on this machine.
+        two = ["--nnodes", "2", "--nproc_per_node", "2", "--rdzv_id", "job8"]
+        theirs = probe.torchrun("torchrun-two", two + [
+            "--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{free_port()}"], 4, nodes=2)
+        ours = probe.ours("two", two + ["--rdzv_endpoint", f"127.0.0.1:{free_port()}"], 4, nodes=2)
+        compare_all(checks, "two nodes", theirs, ours)
 
         # With torchrun's oldest words the address is given, and the store is the agent's in both.
         port = str(free_port())

@@ -325,6 +325,21 @@ static void test_run_options_backend_is_static_where_torchruns_old_words_are_use
     assert_refused(CLI_FAILED, "--master-port 70000 x", "--master-port 70000");
 }
 
+static void test_run_options_nodes_on_one_machine_need_no_name(void **state)
+{
+    (void)state;
+    assert_parses("x");
+    assert_string_equal(o.rdzv.local_addr, "localhost");
+    assert_parses("--nnodes 2 --rdzv-endpoint 127.0.0.1:5 x");
+    assert_string_equal(o.rdzv.local_addr, "localhost");
+    assert_parses("--nnodes 2 --rdzv-endpoint [::1] x");
+    assert_string_equal(o.rdzv.local_addr, "localhost");
+    assert_parses("--nnodes 2 --rdzv-endpoint node0:5 x");
+    assert_string_equal(o.rdzv.local_addr, "");
+    assert_parses("--nnodes 1 --local-addr 10.0.0.1 x");
+    assert_string_equal(o.rdzv.local_addr, "10.0.0.1");
+}
+
 static void test_run_options_standalone_ignores_what_was_said_of_the_rendezvous(void **state)
 {
     (void)state;
@@ -461,6 +476,7 @@ int main(void)
         TEST(test_run_options_workers_are_a_number_or_what_is_here),
         TEST(test_run_options_devices_are_counted_as_cuda_does),
         TEST(test_run_options_backend_is_static_where_torchruns_old_words_are_used),
+        TEST(test_run_options_nodes_on_one_machine_need_no_name),
         TEST(test_run_options_standalone_ignores_what_was_said_of_the_rendezvous),
         TEST(test_run_options_own_words_reach_the_native_backend),
         TEST(test_run_options_say_what_only_python_can),
