@@ -1,4 +1,4 @@
-/* Children in the simulator: what scenarios see of them, and what becomes of them with their agent. */
+/* Children in the simulator: what scenarios see of them, what becomes of them with their agent. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
