@@ -167,7 +167,7 @@ struct mu_sim_program {
 /** Starts a process, at the present time, on a later step. */
 struct mu_sim_proc *mu_sim_proc_new(struct mu_sim_host *host, const struct mu_sim_program *program);
 bool mu_sim_proc_alive(const struct mu_sim_proc *proc);
-/** Whether it has no connection, listener, timer, work or disk. */
+/** Whether it has no connection, listener, timer, work, child or disk. */
 bool mu_sim_proc_idle(const struct mu_sim_proc *proc);
 /** How often it was started. */
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc);

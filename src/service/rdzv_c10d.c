@@ -177,7 +177,7 @@ static void on_cell_closed(void *context)
     struct mu_rdzv_c10d *n = context;
 
     if (n->server != NULL) {
-        mu_rdzv_unhost(n->server, finish_free, n);
+        mu_rdzv_unhost(n->server, n->base.linger_ms, finish_free, n);
     } else {
         finish_free(n);
     }

@@ -12,6 +12,7 @@ static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *u
     struct mu_rdzv_peer *peers =
         n->config.members ? mu_rdzv_c10d_peers(up->members, up->world) : NULL;
     char url[MU_RDZV_C10D_URL_CAP];
+    enum mu_rdzv_dialect found = n->machine.v.dialect;
     struct mu_rdzv_assignment assignment = {
         .round = (uint64_t)up->round,
         .rank = (uint32_t)up->rank,
@@ -20,6 +21,8 @@ static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *u
         .member_count = peers != NULL ? up->world : 0,
         .members = peers,
         .store = mu_rdzv_c10d_url(url, &n->config, n->base.run_id, up->round),
+        .torch_1 =
+            (found != MU_RDZV_DIALECT_UNKNOWN ? found : n->config.dialect) == MU_RDZV_DIALECT_1_13,
         .workers_serve = (n->machine.v.dialect == MU_RDZV_DIALECT_UNKNOWN
                               ? n->config.dialect
                               : n->machine.v.dialect) == MU_RDZV_DIALECT_1_13,

@@ -511,7 +511,7 @@ static void on_unhosted(void *context)
 static void finish_free(struct mu_rdzv_muster *n)
 {
     if (n->server != NULL) {
-        mu_rdzv_unhost(n->server, on_unhosted, n);
+        mu_rdzv_unhost(n->server, n->base.linger_ms, on_unhosted, n);
         return;
     }
     mu_env_timer_arm(n->base.env, &n->timer, MU_MONO_NEVER);

@@ -150,7 +150,7 @@ static int tear_down(void **state)
     while (closed == 0) {
         mu_uv_env_turn(uv);
     }
-    mu_rdzv_unhost(server, count_call, &closed);
+    mu_rdzv_unhost(server, 0, count_call, &closed);
     while (closed == 1) {
         mu_uv_env_turn(uv);
     }
