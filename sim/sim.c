@@ -266,6 +266,11 @@ const struct mu_sim_faults *mu_sim_faults(const struct mu_sim *sim)
     return &sim->faults;
 }
 
+uint64_t mu_sim_length_ns(const struct mu_sim *sim, uint64_t fallback)
+{
+    return sim->config.length_ns != 0 ? sim->config.length_ns : fallback;
+}
+
 void mu_sim_fail(struct mu_sim *sim, const char *format, ...)
 {
     va_list args;
@@ -302,6 +307,9 @@ mu_mono_t sim_host_mono(const struct mu_sim_host *host, uint64_t global_ns)
 {
     int64_t passed = (int64_t)(global_ns - host->since_ns);
 
+    if (host->drift_ppm == 0) {
+        return (mu_mono_t){host->mono_base_ns + (uint64_t)passed};
+    }
     return (mu_mono_t){host->mono_base_ns +
                        (uint64_t)(passed + passed / 1000000 * host->drift_ppm +
                                   passed % 1000000 * host->drift_ppm / 1000000)};
@@ -359,6 +367,13 @@ struct mu_sim_host *mu_sim_host_find(struct mu_sim *sim, const char *name)
 void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns)
 {
     host->wall_offset_ns += ns;
+}
+
+void mu_sim_wall_set(struct mu_sim *sim)
+{
+    MU_LIST_FOREACH (h, &sim->hosts) {
+        MU_CONTAINER_OF(h, struct mu_sim_host, link)->wall_offset_ns = (int64_t)WALL_EPOCH;
+    }
 }
 
 /* --- processes -------------------------------------------------------------------------------- */
@@ -420,6 +435,11 @@ bool mu_sim_proc_idle(const struct mu_sim_proc *proc)
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc)
 {
     return proc->starts;
+}
+
+uint64_t mu_sim_proc_awake_ns(const struct mu_sim_proc *proc)
+{
+    return proc->paused_until_ns;
 }
 
 struct mu_env *mu_sim_proc_env(struct mu_sim_proc *proc)

@@ -39,7 +39,10 @@ static void rearm(struct mu_rdzv_c10d *n)
         at = mu_mono_min(n->upscale_at, mu_rdzv_deadline(&n->machine));
     }
     if (soon != 0) {
-        at = mu_mono_before(n->retry_at, MU_MONO_NEVER) ? mu_mono_min(at, n->retry_at) : now;
+        at = now;
+    }
+    if (mu_mono_before(n->retry_at, MU_MONO_NEVER) && mu_mono_before(at, n->retry_at)) {
+        at = n->retry_at; /* What is due found no memory, and would not at once. */
     }
     mu_env_timer_arm(n->base.env, &n->timer, at);
 }

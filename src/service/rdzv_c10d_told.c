@@ -189,7 +189,11 @@ void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     if ((up->flags & MU_RDZV_FAILED) != 0 && !n->freeing) {
         tell_failed(n, up);
     }
-    if ((up->flags & MU_RDZV_CLOSED) != 0 && !n->freeing && !n->closed_told) {
+    if ((up->flags & MU_RDZV_CLOSED) != 0) {
+        n->closed = true;
+    }
+    /* A join that is under way, or waits for its turn, ends before its user hears of the close. */
+    if (n->closed && n->state != MU_RDZV_C10D_JOINING && !n->freeing && !n->closed_told) {
         n->closed_told = true;
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, n->rank, "c10d.closed",
                                "the run is closed");

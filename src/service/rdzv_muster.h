@@ -98,6 +98,8 @@ struct mu_rdzv_muster {
 
 /** Sets the timer to what comes first. */
 void mu_rdzv_muster_rearm(struct mu_rdzv_muster *n);
+/** The time of a join begins, if it has a bound. */
+void mu_rdzv_muster_arm_join(struct mu_rdzv_muster *n);
 /** Has something done on the next turn. */
 void mu_rdzv_muster_soon(struct mu_rdzv_muster *n, unsigned what);
 /** Something found no memory: says it again in a moment. */
