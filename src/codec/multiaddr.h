@@ -7,7 +7,7 @@
 
 #include "codec/peer_id.h"
 #include "core/buf.h"
-#include "core/env.h"
+#include "core/addr.h"
 #include "core/err.h"
 #include "core/span.h"
 
