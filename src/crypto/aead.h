@@ -30,8 +30,8 @@ void mu_aead_fini(struct mu_aead *a);
 int mu_aead_seal(struct mu_aead *a, uint64_t counter, struct mu_span extra, struct mu_span in,
                  uint8_t *out);
 /**
- * Writes in.len - MU_AEAD_TAG_LEN bytes to `out`, which may be where `in` is. MUSTER_ECORRUPT: it is
- * too short, or was not sealed so; what `out` holds then is of no use. MUSTER_ENOMEM.
+ * Writes in.len - MU_AEAD_TAG_LEN bytes to `out`, which may be where `in` is. MUSTER_ECORRUPT: it
+ * is too short, or was not sealed so; what `out` holds then is of no use. MUSTER_ENOMEM.
  */
 int mu_aead_open(struct mu_aead *a, uint64_t counter, struct mu_span extra, struct mu_span in,
                  uint8_t *out);
