@@ -12,15 +12,18 @@
  *
  * A stream:
  *
- *           ours: open                     the peer's: SYN            both sides have said FIN: gone
- *     none -------------> OPEN <------------------------- none        either side said RST: gone
+ *     none --- open (ours), SYN (the peer's) ---> OPEN --- both sides have said FIN ---> gone
+ *                                                 OPEN --- either side says RST -------> gone
  *
  * Data is not kept here: a DATA event lends it, and whoever has no use for it yet keeps it, within
  * the window that was granted. The window starts at 256 KiB, as the protocol has it, and doubles up
  * to `window_bytes_max` while the reader empties it within a few round trips.
  *
- * A stream's id is its handle. It is never used again within a connection; calls with the id of a
- * stream that is gone get MUSTER_ENOENT.
+ * Streams that wait for room in the output are told so one at a time and in turn, so that none can
+ * keep the others from writing.
+ *
+ * A stream's id is its handle. It is never used again within a connection, by the peer neither:
+ * calls with the id of a stream that is gone get MUSTER_ENOENT.
  */
 #ifndef MU_YAMUX_H
 #define MU_YAMUX_H
@@ -38,6 +41,7 @@
 #define MU_YAMUX_HEADER       12
 #define MU_YAMUX_WINDOW_FIRST 262144
 #define MU_YAMUX_DATA_MAX     65524 /* in one frame of ours: with its header 64 KiB */
+#define MU_YAMUX_SEEN         1024  /* the peer's ids need not come in order, but within so many */
 
 enum mu_yamux_role {
     MU_YAMUX_DIALLER = 1, /* its streams have odd ids */
@@ -50,9 +54,10 @@ struct mu_yamux_config {
     uint32_t streams_max;      /* of the peer's, open at once; more are reset. 4,096 */
     uint32_t unacked_max;      /* of ours that the peer has not accepted yet. 256 */
     uint32_t window_bytes_max; /* 16 MiB */
+    uint64_t grown_bytes_max;  /* what the windows of all streams may grow by together. 64 MiB */
     uint32_t output_bytes_max; /* data kept for sending, over it writes take nothing. 1 MiB */
-    uint32_t keep_alive_ms;    /* a ping when nothing has come for so long. 30 s; 0: none */
-    uint32_t dead_ms;          /* a ping not answered for so long: DEAD. 10 s */
+    uint32_t keep_alive_ms;    /* from ping to ping, the first one at once. 30 s; 0: none */
+    uint32_t dead_ms;          /* a ping not answered, and nothing else heard, for so long. 10 s */
 };
 
 /** The defaults named above; role and seed are the caller's to set. */
@@ -87,7 +92,11 @@ struct mu_yamux {
     struct mu_errmsg why;
     struct mu_map streams;
     uint32_t next_id; /* of ours */
-    uint32_t theirs;  /* open streams of the peer's */
+    /* Which of the peer's ids were used: a bit for each of the last MU_YAMUX_SEEN up to `seen_end`. */
+    uint32_t seen_end;
+    uint64_t seen[MU_YAMUX_SEEN / 64];
+    uint64_t grown;  /* what windows have grown by */
+    uint32_t theirs; /* open streams of the peer's */
     uint32_t unacked;
     bool away;    /* we said GO_AWAY */
     bool refused; /* the peer did */
@@ -108,11 +117,9 @@ struct mu_yamux {
     mu_mono_t ping_at;   /* when to send the next ping */
     mu_mono_t pinged_at; /* MU_MONO_NEVER: no ping of ours is out */
     uint32_t ping_value;
-    bool pong_owed;
-    uint32_t pong_value;
     uint64_t rtt_ns; /* the last one measured; 0: none yet */
     struct mu_buf out;
-    struct mu_list no_room; /* streams whose writer waits for room in the output */
+    struct mu_list no_room; /* streams whose writer waits for room in the output, in turn */
 };
 
 /** Takes no memory. MUSTER_EINVAL. */
@@ -130,8 +137,12 @@ bool mu_yamux_next_event(struct mu_yamux *y, struct mu_yamux_event *ret_event);
 /** MUSTER_EAGAIN: too many that the peer has not accepted; MUSTER_ECLOSED: it takes no more, or ids
  * are used up; MUSTER_ENOMEM. */
 int mu_yamux_open(struct mu_yamux *y, mu_mono_t now, uint32_t *ret_id);
+/** The same in two steps, for who needs the id before the stream can be opened. An id that was
+ * allotted and never opened is lost, which is harmless. MUSTER_ECLOSED. */
+int mu_yamux_allot(struct mu_yamux *y, uint32_t *ret_id);
+int mu_yamux_open_as(struct mu_yamux *y, mu_mono_t now, uint32_t id);
 /** Takes what it can; WRITABLE follows if that was not all. MUSTER_ENOENT; MUSTER_EINVAL after
- * mu_yamux_end(); MUSTER_ENOMEM: nothing was taken. */
+ * mu_yamux_end(); MUSTER_ENOMEM: nothing was taken. The error that poisoned it. */
 int mu_yamux_write(struct mu_yamux *y, uint32_t id, struct mu_span data, size_t *ret_taken);
 /** We say no more on it. MUSTER_ENOENT, MUSTER_ENOMEM; twice is harmless. */
 int mu_yamux_end(struct mu_yamux *y, uint32_t id);
@@ -147,7 +158,8 @@ int mu_yamux_go_away(struct mu_yamux *y, enum mu_yamux_go_away code);
 struct mu_span mu_yamux_output(const struct mu_yamux *y);
 void mu_yamux_sent(struct mu_yamux *y, size_t len);
 mu_mono_t mu_yamux_deadline(const struct mu_yamux *y);
-/** MUSTER_ENOMEM: call it again. */
+/** A tick that comes much later than the deadline finds nobody dead: it was us who slept.
+ * MUSTER_ENOMEM: call it again. */
 int mu_yamux_tick(struct mu_yamux *y, mu_mono_t now);
 
 /** Streams that are open. */
