@@ -158,9 +158,6 @@ static int take_stream_frame(struct mu_yamux *y, const struct header *h, mu_mono
     if (err != 0) {
         return err;
     }
-    if (s != NULL && s->reset) {
-        s = NULL; /* Whatever still comes of it is nobody's. */
-    }
     if (h->type == DATA && h->length > y->config.window_bytes_max) {
         return fail(y, MUSTER_EWINDOW, "a frame greater than any window");
     }

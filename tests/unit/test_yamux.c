@@ -218,6 +218,7 @@ static void test_yamux_streams_that_wait_for_room_write_in_turn(void **unused)
     static uint8_t data[1 << 20];
     struct mu_yamux y;
     size_t written[3] = {0};
+    uint32_t last = 5;
 
     start(&y, MU_YAMUX_DIALLER);
     (void)unused;
@@ -236,22 +237,58 @@ static void test_yamux_streams_that_wait_for_room_write_in_turn(void **unused)
     assert_true(written[0] > 1 << 19);
     assert_int_equal(written[1] + written[2], 0);
     written[0] = 0;
+    /* To ask again costs nobody its place. */
+    expect_write(&y, 1, mu_span(data, 1), 0);
     for (int turn = 0; turn < 30; turn++) {
         struct mu_yamux_event e;
 
         mu_yamux_sent(&y, mu_yamux_output(&y).len);
+        /* There is room, but it is another's turn. */
+        expect_write(&y, last, mu_span(data, 1), 0);
         while (mu_yamux_next_event(&y, &e)) {
             size_t taken;
 
             assert_int_equal(e.type, MU_YAMUX_EV_WRITABLE);
+            assert_int_equal(e.id, last == 5 ? 1 : last + 2);
+            last = e.id;
             assert_int_equal(mu_yamux_write(&y, e.id, mu_span(data, sizeof(data)), &taken), 0);
             written[e.id / 2] += taken;
-            /* Who was not told has to wait, whatever it tries. */
-            assert_int_equal(mu_yamux_write(&y, e.id, mu_span(data, 1), &taken), 0);
-            assert_int_equal(taken, 0);
         }
     }
     assert_true(written[0] > 5 << 20 && written[1] > 5 << 20 && written[2] > 5 << 20);
+    mu_yamux_fini(&y);
+}
+
+static void test_yamux_who_has_ended_is_not_told_to_write(void **unused)
+{
+    static uint8_t data[1 << 20];
+    struct mu_yamux y;
+    uint32_t id;
+
+    (void)unused;
+    start(&y, MU_YAMUX_DIALLER);
+    y.config.output_bytes_max = 2 * MU_YAMUX_DATA_MAX;
+    assert_int_equal(mu_yamux_open(&y, at_ms(0), &id), 0);
+    assert_int_equal(mu_yamux_write(&y, id, mu_span(data, sizeof(data)), &(size_t){0}), 0);
+    assert_int_equal(mu_yamux_end(&y, id), 0);
+    mu_yamux_sent(&y, mu_yamux_output(&y).len);
+    expect_no_event(&y);
+    mu_yamux_fini(&y);
+}
+
+/* The other side's end has come, and ours goes out before that is told. */
+static void test_yamux_an_end_is_told_though_both_have_ended(void **unused)
+{
+    struct mu_yamux y;
+    uint32_t id;
+
+    (void)unused;
+    start(&y, MU_YAMUX_DIALLER);
+    assert_int_equal(mu_yamux_open(&y, at_ms(0), &id), 0);
+    assert_int_equal(feed(&y, "000100040000000100000000"), 0);
+    assert_int_equal(mu_yamux_end(&y, id), 0);
+    (void)expect_event(&y, MU_YAMUX_EV_EOF, id);
+    assert_int_equal(mu_yamux_count(&y), 0);
     mu_yamux_fini(&y);
 }
 
@@ -433,6 +470,25 @@ static void test_yamux_an_id_is_never_used_again(void **unused)
         assert_int_equal(feed(&y, "000100010000000700000000"), MUSTER_EPROTO);
         mu_yamux_fini(&y);
     }
+}
+
+/* What is remembered of ids is a ring: none of it is taken for a later id. */
+static void test_yamux_ids_may_come_late_at_any_time(void **unused)
+{
+    static const uint32_t numbers[] = {0, 1, 2, 1000, 1100, 1024, 1025, 1026, 1099, 2100, 2047};
+    struct mu_yamux y;
+
+    (void)unused;
+    start(&y, MU_YAMUX_LISTENER);
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        uint32_t id = 2 * numbers[i] + 1;
+        const uint8_t head[MU_YAMUX_HEADER] = {0, 1, 0, 1, 0, 0, (uint8_t)(id >> 8), (uint8_t)id};
+        size_t used;
+
+        assert_int_equal(mu_yamux_recv(&y, at_ms(0), mu_span(head, sizeof(head)), &used), 0);
+        (void)expect_event(&y, MU_YAMUX_EV_OPENED, id);
+    }
+    mu_yamux_fini(&y);
 }
 
 static void test_yamux_frames_for_streams_that_are_gone_are_skipped(void **unused)
@@ -750,10 +806,13 @@ int main(void)
         cmocka_unit_test(test_yamux_flags_may_ride_on_data),
         cmocka_unit_test(test_yamux_write_stops_at_window),
         cmocka_unit_test(test_yamux_streams_that_wait_for_room_write_in_turn),
+        cmocka_unit_test(test_yamux_who_has_ended_is_not_told_to_write),
+        cmocka_unit_test(test_yamux_an_end_is_told_though_both_have_ended),
         cmocka_unit_test(test_yamux_grants_what_was_consumed_and_not_before),
         cmocka_unit_test(test_yamux_window_grows_with_the_path),
         cmocka_unit_test(test_yamux_every_violation_has_its_own_words),
         cmocka_unit_test(test_yamux_an_id_is_never_used_again),
+        cmocka_unit_test(test_yamux_ids_may_come_late_at_any_time),
         cmocka_unit_test(test_yamux_frames_for_streams_that_are_gone_are_skipped),
         cmocka_unit_test(test_yamux_a_flood_by_a_peer_that_never_reads_is_not_taken),
         cmocka_unit_test(test_yamux_refuses_streams_beyond_its_limit_and_after_go_away),
