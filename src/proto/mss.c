@@ -7,8 +7,9 @@
 
 enum {
     LENGTH_LEN_MAX = 2, /* of a message as long as may be */
-    /* A responder whose answers are not read stops listening. */
-    OUTPUT_BYTES_MAX = 4 * MU_MSS_MESSAGE_MAX,
+    /* All that can be said in one negotiation: every name of ours, or an answer to every one of
+     * theirs. It need not be read before it is over. */
+    SAID_BYTES_MAX = (MU_MSS_PROPOSALS_MAX + 1) * (LENGTH_LEN_MAX + MU_MSS_MESSAGE_MAX),
 };
 
 static const struct mu_span header = {(const uint8_t *)"/multistream/1.0.0", 18};
@@ -19,8 +20,8 @@ void mu_mss_init(struct mu_mss *m, enum mu_mss_role role)
 {
     *m = (struct mu_mss){.role = role, .state = MU_MSS_WANT_HEADER};
     mu_buf_init(&m->in, MU_UVARINT_LEN_MAX + MU_MSS_MESSAGE_MAX);
-    mu_buf_init(&m->names, MU_MSS_PROPOSALS_MAX * (LENGTH_LEN_MAX + MU_MSS_MESSAGE_MAX));
-    mu_buf_init(&m->out, 2 * OUTPUT_BYTES_MAX);
+    mu_buf_init(&m->names, SAID_BYTES_MAX);
+    mu_buf_init(&m->out, SAID_BYTES_MAX);
 }
 
 void mu_mss_fini(struct mu_mss *m)
@@ -266,8 +267,7 @@ static int take_message(struct mu_mss *m, size_t len, size_t name_at)
 
 static bool listens(const struct mu_mss *m)
 {
-    return m->state != MU_MSS_ASKED && m->state != MU_MSS_AGREED && m->state != MU_MSS_REFUSED &&
-           m->out.len < OUTPUT_BYTES_MAX;
+    return m->state != MU_MSS_ASKED && m->state != MU_MSS_AGREED && m->state != MU_MSS_REFUSED;
 }
 
 /* Adds to the message that was begun, and takes it if it is whole; `*ret_used` is how much of `in`

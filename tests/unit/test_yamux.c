@@ -450,6 +450,8 @@ static void test_yamux_an_id_is_never_used_again(void **unused)
         (void)expect_event(&y, MU_YAMUX_EV_OPENED, 1);
         assert_int_equal(feed(&y, "000100010000000300000000"), 0);
         (void)expect_event(&y, MU_YAMUX_EV_OPENED, 3);
+        assert_int_equal(feed(&y, "000100010000000900000000"), 0);
+        (void)expect_event(&y, MU_YAMUX_EV_OPENED, 9);
         for (uint32_t id = 1; id <= 5; id += 2) {
             assert_int_equal(mu_yamux_reset(&y, id), 0);
         }
