@@ -259,7 +259,7 @@ static bool feed_plain(struct mu_peer_conn *c)
     if (c->stage != MU_PEER_MUXER && c->stage != MU_PEER_OPEN) {
         if (is_behind(c)) {
             err = recv_some(c, (struct mu_span){0}, &used);
-            c->starved = err == MUSTER_ENOMEM;
+            c->starved = c->starved || err == MUSTER_ENOMEM;
         }
         return false;
     }
@@ -279,7 +279,7 @@ static bool feed_plain(struct mu_peer_conn *c)
         }
     }
     mu_noise_consume(&c->noise, used);
-    c->starved = err == MUSTER_ENOMEM;
+    c->starved = c->starved || err == MUSTER_ENOMEM;
     return used != 0 || c->stage != before;
 }
 
