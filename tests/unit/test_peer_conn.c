@@ -8,6 +8,8 @@
 
 #include "hex.h"
 #include "peer_side.h"
+#include "proto/peer_conn_internal.h"
+#include "proto/yamux_internal.h"
 
 #define HEADER "132f6d756c746973747265616d2f312e302e300a"
 #define NOISE  "072f6e6f6973650a"
@@ -248,6 +250,58 @@ static void test_peer_conn_payload_rides_with_the_proposal(void **unused)
     peer_pair_fini(&p);
 }
 
+/* What the name took is given back: memory here, and the window to the peer. */
+static void test_peer_conn_nothing_of_a_negotiation_is_kept(void **unused)
+{
+    struct peer_pair p;
+    uint32_t id;
+
+    (void)unused;
+    peer_pair_start(&p, false, at_ms(0));
+    id = open_one(&p.d, "/echo");
+    (void)peer_carry(&p.d, &p.l, at_ms(0));
+    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
+    expect_no_event(&p.l);
+    (void)peer_carry(&p.l, &p.d, at_ms(0));
+    (void)expect_event(&p.d, MU_PEER_EV_STREAM_READY, id);
+    expect_no_event(&p.d);
+    assert_null(mu_peer_find(&p.l.conn, id)->mss);
+    assert_null(mu_peer_find(&p.d.conn, id)->mss);
+    assert_int_equal(mu_yamux_find(&p.l.conn.yamux, id)->unconsumed, 0);
+    assert_int_equal(mu_yamux_find(&p.d.conn.yamux, id)->unconsumed, 0);
+    peer_pair_fini(&p);
+}
+
+/* Data that is lent stays where it is until all events are told. */
+static void test_peer_conn_takes_nothing_while_events_wait(void **unused)
+{
+    struct peer_pair p;
+    struct mu_peer_event e;
+    struct mu_span out;
+    uint32_t id;
+    size_t used = 1;
+
+    (void)unused;
+    peer_pair_start(&p, false, at_ms(0));
+    id = open_one(&p.d, "/echo");
+    expect_write(&p.d, id, "hello", 5);
+    (void)peer_carry(&p.d, &p.l, at_ms(0));
+    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
+    expect_write(&p.d, id, "more", 4);
+    out = mu_peer_conn_output(&p.d.conn);
+    assert_int_equal(mu_peer_conn_recv(&p.l.conn, at_ms(0), out, &used), 0);
+    assert_int_equal(used, 0);
+    e = expect_event(&p.l, MU_PEER_EV_DATA, id);
+    assert_span_text(e.data, "hello");
+    expect_no_event(&p.l);
+    assert_span_text(e.data, "hello");
+    (void)peer_carry(&p.d, &p.l, at_ms(0));
+    assert_span_text(expect_event(&p.l, MU_PEER_EV_DATA, id).data, "more");
+    peer_pair_fini(&p);
+}
+
 static void test_peer_conn_tries_names_in_order(void **unused)
 {
     const struct mu_span names[] = {MU_SPAN_LIT("/c"), MU_SPAN_LIT("/b"), MU_SPAN_LIT("/a")};
@@ -430,6 +484,24 @@ static void test_peer_conn_closes_with_a_word_of_farewell(void **unused)
     peer_pair_fini(&p);
 }
 
+/* A stream of which nothing was told has no end to be told either. */
+static void test_peer_conn_close_is_silent_about_what_nobody_knows(void **unused)
+{
+    struct peer_pair p;
+    uint32_t id;
+
+    (void)unused;
+    peer_pair_start(&p, false, at_ms(0));
+    assert_int_equal(mu_yamux_open(&p.d.conn.yamux, at_ms(0), &id), 0);
+    (void)peer_carry(&p.d, &p.l, at_ms(0));
+    expect_no_event(&p.l);
+    assert_int_equal(mu_peer_conn_count(&p.l.conn), 1);
+    mu_peer_conn_close(&p.l.conn);
+    (void)expect_event(&p.l, MU_PEER_EV_CLOSED, 0);
+    assert_int_equal(mu_peer_conn_count(&p.l.conn), 0);
+    peer_pair_fini(&p);
+}
+
 /* Streams that wait to be opened hear of it as well. */
 static void test_peer_conn_queued_streams_learn_that_the_peer_takes_no_more(void **unused)
 {
@@ -567,12 +639,15 @@ int main(void)
         cmocka_unit_test(test_peer_conn_listener_speaks_the_transcript),
         cmocka_unit_test(test_peer_conn_agrees_on_the_muxer_behind_the_handshake_too),
         cmocka_unit_test(test_peer_conn_payload_rides_with_the_proposal),
+        cmocka_unit_test(test_peer_conn_nothing_of_a_negotiation_is_kept),
+        cmocka_unit_test(test_peer_conn_takes_nothing_while_events_wait),
         cmocka_unit_test(test_peer_conn_tries_names_in_order),
         cmocka_unit_test(test_peer_conn_a_name_that_nobody_knows_is_refused),
         cmocka_unit_test(test_peer_conn_streams_opened_early_wait_for_the_handshake),
         cmocka_unit_test(test_peer_conn_more_streams_than_the_peer_has_accepted_wait),
         cmocka_unit_test(test_peer_conn_opens_no_more_than_its_limit),
         cmocka_unit_test(test_peer_conn_closes_with_a_word_of_farewell),
+        cmocka_unit_test(test_peer_conn_close_is_silent_about_what_nobody_knows),
         cmocka_unit_test(test_peer_conn_queued_streams_learn_that_the_peer_takes_no_more),
         cmocka_unit_test(test_peer_conn_what_came_before_the_end_is_told_first),
         cmocka_unit_test(test_peer_conn_reset_is_told_to_the_other),

@@ -310,6 +310,7 @@ static void test_peer_conn_a_false_answer_ends_our_stream(void **unused)
         int err;
     } cases[] = {
         {"000000000000000200000018" HEADER NA, MUSTER_EREFUSED},
+        {"00000000000000020000001a" HEADER NA "7878", MUSTER_EREFUSED},
         {"00000000000000020000001c" HEADER NOISE, MUSTER_EPROTO},
         {"000000000000000200000008" NOISE, MUSTER_EPROTO},
         {"000000000000000200000017" HEADER "ffff7f", MUSTER_ELIMIT},
