@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Writes the seeds of fuzz_mss, fuzz_noise, fuzz_yamux and fuzz_peer_conn next to itself: what peers
-say to each other in order, and the beginnings of what they must not say."""
+"""Writes the seeds of fuzz_identify, fuzz_mss, fuzz_noise, fuzz_yamux and fuzz_peer_conn: what
+peers say to each other in order, and the beginnings of what they must not say."""
 import os
 import struct
 
@@ -144,7 +144,42 @@ def peer_conn():
     seed("time", hidden, step(SAY, data=frame(UPDATE, SYN, 1)), step(OPEN2, 0), step(TICK2, 151))
 
 
+def field(number, data):
+    assert len(data) < 16384
+    length = bytes([len(data)]) if len(data) < 128 else \
+        bytes([len(data) % 128 | 128, len(data) // 128])
+    return bytes([number << 3 | 2]) + length + data
+
+
+def message(data):
+    return field(1, data)[1:]
+
+
+def identify():
+    key = bytes.fromhex("08011220") + bytes(range(32))
+    addr = bytes.fromhex("047f000001060fa1")
+    peer = bytes.fromhex("0024") + key
+    record = field(1, peer) + b"\x10\x2a" + field(3, field(1, addr))
+    envelope = field(1, key) + field(2, b"\x03\x01") + field(3, record) + field(5, bytes(64))
+    plain = field(1, key) + field(2, addr) + field(3, b"/ipfs/id/1.0.0") + field(4, addr) + \
+        field(5, b"ipfs/0.1.0") + field(6, b"muster")
+    for name_, how, data in (
+            ("plain", 63, message(plain)),
+            ("pieces", 0, message(plain)),
+            ("record", 9, message(plain) + message(field(8, envelope))),
+            ("two", 3, message(field(3, b"/a")) + message(field(3, b"/b") + field(6, b"x"))),
+            ("empty", 1, message(b"")),
+            ("ten", 1, message(b"") * 10),
+            ("eleven", 1, message(b"") * 11),
+            ("unknown_addr", 1, message(field(2, b"\xff\xff\x7f") + field(2, b""))),
+            ("cut", 1, message(plain)[:50]),
+            ("long_name", 1, message(field(3, b"/" + b"x" * 1023))),
+            ("many", 30, message(field(3, b"/a") * 2000) * 2)):
+        write("identify", name_, bytes([how]) + data)
+
+
 if __name__ == "__main__":
+    identify()
     mss()
     noise()
     yamux()
