@@ -2,7 +2,8 @@
  * identify (/ipfs/id/1.0.0 and /ipfs/id/push/1.0.0): what a peer says of itself, as one to ten
  * messages, each behind its length, on a stream of their own. Together they are one: what is said
  * later goes before what was said earlier, and lists add up. That is how protocol buffers that are
- * written one behind the other are read, so messages are kept as they came and read once at the end.
+ * written one behind the other are read, so messages are kept as they came and read once at the
+ * end.
  *
  *     mu_identify_in_recv(&in, bytes)        what has come
  *     mu_identify_in_end(&in, &bytes)        the stream has ended: all of it
@@ -41,8 +42,8 @@ struct mu_identify {
 
 /** MUSTER_EPROTO; MUSTER_ELIMIT: more, or longer, than anybody needs. */
 int mu_identify_decode(struct mu_span bytes, struct mu_identify *ret);
-/** Takes the next off `*walk`, which starts as `all`. Addresses of kinds that are not known here are
- * left out. False: that was all. */
+/** Takes the next off `*walk`, which starts as `all`. Addresses of kinds that are not known here
+ * are left out. False: that was all. */
 bool mu_identify_next_addr(struct mu_span *walk, struct mu_span *ret_addr);
 bool mu_identify_next_protocol(struct mu_span *walk, struct mu_span *ret_name);
 

@@ -85,8 +85,9 @@ int mu_mss_propose(struct mu_mss *m, struct mu_span name);
 
 /**
  * Takes bytes up to the end of the message that makes an event or settles it; nothing while a
- * proposal waits for its answer, but whether output was sent does not matter. MUSTER_EPROTO, and MUSTER_ELIMIT for a
- * message that is too long or one proposal too many, poison it; MUSTER_ENOMEM does not.
+ * proposal waits for its answer, but whether output was sent does not matter. MUSTER_EPROTO, and
+ * MUSTER_ELIMIT for a message that is too long or one proposal too many, poison it; MUSTER_ENOMEM
+ * does not.
  */
 int mu_mss_recv(struct mu_mss *m, struct mu_span in, size_t *ret_used);
 bool mu_mss_next_event(struct mu_mss *m, struct mu_mss_event *ret_event);

@@ -5,25 +5,25 @@
  *
  *     mu_peer_conn_recv(&c, now, bytes, &used)   bytes of the connection
  *     while (mu_peer_conn_next_event(&c, &e))    what has come of it, see below
- *     mu_peer_conn_output() mu_peer_conn_sent()  bytes for the connection; then ask for events again
+ *     mu_peer_conn_output() mu_peer_conn_sent()  bytes for the wire; then ask for events again
  *     mu_peer_conn_deadline() mu_peer_conn_tick()
  *
- *     mu_peer_conn_open(&c, now, names, 2, &id)  a stream of ours, for the first name the peer knows
+ *     mu_peer_conn_open(&c, now, names, 2, &id)  a stream, for the first name the peer knows
  *     mu_peer_conn_write(&c, id, bytes, &taken)
- *     mu_peer_conn_consumed(&c, now, id, n)      data was dealt with: the peer may send as much more
+ *     mu_peer_conn_consumed(&c, now, id, n)      it was dealt with: the peer may send more
  *     mu_peer_conn_end() mu_peer_conn_reset()
  *     mu_peer_conn_accept() mu_peer_conn_refuse()   a stream of the peer's
  *     mu_peer_conn_close()
  *
- * Nothing of a payload is sent or told before the peer has proved who it is: streams that are opened
- * earlier wait. A stream for one name need not wait for the peer's consent: what is written at once
- * goes out behind the proposal.
+ * Nothing of a payload is sent or told before the peer has proved who it is: streams that are
+ * opened earlier wait. A stream for one name need not wait for the peer's consent: what is written
+ * at once goes out behind the proposal.
  *
  * Data is lent and not kept here; whoever has no use for it yet keeps it, within the window.
  *
  * Each stream ends exactly once for who was told of it, or has opened it: with EOF, once it was
- * ended here too; with RESET; with READY and an error; or by mu_peer_conn_reset(). When all is over,
- * streams that are left are told to be reset, and CLOSED or FAILED is the last event.
+ * ended here too; with RESET; with READY and an error; or by mu_peer_conn_reset(). When all is
+ * over, streams that are left are told to be reset, and CLOSED or FAILED is the last event.
  */
 #ifndef MU_PEER_CONN_H
 #define MU_PEER_CONN_H

@@ -92,7 +92,7 @@ struct mu_yamux {
     struct mu_errmsg why;
     struct mu_map streams;
     uint32_t next_id; /* of ours */
-    /* Which of the peer's ids were used: a bit for each of the last MU_YAMUX_SEEN up to `seen_end`. */
+    /* Which of the peer's ids were used: a bit for each of the last up to `seen_end`. */
     uint32_t seen_end;
     uint64_t seen[MU_YAMUX_SEEN / 64];
     uint64_t grown;  /* what windows have grown by */

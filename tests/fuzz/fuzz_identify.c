@@ -1,7 +1,7 @@
 /*
  * What peers say of themselves: the first byte says how much is read at once. In pieces or whole it
- * is taken alike; what can be read can be said again and is then read the same; and whatever it holds
- * for a signed record is tried as one.
+ * is taken alike; what can be read can be said again and is then read the same; and whatever it
+ * holds for a signed record is tried as one.
  */
 #include <stdint.h>
 #include <stdlib.h>

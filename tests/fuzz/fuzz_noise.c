@@ -1,7 +1,7 @@
 /*
- * Noise: the first byte says which side we are and how much is read at once; what follows comes from
- * the wire. In pieces or whole, the same is said and understood, and nothing is understood before
- * the other side has proved who it is.
+ * Noise: the first byte says which side we are and how much is read at once; what follows comes
+ * from the wire. In pieces or whole, the same is said and understood, and nothing is understood
+ * before the other side has proved who it is.
  */
 #include <stdint.h>
 #include <stdlib.h>

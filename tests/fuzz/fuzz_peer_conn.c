@@ -1,9 +1,9 @@
 /*
- * A whole connection to a peer. The first byte says which side we are, whether the muxer is agreed on
- * late, and whether the other side has shaken hands properly before it turns hostile; then steps,
- * each a byte that says what happens and a value: bytes on the wire, bytes said in secret, and all
- * that can be done with streams. Whatever happens, no data comes before the handshake, nothing comes
- * behind the end, and every stream is accounted for.
+ * A whole connection to a peer. The first byte says which side we are, whether the muxer is agreed
+ * on late, and whether the other side has shaken hands properly before it turns hostile; then
+ * steps, each a byte that says what happens and a value: bytes on the wire, bytes said in secret,
+ * and all that can be done with streams. Whatever happens, no data comes before the handshake,
+ * nothing comes behind the end, and every stream is accounted for.
  */
 #include <stdint.h>
 #include <stdlib.h>

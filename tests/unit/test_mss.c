@@ -15,8 +15,8 @@
 #define PING     "112f697066732f70696e672f312e302e300a "
 #define IDENTIFY "0f2f697066732f69642f312e302e300a "
 
-/* Feeds hex text in pieces of `step` bytes, 0: random ones. `*ret_used` counts; PROPOSED is answered
- * by whether the name is `wanted`; the events become text. */
+/* Feeds hex text in pieces of `step` bytes, 0: random ones. `*ret_used` counts; PROPOSED is
+ * answered by whether the name is `wanted`; the events become text. */
 static int feed(struct mu_mss *m, const char *hex, size_t step, const char *wanted, char *story,
                 size_t *ret_used)
 {

@@ -1,6 +1,6 @@
 /*
- * Peers that lie, tamper, downgrade, replay, flood or overrun, at each stage of a connection: each is
- * refused with its own error, and costs no more than the limits say. And a heap that fails.
+ * Peers that lie, tamper, downgrade, replay, flood or overrun, at each stage of a connection: each
+ * is refused with its own error, and costs no more than the limits say. And a heap that fails.
  */
 #include "unit.h"
 

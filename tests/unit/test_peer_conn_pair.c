@@ -1,7 +1,7 @@
 /*
  * Two peers joined by a wire that delivers in random pieces, doing at random what can be done.
- * Nothing of a payload comes before the handshake; streams are opened for the names that were meant;
- * bytes arrive complete and in order; each stream ends exactly once; none is lost track of.
+ * Nothing of a payload comes before the handshake; streams are opened for the names that were
+ * meant; bytes arrive complete and in order; each stream ends exactly once; none is lost track of.
  */
 #include "unit.h"
 
