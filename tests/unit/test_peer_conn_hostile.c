@@ -576,6 +576,37 @@ static void test_peer_conn_survives_a_failing_heap(void **unused)
     assert_true(nth > 40 && refused < nth / 2);
 }
 
+/* What could not be said for want of memory is said once there is some. */
+static void test_peer_conn_an_end_is_not_forgotten_for_want_of_memory(void **unused)
+{
+    struct peer_pair p;
+    struct mu_peer_event e;
+    uint32_t id;
+
+    (void)unused;
+    peer_pair_start(&p, false, at_ms(0));
+    assert_int_equal(mu_peer_conn_open(&p.d.conn, at_ms(0), &MU_SPAN_LIT("/echo"), 1, &id), 0);
+    (void)peer_carry(&p.d, &p.l, at_ms(0));
+    mu_buf_fini(&p.d.conn.yamux.out);
+    failheap_arm(0);
+    assert_int_equal(mu_peer_conn_end(&p.d.conn, id), 0);
+    assert_false(mu_peer_conn_next_event(&p.d.conn, &e));
+    assert_int_equal(mu_peer_conn_deadline(&p.d.conn).ns, at_ms(0).ns); /* of the first ping */
+    mu_peer_conn_tick(&p.d.conn, at_ms(0));
+    assert_false(mu_peer_conn_next_event(&p.d.conn, &e));
+    assert_true(p.d.conn.starved);
+    failheap_disarm();
+    assert_false(mu_peer_conn_next_event(&p.d.conn, &e));
+    assert_true(mu_peer_conn_next_event(&p.l.conn, &e));
+    assert_int_equal(e.type, MU_PEER_EV_STREAM_OPENED);
+    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
+    assert_false(mu_peer_conn_next_event(&p.l.conn, &e));
+    (void)peer_carry(&p.d, &p.l, at_ms(0));
+    assert_true(mu_peer_conn_next_event(&p.l.conn, &e));
+    assert_int_equal(e.type, MU_PEER_EV_EOF);
+    peer_pair_fini(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -590,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_peer_conn_hostile_bytes_for_the_muxer),
         cmocka_unit_test(test_peer_conn_a_flood_is_held_within_limits),
         cmocka_unit_test(test_peer_conn_survives_a_failing_heap),
+        cmocka_unit_test(test_peer_conn_an_end_is_not_forgotten_for_want_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
