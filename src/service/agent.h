@@ -8,7 +8,7 @@
  *     ... ended(verdict): nothing of the workers is left, and the rendezvous knows ...
  *     mu_agent_service_free(agent)              freed() follows: the last callback
  *
- * Files are the caller's: where the output of workers goes (`streams`, `output`), what was last in it
+ * Files are the caller's: where the output of workers goes (`streams`, `output`), what came last
  * (`tail`), where they leave their error files (`prepare`, `error_file`). service/output.h does it.
  *
  * The first failure of a run, across all agents, is found through the store of the round: signs of
@@ -113,9 +113,9 @@ struct mu_agent_service_events {
     /** All workers of an attempt run. May be NULL. */
     void (*started)(void *context, const struct mu_agent_attempt *attempt);
     /**
-     * Where the output of a worker leads: sets `what->streams` but stdin, for this call. Both lead to
-     * `output` otherwise. Of a stream that leads elsewhere a traceback is no sign of failing. May be
-     * NULL.
+     * Where the output of a worker leads: sets `what->streams` but stdin, for this call. Both lead
+     * to `output` otherwise. Of a stream that leads elsewhere a traceback is no sign of failing.
+     * May be NULL.
      */
     void (*streams)(void *context, uint32_t local_rank, struct mu_spawn *what);
     /**
