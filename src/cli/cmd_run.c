@@ -1,8 +1,7 @@
 /* muster run: the elastic launcher; torchrun's place, options and environment. */
-#include "cli/run_output.h"
+#include "cli/run_options.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,57 +10,107 @@
 #include <jansson.h>
 
 #include "cli/cli_loop.h"
+#include "service/agent.h"
+#include "service/output.h"
+#include "transport/uv_files.h"
 
 struct run {
     struct run_options o;
     struct cli_loop loop;
-    struct run_output *output;
+    struct mu_files *files;
+    struct mu_output *output;
     struct mu_agent_service *agent;
     char host[256];
-    struct mu_post drained;
-    atomic_bool posted; /* `drained` is on its way */
-    bool wordy;         /* every decision is told */
+    uint32_t ranks[RUN_WORKERS_MAX]; /* of the workers that are being started */
+    bool wordy;                      /* every decision is told */
     int code;
 };
 
-/* --- what the agent tells --------------------------------------------------------------------- */
+/* --- words of our own ------------------------------------------------------------------------- */
+
+static void say(struct run *r, const char *line)
+{
+    char text[1088];
+    int n = snprintf(text, sizeof(text), "muster: %s\n", line);
+
+    if (n >= (int)sizeof(text)) {
+        n = (int)sizeof(text) - 1;
+        text[n - 1] = '\n';
+    }
+    mu_output_say(r->output, MU_STDERR, mu_span(text, (size_t)n));
+}
 
 static void on_log(void *context, const char *line)
 {
     struct run *r = context;
 
     if (r->wordy) {
-        run_output_say(r->output, line);
+        say(r, line);
     }
 }
+
+/* --- workers' output and files ---------------------------------------------------------------- */
 
 static int on_prepare(void *context, const struct mu_agent_attempt *attempt,
                       struct mu_errmsg *reterr_msg)
 {
-    return run_output_prepare(((struct run *)context)->output, attempt, reterr_msg);
+    struct run *r = context;
+
+    for (uint32_t i = 0; i < attempt->workers; i++) {
+        r->ranks[i] = attempt->ranks.base + i;
+    }
+    return mu_output_begin(r->output, attempt->restart_count, r->ranks, attempt->workers,
+                           reterr_msg);
 }
 
 static const char *on_error_file(void *context, uint32_t local_rank)
 {
-    return run_output_error_file(((struct run *)context)->output, local_rank);
+    return mu_output_error_file(((struct run *)context)->output, local_rank);
 }
 
 static void on_read_error_file(void *context, uint32_t local_rank, struct mu_buf *out)
 {
-    run_output_read_error_file(((struct run *)context)->output, local_rank, out);
+    struct run *r = context;
+    const char *path = mu_output_error_file(r->output, local_rank);
+    uint8_t *text = path[0] == '\0' ? NULL : malloc(MU_FAILURE_BYTES_MAX);
+    struct mu_errmsg msg;
+    size_t len;
+
+    if (text != NULL &&
+        r->files->ops->read_end(r->files, path, text, MU_FAILURE_BYTES_MAX, &len, &msg) == 0) {
+        (void)mu_buf_append(out, mu_span(text, len));
+    }
+    free(text);
 }
 
-static size_t on_output(void *context, uint32_t local_rank, enum mu_stream stream,
-                        struct mu_span in)
+static void on_streams(void *context, uint32_t local_rank, struct mu_spawn *what)
 {
-    return run_output_take(((struct run *)context)->output, local_rank, stream, in);
+    mu_output_fill(((struct run *)context)->output, local_rank, what);
+}
+
+static size_t on_output(void *context, uint32_t local_rank, struct mu_child *child,
+                        enum mu_stream stream, struct mu_span in)
+{
+    return mu_output_take(((struct run *)context)->output, local_rank, child, stream, in);
+}
+
+static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t cap)
+{
+    return mu_output_tail(((struct run *)context)->output, local_rank, buf, cap);
+}
+
+static void on_exited(void *context, const struct mu_agent_worker_end *end)
+{
+    mu_output_exited(((struct run *)context)->output, end->local_rank);
 }
 
 static void on_gone(void *context, const struct mu_agent_attempt *attempt)
 {
     (void)attempt;
-    run_output_gone(((struct run *)context)->output);
+    mu_output_end(((struct run *)context)->output);
 }
+
+/* --- what else the agent tells ---------------------------------------------------------------- */
 
 /* One line of JSON for each step of the rendezvous: --event-log-handler console. */
 static void on_record(void *context, const struct mu_rdzv_record *record)
@@ -82,7 +131,8 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
     }
     text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT);
     if (text != NULL) {
-        run_output_write(r->output, text, strlen(text));
+        mu_output_say(r->output, MU_STDERR, mu_span_str(text));
+        mu_output_say(r->output, MU_STDERR, MU_SPAN_LIT("\n"));
     }
     free(text);
     json_decref(line);
@@ -118,9 +168,7 @@ static void on_ended(void *context, const struct mu_agent_verdict *verdict)
     r->code = mu_agent_verdict_exit_code(verdict);
     mu_buf_init(&text, (size_t)16 << 20);
     if (r->code != 0 && mu_agent_verdict_text(verdict, &text) == 0) {
-        struct mu_span s = mu_buf_span(&text);
-
-        run_output_write(r->output, (const char *)s.data, s.len);
+        mu_output_say(r->output, MU_STDERR, mu_buf_span(&text));
     }
     mu_buf_reset(&text);
     if (r->o.verdict != NULL && mu_agent_verdict_json(verdict, &text) == 0) {
@@ -130,15 +178,20 @@ static void on_ended(void *context, const struct mu_agent_verdict *verdict)
     mu_agent_service_free(r->agent);
 }
 
+static void on_drained(void *context)
+{
+    cli_loop_stop(&((struct run *)context)->loop);
+}
+
 static void on_freed(void *context)
 {
     struct run *r = context;
 
     r->agent = NULL;
-    cli_loop_stop(&r->loop);
+    if (mu_output_flush(r->output, on_drained, r)) {
+        cli_loop_stop(&r->loop);
+    }
 }
-
-/* --- from other threads ----------------------------------------------------------------------- */
 
 static void on_signal(void *context, int number)
 {
@@ -146,26 +199,8 @@ static void on_signal(void *context, int number)
 
     if (r->agent != NULL) {
         mu_agent_service_signal(r->agent, number);
-    }
-}
-
-static void resume_output(struct mu_post *post)
-{
-    struct run *r = MU_CONTAINER_OF(post, struct run, drained);
-
-    atomic_store(&r->posted, false);
-    if (r->agent != NULL) {
-        run_output_resume(r->output, r->agent);
-    }
-}
-
-/* On the writer's thread. */
-static void on_drained(void *context)
-{
-    struct run *r = context;
-
-    if (!atomic_exchange(&r->posted, true)) {
-        mu_uv_env_post(r->loop.uv, &r->drained);
+    } else {
+        cli_loop_stop(&r->loop); /* only a console that nobody reads keeps us */
     }
 }
 
@@ -215,7 +250,10 @@ static int run_agent(struct run *r)
         .prepare = on_prepare,
         .error_file = on_error_file,
         .read_error_file = on_read_error_file,
+        .streams = on_streams,
         .output = on_output,
+        .tail = on_tail,
+        .exited = on_exited,
         .gone = on_gone,
         .ended = on_ended,
         .record = on_record,
@@ -237,6 +275,32 @@ static int run_agent(struct run *r)
     mu_agent_service_start(r->agent);
     cli_loop_run(&r->loop);
     return r->code;
+}
+
+static int open_output(struct run *r)
+{
+    const struct run_options *o = &r->o;
+    const char *temp = getenv("TMPDIR");
+    struct mu_output_config config = {
+        .base = o->log_dir == NULL ? "" : o->log_dir,
+        .temp = temp != NULL && temp[0] != '\0' ? temp : NULL,
+        .run_id = o->rdzv.run_id,
+        .role = o->role,
+        .prefix = getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        .redirects = &o->redirect_masks,
+        .tees = &o->tee_masks,
+        .shown = &o->shown,
+        .filters = {&o->stdout_filters, &o->stderr_filters},
+    };
+    struct mu_errmsg msg;
+    int err = mu_uv_files_new(r->loop.uv, &r->files);
+
+    if (err != 0) {
+        return cli_fail(CLI_FAILED, "%s", muster_strerror(err));
+    }
+    config.files = r->files;
+    err = mu_output_new(r->loop.env, &config, &r->output, &msg);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
 }
 
 /* torchrun's LOGLEVEL: without it, only what somebody should look at. */
@@ -274,16 +338,17 @@ static int run(struct run *r)
     if (code != 0) {
         return code;
     }
-    r->drained.run = resume_output;
-    code = run_output_new(&r->o, on_drained, r, &r->output);
+    code = open_output(r);
     if (code == 0) {
         if (r->o.omp_threads && r->wordy) {
-            run_output_say(r->output, "OMP_NUM_THREADS is set to 1 for each worker, since nobody "
-                                      "has set it; another number may be faster");
+            say(r, "OMP_NUM_THREADS is set to 1 for each worker, since nobody has set it; another "
+                   "number may be faster");
         }
         code = run_agent(r);
-        atomic_store(&r->posted, true); /* the loop takes no more */
-        run_output_free(r->output);
+    }
+    mu_output_free(r->output);
+    if (r->files != NULL) {
+        r->files->ops->close(r->files);
     }
     cli_loop_close(&r->loop);
     return code;

@@ -18,15 +18,11 @@
 
 #include <muster/rendezvous.h>
 
+#include "codec/output_spec.h"
+
 #define RUN_WORKERS_MAX  4096
 #define RUN_SIGNAL_MAX   64
 #define RUN_ROLE_LEN_MAX 255
-
-/* Of standard output and error; the bits of -r and -t. */
-enum {
-    RUN_STD_OUT = 1,
-    RUN_STD_ERR = 2,
-};
 
 /* What the machine has, apart, so that a test can say. */
 struct run_machine {
@@ -69,14 +65,14 @@ struct run_options {
     uint32_t workers;
     uint32_t restarts_max;
     uint64_t grace_ms;
-    struct run_texts argv;                   /* of a worker; ${local_rank} still in it */
-    uint8_t redirect_masks[RUN_WORKERS_MAX]; /* by local rank */
-    uint8_t tee_masks[RUN_WORKERS_MAX];      /* by local rank */
-    bool shown[RUN_WORKERS_MAX];             /* by local rank: --local-ranks-filter */
-    struct run_texts stdout_filters;         /* --duplicate-stdout-filters */
-    struct run_texts stderr_filters;         /* --duplicate-stderr-filters */
-    bool handled[RUN_SIGNAL_MAX + 1];        /* signals that the agent passes on */
-    int sent_for[RUN_SIGNAL_MAX + 1];        /* as which; 0: as themselves */
+    struct run_texts argv; /* of a worker; ${local_rank} still in it */
+    struct mu_std_masks redirect_masks;
+    struct mu_std_masks tee_masks;
+    struct mu_rank_filter shown;          /* --local-ranks-filter */
+    struct mu_text_filter stdout_filters; /* --duplicate-stdout-filters */
+    struct mu_text_filter stderr_filters; /* --duplicate-stderr-filters */
+    bool handled[RUN_SIGNAL_MAX + 1];     /* signals that the agent passes on */
+    int sent_for[RUN_SIGNAL_MAX + 1];     /* as which; 0: as themselves */
     bool omp_threads; /* OMP_NUM_THREADS=1 is set for workers, because nobody has set it */
     bool events;      /* --event-log-handler console */
     char endpoint_text[512];
@@ -103,10 +99,7 @@ void run_signals_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1]);
 int run_signal_map_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1],
                          int sent_for[RUN_SIGNAL_MAX + 1]);
 
-/** -r and -t: "3" or "0:1,1:2"; ranks that are not named: 0. False if it is neither. */
-bool run_std_parse(const char *text, uint32_t workers, uint8_t *masks);
-/** "a,b,,c": two texts, the second with a comma in it. False for want of memory. */
-bool run_filters_parse(const char *text, struct run_texts *ret);
+/** False for want of memory. */
 bool run_texts_add(struct run_texts *t, const char *text, size_t len);
 void run_texts_fini(struct run_texts *t);
 

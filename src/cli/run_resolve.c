@@ -290,48 +290,33 @@ static int resolve_command(struct run_options *o)
 
 /* --- output ----------------------------------------------------------------------------------- */
 
-static int resolve_ranks_filter(struct run_options *o)
+static int refuse_spec(const char *option, const char *text, const struct mu_errmsg *msg)
 {
-    const char *at = o->local_ranks_filter;
-    int64_t rank;
-
-    for (size_t i = 0; i < o->workers; i++) {
-        o->shown[i] = at[0] == '\0';
-    }
-    while (*at != '\0') {
-        size_t len = strcspn(at, ",");
-
-        if (!parse_count(at, len, &rank)) {
-            return cli_fail(CLI_FAILED,
-                            "--local_ranks_filter must be a comma-separated list of integers e.g. "
-                            "--local_ranks_filter=0,1,2");
-        }
-        if (rank >= 0 && rank < o->workers) {
-            o->shown[rank] = true;
-        }
-        at += len;
-        if (at[0] == ',' && at[1] == '\0') {
-            return cli_fail(CLI_FAILED, "--local_ranks_filter ends with a comma");
-        }
-        at += at[0] == ',';
-    }
-    return 0;
+    return cli_fail(CLI_FAILED, "--%s %s: %s", option, text, msg->text);
 }
 
 static int resolve_output(struct run_options *o)
 {
-    if (!run_std_parse(o->redirects, o->workers, o->redirect_masks)) {
-        return cli_fail(CLI_FAILED, "--redirects %s is neither 0, 1, 2, 3 nor RANK:MASK,...",
-                        o->redirects);
+    struct mu_errmsg msg;
+
+    if (mu_std_masks_parse(mu_span_str(o->redirects), &o->redirect_masks, &msg) != 0) {
+        return refuse_spec("redirects", o->redirects, &msg);
     }
-    if (!run_std_parse(o->tee, o->workers, o->tee_masks)) {
-        return cli_fail(CLI_FAILED, "--tee %s is neither 0, 1, 2, 3 nor RANK:MASK,...", o->tee);
+    if (mu_std_masks_parse(mu_span_str(o->tee), &o->tee_masks, &msg) != 0) {
+        return refuse_spec("tee", o->tee, &msg);
     }
-    if (!run_filters_parse(o->duplicate_stdout_filters, &o->stdout_filters) ||
-        !run_filters_parse(o->duplicate_stderr_filters, &o->stderr_filters)) {
-        return out_of_memory();
+    if (mu_rank_filter_parse(mu_span_str(o->local_ranks_filter), &o->shown, &msg) != 0) {
+        return refuse_spec("local-ranks-filter", o->local_ranks_filter, &msg);
     }
-    return resolve_ranks_filter(o);
+    if (mu_text_filter_parse(mu_span_str(o->duplicate_stdout_filters), &o->stdout_filters, &msg) !=
+        0) {
+        return refuse_spec("duplicate-stdout-filters", o->duplicate_stdout_filters, &msg);
+    }
+    if (mu_text_filter_parse(mu_span_str(o->duplicate_stderr_filters), &o->stderr_filters, &msg) !=
+        0) {
+        return refuse_spec("duplicate-stderr-filters", o->duplicate_stderr_filters, &msg);
+    }
+    return 0;
 }
 
 /* --- the rest --------------------------------------------------------------------------------- */
@@ -413,8 +398,11 @@ int run_options_resolve(struct run_options *o, const struct run_machine *machine
 void run_options_fini(struct run_options *o)
 {
     run_texts_fini(&o->argv);
-    run_texts_fini(&o->stdout_filters);
-    run_texts_fini(&o->stderr_filters);
+    mu_std_masks_fini(&o->redirect_masks);
+    mu_std_masks_fini(&o->tee_masks);
+    mu_rank_filter_fini(&o->shown);
+    mu_text_filter_fini(&o->stdout_filters);
+    mu_text_filter_fini(&o->stderr_filters);
     free(o->config_text);
     o->config_text = NULL;
 }

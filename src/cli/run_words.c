@@ -38,64 +38,6 @@ void run_texts_fini(struct run_texts *t)
     *t = (struct run_texts){0};
 }
 
-bool run_filters_parse(const char *text, struct run_texts *ret)
-{
-    size_t len = strlen(text);
-    char *item = malloc(len + 1);
-    size_t n = 0;
-    bool ok = item != NULL;
-
-    for (size_t i = 0; ok && i < len; i++) {
-        if (text[i] != ',') {
-            item[n++] = text[i];
-        } else if (text[i + 1] == ',') {
-            item[n++] = ',';
-            i++;
-        } else {
-            ok = n == 0 || run_texts_add(ret, item, n);
-            n = 0;
-        }
-    }
-    ok = ok && (n == 0 || run_texts_add(ret, item, n));
-    free(item);
-    return ok;
-}
-
-/* --- masks ------------------------------------------------------------------------------------ */
-
-bool run_std_parse(const char *text, uint32_t workers, uint8_t *masks)
-{
-    const char *at = text;
-
-    if (text[0] >= '0' && text[0] <= '3' && text[1] == '\0') {
-        memset(masks, text[0] - '0', workers);
-        return true;
-    }
-    memset(masks, 0, workers);
-    for (;;) {
-        size_t digits = strspn(at, "0123456789");
-        uint64_t rank = 0;
-
-        if (digits == 0 || digits > 6 || at[digits] != ':' || at[digits + 1] < '0' ||
-            at[digits + 1] > '3') {
-            return false;
-        }
-        for (size_t i = 0; i < digits; i++) {
-            rank = rank * 10 + (uint64_t)(at[i] - '0');
-        }
-        if (rank < workers) {
-            masks[rank] = (uint8_t)(at[digits + 1] - '0');
-        }
-        at += digits + 2;
-        if (*at == '\0') {
-            return true;
-        }
-        if (*at++ != ',') {
-            return false;
-        }
-    }
-}
-
 /* --- signals ---------------------------------------------------------------------------------- */
 
 int run_signal_number(const char *text, size_t len)

@@ -164,10 +164,15 @@ int mu_rank_filter_parse(struct mu_span text, struct mu_rank_filter *ret,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     while (next_item(&rest, &item)) {
-        if (!parse_u32(item, &f.ranks[f.count])) {
+        bool negative;
+
+        item = trim(item);
+        negative = item.len > 0 && item.data[0] == '-';
+        if (!parse_u32(mu_span_skip(item, negative ? 1 : 0), &f.ranks[f.count])) {
             mu_free(f.ranks);
-            return bad(reterr_msg, "not a list of local ranks", text);
+            return bad(reterr_msg, "not a comma-separated list of local ranks", text);
         }
+        f.ranks[f.count] = negative ? UINT32_MAX : f.ranks[f.count];
         f.count++;
     }
     *ret = f;

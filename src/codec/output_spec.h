@@ -50,7 +50,10 @@ struct mu_rank_filter {
     size_t count;
 };
 
-/** "0,2,5"; blanks around numbers are fine, an empty text names none. Errors as above. */
+/**
+ * "0,2,5"; blanks around numbers are fine, an empty text names none. One below zero, which torchrun
+ * takes too, is nobody's: "-1" shows none. Errors as above.
+ */
 int mu_rank_filter_parse(struct mu_span text, struct mu_rank_filter *ret,
                          struct mu_errmsg *reterr_msg);
 void mu_rank_filter_fini(struct mu_rank_filter *f);

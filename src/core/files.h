@@ -50,6 +50,11 @@ struct mu_files_ops {
                            struct mu_errmsg *reterr_msg);
     /** Removes a directory and all in it; links are not followed. None there is fine. */
     int (*remove_dir)(struct mu_files *files, const char *path, struct mu_errmsg *reterr_msg);
+    /**
+     * Removes the directories in it that hold nothing, and itself if it is one by then. What is not
+     * empty stays; links are not followed.
+     */
+    void (*prune_dir)(struct mu_files *files, const char *path);
     /** Opens a file to write from its start on, emptied. MUSTER_ENOMEM, or a negated errno. */
     int (*create)(struct mu_files *files, const char *path, struct mu_sink **ret_sink,
                   struct mu_errmsg *reterr_msg);

@@ -8,8 +8,8 @@
  *     ... ended(verdict): nothing of the workers is left, and the rendezvous knows ...
  *     mu_agent_service_free(agent)              freed() follows: the last callback
  *
- * Files are the caller's: where the output of workers goes (`output`), where they leave their error
- * files (`prepare`, `error_file`). The service keeps the last 64 KiB of each worker in memory.
+ * Files are the caller's: where the output of workers goes (`streams`, `output`), what came last
+ * (`tail`), where they leave their error files (`prepare`, `error_file`). service/output.h does it.
  *
  * The first failure of a run, across all agents, is found through the store of the round: signs of
  * failing are counted there in the server's order, and the first of those that failed stands under
@@ -20,8 +20,8 @@
  * writes "notify\n" there is told "change MILLISECONDS\n" before it is stopped because the members
  * change, and has that long, or until it writes "saved\n" or ends.
  *
- * No callback runs inside a call, except `log`, `prepare`, `error_file` and `read_error_file`,
- * which must not call back; from inside the others anything may be called.
+ * No callback runs inside a call, except `log`, `prepare`, `streams`, `tail`, `error_file` and
+ * `read_error_file`, which must not call back; from inside the others anything may be called.
  */
 #ifndef MU_AGENT_SERVICE_H
 #define MU_AGENT_SERVICE_H
@@ -34,7 +34,7 @@
 #include "service/rdzv.h"
 
 #define MU_AGENT_FAILURE_KEY "muster/failure"
-#define MU_AGENT_TAIL_BYTES  65536
+#define MU_AGENT_TAIL_BYTES  65536 /* of a worker's output, to tell a cause from an effect */
 
 struct mu_agent_service;
 
@@ -113,10 +113,19 @@ struct mu_agent_service_events {
     /** All workers of an attempt run. May be NULL. */
     void (*started)(void *context, const struct mu_agent_attempt *attempt);
     /**
-     * Bytes of a worker; an empty span is the end of that stream. Returns how many were used; with
-     * less than all, mu_agent_service_resume() takes it up again. Called again with what is left.
+     * Where the output of a worker leads: sets `what->streams` but stdin, for this call. Both lead
+     * to `output` otherwise. Of a stream that leads elsewhere a traceback is no sign of failing.
+     * May be NULL.
      */
-    size_t (*output)(void *context, uint32_t local_rank, enum mu_stream stream, struct mu_span in);
+    void (*streams)(void *context, uint32_t local_rank, struct mu_spawn *what);
+    /**
+     * Bytes of a worker; an empty span is the end of that stream. Returns how many were used; with
+     * less than all, mu_env_child_resume() takes it up again. Called again with what is left.
+     */
+    size_t (*output)(void *context, uint32_t local_rank, struct mu_child *child,
+                     enum mu_stream stream, struct mu_span in);
+    /** Copies the end of what a worker has written, at most `cap` bytes; its length. */
+    size_t (*tail)(void *context, uint32_t local_rank, uint8_t *buf, size_t cap);
     /** No process of an attempt is left; its files can be closed. May be NULL. */
     void (*gone)(void *context, const struct mu_agent_attempt *attempt);
     /** A worker has ended. May be NULL. */
@@ -136,9 +145,6 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
 void mu_agent_service_start(struct mu_agent_service *s);
 /** The process was sent `signal`. */
 void mu_agent_service_signal(struct mu_agent_service *s, int signal);
-/** After an `output` that used less than it was given. */
-void mu_agent_service_resume(struct mu_agent_service *s, uint32_t local_rank,
-                             enum mu_stream stream);
 /** After `ended`. */
 void mu_agent_service_free(struct mu_agent_service *s);
 

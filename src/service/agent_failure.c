@@ -96,22 +96,42 @@ static uint64_t worker_order(const struct mu_agent_worker *w)
     return mu_failure_order(w->ticket, w->effect);
 }
 
-/* The end of what the worker wrote, as a text: zeros in it become blanks. */
+/* The end of what the worker wrote, in new memory with a zero behind it. NULL: there is none. */
+static char *read_tail(const struct mu_agent_worker *w, size_t cap, size_t *ret_len)
+{
+    struct mu_agent_service *s = w->s;
+    char *text = mu_malloc(cap + 1);
+
+    if (text != NULL) {
+        *ret_len = s->events.tail(s->events.context, w->local_rank, (uint8_t *)text, cap);
+        text[*ret_len] = '\0';
+    }
+    return text;
+}
+
+/* The same as a text: zeros in it become blanks. */
 static char *dup_tail(const struct mu_agent_worker *w)
 {
-    struct mu_span tail = mu_buf_span(&w->tail);
-    char *text;
+    size_t len = 0;
+    char *text = read_tail(w, MU_FAILURE_TAIL_MAX, &len);
 
-    if (tail.len > MU_FAILURE_TAIL_MAX) {
-        tail = mu_span(tail.data + (tail.len - MU_FAILURE_TAIL_MAX), MU_FAILURE_TAIL_MAX);
-    }
-    text = mu_strndup(tail.len == 0 ? "" : (const char *)tail.data, tail.len);
-    for (size_t i = 0; text != NULL && i < tail.len; i++) {
+    for (size_t i = 0; text != NULL && i < len; i++) {
         if (text[i] == '\0') {
             text[i] = ' ';
         }
     }
     return text;
+}
+
+/* Whether it complains of a lost peer. */
+static bool is_effect(const struct mu_agent_worker *w)
+{
+    size_t len = 0;
+    char *text = read_tail(w, MU_AGENT_TAIL_BYTES, &len);
+    bool effect = text != NULL && mu_failure_is_effect(mu_span(text, len));
+
+    mu_free(text);
+    return effect;
 }
 
 static void read_error_file(struct mu_agent_service *s, uint32_t local_rank, struct mu_failure *f)
@@ -280,7 +300,7 @@ void mu_agent_failure_publish(struct mu_agent_worker *w)
     }
     mu_agent_failure_sign(w);
     w->failed = true;
-    w->effect = mu_failure_is_effect(mu_buf_span(&w->tail));
+    w->effect = is_effect(w);
     if (!w->ticket_busy) {
         write_first(r);
     }

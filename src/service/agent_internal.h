@@ -71,7 +71,6 @@ struct mu_agent_worker {
     int signal_due; /* came before it ran */
     bool kill_due;
     struct mu_agent_worker_end end;
-    struct mu_buf tail;
 
     /* signs of failing: agent_failure.c */
     struct mu_store_op ticket_op;

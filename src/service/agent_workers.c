@@ -187,23 +187,11 @@ static void on_started(struct mu_child *child, int status)
     }
 }
 
-static void keep_tail(struct mu_agent_worker *w, struct mu_span in)
-{
-    if (in.len > MU_AGENT_TAIL_BYTES) {
-        in = mu_span_skip(in, in.len - MU_AGENT_TAIL_BYTES);
-    }
-    /* Twice as much before it is cut, so that not every line moves all of them. */
-    if (w->tail.len + in.len > w->tail.max) {
-        mu_buf_consume(&w->tail, w->tail.len - (MU_AGENT_TAIL_BYTES - in.len));
-    }
-    (void)mu_buf_append(&w->tail, in); /* For want of memory the verdict has less to say. */
-}
-
 static size_t on_output(struct mu_child *child, enum mu_stream stream, struct mu_span in)
 {
     struct mu_agent_worker *w = child_worker(child);
     struct mu_agent_service *s = w->s;
-    size_t used = s->events.output(s->events.context, w->local_rank, stream, in);
+    size_t used = s->events.output(s->events.context, w->local_rank, child, stream, in);
 
     if (stream == MU_STDERR && used != 0 &&
         memmem(in.data, used, TRACEBACK, sizeof(TRACEBACK) - 1) != NULL) {
@@ -211,7 +199,6 @@ static size_t on_output(struct mu_child *child, enum mu_stream stream, struct mu
         w->raised = true;
         mu_agent_failure_sign(w);
     }
-    keep_tail(w, mu_span(in.data, used));
     return used;
 }
 
@@ -313,6 +300,9 @@ static int spawn_one(struct mu_agent_worker *w, const struct mu_agent_env *e,
             .sentinel = true,
             .channel = s->config.policy.change_ms != 0 ? &w->channel : NULL,
         };
+        if (s->events.streams != NULL) {
+            s->events.streams(s->events.context, w->local_rank, &what);
+        }
         w->child = (struct mu_child){.on = &child_events};
         w->channel = (struct mu_conn){.on = &channel_events};
         err = mu_env_spawn(s->env, &w->child, &what);
@@ -336,7 +326,6 @@ static void reset_worker(struct mu_agent_worker *w)
     w->kill_due = false;
     w->end = (struct mu_agent_worker_end){.rank = w->s->attempt.ranks.base + w->local_rank,
                                           .local_rank = w->local_rank};
-    mu_buf_reset(&w->tail);
     w->asked = false;
     w->warned = false;
     w->line_len = 0;
@@ -432,13 +421,6 @@ void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
     }
 }
 
-void mu_agent_service_resume(struct mu_agent_service *s, uint32_t local_rank, enum mu_stream stream)
-{
-    if (local_rank < s->config.policy.workers && s->workers[local_rank].spawned) {
-        mu_env_child_resume(s->env, &s->workers[local_rank].child, stream);
-    }
-}
-
 /* --- life ------------------------------------------------------------------------------------- */
 
 int mu_agent_workers_init(struct mu_agent_service *s)
@@ -455,16 +437,12 @@ int mu_agent_workers_init(struct mu_agent_service *s)
         s->workers[i].s = s;
         s->workers[i].local_rank = i;
         s->workers[i].end.local_rank = i;
-        mu_buf_init(&s->workers[i].tail, (size_t)2 * MU_AGENT_TAIL_BYTES);
     }
     return 0;
 }
 
 void mu_agent_workers_fini(struct mu_agent_service *s)
 {
-    for (uint32_t i = 0; s->workers != NULL && i < s->config.policy.workers; i++) {
-        mu_buf_fini(&s->workers[i].tail);
-    }
     mu_free(s->workers);
     mu_free(s->ends);
 }

@@ -87,12 +87,29 @@ static void keep_line(struct output_stream *s, const struct mu_line *line)
     }
 }
 
+/* Appends to what `buf` holds of `cap`, at the cost of its front; the new length. */
+static size_t append_end(uint8_t *buf, size_t len, size_t cap, struct mu_span s)
+{
+    s = s.len > cap ? mu_span_skip(s, s.len - cap) : s;
+    if (len + s.len > cap) {
+        memmove(buf, buf + (len + s.len - cap), cap - s.len);
+        len = cap - s.len;
+    }
+    if (s.len > 0) {
+        memcpy(buf + len, s.data, s.len);
+    }
+    return len + s.len;
+}
+
 size_t mu_output_tail(struct mu_output *out, uint32_t local_rank, uint8_t *buf, size_t cap)
 {
-    struct output_worker *w = &out->workers[local_rank];
+    struct output_worker *w;
     size_t len = 0;
 
-    MU_ASSERT(local_rank < out->count);
+    if (local_rank >= out->count) {
+        return 0;
+    }
+    w = &out->workers[local_rank];
     cap = cap < MU_OUTPUT_TAIL_MAX ? cap : MU_OUTPUT_TAIL_MAX;
     /* Streams that never came by are read where they went. */
     for (int i = 0; i < 2; i++) {
@@ -116,6 +133,15 @@ size_t mu_output_tail(struct mu_output *out, uint32_t local_rank, uint8_t *buf, 
             len = cap - own;
         }
         len += ring_copy(&w->tail, buf + len, own);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct mu_span part = mu_buf_span(&w->streams[i].lines.part);
+
+        part = mu_span_skip(part, w->streams[i].lines.drop);
+        if (part.len > 0) {
+            len = append_end(buf, len, cap, part);
+            len = append_end(buf, len, cap, MU_SPAN_LIT("\n"));
+        }
     }
     return len;
 }
@@ -190,11 +216,18 @@ static void on_timer(struct mu_timer *timer)
     }
 }
 
+/* The console has no room, and the stream is one that can wait. */
+static bool has_to_wait(const struct output_stream *s)
+{
+    return s->console != NULL && s->file == NULL && !s->worker->exited &&
+           !output_console_has_room(s);
+}
+
 void output_stream_finish(struct output_stream *s)
 {
     struct mu_line line;
 
-    if (s->console != NULL && s->file == NULL && !output_console_has_room(s)) {
+    if (has_to_wait(s)) {
         s->ending = true;
         output_console_wait(s);
         return;
@@ -221,9 +254,9 @@ size_t mu_output_take(struct mu_output *out, uint32_t local_rank, struct mu_chil
         write_all(s->file, in);
     }
     while (rest.len > 0) {
-        if (s->console != NULL && s->file == NULL && !output_console_has_room(s)) {
+        if (has_to_wait(s)) {
             output_console_pump(s->console);
-            if (!output_console_has_room(s)) {
+            if (has_to_wait(s)) {
                 output_console_wait(s);
                 break;
             }
@@ -238,6 +271,30 @@ size_t mu_output_take(struct mu_output *out, uint32_t local_rank, struct mu_chil
         output_console_pump(s->console);
     }
     return in.len - rest.len;
+}
+
+void mu_output_exited(struct mu_output *out, uint32_t local_rank)
+{
+    struct output_worker *w;
+
+    if (local_rank >= out->count) {
+        return;
+    }
+    w = &out->workers[local_rank];
+    w->exited = true;
+    for (int i = 0; i < 2; i++) {
+        struct output_stream *s = &w->streams[i];
+
+        if (mu_list_empty(&s->waiting)) {
+            continue;
+        }
+        mu_list_remove(&s->waiting);
+        if (s->ending) {
+            output_stream_finish(s);
+        } else if (s->child != NULL) {
+            mu_env_child_resume(out->env, s->child, s->stream);
+        }
+    }
 }
 
 /* --- attempts --------------------------------------------------------------------------------- */
@@ -283,6 +340,10 @@ void mu_output_end(struct mu_output *out)
             if (mu_lines_end(&s->lines, &line)) {
                 take_line(s, &line, true);
             }
+            if (s->console != NULL) {
+                (void)output_console_note(s, true);
+            }
+            s->skipped = 0;
             s->ending = false;
             mu_list_remove(&s->unshown);
             output_console_forget(s);
@@ -437,8 +498,9 @@ void mu_output_fill(struct mu_output *out, uint32_t local_rank, struct mu_spawn 
 
 const char *mu_output_error_file(const struct mu_output *out, uint32_t local_rank)
 {
-    MU_ASSERT(local_rank < out->count);
-    return out->workers[local_rank].error_file == NULL ? "" : out->workers[local_rank].error_file;
+    const char *path = local_rank < out->count ? out->workers[local_rank].error_file : NULL;
+
+    return path == NULL ? "" : path;
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -465,6 +527,10 @@ static int make_run_dir(struct mu_output *out, const struct mu_output_config *co
         rc = n < 0 || (size_t)n >= sizeof(path)
                  ? mu_err(msg, MUSTER_ELIMIT, "the path of the log directory is too long")
                  : out->files->ops->make_unique_dir(out->files, path, base, sizeof(base), msg);
+        if (rc == 0) {
+            out->fresh_base = mu_strndup(base, strlen(base));
+            rc = out->fresh_base == NULL ? no_memory(msg) : 0;
+        }
     } else {
         n = snprintf(base, sizeof(base), "%s", config->base);
         rc = n < 0 || (size_t)n >= sizeof(base)
@@ -542,6 +608,10 @@ void mu_output_free(struct mu_output *out)
     free_workers(out);
     mu_env_timer_arm(out->env, &out->timer, MU_MONO_NEVER);
     output_consoles_close(out);
+    if (out->fresh_base != NULL) {
+        out->files->ops->prune_dir(out->files, out->fresh_base);
+    }
+    mu_free(out->fresh_base);
     mu_free(out->role);
     mu_free(out->prefix);
     mu_free(out->run_dir);

@@ -7,8 +7,10 @@
  *     mu_output_fill(out, i, &what)                says where the streams of worker i lead
  *     mu_env_spawn(env, &child, &what)
  *     mu_output_take(out, i, &child, stream, in)   in the child's `output`; returns what it used
+ *     mu_output_exited(out, i)                     in the child's `exited`
  *     mu_output_tail(out, i, buf, cap)             its last lines
  *     mu_output_end(out)                           when all of them are gone: closes the files
+ *     mu_output_say(out, stream, text)             words of our own, any time
  *     mu_output_flush(out, drained, arg)           is all of it on the console?
  *
  * Where a stream goes, by the masks (-r, -t) and the filter of local ranks:
@@ -32,7 +34,10 @@
  * Memory is bounded: one line for each stream, the tails, one queue for each console. When the
  * console does not take what comes, a stream that has a file goes on, its lines on the console are
  * left out, and a line says how many; one that has none rests, and its worker waits at its pipe as
- * it would at the terminal. Streams that rest take turns, so that none starves another.
+ * it would at the terminal. Streams that rest take turns, so that none starves another. A worker
+ * that has ended must not wait, or nobody could take its place: what is left of its output, and
+ * what its descendants write, rests no more. It goes to the queue beyond its measure, by at most
+ * MU_OUTPUT_EXTRA_MAX together with words of our own; what finds no room there is left out.
  */
 #ifndef MU_OUTPUT_H
 #define MU_OUTPUT_H
@@ -43,6 +48,8 @@
 
 /** The last of a rank's output that is kept. */
 #define MU_OUTPUT_TAIL_MAX 65536
+/** What may wait for a console beyond `queue_max`. */
+#define MU_OUTPUT_EXTRA_MAX (2u << 20)
 
 struct mu_output;
 
@@ -64,8 +71,8 @@ struct mu_output_config {
 
 /**
  * Makes the directories and opens the consoles. `config` and the texts in it are borrowed for the
- * call; files, masks and filters for life. A fresh base is torchelastic_xxxxxx in `temp`; it stays.
- * MUSTER_ENOMEM, MUSTER_ELIMIT, or a negated errno.
+ * call; files, masks and filters for life. A fresh base is torchelastic_xxxxxx in `temp`; it goes
+ * with mu_output_free() if no file was left in it. MUSTER_ENOMEM, MUSTER_ELIMIT, or a negated errno.
  */
 int mu_output_new(struct mu_env *env, const struct mu_output_config *config, struct mu_output **ret,
                   struct mu_errmsg *reterr_msg);
@@ -82,7 +89,10 @@ int mu_output_begin(struct mu_output *out, uint32_t attempt, const uint32_t *ran
                     struct mu_errmsg *reterr_msg);
 /** Sets the streams of `what` but stdin; their paths are lent until the attempt ends. */
 void mu_output_fill(struct mu_output *out, uint32_t local_rank, struct mu_spawn *what);
-/** Where the worker is to write its error, for TORCHELASTIC_ERROR_FILE; "" without files. */
+/**
+ * Where the worker is to write its error, for TORCHELASTIC_ERROR_FILE; "" without files, or when no
+ * attempt has begun.
+ */
 const char *mu_output_error_file(const struct mu_output *out, uint32_t local_rank);
 /**
  * Takes what a worker wrote, or with an empty span its end. Returns what it used; if that is less
@@ -91,10 +101,20 @@ const char *mu_output_error_file(const struct mu_output *out, uint32_t local_ran
  */
 size_t mu_output_take(struct mu_output *out, uint32_t local_rank, struct mu_child *child,
                       enum mu_stream stream, struct mu_span in);
-/** Copies the end of a worker's output, whole lines of both streams as they came; its length. */
+/** The process of a worker has ended. */
+void mu_output_exited(struct mu_output *out, uint32_t local_rank);
+/**
+ * Copies the end of a worker's output: lines of both streams as they came, and behind them what has
+ * no end yet. Its length; 0 when no attempt has begun.
+ */
 size_t mu_output_tail(struct mu_output *out, uint32_t local_rank, uint8_t *buf, size_t cap);
 /** The attempt is over: closes its files. Tails stay until the next one. */
 void mu_output_end(struct mu_output *out);
+/**
+ * Puts text of our own, lines with their ends, on a console, behind what waits there. Lost if too
+ * much does.
+ */
+void mu_output_say(struct mu_output *out, enum mu_stream stream, struct mu_span text);
 /**
  * True: nothing waits for a console. False: `drained` is called once, when nothing does any more;
  * that may take for ever, if nobody reads.

@@ -16,20 +16,34 @@ static size_t room_for(const struct output_stream *s)
 bool output_console_has_room(const struct output_stream *s)
 {
     const struct mu_buf *q = &s->console->queue;
+    size_t max = s->worker->out->queue_max;
 
-    return q->max - q->len >= room_for(s);
+    return q->len <= max && max - q->len >= room_for(s);
 }
 
-/* A stream with a file says what of it was not shown here. */
-static bool put_note(struct output_stream *s)
+/* Makes room, beyond the measure of the queue for those who cannot wait. */
+static bool make_room(struct output_stream *s, size_t n, bool last)
+{
+    struct mu_buf *q = &s->console->queue;
+    size_t max = last || s->worker->exited ? q->max : s->worker->out->queue_max;
+
+    return q->len <= max && max - q->len >= n && mu_buf_reserve(q, n) == 0;
+}
+
+bool output_console_note(struct output_stream *s, bool last)
 {
     struct output_console *c = s->console;
     struct mu_span prefix = s->prefixed ? mu_buf_span(&s->worker->prefix) : (struct mu_span){0};
     char text[NOTE_MAX];
-    int n = snprintf(text, sizeof(text), "(%llu lines are not shown here; all are in %.120s)\n",
-                     (unsigned long long)s->skipped, s->path == NULL ? "?" : s->path);
+    int n;
 
-    if (mu_buf_reserve(&c->queue, 1 + prefix.len + (size_t)n) != 0) {
+    if (s->skipped == 0) {
+        return true;
+    }
+    n = snprintf(text, sizeof(text), "(%llu lines are not shown here%s%.120s)\n",
+                 (unsigned long long)s->skipped, s->path == NULL ? "" : "; all are in ",
+                 s->path == NULL ? "" : s->path);
+    if (!make_room(s, 1 + prefix.len + (size_t)n, last)) {
         return false;
     }
     if (c->open) {
@@ -83,14 +97,14 @@ bool output_console_put(struct output_stream *s, const struct mu_line *line, boo
     struct mu_span text = mu_span_skip(line->text, line->shown);
     bool own;
 
-    if (s->skipped > 0 && !put_note(s)) {
+    if (!output_console_note(s, last)) {
         return false;
     }
     own = c->open && c->open_by == s;
     if (line->shown > 0 && text.len == 0 && !own) {
         return true; /* another's line has ended it already */
     }
-    if (mu_buf_reserve(&c->queue, text.len + s->worker->prefix.len + AROUND_MAX) != 0) {
+    if (!make_room(s, text.len + s->worker->prefix.len + AROUND_MAX, last)) {
         return false;
     }
     if (c->open && !own) {
@@ -177,6 +191,22 @@ static void on_writable(struct mu_sink *sink)
     }
 }
 
+void mu_output_say(struct mu_output *out, enum mu_stream stream, struct mu_span text)
+{
+    struct output_console *c =
+        &out->consoles[stream == MU_STDERR && out->console_count == 2 ? 1 : 0];
+
+    if (mu_buf_reserve(&c->queue, 1 + text.len) != 0) {
+        return;
+    }
+    if (c->open) {
+        mu_buf_put_u8(&c->queue, '\n');
+    }
+    c->open = false;
+    mu_buf_put(&c->queue, text);
+    output_console_pump(c);
+}
+
 bool mu_output_flush(struct mu_output *out, void (*drained)(void *arg), void *arg)
 {
     for (size_t i = 0; i < out->console_count; i++) {
@@ -218,7 +248,7 @@ int output_consoles_open(struct mu_output *out, struct mu_errmsg *reterr_msg)
         c->sink = sink;
         sink->user = c;
         sink->writable = on_writable;
-        mu_buf_init(&c->queue, out->queue_max);
+        mu_buf_init(&c->queue, out->queue_max + MU_OUTPUT_EXTRA_MAX);
         mu_list_init(&c->waiters);
         out->console_count++;
     }

@@ -49,6 +49,7 @@ struct output_worker {
     struct output_stream *redraw_by;
     struct mu_buf prefix;
     char *error_file;
+    bool exited; /* it keeps nobody waiting */
 };
 
 struct output_console {
@@ -73,7 +74,8 @@ struct mu_output {
     uint64_t flush_ms;
     char *role;
     char *prefix;
-    char *run_dir; /* NULL: no files */
+    char *run_dir;    /* NULL: no files */
+    char *fresh_base; /* that we made up, or NULL */
     struct output_console consoles[2];
     size_t console_count; /* 1 when both are one */
     struct mu_sink *closing[2];
@@ -93,6 +95,8 @@ void output_consoles_close(struct mu_output *out);
 bool output_console_has_room(const struct output_stream *s);
 /** Puts a line on the queue, `last` if the stream ends with it; false: no room for it. */
 bool output_console_put(struct output_stream *s, const struct mu_line *line, bool last);
+/** Says how many lines were left out, if any were; false: no room for it. */
+bool output_console_note(struct output_stream *s, bool last);
 /** The stream is heard again when there is room. */
 void output_console_wait(struct output_stream *s);
 /** Writes what the console takes. */

@@ -58,10 +58,9 @@ struct mu_rdzv_assignment {
     size_t member_count;    /* `world`, or 0: not asked for (members=false), or too many */
     const struct mu_rdzv_peer *members; /* by rank */
     const char *store; /* URL of the round's store, its prefix in it: see mu_store_open() */
-    bool torch_1;      /* the members speak as PyTorch 1.13 does: service/agent_exchange.h */
-    /* The others are of PyTorch 1.13, whose workers serve their store themselves: rank 0 must not
-     * serve one at the bootstrap address. */
-    bool workers_serve;
+    /* The others are PyTorch 1.13: its exchange (service/agent_exchange.h), and the workers' rank 0
+     * serves the store at the bootstrap address itself, so that no agent may. */
+    bool torch_1;
 };
 
 struct mu_rdzv_ending {

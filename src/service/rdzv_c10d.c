@@ -115,6 +115,12 @@ static void on_found(void *context, bool push)
     /* The machine was made for a store that pushes; it has asked nothing but the first read. */
     n->machine.config.push = push;
     n->machine.config.turns = push;
+    /* Who shares a store of PyTorch 1.13 is PyTorch 1.13, and ends when it finds another dialect:
+     * so we must not be the first to write one. */
+    if (!n->config.dialect_given && mu_store_tcp_found(n->cell.store) == MU_STORE_TCP_TORCH1) {
+        n->config.dialect = MU_RDZV_DIALECT_1_13;
+        n->machine.config.dialect = n->config.dialect;
+    }
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, "c10d.store",
                            push ? "the store answers and tells of changes"
                                 : "the store answers; it is read once a second");

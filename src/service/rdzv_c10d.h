@@ -12,7 +12,8 @@
 
 struct mu_rdzv_c10d_config {
     struct mu_rdzv_settings settings;
-    enum mu_rdzv_dialect dialect;
+    enum mu_rdzv_dialect dialect; /* of the first state, if we write it */
+    bool dialect_given;           /* it holds on every store */
     enum mu_rdzv_host_wish host;
     enum mu_store_tcp_protocol protocol;
     uint64_t read_timeout_ms;

@@ -23,9 +23,6 @@ static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *u
         .store = mu_rdzv_c10d_url(url, &n->config, n->base.run_id, up->round),
         .torch_1 =
             (found != MU_RDZV_DIALECT_UNKNOWN ? found : n->config.dialect) == MU_RDZV_DIALECT_1_13,
-        .workers_serve = (n->machine.v.dialect == MU_RDZV_DIALECT_UNKNOWN
-                              ? n->config.dialect
-                              : n->machine.v.dialect) == MU_RDZV_DIALECT_1_13,
     };
 
     n->state = MU_RDZV_C10D_IN;

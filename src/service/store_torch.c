@@ -182,7 +182,8 @@ void mu_torch_store_conn_up(struct torch_store *s, struct torch_conn *c)
     }
     if (!s->ready && !s->closing) {
         s->ready = true;
-        s->events.ready(s->events.context);
+        s->events.ready(s->events.context,
+                        s->generation == MU_TORCH_1 ? MU_STORE_TCP_TORCH1 : MU_STORE_TCP_TORCH2);
     }
 }
 

@@ -410,6 +410,22 @@ static int files_remove_dir(struct mu_files *files, const char *path, struct mu_
     return 0;
 }
 
+static int remove_if_empty(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)ftw;
+    if (type == FTW_DP) {
+        (void)rmdir(path);
+    }
+    return 0;
+}
+
+static void files_prune_dir(struct mu_files *files, const char *path)
+{
+    (void)files;
+    (void)nftw(path, remove_if_empty, OPEN_DIRS_MAX, FTW_DEPTH | FTW_PHYS);
+}
+
 static int files_read_end(struct mu_files *files, const char *path, uint8_t *buf, size_t cap,
                           size_t *ret_len, struct mu_errmsg *reterr_msg)
 {
@@ -458,6 +474,7 @@ static const struct mu_files_ops files_ops = {
     .make_dir = files_make_dir,
     .make_unique_dir = files_make_unique_dir,
     .remove_dir = files_remove_dir,
+    .prune_dir = files_prune_dir,
     .create = files_create,
     .read_end = files_read_end,
     .console = files_console,

@@ -208,6 +208,32 @@ static void test_directories_are_made_and_removed(void **state)
     assert_true(strstr(msg.text, "No such file or directory") != NULL);
 }
 
+static void test_directories_without_files_are_pruned(void **state)
+{
+    char path[160];
+    struct mu_sink *sink;
+    struct stat st;
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "%s/p/attempt_0/0", zoo_dir);
+    assert_int_equal(files->ops->make_dir(files, path, &msg), 0);
+    (void)snprintf(path, sizeof(path), "%s/p/attempt_1/0", zoo_dir);
+    assert_int_equal(files->ops->make_dir(files, path, &msg), 0);
+    (void)snprintf(path, sizeof(path), "%s/p/attempt_1/0/error.json", zoo_dir);
+    assert_int_equal(files->ops->create(files, path, &sink, &msg), 0);
+    sink->ops->close(sink);
+    (void)snprintf(path, sizeof(path), "%s/p", zoo_dir);
+    files->ops->prune_dir(files, path);
+    (void)snprintf(path, sizeof(path), "%s/p/attempt_0", zoo_dir);
+    assert_int_equal(stat(path, &st), -1);
+    (void)snprintf(path, sizeof(path), "%s/p/attempt_1/0/error.json", zoo_dir);
+    assert_int_equal(unlink(path), 0);
+    (void)snprintf(path, sizeof(path), "%s/p", zoo_dir);
+    files->ops->prune_dir(files, path);
+    assert_int_equal(stat(path, &st), -1);
+    files->ops->prune_dir(files, path);
+}
+
 static void test_full_disk_is_noticed_and_borne(void **state)
 {
     struct mu_sink *sink;
@@ -233,6 +259,7 @@ int main(int argc, char **argv)
         TEST(test_console_file_is_written_where_it_stands),
         TEST(test_consoles_of_one_terminal_are_one),
         TEST(test_directories_are_made_and_removed),
+        TEST(test_directories_without_files_are_pruned),
         TEST(test_full_disk_is_noticed_and_borne),
     };
     int failed;

@@ -27,7 +27,8 @@ from lib import (HOST, PATIENCE, Checks, Conn, Muster, Scratch, TorchServer, die
 from rdzv_nodes import Node, endpoint_of
 
 BEAT_S = 1  # PyTorch's keep-alive, shortened on both sides: dead after three of them
-CONFIG = "dialect=1.13,is_host=false,keep_alive_interval=%d,upscale_delay=0" % BEAT_S
+PLAIN = "is_host=false,keep_alive_interval=%d,upscale_delay=0" % BEAT_S
+CONFIG = "dialect=1.13," + PLAIN
 checks = Checks()
 
 
@@ -150,9 +151,9 @@ class TorchNode:
 class Mixed:
     """A run with nodes of both kinds; all of them go when the test does."""
 
-    def __init__(self, where, run_id, nnodes, config="", **torch):
+    def __init__(self, where, run_id, nnodes, config="", base=CONFIG, **torch):
         self.where, self.run_id, self.nnodes, self.torch_options = where, run_id, nnodes, torch
-        self.config = ",".join(item for item in (CONFIG, config) if item)
+        self.config = ",".join(item for item in (base, config) if item)
         self.nodes = []
 
     def torch(self, **more):
@@ -234,18 +235,38 @@ def test_two_and_two_in_a_file():
         meet(os.path.join(path, "store"), "in a file")
 
 
+def first_state(server, run_id):
+    key = "/torch.rendezvous." + run_id
+    with Conn(server.port) as conn:
+        # Shorter than any state: what stands there before the first.
+        return base64.b64decode(wait_until(
+            lambda: conn.has(key) and len(conn.get(key)) > 100 and conn.get(key), "the first state"))
+
+
+def test_first_on_pytorchs_store_writes_its_dialect():
+    with TorchServer() as server, Mixed(server, "first", 2, base=PLAIN) as run:
+        mine = run.muster()
+        text = first_state(server, "first")
+        checks.ok(b"fqdn" in text and b"redundancy_list" not in text,
+                  "our node, first on a store of 1.13, writes the dialect of 1.13", text[:300])
+        checks.equal(agree(assigned(mine, run.torch())), "", "and PyTorch's joins it")
+    with TorchServer() as server, Mixed(server, "told", 1, base=PLAIN) as run:
+        run.muster(config="dialect=2")
+        checks.ok(b"redundancy_list" in first_state(server, "told"), "dialect= has the last word")
+    with Muster() as server, Mixed(server, "ours", 1, base=PLAIN) as run:
+        run.muster()
+        checks.ok(b"redundancy_list" in first_state(server, "ours"),
+                  "on our own store it is the newest dialect")
+
+
 def test_dialects_of_2_between_our_nodes():
     for dialect in ("2", "2-naive"):
         with Muster() as server, Mixed(server, "dialect", 2) as run:
             first = run.muster(config="dialect=" + dialect)
-            with Conn(server.port) as conn:
-                key = "/torch.rendezvous.dialect"
-                state = wait_until(lambda: conn.has(key) and len(conn.get(key)) > 100
-                                   and conn.get(key), "the first state")
-                text = base64.b64decode(state)
-                checks.ok(b"addr" in text and b"redundancy_list" in text
-                          and (b"timezone" in text) == (dialect == "2"),
-                          "the first node writes the dialect %s" % dialect)
+            text = first_state(server, "dialect")
+            checks.ok(b"addr" in text and b"redundancy_list" in text
+                      and (b"timezone" in text) == (dialect == "2"),
+                      "the first node writes the dialect %s" % dialect)
             events = assigned(first, run.muster(config="dialect=1.13"))
             checks.equal(agree(events), "", "one that would write another follows it")
 

@@ -142,6 +142,23 @@ def check_output(b):
     lines = out.split("\n")
     ok(code == 0 and len(lines) == 40001 and set(lines) == {"0" * 79, "1" * 79, ""},
        "lines are never torn", (code, len(lines)))
+    # A console that nobody reads, and a worker whose last words wait for it: another takes its place.
+    # The pipe to us, our queue less one line and the worker's pipe hold 352 KiB.
+    again = b.path("again")
+    p = b.start("--max-restarts", "1", "--no-python", "sh", "-c",
+                "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then yes | head -c 330000; exit 1; fi; "
+                f"echo > {again}")
+    wait_until(lambda: os.path.exists(again), "the second worker")
+    out, err = p.communicate(timeout=30)
+    ok(p.returncode == 0 and out == "y\n" * 165000, "a stuck console keeps no worker from ending",
+       (p.returncode, len(out), err))
+    # A line without an end is a question.
+    p = subprocess.Popen([b.muster, "run", "--no-python", "sh", "-c",
+                          "printf 'name? '; read name; echo hello $name"], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=b.environment())
+    asked = os.read(p.stdout.fileno(), 100)
+    out, _ = p.communicate(b"Bob\n", timeout=30)
+    ok(asked == b"name? " and out == b"hello Bob\n", "a prompt is shown before its end", (asked, out))
     with open(os.devnull, "w") as null:
         p = subprocess.Popen([b.muster, "run", "--no-python", "sh", "-c",
                               f"yes | head -c 3000000; echo ok > {b.path('survived')}"],

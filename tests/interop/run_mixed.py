@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 from lib import Checks, Muster, free_port, muster_path
 
@@ -88,20 +87,18 @@ def main():
         f.write(TRAIN)
     losses = {}
     try:
-        # torchrun holds the store; ours finds its dialect.
+        # torchrun holds the store; ours knows its dialect, whoever is there first.
         job = Job(checks, muster, script, "on torchrun's store")
         endpoint = f"localhost:{free_port()}"
         job.start("torchrun", endpoint, 2)
-        time.sleep(3)  # for the store to be there: whoever binds it first has it
-        job.start("muster", endpoint, 1)
+        job.start("muster", endpoint, 1, "is_host=0")
         losses["torchrun's"] = job.finish(3)
 
         # Our agent holds it, and is told which dialect to begin with.
         job = Job(checks, muster, script, "on our agent's store")
         endpoint = f"localhost:{free_port()}"
-        job.start("muster", endpoint, 1, "dialect=1.13")
-        time.sleep(0.5)
-        job.start("torchrun", endpoint, 2)
+        job.start("muster", endpoint, 1, "dialect=1.13,is_host=1")
+        job.start("torchrun", endpoint, 2, "is_host=0")
         losses["ours"] = job.finish(3)
 
         # A server that is neither's. Ranks go by address: ours is named so that it comes first.

@@ -33,7 +33,8 @@ struct memory_files {
     bool one_console;
     char dirs[4096]; /* what was made, a line each */
     char removed[4096];
-    int fail; /* the next call fails so */
+    char pruned[256]; /* the last that was */
+    int fail;         /* the next call fails so */
 };
 
 static inline void memory_write(struct mu_sink *sink, struct mu_span data, size_t *ret_taken)
@@ -101,6 +102,13 @@ static inline int memory_remove(struct mu_files *files, const char *path, struct
     return memory_failed(f, msg);
 }
 
+static inline void memory_prune(struct mu_files *files, const char *path)
+{
+    struct memory_files *f = (struct memory_files *)files;
+
+    (void)snprintf(f->pruned, sizeof(f->pruned), "%s", path);
+}
+
 static inline int memory_create(struct mu_files *files, const char *path, struct mu_sink **ret,
                                 struct mu_errmsg *msg)
 {
@@ -166,6 +174,7 @@ static const struct mu_files_ops memory_files_ops = {
     .make_dir = memory_make_dir,
     .make_unique_dir = memory_make_unique,
     .remove_dir = memory_remove,
+    .prune_dir = memory_prune,
     .create = memory_create,
     .read_end = memory_read_end,
     .console = memory_console,

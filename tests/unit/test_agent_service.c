@@ -28,7 +28,10 @@ struct seat {
     size_t out_len;
     char log[1 << 14];
     size_t log_len;
+    char tails[2][8192]; /* of its workers */
+    size_t tail_lens[2];
     char error_text[512]; /* what workers leave in their error files */
+    void (*streams)(void *context, uint32_t local_rank, struct mu_spawn *what);
     unsigned starts;
     bool ended;
     bool freed;
@@ -65,15 +68,36 @@ static void on_log(void *context, const char *line)
     keep(seat->log, sizeof(seat->log), &seat->log_len, MU_SPAN_LIT("\n"));
 }
 
-static size_t on_output(void *context, uint32_t local_rank, enum mu_stream stream,
-                        struct mu_span in)
+static int on_prepare(void *context, const struct mu_agent_attempt *attempt, struct mu_errmsg *msg)
 {
     struct seat *seat = context;
 
-    (void)local_rank;
+    (void)attempt;
+    (void)msg;
+    memset(seat->tail_lens, 0, sizeof(seat->tail_lens));
+    return 0;
+}
+
+static size_t on_output(void *context, uint32_t local_rank, struct mu_child *child,
+                        enum mu_stream stream, struct mu_span in)
+{
+    struct seat *seat = context;
+
+    (void)child;
     (void)stream;
     keep(seat->out, sizeof(seat->out), &seat->out_len, in);
+    keep(seat->tails[local_rank], sizeof(seat->tails[0]), &seat->tail_lens[local_rank], in);
     return in.len;
+}
+
+static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t cap)
+{
+    struct seat *seat = context;
+    size_t len = seat->tail_lens[local_rank];
+
+    assert_true(len <= cap);
+    memcpy(buf, seat->tails[local_rank], len);
+    return len;
 }
 
 static void on_started(void *context, const struct mu_agent_attempt *attempt)
@@ -189,7 +213,10 @@ static void start(struct seat *seat)
 {
     const struct mu_agent_service_events events = {
         .log = on_log,
+        .prepare = on_prepare,
+        .streams = seat->streams,
         .output = on_output,
+        .tail = on_tail,
         .started = on_started,
         .read_error_file = read_error_file,
         .ended = on_ended,
@@ -296,6 +323,27 @@ static void test_agent_service_runs_four_workers_on_two_nodes(void **state)
     assert_has(b->out, pair);
     assert_has(a->json, "\"outcome\": \"SUCCEEDED\", \"exit_code\": 0");
     assert_has(a->json, "\"first_failure\": null");
+}
+
+/* Standard output to nowhere; errors come as they do. */
+static void hide_stdout(void *context, uint32_t local_rank, struct mu_spawn *what)
+{
+    (void)context;
+    assert_true(local_rank < 2);
+    assert_int_equal(what->streams[MU_STDOUT].to, MU_SPAWN_PIPE);
+    what->streams[MU_STDOUT] = (struct mu_spawn_stream){.to = MU_SPAWN_NULL};
+}
+
+static void test_agent_service_streams_lead_where_its_user_says(void **state)
+{
+    struct seat *a = prepare(0, "echo hidden; echo shown >&2", 1, 1, "");
+    (void)state;
+
+    a->streams = hide_stdout;
+    start(a);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_string_equal(a->out, "shown\nshown\n");
 }
 
 static void test_agent_service_names_the_first_failure_everywhere(void **state)
@@ -497,6 +545,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_agent_service_runs_four_workers_on_two_nodes),
+        TEST(test_agent_service_streams_lead_where_its_user_says),
         TEST(test_agent_service_names_the_first_failure_everywhere),
         TEST(test_agent_service_restarts_within_the_budget),
         TEST(test_agent_service_passes_a_signal_on),

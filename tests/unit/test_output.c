@@ -181,6 +181,18 @@ static void test_output_base_is_made_when_none_is_given(void **state)
     config.temp = "/var/tmp";
     begin("0", "0");
     assert_string_equal(mu_output_run_dir(out), "/var/tmp/torchelastic_123456/job_1_123456");
+    mu_output_free(out);
+    out = NULL;
+    assert_string_equal(files.pruned, "/var/tmp/torchelastic_123456");
+}
+
+static void test_output_base_that_was_given_stays(void **state)
+{
+    (void)state;
+    begin("0", "0");
+    mu_output_free(out);
+    out = NULL;
+    assert_string_equal(files.pruned, "");
 }
 
 static void test_output_goes_where_the_masks_say(void **state)
@@ -438,6 +450,82 @@ static void test_output_last_line_waits_for_the_console(void **state)
     stop(0);
 }
 
+static void test_output_of_a_worker_that_ended_waits_for_nobody(void **state)
+{
+    char line[101];
+    size_t said = 0;
+
+    (void)state;
+    memset(line, 'x', sizeof(line) - 1);
+    line[99] = '\n';
+    line[100] = '\0';
+    begin("0", "0");
+    files.consoles[0].room = 0;
+    (void)say(1, MU_STDOUT, "last");
+    while (say(0, MU_STDOUT, line) == 100) {
+        said++;
+    }
+    stop(1);
+    mu_output_exited(out, 1);
+    mu_output_exited(out, 0);
+    assert_int_equal(resumed[0], 1);
+    assert_int_equal(say(2, MU_STDOUT, "two\n"), 0); /* it has not ended */
+    /* What the dead one leaves, or its descendants write, is taken; to a limit it is shown. */
+    for (size_t i = 0; i < MU_OUTPUT_EXTRA_MAX / 100 + 100; i++) {
+        assert_int_equal(say(0, MU_STDOUT, line), 100);
+    }
+    stop(0);
+    memory_give_room(&files.consoles[0], SIZE_MAX);
+    assert_int_equal(resumed[2], 1);
+    mu_output_end(out);
+    assert_true(files.consoles[0].len <= config.queue_max + MU_OUTPUT_EXTRA_MAX + 100);
+    assert_true(files.consoles[0].len > MU_OUTPUT_EXTRA_MAX);
+    assert_non_null(strstr(CONSOLE(0), "x\nlast\n"));
+    assert_non_null(strstr(CONSOLE(0), " lines are not shown here)\n"));
+    assert_null(strstr(CONSOLE(0), "all are in"));
+}
+
+static void test_output_says_what_was_left_out_when_nothing_follows(void **state)
+{
+    (void)state;
+    begin("0", "0:1");
+    files.consoles[0].room = 0;
+    for (int i = 0; i < 1000; i++) {
+        (void)say(0, MU_STDOUT, "0123456789\n");
+    }
+    stop(0);
+    mu_output_end(out);
+    memory_give_room(&files.consoles[0], SIZE_MAX);
+    assert_non_null(strstr(CONSOLE(0), " lines are not shown here; all are in /logs/"));
+}
+
+static void test_output_words_of_our_own_stand_between_lines(void **state)
+{
+    static char much[4000];
+
+    (void)state;
+    files.one_console = true;
+    begin("0", "0");
+    (void)say(0, MU_STDOUT, "name? ");
+    pass_ms(300);
+    mu_output_say(out, MU_STDERR, MU_SPAN_LIT("muster: ours\n"));
+    (void)say(0, MU_STDOUT, "me\n");
+    assert_string_equal(CONSOLE(0), "name? \nmuster: ours\nme\n");
+
+    /* They find room where workers' lines do not, and have an end too. */
+    files.consoles[0].room = 0;
+    memset(much, 'm', sizeof(much));
+    while (say(0, MU_STDOUT, "0123456789\n") == 11) {
+    }
+    mu_output_say(out, MU_STDERR, MU_SPAN_LIT("the verdict\n"));
+    for (size_t i = 0; i < MU_OUTPUT_EXTRA_MAX / sizeof(much) + 10; i++) {
+        mu_output_say(out, MU_STDERR, mu_span(much, sizeof(much)));
+    }
+    memory_give_room(&files.consoles[0], SIZE_MAX);
+    assert_non_null(strstr(CONSOLE(0), "\nthe verdict\nmmm"));
+    assert_true(files.consoles[0].len < config.queue_max + MU_OUTPUT_EXTRA_MAX + 100);
+}
+
 /* --- the tail --------------------------------------------------------------------------------- */
 
 static void test_output_tail_is_the_last_of_it(void **state)
@@ -483,6 +571,22 @@ static void test_output_tail_of_a_redirected_stream_is_read_from_its_file(void *
     assert_memory_equal(tail, "from the file\nand from here\n", 28);
 }
 
+static void test_output_tail_has_what_has_no_end_yet(void **state)
+{
+    uint8_t tail[64];
+
+    (void)state;
+    begin("0", "0");
+    (void)say(0, MU_STDOUT, "whole\npart");
+    (void)say(0, MU_STDERR, "Segmentation");
+    assert_int_equal(mu_output_tail(out, 0, tail, sizeof(tail)), 24);
+    assert_memory_equal(tail, "whole\npart\nSegmentation\n", 24);
+    assert_int_equal(mu_output_tail(out, 0, tail, 14), 14);
+    assert_memory_equal(tail, "\nSegmentation\n", 14);
+    assert_int_equal(mu_output_tail(out, 0, tail, 5), 5);
+    assert_memory_equal(tail, "tion\n", 5);
+}
+
 /* --- failures --------------------------------------------------------------------------------- */
 
 static void test_output_that_cannot_begin_leaves_nothing_open(void **state)
@@ -492,6 +596,9 @@ static void test_output_that_cannot_begin_leaves_nothing_open(void **state)
     files.fail = -ENOSPC;
     assert_int_equal(mu_output_begin(out, 3, ranks, WORKERS, &msg), -ENOSPC);
     assert_string_equal(msg.text, "as told");
+    assert_int_equal(mu_output_tail(out, 0, (uint8_t *)&msg, sizeof(msg)), 0);
+    assert_string_equal(mu_output_error_file(out, 0), "");
+    mu_output_exited(out, 0);
     assert_int_equal(mu_output_begin(out, 3, ranks, WORKERS, &msg), 0);
     (void)say(0, MU_STDOUT, "ok\n");
     assert_string_equal(CONSOLE(0), "[default0]:ok\n");
@@ -537,6 +644,7 @@ int main(void)
         TEST(test_output_directories_are_torchruns),
         TEST(test_output_without_files_has_no_directories),
         TEST(test_output_base_is_made_when_none_is_given),
+        TEST(test_output_base_that_was_given_stays),
         TEST(test_output_goes_where_the_masks_say),
         TEST(test_output_of_ranks_that_are_not_shown),
         TEST(test_output_filters_copy_lines_that_are_tee),
@@ -550,7 +658,11 @@ int main(void)
         TEST(test_output_without_a_file_waits_for_the_console),
         TEST(test_output_with_a_file_goes_on_without_the_console),
         TEST(test_output_last_line_waits_for_the_console),
+        TEST(test_output_of_a_worker_that_ended_waits_for_nobody),
+        TEST(test_output_says_what_was_left_out_when_nothing_follows),
+        TEST(test_output_words_of_our_own_stand_between_lines),
         TEST(test_output_tail_is_the_last_of_it),
+        TEST(test_output_tail_has_what_has_no_end_yet),
         TEST(test_output_tail_of_a_redirected_stream_is_read_from_its_file),
         TEST(test_output_that_cannot_begin_leaves_nothing_open),
         TEST(test_output_without_memory),

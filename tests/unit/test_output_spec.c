@@ -67,6 +67,11 @@ static void test_rank_filter(void **state)
     assert_true(mu_rank_filter_shows(&f, 12));
     assert_false(mu_rank_filter_shows(&f, 1));
     mu_rank_filter_fini(&f);
+    assert_int_equal(mu_rank_filter_parse(MU_SPAN_LIT(" -1"), &f, &msg), 0);
+    assert_false(mu_rank_filter_shows(&f, 0));
+    assert_false(mu_rank_filter_shows(&f, 1));
+    mu_rank_filter_fini(&f);
+    assert_int_equal(mu_rank_filter_parse(MU_SPAN_LIT("0,-"), &f, &msg), MUSTER_EINVAL);
     assert_int_equal(mu_rank_filter_parse(MU_SPAN_LIT("0,x"), &f, &msg), MUSTER_EINVAL);
     assert_int_equal(mu_rank_filter_parse(MU_SPAN_LIT("0,"), &f, &msg), MUSTER_EINVAL);
 }
