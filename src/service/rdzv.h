@@ -55,7 +55,7 @@ struct mu_rdzv_assignment {
     uint32_t rank;
     uint32_t world;
     uint32_t restarts_left; /* UINT32_MAX: not kept, or no bound */
-    size_t member_count;    /* `world`, or 0 where they were not asked for (members=false) */
+    size_t member_count;    /* `world`, or 0: not asked for (members=false), or too many */
     const struct mu_rdzv_peer *members; /* by rank */
     const char *store; /* URL of the round's store, its prefix in it: see mu_store_open() */
     bool torch_1;      /* the members speak as PyTorch 1.13 does: service/agent_exchange.h */

@@ -64,7 +64,7 @@ static int send_join(struct mu_rdzv_muster *n)
         .node = mu_span_str(n->base.node),
         .addr = mu_span_str(n->base.addr),
         .topology = mu_span_str(n->config.topology),
-        .flags = n->config.members ? MU_RDZV_JOIN_MEMBERS : 0,
+        .flags = n->config.join_flags,
         .nodes_min = n->config.nodes_min,
         .nodes_max = n->config.nodes_max,
         .target = n->config.target,

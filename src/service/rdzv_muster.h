@@ -18,7 +18,7 @@ struct mu_rdzv_muster_config {
     uint32_t grace_ms;
     uint32_t restarts_max; /* UINT32_MAX: no bound */
     uint32_t target;
-    bool members;
+    uint32_t join_flags; /* MU_RDZV_JOIN_*: whether it is told the members */
     enum mu_rdzv_host_wish host;
     char topology[MU_RDZV_NAME_LEN_MAX + 1];
 };

@@ -108,7 +108,7 @@ void mu_rdzv_muster_tell_assigned(struct mu_rdzv_muster *n, const struct mu_rdzv
                                    notice->round),
     };
 
-    if (n->config.members) {
+    if (notice->members.len != 0) {
         int err = mu_rdzv_peers_decode(notice->members, notice->world, &peers);
 
         if (err != 0) {

@@ -193,13 +193,21 @@ def test_not_a_store(checks):
     checks.ok(code in (NO_STORE, 3) and str(port) in err, "nobody listens", (code, err))
 
 
+def has_client(port):
+    """Whether somebody is connected to that port of this machine."""
+    established = "01"
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table][1:]
+    return any(row[1].endswith(":%04X" % port) and row[3] == established for row in rows)
+
+
 def test_store_goes_away(checks):
     server = Muster()
     url = "tcp://%s:%d?connect=2000" % (lib.HOST, server.port)
     waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "3000",
                                 "wait", "never"],
                                stderr=subprocess.PIPE, text=True)
-    time.sleep(0.3)
+    lib.wait_until(lambda: has_client(server.port), "the client's connection")
     server.kill()
     try:
         _, err = waiting.communicate(timeout=lib.PATIENCE)
