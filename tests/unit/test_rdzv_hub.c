@@ -145,10 +145,13 @@ static void test_hub_reset_that_does_not_resume_within_its_grace_is_a_death(void
 
 static void test_hub_silence_is_a_death_within_its_bound_and_the_node_learns_it(void **state)
 {
-    struct trio t = make_trio(hub_join_of(2, 3));
+    struct mu_rdzv_join join = hub_join_of(2, 3);
+    struct trio t;
     uint64_t at;
 
     (void)state;
+    join.last_call_ms = 4000; /* no new round before we have looked */
+    t = make_trio(join);
     hub_run_ms(t.w, 5000); /* beats go on */
     at = mu_sim_now_ns(t.w->sim);
     mu_sim_pause(t.n[1]->proc, 10 * MU_NS_PER_S);
