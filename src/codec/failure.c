@@ -137,12 +137,11 @@ int mu_failure_encode(struct mu_buf *out, const struct mu_failure *f)
     int err = mu_failure_put(
         out,
         "{\"rank\": %u, \"local_rank\": %u, \"group_rank\": %u, \"pid\": %lld, "
-        "\"exit_code\": %d, \"round\": %llu, \"restart_count\": %u, \"ticket\": %llu, \"time\": "
-        "%lld, "
-        "\"error_file\": %s",
+        "\"exit_code\": %d, \"round\": %llu, \"restart_count\": %u, \"ticket\": %llu, "
+        "\"time\": %lld, \"effect\": %s, \"error_file\": %s",
         f->rank, f->local_rank, f->group_rank, (long long)f->pid, f->exit_code,
         (unsigned long long)f->round, f->restart_count, (unsigned long long)f->ticket,
-        (long long)f->time_s, f->has_error_file ? "true" : "false");
+        (long long)f->time_s, f->effect ? "true" : "false", f->has_error_file ? "true" : "false");
 
     if (err == 0) {
         err = put_member(out, "host", cut(f->host, MU_FAILURE_HOST_MAX, false));
@@ -229,6 +228,8 @@ static int take_member(struct mu_failure *f, struct mu_span key, const struct mu
         f->ticket = (uint64_t)v;
     } else if (mu_json_is(key, "time")) {
         err = take_number(t, INT64_MIN, INT64_MAX, &f->time_s);
+    } else if (mu_json_is(key, "effect")) {
+        f->effect = t->type == MU_JSON_TRUE;
     } else if (mu_json_is(key, "error_file")) {
         f->has_error_file = t->type == MU_JSON_TRUE;
     }
@@ -373,6 +374,59 @@ int mu_failure_read_error_file(struct mu_failure *f, struct mu_span text)
     }
     mu_failure_fini(&got);
     return err;
+}
+
+/* --- cause and effect ------------------------------------------------------------------------- */
+
+uint64_t mu_failure_order(uint64_t ticket, bool effect)
+{
+    return effect ? ticket | UINT64_C(1) << 63 : ticket;
+}
+
+static char lower(uint8_t c)
+{
+    return (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+}
+
+/* Where `word`, in small letters, begins for the last time; the length if it is nowhere. */
+static size_t find_last(struct mu_span text, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (size_t at = text.len < len ? 0 : text.len - len + 1; at > 0; at--) {
+        size_t i = 0;
+
+        while (i < len && lower(text.data[at - 1 + i]) == word[i]) {
+            i++;
+        }
+        if (i == len) {
+            return at - 1;
+        }
+    }
+    return text.len;
+}
+
+bool mu_failure_is_effect(struct mu_span tail)
+{
+    static const char *const begins[] = {"traceback (most recent call last)", "terminate called"};
+    static const char *const words[] = {
+        "connection", "broken pipe",    "by peer", "timed out", "timeout",
+        "socket",     "unexpected eof", "nccl",    "gloo",
+    };
+    size_t begin = tail.len;
+
+    for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++) {
+        size_t at = find_last(tail, begins[i]);
+
+        begin = at < begin ? at : begin;
+    }
+    tail = mu_span_skip(tail, begin);
+    for (size_t i = 0; tail.len != 0 && i < sizeof(words) / sizeof(words[0]); i++) {
+        if (find_last(tail, words[i]) != tail.len) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* --- names ------------------------------------------------------------------------------------ */

@@ -38,6 +38,7 @@ struct mu_failure {
     uint64_t round;
     uint32_t restart_count;
     uint64_t ticket;     /* its place in the server's order of signs of failing; 0: unknown */
+    bool effect;         /* it speaks of a peer or connection that was lost */
     int64_t time_s;      /* epoch; by the worker's error file, or else by its agent */
     bool has_error_file; /* the two below come from it */
     char *message;       /* "" if there is none */
@@ -46,6 +47,14 @@ struct mu_failure {
 };
 
 void mu_failure_fini(struct mu_failure *f);
+
+/**
+ * Of two failures the one with the lower number was first. Who complains of a lost peer was not, if
+ * anybody in that round failed without complaining: those come behind all others.
+ */
+uint64_t mu_failure_order(uint64_t ticket, bool effect);
+/** Whether the last words of a worker, from its last exception on, are about a lost peer. */
+bool mu_failure_is_effect(struct mu_span tail);
 
 /** Appends it. MUSTER_ENOMEM, MUSTER_ELIMIT. Bytes that are not UTF-8 become U+FFFD. */
 int mu_failure_encode(struct mu_buf *out, const struct mu_failure *f);

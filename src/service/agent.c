@@ -129,7 +129,8 @@ static bool has_asked(struct mu_agent_service *s)
     if (r->op_busy) {
         return false;
     }
-    if (!r->failure_known || s->verdict.first_failure.ticket <= 1) {
+    if (!r->failure_known ||
+        (s->verdict.first_failure.ticket <= 1 && !s->verdict.first_failure.effect)) {
         s->asked_again = true;
         return true;
     }

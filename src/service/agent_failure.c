@@ -4,8 +4,9 @@
  * it may be dead before it is. So each sign of failing takes a ticket at the server, from a counter
  * in the round's store: a traceback, the closing of its descriptors (see `dying` in core/child.h,
  * which comes before any peer can notice), at the latest the exit. Of all workers that then do end
- * badly by themselves, the one with the lowest ticket was first. It is kept in one key, where a
- * record with a lower ticket takes the place of one with a higher.
+ * badly by themselves, the one with the lowest ticket was first; tickets come over the network, so
+ * those who complain of a lost peer stand behind those who do not (mu_failure_order()). It is kept
+ * in one key, where an earlier record takes the place of a later one.
  */
 #include <string.h>
 
@@ -77,17 +78,22 @@ static void keep(struct mu_agent_round *r, struct mu_span text)
     v->failure_here = f.group_rank == r->rank;
 }
 
-static uint64_t ticket_of(struct mu_span text)
+static uint64_t order_of(struct mu_span text)
 {
     struct mu_failure f;
-    uint64_t ticket;
+    uint64_t order;
 
     if (mu_failure_decode(text, &f) != 0) {
         return UINT64_MAX;
     }
-    ticket = f.ticket;
+    order = mu_failure_order(f.ticket, f.effect);
     mu_failure_fini(&f);
-    return ticket;
+    return order;
+}
+
+static uint64_t worker_order(const struct mu_agent_worker *w)
+{
+    return mu_failure_order(w->ticket, w->effect);
 }
 
 /* The end of what the worker wrote, as a text: zeros in it become blanks. */
@@ -137,6 +143,7 @@ static int encode(struct mu_agent_round *r, const struct mu_agent_worker *w)
         .round = r->number,
         .restart_count = s->attempt.restart_count,
         .ticket = w->ticket,
+        .effect = w->effect,
         .time_s = (int64_t)(mu_env_now(s->env).wall.ns / MU_NS_PER_S),
         .tail = dup_tail(w),
     };
@@ -185,7 +192,7 @@ static void submit_write(struct mu_agent_round *r)
 /* True if it is to be written again, over what somebody else wrote. */
 static bool take_written(struct mu_agent_round *r, struct mu_span value)
 {
-    if (mu_span_eq(value, mu_buf_span(&r->op_text)) || ticket_of(value) <= r->op_ticket) {
+    if (mu_span_eq(value, mu_buf_span(&r->op_text)) || order_of(value) <= r->op_order) {
         keep(r, value);
         return false;
     }
@@ -233,7 +240,7 @@ static struct mu_agent_worker *find_first(struct mu_agent_service *s)
         if (w->failed && w->ticket_busy) {
             return NULL;
         }
-        if (w->failed && (first == NULL || w->ticket < first->ticket)) {
+        if (w->failed && (first == NULL || worker_order(w) < worker_order(first))) {
             first = w;
         }
     }
@@ -243,15 +250,17 @@ static struct mu_agent_worker *find_first(struct mu_agent_service *s)
 static void write_first(struct mu_agent_round *r)
 {
     struct mu_agent_worker *w = find_first(r->s);
+    const struct mu_failure *known = &r->s->verdict.first_failure;
 
     if (r->op_busy) {
         r->again = true;
         return;
     }
-    if (w == NULL || (r->failure_known && r->s->verdict.first_failure.ticket <= w->ticket)) {
+    if (w == NULL ||
+        (r->failure_known && mu_failure_order(known->ticket, known->effect) <= worker_order(w))) {
         return;
     }
-    r->op_ticket = w->ticket;
+    r->op_order = worker_order(w);
     r->tries = 0;
     if (encode(r, w) != 0) {
         mu_agent_log(r->s, "the failure of worker %u cannot be told", w->local_rank);
@@ -271,6 +280,7 @@ void mu_agent_failure_publish(struct mu_agent_worker *w)
     }
     mu_agent_failure_sign(w);
     w->failed = true;
+    w->effect = mu_failure_is_effect(mu_buf_span(&w->tail));
     if (!w->ticket_busy) {
         write_first(r);
     }

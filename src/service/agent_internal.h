@@ -49,7 +49,7 @@ struct mu_agent_round {
     bool publishes; /* the op is ours to write, not to read */
     bool again;     /* another of our workers has failed meanwhile */
     unsigned tries;
-    uint64_t op_ticket;
+    uint64_t op_order;
     struct mu_span op_key;
     struct mu_span op_values[2];
     struct mu_buf op_text;  /* what we write */
@@ -83,6 +83,7 @@ struct mu_agent_worker {
     mu_mono_t raised_at;
     bool dying;  /* the kernel closes what it had open */
     bool failed; /* by itself, with its ticket or waiting for it */
+    bool effect; /* because of a lost peer, it says */
     bool held;   /* a signal waits, to see whether it ends by itself */
     int held_signal;
 

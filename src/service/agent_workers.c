@@ -206,7 +206,7 @@ static size_t on_output(struct mu_child *child, enum mu_stream stream, struct mu
     size_t used = s->events.output(s->events.context, w->local_rank, stream, in);
 
     if (stream == MU_STDERR && used != 0 &&
-               memmem(in.data, used, TRACEBACK, sizeof(TRACEBACK) - 1) != NULL) {
+        memmem(in.data, used, TRACEBACK, sizeof(TRACEBACK) - 1) != NULL) {
         w->raised_at = mu_env_now(s->env).mono;
         w->raised = true;
         mu_agent_failure_sign(w);

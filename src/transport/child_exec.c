@@ -22,7 +22,7 @@
 
 /* Descriptors of ours that become the child's are moved up here first, out of each other's way. */
 #define SENTINEL_FD 1023 /* the highest, where the limit is the usual one */
-#define FD_ASIDE 16
+#define FD_ASIDE    16
 
 enum mu_exec_step {
     STEP_SESSION = 1,

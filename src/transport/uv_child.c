@@ -561,8 +561,8 @@ static void begin(struct mu_uv_child *c, struct mu_child *child)
 int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what)
 {
     struct mu_uv_env *uv = mu_uv_of(env);
-    struct mu_exec_plan plan = {.pipes = {-1, -1, -1}, .channel = -1, .sentinel = -1, .cgroup = -1,
-                                .report = -1};
+    struct mu_exec_plan plan = {
+        .pipes = {-1, -1, -1}, .channel = -1, .sentinel = -1, .cgroup = -1, .report = -1};
     struct mu_uv_conn *channel = NULL;
     struct mu_uv_families *f;
     struct mu_uv_child *c;

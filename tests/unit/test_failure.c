@@ -27,6 +27,7 @@ static struct mu_failure sample(void)
         .round = 3,
         .restart_count = 2,
         .ticket = 12,
+        .effect = true,
         .time_s = 1794736770,
         .has_error_file = true,
         .message = texts[1],
@@ -54,6 +55,7 @@ static void test_failure_survives_the_wire(void **state)
     assert_int_equal(g.round, 3);
     assert_int_equal(g.restart_count, 2);
     assert_int_equal(g.ticket, 12);
+    assert_true(g.effect);
     assert_int_equal(g.time_s, 1794736770);
     assert_true(g.has_error_file);
     assert_string_equal(g.message, f.message);
@@ -171,6 +173,25 @@ static void test_failure_without_memory_changes_nothing(void **state)
     mu_buf_fini(&out);
 }
 
+static void test_failure_effects_come_behind_causes(void **state)
+{
+    (void)state;
+
+    assert_true(mu_failure_order(1, false) < mu_failure_order(2, false));
+    assert_true(mu_failure_order(2, false) < mu_failure_order(1, true));
+    assert_true(mu_failure_order(INT64_MAX, false) < mu_failure_order(1, true));
+
+    assert_true(mu_failure_is_effect(
+        MU_SPAN_LIT("Traceback (most recent call last):\n x\nRuntimeError: [../gloo/transport/tcp/"
+                    "pair.cc:598] Connection closed by peer [127.0.0.1]:4711\n")));
+    assert_true(mu_failure_is_effect(MU_SPAN_LIT("terminate called after\n Broken pipe")));
+    assert_false(mu_failure_is_effect(MU_SPAN_LIT("Connection closed by peer\n")));
+    assert_false(mu_failure_is_effect(
+        MU_SPAN_LIT("Traceback (most recent call last):\nConnectionError: retrying\n"
+                    "Traceback (most recent call last):\nValueError: boom\n")));
+    assert_false(mu_failure_is_effect((struct mu_span){0}));
+}
+
 static void test_failure_signals_have_names(void **state)
 {
     (void)state;
@@ -192,6 +213,7 @@ int main(void)
         cmocka_unit_test(test_failure_refuses_what_is_none),
         cmocka_unit_test(test_failure_reads_both_shapes_of_error_files),
         cmocka_unit_test(test_failure_without_memory_changes_nothing),
+        cmocka_unit_test(test_failure_effects_come_behind_causes),
         cmocka_unit_test(test_failure_signals_have_names),
     };
 
