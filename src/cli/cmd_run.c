@@ -1,22 +1,21 @@
 /* muster run: the elastic launcher; torchrun's place, options and environment. */
-#include "cli/run_output.h"
+#include "cli/run_events.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <jansson.h>
-
 #include "cli/cli_loop.h"
+#include "cli/run_verdict.h"
 
 struct run {
     struct run_options o;
     struct cli_loop loop;
     struct run_output *output;
     struct mu_agent_service *agent;
+    struct run_events events;
     char host[256];
     struct mu_post drained;
     atomic_bool posted; /* `drained` is on its way */
@@ -38,7 +37,13 @@ static void on_log(void *context, const char *line)
 static int on_prepare(void *context, const struct mu_agent_attempt *attempt,
                       struct mu_errmsg *reterr_msg)
 {
-    return run_output_prepare(((struct run *)context)->output, attempt, reterr_msg);
+    struct run *r = context;
+    int err = run_output_prepare(r->output, attempt, reterr_msg);
+
+    if (err == 0) {
+        run_events_prepare(&r->events, attempt);
+    }
+    return err;
 }
 
 static const char *on_error_file(void *context, uint32_t local_rank)
@@ -59,74 +64,48 @@ static size_t on_output(void *context, uint32_t local_rank, enum mu_stream strea
 
 static void on_gone(void *context, const struct mu_agent_attempt *attempt)
 {
+    struct run *r = context;
+
     (void)attempt;
-    run_output_gone(((struct run *)context)->output);
+    run_output_gone(r->output);
+    run_events_gone(&r->events);
 }
 
-/* One line of JSON for each step of the rendezvous: --event-log-handler console. */
+/* --event-log-handler console wants to know when. */
 static void on_record(void *context, const struct mu_rdzv_record *record)
 {
-    static const char *const states[] = {"", "INIT", "RUNNING", "SUCCEEDED", "FAILED"};
-    struct run *r = context;
-    json_t *line;
-    char *text;
-
-    if (!r->o.events) {
-        return;
-    }
-    line = json_pack("{s:s*, s:s*, s:s*, s:s*, s:s, s:I}", "name", record->name, "run_id",
-                     record->run_id, "message", record->message, "node", record->node, "node_state",
-                     states[record->state], "pid", (json_int_t)getpid());
-    if (line != NULL && record->rank >= 0) {
-        (void)json_object_set_new(line, "rank", json_integer(record->rank));
-    }
-    text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT);
-    if (text != NULL) {
-        run_output_write(r->output, text, strlen(text));
-    }
-    free(text);
-    json_decref(line);
+    run_events_record(&((struct run *)context)->events, record);
 }
 
-/* Written beside and renamed, so that nobody reads half of it. */
-static void write_verdict(const char *path, struct mu_span text)
+static void on_started(void *context, const struct mu_agent_attempt *attempt)
 {
-    char temporary[4096];
-    FILE *f = NULL;
+    struct run *r = context;
 
-    if (snprintf(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid()) <
-        (int)sizeof(temporary)) {
-        f = fopen(temporary, "we");
-    }
-    if (f != NULL) {
-        bool ok = fwrite(text.data, 1, text.len, f) == text.len;
-
-        ok = fclose(f) == 0 && ok;
-        if (ok && rename(temporary, path) == 0) {
-            return;
-        }
-        (void)unlink(temporary);
-    }
-    (void)cli_fail(CLI_FAILED, "cannot write the verdict to \"%s\": %s", path, strerror(errno));
+    (void)attempt;
+    run_events_started(&r->events, r->agent);
 }
 
 static void on_ended(void *context, const struct mu_agent_verdict *verdict)
 {
     struct run *r = context;
+    const char *error_file = getenv("TORCHELASTIC_ERROR_FILE");
     struct mu_buf text;
 
     r->code = mu_agent_verdict_exit_code(verdict);
+    run_events_ended(&r->events, verdict);
     mu_buf_init(&text, (size_t)16 << 20);
     if (r->code != 0 && mu_agent_verdict_text(verdict, &text) == 0) {
         struct mu_span s = mu_buf_span(&text);
 
         run_output_write(r->output, (const char *)s.data, s.len);
     }
-    mu_buf_reset(&text);
-    if (r->o.verdict != NULL && mu_agent_verdict_json(verdict, &text) == 0) {
-        write_verdict(r->o.verdict, mu_buf_span(&text));
-    }
     mu_buf_fini(&text);
+    if (r->o.verdict != NULL) {
+        run_verdict_write(r->o.verdict, verdict);
+    }
+    if (r->code != 0 && error_file != NULL && error_file[0] != '\0') {
+        run_verdict_write_error_file(error_file, verdict);
+    }
     mu_agent_service_free(r->agent);
 }
 
@@ -216,6 +195,7 @@ static int run_agent(struct run *r)
         .error_file = on_error_file,
         .read_error_file = on_read_error_file,
         .output = on_output,
+        .started = on_started,
         .gone = on_gone,
         .ended = on_ended,
         .record = on_record,
@@ -229,6 +209,7 @@ static int run_agent(struct run *r)
     if (gethostname(r->host, sizeof(r->host) - 1) == 0) {
         config.host = r->host;
     }
+    run_events_init(&r->events, &r->o, r->output, r->host);
     err = mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
 
     if (err != 0) {

@@ -138,6 +138,8 @@ void mu_agent_service_signal(struct mu_agent_service *s, int signal);
 /** After an `output` that used less than it was given. */
 void mu_agent_service_resume(struct mu_agent_service *s, uint32_t local_rank,
                              enum mu_stream stream);
+/** The process of a worker of the last attempt; 0: it never ran. */
+int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank);
 /** After `ended`. */
 void mu_agent_service_free(struct mu_agent_service *s);
 

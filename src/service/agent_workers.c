@@ -480,6 +480,11 @@ void mu_agent_service_resume(struct mu_agent_service *s, uint32_t local_rank, en
     }
 }
 
+int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank)
+{
+    return local_rank < s->config.policy.workers ? s->workers[local_rank].end.pid : 0;
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 int mu_agent_workers_init(struct mu_agent_service *s)
