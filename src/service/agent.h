@@ -11,9 +11,10 @@
  * Files are the caller's: where the output of workers goes (`output`), where they leave their error
  * files (`prepare`, `error_file`). The service keeps the last 64 KiB of each worker in memory.
  *
- * The first failure of a run, across all agents, is the one that the store of the round took first:
- * an agent whose worker fails writes it under MU_AGENT_FAILURE_KEY if nothing is there, before it
- * says anything to the rendezvous; everybody reads the key when the round is over.
+ * The first failure of a run, across all agents, is found through the store of the round: signs of
+ * failing are counted there in the server's order, and the first of those that failed stands under
+ * MU_AGENT_FAILURE_KEY before the rendezvous hears of it (docs/agent.md). Everybody reads the key
+ * when the round is over.
  *
  * What workers can ask for: with `change_ms` set, each has a channel (MUSTER_NOTIFY_FD). Whoever
  * writes "notify\n" there is told "change MILLISECONDS\n" before it is stopped because the members

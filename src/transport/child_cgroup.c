@@ -228,45 +228,47 @@ int mu_cgroup_remove(const struct mu_cgroup *g, uint64_t number)
     return rmdir(path) == 0 ? 0 : -errno;
 }
 
-static void visit(const struct mu_cgroup *g, const char *name,
+static bool visit(const struct mu_cgroup *g, const char *name,
                   int (*each)(const struct mu_cgroup *g, uint64_t number))
 {
     uint64_t number = 0;
 
     if (strncmp(name, PREFIX, sizeof(PREFIX) - 1) != 0) {
-        return;
+        return true;
     }
     name += sizeof(PREFIX) - 1;
     if (strncmp(name, g->id, MU_FAMILY_ID_LEN) != 0 || name[MU_FAMILY_ID_LEN] != '-') {
-        return;
+        return true;
     }
     for (name += MU_FAMILY_ID_LEN + 1; *name >= '0' && *name <= '9'; name++) {
         number = number * 10 + (uint64_t)(*name - '0');
     }
-    (void)each(g, number);
+    return each(g, number) == 0;
 }
 
-void mu_cgroup_each(const struct mu_cgroup *g,
-                    int (*each)(const struct mu_cgroup *g, uint64_t number))
+size_t mu_cgroup_each(const struct mu_cgroup *g,
+                      int (*each)(const struct mu_cgroup *g, uint64_t number))
 {
     _Alignas(uint64_t) char buf[4096];
+    size_t failed = 0;
     long n;
     int fd;
 
     if (g->base[0] == '\0') {
-        return;
+        return 0;
     }
     fd = open(g->base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) {
-        return;
+        return 0;
     }
     while ((n = syscall(SYS_getdents64, fd, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n;) {
             const struct dirent64_raw *e = (const void *)(buf + at);
 
-            visit(g, e->name, each);
+            failed += !visit(g, e->name, each);
             at += e->len;
         }
     }
     (void)close(fd);
+    return failed;
 }

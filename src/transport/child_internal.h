@@ -41,9 +41,9 @@ int mu_cgroup_make(struct mu_cgroup *g, uint64_t number);
 int mu_cgroup_kill(const struct mu_cgroup *g, uint64_t number);
 /** Removes it. A negated errno: somebody is in it. */
 int mu_cgroup_remove(const struct mu_cgroup *g, uint64_t number);
-/** Calls `each` for every child's cgroup that is there. */
-void mu_cgroup_each(const struct mu_cgroup *g,
-                    int (*each)(const struct mu_cgroup *g, uint64_t number));
+/** Calls `each` for every child's cgroup that is there; how many it failed for. */
+size_t mu_cgroup_each(const struct mu_cgroup *g,
+                      int (*each)(const struct mu_cgroup *g, uint64_t number));
 
 /* --- child_exec.c ----------------------------------------------------------------------------- */
 

@@ -106,7 +106,7 @@ static size_t kill_all(struct watcher *w)
     size_t killed = 0;
     bool more = true;
 
-    mu_cgroup_each(&w->cgroup, mu_cgroup_kill);
+    (void)mu_cgroup_each(&w->cgroup, mu_cgroup_kill);
     if (mu_proc_table_read(&w->table) != 0) {
         return 1;
     }
@@ -158,6 +158,19 @@ static void sweep(struct watcher *w)
     }
 }
 
+/* The kernel holds a cgroup until the last of the dead has been taken down. */
+static void remove_cgroups(struct watcher *w)
+{
+    struct timespec rest = {.tv_nsec = 5 * 1000000};
+
+    for (int pass = 0; pass < PASSES_MAX; pass++) {
+        if (mu_cgroup_each(&w->cgroup, mu_cgroup_remove) == 0) {
+            return;
+        }
+        (void)nanosleep(&rest, NULL);
+    }
+}
+
 static void ignore_signals(void)
 {
     mu_exec_reset_signals();
@@ -193,7 +206,7 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
     if (w.count > 0) {
         sweep(&w);
     }
-    mu_cgroup_each(&w.cgroup, mu_cgroup_remove);
+    remove_cgroups(&w);
     _exit(0);
 }
 

@@ -188,7 +188,7 @@ void mu_uv_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stre
     }
 }
 
-/* --- the sentinel ------------------------------------------------------------------------------- */
+/* --- the sentinel ----------------------------------------------------------------------------- */
 
 static void end_sentinel(struct mu_uv_child *c, bool tell)
 {

@@ -306,6 +306,12 @@ static void on_sigchld(uv_signal_t *handle, int number)
     bool look = false;
 
     (void)number;
+    /* Those without a descriptor that tells: somebody else's dead child may hide them below. */
+    MU_LIST_FOREACH (it, &f->children) {
+        if (child_of(it)->pidfd < 0) {
+            mu_uv_child_look(child_of(it));
+        }
+    }
     for (;;) {
         siginfo_t info = {0};
         struct mu_uv_child *c;

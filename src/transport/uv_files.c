@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -44,6 +45,8 @@ struct uv_sink {
     struct uv_files *owner;
     enum sink_kind kind;
     int fd;
+    int watch; /* of SINK_SOCKET and SINK_SHARED: an epoll of its own, -1 for none. To give the loop
+                * the descriptor itself would have it made non-blocking, for everybody */
     unsigned users;
     bool polled; /* `poll` is a handle */
     uv_poll_t poll;
@@ -109,6 +112,13 @@ static ssize_t write_once(struct uv_sink *s, struct mu_span data)
     return -1;
 }
 
+static void watch_for(struct uv_sink *s, uint32_t events)
+{
+    struct epoll_event e = {.events = events};
+
+    (void)epoll_ctl(s->watch, EPOLL_CTL_MOD, s->fd, &e);
+}
+
 static void on_ready(uv_poll_t *poll, int status, int events)
 {
     struct uv_sink *s = poll->data;
@@ -116,6 +126,9 @@ static void on_ready(uv_poll_t *poll, int status, int events)
     (void)status; /* writing says it better */
     (void)events;
     (void)uv_poll_stop(poll);
+    if (s->watch >= 0) {
+        watch_for(s, 0);
+    }
     if (s->sink.writable != NULL) {
         s->sink.writable(&s->sink);
     }
@@ -132,7 +145,10 @@ static void sink_write(struct mu_sink *sink, struct mu_span data, size_t *ret_ta
         if (n >= 0) {
             taken += (size_t)n;
         } else if (errno == EAGAIN && s->polled) {
-            (void)uv_poll_start(&s->poll, UV_WRITABLE, on_ready);
+            if (s->watch >= 0) {
+                watch_for(s, EPOLLOUT);
+            }
+            (void)uv_poll_start(&s->poll, s->watch >= 0 ? UV_READABLE : UV_WRITABLE, on_ready);
             break;
         } else if (errno != EINTR) {
             sink->error = -errno;
@@ -161,6 +177,9 @@ static void sink_close(struct mu_sink *sink)
     if (s->polled) {
         uv_close((uv_handle_t *)&s->poll, on_closed);
         (void)close(s->fd);
+        if (s->watch >= 0) {
+            (void)close(s->watch);
+        }
     } else {
         (void)close(s->fd);
         mu_free(s);
@@ -171,6 +190,28 @@ static const struct mu_sink_ops sink_ops = {
     .write = sink_write,
     .close = sink_close,
 };
+
+static int watch_sink(struct uv_sink *s)
+{
+    struct epoll_event none = {0};
+    int rc = 0;
+
+    if (s->kind != SINK_OWN) {
+        s->watch = epoll_create1(EPOLL_CLOEXEC);
+        if (s->watch < 0 || epoll_ctl(s->watch, EPOLL_CTL_ADD, s->fd, &none) != 0) {
+            rc = -errno;
+        }
+    }
+    if (rc == 0) {
+        rc = uv_poll_init(&s->owner->uv->loop, &s->poll, s->watch >= 0 ? s->watch : s->fd);
+    }
+    if (rc != 0 && s->watch >= 0) {
+        (void)close(s->watch);
+    }
+    s->poll.data = s;
+    s->polled = rc == 0;
+    return rc;
+}
 
 /* Takes the descriptor, on failure too. */
 static int new_sink(struct uv_files *f, int fd, enum sink_kind kind, struct uv_sink **ret)
@@ -187,10 +228,9 @@ static int new_sink(struct uv_files *f, int fd, enum sink_kind kind, struct uv_s
     s->kind = kind;
     s->fd = fd;
     s->users = 1;
+    s->watch = -1;
     if (kind != SINK_FILE) {
-        rc = uv_poll_init(&f->uv->loop, &s->poll, fd);
-        s->poll.data = s;
-        s->polled = rc == 0;
+        rc = watch_sink(s);
     }
     if (rc != 0) {
         (void)close(fd);

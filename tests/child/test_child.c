@@ -3,11 +3,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -481,6 +485,26 @@ static void test_spawn_without_memory_is_refused_whole(void **state)
     zoo_assert_empty();
 }
 
+/* From here on the kernel has no pidfds and no close_range(), as before 5.3 and 5.9. */
+static int forget_calls(void)
+{
+    static const int calls[] = {SYS_pidfd_open, SYS_pidfd_send_signal, SYS_close_range};
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)calls[0], 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)calls[1], 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)calls[2], 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+                   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0
+               ? -1
+               : 0;
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, zoo_up, zoo_down)
 
 int main(int argc, char **argv)
@@ -512,8 +536,11 @@ int main(int argc, char **argv)
     int failed;
 
     if (argc < 2) {
-        (void)fprintf(stderr, "usage: test_child ZOO\n");
+        (void)fprintf(stderr, "usage: test_child ZOO [--old-kernel]\n");
         return 2;
+    }
+    if (argc > 2 && strcmp(argv[2], "--old-kernel") == 0 && forget_calls() != 0) {
+        return 77; /* meson: skipped */
     }
     zoo_open(argv[1]);
     failed = cmocka_run_group_tests_name("child", tests, NULL, NULL);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/prng.h"
+#include "transport/child_internal.h"
 
 #define BEASTS  4
 #define LEFT_MS 5000 /* how long after the agent's end something may still be there */
@@ -83,7 +84,31 @@ static void stop_all(struct beast *beasts, struct mu_prng *prng)
     }
 }
 
-static struct beast beasts[BEASTS];
+static struct beast beasts[BEASTS + 1];
+static char own_id[17];
+
+/* Fails for every cgroup that is there, so that they are counted. */
+static int note_cgroup(const struct mu_cgroup *g, uint64_t number)
+{
+    (void)g;
+    (void)number;
+    return -EEXIST;
+}
+
+static void assert_no_cgroups(const char *id)
+{
+    struct mu_cgroup g;
+    size_t left = 1;
+
+    mu_cgroup_find(&g, id);
+    for (int i = 0; i < LEFT_MS && left > 0; i++) {
+        left = mu_cgroup_each(&g, note_cgroup);
+        if (left > 0) {
+            (void)usleep(1000);
+        }
+    }
+    assert_int_equal(left, 0);
+}
 
 static void run_rounds(bool cgroups, uint64_t from)
 {
@@ -96,6 +121,10 @@ static void run_rounds(bool cgroups, uint64_t from)
         stop_all(beasts, &prng);
         zoo_assert_empty();
     }
+    beast_init(&beasts[0]);
+    beast_start(&beasts[0], "env=MUSTER_CHILD", NULL);
+    zoo_run_until(&beasts[0].gone);
+    (void)snprintf(own_id, sizeof(own_id), "%.16s", beasts[0].text[0]);
 }
 
 static void test_zoo_leaves_nothing_behind(void **state)
@@ -108,6 +137,15 @@ static void test_zoo_leaves_nothing_behind_with_cgroups(void **state)
 {
     (void)state;
     run_rounds(true, seed + 1000000);
+}
+
+/* With the end of the loop the last of its cgroups is gone. */
+static int down_without_cgroups(void **state)
+{
+    int rc = zoo_down(state);
+
+    assert_no_cgroups(own_id);
+    return rc;
 }
 
 static void test_zoo_of_bombs_is_defused(void **state)
@@ -161,7 +199,10 @@ static int be_agent(const char *zoo, bool cgroups, uint64_t from)
     while (zoo_watcher_of(getpid()) == 0) {
         zoo_run_ms(1);
     }
-    printf("watcher %ld\n", (long)zoo_watcher_of(getpid()));
+    beast_init(&beasts[BEASTS]);
+    beast_start(&beasts[BEASTS], "env=MUSTER_CHILD", "sleep=0", NULL);
+    beast_run_until_said(&beasts[BEASTS], "\n");
+    printf("watcher %ld of %.16s\n", (long)zoo_watcher_of(getpid()), beasts[BEASTS].text[0]);
     fflush(stdout);
     for (;;) {
         mu_uv_env_turn(zoo_uv);
@@ -177,6 +218,7 @@ static void kill_agent(bool cgroups, uint64_t from)
 {
     char number[32];
     char line[64] = "";
+    char id[17] = "";
     long watcher = 0;
     int status;
     int fds[2];
@@ -198,7 +240,7 @@ static void kill_agent(bool cgroups, uint64_t from)
     (void)close(fds[1]);
     says = fdopen(fds[0], "r");
     assert_non_null(fgets(line, sizeof(line), says));
-    assert_int_equal(sscanf(line, "watcher %ld", &watcher), 1);
+    assert_int_equal(sscanf(line, "watcher %ld of %16s", &watcher, id), 2);
     assert_true(watcher > 0);
 
     assert_int_equal(kill(pid, SIGKILL), 0);
@@ -213,6 +255,7 @@ static void kill_agent(bool cgroups, uint64_t from)
         (void)waitpid((pid_t)watcher, NULL, WNOHANG);
     }
     assert_false(is_there(watcher));
+    assert_no_cgroups(id);
     while (waitpid(-1, NULL, WNOHANG) > 0) {
     }
 }
@@ -238,7 +281,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_zoo_leaves_nothing_behind, zoo_up, zoo_down),
         cmocka_unit_test_setup_teardown(test_zoo_leaves_nothing_behind_with_cgroups, zoo_up,
-                                        zoo_down),
+                                        down_without_cgroups),
         cmocka_unit_test_setup_teardown(test_zoo_of_bombs_is_defused, zoo_up, zoo_down),
         cmocka_unit_test(test_killed_agent_leaves_nothing_behind),
         cmocka_unit_test(test_killed_agent_leaves_nothing_behind_with_cgroups),

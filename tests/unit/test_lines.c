@@ -172,7 +172,9 @@ static void test_lines_without_memory_are_cut_and_whole(void **state)
 
             while (mu_lines_next(&l, &in, &line)) {
                 assert_true(strlen(got) + line.text.len < sizeof(got));
-                memcpy(got + strlen(got), line.text.data, line.text.len);
+                if (line.text.len > 0) {
+                    memcpy(got + strlen(got), line.text.data, line.text.len);
+                }
             }
             assert_int_equal(in.len, 0);
         }
