@@ -104,7 +104,8 @@ static void on_ended(void *context, const struct mu_agent_verdict *verdict)
         run_verdict_write(r->o.verdict, verdict);
     }
     if (r->code != 0 && error_file != NULL && error_file[0] != '\0') {
-        run_verdict_write_error_file(error_file, verdict);
+        run_verdict_write_error_file(error_file, verdict,
+                                     (int64_t)(mu_env_now(r->loop.env).wall.ns / MU_NS_PER_S));
     }
     mu_agent_service_free(r->agent);
 }
@@ -209,7 +210,7 @@ static int run_agent(struct run *r)
     if (gethostname(r->host, sizeof(r->host) - 1) == 0) {
         config.host = r->host;
     }
-    run_events_init(&r->events, &r->o, r->output, r->host);
+    run_events_init(&r->events, &r->o, r->output, r->loop.env, r->host);
     err = mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
 
     if (err != 0) {

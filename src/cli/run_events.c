@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <jansson.h>
 
@@ -14,12 +13,9 @@ struct event {
     int64_t duration_ms;                      /* -1: it took no time */
 };
 
-static uint64_t now_ms(void)
+static uint64_t now_ms(const struct run_events *e)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return mu_env_now(e->env).mono.ns / MU_NS_PER_MS;
 }
 
 /* --- one record ------------------------------------------------------------------------------- */
@@ -75,7 +71,7 @@ static json_t *make_metadata(const struct run_events *e, const struct event *eve
         w == NULL ? json_null() : json_integer(w->rank), "group_rank",
         (json_int_t)e->attempt.group_rank, "worker_id", text_or_null(w == NULL ? NULL : pid),
         "role", text_or_null(e->o->role), "hostname", text_or_null(e->host), "state", event->state,
-        "total_run_time", (json_int_t)((now_ms() - e->began_ms) / 1000), "rdzv_backend",
+        "total_run_time", (json_int_t)((now_ms(e) - e->began_ms) / 1000), "rdzv_backend",
         e->o->rdzv.backend, "raw_error", text_or_null(event->raw_error), "metadata",
         text_or_null(inner), "agent_restarts", (json_int_t)e->attempt.restart_count, "duration_ms",
         event->duration_ms < 0 ? json_null() : json_integer(event->duration_ms));
@@ -104,10 +100,10 @@ static void emit(const struct run_events *e, struct event event)
 /* --- what happens ----------------------------------------------------------------------------- */
 
 void run_events_init(struct run_events *e, const struct run_options *o, struct run_output *output,
-                     const char *host)
+                     struct mu_env *env, const char *host)
 {
-    *e = (struct run_events){.o = o, .output = output, .host = host};
-    e->began_ms = now_ms();
+    *e = (struct run_events){.o = o, .output = output, .env = env, .host = host};
+    e->began_ms = now_ms(e);
     e->joined_ms = e->began_ms;
 }
 
@@ -116,13 +112,13 @@ void run_events_record(struct run_events *e, const struct mu_rdzv_record *record
     const char *dot = strrchr(record->name, '.');
 
     if (dot != NULL && strcmp(dot, ".assigned") == 0) {
-        e->assigned_ms = now_ms();
+        e->assigned_ms = now_ms(e);
     }
 }
 
 void run_events_prepare(struct run_events *e, const struct mu_agent_attempt *attempt)
 {
-    uint64_t now = now_ms();
+    uint64_t now = now_ms(e);
     /* A rank that came while workers were being stopped was not waited for. */
     uint64_t assigned = e->assigned_ms < e->joined_ms ? e->joined_ms : e->assigned_ms;
 
@@ -151,7 +147,7 @@ void run_events_started(struct run_events *e, const struct mu_agent_service *age
 
 void run_events_gone(struct run_events *e)
 {
-    e->joined_ms = now_ms();
+    e->joined_ms = now_ms(e);
 }
 
 static void emit_end(const struct run_events *e, const struct mu_agent_worker_end *w)
@@ -178,7 +174,7 @@ static void emit_end(const struct run_events *e, const struct mu_agent_worker_en
 
 void run_events_ended(struct run_events *e, const struct mu_agent_verdict *verdict)
 {
-    /* As torchrun has it: the agent has succeeded if it came to an end, whatever its workers did. */
+    /* As torchrun has it: an agent that came to an end has succeeded, whatever its workers did. */
     bool failed = verdict->outcome == MU_AGENT_ERROR || verdict->outcome == MU_AGENT_STOPPED;
 
     if (!e->o->events) {

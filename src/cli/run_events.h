@@ -11,6 +11,7 @@
 struct run_events {
     const struct run_options *o;
     struct run_output *output;
+    struct mu_env *env;
     const char *host;
     uint64_t began_ms;    /* the agent */
     uint64_t joined_ms;   /* it began to wait for a round */
@@ -21,7 +22,7 @@ struct run_events {
 
 /** All is borrowed. */
 void run_events_init(struct run_events *e, const struct run_options *o, struct run_output *output,
-                     const char *host);
+                     struct mu_env *env, const char *host);
 /** A step of the rendezvous: looked at for its time, not written. */
 void run_events_record(struct run_events *e, const struct mu_rdzv_record *record);
 /** A round is there, ranks as well: RENDEZVOUS and ASSIGN_WORKER_RANKS. */

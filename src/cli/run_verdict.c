@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -61,7 +60,7 @@ static void describe(const struct mu_failure *f, char *out, size_t cap)
                    how);
 }
 
-void run_verdict_write_error_file(const char *path, const struct mu_agent_verdict *v)
+void run_verdict_write_error_file(const char *path, const struct mu_agent_verdict *v, int64_t now_s)
 {
     const struct mu_failure *f = v->has_failure ? &v->first_failure : NULL;
     char message[512];
@@ -73,7 +72,7 @@ void run_verdict_write_error_file(const char *path, const struct mu_agent_verdic
         describe(f, message, sizeof(message));
     }
     (void)snprintf(timestamp, sizeof(timestamp), "%lld",
-                   (long long)(f != NULL ? f->time_s : (int64_t)time(NULL)));
+                   (long long)(f != NULL ? f->time_s : now_s));
     file = json_pack("{s:{s:s, s:{s:s, s:s}, s:i}}", "message", "message",
                      f == NULL               ? v->text
                      : f->message[0] != '\0' ? f->message

@@ -55,7 +55,8 @@ static struct mu_reader read_version(struct mu_span in)
 int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
 {
     const struct mu_span names[] = {join->run_id, join->node, join->addr, join->topology};
-    size_t size = 1 + 5 * 4 + 4 * 8 + 4;
+    bool bounded = (join->flags & MU_RDZV_JOIN_SPARES) != 0;
+    size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4 : 0);
     int err;
 
     if (!names_fit(names, 4, &size)) {
@@ -78,7 +79,7 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     mu_buf_put_u64(out, join->upscale_delay_ms);
     mu_buf_put_u64(out, join->join_timeout_ms);
     mu_buf_put_u64(out, join->incarnation);
-    if ((join->flags & MU_RDZV_JOIN_SPARES) != 0) {
+    if (bounded) {
         mu_buf_put_u32(out, join->spares);
     }
     return 0;

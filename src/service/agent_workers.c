@@ -9,7 +9,7 @@
 
 #define TRACEBACK "Traceback (most recent call last)"
 #define RAISED_MS UINT64_C(1000) /* how long after one a worker may be ending because of it */
-#define HOLD_MS   300 /* how long who may be ending by itself has for that, before it is signalled */
+#define HOLD_MS   300 /* how long who may be ending has for that before it is signalled */
 
 /* --- what a worker asks for: its channel ------------------------------------------------------ */
 
