@@ -10,9 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
-from lib import Checks, Muster, free_port, muster_path
+from lib import Checks, Closed, Conn, Muster, free_port, muster_path, wait_until
 
 TRAIN = """
 import torch, torch.distributed as dist
@@ -79,6 +78,17 @@ class Job:
         return lines[0][2] if lines else None
 
 
+def has_state(port):
+    """Whether somebody has written a state to a store there: whoever is first says in which
+    dialect. Before that the key has a short mark."""
+    key = "/torch.rendezvous.mixed"
+    try:
+        with Conn(port) as conn:
+            return conn.has(key) and len(conn.get(key)) > 32
+    except (OSError, Closed):
+        return False
+
+
 def main():
     checks = Checks()
     muster = muster_path()
@@ -90,17 +100,19 @@ def main():
     try:
         # torchrun holds the store; ours finds its dialect.
         job = Job(checks, muster, script, "on torchrun's store")
-        endpoint = f"localhost:{free_port()}"
+        port = free_port()
+        endpoint = f"localhost:{port}"
         job.start("torchrun", endpoint, 2)
-        time.sleep(3)  # for the store to be there: whoever binds it first has it
+        wait_until(lambda: has_state(port), "torchrun's state", 60, 0.05)
         job.start("muster", endpoint, 1)
         losses["torchrun's"] = job.finish(3)
 
         # Our agent holds it, and is told which dialect to begin with.
         job = Job(checks, muster, script, "on our agent's store")
-        endpoint = f"localhost:{free_port()}"
+        port = free_port()
+        endpoint = f"localhost:{port}"
         job.start("muster", endpoint, 1, "dialect=1.13")
-        time.sleep(0.5)
+        wait_until(lambda: has_state(port), "our state")
         job.start("torchrun", endpoint, 2)
         losses["ours"] = job.finish(3)
 
