@@ -145,6 +145,17 @@ static int check_numbers(const struct mu_store_server *s, const struct mu_rdzv_j
     return 0;
 }
 
+/* Who is beyond that is refused. */
+static uint32_t count_members_max(const struct mu_store_server *s, const struct mu_rdzv_join *join)
+{
+    uint32_t max = s->config.rdzv.members_max;
+
+    if ((join->flags & MU_RDZV_JOIN_SPARES) != 0 && join->spares < max - join->nodes_max) {
+        max = join->nodes_max + join->spares;
+    }
+    return max;
+}
+
 /*
  * Initialises the room as the next incarnation. A number above ours was given by a server before
  * this one, which may have left keys of it on the disk: it is not given again.
@@ -159,7 +170,7 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
         .last_call_ms = join->last_call_ms,
         .upscale_delay_ms = join->upscale_delay_ms,
         .restarts_max = join->restarts_max,
-        .members_max = s->config.rdzv.members_max,
+        .members_max = count_members_max(s, join),
         .seed = s->config.keyspace.seed,
     };
     int err;
