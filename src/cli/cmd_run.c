@@ -1,17 +1,13 @@
 /* muster run: the elastic launcher; torchrun's place, options and environment. */
-#include "cli/run_options.h"
+#include "cli/run_events.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <jansson.h>
-
 #include "cli/cli_loop.h"
-#include "service/agent.h"
-#include "service/output.h"
+#include "cli/run_verdict.h"
 #include "transport/uv_files.h"
 
 struct run {
@@ -20,6 +16,7 @@ struct run {
     struct mu_files *files;
     struct mu_output *output;
     struct mu_agent_service *agent;
+    struct run_events events;
     char host[256];
     uint32_t ranks[RUN_WORKERS_MAX]; /* of the workers that are being started */
     bool wordy;                      /* every decision is told */
@@ -55,12 +52,17 @@ static int on_prepare(void *context, const struct mu_agent_attempt *attempt,
                       struct mu_errmsg *reterr_msg)
 {
     struct run *r = context;
+    int err;
 
     for (uint32_t i = 0; i < attempt->workers; i++) {
         r->ranks[i] = attempt->ranks.base + i;
     }
-    return mu_output_begin(r->output, attempt->restart_count, r->ranks, attempt->workers,
-                           reterr_msg);
+    err =
+        mu_output_begin(r->output, attempt->restart_count, r->ranks, attempt->workers, reterr_msg);
+    if (err == 0) {
+        run_events_prepare(&r->events, attempt);
+    }
+    return err;
 }
 
 static const char *on_error_file(void *context, uint32_t local_rank)
@@ -70,17 +72,7 @@ static const char *on_error_file(void *context, uint32_t local_rank)
 
 static void on_read_error_file(void *context, uint32_t local_rank, struct mu_buf *out)
 {
-    struct run *r = context;
-    const char *path = mu_output_error_file(r->output, local_rank);
-    uint8_t *text = path[0] == '\0' ? NULL : malloc(MU_FAILURE_BYTES_MAX);
-    struct mu_errmsg msg;
-    size_t len;
-
-    if (text != NULL &&
-        r->files->ops->read_end(r->files, path, text, MU_FAILURE_BYTES_MAX, &len, &msg) == 0) {
-        (void)mu_buf_append(out, mu_span(text, len));
-    }
-    free(text);
+    mu_output_read_error(((struct run *)context)->output, local_rank, out);
 }
 
 static void on_streams(void *context, uint32_t local_rank, struct mu_spawn *what)
@@ -106,75 +98,49 @@ static void on_exited(void *context, const struct mu_agent_worker_end *end)
 
 static void on_gone(void *context, const struct mu_agent_attempt *attempt)
 {
+    struct run *r = context;
+
     (void)attempt;
-    mu_output_end(((struct run *)context)->output);
+    mu_output_end(r->output);
+    run_events_gone(&r->events);
 }
 
 /* --- what else the agent tells ---------------------------------------------------------------- */
 
-/* One line of JSON for each step of the rendezvous: --event-log-handler console. */
+/* --event-log-handler console wants to know when. */
 static void on_record(void *context, const struct mu_rdzv_record *record)
 {
-    static const char *const states[] = {"", "INIT", "RUNNING", "SUCCEEDED", "FAILED"};
-    struct run *r = context;
-    json_t *line;
-    char *text;
-
-    if (!r->o.events) {
-        return;
-    }
-    line = json_pack("{s:s*, s:s*, s:s*, s:s*, s:s, s:I}", "name", record->name, "run_id",
-                     record->run_id, "message", record->message, "node", record->node, "node_state",
-                     states[record->state], "pid", (json_int_t)getpid());
-    if (line != NULL && record->rank >= 0) {
-        (void)json_object_set_new(line, "rank", json_integer(record->rank));
-    }
-    text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT);
-    if (text != NULL) {
-        mu_output_say(r->output, MU_STDERR, mu_span_str(text));
-        mu_output_say(r->output, MU_STDERR, MU_SPAN_LIT("\n"));
-    }
-    free(text);
-    json_decref(line);
+    run_events_record(&((struct run *)context)->events, record);
 }
 
-/* Written beside and renamed, so that nobody reads half of it. */
-static void write_verdict(const char *path, struct mu_span text)
+static void on_started(void *context, const struct mu_agent_attempt *attempt)
 {
-    char temporary[4096];
-    FILE *f = NULL;
+    struct run *r = context;
 
-    if (snprintf(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid()) <
-        (int)sizeof(temporary)) {
-        f = fopen(temporary, "we");
-    }
-    if (f != NULL) {
-        bool ok = fwrite(text.data, 1, text.len, f) == text.len;
-
-        ok = fclose(f) == 0 && ok;
-        if (ok && rename(temporary, path) == 0) {
-            return;
-        }
-        (void)unlink(temporary);
-    }
-    (void)cli_fail(CLI_FAILED, "cannot write the verdict to \"%s\": %s", path, strerror(errno));
+    (void)attempt;
+    run_events_started(&r->events, r->agent);
 }
 
 static void on_ended(void *context, const struct mu_agent_verdict *verdict)
 {
     struct run *r = context;
+    const char *error_file = getenv("TORCHELASTIC_ERROR_FILE");
     struct mu_buf text;
 
     r->code = mu_agent_verdict_exit_code(verdict);
+    run_events_ended(&r->events, verdict);
     mu_buf_init(&text, (size_t)16 << 20);
     if (r->code != 0 && mu_agent_verdict_text(verdict, &text) == 0) {
         mu_output_say(r->output, MU_STDERR, mu_buf_span(&text));
     }
-    mu_buf_reset(&text);
-    if (r->o.verdict != NULL && mu_agent_verdict_json(verdict, &text) == 0) {
-        write_verdict(r->o.verdict, mu_buf_span(&text));
-    }
     mu_buf_fini(&text);
+    if (r->o.verdict != NULL) {
+        run_verdict_write(r->o.verdict, verdict);
+    }
+    if (r->code != 0 && error_file != NULL && error_file[0] != '\0') {
+        run_verdict_write_error_file(error_file, verdict,
+                                     (int64_t)(mu_env_now(r->loop.env).wall.ns / MU_NS_PER_S));
+    }
     mu_agent_service_free(r->agent);
 }
 
@@ -253,6 +219,7 @@ static int run_agent(struct run *r)
         .streams = on_streams,
         .output = on_output,
         .tail = on_tail,
+        .started = on_started,
         .exited = on_exited,
         .gone = on_gone,
         .ended = on_ended,
@@ -267,6 +234,7 @@ static int run_agent(struct run *r)
     if (gethostname(r->host, sizeof(r->host) - 1) == 0) {
         config.host = r->host;
     }
+    run_events_init(&r->events, &r->o, r->output, r->loop.env, r->host);
     err = mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
 
     if (err != 0) {

@@ -192,7 +192,7 @@ static bool config_has(const char *config, const char *key)
     return false;
 }
 
-/* Those of ours that not every backend knows. Spares need no word: who finds no place waits. */
+/* Those of ours that not every backend knows. */
 static int add_own_config(struct run_options *o, bool is_native)
 {
     bool is_static = strcmp(o->rdzv.backend, "static") == 0;
@@ -208,12 +208,18 @@ static int add_own_config(struct run_options *o, bool is_native)
         err =
             cli_fail(CLI_FAILED, "--spares: the ranks of the backend \"static\" are given, so none "
                                  "can take the place of another");
+    } else if (!is_native && o->has_spares) {
+        err = cli_fail(CLI_FAILED, "--spares is for the backend \"muster\"; with \"c10d\" whoever "
+                                   "finds no place waits, and nobody counts them");
     }
     if (err == 0 && o->has_detect) {
         err = add_config(o, "dead", o->detect);
     }
     if (err == 0 && o->has_upscale_delay) {
         err = add_config(o, "upscale_delay", o->upscale_delay);
+    }
+    if (err == 0 && o->has_spares) {
+        err = add_config(o, "spares", (double)o->spares);
     }
     /* The server keeps the restarts of the whole job. */
     return err == 0 && is_native ? add_config(o, "max_restarts", (double)o->max_restarts) : err;

@@ -406,13 +406,39 @@ static size_t find_last(struct mu_span text, const char *word)
     return text.len;
 }
 
-bool mu_failure_is_effect(struct mu_span tail)
+/* Where it was, not what: the names of files and functions say nothing about the reason. */
+static bool is_frame(struct mu_span line)
 {
-    static const char *const begins[] = {"traceback (most recent call last)", "terminate called"};
+    static const char *const begins[] = {"  File ", "    ", "frame #"};
+
+    for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++) {
+        size_t len = strlen(begins[i]);
+
+        if (line.len >= len && memcmp(line.data, begins[i], len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool speaks_of_peers(struct mu_span line)
+{
     static const char *const words[] = {
         "connection", "broken pipe",    "by peer", "timed out", "timeout",
         "socket",     "unexpected eof", "nccl",    "gloo",
     };
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (find_last(line, words[i]) != line.len) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mu_failure_is_effect(struct mu_span tail)
+{
+    static const char *const begins[] = {"traceback (most recent call last)", "terminate called"};
     size_t begin = tail.len;
 
     for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++) {
@@ -421,10 +447,15 @@ bool mu_failure_is_effect(struct mu_span tail)
         begin = at < begin ? at : begin;
     }
     tail = mu_span_skip(tail, begin);
-    for (size_t i = 0; tail.len != 0 && i < sizeof(words) / sizeof(words[0]); i++) {
-        if (find_last(tail, words[i]) != tail.len) {
+    while (tail.len != 0) {
+        const uint8_t *newline = memchr(tail.data, '\n', tail.len);
+        size_t len = newline == NULL ? tail.len : (size_t)(newline - tail.data) + 1;
+        struct mu_span line = mu_span(tail.data, len);
+
+        if (!is_frame(line) && speaks_of_peers(line)) {
             return true;
         }
+        tail = mu_span_skip(tail, len);
     }
     return false;
 }

@@ -15,7 +15,7 @@
 #define STATE_MAX  4 /* the last one of enum mu_room_state */
 #define PLACE_MAX  MU_RDZV_PLACE_SPARE
 
-#define JOIN_FLAGS ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW))
+#define JOIN_FLAGS ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES))
 
 static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
 {
@@ -55,7 +55,8 @@ static struct mu_reader read_version(struct mu_span in)
 int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
 {
     const struct mu_span names[] = {join->run_id, join->node, join->addr, join->topology};
-    size_t size = 1 + 5 * 4 + 4 * 8;
+    bool bounded = (join->flags & MU_RDZV_JOIN_SPARES) != 0;
+    size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4 : 0);
     int err;
 
     if (!names_fit(names, 4, &size)) {
@@ -78,6 +79,9 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     mu_buf_put_u64(out, join->upscale_delay_ms);
     mu_buf_put_u64(out, join->join_timeout_ms);
     mu_buf_put_u64(out, join->incarnation);
+    if (bounded) {
+        mu_buf_put_u32(out, join->spares);
+    }
     return 0;
 }
 
@@ -99,6 +103,9 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
     join.upscale_delay_ms = mu_read_u64(&r);
     join.join_timeout_ms = mu_read_u64(&r);
     join.incarnation = mu_read_u64(&r);
+    if ((join.flags & MU_RDZV_JOIN_SPARES) != 0) {
+        join.spares = mu_read_u32(&r);
+    }
     if (r.failed || (join.flags & ~JOIN_FLAGS) != 0) {
         return MUSTER_EPROTO;
     }

@@ -33,6 +33,7 @@
 enum {
     MU_RDZV_JOIN_MEMBERS = 1 << 0, /* it wants the list of members with every assignment */
     MU_RDZV_JOIN_FEW = 1 << 1,     /* as long as they are at most MU_RDZV_FEW */
+    MU_RDZV_JOIN_SPARES = 1 << 2,  /* `spares` is there, and a bound */
 };
 
 /*
@@ -55,6 +56,7 @@ struct mu_rdzv_join {
     uint64_t upscale_delay_ms; /* UINT64_MAX: late-comers never end a round */
     uint64_t join_timeout_ms;  /* how long it waits for a round, each time; 0: for ever */
     uint64_t incarnation;      /* of the run, if it was in it before; 0: any */
+    uint32_t spares;           /* how many beyond nodes_max may wait; the first node sets it, too */
 };
 
 enum mu_rdzv_notice_kind {

@@ -24,6 +24,9 @@
  * and every rule that PyTorch's users ask for in vain is a rule here:
  *
  *  - nobody waits out the last call when the maximum is reached or every announced target is met;
+ *    right after a round whose survivors are enough it takes a quarter of its time
+ *    (MU_ROOM_REGROUP): long enough for a failure of workers and the loss of a node behind it, or
+ *    for a rack, to be one restart;
  *  - a lost member ends the round for the survivors at once: each is told ENDED with who was lost
  *    and is back in the next gathering without asking again, unless it leaves;
  *  - late arrivals while a round is running and has room are batched (`upscale_delay_ms`) and then
@@ -65,6 +68,8 @@
 
 #define MU_ROOM_NAME_MAX     255
 #define MU_ROOM_TOPOLOGY_MAX 255
+/* Right after a round the last call is so many times shorter, if enough nodes are left. */
+#define MU_ROOM_REGROUP 4
 /* How often members are told of a changed number of waiters: one wave in so many milliseconds. */
 #define MU_ROOM_WAITERS_MS UINT64_C(1000)
 /* How many of those that are not back explain() can name. */
@@ -188,6 +193,7 @@ struct mu_room {
     struct mu_map names;    /* of all members */
     struct mu_heap targets; /* of all members that announced one; the root is the largest */
     mu_mono_t last_call;    /* the gathering ends */
+    bool regroups;          /* private: a round has just ended */
     mu_mono_t upscale;      /* the running round ends to let late-comers in */
     mu_mono_t waiters_next; /* the running members may be told of waiters again */
     uint32_t waiters_told;

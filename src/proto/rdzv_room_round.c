@@ -187,22 +187,35 @@ void mu_room_end_round(struct mu_room *room, enum mu_room_end_reason reason,
     if (reason == MU_ROOM_END_UPSCALE) {
         /* The late-comers were waited for while the round went on; now everybody is here. */
         form_round(room);
+    } else {
+        room->regroups = true;
     }
 }
 
 /* --- clocks ---------------------------------------------------------------------------------- */
+
+/* After a round those that ran are here already: time enough to see who else went down with it. */
+static uint64_t regroup_ms(uint64_t last_call_ms)
+{
+    return last_call_ms == UINT64_MAX ? UINT64_MAX : last_call_ms / MU_ROOM_REGROUP;
+}
 
 static void settle_gathering(struct mu_room *room, mu_mono_t now)
 {
     uint32_t here = room->in[MU_ROOM_GATHERING].count;
     uint32_t target = mu_room_target(room);
 
+    bool regroups = room->regroups;
+
+    room->regroups = false;
     if (here < room->config.nodes_min) {
         room->last_call = MU_MONO_NEVER;
         return;
     }
     if (room->last_call.ns == MU_MONO_NEVER.ns) {
-        room->last_call = mu_mono_add_ms(now, room->config.last_call_ms);
+        uint64_t ms = room->config.last_call_ms;
+
+        room->last_call = mu_mono_add_ms(now, regroups ? regroup_ms(ms) : ms);
     }
     if (here == room->config.nodes_max || (target != 0 && here >= target) ||
         mu_mono_reached(room->last_call, now)) {

@@ -145,6 +145,8 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
 void mu_agent_service_start(struct mu_agent_service *s);
 /** The process was sent `signal`. */
 void mu_agent_service_signal(struct mu_agent_service *s, int signal);
+/** The process of a worker of the last attempt; 0: it never ran. */
+int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank);
 /** After `ended`. */
 void mu_agent_service_free(struct mu_agent_service *s);
 

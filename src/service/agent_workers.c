@@ -9,7 +9,7 @@
 
 #define TRACEBACK "Traceback (most recent call last)"
 #define RAISED_MS UINT64_C(1000) /* how long after one a worker may be ending because of it */
-#define HOLD_MS   300            /* how long it then has to end by itself before it is signalled */
+#define HOLD_MS   300 /* how long who may be ending has for that before it is signalled */
 
 /* --- what a worker asks for: its channel ------------------------------------------------------ */
 
@@ -210,6 +210,8 @@ static void on_dying(struct mu_child *child)
     mu_agent_failure_sign(w);
 }
 
+static void release_held(struct mu_agent_service *s);
+
 static void on_exited(struct mu_child *child, int status)
 {
     struct mu_agent_worker *w = child_worker(child);
@@ -224,6 +226,7 @@ static void on_exited(struct mu_child *child, int status)
     w->held = false;
     if (status != 0 && !w->end.stopped) {
         mu_agent_failure_publish(w);
+        release_held(s);
     }
     mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_EXITED,
                                              .generation = s->generation,
@@ -395,10 +398,48 @@ static void on_hold_timer(struct mu_timer *timer)
 }
 
 /* It has just told of an exception, so it is probably ending: how, we want to know. */
+static bool has_just_raised(const struct mu_agent_worker *w)
+{
+    return w->raised &&
+           mu_mono_since(w->raised_at, mu_env_now(w->s->env).mono) < RAISED_MS * MU_NS_PER_MS;
+}
+
+/*
+ * The job ends because of failures, and all that are known complain of others: who began may be one
+ * of ours that closed its connections and is not gone yet, without a word.
+ */
+static bool is_cause_sought(const struct mu_agent_service *s)
+{
+    const struct mu_agent_round *r = s->round;
+
+    if (s->machine.outcome != MU_AGENT_FAILED || r == NULL ||
+        (r->failure_known && !s->verdict.first_failure.effect)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        if (s->workers[i].failed && !s->workers[i].effect) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* It may end by itself, and then we know more than if it had been stopped. */
 static bool is_ending(const struct mu_agent_worker *w)
 {
-    return w->raised && !w->end.exited && !w->end.stopped &&
-           mu_mono_since(w->raised_at, mu_env_now(w->s->env).mono) < RAISED_MS * MU_NS_PER_MS;
+    return !w->end.exited && !w->end.stopped && (has_just_raised(w) || is_cause_sought(w->s));
+}
+
+/* The cause is found: who was held to see whether it is the one need not be any longer. */
+static void release_held(struct mu_agent_service *s)
+{
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        struct mu_agent_worker *w = &s->workers[i];
+
+        if (w->held && w->spawned && !is_ending(w)) {
+            send_signal(w, w->held_signal);
+        }
+    }
 }
 
 void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
@@ -419,6 +460,11 @@ void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
             send_signal(w, kill ? SIGKILL : signal);
         }
     }
+}
+
+int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank)
+{
+    return local_rank < s->config.policy.workers ? s->workers[local_rank].end.pid : 0;
 }
 
 /* --- life ------------------------------------------------------------------------------------- */

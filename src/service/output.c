@@ -503,6 +503,20 @@ const char *mu_output_error_file(const struct mu_output *out, uint32_t local_ran
     return path == NULL ? "" : path;
 }
 
+void mu_output_read_error(struct mu_output *out, uint32_t local_rank, struct mu_buf *text)
+{
+    const char *path = mu_output_error_file(out, local_rank);
+    size_t cap = text->max - text->len;
+    uint8_t *bytes = path[0] == '\0' ? NULL : mu_malloc(cap);
+    struct mu_errmsg msg;
+    size_t len;
+
+    if (bytes != NULL && out->files->ops->read_end(out->files, path, bytes, cap, &len, &msg) == 0) {
+        (void)mu_buf_append(text, mu_span(bytes, len));
+    }
+    mu_free(bytes);
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 const char *mu_output_run_dir(const struct mu_output *out)

@@ -94,6 +94,8 @@ void mu_output_fill(struct mu_output *out, uint32_t local_rank, struct mu_spawn 
  * attempt has begun.
  */
 const char *mu_output_error_file(const struct mu_output *out, uint32_t local_rank);
+/** Appends what the worker wrote there, if it did, the end of it if `text` cannot hold all. */
+void mu_output_read_error(struct mu_output *out, uint32_t local_rank, struct mu_buf *text);
 /**
  * Takes what a worker wrote, or with an empty span its end. Returns what it used; if that is less
  * than all it calls mu_env_child_resume() when there is room again. `child` is not used after the

@@ -160,6 +160,17 @@ static void pass_incarnation(struct mu_store_server *s, uint64_t named)
     }
 }
 
+/* Who is beyond that is refused. */
+static uint32_t count_members_max(const struct mu_store_server *s, const struct mu_rdzv_join *join)
+{
+    uint32_t max = s->config.rdzv.members_max;
+
+    if ((join->flags & MU_RDZV_JOIN_SPARES) != 0 && join->spares < max - join->nodes_max) {
+        max = join->nodes_max + join->spares;
+    }
+    return max;
+}
+
 /* Initialises the room as the next incarnation. */
 static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
 {
@@ -171,7 +182,7 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
         .last_call_ms = join->last_call_ms,
         .upscale_delay_ms = join->upscale_delay_ms,
         .restarts_max = join->restarts_max,
-        .members_max = s->config.rdzv.members_max,
+        .members_max = count_members_max(s, join),
         .seed = s->config.keyspace.seed,
     };
     int err;

@@ -82,6 +82,7 @@ static int send_join(struct mu_rdzv_muster *n)
         .upscale_delay_ms = n->config.upscale_delay_ms,
         .join_timeout_ms = n->config.join_timeout_ms,
         .incarnation = n->incarnation,
+        .spares = n->config.spares,
     };
     struct mu_buf out;
     int err;

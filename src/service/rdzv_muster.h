@@ -18,7 +18,9 @@ struct mu_rdzv_muster_config {
     uint32_t grace_ms;
     uint32_t restarts_max; /* UINT32_MAX: no bound */
     uint32_t target;
-    uint32_t join_flags; /* MU_RDZV_JOIN_*: whether it is told the members */
+    uint32_t spares;
+    uint32_t
+        join_flags; /* MU_RDZV_JOIN_*: whether it is told the members, and spares are bounded */
     enum mu_rdzv_host_wish host;
     char topology[MU_RDZV_NAME_LEN_MAX + 1];
 };

@@ -119,12 +119,19 @@ static int parse_times(struct mu_rdzv_muster_config *c, const char *config,
 int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rdzv_params *params,
                              struct mu_errmsg *reterr_msg)
 {
-    static const char *const known[] = {"join_timeout",  "last_call_timeout",
-                                        "upscale_delay", "beat",
-                                        "dead",          "grace",
-                                        "max_restarts",  "target",
-                                        "topology",      "members",
-                                        "is_host",       NULL};
+    static const char *const known[] = {"join_timeout",
+                                        "last_call_timeout",
+                                        "upscale_delay",
+                                        "beat",
+                                        "dead",
+                                        "grace",
+                                        "max_restarts",
+                                        "target",
+                                        "topology",
+                                        "members",
+                                        "is_host",
+                                        "spares",
+                                        NULL};
     const char *config = params->config;
     struct mu_span value;
     bool members = false;
@@ -147,6 +154,10 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
         c->join_flags = !mu_rdzv_config_get(config, "members", &value) ? MU_RDZV_JOIN_FEW
                         : members                                      ? MU_RDZV_JOIN_MEMBERS
                                                                        : 0;
+    }
+    if (err == 0 && mu_rdzv_config_get(config, "spares", &value)) {
+        err = parse_count(config, "spares", 0, &c->spares, reterr_msg);
+        c->join_flags |= MU_RDZV_JOIN_SPARES;
     }
     if (err == 0) {
         err = mu_rdzv_config_bool(config, "is_host", false, &host, reterr_msg);

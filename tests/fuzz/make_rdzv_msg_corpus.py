@@ -40,6 +40,8 @@ SEEDS = {
     "join": join(),
     "join-flag": join(flags=2),
     "join-cut": join()[:-3],
+    "join-spares": join(flags=5) + bytes([2, 0, 0, 0]),
+    "join-spares-cut": join(flags=5),
     "join-later": join() + b"more",
     "assigned": notice(1, 1, 2, members=two),
     "assigned-short": notice(1, 1, 3, members=two),

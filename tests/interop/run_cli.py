@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from lib import Checks, free_port, muster_path, wait_until
+from lib import Checks, Muster, free_port, muster_path, wait_until
 
 
 class Bench:
@@ -211,12 +211,91 @@ def check_nodes(b):
            f"node {i} names the one that failed first", first)
 
 
+def check_events(b):
+    """torchrun's records, one line each."""
+    script = 'if [ $RANK = 1 ]; then echo \'{"message": "boom"}\' >$TORCHELASTIC_ERROR_FILE; ' \
+        'exit 4; fi; exec sleep 60'
+    code, _, err = b.shell(["--event-log-handler", "console", "--nproc-per-node", "2", "--role",
+                            "trainer", "--rdzv-id", "ev"], script)
+    events = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    b.checks.equal([(e["source"], e["name"].split(".")[-1], e["metadata"]["global_rank"])
+                    for e in events],
+                   [("AGENT", "RENDEZVOUS", None), ("AGENT", "ASSIGN_WORKER_RANKS", None),
+                    ("WORKER", "START", 0), ("WORKER", "START", 1), ("WORKER", "TERMINATED", 0),
+                    ("WORKER", "FAILED", 1), ("AGENT", "SUCCEEDED", None)],
+                   "the events of a run that fails, in order")
+    keys = ["run_id", "global_rank", "group_rank", "worker_id", "role", "hostname", "state",
+            "total_run_time", "rdzv_backend", "raw_error", "metadata", "agent_restarts",
+            "duration_ms"]
+    b.checks.ok(all(list(e["metadata"]) == keys and e["timestamp"] == 0 for e in events),
+                "events have torchrun's members", events)
+    failed = events[5]["metadata"]
+    inner = json.loads(failed["metadata"])
+    b.checks.equal((failed["role"], failed["run_id"], failed["raw_error"]),
+                   ("trainer", "ev", '{"message": "boom"}\n'), "who failed, and its error file")
+    b.checks.equal((inner["local_rank"], inner["exit_code"], inner["worker_pid"]),
+                   ([1], [4], [int(failed["worker_id"])]), "the inner metadata is a text of arrays")
+    b.checks.ok(isinstance(events[0]["metadata"]["duration_ms"], int),
+                "the rendezvous took some time", events[0])
+    b.checks.equal(code, 1, "such a run ends with 1")
+
+
+def check_error_file(b):
+    """A launcher that is a worker itself tells its own launcher what went wrong."""
+    path = b.path("own-error.json")
+
+    def run(script):
+        b.shell([], script, TORCHELASTIC_ERROR_FILE=path)
+        with open(path) as f:
+            return json.load(f)["message"]
+
+    b.shell([], "exit 0", TORCHELASTIC_ERROR_FILE=path)
+    b.checks.ok(not os.path.exists(path), "success leaves no error file")
+    message = run("exit 7")
+    b.checks.ok(message["errorCode"] == 7 and "rank 0" in message["message"] and
+                message["extraInfo"]["timestamp"].isdigit(),
+                "the launcher's error file has the first failure", message)
+    theirs = {"message": {"message": "ValueError: boom", "extraInfo": {
+        "py_callstack": "Traceback", "timestamp": "17"}}}
+    message = run("echo '%s' >$TORCHELASTIC_ERROR_FILE; exit 3" % json.dumps(theirs))
+    b.checks.equal(message, dict(theirs["message"], errorCode=3),
+                   "it is the worker's own word, if there is one")
+
+
+def check_spares(b):
+    """One more than the world may wait; who comes then is refused."""
+    with Muster(path=b.muster) as server:
+        endpoint = "127.0.0.1:%d" % server.port
+        options = ["--nnodes", "1", "--spares", "1", "--max-restarts", "1", "--rdzv-endpoint",
+                   endpoint, "--no-python", "sh", "-c", "echo runs; exec sleep 60"]
+
+        def has_spare():
+            status = subprocess.run([b.muster, "rdzv", "status", "--json", "--rdzv-endpoint",
+                                     endpoint, "--rdzv-id", "none"], stdout=subprocess.PIPE)
+            return status.returncode == 0 and json.loads(status.stdout)["spare"] == 1
+
+        agents = [b.start(*options)]
+        try:
+            b.checks.equal(agents[0].stdout.readline(), "runs\n", "the first node runs")
+            agents.append(b.start(*options))
+            wait_until(has_spare, "the second node waits")
+            code, _, err = b.run(*options)
+            b.checks.ok(code == 1 and "no more are taken" in err, "one too many is refused",
+                        (code, err))
+            agents[0].kill()
+            b.checks.equal(agents[1].stdout.readline(), "runs\n", "the spare takes its place")
+        finally:
+            for agent in agents:
+                agent.kill()
+                agent.communicate()
+
+
 def main():
     checks = Checks()
     b = Bench(checks, muster_path())
     try:
         for check in (check_codes, check_restarts, check_signals, check_output, check_commands,
-                      check_nodes):
+                      check_nodes, check_events, check_error_file, check_spares):
             check(b)
     finally:
         shutil.rmtree(b.directory, ignore_errors=True)

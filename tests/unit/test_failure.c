@@ -189,6 +189,12 @@ static void test_failure_effects_come_behind_causes(void **state)
     assert_false(mu_failure_is_effect(
         MU_SPAN_LIT("Traceback (most recent call last):\nConnectionError: retrying\n"
                     "Traceback (most recent call last):\nValueError: boom\n")));
+    assert_false(mu_failure_is_effect(
+        MU_SPAN_LIT("Traceback (most recent call last):\n  File \"gloo/socket.py\", line 1, in f\n"
+                    "    connection.send(x)\n    ^^^^^^^\nValueError: boom\n")));
+    assert_false(mu_failure_is_effect(
+        MU_SPAN_LIT("terminate called after throwing an instance of 'c10::Error'\n"
+                    "  what():  out of memory\nframe #1: c10d::ProcessGroupNCCL::run\n")));
     assert_false(mu_failure_is_effect((struct mu_span){0}));
 }
 

@@ -157,6 +157,29 @@ static void test_output_directories_are_torchruns(void **state)
     assert_int_equal(what.streams[MU_STDOUT].to, MU_SPAWN_PIPE);
 }
 
+static void test_output_reads_what_a_worker_left_as_its_error(void **state)
+{
+    struct mu_buf text;
+    struct mu_sink *sink;
+    size_t taken;
+
+    (void)state;
+    begin("0", "0");
+    mu_buf_init(&text, 8);
+    mu_output_read_error(out, 1, &text);
+    assert_int_equal(text.len, 0);
+    assert_int_equal(
+        files.files.ops->create(&files.files, mu_output_error_file(out, 1), &sink, &msg), 0);
+    sink->ops->write(sink, MU_SPAN_LIT("{}"), &taken);
+    sink->ops->close(sink);
+    mu_output_read_error(out, 1, &text);
+    assert_int_equal(text.len, 2);
+    assert_memory_equal(mu_buf_span(&text).data, "{}", 2);
+    mu_output_read_error(out, WORKERS, &text);
+    assert_int_equal(text.len, 2);
+    mu_buf_fini(&text);
+}
+
 static void test_output_without_files_has_no_directories(void **state)
 {
     struct mu_spawn what = {0};
@@ -642,6 +665,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_output_directories_are_torchruns),
+        TEST(test_output_reads_what_a_worker_left_as_its_error),
         TEST(test_output_without_files_has_no_directories),
         TEST(test_output_base_is_made_when_none_is_given),
         TEST(test_output_base_that_was_given_stays),

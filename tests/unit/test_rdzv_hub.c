@@ -145,10 +145,13 @@ static void test_hub_reset_that_does_not_resume_within_its_grace_is_a_death(void
 
 static void test_hub_silence_is_a_death_within_its_bound_and_the_node_learns_it(void **state)
 {
-    struct trio t = make_trio(hub_join_of(2, 3));
+    struct mu_rdzv_join join = hub_join_of(2, 3);
+    struct trio t;
     uint64_t at;
 
     (void)state;
+    join.last_call_ms = 4000; /* no new round before we have looked */
+    t = make_trio(join);
     hub_run_ms(t.w, 5000); /* beats go on */
     at = mu_sim_now_ns(t.w->sim);
     mu_sim_pause(t.n[1]->proc, 10 * MU_NS_PER_S);
@@ -453,6 +456,35 @@ static void test_hub_spares_wait_connected_and_are_promoted_with_one_message(voi
     hub_world_free(t.w);
 }
 
+static void test_hub_refuses_who_is_one_spare_too_many(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(3, 3);
+    struct trio t;
+    struct hub_node *spare;
+    struct hub_node *late;
+
+    (void)state;
+    join.flags = MU_RDZV_JOIN_SPARES;
+    join.spares = 1;
+    t = make_trio(join);
+    spare = hub_node_new(t.w, "s");
+    hub_join(spare, hub_join_of(3, 3)); /* the first node of the run has set it */
+    hub_run_ms(t.w, 20);
+    assert_string_equal(spare->told, "entered spare\n");
+    late = hub_node_new(t.w, "z");
+    hub_join(late, join);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(late->told, "reply MUSTER_ELIMIT\n");
+    /* Its place is free again when somebody goes. */
+    (void)kill_node(t.n[1]);
+    hub_run_ms(t.w, 3000);
+    hub_forget(late);
+    hub_join(late, join);
+    hub_run_ms(t.w, 20);
+    assert_string_equal(late->told, "entered spare\n");
+    hub_world_free(t.w);
+}
+
 static void test_hub_closed_run_lets_spares_go_with_grace(void **state)
 {
     struct trio t = make_trio(hub_join_of(3, 3));
@@ -552,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_hub_join_timeout_does_not_count_while_spare),
         cmocka_unit_test(test_hub_join_timeout_begins_when_a_spare_is_promoted_into_a_gathering),
         cmocka_unit_test(test_hub_spares_wait_connected_and_are_promoted_with_one_message),
+        cmocka_unit_test(test_hub_refuses_who_is_one_spare_too_many),
         cmocka_unit_test(test_hub_closed_run_lets_spares_go_with_grace),
         cmocka_unit_test(test_hub_restart_budget_is_kept_by_the_server),
         cmocka_unit_test(test_hub_rejoin_that_spends_the_last_restart_does_not_open_the_run_again),

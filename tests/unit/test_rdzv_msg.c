@@ -77,12 +77,41 @@ static void test_rdzv_msg_join_has_the_bytes_of_its_layout(void **state)
     }
     assert_int_equal(mu_buf_append(&b, MU_SPAN_LIT("later")), 0);
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
-    b.data[b.head + 24] = 4; /* a flag that nobody knows */
+    b.data[b.head + 24] = 8; /* a flag that nobody knows */
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
     b.data[b.head + 24] = 0;
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
     b.data[b.head] = 2; /* another version */
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
+    mu_buf_fini(&b);
+}
+
+static void test_rdzv_msg_join_says_how_many_spares_if_they_are_bounded(void **state)
+{
+    struct mu_rdzv_join join = a_join;
+    struct mu_rdzv_join out;
+    struct mu_buf b;
+    size_t len;
+
+    (void)state;
+    mu_buf_init(&b, 4096);
+    join.spares = 0x01020304;
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), 0);
+    len = b.len;
+    assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
+    assert_int_equal(out.spares, 0);
+    mu_buf_reset(&b);
+    join.flags |= MU_RDZV_JOIN_SPARES;
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), 0);
+    assert_int_equal(b.len, len + 4);
+    assert_memory_equal(mu_buf_span(&b).data + len, "\4\3\2\1", 4);
+    assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
+    assert_int_equal(out.flags, join.flags);
+    assert_int_equal(out.spares, 0x01020304);
+    for (size_t n = len; n < b.len; n++) {
+        assert_int_equal(mu_rdzv_join_decode(mu_span(mu_buf_span(&b).data, n), &out),
+                         MUSTER_EPROTO);
+    }
     mu_buf_fini(&b);
 }
 
@@ -374,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rdzv_msg_join_has_the_bytes_of_its_layout),
+        cmocka_unit_test(test_rdzv_msg_join_says_how_many_spares_if_they_are_bounded),
         cmocka_unit_test(test_rdzv_msg_names_have_a_longest),
         cmocka_unit_test(test_rdzv_msg_failed_round_trips),
         cmocka_unit_test(test_rdzv_msg_notice_round_trips),

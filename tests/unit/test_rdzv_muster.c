@@ -52,6 +52,10 @@ static void test_options_are_taken(void **state)
     assert_string_equal(config.topology, "rack 7");
     assert_int_equal(config.join_flags, 0);
     assert_int_equal(config.host, MU_RDZV_HOST_YES);
+    assert_int_equal(configure("spares=0"), 0);
+    assert_int_equal(config.join_flags, MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES);
+    assert_int_equal(config.spares, 0);
+    assert_int_equal(configure("spares=-1"), MUSTER_EINVAL);
     assert_int_equal(configure("members=true"), 0);
     assert_int_equal(config.join_flags, MU_RDZV_JOIN_MEMBERS);
     assert_int_equal(configure("is_host=false"), 0);

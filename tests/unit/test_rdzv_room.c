@@ -234,11 +234,48 @@ static void test_room_lost_member_ends_the_round_for_the_survivors_at_once(void 
     room_lose(&f, "b");
     room_expect(&f, "a ended 0: lost b\nc ended 0: lost b\n");
 
-    /* Both are in the next one without asking; it gives the lost one a last call to come back. */
+    /* Both are in the next one without asking; it gives others a short last call. */
     assert_int_equal(room_member(&f, "a")->state, MU_ROOM_GATHERING);
     assert_int_equal(room_member(&f, "c")->state, MU_ROOM_GATHERING);
-    room_pass(&f, 1000);
+    room_pass(&f, 249);
+    room_expect(&f, "");
+    room_pass(&f, 1);
     room_expect(&f, "a assigned 1: 0/2\nc assigned 1: 1/2\n");
+    room_teardown(&f);
+}
+
+static void test_room_last_call_is_a_whole_one_again_when_a_loss_left_too_few(void **state)
+{
+    (void)state;
+    room_setup(&f, 2, 3);
+    room_join(&f, "a");
+    room_join(&f, "b");
+    room_pass(&f, 1000);
+    room_expect(&f, "a assigned 0: 0/2\nb assigned 0: 1/2\n");
+
+    room_lose(&f, "b");
+    room_join(&f, "c");
+    room_pass(&f, 999);
+    room_expect(&f, "a ended 0: lost b\n");
+    room_pass(&f, 1);
+    room_expect(&f, "a assigned 1: 0/2\nc assigned 1: 1/2\n");
+    room_teardown(&f);
+}
+
+static void test_room_last_call_that_never_ends_does_not_end_after_a_loss_either(void **state)
+{
+    (void)state;
+    room_prepare(&f, 1, 2);
+    f.config.last_call_ms = UINT64_MAX;
+    room_open(&f);
+    room_join(&f, "a");
+    room_join(&f, "b");
+    room_expect(&f, "a assigned 0: 0/2\nb assigned 0: 1/2\n");
+
+    room_lose(&f, "b");
+    assert_int_equal(mu_room_deadline(&f.room).ns, MU_MONO_NEVER.ns);
+    room_join(&f, "c");
+    room_expect(&f, "a ended 0: lost b\na assigned 1: 0/2\nc assigned 1: 1/2\n");
     room_teardown(&f);
 }
 
@@ -916,6 +953,8 @@ int main(void)
         cmocka_unit_test(test_room_rank_beyond_the_smaller_world_moves_into_a_gap),
         cmocka_unit_test(test_room_lists_the_members_of_the_round_by_rank),
         cmocka_unit_test(test_room_lost_member_ends_the_round_for_the_survivors_at_once),
+        cmocka_unit_test(test_room_last_call_is_a_whole_one_again_when_a_loss_left_too_few),
+        cmocka_unit_test(test_room_last_call_that_never_ends_does_not_end_after_a_loss_either),
         cmocka_unit_test(test_room_leaving_ends_the_round_and_costs_no_restart),
         cmocka_unit_test(test_room_below_the_minimum_waits_for_enough),
         cmocka_unit_test(test_room_two_worlds_never_exist_for_one_run),

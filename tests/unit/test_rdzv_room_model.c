@@ -45,6 +45,7 @@ static struct {
     uint32_t restarts;
     uint64_t last_call, upscale, waiters_next;
     uint32_t waiters_told;
+    bool after_round;
     uint64_t arrivals;
     struct node nodes[NODES];
 } model;
@@ -235,6 +236,8 @@ static void model_end(enum mu_room_end_reason reason, int who)
     if (reason == MU_ROOM_END_UPSCALE) {
         tally.upscales++;
         model_form();
+    } else {
+        model.after_round = true;
     }
 }
 
@@ -274,12 +277,15 @@ static void model_settle(void)
     if (model.state == MU_ROOM_IS_RUNNING) {
         model_settle_running();
     } else if (model.state == MU_ROOM_IS_GATHERING) {
+        bool after_round = model.after_round;
+
+        model.after_round = false;
         if (here < model.config.nodes_min) {
             model.last_call = NEVER;
             return;
         }
         if (model.last_call == NEVER) {
-            model.last_call = later(model.config.last_call_ms);
+            model.last_call = later(model.config.last_call_ms / (after_round ? 4 : 1));
         }
         if (here == model.config.nodes_max || (target > 0 && target <= here) ||
             model.last_call <= now.ns) {

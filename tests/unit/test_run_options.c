@@ -353,7 +353,7 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
 {
     (void)state;
     assert_parses("--detect 0.5 --upscale-delay 0 --spares 2 --max-restarts 3 --grace 1.5 x");
-    assert_string_equal(o.rdzv.config, "dead=0.5,upscale_delay=0,max_restarts=3");
+    assert_string_equal(o.rdzv.config, "dead=0.5,upscale_delay=0,spares=2,max_restarts=3");
     assert_int_equal(o.grace_ms, 1500);
     assert_refused(CLI_FAILED, "--detect 0 x", "--detect 0");
     assert_refused(CLI_FAILED, "--grace=-1 x", "--grace is below zero");
@@ -362,6 +362,7 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
     assert_parses("--upscale-delay 1.5 --rdzv-backend c10d x");
     assert_string_equal(o.rdzv.config, "upscale_delay=1.5");
     assert_refused(CLI_FAILED, "--spares 1 --node-rank 0 x", "static");
+    assert_refused(CLI_FAILED, "--spares 1 --rdzv-backend c10d x", "nobody counts them");
     assert_refused(CLI_FAILED, "--store-backing file x", "not there yet");
 }
 
