@@ -240,6 +240,9 @@ static const struct mu_env_ops ops = {
     .close = mu_uv_conn_close,
     .peer = mu_uv_conn_peer,
     .work = env_work,
+    .http = mu_uv_http,
+    .http_resume = mu_uv_http_resume,
+    .http_cancel = mu_uv_http_cancel,
 };
 
 static int start_handles(struct mu_uv_env *uv)
@@ -311,6 +314,7 @@ void mu_uv_env_free(struct mu_uv_env *uv)
     }
     MU_ASSERT(uv->live == 0);
     mu_uv_conn_drop_lingering(uv);
+    mu_uv_http_free(uv);
     /* A last message may still be on its way out of mu_uv_env_post(). */
     uv_mutex_lock(&uv->posts_lock);
     uv_mutex_unlock(&uv->posts_lock);
