@@ -19,11 +19,11 @@
 #include "core/assert.h"
 #include "transport/uv_internal.h"
 
-#define CONNECT_MS  10000u
-#define IDLE_MAX    64L   /* connections that are kept though nobody uses them */
-#define IDLE_MAX_S  60L   /* and for how long */
-#define KEEP_NAME   64
-#define RECV_CHUNK  CURL_MAX_WRITE_SIZE
+#define CONNECT_MS 10000u
+#define IDLE_MAX   64L /* connections that are kept though nobody uses them */
+#define IDLE_MAX_S 60L /* and for how long */
+#define KEEP_NAME  64
+#define RECV_CHUNK CURL_MAX_WRITE_SIZE
 
 struct uv_http_pool {
     struct mu_uv_env *uv;
@@ -311,8 +311,7 @@ static int on_set_timer(CURLM *multi, long ms, void *arg)
 
     (void)multi;
     mu_env_timer_arm(env, &pool->timer,
-                     ms < 0 ? MU_MONO_NEVER
-                            : mu_mono_add_ms(mu_env_now(env).mono, (uint64_t)ms));
+                     ms < 0 ? MU_MONO_NEVER : mu_mono_add_ms(mu_env_now(env).mono, (uint64_t)ms));
     return 0;
 }
 
@@ -453,8 +452,8 @@ static bool has_body(const char *method)
 
 static bool is_usable(const struct mu_http_request *q)
 {
-    bool known = has_body(q->method) || strcmp(q->method, "GET") == 0 ||
-                 strcmp(q->method, "DELETE") == 0;
+    bool known =
+        has_body(q->method) || strcmp(q->method, "GET") == 0 || strcmp(q->method, "DELETE") == 0;
     bool url = strncmp(q->url, "http://", 7) == 0 || strncmp(q->url, "https://", 8) == 0;
 
     return known && url && (q->body.len == 0 || has_body(q->method)) &&
