@@ -45,7 +45,6 @@ struct v2_op {
     size_t *ends;       /* where each value ends in `held` */
     size_t at;          /* keys that are done */
     int64_t number;
-    bool expected; /* compare_set of a key that is not there */
     bool waited;
     int ending;
 };
@@ -292,7 +291,6 @@ static int decide(struct v2_op *e, bool there, struct mu_span old)
     int err = 0;
 
     mu_buf_reset(&e->held);
-    e->expected = false;
     if (q->verb == MU_STORE_ADD) {
         if (there && !mu_setcd_read_number(old, &number)) {
             return MUSTER_ENOTNUM;
@@ -311,7 +309,6 @@ static int decide(struct v2_op *e, bool there, struct mu_span old)
         return mu_buf_append(&e->held, q->values[1]);
     }
     e->number = 0;
-    e->expected = !there;
     err = mu_buf_append(&e->held, there ? old : q->values[0]);
     return err != 0 ? err : 1;
 }
@@ -464,6 +461,31 @@ static void read_key(struct v2_op *e)
     }
 }
 
+/* Nothing was asked for, but whether there is such a store to ask. */
+static void on_pinged(struct mu_etcd_call *call)
+{
+    struct v2_op *e = op_of(call);
+
+    if (!take_reply(e)) {
+        return;
+    }
+    if (e->s->reply.code != 0 && e->s->reply.code != MU_ETCD2_NOT_FOUND) {
+        end_refused(e);
+    } else {
+        answer(e, 1, NULL, 0);
+    }
+}
+
+static int ping(struct v2_op *e)
+{
+    int err = make_path(e, false);
+
+    if (err == 0) {
+        send(e, "GET", "?quorum=true", true, 0, on_pinged);
+    }
+    return err;
+}
+
 /* --- writing -------------------------------------------------------------------------------------- */
 
 static void on_written(struct mu_etcd_call *call)
@@ -594,8 +616,11 @@ static int start(struct v2_op *e)
     case MU_STORE_APPEND:
     case MU_STORE_COMPARE_SET:
         e->ends = mu_calloc(q->key_count + 1, sizeof(*e->ends));
-        if (e->ends == NULL || q->key_count == 0 || q->lease != 0) {
-            return e->ends == NULL ? MUSTER_ENOMEM : q->lease != 0 ? MUSTER_ENOTSUP : MUSTER_EINVAL;
+        if (e->ends == NULL || q->lease != 0) {
+            return e->ends == NULL ? MUSTER_ENOMEM : MUSTER_ENOTSUP;
+        }
+        if (q->key_count == 0) {
+            return ping(e);
         }
         read_key(e);
         return 0;
