@@ -198,6 +198,9 @@ const struct mu_env_ops sim_env_ops = {
     .close = sim_net_close,
     .peer = sim_net_peer,
     .work = env_work,
+    .http = sim_http_start,
+    .http_resume = sim_http_resume,
+    .http_cancel = sim_http_cancel,
 };
 
 void sim_env_init(struct mu_sim_proc *proc)

@@ -32,7 +32,8 @@
     X(DONE, "done")         /* and its owner is told */                                            \
     X(FAULT, "fault")       /* a fault strikes. a: which (enum sim_fault_kind), b: its length */   \
     X(REBOOT, "reboot")     /* a killed process is started again */                                \
-    X(AT, "at")             /* the scenario asked for this */
+    X(AT, "at")             /* the scenario asked for this */                                      \
+    X(HTTP, "http")         /* a: 0 a request arrives, 1 it fails, 2 data, 3 done; b: how much */
 
 enum sim_kind {
 #define SIM_KIND_ENUM(name, text) SIM_##name,
@@ -136,6 +137,8 @@ struct mu_sim {
     bool failed;
     char failure[512];
     struct sim_nemesis *nemesis;
+    struct mu_list http_servers;
+    struct mu_list exchanges;
 };
 
 /* sim.c */
@@ -192,6 +195,15 @@ void sim_fault_stop(struct mu_sim *sim);
 void sim_fault_free(struct mu_sim *sim);
 /** Uniform up to `max`, small ones more often: half of the draws are below a tenth of it. */
 uint64_t sim_draw_ns(struct mu_prng *prng, uint64_t max);
+
+/* sim_http.c */
+int sim_http_start(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request);
+void sim_http_resume(struct mu_env *env, struct mu_http *http);
+void sim_http_cancel(struct mu_env *env, struct mu_http *http);
+/** The process is gone: nobody is told, but what is on its way may arrive. */
+void sim_http_drop(struct mu_sim_proc *proc);
+bool sim_http_idle(const struct mu_sim_proc *proc);
+void sim_http_free(struct mu_sim *sim);
 
 /* sim_disk.c */
 void sim_disk_drop(struct mu_sim_proc *proc);

@@ -125,8 +125,9 @@ bool mu_etcd_call_active(const struct mu_etcd_call *call);
  *
  * Every change to a range of keys, in order, none skipped, none twice. It begins with a read of the
  * range, so that it knows where it stands; a lost connection is taken up at the next revision. When
- * the changes it has to go on with were compacted away, it reads the range again and tells what is
- * different: each key that was written since, with its last value, and each that is gone.
+ * the changes it has to go on with were compacted away, it reads the range as of the compaction and
+ * tells what is different: each key that was written since, with its value then, and each that is
+ * gone. What was not compacted it tells one by one.
  */
 struct mu_etcd_change {
     bool deleted;
@@ -174,6 +175,7 @@ struct mu_etcd_watch {
     uint64_t token;
     bool was_ready;
     bool must_read;
+    int64_t read_at; /* as of which revision; 0: now */
     int ending;
     int verdict;
 };

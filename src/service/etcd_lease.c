@@ -93,6 +93,11 @@ static void take_kept(struct mu_etcd_lease *l)
     bool first = !l->told;
 
     l->kept = l->call.tried;
+    if (mu_mono_reached(mu_etcd_lease_deadline(l), mu_env_now(l->etcd->env).mono)) {
+        (void)mu_err(&l->errmsg, MUSTER_ETIMEDOUT, "the answer came when the lease's time was up");
+        end_lease(l, MUSTER_ETIMEDOUT);
+        return;
+    }
     l->state = KEPT;
     l->told = true;
     arm(l);

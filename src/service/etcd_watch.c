@@ -228,13 +228,17 @@ static void on_read_done(struct mu_etcd_call *call)
     uint64_t reading;
     int err = 0;
 
+    if (w->ending == 0 && call->status == MUSTER_EOVERFLOW) {
+        rest(w, 0); /* Compacted once more meanwhile: the stream will say up to where. */
+        return;
+    }
     if (w->ending != 0 || call->status != 0) {
         w->errmsg = call->errmsg;
         end_watch(w, w->ending != 0 ? w->ending : call->status);
         return;
     }
     found = &call->reply->results[0];
-    reading = (uint64_t)call->reply->revision;
+    reading = (uint64_t)(w->read_at != 0 ? w->read_at : call->reply->revision);
     if ((int64_t)reading + 1 < w->next) {
         w->must_read = true;
         rest(w, 0); /* Older than what was told: not even a linearizable read is older. */
@@ -262,6 +266,7 @@ static void read_range(struct mu_etcd_watch *w)
         .kind = MU_ETCD_RANGE,
         .key = w->key,
         .end = w->end,
+        .revision = w->read_at,
         .keys_only = w->next == 0 && !w->current,
     };
     int err;
@@ -346,6 +351,8 @@ static void take_piece(struct mu_etcd_watch *w)
     w->tries = 0;
     w->heard = etcd->answered;
     if (r->compact_revision != 0) {
+        /* What is behind that revision is still told one by one: only up to it is read. */
+        w->read_at = r->compact_revision;
         break_off(w, MUSTER_EOVERFLOW);
         return;
     }
@@ -519,6 +526,7 @@ void mu_etcd_watch_start(struct mu_etcd *etcd, struct mu_etcd_watch *w)
     w->etcd = etcd;
     w->next = w->from;
     w->must_read = w->from == 0;
+    w->read_at = 0;
     w->was_ready = false;
     w->ending = etcd->closing ? MUSTER_ECLOSED : 0;
     w->verdict = 0;
