@@ -36,6 +36,7 @@ struct mu_sim_exchange {
     struct mu_sim_proc *proc;
     struct mu_http *http;
     struct mu_sim_http_server *server; /* NULL: it knows nothing of it, or has ended it */
+    struct mu_sim_host *host;          /* the server's */
     bool served;
     char *method;
     char *path;
@@ -414,6 +415,7 @@ int sim_http_start(struct mu_env *env, struct mu_http *http, const struct mu_htt
         x->status = MUSTER_ENAME;
         sim_schedule(sim, &x->fail, sim->now_ns + MU_NS_PER_MS);
     } else {
+        x->host = x->server->host;
         draw_fate(x, q);
     }
     return 0;
@@ -450,6 +452,47 @@ void sim_http_drop(struct mu_sim_proc *proc)
 
         if (x->proc == proc) {
             free_exchange(x);
+        }
+    }
+}
+
+/* What waited for the end of a cut comes sooner, in its order. */
+static void hasten(struct mu_sim_exchange *x)
+{
+    uint64_t last = 0;
+
+    if (sim_scheduled(&x->arrive)) {
+        uint64_t at = sim_link_arrival(x->proc->host, x->host, x->body_len, 0);
+
+        if (at < x->arrive.node.at.ns) {
+            sim_schedule(x->sim, &x->arrive, at);
+        }
+    }
+    MU_LIST_FOREACH (it, &x->pieces) {
+        struct piece *p = MU_CONTAINER_OF(it, struct piece, link);
+        uint64_t at = sim_link_arrival(x->host, x->proc->host, p->len, last);
+
+        p->at_ns = p->at_ns < at ? p->at_ns : at;
+        last = p->at_ns;
+    }
+    x->last_at_ns = last;
+    if (last != 0 && sim_scheduled(&x->tell) && x->http != NULL && !(x->over && x->status != 0)) {
+        struct piece *first = MU_CONTAINER_OF(x->pieces.next, struct piece, link);
+
+        if (first->at_ns < x->tell.node.at.ns) {
+            sim_schedule(x->sim, &x->tell, first->at_ns);
+        }
+    }
+}
+
+void sim_http_kick(struct mu_sim *sim, struct mu_sim_host *from, struct mu_sim_host *to)
+{
+    MU_LIST_FOREACH (it, &sim->exchanges) {
+        struct mu_sim_exchange *x = MU_CONTAINER_OF(it, struct mu_sim_exchange, link);
+
+        if (x->host != NULL && ((x->host == from && x->proc->host == to) ||
+                                (x->host == to && x->proc->host == from))) {
+            hasten(x);
         }
     }
 }

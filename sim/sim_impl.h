@@ -202,6 +202,8 @@ void sim_http_resume(struct mu_env *env, struct mu_http *http);
 void sim_http_cancel(struct mu_env *env, struct mu_http *http);
 /** The process is gone: nobody is told, but what is on its way may arrive. */
 void sim_http_drop(struct mu_sim_proc *proc);
+/** A cut ended early. */
+void sim_http_kick(struct mu_sim *sim, struct mu_sim_host *from, struct mu_sim_host *to);
 bool sim_http_idle(const struct mu_sim_proc *proc);
 void sim_http_free(struct mu_sim *sim);
 
