@@ -345,7 +345,7 @@ static void try_again(struct mu_etcd_call *call, enum mu_etcd_verdict verdict)
     struct mu_etcd *etcd = call->etcd;
     int status = call->status != 0 ? call->status : MUSTER_ECONN;
 
-    call->hopeless = verdict == MU_ETCD_HOPELESS ? call->hopeless + 1 : 0;
+    call->hopeless |= verdict == MU_ETCD_HOPELESS ? 1u << call->endpoint : 0;
     if (verdict == MU_ETCD_UNKNOWN) {
         call->unknown = true;
     }
@@ -360,7 +360,7 @@ static void try_again(struct mu_etcd_call *call, enum mu_etcd_verdict verdict)
     }
     call->tries++;
     mu_etcd_leave(etcd, call->endpoint);
-    if (call->hopeless >= etcd->endpoint_count || (call->unknown && !call->repeat)) {
+    if (call->hopeless == (1u << etcd->endpoint_count) - 1 || (call->unknown && !call->repeat)) {
         end_call(call, status);
     } else if (mu_mono_reached(call->deadline, mu_env_now(etcd->env).mono)) {
         end_call(call, MUSTER_ETIMEDOUT);

@@ -109,7 +109,7 @@ struct mu_etcd_call {
     uint32_t state;
     uint32_t endpoint;
     uint32_t tries;
-    uint32_t hopeless; /* tries in a row that time does not heal */
+    uint32_t hopeless; /* endpoints that refuse it for good, a bit for each */
     uint32_t auths;
     uint64_t token; /* which one it went out with */
     int ending;     /* why it is being cancelled; 0: it is not */

@@ -46,6 +46,8 @@ struct exchange {
     CURL *easy;
     struct curl_slist *headers;
     struct mu_list ready; /* pool->ready */
+    char *cert;           /* the file of our certificate, or NULL */
+    bool tls;
     struct mu_span body;
     size_t body_at;
     struct mu_buf held;
@@ -84,6 +86,7 @@ static void free_exchange(struct exchange *x)
         curl_easy_cleanup(x->easy);
     }
     curl_slist_free_all(x->headers);
+    mu_free(x->cert);
     mu_buf_fini(&x->held);
     mu_free(x);
 }
@@ -209,15 +212,37 @@ static bool was_sent(const struct exchange *x, CURLcode code)
     return bytes > 0 && !tells_of_alert(x);
 }
 
+/* What libcurl's words leave out. */
+static void explain(struct exchange *x, CURLcode code)
+{
+    size_t len;
+
+    if (x->text[0] == '\0') {
+        (void)snprintf(x->text, sizeof(x->text), "%s", curl_easy_strerror(code));
+    }
+    len = strlen(x->text);
+    if (code == CURLE_SEND_FAIL_REWIND) {
+        (void)snprintf(x->text, sizeof(x->text), "the connection was lost");
+    } else if (tells_of_alert(x) && x->cert != NULL) {
+        mu_uv_http_explain_cert(x->cert, x->text, sizeof(x->text));
+    } else if (tells_of_alert(x)) {
+        (void)snprintf(x->text + len, sizeof(x->text) - len,
+                       ": the server wants a certificate of ours");
+    } else if (x->status == MUSTER_ECONN && x->tls && x->cert != NULL && x->code == 0 && x->sent) {
+        /* A server that hangs up over a certificate may do so before its reason is read. */
+        (void)snprintf(x->text + len, sizeof(x->text) - len,
+                       " (perhaps the server does not accept our certificate)");
+    } else if (code == CURLE_GOT_NOTHING && !x->tls) {
+        (void)snprintf(x->text + len, sizeof(x->text) - len, " (does it want TLS?)");
+    }
+}
+
 static void end_exchange(struct exchange *x, CURLcode code)
 {
     x->status = x->body_lost ? MUSTER_ENOMEM : translate(x, code);
     x->sent = was_sent(x, code) && !tells_of_alert(x);
-    if (code != CURLE_OK && x->text[0] == '\0') {
-        (void)snprintf(x->text, sizeof(x->text), "%s", curl_easy_strerror(code));
-    }
-    if (code == CURLE_SEND_FAIL_REWIND) {
-        (void)snprintf(x->text, sizeof(x->text), "the connection was lost");
+    if (code != CURLE_OK) {
+        explain(x, code);
     }
     x->over = true;
     mark_ready(x);
@@ -575,6 +600,8 @@ int mu_uv_http(struct mu_env *env, struct mu_http *http, const struct mu_http_re
     x->body = q->body;
     mu_list_init(&x->ready);
     mu_buf_init(&x->held, MU_HTTP_HELD_MAX + RECV_CHUNK);
+    x->tls = strncmp(q->url, "https:", 6) == 0;
+    x->cert = q->cert == NULL ? NULL : mu_strndup(q->cert, strlen(q->cert));
     if (q->keep != NULL) {
         memcpy(x->keep, q->keep, strlen(q->keep) + 1);
     }

@@ -163,6 +163,8 @@ void mu_uv_sock_peer(int fd, char *buf, size_t cap);
 int mu_uv_http(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request);
 void mu_uv_http_resume(struct mu_env *env, struct mu_http *http);
 void mu_uv_http_cancel(struct mu_env *env, struct mu_http *http);
+/** Our certificate was refused: adds to the text why that may be, or says it. */
+void mu_uv_http_explain_cert(const char *path, char *text, size_t cap);
 /** Closes the connections that are kept. No exchange may be under way. */
 void mu_uv_http_free(struct mu_uv_env *uv);
 
