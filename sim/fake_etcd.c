@@ -65,7 +65,7 @@ static void *must(void *p)
     return p;
 }
 
-/* --- writing JSON ------------------------------------------------------------------------------------- */
+/* --- writing JSON ----------------------------------------------------------------------------- */
 
 static void say(struct fake_etcd *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -113,7 +113,7 @@ static void say_kv(struct fake_etcd *e, const struct fake_etcd_event *v, bool va
     say(e, "}");
 }
 
-/* --- reading JSON ------------------------------------------------------------------------------------- */
+/* --- reading JSON ----------------------------------------------------------------------------- */
 
 static int64_t get_int(struct mu_span object, const char *name)
 {
@@ -148,7 +148,7 @@ static struct mu_span get_bytes(struct fake_etcd *e, struct mu_span object, cons
     return mu_span_skip(mu_buf_span(&e->scratch), from);
 }
 
-/* --- the history -------------------------------------------------------------------------------------- */
+/* --- the history ------------------------------------------------------------------------------ */
 
 static int compare_bytes(struct mu_span a, struct mu_span b)
 {
@@ -258,7 +258,7 @@ static void sort_by_creation(struct fake_etcd_event *found, size_t count)
     }
 }
 
-/* --- leases ------------------------------------------------------------------------------------------- */
+/* --- leases ----------------------------------------------------------------------------------- */
 
 static struct lease *find_lease(const struct fake_etcd *e, int64_t id)
 {
@@ -296,7 +296,7 @@ static size_t end_lease(struct fake_etcd *e, struct lease *l)
     return removed;
 }
 
-/* --- operations --------------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------- */
 
 static void do_range(struct fake_etcd *e, struct mu_span q)
 {
@@ -496,7 +496,7 @@ static int do_lease(struct fake_etcd *e, const char *path, struct mu_span q)
     return 200;
 }
 
-/* --- watches ------------------------------------------------------------------------------------------ */
+/* --- watches ---------------------------------------------------------------------------------- */
 
 static void say_events(struct fake_etcd *e, struct stream *s, size_t from)
 {
@@ -596,7 +596,7 @@ static void start_stream(struct member *m, struct mu_sim_exchange *x, struct mu_
     pump_stream(e, s);
 }
 
-/* --- requests ----------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static int run_request(struct fake_etcd *e, const char *path, struct mu_span q)
 {
@@ -691,7 +691,7 @@ static void on_gone(void *arg, struct mu_sim_exchange *x)
 
 static const struct mu_sim_http_ops ops = {.request = on_request, .gone = on_gone};
 
-/* --- the cluster -------------------------------------------------------------------------------------- */
+/* --- the cluster ------------------------------------------------------------------------------ */
 
 static void on_tick(struct mu_sim *sim, void *arg)
 {

@@ -59,7 +59,7 @@ struct mu_sim_exchange {
     struct sim_action fail;   /* its time is up, or it is reset */
 };
 
-/* --- ends ------------------------------------------------------------------------------------------ */
+/* --- ends ------------------------------------------------------------------------------------- */
 
 static void leave_server(struct mu_sim_exchange *x)
 {
@@ -118,7 +118,7 @@ static void run_fail(struct sim_action *action)
     break_exchange(x, x->status);
 }
 
-/* --- the client's end --------------------------------------------------------------------------------- */
+/* --- the client's end ------------------------------------------------------------------------- */
 
 static void tell_done(struct mu_sim_exchange *x)
 {
@@ -170,6 +170,7 @@ static void run_tell(struct sim_action *action)
         mu_list_empty(&x->pieces) ? NULL : MU_CONTAINER_OF(x->pieces.next, struct piece, link);
 
     if (x->http == NULL) {
+        sim_trace_step(x->sim, 3, 0);
         free_exchange(x);
         return;
     }
@@ -208,7 +209,7 @@ static void run_tell(struct sim_action *action)
     }
 }
 
-/* --- the server's end ---------------------------------------------------------------------------------- */
+/* --- the server's end ------------------------------------------------------------------------- */
 
 void mu_sim_http_set_context(struct mu_sim_exchange *x, void *context)
 {
@@ -297,7 +298,7 @@ void mu_sim_http_down(struct mu_sim_http_server *server, bool down)
     }
 }
 
-/* --- the verbs ------------------------------------------------------------------------------------------ */
+/* --- the verbs -------------------------------------------------------------------------------- */
 
 static struct mu_sim_http_server *find_server(struct mu_sim *sim, const struct mu_addr *addr)
 {

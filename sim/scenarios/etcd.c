@@ -96,7 +96,7 @@ struct peer {
     uint32_t closing;
 };
 
-/* --- leases ------------------------------------------------------------------------------------------- */
+/* --- leases ----------------------------------------------------------------------------------- */
 
 static void check_leases(struct mu_sim *sim, void *arg)
 {
@@ -161,7 +161,7 @@ static void on_stopped(struct mu_etcd_lease *lease)
     pause_and_go_on(p);
 }
 
-/* --- the watch ---------------------------------------------------------------------------------------- */
+/* --- the watch -------------------------------------------------------------------------------- */
 
 static bool key_number(struct mu_span key, size_t *ret)
 {
@@ -301,7 +301,7 @@ static void check_model(struct world *w, struct client *c)
     }
 }
 
-/* --- workers ------------------------------------------------------------------------------------------ */
+/* --- workers ---------------------------------------------------------------------------------- */
 
 static void think(struct worker *k);
 
@@ -461,7 +461,7 @@ static void think(struct worker *k)
         mu_mono_add_ns(mu_env_now(k->peer->env).mono, mu_prng_below(&k->prng, THINK_NS)));
 }
 
-/* --- a client ----------------------------------------------------------------------------------------- */
+/* --- a client --------------------------------------------------------------------------------- */
 
 static void on_part_closed(void *context)
 {
@@ -564,7 +564,7 @@ static void on_killed(void *arg)
     c->peer = NULL;
 }
 
-/* --- the story ---------------------------------------------------------------------------------------- */
+/* --- the story -------------------------------------------------------------------------------- */
 
 /* At most one member at a time is away: that is what a cluster of three can bear. */
 static void on_nemesis(struct mu_sim *sim, void *arg)

@@ -103,7 +103,7 @@ static void say_quoted(struct writer *w, const char *name, struct mu_span text)
     say_text(w, "\"");
 }
 
-/* --- operations -------------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------- */
 
 const char *mu_etcd_op_path(enum mu_etcd_op_kind kind)
 {
@@ -172,7 +172,7 @@ int mu_etcd_encode_op(struct mu_buf *out, const struct mu_etcd_op *op)
     return finish(&w);
 }
 
-/* --- transactions ------------------------------------------------------------------------------ */
+/* --- transactions ----------------------------------------------------------------------------- */
 
 static void say_compare(struct writer *w, const struct mu_etcd_compare *c)
 {
@@ -239,7 +239,7 @@ int mu_etcd_encode_txn(struct mu_buf *out, const struct mu_etcd_txn *txn)
     return finish(&w);
 }
 
-/* --- the rest ---------------------------------------------------------------------------------- */
+/* --- the rest --------------------------------------------------------------------------------- */
 
 int mu_etcd_encode_watch(struct mu_buf *out, const struct mu_etcd_watch_request *watch)
 {

@@ -14,7 +14,7 @@
 #include "core/err.h"
 #include "core/span.h"
 
-/* --- requests: each appends one JSON text. MUSTER_ELIMIT, MUSTER_ENOMEM; nothing appended -------- */
+/* --- requests: each appends one JSON text. MUSTER_ELIMIT, MUSTER_ENOMEM; nothing appended ----- */
 
 enum mu_etcd_op_kind {
     MU_ETCD_RANGE = 1,
@@ -92,7 +92,7 @@ int mu_etcd_encode_auth(struct mu_buf *out, struct mu_span name, struct mu_span 
  */
 int mu_etcd_prefix_end(struct mu_buf *out, struct mu_span prefix);
 
-/* --- replies ----------------------------------------------------------------------------------- */
+/* --- replies ---------------------------------------------------------------------------------- */
 
 struct mu_etcd_kv {
     struct mu_span key;

@@ -35,7 +35,7 @@ void mu_etcd_reply_fini(struct mu_etcd_reply *r)
     r->kv_cap = 0;
 }
 
-/* --- values ------------------------------------------------------------------------------------ */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static int read_int(struct mu_span value, int64_t *ret)
 {
@@ -134,7 +134,7 @@ static int read_kvs(struct mu_etcd_reply *r, struct mu_span array, struct mu_etc
     return err;
 }
 
-/* --- results ----------------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 /* A member of a range's, put's or delete's reply; false: it is none. */
 static bool read_result_member(struct mu_etcd_reply *r, struct mu_etcd_result *result,
@@ -208,7 +208,7 @@ static int read_responses(struct mu_etcd_reply *r, struct mu_span array)
     return err;
 }
 
-/* --- events ------------------------------------------------------------------------------------ */
+/* --- events ----------------------------------------------------------------------------------- */
 
 static int read_event(struct mu_etcd_reply *r, struct mu_span object, struct mu_etcd_event *ret)
 {
@@ -250,7 +250,7 @@ static int read_events(struct mu_etcd_reply *r, struct mu_span array)
     return err;
 }
 
-/* --- the whole --------------------------------------------------------------------------------- */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 /* A refusal is {"error": text, "code": n}, or in a stream {"error": {"grpc_code": n, ...}}. */
 static int read_error(struct mu_etcd_reply *r, struct mu_span value)

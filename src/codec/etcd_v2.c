@@ -6,7 +6,7 @@
 #include "codec/json.h"
 #include "core/alloc.h"
 
-/* --- requests ---------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static int append_escaped(struct mu_buf *out, struct mu_span text, bool slashes)
 {
@@ -57,7 +57,7 @@ int mu_etcd2_path(struct mu_buf *out, struct mu_span path)
     return append_escaped(out, path, true);
 }
 
-/* --- replies ----------------------------------------------------------------------------------- */
+/* --- replies ---------------------------------------------------------------------------------- */
 
 void mu_etcd2_reply_init(struct mu_etcd2_reply *r)
 {

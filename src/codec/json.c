@@ -33,7 +33,7 @@ static int hex_digit(uint8_t c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* --- checking: each returns the place behind what it read, or 0 -------------------------------- */
+/* --- checking: each returns the place behind what it read, or 0 ------------------------------- */
 
 static size_t read_string(struct mu_span s, size_t at)
 {
@@ -217,7 +217,7 @@ bool mu_json_valid(struct mu_span s)
     }
 }
 
-/* --- walking: the text is known to be valid ---------------------------------------------------- */
+/* --- walking: the text is known to be valid --------------------------------------------------- */
 
 /* The place behind a string that begins at `at`. */
 static size_t pass_string(struct mu_span s, size_t at)
@@ -355,7 +355,7 @@ bool mu_json_int(struct mu_span value, int64_t *ret_number)
     return true;
 }
 
-/* --- strings ----------------------------------------------------------------------------------- */
+/* --- strings ---------------------------------------------------------------------------------- */
 
 static uint32_t read_hex4(const uint8_t *p)
 {
@@ -454,7 +454,7 @@ bool mu_json_string(struct mu_span value, struct mu_buf *out, struct mu_span *re
     return true;
 }
 
-/* --- splitting --------------------------------------------------------------------------------- */
+/* --- splitting -------------------------------------------------------------------------------- */
 
 int mu_json_split(struct mu_json_split *s, struct mu_span in, size_t *ret_used, bool *ret_whole)
 {

@@ -54,7 +54,7 @@ bool mu_json_int(struct mu_span value, int64_t *ret_number);
  */
 bool mu_json_string(struct mu_span value, struct mu_buf *out, struct mu_span *ret_text);
 
-/* --- splitting ----------------------------------------------------------------------------------
+/* --- splitting -----------------------------------------------------------------------------------
  *
  * A stream of objects, one behind the other, is cut into them without looking at what they say: by
  * brackets and quotes. Each piece is then a text to be checked.

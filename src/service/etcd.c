@@ -38,7 +38,7 @@ struct mu_etcd_config mu_etcd_config_defaults(void)
     };
 }
 
-/* --- endpoints --------------------------------------------------------------------------------- */
+/* --- endpoints -------------------------------------------------------------------------------- */
 
 void mu_etcd_leave(struct mu_etcd *etcd, uint32_t endpoint)
 {
@@ -111,7 +111,7 @@ int mu_etcd_exchange(struct mu_etcd *etcd, struct mu_http *http, uint32_t endpoi
     return mu_env_http(etcd->env, http, &q);
 }
 
-/* --- what an answer means ---------------------------------------------------------------------- */
+/* --- what an answer means --------------------------------------------------------------------- */
 
 static bool says(struct mu_span text, const char *words)
 {
@@ -274,7 +274,7 @@ static enum mu_etcd_verdict judge_answer(struct mu_etcd_call *call)
     return mu_etcd_judge(&etcd->reply, &call->status, &call->errmsg);
 }
 
-/* --- calls ------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 bool mu_etcd_call_active(const struct mu_etcd_call *call)
 {
@@ -534,7 +534,7 @@ void mu_etcd_cancel(struct mu_etcd_call *call)
     stop_call(call, MUSTER_ECANCELED);
 }
 
-/* --- who we are -------------------------------------------------------------------------------- */
+/* --- who we are ------------------------------------------------------------------------------- */
 
 /* All who waited for a token go on, or end. */
 static void wake_unnamed(struct mu_etcd *etcd, int status, const char *text)
@@ -608,7 +608,7 @@ void mu_etcd_drop_token(struct mu_etcd *etcd, uint64_t number)
     etcd->auth_off = false; /* Somebody may have switched it on. */
 }
 
-/* --- the client -------------------------------------------------------------------------------- */
+/* --- the client ------------------------------------------------------------------------------- */
 
 static int add_endpoint(struct mu_etcd *etcd, const char *text, struct mu_errmsg *reterr_msg)
 {

@@ -1,5 +1,5 @@
 /*
- * A client of an etcd cluster, on the loop: calls, watches and leases over one or several endpoints.
+ * A client of an etcd cluster, on the loop: calls, watches and leases over one or more endpoints.
  *
  *     mu_etcd_new(env, &config, &etcd, &msg);
  *     call->path = "/v3/kv/range"; call->body = ...; call->repeat = true; call->done = on_done;
@@ -61,7 +61,7 @@ int mu_etcd_new(struct mu_env *env, const struct mu_etcd_config *config, struct 
  */
 void mu_etcd_close(struct mu_etcd *etcd, void (*closed)(void *context), void *context);
 
-/* --- calls -------------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
 struct mu_etcd_call {
     /* Set by the caller; what they point to stays until `done`. */
@@ -121,7 +121,7 @@ void mu_etcd_submit(struct mu_etcd *etcd, struct mu_etcd_call *call);
 void mu_etcd_cancel(struct mu_etcd_call *call);
 bool mu_etcd_call_active(const struct mu_etcd_call *call);
 
-/* --- watches ------------------------------------------------------------------------------------
+/* --- watches -------------------------------------------------------------------------------------
  *
  * Every change to a range of keys, in order, none skipped, none twice. It begins with a read of the
  * range, so that it knows where it stands; a lost connection is taken up at the next revision. When
@@ -184,7 +184,7 @@ void mu_etcd_watch_start(struct mu_etcd *etcd, struct mu_etcd_watch *watch);
 /** `ended` follows with MUSTER_ECANCELED; no change comes any more. Twice is as once. */
 void mu_etcd_watch_cancel(struct mu_etcd_watch *watch);
 
-/* --- leases -------------------------------------------------------------------------------------
+/* --- leases --------------------------------------------------------------------------------------
  *
  * A lease that is granted, and kept alive three times within its time. It counts as lost when etcd
  * says so, or when its time has passed since the last keep-alive that was answered went out: so

@@ -86,7 +86,7 @@ static void arm(struct mu_etcd_lease *l)
     mu_env_timer_arm(l->etcd->env, &l->timer, at);
 }
 
-/* --- keeping ----------------------------------------------------------------------------------- */
+/* --- keeping ---------------------------------------------------------------------------------- */
 
 static void take_kept(struct mu_etcd_lease *l)
 {
@@ -168,7 +168,7 @@ static void on_timer(struct mu_timer *timer)
     }
 }
 
-/* --- granting ---------------------------------------------------------------------------------- */
+/* --- granting --------------------------------------------------------------------------------- */
 
 static void on_granted(struct mu_etcd_call *call)
 {
@@ -220,7 +220,7 @@ void mu_etcd_lease_start(struct mu_etcd *etcd, struct mu_etcd_lease *l)
     send(l, "/v3/lease/grant", 0, on_granted);
 }
 
-/* --- ending ------------------------------------------------------------------------------------ */
+/* --- ending ----------------------------------------------------------------------------------- */
 
 static void on_revoked(struct mu_etcd_call *call)
 {

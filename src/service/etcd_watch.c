@@ -35,7 +35,7 @@ struct known {
 
 static void go_on(struct mu_etcd_watch *w);
 
-/* --- the keys that are there ------------------------------------------------------------------- */
+/* --- the keys that are there ------------------------------------------------------------------ */
 
 static bool tracks(const struct mu_etcd_watch *w)
 {
@@ -90,7 +90,7 @@ static void forget_all(struct mu_etcd_watch *w)
     mu_map_fini(&w->known);
 }
 
-/* --- ending ------------------------------------------------------------------------------------ */
+/* --- ending ----------------------------------------------------------------------------------- */
 
 static void end_watch(struct mu_etcd_watch *w, int status)
 {
@@ -132,7 +132,7 @@ static void retry(struct mu_etcd_watch *w, bool hopeless)
     }
 }
 
-/* --- telling ----------------------------------------------------------------------------------- */
+/* --- telling ---------------------------------------------------------------------------------- */
 
 static void tell(struct mu_etcd_watch *w, const struct mu_etcd_change *change)
 {
@@ -219,7 +219,7 @@ static void tell_vanished(struct mu_etcd_watch *w, uint64_t reading)
     }
 }
 
-/* --- reading ----------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static void on_read_done(struct mu_etcd_call *call)
 {
@@ -244,7 +244,9 @@ static void on_read_done(struct mu_etcd_call *call)
         rest(w, 0); /* Older than what was told: not even a linearizable read is older. */
         return;
     }
-    qsort(found->kvs, found->kv_count, sizeof(*found->kvs), by_revision);
+    if (found->kv_count > 1) {
+        qsort(found->kvs, found->kv_count, sizeof(*found->kvs), by_revision);
+    }
     for (size_t i = 0; err == 0 && i < found->kv_count; i++) {
         err = tell_found(w, &found->kvs[i], reading);
     }
@@ -288,7 +290,7 @@ static void read_range(struct mu_etcd_watch *w)
     mu_etcd_submit(w->etcd, &w->read);
 }
 
-/* --- streaming --------------------------------------------------------------------------------- */
+/* --- streaming -------------------------------------------------------------------------------- */
 
 /* A piece that ends the stream; how it goes on is decided in on_done(). */
 static void break_off(struct mu_etcd_watch *w, int verdict)
@@ -488,7 +490,7 @@ static void open_stream(struct mu_etcd_watch *w)
     watch_quiet(w);
 }
 
-/* --- the whole --------------------------------------------------------------------------------- */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 static void go_on(struct mu_etcd_watch *w)
 {

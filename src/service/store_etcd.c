@@ -12,7 +12,7 @@
 #define BODY_MAX     (64u << 20) /* etcd takes 1.5 MiB and says so */
 #define SESSIONS_MAX 5u
 
-/* --- ops ---------------------------------------------------------------------------------------- */
+/* --- ops -------------------------------------------------------------------------------------- */
 
 static void check_closed(struct mu_setcd *s);
 
@@ -149,7 +149,7 @@ void mu_setcd_send(struct mu_setcd_op *e, const char *path, void (*done)(struct 
     mu_etcd_submit(e->s->etcd, &e->call);
 }
 
-/* --- slots -------------------------------------------------------------------------------------- */
+/* --- slots ------------------------------------------------------------------------------------ */
 
 struct mu_setcd_slot *mu_setcd_slot_take(struct mu_setcd *s)
 {
@@ -193,7 +193,7 @@ static void drop_slots(struct mu_setcd *s)
     }
 }
 
-/* --- the session -------------------------------------------------------------------------------- */
+/* --- the session ------------------------------------------------------------------------------ */
 
 static void on_granted(struct mu_etcd_lease *lease);
 static void on_lost(struct mu_etcd_lease *lease, int status);
@@ -289,7 +289,7 @@ void mu_setcd_with_session(struct mu_setcd_op *e, void (*step)(struct mu_setcd_o
     }
 }
 
-/* --- the store ---------------------------------------------------------------------------------- */
+/* --- the store -------------------------------------------------------------------------------- */
 
 static void setcd_submit(struct mu_store *store, struct mu_store_op *op)
 {

@@ -1,7 +1,7 @@
 /*
  * The store in etcd, v3: every operation by transactions. What the files of it share: store_etcd.c
- * (the store, its session), store_etcd_op.c (reads and writes), store_etcd_wait.c (waiting and
- * watching). store_etcd_v2.c is the other one, in PyTorch's layout.
+ * (the store, its session), store_etcd_op.c (writes), store_etcd_list.c (counts, lists, leases),
+ * store_etcd_wait.c (reading, waiting, watching). store_etcd_v2.c is the other one, in PyTorch's layout.
  *
  * Under the prefix P:
  *
@@ -145,10 +145,20 @@ void mu_setcd_send(struct mu_setcd_op *e, const char *path,
 /* store_etcd_op.c */
 /** Names its keys and starts it. Errors end it later. */
 int mu_setcd_start(struct mu_setcd_op *e);
+/** Sends a read; errors are the caller's. */
+int mu_setcd_range(struct mu_setcd_op *e, const struct mu_etcd_op *op,
+                   void (*done)(struct mu_etcd_call *call));
 /** As strtoll() reads a number, from bytes without an end. */
 bool mu_setcd_read_number(struct mu_span s, int64_t *ret);
 /** Whether the call ended otherwise than with an answer: then the op has ended. */
 bool mu_setcd_call_failed(struct mu_setcd_op *e);
+
+/* store_etcd_list.c */
+/** num_keys, or list_keys. */
+int mu_setcd_list(struct mu_setcd_op *e, bool count);
+int mu_setcd_lease(struct mu_setcd_op *e);
+/** Answers with the count of what was read. */
+void mu_setcd_on_counted(struct mu_etcd_call *call);
 
 /* store_etcd_wait.c */
 /** Reads all its keys and answers; waits, if it may, for what is missing. */
@@ -161,7 +171,7 @@ void mu_setcd_wake_init(struct mu_setcd *s);
 /** What an op that is out of time waited for, in words. */
 void mu_setcd_timeout_text(const struct mu_setcd_op *e, char *text, size_t cap);
 
-/* --- opening ------------------------------------------------------------------------------------ */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /** A store under `prefix` (with its slash). Takes the client: closed with it. MUSTER_ENOMEM. */
 int mu_store_etcd_new(struct mu_etcd *etcd, struct mu_env *env, const char *prefix,

@@ -15,7 +15,7 @@
 #define CONFLICTS_MAX 10000u
 #define NUMBER_MAX    24
 
-/* --- names -------------------------------------------------------------------------------------- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 static uint8_t *put(uint8_t *at, struct mu_span s)
 {
@@ -66,7 +66,7 @@ static int64_t wanted_lease(const struct mu_setcd_op *e)
     return lease == MU_LEASE_SESSION ? e->s->lease.id : (int64_t)lease;
 }
 
-/* --- guarded transactions ------------------------------------------------------------------------ */
+/* --- guarded transactions --------------------------------------------------------------------- */
 
 struct guarded {
     struct mu_etcd_compare compare; /* beside the slot's; target 0: none */
@@ -189,9 +189,8 @@ static struct mu_setcd_op *op_of(struct mu_etcd_call *call)
     return MU_CONTAINER_OF(call, struct mu_setcd_op, call);
 }
 
-/* A plain read. */
-static int send_range(struct mu_setcd_op *e, const struct mu_etcd_op *op,
-                      void (*done)(struct mu_etcd_call *call))
+int mu_setcd_range(struct mu_setcd_op *e, const struct mu_etcd_op *op,
+                   void (*done)(struct mu_etcd_call *call))
 {
     int err;
 
@@ -203,7 +202,7 @@ static int send_range(struct mu_setcd_op *e, const struct mu_etcd_op *op,
     return err;
 }
 
-/* --- set, multi_set ------------------------------------------------------------------------------ */
+/* --- set, multi_set --------------------------------------------------------------------------- */
 
 static void set_some(struct mu_setcd_op *e);
 
@@ -262,7 +261,7 @@ static void set_some(struct mu_setcd_op *e)
     send_guarded(e, &g, on_set);
 }
 
-/* --- delete -------------------------------------------------------------------------------------- */
+/* --- delete ----------------------------------------------------------------------------------- */
 
 static void on_deleted_before(struct mu_etcd_call *call)
 {
@@ -299,7 +298,7 @@ static void start_delete(struct mu_setcd_op *e)
     send_guarded(e, &g, on_deleted);
 }
 
-/* --- add, append, compare_set: read, decide, write unless somebody came in between ---------------- */
+/* --- add, append, compare_set: read, decide, write unless somebody came in between ------------ */
 
 static void write_changed(struct mu_setcd_op *e);
 
@@ -456,13 +455,13 @@ static int start_change(struct mu_setcd_op *e)
         return err;
     }
     if (err == 1) {
-        return send_range(e, &op, on_change_read);
+        return mu_setcd_range(e, &op, on_change_read);
     }
     mu_setcd_with_session(e, write_changed);
     return 0;
 }
 
-/* --- queues -------------------------------------------------------------------------------------- */
+/* --- queues ----------------------------------------------------------------------------------- */
 
 static void on_pushed_before(struct mu_etcd_call *call)
 {
@@ -615,156 +614,14 @@ static void on_pop_read(struct mu_etcd_call *call)
 static void pop_read(struct mu_setcd_op *e)
 {
     struct mu_etcd_op op = first_element(e);
-    int err = send_range(e, &op, on_pop_read);
+    int err = mu_setcd_range(e, &op, on_pop_read);
 
     if (err != 0) {
         mu_setcd_fail_later(e, err);
     }
 }
 
-/* --- counts and lists ----------------------------------------------------------------------------- */
-
-static void on_counted(struct mu_etcd_call *call)
-{
-    struct mu_setcd_op *e = op_of(call);
-
-    if (!mu_setcd_call_failed(e)) {
-        mu_setcd_answer(e, call->reply->results[0].count, NULL, 0);
-    }
-}
-
-static void on_listed(struct mu_etcd_call *call)
-{
-    struct mu_setcd_op *e = op_of(call);
-    size_t skip = e->s->prefix_len + 3;
-    const struct mu_etcd_result *found;
-    struct mu_span *keys;
-
-    if (mu_setcd_call_failed(e)) {
-        return;
-    }
-    found = &call->reply->results[0];
-    keys = mu_malloc((found->kv_count + 1) * sizeof(*keys));
-    if (keys == NULL) {
-        mu_setcd_finish(e, MUSTER_ENOMEM, NULL);
-        return;
-    }
-    for (size_t i = 0; i < found->kv_count; i++) {
-        keys[i] = found->kvs[i].key.len < skip ? (struct mu_span){0}
-                                               : mu_span_skip(found->kvs[i].key, skip);
-    }
-    mu_setcd_answer(e, (int64_t)found->kv_count, keys, found->kv_count);
-    mu_free(keys);
-}
-
-/* All values, or all that begin with a prefix. */
-static int start_list(struct mu_setcd_op *e, bool count)
-{
-    struct mu_span from = {0};
-    struct mu_etcd_op op = {.kind = MU_ETCD_RANGE, .count_only = count, .keys_only = !count};
-    int err = mu_buf_append(&e->held, mu_span(e->s->prefix, e->s->prefix_len));
-
-    if (err == 0) {
-        err = mu_buf_append(&e->held, MU_SPAN_LIT("/k/"));
-    }
-    if (err == 0 && e->op->request.key_count > 0) {
-        err = mu_buf_append(&e->held, e->op->request.keys[0]);
-    }
-    if (err == 0) {
-        from = mu_buf_span(&e->held);
-        err = mu_etcd_prefix_end(&e->watch_end, from);
-    }
-    if (err != 0) {
-        return err;
-    }
-    op.key = from;
-    op.end = mu_buf_span(&e->watch_end);
-    return send_range(e, &op, count ? on_counted : on_listed);
-}
-
-/* --- leases --------------------------------------------------------------------------------------- */
-
-static void on_lease(struct mu_etcd_call *call)
-{
-    struct mu_setcd_op *e = op_of(call);
-    bool grant = e->op->request.verb == MU_STORE_LEASE_GRANT;
-    bool again = call->grpc_code == MU_ETCD_PRECONDITION && grant;
-
-    if (!again && mu_setcd_call_failed(e)) {
-        return;
-    }
-    if (e->ending != 0) {
-        (void)mu_setcd_call_failed(e);
-    } else if (grant) {
-        mu_setcd_answer(e, e->number, NULL, 0);
-    } else if (call->reply->ttl_s <= 0) {
-        mu_setcd_finish(e, MUSTER_ENOENT, "etcd has no such lease (any more)");
-    } else {
-        mu_setcd_answer(e, call->reply->ttl_s * 1000, NULL, 0);
-    }
-}
-
-static void on_lease_revoked(struct mu_etcd_call *call)
-{
-    struct mu_setcd_op *e = op_of(call);
-
-    if (e->ending == 0 && call->status == MUSTER_ENOENT && call->unknown) {
-        mu_setcd_answer(e, e->number, NULL, 0); /* A try whose answer was lost has done it. */
-    } else if (!mu_setcd_call_failed(e)) {
-        mu_setcd_answer(e, e->number, NULL, 0);
-    }
-}
-
-static void on_lease_counted(struct mu_etcd_call *call)
-{
-    struct mu_setcd_op *e = op_of(call);
-    int err;
-
-    if (mu_setcd_call_failed(e)) {
-        return;
-    }
-    if (call->reply->ttl_s < 0) {
-        mu_setcd_finish(e, MUSTER_ENOENT, "etcd has no such lease (any more)");
-        return;
-    }
-    e->number = (int64_t)call->reply->lease_keys;
-    mu_buf_reset(&e->body);
-    err = mu_etcd_encode_lease(&e->body, (int64_t)e->op->request.lease, false);
-    if (err != 0) {
-        mu_setcd_finish(e, err, NULL);
-        return;
-    }
-    mu_setcd_send(e, "/v3/lease/revoke", on_lease_revoked);
-}
-
-static int start_lease(struct mu_setcd_op *e)
-{
-    const struct mu_store_request *q = &e->op->request;
-    uint64_t id;
-    int err;
-
-    if (q->verb == MU_STORE_LEASE_GRANT) {
-        if (q->number <= 0 || q->number > INT32_MAX * INT64_C(1000)) {
-            return MUSTER_EINVAL;
-        }
-        mu_env_entropy(e->s->base.env, &id, sizeof(id));
-        e->number = (int64_t)(id >> 2 | 1); /* Ours to choose, so that twice is as once. */
-        err = mu_etcd_encode_grant(&e->body, (q->number + 999) / 1000, e->number);
-        if (err == 0) {
-            mu_setcd_send(e, "/v3/lease/grant", on_lease);
-        }
-        return err;
-    }
-    err = mu_etcd_encode_lease(&e->body, (int64_t)q->lease, q->verb == MU_STORE_LEASE_REVOKE);
-    if (err == 0 && q->verb == MU_STORE_LEASE_KEEP) {
-        mu_setcd_send(e, "/v3/lease/keepalive", on_lease);
-    } else if (err == 0) {
-        mu_setcd_send(e, "/v3/lease/timetolive", on_lease_counted);
-    }
-    return err;
-}
-
-/* --- all of them ---------------------------------------------------------------------------------- */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static bool is_well_formed(const struct mu_store_request *q)
 {
@@ -833,17 +690,17 @@ int mu_setcd_start(struct mu_setcd_op *e)
         break;
     case MU_STORE_QUEUE_LEN:
         op = count_queue(e);
-        return send_range(e, &op, on_counted);
+        return mu_setcd_range(e, &op, mu_setcd_on_counted);
     case MU_STORE_NUM_KEYS:
     case MU_STORE_LIST_KEYS:
-        return start_list(e, q->verb == MU_STORE_NUM_KEYS);
+        return mu_setcd_list(e, q->verb == MU_STORE_NUM_KEYS);
     case MU_STORE_WATCH:
         mu_setcd_watch(e);
         break;
     case MU_STORE_LEASE_GRANT:
     case MU_STORE_LEASE_KEEP:
     case MU_STORE_LEASE_REVOKE:
-        return start_lease(e);
+        return mu_setcd_lease(e);
     case MU_STORE_BARRIER:
         return MUSTER_ENOTSUP; /* Composed above, out of add, set and wait. */
     }

@@ -52,7 +52,7 @@ struct v2_op {
 static void read_key(struct v2_op *e);
 static void write_key(struct v2_op *e);
 
-/* --- ending --------------------------------------------------------------------------------------- */
+/* --- ending ----------------------------------------------------------------------------------- */
 
 static void on_etcd_closed(void *context)
 {
@@ -170,7 +170,7 @@ static void end_refused(struct v2_op *e)
     end_op(e, status, text);
 }
 
-/* --- requests ------------------------------------------------------------------------------------- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 /* Where the store, or a key of it, is. */
 static int make_path(struct v2_op *e, bool key)
@@ -220,7 +220,7 @@ static struct v2_op *op_of(struct mu_etcd_call *call)
     return MU_CONTAINER_OF(call, struct v2_op, call);
 }
 
-/* --- reading -------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static void next_key(struct v2_op *e)
 {
@@ -486,7 +486,7 @@ static int ping(struct v2_op *e)
     return err;
 }
 
-/* --- writing -------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 static void on_written(struct mu_etcd_call *call)
 {
@@ -530,7 +530,7 @@ static void on_deleted(struct mu_etcd_call *call)
     }
 }
 
-/* --- lists ---------------------------------------------------------------------------------------- */
+/* --- lists ------------------------------------------------------------------------------------ */
 
 /* The key that a path below the store stands for: false for what cannot be one. */
 static bool read_name(struct v2_op *e, struct mu_span path)
@@ -590,7 +590,7 @@ static void on_listed(struct mu_etcd_call *call)
     mu_free(keys);
 }
 
-/* --- the store ------------------------------------------------------------------------------------ */
+/* --- the store -------------------------------------------------------------------------------- */
 
 static int start(struct v2_op *e)
 {

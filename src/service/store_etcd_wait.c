@@ -21,7 +21,7 @@ struct mu_setcd_key {
     uint8_t bytes[];
 };
 
-/* --- who waits for what -------------------------------------------------------------------------- */
+/* --- who waits for what ----------------------------------------------------------------------- */
 
 static void wake_later(struct mu_setcd *s);
 
@@ -105,7 +105,7 @@ static int add_regs(struct mu_setcd_op *e)
     return err;
 }
 
-/* --- the watch that wakes them -------------------------------------------------------------------- */
+/* --- the watch that wakes them ---------------------------------------------------------------- */
 
 static bool all_come(const struct mu_setcd_op *e)
 {
@@ -267,7 +267,7 @@ void mu_setcd_sleep(struct mu_setcd_op *e, int64_t revision)
     }
 }
 
-/* --- reading -------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* Of a part of the keys. A check or a wait asks for the queue of each as well. */
 static size_t keys_per_txn(const struct mu_setcd_op *e)
@@ -444,7 +444,7 @@ void mu_setcd_timeout_text(const struct mu_setcd_op *e, char *text, size_t cap)
     }
 }
 
-/* --- watching ------------------------------------------------------------------------------------- */
+/* --- watching --------------------------------------------------------------------------------- */
 
 static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *c)
 {

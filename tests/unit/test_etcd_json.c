@@ -1,4 +1,4 @@
-/* etcd's JSON, both APIs: the texts of requests, replies as the server writes them, and nonsense. */
+/* etcd's JSON, both APIs: texts of requests, replies as the server writes them, and nonsense. */
 #include "unit.h"
 
 #include <muster/error.h>
@@ -260,7 +260,7 @@ static void test_etcd_json_survives_damage_and_want_of_memory(void **unused)
     }
 }
 
-/* --- v2 ----------------------------------------------------------------------------------------------- */
+/* --- v2 --------------------------------------------------------------------------------------- */
 
 static void test_etcd_v2_forms_are_escaped(void **unused)
 {
