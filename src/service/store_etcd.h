@@ -1,7 +1,8 @@
 /*
  * The store in etcd, v3: every operation by transactions. What the files of it share: store_etcd.c
  * (the store, its session), store_etcd_op.c (writes), store_etcd_list.c (counts, lists, leases),
- * store_etcd_wait.c (reading, waiting, watching). store_etcd_v2.c is the other one, in PyTorch's layout.
+ * store_etcd_wait.c (reading, waiting, watching). store_etcd_v2.c is the other one, in PyTorch's
+ * layout.
  *
  * Under the prefix P:
  *

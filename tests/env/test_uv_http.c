@@ -37,7 +37,7 @@ static unsigned live;
 static bool listening;
 static char last_request[4096];
 
-/* --- the server ----------------------------------------------------------------------------------- */
+/* --- the server ------------------------------------------------------------------------------- */
 
 static void flush(struct peer *p)
 {
@@ -162,7 +162,7 @@ static void on_unlistened(struct mu_listener *l)
     listening = false;
 }
 
-/* --- the client ----------------------------------------------------------------------------------- */
+/* --- the client ------------------------------------------------------------------------------- */
 
 struct get {
     struct mu_http http;
@@ -273,7 +273,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* --- tests ---------------------------------------------------------------------------------------- */
+/* --- tests ------------------------------------------------------------------------------------ */
 
 static void test_uv_http_keeps_a_connection(void **state)
 {
