@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "codec/base64.h"
-#include "codec/json.h"
+#include "codec/json_view.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/buf.h"
@@ -119,18 +119,18 @@ static int64_t get_int(struct mu_span object, const char *name)
 {
     int64_t v = 0;
 
-    (void)mu_json_int(mu_json_member(object, name), &v);
+    (void)mu_jv_int(mu_jv_member(object, name), &v);
     return v;
 }
 
 static bool get_bool(struct mu_span object, const char *name)
 {
-    return mu_json_is_true(mu_json_member(object, name));
+    return mu_jv_is_true(mu_jv_member(object, name));
 }
 
 static bool is_text(struct mu_span object, const char *name, const char *text)
 {
-    struct mu_span v = mu_json_member(object, name);
+    struct mu_span v = mu_jv_member(object, name);
 
     return v.len == strlen(text) + 2 && memcmp(v.data + 1, text, v.len - 2) == 0;
 }
@@ -138,7 +138,7 @@ static bool is_text(struct mu_span object, const char *name, const char *text)
 /* The scratch was made large enough for all of a request. */
 static struct mu_span get_bytes(struct fake_etcd *e, struct mu_span object, const char *name)
 {
-    struct mu_span v = mu_json_member(object, name);
+    struct mu_span v = mu_jv_member(object, name);
     size_t from = e->scratch.len;
 
     if (v.len < 2) {
@@ -393,14 +393,14 @@ static void do_one(struct fake_etcd *e, struct mu_span op)
 {
     struct mu_span q;
 
-    if ((q = mu_json_member(op, "request_range")).len != 0) {
+    if ((q = mu_jv_member(op, "request_range")).len != 0) {
         say(e, "{\"response_range\":");
         do_range(e, q);
-    } else if ((q = mu_json_member(op, "request_put")).len != 0) {
+    } else if ((q = mu_jv_member(op, "request_put")).len != 0) {
         say(e, "{\"response_put\":");
         do_put(e, q);
     } else {
-        q = mu_json_member(op, "request_delete_range");
+        q = mu_jv_member(op, "request_delete_range");
         MU_ASSERT(q.len != 0);
         say(e, "{\"response_delete_range\":");
         do_delete(e, q);
@@ -410,26 +410,26 @@ static void do_one(struct fake_etcd *e, struct mu_span op)
 
 static void do_txn(struct fake_etcd *e, struct mu_span q)
 {
-    struct mu_json_walk w = mu_json_walk(mu_json_member(q, "compare"));
+    struct mu_jv_walk w = mu_jv_walk(mu_jv_member(q, "compare"));
     struct mu_span part;
     struct mu_span branch;
     bool holds = true;
     bool first = true;
 
-    while (mu_json_next(&w, NULL, &part)) {
+    while (mu_jv_next(&w, NULL, &part)) {
         holds = compare_holds(e, part) && holds;
     }
-    branch = mu_json_member(q, holds ? "success" : "failure");
-    w = mu_json_walk(branch);
-    while (mu_json_next(&w, NULL, &part)) {
-        check_lease(e, mu_json_member(part, "request_put"));
+    branch = mu_jv_member(q, holds ? "success" : "failure");
+    w = mu_jv_walk(branch);
+    while (mu_jv_next(&w, NULL, &part)) {
+        check_lease(e, mu_jv_member(part, "request_put"));
     }
     if (e->failed) {
         return;
     }
     say(e, "{%s\"responses\":[", holds ? "\"succeeded\":true," : "");
-    w = mu_json_walk(branch);
-    while (mu_json_next(&w, NULL, &part)) {
+    w = mu_jv_walk(branch);
+    while (mu_jv_next(&w, NULL, &part)) {
         if (!first) {
             say(e, ",");
         }
@@ -579,7 +579,7 @@ static void pump(struct fake_etcd *e)
 static void start_stream(struct member *m, struct mu_sim_exchange *x, struct mu_span q)
 {
     struct fake_etcd *e = m->etcd;
-    struct mu_span create = mu_json_member(q, "create_request");
+    struct mu_span create = mu_jv_member(q, "create_request");
     struct stream *s = must(mu_calloc(1, sizeof(*s)));
     int64_t start = get_int(create, "start_revision");
 
@@ -588,7 +588,7 @@ static void start_stream(struct member *m, struct mu_sim_exchange *x, struct mu_
     s->key = keep(get_bytes(e, create, "key"));
     s->end = keep(get_bytes(e, create, "range_end"));
     s->next = start == 0 ? e->revision + 1 : start;
-    s->no_delete = mu_json_member(create, "filters").len != 0;
+    s->no_delete = mu_jv_member(create, "filters").len != 0;
     s->prev_kv = get_bool(create, "prev_kv");
     mu_list_init(&s->link);
     mu_list_push(&e->streams, &s->link);
@@ -650,7 +650,7 @@ static void on_request(void *arg, struct mu_sim_exchange *x, const char *method,
     bool times_out;
     int code;
 
-    MU_ASSERT(strcmp(method, "POST") == 0 && mu_json_valid(body));
+    MU_ASSERT(strcmp(method, "POST") == 0 && mu_jv_valid(body));
     mu_buf_reset(&e->scratch);
     MU_ASSERT(mu_buf_reserve(&e->scratch, body.len + 64) == 0);
     mu_buf_reset(&e->out);
@@ -660,7 +660,7 @@ static void on_request(void *arg, struct mu_sim_exchange *x, const char *method,
         return;
     }
     if (strcmp(path, "/v3/watch") == 0) {
-        start_stream(m, x, mu_json_root(body));
+        start_stream(m, x, mu_jv_root(body));
         return;
     }
     times_out = mu_sim_faults(e->sim)->reset_every_ns != 0 && mu_prng_chance(prng, TIMEOUT_PPM);
@@ -668,7 +668,7 @@ static void on_request(void *arg, struct mu_sim_exchange *x, const char *method,
         refuse(e, x, "request timed out");
         return;
     }
-    code = run_request(e, path, mu_json_root(body));
+    code = run_request(e, path, mu_jv_root(body));
     if (times_out) {
         refuse(e, x, "request timed out, possibly due to previous leader failure");
     } else {

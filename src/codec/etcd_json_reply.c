@@ -7,7 +7,7 @@
 
 #include "codec/base64.h"
 #include "codec/etcd_json.h"
-#include "codec/json.h"
+#include "codec/json_view.h"
 #include "core/alloc.h"
 
 void mu_etcd_reply_init(struct mu_etcd_reply *r)
@@ -39,12 +39,12 @@ void mu_etcd_reply_fini(struct mu_etcd_reply *r)
 
 static int read_int(struct mu_span value, int64_t *ret)
 {
-    return mu_json_int(value, ret) ? 0 : MUSTER_EPROTO;
+    return mu_jv_int(value, ret) ? 0 : MUSTER_EPROTO;
 }
 
 static int read_text(struct mu_etcd_reply *r, struct mu_span value, struct mu_span *ret)
 {
-    return mu_json_string(value, &r->bytes, ret) ? 0 : MUSTER_EPROTO;
+    return mu_jv_string(value, &r->bytes, ret) ? 0 : MUSTER_EPROTO;
 }
 
 static int read_bytes(struct mu_etcd_reply *r, struct mu_span value, struct mu_span *ret)
@@ -72,13 +72,13 @@ static bool named(struct mu_span name, const char *text)
 
 static int read_kv(struct mu_etcd_reply *r, struct mu_span object, struct mu_etcd_kv *ret)
 {
-    struct mu_json_walk w = mu_json_walk(object);
+    struct mu_jv_walk w = mu_jv_walk(object);
     struct mu_span name;
     struct mu_span value;
     int err = w.object ? 0 : MUSTER_EPROTO;
 
     *ret = (struct mu_etcd_kv){0};
-    while (err == 0 && mu_json_next(&w, &name, &value)) {
+    while (err == 0 && mu_jv_next(&w, &name, &value)) {
         if (named(name, "key")) {
             err = read_bytes(r, value, &ret->key);
         } else if (named(name, "value")) {
@@ -98,11 +98,11 @@ static int read_kv(struct mu_etcd_reply *r, struct mu_span object, struct mu_etc
 
 static size_t count_elements(struct mu_span array)
 {
-    struct mu_json_walk w = mu_json_walk(array);
+    struct mu_jv_walk w = mu_jv_walk(array);
     struct mu_span value;
     size_t count = 0;
 
-    while (mu_json_next(&w, NULL, &value)) {
+    while (mu_jv_next(&w, NULL, &value)) {
         count++;
     }
     return count;
@@ -116,12 +116,12 @@ static bool is_array(struct mu_span value)
 /* The keys follow those that were read before. */
 static int read_kvs(struct mu_etcd_reply *r, struct mu_span array, struct mu_etcd_result *result)
 {
-    struct mu_json_walk w = mu_json_walk(array);
+    struct mu_jv_walk w = mu_jv_walk(array);
     struct mu_span value;
     int err = is_array(array) && result->kv_count == 0 ? 0 : MUSTER_EPROTO;
 
     result->kvs = r->kvs + r->kv_count;
-    while (err == 0 && mu_json_next(&w, NULL, &value)) {
+    while (err == 0 && mu_jv_next(&w, NULL, &value)) {
         if (r->kv_count == r->kv_cap) {
             return MUSTER_EPROTO; /* It has more keys than braces: these are no objects. */
         }
@@ -155,7 +155,7 @@ static bool read_result_member(struct mu_etcd_reply *r, struct mu_etcd_result *r
     } else if (named(name, "deleted")) {
         *ret_err = read_int(value, &result->deleted);
     } else if (named(name, "more")) {
-        result->more = mu_json_is_true(value);
+        result->more = mu_jv_is_true(value);
     } else {
         return false;
     }
@@ -164,12 +164,12 @@ static bool read_result_member(struct mu_etcd_reply *r, struct mu_etcd_result *r
 
 static int read_result(struct mu_etcd_reply *r, struct mu_span object, struct mu_etcd_result *ret)
 {
-    struct mu_json_walk w = mu_json_walk(object);
+    struct mu_jv_walk w = mu_jv_walk(object);
     struct mu_span name;
     struct mu_span body;
     int err = 0;
 
-    if (!w.object || !mu_json_next(&w, &name, &body)) {
+    if (!w.object || !mu_jv_next(&w, &name, &body)) {
         return MUSTER_EPROTO;
     }
     if (named(name, "response_range")) {
@@ -181,8 +181,8 @@ static int read_result(struct mu_etcd_reply *r, struct mu_span object, struct mu
     } else {
         return MUSTER_EPROTO;
     }
-    w = mu_json_walk(body);
-    while (err == 0 && w.object && mu_json_next(&w, &name, &body)) {
+    w = mu_jv_walk(body);
+    while (err == 0 && w.object && mu_jv_next(&w, &name, &body)) {
         (void)read_result_member(r, ret, name, body, &err);
     }
     return err;
@@ -190,7 +190,7 @@ static int read_result(struct mu_etcd_reply *r, struct mu_span object, struct mu
 
 static int read_responses(struct mu_etcd_reply *r, struct mu_span array)
 {
-    struct mu_json_walk w = mu_json_walk(array);
+    struct mu_jv_walk w = mu_jv_walk(array);
     size_t count = count_elements(array);
     struct mu_span value;
     int err = is_array(array) ? 0 : MUSTER_EPROTO;
@@ -201,7 +201,7 @@ static int read_responses(struct mu_etcd_reply *r, struct mu_span array)
     if (r->results == NULL) {
         return MUSTER_ENOMEM;
     }
-    while (err == 0 && mu_json_next(&w, NULL, &value)) {
+    while (err == 0 && mu_jv_next(&w, NULL, &value)) {
         err = read_result(r, value, &r->results[r->result_count]);
         r->result_count++;
     }
@@ -212,12 +212,12 @@ static int read_responses(struct mu_etcd_reply *r, struct mu_span array)
 
 static int read_event(struct mu_etcd_reply *r, struct mu_span object, struct mu_etcd_event *ret)
 {
-    struct mu_json_walk w = mu_json_walk(object);
+    struct mu_jv_walk w = mu_jv_walk(object);
     struct mu_span name;
     struct mu_span value;
     int err = w.object ? 0 : MUSTER_EPROTO;
 
-    while (err == 0 && mu_json_next(&w, &name, &value)) {
+    while (err == 0 && mu_jv_next(&w, &name, &value)) {
         if (named(name, "type")) {
             ret->deleted = mu_span_eq(value, MU_SPAN_LIT("\"DELETE\""));
         } else if (named(name, "kv")) {
@@ -232,7 +232,7 @@ static int read_event(struct mu_etcd_reply *r, struct mu_span object, struct mu_
 
 static int read_events(struct mu_etcd_reply *r, struct mu_span array)
 {
-    struct mu_json_walk w = mu_json_walk(array);
+    struct mu_jv_walk w = mu_jv_walk(array);
     size_t count = count_elements(array);
     struct mu_span value;
     int err = is_array(array) ? 0 : MUSTER_EPROTO;
@@ -243,7 +243,7 @@ static int read_events(struct mu_etcd_reply *r, struct mu_span array)
     if (r->events == NULL) {
         return MUSTER_ENOMEM;
     }
-    while (err == 0 && mu_json_next(&w, NULL, &value)) {
+    while (err == 0 && mu_jv_next(&w, NULL, &value)) {
         err = read_event(r, value, &r->events[r->event_count]);
         r->event_count++;
     }
@@ -259,14 +259,14 @@ static int read_error(struct mu_etcd_reply *r, struct mu_span value)
     int err = 0;
 
     r->is_error = true;
-    if (!mu_json_is_object(value)) {
+    if (!mu_jv_is_object(value)) {
         return read_text(r, value, &r->message);
     }
-    part = mu_json_member(value, "grpc_code");
+    part = mu_jv_member(value, "grpc_code");
     if (part.len != 0) {
         err = read_int(part, &r->code);
     }
-    part = mu_json_member(value, "message");
+    part = mu_jv_member(value, "message");
     if (err == 0 && part.len != 0) {
         err = read_text(r, part, &r->message);
     }
@@ -276,11 +276,11 @@ static int read_error(struct mu_etcd_reply *r, struct mu_span value)
 static int read_flag_or_text(struct mu_etcd_reply *r, struct mu_span name, struct mu_span value)
 {
     if (named(name, "succeeded")) {
-        r->succeeded = mu_json_is_true(value);
+        r->succeeded = mu_jv_is_true(value);
     } else if (named(name, "created")) {
-        r->created = mu_json_is_true(value);
+        r->created = mu_jv_is_true(value);
     } else if (named(name, "canceled")) {
-        r->canceled = mu_json_is_true(value);
+        r->canceled = mu_jv_is_true(value);
     } else if (named(name, "keys")) {
         r->lease_keys = count_elements(value);
     } else if (named(name, "token")) {
@@ -298,7 +298,7 @@ static int read_member(struct mu_etcd_reply *r, struct mu_span name, struct mu_s
     int err = 0;
 
     if (named(name, "header")) {
-        struct mu_span revision = mu_json_member(value, "revision");
+        struct mu_span revision = mu_jv_member(value, "revision");
 
         return revision.len == 0 ? 0 : read_int(revision, &r->revision);
     }
@@ -358,7 +358,7 @@ static int make_room(struct mu_etcd_reply *r, struct mu_span text)
 
 int mu_etcd_reply_decode(struct mu_etcd_reply *r, struct mu_span text)
 {
-    struct mu_json_walk w;
+    struct mu_jv_walk w;
     struct mu_span name;
     struct mu_span value;
     struct mu_span result;
@@ -366,15 +366,15 @@ int mu_etcd_reply_decode(struct mu_etcd_reply *r, struct mu_span text)
     int err;
 
     clear(r);
-    if (text.len > SIZE_MAX / 256 || !mu_json_valid(text)) {
+    if (text.len > SIZE_MAX / 256 || !mu_jv_valid(text)) {
         return MUSTER_EPROTO;
     }
-    value = mu_json_root(text);
-    result = mu_json_member(value, "result");
-    value = mu_json_is_object(result) ? result : value;
-    w = mu_json_walk(value);
+    value = mu_jv_root(text);
+    result = mu_jv_member(value, "result");
+    value = mu_jv_is_object(result) ? result : value;
+    w = mu_jv_walk(value);
     err = w.object ? make_room(r, text) : MUSTER_EPROTO;
-    while (err == 0 && mu_json_next(&w, &name, &value)) {
+    while (err == 0 && mu_jv_next(&w, &name, &value)) {
         /* Behind the results of a transaction nothing is one of its own. */
         txn = txn || named(name, "responses");
         if (txn && (named(name, "kvs") || named(name, "prev_kvs") || named(name, "prev_kv"))) {

@@ -3,7 +3,7 @@
 #include <muster/error.h>
 #include <string.h>
 
-#include "codec/json.h"
+#include "codec/json_view.h"
 #include "core/alloc.h"
 
 /* --- requests --------------------------------------------------------------------------------- */
@@ -87,23 +87,23 @@ static bool named(struct mu_span name, const char *text)
 
 static int read_int(struct mu_span value, int64_t *ret)
 {
-    return mu_json_int(value, ret) ? 0 : MUSTER_EPROTO;
+    return mu_jv_int(value, ret) ? 0 : MUSTER_EPROTO;
 }
 
 static int read_text(struct mu_etcd2_reply *r, struct mu_span value, struct mu_span *ret)
 {
-    return mu_json_string(value, &r->bytes, ret) ? 0 : MUSTER_EPROTO;
+    return mu_jv_string(value, &r->bytes, ret) ? 0 : MUSTER_EPROTO;
 }
 
 static int read_node(struct mu_etcd2_reply *r, struct mu_span object, struct mu_etcd2_node *ret)
 {
-    struct mu_json_walk w = mu_json_walk(object);
+    struct mu_jv_walk w = mu_jv_walk(object);
     struct mu_span name;
     struct mu_span value;
     int err = w.object ? 0 : MUSTER_EPROTO;
 
     *ret = (struct mu_etcd2_node){0};
-    while (err == 0 && mu_json_next(&w, &name, &value)) {
+    while (err == 0 && mu_jv_next(&w, &name, &value)) {
         if (named(name, "key")) {
             err = read_text(r, value, &ret->key);
         } else if (named(name, "value")) {
@@ -115,7 +115,7 @@ static int read_node(struct mu_etcd2_reply *r, struct mu_span object, struct mu_
         } else if (named(name, "ttl")) {
             err = read_int(value, &ret->ttl_s);
         } else if (named(name, "dir")) {
-            ret->dir = mu_json_is_true(value);
+            ret->dir = mu_jv_is_true(value);
         } else if (named(name, "nodes")) {
             ret->nodes = value;
         }
@@ -134,10 +134,10 @@ static int read_tree(struct mu_etcd2_reply *r, struct mu_span root)
     err = read_node(r, root, &r->nodes[0]);
     r->node_count = 1;
     for (size_t i = 0; err == 0 && i < r->node_count; i++) {
-        struct mu_json_walk w = mu_json_walk(r->nodes[i].nodes);
+        struct mu_jv_walk w = mu_jv_walk(r->nodes[i].nodes);
         struct mu_span value;
 
-        while (err == 0 && !w.object && mu_json_next(&w, NULL, &value)) {
+        while (err == 0 && !w.object && mu_jv_next(&w, NULL, &value)) {
             if (r->node_count == r->node_cap) {
                 return MUSTER_EPROTO; /* More than there are braces: these are no objects. */
             }
@@ -195,18 +195,18 @@ static int make_room(struct mu_etcd2_reply *r, struct mu_span text)
 
 int mu_etcd2_reply_decode(struct mu_etcd2_reply *r, struct mu_span text)
 {
-    struct mu_json_walk w;
+    struct mu_jv_walk w;
     struct mu_span name;
     struct mu_span value;
     int err;
 
     clear(r);
-    if (text.len > SIZE_MAX / 256 || !mu_json_valid(text)) {
+    if (text.len > SIZE_MAX / 256 || !mu_jv_valid(text)) {
         return MUSTER_EPROTO;
     }
-    w = mu_json_walk(mu_json_root(text));
+    w = mu_jv_walk(mu_jv_root(text));
     err = w.object ? make_room(r, text) : MUSTER_EPROTO;
-    while (err == 0 && mu_json_next(&w, &name, &value)) {
+    while (err == 0 && mu_jv_next(&w, &name, &value)) {
         err = read_member(r, name, value);
     }
     if (err != 0) {

@@ -22,7 +22,7 @@
 #define MU_ETCD_H
 
 #include "codec/etcd_json.h"
-#include "codec/json.h"
+#include "codec/json_view.h"
 #include "core/buf.h"
 #include "core/env.h"
 #include "core/err.h"
@@ -166,7 +166,7 @@ struct mu_etcd_watch {
     struct mu_buf in;
     struct mu_map known;
     struct mu_etcd_reply reply;
-    struct mu_json_split split;
+    struct mu_jv_split split;
     mu_mono_t heard;
     mu_mono_t since; /* when the cluster fell silent */
     uint32_t state;

@@ -381,7 +381,7 @@ static size_t on_data(struct mu_http *http, struct mu_span in)
     while (in.len > 0 && w->verdict == 0 && w->ending == 0) {
         size_t used = 0;
         bool whole = false;
-        int err = mu_json_split(&w->split, in, &used, &whole);
+        int err = mu_jv_split(&w->split, in, &used, &whole);
 
         if (err == 0) {
             err = mu_buf_append(&w->in, mu_span(in.data, used));
@@ -470,7 +470,7 @@ static void open_stream(struct mu_etcd_watch *w)
 
     mu_buf_reset(&w->body);
     mu_buf_reset(&w->in);
-    w->split = (struct mu_json_split){0};
+    w->split = (struct mu_jv_split){0};
     w->verdict = 0;
     w->endpoint = etcd->current;
     w->token = etcd->token_number;

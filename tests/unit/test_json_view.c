@@ -4,10 +4,10 @@
 #include <muster/error.h>
 #include <stdio.h>
 
-#include "codec/json.h"
+#include "codec/json_view.h"
 #include "core/prng.h"
 
-static void test_json_knows_what_is_valid(void **unused)
+static void test_json_view_knows_what_is_valid(void **unused)
 {
     static const char *const good[] = {
         "{}",
@@ -28,68 +28,68 @@ static void test_json_knows_what_is_valid(void **unused)
 
     (void)unused;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-        if (!mu_json_valid(mu_span_str(good[i]))) {
+        if (!mu_jv_valid(mu_span_str(good[i]))) {
             fail_msg("%s is refused", good[i]);
         }
     }
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        if (mu_json_valid(mu_span_str(bad[i]))) {
+        if (mu_jv_valid(mu_span_str(bad[i]))) {
             fail_msg("%s is taken", bad[i]);
         }
     }
 }
 
-static void test_json_depth_is_bounded(void **unused)
+static void test_json_view_depth_is_bounded(void **unused)
 {
-    char text[2 * (MU_JSON_DEPTH_MAX + 1) + 1];
+    char text[2 * (MU_JV_DEPTH_MAX + 1) + 1];
 
     (void)unused;
-    for (size_t depth = MU_JSON_DEPTH_MAX; depth <= MU_JSON_DEPTH_MAX + 1; depth++) {
+    for (size_t depth = MU_JV_DEPTH_MAX; depth <= MU_JV_DEPTH_MAX + 1; depth++) {
         memset(text, '[', depth);
         memset(text + depth, ']', depth);
-        assert_int_equal(mu_json_valid(mu_span(text, 2 * depth)), depth == MU_JSON_DEPTH_MAX);
+        assert_int_equal(mu_jv_valid(mu_span(text, 2 * depth)), depth == MU_JV_DEPTH_MAX);
     }
 }
 
-static void test_json_walk_finds_members_and_elements(void **unused)
+static void test_json_view_walk_finds_members_and_elements(void **unused)
 {
-    struct mu_span root = mu_json_root(
+    struct mu_span root = mu_jv_root(
         MU_SPAN_LIT(" { \"a\" : [1, {\"x\":\"]}\"}, \"b\\\"\"] , \"bb\":true,\"a\":2} "));
-    struct mu_json_walk w = mu_json_walk(mu_json_member(root, "a"));
+    struct mu_jv_walk w = mu_jv_walk(mu_jv_member(root, "a"));
     struct mu_span value;
 
     (void)unused;
-    assert_true(mu_json_next(&w, NULL, &value));
+    assert_true(mu_jv_next(&w, NULL, &value));
     assert_span_text(value, "1");
-    assert_true(mu_json_next(&w, NULL, &value));
-    assert_span_text(mu_json_member(value, "x"), "\"]}\"");
-    assert_true(mu_json_next(&w, NULL, &value));
+    assert_true(mu_jv_next(&w, NULL, &value));
+    assert_span_text(mu_jv_member(value, "x"), "\"]}\"");
+    assert_true(mu_jv_next(&w, NULL, &value));
     assert_span_text(value, "\"b\\\"\"");
-    assert_false(mu_json_next(&w, NULL, &value));
-    assert_true(mu_json_is_true(mu_json_member(root, "bb")));
-    assert_int_equal(mu_json_member(root, "b").len, 0);
-    assert_int_equal(mu_json_member(MU_SPAN_LIT("[1]"), "b").len, 0);
+    assert_false(mu_jv_next(&w, NULL, &value));
+    assert_true(mu_jv_is_true(mu_jv_member(root, "bb")));
+    assert_int_equal(mu_jv_member(root, "b").len, 0);
+    assert_int_equal(mu_jv_member(MU_SPAN_LIT("[1]"), "b").len, 0);
 }
 
-static void test_json_numbers_are_whole_and_fit(void **unused)
+static void test_json_view_numbers_are_whole_and_fit(void **unused)
 {
     int64_t n;
 
     (void)unused;
-    assert_true(mu_json_int(MU_SPAN_LIT("\"-9223372036854775808\""), &n));
+    assert_true(mu_jv_int(MU_SPAN_LIT("\"-9223372036854775808\""), &n));
     assert_true(n == INT64_MIN);
-    assert_true(mu_json_int(MU_SPAN_LIT("9223372036854775807"), &n));
+    assert_true(mu_jv_int(MU_SPAN_LIT("9223372036854775807"), &n));
     assert_true(n == INT64_MAX);
-    assert_false(mu_json_int(MU_SPAN_LIT("9223372036854775808"), &n));
-    assert_false(mu_json_int(MU_SPAN_LIT("99999999999999999999999"), &n));
-    assert_false(mu_json_int(MU_SPAN_LIT("1.5"), &n));
-    assert_false(mu_json_int(MU_SPAN_LIT("\"\""), &n));
-    assert_false(mu_json_int(MU_SPAN_LIT("\"-\""), &n));
-    assert_false(mu_json_int((struct mu_span){0}, &n));
+    assert_false(mu_jv_int(MU_SPAN_LIT("9223372036854775808"), &n));
+    assert_false(mu_jv_int(MU_SPAN_LIT("99999999999999999999999"), &n));
+    assert_false(mu_jv_int(MU_SPAN_LIT("1.5"), &n));
+    assert_false(mu_jv_int(MU_SPAN_LIT("\"\""), &n));
+    assert_false(mu_jv_int(MU_SPAN_LIT("\"-\""), &n));
+    assert_false(mu_jv_int((struct mu_span){0}, &n));
     assert_int_equal(n, 0);
 }
 
-static void test_json_strings_lose_their_escapes(void **unused)
+static void test_json_view_strings_lose_their_escapes(void **unused)
 {
     struct mu_buf out;
     struct mu_span text;
@@ -97,15 +97,15 @@ static void test_json_strings_lose_their_escapes(void **unused)
     (void)unused;
     mu_buf_init(&out, 256);
     assert_int_equal(mu_buf_reserve(&out, 128), 0);
-    assert_true(mu_json_string(MU_SPAN_LIT("\"plain\""), &out, &text));
+    assert_true(mu_jv_string(MU_SPAN_LIT("\"plain\""), &out, &text));
     assert_span_text(text, "plain");
     assert_int_equal(out.len, 0);
     assert_true(
-        mu_json_string(MU_SPAN_LIT("\"a\\/\\\"\\n\\u00e9\\u20ac\\ud83d\\ude00z\""), &out, &text));
+        mu_jv_string(MU_SPAN_LIT("\"a\\/\\\"\\n\\u00e9\\u20ac\\ud83d\\ude00z\""), &out, &text));
     assert_span_text(text, "a/\"\n\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z");
-    assert_false(mu_json_string(MU_SPAN_LIT("\"\\ud83d\""), &out, &text));
-    assert_false(mu_json_string(MU_SPAN_LIT("\"\\ude00\\ud83d\""), &out, &text));
-    assert_false(mu_json_string(MU_SPAN_LIT("12"), &out, &text));
+    assert_false(mu_jv_string(MU_SPAN_LIT("\"\\ud83d\""), &out, &text));
+    assert_false(mu_jv_string(MU_SPAN_LIT("\"\\ude00\\ud83d\""), &out, &text));
+    assert_false(mu_jv_string(MU_SPAN_LIT("12"), &out, &text));
     mu_buf_fini(&out);
 }
 
@@ -114,7 +114,7 @@ static const char stream[] = " {\"a\":\"}{\\\"\"}\n{\"b\":[{},{\"c\":\"\\\\\"}]}
 /* The objects of the stream, with a '|' behind each, when it comes in pieces of that size. */
 static void split_in(size_t size, struct mu_prng *prng, char *out)
 {
-    struct mu_json_split s = {0};
+    struct mu_jv_split s = {0};
     size_t at = 0;
 
     while (at < sizeof(stream) - 1) {
@@ -127,7 +127,7 @@ static void split_in(size_t size, struct mu_prng *prng, char *out)
             size_t used;
             bool whole;
 
-            assert_int_equal(mu_json_split(&s, in, &used, &whole), 0);
+            assert_int_equal(mu_jv_split(&s, in, &used, &whole), 0);
             for (size_t i = 0; i < used; i++) {
                 if (in.data[i] != '\n') {
                     *out++ = (char)in.data[i];
@@ -142,7 +142,7 @@ static void split_in(size_t size, struct mu_prng *prng, char *out)
     *out = '\0';
 }
 
-static void test_json_split_is_the_same_however_it_comes(void **unused)
+static void test_json_view_split_is_the_same_however_it_comes(void **unused)
 {
     struct mu_prng prng;
     char text[256];
@@ -159,33 +159,33 @@ static void test_json_split_is_the_same_however_it_comes(void **unused)
     }
 }
 
-static void test_json_split_stays_broken(void **unused)
+static void test_json_view_split_stays_broken(void **unused)
 {
     static const char *const bad[] = {"x", "\"a\"", "]", "}", "[1]", "404 page not found"};
 
     (void)unused;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        struct mu_json_split s = {0};
+        struct mu_jv_split s = {0};
         size_t used;
         bool whole;
 
-        assert_int_equal(mu_json_split(&s, mu_span_str(bad[i]), &used, &whole), MUSTER_EPROTO);
-        assert_int_equal(mu_json_split(&s, MU_SPAN_LIT("{}"), &used, &whole), MUSTER_EPROTO);
+        assert_int_equal(mu_jv_split(&s, mu_span_str(bad[i]), &used, &whole), MUSTER_EPROTO);
+        assert_int_equal(mu_jv_split(&s, MU_SPAN_LIT("{}"), &used, &whole), MUSTER_EPROTO);
         assert_false(whole);
     }
 }
 
-static void test_json_split_depth_is_bounded(void **unused)
+static void test_json_view_split_depth_is_bounded(void **unused)
 {
-    struct mu_json_split s = {0};
+    struct mu_jv_split s = {0};
     size_t used;
     bool whole;
     int err = 0;
 
     (void)unused;
     for (size_t i = 0; i < 1000 && err == 0; i++) {
-        err = mu_json_split(&s, MU_SPAN_LIT("{"), &used, &whole);
-        assert_true(i <= MU_JSON_DEPTH_MAX);
+        err = mu_jv_split(&s, MU_SPAN_LIT("{"), &used, &whole);
+        assert_true(i <= MU_JV_DEPTH_MAX);
     }
     assert_int_equal(err, MUSTER_EPROTO);
 }
@@ -193,14 +193,14 @@ static void test_json_split_depth_is_bounded(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_knows_what_is_valid),
-        cmocka_unit_test(test_json_depth_is_bounded),
-        cmocka_unit_test(test_json_walk_finds_members_and_elements),
-        cmocka_unit_test(test_json_numbers_are_whole_and_fit),
-        cmocka_unit_test(test_json_strings_lose_their_escapes),
-        cmocka_unit_test(test_json_split_is_the_same_however_it_comes),
-        cmocka_unit_test(test_json_split_stays_broken),
-        cmocka_unit_test(test_json_split_depth_is_bounded),
+        cmocka_unit_test(test_json_view_knows_what_is_valid),
+        cmocka_unit_test(test_json_view_depth_is_bounded),
+        cmocka_unit_test(test_json_view_walk_finds_members_and_elements),
+        cmocka_unit_test(test_json_view_numbers_are_whole_and_fit),
+        cmocka_unit_test(test_json_view_strings_lose_their_escapes),
+        cmocka_unit_test(test_json_view_split_is_the_same_however_it_comes),
+        cmocka_unit_test(test_json_view_split_stays_broken),
+        cmocka_unit_test(test_json_view_split_depth_is_bounded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

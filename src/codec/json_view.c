@@ -1,4 +1,4 @@
-#include "codec/json.h"
+#include "codec/json_view.h"
 
 #include <muster/error.h>
 
@@ -175,7 +175,7 @@ static size_t open_bracket(struct mu_span s, size_t at, struct levels *l, bool *
     bool object = s.data[at] == '{';
     size_t inside = skip_space(s, at + 1);
 
-    if (l->depth == MU_JSON_DEPTH_MAX) {
+    if (l->depth == MU_JV_DEPTH_MAX) {
         return 0;
     }
     *ret_empty = inside < s.len && s.data[inside] == (object ? '}' : ']');
@@ -187,7 +187,7 @@ static size_t open_bracket(struct mu_span s, size_t at, struct levels *l, bool *
     return object ? read_name(s, inside) : inside;
 }
 
-bool mu_json_valid(struct mu_span s)
+bool mu_jv_valid(struct mu_span s)
 {
     struct levels l = {0};
     size_t at = 0;
@@ -257,25 +257,25 @@ static size_t pass_value(struct mu_span s, size_t at)
     return at;
 }
 
-struct mu_span mu_json_root(struct mu_span text)
+struct mu_span mu_jv_root(struct mu_span text)
 {
     size_t at = skip_space(text, 0);
 
     return mu_span(text.data + at, pass_value(text, at) - at);
 }
 
-struct mu_json_walk mu_json_walk(struct mu_span value)
+struct mu_jv_walk mu_jv_walk(struct mu_span value)
 {
     if (value.len < 2 || (value.data[0] != '{' && value.data[0] != '[')) {
-        return (struct mu_json_walk){0};
+        return (struct mu_jv_walk){0};
     }
-    return (struct mu_json_walk){
+    return (struct mu_jv_walk){
         .rest = mu_span(value.data + 1, value.len - 2),
         .object = value.data[0] == '{',
     };
 }
 
-bool mu_json_next(struct mu_json_walk *w, struct mu_span *ret_name, struct mu_span *ret_value)
+bool mu_jv_next(struct mu_jv_walk *w, struct mu_span *ret_name, struct mu_span *ret_value)
 {
     size_t at = skip_space(w->rest, 0);
     size_t end;
@@ -300,14 +300,14 @@ bool mu_json_next(struct mu_json_walk *w, struct mu_span *ret_name, struct mu_sp
     return true;
 }
 
-struct mu_span mu_json_member(struct mu_span object, const char *name)
+struct mu_span mu_jv_member(struct mu_span object, const char *name)
 {
-    struct mu_json_walk w = mu_json_walk(object);
+    struct mu_jv_walk w = mu_jv_walk(object);
     struct mu_span wanted = mu_span_str(name);
     struct mu_span key;
     struct mu_span value;
 
-    while (w.object && mu_json_next(&w, &key, &value)) {
+    while (w.object && mu_jv_next(&w, &key, &value)) {
         if (mu_span_eq(key, wanted)) {
             return value;
         }
@@ -315,17 +315,17 @@ struct mu_span mu_json_member(struct mu_span object, const char *name)
     return (struct mu_span){0};
 }
 
-bool mu_json_is_object(struct mu_span value)
+bool mu_jv_is_object(struct mu_span value)
 {
     return value.len > 0 && value.data[0] == '{';
 }
 
-bool mu_json_is_true(struct mu_span value)
+bool mu_jv_is_true(struct mu_span value)
 {
     return mu_span_eq(value, MU_SPAN_LIT("true"));
 }
 
-bool mu_json_int(struct mu_span value, int64_t *ret_number)
+bool mu_jv_int(struct mu_span value, int64_t *ret_number)
 {
     uint64_t n = 0;
     size_t at = 0;
@@ -421,7 +421,7 @@ static size_t put_escape(struct mu_buf *out, struct mu_span s, size_t at)
     return 12;
 }
 
-bool mu_json_string(struct mu_span value, struct mu_buf *out, struct mu_span *ret_text)
+bool mu_jv_string(struct mu_span value, struct mu_buf *out, struct mu_span *ret_text)
 {
     struct mu_span s;
     size_t from;
@@ -456,7 +456,7 @@ bool mu_json_string(struct mu_span value, struct mu_buf *out, struct mu_span *re
 
 /* --- splitting -------------------------------------------------------------------------------- */
 
-int mu_json_split(struct mu_json_split *s, struct mu_span in, size_t *ret_used, bool *ret_whole)
+int mu_jv_split(struct mu_jv_split *s, struct mu_span in, size_t *ret_used, bool *ret_whole)
 {
     *ret_used = 0;
     *ret_whole = false;
@@ -470,7 +470,7 @@ int mu_json_split(struct mu_json_split *s, struct mu_span in, size_t *ret_used, 
             s->quoted = s->depth > 0;
             s->broken = s->depth == 0;
         } else if (c == '{' || (c == '[' && s->depth > 0)) {
-            s->broken = s->depth == MU_JSON_DEPTH_MAX;
+            s->broken = s->depth == MU_JV_DEPTH_MAX;
             s->depth++;
         } else if (c == '}' || c == ']') {
             s->broken = s->depth == 0;
