@@ -33,7 +33,7 @@ tsan: ## the tests that use threads under TSan
 	@tools/run-tests tsan
 
 .PHONY: bench
-bench: ## ratios against PyTorch's store and Redis
+bench: ## ratios against PyTorch and Redis in the same minutes
 	@tools/install-deps bench
 	@$(with_tests)
 	@ninja -C build

@@ -201,6 +201,9 @@ const struct mu_env_ops sim_env_ops = {
     .http = sim_http_start,
     .http_resume = sim_http_resume,
     .http_cancel = sim_http_cancel,
+    .spawn = sim_child_spawn,
+    .child_signal = sim_child_signal,
+    .child_resume = sim_child_resume,
 };
 
 void sim_env_init(struct mu_sim_proc *proc)

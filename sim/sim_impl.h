@@ -3,6 +3,7 @@
 #define MU_SIM_IMPL_H
 
 #include "sim.h"
+#include "sim_child.h"
 
 #include "core/buf.h"
 #include "core/heap.h"
@@ -33,7 +34,9 @@
     X(FAULT, "fault")       /* a fault strikes. a: which (enum sim_fault_kind), b: its length */   \
     X(REBOOT, "reboot")     /* a killed process is started again */                                \
     X(AT, "at")             /* the scenario asked for this */                                      \
-    X(HTTP, "http")         /* a: 0 a request arrives, 1 it fails, 2 data, 3 done; b: how much */
+    X(CHILD, "child")     /* subject: pid; a: 1 started, 2 output, 3 exited, 4 gone; b: status */  \
+    X(PROCESS, "process") /* a child or descendant acts. a: 1 it dies, b: word or status */        \
+    X(HTTP, "http")       /* a: 0 a request arrives, 1 it fails, 2 data, 3 done; b: how much */
 
 enum sim_kind {
 #define SIM_KIND_ENUM(name, text) SIM_##name,
@@ -137,6 +140,10 @@ struct mu_sim {
     bool failed;
     char failure[512];
     struct sim_nemesis *nemesis;
+    struct mu_list families; /* sim_child.c: children and what descends from them */
+    mu_sim_exec *exec;
+    void *exec_arg;
+    int64_t last_pid;
     struct mu_list http_servers;
     struct mu_list exchanges;
 };
@@ -211,6 +218,17 @@ void sim_http_free(struct mu_sim *sim);
 void sim_disk_drop(struct mu_sim_proc *proc);
 void sim_disk_free(struct mu_sim_host *host);
 size_t sim_disk_held(const struct mu_sim_proc *proc);
+
+/* sim_child.c */
+int sim_child_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what);
+int sim_child_signal(struct mu_env *env, struct mu_child *child, int signal,
+                     enum mu_child_scope scope);
+void sim_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
+/** How many children the process has whose last callback is still to come. */
+size_t sim_child_held(const struct mu_sim_proc *proc);
+/** The process is gone: its children will be. */
+void sim_child_drop(struct mu_sim_proc *proc, enum mu_sim_kill how);
+void sim_child_free(struct mu_sim *sim);
 
 /* sim_alloc.c */
 /** Makes `heap` pay for what is allocated from now on; returns the one that did. NULL: the test. */

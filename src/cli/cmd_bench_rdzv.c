@@ -220,9 +220,8 @@ static int open_nodes(struct bench *b, const char *endpoint)
         };
         int err;
 
-        (void)snprintf(config, sizeof(config), "is_host=false,name=node%05" PRIu64 "%s%s",
-                       b->opened, native ? ",members=" : "",
-                       native ? (b->members ? "true" : "false") : "");
+        (void)snprintf(config, sizeof(config), "is_host=false,name=node%05" PRIu64 "%s", b->opened,
+                       b->members ? ",members=true" : "");
         node->b = b;
         err = mu_rdzv_open(b->loop.env, &params, &events, &node->handler, &msg);
         if (err != 0) {
@@ -248,11 +247,11 @@ static void print_figures(const struct bench *b)
 
     (void)snprintf(name, sizeof(name), "rdzv.%s.%" PRIu64, b->backend, b->count);
     if (b->connected == b->count) {
-        printf("%s.connect %.3f s\n", name, b->connected_at - b->opened_at);
+        printf("%s.connect %.6f s\n", name, b->connected_at - b->opened_at);
     }
-    printf("%s.last %.3f s\n", name, b->done_at - b->joined_at);
+    printf("%s.last %.6f s\n", name, b->done_at - b->joined_at);
     if (b->own_server) {
-        printf("%s.server_cpu %.3f s\n", name, (double)(b->after.cpu_us - b->before.cpu_us) / 1e6);
+        printf("%s.server_cpu %.6f s\n", name, (double)(b->after.cpu_us - b->before.cpu_us) / 1e6);
         print_count(name, "messages_in", "messages", y->messages_in - x->messages_in);
         print_count(name, "messages_out", "messages", y->messages_out - x->messages_out);
         print_count(name, "bytes_in", "B", y->bytes_in - x->bytes_in);
@@ -310,7 +309,8 @@ int cmd_bench_rdzv(int argc, char **argv)
         {"backend", "B", "muster (the default) or c10d", CLI_TEXT, &b.backend, 0},
         {"server", "HOST:PORT", "a server that runs; without it, one is started", CLI_TEXT,
          &b.address, 0},
-        {"members", NULL, "every node asks for the list of members, too", CLI_FLAG, &b.members, 0},
+        {"members", NULL, "every node asks for the list of members, however long", CLI_FLAG,
+         &b.members, 0},
         {"timeout", "SECONDS", "give up after that (120)", CLI_NUMBER, &b.timeout, 86400},
     };
     const struct cli_verb verb = {

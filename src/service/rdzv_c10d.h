@@ -67,6 +67,7 @@ struct mu_rdzv_c10d {
     mu_mono_t upscale_at; /* late-comers are let in */
     size_t world;         /* of the round that was assigned last */
     int64_t rank;
+    bool closed; /* the run is */
     bool closed_told;
     bool freeing;
     struct mu_errmsg host_text;

@@ -450,7 +450,6 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
 {
     struct mu_setcd_op *e = MU_CONTAINER_OF(watch, struct mu_setcd_op, watch);
     size_t skip = e->s->prefix_len + 3;
-    bool values = (e->op->request.flags & MU_STORE_NO_VALUES) == 0;
     struct mu_change change = {
         .revision = (uint64_t)c->revision,
         .key = c->kv.key.len < skip ? (struct mu_span){0} : mu_span_skip(c->kv.key, skip),
@@ -459,14 +458,19 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
     if (e->ending != 0) {
         return;
     }
+    if ((e->op->request.flags & MU_STORE_ONCE) != 0) {
+        e->number = c->revision;
+        mu_etcd_watch_cancel(watch);
+        return;
+    }
     if (!c->deleted) {
         change.kind = c->created || c->initial ? MU_CHANGE_CREATED : MU_CHANGE_UPDATED;
-        change.value = values ? c->kv.value : (struct mu_span){0};
+        change.value = c->kv.value;
     } else {
         /* etcd does not say why. A key with a lease rarely goes in another way. */
         change.kind = c->has_prev && c->prev.lease != 0 ? MU_CHANGE_EXPIRED : MU_CHANGE_DELETED;
     }
-    if (c->has_prev && values) {
+    if (c->has_prev) {
         change.old_value = c->prev.value;
     }
     e->op->change(e->op, &change);
@@ -477,6 +481,10 @@ static void on_watch_ended(struct mu_etcd_watch *watch, int status)
     struct mu_setcd_op *e = MU_CONTAINER_OF(watch, struct mu_setcd_op, watch);
 
     e->watching = false;
+    if (e->ending == 0 && e->number != 0) {
+        mu_setcd_answer(e, e->number, NULL, 0); /* Once: it was enough. */
+        return;
+    }
     mu_setcd_finish(e, e->ending != 0 ? e->ending : status,
                     e->ending != 0 ? NULL : watch->errmsg.text);
 }

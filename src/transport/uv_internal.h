@@ -54,6 +54,8 @@ struct mu_uv_env {
     size_t live; /* connections, listeners and work whose last callback is still to come */
     uint8_t *in; /* MU_UV_READ_MAX bytes */
     struct uv_http_pool *http; /* made with the first exchange */
+    struct mu_uv_families *families; /* NULL until there was a child */
+    bool no_cgroups;
 };
 
 /*

@@ -31,7 +31,7 @@
 #include "sim.h"
 
 #define HUB_PORT       29400
-#define HUB_NODES_MAX  64
+#define HUB_NODES_MAX  130
 #define HUB_TOLD_MAX   4096
 #define HUB_DEFAULT_MS 1000
 
@@ -85,10 +85,10 @@ struct hub_node {
     bool ask_replied;
     uint8_t answer[8192];
     size_t answer_len;
-    char members[512]; /* of the last assignment */
+    char members[4096]; /* of the last assignment */
 };
 
-/* --- what it is told --------------------------------------------------------------------------- */
+/* --- what it is told -------------------------------------------------------------------------- */
 
 static inline void hub_note(struct hub_node *n, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -190,7 +190,7 @@ static inline void hub_on_reply(struct hub_node *n, const struct mu_rpc_event *e
     hub_note(n, "reply %s\n", ev->status == 0 ? "0" : muster_errname(ev->status));
 }
 
-/* --- the wire ----------------------------------------------------------------------------------- */
+/* --- the wire --------------------------------------------------------------------------------- */
 
 static inline void hub_dial(struct hub_node *n);
 
@@ -345,7 +345,7 @@ static inline void hub_on_timer(struct mu_timer *timer)
     hub_pump(n);
 }
 
-/* --- nodes --------------------------------------------------------------------------------------- */
+/* --- nodes ------------------------------------------------------------------------------------ */
 
 static inline int hub_start_node(struct mu_env *env, void *arg)
 {
@@ -524,7 +524,7 @@ static inline int hub_ask(struct hub_node *n, const char *method, const char *ru
     return n->ask_status;
 }
 
-/* --- the world ----------------------------------------------------------------------------------- */
+/* --- the world -------------------------------------------------------------------------------- */
 
 static inline void hub_server_stopped(void *context, int status, const char *why)
 {

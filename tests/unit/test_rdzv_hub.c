@@ -37,7 +37,7 @@ static uint64_t kill_node(struct hub_node *n)
     return mu_sim_now_ns(n->world->sim);
 }
 
-/* --- what users ask for ------------------------------------------------------------------------ */
+/* --- what users ask for ----------------------------------------------------------------------- */
 
 static void test_hub_tells_a_node_that_it_entered_and_then_its_rank(void **state)
 {
@@ -61,8 +61,35 @@ static void test_hub_tells_a_node_that_it_entered_and_then_its_rank(void **state
     /* The list is for those who asked for it. */
     assert_string_equal(b->members, "a@10.0.0.1 b@10.0.0.2");
     assert_string_equal(a->members, "");
-    assert_int_equal(a->incarnation, 1);
+    assert_int_not_equal(a->incarnation, 0);
+    assert_int_equal(a->incarnation, b->incarnation);
     hub_world_free(w);
+}
+
+/* One list for each of N nodes is N squared bytes: only a few are told so many. */
+static void test_hub_tells_the_members_of_a_small_world_only(void **state)
+{
+    static const uint32_t sizes[] = {MU_RDZV_FEW, MU_RDZV_FEW + 1};
+
+    (void)state;
+    for (size_t s = 0; s < 2; s++) {
+        struct hub_world *w = hub_world_new(NULL);
+        struct mu_rdzv_join join = hub_join_of(sizes[s], sizes[s]);
+        struct hub_node *n[MU_RDZV_FEW + 1];
+
+        join.flags = MU_RDZV_JOIN_FEW;
+        for (uint32_t i = 0; i < sizes[s]; i++) {
+            char name[16];
+
+            (void)snprintf(name, sizeof(name), "n%u", i);
+            n[i] = hub_node_new(w, name);
+            hub_join(n[i], join);
+        }
+        hub_run_ms(w, 200);
+        assert_int_equal(n[5]->world_size, sizes[s]);
+        assert_int_equal(n[5]->members[0] != '\0', sizes[s] <= MU_RDZV_FEW);
+        hub_world_free(w);
+    }
 }
 
 static void test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push(void **state)
@@ -260,6 +287,8 @@ test_hub_closed_run_starts_again_as_a_new_incarnation_and_old_nodes_are_fenced(v
 {
     struct trio t = make_trio(hub_join_of(2, 3));
     struct mu_rdzv_join join = hub_join_of(1, 1);
+    uint64_t old = t.n[1]->incarnation;
+    char why[128];
 
     (void)state;
     assert_int_equal(hub_ask(t.n[0], MU_RDZV_METHOD_CLOSE, "run"), 0);
@@ -269,7 +298,7 @@ test_hub_closed_run_starts_again_as_a_new_incarnation_and_old_nodes_are_fenced(v
         hub_forget(t.n[i]);
     }
     /* Before and after it was opened again. */
-    join.incarnation = 1;
+    join.incarnation = old;
     hub_join(t.n[1], join);
     hub_run_ms(t.w, 20);
     assert_string_equal(t.n[1]->told, "reply MUSTER_ERDZV_CLOSED\n");
@@ -278,15 +307,16 @@ test_hub_closed_run_starts_again_as_a_new_incarnation_and_old_nodes_are_fenced(v
     hub_join(t.n[0], join); /* and with other numbers */
     hub_run_ms(t.w, 20);
     assert_string_equal(t.n[0]->told, "entered gathering\nassigned 0 0/1\n");
-    assert_int_equal(t.n[0]->incarnation, 2);
-    join.incarnation = 1;
+    assert_true(t.n[0]->incarnation > old);
+    join.incarnation = old;
     hub_join(t.n[1], join);
     hub_run_ms(t.w, 20);
     assert_string_equal(t.n[1]->told, "reply MUSTER_ERDZV_CLOSED\n");
-    assert_string_equal(t.n[1]->why, "incarnation 1 of this run is over");
+    (void)snprintf(why, sizeof(why), "incarnation %" PRIu64 " of this run is over", old);
+    assert_string_equal(t.n[1]->why, why);
     hub_forget(t.n[1]);
     /* A new node, and one of the present incarnation, are let in. */
-    join.incarnation = 2;
+    join.incarnation = t.n[0]->incarnation;
     hub_join(t.n[1], join);
     join.incarnation = 0;
     hub_join(t.n[2], join);
@@ -478,7 +508,7 @@ static void test_hub_rejoin_that_spends_the_last_restart_does_not_open_the_run_a
     hub_world_free(t.w);
 }
 
-/* --- leaving ------------------------------------------------------------------------------------ */
+/* --- leaving ---------------------------------------------------------------------------------- */
 
 static void test_hub_end_and_goodbye_are_leaving_with_grace(void **state)
 {
@@ -504,6 +534,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hub_tells_a_node_that_it_entered_and_then_its_rank),
+        cmocka_unit_test(test_hub_tells_the_members_of_a_small_world_only),
         cmocka_unit_test(test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push),
         cmocka_unit_test(test_hub_reset_that_resumes_within_its_grace_ends_nothing),
         cmocka_unit_test(test_hub_reset_that_does_not_resume_within_its_grace_is_a_death),

@@ -1,0 +1,203 @@
+"""What the benchmarks share: servers under test, each on the server's core, and the report."""
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SERVER_CORE, CLIENT_CORE = 0, 1
+HOST = "127.0.0.1"
+PATIENCE = 30
+
+
+def die_with_parent():
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+def on_server_core():
+    die_with_parent()
+    if os.cpu_count() > 1:
+        os.sched_setaffinity(0, {SERVER_CORE})
+
+
+def free_port():
+    with socket.create_server((HOST, 0)) as listener:
+        return listener.getsockname()[1]
+
+
+# --- servers ------------------------------------------------------------------------------------
+
+
+class Server:
+    """A process on the server's core. Subclasses say how it starts and how to ask it something."""
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def private_kib(self):
+        """User-space memory: what only this process has written to."""
+        total = 0
+        with open("/proc/%d/smaps_rollup" % self.pid) as file:
+            for line in file:
+                if line.startswith("Private_Dirty:"):
+                    total += int(line.split()[1])
+        return total
+
+
+class Muster(Server):
+    name = "muster"
+    proto = "torch1"
+    binary = None
+
+    def __init__(self, *args):
+        self.scratch = tempfile.mkdtemp(prefix="muster-bench-")
+        port_file = os.path.join(self.scratch, "port")
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            [self.binary, "serve", "--listen", HOST + ":0", "--port-file", port_file] + list(args),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=on_server_core)
+        while True:
+            try:
+                with open(port_file) as file:
+                    self.port = int(file.read().strip().rsplit(":", 1)[-1])
+                break
+            except (FileNotFoundError, ValueError):
+                if self.process.poll() is not None:
+                    sys.exit("bench: muster serve ended with %s" % self.process.returncode)
+                if time.monotonic() - self.started > PATIENCE:
+                    sys.exit("bench: muster serve did not write its port file")
+                time.sleep(0.0002)
+        self.served = time.monotonic()
+
+    def stop(self):
+        super().stop()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def ask(self):
+        with socket.create_connection((HOST, self.port)) as s:
+            s.sendall(b"\4" + bytes(8))
+            assert s.recv(1) == b"\0"
+
+
+class MusterNew(Muster):
+    """The same server, asked in PyTorch's second generation."""
+
+    name = "muster_gen2"
+    proto = "torch2"
+
+
+class Torch(Server):
+    name = "torch"
+    proto = "torch1"
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            ["/usr/bin/python3", os.path.join(ROOT, "tests", "interop", "torch_server.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=on_server_core)
+        line = self.process.stdout.readline()
+        if not line.strip().isdigit():
+            sys.exit("bench: PyTorch's server did not start (python3-torch is needed)")
+        self.port = int(line)
+
+
+class Redis(Server):
+    name = "redis"
+    proto = "resp"
+
+    def __init__(self):
+        self.port = free_port()
+        self.scratch = tempfile.mkdtemp(prefix="muster-bench-")
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "",
+             "--appendonly", "no",
+             "--maxclients", "15000", "--dir", self.scratch],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=on_server_core)
+        while True:
+            try:
+                self.ask()
+                break
+            except OSError:
+                if time.monotonic() - self.started > PATIENCE:
+                    sys.exit("bench: redis-server did not start")
+                time.sleep(0.0002)
+        self.served = time.monotonic()
+
+    def stop(self):
+        super().stop()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def ask(self):
+        with socket.create_connection((HOST, self.port)) as s:
+            s.sendall(b"PING\r\n")
+            assert s.recv(7) == b"+PONG\r\n"
+
+
+# --- the report ---------------------------------------------------------------------------------
+
+
+class Report:
+    def __init__(self):
+        self.rows = []
+
+    def line(self, name, value, unit):
+        print("%s %s %s" % (name, ("%.3f" % value) if abs(value) < 100 else ("%.0f" % value),
+                            unit), flush=True)
+
+    def samples(self, name, values, unit):
+        """Median and spread; returns the median."""
+        median = statistics.median(values)
+        self.line(name, median, unit)
+        if len(values) > 1:
+            self.line(name + ".min", min(values), unit)
+            self.line(name + ".max", max(values), unit)
+        return median
+
+    def ratio(self, name, ratios, target=None, at_most=False):
+        """The median of the ratios of pairs. Without a target it is there to be read beside one."""
+        median = statistics.median(ratios)
+        self.line(name, median, "ratio")
+        self.verdict(name, median, target, at_most, "x",
+                     "%.2f to %.2f" % (min(ratios), max(ratios)))
+        return median
+
+    def verdict(self, name, value, target, at_most, unit, note=""):
+        if target is None:
+            self.rows.append((name, value, "-", unit, "-", note))
+            return
+        met = value <= target if at_most else value >= target
+        self.rows.append((name, value, ("<= " if at_most else ">= ") + "%g" % target, unit,
+                          "yes" if met else "NO", note))
+
+    def table(self):
+        form = "%-44s %12s %10s %-6s %-4s %s"
+        lines = [form % ("figure", "value", "target", "unit", "met", "spread")]
+        for name, value, target, unit, met, note in self.rows:
+            lines.append(form % (name, "%.2f" % value, target, unit, met, note))
+        return "\n".join(lines)
+
+
+def interleave(things, rounds):
+    """Each thing once a round; every second round backwards."""
+    for number in range(rounds):
+        yield from (things if number % 2 == 0 else list(reversed(things)))
