@@ -215,8 +215,10 @@ static bool was_sent(const struct exchange *x, CURLcode code)
 /* What libcurl's words leave out. */
 static void explain(struct exchange *x, CURLcode code)
 {
+    curl_off_t connected = 0;
     size_t len;
 
+    (void)curl_easy_getinfo(x->easy, CURLINFO_CONNECT_TIME_T, &connected);
     if (x->text[0] == '\0') {
         (void)snprintf(x->text, sizeof(x->text), "%s", curl_easy_strerror(code));
     }
@@ -224,14 +226,14 @@ static void explain(struct exchange *x, CURLcode code)
     if (code == CURLE_SEND_FAIL_REWIND) {
         (void)snprintf(x->text, sizeof(x->text), "the connection was lost");
     } else if (tells_of_alert(x) && x->cert != NULL) {
-        mu_uv_http_explain_cert(x->cert, x->text, sizeof(x->text));
+        mu_uv_http_explain_cert(x->cert, true, x->text, sizeof(x->text));
     } else if (tells_of_alert(x)) {
         (void)snprintf(x->text + len, sizeof(x->text) - len,
                        ": the server wants a certificate of ours");
-    } else if (x->status == MUSTER_ECONN && x->tls && x->cert != NULL && x->code == 0 && x->sent) {
+    } else if (x->status == MUSTER_ECONN && x->tls && x->cert != NULL && x->code == 0 &&
+               connected > 0) {
         /* A server that hangs up over a certificate may do so before its reason is read. */
-        (void)snprintf(x->text + len, sizeof(x->text) - len,
-                       " (perhaps the server does not accept our certificate)");
+        mu_uv_http_explain_cert(x->cert, false, x->text, sizeof(x->text));
     } else if (code == CURLE_GOT_NOTHING && !x->tls) {
         (void)snprintf(x->text + len, sizeof(x->text) - len, " (does it want TLS?)");
     }

@@ -21,7 +21,7 @@ static void print_time(const ASN1_TIME *time, char *buf, size_t cap)
     BIO_free(out);
 }
 
-void mu_uv_http_explain_cert(const char *path, char *text, size_t cap)
+void mu_uv_http_explain_cert(const char *path, bool certain, char *text, size_t cap)
 {
     BIO *in = BIO_new_file(path, "r");
     X509 *cert = in == NULL ? NULL : PEM_read_bio_X509(in, NULL, NULL, NULL);
@@ -35,8 +35,9 @@ void mu_uv_http_explain_cert(const char *path, char *text, size_t cap)
         print_time(X509_get0_notBefore(cert), when, sizeof(when));
         (void)snprintf(text, cap, "our certificate %.80s is valid only from %s", path, when);
     } else {
-        (void)snprintf(text + len, cap - len, ": the server does not accept our certificate %.80s",
-                       path);
+        (void)snprintf(text + len, cap - len,
+                       ": %sthe server does not accept our certificate %.80s",
+                       certain ? "" : "perhaps ", path);
     }
     X509_free(cert);
     BIO_free(in);

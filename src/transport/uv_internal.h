@@ -53,7 +53,7 @@ struct mu_uv_env {
     struct mu_list posts;
     size_t live; /* connections, listeners and work whose last callback is still to come */
     uint8_t *in; /* MU_UV_READ_MAX bytes */
-    struct uv_http_pool *http; /* made with the first exchange */
+    struct uv_http_pool *http;       /* made with the first exchange */
     struct mu_uv_families *families; /* NULL until there was a child */
     bool no_cgroups;
 };
@@ -166,7 +166,7 @@ int mu_uv_http(struct mu_env *env, struct mu_http *http, const struct mu_http_re
 void mu_uv_http_resume(struct mu_env *env, struct mu_http *http);
 void mu_uv_http_cancel(struct mu_env *env, struct mu_http *http);
 /** Our certificate was refused: adds to the text why that may be, or says it. */
-void mu_uv_http_explain_cert(const char *path, char *text, size_t cap);
+void mu_uv_http_explain_cert(const char *path, bool certain, char *text, size_t cap);
 /** Closes the connections that are kept. No exchange may be under way. */
 void mu_uv_http_free(struct mu_uv_env *uv);
 
