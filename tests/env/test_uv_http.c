@@ -86,7 +86,7 @@ static bool serve(struct peer *p)
     mu_buf_consume(&p->in, (size_t)(end + 4 - in.data) + body);
     requests++;
     if (strstr(last_request, " /drop ") != NULL) {
-        mu_env_close(env, &p->conn, true);
+        mu_env_close(env, &p->conn, false);
     } else if (strstr(last_request, " /silent ") != NULL) {
         return false;
     } else if (strstr(last_request, " /nonsense ") != NULL) {
