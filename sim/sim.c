@@ -190,6 +190,8 @@ struct mu_sim *mu_sim_new(const struct mu_sim_config *config)
     mu_heap_init(&sim->heap);
     mu_list_init(&sim->hosts);
     mu_list_init(&sim->pairs);
+    mu_list_init(&sim->http_servers);
+    mu_list_init(&sim->exchanges);
     mu_list_init(&sim->ats);
     mu_list_init(&sim->families);
     if (sim_fault_init(sim) != 0) {
@@ -229,6 +231,7 @@ void mu_sim_free(struct mu_sim *sim)
             mu_sim_kill(proc, MU_SIM_KILL_PROCESS);
         }
     }
+    sim_http_free(sim);
     sim_net_free(sim);
     sim_child_free(sim);
     while ((node = mu_list_pop(&sim->hosts)) != NULL) {
@@ -429,7 +432,7 @@ bool mu_sim_proc_idle(const struct mu_sim_proc *proc)
 {
     return mu_list_empty(&proc->ends) && mu_list_empty(&proc->listeners) &&
            mu_list_empty(&proc->works) && mu_heap_min(&proc->timers) == NULL &&
-           sim_disk_held(proc) == 0 && sim_child_held(proc) == 0;
+           sim_disk_held(proc) == 0 && sim_child_held(proc) == 0 && sim_http_idle(proc);
 }
 
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc)
@@ -499,6 +502,7 @@ static void kill_one(struct mu_sim_proc *proc, enum mu_sim_kill how)
     mu_sim_note(proc->sim, proc, "dies%s", how == MU_SIM_KILL_POWER ? " with its host" : "");
     proc->alive = false;
     sim_env_drop(proc);
+    sim_http_drop(proc);
     sim_net_drop(proc, how);
     sim_disk_drop(proc);
     sim_child_drop(proc, how);

@@ -381,6 +381,7 @@ void mu_sim_heal(struct mu_sim *sim)
 
             *sim_link_get(host, to) = (struct sim_link){0};
             sim_net_kick(sim, host, to);
+            sim_http_kick(sim, host, to);
         }
         MU_LIST_FOREACH (p, &host->procs) {
             struct mu_sim_proc *proc = MU_CONTAINER_OF(p, struct mu_sim_proc, link);

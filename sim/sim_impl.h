@@ -35,7 +35,8 @@
     X(REBOOT, "reboot")     /* a killed process is started again */                                \
     X(AT, "at")             /* the scenario asked for this */                                      \
     X(CHILD, "child")     /* subject: pid; a: 1 started, 2 output, 3 exited, 4 gone; b: status */  \
-    X(PROCESS, "process") /* a child or descendant acts. a: 1 it dies, b: word or status */
+    X(PROCESS, "process") /* a child or descendant acts. a: 1 it dies, b: word or status */        \
+    X(HTTP, "http")       /* a: 0 a request arrives, 1 it fails, 2 data, 3 done; b: how much */
 
 enum sim_kind {
 #define SIM_KIND_ENUM(name, text) SIM_##name,
@@ -143,6 +144,8 @@ struct mu_sim {
     mu_sim_exec *exec;
     void *exec_arg;
     int64_t last_pid;
+    struct mu_list http_servers;
+    struct mu_list exchanges;
 };
 
 /* sim.c */
@@ -199,6 +202,17 @@ void sim_fault_stop(struct mu_sim *sim);
 void sim_fault_free(struct mu_sim *sim);
 /** Uniform up to `max`, small ones more often: half of the draws are below a tenth of it. */
 uint64_t sim_draw_ns(struct mu_prng *prng, uint64_t max);
+
+/* sim_http.c */
+int sim_http_start(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request);
+void sim_http_resume(struct mu_env *env, struct mu_http *http);
+void sim_http_cancel(struct mu_env *env, struct mu_http *http);
+/** The process is gone: nobody is told, but what is on its way may arrive. */
+void sim_http_drop(struct mu_sim_proc *proc);
+/** A cut ended early. */
+void sim_http_kick(struct mu_sim *sim, struct mu_sim_host *from, struct mu_sim_host *to);
+bool sim_http_idle(const struct mu_sim_proc *proc);
+void sim_http_free(struct mu_sim *sim);
 
 /* sim_disk.c */
 void sim_disk_drop(struct mu_sim_proc *proc);

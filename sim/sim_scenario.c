@@ -8,7 +8,8 @@
 #include "scenarios/scenarios.h"
 
 const struct mu_sim_scenario *const mu_sim_scenarios[] = {
-    &mu_sim_scenario_env_echo,          &mu_sim_scenario_store,
+    &mu_sim_scenario_env_echo,          &mu_sim_scenario_etcd,
+    &mu_sim_scenario_etcd_repeat,       &mu_sim_scenario_store,
     &mu_sim_scenario_store_queue,       &mu_sim_scenario_store_watch,
     &mu_sim_scenario_store_lease,       &mu_sim_scenario_store_interval,
     &mu_sim_scenario_store_lying_disk,  &mu_sim_scenario_store_retry,

@@ -5,6 +5,8 @@
 #include "sim.h"
 
 extern const struct mu_sim_scenario mu_sim_scenario_env_echo;
+extern const struct mu_sim_scenario mu_sim_scenario_etcd;
+extern const struct mu_sim_scenario mu_sim_scenario_etcd_repeat;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_steady;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d;

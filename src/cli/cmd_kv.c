@@ -549,7 +549,8 @@ int cmd_kv(int argc, char **argv)
 {
     struct kv kv = {.url = getenv("MUSTER_STORE"), .timeout_ms = 300000, .connect_ms = 10000};
     const struct cli_option options[] = {
-        {"store", "URL", "tcp://HOST:PORT, file:///PATH or hash: (or MUSTER_STORE)", CLI_TEXT,
+        {"store", "URL",
+         "tcp://HOST:PORT, etcd://HOST/PREFIX, file:///PATH, hash: (or MUSTER_STORE)", CLI_TEXT,
          &kv.url, 0},
         {"timeout", "MS", "of the operation; 0: never (300000)", CLI_NUMBER, &kv.timeout_ms,
          UINT32_MAX},

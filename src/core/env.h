@@ -6,8 +6,8 @@
  *  - One thread. All calls and all callbacks happen on it.
  *  - Completion is always a later turn: no callback runs inside the call that asked for it.
  *  - When a verb returns an error, its callback will never be called.
- *  - The caller provides the memory (struct mu_conn, mu_listener, mu_timer, mu_work, mu_child
- *    embedded in its own) and may reuse it only after the last callback named below.
+ *  - The caller provides the memory (struct mu_conn, mu_listener, mu_timer, mu_work, mu_child,
+ *    mu_http embedded in its own) and may reuse it only after the last callback named below.
  *  - A callback may call any verb, close included.
  */
 #ifndef MU_ENV_H
@@ -20,6 +20,7 @@
 #include "core/addr.h"
 #include "core/child.h"
 #include "core/heap.h"
+#include "core/http.h"
 #include "core/list.h"
 #include "core/span.h"
 #include "core/time.h"
@@ -146,6 +147,19 @@ struct mu_env_ops {
                         enum mu_child_scope scope);
     /** Takes up reading a stream again after `output` used less than it was given. */
     void (*child_resume)(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
+    /**
+     * Starts an HTTP exchange (see core/http.h); `done` follows. MUSTER_EINVAL for a method or URL
+     * it cannot take or a body that does not go with the method, MUSTER_ENOMEM, MUSTER_ENOTSUP
+     * where there is no HTTP.
+     */
+    int (*http)(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request);
+    /** Takes up an answer again after `data` used less than it was given. */
+    void (*http_resume)(struct mu_env *env, struct mu_http *http);
+    /**
+     * Ends it: no `head` or `data` comes any more, `done` follows with MUSTER_ECANCELED. Twice is
+     * as once. The peer may or may not do what it was asked.
+     */
+    void (*http_cancel)(struct mu_env *env, struct mu_http *http);
 };
 
 struct mu_env {
@@ -225,6 +239,22 @@ static inline void mu_env_child_resume(struct mu_env *env, struct mu_child *chil
                                        enum mu_stream stream)
 {
     env->ops->child_resume(env, child, stream);
+}
+
+static inline int mu_env_http(struct mu_env *env, struct mu_http *http,
+                              const struct mu_http_request *request)
+{
+    return env->ops->http(env, http, request);
+}
+
+static inline void mu_env_http_resume(struct mu_env *env, struct mu_http *http)
+{
+    env->ops->http_resume(env, http);
+}
+
+static inline void mu_env_http_cancel(struct mu_env *env, struct mu_http *http)
+{
+    env->ops->http_cancel(env, http);
 }
 
 #endif

@@ -113,7 +113,7 @@ int mu_url_parse(struct mu_url *url, const char *text, struct mu_errmsg *reterr_
     if (rest == NULL) {
         return mu_err(reterr_msg, MUSTER_EURL,
                       "\"%.64s\" is not a URL; a store is named like tcp://HOST:PORT, "
-                      "file:///PATH or hash:",
+                      "etcd://HOST:PORT/PREFIX, file:///PATH or hash:",
                       text);
     }
     query = strchr(rest, '?');

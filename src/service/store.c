@@ -7,6 +7,7 @@
 
 #include "core/addr.h"
 #include "core/url.h"
+#include "service/store_etcd.h"
 
 #define DEFAULT_PORT 29500 /* PyTorch's */
 
@@ -161,6 +162,103 @@ static int open_hash(struct mu_env *env, const struct mu_url *url, struct mu_sto
     return err != 0 ? err : mu_store_hash_new(env, ret_store);
 }
 
+static bool parse_truth(const char *text)
+{
+    return text != NULL && (strcmp(text, "true") == 0 || strcmp(text, "1") == 0);
+}
+
+/* A password is one line of a file, so that it is in no list of processes. */
+static int read_password(struct mu_env *env, const char *path, char *buf, size_t cap,
+                         struct mu_errmsg *reterr_msg)
+{
+    FILE *f = path == NULL ? NULL : fopen(path, "re");
+    size_t len;
+
+    (void)env;
+    buf[0] = '\0';
+    if (path == NULL) {
+        return 0;
+    }
+    if (f == NULL) {
+        return mu_err(reterr_msg, MUSTER_EURL, "the password_file %.128s cannot be read: %s", path,
+                      strerror(errno));
+    }
+    len = fread(buf, 1, cap - 1, f);
+    (void)fclose(f);
+    buf[len] = '\0';
+    buf[strcspn(buf, "\r\n")] = '\0';
+    return 0;
+}
+
+/* etcd's own name for the prefix: with its slash in front, and none behind. */
+static int copy_prefix(const struct mu_url *url, char *buf, size_t cap,
+                       struct mu_errmsg *reterr_msg)
+{
+    size_t len = strlen(url->path);
+
+    while (len > 0 && url->path[len - 1] == '/') {
+        len--;
+    }
+    if (len >= cap) {
+        return mu_err(reterr_msg, MUSTER_EURL, "the URL's path is too long");
+    }
+    (void)snprintf(buf, cap, "%.*s", (int)len, url->path);
+    if (len == 0) {
+        (void)snprintf(buf, cap, "/muster");
+    }
+    return 0;
+}
+
+static int open_etcd(struct mu_env *env, const struct mu_url *url, int64_t connect_ms,
+                     struct mu_store **ret_store, struct mu_errmsg *reterr_msg)
+{
+    static const char *const known[] = {"api",  "tls",           "cacert",  "cert",   "key",
+                                        "user", "password_file", "connect", "prefix", NULL};
+    struct mu_etcd_config config = mu_etcd_config_defaults();
+    const char *api = mu_url_param(url, "api");
+    char password[512];
+    char prefix[1024];
+    struct mu_etcd *etcd = NULL;
+    bool v2 = api != NULL && strcmp(api, "v2") == 0;
+    int err = check_params(url, known, reterr_msg);
+
+    if (err == 0 && api != NULL && !v2 && strcmp(api, "v3") != 0) {
+        err = mu_err(reterr_msg, MUSTER_EURL, "the URL's api=%.32s is neither v3 nor v2", api);
+    }
+    if (err == 0) {
+        err = parse_number(url, "connect", 0, INT32_MAX, &connect_ms, reterr_msg);
+    }
+    if (err == 0) {
+        err = copy_prefix(url, prefix, sizeof(prefix), reterr_msg);
+    }
+    if (err == 0) {
+        err = read_password(env, mu_url_param(url, "password_file"), password, sizeof(password),
+                            reterr_msg);
+    }
+    if (err != 0) {
+        return err;
+    }
+    config.endpoints = url->authority;
+    config.tls = parse_truth(mu_url_param(url, "tls"));
+    config.cacert = mu_url_param(url, "cacert");
+    config.cert = mu_url_param(url, "cert");
+    config.key = mu_url_param(url, "key");
+    config.user = mu_url_param(url, "user");
+    config.password = password;
+    config.first_ms = (uint32_t)connect_ms;
+    err = mu_etcd_new(env, &config, &etcd, reterr_msg);
+    if (err != 0) {
+        return err;
+    }
+    err = v2 ? mu_store_etcd_v2_new(etcd, env, prefix, ret_store)
+             : mu_store_etcd_new(etcd, env, prefix, ret_store);
+    if (err != 0) {
+        mu_etcd_close(etcd, NULL, NULL);
+        return mu_err(reterr_msg, err, "%s", muster_strerror(err));
+    }
+    return 0;
+}
+
 int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,
                   struct mu_store **ret_store, struct mu_errmsg *reterr_msg)
 {
@@ -178,10 +276,12 @@ int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,
         err = open_file(env, &url, &store, reterr_msg);
     } else if (strcmp(url.scheme, "hash") == 0) {
         err = open_hash(env, &url, &store, reterr_msg);
+    } else if (strcmp(url.scheme, "etcd") == 0) {
+        err = open_etcd(env, &url, connect_ms, &store, reterr_msg);
     } else {
-        err =
-            mu_err(reterr_msg, MUSTER_EURL,
-                   "there is no store of kind \"%.32s\"; there are tcp, file and hash", url.scheme);
+        err = mu_err(reterr_msg, MUSTER_EURL,
+                     "there is no store of kind \"%.32s\"; there are tcp, file, etcd and hash",
+                     url.scheme);
     }
     if (err != 0) {
         return err;

@@ -130,8 +130,10 @@ int mu_store_barrier_new(struct mu_store *inner, struct mu_store **ret_store);
  *     tcp://HOST[:PORT][?protocol=muster|torch1|torch2][&connect=MS][&prefix=P]
  *     file:///PATH[?world_size=N][&prefix=P]
  *     hash:[?prefix=P]
- * The port is 29500 if there is none. `connect_ms` holds where the URL has none. MUSTER_EURL with
- * words, MUSTER_ENOMEM.
+ *     etcd://HOST[:PORT][,HOST[:PORT]...][/PREFIX][?api=v3|v2][&tls=true][&cacert=FILE][&cert=FILE]
+ *         [&key=FILE][&user=NAME][&password_file=FILE][&connect=MS][&prefix=P]
+ * The port is 29500 if there is none, etcd's 2379; etcd's prefix is /muster. `connect_ms` holds
+ * where the URL has none. MUSTER_EURL with words, MUSTER_ENOMEM.
  */
 int mu_store_open(struct mu_env *env, const char *url, uint32_t connect_ms,
                   struct mu_store **ret_store, struct mu_errmsg *reterr_msg);

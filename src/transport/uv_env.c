@@ -241,6 +241,9 @@ static const struct mu_env_ops ops = {
     .close = mu_uv_conn_close,
     .peer = mu_uv_conn_peer,
     .work = env_work,
+    .http = mu_uv_http,
+    .http_resume = mu_uv_http_resume,
+    .http_cancel = mu_uv_http_cancel,
     .spawn = mu_uv_spawn,
     .child_signal = mu_uv_child_signal,
     .child_resume = mu_uv_child_resume,
@@ -315,6 +318,7 @@ void mu_uv_env_free(struct mu_uv_env *uv)
     }
     MU_ASSERT(uv->live == 0);
     mu_uv_conn_drop_lingering(uv);
+    mu_uv_http_free(uv);
     mu_uv_families_stop(uv);
     /* A last message may still be on its way out of mu_uv_env_post(). */
     uv_mutex_lock(&uv->posts_lock);

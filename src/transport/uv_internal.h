@@ -33,6 +33,8 @@ struct mu_uv_later {
     void (*run)(struct mu_uv_later *later);
 };
 
+struct uv_http_pool;
+
 struct mu_uv_env {
     struct mu_env env;
     uv_loop_t loop;
@@ -51,6 +53,7 @@ struct mu_uv_env {
     struct mu_list posts;
     size_t live; /* connections, listeners and work whose last callback is still to come */
     uint8_t *in; /* MU_UV_READ_MAX bytes */
+    struct uv_http_pool *http;       /* made with the first exchange */
     struct mu_uv_families *families; /* NULL until there was a child */
     bool no_cgroups;
 };
@@ -156,6 +159,16 @@ bool mu_uv_sock_is_self(int fd);
 /** MUSTER_EINVAL for a path that is too long. */
 int mu_uv_sock_unix(const char *path, struct sockaddr_storage *ret, socklen_t *ret_len);
 void mu_uv_sock_peer(int fd, char *buf, size_t cap);
+
+/* uv_http.c */
+
+int mu_uv_http(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request);
+void mu_uv_http_resume(struct mu_env *env, struct mu_http *http);
+void mu_uv_http_cancel(struct mu_env *env, struct mu_http *http);
+/** Our certificate was refused: adds to the text why that may be, or says it. */
+void mu_uv_http_explain_cert(const char *path, bool certain, char *text, size_t cap);
+/** Closes the connections that are kept. No exchange may be under way. */
+void mu_uv_http_free(struct mu_uv_env *uv);
 
 static inline struct mu_uv_env *mu_uv_of(struct mu_env *env)
 {

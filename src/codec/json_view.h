@@ -1,0 +1,75 @@
+/*
+ * JSON read in place. A text is checked once, as a whole; what is taken out of it afterwards are
+ * spans of that text, so nothing is allocated, and a value that nobody asks for costs nothing.
+ *
+ * Not a general library: it reads what servers send to us. The depth is bounded, so that a hostile
+ * text costs no stack. Names of members are compared as they are written, without escapes.
+ *
+ * Why not jansson, which writes our --json: its allocator is one for the whole process, which we
+ * share with the program we are loaded into, so that a test could make none of its allocations
+ * fail, and it copies every value, which here are mostly base64 that is decoded next.
+ */
+#ifndef MU_JV_H
+#define MU_JV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+#include "core/span.h"
+
+#define MU_JV_DEPTH_MAX 64
+
+/** Whether the text is one JSON value and nothing else but white space, and not too deep. */
+bool mu_jv_valid(struct mu_span text);
+
+/* The rest is for values out of a text that is valid: their spans begin with the first byte of the
+ * value and end with its last. */
+
+/** The one value of a valid text. */
+struct mu_span mu_jv_root(struct mu_span text);
+
+/* A walk over the members of an object or the elements of an array. */
+struct mu_jv_walk {
+    struct mu_span rest;
+    bool object;
+};
+
+/** Of what is neither an object nor an array there are no members. */
+struct mu_jv_walk mu_jv_walk(struct mu_span value);
+/** The next one: false at the end. `ret_name` (without quotes, as written) may be NULL. */
+bool mu_jv_next(struct mu_jv_walk *w, struct mu_span *ret_name, struct mu_span *ret_value);
+/** The first member of that name, or an empty span. */
+struct mu_span mu_jv_member(struct mu_span object, const char *name);
+
+bool mu_jv_is_object(struct mu_span value);
+bool mu_jv_is_true(struct mu_span value);
+/** A whole number, written as one or in quotes; 0 and false for anything else. */
+bool mu_jv_int(struct mu_span value, int64_t *ret_number);
+/**
+ * What is between the quotes: a span of the text if there is no escape in it, else appended to
+ * `out`, which must have room for as many bytes as the value has. False: it is no string, or an
+ * escape of it makes no sense (a half of a surrogate pair).
+ */
+bool mu_jv_string(struct mu_span value, struct mu_buf *out, struct mu_span *ret_text);
+
+/* --- splitting -----------------------------------------------------------------------------------
+ *
+ * A stream of objects, one behind the other, is cut into them without looking at what they say: by
+ * brackets and quotes. Each piece is then a text to be checked.
+ */
+struct mu_jv_split {
+    uint32_t depth;
+    bool quoted;
+    bool escaped;
+    bool broken; /* something other than an object, or too deep: all later input is refused */
+};
+
+/**
+ * Goes on with `in`. Returns how many bytes of it belong to the present object (or to the white
+ * space before it); `*ret_whole` says that the last of them ends it. MUSTER_EPROTO.
+ */
+int mu_jv_split(struct mu_jv_split *s, struct mu_span in, size_t *ret_used, bool *ret_whole);
+
+#endif
