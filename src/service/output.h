@@ -72,7 +72,8 @@ struct mu_output_config {
 /**
  * Makes the directories and opens the consoles. `config` and the texts in it are borrowed for the
  * call; files, masks and filters for life. A fresh base is torchelastic_xxxxxx in `temp`; it goes
- * with mu_output_free() if no file was left in it. MUSTER_ENOMEM, MUSTER_ELIMIT, or a negated errno.
+ * with mu_output_free() if no file was left in it. MUSTER_ENOMEM, MUSTER_ELIMIT, or a negated
+ * errno.
  */
 int mu_output_new(struct mu_env *env, const struct mu_output_config *config, struct mu_output **ret,
                   struct mu_errmsg *reterr_msg);
