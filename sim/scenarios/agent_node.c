@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
@@ -61,37 +62,6 @@ struct agents_node *agents_node_of(struct agents_world *w, const struct mu_sim_h
         }
     }
     return NULL;
-}
-
-int agents_script(void *arg, struct mu_sim_host *host, const struct mu_spawn *what,
-                  const char *const **ret_script)
-{
-    struct agents_world *w = arg;
-    struct agents_node *n = agents_node_of(w, host);
-
-    (void)what;
-    memset((void *)w->words, 0, sizeof(w->words));
-    w->word_count = 0;
-    if (!w->healed && !w->quiet && agents_draw(w, 100) == 0) {
-        return -ENOENT;
-    }
-    if (agents_draw(w, 8) < w->odd_of_8) {
-        draw_oddity(w);
-    }
-    say(w, "sleep", 1 + agents_draw(w, w->healed ? 1000 : w->work_max_ms));
-    if (!w->healed && agents_draw(w, 8) < w->fail_of_8) {
-        int code = agents_draw(w, 2) == 0 ? SIGSEGV : SIGABRT;
-
-        if (agents_draw(w, 2) == 0) {
-            w->words[w->word_count++] = "err=Traceback (most recent call last):";
-        }
-        say(w, agents_draw(w, 2) == 0 ? "exit" : "raise", (uint32_t)code);
-    } else {
-        say(w, "exit", 0);
-    }
-    n->spawned++;
-    *ret_script = w->words;
-    return 0;
 }
 
 /* --- the budget ------------------------------------------------------------------------------- */
@@ -153,6 +123,73 @@ static void check_budget(struct agents_life *l, const struct mu_agent_attempt *a
         mu_sim_fail(w->sim, "workers start again after %" PRIu32 " failures of at most %" PRIu32,
                     failed, w->restarts_max);
     }
+}
+
+/* --- what a worker is told -------------------------------------------------------------------- */
+
+static const char *variable(const struct mu_spawn *what, const char *name)
+{
+    const char *v = mu_sim_process_variable(&(struct mu_sim_process){.envp = what->envp}, name);
+
+    return v == NULL ? "" : v;
+}
+
+/* All workers of a round have one world and one place to meet, and each a rank of its own. */
+static void check_environment(struct agents_node *n, const struct mu_spawn *what)
+{
+    struct mu_sim *sim = n->world->sim;
+    struct agents_meeting *m = find_meeting(n->life, n->life->agent->attempt.round);
+    const char *world = variable(what, "WORLD_SIZE");
+    unsigned long rank = strtoul(variable(what, "RANK"), NULL, 10);
+    char master[sizeof(m->master)];
+
+    (void)snprintf(master, sizeof(master), "%s:%s", variable(what, "MASTER_ADDR"),
+                   variable(what, "MASTER_PORT"));
+    if (m->world[0] == '\0') {
+        (void)snprintf(m->world, sizeof(m->world), "%s", world);
+        (void)snprintf(m->master, sizeof(m->master), "%s", master);
+    }
+    if (strcmp(m->world, world) != 0 || strcmp(m->master, master) != 0) {
+        mu_sim_fail(sim, "workers of round %" PRIu64 " are told %s at %s, and %s at %s", m->round,
+                    m->world, m->master, world, master);
+    }
+    if (rank >= strtoul(world, NULL, 10) || rank >= 64 || (m->ranks >> rank & 1) != 0) {
+        mu_sim_fail(sim, "a second worker of round %" PRIu64 " is rank %lu of %s", m->round, rank,
+                    world);
+        return;
+    }
+    m->ranks |= UINT64_C(1) << rank;
+}
+
+int agents_script(void *arg, struct mu_sim_host *host, const struct mu_spawn *what,
+                  const char *const **ret_script)
+{
+    struct agents_world *w = arg;
+    struct agents_node *n = agents_node_of(w, host);
+
+    check_environment(n, what);
+    memset((void *)w->words, 0, sizeof(w->words));
+    w->word_count = 0;
+    if (!w->healed && !w->quiet && agents_draw(w, 100) == 0) {
+        return -ENOENT;
+    }
+    if (agents_draw(w, 8) < w->odd_of_8) {
+        draw_oddity(w);
+    }
+    say(w, "sleep", 1 + agents_draw(w, w->healed ? 1000 : w->work_max_ms));
+    if (!w->healed && agents_draw(w, 8) < w->fail_of_8) {
+        int code = agents_draw(w, 2) == 0 ? SIGSEGV : SIGABRT;
+
+        if (agents_draw(w, 2) == 0) {
+            w->words[w->word_count++] = "err=Traceback (most recent call last):";
+        }
+        say(w, agents_draw(w, 2) == 0 ? "exit" : "raise", (uint32_t)code);
+    } else {
+        say(w, "exit", 0);
+    }
+    n->spawned++;
+    *ret_script = w->words;
+    return 0;
 }
 
 /* --- what an agent tells ---------------------------------------------------------------------- */

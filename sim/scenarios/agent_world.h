@@ -64,8 +64,11 @@ struct agents_meeting {
     uint64_t incarnation;
     uint64_t round;
     uint32_t restart_count;
-    bool started; /* restart_count holds */
-    bool failed;  /* a worker failed in it, while it was neither over nor being stopped */
+    bool started;   /* restart_count holds */
+    uint64_t ranks; /* that were given to workers, a bit for each */
+    char world[16]; /* WORLD_SIZE as the first of them was told; "": none was yet */
+    char master[64];
+    bool failed; /* a worker failed in it, while it was neither over nor being stopped */
 };
 
 struct agents_world {
