@@ -15,8 +15,10 @@
 
 enum agents_plant {
     AGENTS_PLANT_NOTHING = 0,
-    AGENTS_PLANT_EARLY, /* an agent takes its workers for gone when only their descendants are left */
-    AGENTS_PLANT_SPENDTHRIFT /* the server forgets what was spent of the budget */
+    /* An agent takes its workers for gone when only their descendants are left. */
+    AGENTS_PLANT_EARLY,
+    /* The server forgets what was spent of the budget. */
+    AGENTS_PLANT_SPENDTHRIFT
 };
 
 struct agents_world;
