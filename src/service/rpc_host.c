@@ -61,10 +61,10 @@ void mu_rpc_session_end(struct mu_rpc_session *session, const char *why)
     h->frames_out += session->rpc.frames_out;
     (void)h->ops->account(session, 0);
     mu_rpc_fini(&session->rpc);
-    h->ops->session_free(session);
     if (c != NULL && !c->released) {
         h->ops->close(c, false);
     }
+    h->ops->session_free(session);
 }
 
 /* --- events ----------------------------------------------------------------------------------- */
