@@ -50,7 +50,10 @@ extern "C" {
     X(ERDZV_STATE, -10032, "the state of the rendezvous is corrupt")                               \
     X(ERDZV_GRACEFUL, -10033, "the rendezvous ended while this node was spare")                    \
     X(ERDZV_RESTARTS, -10034, "the restarts of this run are used up")                              \
-    X(ERDZV_LOST, -10035, "the others have gone on without this node")
+    X(ERDZV_LOST, -10035, "the others have gone on without this node")                             \
+    X(EREMOTE, -10050, "the handler failed")                                                       \
+    X(EONCE, -10051, "the call may have run before, and does not run twice")                       \
+    X(EWORKER, -10052, "no worker of that name or number")
 
 enum muster_errno {
 #define MUSTER_ERRNO_ENUM(name, code, text) MUSTER_##name = (code),
