@@ -124,32 +124,45 @@ static void on_ended(struct mu_rpc_out *out, int status, const char *text, struc
 
 /* --- the beginning ---------------------------------------------------------------------------- */
 
-static void begin_on_loop(struct mu_post *post)
+/* Who is meant, and which of its devices. In words, if that cannot be said. */
+static int resolve(muster_rpc_future *f, struct mu_errmsg *reterr_msg)
 {
-    muster_rpc_future *f = MU_CONTAINER_OF(post, muster_rpc_future, post);
     struct mu_rpc_agent *agent = f->agent->agent;
-    struct mu_errmsg msg;
 
     f->out.to =
         f->by_name ? mu_rpc_agent_find(agent, f->to) : mu_rpc_agent_find_id(agent, f->to_id);
+    if (f->out.to == NULL && f->by_name) {
+        return mu_err(reterr_msg, MUSTER_EWORKER, "%.100s could not find the worker %.100s",
+                      f->agent->name, f->to);
+    }
     if (f->out.to == NULL) {
-        (void)mu_err(&msg, 0, "%s could not find the worker %.100s%s", f->agent->name,
-                     f->by_name ? f->to : "of the id", f->by_name ? "" : " that was given");
-        end_future(f, MUSTER_EWORKER, msg.text);
-        return;
+        return mu_err(reterr_msg, MUSTER_EWORKER, "%.100s could not find the worker with the id %d",
+                      f->agent->name, (int)f->to_id);
     }
     memcpy(f->to, mu_rpc_peer_name(f->out.to), strlen(mu_rpc_peer_name(f->out.to)) + 1);
     for (size_t i = 0; i < f->out.part_count; i++) {
         struct mu_rpc_part *part = &f->request[i];
 
         if (mu_rpc_map_device(f->agent, f->to, part->device, false, &part->device) != 0) {
-            (void)mu_err(&msg, 0,
-                         "part %zu is on device %d, which is not mapped to one of %.100s: move it "
-                         "to memory, or set a device map",
-                         i, (int)part->device, f->to);
-            end_future(f, MUSTER_EINVAL, msg.text);
-            return;
+            return mu_err(reterr_msg, MUSTER_EINVAL,
+                          "part %zu is on device %d, which is not mapped to one of %.100s: move it "
+                          "to memory, or set a device map",
+                          i, (int)part->device, f->to);
         }
+    }
+    return 0;
+}
+
+static void begin_on_loop(struct mu_post *post)
+{
+    muster_rpc_future *f = MU_CONTAINER_OF(post, muster_rpc_future, post);
+    struct mu_rpc_agent *agent = f->agent->agent;
+    struct mu_errmsg msg;
+    int err = resolve(f, &msg);
+
+    if (err != 0) {
+        end_future(f, err, msg.text);
+        return;
     }
     mu_rpc_agent_call(agent, &f->out);
     mu_rpc_agent_turn(agent);
@@ -256,6 +269,16 @@ static void init_future(muster_rpc_future *f, muster_rpc_agent *a,
     };
 }
 
+static bool only_memory(const struct muster_rpc_request *q)
+{
+    for (size_t i = 0; i < q->part_count; i++) {
+        if (q->parts[i].device != MUSTER_RPC_CPU) {
+            return false;
+        }
+    }
+    return true;
+}
+
 int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
                     muster_rpc_future **ret_future)
 {
@@ -277,7 +300,16 @@ int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
     init_future(f, a, q);
     f->post.run = begin_on_loop;
     *ret_future = f;
-    mu_uv_env_post(a->rt->uv, &f->post);
+    /* Most likely inside a callback of the agent, whose turn's end sends it; but no callback of
+     * the call itself may come before this returns. */
+    if (mu_runtime_is_mine(a->rt) && q->to != NULL && mu_rpc_agent_find(a->agent, q->to) != NULL &&
+        only_memory(q)) {
+        f->out.to = mu_rpc_agent_find(a->agent, q->to);
+        mu_rpc_agent_call(a->agent, &f->out);
+        mu_rpc_agent_soon(a->agent);
+    } else {
+        mu_uv_env_post(a->rt->uv, &f->post);
+    }
     return 0;
 }
 

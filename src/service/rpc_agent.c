@@ -268,6 +268,13 @@ void mu_rpc_agent_turn(struct mu_rpc_agent *a)
     stop_if_idle(a);
 }
 
+void mu_rpc_agent_soon(struct mu_rpc_agent *a)
+{
+    if (!a->in_turn && !a->stopped) {
+        mu_env_timer_arm(a->env, &a->timer, mu_env_now(a->env).mono);
+    }
+}
+
 static void on_timer(struct mu_timer *timer)
 {
     struct mu_rpc_agent *a = MU_CONTAINER_OF(timer, struct mu_rpc_agent, timer);

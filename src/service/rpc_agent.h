@@ -72,6 +72,8 @@ int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *con
 const struct mu_addr *mu_rpc_agent_addr(const struct mu_rpc_agent *a);
 /** The tail of a turn: sends what is to be sent, begins what can be begun, tells what has ended. */
 void mu_rpc_agent_turn(struct mu_rpc_agent *a);
+/** Has mu_rpc_agent_turn() called on the next turn of the loop, if not before. */
+void mu_rpc_agent_soon(struct mu_rpc_agent *a);
 /**
  * Ends everything: calls with MUSTER_ECLOSED, sessions with a goodbye. `stopped` follows when the
  * handlers that run have answered. Twice is harmless.
