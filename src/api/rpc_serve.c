@@ -41,8 +41,7 @@ static void answer_on_loop(struct mu_post *post)
     muster_rpc_call_in *c = MU_CONTAINER_OF(post, muster_rpc_call_in, post);
     struct mu_rpc_agent *agent = c->agent->agent;
 
-    mu_rpc_in_reply(c->in, c->status, mu_buf_span(&c->answer));
-    mu_buf_fini(&c->answer);
+    mu_rpc_in_reply_buf(c->in, c->status, &c->answer);
     mu_buf_fini(&c->buf);
     mu_free(c->parts);
     mu_free(c);
@@ -63,6 +62,7 @@ static void answer(muster_rpc_call_in *c, int status)
 static int encode_answer(struct mu_buf *out, const struct muster_rpc_part *parts, size_t count)
 {
     struct mu_rpc_part *inner = mu_calloc(count + 1, sizeof(*inner));
+    size_t size = 0;
     int err;
 
     if (inner == NULL || count > MU_RPC_PARTS_MAX) {
@@ -73,7 +73,13 @@ static int encode_answer(struct mu_buf *out, const struct muster_rpc_part *parts
         inner[i] =
             (struct mu_rpc_part){mu_span(parts[i].data.data, parts[i].data.len), parts[i].device};
     }
-    err = mu_rpc_msg_head(out, inner, count);
+    err = mu_rpc_msg_size(inner, count, &size);
+    if (err == 0) {
+        err = mu_buf_reserve(out, size + 3 + count * 12); /* At once: growing would copy. */
+    }
+    if (err == 0) {
+        err = mu_rpc_msg_head(out, inner, count);
+    }
     for (size_t i = 0; err == 0 && i < count; i++) {
         err = mu_buf_append(out, inner[i].data);
     }
@@ -178,9 +184,10 @@ static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct m
     int err = c == NULL ? MUSTER_ENOMEM : 0;
 
     if (err == 0) {
-        mu_buf_init(&c->buf, SIZE_MAX / 4);
+        c->buf = mu_rpc_agent_steal(m->agent->agent);
+        c->buf.max = SIZE_MAX / 4;
         mu_buf_init(&c->answer, SIZE_MAX / 4);
-        err = mu_buf_append(&c->buf, message);
+        err = c->buf.len != 0 ? 0 : mu_buf_append(&c->buf, message);
     }
     if (err == 0) {
         err = mu_rpc_msg_decode(mu_buf_span(&c->buf), &c->parts, &c->part_count);

@@ -156,8 +156,8 @@ struct mu_rpc_out {
 /** Begins a call. It cannot fail here. */
 void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out);
 /**
- * Inside `ended`: takes over the memory that `message` lies in, if it came in pieces; else what is
- * returned is empty, and the message must be copied.
+ * Inside `ended` or `start`: takes over the memory that `message` lies in, if it came in pieces;
+ * else what is returned is empty, and the message must be copied.
  */
 struct mu_buf mu_rpc_agent_steal(struct mu_rpc_agent *a);
 /** Ends it with MUSTER_ECANCELED, unless it ends otherwise at this moment. */
@@ -220,6 +220,8 @@ int mu_rpc_agent_serve(struct mu_rpc_agent *a, struct mu_rpc_handler *handler);
  * gone afterwards.
  */
 void mu_rpc_in_reply(struct mu_rpc_in *in, int status, struct mu_span message);
+/** As mu_rpc_in_reply() with what `message` holds; its memory is taken over. */
+void mu_rpc_in_reply_buf(struct mu_rpc_in *in, int status, struct mu_buf *message);
 /** stream: MUSTER_EAGAIN (`writable` follows), MUSTER_ECANCELED, MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_rpc_in_item(struct mu_rpc_in *in, struct mu_span message);
 void mu_rpc_in_consumed(struct mu_rpc_in *in, size_t n);

@@ -74,8 +74,9 @@ static void send_pieces(struct mu_rpc_in *in)
     reply_and_free(in, 0, (struct mu_span){0});
 }
 
-/* Answers a call that runs no more, or never did. */
-static void answer(struct mu_rpc_in *in, int status, struct mu_span message)
+/* Answers a call that runs no more, or never did. `owned`: the message's memory, or NULL. */
+static void answer_with(struct mu_rpc_in *in, int status, struct mu_span message,
+                        struct mu_buf *owned)
 {
     if (in->line == NULL || status != 0 || message.len <= MU_RPC_PIECE || in->canceled != 0) {
         reply_and_free(in, in->canceled != 0 && status == 0 ? in->canceled : status,
@@ -84,12 +85,20 @@ static void answer(struct mu_rpc_in *in, int status, struct mu_span message)
     }
     mu_buf_fini(&in->buf);
     mu_buf_init(&in->buf, SIZE_MAX / 4);
-    if (mu_buf_append(&in->buf, message) != 0) {
+    if (owned != NULL) {
+        in->buf = *owned;
+        mu_buf_init(owned, owned->max);
+    } else if (mu_buf_append(&in->buf, message) != 0) {
         reply_and_free(in, MUSTER_ENOMEM, MU_SPAN_LIT("no memory for the answer"));
         return;
     }
     in->state = MU_RPC_IN_REPLYING;
     send_pieces(in);
+}
+
+static void answer(struct mu_rpc_in *in, int status, struct mu_span message)
+{
+    answer_with(in, status, message, NULL);
 }
 
 static void answer_joined(struct mu_list *joined, int status, struct mu_span message)
@@ -101,7 +110,8 @@ static void answer_joined(struct mu_list *joined, int status, struct mu_span mes
     }
 }
 
-void mu_rpc_in_reply(struct mu_rpc_in *in, int status, struct mu_span message)
+static void reply_with(struct mu_rpc_in *in, int status, struct mu_span message,
+                       struct mu_buf *owned)
 {
     struct mu_rpc_agent *a = in->agent;
     struct mu_rpc_once_key *key = in->key;
@@ -121,7 +131,18 @@ void mu_rpc_in_reply(struct mu_rpc_in *in, int status, struct mu_span message)
         mu_rpc_once_answer(&a->once, key, status, message);
         answer_joined(&joined, status, message);
     }
-    answer(in, status, message);
+    answer_with(in, status, message, owned);
+}
+
+void mu_rpc_in_reply(struct mu_rpc_in *in, int status, struct mu_span message)
+{
+    reply_with(in, status, message, NULL);
+}
+
+void mu_rpc_in_reply_buf(struct mu_rpc_in *in, int status, struct mu_buf *message)
+{
+    reply_with(in, status, mu_buf_span(message), message);
+    mu_buf_fini(message);
 }
 
 int mu_rpc_in_item(struct mu_rpc_in *in, struct mu_span message)
@@ -302,7 +323,8 @@ void mu_rpc_in_on_item(struct mu_rpc_in *in, const struct mu_rpc_event *event)
 
 void mu_rpc_in_on_end(struct mu_rpc_in *in)
 {
-    struct mu_buf whole;
+    struct mu_rpc_agent *a = in->agent;
+    struct mu_buf *whole = &a->lent;
 
     if (in->state == MU_RPC_IN_RUNNING && in->handler->stream) {
         in->handler->end(in);
@@ -312,10 +334,10 @@ void mu_rpc_in_on_end(struct mu_rpc_in *in)
         return;
     }
     /* The handler may answer at once: its message must outlive `in`. */
-    whole = in->buf;
-    mu_buf_init(&in->buf, whole.max);
-    decide(in, mu_buf_span(&whole));
-    mu_buf_fini(&whole);
+    *whole = in->buf;
+    mu_buf_init(&in->buf, whole->max);
+    decide(in, mu_buf_span(whole));
+    mu_buf_fini(whole);
 }
 
 /* It goes on without its caller, who may ask again for what comes of it. */
