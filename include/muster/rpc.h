@@ -51,6 +51,7 @@ extern "C" {
 typedef struct muster_rpc_agent muster_rpc_agent;
 typedef struct muster_rpc_future muster_rpc_future;
 typedef struct muster_rpc_call_in muster_rpc_call_in;
+typedef struct muster_rpc_stream muster_rpc_stream;
 
 #define MUSTER_RPC_FOREVER (-1)
 
@@ -249,6 +250,49 @@ MUSTER_EXPORT void muster_rpc_reply(muster_rpc_call_in *call, const struct muste
 /** Answers with an error: a negative code (MUSTER_EREMOTE if nothing fits better) and a text of up
  * to 1024 bytes. `call` is gone. */
 MUSTER_EXPORT void muster_rpc_fail(muster_rpc_call_in *call, int code, const char *text);
+
+/* --- streams ----------------------------------------------------------------------------------
+ *
+ * A call whose two ends send each other messages, in order, for as long as it lasts. Who sends more
+ * than the other takes has to wait: at most some MiB are under way.
+ *
+ *     muster_rpc_stream_open(agent, &request, &stream);       the request's parts come first
+ *     muster_rpc_stream_send(stream, parts, count, 1000);
+ *     muster_rpc_stream_end(stream);                          nothing more from here
+ *     while ((n = muster_rpc_stream_recv(stream, &parts, &count, 1000)) == 1)
+ *         ...
+ *     if (n < 0) complain(muster_errmsg());
+ *     muster_rpc_stream_close(stream);
+ */
+
+/** Errors as muster_rpc_call(). A stream is not tried again, and has no ONCE. The timeout is that
+ * of the whole stream. `done` is not used. */
+MUSTER_EXPORT int muster_rpc_stream_open(muster_rpc_agent *agent,
+                                         const struct muster_rpc_request *request,
+                                         muster_rpc_stream **ret_stream);
+/** Sends a copy, in its turn; waits while too much is under way. MUSTER_ETIMEDOUT, MUSTER_ECLOSED
+ * (the stream is over, or was ended here), MUSTER_ELIMIT, MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_rpc_stream_send(muster_rpc_stream *stream,
+                                         const struct muster_rpc_part *parts, size_t count,
+                                         int64_t timeout_ms);
+/** The caller has nothing more to send. */
+MUSTER_EXPORT int muster_rpc_stream_end(muster_rpc_stream *stream);
+/**
+ * Takes the next message: 1, and its parts, lent until the next call or the end of the stream. 0:
+ * there are no more, the other end has ended in order. Negative: what the stream failed with, or
+ * MUSTER_ETIMEDOUT.
+ */
+MUSTER_EXPORT int muster_rpc_stream_recv(muster_rpc_stream *stream,
+                                         const struct muster_rpc_part **ret_parts,
+                                         size_t *ret_count, int64_t timeout_ms);
+/** The caller's: cancels it if it is under way, and frees it. NULL is fine. */
+MUSTER_EXPORT void muster_rpc_stream_close(muster_rpc_stream *stream);
+
+/** Runs on a thread of the agent's. The first message is the request's. When it returns, the stream
+ * is over: in order (0), or with an error. */
+typedef int muster_rpc_stream_handler(muster_rpc_stream *stream, void *context);
+MUSTER_EXPORT int muster_rpc_register_stream(muster_rpc_agent *agent, const char *method,
+                                             muster_rpc_stream_handler *handler, void *context);
 
 /* --- devices ---------------------------------------------------------------------------------- */
 

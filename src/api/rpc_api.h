@@ -4,6 +4,7 @@
  *     rpc.c         life, workers, the current agent, metrics
  *     rpc_future.c  calls and their futures
  *     rpc_serve.c   handlers, the threads they may block on
+ *     rpc_stream.c  streams, both ends
  *     rpc_group.c   names, addresses and the last call of all, through a store
  */
 #ifndef MU_API_RPC_H
@@ -31,7 +32,7 @@ struct muster_rpc_agent {
     char address[MU_ADDR_HOST_MAX + 16];
     _Atomic uint32_t timeout_ms;
     uint32_t threads_max;
-    struct mu_list handlers; /* the loop's: struct served_method */
+    struct mu_list handlers; /* the loop's: struct mu_rpc_method */
 
     pthread_mutex_t lock;
     pthread_cond_t cond;
@@ -39,7 +40,7 @@ struct muster_rpc_agent {
     struct mu_list devices; /* struct mu_rpc_devices */
     /* The threads for handlers that block. */
     pthread_cond_t work;
-    struct mu_list queue; /* struct muster_rpc_call */
+    struct mu_list queue; /* struct mu_rpc_job */
     pthread_t *threads;
     uint32_t thread_count;
     uint32_t idle_count;
@@ -59,6 +60,26 @@ struct mu_rpc_door {
 void mu_rpc_pass(muster_rpc_agent *a, struct mu_rpc_door *d, void (*run)(struct mu_door *door));
 
 /* --- rpc_serve.c ------------------------------------------------------------------------------ */
+
+/* Something for a thread that may block. */
+struct mu_rpc_job {
+    struct mu_list link;
+    void (*run)(struct mu_rpc_job *job);
+};
+
+/** Gives a job to a thread; false: there is none, and none can be had. */
+bool mu_rpc_enqueue(muster_rpc_agent *a, struct mu_rpc_job *job);
+/** Until when to wait, on the clock of the conditions. */
+struct timespec mu_rpc_wait_until(int64_t timeout_ms);
+/** A method that is served; embedded, and freed with the agent. */
+struct mu_rpc_method {
+    struct mu_rpc_handler base;
+    struct mu_list link; /* agent->handlers */
+    muster_rpc_agent *agent;
+};
+
+/** Takes over `m`, which begins its allocation; its method is set. On an error it is freed. */
+int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m);
 
 /** Ends the threads; nothing is queued any more. */
 void mu_rpc_threads_end(muster_rpc_agent *a);

@@ -1,6 +1,5 @@
 /* Calls as other threads see them: requests are copied and posted to the loop, futures told. */
 #include <string.h>
-#include <time.h>
 
 #include "api/rpc_api.h"
 #include "core/alloc.h"
@@ -332,13 +331,7 @@ static bool wait_end(muster_rpc_future *f, int64_t timeout_ms)
         }
         return true;
     }
-    (void)clock_gettime(CLOCK_MONOTONIC, &at); /* tidy: a thread's own wait, not the loop's */
-    at.tv_sec += (time_t)(timeout_ms / 1000);
-    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
+    at = mu_rpc_wait_until(timeout_ms);
     while (!f->ended && pthread_cond_timedwait(&f->cond, &f->lock, &at) == 0) {
     }
     return f->ended;

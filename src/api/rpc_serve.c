@@ -6,9 +6,7 @@
 #include "core/alloc.h"
 
 struct served_method {
-    struct mu_rpc_handler base;
-    struct mu_list link;
-    muster_rpc_agent *agent;
+    struct mu_rpc_method base;
     muster_rpc_handler *handler;
     void *context;
     uint32_t flags;
@@ -19,7 +17,7 @@ struct muster_rpc_call_in {
     muster_rpc_agent *agent;
     struct served_method *method;
     struct mu_rpc_in *in; /* the loop's */
-    struct mu_list link;  /* agent->queue */
+    struct mu_rpc_job job;
     struct mu_post post;
     struct mu_buf buf; /* the message that came */
     struct mu_rpc_part *parts;
@@ -107,12 +105,29 @@ void muster_rpc_fail(muster_rpc_call_in *c, int code, const char *text)
     answer(c, code < 0 ? code : MUSTER_EREMOTE);
 }
 
+struct timespec mu_rpc_wait_until(int64_t timeout_ms)
+{
+    struct timespec at;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &at); /* tidy: a thread's own wait, not the loop's */
+    at.tv_sec += (time_t)(timeout_ms / 1000);
+    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    return at;
+}
+
 /* --- threads ---------------------------------------------------------------------------------- */
 
-static void run_handler(muster_rpc_call_in *c)
+static void run_handler(struct mu_rpc_job *job)
 {
-    if (muster_rpc_in_canceled(c) != 0) {
-        muster_rpc_fail(c, muster_rpc_in_canceled(c), "canceled before it was begun");
+    muster_rpc_call_in *c = MU_CONTAINER_OF(job, muster_rpc_call_in, job);
+    int why = muster_rpc_in_canceled(c);
+
+    if (why != 0) {
+        muster_rpc_fail(c, why, "canceled before it was begun");
     } else {
         c->method->handler(c, c->method->context);
     }
@@ -121,6 +136,7 @@ static void run_handler(muster_rpc_call_in *c)
 static void *serve_queue(void *context)
 {
     muster_rpc_agent *a = context;
+    struct mu_rpc_job *job;
     struct mu_list *it;
 
     (void)pthread_mutex_lock(&a->lock);
@@ -130,7 +146,8 @@ static void *serve_queue(void *context)
             a->queued--;
             a->idle_count--;
             (void)pthread_mutex_unlock(&a->lock);
-            run_handler(MU_CONTAINER_OF(it, muster_rpc_call_in, link));
+            job = MU_CONTAINER_OF(it, struct mu_rpc_job, link);
+            job->run(job);
             (void)pthread_mutex_lock(&a->lock);
             a->idle_count++;
         } else if (a->closing) {
@@ -143,8 +160,7 @@ static void *serve_queue(void *context)
     return NULL;
 }
 
-/* Gives a call to a thread; false: there is none, and none can be had. */
-static bool enqueue(muster_rpc_agent *a, muster_rpc_call_in *c)
+bool mu_rpc_enqueue(muster_rpc_agent *a, struct mu_rpc_job *job)
 {
     bool taken;
 
@@ -156,7 +172,7 @@ static bool enqueue(muster_rpc_agent *a, muster_rpc_call_in *c)
     }
     taken = a->thread_count != 0;
     if (taken) {
-        mu_list_push(&a->queue, &c->link);
+        mu_list_push(&a->queue, &job->link);
         a->queued++;
         (void)pthread_cond_signal(&a->work);
     }
@@ -179,12 +195,12 @@ void mu_rpc_threads_end(muster_rpc_agent *a)
 
 static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct mu_span message)
 {
-    struct served_method *m = MU_CONTAINER_OF(base, struct served_method, base);
+    struct served_method *m = MU_CONTAINER_OF(base, struct served_method, base.base);
     muster_rpc_call_in *c = mu_calloc(1, sizeof(*c));
     int err = c == NULL ? MUSTER_ENOMEM : 0;
 
     if (err == 0) {
-        c->buf = mu_rpc_agent_steal(m->agent->agent);
+        c->buf = mu_rpc_agent_steal(m->base.agent->agent);
         c->buf.max = SIZE_MAX / 4;
         mu_buf_init(&c->answer, SIZE_MAX / 4);
         err = c->buf.len != 0 ? 0 : mu_buf_append(&c->buf, message);
@@ -200,15 +216,15 @@ static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct m
         mu_rpc_in_reply(in, err, mu_span_str(muster_strerror(err)));
         return;
     }
-    c->agent = m->agent;
+    c->agent = m->base.agent;
     c->method = m;
     c->in = in;
     in->owner = c;
     memcpy(c->caller, in->caller, sizeof(c->caller));
-    mu_list_init(&c->link);
+    c->job.run = run_handler;
     if ((m->flags & MUSTER_RPC_BLOCKS) == 0) {
         m->handler(c, m->context);
-    } else if (!enqueue(m->agent, c)) {
+    } else if (!mu_rpc_enqueue(c->agent, &c->job)) {
         muster_rpc_fail(c, MUSTER_ELIMIT, "no thread could be had for the handler");
     }
 }
@@ -235,7 +251,7 @@ static void on_cancel(struct mu_rpc_in *in, int why)
 
 struct serve_door {
     struct mu_rpc_door base;
-    struct served_method *method;
+    struct mu_rpc_method *method;
     int err;
 };
 
@@ -250,10 +266,23 @@ static void serve_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
+int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m)
+{
+    struct serve_door d = {.method = m};
+
+    m->agent = a;
+    mu_rpc_pass(a, &d.base, serve_on_loop);
+    if (d.err != 0) {
+        mu_free(m);
+        return mu_api_error(d.err,
+                            d.err == MUSTER_EEXIST ? "the method has a handler already" : NULL);
+    }
+    return 0;
+}
+
 int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_handler *handler,
                         void *context, uint32_t flags)
 {
-    struct serve_door d = {.err = 0};
     struct served_method *m;
 
     if (handler == NULL || flags > MUSTER_RPC_BLOCKS || !mu_rpc_is_method(mu_span_str(method))) {
@@ -265,25 +294,18 @@ int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_hand
         return mu_api_error(MUSTER_ENOMEM, NULL);
     }
     memcpy(m->name, method, strlen(method));
-    m->agent = a;
     m->handler = handler;
     m->context = context;
     m->flags = flags;
-    m->base = (struct mu_rpc_handler){.method = m->name, .start = on_start, .cancel = on_cancel};
-    d.method = m;
-    mu_rpc_pass(a, &d.base, serve_on_loop);
-    if (d.err != 0) {
-        mu_free(m);
-        return mu_api_error(d.err,
-                            d.err == MUSTER_EEXIST ? "the method has a handler already" : NULL);
-    }
-    return 0;
+    m->base.base =
+        (struct mu_rpc_handler){.method = m->name, .start = on_start, .cancel = on_cancel};
+    return mu_rpc_serve_method(a, &m->base);
 }
 
 void mu_rpc_handlers_free(muster_rpc_agent *a)
 {
     MU_LIST_FOREACH_SAFE (it, tmp, &a->handlers) {
-        mu_free(MU_CONTAINER_OF(it, struct served_method, link));
+        mu_free(MU_CONTAINER_OF(it, struct mu_rpc_method, link));
     }
 }
 
@@ -326,16 +348,9 @@ int muster_rpc_in_canceled(const muster_rpc_call_in *c)
 int muster_rpc_in_wait_canceled(muster_rpc_call_in *c, uint32_t timeout_ms)
 {
     muster_rpc_agent *a = c->agent;
-    struct timespec at;
+    struct timespec at = mu_rpc_wait_until(timeout_ms);
     int why;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &at); /* tidy: a thread's own wait, not the loop's */
-    at.tv_sec += (time_t)(timeout_ms / 1000);
-    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
     (void)pthread_mutex_lock(&a->lock);
     while (c->canceled == 0 && pthread_cond_timedwait(&a->cond, &a->lock, &at) == 0) {
     }

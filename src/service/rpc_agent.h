@@ -120,6 +120,7 @@ struct mu_rpc_out {
     size_t part_count;
     uint32_t timeout_ms; /* 0: none */
     bool once;
+    bool raw;      /* the one part is a whole message already */
     bool stream;   /* items go both ways, until mu_rpc_out_end() and `ended` */
     bool retrying; /* by `retry` */
     struct mu_rpc_retry_options retry;

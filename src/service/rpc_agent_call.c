@@ -309,7 +309,7 @@ static int encode(struct mu_rpc_out *out, bool *ret_more)
         memcpy(key.caller, a->host.incarnation, sizeof(key.caller));
         err = mu_rpc_key_encode(to, &key);
     }
-    if (err == 0) {
+    if (err == 0 && !out->raw) {
         err = mu_rpc_msg_head(to, out->parts, out->part_count);
     }
     *ret_more = size > MU_RPC_PIECE && !out->stream;

@@ -216,7 +216,11 @@ static void refuse(struct mu_rpc_hosted *c, int status, const char *text)
         mu_env_send(c->host->env, c->conn, mu_buf_span(&out), &taken);
     }
     mu_buf_fini(&out);
-    drop(c, text);
+    if (status == MUSTER_EBUSY) {
+        c->host->ops->close(c, false); /* Nobody did anything wrong. */
+    } else {
+        drop(c, text);
+    }
 }
 
 static struct mu_rpc_session *new_session(struct mu_rpc_host *h, const struct mu_rpc_hello *hello)

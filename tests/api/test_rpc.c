@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 #include <muster/muster.h>
@@ -408,6 +409,178 @@ static void test_rpc_worker_that_does_not_listen_is_named(void **state)
     close_pair(&p);
 }
 
+/* --- streams ---------------------------------------------------------------------------------- */
+
+static int echo_stream(muster_rpc_stream *stream, void *context)
+{
+    const struct muster_rpc_part *parts;
+    size_t count;
+    int n;
+
+    (void)context;
+    while ((n = muster_rpc_stream_recv(stream, &parts, &count, MUSTER_RPC_FOREVER)) == 1) {
+        n = muster_rpc_stream_send(stream, parts, count, MUSTER_RPC_FOREVER);
+        if (n != 0) {
+            return n;
+        }
+    }
+    return n;
+}
+
+/* Reads nothing until it is told to, or canceled. */
+static int slow_stream(muster_rpc_stream *stream, void *context)
+{
+    const struct muster_rpc_part *parts;
+    struct pair *p = context;
+    size_t count;
+
+    while (atomic_load(&p->failures_left) != 0) {
+        if (muster_rpc_stream_send(stream, NULL, 0, 0) != 0) {
+            (void)atomic_fetch_add(&p->canceled, 1);
+            return MUSTER_ECANCELED;
+        }
+        (void)nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    while (muster_rpc_stream_recv(stream, &parts, &count, MUSTER_RPC_FOREVER) == 1) {
+        (void)atomic_fetch_add(&p->runs, count == 1 ? (int)(parts[0].data.len >> 10) : 0);
+    }
+    return 0;
+}
+
+static int broken_stream(muster_rpc_stream *stream, void *context)
+{
+    (void)stream;
+    (void)context;
+    return MUSTER_ENOENT;
+}
+
+static void serve_streams(struct pair *p)
+{
+    for (int i = 0; i < 2; i++) {
+        muster_rpc_agent *a = p->agent[i];
+
+        assert_int_equal(muster_rpc_register_stream(a, "t::T.echoes", echo_stream, p), 0);
+        assert_int_equal(muster_rpc_register_stream(a, "t::T.slow", slow_stream, p), 0);
+        assert_int_equal(muster_rpc_register_stream(a, "t::T.broken", broken_stream, p), 0);
+    }
+}
+
+static void test_rpc_stream_goes_both_ways_in_order(void **state)
+{
+    struct muster_rpc_request q = request("b", "t::T.echoes");
+    struct muster_rpc_part part = {.device = -1};
+    const struct muster_rpc_part *got;
+    muster_rpc_stream *stream;
+    size_t count;
+    struct pair p;
+
+    (void)state;
+    open_pair(&p);
+    serve_streams(&p);
+    part.data = muster_str("first");
+    q.parts = &part;
+    q.part_count = 1;
+    assert_int_equal(muster_rpc_stream_open(p.agent[0], &q, &stream), 0);
+    for (int i = 0; i < 300; i++) {
+        char text[32];
+
+        (void)snprintf(text, sizeof(text), "message %d", i);
+        part.data = muster_str(text);
+        assert_int_equal(muster_rpc_stream_send(stream, &part, 1, 10000), 0);
+    }
+    assert_int_equal(muster_rpc_stream_end(stream), 0);
+    for (int i = -1; i < 300; i++) {
+        char text[32];
+
+        (void)snprintf(text, sizeof(text), i < 0 ? "first" : "message %d", i);
+        assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), 1);
+        assert_int_equal(count, 1);
+        assert_int_equal(got[0].data.len, strlen(text));
+        assert_memory_equal(got[0].data.data, text, strlen(text));
+    }
+    assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), 0);
+    assert_int_equal(muster_rpc_stream_send(stream, &part, 1, 0), MUSTER_ECLOSED);
+    muster_rpc_stream_close(stream);
+    close_pair(&p);
+}
+
+static void test_rpc_stream_slow_reader_holds_back_the_sender(void **state)
+{
+    struct muster_rpc_request q = request("b", "t::T.slow");
+    struct muster_rpc_part part = {.device = -1};
+    const struct muster_rpc_part *got;
+    muster_rpc_stream *stream;
+    size_t length = (size_t)256 << 10;
+    uint8_t *data = calloc(1, length);
+    int sent = 0;
+    size_t count;
+    struct pair p;
+
+    (void)state;
+    open_pair(&p);
+    serve_streams(&p);
+    atomic_store(&p.failures_left, 1);
+    assert_int_equal(muster_rpc_stream_open(p.agent[0], &q, &stream), 0);
+    part.data.data = data;
+    part.data.len = length;
+    while (sent < 1000 && muster_rpc_stream_send(stream, &part, 1, 200) == 0) {
+        sent++;
+    }
+    /* What is under way is bounded: 250 MiB did not fit. */
+    assert_true(sent > 4 && sent < 200);
+    atomic_store(&p.failures_left, 0);
+    assert_int_equal(muster_rpc_stream_end(stream), 0);
+    do {
+        count = 0;
+    } while (muster_rpc_stream_recv(stream, &got, &count, 20000) == 1);
+    assert_int_equal(atomic_load(&p.runs), sent * 256);
+    muster_rpc_stream_close(stream);
+    close_pair(&p);
+    free(data);
+}
+
+static void test_rpc_stream_ends_by_close_error_or_shutdown(void **state)
+{
+    struct muster_rpc_request q = request("b", "t::T.broken");
+    const struct muster_rpc_part *got;
+    muster_rpc_stream *stream;
+    size_t count;
+    struct pair p;
+
+    (void)state;
+    open_pair(&p);
+    serve_streams(&p);
+    assert_int_equal(muster_rpc_stream_open(p.agent[0], &q, &stream), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), MUSTER_ENOENT);
+    muster_rpc_stream_close(stream);
+    q.method = "t::T.echo";
+    assert_int_equal(muster_rpc_stream_open(p.agent[0], &q, &stream), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), MUSTER_EINVAL);
+    muster_rpc_stream_close(stream);
+    q.to = "nobody";
+    assert_int_equal(muster_rpc_stream_open(p.agent[0], &q, &stream), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), MUSTER_EWORKER);
+    muster_rpc_stream_close(stream);
+    /* Its handler is told: it ends though it would wait for ever. */
+    q.to = "b";
+    q.method = "t::T.slow";
+    atomic_store(&p.failures_left, 1);
+    assert_int_equal(muster_rpc_stream_open(p.agent[0], &q, &stream), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), 1);
+    muster_rpc_stream_close(stream);
+    assert_int_equal(muster_rpc_stream_open(p.agent[0], &q, &stream), 0);
+    muster_rpc_stream_close(stream);
+    q.method = "t::T.echoes";
+    assert_int_equal(muster_rpc_stream_open(p.agent[0], &q, &stream), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), 1);
+    muster_rpc_shutdown(p.agent[0]);
+    p.agent[0] = NULL;
+    assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), MUSTER_ECLOSED);
+    muster_rpc_stream_close(stream);
+    close_pair(&p);
+    assert_true(atomic_load(&p.canceled) >= 1);
+}
+
 /* --- many threads ----------------------------------------------------------------------------- */
 
 struct caller {
@@ -687,6 +860,9 @@ int main(void)
         cmocka_unit_test(test_rpc_retries_until_it_succeeds_or_is_exhausted),
         cmocka_unit_test(test_rpc_shutdown_fails_what_waits_for_its_next_try),
         cmocka_unit_test(test_rpc_worker_that_does_not_listen_is_named),
+        cmocka_unit_test(test_rpc_stream_goes_both_ways_in_order),
+        cmocka_unit_test(test_rpc_stream_slow_reader_holds_back_the_sender),
+        cmocka_unit_test(test_rpc_stream_ends_by_close_error_or_shutdown),
         cmocka_unit_test(test_rpc_calls_from_16_threads_both_ways),
         cmocka_unit_test(test_rpc_group_forms_calls_and_leaves),
         cmocka_unit_test(test_rpc_group_refuses_a_name_that_is_there_twice),
