@@ -264,6 +264,6 @@ int muster_rpc_leave_group(muster_rpc_agent *a, muster_store *store, int64_t tim
             return 0;
         }
         ended_before = ended;
-        (void)nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        (void)nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL); /* tidy: a thread's own */
     }
 }

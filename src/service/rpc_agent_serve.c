@@ -1,4 +1,4 @@
-/* Others' calls: from their CALL to our REPLY, in one or many pieces, and at most once if wanted. */
+/* Others' calls: from CALL to REPLY, in one or many pieces, and at most once if wanted. */
 #include "service/rpc_agent_internal.h"
 
 #include <stdio.h>

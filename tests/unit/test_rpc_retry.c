@@ -290,7 +290,7 @@ static void test_retry_budget_bounds_retries_to_a_part_of_calls(void **state)
         sends += t.count;
         assert_true(t.last == MU_RPC_RETRY_BUDGET || t.last == MU_RPC_RETRY_EXHAUSTED);
     }
-    /* Three to begin with, and one for every five calls; the first call earns nothing, it is full. */
+    /* Three to begin with, and one for every five calls but the first, which earned nothing. */
     assert_int_equal(sends, 100 + 3 + 19);
     mu_rpc_budget_init(&budget, 0, 0);
     assert_int_equal(play(&set, &o, 0, SIZE_MAX, &budget).count, 6);
