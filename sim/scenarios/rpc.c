@@ -47,6 +47,7 @@ struct rpc_world {
     uint32_t run_count;
     uint64_t retried;
     bool leaving;
+    bool short_of_memory;
 };
 
 enum kind {
@@ -113,17 +114,18 @@ static void wake(struct mu_timer *timer)
 static struct sleeper *fall_asleep(struct worker *w, struct mu_rpc_in *in, struct mu_span message,
                                    uint64_t ms_max)
 {
-    struct sleeper *s = mu_calloc(1, sizeof(*s));
+    struct sleeper *s = mu_sim_calloc(sizeof(*s));
     uint64_t draw;
 
-    MU_ASSERT(s != NULL);
     mu_env_entropy(w->env, &draw, sizeof(draw));
     s->env = w->env;
     s->in = in;
     in->owner = s;
     mu_buf_init(&s->answer, SIZE_MAX);
     mu_buf_init(&s->unsent, SIZE_MAX);
+    mu_sim_spare_memory(true);
     MU_ASSERT(mu_buf_append(&s->answer, message) == 0);
+    mu_sim_spare_memory(false);
     mu_timer_init(&s->timer, wake);
     if (ms_max != 0) {
         mu_env_timer_arm(w->env, &s->timer, mu_mono_add_ms(mu_env_now(w->env).mono, draw % ms_max));
@@ -184,6 +186,10 @@ static void push_items(struct sleeper *s)
         if (err == MUSTER_EAGAIN) {
             return;
         }
+        if (err == MUSTER_ENOMEM) {
+            answer(s, err, MU_SPAN_LIT("no memory"));
+            return;
+        }
         MU_ASSERT(err == 0 || err == MUSTER_ECANCELED);
         mu_rpc_in_consumed(s->in, len);
         mu_buf_consume(&s->unsent, 4 + len);
@@ -197,7 +203,9 @@ static void on_stream_item(struct mu_rpc_in *in, struct mu_span message)
 {
     struct sleeper *s = in->owner;
 
+    mu_sim_spare_memory(true);
     MU_ASSERT(mu_buf_reserve(&s->unsent, 4 + message.len) == 0);
+    mu_sim_spare_memory(false);
     mu_buf_put_u32(&s->unsent, (uint32_t)message.len);
     mu_buf_put(&s->unsent, message);
     push_items(s);
@@ -250,6 +258,8 @@ static bool may_fail_with(const struct call *c, int status)
         return true;
     case MUSTER_EREFUSED:
         return true;
+    case MUSTER_ENOMEM:
+        return c->worker->state->world->short_of_memory;
     case MUSTER_EONCE:
         return c->kind == KIND_ONCE;
     case MUSTER_EREMOTE:
@@ -271,7 +281,7 @@ static void check_end(struct call *c, int status, const char *text, struct mu_sp
             mu_sim_fail(w->sim, "%s to %s ended with %d: %s", c->out.method, names[c->to], status,
                         text);
         }
-        if (strstr(text, names[c->to]) == NULL) {
+        if (strstr(text, names[c->to]) == NULL && !w->short_of_memory) {
             mu_sim_fail(w->sim, "an error does not name the worker: %s", text);
         }
         return;
@@ -328,13 +338,21 @@ static void feed_stream(struct call *c)
 
         mu_put_u32(item, c->sent);
         err = mu_rpc_out_item(&c->out, mu_span(item, sizeof(item)));
+        if (err == MUSTER_ENOMEM) {
+            mu_rpc_out_cancel(&c->out);
+        }
         if (err != 0) {
             return;
         }
         c->sent++;
     }
-    if (!c->left && mu_rpc_out_end(&c->out) == 0) {
-        c->left = true;
+    if (!c->left) {
+        int err = mu_rpc_out_end(&c->out);
+
+        c->left = err == 0;
+        if (err == MUSTER_ENOMEM) {
+            mu_rpc_out_cancel(&c->out);
+        }
     }
 }
 
@@ -383,17 +401,15 @@ static void fill_once(struct call *c, struct mu_prng *prng)
 static void begin(struct worker *w, struct mu_prng *prng)
 {
     struct rpc_world *world = w->state->world;
-    struct call *c = mu_calloc(1, sizeof(*c));
+    struct call *c = mu_sim_calloc(sizeof(*c));
 
-    MU_ASSERT(c != NULL);
     c->worker = w;
     c->kind = (enum kind)mu_prng_below(prng, KINDS);
     c->kind = c->kind == KIND_LONG && mu_prng_chance(prng, 900000) ? KIND_ECHO : c->kind;
     c->kind = c->kind == KIND_ONCE && world->run_count == RUNS_MAX ? KIND_ECHO : c->kind;
     c->to = (uint32_t)mu_prng_below(prng, WORKERS);
     c->len = c->kind == KIND_LONG ? LONG_BYTES : 4 + mu_prng_below(prng, 60);
-    c->data = mu_malloc(c->len);
-    MU_ASSERT(c->data != NULL);
+    c->data = mu_sim_calloc(c->len);
     mu_env_entropy(w->env, c->data, c->len < 64 ? c->len : 64);
     memset(c->data + (c->len < 64 ? c->len : 64), 7, c->len < 64 ? 0 : c->len - 64);
     c->out.method = methods[c->kind];
@@ -484,11 +500,10 @@ static int start_worker(struct mu_env *env, void *arg)
 {
     struct worker_state *state = arg;
     struct mu_rpc_agent_config config = mu_rpc_agent_config_defaults();
-    struct worker *w = mu_calloc(1, sizeof(*w));
+    struct worker *w = mu_sim_calloc(sizeof(*w));
     struct mu_errmsg msg;
     int err;
 
-    MU_ASSERT(w != NULL);
     w->state = state;
     w->env = env;
     (void)snprintf(config.name, sizeof(config.name), "%s", names[state->number]);
@@ -503,6 +518,7 @@ static int start_worker(struct mu_env *env, void *arg)
     config.rpc.trace = mu_sim_trace(env);
     config.stopped = on_stopped;
     config.context = w;
+    mu_sim_spare_memory(true); /* A worker that cannot begin is another story. */
     err = mu_rpc_agent_start(env, &config, &w->agent, &msg);
     if (err != 0) {
         return err;
@@ -514,6 +530,7 @@ static int start_worker(struct mu_env *env, void *arg)
         (void)snprintf(addr.host, sizeof(addr.host), "%s", names[i]);
         MU_ASSERT(mu_rpc_agent_add(w->agent, names[i], i, &addr, &msg) == 0);
     }
+    mu_sim_spare_memory(false);
     mu_timer_init(&w->next, on_next);
     mu_env_timer_arm(env, &w->next, mu_env_now(env).mono);
     return 0;
@@ -567,6 +584,8 @@ static void run_rpc(struct mu_sim *sim)
 
     muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
     w->sim = sim;
+    w->short_of_memory =
+        mu_sim_faults(sim)->alloc_fail_ppm != 0 || mu_sim_faults(sim)->shortage_every_ns != 0;
     w->calls = once_new(sim, "call");
     w->runs = mu_sim_calloc(RUNS_MAX);
     for (uint32_t i = 0; i < WORKERS; i++) {
@@ -598,8 +617,17 @@ static void run_rpc(struct mu_sim *sim)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
+static struct mu_sim_faults draw_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    mu_sim_faults_draw_memory(&f, prng);
+    return f;
+}
+
 const struct mu_sim_scenario mu_sim_scenario_rpc = {
     .name = "rpc",
     .summary = "workers that call each other: each call ends once, and runs at most once if wanted",
+    .faults = draw_faults,
     .run = run_rpc,
 };

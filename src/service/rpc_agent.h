@@ -145,7 +145,6 @@ struct mu_rpc_out {
     mu_mono_t begun;
     uint64_t seq;  /* once */
     bool was_sent; /* once: to the process `sent_to` */
-    bool open;     /* stream: its CALL is on its way */
     uint8_t sent_to[MU_RPC_SESSION_LEN];
     size_t part; /* SENDING: where in the parts */
     size_t part_at;

@@ -113,7 +113,7 @@ void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out)
     out->agent = a;
     out->line = NULL;
     out->begun = mono(a);
-    out->was_sent = out->open = false;
+    out->was_sent = false;
     out->part = out->part_at = 0;
     out->text = NULL;
     mu_list_init(&out->link);
@@ -388,17 +388,18 @@ static int begin_call(struct mu_rpc_line *line, struct mu_rpc_out *out)
     if (err != 0) {
         return err;
     }
+    /* Canceled or not: from now on it may run. */
+    out->was_sent = true;
+    memcpy(out->sent_to, line->incarnation, sizeof(out->sent_to));
+    mu_rpc_line_touch(line);
     if (mu_map_insert(&line->outs, &out->by_id, mu_span(&out->id, sizeof(out->id))) != 0) {
         (void)mu_rpc_cancel(mu_rpc_line_rpc(line), now, out->id);
         return MUSTER_ENOMEM;
     }
     a->stats.bytes_out += a->scratch.len;
     out->line = line;
-    out->was_sent = out->open = true;
-    memcpy(out->sent_to, line->incarnation, sizeof(out->sent_to));
     mu_list_remove(&out->link);
     out->state = more ? MU_RPC_OUT_SENDING : MU_RPC_OUT_SENT;
-    mu_rpc_line_touch(line);
     return 0;
 }
 

@@ -333,9 +333,12 @@ static void dial(struct mu_rpc_peer *peer)
     }
     memcpy(card.incarnation, a->host.incarnation, sizeof(card.incarnation));
     mu_buf_init(&buf, sizeof(d->card));
-    if (mu_rpc_card_encode(&buf, &card) == 0) {
-        memcpy(d->card, mu_buf_span(&buf).data, buf.len);
+    if (mu_rpc_card_encode(&buf, &card) != 0) {
+        mu_free(d);
+        mu_rpc_calls_fail(peer, MUSTER_ENOMEM, "out of memory for a connection");
+        return;
     }
+    memcpy(d->card, mu_buf_span(&buf).data, buf.len);
     config.credential = mu_span(d->card, buf.len);
     mu_buf_fini(&buf);
     if (mu_rpc_client_init(&d->client, a->env, &config, &events) != 0) {

@@ -499,6 +499,7 @@ static void test_rpc_stream_goes_both_ways_in_order(void **state)
         assert_memory_equal(got[0].data.data, text, strlen(text));
     }
     assert_int_equal(muster_rpc_stream_recv(stream, &got, &count, 10000), 0);
+    part.data = muster_str("late");
     assert_int_equal(muster_rpc_stream_send(stream, &part, 1, 0), MUSTER_ECLOSED);
     muster_rpc_stream_close(stream);
     close_pair(&p);
