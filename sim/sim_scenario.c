@@ -8,25 +8,16 @@
 #include "scenarios/scenarios.h"
 
 const struct mu_sim_scenario *const mu_sim_scenarios[] = {
-    &mu_sim_scenario_env_echo,
-    &mu_sim_scenario_store,
-    &mu_sim_scenario_store_queue,
-    &mu_sim_scenario_store_watch,
-    &mu_sim_scenario_store_lease,
-    &mu_sim_scenario_store_interval,
-    &mu_sim_scenario_store_lying_disk,
-    &mu_sim_scenario_store_retry,
-    &mu_sim_scenario_store_torn_set,
-    &mu_sim_scenario_store_enomem,
-    &mu_sim_scenario_store_push_twice,
-    &mu_sim_scenario_store_pop_twice,
-    &mu_sim_scenario_store_pop_order,
-    &mu_sim_scenario_store_watch_gap,
-    &mu_sim_scenario_store_lease_early,
-    &mu_sim_scenario_store_session_early,
-    &mu_sim_scenario_store_slow_sync,
-    &mu_sim_scenario_rpc,
-    NULL,
+    &mu_sim_scenario_env_echo,          &mu_sim_scenario_store,
+    &mu_sim_scenario_store_queue,       &mu_sim_scenario_store_watch,
+    &mu_sim_scenario_store_lease,       &mu_sim_scenario_store_interval,
+    &mu_sim_scenario_store_lying_disk,  &mu_sim_scenario_store_retry,
+    &mu_sim_scenario_store_torn_set,    &mu_sim_scenario_store_enomem,
+    &mu_sim_scenario_store_push_twice,  &mu_sim_scenario_store_pop_twice,
+    &mu_sim_scenario_store_pop_order,   &mu_sim_scenario_store_watch_gap,
+    &mu_sim_scenario_store_lease_early, &mu_sim_scenario_store_session_early,
+    &mu_sim_scenario_store_slow_sync,   &mu_sim_scenario_rpc,
+    &mu_sim_scenario_rpc_twice,         NULL,
 };
 
 const struct mu_sim_scenario *mu_sim_scenario_find(const char *name)

@@ -48,6 +48,7 @@ struct rpc_world {
     uint64_t retried;
     bool leaving;
     bool short_of_memory;
+    bool keyless; /* planted: what is to run at most once is sent without a key */
 };
 
 enum kind {
@@ -388,7 +389,7 @@ static void fill_once(struct call *c, struct mu_prng *prng)
 
     c->number = w->run_count++;
     mu_put_u32(c->data, c->number);
-    c->out.once = true;
+    c->out.once = !w->keyless;
     c->out.retrying = true;
     c->out.retry = (struct mu_rpc_retry_options){
         .retries_max = (int32_t)mu_prng_below(prng, 8),
@@ -578,12 +579,13 @@ static void trace_log(void *context, enum muster_log_level level, const char *id
     mu_sim_note(context, NULL, "log: %s", line);
 }
 
-static void run_rpc(struct mu_sim *sim)
+static void run_world(struct mu_sim *sim, bool keyless)
 {
     struct rpc_world *w = mu_sim_calloc(sizeof(*w));
 
     muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
     w->sim = sim;
+    w->keyless = keyless;
     w->short_of_memory =
         mu_sim_faults(sim)->alloc_fail_ppm != 0 || mu_sim_faults(sim)->shortage_every_ns != 0;
     w->calls = once_new(sim, "call");
@@ -617,6 +619,16 @@ static void run_rpc(struct mu_sim *sim)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
+static void run_rpc(struct mu_sim *sim)
+{
+    run_world(sim, false);
+}
+
+static void run_keyless(struct mu_sim *sim)
+{
+    run_world(sim, true);
+}
+
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
@@ -630,4 +642,12 @@ const struct mu_sim_scenario mu_sim_scenario_rpc = {
     .summary = "workers that call each other: each call ends once, and runs at most once if wanted",
     .faults = draw_faults,
     .run = run_rpc,
+};
+
+const struct mu_sim_scenario mu_sim_scenario_rpc_twice = {
+    .name = "rpc-twice",
+    .summary = "the same, with calls that are tried again and have no key",
+    .faults = draw_faults,
+    .run = run_keyless,
+    .planted = true,
 };

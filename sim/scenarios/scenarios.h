@@ -6,6 +6,7 @@
 
 extern const struct mu_sim_scenario mu_sim_scenario_env_echo;
 extern const struct mu_sim_scenario mu_sim_scenario_rpc;
+extern const struct mu_sim_scenario mu_sim_scenario_rpc_twice;
 extern const struct mu_sim_scenario mu_sim_scenario_store;
 extern const struct mu_sim_scenario mu_sim_scenario_store_queue;
 extern const struct mu_sim_scenario mu_sim_scenario_store_watch;
