@@ -236,6 +236,8 @@ MUSTER_EXPORT const char *muster_rpc_in_caller(const muster_rpc_call_in *call);
 MUSTER_EXPORT size_t muster_rpc_in_part_count(const muster_rpc_call_in *call);
 MUSTER_EXPORT struct muster_rpc_part muster_rpc_in_part(const muster_rpc_call_in *call,
                                                         size_t index);
+/** Milliseconds until its deadline; 0: it has passed; -1: it has none. */
+MUSTER_EXPORT int64_t muster_rpc_in_time_left(const muster_rpc_call_in *call);
 /** 0, or why nobody waits for the answer any more. */
 MUSTER_EXPORT int muster_rpc_in_canceled(const muster_rpc_call_in *call);
 /** Waits until it is canceled (0) or that long (MUSTER_ETIMEDOUT). For MUSTER_RPC_BLOCKS. */

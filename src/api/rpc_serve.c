@@ -23,6 +23,8 @@ struct muster_rpc_call_in {
     struct mu_rpc_part *parts;
     size_t part_count;
     char caller[MU_RPC_WORKER_MAX + 1];
+    struct timespec deadline; /* on the threads' clock */
+    bool has_deadline;
     /* Under the agent's lock. */
     int canceled;
     void (*on_cancel)(muster_rpc_call_in *call, void *context);
@@ -221,6 +223,12 @@ static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct m
     c->in = in;
     in->owner = c;
     memcpy(c->caller, in->caller, sizeof(c->caller));
+    c->has_deadline = in->deadline.ns != MU_MONO_NEVER.ns;
+    if (c->has_deadline) {
+        uint64_t left = mu_mono_until_ms(in->deadline, mu_env_now(c->agent->rt->env).mono);
+
+        c->deadline = mu_rpc_wait_until(left > INT32_MAX ? INT32_MAX : (int64_t)left);
+    }
     c->job.run = run_handler;
     if ((m->flags & MUSTER_RPC_BLOCKS) == 0) {
         m->handler(c, m->context);
@@ -333,6 +341,19 @@ struct muster_rpc_part muster_rpc_in_part(const muster_rpc_call_in *c, size_t in
     }
     return (struct muster_rpc_part){{c->parts[index].data.data, c->parts[index].data.len},
                                     c->parts[index].device};
+}
+
+int64_t muster_rpc_in_time_left(const muster_rpc_call_in *c)
+{
+    struct timespec now = mu_rpc_wait_until(0);
+    int64_t left;
+
+    if (!c->has_deadline) {
+        return -1;
+    }
+    left = (int64_t)(c->deadline.tv_sec - now.tv_sec) * 1000 +
+           (c->deadline.tv_nsec - now.tv_nsec) / 1000000;
+    return left < 0 ? 0 : left;
 }
 
 int muster_rpc_in_canceled(const muster_rpc_call_in *c)

@@ -16,6 +16,7 @@ struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void)
         .reconnect_ms = 5000,
         .eof_grace_ms = 25,
         .message_bytes_max = (size_t)1 << 30,
+        .coming_bytes_max = (size_t)4 << 30,
         .sessions_max = 65536,
         .budget_burst = 10,
         .rpc = mu_rpc_config_defaults(),

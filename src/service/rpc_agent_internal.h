@@ -102,6 +102,7 @@ struct mu_rpc_agent {
     struct mu_rpc_once once;
     struct mu_list running;
     size_t running_count;
+    size_t coming; /* bytes of messages that are not whole yet */
     struct mu_rpc_agent_stats stats;
     bool stopping;
     bool stopped;

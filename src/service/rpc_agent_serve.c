@@ -11,8 +11,28 @@ static struct mu_now now_of(const struct mu_rpc_in *in)
     return mu_env_now(in->agent->env);
 }
 
+/* Counts what has come of a message that is not whole. MUSTER_ELIMIT: too much of all together. */
+static int count_coming(struct mu_rpc_in *in, size_t bytes)
+{
+    struct mu_rpc_agent *a = in->agent;
+
+    if (bytes > a->config.coming_bytes_max - a->coming) {
+        return MUSTER_ELIMIT;
+    }
+    in->coming += bytes;
+    a->coming += bytes;
+    return 0;
+}
+
+static void uncount_coming(struct mu_rpc_in *in)
+{
+    in->agent->coming -= in->coming;
+    in->coming = 0;
+}
+
 static void free_in(struct mu_rpc_in *in)
 {
+    uncount_coming(in);
     if (in->line != NULL) {
         mu_map_remove(&in->line->ins, &in->by_id);
     }
@@ -313,7 +333,10 @@ void mu_rpc_in_on_item(struct mu_rpc_in *in, const struct mu_rpc_event *event)
     if (in->state != MU_RPC_IN_COMING) {
         return;
     }
-    err = mu_buf_append(&in->buf, event->payload);
+    err = count_coming(in, event->payload.len);
+    if (err == 0) {
+        err = mu_buf_append(&in->buf, event->payload);
+    }
     if (err != 0) {
         answer(in, err,
                err == MUSTER_ELIMIT ? MU_SPAN_LIT("the message is longer than is taken here")
@@ -334,6 +357,7 @@ void mu_rpc_in_on_end(struct mu_rpc_in *in)
         return;
     }
     /* The handler may answer at once: its message must outlive `in`. */
+    uncount_coming(in);
     *whole = in->buf;
     mu_buf_init(&in->buf, whole->max);
     decide(in, mu_buf_span(whole));

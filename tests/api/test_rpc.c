@@ -60,7 +60,9 @@ static void fail_some(muster_rpc_call_in *call, void *context)
 static void sleep_until_canceled(muster_rpc_call_in *call, void *context)
 {
     struct pair *p = context;
+    int64_t left = muster_rpc_in_time_left(call);
 
+    assert_true(left >= -1 && left <= 60000);
     if (muster_rpc_in_wait_canceled(call, 20000) == 0) {
         (void)atomic_fetch_add(&p->canceled, 1);
         muster_rpc_fail(call, muster_rpc_in_canceled(call), "canceled");
