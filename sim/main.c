@@ -15,6 +15,7 @@ struct options {
     const struct mu_sim_scenario *scenario;
     uint64_t from;
     uint64_t count;
+    uint64_t hours; /* 0: as long as the scenario likes */
     bool trace;
     bool keep_going;
 };
@@ -22,13 +23,14 @@ struct options {
 static void print_usage(FILE *out)
 {
     fputs("usage: muster-sim [--scenario NAME] [--seed S | --from S --seeds N] [--trace]\n"
-          "                  [--keep-going]\n"
+          "                  [--hours H] [--keep-going]\n"
           "       muster-sim --list | --list-planted\n"
           "\n"
-          "  --scenario NAME  this one; without it all but those with a planted bug\n"
+          "  --scenario NAME  this one; without it all but the slow and those with a planted bug\n"
           "  --seed S         run this one seed (0x... or decimal)\n"
           "  --from S         the first seed of many (default 1)\n"
           "  --seeds N        how many (default 1)\n"
+          "  --hours H        of virtual time, for a scenario that can last (rdzv-steady)\n"
           "  --trace          one line for each step on standard output (docs/simulator.md)\n"
           "  --keep-going     do not stop at the first seed that fails\n",
           out);
@@ -61,8 +63,10 @@ static int read_value(struct options *o, const char *name, const char *value)
         return 1;
     }
     if (strcmp(name, "--seed") == 0 || strcmp(name, "--from") == 0 ||
-        strcmp(name, "--seeds") == 0) {
-        uint64_t *at = strcmp(name, "--seeds") == 0 ? &o->count : &o->from;
+        strcmp(name, "--seeds") == 0 || strcmp(name, "--hours") == 0) {
+        uint64_t *at = strcmp(name, "--seeds") == 0   ? &o->count
+                       : strcmp(name, "--hours") == 0 ? &o->hours
+                                                      : &o->from;
 
         if (value == NULL || !parse_number(value, at)) {
             fprintf(stderr, "muster-sim: %s wants a number, not \"%s\"\n", name,
@@ -130,7 +134,8 @@ static int run_seeds(const struct options *o)
         struct mu_sim_result r;
         uint64_t seed = o->from + done;
 
-        mu_sim_scenario_run(o->scenario, seed, o->trace ? stdout : NULL, &r);
+        mu_sim_scenario_run_for(o->scenario, seed, o->hours * 3600 * MU_NS_PER_S,
+                                o->trace ? stdout : NULL, &r);
         done++;
         steps += r.steps;
         digest ^= r.digest;
@@ -159,7 +164,8 @@ static int run_scenarios(struct options *o)
     int worst = 0;
 
     for (size_t i = 0; mu_sim_scenarios[i] != NULL; i++) {
-        if (!mu_sim_scenarios[i]->planted && (worst == 0 || o->keep_going)) {
+        if (!mu_sim_scenarios[i]->planted && !mu_sim_scenarios[i]->slow &&
+            (worst == 0 || o->keep_going)) {
             int rc;
 
             o->scenario = mu_sim_scenarios[i];
@@ -174,7 +180,8 @@ static void print_list(bool planted)
 {
     for (size_t i = 0; mu_sim_scenarios[i] != NULL; i++) {
         if (mu_sim_scenarios[i]->planted == planted) {
-            printf("%-20s %s\n", mu_sim_scenarios[i]->name, mu_sim_scenarios[i]->summary);
+            printf("%-20s %s%s\n", mu_sim_scenarios[i]->name, mu_sim_scenarios[i]->summary,
+                   mu_sim_scenarios[i]->slow ? " [slow]" : "");
         }
     }
 }

@@ -191,6 +191,7 @@ struct mu_sim *mu_sim_new(const struct mu_sim_config *config)
     mu_list_init(&sim->hosts);
     mu_list_init(&sim->pairs);
     mu_list_init(&sim->ats);
+    mu_list_init(&sim->families);
     if (sim_fault_init(sim) != 0) {
         mu_free(sim);
         return NULL;
@@ -229,6 +230,7 @@ void mu_sim_free(struct mu_sim *sim)
         }
     }
     sim_net_free(sim);
+    sim_child_free(sim);
     while ((node = mu_list_pop(&sim->hosts)) != NULL) {
         free_host(MU_CONTAINER_OF(node, struct mu_sim_host, link));
     }
@@ -262,6 +264,11 @@ struct mu_prng *mu_sim_prng(struct mu_sim *sim)
 const struct mu_sim_faults *mu_sim_faults(const struct mu_sim *sim)
 {
     return &sim->faults;
+}
+
+uint64_t mu_sim_length_ns(const struct mu_sim *sim, uint64_t fallback)
+{
+    return sim->config.length_ns != 0 ? sim->config.length_ns : fallback;
 }
 
 void mu_sim_fail(struct mu_sim *sim, const char *format, ...)
@@ -300,6 +307,9 @@ mu_mono_t sim_host_mono(const struct mu_sim_host *host, uint64_t global_ns)
 {
     int64_t passed = (int64_t)(global_ns - host->since_ns);
 
+    if (host->drift_ppm == 0) {
+        return (mu_mono_t){host->mono_base_ns + (uint64_t)passed};
+    }
     return (mu_mono_t){host->mono_base_ns +
                        (uint64_t)(passed + passed / 1000000 * host->drift_ppm +
                                   passed % 1000000 * host->drift_ppm / 1000000)};
@@ -359,6 +369,13 @@ void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns)
     host->wall_offset_ns += ns;
 }
 
+void mu_sim_wall_set(struct mu_sim *sim)
+{
+    MU_LIST_FOREACH (h, &sim->hosts) {
+        MU_CONTAINER_OF(h, struct mu_sim_host, link)->wall_offset_ns = (int64_t)WALL_EPOCH;
+    }
+}
+
 /* --- processes -------------------------------------------------------------------------------- */
 
 static void run_start(struct sim_action *action)
@@ -412,12 +429,17 @@ bool mu_sim_proc_idle(const struct mu_sim_proc *proc)
 {
     return mu_list_empty(&proc->ends) && mu_list_empty(&proc->listeners) &&
            mu_list_empty(&proc->works) && mu_heap_min(&proc->timers) == NULL &&
-           sim_disk_held(proc) == 0;
+           sim_disk_held(proc) == 0 && sim_child_held(proc) == 0;
 }
 
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc)
 {
     return proc->starts;
+}
+
+uint64_t mu_sim_proc_awake_ns(const struct mu_sim_proc *proc)
+{
+    return proc->paused_until_ns;
 }
 
 struct mu_env *mu_sim_proc_env(struct mu_sim_proc *proc)
@@ -479,6 +501,7 @@ static void kill_one(struct mu_sim_proc *proc, enum mu_sim_kill how)
     sim_env_drop(proc);
     sim_net_drop(proc, how);
     sim_disk_drop(proc);
+    sim_child_drop(proc, how);
     if (proc->program.killed != NULL && !proc->exiting) {
         proc->program.killed(proc->program.arg);
     }

@@ -107,6 +107,7 @@ struct mu_sim_config {
     struct mu_sim_faults faults;
     FILE *trace;        /* one line for each step, or NULL */
     uint64_t steps_max; /* a run with more is taken to be stuck; 0: 20 million */
+    uint64_t length_ns; /* how long a scenario that can last shall last; 0: as it likes */
 };
 
 /** NULL when there is no memory. */
@@ -121,6 +122,8 @@ uint64_t mu_sim_digest(const struct mu_sim *sim);
 /** For the scenario's own choices. */
 struct mu_prng *mu_sim_prng(struct mu_sim *sim);
 const struct mu_sim_faults *mu_sim_faults(const struct mu_sim *sim);
+/** How long the scenario shall last: as was asked for, or else the fallback. */
+uint64_t mu_sim_length_ns(const struct mu_sim *sim, uint64_t fallback);
 
 /** Runs one action and then every checker. False: nothing is left to do, or the run has failed. */
 bool mu_sim_step(struct mu_sim *sim);
@@ -164,10 +167,12 @@ struct mu_sim_program {
 /** Starts a process, at the present time, on a later step. */
 struct mu_sim_proc *mu_sim_proc_new(struct mu_sim_host *host, const struct mu_sim_program *program);
 bool mu_sim_proc_alive(const struct mu_sim_proc *proc);
-/** Whether it has no connection, listener, timer, work or disk. */
+/** Whether it has no connection, listener, timer, work, child or disk. */
 bool mu_sim_proc_idle(const struct mu_sim_proc *proc);
 /** How often it was started. */
 uint32_t mu_sim_proc_starts(const struct mu_sim_proc *proc);
+/** Since when it is awake: the end of its last pause, which may be to come; 0: none so far. */
+uint64_t mu_sim_proc_awake_ns(const struct mu_sim_proc *proc);
 /** The environment of the process, or the process (and its simulator) of an environment. */
 struct mu_env *mu_sim_proc_env(struct mu_sim_proc *proc);
 struct mu_sim_proc *mu_sim_proc_of(struct mu_env *env);
@@ -200,6 +205,8 @@ void mu_sim_cut(struct mu_sim_host *from, struct mu_sim_host *to, uint64_t ns);
 /** Resets every connection between the two hosts. */
 void mu_sim_reset(struct mu_sim_host *a, struct mu_sim_host *b);
 void mu_sim_wall_jump(struct mu_sim_host *host, int64_t ns);
+/** The wall clocks of all hosts are right from now on, until they jump again. */
+void mu_sim_wall_set(struct mu_sim *sim);
 /** From now on the world is quiet: cuts end, the dead are started again, pauses run out. */
 void mu_sim_heal(struct mu_sim *sim);
 
@@ -256,6 +263,8 @@ struct mu_sim_scenario {
     void (*run)(struct mu_sim *sim);
     /** It has a bug on purpose, and some seed must find it; left out when all are run. */
     bool planted;
+    /** A run takes seconds; left out when all are run. */
+    bool slow;
 };
 
 /** The scenarios that are built in; the list ends with NULL. */
@@ -271,7 +280,11 @@ struct mu_sim_result {
     char failure[512];
 };
 
-/** One run of a scenario: everything is made from the seed and thrown away again. */
+/** One run of a scenario: everything is made from the seed and thrown away again. `length_ns` as in
+ * struct mu_sim_config; with one, there is no limit of steps. */
+void mu_sim_scenario_run_for(const struct mu_sim_scenario *scenario, uint64_t seed,
+                             uint64_t length_ns, FILE *trace, struct mu_sim_result *ret);
+/** As long as the scenario likes. */
 void mu_sim_scenario_run(const struct mu_sim_scenario *scenario, uint64_t seed, FILE *trace,
                          struct mu_sim_result *ret);
 

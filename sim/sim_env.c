@@ -198,6 +198,9 @@ const struct mu_env_ops sim_env_ops = {
     .close = sim_net_close,
     .peer = sim_net_peer,
     .work = env_work,
+    .spawn = sim_child_spawn,
+    .child_signal = sim_child_signal,
+    .child_resume = sim_child_resume,
 };
 
 void sim_env_init(struct mu_sim_proc *proc)

@@ -3,6 +3,7 @@
 #define MU_SIM_IMPL_H
 
 #include "sim.h"
+#include "sim_child.h"
 
 #include "core/buf.h"
 #include "core/heap.h"
@@ -32,7 +33,9 @@
     X(DONE, "done")         /* and its owner is told */                                            \
     X(FAULT, "fault")       /* a fault strikes. a: which (enum sim_fault_kind), b: its length */   \
     X(REBOOT, "reboot")     /* a killed process is started again */                                \
-    X(AT, "at")             /* the scenario asked for this */
+    X(AT, "at")             /* the scenario asked for this */                                      \
+    X(CHILD, "child")     /* subject: pid; a: 1 started, 2 output, 3 exited, 4 gone; b: status */  \
+    X(PROCESS, "process") /* a child or descendant acts. a: 1 it dies, b: word or status */
 
 enum sim_kind {
 #define SIM_KIND_ENUM(name, text) SIM_##name,
@@ -136,6 +139,10 @@ struct mu_sim {
     bool failed;
     char failure[512];
     struct sim_nemesis *nemesis;
+    struct mu_list families; /* sim_child.c: children and what descends from them */
+    mu_sim_exec *exec;
+    void *exec_arg;
+    int64_t last_pid;
 };
 
 /* sim.c */
@@ -197,6 +204,17 @@ uint64_t sim_draw_ns(struct mu_prng *prng, uint64_t max);
 void sim_disk_drop(struct mu_sim_proc *proc);
 void sim_disk_free(struct mu_sim_host *host);
 size_t sim_disk_held(const struct mu_sim_proc *proc);
+
+/* sim_child.c */
+int sim_child_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what);
+int sim_child_signal(struct mu_env *env, struct mu_child *child, int signal,
+                     enum mu_child_scope scope);
+void sim_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
+/** How many children the process has whose last callback is still to come. */
+size_t sim_child_held(const struct mu_sim_proc *proc);
+/** The process is gone: its children will be. */
+void sim_child_drop(struct mu_sim_proc *proc, enum mu_sim_kill how);
+void sim_child_free(struct mu_sim *sim);
 
 /* sim_alloc.c */
 /** Makes `heap` pay for what is allocated from now on; returns the one that did. NULL: the test. */

@@ -16,7 +16,14 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_store_push_twice,  &mu_sim_scenario_store_pop_twice,
     &mu_sim_scenario_store_pop_order,   &mu_sim_scenario_store_watch_gap,
     &mu_sim_scenario_store_lease_early, &mu_sim_scenario_store_session_early,
-    &mu_sim_scenario_store_slow_sync,   &mu_sim_scenario_rpc,
+    &mu_sim_scenario_store_slow_sync,   &mu_sim_scenario_rdzv,
+    &mu_sim_scenario_rdzv_c10d,         &mu_sim_scenario_rdzv_steady,
+    &mu_sim_scenario_rdzv_hasty,        &mu_sim_scenario_rdzv_c10d_amnesia,
+    &mu_sim_scenario_rdzv_deaf,         &mu_sim_scenario_rdzv_dizzy,
+    &mu_sim_scenario_rdzv_loose,        &mu_sim_scenario_rdzv_ghost,
+    &mu_sim_scenario_rdzv_forgetful,    &mu_sim_scenario_rdzv_sulky,
+    &mu_sim_scenario_rdzv_restless,     &mu_sim_scenario_rdzv_recount,
+    &mu_sim_scenario_rdzv_swapped,      &mu_sim_scenario_rpc,
     &mu_sim_scenario_rpc_twice,         NULL,
 };
 
@@ -33,8 +40,17 @@ const struct mu_sim_scenario *mu_sim_scenario_find(const char *name)
 void mu_sim_scenario_run(const struct mu_sim_scenario *scenario, uint64_t seed, FILE *trace,
                          struct mu_sim_result *ret)
 {
+    mu_sim_scenario_run_for(scenario, seed, 0, trace, ret);
+}
+
+void mu_sim_scenario_run_for(const struct mu_sim_scenario *scenario, uint64_t seed,
+                             uint64_t length_ns, FILE *trace, struct mu_sim_result *ret)
+{
     struct mu_prng prng;
-    struct mu_sim_config config = {.seed = seed, .trace = trace};
+    struct mu_sim_config config = {.seed = seed,
+                                   .trace = trace,
+                                   .length_ns = length_ns,
+                                   .steps_max = length_ns != 0 ? UINT64_MAX : 0};
     struct mu_sim *sim;
     const char *failure;
 

@@ -51,6 +51,8 @@ extern "C" {
     X(ERDZV_GRACEFUL, -10033, "the rendezvous ended while this node was spare")                    \
     X(ERDZV_RESTARTS, -10034, "the restarts of this run are used up")                              \
     X(ERDZV_LOST, -10035, "the others have gone on without this node")                             \
+    X(ESIGNATURE, -10040, "the peer cannot prove who it is")                                       \
+    X(EPEERID, -10041, "another peer than the one that was meant")                                 \
     X(EREMOTE, -10050, "the handler failed")                                                       \
     X(EONCE, -10051, "the call may have run before, and does not run twice")                       \
     X(EWORKER, -10052, "no worker of that name or number")

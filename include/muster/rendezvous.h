@@ -129,7 +129,8 @@ MUSTER_EXPORT bool muster_rdzv_use_agent_store(const muster_rdzv *rdzv);
 MUSTER_EXPORT bool muster_rdzv_shutdown(muster_rdzv *rdzv);
 /**
  * Leaves, if it is in, and frees. The run goes on for the others. Calls under way on other threads
- * end with MUSTER_ECLOSED; none may begin any more. NULL is fine.
+ * end with MUSTER_ECLOSED; none may begin any more. A node that hosts waits up to a second for the
+ * others to hang up, since its server ends with it. NULL is fine.
  */
 MUSTER_EXPORT void muster_rdzv_close(muster_rdzv *rdzv);
 

@@ -163,10 +163,10 @@ enum muster_store_verb {
     MUSTER_STORE_LEASE_REVOKE,
 };
 
-#define MUSTER_STORE_NOWAIT    1u /* get, multi_get, queue_pop: MUSTER_ENOENT instead of waiting */
-#define MUSTER_STORE_PREFIX    2u /* watch: all keys that begin with the key */
-#define MUSTER_STORE_CURRENT   4u /* watch: begin with what is there */
-#define MUSTER_STORE_NO_VALUES 8u /* watch: tell that a key changed, and not to what */
+#define MUSTER_STORE_NOWAIT  1u /* get, multi_get, queue_pop: MUSTER_ENOENT instead of waiting */
+#define MUSTER_STORE_PREFIX  2u /* watch: all keys that begin with the key */
+#define MUSTER_STORE_CURRENT 4u /* watch: begin with what is there */
+#define MUSTER_STORE_ONCE    8u /* watch: no stream; the first change ends it, with its revision */
 
 enum muster_change_kind {
     MUSTER_CHANGE_CREATED = 1,

@@ -5,6 +5,20 @@
 #include "sim.h"
 
 extern const struct mu_sim_scenario mu_sim_scenario_env_echo;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_steady;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d_amnesia;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_hasty;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_deaf;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_dizzy;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_loose;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_ghost;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_forgetful;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_sulky;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_restless;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_recount;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_swapped;
 extern const struct mu_sim_scenario mu_sim_scenario_rpc;
 extern const struct mu_sim_scenario mu_sim_scenario_rpc_twice;
 extern const struct mu_sim_scenario mu_sim_scenario_store;

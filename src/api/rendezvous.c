@@ -8,6 +8,10 @@
 
 #include "core/alloc.h"
 
+/* A host that closes lets the others have their last answers and go first, but not for long: they
+ * may have much to do. */
+#define HOST_LINGER_MS 1000
+
 /* --- parameters ------------------------------------------------------------------------------- */
 
 static struct mu_rdzv_params inner_params(const struct muster_rdzv_params *p)
@@ -386,6 +390,9 @@ static void open_on_loop(struct mu_door *door)
     struct mu_rdzv_events events = mu_rdzv_seat_events(d->seat);
 
     d->err = mu_rdzv_open(d->seat->rt->env, d->params, &events, &d->seat->handler, &d->msg);
+    if (d->err == 0) {
+        d->seat->handler->linger_ms = HOST_LINGER_MS;
+    }
     mu_door_open(door);
 }
 

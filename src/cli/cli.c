@@ -73,11 +73,19 @@ static void print_help(const struct cli_verb *verb)
            verb->description);
     for (size_t i = 0; i < verb->option_count; i++) {
         const struct cli_option *o = &verb->options[i];
-        char left[64];
+        char letter[8] = "";
+        char left[80];
 
-        (void)snprintf(left, sizeof(left), "--%s%s%s", o->name, o->value != NULL ? " " : "",
-                       o->value != NULL ? o->value : "");
-        printf("  %-26s %s\n", left, o->help);
+        if (o->letter != 0) {
+            (void)snprintf(letter, sizeof(letter), "-%c, ", o->letter);
+        }
+        (void)snprintf(left, sizeof(left), "%s--%s%s%s", letter, o->name,
+                       o->value != NULL ? " " : "", o->value != NULL ? o->value : "");
+        if (strlen(left) > 26) {
+            printf("  %s\n  %-26s %s\n", left, "", o->help);
+        } else {
+            printf("  %-26s %s\n", left, o->help);
+        }
     }
     printf("  %-26s %s\n", "--help", "this text");
 }
@@ -114,75 +122,261 @@ bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret)
     return true;
 }
 
-static int take_value(const struct cli_verb *verb, const struct cli_option *o, const char *value)
+static bool parse_integer(const char *text, int64_t *ret)
+{
+    bool negative = text[0] == '-';
+    uint64_t v;
+
+    if (!cli_parse_number(text + (negative || text[0] == '+'), false, INT32_MAX, &v)) {
+        return false;
+    }
+    *ret = negative ? -(int64_t)v : (int64_t)v;
+    return true;
+}
+
+static bool parse_seconds(const char *text, double *ret)
+{
+    char *end;
+    double v;
+
+    if (text[0] == '\0' || text[strspn(text, "+-.0123456789eE")] != '\0') {
+        return false;
+    }
+    v = strtod(text, &end);
+    if (*end != '\0' || end == text || v > 1e9 || v < -1e9) {
+        return false;
+    }
+    *ret = v;
+    return true;
+}
+
+static bool is_one_of(const char *value, const char *const *of)
+{
+    for (; *of != NULL; of++) {
+        if (strcmp(value, *of) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Keeps a value; false if it is none that the option takes. */
+static bool keep_value(const struct cli_option *o, const char *value)
 {
     switch (o->type) {
     case CLI_FLAG:
         *(bool *)o->to = true;
-        return 0;
+        return true;
     case CLI_TEXT:
         *(const char **)o->to = value;
-        return 0;
+        return true;
     case CLI_NUMBER:
     case CLI_SIZE:
-        if (!cli_parse_number(value, o->type == CLI_SIZE, o->max, o->to)) {
-            return cli_usage(verb->name, "--%s %s is not a number it takes", o->name, value);
-        }
-        return 0;
+        return cli_parse_number(value, o->type == CLI_SIZE, o->max, o->to);
+    case CLI_INTEGER:
+        return parse_integer(value, o->to);
+    case CLI_SECONDS:
+        return parse_seconds(value, o->to);
+    }
+    return false;
+}
+
+static int take_value(const struct cli_verb *verb, const struct cli_option *o, const char *value)
+{
+    if (o->of != NULL && !is_one_of(value, o->of)) {
+        return cli_usage(verb->name, "--%s %s is not one of %s", o->name, value, o->value);
+    }
+    if (!keep_value(o, value)) {
+        return cli_usage(verb->name, "--%s %s is not a number it takes", o->name, value);
+    }
+    if (o->given != NULL) {
+        *o->given = true;
     }
     return 0;
 }
 
-static const struct cli_option *find_option(const struct cli_verb *verb, const char *name,
-                                            size_t len)
+/* The defaults that the environment has, for the options that no word gave. */
+static int take_variables(const struct cli_verb *verb, uint64_t given)
 {
     for (size_t i = 0; i < verb->option_count; i++) {
-        if (strlen(verb->options[i].name) == len &&
-            strncmp(verb->options[i].name, name, len) == 0) {
+        const struct cli_option *o = &verb->options[i];
+        const char *value = o->variable == NULL ? NULL : getenv(o->variable);
+        int64_t on;
+
+        if (value == NULL || (given >> i & 1) != 0) {
+            continue;
+        }
+        if (o->type == CLI_FLAG) {
+            if (!parse_integer(value, &on)) {
+                return cli_fail(CLI_FAILED, "%s=%s in the environment is not a whole number",
+                                o->variable, value);
+            }
+            if (on == 0) {
+                continue;
+            }
+        }
+        if (!keep_value(o, value)) {
+            return cli_usage(verb->name, "%s=%s in the environment is not a number it takes",
+                             o->variable, value);
+        }
+        if (o->given != NULL) {
+            *o->given = true;
+        }
+    }
+    return 0;
+}
+
+/* Whether the first `len` bytes are the option's name, or begin it. */
+static bool name_fits(const struct cli_verb *verb, const char *option, const char *name, size_t len,
+                      bool begins)
+{
+    for (size_t i = 0; i < len; i++) {
+        char c = verb->argparse && name[i] == '_' ? '-' : name[i];
+
+        if (option[i] != c) {
+            return false;
+        }
+    }
+    return begins || option[len] == '\0';
+}
+
+static const struct cli_option help_option = {.name = "help", .type = CLI_FLAG, .letter = 'h'};
+
+/* The option of that name, or the only one that begins so. NULL: none, said. */
+static const struct cli_option *find_option(const struct cli_verb *verb, const char *word,
+                                            const char *name, size_t len)
+{
+    const struct cli_option *found = NULL;
+
+    for (size_t i = 0; i <= verb->option_count; i++) {
+        const struct cli_option *o = i < verb->option_count ? &verb->options[i] : &help_option;
+
+        if (name_fits(verb, o->name, name, len, false)) {
+            return o;
+        }
+    }
+    for (size_t i = 0; verb->argparse && i <= verb->option_count; i++) {
+        const struct cli_option *o = i < verb->option_count ? &verb->options[i] : &help_option;
+
+        if (len == 0 || o->whole || !name_fits(verb, o->name, name, len, true)) {
+            continue;
+        }
+        if (found != NULL) {
+            (void)cli_usage(verb->name, "%.*s could be --%s or --%s", (int)(name + len - word),
+                            word, found->name, o->name);
+            return NULL;
+        }
+        found = o;
+    }
+    if (found == NULL) {
+        (void)cli_usage(verb->name, "there is no option %s", word);
+    }
+    return found;
+}
+
+static const struct cli_option *find_letter(const struct cli_verb *verb, char letter)
+{
+    for (size_t i = 0; i < verb->option_count; i++) {
+        if (verb->options[i].letter == letter) {
             return &verb->options[i];
         }
     }
-    return NULL;
+    return letter == help_option.letter ? &help_option : NULL;
 }
 
-int cli_parse(const struct cli_verb *verb, int *argc, char ***argv)
+/* argparse takes a word that begins with a dash for a value only if it cannot be an option. */
+static bool may_be_value(const struct cli_verb *verb, const char *word)
 {
-    int i = 1;
+    const char *digits = word + 1;
+    double ignored;
 
-    for (; i < *argc && (*argv)[i][0] == '-' && (*argv)[i][1] != '\0'; i++) {
-        const char *word = (*argv)[i];
-        const char *name = word + (word[1] == '-' ? 2 : 1);
-        size_t len = strcspn(name, "=");
-        const struct cli_option *o = find_option(verb, name, len);
-        const char *value = name[len] == '=' ? name + len + 1 : NULL;
+    return !verb->argparse || word[0] != '-' || word[1] == '\0' || strchr(word, ' ') != NULL ||
+           (strspn(digits, "0123456789.") == strlen(digits) && parse_seconds(digits, &ignored));
+}
+
+/* Where parsing is. */
+struct parse {
+    const struct cli_verb *verb;
+    int argc;
+    char **argv;
+    int at;
+    uint64_t given;
+};
+
+/* Takes the option with its value: `value`, or else the next word. */
+static int take_option(struct parse *p, const struct cli_option *o, const char *value)
+{
+    if (o == &help_option) {
+        print_help(p->verb);
+        exit(CLI_OK);
+    }
+    if (o->value == NULL && value != NULL) {
+        return cli_usage(p->verb->name, "--%s takes no value", o->name);
+    }
+    if (o->value != NULL && value == NULL) {
+        if (p->at + 1 >= p->argc || !may_be_value(p->verb, p->argv[p->at + 1])) {
+            return cli_usage(p->verb->name, "--%s needs a value (%s)", o->name, o->value);
+        }
+        value = p->argv[++p->at];
+    }
+    p->given |= UINT64_C(1) << (o - p->verb->options);
+    return take_value(p->verb, o, value);
+}
+
+/* "-m", "-r3", "-r=3", "-mr 3". */
+static int take_letters(struct parse *p, const char *word)
+{
+    for (const char *at = word + 1; *at != '\0'; at++) {
+        const struct cli_option *o = find_letter(p->verb, *at);
+        const char *value = at[1] == '=' ? at + 2 : at + 1;
         int err;
 
-        if (strcmp(word, "--") == 0) {
-            i++;
-            break;
+        if (o == NULL) {
+            return cli_usage(p->verb->name, "there is no option %s", word);
         }
-        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-            print_help(verb);
-            exit(CLI_OK);
+        if (o->value != NULL) {
+            return take_option(p, o, at[1] == '\0' ? NULL : value);
         }
-        if (o == NULL || word[1] != '-') {
-            return cli_usage(verb->name, "there is no option %s", word);
-        }
-        if (o->value == NULL && value != NULL) {
-            return cli_usage(verb->name, "--%s takes no value", o->name);
-        }
-        if (o->value != NULL && value == NULL) {
-            if (i + 1 >= *argc) {
-                return cli_usage(verb->name, "--%s needs a value (%s)", o->name, o->value);
-            }
-            value = (*argv)[++i];
-        }
-        err = take_value(verb, o, value);
+        err = take_option(p, o, at[1] == '=' ? value : NULL);
         if (err != 0) {
             return err;
         }
     }
-    *argc -= i;
-    *argv += i;
     return 0;
+}
+
+static int take_word(struct parse *p, const char *word)
+{
+    const char *name = word + 2;
+    size_t len = strcspn(name, "=");
+    const struct cli_option *o;
+
+    if (word[1] != '-') {
+        return take_letters(p, word);
+    }
+    o = find_option(p->verb, word, name, len);
+    return o == NULL ? CLI_USAGE : take_option(p, o, name[len] == '=' ? name + len + 1 : NULL);
+}
+
+int cli_parse(const struct cli_verb *verb, int *argc, char ***argv)
+{
+    struct parse p = {.verb = verb, .argc = *argc, .argv = *argv, .at = 1};
+    int err = 0;
+
+    for (; p.at < p.argc && p.argv[p.at][0] == '-' && p.argv[p.at][1] != '\0'; p.at++) {
+        if (strcmp(p.argv[p.at], "--") == 0) {
+            p.at++;
+            break;
+        }
+        if (verb->argparse && may_be_value(verb, p.argv[p.at])) {
+            break;
+        }
+        err = take_word(&p, p.argv[p.at]);
+        if (err != 0) {
+            return err;
+        }
+    }
+    *argc -= p.at;
+    *argv += p.at;
+    return take_variables(verb, p.given);
 }

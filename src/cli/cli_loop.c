@@ -5,14 +5,23 @@
 
 #include "cli/cli.h"
 
-static void run_signal(struct mu_post *post)
+#define WAKE_SIGNAL SIGRTMIN /* ours, to the thread that waits for signals */
+
+static void run_signals(struct mu_post *post)
 {
     struct cli_loop *loop = MU_CONTAINER_OF(post, struct cli_loop, post);
+    uint64_t pending;
 
-    loop->on_signal(loop->context, loop->number);
+    atomic_store(&loop->posted, false);
+    pending = atomic_exchange(&loop->pending, 0);
+    for (int i = 1; i < 64; i++) {
+        if ((pending >> i & 1) != 0) {
+            loop->on_signal(loop->context, i);
+        }
+    }
 }
 
-/* The first signal is the loop's; who sends a second one does not want to wait for it. */
+/* Who sends a second signal to an impatient loop does not want to wait for it. */
 static void *await_signals(void *context)
 {
     struct cli_loop *loop = context;
@@ -25,24 +34,22 @@ static void *await_signals(void *context)
         if (atomic_load(&loop->ending)) {
             return NULL;
         }
-        if (count > 0) {
+        if (count > 0 && !loop->patient) {
             _exit(128 + number);
         }
-        loop->number = number;
-        loop->post.run = run_signal;
-        mu_uv_env_post(loop->uv, &loop->post);
+        (void)atomic_fetch_or(&loop->pending, UINT64_C(1) << number);
+        if (!atomic_exchange(&loop->posted, true)) {
+            mu_uv_env_post(loop->uv, &loop->post);
+        }
     }
 }
 
-int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int number),
-                  void *context)
+static int open_loop(struct cli_loop *loop)
 {
     int err;
 
-    *loop = (struct cli_loop){.on_signal = on_signal, .context = context};
-    (void)sigemptyset(&loop->set);
-    (void)sigaddset(&loop->set, SIGTERM);
-    (void)sigaddset(&loop->set, SIGINT);
+    loop->post.run = run_signals;
+    (void)sigaddset(&loop->set, WAKE_SIGNAL);
     (void)pthread_sigmask(SIG_BLOCK, &loop->set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
     err = mu_uv_env_new(&loop->uv);
@@ -55,6 +62,24 @@ int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int nu
         return cli_fail(CLI_FAILED, "cannot start a thread");
     }
     return 0;
+}
+
+int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int number),
+                  void *context)
+{
+    *loop = (struct cli_loop){.on_signal = on_signal, .context = context};
+    (void)sigemptyset(&loop->set);
+    (void)sigaddset(&loop->set, SIGTERM);
+    (void)sigaddset(&loop->set, SIGINT);
+    return open_loop(loop);
+}
+
+int cli_loop_open_for(struct cli_loop *loop, const sigset_t *set,
+                      void (*on_signal)(void *context, int number), void *context)
+{
+    *loop =
+        (struct cli_loop){.on_signal = on_signal, .context = context, .set = *set, .patient = true};
+    return open_loop(loop);
 }
 
 void cli_loop_run(struct cli_loop *loop)
@@ -71,7 +96,7 @@ void cli_loop_close(struct cli_loop *loop)
 {
     /* To that thread alone, which takes it for what it is. */
     atomic_store(&loop->ending, true);
-    (void)pthread_kill(loop->thread, SIGTERM);
+    (void)pthread_kill(loop->thread, WAKE_SIGNAL);
     (void)pthread_join(loop->thread, NULL);
     mu_uv_env_free(loop->uv);
 }

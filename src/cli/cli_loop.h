@@ -24,7 +24,9 @@ struct cli_loop {
     void (*on_signal)(void *context, int number);
     void *context;
     struct mu_post post;
-    int number;
+    atomic_bool posted;
+    atomic_uint_least64_t pending; /* signals, a bit for each number */
+    bool patient;
     sigset_t set;
     pthread_t thread;
     atomic_bool ending;
@@ -37,6 +39,9 @@ struct cli_loop {
  */
 int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int number),
                   void *context);
+/** The same for any signals (1 to 63), each of which becomes a call every time it comes. */
+int cli_loop_open_for(struct cli_loop *loop, const sigset_t *set,
+                      void (*on_signal)(void *context, int number), void *context);
 void cli_loop_run(struct cli_loop *loop);
 /** On the loop: cli_loop_run() returns after this turn. */
 void cli_loop_stop(struct cli_loop *loop);

@@ -23,7 +23,7 @@ struct kv {
     bool nowait;
     bool prefix;
     bool current;
-    bool no_values;
+    bool once;
     muster_store *store;
     int argc;
     char **argv; /* behind the verb */
@@ -438,7 +438,7 @@ static void print_change(muster_op *op, const struct muster_change *change, void
         (void)json_object_set_new(object, "change", json_string(names[change->kind]));
         (void)json_object_set_new(object, "revision", json_integer((json_int_t)change->revision));
         put_bytes(object, "key", change->key);
-        if (change->kind < MUSTER_CHANGE_DELETED && !kv->no_values) {
+        if (change->kind < MUSTER_CHANGE_DELETED) {
             put_bytes(object, "value", change->value);
         }
         print_json(object);
@@ -446,7 +446,7 @@ static void print_change(muster_op *op, const struct muster_change *change, void
     }
     printf("%s ", names[change->kind]);
     (void)fwrite(change->key.data, 1, change->key.len, stdout);
-    if (change->kind < MUSTER_CHANGE_DELETED && !kv->no_values) {
+    if (change->kind < MUSTER_CHANGE_DELETED) {
         (void)fputc(' ', stdout);
         (void)fwrite(change->value.data, 1, change->value.len, stdout);
     }
@@ -462,7 +462,7 @@ static int kv_watch(struct kv *kv)
         .keys = &key,
         .key_count = 1,
         .flags = (kv->prefix ? MUSTER_STORE_PREFIX : 0) | (kv->current ? MUSTER_STORE_CURRENT : 0) |
-                 (kv->no_values ? MUSTER_STORE_NO_VALUES : 0),
+                 (kv->once ? MUSTER_STORE_ONCE : 0),
         .timeout_ms = MUSTER_TIMEOUT_NEVER,
         .on_change = print_change,
         .context = kv,
@@ -472,6 +472,9 @@ static int kv_watch(struct kv *kv)
 
     if (err == 0) {
         err = muster_op_wait(op); /* Until the store goes away, or a signal ends the process. */
+        if (err == 0) {
+            print_number(kv, "revision", muster_op_number(op));
+        }
         muster_op_free(op);
     }
     return err == 0 ? 0 : fail(err);
@@ -557,8 +560,7 @@ int cmd_kv(int argc, char **argv)
         {"nowait", NULL, "get, mget, pop: fail if it is not there", CLI_FLAG, &kv.nowait, 0},
         {"prefix", NULL, "watch: all keys that begin with KEY", CLI_FLAG, &kv.prefix, 0},
         {"current", NULL, "watch: begin with what is there", CLI_FLAG, &kv.current, 0},
-        {"no-values", NULL, "watch: tell which keys change, and not to what", CLI_FLAG,
-         &kv.no_values, 0},
+        {"once", NULL, "watch: wait for one change, and print its revision", CLI_FLAG, &kv.once, 0},
         {"lease", "LEASE", "set: bind the key to a lease", CLI_NUMBER, &kv.lease, 0},
     };
     const struct cli_verb verb = {

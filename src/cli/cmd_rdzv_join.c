@@ -258,8 +258,10 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
     const char *dot = strchr(record->name, '.');
     bool host = dot != NULL && strcmp(dot, ".host") == 0;
 
-    if (j->o->verbose || (host && !j->o->quiet)) {
+    if (j->o->verbose) {
         (void)fprintf(stderr, "muster: %s: %s\n", record->name, record->message);
+    } else if (host && !j->o->quiet) {
+        (void)fprintf(stderr, "muster: %s\n", record->message);
     }
 }
 

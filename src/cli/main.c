@@ -8,6 +8,7 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *description;
 } verbs[] = {
+    {"run", cmd_run, "start the workers of a training job, as torchrun does"},
     {"serve", cmd_serve, "run a store server"},
     {"kv", cmd_kv, "use a store from the shell"},
     {"rdzv", cmd_rdzv, "use a rendezvous from the shell"},

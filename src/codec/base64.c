@@ -41,23 +41,26 @@ int mu_base64_encode(struct mu_buf *out, struct mu_span in)
     return 0;
 }
 
-/* The six bits that a letter stands for, or -1. */
-static int bits_of(uint8_t letter)
-{
-    if (letter >= 'A' && letter <= 'Z') {
-        return letter - 'A';
-    }
-    if (letter >= 'a' && letter <= 'z') {
-        return letter - 'a' + 26;
-    }
-    if (letter >= '0' && letter <= '9') {
-        return letter - '0' + 52;
-    }
-    if (letter == '+') {
-        return 62;
-    }
-    return letter == '/' ? 63 : -1;
-}
+/* The six bits that a letter stands for; NONE for what is no letter. */
+#define NONE 0x80u
+static const uint8_t bits_of[256] = {
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, 62,   NONE, NONE, NONE, 63,
+    52,   53,   54,   55,   56,   57,   58,   59,   60,   61,   NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, 0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,
+    15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   25,   NONE, NONE, NONE, NONE, NONE,
+    NONE, 26,   27,   28,   29,   30,   31,   32,   33,   34,   35,   36,   37,   38,   39,   40,
+    41,   42,   43,   44,   45,   46,   47,   48,   49,   50,   51,   NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+    NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+};
 
 /* One group of four letters, of which `letters` count. False: one of them is none. */
 static bool decode_group(const uint8_t *from, size_t letters, uint32_t *ret_bits)
@@ -65,48 +68,66 @@ static bool decode_group(const uint8_t *from, size_t letters, uint32_t *ret_bits
     uint32_t bits = 0;
 
     for (size_t i = 0; i < 4; i++) {
-        int six = i < letters ? bits_of(from[i]) : 0;
+        uint32_t six = i < letters ? bits_of[from[i]] : 0;
 
-        if (six < 0) {
+        if (six == NONE) {
             return false;
         }
-        bits = bits << 6 | (uint32_t)six;
+        bits = bits << 6 | six;
     }
     *ret_bits = bits;
     return true;
 }
 
+/* All groups but the last: three bytes each. False: something is no letter. */
+static bool decode_full(uint8_t *to, const uint8_t *from, size_t groups)
+{
+    uint8_t seen = 0;
+
+    for (size_t i = 0; i < groups; i++, from += 4, to += 3) {
+        uint8_t a = bits_of[from[0]];
+        uint8_t b = bits_of[from[1]];
+        uint8_t c = bits_of[from[2]];
+        uint8_t d = bits_of[from[3]];
+
+        seen = (uint8_t)(seen | a | b | c | d);
+        to[0] = (uint8_t)(a << 2 | b >> 4);
+        to[1] = (uint8_t)(b << 4 | c >> 2);
+        to[2] = (uint8_t)(c << 6 | d);
+    }
+    return (seen & NONE) == 0;
+}
+
 int mu_base64_decode(struct mu_buf *out, struct mu_span in)
 {
-    size_t pad = 0;
-    size_t size;
+    size_t groups = in.len / 4;
     size_t before = out->len;
+    const uint8_t *last;
+    uint32_t bits;
+    size_t bytes;
     int err;
 
     if (in.len % 4 != 0) {
         return MUSTER_ECORRUPT;
     }
-    if (in.len != 0 && in.data[in.len - 1] == '=') {
-        pad = in.data[in.len - 2] == '=' ? 2 : 1;
+    if (groups == 0) {
+        return 0;
     }
-    size = mu_base64_decoded_max(in.len) - pad;
-    err = mu_buf_reserve(out, size);
+    last = in.data + in.len - 4;
+    bytes = last[3] != '=' ? 3 : last[2] != '=' ? 2 : 1;
+    err = mu_buf_reserve(out, mu_base64_decoded_max(in.len) - (3 - bytes));
     if (err != 0) {
         return err;
     }
-    for (size_t i = 0; i < in.len; i += 4) {
-        size_t bytes = i + 4 == in.len ? 3 - pad : 3;
-        uint32_t bits;
-
-        /* Of three bytes all 24 bits count, of fewer the lowest must be zero. */
-        if (!decode_group(in.data + i, bytes + 1, &bits) ||
-            (bytes < 3 && (bits & ((1u << (8 * (3 - bytes))) - 1)) != 0)) {
-            out->len = before;
-            return MUSTER_ECORRUPT;
-        }
-        for (size_t k = 0; k < bytes; k++) {
-            mu_buf_put_u8(out, (uint8_t)(bits >> (16 - 8 * k)));
-        }
+    /* Of three bytes all 24 bits count, of fewer the lowest must be zero. */
+    if (!decode_full(mu_buf_grow(out, 3 * (groups - 1)), in.data, groups - 1) ||
+        !decode_group(last, bytes + 1, &bits) ||
+        (bytes < 3 && (bits & ((1u << (8 * (3 - bytes))) - 1)) != 0)) {
+        out->len = before;
+        return MUSTER_ECORRUPT;
+    }
+    for (size_t k = 0; k < bytes; k++) {
+        mu_buf_put_u8(out, (uint8_t)(bits >> (16 - 8 * k)));
     }
     return 0;
 }

@@ -15,7 +15,7 @@
 #define STATE_MAX  4 /* the last one of enum mu_room_state */
 #define PLACE_MAX  MU_RDZV_PLACE_SPARE
 
-#define JOIN_FLAGS ((uint32_t)MU_RDZV_JOIN_MEMBERS)
+#define JOIN_FLAGS ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW))
 
 static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
 {

@@ -32,7 +32,14 @@
 
 enum {
     MU_RDZV_JOIN_MEMBERS = 1 << 0, /* it wants the list of members with every assignment */
+    MU_RDZV_JOIN_FEW = 1 << 1,     /* as long as they are at most MU_RDZV_FEW */
 };
+
+/*
+ * A list of N members told to N nodes is N squared bytes: that is a help in a world of a few nodes,
+ * and the cost of the round in one of thousands, where nobody reads it.
+ */
+#define MU_RDZV_FEW 128
 
 struct mu_rdzv_join {
     struct mu_span run_id;

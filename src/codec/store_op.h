@@ -40,11 +40,11 @@ enum mu_store_verb {
 };
 
 /* Flags of a request. */
-#define MU_STORE_NOWAIT    1u /* get, multi_get, queue_pop: MUSTER_ENOENT instead of waiting */
-#define MU_STORE_PREFIX    2u /* watch, list_keys: the key is a prefix */
-#define MU_STORE_CURRENT   4u /* watch: begin with what is there */
-#define MU_STORE_NO_VALUES 8u /* watch: tell that a key changed, and not to what */
-#define MU_STORE_FLAGS     15u
+#define MU_STORE_NOWAIT  1u /* get, multi_get, queue_pop: MUSTER_ENOENT instead of waiting */
+#define MU_STORE_PREFIX  2u /* watch, list_keys: the key is a prefix */
+#define MU_STORE_CURRENT 4u /* watch: begin with what is there */
+#define MU_STORE_ONCE    8u /* watch: no stream; the first change ends it, with its revision */
+#define MU_STORE_FLAGS   15u
 
 /* The lease that ends with the caller's session, in place of a lease's number. */
 #define MU_LEASE_SESSION UINT64_MAX
@@ -67,7 +67,7 @@ enum mu_store_verb {
  * queue_pop     1                                        1 value; number: the length before
  * queue_len     1                                        number
  * barrier       1                          world size    -
- * watch         1                                        a stream of changes
+ * watch         1                                        a stream of changes; once: number
  * lease_grant                              ttl in ms     number: the lease
  * lease_keep                               (lease)       number: ttl in ms
  * lease_revoke                             (lease)       number: keys removed

@@ -6,8 +6,8 @@
  *  - One thread. All calls and all callbacks happen on it.
  *  - Completion is always a later turn: no callback runs inside the call that asked for it.
  *  - When a verb returns an error, its callback will never be called.
- *  - The caller provides the memory (struct mu_conn, mu_listener, mu_timer, mu_work embedded in its
- *    own) and may reuse it only after the last callback named below.
+ *  - The caller provides the memory (struct mu_conn, mu_listener, mu_timer, mu_work, mu_child
+ *    embedded in its own) and may reuse it only after the last callback named below.
  *  - A callback may call any verb, close included.
  */
 #ifndef MU_ENV_H
@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "core/addr.h"
+#include "core/child.h"
 #include "core/heap.h"
 #include "core/list.h"
 #include "core/span.h"
@@ -127,6 +128,24 @@ struct mu_env_ops {
     void (*peer)(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
     /** Has `run` called away from the loop, then `done` on it. MUSTER_ENOMEM. */
     int (*work)(struct mu_env *env, struct mu_work *work);
+    /**
+     * Starts a program in a session and a process group of its own, with no descriptor but those
+     * of `what`, no signal blocked and none handled (see core/child.h). `started` follows, with 0
+     * or with what failed in the child: nothing here waits for a disk. MUSTER_EINVAL for no argv,
+     * a stream that cannot be, or too many arguments to name; MUSTER_ENOTSUP, MUSTER_ENOMEM, or a
+     * negated errno (-EAGAIN, -EMFILE) when there can be no process or pipe.
+     */
+    int (*spawn)(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what);
+    /**
+     * Sends a signal to those of `scope` who are there. SIGTERM, SIGINT, SIGHUP and SIGQUIT are
+     * followed by SIGCONT, so that who is stopped can obey. SIGKILL to the family is kept up until
+     * `gone`, whatever it starts meanwhile. Any time between spawn and `gone`. -ESRCH when nobody
+     * was there (any more, or yet), MUSTER_EINVAL for a signal that there is none of.
+     */
+    int (*child_signal)(struct mu_env *env, struct mu_child *child, int signal,
+                        enum mu_child_scope scope);
+    /** Takes up reading a stream again after `output` used less than it was given. */
+    void (*child_resume)(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
 };
 
 struct mu_env {
@@ -188,6 +207,24 @@ static inline void mu_env_peer(struct mu_env *env, const struct mu_conn *conn, c
 static inline int mu_env_work(struct mu_env *env, struct mu_work *work)
 {
     return env->ops->work(env, work);
+}
+
+static inline int mu_env_spawn(struct mu_env *env, struct mu_child *child,
+                               const struct mu_spawn *what)
+{
+    return env->ops->spawn(env, child, what);
+}
+
+static inline int mu_env_child_signal(struct mu_env *env, struct mu_child *child, int signal,
+                                      enum mu_child_scope scope)
+{
+    return env->ops->child_signal(env, child, signal, scope);
+}
+
+static inline void mu_env_child_resume(struct mu_env *env, struct mu_child *child,
+                                       enum mu_stream stream)
+{
+    env->ops->child_resume(env, child, stream);
 }
 
 #endif

@@ -17,7 +17,7 @@ struct mu_rdzv_config mu_rdzv_config_defaults(void)
         .backoff_ms_min = 2,
         .backoff_ms_max = 1000,
         .retry_ms = 100,
-        .spread_us_per_node = 1000,
+        .spread_us_per_node = 100,
         .token_bytes_max = 64u << 20,
     };
 }
@@ -112,12 +112,17 @@ static void undo(struct mu_rdzv *r, enum undo how)
     swap_tokens(r);
 }
 
-/* FNV-1a; tokens are compared with what a watch told, and never but for equality. Not 0. */
+/* Tokens are compared with what a watch told, and never but for equality. Not 0. */
 static uint64_t hash_token(struct mu_span token)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ token.len;
+    size_t i = 0;
 
-    for (size_t i = 0; i < token.len; i++) {
+    for (; token.len - i >= 8; i += 8) {
+        hash = (hash ^ mu_get_u64(token.data + i)) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    for (; i < token.len; i++) {
         hash = (hash ^ token.data[i]) * UINT64_C(0x100000001b3);
     }
     return hash == 0 ? 1 : hash;
@@ -134,6 +139,11 @@ static void settle(struct mu_rdzv *r, bool has_token, struct mu_span token)
 {
     struct mu_rdzv_vars *v = &r->v;
 
+    if (v->known && !(v->writing && r->config.turns)) {
+        /* The first one may have waited for a connection. */
+        mu_rdzv_node_took(r, mu_mono_since(v->asked_at, v->now.mono));
+    }
+    mu_rdzv_node_measure_pace(r);
     v->reading = v->writing = false;
     v->known = true;
     v->synced_at = v->now.mono;
@@ -316,8 +326,8 @@ static void take_watch(struct mu_rdzv *r, const struct mu_rdzv_event *event)
     }
     read_at = mu_rdzv_node_spread(r);
     if (v->phase == MU_RDZV_MEMBER) {
-        /* Most of what a member is told are the heartbeats of others. */
-        mu_mono_t soonest = mu_mono_add_ms(v->synced_at, r->config.poll_ms);
+        /* Most of what a member of a large round is told are the heartbeats of others. */
+        mu_mono_t soonest = mu_rdzv_node_next_member_read(r);
 
         read_at = mu_mono_before(read_at, soonest) ? soonest : read_at;
     }

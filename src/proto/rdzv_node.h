@@ -60,15 +60,16 @@ struct mu_rdzv_config {
     struct mu_rdzv_node node;         /* copied */
     enum mu_rdzv_dialect dialect;     /* written while the state shows none. 2 */
     bool push;                        /* the driver sends WATCH events. false */
+    bool turns; /* the driver holds a write back until it is its turn: no back-off. false */
     uint64_t seed;
     uint32_t poll_ms;        /* how old a state may be, and how long to sleep. 1 s */
     uint32_t first_delay_ms; /* before a first join without push, at random up to it. 300 ms */
     uint32_t backoff_ms_min; /* after a lost write, at random up to it; doubled each time. 2 ms */
     uint32_t backoff_ms_max; /* 1 s */
     uint32_t retry_ms;       /* after a transient failure; doubled up to poll_ms. 100 ms */
-    uint32_t
-        spread_us_per_node; /* a read asked for by a watch waits up to this times nodes. 1 ms */
-    size_t token_bytes_max; /* 64 MiB; c10d's token is the stored text */
+    uint32_t spread_us_per_node; /* a read asked for by a watch waits up to this times nodes.
+                                    100 us */
+    size_t token_bytes_max;      /* 64 MiB; c10d's token is the stored text */
     struct mu_trace trace;
 };
 
@@ -184,6 +185,11 @@ struct mu_rdzv_vars {
     bool backed_off;              /* the next write has had its back-off */
     bool read_again;              /* the next write has had its second look */
     uint32_t losses;              /* writes lost in a row */
+    uint64_t answer_ns;           /* how long the backend takes to answer; 0: unknown */
+    uint64_t pace_ns;             /* how long the round takes for each node to join; 0: unknown */
+    mu_mono_t paced_at;           /* when it had */
+    size_t paced_count;           /* so many participants, */
+    int64_t paced_round;          /* and which round that was */
     uint32_t failures;            /* requests failed in a row */
     enum mu_rdzv_dialect dialect; /* found; UNKNOWN so far */
     bool has_token;

@@ -23,6 +23,12 @@ mu_mono_t mu_rdzv_node_next_look(struct mu_rdzv *r);
 mu_mono_t mu_rdzv_node_patience(const struct mu_rdzv *r, unsigned ops);
 /* When to write again after `v.losses` lost writes, to ask again after `v.failures` failures. */
 mu_mono_t mu_rdzv_node_backoff(struct mu_rdzv *r);
+/** An answer took so long. */
+void mu_rdzv_node_took(struct mu_rdzv *r, uint64_t ns);
+/** When a member that is told of a change may read again at the earliest. */
+mu_mono_t mu_rdzv_node_next_member_read(const struct mu_rdzv *r);
+/** There is a new state. */
+void mu_rdzv_node_measure_pace(struct mu_rdzv *r);
 mu_mono_t mu_rdzv_node_retry(struct mu_rdzv *r);
 /* When to read after a watch fired. */
 mu_mono_t mu_rdzv_node_spread(struct mu_rdzv *r);

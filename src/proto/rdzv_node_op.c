@@ -2,6 +2,10 @@
 #include "core/alloc.h"
 #include "proto/rdzv_node_internal.h"
 
+/* In turns a write is lost twice: to learn of the contention, and to learn the state. More is due
+ * to those who take none. */
+#define TURN_LOSSES_MAX 6
+
 #define REPORTS (MU_RDZV_ASSIGNED | MU_RDZV_ENDED | MU_RDZV_FAILED)
 
 unsigned mu_rdzv_node_ops(const struct mu_rdzv *r)
@@ -134,6 +138,9 @@ static int write_action(struct mu_rdzv *r, struct mu_rdzv_update *up,
 {
     struct mu_rdzv_vars *v = &r->v;
 
+    if (r->config.turns && v->losses > 0 && v->losses < TURN_LOSSES_MAX) {
+        return begin_write(r, up, set, action);
+    }
     if (v->losses > 0 && !v->backed_off) {
         v->backed_off = true;
         v->held = true;

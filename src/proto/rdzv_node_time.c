@@ -3,8 +3,14 @@
 
 /* Between the end of patience and giving up. */
 #define LAST_CHANCE_MS 1000
-/* How many nodes may want to write in the time in which one is to read. */
-#define CONTENDERS_PER_SPREAD 4
+/* Writes lost in a row before the number of nodes is taken for a bad guess. */
+#define LOSSES_TO_DOUBT 4
+/* One node's turn: it reads, it writes, and as long again the others leave it alone. */
+#define TURN_ANSWERS 3
+/* The heartbeats of N nodes ask for N reads of each of them: they may have so much time for it. */
+#define MEMBER_READ_MS_PER_NODE 10
+/* An answer is never taken to need less: within a host, timers are no finer. */
+#define ANSWER_NS_MIN (MU_NS_PER_MS / 4)
 /* A wake-up is never nearer, whatever clocks say: no two decisions in the same instant. */
 #define SLEEP_NS_MIN (1 * MU_NS_PER_MS)
 
@@ -33,13 +39,70 @@ static uint64_t spread_over(const struct mu_rdzv *r, size_t nodes)
     return ns < most ? ns : most;
 }
 
-/* How many the round still has room for: so many may be trying to get in. */
-static size_t room(const struct mu_rdzv *r)
+/* Quickly down and slowly up: what hundreds ask at the same moment is not how long one takes. */
+void mu_rdzv_node_took(struct mu_rdzv *r, uint64_t ns)
 {
-    size_t count = mu_rdzv_participants(&r->state);
-    size_t max = r->config.settings.max_nodes;
+    uint64_t most = r->v.answer_ns < ANSWER_NS_MIN ? ANSWER_NS_MIN : 2 * r->v.answer_ns;
 
-    return r->state.complete || count >= max ? 0 : max - count;
+    r->v.answer_ns = ns < most ? ns : most;
+}
+
+/* A guess, as long as it was not measured. */
+static uint64_t pace_of(const struct mu_rdzv_vars *v)
+{
+    uint64_t answer = v->answer_ns > ANSWER_NS_MIN ? v->answer_ns : ANSWER_NS_MIN;
+
+    return v->pace_ns != 0 ? v->pace_ns : TURN_ANSWERS * answer;
+}
+
+void mu_rdzv_node_measure_pace(struct mu_rdzv *r)
+{
+    struct mu_rdzv_vars *v = &r->v;
+    size_t count = mu_rdzv_participants(&r->state);
+
+    if (r->state.round == v->paced_round && count == v->paced_count) {
+        return; /* The time goes on. */
+    }
+    if (r->state.round == v->paced_round && count > v->paced_count) {
+        uint64_t most = 2 * pace_of(v);
+        uint64_t pace = mu_mono_since(v->paced_at, v->now.mono) / (count - v->paced_count);
+
+        v->pace_ns = pace < most ? pace : most;
+    } else {
+        v->pace_ns = 0;
+    }
+    v->paced_at = v->now.mono;
+    v->paced_count = count;
+    v->paced_round = r->state.round;
+}
+
+/* The time that so many nodes will need to write, one after the other. */
+static uint64_t time_for(const struct mu_rdzv *r, size_t nodes)
+{
+    uint64_t most = r->config.settings.keep_alive_interval_ms * MU_NS_PER_MS;
+    uint64_t pace = pace_of(&r->v);
+
+    return pace > most / (nodes + 1) ? most : pace * nodes;
+}
+
+/*
+ * How many may be trying to write: those that the round still has room for, and those whose
+ * heartbeat is due. Whoever joined in the same second has its heartbeats in the same second.
+ */
+static size_t contenders(const struct mu_rdzv *r)
+{
+    const struct mu_rdzv_state *s = &r->state;
+    size_t count = mu_rdzv_participants(s);
+    size_t max = r->config.settings.max_nodes;
+    size_t due = 0;
+
+    for (size_t i = 0; i < s->member_count; i++) {
+        due +=
+            s->members[i].has_heartbeat && mu_mono_add_ms((mu_mono_t){s->members[i].heartbeat.ns},
+                                                          r->config.settings.keep_alive_interval_ms)
+                                                   .ns <= r->v.now.wall.ns;
+    }
+    return due + (s->complete || count >= max ? 0 : max - count);
 }
 
 /*
@@ -167,15 +230,25 @@ static uint64_t doubled_ns(uint64_t base_ms, uint32_t times, uint64_t max_ms)
 }
 
 /*
- * Doubling finds the right measure by losing. The number of nodes that may be trying is a better
- * first guess, and saves most of the losses when hundreds start together.
+ * A write is lost if another one got in since the state was read, so it does not help to try more
+ * often than the backend can answer; nobody knows how often that is, but all can see how fast the
+ * round fills. Whoever tries at random within half of the time that the rest of it will take tries
+ * twice as often as somebody gets in. If the backend can do more, the round fills faster, and all
+ * try more often; if it cannot, half of the tries are lost and it stays as it is.
+ *
+ * If it goes wrong again and again, doubling finds the measure that this did not.
  */
 mu_mono_t mu_rdzv_node_backoff(struct mu_rdzv *r)
 {
-    uint32_t times = r->v.losses == 0 ? 0 : r->v.losses - 1;
-    uint64_t ns = doubled_ns(r->config.backoff_ms_min, times, r->config.backoff_ms_max);
-    uint64_t guess = spread_over(r, room(r)) / CONTENDERS_PER_SPREAD;
+    uint32_t losses = r->v.losses;
+    uint64_t guess = time_for(r, contenders(r)) / 2;
+    uint64_t ns;
 
+    if (guess != 0) {
+        losses = losses > LOSSES_TO_DOUBT ? losses - LOSSES_TO_DOUBT : 0;
+    }
+    ns = doubled_ns(r->config.backoff_ms_min, losses == 0 ? 0 : losses - 1,
+                    r->config.backoff_ms_max);
     return random_within(r, ns > guess ? ns : guess);
 }
 
@@ -190,8 +263,8 @@ mu_mono_t mu_rdzv_node_retry(struct mu_rdzv *r)
 
 /*
  * All read after a change, so their reads are spread over a time that grows with their number. A
- * participant of a round that is far from its minimum has less reason still: that many writes are
- * yet to come.
+ * participant of a round that is far from its minimum has less reason still: it can sleep through
+ * most of the time that the others will need.
  */
 mu_mono_t mu_rdzv_node_spread(struct mu_rdzv *r)
 {
@@ -200,5 +273,12 @@ mu_mono_t mu_rdzv_node_spread(struct mu_rdzv *r)
     size_t missing = r->state.complete || count >= min ? 0 : min - count;
     mu_mono_t at = random_within(r, spread_over(r, r->state.member_count));
 
-    return mu_mono_add_ns(at, spread_over(r, missing) / CONTENDERS_PER_SPREAD);
+    return mu_mono_add_ns(at, time_for(r, missing) / 4 * 3);
+}
+
+mu_mono_t mu_rdzv_node_next_member_read(const struct mu_rdzv *r)
+{
+    uint64_t ms = r->state.member_count * MEMBER_READ_MS_PER_NODE;
+
+    return mu_mono_add_ms(r->v.synced_at, ms < r->config.poll_ms ? ms : r->config.poll_ms);
 }

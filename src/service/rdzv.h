@@ -55,12 +55,12 @@ struct mu_rdzv_assignment {
     uint32_t rank;
     uint32_t world;
     uint32_t restarts_left; /* UINT32_MAX: not kept, or no bound */
-    size_t member_count;    /* `world`, or 0 where they were not asked for (members=false) */
+    size_t member_count;    /* `world`, or 0: not asked for (members=false), or too many */
     const struct mu_rdzv_peer *members; /* by rank */
     const char *store; /* URL of the round's store, its prefix in it: see mu_store_open() */
-    /* The others are of PyTorch 1.13, whose workers serve their store themselves: rank 0 must not
-     * serve one at the bootstrap address. */
-    bool workers_serve;
+    /* The others are PyTorch 1.13: its exchange (service/agent_exchange.h), and the workers' rank 0
+     * serves the store at the bootstrap address itself, so that no agent may. */
+    bool torch_1;
 };
 
 struct mu_rdzv_ending {
@@ -124,6 +124,7 @@ struct mu_rdzv_handler {
     char node[MU_RDZV_RUN_ID_MAX + 1]; /* our name */
     char addr[MU_ADDR_HOST_MAX + 1];   /* how others reach us */
     bool hosting;                      /* the server runs here */
+    uint32_t linger_ms; /* how long a server here outlives `free` for others to go first. 0 */
 };
 
 /**
@@ -198,7 +199,11 @@ enum mu_rdzv_host_wish {
  */
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
-/** Ends such a server; `done` follows, on a later turn, when it is gone. */
-void mu_rdzv_unhost(struct mu_store_server *server, void (*done)(void *context), void *context);
+/**
+ * Ends such a server, when nobody is connected any more or `linger_ms` are over; `done` follows, on
+ * a later turn, when it is gone.
+ */
+void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*done)(void *context),
+                    void *context);
 
 #endif

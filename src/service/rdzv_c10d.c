@@ -14,6 +14,9 @@
 #include "service/log.h"
 
 #define NO_MEMORY_MS 50 /* until what found no memory is tried again */
+/* How long a node waits for its turn: others may have theirs before. */
+#define TURN_MS          200
+#define TURN_MS_PER_NODE 10
 
 static struct mu_rdzv_c10d *c10d_of(struct mu_rdzv_handler *h)
 {
@@ -36,7 +39,10 @@ static void rearm(struct mu_rdzv_c10d *n)
         at = mu_mono_min(n->upscale_at, mu_rdzv_deadline(&n->machine));
     }
     if (soon != 0) {
-        at = mu_mono_before(n->retry_at, MU_MONO_NEVER) ? mu_mono_min(at, n->retry_at) : now;
+        at = now;
+    }
+    if (mu_mono_before(n->retry_at, MU_MONO_NEVER) && mu_mono_before(at, n->retry_at)) {
+        at = n->retry_at; /* What is due found no memory, and would not at once. */
     }
     mu_env_timer_arm(n->base.env, &n->timer, at);
 }
@@ -108,6 +114,13 @@ static void on_found(void *context, bool push)
 
     /* The machine was made for a store that pushes; it has asked nothing but the first read. */
     n->machine.config.push = push;
+    n->machine.config.turns = push;
+    /* Who shares a store of PyTorch 1.13 is PyTorch 1.13, and ends when it finds another dialect:
+     * so we must not be the first to write one. */
+    if (!n->config.dialect_given && mu_store_tcp_found(n->cell.store) == MU_STORE_TCP_TORCH1) {
+        n->config.dialect = MU_RDZV_DIALECT_1_13;
+        n->machine.config.dialect = n->config.dialect;
+    }
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, "c10d.store",
                            push ? "the store answers and tells of changes"
                                 : "the store answers; it is read once a second");
@@ -170,7 +183,7 @@ static void on_cell_closed(void *context)
     struct mu_rdzv_c10d *n = context;
 
     if (n->server != NULL) {
-        mu_rdzv_unhost(n->server, finish_free, n);
+        mu_rdzv_unhost(n->server, n->base.linger_ms, finish_free, n);
     } else {
         finish_free(n);
     }
@@ -308,6 +321,7 @@ static void init_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_config *machi
         .tcp = mu_store_tcp_config_defaults(),
         .answer_ms = (uint32_t)(c->read_timeout_ms < INT32_MAX ? c->read_timeout_ms : INT32_MAX),
         .first_delay_ms = machine->first_delay_ms,
+        .turn_ms = TURN_MS + TURN_MS_PER_NODE * (uint32_t)c->settings.max_nodes,
     };
     uint64_t join_ms = c->settings.join_timeout_ms;
 

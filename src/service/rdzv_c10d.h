@@ -12,7 +12,8 @@
 
 struct mu_rdzv_c10d_config {
     struct mu_rdzv_settings settings;
-    enum mu_rdzv_dialect dialect;
+    enum mu_rdzv_dialect dialect; /* of the first state, if we write it */
+    bool dialect_given;           /* it holds on every store */
     enum mu_rdzv_host_wish host;
     enum mu_store_tcp_protocol protocol;
     uint64_t read_timeout_ms;
@@ -67,6 +68,7 @@ struct mu_rdzv_c10d {
     mu_mono_t upscale_at; /* late-comers are let in */
     size_t world;         /* of the round that was assigned last */
     int64_t rank;
+    bool closed; /* the run is */
     bool closed_told;
     bool freeing;
     struct mu_errmsg host_text;

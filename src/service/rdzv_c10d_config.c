@@ -124,6 +124,7 @@ static int parse_words(struct mu_rdzv_c10d_config *c, const char *config,
     if (err == 0) {
         err = parse_word(config, "dialect", dialects, 2, &word, reterr_msg);
         c->dialect = (enum mu_rdzv_dialect)(MU_RDZV_DIALECT_1_13 + word);
+        c->dialect_given = mu_rdzv_config_get(config, "dialect", &value);
     }
     if (err == 0) {
         err = parse_word(config, "protocol", protocols, 0, &word, reterr_msg);

@@ -12,6 +12,7 @@ static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *u
     struct mu_rdzv_peer *peers =
         n->config.members ? mu_rdzv_c10d_peers(up->members, up->world) : NULL;
     char url[MU_RDZV_C10D_URL_CAP];
+    enum mu_rdzv_dialect found = n->machine.v.dialect;
     struct mu_rdzv_assignment assignment = {
         .round = (uint64_t)up->round,
         .rank = (uint32_t)up->rank,
@@ -20,9 +21,8 @@ static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *u
         .member_count = peers != NULL ? up->world : 0,
         .members = peers,
         .store = mu_rdzv_c10d_url(url, &n->config, n->base.run_id, up->round),
-        .workers_serve = (n->machine.v.dialect == MU_RDZV_DIALECT_UNKNOWN
-                              ? n->config.dialect
-                              : n->machine.v.dialect) == MU_RDZV_DIALECT_1_13,
+        .torch_1 =
+            (found != MU_RDZV_DIALECT_UNKNOWN ? found : n->config.dialect) == MU_RDZV_DIALECT_1_13,
     };
 
     n->state = MU_RDZV_C10D_IN;
@@ -186,7 +186,11 @@ void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     if ((up->flags & MU_RDZV_FAILED) != 0 && !n->freeing) {
         tell_failed(n, up);
     }
-    if ((up->flags & MU_RDZV_CLOSED) != 0 && !n->freeing && !n->closed_told) {
+    if ((up->flags & MU_RDZV_CLOSED) != 0) {
+        n->closed = true;
+    }
+    /* A join that is under way, or waits for its turn, ends before its user hears of the close. */
+    if (n->closed && n->state != MU_RDZV_C10D_JOINING && !n->freeing && !n->closed_told) {
         n->closed_told = true;
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, n->rank, "c10d.closed",
                                "the run is closed");

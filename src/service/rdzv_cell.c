@@ -1,5 +1,6 @@
 #include "service/rdzv_cell.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "codec/base64.h"
@@ -12,6 +13,9 @@
 
 static void pump(struct mu_rdzv_cell *c);
 static void set_up(struct mu_rdzv_cell *c);
+static void arm_watch(struct mu_rdzv_cell *c);
+static void take_turn(struct mu_rdzv_cell *c);
+static void pass_turn(struct mu_rdzv_cell *c);
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
@@ -112,12 +116,14 @@ static void on_written(struct mu_rdzv_cell *c)
     } else if (op->status != 0) {
         answer_failure(c, op->status, op->errmsg.text, is_transient(op->status));
     } else if (mu_span_eq(op->reply.values[0], desired)) {
+        c->contended = false;
         answer(c, &event);
     } else if (mu_span_eq(op->reply.values[0], mu_buf_span(&c->expected))) {
         /* It holds what we expected, and yet was not written: PyTorch's way to say that there is
          * no such key. */
         create_again(c);
     } else {
+        c->contended = true;
         answer_state(c, MU_RDZV_WRITE_LOST, op->reply.values[0]);
     }
 }
@@ -141,6 +147,9 @@ static void on_asked(struct mu_store_op *op)
     } else {
         on_written(c);
     }
+    if (c->holding && c->want != MU_RDZV_CELL_WRITE) {
+        pass_turn(c);
+    }
 }
 
 /* --- requests --------------------------------------------------------------------------------- */
@@ -160,7 +169,7 @@ static void submit(struct mu_rdzv_cell *c, struct mu_rdzv_cell_op *slot,
     slot->busy = true;
     slot->called_back = false;
     slot->op.request = *request;
-    slot->op.request.keys = &c->key;
+    slot->op.request.keys = slot == &c->turn || slot == &c->give ? &c->turn_key : &c->key;
     slot->op.request.key_count = 1;
     slot->op.timeout_ms = timeout_ms;
     slot->op.done = done;
@@ -182,6 +191,10 @@ static void pump(struct mu_rdzv_cell *c)
     if (c->ask.busy) {
         return;
     }
+    if (c->want == MU_RDZV_CELL_WRITE && c->push && c->contended && !c->holding) {
+        take_turn(c);
+        return;
+    }
     if (c->want == MU_RDZV_CELL_WRITE) {
         if (c->asked != c->request) { /* otherwise it is the same write, once more */
             swap(&c->expected, &c->next_expected);
@@ -193,6 +206,7 @@ static void pump(struct mu_rdzv_cell *c)
             .verb = MU_STORE_COMPARE_SET, .values = c->ask_values, .value_count = 2};
     }
     c->asked = c->request;
+    arm_watch(c);
     submit(c, &c->ask, &q, c->config.answer_ms, on_asked);
 }
 
@@ -230,6 +244,69 @@ int mu_rdzv_cell_write(struct mu_rdzv_cell *c, uint64_t request, struct mu_span 
     return err;
 }
 
+/* --- turns ------------------------------------------------------------------------------------ */
+
+static void on_turn(struct mu_store_op *op)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, turn.op);
+
+    c->turn.busy = false;
+    if (c->closing) {
+        return;
+    }
+    /* Who has waited in vain goes without, and has a turn to pass on afterwards: the one that
+     * somebody did not. */
+    c->holding = op->status == 0 || op->status == MUSTER_ETIMEDOUT;
+    if (!c->holding) {
+        c->contended = false;
+    }
+    if (c->holding && c->want != MU_RDZV_CELL_WRITE) {
+        pass_turn(c);
+    }
+    pump(c);
+}
+
+static void take_turn(struct mu_rdzv_cell *c)
+{
+    struct mu_store_request q = {.verb = MU_STORE_QUEUE_POP};
+    uint32_t random;
+
+    if (!c->turn.busy) {
+        mu_env_entropy(c->env, &random, sizeof(random));
+        submit(c, &c->turn, &q, c->config.turn_ms + random % (c->config.turn_ms / 2 + 1), on_turn);
+    }
+}
+
+static void on_given(struct mu_store_op *op)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, give.op);
+    struct mu_store_request q = {.verb = MU_STORE_QUEUE_POP, .flags = MU_STORE_NOWAIT};
+
+    c->give.busy = false;
+    if (c->closing) {
+        return;
+    }
+    if (c->give_again) {
+        c->give_again = false;
+        pass_turn(c);
+    } else if (op->status == 0 && op->request.verb == MU_STORE_QUEUE_PUSH && op->reply.number > 1) {
+        submit(c, &c->give, &q, c->config.answer_ms, on_given); /* One is enough. */
+    }
+}
+
+static void pass_turn(struct mu_rdzv_cell *c)
+{
+    struct mu_store_request q = {
+        .verb = MU_STORE_QUEUE_PUSH, .values = &c->turn_value, .value_count = 1};
+
+    c->holding = false;
+    if (c->give.busy) {
+        c->give_again = true;
+    } else if (c->store != NULL) {
+        submit(c, &c->give, &q, c->config.answer_ms, on_given);
+    }
+}
+
 /* --- setting up ------------------------------------------------------------------------------- */
 
 static void on_store_closed(void *context)
@@ -248,15 +325,8 @@ static void drop_store(struct mu_rdzv_cell *c)
 {
     c->leaving = c->store;
     c->store = NULL;
+    c->holding = c->give_again = false;
     mu_store_close(c->leaving, on_store_closed, c);
-}
-
-static void call_back_watch(struct mu_rdzv_cell *c)
-{
-    if (c->watch.busy && !c->watch.called_back) {
-        c->watch.called_back = true;
-        mu_store_cancel(&c->watch.op);
-    }
 }
 
 /* It is down; whoever waits is told, and asking again tries again. */
@@ -266,101 +336,41 @@ static void fail_set_up(struct mu_rdzv_cell *c, int status, const char *text)
     bool for_good = !c->store_up;
 
     c->phase = MU_RDZV_CELL_DOWN;
-    mu_env_timer_arm(c->env, &c->timer, MU_MONO_NEVER);
     if (c->store != NULL && for_good) {
         drop_store(c);
-    } else if (c->store != NULL) {
-        call_back_watch(c);
     }
     answer_failure(c, status, text, !for_good && is_transient(status));
 }
 
-static void go_up(struct mu_rdzv_cell *c, bool push)
+/* PyTorch's way to keep nodes that start together from writing together. */
+static void delay(struct mu_rdzv_cell *c)
+{
+    struct mu_now now = mu_env_now(c->env);
+    struct mu_prng prng;
+    uint64_t seed;
+
+    mu_env_entropy(c->env, &seed, sizeof(seed));
+    mu_prng_seed(&prng, seed);
+    c->delayed = true;
+    mu_env_timer_arm(
+        c->env, &c->timer,
+        mu_mono_add_ns(now.mono, mu_prng_below(&prng, c->config.first_delay_ms * MU_NS_PER_MS)));
+}
+
+static void go_up(struct mu_rdzv_cell *c)
 {
     bool first = !c->found;
-    bool told = c->missed && c->want == MU_RDZV_CELL_NOTHING;
 
     c->phase = MU_RDZV_CELL_UP;
-    c->push = push;
+    c->store_up = true;
     c->found = true;
-    c->missed = false;
-    mu_env_timer_arm(c->env, &c->timer, MU_MONO_NEVER);
     if (first) {
-        c->events.found(c->events.context, push);
-    }
-    if (first && !push && c->config.first_delay_ms != 0) {
-        struct mu_now now = mu_env_now(c->env);
-        struct mu_prng prng;
-        uint64_t seed;
-
-        mu_env_entropy(c->env, &seed, sizeof(seed));
-        mu_prng_seed(&prng, seed);
-        c->delayed = true;
-        mu_env_timer_arm(c->env, &c->timer,
-                         mu_mono_add_ns(now.mono, mu_prng_below(&prng, c->config.first_delay_ms *
-                                                                           MU_NS_PER_MS)));
-    }
-    if (told) {
-        c->events.changed(c->events.context);
+        c->events.found(c->events.context, c->push);
+        if (!c->push && c->config.first_delay_ms != 0) {
+            delay(c);
+        }
     }
     pump(c);
-}
-
-static void on_changed(struct mu_store_op *op, const struct mu_change *change)
-{
-    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, watch.op);
-
-    (void)change;
-    if (c->closing || c->watch.called_back) {
-        return;
-    }
-    if (c->phase == MU_RDZV_CELL_WATCHING) {
-        go_up(c, true);
-    } else {
-        c->events.changed(c->events.context);
-    }
-}
-
-static void start_watch(struct mu_rdzv_cell *c);
-
-static void on_watched(struct mu_store_op *op)
-{
-    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, watch.op);
-    bool called_back = c->watch.called_back;
-
-    c->watch.busy = c->watch.called_back = false;
-    if (c->closing) {
-        return;
-    }
-    if (c->phase == MU_RDZV_CELL_WATCHING) {
-        if (called_back) {
-            start_watch(c); /* The old one was in the way. */
-        } else if (op->status == MUSTER_ENOTSUP) {
-            go_up(c, false);
-        } else {
-            fail_set_up(c, op->status, op->errmsg.text);
-        }
-        return;
-    }
-    c->missed = true;
-    if (c->phase == MU_RDZV_CELL_UP) {
-        c->phase = MU_RDZV_CELL_DOWN;
-        set_up(c);
-    }
-}
-
-static void start_watch(struct mu_rdzv_cell *c)
-{
-    struct mu_store_request q = {.verb = MU_STORE_WATCH,
-                                 .flags = MU_STORE_CURRENT | MU_STORE_NO_VALUES};
-
-    c->phase = MU_RDZV_CELL_WATCHING;
-    mu_env_timer_arm(c->env, &c->timer,
-                     mu_mono_add_ms(mu_env_now(c->env).mono, c->config.answer_ms));
-    if (!c->watch.busy) {
-        c->watch.op.change = on_changed;
-        submit(c, &c->watch, &q, 0, on_watched);
-    }
 }
 
 static void on_created(struct mu_store_op *op)
@@ -368,7 +378,7 @@ static void on_created(struct mu_store_op *op)
     struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, create.op);
 
     c->create.busy = false;
-    if (c->closing || c->phase != MU_RDZV_CELL_CREATING) {
+    if (c->closing) {
         return;
     }
     if (op->status == MUSTER_ELIMIT) {
@@ -377,12 +387,46 @@ static void on_created(struct mu_store_op *op)
         fail_set_up(c, MUSTER_ECORRUPT, "it is longer than any state");
     } else if (op->status != 0) {
         fail_set_up(c, op->status, op->errmsg.text);
-    } else if (c->found && (!c->push || (c->watch.busy && !c->watch.called_back))) {
-        c->store_up = true;
-        go_up(c, c->push);
     } else {
-        c->store_up = true;
-        start_watch(c);
+        if (c->push && op->reply.number == 1) {
+            pass_turn(c); /* Who makes the key makes the first turn. */
+        }
+        go_up(c);
+    }
+}
+
+/* --- the watch -------------------------------------------------------------------------------- */
+
+static void on_watched(struct mu_store_op *op)
+{
+    struct mu_rdzv_cell *c = MU_CONTAINER_OF(op, struct mu_rdzv_cell, watch.op);
+
+    c->watch.busy = false;
+    if (c->closing) {
+        return;
+    }
+    if (op->status == MUSTER_ENOTSUP) {
+        c->push = false;
+        if (c->found) {
+            c->events.found(c->events.context, false);
+        }
+    } else if (!c->turn.busy || c->want != MU_RDZV_CELL_WRITE) {
+        /* Changed; or the watch was lost, and then something may have changed unseen. What comes
+         * while a write waits for its turn, the write will tell. */
+        c->events.changed(c->events.context);
+    }
+}
+
+/*
+ * Before every request, so that no change is missed behind its answer. It tells of one change: who
+ * does not ask again is not told again, and N nodes that write do not cost N notices each.
+ */
+static void arm_watch(struct mu_rdzv_cell *c)
+{
+    struct mu_store_request q = {.verb = MU_STORE_WATCH, .flags = MU_STORE_ONCE};
+
+    if (c->push && !c->watch.busy) {
+        submit(c, &c->watch, &q, 0, on_watched);
     }
 }
 
@@ -393,7 +437,7 @@ static int open_store(struct mu_rdzv_cell *c)
                                   : mu_store_tcp_new(c->env, &c->config.tcp, &c->store);
 }
 
-/* Makes the key, unless it is there; then watches it. */
+/* Makes the key, unless it is there. Whether the store can be watched shows on the way. */
 static void set_up(struct mu_rdzv_cell *c)
 {
     struct mu_store_request q = {
@@ -408,6 +452,7 @@ static void set_up(struct mu_rdzv_cell *c)
         return; /* No memory: said on the next turn. */
     }
     c->phase = MU_RDZV_CELL_CREATING;
+    arm_watch(c);
     /* The first connection has a deadline of its own; later ones are given up after a while. */
     submit(c, &c->create, &q, c->store_up ? c->config.answer_ms : 0, on_created);
 }
@@ -425,8 +470,6 @@ static void on_timer(struct mu_timer *timer)
         mu_buf_fini(&c->next_desired);
         mu_buf_fini(&c->bytes);
         c->events.closed(c->events.context);
-    } else if (c->phase == MU_RDZV_CELL_WATCHING) {
-        fail_set_up(c, MUSTER_ETIMEDOUT, "the store does not answer a watch");
     } else if (c->phase == MU_RDZV_CELL_DOWN) {
         answer_failure(c, MUSTER_ENOMEM, "out of memory", true);
     } else {
@@ -439,8 +482,11 @@ void mu_rdzv_cell_init(struct mu_rdzv_cell *c, struct mu_env *env,
                        const struct mu_rdzv_cell_config *config,
                        const struct mu_rdzv_cell_events *events)
 {
-    *c = (struct mu_rdzv_cell){.env = env, .config = *config, .events = *events};
+    *c = (struct mu_rdzv_cell){.env = env, .config = *config, .events = *events, .push = true};
     c->key = mu_span_str(c->config.key);
+    (void)snprintf(c->turn_name, sizeof(c->turn_name), "%s.turn", c->config.key);
+    c->turn_key = mu_span_str(c->turn_name);
+    c->turn_value = MU_SPAN_LIT("turn");
     c->create_values[0] = mu_span("", 0);
     c->create_values[1] = MU_SPAN_LIT(SENTINEL);
     mu_timer_init(&c->timer, on_timer);

@@ -3,13 +3,20 @@
  * is in it is base64 of the state's bytes, or a sentinel that means "no state"; the token of a
  * state is its base64.
  *
- *     DOWN ──▶ CREATING ──▶ WATCHING ──▶ UP       anything that fails: DOWN, and again when asked
- *              the sentinel  if the store can
+ *     DOWN ──▶ CREATING ──▶ UP       what fails there: DOWN, and again when asked
+ *              the sentinel
  *
  * It does what proto/rdzv_node.h asks of a driver: one request at a time, each answered unless
  * another one has taken its place, and with a store that can be watched a `changed` for every
  * change that an answer may not have seen. A key that is gone (a store that was restarted) is made
  * again.
+ *
+ * Turns. Hundreds of nodes that compete for one cell lose most of what they write. On a store that
+ * can be watched, which is muster's own, a node that has lost a write takes its turn before the
+ * next one: it pops the one element of the queue KEY.turn, writes (the first write mostly loses and
+ * brings the state, the second wins), and pushes the element back. Turns are a courtesy: who does
+ * not know of them, as PyTorch's nodes, writes when it likes, and who has waited for too long
+ * writes without, and puts back the element that somebody has died with.
  */
 #ifndef MU_RDZV_CELL_H
 #define MU_RDZV_CELL_H
@@ -26,12 +33,13 @@ struct mu_rdzv_cell_config {
     uint32_t answer_ms;      /* how long the store may take to answer */
     uint32_t first_delay_ms; /* before the first request to a store that cannot be watched, at
                                 random up to it */
+    uint32_t turn_ms; /* how long to wait for a turn, and at random up to half as long again */
     char key[MU_RDZV_CELL_KEY_MAX];
 };
 
 struct mu_rdzv_cell_events {
-    /** The store is found, and can be watched or not. Once, before the first answer that is not a
-     * failure. */
+    /** The store is found, and can be watched or not: before the first answer that is not a
+     * failure, and again should it turn out otherwise. */
     void (*found)(void *context, bool push);
     /** STATE_READ, STATE_WRITTEN, WRITE_LOST or BACKEND_FAILED, for the machine; its time is not
      * set. Spans are lent for the call. */
@@ -52,7 +60,6 @@ struct mu_rdzv_cell_op {
 enum mu_rdzv_cell_phase {
     MU_RDZV_CELL_DOWN = 0,
     MU_RDZV_CELL_CREATING,
-    MU_RDZV_CELL_WATCHING,
     MU_RDZV_CELL_UP,
 };
 
@@ -64,18 +71,25 @@ struct mu_rdzv_cell {
     struct mu_rdzv_cell_events events;
     struct mu_store *store;   /* NULL: none yet, or none any more */
     struct mu_store *leaving; /* one that is being closed */
-    struct mu_timer timer;    /* WATCHING: patience; UP: the first delay; closing: the end */
+    struct mu_timer timer;    /* DOWN: no memory; UP: the first delay; closing: the end */
     struct mu_span key;
     enum mu_rdzv_cell_phase phase;
-    bool store_up; /* the store has answered, ever */
-    bool found;    /* and it is known whether it can be watched: `push` */
-    bool push;
-    bool delayed; /* the first request waits for the timer */
-    bool missed;  /* a watch was lost: something may have changed */
+    bool store_up;   /* the store has answered, ever */
+    bool found;      /* and it is known whether it can be watched: `push` */
+    bool push;       /* true until the store says otherwise */
+    bool delayed;    /* the first request waits for the timer */
+    bool contended;  /* a write was lost: the next one takes its turn */
+    bool holding;    /* it is our turn */
+    bool give_again; /* the turn is to be passed on once more */
     bool closing;
     struct mu_rdzv_cell_op create;
     struct mu_rdzv_cell_op watch;
     struct mu_rdzv_cell_op ask;
+    struct mu_rdzv_cell_op turn;
+    struct mu_rdzv_cell_op give;
+    struct mu_span turn_key;
+    struct mu_span turn_value;
+    char turn_name[MU_RDZV_CELL_KEY_MAX + 8];
     struct mu_span create_values[2];
     struct mu_span ask_values[2];
     enum mu_rdzv_cell_want want; /* the request that was asked for and not answered */

@@ -10,6 +10,8 @@
 #include "service/rdzv.h"
 #include "service/store_server.h"
 
+#define LINGER_STEP_MS 5
+
 /* A listener that only shows whether the address can be had. */
 struct probe {
     struct mu_listener listener;
@@ -23,6 +25,8 @@ struct hosted {
     void (*done)(void *context);
     void *context;
     bool stopped;
+    struct mu_timer linger;
+    mu_mono_t deadline;
 };
 
 static bool is_loopback(const char *host)
@@ -77,6 +81,7 @@ static void on_gone(struct mu_timer *timer)
 {
     struct hosted *h = MU_CONTAINER_OF(timer, struct hosted, timer);
 
+    mu_env_timer_arm(h->env, &h->linger, MU_MONO_NEVER);
     mu_store_server_free(h->server);
     if (h->done != NULL) {
         h->done(h->context);
@@ -96,16 +101,34 @@ static void on_stopped(void *context, int status, const char *why)
     }
 }
 
-void mu_rdzv_unhost(struct mu_store_server *server, void (*done)(void *context), void *context)
+/* The last answers may still be on their way: whoever got what it waited for hangs up. */
+static void on_linger(struct mu_timer *timer)
+{
+    struct hosted *h = MU_CONTAINER_OF(timer, struct hosted, linger);
+    mu_mono_t now = mu_env_now(h->env).mono;
+    struct mu_store_server_stats stats;
+
+    mu_store_server_stats(h->server, &stats);
+    if (stats.connections == 0 || h->stopped || mu_mono_reached(h->deadline, now)) {
+        mu_store_server_drain(h->server);
+    } else {
+        mu_env_timer_arm(h->env, &h->linger, mu_mono_add_ms(now, LINGER_STEP_MS));
+    }
+}
+
+void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*done)(void *context),
+                    void *context)
 {
     struct hosted *h = mu_store_server_context(server);
+    mu_mono_t now = mu_env_now(h->env).mono;
 
     h->done = done;
     h->context = context;
     if (h->stopped) {
-        mu_env_timer_arm(h->env, &h->timer, mu_env_now(h->env).mono);
+        mu_env_timer_arm(h->env, &h->timer, now);
     } else {
-        mu_store_server_drain(server);
+        h->deadline = mu_mono_add_ms(now, linger_ms);
+        mu_env_timer_arm(h->env, &h->linger, now);
     }
 }
 
@@ -132,6 +155,7 @@ static int serve(struct mu_env *env, const struct mu_addr *endpoint,
     }
     h->env = env;
     mu_timer_init(&h->timer, on_gone);
+    mu_timer_init(&h->linger, on_linger);
     *ret_server = h->server;
     return 0;
 }

@@ -11,6 +11,9 @@
 
 #define STARVED_MS 20 /* until something that found no memory is tried again */
 
+/* How far beyond an incarnation of another server ours begin, at most. */
+#define DISTANCE_MAX (UINT64_C(1) << 20)
+
 /* An incarnation that a node may name; the rest is left for counting. */
 #define INCARNATION_MAX (UINT64_MAX / 2)
 
@@ -145,10 +148,19 @@ static int check_numbers(const struct mu_store_server *s, const struct mu_rdzv_j
     return 0;
 }
 
-/*
- * Initialises the room as the next incarnation. A number above ours was given by a server before
- * this one, which may have left keys of it on the disk: it is not given again.
- */
+/* A number above ours was given by a server before this one, which may have left keys of it on the
+ * disk: those to come are others. */
+static void pass_incarnation(struct mu_store_server *s, uint64_t named)
+{
+    uint64_t distance;
+
+    if (named > s->hub.incarnation) {
+        mu_env_entropy(s->env, &distance, sizeof(distance));
+        s->hub.incarnation = named + distance % DISTANCE_MAX;
+    }
+}
+
+/* Initialises the room as the next incarnation. */
 static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
 {
     struct mu_store_server *s = run->server;
@@ -164,9 +176,7 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
     };
     int err;
 
-    if (join->incarnation > hub->incarnation) {
-        hub->incarnation = join->incarnation;
-    }
+    pass_incarnation(s, join->incarnation);
     hub->incarnation++;
     err = mu_room_init(&run->room, &config, hub->incarnation);
     MU_ASSERT(err == 0); /* The numbers were checked. */
@@ -260,9 +270,7 @@ int mu_rdzv_run_get(struct mu_store_server *s, const struct mu_rdzv_join *join,
                        run->room.config.nodes_max != join->nodes_max)) {
         reopen_run(run, join);
     }
-    if (join->incarnation > s->hub.incarnation) {
-        s->hub.incarnation = join->incarnation;
-    }
+    pass_incarnation(s, join->incarnation);
     *ret_run = run;
     return 0;
 }
@@ -442,9 +450,9 @@ static void on_starved_timer(struct mu_timer *timer)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed)
+void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, mu_wall_t now)
 {
-    *hub = (struct mu_rdzv_hub){0};
+    *hub = (struct mu_rdzv_hub){.incarnation = now.ns / 1000};
     mu_map_init(&hub->runs, seed);
     mu_list_init(&hub->busy);
     mu_list_init(&hub->idle);

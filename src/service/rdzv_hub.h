@@ -16,9 +16,12 @@
  * who ask how it went and for those who come back, up to a number; then the one that has been so
  * for longest is forgotten. A run that is over is opened again by the next join as a new
  * incarnation, and so is one without members if the join wants other numbers of nodes. Incarnations
- * are counted for the whole hub, so a number is never given twice, forgotten or not. Who names one
- * that is over is refused; one that is above all that are known was given by a server before this
- * one, and is taken for what it was: a member of the run.
+ * are counted for the whole hub, from the microsecond in which the server was started. So none is
+ * given twice, neither for a run that was forgotten nor by another server after this one: a node
+ * that still believes in a round of the old server shares no world with one of the new. Who names
+ * one that is over is refused; one that is above all that are known was given by a server before
+ * this one, whose clock was ahead of ours, and is taken for what it was: a member of the run. From
+ * there it is counted on at some distance, lest two servers after that one give the same.
  *
  * The keys of a round begin with "/rdzv/RUN/INCARNATION.ROUND/". They are deleted when the second
  * round after it begins; those of a whole incarnation when the next one is opened, or when the run
@@ -55,7 +58,7 @@ struct mu_rdzv_hub {
     struct mu_list dirty;   /* whose room may have something to tell */
     struct mu_list starved; /* members to whom something could not be told for want of memory */
     struct mu_timer starved_timer;
-    uint64_t incarnation; /* the last one that was given */
+    uint64_t incarnation; /* the last one that was given, or above it */
     uint64_t forgotten;   /* the last one of all that were forgotten */
     /* Counters, for show. */
     uint64_t members;
@@ -65,7 +68,7 @@ struct mu_rdzv_hub {
 };
 
 struct mu_rdzv_hub_config mu_rdzv_hub_config_defaults(void);
-void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed);
+void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, mu_wall_t now);
 /** No member is left: every session has ended. */
 void mu_rdzv_hub_fini(struct mu_store_server *s);
 /** Begins a call whose method has the prefix of the rendezvous; it may be answered from inside. */

@@ -90,6 +90,12 @@ static int send_ended(struct mu_rdzv_member *m)
     return send_notice(m, &msg);
 }
 
+static bool wants_members(const struct mu_rdzv_member *m)
+{
+    return (m->flags & MU_RDZV_JOIN_MEMBERS) != 0 ||
+           ((m->flags & MU_RDZV_JOIN_FEW) != 0 && m->assigned.world <= MU_RDZV_FEW);
+}
+
 static int send_assigned(struct mu_rdzv_member *m)
 {
     struct mu_rdzv_notice msg = {
@@ -102,7 +108,7 @@ static int send_assigned(struct mu_rdzv_member *m)
     };
     int err = 0;
 
-    if ((m->flags & MU_RDZV_JOIN_MEMBERS) != 0) {
+    if (wants_members(m)) {
         /* The round is the one that runs, or its end would have taken the assignment back. */
         err = mu_rdzv_run_members(m->run, &msg.members);
     }

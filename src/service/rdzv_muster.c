@@ -43,6 +43,15 @@ void mu_rdzv_muster_rearm(struct mu_rdzv_muster *n)
     mu_env_timer_arm(n->base.env, &n->timer, at);
 }
 
+void mu_rdzv_muster_arm_join(struct mu_rdzv_muster *n)
+{
+    if (n->config.join_timeout_ms != 0) {
+        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms);
+        n->join_extended = false;
+        mu_rdzv_muster_rearm(n);
+    }
+}
+
 void mu_rdzv_muster_soon(struct mu_rdzv_muster *n, unsigned what)
 {
     n->soon |= what;
@@ -64,7 +73,7 @@ static int send_join(struct mu_rdzv_muster *n)
         .node = mu_span_str(n->base.node),
         .addr = mu_span_str(n->base.addr),
         .topology = mu_span_str(n->config.topology),
-        .flags = n->config.members ? MU_RDZV_JOIN_MEMBERS : 0,
+        .flags = n->config.join_flags,
         .nodes_min = n->config.nodes_min,
         .nodes_max = n->config.nodes_max,
         .target = n->config.target,
@@ -179,10 +188,10 @@ static void fail_all(struct mu_rdzv_muster *n, int status, const char *text)
     if (n->closing) {
         mu_rdzv_muster_tell_close_failed(n, status, copy.text);
     }
-    if (n->state == MU_RDZV_JOINING) {
-        mu_rdzv_muster_tell_failed(n, status, copy.text);
-    } else if (n->leaving) {
+    if (n->leaving) {
         mu_rdzv_muster_tell_left(n);
+    } else if (n->state == MU_RDZV_JOINING) {
+        mu_rdzv_muster_tell_failed(n, status, copy.text);
     }
 }
 
@@ -306,8 +315,7 @@ static void need_client(struct mu_rdzv_muster *n)
 {
     struct mu_errmsg msg = {{0}};
 
-    if (n->client == MU_RDZV_CLIENT_LIVE &&
-        (n->call != 0 || !n->rpc.ready || n->rpc.last_error == 0)) {
+    if (n->client == MU_RDZV_CLIENT_LIVE && (n->call != 0 || n->rpc.last_error == 0)) {
         mu_rpc_client_run_soon(&n->rpc);
         return;
     }
@@ -447,10 +455,7 @@ static void native_join(struct mu_rdzv_handler *h)
         mu_rdzv_muster_soon(n, MU_RDZV_SOON_FAIL);
         return;
     }
-    if (n->config.join_timeout_ms != 0) {
-        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms);
-        n->join_extended = false;
-    }
+    mu_rdzv_muster_arm_join(n);
     n->say_failed = was_in && n->call != 0;
     if (n->held.len != 0) {
         mu_rdzv_muster_soon(n, MU_RDZV_SOON_HELD);
@@ -506,7 +511,7 @@ static void on_unhosted(void *context)
 static void finish_free(struct mu_rdzv_muster *n)
 {
     if (n->server != NULL) {
-        mu_rdzv_unhost(n->server, on_unhosted, n);
+        mu_rdzv_unhost(n->server, n->base.linger_ms, on_unhosted, n);
         return;
     }
     mu_env_timer_arm(n->base.env, &n->timer, MU_MONO_NEVER);

@@ -18,7 +18,7 @@ struct mu_rdzv_muster_config {
     uint32_t grace_ms;
     uint32_t restarts_max; /* UINT32_MAX: no bound */
     uint32_t target;
-    bool members;
+    uint32_t join_flags; /* MU_RDZV_JOIN_*: whether it is told the members */
     enum mu_rdzv_host_wish host;
     char topology[MU_RDZV_NAME_LEN_MAX + 1];
 };
@@ -98,6 +98,8 @@ struct mu_rdzv_muster {
 
 /** Sets the timer to what comes first. */
 void mu_rdzv_muster_rearm(struct mu_rdzv_muster *n);
+/** The time of a join begins, if it has a bound. */
+void mu_rdzv_muster_arm_join(struct mu_rdzv_muster *n);
 /** Has something done on the next turn. */
 void mu_rdzv_muster_soon(struct mu_rdzv_muster *n, unsigned what);
 /** Something found no memory: says it again in a moment. */

@@ -127,6 +127,7 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
                                         "is_host",       NULL};
     const char *config = params->config;
     struct mu_span value;
+    bool members = false;
     bool host = false;
     int err = mu_rdzv_handler_keys(params, known, reterr_msg);
 
@@ -142,7 +143,10 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
         err = parse_count(config, "target", 0, &c->target, reterr_msg);
     }
     if (err == 0) {
-        err = mu_rdzv_config_bool(config, "members", true, &c->members, reterr_msg);
+        err = mu_rdzv_config_bool(config, "members", false, &members, reterr_msg);
+        c->join_flags = !mu_rdzv_config_get(config, "members", &value) ? MU_RDZV_JOIN_FEW
+                        : members                                      ? MU_RDZV_JOIN_MEMBERS
+                                                                       : 0;
     }
     if (err == 0) {
         err = mu_rdzv_config_bool(config, "is_host", false, &host, reterr_msg);

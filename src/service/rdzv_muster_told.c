@@ -37,15 +37,19 @@ void mu_rdzv_muster_tell_failed(struct mu_rdzv_muster *n, int status, const char
     }
 }
 
-/* The run is closed: whoever joins learns it as a failure, and everybody as an event. */
+/* The run is closed: whoever joins learns it as a failure, and everybody as an event. A leave that
+ * is under way has come about. */
 void mu_rdzv_muster_tell_closed(struct mu_rdzv_muster *n, int status, const char *text)
 {
     bool joining = n->state == MU_RDZV_JOINING;
+    bool leaving = n->leaving;
 
     n->closed = true;
     n->closing = false;
     n->close_deadline = MU_MONO_NEVER;
-    if (joining) {
+    if (leaving) {
+        mu_rdzv_muster_tell_left(n);
+    } else if (joining) {
         mu_rdzv_muster_tell_failed(n, status, text);
     } else {
         get_out(n);
@@ -108,7 +112,7 @@ void mu_rdzv_muster_tell_assigned(struct mu_rdzv_muster *n, const struct mu_rdzv
                                    notice->round),
     };
 
-    if (n->config.members) {
+    if (notice->members.len != 0) {
         int err = mu_rdzv_peers_decode(notice->members, notice->world, &peers);
 
         if (err != 0) {
@@ -202,6 +206,12 @@ static void on_notice(struct mu_rdzv_muster *n, struct mu_span payload)
     n->incarnation = notice.incarnation;
     switch (notice.kind) {
     case MU_RDZV_NOTICE_ENTERED:
+        if (notice.place == MU_RDZV_PLACE_SPARE) {
+            /* It waits for as long as the round is full, and the server begins to count when it is
+             * promoted. */
+            n->join_deadline = MU_MONO_NEVER;
+            mu_rdzv_muster_rearm(n);
+        }
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, "muster.entered", "%s",
                                notice.place == MU_RDZV_PLACE_GATHERING ? "a round is being formed"
                                : notice.place == MU_RDZV_PLACE_SPARE
@@ -255,6 +265,8 @@ void mu_rdzv_muster_dropped(struct mu_rdzv_muster *n, const char *why)
     } else if (n->state == MU_RDZV_IN) {
         (void)mu_err(&text, 0, "round %" PRIu64 " is over for this node: %s", n->round, why);
         tell_ended(n, MU_RDZV_ENDED_DROPPED, NULL, 0, text.text);
+    } else if (n->state == MU_RDZV_JOINING && n->join_deadline.ns == MU_MONO_NEVER.ns) {
+        mu_rdzv_muster_arm_join(n); /* It was spare, and is not even that any more. */
     }
 }
 
@@ -288,7 +300,10 @@ static void on_join_reply(struct mu_rdzv_muster *n, int status, const char *text
 static void on_close_reply(struct mu_rdzv_muster *n, int status, const char *text)
 {
     n->close_call = 0;
-    if (status == MUSTER_ESESSION && n->closing) {
+    if (!n->closing) {
+        return; /* The run is closed, and it was told so otherwise. */
+    }
+    if (status == MUSTER_ESESSION) {
         mu_rdzv_muster_retry_later(n); /* A close can be said twice. */
     } else if (status == 0 || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ENOENT) {
         mu_rdzv_muster_tell_closed(n, MUSTER_ERDZV_CLOSED, "the run is closed");

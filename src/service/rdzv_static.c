@@ -315,7 +315,7 @@ static void go_on_freeing(struct rdzv_static *n)
         struct mu_store_server *server = n->server;
 
         n->server = NULL;
-        mu_rdzv_unhost(server, on_unhosted, n);
+        mu_rdzv_unhost(server, n->base.linger_ms, on_unhosted, n);
     } else {
         on_unhosted(n);
     }

@@ -107,6 +107,11 @@ struct mu_store_tcp_config mu_store_tcp_config_defaults(void);
 /** A client. Connects at once; ops may be submitted right away. MUSTER_ENOMEM. */
 int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *config,
                      struct mu_store **ret_store);
+/**
+ * The protocol that its server speaks, once an op has been answered. MU_STORE_TCP_ANY: not known
+ * yet, or not a store of mu_store_tcp_new().
+ */
+enum mu_store_tcp_protocol mu_store_tcp_found(const struct mu_store *store);
 /** A store in this process. MUSTER_ENOMEM. */
 int mu_store_hash_new(struct mu_env *env, struct mu_store **ret_store);
 /**

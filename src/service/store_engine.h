@@ -8,8 +8,8 @@
 #include "service/store.h"
 
 struct mu_store_engine_events {
-    /** The peer speaks this engine's protocol: ops may be submitted. At most once. */
-    void (*ready)(void *context);
+    /** The peer speaks this protocol of the engine's: ops may be submitted. At most once. */
+    void (*ready)(void *context, enum mu_store_tcp_protocol found);
     /** It does not: it closed on us, or (`silent`) said nothing for probe_ms. At most once, before
      * `ready`. */
     void (*mismatch)(void *context, bool silent);

@@ -201,16 +201,18 @@ static void exec_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
     }
 }
 
-/* Tells the sink. False: it takes no more. */
+/* Tells of a change, or answers with it. False: the watch has ended, its memory may be gone. */
 static bool tell(struct mu_store_exec *x, const struct mu_change *change)
 {
-    struct mu_change bare = *change;
+    struct mu_store_sink *sink = x->sink;
+    int64_t revision = (int64_t)change->revision;
 
-    if ((x->request.flags & MU_STORE_NO_VALUES) == 0) {
-        return x->sink->change(x->sink, change);
+    if ((x->request.flags & MU_STORE_ONCE) == 0) {
+        return sink->change(sink, change);
     }
-    bare.value = bare.old_value = (struct mu_span){0};
-    return x->sink->change(x->sink, &bare);
+    mu_store_exec_fini(x);
+    answer_number(sink, revision);
+    return false;
 }
 
 static void exec_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,

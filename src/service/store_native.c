@@ -255,7 +255,7 @@ static void on_ready(void *context)
 {
     struct native_store *s = context;
 
-    s->events.ready(s->events.context);
+    s->events.ready(s->events.context, MU_STORE_TCP_MUSTER);
 }
 
 static void on_mismatch(void *context, bool silent)

@@ -23,6 +23,7 @@ struct tcp_store {
     struct mu_list queued;    /* ops that wait for an engine that fits */
     struct mu_timer timer;    /* ends what must end on a later turn */
     uint32_t native_tries;
+    enum mu_store_tcp_protocol found;
     bool ready;
     bool closing;
     int status; /* why nothing fits */
@@ -104,11 +105,12 @@ static void give_up(struct tcp_store *s, int status, const char *text)
     mu_env_timer_arm(s->base.env, &s->timer, mu_env_now(s->base.env).mono);
 }
 
-static void on_ready(void *context)
+static void on_ready(void *context, enum mu_store_tcp_protocol found)
 {
     struct tcp_store *s = context;
     struct mu_list *it;
 
+    s->found = found;
     s->ready = true;
     while ((it = mu_list_pop(&s->queued)) != NULL) {
         struct mu_store_op *op = MU_CONTAINER_OF(it, struct mu_store_op, link);
@@ -290,6 +292,12 @@ static const struct mu_store_kind tcp_kind = {
     .cancel = tcp_cancel,
     .close = tcp_close,
 };
+
+enum mu_store_tcp_protocol mu_store_tcp_found(const struct mu_store *store)
+{
+    return store->kind == &tcp_kind ? MU_CONTAINER_OF(store, const struct tcp_store, base)->found
+                                    : MU_STORE_TCP_ANY;
+}
 
 int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *config,
                      struct mu_store **ret_store)

@@ -180,9 +180,10 @@ void mu_torch_store_conn_up(struct torch_store *s, struct torch_conn *c)
     if (!s->ready || mu_list_empty(&s->main_queue)) {
         mu_torch_store_conn_answered(s, c);
     }
-    if (!s->ready) {
+    if (!s->ready && !s->closing) {
         s->ready = true;
-        s->events.ready(s->events.context);
+        s->events.ready(s->events.context,
+                        s->generation == MU_TORCH_1 ? MU_STORE_TCP_TORCH1 : MU_STORE_TCP_TORCH2);
     }
 }
 
@@ -425,6 +426,7 @@ static void torch_close(struct mu_store *store)
     struct torch_store *s = MU_CONTAINER_OF(store, struct torch_store, base);
 
     s->closing = true;
+    s->reported = true; /* Its owner wants to hear of nothing any more, but that it is closed. */
     mu_torch_store_wake(s);
 }
 

@@ -5,6 +5,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/err.h"
+#include "transport/child_internal.h"
 #include "transport/uv_internal.h"
 
 /* Moves all of `from` to `to`, which is not yet a list. */
@@ -240,6 +241,9 @@ static const struct mu_env_ops ops = {
     .close = mu_uv_conn_close,
     .peer = mu_uv_conn_peer,
     .work = env_work,
+    .spawn = mu_uv_spawn,
+    .child_signal = mu_uv_child_signal,
+    .child_resume = mu_uv_child_resume,
 };
 
 static int start_handles(struct mu_uv_env *uv)
@@ -311,6 +315,7 @@ void mu_uv_env_free(struct mu_uv_env *uv)
     }
     MU_ASSERT(uv->live == 0);
     mu_uv_conn_drop_lingering(uv);
+    mu_uv_families_stop(uv);
     /* A last message may still be on its way out of mu_uv_env_post(). */
     uv_mutex_lock(&uv->posts_lock);
     uv_mutex_unlock(&uv->posts_lock);
@@ -321,6 +326,7 @@ void mu_uv_env_free(struct mu_uv_env *uv)
     while (uv_run(&uv->loop, UV_RUN_DEFAULT) != 0) {
     }
     MU_ASSERT(uv_loop_close(&uv->loop) == 0);
+    mu_uv_families_free(uv);
     uv_mutex_destroy(&uv->posts_lock);
     mu_free(uv->in);
     mu_free(uv);
@@ -339,6 +345,11 @@ void mu_uv_env_run(struct mu_uv_env *uv)
 void mu_uv_env_turn(struct mu_uv_env *uv)
 {
     (void)uv_run(&uv->loop, UV_RUN_ONCE);
+}
+
+void mu_uv_env_use_cgroups(struct mu_uv_env *uv, bool use)
+{
+    uv->no_cgroups = !use;
 }
 
 void mu_uv_env_stop(struct mu_uv_env *uv)

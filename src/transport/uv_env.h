@@ -11,13 +11,19 @@ struct mu_uv_env;
 
 /** MUSTER_ENOMEM, or a negated errno. */
 int mu_uv_env_new(struct mu_uv_env **ret);
-/** After mu_uv_env_run() returned. All connections, listeners, timers and work must be closed. */
+/** After mu_uv_env_run() returned. All connections, listeners, timers and work must be closed,
+ * all children gone. */
 void mu_uv_env_free(struct mu_uv_env *uv);
 struct mu_env *mu_uv_env_env(struct mu_uv_env *uv);
 /** Runs until mu_uv_env_stop(). */
 void mu_uv_env_run(struct mu_uv_env *uv);
 /** Runs one turn, waiting until there is something to do. For blocking callers and tests. */
 void mu_uv_env_turn(struct mu_uv_env *uv);
+/**
+ * Whether children get a cgroup each where the system allows it, so that nothing can leave their
+ * families; they do unless this says otherwise before the first one.
+ */
+void mu_uv_env_use_cgroups(struct mu_uv_env *uv, bool use);
 /** On the loop's thread: mu_uv_env_run() returns after this turn. */
 void mu_uv_env_stop(struct mu_uv_env *uv);
 

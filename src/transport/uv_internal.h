@@ -51,6 +51,8 @@ struct mu_uv_env {
     struct mu_list posts;
     size_t live; /* connections, listeners and work whose last callback is still to come */
     uint8_t *in; /* MU_UV_READ_MAX bytes */
+    struct mu_uv_families *families; /* NULL until there was a child */
+    bool no_cgroups;
 };
 
 /*

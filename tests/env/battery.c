@@ -344,7 +344,8 @@ static int tear_down(void **state)
 
 int battery_main(const char *name, struct env_under_test *eut)
 {
-    const struct CMUnitTest *lists[] = {time_tests, battery_conn_tests, battery_end_tests};
+    const struct CMUnitTest *lists[] = {time_tests, battery_conn_tests, battery_end_tests,
+                                        battery_child_tests};
     struct CMUnitTest all[TESTS_MAX];
     size_t count = 0;
 

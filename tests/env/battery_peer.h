@@ -107,6 +107,7 @@ void pair_connect(struct pair *pair);
 void pair_end(struct pair *pair);
 
 /* The tests by subject; each list ends with a NULL test_func. */
+extern const struct CMUnitTest battery_child_tests[];
 extern const struct CMUnitTest battery_conn_tests[];
 extern const struct CMUnitTest battery_end_tests[];
 

@@ -99,6 +99,7 @@ int main(void)
                                  .listen_addr = tcp_listen,
                                  .dial_addr = same_addr,
                                  .refused_addr = tcp_refused,
+                                 .zoo = "zoo",
                                  .context = &quiet};
     struct env_under_test un = tcp;
     struct env_under_test hard = tcp;

@@ -85,14 +85,15 @@ static void unix_refused(struct env_under_test *eut, struct mu_addr *ret)
     (void)snprintf(ret->host, sizeof(ret->host), "%s/nobody", directory);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct env_under_test tcp = {.up = up,
                                  .down = down,
                                  .run_until = run_until,
                                  .listen_addr = tcp_listen,
                                  .dial_addr = same_addr,
-                                 .refused_addr = tcp_refused};
+                                 .refused_addr = tcp_refused,
+                                 .zoo = argc > 1 ? argv[1] : "zoo"};
     struct env_under_test un = tcp;
     struct rlimit files;
     int failed;

@@ -39,6 +39,13 @@ def option(name, default):
     return default
 
 
+def free_port():
+    """A port that was free a moment ago: for those who cannot find one by themselves."""
+    with socket.socket() as s:
+        s.bind((HOST, 0))
+        return s.getsockname()[1]
+
+
 # --- saying what was checked --------------------------------------------------------------------
 
 

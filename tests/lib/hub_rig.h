@@ -31,7 +31,7 @@
 #include "sim.h"
 
 #define HUB_PORT       29400
-#define HUB_NODES_MAX  64
+#define HUB_NODES_MAX  130
 #define HUB_TOLD_MAX   4096
 #define HUB_DEFAULT_MS 1000
 
@@ -85,7 +85,7 @@ struct hub_node {
     bool ask_replied;
     uint8_t answer[8192];
     size_t answer_len;
-    char members[512]; /* of the last assignment */
+    char members[4096]; /* of the last assignment */
 };
 
 /* --- what it is told -------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
- * The checkers of appends, queues and watches: small histories by hand, those that must pass and
- * those that must not. Times are ticks.
+ * The checkers of appends, queues, watches and rounds: small histories by hand, those that must
+ * pass and those that must not. Times are ticks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 
 #include "checkers/append.h"
 #include "checkers/queue.h"
+#include "checkers/rounds.h"
 #include "checkers/watch.h"
 
 static struct mu_errmsg msg;
@@ -361,11 +362,140 @@ static void test_watch_sees_what_was_told_before_it_was_on_disk(void **state)
     assert_fault(watch_check(&history, 0, &msg), "not on disk");
 }
 
+/* --- rounds ----------------------------------------------------------------------------------- */
+
+static struct rounds rounds_;
+static uint32_t life_;
+
+/* The nodes of these stories are called by their numbers. A member is a digit of `members`. */
+static int assigned(uint32_t node, uint64_t incarnation, uint64_t round, uint32_t rank,
+                    const char *members)
+{
+    static char names[10][2];
+    struct mu_rdzv_peer peers[10];
+    char name[2] = {(char)('0' + node), '\0'};
+    struct mu_rdzv_assignment a = {
+        .incarnation = incarnation,
+        .round = round,
+        .rank = rank,
+        .world = (uint32_t)strlen(members),
+        .member_count = strlen(members),
+        .members = peers,
+        .store = "tcp://a",
+    };
+
+    for (size_t i = 0; i < a.member_count; i++) {
+        names[i][0] = members[i];
+        peers[i] = (struct mu_rdzv_peer){names[i], "addr"};
+    }
+    return rounds_assigned(&rounds_, node, name, life_, &a, &msg);
+}
+
+static int start_rounds(void **state)
+{
+    (void)state;
+    rounds_init(&rounds_, 10);
+    life_ = 0;
+    return 0;
+}
+
+static int end_rounds(void **state)
+{
+    (void)state;
+    rounds_fini(&rounds_);
+    return 0;
+}
+
+static void test_rounds_takes_a_story_of_three_nodes(void **state)
+{
+    (void)state;
+    assert_int_equal(assigned(0, 1, 0, 0, "012"), 0);
+    assert_int_equal(assigned(1, 1, 0, 1, "012"), 0);
+    assert_false(rounds_whole(&rounds_, rounds_only(&rounds_)));
+    assert_int_equal(assigned(2, 1, 0, 2, "012"), 0);
+    assert_true(rounds_whole(&rounds_, rounds_only(&rounds_)));
+    rounds_fresh(&rounds_, 1, life_); /* it dies */
+    assert_false(rounds_whole(&rounds_, rounds_only(&rounds_)));
+    assert_int_equal(rounds_ended(&rounds_, 0, 0, &msg), 0);
+    assert_int_equal(assigned(0, 1, 1, 0, "02"), 0);
+    assert_int_equal(rounds_ended(&rounds_, 2, 0, &msg), 0); /* it learns of it later */
+    assert_int_equal(assigned(2, 1, 1, 1, "02"), 0);
+    rounds_fresh(&rounds_, 0, life_); /* another handler */
+    assert_int_equal(assigned(0, 2, 0, 0, "0"), 0);
+    assert_int_equal(rounds_of(&rounds_, 0)->incarnation, 2);
+    assert_null(rounds_only(&rounds_));
+    assert_null(rounds_of(&rounds_, 1));
+}
+
+static void test_rounds_sees_two_worlds_in_one_round(void **state)
+{
+    (void)state;
+    assert_int_equal(assigned(0, 1, 0, 0, "012"), 0);
+    assert_fault(assigned(1, 1, 0, 1, "01"), "another world size");
+    assert_fault(assigned(1, 1, 0, 1, "013"), "other members");
+    assert_int_equal(assigned(1, 1, 0, 1, "012"), 0);
+}
+
+static void test_rounds_sees_ranks_that_are_wrong(void **state)
+{
+    (void)state;
+    assert_fault(assigned(0, 1, 0, 3, "012"), "not below");
+    assert_fault(assigned(0, 1, 0, 1, "012"), "another one has its rank");
+    assert_fault(assigned(0, 1, 0, 0, "011"), "twice");
+    assert_int_equal(assigned(0, 1, 0, 0, "012"), 0);
+    rounds_fresh(&rounds_, 0, life_);
+    rounds_.nodes[0].ever = false;
+    assert_fault(assigned(0, 1, 0, 0, "012"), "was told before");
+}
+
+static void test_rounds_sees_a_node_in_two_rounds(void **state)
+{
+    (void)state;
+    assert_int_equal(assigned(0, 1, 0, 0, "01"), 0);
+    assert_fault(assigned(0, 1, 1, 0, "01"), "two live rounds");
+    assert_fault(rounds_ended(&rounds_, 0, 1, &msg), "in another one");
+    assert_int_equal(rounds_ended(&rounds_, 0, 0, &msg), 0);
+    assert_fault(rounds_ended(&rounds_, 0, 0, &msg), "in none");
+}
+
+static void test_rounds_sees_a_number_that_comes_again(void **state)
+{
+    (void)state;
+    assert_int_equal(assigned(0, 1, 5, 0, "01"), 0);
+    rounds_fresh(&rounds_, 0, life_);
+    assert_fault(assigned(0, 1, 4, 0, "01"), "or a later one, before");
+    assert_fault(assigned(0, 1, 5, 0, "01"), "or a later one, before");
+    assert_int_equal(assigned(0, 1, 6, 0, "01"), 0);
+}
+
+static void test_rounds_lets_another_server_count_as_it_likes_but_not_again(void **state)
+{
+    (void)state;
+    assert_int_equal(assigned(0, 7, 5, 0, "01"), 0);
+    rounds_out(&rounds_, 0);
+    life_ = 1;
+    assert_fault(assigned(0, 7, 5, 0, "01"), "was told before");
+    assert_int_equal(assigned(0, 6, 0, 0, "01"), 0);
+}
+
+static void test_rounds_sees_news_of_another_incarnation(void **state)
+{
+    (void)state;
+    assert_int_equal(assigned(0, 2, 5, 0, "01"), 0);
+    rounds_out(&rounds_, 0);
+    assert_fault(assigned(0, 1, 9, 0, "01"), "another incarnation");
+    assert_fault(assigned(0, 3, 0, 0, "01"), "another incarnation");
+    rounds_fresh(&rounds_, 0, life_);
+    assert_fault(assigned(0, 1, 9, 0, "01"), "or a later one, before");
+    assert_int_equal(assigned(0, 3, 0, 0, "01"), 0);
+}
+
 int main(void)
 {
 #define APPEND_TEST(name) cmocka_unit_test_setup_teardown(name, start_append, end_append)
 #define QUEUE_TEST(name)  cmocka_unit_test_teardown(name, end_queue)
 #define WATCH_TEST(name)  cmocka_unit_test_setup_teardown(name, start_watch, end_watch)
+#define ROUNDS_TEST(name) cmocka_unit_test_setup_teardown(name, start_rounds, end_rounds)
     const struct CMUnitTest tests[] = {
         APPEND_TEST(test_append_takes_any_order_of_what_overlaps),
         APPEND_TEST(test_append_sees_a_value_that_changed_behind),
@@ -376,6 +506,13 @@ int main(void)
         QUEUE_TEST(test_queue_sees_who_was_overtaken),
         QUEUE_TEST(test_queue_sees_what_is_missing),
         QUEUE_TEST(test_queue_sees_who_was_told_that_it_is_empty),
+        ROUNDS_TEST(test_rounds_takes_a_story_of_three_nodes),
+        ROUNDS_TEST(test_rounds_sees_two_worlds_in_one_round),
+        ROUNDS_TEST(test_rounds_sees_ranks_that_are_wrong),
+        ROUNDS_TEST(test_rounds_sees_a_node_in_two_rounds),
+        ROUNDS_TEST(test_rounds_sees_a_number_that_comes_again),
+        ROUNDS_TEST(test_rounds_lets_another_server_count_as_it_likes_but_not_again),
+        ROUNDS_TEST(test_rounds_sees_news_of_another_incarnation),
         WATCH_TEST(test_watch_takes_an_unbroken_run),
         WATCH_TEST(test_watch_may_belong_to_a_later_life_of_the_server),
         WATCH_TEST(test_watch_sees_gaps_and_repetitions),

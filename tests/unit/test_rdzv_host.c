@@ -69,7 +69,7 @@ static void unhost(struct mu_store_server *server)
 {
     int calls = 0;
 
-    mu_rdzv_unhost(server, count_call, &calls);
+    mu_rdzv_unhost(server, 0, count_call, &calls);
     assert_int_equal(calls, 0);
     while (calls == 0) {
         mu_uv_env_turn(uv);
@@ -241,6 +241,100 @@ static void test_rdzv_host_without_memory_fails_and_holds_nothing(void **state)
     }
 }
 
+/* --- a peer that still has something to say --------------------------------------------------- */
+
+static int peer_opened, peer_closed;
+
+static void on_peer_open(struct mu_conn *conn)
+{
+    (void)conn;
+    peer_opened++;
+}
+
+static size_t on_peer_data(struct mu_conn *conn, struct mu_span in)
+{
+    (void)conn;
+    return in.len;
+}
+
+static void ignore_conn(struct mu_conn *conn)
+{
+    (void)conn;
+}
+
+static void on_peer_closed(struct mu_conn *conn, int status)
+{
+    (void)conn;
+    (void)status;
+    peer_closed++;
+}
+
+static const struct mu_conn_events peer_events = {.open = on_peer_open,
+                                                  .data = on_peer_data,
+                                                  .eof = ignore_conn,
+                                                  .writable = ignore_conn,
+                                                  .closed = on_peer_closed};
+
+/* Hosts, and has a peer connect that the server knows of. */
+static struct mu_store_server *host_with_peer(struct mu_conn *peer)
+{
+    struct mu_store_server *server = NULL;
+    struct mu_addr addr = tcp("127.0.0.1", 0);
+    struct mu_store_server_stats stats = {0};
+    struct mu_errmsg why;
+
+    peer_opened = peer_closed = 0;
+    assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), 1);
+    *peer = (struct mu_conn){.on = &peer_events};
+    assert_int_equal(mu_env_dial(env, peer, &addr), 0);
+    while (peer_opened == 0 || stats.connections == 0) {
+        mu_uv_env_turn(uv);
+        mu_store_server_stats(server, &stats);
+    }
+    return server;
+}
+
+static void test_rdzv_host_lingers_until_its_peers_have_gone(void **state)
+{
+    struct mu_conn peer;
+    struct mu_store_server *server = host_with_peer(&peer);
+    mu_mono_t began = mu_env_now(env).mono;
+    int calls = 0;
+
+    (void)state;
+    mu_rdzv_unhost(server, 60000, count_call, &calls);
+    while (mu_mono_since(began, mu_env_now(env).mono) < 50 * MU_NS_PER_MS) {
+        mu_uv_env_turn(uv);
+    }
+    assert_int_equal(calls, 0);
+    assert_int_equal(peer_closed, 0);
+    mu_env_close(env, &peer, false);
+    while (calls == 0) {
+        mu_uv_env_turn(uv);
+    }
+    run_some_turns();
+    assert_true(mu_mono_since(began, mu_env_now(env).mono) < 30 * MU_NS_PER_S);
+}
+
+static void test_rdzv_host_does_not_linger_for_ever(void **state)
+{
+    struct mu_conn peer;
+    struct mu_store_server *server = host_with_peer(&peer);
+    int calls = 0;
+
+    (void)state;
+    mu_rdzv_unhost(server, 30, count_call, &calls);
+    while (calls == 0) {
+        mu_uv_env_turn(uv);
+    }
+    while (peer_closed == 0) {
+        mu_env_close(env, &peer, true);
+        mu_uv_env_turn(uv);
+    }
+    run_some_turns();
+    assert_int_equal(calls, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +350,9 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rdzv_host_gives_way_when_the_port_is_taken_elsewhere,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rdzv_host_lingers_until_its_peers_have_gone, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rdzv_host_does_not_linger_for_ever, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rdzv_host_without_memory_fails_and_holds_nothing,
                                         set_up, tear_down),
     };

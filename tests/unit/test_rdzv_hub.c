@@ -66,6 +66,32 @@ static void test_hub_tells_a_node_that_it_entered_and_then_its_rank(void **state
     hub_world_free(w);
 }
 
+/* One list for each of N nodes is N squared bytes: only a few are told so many. */
+static void test_hub_tells_the_members_of_a_small_world_only(void **state)
+{
+    static const uint32_t sizes[] = {MU_RDZV_FEW, MU_RDZV_FEW + 1};
+
+    (void)state;
+    for (size_t s = 0; s < 2; s++) {
+        struct hub_world *w = hub_world_new(NULL);
+        struct mu_rdzv_join join = hub_join_of(sizes[s], sizes[s]);
+        struct hub_node *n[MU_RDZV_FEW + 1];
+
+        join.flags = MU_RDZV_JOIN_FEW;
+        for (uint32_t i = 0; i < sizes[s]; i++) {
+            char name[16];
+
+            (void)snprintf(name, sizeof(name), "n%u", i);
+            n[i] = hub_node_new(w, name);
+            hub_join(n[i], join);
+        }
+        hub_run_ms(w, 200);
+        assert_int_equal(n[5]->world_size, sizes[s]);
+        assert_int_equal(n[5]->members[0] != '\0', sizes[s] <= MU_RDZV_FEW);
+        hub_world_free(w);
+    }
+}
+
 static void test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push(void **state)
 {
     struct trio t = make_trio(hub_join_of(2, 3));
@@ -508,6 +534,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hub_tells_a_node_that_it_entered_and_then_its_rank),
+        cmocka_unit_test(test_hub_tells_the_members_of_a_small_world_only),
         cmocka_unit_test(test_hub_lost_member_ends_the_round_for_the_survivors_at_once_by_push),
         cmocka_unit_test(test_hub_reset_that_resumes_within_its_grace_ends_nothing),
         cmocka_unit_test(test_hub_reset_that_does_not_resume_within_its_grace_is_a_death),

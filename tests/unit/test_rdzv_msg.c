@@ -77,7 +77,7 @@ static void test_rdzv_msg_join_has_the_bytes_of_its_layout(void **state)
     }
     assert_int_equal(mu_buf_append(&b, MU_SPAN_LIT("later")), 0);
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
-    b.data[b.head + 24] = 2; /* a flag that nobody knows */
+    b.data[b.head + 24] = 4; /* a flag that nobody knows */
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
     b.data[b.head + 24] = 0;
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);

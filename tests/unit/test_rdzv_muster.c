@@ -32,7 +32,7 @@ static void test_options_have_the_documented_defaults(void **state)
     assert_int_equal(config.grace_ms, 2000);
     assert_true(config.restarts_max == UINT32_MAX);
     assert_int_equal(config.target, 0);
-    assert_true(config.members);
+    assert_int_equal(config.join_flags, MU_RDZV_JOIN_FEW);
     assert_int_equal(config.host, MU_RDZV_HOST_TRY);
     assert_string_equal(config.topology, "");
 }
@@ -50,8 +50,10 @@ static void test_options_are_taken(void **state)
     assert_int_equal(config.restarts_max, 3);
     assert_int_equal(config.target, 8);
     assert_string_equal(config.topology, "rack 7");
-    assert_false(config.members);
+    assert_int_equal(config.join_flags, 0);
     assert_int_equal(config.host, MU_RDZV_HOST_YES);
+    assert_int_equal(configure("members=true"), 0);
+    assert_int_equal(config.join_flags, MU_RDZV_JOIN_MEMBERS);
     assert_int_equal(configure("is_host=false"), 0);
     assert_int_equal(config.host, MU_RDZV_HOST_NO);
 }

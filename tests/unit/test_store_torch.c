@@ -46,6 +46,7 @@ struct world {
     struct mu_store *store;
     size_t accepted; /* by a false peer */
     int ready;
+    enum mu_store_tcp_protocol found;
     int mismatches;
     int failures;
     bool silent;
@@ -145,9 +146,12 @@ static int start_server(struct mu_env *env, void *arg)
 
 /* --- the client's side ------------------------------------------------------------------------ */
 
-static void on_ready(void *context)
+static void on_ready(void *context, enum mu_store_tcp_protocol found)
 {
-    ((struct world *)context)->ready++;
+    struct world *w = context;
+
+    w->ready++;
+    w->found = found;
 }
 
 static void on_mismatch(void *context, bool silent)
@@ -437,6 +441,7 @@ static void test_generation_is_found_out(void **state)
     (void)state;
     assert_int_equal(call(w, &c, MU_STORE_QUEUE_LEN, "q", NULL), MUSTER_ENOTSUP);
     assert_int_equal(call(w, &c, MU_STORE_SET, "k", "v"), 0);
+    assert_int_equal(w->found, MU_STORE_TCP_TORCH1);
     close_world(w);
 }
 
@@ -661,6 +666,7 @@ static void test_peer_that_closes_on_generation_1_is_greeted_in_2(void **state)
     (void)state;
     connect_client(w);
     assert_int_equal(w->ready, 1);
+    assert_int_equal(w->found, MU_STORE_TCP_TORCH2);
     assert_int_equal(w->accepted, 3);
     close_world(w);
 }

@@ -1,0 +1,371 @@
+/* muster run: the elastic launcher; torchrun's place, options and environment. */
+#include "cli/run_options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "cli/cli_loop.h"
+#include "service/agent.h"
+#include "service/output.h"
+#include "transport/uv_files.h"
+
+struct run {
+    struct run_options o;
+    struct cli_loop loop;
+    struct mu_files *files;
+    struct mu_output *output;
+    struct mu_agent_service *agent;
+    char host[256];
+    uint32_t ranks[RUN_WORKERS_MAX]; /* of the workers that are being started */
+    bool wordy;                      /* every decision is told */
+    int code;
+};
+
+/* --- words of our own ------------------------------------------------------------------------- */
+
+static void say(struct run *r, const char *line)
+{
+    char text[1088];
+    int n = snprintf(text, sizeof(text), "muster: %s\n", line);
+
+    if (n >= (int)sizeof(text)) {
+        n = (int)sizeof(text) - 1;
+        text[n - 1] = '\n';
+    }
+    mu_output_say(r->output, MU_STDERR, mu_span(text, (size_t)n));
+}
+
+static void on_log(void *context, const char *line)
+{
+    struct run *r = context;
+
+    if (r->wordy) {
+        say(r, line);
+    }
+}
+
+/* --- workers' output and files ---------------------------------------------------------------- */
+
+static int on_prepare(void *context, const struct mu_agent_attempt *attempt,
+                      struct mu_errmsg *reterr_msg)
+{
+    struct run *r = context;
+
+    for (uint32_t i = 0; i < attempt->workers; i++) {
+        r->ranks[i] = attempt->ranks.base + i;
+    }
+    return mu_output_begin(r->output, attempt->restart_count, r->ranks, attempt->workers,
+                           reterr_msg);
+}
+
+static const char *on_error_file(void *context, uint32_t local_rank)
+{
+    return mu_output_error_file(((struct run *)context)->output, local_rank);
+}
+
+static void on_read_error_file(void *context, uint32_t local_rank, struct mu_buf *out)
+{
+    struct run *r = context;
+    const char *path = mu_output_error_file(r->output, local_rank);
+    uint8_t *text = path[0] == '\0' ? NULL : malloc(MU_FAILURE_BYTES_MAX);
+    struct mu_errmsg msg;
+    size_t len;
+
+    if (text != NULL &&
+        r->files->ops->read_end(r->files, path, text, MU_FAILURE_BYTES_MAX, &len, &msg) == 0) {
+        (void)mu_buf_append(out, mu_span(text, len));
+    }
+    free(text);
+}
+
+static void on_streams(void *context, uint32_t local_rank, struct mu_spawn *what)
+{
+    mu_output_fill(((struct run *)context)->output, local_rank, what);
+}
+
+static size_t on_output(void *context, uint32_t local_rank, struct mu_child *child,
+                        enum mu_stream stream, struct mu_span in)
+{
+    return mu_output_take(((struct run *)context)->output, local_rank, child, stream, in);
+}
+
+static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t cap)
+{
+    return mu_output_tail(((struct run *)context)->output, local_rank, buf, cap);
+}
+
+static void on_exited(void *context, const struct mu_agent_worker_end *end)
+{
+    mu_output_exited(((struct run *)context)->output, end->local_rank);
+}
+
+static void on_gone(void *context, const struct mu_agent_attempt *attempt)
+{
+    (void)attempt;
+    mu_output_end(((struct run *)context)->output);
+}
+
+/* --- what else the agent tells ---------------------------------------------------------------- */
+
+/* One line of JSON for each step of the rendezvous: --event-log-handler console. */
+static void on_record(void *context, const struct mu_rdzv_record *record)
+{
+    static const char *const states[] = {"", "INIT", "RUNNING", "SUCCEEDED", "FAILED"};
+    struct run *r = context;
+    json_t *line;
+    char *text;
+
+    if (!r->o.events) {
+        return;
+    }
+    line = json_pack("{s:s*, s:s*, s:s*, s:s*, s:s, s:I}", "name", record->name, "run_id",
+                     record->run_id, "message", record->message, "node", record->node, "node_state",
+                     states[record->state], "pid", (json_int_t)getpid());
+    if (line != NULL && record->rank >= 0) {
+        (void)json_object_set_new(line, "rank", json_integer(record->rank));
+    }
+    text = line == NULL ? NULL : json_dumps(line, JSON_COMPACT);
+    if (text != NULL) {
+        mu_output_say(r->output, MU_STDERR, mu_span_str(text));
+        mu_output_say(r->output, MU_STDERR, MU_SPAN_LIT("\n"));
+    }
+    free(text);
+    json_decref(line);
+}
+
+/* Written beside and renamed, so that nobody reads half of it. */
+static void write_verdict(const char *path, struct mu_span text)
+{
+    char temporary[4096];
+    FILE *f = NULL;
+
+    if (snprintf(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid()) <
+        (int)sizeof(temporary)) {
+        f = fopen(temporary, "we");
+    }
+    if (f != NULL) {
+        bool ok = fwrite(text.data, 1, text.len, f) == text.len;
+
+        ok = fclose(f) == 0 && ok;
+        if (ok && rename(temporary, path) == 0) {
+            return;
+        }
+        (void)unlink(temporary);
+    }
+    (void)cli_fail(CLI_FAILED, "cannot write the verdict to \"%s\": %s", path, strerror(errno));
+}
+
+static void on_ended(void *context, const struct mu_agent_verdict *verdict)
+{
+    struct run *r = context;
+    struct mu_buf text;
+
+    r->code = mu_agent_verdict_exit_code(verdict);
+    mu_buf_init(&text, (size_t)16 << 20);
+    if (r->code != 0 && mu_agent_verdict_text(verdict, &text) == 0) {
+        mu_output_say(r->output, MU_STDERR, mu_buf_span(&text));
+    }
+    mu_buf_reset(&text);
+    if (r->o.verdict != NULL && mu_agent_verdict_json(verdict, &text) == 0) {
+        write_verdict(r->o.verdict, mu_buf_span(&text));
+    }
+    mu_buf_fini(&text);
+    mu_agent_service_free(r->agent);
+}
+
+static void on_drained(void *context)
+{
+    cli_loop_stop(&((struct run *)context)->loop);
+}
+
+static void on_freed(void *context)
+{
+    struct run *r = context;
+
+    r->agent = NULL;
+    if (mu_output_flush(r->output, on_drained, r)) {
+        cli_loop_stop(&r->loop);
+    }
+}
+
+static void on_signal(void *context, int number)
+{
+    struct run *r = context;
+
+    if (r->agent != NULL) {
+        mu_agent_service_signal(r->agent, number);
+    } else {
+        cli_loop_stop(&r->loop); /* only a console that nobody reads keeps us */
+    }
+}
+
+/* --- the run ---------------------------------------------------------------------------------- */
+
+static bool variable_is(const char *name, const char *value)
+{
+    const char *text = getenv(name);
+
+    return text != NULL && strcmp(text, value) == 0;
+}
+
+static struct mu_agent_service_config make_config(const struct run_options *o)
+{
+    struct mu_agent_service_config c = mu_agent_service_config_defaults();
+
+    c.policy.workers = o->workers;
+    c.policy.restarts_max = o->restarts_max;
+    c.policy.grace_ms = o->grace_ms;
+    c.policy.change_ms = o->grace_ms;
+    for (int i = 0; i <= RUN_SIGNAL_MAX; i++) {
+        c.policy.signal_map[i] = (uint8_t)o->sent_for[i];
+    }
+    c.rdzv = (struct mu_rdzv_params){
+        .backend = o->rdzv.backend,
+        .endpoint = o->rdzv.endpoint,
+        .run_id = o->rdzv.run_id,
+        .nodes_min = o->rdzv.nodes_min,
+        .nodes_max = o->rdzv.nodes_max,
+        .local_addr = o->rdzv.local_addr,
+        .config = o->rdzv.config,
+    };
+    c.argv = (const char *const *)o->argv.items;
+    c.inherited = (const char *const *)environ;
+    c.role = o->role;
+    c.identical = variable_is("TORCH_ELASTIC_WORKER_IDENTICAL", "1");
+    c.share = !variable_is("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1");
+    c.virtual_local_rank = o->virtual_local_rank;
+    c.signals_to_handle = o->signals_to_handle;
+    return c;
+}
+
+static int run_agent(struct run *r)
+{
+    const struct mu_agent_service_events events = {
+        .log = on_log,
+        .prepare = on_prepare,
+        .error_file = on_error_file,
+        .read_error_file = on_read_error_file,
+        .streams = on_streams,
+        .output = on_output,
+        .tail = on_tail,
+        .exited = on_exited,
+        .gone = on_gone,
+        .ended = on_ended,
+        .record = on_record,
+        .freed = on_freed,
+        .context = r,
+    };
+    struct mu_agent_service_config config = make_config(&r->o);
+    struct mu_errmsg msg;
+    int err;
+
+    if (gethostname(r->host, sizeof(r->host) - 1) == 0) {
+        config.host = r->host;
+    }
+    err = mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
+
+    if (err != 0) {
+        return cli_fail(CLI_FAILED, "%s", msg.text);
+    }
+    mu_agent_service_start(r->agent);
+    cli_loop_run(&r->loop);
+    return r->code;
+}
+
+static int open_output(struct run *r)
+{
+    const struct run_options *o = &r->o;
+    const char *temp = getenv("TMPDIR");
+    struct mu_output_config config = {
+        .base = o->log_dir == NULL ? "" : o->log_dir,
+        .temp = temp != NULL && temp[0] != '\0' ? temp : NULL,
+        .run_id = o->rdzv.run_id,
+        .role = o->role,
+        .prefix = getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        .redirects = &o->redirect_masks,
+        .tees = &o->tee_masks,
+        .shown = &o->shown,
+        .filters = {&o->stdout_filters, &o->stderr_filters},
+    };
+    struct mu_errmsg msg;
+    int err = mu_uv_files_new(r->loop.uv, &r->files);
+
+    if (err != 0) {
+        return cli_fail(CLI_FAILED, "%s", muster_strerror(err));
+    }
+    config.files = r->files;
+    err = mu_output_new(r->loop.env, &config, &r->output, &msg);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
+}
+
+/* torchrun's LOGLEVEL: without it, only what somebody should look at. */
+static void set_log_level(struct run *r)
+{
+    const char *text = getenv("LOGLEVEL");
+    enum muster_log_level level = MUSTER_LOG_WARN;
+
+    if (text != NULL && strcasecmp(text, "DEBUG") == 0) {
+        level = MUSTER_LOG_DEBUG;
+    } else if (text != NULL && strcasecmp(text, "INFO") == 0) {
+        level = MUSTER_LOG_INFO;
+    } else if (text != NULL &&
+               (strcasecmp(text, "ERROR") == 0 || strcasecmp(text, "CRITICAL") == 0)) {
+        level = MUSTER_LOG_ERROR;
+    }
+    r->wordy = level != MUSTER_LOG_ERROR;
+    muster_log_set(NULL, NULL, level);
+}
+
+static int run(struct run *r)
+{
+    sigset_t set;
+    int code;
+
+    (void)sigemptyset(&set);
+    for (int i = 1; i < RUN_SIGNAL_MAX; i++) {
+        if (r->o.handled[i]) {
+            (void)sigaddset(&set, i);
+        }
+    }
+    set_log_level(r);
+    (void)cli_raise_descriptor_limit();
+    code = cli_loop_open_for(&r->loop, &set, on_signal, r);
+    if (code != 0) {
+        return code;
+    }
+    code = open_output(r);
+    if (code == 0) {
+        if (r->o.omp_threads && r->wordy) {
+            say(r, "OMP_NUM_THREADS is set to 1 for each worker, since nobody has set it; another "
+                   "number may be faster");
+        }
+        code = run_agent(r);
+    }
+    mu_output_free(r->output);
+    if (r->files != NULL) {
+        r->files->ops->close(r->files);
+    }
+    cli_loop_close(&r->loop);
+    return code;
+}
+
+int cmd_run(int argc, char **argv)
+{
+    static struct run r;
+    struct run_machine machine = run_machine_probe();
+    int code = run_options_parse(&r.o, argc, argv);
+
+    if (code == 0) {
+        code = run_options_resolve(&r.o, &machine);
+    }
+    if (code == 0) {
+        code = run(&r);
+    }
+    run_options_fini(&r.o);
+    return code;
+}

@@ -1,0 +1,408 @@
+/* What the options of `muster run` mean: nodes, workers, rendezvous and a worker's command. */
+#include "cli/run_options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Python's run_path for one script: what it is called with is its own argv. */
+static const char run_path_program[] = "import runpy, sys; del sys.argv[0]; "
+                                       "runpy.run_path(sys.argv[0], run_name='__main__')";
+
+static int out_of_memory(void)
+{
+    return cli_fail(CLI_FAILED, "out of memory");
+}
+
+/* --- nodes and workers ------------------------------------------------------------------------ */
+
+/* As Python's int() takes it, blanks around and all, in the range that makes sense here. */
+static bool parse_count(const char *text, size_t len, int64_t *ret)
+{
+    char buf[16];
+    uint64_t v;
+    bool negative;
+
+    while (len > 0 && (text[0] == ' ' || text[0] == '\t')) {
+        text++;
+        len--;
+    }
+    while (len > 0 && (text[len - 1] == ' ' || text[len - 1] == '\t')) {
+        len--;
+    }
+    negative = len > 0 && text[0] == '-';
+    if (len > 0 && (text[0] == '-' || text[0] == '+')) {
+        text++;
+        len--;
+    }
+    if (len >= sizeof(buf)) {
+        return false;
+    }
+    memcpy(buf, text, len);
+    buf[len] = '\0';
+    if (!cli_parse_number(buf, false, INT32_MAX, &v)) {
+        return false;
+    }
+    *ret = negative ? -(int64_t)v : (int64_t)v;
+    return true;
+}
+
+static int resolve_nodes(struct run_options *o)
+{
+    const char *colon = strchr(o->nnodes, ':');
+    const char *second = colon == NULL ? o->nnodes : colon + 1;
+    int64_t min, max;
+
+    if (strchr(second, ':') != NULL ||
+        !parse_count(o->nnodes, colon == NULL ? strlen(o->nnodes) : (size_t)(colon - o->nnodes),
+                     &min) ||
+        !parse_count(second, strlen(second), &max)) {
+        return cli_fail(CLI_FAILED, "nnodes=%s is not in \"N\" or \"MIN:MAX\" format", o->nnodes);
+    }
+    if (min < 1 || max < min) {
+        return cli_fail(CLI_FAILED,
+                        "--nnodes %s: at least one node, and no more at least than at most",
+                        o->nnodes);
+    }
+    o->rdzv.nodes_min = (uint32_t)min;
+    o->rdzv.nodes_max = (uint32_t)max;
+    return 0;
+}
+
+static int resolve_workers(struct run_options *o, const struct run_machine *machine)
+{
+    const char *word = o->nproc_per_node;
+    int64_t n;
+
+    if (parse_count(word, strlen(word), &n)) {
+        if (n < 1 || n > RUN_WORKERS_MAX) {
+            return cli_fail(CLI_FAILED, "--nproc-per-node %s: from 1 to %d workers run on a node",
+                            word, RUN_WORKERS_MAX);
+        }
+    } else if (strcmp(word, "gpu") == 0) {
+        if (machine->gpus == 0) {
+            return cli_fail(CLI_FAILED, "Cuda is not available.");
+        }
+        n = machine->gpus;
+    } else if (strcmp(word, "cpu") == 0) {
+        n = machine->cpus;
+    } else if (strcmp(word, "auto") == 0) {
+        n = machine->gpus != 0 ? machine->gpus : machine->cpus;
+    } else if (strcmp(word, "xpu") == 0) {
+        return cli_fail(CLI_FAILED, "Xpu is not available: only Python knows such devices; give "
+                                    "their number");
+    } else {
+        return cli_fail(CLI_FAILED, "Unsupported nproc_per_node value: %s", word);
+    }
+    o->workers = n > RUN_WORKERS_MAX ? RUN_WORKERS_MAX : (uint32_t)n;
+    o->omp_threads = o->workers > 1 && getenv("OMP_NUM_THREADS") == NULL;
+    return 0;
+}
+
+/* --- the rendezvous --------------------------------------------------------------------------- */
+
+static int make_run_id(struct run_options *o)
+{
+    FILE *f = fopen("/proc/sys/kernel/random/uuid", "re");
+    bool ok = f != NULL && fgets(o->run_id_text, sizeof(o->run_id_text), f) != NULL;
+
+    if (f != NULL) {
+        (void)fclose(f);
+    }
+    if (!ok) {
+        return cli_fail(CLI_FAILED, "cannot make up an id for --standalone; give --rdzv-id");
+    }
+    o->run_id_text[strcspn(o->run_id_text, "\n")] = '\0';
+    o->rdzv.run_id = o->run_id_text;
+    return 0;
+}
+
+static int resolve_endpoint(struct run_options *o, bool is_static)
+{
+    int len = 0;
+
+    o->rdzv.endpoint = o->rdzv_endpoint;
+    if (o->standalone ||
+        (!is_static && !o->has_backend && o->rdzv_endpoint[0] == '\0' && o->rdzv.nodes_max == 1)) {
+        /* Nobody else comes, so any port will do, and two jobs on one machine never meet. */
+        o->rdzv.endpoint = "localhost:0";
+    } else if (is_static && o->rdzv_endpoint[0] == '\0') {
+        if (o->master_port < 0 || o->master_port > UINT16_MAX) {
+            return cli_fail(CLI_FAILED, "--master-port %lld is not from 0 to 65535",
+                            (long long)o->master_port);
+        }
+        len = snprintf(o->endpoint_text, sizeof(o->endpoint_text), "%s:%d", o->master_addr,
+                       (int)o->master_port);
+        if (len >= (int)sizeof(o->endpoint_text)) {
+            return cli_fail(CLI_FAILED, "--master-addr is longer than any address");
+        }
+        o->rdzv.endpoint = o->endpoint_text;
+    }
+    return 0;
+}
+
+/* Whether the nodes meet at an address that only this machine has. */
+static bool is_here_only(const char *endpoint)
+{
+    static const char *const hosts[] = {"localhost", "127.", "[::1]"};
+
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
+        if (strncmp(endpoint, hosts[i], strlen(hosts[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Where all nodes are this machine, its name need not be one that can be looked up. */
+static void resolve_local_addr(struct run_options *o)
+{
+    o->rdzv.local_addr = o->local_addr;
+    if (o->local_addr[0] == '\0' && (o->rdzv.nodes_max == 1 || is_here_only(o->rdzv.endpoint))) {
+        o->rdzv.local_addr = "localhost";
+    }
+}
+
+/* Adds "key=value" to the configuration; the last one of a key counts. */
+static int add_config(struct run_options *o, const char *key, double value)
+{
+    size_t len = o->config_text == NULL ? 0 : strlen(o->config_text);
+    size_t room = len + strlen(key) + 40;
+    char *text = realloc(o->config_text, room);
+
+    if (text == NULL) {
+        return out_of_memory();
+    }
+    (void)snprintf(text + len, room - len, "%s%s=%.15g", len == 0 ? "" : ",", key, value);
+    o->config_text = text;
+    o->rdzv.config = text;
+    return 0;
+}
+
+static bool config_has(const char *config, const char *key)
+{
+    size_t len = strlen(key);
+
+    for (const char *at = config; at != NULL; at = strchr(at, ',')) {
+        at += strspn(at, ", \t");
+        if (strncmp(at, key, len) == 0 && at[len + strspn(at + len, " \t")] == '=') {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Those of ours that not every backend knows. Spares need no word: who finds no place waits. */
+static int add_own_config(struct run_options *o, bool is_native)
+{
+    bool is_static = strcmp(o->rdzv.backend, "static") == 0;
+    int err = 0;
+
+    if (!is_native && o->has_detect) {
+        err =
+            cli_fail(CLI_FAILED, "--detect is for the backend \"muster\"; \"c10d\" has --rdzv-conf "
+                                 "keep_alive_interval=SECONDS, and all agents must agree on it");
+    } else if (is_static && o->has_upscale_delay) {
+        err = cli_fail(CLI_FAILED, "--upscale-delay: nobody comes late to the backend \"static\"");
+    } else if (is_static && o->has_spares) {
+        err =
+            cli_fail(CLI_FAILED, "--spares: the ranks of the backend \"static\" are given, so none "
+                                 "can take the place of another");
+    }
+    if (err == 0 && o->has_detect) {
+        err = add_config(o, "dead", o->detect);
+    }
+    if (err == 0 && o->has_upscale_delay) {
+        err = add_config(o, "upscale_delay", o->upscale_delay);
+    }
+    /* The server keeps the restarts of the whole job. */
+    return err == 0 && is_native ? add_config(o, "max_restarts", (double)o->max_restarts) : err;
+}
+
+static int resolve_rdzv(struct run_options *o)
+{
+    bool is_static, is_native;
+    int err = 0;
+
+    o->rdzv.backend = o->rdzv_backend;
+    if (o->standalone) {
+        o->rdzv.backend = "muster";
+    } else if (!o->has_backend) {
+        o->rdzv.backend =
+            o->has_node_rank || o->has_master_addr || o->has_master_port ? "static" : "muster";
+    }
+    is_static = strcmp(o->rdzv.backend, "static") == 0;
+    is_native = strcmp(o->rdzv.backend, "muster") == 0;
+    o->rdzv.run_id = o->rdzv_id;
+    o->rdzv.config = o->rdzv_conf;
+    if (o->rdzv_conf[0] != '\0') {
+        o->config_text = strdup(o->rdzv_conf);
+        if (o->config_text == NULL) {
+            return out_of_memory();
+        }
+    }
+    if (o->standalone) {
+        err = make_run_id(o);
+    }
+    if (err == 0) {
+        err = resolve_endpoint(o, is_static);
+        resolve_local_addr(o);
+    }
+    if (err == 0 && is_static) {
+        err = add_config(o, "rank", (double)o->node_rank);
+    }
+    if (err == 0 && is_static && !config_has(o->rdzv_conf, "timeout")) {
+        err = add_config(o, "timeout", 900);
+    }
+    return err != 0 ? err : add_own_config(o, is_native);
+}
+
+/* --- the command ------------------------------------------------------------------------------ */
+
+static int resolve_command(struct run_options *o)
+{
+    const char *python = getenv("PYTHON_EXEC");
+    bool ok = true;
+
+    if (o->run_path) {
+        o->module = o->no_python = false;
+    }
+    if (o->module && o->no_python) {
+        return cli_fail(CLI_FAILED, "Don't use both the '--no_python' flag and the '--module' flag "
+                                    "at the same time.");
+    }
+    if (!o->no_python) {
+        python = python != NULL ? python : "python3";
+        ok = run_texts_add(&o->argv, python, strlen(python)) && run_texts_add(&o->argv, "-u", 2);
+    }
+    if (o->run_path) {
+        ok = ok && run_texts_add(&o->argv, "-c", 2) &&
+             run_texts_add(&o->argv, run_path_program, sizeof(run_path_program) - 1);
+        /* -c is argv[0] there, and the program drops it. */
+    } else if (o->module) {
+        ok = ok && run_texts_add(&o->argv, "-m", 2);
+    }
+    for (int i = 0; ok && i < o->script_argc; i++) {
+        ok = run_texts_add(&o->argv, o->script_argv[i], strlen(o->script_argv[i]));
+    }
+    return ok ? 0 : out_of_memory();
+}
+
+/* --- output ----------------------------------------------------------------------------------- */
+
+static int refuse_spec(const char *option, const char *text, const struct mu_errmsg *msg)
+{
+    return cli_fail(CLI_FAILED, "--%s %s: %s", option, text, msg->text);
+}
+
+static int resolve_output(struct run_options *o)
+{
+    struct mu_errmsg msg;
+
+    if (mu_std_masks_parse(mu_span_str(o->redirects), &o->redirect_masks, &msg) != 0) {
+        return refuse_spec("redirects", o->redirects, &msg);
+    }
+    if (mu_std_masks_parse(mu_span_str(o->tee), &o->tee_masks, &msg) != 0) {
+        return refuse_spec("tee", o->tee, &msg);
+    }
+    if (mu_rank_filter_parse(mu_span_str(o->local_ranks_filter), &o->shown, &msg) != 0) {
+        return refuse_spec("local-ranks-filter", o->local_ranks_filter, &msg);
+    }
+    if (mu_text_filter_parse(mu_span_str(o->duplicate_stdout_filters), &o->stdout_filters, &msg) !=
+        0) {
+        return refuse_spec("duplicate-stdout-filters", o->duplicate_stdout_filters, &msg);
+    }
+    if (mu_text_filter_parse(mu_span_str(o->duplicate_stderr_filters), &o->stderr_filters, &msg) !=
+        0) {
+        return refuse_spec("duplicate-stderr-filters", o->duplicate_stderr_filters, &msg);
+    }
+    return 0;
+}
+
+/* --- the rest --------------------------------------------------------------------------------- */
+
+static int refuse_foreign(const struct run_options *o)
+{
+    const char *handler = o->event_log_handler;
+
+    if (o->logs_specs != NULL) {
+        return cli_fail(CLI_FAILED,
+                        "--logs-specs %s names a class inside Python, where muster does "
+                        "not run",
+                        o->logs_specs);
+    }
+    if (o->numa_binding != NULL) {
+        return cli_fail(CLI_FAILED, "--numa-binding is not there yet; run the script under numactl "
+                                    "with --no-python instead");
+    }
+    if (o->store_backing != NULL) {
+        return cli_fail(CLI_FAILED, "--store-backing is not there yet");
+    }
+    if (strcmp(handler, "null") != 0 && strcmp(handler, "console") != 0 &&
+        strcmp(handler, "dynamic_rendezvous") != 0) {
+        return cli_fail(CLI_FAILED,
+                        "--event-log-handler %s is not known; others than null and "
+                        "console live inside Python",
+                        handler);
+    }
+    return 0;
+}
+
+static int resolve_numbers(struct run_options *o)
+{
+    if (o->max_restarts < 0) {
+        return cli_fail(CLI_FAILED, "--max-restarts %lld is below zero",
+                        (long long)o->max_restarts);
+    }
+    if (!(o->monitor_interval > 0)) {
+        return cli_fail(CLI_FAILED, "--monitor-interval %g is not above zero", o->monitor_interval);
+    }
+    if (o->grace < 0 || o->upscale_delay < 0) {
+        return cli_fail(CLI_FAILED, "--%s is below zero", o->grace < 0 ? "grace" : "upscale-delay");
+    }
+    if (o->has_detect && !(o->detect > 0)) {
+        return cli_fail(CLI_FAILED, "--detect %g is not above zero", o->detect);
+    }
+    if (strlen(o->role) > RUN_ROLE_LEN_MAX) {
+        return cli_fail(CLI_FAILED, "--role is longer than %d bytes", RUN_ROLE_LEN_MAX);
+    }
+    o->restarts_max = (uint32_t)o->max_restarts;
+    o->grace_ms = (uint64_t)(o->grace * 1000 + 0.5);
+    o->events = strcmp(o->event_log_handler, "console") == 0;
+    run_signals_parse(o->signals_to_handle, o->handled);
+    return o->signal_map == NULL ? 0 : run_signal_map_parse(o->signal_map, o->handled, o->sent_for);
+}
+
+int run_options_resolve(struct run_options *o, const struct run_machine *machine)
+{
+    int err = refuse_foreign(o);
+
+    if (err == 0) {
+        err = resolve_nodes(o);
+    }
+    if (err == 0) {
+        err = resolve_numbers(o);
+    }
+    if (err == 0) {
+        err = resolve_workers(o, machine);
+    }
+    if (err == 0) {
+        err = resolve_rdzv(o);
+    }
+    if (err == 0) {
+        err = resolve_output(o);
+    }
+    return err != 0 ? err : resolve_command(o);
+}
+
+void run_options_fini(struct run_options *o)
+{
+    run_texts_fini(&o->argv);
+    mu_std_masks_fini(&o->redirect_masks);
+    mu_std_masks_fini(&o->tee_masks);
+    mu_rank_filter_fini(&o->shown);
+    mu_text_filter_fini(&o->stdout_filters);
+    mu_text_filter_fini(&o->stderr_filters);
+    free(o->config_text);
+    o->config_text = NULL;
+}

@@ -1,0 +1,66 @@
+/*
+ * Protocol buffers as far as the peer protocols use them: a reader that walks the fields of one
+ * message, and a writer. A dozen small messages do not pay for generated code with a memory
+ * management of its own: a decoder here is a loop with a switch over field numbers, lends what it
+ * finds, and takes no memory.
+ *
+ *     while ((err = mu_pb_next(&in, &field)) == 1) {
+ *         switch (field.number) { case 1: id = field.bytes; break; ... }
+ *     }
+ *
+ * Unknown fields are skipped by not being asked for; groups, which nobody uses any more, are
+ * refused. Of a field that must occur once the last counts.
+ */
+#ifndef MU_PB_H
+#define MU_PB_H
+
+#include "core/buf.h"
+#include "core/span.h"
+
+enum mu_pb_type {
+    MU_PB_VARINT = 0,
+    MU_PB_FIXED64 = 1,
+    MU_PB_BYTES = 2,
+    MU_PB_FIXED32 = 5,
+};
+
+struct mu_pb_field {
+    uint32_t number;
+    enum mu_pb_type type;
+    uint64_t value;       /* VARINT, FIXED64, FIXED32 */
+    struct mu_span bytes; /* BYTES; lent by what is read */
+};
+
+/** Takes the next field off `*in`. 1: there is one; 0: that was all; MUSTER_EPROTO. */
+int mu_pb_next(struct mu_span *in, struct mu_pb_field *ret_field);
+/** For packed numbers: takes one varint off. 1, 0 or MUSTER_EPROTO. */
+int mu_pb_next_varint(struct mu_span *in, uint64_t *ret_value);
+/** A double is a FIXED64. */
+double mu_pb_double(const struct mu_pb_field *field);
+
+/*
+ * Writing. The first error (MUSTER_ELIMIT, MUSTER_ENOMEM) sticks, so a message is written straight
+ * down and asked once at the end. Fields are written as they are called for, zero values too:
+ * whether an empty field is left out is the message's business.
+ */
+struct mu_pb_out {
+    struct mu_buf *buf;
+    int err;
+};
+
+static inline struct mu_pb_out mu_pb_out(struct mu_buf *buf)
+{
+    return (struct mu_pb_out){buf, 0};
+}
+
+void mu_pb_put_varint(struct mu_pb_out *out, uint32_t number, uint64_t value);
+void mu_pb_put_bytes(struct mu_pb_out *out, uint32_t number, struct mu_span bytes);
+void mu_pb_put_double(struct mu_pb_out *out, uint32_t number, double value);
+/** The head of a field whose `len` bytes follow: for messages in messages of known length. */
+void mu_pb_put_head(struct mu_pb_out *out, uint32_t number, size_t len);
+/** Bytes without any head. */
+void mu_pb_put_raw(struct mu_pb_out *out, struct mu_span bytes);
+/** How long a field of so many bytes is, its head included. */
+size_t mu_pb_bytes_len(uint32_t number, size_t len);
+
+#endif

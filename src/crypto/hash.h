@@ -1,0 +1,19 @@
+/* Hashes. Pure; cannot fail. */
+#ifndef MU_HASH_H
+#define MU_HASH_H
+
+#include "core/span.h"
+
+#define MU_SHA256_LEN 32
+#define MU_SHA1_LEN   20
+
+void mu_sha256(uint8_t ret[MU_SHA256_LEN], struct mu_span in);
+/** Of two spans, one behind the other. */
+void mu_sha256_pair(uint8_t ret[MU_SHA256_LEN], struct mu_span a, struct mu_span b);
+/** For the ids of hivemind's DHT; nothing here relies on it being hard to invert. */
+void mu_sha1(uint8_t ret[MU_SHA1_LEN], struct mu_span in);
+/** HMAC-SHA-256 of two spans, one behind the other. */
+void mu_hmac_sha256(uint8_t ret[MU_SHA256_LEN], struct mu_span key, struct mu_span a,
+                    struct mu_span b);
+
+#endif

@@ -1,0 +1,169 @@
+/*
+ * yamux: many streams over one ordered, reliable connection, each with a window of its own. A
+ * stream machine, used on either side:
+ *
+ *     mu_yamux_recv(&y, now, bytes, &used)   bytes of the connection; stops behind each event
+ *     while (mu_yamux_next_event(&y, &e))    OPENED, DATA, EOF, RESET, WRITABLE, GO_AWAY, DEAD
+ *     mu_yamux_open(&y, now, &id)            a stream of ours; data may be written at once
+ *     mu_yamux_write(&y, id, bytes, &taken)  as much as window and output allow
+ *     mu_yamux_consumed(&y, now, id, n)      data was dealt with: the peer may send as much more
+ *     mu_yamux_output() mu_yamux_sent()      bytes for the connection
+ *     mu_yamux_deadline() mu_yamux_tick()    keep-alive
+ *
+ * A stream:
+ *
+ *     none --- open (ours), SYN (the peer's) ---> OPEN --- both sides have said FIN ---> gone
+ *                                                 OPEN --- either side says RST -------> gone
+ *
+ * Data is not kept here: a DATA event lends it, and whoever has no use for it yet keeps it, within
+ * the window that was granted. The window starts at 256 KiB, as the protocol has it, and doubles up
+ * to `window_bytes_max` while the reader empties it within a few round trips.
+ *
+ * Streams that wait for room in the output are told so one at a time and in turn, so that none can
+ * keep the others from writing.
+ *
+ * A stream's id is its handle. It is never used again within a connection, by the peer neither:
+ * calls with the id of a stream that is gone get MUSTER_ENOENT.
+ */
+#ifndef MU_YAMUX_H
+#define MU_YAMUX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/list.h"
+#include "core/map.h"
+#include "core/span.h"
+#include "core/time.h"
+
+#define MU_YAMUX_HEADER       12
+#define MU_YAMUX_WINDOW_FIRST 262144
+#define MU_YAMUX_DATA_MAX     65524 /* in one frame of ours: with its header 64 KiB */
+#define MU_YAMUX_SEEN         1024  /* the peer's ids need not come in order, but within so many */
+
+enum mu_yamux_role {
+    MU_YAMUX_DIALLER = 1, /* its streams have odd ids */
+    MU_YAMUX_LISTENER,
+};
+
+struct mu_yamux_config {
+    enum mu_yamux_role role;
+    uint64_t seed;             /* of the table of streams */
+    uint32_t streams_max;      /* of the peer's, open at once; more are reset. 4,096 */
+    uint32_t unacked_max;      /* of ours that the peer has not accepted yet. 256 */
+    uint32_t window_bytes_max; /* 16 MiB */
+    uint64_t grown_bytes_max;  /* what the windows of all streams may grow by together. 64 MiB */
+    uint32_t output_bytes_max; /* data kept for sending, over it writes take nothing. 1 MiB */
+    uint32_t keep_alive_ms;    /* from ping to ping, the first one at once. 30 s; 0: none */
+    uint32_t dead_ms;          /* a ping not answered, and nothing else heard, for so long. 10 s */
+};
+
+/** The defaults named above; role and seed are the caller's to set. */
+struct mu_yamux_config mu_yamux_config_defaults(void);
+
+enum mu_yamux_event_type {
+    MU_YAMUX_EV_OPENED = 1, /* the peer opened a stream */
+    MU_YAMUX_EV_DATA,       /* `data`, lent until the next recv; may be a part of a frame */
+    MU_YAMUX_EV_EOF,        /* the peer says no more on it */
+    MU_YAMUX_EV_RESET,      /* it is gone, without a proper end */
+    MU_YAMUX_EV_WRITABLE,   /* a write that took less than all may go on */
+    MU_YAMUX_EV_GO_AWAY,    /* the peer takes no more streams; `code` */
+    MU_YAMUX_EV_DEAD,       /* the peer does not answer: drop the connection */
+};
+
+struct mu_yamux_event {
+    enum mu_yamux_event_type type;
+    uint32_t id;
+    uint32_t code;
+    struct mu_span data;
+};
+
+enum mu_yamux_go_away {
+    MU_YAMUX_NORMAL = 0,
+    MU_YAMUX_PROTOCOL_ERROR = 1,
+    MU_YAMUX_INTERNAL_ERROR = 2,
+};
+
+struct mu_yamux {
+    struct mu_yamux_config config;
+    int poison;
+    struct mu_errmsg why;
+    struct mu_map streams;
+    uint32_t next_id; /* of ours */
+    /* Which of the peer's ids were used: a bit for each of the last up to `seen_end`. */
+    uint32_t seen_end;
+    uint64_t seen[MU_YAMUX_SEEN / 64];
+    uint64_t grown;  /* what windows have grown by */
+    uint32_t theirs; /* open streams of the peer's */
+    uint32_t unacked;
+    bool away;    /* we said GO_AWAY */
+    bool refused; /* the peer did */
+    /* the frame that is being read */
+    uint8_t head[MU_YAMUX_HEADER];
+    uint8_t head_len;
+    uint32_t data_id; /* its body belongs to this stream, or (0) to nobody */
+    uint32_t data_left;
+    uint16_t data_flags;         /* that count when all of the body is there */
+    struct mu_yamux_event event; /* told before anything else; its type 0: none */
+    struct mu_list writable;     /* streams with a WRITABLE to tell */
+    uint32_t eof_id;             /* an EOF or RESET that follows the event; 0: none */
+    bool away_event;
+    uint32_t away_code;
+    bool dead_event;
+    /* keep-alive, and how long a round trip takes */
+    mu_mono_t heard_at;
+    mu_mono_t ping_at;   /* when to send the next ping */
+    mu_mono_t pinged_at; /* MU_MONO_NEVER: no ping of ours is out */
+    uint32_t ping_value;
+    uint64_t rtt_ns; /* the last one measured; 0: none yet */
+    struct mu_buf out;
+    struct mu_list no_room; /* streams whose writer waits for room in the output, in turn */
+};
+
+/** Takes no memory. MUSTER_EINVAL. */
+int mu_yamux_init(struct mu_yamux *y, const struct mu_yamux_config *config, mu_mono_t now);
+void mu_yamux_fini(struct mu_yamux *y);
+
+/**
+ * Takes bytes up to the end of the first frame, or part of one, that makes an event; takes nothing
+ * while one waits, or while the peer reads nothing of what it is owed. MUSTER_EPROTO and
+ * MUSTER_EWINDOW poison it, with a GO_AWAY in the output; MUSTER_ENOMEM does not.
+ */
+int mu_yamux_recv(struct mu_yamux *y, mu_mono_t now, struct mu_span in, size_t *ret_used);
+bool mu_yamux_next_event(struct mu_yamux *y, struct mu_yamux_event *ret_event);
+
+/** MUSTER_EAGAIN: too many that the peer has not accepted; MUSTER_ECLOSED: it takes no more, or ids
+ * are used up; MUSTER_ENOMEM. */
+int mu_yamux_open(struct mu_yamux *y, mu_mono_t now, uint32_t *ret_id);
+/** The same in two steps, for who needs the id before the stream can be opened. An id that was
+ * allotted and never opened is lost, which is harmless. MUSTER_ECLOSED. */
+int mu_yamux_allot(struct mu_yamux *y, uint32_t *ret_id);
+int mu_yamux_open_as(struct mu_yamux *y, mu_mono_t now, uint32_t id);
+/** Takes what it can; WRITABLE follows if that was not all. MUSTER_ENOENT; MUSTER_EINVAL after
+ * mu_yamux_end(); MUSTER_ENOMEM: nothing was taken. The error that poisoned it. */
+int mu_yamux_write(struct mu_yamux *y, uint32_t id, struct mu_span data, size_t *ret_taken);
+/** We say no more on it. MUSTER_ENOENT, MUSTER_ENOMEM; twice is harmless. */
+int mu_yamux_end(struct mu_yamux *y, uint32_t id);
+/** It is gone for both, at once; nothing more is told of it. Harmless for one that is gone already.
+ * MUSTER_ENOMEM: it is gone here, and the peer was not told. */
+int mu_yamux_reset(struct mu_yamux *y, uint32_t id);
+/** `n` bytes of its data were dealt with. Harmless for a stream that is gone. MUSTER_ENOMEM: to be
+ * tried again. */
+int mu_yamux_consumed(struct mu_yamux *y, mu_mono_t now, uint32_t id, uint32_t n);
+/** The peer should open no more streams. Those that are open go on. MUSTER_ENOMEM. */
+int mu_yamux_go_away(struct mu_yamux *y, enum mu_yamux_go_away code);
+
+struct mu_span mu_yamux_output(const struct mu_yamux *y);
+void mu_yamux_sent(struct mu_yamux *y, size_t len);
+mu_mono_t mu_yamux_deadline(const struct mu_yamux *y);
+/** A tick that comes much later than the deadline finds nobody dead: it was us who slept.
+ * MUSTER_ENOMEM: call it again. */
+int mu_yamux_tick(struct mu_yamux *y, mu_mono_t now);
+
+/** Streams that are open. */
+size_t mu_yamux_count(const struct mu_yamux *y);
+const char *mu_yamux_errmsg(const struct mu_yamux *y);
+
+#endif

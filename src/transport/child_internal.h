@@ -1,0 +1,179 @@
+/*
+ * What the files behind the verb `spawn` share.
+ *
+ *   uv_child.c      the verb: a child's pipes, its exit, its callbacks
+ *   uv_family.c     who belongs to whom: finding, signalling and reaping descendants
+ *   child_exec.c    between fork and exec
+ *   child_watch.c   the watcher, who outlives us by a moment
+ *   child_cgroup.c  a cgroup for each child, where the system lets us
+ *   proc_table.c    what /proc tells
+ */
+#ifndef MU_CHILD_INTERNAL_H
+#define MU_CHILD_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/child.h"
+#include "transport/proc_table.h"
+#include "transport/uv_internal.h"
+
+/* Our families' name: MU_CHILD_MARK is "<id>.<number>", behind the mark of the family that we are
+ * of ourselves and a slash. */
+#define MU_FAMILY_ID_LEN 16
+
+/* --- child_cgroup.c: nothing here allocates; the watcher uses it too -------------------------- */
+
+#define MU_CGROUP_PATH_MAX 1024
+
+struct mu_cgroup {
+    char base[MU_CGROUP_PATH_MAX]; /* the directory of our own cgroup; empty: none to be had */
+    char id[MU_FAMILY_ID_LEN + 1];
+};
+
+/** Finds our own cgroup; what cannot be used is found out by mu_cgroup_make(). */
+void mu_cgroup_find(struct mu_cgroup *g, const char *id);
+/** Makes the cgroup of child `number`: the descriptor of its cgroup.procs, or a negated errno. */
+int mu_cgroup_make(struct mu_cgroup *g, uint64_t number);
+/** Kills all that is in it, at once. A negated errno. */
+int mu_cgroup_kill(const struct mu_cgroup *g, uint64_t number);
+/** Removes it. A negated errno: somebody is in it. */
+int mu_cgroup_remove(const struct mu_cgroup *g, uint64_t number);
+/** Calls `each` for every child's cgroup that is there; how many it failed for. */
+size_t mu_cgroup_each(const struct mu_cgroup *g,
+                      int (*each)(const struct mu_cgroup *g, uint64_t number));
+
+/* --- child_exec.c ----------------------------------------------------------------------------- */
+
+/* What the child tells when it could not become the program; behind it, the text it is about. */
+struct mu_exec_failure {
+    int32_t step; /* enum mu_exec_step */
+    int32_t error;
+};
+
+#define MU_EXEC_SUBJECT_MAX 200
+
+/* All that the child needs, made before the fork. */
+struct mu_exec_plan {
+    const struct mu_spawn *what;
+    char **envp;
+    char **candidates; /* paths to try, up to a NULL */
+    void *memory;      /* of both */
+    int pipes[3];      /* the child's end of a piped stream, or -1 */
+    int channel;       /* its end, or -1 */
+    int sentinel;      /* its end, or -1 */
+    int cgroup;        /* cgroup.procs, or -1 */
+    int report;        /* where failures are told */
+    pid_t parent;
+};
+
+/** Fills envp and candidates. MUSTER_EINVAL, MUSTER_ENOMEM. */
+int mu_exec_plan_make(struct mu_exec_plan *plan, const struct mu_spawn *what, const char *mark);
+void mu_exec_plan_free(struct mu_exec_plan *plan);
+/** In the child, with all signals blocked. */
+_Noreturn void mu_exec_run(const struct mu_exec_plan *plan);
+/** Says what failed, from what the child reported. Returns the code. */
+int mu_exec_explain(struct mu_errmsg *msg, const void *report, size_t len);
+
+/** In a fresh child: signals are as at the start of a program, none blocked. */
+void mu_exec_reset_signals(void);
+/** Has every descriptor from `first` on closed by exec, or closed at once. */
+void mu_exec_close_from(unsigned first, bool now);
+
+/* --- child_watch.c ---------------------------------------------------------------------------- */
+
+struct mu_watch {
+    pid_t pid; /* 0: there is none */
+    int fd;
+};
+
+/** Starts the watcher. A negated errno. */
+int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g);
+/** Tells it of a child that has started, or is gone. A word that is lost is no harm:
+ * there is the mark. */
+void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here);
+/** Lets it go, and waits for the end of it. */
+void mu_watch_stop(struct mu_watch *w);
+
+/* --- uv_family.c ------------------------------------------------------------------------------ */
+
+struct mu_uv_child;
+
+struct mu_uv_families {
+    struct mu_uv_env *uv;
+    uv_signal_t chld;
+    struct mu_uv_later later; /* a survey is due */
+    struct mu_timer timer;    /* the next survey of those that are being killed */
+    struct mu_list children;  /* struct mu_uv_child, the youngest last */
+    struct mu_proc_table table;
+    struct mu_cgroup cgroup;
+    struct mu_watch watch;
+    uint64_t number; /* of the next child */
+    uint64_t rest_ms;
+    bool was_subreaper;
+};
+
+/** Those of this loop, made with the first child. A negated errno, MUSTER_ENOMEM. */
+int mu_uv_families_get(struct mu_uv_env *uv, struct mu_uv_families **ret);
+/** At the end of the loop, when all children are gone; its handle is closing then. */
+void mu_uv_families_stop(struct mu_uv_env *uv);
+void mu_uv_families_free(struct mu_uv_env *uv);
+/** Looks who is left, on the next turn. */
+void mu_uv_families_survey_soon(struct mu_uv_families *f);
+/** Sends a signal to all of a family that are there. -ESRCH when that is nobody. */
+int mu_uv_family_signal(struct mu_uv_child *c, int signal, bool group_only);
+
+/* --- uv_child.c ------------------------------------------------------------------------------- */
+
+struct mu_uv_pipe {
+    uv_poll_t poll;
+    struct mu_uv_child *owner;
+    struct mu_uv_later later;
+    struct mu_buf stash; /* read, not yet used by `output` */
+    int fd;              /* -1: not a pipe, or closed */
+    enum mu_stream stream;
+    bool in_output;
+    bool paused;
+    bool resume;
+    bool ended; /* the owner was told; true if it never was a pipe */
+};
+
+struct mu_uv_child {
+    struct mu_list link; /* of families->children */
+    struct mu_uv_families *families;
+    struct mu_child *child;
+    uint64_t number;
+    pid_t pid;
+    int report; /* tells how the exec went; -1 once it was heard */
+    int pidfd;  /* -1: there is none, SIGCHLD tells */
+    uv_poll_t report_poll;
+    uv_poll_t pidfd_poll;
+    int sentinel; /* -1: there is none, or it has ended */
+    uv_poll_t sentinel_poll;
+    struct mu_uv_pipe pipes[2]; /* stdout, stderr */
+    struct mu_uv_later later;   /* it is time to look whether all is over */
+    unsigned handles;           /* of libuv, that are not closed yet */
+    bool started;               /* it runs, or ran */
+    bool failed;                /* it never ran */
+    bool reaped;
+    bool exited; /* the owner was told, or there is nothing to tell */
+    bool killing;
+    bool cgroup;
+    uint8_t empty_surveys; /* in a row: nobody was left */
+    bool finishing;
+    size_t alive; /* of the last survey */
+    int status;
+};
+
+int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what);
+int mu_uv_child_signal(struct mu_env *env, struct mu_child *child, int signal,
+                       enum mu_child_scope scope);
+void mu_uv_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
+/** The process may have ended: reaps it if so, and tells. Not from within a verb. */
+void mu_uv_child_look(struct mu_uv_child *c);
+/** Nobody of its family is left, by two surveys: tells the end on a later turn. */
+void mu_uv_child_end_soon(struct mu_uv_child *c);
+
+#endif

@@ -1,0 +1,263 @@
+/*
+ * The watcher: a process that waits for our end and then kills what is left of our families. The
+ * kernel's death signal reaches the children only, and no session or group of theirs binds their
+ * descendants; so somebody must outlive us, and it is better somebody who does nothing else.
+ *
+ * It holds one end of a socket whose other end is ours alone. It is forked from a process with
+ * threads and never execs: system calls and memory functions only.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "transport/child_internal.h"
+
+/* More children than this are found by their marks alone. */
+#define SESSIONS_MAX 8192
+/* How long it tries, in passes of up to REST_MAX_MS. */
+#define PASSES_MAX  400
+#define REST_MAX_MS 50
+
+struct word {
+    int32_t pid;
+    int32_t here;
+};
+
+struct watcher {
+    struct mu_cgroup cgroup;
+    struct mu_proc_table table;
+    struct mu_proc self;
+    size_t count;
+    pid_t sessions[SESSIONS_MAX];
+};
+
+/* --- the watcher's side ----------------------------------------------------------------------- */
+
+static void hear(struct watcher *w, struct word word)
+{
+    if (word.here != 0) {
+        if (w->count < SESSIONS_MAX) {
+            w->sessions[w->count++] = word.pid;
+        }
+        return;
+    }
+    for (size_t i = 0; i < w->count; i++) {
+        if (w->sessions[i] == word.pid) {
+            w->sessions[i] = w->sessions[--w->count];
+            return;
+        }
+    }
+}
+
+/* Returns when the process that it watches is gone. */
+static void listen_to(struct watcher *w, int fd, int pidfd)
+{
+    struct word words[64];
+    size_t len = 0;
+    struct pollfd polls[2] = {{.fd = fd, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
+
+    for (;;) {
+        ssize_t n;
+
+        if (poll(polls, pidfd < 0 ? 1 : 2, -1) < 0) {
+            continue;
+        }
+        n = recv(fd, (char *)words + len, sizeof(words) - len, MSG_DONTWAIT);
+        if (n > 0) {
+            size_t whole = (len + (size_t)n) / sizeof(words[0]);
+
+            for (size_t i = 0; i < whole; i++) {
+                hear(w, words[i]);
+            }
+            len = len + (size_t)n - whole * sizeof(words[0]);
+            memmove(words, &words[whole], len);
+            continue;
+        }
+        /* The end of the socket is the end of all who have it; the descriptor of the process is
+         * there because somebody may have forked a copy of it. */
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) ||
+            (polls[1].revents & POLLIN) != 0) {
+            return;
+        }
+    }
+}
+
+static bool is_marked(const struct watcher *w, const struct mu_proc *p)
+{
+    char mark[MU_PROC_MARK_MAX];
+
+    for (size_t i = 0; i < w->count; i++) {
+        if (p->sid == w->sessions[i] || p->pgid == w->sessions[i]) {
+            return true;
+        }
+    }
+    return mu_proc_variable(p->pid, MU_CHILD_MARK, mark) && strstr(mark, w->cgroup.id) != NULL;
+}
+
+/* Kills everybody of the families; returns how many were there. */
+static size_t kill_all(struct watcher *w)
+{
+    size_t killed = 0;
+    bool more = true;
+
+    (void)mu_cgroup_each(&w->cgroup, mu_cgroup_kill);
+    if (mu_proc_table_read(&w->table) != 0) {
+        return 1;
+    }
+    for (size_t i = 0; i < w->table.count; i++) {
+        struct mu_proc *p = &w->table.procs[i];
+
+        /* Who is older than the watcher is none of ours. */
+        if (!p->dead && p->pid != w->self.pid && p->start >= w->self.start && is_marked(w, p)) {
+            p->owner = w;
+        }
+    }
+    while (more) {
+        more = false;
+        for (size_t i = 0; i < w->table.count; i++) {
+            struct mu_proc *p = &w->table.procs[i];
+            struct mu_proc *parent;
+
+            if (p->owner != NULL || p->dead || p->pid == w->self.pid) {
+                continue;
+            }
+            parent = mu_proc_table_find(&w->table, p->ppid);
+            if (parent != NULL && parent->owner != NULL) {
+                p->owner = w;
+                more = true;
+            }
+        }
+    }
+    for (size_t i = 0; i < w->table.count; i++) {
+        if (w->table.procs[i].owner != NULL) {
+            (void)mu_proc_signal(&w->table.procs[i], SIGKILL);
+            killed++;
+        }
+    }
+    mu_proc_table_clear(&w->table);
+    return killed;
+}
+
+static void sweep(struct watcher *w)
+{
+    unsigned clean = 0;
+    long rest_ms = 1;
+
+    for (int pass = 0; pass < PASSES_MAX && clean < 3; pass++) {
+        struct timespec rest = {.tv_nsec = rest_ms * 1000000};
+
+        clean = kill_all(w) == 0 ? clean + 1 : 0;
+        (void)nanosleep(&rest, NULL);
+        rest_ms = rest_ms * 2 > REST_MAX_MS ? REST_MAX_MS : rest_ms * 2;
+    }
+}
+
+/* The kernel holds a cgroup until the last of the dead has been taken down. */
+static void remove_cgroups(struct watcher *w)
+{
+    struct timespec rest = {.tv_nsec = 5 * 1000000};
+
+    for (int pass = 0; pass < PASSES_MAX; pass++) {
+        if (mu_cgroup_each(&w->cgroup, mu_cgroup_remove) == 0) {
+            return;
+        }
+        (void)nanosleep(&rest, NULL);
+    }
+}
+
+static void ignore_signals(void)
+{
+    mu_exec_reset_signals();
+    for (int s = 1; s < NSIG; s++) {
+        if (s != SIGSEGV && s != SIGBUS && s != SIGABRT && s != SIGFPE && s != SIGILL) {
+            (void)signal(s, SIG_IGN);
+        }
+    }
+}
+
+static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
+{
+    static struct watcher w; /* a copy of its own, in this process */
+    int pidfd;
+
+    ignore_signals();
+    (void)setsid();
+    (void)prctl(PR_SET_NAME, "muster-watch");
+    /* It must not keep alive what we have open: pipes to those who wait for our end. */
+    if (dup2(fd, 0) < 0 || chdir("/") != 0) {
+        _exit(1);
+    }
+    mu_exec_close_from(1, true);
+    w.cgroup = *g;
+    if (mu_proc_table_init(&w.table) != 0 || mu_proc_read(getpid(), &w.self) != 0) {
+        _exit(1);
+    }
+    pidfd = mu_pidfd_open(parent);
+    if (getppid() != parent) {
+        pidfd = -1; /* gone already; what it said before is in the socket */
+    }
+    listen_to(&w, 0, pidfd);
+    if (w.count > 0) {
+        sweep(&w);
+    }
+    remove_cgroups(&w);
+    _exit(0);
+}
+
+/* --- our side --------------------------------------------------------------------------------- */
+
+int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g)
+{
+    pid_t parent = getpid();
+    sigset_t all;
+    sigset_t before;
+    int fds[2];
+    pid_t pid;
+    int error;
+
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+        return -errno;
+    }
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid = _Fork();
+    if (pid == 0) {
+        watch(fds[1], parent, g);
+    }
+    error = errno;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)close(fds[1]);
+    if (pid < 0) {
+        (void)close(fds[0]);
+        return -error;
+    }
+    w->pid = pid;
+    w->fd = fds[0];
+    return 0;
+}
+
+void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here)
+{
+    struct word word = {.pid = pid, .here = here};
+
+    if (w->pid != 0) {
+        (void)send(w->fd, &word, sizeof(word), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+}
+
+void mu_watch_stop(struct mu_watch *w)
+{
+    if (w->pid == 0) {
+        return;
+    }
+    (void)close(w->fd);
+    while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    w->pid = 0;
+}

@@ -1,0 +1,63 @@
+/*
+ * All processes there are, read from /proc. Both we and our watcher use this; the watcher is forked
+ * from a process with threads and may touch nothing that takes a lock, so nothing here allocates,
+ * formats, or calls into libc beyond system calls and memory functions.
+ */
+#ifndef MU_PROC_TABLE_H
+#define MU_PROC_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct mu_proc {
+    pid_t pid;
+    pid_t ppid;
+    pid_t pgid;
+    pid_t sid;
+    uint64_t start; /* since boot, in ticks: with the pid it names a process for good */
+    bool dead;      /* a zombie, with no thread left */
+    void *owner;    /* the reader's own; NULL after reading */
+};
+
+struct mu_proc_table {
+    struct mu_proc *procs; /* in ascending order of pid, if `sorted` */
+    size_t count;
+    size_t cap;
+    bool sorted;
+};
+
+/** Reserves room for as many as there can be; memory is used only while there is something in it.
+ * A negated errno. */
+int mu_proc_table_init(struct mu_proc_table *t);
+void mu_proc_table_fini(struct mu_proc_table *t);
+/** Reads all of /proc. A negated errno; the table is empty then. */
+int mu_proc_table_read(struct mu_proc_table *t);
+/** Gives the memory of what was read back. */
+void mu_proc_table_clear(struct mu_proc_table *t);
+struct mu_proc *mu_proc_table_find(const struct mu_proc_table *t, pid_t pid);
+
+/** One process. -ESRCH, or another negated errno. */
+int mu_proc_read(pid_t pid, struct mu_proc *ret);
+
+/* What a mark in an environment may be long. */
+#define MU_PROC_MARK_MAX 512
+
+/** The value of the variable `name` that the process was started with, cut at MU_PROC_MARK_MAX - 1;
+ * false if it has none or will not tell. */
+bool mu_proc_variable(pid_t pid, const char *name, char ret[MU_PROC_MARK_MAX]);
+/** The number behind `text` in the path of the process's cgroup (v2); false if there is none. */
+bool mu_proc_cgroup_number(pid_t pid, const char *text, uint64_t *ret);
+
+/** Signals that very process, never another that got its number meanwhile. A negated errno. */
+int mu_proc_signal(const struct mu_proc *proc, int signal);
+
+/** Writes `dir`/`number`/`file` (`file` may be NULL) into `buf`; false if it does not fit. */
+bool mu_proc_path(char *buf, size_t cap, const char *dir, uint64_t number, const char *file);
+
+/* The system calls that C libraries do not all have. Negated errnos. */
+int mu_pidfd_open(pid_t pid);
+int mu_pidfd_signal(int fd, int signal);
+
+#endif
