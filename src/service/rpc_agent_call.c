@@ -433,10 +433,16 @@ void mu_rpc_calls_begin(struct mu_rpc_peer *peer)
 static void fail_with_text(struct mu_rpc_out *out, const struct mu_rpc_event *event)
 {
     char text[MU_ERRMSG_CAP];
+    int len = (int)(event->payload.len < 180 ? event->payload.len : 180);
 
-    (void)snprintf(text, sizeof(text), "%.*s",
-                   (int)(event->payload.len < sizeof(text) ? event->payload.len : sizeof(text) - 1),
-                   (const char *)event->payload.data);
+    if (event->status == MUSTER_ETIMEDOUT && out->timeout_ms != 0) {
+        /* Its clock was first: to the caller it is the same. */
+        (void)snprintf(text, sizeof(text), "ran for more than the set timeout (%u ms): %.*s",
+                       out->timeout_ms, len, (const char *)event->payload.data);
+    } else {
+        len = (int)(event->payload.len < sizeof(text) ? event->payload.len : sizeof(text) - 1);
+        (void)snprintf(text, sizeof(text), "%.*s", len, (const char *)event->payload.data);
+    }
     mu_rpc_out_failed(out, event->status, text);
 }
 

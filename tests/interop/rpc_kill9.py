@@ -61,8 +61,13 @@ def end_calls(process):
 
 
 def kill_in_the_middle(worker):
-    """Once some calls have been served, and most have not."""
-    wait_until(lambda: int(stats(worker)["agent.served"]) > 100, "calls under way")
+    """Once some calls have been answered, and most have not."""
+
+    def answered():
+        numbers = stats(worker)
+        return int(numbers["agent.served"]) - int(numbers["agent.server_active_calls"])
+
+    wait_until(lambda: answered() > 100, "calls under way")
     worker.kill()
 
 
