@@ -24,7 +24,8 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv_loose,        &mu_sim_scenario_rdzv_ghost,
     &mu_sim_scenario_rdzv_forgetful,    &mu_sim_scenario_rdzv_sulky,
     &mu_sim_scenario_rdzv_restless,     &mu_sim_scenario_rdzv_recount,
-    &mu_sim_scenario_rdzv_swapped,      NULL,
+    &mu_sim_scenario_rdzv_swapped,      &mu_sim_scenario_rpc,
+    &mu_sim_scenario_rpc_twice,         NULL,
 };
 
 const struct mu_sim_scenario *mu_sim_scenario_find(const char *name)
