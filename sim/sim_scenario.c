@@ -44,6 +44,8 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_agent,
     &mu_sim_scenario_agent_early,
     &mu_sim_scenario_agent_spendthrift,
+    &mu_sim_scenario_rpc,
+    &mu_sim_scenario_rpc_twice,
     NULL,
 };
 

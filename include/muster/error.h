@@ -53,7 +53,10 @@ extern "C" {
     X(ERDZV_LOST, -10035, "the others have gone on without this node")                             \
     X(ETLS, -10036, "the secure connection failed")                                                \
     X(ESIGNATURE, -10040, "the peer cannot prove who it is")                                       \
-    X(EPEERID, -10041, "another peer than the one that was meant")
+    X(EPEERID, -10041, "another peer than the one that was meant")                                 \
+    X(EREMOTE, -10050, "the handler failed")                                                       \
+    X(EONCE, -10051, "the call may have run before, and does not run twice")                       \
+    X(EWORKER, -10052, "no worker of that name or number")
 
 enum muster_errno {
 #define MUSTER_ERRNO_ENUM(name, code, text) MUSTER_##name = (code),

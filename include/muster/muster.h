@@ -15,6 +15,7 @@
 #include <muster/error.h>
 #include <muster/log.h>
 #include <muster/rendezvous.h>
+#include <muster/rpc.h>
 #include <muster/runtime.h>
 #include <muster/server.h>
 #include <muster/store.h>

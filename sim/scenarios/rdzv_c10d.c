@@ -24,7 +24,7 @@ static void configure_c10d(struct rdzv_node *n, char *text, size_t cap)
     int more;
 
     len += rdzv_config_delay(text + len, cap - len, "upscale_delay", w->upscale_delay_ms);
-    /* Those who speak as PyTorch 1.13 would take our server for one of its, where none are spare. */
+    /* Who speaks as PyTorch 1.13 would take our server for one of its, where none are spare. */
     more =
         snprintf(text + len, cap - len,
                  ",dialect=2,pid=%" PRIu32 ",protocol=%s,keep_alive_interval=%" PRIu32, n->number,

@@ -83,7 +83,7 @@ struct mu_rpc_config {
 struct mu_rpc_config mu_rpc_config_defaults(void);
 
 enum mu_rpc_event_type {
-    MU_RPC_EV_WELCOMED = 1, /* client: the link is up; `resumed` */
+    MU_RPC_EV_WELCOMED = 1, /* client: the link is up; `resumed`, `payload` is the server's name */
     MU_RPC_EV_REFUSED,      /* `status`, `payload` is the text; drop the link, do not return */
     MU_RPC_EV_CALL,         /* callee: `id`, `method`, `payload`, `flags`, `deadline` */
     MU_RPC_EV_ITEM,         /* either: `id`, `payload`; mu_rpc_consumed() when done with it */
@@ -244,6 +244,8 @@ void mu_rpc_sent(struct mu_rpc *r, size_t n);
 mu_mono_t mu_rpc_deadline(const struct mu_rpc *r);
 /** Until when the server keeps the session without a link; MU_MONO_NEVER while one is up. */
 mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r);
+/** Client: which process welcomed us last; all zero before. 16 bytes. */
+const uint8_t *mu_rpc_peer_incarnation(const struct mu_rpc *r);
 /** When the peer was last heard of; forgiven silences are not counted. */
 mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r);
 /** Memory held beside the struct. */
@@ -274,7 +276,8 @@ struct mu_rpc {
     char *errmsg;
 
     /* The session. */
-    uint32_t life;    /* as in the HELLO; server: that of this machine, 0 before the first link */
+    uint32_t life; /* as in the HELLO; server: that of this machine, 0 before the first link */
+    uint8_t peer_incarnation[MU_RPC_SESSION_LEN]; /* client: as the last WELCOME had it */
     bool fresh;       /* the next WELCOME begins a life; nothing of it was sent yet */
     bool terms_known; /* of this life: else the protocol's least is assumed */
     uint32_t grace_ms;

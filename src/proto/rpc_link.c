@@ -260,6 +260,7 @@ int mu_rpc_on_welcome(struct mu_rpc *r, struct mu_span payload)
         r->peer_frame_max = w.frame_bytes_max;
         r->terms_known = true;
     }
+    memcpy(r->peer_incarnation, w.incarnation, sizeof(r->peer_incarnation));
     r->grace_ms = w.grace_ms;
     r->beat_ms = w.beat_ms;
     r->dead_ms = w.dead_ms;
@@ -267,7 +268,8 @@ int mu_rpc_on_welcome(struct mu_rpc *r, struct mu_span payload)
     r->unlinked_at = MU_MONO_NEVER;
     mu_rpc_rewind(r);
     mu_trace(&r->config.trace, w.resumed ? "rpc.resumed" : "rpc.begun", r->life, r->in_seq);
-    mu_rpc_tell(r, (struct mu_rpc_event){.type = MU_RPC_EV_WELCOMED, .resumed = w.resumed});
+    mu_rpc_tell(r, (struct mu_rpc_event){
+                       .type = MU_RPC_EV_WELCOMED, .resumed = w.resumed, .payload = w.name});
     return 0;
 }
 
@@ -323,6 +325,11 @@ void mu_rpc_stalled(struct mu_rpc *r, struct mu_now now, uint64_t ns)
 bool mu_rpc_linked(const struct mu_rpc *r)
 {
     return r->link == MU_RPC_LINK_UP;
+}
+
+const uint8_t *mu_rpc_peer_incarnation(const struct mu_rpc *r)
+{
+    return r->peer_incarnation;
 }
 
 mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r)

@@ -25,8 +25,8 @@ static int encode_members(const struct mu_rdzv_run *run, struct mu_buf *out)
                 .addr = mu_span_str(m->addr),
                 .rank = states[i] == MU_ROOM_RUNNING ? room->rank : UINT32_MAX,
                 .place = (uint32_t)states[i],
-                .silent_ms =
-                    mu_mono_since(mu_rpc_last_heard(&m->base.session->rpc), now) / MU_NS_PER_MS,
+                .silent_ms = mu_mono_since(mu_rpc_last_heard(&m->base.session->base.rpc), now) /
+                             MU_NS_PER_MS,
             };
             int err = mu_rdzv_member_encode(out, &msg);
 

@@ -278,7 +278,7 @@ static void member_free(struct mu_served *base)
     struct mu_rdzv_member *m = member_of(base);
 
     mu_rdzv_run_touch(m->run);
-    if (base->session->goodbye) {
+    if (base->session->base.goodbye) {
         mu_room_leave(&m->run->room, mono(m), &m->room);
     } else {
         mu_room_lost(&m->run->room, mono(m), &m->room);

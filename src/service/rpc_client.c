@@ -22,10 +22,11 @@ uint32_t mu_rpc_client_backoff_ms(uint32_t *attempt, struct mu_env *env)
 
 static int init_session(struct mu_rpc_client *c)
 {
-    struct mu_rpc_config config = mu_rpc_config_defaults();
+    struct mu_rpc_config config = c->terms;
 
     config.role = MU_RPC_CLIENT;
     config.name = c->config.name;
+    config.credential = c->config.credential;
     config.grace_ms = c->config.grace_ms != 0 ? c->config.grace_ms : config.grace_ms;
     config.beat_ms = c->config.beat_ms != 0 ? c->config.beat_ms : config.beat_ms;
     config.dead_ms = c->config.dead_ms != 0 ? c->config.dead_ms : config.dead_ms;
@@ -87,6 +88,11 @@ static void on_refused(struct mu_rpc_client *c, const struct mu_rpc_event *event
 
 static void handle_event(struct mu_rpc_client *c, const struct mu_rpc_event *event)
 {
+    if (c->events.event != NULL && event->type != MU_RPC_EV_WELCOMED &&
+        event->type != MU_RPC_EV_REFUSED && event->type != MU_RPC_EV_LINK_DEAD) {
+        c->events.event(c->events.context, event);
+        return;
+    }
     switch (event->type) {
     case MU_RPC_EV_WELCOMED:
         on_welcomed(c);
@@ -115,6 +121,9 @@ static void handle_event(struct mu_rpc_client *c, const struct mu_rpc_event *eve
     case MU_RPC_EV_END:
     case MU_RPC_EV_CANCEL:
         break;
+    }
+    if (c->events.event != NULL) {
+        c->events.event(c->events.context, event);
     }
 }
 
@@ -370,6 +379,7 @@ int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
         .env = env,
         .config = *config,
         .events = *events,
+        .terms = config->terms != NULL ? *config->terms : mu_rpc_config_defaults(),
         .dial_at = now,
         .probe_at = MU_MONO_NEVER,
         .linger_at = MU_MONO_NEVER,
@@ -384,6 +394,12 @@ int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
     mu_timer_init(&c->timer, on_timer);
     mu_env_timer_arm(env, &c->timer, now);
     return 0;
+}
+
+void mu_rpc_client_flush(struct mu_rpc_client *c)
+{
+    flush(c);
+    arm_timer(c);
 }
 
 void mu_rpc_client_run_soon(struct mu_rpc_client *c)

@@ -30,6 +30,9 @@ struct mu_rpc_client_config {
     uint32_t grace_ms;
     uint32_t beat_ms;
     uint32_t dead_ms;
+    const struct mu_rpc_config
+        *terms;                /* windows and limits; NULL: the defaults. Lent for _init() */
+    struct mu_span credential; /* borrowed for the client's life */
 };
 
 struct mu_rpc_client_events {
@@ -45,6 +48,13 @@ struct mu_rpc_client_events {
     void (*reply)(void *context, uint64_t id, int status, struct mu_span payload);
     /** An item of a call's stream, lent; it counts as consumed when this returns. */
     void (*item)(void *context, uint64_t id, struct mu_span payload);
+    /**
+     * For owners that serve calls as well, or else NULL: all that the machine has to say, in place
+     * of `reply` and `item`. The owner speaks to the machine (`rpc`) itself, consumes items and
+     * replies; mu_rpc_client_flush() afterwards, unless it is inside a callback. WELCOMED and
+     * REFUSED come after their own callbacks, BYE when the session is over.
+     */
+    void (*event)(void *context, const struct mu_rpc_event *event);
     /** A call or an item that got MUSTER_EAGAIN may be tried again. */
     void (*writable)(void *context);
     /** The last one, after mu_rpc_client_close(). The memory is the owner's again. */
@@ -66,8 +76,9 @@ struct mu_rpc_client {
     int last_error; /* of dialling or of the connection; 0 while all is well */
     bool ready;     /* was welcomed once */
     char addr[MU_ADDR_HOST_MAX + 16];
-    /* private from here */
     struct mu_rpc rpc;
+    /* private from here */
+    struct mu_rpc_config terms;
     struct mu_conn conn;
     enum mu_rpc_client_link link;
     bool blocked; /* the environment takes no more output */
@@ -100,6 +111,8 @@ int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id);
  * Has `writable` called on the next turn, so that what is asked for on this one goes out at once.
  */
 void mu_rpc_client_run_soon(struct mu_rpc_client *c);
+/** Sends what the machine has to send, now, and looks after its deadline. */
+void mu_rpc_client_flush(struct mu_rpc_client *c);
 /** Says goodbye; calls that are out end with MUSTER_ECLOSED; `closed` follows. */
 void mu_rpc_client_close(struct mu_rpc_client *c);
 /** Whether there is a connection, and it was greeted. */

@@ -146,7 +146,7 @@ static void send_backlog(struct mu_served *base)
         struct mu_span held = mu_buf_span(&call->backlog);
         uint32_t len = mu_get_u32(held.data);
 
-        int err = mu_rpc_item(&session->rpc, now, base->id, mu_span(held.data + 4, len));
+        int err = mu_rpc_item(&session->base.rpc, now, base->id, mu_span(held.data + 4, len));
 
         if (err == MUSTER_ENOMEM) {
             mu_store_session_fail(session, base->id, true);

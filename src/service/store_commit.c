@@ -179,8 +179,8 @@ static void wake_stalled(struct mu_store_server *s)
     while (!mu_store_commit_saturated(s) && (it = mu_list_pop(&woken)) != NULL) {
         struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, stalled);
 
-        if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
-            mu_store_session_pump(c->u.session);
+        if (c->kind == MU_STORE_CONN_NATIVE && c->u.native.session != NULL) {
+            mu_rpc_session_pump(c->u.native.session);
         }
         mu_store_conn_touch(c);
     }

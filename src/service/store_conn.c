@@ -21,9 +21,8 @@ size_t mu_store_conn_output_len(const struct mu_store_conn *c)
     case MU_STORE_CONN_TORCH:
         return mu_torch_server_output(&c->u.torch).len;
     case MU_STORE_CONN_NATIVE:
-        return c->u.session == NULL ? 0 : mu_rpc_output(&c->u.session->rpc).len;
+        return mu_rpc_hosted_output(&c->u.native).len;
     case MU_STORE_CONN_NEW:
-    case MU_STORE_CONN_GREETING:
         break;
     }
     return 0;
@@ -38,8 +37,8 @@ static struct mu_span sendable(const struct mu_store_conn *c)
         if (out.len > c->ready) {
             out.len = c->ready;
         }
-    } else if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
-        out = mu_rpc_output(&c->u.session->rpc);
+    } else if (c->kind == MU_STORE_CONN_NATIVE) {
+        out = mu_rpc_hosted_output(&c->u.native);
     }
     return out;
 }
@@ -51,7 +50,7 @@ static void mark_sent(struct mu_store_conn *c, size_t n)
         c->ready -= n;
         c->next -= n < c->next ? n : c->next;
     } else {
-        mu_rpc_sent(&c->u.session->rpc, n);
+        mu_rpc_hosted_sent(&c->u.native, n);
     }
 }
 
@@ -99,8 +98,8 @@ void mu_store_conn_flush(struct mu_store_conn *c)
     if (c->closing) {
         return;
     }
-    if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
-        mu_store_session_sent(c->u.session);
+    if (c->kind == MU_STORE_CONN_NATIVE) {
+        mu_rpc_hosted_flushed(&c->u.native);
     }
     maybe_resume(c);
     /* Who broke a rule and does not read either is not waited for. */
@@ -124,18 +123,13 @@ void mu_store_conn_release(struct mu_store_conn *c)
     case MU_STORE_CONN_TORCH:
         mu_torch_server_fini(&c->u.torch, &c->server->ks);
         break;
-    case MU_STORE_CONN_GREETING:
-        mu_rpc_greet_fini(&c->u.greet);
-        break;
     case MU_STORE_CONN_NATIVE:
-        if (c->u.session != NULL) {
-            mu_store_session_unlink(c->u.session);
-        }
+        mu_rpc_hosted_release(&c->u.native);
         break;
     case MU_STORE_CONN_NEW:
         break;
     }
-    c->kind = MU_STORE_CONN_NEW;
+    c->kind = c->kind == MU_STORE_CONN_NATIVE ? c->kind : MU_STORE_CONN_NEW;
     (void)mu_store_account(c->server, &c->memory, 0);
     mu_list_remove(&c->dirty);
     mu_list_remove(&c->held);
@@ -217,8 +211,8 @@ static bool decide(struct mu_store_conn *c, struct mu_span in)
         return true;
     }
     if (mu_rpc_greet_sniff(in) != 0) {
-        c->kind = MU_STORE_CONN_GREETING;
-        mu_rpc_greet_init(&c->u.greet);
+        c->kind = MU_STORE_CONN_NATIVE;
+        mu_rpc_hosted_init(&c->u.native, &c->server->host, &c->base);
         return true;
     }
     mu_store_conn_drop(c, in.data[0] == 0x16 ? "this looks like TLS; the store speaks plain TCP"
@@ -248,34 +242,11 @@ static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
     return used;
 }
 
-static size_t greeting_input(struct mu_store_conn *c, struct mu_span in)
-{
-    struct mu_rpc_greet greet;
-    struct mu_rpc_hello hello;
-    size_t used = 0;
-    int err = mu_rpc_greet_recv(&c->u.greet, in, &used, &hello);
-
-    if (err == MUSTER_EAGAIN) {
-        return used;
-    }
-    if (err != 0) {
-        mu_store_conn_drop(c, "malformed greeting on the native wire");
-        return in.len;
-    }
-    /* The HELLO is lent by the greeting, whose place the session takes. */
-    greet = c->u.greet;
-    c->kind = MU_STORE_CONN_NATIVE;
-    c->u.session = NULL;
-    mu_store_session_greet(c, &hello);
-    mu_rpc_greet_fini(&greet);
-    return used;
-}
-
 static size_t on_data(struct mu_conn *base, struct mu_span in)
 {
     struct mu_store_conn *c = MU_CONTAINER_OF(base, struct mu_store_conn, base);
     struct mu_store_server *s = c->server;
-    size_t used = 0;
+    size_t used;
 
     if (c->closing || c->ended) {
         return in.len;
@@ -291,16 +262,8 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
         mu_store_server_finish_turn(s);
         return in.len;
     }
-    if (c->kind == MU_STORE_CONN_TORCH) {
-        used = torch_input(c, in);
-    } else {
-        if (c->kind == MU_STORE_CONN_GREETING) {
-            used = greeting_input(c, in);
-        }
-        if (c->kind == MU_STORE_CONN_NATIVE && !c->closing && used < in.len) {
-            used += mu_store_session_input(c, mu_span_skip(in, used));
-        }
-    }
+    used =
+        c->kind == MU_STORE_CONN_TORCH ? torch_input(c, in) : mu_rpc_hosted_input(&c->u.native, in);
     if (c->closing) {
         used = in.len;
     }
@@ -319,8 +282,8 @@ static void on_eof(struct mu_conn *base)
     if (c->kind == MU_STORE_CONN_TORCH) {
         mu_store_conn_touch(c);
     } else {
-        if (c->kind == MU_STORE_CONN_NATIVE && c->u.session != NULL) {
-            mu_store_session_eof(c->u.session);
+        if (c->kind == MU_STORE_CONN_NATIVE) {
+            mu_rpc_hosted_eof(&c->u.native);
         }
         mu_store_conn_close(c, false);
     }

@@ -11,11 +11,6 @@
 
 #define PEER_LINES_PER_S 20
 
-/* How often we look whether we are awake, and how much later than that a look may be. The shortest
- * silence that can be agreed upon is two beats of 50 ms. */
-#define PULSE_MS 50
-#define LATE_MS  50
-
 struct mu_store_server_config mu_store_server_config_defaults(void)
 {
     return (struct mu_store_server_config){
@@ -55,10 +50,8 @@ static void stop_if_empty(struct mu_store_server *s)
     s->stopped = true;
     mu_env_timer_arm(s->env, &s->timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->drain_timer, MU_MONO_NEVER);
-    mu_env_timer_arm(s->env, &s->pulse_timer, MU_MONO_NEVER);
-    MU_LIST_FOREACH_SAFE (it, tmp, &s->session_list) {
-        mu_store_session_end(MU_CONTAINER_OF(it, struct mu_store_session, link), "server stopped");
-    }
+    mu_rpc_host_stop(&s->host);
+    mu_rpc_host_end_all(&s->host, "server stopped");
     mu_rdzv_hub_fini(s);
     mu_log(s->status == 0 ? MUSTER_LOG_INFO : MUSTER_LOG_ERROR, "STORE-STOPPED",
            "status=%s why=\"%s\"", s->status == 0 ? "ok" : muster_errname(s->status), s->why.text);
@@ -112,50 +105,13 @@ void mu_store_server_finish_turn(struct mu_store_server *s)
     }
 }
 
-/* --- our own absence -------------------------------------------------------------------------- */
-
-void mu_store_server_feel_pulse(struct mu_store_server *s)
-{
-    struct mu_now now = mu_env_now(s->env);
-    uint64_t since = mu_mono_since(s->pulse, now.mono);
-
-    s->pulse = now.mono;
-    if (since <= (PULSE_MS + LATE_MS) * MU_NS_PER_MS || s->sessions.count == 0) {
-        return;
-    }
-    mu_log(MUSTER_LOG_DEBUG, "STORE-STALLED", "ms=%" PRIu64, since / MU_NS_PER_MS);
-    MU_LIST_FOREACH (it, &s->session_list) {
-        mu_rpc_stalled(&MU_CONTAINER_OF(it, struct mu_store_session, link)->rpc, now, since);
-    }
-}
-
-void mu_store_server_start_pulse(struct mu_store_server *s)
-{
-    mu_mono_t now = mu_env_now(s->env).mono;
-
-    if (!mu_heap_contains(&s->pulse_timer.node)) {
-        s->pulse = now;
-        mu_env_timer_arm(s->env, &s->pulse_timer, mu_mono_add_ms(now, PULSE_MS));
-    }
-}
-
-static void on_pulse(struct mu_timer *timer)
-{
-    struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, pulse_timer);
-
-    mu_store_server_feel_pulse(s);
-    if (s->sessions.count != 0) {
-        mu_env_timer_arm(s->env, timer, mu_mono_add_ms(s->pulse, PULSE_MS));
-    }
-}
-
 /* --- the timer -------------------------------------------------------------------------------- */
 
 static void on_timer(struct mu_timer *timer)
 {
     struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, timer);
 
-    mu_store_server_feel_pulse(s);
+    mu_rpc_host_feel_pulse(&s->host);
     mu_ks_tick(&s->ks, mu_env_now(s->env).mono);
     mu_store_server_finish_turn(s);
 }
@@ -252,7 +208,7 @@ static void free_memory(struct mu_store_server *s)
         mu_rdzv_hub_fini(s); /* It never began. */
     }
     mu_store_commit_forget(s, NULL);
-    mu_map_fini(&s->sessions);
+    mu_rpc_host_fini(&s->host);
     mu_buf_fini(&s->scratch);
     mu_buf_fini(&s->commit_journal);
     mu_ks_fini(&s->ks);
@@ -272,20 +228,22 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     s->config = *config;
     s->config.keyspace.journal = config->disk != NULL;
     mu_env_entropy(env, &s->config.keyspace.seed, sizeof(s->config.keyspace.seed));
-    mu_env_entropy(env, s->incarnation, sizeof(s->incarnation));
+    s->config.rpc.seed = s->config.keyspace.seed;
+    mu_rpc_host_init(&s->host, env,
+                     &(struct mu_rpc_host_config){.rpc = s->config.rpc,
+                                                  .sessions_max = config->sessions_max,
+                                                  .eof_grace_ms = config->eof_grace_ms},
+                     &mu_store_host_ops);
     mu_list_init(&s->conns);
     mu_list_init(&s->dirty);
     mu_list_init(&s->stalled);
-    mu_list_init(&s->session_list);
     mu_list_init(&s->held_conns);
     mu_list_init(&s->held_replies);
-    mu_map_init(&s->sessions, s->config.keyspace.seed);
     mu_rdzv_hub_init(&s->hub, s->config.keyspace.seed, mu_env_now(env).wall);
     mu_buf_init(&s->scratch, config->torch.output_bytes_max);
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->drain_timer, on_drain_timeout);
-    mu_timer_init(&s->pulse_timer, on_pulse);
     s->next_commit = MU_MONO_NEVER;
     s->commit_again = MU_MONO_NEVER;
     s->listener.accept = mu_store_conn_accept;
@@ -334,14 +292,7 @@ void mu_store_server_drain(struct mu_store_server *s)
     if (s->listening) {
         mu_env_unlisten(s->env, &s->listener);
     }
-    MU_LIST_FOREACH (it, &s->session_list) {
-        struct mu_store_session *session = MU_CONTAINER_OF(it, struct mu_store_session, link);
-
-        if (session->conn != NULL) {
-            (void)mu_rpc_drain(&session->rpc, mu_env_now(s->env), "the server is shutting down");
-            mu_store_conn_touch(session->conn);
-        }
-    }
+    mu_rpc_host_drain(&s->host, "the server is shutting down");
     mu_env_timer_arm(s->env, &s->drain_timer,
                      mu_mono_add_ms(mu_env_now(s->env).mono, s->config.drain_ms));
     mu_store_server_finish_turn(s);
@@ -372,15 +323,15 @@ void mu_store_server_free(struct mu_store_server *s)
 
 void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_server_stats *ret_stats)
 {
-    *ret_stats = s->stats;
-    MU_LIST_FOREACH (it, &s->session_list) {
-        const struct mu_store_session *session = MU_CONTAINER_OF(it, struct mu_store_session, link);
+    uint64_t frames_in;
+    uint64_t frames_out;
 
-        ret_stats->messages_in += session->rpc.frames_in;
-        ret_stats->messages_out += session->rpc.frames_out;
-    }
+    *ret_stats = s->stats;
+    mu_rpc_host_frames(&s->host, &frames_in, &frames_out);
+    ret_stats->messages_in += frames_in;
+    ret_stats->messages_out += frames_out;
     ret_stats->connections = s->conn_count;
-    ret_stats->sessions = s->sessions.count;
+    ret_stats->sessions = s->host.sessions.count;
     ret_stats->keys = s->ks.key_count;
     ret_stats->memory_bytes = s->ks.memory_bytes;
     ret_stats->buffer_bytes = s->buffer_bytes;

@@ -4,7 +4,7 @@
  *     store_server.c    life: start, drain, stop; the pump's tail (finish_turn)
  *     store_conn.c      connections: deciding the wire, moving bytes, dropping peers
  *     store_commit.c    the journal on its way to the disk, and the answers that wait for it
- *     store_session.c   native sessions: links, events, dispatch, grace
+ *     store_session.c   native sessions: their calls, on top of rpc_host.h
  *     store_calls.c     the store's operations as native calls
  *     rdzv_hub*.c       the rendezvous as native calls: see rdzv_hub.h
  *
@@ -15,13 +15,13 @@
 #define MU_STORE_SERVER_INTERNAL_H
 
 #include "service/rdzv_hub.h"
+#include "service/rpc_host.h"
 #include "service/store_exec.h"
 #include "service/store_server.h"
 
 enum mu_store_conn_kind {
     MU_STORE_CONN_NEW = 0, /* not a byte yet: a 1.13 client keeps such a second one for ever */
     MU_STORE_CONN_TORCH,
-    MU_STORE_CONN_GREETING, /* native, its HELLO not whole yet */
     MU_STORE_CONN_NATIVE,
 };
 
@@ -44,26 +44,18 @@ struct mu_store_conn {
     bool blocked; /* the environment takes no more output until `writable` */
     union {
         struct mu_torch_server torch;
-        struct mu_rpc_greet greet;
-        struct mu_store_session *session;
+        struct mu_rpc_hosted native;
     } u;
 };
 
 struct mu_store_session {
-    struct mu_rpc rpc;
-    struct mu_map_node by_id; /* server->sessions */
-    struct mu_list link;
-    uint8_t id[MU_RPC_SESSION_LEN];
+    struct mu_rpc_session base;
     struct mu_store_server *server;
-    struct mu_store_conn *conn; /* NULL while there is no link */
-    struct mu_timer timer;
     struct mu_map calls; /* struct mu_served by id */
     uint64_t lease;      /* of the keys that live as long as the session; 0: none yet */
     size_t backlog;      /* bytes in the backlogs of its watches */
     size_t joins;        /* of its calls, those that are memberships of a rendezvous */
     size_t memory;       /* counted in server->buffer_bytes */
-    bool goodbye;        /* it ends because its client said so */
-    char peer[64];
 };
 
 /*
@@ -114,18 +106,14 @@ struct mu_store_server {
     struct mu_store_server_config config;
     struct mu_keyspace ks;
     struct mu_rdzv_hub hub;
+    struct mu_rpc_host host;
     struct mu_listener listener;
     struct mu_timer timer; /* leases, and the interval of the disk */
     struct mu_timer drain_timer;
-    struct mu_timer pulse_timer; /* while there are sessions */
-    mu_mono_t pulse;             /* when we were last known to be awake */
     struct mu_list conns;
     struct mu_list dirty;
     struct mu_list stalled;
-    struct mu_map sessions;
-    struct mu_list session_list;
     struct mu_buf scratch; /* a reply being made */
-    uint8_t incarnation[MU_RPC_SESSION_LEN];
     size_t conn_count;
     size_t buffer_bytes;
     struct mu_store_server_stats stats;
@@ -159,14 +147,6 @@ struct mu_store_server {
 /* store_server.c */
 /** The tail of every callback: tells waiters and watchers, starts a commit, sends, re-arms. */
 void mu_store_server_finish_turn(struct mu_store_server *s);
-/**
- * The beginning of every timer's callback, before anybody is found to be late: if it was us who
- * were away (stopped, suspended, busy), the sessions are forgiven that time. The leases of the
- * keyspace do as much by themselves.
- */
-void mu_store_server_feel_pulse(struct mu_store_server *s);
-/** There is a session: from now on the pulse beats. */
-void mu_store_server_start_pulse(struct mu_store_server *s);
 /** The disk failed or the like: every connection is dropped, `stopped` follows. */
 void mu_store_server_fail(struct mu_store_server *s, int status, const char *why);
 /** Says why a peer lost its connection; a flood of such lines is counted instead of written. */
@@ -208,18 +188,11 @@ void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, i
 void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session);
 
 /* store_session.c */
-/** A connection brought a HELLO: finds or makes its session and links it; or refuses and closes. */
-void mu_store_session_greet(struct mu_store_conn *c, const struct mu_rpc_hello *hello);
-/** Bytes for the session; returns how many were used (all, unless the connection was closed). */
-size_t mu_store_session_input(struct mu_store_conn *c, struct mu_span in);
-void mu_store_session_unlink(struct mu_store_session *session);
-/** Its client has closed its end of the connection, without goodbye. */
-void mu_store_session_eof(struct mu_store_session *session);
+/** The server's end of native sessions. */
+extern const struct mu_rpc_host_ops mu_store_host_ops;
 /** Sends an answer that mu_store_answer() let through. */
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload);
-/** Some of its output was sent: calls that waited for that are served on the next turn. */
-void mu_store_session_sent(struct mu_store_session *session);
 /** An answer, or an item, found no memory: the call ends, and the client learns that when it can.
  */
 void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item);
@@ -236,10 +209,6 @@ int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
                   struct mu_store_session *session, uint64_t id);
 void mu_served_remove(struct mu_served *base);
 struct mu_served *mu_served_find(struct mu_store_session *session, uint64_t id);
-/** Handles what the machine has to say, re-arms its timer. */
-void mu_store_session_pump(struct mu_store_session *session);
-/** Ends it: its calls, its keys, its memory. Its link, if any, is closed. */
-void mu_store_session_end(struct mu_store_session *session, const char *why);
 
 /* store_calls.c */
 void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);

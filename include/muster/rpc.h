@@ -1,0 +1,334 @@
+/*
+ * RPC: named workers that call each other.
+ *
+ *     struct muster_rpc_config config = muster_rpc_config_defaults();
+ *     config.name = "worker0";
+ *     config.id = 0;
+ *     muster_rpc_start(rt, &config, &agent);
+ *     muster_rpc_register(agent, "app::Math.add", add, NULL, 0);
+ *     muster_rpc_join_group(agent, store, "job7", 2, 60000);      names and addresses of the others
+ *
+ *     struct muster_rpc_request call = {
+ *         .to = "worker1", .method = "app::Math.add", .parts = parts, .part_count = 2,
+ *         .timeout_ms = MUSTER_TIMEOUT_DEFAULT,
+ *     };
+ *     if (muster_rpc_call(agent, &call, &future) == 0) {          begins it
+ *         if (muster_rpc_future_wait(future, MUSTER_RPC_FOREVER) == 0)
+ *             use(muster_rpc_future_part(future, 0).data);
+ *         else
+ *             complain(muster_rpc_future_errmsg(future));
+ *         muster_rpc_future_free(future);
+ *     }
+ *
+ *     muster_rpc_leave_group(agent, store, 60000);                nobody has a call under way
+ *     muster_rpc_shutdown(agent);
+ *
+ * Calls. Every call ends exactly once: with the handler's answer, with the handler's error, or with
+ * an error that was made on the way (its deadline has passed, it was canceled, the worker cannot be
+ * reached, the agent was shut down). The deadline travels with the call; the handler can see it.
+ * One connection serves both directions between two workers; it is made by the first call, and if
+ * it is lost it is made again and everything goes on, nothing twice.
+ *
+ * MUSTER_ESESSION means that a worker was lost with the call: it may or may not have run. Retries
+ * (MUSTER_RPC_RETRY) run a call again then, so what is called must bear that; with MUSTER_RPC_ONCE
+ * the worker remembers what it answered, and the call runs at most once however often it is sent.
+ *
+ * Handlers run on the runtime's thread and must not block there; with MUSTER_RPC_BLOCKS they run on
+ * one of the agent's own threads, where they may. Either may answer later, from any thread.
+ *
+ * All functions may be called from any thread. Those that wait return MUSTER_EINVAL on the
+ * runtime's own.
+ */
+#ifndef MUSTER_RPC_H
+#define MUSTER_RPC_H
+
+#include <muster/store.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct muster_rpc_agent muster_rpc_agent;
+typedef struct muster_rpc_future muster_rpc_future;
+typedef struct muster_rpc_call_in muster_rpc_call_in;
+typedef struct muster_rpc_stream muster_rpc_stream;
+
+#define MUSTER_RPC_FOREVER (-1)
+
+/* --- the agent -------------------------------------------------------------------------------- */
+
+/* Text is copied. */
+struct muster_rpc_config {
+    const char *name;   /* 1 to 127 of A-Z a-z 0-9 - _ : */
+    int32_t id;         /* 0 to 32767, unique in the group; -1: none, it calls and is not called */
+    const char *listen; /* "HOST:PORT", port 0: any. Default "0.0.0.0:0"; NULL: does not listen */
+    const char *advertise; /* the host that others dial. NULL: that of `listen`, or our name */
+    uint32_t timeout_ms;   /* of calls that name none. 60,000; 0: never */
+    uint32_t threads;      /* for handlers that block; started when first needed. 16 */
+    uint32_t connect_timeout_ms;   /* of a connection that never was. 10,000 */
+    uint32_t reconnect_timeout_ms; /* of one that was lost. 5,000 */
+    size_t message_bytes_max;      /* of one message that comes in. 1 GiB */
+    uint32_t retry_budget_percent; /* retries to one worker, of the calls to it. 0: no bound */
+};
+
+MUSTER_EXPORT struct muster_rpc_config muster_rpc_config_defaults(void);
+
+/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_rpc_start(muster_runtime *runtime, const struct muster_rpc_config *config,
+                                   muster_rpc_agent **ret_agent);
+/**
+ * Ends the agent at once: calls under way end with MUSTER_ECLOSED, retries that wait as well;
+ * handlers that run are told (muster_rpc_in_canceled()) and waited for; then it is freed. Futures
+ * stay valid. It must not be the current agent any more. NULL is fine.
+ */
+MUSTER_EXPORT void muster_rpc_shutdown(muster_rpc_agent *agent);
+
+MUSTER_EXPORT const char *muster_rpc_name(const muster_rpc_agent *agent);
+MUSTER_EXPORT int32_t muster_rpc_id(const muster_rpc_agent *agent);
+/** Where others dial it: "HOST:PORT"; "" if it does not listen. */
+MUSTER_EXPORT const char *muster_rpc_address(const muster_rpc_agent *agent);
+/** The timeout of calls that name none; counts for those begun later. */
+MUSTER_EXPORT void muster_rpc_set_timeout(muster_rpc_agent *agent, uint32_t timeout_ms);
+MUSTER_EXPORT uint32_t muster_rpc_timeout(const muster_rpc_agent *agent);
+
+/**
+ * The agent of the process, for code that is not handed one. Setting takes an agent while none is
+ * set (else MUSTER_EEXIST), or NULL while one is (else MUSTER_ENOENT); asking while none is set is
+ * MUSTER_ENOENT, too.
+ */
+MUSTER_EXPORT int muster_rpc_set_current(muster_rpc_agent *agent);
+MUSTER_EXPORT int muster_rpc_current(muster_rpc_agent **ret_agent);
+
+/* --- workers ---------------------------------------------------------------------------------- */
+
+struct muster_rpc_worker {
+    char name[128];
+    int32_t id;
+};
+
+/** Makes a worker known; again, to change its address. MUSTER_EEXIST (name and id do not fit what
+ * is known), MUSTER_EINVAL, MUSTER_EURL, MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_rpc_add_worker(muster_rpc_agent *agent, const char *name, int32_t id,
+                                        const char *address);
+/** It has left. Calls to it that wait end with MUSTER_EWORKER. MUSTER_EWORKER. */
+MUSTER_EXPORT int muster_rpc_remove_worker(muster_rpc_agent *agent, const char *name);
+/** `name` NULL: by id. MUSTER_EWORKER. */
+MUSTER_EXPORT int muster_rpc_worker_info(muster_rpc_agent *agent, const char *name, int32_t id,
+                                         struct muster_rpc_worker *ret_worker);
+/** Fills up to `cap` of them, returns how many there are. */
+MUSTER_EXPORT size_t muster_rpc_workers(muster_rpc_agent *agent,
+                                        struct muster_rpc_worker *ret_workers, size_t cap);
+
+/**
+ * Tells the others who we are and learns who they are, through a store that all share: one
+ * multi_set and one multi_get. Waits until `world_size` workers with the ids 0 to world_size - 1
+ * are there. `group` keeps groups apart that use one store: use a new one each time.
+ * MUSTER_EEXIST: two workers have the same name, or the same id; the text says which.
+ * MUSTER_ETIMEDOUT names who is missing; MUSTER_EINVAL, and errors of the store.
+ */
+MUSTER_EXPORT int muster_rpc_join_group(muster_rpc_agent *agent, muster_store *store,
+                                        const char *group, uint32_t world_size, int64_t timeout_ms);
+/**
+ * Waits until every worker of the group has come here and no call is under way among them, those
+ * included that handlers make. Then it is safe to shut down. MUSTER_EINVAL (it is in no group),
+ * errors of the store.
+ */
+MUSTER_EXPORT int muster_rpc_leave_group(muster_rpc_agent *agent, muster_store *store,
+                                         int64_t timeout_ms);
+
+/* --- calling ---------------------------------------------------------------------------------- */
+
+#define MUSTER_RPC_CPU (-1)
+
+/* A piece of a message. What `device` means is the users' matter. */
+struct muster_rpc_part {
+    struct muster_bytes data;
+    int32_t device; /* MUSTER_RPC_CPU, or a device of the one that has it */
+};
+
+#define MUSTER_RPC_RETRY  1u /* try again, by `retry` */
+#define MUSTER_RPC_ONCE   2u /* it runs at most once, however often it is sent */
+#define MUSTER_RPC_BORROW 4u /* the parts are not copied: they stay as they are until the end */
+
+/* As PyTorch's agent does it: when an attempt is sent, the next one is planned `duration_ms` *
+ * backoff^(retries before it) later; it follows if this one has failed by then, or as soon as it
+ * fails. With the defaults the gaps are 1.0, 1.0, 1.5, 2.25 and 3.375 s. Each attempt has the whole
+ * timeout. An error that another try cannot mend ends the call at once: canceled, no such method or
+ * worker, invalid, too long. */
+struct muster_rpc_retry {
+    int32_t retries_max; /* 5 */
+    int64_t duration_ms; /* 1000 */
+    double backoff;      /* 1.5 */
+    double jitter;       /* 0 to 1: by how much of itself a gap may be shorter. 0 */
+};
+
+MUSTER_EXPORT struct muster_rpc_retry muster_rpc_retry_defaults(void);
+
+/** Called once, on the runtime's thread, when the call has ended. */
+typedef void muster_rpc_done(muster_rpc_future *future, void *context);
+
+struct muster_rpc_request {
+    const char *to; /* a worker's name; NULL: by `to_id` */
+    int32_t to_id;
+    const char *method; /* "namespace::Service.method" */
+    const struct muster_rpc_part *parts;
+    size_t part_count;
+    int64_t timeout_ms; /* MUSTER_TIMEOUT_DEFAULT, MUSTER_TIMEOUT_NEVER, or milliseconds */
+    uint32_t flags;
+    struct muster_rpc_retry retry; /* with MUSTER_RPC_RETRY */
+    muster_rpc_done *done;         /* may be NULL */
+    void *context;
+};
+
+/**
+ * Begins a call. The future must be freed. An error means that nothing was begun: MUSTER_EINVAL,
+ * MUSTER_ENOMEM. A worker that is not known is an error of the call (MUSTER_EWORKER).
+ */
+MUSTER_EXPORT int muster_rpc_call(muster_rpc_agent *agent, const struct muster_rpc_request *request,
+                                  muster_rpc_future **ret_future);
+
+enum muster_rpc_kind {
+    MUSTER_RPC_UNKNOWN = 0,
+    MUSTER_RPC_TIMEOUT = 1,  /* as PyTorch numbers them */
+    MUSTER_RPC_INJECTED = 2, /* failed on purpose, by a test */
+    MUSTER_RPC_REMOTE = 3,   /* the handler's own error */
+    MUSTER_RPC_LOST = 4,     /* the worker cannot be reached, or was lost with the call */
+    MUSTER_RPC_CANCELED = 5,
+    MUSTER_RPC_SHUT_DOWN = 6, /* one of the two agents was shut down */
+    MUSTER_RPC_REFUSED = 7,   /* no such worker or method; too long; not to run twice */
+};
+
+/** Waits for its end. 0: it has ended well; its error; MUSTER_ETIMEDOUT if it has not ended within
+ * `timeout_ms` (MUSTER_RPC_FOREVER: no bound), which muster_rpc_future_ended() can tell apart. */
+MUSTER_EXPORT int muster_rpc_future_wait(muster_rpc_future *future, int64_t timeout_ms);
+MUSTER_EXPORT bool muster_rpc_future_ended(muster_rpc_future *future);
+/** Has `done` called when it has ended, or on the next turn if it has. In order. MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_rpc_future_then(muster_rpc_future *future, muster_rpc_done *done,
+                                         void *context);
+/** Asks for its early end; the handler is told. It may still end otherwise. */
+MUSTER_EXPORT void muster_rpc_future_cancel(muster_rpc_future *future);
+/** Lets go of it. A call that is under way goes on, and its callbacks are called. NULL is fine. */
+MUSTER_EXPORT void muster_rpc_future_free(muster_rpc_future *future);
+
+/* Once it has ended; lent until muster_rpc_future_free(). */
+MUSTER_EXPORT int muster_rpc_future_status(const muster_rpc_future *future);
+MUSTER_EXPORT enum muster_rpc_kind muster_rpc_future_kind(const muster_rpc_future *future);
+/** What happened, and with which worker. */
+MUSTER_EXPORT const char *muster_rpc_future_errmsg(const muster_rpc_future *future);
+MUSTER_EXPORT size_t muster_rpc_future_part_count(const muster_rpc_future *future);
+MUSTER_EXPORT struct muster_rpc_part muster_rpc_future_part(const muster_rpc_future *future,
+                                                            size_t index);
+
+/* --- serving ---------------------------------------------------------------------------------- */
+
+#define MUSTER_RPC_BLOCKS 1u /* runs on a thread of the agent's own */
+
+/** A call has come. It must be answered exactly once, now or later, with one of the two below. */
+typedef void muster_rpc_handler(muster_rpc_call_in *call, void *context);
+
+/** MUSTER_EEXIST, MUSTER_EINVAL (not a method's name), MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_rpc_register(muster_rpc_agent *agent, const char *method,
+                                      muster_rpc_handler *handler, void *context, uint32_t flags);
+
+/* The call, until it is answered. */
+MUSTER_EXPORT const char *muster_rpc_in_method(const muster_rpc_call_in *call);
+MUSTER_EXPORT const char *muster_rpc_in_caller(const muster_rpc_call_in *call);
+MUSTER_EXPORT size_t muster_rpc_in_part_count(const muster_rpc_call_in *call);
+MUSTER_EXPORT struct muster_rpc_part muster_rpc_in_part(const muster_rpc_call_in *call,
+                                                        size_t index);
+/** Milliseconds until its deadline; 0: it has passed; -1: it has none. */
+MUSTER_EXPORT int64_t muster_rpc_in_time_left(const muster_rpc_call_in *call);
+/** 0, or why nobody waits for the answer any more. */
+MUSTER_EXPORT int muster_rpc_in_canceled(const muster_rpc_call_in *call);
+/** Waits until it is canceled (0) or that long (MUSTER_ETIMEDOUT). For MUSTER_RPC_BLOCKS. */
+MUSTER_EXPORT int muster_rpc_in_wait_canceled(muster_rpc_call_in *call, uint32_t timeout_ms);
+/** Has `canceled` called on the runtime's thread if the call is canceled; at once if it was. */
+MUSTER_EXPORT void
+muster_rpc_in_on_cancel(muster_rpc_call_in *call,
+                        void (*canceled)(muster_rpc_call_in *call, void *context), void *context);
+/** Answers; the parts are copied. `call` is gone. */
+MUSTER_EXPORT void muster_rpc_reply(muster_rpc_call_in *call, const struct muster_rpc_part *parts,
+                                    size_t count);
+/** Answers with an error: a negative code (MUSTER_EREMOTE if nothing fits better) and a text of up
+ * to 1024 bytes. `call` is gone. */
+MUSTER_EXPORT void muster_rpc_fail(muster_rpc_call_in *call, int code, const char *text);
+
+/* --- streams ----------------------------------------------------------------------------------
+ *
+ * A call whose two ends send each other messages, in order, for as long as it lasts. Who sends more
+ * than the other takes has to wait: at most some MiB are under way.
+ *
+ *     muster_rpc_stream_open(agent, &request, &stream);       the request's parts come first
+ *     muster_rpc_stream_send(stream, parts, count, 1000);
+ *     muster_rpc_stream_end(stream);                          nothing more from here
+ *     while ((n = muster_rpc_stream_recv(stream, &parts, &count, 1000)) == 1)
+ *         ...
+ *     if (n < 0) complain(muster_errmsg());
+ *     muster_rpc_stream_close(stream);
+ */
+
+/** Errors as muster_rpc_call(). A stream is not tried again, and has no ONCE. The timeout is that
+ * of the whole stream. `done` is not used. */
+MUSTER_EXPORT int muster_rpc_stream_open(muster_rpc_agent *agent,
+                                         const struct muster_rpc_request *request,
+                                         muster_rpc_stream **ret_stream);
+/** Sends a copy, in its turn; waits while too much is under way. MUSTER_ETIMEDOUT, MUSTER_ECLOSED
+ * (the stream is over, or was ended here), MUSTER_ELIMIT, MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_rpc_stream_send(muster_rpc_stream *stream,
+                                         const struct muster_rpc_part *parts, size_t count,
+                                         int64_t timeout_ms);
+/** The caller has nothing more to send. */
+MUSTER_EXPORT int muster_rpc_stream_end(muster_rpc_stream *stream);
+/**
+ * Takes the next message: 1, and its parts, lent until the next call or the end of the stream. 0:
+ * there are no more, the other end has ended in order. Negative: what the stream failed with, or
+ * MUSTER_ETIMEDOUT.
+ */
+MUSTER_EXPORT int muster_rpc_stream_recv(muster_rpc_stream *stream,
+                                         const struct muster_rpc_part **ret_parts,
+                                         size_t *ret_count, int64_t timeout_ms);
+/** The caller's: cancels it if it is under way, and frees it. NULL is fine. */
+MUSTER_EXPORT void muster_rpc_stream_close(muster_rpc_stream *stream);
+
+/** Runs on a thread of the agent's. The first message is the request's. When it returns, the stream
+ * is over: in order (0), or with an error. */
+typedef int muster_rpc_stream_handler(muster_rpc_stream *stream, void *context);
+MUSTER_EXPORT int muster_rpc_register_stream(muster_rpc_agent *agent, const char *method,
+                                             muster_rpc_stream_handler *handler, void *context);
+
+/* --- devices ---------------------------------------------------------------------------------- */
+
+struct muster_rpc_device_pair {
+    int32_t local;
+    int32_t remote;
+};
+
+/**
+ * Which of our devices is which one of a worker's. A part on a device goes to the one that it is
+ * mapped to, and what comes back is mapped the other way; one that is not mapped is an error of the
+ * call (MUSTER_EINVAL). One to one (MUSTER_EEXIST). Replaces the map there was. MUSTER_ENOMEM.
+ */
+MUSTER_EXPORT int muster_rpc_set_device_map(muster_rpc_agent *agent, const char *worker,
+                                            const struct muster_rpc_device_pair *pairs,
+                                            size_t count);
+
+/* --- for show --------------------------------------------------------------------------------- */
+
+struct muster_rpc_metric {
+    char name[48];
+    char value[32];
+};
+
+/**
+ * Fills up to `cap` pairs, returns how many there are: agent.client_active_calls,
+ * agent.server_active_calls, agent.num_idle_threads, agent.thread_pool_size (as PyTorch's), and
+ * more: calls, retries, bytes, connections, latencies. docs/rpc.md lists them.
+ */
+MUSTER_EXPORT size_t muster_rpc_metrics(muster_rpc_agent *agent,
+                                        struct muster_rpc_metric *ret_metrics, size_t cap);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

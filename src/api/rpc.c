@@ -1,0 +1,538 @@
+/* The public RPC agent: life, workers, the agent of the process, devices and metrics. */
+#include "api/rpc_api.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+
+struct muster_rpc_config muster_rpc_config_defaults(void)
+{
+    struct mu_rpc_agent_config d = mu_rpc_agent_config_defaults();
+
+    return (struct muster_rpc_config){
+        .id = -1,
+        .listen = "0.0.0.0:0",
+        .timeout_ms = 60000,
+        .threads = 16,
+        .connect_timeout_ms = d.connect_ms,
+        .reconnect_timeout_ms = d.reconnect_ms,
+        .message_bytes_max = d.message_bytes_max,
+    };
+}
+
+void mu_rpc_pass(muster_rpc_agent *a, struct mu_rpc_door *d, void (*run)(struct mu_door *door))
+{
+    d->agent = a;
+    if (mu_runtime_is_mine(a->rt)) {
+        (void)pthread_mutex_init(&d->door.lock, NULL);
+        (void)pthread_cond_init(&d->door.cond, NULL);
+        run(&d->door);
+        (void)pthread_cond_destroy(&d->door.cond);
+        (void)pthread_mutex_destroy(&d->door.lock);
+    } else {
+        mu_door_pass(a->rt, &d->door, run);
+    }
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+struct start_door {
+    struct mu_rpc_door base;
+    struct mu_rpc_agent_config config;
+    int err;
+    struct mu_errmsg msg;
+};
+
+static void on_stopped(void *context)
+{
+    muster_rpc_agent *a = context;
+
+    (void)pthread_mutex_lock(&a->lock);
+    a->stopped = true;
+    (void)pthread_cond_broadcast(&a->cond);
+    (void)pthread_mutex_unlock(&a->lock);
+}
+
+static void start_on_loop(struct mu_door *door)
+{
+    struct start_door *d = MU_CONTAINER_OF(door, struct start_door, base.door);
+
+    d->err = mu_rpc_agent_start(d->base.agent->rt->env, &d->config, &d->base.agent->agent, &d->msg);
+    mu_door_open(door);
+}
+
+static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, struct start_door *d)
+{
+    d->config = mu_rpc_agent_config_defaults();
+    if (c->name == NULL || strlen(c->name) > MU_RPC_WORKER_MAX) {
+        return mu_err(&d->msg, MUSTER_EINVAL, "a worker's name must have 1 to 127 characters");
+    }
+    memcpy(d->config.name, c->name, strlen(c->name));
+    d->config.id = c->id;
+    d->config.connect_ms = c->connect_timeout_ms;
+    d->config.reconnect_ms = c->reconnect_timeout_ms;
+    d->config.message_bytes_max = c->message_bytes_max;
+    d->config.budget_percent = c->retry_budget_percent;
+    d->config.stopped = on_stopped;
+    d->config.context = a;
+    d->config.listens = c->listen != NULL;
+    return c->listen == NULL ? 0 : mu_addr_parse(c->listen, 0, &d->config.listen, &d->msg);
+}
+
+static bool is_any(const char *host)
+{
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+static void fill_address(muster_rpc_agent *a, const struct muster_rpc_config *c)
+{
+    struct mu_addr addr = *mu_rpc_agent_addr(a->agent);
+
+    if (c->listen == NULL) {
+        return;
+    }
+    if (c->advertise != NULL) {
+        (void)snprintf(addr.host, sizeof(addr.host), "%s", c->advertise);
+    } else if (is_any(addr.host) && gethostname(addr.host, sizeof(addr.host) - 1) != 0) {
+        (void)snprintf(addr.host, sizeof(addr.host), "127.0.0.1");
+    }
+    (void)mu_addr_format(&addr, a->address, sizeof(a->address));
+}
+
+static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct muster_rpc_config *c)
+{
+    pthread_condattr_t attr;
+
+    a->rt = rt;
+    a->id = c->id;
+    a->threads_max = c->threads == 0 ? 1 : c->threads;
+    atomic_init(&a->timeout_ms, c->timeout_ms);
+    mu_list_init(&a->handlers);
+    mu_list_init(&a->devices);
+    mu_list_init(&a->queue);
+    (void)pthread_mutex_init(&a->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&a->cond, &attr);
+    (void)pthread_cond_init(&a->work, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
+static void free_agent(muster_rpc_agent *a)
+{
+    MU_LIST_FOREACH_SAFE (it, tmp, &a->devices) {
+        mu_free(MU_CONTAINER_OF(it, struct mu_rpc_devices, link));
+    }
+    mu_rpc_handlers_free(a);
+    (void)pthread_cond_destroy(&a->work);
+    (void)pthread_cond_destroy(&a->cond);
+    (void)pthread_mutex_destroy(&a->lock);
+    mu_free(a->threads);
+    mu_free(a->group);
+    mu_free(a);
+}
+
+int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
+                     muster_rpc_agent **ret_agent)
+{
+    muster_rpc_agent *a = mu_calloc(1, sizeof(*a));
+    struct start_door d = {.err = 0};
+
+    if (a == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    init_agent(a, rt, config);
+    a->threads = mu_calloc(a->threads_max, sizeof(*a->threads));
+    d.err = a->threads == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
+                               : fill_config(a, config, &d);
+    if (d.err == 0) {
+        mu_rpc_pass(a, &d.base, start_on_loop);
+    }
+    if (d.err != 0) {
+        free_agent(a);
+        return mu_api_error(d.err, d.msg.text);
+    }
+    memcpy(a->name, d.config.name, sizeof(a->name));
+    fill_address(a, config);
+    *ret_agent = a;
+    return 0;
+}
+
+static void stop_on_loop(struct mu_door *door)
+{
+    struct mu_rpc_door *d = MU_CONTAINER_OF(door, struct mu_rpc_door, door);
+
+    mu_rpc_agent_stop(d->agent->agent);
+    mu_rpc_agent_turn(d->agent->agent);
+    mu_door_open(door);
+}
+
+static void free_on_loop(struct mu_door *door)
+{
+    mu_rpc_agent_free(MU_CONTAINER_OF(door, struct mu_rpc_door, door)->agent->agent);
+    mu_door_open(door);
+}
+
+void muster_rpc_shutdown(muster_rpc_agent *a)
+{
+    struct mu_rpc_door d = {0};
+
+    if (a == NULL || mu_runtime_is_mine(a->rt)) {
+        return; /* On the runtime's thread it would wait for itself. */
+    }
+    mu_rpc_pass(a, &d, stop_on_loop);
+    (void)pthread_mutex_lock(&a->lock);
+    while (!a->stopped) {
+        (void)pthread_cond_wait(&a->cond, &a->lock);
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    mu_rpc_threads_end(a);
+    mu_rpc_pass(a, &d, free_on_loop);
+    free_agent(a);
+}
+
+const char *muster_rpc_name(const muster_rpc_agent *a)
+{
+    return a->name;
+}
+
+int32_t muster_rpc_id(const muster_rpc_agent *a)
+{
+    return a->id;
+}
+
+const char *muster_rpc_address(const muster_rpc_agent *a)
+{
+    return a->address;
+}
+
+void muster_rpc_set_timeout(muster_rpc_agent *a, uint32_t timeout_ms)
+{
+    atomic_store(&a->timeout_ms, timeout_ms);
+}
+
+uint32_t muster_rpc_timeout(const muster_rpc_agent *a)
+{
+    return atomic_load(&a->timeout_ms);
+}
+
+/* --- the agent of the process ----------------------------------------------------------------- */
+
+static _Atomic(muster_rpc_agent *) current_agent;
+
+int muster_rpc_set_current(muster_rpc_agent *agent)
+{
+    muster_rpc_agent *none = NULL;
+
+    if (agent == NULL) {
+        return atomic_exchange(&current_agent, NULL) != NULL
+                   ? 0
+                   : mu_api_error(MUSTER_ENOENT, "the process has no current RPC agent");
+    }
+    return atomic_compare_exchange_strong(&current_agent, &none, agent)
+               ? 0
+               : mu_api_error(MUSTER_EEXIST, "the process has a current RPC agent already");
+}
+
+int muster_rpc_current(muster_rpc_agent **ret_agent)
+{
+    muster_rpc_agent *agent = atomic_load(&current_agent);
+
+    if (agent == NULL) {
+        return mu_api_error(MUSTER_ENOENT, "the process has no current RPC agent: start one with "
+                                           "muster_rpc_start() and muster_rpc_set_current()");
+    }
+    *ret_agent = agent;
+    return 0;
+}
+
+/* --- workers ---------------------------------------------------------------------------------- */
+
+struct worker_door {
+    struct mu_rpc_door base;
+    const char *name;
+    int32_t id;
+    const struct mu_addr *addr;
+    struct muster_rpc_worker *workers;
+    size_t cap;
+    size_t count;
+    int err;
+    struct mu_errmsg msg;
+};
+
+static void add_on_loop(struct mu_door *door)
+{
+    struct worker_door *d = MU_CONTAINER_OF(door, struct worker_door, base.door);
+
+    d->err = mu_rpc_agent_add(d->base.agent->agent, d->name, d->id, d->addr, &d->msg);
+    mu_door_open(door);
+}
+
+int muster_rpc_add_worker(muster_rpc_agent *a, const char *name, int32_t id, const char *address)
+{
+    struct worker_door d = {.name = name, .id = id};
+    struct mu_addr addr;
+
+    if (address != NULL && address[0] != '\0') {
+        d.err = mu_addr_parse(address, 0, &addr, &d.msg);
+        d.addr = &addr;
+    }
+    if (d.err == 0) {
+        mu_rpc_pass(a, &d.base, add_on_loop);
+    }
+    return mu_api_error(d.err, d.msg.text);
+}
+
+static void remove_on_loop(struct mu_door *door)
+{
+    struct worker_door *d = MU_CONTAINER_OF(door, struct worker_door, base.door);
+
+    d->err = mu_rpc_agent_remove(d->base.agent->agent, d->name);
+    mu_rpc_agent_turn(d->base.agent->agent);
+    mu_door_open(door);
+}
+
+int muster_rpc_remove_worker(muster_rpc_agent *a, const char *name)
+{
+    struct worker_door d = {.name = name};
+
+    mu_rpc_pass(a, &d.base, remove_on_loop);
+    return mu_api_error(d.err, NULL);
+}
+
+static void fill_worker(const struct mu_rpc_peer *peer, struct muster_rpc_worker *ret)
+{
+    (void)snprintf(ret->name, sizeof(ret->name), "%s", mu_rpc_peer_name(peer));
+    ret->id = mu_rpc_peer_id(peer);
+}
+
+static void info_on_loop(struct mu_door *door)
+{
+    struct worker_door *d = MU_CONTAINER_OF(door, struct worker_door, base.door);
+    struct mu_rpc_agent *agent = d->base.agent->agent;
+    struct mu_rpc_peer *peer =
+        d->name != NULL ? mu_rpc_agent_find(agent, d->name) : mu_rpc_agent_find_id(agent, d->id);
+
+    d->err = peer == NULL ? MUSTER_EWORKER : 0;
+    if (peer != NULL) {
+        fill_worker(peer, d->workers);
+    }
+    mu_door_open(door);
+}
+
+int muster_rpc_worker_info(muster_rpc_agent *a, const char *name, int32_t id,
+                           struct muster_rpc_worker *ret_worker)
+{
+    struct worker_door d = {.name = name, .id = id, .workers = ret_worker};
+
+    mu_rpc_pass(a, &d.base, info_on_loop);
+    return mu_api_error(d.err, NULL);
+}
+
+static void list_on_loop(struct mu_door *door)
+{
+    struct worker_door *d = MU_CONTAINER_OF(door, struct worker_door, base.door);
+    struct mu_rpc_peer *peer = NULL;
+
+    while ((peer = mu_rpc_agent_next(d->base.agent->agent, peer)) != NULL) {
+        if (d->count < d->cap) {
+            fill_worker(peer, &d->workers[d->count]);
+        }
+        d->count++;
+    }
+    mu_door_open(door);
+}
+
+size_t muster_rpc_workers(muster_rpc_agent *a, struct muster_rpc_worker *ret_workers, size_t cap)
+{
+    struct worker_door d = {.workers = ret_workers, .cap = cap};
+
+    mu_rpc_pass(a, &d.base, list_on_loop);
+    return d.count;
+}
+
+/* --- devices ---------------------------------------------------------------------------------- */
+
+static struct mu_rpc_devices *find_devices(muster_rpc_agent *a, const char *worker)
+{
+    MU_LIST_FOREACH (it, &a->devices) {
+        struct mu_rpc_devices *d = MU_CONTAINER_OF(it, struct mu_rpc_devices, link);
+
+        if (strcmp(d->worker, worker) == 0) {
+            return d;
+        }
+    }
+    return NULL;
+}
+
+static int check_pairs(const struct muster_rpc_device_pair *pairs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (pairs[i].local == pairs[j].local || pairs[i].remote == pairs[j].remote) {
+                return mu_api_error(MUSTER_EEXIST, "a device is mapped twice");
+            }
+        }
+    }
+    return 0;
+}
+
+int muster_rpc_set_device_map(muster_rpc_agent *a, const char *worker,
+                              const struct muster_rpc_device_pair *pairs, size_t count)
+{
+    struct mu_rpc_devices *old;
+    struct mu_rpc_devices *d;
+    int err;
+
+    if (strlen(worker) > MU_RPC_WORKER_MAX || count > 4096) {
+        return mu_api_error(MUSTER_EINVAL, "no such worker, or too many devices");
+    }
+    err = check_pairs(pairs, count);
+    if (err != 0) {
+        return err;
+    }
+    d = mu_calloc(1, sizeof(*d) + count * sizeof(pairs[0]));
+    if (d == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    memcpy(d->worker, worker, strlen(worker));
+    d->count = count;
+    if (count != 0) {
+        memcpy(d->pairs, pairs, count * sizeof(pairs[0]));
+    }
+    (void)pthread_mutex_lock(&a->lock);
+    old = find_devices(a, worker);
+    if (old != NULL) {
+        mu_list_remove(&old->link);
+    }
+    mu_list_push(&a->devices, &d->link);
+    (void)pthread_mutex_unlock(&a->lock);
+    mu_free(old);
+    return 0;
+}
+
+int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
+                      int32_t *ret_device)
+{
+    const struct mu_rpc_devices *d;
+    int err = MUSTER_EINVAL;
+
+    if (device == MUSTER_RPC_CPU) {
+        *ret_device = device;
+        return 0;
+    }
+    (void)pthread_mutex_lock(&a->lock);
+    d = find_devices(a, worker);
+    for (size_t i = 0; d != NULL && i < d->count; i++) {
+        if ((back ? d->pairs[i].remote : d->pairs[i].local) == device) {
+            *ret_device = back ? d->pairs[i].local : d->pairs[i].remote;
+            err = 0;
+        }
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return err;
+}
+
+/* --- metrics ---------------------------------------------------------------------------------- */
+
+struct stats_door {
+    struct mu_rpc_door base;
+    struct mu_rpc_agent_stats stats;
+};
+
+static void stats_on_loop(struct mu_door *door)
+{
+    struct stats_door *d = MU_CONTAINER_OF(door, struct stats_door, base.door);
+
+    mu_rpc_agent_stats(d->base.agent->agent, &d->stats);
+    mu_door_open(door);
+}
+
+void mu_rpc_activity(muster_rpc_agent *a, uint64_t *ret_begun, uint64_t *ret_ended)
+{
+    struct stats_door d = {0};
+
+    mu_rpc_pass(a, &d.base, stats_on_loop);
+    *ret_begun = d.stats.calls + d.stats.served;
+    *ret_ended = *ret_begun - d.stats.in_flight - d.stats.serving;
+}
+
+struct metrics {
+    struct muster_rpc_metric *at;
+    size_t cap;
+    size_t count;
+};
+
+static void put(struct metrics *m, const char *name, uint64_t value)
+{
+    if (m->count < m->cap) {
+        (void)snprintf(m->at[m->count].name, sizeof(m->at->name), "%s", name);
+        (void)snprintf(m->at[m->count].value, sizeof(m->at->value), "%" PRIu64, value);
+    }
+    m->count++;
+}
+
+/* The bound of the bucket in which that part of all lies, in microseconds. */
+static uint64_t quantile(const uint64_t *buckets, unsigned percent)
+{
+    uint64_t all = 0;
+    uint64_t seen = 0;
+
+    for (unsigned i = 0; i < MU_RPC_BUCKETS; i++) {
+        all += buckets[i];
+    }
+    for (unsigned i = 0; i < MU_RPC_BUCKETS; i++) {
+        seen += buckets[i];
+        if (all != 0 && seen * 100 >= all * percent) {
+            return UINT64_C(1) << i;
+        }
+    }
+    return 0;
+}
+
+size_t muster_rpc_metrics(muster_rpc_agent *a, struct muster_rpc_metric *ret_metrics, size_t cap)
+{
+    struct metrics m = {.at = ret_metrics, .cap = cap};
+    struct stats_door d = {0};
+    uint32_t threads;
+    uint32_t idle;
+    size_t queued;
+
+    mu_rpc_pass(a, &d.base, stats_on_loop);
+    (void)pthread_mutex_lock(&a->lock);
+    threads = a->thread_count;
+    idle = a->idle_count;
+    queued = a->queued;
+    (void)pthread_mutex_unlock(&a->lock);
+    put(&m, "agent.thread_pool_size", a->threads_max);
+    put(&m, "agent.num_idle_threads", a->threads_max - (threads - idle));
+    put(&m, "agent.client_active_calls", d.stats.in_flight);
+    put(&m, "agent.server_active_calls", d.stats.serving);
+    put(&m, "agent.server_active_async_calls",
+        d.stats.serving > threads - idle ? d.stats.serving - (threads - idle) : 0);
+    put(&m, "agent.queued_calls", queued);
+    put(&m, "agent.calls", d.stats.calls);
+    put(&m, "agent.calls_ok", d.stats.calls_ok);
+    put(&m, "agent.calls_failed", d.stats.calls_failed);
+    put(&m, "agent.timeouts", d.stats.timeouts);
+    put(&m, "agent.retries", d.stats.retries);
+    put(&m, "agent.waiting_retries", d.stats.waiting);
+    put(&m, "agent.served", d.stats.served);
+    put(&m, "agent.serve_errors", d.stats.serve_errors);
+    put(&m, "agent.replays", d.stats.replays);
+    put(&m, "agent.workers", d.stats.workers);
+    put(&m, "agent.sessions", d.stats.sessions);
+    put(&m, "agent.dials", d.stats.dials);
+    put(&m, "agent.accepts", d.stats.accepts);
+    put(&m, "agent.bytes_in", d.stats.bytes_in);
+    put(&m, "agent.bytes_out", d.stats.bytes_out);
+    put(&m, "agent.call_us_p50", quantile(d.stats.latency, 50));
+    put(&m, "agent.call_us_p99", quantile(d.stats.latency, 99));
+    put(&m, "agent.handler_us_p50", quantile(d.stats.handling, 50));
+    put(&m, "agent.handler_us_p99", quantile(d.stats.handling, 99));
+    return m.count;
+}

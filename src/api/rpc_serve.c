@@ -1,0 +1,397 @@
+/* Handlers as their authors see them: on the loop, or on threads where they may block. */
+#include <string.h>
+#include <time.h>
+
+#include "api/rpc_api.h"
+#include "core/alloc.h"
+
+struct served_method {
+    struct mu_rpc_method base;
+    muster_rpc_handler *handler;
+    void *context;
+    uint32_t flags;
+    char name[];
+};
+
+struct muster_rpc_call_in {
+    muster_rpc_agent *agent;
+    struct served_method *method;
+    struct mu_rpc_in *in; /* the loop's */
+    struct mu_rpc_job job;
+    struct mu_post post;
+    struct mu_buf buf; /* the message that came */
+    struct mu_rpc_part *parts;
+    size_t part_count;
+    char caller[MU_RPC_WORKER_MAX + 1];
+    struct timespec deadline; /* on the threads' clock */
+    bool has_deadline;
+    /* Under the agent's lock. */
+    int canceled;
+    void (*on_cancel)(muster_rpc_call_in *call, void *context);
+    void *cancel_context;
+    /* The answer. */
+    int status;
+    struct mu_buf answer;
+};
+
+/* --- answering -------------------------------------------------------------------------------- */
+
+static void answer_on_loop(struct mu_post *post)
+{
+    muster_rpc_call_in *c = MU_CONTAINER_OF(post, muster_rpc_call_in, post);
+    struct mu_rpc_agent *agent = c->agent->agent;
+
+    mu_rpc_in_reply_buf(c->in, c->status, &c->answer);
+    mu_buf_fini(&c->buf);
+    mu_free(c->parts);
+    mu_free(c);
+    mu_rpc_agent_turn(agent);
+}
+
+static void answer(muster_rpc_call_in *c, int status)
+{
+    c->status = status;
+    if (mu_runtime_is_mine(c->agent->rt)) {
+        answer_on_loop(&c->post);
+    } else {
+        c->post.run = answer_on_loop;
+        mu_uv_env_post(c->agent->rt->uv, &c->post);
+    }
+}
+
+static int encode_answer(struct mu_buf *out, const struct muster_rpc_part *parts, size_t count)
+{
+    struct mu_rpc_part *inner = mu_calloc(count + 1, sizeof(*inner));
+    size_t size = 0;
+    int err;
+
+    if (inner == NULL || count > MU_RPC_PARTS_MAX) {
+        mu_free(inner);
+        return inner == NULL ? MUSTER_ENOMEM : MUSTER_ELIMIT;
+    }
+    for (size_t i = 0; i < count; i++) {
+        inner[i] =
+            (struct mu_rpc_part){mu_span(parts[i].data.data, parts[i].data.len), parts[i].device};
+    }
+    err = mu_rpc_msg_size(inner, count, &size);
+    if (err == 0) {
+        err = mu_buf_reserve(out, size + 3 + count * 12); /* At once: growing would copy. */
+    }
+    if (err == 0) {
+        err = mu_rpc_msg_head(out, inner, count);
+    }
+    for (size_t i = 0; err == 0 && i < count; i++) {
+        err = mu_buf_append(out, inner[i].data);
+    }
+    mu_free(inner);
+    return err;
+}
+
+void muster_rpc_reply(muster_rpc_call_in *c, const struct muster_rpc_part *parts, size_t count)
+{
+    int err = encode_answer(&c->answer, parts, count);
+
+    if (err != 0) {
+        mu_buf_reset(&c->answer);
+    }
+    answer(c, err);
+}
+
+void muster_rpc_fail(muster_rpc_call_in *c, int code, const char *text)
+{
+    size_t len = text == NULL ? 0 : strlen(text);
+
+    mu_buf_reset(&c->answer);
+    (void)mu_buf_append(&c->answer,
+                        mu_span(text, len < MU_RPC_MESSAGE_MAX ? len : MU_RPC_MESSAGE_MAX));
+    answer(c, code < 0 ? code : MUSTER_EREMOTE);
+}
+
+struct timespec mu_rpc_wait_until(int64_t timeout_ms)
+{
+    struct timespec at;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &at); /* tidy: a thread's own wait, not the loop's */
+    at.tv_sec += (time_t)(timeout_ms / 1000);
+    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    return at;
+}
+
+/* --- threads ---------------------------------------------------------------------------------- */
+
+static void run_handler(struct mu_rpc_job *job)
+{
+    muster_rpc_call_in *c = MU_CONTAINER_OF(job, muster_rpc_call_in, job);
+    int why = muster_rpc_in_canceled(c);
+
+    if (why != 0) {
+        muster_rpc_fail(c, why, "canceled before it was begun");
+    } else {
+        c->method->handler(c, c->method->context);
+    }
+}
+
+static void *serve_queue(void *context)
+{
+    muster_rpc_agent *a = context;
+    struct mu_rpc_job *job;
+    struct mu_list *it;
+
+    (void)pthread_mutex_lock(&a->lock);
+    for (;;) {
+        it = mu_list_pop(&a->queue);
+        if (it != NULL) {
+            a->queued--;
+            a->idle_count--;
+            (void)pthread_mutex_unlock(&a->lock);
+            job = MU_CONTAINER_OF(it, struct mu_rpc_job, link);
+            job->run(job);
+            (void)pthread_mutex_lock(&a->lock);
+            a->idle_count++;
+        } else if (a->closing) {
+            break;
+        } else {
+            (void)pthread_cond_wait(&a->work, &a->lock);
+        }
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+bool mu_rpc_enqueue(muster_rpc_agent *a, struct mu_rpc_job *job)
+{
+    bool taken;
+
+    (void)pthread_mutex_lock(&a->lock);
+    if (a->idle_count <= a->queued && a->thread_count < a->threads_max &&
+        pthread_create(&a->threads[a->thread_count], NULL, serve_queue, a) == 0) {
+        a->thread_count++;
+        a->idle_count++;
+    }
+    taken = a->thread_count != 0;
+    if (taken) {
+        mu_list_push(&a->queue, &job->link);
+        a->queued++;
+        (void)pthread_cond_signal(&a->work);
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return taken;
+}
+
+void mu_rpc_threads_end(muster_rpc_agent *a)
+{
+    (void)pthread_mutex_lock(&a->lock);
+    a->closing = true;
+    (void)pthread_cond_broadcast(&a->work);
+    (void)pthread_mutex_unlock(&a->lock);
+    for (uint32_t i = 0; i < a->thread_count; i++) {
+        (void)pthread_join(a->threads[i], NULL);
+    }
+}
+
+/* --- calls that come -------------------------------------------------------------------------- */
+
+static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct mu_span message)
+{
+    struct served_method *m = MU_CONTAINER_OF(base, struct served_method, base.base);
+    muster_rpc_call_in *c = mu_calloc(1, sizeof(*c));
+    int err = c == NULL ? MUSTER_ENOMEM : 0;
+
+    if (err == 0) {
+        c->buf = mu_rpc_agent_steal(m->base.agent->agent);
+        c->buf.max = SIZE_MAX / 4;
+        mu_buf_init(&c->answer, SIZE_MAX / 4);
+        err = c->buf.len != 0 ? 0 : mu_buf_append(&c->buf, message);
+    }
+    if (err == 0) {
+        err = mu_rpc_msg_decode(mu_buf_span(&c->buf), &c->parts, &c->part_count);
+    }
+    if (err != 0) {
+        if (c != NULL) {
+            mu_buf_fini(&c->buf);
+            mu_free(c);
+        }
+        mu_rpc_in_reply(in, err, mu_span_str(muster_strerror(err)));
+        return;
+    }
+    c->agent = m->base.agent;
+    c->method = m;
+    c->in = in;
+    in->owner = c;
+    memcpy(c->caller, in->caller, sizeof(c->caller));
+    c->has_deadline = in->deadline.ns != MU_MONO_NEVER.ns;
+    if (c->has_deadline) {
+        uint64_t left = mu_mono_until_ms(in->deadline, mu_env_now(c->agent->rt->env).mono);
+
+        c->deadline = mu_rpc_wait_until(left > INT32_MAX ? INT32_MAX : (int64_t)left);
+    }
+    c->job.run = run_handler;
+    if ((m->flags & MUSTER_RPC_BLOCKS) == 0) {
+        m->handler(c, m->context);
+    } else if (!mu_rpc_enqueue(c->agent, &c->job)) {
+        muster_rpc_fail(c, MUSTER_ELIMIT, "no thread could be had for the handler");
+    }
+}
+
+static void on_cancel(struct mu_rpc_in *in, int why)
+{
+    muster_rpc_call_in *c = in->owner;
+    muster_rpc_agent *a = c->agent;
+    void (*told)(muster_rpc_call_in * call, void *context);
+    void *context;
+
+    (void)pthread_mutex_lock(&a->lock);
+    c->canceled = why;
+    told = c->on_cancel;
+    context = c->cancel_context;
+    (void)pthread_cond_broadcast(&a->cond);
+    (void)pthread_mutex_unlock(&a->lock);
+    if (told != NULL) {
+        told(c, context);
+    }
+}
+
+/* --- registering ------------------------------------------------------------------------------ */
+
+struct serve_door {
+    struct mu_rpc_door base;
+    struct mu_rpc_method *method;
+    int err;
+};
+
+static void serve_on_loop(struct mu_door *door)
+{
+    struct serve_door *d = MU_CONTAINER_OF(door, struct serve_door, base.door);
+
+    d->err = mu_rpc_agent_serve(d->base.agent->agent, &d->method->base);
+    if (d->err == 0) {
+        mu_list_push(&d->base.agent->handlers, &d->method->link);
+    }
+    mu_door_open(door);
+}
+
+int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m)
+{
+    struct serve_door d = {.method = m};
+
+    m->agent = a;
+    mu_rpc_pass(a, &d.base, serve_on_loop);
+    if (d.err != 0) {
+        mu_free(m);
+        return mu_api_error(d.err,
+                            d.err == MUSTER_EEXIST ? "the method has a handler already" : NULL);
+    }
+    return 0;
+}
+
+int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_handler *handler,
+                        void *context, uint32_t flags)
+{
+    struct served_method *m;
+
+    if (handler == NULL || flags > MUSTER_RPC_BLOCKS || !mu_rpc_is_method(mu_span_str(method))) {
+        return mu_api_error(MUSTER_EINVAL, "a handler needs a function, known flags, and a method "
+                                           "of 1 to 255 printable characters");
+    }
+    m = mu_calloc(1, sizeof(*m) + strlen(method) + 1);
+    if (m == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    memcpy(m->name, method, strlen(method));
+    m->handler = handler;
+    m->context = context;
+    m->flags = flags;
+    m->base.base =
+        (struct mu_rpc_handler){.method = m->name, .start = on_start, .cancel = on_cancel};
+    return mu_rpc_serve_method(a, &m->base);
+}
+
+void mu_rpc_handlers_free(muster_rpc_agent *a)
+{
+    MU_LIST_FOREACH_SAFE (it, tmp, &a->handlers) {
+        mu_free(MU_CONTAINER_OF(it, struct mu_rpc_method, link));
+    }
+}
+
+/* --- the call --------------------------------------------------------------------------------- */
+
+const char *muster_rpc_in_method(const muster_rpc_call_in *c)
+{
+    return c->method->name;
+}
+
+const char *muster_rpc_in_caller(const muster_rpc_call_in *c)
+{
+    return c->caller;
+}
+
+size_t muster_rpc_in_part_count(const muster_rpc_call_in *c)
+{
+    return c->part_count;
+}
+
+struct muster_rpc_part muster_rpc_in_part(const muster_rpc_call_in *c, size_t index)
+{
+    if (index >= c->part_count) {
+        return (struct muster_rpc_part){.device = MUSTER_RPC_CPU};
+    }
+    return (struct muster_rpc_part){{c->parts[index].data.data, c->parts[index].data.len},
+                                    c->parts[index].device};
+}
+
+int64_t muster_rpc_in_time_left(const muster_rpc_call_in *c)
+{
+    struct timespec now = mu_rpc_wait_until(0);
+    int64_t left;
+
+    if (!c->has_deadline) {
+        return -1;
+    }
+    left = (int64_t)(c->deadline.tv_sec - now.tv_sec) * 1000 +
+           (c->deadline.tv_nsec - now.tv_nsec) / 1000000;
+    return left < 0 ? 0 : left;
+}
+
+int muster_rpc_in_canceled(const muster_rpc_call_in *c)
+{
+    int why;
+
+    (void)pthread_mutex_lock(&c->agent->lock);
+    why = c->canceled;
+    (void)pthread_mutex_unlock(&c->agent->lock);
+    return why;
+}
+
+int muster_rpc_in_wait_canceled(muster_rpc_call_in *c, uint32_t timeout_ms)
+{
+    muster_rpc_agent *a = c->agent;
+    struct timespec at = mu_rpc_wait_until(timeout_ms);
+    int why;
+
+    (void)pthread_mutex_lock(&a->lock);
+    while (c->canceled == 0 && pthread_cond_timedwait(&a->cond, &a->lock, &at) == 0) {
+    }
+    why = c->canceled;
+    (void)pthread_mutex_unlock(&a->lock);
+    return why != 0 ? 0 : MUSTER_ETIMEDOUT;
+}
+
+void muster_rpc_in_on_cancel(muster_rpc_call_in *c,
+                             void (*canceled)(muster_rpc_call_in *call, void *context),
+                             void *context)
+{
+    bool at_once;
+
+    (void)pthread_mutex_lock(&c->agent->lock);
+    at_once = c->canceled != 0;
+    c->on_cancel = canceled;
+    c->cancel_context = context;
+    (void)pthread_mutex_unlock(&c->agent->lock);
+    if (at_once) {
+        canceled(c, context);
+    }
+}

@@ -1,0 +1,254 @@
+/* muster rpc: a worker to call, and calls, from the shell. */
+#include "cli/cmd_rpc.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- handlers --------------------------------------------------------------------------------- */
+
+static void on_echo(muster_rpc_call_in *call, void *context)
+{
+    size_t count = muster_rpc_in_part_count(call);
+    struct muster_rpc_part one = muster_rpc_in_part(call, 0);
+    struct muster_rpc_part *parts = count <= 1 ? &one : calloc(count, sizeof(*parts));
+
+    (void)context;
+    if (parts == NULL) {
+        muster_rpc_fail(call, MUSTER_ENOMEM, "out of memory");
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        parts[i] = muster_rpc_in_part(call, i);
+    }
+    muster_rpc_reply(call, parts, count);
+    if (parts != &one) {
+        free(parts);
+    }
+}
+
+static void on_sleep(muster_rpc_call_in *call, void *context)
+{
+    struct muster_rpc_part part = muster_rpc_in_part(call, 0);
+    char text[16] = "";
+    uint64_t ms = 0;
+
+    (void)context;
+    if (part.data.len < sizeof(text)) {
+        memcpy(text, part.data.data != NULL ? part.data.data : "", part.data.len);
+    }
+    if (!cli_parse_number(text, false, 3600000, &ms)) {
+        muster_rpc_fail(call, MUSTER_EINVAL, "sleep takes a number of milliseconds");
+    } else if (muster_rpc_in_wait_canceled(call, (uint32_t)ms) == 0) {
+        muster_rpc_fail(call, muster_rpc_in_canceled(call), "woken before its time");
+    } else {
+        muster_rpc_reply(call, &part, 1);
+    }
+}
+
+static void on_fail(muster_rpc_call_in *call, void *context)
+{
+    struct muster_rpc_part part = muster_rpc_in_part(call, 0);
+    char text[256] = "failed as was asked for";
+
+    (void)context;
+    if (part.data.len != 0) {
+        (void)snprintf(text, sizeof(text), "%.*s", (int)(part.data.len < 250 ? part.data.len : 250),
+                       (const char *)part.data.data);
+    }
+    muster_rpc_fail(call, MUSTER_EREMOTE, text);
+}
+
+static void on_stats(muster_rpc_call_in *call, void *context)
+{
+    struct muster_rpc_metric metrics[64];
+    size_t count = muster_rpc_metrics(context, metrics, 64);
+    struct muster_rpc_part part = {.device = MUSTER_RPC_CPU};
+    char text[64 * 84];
+    size_t len = 0;
+
+    for (size_t i = 0; i < count && i < 64; i++) {
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "%s %s\n", metrics[i].name,
+                                metrics[i].value);
+    }
+    part.data = (struct muster_bytes){text, len};
+    muster_rpc_reply(call, &part, 1);
+}
+
+static int register_handlers(muster_rpc_agent *agent)
+{
+    static const struct {
+        const char *method;
+        muster_rpc_handler *handler;
+        uint32_t flags;
+    } served[] = {
+        {"muster::Rpc.echo", on_echo, 0},
+        {"muster::Rpc.sleep", on_sleep, MUSTER_RPC_BLOCKS},
+        {"muster::Rpc.fail", on_fail, 0},
+        {"muster::Rpc.stats", on_stats, 0},
+    };
+
+    for (size_t i = 0; i < sizeof(served) / sizeof(served[0]); i++) {
+        int err =
+            muster_rpc_register(agent, served[i].method, served[i].handler, agent, served[i].flags);
+
+        if (err != 0) {
+            return err;
+        }
+    }
+    return 0;
+}
+
+/* --- serve ------------------------------------------------------------------------------------ */
+
+static int join(const struct rpc_options *o, muster_runtime *rt, muster_rpc_agent *agent)
+{
+    muster_store *store;
+    int err = muster_store_open(rt, o->store, NULL, &store);
+
+    if (err != 0) {
+        return err;
+    }
+    err = muster_rpc_join_group(agent, store, o->group, (uint32_t)o->world,
+                                (int64_t)o->timeout * 1000);
+    muster_store_close(store);
+    return err;
+}
+
+static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
+                              const sigset_t *signals)
+{
+    struct muster_rpc_config config = muster_rpc_config_defaults();
+    muster_rpc_agent *agent;
+    int number = 0;
+    int err;
+
+    config.name = o->name;
+    config.id = (int32_t)o->id;
+    config.listen = o->listen;
+    config.advertise = o->advertise;
+    config.threads = (uint32_t)o->threads;
+    err = muster_rpc_start(rt, &config, &agent);
+    if (err != 0) {
+        return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
+    }
+    err = register_handlers(agent);
+    if (err == 0 && o->store != NULL) {
+        err = join(o, rt, agent);
+    }
+    if (err != 0) {
+        err = cli_fail(cli_exit_code(err), "%s", muster_errmsg());
+    } else {
+        printf("%s serves at %s\n", o->name, muster_rpc_address(agent));
+        (void)fflush(stdout);
+        (void)sigwait(signals, &number);
+    }
+    muster_rpc_shutdown(agent);
+    return err;
+}
+
+int rpc_serve(const struct rpc_options *o)
+{
+    muster_runtime *rt;
+    sigset_t signals;
+    int code;
+
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGINT);
+    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    if (muster_runtime_new(&rt) != 0) {
+        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    }
+    code = serve_until_signal(o, rt, &signals);
+    muster_runtime_free(rt);
+    return code;
+}
+
+/* --- the verb --------------------------------------------------------------------------------- */
+
+/* Words that are no options: what to do, a method, data. Options may stand between them. */
+static int parse(const struct cli_verb *verb, int argc, char **argv, const char **words,
+                 size_t word_count)
+{
+    size_t n = 0;
+    int err = cli_parse(verb, &argc, &argv);
+
+    while (err == 0 && argc > 0) {
+        if (n == word_count) {
+            return cli_usage("rpc", "\"%s\" is one word too many", argv[0]);
+        }
+        words[n++] = argv[0];
+        err = cli_parse(verb, &argc, &argv);
+    }
+    return err;
+}
+
+static int run(struct rpc_options *o, const char *what)
+{
+    if (what != NULL && strcmp(what, "serve") == 0) {
+        return o->method != NULL ? cli_usage("rpc", "serve takes options only") : rpc_serve(o);
+    }
+    if (what != NULL && strcmp(what, "bench") == 0) {
+        return o->to == NULL ? cli_usage("rpc", "--to is needed: whom to call") : rpc_bench(o);
+    }
+    if (what != NULL && strcmp(what, "call") == 0) {
+        return o->to == NULL || o->method == NULL
+                   ? cli_usage("rpc", "--to and a method are needed: whom to call, and what")
+                   : rpc_call(o);
+    }
+    return cli_usage("rpc", "one of serve, call and bench is needed");
+}
+
+int cmd_rpc(int argc, char **argv)
+{
+    struct rpc_options o = {.name = "worker",
+                            .listen = "127.0.0.1:29600",
+                            .group = "rpc",
+                            .world = 1,
+                            .threads = 16,
+                            .timeout = 60,
+                            .retry_ms = 1000,
+                            .count = 1,
+                            .in_flight = 1,
+                            .size = 64,
+                            .seconds = 3};
+    const struct cli_option options[] = {
+        {"name", "NAME", "serve: the worker's name (worker)", CLI_TEXT, &o.name, 0},
+        {"id", "N", "serve: its number (0)", CLI_NUMBER, &o.id, 32767},
+        {"listen", "HOST:PORT", "serve: where (127.0.0.1:29600)", CLI_TEXT, &o.listen, 0},
+        {"advertise", "HOST", "serve: what others dial (that of --listen)", CLI_TEXT, &o.advertise,
+         0},
+        {"store", "URL", "serve: meet a group through this store", CLI_TEXT, &o.store, 0},
+        {"group", "NAME", "serve: the group (rpc)", CLI_TEXT, &o.group, 0},
+        {"world", "N", "serve: how many workers it has (1)", CLI_NUMBER, &o.world, 32768},
+        {"threads", "N", "serve: for handlers that block (16)", CLI_NUMBER, &o.threads, 4096},
+        {"to", "[NAME@]HOST:PORT", "call, bench: the worker", CLI_TEXT, &o.to, 0},
+        {"timeout", "SECONDS", "of a call, or of meeting (60); 0: never", CLI_NUMBER, &o.timeout,
+         86400},
+        {"retries", "N", "call: how often it is tried again (0)", CLI_NUMBER, &o.retries, 1000},
+        {"retry-ms", "MS", "call: the first gap between two tries (1000)", CLI_NUMBER, &o.retry_ms,
+         3600000},
+        {"once", NULL, "call: it runs at most once", CLI_FLAG, &o.once, 0},
+        {"count", "N", "call: how many (1)", CLI_NUMBER, &o.count, 100000000},
+        {"in-flight", "N", "call, bench: how many at a time (1)", CLI_NUMBER, &o.in_flight, 65536},
+        {"seconds", "N", "bench: how long (3)", CLI_NUMBER, &o.seconds, 3600},
+        {"size", "SIZE", "bench: of a message (64)", CLI_SIZE, &o.size, (uint64_t)1 << 30},
+    };
+    const struct cli_verb verb = {
+        "rpc", "serve|call|bench [OPTIONS] [METHOD [DATA]]",
+        "serve   a worker with the methods muster::Rpc.echo, .sleep, .fail and .stats\n"
+        "call    calls a method with DATA and prints the answer; with --count, how many went well\n"
+        "bench   calls muster::Rpc.echo for a while: prints `name value unit` lines",
+        options, sizeof(options) / sizeof(options[0])};
+    const char *words[3] = {NULL, NULL, NULL};
+    int err = parse(&verb, argc, argv, words, 3);
+
+    if (err != 0) {
+        return err;
+    }
+    o.method = words[1];
+    o.data = words[2];
+    return run(&o, words[0]);
+}

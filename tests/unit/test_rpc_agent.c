@@ -1,0 +1,401 @@
+/* RPC agents in the simulator, where every moment can be had: dials at once, retries, abandoned
+ * streams, workers that come back. sim/scenarios/rpc.c has the storms. */
+#include "unit.h"
+
+#include <stdio.h>
+
+#include <muster/error.h>
+
+#include "core/alloc.h"
+#include "service/rpc_agent.h"
+#include "sim.h"
+
+#define PORT      7000
+#define SENDS_MAX 16
+
+struct call {
+    struct mu_rpc_out out;
+    bool ended;
+    int status;
+    char text[256];
+    uint64_t ended_ns;
+    struct mu_sim *sim;
+};
+
+struct peer {
+    struct mu_sim *sim;
+    const char *name;
+    int32_t id;
+    struct mu_sim_proc *proc;
+    struct mu_sim_host *host;
+    struct mu_env *env;
+    struct mu_rpc_agent *agent; /* the process's */
+    struct mu_rpc_handler echo;
+    struct mu_rpc_handler fail;
+    struct mu_rpc_handler stream;
+    uint64_t runs_ns[SENDS_MAX];
+    size_t runs;
+    size_t streams; /* that run */
+    bool stopped;
+};
+
+static void on_echo(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_span message)
+{
+    (void)h;
+    mu_rpc_in_reply(in, 0, message);
+}
+
+/* Fails, and notes when. */
+static void on_fail(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_span message)
+{
+    struct peer *p = MU_CONTAINER_OF(h, struct peer, fail);
+
+    (void)message;
+    p->runs_ns[p->runs++ % SENDS_MAX] = mu_sim_now_ns(p->sim);
+    mu_rpc_in_reply(in, MUSTER_EREMOTE, MU_SPAN_LIT("no"));
+}
+
+static void on_stream(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_span message)
+{
+    (void)message;
+    in->owner = MU_CONTAINER_OF(h, struct peer, stream);
+    MU_CONTAINER_OF(h, struct peer, stream)->streams++;
+}
+
+static void on_stream_item(struct mu_rpc_in *in, struct mu_span message)
+{
+    (void)in;
+    (void)message; /* It is never taken. */
+}
+
+static void on_stream_end(struct mu_rpc_in *in)
+{
+    (void)in;
+}
+
+static void on_stream_cancel(struct mu_rpc_in *in, int why)
+{
+    ((struct peer *)in->owner)->streams--;
+    mu_rpc_in_reply(in, why, MU_SPAN_LIT("canceled"));
+}
+
+static void on_stopped(void *context)
+{
+    struct peer *p = context;
+
+    p->stopped = true;
+    mu_rpc_agent_free(p->agent);
+    p->agent = NULL;
+    mu_sim_exit(p->env);
+}
+
+static int start_peer(struct mu_env *env, void *arg)
+{
+    struct mu_rpc_agent_config config = mu_rpc_agent_config_defaults();
+    struct peer *p = arg;
+    struct mu_errmsg msg;
+
+    (void)snprintf(config.name, sizeof(config.name), "%s", p->name);
+    config.id = p->id;
+    config.listens = true;
+    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
+    config.stopped = on_stopped;
+    config.context = p;
+    p->env = env;
+    assert_int_equal(mu_rpc_agent_start(env, &config, &p->agent, &msg), 0);
+    p->echo = (struct mu_rpc_handler){.method = "t::T.echo", .start = on_echo};
+    p->fail = (struct mu_rpc_handler){.method = "t::T.fail", .start = on_fail};
+    p->stream = (struct mu_rpc_handler){.method = "t::T.stream",
+                                        .stream = true,
+                                        .start = on_stream,
+                                        .item = on_stream_item,
+                                        .end = on_stream_end,
+                                        .writable = on_stream_end,
+                                        .cancel = on_stream_cancel};
+    assert_int_equal(mu_rpc_agent_serve(p->agent, &p->echo), 0);
+    assert_int_equal(mu_rpc_agent_serve(p->agent, &p->fail), 0);
+    assert_int_equal(mu_rpc_agent_serve(p->agent, &p->stream), 0);
+    for (int i = 0; i < 2; i++) {
+        struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = PORT};
+
+        (void)snprintf(addr.host, sizeof(addr.host), "%s", i == 0 ? "a" : "b");
+        assert_int_equal(mu_rpc_agent_add(p->agent, i == 0 ? "a" : "b", i, &addr, &msg), 0);
+    }
+    return 0;
+}
+
+struct pair {
+    struct mu_sim *sim;
+    struct peer peer[2];
+};
+
+static void open_pair(struct pair *w)
+{
+    memset(w, 0, sizeof(*w));
+    w->sim = mu_sim_new(&(struct mu_sim_config){.seed = 1, .faults = mu_sim_faults_none()});
+    assert_non_null(w->sim);
+    for (int i = 0; i < 2; i++) {
+        struct peer *p = &w->peer[i];
+
+        p->sim = w->sim;
+        p->name = i == 0 ? "a" : "b";
+        p->id = i;
+        p->host = mu_sim_host_new(w->sim, p->name);
+        p->proc = mu_sim_proc_new(
+            p->host, &(struct mu_sim_program){.name = "worker", .start = start_peer, .arg = p});
+    }
+    mu_sim_run_for(w->sim, MU_NS_PER_MS);
+}
+
+static void stop(void *arg)
+{
+    mu_rpc_agent_stop(((struct peer *)arg)->agent);
+}
+
+static void close_pair(struct pair *w)
+{
+    for (int i = 0; i < 2; i++) {
+        if (mu_sim_proc_alive(w->peer[i].proc)) {
+            mu_sim_call(w->peer[i].proc, stop, &w->peer[i]);
+            mu_sim_run_for(w->sim, 5 * MU_NS_PER_S);
+            assert_true(w->peer[i].stopped);
+        }
+    }
+    assert_null(mu_sim_failure(w->sim));
+    mu_sim_free(w->sim);
+}
+
+/* --- calls ------------------------------------------------------------------------------------ */
+
+static void on_ended(struct mu_rpc_out *out, int status, const char *text, struct mu_span message)
+{
+    struct call *c = MU_CONTAINER_OF(out, struct call, out);
+
+    (void)message;
+    assert_false(c->ended);
+    c->ended = true;
+    c->status = status;
+    c->ended_ns = mu_sim_now_ns(c->sim);
+    (void)snprintf(c->text, sizeof(c->text), "%s", text);
+}
+
+static void ignore_item(struct mu_rpc_out *out, struct mu_span message)
+{
+    (void)out;
+    (void)message;
+}
+
+static void ignore(struct mu_rpc_out *out)
+{
+    (void)out;
+}
+
+struct beginning {
+    struct peer *from;
+    const char *to;
+    struct call *call;
+    size_t count;
+};
+
+static void begin(void *arg)
+{
+    struct beginning *b = arg;
+
+    for (size_t i = 0; i < b->count; i++) {
+        b->call[i].out.to = mu_rpc_agent_find(b->from->agent, b->to);
+        b->call[i].out.ended = on_ended;
+        b->call[i].out.item = ignore_item;
+        b->call[i].out.writable = ignore;
+        b->call[i].sim = b->from->sim;
+        mu_rpc_agent_call(b->from->agent, &b->call[i].out);
+    }
+    mu_rpc_agent_turn(b->from->agent);
+}
+
+static void call(struct peer *from, const char *to, struct call *c, const char *method)
+{
+    struct beginning b = {from, to, c, 1};
+
+    c->out.method = method;
+    mu_sim_call(from->proc, begin, &b);
+}
+
+static struct mu_rpc_agent_stats stats_of(struct peer *p)
+{
+    struct mu_rpc_agent_stats stats;
+
+    mu_rpc_agent_stats(p->agent, &stats);
+    return stats;
+}
+
+static void test_rpc_agents_that_dial_each_other_keep_one_session(void **state)
+{
+    struct call calls[2] = {0};
+    struct pair w;
+
+    (void)state;
+    open_pair(&w);
+    call(&w.peer[0], "b", &calls[0], "t::T.echo");
+    call(&w.peer[1], "a", &calls[1], "t::T.echo");
+    mu_sim_run_for(w.sim, 5 * MU_NS_PER_S);
+    for (int i = 0; i < 2; i++) {
+        assert_true(calls[i].ended);
+        assert_int_equal(calls[i].status, 0);
+        assert_int_equal(stats_of(&w.peer[i]).dials, 1);
+        assert_int_equal(stats_of(&w.peer[i]).sessions, 1);
+    }
+    /* The one whose name is less. */
+    assert_int_equal(stats_of(&w.peer[0]).accepts, 0);
+    assert_int_equal(stats_of(&w.peer[1]).accepts, 1);
+    close_pair(&w);
+}
+
+static void test_rpc_agent_retries_at_the_times_of_the_formula(void **state)
+{
+    static const uint64_t gaps_ms[] = {1000, 1000, 1500, 2250, 3375};
+    struct call c = {0};
+    struct pair w;
+
+    (void)state;
+    open_pair(&w);
+    call(&w.peer[0], "b", &c, "t::T.echo"); /* so that the session is there */
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    c = (struct call){.out = {.retrying = true, .retry = mu_rpc_retry_options_defaults()}};
+    call(&w.peer[0], "b", &c, "t::T.fail");
+    mu_sim_run_for(w.sim, 20 * MU_NS_PER_S);
+    assert_true(c.ended);
+    assert_int_equal(c.status, MUSTER_EREMOTE);
+    assert_non_null(strstr(c.text, "max retries (5)"));
+    assert_int_equal(w.peer[1].runs, 6);
+    for (size_t i = 0; i < 5; i++) {
+        uint64_t gap = w.peer[1].runs_ns[i + 1] - w.peer[1].runs_ns[i];
+
+        /* Two ways of a fifth of a millisecond, and times cut to whole ones. */
+        assert_true(gap > (gaps_ms[i] - 2) * MU_NS_PER_MS && gap < (gaps_ms[i] + 2) * MU_NS_PER_MS);
+    }
+    assert_int_equal(stats_of(&w.peer[0]).retries, 5);
+    close_pair(&w);
+}
+
+static void test_rpc_agent_stop_ends_a_call_that_waits_for_its_next_try(void **state)
+{
+    struct call c = {.out = {.retrying = true, .retry = mu_rpc_retry_options_defaults()}};
+    struct pair w;
+
+    (void)state;
+    open_pair(&w);
+    call(&w.peer[0], "b", &c, "t::T.fail");
+    mu_sim_run_for(w.sim, 500 * MU_NS_PER_MS);
+    assert_false(c.ended);
+    assert_int_equal(stats_of(&w.peer[0]).waiting, 1);
+    mu_sim_call(w.peer[0].proc, stop, &w.peer[0]);
+    mu_sim_run_for(w.sim, 100 * MU_NS_PER_MS);
+    assert_true(c.ended);
+    assert_int_equal(c.status, MUSTER_ECLOSED);
+    close_pair(&w);
+}
+
+static void test_rpc_agent_a_deadline_is_kept_though_nobody_is_there(void **state)
+{
+    struct call c = {.out = {.timeout_ms = 700}};
+    struct pair w;
+    uint64_t began;
+
+    (void)state;
+    open_pair(&w);
+    mu_sim_kill(w.peer[1].proc, MU_SIM_KILL_POWER);
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    began = mu_sim_now_ns(w.sim);
+    call(&w.peer[0], "b", &c, "t::T.echo");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_true(c.ended);
+    assert_int_equal(c.status, MUSTER_ETIMEDOUT);
+    assert_true(c.ended_ns - began >= 700 * MU_NS_PER_MS);
+    assert_true(c.ended_ns - began < 705 * MU_NS_PER_MS);
+    assert_non_null(strstr(c.text, "to b: "));
+    close_pair(&w);
+}
+
+static void test_rpc_agent_worker_that_comes_back_is_reached_again(void **state)
+{
+    struct call lost[10] = {0};
+    struct call later = {0};
+    struct pair w;
+
+    (void)state;
+    open_pair(&w);
+    for (int i = 0; i < 10; i++) {
+        lost[i].out.stream = true; /* so that nobody answers */
+        call(&w.peer[0], "b", &lost[i], "t::T.stream");
+    }
+    mu_sim_run_for(w.sim, 50 * MU_NS_PER_MS);
+    assert_int_equal(w.peer[1].streams, 10);
+    mu_sim_kill(w.peer[1].proc, MU_SIM_KILL_PROCESS);
+    mu_sim_restart(w.peer[1].proc);
+    mu_sim_run_for(w.sim, 3 * MU_NS_PER_S);
+    for (int i = 0; i < 10; i++) {
+        assert_true(lost[i].ended);
+        assert_int_equal(lost[i].status, MUSTER_ESESSION);
+    }
+    call(&w.peer[0], "b", &later, "t::T.echo");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_int_equal(later.status, 0);
+    assert_true(later.ended);
+    close_pair(&w);
+}
+
+static void cancel_all(void *arg)
+{
+    struct beginning *b = arg;
+
+    for (size_t i = 0; i < b->count; i++) {
+        mu_rpc_out_cancel(&b->call[i].out);
+    }
+    mu_rpc_agent_turn(b->from->agent);
+}
+
+static void test_rpc_agent_thousand_abandoned_streams_leave_nothing(void **state)
+{
+    static struct call calls[1000];
+    struct beginning b;
+    struct pair w;
+    size_t before;
+
+    (void)state;
+    open_pair(&w);
+    memset(calls, 0, sizeof(calls));
+    call(&w.peer[0], "b", &calls[0], "t::T.echo");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    before = mu_sim_proc_blocks(w.peer[1].proc);
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < 1000; i++) {
+            calls[i] = (struct call){.out = {.method = "t::T.stream", .stream = true}};
+        }
+        b = (struct beginning){&w.peer[0], "b", calls, 1000};
+        mu_sim_call(w.peer[0].proc, begin, &b);
+        mu_sim_run_for(w.sim, MU_NS_PER_S);
+        assert_int_equal(w.peer[1].streams, 1000);
+        mu_sim_call(w.peer[0].proc, cancel_all, &b);
+        mu_sim_run_for(w.sim, 20 * MU_NS_PER_S); /* some beats, so that spare memory goes as well */
+        assert_int_equal(w.peer[1].streams, 0);
+        for (size_t i = 0; i < 1000; i++) {
+            assert_int_equal(calls[i].status, MUSTER_ECANCELED);
+        }
+    }
+    assert_true(mu_sim_proc_blocks(w.peer[1].proc) <= before + 40);
+    close_pair(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rpc_agents_that_dial_each_other_keep_one_session),
+        cmocka_unit_test(test_rpc_agent_retries_at_the_times_of_the_formula),
+        cmocka_unit_test(test_rpc_agent_stop_ends_a_call_that_waits_for_its_next_try),
+        cmocka_unit_test(test_rpc_agent_a_deadline_is_kept_though_nobody_is_there),
+        cmocka_unit_test(test_rpc_agent_worker_that_comes_back_is_reached_again),
+        cmocka_unit_test(test_rpc_agent_thousand_abandoned_streams_leave_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
