@@ -10,7 +10,7 @@
 #include "sim_child.h"
 
 #define AGENTS_MAX       4
-#define AGENTS_MEETINGS  256
+#define AGENTS_MEETINGS  1024
 #define AGENTS_WORDS_MAX 8
 
 enum agents_plant {
