@@ -13,6 +13,11 @@ static bool is_static(const struct mu_agent_service *s)
     return strcmp(s->rdzv->backend, "static") == 0;
 }
 
+static bool is_c10d(const struct mu_agent_service *s)
+{
+    return strcmp(s->rdzv->backend, "c10d") == 0;
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
@@ -231,7 +236,9 @@ static int start_bootstrap(struct mu_agent_round *r, struct mu_errmsg *reterr_ms
     struct mu_agent_service *s = r->s;
     const struct mu_rdzv_bootstrap_config config = {
         .store = r->stores.store,
-        .run = r->stores.run,
+        /* Only where PyTorch's agents may be rank 0: one of ours that is still stopping its
+         * workers serves the round before, and must not be taken at its word. */
+        .run = is_c10d(s) ? r->stores.run : NULL,
         .prefix = r->stores.prefix,
         .round = r->number,
         .rank = r->rank,

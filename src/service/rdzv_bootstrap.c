@@ -15,16 +15,19 @@
 
 static const char addr_name[] = "MASTER_ADDR";
 static const char port_name[] = "MASTER_PORT";
+/* Beside a pair of ours: it is good for its own round only. */
+static const char mark_name[] = "muster/fresh";
 
 /*
  * The round's own pair:                      The pairs of earlier rounds, when patience is over:
  *
- *   rank 0   SET_ADDR -> SET_PORT -> done      CHECK -> ADDR -> PORT -> dial -> done
- *   others   GET_ADDR -> GET_PORT -> done        ^ absent, another address, nobody listens
- *                                                +---- one round down ----
+ *   rank 0   SET_MARK ->                       CHECK -> MARK -> ADDR -> PORT -> dial -> done
+ *            SET_ADDR -> SET_PORT -> done        ^ absent, ours, another address, nobody listens
+ *   others   GET_ADDR -> GET_PORT -> done        +---- one round down ----
  */
 enum step {
-    SET_ADDR = 1,
+    SET_MARK = 1, /* where others may look back */
+    SET_ADDR,
     SET_PORT,
     GET_ADDR,
     GET_PORT,
@@ -32,6 +35,7 @@ enum step {
 
 enum back_step {
     BACK_CHECK = 1,
+    BACK_MARK,
     BACK_ADDR,
     BACK_PORT,
 };
@@ -43,8 +47,8 @@ struct look_back {
     uint64_t round;
     unsigned left; /* rounds that may still be looked at */
     size_t stem_len;
-    struct mu_span keys[2];
-    char key_text[2][MU_RDZV_BOOTSTRAP_PREFIX_MAX + ROUND_DIGITS_MAX + sizeof(addr_name) + 2];
+    struct mu_span keys[3];
+    char key_text[3][MU_RDZV_BOOTSTRAP_PREFIX_MAX + ROUND_DIGITS_MAX + sizeof(mark_name) + 2];
     struct mu_addr addr;
     struct mu_conn conn;
     bool dialling; /* until `closed` */
@@ -206,11 +210,12 @@ static void on_op_done(struct mu_store_op *op);
 static void submit_step(struct mu_rdzv_bootstrap *b, enum step step)
 {
     bool port = step == SET_PORT || step == GET_PORT;
-    bool set = step == SET_ADDR || step == SET_PORT;
+    bool set = step == SET_MARK || step == SET_ADDR || step == SET_PORT;
 
     b->step = step;
-    b->key = mu_span_str(port ? port_name : addr_name);
-    b->value = mu_span_str(port ? b->port_text : b->pair.host);
+    b->key = mu_span_str(step == SET_MARK ? mark_name : port ? port_name : addr_name);
+    b->value =
+        step == SET_MARK ? MU_SPAN_LIT("1") : mu_span_str(port ? b->port_text : b->pair.host);
     b->op = (struct mu_store_op){
         .request = {.verb = set ? MU_STORE_SET : MU_STORE_GET,
                     .keys = &b->key,
@@ -241,6 +246,9 @@ static void take_step(struct mu_rdzv_bootstrap *b, const struct mu_store_op *op)
     struct mu_span value = op->reply.value_count == 0 ? (struct mu_span){0} : op->reply.values[0];
 
     switch (b->step) {
+    case SET_MARK:
+        submit_step(b, SET_ADDR);
+        break;
     case SET_ADDR:
         submit_step(b, SET_PORT);
         break;
@@ -293,11 +301,14 @@ static void on_back_done(struct mu_store_op *op);
 static void submit_back(struct mu_rdzv_bootstrap *b, enum back_step step)
 {
     struct look_back *k = &b->back;
+    bool check = step == BACK_CHECK || step == BACK_MARK;
 
     k->step = step;
     k->op = (struct mu_store_op){
-        .request = {.verb = step == BACK_CHECK ? MU_STORE_CHECK : MU_STORE_GET,
-                    .keys = step == BACK_PORT ? &k->keys[1] : &k->keys[0],
+        .request = {.verb = check ? MU_STORE_CHECK : MU_STORE_GET,
+                    .keys = &k->keys[step == BACK_MARK   ? 2
+                                     : step == BACK_PORT ? 1
+                                                         : 0],
                     .key_count = step == BACK_CHECK ? 2 : 1},
         .timeout_ms = time_left(b),
         .done = on_back_done,
@@ -382,6 +393,8 @@ static void on_back_done(struct mu_store_op *op)
     if (b->told || b->step != GET_ADDR || op->status != 0) {
         /* The round's own pair has come, or the store is gone, of which its own op will tell. */
     } else if (b->back.step == BACK_CHECK && op->reply.number != 0) {
+        submit_back(b, BACK_MARK);
+    } else if (b->back.step == BACK_MARK && op->reply.number == 0) {
         submit_back(b, BACK_ADDR);
     } else if (b->back.step == BACK_ADDR && keep_back_addr(b, value)) {
         submit_back(b, BACK_PORT);
@@ -395,6 +408,7 @@ static void on_back_done(struct mu_store_op *op)
 
 static void look_further_back(struct mu_rdzv_bootstrap *b)
 {
+    static const char *const names[] = {addr_name, port_name, mark_name};
     struct look_back *k = &b->back;
 
     if (k->round == 0 || k->left == 0) {
@@ -402,9 +416,9 @@ static void look_further_back(struct mu_rdzv_bootstrap *b)
     }
     k->round--;
     k->left--;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int len = snprintf(k->key_text[i], sizeof(k->key_text[i]), "%.*s%" PRIu64 "/%s",
-                           (int)k->stem_len, b->prefix, k->round, i == 0 ? addr_name : port_name);
+                           (int)k->stem_len, b->prefix, k->round, names[i]);
 
         k->keys[i] = mu_span(k->key_text[i], (size_t)len);
     }
@@ -512,7 +526,7 @@ static int begin_rank_0(struct mu_rdzv_bootstrap *b, struct mu_errmsg *reterr_ms
     if (err == 0) {
         b->pair.port = listen.port;
         (void)snprintf(b->port_text, sizeof(b->port_text), "%u", b->pair.port);
-        submit_step(b, SET_ADDR);
+        submit_step(b, b->config.run != NULL ? SET_MARK : SET_ADDR);
     }
     return err;
 }

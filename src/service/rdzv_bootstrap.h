@@ -19,6 +19,8 @@
  * in and serves there for the rest of its life; so, when nothing was published for `patience_ms`,
  * the pairs of earlier rounds are looked at, from the last one down, and the first one that names
  * rank 0's address and where somebody listens is taken. Meanwhile a pair of this round still wins.
+ * Pairs of ours are marked as good for their round alone and passed over: one of us that is slow to
+ * stop its workers still serves the round before, and is waited for.
  *
  * No callback runs inside a call; from inside a callback anything may be called.
  */

@@ -66,7 +66,8 @@ struct torch_task {
     bool waits;             /* counts in store->waits */
     size_t next;            /* a step for each key: the next one to start, */
     size_t under_way;       /* and how many have no answer */
-    struct mu_span *values; /* composed multi_get: copies */
+    struct mu_span *values; /* composed multi_get: copies, */
+    size_t value_count;     /* as many as keys; the op may be gone before them */
     uint32_t tries;         /* composed append */
     struct mu_buf text;     /* composed append: what is expected, then the piece */
     struct mu_span swap[2]; /* composed append: expected, desired */

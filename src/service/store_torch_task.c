@@ -82,7 +82,7 @@ static void release_steps(struct torch_task *t)
 
 static void free_values(struct torch_task *t)
 {
-    for (size_t i = 0; t->values != NULL && i < t->op->request.key_count; i++) {
+    for (size_t i = 0; t->values != NULL && i < t->value_count; i++) {
         mu_free((void *)(uintptr_t)t->values[i].data);
     }
     mu_free(t->values);
@@ -367,7 +367,8 @@ static int miss_key(struct torch_task *t)
     }
     release_steps(t);
     free_values(t);
-    t->values = mu_calloc(t->op->request.key_count, sizeof(*t->values));
+    t->value_count = t->op->request.key_count;
+    t->values = mu_calloc(t->value_count, sizeof(*t->values));
     return t->values == NULL ? MUSTER_ENOMEM : wait_for_all(t);
 }
 
@@ -432,7 +433,8 @@ static int start_composed(struct torch_task *t)
         return MUSTER_EINVAL;
     }
     if (q->verb == MU_STORE_MULTI_GET) {
-        t->values = mu_calloc(q->key_count, sizeof(*t->values));
+        t->value_count = q->key_count;
+        t->values = mu_calloc(t->value_count, sizeof(*t->values));
         if (t->values == NULL) {
             return MUSTER_ENOMEM;
         }

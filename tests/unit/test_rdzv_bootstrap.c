@@ -398,6 +398,31 @@ static void test_rdzv_bootstrap_takes_no_pair_of_another_node_or_of_the_dead(voi
     free_world(&w);
 }
 
+/* It still serves the round before while it stops its workers, but will serve another store. */
+static void test_rdzv_bootstrap_waits_for_one_of_ours_that_is_late(void **state)
+{
+    struct world w = make_world();
+    struct node a = {.config = {.rank = 0, .addr = "a", .share = true}};
+    struct node b = {.config = {.rank = 1, .round = 1, .addr_0 = "a"}};
+
+    (void)state;
+    add_node(&w, &a, "a");
+    wait_told(&a);
+    add_node(&w, &b, "b");
+    mu_sim_run_for(w.sim, 2 * MU_RDZV_BOOTSTRAP_PATIENCE_MS * MU_NS_PER_MS);
+    assert_int_equal(b.done, 0);
+    end_node(&a);
+    a.config.round = 1;
+    mu_sim_call(a.proc, begin, &a);
+    wait_told(&a);
+    wait_told(&b);
+    assert_int_equal(b.done, 1);
+    assert_int_equal(a.port, b.port);
+    end_node(&a);
+    end_node(&b);
+    free_world(&w);
+}
+
 static void test_rdzv_bootstrap_prefers_the_pair_of_its_own_round(void **state)
 {
     struct world w = make_world();
@@ -528,6 +553,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_bootstrap_without_sharing_names_a_port_where_nobody_listens),
         cmocka_unit_test(test_rdzv_bootstrap_finds_a_rank_0_that_published_once),
         cmocka_unit_test(test_rdzv_bootstrap_takes_no_pair_of_another_node_or_of_the_dead),
+        cmocka_unit_test(test_rdzv_bootstrap_waits_for_one_of_ours_that_is_late),
         cmocka_unit_test(test_rdzv_bootstrap_prefers_the_pair_of_its_own_round),
         cmocka_unit_test(test_rdzv_bootstrap_takes_no_garbage_for_an_address),
         cmocka_unit_test(test_rdzv_bootstrap_says_that_the_store_is_gone),

@@ -273,6 +273,8 @@ static void on_done(struct mu_store_op *op)
         n += (size_t)snprintf(c->text + n, sizeof(c->text) - n, ",%.*s",
                               (int)op->reply.values[i].len, (const char *)op->reply.values[i].data);
     }
+    /* It is the caller's again: whoever still looks at it looks at what is no request. */
+    memset(&op->request, 0xa5, sizeof(op->request));
 }
 
 /* `keys` and `values` are separated by spaces; NULL: none. */
