@@ -9,18 +9,11 @@ import statistics
 import subprocess
 import time
 
-from lib import HOST, Checks, Muster, muster_path, option, wait_until
+from lib import HOST, Checks, Muster, free_port, muster_path, option, wait_until
 from rdzv_nodes import Fleet, agree, endpoint_of
 
 NAMES = ["node1", "node2", "node3", "node10"]
 checks = Checks()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
 
 
 def muster(*args):
