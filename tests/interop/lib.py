@@ -103,6 +103,37 @@ class Checks:
         sys.exit(1 if self.failed else 0)
 
 
+class Lateness:
+    """How late this machine wakes a sleeper at worst, while inside; for bounds on time that hold
+    for a machine that has a core to spare. The sleeper is a process: a thread would wait for this
+    one's lock as well."""
+
+    PROGRAM = """
+import sys, time
+worst = 0
+while True:
+    before = time.monotonic()
+    time.sleep(0.005)
+    late = time.monotonic() - before - 0.005
+    if late > worst:
+        worst = late
+        print(worst, flush=True)
+"""
+
+    def __enter__(self):
+        self.worst = 0.0
+        self.sleeper = subprocess.Popen([sys.executable, "-c", self.PROGRAM], text=True,
+                                        stdout=subprocess.PIPE, preexec_fn=die_with_parent)
+        self.sleeper.stdout.readline()
+        return self
+
+    def __exit__(self, *_):
+        self.sleeper.kill()
+        lines = [line for line in self.sleeper.stdout if line.endswith("\n")]
+        self.worst = float(lines[-1]) if lines else 0.0
+        self.sleeper.wait()
+
+
 def wait_until(condition, what, patience=None, step=0.005):
     """Polls until the condition holds; an AssertionError that says what was awaited if it never
     does."""
