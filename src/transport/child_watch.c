@@ -64,7 +64,8 @@ static void hear(struct watcher *w, struct word word)
     }
 }
 
-/* Returns when the process that it watches is gone. */
+/* Returns when the process that it watches is gone, or has said goodbye: who is forked at that moment
+ * may still hold a copy of the other end. */
 static void listen_to(struct watcher *w, int fd, int pidfd)
 {
     struct word words[64];
@@ -86,6 +87,9 @@ static void listen_to(struct watcher *w, int fd, int pidfd)
             }
             len = len + (size_t)n - whole * sizeof(words[0]);
             memmove(words, &words[whole], len);
+            if (w->bye) {
+                return;
+            }
             continue;
         }
         /* The end of the socket is the end of all who have it; the descriptor of the process is

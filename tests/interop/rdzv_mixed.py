@@ -274,8 +274,7 @@ def test_dialects_of_2_between_our_nodes():
 
 
 def test_killed_node_is_dropped_by_both_kinds():
-    with Muster() as server, Mixed(server, "killed", "3:4", last_call=1,
-                                   config="last_call_timeout=1") as run:
+    with Muster() as server, Mixed(server, "killed", "3:4") as run:
         torch, mine = run.torch(rejoin=False), run.muster("--quiet")
         other, gone = run.torch(rejoin=False), run.muster("--quiet")
         events = assigned(torch, mine, other, gone)
