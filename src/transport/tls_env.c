@@ -10,7 +10,7 @@ struct mu_tls_env {
     struct mu_env env;
     struct mu_env *below;
     struct mu_tls_context *context;
-    struct mu_errmsg why;
+    const struct mu_errmsg *why; /* of the `closed` that is being told */
     size_t live;
     uint8_t plain[MU_TLS_RECORD_MAX]; /* lent to one `data` at a time */
 };
@@ -31,9 +31,10 @@ struct tls_conn {
     bool want_writable;
     bool eof; /* the peer has ended, told or about to be */
     bool eof_told;
-    bool closing; /* the owner has closed */
-    bool over;    /* the wire is being closed */
-    int status;   /* with which the owner is told of a failure */
+    bool closing;         /* the owner has closed */
+    bool over;            /* the wire is being closed */
+    int status;           /* with which the owner is told of a failure, */
+    struct mu_errmsg why; /* and what it was */
 };
 
 struct tls_listener {
@@ -79,7 +80,7 @@ static void fail(struct tls_conn *c, int status, const char *why)
 {
     if (!c->closing && c->status == 0) {
         c->status = status;
-        (void)mu_err(&c->env->why, status, "%s", why);
+        (void)mu_err(&c->why, status, "%s", why);
     }
     flush(c);
     if (!c->over) {
@@ -294,12 +295,16 @@ static void free_conn(struct tls_conn *c)
 static void wire_closed(struct mu_conn *wire, int status)
 {
     struct tls_conn *c = conn_of(wire);
+    struct mu_tls_env *tls = c->env;
     struct mu_conn *conn = c->conn;
     int result = c->closing ? 0 : c->status != 0 ? c->status : status;
+    struct mu_errmsg why = c->why;
 
     free_conn(c);
     conn->impl = NULL;
+    tls->why = &why;
     conn->on->closed(conn, result);
+    tls->why = NULL;
 }
 
 static const struct mu_conn_events wire_events = {
@@ -386,6 +391,13 @@ static void env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, 
     const struct tls_conn *c = conn->impl;
 
     mu_env_peer(tls_of(env)->below, &c->wire, buf, cap);
+}
+
+static const char *env_why(struct mu_env *env)
+{
+    struct mu_tls_env *tls = tls_of(env);
+
+    return tls->why == NULL ? "" : tls->why->text;
 }
 
 /* Listeners. */
@@ -529,6 +541,7 @@ static const struct mu_env_ops tls_ops = {
     .resume = env_resume,
     .close = env_close,
     .peer = env_peer,
+    .why = env_why,
     .work = env_work,
     .spawn = env_spawn,
     .child_signal = env_child_signal,
@@ -570,9 +583,4 @@ void mu_tls_env_free(struct mu_tls_env *tls)
 struct mu_env *mu_tls_env_env(struct mu_tls_env *tls)
 {
     return &tls->env;
-}
-
-const char *mu_tls_env_errmsg(const struct mu_tls_env *tls)
-{
-    return tls->why.text;
 }

@@ -5,7 +5,7 @@
  *
  * A dialled connection is open when the handshake is done. An accepted one is there at once, takes
  * nothing to send and brings nothing before its handshake is done, and is closed with MUSTER_ETLS
- * if that comes to nothing: whoever accepts gives its peers so much time to say something anyhow.
+ * if that comes to nothing, mu_env_why() saying what it was: whoever accepts gives its peers so much time to say something anyhow.
  *
  * A peer that hangs up without the farewell of TLS has ended its stream all the same, since that is
  * what a dead process leaves behind: what runs above has a farewell of its own.
@@ -24,8 +24,5 @@ int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struc
 /** After the last callback of its connections and listeners. NULL is fine. */
 void mu_tls_env_free(struct mu_tls_env *tls);
 struct mu_env *mu_tls_env_env(struct mu_tls_env *tls);
-/** Why a connection was last closed with MUSTER_ETLS; "" if none was. For the line in the log that
- * `closed` is worth, and lent until the next one. */
-const char *mu_tls_env_errmsg(const struct mu_tls_env *tls);
 
 #endif
