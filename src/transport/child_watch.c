@@ -64,8 +64,8 @@ static void hear(struct watcher *w, struct word word)
     }
 }
 
-/* Returns when the process that it watches is gone, or has said goodbye: who is forked at that moment
- * may still hold a copy of the other end. */
+/* Returns when the process that it watches is gone, or has said goodbye: who is forked at that
+ * moment may still hold a copy of the other end. */
 static void listen_to(struct watcher *w, int fd, int pidfd)
 {
     struct word words[64];
