@@ -1,8 +1,12 @@
 /* muster rdzv: a rendezvous from the shell. */
 #include "cli/cmd_rdzv.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "service/rdzv_url.h"
 
 int rdzv_parse_nnodes(const char *text, uint32_t *ret_min, uint32_t *ret_max)
 {
@@ -50,18 +54,46 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, const char 
     return err;
 }
 
+/* An endpoint that is a URL says all the rest as well. */
+static int take_url(struct rdzv_options *o, struct mu_rdzv_url *url)
+{
+    struct mu_rdzv_params given = {
+        .backend = o->backend, .endpoint = o->endpoint, .run_id = o->run_id, .config = o->config};
+    struct mu_errmsg msg = {{0}};
+    int err = rdzv_parse_nnodes(o->nnodes, &given.nodes_min, &given.nodes_max);
+
+    if (err == 0 && mu_rdzv_url_is(o->endpoint)) {
+        err = mu_rdzv_url_init(url, &given, &msg);
+        if (err != 0) {
+            return cli_usage("rdzv", "%s", msg.text);
+        }
+        o->backend = url->params.backend;
+        o->endpoint = url->params.endpoint;
+        o->run_id = url->params.run_id;
+        o->config = url->params.config;
+        (void)snprintf(o->nnodes_text, sizeof(o->nnodes_text), "%" PRIu32 ":%" PRIu32,
+                       url->params.nodes_min, url->params.nodes_max);
+        o->nnodes = o->nnodes_text;
+    }
+    if (o->backend[0] == '\0') {
+        o->backend = "muster";
+    }
+    return err;
+}
+
 int cmd_rdzv(int argc, char **argv)
 {
-    struct rdzv_options o = {.backend = "muster",
+    struct rdzv_options o = {.backend = "",
                              .endpoint = "",
                              .nnodes = "1",
                              .config = "",
                              .local_addr = "",
                              .timeout = 10};
     const struct cli_option options[] = {
-        {"rdzv-backend", "B", "muster (the default), c10d or static", CLI_TEXT, &o.backend, 0},
-        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400)", CLI_TEXT,
-         &o.endpoint, 0},
+        {"rdzv-backend", "B", "muster (the default), c10d, etcd or static", CLI_TEXT, &o.backend,
+         0},
+        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400), or a URL",
+         CLI_TEXT, &o.endpoint, 0},
         {"rdzv-id", "ID", "the run", CLI_TEXT, &o.run_id, 0},
         {"nnodes", "MIN:MAX", "how many nodes, or just N (1)", CLI_TEXT, &o.nnodes, 0},
         {"rdzv-conf", "K=V,...", "options of the backend: see muster-rdzv(1)", CLI_TEXT, &o.config,
@@ -82,19 +114,25 @@ int cmd_rdzv(int argc, char **argv)
         "status  how a run stands and who is in it; without --rdzv-id all runs of the server\n"
         "close   ends a run for all of its nodes",
         options, sizeof(options) / sizeof(options[0])};
+    struct mu_rdzv_url url = {.config = NULL};
     const char *name;
     int err = parse(&verb, argc, argv, &name);
 
     if (err != 0) {
         return err;
     }
-    for (size_t i = 0; name != NULL && i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+    err = take_url(&o, &url);
+    for (size_t i = 0; err == 0 && name != NULL && i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         if (strcmp(name, verbs[i].name) == 0) {
             if (o.run_id == NULL && verbs[i].run != rdzv_status) {
+                mu_rdzv_url_fini(&url);
                 return cli_usage("rdzv", "--rdzv-id is needed: the name of the run");
             }
-            return verbs[i].run(&o);
+            err = verbs[i].run(&o);
+            mu_rdzv_url_fini(&url);
+            return err;
         }
     }
-    return cli_usage("rdzv", "one of join, status and close is needed");
+    mu_rdzv_url_fini(&url);
+    return err != 0 ? err : cli_usage("rdzv", "one of join, status and close is needed");
 }

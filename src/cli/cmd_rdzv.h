@@ -11,6 +11,7 @@ struct rdzv_options {
     const char *endpoint;
     const char *run_id;
     const char *nnodes;
+    char nnodes_text[32];
     const char *config;
     const char *local_addr;
     uint64_t timeout; /* seconds: status, close */

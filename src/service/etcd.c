@@ -407,6 +407,11 @@ static void on_http_done(struct mu_http *http, int status)
         end_call(call, call->status);
         return;
     }
+    if (status == MUSTER_ETIMEDOUT && call->poll && http->code == 200) {
+        mu_etcd_answered(etcd, call->endpoint); /* By its head. */
+        finish_call(call, status);
+        return;
+    }
     if (status != 0) {
         call->status = status;
         (void)mu_err(&call->errmsg, status, "%s: %.180s", etcd->endpoints[call->endpoint].base,

@@ -70,6 +70,7 @@ struct mu_etcd_call {
     struct mu_span body;
     bool repeat; /* twice is as once */
     bool v2;
+    bool poll;           /* v2: a wait; that nothing came in time is no fault of the endpoint's */
     bool bare;           /* not an API's: no token, and any answer is an answer (/version) */
     uint32_t timeout_ms; /* 0: never */
     void (*done)(struct mu_etcd_call *call);
