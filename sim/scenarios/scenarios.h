@@ -14,6 +14,8 @@ extern const struct mu_sim_scenario mu_sim_scenario_rdzv;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_steady;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_c10d_amnesia;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_etcd_old;
+extern const struct mu_sim_scenario mu_sim_scenario_rdzv_etcd_old_careless;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_hasty;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_deaf;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_dizzy;

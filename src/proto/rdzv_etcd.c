@@ -338,6 +338,18 @@ void mu_retcd_rest(struct mu_retcd *m, const char *format, ...)
     mu_retcd_pause(m, MU_RETCD_MAIN, MU_RETCD_REST_MS);
 }
 
+void mu_retcd_soon(struct mu_retcd *m, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(m->up->note.text, sizeof(m->up->note.text), format, args);
+    va_end(args);
+    mu_retcd_drop(m, MU_RETCD_MAIN);
+    m->phase = MU_RETCD_P_REST;
+    mu_retcd_jitter(m, MU_RETCD_MAIN);
+}
+
 /* --- steps ------------------------------------------------------------------------------------ */
 
 static void start_join(struct mu_retcd *m)

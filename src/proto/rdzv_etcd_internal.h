@@ -28,6 +28,10 @@ void mu_retcd_again(struct mu_retcd *m);
 /** The same, in a second: RetryableFailure, and everything unforeseen. */
 void mu_retcd_rest(struct mu_retcd *m, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/** The same, in a moment: where PyTorch rests, but something has just happened that is worth a try,
+ * and that all who wait have seen. */
+void mu_retcd_soon(struct mu_retcd *m, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void mu_retcd_fail(struct mu_retcd *m, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void mu_retcd_note(struct mu_retcd *m, const char *format, ...)

@@ -241,7 +241,7 @@ static bool got_state(struct mu_retcd *m, const struct mu_retcd_event *event)
 
     if (rc == 1) {
         m->why.text[0] = '\0';
-        mu_retcd_rest(m, "the state is gone");
+        mu_retcd_soon(m, "the state is gone");
     } else if (rc != 0) {
         mu_retcd_rest(m, "the state cannot be read: %.150s", m->why.text);
     } else if (m->state.status == MU_RETCD_CLOSED) {
@@ -295,7 +295,7 @@ static bool was_watched(struct mu_retcd *m, const struct mu_retcd_event *event)
 static void take_settle(struct mu_retcd *m, const struct mu_retcd_event *event)
 {
     if (was_watched(m, event)) {
-        mu_retcd_rest(m, "the rendezvous was %s", "between two states");
+        mu_retcd_soon(m, "the rendezvous was between two states");
     }
 }
 
@@ -312,7 +312,7 @@ static void take_join_read(struct mu_retcd *m, const struct mu_retcd_event *even
         return;
     }
     if (m->state.status != MU_RETCD_JOINABLE) {
-        mu_retcd_rest(m, "version %" PRIu64 " can be joined no more", m->version);
+        mu_retcd_soon(m, "version %" PRIu64 " can be joined no more", m->version);
     } else if (m->state.version != m->version) {
         mu_retcd_again(m);
     } else if (m->state.participants >= m->config.max_nodes) {
@@ -375,7 +375,7 @@ static void take_last_read(struct mu_retcd *m, const struct mu_retcd_event *even
     if (mu_retcd_is(m, MU_RETCD_FROZEN)) {
         mu_retcd_enter(m, MU_RETCD_P_PEERS_READ);
     } else if (!mu_retcd_is(m, MU_RETCD_JOINABLE)) {
-        mu_retcd_rest(m, "version %" PRIu64 " went away during the last call", m->version);
+        mu_retcd_soon(m, "version %" PRIu64 " went away during the last call", m->version);
     } else if (mu_mono_reached(m->last_call, m->now)) {
         mu_retcd_enter(m, MU_RETCD_P_LAST_FREEZE);
     } else {
@@ -442,7 +442,7 @@ static void take_peers_read(struct mu_retcd *m, const struct mu_retcd_event *eve
     } else if (mu_retcd_is(m, MU_RETCD_JOINABLE)) {
         mu_retcd_enter(m, MU_RETCD_P_PEERS_WATCH);
     } else {
-        mu_retcd_rest(m, "version %" PRIu64 " went away before it was full", m->version);
+        mu_retcd_soon(m, "version %" PRIu64 " went away before it was full", m->version);
     }
 }
 
@@ -506,8 +506,12 @@ static void begin_confirm_lease(struct mu_retcd *m)
 
 static void take_confirm_lease(struct mu_retcd *m, const struct mu_retcd_event *event)
 {
-    if (mu_retcd_code(m, event) == 0) {
+    int64_t code = mu_retcd_code(m, event);
+
+    if (code == 0) {
         mu_retcd_enter(m, MU_RETCD_P_CONFIRM_SWAP);
+    } else if (code == -1) {
+        mu_retcd_enter(m, MU_RETCD_P_CONFIRM_PAUSE); /* Twice is as once. */
     } else {
         mu_retcd_rest(m, "the keep-alive key could not be put: %.150s", m->why.text);
     }
@@ -551,7 +555,7 @@ static void take_final_read(struct mu_retcd *m, const struct mu_retcd_event *eve
     } else if (mu_retcd_is(m, MU_RETCD_FROZEN)) {
         mu_retcd_enter(m, MU_RETCD_P_FINAL_WATCH);
     } else {
-        mu_retcd_rest(m, "version %" PRIu64 " went away before all had confirmed", m->version);
+        mu_retcd_soon(m, "version %" PRIu64 " went away before all had confirmed", m->version);
     }
 }
 

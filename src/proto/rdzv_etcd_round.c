@@ -145,8 +145,11 @@ static void take_free_drop(struct mu_retcd *m, const struct mu_retcd_event *even
 
     if (code == 0) {
         mu_retcd_again(m);
+    } else if (code == MU_ETCD2_NOT_FOUND || code == MU_ETCD2_COMPARE_FAILED) {
+        m->why.text[0] = '\0';
+        mu_retcd_soon(m, "somebody else was quicker");
     } else {
-        mu_retcd_rest(m, "somebody else was quicker: %.150s", m->why.text);
+        mu_retcd_rest(m, "the version could not be given up: %.150s", m->why.text);
     }
 }
 

@@ -14,20 +14,21 @@
 
 static const char *const known_keys[] = {
     "timeout",
+    "join_timeout",
     "last_call_timeout",
+    "close_timeout",
+    "upscale_delay",
+    "notice_delay",
+    "notice_lost",
     "etcd_prefix",
     "protocol",
     "cacert",
     "cert",
     "key",
-    "min_workers",
-    "max_workers",
-    "join_timeout",
-    "close_timeout",
     "user",
     "password_file",
-    "upscale_delay",
-    "notice_lost",
+    "min_workers",
+    "max_workers",
     "dialect",
     NULL,
 };
@@ -73,12 +74,26 @@ static int copy_options(struct mu_rdzv_etcd_config *c, const char *config,
     return err;
 }
 
+/* "0", "0.0": which is no time that mu_rdzv_config_seconds() takes. */
+static bool is_zero(struct mu_span value)
+{
+    size_t dots = 0;
+
+    for (size_t i = 0; i < value.len; i++) {
+        dots += value.data[i] == '.' ? 1 : 0;
+        if (value.data[i] != '0' && value.data[i] != '.') {
+            return false;
+        }
+    }
+    return dots <= 1 && value.len > dots;
+}
+
 static int parse_delay(const char *config, const char *key, uint64_t *ms,
                        struct mu_errmsg *reterr_msg)
 {
     struct mu_span value;
 
-    if (mu_rdzv_config_get(config, key, &value) && mu_span_eq(value, MU_SPAN_LIT("0"))) {
+    if (mu_rdzv_config_get(config, key, &value) && is_zero(value)) {
         *ms = 0;
         return 0;
     }
@@ -99,6 +114,9 @@ static int parse_times(struct mu_rdzv_etcd_config *c, const char *config,
     }
     if (err == 0) {
         err = parse_delay(config, "last_call_timeout", &m->last_call_ms, reterr_msg);
+    }
+    if (err == 0) {
+        err = parse_delay(config, "notice_delay", &m->notice_ms, reterr_msg);
     }
     if (err == 0) {
         err =
