@@ -1,7 +1,6 @@
 /* The etcd backend's options, in PyTorch's words, and what is made of them. */
 #include "service/rdzv_etcd.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,24 +12,12 @@
 #define VERSION_WIDEST UINT64_C(999999999999999999)
 
 static const char *const known_keys[] = {
-    "timeout",
-    "join_timeout",
-    "last_call_timeout",
-    "close_timeout",
-    "upscale_delay",
-    "notice_delay",
-    "notice_lost",
-    "etcd_prefix",
-    "protocol",
-    "cacert",
-    "cert",
-    "key",
-    "user",
-    "password_file",
-    "min_workers",
-    "max_workers",
-    "dialect",
-    NULL,
+    "timeout",       "join_timeout",  "last_call_timeout",
+    "close_timeout", "upscale_delay", "notice_delay",
+    "notice_lost",   "etcd_prefix",   "protocol",
+    "cacert",        "cert",          "key",
+    "user",          "password_file", "min_workers",
+    "max_workers",   "dialect",       NULL,
 };
 
 static int copy_option(const char *config, const char *key, char *to, size_t cap,
@@ -258,38 +245,16 @@ static const char *or_null(const char *text)
     return text[0] == '\0' ? NULL : text;
 }
 
-/* One line of a file, so that it is in no list of processes. */
-static int read_password(const char *path, char password[PASSWORD_CAP],
-                         struct mu_errmsg *reterr_msg)
-{
-    FILE *f = path[0] == '\0' ? NULL : fopen(path, "re");
-    size_t len;
-
-    password[0] = '\0';
-    if (path[0] == '\0') {
-        return 0;
-    }
-    if (f == NULL) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "the password_file %.128s cannot be read: %s",
-                      path, strerror(errno));
-    }
-    len = fread(password, 1, PASSWORD_CAP - 1, f);
-    (void)fclose(f);
-    password[len] = '\0';
-    password[strcspn(password, "\r\n")] = '\0';
-    return 0;
-}
-
 int mu_rdzv_etcd_client(const struct mu_rdzv_etcd_config *c, struct mu_env *env,
                         struct mu_etcd **ret_etcd, struct mu_errmsg *reterr_msg)
 {
     struct mu_etcd_config config = mu_etcd_config_defaults();
     uint64_t first = c->machine.timeout_ms < FIRST_MS ? c->machine.timeout_ms : FIRST_MS;
     char password[PASSWORD_CAP];
-    int err = read_password(c->password_file, password, reterr_msg);
+    int err = mu_etcd_read_password(c->password_file, password, sizeof(password), reterr_msg);
 
     if (err != 0) {
-        return err;
+        return MUSTER_EINVAL;
     }
     config.endpoints = c->endpoints;
     config.tls = c->tls;
