@@ -14,9 +14,7 @@ static const struct {
                   const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
                   struct mu_errmsg *reterr_msg);
 } backends[] = {
-    {"muster", mu_rdzv_muster_new},
-    {"c10d", mu_rdzv_c10d_new},
-    {"static", mu_rdzv_static_new},
+    {"muster", mu_rdzv_muster_new}, {"c10d", mu_rdzv_c10d_new},     {"etcd-v2", mu_rdzv_c10d_new},
 };
 
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
@@ -24,7 +22,7 @@ int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
                  struct mu_errmsg *reterr_msg)
 {
     int err = mu_rdzv_params_check(params, reterr_msg);
-    char names[64];
+    char names[128];
     size_t len = 0;
 
     if (err != 0) {
