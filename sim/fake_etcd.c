@@ -258,6 +258,29 @@ static void sort_by_creation(struct fake_etcd_event *found, size_t count)
     }
 }
 
+static void reverse(struct fake_etcd_event *found, size_t count)
+{
+    for (size_t i = 0; i < count / 2; i++) {
+        struct fake_etcd_event tmp = found[i];
+
+        found[i] = found[count - 1 - i];
+        found[count - 1 - i] = tmp;
+    }
+}
+
+/* Those that were created at a revision or before; 0: all. Returns how many are left. */
+static size_t drop_later(struct fake_etcd_event *found, size_t count, int64_t create_max)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (create_max == 0 || found[i].create_revision <= create_max) {
+            found[kept++] = found[i];
+        }
+    }
+    return kept;
+}
+
 /* --- leases ----------------------------------------------------------------------------------- */
 
 static struct lease *find_lease(const struct fake_etcd *e, int64_t id)
@@ -308,8 +331,12 @@ static void do_range(struct fake_etcd *e, struct mu_span q)
     struct fake_etcd_event *found =
         list(e, key, end, revision == 0 ? e->revision + 1 : revision, &count);
 
+    count = drop_later(found, count, get_int(q, "max_create_revision"));
     if (is_text(q, "sort_target", "CREATE")) {
         sort_by_creation(found, count);
+    }
+    if (is_text(q, "sort_order", "DESCEND")) {
+        reverse(found, count);
     }
     say(e, "{");
     say_header(e);

@@ -15,6 +15,7 @@ static const struct {
                   struct mu_errmsg *reterr_msg);
 } backends[] = {
     {"muster", mu_rdzv_muster_new}, {"c10d", mu_rdzv_c10d_new},     {"etcd-v2", mu_rdzv_c10d_new},
+    {"etcd-v3", mu_rdzv_c10d_new},
 };
 
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,

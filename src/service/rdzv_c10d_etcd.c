@@ -133,6 +133,23 @@ int mu_rdzv_c10d_open_etcd(const struct mu_rdzv_c10d_config *c, struct mu_env *e
     return mu_etcd_new_url(env, &c->etcd, &config, ret_etcd, reterr_msg);
 }
 
+/* A slash in a run's name would lead into the keys of another run. */
+char *mu_rdzv_c10d_v3_prefix(char *prefix, size_t cap, const struct mu_rdzv_c10d_config *c,
+                             const char *run_id)
+{
+    size_t len = (size_t)snprintf(prefix, cap, "%s/rdzv/", c->etcd_prefix);
+
+    for (; *run_id != '\0' && len + 4 < cap; run_id++) {
+        if (*run_id == '/' || *run_id == '%') {
+            len += (size_t)snprintf(prefix + len, cap - len, "%%%02X", (unsigned char)*run_id);
+        } else {
+            prefix[len++] = *run_id;
+        }
+    }
+    prefix[len] = '\0';
+    return prefix;
+}
+
 static char *put_text(char *at, const char *text)
 {
     size_t len = strlen(text);
@@ -155,6 +172,7 @@ char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, cons
 {
     static const char *const files[] = {"cacert", "cert", "key"};
     bool v2 = c->place == MU_RDZV_C10D_ETCD_V2;
+    char prefix[MU_RDZV_C10D_PATH_CAP + 3 * MU_RDZV_RUN_ID_MAX + 16];
     char number[24];
     char *at = put_text(url, "etcd://");
 
@@ -162,9 +180,7 @@ char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, cons
     if (v2) {
         at = put_text(at, V2_STORE);
     } else {
-        at = mu_rdzv_c10d_escape(at, c->etcd_prefix);
-        at = put_text(at, "/rdzv/");
-        at = mu_rdzv_c10d_escape(at, run_id);
+        at = mu_rdzv_c10d_escape(at, mu_rdzv_c10d_v3_prefix(prefix, sizeof(prefix), c, run_id));
         at = put_text(at, "/store");
     }
     at = put_param(at, '?', "api", v2 ? "v2" : "v3");
