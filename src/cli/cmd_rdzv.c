@@ -59,9 +59,10 @@ int cmd_rdzv(int argc, char **argv)
                              .local_addr = "",
                              .timeout = 10};
     const struct cli_option options[] = {
-        {"rdzv-backend", "B", "muster (the default), c10d or static", CLI_TEXT, &o.backend, 0},
-        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400)", CLI_TEXT,
-         &o.endpoint, 0},
+        {"rdzv-backend", "B", "muster (the default), c10d, etcd-v3, etcd-v2 or static", CLI_TEXT,
+         &o.backend, 0},
+        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400); or etcd://...",
+         CLI_TEXT, &o.endpoint, 0},
         {"rdzv-id", "ID", "the run", CLI_TEXT, &o.run_id, 0},
         {"nnodes", "MIN:MAX", "how many nodes, or just N (1)", CLI_TEXT, &o.nnodes, 0},
         {"rdzv-conf", "K=V,...", "options of the backend: see muster-rdzv(1)", CLI_TEXT, &o.config,
