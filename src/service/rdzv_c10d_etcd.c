@@ -9,7 +9,10 @@
 #define LEASE_TTL_S     5
 #define LEASE_TTL_S_MAX 3600
 #define WATCH_QUIET_MS  10000u
-#define V2_STORE        "/torch/elastic/store" /* PyTorch's, for all runs */
+/* A request that a leader has died with is answered by etcd only after 6 or 7 s. All that the
+ * etcd-v3 backend asks can be asked again. */
+#define TRY_MS   2500u
+#define V2_STORE "/torch/elastic/store" /* PyTorch's, for all runs */
 
 static const char *const url_params[] = {"tls", "cacert", "cert", "key", "user", "password_file"};
 
@@ -126,6 +129,7 @@ int mu_rdzv_c10d_open_etcd(const struct mu_rdzv_c10d_config *c, struct mu_env *e
 
     config.first_ms = (uint32_t)(join_ms < INT32_MAX ? join_ms : INT32_MAX);
     config.quiet_ms = WATCH_QUIET_MS;
+    config.try_ms = c->place == MU_RDZV_C10D_ETCD_V3 ? TRY_MS : config.try_ms;
     config.tls = c->etcd_tls;
     config.cacert = file_or_none(c->etcd_files[0]);
     config.cert = file_or_none(c->etcd_files[1]);
