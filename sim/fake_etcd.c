@@ -55,6 +55,7 @@ struct fake_etcd {
     struct mu_list streams;
     struct mu_buf out;
     struct mu_buf scratch; /* what requests decode to */
+    bool immortal;         /* its leases are: a bug to plant */
     bool failed;           /* of the request that is being run: a lease it names is not there */
     bool changed;
 };
@@ -728,7 +729,7 @@ static void on_tick(struct mu_sim *sim, void *arg)
     MU_LIST_FOREACH (it, &e->leases) {
         struct lease *l = MU_CONTAINER_OF(it, struct lease, link);
 
-        if (l->ended_ns == 0 && l->until_ns <= mu_sim_now_ns(sim)) {
+        if (l->ended_ns == 0 && l->until_ns <= mu_sim_now_ns(sim) && !e->immortal) {
             e->changed = false;
             (void)end_lease(e, l);
             e->revision += e->changed ? 1 : 0;
@@ -780,6 +781,11 @@ void fake_etcd_free(struct fake_etcd *e)
     mu_buf_fini(&e->out);
     mu_buf_fini(&e->scratch);
     mu_free(e);
+}
+
+void fake_etcd_immortal(struct fake_etcd *e)
+{
+    e->immortal = true;
 }
 
 void fake_etcd_down(struct fake_etcd *e, size_t member, bool down)
