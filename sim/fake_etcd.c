@@ -197,10 +197,40 @@ static struct mu_span keep(struct mu_span s)
     return mu_span(copy, s.len);
 }
 
+/* The change to a key that is about to be followed by another; NULL if the key is not there. */
+static const struct fake_etcd_event *supersede(struct fake_etcd *e, struct mu_span key)
+{
+    for (size_t i = e->log_count; i-- > 0;) {
+        if (mu_span_eq(e->log[i].key, key)) {
+            e->log[i].until = e->revision + 1;
+            return e->log[i].deleted ? NULL : &e->log[i];
+        }
+    }
+    return NULL;
+}
+
+/* The first change at a revision or behind it; the log is in order. */
+static size_t find_revision(const struct fake_etcd *e, int64_t revision)
+{
+    size_t low = 0;
+    size_t high = e->log_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (e->log[middle].revision < revision) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 static void add_event(struct fake_etcd *e, struct mu_span key, struct mu_span value, int64_t lease,
                       bool deleted)
 {
-    const struct fake_etcd_event *old = now(e, key);
+    const struct fake_etcd_event *old = supersede(e, key);
     struct fake_etcd_event v = {
         .revision = e->revision + 1,
         .deleted = deleted,
@@ -231,8 +261,8 @@ static struct fake_etcd_event *list(const struct fake_etcd *e, struct mu_span ke
         const struct fake_etcd_event *v = &e->log[i];
         size_t at = count;
 
-        if (v->revision > revision || !in_range(v->key, key, end) ||
-            find(e, v->key, revision, e->log_count) != v) {
+        if (v->revision > revision || v->deleted || (v->until != 0 && v->until <= revision) ||
+            !in_range(v->key, key, end)) {
             continue;
         }
         while (at > 0 && compare_bytes(found[at - 1].key, v->key) > 0) {
@@ -590,7 +620,7 @@ static void pump_stream(struct fake_etcd *e, struct stream *s)
         mu_sim_http_answer(x, 200, mu_buf_span(&e->out), true);
         return;
     }
-    for (size_t i = 0; i < e->log_count; i++) {
+    for (size_t i = find_revision(e, s->next); i < e->log_count; i++) {
         if (e->log[i].revision >= s->next) {
             say_events(e, s, i);
         }

@@ -26,6 +26,7 @@ struct fake_etcd_event {
     int64_t version;
     int64_t lease;
     uint64_t at_ns;
+    int64_t until; /* the revision of the next change to the key; 0: there is none */
 };
 
 /** Members on hosts of these names. */

@@ -453,8 +453,8 @@ static void preside(struct mu_rdzv_v3_cell *c)
     }
     if (err != 0) {
         run_again(c);
-    } else if (!result.changed && mu_mono_before(last_call, MU_MONO_NEVER)) {
-        run_at(c, last_call);
+    } else if (!result.changed && mu_mono_before(now, last_call)) {
+        run_at(c, last_call); /* Never, where there is none. */
     }
 }
 
