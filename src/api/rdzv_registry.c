@@ -12,7 +12,7 @@ struct backend {
     char name[MU_RDZV_BACKEND_LEN_MAX + 1];
 };
 
-static const char *const built_in[] = {"muster", "c10d", "etcd", "static"};
+static const char *const built_in[] = {"muster", "c10d", "etcd", "etcd-v2", "etcd-v3", "static"};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mu_list registered = {&registered, &registered}; /* under the lock */
@@ -129,11 +129,12 @@ static int refuse_unknown(const char *name)
     struct mu_errmsg msg;
     char quoted[64];
 
-    return mu_api_error(mu_err(&msg, MUSTER_ENOENT,
-                               "there is no rendezvous backend %s; there are muster, c10d, etcd, "
-                               "static, and those that muster_rdzv_register() was called for",
-                               mu_span_quote(quoted, sizeof(quoted), mu_span_str(name))),
-                        msg.text);
+    return mu_api_error(
+        mu_err(&msg, MUSTER_ENOENT,
+               "there is no rendezvous backend %s; there are muster, c10d, etcd, "
+               "etcd-v2, etcd-v3, static, and those that muster_rdzv_register() was called for",
+               mu_span_quote(quoted, sizeof(quoted), mu_span_str(name))),
+        msg.text);
 }
 
 /* A handler of a backend that somebody else wrote. */
@@ -216,7 +217,7 @@ int muster_rdzv_open(muster_runtime *rt, const struct muster_rdzv_params *params
         return mu_api_error(MUSTER_EINVAL, "muster_rdzv_open: a runtime, parameters and a place "
                                            "for the result are needed, on a thread of your own");
     }
-    if (mu_rdzv_url_is(params->endpoint)) {
+    if (mu_rdzv_url_is(params->backend, params->endpoint)) {
         return open_url(rt, params, ret_rdzv);
     }
     err = muster_rdzv_params_check(params);

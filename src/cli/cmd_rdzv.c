@@ -62,7 +62,7 @@ static int take_url(struct rdzv_options *o, struct mu_rdzv_url *url)
     struct mu_errmsg msg = {{0}};
     int err = rdzv_parse_nnodes(o->nnodes, &given.nodes_min, &given.nodes_max);
 
-    if (err == 0 && mu_rdzv_url_is(o->endpoint)) {
+    if (err == 0 && mu_rdzv_url_is(o->backend, o->endpoint)) {
         err = mu_rdzv_url_init(url, &given, &msg);
         if (err != 0) {
             return cli_usage("rdzv", "%s", msg.text);
@@ -90,9 +90,9 @@ int cmd_rdzv(int argc, char **argv)
                              .local_addr = "",
                              .timeout = 10};
     const struct cli_option options[] = {
-        {"rdzv-backend", "B", "muster (the default), c10d, etcd or static", CLI_TEXT, &o.backend,
-         0},
-        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400), or a URL",
+        {"rdzv-backend", "B", "muster (the default), c10d, etcd-v3, etcd-v2, etcd or static",
+         CLI_TEXT, &o.backend, 0},
+        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400); or etcd://...",
          CLI_TEXT, &o.endpoint, 0},
         {"rdzv-id", "ID", "the run", CLI_TEXT, &o.run_id, 0},
         {"nnodes", "MIN:MAX", "how many nodes, or just N (1)", CLI_TEXT, &o.nnodes, 0},

@@ -16,10 +16,8 @@ static const struct {
                   const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
                   struct mu_errmsg *reterr_msg);
 } backends[] = {
-    {"muster", mu_rdzv_muster_new},
-    {"c10d", mu_rdzv_c10d_new},
-    {"etcd", mu_rdzv_etcd_new},
-    {"static", mu_rdzv_static_new},
+    {"muster", mu_rdzv_muster_new}, {"c10d", mu_rdzv_c10d_new},    {"etcd", mu_rdzv_etcd_new},
+    {"etcd-v2", mu_rdzv_c10d_new},  {"etcd-v3", mu_rdzv_c10d_new}, {"static", mu_rdzv_static_new},
 };
 
 static int open_backend(struct mu_env *env, const struct mu_rdzv_params *params,
@@ -27,7 +25,7 @@ static int open_backend(struct mu_env *env, const struct mu_rdzv_params *params,
                         struct mu_errmsg *reterr_msg)
 {
     int err = mu_rdzv_params_check(params, reterr_msg);
-    char names[64];
+    char names[128];
     size_t len = 0;
 
     if (err != 0) {
@@ -54,7 +52,7 @@ int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
     struct mu_rdzv_url url;
     int err;
 
-    if (!mu_rdzv_url_is(params->endpoint)) {
+    if (!mu_rdzv_url_is(params->backend, params->endpoint)) {
         return open_backend(env, params, events, ret_handler, reterr_msg);
     }
     err = mu_rdzv_url_init(&url, params, reterr_msg);

@@ -130,8 +130,9 @@ struct mu_rdzv_handler {
 };
 
 /**
- * By params->backend: "muster", "c10d", "etcd", "static". The endpoint may be a URL
- * (service/rdzv_url.h). Parses all of the config and refuses what it does not know by name. Hosting is settled here as far as binding goes; that others answer shows when
+ * By params->backend: "muster", "c10d", "etcd", "etcd-v2", "etcd-v3", "static"; the endpoint may say
+ * all of it (service/rdzv_url.h). Parses all of the config and refuses what it does not know by
+ * name. Hosting is settled here as far as binding goes; that others answer shows when
  * joining. MUSTER_EINVAL in words, MUSTER_EADDR, MUSTER_ENOMEM.
  */
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
@@ -205,8 +206,8 @@ enum mu_rdzv_host_wish {
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
 /**
- * Ends such a server, when nobody is connected any more or `linger_ms` are over; `done` follows, on
- * a later turn, when it is gone.
+ * Ends such a server, when nobody is connected any more or `linger_ms` are over; `done` (may be
+ * NULL) follows, on a later turn, when it is gone.
  */
 void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*done)(void *context),
                     void *context);

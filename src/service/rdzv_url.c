@@ -4,9 +4,13 @@
 
 #include "core/alloc.h"
 
-bool mu_rdzv_url_is(const char *endpoint)
+bool mu_rdzv_url_is(const char *backend, const char *endpoint)
 {
-    return endpoint != NULL && strstr(endpoint, "://") != NULL;
+    size_t len = backend == NULL ? 0 : strlen(backend);
+    const char *sign = endpoint == NULL ? NULL : strstr(endpoint, "://");
+
+    return sign != NULL &&
+           (len == 0 || ((size_t)(sign - endpoint) == len && strncmp(endpoint, backend, len) == 0));
 }
 
 static const char *text_of(const char *text)
@@ -84,18 +88,12 @@ static int join_config(struct mu_rdzv_url *u, const char *given, struct mu_errms
 int mu_rdzv_url_init(struct mu_rdzv_url *u, const struct mu_rdzv_params *params,
                      struct mu_errmsg *reterr_msg)
 {
-    const char *backend = text_of(params->backend);
     int err = mu_url_parse(&u->url, params->endpoint, reterr_msg);
 
     u->params = *params;
     u->config = NULL;
     if (err != 0) {
         return MUSTER_EINVAL;
-    }
-    if (backend[0] != '\0' && strcmp(backend, u->url.scheme) != 0) {
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "the rendezvous backend is \"%.32s\", but the endpoint is a URL of \"%.32s\"",
-                      backend, u->url.scheme);
     }
     u->params.backend = u->url.scheme;
     u->params.endpoint = u->url.authority;

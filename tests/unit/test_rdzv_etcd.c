@@ -152,8 +152,10 @@ static void test_rdzv_url_says_what_options_would(void **state)
     struct mu_rdzv_url u;
 
     (void)state;
-    assert_true(mu_rdzv_url_is(given.endpoint));
-    assert_false(mu_rdzv_url_is("h:2379"));
+    assert_true(mu_rdzv_url_is("", given.endpoint));
+    assert_false(mu_rdzv_url_is("", "h:2379"));
+    assert_true(mu_rdzv_url_is("etcd", given.endpoint));
+    assert_false(mu_rdzv_url_is("etcd-v3", given.endpoint)); /* That is what it calls a cluster. */
     assert_int_equal(mu_rdzv_url_init(&u, &given, &msg), 0);
     assert_string_equal(u.params.backend, "etcd");
     assert_string_equal(u.params.endpoint, "h:2379");
@@ -175,7 +177,6 @@ static void test_rdzv_url_refuses_in_words(void **state)
         {"etcd://h/j?min_workers=0", "", "min_workers=0"},
         {"etcd://h/j?max_workers=x", "etcd", "max_workers=x"},
         {"etcd://h/j?cacert=a,b", "", "cacert"},
-        {"etcd://h/j", "c10d", "c10d"},
     };
 
     (void)state;
