@@ -63,8 +63,8 @@ static void test_rdzv_etcd_state_reads_every_status_and_refuses_nonsense(void **
         "{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0]}",
         "{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": [1]}",
         "{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": []}",
-        "{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": [], "
-        "\"num_workers_waiting\": -1}",
+        ("{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": [], "
+         "\"num_workers_waiting\": -1}"),
     };
     struct mu_retcd_state s;
 
@@ -263,8 +263,8 @@ static bool reach_round(struct mu_retcd *m)
         "{\"status\": \"joinable\", \"version\": \"1\", \"participants\": []}",
         "{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": []}",
         "{\"status\": \"frozen\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": []}",
-        "{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": "
-        "[\"/p/run_x/rdzv/v_1/rank_0\"], \"num_workers_waiting\": 0}",
+        ("{\"status\": \"final\", \"version\": \"1\", \"participants\": [0], \"keep_alives\": "
+         "[\"/p/run_x/rdzv/v_1/rank_0\"], \"num_workers_waiting\": 0}"),
     };
     struct mu_etcd2_node node = {.modified = 7};
     struct mu_etcd2_reply reply = {.nodes = &node, .node_count = 1};
