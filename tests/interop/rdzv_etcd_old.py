@@ -280,6 +280,29 @@ def alone(w):
     w.checks.ok("1 of at least 2" in failed["text"], "and it says who is missing", failed["text"])
 
 
+def extra(w):
+    """Extra data, both ways."""
+    nodes = [w.torch("2"), w.ours("2")]
+    version = w.assigned(nodes, 2, "two")[0]["round"]
+    impl = torch_etcd.EtcdRendezvous(w.client, PREFIX, w.run_id, 2, 2, 60, 1)
+    run = ("rdzv", "extra", "--rdzv-backend", "etcd", "--rdzv-endpoint", w.endpoint, "--rdzv-id",
+           w.run_id)
+    w.checks.equal(lib.run_muster(*run, "first", "ours")[:2], (0, b"ours\n"), "we store")
+    w.checks.equal(impl.load_extra_data(str(version), "first"), "ours", "PyTorch loads it")
+    later = threading.Timer(1, lambda: impl.store_extra_data(str(version), "second", "its \u00e9"))
+    later.start()
+    w.checks.equal(lib.run_muster(*run, "second")[:2], (0, "its \u00e9\n".encode()),
+                   "we wait for what PyTorch stores")
+    w.checks.equal(lib.run_muster(*run, "first", "again")[0], 0, "and store once more")
+    w.checks.equal((impl.load_extra_data(str(version), "first"),
+                    impl.load_extra_data(str(version), "second")), ("again", "its \u00e9"),
+                   "PyTorch finds both")
+    code, _, err = lib.run_muster(*run, "third", "--timeout", "1")
+    w.checks.ok(code == 3, "what nobody stores is waited for in vain", (code, err))
+    code, _, err = lib.run_muster(*run[:-1], "no-such-run", "first")
+    w.checks.ok(code == 7, "a run that is not there", (code, err))
+
+
 def url_form(w):
     """The URL of PyTorch's documentation, and a prefix of one's own."""
     url = ("etcd://%s/%s?min_workers=2&max_workers=2&timeout=60&last_call_timeout=1"
@@ -326,7 +349,7 @@ def run_close(w):
 
 
 SCENARIOS = [meet, last_call, last_call_torch, late, dead, close_torch, close_ours, close_nothing,
-             alone, url_form, refusals]
+             alone, extra, url_form, refusals]
 
 
 def run_one(server, scenario):
