@@ -4,8 +4,8 @@
  * then go on, say that their workers failed, leave and come back, or are killed by the faults.
  *
  * Checked: one world for each version, ranks unique, nobody in two rounds, versions only grow (the
- * checker of rounds); a join ends when its time is up; once all is healed all come to one round, and
- * stay in it; and all leave without a trace.
+ * checker of rounds); a join ends when its time is up; once all is healed all come to one round,
+ * and stay in it; and all leave without a trace.
  */
 #include "scenarios/scenarios.h"
 
@@ -24,7 +24,7 @@
 #define CONVERGE_NS (240 * MU_NS_PER_S)
 #define CALM_NS     (30 * MU_NS_PER_S)
 #define GO_NS       (30 * MU_NS_PER_S)
-#define SLACK_NS    (14 * MU_NS_PER_S) /* a store that is being made may take a call's time longer */
+#define SLACK_NS    (14 * MU_NS_PER_S) /* making the store may take a call's time longer */
 
 struct world;
 struct life;
@@ -376,8 +376,8 @@ static void set_up(struct world *w, struct mu_sim *sim, bool careless)
     w->nodes_min = 1 + (uint32_t)mu_prng_below(prng, w->node_count);
     w->nodes_max = w->nodes_min + (uint32_t)mu_prng_below(prng, w->node_count - w->nodes_min + 2);
     w->timeout_ms = (30 + mu_prng_below(prng, 90)) * 1000;
-    /* Long enough for all who were there to come: else rounds of a few are ended for the others, for
-     * ever. */
+    /* Long enough for all who were there to come: else rounds of a few are ended for the others,
+     * for ever. */
     w->last_call_ms = 1000 + mu_prng_below(prng, 4000);
     w->notice_ms = mu_prng_below(prng, 6) * 1000;
     w->work_max_ns = (1 + mu_prng_below(prng, 30)) * MU_NS_PER_S;

@@ -3,7 +3,7 @@
  *
  *     {"status": "setup"}
  *     {"status": "joinable", "version": "1", "participants": [0, 1]}
- *     {"status": "frozen", "version": "1", "participants": [0, 1], "keep_alives": ["/P/v_1/rank_0"]}
+ *     {"status": "frozen", "version": "1", "participants": [0, 1], "keep_alives": ["/v_1/rank_0"]}
  *     {"status": "final", ..., "num_workers_waiting": 0}
  *     {"status": "closed", ...}                                 with whatever was there before
  *

@@ -7,7 +7,7 @@
  *     mu_retcd_step(&m, &(struct mu_retcd_event){.type = MU_RETCD_JOIN, .now = ...}, &up);
  *     up.flags      what to tell the user
  *     up.cancels    lanes whose request nobody waits for any more
- *     up.requests   lanes with a request to be sent: m.lanes[i].request, lent until that lane's next
+ *     up.requests   lanes with a request to be sent: m.lanes[i].request, lent until the lane's next
  *     mu_retcd_deadline(&m)    when to step with MU_RETCD_TIMEOUT
  *
  * A lane is one request at a time: MAIN goes through the rendezvous, RANK keeps our keep-alive key
@@ -25,8 +25,8 @@
  * Where we differ from PyTorch, nobody else can tell: a write whose answer was lost is looked up
  * where the state shows whether it happened (confirm); a counter that is gone, or was counted on by
  * somebody else meanwhile, is a reason to try again; a keep-alive key that ended though its round
- * goes on is put again; a run that never had a state can be closed; and who finds a member dead lets
- * the living see that somebody waits before it takes the state away.
+ * goes on is put again; a run that never had a state can be closed; and who finds a member dead
+ * lets the living see that somebody waits before it takes the state away.
  */
 #ifndef MU_RDZV_ETCD_H
 #define MU_RDZV_ETCD_H
@@ -56,8 +56,8 @@ struct mu_retcd_config {
     uint64_t last_call_ms; /* from the minimum on. 30 s */
     uint64_t close_ms;     /* for a close. 10 s */
     uint64_t watch_ms;     /* a watch is begun anew that often, though nothing was told. 15 s */
-    /* From saying that we wait until a round whose member is dead is given up: PyTorch's members see
-     * no more than the count, and look at it every 5 s (1.13) or 0.1 s (2.x). 5.5 s */
+    /* From saying that we wait until a round whose member is dead is given up: PyTorch's members
+     * see no more than the count, and look at it every 5 s (1.13) or 0.1 s (2.x). 5.5 s */
     uint64_t notice_ms;
     bool notice_lost; /* look for keep-alive keys that ended while in a round */
     uint64_t seed;    /* for pauses between tries */

@@ -1,8 +1,8 @@
 /*
  * The steps of an examination, one HTTP exchange each:
  *
- *     VERSION -> HEALTH -> STATUS (/v3, /v3beta, /v3alpha) -> AUTH -> MEMBERS -> PUT, GET ... -> DELETE
- *             -> V2 -> V2_PUT -> V2_DELETE -> done
+ *     VERSION -> HEALTH -> STATUS (/v3, /v3beta, /v3alpha) -> AUTH -> MEMBERS -> PUT, GET ...
+ *             -> DELETE -> V2 -> V2_PUT -> V2_DELETE -> done
  *
  * Not by the client of etcd.h, whose purpose is that one does not see which endpoint answered.
  */

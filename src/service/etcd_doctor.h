@@ -1,6 +1,6 @@
 /*
- * Looks at an etcd cluster as muster would use it: each endpoint by itself, all of them at once. What
- * it finds are facts; what they mean is for the caller to say (cli/doctor_etcd.c).
+ * Looks at an etcd cluster as muster would use it: each endpoint by itself, all of them at once.
+ * What it finds are facts; what they mean is for the caller to say (cli/doctor_etcd.c).
  *
  *     config.endpoints = "a:2379,b:2379"; config.prefix = "/muster"; config.done = on_done;
  *     mu_etcd_doctor_start(env, &config, &doctor, &msg)     done(doctor) follows

@@ -130,8 +130,8 @@ struct mu_rdzv_handler {
 };
 
 /**
- * By params->backend: "muster", "c10d", "etcd", "etcd-v2", "etcd-v3", "static"; the endpoint may say
- * all of it (service/rdzv_url.h). Parses all of the config and refuses what it does not know by
+ * By params->backend: "muster", "c10d", "etcd", "etcd-v2", "etcd-v3", "static"; the endpoint may
+ * say all of it (service/rdzv_url.h). Parses all of the config and refuses what it does not know by
  * name. Hosting is settled here as far as binding goes; that others answer shows when
  * joining. MUSTER_EINVAL in words, MUSTER_EADDR, MUSTER_ENOMEM.
  */

@@ -19,11 +19,12 @@ struct mu_rdzv_url {
     struct mu_rdzv_params params; /* lent, with what was given where the URL says nothing */
 };
 
-/** Whether the endpoint is one: of that backend's, where one is named. (The endpoint of a backend may
- * be a URL of another kind, as etcd-v3's.) */
+/** Whether the endpoint is one: of that backend's, where one is named. (The endpoint of a backend
+ * may be a URL of another kind, as etcd-v3's.) */
 bool mu_rdzv_url_is(const char *backend, const char *endpoint);
 /**
- * Takes params->endpoint apart; what the URL says wins over the rest. MUSTER_EINVAL in words, MUSTER_ENOMEM.
+ * Takes params->endpoint apart; what the URL says wins over the rest. MUSTER_EINVAL in words,
+ * MUSTER_ENOMEM.
  */
 int mu_rdzv_url_init(struct mu_rdzv_url *u, const struct mu_rdzv_params *params,
                      struct mu_errmsg *reterr_msg);
