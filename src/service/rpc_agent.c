@@ -207,7 +207,7 @@ int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name)
     peer->has_addr = false;
     mu_list_remove(&peer->link);
     mu_list_push(&a->guests, &peer->link);
-    mu_rpc_calls_fail(peer, MUSTER_EWORKER, "the worker has left the group");
+    mu_rpc_calls_end(peer, MUSTER_EWORKER, "the worker has left the group");
     mu_rpc_peer_touch(peer);
     return 0;
 }
