@@ -322,10 +322,29 @@ struct muster_rpc_metric {
 /**
  * Fills up to `cap` pairs, returns how many there are: agent.client_active_calls,
  * agent.server_active_calls, agent.num_idle_threads, agent.thread_pool_size (as PyTorch's), and
- * more: calls, retries, bytes, connections, latencies. docs/rpc.md lists them.
+ * more: calls, retries, bytes, connections, references, queue times, the histogram of latencies.
+ * docs/rpc.md lists them; 128 have room.
  */
 MUSTER_EXPORT size_t muster_rpc_metrics(muster_rpc_agent *agent,
                                         struct muster_rpc_metric *ret_metrics, size_t cap);
+
+/* How the handlers of one method fare, since profiling was switched on. Streams are not counted. */
+struct muster_rpc_profile {
+    char method[256];
+    uint64_t calls; /* that were answered */
+    uint64_t errors;
+    uint64_t queue_us; /* from when the call was whole until its handler began, of all together */
+    uint64_t queue_us_max;
+    uint64_t handler_us; /* from then until it was answered */
+    uint64_t handler_us_max;
+};
+
+/** Off by default, since it reads the clock three times for each call. On: all begins with zero. */
+MUSTER_EXPORT void muster_rpc_set_profiling(muster_rpc_agent *agent, bool on);
+MUSTER_EXPORT bool muster_rpc_profiling(const muster_rpc_agent *agent);
+/** Fills up to `cap`, one for each method that has a handler, returns how many there are. */
+MUSTER_EXPORT size_t muster_rpc_profiles(muster_rpc_agent *agent,
+                                         struct muster_rpc_profile *ret_profiles, size_t cap);
 
 #ifdef __cplusplus
 }

@@ -42,6 +42,7 @@ struct worker_state {
 /* A user as the test sees it, whatever became of its process. */
 struct user_record {
     struct mu_rref_id rref;
+    struct mu_rref_id fork;
     uint32_t worker;
     uint64_t life;
     uint32_t owner;
@@ -115,13 +116,27 @@ static void on_freed(void *context, struct mu_rref_id id)
     }
 }
 
+/* A call that is not `once` may run on a process, and on the one that comes after it. */
+static bool was_taken_before(const struct rref_world *w, const struct user_record *u)
+{
+    for (const struct user_record *at = w->users; at < u; at++) {
+        if (mu_rref_id_equal(at->fork, u->fork)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* A user that cannot be used must have a reason. */
 static void check_lost(struct rref_world *w, const struct user_record *u, int status)
 {
     bool owner_gone = is_gone(w, u->owner, u->owner_life);
     bool parent_gone = is_gone(w, u->parent, u->parent_life);
 
-    if (status == MUSTER_ENOENT && !owner_gone && !parent_gone) {
+    if (is_gone(w, u->worker, u->life)) {
+        return; /* It leaves, and was removed. */
+    }
+    if (status == MUSTER_ENOENT && !owner_gone && !parent_gone && !was_taken_before(w, u)) {
         mu_sim_fail(w->sim, "the value was freed before the token from %s reached %s",
                     names[u->parent], names[u->worker]);
     } else if (status == MUSTER_ESESSION && u->parent < WORKERS && !owner_gone) {
@@ -177,6 +192,7 @@ static void held(struct ref *r, uint32_t parent)
     r->record = world->user_count++;
     world->users[r->record] = (struct user_record){
         .rref = r->base.user->rref,
+        .fork = r->base.user->fork,
         .worker = w->state->number,
         .life = w->state->life,
         .owner = number_of(mu_rref_owner(&r->base)),
@@ -399,7 +415,7 @@ static void check_fetched(struct call *c, int status, const char *text, struct m
         }
         w->fetched++;
     } else if (status == MUSTER_ENOENT && u->confirmed && !c->ref->released &&
-               !is_gone(w, u->owner, u->owner_life)) {
+               !is_gone(w, u->owner, u->owner_life) && !is_gone(w, u->worker, u->life)) {
         mu_sim_fail(w->sim, "a confirmed user did not find its value: %s", text);
     }
 }
