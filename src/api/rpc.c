@@ -68,6 +68,7 @@ static void start_on_loop(struct mu_door *door)
     if (d->err == 0) {
         d->err = mu_rref_agent_start(a->rt->env, a->agent, d->config.name, d->config.id, &refs,
                                      &a->rrefs);
+        d->err = d->err != 0 ? d->err : mu_rpc_gather_start(a->rt->env, a->agent, &a->gather);
         (void)mu_err(&d->msg, d->err, "%s", muster_strerror(d->err));
     }
     mu_door_open(door);
@@ -182,6 +183,9 @@ static void stop_on_loop(struct mu_door *door)
     if (d->agent->rrefs != NULL) {
         mu_rref_agent_stop(d->agent->rrefs);
     }
+    if (d->agent->gather != NULL) {
+        mu_rpc_gather_stop(d->agent->gather);
+    }
     mu_rpc_agent_stop(d->agent->agent);
     mu_rpc_agent_turn(d->agent->agent);
     mu_door_open(door);
@@ -192,6 +196,7 @@ static void free_on_loop(struct mu_door *door)
     muster_rpc_agent *a = MU_CONTAINER_OF(door, struct mu_rpc_door, door)->agent;
 
     mu_rrefs_orphan(a);
+    mu_rpc_gather_free(a->gather);
     mu_rref_agent_free(a->rrefs);
     mu_rpc_agent_free(a->agent);
     mu_door_open(door);

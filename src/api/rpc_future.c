@@ -344,6 +344,27 @@ int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
     return 0;
 }
 
+int muster_rpc_sync(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                    muster_rpc_future **ret_future)
+{
+    muster_rpc_future *f;
+    int err = mu_runtime_is_mine(a->rt)
+                  ? mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for "
+                                                "ever")
+                  : muster_rpc_call(a, q, &f);
+
+    if (err != 0) {
+        return err;
+    }
+    err = muster_rpc_future_wait(f, MUSTER_RPC_FOREVER);
+    if (err != 0) {
+        muster_rpc_future_free(f); /* Its text was kept for muster_errmsg(). */
+        return err;
+    }
+    *ret_future = f;
+    return 0;
+}
+
 struct muster_rpc_retry muster_rpc_retry_defaults(void)
 {
     struct mu_rpc_retry_options o = mu_rpc_retry_options_defaults();

@@ -94,6 +94,12 @@ int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
                      const struct mu_addr *addr, struct mu_errmsg *reterr_msg);
 /** It has left: calls to it end with MUSTER_EWORKER, sent or not. MUSTER_EWORKER: not known. */
 int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name);
+/**
+ * Gives workers that are known new ids, all at once, so that they can change places. Those of others
+ * must be free (MUSTER_EEXIST, and nothing has changed). `own` is ours from now on.
+ */
+int mu_rpc_agent_renumber(struct mu_rpc_agent *a, struct mu_rpc_peer *const *peers,
+                          const int32_t *ids, size_t count, int32_t own);
 /** NULL: not known. */
 struct mu_rpc_peer *mu_rpc_agent_find(struct mu_rpc_agent *a, const char *name);
 struct mu_rpc_peer *mu_rpc_agent_find_id(struct mu_rpc_agent *a, int32_t id);

@@ -250,6 +250,11 @@ void mu_rref_agent_free(struct mu_rref_agent *refs)
     mu_free(refs);
 }
 
+void mu_rref_agent_set_id(struct mu_rref_agent *refs, int32_t id)
+{
+    refs->id = id;
+}
+
 void mu_rref_agent_gone(struct mu_rref_agent *refs, const char *worker)
 {
     mu_rref_peer_gone(&refs->table, mu_rref_agent_now(refs), worker);

@@ -43,6 +43,8 @@ void mu_rref_agent_stop(struct mu_rref_agent *refs);
 /** After the agent's `stopped`, and before it is freed. References that were not released are dead from now on. */
 void mu_rref_agent_free(struct mu_rref_agent *refs);
 
+/** Our own id is another one from now on. */
+void mu_rref_agent_set_id(struct mu_rref_agent *refs, int32_t id);
 /** MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_rref_agent_back(struct mu_rref_agent *refs, const char *worker);
 void mu_rref_agent_gone(struct mu_rref_agent *refs, const char *worker);
