@@ -378,6 +378,10 @@ MUSTER_EXPORT int muster_rpc_set_device_map(muster_rpc_agent *agent, const char 
                                             const struct muster_rpc_device_pair *pairs,
                                             size_t count);
 
+/** Fills up to `cap` pairs of the map to a worker, returns how many there are. 0: only memory. */
+MUSTER_EXPORT size_t muster_rpc_device_map(muster_rpc_agent *agent, const char *worker,
+                                           struct muster_rpc_device_pair *ret_pairs, size_t cap);
+
 /* --- for show --------------------------------------------------------------------------------- */
 
 struct muster_rpc_metric {

@@ -33,7 +33,7 @@ struct worker;
 struct worker_state {
     struct rref_world *world;
     uint32_t number;
-    uint64_t life; /* of its process, or its last one */
+    uint64_t life;       /* of its process, or its last one */
     struct worker *live; /* its process; NULL: dead */
     struct mu_sim_proc *proc;
     bool left; /* for good */
@@ -469,8 +469,7 @@ static void pass(struct worker *w, struct ref *r, struct mu_prng *prng)
     size_t len;
     uint64_t number;
 
-    if (peer == NULL ||
-        mu_rref_agent_fork(&r->base, names[to], token, &len, &number) != 0) {
+    if (peer == NULL || mu_rref_agent_fork(&r->base, names[to], token, &len, &number) != 0) {
         return;
     }
     c = new_call(w);
@@ -484,7 +483,8 @@ static void pass(struct worker *w, struct ref *r, struct mu_prng *prng)
     c->out.timeout_ms = 50 + (uint32_t)mu_prng_below(prng, 2000);
     c->out.once = mu_prng_chance(prng, 700000);
     c->out.retrying = mu_prng_chance(prng, 500000);
-    c->out.retry = (struct mu_rpc_retry_options){.retries_max = 3, .duration_ms = 100, .backoff = 1};
+    c->out.retry =
+        (struct mu_rpc_retry_options){.retries_max = 3, .duration_ms = 100, .backoff = 1};
     c->out.ended = on_passed;
     if (mu_sim_tracing(w->state->world->sim)) {
         mu_sim_note(w->state->world->sim, mu_sim_proc_of(w->env),
@@ -646,8 +646,8 @@ static int start_refs(struct worker *w)
     config.retry.duration_ms = 200;
     config.freed = on_freed;
     config.context = w;
-    return mu_rref_agent_start(w->env, w->agent, names[w->state->number],
-                               (int32_t)w->state->number, &config, &w->refs);
+    return mu_rref_agent_start(w->env, w->agent, names[w->state->number], (int32_t)w->state->number,
+                               &config, &w->refs);
 }
 
 static int start_worker(struct mu_env *env, void *arg)

@@ -445,6 +445,22 @@ int muster_rpc_set_device_map(muster_rpc_agent *a, const char *worker,
     return 0;
 }
 
+size_t muster_rpc_device_map(muster_rpc_agent *a, const char *worker,
+                             struct muster_rpc_device_pair *ret_pairs, size_t cap)
+{
+    const struct mu_rpc_devices *d;
+    size_t count;
+
+    (void)pthread_mutex_lock(&a->lock);
+    d = find_devices(a, worker);
+    count = d == NULL ? 0 : d->count;
+    for (size_t i = 0; i < count && i < cap; i++) {
+        ret_pairs[i] = d->pairs[i];
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return count;
+}
+
 int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
                       int32_t *ret_device)
 {

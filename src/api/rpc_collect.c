@@ -38,8 +38,8 @@ static void lead_on_loop(struct mu_door *door)
     int err = mu_rpc_gather_open(d->base.agent->gather, &d->lead); /* `d` may be gone with 0. */
 
     if (err != 0) {
-        d->status = mu_err(&d->text, err, "%s", err == MUSTER_EBUSY ? "the tag is in use"
-                                                                    : muster_strerror(err));
+        d->status = mu_err(&d->text, err, "%s",
+                           err == MUSTER_EBUSY ? "the tag is in use" : muster_strerror(err));
         mu_door_open(door);
     }
     mu_rpc_agent_turn(agent);
@@ -171,8 +171,7 @@ static int place_values(const muster_rpc_agent *a, const struct group *g,
         size_t place = g->place;
 
         if (strcmp(workers[i], a->name) != 0) {
-            const char **at =
-                bsearch(&workers[i], g->names, g->count, sizeof(*g->names), by_name);
+            const char **at = bsearch(&workers[i], g->names, g->count, sizeof(*g->names), by_name);
 
             place = (size_t)(at - g->names);
             place += place >= g->place ? 1 : 0;
@@ -271,9 +270,9 @@ int muster_rpc_broadcast(muster_rpc_agent *a, const char *const *workers, size_t
     if (err == 0) {
         err = sort_group(a, workers, count, &g);
     }
-    if (err == 0 && (root == NULL || (strcmp(root, a->name) != 0 &&
-                                      bsearch(&root, g.names, g.count, sizeof(*g.names),
-                                              by_name) == NULL))) {
+    if (err == 0 &&
+        (root == NULL || (strcmp(root, a->name) != 0 &&
+                          bsearch(&root, g.names, g.count, sizeof(*g.names), by_name) == NULL))) {
         err = mu_api_error(MUSTER_EINVAL, "the root is not in the group");
     }
     if (err == 0 && strcmp(root, a->name) == 0) {

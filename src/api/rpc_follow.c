@@ -111,10 +111,10 @@ static int enter(muster_rpc_agent *a, const struct muster_values *v, uint32_t ra
     for (size_t i = 0; err == 0 && i < d.count; i++) {
         d.seats[i].name = v->items[i * 2].data;
         d.seats[i].rank = (int32_t)i;
-        err = mu_rpc_worker_name_ok(mu_span_str(d.seats[i].name))
-                  ? mu_addr_parse(v->items[i * 2 + 1].data, 0, &d.seats[i].addr, &d.msg)
-                  : mu_err(&d.msg, MUSTER_EPROTO, "rank %zu has a name that cannot be a worker's",
-                           i);
+        err =
+            mu_rpc_worker_name_ok(mu_span_str(d.seats[i].name))
+                ? mu_addr_parse(v->items[i * 2 + 1].data, 0, &d.seats[i].addr, &d.msg)
+                : mu_err(&d.msg, MUSTER_EPROTO, "rank %zu has a name that cannot be a worker's", i);
         if (err != 0) {
             (void)mu_api_error(err, d.msg.text);
         }
@@ -180,8 +180,8 @@ static int learn_round(muster_rpc_agent *a, muster_rdzv *rdzv, const struct must
     int64_t waited = 0;
 
     for (;;) {
-        int64_t slice = timeout_ms != 0 && timeout_ms - waited < SLICE_MS ? timeout_ms - waited
-                                                                          : SLICE_MS;
+        int64_t slice =
+            timeout_ms != 0 && timeout_ms - waited < SLICE_MS ? timeout_ms - waited : SLICE_MS;
         int err = muster_rpc_follow_round(a, round, slice);
 
         waited += slice;

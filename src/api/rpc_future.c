@@ -307,8 +307,7 @@ int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request
                             muster_rpc_future **ret_future, struct mu_rref_fetch **ret_fetch)
 {
     struct mu_rref_fetch *fetch = mu_calloc(1, sizeof(*fetch));
-    int err =
-        fetch == NULL ? mu_api_error(MUSTER_ENOMEM, NULL) : new_future(a, q, ret_future);
+    int err = fetch == NULL ? mu_api_error(MUSTER_ENOMEM, NULL) : new_future(a, q, ret_future);
 
     if (err != 0) {
         mu_free(fetch);

@@ -168,10 +168,10 @@ static void remote_on_loop(struct mu_door *door)
     muster_rpc_agent *a = d->base.agent;
     struct mu_rpc_peer *peer = d->to != NULL ? mu_rpc_agent_find(a->agent, d->to)
                                              : mu_rpc_agent_find_id(a->agent, d->to_id);
-    const char *to = d->to != NULL                          ? d->to
-                     : peer != NULL                         ? mu_rpc_peer_name(peer)
+    const char *to = d->to != NULL                     ? d->to
+                     : peer != NULL                    ? mu_rpc_peer_name(peer)
                      : d->to_id == a->id && a->id >= 0 ? a->name
-                                                            : NULL;
+                                                       : NULL;
 
     if (to == NULL || (peer == NULL && strcmp(to, a->name) != 0)) {
         d->err = mu_err(&d->msg, MUSTER_EWORKER, "%.100s could not find the worker %.100s", a->name,
@@ -501,8 +501,9 @@ static void on_carried(muster_rpc_future *future, void *context)
     mu_free(c);
 }
 
-static int begin_carrier(struct carrier *c, const struct muster_rpc_request *request, const char *to,
-                         muster_rref *const *rrefs, size_t count, muster_rpc_future **ret_future)
+static int begin_carrier(struct carrier *c, const struct muster_rpc_request *request,
+                         const char *to, muster_rref *const *rrefs, size_t count,
+                         muster_rpc_future **ret_future)
 {
     struct muster_rpc_request q = *request;
 

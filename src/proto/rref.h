@@ -132,9 +132,9 @@ struct mu_rref_value {
     int status; /* 0, or what the making of it failed with; `content` is the text then */
     struct mu_buf content;
     struct mu_list waiting;
-    struct mu_list local; /* of this process, that wait */
+    struct mu_list local;      /* of this process, that wait */
     struct mu_rpc_in *running; /* what makes it */
-    bool buried; /* dead, and only what runs for it is waited for */
+    bool buried;               /* dead, and only what runs for it is waited for */
 };
 
 /* A user in this process. */

@@ -143,9 +143,7 @@ static void fork_ended(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_us
     }
     u->asked = true;
     u->there = answer->verdict == MU_RREF_DONE;
-    u->status = u->there                              ? 0
-                : answer->verdict == MU_RREF_UNKNOWN ? MUSTER_ENOENT
-                                                     : MUSTER_EWORKER;
+    u->status = u->there ? 0 : answer->verdict == MU_RREF_UNKNOWN ? MUSTER_ENOENT : MUSTER_EWORKER;
     mu_rref_changed(t, u);
     decided(t, now, u);
 }
@@ -371,10 +369,9 @@ void mu_rref_child_ended(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_
         return;
     }
     /* It was taken: ACCEPT follows, and if the child has forgotten about that, it says so later. */
-    mu_rref_op_queue(t,
-                     status != 0 ? again_at(t, now, &c->op)
-                                 : mu_mono_add_ms(now, t->config.probe_ms),
-                     &c->op, MU_RREF_CANCEL, c->dest);
+    mu_rref_op_queue(
+        t, status != 0 ? again_at(t, now, &c->op) : mu_mono_add_ms(now, t->config.probe_ms), &c->op,
+        MU_RREF_CANCEL, c->dest);
 }
 
 /* --- taking ----------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ struct mu_rpc_room {
     struct mu_rpc_gather *gather;
     struct mu_map_node by_tag;
     struct mu_list link;
-    struct mu_list guests; /* that wait */
+    struct mu_list guests;    /* that wait */
     struct mu_rpc_lead *lead; /* NULL: the leader has not come yet */
     bool *came;               /* of the others, by their place */
     size_t came_count;
@@ -152,8 +152,8 @@ static void finish_if_all_came(struct mu_rpc_room *room)
         return;
     }
     mu_buf_init(&result, SIZE_MAX / 4);
-    err = room->lead->broadcast ? encode_one(&result, room->lead->object)
-                                : encode_all(room, &result);
+    err =
+        room->lead->broadcast ? encode_one(&result, room->lead->object) : encode_all(room, &result);
     finish(room, err, err == 0 ? mu_buf_span(&result) : mu_span_str(muster_strerror(err)));
     mu_buf_fini(&result);
 }
@@ -165,8 +165,9 @@ static void on_timer(struct mu_timer *timer)
     struct mu_rpc_agent *agent = room->gather->agent;
     struct mu_rpc_lead *lead = room->lead;
     char text[MU_ERRMSG_CAP];
-    size_t at = (size_t)snprintf(text, sizeof(text), "%.60s: %zu of %zu did not come in time:",
-                                 room->tag, lead->count - room->came_count, lead->count);
+    size_t at =
+        (size_t)snprintf(text, sizeof(text), "%.60s: %zu of %zu did not come in time:", room->tag,
+                         lead->count - room->came_count, lead->count);
 
     for (size_t i = 0; i < lead->count && at < sizeof(text) - 4; i++) {
         if (!room->came[i]) {
@@ -218,8 +219,8 @@ static int admit(struct mu_rpc_gather *g, struct mu_rpc_in *in, struct mu_span m
     size_t count = 0;
     int err = mu_rpc_msg_decode(message, &parts, &count);
 
-    if (err == 0 && (count != 2 || parts[0].data.len > MU_RPC_GATHER_TAG_MAX ||
-                     parts[0].data.len == 0)) {
+    if (err == 0 &&
+        (count != 2 || parts[0].data.len > MU_RPC_GATHER_TAG_MAX || parts[0].data.len == 0)) {
         err = MUSTER_EPROTO;
     }
     if (err == 0) {

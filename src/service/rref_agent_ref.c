@@ -40,8 +40,8 @@ static int remote_here(struct mu_rref_agent *refs, struct mu_rref *ref,
     }
     if (err == 0) {
         init_ref(refs, ref, user);
-        mu_rref_make(refs, user->value, mu_span_str(call->method), &message,
-                     refs->config.rref.name, refs->id);
+        mu_rref_make(refs, user->value, mu_span_str(call->method), &message, refs->config.rref.name,
+                     refs->id);
     }
     mu_buf_fini(&message);
     return err;
@@ -145,11 +145,11 @@ int mu_rref_status(const struct mu_rref *ref, const char **ret_text)
 {
     const struct mu_rref_user *u = ref->user;
 
-    *ret_text = ref->text != NULL                ? ref->text
-                : u->status == MUSTER_ESESSION   ? "its owner was started anew, and has it no more"
-                : u->status == MUSTER_ENOENT     ? "its owner has it no more"
-                : u->status == MUSTER_EWORKER    ? "its owner and this worker are not in one group"
-                                                 : muster_strerror(u->status);
+    *ret_text = ref->text != NULL              ? ref->text
+                : u->status == MUSTER_ESESSION ? "its owner was started anew, and has it no more"
+                : u->status == MUSTER_ENOENT   ? "its owner has it no more"
+                : u->status == MUSTER_EWORKER  ? "its owner and this worker are not in one group"
+                                               : muster_strerror(u->status);
     return u->status != 0 ? u->status : u->asked ? 0 : MUSTER_EAGAIN;
 }
 
@@ -234,9 +234,8 @@ void mu_rref_fetches_tick(struct mu_rref_agent *refs)
 static void ask(struct mu_rref *ref, struct mu_rref_fetch *f)
 {
     struct mu_rref_agent *refs = ref->refs;
-    struct mu_rref_msg msg = {.life = refs->config.rref.life,
-                              .rref = ref->user->rref,
-                              .fork = ref->user->fork};
+    struct mu_rref_msg msg = {
+        .life = refs->config.rref.life, .rref = ref->user->rref, .fork = ref->user->fork};
 
     f->out->to = mu_rpc_agent_find(refs->agent, mu_rref_owner(ref));
     if (f->out->to == NULL) {

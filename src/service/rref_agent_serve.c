@@ -65,8 +65,8 @@ void mu_rref_make(struct mu_rref_agent *refs, struct mu_rref_value *v, struct mu
 {
     struct mu_errmsg msg;
     char quoted[160];
-    int err = mu_rpc_agent_run(refs->agent, method, message, caller, caller_id, on_made, v,
-                               &v->running);
+    int err =
+        mu_rpc_agent_run(refs->agent, method, message, caller, caller_id, on_made, v, &v->running);
 
     if (err == 0) {
         return;
@@ -109,7 +109,8 @@ void mu_rref_serve_stop(struct mu_rref_agent *refs)
 static int read_msg(struct mu_span message, struct mu_rref_msg *ret)
 {
     struct mu_span in = mu_span_skip(message, message.len == 0 ? 0 : 1);
-    int err = message.len == 0 || message.data[0] != 0 ? MUSTER_EPROTO : mu_rref_msg_decode(&in, ret);
+    int err =
+        message.len == 0 || message.data[0] != 0 ? MUSTER_EPROTO : mu_rref_msg_decode(&in, ret);
 
     return err == 0 && in.len != 0 ? MUSTER_EPROTO : err;
 }
@@ -175,8 +176,9 @@ static bool turn_away(struct mu_rpc_in *in)
     if (in->caller_id >= 0) {
         return false;
     }
-    mu_rpc_in_reply(in, MUSTER_EREFUSED, MU_SPAN_LIT("a guest can hold no reference: it needs an "
-                                                     "id"));
+    mu_rpc_in_reply(in, MUSTER_EREFUSED,
+                    MU_SPAN_LIT("a guest can hold no reference: it needs an "
+                                "id"));
     return true;
 }
 
@@ -287,8 +289,8 @@ static void on_create(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_
 
 int mu_rref_serve(struct mu_rref_agent *refs)
 {
-    static void (*const starts[MU_RREF_METHODS])(struct mu_rpc_handler *handler,
-                                                 struct mu_rpc_in *in, struct mu_span message) = {
+    static void (*const starts[MU_RREF_METHODS])(struct mu_rpc_handler * handler,
+                                                 struct mu_rpc_in * in, struct mu_span message) = {
         on_fetch, on_create, on_fork, on_accept, on_delete, on_cancel, on_probe,
     };
 

@@ -220,18 +220,18 @@ static void test_rpc_groups_that_cannot_be_are_refused(void **state)
     struct muster_value value;
     struct muster_values values;
 
-    assert_int_equal(muster_rpc_all_gather(members[0].agent, twice, 3, "t", muster_str(""), 100,
-                                           &values),
-                     MUSTER_EINVAL);
-    assert_int_equal(muster_rpc_all_gather(members[0].agent, without, 2, "t", muster_str(""), 100,
-                                           &values),
-                     MUSTER_EINVAL);
+    assert_int_equal(
+        muster_rpc_all_gather(members[0].agent, twice, 3, "t", muster_str(""), 100, &values),
+        MUSTER_EINVAL);
+    assert_int_equal(
+        muster_rpc_all_gather(members[0].agent, without, 2, "t", muster_str(""), 100, &values),
+        MUSTER_EINVAL);
     assert_int_equal(
         muster_rpc_all_gather(members[0].agent, names, 5, "", muster_str(""), 100, &values),
         MUSTER_EINVAL);
-    assert_int_equal(muster_rpc_broadcast(members[0].agent, names, 5, "w9", "t", muster_str(""),
-                                          100, &value),
-                     MUSTER_EINVAL);
+    assert_int_equal(
+        muster_rpc_broadcast(members[0].agent, names, 5, "w9", "t", muster_str(""), 100, &value),
+        MUSTER_EINVAL);
     /* One that does not count us among its group says so. */
     members[1].timeout_ms = 1000;
     members[1].count = 2; /* w3 and w0 */
@@ -297,7 +297,8 @@ static void test_rpc_profiling_counts_by_method_while_it_is_on(void **state)
     assert_int_equal(profile_of(b, "t::T.fail").errors, 3);
     p = profile_of(b, "t::T.wait");
     assert_int_equal(p.calls, 3);
-    assert_true(p.handler_us >= 60000 && p.handler_us_max >= 20000 && p.handler_us_max <= p.handler_us);
+    assert_true(p.handler_us >= 60000 && p.handler_us_max >= 20000 &&
+                p.handler_us_max <= p.handler_us);
     assert_true(p.queue_us_max <= p.queue_us);
     /* On again, all begins with zero. */
     muster_rpc_set_profiling(b, true);
@@ -474,6 +475,41 @@ static void test_rpc_calls_under_way_to_a_removed_worker_end_by_its_name(void **
     }
 }
 
+static void test_rpc_device_map_is_told_and_memory_is_the_default(void **state)
+{
+    static const struct muster_rpc_device_pair pairs[] = {{0, 3}, {1, 2}};
+    struct member *members = *state;
+    struct muster_rpc_device_pair got[4];
+
+    assert_int_equal(muster_rpc_device_map(members[0].agent, "w0", got, 4), 0);
+    assert_int_equal(muster_rpc_set_device_map(members[0].agent, "w0", pairs, 2), 0);
+    assert_int_equal(muster_rpc_device_map(members[0].agent, "w0", got, 4), 2);
+    assert_int_equal(got[1].remote, 2);
+    assert_int_equal(muster_rpc_device_map(members[0].agent, "w1", got, 4), 0);
+}
+
+static void test_rpc_negative_retry_options_are_refused(void **state)
+{
+    static const struct muster_rpc_retry bad[] = {
+        {-1, 10, 1.5, 0}, {5, -1, 1.5, 0}, {5, 10, 0.5, 0}, {5, 10, 1.5, -0.1}, {5, 10, 1.5, 1.1},
+    };
+    struct member *members = *state;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct muster_rpc_request q = {.to = "w0",
+                                       .method = "t::T.echo",
+                                       .timeout_ms = 1000,
+                                       .flags = MUSTER_RPC_RETRY,
+                                       .retry = bad[i]};
+        muster_rpc_future *future = NULL;
+        muster_rref *rref = NULL;
+
+        assert_int_equal(muster_rpc_call(members[0].agent, &q, &future), MUSTER_EINVAL);
+        assert_int_equal(muster_rref_remote(members[0].agent, &q, &rref), MUSTER_EINVAL);
+        assert_true(muster_errmsg()[0] != '\0');
+    }
+}
+
 #define IN_GROUP(test) cmocka_unit_test_setup_teardown(test, open_group, close_group)
 
 int main(void)
@@ -484,6 +520,8 @@ int main(void)
         IN_GROUP(test_rpc_broadcast_gives_everybody_the_roots_object),
         IN_GROUP(test_rpc_groups_that_cannot_be_are_refused),
         IN_GROUP(test_rpc_profiling_counts_by_method_while_it_is_on),
+        IN_GROUP(test_rpc_device_map_is_told_and_memory_is_the_default),
+        IN_GROUP(test_rpc_negative_retry_options_are_refused),
         IN_GROUP(test_rpc_calls_under_way_to_a_removed_worker_end_by_its_name),
         cmocka_unit_test(test_rpc_group_follows_a_rendezvous_as_workers_come_and_go),
     };

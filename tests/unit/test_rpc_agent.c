@@ -34,8 +34,8 @@ struct peer {
     struct mu_rpc_handler fail;
     struct mu_rpc_handler stream;
     struct mu_rpc_handler silent;
-    size_t fails_left;         /* of "fail"; SIZE_MAX: always */
-    size_t message_bytes_max;  /* 0: the default */
+    size_t fails_left;        /* of "fail"; SIZE_MAX: always */
+    size_t message_bytes_max; /* 0: the default */
     uint32_t budget_percent;
     uint64_t runs_ns[SENDS_MAX];
     size_t runs;
@@ -333,8 +333,8 @@ static void test_rpc_agent_stop_ends_a_call_that_waits_for_its_next_try(void **s
     close_pair(&w);
 }
 
-static void test_rpc_agent_retry_succeeds_after_three_failures_at_the_times_of_the_formula(
-    void **state)
+static void
+test_rpc_agent_retry_succeeds_after_three_failures_at_the_times_of_the_formula(void **state)
 {
     static const uint64_t gaps_ms[] = {1000, 1000, 1500};
     struct call c = {.out = {.retrying = true, .retry = mu_rpc_retry_options_defaults()}};
@@ -385,9 +385,9 @@ static void test_rpc_agent_budget_of_a_worker_ends_retries_to_it(void **state)
     (void)state;
     open_pair_with(&w, 10, 0); /* A burst of two. */
     for (int i = 0; i < 4; i++) {
-        calls[i] = (struct call){.out = {.retrying = true,
-                                         .retry = {.retries_max = 5, .duration_ms = 10,
-                                                   .backoff = 1}}};
+        calls[i] =
+            (struct call){.out = {.retrying = true,
+                                  .retry = {.retries_max = 5, .duration_ms = 10, .backoff = 1}}};
         call(&w.peer[0], "b", &calls[i], "t::T.fail");
     }
     mu_sim_run_for(w.sim, 5 * MU_NS_PER_S);
@@ -563,9 +563,9 @@ static void test_rpc_agent_replies_of_the_process_before_are_refused(void **stat
     mu_sim_pause(w.peer[1].proc, 2 * MU_NS_PER_S);
     successor.sim = w.sim;
     successor.host = mu_sim_host_new(w.sim, "b2");
-    successor.proc = mu_sim_proc_new(successor.host, &(struct mu_sim_program){.name = "worker",
-                                                                              .start = start_peer,
-                                                                              .arg = &successor});
+    successor.proc = mu_sim_proc_new(
+        successor.host,
+        &(struct mu_sim_program){.name = "worker", .start = start_peer, .arg = &successor});
     mu_sim_run_for(w.sim, 10 * MU_NS_PER_MS);
     call(&successor, "a", &greeting, "t::T.echo");
     mu_sim_run_for(w.sim, 500 * MU_NS_PER_MS);
