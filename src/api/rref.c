@@ -11,7 +11,7 @@ struct muster_rref {
     struct mu_rref base; /* the loop's */
     struct mu_list link; /* agent->rref_handles, the loop's */
     struct mu_post post;
-    muster_runtime *rt;
+    muster_runtime *rt; /* while there is an agent */
     char owner[MU_RPC_WORKER_MAX + 1];
     bool is_owner;
     pthread_mutex_t lock;
@@ -95,8 +95,11 @@ void mu_rrefs_orphan(muster_rpc_agent *a)
 static void free_on_loop(struct mu_post *post)
 {
     muster_rref *r = MU_CONTAINER_OF(post, muster_rref, post);
-    muster_rpc_agent *a = r->agent; /* Only this thread changes it. */
+    muster_rpc_agent *a;
 
+    (void)pthread_mutex_lock(&r->lock); /* Who posted this has let go of it. */
+    a = r->agent;
+    (void)pthread_mutex_unlock(&r->lock);
     if (a != NULL) {
         mu_list_remove(&r->link);
         mu_rref_agent_release(&r->base);
@@ -344,10 +347,11 @@ int muster_rref_wait_confirmed(muster_rref *r, int64_t timeout_ms)
     int status;
     int err = 0;
 
-    if (mu_runtime_is_mine(r->rt) && timeout_ms != 0) {
+    (void)pthread_mutex_lock(&r->lock);
+    if (r->agent != NULL && mu_runtime_is_mine(r->rt) && timeout_ms != 0) {
+        (void)pthread_mutex_unlock(&r->lock);
         return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
     }
-    (void)pthread_mutex_lock(&r->lock);
     while (r->status == MUSTER_EAGAIN && err == 0) {
         err = timeout_ms < 0 ? pthread_cond_wait(&r->cond, &r->lock)
                              : pthread_cond_timedwait(&r->cond, &r->lock, &at);
@@ -396,11 +400,15 @@ int muster_rref_fetch(muster_rref *r, int64_t timeout_ms, muster_rpc_done *done,
 int muster_rref_to_here(muster_rref *r, int64_t timeout_ms, muster_rpc_future **ret_future)
 {
     muster_rpc_future *f;
-    int err = mu_runtime_is_mine(r->rt)
-                  ? mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for "
-                                                "ever")
-                  : muster_rref_fetch(r, timeout_ms, NULL, NULL, &f);
+    muster_rpc_agent *a;
+    int err = agent_of(r, &a);
 
+    if (err == 0 && mu_runtime_is_mine(a->rt)) {
+        err = mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+    }
+    if (err == 0) {
+        err = muster_rref_fetch(r, timeout_ms, NULL, NULL, &f);
+    }
     if (err != 0) {
         return err;
     }
