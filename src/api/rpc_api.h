@@ -21,6 +21,7 @@
 #include "service/rpc_agent.h"
 #include "service/rpc_gather.h"
 #include "service/rref_agent.h"
+#include "transport/tls_env.h"
 
 struct mu_rpc_devices {
     struct mu_list link; /* agent->devices */
@@ -32,6 +33,7 @@ struct mu_rpc_devices {
 struct muster_rpc_agent {
     muster_runtime *rt;
     struct mu_rpc_agent *agent; /* the loop's */
+    struct mu_tls_env *tls;     /* NULL: plain */
     char name[MU_RPC_WORKER_MAX + 1];
     _Atomic int32_t id; /* changes when a round is followed */
     char address[MU_ADDR_HOST_MAX + 16];
