@@ -160,7 +160,8 @@ MUSTER_EXPORT int muster_rpc_leave_group(muster_rpc_agent *agent, muster_store *
  * Makes the group of a round the agent's: tells the others our name and address and learns theirs
  * through the round's store, one multi_set and one multi_get. The agent must listen; the id that it
  * was started with does not matter. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two
- * workers have one name), MUSTER_ETIMEDOUT, errors of the store. With an error the group is as it was.
+ * workers have one name), MUSTER_ETIMEDOUT, errors of the store. With an error the group is as it
+ * was.
  */
 MUSTER_EXPORT int muster_rpc_follow_round(muster_rpc_agent *agent,
                                           const struct muster_rdzv_info *round, int64_t timeout_ms);

@@ -595,7 +595,7 @@ static uint64_t quantile(const uint64_t *buckets, unsigned percent)
     return 0;
 }
 
-/* How many took less than a power of two, and no less than the one before; empty ones are left out. */
+/* How many took less than a power of two, and no less than the one before. Without empty ones. */
 static void put_histogram(struct metrics *m, const char *name, const uint64_t *buckets)
 {
     for (unsigned i = 0; i < MU_RPC_BUCKETS; i++) {

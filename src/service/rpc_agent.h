@@ -95,8 +95,8 @@ int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
 /** It has left: calls to it end with MUSTER_EWORKER, sent or not. MUSTER_EWORKER: not known. */
 int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name);
 /**
- * Gives workers that are known new ids, all at once, so that they can change places. Those of others
- * must be free (MUSTER_EEXIST, and nothing has changed). `own` is ours from now on.
+ * Gives workers that are known new ids, all at once, so that they can change places. The ids must
+ * be of nobody else (MUSTER_EEXIST, and nothing has changed). `own` is ours from now on.
  */
 int mu_rpc_agent_renumber(struct mu_rpc_agent *a, struct mu_rpc_peer *const *peers,
                           const int32_t *ids, size_t count, int32_t own);

@@ -34,13 +34,15 @@ struct mu_rref_agent_config {
 
 struct mu_rref_agent_config mu_rref_agent_config_defaults(void);
 
-/** Serves the methods muster::RRef.* of the agent, whose name and id these are. MUSTER_EEXIST, MUSTER_ENOMEM. */
+/** Serves the methods muster::RRef.* of the agent, whose name and id these are. MUSTER_EEXIST,
+ * MUSTER_ENOMEM. */
 int mu_rref_agent_start(struct mu_env *env, struct mu_rpc_agent *agent, const char *name,
                         int32_t id, const struct mu_rref_agent_config *config,
                         struct mu_rref_agent **ret_refs);
 /** Before mu_rpc_agent_stop(): nothing more is sent, and handlers that make values are told. */
 void mu_rref_agent_stop(struct mu_rref_agent *refs);
-/** After the agent's `stopped`, and before it is freed. References that were not released are dead from now on. */
+/** After the agent's `stopped`, and before it is freed. References that were not released are dead
+ * from now on. */
 void mu_rref_agent_free(struct mu_rref_agent *refs);
 
 /** Our own id is another one from now on. */
