@@ -33,7 +33,7 @@ static void make(muster_rpc_call_in *call, void *context)
     struct muster_rpc_part part = muster_rpc_in_part(call, 0);
 
     (void)context;
-    if (part.data.len != 0 && memcmp(part.data.data, "fail", part.data.len) == 0) {
+    if (part.data.len == 4 && memcmp(part.data.data, "fail", 4) == 0) {
         muster_rpc_fail(call, MUSTER_EREMOTE, "the disk is full");
     } else {
         muster_rpc_reply(call, &part, 1);
