@@ -120,13 +120,12 @@ static bool is_split(const struct rdzv_world *w)
 
 static void etcd_check(struct rdzv_world *w)
 {
-    const struct mu_sim_faults *f = mu_sim_faults(w->sim);
     uint64_t now = mu_sim_now_ns(w->sim);
 
     for (uint32_t i = 0; i < w->node_count; i++) {
         rdzv_node_note_spare(&w->nodes[i]);
     }
-    if (f->pause_every_ns != 0 || f->timer_late_ppm != 0 || w->memory || !is_split(w)) {
+    if (!w->strict || !is_split(w)) {
         w->split_ns = 0;
     } else if (w->split_ns == 0) {
         w->split_ns = now;
@@ -137,6 +136,9 @@ static void etcd_check(struct rdzv_world *w)
 
 static void etcd_tune(struct rdzv_world *w)
 {
+    const struct mu_sim_faults *f = mu_sim_faults(w->sim);
+
+    w->strict = f->pause_every_ns == 0 && f->timer_late_ppm == 0 && !w->memory;
     w->restarts_max = UINT32_MAX;
     w->beat_s = mu_prng_below(mu_sim_prng(w->sim), 2) == 0 ? 2 : 5;
     /* A request may be lost with a member that is cut off, and is asked again after a while. */
@@ -151,7 +153,7 @@ static void etcd_tune(struct rdzv_world *w)
     .tune = etcd_tune, .heal = heal, .finish = finish
 
 RDZV_SCENARIO(rdzv_etcd, "rdzv-etcd", "a rendezvous on an etcd cluster whose members come and go",
-              mu_sim_faults_draw, false, ETCD, .begin = begin)
+              rdzv_world_faults, false, ETCD, .begin = begin)
 RDZV_SCENARIO(rdzv_etcd_deaf, "rdzv-etcd-deaf",
               "planted bug: a node that does not hear of the end of a round", mu_sim_faults_draw,
               true, ETCD, .begin = begin, .plant = RDZV_PLANT_DEAF)

@@ -148,6 +148,7 @@ struct rdzv_world {
     struct rounds rounds;
 
     struct fake_etcd *etcd; /* or that */
+    bool strict;            /* nobody is stopped or late, nor wants for memory */
     uint64_t split_ns;      /* since when there have been two worlds; 0: there are not */
 
     bool healed;      /* nobody does anything but join */

@@ -20,8 +20,9 @@ void mu_rdzv_v3_arm(struct mu_rdzv_v3_cell *c)
     mu_env_timer_arm(c->base.env, &c->timer, c->closing ? MU_MONO_NEVER : at);
 }
 
-void mu_rdzv_v3_tell(struct mu_rdzv_v3_cell *c)
+void mu_rdzv_v3_tell(struct mu_rdzv_v3_cell *c, bool news)
 {
+    c->fresh = c->fresh || news;
     c->answer_at = mu_env_now(c->base.env).mono;
     mu_rdzv_v3_arm(c);
 }
@@ -76,7 +77,7 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
     c->corrupt = err != 0;
     note_last_call(c);
     mu_rdzv_v3_chair_run(c);
-    mu_rdzv_v3_tell(c);
+    mu_rdzv_v3_tell(c, true);
 }
 
 static void on_ready(struct mu_etcd_watch *watch)
@@ -98,7 +99,7 @@ static void on_ready(struct mu_etcd_watch *watch)
         c->base.events.found(c->base.events.context, &found);
     }
     mu_rdzv_v3_chair_run(c);
-    mu_rdzv_v3_tell(c);
+    mu_rdzv_v3_tell(c, true);
 }
 
 static void on_ended(struct mu_etcd_watch *watch, int status)
@@ -213,7 +214,10 @@ static void answer(struct mu_rdzv_v3_cell *c)
             return; /* It is not considered yet. */
         }
     }
-    give_state(c, asked);
+    if (asked || c->fresh) {
+        c->fresh = false;
+        give_state(c, asked);
+    }
 }
 
 /* --- requests --------------------------------------------------------------------------------- */
@@ -261,7 +265,7 @@ static void try_close(struct mu_rdzv_v3_cell *c)
     err = err != 0 ? err : mu_etcd_encode_txn(&c->close_body, &txn);
     if (err != 0) {
         c->failed = err;
-        mu_rdzv_v3_tell(c);
+        mu_rdzv_v3_tell(c, false);
         return;
     }
     c->close_tried = c->mod;
@@ -281,7 +285,7 @@ static void v3_cell_read(struct mu_rdzv_cell *cell, uint64_t request)
     c->base.want = MU_RDZV_CELL_READ;
     c->base.request = request;
     c->failed = 0;
-    mu_rdzv_v3_tell(c);
+    mu_rdzv_v3_tell(c, false);
 }
 
 static int v3_cell_write(struct mu_rdzv_cell *cell, const struct mu_rdzv_update *up)
@@ -311,7 +315,7 @@ static int v3_cell_write(struct mu_rdzv_cell *cell, const struct mu_rdzv_update 
         c->wish_revision = 0;
         mu_rdzv_v3_wish(c);
     }
-    mu_rdzv_v3_tell(c);
+    mu_rdzv_v3_tell(c, false);
     return 0;
 }
 

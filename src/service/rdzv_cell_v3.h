@@ -89,6 +89,7 @@ struct mu_rdzv_v3_cell {
     bool told;  /* something, since the watch was begun */
     bool known; /* it was ready at some time */
     bool fell;  /* our life has ended, and nobody was told */
+    bool fresh; /* there is something that nobody was told */
     int failed; /* the request found no memory, or is too long: told on a later turn */
     bool present;
     bool corrupt;
@@ -152,8 +153,8 @@ struct mu_rdzv_v3_cell {
 
 /* rdzv_cell_v3.c */
 void mu_rdzv_v3_arm(struct mu_rdzv_v3_cell *c);
-/** Tells what is known to whoever waits for it, on a later turn. */
-void mu_rdzv_v3_tell(struct mu_rdzv_v3_cell *c);
+/** Tells what is known to whoever waits for it, on a later turn; with `news` also if nobody does. */
+void mu_rdzv_v3_tell(struct mu_rdzv_v3_cell *c, bool news);
 /** A call has ended, and the cell is closing: goes on with that. */
 void mu_rdzv_v3_check_closed(struct mu_rdzv_v3_cell *c);
 

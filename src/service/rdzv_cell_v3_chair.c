@@ -277,7 +277,7 @@ static void on_run_granted(struct mu_etcd_lease *lease)
 
     c->run_lease_state = MU_RDZV_V3_KEPT;
     run_at(c, mu_env_now(c->base.env).mono);
-    mu_rdzv_v3_tell(c);
+    mu_rdzv_v3_tell(c, false);
 }
 
 static void on_run_lost(struct mu_etcd_lease *lease, int status)

@@ -23,17 +23,21 @@ static bool is_wanted(const struct mu_rdzv_v3_cell *c)
 
 static void end_life(struct mu_rdzv_v3_cell *c)
 {
+    bool lived = c->born != 0;
+
     c->lease_state = MU_RDZV_V3_NO_LEASE;
     c->born = c->own_mod = 0;
     /* A wish that was written has gone with its key. */
     c->wish_revision = 0;
-    c->fell = true;
     if (c->closing) {
         mu_rdzv_v3_check_closed(c);
         return;
     }
     mu_rdzv_v3_chair_run(c);
-    mu_rdzv_v3_tell(c);
+    if (lived) {
+        c->fell = true;
+        mu_rdzv_v3_tell(c, true);
+    }
 }
 
 /* --- the lease -------------------------------------------------------------------------------- */
@@ -122,7 +126,7 @@ static void take_written(struct mu_rdzv_v3_cell *c, int64_t created, int64_t rev
         c->wish_revision = revision;
     }
     mu_rdzv_v3_chair_run(c);
-    mu_rdzv_v3_tell(c);
+    mu_rdzv_v3_tell(c, true); /* Now we know ourselves in the state. */
 }
 
 static void take_put(struct mu_rdzv_v3_cell *c, int64_t revision)
@@ -212,7 +216,7 @@ static void write_wish(struct mu_rdzv_v3_cell *c)
     err = err != 0 ? err : mu_etcd_encode_txn(&c->put_body, &txn);
     if (err != 0) {
         c->failed = err;
-        mu_rdzv_v3_tell(c);
+        mu_rdzv_v3_tell(c, false);
         return;
     }
     c->put_lease = c->lease.id;
