@@ -248,7 +248,8 @@ struct mu_host_stream {
 
 /**
  * Opens a stream for the first of the names that the peer knows; `names` are borrowed until
- * `ready` or the end. Cannot fail here. A stream for one name may be written to at once.
+ * `ready` or the end. Cannot fail here. A stream for one name may be written to at once: nothing is
+ * taken while there is no connection, and `writable` follows.
  */
 void mu_host_stream_open(struct mu_peer_host *h, struct mu_host_stream *s,
                          const struct mu_peer_id *peer, const struct mu_span *names, size_t count);
