@@ -189,6 +189,9 @@ async function listen (o) {
       await Promise.all(node.getConnections().map((c) => c.close()))
     }
   }
+  for (let i = 0; i < 500 && node.getConnections().length > 0; i++) {
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
   console.log(JSON.stringify({ connections, open: node.getConnections().length }))
   await node.stop()
 }
