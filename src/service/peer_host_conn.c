@@ -369,6 +369,10 @@ static void keep_time(struct mu_host_conn *c)
         at = mu_mono_min(at, mu_mono_min(c->close_at, c->retry_at));
         at = mu_mono_min(at, idle_deadline(c));
     }
+    if (mu_mono_reached(at, now_of(c))) {
+        /* What is due could not be done: there is no memory. */
+        at = mu_mono_add_ms(now_of(c), STARVED_MS);
+    }
     mu_env_timer_arm(c->host->env, &c->timer, at);
 }
 
