@@ -146,12 +146,8 @@ static void play(struct guest *g)
         break;
     case TRICK_WINDOW:
         put_frame(frames, 1, 1, 101, 0);
-        say(g, frames, 12);
-        for (int i = 0; i < 80; i++) {
-            memset(frames, 0, sizeof(frames));
-            put_frame(frames, 0, 0, 101, sizeof(frames) - 12);
-            say(g, frames, sizeof(frames));
-        }
+        put_frame(frames + 12, 0, 0, 101, MU_YAMUX_WINDOW_FIRST + 1);
+        say(g, frames, sizeof(frames));
         break;
     case TRICK_HUGE:
         put_frame(frames, 0, 1, 101, UINT32_MAX);
