@@ -51,6 +51,9 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_peer_open_door,
     &mu_sim_scenario_rpc,
     &mu_sim_scenario_rpc_twice,
+    &mu_sim_scenario_rref,
+    &mu_sim_scenario_rref_early,
+    &mu_sim_scenario_rref_leak,
     NULL,
 };
 
