@@ -85,8 +85,8 @@ struct muster_rpc_config {
 
 MUSTER_EXPORT struct muster_rpc_config muster_rpc_config_defaults(void);
 
-/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ETLS (a file), MUSTER_ENOMEM.
- */
+/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ETLS (one of its files),
+ * MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_start(muster_runtime *runtime, const struct muster_rpc_config *config,
                                    muster_rpc_agent **ret_agent);
 /**
