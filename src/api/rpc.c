@@ -61,7 +61,10 @@ static void start_on_loop(struct mu_door *door)
 {
     struct start_door *d = MU_CONTAINER_OF(door, struct start_door, base.door);
 
-    d->err = mu_rpc_agent_start(d->base.agent->rt->env, &d->config, &d->base.agent->agent, &d->msg);
+    muster_rpc_agent *a = d->base.agent;
+    struct mu_env *env = a->tls == NULL ? a->rt->env : mu_tls_env_env(a->tls);
+
+    d->err = mu_rpc_agent_start(env, &d->config, &a->agent, &d->msg);
     mu_door_open(door);
 }
 
@@ -81,6 +84,17 @@ static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, s
     d->config.context = a;
     d->config.listens = c->listen != NULL;
     return c->listen == NULL ? 0 : mu_addr_parse(c->listen, 0, &d->config.listen, &d->msg);
+}
+
+static int secure(muster_rpc_agent *a, const struct muster_rpc_tls *tls, struct mu_errmsg *msg)
+{
+    struct mu_tls_config config;
+
+    if (tls == NULL) {
+        return 0;
+    }
+    config = (struct mu_tls_config){tls->cert, tls->key, tls->ca, tls->name};
+    return mu_tls_env_new(a->rt->env, &config, &a->tls, msg);
 }
 
 static bool is_any(const char *host)
@@ -128,6 +142,7 @@ static void free_agent(muster_rpc_agent *a)
         mu_free(MU_CONTAINER_OF(it, struct mu_rpc_devices, link));
     }
     mu_rpc_handlers_free(a);
+    mu_tls_env_free(a->tls);
     (void)pthread_cond_destroy(&a->work);
     (void)pthread_cond_destroy(&a->cond);
     (void)pthread_mutex_destroy(&a->lock);
@@ -149,6 +164,9 @@ int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
     a->threads = mu_calloc(a->threads_max, sizeof(*a->threads));
     d.err = a->threads == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
                                : fill_config(a, config, &d);
+    if (d.err == 0) {
+        d.err = secure(a, config->tls, &d.msg);
+    }
     if (d.err == 0) {
         mu_rpc_pass(a, &d.base, start_on_loop);
     }

@@ -16,6 +16,7 @@
 
 #include "api/api.h"
 #include "service/rpc_agent.h"
+#include "transport/tls_env.h"
 
 struct mu_rpc_devices {
     struct mu_list link; /* agent->devices */
@@ -27,6 +28,7 @@ struct mu_rpc_devices {
 struct muster_rpc_agent {
     muster_runtime *rt;
     struct mu_rpc_agent *agent; /* the loop's */
+    struct mu_tls_env *tls;     /* NULL: plain */
     char name[MU_RPC_WORKER_MAX + 1];
     int32_t id;
     char address[MU_ADDR_HOST_MAX + 16];

@@ -444,6 +444,7 @@ enum muster_rpc_kind muster_rpc_future_kind(const muster_rpc_future *f)
     case MUSTER_ESESSION:
     case MUSTER_EREFUSED:
     case MUSTER_EADDR:
+    case MUSTER_ETLS:
         return MUSTER_RPC_LOST;
     case MUSTER_ECANCELED:
         return MUSTER_RPC_CANCELED;

@@ -146,6 +146,7 @@ static bool is_retryable(const struct mu_rpc_out *out, int status)
     case MUSTER_ELIMIT:
     case MUSTER_EONCE:
     case MUSTER_EWORKER:
+    case MUSTER_ETLS:
         return false;
     case MUSTER_ETIMEDOUT:
     case MUSTER_ECONN:
