@@ -65,7 +65,7 @@ struct mu_peer_host_config {
     uint32_t pending_max;      /* that others dialled and have not proved themselves on. 128 */
     uint32_t book_max;         /* peers whose addresses are known. 4,096 */
     uint32_t addrs_max;        /* of one peer. 16 */
-    uint64_t memory_bytes_max; /* that windows grant to all peers together. 1 GiB */
+    uint64_t memory_bytes_max; /* that windows grant to all, a fourth to one. 1 GiB */
     bool private_swarm;        /* only those of mu_peer_host_allow() */
     bool no_identify;          /* neither asks nor tells. For tests */
     struct mu_peer_conn_config conn; /* terms of the connections */
@@ -248,7 +248,8 @@ struct mu_host_stream {
 
 /**
  * Opens a stream for the first of the names that the peer knows; `names` are borrowed until
- * `ready` or the end. Cannot fail here. A stream for one name may be written to at once.
+ * `ready` or the end. Cannot fail here. A stream for one name may be written to at once: nothing is
+ * taken while there is no connection, and `writable` follows.
  */
 void mu_host_stream_open(struct mu_peer_host *h, struct mu_host_stream *s,
                          const struct mu_peer_id *peer, const struct mu_span *names, size_t count);
