@@ -146,3 +146,20 @@ int mu_dht_auth_replace(struct mu_buf *out, struct mu_span message, struct mu_sp
     }
     return got != 0 ? got : pb.err;
 }
+
+int mu_dht_auth_find(struct mu_span message, struct mu_span *ret_auth)
+{
+    struct mu_span found = {0};
+    struct mu_pb_field f;
+    int got;
+
+    while ((got = mu_pb_next(&message, &f)) == 1) {
+        if (f.number == FIELD_AUTH && f.type == MU_PB_BYTES) {
+            found = f.bytes;
+        }
+    }
+    if (got == 0) {
+        *ret_auth = found;
+    }
+    return got;
+}

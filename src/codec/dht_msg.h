@@ -183,6 +183,8 @@ int mu_dht_auth_decode(struct mu_span bytes, struct mu_dht_auth *ret);
 int mu_dht_auth_encode(struct mu_buf *out, const struct mu_dht_auth *auth);
 int mu_dht_reply_auth_decode(struct mu_span bytes, struct mu_dht_reply_auth *ret);
 int mu_dht_reply_auth_encode(struct mu_buf *out, const struct mu_dht_reply_auth *auth);
+/** The wrapper of any message, empty if it has none. MUSTER_EPROTO. */
+int mu_dht_auth_find(struct mu_span message, struct mu_span *ret_auth);
 /**
  * Appends a message with another wrapper in the place of its own: how a message is signed, and how
  * what was signed is found again. MUSTER_EPROTO if the message is none.
