@@ -54,6 +54,7 @@ extern "C" {
     X(ETLS, -10036, "the secure connection failed")                                                \
     X(ESIGNATURE, -10040, "the peer cannot prove who it is")                                       \
     X(EPEERID, -10041, "another peer than the one that was meant")                                 \
+    X(EPEERDENIED, -10042, "that peer is not allowed here")                                        \
     X(EREMOTE, -10050, "the handler failed")                                                       \
     X(EONCE, -10051, "the call may have run before, and does not run twice")                       \
     X(EWORKER, -10052, "no worker of that name or number")                                         \

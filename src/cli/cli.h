@@ -82,6 +82,7 @@ int cmd_kv(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_bench_rdzv(int argc, char **argv);
 int cmd_rdzv(int argc, char **argv);
+int cmd_peer(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
 
 #endif
