@@ -583,10 +583,12 @@ bool mu_dht_next_event(struct mu_dht *d, struct mu_dht_event *ret)
     }
     node = mu_list_pop(&d->ended);
     if (node != NULL) {
-        *ret = (struct mu_dht_event){
-            .type = MU_DHT_EVENT_ENDED,
-            .op = &MU_CONTAINER_OF(node, struct dht_op, link)->base,
-        };
+        struct dht_op *op = MU_CONTAINER_OF(node, struct dht_op, link);
+
+        if (op->base.type == MU_DHT_OP_GET) {
+            mu_dht_get_settle(d, op);
+        }
+        *ret = (struct mu_dht_event){.type = MU_DHT_EVENT_ENDED, .op = &op->base};
         return true;
     }
     return false;

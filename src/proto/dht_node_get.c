@@ -192,10 +192,6 @@ void mu_dht_get_found(struct mu_dht *d, struct dht_op *op, uint32_t key)
     if (r == NULL) {
         return;
     }
-    if (encode_stripped(d, r, &result->value) == 0) {
-        result->type = r->type;
-        result->expiration = r->expiration;
-    }
     if (k->searched && r->expiration > k->local) {
         if (!d->config.no_cache) {
             merge_record(&d->cache, mu_dht_time(d), r);
@@ -206,6 +202,27 @@ void mu_dht_get_found(struct mu_dht *d, struct dht_op *op, uint32_t key)
     }
     if (k->searched) {
         share(d, op, k, r);
+    }
+}
+
+/*
+ * Results are written when they are handed out, and not a turn before: what has expired in between
+ * is not among them.
+ */
+void mu_dht_get_settle(struct mu_dht *d, struct dht_op *op)
+{
+    for (size_t i = 0; i < op->key_count; i++) {
+        struct mu_dht_result *result = &op->base.results[i];
+        const struct mu_dht_record *r =
+            mu_dht_storage_get(&op->found, mu_dht_time(d), &op->keys[i].id);
+        int err = r == NULL ? 0 : encode_stripped(d, r, &result->value);
+
+        if (err != 0) {
+            op->base.status = err;
+        } else if (r != NULL) {
+            result->type = r->type;
+            result->expiration = r->expiration;
+        }
     }
 }
 

@@ -180,6 +180,7 @@ void mu_dht_pump(struct mu_dht *d);
 void mu_dht_get_answered(struct mu_dht *d, struct dht_op *op, uint32_t query,
                          const struct mu_peer_id *from, const struct mu_dht_found *found);
 void mu_dht_get_found(struct mu_dht *d, struct dht_op *op, uint32_t key);
+void mu_dht_get_settle(struct mu_dht *d, struct dht_op *op);
 void mu_dht_refresh_at(struct mu_dht *d, const struct mu_dht_id *key, double expiration);
 void mu_dht_refresh_due(struct mu_dht *d);
 

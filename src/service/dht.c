@@ -331,33 +331,39 @@ int mu_dht_service_join(struct mu_dht_service *s, struct mu_dht_wish *wish,
                         const struct mu_peer_id *peers, size_t count)
 {
     struct mu_dht_op *op = NULL;
+    int err;
 
     if (s->stopping) {
         return MUSTER_ECLOSED;
     }
-    return begin(s, wish, mu_dht_bootstrap(s->node, mu_env_now(s->env), peers, count, &op), op);
+    err = mu_dht_bootstrap(s->node, mu_env_now(s->env), peers, count, &op);
+    return begin(s, wish, err, op);
 }
 
 int mu_dht_service_store(struct mu_dht_service *s, struct mu_dht_wish *wish,
                          const struct mu_dht_put *puts, size_t count)
 {
     struct mu_dht_op *op = NULL;
+    int err;
 
     if (s->stopping) {
         return MUSTER_ECLOSED;
     }
-    return begin(s, wish, mu_dht_store(s->node, mu_env_now(s->env), puts, count, &op), op);
+    err = mu_dht_store(s->node, mu_env_now(s->env), puts, count, &op);
+    return begin(s, wish, err, op);
 }
 
 int mu_dht_service_get(struct mu_dht_service *s, struct mu_dht_wish *wish,
                        const struct mu_dht_id *keys, size_t count, bool latest)
 {
     struct mu_dht_op *op = NULL;
+    int err;
 
     if (s->stopping) {
         return MUSTER_ECLOSED;
     }
-    return begin(s, wish, mu_dht_get(s->node, mu_env_now(s->env), keys, count, latest, &op), op);
+    err = mu_dht_get(s->node, mu_env_now(s->env), keys, count, latest, &op);
+    return begin(s, wish, err, op);
 }
 
 void mu_dht_service_cancel(struct mu_dht_wish *wish)
