@@ -465,9 +465,9 @@ const struct mu_peer_id *mu_peer_conn_peer(const struct mu_peer_conn *c)
     return &c->noise.remote;
 }
 
-uint64_t mu_peer_conn_granted(const struct mu_peer_conn *c)
+uint64_t mu_peer_conn_grown(const struct mu_peer_conn *c)
 {
-    return c->yamux.grown + (uint64_t)c->streams.count * MU_YAMUX_WINDOW_FIRST;
+    return c->yamux.grown;
 }
 
 void mu_peer_conn_limit_growth(struct mu_peer_conn *c, uint64_t more)

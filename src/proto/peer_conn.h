@@ -170,8 +170,8 @@ void mu_peer_conn_close(struct mu_peer_conn *c);
  * heard. For a connection that is open. MUSTER_EAGAIN: it is not yet; MUSTER_ENOMEM.
  */
 int mu_peer_conn_drain(struct mu_peer_conn *c);
-/** What the peer may have sent of all streams without our consent to more: the windows. */
-uint64_t mu_peer_conn_granted(const struct mu_peer_conn *c);
+/** What the windows of all streams have grown by, beyond what each begins with. */
+uint64_t mu_peer_conn_grown(const struct mu_peer_conn *c);
 /** Windows may grow by so much more, all together. */
 void mu_peer_conn_limit_growth(struct mu_peer_conn *c, uint64_t more);
 /** How long a round trip takes; 0: not measured yet. */

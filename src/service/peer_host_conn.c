@@ -322,17 +322,25 @@ static bool send_output(struct mu_host_conn *c)
     return some;
 }
 
-/* What all windows may bring is bounded for all connections together. */
+/* What all windows may bring is bounded for all connections together, and for each: streams whose
+ * name is not agreed on yet bring nothing, as their data is not kept. */
 static void account(struct mu_host_conn *c)
 {
     struct mu_peer_host *h = c->host;
-    uint64_t granted = c->over ? 0 : mu_peer_conn_granted(&c->pc);
+    uint64_t max = h->config.memory_bytes_max;
+    uint64_t granted =
+        c->over ? 0
+                : mu_peer_conn_grown(&c->pc) + (uint64_t)c->streams.count * MU_YAMUX_WINDOW_FIRST;
+    uint64_t room;
 
     h->granted += granted - c->granted;
     c->granted = granted;
-    mu_peer_conn_limit_growth(&c->pc, h->config.memory_bytes_max > h->granted
-                                          ? h->config.memory_bytes_max - h->granted
-                                          : 0);
+    room = max > h->granted ? max - h->granted : 0;
+    max /= MU_HOST_SHARE;
+    if (room > (max > granted ? max - granted : 0)) {
+        room = max > granted ? max - granted : 0;
+    }
+    mu_peer_conn_limit_growth(&c->pc, room);
 }
 
 static mu_mono_t idle_deadline(const struct mu_host_conn *c)
@@ -360,6 +368,10 @@ static void keep_time(struct mu_host_conn *c)
     } else {
         at = mu_mono_min(at, mu_mono_min(c->close_at, c->retry_at));
         at = mu_mono_min(at, idle_deadline(c));
+    }
+    if (mu_mono_reached(at, now_of(c))) {
+        /* What is due could not be done: there is no memory. */
+        at = mu_mono_add_ms(now_of(c), STARVED_MS);
     }
     mu_env_timer_arm(c->host->env, &c->timer, at);
 }

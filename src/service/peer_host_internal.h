@@ -101,6 +101,8 @@ struct mu_host_listener {
 };
 
 #define MU_HOST_SEEN_MAX 4
+/* One connection may have so much of the memory that windows can bring: a fourth. */
+#define MU_HOST_SHARE 4
 
 struct mu_peer_host {
     struct mu_env *env;

@@ -87,9 +87,12 @@ void mu_host_streams_nudge(struct mu_host_conn *c)
     }
 }
 
-static bool has_room(const struct mu_peer_host *h)
+static bool has_room(const struct mu_host_conn *c)
 {
-    return h->granted + MU_YAMUX_WINDOW_FIRST <= h->config.memory_bytes_max;
+    const struct mu_peer_host *h = c->host;
+
+    return h->granted + MU_YAMUX_WINDOW_FIRST <= h->config.memory_bytes_max &&
+           c->granted + MU_YAMUX_WINDOW_FIRST <= h->config.memory_bytes_max / MU_HOST_SHARE;
 }
 
 /* Counted at once, since many may be opened before the connection is looked at again. */
@@ -155,7 +158,7 @@ void mu_host_stream_begin(struct mu_host_stream *s, struct mu_host_conn *c)
 {
     struct mu_peer_host *h = s->host;
     uint32_t id;
-    int err = has_room(h)
+    int err = has_room(c)
                   ? mu_peer_conn_open(&c->pc, mu_env_now(h->env).mono, s->names, s->name_count, &id)
                   : MUSTER_ELIMIT;
 
@@ -280,7 +283,7 @@ static void take_opened(struct mu_host_conn *c, const struct mu_peer_event *e)
     if (handler == NULL || c->peer == NULL || h->stopping) {
         return; /* It is refused when the next event is asked for. */
     }
-    if (!has_room(h)) {
+    if (!has_room(c)) {
         h->stats.streams_refused++;
         h->stats.last_failure = MUSTER_ELIMIT;
         return;

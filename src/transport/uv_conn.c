@@ -338,7 +338,7 @@ static void on_readable(struct mu_uv_conn *c)
     ssize_t n;
 
     do {
-        n = recv(c->fd, c->uv->in, MU_UV_READ_MAX, 0);
+        n = recv(c->fd, c->uv->in, MU_UV_CONN_READ_MAX, 0);
     } while (n < 0 && errno == EINTR);
     if (n > 0) {
         if (c->state == MU_UV_OPEN) {
@@ -469,7 +469,7 @@ struct mu_uv_conn *mu_uv_conn_new(struct mu_uv_env *uv)
     mu_list_init(&c->later.link);
     mu_timer_init(&c->timer, on_timer);
     mu_buf_init(&c->rest, MU_UV_REST_MAX);
-    mu_buf_init(&c->stash, MU_UV_READ_MAX);
+    mu_buf_init(&c->stash, MU_UV_CONN_READ_MAX);
     return c;
 }
 

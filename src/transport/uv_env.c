@@ -280,7 +280,7 @@ int mu_uv_env_new(struct mu_uv_env **ret)
     mu_list_init(&uv->posts);
     mu_list_init(&uv->timers_due.link);
     uv->timers_due.run = on_timers_due;
-    uv->in = mu_malloc(MU_UV_READ_MAX);
+    uv->in = mu_malloc(MU_UV_CONN_READ_MAX);
     if (uv->in == NULL) {
         rc = MUSTER_ENOMEM;
         goto fail;

@@ -14,8 +14,10 @@
 #include "core/list.h"
 #include "transport/uv_env.h"
 
-/* One buffer for each loop takes all that is read; it bounds what a paused connection holds. */
+/* One buffer for each loop takes all that is read; it bounds what a paused pipe holds, */
 #define MU_UV_READ_MAX 65536u
+/* and a paused connection. Peers' messages have 64 KiB: most of several come whole. */
+#define MU_UV_CONN_READ_MAX 262144u
 /* What send() may keep of its own for each connection. */
 #define MU_UV_REST_MAX 65536u
 /* How long a closed connection may take to get its last bytes across. */
@@ -52,7 +54,7 @@ struct mu_uv_env {
     uv_mutex_t posts_lock;
     struct mu_list posts;
     size_t live; /* connections, listeners and work whose last callback is still to come */
-    uint8_t *in; /* MU_UV_READ_MAX bytes */
+    uint8_t *in; /* MU_UV_CONN_READ_MAX bytes, the more of the two */
     struct uv_http_pool *http;       /* made with the first exchange */
     struct mu_uv_families *families; /* NULL until there was a child */
     bool no_cgroups;
