@@ -474,6 +474,7 @@ struct told {
     uint32_t key;
     double in_s;
     bool store;
+    bool dict;
 };
 
 static void do_told(void *arg)
@@ -481,7 +482,7 @@ static void do_told(void *arg)
     struct told *t = arg;
 
     if (t->store) {
-        begin_store(t->state->node, t->key, UINT32_MAX, t->in_s, true);
+        begin_store(t->state->node, t->key, t->dict ? 7 : UINT32_MAX, t->in_s, true);
     } else {
         begin_get(t->state->node, t->key, true, true);
     }
@@ -501,16 +502,16 @@ static void tell(struct dht_world *w, uint32_t node, struct told t)
 }
 
 /* Of three values, stored by three nodes, all find the one that lasts longest. */
-static void check_newest(struct dht_world *w)
+static void check_newest(struct dht_world *w, uint32_t key, bool dict)
 {
     static const double in_s[] = {300, 600, 450};
-    uint32_t key = 100;
 
     for (uint32_t i = 0; i < 3; i++) {
         if (i == 1) {
             w->wanted_offer = w->offer_count;
         }
-        tell(w, i % w->count, (struct told){.key = key, .in_s = in_s[i], .store = true});
+        tell(w, i % w->count,
+             (struct told){.key = key, .in_s = in_s[i], .store = true, .dict = dict});
     }
     for (uint32_t i = 0; i < w->count; i++) {
         w->good_count = 0;
@@ -598,7 +599,8 @@ static void run_world(struct mu_sim *sim, enum plant plant)
     if (!mu_sim_run_until(sim, CONVERGE_NS, all_there, w)) {
         mu_sim_fail(sim, "the nodes do not know each other though all faults have ended");
     }
-    check_newest(w);
+    check_newest(w, 100, false);
+    check_newest(w, 102, true);
     check_return(w);
     w->leaving = true;
     if (!mu_sim_run_until(sim, CONVERGE_NS, all_left, w)) {

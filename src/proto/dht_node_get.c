@@ -45,7 +45,7 @@ static int merge_found(struct mu_dht *d, struct dht_op *op, const struct dht_key
         return MUSTER_EDHT_VALUE;
     }
     while (mu_dht_dict_next(&dict, &e)) {
-        if (!(e.expiration > now) || owned++ >= d->config.storage.subkeys_max) {
+        if (!(e.expiration > now) || owned++ >= d->main.config.subkeys_max) {
             continue;
         }
         claim = (struct mu_dht_claim){mu_dht_id_span(&k->id), e.subkey, e.value, e.expiration};
