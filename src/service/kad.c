@@ -376,8 +376,12 @@ int mu_kad_start(struct mu_peer_host *host, const struct mu_kad_config *config,
 
 void mu_kad_stop(struct mu_kad *kad)
 {
-    struct mu_env *env = mu_peer_host_env(kad->host);
+    struct mu_env *env;
 
+    if (kad == NULL) {
+        return;
+    }
+    env = mu_peer_host_env(kad->host);
     if (!kad->config.client) {
         mu_peer_host_unserve(&kad->handler);
     }

@@ -34,7 +34,8 @@ struct mu_kad_config mu_kad_config_defaults(void);
 /** The host outlives it. MUSTER_EEXIST (the host serves the name already), MUSTER_ENOMEM. */
 int mu_kad_start(struct mu_peer_host *host, const struct mu_kad_config *config,
                  struct mu_kad **ret_kad);
-/** Searches end without an answer; it is gone when this returns. Before mu_peer_host_stop(). */
+/** Searches end without an answer; it is gone when this returns. Before
+ * mu_peer_host_stop(). NULL is fine. */
 void mu_kad_stop(struct mu_kad *kad);
 /** Looks for ourselves now, so that those who are near learn of us. */
 void mu_kad_refresh(struct mu_kad *kad);
