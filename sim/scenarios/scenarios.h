@@ -7,6 +7,11 @@
 extern const struct mu_sim_scenario mu_sim_scenario_agent;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_early;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_spendthrift;
+extern const struct mu_sim_scenario mu_sim_scenario_dht;
+extern const struct mu_sim_scenario mu_sim_scenario_dht_mute;
+extern const struct mu_sim_scenario mu_sim_scenario_dht_old;
+extern const struct mu_sim_scenario mu_sim_scenario_dht_slow;
+extern const struct mu_sim_scenario mu_sim_scenario_dht_stale;
 extern const struct mu_sim_scenario mu_sim_scenario_env_echo;
 extern const struct mu_sim_scenario mu_sim_scenario_etcd;
 extern const struct mu_sim_scenario mu_sim_scenario_etcd_repeat;
