@@ -190,6 +190,7 @@ void mu_rpc_cancel_served(struct mu_rpc *r, struct mu_rpc_entry *e, int status)
     }
     mu_list_remove(&e->stall);
     e->stalled = false;
+    mu_rpc_unland(r, e);
     mu_rpc_drop_held(r, e);
     /* What it held is given back; what was told and not consumed comes back with the reply. */
     r->peer_done += e->owed - e->unconsumed;
@@ -271,7 +272,7 @@ int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
             len = 4 + MU_RPC_MESSAGE_MAX;
         }
         if (status == 0 && (len > r->peer_frame_max ||
-                            r->out.len + MU_RPC_HEADER + len > r->config.output_bytes_max)) {
+                            r->kept_bytes + MU_RPC_HEADER + len > r->config.output_bytes_max)) {
             return MUSTER_ELIMIT;
         }
         err = mu_rpc_reserve(r, len);
@@ -306,6 +307,7 @@ void mu_rpc_fail(struct mu_rpc *r, struct mu_now now, uint64_t id, int status)
     mu_list_remove(&e->stall);
     e->pending = 0;
     e->stalled = false;
+    mu_rpc_unland(r, e);
     mu_rpc_drop_held(r, e);
     e->failed = true;
     e->cancelled = true; /* so that what still comes for it is dropped */
