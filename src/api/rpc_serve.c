@@ -42,7 +42,7 @@ static void answer_on_loop(struct mu_post *post)
     struct mu_rpc_agent *agent = c->agent->agent;
 
     mu_rpc_in_reply_buf(c->in, c->status, &c->answer);
-    mu_buf_fini(&c->buf);
+    mu_rpc_pool_give(c->agent->pool, &c->buf);
     mu_free(c->parts);
     mu_free(c);
     mu_rpc_agent_turn(agent);
@@ -59,9 +59,10 @@ static void answer(muster_rpc_call_in *c, int status)
     }
 }
 
-static int encode_answer(struct mu_buf *out, const struct muster_rpc_part *parts, size_t count)
+static int encode_answer(muster_rpc_call_in *c, const struct muster_rpc_part *parts, size_t count)
 {
     struct mu_rpc_part *inner = mu_calloc(count + 1, sizeof(*inner));
+    struct mu_buf *out = &c->answer;
     size_t size = 0;
     int err;
 
@@ -74,6 +75,10 @@ static int encode_answer(struct mu_buf *out, const struct muster_rpc_part *parts
             (struct mu_rpc_part){mu_span(parts[i].data.data, parts[i].data.len), parts[i].device};
     }
     err = mu_rpc_msg_size(inner, count, &size);
+    if (err == 0 && size > MU_RPC_MSG_LONG) {
+        *out = mu_rpc_pool_take(c->agent->pool, size + 3 + count * 12, size + 3 + count * 12);
+        out->max = SIZE_MAX / 4;
+    }
     if (err == 0) {
         err = mu_buf_reserve(out, size + 3 + count * 12); /* At once: growing would copy. */
     }
@@ -89,7 +94,7 @@ static int encode_answer(struct mu_buf *out, const struct muster_rpc_part *parts
 
 void muster_rpc_reply(muster_rpc_call_in *c, const struct muster_rpc_part *parts, size_t count)
 {
-    int err = encode_answer(&c->answer, parts, count);
+    int err = encode_answer(c, parts, count);
 
     if (err != 0) {
         mu_buf_reset(&c->answer);
