@@ -254,7 +254,7 @@ void mu_rpc_revoke(struct mu_rpc *r, uint64_t id);
 /**
  * Where the payload of the next items of this call should lie: each that fits is put at the
  * beginning of the room, and its event says so by its payload; the room is to be given anew then.
- * Lent until it is given anew, taken back (len 0), or the call ends. Taken back in the middle of an
+ * Lent until it is given anew, taken back (len 0), its END comes, or the call ends. Taken back in the middle of an
  * item, its payload is lost: the event has a length and no bytes. MUSTER_ENOENT.
  */
 int mu_rpc_land(struct mu_rpc *r, uint64_t id, struct mu_space room);

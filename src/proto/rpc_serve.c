@@ -178,6 +178,7 @@ int mu_rpc_on_end(struct mu_rpc *r)
     } else if (!e->cancelled) {
         mu_rpc_tell(r, (struct mu_rpc_event){.type = MU_RPC_EV_END, .id = e->id});
     }
+    mu_rpc_unland(r, e); /* Whatever comes now is a violation, and has no place. */
     e->ended = true;
     return 0;
 }

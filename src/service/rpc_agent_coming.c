@@ -88,6 +88,10 @@ int mu_rpc_coming_add(struct mu_rpc_line *line, uint64_t id, struct mu_rpc_comin
     size_t left;
     int err = 0;
 
+    /* The buffer may move: no piece has a place until the next one is given below. */
+    if (c->total != 0) {
+        (void)mu_rpc_land(rpc, id, (struct mu_space){0});
+    }
     if (c->buf.data == NULL) {
         size_t head = 0;
 

@@ -441,6 +441,34 @@ static void test_rpc_item_that_is_too_long_for_its_place_lies_elsewhere(void **s
     finish(&p);
 }
 
+/* A peer that breaks the rules is not to write where somebody else has his things by now. */
+static void test_rpc_place_is_gone_with_the_end(void **state)
+{
+    struct rpc_pair p;
+    struct flow *f = start(&p);
+    uint8_t place[5000] = {0};
+    uint8_t head[MU_RPC_HEADER];
+    struct mu_rpc_header h = {.len = 4500, .type = MU_RPC_ITEM, .id = 1};
+    size_t used = 0;
+
+    (void)state;
+    call(&p, 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(mu_rpc_land(&p.server.rpc, f->id_in, (struct mu_space){place, 5000}), 0);
+    p.on_event = NULL; /* the callee does not answer yet */
+    assert_int_equal(mu_rpc_end(&p.client.rpc, p.now, f->id), 0);
+    rpc_pair_pump(&p);
+    mu_rpc_header_encode(head, &h);
+    assert_int_equal(mu_rpc_recv(&p.server.rpc, p.now, mu_span(head, sizeof(head)), &used), 0);
+
+    assert_true(mu_rpc_room(&p.server.rpc).data < place ||
+                mu_rpc_room(&p.server.rpc).data >= place + sizeof(place));
+    assert_int_equal(mu_rpc_recv(&p.server.rpc, p.now, mu_span(f->sent[0], 4500), &used),
+                     MUSTER_EPROTO);
+    assert_int_equal(place[1], 0);
+    finish(&p);
+}
+
 static void test_rpc_length_alone_takes_no_memory(void **state)
 {
     struct rpc_pair p;
@@ -543,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_rpc_place_goes_with_a_call_that_is_canceled_or_late),
         cmocka_unit_test(test_rpc_place_is_for_the_caller_too),
         cmocka_unit_test(test_rpc_item_that_is_too_long_for_its_place_lies_elsewhere),
+        cmocka_unit_test(test_rpc_place_is_gone_with_the_end),
         cmocka_unit_test(test_rpc_length_alone_takes_no_memory),
         cmocka_unit_test(test_rpc_lent_item_without_memory_changes_nothing),
         cmocka_unit_test(test_rpc_window_grows_with_the_path),
