@@ -254,8 +254,8 @@ void mu_rpc_revoke(struct mu_rpc *r, uint64_t id);
 /**
  * Where the payload of the next items of this call should lie: each that fits is put at the
  * beginning of the room, and its event says so by its payload; the room is to be given anew then.
- * Lent until it is given anew, taken back (len 0), its END comes, or the call ends. Taken back in the middle of an
- * item, its payload is lost: the event has a length and no bytes. MUSTER_ENOENT.
+ * Lent until it is given anew, taken back (len 0), its END comes, or the call ends. Taken back in
+ * the middle of an item, its payload is lost: the event has a length and no bytes. MUSTER_ENOENT.
  */
 int mu_rpc_land(struct mu_rpc *r, uint64_t id, struct mu_space room);
 /**
@@ -380,6 +380,7 @@ struct mu_rpc {
     size_t sent_bytes;        /* of these, sent on this link */
     size_t loan_memory;       /* that loans hold here */
     uint64_t out_base; /* how many frames were dropped from the front of `out` in this life */
+    uint64_t out_next; /* how many were ever written in this life */
     uint64_t out_seq;  /* how many were sent whole on this link, from the life's first on */
     uint64_t out_high; /* the most that ever were: what can be acknowledged */
     struct mu_buf ctl;
@@ -420,7 +421,8 @@ struct mu_rpc {
     uint64_t item_window;
     struct mu_rpc_mark call_mark;
     uint64_t rtt_ns;    /* to the peer and back, at the least; UINT64_MAX: not known */
-    mu_mono_t asked_at; /* when something was sent that has an answer; MU_MONO_NEVER: nothing was */
+    mu_mono_t asked_at; /* when something was sent that has an answer; MU_MONO_NEVER: none is due */
+    uint64_t asked_seq; /* the answer is that so many frames were received; 0: a frame of its own */
     bool call_stalled;
     bool items_owed; /* credit for items was due, and there was no memory to say so */
 

@@ -397,6 +397,7 @@ static void grant_items(struct mu_rpc *r, struct mu_rpc_entry *e)
     limit = e->done + r->item_window;
     mu_put_u64(total, limit);
     mu_rpc_put(r, MU_RPC_CREDIT, mu_rpc_wire_id(r, e), mu_span(total, sizeof(total)));
+    mu_rpc_ask(r, r->out_next);
     e->limit = limit;
 }
 

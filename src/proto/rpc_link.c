@@ -6,14 +6,18 @@
 
 /* --- how far away the peer is ------------------------------------ */
 
-void mu_rpc_ask(struct mu_rpc *r)
+void mu_rpc_ask(struct mu_rpc *r, uint64_t seq)
 {
-    r->asked_at = r->now.mono;
+    if (r->asked_at.ns == MU_MONO_NEVER.ns) {
+        r->asked_at = r->now.mono;
+        r->asked_seq = seq;
+    }
 }
 
-void mu_rpc_answered(struct mu_rpc *r)
+void mu_rpc_answered(struct mu_rpc *r, uint64_t ack)
 {
-    if (r->asked_at.ns != MU_MONO_NEVER.ns) {
+    if (r->asked_at.ns != MU_MONO_NEVER.ns &&
+        (ack == 0 ? r->asked_seq == 0 : r->asked_seq != 0 && ack >= r->asked_seq)) {
         uint64_t ns = mu_mono_since(r->asked_at, r->now.mono);
 
         r->rtt_ns = ns < r->rtt_ns ? ns : r->rtt_ns;
@@ -27,9 +31,11 @@ void mu_rpc_widen(struct mu_rpc *r, uint64_t *window, uint64_t max, struct mu_rp
     uint64_t ns = mu_mono_since(mark->at, r->now.mono);
     uint64_t bytes = done - mark->done;
 
+    if (ns == 0 || ns < r->rtt_ns) {
+        return; /* What comes in during less than a round trip says nothing of how fast it is. */
+    }
     *mark = (struct mu_rpc_mark){done, r->now.mono};
-    /* The answer that was measured may have waited for much: over a minute nobody can tell. */
-    if (*window < max && ns != 0 && r->rtt_ns < 60 * MU_NS_PER_S && bytes < UINT32_MAX &&
+    if (*window < max && bytes < UINT32_MAX && r->rtt_ns < 60 * MU_NS_PER_S &&
         bytes * (r->rtt_ns / 1000 + 1) / (ns / 1000 + 1) * 2 > *window) {
         *window = *window * 2 < max ? *window * 2 : max;
         mu_trace(&r->config.trace, "rpc.widened", *window, r->rtt_ns);
@@ -52,6 +58,7 @@ void mu_rpc_begin_life(struct mu_rpc *r)
     r->out_at = 0;
     r->kept_bytes = 0;
     r->out_base = 0;
+    r->out_next = 0;
     r->out_high = 0;
     mu_rpc_rewind(r);
     r->own_base = r->own_next - mu_rpc_own_first(r);
@@ -94,7 +101,8 @@ static void start_link(struct mu_rpc *r, enum mu_rpc_link link, struct mu_buf *c
     r->ctl = *ctl;
     r->link = link;
     r->rtt_ns = UINT64_MAX;
-    mu_rpc_ask(r); /* WELCOME answers HELLO, and most often a call WELCOME. */
+    r->asked_at = MU_MONO_NEVER;
+    mu_rpc_ask(r, 0); /* WELCOME answers HELLO, and most often a call WELCOME. */
     r->last_rx = r->now.mono;
     r->last_tx = r->now.mono;
     r->want_ping = false;
@@ -301,7 +309,7 @@ int mu_rpc_on_welcome(struct mu_rpc *r, struct mu_span payload)
         r->peer_frame_max = w.frame_bytes_max;
         r->terms_known = true;
     }
-    mu_rpc_answered(r);
+    mu_rpc_answered(r, 0);
     memcpy(r->peer_incarnation, w.incarnation, sizeof(r->peer_incarnation));
     r->grace_ms = w.grace_ms;
     r->beat_ms = w.beat_ms;

@@ -39,6 +39,7 @@ void mu_rpc_finish_lent(struct mu_rpc *r, size_t at, size_t lent)
     MU_ASSERT(len <= UINT32_MAX);
     mu_put_u32(r->out.data + r->out.head + at, (uint32_t)len);
     r->kept_bytes += MU_RPC_HEADER + len;
+    r->out_next++;
 }
 
 void mu_rpc_put(struct mu_rpc *r, enum mu_rpc_frame_type type, uint64_t wire_id,
@@ -285,7 +286,7 @@ static void write_beats(struct mu_rpc *r)
         mu_rpc_put_control(r, &r->ctl, MU_RPC_PONG, mu_span(nonce, sizeof(nonce)));
     }
     if (r->want_ping) {
-        mu_rpc_ask(r);
+        mu_rpc_ask(r, 0);
         mu_put_u64(nonce, ++r->ping_nonce);
         mu_rpc_put_control(r, &r->ctl, MU_RPC_PING, mu_span(nonce, sizeof(nonce)));
     }
@@ -313,6 +314,7 @@ static void grant_calls(struct mu_rpc *r)
     limit = r->peer_done + r->call_window;
     mu_put_u64(total, limit);
     mu_rpc_put(r, MU_RPC_CREDIT, 0, mu_span(total, sizeof(total)));
+    mu_rpc_ask(r, r->out_next);
     r->peer_limit = limit;
 }
 
