@@ -46,6 +46,9 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_agent_spendthrift,
     &mu_sim_scenario_rpc,
     &mu_sim_scenario_rpc_twice,
+    &mu_sim_scenario_rref,
+    &mu_sim_scenario_rref_early,
+    &mu_sim_scenario_rref_leak,
     NULL,
 };
 

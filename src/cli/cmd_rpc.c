@@ -77,13 +77,13 @@ static void on_count(muster_rpc_call_in *call, void *context)
 
 static void on_stats(muster_rpc_call_in *call, void *context)
 {
-    struct muster_rpc_metric metrics[64];
-    size_t count = muster_rpc_metrics(context, metrics, 64);
+    struct muster_rpc_metric metrics[128];
+    size_t count = muster_rpc_metrics(context, metrics, 128);
     struct muster_rpc_part part = {.device = MUSTER_RPC_CPU};
-    char text[64 * 84];
+    char text[128 * 84];
     size_t len = 0;
 
-    for (size_t i = 0; i < count && i < 64; i++) {
+    for (size_t i = 0; i < count && i < 128; i++) {
         len += (size_t)snprintf(text + len, sizeof(text) - len, "%s %s\n", metrics[i].name,
                                 metrics[i].value);
     }

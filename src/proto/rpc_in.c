@@ -136,7 +136,7 @@ static int dispatch(struct mu_rpc *r, struct mu_span payload)
         r->pong_nonce = mu_get_u64(payload.data);
         return 0;
     case MU_RPC_PONG:
-        mu_rpc_answered(r, 0);
+        mu_rpc_note_answer(r, 0);
         return 0;
     case MU_RPC_ACK:
         return 0;
@@ -176,7 +176,7 @@ static int handle_frame(struct mu_rpc *r, struct mu_span payload)
                                   &e);
         }
         if (r->header.ack != 0) {
-            mu_rpc_answered(r, r->header.ack);
+            mu_rpc_note_answer(r, r->header.ack);
         }
         if (r->header.ack > r->out_base) {
             mu_rpc_drop_acked(r, r->header.ack);
@@ -185,7 +185,7 @@ static int handle_frame(struct mu_rpc *r, struct mu_span payload)
     err = dispatch(r, payload);
     if (err == 0 && mu_rpc_is_sequenced(r->header.type)) {
         if (r->in_seq == 0 && r->config.role == MU_RPC_SERVER) {
-            mu_rpc_answered(r, 0);
+            mu_rpc_note_answer(r, 0);
         }
         r->in_seq++;
         r->frames_in++;

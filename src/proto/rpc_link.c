@@ -14,7 +14,7 @@ void mu_rpc_ask(struct mu_rpc *r, uint64_t seq)
     }
 }
 
-void mu_rpc_answered(struct mu_rpc *r, uint64_t ack)
+void mu_rpc_note_answer(struct mu_rpc *r, uint64_t ack)
 {
     if (r->asked_at.ns != MU_MONO_NEVER.ns &&
         (ack == 0 ? r->asked_seq == 0 : r->asked_seq != 0 && ack >= r->asked_seq)) {
@@ -309,7 +309,7 @@ int mu_rpc_on_welcome(struct mu_rpc *r, struct mu_span payload)
         r->peer_frame_max = w.frame_bytes_max;
         r->terms_known = true;
     }
-    mu_rpc_answered(r, 0);
+    mu_rpc_note_answer(r, 0);
     memcpy(r->peer_incarnation, w.incarnation, sizeof(r->peer_incarnation));
     r->grace_ms = w.grace_ms;
     r->beat_ms = w.beat_ms;

@@ -102,14 +102,14 @@ static void test_bytes_come_where_they_are_to_lie(void **state)
     battery_run_until_count(&pair.b.received, total);
 
     /* Not all: what is behind the end of a room has been read with it. But most. */
-    assert_true(pair.b.in_room > total / 2);
+    assert_true(pair.b.in_room > total / 2 || battery_eut->reads_elsewhere);
     pair_end(&pair);
     free(room);
 }
 
 static void close_in_room(struct peer *p)
 {
-    if (p->in_room != 0 && p->received > 50000) {
+    if (p->received > 50000) {
         p->on_data = NULL;
         peer_close(p, false);
     }
