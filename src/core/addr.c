@@ -166,9 +166,9 @@ static int parse_unix(const char *text, const char *path, struct mu_addr *ret,
     struct quoted q;
     size_t len = strlen(path);
 
-    if (path[0] != '/') {
-        return mu_err(reterr_msg, MUSTER_EURL, "%s has no absolute path: write unix:/path",
-                      quote(&q, text));
+    if (path[0] != '/' && (path[0] != '@' || len == 1)) {
+        return mu_err(reterr_msg, MUSTER_EURL,
+                      "%s has no absolute path: write unix:/path, or unix:@name", quote(&q, text));
     }
     if (len >= UNIX_PATH_CAP) {
         return mu_err(reterr_msg, MUSTER_EURL,

@@ -189,18 +189,26 @@ static void env_resume(struct mu_env *env, struct mu_conn *conn)
 
 /* --- sending ---------------------------------------------------------------------------------- */
 
-static void env_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
-                     size_t *ret_taken)
+static void env_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
+                      size_t count, size_t *ret_taken)
 {
     struct stream_conn *c = conn->impl;
+    bool deaf = c == NULL || c->closing;
+    bool full = false;
+    size_t taken = 0;
 
     (void)env;
-    if (c == NULL || c->closing) {
-        *ret_taken = data.len;
-        return;
+    for (size_t i = 0; i < count && !full; i++) {
+        size_t n =
+            deaf || spans[i].len == 0 ? spans[i].len : mu_host_stream_write(&c->stream, spans[i]);
+
+        taken += n;
+        full = n < spans[i].len;
     }
-    *ret_taken = data.len == 0 ? 0 : mu_host_stream_write(&c->stream, data);
-    c->want_writable = *ret_taken < data.len;
+    if (!deaf) {
+        c->want_writable = full;
+    }
+    *ret_taken = taken;
 }
 
 static void on_writable(struct mu_host_stream *stream)
@@ -453,7 +461,7 @@ static const struct mu_env_ops peer_ops = {
     .dial = env_dial,
     .listen = env_listen,
     .unlisten = env_unlisten,
-    .send = env_send,
+    .sendv = env_sendv,
     .resume = env_resume,
     .close = env_close,
     .peer = env_peer,

@@ -262,9 +262,12 @@ static int listen_unix(struct uv_listener *l, const char *path)
     }
     rc = add_socket(l, fd);
     if (rc != 0) {
-        (void)unlink(path);
+        if (path[0] != '@') {
+            (void)unlink(path);
+        }
         return rc;
     }
+    /* A name in the abstract namespace begins with a zero: there is nothing to be removed. */
     memcpy(l->path, ((struct sockaddr_un *)&ss)->sun_path, sizeof(l->path));
     return 0;
 }
