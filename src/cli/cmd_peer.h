@@ -59,6 +59,7 @@ struct peer_bootstrap {
 struct peer_app {
     const struct peer_options *o;
     void (*ending)(struct peer_app *app); /* lets go of what it has on the host; may be NULL */
+    int interrupted;                      /* the exit code after a signal */
     struct cli_loop loop;
     struct mu_identity identity;
     struct mu_peer_host *host;

@@ -402,7 +402,10 @@ static int read_data(struct call *c)
 
 int peer_call(const struct peer_options *o)
 {
-    struct call c = {.app.o = o, .app.ending = end_call, .app.bootstrapped = on_bootstrapped};
+    struct call c = {.app.o = o,
+                     .app.interrupted = CLI_FAILED,
+                     .app.ending = end_call,
+                     .app.bootstrapped = on_bootstrapped};
     int code;
 
     if (o->address == NULL || o->method == NULL) {

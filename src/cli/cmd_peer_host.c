@@ -53,8 +53,10 @@ void peer_app_stop(struct peer_app *app, int code)
 
 static void on_signal(void *context, int number)
 {
+    struct peer_app *app = context;
+
     (void)number;
-    peer_app_stop(context, 0);
+    peer_app_stop(app, app->interrupted);
 }
 
 int peer_each_word(struct peer_app *app, const char *list,

@@ -101,7 +101,7 @@ static int begin_ping(struct peer_app *app)
 
 int peer_ping(const struct peer_options *o)
 {
-    struct ping p = {.app.o = o};
+    struct ping p = {.app.o = o, .app.interrupted = CLI_FAILED};
     int code;
 
     mu_buf_init(&p.addr, MU_MULTIADDR_MAX);

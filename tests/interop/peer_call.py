@@ -71,6 +71,13 @@ def found(a, b):
     checks.equal((code, out), (0, b"x\ny\n"), "though not all can be reached: %s" % err)
 
 
+def is_caught(pid):
+    """Whether the process has taken SIGINT into its own hands: it blocks it, for its own thread."""
+    with open("/proc/%d/status" % pid) as file:
+        blocked = [line for line in file if line.startswith("SigBlk:")]
+    return bool(int(blocked[0].split()[1], 16) & 1 << (signal.SIGINT - 1))
+
+
 def failures(a):
     def fails(code, text, what, *args):
         got, out, err = call(*args)
@@ -101,6 +108,11 @@ def failures(a):
     try:
         fails(3, "--timeout-ms", "no answer", a.address, "muster::Echo.echo", "x", "--timeout-ms",
               "300")
+        waiting = subprocess.Popen([muster_path(), "peer", "call", a.address, "n::S.m"],
+                                   preexec_fn=die_with_parent)
+        wait_until(lambda: is_caught(waiting.pid), "it can be interrupted")
+        waiting.send_signal(signal.SIGINT)
+        checks.equal(waiting.wait(timeout=lib.PATIENCE), 1, "interrupted, it has failed")
     finally:
         a.process.send_signal(signal.SIGCONT)
 
