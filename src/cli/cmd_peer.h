@@ -82,7 +82,7 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app));
 void peer_app_stop(struct peer_app *app, int code);
 /** Peer routing, which a client does not serve, and calls. Returns an exit code, said. */
 int peer_app_calls(struct peer_app *app, bool client);
-/** Calls `use` for each of the words between commas, until one fails. Returns an exit code, said. */
+/** Calls `use` for each of the words between commas, until one fails. An exit code, said. */
 int peer_each_word(struct peer_app *app, const char *list,
                    int (*use)(struct peer_app *app, const char *word, struct mu_errmsg *msg));
 
