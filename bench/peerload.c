@@ -2,10 +2,11 @@
  * A peer that loads, and is loaded: what bench_peer measures with, and what the tests against
  * js-libp2p speak through. It is muster's host with little around it.
  *
- *     peerload serve                        prints its multiaddr; echo, sink, abort
+ *     peerload serve                        prints its multiaddr; echo, sink, abort, calls
  *     peerload echo ADDR                    --streams of --bytes each, both ways at once
  *     peerload sink ADDR                    the same, one way
  *     peerload handshakes ADDR              connects and closes, one after the other
+ *     peerload calls ADDR                   unary ones of --bytes, --streams at a time
  *     peerload reset ADDR                   resets a stream, has one reset, goes on
  *
  * Prints one object of JSON, and exits with 1 if something was not as it must be.
@@ -19,6 +20,7 @@
 #include <muster/error.h>
 
 #include "core/alloc.h"
+#include "service/peer_call.h"
 #include "service/peer_echo.h"
 #include "service/peer_host.h"
 #include "transport/uv_env.h"
@@ -40,6 +42,11 @@ struct load {
     struct mu_identity identity;
     struct mu_peer_host *host;
     struct mu_peer_echo echo;
+    struct mu_peer_calls *calls;
+    struct mu_peer_echo_calls echo_calls;
+    struct asker *askers;
+    uint64_t asking; /* of them */
+    uint64_t answers;
     struct mu_peer_handler sink;
     struct mu_peer_handler abort;
     struct mu_peer_connect connect;
@@ -254,6 +261,67 @@ static void start_flows(struct load *l)
     }
 }
 
+/* --- calls ------------------------------------------------------------------------------------ */
+
+/* One call after the other. */
+struct asker {
+    struct mu_unary_call call;
+    struct load *load;
+};
+
+static void on_answer(struct mu_unary_call *call, int status, const char *text,
+                      struct mu_span message);
+
+static void ask(struct asker *a)
+{
+    struct load *l = a->load;
+    struct mu_unary *unary = mu_peer_calls_unary(l->calls);
+    int err;
+
+    a->call.peer = l->connect.peer;
+    a->call.method = MU_PEER_ECHO_UNARY;
+    a->call.timeout_ms = 60000;
+    a->call.done = on_answer;
+    err = unary->ops->call(unary, &a->call, mu_span(l->pattern, (size_t)l->bytes));
+    if (err != 0) {
+        complain(l, "call", err, muster_strerror(err));
+    }
+}
+
+static void on_answer(struct mu_unary_call *call, int status, const char *text,
+                      struct mu_span message)
+{
+    struct asker *a = MU_CONTAINER_OF(call, struct asker, call);
+    struct load *l = a->load;
+
+    if (status != 0 || message.len != l->bytes ||
+        memcmp(message.data, l->pattern, message.len) != 0) {
+        complain(l, "answer", status, text);
+        return;
+    }
+    l->answers++;
+    if (seconds_since(l) < (double)l->seconds) {
+        ask(a);
+    } else if (--l->asking == 0) {
+        double seconds = seconds_since(l);
+
+        printf("{\"calls\":%" PRIu64 ",\"seconds\":%.3f,\"per_s\":%.1f}\n", l->answers, seconds,
+               (double)l->answers / seconds);
+        finish(l, 0);
+    }
+}
+
+static void start_calls(struct load *l)
+{
+    l->askers = calloc(l->streams, sizeof(*l->askers));
+    l->asking = l->askers != NULL ? l->streams : 0;
+    l->since = mu_env_now(l->env).mono;
+    for (uint64_t i = 0; i < l->asking; i++) {
+        l->askers[i].load = l;
+        ask(&l->askers[i]);
+    }
+}
+
 /* --- resets ----------------------------------------------------------------------------------- */
 
 static void reset_write(struct mu_host_stream *s)
@@ -341,6 +409,8 @@ static void on_connected(struct mu_peer_connect *connect, int status, const char
     } else if (strcmp(l->mode, "handshakes") == 0) {
         l->since = l->handshakes++ == 0 ? mu_env_now(l->env).mono : l->since;
         mu_peer_host_disconnect(l->host, &connect->peer);
+    } else if (strcmp(l->mode, "calls") == 0) {
+        start_calls(l);
     } else if (strcmp(l->mode, "reset") == 0) {
         start_reset(l);
     } else {
@@ -354,6 +424,8 @@ static void on_stopped(void *context)
 {
     struct load *l = context;
 
+    mu_peer_echo_calls_unserve(&l->echo_calls);
+    mu_peer_calls_free(l->calls);
     mu_peer_host_free(l->host);
     l->host = NULL;
     mu_uv_env_stop(l->uv);
@@ -388,6 +460,11 @@ static int start(struct load *l, const char *addr, bool quiet)
     (void)mu_peer_host_serve(l->host, &l->echo.handler);
     (void)mu_peer_host_serve(l->host, &l->sink);
     (void)mu_peer_host_serve(l->host, &l->abort);
+    if (mu_peer_calls_new(l->host, NULL, &l->calls) != 0 ||
+        mu_peer_echo_calls_serve(&l->echo_calls, l->calls) != 0) {
+        complain(l, "calls", MUSTER_ENOMEM, "out of memory");
+        return 1;
+    }
     if (strcmp(l->mode, "serve") == 0) {
         serve(l);
         return 0;
@@ -436,6 +513,7 @@ static int run(struct load *l, const char *addr, bool quiet)
     mu_buf_fini(&l->addr);
     mu_identity_fini(&l->identity);
     mu_uv_env_free(l->uv);
+    free(l->askers);
     free(l->flows);
     free(l->pattern);
     return code != 0 ? code : l->code;
@@ -480,9 +558,13 @@ int main(int argc, char **argv)
             return 2;
         }
     }
+    if (l.bytes > PATTERN && optind < argc && strcmp(argv[optind], "calls") == 0) {
+        (void)fprintf(stderr, "peerload: a call has at most %d bytes here\n", PATTERN);
+        return 2;
+    }
     if (optind >= argc || (strcmp(argv[optind], "serve") != 0 && optind + 1 >= argc)) {
         (void)fprintf(stderr,
-                      "usage: peerload serve|echo|sink|handshakes|reset [ADDR] [OPTIONS]\n");
+                      "usage: peerload serve|echo|sink|handshakes|calls|reset [ADDR] [OPTIONS]\n");
         return 2;
     }
     l.mode = argv[optind];

@@ -10,6 +10,8 @@
 #include "codec/base64.h"
 #include "codec/peer_id.h"
 
+#define WORDS_MAX 1024
+
 /* --- id --------------------------------------------------------------------------------------- */
 
 static const char *type_name(enum mu_key_type type)
@@ -64,8 +66,21 @@ static int show_id(const struct peer_options *o)
 
 /* --- the verb --------------------------------------------------------------------------------- */
 
-static int run(struct peer_options *o, const char *what, const char *word)
+static int run(struct peer_options *o, const char *const *words, size_t count)
 {
+    const char *what = count > 0 ? words[0] : NULL;
+    const char *word = count > 1 ? words[1] : NULL;
+
+    if (what != NULL && strcmp(what, "call") == 0) {
+        o->address = word;
+        o->method = count > 2 ? words[2] : NULL;
+        o->data = words + 3;
+        o->data_count = count > 3 ? count - 3 : 0;
+        return peer_call(o);
+    }
+    if (count > 2) {
+        return cli_usage("peer", "\"%s\" is one word too many", words[2]);
+    }
     if (what != NULL && strcmp(what, "id") == 0) {
         if (word != NULL) {
             o->identity = word;
@@ -80,7 +95,7 @@ static int run(struct peer_options *o, const char *what, const char *word)
         return word == NULL ? cli_usage("peer", "a multiaddr is needed: whom to ping")
                             : peer_ping(o);
     }
-    return cli_usage("peer", "one of id, serve and ping is needed");
+    return cli_usage("peer", "one of id, serve, ping and call is needed");
 }
 
 int cmd_peer(int argc, char **argv)
@@ -107,27 +122,32 @@ int cmd_peer(int argc, char **argv)
          &o.idle, 86400},
         {"conns", "N", "serve: connections at the most (1024)", CLI_NUMBER, &o.conns_max, 1000000},
         {"count", "N", "ping: how often (4)", CLI_NUMBER, &o.count, 1000000},
-        {"timeout-ms", "MS", "ping: for the connection, and for each (10000)", CLI_NUMBER,
-         &o.timeout_ms, 3600000},
+        {"bootstrap", "MULTIADDR,...", "serve, call: peers through whom others are found", CLI_TEXT,
+         &o.bootstrap, 0},
+        {"stream", NULL, "call: items both ways, each DATA one of them", CLI_FLAG, &o.stream, 0},
+        {"timeout-ms", "MS", "ping: for the connection, and for each; call: for all of it (10000)",
+         CLI_NUMBER, &o.timeout_ms, 3600000},
         {"json", NULL, "one object a line", CLI_FLAG, &o.json, 0},
     };
     const struct cli_verb verb = {
-        "peer", "id|serve|ping [OPTIONS] [FILE|MULTIADDR]",
+        "peer", "id|serve|ping|call [OPTIONS] [FILE|MULTIADDR|PEER METHOD [DATA]]",
         "id      shows who a key file is; with --new, makes it\n"
-        "serve   listens, answers identify and ping, and echoes on "
-        "/muster/echo/1.0.0\n"
-        "ping    how long a round trip to a peer takes, secured and proved",
+        "serve   listens, answers identify and ping, tells where peers are, and echoes on "
+        "/muster/echo/1.0.0, muster::Echo.echo and, with --stream, muster::Echo.stream\n"
+        "ping    how long a round trip to a peer takes, secured and proved\n"
+        "call    calls a method of a peer, as hivemind's peers do; PEER is a multiaddr, or an id "
+        "with --bootstrap; DATA is a text, or hex:..., or - for standard input",
         options, sizeof(options) / sizeof(options[0])};
-    const char *words[2] = {NULL, NULL};
+    const char *words[WORDS_MAX] = {NULL};
     size_t n = 0;
     int err = cli_parse(&verb, &argc, &argv);
 
     while (err == 0 && argc > 0) {
-        if (n == 2) {
-            return cli_usage("peer", "\"%s\" is one word too many", argv[0]);
+        if (n == WORDS_MAX) {
+            return cli_usage("peer", "there are at most %d words", WORDS_MAX);
         }
         words[n++] = argv[0];
         err = cli_parse(&verb, &argc, &argv);
     }
-    return err != 0 ? err : run(&o, words[0], words[1]);
+    return err != 0 ? err : run(&o, words, n);
 }

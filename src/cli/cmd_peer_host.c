@@ -1,33 +1,19 @@
-/* muster peer: a host on a loop of its own. */
+/* muster peer: a host on a loop of its own, and serve. */
 #include "cli/cmd_peer.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
 
-#include "cli/cli_loop.h"
 #include "codec/multiaddr.h"
 #include "service/peer_echo.h"
-#include "service/peer_host.h"
 
-struct peer_app {
-    const struct peer_options *o;
-    struct cli_loop loop;
-    struct mu_identity identity;
-    struct mu_peer_host *host;
+struct serve {
+    struct peer_app app;
     struct mu_peer_echo echo;
-    /* ping */
-    struct mu_peer_connect connect;
-    struct mu_peer_ping ping;
-    struct mu_timer timer;
-    struct mu_buf addr;
-    uint64_t sent, answered;
-    uint64_t min_ns, max_ns, sum_ns;
-    bool busy; /* with one of them */
-    int code;
+    struct mu_peer_echo_calls echo_calls;
 };
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -41,19 +27,40 @@ static void on_stopped(void *context)
     cli_loop_stop(&app->loop);
 }
 
+/* From the top of the stack to its bottom. */
+static void on_stop_timer(struct mu_timer *timer)
+{
+    struct peer_app *app = MU_CONTAINER_OF(timer, struct peer_app, stop_timer);
+
+    if (app->ending != NULL) {
+        app->ending(app);
+    }
+    mu_peer_calls_free(app->calls);
+    mu_kad_stop(app->kad);
+    app->calls = NULL;
+    app->kad = NULL;
+    mu_peer_host_stop(app->host);
+}
+
+void peer_app_stop(struct peer_app *app, int code)
+{
+    if (!app->stopping) {
+        app->stopping = true;
+        app->code = code;
+        mu_env_timer_arm(app->loop.env, &app->stop_timer, mu_env_now(app->loop.env).mono);
+    }
+}
+
 static void on_signal(void *context, int number)
 {
     struct peer_app *app = context;
 
     (void)number;
-    if (app->host != NULL) {
-        mu_peer_host_stop(app->host);
-    }
+    peer_app_stop(app, app->interrupted);
 }
 
-/* Calls `use` for each of the words between commas. Stops at the first that fails. */
-static int each_word(struct peer_app *app, const char *list,
-                     int (*use)(struct peer_app *app, const char *word, struct mu_errmsg *msg))
+int peer_each_word(struct peer_app *app, const char *list,
+                   int (*use)(struct peer_app *app, const char *word, struct mu_errmsg *msg))
 {
     char *copy = list == NULL ? NULL : strdup(list);
     char *save = NULL;
@@ -93,6 +100,46 @@ static int use_allow(struct peer_app *app, const char *word, struct mu_errmsg *m
     return err;
 }
 
+static void on_bootstrap(struct mu_peer_connect *connect, int status, const char *text)
+{
+    struct peer_bootstrap *b = MU_CONTAINER_OF(connect, struct peer_bootstrap, connect);
+    struct peer_app *app = b->app;
+
+    if (app->stopping) {
+        return;
+    }
+    b->done = true;
+    b->met = status == 0;
+    if (b->met) {
+        (void)mu_peer_host_keep(app->host, &connect->peer, true);
+    }
+    if (app->bootstrapped != NULL) {
+        app->bootstrapped(app, b, status, text);
+    }
+}
+
+int peer_use_bootstrap(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+{
+    struct peer_bootstrap *b = &app->bootstrap[app->bootstrap_count];
+    struct mu_buf addr;
+    int err;
+
+    if (app->bootstrap_count == PEER_BOOTSTRAP_MAX) {
+        return mu_err(msg, MUSTER_EINVAL, "there are at most %d peers to bootstrap from",
+                      PEER_BOOTSTRAP_MAX);
+    }
+    mu_buf_init(&addr, MU_MULTIADDR_MAX);
+    err = mu_multiaddr_parse(&addr, word, msg);
+    if (err == 0) {
+        *b = (struct peer_bootstrap){.app = app,
+                                     .connect = {.addr = mu_buf_span(&addr), .done = on_bootstrap}};
+        app->bootstrap_count++;
+        mu_peer_host_connect(app->host, &b->connect);
+    }
+    mu_buf_fini(&addr);
+    return err;
+}
+
 static int start(struct peer_app *app)
 {
     struct mu_peer_host_config config = mu_peer_host_config_defaults();
@@ -112,8 +159,18 @@ static int start(struct peer_app *app)
     return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
 }
 
-/* Runs a loop around `begin`, which returns an exit code; it ends when the host has stopped. */
-static int run(struct peer_app *app, int (*begin)(struct peer_app *app))
+int peer_app_calls(struct peer_app *app, bool client)
+{
+    struct mu_kad_config config = mu_kad_config_defaults();
+    int err;
+
+    config.client = client;
+    err = mu_kad_start(app->host, &config, &app->kad);
+    err = err != 0 ? err : mu_peer_calls_new(app->host, NULL, &app->calls);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", muster_strerror(err));
+}
+
+int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
 {
     int code = peer_key_get(app->o, &app->identity);
 
@@ -126,11 +183,12 @@ static int run(struct peer_app *app, int (*begin)(struct peer_app *app))
         mu_identity_fini(&app->identity);
         return code;
     }
+    mu_timer_init(&app->stop_timer, on_stop_timer);
     app->code = start(app);
     if (app->code == 0) {
-        app->code = begin(app);
-        if (app->code != 0) {
-            mu_peer_host_stop(app->host);
+        code = begin(app);
+        if (code != 0) {
+            peer_app_stop(app, code);
         }
         cli_loop_run(&app->loop);
     }
@@ -171,20 +229,43 @@ static void print_addrs(struct peer_app *app)
     (void)fflush(stdout);
 }
 
+static void say_bootstrapped(struct peer_app *app, struct peer_bootstrap *b, int status,
+                             const char *text)
+{
+    (void)app;
+    (void)b;
+    if (status != 0) {
+        (void)cli_fail(0, "--bootstrap: %s", text);
+    }
+}
+
+static void end_serve(struct peer_app *app)
+{
+    mu_peer_echo_calls_unserve(&MU_CONTAINER_OF(app, struct serve, app)->echo_calls);
+}
+
 static int begin_serve(struct peer_app *app)
 {
-    int code;
+    struct serve *s = MU_CONTAINER_OF(app, struct serve, app);
+    int code = peer_app_calls(app, false);
 
-    mu_peer_echo_init(&app->echo, MU_PEER_ECHO_NAME);
-    if (mu_peer_host_serve(app->host, &app->echo.handler) != 0) {
+    if (code != 0) {
+        return code;
+    }
+    mu_peer_echo_init(&s->echo, MU_PEER_ECHO_NAME);
+    if (mu_peer_host_serve(app->host, &s->echo.handler) != 0 ||
+        mu_peer_echo_calls_serve(&s->echo_calls, app->calls) != 0) {
         return cli_fail(CLI_FAILED, "out of memory");
     }
-    code = each_word(app, app->o->allow, use_allow);
+    code = peer_each_word(app, app->o->allow, use_allow);
     if (code == 0) {
-        code = each_word(app, app->o->announce, use_announce);
+        code = peer_each_word(app, app->o->announce, use_announce);
     }
     if (code == 0) {
-        code = each_word(app, app->o->listen, use_listen);
+        code = peer_each_word(app, app->o->listen, use_listen);
+    }
+    if (code == 0) {
+        code = peer_each_word(app, app->o->bootstrap, peer_use_bootstrap);
     }
     if (code == 0) {
         print_addrs(app);
@@ -194,101 +275,7 @@ static int begin_serve(struct peer_app *app)
 
 int peer_serve(const struct peer_options *o)
 {
-    struct peer_app app = {.o = o};
+    struct serve s = {.app.o = o, .app.ending = end_serve, .app.bootstrapped = say_bootstrapped};
 
-    return run(&app, begin_serve);
-}
-
-/* --- ping ------------------------------------------------------------------------------------- */
-
-static void print_ping(const struct peer_app *app, uint64_t rtt_ns)
-{
-    char id[MU_PEER_ID_TEXT_MAX];
-
-    (void)mu_peer_id_format(&app->ping.peer, id);
-    if (app->o->json) {
-        printf("{\"peer\":\"%s\",\"seq\":%" PRIu64 ",\"rtt_us\":%.1f}\n", id, app->sent,
-               (double)rtt_ns / 1000.0);
-    } else {
-        printf("%s: seq=%" PRIu64 " time=%.3f ms\n", id, app->sent, (double)rtt_ns / 1e6);
-    }
-    (void)fflush(stdout);
-}
-
-static void on_ping(struct mu_peer_ping *ping, int status, const char *text, uint64_t rtt_ns)
-{
-    struct peer_app *app = MU_CONTAINER_OF(ping, struct peer_app, ping);
-
-    app->busy = false;
-    if (status != 0) {
-        app->code = cli_fail(status == MUSTER_ETIMEDOUT ? CLI_TIMEOUT : CLI_FAILED, "%s", text);
-        mu_peer_host_stop(app->host);
-        return;
-    }
-    app->answered++;
-    print_ping(app, rtt_ns);
-    if (app->sent >= app->o->count) {
-        mu_peer_host_stop(app->host);
-    } else {
-        mu_env_timer_arm(app->loop.env, &app->timer,
-                         mu_mono_add_ms(mu_env_now(app->loop.env).mono, 10));
-    }
-}
-
-static void send_ping(struct peer_app *app)
-{
-    app->busy = true;
-    app->sent++;
-    app->ping.timeout_ms = (uint32_t)app->o->timeout_ms;
-    app->ping.done = on_ping;
-    mu_peer_host_ping(app->host, &app->ping);
-}
-
-static void on_timer(struct mu_timer *timer)
-{
-    struct peer_app *app = MU_CONTAINER_OF(timer, struct peer_app, timer);
-
-    if (app->host != NULL) {
-        send_ping(app);
-    }
-}
-
-static void on_connected(struct mu_peer_connect *connect, int status, const char *text)
-{
-    struct peer_app *app = MU_CONTAINER_OF(connect, struct peer_app, connect);
-
-    app->busy = false;
-    if (status != 0) {
-        app->code = cli_fail(status == MUSTER_ETIMEDOUT ? CLI_TIMEOUT : CLI_CONNECT, "%s", text);
-        mu_peer_host_stop(app->host);
-        return;
-    }
-    app->ping.peer = connect->peer;
-    send_ping(app);
-}
-
-static int begin_ping(struct peer_app *app)
-{
-    struct mu_errmsg msg;
-
-    mu_timer_init(&app->timer, on_timer);
-    if (mu_multiaddr_parse(&app->addr, app->o->address, &msg) != 0) {
-        return cli_fail(CLI_USAGE, "%s", msg.text);
-    }
-    app->busy = true;
-    app->connect.addr = mu_buf_span(&app->addr);
-    app->connect.done = on_connected;
-    mu_peer_host_connect(app->host, &app->connect);
-    return 0;
-}
-
-int peer_ping(const struct peer_options *o)
-{
-    struct peer_app app = {.o = o};
-    int code;
-
-    mu_buf_init(&app.addr, MU_MULTIADDR_MAX);
-    code = run(&app, begin_ping);
-    mu_buf_fini(&app.addr);
-    return code;
+    return peer_app_run(&s.app, begin_serve);
 }

@@ -93,6 +93,9 @@ static bool deliver(struct stream_conn *c, struct mu_span bytes, size_t *ret_use
     c->in_data = false;
     MU_ASSERT(*ret_used <= bytes.len);
     if (c->closing || c->gone) {
+        /* Nobody wants the rest, but its window is still given back: the peer may have to say more
+         * before it comes to its end. */
+        mu_host_stream_consumed(&c->stream, bytes.len);
         return false;
     }
     mu_host_stream_consumed(&c->stream, *ret_used);
@@ -294,6 +297,13 @@ static int env_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_ad
     return 0;
 }
 
+/* Whether there may be something on its way, which a close lets go out. */
+static bool has_said(const struct stream_conn *c)
+{
+    return c->stream.state == MU_HOST_STREAM_OPEN ||
+           (c->stream.state == MU_HOST_STREAM_OPENING && c->stream.used);
+}
+
 static void env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
 {
     struct stream_conn *c = conn->impl;
@@ -304,9 +314,12 @@ static void env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
     }
     if (!c->closing) {
         c->closing = true;
-        if (!abort && !c->gone && c->stream.state == MU_HOST_STREAM_OPEN) {
-            mu_host_stream_consumed(&c->stream, c->rest.len);
-            mu_buf_reset(&c->rest);
+        if (!abort && !c->gone && has_said(c)) {
+            /* Inside of `data` the rest is lent, and deliver() gives it back. */
+            if (!c->in_data) {
+                mu_host_stream_consumed(&c->stream, c->rest.len);
+                mu_buf_reset(&c->rest);
+            }
             mu_host_stream_end(&c->stream);
         } else {
             abort = true;
@@ -325,6 +338,10 @@ static void env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, 
     char text[MU_PEER_ID_TEXT_MAX];
 
     (void)env;
+    if (c == NULL) {
+        (void)snprintf(buf, cap, "?");
+        return;
+    }
     (void)snprintf(buf, cap, "peer:%s", mu_peer_id_format(&c->stream.peer, text));
 }
 

@@ -17,8 +17,8 @@ struct mu_peer_env;
 
 /** The host is borrowed. MUSTER_ENOMEM. */
 int mu_peer_env_new(struct mu_peer_host *host, struct mu_peer_env **ret);
-/** After the last callback of its connections and listeners, before mu_peer_host_stop(): what it
- * still has to say is dropped. NULL is fine. */
+/** After the last callback of its connections and listeners, and not inside of it; before
+ * mu_peer_host_stop(). What it still has to say is dropped. NULL is fine. */
 void mu_peer_env_free(struct mu_peer_env *peers);
 struct mu_env *mu_peer_env_env(struct mu_peer_env *peers);
 

@@ -276,6 +276,19 @@ static inline void rig_introduce(struct rig_node *of, struct rig_node *who)
     mu_sim_call(of->proc, rig_introduce_inside, &(struct rig_pair){of, who});
 }
 
+/* Its address where connections are streams between peers. */
+static inline struct mu_addr rig_addr(const struct rig_node *n)
+{
+    struct mu_addr addr;
+    struct mu_errmsg msg;
+    char id[MU_PEER_ID_TEXT_MAX];
+    char text[MU_PEER_ID_TEXT_MAX + 8];
+
+    (void)snprintf(text, sizeof(text), "peer:%s", mu_peer_id_format(&n->identity.id, id));
+    assert_int_equal(mu_addr_parse(text, 0, &addr, &msg), 0);
+    return addr;
+}
+
 /* --- calls ------------------------------------------------------------------------------------ */
 
 static inline uint8_t rig_byte(size_t at)
