@@ -2,7 +2,8 @@
  * The head of a safetensors file: eight bytes that say how long it is, a JSON object, and behind it
  * the tensors' bytes.
  *
- *     u64 length | {"__metadata__":{...},"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}} | bytes
+ *     u64 length, {"__metadata__":{...},"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}},
+ *     bytes
  *
  * The bytes of the tensors follow each other without gaps and fill the file to its end.
  */

@@ -1,11 +1,12 @@
 /*
  * An environment whose connections are secure: it stands on another one and does all that that one
  * does, except that each connection, dialled or accepted, is TLS 1.3 with certificates on both
- * sides (crypto/tls.h). Whoever is given it need not know.
+ * sides (transport/tls.h). Whoever is given it need not know.
  *
  * A dialled connection is open when the handshake is done. An accepted one is there at once, takes
  * nothing to send and brings nothing before its handshake is done, and is closed with MUSTER_ETLS
- * if that comes to nothing, mu_env_why() saying what it was: whoever accepts gives its peers so much time to say something anyhow.
+ * if that comes to nothing, mu_env_why() saying what it was: whoever accepts gives its peers so
+ * much time to say something anyhow.
  *
  * A peer that hangs up without the farewell of TLS has ended its stream all the same, since that is
  * what a dead process leaves behind: what runs above has a farewell of its own.
@@ -14,7 +15,7 @@
 #define MU_TLS_ENV_H
 
 #include "core/env.h"
-#include "crypto/tls.h"
+#include "transport/tls.h"
 
 struct mu_tls_env;
 

@@ -1,5 +1,6 @@
 #include "transport/uv_env.h"
 
+#include <sched.h>
 #include <time.h>
 
 #include "core/alloc.h"
@@ -228,14 +229,17 @@ void mu_uv_env_post(struct mu_uv_env *uv, struct mu_post *post)
 {
     bool first;
 
+    /* Once the loop has seen the message, it may be stopped: mu_uv_env_free() waits for those who
+     * are still here. Not by the lock, which the loop would wake up to wait for. */
+    (void)atomic_fetch_add(&uv->posting, 1);
     uv_mutex_lock(&uv->posts_lock);
     first = mu_list_empty(&uv->posts);
     mu_list_push(&uv->posts, &post->link);
+    uv_mutex_unlock(&uv->posts_lock);
     if (first) {
-        /* Under the lock: once the loop has seen the message, it may be stopped and freed. */
         MU_ASSERT(uv_async_send(&uv->async) == 0);
     }
-    uv_mutex_unlock(&uv->posts_lock);
+    (void)atomic_fetch_sub(&uv->posting, 1);
 }
 
 /* The loop. */
@@ -247,7 +251,7 @@ static const struct mu_env_ops ops = {
     .dial = mu_uv_dial,
     .listen = mu_uv_listen,
     .unlisten = mu_uv_unlisten,
-    .send = mu_uv_conn_send,
+    .sendv = mu_uv_conn_sendv,
     .resume = mu_uv_conn_resume,
     .close = mu_uv_conn_close,
     .peer = mu_uv_conn_peer,
@@ -291,7 +295,7 @@ int mu_uv_env_new(struct mu_uv_env **ret)
     mu_list_init(&uv->posts);
     mu_list_init(&uv->timers_due.link);
     uv->timers_due.run = on_timers_due;
-    uv->in = mu_malloc(MU_UV_READ_MAX);
+    uv->in = mu_malloc(MU_UV_CONN_READ_MAX);
     if (uv->in == NULL) {
         rc = MUSTER_ENOMEM;
         goto fail;
@@ -332,8 +336,9 @@ void mu_uv_env_free(struct mu_uv_env *uv)
     mu_uv_http_free(uv);
     mu_uv_families_stop(uv);
     /* A last message may still be on its way out of mu_uv_env_post(). */
-    uv_mutex_lock(&uv->posts_lock);
-    uv_mutex_unlock(&uv->posts_lock);
+    while (atomic_load(&uv->posting) != 0) {
+        (void)sched_yield();
+    }
     uv_close((uv_handle_t *)&uv->async, NULL);
     uv_close((uv_handle_t *)&uv->prepare, NULL);
     uv_close((uv_handle_t *)&uv->idle, NULL);

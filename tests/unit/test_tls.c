@@ -1,4 +1,4 @@
-#include "crypto/tls.h"
+#include "transport/tls.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -9,7 +9,7 @@
  *     mu_tls_end(&t)                         nothing more is written; the peer learns of it
  *     mu_tls_output(&t) mu_tls_sent(&t, n)   bytes for the wire: after each of the above
  *
- * The one machine here that draws randomness of its own: OpenSSL's.
+ * It has a machine's shape and none of its purity: OpenSSL reads files, the time and randomness.
  */
 #ifndef MU_TLS_H
 #define MU_TLS_H
