@@ -14,14 +14,17 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "transport/child_internal.h"
 
 #define LEFT_MS  5000 /* how long after the agent's end something may still be there */
-#define ID       "00c0ffee00c0ffee"
-#define MARK     MU_CHILD_MARK "=" ID ".1"
-#define EXECUTES 40 /* rounds of those that never stop to exec */
+#define EXECUTES 40   /* rounds of those that never stop to exec */
+
+/* Of this process alone: the next one may run beside it. */
+static char id[MU_FAMILY_ID_LEN + 1];
+static char mark[64];
 
 /* --- an agent --------------------------------------------------------------------------------- */
 
@@ -48,7 +51,7 @@ static void run_agent(void (*body)(struct mu_watch *w, struct mu_cgroup *g, int 
 
         (void)close(fds[0]);
         (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
-        mu_cgroup_find(&g, ID);
+        mu_cgroup_find(&g, id);
         if (mu_watch_start(&w, &g) != 0) {
             _exit(1);
         }
@@ -79,9 +82,9 @@ static void assert_all_end(void)
 }
 
 /* What the child does when it is its own master: it becomes a beast, or starts some. */
-static void become(const char *arg, const char *mark)
+static void become(const char *arg, const char *variable)
 {
-    char *const env[] = {(char *)(uintptr_t)mark, NULL};
+    char *const env[] = {(char *)(uintptr_t)variable, NULL};
 
     (void)execle(zoo_path, "zoo", arg, "sleep=0", (char *)NULL, env);
     _exit(127);
@@ -136,7 +139,7 @@ static void agent_that_dies_slowly(struct mu_watch *w, struct mu_cgroup *g, int 
     (void)g;
     if (pid == 0) {
         (void)setsid();
-        become("out=first", MARK);
+        become("out=first", mark);
     }
     (void)says;
     mu_watch_tell(w, pid, true);
@@ -146,9 +149,12 @@ static void agent_that_dies_slowly(struct mu_watch *w, struct mu_cgroup *g, int 
     pid = fork();
     if (pid == 0) {
         (void)setsid();
-        become("daemon=0", MARK);
+        become("daemon=0", mark);
     }
-    wait_for_count(2);
+    /* It lives, or was killed already. */
+    while (zoo_count() == 0 && waitpid(pid, NULL, WNOHANG) != pid) {
+        rest_ms(1);
+    }
 }
 
 static void test_watch_goes_on_until_the_agent_is_gone(void **state)
@@ -165,7 +171,7 @@ static void agent_that_says_nothing(struct mu_watch *w, struct mu_cgroup *g, int
     (void)g;
     if (fork() == 0) {
         (void)setsid();
-        become("daemon=0", MARK);
+        become("daemon=0", mark);
     }
     wait_for_count(2);
     say(says);
@@ -189,7 +195,7 @@ static void agent_of_those_who_exec(struct mu_watch *w, struct mu_cgroup *g, int
     g->base[0] = '\0';
     if (pid == 0) {
         (void)setsid();
-        become("execs", MARK);
+        become("execs", mark);
     }
     mu_watch_tell(w, pid, true);
     wait_for_count(2);
@@ -241,7 +247,7 @@ static void test_watch_empties_the_cgroups(void **state)
     zoo_skip_without_cgroups();
     run_agent(agent_with_a_late_comer);
     assert_all_end();
-    mu_cgroup_find(&g, ID);
+    mu_cgroup_find(&g, id);
     assert_int_equal(mu_cgroup_each(&g, mu_cgroup_remove), 0);
 }
 
@@ -254,7 +260,7 @@ static void agent_that_stops_the_watcher(struct mu_watch *w, struct mu_cgroup *g
     (void)says;
     if (pid == 0) {
         (void)setsid();
-        become("out=still", MARK);
+        become("out=still", mark);
     }
     wait_for_count(1);
     mu_watch_tell(w, pid, true);
@@ -292,6 +298,9 @@ int main(int argc, char **argv)
     /* Orphans of the agents come to us, where zombies can be seen and reaped. */
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     zoo_open(argv[1]);
+    (void)snprintf(id, sizeof(id), "%08lx%08lx", (unsigned long)getpid() & 0xffffffff,
+                   (unsigned long)time(NULL) & 0xffffffff);
+    (void)snprintf(mark, sizeof(mark), "%s=%s.1", MU_CHILD_MARK, id);
     failed = cmocka_run_group_tests_name("watch", tests, NULL, NULL);
     zoo_close();
     return failed;
