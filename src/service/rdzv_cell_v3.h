@@ -15,7 +15,8 @@
  * Closing the run is a compare-and-set by whoever wants it, and needs no lease.
  *
  * A node looks after the one whose key is the next older one, and becomes the chair when there is
- * none: so a death wakes one node, not all.
+ * none: so a death wakes one node, not all. Who that is the write that creates its key tells; that
+ * it is watched has time, and hundreds that come together do not do it together.
  *
  * Life. The lease is lost when etcd says so or when its time is up by our own clock, which is never
  * later. From then on the machine is shown a state without itself, so that the round is over here
@@ -131,6 +132,8 @@ struct mu_rdzv_v3_cell {
     struct mu_etcd_call find;
     int64_t find_born; /* whose elder is looked for */
     struct mu_buf find_body;
+    bool elder_known;   /* elder_key is that of find_born */
+    mu_mono_t elder_at; /* when to begin to watch it */
     struct mu_etcd_watch elder;
     bool elder_on;
     bool elder_there;
@@ -169,6 +172,8 @@ void mu_rdzv_v3_chair_init(struct mu_rdzv_v3_cell *c, uint64_t seed);
 void mu_rdzv_v3_chair_fini(struct mu_rdzv_v3_cell *c);
 /** Looks after all that is not as it should be: our birth or death, the state, a timer. */
 void mu_rdzv_v3_chair_run(struct mu_rdzv_v3_cell *c);
+/** Our key was just created, and these are the two newest keys there are: it and its elder. */
+void mu_rdzv_v3_chair_born(struct mu_rdzv_v3_cell *c, const struct mu_etcd_result *newest);
 /** A lease for the state, if there is none: mu_rdzv_v3_chair_run() follows when there is. */
 bool mu_rdzv_v3_run_lease(struct mu_rdzv_v3_cell *c);
 
