@@ -5,6 +5,7 @@
 
 #include "service/etcd_url.h"
 #include "service/rdzv_c10d.h"
+#include "service/rdzv_cell_v3.h"
 
 #define LEASE_TTL_S     5
 #define NODES_PER_TTL_S 50 /* a cluster that keeps hundreds of leases may be slow with one */
@@ -207,7 +208,8 @@ char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, cons
     for (size_t i = 0; i < c->etcd.param_count; i++) {
         at = put_param(at, '&', c->etcd.params[i].name, c->etcd.params[i].value);
     }
-    (void)snprintf(number, sizeof(number), "%" PRId64, round);
+    /* In v3 as many digits for each, so that those of earlier rounds are one range of keys. */
+    (void)snprintf(number, sizeof(number), v2 ? "%" PRId64 : MU_RDZV_V3_ROUND, round);
     if (v2) {
         at = put_param(at, '&', "prefix", "torch.rendezvous.");
         at = mu_rdzv_c10d_escape(at, run_id);

@@ -8,7 +8,8 @@
  *     P/state        the state, changed by compare-and-set on its mod_revision only
  *     P/nodes/LEASE  a node's wish. It is there for as long as the node's lease, whose number in
  *                    hex is its name, and only the node writes it
- *     P/store/...    the rounds' stores (service/store_etcd.h)
+ *     P/store/...    the rounds' stores (service/store_etcd.h). Whoever completes a round clears
+ *                    those before the last one
  *
  * A request is answered from what the watch on P/state has told, so a read costs nothing. A write
  * is a wish: the node writes its own key, and is answered with the state that has seen the wish.
@@ -28,12 +29,15 @@
 #ifndef MU_RDZV_CELL_V3_H
 #define MU_RDZV_CELL_V3_H
 
+#include <inttypes.h>
+
 #include "core/buf.h"
 #include "core/map.h"
 #include "proto/rdzv_chair.h"
 #include "service/etcd.h"
 #include "service/rdzv_cell.h"
 
+#define MU_RDZV_V3_ROUND      "%012" PRId64 /* a round in the prefix of its store */
 #define MU_RDZV_V3_PREFIX_CAP 2048
 #define MU_RDZV_V3_KEY_CAP    (MU_RDZV_V3_PREFIX_CAP + 32)
 
@@ -79,6 +83,7 @@ struct mu_rdzv_v3_cell {
     struct mu_timer timer;
     mu_mono_t answer_at; /* something may be told on this turn */
     mu_mono_t watch_at;  /* the watch on the state is begun again */
+    char store_key[MU_RDZV_V3_KEY_CAP];
     char state_key[MU_RDZV_V3_KEY_CAP];
     char nodes_key[MU_RDZV_V3_KEY_CAP];
     char nodes_end[MU_RDZV_V3_KEY_CAP];

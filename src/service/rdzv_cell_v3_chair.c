@@ -9,6 +9,7 @@
  * gathered for a moment, so that the state, which all read, is not written for each of them; what
  * somebody waits for (a round that is complete, one that has lost a member) is written at once.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -408,13 +409,18 @@ static int swap_state(struct mu_rdzv_v3_cell *c, int64_t seen)
         {.key = key, .target = MU_ETCD_MOD, .number = c->mod},
         {.key = mu_span_str(c->own_key), .target = MU_ETCD_CREATE, .number = c->born},
     };
-    struct mu_etcd_op put = {.kind = MU_ETCD_PUT, .key = key, .lease = c->run_lease.id};
+    char clear_end[MU_RDZV_V3_KEY_CAP + 32];
+    struct mu_etcd_op ops[] = {
+        {.kind = MU_ETCD_PUT, .key = key, .lease = c->run_lease.id},
+        {.kind = MU_ETCD_DELETE, .key = mu_span_str(c->store_key)},
+    };
     const struct mu_etcd_op get = {.kind = MU_ETCD_RANGE, .key = key, .keys_only = true};
+    bool clear = c->next.complete && !c->state.complete && c->next.round > 1;
     const struct mu_etcd_txn txn = {
         .compares = compares,
         .compare_count = 2,
-        .success = &put,
-        .success_count = 1,
+        .success = ops,
+        .success_count = clear ? 2 : 1,
         .failure = &get,
         .failure_count = 1,
     };
@@ -423,7 +429,10 @@ static int swap_state(struct mu_rdzv_v3_cell *c, int64_t seen)
     mu_buf_reset(&c->swap_value);
     mu_buf_reset(&c->swap_body);
     err = mu_rdzv_leased_encode(&c->swap_value, &c->next, seen);
-    put.value = mu_buf_span(&c->swap_value);
+    ops[0].value = mu_buf_span(&c->swap_value);
+    (void)snprintf(clear_end, sizeof(clear_end), "%s" MU_RDZV_V3_ROUND, c->store_key,
+                   c->next.round - 1);
+    ops[1].end = mu_span_str(clear_end);
     if (err == 0) {
         err = mu_etcd_encode_txn(&c->swap_body, &txn);
     }
