@@ -16,9 +16,9 @@
  *     muster_rdzv_close(rdzv);
  *
  * Backends: "muster" (a muster server holds the state and tells everybody at once what happens),
- * "c10d" (a key of a store, compatible with PyTorch's agents of 1.13 and 2.x), "etcd-v3" (etcd, where
- * each node's life is a lease), "etcd-v2" (etcd as PyTorch's backend of that name has it), "static"
- * (ranks are given by the user), and whatever was registered.
+ * "c10d" (a key of a store, compatible with PyTorch's agents of 1.13 and 2.x), "etcd-v3" (etcd,
+ * where each node's life is a lease), "etcd-v2" (etcd as PyTorch's backend of that name has it),
+ * "static" (ranks are given by the user), and whatever was registered.
  *
  * Calls may come from any thread but the runtime's own, where those that wait return MUSTER_EINVAL.
  */

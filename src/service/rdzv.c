@@ -14,7 +14,9 @@ static const struct {
                   const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
                   struct mu_errmsg *reterr_msg);
 } backends[] = {
-    {"muster", mu_rdzv_muster_new}, {"c10d", mu_rdzv_c10d_new},     {"etcd-v2", mu_rdzv_c10d_new},
+    {"muster", mu_rdzv_muster_new},
+    {"c10d", mu_rdzv_c10d_new},
+    {"etcd-v2", mu_rdzv_c10d_new},
     {"etcd-v3", mu_rdzv_c10d_new},
 };
 

@@ -128,9 +128,9 @@ struct mu_rdzv_handler {
 };
 
 /**
- * By params->backend: "muster", "c10d", "etcd-v2", "etcd-v3", "static". Parses all of the config and refuses what it does
- * not know by name. Hosting is settled here as far as binding goes; that others answer shows when
- * joining. MUSTER_EINVAL in words, MUSTER_EADDR, MUSTER_ENOMEM.
+ * By params->backend: "muster", "c10d", "etcd-v2", "etcd-v3", "static". Parses all of the config
+ * and refuses what it does not know by name. Hosting is settled here as far as binding goes; that
+ * others answer shows when joining. MUSTER_EINVAL in words, MUSTER_EADDR, MUSTER_ENOMEM.
  */
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
                  const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,

@@ -161,7 +161,7 @@ struct mu_rdzv_v3_cell {
 
 /* rdzv_cell_v3.c */
 void mu_rdzv_v3_arm(struct mu_rdzv_v3_cell *c);
-/** Tells what is known to whoever waits for it, on a later turn; with `news` also if nobody does. */
+/** Tells what is known to whoever waits for it, on a later turn; `news` also if nobody does. */
 void mu_rdzv_v3_tell(struct mu_rdzv_v3_cell *c, bool news);
 /** A call has ended, and the cell is closing: goes on with that. */
 void mu_rdzv_v3_check_closed(struct mu_rdzv_v3_cell *c);
