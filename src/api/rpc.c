@@ -38,6 +38,43 @@ void mu_rpc_pass(muster_rpc_agent *a, struct mu_rpc_door *d, void (*run)(struct 
     }
 }
 
+/* --- memory of long messages ------------------------------------------------------------------ */
+
+#define POOL_LOOK_MS 1000
+
+static void look_later(muster_rpc_agent *a)
+{
+    if (!mu_heap_contains(&a->pool_timer.node)) {
+        mu_env_timer_arm(a->rt->env, &a->pool_timer,
+                         mu_mono_add_ms(mu_env_now(a->rt->env).mono, POOL_LOOK_MS));
+    }
+}
+
+static void on_pool_timer(struct mu_timer *timer)
+{
+    muster_rpc_agent *a = MU_CONTAINER_OF(timer, muster_rpc_agent, pool_timer);
+
+    if (mu_rpc_pool_look(a->pool)) {
+        look_later(a);
+    }
+}
+
+static struct mu_buf take_buf(void *context, size_t len, size_t least)
+{
+    muster_rpc_agent *a = context;
+
+    look_later(a);
+    return mu_rpc_pool_take(a->pool, len, least);
+}
+
+static void give_buf(void *context, struct mu_buf *buf)
+{
+    muster_rpc_agent *a = context;
+
+    look_later(a);
+    mu_rpc_pool_give(a->pool, buf);
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 struct start_door {
@@ -60,13 +97,23 @@ static void on_stopped(void *context)
 static void start_on_loop(struct mu_door *door)
 {
     struct start_door *d = MU_CONTAINER_OF(door, struct start_door, base.door);
+    struct mu_rref_agent_config refs = mu_rref_agent_config_defaults();
+    muster_rpc_agent *a = d->base.agent;
+    struct mu_env *env = a->tls == NULL ? a->rt->env : mu_tls_env_env(a->tls);
 
-    d->err = mu_rpc_agent_start(d->base.agent->rt->env, &d->config, &d->base.agent->agent, &d->msg);
+    d->err = mu_rpc_agent_start(env, &d->config, &a->agent, &d->msg);
+    if (d->err == 0) {
+        d->err = mu_rref_agent_start(env, a->agent, d->config.name, d->config.id, &refs, &a->rrefs);
+        d->err = d->err != 0 ? d->err : mu_rpc_gather_start(env, a->agent, &a->gather);
+        (void)mu_err(&d->msg, d->err, "%s", muster_strerror(d->err));
+    }
     mu_door_open(door);
 }
 
 static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, struct start_door *d)
 {
+    int err;
+
     d->config = mu_rpc_agent_config_defaults();
     if (c->name == NULL || strlen(c->name) > MU_RPC_WORKER_MAX) {
         return mu_err(&d->msg, MUSTER_EINVAL, "a worker's name must have 1 to 127 characters");
@@ -77,10 +124,29 @@ static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, s
     d->config.reconnect_ms = c->reconnect_timeout_ms;
     d->config.message_bytes_max = c->message_bytes_max;
     d->config.budget_percent = c->retry_budget_percent;
+    d->config.take_buf = take_buf;
+    d->config.give_buf = give_buf;
     d->config.stopped = on_stopped;
     d->config.context = a;
     d->config.listens = c->listen != NULL;
-    return c->listen == NULL ? 0 : mu_addr_parse(c->listen, 0, &d->config.listen, &d->msg);
+    d->config.near = c->listen != NULL && !c->tcp_only && c->tls == NULL;
+    if (c->listen == NULL) {
+        return 0;
+    }
+    err = mu_addr_parse(c->listen, 0, &d->config.listen, &d->msg);
+    d->config.near = d->config.near && d->config.listen.kind == MU_ADDR_TCP;
+    return err;
+}
+
+static int secure(muster_rpc_agent *a, const struct muster_rpc_tls *tls, struct mu_errmsg *msg)
+{
+    struct mu_tls_config config;
+
+    if (tls == NULL) {
+        return 0;
+    }
+    config = (struct mu_tls_config){tls->cert, tls->key, tls->ca, tls->name};
+    return mu_tls_env_new(a->rt->env, &config, &a->tls, msg);
 }
 
 static bool is_any(const char *host)
@@ -91,16 +157,26 @@ static bool is_any(const char *host)
 static void fill_address(muster_rpc_agent *a, const struct muster_rpc_config *c)
 {
     struct mu_addr addr = *mu_rpc_agent_addr(a->agent);
+    const struct mu_addr *near = mu_rpc_agent_near_addr(a->agent);
+    size_t len;
 
     if (c->listen == NULL) {
         return;
     }
-    if (c->advertise != NULL) {
+    if (addr.kind == MU_ADDR_UNIX) {
+        /* Nobody else can dial it. */
+    } else if (c->advertise != NULL) {
         (void)snprintf(addr.host, sizeof(addr.host), "%s", c->advertise);
     } else if (is_any(addr.host) && gethostname(addr.host, sizeof(addr.host) - 1) != 0) {
         (void)snprintf(addr.host, sizeof(addr.host), "127.0.0.1");
     }
     (void)mu_addr_format(&addr, a->address, sizeof(a->address));
+    len = strlen(a->address);
+    memcpy(a->published, a->address, len + 1);
+    if (near->kind != 0) {
+        a->published[len] = ',';
+        (void)mu_addr_format(near, a->published + len + 1, sizeof(a->published) - len - 1);
+    }
 }
 
 static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct muster_rpc_config *c)
@@ -109,11 +185,14 @@ static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct mus
 
     a->rt = rt;
     a->id = c->id;
+    a->tcp_only = c->tcp_only;
     a->threads_max = c->threads == 0 ? 1 : c->threads;
     atomic_init(&a->timeout_ms, c->timeout_ms);
     mu_list_init(&a->handlers);
+    mu_list_init(&a->rref_handles);
     mu_list_init(&a->devices);
     mu_list_init(&a->queue);
+    mu_timer_init(&a->pool_timer, on_pool_timer);
     (void)pthread_mutex_init(&a->lock, NULL);
     (void)pthread_condattr_init(&attr);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -128,9 +207,11 @@ static void free_agent(muster_rpc_agent *a)
         mu_free(MU_CONTAINER_OF(it, struct mu_rpc_devices, link));
     }
     mu_rpc_handlers_free(a);
+    mu_tls_env_free(a->tls);
     (void)pthread_cond_destroy(&a->work);
     (void)pthread_cond_destroy(&a->cond);
     (void)pthread_mutex_destroy(&a->lock);
+    mu_rpc_pool_drop(a->pool);
     mu_free(a->threads);
     mu_free(a->group);
     mu_free(a);
@@ -147,13 +228,21 @@ int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
     }
     init_agent(a, rt, config);
     a->threads = mu_calloc(a->threads_max, sizeof(*a->threads));
-    d.err = a->threads == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
-                               : fill_config(a, config, &d);
+    a->pool = mu_rpc_pool_new();
+    d.err = a->threads == NULL || a->pool == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
+                                                  : fill_config(a, config, &d);
+    if (d.err == 0) {
+        d.err = secure(a, config->tls, &d.msg);
+    }
     if (d.err == 0) {
         mu_rpc_pass(a, &d.base, start_on_loop);
     }
     if (d.err != 0) {
-        free_agent(a);
+        if (a->agent != NULL) {
+            muster_rpc_shutdown(a); /* It listens already. */
+        } else {
+            free_agent(a);
+        }
         return mu_api_error(d.err, d.msg.text);
     }
     memcpy(a->name, d.config.name, sizeof(a->name));
@@ -166,6 +255,12 @@ static void stop_on_loop(struct mu_door *door)
 {
     struct mu_rpc_door *d = MU_CONTAINER_OF(door, struct mu_rpc_door, door);
 
+    if (d->agent->rrefs != NULL) {
+        mu_rref_agent_stop(d->agent->rrefs);
+    }
+    if (d->agent->gather != NULL) {
+        mu_rpc_gather_stop(d->agent->gather);
+    }
     mu_rpc_agent_stop(d->agent->agent);
     mu_rpc_agent_turn(d->agent->agent);
     mu_door_open(door);
@@ -173,7 +268,13 @@ static void stop_on_loop(struct mu_door *door)
 
 static void free_on_loop(struct mu_door *door)
 {
-    mu_rpc_agent_free(MU_CONTAINER_OF(door, struct mu_rpc_door, door)->agent->agent);
+    muster_rpc_agent *a = MU_CONTAINER_OF(door, struct mu_rpc_door, door)->agent;
+
+    mu_rrefs_orphan(a);
+    mu_rpc_gather_free(a->gather);
+    mu_rref_agent_free(a->rrefs);
+    mu_rpc_agent_free(a->agent);
+    mu_env_timer_arm(a->rt->env, &a->pool_timer, MU_MONO_NEVER);
     mu_door_open(door);
 }
 
@@ -257,6 +358,7 @@ struct worker_door {
     const char *name;
     int32_t id;
     const struct mu_addr *addr;
+    struct mu_addr near; /* kind 0: none */
     struct muster_rpc_worker *workers;
     size_t cap;
     size_t count;
@@ -269,7 +371,41 @@ static void add_on_loop(struct mu_door *door)
     struct worker_door *d = MU_CONTAINER_OF(door, struct worker_door, base.door);
 
     d->err = mu_rpc_agent_add(d->base.agent->agent, d->name, d->id, d->addr, &d->msg);
+    if (d->err == 0) {
+        (void)mu_rpc_agent_set_near(d->base.agent->agent, d->name,
+                                    d->near.kind == 0 ? NULL : &d->near);
+        d->err = mu_rref_agent_back(d->base.agent->rrefs, d->name);
+        (void)mu_err(&d->msg, d->err, "%s", muster_strerror(d->err));
+    }
     mu_door_open(door);
+}
+
+int mu_rpc_parse_address(const muster_rpc_agent *a, const char *text, struct mu_addr *ret,
+                         struct mu_addr *ret_near, struct mu_errmsg *reterr_msg)
+{
+    const char *comma = strncmp(text, "unix:", 5) == 0 ? NULL : strchr(text, ',');
+    char first[MU_ADDR_HOST_MAX + 16];
+    int err;
+
+    *ret_near = (struct mu_addr){0};
+    if (comma == NULL) {
+        return mu_addr_parse(text, 0, ret, reterr_msg);
+    }
+    if ((size_t)(comma - text) >= sizeof(first)) {
+        return mu_err(reterr_msg, MUSTER_EURL, "the address is too long");
+    }
+    (void)snprintf(first, sizeof(first), "%.*s", (int)(comma - text), text);
+    err = mu_addr_parse(first, 0, ret, reterr_msg);
+    if (err == 0) {
+        err = mu_addr_parse(comma + 1, 0, ret_near, reterr_msg);
+    }
+    if (err == 0 && ret_near->kind != MU_ADDR_UNIX) {
+        return mu_err(reterr_msg, MUSTER_EURL, "behind the comma of an address stands unix:@NAME");
+    }
+    if (a->tls != NULL || a->tcp_only) {
+        *ret_near = (struct mu_addr){0};
+    }
+    return err;
 }
 
 int muster_rpc_add_worker(muster_rpc_agent *a, const char *name, int32_t id, const char *address)
@@ -278,7 +414,7 @@ int muster_rpc_add_worker(muster_rpc_agent *a, const char *name, int32_t id, con
     struct mu_addr addr;
 
     if (address != NULL && address[0] != '\0') {
-        d.err = mu_addr_parse(address, 0, &addr, &d.msg);
+        d.err = mu_rpc_parse_address(a, address, &addr, &d.near, &d.msg);
         d.addr = &addr;
     }
     if (d.err == 0) {
@@ -292,6 +428,7 @@ static void remove_on_loop(struct mu_door *door)
     struct worker_door *d = MU_CONTAINER_OF(door, struct worker_door, base.door);
 
     d->err = mu_rpc_agent_remove(d->base.agent->agent, d->name);
+    mu_rref_agent_gone(d->base.agent->rrefs, d->name);
     mu_rpc_agent_turn(d->base.agent->agent);
     mu_door_open(door);
 }
@@ -415,13 +552,29 @@ int muster_rpc_set_device_map(muster_rpc_agent *a, const char *worker,
     return 0;
 }
 
+size_t muster_rpc_device_map(muster_rpc_agent *a, const char *worker,
+                             struct muster_rpc_device_pair *ret_pairs, size_t cap)
+{
+    const struct mu_rpc_devices *d;
+    size_t count;
+
+    (void)pthread_mutex_lock(&a->lock);
+    d = find_devices(a, worker);
+    count = d == NULL ? 0 : d->count;
+    for (size_t i = 0; i < count && i < cap; i++) {
+        ret_pairs[i] = d->pairs[i];
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return count;
+}
+
 int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
                       int32_t *ret_device)
 {
     const struct mu_rpc_devices *d;
     int err = MUSTER_EINVAL;
 
-    if (device == MUSTER_RPC_CPU) {
+    if (device == MUSTER_RPC_CPU || strcmp(worker, a->name) == 0) { /* Ours are ours. */
         *ret_device = device;
         return 0;
     }
@@ -442,6 +595,10 @@ int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, b
 struct stats_door {
     struct mu_rpc_door base;
     struct mu_rpc_agent_stats stats;
+    struct mu_rref_stats refs;
+    struct muster_rpc_profile *profiles;
+    size_t cap;
+    size_t count;
 };
 
 static void stats_on_loop(struct mu_door *door)
@@ -449,7 +606,44 @@ static void stats_on_loop(struct mu_door *door)
     struct stats_door *d = MU_CONTAINER_OF(door, struct stats_door, base.door);
 
     mu_rpc_agent_stats(d->base.agent->agent, &d->stats);
+    mu_rref_agent_stats(d->base.agent->rrefs, &d->refs);
     mu_door_open(door);
+}
+
+static void profiles_on_loop(struct mu_door *door)
+{
+    struct stats_door *d = MU_CONTAINER_OF(door, struct stats_door, base.door);
+
+    if (d->profiles == NULL) {
+        mu_rpc_profiles_reset(d->base.agent);
+    } else {
+        d->count = mu_rpc_profiles(d->base.agent, d->profiles, d->cap);
+    }
+    mu_door_open(door);
+}
+
+void muster_rpc_set_profiling(muster_rpc_agent *a, bool on)
+{
+    struct stats_door d = {0};
+
+    if (on && !atomic_load(&a->profiling)) {
+        mu_rpc_pass(a, &d.base, profiles_on_loop);
+    }
+    atomic_store(&a->profiling, on);
+}
+
+bool muster_rpc_profiling(const muster_rpc_agent *a)
+{
+    return atomic_load(&a->profiling);
+}
+
+size_t muster_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret_profiles, size_t cap)
+{
+    struct muster_rpc_profile none;
+    struct stats_door d = {.profiles = cap == 0 ? &none : ret_profiles, .cap = cap};
+
+    mu_rpc_pass(a, &d.base, profiles_on_loop);
+    return d.count;
 }
 
 void mu_rpc_activity(muster_rpc_agent *a, uint64_t *ret_begun, uint64_t *ret_ended)
@@ -494,8 +688,32 @@ static uint64_t quantile(const uint64_t *buckets, unsigned percent)
     return 0;
 }
 
+/* How many took less than a power of two, and no less than the one before. Without empty ones. */
+static void put_histogram(struct metrics *m, const char *name, const uint64_t *buckets)
+{
+    for (unsigned i = 0; i < MU_RPC_BUCKETS; i++) {
+        char full[48];
+
+        if (buckets[i] != 0) {
+            (void)snprintf(full, sizeof(full), "agent.%s_us_below_%" PRIu64, name,
+                           UINT64_C(1) << i);
+            put(m, full, buckets[i]);
+        }
+    }
+}
+
+static void put_refs(struct metrics *m, const struct mu_rref_stats *s)
+{
+    put(m, "agent.owner_rrefs", s->values);
+    put(m, "agent.forks", s->forks);
+    put(m, "agent.users", s->users);
+    put(m, "agent.pending_users", s->pending_users);
+    put(m, "agent.pending_children", s->children);
+}
+
 size_t muster_rpc_metrics(muster_rpc_agent *a, struct muster_rpc_metric *ret_metrics, size_t cap)
 {
+    uint64_t queue_us[MU_RPC_BUCKETS];
     struct metrics m = {.at = ret_metrics, .cap = cap};
     struct stats_door d = {0};
     uint32_t threads;
@@ -507,6 +725,7 @@ size_t muster_rpc_metrics(muster_rpc_agent *a, struct muster_rpc_metric *ret_met
     threads = a->thread_count;
     idle = a->idle_count;
     queued = a->queued;
+    memcpy(queue_us, a->queue_us, sizeof(queue_us));
     (void)pthread_mutex_unlock(&a->lock);
     put(&m, "agent.thread_pool_size", a->threads_max);
     put(&m, "agent.num_idle_threads", a->threads_max - (threads - idle));
@@ -528,11 +747,18 @@ size_t muster_rpc_metrics(muster_rpc_agent *a, struct muster_rpc_metric *ret_met
     put(&m, "agent.sessions", d.stats.sessions);
     put(&m, "agent.dials", d.stats.dials);
     put(&m, "agent.accepts", d.stats.accepts);
+    put(&m, "agent.connections_unix", d.stats.near_connections);
     put(&m, "agent.bytes_in", d.stats.bytes_in);
     put(&m, "agent.bytes_out", d.stats.bytes_out);
     put(&m, "agent.call_us_p50", quantile(d.stats.latency, 50));
     put(&m, "agent.call_us_p99", quantile(d.stats.latency, 99));
     put(&m, "agent.handler_us_p50", quantile(d.stats.handling, 50));
     put(&m, "agent.handler_us_p99", quantile(d.stats.handling, 99));
+    put(&m, "agent.queue_us_p50", quantile(queue_us, 50));
+    put(&m, "agent.queue_us_p99", quantile(queue_us, 99));
+    put_refs(&m, &d.refs);
+    put_histogram(&m, "call", d.stats.latency);
+    put_histogram(&m, "handler", d.stats.handling);
+    put_histogram(&m, "queue", queue_us);
     return m.count;
 }

@@ -25,6 +25,7 @@ struct muster_rpc_future {
     bool cancel_posted;
     int status;
     char *text;
+    struct mu_rpc_pool *pool;
     struct mu_buf buf;
     struct mu_rpc_part *parts; /* of the answer, in `buf` */
     size_t part_count;
@@ -36,6 +37,7 @@ struct muster_rpc_future {
     char to[MU_RPC_WORKER_MAX + 1];
     char method[MU_RPC_METHOD_MAX + 1];
     struct mu_rpc_part *request;
+    struct mu_rref_fetch *fetch; /* of a remote reference, which has its own beginning */
 };
 
 static void drop(muster_rpc_future *f)
@@ -43,10 +45,12 @@ static void drop(muster_rpc_future *f)
     if (atomic_fetch_sub(&f->refs, 1) != 1) {
         return;
     }
-    mu_buf_fini(&f->buf);
+    mu_rpc_pool_give(f->pool, &f->buf);
+    mu_rpc_pool_drop(f->pool);
     mu_free(f->parts);
     mu_free(f->text);
     mu_free(f->request);
+    mu_free(f->fetch);
     (void)pthread_cond_destroy(&f->cond);
     (void)pthread_mutex_destroy(&f->lock);
     mu_free(f);
@@ -94,7 +98,10 @@ static void end_future(muster_rpc_future *f, int status, const char *text)
     f->status = status;
     f->text = status == 0 ? NULL : copy_text(text);
     f->ended = true;
+    /* Not under the lock: who waits would wake up only to wait for that. */
+    (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_cond_broadcast(&f->cond);
+    (void)pthread_mutex_lock(&f->lock);
     while ((it = mu_list_pop(&f->callbacks)) != NULL) {
         struct callback *c = MU_CONTAINER_OF(it, struct callback, link);
 
@@ -167,7 +174,7 @@ static void begin_on_loop(struct mu_post *post)
     mu_rpc_agent_turn(agent);
 }
 
-static int check_request(const struct muster_rpc_request *q)
+int mu_rpc_check_request(const struct muster_rpc_request *q)
 {
     struct mu_rpc_retry_options retry = {q->retry.retries_max, q->retry.duration_ms,
                                          q->retry.backoff, q->retry.jitter};
@@ -238,6 +245,7 @@ static void init_future(muster_rpc_future *f, muster_rpc_agent *a,
 
     f->agent = a;
     f->rt = a->rt;
+    f->pool = mu_rpc_pool_ref(a->pool);
     atomic_init(&f->refs, 2);
     mu_list_init(&f->callbacks);
     if (q->done != NULL) {
@@ -278,10 +286,10 @@ static bool only_memory(const struct muster_rpc_request *q)
     return true;
 }
 
-int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
-                    muster_rpc_future **ret_future)
+static int new_future(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                      muster_rpc_future **ret_future)
 {
-    int err = check_request(q);
+    int err = mu_rpc_check_request(q);
     muster_rpc_future *f;
 
     if (err != 0) {
@@ -297,6 +305,35 @@ int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
         return mu_api_error(err, NULL);
     }
     init_future(f, a, q);
+    *ret_future = f;
+    return 0;
+}
+
+int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                            muster_rpc_future **ret_future, struct mu_rref_fetch **ret_fetch)
+{
+    struct mu_rref_fetch *fetch = mu_calloc(1, sizeof(*fetch));
+    int err = fetch == NULL ? mu_api_error(MUSTER_ENOMEM, NULL) : new_future(a, q, ret_future);
+
+    if (err != 0) {
+        mu_free(fetch);
+        return err;
+    }
+    (*ret_future)->fetch = fetch;
+    fetch->out = &(*ret_future)->out;
+    *ret_fetch = fetch;
+    return 0;
+}
+
+int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                    muster_rpc_future **ret_future)
+{
+    muster_rpc_future *f;
+    int err = new_future(a, q, &f);
+
+    if (err != 0) {
+        return err;
+    }
     f->post.run = begin_on_loop;
     *ret_future = f;
     /* Most likely inside a callback of the agent, whose turn's end sends it; but no callback of
@@ -309,6 +346,27 @@ int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
     } else {
         mu_uv_env_post(a->rt->uv, &f->post);
     }
+    return 0;
+}
+
+int muster_rpc_sync(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                    muster_rpc_future **ret_future)
+{
+    muster_rpc_future *f;
+    int err = mu_runtime_is_mine(a->rt)
+                  ? mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for "
+                                                "ever")
+                  : muster_rpc_call(a, q, &f);
+
+    if (err != 0) {
+        return err;
+    }
+    err = muster_rpc_future_wait(f, MUSTER_RPC_FOREVER);
+    if (err != 0) {
+        muster_rpc_future_free(f); /* Its text was kept for muster_errmsg(). */
+        return err;
+    }
+    *ret_future = f;
     return 0;
 }
 
@@ -400,7 +458,11 @@ static void cancel_on_loop(struct mu_post *post)
     if (!f->ended) { /* Only this thread sets it: the agent is still there. */
         struct mu_rpc_agent *agent = f->agent->agent;
 
-        mu_rpc_out_cancel(&f->out);
+        if (f->fetch != NULL) {
+            mu_rref_fetch_cancel(f->fetch);
+        } else {
+            mu_rpc_out_cancel(&f->out);
+        }
         mu_rpc_agent_turn(agent);
     }
     drop(f);
@@ -444,6 +506,7 @@ enum muster_rpc_kind muster_rpc_future_kind(const muster_rpc_future *f)
     case MUSTER_ESESSION:
     case MUSTER_EREFUSED:
     case MUSTER_EADDR:
+    case MUSTER_ETLS:
         return MUSTER_RPC_LOST;
     case MUSTER_ECANCELED:
         return MUSTER_RPC_CANCELED;

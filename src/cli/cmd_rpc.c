@@ -60,15 +60,30 @@ static void on_fail(muster_rpc_call_in *call, void *context)
     muster_rpc_fail(call, MUSTER_EREMOTE, text);
 }
 
+/* Takes any amount, answers with how much it was: a receiver for measurements. */
+static void on_count(muster_rpc_call_in *call, void *context)
+{
+    struct muster_rpc_part part = {.device = MUSTER_RPC_CPU};
+    unsigned long long bytes = 0;
+    char text[24];
+
+    (void)context;
+    for (size_t i = 0; i < muster_rpc_in_part_count(call); i++) {
+        bytes += muster_rpc_in_part(call, i).data.len;
+    }
+    part.data = (struct muster_bytes){text, (size_t)snprintf(text, sizeof(text), "%llu", bytes)};
+    muster_rpc_reply(call, &part, 1);
+}
+
 static void on_stats(muster_rpc_call_in *call, void *context)
 {
-    struct muster_rpc_metric metrics[64];
-    size_t count = muster_rpc_metrics(context, metrics, 64);
+    struct muster_rpc_metric metrics[128];
+    size_t count = muster_rpc_metrics(context, metrics, 128);
     struct muster_rpc_part part = {.device = MUSTER_RPC_CPU};
-    char text[64 * 84];
+    char text[128 * 84];
     size_t len = 0;
 
-    for (size_t i = 0; i < count && i < 64; i++) {
+    for (size_t i = 0; i < count && i < 128; i++) {
         len += (size_t)snprintf(text + len, sizeof(text) - len, "%s %s\n", metrics[i].name,
                                 metrics[i].value);
     }
@@ -84,6 +99,7 @@ static int register_handlers(muster_rpc_agent *agent)
         uint32_t flags;
     } served[] = {
         {"muster::Rpc.echo", on_echo, 0},
+        {"muster::Rpc.count", on_count, 0},
         {"muster::Rpc.sleep", on_sleep, MUSTER_RPC_BLOCKS},
         {"muster::Rpc.fail", on_fail, 0},
         {"muster::Rpc.stats", on_stats, 0},
@@ -116,10 +132,17 @@ static int join(const struct rpc_options *o, muster_runtime *rt, muster_rpc_agen
     return err;
 }
 
+const struct muster_rpc_tls *rpc_tls(const struct rpc_options *o, struct muster_rpc_tls *tls)
+{
+    *tls = (struct muster_rpc_tls){o->cert, o->key, o->ca, o->peer_name};
+    return o->cert == NULL && o->key == NULL && o->ca == NULL ? NULL : tls;
+}
+
 static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
                               const sigset_t *signals)
 {
     struct muster_rpc_config config = muster_rpc_config_defaults();
+    struct muster_rpc_tls tls;
     muster_rpc_agent *agent;
     int number = 0;
     int err;
@@ -129,6 +152,7 @@ static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
     config.listen = o->listen;
     config.advertise = o->advertise;
     config.threads = (uint32_t)o->threads;
+    config.tls = rpc_tls(o, &tls);
     err = muster_rpc_start(rt, &config, &agent);
     if (err != 0) {
         return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
@@ -224,6 +248,11 @@ int cmd_rpc(int argc, char **argv)
         {"group", "NAME", "serve: the group (rpc)", CLI_TEXT, &o.group, 0},
         {"world", "N", "serve: how many workers it has (1)", CLI_NUMBER, &o.world, 32768},
         {"threads", "N", "serve: for handlers that block (16)", CLI_NUMBER, &o.threads, 4096},
+        {"tls-cert", "FILE", "our certificate: TLS on all connections", CLI_TEXT, &o.cert, 0},
+        {"tls-key", "FILE", "its private key", CLI_TEXT, &o.key, 0},
+        {"tls-ca", "FILE", "the authority of everybody's certificates", CLI_TEXT, &o.ca, 0},
+        {"tls-name", "NAME", "what a worker's certificate is for (the host that is dialled)",
+         CLI_TEXT, &o.peer_name, 0},
         {"to", "[NAME@]HOST:PORT", "call, bench: the worker", CLI_TEXT, &o.to, 0},
         {"timeout", "SECONDS", "of a call, or of meeting (60); 0: never", CLI_NUMBER, &o.timeout,
          86400},
@@ -233,14 +262,16 @@ int cmd_rpc(int argc, char **argv)
         {"once", NULL, "call: it runs at most once", CLI_FLAG, &o.once, 0},
         {"count", "N", "call: how many (1)", CLI_NUMBER, &o.count, 100000000},
         {"in-flight", "N", "call, bench: how many at a time (1)", CLI_NUMBER, &o.in_flight, 65536},
-        {"seconds", "N", "bench: how long (3)", CLI_NUMBER, &o.seconds, 3600},
+        {"seconds", "N", "bench: how long (3)", CLI_SECONDS, &o.seconds, 3600},
+        {"wait", NULL, "bench: each call waits for the one before, one at a time", CLI_FLAG,
+         &o.wait, 0},
         {"size", "SIZE", "bench: of a message (64)", CLI_SIZE, &o.size, (uint64_t)1 << 30},
     };
     const struct cli_verb verb = {
         "rpc", "serve|call|bench [OPTIONS] [METHOD [DATA]]",
-        "serve   a worker with the methods muster::Rpc.echo, .sleep, .fail and .stats\n"
+        "serve   a worker with the methods muster::Rpc.echo, .count, .sleep, .fail and .stats\n"
         "call    calls a method with DATA and prints the answer; with --count, how many went well\n"
-        "bench   calls muster::Rpc.echo for a while: prints `name value unit` lines",
+        "bench   calls METHOD (muster::Rpc.echo) for a while: prints `name value unit` lines",
         options, sizeof(options) / sizeof(options[0])};
     const char *words[3] = {NULL, NULL, NULL};
     int err = parse(&verb, argc, argv, words, 3);

@@ -36,7 +36,7 @@ static const struct cli_option options[] = {
     TEXT("nnodes", "N|MIN:MAX", "nodes of the job (1:1)", nnodes, "NNODES"),
     TEXT("nproc-per-node", "N|WORD", "workers here: a number, cpu, gpu or auto (1)", nproc_per_node,
          "NPROC_PER_NODE"),
-    {"rdzv-backend", "NAME", "muster, c10d, etcd-v3, etcd-v2 or static", CLI_TEXT,
+    {"rdzv-backend", "NAME", "muster, c10d, etcd-v3, etcd-v2, etcd or static", CLI_TEXT,
      &parsed.rdzv_backend, 0, .variable = "PET_RDZV_BACKEND", .given = &parsed.has_backend},
     TEXT("rdzv-endpoint", "HOST:PORT", "where the nodes meet; who can bind it hosts", rdzv_endpoint,
          "RDZV_ENDPOINT"),

@@ -36,7 +36,8 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     r->restarts_left = a->restarts_left;
     /* Workers of PyTorch 1.13 put a prefix before keys in an agent's store: all or none must. */
     r->generation = a->torch_1 ? MU_EXCHANGE_1 : s->config.generation;
-    r->share = is_static(s) || (s->config.share && r->generation == MU_EXCHANGE_2);
+    r->share =
+        is_static(s) || (s->config.share && r->generation == MU_EXCHANGE_2 && !a->workers_serve);
     mu_buf_init(&r->op_text, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
     r->store_url = mu_strndup(a->store, strlen(a->store));

@@ -43,11 +43,18 @@ struct mu_rpc_peer;
 struct mu_rpc_line;
 struct mu_rpc_in;
 
+/* A message that comes in pieces. */
+struct mu_rpc_coming {
+    struct mu_buf buf;
+    size_t total; /* as its head says; 0: it does not */
+};
+
 struct mu_rpc_agent_config {
     char name[MU_RPC_WORKER_MAX + 1];
     int32_t id; /* 0 to 32767; -1: none, a guest that only calls */
     bool listens;
     struct mu_addr listen;    /* rewritten with the port that was found */
+    bool near;                /* listens at a unix socket too, for workers of this host */
     uint32_t connect_ms;      /* how long a first connection to a peer may take. 10 s */
     uint32_t reconnect_ms;    /* how long a lost one may stay lost. 5 s */
     uint32_t eof_grace_ms;    /* of a session whose peer closed its end without goodbye. 25 */
@@ -58,9 +65,16 @@ struct mu_rpc_agent_config {
     uint32_t budget_burst;    /* retries that are free to begin with. 10 */
     struct mu_rpc_config rpc; /* terms of the sessions */
     struct mu_rpc_once_config once;
+    /**
+     * Memory for long messages, if somebody keeps some: for `len` bytes if that is at hand, else at
+     * least `least`; empty: there is none. And memory that is not needed any more, which may be
+     * taken over. Both may be NULL.
+     */
+    struct mu_buf (*take_buf)(void *context, size_t len, size_t least);
+    void (*give_buf)(void *context, struct mu_buf *buf);
     /** The last callback. */
     void (*stopped)(void *context);
-    void *context;
+    void *context; /* of all callbacks of this struct */
 };
 
 struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void);
@@ -71,6 +85,8 @@ struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void);
 int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *config,
                        struct mu_rpc_agent **ret_agent, struct mu_errmsg *reterr_msg);
 const struct mu_addr *mu_rpc_agent_addr(const struct mu_rpc_agent *a);
+/** Where workers of this host reach it; kind 0: nowhere else. */
+const struct mu_addr *mu_rpc_agent_near_addr(const struct mu_rpc_agent *a);
 /** The tail of a turn: sends what is to be sent, begins what can be begun, tells what has ended. */
 void mu_rpc_agent_turn(struct mu_rpc_agent *a);
 /** Has mu_rpc_agent_turn() called on the next turn of the loop, if not before. */
@@ -92,8 +108,19 @@ void mu_rpc_agent_free(struct mu_rpc_agent *a);
  */
 int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
                      const struct mu_addr *addr, struct mu_errmsg *reterr_msg);
-/** It has left: calls to it end with MUSTER_EWORKER. MUSTER_EWORKER. */
+/**
+ * Where the worker is if it is on this host (mu_rpc_agent_near_addr() there): tried before its
+ * address, which serves if nobody answers. NULL: it is not known. MUSTER_EWORKER.
+ */
+int mu_rpc_agent_set_near(struct mu_rpc_agent *a, const char *name, const struct mu_addr *addr);
+/** It has left: calls to it end with MUSTER_EWORKER, sent or not. MUSTER_EWORKER: not known. */
 int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name);
+/**
+ * Gives workers that are known new ids, all at once, so that they can change places. The ids must
+ * be of nobody else (MUSTER_EEXIST, and nothing has changed). `own` is ours from now on.
+ */
+int mu_rpc_agent_renumber(struct mu_rpc_agent *a, struct mu_rpc_peer *const *peers,
+                          const int32_t *ids, size_t count, int32_t own);
 /** NULL: not known. */
 struct mu_rpc_peer *mu_rpc_agent_find(struct mu_rpc_agent *a, const char *name);
 struct mu_rpc_peer *mu_rpc_agent_find_id(struct mu_rpc_agent *a, int32_t id);
@@ -149,8 +176,9 @@ struct mu_rpc_out {
     uint8_t sent_to[MU_RPC_SESSION_LEN];
     size_t part; /* SENDING: where in the parts */
     size_t part_at;
-    struct mu_buf in; /* pieces of the answer */
-    int status;       /* ENDING */
+    bool lent;               /* some of its parts were sent from where they lie */
+    struct mu_rpc_coming in; /* the answer */
+    int status;              /* ENDING */
     char *text;
 };
 
@@ -161,6 +189,12 @@ void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out);
  * else what is returned is empty, and the message must be copied.
  */
 struct mu_buf mu_rpc_agent_steal(struct mu_rpc_agent *a);
+/**
+ * Calls `ended` of a call that never was one: it found its answer elsewhere. `message` (not with an
+ * error) can be stolen there, and is freed afterwards.
+ */
+void mu_rpc_agent_tell(struct mu_rpc_agent *a, struct mu_rpc_out *out, int status, const char *text,
+                       struct mu_buf *message);
 /** Ends it with MUSTER_ECANCELED, unless it ends otherwise at this moment. */
 void mu_rpc_out_cancel(struct mu_rpc_out *out);
 /** stream: MUSTER_EAGAIN (`writable` follows), MUSTER_ELIMIT, MUSTER_EINVAL, MUSTER_ENOMEM. */
@@ -191,6 +225,9 @@ enum mu_rpc_in_state {
     MU_RPC_IN_REPLYING, /* its answer is on its way */
 };
 
+/** The answer to a call of this process, as mu_rpc_in_reply() was given it; `in` is gone then. */
+typedef void mu_rpc_answered(struct mu_rpc_in *in, int status, struct mu_span message);
+
 struct mu_rpc_in {
     /* To be read by handlers. */
     struct mu_rpc_agent *agent;
@@ -199,6 +236,7 @@ struct mu_rpc_in {
     void *owner;  /* the handler's */
     /* private from here */
     enum mu_rpc_in_state state;
+    struct mu_rpc_in **slot;
     struct mu_rpc_handler *handler;
     struct mu_rpc_line *line; /* NULL: it is gone */
     struct mu_map_node by_id; /* line->ins */
@@ -208,15 +246,30 @@ struct mu_rpc_in {
     bool once;
     struct mu_rpc_key key_of;
     struct mu_rpc_once_key *key;
-    struct mu_buf buf; /* COMING: what came; REPLYING: what is to go */
-    size_t coming;     /* of it, counted in agent->coming */
+    struct mu_rpc_coming message; /* COMING */
+    size_t coming;                /* of it, counted in agent->coming */
+    struct mu_rpc_blob *answer;   /* REPLYING */
+    size_t answer_at;             /* of it, handed to the session */
     mu_mono_t begun;
     char caller[MU_RPC_WORKER_MAX + 1];
     int32_t caller_id;
+    mu_rpc_answered *answered; /* of a call that did not come over the wire */
+    void *asker;
 };
 
 /** `handler` is borrowed until the agent is freed. MUSTER_EEXIST, MUSTER_EINVAL, MUSTER_ENOMEM. */
 int mu_rpc_agent_serve(struct mu_rpc_agent *a, struct mu_rpc_handler *handler);
+/**
+ * Runs a handler of our own, for a caller whose call came by other means, without a deadline.
+ * `message` is taken over. `*slot` is the call while it runs, and NULL again when `answered` has
+ * been called, which may be before this returns. MUSTER_ENOMETHOD, MUSTER_EINVAL (a stream),
+ * MUSTER_EDRAIN, MUSTER_ENOMEM: nothing was run.
+ */
+int mu_rpc_agent_run(struct mu_rpc_agent *a, struct mu_span method, struct mu_buf *message,
+                     const char *caller, int32_t caller_id, mu_rpc_answered *answered, void *asker,
+                     struct mu_rpc_in **slot);
+/** Tells its handler that nobody waits for the answer any more; it is given all the same. */
+void mu_rpc_in_cancel(struct mu_rpc_in *in, int why);
 /**
  * Answers. With 0 `message` is a message, of which a copy is made; else the error's text. `in` is
  * gone afterwards.
@@ -237,6 +290,7 @@ struct mu_rpc_agent_stats {
     uint64_t served, serve_errors, replays;                    /* others' */
     uint64_t in_flight, waiting, serving, sessions, workers;   /* now */
     uint64_t dials, accepts, bytes_in, bytes_out;
+    uint64_t near_connections; /* now, by unix socket */
     /* How long calls took: bucket n counts those below 2^n microseconds. */
     uint64_t latency[MU_RPC_BUCKETS];
     uint64_t handling[MU_RPC_BUCKETS];
