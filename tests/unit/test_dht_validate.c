@@ -99,8 +99,10 @@ static void test_validator_takes_what_the_owner_signed(void **unused)
     struct mu_dht_claim claim = claim_of("value");
     struct mu_buf value;
     struct mu_buf plain;
+    struct mu_buf twice;
 
     (void)unused;
+    mu_buf_init(&twice, 4096);
     mu_buf_init(&value, 4096);
     mu_buf_init(&plain, 4096);
     assert_int_equal(mu_dht_chain_sign(&chain, &claim, &value), 0);
@@ -116,6 +118,12 @@ static void test_validator_takes_what_the_owner_signed(void **unused)
     key.bytes[1] ^= 1;
     assert_int_equal(mu_dht_chain_validate(&chain, &claim), MUSTER_EDHT_OWNER);
     key.bytes[1] ^= 1;
+    /* Nor may it be there twice, however good it is. */
+    assert_int_equal(mu_buf_append(&twice, claim.value), 0);
+    assert_int_equal(mu_buf_append(&twice, mu_span_skip(claim.value, 5)), 0);
+    claim.value = mu_buf_span(&twice);
+    assert_int_equal(mu_dht_chain_validate(&chain, &claim), MUSTER_EDHT_OWNER);
+    mu_buf_fini(&twice);
     /* Nor a value that says more. */
     assert_int_equal(mu_buf_append(&value, MU_SPAN_LIT("!")), 0);
     claim.value = mu_buf_span(&value);
