@@ -494,6 +494,24 @@ static void heal(struct peer_world *w)
     }
 }
 
+/* libcrypto's memory is not the simulator's: of those who run no more, as the run has failed. */
+static void release_crypto(struct peer_world *w)
+{
+    for (uint32_t i = 0; i < PEER_HOSTS; i++) {
+        if (w->hosts[i].app == NULL) {
+            continue;
+        }
+        MU_LIST_FOREACH (it, &w->hosts[i].app->host->conns) {
+            struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
+
+            mu_aead_fini(&c->pc.noise.sealing);
+            mu_aead_fini(&c->pc.noise.opening);
+        }
+        w->hosts[i].app = NULL;
+    }
+    peer_hostile_release(w);
+}
+
 static void run_world(struct mu_sim *sim, enum peer_plant plant)
 {
     struct peer_world *w = mu_sim_calloc(sizeof(*w));
@@ -520,12 +538,7 @@ static void run_world(struct mu_sim *sim, enum peer_plant plant)
     }
     once_finish(w->calls);
     once_free(w->calls);
-    if (mu_sim_failure(sim) != NULL) {
-        /* libcrypto's memory again: of hosts that run no more. */
-        for (uint32_t i = 0; i < PEER_HOSTS; i++) {
-            w->hosts[i].app = NULL;
-        }
-    }
+    release_crypto(w);
     for (uint32_t i = 0; i < PEER_HOSTS; i++) {
         mu_identity_fini(&w->hosts[i].identity);
     }

@@ -284,6 +284,7 @@ static void on_timer(struct mu_timer *timer)
     if (g->world->healed) {
         hang_up(g);
         if (!g->dialled) {
+            g->world->guest_app = NULL;
             mu_sim_exit(g->env);
             mu_free(g);
             return;
@@ -302,6 +303,7 @@ static int start_guest(struct mu_env *env, void *arg)
     struct guest *g = mu_sim_calloc(sizeof(*g));
 
     g->world = arg;
+    g->world->guest_app = g;
     g->env = env;
     mu_prng_seed(&g->prng, mu_prng_u64(mu_sim_prng(g->world->sim)));
     mu_timer_init(&g->timer, on_timer);
@@ -315,4 +317,13 @@ void peer_hostile_start(struct peer_world *w)
         mu_sim_host_new(w->sim, "guest"),
         &(struct mu_sim_program){
             .name = "guest", .start = start_guest, .arg = w, .flags = MU_SIM_KEEP_ALIVE});
+}
+
+void peer_hostile_release(struct peer_world *w)
+{
+    if (w->guest_app != NULL && w->guest_app->has_pc) {
+        mu_aead_fini(&w->guest_app->pc.noise.sealing);
+        mu_aead_fini(&w->guest_app->pc.noise.opening);
+    }
+    w->guest_app = NULL;
 }

@@ -51,6 +51,7 @@ struct peer_world {
     struct peer_state hosts[PEER_HOSTS];
     struct mu_identity stranger; /* the guest's, good but not on the list */
     struct mu_sim_proc *guest;
+    struct guest *guest_app; /* while it runs */
     enum peer_plant plant;
     bool planted; /* the bug has been done */
     bool private_swarm;
@@ -76,5 +77,7 @@ struct peer_host_app {
 void peer_check(struct mu_sim *sim, void *arg);
 /** Starts the guest. */
 void peer_hostile_start(struct peer_world *w);
+/** What it holds and the simulator cannot free. */
+void peer_hostile_release(struct peer_world *w);
 
 #endif

@@ -16,7 +16,7 @@
 #include "service/dht.h"
 #include "service/peer_call.h"
 #include "service/peer_host.h"
-#include "service/peer_kad.h"
+#include "service/kad.h"
 
 #define DHT_PEERS_MAX 64
 
@@ -45,7 +45,7 @@ struct dht_app {
     struct mu_dht_owner_validator validator;
     struct mu_peer_host *host;
     struct mu_peer_calls *calls;
-    struct mu_peer_kad *kad;
+    struct mu_kad *kad;
     struct mu_dht_service *dht;
     struct mu_peer_id peers[DHT_PEERS_MAX];
     size_t peer_count;

@@ -25,7 +25,7 @@ static void on_dht_stopped(void *context)
 
     mu_dht_service_free(app->dht);
     mu_peer_calls_free(app->calls);
-    mu_peer_kad_free(app->kad);
+    mu_kad_stop(app->kad);
     app->dht = NULL;
     app->calls = NULL;
     app->kad = NULL;
@@ -43,7 +43,7 @@ void dht_stop(struct dht_app *app, int code)
         mu_dht_service_stop(app->dht);
     } else if (app->host != NULL) {
         mu_peer_calls_free(app->calls);
-        mu_peer_kad_free(app->kad);
+        mu_kad_stop(app->kad);
         mu_peer_host_stop(app->host);
     }
 }
@@ -192,12 +192,12 @@ static int start_dht(struct dht_app *app, bool client)
 {
     struct mu_dht_service_config config = {
         .dht = mu_dht_config_defaults(), .stopped = on_dht_stopped, .context = app};
-    struct mu_peer_kad_config kad = mu_peer_kad_config_defaults();
+    struct mu_kad_config kad = mu_kad_config_defaults();
     struct mu_errmsg msg = {{0}};
     int err;
 
     kad.client = client;
-    err = mu_peer_kad_new(app->host, &kad, &app->kad);
+    err = mu_kad_start(app->host, &kad, &app->kad);
     err = err != 0 ? err : mu_peer_calls_new(app->host, NULL, &app->calls);
     if (err != 0) {
         return cli_fail(CLI_FAILED, "%s", muster_strerror(err));

@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/buf.h"
+#include "transport/uv_env.h"
 
 static int make(const struct peer_options *o, struct mu_identity *ret)
 {
@@ -21,10 +21,14 @@ static int make(const struct peer_options *o, struct mu_identity *ret)
             return cli_fail(CLI_USAGE, "an RSA key has 2048 to 8192 bits");
         }
     } else {
-        if (getrandom(seed, sizeof(seed), 0) != (ssize_t)sizeof(seed)) {
-            return cli_fail(CLI_FAILED, "no randomness: %s", strerror(errno));
+        struct mu_uv_env *uv; /* where entropy comes from */
+
+        err = mu_uv_env_new(&uv);
+        if (err == 0) {
+            mu_env_entropy(mu_uv_env_env(uv), seed, sizeof(seed));
+            mu_uv_env_free(uv);
+            err = mu_identity_from_seed(ret, seed);
         }
-        err = mu_identity_from_seed(ret, seed);
         explicit_bzero(seed, sizeof(seed));
     }
     return err == 0 ? 0 : cli_fail(CLI_FAILED, "cannot make a key: %s", muster_strerror(err));

@@ -180,7 +180,12 @@ static int take_state(struct mu_rdzv *r, const struct mu_rdzv_event *event,
     struct mu_errmsg msg = {{0}};
     int err = 0;
 
-    if (event->present) {
+    if (event->present && r->config.plain) {
+        err = mu_rdzv_state_copy(&r->old, event->state);
+        if (err == 0) {
+            err = copy_token(r, event->token);
+        }
+    } else if (event->present) {
         err = mu_rdzv_state_decode(event->bytes, &r->old, &dialect, &msg);
         if (err == 0) {
             err = copy_token(r, event->token);
@@ -204,6 +209,9 @@ static int take_state(struct mu_rdzv *r, const struct mu_rdzv_event *event,
     if (dialect != MU_RDZV_DIALECT_UNKNOWN && dialect != v->dialect) {
         v->dialect = dialect;
         mu_trace(&r->config.trace, "rdzv.dialect", dialect, 0);
+    }
+    if (event->type == MU_RDZV_STATE_READ && v->writing) {
+        v->losses = 0; /* the wish was considered */
     }
     settle(r, event->present, event->token);
     return 0;
@@ -346,19 +354,26 @@ static bool is_answer(enum mu_rdzv_event_type type)
            type == MU_RDZV_WRITE_LOST || type == MU_RDZV_BACKEND_FAILED;
 }
 
+static bool is_wanted(const struct mu_rdzv_vars *v, const struct mu_rdzv_event *event)
+{
+    bool asking = v->reading || v->writing;
+
+    if (event->type == MU_RDZV_STATE_READ && event->request == 0) {
+        return !asking;
+    }
+    if (event->type == MU_RDZV_STATE_WRITTEN || event->type == MU_RDZV_WRITE_LOST) {
+        asking = v->writing;
+    }
+    return asking && event->request == v->request;
+}
+
 static int take(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_rdzv_update *up,
                 enum undo *ret_undo)
 {
     struct mu_rdzv_vars *v = &r->v;
 
-    if (is_answer(event->type)) {
-        bool wanted = event->type == MU_RDZV_STATE_READ       ? v->reading
-                      : event->type == MU_RDZV_BACKEND_FAILED ? v->reading || v->writing
-                                                              : v->writing;
-
-        if (!wanted || event->request != v->request) {
-            return 0; /* an answer nobody waits for any more */
-        }
+    if (is_answer(event->type) && !is_wanted(v, event)) {
+        return 0; /* an answer nobody waits for any more */
     }
     switch (event->type) {
     case MU_RDZV_JOIN:

@@ -43,6 +43,11 @@
  *        set up the watch before the first read, and after it was lost send WATCH once it is back.
  *     4. When mu_rdzv_deadline() is reached, TIMEOUT. Early or twice is harmless.
  *
+ * A driver need not write what it is told byte for byte, if somebody else writes for all: it may
+ * hand on the wish (update.action) and answer with STATE_READ once it was considered, whatever came
+ * of it. A driver that always knows the state need not wait to be asked either: STATE_READ with
+ * request 0 is news, and is dropped while a request is under way.
+ *
  * Spans of an event are borrowed until step returns. What an update points to is lent until the
  * next step. A step that fails (MUSTER_ENOMEM, MUSTER_EINVAL) has changed nothing; give the event
  * again.
@@ -61,6 +66,7 @@ struct mu_rdzv_config {
     enum mu_rdzv_dialect dialect;     /* written while the state shows none. 2 */
     bool push;                        /* the driver sends WATCH events. false */
     bool turns; /* the driver holds a write back until it is its turn: no back-off. false */
+    bool plain; /* states come and go as they are, not as bytes: see below. false */
     uint64_t seed;
     uint32_t poll_ms;        /* how old a state may be, and how long to sleep. 1 s */
     uint32_t first_delay_ms; /* before a first join without push, at random up to it. 300 ms */
@@ -81,7 +87,7 @@ enum mu_rdzv_event_type {
     MU_RDZV_LEAVE,         /* The local node wants out, whatever it was doing. */
     MU_RDZV_CLOSE,         /* Nobody shall join this run any more. */
     MU_RDZV_LOOK,          /* Tell the state as it is: SEEN. */
-    MU_RDZV_STATE_READ,    /* `request`, `present`, `bytes`, `token` */
+    MU_RDZV_STATE_READ,    /* `request`, `present`, `bytes` or `state`, `token` */
     MU_RDZV_STATE_WRITTEN, /* `request`, `token`: our compare-and-set won. */
     MU_RDZV_WRITE_LOST,    /* `request`, `present`, `bytes`, `token`: what is there instead. */
     MU_RDZV_BACKEND_FAILED, /* `request`, `status`, `text`, `transient` */
@@ -95,7 +101,8 @@ struct mu_rdzv_event {
     uint64_t request;
     bool present; /* there is a state; if not, bytes and token mean nothing */
     struct mu_span bytes;
-    struct mu_span token; /* opaque: kept, given back, compared */
+    const struct mu_rdzv_state *state; /* config.plain: instead of `bytes` */
+    struct mu_span token;              /* opaque: kept, given back, compared */
     int status;           /* MUSTER_ECORRUPT: what is stored is no state */
     const char *text;     /* NULL is fine */
     bool transient;       /* worth another try until the deadline */
@@ -132,7 +139,8 @@ enum {
 struct mu_rdzv_update {
     unsigned flags;
     uint64_t request;     /* DO_READ, DO_WRITE */
-    struct mu_span bytes; /* DO_WRITE: the state's pickle */
+    enum mu_rdzv_action action; /* DO_WRITE: what it does */
+    struct mu_span bytes;       /* DO_WRITE: the state's pickle; config.plain: none */
     bool has_token;       /* DO_WRITE: false: write only if there is nothing */
     struct mu_span token;
     int64_t rank; /* ASSIGNED */

@@ -100,13 +100,13 @@ static int begin_write(struct mu_rdzv *r, struct mu_rdzv_update *up,
                        const struct mu_rdzv_settings *set, enum mu_rdzv_action action)
 {
     struct mu_rdzv_vars *v = &r->v;
-    int err = mu_rdzv_state_copy(&r->next, &r->state);
+    int err = r->config.plain ? 0 : mu_rdzv_state_copy(&r->next, &r->state);
 
-    if (err == 0) {
+    mu_buf_reset(&r->out);
+    if (err == 0 && !r->config.plain) {
         err = mu_rdzv_apply(&r->next, action, &r->node, set, v->now.wall);
     }
-    if (err == 0) {
-        mu_buf_reset(&r->out);
+    if (err == 0 && !r->config.plain) {
         err = mu_rdzv_state_encode(&r->out, &r->next, mu_rdzv_node_dialect(r));
     }
     if (err == MUSTER_ELIMIT) {
@@ -126,6 +126,7 @@ static int begin_write(struct mu_rdzv *r, struct mu_rdzv_update *up,
     r->stats.writes++;
     mu_trace(&r->config.trace, "rdzv.act", (uint64_t)action, (uint64_t)r->state.round);
     up->flags |= MU_RDZV_DO_WRITE;
+    up->action = action;
     up->bytes = mu_buf_span(&r->out);
     up->has_token = v->has_token;
     up->token = v->has_token ? mu_buf_span(&r->token) : (struct mu_span){0};

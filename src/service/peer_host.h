@@ -59,16 +59,15 @@ struct mu_peer_host_config {
     uint32_t stagger_ms;                /* until the next address is tried beside it. 250 */
     uint32_t idle_ms;                   /* a connection without streams. 10 min; 0: for ever */
     uint32_t drain_ms;                  /* a farewell that is not answered. 5 s */
-    uint32_t settle_ms;      /* dials within so much of each other are simultaneous. 10 s */
-    uint32_t conns_max;      /* 1,024 */
-    uint32_t conns_peer_max; /* with one peer. 8 */
-    uint32_t pending_max;    /* that others dialled and have not proved themselves on. 128 */
-    uint32_t book_max;       /* peers whose addresses are known. 4,096 */
-    uint32_t addrs_max;      /* of one peer. 16 */
-    uint64_t
-        memory_bytes_max; /* that windows grant to all peers together, a fourth of it to one. 1 GiB */
-    bool private_swarm;   /* only those of mu_peer_host_allow() */
-    bool no_identify;     /* neither asks nor tells. For tests */
+    uint32_t settle_ms;        /* dials within so much of each other are simultaneous. 10 s */
+    uint32_t conns_max;        /* 1,024 */
+    uint32_t conns_peer_max;   /* with one peer. 8 */
+    uint32_t pending_max;      /* that others dialled and have not proved themselves on. 128 */
+    uint32_t book_max;         /* peers whose addresses are known. 4,096 */
+    uint32_t addrs_max;        /* of one peer. 16 */
+    uint64_t memory_bytes_max; /* that windows grant to all, a fourth to one. 1 GiB */
+    bool private_swarm;        /* only those of mu_peer_host_allow() */
+    bool no_identify;          /* neither asks nor tells. For tests */
     struct mu_peer_conn_config conn; /* terms of the connections */
     /** The last callback. */
     void (*stopped)(void *context);

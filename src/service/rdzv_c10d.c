@@ -1,7 +1,8 @@
 /*
- * The c10d backend: the machine of proto/rdzv_node.h on a key of a store, as PyTorch's c10d
- * rendezvous has it; both kinds of nodes meet in one run. What users ask for reaches the machine on
- * the next turn, so that no callback runs inside a call.
+ * The backends c10d, etcd-v2 and etcd-v3: the machine of proto/rdzv_node.h on a cell. The first two
+ * keep their state as PyTorch's backends of these names do, and both kinds of nodes meet in one
+ * run. What users ask for reaches the machine on the next turn, so that no callback runs inside a
+ * call.
  */
 #include "service/rdzv_c10d.h"
 
@@ -12,6 +13,9 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "service/log.h"
+#include "service/rdzv_cell_store.h"
+#include "service/rdzv_cell_v2.h"
+#include "service/rdzv_cell_v3.h"
 
 #define NO_MEMORY_MS 50 /* until what found no memory is tried again */
 /* How long a node waits for its turn: others may have theirs before. */
@@ -96,10 +100,10 @@ static void carry_out(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
         return;
     }
     if ((up->flags & MU_RDZV_DO_READ) != 0) {
-        mu_rdzv_cell_read(&n->cell, up->request);
+        mu_rdzv_cell_read(n->cell, up->request);
     }
     if ((up->flags & MU_RDZV_DO_WRITE) != 0) {
-        err = mu_rdzv_cell_write(&n->cell, up->request, up->bytes, up->has_token, up->token);
+        err = mu_rdzv_cell_write(n->cell, up);
     }
     if (err != 0) {
         feed_failure(n, up->request, err);
@@ -108,37 +112,36 @@ static void carry_out(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
 
 /* --- the cell --------------------------------------------------------------------------------- */
 
-static void on_found(void *context, bool push)
+static void on_found(void *context, const struct mu_rdzv_cell_found *found)
 {
     struct mu_rdzv_c10d *n = context;
 
-    /* The machine was made for a store that pushes; it has asked nothing but the first read. */
-    n->machine.config.push = push;
-    n->machine.config.turns = push;
-    /* Who shares a store of PyTorch 1.13 is PyTorch 1.13, and ends when it finds another dialect:
-     * so we must not be the first to write one. */
-    if (!n->config.dialect_given && mu_store_tcp_found(n->cell.store) == MU_STORE_TCP_TORCH1) {
-        n->config.dialect = MU_RDZV_DIALECT_1_13;
-        n->machine.config.dialect = n->config.dialect;
+    /* The machine was made for a cell that pushes; it has asked nothing but the first read. */
+    n->machine.config.push = found->push;
+    n->machine.config.turns = found->turns;
+    if (!n->config.dialect_given && found->dialect != MU_RDZV_DIALECT_UNKNOWN) {
+        n->config.dialect = found->dialect;
+        n->machine.config.dialect = found->dialect;
     }
-    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, "c10d.store",
-                           push ? "the store answers and tells of changes"
-                                : "the store answers; it is read once a second");
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, mu_rdzv_c10d_step(n, "store"),
+                           "%s", found->text);
 }
 
 static void record_answer(struct mu_rdzv_c10d *n, const struct mu_rdzv_event *event)
 {
     switch ((int)event->type) {
     case MU_RDZV_STATE_WRITTEN:
-        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, "c10d.write",
-                               "the change was accepted");
+        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank,
+                               mu_rdzv_c10d_step(n, "write"), "the change was accepted");
         break;
     case MU_RDZV_WRITE_LOST:
-        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, "c10d.write",
+        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank,
+                               mu_rdzv_c10d_step(n, "write"),
                                "somebody else was quicker; the change is made again");
         break;
     case MU_RDZV_BACKEND_FAILED:
-        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, "c10d.failure", "%s: %s",
+        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank,
+                               mu_rdzv_c10d_step(n, "failure"), "%s: %s",
                                muster_strerror(event->status), event->text);
         break;
     }
@@ -204,7 +207,7 @@ static bool grant(struct mu_rdzv_c10d *n, unsigned wish, enum mu_rdzv_event_type
     }
     n->soon &= ~wish;
     if (wish == MU_RDZV_C10D_JOIN) {
-        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, "c10d.join",
+        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, mu_rdzv_c10d_step(n, "join"),
                                "%s wants into the next round", n->base.node);
         n->rank = -1;
     }
@@ -223,8 +226,8 @@ static void run(struct mu_rdzv_c10d *n)
     n->retry_at = MU_MONO_NEVER;
     if ((n->soon & MU_RDZV_C10D_RECORD) != 0) {
         n->soon &= ~(unsigned)MU_RDZV_C10D_RECORD;
-        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "c10d.host", "%s",
-                               n->host_text.text);
+        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, mu_rdzv_c10d_step(n, "host"),
+                               "%s", n->host_text.text);
     }
     granted = grant(n, MU_RDZV_C10D_LEAVE, MU_RDZV_LEAVE);
     granted = grant(n, MU_RDZV_C10D_CLOSE, MU_RDZV_CLOSE) && granted;
@@ -252,7 +255,7 @@ static void on_timer(struct mu_timer *timer)
     if (n->freeing) {
         if ((n->soon & MU_RDZV_C10D_FREE) != 0) {
             n->soon = 0;
-            mu_rdzv_cell_close(&n->cell);
+            mu_rdzv_cell_close(n->cell);
         }
         return;
     }
@@ -313,30 +316,78 @@ static const struct mu_rdzv_handler_ops c10d_ops = {
 
 /* --- the beginning ---------------------------------------------------------------------------- */
 
-static void init_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_config *machine)
+static uint32_t clamp_ms(uint64_t ms)
+{
+    return (uint32_t)(ms < INT32_MAX ? ms : INT32_MAX);
+}
+
+static int open_store_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_events *events)
 {
     const struct mu_rdzv_c10d_config *c = &n->config;
-    struct mu_rdzv_cell_config config = {
+    struct mu_rdzv_store_cell_config config = {
         .path = c->file ? c->path : NULL,
         .tcp = mu_store_tcp_config_defaults(),
-        .answer_ms = (uint32_t)(c->read_timeout_ms < INT32_MAX ? c->read_timeout_ms : INT32_MAX),
-        .first_delay_ms = machine->first_delay_ms,
+        .answer_ms = clamp_ms(c->read_timeout_ms),
+        .first_delay_ms = n->machine.config.first_delay_ms,
         .turn_ms = TURN_MS + TURN_MS_PER_NODE * (uint32_t)c->settings.max_nodes,
     };
-    uint64_t join_ms = c->settings.join_timeout_ms;
 
     config.tcp.addr = c->endpoint;
     config.tcp.protocol = c->protocol;
-    config.tcp.connect_ms = (uint32_t)(join_ms < INT32_MAX ? join_ms : INT32_MAX);
+    config.tcp.connect_ms = clamp_ms(c->settings.join_timeout_ms);
     config.tcp.value_bytes_max = (size_t)MU_RDZV_STATE_BYTES_MAX / 3 * 4 + 64;
     config.tcp.name = n->base.node;
     (void)snprintf(config.key, sizeof(config.key), "torch.rendezvous.%s", n->base.run_id);
-    mu_rdzv_cell_init(&n->cell, n->base.env, &config,
-                      &(struct mu_rdzv_cell_events){.found = on_found,
-                                                    .answer = on_answer,
-                                                    .changed = on_changed,
-                                                    .closed = on_cell_closed,
-                                                    .context = n});
+    return mu_rdzv_store_cell_new(n->base.env, &config, events, &n->cell);
+}
+
+static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_events *events,
+                          struct mu_errmsg *reterr_msg)
+{
+    const struct mu_rdzv_c10d_config *c = &n->config;
+    struct mu_etcd *etcd;
+    int err = mu_rdzv_c10d_open_etcd(c, n->base.env, &etcd, reterr_msg);
+
+    if (err != 0) {
+        return err;
+    }
+    if (c->place == MU_RDZV_C10D_ETCD_V2) {
+        err = mu_rdzv_v2_cell_new(n->base.env, etcd, n->base.run_id, clamp_ms(c->read_timeout_ms),
+                                  events, &n->cell);
+    } else {
+        char prefix[MU_RDZV_V3_PREFIX_CAP];
+        const struct mu_rdzv_v3_config config = {
+            .prefix = mu_rdzv_c10d_v3_prefix(prefix, sizeof(prefix), c, n->base.run_id),
+            .settings = c->settings,
+            .node = n->machine.node,
+            .lease_ttl_s = c->lease_ttl_s,
+        };
+
+        err = mu_rdzv_v3_cell_new(n->base.env, etcd, &config, events, &n->cell);
+    }
+    if (err != 0) {
+        mu_etcd_close(etcd, NULL, NULL);
+        return mu_err(reterr_msg, err, "%s", muster_strerror(err));
+    }
+    return 0;
+}
+
+static int open_cell(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
+{
+    const struct mu_rdzv_cell_events events = {
+        .found = on_found,
+        .answer = on_answer,
+        .changed = on_changed,
+        .closed = on_cell_closed,
+        .context = n,
+    };
+    int err;
+
+    if (n->config.place != MU_RDZV_C10D_STORE) {
+        return open_etcd_cell(n, &events, reterr_msg);
+    }
+    err = open_store_cell(n, &events);
+    return err != 0 ? mu_err(reterr_msg, err, "out of memory") : 0;
 }
 
 static int init_machine(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
@@ -352,6 +403,7 @@ static int init_machine(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     config.settings = c->settings;
     config.dialect = c->dialect;
     config.push = true;
+    config.plain = c->place == MU_RDZV_C10D_ETCD_V3;
     config.node = (struct mu_rdzv_node){
         .addr = n->base.addr,
         .pid = c->pid,
@@ -362,7 +414,6 @@ static int init_machine(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     if (err == 0) {
         (void)snprintf(n->base.node, sizeof(n->base.node), "%.*s", MU_RDZV_RUN_ID_MAX,
                        mu_rdzv_c10d_name(name, &n->machine.node));
-        init_cell(n, &config);
     }
     return err;
 }
@@ -372,6 +423,10 @@ static int elect(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     int rc;
 
     n->soon = MU_RDZV_C10D_RECORD;
+    if (n->config.place != MU_RDZV_C10D_STORE) {
+        (void)mu_err(&n->host_text, 0, "meeting in etcd at %.160s", n->config.etcd.authority);
+        return 0;
+    }
     if (n->config.file) {
         (void)mu_err(&n->host_text, 0, "meeting in the file %.200s", n->config.path);
         return 0;
@@ -381,8 +436,30 @@ static int elect(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
         return mu_err(reterr_msg, rc, "%s", n->host_text.text);
     }
     n->base.hosting = rc == 1;
-    n->cell.config.tcp.addr = n->config.endpoint; /* with the port that was found */
     return 0;
+}
+
+/* Who hosts, then the cell there. */
+static int begin(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
+{
+    int err = elect(n, reterr_msg);
+
+    if (err == 0) {
+        err = open_cell(n, reterr_msg);
+        if (err != 0 && n->server != NULL) {
+            mu_rdzv_unhost(n->server, 0, NULL, NULL);
+        }
+    }
+    if (err != 0) {
+        mu_rdzv_fini(&n->machine);
+    }
+    return err;
+}
+
+const char *mu_rdzv_c10d_step(struct mu_rdzv_c10d *n, const char *step)
+{
+    (void)snprintf(n->step, sizeof(n->step), "%s.%s", n->base.backend, step);
+    return n->step;
 }
 
 int mu_rdzv_c10d_new(struct mu_env *env, const struct mu_rdzv_params *params,
@@ -406,17 +483,14 @@ int mu_rdzv_c10d_new(struct mu_env *env, const struct mu_rdzv_params *params,
         err = init_machine(n, reterr_msg);
     }
     if (err == 0) {
-        err = elect(n, reterr_msg);
-        if (err != 0) {
-            mu_rdzv_fini(&n->machine);
-        }
+        err = begin(n, reterr_msg);
     }
     if (err != 0) {
         mu_free(n);
         return err;
     }
-    mu_log(MUSTER_LOG_INFO, "RDZV-HOST", "backend=c10d run=\"%s\" %s", n->base.run_id,
-           n->host_text.text);
+    mu_log(MUSTER_LOG_INFO, "RDZV-HOST", "backend=%s run=\"%s\" %s", n->base.backend,
+           n->base.run_id, n->host_text.text);
     rearm(n);
     *ret_handler = &n->base;
     return 0;

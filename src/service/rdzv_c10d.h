@@ -1,16 +1,32 @@
-/* What the files of the c10d backend share: see service/rdzv.h for what it does. */
+/*
+ * What the files of the backends c10d, etcd-v2 and etcd-v3 share: one handler for the machine of
+ * proto/rdzv_node.h, whatever cell (service/rdzv_cell.h) the state lies in. See service/rdzv.h for
+ * what it does.
+ */
 #ifndef MU_RDZV_C10D_H
 #define MU_RDZV_C10D_H
 
 #include "proto/rdzv_node.h"
+#include "core/url.h"
+#include "service/etcd.h"
 #include "service/rdzv.h"
 #include "service/rdzv_cell.h"
+#include "service/store.h"
 
 #define MU_RDZV_C10D_PATH_CAP 1024
-/* A path of which every byte is escaped, and the longest prefix. */
-#define MU_RDZV_C10D_URL_CAP (3 * MU_RDZV_C10D_PATH_CAP + 3 * MU_RDZV_RUN_ID_MAX + 128)
+/* A path or the parameters of a cluster, of which every byte is escaped, and the longest prefix. */
+#define MU_RDZV_C10D_FILE_CAP 512
+#define MU_RDZV_C10D_URL_CAP                                                                       \
+    (3 * (MU_URL_MAX + 3 * MU_RDZV_C10D_FILE_CAP) + 12 * MU_RDZV_RUN_ID_MAX + 256)
+
+enum mu_rdzv_c10d_place {
+    MU_RDZV_C10D_STORE = 0, /* a key of a store, at an endpoint or in a file */
+    MU_RDZV_C10D_ETCD_V2,
+    MU_RDZV_C10D_ETCD_V3,
+};
 
 struct mu_rdzv_c10d_config {
+    enum mu_rdzv_c10d_place place;
     struct mu_rdzv_settings settings;
     enum mu_rdzv_dialect dialect; /* of the first state, if we write it */
     bool dialect_given;           /* it holds on every store */
@@ -22,13 +38,32 @@ struct mu_rdzv_c10d_config {
     bool file; /* `path` instead of `endpoint` */
     struct mu_addr endpoint;
     char path[MU_RDZV_C10D_PATH_CAP];
+    struct mu_url etcd; /* the cluster, and what its URL says */
+    bool etcd_tls;      /* etcd-v2, as PyTorch has it: protocol=https, ssl_cert ... */
+    char etcd_files[3][MU_RDZV_C10D_FILE_CAP]; /* cacert, cert, key; "": none */
+    char etcd_prefix[MU_RDZV_C10D_PATH_CAP];   /* of all runs' keys */
+    int64_t lease_ttl_s;                       /* etcd-v3 */
     int64_t pid;
     int64_t local_id; /* -1: drawn at random */
 };
 
-/** The keys of the c10d backend, and the endpoint. MUSTER_EINVAL in words. */
+/** The keys of the backend, and the endpoint. MUSTER_EINVAL in words. */
 int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
                            struct mu_errmsg *reterr_msg);
+/** rdzv_c10d_etcd.c: the keys that etcd's backends have of their own, and their endpoint. */
+int mu_rdzv_c10d_configure_etcd(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
+                                struct mu_errmsg *reterr_msg);
+/** The client that the configuration names. */
+int mu_rdzv_c10d_open_etcd(const struct mu_rdzv_c10d_config *c, struct mu_env *env,
+                           struct mu_etcd **ret_etcd, struct mu_errmsg *reterr_msg);
+/** etcd-v3: what all keys of a run begin with, cut to what fits. Returns `prefix`. */
+char *mu_rdzv_c10d_v3_prefix(char *prefix, size_t cap, const struct mu_rdzv_c10d_config *c,
+                             const char *run_id);
+/** As mu_rdzv_c10d_url(), where the store is in etcd. */
+char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, const char *run_id,
+                            int64_t round);
+/** Appends a text, escaped for a URL. Returns where it ends; no zero is put there. */
+char *mu_rdzv_c10d_escape(char *at, const char *text);
 /** The URL of a round's store, its prefix as PyTorch has it. Returns `url`. */
 char *mu_rdzv_c10d_url(char *url, const struct mu_rdzv_c10d_config *c, const char *run_id,
                        int64_t round);
@@ -59,7 +94,7 @@ struct mu_rdzv_c10d {
     struct mu_rdzv_handler base;
     struct mu_rdzv_c10d_config config;
     struct mu_rdzv machine;
-    struct mu_rdzv_cell cell;
+    struct mu_rdzv_cell *cell;
     struct mu_store_server *server; /* if it hosts */
     struct mu_timer timer;
     enum mu_rdzv_c10d_state state;
@@ -72,7 +107,11 @@ struct mu_rdzv_c10d {
     bool closed_told;
     bool freeing;
     struct mu_errmsg host_text;
+    char step[48];
 };
+
+/** The name of a step for the record: that of the backend before it. */
+const char *mu_rdzv_c10d_step(struct mu_rdzv_c10d *n, const char *step);
 
 /* rdzv_c10d_told.c: what the machine says, and what the user is told of it. The user may call
  * anything from inside; the node is there until its `freed`. */

@@ -1,4 +1,4 @@
-/* The c10d backend's options, and the texts that it makes for its users. */
+/* The options of the backends on a cell, and the texts that they make for their users. */
 #include "service/rdzv_c10d.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "core/addr.h"
 #include "core/alloc.h"
 
-static const char *const known_keys[] = {
+static const char *const store_keys[] = {
     "join_timeout",
     "last_call_timeout",
     "close_timeout",
@@ -28,6 +28,33 @@ static const char *const known_keys[] = {
     "local_id",
     "timeout",   /* torchrun sends it to every backend; this one has no use for it */
     "use_libuv", /* some releases of PyTorch have it; there is nothing to choose here */
+    NULL,
+};
+
+static const char *const v2_keys[] = {
+    "join_timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "read_timeout",
+    "upscale_delay",
+    "dialect",
+    "protocol",
+    "ssl_cert",
+    "ssl_cert_key",
+    "ca_cert",
+    "members",
+    "pid",
+    "local_id",
+    "timeout", /* as above */
+    NULL,
+};
+
+static const char *const v3_keys[] = {
+    "join_timeout", "last_call_timeout", "close_timeout", "upscale_delay", "lease_ttl", "members",
+    "pid",          "local_id",          "timeout", /* as above */
     NULL,
 };
 
@@ -126,7 +153,7 @@ static int parse_words(struct mu_rdzv_c10d_config *c, const char *config,
         c->dialect = (enum mu_rdzv_dialect)(MU_RDZV_DIALECT_1_13 + word);
         c->dialect_given = mu_rdzv_config_get(config, "dialect", &value);
     }
-    if (err == 0) {
+    if (err == 0 && c->place == MU_RDZV_C10D_STORE) {
         err = parse_word(config, "protocol", protocols, 0, &word, reterr_msg);
         c->protocol = (enum mu_store_tcp_protocol)(MU_STORE_TCP_ANY + word);
     }
@@ -180,10 +207,13 @@ static int parse_path(struct mu_rdzv_c10d_config *c, const char *endpoint,
 int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
                            struct mu_errmsg *reterr_msg)
 {
-    int err = mu_rdzv_handler_keys(params, known_keys, reterr_msg);
+    bool v2 = strcmp(params->backend, "etcd-v2") == 0;
+    bool v3 = strcmp(params->backend, "etcd-v3") == 0;
+    int err = mu_rdzv_handler_keys(params, v2 ? v2_keys : v3 ? v3_keys : store_keys, reterr_msg);
 
     *c = (struct mu_rdzv_c10d_config){.settings = mu_rdzv_settings_defaults(),
                                       .read_timeout_ms = 60000};
+    c->place = v2 ? MU_RDZV_C10D_ETCD_V2 : v3 ? MU_RDZV_C10D_ETCD_V3 : MU_RDZV_C10D_STORE;
     c->settings.min_nodes = params->nodes_min;
     c->settings.max_nodes = params->nodes_max;
     if (err == 0) {
@@ -197,6 +227,9 @@ int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_p
     }
     if (err == 0) {
         err = mu_rdzv_settings_check(&c->settings, reterr_msg);
+    }
+    if (err == 0 && c->place != MU_RDZV_C10D_STORE) {
+        return mu_rdzv_c10d_configure_etcd(c, params, reterr_msg);
     }
     if (err == 0 && c->file) {
         return parse_path(c, params->endpoint, reterr_msg);
@@ -215,7 +248,7 @@ static bool is_plain(char c)
            (c != '\0' && strchr("-._~/:@", c) != NULL);
 }
 
-static char *put_escaped(char *at, const char *text)
+char *mu_rdzv_c10d_escape(char *at, const char *text)
 {
     static const char hex[] = "0123456789ABCDEF";
 
@@ -238,15 +271,18 @@ char *mu_rdzv_c10d_url(char *url, const struct mu_rdzv_c10d_config *c, const cha
     char address[MU_ADDR_HOST_MAX + 16];
     char *at = url;
 
+    if (c->place != MU_RDZV_C10D_STORE) {
+        return mu_rdzv_c10d_etcd_url(url, c, run_id, round);
+    }
     if (c->file) {
         at += snprintf(at, MU_RDZV_C10D_URL_CAP, "file://");
-        at = put_escaped(at, c->path);
+        at = mu_rdzv_c10d_escape(at, c->path);
     } else {
         at += snprintf(at, MU_RDZV_C10D_URL_CAP, "tcp://%s",
                        mu_addr_format(&c->endpoint, address, sizeof(address)));
     }
     memcpy(at, prefix, sizeof(prefix) - 1);
-    at = put_escaped(at + sizeof(prefix) - 1, run_id);
+    at = mu_rdzv_c10d_escape(at + sizeof(prefix) - 1, run_id);
     (void)snprintf(at, (size_t)(url + MU_RDZV_C10D_URL_CAP - at), ".%" PRId64, round);
     return url;
 }

@@ -28,9 +28,9 @@ static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *u
     n->state = MU_RDZV_C10D_IN;
     n->world = up->world;
     n->rank = up->rank;
-    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, up->rank, "c10d.assigned",
-                           "rank %" PRId64 " of %zu in round %" PRId64, up->rank, up->world,
-                           up->round);
+    mu_rdzv_handler_record(
+        &n->base, MU_RDZV_RECORD_SUCCEEDED, up->rank, mu_rdzv_c10d_step(n, "assigned"),
+        "rank %" PRId64 " of %zu in round %" PRId64, up->rank, up->world, up->round);
     n->base.events.assigned(n->base.events.context, &assignment);
     mu_free(peers);
 }
@@ -41,8 +41,8 @@ static void end_round(struct mu_rdzv_c10d *n, struct mu_rdzv_ending *ending)
     n->state = MU_RDZV_C10D_BETWEEN;
     n->upscale_at = MU_MONO_NEVER;
     ending->round = (uint64_t)n->machine.v.round;
-    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, "c10d.ended", "%s",
-                           ending->text);
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, mu_rdzv_c10d_step(n, "ended"),
+                           "%s", ending->text);
     n->base.events.ended(n->base.events.context, ending);
 }
 
@@ -116,7 +116,8 @@ static void tell_waiting(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up
 static void tell_left(struct mu_rdzv_c10d *n)
 {
     n->rank = -1;
-    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, -1, "c10d.left", "left the run");
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, -1, mu_rdzv_c10d_step(n, "left"),
+                           "left the run");
     n->base.events.left(n->base.events.context);
 }
 
@@ -136,8 +137,8 @@ static void tell_ended(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
 
 static void tell_failed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
 {
-    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_FAILED, n->rank, "c10d.failed", "%s: %s",
-                           muster_strerror(up->code), up->text);
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_FAILED, n->rank, mu_rdzv_c10d_step(n, "failed"),
+                           "%s: %s", muster_strerror(up->code), up->text);
     if ((up->failed & (MU_RDZV_OP_JOIN | MU_RDZV_OP_MEMBER)) != 0 && n->state != MU_RDZV_C10D_OUT) {
         /* A join that was asked for meanwhile is still to come. */
         if ((n->soon & MU_RDZV_C10D_JOIN) == 0) {
@@ -161,7 +162,7 @@ static void tell_skewed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     mu_rdzv_c10d_name(name, up->skewed);
     mu_log(MUSTER_LOG_WARN, "RDZV-SKEW", "run=\"%s\" node=%.200s ahead_ms=%" PRIu64, n->base.run_id,
            name, up->skew_ms);
-    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, "c10d.skew",
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, mu_rdzv_c10d_step(n, "skew"),
                            "the clock of %.200s is ahead of ours by %" PRIu64 " ms", name,
                            up->skew_ms);
 }
@@ -192,8 +193,8 @@ void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     /* A join that is under way, or waits for its turn, ends before its user hears of the close. */
     if (n->closed && n->state != MU_RDZV_C10D_JOINING && !n->freeing && !n->closed_told) {
         n->closed_told = true;
-        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, n->rank, "c10d.closed",
-                               "the run is closed");
+        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, n->rank,
+                               mu_rdzv_c10d_step(n, "closed"), "the run is closed");
         n->base.events.closed(n->base.events.context);
     }
 }

@@ -1,117 +1,87 @@
 /*
- * The compare-and-set cell in which PyTorch's c10d backend keeps its state: a key of a store. What
- * is in it is base64 of the state's bytes, or a sentinel that means "no state"; the token of a
- * state is its base64.
+ * Where the state of a dynamic rendezvous lies, for the machine of proto/rdzv_node.h: what a driver
+ * owes that machine, behind one small table of verbs.
  *
- *     DOWN ──▶ CREATING ──▶ UP       what fails there: DOWN, and again when asked
- *              the sentinel
+ *     rdzv_cell_store.c   a key of a store, as PyTorch's c10d backend has it
+ *     rdzv_cell_v2.c      a key of etcd's v2 API, as PyTorch's etcd-v2 backend has it
+ *     rdzv_cell_v3.c      keys of etcd's v3 API, where a node's life is a lease: ours
  *
- * It does what proto/rdzv_node.h asks of a driver: one request at a time, each answered unless
- * another one has taken its place, and with a store that can be watched a `changed` for every
- * change that an answer may not have seen. A key that is gone (a store that was restarted) is made
- * again.
- *
- * Turns. Hundreds of nodes that compete for one cell lose most of what they write. On a store that
- * can be watched, which is muster's own, a node that has lost a write takes its turn before the
- * next one: it pops the one element of the queue KEY.turn, writes (the first write mostly loses and
- * brings the state, the second wins), and pushes the element back. Turns are a courtesy: who does
- * not know of them, as PyTorch's nodes, writes when it likes, and who has waited for too long
- * writes without, and puts back the element that somebody has died with.
+ * One request at a time, each answered unless another one has taken its place, and where changes
+ * are pushed a `changed` (or the new state itself) for every change that an answer may not have
+ * seen.
  */
 #ifndef MU_RDZV_CELL_H
 #define MU_RDZV_CELL_H
 
-#include "core/buf.h"
+#include "core/env.h"
 #include "proto/rdzv_node.h"
-#include "service/store.h"
 
-#define MU_RDZV_CELL_KEY_MAX 320
+struct mu_rdzv_cell;
 
-struct mu_rdzv_cell_config {
-    const char *path; /* of a file store; NULL: a tcp store. Borrowed for the cell's life */
-    struct mu_store_tcp_config tcp;
-    uint32_t answer_ms;      /* how long the store may take to answer */
-    uint32_t first_delay_ms; /* before the first request to a store that cannot be watched, at
-                                random up to it */
-    uint32_t turn_ms; /* how long to wait for a turn, and at random up to half as long again */
-    char key[MU_RDZV_CELL_KEY_MAX];
+/* How a cell turned out. */
+struct mu_rdzv_cell_found {
+    bool push;  /* changes are told */
+    bool turns; /* it holds writes back until it is their turn */
+    enum mu_rdzv_dialect
+        dialect;      /* the one that the others must speak; UNKNOWN: no reason to prefer one */
+    const char *text; /* for the record */
 };
 
 struct mu_rdzv_cell_events {
-    /** The store is found, and can be watched or not: before the first answer that is not a
-     * failure, and again should it turn out otherwise. */
-    void (*found)(void *context, bool push);
-    /** STATE_READ, STATE_WRITTEN, WRITE_LOST or BACKEND_FAILED, for the machine; its time is not
-     * set. Spans are lent for the call. */
+    /** Before the first answer that is not a failure, and again should it turn out otherwise. */
+    void (*found)(void *context, const struct mu_rdzv_cell_found *found);
+    /** STATE_READ (with request 0: nobody asked), STATE_WRITTEN, WRITE_LOST or BACKEND_FAILED, for
+     * the machine; its time is not set. What it points to is lent for the call. */
     void (*answer)(void *context, struct mu_rdzv_event *event);
     void (*changed)(void *context);
-    /** The last callback. */
+    /** The last callback; the cell is gone. */
     void (*closed)(void *context);
     void *context;
 };
 
-/* A store's operation that may be under way. */
-struct mu_rdzv_cell_op {
-    struct mu_store_op op;
-    bool busy;
-    bool called_back; /* it will end canceled, and nobody minds */
-};
-
-enum mu_rdzv_cell_phase {
-    MU_RDZV_CELL_DOWN = 0,
-    MU_RDZV_CELL_CREATING,
-    MU_RDZV_CELL_UP,
+struct mu_rdzv_cell_kind {
+    /** `answer` follows, on a later turn. Takes the place of what was asked before. */
+    void (*read)(struct mu_rdzv_cell *cell, uint64_t request);
+    /** Likewise, for an update with DO_WRITE. MUSTER_ENOMEM, MUSTER_ELIMIT: there will be no
+     * answer. */
+    int (*write)(struct mu_rdzv_cell *cell, const struct mu_rdzv_update *up);
+    /** `closed` follows, on a later turn. */
+    void (*close)(struct mu_rdzv_cell *cell);
 };
 
 enum mu_rdzv_cell_want { MU_RDZV_CELL_NOTHING = 0, MU_RDZV_CELL_READ, MU_RDZV_CELL_WRITE };
 
+/* The first member of every kind's own. */
 struct mu_rdzv_cell {
+    const struct mu_rdzv_cell_kind *kind;
     struct mu_env *env;
-    struct mu_rdzv_cell_config config;
     struct mu_rdzv_cell_events events;
-    struct mu_store *store;   /* NULL: none yet, or none any more */
-    struct mu_store *leaving; /* one that is being closed */
-    struct mu_timer timer;    /* DOWN: no memory; UP: the first delay; closing: the end */
-    struct mu_span key;
-    enum mu_rdzv_cell_phase phase;
-    bool store_up;   /* the store has answered, ever */
-    bool found;      /* and it is known whether it can be watched: `push` */
-    bool push;       /* true until the store says otherwise */
-    bool delayed;    /* the first request waits for the timer */
-    bool contended;  /* a write was lost: the next one takes its turn */
-    bool holding;    /* it is our turn */
-    bool give_again; /* the turn is to be passed on once more */
-    bool closing;
-    struct mu_rdzv_cell_op create;
-    struct mu_rdzv_cell_op watch;
-    struct mu_rdzv_cell_op ask;
-    struct mu_rdzv_cell_op turn;
-    struct mu_rdzv_cell_op give;
-    struct mu_span turn_key;
-    struct mu_span turn_value;
-    char turn_name[MU_RDZV_CELL_KEY_MAX + 8];
-    struct mu_span create_values[2];
-    struct mu_span ask_values[2];
     enum mu_rdzv_cell_want want; /* the request that was asked for and not answered */
     uint64_t request;
-    uint64_t asked; /* which one the store was asked */
-    struct mu_buf expected;
-    struct mu_buf desired;
-    struct mu_buf next_expected; /* of a write that waits */
-    struct mu_buf next_desired;
-    struct mu_buf bytes; /* of the state that was read */
 };
 
-/** Cannot fail; nothing is opened before the first request. */
-void mu_rdzv_cell_init(struct mu_rdzv_cell *c, struct mu_env *env,
-                       const struct mu_rdzv_cell_config *config,
-                       const struct mu_rdzv_cell_events *events);
-/** `answer` follows, on a later turn. Takes the place of what was asked before. */
-void mu_rdzv_cell_read(struct mu_rdzv_cell *c, uint64_t request);
-/** Likewise. MUSTER_ENOMEM, MUSTER_ELIMIT: there will be no answer. */
-int mu_rdzv_cell_write(struct mu_rdzv_cell *c, uint64_t request, struct mu_span bytes,
-                       bool has_token, struct mu_span token);
-/** `closed` follows, on a later turn. The memory is the owner's again then. */
-void mu_rdzv_cell_close(struct mu_rdzv_cell *c);
+static inline void mu_rdzv_cell_read(struct mu_rdzv_cell *cell, uint64_t request)
+{
+    cell->kind->read(cell, request);
+}
+
+static inline int mu_rdzv_cell_write(struct mu_rdzv_cell *cell, const struct mu_rdzv_update *up)
+{
+    return cell->kind->write(cell, up);
+}
+
+static inline void mu_rdzv_cell_close(struct mu_rdzv_cell *cell)
+{
+    cell->kind->close(cell);
+}
+
+/* --- for the kinds ---------------------------------------------------------------------------- */
+
+/** Answers what is wanted, which then is nothing. */
+void mu_rdzv_cell_answer(struct mu_rdzv_cell *cell, struct mu_rdzv_event *event);
+/** Likewise, with BACKEND_FAILED; not where nothing is wanted. */
+void mu_rdzv_cell_fail(struct mu_rdzv_cell *cell, int status, const char *text, bool transient);
+/** Whether another try may help before the deadline. */
+bool mu_rdzv_cell_is_transient(int status);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "core/addr.h"
 #include "core/url.h"
+#include "service/etcd_url.h"
 #include "service/store_etcd.h"
 
 #define DEFAULT_PORT 29500 /* PyTorch's */
@@ -162,53 +163,6 @@ static int open_hash(struct mu_env *env, const struct mu_url *url, struct mu_sto
     return err != 0 ? err : mu_store_hash_new(env, ret_store);
 }
 
-static bool parse_truth(const char *text)
-{
-    return text != NULL && (strcmp(text, "true") == 0 || strcmp(text, "1") == 0);
-}
-
-/* A password is one line of a file, so that it is in no list of processes. */
-static int read_password(struct mu_env *env, const char *path, char *buf, size_t cap,
-                         struct mu_errmsg *reterr_msg)
-{
-    FILE *f = path == NULL ? NULL : fopen(path, "re");
-    size_t len;
-
-    (void)env;
-    buf[0] = '\0';
-    if (path == NULL) {
-        return 0;
-    }
-    if (f == NULL) {
-        return mu_err(reterr_msg, MUSTER_EURL, "the password_file %.128s cannot be read: %s", path,
-                      strerror(errno));
-    }
-    len = fread(buf, 1, cap - 1, f);
-    (void)fclose(f);
-    buf[len] = '\0';
-    buf[strcspn(buf, "\r\n")] = '\0';
-    return 0;
-}
-
-/* etcd's own name for the prefix: with its slash in front, and none behind. */
-static int copy_prefix(const struct mu_url *url, char *buf, size_t cap,
-                       struct mu_errmsg *reterr_msg)
-{
-    size_t len = strlen(url->path);
-
-    while (len > 0 && url->path[len - 1] == '/') {
-        len--;
-    }
-    if (len >= cap) {
-        return mu_err(reterr_msg, MUSTER_EURL, "the URL's path is too long");
-    }
-    (void)snprintf(buf, cap, "%.*s", (int)len, url->path);
-    if (len == 0) {
-        (void)snprintf(buf, cap, "/muster");
-    }
-    return 0;
-}
-
 static int open_etcd(struct mu_env *env, const struct mu_url *url, int64_t connect_ms,
                      struct mu_store **ret_store, struct mu_errmsg *reterr_msg)
 {
@@ -216,7 +170,6 @@ static int open_etcd(struct mu_env *env, const struct mu_url *url, int64_t conne
                                         "user", "password_file", "connect", "prefix", NULL};
     struct mu_etcd_config config = mu_etcd_config_defaults();
     const char *api = mu_url_param(url, "api");
-    char password[512];
     char prefix[1024];
     struct mu_etcd *etcd = NULL;
     bool v2 = api != NULL && strcmp(api, "v2") == 0;
@@ -229,24 +182,12 @@ static int open_etcd(struct mu_env *env, const struct mu_url *url, int64_t conne
         err = parse_number(url, "connect", 0, INT32_MAX, &connect_ms, reterr_msg);
     }
     if (err == 0) {
-        err = copy_prefix(url, prefix, sizeof(prefix), reterr_msg);
+        err = mu_etcd_url_prefix(url, "/muster", prefix, sizeof(prefix), reterr_msg);
     }
     if (err == 0) {
-        err = read_password(env, mu_url_param(url, "password_file"), password, sizeof(password),
-                            reterr_msg);
+        config.first_ms = (uint32_t)connect_ms;
+        err = mu_etcd_new_url(env, url, &config, &etcd, reterr_msg);
     }
-    if (err != 0) {
-        return err;
-    }
-    config.endpoints = url->authority;
-    config.tls = parse_truth(mu_url_param(url, "tls"));
-    config.cacert = mu_url_param(url, "cacert");
-    config.cert = mu_url_param(url, "cert");
-    config.key = mu_url_param(url, "key");
-    config.user = mu_url_param(url, "user");
-    config.password = password;
-    config.first_ms = (uint32_t)connect_ms;
-    err = mu_etcd_new(env, &config, &etcd, reterr_msg);
     if (err != 0) {
         return err;
     }

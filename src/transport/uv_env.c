@@ -48,6 +48,15 @@ static void on_prepare(uv_prepare_t *prepare)
     ((struct mu_uv_env *)prepare->data)->now_valid = false;
 }
 
+/* libuv looks at what is due first and sleeps then, even if it did something before. Who runs turns
+ * one by one wants to see what came of it. */
+static void end_turn(struct mu_uv_env *uv)
+{
+    if (uv->turning) {
+        uv_stop(&uv->loop); /* it looks at the sockets, but does not sleep */
+    }
+}
+
 /* What is to be done on the next turn. */
 
 static void on_idle(uv_idle_t *idle)
@@ -56,6 +65,7 @@ static void on_idle(uv_idle_t *idle)
     struct mu_list now;
     struct mu_list *it;
 
+    end_turn(uv);
     uv->now_valid = false;
     take_all(&uv->laters, &now);
     while ((it = mu_list_pop(&now)) != NULL) {
@@ -127,6 +137,7 @@ static void on_alarm(uv_timer_t *alarm)
 {
     struct mu_uv_env *uv = alarm->data;
 
+    end_turn(uv);
     uv->alarm_ms = UINT64_MAX;
     fire_timers(uv);
 }
@@ -348,7 +359,9 @@ void mu_uv_env_run(struct mu_uv_env *uv)
 
 void mu_uv_env_turn(struct mu_uv_env *uv)
 {
+    uv->turning = true;
     (void)uv_run(&uv->loop, UV_RUN_ONCE);
+    uv->turning = false;
 }
 
 void mu_uv_env_use_cgroups(struct mu_uv_env *uv, bool use)

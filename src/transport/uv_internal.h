@@ -58,6 +58,7 @@ struct mu_uv_env {
     struct uv_http_pool *http;       /* made with the first exchange */
     struct mu_uv_families *families; /* NULL until there was a child */
     bool no_cgroups;
+    bool turning; /* in mu_uv_env_turn() */
 };
 
 /*

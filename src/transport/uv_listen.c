@@ -352,9 +352,13 @@ static struct uv_listener *new_listener(struct mu_uv_env *uv)
 static int open_listener(struct mu_uv_env *uv, const struct mu_addr *addr, uint16_t *port,
                          struct uv_listener **ret)
 {
-    struct uv_listener *l = new_listener(uv);
+    struct uv_listener *l;
     int rc;
 
+    if (addr->kind == MU_ADDR_PEER) {
+        return MUSTER_EINVAL;
+    }
+    l = new_listener(uv);
     if (l == NULL) {
         return MUSTER_ENOMEM;
     }

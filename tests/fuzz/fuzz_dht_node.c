@@ -50,6 +50,18 @@ static void drain(struct world *w)
     }
 }
 
+/* Nobody answers any more, and all time has passed: whatever was begun must end. */
+static void settle(struct world *w, uint64_t ms)
+{
+    for (int i = 0; i < 1000 && w->call_count > 0; i++) {
+        mu_dht_answer(w->d, now_of(ms), w->calls[--w->call_count], MUSTER_ECONN,
+                      (struct mu_span){0});
+        drain(w);
+    }
+    mu_dht_tick(w->d, now_of(ms + 120000));
+    drain(w);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct mu_dht_config config = mu_dht_config_defaults();
@@ -110,13 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         drain(&w);
     }
-    for (int i = 0; i < 1000 && w.call_count > 0; i++) {
-        mu_dht_answer(w.d, now_of(ms), w.calls[--w.call_count], MUSTER_ECONN, (struct mu_span){0});
-        drain(&w);
-    }
-    ms += 120000;
-    mu_dht_tick(w.d, now_of(ms));
-    drain(&w);
+    settle(&w, ms);
     MU_ASSERT(w.ended == begun);
     MU_ASSERT(w.replies == requests);
     mu_dht_stats(w.d, &stats);

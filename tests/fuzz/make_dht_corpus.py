@@ -66,7 +66,6 @@ AUTH = field(1, field(1, b"user") + field(2, b"ssh-rsa AAAA")) + field(3, 1000.0
 AUTH += field(4, b"12345678") + field(5, b"c2ln")
 CALL_ID = bytes(range(16))
 CALL = field(1, CALL_ID) + field(3, field(1, PEER) + field(2, b"DHTProtocol.rpc_ping") + field(3, PING))
-KAD_PEER = field(8, field(1, PEER) + field(2, bytes.fromhex("047f000001060fa1")) + field(3, 1))
 
 SEEDS = {
     "msgpack": [b"\xc0", b"\xc3", bytes.fromhex("cb40aeba0000000000"), bytes.fromhex("a3616263"),
@@ -88,9 +87,7 @@ SEEDS = {
                    b"\0" + varint(20 + 4) + field(1, CALL_ID) + field(4, field(1, b"ok")),
                    b"\0" + varint(24) + field(1, CALL_ID) + field(4, field(2, b"no")),
                    b"\0\xff\xff\xff\x7f", b"\x01\0" + bytes(7) + b"\x03abc", b"\x01\x01" + bytes(8),
-                   b"\x01\x01" + bytes(7) + b"\x03" + field(1, b"x"), b"\x01\x02",
-                   b"\x02" + varint(38) + field(1, 4) + field(2, PEER),
-                   b"\x02" + varint(len(KAD_PEER) + 2) + field(1, 4) + KAD_PEER],
+                   b"\x01\x01" + bytes(7) + b"\x03" + field(1, b"x"), b"\x01\x02"],
 }
 
 for name, seeds in SEEDS.items():

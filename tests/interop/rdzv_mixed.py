@@ -10,7 +10,6 @@ import os
 import pickle
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler
 
 from lib import (HOST, PATIENCE, Checks, Conn, Muster, Scratch, TorchServer, die_with_parent,
-                 is_sanitized, muster_path, option, wait_until)
+                 free_port, is_sanitized, muster_path, option, wait_until)
 from rdzv_nodes import Node, endpoint_of
 
 BEAT_S = 1  # PyTorch's keep-alive, shortened on both sides: dead after three of them
@@ -77,15 +76,18 @@ class TorchNode:
     def say(self, event, **more):
         print(json.dumps(dict(more, event=event)), file=self.out, flush=True)
 
+    def open_backend(self):
+        store = open_store(self.where)
+        return C10dRendezvousBackend(store, self.run_id), store
+
     def live(self):
         self.close_wanted = False
-        store = open_store(self.where)
+        backend, store = self.open_backend()
         settings = dynamic.RendezvousSettings(
             self.run_id, self.low, self.high,
             dynamic.RendezvousTimeout(join=datetime.timedelta(seconds=self.join_timeout),
                                       last_call=datetime.timedelta(seconds=self.last_call)),
             keep_alive_interval=datetime.timedelta(seconds=BEAT_S), keep_alive_max_attempt=3)
-        backend = C10dRendezvousBackend(store, self.run_id)
         holder = dynamic._BackendRendezvousStateHolder(backend, settings)
         node = dynamic.DynamicRendezvousHandler._node_desc_generator.generate()
         handler = dynamic.DynamicRendezvousHandler(node, settings, backend.name, store, holder)
@@ -275,8 +277,7 @@ def test_dialects_of_2_between_our_nodes():
 
 
 def test_killed_node_is_dropped_by_both_kinds():
-    with Muster() as server, Mixed(server, "killed", "3:4", last_call=1,
-                                   config="last_call_timeout=1") as run:
+    with Muster() as server, Mixed(server, "killed", "3:4") as run:
         torch, mine = run.torch(rejoin=False), run.muster("--quiet")
         other, gone = run.torch(rejoin=False), run.muster("--quiet")
         events = assigned(torch, mine, other, gone)
@@ -408,10 +409,7 @@ def meet_static(port, torch_rank):
 
 def test_static_with_pytorch_as_either_rank():
     for torch_rank in (0, 1):
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port = probe.getsockname()[1]
-        meet_static(port, torch_rank)
+        meet_static(free_port(), torch_rank)
 
 
 # --- what nobody should have written ------------------------------------------------------------

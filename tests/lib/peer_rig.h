@@ -15,7 +15,7 @@
 #include "sim.h"
 #include "unit.h"
 
-#define RIG_NODES 4
+#define RIG_NODES 16
 #define RIG_ECHO  "/rig/echo/1.0.0"
 #define RIG_PORT  4001
 

@@ -3,8 +3,8 @@
 #include "peer_rig.h"
 
 #include "codec/peer_frame.h"
+#include "service/kad.h"
 #include "service/peer_call.h"
-#include "service/peer_kad.h"
 
 #define UNARY "test::Service.unary"
 #define ITEMS "test::Service.items"
@@ -12,7 +12,7 @@
 struct side {
     struct rig_node *node;
     struct mu_peer_calls *calls;
-    struct mu_peer_kad *kad;
+    struct mu_kad *kad;
     struct mu_unary_handler handler;
     struct mu_unary_request *held; /* a request that is not answered */
     struct mu_peer_items_handler items_handler;
@@ -113,10 +113,11 @@ static struct mu_peer_items *on_items(struct mu_peer_items_handler *h,
 
 static void open_side(void *arg)
 {
+    struct mu_kad_config kad = mu_kad_config_defaults();
     struct side *s = arg;
 
     assert_int_equal(mu_peer_calls_new(s->node->host, NULL, &s->calls), 0);
-    assert_int_equal(mu_peer_kad_new(s->node->host, NULL, &s->kad), 0);
+    assert_int_equal(mu_kad_start(s->node->host, &kad, &s->kad), 0);
     s->handler = (struct mu_unary_handler){.method = UNARY, .start = on_start, .gone = on_gone};
     assert_int_equal(
         mu_peer_calls_unary(s->calls)->ops->serve(mu_peer_calls_unary(s->calls), &s->handler), 0);
@@ -130,7 +131,7 @@ static void close_side(void *arg)
 
     mu_peer_items_unserve(&s->items_handler);
     mu_peer_calls_free(s->calls);
-    mu_peer_kad_free(s->kad);
+    mu_kad_stop(s->kad);
 }
 
 static void open_all(size_t count)

@@ -1,9 +1,8 @@
-/* How peers call each other, and ask where others are: the bytes of the specs, and every cut. */
+/* How peers call each other: the bytes of the daemon, and every cut of them. */
 #include "unit.h"
 
 #include <muster/error.h>
 
-#include "codec/kad_msg.h"
 #include "codec/peer_frame.h"
 #include "hex.h"
 
@@ -117,62 +116,14 @@ static void test_items_are_those_of_hivemind(void **unused)
     assert_span_text(text, "x");
 }
 
-static void test_kad_asks_as_js_libp2p_does(void **unused)
-{
-    struct mu_span peer =
-        hex(0, "0024080112208139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b394");
-    struct mu_span want =
-        hex(1, "2a 0804 1226 "
-               "0024080112208139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b394");
-    struct mu_kad_message m;
-    size_t used;
-
-    (void)unused;
-    assert_int_equal(mu_kad_request_encode(&buf, MU_KAD_FIND_NODE, peer), 0);
-    assert_true(mu_span_eq(mu_buf_span(&buf), want));
-    for (size_t cut = 0; cut < want.len; cut++) {
-        assert_int_equal(mu_kad_decode(mu_span(want.data, cut), &m, &used), 0);
-    }
-    assert_int_equal(mu_kad_decode(want, &m, &used), 1);
-    assert_true(m.type == MU_KAD_FIND_NODE && mu_span_eq(m.key, peer) && used == want.len);
-}
-
-static void test_kad_answers_go_there_and_back(void **unused)
-{
-    struct mu_span addrs[] = {hex(0, "047f000001060fa1"), hex(1, "040102030491020fa1cd03")};
-    struct mu_kad_message m;
-    struct mu_kad_peer p;
-    struct mu_span addr;
-    struct mu_buf body;
-    size_t used;
-
-    (void)unused;
-    mu_buf_init(&body, 4096);
-    assert_int_equal(mu_kad_peer_encode(&body, MU_SPAN_LIT("one"), addrs, 2, true), 0);
-    assert_int_equal(mu_kad_peer_encode(&body, MU_SPAN_LIT("two"), addrs, 0, false), 0);
-    assert_int_equal(mu_kad_reply_encode(&buf, MU_KAD_FIND_NODE, mu_buf_span(&body)), 0);
-    assert_int_equal(mu_kad_decode(mu_buf_span(&buf), &m, &used), 1);
-    assert_true(mu_kad_next_peer(&m.peers, &p));
-    assert_span_text(p.id, "one");
-    assert_true(mu_kad_next_addr(&p.addrs, &addr) && mu_span_eq(addr, addrs[0]));
-    assert_true(mu_kad_next_addr(&p.addrs, &addr) && mu_span_eq(addr, addrs[1]));
-    assert_false(mu_kad_next_addr(&p.addrs, &addr));
-    assert_true(mu_kad_next_peer(&m.peers, &p));
-    assert_span_text(p.id, "two");
-    assert_false(mu_kad_next_addr(&p.addrs, &addr));
-    assert_false(mu_kad_next_peer(&m.peers, &p));
-    assert_int_equal(mu_kad_decode(hex(2, "818004"), &m, &used), MUSTER_ELIMIT);
-    mu_buf_fini(&body);
-}
-
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(test_call_frames_are_those_of_the_daemon), T(test_call_frames_that_cannot_be_are_refused),
-        T(test_items_are_those_of_hivemind),         T(test_kad_asks_as_js_libp2p_does),
-        T(test_kad_answers_go_there_and_back),
+        T(test_call_frames_are_those_of_the_daemon),
+        T(test_call_frames_that_cannot_be_are_refused),
+        T(test_items_are_those_of_hivemind),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,6 +21,7 @@ const ECHO = '/muster/echo/1.0.0'
 const SINK = '/muster/sink/1.0.0'
 const ABORT = '/muster/abort/1.0.0'
 const PATTERN = 1 << 20
+const PATIENCE_MS = 3600 * 1000
 
 function options (words) {
   const found = { words: [], bytes: 1 << 20, streams: 500, listen: '/ip4/127.0.0.1/tcp/0', rsa: false }
@@ -32,6 +33,10 @@ function options (words) {
     else found.words.push(words[i])
   }
   return found
+}
+
+function patience () {
+  return { maxOutboundStreams: 2000, signal: AbortSignal.timeout(PATIENCE_MS) }
 }
 
 function check (is, what) {
@@ -49,8 +54,13 @@ async function start (o, listens) {
     addresses: { listen: listens ? [o.listen] : [] },
     transports: [tcp()],
     connectionEncryption: [noise()],
+    // A busy peer is not a dead one, whatever its monitor thinks; and these times go on counting
+    // behind what they are for.
+    connectionMonitor: { enabled: false },
+    connectionManager: { inboundUpgradeTimeout: PATIENCE_MS, dialTimeout: PATIENCE_MS },
     streamMuxers: [yamux({ maxInboundStreams: 2000, maxOutboundStreams: 2000 })],
-    services: { identify: identify(), ping: ping() }
+    // A machine with other work to do may take its time.
+    services: { identify: identify({ timeout: PATIENCE_MS }), ping: ping({ timeout: PATIENCE_MS }) }
   })
   const limits = { maxInboundStreams: 2000, maxOutboundStreams: 2000 }
   await node.handle(ECHO, ({ stream }) => {
@@ -85,7 +95,7 @@ async function * bytesOf (total) {
 }
 
 async function echo (connection, total) {
-  const stream = await connection.newStream(ECHO, { maxOutboundStreams: 2000 })
+  const stream = await connection.newStream(ECHO, patience())
   let got = 0
   const sending = stream.sink(bytesOf(total))
   for await (const list of stream.source) {
@@ -105,7 +115,7 @@ async function echo (connection, total) {
 }
 
 async function sink (connection, total) {
-  const stream = await connection.newStream(SINK)
+  const stream = await connection.newStream(SINK, patience())
   const sending = stream.sink(bytesOf(total))
   const answer = []
   for await (const list of stream.source) answer.push(...list.subarray())
@@ -148,7 +158,7 @@ const doing = {
   },
   async reset (node, connection, o) {
     // One that the peer resets: an error, and no end.
-    const theirs = await connection.newStream(ABORT)
+    const theirs = await connection.newStream(ABORT, patience())
     let failed = false
     try {
       await theirs.sink(bytesOf(100))
@@ -158,7 +168,7 @@ const doing = {
     }
     check(failed, 'a stream that was reset ended as if it had been ended')
     // One of ours, in the middle; the connection is as good as before.
-    const ours = await connection.newStream(ECHO)
+    const ours = await connection.newStream(ECHO, patience())
     void ours.sink(bytesOf(10 << 20)).catch(() => {})
     for await (const chunk of ours.source) {
       void chunk
@@ -203,7 +213,7 @@ async function dial (o) {
     node.addEventListener('peer:identify', resolve, { once: true })
   })
   const connection = await node.dial(multiaddr(to))
-  if (what === 'identify') await identified
+  await identified
   const result = await doing[what](node, connection, o)
   await connection.close()
   await node.stop()
