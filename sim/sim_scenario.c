@@ -9,10 +9,12 @@
 
 const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_dht,
+    &mu_sim_scenario_dht_flat,
     &mu_sim_scenario_dht_mute,
     &mu_sim_scenario_dht_old,
     &mu_sim_scenario_dht_slow,
     &mu_sim_scenario_dht_stale,
+    &mu_sim_scenario_dht_swarm,
     &mu_sim_scenario_env_echo,
     &mu_sim_scenario_etcd,
     &mu_sim_scenario_etcd_repeat,

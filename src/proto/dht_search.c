@@ -196,7 +196,7 @@ int mu_dht_search_add(struct mu_dht_search *s, const struct mu_dht_id *target,
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
-/* Of those that have somebody to ask, the one with the fewest calls, then the nearest to its end. */
+/* Of those that have somebody to ask, the one with the fewest calls, then the nearest. */
 static struct mu_dht_query *pick_query(struct mu_dht_search *s)
 {
     struct mu_dht_query *best = NULL;

@@ -12,8 +12,8 @@
  *
  * And what hivemind does not have: limits, so that nobody can fill a node up. Each has its own
  * error: MUSTER_EDHT_EXPIRED, _FUTURE (expires after the horizon), _OLD (what is there expires no
- * earlier), _VALUE (too long), _SUBKEYS (of one dictionary), _QUOTA (of one peer), and MUSTER_EFULL.
- * In a cache the record that expires first makes room instead.
+ * earlier), _VALUE (too long), _SUBKEYS (of one dictionary), _QUOTA (of one peer); MUSTER_EFULL. In
+ * a cache the record that expires first makes room instead.
  *
  * Times are seconds since 1970 as a double, as they are on the wire. `from` is whoever brought the
  * record; a NULL is ourselves, whom no quota binds.

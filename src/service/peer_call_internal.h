@@ -1,4 +1,4 @@
-/* Inside of calls between peers: peer_call.c has the unary ones, peer_items.c the streaming ones. */
+/* Inside of calls between peers: the unary ones in peer_call.c, the others in peer_items.c. */
 #ifndef MU_PEER_CALL_INTERNAL_H
 #define MU_PEER_CALL_INTERNAL_H
 

@@ -131,8 +131,11 @@ def main():
     try:
         nodes = start_nodes(checks)
         keys = store_all(checks, nodes)
-        found, hops = count_found(nodes, keys)
-        checks.equal(found, RECORDS, "all are found from other nodes")
+        # What is looked up is cached on the way, which would be one more copy: half of the records
+        # are not asked for before nodes die.
+        read, unread = keys[::2], keys[1::2]
+        found, hops = count_found(nodes, read)
+        checks.equal(found, len(read), "all that is looked up is found from other nodes")
         checks.note("%.2f hops on average" % hops)
         check_subkeys(checks, nodes)
         check_expiry(checks, nodes)
@@ -140,11 +143,12 @@ def main():
         for node in victims:
             node.kill()
         nodes = [n for n in nodes if n not in victims]
-        found, hops = count_found(nodes, keys)
-        checks.ok(found >= 0.99 * RECORDS,
-                  "with %d nodes killed at least 99 %% are found" % len(victims),
-                  "%d of %d" % (found, RECORDS))
-        checks.note("%d of %d, %.2f hops on average" % (found, RECORDS, hops))
+        for which, some in (("never read before", unread), ("read before", read)):
+            found, hops = count_found(nodes, some)
+            checks.ok(found >= 0.99 * len(some),
+                      "with %d nodes killed at least 99 %% of those %s are found"
+                      % (len(victims), which), "%d of %d" % (found, len(some)))
+            checks.note("%d of %d, %.2f hops on average" % (found, len(some), hops))
     finally:
         codes = [node.stop() for node in nodes]
     checks.equal(set(codes), {0}, "nodes leave when they are asked to")
