@@ -338,6 +338,7 @@ void mu_backed_release(struct mu_backed_txn *t)
             mu_free(touch->value);
         }
         k->writer = k->writer == t ? NULL : k->writer;
+        k->popper = k->popper == t ? NULL : k->popper;
         k->draft = k->draft == touch ? NULL : k->draft;
         k->pins--;
         mu_backed_put(t->m, k);

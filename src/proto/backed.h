@@ -76,6 +76,7 @@ struct mu_backed_client {
 
 /* Beside a request's flags: */
 #define MU_BACKED_NO_QUEUES 0x100u /* check, wait: a queue's element does not count */
+#define MU_BACKED_IN_TURN   0x400u /* wait: a push ends one such, first come, first served */
 #define MU_BACKED_OR_EMPTY  0x200u /* multi_get: the empty value where there is none */
 
 /* Private: an operation's place among those who wait for a key. */

@@ -20,6 +20,7 @@ struct mu_backed_key {
     struct mu_list elements; /* of its queue, the oldest first */
     size_t pins;             /* by transactions */
     struct mu_backed_txn *writer;
+    struct mu_backed_txn *popper; /* an element behind one that it takes must not be taken before */
     struct mu_backed_touch *draft; /* in the transaction that is being made */
     uint32_t hot;                  /* transactions of its own to come */
     uint8_t bytes[];

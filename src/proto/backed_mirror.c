@@ -146,6 +146,7 @@ static void wake_all(struct mu_backed *m, struct mu_backed_key *k, enum news new
 {
     struct mu_list waiting;
     struct mu_list *it;
+    bool turn_taken = false;
 
     if (mu_list_empty(&k->sleepers)) {
         return;
@@ -158,10 +159,14 @@ static void wake_all(struct mu_backed *m, struct mu_backed_key *k, enum news new
     while ((it = mu_list_pop(&waiting)) != NULL) {
         struct mu_backed_reg *r = MU_CONTAINER_OF(it, struct mu_backed_reg, link);
 
-        if (concerns(r, news, revision, value)) {
-            wake(m, r);
-        } else {
+        bool in_turn = news == PUSHED && (r->op->request.flags & MU_BACKED_IN_TURN) != 0 &&
+                       r->op->missing == 1;
+
+        if (!concerns(r, news, revision, value) || (in_turn && turn_taken)) {
             mu_list_push(&k->sleepers, it);
+        } else {
+            turn_taken = turn_taken || in_turn;
+            wake(m, r);
         }
     }
     k->pins--;
@@ -384,7 +389,7 @@ static int change_value(struct mu_backed *m, struct mu_span key, const struct mu
         return deleted ? 0 : MUSTER_ENOMEM;
     }
     mu_buf_reset(&m->old);
-    if (!mu_list_empty(&m->watchers) && k->mod != 0) {
+    if (!mu_list_empty(&m->watchers) && k->mod != 0 && k->as_of < revision) {
         err = mu_buf_append(&m->old, mu_span(k->value, k->len));
         if (err != 0) {
             return err;

@@ -8,6 +8,9 @@
 #include "proto/keyspace.h"
 
 #define HOT 8u /* transactions of its own for a key that somebody else has changed */
+/* What a slot holds: a fence that was repeated must not be taken for what it fences off. */
+#define WRITTEN "w"
+#define FENCED  "f"
 /* etcd takes 128 operations in each branch. */
 #define SUCCESS_MAX (1 + 2 * MU_BACKED_KEYS)
 
@@ -260,12 +263,14 @@ static int name_element(struct mu_backed *m, struct mu_backed_op *op)
 
 static enum taken take_queue_op(struct mu_backed_txn *t, struct mu_backed_op *op)
 {
+    const struct mu_backed_key *k = mu_backed_find(t->m, op->request.keys[0]);
     struct mu_backed_element *e;
 
-    if (t->only != NULL) {
+    if (t->only != NULL ||
+        (op->request.verb == MU_STORE_QUEUE_POP && k->popper != NULL && k->popper != t)) {
         return BLOCKED;
     }
-    if (t->touch_count + t->queue_ops + 2 > MU_BACKED_KEYS) {
+    if (t->touch_count + t->queue_ops + 3 > MU_BACKED_KEYS) {
         return FULL;
     }
     mu_buf_reset(&op->held);
@@ -273,6 +278,8 @@ static enum taken take_queue_op(struct mu_backed_txn *t, struct mu_backed_op *op
         op->status = name_element(t->m, op);
     } else {
         e = mu_backed_first_element(t->m, op->request.keys[0]);
+        (void)mu_backed_touch(t, op->request.keys[0]); /* The key is there: its element is. */
+        e->key->popper = t;
         op->element_mod = e->created;
         op->name_len = e->name_len;
         op->status = mu_buf_append(&op->held, mu_span(e->bytes, e->name_len + e->len));
@@ -358,7 +365,11 @@ static void add_slot(struct mu_backed_txn *t, struct text *x)
 
     x->compares[0] =
         (struct mu_etcd_compare){.key = slot, .target = MU_ETCD_MOD, .number = t->slot_known};
-    x->success[0] = (struct mu_etcd_op){.kind = MU_ETCD_PUT, .key = slot, .lease = t->slot_session};
+    x->success[0] =
+        (struct mu_etcd_op){.kind = MU_ETCD_PUT,
+                            .key = slot,
+                            .value = t->fencing ? MU_SPAN_LIT(FENCED) : MU_SPAN_LIT(WRITTEN),
+                            .lease = t->slot_session};
     x->failure[0] = (struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = slot};
     x->txn = (struct mu_etcd_txn){
         .compares = x->compares,
@@ -762,7 +773,11 @@ void mu_backed_written(struct mu_backed_txn *t, int status, const struct mu_etcd
         return;
     }
     found = &reply->results[0];
-    if (found->kv_count == 1 && found->kvs[0].mod_revision != t->slot_known) {
+    if (found->kv_count == 1 && found->kvs[0].mod_revision != t->slot_known && t->fencing &&
+        mu_span_eq(found->kvs[0].value, MU_SPAN_LIT(FENCED))) {
+        t->slot_known = found->kvs[0].mod_revision;
+        do_again(t, true);
+    } else if (found->kv_count == 1 && found->kvs[0].mod_revision != t->slot_known) {
         t->m->stats.settled++;
         commit(t, found->kvs[0].mod_revision, NULL);
     } else if (found->kv_count == 0 && t->slot_known != 0) {

@@ -1,7 +1,7 @@
 /*
  * A server whose keys are in etcd: requests of both wires go to store_backing.h and come back as
- * answers. On either wire a key has a slash in front, but for the worker count's; in etcd it has
- * none, so that clients of etcd:// stores share the keys.
+ * answers. On either wire keys have a slash in front, but for the worker count's; in etcd they
+ * have none, so that clients of etcd:// stores share them.
  */
 #include "service/store_server_internal.h"
 
@@ -30,7 +30,6 @@ struct torch_op {
     struct mu_torch_request *request;
     struct mu_list link;
     bool dropped; /* the machine of the connection wants no answer */
-    bool bare;    /* watch: the key has no slash on the wire */
 };
 
 /* A call of the native wire. */
@@ -43,24 +42,42 @@ struct native_op {
 
 /* --- names ------------------------------------------------------------------------------------ */
 
-static bool strip(struct mu_span *key)
+/*
+ * A key of a request as etcd has it: without its slash. One that has none on the wire is marked,
+ * and so is the rare one that would look as if it were marked. Both kinds of request have room for
+ * the mark before the key, in a copy that is ours.
+ */
+#define MARK_BARE  'b'
+#define MARK_SLASH 's'
+
+static void to_etcd(struct mu_span *key)
 {
-    if (key->len == 0 || key->data[0] != '/') {
-        return false;
+    bool slash = key->len != 0 && key->data[0] == '/';
+    uint8_t *at = (uint8_t *)(uintptr_t)key->data;
+
+    if (slash && (key->len == 1 || key->data[1] != '\0')) {
+        *key = mu_span_skip(*key, 1);
+        return;
     }
-    *key = mu_span_skip(*key, 1);
-    return true;
+    if (slash) {
+        at++;
+    }
+    at[-1] = slash ? MARK_SLASH : MARK_BARE;
+    at[-2] = '\0';
+    *key = mu_span(at - 2, key->len + 2 - (slash ? 1 : 0));
 }
 
+/* The other way round, appended. */
 static int append_name(struct mu_buf *out, struct mu_span key)
 {
+    bool marked = key.len >= 2 && key.data[0] == '\0';
     int err = mu_buf_reserve(out, key.len + 1);
 
     if (err == 0) {
-        if (!mu_store_key_is_bare(key)) {
+        if (!marked || key.data[1] != MARK_BARE) {
             mu_buf_put_u8(out, '/');
         }
-        mu_buf_put(out, key);
+        mu_buf_put(out, mu_span_skip(key, marked ? 2 : 0));
     }
     return err;
 }
@@ -164,16 +181,16 @@ static void on_torch_change(struct mu_backing_op *base, const struct mu_change *
 {
     struct torch_op *o = MU_CONTAINER_OF(base, struct torch_op, base);
     struct mu_store_conn *c = o->peer->conn;
-    struct mu_span key = o->base.base.request.keys[0];
+    struct mu_buf name;
 
-    if (!o->bare) {
-        key = mu_span(key.data - 1, key.len + 1); /* The slash is still there. */
-    }
-    if (gap || mu_torch_server_told(&c->u.torch, key, change) != 0) {
+    mu_buf_init(&name, NAMES_MAX);
+    if (gap || append_name(&name, o->base.base.request.keys[0]) != 0 ||
+        mu_torch_server_told(&c->u.torch, mu_buf_span(&name), change) != 0) {
         mu_store_conn_end_torch(c);
     } else {
         mu_store_conn_touch(c);
     }
+    mu_buf_fini(&name);
 }
 
 /*
@@ -204,12 +221,11 @@ static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
     if (pops_what_it_waited_for(p, r)) {
         r->request.flags &= ~MU_STORE_NOWAIT;
     }
-    r->request.flags |= first ? MU_BACKED_NO_QUEUES : 0;
+    r->request.flags |= first ? MU_BACKED_NO_QUEUES : MU_BACKED_IN_TURN;
     r->request.flags |= !first && r->op == MU_TORCH_MULTI_GET ? MU_BACKED_OR_EMPTY : 0;
 
-    o->bare = true;
     for (size_t i = 0; i < r->request.key_count; i++) {
-        o->bare = !strip(&r->parts[i]);
+        to_etcd(&r->parts[i]);
     }
     r->impl = o;
     o->peer = p;
@@ -393,7 +409,9 @@ static void backed_start(struct mu_store_exec *x, const struct mu_store_request 
         return;
     }
     for (size_t i = 0; i < request->key_count; i++) {
-        (void)strip(&x->parts[i]);
+        if (x->parts[i].len != 0 || (request->flags & MU_STORE_PREFIX) == 0) {
+            to_etcd(&x->parts[i]);
+        }
     }
     o->server = s;
     o->exec = x;

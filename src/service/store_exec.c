@@ -269,7 +269,7 @@ int mu_store_exec_copy(struct mu_store_exec *x, const struct mu_store_request *q
     uint8_t *at;
 
     for (size_t i = 0; i < count; i++) {
-        bytes += part_of(q, i).len;
+        bytes += MU_STORE_PART_ROOM + part_of(q, i).len;
     }
     x->parts = mu_malloc(bytes);
     if (x->parts == NULL) {
@@ -279,6 +279,7 @@ int mu_store_exec_copy(struct mu_store_exec *x, const struct mu_store_request *q
     for (size_t i = 0; i < count; i++) {
         struct mu_span part = part_of(q, i);
 
+        at += MU_STORE_PART_ROOM;
         if (part.len != 0) {
             memcpy(at, part.data, part.len);
         }

@@ -99,7 +99,9 @@ static inline void mu_store_exec_fini(struct mu_store_exec *x)
     }
 }
 
-/** For executors: copies the request, whose keys then point into x->parts. MUSTER_ENOMEM. */
+/** For executors: copies the request, whose keys then point into x->parts, each with a little room
+ * before it. MUSTER_ENOMEM. */
+#define MU_STORE_PART_ROOM 2
 int mu_store_exec_copy(struct mu_store_exec *x, const struct mu_store_request *request);
 /** For executors: the words for a wait that took too long. */
 void mu_store_exec_explain(const struct mu_store_sink *sink, const struct mu_span *keys,
