@@ -161,6 +161,14 @@ void mu_backed_submit(struct mu_backed *m, struct mu_backed_client *client, stru
     }
 }
 
+void mu_backed_let_pass(struct mu_backed_op *op)
+{
+    if (op->holds) {
+        op->holds = false;
+        op->client->flying--;
+    }
+}
+
 void mu_backed_finish(struct mu_backed *m, struct mu_backed_op *op, int status, const char *text)
 {
     op->status = status;
@@ -168,6 +176,7 @@ void mu_backed_finish(struct mu_backed *m, struct mu_backed_op *op, int status, 
         op->reply = (struct mu_store_reply){0};
         (void)mu_err(&op->errmsg, status, "%s", text != NULL ? text : muster_strerror(status));
     }
+    mu_backed_let_pass(op);
     mu_backed_unregister(m, op);
     mu_list_remove(&op->link);
     if (mu_list_empty(&op->client->queue)) {
@@ -186,6 +195,7 @@ void mu_backed_answer(struct mu_backed *m, struct mu_backed_op *op, int64_t numb
 
 void mu_backed_requeue(struct mu_backed *m, struct mu_backed_op *op)
 {
+    mu_backed_let_pass(op);
     mu_list_remove(&op->link);
     put_in_queue(m, op, true);
 }
@@ -233,6 +243,7 @@ bool mu_backed_cancel(struct mu_backed *m, struct mu_backed_op *op)
         break;
     }
     m->op_count--;
+    mu_backed_let_pass(op);
     mu_backed_unregister(m, op);
     mu_list_remove(&op->link);
     if (mu_list_empty(&op->client->queue)) {

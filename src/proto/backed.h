@@ -9,8 +9,8 @@
  *     mu_backed_changed(&m, key, kv, revision);      what the one watch tells
  *     while ((op = mu_backed_next_done(&m)) != NULL) { op->status, op->reply }
  *
- * Order. What one client submits takes effect in that order, except that an operation which waits
- * for a key lets those behind it pass. Clients are independent of each other.
+ * Order. What one client submits takes effect in that order, and is given back in it, except that a
+ * wait or a barrier lets those behind it pass. Clients are independent of each other.
  *
  * Reading. Reads of many clients share one transaction of ranges, each key once: linearizable, as
  * etcd's reads are. A value that the mirror has and that is long is not sent again: only its
@@ -111,6 +111,7 @@ struct mu_backed_op {
     bool full;   /* read with its value, whatever the mirror has */
     bool alone;  /* in a transaction of its own */
     bool sleeps; /* barrier: once it is written */
+    bool holds;  /* asleep, and those behind it wait for it */
     bool empty;  /* queue_pop: nothing in the mirror; etcd is asked */
     size_t at;   /* keys that are done */
     size_t upto; /* and those that this transaction does */

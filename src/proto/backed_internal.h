@@ -93,6 +93,8 @@ struct mu_backed_txn {
 void mu_backed_finish(struct mu_backed *m, struct mu_backed_op *op, int status, const char *text);
 void mu_backed_answer(struct mu_backed *m, struct mu_backed_op *op, int64_t number,
                       const struct mu_span *values, size_t count);
+/** It sleeps no more: those behind it need not wait for it. */
+void mu_backed_let_pass(struct mu_backed_op *op);
 /** Back to the front of its client's queue. In reverse order of submission. */
 void mu_backed_requeue(struct mu_backed *m, struct mu_backed_op *op);
 /** Out of its transaction: is nobody's. True: nobody wants it any more, and it has ended. */

@@ -180,6 +180,10 @@ void mu_backed_sleep(struct mu_backed *m, struct mu_backed_op *op)
         mu_backed_answer(m, op, 0, NULL, 0);
         return;
     }
+    if (op->request.verb != MU_STORE_WAIT && op->request.verb != MU_STORE_BARRIER) {
+        op->holds = true;
+        op->client->flying++;
+    }
     /* The watch may have been quicker than the answer that sends it to sleep. */
     for (size_t i = 0; op->state == MU_BACKED_SLEEPING && i < op->reg_count; i++) {
         struct mu_backed_reg *r = &op->regs[i];

@@ -21,7 +21,6 @@ struct mu_store_peer {
     struct mu_store_server *server;
     struct mu_store_conn *conn; /* NULL: gone */
     struct mu_list ops;         /* struct torch_op */
-    struct mu_buf waited;       /* the key of the WAIT just before, if it named one */
 };
 
 struct torch_op {
@@ -114,7 +113,6 @@ static int name_keys(const struct mu_store_reply *reply, struct mu_buf *names,
 static void free_peer_if_done(struct mu_store_peer *p)
 {
     if (p->conn == NULL && mu_list_empty(&p->ops)) {
-        mu_buf_fini(&p->waited);
         mu_free(p);
     }
 }
@@ -193,22 +191,6 @@ static void on_torch_change(struct mu_backing_op *base, const struct mu_change *
     mu_buf_fini(&name);
 }
 
-/*
- * A pop that follows a wait for the same key is PyTorch's way to say that it waits for an element.
- * Somebody else may take it in between, and then it waits on.
- */
-static bool pops_what_it_waited_for(struct mu_store_peer *p, const struct mu_torch_request *r)
-{
-    bool same = r->op == MU_TORCH_QUEUE_POP && p->waited.len != 0 &&
-                mu_span_eq(r->request.keys[0], mu_buf_span(&p->waited));
-
-    mu_buf_reset(&p->waited);
-    if (r->op == MU_TORCH_WAIT && r->request.key_count == 1) {
-        (void)mu_buf_append(&p->waited, r->request.keys[0]);
-    }
-    return same;
-}
-
 static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
 {
     struct torch_op *o = mu_calloc(1, sizeof(*o));
@@ -217,9 +199,6 @@ static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
 
     if (o == NULL) {
         return mu_torch_server_answer(&p->conn->u.torch, r, MUSTER_ENOMEM, &none, "out of memory");
-    }
-    if (pops_what_it_waited_for(p, r)) {
-        r->request.flags &= ~MU_STORE_NOWAIT;
     }
     r->request.flags |= first ? MU_BACKED_NO_QUEUES : MU_BACKED_IN_TURN;
     r->request.flags |= !first && r->op == MU_TORCH_MULTI_GET ? MU_BACKED_OR_EMPTY : 0;
@@ -251,7 +230,6 @@ int mu_store_backed_open(struct mu_store_conn *c)
     p->server = c->server;
     p->conn = c;
     mu_list_init(&p->ops);
-    mu_buf_init(&p->waited, SIZE_MAX / 2);
     c->peer = p;
     return 0;
 }
