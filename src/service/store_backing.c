@@ -15,6 +15,7 @@
 #define SILENCE_MS  2000 /* without an answer, before the log says so */
 #define TRY_MS      3000 /* one try; every transaction can be repeated */
 #define AGAIN_MS    200  /* until a call, a watch or a session that ended is begun anew */
+#define DROP_MS     2000
 #define FLIGHTS     (2 * (size_t)MU_BACKED_TXNS)
 #define PATIENCE_MS ((uint32_t)INT32_MAX)
 
@@ -53,6 +54,9 @@ struct mu_backing {
         STOPPING,
     } session;
     bool closing;
+    bool drop; /* all keys, before leaving */
+    struct mu_etcd_call drop_call;
+    struct mu_buf drop_body;
     bool leaving;
     void (*closed)(void *context);
     void *context;
@@ -397,43 +401,57 @@ static void free_backing(struct mu_backing *b)
     mu_backed_fini(&b->machine);
     mu_buf_fini(&b->watch_from);
     mu_buf_fini(&b->watch_to);
+    mu_buf_fini(&b->drop_body);
     mu_free(b);
+}
+
+static int parse_url(struct mu_url *url, const char *text, char *prefix, size_t cap,
+                     struct mu_errmsg *reterr_msg)
+{
+    static const char *const known[] = {"tls",  "cacert",        "cert", "key",
+                                        "user", "password_file", "api",  NULL};
+    const char *api;
+    int err = mu_url_parse(url, text, reterr_msg);
+
+    if (err == 0 && strcmp(url->scheme, "etcd") != 0) {
+        err = mu_err(reterr_msg, MUSTER_EURL,
+                     "\"%.32s\" keeps no store that survives; write etcd://HOST,HOST,HOST/PREFIX",
+                     url->scheme);
+    }
+    for (size_t i = 0; err == 0 && i < url->param_count; i++) {
+        const char *const *k = known;
+
+        while (*k != NULL && strcmp(*k, url->params[i].name) != 0) {
+            k++;
+        }
+        if (*k == NULL) {
+            err = mu_err(reterr_msg, MUSTER_EURL, "an etcd: URL has no parameter \"%.64s\"",
+                         url->params[i].name);
+        }
+    }
+    api = err == 0 ? mu_url_param(url, "api") : NULL;
+    if (api != NULL && strcmp(api, "v3") != 0) {
+        err = mu_err(reterr_msg, MUSTER_EURL,
+                     "a store is backed by etcd's v3 API; its v2 has no transactions");
+    }
+    return err != 0 ? err : mu_etcd_url_prefix(url, "/muster", prefix, cap, reterr_msg);
+}
+
+int mu_backing_check(const char *text, struct mu_errmsg *reterr_msg)
+{
+    char prefix[MU_BACKED_PREFIX];
+    struct mu_url url;
+
+    return parse_url(&url, text, prefix, sizeof(prefix), reterr_msg);
 }
 
 static int open_url(struct mu_backing *b, const char *text, char *prefix, size_t cap,
                     struct mu_errmsg *reterr_msg)
 {
-    static const char *const known[] = {"tls",  "cacert",        "cert", "key",
-                                        "user", "password_file", "api",  NULL};
     struct mu_etcd_config config = mu_etcd_config_defaults();
     struct mu_url url;
-    const char *api;
-    int err = mu_url_parse(&url, text, reterr_msg);
+    int err = parse_url(&url, text, prefix, cap, reterr_msg);
 
-    if (err == 0 && strcmp(url.scheme, "etcd") != 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL,
-                     "\"%.32s\" keeps no store that survives; write etcd://HOST,HOST,HOST/PREFIX",
-                     url.scheme);
-    }
-    for (size_t i = 0; err == 0 && i < url.param_count; i++) {
-        const char *const *k = known;
-
-        while (*k != NULL && strcmp(*k, url.params[i].name) != 0) {
-            k++;
-        }
-        if (*k == NULL) {
-            err = mu_err(reterr_msg, MUSTER_EURL, "an etcd: URL has no parameter \"%.64s\"",
-                         url.params[i].name);
-        }
-    }
-    api = err == 0 ? mu_url_param(&url, "api") : NULL;
-    if (api != NULL && strcmp(api, "v3") != 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL,
-                     "a store is backed by etcd's v3 API; its v2 has no transactions");
-    }
-    if (err == 0) {
-        err = mu_etcd_url_prefix(&url, "/muster", prefix, cap, reterr_msg);
-    }
     config.first_ms = config.patience_ms = PATIENCE_MS;
     config.try_ms = TRY_MS;
     return err != 0 ? err : mu_etcd_new_url(b->env, &url, &config, &b->etcd, reterr_msg);
@@ -471,6 +489,7 @@ int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_
     b->events = *events;
     mu_buf_init(&b->watch_from, 2 * MU_BACKED_PREFIX);
     mu_buf_init(&b->watch_to, 2 * MU_BACKED_PREFIX);
+    mu_buf_init(&b->drop_body, 8 * MU_BACKED_PREFIX);
     mu_timer_init(&b->pump, on_pump);
     mu_timer_init(&b->silence, on_silence);
     mu_timer_init(&b->watch_again, on_watch_again);
@@ -508,6 +527,45 @@ static void on_etcd_closed(void *context)
     closed(closed_context);
 }
 
+static void on_dropped(struct mu_etcd_call *call)
+{
+    struct mu_backing *b = MU_CONTAINER_OF(call, struct mu_backing, drop_call);
+
+    if (call->status != 0) {
+        mu_log(MUSTER_LOG_WARN, "BACKING-KEYS-LEFT", "prefix=\"%.*s\" why=\"%s\"",
+               (int)b->machine.prefix_len, b->machine.prefix, call->errmsg.text);
+    }
+    go_on_closing(b);
+}
+
+static void drop_keys(struct mu_backing *b)
+{
+    struct mu_span prefix = b->machine.config.prefix;
+    uint8_t from[MU_BACKED_PREFIX + 1];
+    uint8_t to[MU_BACKED_PREFIX + 1];
+    struct mu_etcd_op op = {.kind = MU_ETCD_DELETE};
+
+    b->drop = false;
+    memcpy(from, prefix.data, prefix.len);
+    memcpy(to, prefix.data, prefix.len);
+    from[prefix.len] = '/';
+    to[prefix.len] = '/' + 1;
+    op.key = mu_span(from, prefix.len + 1);
+    op.end = mu_span(to, prefix.len + 1);
+    if (mu_etcd_encode_op(&b->drop_body, &op) != 0) {
+        go_on_closing(b);
+        return;
+    }
+    b->drop_call = (struct mu_etcd_call){
+        .path = mu_etcd_op_path(MU_ETCD_DELETE),
+        .body = mu_buf_span(&b->drop_body),
+        .repeat = true,
+        .timeout_ms = DROP_MS,
+        .done = on_dropped,
+    };
+    mu_etcd_submit(b->etcd, &b->drop_call);
+}
+
 /* The session says goodbye first: so nothing of ours stays in etcd but the keys. */
 static void go_on_closing(struct mu_backing *b)
 {
@@ -522,17 +580,20 @@ static void go_on_closing(struct mu_backing *b)
     if (b->session == UP || b->session == STARTING) {
         b->session = STOPPING;
         mu_etcd_lease_stop(&b->lease, true);
-    } else if (b->session == NO_SESSION) {
+    } else if (b->session == NO_SESSION && b->drop) {
+        drop_keys(b);
+    } else if (b->session == NO_SESSION && !mu_etcd_call_active(&b->drop_call)) {
         b->leaving = true;
         mu_etcd_close(b->etcd, on_etcd_closed, b);
     }
 }
 
-void mu_backing_close(struct mu_backing *b, void (*closed)(void *context), void *context)
+void mu_backing_close(struct mu_backing *b, bool drop, void (*closed)(void *context), void *context)
 {
     struct mu_timer *timers[] = {&b->pump, &b->silence, &b->watch_again, &b->lease_again};
 
     b->closing = true;
+    b->drop = drop;
     b->closed = closed;
     b->context = context;
     for (size_t i = 0; i < sizeof(timers) / sizeof(timers[0]); i++) {

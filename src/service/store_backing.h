@@ -32,6 +32,8 @@ struct mu_backing_op {
     void (*change)(struct mu_backing_op *op, const struct mu_change *change, bool gap);
 };
 
+/** Whether a URL can be a backing. MUSTER_EURL in words. */
+int mu_backing_check(const char *url, struct mu_errmsg *reterr_msg);
 /**
  * Reaches for nobody yet. MUSTER_EURL in words (it is not an etcd:// URL, or not for v3),
  * MUSTER_ENOMEM.
@@ -39,10 +41,11 @@ struct mu_backing_op {
 int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_events *events,
                    struct mu_backing **ret_backing, struct mu_errmsg *reterr_msg);
 /**
- * No operation may be left but those in transactions, which end with MUSTER_ECLOSED. Says goodbye
- * to etcd, then calls `closed`, on a later turn, and is gone.
+ * No operation may be left but those in transactions, which end with MUSTER_ECLOSED. With `drop` all
+ * keys are deleted (tried for two seconds). Says goodbye to etcd, then calls `closed`, on a later turn, and is gone.
  */
-void mu_backing_close(struct mu_backing *backing, void (*closed)(void *context), void *context);
+void mu_backing_close(struct mu_backing *backing, bool drop, void (*closed)(void *context),
+                      void *context);
 
 void mu_backing_submit(struct mu_backing *backing, struct mu_backed_client *client,
                        struct mu_backing_op *op);

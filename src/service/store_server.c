@@ -65,7 +65,7 @@ static void stop_if_empty(struct mu_store_server *s)
         mu_rpc_host_end_all(&s->host, "server stopped");
         if (!s->backing_closing) {
             s->backing_closing = true;
-            mu_backing_close(s->backing, on_backing_closed, s);
+            mu_backing_close(s->backing, s->config.backing_ends, on_backing_closed, s);
         }
         return;
     }
@@ -314,7 +314,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     if (err == 0) {
         err = listen_or_explain(s, reterr_msg);
         if (err != 0 && s->backing != NULL) {
-            mu_backing_close(s->backing, forget_backing, NULL);
+            mu_backing_close(s->backing, false, forget_backing, NULL);
         }
     }
     if (err != 0) {

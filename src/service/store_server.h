@@ -48,6 +48,7 @@ struct mu_store_server_config {
     size_t buffer_bytes_max; /* half-read requests and unsent answers of all peers. 2 GiB */
     struct mu_disk *disk;    /* NULL: memory only. Taken: closed when the server has stopped */
     const char *backing; /* NULL, or etcd://HOST,HOST/PREFIX: where the keys are. Copied. No disk */
+    bool backing_ends;   /* the keys go with the server, when it drains */
     enum mu_sync sync;
     uint32_t sync_interval_ms; /* 100 */
     size_t
