@@ -1,7 +1,7 @@
 /*
  * What the files of the machine share: backed.c (operations, clients, what is sent when),
- * backed_mirror.c (what is known of keys, and who waits for them), backed_write.c and backed_read.c
- * (the two kinds of transactions).
+ * backed_mirror.c (what is known of keys, and who waits for them), backed_write.c with backed_text.c and
+ * backed_read.c (the two kinds of transactions).
  */
 #ifndef MU_BACKED_INTERNAL_H
 #define MU_BACKED_INTERNAL_H
@@ -140,6 +140,28 @@ bool mu_backed_plan_writes(struct mu_backed_txn *t);
 void mu_backed_written(struct mu_backed_txn *t, int status, const struct mu_etcd_reply *reply,
                        const char *text);
 bool mu_backed_is_write(const struct mu_backed *m, struct mu_backed_op *op);
+
+/* backed_text.c */
+/* What a slot holds: a fence that was repeated must not be taken for what it fences off. */
+#define MU_BACKED_WRITTEN "w"
+#define MU_BACKED_FENCED  "f"
+/** Into t->body. MUSTER_ENOMEM, MUSTER_ELIMIT. */
+int mu_backed_encode(struct mu_backed_txn *t);
+/** Only the slot: no earlier try of this can happen any more behind it. */
+int mu_backed_encode_fence(struct mu_backed_txn *t);
+
+/** What a key will hold. */
+static inline struct mu_span mu_backed_value(const struct mu_backed_touch *touch)
+{
+    return touch->present ? mu_span(touch->value, touch->len) : (struct mu_span){0};
+}
+
+/** Whether it pushes or pops in this transaction. */
+static inline bool mu_backed_on_queue(const struct mu_backed_op *op)
+{
+    return op->status == 0 &&
+           (op->request.verb == MU_STORE_QUEUE_PUSH || op->request.verb == MU_STORE_QUEUE_POP);
+}
 
 /* backed_read.c */
 bool mu_backed_plan_reads(struct mu_backed_txn *t);

@@ -8,12 +8,6 @@
 #include "proto/keyspace.h"
 
 #define HOT 8u /* transactions of its own for a key that somebody else has changed */
-/* What a slot holds: a fence that was repeated must not be taken for what it fences off. */
-#define WRITTEN "w"
-#define FENCED  "f"
-/* etcd takes 128 operations in each branch. */
-#define SUCCESS_MAX (1 + 2 * MU_BACKED_KEYS)
-
 bool mu_backed_is_write(const struct mu_backed *m, struct mu_backed_op *op)
 {
     switch (op->request.verb) {
@@ -55,11 +49,6 @@ enum taken {
     BLOCKED, /* not in this one */
     FULL,    /* and nobody else either */
 };
-
-static struct mu_span value_of(const struct mu_backed_touch *touch)
-{
-    return touch->present ? mu_span(touch->value, touch->len) : (struct mu_span){0};
-}
 
 /* What is decided depends on what is there. */
 static void guard(struct mu_backed_touch *touch)
@@ -109,7 +98,7 @@ static int decide_add(struct mu_backed_touch *touch, struct mu_backed_op *op, in
     int64_t number = 0;
 
     guard(touch);
-    if (touch->present && !mu_ks_read_number(value_of(touch), &number)) {
+    if (touch->present && !mu_ks_read_number(mu_backed_value(touch), &number)) {
         return MUSTER_ENOTNUM;
     }
     op->number = (int64_t)((uint64_t)number + (uint64_t)delta);
@@ -119,9 +108,10 @@ static int decide_add(struct mu_backed_touch *touch, struct mu_backed_op *op, in
 static int decide_compare_set(struct mu_backed_touch *touch, struct mu_backed_op *op)
 {
     const struct mu_span *values = op->request.values;
-    bool equal = touch->present ? mu_span_eq(value_of(touch), values[0]) : values[0].len == 0;
+    bool equal =
+        touch->present ? mu_span_eq(mu_backed_value(touch), values[0]) : values[0].len == 0;
     /* As PyTorch has it: what was expected, if there is nothing and that was not expected. */
-    struct mu_span reply = equal ? values[1] : touch->present ? value_of(touch) : values[0];
+    struct mu_span reply = equal ? values[1] : touch->present ? mu_backed_value(touch) : values[0];
     int err;
 
     guard(touch);
@@ -161,7 +151,7 @@ static int decide(struct mu_backed_touch *touch, struct mu_backed_op *op)
         return err;
     case MU_STORE_APPEND:
         guard(touch);
-        err = hold(touch, value_of(touch), q->values[0]);
+        err = hold(touch, mu_backed_value(touch), q->values[0]);
         op->number = (int64_t)touch->len;
         break;
     default:
@@ -342,163 +332,6 @@ static bool take_from(struct mu_backed_txn *t, struct mu_backed_client *c)
         }
     }
     return taken != FULL;
-}
-
-/* --- the text --------------------------------------------------------------------------------- */
-
-struct text {
-    struct mu_buf names;
-    struct mu_etcd_compare compares[1 + MU_BACKED_KEYS];
-    struct mu_etcd_op success[SUCCESS_MAX];
-    struct mu_etcd_op failure[1 + MU_BACKED_KEYS];
-    struct mu_etcd_txn txn;
-};
-
-static struct mu_span last_name(const struct mu_buf *names, size_t from)
-{
-    return mu_span_skip(mu_buf_span(names), from);
-}
-
-static void add_slot(struct mu_backed_txn *t, struct text *x)
-{
-    struct mu_span slot = mu_span(t->slot, t->slot_len);
-
-    x->compares[0] =
-        (struct mu_etcd_compare){.key = slot, .target = MU_ETCD_MOD, .number = t->slot_known};
-    x->success[0] =
-        (struct mu_etcd_op){.kind = MU_ETCD_PUT,
-                            .key = slot,
-                            .value = t->fencing ? MU_SPAN_LIT(FENCED) : MU_SPAN_LIT(WRITTEN),
-                            .lease = t->slot_session};
-    x->failure[0] = (struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = slot};
-    x->txn = (struct mu_etcd_txn){
-        .compares = x->compares,
-        .compare_count = 1,
-        .success = x->success,
-        .success_count = 1,
-        .failure = x->failure,
-        .failure_count = 1,
-    };
-}
-
-static void add_guard(struct text *x, struct mu_span name, int64_t mod, bool count_only)
-{
-    x->compares[x->txn.compare_count++] =
-        (struct mu_etcd_compare){.key = name, .target = MU_ETCD_MOD, .number = mod};
-    x->failure[x->txn.failure_count++] =
-        (struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = name, .count_only = count_only};
-}
-
-static void add_touch(struct mu_backed_txn *t, struct text *x, const struct mu_backed_touch *touch)
-{
-    size_t from = x->names.len;
-    struct mu_span name;
-
-    (void)mu_backed_name_key(t->m, &x->names, touch->key->node.key);
-    name = last_name(&x->names, from);
-    if (touch->guard) {
-        add_guard(x, name, touch->mod, false);
-    }
-    if (touch->dirty) {
-        x->success[x->txn.success_count++] = (struct mu_etcd_op){
-            .kind = touch->present ? MU_ETCD_PUT : MU_ETCD_DELETE,
-            .key = name,
-            .value = value_of(touch),
-            .lease = touch->lease,
-        };
-    }
-}
-
-static void add_queue_op(struct mu_backed_txn *t, struct text *x, struct mu_backed_op *op)
-{
-    struct mu_span name = mu_span(mu_buf_span(&op->held).data, op->name_len);
-    bool push = op->request.verb == MU_STORE_QUEUE_PUSH;
-    struct mu_etcd_op count = {.kind = MU_ETCD_RANGE, .count_only = true};
-    size_t from = x->names.len;
-
-    (void)mu_backed_name_queue(t->m, &x->names, op->request.keys[0], false);
-    count.key = last_name(&x->names, from);
-    from = x->names.len;
-    (void)mu_backed_name_queue(t->m, &x->names, op->request.keys[0], true);
-    count.end = last_name(&x->names, from);
-    if (!push) {
-        add_guard(x, name, op->element_mod, true);
-    }
-    x->success[x->txn.success_count++] = (struct mu_etcd_op){
-        .kind = push ? MU_ETCD_PUT : MU_ETCD_DELETE,
-        .key = name,
-        .value = push ? op->request.values[0] : (struct mu_span){0},
-    };
-    op->result_at = x->txn.success_count;
-    x->success[x->txn.success_count++] = count;
-}
-
-static bool has_queue_op(const struct mu_backed_op *op)
-{
-    return op->status == 0 &&
-           (op->request.verb == MU_STORE_QUEUE_PUSH || op->request.verb == MU_STORE_QUEUE_POP);
-}
-
-/* All names at once, so that none of them moves. */
-static int reserve_names(struct mu_backed_txn *t, struct mu_buf *names)
-{
-    size_t each = t->m->prefix_len + 16;
-    size_t bytes = 0;
-
-    for (size_t i = 0; i < t->touch_count; i++) {
-        bytes += each + t->touches[i].key->node.key.len;
-    }
-    MU_LIST_FOREACH (it, &t->ops) {
-        bytes += 2 * (each + MU_CONTAINER_OF(it, struct mu_backed_op, link)->request.keys[0].len);
-    }
-    return mu_buf_reserve(names, bytes);
-}
-
-static int encode(struct mu_backed_txn *t)
-{
-    struct text *x = mu_malloc(sizeof(*x));
-    int err;
-
-    if (x == NULL) {
-        return MUSTER_ENOMEM;
-    }
-    mu_buf_init(&x->names, SIZE_MAX / 2);
-    err = reserve_names(t, &x->names);
-    if (err == 0) {
-        add_slot(t, x);
-        for (size_t i = 0; i < t->touch_count; i++) {
-            add_touch(t, x, &t->touches[i]);
-        }
-        MU_LIST_FOREACH (it, &t->ops) {
-            struct mu_backed_op *op = MU_CONTAINER_OF(it, struct mu_backed_op, link);
-
-            if (has_queue_op(op)) {
-                add_queue_op(t, x, op);
-            }
-        }
-        t->results = x->txn.success_count;
-        mu_buf_reset(&t->body);
-        err = mu_etcd_encode_txn(&t->body, &x->txn);
-    }
-    mu_buf_fini(&x->names);
-    mu_free(x);
-    return err;
-}
-
-/* Only the slot: no earlier try of this can happen any more behind it. */
-static int encode_fence(struct mu_backed_txn *t)
-{
-    struct text *x = mu_malloc(sizeof(*x));
-    int err;
-
-    if (x == NULL) {
-        return MUSTER_ENOMEM;
-    }
-    add_slot(t, x);
-    mu_buf_reset(&t->body);
-    err = mu_etcd_encode_txn(&t->body, &x->txn);
-    mu_free(x);
-    return err;
 }
 
 /* --- how it went ------------------------------------------------------------------------------ */
@@ -683,7 +516,7 @@ static void learn_guards(struct mu_backed_txn *t, const struct mu_etcd_reply *re
     MU_LIST_FOREACH (it, &t->ops) {
         struct mu_backed_op *op = MU_CONTAINER_OF(it, struct mu_backed_op, link);
 
-        if (has_queue_op(op) && op->request.verb == MU_STORE_QUEUE_POP &&
+        if (mu_backed_on_queue(op) && op->request.verb == MU_STORE_QUEUE_POP &&
             at < reply->result_count && reply->results[at++].count != 0) {
             return_element(m, op); /* Otherwise somebody has it, and it stays taken. */
         }
@@ -701,7 +534,7 @@ static void conflict(struct mu_backed_txn *t, const struct mu_etcd_reply *reply)
     }
     t->m->stats.fences++;
     t->fencing = true;
-    if (encode_fence(t) != 0) {
+    if (mu_backed_encode_fence(t) != 0) {
         end_all(t, MUSTER_ENOMEM, NULL);
     } else {
         t->m->fences++;
@@ -774,7 +607,7 @@ void mu_backed_written(struct mu_backed_txn *t, int status, const struct mu_etcd
     }
     found = &reply->results[0];
     if (found->kv_count == 1 && found->kvs[0].mod_revision != t->slot_known && t->fencing &&
-        mu_span_eq(found->kvs[0].value, MU_SPAN_LIT(FENCED))) {
+        mu_span_eq(found->kvs[0].value, MU_SPAN_LIT(MU_BACKED_FENCED))) {
         t->slot_known = found->kvs[0].mod_revision;
         do_again(t, true);
     } else if (found->kv_count == 1 && found->kvs[0].mod_revision != t->slot_known) {
@@ -823,7 +656,7 @@ bool mu_backed_plan_writes(struct mu_backed_txn *t)
             t->touches[i].key->writer = t;
         }
     }
-    if (t->starved || encode(t) != 0) {
+    if (t->starved || mu_backed_encode(t) != 0) {
         end_all(t, MUSTER_ENOMEM, NULL);
         return false;
     }
