@@ -55,6 +55,7 @@ struct fake_etcd {
     struct mu_list streams;
     struct mu_buf out;
     struct mu_buf scratch; /* what requests decode to */
+    bool immortal;         /* its leases are: a bug to plant */
     bool failed;           /* of the request that is being run: a lease it names is not there */
     bool changed;
 };
@@ -196,10 +197,40 @@ static struct mu_span keep(struct mu_span s)
     return mu_span(copy, s.len);
 }
 
+/* The change to a key that is about to be followed by another; NULL if the key is not there. */
+static const struct fake_etcd_event *supersede(struct fake_etcd *e, struct mu_span key)
+{
+    for (size_t i = e->log_count; i-- > 0;) {
+        if (mu_span_eq(e->log[i].key, key)) {
+            e->log[i].until = e->revision + 1;
+            return e->log[i].deleted ? NULL : &e->log[i];
+        }
+    }
+    return NULL;
+}
+
+/* The first change at a revision or behind it; the log is in order. */
+static size_t find_revision(const struct fake_etcd *e, int64_t revision)
+{
+    size_t low = 0;
+    size_t high = e->log_count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (e->log[middle].revision < revision) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 static void add_event(struct fake_etcd *e, struct mu_span key, struct mu_span value, int64_t lease,
                       bool deleted)
 {
-    const struct fake_etcd_event *old = now(e, key);
+    const struct fake_etcd_event *old = supersede(e, key);
     struct fake_etcd_event v = {
         .revision = e->revision + 1,
         .deleted = deleted,
@@ -230,8 +261,8 @@ static struct fake_etcd_event *list(const struct fake_etcd *e, struct mu_span ke
         const struct fake_etcd_event *v = &e->log[i];
         size_t at = count;
 
-        if (v->revision > revision || !in_range(v->key, key, end) ||
-            find(e, v->key, revision, e->log_count) != v) {
+        if (v->revision > revision || v->deleted || (v->until != 0 && v->until <= revision) ||
+            !in_range(v->key, key, end)) {
             continue;
         }
         while (at > 0 && compare_bytes(found[at - 1].key, v->key) > 0) {
@@ -256,6 +287,29 @@ static void sort_by_creation(struct fake_etcd_event *found, size_t count)
             found[at - 1] = tmp;
         }
     }
+}
+
+static void reverse(struct fake_etcd_event *found, size_t count)
+{
+    for (size_t i = 0; i < count / 2; i++) {
+        struct fake_etcd_event tmp = found[i];
+
+        found[i] = found[count - 1 - i];
+        found[count - 1 - i] = tmp;
+    }
+}
+
+/* Those that were created at a revision or before; 0: all. Returns how many are left. */
+static size_t drop_later(struct fake_etcd_event *found, size_t count, int64_t create_max)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        if (create_max == 0 || found[i].create_revision <= create_max) {
+            found[kept++] = found[i];
+        }
+    }
+    return kept;
 }
 
 /* --- leases ----------------------------------------------------------------------------------- */
@@ -308,8 +362,12 @@ static void do_range(struct fake_etcd *e, struct mu_span q)
     struct fake_etcd_event *found =
         list(e, key, end, revision == 0 ? e->revision + 1 : revision, &count);
 
+    count = drop_later(found, count, get_int(q, "max_create_revision"));
     if (is_text(q, "sort_target", "CREATE")) {
         sort_by_creation(found, count);
+    }
+    if (is_text(q, "sort_order", "DESCEND")) {
+        reverse(found, count);
     }
     say(e, "{");
     say_header(e);
@@ -562,7 +620,7 @@ static void pump_stream(struct fake_etcd *e, struct stream *s)
         mu_sim_http_answer(x, 200, mu_buf_span(&e->out), true);
         return;
     }
-    for (size_t i = 0; i < e->log_count; i++) {
+    for (size_t i = find_revision(e, s->next); i < e->log_count; i++) {
         if (e->log[i].revision >= s->next) {
             say_events(e, s, i);
         }
@@ -701,7 +759,7 @@ static void on_tick(struct mu_sim *sim, void *arg)
     MU_LIST_FOREACH (it, &e->leases) {
         struct lease *l = MU_CONTAINER_OF(it, struct lease, link);
 
-        if (l->ended_ns == 0 && l->until_ns <= mu_sim_now_ns(sim)) {
+        if (l->ended_ns == 0 && l->until_ns <= mu_sim_now_ns(sim) && !e->immortal) {
             e->changed = false;
             (void)end_lease(e, l);
             e->revision += e->changed ? 1 : 0;
@@ -753,6 +811,11 @@ void fake_etcd_free(struct fake_etcd *e)
     mu_buf_fini(&e->out);
     mu_buf_fini(&e->scratch);
     mu_free(e);
+}
+
+void fake_etcd_immortal(struct fake_etcd *e)
+{
+    e->immortal = true;
 }
 
 void fake_etcd_down(struct fake_etcd *e, size_t member, bool down)

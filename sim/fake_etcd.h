@@ -26,6 +26,7 @@ struct fake_etcd_event {
     int64_t version;
     int64_t lease;
     uint64_t at_ns;
+    int64_t until; /* the revision of the next change to the key; 0: there is none */
 };
 
 /** Members on hosts of these names. */
@@ -33,6 +34,8 @@ struct fake_etcd *fake_etcd_new(struct mu_sim *sim, const char *const *hosts, si
 void fake_etcd_free(struct fake_etcd *etcd);
 void fake_etcd_down(struct fake_etcd *etcd, size_t member, bool down);
 void fake_etcd_isolate(struct fake_etcd *etcd, size_t member, bool isolated);
+/** Leases end no more by themselves: a bug to plant. */
+void fake_etcd_immortal(struct fake_etcd *etcd);
 /** Forgets what was before a revision. */
 void fake_etcd_compact(struct fake_etcd *etcd, int64_t revision);
 int64_t fake_etcd_revision(const struct fake_etcd *etcd);

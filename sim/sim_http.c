@@ -1,6 +1,7 @@
 #include "sim_http.h"
 #include "sim_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/addr.h"
@@ -43,6 +44,7 @@ struct mu_sim_exchange {
     uint8_t *body;
     size_t body_len;
     void *context;
+    char kept[MU_HTTP_KEPT_MAX];
     struct mu_list pieces;
     struct mu_buf held;
     uint64_t last_at_ns;
@@ -190,6 +192,7 @@ static void run_tell(struct sim_action *action)
         mu_free(p);
         if (code != 0) {
             x->http->code = code;
+            memcpy(x->http->kept, x->kept, sizeof(x->kept));
             sim_enter(x->proc);
             x->http->on->head(x->http);
             sim_leave(x->proc);
@@ -219,6 +222,11 @@ void mu_sim_http_set_context(struct mu_sim_exchange *x, void *context)
 void *mu_sim_http_context(const struct mu_sim_exchange *x)
 {
     return x->context;
+}
+
+void mu_sim_http_keep(struct mu_sim_exchange *x, const char *value)
+{
+    (void)snprintf(x->kept, sizeof(x->kept), "%s", value);
 }
 
 void mu_sim_http_answer(struct mu_sim_exchange *x, int code, struct mu_span part, bool end)

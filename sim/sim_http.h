@@ -25,6 +25,8 @@ struct mu_sim_http_server *mu_sim_http_serve(struct mu_sim_host *host, uint16_t 
                                              const struct mu_sim_http_ops *ops, void *arg);
 /** Down: what runs is reset, and what comes is refused. */
 void mu_sim_http_down(struct mu_sim_http_server *server, bool down);
+/** The header that the request asked for, whichever it was. Before the answer begins. */
+void mu_sim_http_keep(struct mu_sim_exchange *x, const char *value);
 /** Sends a part of the answer; the first with its code. With `end` it is the last. */
 void mu_sim_http_answer(struct mu_sim_exchange *x, int code, struct mu_span part, bool end);
 /** The server's own, for an exchange that goes on. */

@@ -33,8 +33,13 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv,
     &mu_sim_scenario_rdzv_c10d,
     &mu_sim_scenario_rdzv_steady,
+    &mu_sim_scenario_rdzv_etcd_old,
+    &mu_sim_scenario_rdzv_etcd_old_careless,
     &mu_sim_scenario_rdzv_hasty,
     &mu_sim_scenario_rdzv_c10d_amnesia,
+    &mu_sim_scenario_rdzv_etcd,
+    &mu_sim_scenario_rdzv_etcd_deaf,
+    &mu_sim_scenario_rdzv_etcd_immortal,
     &mu_sim_scenario_rdzv_deaf,
     &mu_sim_scenario_rdzv_dizzy,
     &mu_sim_scenario_rdzv_loose,
@@ -49,6 +54,9 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_agent_spendthrift,
     &mu_sim_scenario_rpc,
     &mu_sim_scenario_rpc_twice,
+    &mu_sim_scenario_rref,
+    &mu_sim_scenario_rref_early,
+    &mu_sim_scenario_rref_leak,
     NULL,
 };
 

@@ -16,6 +16,7 @@
 #include <muster/log.h>
 #include <muster/rendezvous.h>
 #include <muster/rpc.h>
+#include <muster/rref.h>
 #include <muster/runtime.h>
 #include <muster/server.h>
 #include <muster/store.h>

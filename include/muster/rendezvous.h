@@ -16,8 +16,10 @@
  *     muster_rdzv_close(rdzv);
  *
  * Backends: "muster" (a muster server holds the state and tells everybody at once what happens),
- * "c10d" (a key of a store, compatible with PyTorch's agents of 1.13 and 2.x), "static" (ranks are
- * given by the user), and whatever was registered.
+ * "c10d" (a key of a store, compatible with PyTorch's agents of 1.13 and 2.x), "etcd-v3" (etcd, where
+ * each node's life is a lease), "etcd-v2" and "etcd" (etcd as PyTorch's backends of those names have
+ * it), "static" (ranks are given by the user), and whatever was registered. An endpoint may also say
+ * it all: "BACKEND://ENDPOINT/RUN_ID?min_workers=N&max_workers=N&KEY=VALUE".
  *
  * Calls may come from any thread but the runtime's own, where those that wait return MUSTER_EINVAL.
  */
@@ -39,7 +41,8 @@ typedef struct muster_rdzv muster_rdzv;
 /* Text is copied. NULL is the same as "". */
 struct muster_rdzv_params {
     const char *backend;
-    const char *endpoint; /* "HOST[:PORT]"; c10d with store_type=file: a path */
+    const char *endpoint; /* "HOST[:PORT]"; c10d with store_type=file: a path; etcd:
+                             "HOST:PORT,HOST:PORT,..." or "etcd://HOST:PORT,.../PREFIX?..." */
     const char *run_id;
     uint32_t nodes_min;
     uint32_t nodes_max;

@@ -42,6 +42,7 @@
 #ifndef MUSTER_RPC_H
 #define MUSTER_RPC_H
 
+#include <muster/rendezvous.h>
 #include <muster/store.h>
 
 #ifdef __cplusplus
@@ -57,6 +58,16 @@ typedef struct muster_rpc_stream muster_rpc_stream;
 
 /* --- the agent -------------------------------------------------------------------------------- */
 
+/* TLS 1.3 between all workers, in the place of plain TCP. Every worker shows a certificate and
+ * takes only those that the authority signed. Paths of PEM files. */
+struct muster_rpc_tls {
+    const char *cert; /* ours, and those that lead from it to the authority */
+    const char *key;  /* its private key */
+    const char *ca;   /* the authority */
+    const char *name; /* for which the certificate of a worker that is dialled must be. NULL: the
+                         host of its address; "": any name will do */
+};
+
 /* Text is copied. */
 struct muster_rpc_config {
     const char *name;   /* 1 to 127 of A-Z a-z 0-9 - _ : */
@@ -65,15 +76,17 @@ struct muster_rpc_config {
     const char *advertise; /* the host that others dial. NULL: that of `listen`, or our name */
     uint32_t timeout_ms;   /* of calls that name none. 60,000; 0: never */
     uint32_t threads;      /* for handlers that block; started when first needed. 16 */
-    uint32_t connect_timeout_ms;   /* of a connection that never was. 10,000 */
-    uint32_t reconnect_timeout_ms; /* of one that was lost. 5,000 */
-    size_t message_bytes_max;      /* of one message that comes in. 1 GiB */
-    uint32_t retry_budget_percent; /* retries to one worker, of the calls to it. 0: no bound */
+    uint32_t connect_timeout_ms;      /* of a connection that never was. 10,000 */
+    uint32_t reconnect_timeout_ms;    /* of one that was lost. 5,000 */
+    size_t message_bytes_max;         /* of one message that comes in. 1 GiB */
+    uint32_t retry_budget_percent;    /* retries to one worker, of the calls to it. 0: no bound */
+    const struct muster_rpc_tls *tls; /* NULL: plain. Lent for muster_rpc_start() */
 };
 
 MUSTER_EXPORT struct muster_rpc_config muster_rpc_config_defaults(void);
 
-/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ENOMEM. */
+/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ETLS (one of its files),
+ * MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_start(muster_runtime *runtime, const struct muster_rpc_config *config,
                                    muster_rpc_agent **ret_agent);
 /**
@@ -135,6 +148,39 @@ MUSTER_EXPORT int muster_rpc_join_group(muster_rpc_agent *agent, muster_store *s
  */
 MUSTER_EXPORT int muster_rpc_leave_group(muster_rpc_agent *agent, muster_store *store,
                                          int64_t timeout_ms);
+
+/* --- a group that comes and goes --------------------------------------------------------------
+ *
+ * The workers of a rendezvous: whenever it begins a round, those that are new are added, those that
+ * are gone are removed (calls to them end with MUSTER_EWORKER, their references are released), and
+ * calls among those that stay go on. A worker's id is its rank in the round.
+ */
+
+/**
+ * Makes the group of a round the agent's: tells the others our name and address and learns theirs
+ * through the round's store, one multi_set and one multi_get. The agent must listen; the id that it
+ * was started with does not matter. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two
+ * workers have one name), MUSTER_ETIMEDOUT, errors of the store. With an error the group is as it
+ * was.
+ */
+MUSTER_EXPORT int muster_rpc_follow_round(muster_rpc_agent *agent,
+                                          const struct muster_rdzv_info *round, int64_t timeout_ms);
+
+struct muster_rpc_following {
+    /** A round has begun and the agent has its group; lent for the call. May be NULL. */
+    void (*round)(muster_rpc_agent *agent, const struct muster_rdzv_info *round, void *context);
+    void *context;
+    int64_t timeout_ms; /* of learning the group of one round; 0: as long as the round lasts */
+};
+
+/**
+ * Follows a rendezvous until it is closed (0) or fails: joins, takes the group of each round, lets
+ * those in that wait, goes on to the next when it ends. Runs as long as that takes: give it a
+ * thread. Ends with MUSTER_ECLOSED when the rendezvous is closed here with muster_rdzv_close();
+ * MUSTER_EEXIST as above; errors of muster_rdzv_next().
+ */
+MUSTER_EXPORT int muster_rpc_follow(muster_rpc_agent *agent, muster_rdzv *rdzv,
+                                    const struct muster_rpc_following *following);
 
 /* --- calling ---------------------------------------------------------------------------------- */
 
@@ -218,6 +264,39 @@ MUSTER_EXPORT const char *muster_rpc_future_errmsg(const muster_rpc_future *futu
 MUSTER_EXPORT size_t muster_rpc_future_part_count(const muster_rpc_future *future);
 MUSTER_EXPORT struct muster_rpc_part muster_rpc_future_part(const muster_rpc_future *future,
                                                             size_t index);
+
+/**
+ * PyTorch's names for the two ways to call: rpc_async() is muster_rpc_call(); rpc_sync() waits for
+ * the answer and returns the call's error. The future is there with 0 only.
+ */
+static inline int muster_rpc_async(muster_rpc_agent *agent,
+                                   const struct muster_rpc_request *request,
+                                   muster_rpc_future **ret_future)
+{
+    return muster_rpc_call(agent, request, ret_future);
+}
+MUSTER_EXPORT int muster_rpc_sync(muster_rpc_agent *agent, const struct muster_rpc_request *request,
+                                  muster_rpc_future **ret_future);
+
+/* --- objects of a whole group -----------------------------------------------------------------
+ *
+ * Everybody of `workers`, which names this worker too, makes the same call with the same tag. One
+ * of them is called by all others and answers with the result, so a group of N makes N - 1 calls:
+ * the first by name for all_gather, the root for broadcast. A tag may be used again when the call
+ * has returned well. A timeout names who did not come. MUSTER_ETIMEDOUT, MUSTER_EINVAL,
+ * MUSTER_EBUSY (the tag is in use here), MUSTER_ENOMEM, and errors of calls.
+ */
+
+/** Everybody gets the objects of all, in the order of `workers`. Free with muster_values_free(). */
+MUSTER_EXPORT int muster_rpc_all_gather(muster_rpc_agent *agent, const char *const *workers,
+                                        size_t count, const char *tag, struct muster_bytes object,
+                                        int64_t timeout_ms, struct muster_values *ret_values);
+/** Everybody gets the root's object; the root returns when all have. Free with
+ * muster_value_free(). */
+MUSTER_EXPORT int muster_rpc_broadcast(muster_rpc_agent *agent, const char *const *workers,
+                                       size_t count, const char *root, const char *tag,
+                                       struct muster_bytes object, int64_t timeout_ms,
+                                       struct muster_value *ret_value);
 
 /* --- serving ---------------------------------------------------------------------------------- */
 
@@ -312,6 +391,10 @@ MUSTER_EXPORT int muster_rpc_set_device_map(muster_rpc_agent *agent, const char 
                                             const struct muster_rpc_device_pair *pairs,
                                             size_t count);
 
+/** Fills up to `cap` pairs of the map to a worker, returns how many there are. 0: only memory. */
+MUSTER_EXPORT size_t muster_rpc_device_map(muster_rpc_agent *agent, const char *worker,
+                                           struct muster_rpc_device_pair *ret_pairs, size_t cap);
+
 /* --- for show --------------------------------------------------------------------------------- */
 
 struct muster_rpc_metric {
@@ -322,10 +405,29 @@ struct muster_rpc_metric {
 /**
  * Fills up to `cap` pairs, returns how many there are: agent.client_active_calls,
  * agent.server_active_calls, agent.num_idle_threads, agent.thread_pool_size (as PyTorch's), and
- * more: calls, retries, bytes, connections, latencies. docs/rpc.md lists them.
+ * more: calls, retries, bytes, connections, references, queue times, the histogram of latencies.
+ * docs/rpc.md lists them; 128 have room.
  */
 MUSTER_EXPORT size_t muster_rpc_metrics(muster_rpc_agent *agent,
                                         struct muster_rpc_metric *ret_metrics, size_t cap);
+
+/* How the handlers of one method fare, since profiling was switched on. Streams are not counted. */
+struct muster_rpc_profile {
+    char method[256];
+    uint64_t calls; /* that were answered */
+    uint64_t errors;
+    uint64_t queue_us; /* from when the call was whole until its handler began, of all together */
+    uint64_t queue_us_max;
+    uint64_t handler_us; /* from then until it was answered */
+    uint64_t handler_us_max;
+};
+
+/** Off by default, since it reads the clock three times for each call. On: all begins with zero. */
+MUSTER_EXPORT void muster_rpc_set_profiling(muster_rpc_agent *agent, bool on);
+MUSTER_EXPORT bool muster_rpc_profiling(const muster_rpc_agent *agent);
+/** Fills up to `cap`, one for each method that has a handler, returns how many there are. */
+MUSTER_EXPORT size_t muster_rpc_profiles(muster_rpc_agent *agent,
+                                         struct muster_rpc_profile *ret_profiles, size_t cap);
 
 #ifdef __cplusplus
 }

@@ -475,8 +475,8 @@ static void format_config(struct rdzv_node *n, char *text, size_t cap)
 
     (void)snprintf(n->name, sizeof(n->name), "n%" PRIu32 "-%" PRIu32, n->number, n->names);
     len = snprintf(text, cap, "%saddr=host%" PRIu32 ",join_timeout=%" PRIu64 ".%03" PRIu64,
-                   w->hosting ? "" : "is_host=false,", n->number, w->join_timeout_ms / 1000,
-                   w->join_timeout_ms % 1000);
+                   w->hosting || w->setup->begin != NULL ? "" : "is_host=false,", n->number,
+                   w->join_timeout_ms / 1000, w->join_timeout_ms % 1000);
     MU_ASSERT(len > 0 && (size_t)len < cap);
     w->setup->configure(n, text + len, cap - (size_t)len);
 }
@@ -494,25 +494,27 @@ static void open_handler(struct rdzv_life *l)
     format_config(n, config, sizeof(config));
     rounds_fresh(&w->rounds, n->number, w->server_lives);
     l->calling = true;
-    rc = mu_rdzv_open(
-        l->env,
-        &(struct mu_rdzv_params){.backend = w->setup->backend,
-                                 .endpoint = w->hosting ? "host0:29400" : "server:29400",
-                                 .run_id = run,
-                                 .nodes_min = w->nodes_min,
-                                 .nodes_max = w->nodes_max,
-                                 .config = config},
-        &(struct mu_rdzv_events){.assigned = on_assigned,
-                                 .ended = on_ended,
-                                 .waiting = on_waiting,
-                                 .closed = on_closed,
-                                 .failed = on_failed,
-                                 .left = on_left,
-                                 .close_failed = on_close_failed,
-                                 .record = mu_sim_tracing(w->sim) ? on_record : NULL,
-                                 .freed = on_freed,
-                                 .context = l},
-        &l->handler, &msg);
+    rc = mu_rdzv_open(l->env,
+                      &(struct mu_rdzv_params){.backend = w->setup->backend,
+                                               .endpoint = w->setup->endpoint != NULL
+                                                               ? w->setup->endpoint
+                                                           : w->hosting ? "host0:29400"
+                                                                        : "server:29400",
+                                               .run_id = run,
+                                               .nodes_min = w->nodes_min,
+                                               .nodes_max = w->nodes_max,
+                                               .config = config},
+                      &(struct mu_rdzv_events){.assigned = on_assigned,
+                                               .ended = on_ended,
+                                               .waiting = on_waiting,
+                                               .closed = on_closed,
+                                               .failed = on_failed,
+                                               .left = on_left,
+                                               .close_failed = on_close_failed,
+                                               .record = mu_sim_tracing(w->sim) ? on_record : NULL,
+                                               .freed = on_freed,
+                                               .context = l},
+                      &l->handler, &msg);
     l->calling = false;
     if (rc != 0) {
         l->handler = NULL;

@@ -337,7 +337,9 @@ static void set_up(struct rdzv_world *w)
 
     draw_terms(w);
     rounds_init(&w->rounds, w->node_count);
-    if (!w->hosting) {
+    if (w->setup->begin != NULL) {
+        w->setup->begin(w);
+    } else if (!w->hosting) {
         w->server_proc = mu_sim_proc_new(
             mu_sim_host_new(w->sim, "server"),
             &(struct mu_sim_program){.name = "serve",
@@ -367,6 +369,9 @@ static void heal(struct rdzv_world *w)
 
     w->healed = true;
     mu_sim_heal(w->sim);
+    if (w->setup->heal != NULL) {
+        w->setup->heal(w);
+    }
     mu_sim_wall_set(w->sim);
     mu_sim_run_for(w->sim, pause_ns);
 }
@@ -452,7 +457,7 @@ static void go(struct rdzv_world *w)
         mu_sim_fail(w->sim, "a node did not go");
         return;
     }
-    if (w->hosting) {
+    if (w->hosting || w->setup->begin != NULL) {
         return;
     }
     if (w->serving == NULL) {
@@ -484,6 +489,9 @@ void rdzv_world_run(struct mu_sim *sim, const struct rdzv_setup *setup)
     }
     if (mu_sim_failure(sim) == NULL) {
         go(&w);
+    }
+    if (setup->finish != NULL) {
+        setup->finish(&w);
     }
     rounds_fini(&w.rounds);
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);

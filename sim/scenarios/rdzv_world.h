@@ -67,6 +67,11 @@ struct rdzv_setup {
     struct mu_store_server *(*hosted)(const struct rdzv_life *l);
     /** After every step. NULL: nothing to look at. */
     void (*check)(struct rdzv_world *w);
+    /* Where there is no server of ours; all NULL otherwise. */
+    const char *endpoint;
+    void (*begin)(struct rdzv_world *w); /* in the place of starting one */
+    void (*heal)(struct rdzv_world *w);
+    void (*finish)(struct rdzv_world *w);
 };
 
 /* What a node does once it has worked for a while. */
@@ -141,6 +146,10 @@ struct rdzv_world {
     uint64_t seen_news;             /* of the server, when it was last looked at */
     struct rdzv_node nodes[RDZV_NODES_MAX];
     struct rounds rounds;
+
+    struct fake_etcd *etcd; /* or that */
+    bool strict;            /* nobody is stopped or late, nor wants for memory */
+    uint64_t split_ns;      /* since when there have been two worlds; 0: there are not */
 
     bool healed;      /* nobody does anything but join */
     bool calm;        /* nothing happens, and nothing may */

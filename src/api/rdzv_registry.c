@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
+#include "service/rdzv_url.h"
 
 struct backend {
     struct mu_list link;
@@ -11,7 +12,7 @@ struct backend {
     char name[MU_RDZV_BACKEND_LEN_MAX + 1];
 };
 
-static const char *const built_in[] = {"muster", "c10d", "static"};
+static const char *const built_in[] = {"muster", "c10d", "etcd", "etcd-v2", "etcd-v3", "static"};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mu_list registered = {&registered, &registered}; /* under the lock */
@@ -128,11 +129,12 @@ static int refuse_unknown(const char *name)
     struct mu_errmsg msg;
     char quoted[64];
 
-    return mu_api_error(mu_err(&msg, MUSTER_ENOENT,
-                               "there is no rendezvous backend %s; there are muster, c10d, static, "
-                               "and those that muster_rdzv_register() was called for",
-                               mu_span_quote(quoted, sizeof(quoted), mu_span_str(name))),
-                        msg.text);
+    return mu_api_error(
+        mu_err(&msg, MUSTER_ENOENT,
+               "there is no rendezvous backend %s; there are muster, c10d, etcd, "
+               "etcd-v2, etcd-v3, static, and those that muster_rdzv_register() was called for",
+               mu_span_quote(quoted, sizeof(quoted), mu_span_str(name))),
+        msg.text);
 }
 
 /* A handler of a backend that somebody else wrote. */
@@ -175,6 +177,37 @@ static int create_registered(muster_runtime *rt, const struct muster_rdzv_params
     return 0;
 }
 
+/* As if its parts had been given. */
+static int open_url(muster_runtime *rt, const struct muster_rdzv_params *params,
+                    muster_rdzv **ret_rdzv)
+{
+    struct mu_rdzv_params given = {
+        .backend = params->backend,
+        .endpoint = params->endpoint,
+        .run_id = params->run_id,
+        .nodes_min = params->nodes_min,
+        .nodes_max = params->nodes_max,
+        .config = params->config,
+    };
+    struct muster_rdzv_params parts = *params;
+    struct mu_rdzv_url url;
+    struct mu_errmsg msg = {{0}};
+    int err = mu_rdzv_url_init(&url, &given, &msg);
+
+    if (err != 0) {
+        return mu_api_error(err, msg.text);
+    }
+    parts.backend = url.params.backend;
+    parts.endpoint = url.params.endpoint;
+    parts.run_id = url.params.run_id;
+    parts.nodes_min = url.params.nodes_min;
+    parts.nodes_max = url.params.nodes_max;
+    parts.config = url.params.config;
+    err = muster_rdzv_open(rt, &parts, ret_rdzv);
+    mu_rdzv_url_fini(&url);
+    return err;
+}
+
 int muster_rdzv_open(muster_runtime *rt, const struct muster_rdzv_params *params,
                      muster_rdzv **ret_rdzv)
 {
@@ -183,6 +216,9 @@ int muster_rdzv_open(muster_runtime *rt, const struct muster_rdzv_params *params
     if (rt == NULL || params == NULL || ret_rdzv == NULL || mu_runtime_is_mine(rt)) {
         return mu_api_error(MUSTER_EINVAL, "muster_rdzv_open: a runtime, parameters and a place "
                                            "for the result are needed, on a thread of your own");
+    }
+    if (mu_rdzv_url_is(params->backend, params->endpoint)) {
+        return open_url(rt, params, ret_rdzv);
     }
     err = muster_rdzv_params_check(params);
     if (err != 0) {

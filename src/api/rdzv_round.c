@@ -215,7 +215,7 @@ int mu_rdzv_round_open(struct mu_rdzv_seat *s, const struct mu_rdzv_assignment *
         return mu_err(reterr_msg, err, "out of memory");
     }
     r->seat = s;
-    r->share = s->is_static || (s->share_wanted && !a->torch_1);
+    r->share = s->is_static || (s->share_wanted && !a->torch_1 && !a->workers_serve);
     s->rounds++;
     err = open_parts(r, reterr_msg);
     if (err < 0) {

@@ -60,8 +60,16 @@ static void on_stopped(void *context)
 static void start_on_loop(struct mu_door *door)
 {
     struct start_door *d = MU_CONTAINER_OF(door, struct start_door, base.door);
+    struct mu_rref_agent_config refs = mu_rref_agent_config_defaults();
+    muster_rpc_agent *a = d->base.agent;
+    struct mu_env *env = a->tls == NULL ? a->rt->env : mu_tls_env_env(a->tls);
 
-    d->err = mu_rpc_agent_start(d->base.agent->rt->env, &d->config, &d->base.agent->agent, &d->msg);
+    d->err = mu_rpc_agent_start(env, &d->config, &a->agent, &d->msg);
+    if (d->err == 0) {
+        d->err = mu_rref_agent_start(env, a->agent, d->config.name, d->config.id, &refs, &a->rrefs);
+        d->err = d->err != 0 ? d->err : mu_rpc_gather_start(env, a->agent, &a->gather);
+        (void)mu_err(&d->msg, d->err, "%s", muster_strerror(d->err));
+    }
     mu_door_open(door);
 }
 
@@ -81,6 +89,17 @@ static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, s
     d->config.context = a;
     d->config.listens = c->listen != NULL;
     return c->listen == NULL ? 0 : mu_addr_parse(c->listen, 0, &d->config.listen, &d->msg);
+}
+
+static int secure(muster_rpc_agent *a, const struct muster_rpc_tls *tls, struct mu_errmsg *msg)
+{
+    struct mu_tls_config config;
+
+    if (tls == NULL) {
+        return 0;
+    }
+    config = (struct mu_tls_config){tls->cert, tls->key, tls->ca, tls->name};
+    return mu_tls_env_new(a->rt->env, &config, &a->tls, msg);
 }
 
 static bool is_any(const char *host)
@@ -112,6 +131,7 @@ static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct mus
     a->threads_max = c->threads == 0 ? 1 : c->threads;
     atomic_init(&a->timeout_ms, c->timeout_ms);
     mu_list_init(&a->handlers);
+    mu_list_init(&a->rref_handles);
     mu_list_init(&a->devices);
     mu_list_init(&a->queue);
     (void)pthread_mutex_init(&a->lock, NULL);
@@ -128,6 +148,7 @@ static void free_agent(muster_rpc_agent *a)
         mu_free(MU_CONTAINER_OF(it, struct mu_rpc_devices, link));
     }
     mu_rpc_handlers_free(a);
+    mu_tls_env_free(a->tls);
     (void)pthread_cond_destroy(&a->work);
     (void)pthread_cond_destroy(&a->cond);
     (void)pthread_mutex_destroy(&a->lock);
@@ -150,10 +171,17 @@ int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
     d.err = a->threads == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
                                : fill_config(a, config, &d);
     if (d.err == 0) {
+        d.err = secure(a, config->tls, &d.msg);
+    }
+    if (d.err == 0) {
         mu_rpc_pass(a, &d.base, start_on_loop);
     }
     if (d.err != 0) {
-        free_agent(a);
+        if (a->agent != NULL) {
+            muster_rpc_shutdown(a); /* It listens already. */
+        } else {
+            free_agent(a);
+        }
         return mu_api_error(d.err, d.msg.text);
     }
     memcpy(a->name, d.config.name, sizeof(a->name));
@@ -166,6 +194,12 @@ static void stop_on_loop(struct mu_door *door)
 {
     struct mu_rpc_door *d = MU_CONTAINER_OF(door, struct mu_rpc_door, door);
 
+    if (d->agent->rrefs != NULL) {
+        mu_rref_agent_stop(d->agent->rrefs);
+    }
+    if (d->agent->gather != NULL) {
+        mu_rpc_gather_stop(d->agent->gather);
+    }
     mu_rpc_agent_stop(d->agent->agent);
     mu_rpc_agent_turn(d->agent->agent);
     mu_door_open(door);
@@ -173,7 +207,12 @@ static void stop_on_loop(struct mu_door *door)
 
 static void free_on_loop(struct mu_door *door)
 {
-    mu_rpc_agent_free(MU_CONTAINER_OF(door, struct mu_rpc_door, door)->agent->agent);
+    muster_rpc_agent *a = MU_CONTAINER_OF(door, struct mu_rpc_door, door)->agent;
+
+    mu_rrefs_orphan(a);
+    mu_rpc_gather_free(a->gather);
+    mu_rref_agent_free(a->rrefs);
+    mu_rpc_agent_free(a->agent);
     mu_door_open(door);
 }
 
@@ -269,6 +308,10 @@ static void add_on_loop(struct mu_door *door)
     struct worker_door *d = MU_CONTAINER_OF(door, struct worker_door, base.door);
 
     d->err = mu_rpc_agent_add(d->base.agent->agent, d->name, d->id, d->addr, &d->msg);
+    if (d->err == 0) {
+        d->err = mu_rref_agent_back(d->base.agent->rrefs, d->name);
+        (void)mu_err(&d->msg, d->err, "%s", muster_strerror(d->err));
+    }
     mu_door_open(door);
 }
 
@@ -292,6 +335,7 @@ static void remove_on_loop(struct mu_door *door)
     struct worker_door *d = MU_CONTAINER_OF(door, struct worker_door, base.door);
 
     d->err = mu_rpc_agent_remove(d->base.agent->agent, d->name);
+    mu_rref_agent_gone(d->base.agent->rrefs, d->name);
     mu_rpc_agent_turn(d->base.agent->agent);
     mu_door_open(door);
 }
@@ -415,13 +459,29 @@ int muster_rpc_set_device_map(muster_rpc_agent *a, const char *worker,
     return 0;
 }
 
+size_t muster_rpc_device_map(muster_rpc_agent *a, const char *worker,
+                             struct muster_rpc_device_pair *ret_pairs, size_t cap)
+{
+    const struct mu_rpc_devices *d;
+    size_t count;
+
+    (void)pthread_mutex_lock(&a->lock);
+    d = find_devices(a, worker);
+    count = d == NULL ? 0 : d->count;
+    for (size_t i = 0; i < count && i < cap; i++) {
+        ret_pairs[i] = d->pairs[i];
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return count;
+}
+
 int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
                       int32_t *ret_device)
 {
     const struct mu_rpc_devices *d;
     int err = MUSTER_EINVAL;
 
-    if (device == MUSTER_RPC_CPU) {
+    if (device == MUSTER_RPC_CPU || strcmp(worker, a->name) == 0) { /* Ours are ours. */
         *ret_device = device;
         return 0;
     }
@@ -442,6 +502,10 @@ int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, b
 struct stats_door {
     struct mu_rpc_door base;
     struct mu_rpc_agent_stats stats;
+    struct mu_rref_stats refs;
+    struct muster_rpc_profile *profiles;
+    size_t cap;
+    size_t count;
 };
 
 static void stats_on_loop(struct mu_door *door)
@@ -449,7 +513,44 @@ static void stats_on_loop(struct mu_door *door)
     struct stats_door *d = MU_CONTAINER_OF(door, struct stats_door, base.door);
 
     mu_rpc_agent_stats(d->base.agent->agent, &d->stats);
+    mu_rref_agent_stats(d->base.agent->rrefs, &d->refs);
     mu_door_open(door);
+}
+
+static void profiles_on_loop(struct mu_door *door)
+{
+    struct stats_door *d = MU_CONTAINER_OF(door, struct stats_door, base.door);
+
+    if (d->profiles == NULL) {
+        mu_rpc_profiles_reset(d->base.agent);
+    } else {
+        d->count = mu_rpc_profiles(d->base.agent, d->profiles, d->cap);
+    }
+    mu_door_open(door);
+}
+
+void muster_rpc_set_profiling(muster_rpc_agent *a, bool on)
+{
+    struct stats_door d = {0};
+
+    if (on && !atomic_load(&a->profiling)) {
+        mu_rpc_pass(a, &d.base, profiles_on_loop);
+    }
+    atomic_store(&a->profiling, on);
+}
+
+bool muster_rpc_profiling(const muster_rpc_agent *a)
+{
+    return atomic_load(&a->profiling);
+}
+
+size_t muster_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret_profiles, size_t cap)
+{
+    struct muster_rpc_profile none;
+    struct stats_door d = {.profiles = cap == 0 ? &none : ret_profiles, .cap = cap};
+
+    mu_rpc_pass(a, &d.base, profiles_on_loop);
+    return d.count;
 }
 
 void mu_rpc_activity(muster_rpc_agent *a, uint64_t *ret_begun, uint64_t *ret_ended)
@@ -494,8 +595,32 @@ static uint64_t quantile(const uint64_t *buckets, unsigned percent)
     return 0;
 }
 
+/* How many took less than a power of two, and no less than the one before. Without empty ones. */
+static void put_histogram(struct metrics *m, const char *name, const uint64_t *buckets)
+{
+    for (unsigned i = 0; i < MU_RPC_BUCKETS; i++) {
+        char full[48];
+
+        if (buckets[i] != 0) {
+            (void)snprintf(full, sizeof(full), "agent.%s_us_below_%" PRIu64, name,
+                           UINT64_C(1) << i);
+            put(m, full, buckets[i]);
+        }
+    }
+}
+
+static void put_refs(struct metrics *m, const struct mu_rref_stats *s)
+{
+    put(m, "agent.owner_rrefs", s->values);
+    put(m, "agent.forks", s->forks);
+    put(m, "agent.users", s->users);
+    put(m, "agent.pending_users", s->pending_users);
+    put(m, "agent.pending_children", s->children);
+}
+
 size_t muster_rpc_metrics(muster_rpc_agent *a, struct muster_rpc_metric *ret_metrics, size_t cap)
 {
+    uint64_t queue_us[MU_RPC_BUCKETS];
     struct metrics m = {.at = ret_metrics, .cap = cap};
     struct stats_door d = {0};
     uint32_t threads;
@@ -507,6 +632,7 @@ size_t muster_rpc_metrics(muster_rpc_agent *a, struct muster_rpc_metric *ret_met
     threads = a->thread_count;
     idle = a->idle_count;
     queued = a->queued;
+    memcpy(queue_us, a->queue_us, sizeof(queue_us));
     (void)pthread_mutex_unlock(&a->lock);
     put(&m, "agent.thread_pool_size", a->threads_max);
     put(&m, "agent.num_idle_threads", a->threads_max - (threads - idle));
@@ -534,5 +660,11 @@ size_t muster_rpc_metrics(muster_rpc_agent *a, struct muster_rpc_metric *ret_met
     put(&m, "agent.call_us_p99", quantile(d.stats.latency, 99));
     put(&m, "agent.handler_us_p50", quantile(d.stats.handling, 50));
     put(&m, "agent.handler_us_p99", quantile(d.stats.handling, 99));
+    put(&m, "agent.queue_us_p50", quantile(queue_us, 50));
+    put(&m, "agent.queue_us_p99", quantile(queue_us, 99));
+    put_refs(&m, &d.refs);
+    put_histogram(&m, "call", d.stats.latency);
+    put_histogram(&m, "handler", d.stats.handling);
+    put_histogram(&m, "queue", queue_us);
     return m.count;
 }

@@ -6,6 +6,9 @@
  *     rpc_serve.c   handlers, the threads they may block on
  *     rpc_stream.c  streams, both ends
  *     rpc_group.c   names, addresses and the last call of all, through a store
+ *     rpc_collect.c objects of the whole group
+ *     rpc_follow.c  the group of a rendezvous, round after round
+ *     rref.c        remote references
  */
 #ifndef MU_API_RPC_H
 #define MU_API_RPC_H
@@ -16,6 +19,9 @@
 
 #include "api/api.h"
 #include "service/rpc_agent.h"
+#include "service/rpc_gather.h"
+#include "service/rref_agent.h"
+#include "transport/tls_env.h"
 
 struct mu_rpc_devices {
     struct mu_list link; /* agent->devices */
@@ -27,12 +33,16 @@ struct mu_rpc_devices {
 struct muster_rpc_agent {
     muster_runtime *rt;
     struct mu_rpc_agent *agent; /* the loop's */
+    struct mu_tls_env *tls;     /* NULL: plain */
     char name[MU_RPC_WORKER_MAX + 1];
-    int32_t id;
+    _Atomic int32_t id; /* changes when a round is followed */
     char address[MU_ADDR_HOST_MAX + 16];
     _Atomic uint32_t timeout_ms;
     uint32_t threads_max;
     struct mu_list handlers; /* the loop's: struct mu_rpc_method */
+    struct mu_rref_agent *rrefs;
+    struct mu_rpc_gather *gather;
+    struct mu_list rref_handles; /* the loop's: struct muster_rref */
 
     pthread_mutex_t lock;
     pthread_cond_t cond;
@@ -46,6 +56,8 @@ struct muster_rpc_agent {
     uint32_t idle_count;
     size_t queued;
     bool closing;
+    uint64_t queue_us[MU_RPC_BUCKETS]; /* how long calls waited for a thread */
+    atomic_bool profiling;
     /* The group. */
     char *group;
     uint32_t world_size;
@@ -81,9 +93,40 @@ struct mu_rpc_method {
 /** Takes over `m`, which begins its allocation; its method is set. On an error it is freed. */
 int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m);
 
+/** What is known of the methods, if profiling is on. */
+size_t mu_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret, size_t cap);
+void mu_rpc_profiles_reset(muster_rpc_agent *a);
 /** Ends the threads; nothing is queued any more. */
 void mu_rpc_threads_end(muster_rpc_agent *a);
 void mu_rpc_handlers_free(muster_rpc_agent *a);
+
+/** Appends a message of these parts. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts, size_t count);
+
+/* --- rpc_future.c ----------------------------------------------------------------------------- */
+
+/** MUSTER_EINVAL, and its text is kept. */
+int mu_rpc_check_request(const struct muster_rpc_request *q);
+/** A future that is begun with mu_rref_agent_fetch() on the loop. Errors as muster_rpc_call(). */
+int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                            muster_rpc_future **ret_future, struct mu_rref_fetch **ret_fetch);
+
+/* --- rpc_group.c ------------------------------------------------------------------------------ */
+
+/**
+ * Tells a group who has the rank of ours, and learns who has the others: two values for each rank,
+ * name and address, which have been checked. The text of an error is kept.
+ */
+int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const char *group,
+                    uint32_t world_size, uint32_t rank, int64_t timeout_ms,
+                    struct muster_values *ret_values);
+/** The group that muster_rpc_leave_group() leaves. MUSTER_ENOMEM. */
+int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size);
+
+/* --- rref.c ----------------------------------------------------------------------------------- */
+
+/** The agent ends: its references are dead. On the loop. */
+void mu_rrefs_orphan(muster_rpc_agent *a);
 
 /* --- rpc.c ------------------------------------------------------------------------------------ */
 

@@ -36,6 +36,7 @@ struct muster_rpc_future {
     char to[MU_RPC_WORKER_MAX + 1];
     char method[MU_RPC_METHOD_MAX + 1];
     struct mu_rpc_part *request;
+    struct mu_rref_fetch *fetch; /* of a remote reference, which has its own beginning */
 };
 
 static void drop(muster_rpc_future *f)
@@ -47,6 +48,7 @@ static void drop(muster_rpc_future *f)
     mu_free(f->parts);
     mu_free(f->text);
     mu_free(f->request);
+    mu_free(f->fetch);
     (void)pthread_cond_destroy(&f->cond);
     (void)pthread_mutex_destroy(&f->lock);
     mu_free(f);
@@ -167,7 +169,7 @@ static void begin_on_loop(struct mu_post *post)
     mu_rpc_agent_turn(agent);
 }
 
-static int check_request(const struct muster_rpc_request *q)
+int mu_rpc_check_request(const struct muster_rpc_request *q)
 {
     struct mu_rpc_retry_options retry = {q->retry.retries_max, q->retry.duration_ms,
                                          q->retry.backoff, q->retry.jitter};
@@ -278,10 +280,10 @@ static bool only_memory(const struct muster_rpc_request *q)
     return true;
 }
 
-int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
-                    muster_rpc_future **ret_future)
+static int new_future(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                      muster_rpc_future **ret_future)
 {
-    int err = check_request(q);
+    int err = mu_rpc_check_request(q);
     muster_rpc_future *f;
 
     if (err != 0) {
@@ -297,6 +299,35 @@ int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
         return mu_api_error(err, NULL);
     }
     init_future(f, a, q);
+    *ret_future = f;
+    return 0;
+}
+
+int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                            muster_rpc_future **ret_future, struct mu_rref_fetch **ret_fetch)
+{
+    struct mu_rref_fetch *fetch = mu_calloc(1, sizeof(*fetch));
+    int err = fetch == NULL ? mu_api_error(MUSTER_ENOMEM, NULL) : new_future(a, q, ret_future);
+
+    if (err != 0) {
+        mu_free(fetch);
+        return err;
+    }
+    (*ret_future)->fetch = fetch;
+    fetch->out = &(*ret_future)->out;
+    *ret_fetch = fetch;
+    return 0;
+}
+
+int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                    muster_rpc_future **ret_future)
+{
+    muster_rpc_future *f;
+    int err = new_future(a, q, &f);
+
+    if (err != 0) {
+        return err;
+    }
     f->post.run = begin_on_loop;
     *ret_future = f;
     /* Most likely inside a callback of the agent, whose turn's end sends it; but no callback of
@@ -309,6 +340,27 @@ int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
     } else {
         mu_uv_env_post(a->rt->uv, &f->post);
     }
+    return 0;
+}
+
+int muster_rpc_sync(muster_rpc_agent *a, const struct muster_rpc_request *q,
+                    muster_rpc_future **ret_future)
+{
+    muster_rpc_future *f;
+    int err = mu_runtime_is_mine(a->rt)
+                  ? mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for "
+                                                "ever")
+                  : muster_rpc_call(a, q, &f);
+
+    if (err != 0) {
+        return err;
+    }
+    err = muster_rpc_future_wait(f, MUSTER_RPC_FOREVER);
+    if (err != 0) {
+        muster_rpc_future_free(f); /* Its text was kept for muster_errmsg(). */
+        return err;
+    }
+    *ret_future = f;
     return 0;
 }
 
@@ -400,7 +452,11 @@ static void cancel_on_loop(struct mu_post *post)
     if (!f->ended) { /* Only this thread sets it: the agent is still there. */
         struct mu_rpc_agent *agent = f->agent->agent;
 
-        mu_rpc_out_cancel(&f->out);
+        if (f->fetch != NULL) {
+            mu_rref_fetch_cancel(f->fetch);
+        } else {
+            mu_rpc_out_cancel(&f->out);
+        }
         mu_rpc_agent_turn(agent);
     }
     drop(f);
@@ -444,6 +500,7 @@ enum muster_rpc_kind muster_rpc_future_kind(const muster_rpc_future *f)
     case MUSTER_ESESSION:
     case MUSTER_EREFUSED:
     case MUSTER_EADDR:
+    case MUSTER_ETLS:
         return MUSTER_RPC_LOST;
     case MUSTER_ECANCELED:
         return MUSTER_RPC_CANCELED;

@@ -72,9 +72,9 @@ static void free_keys(struct keys *k)
 
 /* A store without multi_set and multi_get does it one by one. */
 static int publish(muster_store *store, const struct keys *k, const muster_rpc_agent *a,
-                   int64_t timeout_ms)
+                   uint32_t rank, int64_t timeout_ms)
 {
-    const struct muster_bytes *keys = k->keys + (size_t)a->id * 2;
+    const struct muster_bytes *keys = k->keys + (size_t)rank * 2;
     struct muster_bytes values[2] = {muster_str(a->name), muster_str(a->address)};
     int err = muster_store_multi_set(store, keys, values, 2, timeout_ms);
 
@@ -112,10 +112,10 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int check_names(const muster_rpc_agent *a, const struct muster_values *v)
+static int check_names(const muster_rpc_agent *a, uint32_t rank, const struct muster_values *v)
 {
-    const char *own = v->items[(size_t)a->id * 2].data;
-    const char *own_addr = v->items[(size_t)a->id * 2 + 1].data;
+    const char *own = v->items[(size_t)rank * 2].data;
+    const char *own_addr = v->items[(size_t)rank * 2 + 1].data;
     size_t world = v->count / 2;
     const char **names;
     struct mu_errmsg msg;
@@ -123,7 +123,7 @@ static int check_names(const muster_rpc_agent *a, const struct muster_values *v)
 
     if (strcmp(own, a->name) != 0 || strcmp(own_addr, a->address) != 0) {
         return mu_api_error(mu_err(&msg, MUSTER_EEXIST, "%.127s at %.60s has the id %d as well",
-                                   own, own_addr, (int)a->id),
+                                   own, own_addr, (int)rank),
                             msg.text);
     }
     names = mu_calloc(world, sizeof(*names));
@@ -158,46 +158,65 @@ static int add_all(muster_rpc_agent *a, const struct muster_values *v)
     return 0;
 }
 
-int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *group,
-                          uint32_t world_size, int64_t timeout_ms)
+int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const char *group,
+                    uint32_t world_size, uint32_t rank, int64_t timeout_ms,
+                    struct muster_values *ret_values)
 {
     struct muster_values values = {0};
     struct keys keys = {0};
-    int err = check_group(a, group, world_size);
+    int err = make_keys(&keys, group, world_size);
 
-    if (err != 0) {
-        return err;
-    }
-    err = make_keys(&keys, group, world_size);
     if (err != 0) {
         err = mu_api_error(err, NULL);
     }
     if (err == 0) {
-        err = publish(store, &keys, a, timeout_ms);
+        err = publish(store, &keys, a, rank, timeout_ms);
     }
     if (err == 0) {
         err = learn(store, &keys, &values, timeout_ms);
     }
     if (err == 0) {
-        err = check_names(a, &values);
+        err = check_names(a, rank, &values);
+    }
+    free_keys(&keys);
+    if (err != 0) {
+        muster_values_free(&values);
+        return err;
+    }
+    *ret_values = values;
+    return 0;
+}
+
+int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size)
+{
+    char *copy = mu_malloc(strlen(group) + 1);
+
+    if (copy == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    memcpy(copy, group, strlen(group) + 1);
+    mu_free(a->group);
+    a->group = copy;
+    a->world_size = world_size;
+    return 0;
+}
+
+int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *group,
+                          uint32_t world_size, int64_t timeout_ms)
+{
+    struct muster_values values = {0};
+    int err = check_group(a, group, world_size);
+
+    if (err == 0) {
+        err = mu_rpc_exchange(a, store, group, world_size, (uint32_t)a->id, timeout_ms, &values);
     }
     if (err == 0) {
         err = add_all(a, &values);
     }
     if (err == 0) {
-        char *copy = mu_malloc(strlen(group) + 1);
-
-        if (copy == NULL) {
-            err = mu_api_error(MUSTER_ENOMEM, NULL);
-        } else {
-            memcpy(copy, group, strlen(group) + 1);
-            mu_free(a->group);
-            a->group = copy;
-            a->world_size = world_size;
-        }
+        err = mu_rpc_set_group(a, group, world_size);
     }
     muster_values_free(&values);
-    free_keys(&keys);
     return err;
 }
 

@@ -10,6 +10,7 @@ struct served_method {
     muster_rpc_handler *handler;
     void *context;
     uint32_t flags;
+    struct muster_rpc_profile profile; /* in ns, under the agent's lock */
     char name[];
 };
 
@@ -25,6 +26,8 @@ struct muster_rpc_call_in {
     char caller[MU_RPC_WORKER_MAX + 1];
     struct timespec deadline; /* on the threads' clock */
     bool has_deadline;
+    uint64_t came_ns; /* 0: nobody counts */
+    uint64_t began_ns;
     /* Under the agent's lock. */
     int canceled;
     void (*on_cancel)(muster_rpc_call_in *call, void *context);
@@ -33,6 +36,59 @@ struct muster_rpc_call_in {
     int status;
     struct mu_buf answer;
 };
+
+/* --- counting --------------------------------------------------------------------------------- */
+
+static uint64_t now_ns(void)
+{
+    struct timespec now = mu_rpc_wait_until(0);
+
+    return (uint64_t)now.tv_sec * MU_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+static bool is_profiled(const muster_rpc_call_in *c)
+{
+    return atomic_load_explicit(&c->agent->profiling, memory_order_relaxed);
+}
+
+static void count_begin(muster_rpc_call_in *c)
+{
+    if (c->came_ns == 0) {
+        return;
+    }
+    c->began_ns = now_ns();
+    if ((c->method->flags & MUSTER_RPC_BLOCKS) != 0) {
+        uint64_t us = (c->began_ns - c->came_ns) / 1000;
+        unsigned n = 0;
+
+        while (n < MU_RPC_BUCKETS - 1 && us >= UINT64_C(1) << n) {
+            n++;
+        }
+        (void)pthread_mutex_lock(&c->agent->lock);
+        c->agent->queue_us[n]++;
+        (void)pthread_mutex_unlock(&c->agent->lock);
+    }
+}
+
+static void count_end(muster_rpc_call_in *c, int status)
+{
+    struct muster_rpc_profile *p = &c->method->profile;
+    uint64_t queued = c->began_ns - c->came_ns;
+    uint64_t ran;
+
+    if (c->began_ns == 0 || !is_profiled(c)) {
+        return;
+    }
+    ran = now_ns() - c->began_ns;
+    (void)pthread_mutex_lock(&c->agent->lock);
+    p->calls++;
+    p->errors += status != 0 ? 1 : 0;
+    p->queue_us += queued;
+    p->queue_us_max = queued > p->queue_us_max ? queued : p->queue_us_max;
+    p->handler_us += ran;
+    p->handler_us_max = ran > p->handler_us_max ? ran : p->handler_us_max;
+    (void)pthread_mutex_unlock(&c->agent->lock);
+}
 
 /* --- answering -------------------------------------------------------------------------------- */
 
@@ -51,6 +107,7 @@ static void answer_on_loop(struct mu_post *post)
 static void answer(muster_rpc_call_in *c, int status)
 {
     c->status = status;
+    count_end(c, status);
     if (mu_runtime_is_mine(c->agent->rt)) {
         answer_on_loop(&c->post);
     } else {
@@ -59,7 +116,7 @@ static void answer(muster_rpc_call_in *c, int status)
     }
 }
 
-static int encode_answer(struct mu_buf *out, const struct muster_rpc_part *parts, size_t count)
+int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts, size_t count)
 {
     struct mu_rpc_part *inner = mu_calloc(count + 1, sizeof(*inner));
     size_t size = 0;
@@ -89,7 +146,7 @@ static int encode_answer(struct mu_buf *out, const struct muster_rpc_part *parts
 
 void muster_rpc_reply(muster_rpc_call_in *c, const struct muster_rpc_part *parts, size_t count)
 {
-    int err = encode_answer(&c->answer, parts, count);
+    int err = mu_rpc_encode_parts(&c->answer, parts, count);
 
     if (err != 0) {
         mu_buf_reset(&c->answer);
@@ -128,6 +185,7 @@ static void run_handler(struct mu_rpc_job *job)
     muster_rpc_call_in *c = MU_CONTAINER_OF(job, muster_rpc_call_in, job);
     int why = muster_rpc_in_canceled(c);
 
+    count_begin(c);
     if (why != 0) {
         muster_rpc_fail(c, why, "canceled before it was begun");
     } else {
@@ -230,7 +288,11 @@ static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct m
         c->deadline = mu_rpc_wait_until(left > INT32_MAX ? INT32_MAX : (int64_t)left);
     }
     c->job.run = run_handler;
+    if ((m->flags & MUSTER_RPC_BLOCKS) != 0 || is_profiled(c)) {
+        c->came_ns = now_ns();
+    }
     if ((m->flags & MUSTER_RPC_BLOCKS) == 0) {
+        count_begin(c);
         m->handler(c, m->context);
     } else if (!mu_rpc_enqueue(c->agent, &c->job)) {
         muster_rpc_fail(c, MUSTER_ELIMIT, "no thread could be had for the handler");
@@ -308,6 +370,48 @@ int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_hand
     m->base.base =
         (struct mu_rpc_handler){.method = m->name, .start = on_start, .cancel = on_cancel};
     return mu_rpc_serve_method(a, &m->base);
+}
+
+static struct served_method *served_of(struct mu_list *it)
+{
+    struct mu_rpc_method *m = MU_CONTAINER_OF(it, struct mu_rpc_method, link);
+
+    return m->base.start == on_start ? MU_CONTAINER_OF(m, struct served_method, base) : NULL;
+}
+
+size_t mu_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret, size_t cap)
+{
+    size_t count = 0;
+
+    (void)pthread_mutex_lock(&a->lock);
+    MU_LIST_FOREACH (it, &a->handlers) {
+        struct served_method *m = served_of(it);
+
+        if (m != NULL && count < cap) {
+            ret[count] = m->profile;
+            memcpy(ret[count].method, m->name, strlen(m->name) + 1);
+            ret[count].queue_us /= 1000;
+            ret[count].queue_us_max /= 1000;
+            ret[count].handler_us /= 1000;
+            ret[count].handler_us_max /= 1000;
+        }
+        count += m != NULL ? 1 : 0;
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return count;
+}
+
+void mu_rpc_profiles_reset(muster_rpc_agent *a)
+{
+    (void)pthread_mutex_lock(&a->lock);
+    MU_LIST_FOREACH (it, &a->handlers) {
+        struct served_method *m = served_of(it);
+
+        if (m != NULL) {
+            m->profile = (struct muster_rpc_profile){0};
+        }
+    }
+    (void)pthread_mutex_unlock(&a->lock);
 }
 
 void mu_rpc_handlers_free(muster_rpc_agent *a)

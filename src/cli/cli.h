@@ -84,5 +84,6 @@ int cmd_bench_etcd(int argc, char **argv);
 int cmd_bench_rdzv(int argc, char **argv);
 int cmd_rdzv(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 
 #endif

@@ -1,8 +1,12 @@
 /* muster rdzv: a rendezvous from the shell. */
 #include "cli/cmd_rdzv.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "service/rdzv_url.h"
 
 int rdzv_parse_nnodes(const char *text, uint32_t *ret_min, uint32_t *ret_max)
 {
@@ -31,11 +35,14 @@ static const struct {
     {"join", rdzv_join},
     {"status", rdzv_status},
     {"close", rdzv_close},
+    {"extra", rdzv_extra},
 };
 
-/* Options may stand before and behind the verb. */
-static int parse(const struct cli_verb *verb, int argc, char **argv, const char **ret_name)
+/* Options may stand before and behind the verb, and what follows it. */
+static int parse(const struct cli_verb *verb, int argc, char **argv, struct rdzv_options *o,
+                 const char **ret_name)
 {
+    size_t words = 0;
     int err;
 
     *ret_name = NULL;
@@ -44,24 +51,70 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, const char 
         *ret_name = argv[0];
         err = cli_parse(verb, &argc, &argv);
     }
+    while (err == 0 && argc > 0 && strcmp(*ret_name, "extra") == 0 && words < 2) {
+        o->words[words++] = argv[0];
+        err = cli_parse(verb, &argc, &argv);
+    }
     if (err == 0 && argc > 0) {
         return cli_usage("rdzv", "\"%s\" is not an option", argv[0]);
     }
     return err;
 }
 
+/* An endpoint that is a URL says all the rest as well. */
+static int take_url(struct rdzv_options *o, struct mu_rdzv_url *url)
+{
+    struct mu_rdzv_params given = {
+        .backend = o->backend, .endpoint = o->endpoint, .run_id = o->run_id, .config = o->config};
+    struct mu_errmsg msg = {{0}};
+    int err = rdzv_parse_nnodes(o->nnodes, &given.nodes_min, &given.nodes_max);
+
+    if (err == 0 && mu_rdzv_url_is(o->backend, o->endpoint)) {
+        err = mu_rdzv_url_init(url, &given, &msg);
+        if (err != 0) {
+            return cli_usage("rdzv", "%s", msg.text);
+        }
+        o->backend = url->params.backend;
+        o->endpoint = url->params.endpoint;
+        o->run_id = url->params.run_id;
+        o->config = url->params.config;
+        (void)snprintf(o->nnodes_text, sizeof(o->nnodes_text), "%" PRIu32 ":%" PRIu32,
+                       url->params.nodes_min, url->params.nodes_max);
+        o->nnodes = o->nnodes_text;
+    }
+    if (o->backend[0] == '\0') {
+        o->backend = "muster";
+    }
+    return err;
+}
+
+static int run_verb(const struct rdzv_options *o, const char *name)
+{
+    for (size_t i = 0; name != NULL && i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        if (strcmp(name, verbs[i].name) != 0) {
+            continue;
+        }
+        if (o->run_id == NULL && verbs[i].run != rdzv_status) {
+            return cli_usage("rdzv", "--rdzv-id is needed: the name of the run");
+        }
+        return verbs[i].run(o);
+    }
+    return cli_usage("rdzv", "one of join, status, close and extra is needed");
+}
+
 int cmd_rdzv(int argc, char **argv)
 {
-    struct rdzv_options o = {.backend = "muster",
+    struct rdzv_options o = {.backend = "",
                              .endpoint = "",
                              .nnodes = "1",
                              .config = "",
                              .local_addr = "",
                              .timeout = 10};
     const struct cli_option options[] = {
-        {"rdzv-backend", "B", "muster (the default), c10d or static", CLI_TEXT, &o.backend, 0},
-        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400)", CLI_TEXT,
-         &o.endpoint, 0},
+        {"rdzv-backend", "B", "muster (the default), c10d, etcd-v3, etcd-v2, etcd or static",
+         CLI_TEXT, &o.backend, 0},
+        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400); or etcd://...",
+         CLI_TEXT, &o.endpoint, 0},
         {"rdzv-id", "ID", "the run", CLI_TEXT, &o.run_id, 0},
         {"nnodes", "MIN:MAX", "how many nodes, or just N (1)", CLI_TEXT, &o.nnodes, 0},
         {"rdzv-conf", "K=V,...", "options of the backend: see muster-rdzv(1)", CLI_TEXT, &o.config,
@@ -70,31 +123,32 @@ int cmd_rdzv(int argc, char **argv)
          &o.local_addr, 0},
         {"rejoin", NULL, "join: go into the next round when one ends", CLI_FLAG, &o.rejoin, 0},
         {"json", NULL, "one line of JSON for each event, or run", CLI_FLAG, &o.json, 0},
-        {"timeout", "SECONDS", "status, close: how long to wait for the server (10)", CLI_NUMBER,
-         &o.timeout, 86400},
+        {"timeout", "SECONDS", "status, close, extra: how long to wait for the server (10)",
+         CLI_NUMBER, &o.timeout, 86400},
+        {"version", "V", "extra: of the backend etcd (the one that is now)", CLI_NUMBER, &o.version,
+         INT64_MAX},
         {"quiet", NULL, "join: do not say who hosts", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "join: say every step on standard error", CLI_FLAG, &o.verbose, 0},
     };
     const struct cli_verb verb = {
-        "rdzv", "join|status|close --rdzv-id ID [OPTIONS]",
+        "rdzv", "join|status|close|extra --rdzv-id ID [OPTIONS]",
         "join    becomes a node of a run, says what happens to it, and stays until SIGTERM or\n"
         "        SIGINT (it leaves in order) or the end of its round\n"
         "status  how a run stands and who is in it; without --rdzv-id all runs of the server\n"
-        "close   ends a run for all of its nodes",
+        "close   ends a run for all of its nodes\n"
+        "extra   NAME VALUE tells the nodes of a version something, NAME alone waits for it and\n"
+        "        prints it: PyTorch's extra data, of the backend etcd",
         options, sizeof(options) / sizeof(options[0])};
+    struct mu_rdzv_url url = {.config = NULL};
     const char *name;
-    int err = parse(&verb, argc, argv, &name);
+    int err = parse(&verb, argc, argv, &o, &name);
 
-    if (err != 0) {
-        return err;
+    if (err == 0) {
+        err = take_url(&o, &url);
     }
-    for (size_t i = 0; name != NULL && i < sizeof(verbs) / sizeof(verbs[0]); i++) {
-        if (strcmp(name, verbs[i].name) == 0) {
-            if (o.run_id == NULL && verbs[i].run != rdzv_status) {
-                return cli_usage("rdzv", "--rdzv-id is needed: the name of the run");
-            }
-            return verbs[i].run(&o);
-        }
+    if (err == 0) {
+        err = run_verb(&o, name);
     }
-    return cli_usage("rdzv", "one of join, status and close is needed");
+    mu_rdzv_url_fini(&url);
+    return err;
 }

@@ -11,9 +11,12 @@ struct rdzv_options {
     const char *endpoint;
     const char *run_id;
     const char *nnodes;
+    char nnodes_text[32];
     const char *config;
     const char *local_addr;
-    uint64_t timeout; /* seconds: status, close */
+    uint64_t timeout;     /* seconds: status, close, extra */
+    uint64_t version;     /* extra */
+    const char *words[2]; /* extra */
     bool json;
     bool rejoin;
     bool verbose;
@@ -28,5 +31,7 @@ int rdzv_join(const struct rdzv_options *o);
 /** Says which runs there are, or how one stands. */
 int rdzv_status(const struct rdzv_options *o);
 int rdzv_close(const struct rdzv_options *o);
+/** PyTorch's extra data: stored, or waited for. */
+int rdzv_extra(const struct rdzv_options *o);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "cli/cmd_rdzv.h"
 #include "service/rdzv_ask.h"
+#include "service/rdzv_look.h"
 
 struct ask {
     struct cli_loop loop;
@@ -58,8 +59,10 @@ static void print_run(const struct mu_rdzv_run_view *run, bool members)
     (void)json_object_set_new(object, "state", json_string(run->state));
     (void)json_object_set_new(object, "incarnation", number(run->incarnation));
     (void)json_object_set_new(object, "round", number(run->round));
-    (void)json_object_set_new(object, "nodes_min", number(run->nodes_min));
-    (void)json_object_set_new(object, "nodes_max", number(run->nodes_max));
+    (void)json_object_set_new(object, "nodes_min",
+                              run->nodes_max == 0 ? json_null() : number(run->nodes_min));
+    (void)json_object_set_new(object, "nodes_max",
+                              run->nodes_max == 0 ? json_null() : number(run->nodes_max));
     (void)json_object_set_new(object, "restarts_left",
                               run->restarts_left == UINT32_MAX ? json_null()
                                                                : number(run->restarts_left));
@@ -79,8 +82,12 @@ static void print_run(const struct mu_rdzv_run_view *run, bool members)
 
 static void say_run(const struct mu_rdzv_run_view *run)
 {
-    printf("%s: %s, round %" PRIu64 ", %" PRIu32 " to %" PRIu32 " nodes, incarnation %" PRIu64 "\n",
-           run->run_id, run->state, run->round, run->nodes_min, run->nodes_max, run->incarnation);
+    printf("%s: %s, round %" PRIu64, run->run_id, run->state, run->round);
+    if (run->nodes_max != 0) {
+        printf(", %" PRIu32 " to %" PRIu32 " nodes, incarnation %" PRIu64, run->nodes_min,
+               run->nodes_max, run->incarnation);
+    }
+    (void)fputc('\n', stdout);
     printf("  running %" PRIu32 ", gathering %" PRIu32 ", waiting %" PRIu32 ", spare %" PRIu32,
            run->running, run->gathering, run->waiting, run->spare);
     if (run->restarts_left != UINT32_MAX) {
@@ -124,7 +131,8 @@ static void on_done(void *context, int status, const char *why)
     struct ask *a = context;
 
     if (status == MUSTER_ENOENT) {
-        a->code = cli_fail(CLI_NO_KEY, "the server knows no run \"%s\"", a->o->run_id);
+        a->code = cli_fail(CLI_NO_KEY, "%s knows no run \"%s\"",
+                           mu_rdzv_can_look(a->o->backend) ? "etcd" : "the server", a->o->run_id);
     } else if (status != 0) {
         a->code = cli_fail(cli_exit_code(status), "%s", why);
     }
@@ -165,13 +173,50 @@ static int ask(struct ask *a, enum mu_rdzv_question question)
     return a->code;
 }
 
+/* Where there is no server of ours to ask. */
+static int look(struct ask *a)
+{
+    const struct mu_rdzv_ask_events events = {.run = on_run, .done = on_done, .context = a};
+    const struct rdzv_options *o = a->o;
+    const struct mu_rdzv_params params = {
+        .backend = o->backend,
+        .endpoint = o->endpoint,
+        .run_id = o->run_id,
+        .nodes_min = 1,
+        .nodes_max = 1,
+        .config = o->config,
+    };
+    struct mu_errmsg msg = {{0}};
+    int err;
+
+    if (o->run_id == NULL) {
+        return cli_usage("rdzv", "--rdzv-id is needed: etcd keeps no list of runs");
+    }
+    err = cli_loop_open(&a->loop, on_signal, a);
+    if (err != 0) {
+        return err;
+    }
+    err = mu_rdzv_look(a->loop.env, &params, (uint32_t)o->timeout * 1000, &events, &msg);
+    if (err != 0) {
+        cli_loop_close(&a->loop);
+        return cli_fail(cli_exit_code(err), "%s", msg.text);
+    }
+    cli_loop_run(&a->loop);
+    cli_loop_close(&a->loop);
+    return a->code;
+}
+
 int rdzv_status(const struct rdzv_options *o)
 {
     struct ask a = {.o = o};
     int code;
 
+    if (mu_rdzv_can_look(o->backend)) {
+        muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
+        return look(&a);
+    }
     if (strcmp(o->backend, "muster") != 0) {
-        return cli_usage("rdzv", "status asks a muster server; the %s backend has none",
+        return cli_usage("rdzv", "status asks a muster server, or etcd; the %s backend has neither",
                          o->backend);
     }
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);

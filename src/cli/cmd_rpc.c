@@ -62,13 +62,13 @@ static void on_fail(muster_rpc_call_in *call, void *context)
 
 static void on_stats(muster_rpc_call_in *call, void *context)
 {
-    struct muster_rpc_metric metrics[64];
-    size_t count = muster_rpc_metrics(context, metrics, 64);
+    struct muster_rpc_metric metrics[128];
+    size_t count = muster_rpc_metrics(context, metrics, 128);
     struct muster_rpc_part part = {.device = MUSTER_RPC_CPU};
-    char text[64 * 84];
+    char text[128 * 84];
     size_t len = 0;
 
-    for (size_t i = 0; i < count && i < 64; i++) {
+    for (size_t i = 0; i < count && i < 128; i++) {
         len += (size_t)snprintf(text + len, sizeof(text) - len, "%s %s\n", metrics[i].name,
                                 metrics[i].value);
     }
@@ -116,10 +116,17 @@ static int join(const struct rpc_options *o, muster_runtime *rt, muster_rpc_agen
     return err;
 }
 
+const struct muster_rpc_tls *rpc_tls(const struct rpc_options *o, struct muster_rpc_tls *tls)
+{
+    *tls = (struct muster_rpc_tls){o->cert, o->key, o->ca, o->peer_name};
+    return o->cert == NULL && o->key == NULL && o->ca == NULL ? NULL : tls;
+}
+
 static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
                               const sigset_t *signals)
 {
     struct muster_rpc_config config = muster_rpc_config_defaults();
+    struct muster_rpc_tls tls;
     muster_rpc_agent *agent;
     int number = 0;
     int err;
@@ -129,6 +136,7 @@ static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
     config.listen = o->listen;
     config.advertise = o->advertise;
     config.threads = (uint32_t)o->threads;
+    config.tls = rpc_tls(o, &tls);
     err = muster_rpc_start(rt, &config, &agent);
     if (err != 0) {
         return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
@@ -224,6 +232,11 @@ int cmd_rpc(int argc, char **argv)
         {"group", "NAME", "serve: the group (rpc)", CLI_TEXT, &o.group, 0},
         {"world", "N", "serve: how many workers it has (1)", CLI_NUMBER, &o.world, 32768},
         {"threads", "N", "serve: for handlers that block (16)", CLI_NUMBER, &o.threads, 4096},
+        {"tls-cert", "FILE", "our certificate: TLS on all connections", CLI_TEXT, &o.cert, 0},
+        {"tls-key", "FILE", "its private key", CLI_TEXT, &o.key, 0},
+        {"tls-ca", "FILE", "the authority of everybody's certificates", CLI_TEXT, &o.ca, 0},
+        {"tls-name", "NAME", "what a worker's certificate is for (the host that is dialled)",
+         CLI_TEXT, &o.peer_name, 0},
         {"to", "[NAME@]HOST:PORT", "call, bench: the worker", CLI_TEXT, &o.to, 0},
         {"timeout", "SECONDS", "of a call, or of meeting (60); 0: never", CLI_NUMBER, &o.timeout,
          86400},

@@ -15,10 +15,14 @@ struct rpc_options {
     const char *group;
     const char *method;
     const char *data;
+    const char *cert, *key, *ca, *peer_name;
     uint64_t id, world, threads;
     uint64_t timeout, retries, retry_ms, count, in_flight, size, seconds;
     bool once;
 };
+
+/** Fills `*tls` from the options; NULL if there is to be none of it. */
+const struct muster_rpc_tls *rpc_tls(const struct rpc_options *o, struct muster_rpc_tls *tls);
 
 /** Serves until SIGTERM or SIGINT. Returns an exit code, as the others do. */
 int rpc_serve(const struct rpc_options *o);

@@ -13,6 +13,7 @@ static const struct {
     {"kv", cmd_kv, "use a store from the shell"},
     {"rdzv", cmd_rdzv, "use a rendezvous from the shell"},
     {"rpc", cmd_rpc, "a worker to call, and calls, from the shell"},
+    {"doctor", cmd_doctor, "look at what muster is to use, and say what is wrong"},
     {"bench", cmd_bench, "measure a store, or a rendezvous"},
 };
 

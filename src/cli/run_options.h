@@ -19,6 +19,7 @@
 #include <muster/rendezvous.h>
 
 #include "codec/output_spec.h"
+#include "service/rdzv_url.h"
 
 #define RUN_WORKERS_MAX  4096
 #define RUN_SIGNAL_MAX   64
@@ -78,6 +79,7 @@ struct run_options {
     char endpoint_text[512];
     char run_id_text[64];
     char *config_text;
+    struct mu_rdzv_url url; /* the endpoint, if it is one */
 };
 
 /** 0, CLI_USAGE or CLI_FAILED, said. Fills in the first half; --help prints and exits. */

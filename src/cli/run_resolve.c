@@ -146,6 +146,7 @@ static bool is_here_only(const char *endpoint)
 {
     static const char *const hosts[] = {"localhost", "127.", "[::1]"};
 
+    endpoint += strncmp(endpoint, "etcd://", 7) == 0 ? 7 : 0;
     for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
         if (strncmp(endpoint, hosts[i], strlen(hosts[i])) == 0) {
             return true;
@@ -198,10 +199,17 @@ static int add_own_config(struct run_options *o, bool is_native)
     bool is_static = strcmp(o->rdzv.backend, "static") == 0;
     int err = 0;
 
-    if (!is_native && o->has_detect) {
-        err =
-            cli_fail(CLI_FAILED, "--detect is for the backend \"muster\"; \"c10d\" has --rdzv-conf "
-                                 "keep_alive_interval=SECONDS, and all agents must agree on it");
+    if (o->has_detect && strcmp(o->rdzv.backend, "etcd-v3") == 0) {
+        err = cli_fail(CLI_FAILED, "--detect is for the backend \"muster\"; \"etcd-v3\" has "
+                                   "--rdzv-conf lease_ttl=SECONDS");
+    } else if (o->has_detect && strcmp(o->rdzv.backend, "etcd") == 0) {
+        err = cli_fail(CLI_FAILED, "--detect is for the backend \"muster\"; the keep-alive keys of "
+                                   "\"etcd\" live for 10 s, for all agents alike");
+    } else if (!is_native && o->has_detect) {
+        err = cli_fail(CLI_FAILED,
+                       "--detect is for the backend \"muster\"; \"%s\" has --rdzv-conf "
+                       "keep_alive_interval=SECONDS, and all agents must agree on it",
+                       o->rdzv.backend);
     } else if (is_static && o->has_upscale_delay) {
         err = cli_fail(CLI_FAILED, "--upscale-delay: nobody comes late to the backend \"static\"");
     } else if (is_static && o->has_spares) {
@@ -209,8 +217,10 @@ static int add_own_config(struct run_options *o, bool is_native)
             cli_fail(CLI_FAILED, "--spares: the ranks of the backend \"static\" are given, so none "
                                  "can take the place of another");
     } else if (!is_native && o->has_spares) {
-        err = cli_fail(CLI_FAILED, "--spares is for the backend \"muster\"; with \"c10d\" whoever "
-                                   "finds no place waits, and nobody counts them");
+        err = cli_fail(CLI_FAILED,
+                       "--spares is for the backend \"muster\"; with \"%s\" whoever "
+                       "finds no place waits, and nobody counts them",
+                       o->rdzv.backend);
     }
     if (err == 0 && o->has_detect) {
         err = add_config(o, "dead", o->detect);
@@ -225,11 +235,43 @@ static int add_own_config(struct run_options *o, bool is_native)
     return err == 0 && is_native ? add_config(o, "max_restarts", (double)o->max_restarts) : err;
 }
 
+/* An endpoint that is a URL says all the rest as well. */
+static int take_url(struct run_options *o)
+{
+    const struct mu_rdzv_params given = {
+        .backend = o->has_backend ? o->rdzv_backend : "",
+        .endpoint = o->rdzv_endpoint,
+        .run_id = o->rdzv_id,
+        .nodes_min = o->rdzv.nodes_min,
+        .nodes_max = o->rdzv.nodes_max,
+        .config = o->rdzv_conf,
+    };
+    struct mu_errmsg msg = {{0}};
+
+    if (!mu_rdzv_url_is(given.backend, o->rdzv_endpoint)) {
+        return 0;
+    }
+    if (mu_rdzv_url_init(&o->url, &given, &msg) != 0) {
+        return cli_fail(CLI_FAILED, "--rdzv-endpoint: %s", msg.text);
+    }
+    o->has_backend = true;
+    o->rdzv_backend = o->url.params.backend;
+    o->rdzv_endpoint = o->url.params.endpoint;
+    o->rdzv_id = o->url.params.run_id;
+    o->rdzv_conf = o->url.params.config;
+    o->rdzv.nodes_min = o->url.params.nodes_min;
+    o->rdzv.nodes_max = o->url.params.nodes_max;
+    return 0;
+}
+
 static int resolve_rdzv(struct run_options *o)
 {
     bool is_static, is_native;
-    int err = 0;
+    int err = take_url(o);
 
+    if (err != 0) {
+        return err;
+    }
     o->rdzv.backend = o->rdzv_backend;
     if (o->standalone) {
         o->rdzv.backend = "muster";
@@ -257,7 +299,9 @@ static int resolve_rdzv(struct run_options *o)
     if (err == 0 && is_static) {
         err = add_config(o, "rank", (double)o->node_rank);
     }
-    if (err == 0 && is_static && !config_has(o->rdzv_conf, "timeout")) {
+    /* As torchrun has it. */
+    if (err == 0 && (is_static || strcmp(o->rdzv.backend, "etcd") == 0) &&
+        !config_has(o->rdzv_conf, "timeout")) {
         err = add_config(o, "timeout", 900);
     }
     return err != 0 ? err : add_own_config(o, is_native);
@@ -414,4 +458,5 @@ void run_options_fini(struct run_options *o)
     mu_text_filter_fini(&o->stderr_filters);
     free(o->config_text);
     o->config_text = NULL;
+    mu_rdzv_url_fini(&o->url);
 }

@@ -127,8 +127,11 @@ static void say_range(struct writer *w, const struct mu_etcd_op *op)
         say_number(w, "revision", op->revision);
     }
     if (op->by_creation) {
-        say_word(w, "sort_order", "\"ASCEND\"");
+        say_word(w, "sort_order", op->newest_first ? "\"DESCEND\"" : "\"ASCEND\"");
         say_word(w, "sort_target", "\"CREATE\"");
+    }
+    if (op->create_max != 0) {
+        say_number(w, "max_create_revision", op->create_max);
     }
     if (op->keys_only) {
         say_word(w, "keys_only", "true");

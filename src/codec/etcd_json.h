@@ -33,8 +33,10 @@ struct mu_etcd_op {
     int64_t revision; /* range: as of then; 0: now */
     bool keys_only;
     bool count_only;
-    bool by_creation; /* range: the oldest first */
-    bool prev_kv;     /* put, delete */
+    bool by_creation;   /* range: the oldest first, */
+    bool newest_first;  /* or, with it, the newest */
+    int64_t create_max; /* range: none that was created later; 0: all */
+    bool prev_kv;       /* put, delete */
 };
 
 enum mu_etcd_target {

@@ -41,6 +41,8 @@ struct mu_rdzv_member {
     bool spare;
     bool has_heartbeat;
     mu_wall_t heartbeat; /* microseconds matter on the wire; finer digits are cut */
+    int64_t
+        born; /* which life of the node it is, where leases tell (codec/rdzv_leased.h); else 0 */
 };
 
 struct mu_rdzv_state {

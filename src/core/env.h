@@ -127,6 +127,11 @@ struct mu_env_ops {
     void (*close)(struct mu_env *env, struct mu_conn *conn, bool abort);
     /** The peer's address for a log line: writes a terminated text of at most `cap` bytes. */
     void (*peer)(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
+    /**
+     * What there is to say, beyond its status, of the `closed` that is being told; lent for that
+     * callback. NULL: nothing, ever.
+     */
+    const char *(*why)(struct mu_env *env);
     /** Has `run` called away from the loop, then `done` on it. MUSTER_ENOMEM. */
     int (*work)(struct mu_env *env, struct mu_work *work);
     /**
@@ -216,6 +221,12 @@ static inline void mu_env_peer(struct mu_env *env, const struct mu_conn *conn, c
                                size_t cap)
 {
     env->ops->peer(env, conn, buf, cap);
+}
+
+/** "" when there is nothing to say. */
+static inline const char *mu_env_why(struct mu_env *env)
+{
+    return env->ops->why == NULL ? "" : env->ops->why(env);
 }
 
 static inline int mu_env_work(struct mu_env *env, struct mu_work *work)

@@ -467,6 +467,42 @@ int mu_rdzv_apply(struct mu_rdzv_state *s, enum mu_rdzv_action action,
 
 /* --- the silent and the skewed ------------------------------------ */
 
+/* Takes a member out of everything; compaction follows. Returns whether it took part. */
+static bool erase(struct mu_rdzv_member *m)
+{
+    bool participant = m->participant;
+
+    m->participant = m->waiting = m->spare = m->has_heartbeat = false;
+    return participant;
+}
+
+static void finish_dropping(struct mu_rdzv_state *s, size_t dropped, bool participant_removed,
+                            const struct mu_rdzv_settings *settings)
+{
+    if (participant_removed) {
+        close_ranks(s, settings);
+    }
+    if (dropped != 0) {
+        mu_rdzv_state_compact(s);
+    }
+}
+
+size_t mu_rdzv_expel(struct mu_rdzv_state *s, const bool *dead,
+                     const struct mu_rdzv_settings *settings)
+{
+    bool participant_removed = false;
+    size_t dropped = 0;
+
+    for (size_t i = 0; i < s->member_count; i++) {
+        if (dead[i]) {
+            participant_removed = erase(&s->members[i]) || participant_removed;
+            dropped++;
+        }
+    }
+    finish_dropping(s, dropped, participant_removed, settings);
+    return dropped;
+}
+
 size_t mu_rdzv_sanitise(struct mu_rdzv_state *s, const struct mu_rdzv_settings *settings,
                         mu_wall_t now)
 {
@@ -478,17 +514,11 @@ size_t mu_rdzv_sanitise(struct mu_rdzv_state *s, const struct mu_rdzv_settings *
         struct mu_rdzv_member *m = &s->members[i];
 
         if (m->has_heartbeat && wall_add_ms(m->heartbeat, dead_after).ns < now.ns) {
-            participant_removed = participant_removed || m->participant;
-            m->participant = m->waiting = m->spare = m->has_heartbeat = false;
+            participant_removed = erase(m) || participant_removed;
             dropped++;
         }
     }
-    if (participant_removed) {
-        close_ranks(s, settings);
-    }
-    if (dropped != 0) {
-        mu_rdzv_state_compact(s);
-    }
+    finish_dropping(s, dropped, participant_removed, settings);
     return dropped;
 }
 

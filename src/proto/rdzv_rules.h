@@ -115,6 +115,10 @@ int mu_rdzv_apply(struct mu_rdzv_state *s, enum mu_rdzv_action action,
 size_t mu_rdzv_sanitise(struct mu_rdzv_state *s, const struct mu_rdzv_settings *settings,
                         mu_wall_t now);
 
+/** Drops those for whom `dead`, by their place in `members`, is set. Returns how many. */
+size_t mu_rdzv_expel(struct mu_rdzv_state *s, const bool *dead,
+                     const struct mu_rdzv_settings *settings);
+
 /**
  * How far clocks disagree, where PyTorch's format makes us compare them. The heartbeats of others
  * are read by our clock, so a clock that is behind by 15 s looks dead, and one that is ahead looks

@@ -13,9 +13,10 @@ static bool is_static(const struct mu_agent_service *s)
     return strcmp(s->rdzv->backend, "static") == 0;
 }
 
-static bool is_c10d(const struct mu_agent_service *s)
+/* Whether PyTorch's agents may be in the run. */
+static bool is_mixed(const struct mu_agent_service *s)
 {
-    return strcmp(s->rdzv->backend, "c10d") == 0;
+    return strcmp(s->rdzv->backend, "c10d") == 0 || strcmp(s->rdzv->backend, "etcd-v2") == 0;
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -36,7 +37,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     /* Workers of PyTorch 1.13 put a prefix before keys in an agent's store: all or none must. */
     r->generation = a->torch_1 ? MU_EXCHANGE_1 : s->config.generation;
     r->share = is_static(s) || s->config.backing != NULL ||
-               (s->config.share && r->generation == MU_EXCHANGE_2);
+               (s->config.share && r->generation == MU_EXCHANGE_2 && !a->workers_serve);
     mu_buf_init(&r->op_text, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
     r->store_url = mu_strndup(a->store, strlen(a->store));
@@ -246,7 +247,7 @@ static int start_bootstrap(struct mu_agent_round *r, struct mu_errmsg *reterr_ms
         .store = r->stores.store,
         /* Only where PyTorch's agents may be rank 0: one of ours that is still stopping its
          * workers serves the round before, and must not be taken at its word. */
-        .run = is_c10d(s) ? r->stores.run : NULL,
+        .run = is_mixed(s) ? r->stores.run : NULL,
         .prefix = r->stores.prefix,
         .round = r->number,
         .rank = r->rank,

@@ -1,6 +1,7 @@
 /* The client: endpoints, calls, and who we are. */
 #include "service/etcd.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -407,6 +408,11 @@ static void on_http_done(struct mu_http *http, int status)
         end_call(call, call->status);
         return;
     }
+    if (status == MUSTER_ETIMEDOUT && call->poll && http->code == 200) {
+        mu_etcd_answered(etcd, call->endpoint); /* By its head. */
+        finish_call(call, status);
+        return;
+    }
     if (status != 0) {
         call->status = status;
         (void)mu_err(&call->errmsg, status, "%s: %.180s", etcd->endpoints[call->endpoint].base,
@@ -606,6 +612,27 @@ void mu_etcd_drop_token(struct mu_etcd *etcd, uint64_t number)
         mu_buf_reset(&etcd->token);
     }
     etcd->auth_off = false; /* Somebody may have switched it on. */
+}
+
+int mu_etcd_read_password(const char *path, char *buf, size_t cap, struct mu_errmsg *reterr_msg)
+{
+    FILE *f;
+    size_t len;
+
+    buf[0] = '\0';
+    if (path == NULL || path[0] == '\0') {
+        return 0;
+    }
+    f = fopen(path, "re");
+    if (f == NULL) {
+        return mu_err(reterr_msg, MUSTER_EURL, "the password_file %.128s cannot be read: %s", path,
+                      strerror(errno));
+    }
+    len = fread(buf, 1, cap - 1, f);
+    (void)fclose(f);
+    buf[len] = '\0';
+    buf[strcspn(buf, "\r\n")] = '\0';
+    return 0;
 }
 
 /* --- the client ------------------------------------------------------------------------------- */

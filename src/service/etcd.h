@@ -52,6 +52,10 @@ struct mu_etcd_config {
 
 struct mu_etcd_config mu_etcd_config_defaults(void);
 
+/** A password is one line of a file, so that it is in no list of processes. No path: "".
+ * MUSTER_EURL with words. */
+int mu_etcd_read_password(const char *path, char *buf, size_t cap, struct mu_errmsg *reterr_msg);
+
 /** The texts are copied. Connects to nobody yet. MUSTER_EURL with words, MUSTER_ENOMEM. */
 int mu_etcd_new(struct mu_env *env, const struct mu_etcd_config *config, struct mu_etcd **ret_etcd,
                 struct mu_errmsg *reterr_msg);
@@ -70,6 +74,7 @@ struct mu_etcd_call {
     struct mu_span body;
     bool repeat; /* twice is as once */
     bool v2;
+    bool poll;           /* v2: a wait; that nothing came in time is no fault of the endpoint's */
     bool bare;           /* not an API's: no token, and any answer is an answer (/version) */
     uint32_t timeout_ms; /* 0: never */
     void (*done)(struct mu_etcd_call *call);

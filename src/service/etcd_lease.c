@@ -15,6 +15,7 @@
 
 #define KEEPS_PER_TTL 3u
 #define REVOKE_MS     1000u
+#define REST_MS       50u
 
 enum lease_state {
     IDLE = 0,
@@ -106,6 +107,15 @@ static void take_kept(struct mu_etcd_lease *l)
     }
 }
 
+/* Keeps it a moment later. */
+static void rest(struct mu_etcd_lease *l)
+{
+    mu_mono_t at = mu_mono_add_ms(mu_env_now(l->etcd->env).mono, REST_MS);
+
+    l->state = KEPT;
+    mu_env_timer_arm(l->etcd->env, &l->timer, mu_mono_min(at, mu_etcd_lease_deadline(l)));
+}
+
 static void on_kept(struct mu_etcd_call *call)
 {
     struct mu_etcd_lease *l = MU_CONTAINER_OF(call, struct mu_etcd_lease, call);
@@ -129,6 +139,8 @@ static void on_kept(struct mu_etcd_call *call)
         end_lease(l, call->status);
     } else if (call->status == MUSTER_EREFUSED || call->status == MUSTER_ECLOSED) {
         end_lease(l, call->status);
+    } else if (call->status == MUSTER_ENOMEM) {
+        rest(l); /* At once there would be none either. */
     } else {
         keep(l); /* The client lost patience, we have not: there is time left. */
     }

@@ -1,6 +1,5 @@
 #include "service/etcd_url.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,23 +8,6 @@
 static bool parse_truth(const char *text)
 {
     return strcmp(text, "true") == 0 || strcmp(text, "1") == 0;
-}
-
-/* A password is one line of a file, so that it is in no list of processes. */
-static int read_password(const char *path, char *buf, size_t cap, struct mu_errmsg *reterr_msg)
-{
-    FILE *f = fopen(path, "re");
-    size_t len;
-
-    if (f == NULL) {
-        return mu_err(reterr_msg, MUSTER_EURL, "the password_file %.128s cannot be read: %s", path,
-                      strerror(errno));
-    }
-    len = fread(buf, 1, cap - 1, f);
-    (void)fclose(f);
-    buf[len] = '\0';
-    buf[strcspn(buf, "\r\n")] = '\0';
-    return 0;
 }
 
 int mu_etcd_new_url(struct mu_env *env, const struct mu_url *url,
@@ -52,7 +34,7 @@ int mu_etcd_new_url(struct mu_env *env, const struct mu_url *url,
         *texts[i].text = value != NULL ? value : *texts[i].text;
     }
     if (file != NULL) {
-        int err = read_password(file, password, sizeof(password), reterr_msg);
+        int err = mu_etcd_read_password(file, password, sizeof(password), reterr_msg);
 
         if (err != 0) {
             return err;

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "service/rdzv_url.h"
+
 #define HOST_PART_MAX 200 /* of a default name, so that the rest fits behind it */
 
 static const struct {
@@ -14,12 +16,13 @@ static const struct {
                   const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
                   struct mu_errmsg *reterr_msg);
 } backends[] = {
-    {"muster", mu_rdzv_muster_new}, {"c10d", mu_rdzv_c10d_new},     {"etcd-v2", mu_rdzv_c10d_new},
+    {"muster", mu_rdzv_muster_new}, {"c10d", mu_rdzv_c10d_new},    {"etcd", mu_rdzv_etcd_new},
+    {"etcd-v2", mu_rdzv_c10d_new},  {"etcd-v3", mu_rdzv_c10d_new}, {"static", mu_rdzv_static_new},
 };
 
-int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
-                 const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
-                 struct mu_errmsg *reterr_msg)
+static int open_backend(struct mu_env *env, const struct mu_rdzv_params *params,
+                        const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                        struct mu_errmsg *reterr_msg)
 {
     int err = mu_rdzv_params_check(params, reterr_msg);
     char names[128];
@@ -40,6 +43,24 @@ int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
     return mu_err(reterr_msg, MUSTER_EINVAL,
                   "there is no rendezvous backend \"%.64s\"; known are: %s", params->backend,
                   names);
+}
+
+int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
+                 const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                 struct mu_errmsg *reterr_msg)
+{
+    struct mu_rdzv_url url;
+    int err;
+
+    if (!mu_rdzv_url_is(params->backend, params->endpoint)) {
+        return open_backend(env, params, events, ret_handler, reterr_msg);
+    }
+    err = mu_rdzv_url_init(&url, params, reterr_msg);
+    if (err == 0) {
+        err = open_backend(env, &url.params, events, ret_handler, reterr_msg);
+        mu_rdzv_url_fini(&url);
+    }
+    return err;
 }
 
 /* --- for backends ----------------------------------------------------------------------------- */

@@ -61,6 +61,8 @@ struct mu_rdzv_assignment {
     /* The others are PyTorch 1.13: its exchange (service/agent_exchange.h), and the workers' rank 0
      * serves the store at the bootstrap address itself, so that no agent may. */
     bool torch_1;
+    /* Workers take it that the first of them serves the store, as in the last case. */
+    bool workers_serve;
 };
 
 struct mu_rdzv_ending {
@@ -128,8 +130,9 @@ struct mu_rdzv_handler {
 };
 
 /**
- * By params->backend: "muster", "c10d", "etcd-v2", "etcd-v3", "static". Parses all of the config and refuses what it does
- * not know by name. Hosting is settled here as far as binding goes; that others answer shows when
+ * By params->backend: "muster", "c10d", "etcd", "etcd-v2", "etcd-v3", "static"; the endpoint may
+ * say all of it (service/rdzv_url.h). Parses all of the config and refuses what it does not know by
+ * name. Hosting is settled here as far as binding goes; that others answer shows when
  * joining. MUSTER_EINVAL in words, MUSTER_EADDR, MUSTER_ENOMEM.
  */
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
@@ -174,6 +177,9 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
                        const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
                        struct mu_errmsg *reterr_msg);
 int mu_rdzv_c10d_new(struct mu_env *env, const struct mu_rdzv_params *params,
+                     const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                     struct mu_errmsg *reterr_msg);
+int mu_rdzv_etcd_new(struct mu_env *env, const struct mu_rdzv_params *params,
                      const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
                      struct mu_errmsg *reterr_msg);
 int mu_rdzv_static_new(struct mu_env *env, const struct mu_rdzv_params *params,

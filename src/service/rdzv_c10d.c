@@ -15,6 +15,7 @@
 #include "service/log.h"
 #include "service/rdzv_cell_store.h"
 #include "service/rdzv_cell_v2.h"
+#include "service/rdzv_cell_v3.h"
 
 #define NO_MEMORY_MS 50 /* until what found no memory is tried again */
 /* How long a node waits for its turn: others may have theirs before. */
@@ -350,8 +351,20 @@ static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_even
     if (err != 0) {
         return err;
     }
-    err = mu_rdzv_v2_cell_new(n->base.env, etcd, n->base.run_id, clamp_ms(c->read_timeout_ms),
-                              events, &n->cell);
+    if (c->place == MU_RDZV_C10D_ETCD_V2) {
+        err = mu_rdzv_v2_cell_new(n->base.env, etcd, n->base.run_id, clamp_ms(c->read_timeout_ms),
+                                  events, &n->cell);
+    } else {
+        char prefix[MU_RDZV_V3_PREFIX_CAP];
+        const struct mu_rdzv_v3_config config = {
+            .prefix = mu_rdzv_c10d_v3_prefix(prefix, sizeof(prefix), c, n->base.run_id),
+            .settings = c->settings,
+            .node = n->machine.node,
+            .lease_ttl_s = c->lease_ttl_s,
+        };
+
+        err = mu_rdzv_v3_cell_new(n->base.env, etcd, &config, events, &n->cell);
+    }
     if (err != 0) {
         mu_etcd_close(etcd, NULL, NULL);
         return mu_err(reterr_msg, err, "%s", muster_strerror(err));
@@ -390,6 +403,7 @@ static int init_machine(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     config.settings = c->settings;
     config.dialect = c->dialect;
     config.push = true;
+    config.plain = c->place == MU_RDZV_C10D_ETCD_V3;
     config.node = (struct mu_rdzv_node){
         .addr = n->base.addr,
         .pid = c->pid,

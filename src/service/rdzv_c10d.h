@@ -17,7 +17,7 @@
 /* A path or the parameters of a cluster, of which every byte is escaped, and the longest prefix. */
 #define MU_RDZV_C10D_FILE_CAP 512
 #define MU_RDZV_C10D_URL_CAP                                                                       \
-    (3 * (MU_URL_MAX + 3 * MU_RDZV_C10D_FILE_CAP) + 6 * MU_RDZV_RUN_ID_MAX + 256)
+    (3 * (MU_URL_MAX + 3 * MU_RDZV_C10D_FILE_CAP) + 12 * MU_RDZV_RUN_ID_MAX + 256)
 
 enum mu_rdzv_c10d_place {
     MU_RDZV_C10D_STORE = 0, /* a key of a store, at an endpoint or in a file */
@@ -56,6 +56,9 @@ int mu_rdzv_c10d_configure_etcd(struct mu_rdzv_c10d_config *c, const struct mu_r
 /** The client that the configuration names. */
 int mu_rdzv_c10d_open_etcd(const struct mu_rdzv_c10d_config *c, struct mu_env *env,
                            struct mu_etcd **ret_etcd, struct mu_errmsg *reterr_msg);
+/** etcd-v3: what all keys of a run begin with, cut to what fits. Returns `prefix`. */
+char *mu_rdzv_c10d_v3_prefix(char *prefix, size_t cap, const struct mu_rdzv_c10d_config *c,
+                             const char *run_id);
 /** As mu_rdzv_c10d_url(), where the store is in etcd. */
 char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, const char *run_id,
                             int64_t round);

@@ -9,7 +9,10 @@
 #define LEASE_TTL_S     5
 #define LEASE_TTL_S_MAX 3600
 #define WATCH_QUIET_MS  10000u
-#define V2_STORE        "/torch/elastic/store" /* PyTorch's, for all runs */
+/* A request that a leader has died with is answered by etcd only after 6 or 7 s. All that the
+ * etcd-v3 backend asks can be asked again. */
+#define TRY_MS   2500u
+#define V2_STORE "/torch/elastic/store" /* PyTorch's, for all runs */
 
 static const char *const url_params[] = {"tls", "cacert", "cert", "key", "user", "password_file"};
 
@@ -126,11 +129,29 @@ int mu_rdzv_c10d_open_etcd(const struct mu_rdzv_c10d_config *c, struct mu_env *e
 
     config.first_ms = (uint32_t)(join_ms < INT32_MAX ? join_ms : INT32_MAX);
     config.quiet_ms = WATCH_QUIET_MS;
+    config.try_ms = c->place == MU_RDZV_C10D_ETCD_V3 ? TRY_MS : config.try_ms;
     config.tls = c->etcd_tls;
     config.cacert = file_or_none(c->etcd_files[0]);
     config.cert = file_or_none(c->etcd_files[1]);
     config.key = file_or_none(c->etcd_files[2]);
     return mu_etcd_new_url(env, &c->etcd, &config, ret_etcd, reterr_msg);
+}
+
+/* A slash in a run's name would lead into the keys of another run. */
+char *mu_rdzv_c10d_v3_prefix(char *prefix, size_t cap, const struct mu_rdzv_c10d_config *c,
+                             const char *run_id)
+{
+    size_t len = (size_t)snprintf(prefix, cap, "%s/rdzv/", c->etcd_prefix);
+
+    for (; *run_id != '\0' && len + 4 < cap; run_id++) {
+        if (*run_id == '/' || *run_id == '%') {
+            len += (size_t)snprintf(prefix + len, cap - len, "%%%02X", (unsigned char)*run_id);
+        } else {
+            prefix[len++] = *run_id;
+        }
+    }
+    prefix[len] = '\0';
+    return prefix;
 }
 
 static char *put_text(char *at, const char *text)
@@ -155,6 +176,7 @@ char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, cons
 {
     static const char *const files[] = {"cacert", "cert", "key"};
     bool v2 = c->place == MU_RDZV_C10D_ETCD_V2;
+    char prefix[MU_RDZV_C10D_PATH_CAP + 3 * MU_RDZV_RUN_ID_MAX + 16];
     char number[24];
     char *at = put_text(url, "etcd://");
 
@@ -162,9 +184,7 @@ char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, cons
     if (v2) {
         at = put_text(at, V2_STORE);
     } else {
-        at = mu_rdzv_c10d_escape(at, c->etcd_prefix);
-        at = put_text(at, "/rdzv/");
-        at = mu_rdzv_c10d_escape(at, run_id);
+        at = mu_rdzv_c10d_escape(at, mu_rdzv_c10d_v3_prefix(prefix, sizeof(prefix), c, run_id));
         at = put_text(at, "/store");
     }
     at = put_param(at, '?', "api", v2 ? "v2" : "v3");

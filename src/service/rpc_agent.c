@@ -207,8 +207,38 @@ int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name)
     peer->has_addr = false;
     mu_list_remove(&peer->link);
     mu_list_push(&a->guests, &peer->link);
-    mu_rpc_calls_fail(peer, MUSTER_EWORKER, "the worker has left the group");
+    mu_rpc_calls_end(peer, MUSTER_EWORKER, "the worker has left the group");
     mu_rpc_peer_touch(peer);
+    return 0;
+}
+
+static void take_id(struct mu_rpc_peer *peer, int32_t id)
+{
+    peer->id = id;
+    /* There was a table already: it cannot fail. */
+    (void)mu_map_insert(&peer->agent->by_id, &peer->by_id, mu_span(&peer->id, sizeof(peer->id)));
+}
+
+int mu_rpc_agent_renumber(struct mu_rpc_agent *a, struct mu_rpc_peer *const *peers,
+                          const int32_t *ids, size_t count, int32_t own)
+{
+    int32_t old;
+    size_t i = 0;
+
+    for (size_t k = 0; k < count; k++) {
+        mu_map_remove(&a->by_id, &peers[k]->by_id);
+    }
+    while (i < count && mu_rpc_agent_find_id(a, ids[i]) == NULL) {
+        i++;
+    }
+    for (size_t k = 0; k < count; k++) {
+        old = peers[k]->id;
+        take_id(peers[k], i == count ? ids[k] : old);
+    }
+    if (i < count) {
+        return MUSTER_EEXIST;
+    }
+    a->config.id = own;
     return 0;
 }
 

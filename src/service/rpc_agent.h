@@ -92,8 +92,14 @@ void mu_rpc_agent_free(struct mu_rpc_agent *a);
  */
 int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
                      const struct mu_addr *addr, struct mu_errmsg *reterr_msg);
-/** It has left: calls to it end with MUSTER_EWORKER. MUSTER_EWORKER. */
+/** It has left: calls to it end with MUSTER_EWORKER, sent or not. MUSTER_EWORKER: not known. */
 int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name);
+/**
+ * Gives workers that are known new ids, all at once, so that they can change places. The ids must
+ * be of nobody else (MUSTER_EEXIST, and nothing has changed). `own` is ours from now on.
+ */
+int mu_rpc_agent_renumber(struct mu_rpc_agent *a, struct mu_rpc_peer *const *peers,
+                          const int32_t *ids, size_t count, int32_t own);
 /** NULL: not known. */
 struct mu_rpc_peer *mu_rpc_agent_find(struct mu_rpc_agent *a, const char *name);
 struct mu_rpc_peer *mu_rpc_agent_find_id(struct mu_rpc_agent *a, int32_t id);
@@ -161,6 +167,12 @@ void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out);
  * else what is returned is empty, and the message must be copied.
  */
 struct mu_buf mu_rpc_agent_steal(struct mu_rpc_agent *a);
+/**
+ * Calls `ended` of a call that never was one: it found its answer elsewhere. `message` (not with an
+ * error) can be stolen there, and is freed afterwards.
+ */
+void mu_rpc_agent_tell(struct mu_rpc_agent *a, struct mu_rpc_out *out, int status, const char *text,
+                       struct mu_buf *message);
 /** Ends it with MUSTER_ECANCELED, unless it ends otherwise at this moment. */
 void mu_rpc_out_cancel(struct mu_rpc_out *out);
 /** stream: MUSTER_EAGAIN (`writable` follows), MUSTER_ELIMIT, MUSTER_EINVAL, MUSTER_ENOMEM. */
@@ -191,6 +203,9 @@ enum mu_rpc_in_state {
     MU_RPC_IN_REPLYING, /* its answer is on its way */
 };
 
+/** The answer to a call of this process, as mu_rpc_in_reply() was given it; `in` is gone then. */
+typedef void mu_rpc_answered(struct mu_rpc_in *in, int status, struct mu_span message);
+
 struct mu_rpc_in {
     /* To be read by handlers. */
     struct mu_rpc_agent *agent;
@@ -199,6 +214,7 @@ struct mu_rpc_in {
     void *owner;  /* the handler's */
     /* private from here */
     enum mu_rpc_in_state state;
+    struct mu_rpc_in **slot;
     struct mu_rpc_handler *handler;
     struct mu_rpc_line *line; /* NULL: it is gone */
     struct mu_map_node by_id; /* line->ins */
@@ -213,10 +229,23 @@ struct mu_rpc_in {
     mu_mono_t begun;
     char caller[MU_RPC_WORKER_MAX + 1];
     int32_t caller_id;
+    mu_rpc_answered *answered; /* of a call that did not come over the wire */
+    void *asker;
 };
 
 /** `handler` is borrowed until the agent is freed. MUSTER_EEXIST, MUSTER_EINVAL, MUSTER_ENOMEM. */
 int mu_rpc_agent_serve(struct mu_rpc_agent *a, struct mu_rpc_handler *handler);
+/**
+ * Runs a handler of our own, for a caller whose call came by other means, without a deadline.
+ * `message` is taken over. `*slot` is the call while it runs, and NULL again when `answered` has
+ * been called, which may be before this returns. MUSTER_ENOMETHOD, MUSTER_EINVAL (a stream),
+ * MUSTER_EDRAIN, MUSTER_ENOMEM: nothing was run.
+ */
+int mu_rpc_agent_run(struct mu_rpc_agent *a, struct mu_span method, struct mu_buf *message,
+                     const char *caller, int32_t caller_id, mu_rpc_answered *answered, void *asker,
+                     struct mu_rpc_in **slot);
+/** Tells its handler that nobody waits for the answer any more; it is given all the same. */
+void mu_rpc_in_cancel(struct mu_rpc_in *in, int why);
 /**
  * Answers. With 0 `message` is a message, of which a copy is made; else the error's text. `in` is
  * gone afterwards.

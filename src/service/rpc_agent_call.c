@@ -92,6 +92,25 @@ struct mu_buf mu_rpc_agent_steal(struct mu_rpc_agent *a)
     return taken;
 }
 
+void mu_rpc_agent_tell(struct mu_rpc_agent *a, struct mu_rpc_out *out, int status, const char *text,
+                       struct mu_buf *message)
+{
+    struct mu_buf outer = a->lent;
+    struct mu_buf kept = *message; /* Of an error it is the text: not to be stolen. */
+
+    mu_buf_init(message, message->max);
+    mu_buf_init(&a->lent, 0);
+    if (status == 0) {
+        a->lent = kept;
+        out->ended(out, 0, text, mu_buf_span(&kept));
+        mu_buf_fini(&a->lent);
+    } else {
+        out->ended(out, status, text, (struct mu_span){0});
+        mu_buf_fini(&kept);
+    }
+    a->lent = outer;
+}
+
 /* --- attempts --------------------------------------------------------------------------------- */
 
 static void attempt(struct mu_rpc_out *out)
@@ -146,6 +165,7 @@ static bool is_retryable(const struct mu_rpc_out *out, int status)
     case MUSTER_ELIMIT:
     case MUSTER_EONCE:
     case MUSTER_EWORKER:
+    case MUSTER_ETLS:
         return false;
     case MUSTER_ETIMEDOUT:
     case MUSTER_ECONN:
@@ -255,6 +275,18 @@ void mu_rpc_calls_tick(struct mu_rpc_agent *a)
 mu_mono_t mu_rpc_calls_deadline(const struct mu_rpc_agent *a)
 {
     return mu_mono_min(mu_heap_deadline(&a->deadlines), mu_rpc_retry_deadline(&a->retries));
+}
+
+void mu_rpc_calls_end(struct mu_rpc_peer *peer, int status, const char *text)
+{
+    MU_LIST_FOREACH (it, &peer->outs) {
+        struct mu_rpc_out *out = MU_CONTAINER_OF(it, struct mu_rpc_out, all);
+
+        if (out->state != MU_RPC_OUT_ENDING) {
+            withdraw(out);
+            end_later(out, status, text);
+        }
+    }
 }
 
 static void stop_calls_to(struct mu_list *peers)

@@ -148,6 +148,8 @@ void mu_rpc_out_on_item(struct mu_rpc_out *out, const struct mu_rpc_event *event
 void mu_rpc_out_on_credit(struct mu_rpc_out *out);
 /** All calls to a peer that wait for a line end with this. */
 void mu_rpc_calls_fail(struct mu_rpc_peer *peer, int status, const char *text);
+/** All calls to a peer end with this, whatever they wait for. */
+void mu_rpc_calls_end(struct mu_rpc_peer *peer, int status, const char *text);
 /** Deadlines and retries that are due. */
 void mu_rpc_calls_tick(struct mu_rpc_agent *a);
 mu_mono_t mu_rpc_calls_deadline(const struct mu_rpc_agent *a);

@@ -151,6 +151,12 @@ static void reply_with(struct mu_rpc_in *in, int status, struct mu_span message,
         mu_rpc_once_answer(&a->once, key, status, message);
         answer_joined(&joined, status, message);
     }
+    if (in->answered != NULL) {
+        *in->slot = NULL;
+        in->answered(in, status, message);
+        free_in(in);
+        return;
+    }
     answer_with(in, status, message, owned);
 }
 
@@ -415,5 +421,53 @@ void mu_rpc_in_orphan(struct mu_rpc_in *in)
     in->canceled = in->canceled != 0 ? in->canceled : MUSTER_ESESSION;
     if (in->handler->cancel != NULL) {
         in->handler->cancel(in, in->canceled);
+    }
+}
+
+/* --- calls of this process -------------------------------------------------------------------- */
+
+int mu_rpc_agent_run(struct mu_rpc_agent *a, struct mu_span method, struct mu_buf *message,
+                     const char *caller, int32_t caller_id, mu_rpc_answered *answered, void *asker,
+                     struct mu_rpc_in **slot)
+{
+    struct mu_map_node *node = mu_map_find(&a->handlers, method);
+    struct mu_rpc_handler *handler =
+        node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_rpc_handler, by_method);
+    struct mu_buf outer = a->lent;
+    struct mu_rpc_in *in;
+
+    if (handler == NULL || handler->stream || a->stopping) {
+        return handler == NULL ? MUSTER_ENOMETHOD : handler->stream ? MUSTER_EINVAL : MUSTER_EDRAIN;
+    }
+    in = mu_calloc(1, sizeof(*in));
+    if (in == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    in->agent = a;
+    in->handler = handler;
+    in->deadline = MU_MONO_NEVER;
+    in->caller_id = caller_id;
+    memcpy(in->caller, caller, strlen(caller) + 1);
+    in->answered = answered;
+    in->asker = asker;
+    in->slot = slot;
+    mu_list_init(&in->joined);
+    mu_list_init(&in->running);
+    mu_buf_init(&in->buf, a->config.message_bytes_max);
+    *slot = in;
+    /* The handler may keep the message; what is lent at this moment is another one. */
+    a->lent = *message;
+    mu_buf_init(message, message->max);
+    run(in, mu_buf_span(&a->lent));
+    mu_buf_fini(&a->lent);
+    a->lent = outer;
+    return 0;
+}
+
+void mu_rpc_in_cancel(struct mu_rpc_in *in, int why)
+{
+    in->canceled = why;
+    if (in->handler->cancel != NULL) {
+        in->handler->cancel(in, why);
     }
 }

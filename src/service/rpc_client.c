@@ -275,6 +275,17 @@ static void on_writable(struct mu_conn *conn)
     pump(c);
 }
 
+/* The two ends do not trust each other, and trying again would not help. */
+static void fail_insecure(struct mu_rpc_client *c)
+{
+    const char *why = mu_env_why(c->env);
+    char text[MU_ERRMSG_CAP];
+
+    (void)snprintf(text, sizeof(text), "cannot connect to %.80s: %.150s", c->addr,
+                   why[0] != '\0' ? why : muster_strerror(MUSTER_ETLS));
+    report(c, false, false, MUSTER_ETLS, text);
+}
+
 static void on_closed(struct mu_conn *conn, int status)
 {
     struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
@@ -289,6 +300,9 @@ static void on_closed(struct mu_conn *conn, int status)
     }
     c->link = MU_RPC_CLIENT_DOWN;
     c->probe_at = MU_MONO_NEVER;
+    if (!c->ready && status == MUSTER_ETLS) {
+        fail_insecure(c);
+    }
     if (!c->ready && was_open && ++c->unanswered >= c->config.greetings) {
         report(c, true, false, 0, NULL);
     }

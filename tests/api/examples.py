@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Runs the examples as their first lines say.
 
-usage: examples.py PROGRAM_OF_THE_RENDEZVOUS
+usage: examples.py PROGRAM_OF_THE_RENDEZVOUS PROGRAM_OF_THE_REFERENCES
 """
 import socket
 import subprocess
@@ -35,3 +35,6 @@ for _ in range(TIMES):
     meet()
 usage = subprocess.run([sys.argv[1]], stderr=subprocess.PIPE, text=True)
 assert usage.returncode == 2 and "usage:" in usage.stderr
+
+dish = subprocess.run([sys.argv[2]], stdout=subprocess.PIPE, text=True, timeout=60)
+assert dish.returncode == 0 and "it is potatoes, well done" in dish.stdout, dish

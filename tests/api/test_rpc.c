@@ -635,7 +635,7 @@ static void *call_many(void *context)
 
 static void test_rpc_calls_from_16_threads_both_ways(void **state)
 {
-    struct muster_rpc_metric metrics[64];
+    struct muster_rpc_metric metrics[128];
     struct caller callers[16];
     pthread_t threads[16];
     struct pair p;
@@ -651,8 +651,8 @@ static void test_rpc_calls_from_16_threads_both_ways(void **state)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
         assert_int_equal(callers[i].failed, 0);
     }
-    count = muster_rpc_metrics(p.agent[0], metrics, 64);
-    assert_true(count > 10 && count <= 64);
+    count = muster_rpc_metrics(p.agent[0], metrics, 128);
+    assert_true(count > 10 && count <= 128);
     assert_string_equal(metrics[2].name, "agent.client_active_calls");
     assert_string_equal(metrics[2].value, "0");
     close_pair(&p);

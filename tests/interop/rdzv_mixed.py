@@ -77,15 +77,18 @@ class TorchNode:
     def say(self, event, **more):
         print(json.dumps(dict(more, event=event)), file=self.out, flush=True)
 
+    def open_backend(self):
+        store = open_store(self.where)
+        return C10dRendezvousBackend(store, self.run_id), store
+
     def live(self):
         self.close_wanted = False
-        store = open_store(self.where)
+        backend, store = self.open_backend()
         settings = dynamic.RendezvousSettings(
             self.run_id, self.low, self.high,
             dynamic.RendezvousTimeout(join=datetime.timedelta(seconds=self.join_timeout),
                                       last_call=datetime.timedelta(seconds=self.last_call)),
             keep_alive_interval=datetime.timedelta(seconds=BEAT_S), keep_alive_max_attempt=3)
-        backend = C10dRendezvousBackend(store, self.run_id)
         holder = dynamic._BackendRendezvousStateHolder(backend, settings)
         node = dynamic.DynamicRendezvousHandler._node_desc_generator.generate()
         handler = dynamic.DynamicRendezvousHandler(node, settings, backend.name, store, holder)

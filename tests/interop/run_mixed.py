@@ -1,17 +1,21 @@
 #!/usr/bin/python3
 """One job of a torchrun agent (Debian's PyTorch 1.13) and a muster agent: a DDP script runs to its end
-in one world, on PyTorch's store and on ours, whoever has rank 0.
+in one world, on PyTorch's store, on ours and in etcd, whoever has rank 0.
 
 usage: run_mixed.py path/to/muster
 """
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
-from lib import Checks, Muster, free_port, muster_path
+import etcd_lib
+from lib import Checks, Muster, free_port, muster_path, wait_until
 
 TRAIN = """
 import torch, torch.distributed as dist
@@ -38,15 +42,17 @@ dist.destroy_process_group()
 class Job:
     """Agents of one run, in the order in which they are started."""
 
-    def __init__(self, checks, muster, script, name):
+    def __init__(self, checks, muster, script, name, backend="c10d"):
         self.checks, self.muster, self.script, self.name = checks, muster, script, name
+        self.backend = backend
         self.agents = []
 
     def start(self, kind, endpoint, workers, conf=""):
         command = [self.muster, "run"] if kind == "muster" else \
             [sys.executable, "-m", "torch.distributed.run", "--monitor_interval", "0.5"]
-        command += ["--nnodes", "2", "--nproc_per_node", str(workers), "--rdzv_backend", "c10d",
-                    "--rdzv_endpoint", endpoint, "--rdzv_id", "mixed", "-r", "1", "-t", "1"]
+        command += ["--nnodes", "2", "--nproc_per_node", str(workers), "--rdzv_backend",
+                    self.backend, "--rdzv_endpoint", endpoint, "--rdzv_id", "mixed",
+                    "-r", "1", "-t", "1"]
         if conf:
             command += ["--rdzv_conf", conf]
         environment = {k: v for k, v in os.environ.items()
@@ -76,6 +82,17 @@ class Job:
         self.checks.ok("failed to shutdown" not in "".join(said.values()),
                        f"{self.name}: nobody is cut off at the end")
         return lines[0][2] if lines else None
+
+
+def joined(server):
+    """How many have come to the run in etcd."""
+    path = "/v2/keys/torchelastic/p2p/run_mixed/rdzv/active_version"
+    try:
+        with urllib.request.urlopen(server.url() + path, timeout=5) as reply:
+            state = json.loads(json.load(reply)["node"]["value"])
+    except urllib.error.HTTPError:
+        return 0
+    return len(state.get("participants", []))
 
 
 def main():
@@ -108,6 +125,17 @@ def main():
             job.start("muster", endpoint, 1, "dialect=1.13,addr=127.0.0.1,is_host=0")
             job.start("torchrun", endpoint, 2, "is_host=0")
             losses["a server's"] = job.finish(3)
+
+        # In etcd, by the protocol that PyTorch calls "etcd". Ranks go by who comes first.
+        for first, second in (("torchrun", "muster"), ("muster", "torchrun")):
+            with etcd_lib.Etcd() as server:
+                job = Job(checks, muster, script, f"in etcd, {first} first", "etcd")
+                for kind, workers in ((first, 2), (second, 1)):
+                    job.start(kind, server.authority(), workers,
+                              "dialect=1.13" if kind == "muster" else "")
+                    wait_until(lambda: joined(server) >= len(job.agents),
+                               f"{kind} to have joined", 60)
+                losses[f"etcd's, {first} first"] = job.finish(3)
         checks.ok(len(set(losses.values())) == 1, "the same loss on every store", losses)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -33,6 +33,10 @@ struct peer {
     struct mu_rpc_handler echo;
     struct mu_rpc_handler fail;
     struct mu_rpc_handler stream;
+    struct mu_rpc_handler silent;
+    size_t fails_left;        /* of "fail"; SIZE_MAX: always */
+    size_t message_bytes_max; /* 0: the default */
+    uint32_t budget_percent;
     uint64_t runs_ns[SENDS_MAX];
     size_t runs;
     size_t streams; /* that run */
@@ -52,7 +56,25 @@ static void on_fail(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_sp
 
     (void)message;
     p->runs_ns[p->runs++ % SENDS_MAX] = mu_sim_now_ns(p->sim);
+    if (p->fails_left == 0) {
+        mu_rpc_in_reply(in, 0, mu_span("", 1));
+        return;
+    }
+    p->fails_left -= p->fails_left == SIZE_MAX ? 0 : 1;
     mu_rpc_in_reply(in, MUSTER_EREMOTE, MU_SPAN_LIT("no"));
+}
+
+/* Answers when it is canceled. */
+static void on_silent(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_span message)
+{
+    (void)h;
+    (void)message;
+    in->owner = NULL;
+}
+
+static void on_silent_cancel(struct mu_rpc_in *in, int why)
+{
+    mu_rpc_in_reply(in, why == MUSTER_ESESSION ? 0 : why, mu_span("", 1));
 }
 
 static void on_stream(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_span message)
@@ -101,6 +123,10 @@ static int start_peer(struct mu_env *env, void *arg)
     config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
     config.stopped = on_stopped;
     config.context = p;
+    config.budget_percent = p->budget_percent;
+    config.budget_burst = p->budget_percent != 0 ? 2 : config.budget_burst;
+    config.message_bytes_max =
+        p->message_bytes_max != 0 ? p->message_bytes_max : config.message_bytes_max;
     p->env = env;
     assert_int_equal(mu_rpc_agent_start(env, &config, &p->agent, &msg), 0);
     p->echo = (struct mu_rpc_handler){.method = "t::T.echo", .start = on_echo};
@@ -115,6 +141,9 @@ static int start_peer(struct mu_env *env, void *arg)
     assert_int_equal(mu_rpc_agent_serve(p->agent, &p->echo), 0);
     assert_int_equal(mu_rpc_agent_serve(p->agent, &p->fail), 0);
     assert_int_equal(mu_rpc_agent_serve(p->agent, &p->stream), 0);
+    p->silent = (struct mu_rpc_handler){
+        .method = "t::T.silent", .start = on_silent, .cancel = on_silent_cancel};
+    assert_int_equal(mu_rpc_agent_serve(p->agent, &p->silent), 0);
     for (int i = 0; i < 2; i++) {
         struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = PORT};
 
@@ -129,7 +158,7 @@ struct pair {
     struct peer peer[2];
 };
 
-static void open_pair(struct pair *w)
+static void open_pair_with(struct pair *w, uint32_t budget_percent, size_t message_bytes_max)
 {
     memset(w, 0, sizeof(*w));
     w->sim = mu_sim_new(&(struct mu_sim_config){.seed = 1, .faults = mu_sim_faults_none()});
@@ -140,11 +169,19 @@ static void open_pair(struct pair *w)
         p->sim = w->sim;
         p->name = i == 0 ? "a" : "b";
         p->id = i;
+        p->fails_left = SIZE_MAX;
+        p->budget_percent = budget_percent;
+        p->message_bytes_max = message_bytes_max;
         p->host = mu_sim_host_new(w->sim, p->name);
         p->proc = mu_sim_proc_new(
             p->host, &(struct mu_sim_program){.name = "worker", .start = start_peer, .arg = p});
     }
     mu_sim_run_for(w->sim, MU_NS_PER_MS);
+}
+
+static void open_pair(struct pair *w)
+{
+    open_pair_with(w, 0, 0);
 }
 
 static void stop(void *arg)
@@ -292,6 +329,74 @@ static void test_rpc_agent_stop_ends_a_call_that_waits_for_its_next_try(void **s
     mu_sim_run_for(w.sim, 100 * MU_NS_PER_MS);
     assert_true(c.ended);
     assert_int_equal(c.status, MUSTER_ECLOSED);
+    assert_non_null(strstr(c.text, "shut down while the call waited for its next try"));
+    close_pair(&w);
+}
+
+static void
+test_rpc_agent_retry_succeeds_after_three_failures_at_the_times_of_the_formula(void **state)
+{
+    static const uint64_t gaps_ms[] = {1000, 1000, 1500};
+    struct call c = {.out = {.retrying = true, .retry = mu_rpc_retry_options_defaults()}};
+    struct pair w;
+
+    (void)state;
+    open_pair(&w);
+    w.peer[1].fails_left = 3;
+    call(&w.peer[0], "b", &c, "t::T.fail");
+    mu_sim_run_for(w.sim, 20 * MU_NS_PER_S);
+    assert_true(c.ended);
+    assert_int_equal(c.status, 0);
+    assert_int_equal(w.peer[1].runs, 4);
+    for (size_t i = 1; i < 3; i++) { /* The first one waited for the connection. */
+        uint64_t gap = w.peer[1].runs_ns[i + 1] - w.peer[1].runs_ns[i];
+
+        assert_true(gap > (gaps_ms[i] - 2) * MU_NS_PER_MS && gap < (gaps_ms[i] + 2) * MU_NS_PER_MS);
+    }
+    close_pair(&w);
+}
+
+static void test_rpc_agent_retry_whose_send_fails_ends_at_once(void **state)
+{
+    struct call c = {
+        .out = {.retrying = true, .once = true, .retry = mu_rpc_retry_options_defaults()}};
+    struct pair w;
+
+    (void)state;
+    open_pair(&w);
+    call(&w.peer[0], "b", &c, "t::T.silent");
+    mu_sim_run_for(w.sim, 100 * MU_NS_PER_MS);
+    /* The one that it was sent to is no more: its next send is refused before it is sent. */
+    mu_sim_kill(w.peer[1].proc, MU_SIM_KILL_PROCESS);
+    mu_sim_restart(w.peer[1].proc);
+    mu_sim_run_for(w.sim, 3 * MU_NS_PER_S);
+    assert_true(c.ended);
+    assert_int_equal(c.status, MUSTER_EONCE);
+    assert_non_null(strstr(c.text, "to b: "));
+    assert_int_equal(stats_of(&w.peer[0]).retries, 1);
+    close_pair(&w);
+}
+
+static void test_rpc_agent_budget_of_a_worker_ends_retries_to_it(void **state)
+{
+    static struct call calls[4];
+    struct pair w;
+
+    (void)state;
+    open_pair_with(&w, 10, 0); /* A burst of two. */
+    for (int i = 0; i < 4; i++) {
+        calls[i] =
+            (struct call){.out = {.retrying = true,
+                                  .retry = {.retries_max = 5, .duration_ms = 10, .backoff = 1}}};
+        call(&w.peer[0], "b", &calls[i], "t::T.fail");
+    }
+    mu_sim_run_for(w.sim, 5 * MU_NS_PER_S);
+    assert_int_equal(stats_of(&w.peer[0]).retries, 2);
+    for (int i = 0; i < 4; i++) {
+        assert_true(calls[i].ended);
+        assert_int_equal(calls[i].status, MUSTER_EREMOTE);
+        assert_non_null(strstr(calls[i].text, "too many calls to this worker"));
+    }
     close_pair(&w);
 }
 
@@ -386,9 +491,112 @@ static void test_rpc_agent_thousand_abandoned_streams_leave_nothing(void **state
     close_pair(&w);
 }
 
+static void test_rpc_agent_thousand_calls_of_unknown_methods_leave_nothing(void **state)
+{
+    static struct call calls[1000];
+    struct beginning b;
+    struct pair w;
+    size_t before;
+
+    (void)state;
+    open_pair(&w);
+    memset(calls, 0, sizeof(calls));
+    call(&w.peer[0], "b", &calls[0], "t::T.echo");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    before = mu_sim_proc_blocks(w.peer[1].proc);
+    for (size_t i = 0; i < 1000; i++) {
+        calls[i] = (struct call){.out = {.method = "t::T.none", .once = i % 2 == 0}};
+    }
+    b = (struct beginning){&w.peer[0], "b", calls, 1000};
+    mu_sim_call(w.peer[0].proc, begin, &b);
+    mu_sim_run_for(w.sim, 20 * MU_NS_PER_S);
+    for (size_t i = 0; i < 1000; i++) {
+        assert_int_equal(calls[i].status, MUSTER_ENOMETHOD);
+        assert_non_null(strstr(calls[i].text, "to b: b serves no method \"t::T.none\""));
+    }
+    assert_true(mu_sim_proc_blocks(w.peer[1].proc) <= before + 40);
+    close_pair(&w);
+}
+
+static void test_rpc_agent_message_over_the_limit_is_refused_and_forgotten(void **state)
+{
+    static uint8_t data[4 << 20];
+    struct mu_rpc_part part = {mu_span(data, sizeof(data)), -1};
+    struct call c = {.out = {.parts = &part, .part_count = 1}};
+    struct call later = {0};
+    struct pair w;
+    size_t before;
+
+    (void)state;
+    open_pair_with(&w, 0, 1 << 20);
+    call(&w.peer[0], "b", &later, "t::T.echo");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    before = mu_sim_proc_blocks(w.peer[1].proc);
+    call(&w.peer[0], "b", &c, "t::T.echo");
+    mu_sim_run_for(w.sim, 20 * MU_NS_PER_S);
+    assert_true(c.ended);
+    assert_int_equal(c.status, MUSTER_ELIMIT);
+    assert_non_null(strstr(c.text, "to b: the message is longer than is taken here"));
+    assert_true(mu_sim_proc_blocks(w.peer[1].proc) <= before + 40);
+    later = (struct call){0};
+    call(&w.peer[0], "b", &later, "t::T.echo");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_int_equal(later.status, 0);
+    close_pair(&w);
+}
+
+/* The old process is only stopped, and says all it had to say when it goes on. */
+static void test_rpc_agent_replies_of_the_process_before_are_refused(void **state)
+{
+    struct call lost[10] = {0};
+    struct call greeting = {0};
+    struct call later = {0};
+    struct peer successor = {.name = "b", .id = 1, .fails_left = SIZE_MAX};
+    struct pair w;
+
+    (void)state;
+    open_pair(&w);
+    for (int i = 0; i < 10; i++) {
+        call(&w.peer[0], "b", &lost[i], "t::T.silent");
+    }
+    mu_sim_run_for(w.sim, 50 * MU_NS_PER_MS);
+    mu_sim_pause(w.peer[1].proc, 2 * MU_NS_PER_S);
+    successor.sim = w.sim;
+    successor.host = mu_sim_host_new(w.sim, "b2");
+    successor.proc = mu_sim_proc_new(
+        successor.host,
+        &(struct mu_sim_program){.name = "worker", .start = start_peer, .arg = &successor});
+    mu_sim_run_for(w.sim, 10 * MU_NS_PER_MS);
+    call(&successor, "a", &greeting, "t::T.echo");
+    mu_sim_run_for(w.sim, 500 * MU_NS_PER_MS);
+    assert_int_equal(greeting.status, 0);
+    for (int i = 0; i < 10; i++) {
+        assert_true(lost[i].ended);
+        assert_int_equal(lost[i].status, MUSTER_ESESSION);
+        assert_non_null(strstr(lost[i].text, "to b: "));
+    }
+    call(&w.peer[0], "b", &later, "t::T.fail");
+    mu_sim_run_for(w.sim, 500 * MU_NS_PER_MS);
+    assert_true(later.ended);
+    assert_int_equal(successor.runs, 1);
+    assert_int_equal(w.peer[1].runs, 0);
+    mu_sim_run_for(w.sim, 5 * MU_NS_PER_S); /* No call ends twice: on_ended() sees to that. */
+    mu_sim_call(successor.proc, stop, &successor);
+    mu_sim_run_for(w.sim, 5 * MU_NS_PER_S);
+    assert_true(successor.stopped);
+    close_pair(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(
+            test_rpc_agent_retry_succeeds_after_three_failures_at_the_times_of_the_formula),
+        cmocka_unit_test(test_rpc_agent_retry_whose_send_fails_ends_at_once),
+        cmocka_unit_test(test_rpc_agent_budget_of_a_worker_ends_retries_to_it),
+        cmocka_unit_test(test_rpc_agent_thousand_calls_of_unknown_methods_leave_nothing),
+        cmocka_unit_test(test_rpc_agent_message_over_the_limit_is_refused_and_forgotten),
+        cmocka_unit_test(test_rpc_agent_replies_of_the_process_before_are_refused),
         cmocka_unit_test(test_rpc_agents_that_dial_each_other_keep_one_session),
         cmocka_unit_test(test_rpc_agent_retries_at_the_times_of_the_formula),
         cmocka_unit_test(test_rpc_agent_stop_ends_a_call_that_waits_for_its_next_try),

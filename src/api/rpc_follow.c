@@ -1,0 +1,228 @@
+/* The group of a rendezvous: whoever comes is added, whoever is gone is removed. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/rpc_api.h"
+#include "core/addr.h"
+#include "core/alloc.h"
+
+#define SLICE_MS 1000 /* how long is waited for others before the round is looked at again */
+
+/* One of the new world. */
+struct seat {
+    const char *name;
+    struct mu_addr addr;
+    int32_t rank;
+};
+
+struct world_door {
+    struct mu_rpc_door base;
+    struct seat *seats; /* by name */
+    size_t count;
+    int32_t own;
+    struct mu_rpc_peer **peers;
+    int32_t *ids;
+    int err;
+    struct mu_errmsg msg;
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct seat *)a)->name, ((const struct seat *)b)->name);
+}
+
+static const struct seat *find_seat(const struct world_door *d, const char *name)
+{
+    struct seat key = {.name = name};
+
+    return bsearch(&key, d->seats, d->count, sizeof(*d->seats), by_name);
+}
+
+/* --- on the loop ------------------------------------------------------------------------------ */
+
+static void remove_the_gone(const struct world_door *d)
+{
+    muster_rpc_agent *a = d->base.agent;
+    struct mu_rpc_peer *peer = mu_rpc_agent_next(a->agent, NULL);
+
+    while (peer != NULL) {
+        struct mu_rpc_peer *next = mu_rpc_agent_next(a->agent, peer);
+        char name[MU_RPC_WORKER_MAX + 1];
+
+        (void)snprintf(name, sizeof(name), "%s", mu_rpc_peer_name(peer));
+        if (find_seat(d, name) == NULL) {
+            (void)mu_rpc_agent_remove(a->agent, name);
+            mu_rref_agent_gone(a->rrefs, name);
+        }
+        peer = next;
+    }
+}
+
+/* Those that stay take their new ids, which may be one another's. */
+static int renumber(struct world_door *d)
+{
+    muster_rpc_agent *a = d->base.agent;
+    struct mu_rpc_peer *peer = NULL;
+    size_t count = 0;
+
+    while ((peer = mu_rpc_agent_next(a->agent, peer)) != NULL) {
+        d->peers[count] = peer;
+        d->ids[count++] = find_seat(d, mu_rpc_peer_name(peer))->rank;
+    }
+    return mu_rpc_agent_renumber(a->agent, d->peers, d->ids, count, d->own);
+}
+
+static void enter_on_loop(struct mu_door *door)
+{
+    struct world_door *d = MU_CONTAINER_OF(door, struct world_door, base.door);
+    muster_rpc_agent *a = d->base.agent;
+
+    remove_the_gone(d);
+    d->err = renumber(d);
+    for (size_t i = 0; d->err == 0 && i < d->count; i++) {
+        const struct seat *s = &d->seats[i];
+
+        d->err = mu_rpc_agent_add(a->agent, s->name, s->rank, &s->addr, &d->msg);
+        d->err = d->err != 0 ? d->err : mu_rref_agent_back(a->rrefs, s->name);
+    }
+    if (d->err == 0) {
+        atomic_store(&a->id, d->own);
+        mu_rref_agent_set_id(a->rrefs, d->own);
+    }
+    mu_rpc_agent_turn(a->agent);
+    mu_door_open(door);
+}
+
+/* --- a round ---------------------------------------------------------------------------------- */
+
+static int enter(muster_rpc_agent *a, const struct muster_values *v, uint32_t rank)
+{
+    struct world_door d = {.count = v->count / 2, .own = (int32_t)rank};
+    int err = 0;
+
+    d.seats = mu_calloc(d.count, sizeof(*d.seats));
+    d.peers = mu_calloc(d.count, sizeof(struct mu_rpc_peer *));
+    d.ids = mu_calloc(d.count, sizeof(*d.ids));
+    if (d.seats == NULL || d.peers == NULL || d.ids == NULL) {
+        err = mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    for (size_t i = 0; err == 0 && i < d.count; i++) {
+        d.seats[i].name = v->items[i * 2].data;
+        d.seats[i].rank = (int32_t)i;
+        err =
+            mu_rpc_worker_name_ok(mu_span_str(d.seats[i].name))
+                ? mu_addr_parse(v->items[i * 2 + 1].data, 0, &d.seats[i].addr, &d.msg)
+                : mu_err(&d.msg, MUSTER_EPROTO, "rank %zu has a name that cannot be a worker's", i);
+        if (err != 0) {
+            (void)mu_api_error(err, d.msg.text);
+        }
+    }
+    if (err == 0) {
+        qsort(d.seats, d.count, sizeof(*d.seats), by_name);
+        mu_rpc_pass(a, &d.base, enter_on_loop);
+        err = mu_api_error(d.err, d.msg.text[0] != '\0' ? d.msg.text : NULL);
+    }
+    mu_free(d.seats);
+    mu_free((void *)d.peers);
+    mu_free(d.ids);
+    return err;
+}
+
+static int check_round(const muster_rpc_agent *a, const struct muster_rdzv_info *round)
+{
+    if (mu_runtime_is_mine(a->rt)) {
+        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+    }
+    if (round->store == NULL) {
+        return mu_api_error(MUSTER_EINVAL, "the round has no store: follow a rendezvous without "
+                                           "MUSTER_RDZV_NO_STORE");
+    }
+    if (a->address[0] == '\0') {
+        return mu_api_error(MUSTER_EINVAL, "a worker of a group must listen");
+    }
+    if (round->world_size == 0 || round->world_size > 32768 || round->rank >= round->world_size) {
+        return mu_api_error(MUSTER_EINVAL, "a group has 1 to 32768 workers");
+    }
+    return 0;
+}
+
+int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *round,
+                            int64_t timeout_ms)
+{
+    struct muster_values values = {0};
+    char group[64];
+    int err = check_round(a, round);
+
+    (void)snprintf(group, sizeof(group), "round-%" PRIu64 "-%" PRIu64, round->incarnation,
+                   round->round);
+    if (err == 0) {
+        err = mu_rpc_exchange(a, round->store, group, round->world_size, round->rank, timeout_ms,
+                              &values);
+    }
+    if (err == 0) {
+        err = enter(a, &values, round->rank);
+    }
+    if (err == 0) {
+        err = mu_rpc_set_group(a, group, round->world_size);
+    }
+    muster_values_free(&values);
+    return err;
+}
+
+/* --- round after round ------------------------------------------------------------------------ */
+
+/* As long as the round lasts: one that dies before it has said its name ends the round. */
+static int learn_round(muster_rpc_agent *a, muster_rdzv *rdzv, const struct muster_rdzv_info *round,
+                       int64_t timeout_ms)
+{
+    int64_t waited = 0;
+
+    for (;;) {
+        int64_t slice =
+            timeout_ms != 0 && timeout_ms - waited < SLICE_MS ? timeout_ms - waited : SLICE_MS;
+        int err = muster_rpc_follow_round(a, round, slice);
+
+        waited += slice;
+        if (err != MUSTER_ETIMEDOUT || (timeout_ms != 0 && waited >= timeout_ms) ||
+            muster_rdzv_ended(rdzv, 0) == 0) {
+            return err;
+        }
+    }
+}
+
+/* Until it is over, or somebody waits to be let in. */
+static int sit_out(muster_rdzv *rdzv)
+{
+    struct muster_rdzv_event event;
+    int err;
+
+    do {
+        err = muster_rdzv_wait_event(rdzv, MUSTER_RDZV_FOREVER, &event);
+    } while (err == 0 && event.kind == MUSTER_RDZV_EVENT_WAITING && event.waiting == 0);
+    return err;
+}
+
+int muster_rpc_follow(muster_rpc_agent *a, muster_rdzv *rdzv,
+                      const struct muster_rpc_following *following)
+{
+    struct muster_rdzv_info round;
+    int err;
+
+    while ((err = muster_rdzv_next(rdzv, &round)) == 0) {
+        err = learn_round(a, rdzv, &round, following->timeout_ms);
+        if (err == 0 && following->round != NULL) {
+            following->round(a, &round, following->context);
+        }
+        if (err == 0) {
+            err = sit_out(rdzv);
+        } else if (muster_rdzv_ended(rdzv, 0) == 0) {
+            err = 0; /* It failed with its round: the next one may do. */
+        }
+        if (err != 0) {
+            break;
+        }
+    }
+    return err == MUSTER_ERDZV_CLOSED || err == MUSTER_ERDZV_GRACEFUL ? 0 : err;
+}

@@ -1,0 +1,140 @@
+/* muster doctor: what muster is to use, looked at from here. */
+#include "cli/cmd_doctor.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- findings --------------------------------------------------------------------------------- */
+
+struct doctor_finding *doctor_find(struct doctor_report *r, enum doctor_level level,
+                                   const char *subject, const char *format, ...)
+{
+    struct doctor_finding *f = &r->findings[r->count];
+    va_list args;
+
+    r->count += r->count < DOCTOR_FINDINGS_MAX - 1 ? 1 : 0; /* The last one is overwritten. */
+    *f = (struct doctor_finding){.level = level};
+    (void)snprintf(f->subject, sizeof(f->subject), "%s", subject);
+    va_start(args, format);
+    (void)vsnprintf(f->text, sizeof(f->text), format, args);
+    va_end(args);
+    return f;
+}
+
+void doctor_remedy(struct doctor_finding *f, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(f->remedy, sizeof(f->remedy), format, args);
+    va_end(args);
+}
+
+enum doctor_level doctor_worst(const struct doctor_report *r)
+{
+    enum doctor_level worst = DOCTOR_OK;
+
+    for (size_t i = 0; i < r->count; i++) {
+        worst = r->findings[i].level > worst ? r->findings[i].level : worst;
+    }
+    return worst;
+}
+
+static const char *level_name(enum doctor_level level)
+{
+    switch (level) {
+    case DOCTOR_OK:
+        return "ok";
+    case DOCTOR_NOTE:
+        return "note";
+    case DOCTOR_WARN:
+        return "warn";
+    case DOCTOR_BAD:
+        return "BAD";
+    }
+    return "?";
+}
+
+void doctor_print(const struct doctor_report *r)
+{
+    int width = 8;
+
+    for (size_t i = 0; i < r->count; i++) {
+        int len = (int)strlen(r->findings[i].subject);
+
+        width = len > width ? len : width;
+    }
+    for (size_t i = 0; i < r->count; i++) {
+        const struct doctor_finding *f = &r->findings[i];
+
+        printf("%-4s  %-*s  %s\n", level_name(f->level), width, f->subject, f->text);
+        if (f->remedy[0] != '\0') {
+            printf("%-4s  %-*s  -> %s\n", "", width, "", f->remedy);
+        }
+    }
+}
+
+json_t *doctor_json(const struct doctor_report *r)
+{
+    static const char *const levels[] = {"", "ok", "note", "warn", "bad"};
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < r->count; i++) {
+        const struct doctor_finding *f = &r->findings[i];
+        json_t *object = json_object();
+        json_t *text = json_string(f->text);
+
+        (void)json_object_set_new(object, "level", json_string(levels[f->level]));
+        (void)json_object_set_new(object, "subject", json_string(f->subject));
+        (void)json_object_set_new(object, "text", text != NULL ? text : json_string("?"));
+        if (f->remedy[0] != '\0') {
+            json_t *remedy = json_string(f->remedy);
+
+            (void)json_object_set_new(object, "remedy", remedy != NULL ? remedy : json_string("?"));
+        }
+        (void)json_array_append_new(list, object);
+    }
+    return list;
+}
+
+/* --- the command ------------------------------------------------------------------------------ */
+
+int cmd_doctor(int argc, char **argv)
+{
+    struct doctor_options o = {.timeout = 5};
+    const struct cli_option options[] = {
+        {"json", NULL, "one JSON object", CLI_FLAG, &o.json, 0},
+        {"timeout", "SECONDS", "how long to wait for an answer (5)", CLI_NUMBER, &o.timeout, 600},
+    };
+    const struct cli_verb verb = {
+        "doctor", "etcd URL [OPTIONS]",
+        "etcd URL  looks at every endpoint of an etcd cluster, as etcd://HOST[,HOST...][/PREFIX]\n"
+        "          of a store has it: versions, health, members, latency, APIs, clock,\n"
+        "          permissions, TLS, and what muster would use\n\n"
+        "Each line is a finding, and what to do about it where it is bad. Exit codes: 0 all is\n"
+        "well, 1 it can be used but something is bad, 4 it cannot be used.",
+        options, sizeof(options) / sizeof(options[0])};
+    const char *words[2] = {NULL, NULL};
+    size_t count = 0;
+    int err = cli_parse(&verb, &argc, &argv);
+
+    /* Options may stand before, between and behind the words. */
+    while (err == 0 && argc > 0) {
+        if (count == 2) {
+            return cli_usage("doctor", "\"%s\" is one word too many", argv[0]);
+        }
+        words[count++] = argv[0];
+        err = cli_parse(&verb, &argc, &argv);
+    }
+    if (err != 0) {
+        return err;
+    }
+    if (count != 2 || strcmp(words[0], "etcd") != 0) {
+        return cli_usage("doctor", "write: muster doctor etcd URL");
+    }
+    if (o.timeout == 0) {
+        return cli_usage("doctor", "--timeout is at least one second");
+    }
+    return doctor_etcd(&o, words[1]);
+}

@@ -1,0 +1,54 @@
+/*
+ * What the files of `muster doctor` share: a list of findings, each with what to do about it, and
+ * what is made of all of them together.
+ */
+#ifndef MU_CMD_DOCTOR_H
+#define MU_CMD_DOCTOR_H
+
+#include "cli/cli.h"
+#include "core/addr.h"
+#include "core/err.h"
+
+#include <jansson.h>
+
+#define DOCTOR_FINDINGS_MAX 256
+
+enum doctor_level {
+    DOCTOR_OK = 1,
+    DOCTOR_NOTE, /* worth knowing; nothing is wrong */
+    DOCTOR_WARN, /* muster works, but not as well as it could */
+    DOCTOR_BAD,
+};
+
+struct doctor_finding {
+    enum doctor_level level;
+    char subject[MU_ADDR_HOST_MAX + 16];
+    char text[320];
+    char remedy[320]; /* "": none is needed */
+};
+
+struct doctor_report {
+    struct doctor_finding findings[DOCTOR_FINDINGS_MAX];
+    size_t count;
+};
+
+/** Adds a finding; returns it, for a remedy. */
+struct doctor_finding *doctor_find(struct doctor_report *r, enum doctor_level level,
+                                   const char *subject, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+void doctor_remedy(struct doctor_finding *f, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/** The worst level there is. */
+enum doctor_level doctor_worst(const struct doctor_report *r);
+void doctor_print(const struct doctor_report *r);
+json_t *doctor_json(const struct doctor_report *r);
+
+struct doctor_options {
+    uint64_t timeout; /* seconds for one question */
+    bool json;
+};
+
+/** muster doctor etcd URL. Returns an exit code. */
+int doctor_etcd(const struct doctor_options *o, const char *url);
+
+#endif

@@ -1,0 +1,327 @@
+#include "transport/tls.h"
+
+#include <limits.h>
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
+#include "core/alloc.h"
+#include "core/assert.h"
+
+/* Output is piled up so high and no higher by plain bytes; handshake and alerts come on top. */
+#define OUTPUT_HIGH (256u * 1024)
+#define OUTPUT_MAX  (2 * OUTPUT_HIGH)
+
+#define NAME_MAX_LEN 255
+
+struct mu_tls_context {
+    SSL_CTX *ctx;
+    BIO_METHOD *wire;
+    bool any_name;
+    bool has_name;
+    char name[NAME_MAX_LEN + 1];
+};
+
+/* The wire, as OpenSSL sees it: reads take off the span that was lent, writes go to the output. */
+
+static int wire_read(BIO *bio, char *buf, int len)
+{
+    struct mu_tls *t = BIO_get_data(bio);
+    size_t n = len < 0 ? 0 : (size_t)len;
+
+    BIO_clear_retry_flags(bio);
+    if (t->in == NULL || t->in->len == 0) {
+        BIO_set_retry_read(bio);
+        return -1;
+    }
+    n = n < t->in->len ? n : t->in->len;
+    memcpy(buf, t->in->data, n);
+    *t->in = mu_span_skip(*t->in, n);
+    return (int)n;
+}
+
+static int wire_write(BIO *bio, const char *buf, int len)
+{
+    struct mu_tls *t = BIO_get_data(bio);
+    int err;
+
+    BIO_clear_retry_flags(bio);
+    err = mu_buf_append(&t->out, mu_span(buf, len < 0 ? 0 : (size_t)len));
+    if (err != 0) {
+        t->err = err;
+        return -1;
+    }
+    return len;
+}
+
+static long wire_ctrl(BIO *bio, int command, long number, void *pointer)
+{
+    (void)bio;
+    (void)number;
+    (void)pointer;
+    return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+static int wire_create(BIO *bio)
+{
+    BIO_set_init(bio, 1);
+    return 1;
+}
+
+static BIO_METHOD *make_wire(void)
+{
+    BIO_METHOD *wire = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "muster");
+
+    if (wire != NULL &&
+        (BIO_meth_set_read(wire, wire_read) != 1 || BIO_meth_set_write(wire, wire_write) != 1 ||
+         BIO_meth_set_ctrl(wire, wire_ctrl) != 1 || BIO_meth_set_create(wire, wire_create) != 1)) {
+        BIO_meth_free(wire);
+        return NULL;
+    }
+    return wire;
+}
+
+/* What went wrong last, in OpenSSL's words. */
+static const char *reason(void)
+{
+    unsigned long code = ERR_peek_last_error();
+    const char *text = code == 0 ? NULL : ERR_reason_error_string(code);
+
+    return text == NULL ? "no reason given" : text;
+}
+
+static int load_files(SSL_CTX *ctx, const struct mu_tls_config *config,
+                      struct mu_errmsg *reterr_msg)
+{
+    if (SSL_CTX_use_certificate_chain_file(ctx, config->cert) != 1) {
+        return mu_err(reterr_msg, MUSTER_ETLS, "the certificate %.100s cannot be used: %s",
+                      config->cert, reason());
+    }
+    if (SSL_CTX_use_PrivateKey_file(ctx, config->key, SSL_FILETYPE_PEM) != 1) {
+        return mu_err(reterr_msg, MUSTER_ETLS, "the key %.100s cannot be used: %s", config->key,
+                      reason());
+    }
+    if (SSL_CTX_check_private_key(ctx) != 1) {
+        return mu_err(reterr_msg, MUSTER_ETLS, "the key %.80s is not that of the certificate %.80s",
+                      config->key, config->cert);
+    }
+    if (SSL_CTX_load_verify_locations(ctx, config->ca, NULL) != 1) {
+        return mu_err(reterr_msg, MUSTER_ETLS, "the authority %.100s cannot be used: %s",
+                      config->ca, reason());
+    }
+    return 0;
+}
+
+int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context **ret,
+                       struct mu_errmsg *reterr_msg)
+{
+    struct mu_tls_context *context;
+    int err;
+
+    if (config->cert == NULL || config->key == NULL || config->ca == NULL) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "a secure connection needs a certificate, its key and the authority: %s is "
+                      "missing",
+                      config->cert == NULL  ? "the certificate"
+                      : config->key == NULL ? "the key"
+                                            : "the authority");
+    }
+    if (config->name != NULL && strlen(config->name) > NAME_MAX_LEN) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "a name of over %d bytes is in no certificate",
+                      NAME_MAX_LEN);
+    }
+    context = mu_calloc(1, sizeof(*context));
+    if (context == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    ERR_clear_error();
+    context->wire = make_wire();
+    context->ctx = SSL_CTX_new(TLS_method());
+    if (context->wire == NULL || context->ctx == NULL ||
+        SSL_CTX_set_min_proto_version(context->ctx, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_num_tickets(context->ctx, 0) != 1) {
+        mu_tls_context_free(context);
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    SSL_CTX_set_mode(context->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
+                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                       SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_verify(context->ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    err = load_files(context->ctx, config, reterr_msg);
+    if (err != 0) {
+        mu_tls_context_free(context);
+        return err;
+    }
+    if (config->name != NULL) {
+        context->has_name = config->name[0] != '\0';
+        context->any_name = !context->has_name;
+        memcpy(context->name, config->name, strlen(config->name) + 1);
+    }
+    *ret = context;
+    return 0;
+}
+
+void mu_tls_context_free(struct mu_tls_context *context)
+{
+    if (context != NULL) {
+        SSL_CTX_free(context->ctx);
+        BIO_meth_free(context->wire);
+        mu_free(context);
+    }
+}
+
+/* Has the certificate of whoever is dialled checked for a name, or for an address in numbers. */
+static bool expect_name(const struct mu_tls_context *context, SSL *ssl, const char *host)
+{
+    const char *name = context->has_name ? context->name : host;
+    X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
+
+    if (context->any_name) {
+        return true;
+    }
+    if (X509_VERIFY_PARAM_set1_ip_asc(param, name) == 1) {
+        return true;
+    }
+    X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    return SSL_set1_host(ssl, name) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1;
+}
+
+int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *host)
+{
+    SSL *ssl = SSL_new(context->ctx);
+    BIO *bio = BIO_new(context->wire);
+
+    memset(t, 0, sizeof(*t));
+    mu_buf_init(&t->out, OUTPUT_MAX);
+    if (ssl == NULL || bio == NULL || (host != NULL && !expect_name(context, ssl, host))) {
+        SSL_free(ssl);
+        BIO_free(bio);
+        return MUSTER_ENOMEM;
+    }
+    BIO_set_data(bio, t);
+    SSL_set_bio(ssl, bio, bio);
+    t->ssl = ssl;
+    if (host == NULL) {
+        SSL_set_accept_state(ssl);
+    } else {
+        SSL_set_connect_state(ssl);
+        ERR_clear_error();
+        (void)SSL_do_handshake(ssl); /* says hello; there is nothing to read yet */
+    }
+    return t->err;
+}
+
+void mu_tls_fini(struct mu_tls *t)
+{
+    SSL_free(t->ssl);
+    mu_buf_fini(&t->out);
+    t->ssl = NULL;
+}
+
+/* Says why OpenSSL gave up, in the terms of who has to mend it. */
+static int fail(struct mu_tls *t)
+{
+    unsigned long code = ERR_peek_last_error();
+    long verdict = SSL_get_verify_result(t->ssl);
+
+    if (t->err != 0) {
+        return mu_err(&t->why, t->err, "no room for what is to be sent");
+    }
+    if (verdict != X509_V_OK) {
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer's certificate is not accepted: %s",
+                        X509_verify_cert_error_string(verdict));
+    } else if (ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) > SSL_AD_REASON_OFFSET) {
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s", reason());
+    } else {
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the secure connection failed: %s", reason());
+    }
+    return t->err;
+}
+
+int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len)
+{
+    size_t len = 0;
+    int result;
+
+    if (t->err != 0) {
+        return t->err;
+    }
+    if (t->peer_ended) {
+        *ret_len = 0;
+        return 0;
+    }
+    ERR_clear_error();
+    t->in = in;
+    result = SSL_read_ex(t->ssl, buf, cap, &len);
+    t->in = NULL;
+    t->ready = SSL_is_init_finished(t->ssl) == 1;
+    if (result != 1) {
+        switch (SSL_get_error(t->ssl, result)) {
+        case SSL_ERROR_WANT_READ:
+        case SSL_ERROR_WANT_WRITE:
+            break;
+        case SSL_ERROR_ZERO_RETURN:
+            t->peer_ended = true;
+            break;
+        default:
+            return fail(t);
+        }
+        len = 0;
+    }
+    *ret_len = len;
+    return t->err != 0 ? fail(t) : 0;
+}
+
+bool mu_tls_ready(const struct mu_tls *t)
+{
+    return t->ready && t->err == 0;
+}
+
+int mu_tls_write(struct mu_tls *t, struct mu_span data, size_t *ret_taken)
+{
+    size_t taken = 0;
+
+    MU_ASSERT(t->ready && !t->ended);
+    ERR_clear_error();
+    while (t->err == 0 && taken < data.len && t->out.len < OUTPUT_HIGH) {
+        size_t n = data.len - taken;
+        size_t written = 0;
+
+        n = n < MU_TLS_RECORD_MAX ? n : MU_TLS_RECORD_MAX;
+        if (SSL_write_ex(t->ssl, data.data + taken, n, &written) != 1) {
+            return fail(t);
+        }
+        taken += written;
+    }
+    if (t->err != 0) {
+        return t->err;
+    }
+    *ret_taken = taken;
+    return 0;
+}
+
+void mu_tls_end(struct mu_tls *t)
+{
+    if (t->ready && !t->ended && t->err == 0) {
+        ERR_clear_error();
+        (void)SSL_shutdown(t->ssl);
+        t->ended = true;
+    }
+}
+
+struct mu_span mu_tls_output(const struct mu_tls *t)
+{
+    return mu_buf_span(&t->out);
+}
+
+void mu_tls_sent(struct mu_tls *t, size_t len)
+{
+    mu_buf_consume(&t->out, len);
+    mu_buf_trim(&t->out, MU_TLS_RECORD_MAX);
+}
+
+const char *mu_tls_errmsg(const struct mu_tls *t)
+{
+    return t->why.text;
+}

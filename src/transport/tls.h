@@ -1,0 +1,79 @@
+/*
+ * TLS 1.3 as a stream machine: what the wire brought goes in, what it must carry comes out, and in
+ * between are the plain bytes. Both sides show a certificate and want one that their authority
+ * signed.
+ *
+ *     mu_tls_recv(&t, &in, buf, cap, &len)   takes off `in`; `len` plain bytes are in `buf`
+ *     mu_tls_ready(&t)                       both sides are satisfied: plain bytes may be written
+ *     mu_tls_write(&t, data, &taken)
+ *     mu_tls_end(&t)                         nothing more is written; the peer learns of it
+ *     mu_tls_output(&t) mu_tls_sent(&t, n)   bytes for the wire: after each of the above
+ *
+ * It has a machine's shape and none of its purity: OpenSSL reads files, the time and randomness.
+ */
+#ifndef MU_TLS_H
+#define MU_TLS_H
+
+#include <stdbool.h>
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/span.h"
+
+/* The plain bytes of a record: with that much room, mu_tls_recv() holds none back. */
+#define MU_TLS_RECORD_MAX 16384
+
+struct mu_tls_config {
+    const char
+        *cert;       /* path of our certificate (PEM), those that lead to the authority behind it */
+    const char *key; /* path of its private key */
+    const char *ca;  /* path of the authority that others' certificates must come from */
+    const char *name; /* what the certificate of whoever is dialled must be for. NULL: the host that
+                         was dialled; "": any that the authority signed */
+};
+
+/* What all connections share; of any number of threads, once made. */
+struct mu_tls_context;
+
+/** Reads the files. MUSTER_EINVAL: a path is missing; MUSTER_ETLS: a file cannot be read or is not
+ * what it should be, the key is another certificate's; MUSTER_ENOMEM. */
+int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context **ret,
+                       struct mu_errmsg *reterr_msg);
+/** After the last connection's end. NULL is fine. */
+void mu_tls_context_free(struct mu_tls_context *context);
+
+struct mu_tls {
+    void *ssl;
+    struct mu_span *in; /* lent during mu_tls_recv() */
+    struct mu_buf out;
+    bool ready;
+    bool peer_ended; /* the peer writes no more */
+    bool ended;      /* nor do we */
+    int err;         /* it has failed */
+    struct mu_errmsg why;
+};
+
+/** The side that dials names `host`, whom it wants to reach; the side that listens: NULL.
+ * MUSTER_ENOMEM. */
+int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *host);
+void mu_tls_fini(struct mu_tls *t);
+
+/**
+ * Takes bytes off `*in` until there are plain ones, at most `cap` of them in `buf`; with 0 of them,
+ * all of `*in` was used, unless the peer has ended (`peer_ended`). What the peer does wrong, or
+ * dislikes of us: MUSTER_ETLS, mu_tls_errmsg(), and from then on always; there may still be
+ * output, which tells the peer. MUSTER_ENOMEM likewise.
+ */
+int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len);
+/** The handshake is done, as far as this side can tell. */
+bool mu_tls_ready(const struct mu_tls *t);
+/** Takes all but when output is piled up: then less. Only when ready, not after mu_tls_end().
+ * Errors as above. */
+int mu_tls_write(struct mu_tls *t, struct mu_span data, size_t *ret_taken);
+/** Twice is harmless. */
+void mu_tls_end(struct mu_tls *t);
+struct mu_span mu_tls_output(const struct mu_tls *t);
+void mu_tls_sent(struct mu_tls *t, size_t len);
+const char *mu_tls_errmsg(const struct mu_tls *t);
+
+#endif

@@ -1,0 +1,586 @@
+#include "transport/tls_env.h"
+
+#include "core/alloc.h"
+#include "core/assert.h"
+
+/* How long what was taken may wait for room on the wire once its owner has closed. */
+#define PATIENCE_MS 5000
+
+struct mu_tls_env {
+    struct mu_env env;
+    struct mu_env *below;
+    struct mu_tls_context *context;
+    const struct mu_errmsg *why; /* of the `closed` that is being told */
+    size_t live;
+    uint8_t plain[MU_TLS_RECORD_MAX]; /* lent to one `data` at a time */
+};
+
+struct tls_conn {
+    struct mu_conn wire;
+    struct mu_conn *conn; /* its owner's */
+    struct mu_tls_env *env;
+    struct mu_tls tls;
+    struct mu_timer timer; /* what was not used is delivered again; closing: the end of patience */
+    struct mu_buf rest;    /* plain bytes that the owner has not used */
+    bool dialled;
+    bool ready_told;
+    bool in_data;
+    bool resume;  /* asked for inside of `data` */
+    bool paused;  /* the owner has used less than it was given */
+    bool blocked; /* the wire took less than it was given */
+    bool want_writable;
+    bool eof; /* the peer has ended, told or about to be */
+    bool eof_told;
+    bool closing;         /* the owner has closed */
+    bool over;            /* the wire is being closed */
+    int status;           /* with which the owner is told of a failure, */
+    struct mu_errmsg why; /* and what it was */
+};
+
+struct tls_listener {
+    struct mu_listener wire;
+    struct mu_listener *listener;
+    struct mu_tls_env *env;
+};
+
+static struct mu_tls_env *tls_of(struct mu_env *env)
+{
+    return MU_CONTAINER_OF(env, struct mu_tls_env, env);
+}
+
+static struct tls_conn *conn_of(struct mu_conn *wire)
+{
+    return MU_CONTAINER_OF(wire, struct tls_conn, wire);
+}
+
+/* Sending. */
+
+static void close_wire(struct tls_conn *c, bool abort)
+{
+    c->over = true;
+    mu_env_close(c->env->below, &c->wire, abort);
+}
+
+static void flush(struct tls_conn *c)
+{
+    struct mu_span out = mu_tls_output(&c->tls);
+
+    while (out.len != 0 && !c->blocked) {
+        size_t taken = 0;
+
+        mu_env_send(c->env->below, &c->wire, out, &taken);
+        c->blocked = taken < out.len;
+        mu_tls_sent(&c->tls, taken);
+        out = mu_tls_output(&c->tls);
+    }
+}
+
+/* The connection has failed; the peer is told as far as it takes it. */
+static void fail(struct tls_conn *c, int status, const char *why)
+{
+    if (!c->closing && c->status == 0) {
+        c->status = status;
+        (void)mu_err(&c->why, status, "%s", why);
+    }
+    flush(c);
+    if (!c->over) {
+        close_wire(c, false);
+    }
+}
+
+static void env_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
+                     size_t *ret_taken)
+{
+    struct tls_conn *c = conn->impl;
+    size_t taken = 0;
+
+    (void)env;
+    if (c == NULL || c->closing || c->over) {
+        *ret_taken = data.len;
+        return;
+    }
+    while (mu_tls_ready(&c->tls) && taken < data.len) {
+        size_t n = 0;
+        int err = mu_tls_write(&c->tls, mu_span_skip(data, taken), &n);
+
+        if (err != 0) {
+            fail(c, err, mu_tls_errmsg(&c->tls));
+            *ret_taken = data.len;
+            return;
+        }
+        taken += n;
+        flush(c);
+        if (c->blocked && n == 0) {
+            break;
+        }
+    }
+    c->want_writable = taken < data.len;
+    *ret_taken = taken;
+}
+
+static void tell_writable(struct tls_conn *c)
+{
+    if (c->want_writable && !c->closing && !c->over && !c->blocked && mu_tls_ready(&c->tls)) {
+        c->want_writable = false;
+        c->conn->on->writable(c->conn);
+    }
+}
+
+static void wire_writable(struct mu_conn *wire)
+{
+    struct tls_conn *c = conn_of(wire);
+
+    c->blocked = false;
+    flush(c);
+    if (c->closing) {
+        if (!c->blocked && !c->over) {
+            close_wire(c, false);
+        }
+        return;
+    }
+    tell_writable(c);
+}
+
+/* Receiving. */
+
+/* Hands out plain bytes; what is not used is kept, unless it is in `rest` already. */
+static bool deliver(struct tls_conn *c, struct mu_span plain, size_t *ret_used)
+{
+    c->in_data = true;
+    c->resume = false;
+    *ret_used = c->conn->on->data(c->conn, plain);
+    c->in_data = false;
+    MU_ASSERT(*ret_used <= plain.len);
+    if (c->closing || c->over) {
+        return false;
+    }
+    c->paused = *ret_used < plain.len;
+    if (c->paused && c->resume) {
+        mu_env_timer_arm(c->env->below, &c->timer, mu_env_now(c->env->below).mono);
+    }
+    return !c->paused;
+}
+
+static void tell_eof(struct tls_conn *c)
+{
+    if (c->eof && !c->eof_told && !c->paused && !c->closing && !c->over) {
+        c->eof_told = true;
+        c->conn->on->eof(c->conn);
+    }
+}
+
+/* The handshake may have come to its end. False: the owner has closed meanwhile. */
+static bool tell_ready(struct tls_conn *c)
+{
+    if (c->ready_told || !mu_tls_ready(&c->tls)) {
+        return true;
+    }
+    c->ready_told = true;
+    if (c->dialled) {
+        c->conn->on->open(c->conn);
+    } else {
+        tell_writable(c);
+    }
+    return !c->closing && !c->over;
+}
+
+static size_t wire_data(struct mu_conn *wire, struct mu_span in)
+{
+    struct tls_conn *c = conn_of(wire);
+    struct mu_span left = in;
+
+    while (!c->paused && !c->closing && !c->over && !c->eof) {
+        size_t len = 0;
+        size_t used = 0;
+        int err = mu_tls_recv(&c->tls, &left, c->env->plain, sizeof(c->env->plain), &len);
+
+        if (err != 0) {
+            fail(c, err, mu_tls_errmsg(&c->tls));
+            break;
+        }
+        flush(c);
+        if (!tell_ready(c)) {
+            break;
+        }
+        if (len != 0 && !deliver(c, mu_span(c->env->plain, len), &used) && c->paused) {
+            if (mu_buf_append(&c->rest, mu_span(c->env->plain + used, len - used)) != 0) {
+                fail(c, MUSTER_ENOMEM, "out of memory");
+            }
+        }
+        c->eof = c->tls.peer_ended;
+        if (len == 0 && left.len == 0) {
+            break;
+        }
+    }
+    tell_eof(c);
+    /* Behind the peer's farewell, and after our own close, nothing counts. */
+    return c->paused && !c->eof ? in.len - left.len : in.len;
+}
+
+static void wire_eof(struct mu_conn *wire)
+{
+    struct tls_conn *c = conn_of(wire);
+
+    if (c->closing || c->over) {
+        return;
+    }
+    if (!mu_tls_ready(&c->tls)) {
+        fail(c, MUSTER_ETLS, "the peer hung up in the middle of the handshake");
+        return;
+    }
+    c->eof = true;
+    tell_eof(c);
+}
+
+static void deliver_rest(struct tls_conn *c)
+{
+    size_t used = 0;
+    bool all = deliver(c, mu_buf_span(&c->rest), &used);
+
+    if (c->closing || c->over) {
+        return;
+    }
+    mu_buf_consume(&c->rest, used);
+    if (all) {
+        mu_buf_trim(&c->rest, 0);
+        tell_eof(c);
+        if (!c->closing && !c->over) {
+            mu_env_resume(c->env->below, &c->wire);
+        }
+    }
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct tls_conn *c = MU_CONTAINER_OF(timer, struct tls_conn, timer);
+
+    if (c->closing) {
+        close_wire(c, true);
+    } else if (c->paused && !c->over) {
+        deliver_rest(c);
+    }
+}
+
+static void env_resume(struct mu_env *env, struct mu_conn *conn)
+{
+    struct tls_conn *c = conn->impl;
+
+    (void)env;
+    if (c == NULL) {
+        return;
+    }
+    if (c->in_data) {
+        c->resume = true;
+    } else if (c->paused && !c->closing && !c->over) {
+        mu_env_timer_arm(c->env->below, &c->timer, mu_env_now(c->env->below).mono);
+    }
+}
+
+/* Beginning and end. */
+
+static void wire_open(struct mu_conn *wire)
+{
+    flush(conn_of(wire)); /* our hello */
+}
+
+static void free_conn(struct tls_conn *c)
+{
+    mu_env_timer_arm(c->env->below, &c->timer, MU_MONO_NEVER);
+    mu_tls_fini(&c->tls);
+    mu_buf_fini(&c->rest);
+    c->env->live--;
+    mu_free(c);
+}
+
+static void wire_closed(struct mu_conn *wire, int status)
+{
+    struct tls_conn *c = conn_of(wire);
+    struct mu_tls_env *tls = c->env;
+    struct mu_conn *conn = c->conn;
+    int result = c->closing ? 0 : c->status != 0 ? c->status : status;
+    struct mu_errmsg why = c->why;
+
+    free_conn(c);
+    conn->impl = NULL;
+    tls->why = &why;
+    conn->on->closed(conn, result);
+    tls->why = NULL;
+}
+
+static const struct mu_conn_events wire_events = {
+    .open = wire_open,
+    .data = wire_data,
+    .eof = wire_eof,
+    .writable = wire_writable,
+    .closed = wire_closed,
+};
+
+/* `host` NULL: accepted. */
+static struct tls_conn *new_conn(struct mu_tls_env *tls, const char *host)
+{
+    struct tls_conn *c = mu_calloc(1, sizeof(*c));
+
+    if (c == NULL) {
+        return NULL;
+    }
+    if (mu_tls_init(&c->tls, tls->context, host) != 0) {
+        mu_tls_fini(&c->tls);
+        mu_free(c);
+        return NULL;
+    }
+    c->wire.on = &wire_events;
+    c->env = tls;
+    c->dialled = host != NULL;
+    mu_timer_init(&c->timer, on_timer);
+    mu_buf_init(&c->rest, MU_TLS_RECORD_MAX);
+    tls->live++;
+    return c;
+}
+
+static int env_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr)
+{
+    struct mu_tls_env *tls = tls_of(env);
+    struct tls_conn *c = new_conn(tls, addr->kind == MU_ADDR_UNIX ? "localhost" : addr->host);
+    int err;
+
+    if (c == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    c->conn = conn;
+    err = mu_env_dial(tls->below, &c->wire, addr);
+    if (err != 0) {
+        free_conn(c);
+        return err;
+    }
+    conn->env = env;
+    conn->impl = c;
+    return 0;
+}
+
+static void env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
+{
+    struct tls_conn *c = conn->impl;
+    bool first;
+
+    (void)env;
+    if (c == NULL) {
+        return; /* it was closed already */
+    }
+    first = !c->closing;
+    c->closing = true;
+    mu_env_timer_arm(c->env->below, &c->timer, MU_MONO_NEVER);
+    if (abort) {
+        close_wire(c, true);
+        return;
+    }
+    if (!first || c->over) {
+        return;
+    }
+    mu_tls_end(&c->tls);
+    flush(c);
+    if (!c->blocked) {
+        close_wire(c, false);
+        return;
+    }
+    mu_env_timer_arm(c->env->below, &c->timer,
+                     mu_mono_add_ms(mu_env_now(c->env->below).mono, PATIENCE_MS));
+}
+
+static void env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap)
+{
+    const struct tls_conn *c = conn->impl;
+
+    mu_env_peer(tls_of(env)->below, &c->wire, buf, cap);
+}
+
+static const char *env_why(struct mu_env *env)
+{
+    struct mu_tls_env *tls = tls_of(env);
+
+    return tls->why == NULL ? "" : tls->why->text;
+}
+
+/* Listeners. */
+
+static struct tls_listener *listener_of(struct mu_listener *wire)
+{
+    return MU_CONTAINER_OF(wire, struct tls_listener, wire);
+}
+
+static struct mu_conn *wire_accept(struct mu_listener *wire)
+{
+    struct tls_listener *l = listener_of(wire);
+    struct tls_conn *c = new_conn(l->env, NULL);
+
+    if (c == NULL) {
+        return NULL;
+    }
+    c->conn = l->listener->accept(l->listener);
+    if (c->conn == NULL) {
+        free_conn(c);
+        return NULL;
+    }
+    c->conn->env = &l->env->env;
+    c->conn->impl = c;
+    return &c->wire;
+}
+
+static void wire_accept_failed(struct mu_listener *wire, int status)
+{
+    struct mu_listener *listener = listener_of(wire)->listener;
+
+    if (listener->accept_failed != NULL) {
+        listener->accept_failed(listener, status);
+    }
+}
+
+static void wire_unlistened(struct mu_listener *wire)
+{
+    struct tls_listener *l = listener_of(wire);
+    struct mu_listener *listener = l->listener;
+
+    l->env->live--;
+    mu_free(l);
+    listener->impl = NULL;
+    listener->closed(listener);
+}
+
+static int env_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr)
+{
+    struct mu_tls_env *tls = tls_of(env);
+    struct tls_listener *l = mu_calloc(1, sizeof(*l));
+    int err;
+
+    if (l == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    l->wire.accept = wire_accept;
+    l->wire.accept_failed = wire_accept_failed;
+    l->wire.closed = wire_unlistened;
+    l->listener = listener;
+    l->env = tls;
+    err = mu_env_listen(tls->below, &l->wire, addr);
+    if (err != 0) {
+        mu_free(l);
+        return err;
+    }
+    tls->live++;
+    listener->env = env;
+    listener->impl = l;
+    return 0;
+}
+
+static void env_unlisten(struct mu_env *env, struct mu_listener *listener)
+{
+    struct tls_listener *l = listener->impl;
+
+    mu_env_unlisten(tls_of(env)->below, &l->wire);
+}
+
+/* All else is the business of the one below. */
+
+static struct mu_now env_now(struct mu_env *env)
+{
+    return mu_env_now(tls_of(env)->below);
+}
+
+static void env_entropy(struct mu_env *env, void *buf, size_t len)
+{
+    mu_env_entropy(tls_of(env)->below, buf, len);
+}
+
+static void env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)
+{
+    mu_env_timer_arm(tls_of(env)->below, timer, at);
+}
+
+static int env_work(struct mu_env *env, struct mu_work *work)
+{
+    return mu_env_work(tls_of(env)->below, work);
+}
+
+static int env_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what)
+{
+    return mu_env_spawn(tls_of(env)->below, child, what);
+}
+
+static int env_child_signal(struct mu_env *env, struct mu_child *child, int signal,
+                            enum mu_child_scope scope)
+{
+    return mu_env_child_signal(tls_of(env)->below, child, signal, scope);
+}
+
+static void env_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream)
+{
+    mu_env_child_resume(tls_of(env)->below, child, stream);
+}
+
+static int env_http(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request)
+{
+    return mu_env_http(tls_of(env)->below, http, request);
+}
+
+static void env_http_resume(struct mu_env *env, struct mu_http *http)
+{
+    mu_env_http_resume(tls_of(env)->below, http);
+}
+
+static void env_http_cancel(struct mu_env *env, struct mu_http *http)
+{
+    mu_env_http_cancel(tls_of(env)->below, http);
+}
+
+static const struct mu_env_ops tls_ops = {
+    .now = env_now,
+    .entropy = env_entropy,
+    .timer_arm = env_timer_arm,
+    .dial = env_dial,
+    .listen = env_listen,
+    .unlisten = env_unlisten,
+    .send = env_send,
+    .resume = env_resume,
+    .close = env_close,
+    .peer = env_peer,
+    .why = env_why,
+    .work = env_work,
+    .spawn = env_spawn,
+    .child_signal = env_child_signal,
+    .child_resume = env_child_resume,
+    .http = env_http,
+    .http_resume = env_http_resume,
+    .http_cancel = env_http_cancel,
+};
+
+int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struct mu_tls_env **ret,
+                   struct mu_errmsg *reterr_msg)
+{
+    struct mu_tls_env *tls = mu_calloc(1, sizeof(*tls));
+    int err;
+
+    if (tls == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    err = mu_tls_context_new(config, &tls->context, reterr_msg);
+    if (err != 0) {
+        mu_free(tls);
+        return err;
+    }
+    tls->env.ops = &tls_ops;
+    tls->below = env;
+    *ret = tls;
+    return 0;
+}
+
+void mu_tls_env_free(struct mu_tls_env *tls)
+{
+    if (tls != NULL) {
+        MU_ASSERT(tls->live == 0);
+        mu_tls_context_free(tls->context);
+        mu_free(tls);
+    }
+}
+
+struct mu_env *mu_tls_env_env(struct mu_tls_env *tls)
+{
+    return &tls->env;
+}

@@ -1,0 +1,29 @@
+/*
+ * An environment whose connections are secure: it stands on another one and does all that that one
+ * does, except that each connection, dialled or accepted, is TLS 1.3 with certificates on both
+ * sides (transport/tls.h). Whoever is given it need not know.
+ *
+ * A dialled connection is open when the handshake is done. An accepted one is there at once, takes
+ * nothing to send and brings nothing before its handshake is done, and is closed with MUSTER_ETLS
+ * if that comes to nothing, mu_env_why() saying what it was: whoever accepts gives its peers so
+ * much time to say something anyhow.
+ *
+ * A peer that hangs up without the farewell of TLS has ended its stream all the same, since that is
+ * what a dead process leaves behind: what runs above has a farewell of its own.
+ */
+#ifndef MU_TLS_ENV_H
+#define MU_TLS_ENV_H
+
+#include "core/env.h"
+#include "transport/tls.h"
+
+struct mu_tls_env;
+
+/** `env` is borrowed. Errors as mu_tls_context_new(). */
+int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struct mu_tls_env **ret,
+                   struct mu_errmsg *reterr_msg);
+/** After the last callback of its connections and listeners. NULL is fine. */
+void mu_tls_env_free(struct mu_tls_env *tls);
+struct mu_env *mu_tls_env_env(struct mu_tls_env *tls);
+
+#endif

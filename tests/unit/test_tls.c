@@ -1,0 +1,340 @@
+#include "transport/tls.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "certs.h"
+#include "core/alloc.h"
+#include "core/prng.h"
+
+static char directory[64];
+static const char *const all_files[] = {"ca", "other_ca", "node", "late", "stray", "renamed", NULL};
+
+static struct mu_tls_context *context_of(const char *leaf, const char *ca, const char *name)
+{
+    char cert[128];
+    char key[128];
+    char authority[128];
+    struct mu_tls_config config = {.cert = cert, .key = key, .ca = authority, .name = name};
+    struct mu_tls_context *context;
+    struct mu_errmsg why;
+
+    (void)snprintf(cert, sizeof(cert), "%s/%s.pem", directory, leaf);
+    (void)snprintf(key, sizeof(key), "%s/%s.key", directory, leaf);
+    (void)snprintf(authority, sizeof(authority), "%s/%s.pem", directory, ca);
+    assert_int_equal(mu_tls_context_new(&config, &context, &why), 0);
+    return context;
+}
+
+/* Two ends and the bytes between them. */
+struct ends {
+    struct mu_tls_context *contexts[2];
+    struct mu_tls t[2]; /* the one that dials, the one that listens */
+    struct mu_buf got[2];
+    int err[2];
+    size_t chunk; /* so many bytes of the wire at a time; 0: all */
+};
+
+static void ends_init(struct ends *e, struct mu_tls_context *dials, struct mu_tls_context *listens)
+{
+    memset(e, 0, sizeof(*e));
+    e->contexts[0] = dials;
+    e->contexts[1] = listens;
+    assert_int_equal(mu_tls_init(&e->t[0], dials, "node1"), 0);
+    assert_int_equal(mu_tls_init(&e->t[1], listens, NULL), 0);
+    mu_buf_init(&e->got[0], 64u << 20);
+    mu_buf_init(&e->got[1], 64u << 20);
+}
+
+static void ends_fini(struct ends *e)
+{
+    for (int i = 0; i < 2; i++) {
+        mu_tls_fini(&e->t[i]);
+        mu_buf_fini(&e->got[i]);
+        mu_tls_context_free(e->contexts[i]);
+    }
+}
+
+/* Carries what `from` has to say to the other one. Whether there was anything. */
+static bool carry(struct ends *e, int from)
+{
+    struct mu_span out = mu_tls_output(&e->t[from]);
+    int to = 1 - from;
+    size_t n = e->chunk == 0 || out.len < e->chunk ? out.len : e->chunk;
+    struct mu_span in = mu_span(out.data, n);
+    static uint8_t plain[MU_TLS_RECORD_MAX];
+    size_t len = 1;
+
+    if (out.len == 0) {
+        return false;
+    }
+    while (e->err[to] == 0 && (in.len != 0 || len != 0) && !e->t[to].peer_ended) {
+        e->err[to] = mu_tls_recv(&e->t[to], &in, plain, sizeof(plain), &len);
+        if (e->err[to] == 0) {
+            assert_int_equal(mu_buf_append(&e->got[to], mu_span(plain, len)), 0);
+        }
+    }
+    mu_tls_sent(&e->t[from], n);
+    return true;
+}
+
+static void run(struct ends *e)
+{
+    bool more;
+
+    do {
+        more = carry(e, 0);
+        more = carry(e, 1) || more;
+    } while (more);
+}
+
+static void test_bytes_cross_whatever_the_chunks(void **state)
+{
+    static const size_t chunks[] = {0, 1, 7, 1000};
+    static uint8_t data[100000];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(data); i++) {
+        data[i] = (uint8_t)(i * 7 + (i >> 8));
+    }
+    for (size_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++) {
+        struct ends e;
+
+        ends_init(&e, context_of("node", "ca", NULL), context_of("node", "ca", NULL));
+        e.chunk = chunks[i];
+        run(&e);
+        assert_true(mu_tls_ready(&e.t[0]) && mu_tls_ready(&e.t[1]));
+        for (int from = 0; from < 2; from++) {
+            size_t taken = 0;
+
+            assert_int_equal(mu_tls_write(&e.t[from], mu_span(data, sizeof(data)), &taken), 0);
+            assert_int_equal(taken, sizeof(data));
+            /* What is on the wire says nothing of what was written. */
+            assert_null(
+                memmem(mu_tls_output(&e.t[from]).data, mu_tls_output(&e.t[from]).len, data, 16));
+        }
+        run(&e);
+        for (int to = 0; to < 2; to++) {
+            assert_int_equal(e.err[to], 0);
+            assert_int_equal(e.got[to].len, sizeof(data));
+            assert_memory_equal(mu_buf_span(&e.got[to]).data, data, sizeof(data));
+        }
+        ends_fini(&e);
+    }
+}
+
+static void test_end_of_one_side_leaves_the_other_free_to_write(void **state)
+{
+    struct ends e;
+    size_t taken = 0;
+
+    (void)state;
+    ends_init(&e, context_of("node", "ca", NULL), context_of("node", "ca", NULL));
+    run(&e);
+    mu_tls_end(&e.t[0]);
+    mu_tls_end(&e.t[0]);
+    run(&e);
+    assert_true(e.t[1].peer_ended);
+    assert_false(e.t[0].peer_ended);
+    assert_int_equal(mu_tls_write(&e.t[1], MU_SPAN_LIT("last words"), &taken), 0);
+    run(&e);
+    assert_int_equal(e.got[0].len, 10);
+    assert_int_equal(e.err[0], 0);
+    ends_fini(&e);
+}
+
+static void test_output_is_bounded(void **state)
+{
+    struct ends e;
+    uint8_t *data = mu_calloc(1, 1u << 20);
+    size_t taken = 0;
+    size_t more = 1;
+
+    (void)state;
+    assert_non_null(data);
+    ends_init(&e, context_of("node", "ca", NULL), context_of("node", "ca", NULL));
+    run(&e);
+    assert_int_equal(mu_tls_write(&e.t[0], mu_span(data, 1u << 20), &taken), 0);
+    assert_true(taken > 0 && taken < 1u << 20);
+    assert_int_equal(mu_tls_write(&e.t[0], mu_span(data, 1u << 20), &more), 0);
+    assert_int_equal(more, 0);
+    run(&e);
+    assert_int_equal(e.got[1].len, taken);
+    assert_int_equal(mu_tls_write(&e.t[0], mu_span(data, 100), &more), 0);
+    assert_int_equal(more, 100);
+    mu_free(data);
+    ends_fini(&e);
+}
+
+/* What the two ends say when one does not like the other: `who` is the one that refuses. */
+static void expect_refusal(struct mu_tls_context *dials, struct mu_tls_context *listens, int who,
+                           const char *text)
+{
+    struct ends e;
+
+    ends_init(&e, dials, listens);
+    run(&e);
+    assert_int_equal(e.err[who], MUSTER_ETLS);
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[who]), text));
+    /* The other learns of it, too, and nothing was let through. */
+    assert_int_equal(e.err[1 - who], MUSTER_ETLS);
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[1 - who]), "the peer refuses us"));
+    assert_false(mu_tls_ready(&e.t[who]));
+    assert_int_equal(e.got[0].len + e.got[1].len, 0);
+    ends_fini(&e);
+}
+
+static void test_certificate_of_another_authority_is_refused_by_either_side(void **state)
+{
+    (void)state;
+    expect_refusal(context_of("node", "ca", NULL), context_of("stray", "ca", NULL), 0,
+                   "unable to get local issuer certificate");
+    expect_refusal(context_of("stray", "ca", NULL), context_of("node", "ca", NULL), 1,
+                   "unable to get local issuer certificate");
+}
+
+static void test_expired_certificate_is_refused_by_either_side(void **state)
+{
+    (void)state;
+    expect_refusal(context_of("node", "ca", NULL), context_of("late", "ca", NULL), 0,
+                   "certificate has expired");
+    expect_refusal(context_of("late", "ca", NULL), context_of("node", "ca", NULL), 1,
+                   "certificate has expired");
+}
+
+static void test_certificate_for_another_name_is_refused(void **state)
+{
+    struct ends e;
+
+    (void)state;
+    expect_refusal(context_of("node", "ca", NULL), context_of("renamed", "ca", NULL), 0,
+                   "hostname mismatch");
+    /* Unless that name is the one that is wanted, or any is good. */
+    ends_init(&e, context_of("node", "ca", "node2"), context_of("renamed", "ca", NULL));
+    run(&e);
+    assert_true(mu_tls_ready(&e.t[0]) && mu_tls_ready(&e.t[1]));
+    ends_fini(&e);
+    ends_init(&e, context_of("node", "ca", ""), context_of("renamed", "ca", NULL));
+    run(&e);
+    assert_true(mu_tls_ready(&e.t[0]) && mu_tls_ready(&e.t[1]));
+    ends_fini(&e);
+}
+
+static void test_one_flipped_bit_ends_it(void **state)
+{
+    struct ends e;
+    size_t taken = 0;
+    uint8_t bytes[256];
+    uint8_t plain[256];
+    struct mu_span in;
+    size_t len;
+
+    (void)state;
+    ends_init(&e, context_of("node", "ca", NULL), context_of("node", "ca", NULL));
+    run(&e);
+    assert_int_equal(mu_tls_write(&e.t[0], MU_SPAN_LIT("a payload"), &taken), 0);
+    in = mu_tls_output(&e.t[0]);
+    assert_true(in.len <= sizeof(bytes));
+    memcpy(bytes, in.data, in.len);
+    bytes[in.len - 3] ^= 4;
+    in.data = bytes;
+    assert_int_equal(mu_tls_recv(&e.t[1], &in, plain, sizeof(plain), &len), MUSTER_ETLS);
+    assert_int_equal(mu_tls_recv(&e.t[1], &in, plain, sizeof(plain), &len), MUSTER_ETLS);
+    assert_int_equal(e.got[1].len, 0);
+    ends_fini(&e);
+}
+
+static void test_what_is_not_tls_is_refused(void **state)
+{
+    struct mu_prng prng;
+    uint8_t plain[64];
+
+    (void)state;
+    mu_prng_seed(&prng, 1);
+    for (int i = 0; i < 200; i++) {
+        struct mu_tls_context *context = context_of("node", "ca", NULL);
+        struct mu_tls t;
+        uint8_t bytes[600];
+        struct mu_span in = mu_span(bytes, sizeof(bytes));
+        size_t len = 0;
+
+        for (size_t k = 0; k < sizeof(bytes); k++) {
+            bytes[k] = (uint8_t)mu_prng_u64(&prng);
+        }
+        if (i == 0) {
+            in = MU_SPAN_LIT("GET / HTTP/1.1\r\nHost: node1\r\n\r\n");
+        }
+        assert_int_equal(mu_tls_init(&t, context, NULL), 0);
+        (void)mu_tls_recv(&t, &in, plain, sizeof(plain), &len);
+        assert_int_equal(len, 0);
+        assert_false(mu_tls_ready(&t));
+        assert_true(mu_tls_output(&t).len < 64);
+        if (i == 0) {
+            assert_int_equal(t.err, MUSTER_ETLS);
+            assert_non_null(strstr(mu_tls_errmsg(&t), "http request"));
+        }
+        mu_tls_fini(&t);
+        mu_tls_context_free(context);
+    }
+}
+
+static void test_files_that_do_not_do_are_named(void **state)
+{
+    char good[3][128];
+    struct mu_tls_config config = {.cert = good[0], .key = good[1], .ca = good[2]};
+    struct mu_tls_config wrong;
+    struct mu_tls_context *context;
+    struct mu_errmsg why;
+
+    (void)state;
+    (void)snprintf(good[0], sizeof(good[0]), "%s/node.pem", directory);
+    (void)snprintf(good[1], sizeof(good[1]), "%s/late.key", directory);
+    (void)snprintf(good[2], sizeof(good[2]), "%s/ca.pem", directory);
+    assert_int_equal(mu_tls_context_new(&config, &context, &why), MUSTER_ETLS);
+    assert_non_null(strstr(why.text, "late.key"));
+    wrong = config;
+    wrong.cert = "/nonexistent.pem";
+    assert_int_equal(mu_tls_context_new(&wrong, &context, &why), MUSTER_ETLS);
+    assert_non_null(strstr(why.text, "/nonexistent.pem"));
+    wrong = config;
+    wrong.ca = NULL;
+    assert_int_equal(mu_tls_context_new(&wrong, &context, &why), MUSTER_EINVAL);
+    assert_non_null(strstr(why.text, "the authority is missing"));
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes_cross_whatever_the_chunks),
+        cmocka_unit_test(test_end_of_one_side_leaves_the_other_free_to_write),
+        cmocka_unit_test(test_output_is_bounded),
+        cmocka_unit_test(test_certificate_of_another_authority_is_refused_by_either_side),
+        cmocka_unit_test(test_expired_certificate_is_refused_by_either_side),
+        cmocka_unit_test(test_certificate_for_another_name_is_refused),
+        cmocka_unit_test(test_one_flipped_bit_ends_it),
+        cmocka_unit_test(test_what_is_not_tls_is_refused),
+        cmocka_unit_test(test_files_that_do_not_do_are_named),
+    };
+    struct cert_authority ca;
+    struct cert_authority other;
+    int failed;
+
+    (void)snprintf(directory, sizeof(directory), "/tmp/muster-test-XXXXXX");
+    if (mkdtemp(directory) == NULL) {
+        return 1;
+    }
+    certs_authority(&ca, directory, "ca");
+    certs_authority(&other, directory, "other_ca");
+    certs_leaf(&ca, directory, "node", "DNS:node1", 3600);
+    certs_leaf(&ca, directory, "late", "DNS:node1", -60);
+    certs_leaf(&ca, directory, "renamed", "DNS:node2", 3600);
+    certs_leaf(&other, directory, "stray", "DNS:node1", 3600);
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    certs_authority_free(&ca);
+    certs_authority_free(&other);
+    certs_remove(directory, all_files);
+    return failed;
+}
