@@ -43,8 +43,8 @@ MUSTER_EXPORT struct muster_server_config muster_server_config_defaults(void);
 
 /**
  * Starts to serve. Errors: MUSTER_EINVAL, MUSTER_EADDR (the address; the text says why),
- * MUSTER_EURL (the backing), MUSTER_EBUSY (the data directory is in use), MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL,
- * MUSTER_ENOMEM.
+ * MUSTER_EURL (the backing), MUSTER_EBUSY (the data directory is in use), MUSTER_ECORRUPT,
+ * MUSTER_EDISK, MUSTER_EFULL, MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_server_start(muster_runtime *runtime,
                                       const struct muster_server_config *config,

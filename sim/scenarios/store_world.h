@@ -198,6 +198,8 @@ struct store_worker {
 
 /** The whole story, for a scenario's `run`. */
 void store_world_run(struct mu_sim *sim, const struct store_setup *setup);
+/** backed: has members of the cluster go away and come back, until the faults end. */
+void store_world_trouble_etcd(struct mu_sim *sim, void *world);
 /** Faults for a store's scenario: swarm, disk and memory included. */
 struct mu_sim_faults store_world_faults(struct mu_prng *prng);
 

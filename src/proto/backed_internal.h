@@ -1,7 +1,7 @@
 /*
  * What the files of the machine share: backed.c (operations, clients, what is sent when),
- * backed_mirror.c (what is known of keys, and who waits for them), backed_write.c with backed_text.c and
- * backed_read.c (the two kinds of transactions).
+ * backed_mirror.c (what is known of keys, and who waits for them), and the two kinds of
+ * transactions: backed_read.c, backed_write.c with backed_text.c.
  */
 #ifndef MU_BACKED_INTERNAL_H
 #define MU_BACKED_INTERNAL_H

@@ -58,7 +58,8 @@ static struct mu_torch_request *make_request(enum mu_torch_op op, struct mu_span
     if (r == NULL) {
         return NULL;
     }
-    *r = (struct mu_torch_request){.op = op, .memory = spans * sizeof(struct mu_span) + bytes.len};
+    *r = (struct mu_torch_request){.op = (uint8_t)op,
+                                   .memory = spans * sizeof(struct mu_span) + bytes.len};
     mu_list_init(&r->link);
     r->parts = (struct mu_span *)(r + 1);
     rest = mu_span(memcpy(r->parts + spans, bytes.data, bytes.len), bytes.len);

@@ -41,8 +41,9 @@ int mu_backing_check(const char *url, struct mu_errmsg *reterr_msg);
 int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_events *events,
                    struct mu_backing **ret_backing, struct mu_errmsg *reterr_msg);
 /**
- * No operation may be left but those in transactions, which end with MUSTER_ECLOSED. With `drop` all
- * keys are deleted (tried for two seconds). Says goodbye to etcd, then calls `closed`, on a later turn, and is gone.
+ * No operation may be left but those in transactions, which end with MUSTER_ECLOSED. With `drop`
+ * all keys are deleted (tried for two seconds). Says goodbye to etcd, then calls `closed`, on a
+ * later turn, and is gone.
  */
 void mu_backing_close(struct mu_backing *backing, bool drop, void (*closed)(void *context),
                       void *context);

@@ -16,7 +16,7 @@
  * two writes if they take longer than the interval.
  *
  * With a backing the keys are in etcd, and this server is one of any number that serve them: what
- * was answered is on the disks of most of etcd's members. Leases and rendezvous are not served then.
+ * was answered is on the disks of most of etcd's members. Leases and rendezvous are not served.
  *
  * A disk that fails ends the server (status MUSTER_EDISK): going on would acknowledge what cannot
  * be kept.
