@@ -34,14 +34,17 @@ struct muster_server_config {
     uint64_t sessions_max;     /* 100,000 */
     uint32_t session_grace_ms; /* how long a session outlives its connection, at the most: 10,000 */
     uint32_t drain_ms;         /* how long a drain waits for slow readers: 5,000 */
+    /* NULL, or etcd://HOST[,HOST...]/PREFIX: the keys are there, and every server that is given the
+     * same serves the same store. Not with a data_dir. */
+    const char *backing;
 };
 
 MUSTER_EXPORT struct muster_server_config muster_server_config_defaults(void);
 
 /**
  * Starts to serve. Errors: MUSTER_EINVAL, MUSTER_EADDR (the address; the text says why),
- * MUSTER_EBUSY (the data directory is in use), MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL,
- * MUSTER_ENOMEM.
+ * MUSTER_EURL (the backing), MUSTER_EBUSY (the data directory is in use), MUSTER_ECORRUPT,
+ * MUSTER_EDISK, MUSTER_EFULL, MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_server_start(muster_runtime *runtime,
                                       const struct muster_server_config *config,

@@ -7,6 +7,9 @@
 extern const struct mu_sim_scenario mu_sim_scenario_agent;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_early;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_spendthrift;
+extern const struct mu_sim_scenario mu_sim_scenario_backed;
+extern const struct mu_sim_scenario mu_sim_scenario_backed_retry;
+extern const struct mu_sim_scenario mu_sim_scenario_backed_queue;
 extern const struct mu_sim_scenario mu_sim_scenario_dht;
 extern const struct mu_sim_scenario mu_sim_scenario_dht_flat;
 extern const struct mu_sim_scenario mu_sim_scenario_dht_mute;

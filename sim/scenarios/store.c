@@ -35,6 +35,17 @@ static struct mu_sim_faults starving_faults(struct mu_prng *prng)
     return f;
 }
 
+/* Answers of etcd's get lost, and nobody runs out of memory: that is for other scenarios. */
+static struct mu_sim_faults backed_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    if (f.reset_every_ns == 0 && mu_prng_below(prng, 2) == 0) {
+        f.reset_every_ns = MU_NS_PER_S;
+    }
+    return f;
+}
+
 /* SCENARIO(identifier, name, summary, faults, bug, setup...) */
 #define SCENARIO(id, text, words, faults_of, is_planted, ...)                                      \
     static void run_##id(struct mu_sim *sim)                                                       \
@@ -101,3 +112,13 @@ SCENARIO(store_slow_sync, "store-slow-sync",
          "planted bug: a server that writes to its disk five times too seldom", deadly_faults, true,
          .jobs = {&store_job_loss}, .disk = STORE_DISK_INTERVAL, .keep_awake = true,
          .plant = STORE_PLANT_SLOW_SYNC)
+SCENARIO(backed, "backed",
+         "several servers on one etcd cluster: linearizable, exactly once, nothing lost",
+         backed_faults, false, .jobs = {&store_job_linear, &store_job_append},
+         .disk = STORE_DISK_NONE, .backed = true)
+SCENARIO(backed_queue, "backed-queue", "queues in etcd: once, in order, nothing is missing",
+         backed_faults, false, .jobs = {&store_job_queue, &store_job_linear},
+         .disk = STORE_DISK_NONE, .backed = true)
+SCENARIO(backed_retry, "backed-retry", "a client that repeats an add whose outcome is unknown",
+         backed_faults, true, .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true,
+         .plant = STORE_PLANT_RETRYING_CLIENT)

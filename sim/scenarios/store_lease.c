@@ -115,7 +115,7 @@ static bool is_certain(const struct store_worker *worker, const struct hold *h)
     uint32_t now = worker->seat->world->incarnation;
 
     return worker->incarnation == now && h->incarnation == now &&
-           worker->seat->world->serving != NULL;
+           worker->seat->world->hosts[0].serving != NULL;
 }
 
 /* All is said while it happens. */
@@ -133,7 +133,7 @@ static void check_nothing_survived(struct store_world *w, void *state)
     struct mu_span key;
     struct mu_span value;
 
-    while (mu_ks_next_key(&w->serving->server->ks, &cursor, &key, &value)) {
+    while (mu_ks_next_key(&w->hosts[0].serving->server->ks, &cursor, &key, &value)) {
         if (key.len > 1 && key.data[1] == (uint8_t)((struct hold_state *)state)->letter) {
             mu_sim_fail(w->sim, "%.*s was under a lease and survived the server", (int)key.len,
                         (const char *)key.data);

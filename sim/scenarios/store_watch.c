@@ -71,7 +71,7 @@ static struct mu_change as_client(const struct mu_change *change)
 static void watch_server_up(struct store_world *w, void *state)
 {
     struct watch_history *h = &((struct watch_state *)state)->history;
-    const struct mu_keyspace *ks = &w->serving->server->ks;
+    const struct mu_keyspace *ks = &w->hosts[0].serving->server->ks;
     struct mu_change change = {.revision = ks->revision};
     const struct mu_map_node *cursor = NULL;
 
@@ -179,7 +179,7 @@ static void watch_change(struct store_worker *worker, const struct mu_change *ch
                     (int)change->kind);
     }
     watch_told(&state->history, c->run, change,
-               kept ? mu_sim_disk_revision(mu_sim_proc_host(w->server_proc), "data") : UINT64_MAX,
+               kept ? mu_sim_disk_revision(mu_sim_proc_host(w->hosts[0].proc), "data") : UINT64_MAX,
                mu_sim_now_ns(w->sim));
 }
 

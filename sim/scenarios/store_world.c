@@ -8,6 +8,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "fake_etcd.h"
 #include "service/store_engine.h"
 
 #define STARVED_MAX 20 /* operations in a row without memory until the client gives up */
@@ -41,10 +42,10 @@ static void each_job(struct store_world *w, enum news news)
 
 static void restart_server(struct mu_sim *sim, void *arg)
 {
-    struct store_world *w = arg;
+    struct store_host *h = arg;
 
     (void)sim;
-    mu_sim_restart(w->server_proc);
+    mu_sim_restart(h->proc);
 }
 
 static void oracle_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
@@ -65,17 +66,18 @@ static void server_stopped(void *context, int status, const char *why)
 {
     struct store_serving *s = context;
     struct store_world *w = s->world;
+    struct store_host *h = s->host;
     struct mu_env *env = s->env;
 
-    mu_sim_note(w->sim, w->server_proc, "server stopped: %d %s", status, why == NULL ? "" : why);
+    mu_sim_note(w->sim, h->proc, "server stopped: %d %s", status, why == NULL ? "" : why);
     if (!w->leaving && status != MUSTER_EDISK && !(status == MUSTER_ENOMEM && w->memory)) {
         mu_sim_fail(w->sim, "the server gave up: %s", why == NULL ? "" : why);
     }
     if (!w->leaving) {
-        (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + MU_NS_PER_S, restart_server, w);
+        (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + MU_NS_PER_S, restart_server, h);
     }
     each_job(w, TELL_SERVER_DOWN);
-    w->serving = NULL;
+    h->serving = NULL;
     mu_ks_unwatch(&s->server->ks, &s->watch);
     mu_store_server_free(s->server);
     mu_free(s);
@@ -97,6 +99,7 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
     config.backlog_bytes_max = 100000;
     config.stopped = server_stopped;
     config.context = s;
+    config.backing = w->setup->backed ? "etcd://e0,e1,e2/p" : NULL;
     if (w->disk != STORE_DISK_NONE) {
         rc = mu_sim_disk_open(s->env, "data", &config.disk, reterr_msg);
     }
@@ -111,25 +114,27 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
 
 static int start_server(struct mu_env *env, void *arg)
 {
-    struct store_world *w = arg;
+    struct store_host *h = arg;
+    struct store_world *w = h->world;
     struct store_serving *s = mu_sim_calloc(sizeof(*s));
     struct mu_errmsg msg = {0};
     int rc;
 
     s->world = w;
+    s->host = h;
     s->env = env;
     rc = open_server(s, &msg);
     if (rc != 0) {
         mu_free(s);
         if ((rc == MUSTER_ENOMEM || rc == MUSTER_EADDR) && w->memory) {
-            (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + 100 * MU_NS_PER_MS, restart_server, w);
+            (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + 100 * MU_NS_PER_MS, restart_server, h);
             mu_sim_exit(env);
         } else {
             mu_sim_fail(w->sim, "the server did not start: %s: %s", muster_errname(rc), msg.text);
         }
         return 0;
     }
-    w->serving = s;
+    h->serving = s;
     w->incarnation++;
     if (w->setup->oracle) {
         s->owner.changed = oracle_changed;
@@ -145,12 +150,12 @@ static int start_server(struct mu_env *env, void *arg)
 
 static void server_killed(void *arg)
 {
-    struct store_world *w = arg;
+    struct store_host *h = arg;
 
-    if (w->serving != NULL) {
-        each_job(w, TELL_SERVER_DOWN);
+    if (h->serving != NULL) {
+        each_job(h->world, TELL_SERVER_DOWN);
     }
-    w->serving = NULL;
+    h->serving = NULL;
 }
 
 static void drain_server(void *arg)
@@ -162,23 +167,23 @@ static void drain_server(void *arg)
 
 static void kill_server(struct mu_sim *sim, void *arg)
 {
-    struct store_world *w = arg;
+    struct store_host *h = arg;
 
-    if (!w->healed && mu_sim_proc_alive(w->server_proc)) {
-        mu_sim_kill(w->server_proc, mu_prng_below(mu_sim_prng(sim), 2) == 0 ? MU_SIM_KILL_PROCESS
-                                                                            : MU_SIM_KILL_POWER);
-        (void)mu_sim_at(sim, mu_sim_now_ns(sim) + 100 * MU_NS_PER_MS, restart_server, w);
+    if (!h->world->healed && mu_sim_proc_alive(h->proc)) {
+        mu_sim_kill(h->proc, mu_prng_below(mu_sim_prng(sim), 2) == 0 ? MU_SIM_KILL_PROCESS
+                                                                     : MU_SIM_KILL_POWER);
+        (void)mu_sim_at(sim, mu_sim_now_ns(sim) + 100 * MU_NS_PER_MS, restart_server, h);
     }
 }
 
 /* The moment at which a promise is easiest to break is just after it was made. */
-static void aim_at_server(struct store_world *w)
+static void aim_at_server(struct store_world *w, const struct store_member *m)
 {
     struct mu_prng *prng = mu_sim_prng(w->sim);
 
     if (mu_prng_chance(prng, w->aim_ppm)) {
         (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + mu_prng_below(prng, 2 * MU_NS_PER_MS),
-                        kill_server, w);
+                        kill_server, &w->hosts[m->number % w->host_count]);
     }
 }
 
@@ -187,8 +192,8 @@ bool store_world_peek(const struct store_world *w, const char *key, struct mu_sp
     char wire[64];
 
     (void)snprintf(wire, sizeof(wire), "/%s", key);
-    return w->serving != NULL &&
-           mu_ks_get(&w->serving->server->ks, mu_span_str(wire), ret_value) == 0;
+    return w->hosts[0].serving != NULL &&
+           mu_ks_get(&w->hosts[0].serving->server->ks, mu_span_str(wire), ret_value) == 0;
 }
 
 /* --- workers ---------------------------------------------------------------------------------- */
@@ -345,7 +350,7 @@ static void op_done(struct mu_store_op *op)
     verdict = judge(worker);
     if (verdict != STORE_UNKNOWN) {
         worker->peer->starved = 0;
-        aim_at_server(w);
+        aim_at_server(w, seat->member);
     }
     if (shows_progress(worker, verdict)) {
         seat->answered++;
@@ -427,6 +432,13 @@ void store_worker_stop(struct store_worker *worker)
     }
 }
 
+static const char *host_name(uint32_t number)
+{
+    static const char *const names[STORE_SERVERS_MAX] = {"server", "server1", "server2"};
+
+    return names[number];
+}
+
 static int start_client(struct mu_env *env, void *arg)
 {
     struct store_member *m = arg;
@@ -439,7 +451,12 @@ static int start_client(struct mu_env *env, void *arg)
     m->lives++;
     p->member = m;
     p->env = env;
-    config.addr = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "server"};
+    config.addr = (struct mu_addr){
+        .kind = MU_ADDR_TCP,
+        .port = PORT,
+    };
+    (void)snprintf(config.addr.host, sizeof(config.addr.host), "%s",
+                   host_name(m->number % w->host_count));
     config.protocol = m->protocol;
     config.name = "sim";
     rc = mu_store_tcp_new(env, &config, &p->store);
@@ -544,7 +561,12 @@ static bool server_left(void *arg)
 {
     struct store_world *w = arg;
 
-    return !mu_sim_proc_alive(w->server_proc);
+    for (uint32_t i = 0; i < w->host_count; i++) {
+        if (mu_sim_proc_alive(w->hosts[i].proc)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* Which job the next seat gets: at first each in turn, then any that suits. -1: none does. */
@@ -623,7 +645,8 @@ static void set_up(struct store_world *w)
     if (w->disk == STORE_DISK_DRAWN) {
         w->disk = mu_prng_below(prng, 2) == 0 ? STORE_DISK_NONE : STORE_DISK_ALWAYS;
     }
-    w->aim_ppm = w->disk != STORE_DISK_NONE && mu_prng_below(prng, 2) == 0 ? 20000 : 0;
+    w->aim_ppm =
+        (w->disk != STORE_DISK_NONE || w->setup->backed) && mu_prng_below(prng, 2) == 0 ? 20000 : 0;
     w->journal_bytes_high = (size_t)64 << 20;
     if (mu_prng_below(prng, 3) == 0) {
         w->journal_bytes_high = (size_t)mu_prng_below(prng, mu_prng_below(prng, 2) == 0 ? 20 : 200);
@@ -639,14 +662,20 @@ static void set_up(struct store_world *w)
         w->states[i] = mu_sim_calloc(w->setup->jobs[i]->state_size);
         w->setup->jobs[i]->make(w, w->states[i]);
     }
-    flags = (w->disk == STORE_DISK_NONE ? MU_SIM_KEEP_ALIVE : 0) |
+    flags = (w->disk == STORE_DISK_NONE && !w->setup->backed ? MU_SIM_KEEP_ALIVE : 0) |
             (w->setup->keep_awake ? MU_SIM_KEEP_AWAKE : 0);
-    w->server_proc = mu_sim_proc_new(mu_sim_host_new(w->sim, "server"),
-                                     &(struct mu_sim_program){.name = "store",
-                                                              .start = start_server,
-                                                              .killed = server_killed,
-                                                              .arg = w,
-                                                              .flags = flags});
+    w->host_count = w->setup->backed ? STORE_SERVERS_MAX : 1;
+    for (uint32_t i = 0; i < w->host_count; i++) {
+        struct store_host *h = &w->hosts[i];
+
+        *h = (struct store_host){.world = w, .number = i};
+        h->proc = mu_sim_proc_new(mu_sim_host_new(w->sim, host_name(i)),
+                                  &(struct mu_sim_program){.name = "store",
+                                                           .start = start_server,
+                                                           .killed = server_killed,
+                                                           .arg = h,
+                                                           .flags = flags});
+    }
     set_up_clients(w);
 }
 
@@ -684,11 +713,13 @@ static void leave(struct store_world *w)
         return;
     }
     w->leaving = true;
-    if (w->serving == NULL) {
-        mu_sim_fail(w->sim, "the server is not there at the end");
-        return;
+    for (uint32_t i = 0; i < w->host_count; i++) {
+        if (w->hosts[i].serving == NULL) {
+            mu_sim_fail(w->sim, "the server is not there at the end");
+            return;
+        }
+        mu_sim_call(w->hosts[i].proc, drain_server, w->hosts[i].serving);
     }
-    mu_sim_call(w->server_proc, drain_server, w->serving);
     if (!mu_sim_run_until(w->sim, CONVERGE_NS, server_left, w)) {
         mu_sim_fail(w->sim, "the server did not leave");
     }
@@ -698,10 +729,10 @@ static void leave(struct store_world *w)
 static void come_back(struct store_world *w)
 {
     w->drained = true;
-    mu_sim_restart(w->server_proc);
+    mu_sim_restart(w->hosts[0].proc);
     mu_sim_run_for(w->sim, MU_NS_PER_S);
-    if (mu_sim_failure(w->sim) == NULL && w->serving != NULL) {
-        mu_sim_call(w->server_proc, drain_server, w->serving);
+    if (mu_sim_failure(w->sim) == NULL && w->hosts[0].serving != NULL) {
+        mu_sim_call(w->hosts[0].proc, drain_server, w->hosts[0].serving);
         if (!mu_sim_run_until(w->sim, CONVERGE_NS, server_left, w)) {
             mu_sim_fail(w->sim, "the server did not leave again");
         }
@@ -710,9 +741,14 @@ static void come_back(struct store_world *w)
 
 void store_world_run(struct mu_sim *sim, const struct store_setup *setup)
 {
+    static const char *const members[FAKE_ETCD_MEMBERS] = {"e0", "e1", "e2"};
     struct store_world w = {.sim = sim, .setup = setup};
 
     muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    if (setup->backed) {
+        w.etcd = fake_etcd_new(sim, members, FAKE_ETCD_MEMBERS);
+        store_world_trouble_etcd(sim, &w);
+    }
     set_up(&w);
     mu_sim_run_for(sim, STORE_FAULTY_NS);
     heal(&w);
@@ -731,44 +767,8 @@ void store_world_run(struct mu_sim *sim, const struct store_setup *setup)
         mu_free(w.states[i]);
     }
     once_free(w.ops);
+    if (w.etcd != NULL) {
+        fake_etcd_free(w.etcd);
+    }
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
-}
-
-struct mu_sim_faults store_world_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    f.disk_fail_ppm = mu_prng_below(prng, 8) == 0 ? 5000 : 0;
-    return f;
-}
-
-void *store_grow(void *array, size_t count, size_t *cap, size_t size)
-{
-    struct mu_sim_heap *heap;
-    void *bigger;
-
-    if (count < *cap) {
-        return array;
-    }
-    *cap = *cap == 0 ? 64 : *cap * 2;
-    heap = mu_sim_outside();
-    bigger = mu_realloc(array, *cap * size);
-    mu_sim_inside(heap);
-    MU_ASSERT(bigger != NULL);
-    return bigger;
-}
-
-bool store_read_number(struct mu_span text, int64_t *ret)
-{
-    char copy[32];
-    char *end;
-
-    if (text.len == 0 || text.len >= sizeof(copy)) {
-        return false;
-    }
-    memcpy(copy, text.data, text.len);
-    copy[text.len] = '\0';
-    *ret = strtoll(copy, &end, 10);
-    return *end == '\0';
 }

@@ -22,6 +22,7 @@
 #define STORE_NATIVES     3 /* the first ones */
 #define STORE_WORKERS_MAX 8
 #define STORE_JOBS_MAX    3
+#define STORE_SERVERS_MAX 3
 #define STORE_FAULTY_NS   (15 * MU_NS_PER_S)
 
 /* What may be wrong on purpose. */
@@ -103,6 +104,7 @@ struct store_setup {
     const struct store_job *jobs[STORE_JOBS_MAX]; /* every one gets a seat at some native client */
     enum store_disk disk;
     enum store_plant plant;
+    bool backed;      /* several servers whose keys are in a cluster of etcd */
     bool oracle;      /* the test watches all keys in the server itself */
     bool keep_awake;  /* the server is never paused */
     uint64_t wait_ns; /* after healing, before anybody is asked to have got on */
@@ -117,6 +119,14 @@ struct store_member {
     uint32_t lives;
     uint32_t seat_count;
     struct store_seat seats[STORE_WORKERS_MAX];
+};
+
+/* Where a server runs. */
+struct store_host {
+    struct store_world *world;
+    uint32_t number;
+    struct mu_sim_proc *proc;
+    struct store_serving *serving; /* NULL while the server is dead */
 };
 
 struct store_world {
@@ -135,9 +145,10 @@ struct store_world {
     bool memory;      /* allocations may fail */
     uint32_t aim_ppm; /* how often an answer is followed by the death of who gave it */
 
-    struct mu_sim_proc *server_proc;
-    struct store_serving *serving; /* NULL while the server is dead */
-    uint32_t incarnation;          /* of the server, from 1 */
+    struct fake_etcd *etcd; /* backed */
+    struct store_host hosts[STORE_SERVERS_MAX];
+    uint32_t host_count;
+    uint32_t incarnation; /* of the server, from 1 */
     struct store_member members[STORE_CLIENTS];
     void *states[STORE_JOBS_MAX];
     struct once *ops;
@@ -153,6 +164,7 @@ struct store_world {
 
 struct store_serving {
     struct store_world *world;
+    struct store_host *host;
     struct mu_env *env;
     struct mu_store_server *server;
     struct mu_ks_owner owner; /* of the oracle's watch */
@@ -186,6 +198,8 @@ struct store_worker {
 
 /** The whole story, for a scenario's `run`. */
 void store_world_run(struct mu_sim *sim, const struct store_setup *setup);
+/** backed: has members of the cluster go away and come back, until the faults end. */
+void store_world_trouble_etcd(struct mu_sim *sim, void *world);
 /** Faults for a store's scenario: swarm, disk and memory included. */
 struct mu_sim_faults store_world_faults(struct mu_prng *prng);
 

@@ -77,6 +77,7 @@ static void fill_config(muster_server *s, const struct muster_server_config *c,
     ret->sync = c->sync == MUSTER_SYNC_INTERVAL ? MU_SYNC_INTERVAL : MU_SYNC_ALWAYS;
     ret->sync_interval_ms = c->sync_interval_ms;
     ret->drain_ms = c->drain_ms;
+    ret->backing = c->backing;
     ret->stopped = on_stopped;
     ret->context = s;
 }
@@ -119,6 +120,9 @@ static int check_config(const struct muster_server_config *c)
 {
     if (c->listen == NULL) {
         return mu_api_error(MUSTER_EINVAL, "a server needs an address to listen on");
+    }
+    if (c->backing != NULL && c->data_dir != NULL) {
+        return mu_api_error(MUSTER_EINVAL, "a server keeps its keys in etcd or in a directory");
     }
     if (c->key_bytes_max == 0 || c->key_bytes_max > UINT32_MAX / 4 || c->value_bytes_max == 0 ||
         c->value_bytes_max > UINT32_MAX / 4 || c->keys_max == 0 || c->keys_max > UINT32_MAX / 4 ||

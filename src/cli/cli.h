@@ -80,6 +80,7 @@ int cmd_run(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_kv(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
+int cmd_bench_etcd(int argc, char **argv);
 int cmd_bench_rdzv(int argc, char **argv);
 int cmd_dht(int argc, char **argv);
 int cmd_rdzv(int argc, char **argv);

@@ -235,17 +235,19 @@ int cmd_bench(int argc, char **argv)
         {"size", "SIZE", "of a value (64)", CLI_SIZE, &b.size, 8u << 20},
     };
     const struct cli_verb verb = {
-        "bench", "store --store URL [OPTIONS] | rdzv [OPTIONS]",
+        "bench", "store --store URL [OPTIONS] | rdzv [OPTIONS] | etcd [OPTIONS]",
         "Measures a store through this library: prints `name value unit` lines. All clients share\n"
         "one thread; `make bench` compares servers with a load generator of its own. `muster bench "
         "rdzv\n"
-        "--help` has the bench of a rendezvous.",
+        "--help` has the bench of a rendezvous, `muster bench etcd --help` that of etcd by itself.",
         options, sizeof(options) / sizeof(options[0])};
     int err;
 
     if (argc >= 2 && strcmp(argv[1], "store") == 0) {
         argc--;
         argv++;
+    } else if (argc >= 2 && strcmp(argv[1], "etcd") == 0) {
+        return cmd_bench_etcd(argc - 1, argv + 1);
     } else if (argc >= 2 && strcmp(argv[1], "rdzv") == 0) {
         return cmd_bench_rdzv(argc - 1, argv + 1);
     } else if (argc >= 2 && argv[1][0] != '-') {

@@ -204,6 +204,7 @@ static struct mu_agent_service_config make_config(const struct run_options *o)
     c.role = o->role;
     c.identical = variable_is("TORCH_ELASTIC_WORKER_IDENTICAL", "1");
     c.share = !variable_is("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1");
+    c.backing = o->store_backing;
     c.virtual_local_rank = o->virtual_local_rank;
     c.signals_to_handle = o->signals_to_handle;
     return c;

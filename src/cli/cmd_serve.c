@@ -15,6 +15,7 @@
 struct serve_options {
     const char *listen;
     const char *data_dir;
+    const char *backing;
     const char *sync;
     const char *port_file;
     bool quiet;
@@ -99,7 +100,9 @@ static void *await_signal(void *context)
 static void tell_the_user(const struct muster_server_config *config, const muster_server *server)
 {
     printf("muster: serving on %s\n", muster_server_address(server));
-    if (config->data_dir == NULL) {
+    if (config->backing != NULL) {
+        printf("muster: keeping every key in %s: what was answered is there\n", config->backing);
+    } else if (config->data_dir == NULL) {
         printf("muster: keeping everything in memory; --data-dir keeps it on disk\n");
     } else if (config->sync == MUSTER_SYNC_INTERVAL) {
         printf("muster: writing to %s every %u ms: a crash loses at most the last %u ms and "
@@ -161,7 +164,11 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     if (o->data_dir == NULL && config->sync == MUSTER_SYNC_INTERVAL) {
         return cli_usage("serve", "--sync says how --data-dir is written; give that, too");
     }
+    if (o->backing != NULL && o->data_dir != NULL) {
+        return cli_usage("serve", "--backing keeps the keys in etcd, --data-dir on disk; give one");
+    }
     config->listen = o->listen;
+    config->backing = o->backing;
     config->data_dir = o->data_dir;
     config->sync_interval_ms = (uint32_t)o->sync_interval;
     config->key_bytes_max = o->key_max;
@@ -222,6 +229,8 @@ int cmd_serve(int argc, char **argv)
         {"listen", "HOST:PORT", "where to listen; port 0: any free one", CLI_TEXT, &o.listen, 0},
         {"port-file", "FILE", "write the port there once it serves", CLI_TEXT, &o.port_file, 0},
         {"data-dir", "DIR", "keep everything on disk, too", CLI_TEXT, &o.data_dir, 0},
+        {"backing", "URL", "keep every key in etcd://HOST,HOST,HOST/PREFIX", CLI_TEXT, &o.backing,
+         0},
         {"sync", "MODE", "always (answered means on disk) or interval", CLI_TEXT, &o.sync, 0},
         {"sync-interval", "MS", "how often `interval` writes (100)", CLI_NUMBER, &o.sync_interval,
          hour_ms},

@@ -99,8 +99,8 @@ static const struct cli_option options[] = {
      CLI_SECONDS, &parsed.upscale_delay, 0, .given = &parsed.has_upscale_delay, .whole = true},
     {"verdict", "FILE", "write how the job ended there, as JSON", CLI_TEXT, &parsed.verdict, 0,
      .whole = true},
-    {"store-backing", "KIND", "refused: not yet", CLI_TEXT, &parsed.store_backing, 0,
-     .whole = true},
+    {"store-backing", "URL", "the workers' store is in etcd://HOST,HOST/PREFIX", CLI_TEXT,
+     &parsed.store_backing, 0, .whole = true},
 };
 static const struct cli_verb verb = {.name = "run",
                                      .synopsis = "[OPTIONS] [--] SCRIPT [ARGUMENTS...]",

@@ -385,8 +385,11 @@ static int refuse_foreign(const struct run_options *o)
         return cli_fail(CLI_FAILED, "--numa-binding is not there yet; run the script under numactl "
                                     "with --no-python instead");
     }
-    if (o->store_backing != NULL) {
-        return cli_fail(CLI_FAILED, "--store-backing is not there yet");
+    if (o->store_backing != NULL && strncmp(o->store_backing, "etcd://", 7) != 0) {
+        return cli_fail(CLI_FAILED,
+                        "--store-backing %s keeps no store that survives; write "
+                        "etcd://HOST,HOST,HOST/PREFIX",
+                        o->store_backing);
     }
     if (strcmp(handler, "null") != 0 && strcmp(handler, "console") != 0 &&
         strcmp(handler, "dynamic_rendezvous") != 0) {

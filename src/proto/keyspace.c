@@ -313,7 +313,7 @@ int mu_ks_multi_set(struct mu_keyspace *ks, const struct mu_span *keys,
 }
 
 /* Reads a number as strtoll() does in base 10. False if there is none or it is out of range. */
-static bool parse_number(struct mu_span s, int64_t *ret)
+bool mu_ks_read_number(struct mu_span s, int64_t *ret)
 {
     size_t i = 0;
     bool negative = false;
@@ -341,7 +341,7 @@ static bool parse_number(struct mu_span s, int64_t *ret)
 }
 
 /* Writes a number in decimal to the end of `text`, which holds 24 bytes. */
-static struct mu_span format_number(uint8_t text[24], int64_t number)
+struct mu_span mu_ks_write_number(uint8_t text[24], int64_t number)
 {
     uint64_t n = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
     size_t at = 24;
@@ -369,11 +369,11 @@ int mu_ks_add(struct mu_keyspace *ks, struct mu_span key, int64_t delta, uint64_
     struct put p;
     int err;
 
-    if (e != NULL && e->has_value && !parse_number(mu_ks_value(e), &old)) {
+    if (e != NULL && e->has_value && !mu_ks_read_number(mu_ks_value(e), &old)) {
         return MUSTER_ENOTNUM;
     }
     sum = (int64_t)((uint64_t)old + (uint64_t)delta);
-    value = format_number(text, sum);
+    value = mu_ks_write_number(text, sum);
     err = check_key_value(ks, key, value);
     if (err == 0) {
         err = find_binding(ks, lease, false, &p);

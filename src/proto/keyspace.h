@@ -156,6 +156,10 @@ int mu_ks_compare_set(struct mu_keyspace *ks, struct mu_span key, struct mu_span
                       bool *ret_written);
 int mu_ks_append(struct mu_keyspace *ks, struct mu_span key, struct mu_span value, uint64_t lease,
                  size_t *ret_len);
+/** The number in a value, as mu_ks_add() reads it. False: MUSTER_ENOTNUM. */
+bool mu_ks_read_number(struct mu_span s, int64_t *ret);
+/** A number as mu_ks_add() writes it, lent by `text`. */
+struct mu_span mu_ks_write_number(uint8_t text[24], int64_t number);
 /** `ret_removed` says whether there was a value. Queues are not touched. Never ELIMIT or EFULL. */
 int mu_ks_delete(struct mu_keyspace *ks, struct mu_span key, bool *ret_removed);
 /**

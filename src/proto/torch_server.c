@@ -26,6 +26,8 @@ void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limit
     *t = (struct mu_torch_server){.owner = owner, .limits = limits};
     t->wait.owner = owner;
     mu_list_init(&t->watches);
+    mu_list_init(&t->deferred);
+    mu_list_init(&t->dropped);
     mu_buf_init(&t->in, limits->request_bytes_max);
     /* An answer of the largest size may begin while others, up to the mark, still wait. */
     mu_buf_init(&t->out, high > SIZE_MAX - limits->output_bytes_max
@@ -37,6 +39,10 @@ static void drop_registrations(struct mu_torch_server *t, struct mu_keyspace *ks
 {
     struct mu_list *node;
 
+    if (ks == NULL) {
+        mu_torch_server_drop_deferred(t);
+        return;
+    }
     mu_ks_wait_cancel(ks, &t->wait);
     while ((node = mu_list_pop(&t->watches)) != NULL) {
         struct mu_torch_watch *w = MU_CONTAINER_OF(node, struct mu_torch_watch, link);
@@ -256,7 +262,9 @@ static int step(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_spa
     }
     got = measure(t, &mu_torch_shapes[op], in, ret_len);
     if (got == 1) {
-        int err = mu_torch_server_execute(t, ks, (enum mu_torch_op)op, mu_span(in.data, *ret_len));
+        struct mu_span request = mu_span(in.data, *ret_len);
+        int err = ks == NULL ? mu_torch_server_defer(t, (enum mu_torch_op)op, request)
+                             : mu_torch_server_execute(t, ks, (enum mu_torch_op)op, request);
 
         if (err != 0) {
             return err;
@@ -301,13 +309,24 @@ static int recv_buffered(struct mu_torch_server *t, struct mu_keyspace *ks, stru
     return 0;
 }
 
+bool mu_torch_server_is_full(const struct mu_torch_server *t)
+{
+    return t->deferred_bytes > t->limits->output_bytes_high ||
+           t->deferred_count >= MU_TORCH_DEFERRED_MAX;
+}
+
+static bool has_room(const struct mu_torch_server *t)
+{
+    return t->out.len <= t->limits->output_bytes_high && !mu_torch_server_is_full(t);
+}
+
 /* Executes what is whole in `in`, where it lies; keeps a copy of what is not. */
 static int recv_direct(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span in,
                        size_t *ret_used)
 {
     size_t used = 0;
 
-    while (used < in.len && t->out.len <= t->limits->output_bytes_high) {
+    while (used < in.len && has_room(t)) {
         size_t len;
         int got = step(t, ks, mu_span_skip(in, used), &len);
 
@@ -336,7 +355,7 @@ int mu_torch_server_recv(struct mu_torch_server *t, struct mu_keyspace *ks, stru
     if (t->poison != 0) {
         return t->poison;
     }
-    while (used < in.len && t->out.len <= t->limits->output_bytes_high) {
+    while (used < in.len && has_room(t)) {
         struct mu_span rest = mu_span_skip(in, used);
         size_t n = 0;
         int err = t->in.len != 0 ? recv_buffered(t, ks, rest, &n) : recv_direct(t, ks, rest, &n);
@@ -366,6 +385,7 @@ void mu_torch_server_sent(struct mu_torch_server *t, size_t n)
 
 size_t mu_torch_server_memory(const struct mu_torch_server *t)
 {
-    return t->in.cap + t->out.cap + t->watch_count * sizeof(struct mu_torch_watch) +
+    return t->in.cap + t->out.cap + t->deferred_bytes +
+           t->watch_count * sizeof(struct mu_torch_watch) +
            (t->errmsg != NULL ? strlen(t->errmsg) + 1 : 0);
 }

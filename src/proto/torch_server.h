@@ -42,6 +42,22 @@ enum mu_torch_generation {
     MU_TORCH_2, /* 2.1 onward: VALIDATE first, opcodes 1-18 */
 };
 
+/*
+ * A request that is not executed here, see mu_torch_server_next_request(). Its keys are as on the
+ * wire; whoever executes it may change the spans in `parts`, of which the keys come first.
+ */
+struct mu_torch_request {
+    uint8_t op; /* enum mu_torch_op */
+    struct mu_store_request request;
+    struct mu_span *parts;
+    struct mu_torch_server *server; /* NULL: the connection is gone, and nobody wants the answer */
+    void *impl;                     /* the executor's */
+    struct mu_list link;            /* private from here */
+    size_t memory;
+    uint32_t state;
+    uint8_t ping[4];
+};
+
 struct mu_torch_server {
     void *owner; /* the caller's; also the owner of its wait and its watches in the keyspace */
     const struct mu_torch_limits *limits; /* borrowed for the machine's life; shared by all */
@@ -56,6 +72,11 @@ struct mu_torch_server {
     size_t scan_offset; /* private: how far the request at hand was checked already, */
     uint64_t scan_left; /* and how many of its parts have not shown their length yet */
     char *errmsg;       /* NULL until something went wrong */
+    /* Requests that somebody else executes. */
+    struct mu_list deferred; /* in the order they came */
+    struct mu_list dropped;
+    size_t deferred_count;
+    size_t deferred_bytes;
 };
 
 void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limits *limits,
@@ -90,6 +111,37 @@ int mu_torch_server_wake(struct mu_torch_server *t, struct mu_ks_wait *wait);
  */
 int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch,
                             const struct mu_change *change);
+
+/*
+ * Requests that somebody else executes: where the keys are not in a keyspace at hand, all calls are
+ * made with NULL in its place. Then mu_torch_server_recv() only takes requests apart, up to
+ * MU_TORCH_DEFERRED_MAX of them, and uses nothing while so many wait.
+ *
+ *     while ((r = mu_torch_server_next_request(t)) != NULL) { execute it, in this order }
+ *     while ((r = mu_torch_server_next_dropped(t)) != NULL) { stop it; mu_torch_request_free(r); }
+ *     mu_torch_server_answer(t, r, 0, &reply, NULL);
+ *
+ * Answers are given in the order of the requests, but for that of a WAIT. One that a connection
+ * leaves behind (r->server is NULL) is executed nevertheless, but for a WAIT, and freed.
+ */
+#define MU_TORCH_DEFERRED_MAX 1024
+/** Whether so many wait that no more are taken. */
+bool mu_torch_server_is_full(const struct mu_torch_server *t);
+/** The next one to execute; NULL if none. */
+struct mu_torch_request *mu_torch_server_next_request(struct mu_torch_server *t);
+/** A WAIT that needs no answer any more; the caller stops and frees it. */
+struct mu_torch_request *mu_torch_server_next_dropped(struct mu_torch_server *t);
+/**
+ * Takes the request and answers it. `status` MUSTER_ENOENT: a get or pop found nothing. Errors: as
+ * mu_torch_server_recv(), whose poison a status is. A WATCH_KEY stays with the caller, who tells of
+ * changes with mu_torch_server_told() and frees it in the end.
+ */
+int mu_torch_server_answer(struct mu_torch_server *t, struct mu_torch_request *r, int status,
+                           const struct mu_store_reply *reply, const char *text);
+/** A key that a WATCH_KEY named has changed; `key` as on the wire. As mu_torch_server_changed(). */
+int mu_torch_server_told(struct mu_torch_server *t, struct mu_span key,
+                         const struct mu_change *change);
+void mu_torch_request_free(struct mu_torch_request *r);
 
 /** Answers to send; lent until the next call. */
 static inline struct mu_span mu_torch_server_output(const struct mu_torch_server *t)

@@ -579,8 +579,8 @@ static uint8_t notification_kind(enum mu_change_kind kind)
     mu_panic(__FILE__, __LINE__, "a change of no known kind");
 }
 
-int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch,
-                            const struct mu_change *change)
+int mu_torch_server_told(struct mu_torch_server *t, struct mu_span key,
+                         const struct mu_change *change)
 {
     struct mu_span old_value = change->old_value;
     struct mu_span value = change->value;
@@ -588,7 +588,6 @@ int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch
     size_t len;
     int err;
 
-    MU_ASSERT(mu_torch_server_of_watch(watch) == t);
     if (t->poison != 0) {
         return t->poison;
     }
@@ -599,7 +598,7 @@ int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch
     } else if (notification_kind(change->kind) == MU_TORCH_KEY_DELETED) {
         value = (struct mu_span){0};
     }
-    len = 25 + change->key.len + old_value.len + value.len;
+    len = 25 + key.len + old_value.len + value.len;
     if (len > t->limits->output_bytes_max || t->out.len > t->limits->output_bytes_max - len) {
         return mu_torch_server_fail(t,
                                     mu_err(&e, MUSTER_EOVERFLOW,
@@ -611,9 +610,16 @@ int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch
     err = reserve(t, MU_TORCH_WATCH_KEY, len);
     if (err == 0) {
         mu_buf_put_u8(&t->out, notification_kind(change->kind));
-        put_bytes(t, change->key);
+        put_bytes(t, key);
         put_bytes(t, old_value);
         put_bytes(t, value);
     }
     return err;
+}
+
+int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch,
+                            const struct mu_change *change)
+{
+    MU_ASSERT(mu_torch_server_of_watch(watch) == t);
+    return mu_torch_server_told(t, change->key, change);
 }

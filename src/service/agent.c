@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "service/agent_internal.h"
+#include "service/store_backing.h"
 
 #define GOODBYE_MS 5000 /* for the rendezvous to take our last words */
 #define ASK_MS     400  /* for who showed signs of failing before the first known to end */
@@ -430,6 +431,13 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
 
     if (config->argv == NULL || config->argv[0] == NULL || config->inherited == NULL) {
         return mu_err(reterr_msg, MUSTER_EINVAL, "a program and an environment are needed");
+    }
+    if (config->backing != NULL) {
+        err = mu_backing_check(config->backing, reterr_msg);
+        if (err != 0) {
+            mu_err_prefix(reterr_msg, "--store-backing");
+            return err;
+        }
     }
     s = mu_calloc(1, sizeof(*s));
     if (s == NULL) {

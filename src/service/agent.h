@@ -49,6 +49,7 @@ struct mu_agent_service_config {
     enum mu_exchange_generation generation; /* 2 */
     bool identical;                         /* TORCH_ELASTIC_WORKER_IDENTICAL */
     bool share;                             /* agents serve the workers' store. true */
+    const char *backing; /* NULL, or etcd://...: the workers' store is there, on every node */
     bool virtual_local_rank;
     const char *signals_to_handle; /* or NULL */
     uint32_t store_ms;             /* to reach the round's store. 60 s */

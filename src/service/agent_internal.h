@@ -37,6 +37,8 @@ struct mu_agent_round {
     bool exchanging; /* ranks or the barrier: `done` is to come */
     bool is_barrier;
     struct mu_rdzv_bootstrap *bootstrap;
+    struct mu_agent_backing *backing; /* with --store-backing, in its place */
+    struct mu_timer backing_timer;
     bool has_ranks;
     bool has_master;
     struct mu_ranks ranks;
@@ -170,6 +172,16 @@ void mu_agent_round_exchange(struct mu_agent_round *r);
 void mu_agent_round_barrier(struct mu_agent_round *r);
 /** Ends what can be ended; frees it if nothing is left. */
 void mu_agent_round_settle(struct mu_agent_round *r);
+
+/** Workers meet there. */
+void mu_agent_round_master(struct mu_agent_round *r, const char *addr, uint16_t port);
+void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *text);
+
+/* agent_backing.c */
+/** Serves the workers' store from etcd; the round is told where, or that it cannot be. */
+int mu_agent_backing_start(struct mu_agent_round *r, struct mu_errmsg *reterr_msg);
+/** r->backing is NULL, and the round settled, when it is gone; perhaps at once. */
+void mu_agent_backing_end(struct mu_agent_backing *b);
 
 /* agent_failure.c */
 /** A worker shows that it may be failing: takes a place in the server's order. */

@@ -36,8 +36,8 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     r->restarts_left = a->restarts_left;
     /* Workers of PyTorch 1.13 put a prefix before keys in an agent's store: all or none must. */
     r->generation = a->torch_1 ? MU_EXCHANGE_1 : s->config.generation;
-    r->share =
-        is_static(s) || (s->config.share && r->generation == MU_EXCHANGE_2 && !a->workers_serve);
+    r->share = is_static(s) || s->config.backing != NULL ||
+               (s->config.share && r->generation == MU_EXCHANGE_2 && !a->workers_serve);
     mu_buf_init(&r->op_text, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
     r->store_url = mu_strndup(a->store, strlen(a->store));
@@ -83,6 +83,10 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         r->bootstrap_ending = true;
         mu_rdzv_bootstrap_end(r->bootstrap);
     }
+    if (r->backing != NULL) {
+        mu_agent_backing_end(r->backing); /* Settles the round when it is gone. */
+        return;
+    }
     if (r->exchanging || r->op_busy || r->bootstrap != NULL) {
         return;
     }
@@ -119,7 +123,7 @@ void mu_agent_round_close(struct mu_agent_round *r)
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
-static void tell_not_ready(struct mu_agent_round *r, int status, const char *text)
+void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *text)
 {
     if (!r->closing && r->s->round == r) {
         mu_agent_tell(r->s, (struct mu_agent_event){.type = MU_AGENT_NOT_READY,
@@ -150,7 +154,7 @@ static void on_exchanged(struct mu_agent_exchange *x, int status)
                                                  .code = status,
                                                  .text = status == 0 ? NULL : x->errmsg.text});
     } else if (status != 0) {
-        tell_not_ready(r, status, x->errmsg.text);
+        mu_agent_round_not_ready(r, status, x->errmsg.text);
     } else {
         r->has_ranks = true;
         r->ranks = x->ranks;
@@ -200,10 +204,8 @@ static bool is_first_needed(const struct mu_agent_round *r)
     return r->generation == MU_EXCHANGE_1 && r->rank == 0;
 }
 
-static void on_master(void *context, const char *addr, uint16_t port)
+void mu_agent_round_master(struct mu_agent_round *r, const char *addr, uint16_t port)
 {
-    struct mu_agent_round *r = context;
-
     (void)snprintf(r->master_addr, sizeof(r->master_addr), "%s", addr);
     r->master_port = port;
     r->has_master = true;
@@ -214,9 +216,14 @@ static void on_master(void *context, const char *addr, uint16_t port)
     }
 }
 
+static void on_master(void *context, const char *addr, uint16_t port)
+{
+    mu_agent_round_master(context, addr, port);
+}
+
 static void on_master_failed(void *context, int status, const char *text)
 {
-    tell_not_ready(context, status, text);
+    mu_agent_round_not_ready(context, status, text);
 }
 
 /* Fixed by the user: workers meet at the rendezvous' own endpoint. */
@@ -265,14 +272,19 @@ void mu_agent_round_exchange(struct mu_agent_round *r)
 
     if (err == 0) {
         r->store_open = true;
-        if (is_static(s)) {
+        if (s->config.backing != NULL && r->generation != MU_EXCHANGE_2) {
+            err = mu_err(&msg, MUSTER_ENOTSUP,
+                         "agents of PyTorch 1.13 know of no store that every node serves");
+        } else if (s->config.backing != NULL) {
+            err = mu_agent_backing_start(r, &msg);
+        } else if (is_static(s)) {
             err = take_static_master(r, &msg);
         } else if (r->generation == MU_EXCHANGE_2 || r->rank == 0) {
             err = start_bootstrap(r, &msg);
         }
     }
     if (err != 0) {
-        tell_not_ready(r, err, msg.text);
+        mu_agent_round_not_ready(r, err, msg.text);
     } else if (!is_first_needed(r) || r->has_master) {
         start_exchange(r);
     }

@@ -103,7 +103,7 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
         mu_free(call);
         return MUSTER_ENOMEM;
     }
-    mu_store_exec_start(&call->exec, &session->server->ks, q, &call->sink);
+    mu_store_exec_start(&call->exec, &session->server->executor, q, &call->sink);
     return 0;
 }
 
@@ -179,6 +179,9 @@ static int resolve_lease(struct mu_store_session *session, struct mu_store_reque
     struct mu_store_server *s = session->server;
     int err;
 
+    if (s->backing != NULL && (q->lease != 0 || q->verb == MU_STORE_LEASE_GRANT)) {
+        return MUSTER_ENOTSUP; /* A lease would have to outlive this server as its keys do. */
+    }
     if (q->lease != MU_LEASE_SESSION) {
         return 0;
     }
@@ -220,7 +223,7 @@ void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_
     if (err == 0) {
         err = resolve_lease(session, &q);
     }
-    if (err == 0 && !mu_store_execute(&s->ks, mu_env_now(s->env).mono, &q, &direct.sink)) {
+    if (err == 0 && !mu_store_execute(&s->executor, mu_env_now(s->env).mono, &q, &direct.sink)) {
         err = keep_call(session, event->id, &q);
     }
     if (err != 0) {

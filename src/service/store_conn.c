@@ -61,7 +61,8 @@ static void maybe_resume(struct mu_store_conn *c)
 
     if (!c->paused || s->draining ||
         (c->kind == MU_STORE_CONN_TORCH &&
-         mu_store_conn_output_len(c) > s->config.torch.output_bytes_high)) {
+         (mu_store_conn_output_len(c) > s->config.torch.output_bytes_high ||
+          mu_torch_server_is_full(&c->u.torch)))) {
         return;
     }
     if (mu_store_commit_saturated(s)) {
@@ -74,6 +75,12 @@ static void maybe_resume(struct mu_store_conn *c)
     c->paused = false;
     mu_list_remove(&c->stalled);
     mu_env_resume(s->env, &c->base);
+}
+
+/* Whether requests of it are being executed elsewhere whose answers it may still read. */
+static bool owes_answers(const struct mu_store_conn *c)
+{
+    return c->kind == MU_STORE_CONN_TORCH && !c->ended && c->u.torch.deferred_count != 0;
 }
 
 void mu_store_conn_flush(struct mu_store_conn *c)
@@ -103,7 +110,8 @@ void mu_store_conn_flush(struct mu_store_conn *c)
     }
     maybe_resume(c);
     /* Who broke a rule and does not read either is not waited for. */
-    if ((c->eof && !c->paused && mu_store_conn_output_len(c) == 0) || (c->ended && c->blocked)) {
+    if ((c->eof && !c->paused && mu_store_conn_output_len(c) == 0 && !owes_answers(c)) ||
+        (c->ended && c->blocked)) {
         mu_store_conn_close(c, false);
     }
 }
@@ -117,11 +125,18 @@ bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now)
     return s->buffer_bytes <= s->config.buffer_bytes_max;
 }
 
+/* What a torch connection's requests are executed on; NULL: they go to etcd. */
+static struct mu_keyspace *keyspace_of(struct mu_store_server *s)
+{
+    return s->backing != NULL ? NULL : &s->ks;
+}
+
 void mu_store_conn_release(struct mu_store_conn *c)
 {
     switch (c->kind) {
     case MU_STORE_CONN_TORCH:
-        mu_torch_server_fini(&c->u.torch, &c->server->ks);
+        mu_store_backed_release(c);
+        mu_torch_server_fini(&c->u.torch, keyspace_of(c->server));
         break;
     case MU_STORE_CONN_NATIVE:
         mu_rpc_hosted_release(&c->u.native);
@@ -160,7 +175,7 @@ void mu_store_conn_drop(struct mu_store_conn *c, const char *why)
  * Ends a torch connection that broke a rule. The protocol has no way to say what went wrong, but
  * the answers to the requests before it are owed, and those may wait for the disk.
  */
-static void end_torch(struct mu_store_conn *c)
+void mu_store_conn_end_torch(struct mu_store_conn *c)
 {
     char peer[64];
 
@@ -180,7 +195,7 @@ static void torch_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
     struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
 
     if (mu_torch_server_wake(&c->u.torch, wait) != 0) {
-        end_torch(c);
+        mu_store_conn_end_torch(c);
         return;
     }
     /* Sent at once and not at the end of the turn: where a thousand wait for one key, the second
@@ -194,7 +209,7 @@ static void torch_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
     struct mu_store_conn *c = MU_CONTAINER_OF(owner, struct mu_store_conn, owner);
 
     if (mu_torch_server_changed(&c->u.torch, watch, change) != 0) {
-        end_torch(c);
+        mu_store_conn_end_torch(c);
         return;
     }
     mu_store_conn_touch(c);
@@ -208,6 +223,10 @@ static bool decide(struct mu_store_conn *c, struct mu_span in)
         c->owner.ready = torch_ready;
         c->owner.changed = torch_changed;
         mu_torch_server_init(&c->u.torch, &c->server->config.torch, &c->owner);
+        if (c->server->backing != NULL && mu_store_backed_open(c) != 0) {
+            mu_store_conn_drop(c, "out of memory");
+            return false;
+        }
         return true;
     }
     if (mu_rpc_greet_sniff(in) != 0) {
@@ -222,17 +241,28 @@ static bool decide(struct mu_store_conn *c, struct mu_span in)
     return false;
 }
 
+bool mu_store_conn_account(struct mu_store_conn *c)
+{
+    if (!mu_store_account(c->server, &c->memory, mu_torch_server_memory(&c->u.torch))) {
+        mu_store_conn_drop(c, "the buffers of all connections together are over their limit");
+        return false;
+    }
+    return true;
+}
+
 static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
 {
     size_t used = 0;
-    int err = mu_torch_server_recv(&c->u.torch, &c->server->ks, in, &used);
+    int err = mu_torch_server_recv(&c->u.torch, keyspace_of(c->server), in, &used);
 
-    if (!mu_store_account(c->server, &c->memory, mu_torch_server_memory(&c->u.torch))) {
-        mu_store_conn_drop(c, "the buffers of all connections together are over their limit");
+    if (c->peer != NULL && err == 0) {
+        err = mu_store_backed_take(c);
+    }
+    if (!mu_store_conn_account(c)) {
         return in.len;
     }
     if (err != 0) {
-        end_torch(c);
+        mu_store_conn_end_torch(c);
         return in.len;
     }
     /* Before those whom the request woke: whoever asked should not wait for them. */

@@ -153,7 +153,7 @@ static enum outcome judge(struct mu_setcd_op *e)
     }
     if (found->kv_count == 0 && slot->known != 0) {
         uint64_t session = slot->session;
-        bool unknown = e->call.unknown;
+        bool unknown = e->call.tries > 0; /* An earlier try may have happened. */
 
         mu_setcd_slot_give(e->s, slot, false);
         e->slot = NULL;

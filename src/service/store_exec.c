@@ -7,8 +7,6 @@
 #include "core/assert.h"
 #include "core/err.h"
 
-#define MISSING_NAMED 8 /* keys that a timeout names */
-
 void mu_ks_tell_owners(struct mu_keyspace *ks)
 {
     struct mu_ks_wait *wait;
@@ -100,13 +98,10 @@ static bool answer_values(struct mu_keyspace *ks, const struct mu_store_request 
 
 /* --- operations that wait --------------------------------------------------------------------- */
 
-void mu_store_exec_fini(struct mu_store_exec *x)
+static void local_fini(struct mu_store_exec *x)
 {
     size_t len;
 
-    if (!x->active) {
-        return;
-    }
     x->active = false;
     mu_ks_wait_cancel(x->ks, &x->wait);
     mu_ks_unwatch(x->ks, &x->watch);
@@ -126,7 +121,7 @@ static void fail(struct mu_store_exec *x, int err)
     (void)snprintf(text, sizeof(text), "%s: %s", muster_strerror(err),
                    quote_key(quoted, sizeof(quoted), sink,
                              x->request.key_count > 0 ? x->request.keys[0] : mu_span("", 0)));
-    mu_store_exec_fini(x);
+    local_fini(x);
     sink->answer(sink, err, &none, text);
 }
 
@@ -210,7 +205,7 @@ static bool tell(struct mu_store_exec *x, const struct mu_change *change)
     if ((x->request.flags & MU_STORE_ONCE) == 0) {
         return sink->change(sink, change);
     }
-    mu_store_exec_fini(x);
+    local_fini(x);
     answer_number(sink, revision);
     return false;
 }
@@ -261,43 +256,51 @@ static void start_watch(struct mu_store_exec *x)
     }
 }
 
-/* Copies the keys: whoever brought the request may be gone when it goes on. */
-static int copy_keys(struct mu_store_exec *x, const struct mu_store_request *q)
+static struct mu_span part_of(const struct mu_store_request *q, size_t i)
 {
-    size_t bytes = q->key_count * sizeof(struct mu_span);
+    return i < q->key_count ? q->keys[i] : q->values[i - q->key_count];
+}
+
+/* Whoever brought the request may be gone when it goes on. */
+int mu_store_exec_copy(struct mu_store_exec *x, const struct mu_store_request *q)
+{
+    size_t count = q->key_count + q->value_count;
+    size_t bytes = count * sizeof(struct mu_span);
     uint8_t *at;
 
-    for (size_t i = 0; i < q->key_count; i++) {
-        bytes += q->keys[i].len;
+    for (size_t i = 0; i < count; i++) {
+        bytes += MU_STORE_PART_ROOM + part_of(q, i).len;
     }
     x->parts = mu_malloc(bytes);
     if (x->parts == NULL) {
         return MUSTER_ENOMEM;
     }
-    at = (uint8_t *)(x->parts + q->key_count);
-    for (size_t i = 0; i < q->key_count; i++) {
-        if (q->keys[i].len != 0) {
-            memcpy(at, q->keys[i].data, q->keys[i].len);
+    at = (uint8_t *)(x->parts + count);
+    for (size_t i = 0; i < count; i++) {
+        struct mu_span part = part_of(q, i);
+
+        at += MU_STORE_PART_ROOM;
+        if (part.len != 0) {
+            memcpy(at, part.data, part.len);
         }
-        x->parts[i] = mu_span(at, q->keys[i].len);
-        at += q->keys[i].len;
+        x->parts[i] = mu_span(at, part.len);
+        at += part.len;
     }
     x->request = *q;
     x->request.keys = x->parts;
+    x->request.values = x->parts + q->key_count;
     return 0;
 }
 
-void mu_store_exec_start(struct mu_store_exec *x, struct mu_keyspace *ks,
-                         const struct mu_store_request *request, struct mu_store_sink *sink)
+static void local_start(struct mu_store_exec *x, const struct mu_store_request *request)
 {
-    *x = (struct mu_store_exec){.ks = ks, .sink = sink, .active = true};
     x->owner.ready = exec_ready;
     x->owner.changed = exec_changed;
     x->wait.owner = &x->owner;
     x->watch.owner = &x->owner;
-    if (copy_keys(x, request) != 0) {
+    if (mu_store_exec_copy(x, request) != 0) {
         x->active = false;
-        answer_failure(sink, request, MUSTER_ENOMEM);
+        answer_failure(x->sink, request, MUSTER_ENOMEM);
     } else if (request->verb == MU_STORE_WATCH) {
         start_watch(x);
     } else {
@@ -305,39 +308,38 @@ void mu_store_exec_start(struct mu_store_exec *x, struct mu_keyspace *ks,
     }
 }
 
-static void explain_timeout(const struct mu_store_exec *x, char *text, size_t cap)
+void mu_store_exec_explain(const struct mu_store_sink *sink, const struct mu_span *keys,
+                           size_t count, size_t missing, char *text, size_t cap)
 {
-    struct mu_span keys[MISSING_NAMED];
-    size_t missing = mu_ks_wait_missing(&x->wait, keys, MISSING_NAMED);
     size_t n = (size_t)snprintf(text, cap, "timed out waiting for %zu %s:", missing,
                                 missing == 1 ? "key" : "keys");
 
-    for (size_t i = 0; i < missing && i < MISSING_NAMED && n + 80 < cap; i++) {
+    for (size_t i = 0; i < missing && i < count && n + 80 < cap; i++) {
         char quoted[72];
 
         n += (size_t)snprintf(text + n, cap - n, " %s",
-                              quote_key(quoted, sizeof(quoted), x->sink, keys[i]));
+                              quote_key(quoted, sizeof(quoted), sink, keys[i]));
     }
-    if (missing > MISSING_NAMED) {
-        (void)snprintf(text + n, cap - n, " and %zu more", missing - MISSING_NAMED);
+    if (missing > count) {
+        (void)snprintf(text + n, cap - n, " and %zu more", missing - count);
     }
 }
 
-void mu_store_exec_stop(struct mu_store_exec *x, int why)
+static void local_stop(struct mu_store_exec *x, int why)
 {
     struct mu_store_sink *sink = x->sink;
     struct mu_store_reply none = {0};
     char text[768];
 
-    if (!x->active) {
-        return;
-    }
     if (why == MUSTER_ETIMEDOUT && mu_ks_wait_active(&x->wait)) {
-        explain_timeout(x, text, sizeof(text));
+        struct mu_span keys[MU_STORE_MISSING_NAMED];
+        size_t missing = mu_ks_wait_missing(&x->wait, keys, MU_STORE_MISSING_NAMED);
+
+        mu_store_exec_explain(sink, keys, MU_STORE_MISSING_NAMED, missing, text, sizeof(text));
     } else {
         (void)snprintf(text, sizeof(text), "%s", muster_strerror(why));
     }
-    mu_store_exec_fini(x);
+    local_fini(x);
     sink->answer(sink, why, &none, text);
 }
 
@@ -533,17 +535,29 @@ static int execute(struct mu_keyspace *ks, mu_mono_t now, const struct mu_store_
     return err;
 }
 
-bool mu_store_execute(struct mu_keyspace *ks, mu_mono_t now, const struct mu_store_request *request,
-                      struct mu_store_sink *sink)
+static bool local_execute(struct mu_executor *e, mu_mono_t now,
+                          const struct mu_store_request *request, struct mu_store_sink *sink)
 {
     int err;
 
-    if (must_go_on(ks, request)) {
+    if (must_go_on(e->ks, request)) {
         return false;
     }
-    err = execute(ks, now, request, sink);
+    err = execute(e->ks, now, request, sink);
     if (err != 0) {
         answer_failure(sink, request, err);
     }
     return true;
+}
+
+struct mu_executor mu_executor_local(struct mu_keyspace *ks)
+{
+    static const struct mu_executor_ops ops = {
+        .execute = local_execute,
+        .start = local_start,
+        .stop = local_stop,
+        .fini = local_fini,
+    };
+
+    return (struct mu_executor){.ops = &ops, .ks = ks};
 }

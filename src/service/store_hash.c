@@ -17,6 +17,7 @@ struct hash_op {
 struct hash_store {
     struct mu_store base;
     struct mu_keyspace ks;
+    struct mu_executor executor;
     struct mu_timer timer; /* leases, and the turn on which things end */
     struct mu_list submitted;
     struct mu_list canceled; /* struct mu_store_op */
@@ -98,9 +99,9 @@ static void start_op(struct hash_store *s, struct mu_store_op *op)
     h->sink.change = on_change;
     mu_list_push(&s->ops, &h->link);
     op->impl = h;
-    if (!mu_store_execute(&s->ks, mu_env_now(s->base.env).mono, &q, &h->sink)) {
+    if (!mu_store_execute(&s->executor, mu_env_now(s->base.env).mono, &q, &h->sink)) {
         mu_env_timer_arm(s->base.env, &op->timer, op->deadline);
-        mu_store_exec_start(&h->exec, &s->ks, &q, &h->sink);
+        mu_store_exec_start(&h->exec, &s->executor, &q, &h->sink);
     }
 }
 
@@ -207,6 +208,7 @@ int mu_store_hash_new(struct mu_env *env, struct mu_store **ret_store)
         mu_free(s);
         return MUSTER_ENOMEM;
     }
+    s->executor = mu_executor_local(&s->ks);
     s->base.kind = &hash_kind;
     s->base.env = env;
     mu_timer_init(&s->timer, on_timer);

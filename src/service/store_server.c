@@ -41,10 +41,32 @@ static void rearm(struct mu_store_server *s)
     }
 }
 
+static void on_backing_closed(void *context)
+{
+    struct mu_store_server *s = context;
+
+    s->backing = NULL;
+    mu_store_server_finish_turn(s);
+}
+
+static void on_backing_turn(void *context)
+{
+    mu_store_server_finish_turn(context);
+}
+
 /* Every connection is gone and nothing is left to write: say so, on this turn's way out. */
 static void stop_if_empty(struct mu_store_server *s)
 {
     if (!s->stopping || s->stopped || s->listening || s->conn_count != 0 || s->committing) {
+        return;
+    }
+    if (s->backing != NULL) {
+        /* What is left are requests of connections that are gone. */
+        mu_rpc_host_end_all(&s->host, "server stopped");
+        if (!s->backing_closing) {
+            s->backing_closing = true;
+            mu_backing_close(s->backing, s->config.backing_ends, on_backing_closed, s);
+        }
         return;
     }
     s->stopped = true;
@@ -75,7 +97,8 @@ static void close_all(struct mu_store_server *s, bool abort)
 /* A drain is over when the disk has everything and the peers have their answers. */
 static void continue_drain(struct mu_store_server *s)
 {
-    if (!s->draining || s->stopping || !mu_store_commit_idle(s)) {
+    if (!s->draining || s->stopping || !mu_store_commit_idle(s) ||
+        (s->backing != NULL && !mu_backing_idle(s->backing))) {
         return;
     }
     MU_LIST_FOREACH (it, &s->conns) {
@@ -171,6 +194,31 @@ static int load_disk(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
     return err;
 }
 
+static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
+{
+    struct mu_backing_events events = {.turn_ended = on_backing_turn, .context = s};
+    int err;
+
+    if (s->config.backing == NULL) {
+        return 0;
+    }
+    if (s->config.disk != NULL) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "a server keeps its keys in etcd or on its disk");
+    }
+    err = mu_backing_new(s->env, s->config.backing, &events, &s->backing, reterr_msg);
+    s->config.backing = NULL; /* It was the caller's. */
+    if (err == 0) {
+        s->executor = mu_executor_backed();
+    }
+    return err;
+}
+
+/* It ends by itself; nobody waits for it. */
+static void forget_backing(void *context)
+{
+    (void)context;
+}
+
 static int listen_or_explain(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 {
     char text[MU_ADDR_HOST_MAX + 16];
@@ -258,9 +306,16 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
      * numbers stay positive in a reply. */
     mu_env_entropy(env, &s->ks.lease_id, sizeof(s->ks.lease_id));
     s->ks.lease_id >>= 2;
+    s->executor = mu_executor_local(&s->ks);
     err = load_disk(s, reterr_msg);
     if (err == 0) {
+        err = open_backing(s, reterr_msg);
+    }
+    if (err == 0) {
         err = listen_or_explain(s, reterr_msg);
+        if (err != 0 && s->backing != NULL) {
+            mu_backing_close(s->backing, false, forget_backing, NULL);
+        }
     }
     if (err != 0) {
         free_memory(s);

@@ -6,6 +6,7 @@
  *     store_commit.c    the journal on its way to the disk, and the answers that wait for it
  *     store_session.c   native sessions: their calls, on top of rpc_host.h
  *     store_calls.c     the store's operations as native calls
+ *     store_backed.c    requests of both wires where the keys are in etcd
  *     rdzv_hub*.c       the rendezvous as native calls: see rdzv_hub.h
  *
  * A native call is dispatched by the name of its service. One that is not answered at once is a
@@ -16,6 +17,7 @@
 
 #include "service/rdzv_hub.h"
 #include "service/rpc_host.h"
+#include "service/store_backing.h"
 #include "service/store_exec.h"
 #include "service/store_server.h"
 
@@ -29,13 +31,14 @@ struct mu_store_conn {
     struct mu_conn base;
     struct mu_ks_owner owner;
     struct mu_store_server *server;
-    struct mu_list link;    /* server->conns */
-    struct mu_list dirty;   /* server->dirty: has something to send */
-    struct mu_list held;    /* server->held_conns: its answers wait for the disk */
-    struct mu_list stalled; /* server->stalled: its requests wait for the disk */
-    size_t ready;           /* bytes of the output that may be sent, */
-    size_t next;            /* and that may once the commit in flight is done */
-    size_t memory;          /* counted in server->buffer_bytes */
+    struct mu_list link;        /* server->conns */
+    struct mu_list dirty;       /* server->dirty: has something to send */
+    struct mu_list held;        /* server->held_conns: its answers wait for the disk */
+    struct mu_list stalled;     /* server->stalled: its requests wait for the disk */
+    size_t ready;               /* bytes of the output that may be sent, */
+    size_t next;                /* and that may once the commit in flight is done */
+    size_t memory;              /* counted in server->buffer_bytes */
+    struct mu_store_peer *peer; /* torch, keys in etcd: its requests */
     enum mu_store_conn_kind kind;
     bool closing;
     bool eof;     /* the peer will send no more, or nothing more is taken from it */
@@ -104,7 +107,10 @@ struct mu_store_held {
 struct mu_store_server {
     struct mu_env *env;
     struct mu_store_server_config config;
-    struct mu_keyspace ks;
+    struct mu_keyspace ks; /* empty where the keys are in etcd */
+    struct mu_executor executor;
+    struct mu_backing *backing; /* NULL: the keys are in the keyspace */
+    bool backing_closing;
     struct mu_rdzv_hub hub;
     struct mu_rpc_host host;
     struct mu_listener listener;
@@ -166,6 +172,10 @@ void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
 void mu_store_conn_release(struct mu_store_conn *c);
 /** Output of a torch connection, all of it, held or not. */
 size_t mu_store_conn_output_len(const struct mu_store_conn *c);
+/** A torch connection broke a rule, or cannot be answered. */
+void mu_store_conn_end_torch(struct mu_store_conn *c);
+/** Counts a torch connection's buffers anew; it is dropped if all together are over the limit. */
+bool mu_store_conn_account(struct mu_store_conn *c);
 /** Counts the buffers of a peer anew; false if all together are over the limit. */
 bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now);
 
@@ -186,6 +196,16 @@ void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, i
                      struct mu_span payload);
 /** Forgets what is held for a session, or (NULL) for all. */
 void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session);
+
+/* store_backed.c */
+/** Of a server whose keys are in etcd: its calls are executed there. */
+struct mu_executor mu_executor_backed(void);
+/** A torch connection begins. MUSTER_ENOMEM. */
+int mu_store_backed_open(struct mu_store_conn *c);
+/** Passes on the requests that were read. An error has poisoned the connection's machine. */
+int mu_store_backed_take(struct mu_store_conn *c);
+/** A torch connection ends, before its machine does. What was asked for is done nevertheless. */
+void mu_store_backed_release(struct mu_store_conn *c);
 
 /* store_session.c */
 /** The server's end of native sessions. */

@@ -70,7 +70,13 @@ static void free_calls(struct mu_store_session *session)
 
 static void start_call(struct mu_store_session *session, const struct mu_rpc_event *event)
 {
-    if (mu_span_starts_with(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_PREFIX))) {
+    bool rdzv = mu_span_starts_with(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_PREFIX));
+
+    if (rdzv && session->server->backing != NULL) {
+        mu_store_session_reply(session, event->id, MUSTER_ENOTSUP,
+                               MU_SPAN_LIT("this server keeps its keys in etcd and holds no "
+                                           "rendezvous; rendezvous on etcd itself"));
+    } else if (rdzv) {
         mu_rdzv_hub_start(session, event);
     } else {
         mu_store_calls_start(session, event);

@@ -363,7 +363,7 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
     assert_string_equal(o.rdzv.config, "upscale_delay=1.5");
     assert_refused(CLI_FAILED, "--spares 1 --node-rank 0 x", "static");
     assert_refused(CLI_FAILED, "--spares 1 --rdzv-backend c10d x", "nobody counts them");
-    assert_refused(CLI_FAILED, "--store-backing file x", "not there yet");
+    assert_refused(CLI_FAILED, "--store-backing file:///x x", "keeps no store that survives");
 }
 
 static void test_run_options_say_what_only_python_can(void **state)

@@ -1,0 +1,671 @@
+#include "proto/backed.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "codec/base64.h"
+#include "failheap.h"
+#include "unit.h"
+
+#define LEASE 0x77
+
+/* A machine, and answers made by hand. */
+struct rig {
+    struct mu_backed m;
+    int64_t revision;
+    struct mu_etcd_kv kvs[128];
+    struct mu_etcd_result results[128];
+    struct mu_etcd_reply reply;
+};
+
+static void set_up(struct rig *r)
+{
+    struct mu_backed_config config = mu_backed_config_defaults();
+
+    *r = (struct rig){.revision = 100};
+    config.prefix = MU_SPAN_LIT("/p");
+    assert_int_equal(mu_backed_init(&r->m, &config), 0);
+    mu_backed_set_session(&r->m, LEASE);
+}
+
+struct op {
+    struct mu_backed_op base;
+    struct mu_span keys[2];
+    struct mu_span values[2];
+};
+
+static struct op *make(struct op *op, enum mu_store_verb verb, const char *key, const char *value)
+{
+    *op = (struct op){.keys = {mu_span_str(key)}};
+    op->base.request = (struct mu_store_request){.verb = verb, .keys = op->keys, .key_count = 1};
+    if (value != NULL) {
+        op->values[0] = mu_span_str(value);
+        op->base.request.values = op->values;
+        op->base.request.value_count = 1;
+    }
+    return op;
+}
+
+static void submit(struct rig *r, struct mu_backed_client *c, struct op *op)
+{
+    mu_backed_submit(&r->m, c, &op->base);
+}
+
+static struct op *make_add(struct op *op, const char *key, int64_t delta)
+{
+    make(op, MU_STORE_ADD, key, NULL);
+    op->base.request.number = delta;
+    return op;
+}
+
+static struct op *make_get(struct op *op, const char *key)
+{
+    make(op, MU_STORE_GET, key, NULL);
+    op->base.request.flags = MU_STORE_NOWAIT;
+    return op;
+}
+
+/* Whether a transaction's text has this key or value in it, in base64. */
+static size_t mentions(const struct mu_backed_txn *t, const char *text)
+{
+    struct mu_buf coded;
+    struct mu_span body = mu_backed_txn_body(t);
+    size_t count = 0;
+
+    mu_buf_init(&coded, 4096);
+    assert_int_equal(mu_buf_append(&coded, MU_SPAN_LIT("\"")), 0);
+    assert_int_equal(mu_base64_encode(&coded, mu_span_str(text)), 0);
+    assert_int_equal(mu_buf_append(&coded, MU_SPAN_LIT("\"")), 0);
+    for (size_t i = 0; i + coded.len <= body.len; i++) {
+        count += memcmp(body.data + i, mu_buf_span(&coded).data, coded.len) == 0;
+    }
+    mu_buf_fini(&coded);
+    return count;
+}
+
+static struct mu_backed_txn *next(struct rig *r)
+{
+    struct mu_backed_txn *t = mu_backed_next_txn(&r->m);
+
+    assert_non_null(t);
+    return t;
+}
+
+/* It succeeded, at the next revision if it writes. */
+static void succeed(struct rig *r, struct mu_backed_txn *t)
+{
+    r->revision += mu_backed_txn_writes(t) ? 1 : 0;
+    memset(r->results, 0, sizeof(r->results));
+    r->reply = (struct mu_etcd_reply){
+        .succeeded = true, .revision = r->revision, .results = r->results, .result_count = 128};
+    mu_backed_txn_done(&r->m, t, 0, &r->reply, false, NULL);
+}
+
+/* It did not: the slot is as it was at `slot`, and the one guarded key holds that. */
+static void refuse(struct rig *r, struct mu_backed_txn *t, int64_t slot, const char *slot_value,
+                   int64_t mod, const char *value, bool retried)
+{
+    memset(r->results, 0, sizeof(r->results));
+    r->reply =
+        (struct mu_etcd_reply){.revision = r->revision, .results = r->results, .result_count = 2};
+    if (slot != 0) {
+        r->kvs[0] = (struct mu_etcd_kv){.mod_revision = slot, .value = mu_span_str(slot_value)};
+        r->results[0] = (struct mu_etcd_result){.kvs = &r->kvs[0], .kv_count = 1, .count = 1};
+    }
+    if (mod != 0) {
+        r->kvs[1] = (struct mu_etcd_kv){.mod_revision = mod, .value = mu_span_str(value)};
+        r->results[1] = (struct mu_etcd_result){.kvs = &r->kvs[1], .kv_count = 1, .count = 1};
+    }
+    mu_backed_txn_done(&r->m, t, 0, &r->reply, retried, NULL);
+}
+
+static void tell_put(struct rig *r, const char *name, const char *value, int64_t revision)
+{
+    struct mu_etcd_kv kv = {.key = mu_span_str(name),
+                            .value = mu_span_str(value),
+                            .mod_revision = revision,
+                            .create_revision = revision};
+
+    assert_int_equal(mu_backed_changed(&r->m, &kv, false, true, false, revision), 0);
+}
+
+static void assert_done(struct rig *r, struct op *op, int status)
+{
+    struct mu_backed_op *got = mu_backed_next_done(&r->m);
+
+    assert_ptr_equal(got, &op->base);
+    assert_int_equal(got->status, status);
+}
+
+static void drop(struct op *op)
+{
+    mu_backed_op_fini(&op->base);
+}
+
+static void tear_down(struct rig *r)
+{
+    assert_null(mu_backed_next_done(&r->m));
+    mu_backed_fini(&r->m);
+}
+
+/* --- reading ---------------------------------------------------------------------------------- */
+
+static void test_gets_of_one_key_share_a_range(void **state)
+{
+    struct rig r;
+    struct op ops[4];
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    for (size_t i = 0; i < 4; i++) {
+        submit(&r, NULL, make_get(&ops[i], i < 3 ? "a" : "b"));
+    }
+    t = next(&r);
+    assert_false(mu_backed_txn_writes(t));
+    assert_int_equal(mentions(t, "/p/k/a"), 1);
+    assert_int_equal(mentions(t, "/p/k/b"), 1);
+    assert_null(mu_backed_next_txn(&r.m));
+    r.kvs[0] = (struct mu_etcd_kv){.mod_revision = 7, .value = MU_SPAN_LIT("x")};
+    r.results[0] = (struct mu_etcd_result){.kvs = r.kvs, .kv_count = 1, .count = 1};
+    r.reply = (struct mu_etcd_reply){
+        .succeeded = true, .revision = 100, .results = r.results, .result_count = 2};
+    mu_backed_txn_done(&r.m, t, 0, &r.reply, false, NULL);
+    for (size_t i = 0; i < 4; i++) {
+        assert_done(&r, &ops[i], i < 3 ? 0 : MUSTER_ENOENT);
+        if (i < 3) {
+            assert_span_text(ops[i].base.reply.values[0], "x");
+        }
+        drop(&ops[i]);
+    }
+    tear_down(&r);
+}
+
+static void test_a_get_follows_the_set_of_its_client(void **state)
+{
+    struct rig r;
+    struct mu_backed_client c = {0};
+    struct op set;
+    struct op get;
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, &c, make(&set, MU_STORE_SET, "a", "1"));
+    submit(&r, &c, make_get(&get, "a"));
+    t = next(&r);
+    assert_true(mu_backed_txn_writes(t));
+    assert_null(mu_backed_next_txn(&r.m)); /* The get is not sent before the set is done. */
+    succeed(&r, t);
+    assert_done(&r, &set, 0);
+    t = next(&r);
+    assert_false(mu_backed_txn_writes(t));
+    succeed(&r, t);
+    assert_done(&r, &get, MUSTER_ENOENT);
+    drop(&set);
+    drop(&get);
+    tear_down(&r);
+}
+
+static void test_a_long_value_that_is_known_is_not_sent_again(void **state)
+{
+    struct rig r;
+    struct op get;
+    struct mu_backed_txn *t;
+    char value[2000];
+
+    (void)state;
+    set_up(&r);
+    memset(value, 'v', sizeof(value));
+    value[sizeof(value) - 1] = '\0';
+    tell_put(&r, "/p/k/a", value, 50);
+    submit(&r, NULL, make_get(&get, "a"));
+    t = next(&r);
+    assert_non_null(memmem(mu_backed_txn_body(t).data, mu_backed_txn_body(t).len, "keys_only", 9));
+    r.kvs[0] = (struct mu_etcd_kv){.mod_revision = 60};
+    r.results[0] = (struct mu_etcd_result){.kvs = r.kvs, .kv_count = 1, .count = 1};
+    r.reply = (struct mu_etcd_reply){
+        .succeeded = true, .revision = 100, .results = r.results, .result_count = 1};
+    mu_backed_txn_done(&r.m, t, 0, &r.reply, false, NULL);
+    assert_null(mu_backed_next_done(&r.m)); /* It has changed: now all of it is wanted. */
+    t = next(&r);
+    assert_null(memmem(mu_backed_txn_body(t).data, mu_backed_txn_body(t).len, "keys_only", 9));
+    r.kvs[0].value = MU_SPAN_LIT("new");
+    mu_backed_txn_done(&r.m, t, 0, &r.reply, false, NULL);
+    assert_done(&r, &get, 0);
+    assert_span_text(get.base.reply.values[0], "new");
+    drop(&get);
+    tear_down(&r);
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+static void test_adds_of_many_clients_are_one_transaction(void **state)
+{
+    struct rig r;
+    struct op ops[64];
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    for (size_t i = 0; i < 64; i++) {
+        submit(&r, NULL, make_add(&ops[i], "n", 1));
+    }
+    t = next(&r);
+    assert_int_equal(mentions(t, "64"), 1);
+    assert_null(mu_backed_next_txn(&r.m));
+    succeed(&r, t);
+    for (size_t i = 0; i < 64; i++) {
+        assert_done(&r, &ops[i], 0);
+        assert_int_equal(ops[i].base.reply.number, i + 1);
+        drop(&ops[i]);
+    }
+    tear_down(&r);
+}
+
+static void test_a_conflict_is_decided_anew_from_what_there_is(void **state)
+{
+    struct rig r;
+    struct op add;
+    struct op set;
+    struct mu_backed_txn *t;
+    struct mu_backed_txn *other;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, NULL, make_add(&add, "n", 5));
+    submit(&r, NULL, make(&set, MU_STORE_SET, "other", "x"));
+    t = next(&r);
+    assert_int_equal(mentions(t, "/p/k/other"), 1);
+    refuse(&r, t, 0, "", 90, "37", false);
+    assert_null(mu_backed_next_done(&r.m));
+    t = next(&r);
+    other = next(&r); /* The key that was changed by others does not hold up the rest any more. */
+    assert_int_equal(mentions(t, "42") + mentions(other, "42"), 1);
+    assert_int_equal(
+        mentions(t, "42") == 1 ? mentions(t, "/p/k/other") : mentions(other, "/p/k/other"), 0);
+    succeed(&r, t);
+    succeed(&r, other);
+    assert_int_equal(r.m.stats.conflicts, 1);
+    while (mu_backed_next_done(&r.m) != NULL) {
+    }
+    assert_int_equal(add.base.reply.number, 42);
+    drop(&add);
+    drop(&set);
+    tear_down(&r);
+}
+
+static void test_a_write_whose_answer_was_lost_is_settled_by_its_slot(void **state)
+{
+    struct rig r;
+    struct op add;
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, NULL, make_add(&add, "n", 5));
+    t = next(&r);
+    refuse(&r, t, 95, "w", 95, "5", true);
+    assert_done(&r, &add, 0);
+    assert_int_equal(add.base.reply.number, 5);
+    assert_int_equal(r.m.stats.settled, 1);
+    drop(&add);
+    tear_down(&r);
+}
+
+static void test_a_conflict_in_doubt_is_fenced_before_it_is_decided_anew(void **state)
+{
+    for (int how = 0; how < 3; how++) {
+        struct rig r;
+        struct op add;
+        struct mu_backed_txn *t;
+
+        (void)state;
+        set_up(&r);
+        submit(&r, NULL, make_add(&add, "n", 5));
+        t = next(&r);
+        refuse(&r, t, 0, "", 90, "37", true); /* An earlier try may still be on its way. */
+        assert_null(mu_backed_next_done(&r.m));
+        t = next(&r);
+        assert_int_equal(mentions(t, "/p/k/n"), 0);
+        if (how == 0) {
+            succeed(&r, t);
+        } else if (how == 1) { /* The fence's own answer was lost. */
+            refuse(&r, t, 101, "f", 0, "", true);
+        } else { /* The earlier try has come first after all. */
+            refuse(&r, t, 101, "w", 0, "", true);
+        }
+        if (how == 2) {
+            assert_done(&r, &add, 0);
+            assert_int_equal(add.base.reply.number, 5);
+        } else {
+            assert_null(mu_backed_next_done(&r.m));
+            t = next(&r);
+            assert_int_equal(mentions(t, "42"), 1);
+            succeed(&r, t);
+            assert_done(&r, &add, 0);
+            assert_int_equal(add.base.reply.number, 42);
+        }
+        drop(&add);
+        tear_down(&r);
+    }
+}
+
+static void test_two_transactions_never_write_one_key(void **state)
+{
+    struct rig r;
+    struct op first;
+    struct op second;
+    struct op third;
+    struct mu_backed_txn *t;
+    struct mu_backed_txn *u;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, NULL, make(&first, MU_STORE_SET, "a", "1"));
+    t = next(&r);
+    submit(&r, NULL, make(&second, MU_STORE_SET, "a", "2"));
+    assert_null(mu_backed_next_txn(&r.m));
+    submit(&r, NULL, make(&third, MU_STORE_SET, "b", "3"));
+    u = next(&r);
+    assert_int_equal(mentions(u, "/p/k/a"), 0);
+    succeed(&r, t);
+    assert_done(&r, &first, 0);
+    t = next(&r);
+    assert_int_equal(mentions(t, "/p/k/a"), 1);
+    succeed(&r, u);
+    assert_done(&r, &third, 0);
+    succeed(&r, t);
+    assert_done(&r, &second, 0);
+    drop(&first);
+    drop(&second);
+    drop(&third);
+    tear_down(&r);
+}
+
+static void test_a_compare_that_fails_writes_nothing(void **state)
+{
+    struct rig r;
+    struct op cas;
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    tell_put(&r, "/p/k/a", "is", 50);
+    make(&cas, MU_STORE_COMPARE_SET, "a", "was");
+    cas.values[1] = MU_SPAN_LIT("will");
+    cas.base.request.value_count = 2;
+    submit(&r, NULL, &cas);
+    t = next(&r);
+    assert_int_equal(mentions(t, "will"), 0);
+    succeed(&r, t);
+    assert_done(&r, &cas, 0);
+    assert_int_equal(cas.base.reply.number, 0);
+    assert_span_text(cas.base.reply.values[0], "is");
+    drop(&cas);
+    tear_down(&r);
+}
+
+static void test_a_lost_session_is_no_harm_unless_in_doubt(void **state)
+{
+    for (int doubt = 0; doubt < 2; doubt++) {
+        struct rig r;
+        struct op add;
+        struct mu_backed_txn *t;
+
+        (void)state;
+        set_up(&r);
+        submit(&r, NULL, make_add(&add, "n", 1));
+        t = next(&r);
+        mu_backed_txn_done(&r.m, t, MUSTER_ENOENT, NULL, doubt == 1, "no such lease");
+        assert_int_equal(r.m.session, 0);
+        if (doubt == 1) {
+            assert_done(&r, &add, MUSTER_ESESSION);
+            assert_true(add.base.unknown);
+        } else {
+            assert_null(mu_backed_next_txn(&r.m));
+            mu_backed_set_session(&r.m, LEASE + 1);
+            t = next(&r);
+            assert_int_equal(mentions(t, "/p/s/0000000000000078/1"), 3);
+            succeed(&r, t);
+            assert_done(&r, &add, 0);
+        }
+        drop(&add);
+        tear_down(&r);
+    }
+}
+
+static void test_what_is_too_large_together_goes_alone(void **state)
+{
+    struct rig r;
+    struct op ops[2];
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, NULL, make(&ops[0], MU_STORE_SET, "a", "1"));
+    submit(&r, NULL, make(&ops[1], MU_STORE_SET, "b", "2"));
+    t = next(&r);
+    mu_backed_txn_done(&r.m, t, MUSTER_ELIMIT, NULL, false, "too large");
+    t = next(&r);
+    assert_int_equal(mentions(t, "/p/k/a") + mentions(t, "/p/k/b"), 1);
+    mu_backed_txn_done(&r.m, t, MUSTER_ELIMIT, NULL, false, "too large");
+    assert_done(&r, &ops[0], MUSTER_ELIMIT);
+    t = next(&r);
+    succeed(&r, t);
+    assert_done(&r, &ops[1], 0);
+    drop(&ops[0]);
+    drop(&ops[1]);
+    tear_down(&r);
+}
+
+static void test_a_multi_set_of_many_keys_goes_in_parts(void **state)
+{
+    static struct mu_span keys[150];
+    static struct mu_span values[150];
+    static char names[150][8];
+    struct rig r;
+    struct op set;
+
+    (void)state;
+    set_up(&r);
+    make(&set, MU_STORE_MULTI_SET, "", NULL);
+    for (size_t i = 0; i < 150; i++) {
+        (void)snprintf(names[i], sizeof(names[i]), "%zu", i);
+        keys[i] = values[i] = mu_span_str(names[i]);
+    }
+    set.base.request.keys = keys;
+    set.base.request.values = values;
+    set.base.request.key_count = set.base.request.value_count = 150;
+    submit(&r, NULL, &set);
+    succeed(&r, next(&r));
+    assert_null(mu_backed_next_done(&r.m));
+    succeed(&r, next(&r));
+    assert_done(&r, &set, 0);
+    drop(&set);
+    tear_down(&r);
+}
+
+/* --- waiting ---------------------------------------------------------------------------------- */
+
+static void test_a_wait_ends_with_a_later_put_only(void **state)
+{
+    struct rig r;
+    struct mu_backed_client c = {0};
+    struct op wait;
+    struct op get;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, &c, make(&wait, MU_STORE_WAIT, "a", NULL));
+    succeed(&r, next(&r)); /* Not there at revision 100. */
+    assert_null(mu_backed_next_done(&r.m));
+    submit(&r, &c, make_get(&get, "b"));
+    succeed(&r, next(&r)); /* It lets others pass. */
+    assert_done(&r, &get, MUSTER_ENOENT);
+    tell_put(&r, "/p/k/a", "old", 99);
+    assert_null(mu_backed_next_done(&r.m));
+    tell_put(&r, "/p/k/a", "new", 101);
+    assert_done(&r, &wait, 0);
+    drop(&wait);
+    drop(&get);
+    tear_down(&r);
+}
+
+static void test_the_watch_may_be_ahead_of_the_answer(void **state)
+{
+    struct rig r;
+    struct op wait;
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, NULL, make(&wait, MU_STORE_WAIT, "a", NULL));
+    t = next(&r);
+    tell_put(&r, "/p/k/a", "new", 101);
+    succeed(&r, t); /* As of 100 it was not there. */
+    assert_done(&r, &wait, 0);
+    drop(&wait);
+    tear_down(&r);
+}
+
+static void test_pops_of_one_queue_follow_each_other(void **state)
+{
+    struct rig r;
+    struct op pops[3];
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    tell_put(&r, "/p/q/00000001/q/1", "one", 50);
+    tell_put(&r, "/p/q/00000001/q/2", "two", 51);
+    submit(&r, NULL, make(&pops[0], MU_STORE_QUEUE_POP, "q", NULL));
+    t = next(&r);
+    assert_int_equal(mentions(t, "/p/q/00000001/q/1"), 3);
+    submit(&r, NULL, make(&pops[1], MU_STORE_QUEUE_POP, "q", NULL));
+    assert_null(mu_backed_next_txn(&r.m));
+    succeed(&r, t);
+    assert_done(&r, &pops[0], 0);
+    assert_span_text(pops[0].base.reply.values[0], "one");
+    succeed(&r, next(&r));
+    assert_done(&r, &pops[1], 0);
+    assert_span_text(pops[1].base.reply.values[0], "two");
+    submit(&r, NULL, make(&pops[2], MU_STORE_QUEUE_POP, "q", NULL));
+    succeed(&r, next(&r)); /* Empty, says etcd: it sleeps. */
+    assert_null(mu_backed_next_done(&r.m));
+    tell_put(&r, "/p/q/00000001/q/3", "three", 120);
+    succeed(&r, next(&r));
+    assert_done(&r, &pops[2], 0);
+    assert_span_text(pops[2].base.reply.values[0], "three");
+    for (size_t i = 0; i < 3; i++) {
+        drop(&pops[i]);
+    }
+    tear_down(&r);
+}
+
+static void test_a_cancelled_operation_is_given_back(void **state)
+{
+    struct rig r;
+    struct op queued;
+    struct op flying;
+    struct op asleep;
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, NULL, make(&asleep, MU_STORE_WAIT, "a", NULL));
+    succeed(&r, next(&r));
+    submit(&r, NULL, make_add(&flying, "n", 1));
+    t = next(&r);
+    submit(&r, NULL, make_add(&queued, "n", 1));
+    assert_true(mu_backed_cancel(&r.m, &queued.base));
+    assert_true(mu_backed_cancel(&r.m, &asleep.base));
+    assert_false(mu_backed_cancel(&r.m, &flying.base));
+    succeed(&r, t);
+    assert_done(&r, &flying, MUSTER_ECANCELED);
+    drop(&queued);
+    drop(&flying);
+    drop(&asleep);
+    tear_down(&r);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static void run_some(struct rig *r, struct op *ops, size_t count)
+{
+    struct mu_backed_txn *t;
+
+    for (size_t i = 0; i < count; i++) {
+        static const enum mu_store_verb verbs[] = {MU_STORE_SET,    MU_STORE_ADD,
+                                                   MU_STORE_GET,    MU_STORE_QUEUE_PUSH,
+                                                   MU_STORE_APPEND, MU_STORE_WAIT};
+        enum mu_store_verb verb = verbs[i % 6];
+        bool has_value =
+            verb == MU_STORE_SET || verb == MU_STORE_QUEUE_PUSH || verb == MU_STORE_APPEND;
+
+        submit(r, NULL, make(&ops[i], verb, i % 2 == 0 ? "a" : "b", has_value ? "7" : NULL));
+    }
+    for (int i = 0; i < 8 && (t = mu_backed_next_txn(&r->m)) != NULL; i++) {
+        succeed(r, t);
+    }
+    {
+        struct mu_etcd_kv kv = {
+            .key = MU_SPAN_LIT("/p/k/a"), .value = MU_SPAN_LIT("v"), .mod_revision = 500};
+
+        (void)mu_backed_changed(&r->m, &kv, false, true, false, 500);
+        kv.key = MU_SPAN_LIT("/p/q/00000001/b/1");
+        kv.create_revision = 501;
+        (void)mu_backed_changed(&r->m, &kv, false, true, false, 501);
+    }
+}
+
+static void test_it_bears_a_want_of_memory(void **state)
+{
+    bool fired = true;
+
+    (void)state;
+    for (long nth = 0; fired; nth++) {
+        struct rig r;
+        struct op ops[12];
+
+        set_up(&r);
+        failheap_arm(nth);
+        run_some(&r, ops, 12);
+        fired = failheap_fired();
+        failheap_disarm();
+        mu_backed_stop(&r.m);
+        while (mu_backed_next_done(&r.m) != NULL) {
+        }
+        for (size_t i = 0; i < 12; i++) {
+            assert_true(mu_backed_cancel(&r.m, &ops[i].base));
+            drop(&ops[i]);
+        }
+        assert_int_equal(r.m.op_count, 0);
+        tear_down(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gets_of_one_key_share_a_range),
+        cmocka_unit_test(test_a_get_follows_the_set_of_its_client),
+        cmocka_unit_test(test_a_long_value_that_is_known_is_not_sent_again),
+        cmocka_unit_test(test_adds_of_many_clients_are_one_transaction),
+        cmocka_unit_test(test_a_conflict_is_decided_anew_from_what_there_is),
+        cmocka_unit_test(test_a_write_whose_answer_was_lost_is_settled_by_its_slot),
+        cmocka_unit_test(test_a_conflict_in_doubt_is_fenced_before_it_is_decided_anew),
+        cmocka_unit_test(test_two_transactions_never_write_one_key),
+        cmocka_unit_test(test_a_compare_that_fails_writes_nothing),
+        cmocka_unit_test(test_a_lost_session_is_no_harm_unless_in_doubt),
+        cmocka_unit_test(test_what_is_too_large_together_goes_alone),
+        cmocka_unit_test(test_a_multi_set_of_many_keys_goes_in_parts),
+        cmocka_unit_test(test_a_wait_ends_with_a_later_put_only),
+        cmocka_unit_test(test_the_watch_may_be_ahead_of_the_answer),
+        cmocka_unit_test(test_pops_of_one_queue_follow_each_other),
+        cmocka_unit_test(test_a_cancelled_operation_is_given_back),
+        cmocka_unit_test(test_it_bears_a_want_of_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
