@@ -108,11 +108,11 @@ struct mu_backed_op {
         MU_BACKED_DONE,
     } state;
     bool canceled;
+    bool chosen; /* queue_pop: etcd has said which element is the first; it is in `held` */
     bool full;   /* read with its value, whatever the mirror has */
     bool alone;  /* in a transaction of its own */
     bool sleeps; /* barrier: once it is written */
     bool holds;  /* asleep, and those behind it wait for it */
-    bool empty;  /* queue_pop: nothing in the mirror; etcd is asked */
     size_t at;   /* keys that are done */
     size_t upto; /* and those that this transaction does */
     int64_t number;

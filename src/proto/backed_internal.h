@@ -53,6 +53,7 @@ struct mu_backed_touch {
     bool wants_value;
     bool wants_presence;
     bool wants_queue;
+    bool wants_first; /* and its oldest element */
     bool keys_only;
     size_t value_at;
     size_t queue_at;

@@ -135,7 +135,6 @@ static void wake(struct mu_backed *m, struct mu_backed_reg *r)
         op->at = 0;
         mu_buf_reset(&op->held);
         if (op->state == MU_BACKED_SLEEPING) {
-            op->empty = false;
             mu_backed_requeue(m, op);
         }
     }

@@ -42,6 +42,7 @@ static int want(struct mu_backed_txn *t, const struct mu_backed_op *op, struct m
         break;
     default:
         touch->wants_queue = true;
+        touch->wants_first = touch->wants_first || op->request.verb == MU_STORE_QUEUE_POP;
         break;
     }
     return 0;
@@ -129,7 +130,10 @@ static size_t add_touch(struct mu_backed_txn *t, struct mu_buf *names,
                                            .count_only = !touch->wants_value};
     }
     if (touch->wants_queue) {
-        struct mu_etcd_op op = {.kind = MU_ETCD_RANGE, .count_only = true};
+        struct mu_etcd_op op = {.kind = MU_ETCD_RANGE,
+                                .count_only = !touch->wants_first,
+                                .by_creation = touch->wants_first,
+                                .limit = touch->wants_first ? 1 : 0};
 
         from = names->len;
         (void)mu_backed_name_queue(t->m, names, key, false);
@@ -427,16 +431,31 @@ static enum outcome end_wait(struct mu_backed *m, struct mu_backed_op *op,
     return OVER;
 }
 
-/* Nothing in the mirror: etcd has nothing either, or the watch will tell of it. */
+/* Nothing in the mirror: etcd has nothing either, or says which one is the first. */
 static enum outcome end_pop(struct mu_backed *m, struct mu_backed_op *op,
                             const struct mu_etcd_reply *reply)
 {
-    int64_t count = reply->results[touch_of(m, op, 0)->queue_at].count;
+    const struct mu_etcd_result *found = &reply->results[touch_of(m, op, 0)->queue_at];
+    int err;
 
-    if (count == 0 && (op->request.flags & MU_STORE_NOWAIT) != 0) {
+    if (found->kv_count == 0 && (op->request.flags & MU_STORE_NOWAIT) != 0) {
         return finish(m, op, MUSTER_ENOENT);
     }
-    return sleep_on(m, op, op->request.keys[0], reply->revision);
+    if (found->kv_count == 0) {
+        return sleep_on(m, op, op->request.keys[0], reply->revision);
+    }
+    mu_buf_reset(&op->held);
+    err = mu_buf_append(&op->held, found->kvs[0].key);
+    if (err == 0) {
+        err = mu_buf_append(&op->held, found->kvs[0].value);
+    }
+    if (err != 0) {
+        return finish(m, op, err);
+    }
+    op->name_len = found->kvs[0].key.len;
+    op->element_mod = found->kvs[0].mod_revision;
+    op->chosen = true;
+    return AGAIN;
 }
 
 static enum outcome end_list(struct mu_backed *m, struct mu_backed_op *op,

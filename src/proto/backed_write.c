@@ -23,8 +23,7 @@ bool mu_backed_is_write(const struct mu_backed *m, struct mu_backed_op *op)
         return op->request.key_count != 0;
     case MU_STORE_QUEUE_POP:
         /* What the mirror has can be taken; whether there is more, etcd must say. */
-        op->empty = mu_backed_first_element(m, op->request.keys[0]) == NULL;
-        return !op->empty;
+        return op->chosen || mu_backed_first_element(m, op->request.keys[0]) != NULL;
     case MU_STORE_GET:
     case MU_STORE_CHECK:
     case MU_STORE_WAIT:
@@ -251,29 +250,53 @@ static int name_element(struct mu_backed *m, struct mu_backed_op *op)
     return err;
 }
 
+/* The oldest element there is, as far as we know, into `held`. */
+static int choose_element(struct mu_backed_txn *t, struct mu_backed_op *op)
+{
+    struct mu_backed_element *e;
+    struct mu_backed_touch *touch = mu_backed_touch(t, op->request.keys[0]);
+    int err = 0;
+
+    if (touch == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    if (!op->chosen) {
+        e = mu_backed_first_element(t->m, op->request.keys[0]);
+        mu_buf_reset(&op->held);
+        op->element_mod = e->created;
+        op->name_len = e->name_len;
+        err = mu_buf_append(&op->held, mu_span(e->bytes, e->name_len + e->len));
+    } else {
+        e = mu_backed_find_element(t->m, mu_span(mu_buf_span(&op->held).data, op->name_len));
+    }
+    if (err == 0) {
+        touch->key->popper = t;
+        op->chosen = true;
+        if (e != NULL) {
+            e->taken = true;
+        }
+    }
+    return err;
+}
+
 static enum taken take_queue_op(struct mu_backed_txn *t, struct mu_backed_op *op)
 {
     const struct mu_backed_key *k = mu_backed_find(t->m, op->request.keys[0]);
-    struct mu_backed_element *e;
+    bool pop = op->request.verb == MU_STORE_QUEUE_POP;
 
+    /* Several may be taken at once if we know them all; two that etcd chose are the same one. */
     if (t->only != NULL ||
-        (op->request.verb == MU_STORE_QUEUE_POP && k->popper != NULL && k->popper != t)) {
+        (pop && k != NULL && k->popper != NULL && (k->popper != t || op->chosen))) {
         return BLOCKED;
     }
     if (t->touch_count + t->queue_ops + 3 > MU_BACKED_KEYS) {
         return FULL;
     }
-    mu_buf_reset(&op->held);
-    if (op->request.verb == MU_STORE_QUEUE_PUSH) {
-        op->status = name_element(t->m, op);
+    if (pop) {
+        op->status = choose_element(t, op);
     } else {
-        e = mu_backed_first_element(t->m, op->request.keys[0]);
-        (void)mu_backed_touch(t, op->request.keys[0]); /* The key is there: its element is. */
-        e->key->popper = t;
-        op->element_mod = e->created;
-        op->name_len = e->name_len;
-        op->status = mu_buf_append(&op->held, mu_span(e->bytes, e->name_len + e->len));
-        e->taken = op->status == 0;
+        mu_buf_reset(&op->held);
+        op->status = name_element(t->m, op);
     }
     t->queue_ops += op->status == 0 ? 2 : 0;
     return TAKEN;
@@ -361,6 +384,7 @@ static void do_again(struct mu_backed_txn *t, bool keep_taken)
         }
         if (!mu_backed_land(m, op)) {
             op->status = 0;
+            op->chosen = false;
             mu_buf_reset(&op->held);
             mu_backed_requeue(m, op);
         }
