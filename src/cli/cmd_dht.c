@@ -216,6 +216,9 @@ static int run(struct dht_options *o, const char *what)
 {
     struct dht_app app = {.o = o};
 
+    if (o->replicas == 0) {
+        return cli_usage("dht", "a record needs a node that keeps it");
+    }
     if (what != NULL && strcmp(what, "serve") == 0) {
         return o->word_count != 0 ? cli_usage("dht", "serve takes options only")
                                   : dht_run(&app, false);
@@ -239,7 +242,7 @@ static int run(struct dht_options *o, const char *what)
 int cmd_dht(int argc, char **argv)
 {
     struct dht_options o = {
-        .listen = "/ip4/127.0.0.1/tcp/0", .expiration = 300, .timeout_ms = 30000};
+        .listen = "/ip4/127.0.0.1/tcp/0", .expiration = 300, .replicas = 5, .timeout_ms = 30000};
     const struct cli_option options[] = {
         {"peers", "MULTIADDR,...", "nodes through whom to join, each with /p2p/ID", CLI_TEXT,
          &o.peers, 0},
@@ -252,6 +255,8 @@ int cmd_dht(int argc, char **argv)
         {"owner", "FILE", "store: signed with this RSA key, and nobody else's to change", CLI_TEXT,
          &o.owner, 0},
         {"expiration", "SECONDS", "store: for how long (300)", CLI_SECONDS, &o.expiration, 0},
+        {"replicas", "N", "nodes that keep a record (5, as hivemind's; at most 16)", CLI_NUMBER,
+         &o.replicas, 16},
         {"latest", NULL, "get: looks everywhere for the newest", CLI_FLAG, &o.latest, 0},
         {"text", NULL, "values are texts, even if they look like JSON", CLI_FLAG, &o.text, 0},
         {"timeout-ms", "MS", "for a get or a store as a whole (30000)", CLI_NUMBER, &o.timeout_ms,

@@ -29,6 +29,7 @@ struct dht_options {
     const char *subkey;
     double expiration; /* seconds from now */
     uint64_t timeout_ms;
+    uint64_t replicas;
     bool latest;
     bool text;
     bool json;

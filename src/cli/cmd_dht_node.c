@@ -205,6 +205,7 @@ static int start_dht(struct dht_app *app, bool client)
     config.unary = mu_peer_calls_unary(app->calls);
     config.dht.self.peer = app->identity.id;
     config.dht.client = client;
+    config.dht.replicas = (uint32_t)app->o->replicas;
     config.dht.op_ms = (uint32_t)app->o->timeout_ms;
     (void)mu_dht_chain_add(&config.dht.chain, &app->validator.base);
     err = mu_dht_service_start(app->loop.env, &config, &app->dht, &msg);
