@@ -63,7 +63,7 @@ def check_plain(checks):
         checks.ok(any("does not offer the v2 API" in t for t in texts), "and v2 is missed", texts)
         checks.ok(any(f["level"] == "warn" and "1 member," in f["text"]
                       for f in report["findings"]), "one member is few", texts)
-        other = etcd_lib.free_ports(1)[0]
+        other = lib.free_port()
         code, _, bad = examine("etcd://%s,127.0.0.1:%d" % (server.authority(), other))
         checks.ok(code == FAULTY and "take it out of the URL" in bad, "nobody listens there", bad)
         code, _, bad = examine("etcd://%s?tls=true" % server.authority())

@@ -120,7 +120,8 @@ def test_cluster(checks):
 
         def add():
             while not stop.is_set():
-                code, out, err = kv(url, "add", "n", "1", timeout=20000)
+                # What a follower passed on to a leader that then died, etcd answers after 7 s.
+                code, out, err = kv(url, "add", "n", "1", timeout=30000, connect=30000)
                 sums.append(int(out) if code == OK else err)
 
         adders = [threading.Thread(target=add) for _ in range(3)]

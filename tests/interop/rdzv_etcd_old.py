@@ -335,7 +335,7 @@ def refusals(w):
         code, err = join(modern.authority())
         w.checks.ok(code != 0 and "v2 API" in err and "--enable-v2" in err,
                     "an etcd without v2 is told as such", err)
-    code, err = join("%s:%d" % (lib.HOST, etcd_lib.free_ports(1)[0]))
+    code, err = join("%s:%d" % (lib.HOST, lib.free_port()))
     w.checks.ok(code != 0, "nobody listens", err)
 
 

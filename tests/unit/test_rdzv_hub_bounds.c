@@ -30,7 +30,7 @@ static void test_hub_reader_without_credit_is_told_less_and_in_order(void **stat
     (void)state;
     slow->miserly = true;
     mu_sim_run_for(w->sim, MU_NS_PER_MS);
-    slow->rpc.config.item_window_bytes = 1; /* credit for one item */
+    slow->rpc.item_window = slow->rpc.config.item_window_bytes = 1; /* credit for one item */
     hub_join(slow, hub_join_of(2, 2));
     hub_join(a, hub_join_of(2, 2));
     hub_run_ms(w, 100);
@@ -59,7 +59,7 @@ static void test_hub_end_that_found_no_credit_comes_before_the_next_rank(void **
 
     (void)state;
     slow->miserly = true;
-    slow->rpc.config.item_window_bytes = 100; /* credit for two items */
+    slow->rpc.item_window = slow->rpc.config.item_window_bytes = 100; /* credit for two items */
     hub_join(slow, hub_join_of(2, 2));
     hub_join(a, hub_join_of(2, 2));
     hub_run_ms(w, 100);
