@@ -10,6 +10,7 @@
 #include "core/assert.h"
 #include "core/buf.h"
 #include "core/list.h"
+#include "fake_etcd_log.h"
 #include "sim_http.h"
 
 #define TICK_NS     (100 * MU_NS_PER_MS)
@@ -151,23 +152,6 @@ static struct mu_span get_bytes(struct fake_etcd *e, struct mu_span object, cons
 
 /* --- the history ------------------------------------------------------------------------------ */
 
-static int compare_bytes(struct mu_span a, struct mu_span b)
-{
-    size_t n = a.len < b.len ? a.len : b.len;
-    int c = n == 0 ? 0 : memcmp(a.data, b.data, n);
-
-    return c != 0 ? c : a.len < b.len ? -1 : a.len > b.len ? 1 : 0;
-}
-
-static bool in_range(struct mu_span k, struct mu_span key, struct mu_span end)
-{
-    if (end.len == 0) {
-        return mu_span_eq(k, key);
-    }
-    return compare_bytes(k, key) >= 0 &&
-           ((end.len == 1 && end.data[0] == 0) || compare_bytes(k, end) < 0);
-}
-
 /* The last change to a key at a revision, or NULL if it was not there then. */
 static const struct fake_etcd_event *find(const struct fake_etcd *e, struct mu_span key,
                                           int64_t revision, size_t before)
@@ -250,68 +234,6 @@ static void add_event(struct fake_etcd *e, struct mu_span key, struct mu_span va
     e->changed = true;
 }
 
-/* The keys of a range at a revision, in order; copies, as the log may move. The caller frees. */
-static struct fake_etcd_event *list(const struct fake_etcd *e, struct mu_span key,
-                                    struct mu_span end, int64_t revision, size_t *ret_count)
-{
-    struct fake_etcd_event *found = must(mu_malloc((e->log_count + 1) * sizeof(*found)));
-    size_t count = 0;
-
-    for (size_t i = 0; i < e->log_count; i++) {
-        const struct fake_etcd_event *v = &e->log[i];
-        size_t at = count;
-
-        if (v->revision > revision || v->deleted || (v->until != 0 && v->until <= revision) ||
-            !in_range(v->key, key, end)) {
-            continue;
-        }
-        while (at > 0 && compare_bytes(found[at - 1].key, v->key) > 0) {
-            found[at] = found[at - 1];
-            at--;
-        }
-        found[at] = *v;
-        count++;
-    }
-    *ret_count = count;
-    return found;
-}
-
-static void sort_by_creation(struct fake_etcd_event *found, size_t count)
-{
-    for (size_t i = 1; i < count; i++) {
-        for (size_t at = i; at > 0 && found[at - 1].create_revision > found[at].create_revision;
-             at--) {
-            struct fake_etcd_event tmp = found[at];
-
-            found[at] = found[at - 1];
-            found[at - 1] = tmp;
-        }
-    }
-}
-
-static void reverse(struct fake_etcd_event *found, size_t count)
-{
-    for (size_t i = 0; i < count / 2; i++) {
-        struct fake_etcd_event tmp = found[i];
-
-        found[i] = found[count - 1 - i];
-        found[count - 1 - i] = tmp;
-    }
-}
-
-/* Those that were created at a revision or before; 0: all. Returns how many are left. */
-static size_t drop_later(struct fake_etcd_event *found, size_t count, int64_t create_max)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        if (create_max == 0 || found[i].create_revision <= create_max) {
-            found[kept++] = found[i];
-        }
-    }
-    return kept;
-}
-
 /* --- leases ----------------------------------------------------------------------------------- */
 
 static struct lease *find_lease(const struct fake_etcd *e, int64_t id)
@@ -336,7 +258,8 @@ static bool lease_lives(const struct fake_etcd *e, int64_t id)
 static size_t end_lease(struct fake_etcd *e, struct lease *l)
 {
     size_t count;
-    struct fake_etcd_event *all = list(e, mu_span("", 0), mu_span("", 1), e->revision + 1, &count);
+    struct fake_etcd_event *all = fake_etcd_list(e->log, e->log_count, mu_span("", 0),
+                                                 mu_span("", 1), e->revision + 1, &count);
     size_t removed = 0;
 
     l->ended_ns = mu_sim_now_ns(e->sim);
@@ -359,16 +282,12 @@ static void do_range(struct fake_etcd *e, struct mu_span q)
     int64_t revision = get_int(q, "revision");
     int64_t limit = get_int(q, "limit");
     size_t count;
-    struct fake_etcd_event *found =
-        list(e, key, end, revision == 0 ? e->revision + 1 : revision, &count);
+    struct fake_etcd_event *found = fake_etcd_list(
+        e->log, e->log_count, key, end, revision == 0 ? e->revision + 1 : revision, &count);
 
-    count = drop_later(found, count, get_int(q, "max_create_revision"));
-    if (is_text(q, "sort_target", "CREATE")) {
-        sort_by_creation(found, count);
-    }
-    if (is_text(q, "sort_order", "DESCEND")) {
-        reverse(found, count);
-    }
+    count =
+        fake_etcd_pick(found, count, get_int(q, "max_create_revision"),
+                       is_text(q, "sort_target", "CREATE"), is_text(q, "sort_order", "DESCEND"));
     say(e, "{");
     say_header(e);
     for (size_t i = 0;
@@ -402,7 +321,8 @@ static void do_delete(struct fake_etcd *e, struct mu_span q)
     struct mu_span key = get_bytes(e, q, "key");
     struct mu_span end = get_bytes(e, q, "range_end");
     size_t count;
-    struct fake_etcd_event *found = list(e, key, end, e->revision + 1, &count);
+    struct fake_etcd_event *found =
+        fake_etcd_list(e->log, e->log_count, key, end, e->revision + 1, &count);
 
     for (size_t i = 0; i < count; i++) {
         add_event(e, found[i].key, (struct mu_span){0}, 0, true);
@@ -568,7 +488,7 @@ static void say_events(struct fake_etcd *e, struct stream *s, size_t from)
         const struct fake_etcd_event *v = &e->log[i];
         const struct fake_etcd_event *old = find(e, v->key, revision - 1, i);
 
-        if (in_range(v->key, s->key, s->end) && !(v->deleted && s->no_delete)) {
+        if (fake_etcd_in_range(v->key, s->key, s->end) && !(v->deleted && s->no_delete)) {
             say(e, any ? "," : ",\"events\":[");
             say(e, v->deleted ? "{\"type\":\"DELETE\",\"kv\":" : "{\"kv\":");
             say_kv(e, v, true);

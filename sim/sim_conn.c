@@ -335,15 +335,22 @@ static size_t room_for(struct sim_end *end, size_t len)
     return room;
 }
 
-static void take(struct sim_end *end, struct mu_span data)
+/* Takes the first `n` bytes of the spans: one segment, as a kernel would send them. */
+static void take(struct sim_end *end, const struct mu_span *spans, size_t n)
 {
     struct sim_end *peer = sim_end_peer(end);
+    size_t left = n;
     int rc;
 
-    rc = mu_buf_append(&end->out, data);
-    MU_ASSERT(rc == 0); /* The simulator itself does not simulate an empty heap. */
-    end->sent += data.len;
-    end->last_at_ns = sim_link_arrival(end->host, peer->host, data.len, end->last_at_ns);
+    for (size_t i = 0; left != 0; i++) {
+        size_t part = spans[i].len < left ? spans[i].len : left;
+
+        rc = mu_buf_append(&end->out, mu_span(spans[i].data, part));
+        MU_ASSERT(rc == 0); /* The simulator itself does not simulate an empty heap. */
+        left -= part;
+    }
+    end->sent += n;
+    end->last_at_ns = sim_link_arrival(end->host, peer->host, n, end->last_at_ns);
     rc = push_segment(end, end->last_at_ns);
     MU_ASSERT(rc == 0);
     if (!sim_scheduled(&peer->arrive)) {
@@ -351,23 +358,25 @@ static void take(struct sim_end *end, struct mu_span data)
     }
 }
 
-void sim_net_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data, size_t *ret_taken)
+void sim_net_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
+                   size_t count, size_t *ret_taken)
 {
     struct sim_end *end = conn->impl;
     struct mu_sim_heap *heap = mu_sim_outside();
     struct mu_sim *sim = mu_sim_of(env);
+    size_t total = mu_span_total(spans, count);
     size_t n;
 
     if (end == NULL || (end->state != SIM_END_OPEN && end->state != SIM_END_DIALLING)) {
-        *ret_taken = data.len;
+        *ret_taken = total;
         mu_sim_inside(heap);
         return;
     }
-    n = room_for(end, data.len);
+    n = room_for(end, total);
     if (n != 0) {
-        take(end, mu_span(data.data, n));
+        take(end, spans, n);
     }
-    if (n < data.len) {
+    if (n < total) {
         end->want_writable = true;
         /* Whatever is delivered from now on brings an acknowledgement; if nothing will be, this
          * does. A dial's comes with its opening. */
@@ -460,13 +469,28 @@ static size_t draw_chunk(struct mu_sim *sim, size_t available)
     return available < CHUNK_MAX ? available : CHUNK_MAX;
 }
 
-/* A copy of its own for each delivery, so that a sanitizer sees who reads past it or keeps it. */
+/* Asks the owner where the next bytes should lie; most of the time only, as the verb allows. */
+static struct mu_space ask_room(struct sim_end *end)
+{
+    struct mu_space room = {0};
+
+    if (end->conn->on->room != NULL && mu_prng_below(&end->pair->sim->prng, 8) != 0) {
+        sim_enter(end->proc);
+        room = end->conn->on->room(end->conn);
+        sim_leave(end->proc);
+    }
+    return room;
+}
+
+/* Into the owner's room; or a copy of its own for each delivery, so that a sanitizer sees who reads
+ * past it or keeps it. */
 static void offer(struct sim_end *end, size_t available)
 {
     struct sim_end *peer = sim_end_peer(end);
     struct mu_sim *sim = end->pair->sim;
-    size_t n = draw_chunk(sim, available);
-    uint8_t *copy = mu_malloc(n);
+    struct mu_space room = ask_room(end);
+    size_t n = draw_chunk(sim, room.len != 0 && room.len < available ? room.len : available);
+    uint8_t *copy = room.len != 0 ? room.data : mu_malloc(n);
     size_t used;
 
     MU_ASSERT(copy != NULL);
@@ -476,8 +500,10 @@ static void offer(struct sim_end *end, size_t available)
     sim_enter(end->proc);
     used = end->conn->on->data(end->conn, mu_span(copy, n));
     sim_leave(end->proc);
-    mu_free(copy);
-    MU_ASSERT(used <= n);
+    if (room.len == 0) {
+        mu_free(copy);
+    }
+    MU_ASSERT(used <= n && (room.len == 0 || used == n || end->state != SIM_END_OPEN));
     if (used < n && !end->resumed) {
         end->stalled = end->state == SIM_END_OPEN;
     }

@@ -178,7 +178,8 @@ bool sim_link_is_cut(struct mu_sim_host *from, struct mu_sim_host *to);
 int sim_net_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr);
 int sim_net_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr);
 void sim_net_unlisten(struct mu_env *env, struct mu_listener *listener);
-void sim_net_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data, size_t *ret_taken);
+void sim_net_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
+                   size_t count, size_t *ret_taken);
 void sim_net_resume(struct mu_env *env, struct mu_conn *conn);
 void sim_net_close(struct mu_env *env, struct mu_conn *conn, bool abort);
 void sim_net_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);

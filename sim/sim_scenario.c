@@ -8,6 +8,13 @@
 #include "scenarios/scenarios.h"
 
 const struct mu_sim_scenario *const mu_sim_scenarios[] = {
+    &mu_sim_scenario_dht,
+    &mu_sim_scenario_dht_flat,
+    &mu_sim_scenario_dht_mute,
+    &mu_sim_scenario_dht_old,
+    &mu_sim_scenario_dht_slow,
+    &mu_sim_scenario_dht_stale,
+    &mu_sim_scenario_dht_swarm,
     &mu_sim_scenario_env_echo,
     &mu_sim_scenario_etcd,
     &mu_sim_scenario_etcd_repeat,
@@ -52,6 +59,11 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_agent,
     &mu_sim_scenario_agent_early,
     &mu_sim_scenario_agent_spendthrift,
+    &mu_sim_scenario_peer,
+    &mu_sim_scenario_peer_greedy,
+    &mu_sim_scenario_peer_losing,
+    &mu_sim_scenario_peer_nonce,
+    &mu_sim_scenario_peer_open_door,
     &mu_sim_scenario_rpc,
     &mu_sim_scenario_rpc_twice,
     &mu_sim_scenario_rref,

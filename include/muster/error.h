@@ -54,9 +54,20 @@ extern "C" {
     X(ETLS, -10036, "the secure connection failed")                                                \
     X(ESIGNATURE, -10040, "the peer cannot prove who it is")                                       \
     X(EPEERID, -10041, "another peer than the one that was meant")                                 \
+    X(EPEERDENIED, -10042, "that peer is not allowed here")                                        \
     X(EREMOTE, -10050, "the handler failed")                                                       \
     X(EONCE, -10051, "the call may have run before, and does not run twice")                       \
-    X(EWORKER, -10052, "no worker of that name or number")
+    X(EWORKER, -10052, "no worker of that name or number")                                         \
+    X(EDHT_EXPIRED, -10060, "the record has expired")                                              \
+    X(EDHT_FUTURE, -10061, "the record would expire too far in the future")                        \
+    X(EDHT_OLD, -10062, "what is there expires no earlier")                                        \
+    X(EDHT_OWNER, -10063, "the record belongs to a key that has not signed it")                    \
+    X(EDHT_SUBKEYS, -10064, "too many subkeys")                                                    \
+    X(EDHT_VALUE, -10065, "the record cannot be read, or is too long")                             \
+    X(EDHT_QUOTA, -10066, "that peer has stored as much as one peer may")                          \
+    X(EDHT_CLOCK, -10067, "the clocks of this node and the others do not agree")                   \
+    X(EDHT_NOBODY, -10068, "no node of the DHT answers")                                           \
+    X(EDHT_DENIED, -10069, "not authorized")
 
 enum muster_errno {
 #define MUSTER_ERRNO_ENUM(name, code, text) MUSTER_##name = (code),

@@ -16,10 +16,10 @@
  *     muster_rdzv_close(rdzv);
  *
  * Backends: "muster" (a muster server holds the state and tells everybody at once what happens),
- * "c10d" (a key of a store, compatible with PyTorch's agents of 1.13 and 2.x), "etcd-v3" (etcd, where
- * each node's life is a lease), "etcd-v2" and "etcd" (etcd as PyTorch's backends of those names have
- * it), "static" (ranks are given by the user), and whatever was registered. An endpoint may also say
- * it all: "BACKEND://ENDPOINT/RUN_ID?min_workers=N&max_workers=N&KEY=VALUE".
+ * "c10d" (a key of a store, compatible with PyTorch's agents of 1.13 and 2.x), "etcd-v3" (etcd,
+ * where each node's life is a lease), "etcd-v2" and "etcd" (etcd as PyTorch's backends of those
+ * names have it), "static" (ranks are given by the user), and whatever was registered. An endpoint
+ * may also say it all: "BACKEND://ENDPOINT/RUN_ID?min_workers=N&max_workers=N&KEY=VALUE".
  *
  * Calls may come from any thread but the runtime's own, where those that wait return MUSTER_EINVAL.
  */
@@ -238,9 +238,10 @@ struct muster_rdzv_record {
 
 typedef void muster_rdzv_sink(const struct muster_rdzv_record *record, void *context);
 /**
- * Where records go, for all handlers of the process; NULL: nowhere, which is the default. Called on
- * the runtime's thread, one at a time; texts hold what nodes call themselves, so they are outside
- * bytes. Returns when no call to the sink before is under way; not to be called from a sink.
+ * Where records go, for all handlers of the process; NULL: nowhere. Until this is called it is
+ * muster_rdzv_sink_default. Called on the runtime's thread, one at a time; texts hold what nodes
+ * call themselves, so they are outside bytes. Returns when no call to the sink before is under way;
+ * not to be called from a sink.
  */
 MUSTER_EXPORT void muster_rdzv_set_sink(muster_rdzv_sink *sink, void *context);
 /**
@@ -251,6 +252,14 @@ MUSTER_EXPORT void muster_rdzv_set_sink(muster_rdzv_sink *sink, void *context);
  *      "hostname":"node0","pid":4711,"node_state":"RUNNING","rank":null,"node":"node0_4711_0"}
  */
 MUSTER_EXPORT void muster_rdzv_sink_json(const struct muster_rdzv_record *record, void *context);
+/**
+ * The sink that there is without a call: the lines of muster_rdzv_sink_json go where the variable
+ * MUSTER_RDZV_EVENTS of the environment said at the first record. A path: they are appended to that
+ * file, each with one write, so that processes can share it. `-`: standard error. Not set, empty,
+ * or in a program that runs with another user's rights: nowhere. A file that cannot be opened is
+ * logged once (RDZV-EVENTS-LOST). The context is not used.
+ */
+MUSTER_EXPORT void muster_rdzv_sink_default(const struct muster_rdzv_record *record, void *context);
 
 #ifdef __cplusplus
 }

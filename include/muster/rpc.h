@@ -70,9 +70,10 @@ struct muster_rpc_tls {
 
 /* Text is copied. */
 struct muster_rpc_config {
-    const char *name;   /* 1 to 127 of A-Z a-z 0-9 - _ : */
-    int32_t id;         /* 0 to 32767, unique in the group; -1: none, it calls and is not called */
-    const char *listen; /* "HOST:PORT", port 0: any. Default "0.0.0.0:0"; NULL: does not listen */
+    const char *name; /* 1 to 127 of A-Z a-z 0-9 - _ : */
+    int32_t id;       /* 0 to 32767, unique in the group; -1: none, it calls and is not called */
+    /* "HOST:PORT", port 0: any; "unix:/PATH". Default "0.0.0.0:0"; NULL: does not listen. */
+    const char *listen;
     const char *advertise; /* the host that others dial. NULL: that of `listen`, or our name */
     uint32_t timeout_ms;   /* of calls that name none. 60,000; 0: never */
     uint32_t threads;      /* for handlers that block; started when first needed. 16 */
@@ -81,6 +82,7 @@ struct muster_rpc_config {
     size_t message_bytes_max;         /* of one message that comes in. 1 GiB */
     uint32_t retry_budget_percent;    /* retries to one worker, of the calls to it. 0: no bound */
     const struct muster_rpc_tls *tls; /* NULL: plain. Lent for muster_rpc_start() */
+    bool tcp_only; /* workers of one host and group talk by TCP too, not by unix socket */
 };
 
 MUSTER_EXPORT struct muster_rpc_config muster_rpc_config_defaults(void);
@@ -98,7 +100,7 @@ MUSTER_EXPORT void muster_rpc_shutdown(muster_rpc_agent *agent);
 
 MUSTER_EXPORT const char *muster_rpc_name(const muster_rpc_agent *agent);
 MUSTER_EXPORT int32_t muster_rpc_id(const muster_rpc_agent *agent);
-/** Where others dial it: "HOST:PORT"; "" if it does not listen. */
+/** Where others dial it: "HOST:PORT", or "unix:/PATH"; "" if it does not listen. */
 MUSTER_EXPORT const char *muster_rpc_address(const muster_rpc_agent *agent);
 /** The timeout of calls that name none; counts for those begun later. */
 MUSTER_EXPORT void muster_rpc_set_timeout(muster_rpc_agent *agent, uint32_t timeout_ms);
@@ -119,8 +121,11 @@ struct muster_rpc_worker {
     int32_t id;
 };
 
-/** Makes a worker known; again, to change its address. MUSTER_EEXIST (name and id do not fit what
- * is known), MUSTER_EINVAL, MUSTER_EURL, MUSTER_ENOMEM. */
+/**
+ * Makes a worker known; again, to change its address: "HOST:PORT", "unix:/PATH", or both with a
+ * comma between them, of which the second is tried first. MUSTER_EEXIST (name and id do not fit
+ * what is known), MUSTER_EINVAL, MUSTER_EURL, MUSTER_ENOMEM.
+ */
 MUSTER_EXPORT int muster_rpc_add_worker(muster_rpc_agent *agent, const char *name, int32_t id,
                                         const char *address);
 /** It has left. Calls to it that wait end with MUSTER_EWORKER. MUSTER_EWORKER. */
@@ -135,7 +140,8 @@ MUSTER_EXPORT size_t muster_rpc_workers(muster_rpc_agent *agent,
 /**
  * Tells the others who we are and learns who they are, through a store that all share: one
  * multi_set and one multi_get. Waits until `world_size` workers with the ids 0 to world_size - 1
- * are there. `group` keeps groups apart that use one store: use a new one each time.
+ * are there. Those of one host talk by unix socket from then on, unless `tcp_only` says no.
+ * `group` keeps groups apart that use one store: use a new one each time.
  * MUSTER_EEXIST: two workers have the same name, or the same id; the text says which.
  * MUSTER_ETIMEDOUT names who is missing; MUSTER_EINVAL, and errors of the store.
  */

@@ -26,7 +26,7 @@
 #define RUNS_MAX    20000
 #define FAULTY_NS   (15 * MU_NS_PER_S)
 #define CONVERGE_NS (240 * MU_NS_PER_S)
-#define LONG_BYTES  (700u << 10)
+#define LONG_BYTES  (1500u << 10)
 
 static const char *const names[WORKERS] = {"w0", "w1", "w2", "w3"};
 
@@ -34,6 +34,7 @@ struct worker_state {
     struct rpc_world *world;
     uint32_t number;
     uint64_t reached[WORKERS]; /* calls that were answered, by whom */
+    struct mu_addr near;       /* as it was last told; w0 and w1 are on one host */
     struct mu_sim_proc *proc;
 };
 
@@ -275,6 +276,7 @@ static bool may_fail_with(const struct call *c, int status)
 static void check_end(struct call *c, int status, const char *text, struct mu_span message)
 {
     struct rpc_world *w = c->worker->state->world;
+    size_t head;
 
     once_end(w->calls, c->ticket);
     if (status != 0) {
@@ -290,7 +292,8 @@ static void check_end(struct call *c, int status, const char *text, struct mu_sp
     if (c->kind == KIND_FAIL || c->kind == KIND_NOBODY) {
         mu_sim_fail(w->sim, "%s was answered", c->out.method);
     }
-    if (message.len != c->len + 1 || memcmp(message.data + 1, c->data, c->len) != 0) {
+    head = c->len > MU_RPC_MSG_LONG ? 15 : 1;
+    if (message.len != c->len + head || memcmp(message.data + head, c->data, c->len) != 0) {
         mu_sim_fail(w->sim, "%s: the answer of another call", c->out.method);
     }
     if (c->kind == KIND_ONCE && w->runs[c->number] != 1) {
@@ -327,6 +330,8 @@ static void on_ended(struct mu_rpc_out *out, int status, const char *text, struc
     check_end(c, status, text, message);
     mu_env_timer_arm(w->env, &c->cancel, MU_MONO_NEVER);
     w->under_way--;
+    /* Nobody may look at what was borrowed any more, not even to send it again. */
+    memset(c->data, 0xdd, c->len);
     mu_free(c->data);
     mu_free(c);
 }
@@ -409,10 +414,13 @@ static void begin(struct worker *w, struct mu_prng *prng)
     c->kind = c->kind == KIND_LONG && mu_prng_chance(prng, 900000) ? KIND_ECHO : c->kind;
     c->kind = c->kind == KIND_ONCE && world->run_count == RUNS_MAX ? KIND_ECHO : c->kind;
     c->to = (uint32_t)mu_prng_below(prng, WORKERS);
-    c->len = c->kind == KIND_LONG ? LONG_BYTES : 4 + mu_prng_below(prng, 60);
+    c->len = c->kind == KIND_LONG ? LONG_BYTES / 8 + mu_prng_below(prng, LONG_BYTES)
+                                  : 4 + mu_prng_below(prng, 60);
     c->data = mu_sim_calloc(c->len);
     mu_env_entropy(w->env, c->data, c->len < 64 ? c->len : 64);
-    memset(c->data + (c->len < 64 ? c->len : 64), 7, c->len < 64 ? 0 : c->len - 64);
+    for (size_t i = 64; i < c->len; i++) {
+        c->data[i] = (uint8_t)(c->data[i % 61] + i / 251); /* A piece out of place is noticed. */
+    }
     c->out.method = methods[c->kind];
     c->out.timeout_ms = 50 + (uint32_t)mu_prng_below(prng, 4000);
     c->out.stream = c->kind == KIND_STREAM;
@@ -510,7 +518,9 @@ static int start_worker(struct mu_env *env, void *arg)
     (void)snprintf(config.name, sizeof(config.name), "%s", names[state->number]);
     config.id = (int32_t)state->number;
     config.listens = true;
-    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
+    config.listen = (struct mu_addr){
+        .kind = MU_ADDR_TCP, .port = (uint16_t)(PORT + state->number), .host = "0.0.0.0"};
+    config.near = true;
     config.connect_ms = 3000;
     config.reconnect_ms = 2000;
     config.rpc.grace_ms = 2000;
@@ -525,11 +535,15 @@ static int start_worker(struct mu_env *env, void *arg)
         return err;
     }
     serve(w);
+    state->near = *mu_rpc_agent_near_addr(w->agent);
     for (int i = 0; i < WORKERS; i++) {
-        struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = PORT};
+        struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = (uint16_t)(PORT + i)};
+        const struct mu_addr *near = &state->world->workers[i].near;
 
-        (void)snprintf(addr.host, sizeof(addr.host), "%s", names[i]);
+        (void)snprintf(addr.host, sizeof(addr.host), "%s", names[i == 1 ? 0 : i]);
         MU_ASSERT(mu_rpc_agent_add(w->agent, names[i], i, &addr, &msg) == 0);
+        /* Of a process that is there, or that was, or none. */
+        MU_ASSERT(mu_rpc_agent_set_near(w->agent, names[i], near->kind == 0 ? NULL : near) == 0);
     }
     mu_sim_spare_memory(false);
     mu_timer_init(&w->next, on_next);
@@ -582,6 +596,7 @@ static void trace_log(void *context, enum muster_log_level level, const char *id
 static void run_world(struct mu_sim *sim, bool keyless)
 {
     struct rpc_world *w = mu_sim_calloc(sizeof(*w));
+    struct mu_sim_host *host = NULL;
 
     muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
     w->sim = sim;
@@ -592,11 +607,11 @@ static void run_world(struct mu_sim *sim, bool keyless)
     w->runs = mu_sim_calloc(RUNS_MAX);
     for (uint32_t i = 0; i < WORKERS; i++) {
         w->workers[i] = (struct worker_state){.world = w, .number = i};
-        w->workers[i].proc = mu_sim_proc_new(mu_sim_host_new(sim, names[i]),
-                                             &(struct mu_sim_program){.name = "worker",
-                                                                      .start = start_worker,
-                                                                      .killed = worker_killed,
-                                                                      .arg = &w->workers[i]});
+        host = i == 1 ? host : mu_sim_host_new(sim, names[i]);
+        w->workers[i].proc = mu_sim_proc_new(host, &(struct mu_sim_program){.name = "worker",
+                                                                            .start = start_worker,
+                                                                            .killed = worker_killed,
+                                                                            .arg = &w->workers[i]});
     }
     mu_sim_run_for(sim, FAULTY_NS);
     mu_sim_heal(sim);

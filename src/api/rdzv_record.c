@@ -1,13 +1,20 @@
 /* The record of a rendezvous: where it goes, and the sink that writes JSON lines. */
 #include "api/rdzv_api.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "service/log.h"
+
+/* A line is written at once if it fits in here, and what nodes call themselves does. */
+#define LINE_ROOM 65536
 
 /* Held while the sink runs, so that nobody is called who has been taken off. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static muster_rdzv_sink *the_sink;
+static muster_rdzv_sink *the_sink = muster_rdzv_sink_default;
 static void *the_context;
 
 void muster_rdzv_set_sink(muster_rdzv_sink *sink, void *context)
@@ -113,4 +120,39 @@ void muster_rdzv_sink_json(const struct muster_rdzv_record *r, void *context)
     (void)fputs("}\n", out);
     (void)fflush(out);
     funlockfile(out);
+}
+
+/* --- the default ------------------------------------------------------------------------------ */
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static FILE *events; /* NULL: nobody wants them */
+
+/* Stays open as long as the process runs. */
+static void open_events(void)
+{
+    const char *path = secure_getenv("MUSTER_RDZV_EVENTS");
+
+    if (path == NULL || path[0] == '\0') {
+        return;
+    }
+    if (strcmp(path, "-") == 0) {
+        events = stderr;
+        return;
+    }
+    events = fopen(path, "ae");
+    if (events == NULL) {
+        mu_log(MUSTER_LOG_WARN, "RDZV-EVENTS-LOST", "path=\"%s\" why=\"%s\"", path,
+               muster_strerror(-errno));
+        return;
+    }
+    (void)setvbuf(events, NULL, _IOFBF, LINE_ROOM);
+}
+
+void muster_rdzv_sink_default(const struct muster_rdzv_record *record, void *context)
+{
+    (void)context;
+    (void)pthread_once(&once, open_events);
+    if (events != NULL) {
+        muster_rdzv_sink_json(record, events);
+    }
 }

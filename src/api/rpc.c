@@ -38,6 +38,43 @@ void mu_rpc_pass(muster_rpc_agent *a, struct mu_rpc_door *d, void (*run)(struct 
     }
 }
 
+/* --- memory of long messages ------------------------------------------------------------------ */
+
+#define POOL_LOOK_MS 1000
+
+static void look_later(muster_rpc_agent *a)
+{
+    if (!mu_heap_contains(&a->pool_timer.node)) {
+        mu_env_timer_arm(a->rt->env, &a->pool_timer,
+                         mu_mono_add_ms(mu_env_now(a->rt->env).mono, POOL_LOOK_MS));
+    }
+}
+
+static void on_pool_timer(struct mu_timer *timer)
+{
+    muster_rpc_agent *a = MU_CONTAINER_OF(timer, muster_rpc_agent, pool_timer);
+
+    if (mu_rpc_pool_look(a->pool)) {
+        look_later(a);
+    }
+}
+
+static struct mu_buf take_buf(void *context, size_t len, size_t least)
+{
+    muster_rpc_agent *a = context;
+
+    look_later(a);
+    return mu_rpc_pool_take(a->pool, len, least);
+}
+
+static void give_buf(void *context, struct mu_buf *buf)
+{
+    muster_rpc_agent *a = context;
+
+    look_later(a);
+    mu_rpc_pool_give(a->pool, buf);
+}
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 struct start_door {
@@ -75,6 +112,8 @@ static void start_on_loop(struct mu_door *door)
 
 static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, struct start_door *d)
 {
+    int err;
+
     d->config = mu_rpc_agent_config_defaults();
     if (c->name == NULL || strlen(c->name) > MU_RPC_WORKER_MAX) {
         return mu_err(&d->msg, MUSTER_EINVAL, "a worker's name must have 1 to 127 characters");
@@ -85,10 +124,18 @@ static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, s
     d->config.reconnect_ms = c->reconnect_timeout_ms;
     d->config.message_bytes_max = c->message_bytes_max;
     d->config.budget_percent = c->retry_budget_percent;
+    d->config.take_buf = take_buf;
+    d->config.give_buf = give_buf;
     d->config.stopped = on_stopped;
     d->config.context = a;
     d->config.listens = c->listen != NULL;
-    return c->listen == NULL ? 0 : mu_addr_parse(c->listen, 0, &d->config.listen, &d->msg);
+    d->config.near = c->listen != NULL && !c->tcp_only && c->tls == NULL;
+    if (c->listen == NULL) {
+        return 0;
+    }
+    err = mu_addr_parse(c->listen, 0, &d->config.listen, &d->msg);
+    d->config.near = d->config.near && d->config.listen.kind == MU_ADDR_TCP;
+    return err;
 }
 
 static int secure(muster_rpc_agent *a, const struct muster_rpc_tls *tls, struct mu_errmsg *msg)
@@ -110,16 +157,26 @@ static bool is_any(const char *host)
 static void fill_address(muster_rpc_agent *a, const struct muster_rpc_config *c)
 {
     struct mu_addr addr = *mu_rpc_agent_addr(a->agent);
+    const struct mu_addr *near = mu_rpc_agent_near_addr(a->agent);
+    size_t len;
 
     if (c->listen == NULL) {
         return;
     }
-    if (c->advertise != NULL) {
+    if (addr.kind == MU_ADDR_UNIX) {
+        /* Nobody else can dial it. */
+    } else if (c->advertise != NULL) {
         (void)snprintf(addr.host, sizeof(addr.host), "%s", c->advertise);
     } else if (is_any(addr.host) && gethostname(addr.host, sizeof(addr.host) - 1) != 0) {
         (void)snprintf(addr.host, sizeof(addr.host), "127.0.0.1");
     }
     (void)mu_addr_format(&addr, a->address, sizeof(a->address));
+    len = strlen(a->address);
+    memcpy(a->published, a->address, len + 1);
+    if (near->kind != 0) {
+        a->published[len] = ',';
+        (void)mu_addr_format(near, a->published + len + 1, sizeof(a->published) - len - 1);
+    }
 }
 
 static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct muster_rpc_config *c)
@@ -128,12 +185,14 @@ static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct mus
 
     a->rt = rt;
     a->id = c->id;
+    a->tcp_only = c->tcp_only;
     a->threads_max = c->threads == 0 ? 1 : c->threads;
     atomic_init(&a->timeout_ms, c->timeout_ms);
     mu_list_init(&a->handlers);
     mu_list_init(&a->rref_handles);
     mu_list_init(&a->devices);
     mu_list_init(&a->queue);
+    mu_timer_init(&a->pool_timer, on_pool_timer);
     (void)pthread_mutex_init(&a->lock, NULL);
     (void)pthread_condattr_init(&attr);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -152,6 +211,7 @@ static void free_agent(muster_rpc_agent *a)
     (void)pthread_cond_destroy(&a->work);
     (void)pthread_cond_destroy(&a->cond);
     (void)pthread_mutex_destroy(&a->lock);
+    mu_rpc_pool_drop(a->pool);
     mu_free(a->threads);
     mu_free(a->group);
     mu_free(a);
@@ -168,8 +228,9 @@ int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
     }
     init_agent(a, rt, config);
     a->threads = mu_calloc(a->threads_max, sizeof(*a->threads));
-    d.err = a->threads == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
-                               : fill_config(a, config, &d);
+    a->pool = mu_rpc_pool_new();
+    d.err = a->threads == NULL || a->pool == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
+                                                  : fill_config(a, config, &d);
     if (d.err == 0) {
         d.err = secure(a, config->tls, &d.msg);
     }
@@ -213,6 +274,7 @@ static void free_on_loop(struct mu_door *door)
     mu_rpc_gather_free(a->gather);
     mu_rref_agent_free(a->rrefs);
     mu_rpc_agent_free(a->agent);
+    mu_env_timer_arm(a->rt->env, &a->pool_timer, MU_MONO_NEVER);
     mu_door_open(door);
 }
 
@@ -296,6 +358,7 @@ struct worker_door {
     const char *name;
     int32_t id;
     const struct mu_addr *addr;
+    struct mu_addr near; /* kind 0: none */
     struct muster_rpc_worker *workers;
     size_t cap;
     size_t count;
@@ -309,10 +372,40 @@ static void add_on_loop(struct mu_door *door)
 
     d->err = mu_rpc_agent_add(d->base.agent->agent, d->name, d->id, d->addr, &d->msg);
     if (d->err == 0) {
+        (void)mu_rpc_agent_set_near(d->base.agent->agent, d->name,
+                                    d->near.kind == 0 ? NULL : &d->near);
         d->err = mu_rref_agent_back(d->base.agent->rrefs, d->name);
         (void)mu_err(&d->msg, d->err, "%s", muster_strerror(d->err));
     }
     mu_door_open(door);
+}
+
+int mu_rpc_parse_address(const muster_rpc_agent *a, const char *text, struct mu_addr *ret,
+                         struct mu_addr *ret_near, struct mu_errmsg *reterr_msg)
+{
+    const char *comma = strncmp(text, "unix:", 5) == 0 ? NULL : strchr(text, ',');
+    char first[MU_ADDR_HOST_MAX + 16];
+    int err;
+
+    *ret_near = (struct mu_addr){0};
+    if (comma == NULL) {
+        return mu_addr_parse(text, 0, ret, reterr_msg);
+    }
+    if ((size_t)(comma - text) >= sizeof(first)) {
+        return mu_err(reterr_msg, MUSTER_EURL, "the address is too long");
+    }
+    (void)snprintf(first, sizeof(first), "%.*s", (int)(comma - text), text);
+    err = mu_addr_parse(first, 0, ret, reterr_msg);
+    if (err == 0) {
+        err = mu_addr_parse(comma + 1, 0, ret_near, reterr_msg);
+    }
+    if (err == 0 && ret_near->kind != MU_ADDR_UNIX) {
+        return mu_err(reterr_msg, MUSTER_EURL, "behind the comma of an address stands unix:@NAME");
+    }
+    if (a->tls != NULL || a->tcp_only) {
+        *ret_near = (struct mu_addr){0};
+    }
+    return err;
 }
 
 int muster_rpc_add_worker(muster_rpc_agent *a, const char *name, int32_t id, const char *address)
@@ -321,7 +414,7 @@ int muster_rpc_add_worker(muster_rpc_agent *a, const char *name, int32_t id, con
     struct mu_addr addr;
 
     if (address != NULL && address[0] != '\0') {
-        d.err = mu_addr_parse(address, 0, &addr, &d.msg);
+        d.err = mu_rpc_parse_address(a, address, &addr, &d.near, &d.msg);
         d.addr = &addr;
     }
     if (d.err == 0) {
@@ -654,6 +747,7 @@ size_t muster_rpc_metrics(muster_rpc_agent *a, struct muster_rpc_metric *ret_met
     put(&m, "agent.sessions", d.stats.sessions);
     put(&m, "agent.dials", d.stats.dials);
     put(&m, "agent.accepts", d.stats.accepts);
+    put(&m, "agent.connections_unix", d.stats.near_connections);
     put(&m, "agent.bytes_in", d.stats.bytes_in);
     put(&m, "agent.bytes_out", d.stats.bytes_out);
     put(&m, "agent.call_us_p50", quantile(d.stats.latency, 50));

@@ -5,6 +5,7 @@
  *     rpc_future.c  calls and their futures
  *     rpc_serve.c   handlers, the threads they may block on
  *     rpc_stream.c  streams, both ends
+ *     rpc_pool.c    memory for long messages
  *     rpc_group.c   names, addresses and the last call of all, through a store
  *     rpc_collect.c objects of the whole group
  *     rpc_follow.c  the group of a rendezvous, round after round
@@ -36,10 +37,14 @@ struct muster_rpc_agent {
     struct mu_tls_env *tls;     /* NULL: plain */
     char name[MU_RPC_WORKER_MAX + 1];
     _Atomic int32_t id; /* changes when a round is followed */
+    bool tcp_only;
     char address[MU_ADDR_HOST_MAX + 16];
+    char published[MU_ADDR_HOST_MAX + 16 + 64]; /* the same, and a unix socket for this host */
     _Atomic uint32_t timeout_ms;
     uint32_t threads_max;
     struct mu_list handlers; /* the loop's: struct mu_rpc_method */
+    struct mu_rpc_pool *pool;
+    struct mu_timer pool_timer; /* the loop's */
     struct mu_rref_agent *rrefs;
     struct mu_rpc_gather *gather;
     struct mu_list rref_handles; /* the loop's: struct muster_rref */
@@ -70,6 +75,22 @@ struct mu_rpc_door {
 };
 
 void mu_rpc_pass(muster_rpc_agent *a, struct mu_rpc_door *d, void (*run)(struct mu_door *door));
+
+/* --- rpc_pool.c ------------------------------------------------------------------------------- */
+
+/* Memory of long messages that is used again. Any thread. */
+struct mu_rpc_pool;
+/** NULL: no memory. */
+struct mu_rpc_pool *mu_rpc_pool_new(void);
+struct mu_rpc_pool *mu_rpc_pool_ref(struct mu_rpc_pool *p);
+void mu_rpc_pool_drop(struct mu_rpc_pool *p);
+/** An empty buffer: one that was kept, with room for `len` bytes, or a new one for `least`. Without
+ * memory: no memory. The caller sets its maximum. */
+struct mu_buf mu_rpc_pool_take(struct mu_rpc_pool *p, size_t len, size_t least);
+/** Keeps or frees what is in `buf`, which is empty afterwards. `p` may be NULL. */
+void mu_rpc_pool_give(struct mu_rpc_pool *p, struct mu_buf *buf);
+/** Frees what was not asked for since the last look; whether another look is worth it. */
+bool mu_rpc_pool_look(struct mu_rpc_pool *p);
 
 /* --- rpc_serve.c ------------------------------------------------------------------------------ */
 
@@ -130,6 +151,12 @@ void mu_rrefs_orphan(muster_rpc_agent *a);
 
 /* --- rpc.c ------------------------------------------------------------------------------------ */
 
+/**
+ * "ADDRESS" or "ADDRESS,unix:NAME", of which the second is for those of its host; an agent that
+ * talks TLS, or is not to, does without that (kind 0). MUSTER_EURL.
+ */
+int mu_rpc_parse_address(const muster_rpc_agent *a, const char *text, struct mu_addr *ret,
+                         struct mu_addr *ret_near, struct mu_errmsg *reterr_msg);
 /**
  * The device of the worker's that one of ours is mapped to, or (`back`) the other way.
  * MUSTER_EINVAL: none.

@@ -14,6 +14,7 @@
 struct seat {
     const char *name;
     struct mu_addr addr;
+    struct mu_addr near; /* kind 0: none */
     int32_t rank;
 };
 
@@ -85,6 +86,9 @@ static void enter_on_loop(struct mu_door *door)
         const struct seat *s = &d->seats[i];
 
         d->err = mu_rpc_agent_add(a->agent, s->name, s->rank, &s->addr, &d->msg);
+        if (d->err == 0) {
+            (void)mu_rpc_agent_set_near(a->agent, s->name, s->near.kind == 0 ? NULL : &s->near);
+        }
         d->err = d->err != 0 ? d->err : mu_rref_agent_back(a->rrefs, s->name);
     }
     if (d->err == 0) {
@@ -113,7 +117,8 @@ static int enter(muster_rpc_agent *a, const struct muster_values *v, uint32_t ra
         d.seats[i].rank = (int32_t)i;
         err =
             mu_rpc_worker_name_ok(mu_span_str(d.seats[i].name))
-                ? mu_addr_parse(v->items[i * 2 + 1].data, 0, &d.seats[i].addr, &d.msg)
+                ? mu_rpc_parse_address(a, v->items[i * 2 + 1].data, &d.seats[i].addr,
+                                       &d.seats[i].near, &d.msg)
                 : mu_err(&d.msg, MUSTER_EPROTO, "rank %zu has a name that cannot be a worker's", i);
         if (err != 0) {
             (void)mu_api_error(err, d.msg.text);

@@ -25,6 +25,7 @@ struct muster_rpc_future {
     bool cancel_posted;
     int status;
     char *text;
+    struct mu_rpc_pool *pool;
     struct mu_buf buf;
     struct mu_rpc_part *parts; /* of the answer, in `buf` */
     size_t part_count;
@@ -44,7 +45,8 @@ static void drop(muster_rpc_future *f)
     if (atomic_fetch_sub(&f->refs, 1) != 1) {
         return;
     }
-    mu_buf_fini(&f->buf);
+    mu_rpc_pool_give(f->pool, &f->buf);
+    mu_rpc_pool_drop(f->pool);
     mu_free(f->parts);
     mu_free(f->text);
     mu_free(f->request);
@@ -96,7 +98,10 @@ static void end_future(muster_rpc_future *f, int status, const char *text)
     f->status = status;
     f->text = status == 0 ? NULL : copy_text(text);
     f->ended = true;
+    /* Not under the lock: who waits would wake up only to wait for that. */
+    (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_cond_broadcast(&f->cond);
+    (void)pthread_mutex_lock(&f->lock);
     while ((it = mu_list_pop(&f->callbacks)) != NULL) {
         struct callback *c = MU_CONTAINER_OF(it, struct callback, link);
 
@@ -240,6 +245,7 @@ static void init_future(muster_rpc_future *f, muster_rpc_agent *a,
 
     f->agent = a;
     f->rt = a->rt;
+    f->pool = mu_rpc_pool_ref(a->pool);
     atomic_init(&f->refs, 2);
     mu_list_init(&f->callbacks);
     if (q->done != NULL) {

@@ -1,7 +1,8 @@
 /*
  * A group of workers, through a store that all share. Keys, under "rpc/GROUP/":
  *
- *     name/ID, addr/ID       who has the id, and where it is dialled
+ *     name/ID, addr/ID       who has the id, and where it is dialled: "HOST:PORT", and behind a
+ *                            comma "unix:@NAME", where those of the same host find it
  *     leave/N/begun          of round N, the sum over all workers of the calls that were begun,
  *     leave/N/ended          that have ended, ours and others' alike,
  *     leave/N/here, go       how many have said so, and that all have
@@ -75,7 +76,7 @@ static int publish(muster_store *store, const struct keys *k, const muster_rpc_a
                    uint32_t rank, int64_t timeout_ms)
 {
     const struct muster_bytes *keys = k->keys + (size_t)rank * 2;
-    struct muster_bytes values[2] = {muster_str(a->name), muster_str(a->address)};
+    struct muster_bytes values[2] = {muster_str(a->name), muster_str(a->published)};
     int err = muster_store_multi_set(store, keys, values, 2, timeout_ms);
 
     for (size_t i = 0; i < 2 && err == MUSTER_ENOTSUP; i++) {
@@ -121,7 +122,7 @@ static int check_names(const muster_rpc_agent *a, uint32_t rank, const struct mu
     struct mu_errmsg msg;
     int err = 0;
 
-    if (strcmp(own, a->name) != 0 || strcmp(own_addr, a->address) != 0) {
+    if (strcmp(own, a->name) != 0 || strcmp(own_addr, a->published) != 0) {
         return mu_api_error(mu_err(&msg, MUSTER_EEXIST, "%.127s at %.60s has the id %d as well",
                                    own, own_addr, (int)rank),
                             msg.text);

@@ -98,7 +98,7 @@ static void answer_on_loop(struct mu_post *post)
     struct mu_rpc_agent *agent = c->agent->agent;
 
     mu_rpc_in_reply_buf(c->in, c->status, &c->answer);
-    mu_buf_fini(&c->buf);
+    mu_rpc_pool_give(c->agent->pool, &c->buf);
     mu_free(c->parts);
     mu_free(c);
     mu_rpc_agent_turn(agent);
@@ -144,9 +144,29 @@ int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts,
     return err;
 }
 
+/* Memory for a long answer, used before if there is some. */
+static void take_long_buf(muster_rpc_call_in *c, const struct muster_rpc_part *parts, size_t count)
+{
+    size_t size = 3 + count * 12;
+
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].data.len > SIZE_MAX / 4 - size) {
+            return; /* It will be refused. */
+        }
+        size += parts[i].data.len;
+    }
+    if (size > MU_RPC_MSG_LONG && c->answer.data == NULL) {
+        c->answer = mu_rpc_pool_take(c->agent->pool, size, size);
+        c->answer.max = SIZE_MAX / 4;
+    }
+}
+
 void muster_rpc_reply(muster_rpc_call_in *c, const struct muster_rpc_part *parts, size_t count)
 {
-    int err = mu_rpc_encode_parts(&c->answer, parts, count);
+    int err;
+
+    take_long_buf(c, parts, count);
+    err = mu_rpc_encode_parts(&c->answer, parts, count);
 
     if (err != 0) {
         mu_buf_reset(&c->answer);

@@ -185,6 +185,11 @@ static void on_signal(void *context, int number)
 
 /* --- the course ------------------------------------------------------------------------------- */
 
+static bool is_etcd(const struct bench *b)
+{
+    return strncmp(b->backend, "etcd", 4) == 0;
+}
+
 static int open_nodes(struct bench *b, const char *endpoint)
 {
     bool native = strcmp(b->backend, "muster") == 0;
@@ -220,7 +225,8 @@ static int open_nodes(struct bench *b, const char *endpoint)
         };
         int err;
 
-        (void)snprintf(config, sizeof(config), "is_host=false,name=node%05" PRIu64 "%s", b->opened,
+        (void)snprintf(config, sizeof(config), "%sname=node%05" PRIu64 "%s",
+                       is_etcd(b) ? "" : "is_host=false,", b->opened,
                        b->members ? ",members=true" : "");
         node->b = b;
         err = mu_rdzv_open(b->loop.env, &params, &events, &node->handler, &msg);
@@ -306,9 +312,9 @@ int cmd_bench_rdzv(int argc, char **argv)
     struct bench b = {.count = 64, .backend = "muster", .timeout = 120};
     const struct cli_option options[] = {
         {"nodes", "N", "how many (64)", CLI_NUMBER, &b.count, 60000},
-        {"backend", "B", "muster (the default) or c10d", CLI_TEXT, &b.backend, 0},
-        {"server", "HOST:PORT", "a server that runs; without it, one is started", CLI_TEXT,
-         &b.address, 0},
+        {"backend", "B", "muster (the default), c10d, etcd-v3 or etcd-v2", CLI_TEXT, &b.backend, 0},
+        {"server", "HOST:PORT", "a server that runs; without it, one is started (not of etcd)",
+         CLI_TEXT, &b.address, 0},
         {"members", NULL, "every node asks for the list of members, however long", CLI_FLAG,
          &b.members, 0},
         {"timeout", "SECONDS", "give up after that (120)", CLI_NUMBER, &b.timeout, 86400},
@@ -324,6 +330,9 @@ int cmd_bench_rdzv(int argc, char **argv)
 
     if (err != 0 || argc != 0 || b.count == 0) {
         return err != 0 ? err : cli_usage("bench rdzv", "a number of nodes above 0 is needed");
+    }
+    if (is_etcd(&b) && b.address == NULL) {
+        return cli_usage("bench rdzv", "--server is needed: where etcd is");
     }
     descriptors = cli_raise_descriptor_limit();
     if (descriptors < b.count + SPARE_DESCRIPTORS) {

@@ -60,6 +60,21 @@ static void on_fail(muster_rpc_call_in *call, void *context)
     muster_rpc_fail(call, MUSTER_EREMOTE, text);
 }
 
+/* Takes any amount, answers with how much it was: a receiver for measurements. */
+static void on_count(muster_rpc_call_in *call, void *context)
+{
+    struct muster_rpc_part part = {.device = MUSTER_RPC_CPU};
+    unsigned long long bytes = 0;
+    char text[24];
+
+    (void)context;
+    for (size_t i = 0; i < muster_rpc_in_part_count(call); i++) {
+        bytes += muster_rpc_in_part(call, i).data.len;
+    }
+    part.data = (struct muster_bytes){text, (size_t)snprintf(text, sizeof(text), "%llu", bytes)};
+    muster_rpc_reply(call, &part, 1);
+}
+
 static void on_stats(muster_rpc_call_in *call, void *context)
 {
     struct muster_rpc_metric metrics[128];
@@ -84,6 +99,7 @@ static int register_handlers(muster_rpc_agent *agent)
         uint32_t flags;
     } served[] = {
         {"muster::Rpc.echo", on_echo, 0},
+        {"muster::Rpc.count", on_count, 0},
         {"muster::Rpc.sleep", on_sleep, MUSTER_RPC_BLOCKS},
         {"muster::Rpc.fail", on_fail, 0},
         {"muster::Rpc.stats", on_stats, 0},
@@ -246,14 +262,16 @@ int cmd_rpc(int argc, char **argv)
         {"once", NULL, "call: it runs at most once", CLI_FLAG, &o.once, 0},
         {"count", "N", "call: how many (1)", CLI_NUMBER, &o.count, 100000000},
         {"in-flight", "N", "call, bench: how many at a time (1)", CLI_NUMBER, &o.in_flight, 65536},
-        {"seconds", "N", "bench: how long (3)", CLI_NUMBER, &o.seconds, 3600},
+        {"seconds", "N", "bench: how long (3)", CLI_SECONDS, &o.seconds, 3600},
+        {"wait", NULL, "bench: each call waits for the one before, one at a time", CLI_FLAG,
+         &o.wait, 0},
         {"size", "SIZE", "bench: of a message (64)", CLI_SIZE, &o.size, (uint64_t)1 << 30},
     };
     const struct cli_verb verb = {
         "rpc", "serve|call|bench [OPTIONS] [METHOD [DATA]]",
-        "serve   a worker with the methods muster::Rpc.echo, .sleep, .fail and .stats\n"
+        "serve   a worker with the methods muster::Rpc.echo, .count, .sleep, .fail and .stats\n"
         "call    calls a method with DATA and prints the answer; with --count, how many went well\n"
-        "bench   calls muster::Rpc.echo for a while: prints `name value unit` lines",
+        "bench   calls METHOD (muster::Rpc.echo) for a while: prints `name value unit` lines",
         options, sizeof(options) / sizeof(options[0])};
     const char *words[3] = {NULL, NULL, NULL};
     int err = parse(&verb, argc, argv, words, 3);

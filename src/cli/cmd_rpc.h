@@ -17,8 +17,10 @@ struct rpc_options {
     const char *data;
     const char *cert, *key, *ca, *peer_name;
     uint64_t id, world, threads;
-    uint64_t timeout, retries, retry_ms, count, in_flight, size, seconds;
+    uint64_t timeout, retries, retry_ms, count, in_flight, size;
+    double seconds;
     bool once;
+    bool wait;
 };
 
 /** Fills `*tls` from the options; NULL if there is to be none of it. */

@@ -220,6 +220,39 @@ static void finish(struct load *l)
     free(l->samples);
 }
 
+static long fraction_ns(double seconds)
+{
+    return (long)((seconds - (double)(time_t)seconds) * 1e9);
+}
+
+/* Calls one after the other and waits for each, as a thread does that needs the answers. */
+static int run_waiting(struct load *l, double *ret_seconds)
+{
+    struct timespec started;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &started);
+    do {
+        muster_rpc_future *future;
+        struct timespec begun;
+        int err;
+
+        (void)clock_gettime(CLOCK_MONOTONIC, &begun);
+        err = muster_rpc_call(l->agent, &l->request, &future);
+        if (err == 0) {
+            err = muster_rpc_future_wait(future, MUSTER_RPC_FOREVER);
+        }
+        if (err != 0) {
+            note_trouble(l, err, muster_errmsg());
+            return 0;
+        }
+        muster_rpc_future_free(future);
+        l->ok++;
+        l->samples[l->sample_count++ % SAMPLES_MAX] = elapsed_ns(&begun);
+        *ret_seconds = (double)elapsed_ns(&started) / 1e9;
+    } while (*ret_seconds < l->o->seconds);
+    return 0;
+}
+
 /* Runs all chains to their end. */
 static int run_chains(struct load *l, double *ret_seconds)
 {
@@ -255,7 +288,9 @@ static int run_chains(struct load *l, double *ret_seconds)
         }
     }
     if (l->timed) {
-        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)l->o->seconds}, NULL);
+        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)l->o->seconds,
+                                           .tv_nsec = fraction_ns(l->o->seconds)},
+                        NULL);
         atomic_store(&l->stop, true);
     }
     (void)pthread_mutex_lock(&l->lock);
@@ -345,10 +380,14 @@ int rpc_bench(const struct rpc_options *o)
     own.data = NULL;
     err = start(&l);
     if (err == 0) {
-        l.data = calloc(1, own.size + 1);
+        l.data = malloc(own.size + 1);
         l.samples = malloc(SAMPLES_MAX * sizeof(*l.samples));
+        err = l.data == NULL || l.samples == NULL ? cli_fail(CLI_FAILED, "out of memory") : 0;
+    }
+    if (err == 0) {
+        memset(l.data, 'm', own.size + 1); /* Real memory: zeros that nobody wrote are one page. */
         (void)fill_request(&l);
-        err = run_chains(&l, &seconds);
+        err = own.wait ? run_waiting(&l, &seconds) : run_chains(&l, &seconds);
     }
     if (err == 0) {
         err = report_bench(&l, seconds);

@@ -12,6 +12,8 @@ static const struct {
     {"serve", cmd_serve, "run a store server"},
     {"kv", cmd_kv, "use a store from the shell"},
     {"rdzv", cmd_rdzv, "use a rendezvous from the shell"},
+    {"peer", cmd_peer, "an identity among peers, and peers to speak to"},
+    {"dht", cmd_dht, "a node of hivemind's DHT, and records in it"},
     {"rpc", cmd_rpc, "a worker to call, and calls, from the shell"},
     {"doctor", cmd_doctor, "look at what muster is to use, and say what is wrong"},
     {"bench", cmd_bench, "measure a store, or a rendezvous"},

@@ -104,3 +104,27 @@ char *mu_peer_id_format(const struct mu_peer_id *id, char text[MU_PEER_ID_TEXT_M
     memcpy(text, all, len + 1);
     return text;
 }
+
+char *mu_peer_id_format_cid(const struct mu_peer_id *id, char text[MU_PEER_ID_CID_MAX])
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
+    uint8_t bytes[2 + MU_PEER_ID_MAX] = {CID_VERSION, CID_LIBP2P_KEY};
+    size_t count = 2u + id->len;
+    uint32_t bits = 0;
+    unsigned held = 0;
+    size_t len = 0;
+
+    memcpy(bytes + 2, id->bytes, id->len);
+    text[len++] = 'b';
+    for (size_t i = 0; i < count; i++) {
+        bits = bits << 8 | bytes[i];
+        for (held += 8; held >= 5; held -= 5) {
+            text[len++] = letters[bits >> (held - 5) & 31];
+        }
+    }
+    if (held != 0) {
+        text[len++] = letters[bits << (5 - held) & 31];
+    }
+    text[len] = '\0';
+    return text;
+}

@@ -48,7 +48,7 @@ int mu_rpc_msg_head(struct mu_buf *out, const struct mu_rpc_part *parts, size_t 
     if (err != 0) {
         return err;
     }
-    if (count == 1 && parts[0].device == -1) {
+    if (count == 1 && parts[0].device == -1 && parts[0].data.len <= MU_RPC_MSG_LONG) {
         mu_buf_put_u8(out, 0);
         return 0;
     }
@@ -58,6 +58,30 @@ int mu_rpc_msg_head(struct mu_buf *out, const struct mu_rpc_part *parts, size_t 
         mu_buf_put_u64(out, parts[i].data.len);
         mu_buf_put_u32(out, (uint32_t)parts[i].device);
     }
+    return 0;
+}
+
+int mu_rpc_msg_total(struct mu_span first, size_t *ret_head, size_t *ret_total)
+{
+    struct mu_reader r = mu_reader(first);
+    uint8_t kind = mu_read_u8(&r);
+    size_t count = mu_read_u16(&r);
+    size_t total = 3 + count * 12;
+
+    if (r.failed || kind != 1 || first.len < total) {
+        return MUSTER_EPROTO;
+    }
+    *ret_head = total;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t len = mu_read_u64(&r);
+
+        (void)mu_read_u32(&r);
+        if (len > SIZE_MAX / 4 - total) {
+            return MUSTER_EPROTO;
+        }
+        total += (size_t)len;
+    }
+    *ret_total = total;
     return 0;
 }
 

@@ -7,9 +7,10 @@
  *     u8 0, the bytes of one part in memory
  *     u8 1, u16 count, for each part (u64 length, i32 device), the bytes of all parts
  *
- * Long ones travel in pieces: a CALL with the flag MORE has the head, ITEMs have the bytes, END
- * ends them; an answer is the ITEMs and the REPLY together. A call that must run at most once has
- * a key before its message:
+ * Those of more than MU_RPC_MSG_LONG bytes are always written the second way, so that who receives
+ * them knows how long they are. Long ones travel in pieces: a CALL with the flag MORE has the head,
+ * ITEMs have the bytes, END ends them; an answer is the ITEMs and the REPLY together. A call that
+ * must run at most once has a key before its message:
  *
  *     16 bytes who calls, u64 number, u64 floor, u8 whether it was sent before
  *
@@ -28,6 +29,8 @@
 #define MU_RPC_CALL_STREAM 2u /* ITEMs are messages of their own */
 #define MU_RPC_CALL_ONCE   4u /* a key comes first */
 #define MU_RPC_CALL_FLAGS  7u
+
+#define MU_RPC_MSG_LONG 65536
 
 #define MU_RPC_PARTS_MAX      65535
 #define MU_RPC_WORKER_MAX     127 /* bytes of a worker's name */
@@ -57,6 +60,11 @@ bool mu_rpc_worker_name_ok(struct mu_span name);
 
 /** Appends the head of a message of these parts, not their bytes. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_rpc_msg_head(struct mu_buf *out, const struct mu_rpc_part *parts, size_t count);
+/**
+ * From the beginning of a message, of which at least the head must be there: the length of that and
+ * of the whole. MUSTER_EPROTO: it does not say, or that cannot be.
+ */
+int mu_rpc_msg_total(struct mu_span first, size_t *ret_head, size_t *ret_total);
 /** How many bytes the parts have; MUSTER_ELIMIT if that cannot be counted. */
 int mu_rpc_msg_size(const struct mu_rpc_part *parts, size_t count, size_t *ret_size);
 /**

@@ -166,9 +166,9 @@ static int parse_unix(const char *text, const char *path, struct mu_addr *ret,
     struct quoted q;
     size_t len = strlen(path);
 
-    if (path[0] != '/') {
-        return mu_err(reterr_msg, MUSTER_EURL, "%s has no absolute path: write unix:/path",
-                      quote(&q, text));
+    if (path[0] != '/' && (path[0] != '@' || len == 1)) {
+        return mu_err(reterr_msg, MUSTER_EURL,
+                      "%s has no absolute path: write unix:/path, or unix:@name", quote(&q, text));
     }
     if (len >= UNIX_PATH_CAP) {
         return mu_err(reterr_msg, MUSTER_EURL,
@@ -183,6 +183,26 @@ static int parse_unix(const char *text, const char *path, struct mu_addr *ret,
     }
     *ret = (struct mu_addr){.kind = MU_ADDR_UNIX};
     memcpy(ret->host, path, len);
+    return 0;
+}
+
+/* Letters and digits; what they mean is known elsewhere. */
+static int parse_peer(const char *text, const char *id, struct mu_addr *ret,
+                      struct mu_errmsg *reterr_msg)
+{
+    size_t len = strlen(id);
+    struct quoted q;
+
+    for (size_t i = 0; i < len; i++) {
+        if (!is_alnum(id[i])) {
+            return mu_err(reterr_msg, MUSTER_EURL, "%s does not name a peer", quote(&q, text));
+        }
+    }
+    if (len > MU_ADDR_HOST_MAX) {
+        return mu_err(reterr_msg, MUSTER_EURL, "%s is too long for a peer", quote(&q, text));
+    }
+    *ret = (struct mu_addr){.kind = MU_ADDR_PEER};
+    memcpy(ret->host, id, len);
     return 0;
 }
 
@@ -233,6 +253,9 @@ int mu_addr_parse(const char *text, uint16_t default_port, struct mu_addr *ret,
     if (strncmp(text, "unix:", 5) == 0) {
         return parse_unix(text, text + 5, ret, reterr_msg);
     }
+    if (strncmp(text, "peer:", 5) == 0) {
+        return parse_peer(text, text + 5, ret, reterr_msg);
+    }
     return parse_tcp(text, default_port, ret, reterr_msg);
 }
 
@@ -242,6 +265,9 @@ char *mu_addr_format(const struct mu_addr *addr, char *buf, size_t cap)
     case MU_ADDR_TCP:
         (void)snprintf(buf, cap, strchr(addr->host, ':') != NULL ? "[%s]:%u" : "%s:%u", addr->host,
                        addr->port);
+        break;
+    case MU_ADDR_PEER:
+        (void)snprintf(buf, cap, "peer:%s", addr->host);
         break;
     case MU_ADDR_UNIX:
         (void)snprintf(buf, cap, "unix:%s", addr->host);

@@ -13,17 +13,21 @@
 enum mu_addr_kind {
     MU_ADDR_TCP = 1,
     MU_ADDR_UNIX,
+    MU_ADDR_PEER,
 };
 
 struct mu_addr {
     enum mu_addr_kind kind;
-    uint16_t port;                   /* TCP only; 0 when listening: any free one */
-    char host[MU_ADDR_HOST_MAX + 1]; /* a name or a number without brackets, or a socket's path */
+    uint16_t port; /* TCP only; 0 when listening: any free one */
+    /* A name or a number without brackets; a socket's path, or "@" and a name in the abstract
+     * namespace, which leaves no file behind; or a peer's id, which may be empty for our own. */
+    char host[MU_ADDR_HOST_MAX + 1];
 };
 
 /**
- * "host:port", "[v6]:port", "unix:/path". A missing port is `default_port` (0: it must be there).
- * MUSTER_EURL with the reason in `reterr_msg`.
+ * "host:port", "[v6]:port", "unix:/path", "unix:@name", "peer:ID" (the id is not looked at). A
+ * missing port is `default_port` (0: it must be there). MUSTER_EURL with the reason in
+ * `reterr_msg`.
  */
 int mu_addr_parse(const char *text, uint16_t default_port, struct mu_addr *ret,
                   struct mu_errmsg *reterr_msg);

@@ -51,6 +51,14 @@ struct mu_conn_events {
      * `in` is lent until the callback returns.
      */
     size_t (*data)(struct mu_conn *conn, struct mu_span in);
+    /**
+     * Where the next bytes should lie, so that they need not be copied from where they were read.
+     * May be NULL, and may say "nowhere" each time. Asked right before bytes are read: what then
+     * comes by `data` begins with the first bytes of the room, and is to be used whole. More may
+     * follow by another `data`, from elsewhere. The environment may choose not to ask. The room is
+     * lent until the next callback of the connection.
+     */
+    struct mu_space (*room)(struct mu_conn *conn);
     /** The peer has sent all it will send. Writing may still work. */
     void (*eof)(struct mu_conn *conn);
     /** There is room again, after a mu_env_send() that took less than it was given. */
@@ -96,6 +104,9 @@ struct mu_work {
     void *impl;
 };
 
+/* Spans that one mu_env_sendv() looks at; what is behind them waits for `writable`. */
+#define MU_ENV_SPANS_MAX 64
+
 struct mu_env_ops {
     /** The time of this turn: the same for all that happens in it. */
     struct mu_now (*now)(struct mu_env *env);
@@ -113,11 +124,14 @@ struct mu_env_ops {
     /** Stops listening; `closed` follows. Connections that were accepted live on. */
     void (*unlisten)(struct mu_env *env, struct mu_listener *listener);
     /**
-     * Sends what it can at once, keeps a bounded rest of its own, and says how much of `data` it
-     * took. When that is less than all, `writable` follows. `data` is borrowed for the call.
+     * Sends what it can at once, keeps a bounded rest of its own, and says how much of the data it
+     * took. When that is less than all, `writable` follows. The data is borrowed for the call.
      * Errors of the connection come as `closed`, never from here: a dead connection takes all.
+     * The data is that of `count` spans, one behind the other. Of those behind the first
+     * MU_ENV_SPANS_MAX it may take none.
      */
-    void (*send)(struct mu_env *env, struct mu_conn *conn, struct mu_span data, size_t *ret_taken);
+    void (*sendv)(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
+                  size_t count, size_t *ret_taken);
     /** Takes up reading again after `data` used less than it was given. */
     void (*resume)(struct mu_env *env, struct mu_conn *conn);
     /**
@@ -201,10 +215,16 @@ static inline void mu_env_unlisten(struct mu_env *env, struct mu_listener *l)
     env->ops->unlisten(env, l);
 }
 
+static inline void mu_env_sendv(struct mu_env *env, struct mu_conn *conn,
+                                const struct mu_span *spans, size_t count, size_t *ret_taken)
+{
+    env->ops->sendv(env, conn, spans, count, ret_taken);
+}
+
 static inline void mu_env_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
                                size_t *ret_taken)
 {
-    env->ops->send(env, conn, data, ret_taken);
+    env->ops->sendv(env, conn, &data, 1, ret_taken);
 }
 
 static inline void mu_env_resume(struct mu_env *env, struct mu_conn *conn)

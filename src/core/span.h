@@ -12,6 +12,12 @@ struct mu_span {
     size_t len;
 };
 
+/* Memory that is lent to be written to; none: len 0. */
+struct mu_space {
+    uint8_t *data;
+    size_t len;
+};
+
 /** A span over a string literal, without its terminator. */
 #define MU_SPAN_LIT(text) ((struct mu_span){(const uint8_t *)(text), sizeof(text) - 1})
 
@@ -33,6 +39,17 @@ static inline bool mu_span_eq(struct mu_span a, struct mu_span b)
 static inline bool mu_span_starts_with(struct mu_span s, struct mu_span prefix)
 {
     return s.len >= prefix.len && (prefix.len == 0 || memcmp(s.data, prefix.data, prefix.len) == 0);
+}
+
+/** How many bytes these have together. */
+static inline size_t mu_span_total(const struct mu_span *spans, size_t count)
+{
+    size_t total = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        total += spans[i].len;
+    }
+    return total;
 }
 
 /** The span without its first `n` bytes; `n` is at most its length. */

@@ -111,6 +111,11 @@ void mu_peer_conn_close(struct mu_peer_conn *c)
     end_all(c, 0);
 }
 
+int mu_peer_conn_drain(struct mu_peer_conn *c)
+{
+    return c->stage == MU_PEER_OPEN ? mu_yamux_drain(&c->yamux) : MUSTER_EAGAIN;
+}
+
 /* --- the handshake ---------------------------------------------------------------------------- */
 
 static int start_noise(struct mu_peer_conn *c)
@@ -458,6 +463,24 @@ void mu_peer_conn_tick(struct mu_peer_conn *c, mu_mono_t now)
 const struct mu_peer_id *mu_peer_conn_peer(const struct mu_peer_conn *c)
 {
     return &c->noise.remote;
+}
+
+uint64_t mu_peer_conn_grown(const struct mu_peer_conn *c)
+{
+    return c->yamux.grown;
+}
+
+void mu_peer_conn_limit_growth(struct mu_peer_conn *c, uint64_t more)
+{
+    uint64_t max = c->config.yamux.grown_bytes_max;
+    uint64_t room = max > c->yamux.grown ? max - c->yamux.grown : 0;
+
+    c->yamux.config.grown_bytes_max = c->yamux.grown + (more < room ? more : room);
+}
+
+uint64_t mu_peer_conn_rtt_ns(const struct mu_peer_conn *c)
+{
+    return c->yamux.rtt_ns;
 }
 
 size_t mu_peer_conn_count(const struct mu_peer_conn *c)

@@ -164,6 +164,18 @@ void mu_peer_conn_reset(struct mu_peer_conn *c, uint32_t id);
 void mu_peer_conn_consumed(struct mu_peer_conn *c, mu_mono_t now, uint32_t id, size_t n);
 /** It is over: what was written still goes out, and a word of farewell. */
 void mu_peer_conn_close(struct mu_peer_conn *c);
+/**
+ * No more streams of ours, and the peer is asked to open none; those that are open go on, and those
+ * that it opens before it hears of it. GO_AWAY or the end of the connection tells that it has
+ * heard. For a connection that is open. MUSTER_EAGAIN: it is not yet; MUSTER_ENOMEM.
+ */
+int mu_peer_conn_drain(struct mu_peer_conn *c);
+/** What the windows of all streams have grown by, beyond what each begins with. */
+uint64_t mu_peer_conn_grown(const struct mu_peer_conn *c);
+/** Windows may grow by so much more, all together. */
+void mu_peer_conn_limit_growth(struct mu_peer_conn *c, uint64_t more);
+/** How long a round trip takes; 0: not measured yet. */
+uint64_t mu_peer_conn_rtt_ns(const struct mu_peer_conn *c);
 
 /** Seals what is to be sent, as far as there is room; lent until the next call. */
 struct mu_span mu_peer_conn_output(struct mu_peer_conn *c);

@@ -103,9 +103,9 @@ struct mu_rdzv_event {
     struct mu_span bytes;
     const struct mu_rdzv_state *state; /* config.plain: instead of `bytes` */
     struct mu_span token;              /* opaque: kept, given back, compared */
-    int status;           /* MUSTER_ECORRUPT: what is stored is no state */
-    const char *text;     /* NULL is fine */
-    bool transient;       /* worth another try until the deadline */
+    int status;                        /* MUSTER_ECORRUPT: what is stored is no state */
+    const char *text;                  /* NULL is fine */
+    bool transient;                    /* worth another try until the deadline */
 };
 
 enum {
@@ -138,10 +138,10 @@ enum {
 
 struct mu_rdzv_update {
     unsigned flags;
-    uint64_t request;     /* DO_READ, DO_WRITE */
+    uint64_t request;           /* DO_READ, DO_WRITE */
     enum mu_rdzv_action action; /* DO_WRITE: what it does */
     struct mu_span bytes;       /* DO_WRITE: the state's pickle; config.plain: none */
-    bool has_token;       /* DO_WRITE: false: write only if there is nothing */
+    bool has_token;             /* DO_WRITE: false: write only if there is nothing */
     struct mu_span token;
     int64_t rank; /* ASSIGNED */
     size_t world;

@@ -53,6 +53,7 @@ int mu_rpc_init(struct mu_rpc *r, const struct mu_rpc_config *config)
     mu_list_init(&r->stalled_out);
     mu_list_init(&r->stalled_in);
     mu_list_init(&r->spare);
+    mu_list_init(&r->loans);
     r->own_next = mu_rpc_own_first(r);
     r->peer_next = mu_rpc_peer_first(r);
     r->grace_ms = config->grace_ms;
@@ -91,6 +92,7 @@ void mu_rpc_fini(struct mu_rpc *r)
     free_list(&r->calls_in, offsetof(struct mu_rpc_entry, all));
     free_list(&r->due, offsetof(struct mu_rpc_entry, due)); /* the ENDED ones */
     free_list(&r->spare, offsetof(struct mu_rpc_entry, due));
+    mu_rpc_loans_drop(r);
     mu_map_fini(&r->calls);
     mu_buf_fini(&r->in);
     mu_buf_fini(&r->out);
@@ -260,7 +262,7 @@ size_t mu_rpc_memory(const struct mu_rpc *r)
 {
     size_t records = r->out_count + r->in_count + r->spare_count;
 
-    return r->in.cap + r->out.cap + r->ctl.cap + r->lent.cap + r->held_bytes +
+    return r->in.cap + r->out.cap + r->ctl.cap + r->lent.cap + r->held_bytes + r->loan_memory +
            records * sizeof(struct mu_rpc_entry) +
            (r->calls.bucket_count + r->calls.old_count) * sizeof(void *);
 }

@@ -31,7 +31,9 @@
  * consumed; while more than `output_bytes_high` waits to be sent (or eight times that waits to be
  * acknowledged), or `calls_max` calls are being served, it hands out no CALL events. It always
  * reads: replies can never wait behind calls, so two ends cannot block each other. Items to the
- * caller: credit per call, granted by mu_rpc_consumed().
+ * caller: credit per call, granted by mu_rpc_consumed(). A window begins small, since what is under
+ * way between two processes of a host is best in its caches, and is doubled as long as it holds
+ * less than twice of what comes in while a message goes to the peer and back.
  *
  * Events are pulled; recv stops behind each frame that made one, and takes nothing while one
  * waits. Spans in events are lent until the next recv, tick or next_event; they may point into the
@@ -73,6 +75,9 @@ struct mu_rpc_config {
     uint32_t frame_bytes_max;   /* longest payload taken. 64 MiB */
     uint32_t call_window_bytes; /* of CALL and caller's ITEM bytes that wait here unpulled. 1 MiB */
     uint32_t item_window_bytes; /* of a call's items that wait at the caller. 256 KiB */
+    /* What the two windows may grow to where the path is long and fast. 0: they do not grow. */
+    uint32_t call_window_bytes_max;
+    uint32_t item_window_bytes_max;
     uint32_t calls_max;         /* calls being served at once. 65536 */
     uint32_t output_bytes_high; /* no CALL events above this much unsent. 1 MiB */
     uint32_t output_bytes_max;  /* everything kept for sending: over it, EAGAIN. 1 GiB */
@@ -108,6 +113,12 @@ struct mu_rpc_event {
 };
 
 struct mu_rpc;
+
+/* When a window was last given anew, and what had been dealt with by then. */
+struct mu_rpc_mark {
+    uint64_t done;
+    mu_mono_t at;
+};
 
 /* --- a new connection at the listening side --------------------- */
 
@@ -182,6 +193,12 @@ bool mu_rpc_linked(const struct mu_rpc *r);
  * mu_rpc_errmsg() says what it was; MUSTER_ENOMEM does not.
  */
 int mu_rpc_recv(struct mu_rpc *r, struct mu_now now, struct mu_span in, size_t *ret_used);
+/**
+ * Where the bytes that come next should lie, so that mu_rpc_recv() need not copy them; it is given
+ * exactly that memory then, or a beginning of it, and takes all. Empty: anywhere. Lent until the
+ * next call that is not const.
+ */
+struct mu_space mu_rpc_room(struct mu_rpc *r);
 /** Deadlines and keep-alive. MUSTER_ENOMEM: call it again. */
 int mu_rpc_tick(struct mu_rpc *r, struct mu_now now);
 
@@ -206,6 +223,41 @@ int mu_rpc_end(struct mu_rpc *r, struct mu_now now, uint64_t id);
  * mu_rpc_end(); MUSTER_ELIMIT (the peer's frame limit), MUSTER_ENOMEM.
  */
 int mu_rpc_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload);
+/*
+ * Memory that several own: frames that lie in it keep it until they are acknowledged.
+ */
+struct mu_rpc_blob {
+    size_t refs;
+    struct mu_buf buf;
+    struct mu_list link; /* its maker's to use */
+};
+
+/** Takes over what `buf` holds; one reference. NULL: no memory, and `buf` is as it was. */
+struct mu_rpc_blob *mu_rpc_blob_new(struct mu_buf *buf);
+/** Gives one reference back; the last one frees. */
+void mu_rpc_blob_drop(struct mu_rpc_blob *blob);
+
+/**
+ * As mu_rpc_item(), without a copy: the payload stays where it is for as long as it may have to be
+ * sent again. With a `blob` it lies in that, which is kept. With NULL it is borrowed, at the
+ * longest until mu_rpc_revoke().
+ */
+int mu_rpc_item_lent(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload,
+                     struct mu_rpc_blob *blob);
+/**
+ * What was borrowed for items of this call, ended or not, is not looked at again: what is not
+ * acknowledged yet is copied. If there is no memory for that, the session is over: it is poisoned
+ * with MUSTER_ESESSION. To be called before borrowed memory changes; most often there is nothing
+ * left to copy, since who answers has received.
+ */
+void mu_rpc_revoke(struct mu_rpc *r, uint64_t id);
+/**
+ * Where the payload of the next items of this call should lie: each that fits is put at the
+ * beginning of the room, and its event says so by its payload; the room is to be given anew then.
+ * Lent until it is given anew, taken back (len 0), its END comes, or the call ends. Taken back in
+ * the middle of an item, its payload is lost: the event has a length and no bytes. MUSTER_ENOENT.
+ */
+int mu_rpc_land(struct mu_rpc *r, uint64_t id, struct mu_space room);
 /**
  * `n` bytes of items on this call were dealt with: the peer may send as many more. What was not
  * consumed when the call ends is given back then. MUSTER_ENOENT, MUSTER_EINVAL (more than came).
@@ -239,6 +291,9 @@ int mu_rpc_close(struct mu_rpc *r, struct mu_now now);
 bool mu_rpc_next_event(struct mu_rpc *r, struct mu_rpc_event *ret_event);
 /** Bytes for the link; lent until the next call that is not const. Empty while there is no link. */
 struct mu_span mu_rpc_output(const struct mu_rpc *r);
+/** The same in up to `cap` spans, one behind the other: returns how many there are. */
+#define MU_RPC_SPANS 32 /* a good number of them */
+size_t mu_rpc_outputv(const struct mu_rpc *r, struct mu_span *spans, size_t cap);
 void mu_rpc_sent(struct mu_rpc *r, size_t n);
 /** When to call mu_rpc_tick() next; at once while events wait to be pulled. */
 mu_mono_t mu_rpc_deadline(const struct mu_rpc *r);
@@ -304,15 +359,28 @@ struct mu_rpc {
     bool head_read; /* it is whole, checked, and in `header` */
     struct mu_rpc_header header;
     struct mu_buf in;
+    struct mu_rpc_entry *land_of; /* the call whose item goes to memory of its owner's, or NULL */
+    uint8_t *land_to;             /* where that is; NULL: the frame is not, or its place is gone */
+    bool land_lost;               /* its place is gone: the rest of the frame is dropped */
+    size_t landed;
     uint64_t in_seq;       /* sequenced frames received in this life */
     uint32_t in_quiet;     /* of them since we last said something */
     size_t in_quiet_bytes; /* likewise */
 
-    /* Out: sequenced frames [not acknowledged | not sent], and control frames before them. */
+    /* Out: sequenced frames [not acknowledged | not sent], and control frames before them. The end
+     * of a frame's payload may be lent instead of being in `out`. */
     struct mu_buf out;
-    size_t out_sent;   /* bytes of `out` that were sent on this link */
-    size_t out_left;   /* bytes still to send of the frame that was begun; 0 between frames */
+    uint64_t out_at;      /* where `out` begins, counted in bytes that ever were in it */
+    size_t out_sent;      /* bytes of `out` that were sent on this link */
+    size_t out_left;      /* bytes still to send of the frame that was begun; 0 between frames */
+    size_t out_lent;      /* of that frame, how many are lent; they are its last */
+    struct mu_list loans; /* of the frames in `out`, in their order */
+    struct mu_list *loan_due; /* the first that was not sent whole; `&loans`: none */
+    size_t kept_bytes;        /* of all frames in `out`, lent ones included */
+    size_t sent_bytes;        /* of these, sent on this link */
+    size_t loan_memory;       /* that loans hold here */
     uint64_t out_base; /* how many frames were dropped from the front of `out` in this life */
+    uint64_t out_next; /* how many were ever written in this life */
     uint64_t out_seq;  /* how many were sent whole on this link, from the life's first on */
     uint64_t out_high; /* the most that ever were: what can be acknowledged */
     struct mu_buf ctl;
@@ -349,6 +417,12 @@ struct mu_rpc {
     uint64_t peer_spent;
     uint64_t peer_done;  /* of it, what was dealt with */
     uint64_t peer_limit; /* what we granted the peer */
+    uint64_t call_window;
+    uint64_t item_window;
+    struct mu_rpc_mark call_mark;
+    uint64_t rtt_ns;    /* to the peer and back, at the least; UINT64_MAX: not known */
+    mu_mono_t asked_at; /* when something was sent that has an answer; MU_MONO_NEVER: none is due */
+    uint64_t asked_seq; /* the answer is that so many frames were received; 0: a frame of its own */
     bool call_stalled;
     bool items_owed; /* credit for items was due, and there was no memory to say so */
 

@@ -86,6 +86,7 @@ struct mu_rpc_entry *mu_rpc_entry_new(struct mu_rpc *r, uint64_t id, enum mu_rpc
 /* Out of the table: no frame and no user can name it any more. */
 static void forget(struct mu_rpc *r, struct mu_rpc_entry *e)
 {
+    mu_rpc_unland(r, e);
     mu_map_remove(&r->calls, &e->node);
     mu_list_remove(&e->all);
     mu_list_remove(&e->stall);
@@ -161,8 +162,8 @@ static int may_spend(const struct mu_rpc *r, size_t len)
     if (r->own_spent >= r->own_limit || mu_rpc_is_crowded(r)) {
         return MUSTER_EAGAIN;
     }
-    return r->out.len + MU_RPC_HEADER + len > r->config.output_bytes_max
-               ? (r->out.len == 0 ? MUSTER_ELIMIT : MUSTER_EAGAIN)
+    return r->kept_bytes + MU_RPC_HEADER + len > r->config.output_bytes_max
+               ? (r->kept_bytes == 0 ? MUSTER_ELIMIT : MUSTER_EAGAIN)
                : 0;
 }
 
@@ -171,7 +172,7 @@ int mu_rpc_call(struct mu_rpc *r, struct mu_now now, struct mu_span method, stru
 {
     struct mu_rpc_call_body body = {.timeout_ms = timeout_ms,
                                     .flags = flags,
-                                    .item_credit = r->config.item_window_bytes,
+                                    .item_credit = r->item_window,
                                     .method = method,
                                     .payload = payload};
     size_t len = MU_RPC_CALL_HEAD + method.len + payload.len;
@@ -202,6 +203,7 @@ int mu_rpc_call(struct mu_rpc *r, struct mu_now now, struct mu_span method, stru
     r->own_next += 2;
     r->own_spent += MU_RPC_HEADER + len;
     e->limit = body.item_credit;
+    e->mark = (struct mu_rpc_mark){0, now.mono};
     at = mu_rpc_begin(r, MU_RPC_CALL, mu_rpc_wire_id(r, e));
     (void)mu_rpc_call_encode(&r->out, &body); /* room is there, the method is good */
     mu_rpc_finish(r, at);
@@ -297,7 +299,7 @@ static int item_to_caller(struct mu_rpc *r, struct mu_rpc_entry *e, size_t len)
         e->stalled = true;
         return MUSTER_EAGAIN;
     }
-    if (mu_rpc_is_crowded(r) || r->out.len + MU_RPC_HEADER + len > r->config.output_bytes_max) {
+    if (mu_rpc_is_crowded(r) || r->kept_bytes + MU_RPC_HEADER + len > r->config.output_bytes_max) {
         mu_list_remove(&e->stall);
         mu_list_push(&r->stalled_in, &e->stall);
         return MUSTER_EAGAIN;
@@ -305,7 +307,8 @@ static int item_to_caller(struct mu_rpc *r, struct mu_rpc_entry *e, size_t len)
     return 0;
 }
 
-int mu_rpc_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload)
+static int put_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload,
+                    bool lent, struct mu_rpc_blob *blob)
 {
     struct mu_rpc_entry *e;
     int err = mu_rpc_usable(r);
@@ -320,19 +323,34 @@ int mu_rpc_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span
     }
     err = e->state == MU_RPC_OUT ? item_to_callee(r, e, payload.len)
                                  : item_to_caller(r, e, payload.len);
-    if (err == 0) {
+    if (err == 0 && lent) {
+        err = mu_rpc_put_lent(r, e, payload, blob);
+    } else if (err == 0) {
         err = mu_rpc_reserve(r, payload.len);
+        if (err == 0) {
+            mu_rpc_put(r, MU_RPC_ITEM, mu_rpc_wire_id(r, e), payload);
+        }
     }
     if (err != 0) {
         return err;
     }
-    mu_rpc_put(r, MU_RPC_ITEM, mu_rpc_wire_id(r, e), payload);
     if (e->state == MU_RPC_OUT) {
         r->own_spent += MU_RPC_HEADER + payload.len;
     } else {
         e->spent += MU_RPC_HEADER + payload.len;
     }
     return 0;
+}
+
+int mu_rpc_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload)
+{
+    return put_item(r, now, id, payload, false, NULL);
+}
+
+int mu_rpc_item_lent(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload,
+                     struct mu_rpc_blob *blob)
+{
+    return put_item(r, now, id, payload, payload.len >= MU_RPC_LEND_MIN, blob);
 }
 
 /* --- frames about our calls --------------------------------------- */
@@ -364,18 +382,22 @@ int mu_rpc_on_reply(struct mu_rpc *r, struct mu_span payload)
 /* Grants items to the callee by halves of the window; what finds no memory is owed. */
 static void grant_items(struct mu_rpc *r, struct mu_rpc_entry *e)
 {
-    uint64_t limit = e->done + r->config.item_window_bytes;
+    uint64_t limit = e->done + r->item_window;
     uint8_t total[8];
 
-    if (limit - e->limit < (r->config.item_window_bytes + 1) / 2) {
+    /* The window of all calls may have grown since this one's was given. */
+    if (limit - e->limit < (r->item_window + 1) / 2) {
         return;
     }
     if (mu_rpc_reserve(r, sizeof(total)) != 0) {
         r->items_owed = true;
         return;
     }
+    mu_rpc_widen(r, &r->item_window, r->config.item_window_bytes_max, &e->mark, e->done);
+    limit = e->done + r->item_window;
     mu_put_u64(total, limit);
     mu_rpc_put(r, MU_RPC_CREDIT, mu_rpc_wire_id(r, e), mu_span(total, sizeof(total)));
+    mu_rpc_ask(r, r->out_next);
     e->limit = limit;
 }
 

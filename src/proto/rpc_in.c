@@ -136,6 +136,8 @@ static int dispatch(struct mu_rpc *r, struct mu_span payload)
         r->pong_nonce = mu_get_u64(payload.data);
         return 0;
     case MU_RPC_PONG:
+        mu_rpc_note_answer(r, 0);
+        return 0;
     case MU_RPC_ACK:
         return 0;
     case MU_RPC_DRAIN:
@@ -173,12 +175,18 @@ static int handle_frame(struct mu_rpc *r, struct mu_span payload)
                                          (unsigned long long)r->out_seq),
                                   &e);
         }
+        if (r->header.ack != 0) {
+            mu_rpc_note_answer(r, r->header.ack);
+        }
         if (r->header.ack > r->out_base) {
             mu_rpc_drop_acked(r, r->header.ack);
         }
     }
     err = dispatch(r, payload);
     if (err == 0 && mu_rpc_is_sequenced(r->header.type)) {
+        if (r->in_seq == 0 && r->config.role == MU_RPC_SERVER) {
+            mu_rpc_note_answer(r, 0);
+        }
         r->in_seq++;
         r->frames_in++;
         r->in_quiet++;
@@ -210,7 +218,42 @@ static int take_header(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
     mu_buf_reset(&r->in);
     mu_buf_trim(&r->in, r->header.len > MU_RPC_KEEP_BYTES ? r->header.len : MU_RPC_KEEP_BYTES);
     r->in.max = r->header.len; /* so that growing ends at the right size */
+    mu_rpc_begin_landing(r);
     return 0;
+}
+
+/* Takes bytes to the place that the call's owner has for them; they may be there already. */
+static int take_landing(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
+{
+    size_t part = r->header.len - r->landed;
+
+    part = part < in.len ? part : in.len;
+    if (r->land_to != NULL && part != 0 && in.data != r->land_to + r->landed) {
+        memcpy(r->land_to + r->landed, in.data, part);
+    }
+    r->landed += part;
+    *ret_used = part;
+    return r->landed < r->header.len ? MUSTER_EAGAIN
+                                     : handle_frame(r, mu_span(r->land_to, r->header.len));
+}
+
+/* Takes bytes to the frame's own buffer; they may be there already. */
+static int take_inside(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
+{
+    size_t part = r->header.len - r->in.len;
+    int err = 0;
+
+    part = part < in.len ? part : in.len;
+    if (r->in.data != NULL && in.data == r->in.data + r->in.head + r->in.len) {
+        (void)mu_buf_grow(&r->in, part);
+    } else {
+        err = mu_buf_append(&r->in, mu_span(in.data, part));
+    }
+    if (err != 0) {
+        return err;
+    }
+    *ret_used = part;
+    return r->in.len < r->header.len ? MUSTER_EAGAIN : handle_frame(r, mu_buf_span(&r->in));
 }
 
 /*
@@ -219,33 +262,21 @@ static int take_header(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
  */
 static int take_payload(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
 {
-    struct mu_span payload;
     int err;
 
     *ret_used = 0;
-    if (r->in.len == 0 && in.len >= r->header.len) {
-        payload = mu_span(in.data, r->header.len);
-        err = handle_frame(r, payload);
+    if (r->land_to != NULL || r->land_lost) {
+        err = take_landing(r, in, ret_used);
+    } else if (r->in.len == 0 && in.len >= r->header.len) {
+        err = handle_frame(r, mu_span(in.data, r->header.len));
         if (err == 0) {
-            *ret_used = payload.len;
+            *ret_used = r->header.len;
         }
     } else {
-        size_t part = r->header.len - r->in.len;
-
-        part = part < in.len ? part : in.len;
-        err = mu_buf_append(&r->in, mu_span(in.data, part));
-        if (err != 0) {
-            return err;
-        }
-        *ret_used = part;
-        if (r->in.len < r->header.len) {
-            return MUSTER_EAGAIN;
-        }
-        err = handle_frame(r, mu_buf_span(&r->in));
+        err = take_inside(r, in, ret_used);
     }
     if (err == 0) {
-        r->head_len = 0;
-        r->head_read = false;
+        mu_rpc_end_frame(r);
         /* After each frame, so that what is written does not depend on how the bytes were split. */
         mu_rpc_settle(r);
         if (r->header.type == MU_RPC_PING) {

@@ -1,7 +1,8 @@
 /*
  * What the files of the rpc machine share. rpc_link.c: greeting, lives, keep-alive. rpc_out.c:
  * frames out, acknowledgement. rpc_in.c: frames in. rpc_call.c: our calls. rpc_serve.c: the peer's.
- * rpc_event.c: what is told. Every entry point calls mu_rpc_enter() first and mu_rpc_settle() last.
+ * rpc_event.c: what is told. rpc_loan.c: payloads that are not copied. Every entry point calls
+ * mu_rpc_enter() first and mu_rpc_settle() last.
  */
 #ifndef MU_RPC_INTERNAL_H
 #define MU_RPC_INTERNAL_H
@@ -10,7 +11,7 @@
 
 /* An acknowledgement goes out alone when the peer may hold more than this for want of one. */
 #define MU_RPC_QUIET_FRAMES 64
-#define MU_RPC_QUIET_BYTES  65536
+#define MU_RPC_QUIET_BYTES  ((size_t)1 << 20)
 
 /* How soon is tried again to tell of a call that failed for want of memory. */
 #define MU_RPC_FAIL_MS 20
@@ -21,6 +22,10 @@
 /* Buffers and records of calls that are kept for the next use. */
 #define MU_RPC_KEEP_BYTES 65536
 #define MU_RPC_KEEP_CALLS 32
+
+/* Payloads shorter than this are copied: that is cheaper than to spare it. */
+#define MU_RPC_LAND_MIN 4096
+#define MU_RPC_LEND_MIN 4096
 
 enum mu_rpc_call_state {
     MU_RPC_OUT = 1, /* ours; no reply yet */
@@ -60,6 +65,18 @@ struct mu_rpc_entry {
     uint64_t owed;       /* at the callee: of the calls credit, what this call must give back */
     struct mu_buf held;  /* at the callee: whole frames, as they came */
     size_t held_read;
+    struct mu_space land;    /* where its items are to lie */
+    struct mu_rpc_mark mark; /* at the caller */
+};
+
+/* The end of a frame's payload that is not in `out`. */
+struct mu_rpc_loan {
+    struct mu_list link;
+    uint64_t at; /* behind which byte of `out` it goes, counted as `out_at` */
+    uint64_t id; /* of the call, local */
+    struct mu_span data;
+    struct mu_rpc_blob *blob; /* that `data` lies in; NULL: borrowed, or `copy` */
+    uint8_t *copy;
 };
 
 /* --- rpc.c ----------------------------------------------------- */
@@ -80,6 +97,8 @@ int mu_rpc_reserve(struct mu_rpc *r, size_t len);
 /** Writes the header of a sequenced frame; the payload is appended to r->out, then _finish(). */
 size_t mu_rpc_begin(struct mu_rpc *r, enum mu_rpc_frame_type type, uint64_t wire_id);
 void mu_rpc_finish(struct mu_rpc *r, size_t at);
+/** As mu_rpc_finish(), with `lent` bytes of payload behind what is in `out`. */
+void mu_rpc_finish_lent(struct mu_rpc *r, size_t at, size_t lent);
 /** Both, for a payload that is at hand. */
 void mu_rpc_put(struct mu_rpc *r, enum mu_rpc_frame_type type, uint64_t wire_id,
                 struct mu_span payload);
@@ -98,6 +117,21 @@ void mu_rpc_cut_output(struct mu_rpc *r);
  * Best effort: what finds no memory is tried again by the next call. */
 void mu_rpc_settle(struct mu_rpc *r);
 
+/* --- rpc_loan.c ------------------------------------------------ */
+
+struct mu_rpc_loan *mu_rpc_loan_at(const struct mu_rpc *r, struct mu_list *it);
+void mu_rpc_loan_drop(struct mu_rpc *r, struct mu_rpc_loan *loan);
+void mu_rpc_loans_drop(struct mu_rpc *r);
+/** Writes an ITEM whose payload stays where it is. MUSTER_ENOMEM. */
+int mu_rpc_put_lent(struct mu_rpc *r, const struct mu_rpc_entry *e, struct mu_span payload,
+                    struct mu_rpc_blob *blob);
+/** The owner's memory for the items of a call is not there any more. */
+void mu_rpc_unland(struct mu_rpc *r, struct mu_rpc_entry *e);
+/** A header was read: its payload may have a place to go to. */
+void mu_rpc_begin_landing(struct mu_rpc *r);
+/** Done with the frame that was being read, or it will never be whole. */
+void mu_rpc_end_frame(struct mu_rpc *r);
+
 /* --- rpc_link.c ------------------------------------------------ */
 
 int mu_rpc_on_welcome(struct mu_rpc *r, struct mu_span payload);
@@ -107,6 +141,13 @@ void mu_rpc_keep_alive(struct mu_rpc *r);
 mu_mono_t mu_rpc_link_deadline(const struct mu_rpc *r);
 /** Sets everything that belongs to one life to its beginning; calls must have ended. */
 void mu_rpc_begin_life(struct mu_rpc *r);
+
+/** Something is sent that the peer answers at once, or (`seq`) acknowledges; and it has. */
+void mu_rpc_ask(struct mu_rpc *r, uint64_t seq);
+void mu_rpc_note_answer(struct mu_rpc *r, uint64_t ack);
+/** Doubles a window that holds up its sender; `done` of it is dealt with by now. */
+void mu_rpc_widen(struct mu_rpc *r, uint64_t *window, uint64_t max, struct mu_rpc_mark *mark,
+                  uint64_t done);
 
 /* --- rpc_call.c ------------------------------------------------ */
 

@@ -4,6 +4,46 @@
 /* Room that a link's control buffer has beside its greeting, for PING, PONG and ACK. */
 #define BEAT_ROOM 96
 
+/* --- how far away the peer is ------------------------------------ */
+
+void mu_rpc_ask(struct mu_rpc *r, uint64_t seq)
+{
+    if (r->asked_at.ns == MU_MONO_NEVER.ns) {
+        r->asked_at = r->now.mono;
+        r->asked_seq = seq;
+    }
+}
+
+void mu_rpc_note_answer(struct mu_rpc *r, uint64_t ack)
+{
+    if (r->asked_at.ns != MU_MONO_NEVER.ns &&
+        (ack == 0 ? r->asked_seq == 0 : r->asked_seq != 0 && ack >= r->asked_seq)) {
+        uint64_t ns = mu_mono_since(r->asked_at, r->now.mono);
+
+        r->rtt_ns = ns < r->rtt_ns ? ns : r->rtt_ns;
+        r->asked_at = MU_MONO_NEVER;
+    }
+}
+
+void mu_rpc_widen(struct mu_rpc *r, uint64_t *window, uint64_t max, struct mu_rpc_mark *mark,
+                  uint64_t done)
+{
+    uint64_t ns = mu_mono_since(mark->at, r->now.mono);
+    uint64_t bytes = done - mark->done;
+
+    if (ns == 0 || ns < r->rtt_ns) {
+        return; /* What comes in during less than a round trip says nothing of how fast it is. */
+    }
+    *mark = (struct mu_rpc_mark){done, r->now.mono};
+    if (*window < max && bytes < UINT32_MAX && r->rtt_ns < 60 * MU_NS_PER_S &&
+        bytes * (r->rtt_ns / 1000 + 1) / (ns / 1000 + 1) * 2 > *window) {
+        *window = *window * 2 < max ? *window * 2 : max;
+        mu_trace(&r->config.trace, "rpc.widened", *window, r->rtt_ns);
+    }
+}
+
+/* --- lives -------------------------------------------------------- */
+
 void mu_rpc_begin_life(struct mu_rpc *r)
 {
     r->fresh = true;
@@ -12,9 +52,13 @@ void mu_rpc_begin_life(struct mu_rpc *r)
     r->in_seq = 0;
     r->in_quiet = 0;
     r->in_quiet_bytes = 0;
+    mu_rpc_loans_drop(r);
     mu_buf_reset(&r->out);
     mu_buf_trim(&r->out, 0);
+    r->out_at = 0;
+    r->kept_bytes = 0;
     r->out_base = 0;
+    r->out_next = 0;
     r->out_high = 0;
     mu_rpc_rewind(r);
     r->own_base = r->own_next - mu_rpc_own_first(r);
@@ -25,6 +69,9 @@ void mu_rpc_begin_life(struct mu_rpc *r)
     r->peer_spent = 0;
     r->peer_done = 0;
     r->peer_limit = r->config.call_window_bytes;
+    r->call_window = r->config.call_window_bytes;
+    r->item_window = r->config.item_window_bytes;
+    r->call_mark = (struct mu_rpc_mark){0, r->now.mono};
 }
 
 static void lose_life(struct mu_rpc *r)
@@ -53,6 +100,9 @@ static void start_link(struct mu_rpc *r, enum mu_rpc_link link, struct mu_buf *c
     mu_buf_fini(&r->ctl);
     r->ctl = *ctl;
     r->link = link;
+    r->rtt_ns = UINT64_MAX;
+    r->asked_at = MU_MONO_NEVER;
+    mu_rpc_ask(r, 0); /* WELCOME answers HELLO, and most often a call WELCOME. */
     r->last_rx = r->now.mono;
     r->last_tx = r->now.mono;
     r->want_ping = false;
@@ -60,8 +110,7 @@ static void start_link(struct mu_rpc *r, enum mu_rpc_link link, struct mu_buf *c
     r->dead_told = false;
     r->dead_event = false;
     r->drain_told = false;
-    r->head_len = 0;
-    r->head_read = false;
+    mu_rpc_end_frame(r);
     r->in_quiet = 0;
     r->in_quiet_bytes = 0;
     mu_rpc_rewind(r);
@@ -260,6 +309,7 @@ int mu_rpc_on_welcome(struct mu_rpc *r, struct mu_span payload)
         r->peer_frame_max = w.frame_bytes_max;
         r->terms_known = true;
     }
+    mu_rpc_note_answer(r, 0);
     memcpy(r->peer_incarnation, w.incarnation, sizeof(r->peer_incarnation));
     r->grace_ms = w.grace_ms;
     r->beat_ms = w.beat_ms;
@@ -288,8 +338,7 @@ void mu_rpc_unlinked(struct mu_rpc *r, struct mu_now now)
     r->want_ping = false;
     r->want_pong = false;
     r->dead_event = false;
-    r->head_len = 0;
-    r->head_read = false;
+    mu_rpc_end_frame(r);
     mu_rpc_rewind(r);
     if (was == MU_RPC_LINK_DIALLED) {
         return;

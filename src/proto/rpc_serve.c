@@ -178,6 +178,7 @@ int mu_rpc_on_end(struct mu_rpc *r)
     } else if (!e->cancelled) {
         mu_rpc_tell(r, (struct mu_rpc_event){.type = MU_RPC_EV_END, .id = e->id});
     }
+    mu_rpc_unland(r, e); /* Whatever comes now is a violation, and has no place. */
     e->ended = true;
     return 0;
 }
@@ -190,6 +191,7 @@ void mu_rpc_cancel_served(struct mu_rpc *r, struct mu_rpc_entry *e, int status)
     }
     mu_list_remove(&e->stall);
     e->stalled = false;
+    mu_rpc_unland(r, e);
     mu_rpc_drop_held(r, e);
     /* What it held is given back; what was told and not consumed comes back with the reply. */
     r->peer_done += e->owed - e->unconsumed;
@@ -271,7 +273,7 @@ int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
             len = 4 + MU_RPC_MESSAGE_MAX;
         }
         if (status == 0 && (len > r->peer_frame_max ||
-                            r->out.len + MU_RPC_HEADER + len > r->config.output_bytes_max)) {
+                            r->kept_bytes + MU_RPC_HEADER + len > r->config.output_bytes_max)) {
             return MUSTER_ELIMIT;
         }
         err = mu_rpc_reserve(r, len);
@@ -306,6 +308,7 @@ void mu_rpc_fail(struct mu_rpc *r, struct mu_now now, uint64_t id, int status)
     mu_list_remove(&e->stall);
     e->pending = 0;
     e->stalled = false;
+    mu_rpc_unland(r, e);
     mu_rpc_drop_held(r, e);
     e->failed = true;
     e->cancelled = true; /* so that what still comes for it is dropped */

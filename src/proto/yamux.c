@@ -420,6 +420,15 @@ int mu_yamux_go_away(struct mu_yamux *y, enum mu_yamux_go_away code)
     return err == 0 ? 0 : MUSTER_ENOMEM;
 }
 
+int mu_yamux_drain(struct mu_yamux *y)
+{
+    bool first = !y->away;
+    int err = mu_yamux_go_away(y, MU_YAMUX_NORMAL);
+
+    y->drains = y->drains || (first && err == 0);
+    return err;
+}
+
 /* --- out, and time ---------------------------------------------------------------------------- */
 
 struct mu_span mu_yamux_output(const struct mu_yamux *y)

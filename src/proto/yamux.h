@@ -99,6 +99,7 @@ struct mu_yamux {
     uint32_t theirs; /* open streams of the peer's */
     uint32_t unacked;
     bool away;    /* we said GO_AWAY */
+    bool drains;  /* and take what the peer opens before it hears of it */
     bool refused; /* the peer did */
     /* the frame that is being read */
     uint8_t head[MU_YAMUX_HEADER];
@@ -154,6 +155,9 @@ int mu_yamux_reset(struct mu_yamux *y, uint32_t id);
 int mu_yamux_consumed(struct mu_yamux *y, mu_mono_t now, uint32_t id, uint32_t n);
 /** The peer should open no more streams. Those that are open go on. MUSTER_ENOMEM. */
 int mu_yamux_go_away(struct mu_yamux *y, enum mu_yamux_go_away code);
+/** The same, gently: streams that the peer opens all the same are taken, as it may not have heard
+ * yet. MUSTER_ENOMEM. */
+int mu_yamux_drain(struct mu_yamux *y);
 
 struct mu_span mu_yamux_output(const struct mu_yamux *y);
 void mu_yamux_sent(struct mu_yamux *y, size_t len);

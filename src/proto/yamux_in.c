@@ -103,7 +103,7 @@ static struct mu_yamux_stream *accept_stream(struct mu_yamux *y, const struct he
         *ret_err = fail(y, MUSTER_EPROTO, "the peer opened a stream twice");
         return NULL;
     }
-    if (y->away || y->theirs >= y->config.streams_max) {
+    if ((y->away && !y->drains) || y->theirs >= y->config.streams_max) {
         *ret_err = mu_yamux_put_control(y, WINDOW_UPDATE, RST, h->id, 0);
         if (*ret_err == 0) {
             set_seen(y, h->id);

@@ -5,14 +5,18 @@
 
 #include "service/etcd_url.h"
 #include "service/rdzv_c10d.h"
+#include "service/rdzv_cell_v3.h"
 
 #define LEASE_TTL_S     5
+#define NODES_PER_TTL_S 50 /* a cluster that keeps hundreds of leases may be slow with one */
 #define LEASE_TTL_S_MAX 3600
 #define WATCH_QUIET_MS  10000u
 /* A request that a leader has died with is answered by etcd only after 6 or 7 s. All that the
  * etcd-v3 backend asks can be asked again. */
-#define TRY_MS   2500u
-#define V2_STORE "/torch/elastic/store" /* PyTorch's, for all runs */
+#define TRY_MS        2500u
+#define TRY_MS_A_NODE 10u /* hundreds that come together are answered one after the other */
+#define TRY_MS_MAX    8000u
+#define V2_STORE      "/torch/elastic/store" /* PyTorch's, for all runs */
 
 static const char *const url_params[] = {"tls", "cacert", "cert", "key", "user", "password_file"};
 
@@ -99,14 +103,15 @@ static int parse_v2(struct mu_rdzv_c10d_config *c, const char *config, struct mu
 int mu_rdzv_c10d_configure_etcd(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
                                 struct mu_errmsg *reterr_msg)
 {
+    int64_t ttl_s = params->nodes_max / NODES_PER_TTL_S;
     int err = parse_endpoint(c, params->endpoint, reterr_msg);
 
+    ttl_s = ttl_s < LEASE_TTL_S ? LEASE_TTL_S : ttl_s;
     if (err == 0 && c->place == MU_RDZV_C10D_ETCD_V2) {
         err = parse_v2(c, params->config, reterr_msg);
     }
     if (err == 0) {
-        err = mu_rdzv_config_int(params->config, "lease_ttl", LEASE_TTL_S, &c->lease_ttl_s,
-                                 reterr_msg);
+        err = mu_rdzv_config_int(params->config, "lease_ttl", ttl_s, &c->lease_ttl_s, reterr_msg);
     }
     if (err == 0 && (c->lease_ttl_s < 1 || c->lease_ttl_s > LEASE_TTL_S_MAX)) {
         err = mu_err(reterr_msg, MUSTER_EINVAL,
@@ -129,7 +134,11 @@ int mu_rdzv_c10d_open_etcd(const struct mu_rdzv_c10d_config *c, struct mu_env *e
 
     config.first_ms = (uint32_t)(join_ms < INT32_MAX ? join_ms : INT32_MAX);
     config.quiet_ms = WATCH_QUIET_MS;
-    config.try_ms = c->place == MU_RDZV_C10D_ETCD_V3 ? TRY_MS : config.try_ms;
+    if (c->place == MU_RDZV_C10D_ETCD_V3) {
+        uint64_t ms = TRY_MS + c->settings.max_nodes * TRY_MS_A_NODE;
+
+        config.try_ms = (uint32_t)(ms < TRY_MS_MAX ? ms : TRY_MS_MAX);
+    }
     config.tls = c->etcd_tls;
     config.cacert = file_or_none(c->etcd_files[0]);
     config.cert = file_or_none(c->etcd_files[1]);
@@ -199,7 +208,8 @@ char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, cons
     for (size_t i = 0; i < c->etcd.param_count; i++) {
         at = put_param(at, '&', c->etcd.params[i].name, c->etcd.params[i].value);
     }
-    (void)snprintf(number, sizeof(number), "%" PRId64, round);
+    /* In v3 as many digits for each, so that those of earlier rounds are one range of keys. */
+    (void)snprintf(number, sizeof(number), v2 ? "%" PRId64 : MU_RDZV_V3_ROUND, round);
     if (v2) {
         at = put_param(at, '&', "prefix", "torch.rendezvous.");
         at = mu_rdzv_c10d_escape(at, run_id);

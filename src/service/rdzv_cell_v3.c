@@ -421,6 +421,7 @@ int mu_rdzv_v3_cell_new(struct mu_env *env, struct mu_etcd *etcd,
     mu_buf_init(&c->put_body, 128u << 10);
     mu_buf_init(&c->close_value, text_max);
     mu_buf_init(&c->close_body, 2 * text_max);
+    (void)snprintf(c->store_key, sizeof(c->store_key), "%s/store/k/", config->prefix);
     (void)snprintf(c->state_key, sizeof(c->state_key), "%s/state", config->prefix);
     (void)snprintf(c->nodes_key, sizeof(c->nodes_key), "%s/nodes/", config->prefix);
     (void)snprintf(c->nodes_end, sizeof(c->nodes_end), "%s/nodes0", config->prefix);

@@ -8,14 +8,16 @@
  *     P/state        the state, changed by compare-and-set on its mod_revision only
  *     P/nodes/LEASE  a node's wish. It is there for as long as the node's lease, whose number in
  *                    hex is its name, and only the node writes it
- *     P/store/...    the rounds' stores (service/store_etcd.h)
+ *     P/store/...    the rounds' stores (service/store_etcd.h). Whoever completes a round clears
+ *                    those before the last one
  *
  * A request is answered from what the watch on P/state has told, so a read costs nothing. A write
  * is a wish: the node writes its own key, and is answered with the state that has seen the wish.
  * Closing the run is a compare-and-set by whoever wants it, and needs no lease.
  *
  * A node looks after the one whose key is the next older one, and becomes the chair when there is
- * none: so a death wakes one node, not all.
+ * none: so a death wakes one node, not all. Who that is the write that creates its key tells; that
+ * it is watched has time, and hundreds that come together do not do it together.
  *
  * Life. The lease is lost when etcd says so or when its time is up by our own clock, which is never
  * later. From then on the machine is shown a state without itself, so that the round is over here
@@ -27,12 +29,15 @@
 #ifndef MU_RDZV_CELL_V3_H
 #define MU_RDZV_CELL_V3_H
 
+#include <inttypes.h>
+
 #include "core/buf.h"
 #include "core/map.h"
 #include "proto/rdzv_chair.h"
 #include "service/etcd.h"
 #include "service/rdzv_cell.h"
 
+#define MU_RDZV_V3_ROUND      "%012" PRId64 /* a round in the prefix of its store */
 #define MU_RDZV_V3_PREFIX_CAP 2048
 #define MU_RDZV_V3_KEY_CAP    (MU_RDZV_V3_PREFIX_CAP + 32)
 
@@ -78,6 +83,7 @@ struct mu_rdzv_v3_cell {
     struct mu_timer timer;
     mu_mono_t answer_at; /* something may be told on this turn */
     mu_mono_t watch_at;  /* the watch on the state is begun again */
+    char store_key[MU_RDZV_V3_KEY_CAP];
     char state_key[MU_RDZV_V3_KEY_CAP];
     char nodes_key[MU_RDZV_V3_KEY_CAP];
     char nodes_end[MU_RDZV_V3_KEY_CAP];
@@ -131,6 +137,8 @@ struct mu_rdzv_v3_cell {
     struct mu_etcd_call find;
     int64_t find_born; /* whose elder is looked for */
     struct mu_buf find_body;
+    bool elder_known;   /* elder_key is that of find_born */
+    mu_mono_t elder_at; /* when to begin to watch it */
     struct mu_etcd_watch elder;
     bool elder_on;
     bool elder_there;
@@ -153,7 +161,7 @@ struct mu_rdzv_v3_cell {
 
 /* rdzv_cell_v3.c */
 void mu_rdzv_v3_arm(struct mu_rdzv_v3_cell *c);
-/** Tells what is known to whoever waits for it, on a later turn; with `news` also if nobody does. */
+/** Tells what is known to whoever waits for it, on a later turn; `news` also if nobody does. */
 void mu_rdzv_v3_tell(struct mu_rdzv_v3_cell *c, bool news);
 /** A call has ended, and the cell is closing: goes on with that. */
 void mu_rdzv_v3_check_closed(struct mu_rdzv_v3_cell *c);
@@ -169,6 +177,8 @@ void mu_rdzv_v3_chair_init(struct mu_rdzv_v3_cell *c, uint64_t seed);
 void mu_rdzv_v3_chair_fini(struct mu_rdzv_v3_cell *c);
 /** Looks after all that is not as it should be: our birth or death, the state, a timer. */
 void mu_rdzv_v3_chair_run(struct mu_rdzv_v3_cell *c);
+/** Our key was just created, and these are the two newest keys there are: it and its elder. */
+void mu_rdzv_v3_chair_born(struct mu_rdzv_v3_cell *c, const struct mu_etcd_result *newest);
 /** A lease for the state, if there is none: mu_rdzv_v3_chair_run() follows when there is. */
 bool mu_rdzv_v3_run_lease(struct mu_rdzv_v3_cell *c);
 

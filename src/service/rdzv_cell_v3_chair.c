@@ -9,6 +9,7 @@
  * gathered for a moment, so that the state, which all read, is not written for each of them; what
  * somebody waits for (a round that is complete, one that has lost a member) is written at once.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,8 @@
 
 #define RUN_TTL_S        7200 /* as PyTorch's backend on v2 */
 #define AGAIN_MS         300  /* after something failed */
+#define WATCH_MS_A_NODE  4    /* how long the elder may go without being watched */
+#define WATCH_MS_MAX     2000
 #define GATHER_MS        5
 #define GATHER_US_A_NODE 1000 /* how much more with each node */
 #define GATHER_MS_MAX    500
@@ -200,10 +203,9 @@ static void on_elder_ended(struct mu_etcd_watch *watch, int status)
     }
 }
 
-static void watch_elder(struct mu_rdzv_v3_cell *c, struct mu_span key)
+static void watch_elder(struct mu_rdzv_v3_cell *c)
 {
-    memcpy(c->elder_key, key.data, key.len);
-    c->elder_key[key.len] = '\0';
+    c->elder_known = false;
     c->elder = (struct mu_etcd_watch){
         .key = mu_span_str(c->elder_key),
         .current = true,
@@ -216,10 +218,39 @@ static void watch_elder(struct mu_rdzv_v3_cell *c, struct mu_span key)
     mu_etcd_watch_start(c->etcd, &c->elder);
 }
 
+/* These are the newest keys up to ours, one of them perhaps ours: the other is our elder. */
+static void take_elder(struct mu_rdzv_v3_cell *c, const struct mu_etcd_result *newest)
+{
+    for (size_t i = 0; i < newest->kv_count; i++) {
+        struct mu_span key = newest->kvs[i].key;
+
+        if (!mu_span_eq(key, mu_span_str(c->own_key)) && key.len < sizeof(c->elder_key)) {
+            memcpy(c->elder_key, key.data, key.len);
+            c->elder_key[key.len] = '\0';
+            c->elder_known = true;
+            c->elder_at = mu_env_now(c->base.env).mono;
+            return;
+        }
+    }
+    c->chair = true;
+    mu_log(MUSTER_LOG_DEBUG, "RDZV-CHAIR", "key=%s", c->own_key);
+}
+
+void mu_rdzv_v3_chair_born(struct mu_rdzv_v3_cell *c, const struct mu_etcd_result *newest)
+{
+    uint64_t spread = c->settings.max_nodes * WATCH_MS_A_NODE;
+    uint64_t random;
+
+    c->find_born = c->born;
+    take_elder(c, newest);
+    mu_env_entropy(c->base.env, &random, sizeof(random));
+    spread = spread < WATCH_MS_MAX ? spread : WATCH_MS_MAX;
+    c->elder_at = mu_mono_add_ms(c->elder_at, random % (spread + 1));
+}
+
 static void on_found(struct mu_etcd_call *call)
 {
     struct mu_rdzv_v3_cell *c = MU_CONTAINER_OF(call, struct mu_rdzv_v3_cell, find);
-    const struct mu_etcd_result *found;
 
     if (c->closing) {
         return;
@@ -228,17 +259,10 @@ static void on_found(struct mu_etcd_call *call)
         run_again(c);
         return;
     }
-    found = &call->reply->results[0];
-    if (!is_alive(c) || c->find_born != c->born) {
-        mu_rdzv_v3_chair_run(c);
-    } else if (found->kv_count != 0 && found->kvs[0].key.len < sizeof(c->elder_key) &&
-               !mu_span_eq(found->kvs[0].key, mu_span_str(c->own_key))) {
-        watch_elder(c, found->kvs[0].key);
-    } else {
-        c->chair = true;
-        mu_log(MUSTER_LOG_DEBUG, "RDZV-CHAIR", "key=%s", c->own_key);
-        mu_rdzv_v3_chair_run(c);
+    if (is_alive(c) && c->find_born == c->born) {
+        take_elder(c, &call->reply->results[0]);
     }
+    mu_rdzv_v3_chair_run(c);
 }
 
 static void find_elder(struct mu_rdzv_v3_cell *c)
@@ -385,13 +409,18 @@ static int swap_state(struct mu_rdzv_v3_cell *c, int64_t seen)
         {.key = key, .target = MU_ETCD_MOD, .number = c->mod},
         {.key = mu_span_str(c->own_key), .target = MU_ETCD_CREATE, .number = c->born},
     };
-    struct mu_etcd_op put = {.kind = MU_ETCD_PUT, .key = key, .lease = c->run_lease.id};
+    char clear_end[MU_RDZV_V3_KEY_CAP + 32];
+    struct mu_etcd_op ops[] = {
+        {.kind = MU_ETCD_PUT, .key = key, .lease = c->run_lease.id},
+        {.kind = MU_ETCD_DELETE, .key = mu_span_str(c->store_key)},
+    };
     const struct mu_etcd_op get = {.kind = MU_ETCD_RANGE, .key = key, .keys_only = true};
+    bool clear = c->next.complete && !c->state.complete && c->next.round > 1;
     const struct mu_etcd_txn txn = {
         .compares = compares,
         .compare_count = 2,
-        .success = &put,
-        .success_count = 1,
+        .success = ops,
+        .success_count = clear ? 2 : 1,
         .failure = &get,
         .failure_count = 1,
     };
@@ -400,7 +429,10 @@ static int swap_state(struct mu_rdzv_v3_cell *c, int64_t seen)
     mu_buf_reset(&c->swap_value);
     mu_buf_reset(&c->swap_body);
     err = mu_rdzv_leased_encode(&c->swap_value, &c->next, seen);
-    put.value = mu_buf_span(&c->swap_value);
+    ops[0].value = mu_buf_span(&c->swap_value);
+    (void)snprintf(clear_end, sizeof(clear_end), "%s" MU_RDZV_V3_ROUND, c->store_key,
+                   c->next.round - 1);
+    ops[1].end = mu_span_str(clear_end);
     if (err == 0) {
         err = mu_etcd_encode_txn(&c->swap_body, &txn);
     }
@@ -465,8 +497,8 @@ void mu_rdzv_v3_chair_run(struct mu_rdzv_v3_cell *c)
     if (c->closing) {
         return;
     }
-    if (!is_alive(c) || (c->chair && c->find_born != c->born)) {
-        c->chair = false;
+    if (!is_alive(c) || c->find_born != c->born) {
+        c->chair = c->elder_known = false;
         if (c->nodes_on) {
             mu_etcd_watch_cancel(&c->nodes);
         }
@@ -482,8 +514,14 @@ void mu_rdzv_v3_chair_run(struct mu_rdzv_v3_cell *c)
             watch_nodes(c);
         }
         preside(c);
-    } else if (!c->elder_on && !c->nodes_on && !mu_etcd_call_active(&c->find)) {
+    } else if (c->elder_on || c->nodes_on || mu_etcd_call_active(&c->find)) {
+        return;
+    } else if (!c->elder_known) {
         find_elder(c);
+    } else if (mu_mono_reached(c->elder_at, mu_env_now(c->base.env).mono)) {
+        watch_elder(c);
+    } else {
+        run_at(c, c->elder_at);
     }
 }
 

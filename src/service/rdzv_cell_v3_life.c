@@ -178,6 +178,10 @@ static void on_put(struct mu_etcd_call *call)
             write_wish(c); /* That was another life's. */
         }
     } else if (call->status == 0 && call->reply->succeeded) {
+        if (c->born == 0 && call->reply->result_count == 2) {
+            c->born = call->reply->revision;
+            mu_rdzv_v3_chair_born(c, &call->reply->results[1]);
+        }
         take_put(c, call->reply->revision);
     } else if (call->status == 0) {
         take_found(c, call->reply);
@@ -194,13 +198,22 @@ static void write_wish(struct mu_rdzv_v3_cell *c)
     struct mu_span key = mu_span_str(c->own_key);
     const struct mu_etcd_compare compare = {
         .key = key, .target = MU_ETCD_MOD, .number = c->own_mod};
-    struct mu_etcd_op put = {.kind = MU_ETCD_PUT, .key = key, .lease = c->lease.id};
+    struct mu_etcd_op ops[] = {
+        {.kind = MU_ETCD_PUT, .key = key, .lease = c->lease.id},
+        {.kind = MU_ETCD_RANGE,
+         .key = mu_span_str(c->nodes_key),
+         .end = mu_span_str(c->nodes_end),
+         .limit = 2,
+         .keys_only = true,
+         .by_creation = true,
+         .newest_first = true},
+    };
     const struct mu_etcd_op get = {.kind = MU_ETCD_RANGE, .key = key};
     const struct mu_etcd_txn txn = {
         .compares = &compare,
         .compare_count = 1,
-        .success = &put,
-        .success_count = 1,
+        .success = ops,
+        .success_count = c->own_mod == 0 ? 2 : 1,
         .failure = &get,
         .failure_count = 1,
     };
@@ -212,7 +225,7 @@ static void write_wish(struct mu_rdzv_v3_cell *c)
     mu_buf_reset(&c->put_value);
     mu_buf_reset(&c->put_body);
     err = mu_rdzv_wish_encode(&c->put_value, &c->node, c->wish, c->wish_number);
-    put.value = mu_buf_span(&c->put_value);
+    ops[0].value = mu_buf_span(&c->put_value);
     err = err != 0 ? err : mu_etcd_encode_txn(&c->put_body, &txn);
     if (err != 0) {
         c->failed = err;

@@ -24,8 +24,10 @@ struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void)
     };
 
     /* Long messages travel in pieces: so much of them may be under way. */
-    c.rpc.call_window_bytes = 8u << 20;
-    c.rpc.item_window_bytes = 4u << 20;
+    c.rpc.call_window_bytes = 1u << 20;
+    c.rpc.call_window_bytes_max = 16u << 20;
+    c.rpc.item_window_bytes = 1u << 20;
+    c.rpc.item_window_bytes_max = 8u << 20;
     c.rpc.output_bytes_high = 2u << 20;
     return c;
 }
@@ -194,6 +196,17 @@ int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
     return 0;
 }
 
+int mu_rpc_agent_set_near(struct mu_rpc_agent *a, const char *name, const struct mu_addr *addr)
+{
+    struct mu_rpc_peer *peer = mu_rpc_agent_find(a, name);
+
+    if (peer == NULL || peer->guest) {
+        return MUSTER_EWORKER;
+    }
+    peer->near = addr == NULL ? (struct mu_addr){0} : *addr;
+    return 0;
+}
+
 int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name)
 {
     struct mu_rpc_peer *peer = mu_rpc_agent_find(a, name);
@@ -257,8 +270,9 @@ void mu_rpc_count(uint64_t *buckets, uint64_t ns)
 
 static void stop_if_idle(struct mu_rpc_agent *a)
 {
-    if (!a->stopping || a->stopped || a->listening || !mu_list_empty(&a->conns) ||
-        !mu_list_empty(&a->dials) || a->running_count != 0 || a->in_flight != 0) {
+    if (!a->stopping || a->stopped || a->listening || a->near_listening ||
+        !mu_list_empty(&a->conns) || !mu_list_empty(&a->dials) || a->running_count != 0 ||
+        a->in_flight != 0) {
         return;
     }
     a->stopped = true;
@@ -272,7 +286,7 @@ void mu_rpc_agent_turn(struct mu_rpc_agent *a)
     struct mu_list *it;
     mu_mono_t at;
 
-    if (a->in_turn || a->stopped) {
+    if (a->in_turn || a->in_event || a->stopped) {
         return;
     }
     a->in_turn = true;
@@ -291,6 +305,7 @@ void mu_rpc_agent_turn(struct mu_rpc_agent *a)
     while ((it = mu_list_pop(&a->dirty_conns)) != NULL) {
         mu_rpc_conn_flush(MU_CONTAINER_OF(it, struct mu_rpc_link_conn, dirty));
     }
+    mu_rpc_answers_sweep(a, false);
     at = mu_rpc_calls_deadline(a);
     if (!mu_heap_contains(&a->timer.node) || mu_mono_before(at, a->timer.node.at)) {
         mu_env_timer_arm(a->env, &a->timer, at);
@@ -301,7 +316,7 @@ void mu_rpc_agent_turn(struct mu_rpc_agent *a)
 
 void mu_rpc_agent_soon(struct mu_rpc_agent *a)
 {
-    if (!a->in_turn && !a->stopped) {
+    if (!a->in_turn && !a->in_event && !a->stopped) {
         mu_env_timer_arm(a->env, &a->timer, mu_env_now(a->env).mono);
     }
 }
@@ -323,6 +338,36 @@ static void on_listener_closed(struct mu_listener *listener)
 
     a->listening = false;
     mu_rpc_agent_turn(a);
+}
+
+static void on_near_closed(struct mu_listener *listener)
+{
+    struct mu_rpc_agent *a = MU_CONTAINER_OF(listener, struct mu_rpc_agent, near);
+
+    a->near_listening = false;
+    mu_rpc_agent_turn(a);
+}
+
+/*
+ * Listens where only this host comes, under a name that nobody can have by chance: who dials it is
+ * on this host and means us. Without it everything works as well, by the other address.
+ */
+static void listen_near(struct mu_rpc_agent *a)
+{
+    static const char digits[] = "0123456789abcdef";
+    struct mu_addr addr = {.kind = MU_ADDR_UNIX, .host = "@muster-rpc-"};
+    size_t len = strlen(addr.host);
+    uint8_t name[16];
+
+    mu_env_entropy(a->env, name, sizeof(name));
+    for (size_t i = 0; i < sizeof(name); i++) {
+        addr.host[len++] = digits[name[i] >> 4];
+        addr.host[len++] = digits[name[i] & 15];
+    }
+    if (mu_env_listen(a->env, &a->near, &addr) == 0) {
+        a->near_listening = true;
+        a->near_addr = addr;
+    }
 }
 
 static void on_accept_failed(struct mu_listener *listener, int status)
@@ -351,6 +396,7 @@ static void init_agent(struct mu_rpc_agent *a, struct mu_env *env)
     mu_list_init(&a->ending);
     mu_list_init(&a->once_outs);
     mu_list_init(&a->running);
+    mu_list_init(&a->answers);
     mu_map_init(&a->by_name, seed);
     mu_map_init(&a->by_id, seed);
     mu_map_init(&a->handlers, seed);
@@ -367,6 +413,9 @@ static void init_agent(struct mu_rpc_agent *a, struct mu_env *env)
     a->listener.accept = mu_rpc_agent_accept;
     a->listener.closed = on_listener_closed;
     a->listener.accept_failed = on_accept_failed;
+    a->near.accept = mu_rpc_agent_accept_near;
+    a->near.closed = on_near_closed;
+    a->near.accept_failed = on_accept_failed;
 }
 
 static void free_memory(struct mu_rpc_agent *a)
@@ -378,6 +427,7 @@ static void free_memory(struct mu_rpc_agent *a)
             free_peer(MU_CONTAINER_OF(it, struct mu_rpc_peer, link));
         }
     }
+    mu_rpc_answers_sweep(a, true);
     mu_rpc_once_fini(&a->once);
     mu_rpc_host_fini(&a->host);
     mu_map_fini(&a->handlers);
@@ -416,6 +466,9 @@ int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *con
         return err;
     }
     a->listening = config->listens;
+    if (config->near) {
+        listen_near(a);
+    }
     *ret_agent = a;
     return 0;
 }
@@ -423,6 +476,11 @@ int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *con
 const struct mu_addr *mu_rpc_agent_addr(const struct mu_rpc_agent *a)
 {
     return &a->config.listen;
+}
+
+const struct mu_addr *mu_rpc_agent_near_addr(const struct mu_rpc_agent *a)
+{
+    return &a->near_addr;
 }
 
 int mu_rpc_agent_serve(struct mu_rpc_agent *a, struct mu_rpc_handler *handler)
@@ -450,6 +508,9 @@ void mu_rpc_agent_stop(struct mu_rpc_agent *a)
     if (a->listening) {
         mu_env_unlisten(a->env, &a->listener);
     }
+    if (a->near_listening) {
+        mu_env_unlisten(a->env, &a->near);
+    }
     mu_rpc_lines_close(a);
     /* `stopped` is called from the timer at the earliest. */
     mu_env_timer_arm(a->env, &a->timer, mu_env_now(a->env).mono);
@@ -472,6 +533,11 @@ void mu_rpc_agent_stats(const struct mu_rpc_agent *a, struct mu_rpc_agent_stats 
     ret->sessions = a->host.sessions.count;
     MU_LIST_FOREACH (it, &a->dials) {
         ret->sessions++;
+        ret->near_connections +=
+            mu_rpc_client_is_near(&MU_CONTAINER_OF(it, struct mu_rpc_dial, link)->client) ? 1 : 0;
+    }
+    MU_LIST_FOREACH (it, &a->conns) {
+        ret->near_connections += MU_CONTAINER_OF(it, struct mu_rpc_link_conn, link)->near ? 1 : 0;
     }
     ret->workers = a->by_id.count;
 }

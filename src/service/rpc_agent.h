@@ -43,11 +43,18 @@ struct mu_rpc_peer;
 struct mu_rpc_line;
 struct mu_rpc_in;
 
+/* A message that comes in pieces. */
+struct mu_rpc_coming {
+    struct mu_buf buf;
+    size_t total; /* as its head says; 0: it does not */
+};
+
 struct mu_rpc_agent_config {
     char name[MU_RPC_WORKER_MAX + 1];
     int32_t id; /* 0 to 32767; -1: none, a guest that only calls */
     bool listens;
     struct mu_addr listen;    /* rewritten with the port that was found */
+    bool near;                /* listens at a unix socket too, for workers of this host */
     uint32_t connect_ms;      /* how long a first connection to a peer may take. 10 s */
     uint32_t reconnect_ms;    /* how long a lost one may stay lost. 5 s */
     uint32_t eof_grace_ms;    /* of a session whose peer closed its end without goodbye. 25 */
@@ -58,9 +65,16 @@ struct mu_rpc_agent_config {
     uint32_t budget_burst;    /* retries that are free to begin with. 10 */
     struct mu_rpc_config rpc; /* terms of the sessions */
     struct mu_rpc_once_config once;
+    /**
+     * Memory for long messages, if somebody keeps some: for `len` bytes if that is at hand, else at
+     * least `least`; empty: there is none. And memory that is not needed any more, which may be
+     * taken over. Both may be NULL.
+     */
+    struct mu_buf (*take_buf)(void *context, size_t len, size_t least);
+    void (*give_buf)(void *context, struct mu_buf *buf);
     /** The last callback. */
     void (*stopped)(void *context);
-    void *context;
+    void *context; /* of all callbacks of this struct */
 };
 
 struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void);
@@ -71,6 +85,8 @@ struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void);
 int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *config,
                        struct mu_rpc_agent **ret_agent, struct mu_errmsg *reterr_msg);
 const struct mu_addr *mu_rpc_agent_addr(const struct mu_rpc_agent *a);
+/** Where workers of this host reach it; kind 0: nowhere else. */
+const struct mu_addr *mu_rpc_agent_near_addr(const struct mu_rpc_agent *a);
 /** The tail of a turn: sends what is to be sent, begins what can be begun, tells what has ended. */
 void mu_rpc_agent_turn(struct mu_rpc_agent *a);
 /** Has mu_rpc_agent_turn() called on the next turn of the loop, if not before. */
@@ -92,6 +108,11 @@ void mu_rpc_agent_free(struct mu_rpc_agent *a);
  */
 int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
                      const struct mu_addr *addr, struct mu_errmsg *reterr_msg);
+/**
+ * Where the worker is if it is on this host (mu_rpc_agent_near_addr() there): tried before its
+ * address, which serves if nobody answers. NULL: it is not known. MUSTER_EWORKER.
+ */
+int mu_rpc_agent_set_near(struct mu_rpc_agent *a, const char *name, const struct mu_addr *addr);
 /** It has left: calls to it end with MUSTER_EWORKER, sent or not. MUSTER_EWORKER: not known. */
 int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name);
 /**
@@ -155,8 +176,9 @@ struct mu_rpc_out {
     uint8_t sent_to[MU_RPC_SESSION_LEN];
     size_t part; /* SENDING: where in the parts */
     size_t part_at;
-    struct mu_buf in; /* pieces of the answer */
-    int status;       /* ENDING */
+    bool lent;               /* some of its parts were sent from where they lie */
+    struct mu_rpc_coming in; /* the answer */
+    int status;              /* ENDING */
     char *text;
 };
 
@@ -224,8 +246,10 @@ struct mu_rpc_in {
     bool once;
     struct mu_rpc_key key_of;
     struct mu_rpc_once_key *key;
-    struct mu_buf buf; /* COMING: what came; REPLYING: what is to go */
-    size_t coming;     /* of it, counted in agent->coming */
+    struct mu_rpc_coming message; /* COMING */
+    size_t coming;                /* of it, counted in agent->coming */
+    struct mu_rpc_blob *answer;   /* REPLYING */
+    size_t answer_at;             /* of it, handed to the session */
     mu_mono_t begun;
     char caller[MU_RPC_WORKER_MAX + 1];
     int32_t caller_id;
@@ -266,6 +290,7 @@ struct mu_rpc_agent_stats {
     uint64_t served, serve_errors, replays;                    /* others' */
     uint64_t in_flight, waiting, serving, sessions, workers;   /* now */
     uint64_t dials, accepts, bytes_in, bytes_out;
+    uint64_t near_connections; /* now, by unix socket */
     /* How long calls took: bucket n counts those below 2^n microseconds. */
     uint64_t latency[MU_RPC_BUCKETS];
     uint64_t handling[MU_RPC_BUCKETS];

@@ -14,17 +14,28 @@ static mu_mono_t mono(const struct mu_rpc_agent *a)
 
 /* --- the end of a call ------------------------------------------------------------------------ */
 
+/* Its owner may do with the parts what it likes from now on. */
+static void take_back(struct mu_rpc_out *out)
+{
+    if (out->lent) {
+        out->lent = false;
+        mu_rpc_revoke(mu_rpc_line_rpc(out->line), out->id);
+        mu_rpc_line_touch(out->line);
+    }
+}
+
 /* Takes it off its line and out of every queue; it is in flight still. */
 static void detach(struct mu_rpc_out *out)
 {
+    mu_rpc_coming_drop(out->line, out->id, &out->in);
     if (out->line != NULL) {
         mu_map_remove(&out->line->outs, &out->by_id);
+        take_back(out);
         out->line = NULL;
     }
     mu_list_remove(&out->link);
     mu_heap_remove(&out->agent->deadlines, &out->deadline);
     mu_rpc_retry_drop(&out->agent->retries, &out->again);
-    mu_buf_reset(&out->in);
     out->part = out->part_at = 0;
 }
 
@@ -47,9 +58,10 @@ static void tell(struct mu_rpc_out *out, int status, const char *text, struct mu
     if (peer->guest) {
         mu_rpc_peer_touch(peer);
     }
-    a->lent = out->in;
+    a->lent = out->in.buf;
+    mu_buf_init(&out->in.buf, 0);
     out->ended(out, status, text, message); /* It may be begun again, or freed. */
-    mu_buf_fini(&a->lent);
+    mu_rpc_agent_give_buf(a, &a->lent);
     mu_free(kept);
 }
 
@@ -138,7 +150,9 @@ void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out)
     mu_list_init(&out->link);
     mu_list_init(&out->key);
     mu_heap_node_init(&out->deadline);
-    mu_buf_init(&out->in, a->config.message_bytes_max);
+    out->lent = false;
+    out->in = (struct mu_rpc_coming){0};
+    mu_buf_init(&out->in.buf, a->config.message_bytes_max);
     mu_rpc_retry_begin(&out->again, &out->retry);
     mu_list_push(&out->to->outs, &out->all);
     mu_rpc_budget_earn(&out->to->budget);
@@ -374,10 +388,11 @@ static void send_pieces(struct mu_rpc_out *out)
         struct mu_span rest = mu_span_skip(out->parts[out->part].data, out->part_at);
 
         rest.len = rest.len < MU_RPC_PIECE ? rest.len : MU_RPC_PIECE;
-        err = rest.len == 0 ? 0 : mu_rpc_item(rpc, now, out->id, rest);
+        err = rest.len == 0 ? 0 : mu_rpc_item_lent(rpc, now, out->id, rest, NULL);
         if (err != 0) {
             break;
         }
+        out->lent = true;
         out->agent->stats.bytes_out += rest.len;
         out->part_at += rest.len;
         if (out->part_at == out->parts[out->part].data.len) {
@@ -486,14 +501,15 @@ void mu_rpc_out_on_reply(struct mu_rpc_out *out, const struct mu_rpc_event *even
         fail_with_text(out, event);
         return;
     }
-    if (out->in.len != 0) {
-        if (mu_buf_append(&out->in, event->payload) != 0) {
+    if (out->in.buf.len != 0) {
+        if (mu_buf_append(&out->in.buf, event->payload) != 0) {
             mu_rpc_out_failed(out, MUSTER_ENOMEM, NULL);
             return;
         }
-        message = mu_buf_span(&out->in);
+        message = mu_buf_span(&out->in.buf);
     }
     mu_map_remove(&out->line->outs, &out->by_id);
+    take_back(out);
     out->line = NULL;
     mu_heap_remove(&out->agent->deadlines, &out->deadline);
     tell(out, 0, "", message);
@@ -508,7 +524,7 @@ void mu_rpc_out_on_item(struct mu_rpc_out *out, const struct mu_rpc_event *event
         out->item(out, event->payload);
         return;
     }
-    err = mu_buf_append(&out->in, event->payload);
+    err = mu_rpc_coming_add(out->line, event->id, &out->in, event->payload);
     if (err != 0) {
         withdraw(out);
         mu_rpc_out_failed(out, err,

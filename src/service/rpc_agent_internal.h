@@ -5,6 +5,7 @@
  *     rpc_agent_line.c    lines: a session with a peer, dialled or accepted, and which one is kept
  *     rpc_agent_call.c    our calls
  *     rpc_agent_serve.c   others' calls
+ *     rpc_agent_coming.c  messages in pieces: their memory
  */
 #ifndef MU_RPC_AGENT_INTERNAL_H
 #define MU_RPC_AGENT_INTERNAL_H
@@ -52,6 +53,7 @@ struct mu_rpc_peer {
     bool guest; /* it called us, and nobody told us of it */
     bool has_addr;
     struct mu_addr addr;
+    struct mu_addr near;      /* kind 0: none */
     struct mu_rpc_line *line; /* the one that calls go to; NULL: none */
     size_t lines;             /* that name it */
     struct mu_list unsent;
@@ -68,6 +70,7 @@ struct mu_rpc_link_conn {
     struct mu_rpc_agent *agent;
     struct mu_list link;
     struct mu_list dirty;
+    bool near; /* by unix socket */
     bool blocked;
     bool closing;
 };
@@ -78,6 +81,9 @@ struct mu_rpc_agent {
     struct mu_rpc_host host;
     struct mu_listener listener;
     bool listening;
+    struct mu_listener near;
+    struct mu_addr near_addr; /* kind 0: it does not listen there */
+    bool near_listening;
     struct mu_list conns;
     struct mu_list dirty_conns;
     struct mu_list dirty_lines;
@@ -97,7 +103,8 @@ struct mu_rpc_agent {
     size_t in_flight;
     struct mu_timer timer;
     struct mu_buf scratch;
-    struct mu_buf lent; /* the answer that is being told, if it came in pieces */
+    struct mu_list answers; /* long ones that were handed to their sessions: struct mu_rpc_blob */
+    struct mu_buf lent;     /* the answer that is being told, if it came in pieces */
     /* others' */
     struct mu_rpc_once once;
     struct mu_list running;
@@ -107,6 +114,7 @@ struct mu_rpc_agent {
     bool stopping;
     bool stopped;
     bool in_turn;
+    bool in_event; /* something is being told, and a turn follows */
 };
 
 /* --- rpc_agent.c ------------------------------------------------------------------------------ */
@@ -124,6 +132,8 @@ void mu_rpc_count(uint64_t *buckets, uint64_t ns);
 
 extern const struct mu_rpc_host_ops mu_rpc_agent_host_ops;
 struct mu_conn *mu_rpc_agent_accept(struct mu_listener *listener);
+/** As mu_rpc_agent_accept(), at the socket for this host. */
+struct mu_conn *mu_rpc_agent_accept_near(struct mu_listener *listener);
 struct mu_rpc *mu_rpc_line_rpc(struct mu_rpc_line *line);
 /** The machine was given something to send: it goes out at the end of the turn. */
 void mu_rpc_line_touch(struct mu_rpc_line *line);
@@ -167,5 +177,18 @@ void mu_rpc_in_on_cancel(struct mu_rpc_in *in, int why);
 void mu_rpc_in_on_credit(struct mu_rpc_in *in);
 /** Its line is gone. */
 void mu_rpc_in_orphan(struct mu_rpc_in *in);
+
+/* --- rpc_agent_coming.c ----------------------------------------------------------------------- */
+
+/** Another piece, of the call `id` of this line. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+int mu_rpc_coming_add(struct mu_rpc_line *line, uint64_t id, struct mu_rpc_coming *c,
+                      struct mu_span piece);
+/** Nothing more of it is wanted. `line` may be NULL: then nothing can come. */
+void mu_rpc_coming_drop(struct mu_rpc_line *line, uint64_t id, struct mu_rpc_coming *c);
+/** Gives memory of a long message to those who keep some, or back. */
+void mu_rpc_agent_give_buf(struct mu_rpc_agent *a, struct mu_buf *buf);
+/** A long answer is with its session now: takes the reference, until it has been received. */
+void mu_rpc_answer_keep(struct mu_rpc_agent *a, struct mu_rpc_blob *blob);
+void mu_rpc_answers_sweep(struct mu_rpc_agent *a, bool all);
 
 #endif

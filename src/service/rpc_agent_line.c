@@ -141,10 +141,12 @@ static void on_credit(struct mu_rpc_line *line, uint64_t id)
 
 static void line_event(struct mu_rpc_line *line, const struct mu_rpc_event *event)
 {
+    struct mu_rpc_agent *a = line->agent;
     struct mu_rpc_out *out;
     struct mu_rpc_in *in;
 
     mu_rpc_line_touch(line);
+    a->in_event = true; /* What is made of many events goes out together, with the turn. */
     switch (event->type) {
     case MU_RPC_EV_CALL:
         line->agent->stats.bytes_in += event->payload.len;
@@ -182,6 +184,7 @@ static void line_event(struct mu_rpc_line *line, const struct mu_rpc_event *even
     case MU_RPC_EV_BYE:
         break;
     }
+    a->in_event = false;
 }
 
 /* --- lines that we dial ----------------------------------------------------------------------- */
@@ -192,6 +195,7 @@ static void close_dial(struct mu_rpc_dial *d, int status, const char *text)
     if (!d->closing) {
         d->closing = true;
         mu_rpc_client_close(&d->client);
+        mu_rpc_agent_soon(d->line.agent); /* The client's own turns end without ours from now on. */
     }
 }
 
@@ -306,6 +310,7 @@ static void dial(struct mu_rpc_peer *peer)
     struct mu_buf buf;
     struct mu_rpc_client_config config = {
         .addr = peer->addr,
+        .near = peer->near,
         .name = a->config.name,
         .connect_ms = a->config.connect_ms,
         .reconnect_ms = a->config.reconnect_ms,
@@ -529,15 +534,17 @@ static void close_conn(struct mu_rpc_hosted *hosted, bool abort)
 void mu_rpc_conn_flush(struct mu_rpc_link_conn *c)
 {
     while (!c->closing && !c->blocked) {
-        struct mu_span out = mu_rpc_hosted_output(&c->hosted);
+        struct mu_span out[MU_RPC_SPANS];
+        size_t count = mu_rpc_hosted_outputv(&c->hosted, out, MU_RPC_SPANS);
+        size_t total = mu_span_total(out, count);
         size_t taken = 0;
 
-        if (out.len == 0) {
+        if (count == 0) {
             break;
         }
-        mu_env_send(c->agent->env, &c->base, out, &taken);
+        mu_env_sendv(c->agent->env, &c->base, out, count, &taken);
         mu_rpc_hosted_sent(&c->hosted, taken);
-        c->blocked = taken < out.len;
+        c->blocked = taken < total;
     }
     if (!c->closing) {
         mu_rpc_hosted_flushed(&c->hosted);
@@ -591,6 +598,13 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
     return used;
 }
 
+static struct mu_space on_room(struct mu_conn *base)
+{
+    struct mu_rpc_link_conn *c = MU_CONTAINER_OF(base, struct mu_rpc_link_conn, base);
+
+    return c->closing ? (struct mu_space){0} : mu_rpc_hosted_room(&c->hosted);
+}
+
 static void on_eof(struct mu_conn *base)
 {
     struct mu_rpc_link_conn *c = MU_CONTAINER_OF(base, struct mu_rpc_link_conn, base);
@@ -634,14 +648,14 @@ static void on_open(struct mu_conn *base)
 static const struct mu_conn_events conn_events = {
     .open = on_open,
     .data = on_data,
+    .room = on_room,
     .eof = on_eof,
     .writable = on_writable,
     .closed = on_closed,
 };
 
-struct mu_conn *mu_rpc_agent_accept(struct mu_listener *listener)
+static struct mu_conn *accept_conn(struct mu_rpc_agent *a, bool near)
 {
-    struct mu_rpc_agent *a = MU_CONTAINER_OF(listener, struct mu_rpc_agent, listener);
     struct mu_rpc_link_conn *c = a->stopping ? NULL : mu_calloc(1, sizeof(*c));
 
     if (c == NULL) {
@@ -652,7 +666,18 @@ struct mu_conn *mu_rpc_agent_accept(struct mu_listener *listener)
     mu_rpc_hosted_init(&c->hosted, &a->host, &c->base);
     mu_list_init(&c->dirty);
     mu_list_push(&a->conns, &c->link);
+    c->near = near;
     return &c->base;
+}
+
+struct mu_conn *mu_rpc_agent_accept(struct mu_listener *listener)
+{
+    return accept_conn(MU_CONTAINER_OF(listener, struct mu_rpc_agent, listener), false);
+}
+
+struct mu_conn *mu_rpc_agent_accept_near(struct mu_listener *listener)
+{
+    return accept_conn(MU_CONTAINER_OF(listener, struct mu_rpc_agent, near), true);
 }
 
 /* --- the end ---------------------------------------------------------------------------------- */

@@ -33,11 +33,14 @@ static void uncount_coming(struct mu_rpc_in *in)
 static void free_in(struct mu_rpc_in *in)
 {
     uncount_coming(in);
+    mu_rpc_coming_drop(in->line, in->id, &in->message);
     if (in->line != NULL) {
         mu_map_remove(&in->line->ins, &in->by_id);
     }
     mu_list_remove(&in->joined);
-    mu_buf_fini(&in->buf);
+    if (in->answer != NULL) {
+        mu_rpc_answer_keep(in->agent, in->answer);
+    }
     mu_free(in);
 }
 
@@ -75,12 +78,12 @@ static void send_pieces(struct mu_rpc_in *in)
     struct mu_rpc *rpc = mu_rpc_line_rpc(in->line);
 
     mu_rpc_line_touch(in->line);
-    while (in->buf.len != 0) {
-        struct mu_span rest = mu_buf_span(&in->buf);
+    while (in->answer_at < in->answer->buf.len) {
+        struct mu_span rest = mu_span_skip(mu_buf_span(&in->answer->buf), in->answer_at);
         int err;
 
         rest.len = rest.len < MU_RPC_PIECE ? rest.len : MU_RPC_PIECE;
-        err = mu_rpc_item(rpc, now_of(in), in->id, rest);
+        err = mu_rpc_item_lent(rpc, now_of(in), in->id, rest, in->answer);
         if (err == MUSTER_EAGAIN) {
             return;
         }
@@ -89,7 +92,7 @@ static void send_pieces(struct mu_rpc_in *in)
             return;
         }
         in->agent->stats.bytes_out += rest.len;
-        mu_buf_consume(&in->buf, rest.len);
+        in->answer_at += rest.len;
     }
     reply_and_free(in, 0, (struct mu_span){0});
 }
@@ -98,17 +101,20 @@ static void send_pieces(struct mu_rpc_in *in)
 static void answer_with(struct mu_rpc_in *in, int status, struct mu_span message,
                         struct mu_buf *owned)
 {
+    struct mu_buf copy;
+
     if (in->line == NULL || status != 0 || message.len <= MU_RPC_PIECE || in->canceled != 0) {
         reply_and_free(in, in->canceled != 0 && status == 0 ? in->canceled : status,
                        in->canceled != 0 && status == 0 ? (struct mu_span){0} : message);
         return;
     }
-    mu_buf_fini(&in->buf);
-    mu_buf_init(&in->buf, SIZE_MAX / 4);
-    if (owned != NULL) {
-        in->buf = *owned;
-        mu_buf_init(owned, owned->max);
-    } else if (mu_buf_append(&in->buf, message) != 0) {
+    mu_buf_init(&copy, SIZE_MAX / 4);
+    if (owned == NULL && mu_buf_append(&copy, message) == 0) {
+        owned = &copy;
+    }
+    in->answer = owned == NULL ? NULL : mu_rpc_blob_new(owned);
+    mu_buf_fini(&copy);
+    if (in->answer == NULL) {
         reply_and_free(in, MUSTER_ENOMEM, MU_SPAN_LIT("no memory for the answer"));
         return;
     }
@@ -259,7 +265,7 @@ static struct mu_rpc_in *new_in(struct mu_rpc_line *line, const struct mu_rpc_ev
     memcpy(in->caller, line->peer->name, sizeof(in->caller));
     mu_list_init(&in->joined);
     mu_list_init(&in->running);
-    mu_buf_init(&in->buf, line->agent->config.message_bytes_max);
+    mu_buf_init(&in->message.buf, line->agent->config.message_bytes_max);
     if (mu_map_insert(&line->ins, &in->by_id, mu_span(&in->id, sizeof(in->id))) != 0) {
         mu_free(in);
         return NULL;
@@ -295,6 +301,21 @@ static int check_call(struct mu_rpc_agent *a, const struct mu_rpc_event *event,
     return 0;
 }
 
+/* Another piece of the message, the first one included. */
+static void take_piece(struct mu_rpc_in *in, struct mu_span piece)
+{
+    int err = count_coming(in, piece.len);
+
+    if (err == 0) {
+        err = mu_rpc_coming_add(in->line, in->id, &in->message, piece);
+    }
+    if (err != 0) {
+        answer(in, err,
+               err == MUSTER_ELIMIT ? MU_SPAN_LIT("the message is longer than is taken here")
+                                    : MU_SPAN_LIT("no memory for the call's message"));
+    }
+}
+
 void mu_rpc_in_on_call(struct mu_rpc_line *line, const struct mu_rpc_event *event)
 {
     struct mu_span message = event->payload;
@@ -320,8 +341,8 @@ void mu_rpc_in_on_call(struct mu_rpc_line *line, const struct mu_rpc_event *even
     in->key_of = key;
     if ((event->flags & MU_RPC_CALL_MORE) == 0) {
         decide(in, message);
-    } else if (mu_buf_append(&in->buf, message) != 0) {
-        answer(in, MUSTER_ENOMEM, MU_SPAN_LIT("no memory for the call's message"));
+    } else {
+        take_piece(in, message);
     }
 }
 
@@ -329,24 +350,13 @@ void mu_rpc_in_on_call(struct mu_rpc_line *line, const struct mu_rpc_event *even
 
 void mu_rpc_in_on_item(struct mu_rpc_in *in, const struct mu_rpc_event *event)
 {
-    int err;
-
     if (in->state == MU_RPC_IN_RUNNING && in->handler->stream) {
         in->handler->item(in, event->payload);
         return;
     }
     (void)mu_rpc_consumed(mu_rpc_line_rpc(in->line), now_of(in), in->id, event->payload.len);
-    if (in->state != MU_RPC_IN_COMING) {
-        return;
-    }
-    err = count_coming(in, event->payload.len);
-    if (err == 0) {
-        err = mu_buf_append(&in->buf, event->payload);
-    }
-    if (err != 0) {
-        answer(in, err,
-               err == MUSTER_ELIMIT ? MU_SPAN_LIT("the message is longer than is taken here")
-                                    : MU_SPAN_LIT("no memory for the call's message"));
+    if (in->state == MU_RPC_IN_COMING) {
+        take_piece(in, event->payload);
     }
 }
 
@@ -364,10 +374,10 @@ void mu_rpc_in_on_end(struct mu_rpc_in *in)
     }
     /* The handler may answer at once: its message must outlive `in`. */
     uncount_coming(in);
-    *whole = in->buf;
-    mu_buf_init(&in->buf, whole->max);
+    *whole = in->message.buf;
+    mu_buf_init(&in->message.buf, whole->max);
     decide(in, mu_buf_span(whole));
-    mu_buf_fini(whole);
+    mu_rpc_agent_give_buf(a, whole);
 }
 
 /* It goes on without its caller, who may ask again for what comes of it. */
@@ -453,7 +463,7 @@ int mu_rpc_agent_run(struct mu_rpc_agent *a, struct mu_span method, struct mu_bu
     in->slot = slot;
     mu_list_init(&in->joined);
     mu_list_init(&in->running);
-    mu_buf_init(&in->buf, a->config.message_bytes_max);
+    mu_buf_init(&in->message.buf, a->config.message_bytes_max);
     *slot = in;
     /* The handler may keep the message; what is lent at this moment is another one. */
     a->lent = *message;

@@ -130,14 +130,15 @@ static void handle_event(struct mu_rpc_client *c, const struct mu_rpc_event *eve
 static void flush(struct mu_rpc_client *c)
 {
     while (c->link == MU_RPC_CLIENT_UP && !c->blocked) {
-        struct mu_span out = mu_rpc_output(&c->rpc);
+        struct mu_span out[MU_RPC_SPANS];
+        size_t count = mu_rpc_outputv(&c->rpc, out, MU_RPC_SPANS);
         size_t taken = 0;
 
-        if (out.len == 0) {
+        if (count == 0) {
             return;
         }
-        mu_env_send(c->env, &c->conn, out, &taken);
-        c->blocked = taken < out.len;
+        mu_env_sendv(c->env, &c->conn, out, count, &taken);
+        c->blocked = taken < mu_span_total(out, count);
         mu_rpc_sent(&c->rpc, taken);
     }
 }
@@ -242,6 +243,13 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
     return in.len;
 }
 
+static struct mu_space on_room(struct mu_conn *conn)
+{
+    struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
+
+    return c->link == MU_RPC_CLIENT_UP ? mu_rpc_room(&c->rpc) : (struct mu_space){0};
+}
+
 static void on_open(struct mu_conn *conn)
 {
     struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
@@ -291,6 +299,8 @@ static void on_closed(struct mu_conn *conn, int status)
     struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
     struct mu_now now = mu_env_now(c->env);
     bool was_open = c->link == MU_RPC_CLIENT_UP || c->link == MU_RPC_CLIENT_CLOSING;
+    /* The peer is on another host, or this is not its socket any more: it has another address. */
+    bool too_far = c->dialled_near && (c->link == MU_RPC_CLIENT_DIALLING || !c->ready);
 
     if (status != 0) {
         c->last_error = status;
@@ -303,12 +313,15 @@ static void on_closed(struct mu_conn *conn, int status)
     if (!c->ready && status == MUSTER_ETLS) {
         fail_insecure(c);
     }
-    if (!c->ready && was_open && ++c->unanswered >= c->config.greetings) {
+    if (!c->ready && was_open && !too_far && ++c->unanswered >= c->config.greetings) {
         report(c, true, false, 0, NULL);
     }
     if (!c->closing && !c->reported) {
         mu_rpc_client_need(c);
-        c->dial_at = mu_mono_add_ms(now.mono, mu_rpc_client_backoff_ms(&c->attempts, c->env));
+        c->near_failed = c->near_failed || too_far;
+        c->dial_at = too_far
+                         ? now.mono
+                         : mu_mono_add_ms(now.mono, mu_rpc_client_backoff_ms(&c->attempts, c->env));
     }
     pump(c);
 }
@@ -316,6 +329,7 @@ static void on_closed(struct mu_conn *conn, int status)
 static const struct mu_conn_events conn_events = {
     .open = on_open,
     .data = on_data,
+    .room = on_room,
     .eof = on_eof,
     .writable = on_writable,
     .closed = on_closed,
@@ -327,7 +341,13 @@ static void dial(struct mu_rpc_client *c)
 
     c->dial_at = MU_MONO_NEVER;
     c->conn.on = &conn_events;
-    err = mu_env_dial(c->env, &c->conn, &c->config.addr);
+    c->dialled_near = c->config.near.kind != 0 && !c->near_failed;
+    err = mu_env_dial(c->env, &c->conn, c->dialled_near ? &c->config.near : &c->config.addr);
+    if (err != 0 && c->dialled_near) {
+        c->near_failed = true;
+        c->dialled_near = false;
+        err = mu_env_dial(c->env, &c->conn, &c->config.addr);
+    }
     if (err != 0) {
         c->last_error = err;
         c->dial_at =

@@ -21,6 +21,7 @@
 
 struct mu_rpc_client_config {
     struct mu_addr addr;
+    struct mu_addr near; /* of the same peer, if it is on this host: tried first. kind 0: none */
     const char *name;    /* ours, in the server's logs; borrowed for the client's life */
     uint32_t connect_ms; /* how long the first connection may take, retries included; 0: for ever */
     uint32_t reconnect_ms; /* how long a lost one may stay lost before `gave_up` */
@@ -83,8 +84,10 @@ struct mu_rpc_client {
     enum mu_rpc_client_link link;
     bool blocked; /* the environment takes no more output */
     bool closing;
-    bool reported; /* `mismatch` or `failed` was told: nothing more is done */
-    bool starved;  /* the machine found no memory for what is due: not at once again */
+    bool reported;     /* `mismatch` or `failed` was told: nothing more is done */
+    bool near_failed;  /* nobody is there, or not any more */
+    bool dialled_near; /* the connection that is, or is being made */
+    bool starved;      /* the machine found no memory for what is due: not at once again */
     struct mu_timer timer;
     mu_mono_t dial_at;
     mu_mono_t probe_at;
@@ -119,6 +122,11 @@ void mu_rpc_client_close(struct mu_rpc_client *c);
 static inline bool mu_rpc_client_linked(const struct mu_rpc_client *c)
 {
     return mu_rpc_linked(&c->rpc);
+}
+/** Whether the connection is that to the nearer address. */
+static inline bool mu_rpc_client_is_near(const struct mu_rpc_client *c)
+{
+    return c->link == MU_RPC_CLIENT_UP && c->dialled_near;
 }
 /** Somebody waits for a connection from now on: `gave_up` comes if there is none in time. */
 void mu_rpc_client_need(struct mu_rpc_client *c);

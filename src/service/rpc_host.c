@@ -397,6 +397,16 @@ struct mu_span mu_rpc_hosted_output(const struct mu_rpc_hosted *c)
     return c->session == NULL ? (struct mu_span){0} : mu_rpc_output(&c->session->rpc);
 }
 
+size_t mu_rpc_hosted_outputv(const struct mu_rpc_hosted *c, struct mu_span *spans, size_t cap)
+{
+    return c->session == NULL ? 0 : mu_rpc_outputv(&c->session->rpc, spans, cap);
+}
+
+struct mu_space mu_rpc_hosted_room(struct mu_rpc_hosted *c)
+{
+    return c->session == NULL || c->released ? (struct mu_space){0} : mu_rpc_room(&c->session->rpc);
+}
+
 void mu_rpc_hosted_sent(struct mu_rpc_hosted *c, size_t n)
 {
     mu_rpc_sent(&c->session->rpc, n);

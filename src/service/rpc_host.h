@@ -127,8 +127,12 @@ void mu_rpc_host_frames(const struct mu_rpc_host *h, uint64_t *ret_in, uint64_t 
 void mu_rpc_hosted_init(struct mu_rpc_hosted *c, struct mu_rpc_host *h, struct mu_conn *conn);
 /** Returns how many bytes were used: all of them, unless the host is busy. */
 size_t mu_rpc_hosted_input(struct mu_rpc_hosted *c, struct mu_span in);
+/** Where the next bytes should lie. Only for hosts that are never busy. */
+struct mu_space mu_rpc_hosted_room(struct mu_rpc_hosted *c);
 /** Bytes for the connection. */
 struct mu_span mu_rpc_hosted_output(const struct mu_rpc_hosted *c);
+/** The same in up to `cap` spans; returns how many. */
+size_t mu_rpc_hosted_outputv(const struct mu_rpc_hosted *c, struct mu_span *spans, size_t cap);
 void mu_rpc_hosted_sent(struct mu_rpc_hosted *c, size_t n);
 /** All that could be sent was: calls that waited for that are served on the next turn. */
 void mu_rpc_hosted_flushed(struct mu_rpc_hosted *c);

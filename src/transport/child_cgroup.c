@@ -190,6 +190,20 @@ int mu_cgroup_kill(const struct mu_cgroup *g, uint64_t number)
     return rc;
 }
 
+int mu_cgroup_look(const struct mu_cgroup *g, uint64_t number)
+{
+    char path[MU_CGROUP_PATH_MAX + 128];
+    char text[256];
+
+    if (!name_of(g, number, "cgroup.events", path, sizeof(path))) {
+        return -ENOENT;
+    }
+    if (read_file(path, text, sizeof(text)) < 0) {
+        return -errno;
+    }
+    return strstr(text, "populated 1") != NULL ? -EBUSY : 0;
+}
+
 /* Who made cgroups of his own in there (another launcher) may have been killed before he could
  * remove them. */
 static void remove_inner(const char *path)

@@ -39,6 +39,8 @@ void mu_cgroup_find(struct mu_cgroup *g, const char *id);
 int mu_cgroup_make(struct mu_cgroup *g, uint64_t number);
 /** Kills all that is in it, at once. A negated errno. */
 int mu_cgroup_kill(const struct mu_cgroup *g, uint64_t number);
+/** 0 if nobody lives in it, -EBUSY if somebody does, or another negated errno. */
+int mu_cgroup_look(const struct mu_cgroup *g, uint64_t number);
 /** Removes it. A negated errno: somebody is in it. */
 int mu_cgroup_remove(const struct mu_cgroup *g, uint64_t number);
 /** Calls `each` for every child's cgroup that is there; how many it failed for. */
@@ -91,10 +93,10 @@ struct mu_watch {
 
 /** Starts the watcher. A negated errno. */
 int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g);
-/** Tells it of a child that has started, or is gone. A word that is lost is no harm:
- * there is the mark. */
+/** Tells it of a child that was forked, or is gone. A word that is lost is no harm: there is the
+ * mark. */
 void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here);
-/** Lets it go, and waits for the end of it. */
+/** Lets it go, and waits for the end of it. It kills nobody then. */
 void mu_watch_stop(struct mu_watch *w);
 
 /* --- uv_family.c ------------------------------------------------------------------------------ */
@@ -112,6 +114,8 @@ struct mu_uv_families {
     struct mu_watch watch;
     uint64_t number; /* of the next child */
     uint64_t rest_ms;
+    unsigned unsure_surveys; /* in a row */
+    bool unsure;             /* the last survey met somebody in the middle of an exec */
     bool was_subreaper;
 };
 

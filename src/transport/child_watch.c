@@ -25,12 +25,17 @@
 #define REST_MAX_MS 50
 
 struct word {
-    int32_t pid;
+    int32_t pid; /* BYE: all is as it should be, and there is nobody to kill */
     int32_t here;
 };
 
+#define BYE 0
+
 struct watcher {
     struct mu_cgroup cgroup;
+    char cgroup_name[sizeof("muster--") + MU_FAMILY_ID_LEN]; /* how the names of ours begin */
+    pid_t agent;                                             /* whose end it waits for */
+    bool bye;
     struct mu_proc_table table;
     struct mu_proc self;
     size_t count;
@@ -41,6 +46,10 @@ struct watcher {
 
 static void hear(struct watcher *w, struct word word)
 {
+    if (word.pid == BYE) {
+        w->bye = true;
+        return;
+    }
     if (word.here != 0) {
         if (w->count < SESSIONS_MAX) {
             w->sessions[w->count++] = word.pid;
@@ -55,7 +64,8 @@ static void hear(struct watcher *w, struct word word)
     }
 }
 
-/* Returns when the process that it watches is gone. */
+/* Returns when the process that it watches is gone, or has said goodbye: who is forked at that
+ * moment may still hold a copy of the other end. */
 static void listen_to(struct watcher *w, int fd, int pidfd)
 {
     struct word words[64];
@@ -77,6 +87,9 @@ static void listen_to(struct watcher *w, int fd, int pidfd)
             }
             len = len + (size_t)n - whole * sizeof(words[0]);
             memmove(words, &words[whole], len);
+            if (w->bye) {
+                return;
+            }
             continue;
         }
         /* The end of the socket is the end of all who have it; the descriptor of the process is
@@ -88,36 +101,43 @@ static void listen_to(struct watcher *w, int fd, int pidfd)
     }
 }
 
-static bool is_marked(const struct watcher *w, const struct mu_proc *p)
+enum kin {
+    NO_KIN,
+    KIN,
+    KIN_PERHAPS,
+};
+
+static enum kin kin_of(const struct watcher *w, const struct mu_proc *p)
 {
     char mark[MU_PROC_MARK_MAX];
+    uint64_t number;
+    int rc;
 
     for (size_t i = 0; i < w->count; i++) {
-        if (p->sid == w->sessions[i] || p->pgid == w->sessions[i]) {
-            return true;
+        pid_t session = w->sessions[i];
+
+        /* A child that was just forked has no session of its own yet. */
+        if (p->sid == session || p->pgid == session || p->pid == session) {
+            return KIN;
         }
     }
-    return mu_proc_variable(p->pid, MU_CHILD_MARK, mark) && strstr(mark, w->cgroup.id) != NULL;
+    if (w->cgroup.base[0] != '\0' && mu_proc_cgroup_number(p->pid, w->cgroup_name, &number)) {
+        return KIN;
+    }
+    rc = mu_proc_variable(p, MU_CHILD_MARK, mark);
+    if (rc == 0) {
+        return strstr(mark, w->cgroup.id) != NULL ? KIN : NO_KIN;
+    }
+    /* Orphans of ours go where we go ourselves when the agent dies. Who has another parent, and
+     * that is none of ours, needs no second look. */
+    return rc == -EAGAIN && (p->ppid == w->agent || p->ppid == getppid()) ? KIN_PERHAPS : NO_KIN;
 }
 
-/* Kills everybody of the families; returns how many were there. */
-static size_t kill_all(struct watcher *w)
+/* Gives to the families who descends from them. */
+static void adopt(struct watcher *w)
 {
-    size_t killed = 0;
     bool more = true;
 
-    (void)mu_cgroup_each(&w->cgroup, mu_cgroup_kill);
-    if (mu_proc_table_read(&w->table) != 0) {
-        return 1;
-    }
-    for (size_t i = 0; i < w->table.count; i++) {
-        struct mu_proc *p = &w->table.procs[i];
-
-        /* Who is older than the watcher is none of ours. */
-        if (!p->dead && p->pid != w->self.pid && p->start >= w->self.start && is_marked(w, p)) {
-            p->owner = w;
-        }
-    }
     while (more) {
         more = false;
         for (size_t i = 0; i < w->table.count; i++) {
@@ -134,14 +154,38 @@ static size_t kill_all(struct watcher *w)
             }
         }
     }
+}
+
+/* Kills everybody of the families; true if there was nobody, and nobody who might be. */
+static bool kill_all(struct watcher *w)
+{
+    bool clean;
+
+    (void)mu_cgroup_each(&w->cgroup, mu_cgroup_kill);
+    clean = mu_cgroup_each(&w->cgroup, mu_cgroup_look) == 0;
+    if (mu_proc_table_read(&w->table) != 0) {
+        return false;
+    }
+    for (size_t i = 0; i < w->table.count; i++) {
+        struct mu_proc *p = &w->table.procs[i];
+        enum kin kin = NO_KIN;
+
+        /* Who is older than the watcher is none of ours. */
+        if (!p->dead && p->pid != w->self.pid && p->start >= w->self.start) {
+            kin = kin_of(w, p);
+        }
+        p->owner = kin == KIN ? w : NULL;
+        clean = clean && kin != KIN_PERHAPS;
+    }
+    adopt(w);
     for (size_t i = 0; i < w->table.count; i++) {
         if (w->table.procs[i].owner != NULL) {
             (void)mu_proc_signal(&w->table.procs[i], SIGKILL);
-            killed++;
+            clean = false;
         }
     }
     mu_proc_table_clear(&w->table);
-    return killed;
+    return clean;
 }
 
 static void sweep(struct watcher *w)
@@ -151,8 +195,11 @@ static void sweep(struct watcher *w)
 
     for (int pass = 0; pass < PASSES_MAX && clean < 3; pass++) {
         struct timespec rest = {.tv_nsec = rest_ms * 1000000};
+        /* The kernel closes the descriptors of a process before it tells its children. Until it
+         * has, they may be at the beginning of their lives, and start others. */
+        bool alone = getppid() != w->agent;
 
-        clean = kill_all(w) == 0 ? clean + 1 : 0;
+        clean = kill_all(w) && alone ? clean + 1 : 0;
         (void)nanosleep(&rest, NULL);
         rest_ms = rest_ms * 2 > REST_MAX_MS ? REST_MAX_MS : rest_ms * 2;
     }
@@ -195,6 +242,10 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
     }
     mu_exec_close_from(1, true);
     w.cgroup = *g;
+    w.agent = parent;
+    memcpy(w.cgroup_name, "muster-", 7);
+    memcpy(w.cgroup_name + 7, g->id, MU_FAMILY_ID_LEN);
+    w.cgroup_name[7 + MU_FAMILY_ID_LEN] = '-';
     if (mu_proc_table_init(&w.table) != 0 || mu_proc_read(getpid(), &w.self) != 0) {
         _exit(1);
     }
@@ -203,7 +254,7 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
         pidfd = -1; /* gone already; what it said before is in the socket */
     }
     listen_to(&w, 0, pidfd);
-    if (w.count > 0) {
+    if (!w.bye) {
         sweep(&w);
     }
     remove_cgroups(&w);
@@ -253,8 +304,13 @@ void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here)
 
 void mu_watch_stop(struct mu_watch *w)
 {
+    struct word bye = {.pid = BYE};
+
     if (w->pid == 0) {
         return;
+    }
+    /* This word must not be lost; it waits for room. */
+    while (send(w->fd, &bye, sizeof(bye), MSG_NOSIGNAL) < 0 && errno == EINTR) {
     }
     (void)close(w->fd);
     while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {

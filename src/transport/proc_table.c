@@ -147,28 +147,36 @@ static bool next_number(const char **at, const char *end, uint64_t *ret)
     return true;
 }
 
-/* proc(5): pid (name) state ppid pgrp session ... num_threads (20th) ... starttime (22nd). */
+#define FLAG_KERNEL 0x00200000u /* PF_KTHREAD */
+
+/* proc(5): pid (name) state ppid pgrp session ... flags (9th) ... num_threads (20th) ... starttime
+ * (22nd) ... env_start (50th) env_end, of which the last two may not be there. */
 static bool parse_stat(const char *text, size_t len, struct mu_proc *ret)
 {
     const char *end = text + len;
     const char *at = memrchr(text, ')', len); /* a name may hold anything, but comes first */
-    uint64_t fields[23] = {0};
+    uint64_t fields[52] = {0};
     char state;
+    int last = 0;
 
     if (at == NULL || end - at < 4) {
         return false;
     }
     state = at[2];
     at += 3;
-    for (int i = 4; i <= 22; i++) {
-        if (!next_number(&at, end, &fields[i])) {
-            return false;
-        }
+    for (int i = 4; i <= 51 && next_number(&at, end, &fields[i]); i++) {
+        last = i;
+    }
+    if (last < 22) {
+        return false;
     }
     ret->ppid = (pid_t)fields[4];
     ret->pgid = (pid_t)fields[5];
     ret->sid = (pid_t)fields[6];
     ret->start = fields[22];
+    ret->env_known = fields[51] != 0;
+    ret->env_len = fields[51] - fields[50];
+    ret->kernel = (fields[9] & FLAG_KERNEL) != 0;
     /* A first thread that ended before the others looks like a zombie, and is none. */
     ret->dead = state == 'X' || (state == 'Z' && fields[20] <= 1);
     return true;
@@ -261,20 +269,22 @@ struct mu_proc *mu_proc_table_find(const struct mu_proc_table *t, pid_t pid)
     return low < t->count && t->procs[low].pid == pid ? &t->procs[low] : NULL;
 }
 
-bool mu_proc_variable(pid_t pid, const char *name, char ret[MU_PROC_MARK_MAX])
+int mu_proc_variable(const struct mu_proc *proc, const char *name, char ret[MU_PROC_MARK_MAX])
 {
     size_t name_len = strlen(name);
     char line[64 + MU_PROC_MARK_MAX]; /* the variable that is being read, as far as it matters */
     size_t len = 0;
     char buf[4096];
-    ssize_t n;
+    ssize_t n = 0;
+    uint64_t total = 0;
     bool found = false;
-    int fd = open_of(pid, "environ");
+    int fd = open_of(proc->pid, "environ");
 
     if (fd < 0) {
-        return false;
+        return -ENOENT;
     }
     while (!found && (n = read_some(fd, buf, sizeof(buf))) > 0) {
+        total += (uint64_t)n;
         for (ssize_t i = 0; i < n && !found; i++) {
             if (buf[i] != '\0') {
                 if (len < name_len + MU_PROC_MARK_MAX) {
@@ -292,8 +302,13 @@ bool mu_proc_variable(pid_t pid, const char *name, char ret[MU_PROC_MARK_MAX])
     if (found) {
         memcpy(ret, line + name_len + 1, len - name_len - 1);
         ret[len - name_len - 1] = '\0';
+        return 0;
     }
-    return found;
+    if (n < 0 || proc->kernel || proc->dead) {
+        return -ENOENT;
+    }
+    /* What ends early was cut off by an exec, or had not begun. */
+    return proc->env_known && total >= proc->env_len ? -ENOENT : -EAGAIN;
 }
 
 bool mu_proc_cgroup_number(pid_t pid, const char *text, uint64_t *ret)

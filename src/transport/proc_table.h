@@ -16,9 +16,12 @@ struct mu_proc {
     pid_t ppid;
     pid_t pgid;
     pid_t sid;
-    uint64_t start; /* since boot, in ticks: with the pid it names a process for good */
-    bool dead;      /* a zombie, with no thread left */
-    void *owner;    /* the reader's own; NULL after reading */
+    uint64_t start;   /* since boot, in ticks: with the pid it names a process for good */
+    uint64_t env_len; /* bytes of the environment that it was started with */
+    bool env_known;   /* false: it is becoming another program, or ending */
+    bool dead;        /* a zombie, with no thread left */
+    bool kernel;      /* a thread of the kernel */
+    void *owner;      /* the reader's own; NULL after reading */
 };
 
 struct mu_proc_table {
@@ -44,9 +47,12 @@ int mu_proc_read(pid_t pid, struct mu_proc *ret);
 /* What a mark in an environment may be long. */
 #define MU_PROC_MARK_MAX 512
 
-/** The value of the variable `name` that the process was started with, cut at MU_PROC_MARK_MAX - 1;
- * false if it has none or will not tell. */
-bool mu_proc_variable(pid_t pid, const char *name, char ret[MU_PROC_MARK_MAX]);
+/**
+ * The value of the variable `name` that the process was started with, cut at MU_PROC_MARK_MAX - 1.
+ * -ENOENT if it has none or will not tell. -EAGAIN if that is not to be known now: in the middle of
+ * an exec a process has no environment, and gets another one; so look again.
+ */
+int mu_proc_variable(const struct mu_proc *proc, const char *name, char ret[MU_PROC_MARK_MAX]);
 /** The number behind `text` in the path of the process's cgroup (v2); false if there is none. */
 bool mu_proc_cgroup_number(pid_t pid, const char *text, uint64_t *ret);
 

@@ -88,33 +88,47 @@ static void fail(struct tls_conn *c, int status, const char *why)
     }
 }
 
-static void env_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
-                     size_t *ret_taken)
+/* Writes what is taken of one span. False: nothing more is, or (status) the connection failed. */
+static bool write_span(struct tls_conn *c, struct mu_span data, size_t *taken)
 {
-    struct tls_conn *c = conn->impl;
-    size_t taken = 0;
-
-    (void)env;
-    if (c == NULL || c->closing || c->over) {
-        *ret_taken = data.len;
-        return;
-    }
-    while (mu_tls_ready(&c->tls) && taken < data.len) {
+    while (data.len != 0) {
         size_t n = 0;
-        int err = mu_tls_write(&c->tls, mu_span_skip(data, taken), &n);
+        int err = mu_tls_write(&c->tls, data, &n);
 
         if (err != 0) {
             fail(c, err, mu_tls_errmsg(&c->tls));
-            *ret_taken = data.len;
-            return;
+            return false;
         }
-        taken += n;
+        *taken += n;
+        data = mu_span_skip(data, n);
         flush(c);
         if (c->blocked && n == 0) {
-            break;
+            return false;
         }
     }
-    c->want_writable = taken < data.len;
+    return true;
+}
+
+static void env_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
+                      size_t count, size_t *ret_taken)
+{
+    struct tls_conn *c = conn->impl;
+    size_t total = mu_span_total(spans, count);
+    size_t taken = 0;
+
+    (void)env;
+    *ret_taken = total;
+    if (c == NULL || c->closing || c->over) {
+        return;
+    }
+    if (mu_tls_ready(&c->tls)) {
+        for (size_t i = 0; i < count && write_span(c, spans[i], &taken); i++) {
+        }
+    }
+    if (c->over) {
+        return; /* It has failed: what is sent to it is gone. */
+    }
+    c->want_writable = taken < total;
     *ret_taken = taken;
 }
 
@@ -537,7 +551,7 @@ static const struct mu_env_ops tls_ops = {
     .dial = env_dial,
     .listen = env_listen,
     .unlisten = env_unlisten,
-    .send = env_send,
+    .sendv = env_sendv,
     .resume = env_resume,
     .close = env_close,
     .peer = env_peer,

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -195,12 +196,19 @@ static void write_failed(struct mu_uv_conn *c, int status)
 }
 
 /* How many bytes the kernel took; a negated errno. */
-static ssize_t try_send(int fd, struct mu_span data)
+static ssize_t try_send(int fd, const struct mu_span *spans, size_t count)
 {
+    struct iovec parts[MU_ENV_SPANS_MAX];
+    struct msghdr msg = {.msg_iov = parts};
     ssize_t n;
 
+    for (size_t i = 0; i < count && i < MU_ENV_SPANS_MAX; i++) {
+        parts[i].iov_base = (void *)(uintptr_t)spans[i].data;
+        parts[i].iov_len = spans[i].len;
+        msg.msg_iovlen++;
+    }
     do {
-        n = send(fd, data.data, data.len, MSG_NOSIGNAL);
+        n = sendmsg(fd, &msg, MSG_NOSIGNAL);
     } while (n < 0 && errno == EINTR);
     if (n < 0) {
         n = errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
@@ -208,38 +216,52 @@ static ssize_t try_send(int fd, struct mu_span data)
     return n;
 }
 
-void mu_uv_conn_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
-                     size_t *ret_taken)
+/* Keeps what the kernel did not take, if that is little. The owner of much has to wait for
+ * `writable` anyway, and then it can be sent from where it lies. */
+static bool keep_rest(struct mu_uv_conn *c, const struct mu_span *spans, size_t count, size_t taken,
+                      size_t total)
+{
+    if (total - taken > MU_UV_REST_MAX - c->rest.len ||
+        mu_buf_reserve(&c->rest, total - taken) != 0) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t skip = taken < spans[i].len ? taken : spans[i].len;
+
+        mu_buf_put(&c->rest, mu_span_skip(spans[i], skip));
+        taken -= skip;
+    }
+    return true;
+}
+
+void mu_uv_conn_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
+                      size_t count, size_t *ret_taken)
 {
     struct mu_uv_conn *c = conn->impl;
+    size_t total = mu_span_total(spans, count);
     size_t taken = 0;
 
     (void)env;
-    *ret_taken = data.len;
-    if (c == NULL || c->state > MU_UV_OPEN || c->write_status != 0 || data.len == 0) {
+    *ret_taken = total;
+    if (c == NULL || c->state > MU_UV_OPEN || c->write_status != 0 || total == 0) {
         return;
     }
     if (c->state == MU_UV_OPEN && c->rest.len == 0) {
-        ssize_t n = try_send(c->fd, data);
+        ssize_t n = try_send(c->fd, spans, count);
 
         if (n < 0) {
             write_failed(c, (int)n);
             return;
         }
         taken = (size_t)n;
-        if (taken == data.len) {
+        if (taken == total) {
             return;
         }
     }
-    if (c->state == MU_UV_OPEN) {
-        size_t room = MU_UV_REST_MAX - c->rest.len;
-        size_t keep = data.len - taken < room ? data.len - taken : room;
-
-        if (mu_buf_append(&c->rest, mu_span(data.data + taken, keep)) == 0) {
-            taken += keep;
-        }
+    if (c->state == MU_UV_OPEN && keep_rest(c, spans, count, taken, total)) {
+        taken = total;
     }
-    c->want_writable = c->want_writable || taken < data.len;
+    c->want_writable = c->want_writable || taken < total;
     *ret_taken = taken;
     if (c->state == MU_UV_OPEN) {
         update_interest(c);
@@ -249,7 +271,8 @@ void mu_uv_conn_send(struct mu_env *env, struct mu_conn *conn, struct mu_span da
 static void on_writable(struct mu_uv_conn *c)
 {
     if (c->rest.len != 0) {
-        ssize_t n = try_send(c->fd, mu_buf_span(&c->rest));
+        struct mu_span rest = mu_buf_span(&c->rest);
+        ssize_t n = try_send(c->fd, &rest, 1);
 
         if (n < 0) {
             write_failed(c, (int)n);
@@ -333,21 +356,53 @@ static void take_end(struct mu_uv_conn *c)
     c->conn->on->eof(c->conn);
 }
 
-static void on_readable(struct mu_uv_conn *c)
+/* Reads into the owner's room, and what is behind that into the loop's buffer. */
+static ssize_t try_recv(struct mu_uv_conn *c, struct mu_space room)
 {
+    struct iovec parts[2] = {
+        {.iov_base = room.data, .iov_len = room.len},
+        {.iov_base = c->uv->in, .iov_len = room.len == 0 ? MU_UV_READ_MAX : MU_UV_BEHIND_MAX},
+    };
     ssize_t n;
 
     do {
-        n = recv(c->fd, c->uv->in, MU_UV_READ_MAX, 0);
+        n = room.len == 0 ? recv(c->fd, c->uv->in, MU_UV_CONN_READ_MAX, 0) : readv(c->fd, parts, 2);
     } while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : n;
+}
+
+static void take_read(struct mu_uv_conn *c, struct mu_space room, size_t n)
+{
+    size_t first = n < room.len ? n : room.len;
+
+    if (first != 0) {
+        size_t used = call_data(c, mu_span(room.data, first));
+
+        MU_ASSERT(used == first || c->state != MU_UV_OPEN);
+        c->resume = false;
+    }
+    if (n > first && c->state == MU_UV_OPEN) {
+        take_bytes(c, mu_span(c->uv->in, n - first));
+    }
+}
+
+static void on_readable(struct mu_uv_conn *c)
+{
+    struct mu_space room = {0};
+    ssize_t n;
+
+    if (c->state == MU_UV_OPEN && c->conn->on->room != NULL) {
+        room = c->conn->on->room(c->conn);
+    }
+    n = try_recv(c, room);
     if (n > 0) {
         if (c->state == MU_UV_OPEN) {
-            take_bytes(c, mu_span(c->uv->in, (size_t)n));
+            take_read(c, room, (size_t)n);
         }
     } else if (n == 0) {
         take_end(c);
-    } else if (errno != EAGAIN && errno != EWOULDBLOCK) {
-        mu_uv_conn_teardown(c, c->state == MU_UV_OPEN ? -errno : 0);
+    } else if (n != -EAGAIN && n != -EWOULDBLOCK) {
+        mu_uv_conn_teardown(c, c->state == MU_UV_OPEN ? (int)n : 0);
     }
 }
 
@@ -469,7 +524,7 @@ struct mu_uv_conn *mu_uv_conn_new(struct mu_uv_env *uv)
     mu_list_init(&c->later.link);
     mu_timer_init(&c->timer, on_timer);
     mu_buf_init(&c->rest, MU_UV_REST_MAX);
-    mu_buf_init(&c->stash, MU_UV_READ_MAX);
+    mu_buf_init(&c->stash, MU_UV_CONN_READ_MAX);
     return c;
 }
 

@@ -135,6 +135,9 @@ static int resolve(struct mu_uv_dial *d, const struct mu_addr *addr)
     char port[8];
     int rc;
 
+    if (addr->kind == MU_ADDR_PEER) {
+        return MUSTER_EINVAL;
+    }
     if (addr->kind == MU_ADDR_UNIX) {
         d->unix_info.ai_family = AF_UNIX;
         d->unix_info.ai_addr = (struct sockaddr *)&d->unix_addr;

@@ -1,5 +1,6 @@
 #include "transport/uv_env.h"
 
+#include <sched.h>
 #include <time.h>
 
 #include "core/alloc.h"
@@ -48,6 +49,15 @@ static void on_prepare(uv_prepare_t *prepare)
     ((struct mu_uv_env *)prepare->data)->now_valid = false;
 }
 
+/* libuv looks at what is due first and sleeps then, even if it did something before. Who runs turns
+ * one by one wants to see what came of it. */
+static void end_turn(struct mu_uv_env *uv)
+{
+    if (uv->turning) {
+        uv_stop(&uv->loop); /* it looks at the sockets, but does not sleep */
+    }
+}
+
 /* What is to be done on the next turn. */
 
 static void on_idle(uv_idle_t *idle)
@@ -56,6 +66,7 @@ static void on_idle(uv_idle_t *idle)
     struct mu_list now;
     struct mu_list *it;
 
+    end_turn(uv);
     uv->now_valid = false;
     take_all(&uv->laters, &now);
     while ((it = mu_list_pop(&now)) != NULL) {
@@ -127,6 +138,7 @@ static void on_alarm(uv_timer_t *alarm)
 {
     struct mu_uv_env *uv = alarm->data;
 
+    end_turn(uv);
     uv->alarm_ms = UINT64_MAX;
     fire_timers(uv);
 }
@@ -217,14 +229,17 @@ void mu_uv_env_post(struct mu_uv_env *uv, struct mu_post *post)
 {
     bool first;
 
+    /* Once the loop has seen the message, it may be stopped: mu_uv_env_free() waits for those who
+     * are still here. Not by the lock, which the loop would wake up to wait for. */
+    (void)atomic_fetch_add(&uv->posting, 1);
     uv_mutex_lock(&uv->posts_lock);
     first = mu_list_empty(&uv->posts);
     mu_list_push(&uv->posts, &post->link);
+    uv_mutex_unlock(&uv->posts_lock);
     if (first) {
-        /* Under the lock: once the loop has seen the message, it may be stopped and freed. */
         MU_ASSERT(uv_async_send(&uv->async) == 0);
     }
-    uv_mutex_unlock(&uv->posts_lock);
+    (void)atomic_fetch_sub(&uv->posting, 1);
 }
 
 /* The loop. */
@@ -236,7 +251,7 @@ static const struct mu_env_ops ops = {
     .dial = mu_uv_dial,
     .listen = mu_uv_listen,
     .unlisten = mu_uv_unlisten,
-    .send = mu_uv_conn_send,
+    .sendv = mu_uv_conn_sendv,
     .resume = mu_uv_conn_resume,
     .close = mu_uv_conn_close,
     .peer = mu_uv_conn_peer,
@@ -280,7 +295,7 @@ int mu_uv_env_new(struct mu_uv_env **ret)
     mu_list_init(&uv->posts);
     mu_list_init(&uv->timers_due.link);
     uv->timers_due.run = on_timers_due;
-    uv->in = mu_malloc(MU_UV_READ_MAX);
+    uv->in = mu_malloc(MU_UV_CONN_READ_MAX);
     if (uv->in == NULL) {
         rc = MUSTER_ENOMEM;
         goto fail;
@@ -321,8 +336,9 @@ void mu_uv_env_free(struct mu_uv_env *uv)
     mu_uv_http_free(uv);
     mu_uv_families_stop(uv);
     /* A last message may still be on its way out of mu_uv_env_post(). */
-    uv_mutex_lock(&uv->posts_lock);
-    uv_mutex_unlock(&uv->posts_lock);
+    while (atomic_load(&uv->posting) != 0) {
+        (void)sched_yield();
+    }
     uv_close((uv_handle_t *)&uv->async, NULL);
     uv_close((uv_handle_t *)&uv->prepare, NULL);
     uv_close((uv_handle_t *)&uv->idle, NULL);
@@ -348,7 +364,9 @@ void mu_uv_env_run(struct mu_uv_env *uv)
 
 void mu_uv_env_turn(struct mu_uv_env *uv)
 {
+    uv->turning = true;
     (void)uv_run(&uv->loop, UV_RUN_ONCE);
+    uv->turning = false;
 }
 
 void mu_uv_env_use_cgroups(struct mu_uv_env *uv, bool use)

@@ -17,7 +17,8 @@ void mu_uv_env_free(struct mu_uv_env *uv);
 struct mu_env *mu_uv_env_env(struct mu_uv_env *uv);
 /** Runs until mu_uv_env_stop(). */
 void mu_uv_env_run(struct mu_uv_env *uv);
-/** Runs one turn, waiting until there is something to do. For blocking callers and tests. */
+/** Runs one turn: waits until there is something to do, and returns when it was done. For blocking
+ * callers and tests. */
 void mu_uv_env_turn(struct mu_uv_env *uv);
 /**
  * Whether children get a cgroup each where the system allows it, so that nothing can leave their

@@ -23,6 +23,10 @@ static char stray;
 /* A chain of parents longer than this was read while it changed. */
 #define DEPTH_MAX 4096
 
+/* How often somebody may be in the middle of an exec, survey after survey, before he is taken for
+ * one who has no mark. */
+#define UNSURE_MAX 64
+
 /* How often those that are being killed are looked for again. */
 #define REST_MIN_MS 1
 #define REST_MAX_MS 64
@@ -54,12 +58,14 @@ static struct mu_uv_child *child_with_pid(struct mu_uv_families *f, pid_t pid)
     return NULL;
 }
 
-static bool read_mark(struct mu_uv_families *f, pid_t pid, uint64_t *ret_number)
+static bool read_mark(struct mu_uv_families *f, const struct mu_proc *p, uint64_t *ret_number)
 {
     char mark[MU_PROC_MARK_MAX];
     const char *at;
+    int rc = mu_proc_variable(p, MU_CHILD_MARK, mark);
 
-    if (!mu_proc_variable(pid, MU_CHILD_MARK, mark)) {
+    if (rc != 0) {
+        f->unsure = f->unsure || (rc == -EAGAIN && !p->dead);
         return false;
     }
     at = strstr(mark, f->cgroup.id);
@@ -93,7 +99,7 @@ static void *owner_of_root(struct mu_uv_families *f, const struct mu_proc *p)
         }
     }
     (void)snprintf(text, sizeof(text), "muster-%s-", f->cgroup.id);
-    if (mu_proc_cgroup_number(p->pid, text, &number) || read_mark(f, p->pid, &number)) {
+    if (mu_proc_cgroup_number(p->pid, text, &number) || read_mark(f, p, &number)) {
         return owner_of_number(f, number);
     }
     return &stray;
@@ -141,6 +147,7 @@ static int take_stock(struct mu_uv_families *f, size_t *ret_strays)
         return rc;
     }
     *ret_strays = 0;
+    f->unsure = false;
     MU_LIST_FOREACH (it, &f->children) {
         child_of(it)->alive = 0;
     }
@@ -223,11 +230,16 @@ static bool judge(struct mu_uv_families *f, size_t strays)
     return again;
 }
 
+static void look_again_in(struct mu_uv_families *f, uint64_t ms)
+{
+    mu_env_timer_arm(&f->uv->env, &f->timer, mu_mono_add_ms(mu_env_now(&f->uv->env).mono, ms));
+}
+
 static void survey(struct mu_uv_families *f)
 {
     bool needed = false;
     bool killing = false;
-    bool again;
+    bool unsure;
     size_t strays = 0;
 
     MU_LIST_FOREACH (it, &f->children) {
@@ -240,20 +252,23 @@ static void survey(struct mu_uv_families *f)
     }
     if (take_stock(f, &strays) != 0) {
         /* No descriptors, or no /proc: without it nobody can be said to be gone. */
-        mu_env_timer_arm(&f->uv->env, &f->timer,
-                         mu_mono_add_ms(mu_env_now(&f->uv->env).mono, REST_MAX_MS));
+        look_again_in(f, REST_MAX_MS);
         return;
     }
     killing = kill_doomed(f);
-    again = judge(f, strays);
-    mu_proc_table_clear(&f->table);
-    if (again) {
+    /* Who is in the middle of an exec may be anybody's: nobody is said to be gone until he is
+     * through with it. */
+    f->unsure_surveys = f->unsure ? f->unsure_surveys + 1 : 0;
+    unsure = f->unsure && f->unsure_surveys < UNSURE_MAX;
+    if (!unsure && judge(f, strays)) {
         mu_uv_families_survey_soon(f);
     }
+    mu_proc_table_clear(&f->table);
     if (killing) {
-        mu_env_timer_arm(&f->uv->env, &f->timer,
-                         mu_mono_add_ms(mu_env_now(&f->uv->env).mono, f->rest_ms));
+        look_again_in(f, f->rest_ms);
         f->rest_ms = f->rest_ms * 2 > REST_MAX_MS ? REST_MAX_MS : f->rest_ms * 2;
+    } else if (unsure) {
+        look_again_in(f, f->unsure_surveys);
     }
 }
 

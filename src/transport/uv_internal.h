@@ -6,6 +6,7 @@
 #ifndef MU_UV_INTERNAL_H
 #define MU_UV_INTERNAL_H
 
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <uv.h>
 
@@ -14,8 +15,12 @@
 #include "core/list.h"
 #include "transport/uv_env.h"
 
-/* One buffer for each loop takes all that is read; it bounds what a paused connection holds. */
+/* One buffer for each loop takes all that is read; it bounds what a paused pipe holds, */
 #define MU_UV_READ_MAX 65536u
+/* and a paused connection. Peers' messages have 64 KiB: most of several come whole. */
+#define MU_UV_CONN_READ_MAX 262144u
+/* Of a read into an owner's room, what may come behind it: the head of what follows, most often. */
+#define MU_UV_BEHIND_MAX 4096u
 /* What send() may keep of its own for each connection. */
 #define MU_UV_REST_MAX 65536u
 /* How long a closed connection may take to get its last bytes across. */
@@ -51,11 +56,13 @@ struct mu_uv_env {
     struct mu_list lingering; /* struct mu_uv_conn by `later.link`: closed, draining */
     uv_mutex_t posts_lock;
     struct mu_list posts;
-    size_t live; /* connections, listeners and work whose last callback is still to come */
-    uint8_t *in; /* MU_UV_READ_MAX bytes */
+    atomic_int posting; /* threads that are about to wake the loop */
+    size_t live;        /* connections, listeners and work whose last callback is still to come */
+    uint8_t *in;        /* MU_UV_CONN_READ_MAX bytes, the more of the two */
     struct uv_http_pool *http;       /* made with the first exchange */
     struct mu_uv_families *families; /* NULL until there was a child */
     bool no_cgroups;
+    bool turning; /* in mu_uv_env_turn() */
 };
 
 /*
@@ -121,8 +128,8 @@ void mu_uv_conn_free(struct mu_uv_conn *c);
 void mu_uv_conn_teardown(struct mu_uv_conn *c, int status);
 /** Ends all draining of closed connections at once, to have their descriptors back. */
 void mu_uv_conn_drop_lingering(struct mu_uv_env *uv);
-void mu_uv_conn_send(struct mu_env *env, struct mu_conn *conn, struct mu_span data,
-                     size_t *ret_taken);
+void mu_uv_conn_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
+                      size_t count, size_t *ret_taken);
 void mu_uv_conn_resume(struct mu_env *env, struct mu_conn *conn);
 void mu_uv_conn_close(struct mu_env *env, struct mu_conn *conn, bool abort);
 void mu_uv_conn_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);

@@ -262,9 +262,12 @@ static int listen_unix(struct uv_listener *l, const char *path)
     }
     rc = add_socket(l, fd);
     if (rc != 0) {
-        (void)unlink(path);
+        if (path[0] != '@') {
+            (void)unlink(path);
+        }
         return rc;
     }
+    /* A name in the abstract namespace begins with a zero: there is nothing to be removed. */
     memcpy(l->path, ((struct sockaddr_un *)&ss)->sun_path, sizeof(l->path));
     return 0;
 }
@@ -352,9 +355,13 @@ static struct uv_listener *new_listener(struct mu_uv_env *uv)
 static int open_listener(struct mu_uv_env *uv, const struct mu_addr *addr, uint16_t *port,
                          struct uv_listener **ret)
 {
-    struct uv_listener *l = new_listener(uv);
+    struct uv_listener *l;
     int rc;
 
+    if (addr->kind == MU_ADDR_PEER) {
+        return MUSTER_EINVAL;
+    }
+    l = new_listener(uv);
     if (l == NULL) {
         return MUSTER_ENOMEM;
     }

@@ -82,6 +82,11 @@ int mu_uv_sock_unix(const char *path, struct sockaddr_storage *ret, socklen_t *r
     *ret = (struct sockaddr_storage){.ss_family = AF_UNIX};
     memcpy(un->sun_path, path, len + 1);
     *ret_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + 1);
+    if (path[0] == '@') {
+        un->sun_path[0] =
+            '\0'; /* The abstract namespace: the name is as long as it is said to be. */
+        *ret_len -= 1;
+    }
     return 0;
 }
 

@@ -3,18 +3,19 @@
 
 usage: examples.py PROGRAM_OF_THE_RENDEZVOUS PROGRAM_OF_THE_REFERENCES
 """
-import socket
+import os
 import subprocess
 import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "interop"))
+from lib import free_port
 
 NODES, TIMES = 3, 8
 
 
 def meet():
     """One of the nodes hosts, and must not be gone before the others have their last answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = "127.0.0.1:%d" % probe.getsockname()[1]
+    endpoint = "127.0.0.1:%d" % free_port()
 
     command = [sys.argv[1], "example", endpoint, str(NODES), "127.0.0.1"]
     nodes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -240,9 +240,11 @@ static void test_full_disk_is_noticed_and_borne(void **state)
     size_t taken;
 
     (void)state;
-    if (files->ops->create(files, "/dev/full", &sink, &msg) != 0) {
+    if (access("/dev/full", W_OK) != 0) {
+        print_message("there is no /dev/full here; the test needs it\n");
         skip();
     }
+    assert_int_equal(files->ops->create(files, "/dev/full", &sink, &msg), 0);
     sink->ops->write(sink, MU_SPAN_LIT("much"), &taken);
     assert_int_equal(taken, 4);
     assert_int_equal(sink->error, -ENOSPC);

@@ -136,6 +136,7 @@ static void test_zoo_leaves_nothing_behind(void **state)
 static void test_zoo_leaves_nothing_behind_with_cgroups(void **state)
 {
     (void)state;
+    zoo_skip_without_cgroups();
     run_rounds(true, seed + 1000000);
 }
 
@@ -271,6 +272,7 @@ static void test_killed_agent_leaves_nothing_behind(void **state)
 static void test_killed_agent_leaves_nothing_behind_with_cgroups(void **state)
 {
     (void)state;
+    zoo_skip_without_cgroups();
     for (int i = 0; i < (rounds + 1) / 2; i++) {
         kill_agent(true, seed + 3000000 + (uint64_t)i);
     }
@@ -283,8 +285,9 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_zoo_leaves_nothing_behind_with_cgroups, zoo_up,
                                         down_without_cgroups),
         cmocka_unit_test_setup_teardown(test_zoo_of_bombs_is_defused, zoo_up, zoo_down),
-        cmocka_unit_test(test_killed_agent_leaves_nothing_behind),
-        cmocka_unit_test(test_killed_agent_leaves_nothing_behind_with_cgroups),
+        cmocka_unit_test_teardown(test_killed_agent_leaves_nothing_behind, zoo_kill_left),
+        cmocka_unit_test_teardown(test_killed_agent_leaves_nothing_behind_with_cgroups,
+                                  zoo_kill_left),
     };
     int failed;
 

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "transport/child_internal.h"
 #include "transport/proc_table.h"
 
 struct mu_uv_env *zoo_uv;
@@ -79,6 +80,30 @@ int zoo_down(void **state)
     (void)state;
     mu_uv_env_free(zoo_uv);
     return 0;
+}
+
+void zoo_skip_without_cgroups(void)
+{
+    struct mu_cgroup g;
+    char path[MU_CGROUP_PATH_MAX + 128];
+    int fd;
+    bool kills;
+
+    mu_cgroup_find(&g, "0123456789abcdef");
+    fd = mu_cgroup_make(&g, (uint64_t)getpid());
+    if (fd < 0) {
+        print_message("no cgroup can be made here; the test needs one\n");
+        skip();
+    }
+    (void)close(fd);
+    (void)snprintf(path, sizeof(path), "%s/muster-%s-%ld/cgroup.kill", g.base, g.id,
+                   (long)getpid());
+    kills = access(path, W_OK) == 0;
+    (void)mu_cgroup_remove(&g, (uint64_t)getpid());
+    if (!kills) {
+        print_message("cgroups here have no cgroup.kill (Linux 5.14); the test needs it\n");
+        skip();
+    }
 }
 
 /* --- beasts ----------------------------------------------------------------------------------- */
@@ -269,6 +294,27 @@ static void count_one(int64_t pid, void *context)
     if (strncmp(exe, zoo_dir, strlen(zoo_dir)) == 0) {
         ++*(size_t *)context;
     }
+}
+
+static void kill_one(int64_t pid, void *context)
+{
+    size_t count = 0;
+
+    (void)context;
+    count_one(pid, &count);
+    if (count != 0) {
+        (void)kill((pid_t)pid, SIGKILL);
+    }
+}
+
+int zoo_kill_left(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 1000 && zoo_count() != 0; i++) {
+        each_process(kill_one, NULL);
+        (void)usleep(1000);
+    }
+    return 0;
 }
 
 size_t zoo_count(void)

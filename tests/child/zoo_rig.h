@@ -48,6 +48,8 @@ void zoo_close(void);
 /** A fresh environment, for one test. */
 int zoo_up(void **state);
 int zoo_down(void **state);
+/** Skips the test, and says why, where no cgroup can be made that is killed whole. */
+void zoo_skip_without_cgroups(void);
 
 /** Starts a beast that does what the arguments say, up to a NULL; both its streams come to us. */
 void beast_start(struct beast *b, ...);
@@ -62,6 +64,8 @@ void beast_run_until_said(struct beast *b, const char *text);
 
 /** How many processes of the zoo live; zombies do not count. */
 size_t zoo_count(void);
+/** Ends those, so that a test that failed is alone with it. */
+int zoo_kill_left(void **state);
 /** Runs the loop until that many live. */
 void zoo_run_until_count(size_t count);
 /** How many children the process has, by /proc, watchers left out; zombies count. */

@@ -28,8 +28,9 @@ struct env_under_test {
                       struct mu_addr *ret);
     /** An address where nobody listens, so that a dial is refused. */
     void (*refused_addr)(struct env_under_test *eut, struct mu_addr *ret);
-    const char *zoo; /* what the program of tests/lib/zoo.c is called */
-    void *context;   /* the driver's */
+    bool reads_elsewhere; /* it never asks where bytes are to lie */
+    const char *zoo;      /* what the program of tests/lib/zoo.c is called */
+    void *context;        /* the driver's */
 };
 
 /** Runs every test over the environment that `eut` describes. The exit code of the program. */

@@ -51,6 +51,91 @@ static void test_empty_send_is_taken(void **state)
     pair_end(&pair);
 }
 
+static void test_spans_are_sent_one_behind_the_other(void **state)
+{
+    struct pair pair;
+
+    (void)state;
+    pair_init(&pair);
+    pair.a.in_spans = true;
+    pair.a.send_total = 3u << 20;
+    pair_connect(&pair);
+
+    battery_run_until_count(&pair.b.received, 3u << 20);
+
+    assert_int_equal(pair.a.writables, pair.a.short_takes);
+    pair_end(&pair);
+}
+
+static void test_spans_of_nothing_are_taken(void **state)
+{
+    const struct mu_span nothing[3] = {{0}};
+    struct pair pair;
+    size_t taken = 7;
+
+    (void)state;
+    pair_init(&pair);
+    pair_connect(&pair);
+    VERB(mu_env_sendv(battery_eut->env, &pair.a.conn, nothing, 3, &taken));
+    assert_int_equal(taken, 0);
+    taken = 7;
+    VERB(mu_env_sendv(battery_eut->env, &pair.a.conn, NULL, 0, &taken));
+
+    assert_int_equal(taken, 0);
+    pair_end(&pair);
+}
+
+static void test_bytes_come_where_they_are_to_lie(void **state)
+{
+    struct pair pair;
+    size_t total = 4u << 20;
+    uint8_t *room = calloc(1, total + 100000);
+
+    (void)state;
+    assert_non_null(room);
+    pair_init(&pair);
+    pair.a.send_total = total;
+    pair.b.room = room;
+    pair.b.room_len = 100000;
+    pair_connect(&pair);
+
+    battery_run_until_count(&pair.b.received, total);
+
+    /* Not all: what is behind the end of a room has been read with it. But most. */
+    assert_true(pair.b.in_room > total / 2 || battery_eut->reads_elsewhere);
+    pair_end(&pair);
+    free(room);
+}
+
+static void close_in_room(struct peer *p)
+{
+    if (p->received > 50000) {
+        p->on_data = NULL;
+        peer_close(p, false);
+    }
+}
+
+static void test_connection_can_be_closed_with_its_room(void **state)
+{
+    struct pair pair;
+    uint8_t *room = calloc(1, 2000000);
+
+    (void)state;
+    assert_non_null(room);
+    pair_init(&pair);
+    pair.a.send_total = 1000000;
+    pair.b.room = room;
+    pair.b.room_len = 30000;
+    pair.b.on_data = close_in_room;
+    pair_connect(&pair);
+
+    battery_run_until_set(&pair.b.closed);
+
+    free(room); /* A sanitizer sees who still writes there. */
+    pair.b.room = NULL;
+    pair_end(&pair);
+}
+
 static void resume_soon(struct peer *p)
 {
     /* `data` will have used less than all; resuming from inside of it must be as good. */
@@ -356,6 +441,10 @@ const struct CMUnitTest battery_conn_tests[] = {
     cmocka_unit_test(test_bytes_come_back_from_an_echo),
     cmocka_unit_test(test_accepted_end_can_speak_first),
     cmocka_unit_test(test_empty_send_is_taken),
+    cmocka_unit_test(test_spans_are_sent_one_behind_the_other),
+    cmocka_unit_test(test_spans_of_nothing_are_taken),
+    cmocka_unit_test(test_bytes_come_where_they_are_to_lie),
+    cmocka_unit_test(test_connection_can_be_closed_with_its_room),
     cmocka_unit_test(test_slow_reader_holds_back_the_writer_and_loses_nothing),
     cmocka_unit_test(test_both_directions_are_full_at_once),
     cmocka_unit_test(test_what_was_not_used_comes_again_after_resume),

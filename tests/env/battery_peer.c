@@ -104,6 +104,36 @@ static struct peer *peer_of(struct mu_conn *conn)
     return MU_CONTAINER_OF(conn, struct peer, conn);
 }
 
+/* Spans of 0, 1, 2, 4, ... bytes over a chunk; more of them than are looked at. */
+static size_t cut_chunk(const uint8_t *chunk, size_t len, struct mu_span *spans, size_t cap)
+{
+    size_t count = 0;
+    size_t at = 0;
+
+    while (at < len && count < cap - 1) {
+        size_t n = count % 9 == 0 ? 0 : (size_t)1 << count % 9;
+
+        n = n < len - at ? n : len - at;
+        spans[count++] = mu_span(n == 0 ? NULL : chunk + at, n);
+        at += n;
+    }
+    spans[count++] = mu_span(chunk + at, len - at);
+    return count;
+}
+
+static void send_chunk(struct peer *p, const uint8_t *chunk, size_t n, size_t *taken)
+{
+    struct mu_span spans[2 * MU_ENV_SPANS_MAX];
+    size_t count;
+
+    if (!p->in_spans) {
+        VERB(mu_env_send(battery_eut->env, &p->conn, mu_span(chunk, n), taken));
+        return;
+    }
+    count = cut_chunk(chunk, n, spans, 2 * MU_ENV_SPANS_MAX);
+    VERB(mu_env_sendv(battery_eut->env, &p->conn, spans, count, taken));
+}
+
 void peer_push(struct peer *p)
 {
     uint8_t chunk[16384];
@@ -116,7 +146,7 @@ void peer_push(struct peer *p)
         for (size_t i = 0; i < n; i++) {
             chunk[i] = pattern(p->sent + i);
         }
-        VERB(mu_env_send(battery_eut->env, &p->conn, mu_span(chunk, n), &taken));
+        send_chunk(p, chunk, n, &taken);
         EXPECT(taken <= n);
         memset(chunk, 0xee, n); /* it was borrowed for the call only */
         p->sent += taken;
@@ -163,6 +193,10 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
     EXPECT(in.len != 0);
     p->deliveries++;
     p->last_delivery = in.len;
+    if (p->room != NULL && in.data == p->room + p->received) {
+        EXPECT(in.len <= p->room_len - p->received % p->room_len);
+        p->in_room += in.len;
+    }
     if (p->use_max != 0 && use > p->use_max) {
         use = p->use_max;
     }
@@ -190,6 +224,18 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
     /* Still lent, even if the connection was closed meanwhile. */
     EXPECT(p->no_check || in.data[use - (use != 0)] == pattern(p->received - (use != 0)));
     return use;
+}
+
+/* Where the next bytes are to lie: up to the end of the piece that they are in. */
+static struct mu_space on_room(struct mu_conn *conn)
+{
+    struct peer *p = peer_of(conn);
+
+    EXPECT(p->opened && !p->eof && !p->closed);
+    if (p->room == NULL) {
+        return (struct mu_space){0};
+    }
+    return (struct mu_space){p->room + p->received, p->room_len - p->received % p->room_len};
 }
 
 static void on_eof(struct mu_conn *conn)
@@ -241,6 +287,7 @@ static void on_closed(struct mu_conn *conn, int status)
 static const struct mu_conn_events peer_events = {
     .open = on_open,
     .data = on_data,
+    .room = on_room,
     .eof = on_eof,
     .writable = on_writable,
     .closed = on_closed,

@@ -44,6 +44,9 @@ struct peer {
     struct mu_conn conn;
     /* What it does. */
     size_t send_total; /* bytes of the pattern to send in all; echoes do not count */
+    bool in_spans;     /* sends it in pieces of all lengths, many at a time */
+    uint8_t *room;     /* where what comes is to lie, one `room_len` bytes behind the other, */
+    size_t room_len;   /* or NULL */
     size_t use_max;    /* uses no more of each delivery; 0: all */
     bool echo;         /* sends back what it gets; at most sizeof(held) at a time */
     bool no_check;     /* what comes is not the pattern */
@@ -61,6 +64,7 @@ struct peer {
     size_t received;
     size_t deliveries;
     size_t last_delivery; /* bytes it offered */
+    size_t in_room;       /* bytes that came where they were to lie */
     bool opened;
     bool eof;
     bool closed;

@@ -152,6 +152,7 @@ int main(int argc, char **argv)
                                 .listen_addr = tcp_listen,
                                 .dial_addr = same_addr,
                                 .refused_addr = tcp_refused,
+                                .reads_elsewhere = true,
                                 .zoo = argc > 1 ? argv[1] : "zoo"};
     struct env_under_test sim = uv;
     struct cert_authority ca;

@@ -85,6 +85,18 @@ static void unix_refused(struct env_under_test *eut, struct mu_addr *ret)
     (void)snprintf(ret->host, sizeof(ret->host), "%s/nobody", directory);
 }
 
+static void abstract_listen(struct env_under_test *eut, struct mu_addr *ret)
+{
+    unix_listen(eut, ret);
+    ret->host[0] = '@'; /* The name is as good in the abstract namespace. */
+}
+
+static void abstract_refused(struct env_under_test *eut, struct mu_addr *ret)
+{
+    unix_refused(eut, ret);
+    ret->host[0] = '@';
+}
+
 int main(int argc, char **argv)
 {
     struct env_under_test tcp = {.up = up,
@@ -95,11 +107,14 @@ int main(int argc, char **argv)
                                  .refused_addr = tcp_refused,
                                  .zoo = argc > 1 ? argv[1] : "zoo"};
     struct env_under_test un = tcp;
+    struct env_under_test abstract = tcp;
     struct rlimit files;
     int failed;
 
     un.listen_addr = unix_listen;
     un.refused_addr = unix_refused;
+    abstract.listen_addr = abstract_listen;
+    abstract.refused_addr = abstract_refused;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 4096) {
         files.rlim_cur = files.rlim_max < 4096 ? files.rlim_max : 4096;
         (void)setrlimit(RLIMIT_NOFILE, &files);
@@ -110,6 +125,7 @@ int main(int argc, char **argv)
     }
     failed = battery_main("env uv tcp", &tcp);
     failed += battery_main("env uv unix", &un);
+    failed += battery_main("env uv abstract", &abstract);
     if (rmdir(directory) != 0) {
         (void)fprintf(stderr, "sockets were left behind in %s\n", directory);
         failed++;

@@ -723,6 +723,38 @@ static void test_every_failing_allocation_is_survived(void **state)
     }
 }
 
+struct bell {
+    struct mu_timer timer;
+    int rings;
+};
+
+static void on_bell(struct mu_timer *timer)
+{
+    MU_CONTAINER_OF(timer, struct bell, timer)->rings++;
+}
+
+/* Nothing else is there to wait for: a turn that goes on to sleep sleeps for ever. */
+static void test_turn_in_which_a_timer_rang_does_not_sleep(void **state)
+{
+    static const uint64_t after_ms[] = {0, 1, 3};
+    struct bell bell = {0};
+
+    (void)state;
+    mu_timer_init(&bell.timer, on_bell);
+    (void)alarm(20); /* ends the program */
+    for (int i = 0; i < 30; i++) {
+        mu_env_timer_arm(env, &bell.timer, mu_mono_add_ms(mu_env_now(env).mono, after_ms[i % 3]));
+        if (i % 2 == 0) {
+            (void)usleep(5000); /* As when somebody else has the core: it is due before the turn. */
+        }
+        while (bell.rings == i) {
+            mu_uv_env_turn(uv);
+        }
+        assert_int_equal(bell.rings, i + 1);
+    }
+    (void)alarm(0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -738,6 +770,7 @@ int main(void)
         TEST(test_accepting_rests_without_descriptors_and_goes_on),
         TEST(test_urgent_byte_does_not_make_the_loop_spin),
         TEST(test_timer_that_is_always_due_does_not_starve_the_sockets),
+        TEST(test_turn_in_which_a_timer_rang_does_not_sleep),
         TEST(test_writing_to_a_peer_that_left_raises_no_signal),
         TEST(test_descriptors_are_not_inherited),
         TEST(test_peer_text_names_address_and_port),

@@ -10,18 +10,6 @@ import urllib.request
 import lib
 
 
-def free_ports(count):
-    holders = []
-    for _ in range(count):
-        holder = socket.socket()
-        holder.bind((lib.HOST, 0))
-        holders.append(holder)
-    ports = [holder.getsockname()[1] for holder in holders]
-    for holder in holders:
-        holder.close()
-    return ports
-
-
 class Certificates:
     """A certificate authority and what it signs, made with openssl in a directory."""
 
@@ -85,7 +73,7 @@ class Etcd:
         self.server = server
         self.client_auth = client_auth
         self.v2 = v2
-        self.ports = free_ports(2 * count)
+        self.ports = [lib.free_port() for _ in range(2 * count)]
         self.count = count
         self.members = [None] * count
 

@@ -39,11 +39,28 @@ def option(name, default):
     return default
 
 
+claims = []  # held until this process ends
+
+
 def free_port():
-    """A port that was free a moment ago: for those who cannot find one by themselves."""
-    with socket.socket() as s:
-        s.bind((HOST, 0))
-        return s.getsockname()[1]
+    """A port that is free and stays so, for those who cannot find one by themselves. The system
+    gives none of these to connections and listeners that do not ask for it, and no other caller of
+    this function is given it while this process lives."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        low = int(file.read().split()[0])
+    ports = range(10000, low) if low > 12000 else range(10000, 65536)
+    for port in random.sample(ports, 1000):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind("\0muster-test-port-%d" % port)
+            with socket.socket() as s:
+                s.bind(("", port))
+        except OSError:
+            claim.close()
+            continue
+        claims.append(claim)
+        return port
+    raise AssertionError("no port is free")
 
 
 # --- saying what was checked --------------------------------------------------------------------
@@ -84,6 +101,37 @@ class Checks:
         for what in self.failed:
             print("failed: " + what, flush=True)
         sys.exit(1 if self.failed else 0)
+
+
+class Lateness:
+    """How late this machine wakes a sleeper at worst, while inside; for bounds on time that hold
+    for a machine that has a core to spare. The sleeper is a process: a thread would wait for this
+    one's lock as well."""
+
+    PROGRAM = """
+import sys, time
+worst = 0
+while True:
+    before = time.monotonic()
+    time.sleep(0.005)
+    late = time.monotonic() - before - 0.005
+    if late > worst:
+        worst = late
+        print(worst, flush=True)
+"""
+
+    def __enter__(self):
+        self.worst = 0.0
+        self.sleeper = subprocess.Popen([sys.executable, "-c", self.PROGRAM], text=True,
+                                        stdout=subprocess.PIPE, preexec_fn=die_with_parent)
+        self.sleeper.stdout.readline()
+        return self
+
+    def __exit__(self, *_):
+        self.sleeper.kill()
+        lines = [line for line in self.sleeper.stdout if line.endswith("\n")]
+        self.worst = float(lines[-1]) if lines else 0.0
+        self.sleeper.wait()
 
 
 def wait_until(condition, what, patience=None, step=0.005):

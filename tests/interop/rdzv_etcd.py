@@ -85,9 +85,9 @@ def test_meet_leave_and_die(cluster):
         ended = [a.until("ended"), b.until("ended")]
         checks.ok(max(e["at"] for e in ended) - started < 1, "one that leaves is missed at once",
                   ended)
-        events = assigned(a, b, world=2)
+        assigned(a, b, world=2)
         d = run.add("d")
-        events = assigned(a, b, d, world=3)
+        assigned(a, b, d, world=3)
         started = time.monotonic()
         a.kill()  # the oldest, which has the chair
         ended = [b.until("ended"), d.until("ended")]
@@ -100,6 +100,9 @@ def test_meet_leave_and_die(cluster):
         d.until("closed")
         with Node(cluster.endpoints, "meet", "2:3", config=CONFIG, backend="etcd-v3") as late:
             checks.equal(late.wait(), CLOSED, "nobody joins it any more")
+    left = {key.split(b"/")[6] for key in cluster.get_prefix("/muster/rdzv/meet/store/k/")}
+    checks.ok(b"%012d" % events[0]["round"] not in left, "stores of earlier rounds are cleared",
+              left)
     wait_until(lambda: not [k for k in cluster.get_prefix("/muster/rdzv/meet/nodes/")],
                "no key of a node that is gone")
     checks.ok(True, "nodes leave nothing behind")

@@ -10,7 +10,6 @@ import os
 import pickle
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler
 
 from lib import (HOST, PATIENCE, Checks, Conn, Muster, Scratch, TorchServer, die_with_parent,
-                 is_sanitized, muster_path, option, wait_until)
+                 free_port, is_sanitized, muster_path, option, wait_until)
 from rdzv_nodes import Node, endpoint_of
 
 BEAT_S = 1  # PyTorch's keep-alive, shortened on both sides: dead after three of them
@@ -278,8 +277,7 @@ def test_dialects_of_2_between_our_nodes():
 
 
 def test_killed_node_is_dropped_by_both_kinds():
-    with Muster() as server, Mixed(server, "killed", "3:4", last_call=1,
-                                   config="last_call_timeout=1") as run:
+    with Muster() as server, Mixed(server, "killed", "3:4") as run:
         torch, mine = run.torch(rejoin=False), run.muster("--quiet")
         other, gone = run.torch(rejoin=False), run.muster("--quiet")
         events = assigned(torch, mine, other, gone)
@@ -411,10 +409,7 @@ def meet_static(port, torch_rank):
 
 def test_static_with_pytorch_as_either_rank():
     for torch_rank in (0, 1):
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port = probe.getsockname()[1]
-        meet_static(port, torch_rank)
+        meet_static(free_port(), torch_rank)
 
 
 # --- what nobody should have written ------------------------------------------------------------

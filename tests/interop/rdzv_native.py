@@ -9,18 +9,11 @@ import statistics
 import subprocess
 import time
 
-from lib import HOST, Checks, Muster, muster_path, option, wait_until
+from lib import HOST, Checks, Lateness, Muster, free_port, muster_path, option, wait_until
 from rdzv_nodes import Fleet, agree, endpoint_of
 
 NAMES = ["node1", "node2", "node3", "node10"]
 checks = Checks()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
 
 
 def muster(*args):
@@ -36,7 +29,7 @@ def status(server, run_id):
 def form(fleet, names=NAMES, **more):
     for name in names:
         fleet.add(name, **more)
-    return fleet.assigned(names)
+    return fleet.world(names)
 
 
 def test_four_nodes_get_distinct_ranks_in_one_world():
@@ -70,9 +63,10 @@ def test_four_nodes_get_distinct_ranks_in_one_world():
 
 def test_a_lost_member_ends_the_round_for_the_survivors_at_once_by_push():
     delays = []
-    with Muster() as server, Fleet(endpoint_of(server), "lost", "2:4", args=("--rejoin",),
-                                   config="last_call_timeout=0.2") as fleet:
-        form(fleet)
+    late = Lateness()
+    with late, Muster() as server, Fleet(endpoint_of(server), "lost", "2:4", args=("--rejoin",),
+                                         config="last_call_timeout=0.2") as fleet:
+        first = form(fleet)
         for turn in range(option("kills", 3)):
             victim = "node3"
             before = time.monotonic()
@@ -84,16 +78,17 @@ def test_a_lost_member_ends_the_round_for_the_survivors_at_once_by_push():
                 checks.equal({event["name"] for event in lost.values()}, {victim},
                              "the survivors are told who was lost")
                 ended = fleet.nodes["node1"].next("ended")
-                checks.equal((ended["reason"], ended["round"]), ("lost", 0),
+                checks.equal((ended["reason"], ended["round"]), ("lost", first["node1"]["round"]),
                              "and that the round is over")
-            again = fleet.assigned(survivors)
+            again = fleet.world(survivors)
             checks.equal(agree(again), "", "the survivors form a world again")
             fleet.add(victim)
-            checks.equal(agree(fleet.assigned()), "", "the node is let in when it is back")
-        middle = statistics.median(delays)
-        checks.ok(middle < 0.1, "told within 100 ms of a kill -9 (median)", middle)
-        checks.note("kill -9 to told: median %.1f ms, longest %.1f ms"
-                    % (1000 * middle, 1000 * max(delays)))
+            checks.equal(agree(fleet.world()), "", "the node is let in when it is back")
+    middle = statistics.median(delays)
+    checks.ok(middle < 0.1 + late.worst, "told within 100 ms of a kill -9 (median)",
+              (middle, late.worst))
+    checks.note("kill -9 to told: median %.1f ms, longest %.1f ms; a sleeper is up to %.1f ms late"
+                % (1000 * middle, 1000 * max(delays), 1000 * late.worst))
 
 
 def test_a_stopped_node_is_out_after_the_bound_and_can_join_again():
@@ -101,23 +96,24 @@ def test_a_stopped_node_is_out_after_the_bound_and_can_join_again():
     with Muster() as server, Fleet(endpoint_of(server), "stopped", "2:4", args=("--rejoin",),
                                    config="dead=%g,last_call_timeout=0.2" % dead) as fleet:
         form(fleet)
-        before = time.monotonic()
-        fleet.nodes["node2"].signal(signal.SIGSTOP)
         survivors = [name for name in NAMES if name != "node2"]
-        delays = [fleet.nodes[name].until("lost")["at"] - before for name in survivors]
-        checks.ok(max(delays) <= dead * 1.1, "a silent node is dropped within the bound plus 10 %",
-                  delays)
+        with Lateness() as late:
+            before = time.monotonic()
+            fleet.nodes["node2"].signal(signal.SIGSTOP)
+            delays = [fleet.nodes[name].until("lost")["at"] - before for name in survivors]
+        checks.ok(max(delays) <= dead * 1.1 + late.worst,
+                  "a silent node is dropped within the bound plus 10 %", (delays, late.worst))
         checks.ok(min(delays) >= dead / 3, "and not before it was silent", delays)
-        checks.equal(agree(fleet.assigned(survivors)), "", "the others go on without it")
+        checks.equal(agree(fleet.world(survivors)), "", "the others go on without it")
         fleet.nodes["node2"].signal(signal.SIGCONT)
         ended = fleet.nodes["node2"].until("ended")
         checks.equal(ended["reason"], "dropped", "it learns that it is out when it continues")
-        checks.equal(agree(fleet.assigned()), "", "and is in again with all others")
+        checks.equal(agree(fleet.world()), "", "and is in again with all others")
 
 
 def test_a_stopped_node_without_rejoin_ends_with_an_error():
     with Muster() as server, Fleet(endpoint_of(server), "stopped-once", "1:2",
-                                   config="dead=0.6,last_call_timeout=0.2,target=2") as fleet:
+                                   config="dead=0.6,target=2") as fleet:
         form(fleet, ["a", "b"])
         fleet.nodes["a"].signal(signal.SIGSTOP)
         fleet.nodes["b"].until("lost")
@@ -129,7 +125,7 @@ def test_a_stopped_node_without_rejoin_ends_with_an_error():
 
 def test_a_close_is_seen_by_all():
     with Muster() as server, Fleet(endpoint_of(server), "close", "2:3",
-                                   config="last_call_timeout=0.1,target=3") as fleet:
+                                   config="target=3") as fleet:
         first = form(fleet, ["a", "b", "c"])
         fleet.add("spare", "--verbose")
         wait_until(lambda: (status(server, "close") or {}).get("spare") == 1, "a spare")
@@ -176,9 +172,7 @@ def test_a_late_comer_is_let_in():
         checks.ok(waiting["count"] >= 1, "those who run are told that somebody waits", waiting)
         ended = fleet.nodes["a"].until("ended")
         checks.equal(ended["reason"], "upscale", "and then that the round is over for them")
-        got = fleet.assigned()
-        while got["a"]["world_size"] < 3:
-            got = fleet.assigned()
+        got = fleet.world()
         checks.equal(agree(got), "", "late-comers are in the next round")
 
 

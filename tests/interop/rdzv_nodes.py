@@ -117,6 +117,22 @@ class Fleet:
         """Awaits an assignment of each; returns them by name."""
         return {name: self.nodes[name].until("assigned") for name in names or self.nodes}
 
+    def world(self, names=None):
+        """Awaits the round that all of these are in, and nobody else; returns their assignments by
+        name. On a busy machine some begin without the last, who is let in after them: all must
+        join again by themselves."""
+        names = list(names or self.nodes)
+        got = self.assigned(names)
+        while True:
+            last = max(a["round"] for a in got.values())
+            behind = [name for name in names if got[name]["round"] < last]
+            if not behind and any(a["world_size"] != len(names) for a in got.values()):
+                behind = names
+            if not behind:
+                return got
+            for name in behind:
+                got[name] = self.nodes[name].until("assigned")
+
     def __enter__(self):
         return self
 

@@ -43,6 +43,7 @@ struct rpc_pair {
     struct mu_now now;
     size_t send_chunk; /* bytes that leave at a time; 0: all */
     size_t recv_chunk; /* bytes that arrive at a time; 0: all */
+    bool use_room;     /* bytes arrive where the machine wants them, if it says so */
     size_t delivered;  /* bytes in all, both ways */
     size_t cut_after;  /* cut when so many were delivered; 0: never */
     void (*on_event)(struct rpc_pair *p, struct rpc_end *at, const struct mu_rpc_event *ev);
@@ -167,6 +168,26 @@ static inline size_t rpc_pair_feed(struct rpc_pair *p, struct rpc_end *at, struc
     return used;
 }
 
+/* As rpc_pair_feed(), with the bytes where the machine wants them. False: it does not say. */
+static inline bool rpc_pair_feed_room(struct rpc_pair *p, struct rpc_end *at, struct mu_span in,
+                                      size_t *used)
+{
+    struct mu_space room = {0};
+    size_t n;
+
+    if (p->use_room && (at != &p->server || p->greeted)) {
+        room = mu_rpc_room(&at->rpc);
+    }
+    if (room.len == 0) {
+        return false;
+    }
+    n = in.len < room.len ? in.len : room.len;
+    memcpy(room.data, in.data, n);
+    assert_int_equal(rpc_pair_feed(p, at, mu_span(room.data, n)), n);
+    *used += n;
+    return true;
+}
+
 /* Moves bytes out of the wire into an end. Whether there were any. */
 static inline bool rpc_pair_receive(struct rpc_pair *p, struct rpc_end *at)
 {
@@ -188,7 +209,9 @@ static inline bool rpc_pair_receive(struct rpc_pair *p, struct rpc_end *at)
     memcpy(copy, in.data, in.len);
     mu_buf_consume(&at->wire, in.len);
     while (used < in.len && p->linked) {
-        used += rpc_pair_feed(p, at, mu_span(copy + used, in.len - used));
+        if (!rpc_pair_feed_room(p, at, mu_span(copy + used, in.len - used), &used)) {
+            used += rpc_pair_feed(p, at, mu_span(copy + used, in.len - used));
+        }
         rpc_pair_events(p, at);
     }
     free(copy);

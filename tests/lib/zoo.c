@@ -13,6 +13,8 @@
  *   daemon=MS            the same, twice forked and in a session of its own
  *
  *   scrub=MS             as daemon, and exec'd with an empty environment
+ *   execs                as daemon, and then becomes itself again, for ever
+ *   again                becomes itself again, for ever
  *   bomb=N               N processes, each of which forks until there are N
  *   fds                  writes which descriptors are open
  *   env=NAME             writes the value of a variable
@@ -134,6 +136,28 @@ static void start_daemon(long ms, int scrub)
     _exit(0);
 }
 
+static void become_self(void)
+{
+    (void)execl(self, "zoo", "again", (char *)NULL);
+    _exit(9);
+}
+
+static void start_execs(void)
+{
+    pid_t pid = fork_deaf();
+
+    if (pid != 0) {
+        (void)waitpid(pid, NULL, 0);
+        return;
+    }
+    (void)setsid();
+    if (fork() != 0) {
+        _exit(0);
+    }
+    (void)setsid();
+    become_self();
+}
+
 static void bomb(long size)
 {
     long *count =
@@ -234,6 +258,10 @@ static void act_on(const char *arg)
         start_daemon(strtol(v, NULL, 10), 0);
     } else if (is(arg, "scrub", &v)) {
         start_daemon(strtol(v, NULL, 10), 1);
+    } else if (is(arg, "execs", &v)) {
+        start_execs();
+    } else if (is(arg, "again", &v)) {
+        become_self();
     } else if (is(arg, "bomb", &v)) {
         bomb(strtol(v, NULL, 10));
     } else if (is(arg, "fds", &v)) {

@@ -39,6 +39,9 @@ static void test_addr_takes_every_form(void **state)
         {"[1:2:3:4:5:6:1.2.3.4]:1", 0, MU_ADDR_TCP, "1:2:3:4:5:6:1.2.3.4", 1, NULL},
         {"[fe80::1%eth0]:5", 0, MU_ADDR_TCP, "fe80::1%eth0", 5, NULL},
         {"unix:/run/muster.sock", 0, MU_ADDR_UNIX, "/run/muster.sock", 0, NULL},
+        {"peer:12D3KooWK99VoVxNE7", 0, MU_ADDR_PEER, "12D3KooWK99VoVxNE7", 0, NULL},
+        {"peer:", 0, MU_ADDR_PEER, "", 0, NULL},
+        {"unix:@muster-rpc-1", 0, MU_ADDR_UNIX, "@muster-rpc-1", 0, NULL},
         {"unix:/a path:with colons", 9, MU_ADDR_UNIX, "/a path:with colons", 0, NULL},
     };
 
@@ -109,6 +112,8 @@ static void test_addr_refuses_everything_else_and_names_it(void **state)
         "[::1]]:1",
         "unix:",
         "unix:relative",
+        "peer:12D3/x",
+        "unix:@",
         "unix:/a\nb",
         "unix:/a\x7f",
         "tcp://host:1",

@@ -37,6 +37,54 @@ static void test_identity_of_a_seed_has_the_id_of_the_vectors(void **unused)
     }
 }
 
+/* The private key's file, and what identities sign in the handshake of the vectors. */
+static void test_identity_of_a_seed_has_the_file_and_signatures_of_the_vectors(void **unused)
+{
+    static const struct {
+        uint8_t byte;
+        const char *noise_key;
+        const char *signature;
+    } cases[] = {
+        {1, "5dfedd3b6bd47f6fa28ee15d969d5bb0ea53774d488bdaf9df1c6e0124b3ef22",
+         "cfb88e685664cc7c0737087db6b15f1244090f930750c235eae4fa48010153c4"
+         "8741b62fd21652ea98d9917258f3410c41d0c9011a66b7b4734d189a0614560d"},
+        {2, "ac01b2209e86354fb853237b5de0f4fab13c7fcbf433a61c019369617fecf10b",
+         "562c20ab970afbb7d5b4e9fdca7fafc8f43b850889cf48ae36d6b153a94b189f"
+         "854c1574e906e16b0650fd2500c376f0f36da9ece49e530c9850f6c401df5004"},
+    };
+    uint8_t want[128];
+    size_t len;
+
+    (void)unused;
+    for (size_t i = 0; i < 2; i++) {
+        uint8_t message[24 + 32] = "noise-libp2p-static-key:";
+        struct mu_identity identity;
+        struct mu_buf out;
+        uint8_t seed[32];
+
+        memset(seed, cases[i].byte, sizeof(seed));
+        assert_int_equal(mu_identity_from_seed(&identity, seed), 0);
+        mu_buf_init(&out, 4096);
+        assert_int_equal(hex_decode(message + 24, 32, cases[i].noise_key), 32);
+        assert_int_equal(mu_identity_sign(&identity, mu_span(message, sizeof(message)), &out), 0);
+        len = hex_decode(want, sizeof(want), cases[i].signature);
+        assert_int_equal(out.len, len);
+        assert_memory_equal(mu_buf_span(&out).data, want, len);
+        if (i == 0) {
+            mu_buf_reset(&out);
+            assert_int_equal(mu_identity_encode(&identity, &out), 0);
+            len = hex_decode(want, sizeof(want),
+                             "08011240"
+                             "0101010101010101010101010101010101010101010101010101010101010101"
+                             "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c");
+            assert_int_equal(out.len, len);
+            assert_memory_equal(mu_buf_span(&out).data, want, len);
+        }
+        mu_buf_fini(&out);
+        mu_identity_fini(&identity);
+    }
+}
+
 static void test_public_key_of_other_kinds_has_its_id(void **unused)
 {
     uint8_t key[64];
@@ -136,6 +184,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_identity_of_a_seed_has_the_id_of_the_vectors),
+        cmocka_unit_test(test_identity_of_a_seed_has_the_file_and_signatures_of_the_vectors),
         cmocka_unit_test(test_public_key_of_other_kinds_has_its_id),
         cmocka_unit_test(test_identity_comes_back_from_its_file),
         cmocka_unit_test(test_identity_refuses_halves_that_do_not_fit),

@@ -178,12 +178,24 @@ static void test_peer_id_has_both_text_forms(void **unused)
     struct mu_peer_id b;
     struct mu_errmsg msg;
     char text[MU_PEER_ID_TEXT_MAX];
+    char cid_text[MU_PEER_ID_CID_MAX];
+    uint8_t mh[64];
 
     (void)unused;
     assert_int_equal(mu_peer_id_parse(&a, cid, &msg), 0);
     assert_int_equal(mu_peer_id_parse(&b, base58, &msg), 0);
     assert_true(mu_peer_id_eq(&a, &b));
     assert_string_equal(mu_peer_id_format(&a, text), base58);
+    assert_string_equal(mu_peer_id_format_cid(&a, cid_text), cid);
+    /* Of an RSA key of 4096 bits. */
+    assert_int_equal(mu_peer_id_parse(&a, "QmaeANgBs1DTSxWSrPPtobgQuxW8XTfsS4ydbK4rCHzqxG", &msg),
+                     0);
+    assert_int_equal(a.len, hex_decode(mh, sizeof(mh),
+                                       "1220b6c8a8c0a3105fc27afca4fb1173791f038e4343fd56b7c67b61"
+                                       "6dbc30a04ccd"));
+    assert_memory_equal(a.bytes, mh, a.len);
+    assert_int_equal(mu_peer_id_parse(&b, mu_peer_id_format_cid(&a, cid_text), &msg), 0);
+    assert_true(mu_peer_id_eq(&a, &b));
     assert_int_equal(mu_peer_id_parse(&a, "bafz!", &msg), MUSTER_EINVAL);
     assert_int_equal(mu_peer_id_parse(&a, "", &msg), MUSTER_EINVAL);
     assert_int_equal(mu_peer_id_parse(&a, "0OIl", &msg), MUSTER_EINVAL);

@@ -187,6 +187,33 @@ static void test_noise_listener_speaks_the_transcript(void **unused)
     }
 }
 
+static void expect_hex(const uint8_t *got, const char *hex)
+{
+    uint8_t want[32];
+
+    assert_int_equal(hex_decode(want, sizeof(want), hex), sizeof(want));
+    assert_memory_equal(got, want, sizeof(want));
+}
+
+/* What the two compute between the messages. */
+static void test_noise_has_the_values_of_the_transcript_on_the_way(void **unused)
+{
+    struct side d;
+    struct side l;
+
+    (void)unused;
+    assert_int_equal(side_init(&l, MU_NOISE_LISTENER, NULL), 0);
+    expect_hex(l.noise.hash, "f3d15e6108ed9556171207baa58f97d29a13c6be40595166066e2e0958dc002d");
+    assert_int_equal(side_init(&d, MU_NOISE_DIALLER, LISTENER_ID), 0);
+    expect_hex(d.noise.hash, "69d5054c86851d6971d5ac4314fac0efe2e24acff754efb1f6e2bd2aefd7ec9c");
+    assert_int_equal(feed(&l, message_a, 1000), 0);
+    expect_hex(l.noise.hash, "d585d403207173c148d52591ffd0c184c83a1cb7b065f7b59a6391b63aa3a829");
+    expect_hex(l.noise.chain, "408c4f80f47febb2987d0a68ce378c2369e19b064ca6096cf1c71fad830ec16f");
+    expect_hex(l.noise.key, "985a277c932267e5595b64c0c653f3cc319c558ce88c85757018a06211382d53");
+    side_fini(&d);
+    side_fini(&l);
+}
+
 static void test_noise_says_nothing_before_the_other_has_proved_itself(void **unused)
 {
     struct side s;
@@ -404,6 +431,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_noise_dialler_speaks_the_transcript),
         cmocka_unit_test(test_noise_listener_speaks_the_transcript),
+        cmocka_unit_test(test_noise_has_the_values_of_the_transcript_on_the_way),
         cmocka_unit_test(test_noise_says_nothing_before_the_other_has_proved_itself),
         cmocka_unit_test(test_noise_refuses_another_peer_than_expected),
         cmocka_unit_test(test_noise_notices_every_changed_bit),

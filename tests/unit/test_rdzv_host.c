@@ -172,6 +172,14 @@ static bool find_own_address(char *text, size_t cap)
     return found;
 }
 
+static void find_own_address_or_skip(char *text, size_t cap)
+{
+    if (!find_own_address(text, cap)) {
+        print_message("this machine has no IPv4 address but loopback; the test needs one\n");
+        skip();
+    }
+}
+
 static void test_rdzv_host_at_an_own_address_serves_on_all(void **state)
 {
     struct mu_store_server *server = NULL;
@@ -181,9 +189,7 @@ static void test_rdzv_host_at_an_own_address_serves_on_all(void **state)
     char text[64];
 
     (void)state;
-    if (!find_own_address(text, sizeof(text))) {
-        skip();
-    }
+    find_own_address_or_skip(text, sizeof(text));
     addr = tcp(text, 0);
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), 1);
     assert_says(&why, "on all addresses");
@@ -205,9 +211,7 @@ static void test_rdzv_host_gives_way_when_the_port_is_taken_elsewhere(void **sta
     char text[64];
 
     (void)state;
-    if (!find_own_address(text, sizeof(text))) {
-        skip();
-    }
+    find_own_address_or_skip(text, sizeof(text));
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &first, &server, &why), 1);
     addr = tcp(text, first.port);
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &other, &why), 0);

@@ -594,6 +594,24 @@ static void test_yamux_refuses_streams_beyond_its_limit_and_after_go_away(void *
     mu_yamux_fini(&y);
 }
 
+static void test_yamux_that_drains_takes_what_was_opened_before_it_was_heard(void **unused)
+{
+    struct mu_yamux y;
+    uint32_t id;
+
+    start(&y, MU_YAMUX_LISTENER);
+    (void)unused;
+    assert_int_equal(mu_yamux_drain(&y), 0);
+    expect_output(&y, "000300000000000000000000");
+    assert_int_equal(mu_yamux_open(&y, at_ms(0), &id), MUSTER_ECLOSED);
+    assert_int_equal(feed(&y, "000100010000000100000000"), 0);
+    (void)expect_event(&y, MU_YAMUX_EV_OPENED, 1);
+    expect_output(&y, "000100020000000100000000");
+    assert_int_equal(mu_yamux_drain(&y), 0); /* once is enough */
+    assert_int_equal(mu_yamux_output(&y).len, 0);
+    mu_yamux_fini(&y);
+}
+
 static void test_yamux_opens_no_more_than_the_peer_has_accepted(void **unused)
 {
     struct mu_yamux y;
@@ -818,6 +836,7 @@ int main(void)
         cmocka_unit_test(test_yamux_frames_for_streams_that_are_gone_are_skipped),
         cmocka_unit_test(test_yamux_a_flood_by_a_peer_that_never_reads_is_not_taken),
         cmocka_unit_test(test_yamux_refuses_streams_beyond_its_limit_and_after_go_away),
+        cmocka_unit_test(test_yamux_that_drains_takes_what_was_opened_before_it_was_heard),
         cmocka_unit_test(test_yamux_opens_no_more_than_the_peer_has_accepted),
         cmocka_unit_test(test_yamux_a_peer_that_does_not_answer_is_dead),
         cmocka_unit_test(test_yamux_who_slept_finds_nobody_dead),

@@ -1,0 +1,73 @@
+/*
+ * What the files of `muster dht` share.
+ *
+ *     cmd_dht.c          the verb: serve, get, store
+ *     cmd_dht_node.c     a node on a loop: host, calls, routing, DHT
+ *     cmd_dht_value.c    MessagePack and JSON
+ */
+#ifndef MU_CMD_DHT_H
+#define MU_CMD_DHT_H
+
+#include <jansson.h>
+
+#include "cli/cli.h"
+#include "cli/cli_loop.h"
+#include "crypto/identity.h"
+#include "service/dht.h"
+#include "service/peer_call.h"
+#include "service/peer_host.h"
+#include "service/kad.h"
+
+#define DHT_PEERS_MAX 64
+
+struct dht_options {
+    const char *identity;
+    const char *owner; /* an RSA key file: what is stored is signed with it */
+    const char *listen;
+    const char *announce;
+    const char *peers;
+    const char *subkey;
+    double expiration; /* seconds from now */
+    uint64_t timeout_ms;
+    uint64_t replicas;
+    bool latest;
+    bool text;
+    bool json;
+    char **words; /* keys, or keys and values */
+    size_t word_count;
+};
+
+struct dht_app {
+    const struct dht_options *o;
+    struct cli_loop loop;
+    struct mu_identity identity;
+    struct mu_identity owner;
+    bool has_owner;
+    struct mu_dht_owner_validator validator;
+    struct mu_peer_host *host;
+    struct mu_peer_calls *calls;
+    struct mu_kad *kad;
+    struct mu_dht_service *dht;
+    struct mu_peer_id peers[DHT_PEERS_MAX];
+    size_t peer_count;
+    struct mu_dht_wish join;
+    struct mu_dht_wish wish;
+    /** What to do once joined; NULL: serve. Returns an exit code. */
+    int (*begin)(struct dht_app *app);
+    bool stopping;
+    int code;
+};
+
+/** Runs a node until it is stopped; a client serves nobody. Returns an exit code. */
+int dht_run(struct dht_app *app, bool client);
+void dht_stop(struct dht_app *app, int code);
+
+/**
+ * Appends the MessagePack of a word: JSON, or "hex:..." for bytes, or else a text, which it always
+ * is with `text`. Returns an exit code, said.
+ */
+int dht_encode_word(struct mu_buf *out, const char *word, bool text);
+/** The JSON of a value; what has none is told as {"hex": ...}. NULL: no memory. */
+json_t *dht_decode_value(struct mu_span value);
+
+#endif

@@ -1,0 +1,293 @@
+/* muster dht: a node of the DHT among peers, on a loop of its own. */
+#include "cli/cmd_dht.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cmd_peer.h"
+#include "codec/multiaddr.h"
+
+/* --- the end: from the top of the stack to its bottom ----------------------------------------- */
+
+static void on_host_stopped(void *context)
+{
+    struct dht_app *app = context;
+
+    mu_peer_host_free(app->host);
+    app->host = NULL;
+    cli_loop_stop(&app->loop);
+}
+
+static void on_dht_stopped(void *context)
+{
+    struct dht_app *app = context;
+
+    mu_dht_service_free(app->dht);
+    mu_peer_calls_free(app->calls);
+    mu_kad_stop(app->kad);
+    app->dht = NULL;
+    app->calls = NULL;
+    app->kad = NULL;
+    mu_peer_host_stop(app->host);
+}
+
+void dht_stop(struct dht_app *app, int code)
+{
+    if (app->stopping) {
+        return;
+    }
+    app->stopping = true;
+    app->code = app->code != 0 ? app->code : code;
+    if (app->dht != NULL) {
+        mu_dht_service_stop(app->dht);
+    } else if (app->host != NULL) {
+        mu_peer_calls_free(app->calls);
+        mu_kad_stop(app->kad);
+        mu_peer_host_stop(app->host);
+    }
+}
+
+static void on_signal(void *context, int number)
+{
+    (void)number;
+    dht_stop(context, 0);
+}
+
+/* --- the beginning ---------------------------------------------------------------------------- */
+
+/* Calls `use` for each of the words between commas; an exit code. */
+static int each_word(struct dht_app *app, const char *list,
+                     int (*use)(struct dht_app *app, const char *word, struct mu_errmsg *msg))
+{
+    char *copy = list == NULL ? NULL : strdup(list);
+    char *save = NULL;
+    int code = 0;
+
+    for (char *word = copy == NULL ? NULL : strtok_r(copy, ",", &save); word != NULL && code == 0;
+         word = strtok_r(NULL, ",", &save)) {
+        struct mu_errmsg msg = {{0}};
+        int err = use(app, word, &msg);
+
+        if (err != 0) {
+            code = cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_ADDRESS, "%s: %s", word,
+                            msg.text[0] != '\0' ? msg.text : muster_strerror(err));
+        }
+    }
+    free(copy);
+    return code;
+}
+
+static int use_listen(struct dht_app *app, const char *word, struct mu_errmsg *msg)
+{
+    return mu_peer_host_listen(app->host, word, msg);
+}
+
+static int use_announce(struct dht_app *app, const char *word, struct mu_errmsg *msg)
+{
+    return mu_peer_host_announce(app->host, word, msg);
+}
+
+static int use_peer(struct dht_app *app, const char *word, struct mu_errmsg *msg)
+{
+    struct mu_peer_id peer;
+    struct mu_addr addr;
+    struct mu_buf binary;
+    int err;
+
+    if (app->peer_count == DHT_PEERS_MAX) {
+        return mu_err(msg, MUSTER_EINVAL, "there are at most %d peers", DHT_PEERS_MAX);
+    }
+    mu_buf_init(&binary, MU_MULTIADDR_MAX);
+    err = mu_multiaddr_parse(&binary, word, msg);
+    err = err != 0 ? err : mu_multiaddr_dial(mu_buf_span(&binary), &addr, &peer);
+    if (err == 0 && peer.len == 0) {
+        err = mu_err(msg, MUSTER_EINVAL, "it must say who is there (/p2p/...)");
+    }
+    err = err != 0 ? err : mu_peer_host_add_addr(app->host, &peer, mu_buf_span(&binary));
+    mu_buf_fini(&binary);
+    if (err == 0) {
+        app->peers[app->peer_count++] = peer;
+    }
+    return err;
+}
+
+static void print_addrs(struct dht_app *app)
+{
+    char id[MU_PEER_ID_TEXT_MAX];
+    char text[MU_MULTIADDR_TEXT_MAX];
+    json_t *addrs = json_array();
+    struct mu_span addr;
+
+    (void)mu_peer_id_format(&app->identity.id, id);
+    for (size_t i = 0; (addr = mu_peer_host_listening(app->host, i)).len != 0; i++) {
+        char whole[MU_MULTIADDR_TEXT_MAX + MU_PEER_ID_TEXT_MAX];
+
+        (void)snprintf(whole, sizeof(whole), "%s/p2p/%s",
+                       mu_multiaddr_format(addr, text, sizeof(text)), id);
+        if (!app->o->json) {
+            printf("%s\n", whole);
+        }
+        (void)json_array_append_new(addrs, json_string(whole));
+    }
+    if (app->o->json) {
+        json_t *object = json_pack("{s:s, s:O}", "id", id, "listen", addrs);
+
+        (void)json_dumpf(object, stdout, JSON_COMPACT);
+        (void)putchar('\n');
+        json_decref(object);
+    }
+    json_decref(addrs);
+    (void)fflush(stdout);
+}
+
+static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
+{
+    struct dht_app *app = MU_CONTAINER_OF(wish, struct dht_app, join);
+
+    if (app->stopping) {
+        return;
+    }
+    if (app->begin != NULL) {
+        int code = op->status == 0
+                       ? app->begin(app)
+                       : cli_fail(op->status == MUSTER_EDHT_NOBODY ? CLI_CONNECT : CLI_FAILED,
+                                  "cannot join the DHT: %s", muster_strerror(op->status));
+
+        if (code != 0) {
+            dht_stop(app, code);
+        }
+        return;
+    }
+    /* A node that serves tries again by itself. */
+    if (op->status != 0) {
+        (void)cli_fail(0, "not joined yet: %s", muster_strerror(op->status));
+    } else if (app->peer_count != 0 && op->reachable == 0) {
+        (void)cli_fail(0, "none of the others can reach this node");
+    }
+    if (app->o->json) {
+        printf("{\"joined\":%s,\"answered\":%u,\"reachable\":%u}\n",
+               op->status == 0 ? "true" : "false", op->answered, op->reachable);
+    } else {
+        printf("%s\n", op->status == 0 ? "joined" : "waiting");
+    }
+    (void)fflush(stdout);
+}
+
+static int start_host(struct dht_app *app)
+{
+    struct mu_peer_host_config config = mu_peer_host_config_defaults();
+    struct mu_errmsg msg;
+    int err;
+
+    config.identity = &app->identity;
+    config.agent = "muster/" MUSTER_VERSION;
+    config.stopped = on_host_stopped;
+    config.context = app;
+    err = mu_peer_host_start(app->loop.env, &config, &app->host, &msg);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
+}
+
+static int start_dht(struct dht_app *app, bool client)
+{
+    struct mu_dht_service_config config = {
+        .dht = mu_dht_config_defaults(), .stopped = on_dht_stopped, .context = app};
+    struct mu_kad_config kad = mu_kad_config_defaults();
+    struct mu_errmsg msg = {{0}};
+    int err;
+
+    kad.client = client;
+    err = mu_kad_start(app->host, &kad, &app->kad);
+    err = err != 0 ? err : mu_peer_calls_new(app->host, NULL, &app->calls);
+    if (err != 0) {
+        return cli_fail(CLI_FAILED, "%s", muster_strerror(err));
+    }
+    config.unary = mu_peer_calls_unary(app->calls);
+    config.dht.self.peer = app->identity.id;
+    config.dht.client = client;
+    config.dht.replicas = (uint32_t)app->o->replicas;
+    config.dht.op_ms = (uint32_t)app->o->timeout_ms;
+    (void)mu_dht_chain_add(&config.dht.chain, &app->validator.base);
+    err = mu_dht_service_start(app->loop.env, &config, &app->dht, &msg);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
+}
+
+static int begin(struct dht_app *app, bool client)
+{
+    int code = start_dht(app, client);
+    int err;
+
+    code = code != 0 ? code : each_word(app, app->o->peers, use_peer);
+    if (!client) {
+        code = code != 0 ? code : each_word(app, app->o->announce, use_announce);
+        code = code != 0 ? code : each_word(app, app->o->listen, use_listen);
+    } else if (code == 0 && app->peer_count == 0) {
+        code = cli_usage("dht", "--peers is needed: through whom to join");
+    }
+    if (code != 0) {
+        return code;
+    }
+    if (!client) {
+        print_addrs(app);
+    }
+    app->join.done = on_joined;
+    err = mu_dht_service_join(app->dht, &app->join, app->peers, app->peer_count);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", muster_strerror(err));
+}
+
+static int read_keys(struct dht_app *app)
+{
+    struct peer_options key = {.identity = app->o->identity, .type = "ed25519"};
+    struct peer_options owner = {.identity = app->o->owner, .type = "rsa"};
+    int code = peer_key_get(&key, &app->identity);
+    int err;
+
+    if (code != 0) {
+        return code;
+    }
+    if (app->o->owner != NULL) {
+        code = peer_key_get(&owner, &app->owner);
+        app->has_owner = code == 0;
+    }
+    if (code == 0) {
+        err = mu_dht_owner_init(&app->validator, app->has_owner ? &app->owner : NULL);
+        code =
+            err == 0 ? 0 : cli_fail(CLI_USAGE, "%s: an owner's key is an RSA key", app->o->owner);
+    }
+    if (code != 0) {
+        mu_identity_fini(&app->identity);
+        if (app->has_owner) {
+            mu_identity_fini(&app->owner);
+        }
+    }
+    return code;
+}
+
+int dht_run(struct dht_app *app, bool client)
+{
+    int code = read_keys(app);
+
+    if (code != 0) {
+        return code;
+    }
+    (void)cli_raise_descriptor_limit();
+    code = cli_loop_open(&app->loop, on_signal, app);
+    if (code == 0) {
+        app->code = start_host(app);
+        if (app->code == 0) {
+            code = begin(app, client);
+            if (code != 0) {
+                dht_stop(app, code);
+            }
+            cli_loop_run(&app->loop);
+        }
+        cli_loop_close(&app->loop);
+        code = app->code;
+    }
+    mu_dht_owner_fini(&app->validator);
+    mu_identity_fini(&app->identity);
+    if (app->has_owner) {
+        mu_identity_fini(&app->owner);
+    }
+    return code;
+}

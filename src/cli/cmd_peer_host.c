@@ -1,0 +1,281 @@
+/* muster peer: a host on a loop of its own, and serve. */
+#include "cli/cmd_peer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "codec/multiaddr.h"
+#include "service/peer_echo.h"
+
+struct serve {
+    struct peer_app app;
+    struct mu_peer_echo echo;
+    struct mu_peer_echo_calls echo_calls;
+};
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static void on_stopped(void *context)
+{
+    struct peer_app *app = context;
+
+    mu_peer_host_free(app->host);
+    app->host = NULL;
+    cli_loop_stop(&app->loop);
+}
+
+/* From the top of the stack to its bottom. */
+static void on_stop_timer(struct mu_timer *timer)
+{
+    struct peer_app *app = MU_CONTAINER_OF(timer, struct peer_app, stop_timer);
+
+    if (app->ending != NULL) {
+        app->ending(app);
+    }
+    mu_peer_calls_free(app->calls);
+    mu_kad_stop(app->kad);
+    app->calls = NULL;
+    app->kad = NULL;
+    mu_peer_host_stop(app->host);
+}
+
+void peer_app_stop(struct peer_app *app, int code)
+{
+    if (!app->stopping) {
+        app->stopping = true;
+        app->code = code;
+        mu_env_timer_arm(app->loop.env, &app->stop_timer, mu_env_now(app->loop.env).mono);
+    }
+}
+
+static void on_signal(void *context, int number)
+{
+    struct peer_app *app = context;
+
+    (void)number;
+    peer_app_stop(app, app->interrupted);
+}
+
+int peer_each_word(struct peer_app *app, const char *list,
+                   int (*use)(struct peer_app *app, const char *word, struct mu_errmsg *msg))
+{
+    char *copy = list == NULL ? NULL : strdup(list);
+    char *save = NULL;
+    int code = 0;
+
+    for (char *word = copy == NULL ? NULL : strtok_r(copy, ",", &save); word != NULL && code == 0;
+         word = strtok_r(NULL, ",", &save)) {
+        struct mu_errmsg msg;
+        int err = use(app, word, &msg);
+
+        if (err != 0) {
+            code = cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_ADDRESS, "%s", msg.text);
+        }
+    }
+    free(copy);
+    return code;
+}
+
+static int use_listen(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+{
+    return mu_peer_host_listen(app->host, word, msg);
+}
+
+static int use_announce(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+{
+    return mu_peer_host_announce(app->host, word, msg);
+}
+
+static int use_allow(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+{
+    struct mu_peer_id id;
+    int err = mu_peer_id_parse(&id, word, msg);
+
+    if (err == 0 && mu_peer_host_allow(app->host, &id) != 0) {
+        err = mu_err(msg, MUSTER_ENOMEM, "out of memory");
+    }
+    return err;
+}
+
+static void on_bootstrap(struct mu_peer_connect *connect, int status, const char *text)
+{
+    struct peer_bootstrap *b = MU_CONTAINER_OF(connect, struct peer_bootstrap, connect);
+    struct peer_app *app = b->app;
+
+    if (app->stopping) {
+        return;
+    }
+    b->done = true;
+    b->met = status == 0;
+    if (b->met) {
+        (void)mu_peer_host_keep(app->host, &connect->peer, true);
+    }
+    if (app->bootstrapped != NULL) {
+        app->bootstrapped(app, b, status, text);
+    }
+}
+
+int peer_use_bootstrap(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+{
+    struct peer_bootstrap *b = &app->bootstrap[app->bootstrap_count];
+    struct mu_buf addr;
+    int err;
+
+    if (app->bootstrap_count == PEER_BOOTSTRAP_MAX) {
+        return mu_err(msg, MUSTER_EINVAL, "there are at most %d peers to bootstrap from",
+                      PEER_BOOTSTRAP_MAX);
+    }
+    mu_buf_init(&addr, MU_MULTIADDR_MAX);
+    err = mu_multiaddr_parse(&addr, word, msg);
+    if (err == 0) {
+        *b = (struct peer_bootstrap){.app = app,
+                                     .connect = {.addr = mu_buf_span(&addr), .done = on_bootstrap}};
+        app->bootstrap_count++;
+        mu_peer_host_connect(app->host, &b->connect);
+    }
+    mu_buf_fini(&addr);
+    return err;
+}
+
+static int start(struct peer_app *app)
+{
+    struct mu_peer_host_config config = mu_peer_host_config_defaults();
+    struct mu_errmsg msg;
+    int err;
+
+    config.identity = &app->identity;
+    config.agent = "muster/" MUSTER_VERSION;
+    config.idle_ms = (uint32_t)(app->o->idle * 1000);
+    config.conns_max = (uint32_t)app->o->conns_max;
+    config.connect_ms = (uint32_t)app->o->timeout_ms;
+    config.dial_ms = (uint32_t)app->o->timeout_ms;
+    config.private_swarm = app->o->allow != NULL;
+    config.stopped = on_stopped;
+    config.context = app;
+    err = mu_peer_host_start(app->loop.env, &config, &app->host, &msg);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
+}
+
+int peer_app_calls(struct peer_app *app, bool client)
+{
+    struct mu_kad_config config = mu_kad_config_defaults();
+    int err;
+
+    config.client = client;
+    err = mu_kad_start(app->host, &config, &app->kad);
+    err = err != 0 ? err : mu_peer_calls_new(app->host, NULL, &app->calls);
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", muster_strerror(err));
+}
+
+int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
+{
+    int code = peer_key_get(app->o, &app->identity);
+
+    if (code != 0) {
+        return code;
+    }
+    (void)cli_raise_descriptor_limit();
+    code = cli_loop_open(&app->loop, on_signal, app);
+    if (code != 0) {
+        mu_identity_fini(&app->identity);
+        return code;
+    }
+    mu_timer_init(&app->stop_timer, on_stop_timer);
+    app->code = start(app);
+    if (app->code == 0) {
+        code = begin(app);
+        if (code != 0) {
+            peer_app_stop(app, code);
+        }
+        cli_loop_run(&app->loop);
+    }
+    cli_loop_close(&app->loop);
+    mu_identity_fini(&app->identity);
+    return app->code;
+}
+
+/* --- serve ------------------------------------------------------------------------------------ */
+
+static void print_addrs(struct peer_app *app)
+{
+    char id[MU_PEER_ID_TEXT_MAX];
+    char text[MU_MULTIADDR_TEXT_MAX];
+    struct mu_span addr;
+    json_t *addrs = json_array();
+
+    (void)mu_peer_id_format(&app->identity.id, id);
+    for (size_t i = 0; (addr = mu_peer_host_listening(app->host, i)).len != 0; i++) {
+        char whole[MU_MULTIADDR_TEXT_MAX + MU_PEER_ID_TEXT_MAX];
+
+        (void)snprintf(whole, sizeof(whole), "%s/p2p/%s",
+                       mu_multiaddr_format(addr, text, sizeof(text)), id);
+        if (app->o->json) {
+            (void)json_array_append_new(addrs, json_string(whole));
+        } else {
+            printf("%s\n", whole);
+        }
+    }
+    if (app->o->json) {
+        json_t *object = json_pack("{s:s, s:O}", "id", id, "listen", addrs);
+
+        (void)json_dumpf(object, stdout, JSON_COMPACT);
+        (void)putchar('\n');
+        json_decref(object);
+    }
+    json_decref(addrs);
+    (void)fflush(stdout);
+}
+
+static void say_bootstrapped(struct peer_app *app, struct peer_bootstrap *b, int status,
+                             const char *text)
+{
+    (void)app;
+    (void)b;
+    if (status != 0) {
+        (void)cli_fail(0, "--bootstrap: %s", text);
+    }
+}
+
+static void end_serve(struct peer_app *app)
+{
+    mu_peer_echo_calls_unserve(&MU_CONTAINER_OF(app, struct serve, app)->echo_calls);
+}
+
+static int begin_serve(struct peer_app *app)
+{
+    struct serve *s = MU_CONTAINER_OF(app, struct serve, app);
+    int code = peer_app_calls(app, false);
+
+    if (code != 0) {
+        return code;
+    }
+    mu_peer_echo_init(&s->echo, MU_PEER_ECHO_NAME);
+    if (mu_peer_host_serve(app->host, &s->echo.handler) != 0 ||
+        mu_peer_echo_calls_serve(&s->echo_calls, app->calls) != 0) {
+        return cli_fail(CLI_FAILED, "out of memory");
+    }
+    code = peer_each_word(app, app->o->allow, use_allow);
+    if (code == 0) {
+        code = peer_each_word(app, app->o->announce, use_announce);
+    }
+    if (code == 0) {
+        code = peer_each_word(app, app->o->listen, use_listen);
+    }
+    if (code == 0) {
+        code = peer_each_word(app, app->o->bootstrap, peer_use_bootstrap);
+    }
+    if (code == 0) {
+        print_addrs(app);
+    }
+    return code;
+}
+
+int peer_serve(const struct peer_options *o)
+{
+    struct serve s = {.app.o = o, .app.ending = end_serve, .app.bootstrapped = say_bootstrapped};
+
+    return peer_app_run(&s.app, begin_serve);
+}

@@ -1,0 +1,199 @@
+/* Joining the others, seeing whether they are still there, and joining them again. */
+#include "proto/dht_node_internal.h"
+
+#include <muster/error.h>
+
+#define PEERS_MAX 256
+
+/* --- joining ---------------------------------------------------------------------------------- */
+
+static void ended_join(struct mu_dht *d, struct dht_op *op, int status)
+{
+    bool restores = op->restores && status == 0;
+
+    mu_dht_op_end(d, op, status);
+    if (d->table.count > 0) {
+        d->alone = false;
+        d->rejoin_at = MU_MONO_NEVER;
+    }
+    if (restores) {
+        d->stats.rejoins++;
+        mu_dht_store_anew(d);
+    }
+}
+
+/* Somebody has let us in: who is near to us? They learn of us by being asked. */
+static void look_around(struct mu_dht *d, struct dht_op *op)
+{
+    op->searching = true;
+    op->deadline = mu_mono_add_ms(d->now.mono, d->config.op_ms);
+    op->keys[0].id = d->config.self.node;
+    if (mu_dht_op_search(d, op, 0) != 0) {
+        ended_join(d, op, MUSTER_ENOMEM);
+    }
+    d->moved = true;
+}
+
+static void pings_over(struct mu_dht *d, struct dht_op *op)
+{
+    if (op->searching || op->ended) {
+        return;
+    }
+    if (op->base.answered > op->clocks) {
+        look_around(d, op);
+    } else {
+        ended_join(d, op, op->clocks > 0 ? MUSTER_EDHT_CLOCK : MUSTER_EDHT_NOBODY);
+    }
+}
+
+/*
+ * A peer's clock must show a time between our asking and its answer, give or take what is allowed:
+ * records live by the clock, and die by it where clocks differ.
+ */
+static bool clock_agrees(const struct mu_dht *d, const struct dht_call *c, double theirs)
+{
+    double slack = (double)d->config.clock_ms / 1e3;
+
+    return theirs >= c->sent - slack && theirs <= mu_dht_time(d) + slack;
+}
+
+void mu_dht_join_answered(struct mu_dht *d, struct dht_op *op, const struct dht_call *c,
+                          const struct mu_dht_ping_reply *reply)
+{
+    op->pings--;
+    if (reply != NULL) {
+        op->base.answered++;
+        op->base.reachable += reply->available;
+        op->clocks += !clock_agrees(d, c, reply->dht_time);
+    }
+    if (op->pings == 0) {
+        pings_over(d, op);
+    }
+}
+
+void mu_dht_join_found(struct mu_dht *d, struct dht_op *op)
+{
+    ended_join(d, op, 0);
+}
+
+void mu_dht_join_late(struct mu_dht *d, struct dht_op *op)
+{
+    if (op->searching) {
+        ended_join(d, op, 0); /* we are in; the rest comes by and by */
+    } else {
+        pings_over(d, op);
+    }
+}
+
+static int begin_join(struct mu_dht *d, bool internal, bool restores, struct dht_op **ret)
+{
+    struct dht_op *op;
+    int err = mu_dht_op_new(d, MU_DHT_OP_BOOTSTRAP, 1, 0, &op);
+
+    if (err != 0) {
+        return err;
+    }
+    op->internal = internal;
+    op->restores = restores;
+    op->deadline = mu_mono_add_ms(d->now.mono, 2 * (uint64_t)d->config.wait_ms);
+    mu_list_push(&d->ops, &op->link);
+    d->moved = true;
+    *ret = op;
+    return 0;
+}
+
+static void ping_joined(struct mu_dht *d, struct dht_op *op)
+{
+    for (size_t i = 0; i < d->joined_count; i++) {
+        struct mu_dht_neighbour who = {.peer = d->joined[i]};
+        struct dht_call *c;
+
+        if (mu_dht_ping_node(d, DHT_CALL_JOIN, &who, false, !d->config.client, &c) == 0) {
+            c->op = op;
+            op->pings++;
+        }
+    }
+    if (op->pings == 0) {
+        ended_join(d, op, d->joined_count == 0 ? 0 : MUSTER_EDHT_NOBODY);
+    }
+}
+
+static int remember_peers(struct mu_dht *d, const struct mu_peer_id *peers, size_t count)
+{
+    struct mu_peer_id *copy = mu_calloc(count + 1, sizeof(*copy));
+
+    if (copy == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    mu_free(d->joined);
+    d->joined = copy;
+    d->joined_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!mu_peer_id_eq(&peers[i], &d->config.self.peer)) {
+            d->joined[d->joined_count++] = peers[i];
+        }
+    }
+    return 0;
+}
+
+int mu_dht_bootstrap(struct mu_dht *d, struct mu_now now, const struct mu_peer_id *peers,
+                     size_t count, struct mu_dht_op **ret)
+{
+    struct dht_op *op;
+    int err;
+
+    mu_dht_enter(d, now);
+    if (count > PEERS_MAX) {
+        return MUSTER_EINVAL;
+    }
+    err = begin_join(d, false, false, &op);
+    err = err != 0 ? err : remember_peers(d, peers, count);
+    if (err != 0) {
+        return err;
+    }
+    d->upkeep_at = mu_mono_add_ms(now.mono, d->config.upkeep_ms);
+    d->had_others = d->joined_count > 0; /* or means to have some */
+    ping_joined(d, op);
+    *ret = &op->base;
+    mu_dht_pump(d);
+    return 0;
+}
+
+/* --- staying ---------------------------------------------------------------------------------- */
+
+bool mu_dht_is_joining(const struct mu_dht *d)
+{
+    MU_LIST_FOREACH (it, &d->ops) {
+        if (MU_CONTAINER_OF(it, struct dht_op, link)->base.type == MU_DHT_OP_BOOTSTRAP) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A look at who is near to us finds out who is gone, and reminds the others of us. */
+static void keep_up(struct mu_dht *d)
+{
+    struct dht_op *op;
+
+    d->upkeep_at = mu_mono_add_ms(
+        d->now.mono, d->config.upkeep_ms / 2 + mu_prng_below(&d->prng, d->config.upkeep_ms + 1));
+    if (d->table.count > 0 && !mu_dht_is_joining(d) && begin_join(d, true, false, &op) == 0) {
+        look_around(d, op);
+    }
+}
+
+void mu_dht_join_tick(struct mu_dht *d)
+{
+    struct dht_op *op;
+
+    if (mu_mono_reached(d->upkeep_at, d->now.mono)) {
+        keep_up(d);
+    }
+    if (mu_mono_reached(d->rejoin_at, d->now.mono)) {
+        d->rejoin_at = mu_mono_add_ms(d->now.mono, d->config.rejoin_ms);
+        if (!mu_dht_is_joining(d) && begin_join(d, true, true, &op) == 0) {
+            ping_joined(d, op);
+        }
+    }
+}

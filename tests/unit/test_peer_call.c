@@ -1,0 +1,417 @@
+/* Calls between peers over real connections in the simulator: unary, streaming, and to a peer whose
+ * address only another one knows. */
+#include "peer_rig.h"
+
+#include "codec/peer_frame.h"
+#include "service/kad.h"
+#include "service/peer_call.h"
+
+#define UNARY "test::Service.unary"
+#define ITEMS "test::Service.items"
+
+struct side {
+    struct rig_node *node;
+    struct mu_peer_calls *calls;
+    struct mu_kad *kad;
+    struct mu_unary_handler handler;
+    struct mu_unary_request *held; /* a request that is not answered */
+    struct mu_peer_items_handler items_handler;
+    struct mu_peer_items served;
+    int starts, gones;
+    int items, ends, ended, ended_status;
+};
+
+struct unary {
+    struct side *side;
+    struct mu_unary_call call;
+    const char *message;
+    size_t len; /* of a long one */
+    int done;
+    int status;
+    char text[128];
+    struct mu_buf got;
+};
+
+struct stream {
+    struct side *side;
+    struct mu_peer_items items;
+    struct rig_node *to;
+    int sent, got, ended, status;
+    char text[128];
+};
+
+static struct rig rig;
+static struct side sides[3];
+
+/* --- the serving side ------------------------------------------------------------------------- */
+
+static void on_start(struct mu_unary_handler *h, struct mu_unary_request *request,
+                     struct mu_span message)
+{
+    struct side *s = MU_CONTAINER_OF(h, struct side, handler);
+
+    s->starts++;
+    if (mu_span_eq(message, MU_SPAN_LIT("hold"))) {
+        s->held = request;
+    } else if (mu_span_eq(message, MU_SPAN_LIT("fail"))) {
+        mu_unary_reply(request, MUSTER_EREMOTE, MU_SPAN_LIT("ValueError('as asked')"));
+    } else {
+        mu_unary_reply(request, 0, message);
+    }
+}
+
+static void on_gone(struct mu_unary_handler *h, struct mu_unary_request *request)
+{
+    struct side *s = MU_CONTAINER_OF(h, struct side, handler);
+
+    assert_ptr_equal(request, s->held);
+    s->held = NULL;
+    s->gones++;
+}
+
+static void on_served_item(struct mu_peer_items *items, struct mu_span message)
+{
+    struct side *s = MU_CONTAINER_OF(items, struct side, served);
+
+    s->items++;
+    if (mu_span_eq(message, MU_SPAN_LIT("fail"))) {
+        assert_int_equal(mu_peer_items_fail(items, "it went wrong"), 0);
+    } else {
+        assert_int_equal(mu_peer_items_send(items, message), 0);
+    }
+}
+
+static void on_served_end(struct mu_peer_items *items)
+{
+    struct side *s = MU_CONTAINER_OF(items, struct side, served);
+
+    s->ends++;
+    (void)mu_peer_items_end(items);
+}
+
+static void on_served_ended(struct mu_peer_items *items, int status, const char *text)
+{
+    struct side *s = MU_CONTAINER_OF(items, struct side, served);
+
+    (void)text;
+    s->ended++;
+    s->ended_status = status;
+}
+
+static const struct mu_peer_items_events served_events = {
+    .item = on_served_item, .end = on_served_end, .ended = on_served_ended};
+
+static struct mu_peer_items *on_items(struct mu_peer_items_handler *h,
+                                      const struct mu_peer_id *peer)
+{
+    struct side *s = MU_CONTAINER_OF(h, struct side, items_handler);
+
+    (void)peer;
+    s->served.on = &served_events;
+    return &s->served;
+}
+
+static void open_side(void *arg)
+{
+    struct mu_kad_config kad = mu_kad_config_defaults();
+    struct side *s = arg;
+
+    assert_int_equal(mu_peer_calls_new(s->node->host, NULL, &s->calls), 0);
+    assert_int_equal(mu_kad_start(s->node->host, &kad, &s->kad), 0);
+    s->handler = (struct mu_unary_handler){.method = UNARY, .start = on_start, .gone = on_gone};
+    assert_int_equal(
+        mu_peer_calls_unary(s->calls)->ops->serve(mu_peer_calls_unary(s->calls), &s->handler), 0);
+    s->items_handler = (struct mu_peer_items_handler){.name = ITEMS, .opened = on_items};
+    assert_int_equal(mu_peer_items_serve(s->calls, &s->items_handler), 0);
+}
+
+static void close_side(void *arg)
+{
+    struct side *s = arg;
+
+    mu_peer_items_unserve(&s->items_handler);
+    mu_peer_calls_free(s->calls);
+    mu_kad_stop(s->kad);
+}
+
+static void open_all(size_t count)
+{
+    rig_open(&rig, count, NULL);
+    rig_run_all(&rig);
+    memset(sides, 0, sizeof(sides));
+    for (size_t i = 0; i < count; i++) {
+        sides[i].node = &rig.node[i];
+        mu_sim_call(rig.node[i].proc, open_side, &sides[i]);
+    }
+}
+
+static void close_all(void)
+{
+    for (size_t i = 0; i < rig.count; i++) {
+        mu_sim_call(rig.node[i].proc, close_side, &sides[i]);
+    }
+    rig_close(&rig);
+}
+
+/* --- the calling side ------------------------------------------------------------------------- */
+
+static void on_done(struct mu_unary_call *call, int status, const char *text,
+                    struct mu_span message)
+{
+    struct unary *u = MU_CONTAINER_OF(call, struct unary, call);
+    struct mu_sim_heap *heap = mu_sim_outside();
+
+    u->done++;
+    u->status = status;
+    (void)snprintf(u->text, sizeof(u->text), "%s", text);
+    assert_int_equal(mu_buf_append(&u->got, message), 0);
+    mu_sim_inside(heap);
+}
+
+static void begin_unary(void *arg)
+{
+    struct unary *u = arg;
+    struct mu_unary *unary = mu_peer_calls_unary(u->side->calls);
+    char *data = mu_calloc(1, u->len + 1);
+    struct mu_span message = u->message != NULL ? mu_span_str(u->message) : mu_span(data, u->len);
+
+    assert_int_equal(unary->ops->call(unary, &u->call, message),
+                     u->len > MU_CALL_FRAME_MAX ? MUSTER_ELIMIT : 0);
+    mu_free(data);
+}
+
+static void call_from(struct side *s, struct rig_node *to, struct unary *u, uint32_t timeout_ms)
+{
+    u->side = s;
+    u->call = (struct mu_unary_call){
+        .peer = to->identity.id, .method = UNARY, .timeout_ms = timeout_ms, .done = on_done};
+    mu_buf_init(&u->got, 8 << 20);
+    mu_sim_call(s->node->proc, begin_unary, u);
+}
+
+static void test_peer_call_a_message_goes_there_and_back(void **unused)
+{
+    struct unary shorter = {.message = "hello"};
+    struct unary empty = {.message = ""};
+    struct unary longest = {.len = 4000000};
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    call_from(&sides[0], &rig.node[1], &shorter, 3000);
+    call_from(&sides[0], &rig.node[1], &empty, 3000);
+    call_from(&sides[0], &rig.node[1], &longest, 30000);
+    rig_run(&rig, 30000);
+    assert_true(shorter.done == 1 && shorter.status == 0);
+    assert_span_text(mu_buf_span(&shorter.got), "hello");
+    assert_true(empty.done == 1 && empty.status == 0 && empty.got.len == 0);
+    assert_true(longest.done == 1 && longest.status == 0 && longest.got.len == 4000000);
+    mu_buf_fini(&shorter.got);
+    mu_buf_fini(&longest.got);
+    /* And in the other direction, over the connection that is there. */
+    call_from(&sides[1], &rig.node[0], &shorter, 3000);
+    rig_run(&rig, 1000);
+    assert_int_equal(shorter.done, 2);
+    assert_int_equal(rig_stats(&rig.node[1]).dials, 0);
+    mu_buf_fini(&shorter.got);
+    close_all();
+}
+
+static void test_peer_call_a_handler_that_fails_says_how(void **unused)
+{
+    struct unary u = {.message = "fail"};
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    call_from(&sides[0], &rig.node[1], &u, 3000);
+    rig_run(&rig, 1000);
+    assert_int_equal(u.done, 1);
+    assert_int_equal(u.status, MUSTER_EREMOTE);
+    assert_non_null(strstr(u.text, "as asked"));
+    mu_buf_fini(&u.got);
+    close_all();
+}
+
+static void test_peer_call_ends_in_time_and_the_handler_is_told(void **unused)
+{
+    struct unary u = {.message = "hold"};
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    call_from(&sides[0], &rig.node[1], &u, 2000);
+    rig_run(&rig, 1500);
+    assert_true(u.done == 0 && sides[1].starts == 1 && sides[1].held != NULL);
+    rig_run(&rig, 1000);
+    assert_int_equal(u.done, 1);
+    assert_int_equal(u.status, MUSTER_ETIMEDOUT);
+    assert_int_equal(sides[1].gones, 1);
+    mu_buf_fini(&u.got);
+    close_all();
+}
+
+static void test_peer_call_to_nobody_fails_at_once(void **unused)
+{
+    struct unary u = {.message = "hello"};
+    struct unary too_long = {.len = 5 << 20};
+
+    (void)unused;
+    open_all(2);
+    call_from(&sides[0], &rig.node[1], &u, 30000); /* whose address nobody knows */
+    call_from(&sides[0], &rig.node[1], &too_long, 30000);
+    rig_run(&rig, 5000);
+    assert_int_equal(u.done, 1);
+    assert_true(u.status < 0);
+    assert_int_equal(too_long.done, 0);
+    mu_buf_fini(&u.got);
+    close_all();
+}
+
+static void test_peer_call_finds_who_is_connected_to_another(void **unused)
+{
+    struct unary to_b = {.message = "x"};
+    struct unary c_to_b = {.message = "x"};
+    struct unary to_c = {.message = "hello"};
+
+    (void)unused;
+    open_all(3);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    rig_introduce(&rig.node[2], &rig.node[1]);
+    call_from(&sides[0], &rig.node[1], &to_b, 3000);
+    call_from(&sides[2], &rig.node[1], &c_to_b, 3000);
+    rig_run(&rig, 2000);
+    assert_true(to_b.status == 0 && c_to_b.status == 0);
+    call_from(&sides[0], &rig.node[2], &to_c, 3000);
+    rig_run(&rig, 3000);
+    assert_int_equal(to_c.done, 1);
+    assert_int_equal(to_c.status, 0);
+    assert_span_text(mu_buf_span(&to_c.got), "hello");
+    mu_buf_fini(&to_b.got);
+    mu_buf_fini(&c_to_b.got);
+    mu_buf_fini(&to_c.got);
+    close_all();
+}
+
+/* --- streams ---------------------------------------------------------------------------------- */
+
+static void on_item(struct mu_peer_items *items, struct mu_span message)
+{
+    struct stream *s = MU_CONTAINER_OF(items, struct stream, items);
+
+    assert_int_equal(message.len, s->got % 2 == 0 ? 4 : 100000);
+    s->got++;
+}
+
+static void on_ended(struct mu_peer_items *items, int status, const char *text)
+{
+    struct stream *s = MU_CONTAINER_OF(items, struct stream, items);
+
+    s->ended++;
+    s->status = status;
+    (void)snprintf(s->text, sizeof(s->text), "%s", text);
+}
+
+static void send_more(struct mu_peer_items *items)
+{
+    static const uint8_t bytes[100000];
+    struct stream *s = MU_CONTAINER_OF(items, struct stream, items);
+
+    while (s->sent < 40) {
+        int err = mu_peer_items_send(items, mu_span(bytes, s->sent % 2 == 0 ? 4 : sizeof(bytes)));
+
+        if (err == MUSTER_EAGAIN) {
+            return;
+        }
+        assert_int_equal(err, 0);
+        s->sent++;
+    }
+    if (s->sent == 40) {
+        assert_int_equal(mu_peer_items_end(items), 0);
+        s->sent++;
+    }
+}
+
+static const struct mu_peer_items_events events = {
+    .item = on_item, .writable = send_more, .ended = on_ended};
+
+static void begin_stream(void *arg)
+{
+    struct stream *s = arg;
+
+    s->items.on = &events;
+    mu_peer_items_open(s->side->calls, &s->items, &s->to->identity.id, ITEMS);
+    send_more(&s->items);
+}
+
+static void begin_failing(void *arg)
+{
+    struct stream *s = arg;
+
+    s->items.on = &events;
+    mu_peer_items_open(s->side->calls, &s->items, &s->to->identity.id, ITEMS);
+    assert_int_equal(mu_peer_items_send(&s->items, MU_SPAN_LIT("fail")), 0);
+}
+
+static void cancel_stream(void *arg)
+{
+    mu_peer_items_cancel(&((struct stream *)arg)->items);
+}
+
+static void test_peer_items_all_come_back(void **unused)
+{
+    struct stream s;
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    s = (struct stream){.side = &sides[0], .to = &rig.node[1]};
+    mu_sim_call(rig.node[0].proc, begin_stream, &s);
+    rig_run(&rig, 30000);
+    assert_int_equal(s.got, 40);
+    assert_int_equal(s.ended, 1);
+    assert_int_equal(s.status, 0);
+    assert_true(sides[1].items == 40 && sides[1].ends == 1);
+    assert_true(sides[1].ended == 1 && sides[1].ended_status == 0);
+    close_all();
+}
+
+static void test_peer_items_a_failure_is_told_and_so_is_a_caller_who_goes(void **unused)
+{
+    struct stream s;
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    s = (struct stream){.side = &sides[0], .to = &rig.node[1]};
+    mu_sim_call(rig.node[0].proc, begin_failing, &s);
+    rig_run(&rig, 10000);
+    assert_int_equal(s.ended, 1);
+    assert_int_equal(s.status, MUSTER_EREMOTE);
+    assert_non_null(strstr(s.text, "it went wrong"));
+    assert_int_equal(sides[1].ended, 1);
+    s = (struct stream){.side = &sides[0], .to = &rig.node[1], .sent = 41};
+    mu_sim_call(rig.node[0].proc, begin_stream, &s);
+    rig_run(&rig, 100);
+    mu_sim_call(rig.node[0].proc, cancel_stream, &s);
+    rig_run(&rig, 1000);
+    assert_int_equal(s.ended, 0);
+    assert_int_equal(sides[1].ended, 2);
+    assert_true(sides[1].ended_status < 0);
+    close_all();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_peer_call_a_message_goes_there_and_back),
+        cmocka_unit_test(test_peer_call_a_handler_that_fails_says_how),
+        cmocka_unit_test(test_peer_call_ends_in_time_and_the_handler_is_told),
+        cmocka_unit_test(test_peer_call_to_nobody_fails_at_once),
+        cmocka_unit_test(test_peer_call_finds_who_is_connected_to_another),
+        cmocka_unit_test(test_peer_items_all_come_back),
+        cmocka_unit_test(test_peer_items_a_failure_is_told_and_so_is_a_caller_who_goes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
