@@ -17,12 +17,12 @@
  * revision is asked for.
  *
  * Writing. Writes of many clients share one transaction. While a large one is under way, what comes
- * is gathered for the next; while a small one is, another goes at once. What depends on what is there (add,
- * append, compare_set, delete, pop) is decided here, from the mirror, under the condition that the
- * mirror is right: the transaction compares. If it is not, etcd says what there is, and those that
- * were part of it are decided anew. A key that this happens to gets transactions of its own for a
- * while, so that others do not suffer. Two transactions that are under way never write the same
- * key.
+ * is gathered for the next; while a small one is, another goes at once. What depends on what is
+ * there (add, append, compare_set, delete, pop) is decided here, from the mirror, under the
+ * condition that the mirror is right: the transaction compares. If it is not, etcd says what there
+ * is, and those that were part of it are decided anew. A key that this happens to gets transactions
+ * of its own for a while, so that others do not suffer. Two transactions that are under way never
+ * write the same key.
  *
  * Once, and only once. Each writing transaction changes a key of its own, its slot, and compares it
  * with what it was. One whose answer was lost is sent again as it was; if it had happened, the slot
