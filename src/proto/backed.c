@@ -9,6 +9,7 @@
 
 #define BODY_MAX ((size_t)256 << 20)
 #define HELD_MAX ((size_t)1 << 30)
+#define LARGE    8 /* operations of a transaction, from which on the next is gathered meanwhile */
 
 struct mu_backed_config mu_backed_config_defaults(void)
 {
@@ -99,6 +100,7 @@ static void put_in_queue(struct mu_backed *m, struct mu_backed_op *op, bool fron
     struct mu_backed_client *c = op->client;
 
     op->state = MU_BACKED_QUEUED;
+    m->queued++;
     mu_list_push(front ? c->queue.next : &c->queue, &op->link);
     if (mu_list_empty(&c->link)) {
         mu_list_push(front ? m->clients.next : &m->clients, &c->link);
@@ -171,6 +173,7 @@ void mu_backed_let_pass(struct mu_backed_op *op)
 
 void mu_backed_finish(struct mu_backed *m, struct mu_backed_op *op, int status, const char *text)
 {
+    m->queued -= op->state == MU_BACKED_QUEUED ? 1 : 0;
     op->status = status;
     if (status != 0) {
         op->reply = (struct mu_store_reply){0};
@@ -204,6 +207,7 @@ void mu_backed_fly(struct mu_backed_txn *t, struct mu_backed_op *op)
 {
     mu_list_remove(&op->link);
     mu_list_push(&t->ops, &op->link);
+    t->m->queued--;
     op->state = MU_BACKED_FLYING;
     op->client->flying++;
     t->op_count++;
@@ -238,6 +242,8 @@ bool mu_backed_cancel(struct mu_backed *m, struct mu_backed_op *op)
         m->op_count++; /* It was not counted, and is taken off below. */
         break;
     case MU_BACKED_QUEUED:
+        m->queued--;
+        break;
     case MU_BACKED_SLEEPING:
     case MU_BACKED_DONE:
         break;
@@ -380,14 +386,20 @@ static struct mu_backed_txn *seal(struct mu_backed_txn *t)
     return t;
 }
 
-static struct mu_backed_txn *find_free(struct mu_backed_txn **txns, size_t count)
+/* One that may be made now, or NULL. */
+static struct mu_backed_txn *find_free(const struct mu_backed *m, struct mu_backed_txn *const *txns,
+                                       size_t count)
 {
+    struct mu_backed_txn *found = NULL;
+
     for (size_t i = 0; i < count; i++) {
         if (!is_busy(txns[i])) {
-            return txns[i];
+            found = txns[i];
+        } else if (txns[i]->op_count >= LARGE && m->queued < MU_BACKED_KEYS) {
+            return NULL; /* It pays to gather. */
         }
     }
-    return NULL;
+    return found;
 }
 
 struct mu_backed_txn *mu_backed_next_txn(struct mu_backed *m)
@@ -406,14 +418,14 @@ struct mu_backed_txn *mu_backed_next_txn(struct mu_backed *m)
     if (mu_list_empty(&m->clients)) {
         return NULL;
     }
-    t = m->session == 0 ? NULL : find_free(m->writes, m->config.writes_max);
+    t = m->session == 0 ? NULL : find_free(m, m->writes, m->config.writes_max);
     if (t != NULL && mu_backed_plan_writes(t)) {
         m->stats.writes++;
         m->stats.written_ops += t->op_count;
         t->sent = true;
         return seal(t);
     }
-    t = find_free(m->reads, m->config.reads_max);
+    t = find_free(m, m->reads, m->config.reads_max);
     if (t != NULL && mu_backed_plan_reads(t)) {
         m->stats.reads++;
         m->stats.read_ops += t->op_count;

@@ -16,12 +16,13 @@
  * etcd's reads are. A value that the mirror has and that is long is not sent again: only its
  * revision is asked for.
  *
- * Writing. Writes of many clients share one transaction. What depends on what is there (add,
- * append, compare_set, delete, pop) is decided here, from the mirror, under the condition that the
- * mirror is right: the transaction compares. If it is not, etcd says what there is, and those that
- * were part of it are decided anew. A key that this happens to gets transactions of its own for a
- * while, so that others do not suffer. Two transactions that are under way never write the same
- * key.
+ * Writing. Writes of many clients share one transaction. While a large one is under way, what comes
+ * is gathered for the next; while a small one is, another goes at once. What depends on what is
+ * there (add, append, compare_set, delete, pop) is decided here, from the mirror, under the
+ * condition that the mirror is right: the transaction compares. If it is not, etcd says what there
+ * is, and those that were part of it are decided anew. A key that this happens to gets transactions
+ * of its own for a while, so that others do not suffer. Two transactions that are under way never
+ * write the same key.
  *
  * Once, and only once. Each writing transaction changes a key of its own, its slot, and compares it
  * with what it was. One whose answer was lost is sent again as it was; if it had happened, the slot
@@ -146,6 +147,7 @@ struct mu_backed {
     struct mu_backed_txn *writes[MU_BACKED_TXNS];
     struct mu_backed_txn *reads[MU_BACKED_TXNS];
     uint64_t element_count; /* names given */
+    size_t queued;          /* operations that are in no transaction, and could be */
     size_t fences;          /* transactions that wait to be sent once more */
     size_t op_count;        /* submitted and not given back, but for watches and sleepers */
     struct {
