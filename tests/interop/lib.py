@@ -20,6 +20,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 HOST = "127.0.0.1"
 PATIENCE = float(os.environ.get("MUSTER_TEST_PATIENCE", "20"))
 
+# Whoever starts the tests under nohup, or in a shell's background, has some signals ignored; a shell
+# that a test starts could not trap them then.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+
 
 def muster_path(argv=None):
     """build/muster: from the command line, the environment, or the usual place."""
