@@ -642,6 +642,7 @@ int mu_rdzv_round_store_open(struct mu_env *env, const char *text, uint32_t conn
                              struct mu_rdzv_round_store *ret, struct mu_errmsg *reterr_msg)
 {
     char bare[MU_URL_MAX + 8];
+    struct mu_store *layer = NULL;
     struct mu_url url;
     const char *prefix;
     int err = mu_url_parse(&url, text, reterr_msg);
@@ -657,18 +658,19 @@ int mu_rdzv_round_store_open(struct mu_env *env, const char *text, uint32_t conn
     if (strlen(prefix) > MU_RDZV_BOOTSTRAP_PREFIX_MAX) {
         return mu_err(reterr_msg, MUSTER_EURL, "the prefix of a round's store is too long");
     }
+    if (prefix[0] != '\0' && mu_store_prefix_new(env, prefix, &layer) != 0) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
     err = mu_store_open(env, bare, connect_ms, &ret->run, reterr_msg);
     if (err != 0) {
+        mu_store_prefix_drop(layer);
         return err;
     }
     memcpy(ret->prefix, prefix, strlen(prefix) + 1);
     ret->store = ret->run;
-    if (prefix[0] != '\0') {
-        err = mu_store_prefix_new(ret->run, prefix, &ret->store);
-        if (err != 0) {
-            mu_store_close(ret->run, NULL, NULL);
-            return mu_err(reterr_msg, err, "out of memory");
-        }
+    if (layer != NULL) {
+        mu_store_prefix_onto(layer, ret->run);
+        ret->store = layer;
     }
     return 0;
 }

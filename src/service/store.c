@@ -200,42 +200,60 @@ static int open_etcd(struct mu_env *env, const struct mu_url *url, int64_t conne
     return 0;
 }
 
+static int open_kind(struct mu_env *env, const struct mu_url *url, uint32_t connect_ms,
+                     struct mu_store **ret_store, struct mu_errmsg *reterr_msg)
+{
+    if (strcmp(url->scheme, "tcp") == 0) {
+        return open_tcp(env, url, connect_ms, ret_store, reterr_msg);
+    }
+    if (strcmp(url->scheme, "file") == 0) {
+        return open_file(env, url, ret_store, reterr_msg);
+    }
+    if (strcmp(url->scheme, "hash") == 0) {
+        return open_hash(env, url, ret_store, reterr_msg);
+    }
+    if (strcmp(url->scheme, "etcd") == 0) {
+        return open_etcd(env, url, connect_ms, ret_store, reterr_msg);
+    }
+    return mu_err(reterr_msg, MUSTER_EURL,
+                  "there is no store of kind \"%.32s\"; there are tcp, file, etcd and hash",
+                  url->scheme);
+}
+
 int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,
                   struct mu_store **ret_store, struct mu_errmsg *reterr_msg)
 {
     struct mu_url url;
     struct mu_store *store = NULL;
+    struct mu_store *barrier = NULL;
+    struct mu_store *layer = NULL;
     const char *prefix;
     int err = mu_url_parse(&url, text, reterr_msg);
 
     if (err != 0) {
         return err;
     }
-    if (strcmp(url.scheme, "tcp") == 0) {
-        err = open_tcp(env, &url, connect_ms, &store, reterr_msg);
-    } else if (strcmp(url.scheme, "file") == 0) {
-        err = open_file(env, &url, &store, reterr_msg);
-    } else if (strcmp(url.scheme, "hash") == 0) {
-        err = open_hash(env, &url, &store, reterr_msg);
-    } else if (strcmp(url.scheme, "etcd") == 0) {
-        err = open_etcd(env, &url, connect_ms, &store, reterr_msg);
-    } else {
-        err = mu_err(reterr_msg, MUSTER_EURL,
-                     "there is no store of kind \"%.32s\"; there are tcp, file, etcd and hash",
-                     url.scheme);
+    /* The layers first: what is open takes time to close. */
+    prefix = mu_url_param(&url, "prefix");
+    err = mu_store_barrier_new(env, &barrier);
+    if (err == 0 && prefix != NULL) {
+        err = mu_store_prefix_new(env, prefix, &layer);
     }
     if (err != 0) {
+        (void)mu_err(reterr_msg, err, "out of memory");
+    } else {
+        err = open_kind(env, &url, connect_ms, &store, reterr_msg);
+    }
+    if (err != 0) {
+        mu_store_prefix_drop(layer);
+        mu_store_barrier_drop(barrier);
         return err;
     }
-    err = mu_store_barrier_new(store, &store);
-    prefix = mu_url_param(&url, "prefix");
-    if (err == 0 && prefix != NULL) {
-        err = mu_store_prefix_new(store, prefix, &store);
+    mu_store_barrier_onto(barrier, store);
+    *ret_store = barrier;
+    if (layer != NULL) {
+        mu_store_prefix_onto(layer, barrier);
+        *ret_store = layer;
     }
-    if (err != 0) {
-        mu_store_close(store, NULL, NULL);
-        return mu_err(reterr_msg, err, "out of memory");
-    }
-    *ret_store = store;
     return 0;
 }

@@ -120,10 +120,19 @@ int mu_store_hash_new(struct mu_env *env, struct mu_store **ret_store);
  */
 int mu_store_file_new(struct mu_env *env, const char *path, int64_t world_size,
                       struct mu_store **ret_store);
-/** Puts `prefix` and '/' before every key. Takes `inner`: closed with it. MUSTER_ENOMEM. */
-int mu_store_prefix_new(struct mu_store *inner, const char *prefix, struct mu_store **ret_store);
-/** Adds MU_STORE_BARRIER to a kind that has none, out of add, set and wait. Takes `inner`. */
-int mu_store_barrier_new(struct mu_store *inner, struct mu_store **ret_store);
+/*
+ * Layers. Each is made first and put onto a store that is open then, so that nothing can fail any
+ * more: a store that is open takes time to close. It takes the store, which is closed with it. One
+ * that is not put onto anything is dropped; NULL is fine. MUSTER_ENOMEM.
+ */
+/** Puts `prefix` and '/' before every key. */
+int mu_store_prefix_new(struct mu_env *env, const char *prefix, struct mu_store **ret_store);
+void mu_store_prefix_onto(struct mu_store *prefix, struct mu_store *inner);
+void mu_store_prefix_drop(struct mu_store *prefix);
+/** Adds MU_STORE_BARRIER to a kind that has none, out of add, set and wait. */
+int mu_store_barrier_new(struct mu_env *env, struct mu_store **ret_store);
+void mu_store_barrier_onto(struct mu_store *barrier, struct mu_store *inner);
+void mu_store_barrier_drop(struct mu_store *barrier);
 
 /**
  * By URL:

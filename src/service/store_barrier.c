@@ -188,7 +188,7 @@ static const struct mu_store_kind barrier_kind = {
     .close = barrier_close,
 };
 
-int mu_store_barrier_new(struct mu_store *inner, struct mu_store **ret_store)
+int mu_store_barrier_new(struct mu_env *env, struct mu_store **ret_store)
 {
     struct barrier_store *s = mu_calloc(1, sizeof(*s));
 
@@ -196,9 +196,20 @@ int mu_store_barrier_new(struct mu_store *inner, struct mu_store **ret_store)
         return MUSTER_ENOMEM;
     }
     s->base.kind = &barrier_kind;
-    s->base.env = inner->env;
-    s->inner = inner;
+    s->base.env = env;
     mu_list_init(&s->barriers);
     *ret_store = &s->base;
     return 0;
+}
+
+void mu_store_barrier_onto(struct mu_store *barrier, struct mu_store *inner)
+{
+    MU_CONTAINER_OF(barrier, struct barrier_store, base)->inner = inner;
+}
+
+void mu_store_barrier_drop(struct mu_store *barrier)
+{
+    if (barrier != NULL) {
+        mu_free(MU_CONTAINER_OF(barrier, struct barrier_store, base));
+    }
 }

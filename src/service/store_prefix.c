@@ -152,7 +152,7 @@ static const struct mu_store_kind prefix_kind = {
     .close = prefix_close,
 };
 
-int mu_store_prefix_new(struct mu_store *inner, const char *prefix, struct mu_store **ret_store)
+int mu_store_prefix_new(struct mu_env *env, const char *prefix, struct mu_store **ret_store)
 {
     size_t len = strlen(prefix);
     struct prefix_store *s = mu_calloc(1, sizeof(*s) + len + 1);
@@ -161,12 +161,23 @@ int mu_store_prefix_new(struct mu_store *inner, const char *prefix, struct mu_st
         return MUSTER_ENOMEM;
     }
     s->base.kind = &prefix_kind;
-    s->base.env = inner->env;
-    s->inner = inner;
+    s->base.env = env;
     memcpy(s->prefix, prefix, len);
     s->prefix[len] = '/';
     s->prefix_len = len + 1;
     mu_list_init(&s->ops);
     *ret_store = &s->base;
     return 0;
+}
+
+void mu_store_prefix_onto(struct mu_store *prefix, struct mu_store *inner)
+{
+    MU_CONTAINER_OF(prefix, struct prefix_store, base)->inner = inner;
+}
+
+void mu_store_prefix_drop(struct mu_store *prefix)
+{
+    if (prefix != NULL) {
+        mu_free(MU_CONTAINER_OF(prefix, struct prefix_store, base));
+    }
 }
