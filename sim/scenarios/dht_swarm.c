@@ -316,6 +316,8 @@ static void run_swarm(struct mu_sim *sim, bool flat)
         }
     }
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
+    mu_free(s->members);
+    mu_free(s);
 }
 
 static void run_dht_swarm(struct mu_sim *sim)

@@ -216,9 +216,11 @@ static bool was_sent(const struct exchange *x, CURLcode code)
 static void explain(struct exchange *x, CURLcode code)
 {
     curl_off_t connected = 0;
+    curl_off_t secured = 0;
     size_t len;
 
     (void)curl_easy_getinfo(x->easy, CURLINFO_CONNECT_TIME_T, &connected);
+    (void)curl_easy_getinfo(x->easy, CURLINFO_APPCONNECT_TIME_T, &secured);
     if (x->text[0] == '\0') {
         (void)snprintf(x->text, sizeof(x->text), "%s", curl_easy_strerror(code));
     }
@@ -234,6 +236,9 @@ static void explain(struct exchange *x, CURLcode code)
                connected > 0) {
         /* A server that hangs up over a certificate may do so before its reason is read. */
         mu_uv_http_explain_cert(x->cert, false, x->text, sizeof(x->text));
+    } else if (x->status == MUSTER_ECONN && x->tls && connected > 0 && secured == 0) {
+        (void)snprintf(x->text + len, sizeof(x->text) - len,
+                       " (in the TLS handshake: does it speak SSL or TLS at all?)");
     } else if (code == CURLE_GOT_NOTHING && !x->tls) {
         (void)snprintf(x->text + len, sizeof(x->text) - len, " (does it want TLS?)");
     }
