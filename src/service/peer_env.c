@@ -5,12 +5,12 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "core/env_layer.h"
 
 #define PATIENCE_MS 5000 /* how long what was taken may go out once its owner has closed */
 
 struct mu_peer_env {
-    struct mu_env env;
-    struct mu_env *below;
+    struct mu_env_layer layer;
     struct mu_peer_host *host;
     struct mu_peer_handler handler;
     struct mu_listener *listener; /* NULL: nobody listens */
@@ -42,7 +42,7 @@ struct stream_conn {
 
 static struct mu_peer_env *peers_of(struct mu_env *env)
 {
-    return MU_CONTAINER_OF(env, struct mu_peer_env, env);
+    return MU_CONTAINER_OF(env, struct mu_peer_env, layer.env);
 }
 
 static struct stream_conn *conn_of(struct mu_host_stream *stream)
@@ -52,12 +52,13 @@ static struct stream_conn *conn_of(struct mu_host_stream *stream)
 
 static void arm(struct stream_conn *c, uint32_t ms)
 {
-    mu_env_timer_arm(c->env->below, &c->timer, mu_mono_add_ms(mu_env_now(c->env->below).mono, ms));
+    mu_env_timer_arm(c->env->layer.below, &c->timer,
+                     mu_mono_add_ms(mu_env_now(c->env->layer.below).mono, ms));
 }
 
 static void free_conn(struct stream_conn *c)
 {
-    mu_env_timer_arm(c->env->below, &c->timer, MU_MONO_NEVER);
+    mu_env_timer_arm(c->env->layer.below, &c->timer, MU_MONO_NEVER);
     if (!c->gone) {
         mu_host_stream_reset(&c->stream);
     }
@@ -274,7 +275,7 @@ static struct stream_conn *new_conn(struct mu_peer_env *peers)
 static void own(struct stream_conn *c, struct mu_conn *conn)
 {
     c->conn = conn;
-    conn->env = &c->env->env;
+    conn->env = &c->env->layer.env;
     conn->impl = c;
 }
 
@@ -415,81 +416,13 @@ static void env_unlisten(struct mu_env *env, struct mu_listener *listener)
 
     MU_ASSERT(peers->listener == listener);
     mu_peer_host_unserve(&peers->handler);
-    mu_env_timer_arm(peers->below, &peers->unlistened, mu_env_now(peers->below).mono);
-}
-
-/* --- all else is the business of the one below ------------------------------------------------ */
-
-static struct mu_now env_now(struct mu_env *env)
-{
-    return mu_env_now(peers_of(env)->below);
-}
-
-static void env_entropy(struct mu_env *env, void *buf, size_t len)
-{
-    mu_env_entropy(peers_of(env)->below, buf, len);
-}
-
-static void env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)
-{
-    mu_env_timer_arm(peers_of(env)->below, timer, at);
-}
-
-static int env_work(struct mu_env *env, struct mu_work *work)
-{
-    return mu_env_work(peers_of(env)->below, work);
-}
-
-static int env_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what)
-{
-    return mu_env_spawn(peers_of(env)->below, child, what);
-}
-
-static int env_child_signal(struct mu_env *env, struct mu_child *child, int signal,
-                            enum mu_child_scope scope)
-{
-    return mu_env_child_signal(peers_of(env)->below, child, signal, scope);
-}
-
-static void env_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream)
-{
-    mu_env_child_resume(peers_of(env)->below, child, stream);
-}
-
-static int env_http(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request)
-{
-    return mu_env_http(peers_of(env)->below, http, request);
-}
-
-static void env_http_resume(struct mu_env *env, struct mu_http *http)
-{
-    mu_env_http_resume(peers_of(env)->below, http);
-}
-
-static void env_http_cancel(struct mu_env *env, struct mu_http *http)
-{
-    mu_env_http_cancel(peers_of(env)->below, http);
+    mu_env_timer_arm(peers->layer.below, &peers->unlistened, mu_env_now(peers->layer.below).mono);
 }
 
 static const struct mu_env_ops peer_ops = {
-    .now = env_now,
-    .entropy = env_entropy,
-    .timer_arm = env_timer_arm,
-    .dial = env_dial,
-    .listen = env_listen,
-    .unlisten = env_unlisten,
-    .sendv = env_sendv,
-    .resume = env_resume,
-    .close = env_close,
-    .peer = env_peer,
-    .why = env_why,
-    .work = env_work,
-    .spawn = env_spawn,
-    .child_signal = env_child_signal,
-    .child_resume = env_child_resume,
-    .http = env_http,
-    .http_resume = env_http_resume,
-    .http_cancel = env_http_cancel,
+    MU_ENV_LAYER_OPS,         .dial = env_dial,   .listen = env_listen,
+    .unlisten = env_unlisten, .sendv = env_sendv, .resume = env_resume,
+    .close = env_close,       .peer = env_peer,   .why = env_why,
 };
 
 int mu_peer_env_new(struct mu_peer_host *host, struct mu_peer_env **ret)
@@ -499,8 +432,8 @@ int mu_peer_env_new(struct mu_peer_host *host, struct mu_peer_env **ret)
     if (peers == NULL) {
         return MUSTER_ENOMEM;
     }
-    peers->env.ops = &peer_ops;
-    peers->below = mu_peer_host_env(host);
+    peers->layer.env.ops = &peer_ops;
+    peers->layer.below = mu_peer_host_env(host);
     peers->host = host;
     mu_list_init(&peers->conns);
     mu_timer_init(&peers->unlistened, on_unlistened);
@@ -525,5 +458,5 @@ void mu_peer_env_free(struct mu_peer_env *peers)
 
 struct mu_env *mu_peer_env_env(struct mu_peer_env *peers)
 {
-    return &peers->env;
+    return &peers->layer.env;
 }

@@ -2,13 +2,13 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "core/env_layer.h"
 
 /* How long what was taken may wait for room on the wire once its owner has closed. */
 #define PATIENCE_MS 5000
 
 struct mu_tls_env {
-    struct mu_env env;
-    struct mu_env *below;
+    struct mu_env_layer layer;
     struct mu_tls_context *context;
     const struct mu_errmsg *why; /* of the `closed` that is being told */
     size_t live;
@@ -45,7 +45,7 @@ struct tls_listener {
 
 static struct mu_tls_env *tls_of(struct mu_env *env)
 {
-    return MU_CONTAINER_OF(env, struct mu_tls_env, env);
+    return MU_CONTAINER_OF(env, struct mu_tls_env, layer.env);
 }
 
 static struct tls_conn *conn_of(struct mu_conn *wire)
@@ -58,7 +58,7 @@ static struct tls_conn *conn_of(struct mu_conn *wire)
 static void close_wire(struct tls_conn *c, bool abort)
 {
     c->over = true;
-    mu_env_close(c->env->below, &c->wire, abort);
+    mu_env_close(c->env->layer.below, &c->wire, abort);
 }
 
 static void flush(struct tls_conn *c)
@@ -68,7 +68,7 @@ static void flush(struct tls_conn *c)
     while (out.len != 0 && !c->blocked) {
         size_t taken = 0;
 
-        mu_env_send(c->env->below, &c->wire, out, &taken);
+        mu_env_send(c->env->layer.below, &c->wire, out, &taken);
         c->blocked = taken < out.len;
         mu_tls_sent(&c->tls, taken);
         out = mu_tls_output(&c->tls);
@@ -170,7 +170,7 @@ static bool deliver(struct tls_conn *c, struct mu_span plain, size_t *ret_used)
     }
     c->paused = *ret_used < plain.len;
     if (c->paused && c->resume) {
-        mu_env_timer_arm(c->env->below, &c->timer, mu_env_now(c->env->below).mono);
+        mu_env_timer_arm(c->env->layer.below, &c->timer, mu_env_now(c->env->layer.below).mono);
     }
     return !c->paused;
 }
@@ -259,7 +259,7 @@ static void deliver_rest(struct tls_conn *c)
         mu_buf_trim(&c->rest, 0);
         tell_eof(c);
         if (!c->closing && !c->over) {
-            mu_env_resume(c->env->below, &c->wire);
+            mu_env_resume(c->env->layer.below, &c->wire);
         }
     }
 }
@@ -286,7 +286,7 @@ static void env_resume(struct mu_env *env, struct mu_conn *conn)
     if (c->in_data) {
         c->resume = true;
     } else if (c->paused && !c->closing && !c->over) {
-        mu_env_timer_arm(c->env->below, &c->timer, mu_env_now(c->env->below).mono);
+        mu_env_timer_arm(c->env->layer.below, &c->timer, mu_env_now(c->env->layer.below).mono);
     }
 }
 
@@ -299,7 +299,7 @@ static void wire_open(struct mu_conn *wire)
 
 static void free_conn(struct tls_conn *c)
 {
-    mu_env_timer_arm(c->env->below, &c->timer, MU_MONO_NEVER);
+    mu_env_timer_arm(c->env->layer.below, &c->timer, MU_MONO_NEVER);
     mu_tls_fini(&c->tls);
     mu_buf_fini(&c->rest);
     c->env->live--;
@@ -361,7 +361,7 @@ static int env_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_ad
         return MUSTER_ENOMEM;
     }
     c->conn = conn;
-    err = mu_env_dial(tls->below, &c->wire, addr);
+    err = mu_env_dial(tls->layer.below, &c->wire, addr);
     if (err != 0) {
         free_conn(c);
         return err;
@@ -382,7 +382,7 @@ static void env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
     }
     first = !c->closing;
     c->closing = true;
-    mu_env_timer_arm(c->env->below, &c->timer, MU_MONO_NEVER);
+    mu_env_timer_arm(c->env->layer.below, &c->timer, MU_MONO_NEVER);
     if (abort) {
         close_wire(c, true);
         return;
@@ -396,15 +396,15 @@ static void env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
         close_wire(c, false);
         return;
     }
-    mu_env_timer_arm(c->env->below, &c->timer,
-                     mu_mono_add_ms(mu_env_now(c->env->below).mono, PATIENCE_MS));
+    mu_env_timer_arm(c->env->layer.below, &c->timer,
+                     mu_mono_add_ms(mu_env_now(c->env->layer.below).mono, PATIENCE_MS));
 }
 
 static void env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap)
 {
     const struct tls_conn *c = conn->impl;
 
-    mu_env_peer(tls_of(env)->below, &c->wire, buf, cap);
+    mu_env_peer(tls_of(env)->layer.below, &c->wire, buf, cap);
 }
 
 static const char *env_why(struct mu_env *env)
@@ -434,7 +434,7 @@ static struct mu_conn *wire_accept(struct mu_listener *wire)
         free_conn(c);
         return NULL;
     }
-    c->conn->env = &l->env->env;
+    c->conn->env = &l->env->layer.env;
     c->conn->impl = c;
     return &c->wire;
 }
@@ -473,7 +473,7 @@ static int env_listen(struct mu_env *env, struct mu_listener *listener, struct m
     l->wire.closed = wire_unlistened;
     l->listener = listener;
     l->env = tls;
-    err = mu_env_listen(tls->below, &l->wire, addr);
+    err = mu_env_listen(tls->layer.below, &l->wire, addr);
     if (err != 0) {
         mu_free(l);
         return err;
@@ -488,81 +488,13 @@ static void env_unlisten(struct mu_env *env, struct mu_listener *listener)
 {
     struct tls_listener *l = listener->impl;
 
-    mu_env_unlisten(tls_of(env)->below, &l->wire);
-}
-
-/* All else is the business of the one below. */
-
-static struct mu_now env_now(struct mu_env *env)
-{
-    return mu_env_now(tls_of(env)->below);
-}
-
-static void env_entropy(struct mu_env *env, void *buf, size_t len)
-{
-    mu_env_entropy(tls_of(env)->below, buf, len);
-}
-
-static void env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)
-{
-    mu_env_timer_arm(tls_of(env)->below, timer, at);
-}
-
-static int env_work(struct mu_env *env, struct mu_work *work)
-{
-    return mu_env_work(tls_of(env)->below, work);
-}
-
-static int env_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what)
-{
-    return mu_env_spawn(tls_of(env)->below, child, what);
-}
-
-static int env_child_signal(struct mu_env *env, struct mu_child *child, int signal,
-                            enum mu_child_scope scope)
-{
-    return mu_env_child_signal(tls_of(env)->below, child, signal, scope);
-}
-
-static void env_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream)
-{
-    mu_env_child_resume(tls_of(env)->below, child, stream);
-}
-
-static int env_http(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request)
-{
-    return mu_env_http(tls_of(env)->below, http, request);
-}
-
-static void env_http_resume(struct mu_env *env, struct mu_http *http)
-{
-    mu_env_http_resume(tls_of(env)->below, http);
-}
-
-static void env_http_cancel(struct mu_env *env, struct mu_http *http)
-{
-    mu_env_http_cancel(tls_of(env)->below, http);
+    mu_env_unlisten(tls_of(env)->layer.below, &l->wire);
 }
 
 static const struct mu_env_ops tls_ops = {
-    .now = env_now,
-    .entropy = env_entropy,
-    .timer_arm = env_timer_arm,
-    .dial = env_dial,
-    .listen = env_listen,
-    .unlisten = env_unlisten,
-    .sendv = env_sendv,
-    .resume = env_resume,
-    .close = env_close,
-    .peer = env_peer,
-    .why = env_why,
-    .work = env_work,
-    .spawn = env_spawn,
-    .child_signal = env_child_signal,
-    .child_resume = env_child_resume,
-    .http = env_http,
-    .http_resume = env_http_resume,
-    .http_cancel = env_http_cancel,
+    MU_ENV_LAYER_OPS,         .dial = env_dial,   .listen = env_listen,
+    .unlisten = env_unlisten, .sendv = env_sendv, .resume = env_resume,
+    .close = env_close,       .peer = env_peer,   .why = env_why,
 };
 
 int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struct mu_tls_env **ret,
@@ -579,8 +511,8 @@ int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struc
         mu_free(tls);
         return err;
     }
-    tls->env.ops = &tls_ops;
-    tls->below = env;
+    tls->layer.env.ops = &tls_ops;
+    tls->layer.below = env;
     *ret = tls;
     return 0;
 }
@@ -596,5 +528,5 @@ void mu_tls_env_free(struct mu_tls_env *tls)
 
 struct mu_env *mu_tls_env_env(struct mu_tls_env *tls)
 {
-    return &tls->env;
+    return &tls->layer.env;
 }

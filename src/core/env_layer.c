@@ -1,0 +1,53 @@
+#include "core/env_layer.h"
+
+struct mu_now mu_env_layer_now(struct mu_env *env)
+{
+    return mu_env_now(mu_env_below(env));
+}
+
+void mu_env_layer_entropy(struct mu_env *env, void *buf, size_t len)
+{
+    mu_env_entropy(mu_env_below(env), buf, len);
+}
+
+void mu_env_layer_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)
+{
+    mu_env_timer_arm(mu_env_below(env), timer, at);
+}
+
+int mu_env_layer_work(struct mu_env *env, struct mu_work *work)
+{
+    return mu_env_work(mu_env_below(env), work);
+}
+
+int mu_env_layer_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what)
+{
+    return mu_env_spawn(mu_env_below(env), child, what);
+}
+
+int mu_env_layer_child_signal(struct mu_env *env, struct mu_child *child, int signal,
+                              enum mu_child_scope scope)
+{
+    return mu_env_child_signal(mu_env_below(env), child, signal, scope);
+}
+
+void mu_env_layer_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream)
+{
+    mu_env_child_resume(mu_env_below(env), child, stream);
+}
+
+int mu_env_layer_http(struct mu_env *env, struct mu_http *http,
+                      const struct mu_http_request *request)
+{
+    return mu_env_http(mu_env_below(env), http, request);
+}
+
+void mu_env_layer_http_resume(struct mu_env *env, struct mu_http *http)
+{
+    mu_env_http_resume(mu_env_below(env), http);
+}
+
+void mu_env_layer_http_cancel(struct mu_env *env, struct mu_http *http)
+{
+    mu_env_http_cancel(mu_env_below(env), http);
+}

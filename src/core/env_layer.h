@@ -1,0 +1,53 @@
+/*
+ * An environment that stands on another one and does some verbs its own way. The rest, which is no
+ * business of a layer's, is passed down by what is here:
+ *
+ *     static const struct mu_env_ops ops = {MU_ENV_LAYER_OPS, .dial = dial, .listen = ...};
+ *
+ * Connections and listeners are always a layer's own: dial, listen, unlisten, sendv, resume, close
+ * and peer.
+ */
+#ifndef MU_ENV_LAYER_H
+#define MU_ENV_LAYER_H
+
+#include "core/env.h"
+
+/* The first member of a layer's own. */
+struct mu_env_layer {
+    struct mu_env env;
+    struct mu_env *below; /* borrowed */
+};
+
+static inline struct mu_env *mu_env_below(struct mu_env *env)
+{
+    return ((struct mu_env_layer *)env)->below;
+}
+
+struct mu_now mu_env_layer_now(struct mu_env *env);
+void mu_env_layer_entropy(struct mu_env *env, void *buf, size_t len);
+void mu_env_layer_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
+int mu_env_layer_work(struct mu_env *env, struct mu_work *work);
+int mu_env_layer_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what);
+int mu_env_layer_child_signal(struct mu_env *env, struct mu_child *child, int signal,
+                              enum mu_child_scope scope);
+void mu_env_layer_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
+int mu_env_layer_http(struct mu_env *env, struct mu_http *http,
+                      const struct mu_http_request *request);
+void mu_env_layer_http_resume(struct mu_env *env, struct mu_http *http);
+void mu_env_layer_http_cancel(struct mu_env *env, struct mu_http *http);
+
+/* clang-format off */
+#define MU_ENV_LAYER_OPS                                                                           \
+    .now = mu_env_layer_now,                                                                       \
+    .entropy = mu_env_layer_entropy,                                                               \
+    .timer_arm = mu_env_layer_timer_arm,                                                           \
+    .work = mu_env_layer_work,                                                                     \
+    .spawn = mu_env_layer_spawn,                                                                   \
+    .child_signal = mu_env_layer_child_signal,                                                     \
+    .child_resume = mu_env_layer_child_resume,                                                     \
+    .http = mu_env_layer_http,                                                                     \
+    .http_resume = mu_env_layer_http_resume,                                                       \
+    .http_cancel = mu_env_layer_http_cancel
+/* clang-format on */
+
+#endif
