@@ -342,6 +342,25 @@ static int tear_down(void **state)
     return 0;
 }
 
+void battery_tcp_listen(struct env_under_test *eut, struct mu_addr *ret)
+{
+    (void)eut;
+    *ret = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
+}
+
+void battery_same_addr(struct env_under_test *eut, const struct mu_addr *listening,
+                       struct mu_addr *ret)
+{
+    (void)eut;
+    *ret = *listening;
+}
+
+void battery_tcp_refused(struct env_under_test *eut, struct mu_addr *ret)
+{
+    (void)eut;
+    *ret = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1", .port = 1};
+}
+
 int battery_main(const char *name, struct env_under_test *eut)
 {
     const struct CMUnitTest *lists[] = {time_tests, battery_conn_tests, battery_end_tests,

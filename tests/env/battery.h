@@ -33,6 +33,12 @@ struct env_under_test {
     void *context;        /* the driver's */
 };
 
+/** Addresses on loopback, for those members above. */
+void battery_tcp_listen(struct env_under_test *eut, struct mu_addr *ret);
+void battery_same_addr(struct env_under_test *eut, const struct mu_addr *listening,
+                       struct mu_addr *ret);
+void battery_tcp_refused(struct env_under_test *eut, struct mu_addr *ret);
+
 /** Runs every test over the environment that `eut` describes. The exit code of the program. */
 int battery_main(const char *name, struct env_under_test *eut);
 
