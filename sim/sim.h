@@ -251,6 +251,8 @@ void mu_sim_note(struct mu_sim *sim, const struct mu_sim_proc *proc, const char 
 /** A sink for the machines of a process: their events become lines. Valid for the process's life.
  */
 struct mu_trace mu_sim_trace(struct mu_env *env);
+/** Log lines (muster/log.h) of this run become notes: all while tracing, else only errors. */
+void mu_sim_trace_log(struct mu_sim *sim);
 
 /* --- scenarios -------------------------------------------------------------------------------- */
 

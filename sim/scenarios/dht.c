@@ -553,13 +553,6 @@ static void check_return(struct dht_world *w)
     }
 }
 
-static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
-{
-    (void)level;
-    (void)id;
-    mu_sim_note(context, NULL, "log: %s", line);
-}
-
 static struct dht_world *new_world(struct mu_sim *sim, enum plant plant)
 {
     struct dht_world *w = mu_sim_calloc(sizeof(*w));
@@ -591,7 +584,7 @@ static void run_world(struct mu_sim *sim, enum plant plant)
 {
     struct dht_world *w = new_world(sim, plant);
 
-    muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    mu_sim_trace_log(sim);
     mu_sim_run_for(sim, FAULTY_NS);
     mu_sim_heal(sim);
     mu_sim_run_for(sim, 10 * MU_NS_PER_S);

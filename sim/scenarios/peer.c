@@ -451,13 +451,6 @@ static bool all_left(void *arg)
     return true;
 }
 
-static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
-{
-    (void)level;
-    (void)id;
-    mu_sim_note(context, NULL, "log: %s", line);
-}
-
 static void make_hosts(struct peer_world *w)
 {
     uint8_t seed[MU_IDENTITY_SEED_LEN];
@@ -517,7 +510,7 @@ static void run_world(struct mu_sim *sim, enum peer_plant plant)
     struct peer_world *w = mu_sim_calloc(sizeof(*w));
     struct mu_prng *prng = mu_sim_prng(sim);
 
-    muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    mu_sim_trace_log(sim);
     w->sim = sim;
     w->plant = plant;
     w->private_swarm = plant == PEER_PLANT_OPENDOOR || mu_prng_chance(prng, 500000);

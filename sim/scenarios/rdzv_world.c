@@ -263,14 +263,6 @@ size_t rdzv_config_delay(char *text, size_t cap, const char *key, uint64_t ms)
 
 /* --- the story -------------------------------------------------------------------------------- */
 
-/* Service log lines become lines of the trace. */
-static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
-{
-    (void)level;
-    (void)id;
-    mu_sim_note(context, NULL, "log: %s", line);
-}
-
 static void draw_churn(struct rdzv_world *w)
 {
     struct mu_prng *prng = mu_sim_prng(w->sim);
@@ -474,7 +466,7 @@ void rdzv_world_run(struct mu_sim *sim, const struct rdzv_setup *setup)
 {
     struct rdzv_world w = {.sim = sim, .setup = setup};
 
-    muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    mu_sim_trace_log(sim);
     set_up(&w);
     mu_sim_run_for(sim, RDZV_FAULTY_NS);
     heal(&w);

@@ -586,19 +586,12 @@ static bool all_left(void *arg)
     return true;
 }
 
-static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
-{
-    (void)level;
-    (void)id;
-    mu_sim_note(context, NULL, "log: %s", line);
-}
-
 static void run_world(struct mu_sim *sim, bool keyless)
 {
     struct rpc_world *w = mu_sim_calloc(sizeof(*w));
     struct mu_sim_host *host = NULL;
 
-    muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    mu_sim_trace_log(sim);
     w->sim = sim;
     w->keyless = keyless;
     w->short_of_memory =

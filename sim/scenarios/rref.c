@@ -71,13 +71,6 @@ static void tell_what_is_left(struct rref_world *w)
     mu_sim_fail(w->sim, "a worker did not come back");
 }
 
-static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
-{
-    (void)level;
-    (void)id;
-    mu_sim_note(context, NULL, "log: %s", line);
-}
-
 static void run_story(struct rref_world *w)
 {
     struct mu_sim *sim = w->sim;
@@ -104,7 +97,7 @@ static void run_world(struct mu_sim *sim, bool hasty, bool leaky)
 {
     struct rref_world *w = mu_sim_calloc(sizeof(*w));
 
-    muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    mu_sim_trace_log(sim);
     w->sim = sim;
     w->hasty = hasty;
     w->leaky = leaky;

@@ -499,14 +499,6 @@ static void client_killed(void *arg)
 
 /* --- the story -------------------------------------------------------------------------------- */
 
-/* Service log lines become lines of the trace. */
-static void trace_log(void *context, enum muster_log_level level, const char *id, const char *line)
-{
-    (void)level;
-    (void)id;
-    mu_sim_note(context, NULL, "log: %s", line);
-}
-
 static bool seat_got_on(const struct store_seat *seat)
 {
     return seat->job->got_on != NULL ? seat->job->got_on(seat) : seat->answered >= seat->wanted;
@@ -744,7 +736,7 @@ void store_world_run(struct mu_sim *sim, const struct store_setup *setup)
     static const char *const members[FAKE_ETCD_MEMBERS] = {"e0", "e1", "e2"};
     struct store_world w = {.sim = sim, .setup = setup};
 
-    muster_log_set(trace_log, sim, mu_sim_tracing(sim) ? MUSTER_LOG_DEBUG : MUSTER_LOG_ERROR);
+    mu_sim_trace_log(sim);
     if (setup->backed) {
         w.etcd = fake_etcd_new(sim, members, FAKE_ETCD_MEMBERS);
         store_world_trouble_etcd(sim, &w);

@@ -110,7 +110,9 @@ static void expect_refused(const char *leaf, const char *text)
     future = call(&stranger, "b", 10);
     assert_int_not_equal(muster_rpc_future_status(future), 0);
     assert_int_equal(muster_rpc_future_kind(future), MUSTER_RPC_LOST);
-    assert_non_null(strstr(muster_rpc_future_errmsg(future), text));
+    if (strstr(muster_rpc_future_errmsg(future), text) == NULL) {
+        fail_msg("%s", muster_rpc_future_errmsg(future));
+    }
     muster_rpc_future_free(future);
     assert_int_equal(muster_rpc_add_worker(a.agent, "b", 1, muster_rpc_address(b.agent)), 0);
     future = call(&a, "b", 10);
@@ -136,7 +138,7 @@ static void test_worker_whose_certificate_has_expired_is_refused(void **state)
 static void test_worker_without_tls_is_refused(void **state)
 {
     (void)state;
-    expect_refused(NULL, "s");
+    expect_refused(NULL, "cannot connect to 127.0.0.1");
 }
 
 static void test_worker_whose_certificate_is_for_another_host_is_not_called(void **state)
