@@ -88,6 +88,10 @@ static inline const uint64_t *mu_layout_shape(const struct mu_layout *l, size_t 
 }
 /** How many elements it has. */
 uint64_t mu_layout_elements(const struct mu_layout *l, size_t i);
+/** Whether tensor `i` has the same type and shape in both, which have that many. */
+bool mu_layout_same_type(const struct mu_layout *a, const struct mu_layout *b, size_t i);
+/** Its type and shape, "F32[2,3]", terminated, cut where there is no more room. Returns `buf`. */
+char *mu_layout_describe(const struct mu_layout *l, size_t i, char *buf, size_t cap);
 /**
  * Fills `index`, with room for l->count, with the tensors in the order of their names. The first
  * name that is there twice is MUSTER_EEXIST, and `*ret_twice` is which.
