@@ -24,7 +24,7 @@ enum kind {
 static void add_section(struct mu_hm_encoder *e, enum kind kind, uint32_t size, uint64_t count)
 {
     e->sections[e->section_count++] =
-        (struct mu_hm_section){.kind = kind, .size = size, .count = count, .offset = e->len};
+        (struct mu_hm_section){.kind = (int)kind, .size = size, .count = count, .offset = e->len};
     e->len += size * count;
 }
 
