@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "codec/msgpack.h"
 #include "codec/pb.h"
 #include "core/alloc.h"
 
@@ -112,6 +113,34 @@ int mu_hm_request_decode(struct mu_span message)
     while ((got = mu_pb_next(&message, &field)) == 1) {
     }
     return got;
+}
+
+int mu_hm_metadata_epoch(struct mu_span metadata, uint64_t *ret_epoch)
+{
+    struct mu_mp map;
+    struct mu_mp key;
+    struct mu_mp value;
+    struct mu_span whole;
+
+    if (mu_mp_next(&metadata, &map) != 0 || map.type != MU_MP_MAP) {
+        return MUSTER_EPROTO;
+    }
+    for (uint32_t i = 0; i < map.count; i++) {
+        struct mu_span name;
+
+        if (mu_mp_skip(&metadata, &name) != 0 || mu_mp_skip(&metadata, &whole) != 0) {
+            return MUSTER_EPROTO;
+        }
+        if (mu_mp_next(&name, &key) == 0 && key.type == MU_MP_STR &&
+            mu_span_eq(key.bytes, MU_SPAN_LIT("epoch"))) {
+            if (mu_mp_next(&whole, &value) != 0 || value.type != MU_MP_UINT) {
+                return MUSTER_ENOENT;
+            }
+            *ret_epoch = value.number;
+            return 0;
+        }
+    }
+    return MUSTER_ENOENT;
 }
 
 /* --- assembling ------------------------------------------------------------------------------- */

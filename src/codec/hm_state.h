@@ -40,6 +40,12 @@ int mu_hm_part_decode(struct mu_span message, struct mu_hm_part *ret);
 /** Whether a request can be read; there is nothing in it. 0 or MUSTER_EPROTO. */
 int mu_hm_request_decode(struct mu_span message);
 
+/**
+ * The epoch that a trainer's metadata tells: the number under "epoch" in the map. MUSTER_EPROTO: it
+ * is no map; MUSTER_ENOENT: there is no such number in it.
+ */
+int mu_hm_metadata_epoch(struct mu_span metadata, uint64_t *ret_epoch);
+
 /* --- a donor's side --------------------------------------------------------------------------- */
 
 struct mu_hm_state_config {

@@ -413,6 +413,33 @@ static void test_hm_state_metadata_alone_is_no_state(void **state)
     mu_hm_assembler_fini(&a);
 }
 
+static void test_hm_state_metadata_tells_an_epoch(void **state)
+{
+    uint64_t epoch = 0;
+
+    (void)state;
+    assert_int_equal(mu_hm_metadata_epoch(MU_SPAN_LIT(EPOCH_5), &epoch), 0);
+    assert_int_equal(epoch, 5);
+    assert_int_equal(mu_hm_metadata_epoch(MU_SPAN_LIT("\x82\xa1"
+                                                      "a\x93\x01\x02\x03\xa5"
+                                                      "epoch\xcd\x0f\x5d"),
+                                          &epoch),
+                     0);
+    assert_int_equal(epoch, 3933);
+    /* None, none that is a number, no map, and one that is cut off. */
+    assert_int_equal(mu_hm_metadata_epoch(MU_SPAN_LIT("\x80"), &epoch), MUSTER_ENOENT);
+    assert_int_equal(mu_hm_metadata_epoch(MU_SPAN_LIT("\x81\xa5"
+                                                      "epoch\xff"),
+                                          &epoch),
+                     MUSTER_ENOENT);
+    assert_int_equal(mu_hm_metadata_epoch(MU_SPAN_LIT("\x05"), &epoch), MUSTER_EPROTO);
+    assert_int_equal(mu_hm_metadata_epoch(MU_SPAN_LIT("\x81\xa5"
+                                                      "epoch"),
+                                          &epoch),
+                     MUSTER_EPROTO);
+    assert_int_equal(epoch, 3933);
+}
+
 static void test_hm_state_that_nobody_could_read_is_not_offered(void **state)
 {
     struct mu_hm_state_config config = {.metadata = MU_SPAN_LIT(EPOCH_5)};
@@ -543,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_hm_state_checks_what_was_expected_before_the_bytes),
         cmocka_unit_test(test_hm_state_has_limits),
         cmocka_unit_test(test_hm_state_metadata_alone_is_no_state),
+        cmocka_unit_test(test_hm_state_metadata_tells_an_epoch),
         cmocka_unit_test(test_hm_state_that_nobody_could_read_is_not_offered),
         cmocka_unit_test(test_hm_state_survives_garbage),
         cmocka_unit_test(test_hm_state_survives_a_failing_heap),
