@@ -8,6 +8,7 @@
 #include "codec/msgpack.h"
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "proto/dht_node.h"
 
 /* Somebody who says that he shares a state. */
 struct candidate {
@@ -15,6 +16,29 @@ struct candidate {
     double priority;
     uint64_t lot; /* decides between equals */
 };
+
+int mu_hm_all_averagers(const char *prefix, struct mu_dht_id *ret)
+{
+    struct mu_buf text;
+    int err;
+
+    if (prefix[0] == '\0' || strchr(prefix, '.') != NULL) {
+        return MUSTER_EINVAL;
+    }
+    mu_buf_init(&text, 1u << 16);
+    err = mu_buf_append(&text, mu_span_str(prefix));
+    err = err != 0 ? err : mu_buf_append(&text, MU_SPAN_LIT(".all_averagers"));
+    err = err != 0 ? err : mu_dht_key_text(mu_buf_span(&text), ret);
+    mu_buf_fini(&text);
+    return err;
+}
+
+int mu_hm_handler_name(char *buf, size_t cap, const char *prefix, const char *averager)
+{
+    int len = snprintf(buf, cap, "%s::%s.rpc_download_state", prefix, averager);
+
+    return len < 0 || (size_t)len >= cap ? MUSTER_ELIMIT : 0;
+}
 
 struct mu_hm_download_config mu_hm_download_config_defaults(void)
 {

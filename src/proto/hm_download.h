@@ -22,10 +22,21 @@
 #ifndef MU_HM_DOWNLOAD_H
 #define MU_HM_DOWNLOAD_H
 
+#include "codec/dht_id.h"
 #include "codec/hm_state.h"
 #include "codec/peer_id.h"
 #include "core/prng.h"
 #include "core/time.h"
+
+/** The key of the DHT that donors are under: `<prefix>.all_averagers`. MUSTER_EINVAL: no prefix, or
+ * one with a dot; MUSTER_ELIMIT, MUSTER_ENOMEM. */
+int mu_hm_all_averagers(const char *prefix, struct mu_dht_id *ret);
+/**
+ * The name of the handler: "R_state_averager::TrainingStateAverager.rpc_download_state". `averager`
+ * is the name of the class in Python, which is the same for all who share. MUSTER_ELIMIT: it is
+ * longer than `cap`.
+ */
+int mu_hm_handler_name(char *buf, size_t cap, const char *prefix, const char *averager);
 
 struct mu_hm_download_config {
     struct mu_peer_id self;
