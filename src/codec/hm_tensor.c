@@ -305,10 +305,14 @@ static int decode_codes(const struct mu_hm_tensor *t, const struct mu_hm_sizes *
 int mu_hm_decode(const struct mu_hm_tensor *t, struct mu_span encoded, struct mu_space out,
                  struct mu_errmsg *reterr_msg)
 {
+    static const uint8_t nothing[1];
     struct mu_hm_sizes n;
     uint64_t longest;
     int err = mu_hm_encoded_len_max(t, &longest);
 
+    if (encoded.len == 0) {
+        encoded.data = nothing; /* so that one may point behind it */
+    }
     if (err != 0 || !mu_hm_sizes(t, &n) || n.bytes != out.len) {
         err = err != 0 ? err : MUSTER_EINVAL;
         return mu_err(reterr_msg, err, "%s of %s: %s", mu_hm_compression_name(t->compression),

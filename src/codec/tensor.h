@@ -80,7 +80,9 @@ int mu_layout_add(struct mu_layout *l, struct mu_span name, enum mu_dtype dtype,
                   const uint64_t *shape, size_t rank);
 static inline struct mu_span mu_layout_name(const struct mu_layout *l, size_t i)
 {
-    return mu_span(l->names.data + l->names.head + l->tensors[i].name_at, l->tensors[i].name_len);
+    return mu_span(l->names.data == NULL ? NULL
+                                         : l->names.data + l->names.head + l->tensors[i].name_at,
+                   l->tensors[i].name_len);
 }
 static inline const uint64_t *mu_layout_shape(const struct mu_layout *l, size_t i)
 {
