@@ -12,12 +12,13 @@
  * meanwhile: nobody gets the one half of a state and the other of another. All downloads of a
  * snapshot share its memory; each needs one chunk of its own.
  *
- * The entry in the DHT lives for `declare_ms` and is written anew after a third of that, so that two
- * writes can be lost before a living donor is out of sight (hivemind writes when it has just
+ * The entry in the DHT lives for `declare_ms` and is written anew after a third of that, so that
+ * two writes can be lost before a living donor is out of sight (hivemind writes when it has just
  * ended). Who stops sharing writes nil over it.
  *
  * More downloads than `slots` at a time are turned away with a word, upon which a client asks the
- * next donor, and so is who has half of them already; a client that takes nothing for `idle_ms` is cut off.
+ * next donor, and so is who has half of them already; a client that takes nothing for `idle_ms` is
+ * cut off.
  */
 #ifndef MU_HM_DONOR_H
 #define MU_HM_DONOR_H
