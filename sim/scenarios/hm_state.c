@@ -500,6 +500,7 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     /* Entries live by the wall clock, which the DHT's own scenario turns. */
     f.wall_skew_max_ns = 0;
     f.wall_jump_every_ns = 0;
+    mu_sim_faults_draw_memory(&f, prng);
     return f;
 }
 
