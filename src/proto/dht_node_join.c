@@ -41,6 +41,9 @@ static void pings_over(struct mu_dht *d, struct dht_op *op)
     }
     if (op->base.answered > op->clocks) {
         look_around(d, op);
+    } else if (op->upkeep) {
+        op->restores = false;
+        look_around(d, op);
     } else {
         ended_join(d, op, op->clocks > 0 ? MUSTER_EDHT_CLOCK : MUSTER_EDHT_NOBODY);
     }
@@ -102,17 +105,24 @@ static int begin_join(struct mu_dht *d, bool internal, bool restores, struct dht
     return 0;
 }
 
-static void ping_joined(struct mu_dht *d, struct dht_op *op)
+/* Pings those through whom we joined, or of them those who are not known now. */
+static void ping_joined(struct mu_dht *d, struct dht_op *op, bool missing)
 {
     for (size_t i = 0; i < d->joined_count; i++) {
         struct mu_dht_neighbour who = {.peer = d->joined[i]};
         struct dht_call *c;
 
-        if (mu_dht_ping_node(d, DHT_CALL_JOIN, &who, false, !d->config.client, &c) == 0) {
+        if ((!missing || mu_dht_table_node_of(&d->table, &who.peer) == NULL) &&
+            mu_dht_ping_node(d, DHT_CALL_JOIN, &who, false, !d->config.client, &c) == 0) {
             c->op = op;
             op->pings++;
         }
     }
+}
+
+static void ask_to_join(struct mu_dht *d, struct dht_op *op)
+{
+    ping_joined(d, op, false);
     if (op->pings == 0) {
         ended_join(d, op, d->joined_count == 0 ? 0 : MUSTER_EDHT_NOBODY);
     }
@@ -153,7 +163,7 @@ int mu_dht_bootstrap(struct mu_dht *d, struct mu_now now, const struct mu_peer_i
     }
     d->upkeep_at = mu_mono_add_ms(now.mono, d->config.upkeep_ms);
     d->had_others = d->joined_count > 0; /* or means to have some */
-    ping_joined(d, op);
+    ask_to_join(d, op);
     *ret = &op->base;
     mu_dht_pump(d);
     return 0;
@@ -171,15 +181,35 @@ bool mu_dht_is_joining(const struct mu_dht *d)
     return false;
 }
 
-/* A look at who is near to us finds out who is gone, and reminds the others of us. */
+static bool knows_joined(const struct mu_dht *d)
+{
+    for (size_t i = 0; i < d->joined_count; i++) {
+        if (mu_dht_table_node_of(&d->table, &d->joined[i]) != NULL) {
+            return true;
+        }
+    }
+    return d->joined_count == 0;
+}
+
+/*
+ * A look at who is near to us finds out who is gone, and reminds the others of us. Those through
+ * whom we joined are asked too if they are not known any more: some who have lost all others but
+ * not each other would stay by themselves for ever. Who finds them again has been away.
+ */
 static void keep_up(struct mu_dht *d)
 {
     struct dht_op *op;
 
     d->upkeep_at = mu_mono_add_ms(
         d->now.mono, d->config.upkeep_ms / 2 + mu_prng_below(&d->prng, d->config.upkeep_ms + 1));
-    if (d->table.count > 0 && !mu_dht_is_joining(d) && begin_join(d, true, false, &op) == 0) {
-        look_around(d, op);
+    if (d->table.count == 0 || mu_dht_is_joining(d) ||
+        begin_join(d, true, !knows_joined(d), &op) != 0) {
+        return;
+    }
+    op->upkeep = true;
+    ping_joined(d, op, true);
+    if (op->pings == 0) {
+        pings_over(d, op);
     }
 }
 
@@ -193,7 +223,7 @@ void mu_dht_join_tick(struct mu_dht *d)
     if (mu_mono_reached(d->rejoin_at, d->now.mono)) {
         d->rejoin_at = mu_mono_add_ms(d->now.mono, d->config.rejoin_ms);
         if (!mu_dht_is_joining(d) && begin_join(d, true, true, &op) == 0) {
-            ping_joined(d, op);
+            ask_to_join(d, op);
         }
     }
 }

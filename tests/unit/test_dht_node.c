@@ -212,6 +212,55 @@ static void test_dht_node_that_has_lost_everybody_comes_back_with_its_records(vo
     assert_found(2, "key", true, "\x2a");
 }
 
+/* Nodes that do not answer are found out by asking. */
+static void forget_the_dead(size_t first, size_t count, size_t left)
+{
+    for (int i = 0; i < 200; i++) {
+        size_t known = 0;
+
+        for (size_t n = first; n < first + count; n++) {
+            assert_found(n, "nothing", true, NULL);
+            known += mu_dht_routing(swarm[n].dht)->count;
+        }
+        if (known == count * left) {
+            return;
+        }
+        swarm_tick(1000);
+    }
+    fail_msg("the dead are still known");
+}
+
+static void set_dead(size_t first, size_t count, bool dead)
+{
+    for (size_t i = first; i < first + count; i++) {
+        swarm[i].dead = dead;
+    }
+}
+
+/* Two who have lost the others and not each other: neither is alone, and both are away. */
+static void test_dht_node_two_that_were_cut_off_together_come_back(void **unused)
+{
+    struct mu_dht_stats stats;
+
+    (void)unused;
+    swarm_start(8);
+    set_dead(6, 2, true);
+    forget_the_dead(0, 6, 5);
+    set_dead(6, 2, false);
+    set_dead(0, 6, true);
+    forget_the_dead(6, 2, 1);
+    assert_int_equal(store_text(7, "key", "\x2a", 6000), 2);
+    set_dead(0, 6, false);
+    for (int i = 0; i < 100; i++) {
+        swarm_tick(1000);
+    }
+    mu_dht_stats(swarm[7].dht, &stats);
+    assert_int_equal(stats.rejoins, 1);
+    assert_int_equal(mu_dht_routing(swarm[7].dht)->count, 7);
+    assert_true(count_keepers("key") >= 5);
+    assert_found(2, "key", true, "\x2a");
+}
+
 static void test_dht_node_asks_again_before_what_it_has_read_expires(void **unused)
 {
     struct mu_dht_id id = key_of("key");
@@ -577,6 +626,7 @@ int main(void)
         T(test_dht_node_a_newcomer_gets_what_it_should_keep),
         T(test_dht_node_a_client_asks_and_is_not_known),
         T(test_dht_node_that_has_lost_everybody_comes_back_with_its_records),
+        T(test_dht_node_two_that_were_cut_off_together_come_back),
         T(test_dht_node_asks_again_before_what_it_has_read_expires),
         T(test_dht_node_whose_clock_is_wrong_is_told),
         T(test_dht_node_finds_nobody_and_says_so),
