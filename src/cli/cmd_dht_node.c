@@ -277,6 +277,7 @@ int dht_run(struct dht_app *app, bool client)
     if (code != 0) {
         return code;
     }
+    muster_log_set(NULL, NULL, cli_log_level());
     (void)cli_raise_descriptor_limit();
     code = cli_loop_open(&app->loop, on_signal, app);
     if (code == 0) {
