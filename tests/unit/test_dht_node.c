@@ -212,6 +212,22 @@ static void test_dht_node_that_has_lost_everybody_comes_back_with_its_records(vo
     assert_found(2, "key", true, "\x2a");
 }
 
+static void test_dht_node_sees_by_itself_who_is_gone(void **unused)
+{
+    struct mu_dht_config gone = swarm_config(3);
+
+    (void)unused;
+    swarm_start(8);
+    swarm[3].dead = true;
+    for (int i = 0; i < 200; i++) {
+        swarm_tick(1000);
+    }
+    for (size_t i = 0; i < 8; i++) {
+        assert_int_equal(mu_dht_table_knows(mu_dht_routing(swarm[i].dht), &gone.self.node), false);
+        assert_int_equal(mu_dht_routing(swarm[i].dht)->count, i == 3 ? 7 : 6);
+    }
+}
+
 /* Nodes that do not answer are found out by asking. */
 static void forget_the_dead(size_t first, size_t count, size_t left)
 {
@@ -791,6 +807,7 @@ int main(void)
         T(test_dht_node_a_newcomer_gets_what_it_should_keep),
         T(test_dht_node_a_client_asks_and_is_not_known),
         T(test_dht_node_that_has_lost_everybody_comes_back_with_its_records),
+        T(test_dht_node_sees_by_itself_who_is_gone),
         T(test_dht_node_two_that_were_cut_off_together_come_back),
         T(test_dht_node_asks_again_before_what_it_has_read_expires),
         T(test_dht_node_what_is_found_is_cached_at_the_nearest),
