@@ -121,12 +121,18 @@ class World:
 # --- the handshake ------------------------------------------------------------------------------
 
 
-def wrong_signature(w):
+def violate(w, what, text, frames=b"", signer=None):
+    """Shakes hands, says that, and is hung up on."""
     mark = w.mark()
-    with RawPeer(w.node.address, signer=Identity()) as peer:
+    with RawPeer(w.node.address, signer=signer) as peer:
         peer.handshake()
-        checks.ok(peer.hung_up(), "who signs with another key is hung up on")
-    w.refused_with("signature", mark, "a wrong signature")
+        peer.say(frames)
+        checks.ok(peer.hung_up(), "%s: hung up on" % what)
+    w.refused_with(text, mark, what)
+
+
+def wrong_signature(w):
+    violate(w, "a wrong signature", "signature", signer=Identity())
 
 
 def replayed_handshake(w):
@@ -204,21 +210,13 @@ def stream_flood(w):
 
 
 def window_violation(w):
-    mark = w.mark()
-    with RawPeer(w.node.address) as peer:
-        peer.handshake()
-        peer.say(frame(WINDOW, SYN, 101, 0) + frame(DATA, 0, 101, (1 << 18) + 1, b"x" * 1000))
-        checks.ok(peer.hung_up(), "who sends more than the window is hung up on")
-    w.refused_with("more than its window", mark, "a window violation")
+    violate(w, "a window violation", "more than its window",
+            frame(WINDOW, SYN, 101, 0) + frame(DATA, 0, 101, (1 << 18) + 1, b"x" * 1000))
 
 
 def huge_frame(w):
-    mark = w.mark()
-    with RawPeer(w.node.address) as peer:
-        peer.handshake()
-        peer.say(frame(DATA, SYN, 101, (1 << 32) - 1, b"x" * 1000))
-        checks.ok(peer.hung_up(), "who sends a frame of 2^32 bytes is hung up on")
-    w.refused_with("any window", mark, "a frame of 2^32 - 1 bytes")
+    violate(w, "a frame of 2^32 - 1 bytes", "any window",
+            frame(DATA, SYN, 101, (1 << 32) - 1, b"x" * 1000))
 
 
 def huge_call(w):
