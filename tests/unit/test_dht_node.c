@@ -212,6 +212,36 @@ static void test_dht_node_that_has_lost_everybody_comes_back_with_its_records(vo
     assert_found(2, "key", true, "\x2a");
 }
 
+static unsigned first_difference(const struct mu_dht_id *a, const struct mu_dht_id *b)
+{
+    unsigned bit = 0;
+
+    while (((a->bytes[bit / 8] ^ b->bytes[bit / 8]) >> (7 - bit % 8) & 1) == 0) {
+        bit++;
+    }
+    return bit;
+}
+
+/* Of the other half, and of the other quarter of its own half, each node knows somebody. */
+static void test_dht_node_knows_some_in_every_part_of_the_space(void **unused)
+{
+    (void)unused;
+    swarm_start(SWARM_MAX);
+    for (size_t i = 0; i < SWARM_MAX; i++) {
+        struct mu_dht_id self = swarm_config(i).self.node;
+        size_t known[8 * MU_DHT_ID_LEN] = {0};
+
+        for (size_t j = 0; j < SWARM_MAX; j++) {
+            struct mu_dht_id other = swarm_config(j).self.node;
+
+            if (i != j && mu_dht_table_knows(mu_dht_routing(swarm[i].dht), &other)) {
+                known[first_difference(&self, &other)]++;
+            }
+        }
+        assert_true(known[0] >= 3 && known[1] >= 3);
+    }
+}
+
 static void test_dht_node_sees_by_itself_who_is_gone(void **unused)
 {
     struct mu_dht_config gone = swarm_config(3);
@@ -807,6 +837,7 @@ int main(void)
         T(test_dht_node_a_newcomer_gets_what_it_should_keep),
         T(test_dht_node_a_client_asks_and_is_not_known),
         T(test_dht_node_that_has_lost_everybody_comes_back_with_its_records),
+        T(test_dht_node_knows_some_in_every_part_of_the_space),
         T(test_dht_node_sees_by_itself_who_is_gone),
         T(test_dht_node_two_that_were_cut_off_together_come_back),
         T(test_dht_node_asks_again_before_what_it_has_read_expires),
