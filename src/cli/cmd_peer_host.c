@@ -177,6 +177,7 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
     if (code != 0) {
         return code;
     }
+    muster_log_set(NULL, NULL, cli_log_level());
     (void)cli_raise_descriptor_limit();
     code = cli_loop_open(&app->loop, on_signal, app);
     if (code != 0) {
