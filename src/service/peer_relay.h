@@ -31,7 +31,8 @@ struct mu_peer_relay_config {
     bool autorelay;
     uint32_t wanted;                      /* places, with autorelay. 2 */
     struct mu_relay_keeper_config keeper; /* but for the seed */
-    /** Where we can be reached through relays has changed. May be NULL. */
+    /** Where we can be reached through relays has changed. May be NULL. It may not free the relay,
+     * and is called within the host's turns. */
     void (*changed)(void *context);
     void *context;
 };
