@@ -1,6 +1,7 @@
 /*
- * A relay, and two peers behind it that cannot dial each other: they hold places at it and call each
- * other through it, over a network that cuts, chunks and stalls, while any of the three may die.
+ * A relay, and two peers behind it that cannot dial each other: they hold places at it and call
+ * each other through it, over a network that cuts, chunks and stalls, while any of the three may
+ * die.
  *
  * What must hold: what a circuit passes and how long it lasts stays within the relay's limits, and
  * so do reservations and circuits; the relay holds no circuit that is not somebody's stream; every

@@ -28,13 +28,15 @@ static void relay_rig_changed(void *context)
     (*(size_t *)context)++;
 }
 
-/* Where a node is, or would be. */
-static inline void relay_rig_addr(const struct relay_rig *r, size_t i, char *text, size_t cap)
+/* Where a node is, or would be; with `circuit`, who is reached through it. */
+static inline void relay_rig_addr(const struct relay_rig *r, size_t i, bool circuit, char *text,
+                                  size_t cap)
 {
     char id[MU_PEER_ID_TEXT_MAX];
 
-    (void)snprintf(text, cap, "/dns/%s/tcp/%d/p2p/%s", r->base.node[i].name, RIG_PORT,
-                   mu_peer_id_format(&r->base.node[i].identity.id, id));
+    (void)snprintf(text, cap, "/dns/%s/tcp/%d/p2p/%s%s", r->base.node[i].name, RIG_PORT,
+                   mu_peer_id_format(&r->base.node[i].identity.id, id),
+                   circuit ? "/p2p-circuit" : "");
 }
 
 static void relay_rig_start(void *arg)
@@ -61,7 +63,7 @@ static void relay_rig_reserve_inside(void *arg)
     struct mu_errmsg msg;
     char text[256];
 
-    relay_rig_addr(at->r, at->to, text, sizeof(text));
+    relay_rig_addr(at->r, at->to, false, text, sizeof(text));
     at->err = mu_peer_relay_reserve(at->r->relay[at->i], text, &msg);
 }
 
@@ -81,8 +83,7 @@ static void relay_rig_learn_inside(void *arg)
     struct mu_errmsg msg;
     char text[400];
 
-    relay_rig_addr(at->r, at->through, text, sizeof(text) - 16);
-    (void)strcat(text, "/p2p-circuit");
+    relay_rig_addr(at->r, at->through, true, text, sizeof(text));
     mu_buf_init(&addr, MU_MULTIADDR_MAX);
     assert_int_equal(mu_multiaddr_parse(&addr, text, &msg), 0);
     assert_int_equal(mu_peer_host_add_addr(at->r->base.node[at->i].host,

@@ -67,8 +67,7 @@ static void test_relay_address_is_told_by_identify(void **state)
     relay_rig_run_all(&r);
     relay_rig_reserve(&r, 1, 0);
     rig_run(&r.base, 1000);
-    relay_rig_addr(&r, 0, want, sizeof(want) - 20);
-    (void)strcat(want, "/p2p-circuit");
+    relay_rig_addr(&r, 0, true, want, sizeof(want));
     assert_string_equal(mu_multiaddr_format(mu_peer_relay_addr(r.relay[1], 0), text, sizeof(text)),
                         want);
     assert_int_equal(mu_peer_relay_addr(r.relay[1], 1).len, 0);
@@ -303,8 +302,7 @@ static void test_relay_without_the_service_is_not_dialled_through(void **state)
     relay_rig_open(&r, 3, NULL);
     relay_rig_run_all(&r);
     relay_rig_leave(&r, 2);
-    relay_rig_addr(&r, 0, text, sizeof(text) - 20);
-    (void)strcat(text, "/p2p-circuit");
+    relay_rig_addr(&r, 0, true, text, sizeof(text));
     mu_buf_init(&addr, MU_MULTIADDR_MAX);
     assert_int_equal(mu_multiaddr_parse(&addr, text, &msg), 0);
     assert_int_equal(mu_peer_host_add_addr(NODE(2)->host, ID(1), mu_buf_span(&addr)),
