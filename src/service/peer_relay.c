@@ -167,9 +167,10 @@ static int check_voucher(const struct mu_relay_place *p, struct mu_span envelope
 static void fail(struct mu_relay_place *p, const char *why)
 {
     char id[MU_PEER_ID_TEXT_MAX];
+    bool news = p->given.len != 0 && p->keeper.failures == 0; /* to who has named that relay */
 
-    mu_log(MUSTER_LOG_INFO, "RELAY-NO-PLACE", "at=%s why=\"%s\"", mu_peer_id_format(&p->at, id),
-           why);
+    mu_log(news ? MUSTER_LOG_WARN : MUSTER_LOG_INFO, "RELAY-NO-PLACE", "at=%s why=\"%s\"",
+           mu_peer_id_format(&p->at, id), why);
     mu_relay_keeper_failed(&p->keeper, mu_env_now(p->relay->env).mono);
     settle(p);
 }

@@ -98,6 +98,14 @@ def our_relay():
     c = ours_behind(relay.address)
     js_dial(c.address, "ours, through ours", "--bytes", "3000000")
     js_dial(relay.address + "/p2p-circuit/p2p/" + NOBODY, "nobody, through ours", good=False)
+    code, out, err = run_muster("peer", "call", "--bootstrap", relay.address,
+                                c.address.split("/")[-1], "muster::Echo.echo", "hi")
+    checks.ok(code == 0 and out.strip() == b"hi", "a bare id is found, and led to", err)
+    d = ours("--listen", "", "--autorelay", "--bootstrap", relay.address)
+    checks.ok(d.address.startswith(relay.address + "/p2p-circuit/p2p/"),
+              "a relay that was met leads to us", d.address)
+    we_ping(d.address, "ours, through one that was met")
+    checks.equal(d.stop(), 0, "it ends in order")
     checks.equal(b.end(), 0, "they end in order")
     checks.equal(c.stop(), 0, "we end in order")
     checks.equal(relay.stop(), 0, "the relay ends in order")

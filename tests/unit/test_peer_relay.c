@@ -271,6 +271,97 @@ static void test_relay_is_left_for_a_direct_way(void **state)
     relay_rig_close(&r);
 }
 
+/* A connection to whoever is there: dialled whatever there is already. */
+static struct mu_peer_connect to_anybody;
+static int connected;
+
+static void on_connected(struct mu_peer_connect *connect, int status, const char *text)
+{
+    (void)connect;
+    assert_string_equal(text, "");
+    assert_int_equal(status, 0);
+    connected++;
+}
+
+static void connect_inside(void *arg)
+{
+    const struct rig_pair *pair = arg;
+    struct mu_errmsg msg;
+    struct mu_buf addr;
+    char text[64];
+
+    mu_buf_init(&addr, MU_MULTIADDR_MAX);
+    (void)snprintf(text, sizeof(text), "/dns/%s/tcp/%d", pair->who->name, RIG_PORT);
+    assert_int_equal(mu_multiaddr_parse(&addr, text, &msg), 0);
+    to_anybody = (struct mu_peer_connect){.addr = mu_buf_span(&addr), .done = on_connected};
+    mu_peer_host_connect(pair->of->host, &to_anybody);
+    mu_buf_fini(&addr);
+}
+
+static void test_relay_is_not_used_beside_a_direct_way(void **state)
+{
+    (void)state;
+    /* Whichever of the two has the lesser id, which settles it between two of a kind. */
+    for (size_t from = 1; from < 3; from++) {
+        size_t to = 3 - from;
+        struct rig_call call;
+
+        relay_rig_open(&r, 3, NULL);
+        r.base.node[from].listens = true;
+        relay_rig_run_all(&r);
+        relay_rig_reserve(&r, to, 0);
+        rig_run(&r.base, 1000);
+        relay_rig_learn(&r, from, to, 0);
+        rig_call(NODE(from), NODE(to), &call, 10);
+        rig_run(&r.base, 100);
+        rig_assert_echoed(&call);
+        assert_true(mu_peer_host_limited(NODE(to)->host, ID(from)));
+        connected = 0;
+        mu_sim_call(NODE(to)->proc, connect_inside, &(struct rig_pair){NODE(to), NODE(from)});
+        rig_run(&r.base, 100);
+        assert_int_equal(connected, 1);
+        assert_false(mu_peer_host_limited(NODE(1)->host, ID(2)));
+        assert_false(mu_peer_host_limited(NODE(2)->host, ID(1)));
+        rig_run(&r.base, 10000);
+        assert_int_equal(relay_rig_stats(&r, 0).circuits, 0);
+        assert_true(mu_peer_host_connected(NODE(1)->host, ID(2)));
+        relay_rig_close(&r);
+    }
+}
+
+static void test_relay_is_dialled_through_when_nothing_else_helps(void **state)
+{
+    struct rig_call call;
+
+    (void)state;
+    relay_rig_open(&r, 3, NULL);
+    r.base.node[1].listens = true;
+    relay_rig_run_all(&r);
+    relay_rig_reserve(&r, 1, 0);
+    rig_run(&r.base, 1000);
+    /* What was heard of last is tried first, but for this. */
+    rig_introduce(NODE(2), NODE(1));
+    relay_rig_learn(&r, 2, 1, 0);
+    rig_call(NODE(2), NODE(1), &call, 10);
+    rig_run(&r.base, 1000);
+    rig_assert_echoed(&call);
+    assert_int_equal(relay_rig_stats(&r, 2).dialled, 0);
+    assert_false(mu_peer_host_limited(NODE(2)->host, ID(1)));
+    relay_rig_close(&r);
+    /* And when nobody answers there, it helps. */
+    relay_rig_open(&r, 3, NULL);
+    relay_rig_run_all(&r);
+    relay_rig_reserve(&r, 1, 0);
+    rig_run(&r.base, 1000);
+    rig_introduce(NODE(2), NODE(1));
+    relay_rig_learn(&r, 2, 1, 0);
+    rig_call(NODE(2), NODE(1), &call, 10);
+    rig_run(&r.base, 1000);
+    rig_assert_echoed(&call);
+    assert_true(mu_peer_host_limited(NODE(2)->host, ID(1)));
+    relay_rig_close(&r);
+}
+
 static void test_relay_that_stops_ends_all_circuits(void **state)
 {
     struct rig_call call;
@@ -326,6 +417,8 @@ int main(void)
         cmocka_unit_test(test_relay_circuit_ends_at_its_time_limit),
         cmocka_unit_test(test_relay_holds_back_who_writes_too_much),
         cmocka_unit_test(test_relay_is_left_for_a_direct_way),
+        cmocka_unit_test(test_relay_is_not_used_beside_a_direct_way),
+        cmocka_unit_test(test_relay_is_dialled_through_when_nothing_else_helps),
         cmocka_unit_test(test_relay_that_stops_ends_all_circuits),
         cmocka_unit_test(test_relay_without_the_service_is_not_dialled_through),
     };

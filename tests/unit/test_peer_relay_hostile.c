@@ -170,6 +170,7 @@ static void assert_nothing_left(void)
 static void test_relay_refuses_who_reserves_without_end(void **state)
 {
     size_t refused = 0;
+    size_t blocks = 0;
 
     (void)state;
     open_rig(2);
@@ -180,8 +181,10 @@ static void test_relay_refuses_who_reserves_without_end(void **state)
         assert_true(status == MU_RELAY_OK || status == MU_RELAY_RESERVATION_REFUSED);
         assert_int_equal(status == MU_RELAY_OK, i < 8);
         refused += status == MU_RELAY_RESERVATION_REFUSED ? 1 : 0;
+        blocks = i == 0 ? mu_sim_proc_blocks(NODE(0)->proc) : blocks;
     }
     assert_int_equal(refused, 22);
+    assert_int_equal(mu_sim_proc_blocks(NODE(0)->proc), blocks);
     assert_int_equal(relay_rig_stats(&r, 0).reservations, 1);
     assert_int_equal(relay_rig_stats(&r, 0).reserve_refused, 22);
     assert_nothing_left();
@@ -248,12 +251,16 @@ static void test_relay_refuses_a_flood_of_circuits(void **state)
     static struct raw raw[24];
     size_t led = 0;
     size_t refused = 0;
+    size_t blocks;
 
     (void)state;
     open_rig(4);
     start();
     relay_rig_reserve(&r, 1, 0);
-    rig_run(&r.base, 1000);
+    rig_introduce(NODE(2), NODE(0));
+    assert_int_equal(ask(2, 0, words(MU_RELAY_HOP, MU_RELAY_CONNECT, ID(3))),
+                     MU_RELAY_NO_RESERVATION);
+    blocks = mu_sim_proc_blocks(NODE(0)->proc);
     for (size_t i = 0; i < 24; i++) {
         raw_open(&raw[i], 2, 0, MU_RELAY_HOP, words(MU_RELAY_HOP, MU_RELAY_CONNECT, ID(1)));
     }
@@ -274,6 +281,7 @@ static void test_relay_refuses_a_flood_of_circuits(void **state)
         assert_int_equal(raw[i].ended, 1);
     }
     assert_nothing_left();
+    assert_int_equal(mu_sim_proc_blocks(NODE(0)->proc), blocks);
     /* Others are served as before. */
     relay_rig_learn(&r, 3, 1, 0);
     {
