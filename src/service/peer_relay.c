@@ -34,6 +34,8 @@ struct mu_relay_place {
     bool held; /* as it was told to others */
 };
 
+static void look_around(struct mu_peer_relay *relay);
+
 /* --- what follows ----------------------------------------------------------------------------- */
 
 struct mu_span mu_peer_relay_addr(const struct mu_peer_relay *relay, size_t i)
@@ -287,6 +289,9 @@ static void on_timer(struct mu_timer *timer)
         ask(p);
     }
     settle(p);
+    if (p->keeper.failures >= FAILURES_MAX) {
+        look_around(p->relay);
+    }
 }
 
 /* --- places ----------------------------------------------------------------------------------- */
@@ -403,14 +408,27 @@ static bool wants_more(const struct mu_peer_relay *relay)
            relay->place_count < PLACES_MAX;
 }
 
-static void on_identified(struct mu_peer_watch *watch, const struct mu_peer_id *peer)
+static void consider(struct mu_peer_relay *relay, const struct mu_peer_id *peer)
 {
-    struct mu_peer_relay *relay = MU_CONTAINER_OF(watch, struct mu_peer_relay, watch);
-
     if (wants_more(relay) && mu_peer_host_speaks(relay->host, peer, MU_RELAY_HOP_NAME) &&
         !mu_peer_host_limited(relay->host, peer) && find_place(relay, peer) == NULL) {
         (void)add_place(relay, peer);
     }
+}
+
+/* Whether somebody who is there already could take the place of one that is of no use. */
+static void look_around(struct mu_peer_relay *relay)
+{
+    const struct mu_peer_id *peer = NULL;
+
+    while (wants_more(relay) && (peer = mu_peer_host_next_peer(relay->host, peer)) != NULL) {
+        consider(relay, peer);
+    }
+}
+
+static void on_identified(struct mu_peer_watch *watch, const struct mu_peer_id *peer)
+{
+    consider(MU_CONTAINER_OF(watch, struct mu_peer_relay, watch), peer);
 }
 
 static void on_disconnected(struct mu_peer_watch *watch, const struct mu_peer_id *peer, int why)
@@ -426,7 +444,8 @@ static void on_disconnected(struct mu_peer_watch *watch, const struct mu_peer_id
     mu_relay_keeper_lost(&p->keeper, mu_env_now(relay->env).mono);
     settle(p);
     if (p->given.len == 0) {
-        free_place(p); /* Others may be nearer now; it is found again if it comes again. */
+        free_place(p); /* It is found again if it comes again. */
+        look_around(relay);
     }
 }
 
@@ -475,6 +494,7 @@ int mu_peer_relay_start(struct mu_peer_host *host, const struct mu_peer_relay_co
     relay->watch =
         (struct mu_peer_watch){.identified = on_identified, .disconnected = on_disconnected};
     mu_peer_host_watch(host, &relay->watch);
+    look_around(relay);
     *ret = relay;
     return 0;
 }

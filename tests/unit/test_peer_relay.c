@@ -105,6 +105,40 @@ static void test_relay_is_found_among_connected_peers(void **state)
     relay_rig_close(&r);
 }
 
+static void test_relay_that_says_no_is_replaced_by_another(void **state)
+{
+    (void)state;
+    relay_rig_open(&r, 4, NULL);
+    for (size_t i = 1; i < 3; i++) {
+        r.base.node[i].listens = true;
+        r.config[i].hop = true;
+    }
+    r.config[0].hop_terms.reservations_max = 0;
+    r.config[3].autorelay = true;
+    r.config[3].wanted = 1;
+    relay_rig_run_all(&r);
+    relay_rig_leave(&r, 3);
+    for (size_t i = 0; i < 3; i++) {
+        struct rig_call call;
+
+        rig_introduce(NODE(3), NODE(i));
+        rig_call(NODE(3), NODE(i), &call, 10);
+        rig_run(&r.base, 1000);
+        rig_assert_echoed(&call);
+    }
+    /* All are there before it begins to look. */
+    mu_sim_call(NODE(3)->proc, relay_rig_start, &(struct relay_rig_at){.r = &r, .i = 3});
+    rig_run(&r.base, 30000);
+    assert_int_equal(relay_rig_stats(&r, 3).places, 1);
+    assert_int_equal(relay_rig_stats(&r, 1).reservations + relay_rig_stats(&r, 2).reservations, 1);
+    /* The one that it has goes, and the other is taken. */
+    mu_sim_reset(NODE(3)->sim_host,
+                 NODE(relay_rig_stats(&r, 1).reservations == 1 ? 1 : 2)->sim_host);
+    rig_run(&r.base, 30000);
+    assert_int_equal(relay_rig_stats(&r, 3).places, 1);
+    relay_rig_close(&r);
+}
+
 static void test_relay_place_is_renewed_before_it_ends(void **state)
 {
     struct rig_call call;
@@ -409,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_relay_connection_is_identified_like_another),
         cmocka_unit_test(test_relay_address_is_told_by_identify),
         cmocka_unit_test(test_relay_is_found_among_connected_peers),
+        cmocka_unit_test(test_relay_that_says_no_is_replaced_by_another),
         cmocka_unit_test(test_relay_place_is_renewed_before_it_ends),
         cmocka_unit_test(test_relay_connection_is_kept_while_a_place_is_held),
         cmocka_unit_test(test_relay_that_was_lost_is_asked_again),
