@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -193,33 +192,6 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     return 0;
 }
 
-/* The first line of a file, which only its owner should be able to read. */
-static int read_token(const char *path, char *token, size_t cap)
-{
-    FILE *f = fopen(path, "re");
-    struct stat st;
-    bool read = f != NULL && fgets(token, (int)cap, f) != NULL;
-
-    if (f == NULL || ferror(f)) {
-        int err = errno;
-
-        if (f != NULL) {
-            (void)fclose(f);
-        }
-        return cli_fail(CLI_FAILED, "cannot read the token from %s: %s", path, strerror(err));
-    }
-    if (fstat(fileno(f), &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        (void)fprintf(stderr, "muster: others can read the token in %s: chmod 600 it\n", path);
-    }
-    (void)fclose(f);
-    token[read ? strcspn(token, "\r\n") : 0] = '\0';
-    if (strlen(token) < 16) {
-        return cli_fail(CLI_FAILED, "the token in %s is too short to be one: 16 letters or more",
-                        path);
-    }
-    return 0;
-}
-
 static int run(const struct serve_options *o, struct muster_server_config *config)
 {
     static char token[512];
@@ -228,7 +200,7 @@ static int run(const struct serve_options *o, struct muster_server_config *confi
     int err = check_options(o, config);
 
     if (err == 0 && o->token_file != NULL) {
-        err = read_token(o->token_file, token, sizeof(token));
+        err = cli_read_token(o->token_file, token, sizeof(token));
         config->http_token = token;
     }
 

@@ -78,10 +78,10 @@ static void note(struct mu_rdzv_run *run, const char *format, ...)
 static void note_end(struct mu_rdzv_run *run)
 {
     static const char *const reasons[] = {
-        [MU_ROOM_END_LOST] = "was lost",
-        [MU_ROOM_END_LEFT] = "has left",
+        [MU_ROOM_END_LOST] = "lost",
+        [MU_ROOM_END_LEFT] = "left by",
         [MU_ROOM_END_UPSCALE] = "others are let in",
-        [MU_ROOM_END_FAILED] = "workers failed",
+        [MU_ROOM_END_FAILED] = "workers failed on",
     };
     const struct mu_room *room = &run->room;
 
@@ -90,8 +90,8 @@ static void note_end(struct mu_rdzv_run *run)
     }
     run->ended_noted = true;
     if (room->last_end.has_who) {
-        note(run, "round %" PRIu64 " is over: %s, rank %" PRIu32 ": %s", room->last_end.round,
-             room->last_end.who, room->last_end.who_rank, reasons[room->last_end.reason]);
+        note(run, "round %" PRIu64 " is over: %s %s, rank %" PRIu32, room->last_end.round,
+             reasons[room->last_end.reason], room->last_end.who, room->last_end.who_rank);
     } else {
         note(run, "round %" PRIu64 " is over: %s", room->last_end.round,
              reasons[room->last_end.reason]);

@@ -3,15 +3,22 @@
 usage: status_page.py [path of muster] [--shots=DIRECTORY] [--only=NAME]
 """
 import base64
+import fcntl
 import json
 import os
+import pty
 import re
+import select
+import signal
+import struct
 import subprocess
+import termios
 import urllib.error
 import urllib.request
 
 from browser import Browser
-from lib import HOST, Checks, Muster, Scratch, muster_path, option, wait_until
+from lib import (HOST, Checks, Muster, Scratch, die_with_parent, muster_path, option,
+                 wait_until)
 from rdzv_nodes import Fleet, endpoint_of
 
 TOKEN = "correct-horse-battery-staple"
@@ -162,12 +169,77 @@ def test_a_browser_sees_a_member_die_without_a_reload():
                        "the dead member leaves the page")
             events = wait_until(lambda: "gamma" in wide.evaluate(TEXT % "events") and
                                 wide.evaluate(TEXT % "events"), "its end is among the events")
-            checks.ok("was lost" in events, "the page says who was lost", events)
+            checks.ok("lost gamma, rank 2" in events, "the page says who was lost", events)
             checks.ok(wide.evaluate("window.notReloaded") is True, "the page was not loaded again")
             server.process.terminate()
             wait_until(lambda: "does not answer" in narrow.evaluate(TEXT % "link"),
                        "a page whose server is gone says so")
             checks.ok(True, "a page whose server is gone says so")
+
+
+class Terminal:
+    """A program in a terminal of 80 columns and 24 lines, and what is on it."""
+
+    def __init__(self, *command):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave,
+                                        preexec_fn=die_with_parent)
+        os.close(slave)
+        self.read = ""
+
+    def screen(self):
+        """The lines of the last picture that is whole."""
+        while select.select([self.master], [], [], 0)[0]:
+            try:
+                self.read += os.read(self.master, 65536).decode(errors="replace")
+            except OSError:
+                break
+        pictures = self.read.split("\033[H")
+        if len(pictures) < 3:
+            return []
+        return [re.sub(r"\033\[[0-9;]*m|\033\[[KJ]|\r", "", line)
+                for line in pictures[-2].split("\n")[:-1]]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+def test_top_shows_the_same_in_a_terminal():
+    with Muster("--http", HOST + ":0") as server, \
+            Fleet(endpoint_of(server), "train-17", "2:40", args=("--rejoin",)) as fleet:
+        names = ["a-node-with-quite-a-long-name-%02d.example" % i for i in range(3)]
+        for name in names:
+            fleet.add(name)
+        fleet.world()
+        page = page_of(server)[len("http://"):]
+        with Terminal(muster_path(), "top", "--interval", "0.2", page) as terminal:
+            seen = wait_until(lambda: any("ame-02.example" in line for line in terminal.screen()) and
+                              terminal.screen(), "the members are on the screen")
+            checks.ok(len(seen) <= 23 and all(len(line) <= 80 for line in seen),
+                      "it fits 80 columns and 24 lines", seen)
+            checks.ok(any(line.startswith("train-17  running") for line in seen),
+                      "the run and its state are there", seen)
+            fleet.nodes[names[2]].process.kill()
+            seen = wait_until(lambda: terminal.screen() and
+                              any("is over: lost" in line for line in terminal.screen()) and
+                              terminal.screen(), "the loss is on the screen")
+            checks.ok(not any("ame-02.example" in line and "ago" in line for line in seen),
+                      "who is lost is not listed", seen)
+            terminal.process.send_signal(signal.SIGINT)
+            checks.equal(terminal.process.wait(20), 0, "Ctrl-C ends it well")
+            terminal.screen()
+            checks.ok(terminal.read.endswith("\033[?25h\033[?1049l"),
+                      "and gives the terminal back as it was", terminal.read[-40:])
+    done = subprocess.run([muster_path(), "top", "--once", page], capture_output=True, text=True,
+                          timeout=30)
+    checks.ok(done.returncode == 4 and "muster serve --http" in done.stderr,
+              "a server that is not there is named, with a remedy", done.stderr)
 
 
 only = option("only", "")
