@@ -59,6 +59,8 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_agent,
     &mu_sim_scenario_agent_early,
     &mu_sim_scenario_agent_spendthrift,
+    &mu_sim_scenario_hm_state,
+    &mu_sim_scenario_hm_state_torn,
     &mu_sim_scenario_peer,
     &mu_sim_scenario_peer_greedy,
     &mu_sim_scenario_peer_losing,

@@ -20,6 +20,8 @@ extern const struct mu_sim_scenario mu_sim_scenario_dht_swarm;
 extern const struct mu_sim_scenario mu_sim_scenario_env_echo;
 extern const struct mu_sim_scenario mu_sim_scenario_etcd;
 extern const struct mu_sim_scenario mu_sim_scenario_etcd_repeat;
+extern const struct mu_sim_scenario mu_sim_scenario_hm_state;
+extern const struct mu_sim_scenario mu_sim_scenario_hm_state_torn;
 extern const struct mu_sim_scenario mu_sim_scenario_peer;
 extern const struct mu_sim_scenario mu_sim_scenario_peer_greedy;
 extern const struct mu_sim_scenario mu_sim_scenario_peer_losing;
