@@ -7,6 +7,8 @@
 /* A bucket holds at least what a chunk of the usual length takes. */
 #define BURST_BYTES_MIN ((uint64_t)1 << 20)
 #define RETRY_MS_MAX    UINT32_C(10000)
+/* So that a second's worth can be counted in 64 bits to the nanosecond. */
+#define RATE_MAX (UINT64_MAX / MU_NS_PER_S - 1)
 
 struct mu_state_gate_config mu_state_gate_config_defaults(void)
 {
@@ -23,11 +25,20 @@ static uint64_t burst_of(const struct mu_state_gate_config *c)
     return burst < INT64_MAX / 2 ? burst : INT64_MAX / 2;
 }
 
+/* More than can be counted is no limit. */
+static struct mu_state_gate_config tame(const struct mu_state_gate_config *config)
+{
+    struct mu_state_gate_config c = *config;
+
+    c.bytes_per_s = c.bytes_per_s > RATE_MAX ? 0 : c.bytes_per_s;
+    return c;
+}
+
 void mu_state_gate_init(struct mu_state_gate *g, const struct mu_state_gate_config *config,
                         mu_mono_t now)
 {
-    *g = (struct mu_state_gate){.config = *config, .filled = now};
-    g->tokens = (int64_t)burst_of(config);
+    *g = (struct mu_state_gate){.config = tame(config), .filled = now};
+    g->tokens = (int64_t)burst_of(&g->config);
     mu_list_init(&g->queue);
 }
 
@@ -61,27 +72,29 @@ static void fill(struct mu_state_gate *g, mu_mono_t now)
 {
     uint64_t ns = mu_mono_since(g->filled, now);
     uint64_t rate = g->config.bytes_per_s;
-    int64_t burst = (int64_t)burst_of(&g->config);
-    unsigned __int128 sum = (unsigned __int128)ns * rate + g->carry;
-    unsigned __int128 bytes = sum / MU_NS_PER_S;
+    uint64_t lacking = (uint64_t)((int64_t)burst_of(&g->config) - g->tokens);
+    uint64_t part = ns % MU_NS_PER_S * rate + g->carry;
+    uint64_t bytes;
 
     g->filled = now;
-    if (bytes >= (unsigned __int128)(burst - g->tokens)) {
-        g->tokens = burst;
+    if (__builtin_mul_overflow(ns / MU_NS_PER_S, rate, &bytes) ||
+        __builtin_add_overflow(bytes, part / MU_NS_PER_S, &bytes) || bytes >= lacking) {
+        g->tokens += (int64_t)lacking;
         g->carry = 0;
         return;
     }
     g->tokens += (int64_t)bytes;
-    g->carry = (uint64_t)(sum % MU_NS_PER_S);
+    g->carry = part % MU_NS_PER_S;
 }
 
 void mu_state_gate_configure(struct mu_state_gate *g, const struct mu_state_gate_config *config,
                              mu_mono_t now)
 {
-    int64_t burst = (int64_t)burst_of(config);
+    struct mu_state_gate_config c = tame(config);
+    int64_t burst = (int64_t)burst_of(&c);
 
     fill(g, now);
-    g->config = *config;
+    g->config = c;
     g->tokens = g->tokens < burst ? g->tokens : burst;
 }
 
@@ -138,16 +151,20 @@ void mu_state_gate_refund(struct mu_state_gate *g, size_t bytes)
 
 mu_mono_t mu_state_gate_deadline(const struct mu_state_gate *g)
 {
-    unsigned __int128 lacking;
-    unsigned __int128 ns;
+    uint64_t rate = g->config.bytes_per_s;
+    uint64_t lacking;
+    uint64_t ns;
 
     if (mu_list_empty(&g->queue)) {
         return MU_MONO_NEVER;
     }
-    if (g->config.bytes_per_s == 0 || g->tokens > 0) {
+    if (rate == 0 || g->tokens > 0) {
         return g->filled;
     }
-    lacking = (unsigned __int128)(uint64_t)(1 - g->tokens) * MU_NS_PER_S - g->carry;
-    ns = (lacking + g->config.bytes_per_s - 1) / g->config.bytes_per_s;
-    return mu_mono_add_ns(g->filled, ns > UINT64_MAX ? UINT64_MAX : (uint64_t)ns);
+    lacking = (uint64_t)(1 - g->tokens);
+    if (__builtin_mul_overflow(lacking / rate, MU_NS_PER_S, &ns)) {
+        return MU_MONO_NEVER;
+    }
+    return mu_mono_add_ns(mu_mono_add_ns(g->filled, ns),
+                          (lacking % rate * MU_NS_PER_S + rate - 1) / rate);
 }
