@@ -136,7 +136,7 @@ int mu_state_id_decode(struct mu_span in, uint8_t ret[MU_STATE_ID_LEN]);
 
 /**
  * Takes the next chunk index off an item of the fetcher, `*walk`: 1, or 0 at the end.
- * MUSTER_EPROTO: half an index, one that the state does not have, or more than MU_STATE_ASK_MAX left.
+ * MUSTER_EPROTO: half an index, one that the state does not have, or more than there may be.
  */
 int mu_state_ask_next(struct mu_span *walk, uint32_t chunks, uint32_t *ret_chunk);
 

@@ -23,9 +23,8 @@
  * the order in which it was asked; answers to asks that were revoked still come, and are reported
  * as all are.
  *
- *     donor:  NEW --OPEN--> OPENING --ready--> READY --lost, DROP--> RESTING --OPEN--> OPENING
- *                              |                 |                      |
- *                              +--lost, for good-+----------------------+--> GIVEN_UP
+ *     donor:  OPENING --ready--> READY --lost, busy, DROP--> RESTING --its time, OPEN--> OPENING
+ *             OPENING, READY --lost for good, or too often--> GIVEN_UP
  *             any --a chunk that is not what it should be--> BANNED
  *
  * What is verified is never asked again. A donor that is lost costs the chunk that was half there;
@@ -52,7 +51,8 @@ struct mu_state_fetch_config {
     uint64_t seed;
     mu_mono_t deadline; /* MU_MONO_NEVER: none */
     uint32_t idle_ms;   /* without a chunk from anybody: it fails. 0: no such limit. 30 s */
-    uint32_t stall_ms;  /* a donor that owes and says nothing so long is dropped. 5 s */
+    uint32_t stall_ms;  /* a donor that owes, or is being opened, and says nothing for so long is
+                           dropped. 5 s */
     uint32_t have_ms;   /* how often a donor that has not all is asked what it has. 200 ms */
     uint32_t rest_ms;   /* a donor that was lost is tried again after this, then twice... 250 ms */
     uint32_t rest_ms_max;   /* ... at the most. 5 s */
@@ -70,8 +70,7 @@ struct mu_state_fetch_config {
 struct mu_state_fetch_config mu_state_fetch_config_defaults(void);
 
 enum mu_state_donor_state {
-    MU_STATE_DONOR_NEW = 1,
-    MU_STATE_DONOR_OPENING,
+    MU_STATE_DONOR_OPENING = 1,
     MU_STATE_DONOR_READY,
     MU_STATE_DONOR_RESTING,
     MU_STATE_DONOR_GIVEN_UP,
@@ -267,7 +266,7 @@ struct mu_state_fetch {
     uint64_t bytes_wasted;
     mu_mono_t progress; /* when the last chunk was verified */
 
-    struct mu_state_donor *donors; /* donors_max of them, in use donor_count */
+    struct mu_state_donor **donors; /* donors_max of them, in use donor_count */
     uint32_t donor_count;
 
     struct mu_state_ask *asks; /* asks_max of them */
@@ -276,7 +275,6 @@ struct mu_state_fetch {
     struct mu_list hashing;
     uint32_t *spares; /* a stack of those that are free */
     uint32_t spares_free;
-    uint32_t twice; /* chunks that two owe */
 
     struct mu_state_fetch_event *events; /* a ring */
     uint32_t event_cap;
