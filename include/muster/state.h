@@ -29,7 +29,7 @@
  * has the hash of every chunk of 1 MiB and is signed by whoever gives it out; all who hold the same
  * bytes serve them, each as fast as it can; each chunk is checked before it counts. Who sends a
  * wrong one is not asked again, of one that is lost the one chunk is asked of another. Others who
- * load the same state at the same time serve what they have, if they may (`serve`, `through`). If
+ * load the same state at the same time serve what they have, if they may (`listen`, `through`). If
  * the version is replaced everywhere before it was loaded, the next one is loaded.
  *
  * What holds afterwards. With 0, every byte is that of the manifest. With an error, nothing is
@@ -246,12 +246,13 @@ struct muster_state_request {
      * a one holds already is not loaded again. NULL: no file. */
     const char *file;
 
-    int64_t timeout_ms;    /* for all of it; MUSTER_TIMEOUT_NEVER. 600,000 */
-    uint32_t idle_ms;      /* within which something must come, from anybody. 30,000 */
-    uint32_t stall_ms;     /* after which a donor's chunk is asked of another. 5,000 */
-    uint32_t connect_ms;   /* for a donor to answer. 5,000 */
-    bool serve;            /* others get what is there already from a listener of our own */
-    muster_state *through; /* or from this one's. NULL: none */
+    int64_t timeout_ms;  /* for all of it; MUSTER_TIMEOUT_NEVER. 600,000 */
+    uint32_t idle_ms;    /* within which something must come, from anybody. 30,000 */
+    uint32_t stall_ms;   /* after which a donor's chunk is asked of another. 5,000 */
+    uint32_t connect_ms; /* for a donor to answer. 5,000 */
+    /* Where others get from us what is there already, as in muster_state_config; NULL: nowhere. */
+    const char *listen;
+    muster_state *through; /* or at this one's; it must outlive the load. NULL: none */
     bool keep_serving;     /* also when it is whole, until muster_state_copy_free() */
     uint32_t progress_ms;  /* how often `progress` is called at most. 100 */
     /** On the runtime's thread. Returns true to go on, false to cancel. May be NULL. */

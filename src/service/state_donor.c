@@ -560,6 +560,13 @@ const struct mu_addr *mu_state_donor_addr(const struct mu_state_donor *d)
     return &d->config.listen;
 }
 
+void mu_state_donor_on_stopped(struct mu_state_donor *d, void (*stopped)(void *context),
+                               void *context)
+{
+    d->config.stopped = stopped;
+    d->config.context = context;
+}
+
 void mu_state_donor_stop(struct mu_state_donor *d)
 {
     if (d->stopping) {

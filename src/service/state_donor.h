@@ -71,6 +71,9 @@ void mu_state_donor_withdraw(struct mu_state_donor *d, struct mu_state_share *sh
 void mu_state_donor_stats(const struct mu_state_donor *d, struct mu_state_donor_stats *ret);
 /** From now on these limits. */
 void mu_state_donor_limit(struct mu_state_donor *d, const struct mu_state_gate_config *gate);
+/** Who is told of the end, in place of the config's. */
+void mu_state_donor_on_stopped(struct mu_state_donor *d, void (*stopped)(void *context),
+                               void *context);
 /** Ends everything; `stopped` follows on a later turn. Twice is harmless. */
 void mu_state_donor_stop(struct mu_state_donor *d);
 /** After `stopped`. */

@@ -176,6 +176,27 @@ int mu_mapped_read(const struct mu_mapped *m, uint64_t offset, void *buf, size_t
     return 0;
 }
 
+uint64_t mu_mapped_next_data(const struct mu_mapped *m, uint64_t offset)
+{
+    off_t at = lseek(m->fd, (off_t)offset, SEEK_DATA);
+
+    if (at < 0) {
+        return errno == ENXIO ? m->len : offset;
+    }
+    return (uint64_t)at < m->len ? (uint64_t)at : m->len;
+}
+
+void mu_mapped_prefer_huge(void *data, size_t len)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)data + len) / page * page;
+
+    if (data != NULL && end > first) {
+        (void)madvise((void *)first, end - first, MADV_HUGEPAGE);
+    }
+}
+
 int mu_mapped_sync(const struct mu_mapped *m)
 {
     return fdatasync(m->fd) != 0 && errno != EINVAL ? -errno : 0;
