@@ -279,6 +279,9 @@ static void session_free(struct mu_rpc_session *session)
             mu_state_stream_orphan(s);
         }
     }
+    MU_LIST_FOREACH (it, &v->donor->stands) {
+        mu_state_stand_forget(MU_CONTAINER_OF(it, struct mu_state_stand, link), v);
+    }
     mu_map_fini(&v->streams);
     mu_free(v);
 }

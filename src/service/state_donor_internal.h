@@ -28,7 +28,7 @@ struct mu_state_stand {
 /* Somebody who has some of a state, or is about to. */
 struct mu_state_member {
     struct mu_list link;
-    const struct mu_state_visit *visit; /* who said so; never looked into */
+    const struct mu_state_visit *visit; /* who said so */
     mu_mono_t until;
     size_t addr_len;
     uint8_t addr[MU_STATE_ADDR_MAX];
@@ -111,6 +111,8 @@ void mu_state_stand_settle(struct mu_state_stand *stand);
 /* --- state_donor_serve.c ---------------------------------------------------------------------- */
 
 void mu_state_donor_event(struct mu_rpc_session *session, const struct mu_rpc_event *event);
+/** Forgets those of a swarm whose time has passed, and those of a session that is over (or NULL). */
+void mu_state_stand_forget(struct mu_state_stand *stand, const struct mu_state_visit *gone);
 
 /* --- state_donor_fetch.c ---------------------------------------------------------------------- */
 

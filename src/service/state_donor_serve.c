@@ -159,14 +159,14 @@ static void note_member(struct mu_state_stand *stand, const struct mu_state_visi
     mu_list_push(&stand->swarm, &member->link);
 }
 
-static void forget_members(struct mu_state_stand *stand)
+void mu_state_stand_forget(struct mu_state_stand *stand, const struct mu_state_visit *gone_visit)
 {
     mu_mono_t now = mu_env_now(stand->donor->env).mono;
 
     MU_LIST_FOREACH_SAFE (it, tmp, &stand->swarm) {
         struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
 
-        if (mu_mono_reached(m->until, now)) {
+        if (m->visit == gone_visit || mu_mono_reached(m->until, now)) {
             mu_list_remove(&m->link);
             mu_free(m);
             stand->swarm_count--;
@@ -216,7 +216,7 @@ static void on_swarm(struct mu_state_visit *v, uint64_t id, struct mu_span paylo
         fail(v, id, MUSTER_ENOENT, gone);
         return;
     }
-    forget_members(stand);
+    mu_state_stand_forget(stand, NULL);
     if (ask.addr.len != 0) {
         note_member(stand, v, ask.addr);
     }

@@ -5,6 +5,8 @@
 #include "core/alloc.h"
 #include "service/state_loader_internal.h"
 
+#define FOUND_MS 1000
+
 static void on_ready(void *context)
 {
     struct mu_state_link *k = context;
@@ -120,10 +122,12 @@ bool mu_state_link_dial(struct mu_state_link *k)
 {
     struct mu_state_loader *l = k->loader;
     struct mu_rpc_config terms = mu_state_rpc_terms();
+    /* Who was found may have left again; it is tried anew if it is worth it. */
+    uint32_t found_ms = l->config.connect_ms < FOUND_MS ? l->config.connect_ms : FOUND_MS;
     struct mu_rpc_client_config config = {
         .addr = k->addr,
         .name = l->config.name,
-        .connect_ms = l->config.connect_ms,
+        .connect_ms = k->found ? found_ms : l->config.connect_ms,
         .reconnect_ms = 1,
         .probe_ms = l->config.connect_ms,
         .greetings = 1,
