@@ -9,6 +9,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/err.h"
+#include "transport/mapped.h"
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
@@ -195,8 +196,8 @@ static void write_failed(struct mu_uv_conn *c, int status)
     }
 }
 
-/* How many bytes the kernel took; a negated errno. */
-static ssize_t try_send(int fd, const struct mu_span *spans, size_t count)
+/* How many bytes of plain memory the kernel took; a negated errno. */
+static ssize_t send_memory(int fd, const struct mu_span *spans, size_t count, bool more)
 {
     struct iovec parts[MU_ENV_SPANS_MAX];
     struct msghdr msg = {.msg_iov = parts};
@@ -208,7 +209,7 @@ static ssize_t try_send(int fd, const struct mu_span *spans, size_t count)
         msg.msg_iovlen++;
     }
     do {
-        n = sendmsg(fd, &msg, MSG_NOSIGNAL);
+        n = sendmsg(fd, &msg, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     } while (n < 0 && errno == EINTR);
     if (n < 0) {
         n = errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
@@ -216,12 +217,48 @@ static ssize_t try_send(int fd, const struct mu_span *spans, size_t count)
     return n;
 }
 
+/* How many of the first spans are plain memory. */
+static size_t count_plain(const struct mu_span *spans, size_t count)
+{
+    size_t n = 0;
+
+    while (n < count && !mu_mapped_has(spans[n])) {
+        n++;
+    }
+    return n;
+}
+
+/* How many bytes the kernel took; a negated errno if it is none. What lies in a mapping is sent by
+ * its file. */
+static ssize_t try_send(int fd, const struct mu_span *spans, size_t count)
+{
+    ssize_t total = 0;
+    ssize_t n = 0;
+    size_t len = 0;
+
+    count = count < MU_ENV_SPANS_MAX ? count : MU_ENV_SPANS_MAX;
+    for (size_t i = 0; i < count && (size_t)n == len; total += n) {
+        size_t plain = count_plain(spans + i, count - i);
+        size_t used = plain != 0 ? plain : 1;
+
+        len = mu_span_total(spans + i, used);
+        n = plain != 0 ? send_memory(fd, spans + i, plain, i + plain < count)
+                       : mu_mapped_send(fd, spans[i]);
+        if (n < 0) {
+            return total != 0 ? total : n; /* It fails again when there is nothing before it. */
+        }
+        i += used;
+    }
+    return total;
+}
+
 /* Keeps what the kernel did not take, if that is little. The owner of much has to wait for
- * `writable` anyway, and then it can be sent from where it lies. */
+ * `writable` anyway, and then it can be sent from where it lies. What lies in a mapping always is:
+ * its file may be too short to be read. */
 static bool keep_rest(struct mu_uv_conn *c, const struct mu_span *spans, size_t count, size_t taken,
                       size_t total)
 {
-    if (total - taken > MU_UV_REST_MAX - c->rest.len ||
+    if (total - taken > MU_UV_REST_MAX - c->rest.len || count_plain(spans, count) < count ||
         mu_buf_reserve(&c->rest, total - taken) != 0) {
         return false;
     }
