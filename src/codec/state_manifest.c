@@ -414,12 +414,14 @@ static int take(struct mu_state_offer *o, struct mu_span *in)
     return err;
 }
 
-static int advance(struct mu_state_offer *o, struct mu_span in, struct mu_errmsg *reterr_msg)
+/* Up to the end of the offer; `*in` is what is behind it then. */
+static int advance(struct mu_state_offer *o, struct mu_span *in, struct mu_errmsg *reterr_msg)
 {
+    struct mu_span mine;
     int err = 0;
 
     if (o->total == 0) {
-        err = take(o, &in);
+        err = take(o, in);
         if (err == 0) {
             err = look_at_head(o, reterr_msg);
         }
@@ -427,11 +429,9 @@ static int advance(struct mu_state_offer *o, struct mu_span in, struct mu_errmsg
     if (err != 0 || o->total == 0) {
         return err != 0 ? err : MUSTER_EAGAIN;
     }
-    if (in.len > o->total - o->bytes.len) {
-        return mu_err(reterr_msg, MUSTER_EPROTO, "%zu bytes are behind the offer",
-                      in.len - (o->total - o->bytes.len));
-    }
-    err = take(o, &in);
+    mine = mu_span(in->data, in->len < o->total - o->bytes.len ? in->len : o->total - o->bytes.len);
+    *in = mu_span_skip(*in, mine.len);
+    err = take(o, &mine);
     if (err != 0) {
         return err;
     }
@@ -442,20 +442,24 @@ int mu_state_offer_recv(struct mu_state_offer *o, struct mu_span in, struct mu_e
 {
     size_t before = o->bytes.len;
     size_t total = o->total;
-    int err;
+    int err = 0;
 
     if (o->poison != 0) {
         return mu_err(reterr_msg, o->poison, "the offer was refused before");
     }
-    if (o->whole) {
-        return in.len == 0 ? 0 : mu_err(reterr_msg, MUSTER_EPROTO, "the offer was whole already");
+    if (!o->whole) {
+        err = advance(o, &in, reterr_msg);
     }
-    err = advance(o, in, reterr_msg);
     if (err == MUSTER_ENOMEM) {
         /* As if this piece had not come. */
         o->bytes.len = before;
         o->total = total;
         return mu_err(reterr_msg, err, "no memory for the offer");
+    }
+    if (err == 0 && in.len != 0) {
+        err = mu_err(reterr_msg, MUSTER_EPROTO, "%zu bytes are behind the offer", in.len);
+        mu_state_manifest_fini(&o->manifest);
+        o->whole = false;
     }
     if (err != 0 && err != MUSTER_EAGAIN) {
         o->poison = err;

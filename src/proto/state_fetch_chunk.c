@@ -48,7 +48,9 @@ static struct mu_state_ask *take_answer(struct mu_state_fetch *f, mu_mono_t now,
     mu_list_remove(&ask->link);
     /* Wherever it goes from here, it is taken off that list again. */
     mu_list_push(&f->unused, &ask->link);
-    d->in_flight--;
+    if (--d->in_flight == 0) {
+        d->idle = now;
+    }
     d->head_bytes = 0;
     d->heard = now;
     d->paused = false;

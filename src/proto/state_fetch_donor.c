@@ -57,6 +57,9 @@ void mu_state_fetch_ready(struct mu_state_fetch *f, mu_mono_t now, uint32_t dono
     }
     d->state = MU_STATE_DONOR_READY;
     d->heard = now;
+    d->idle = now;
+    d->mark = now;
+    d->mark_bytes = 0;
     d->paused = false;
     d->have_at = d->full ? MU_MONO_NEVER : now;
     mu_state_donor_count(f, d, true);

@@ -54,6 +54,7 @@ struct mu_state_donor {
 
     uint64_t bytes_per_s;
     uint64_t latency_ns; /* of an answer at its quickest; UINT64_MAX: not known */
+    mu_mono_t idle;      /* since when it owes nothing, if it does not */
     mu_mono_t mark;      /* since when `mark_bytes` came */
     uint64_t mark_bytes;
 

@@ -59,10 +59,9 @@ static void make_ask(struct mu_state_fetch *f, mu_mono_t now, struct mu_state_do
     mu_list_push(&f->owed, &ask->link);
     mu_list_push(&d->owes, &ask->by_donor);
     if (d->in_flight++ == 0) {
-        /* Its silence and its pace count from when it had something to do. */
+        /* The time in which it had nothing to do counts neither as silence nor as slowness. */
         d->heard = now;
-        d->mark = now;
-        d->mark_bytes = 0;
+        d->mark = mu_mono_add_ns(d->mark, mu_mono_since(d->idle, now));
     }
     if (!mu_state_bit(f->claimed, ask->chunk)) {
         mu_state_bit_set(f->claimed, ask->chunk);
@@ -313,7 +312,9 @@ void mu_state_fetch_refuse(struct mu_state_fetch *f, const struct mu_state_ask_r
         return;
     }
     mu_list_remove(&ask->by_donor);
-    d->in_flight--;
+    if (--d->in_flight == 0) {
+        d->idle = ask->at;
+    }
     d->paused = true;
     mu_state_ask_let_go(f, ask);
 }
