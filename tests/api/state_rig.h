@@ -21,13 +21,17 @@ struct model {
     struct muster_tensor tensors[3];
 };
 
-static inline uint8_t model_byte(uint64_t seed, size_t tensor, uint64_t i)
+/** Fills memory with bytes that follow from the seed. */
+static inline void model_fill(uint8_t *data, size_t len, uint64_t seed)
 {
-    uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15u + tensor * 0xbf58476d1ce4e5b9u + i / 8;
+    uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15u;
 
-    x ^= x >> 29;
-    x *= 0x94d049bb133111ebu;
-    return (uint8_t)(x >> (8 * (i % 8)));
+    for (size_t i = 0; i < len; i += sizeof(x)) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        memcpy(data + i, &x, len - i < sizeof(x) ? len - i : sizeof(x));
+    }
 }
 
 /** About `mib` MiB of elements, in pieces that chunks straddle. */
@@ -49,9 +53,7 @@ static inline void model_make(struct model *m, uint64_t mib, uint64_t seed)
         t->rank = i == 2 ? 1 : 2;
         t->shape = m->shapes[i];
         t->data = malloc(muster_tensor_bytes(t));
-        for (uint64_t k = 0; k < muster_tensor_bytes(t); k++) {
-            ((uint8_t *)t->data)[k] = model_byte(seed, i, k);
-        }
+        model_fill(t->data, muster_tensor_bytes(t), seed * 3 + i);
     }
 }
 

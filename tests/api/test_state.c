@@ -326,9 +326,27 @@ static void test_error_says_what_each_donor_did(void **state)
 
 /* --- donors that come, go and lie ------------------------------------------------------------- */
 
-static void replace_version(void *context)
+/* Holds a load when a quarter of it is there, until the test has done something. */
+struct hold {
+    atomic_bool reached;
+    atomic_bool go;
+};
+
+static void hold(void *context)
 {
-    atomic_store((atomic_bool *)context, true);
+    struct hold *h = context;
+
+    atomic_store(&h->reached, true);
+    while (!atomic_load(&h->go)) {
+        (void)usleep(500);
+    }
+}
+
+static void wait_held(struct hold *h)
+{
+    while (!atomic_load(&h->reached)) {
+        (void)usleep(500);
+    }
 }
 
 static void count_release(void *context)
@@ -354,9 +372,9 @@ static int share_epoch(muster_state *donor, const struct model *m, uint64_t epoc
 static void replace_while_loading(uint32_t replaced_ms, uint64_t expected_epoch)
 {
     struct muster_state_config config = local();
-    atomic_bool now = false;
+    struct hold held = {false, false};
     atomic_int released = 0;
-    struct watcher w = {.half = replace_version, .context = &now};
+    struct watcher w = {.half = hold, .context = &held};
     struct muster_state_request r;
     muster_state_loading *loading;
     muster_state_copy *copy;
@@ -365,10 +383,10 @@ static void replace_while_loading(uint32_t replaced_ms, uint64_t expected_epoch)
     struct model fresh;
     muster_state *donor;
 
-    config.rate_bytes = 20 << 20;
+    config.rate_bytes = 4 << 20;
     config.replaced_ms = replaced_ms;
-    model_make(&old, 8, 1);
-    model_make(&fresh, 8, 2);
+    model_make(&old, 4, 1);
+    model_make(&fresh, 4, 2);
     assert_int_equal(muster_state_open(giver, &config, &donor), 0);
     assert_int_equal(share_epoch(donor, &old, 1, &released), 0);
     addr = muster_state_address(donor);
@@ -377,10 +395,9 @@ static void replace_while_loading(uint32_t replaced_ms, uint64_t expected_epoch)
     r.progress_ms = 5;
     r.context = &w;
     assert_int_equal(muster_state_load_begin(taker, &r, &loading), 0);
-    while (!atomic_load(&now)) {
-        (void)usleep(1000);
-    }
+    wait_held(&held);
     assert_int_equal(share_epoch(donor, &fresh, 2, NULL), 0);
+    atomic_store(&held.go, true);
     must(muster_state_load_end(loading, &copy));
     assert_int_equal(muster_state_copy_info(copy)->epoch, expected_epoch);
     copy_assert_same(copy, expected_epoch == 1 ? &old : &fresh);
@@ -410,8 +427,8 @@ static void test_version_that_is_gone_gives_way_to_the_next(void **state)
 static void test_donor_that_leaves_costs_a_chunk(void **state)
 {
     struct muster_state_config config = local();
-    atomic_bool now = false;
-    struct watcher w = {.half = replace_version, .context = &now};
+    struct hold held = {false, false};
+    struct watcher w = {.half = hold, .context = &held};
     struct muster_state_request r;
     muster_state_loading *loading;
     muster_state_copy *copy;
@@ -420,8 +437,8 @@ static void test_donor_that_leaves_costs_a_chunk(void **state)
     muster_state *donors[2];
 
     (void)state;
-    config.rate_bytes = 12 << 20;
-    model_make(&m, 8, 1);
+    config.rate_bytes = 4 << 20;
+    model_make(&m, 12, 1);
     for (size_t i = 0; i < 2; i++) {
         donors[i] = donor_open(giver, &config, &m, 1);
         addrs[i] = muster_state_address(donors[i]);
@@ -431,10 +448,9 @@ static void test_donor_that_leaves_costs_a_chunk(void **state)
     r.progress_ms = 5;
     r.context = &w;
     assert_int_equal(muster_state_load_begin(taker, &r, &loading), 0);
-    while (!atomic_load(&now)) {
-        (void)usleep(1000);
-    }
+    wait_held(&held);
     muster_state_close(donors[0]);
+    atomic_store(&held.go, true);
     must(muster_state_load_end(loading, &copy));
     copy_assert_same(copy, &m);
     assert_true(muster_state_copy_progress(copy)->lost >= 1);
@@ -460,7 +476,7 @@ static void test_donor_that_corrupts_is_banned(void **state)
     model_make(&bad, 8, 1);
     donors[0] = donor_open(giver, &config, &bad, 1);
     donors[1] = donor_open(giver, &config, &good, 1);
-    for (size_t i = 0; i < muster_tensor_bytes(&bad.tensors[1]); i += 1 << 20) {
+    for (size_t i = 0, n = muster_tensor_bytes(&bad.tensors[1]); i < n; i += 1 << 20) {
         ((uint8_t *)bad.tensors[1].data)[i] ^= 1; /* Behind the hash's back. */
     }
     addrs[0] = muster_state_address(donors[0]);
@@ -621,13 +637,14 @@ static void read_file(const char *path, uint8_t **ret, size_t *ret_len)
 static void write_safetensors(const char *path, size_t bytes, const char *head)
 {
     FILE *f = fopen(path, "wb");
+    uint8_t *data = malloc(bytes);
     uint64_t len = strlen(head);
 
+    model_fill(data, bytes, 9);
     (void)fwrite(&len, 8, 1, f);
     (void)fwrite(head, len, 1, f);
-    for (size_t i = 0; i < bytes; i++) {
-        (void)putc(model_byte(9, 0, i), f);
-    }
+    (void)fwrite(data, bytes, 1, f);
+    free(data);
     assert_int_equal(fclose(f), 0);
 }
 
@@ -747,9 +764,7 @@ static void test_memory_of_the_library_leaves_as_any_other(void **state)
     (void)state;
     tensor.data = muster_state_alloc(shape);
     assert_non_null(tensor.data);
-    for (size_t i = 0; i < shape; i++) {
-        ((uint8_t *)tensor.data)[i] = model_byte(4, 1, i);
-    }
+    model_fill(tensor.data, shape, 4);
     assert_int_equal(muster_state_open(giver, &config, &donor), 0);
     must(muster_state_share(donor, &source));
     addr = muster_state_address(donor);
