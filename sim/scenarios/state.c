@@ -184,7 +184,7 @@ static void make_layout(struct state_world *w)
 
     mu_layout_init(&w->layout);
     for (size_t i = 0; i < STATE_TENSORS; i++) {
-        uint64_t n = i == 2 ? 0 : 1 + mu_prng_below(prng, i == 1 ? 900 : 20000);
+        uint64_t n = i == 2 ? 0 : 1 + mu_prng_below(prng, i == 1 ? 3000 : 90000);
 
         MU_ASSERT(mu_layout_add(&w->layout, mu_span_str(names[i]), MU_DTYPE_U8, &n, 1) == 0);
     }
@@ -261,12 +261,12 @@ static void run_world(struct mu_sim *sim, enum state_plant what)
 {
     struct state_world *w = mu_sim_calloc(sizeof(*w));
     struct mu_prng *prng = mu_sim_prng(sim);
-    const struct mu_sim_faults *f = mu_sim_faults(sim);
+    struct mu_sim_faults f = *mu_sim_faults(sim);
 
     mu_sim_trace_log(sim);
     w->sim = sim;
     w->plant = what;
-    w->short_of_memory = f->alloc_fail_ppm != 0 || f->shortage_every_ns != 0;
+    w->short_of_memory = f.alloc_fail_ppm != 0 || f.shortage_every_ns != 0;
     w->giver_count = 1 + (uint32_t)mu_prng_below(prng, STATE_GIVERS);
     w->taker_count = 1 + (uint32_t)mu_prng_below(prng, STATE_TAKERS);
     make_layout(w);
@@ -280,7 +280,12 @@ static void run_world(struct mu_sim *sim, enum state_plant what)
     }
     mu_sim_run_for(sim, FAULTY_NS);
     mu_sim_heal(sim);
+    mu_sim_run_for(sim, f.pause_max_ns + MU_NS_PER_S); /* pauses run out */
     w->healed = true;
+    if (mu_prng_chance(prng, 500000)) {
+        /* The one that can be relied on is not the first to answer. */
+        mu_sim_pause(w->givers[0].proc, 1 + mu_prng_below(prng, 900 * MU_NS_PER_MS));
+    }
     if (!mu_sim_run_until(sim, CONVERGE_NS, all_loaded, w)) {
         mu_sim_fail(sim, "somebody could not load though all faults had ended");
     }

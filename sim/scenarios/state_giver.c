@@ -22,6 +22,22 @@ static uint8_t *offer_byte(struct mu_state_share *share, const uint8_t *at)
     return share->offer.bytes.data + (at - share->offer.bytes.data);
 }
 
+static void draw_bits(struct giver_app *app, struct mu_state_share *share)
+{
+    struct state_world *w = app->state->world;
+    uint8_t *bits = (uint8_t *)(uintptr_t)share->have;
+
+    share->have_count = 0;
+    for (uint32_t i = 0; i < w->chunks; i++) {
+        if (mu_prng_chance(mu_sim_prng(w->sim), 600000)) {
+            mu_state_bit_set(bits, i);
+            share->have_count++;
+        } else {
+            mu_state_bit_clear(bits, i);
+        }
+    }
+}
+
 static void tamper(struct giver_app *app, struct mu_state_share *share)
 {
     struct state_world *w = app->state->world;
@@ -49,19 +65,12 @@ static void tamper(struct giver_app *app, struct mu_state_share *share)
         }
         share->priority += (double)mu_prng_below(prng, 2) * 10;
         break;
-    case GIVER_PARTIAL: {
-        uint8_t *bits = mu_sim_calloc(mu_state_bits_len(w->chunks) + 1);
-
-        for (uint32_t i = 0; i < w->chunks; i++) {
-            if (mu_prng_chance(prng, 600000)) {
-                mu_state_bit_set(bits, i);
-                share->have_count++;
-            }
-        }
-        share->have = bits;
+    case GIVER_PARTIAL:
+        share->have = mu_sim_calloc(mu_state_bits_len(w->chunks) + 1);
+        draw_bits(app, share);
         break;
-    }
     case GIVER_HONEST:
+    case GIVER_CLIPPER:
     case GIVER_SLOW:
     case GIVER_CROWDED:
     case GIVER_FICKLE:
@@ -104,6 +113,7 @@ static void share_version(struct giver_app *app)
     }
     tamper(app, share);
     MU_ASSERT(mu_state_donor_put(app->donor, share) == 0);
+    app->share = share;
     mu_state_share_drop(share);
     mu_sim_spare_memory(false);
 }
@@ -139,7 +149,16 @@ static void on_timer(struct mu_timer *timer)
         mu_sim_note(w->sim, state->proc, "goes on to version %u", state->version);
         share_version(app);
     }
-    mu_env_timer_arm(app->env, &app->timer, mu_mono_add_ms(mu_env_now(app->env).mono, 1000));
+    if (state->kind == GIVER_PARTIAL && mu_prng_chance(prng, 300000)) {
+        draw_bits(app, app->share);
+    }
+    if (state->kind == GIVER_CLIPPER && mu_prng_chance(prng, 300000)) {
+        app->share->offer.manifest.layout.bytes = w->bytes - (app->clipped ? 0 : 1);
+        app->clipped = !app->clipped;
+    }
+    mu_env_timer_arm(
+        app->env, &app->timer,
+        mu_mono_add_ms(mu_env_now(app->env).mono, state->kind == GIVER_PARTIAL ? 30 : 1000));
 }
 
 static int start(struct mu_env *env, void *arg)
@@ -163,7 +182,7 @@ static int start(struct mu_env *env, void *arg)
     config.stopped = on_stopped;
     config.context = app;
     if (state->kind == GIVER_SLOW) {
-        config.gate.bytes_per_s = 5000 + mu_prng_below(prng, 30000);
+        config.gate.bytes_per_s = 20000 + mu_prng_below(prng, 100000);
         config.gate.burst_bytes = STATE_CHUNK;
     }
     if (state->kind == GIVER_CROWDED) {

@@ -17,7 +17,7 @@
 #define STATE_GIVERS    4 /* at the most */
 #define STATE_TAKERS    3 /* at the most */
 #define STATE_TENSORS   4
-#define STATE_CHUNK     1024u
+#define STATE_CHUNK     4096u /* shorter ones are not landed */
 #define STATE_BYTES_MAX (48u * STATE_CHUNK)
 #define STATE_PORT      29700
 #define STATE_PREFIX    "run"
@@ -33,7 +33,8 @@ enum giver_kind {
     GIVER_BOASTER, /* says that it has a newer version than it has */
     GIVER_OTHER,   /* has something else under the id */
     GIVER_FORGER,  /* an offer that it did not sign, or whose leaves are not of its tree */
-    GIVER_PARTIAL, /* has only some chunks */
+    GIVER_PARTIAL, /* has only some chunks, now these, then those */
+    GIVER_CLIPPER, /* the last chunk is sometimes a byte short */
     GIVER_SLOW,
     GIVER_CROWDED, /* one download at a time */
     GIVER_FICKLE,  /* goes on to newer versions */
@@ -90,7 +91,9 @@ struct giver_app {
     struct state_giver *state;
     struct mu_env *env;
     struct mu_state_donor *donor;
+    struct mu_state_share *share; /* the donor's */
     struct mu_timer timer;
+    bool clipped;
     bool stopping;
 };
 

@@ -209,8 +209,12 @@ void mu_state_stream_on_item(struct mu_state_stream *s, struct mu_span item)
     int rc = s->is_offer ? MUSTER_EPROTO : mu_state_ask_next(&item, s->share->chunks, &chunk);
 
     while (rc == 1) {
-        if (mu_buf_append(&s->asks, mu_span(&chunk, sizeof(chunk))) != 0) {
-            mu_state_stream_end(s, MUSTER_ELIMIT, "too many chunks are asked for ahead");
+        int err = mu_buf_append(&s->asks, mu_span(&chunk, sizeof(chunk)));
+
+        if (err != 0) {
+            mu_state_stream_end(s, err,
+                                err == MUSTER_ELIMIT ? "too many chunks are asked for ahead"
+                                                     : "out of memory");
             return;
         }
         rc = mu_state_ask_next(&item, s->share->chunks, &chunk);

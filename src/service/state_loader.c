@@ -235,6 +235,10 @@ bool mu_state_loader_row(const struct mu_state_loader *l, size_t i, struct mu_st
 static void leave(struct mu_state_loader *l)
 {
     l->phase = MU_STATE_LEAVING;
+    if (l->has_fetch) {
+        /* What is still being hashed must not count: nobody would put it into its place. */
+        mu_state_fetch_cancel(&l->fetch);
+    }
     MU_LIST_FOREACH (it, &l->links) {
         struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
 
@@ -444,9 +448,6 @@ int mu_state_loader_start(struct mu_env *env, const struct mu_state_loader_confi
 void mu_state_loader_expect(struct mu_state_loader *l, bool more)
 {
     l->config.expect_more = more;
-    if (l->has_fetch) {
-        mu_state_fetch_expect(&l->fetch, now_of(l), more);
-    }
     if (!l->closed) {
         mu_env_timer_arm(l->env, &l->timer, now_of(l));
     }

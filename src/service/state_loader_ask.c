@@ -41,6 +41,17 @@ void mu_state_ask_failed(struct mu_state_link *k, int status, const char *text)
     }
 }
 
+/* Somebody has it of whom that was not known: its offer may be a good one. */
+static void unrefuse(struct mu_state_loader *l, const uint8_t id[MU_STATE_ID_LEN])
+{
+    for (size_t i = 0; i < l->refused_count; i++) {
+        if (memcmp(l->refused[i], id, MU_STATE_ID_LEN) == 0) {
+            memcpy(l->refused[i], l->refused[--l->refused_count], MU_STATE_ID_LEN);
+            return;
+        }
+    }
+}
+
 static int take_entries(struct mu_state_link *k, struct mu_span walk)
 {
     struct mu_state_listed *listed;
@@ -64,6 +75,7 @@ static int take_entries(struct mu_state_link *k, struct mu_span walk)
         listed->entry = entry;
         memcpy(listed->prefix, entry.prefix.data, entry.prefix.len);
         listed->entry.prefix.data = (const uint8_t *)listed->prefix;
+        unrefuse(k->loader, entry.id);
     }
     return rc;
 }
@@ -235,14 +247,27 @@ static void accept(struct mu_state_loader *l)
     mu_state_fetching_begin(l, &plan);
 }
 
-/* Whether the manifest is of the version that its donor said it has. */
-static bool tells_truth(const struct mu_state_loader *l, const struct mu_state_link *k)
+static bool agrees(const struct mu_state_manifest *m, const struct mu_state_entry *e)
+{
+    return e->epoch == m->epoch && e->step == m->step && e->bytes == m->layout.bytes &&
+           e->tensors == m->layout.count && e->chunks == mu_state_chunk_count(m);
+}
+
+/* Whoever said other things of this state than its manifest does is not asked again. False: it was
+ * wanted for what one of them said. */
+static bool check_told(struct mu_state_loader *l)
 {
     const struct mu_state_manifest *m = &l->offer.manifest;
-    const struct mu_state_entry *e = entry_of(k, l->want.entry.id);
 
-    return e != NULL && e->epoch == m->epoch && e->step == m->step && e->bytes == m->layout.bytes &&
-           e->tensors == m->layout.count && e->chunks == mu_state_chunk_count(m);
+    MU_LIST_FOREACH (it, &l->links) {
+        struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
+        const struct mu_state_entry *e = entry_of(k, l->want.entry.id);
+
+        if (e != NULL && !k->banned && !agrees(m, e)) {
+            ban(k, MUSTER_ECORRUPT, "its manifest is of another version than it says it has");
+        }
+    }
+    return agrees(m, &l->want.entry);
 }
 
 static void run_check(struct mu_work *work)
@@ -268,9 +293,8 @@ static void check_done(struct mu_work *work)
             mu_state_loader_end(l, err, "out of memory");
         } else if (err != 0) {
             ban(k, err, c->msg.text);
-        } else if (!tells_truth(l, k)) {
-            ban(k, MUSTER_ECORRUPT, "its manifest is of another version than it says it has");
-            l->has_want = false; /* It may have been wanted for what was said of it. */
+        } else if (!check_told(l)) {
+            l->has_want = false;
             l->phase = MU_STATE_ASKING;
         } else {
             accept(l);
@@ -432,33 +456,39 @@ static bool all_asked(const struct mu_state_loader *l)
     return true;
 }
 
+/* Enough is known of who has what, or all that will be. */
+static void decide(struct mu_state_loader *l)
+{
+    l->settle_at = MU_MONO_NEVER;
+    if (l->config.list_only) {
+        mu_state_loader_end(l, 0, "");
+    } else if (choose(l)) {
+        l->phase = MU_STATE_OFFERING;
+    } else if (!all_asked(l)) {
+        return; /* The others may have something better. */
+    } else if (l->refused_count != 0 && !l->config.expect_more) {
+        mu_state_loader_end(l, l->last_status == 0 ? MUSTER_ECORRUPT : l->last_status,
+                            l->last.text);
+    } else {
+        ask_later(l);
+    }
+}
+
 void mu_state_ask_turn(struct mu_state_loader *l)
 {
     mu_mono_t now = mu_env_now(l->env).mono;
 
     if (l->phase == MU_STATE_ASKING) {
         ask_all(l);
-        if (!all_asked(l) && !mu_mono_reached(l->settle_at, now)) {
-            return;
-        }
-        if (l->config.list_only) {
-            mu_state_loader_end(l, 0, "");
-        } else if (choose(l)) {
-            l->phase = MU_STATE_OFFERING;
-        } else if (l->refused_count != 0) {
-            mu_state_loader_end(l, l->last_status == 0 ? MUSTER_ECORRUPT : l->last_status,
-                                l->last.text);
-        } else if (all_asked(l)) {
-            ask_later(l);
-        } else {
-            l->settle_at = MU_MONO_NEVER;
+        if (all_asked(l) || mu_mono_reached(l->settle_at, now)) {
+            decide(l);
         }
     }
     while (l->phase == MU_STATE_OFFERING && l->offerer == NULL && !ask_offer(l)) {
         refuse_want(l);
-        if (l->phase == MU_STATE_OFFERING && !choose(l)) {
-            mu_state_loader_end(l, l->last_status == 0 ? MUSTER_ECORRUPT : l->last_status,
-                                l->last.text);
+        if (l->phase == MU_STATE_OFFERING) {
+            l->phase = MU_STATE_ASKING;
+            decide(l);
         }
     }
 }

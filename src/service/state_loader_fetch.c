@@ -31,6 +31,8 @@ static void run_check(struct mu_work *work)
     c->ok = c->ok && mu_state_leaf_is(c->leaf, mu_span(c->data, c->len));
 }
 
+static void pull(struct mu_state_loader *l);
+
 static void free_check(struct mu_state_check *c)
 {
     mu_state_share_drop(c->share);
@@ -50,9 +52,12 @@ static void check_done(struct mu_work *work)
             (void)mu_rpc_consumed(&k->client.rpc, mu_env_now(l->env), c->stream, c->len);
             k->dirty = true;
         }
+        /* Its bounce is needed until it is in its place; the loader may be gone after a turn. */
         l->verified = c;
         mu_state_fetch_verified(&l->fetch, now_of(l), c->donor, c->chunk, c->ok);
-        mu_state_loader_turn(l);
+        l->in_turn = true;
+        pull(l);
+        l->in_turn = false;
         l->verified = NULL;
     }
     free_check(c);
@@ -208,7 +213,6 @@ static void begin_fetch(struct mu_state_loader *l)
             add_donor(k);
         }
     }
-    mu_state_fetch_expect(&l->fetch, now_of(l), l->config.expect_more);
 }
 
 void mu_state_fetching_begin(struct mu_state_loader *l, struct mu_state_plan *plan)
@@ -666,16 +670,24 @@ static void ask(struct mu_state_loader *l, const struct mu_state_ask_request *re
     k->dirty = true;
 }
 
-static void add_found(struct mu_state_loader *l)
+/* Who was found, or has said only now that it has the state, is asked too; and as long as somebody
+ * has not said what it has, nothing is lost. */
+static void add_late(struct mu_state_loader *l)
 {
-    /* Who was added late and listed, or found, the state. */
+    bool more = l->config.expect_more;
+
     MU_LIST_FOREACH (it, &l->links) {
         struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
 
-        if (!k->is_donor && !k->banned && !k->live && k->found) {
+        if (k->is_donor || k->banned) {
+            continue;
+        }
+        if (k->found ? !k->live : k->asked && lists_want(k)) {
             add_donor(k);
         }
+        more = more || (!k->asked && !k->found && k->live && !k->closing);
     }
+    mu_state_fetch_expect(&l->fetch, now_of(l), more);
 }
 
 void mu_state_fetching_turn(struct mu_state_loader *l)
@@ -689,7 +701,7 @@ void mu_state_fetching_turn(struct mu_state_loader *l)
     if (l->phase != MU_STATE_FETCHING) {
         return;
     }
-    add_found(l);
+    add_late(l);
     pull(l);
     while (l->phase == MU_STATE_FETCHING && mu_state_fetch_next(&l->fetch, now, &request)) {
         ask(l, &request);
