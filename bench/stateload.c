@@ -5,8 +5,8 @@
  *         prints "ready ADDRESS SECONDS", the time that hashing took; serves until its input ends
  *     stateload load INTO BYTES ADDRESS... [listen=ADDRESS] [stay] [cert=F key=F ca=F]
  *         INTO is touched (memory that was written to before), new, or a file's path; prints
- *         "loaded SECONDS BESIDE", the most memory it had beside the tensors; with `stay` it goes on
- *         serving until its input ends
+ *         "loaded SECONDS BESIDE", the most memory it had beside the tensors; with `stay` it goes
+ *         on serving until its input ends
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -380,7 +380,7 @@ static void wait_closed(muster_state_loading *g)
             (void)pthread_cond_wait(&g->cond, &g->lock);
             continue;
         }
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
+        (void)clock_gettime(CLOCK_MONOTONIC, &until); /* tidy: a thread's own wait */
         until.tv_nsec += LOOK_MS * 1000000L;
         until.tv_sec += until.tv_nsec / 1000000000L;
         until.tv_nsec %= 1000000000L;

@@ -1,6 +1,6 @@
 /*
- * Gives states to others, on the loop's thread: a listener for sessions of the native wire, with the
- * methods of codec/state_msg.h. A service: it runs on libuv and in the simulator.
+ * Gives states to others, on the loop's thread: a listener for sessions of the native wire, with
+ * the methods of codec/state_msg.h. A service: it runs on libuv and in the simulator.
  *
  *     mu_state_donor_start(env, &config, &donor, &msg);
  *     mu_state_donor_put(donor, share);                in place of the one with the same prefix

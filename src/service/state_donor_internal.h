@@ -111,7 +111,7 @@ void mu_state_stand_settle(struct mu_state_stand *stand);
 /* --- state_donor_serve.c ---------------------------------------------------------------------- */
 
 void mu_state_donor_event(struct mu_rpc_session *session, const struct mu_rpc_event *event);
-/** Forgets those of a swarm whose time has passed, and those of a session that is over (or NULL). */
+/** Forgets those of a swarm whose time has passed, and those of a session that is over. */
 void mu_state_stand_forget(struct mu_state_stand *stand, const struct mu_state_visit *gone);
 
 /* --- state_donor_fetch.c ---------------------------------------------------------------------- */

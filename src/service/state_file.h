@@ -4,8 +4,8 @@
  *
  * The metadata of a state that comes from a file is a msgpack map: {"safetensors": the text of the
  * file's __metadata__}; or, where this library would write the head differently,
- * {"safetensors_head": the head as it is}. The metadata of any other state is written into a file as
- * {"muster_metadata": base64}, and read from there.
+ * {"safetensors_head": the head as it is}. The metadata of any other state is written into a file
+ * as {"muster_metadata": base64}, and read from there.
  */
 #ifndef MU_STATE_FILE_H
 #define MU_STATE_FILE_H
