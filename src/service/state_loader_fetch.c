@@ -540,7 +540,8 @@ void mu_state_fetching_item(struct mu_state_link *k, struct mu_span payload)
     struct mu_state_ask_request ask;
     bool revoked;
 
-    k->aimed = false;
+    /* Empty and short answers do not use up the room that was given for them. */
+    mu_state_fetching_unaim(k);
     k->arrived = 0;
     if (!l->has_fetch || !mu_state_fetch_owes(&l->fetch, k->donor, &ask, &revoked)) {
         violate(k, "it sent a chunk that it was not asked for");
