@@ -219,14 +219,22 @@ bool mu_jv_valid(struct mu_span s)
 
 /* --- walking: the text is known to be valid --------------------------------------------------- */
 
-/* The place behind a string that begins at `at`. */
+/* The place behind a string that begins at `at`. Strings are long, in base64, and passed once for
+ * each level they are in: so by looking for their end, not at all that is in them. */
 static size_t pass_string(struct mu_span s, size_t at)
 {
-    for (at++; s.data[at] != '"'; at++) {
-        if (s.data[at] == '\\') {
-            at++;
+    size_t from = at + 1;
+    size_t escapes;
+
+    do {
+        const uint8_t *end = memchr(s.data + at + 1, '"', s.len - at - 1);
+
+        at = (size_t)(end - s.data);
+        escapes = 0;
+        while (at - escapes > from && s.data[at - escapes - 1] == '\\') {
+            escapes++;
         }
-    }
+    } while (escapes % 2 != 0);
     return at + 1;
 }
 
