@@ -6,8 +6,10 @@ passwords, and each thing that can be wrong with those with its own words.
 """
 import base64
 import os
+import socket
 import subprocess
 import threading
+import urllib.request
 
 import etcd_lib
 import lib
@@ -68,6 +70,77 @@ def test_waiting(checks, url):
         checks.ok(waiter.poll() is None, name + " waits")
         kv(url, *write)
         checks.equal(waiter.communicate(timeout=10)[0], b"x\n", name + " gets what was waited for")
+
+
+class LateRelay:
+    """Between a client and etcd: the first write is held back and its connection closed,
+    while somebody else writes the key. What was held arrives before the client's third write, or
+    right behind it."""
+
+    def __init__(self, etcd, key, before):
+        self.etcd, self.key, self.before = etcd, key, before
+        self.held, self.count = None, 0
+        self.listener = socket.create_server((lib.HOST, 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            conn, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(conn,), daemon=True).start()
+
+    def post(self, path, body):
+        query = urllib.request.Request(self.etcd.url() + path, body)
+        with urllib.request.urlopen(query, timeout=10) as reply:
+            return reply.read()
+
+    def arrive(self):
+        """The key is gone once more, so that what was held finds what it expects."""
+        self.etcd.call("/v3/kv/deleterange", {"key": b64(self.key)})
+        self.post("/v3/kv/txn", self.held)
+
+    def serve(self, conn):
+        stream = conn.makefile("rb")
+        while True:
+            line = stream.readline()
+            if not line:
+                return
+            length = 0
+            while True:
+                header = stream.readline()
+                if header.lower().startswith(b"content-length:"):
+                    length = int(header.split(b":")[1])
+                if header in (b"\r\n", b""):
+                    break
+            body, path = stream.read(length), line.split()[1].decode()
+            writes = path == "/v3/kv/txn" and b"request_put" in body
+            if writes:
+                self.count += 1
+                if self.count == 1:
+                    self.held = body
+                    self.etcd.call("/v3/kv/put", {"key": b64(self.key), "value": b64("37")})
+                    conn.shutdown(socket.SHUT_RDWR)
+                    return
+                if self.count == 3 and self.before:
+                    self.arrive()
+            reply = self.post(path, body)
+            if writes and self.count == 3 and not self.before:
+                self.arrive()
+            conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                         b"Content-Length: %d\r\n\r\n" % len(reply) + reply)
+
+
+def test_late_tries(checks, etcd):
+    """A try whose answer was lost arrives when its key, which was there meanwhile, is gone again."""
+    for i, before in enumerate((True, False)):
+        for verb in (("add", "n%d" % i, "5"), ("cas", "c%d" % i, "", "5")):
+            relay = LateRelay(etcd, "/late/k/" + verb[1], before)
+            code, out, err = kv("etcd://%s:%d/late" % (lib.HOST, relay.port), *verb)
+            checks.ok(relay.count >= 3, "%s: its first try is late" % verb[0])
+            code2, kept, _ = kv("etcd://%s/late" % etcd.authority(), "--nowait", "get", verb[1])
+            checks.equal((code, out, code2, kept), (OK, b"5\n", OK, b"5\n"),
+                         "%s, whose late try comes %s the next: what is answered is what is there"
+                         % (verb[0], "before" if before else "behind") + err)
 
 
 def test_leases(checks, etcd, url):
@@ -231,6 +304,7 @@ def main():
         url = "etcd://%s/job" % etcd.authority()
         test_operations(checks, url)
         test_waiting(checks, url)
+        test_late_tries(checks, etcd)
         test_leases(checks, etcd, url)
         test_watch(checks, etcd, url)
     test_cluster(checks)
