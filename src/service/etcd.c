@@ -17,6 +17,9 @@
 #define URL_MAX     (64u << 10)
 #define TOKEN_MAX   8192u
 #define TEXT_SHOWN  100
+#define TOO_LARGE                                                                                  \
+    "it is too large for this etcd, which takes 1.5 MiB in a request unless it was started with "  \
+    "a larger --max-request-bytes; "
 
 enum call_state {
     IDLE = 0,
@@ -184,7 +187,11 @@ enum mu_etcd_verdict mu_etcd_judge(const struct mu_etcd_reply *r, int *ret_statu
         verdict = judge_unavailable(r->message);
         break;
     }
-    *ret_status = quote_text(msg, status, "etcd says: ", r->message);
+    *ret_status = quote_text(msg, status,
+                             status == MUSTER_ELIMIT && !says(r->message, "operations")
+                                 ? TOO_LARGE "etcd says: "
+                                 : "etcd says: ",
+                             r->message);
     return verdict;
 }
 

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 import urllib.request
 
 import etcd_lib
@@ -143,6 +144,20 @@ def test_late_tries(checks, etcd):
                          % (verb[0], "before" if before else "behind") + err)
 
 
+def test_limits(checks, url):
+    """What is larger than etcd takes: whose limit that is, and what can be done."""
+    with lib.Muster("--backing", url) as server:
+        for store in (url, "tcp://%s:%d" % (lib.HOST, server.port)):
+            for size in (1700 << 10, 8 << 20):
+                done = subprocess.run([lib.muster_path(), "kv", "--store", store, "set", "large",
+                                       "-"], input=bytes(size), capture_output=True, timeout=60)
+                checks.ok(done.returncode != 0 and b"1.5 MiB" in done.stderr and
+                          b"--max-request-bytes" in done.stderr,
+                          "%s: a value of %d bytes is refused in words" % (store[:4], size),
+                          done.stderr)
+            checks.equal(kv(store, "set", "small", "x")[0], OK, "and nobody else felt it")
+
+
 def test_leases(checks, etcd, url):
     code, out, _ = kv(url, "lease", "grant", "60000")
     lease = out.decode().strip()
@@ -259,11 +274,54 @@ def test_tls(checks, path):
         expect_words(checks, "TLS where there is none", ["SSL"], url(etcd, cert=None))
 
 
+def write_password(path, name, text):
+    with open(os.path.join(path, name), "w") as out:
+        out.write(text + "\n")
+    return os.path.join(path, name)
+
+
+def test_token_renewal(checks, path):
+    """A token that is not used for its time ends, with calls, a watch and a wait under way."""
+    with etcd_lib.Etcd(more=["--auth-token-ttl", "1"]) as etcd:
+        etcd.call("/v3/auth/user/add", {"name": "root", "password": "so"})
+        etcd.call("/v3/auth/role/add", {"name": "root"})
+        etcd.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        etcd.call("/v3/auth/enable", {})
+        url = "etcd://%s/job?user=root&password_file=%s" % (etcd.authority(),
+                                                           write_password(path, "so", "so"))
+        with lib.Muster("--backing", url) as server:
+            near = "tcp://%s:%d" % (lib.HOST, server.port)
+            checks.equal(kv(near, "set", "a", "1")[0], OK, "a server with a token")
+            waiter = subprocess.Popen([lib.muster_path(), "kv", "--store", near, "--timeout",
+                                       "20000", "get", "late"], stdout=subprocess.PIPE,
+                                      preexec_fn=lib.die_with_parent)
+            direct = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout",
+                                       "20000", "get", "late"], stdout=subprocess.PIPE,
+                                      preexec_fn=lib.die_with_parent)
+            for i in range(2):
+                time.sleep(3)
+                old = count_tokens(etcd)
+                checks.equal(kv(near, "add", "n", "1")[:2], (OK, b"%d\n" % (i + 1)),
+                             "whose token has ended gets another")
+                checks.ok(count_tokens(etcd) > old, "which etcd gave it")
+            kv(near, "set", "late", "x")
+            checks.equal([waiter.communicate(timeout=20)[0], direct.communicate(timeout=20)[0]],
+                         [b"x\n", b"x\n"], "and waits outlive tokens")
+
+
+def count_tokens(etcd):
+    """How many passwords the server has been asked to believe."""
+    with urllib.request.urlopen(etcd.url() + "/metrics", timeout=10) as reply:
+        for line in reply.read().decode().splitlines():
+            if line.startswith("grpc_server_handled_total") and \
+                    'grpc_method="Authenticate"' in line and 'grpc_code="OK"' in line:
+                return float(line.split()[-1])
+    return 0
+
+
 def test_passwords(checks, path):
     def password(name, text):
-        with open(os.path.join(path, name), "w") as out:
-            out.write(text + "\n")
-        return os.path.join(path, name)
+        return write_password(path, name, text)
 
     with etcd_lib.Etcd() as etcd:
         plain = "etcd://%s/job" % etcd.authority()
@@ -305,12 +363,14 @@ def main():
         test_operations(checks, url)
         test_waiting(checks, url)
         test_late_tries(checks, etcd)
+        test_limits(checks, url)
         test_leases(checks, etcd, url)
         test_watch(checks, etcd, url)
     test_cluster(checks)
     with lib.Scratch() as path:
         test_tls(checks, path)
         test_passwords(checks, path)
+        test_token_renewal(checks, path)
     test_versions(checks)
     checks.done()
 
