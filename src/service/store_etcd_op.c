@@ -132,7 +132,7 @@ enum outcome {
     CONFLICT,  /* the other compare did not hold, and the answer says what there is */
 };
 
-/* The slot is not there any more, nor the session. The op ends unless it certainly did not happen. */
+/* The slot is gone, and so is the session. The op ends unless it certainly did not happen. */
 static enum outcome lose_slot(struct mu_setcd_op *e, bool unknown)
 {
     uint64_t session = e->slot->session;
