@@ -237,7 +237,9 @@ static void explain(struct exchange *x, CURLcode code)
                connected > 0) {
         /* A server that hangs up over a certificate may do so before its reason is read. */
         mu_uv_http_explain_cert(x->cert, false, x->text, sizeof(x->text));
-    } else if (x->status == MUSTER_ECONN && x->tls && connected > 0 && secured == 0) {
+    } else if ((x->status == MUSTER_ECONN ||
+                (x->status == MUSTER_ETLS && strstr(x->text, "SSL") == NULL)) &&
+               x->tls && connected > 0 && secured == 0) {
         (void)snprintf(x->text + len, sizeof(x->text) - len,
                        " (in the TLS handshake: does it speak SSL or TLS at all?)");
     } else if (code == CURLE_GOT_NOTHING && !x->tls) {
