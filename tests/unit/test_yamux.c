@@ -215,7 +215,7 @@ static void test_yamux_write_stops_at_window(void **unused)
 
 static void test_yamux_streams_that_wait_for_room_write_in_turn(void **unused)
 {
-    static uint8_t data[1 << 20];
+    static uint8_t data[3 << 19];
     struct mu_yamux y;
     size_t written[3] = {0};
     uint32_t last = 5;
