@@ -72,8 +72,7 @@ void mu_yamux_let_wait(struct mu_yamux *y, struct mu_yamux_stream *s, enum mu_ya
  * is told fills it up, and the bytes that are left are moved to make room. */
 static inline bool mu_yamux_has_turn(const struct mu_yamux *y)
 {
-    return !mu_list_empty(&y->no_room) &&
-           y->out.len + y->behind <= y->config.output_bytes_max / 4;
+    return !mu_list_empty(&y->no_room) && y->out.len + y->behind <= y->config.output_bytes_max / 4;
 }
 
 #endif

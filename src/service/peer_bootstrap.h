@@ -32,8 +32,8 @@ struct mu_peer_bootstrap {
     bool kept;
 };
 
-/** `addr` is a multiaddr; with a peer in it that one is meant, else whoever is there. MUSTER_ENOMEM:
- * nothing was begun. */
+/** `addr` is a multiaddr; with a peer in it that one is meant, else whoever is there.
+ * MUSTER_ENOMEM: nothing was begun. */
 int mu_peer_bootstrap_start(struct mu_peer_host *host, struct mu_peer_bootstrap *b,
                             struct mu_span addr);
 /** Nothing comes any more; a connection that is there stays until it is idle. Harmless for one that

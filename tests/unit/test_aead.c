@@ -1,4 +1,4 @@
-/* The cipher of the peers' secrets. The transcript in test_noise.c says that it is the right one. */
+/* The cipher of peers. The transcript in test_noise.c says that it is the right one. */
 #include "unit.h"
 
 #include <muster/error.h>

@@ -1,4 +1,4 @@
-/* yamux, one end at a time: the bytes of the protocol, windows, keep-alive, and a heap that fails. */
+/* yamux, one end at a time: the bytes of the protocol, windows, keep-alive, a heap that fails. */
 #include "yamux_side.h"
 
 #include "core/prng.h"
