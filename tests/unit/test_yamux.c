@@ -220,6 +220,37 @@ static void test_yamux_what_is_behind_counts_as_output(void **unused)
     mu_yamux_fini(&y);
 }
 
+/* The bytes of one stream come and are consumed without end, on a path with no length. */
+static void test_yamux_window_of_a_short_path_grows_no_further_than_it_needs(void **unused)
+{
+    static uint8_t frame[MU_YAMUX_HEADER + MU_YAMUX_WINDOW_FIRST];
+    struct mu_yamux_config config = mu_yamux_config_defaults();
+    const uint8_t pong[MU_YAMUX_HEADER] = {0, 2, 0, 2};
+    struct mu_yamux_event e;
+    struct mu_yamux y;
+    size_t used;
+
+    (void)unused;
+    config.role = MU_YAMUX_LISTENER;
+    assert_int_equal(mu_yamux_init(&y, &config, at_ms(0)), 0);
+    assert_int_equal(mu_yamux_tick(&y, at_ms(0)), 0);
+    assert_int_equal(mu_yamux_recv(&y, at_ms(0), mu_span(pong, sizeof(pong)), &used), 0);
+    for (uint64_t i = 0; i < 200; i++) {
+        struct mu_span in = mu_span(frame, put_data(frame, i == 0, 1, MU_YAMUX_WINDOW_FIRST));
+
+        while (in.len != 0) {
+            assert_int_equal(mu_yamux_recv(&y, at_ms(i), in, &used), 0);
+            in = mu_span_skip(in, used);
+            while (mu_yamux_next_event(&y, &e)) {
+            }
+        }
+        assert_int_equal(mu_yamux_consumed(&y, at_ms(i), 1, MU_YAMUX_WINDOW_FIRST), 0);
+        mu_yamux_sent(&y, mu_yamux_output(&y).len);
+    }
+    assert_int_equal(y.grown, (2 << 20) - MU_YAMUX_WINDOW_FIRST);
+    mu_yamux_fini(&y);
+}
+
 static void test_yamux_who_has_ended_is_not_told_to_write(void **unused)
 {
     static uint8_t data[1 << 20];
@@ -285,14 +316,17 @@ static void test_yamux_window_grows_with_the_path(void **unused)
     static uint8_t frame[MU_YAMUX_HEADER + MU_YAMUX_WINDOW_FIRST];
     struct mu_yamux_config config = mu_yamux_config_defaults();
     static const struct {
+        uint64_t rtt_ms;
         uint64_t after_ms;
         uint64_t grown_max;
         uint32_t granted;
     } cases[] = {
-        {39, 1 << 20, 2 * MU_YAMUX_WINDOW_FIRST},
-        {41, 1 << 20, MU_YAMUX_WINDOW_FIRST},
-        {39, MU_YAMUX_WINDOW_FIRST - 1, MU_YAMUX_WINDOW_FIRST},
-        {39, MU_YAMUX_WINDOW_FIRST, 2 * MU_YAMUX_WINDOW_FIRST},
+        {10, 39, 1 << 20, 2 * MU_YAMUX_WINDOW_FIRST},
+        {10, 41, 1 << 20, MU_YAMUX_WINDOW_FIRST},
+        {10, 39, MU_YAMUX_WINDOW_FIRST - 1, MU_YAMUX_WINDOW_FIRST},
+        {10, 39, MU_YAMUX_WINDOW_FIRST, 2 * MU_YAMUX_WINDOW_FIRST},
+        {0, 9, 1 << 20, 2 * MU_YAMUX_WINDOW_FIRST}, /* A path with no length has its turns. */
+        {0, 11, 1 << 20, MU_YAMUX_WINDOW_FIRST},
     };
 
     (void)unused;
@@ -308,16 +342,18 @@ static void test_yamux_window_grows_with_the_path(void **unused)
         config.grown_bytes_max = cases[i].grown_max;
         assert_int_equal(mu_yamux_init(&y, &config, at_ms(0)), 0);
         assert_int_equal(mu_yamux_tick(&y, at_ms(0)), 0);
-        assert_int_equal(mu_yamux_recv(&y, at_ms(10), mu_span(pong, sizeof(pong)), &used), 0);
+        assert_int_equal(
+            mu_yamux_recv(&y, at_ms(cases[i].rtt_ms), mu_span(pong, sizeof(pong)), &used), 0);
         while (in.len != 0) {
-            assert_int_equal(mu_yamux_recv(&y, at_ms(10), in, &used), 0);
+            assert_int_equal(mu_yamux_recv(&y, at_ms(cases[i].rtt_ms), in, &used), 0);
             in = mu_span_skip(in, used);
             while (mu_yamux_next_event(&y, &e)) {
             }
         }
         mu_yamux_sent(&y, mu_yamux_output(&y).len);
-        assert_int_equal(
-            mu_yamux_consumed(&y, at_ms(10 + cases[i].after_ms), 1, MU_YAMUX_WINDOW_FIRST), 0);
+        assert_int_equal(mu_yamux_consumed(&y, at_ms(cases[i].rtt_ms + cases[i].after_ms), 1,
+                                           MU_YAMUX_WINDOW_FIRST),
+                         0);
         out = mu_yamux_output(&y);
         assert_int_equal(out.len, MU_YAMUX_HEADER);
         assert_int_equal(out.data[8] << 24 | out.data[9] << 16 | out.data[10] << 8 | out.data[11],
@@ -526,6 +562,7 @@ int main(void)
         cmocka_unit_test(test_yamux_an_end_is_told_though_both_have_ended),
         cmocka_unit_test(test_yamux_grants_what_was_consumed_and_not_before),
         cmocka_unit_test(test_yamux_window_grows_with_the_path),
+        cmocka_unit_test(test_yamux_window_of_a_short_path_grows_no_further_than_it_needs),
         cmocka_unit_test(test_yamux_a_peer_that_does_not_answer_is_dead),
         cmocka_unit_test(test_yamux_who_slept_finds_nobody_dead),
         cmocka_unit_test(test_yamux_pieces_make_no_difference),
