@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Peers of ours and of js-libp2p speak to each other, each as dialler and as listener.
 
-    peer_js.py [MUSTER] [--peerload=PATH] [--bytes=67108864] [--streams=500]
+    peer_js.py [MUSTER] [--peerload=PATH] [--bytes=16777216] [--streams=500]
 
 Handshakes with Ed25519 and RSA identities on either side, identify, ping, a protocol that echoes
 both ways at once, many streams on one connection, a name that nobody knows, resets, and closing,
@@ -18,7 +18,7 @@ import lib
 from lib import Checks, die_with_parent, muster_path, option, run_muster
 
 checks = Checks()
-BYTES = option("bytes", 64 << 20)
+BYTES = option("bytes", 16 << 20)
 STREAMS = option("streams", 500)
 PATIENCE = max(lib.PATIENCE, 60) + BYTES / (10 << 20)
 JS = os.path.join(lib.HERE, "js")
