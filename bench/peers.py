@@ -1,4 +1,5 @@
 """What the benchmarks share: servers under test, each on the server's core, and the report."""
+import json
 import os
 import select
 import shutil
@@ -152,6 +153,29 @@ class Redis(Server):
         with socket.create_connection((HOST, self.port)) as s:
             s.sendall(b"PING\r\n")
             assert s.recv(7) == b"+PONG\r\n"
+
+
+# --- the wire itself ----------------------------------------------------------------------------
+
+
+def iperf(seconds):
+    """GiB/s of one stream over loopback."""
+    port = free_port()
+    server = subprocess.Popen(["iperf3", "-s", "-1", "-B", HOST, "-p", str(port)],
+                              stdout=subprocess.DEVNULL, preexec_fn=die_with_parent)
+    try:
+        for _ in range(200):
+            done = subprocess.run(["iperf3", "-J", "-c", HOST, "-p", str(port), "-t",
+                                   str(max(1, round(seconds)))], stdout=subprocess.PIPE, text=True,
+                                  timeout=60)
+            found = json.loads(done.stdout)
+            if "error" not in found:
+                return found["end"]["sum_received"]["bits_per_second"] / 8 / (1 << 30)
+            time.sleep(0.02)
+    finally:
+        server.kill()
+        server.wait()
+    raise RuntimeError("iperf3: " + found["error"])
 
 
 # --- the report ---------------------------------------------------------------------------------

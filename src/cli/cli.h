@@ -93,6 +93,7 @@ int cmd_dht(int argc, char **argv);
 int cmd_rdzv(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
+int cmd_state(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 

@@ -16,6 +16,7 @@
 
 #define MU_TENSOR_RANK_MAX 64
 
+/* The numbers stand in manifests (codec/state_manifest.h): new ones go to the end. */
 enum mu_dtype {
     MU_DTYPE_BOOL = 1,
     MU_DTYPE_U8,
