@@ -116,7 +116,7 @@ struct muster_state_config {
     const struct muster_rpc_tls *tls; /* NULL: plain, unless there is a `key` */
     const char *key;      /* the file of a peer's key: connections between peers, signed with it;
                                 "": a key for this process only */
-    uint32_t slots;       /* downloads that are served at once; others wait. 8 */
+    uint32_t slots;       /* downloads that are served at once; others wait. 16 */
     uint64_t rate_bytes;  /* that leave in a second, for all together. 0: no bound */
     uint32_t replaced_ms; /* how long a version that was replaced is still given to those who
                                 are loading it. 60,000 */
