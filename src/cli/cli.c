@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 int cli_exit_code(int err)
@@ -380,6 +381,22 @@ int cli_parse(const struct cli_verb *verb, int *argc, char ***argv)
     *argc -= p.at;
     *argv += p.at;
     return take_variables(verb, p.given);
+}
+
+enum muster_log_level cli_log_level(void)
+{
+    const char *text = getenv("LOGLEVEL");
+
+    if (text != NULL && strcasecmp(text, "DEBUG") == 0) {
+        return MUSTER_LOG_DEBUG;
+    }
+    if (text != NULL && strcasecmp(text, "INFO") == 0) {
+        return MUSTER_LOG_INFO;
+    }
+    if (text != NULL && (strcasecmp(text, "ERROR") == 0 || strcasecmp(text, "CRITICAL") == 0)) {
+        return MUSTER_LOG_ERROR;
+    }
+    return MUSTER_LOG_WARN;
 }
 
 int cli_read_token(const char *path, char *token, size_t cap)

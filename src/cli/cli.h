@@ -27,6 +27,8 @@ int cli_exit_code(int err);
 int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** As cli_fail() with CLI_USAGE, and a hint at --help. */
 int cli_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** torchrun's LOGLEVEL. Without it, only what somebody should look at. */
+enum muster_log_level cli_log_level(void);
 
 /* --- options ---------------------------------------------------------------------------------- */
 

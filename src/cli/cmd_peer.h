@@ -14,8 +14,10 @@
 #include "cli/cli_loop.h"
 #include "crypto/identity.h"
 #include "service/kad.h"
+#include "service/peer_bootstrap.h"
 #include "service/peer_call.h"
 #include "service/peer_host.h"
+#include "service/peer_relay.h"
 
 struct peer_options {
     const char *identity; /* a key file; NULL: a key for this once */
@@ -25,6 +27,7 @@ struct peer_options {
     const char *allow;
     const char *address; /* a multiaddr; call: or a peer id */
     const char *bootstrap;
+    const char *via; /* serve: relays to be reached through */
     const char *method;
     const char *const *data; /* call: what is sent */
     size_t data_count;
@@ -33,7 +36,11 @@ struct peer_options {
     uint64_t timeout_ms;
     uint64_t idle;
     uint64_t conns_max;
-    bool fresh; /* id: make the file */
+    uint64_t relay_bytes; /* serve --relay: of each circuit */
+    uint64_t relay_seconds;
+    bool relay;     /* serve: be one */
+    bool autorelay; /* serve: be reached through those that are met */
+    bool fresh;     /* id: make the file */
     bool stream;
     bool json;
 };
@@ -49,10 +56,9 @@ struct peer_app;
 
 /* One through whom others are found. */
 struct peer_bootstrap {
-    struct mu_peer_connect connect;
+    struct mu_peer_bootstrap base;
     struct peer_app *app;
-    bool done;
-    bool met;
+    bool tried; /* it was met, or not, once at least */
 };
 
 /* A host on a loop, embedded in what a verb needs beside it. */
@@ -63,11 +69,13 @@ struct peer_app {
     struct cli_loop loop;
     struct mu_identity identity;
     struct mu_peer_host *host;
-    struct mu_kad *kad;          /* of peer_app_calls() */
-    struct mu_peer_calls *calls; /* likewise */
+    struct mu_peer_relay *relay;
+    struct mu_peer_relay_config relay_config; /* made before peer_app_run(), if not the defaults */
+    struct mu_kad *kad;                       /* of peer_app_calls() */
+    struct mu_peer_calls *calls;              /* likewise */
     struct peer_bootstrap bootstrap[PEER_BOOTSTRAP_MAX];
     size_t bootstrap_count;
-    /** One of them was reached, or could not be. May be NULL. */
+    /** One of them was reached, could not be, or was lost. May be NULL. */
     void (*bootstrapped)(struct peer_app *app, struct peer_bootstrap *b, int status,
                          const char *text);
     struct mu_timer stop_timer;
@@ -86,7 +94,8 @@ int peer_app_calls(struct peer_app *app, bool client);
 int peer_each_word(struct peer_app *app, const char *list,
                    int (*use)(struct peer_app *app, const char *word, struct mu_errmsg *msg));
 
-/** For peer_each_word(): connects to one through whom others are found, and stays so. */
+/** For peer_each_word(): connects to one through whom others are found, and stays so; until that
+ * is so, it is tried again and again. */
 int peer_use_bootstrap(struct peer_app *app, const char *word, struct mu_errmsg *msg);
 
 int peer_serve(const struct peer_options *o);

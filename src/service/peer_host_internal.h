@@ -5,7 +5,8 @@
  *     peer_host_conn.c      connections: one peer_conn on one connection of the environment each
  *     peer_host_peer.c      peers: their addresses, dialling them, which connection is used
  *     peer_host_stream.c    streams
- *     peer_host_id.c        identify, push and ping
+ *     peer_host_id.c        identify and its push
+ *     peer_host_ping.c      ping
  */
 #ifndef MU_PEER_HOST_INTERNAL_H
 #define MU_PEER_HOST_INTERNAL_H
@@ -51,6 +52,7 @@ struct mu_host_peer {
     struct mu_errmsg why;
     /* what it says of itself */
     bool identified;
+    uint64_t record_seq;     /* of the last signed record of its addresses */
     struct mu_buf protocols; /* names, each behind its length in two bytes */
     char agent[64];
 };
@@ -79,6 +81,7 @@ struct mu_host_conn {
     int refused;        /* why we close it, and the text */
     struct mu_errmsg why;
     bool dialled;
+    bool limited; /* it leads through a relay: `base` has an environment of its own */
     bool open;    /* the environment's connection is */
     bool pending; /* counts as such */
     bool blocked;
@@ -109,6 +112,7 @@ struct mu_peer_host {
     struct mu_peer_host_config config;
     struct mu_list listeners;
     struct mu_list announced; /* struct mu_host_addr: as we were told to */
+    struct mu_list circuits;  /* struct mu_host_addr: through relays */
     struct mu_list told;      /* struct mu_host_addr: what follows from all that */
     struct mu_list conns;
     struct mu_list dirty_conns;
@@ -122,6 +126,7 @@ struct mu_peer_host {
     struct mu_list handler_list;
     struct mu_list prefixes;
     struct mu_peer_router *router;
+    struct mu_peer_circuits *through;
     struct mu_timer soon;
     struct mu_prng prng;
     uint32_t conn_count;
@@ -133,6 +138,8 @@ struct mu_peer_host {
     struct mu_peer_handler ping_handler;
     struct mu_buf seen[MU_HOST_SEEN_MAX]; /* numbers that others see us under, as multiaddr parts */
     size_t seen_next;
+    struct mu_buf record; /* our addresses, signed; empty: to be made when it is needed */
+    uint64_t record_seq;
     bool push;  /* what we say of ourselves has changed */
     bool armed; /* `soon` is */
     bool in_turn;
@@ -160,6 +167,13 @@ struct mu_conn *mu_host_accept(struct mu_listener *listener);
 int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
                  struct mu_peer_connect *connect, const struct mu_addr *addr,
                  struct mu_errmsg *reterr_msg);
+/** Dials a target through a relay. Errors likewise. */
+int mu_host_dial_circuit(struct mu_peer_host *h, struct mu_host_peer *target, struct mu_span addr,
+                         struct mu_errmsg *reterr_msg);
+static inline struct mu_env *mu_host_conn_env(const struct mu_host_conn *c)
+{
+    return c->limited ? c->base.env : c->host->env;
+}
 void mu_host_conn_touch(struct mu_host_conn *c);
 void mu_host_conn_pump(struct mu_host_conn *c);
 /** Comes back to it soon. */
@@ -206,9 +220,14 @@ void mu_host_streams_tell(struct mu_peer_host *h);
 /* --- peer_host_id.c --------------------------------------------------------------------------- */
 
 int mu_host_id_init(struct mu_peer_host *h);
+void mu_host_id_fini(struct mu_peer_host *h);
 /** Asks who it is. */
 void mu_host_identify(struct mu_host_conn *c);
 /** Tells all connections what has changed. */
 void mu_host_push(struct mu_peer_host *h);
+
+/* --- peer_host_ping.c ------------------------------------------------------------------------- */
+
+int mu_host_ping_init(struct mu_peer_host *h);
 
 #endif
