@@ -140,7 +140,7 @@ struct muster_state_config {
                                they are served, too. NULL: they are not */
     const char *encoding;   /* of tensors that they get: "NONE", "FLOAT16", "MEANSTD_16BIT",
                                "QUANTILE_8BIT", "UNIFORM_8BIT", "BLOCKWISE_8BIT". NULL: "NONE" */
-    uint32_t slots;         /* downloads that are served at once; others wait. 8 */
+    uint32_t slots;         /* downloads that are served at once; others wait. 16 */
     uint64_t rate_bytes;    /* that leave in a second, for all together. 0: no bound */
     uint32_t replaced_ms;   /* how long a version that was replaced is still given to those who
                                 are loading it. 60,000 */

@@ -1,4 +1,4 @@
-/* Donors of the scenario `state`: the real service, with shares that are not always what they say. */
+/* Donors of the scenario `state`: the real service, with shares that are not what they say. */
 #include "scenarios/state_world.h"
 
 #include <stdio.h>

@@ -15,8 +15,8 @@ static const struct {
     {"peer", cmd_peer, "an identity among peers, and peers to speak to"},
     {"dht", cmd_dht, "a node of hivemind's DHT, and records in it"},
     {"rpc", cmd_rpc, "a worker to call, and calls, from the shell"},
-    {"top", cmd_top, "how a server stands, in a terminal"},
     {"state", cmd_state, "share a model's state, pull it, see who has what"},
+    {"top", cmd_top, "how a server stands, in a terminal"},
     {"doctor", cmd_doctor, "look at what muster is to use, and say what is wrong"},
     {"bench", cmd_bench, "measure a store, or a rendezvous"},
 };

@@ -198,7 +198,7 @@ void mu_state_fetch_check_hope(struct mu_state_fetch *f)
         if (d->state != MU_STATE_DONOR_GIVEN_UP && d->state != MU_STATE_DONOR_BANNED) {
             return;
         }
-        status = d->status;
+        status = d->status != 0 ? d->status : MUSTER_ECONN;
         banned = banned || d->state == MU_STATE_DONOR_BANNED;
     }
     if (f->donor_count == 0) {

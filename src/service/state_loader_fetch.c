@@ -8,7 +8,9 @@
 #include "service/log.h"
 #include "service/state_loader_internal.h"
 
-#define RESUME_JOBS 8 /* chunks that are looked at at once */
+#define RESUME_JOBS    8 /* chunks that are looked at at once */
+#define SWARM_EAGER    8 /* times that the swarm is asked about soon again */
+#define SWARM_EAGER_MS 200
 
 static mu_mono_t now_of(const struct mu_state_loader *l)
 {
@@ -179,6 +181,7 @@ static void add_donor(struct mu_state_link *k)
         k->wanted = false;
         k->gone = false;
         k->swarm_at = (mu_mono_t){0};
+        k->swarm_asks = 0;
         l->by_donor[k->donor] = k;
         l->donor_count = k->donor + 1;
     }
@@ -384,6 +387,10 @@ static void on_swarm(struct mu_state_link *k, const struct mu_rpc_event *event)
         return;
     }
     again_ms = again_ms < 100 ? 100 : again_ms > 60000 ? 60000 : again_ms;
+    /* Those who begin together find each other while most is still to be had. */
+    if (k->swarm_asks++ < SWARM_EAGER && again_ms > SWARM_EAGER_MS) {
+        again_ms = SWARM_EAGER_MS;
+    }
     k->swarm_at = mu_mono_add_ms(now_of(l), again_ms);
     while (l->has_fetch && mu_state_swarm_next(&walk, &addr) == 1) {
         char name[MU_STATE_ADDR_MAX + 1];
@@ -540,7 +547,8 @@ void mu_state_fetching_item(struct mu_state_link *k, struct mu_span payload)
     struct mu_state_ask_request ask;
     bool revoked;
 
-    k->aimed = false;
+    /* Empty and short answers do not use up the room that was given for them. */
+    mu_state_fetching_unaim(k);
     k->arrived = 0;
     if (!l->has_fetch || !mu_state_fetch_owes(&l->fetch, k->donor, &ask, &revoked)) {
         violate(k, "it sent a chunk that it was not asked for");

@@ -66,7 +66,8 @@ struct mu_state_link {
     uint64_t have_call;
     uint64_t swarm_call;
     mu_mono_t swarm_at;
-    bool aimed; /* room was given for this ask */
+    uint32_t swarm_asks; /* of this download */
+    bool aimed;          /* room was given for this ask */
     struct mu_state_ask_request aim;
     uint8_t *bounce; /* where it lands if its place is in pieces */
     size_t arrived;

@@ -52,13 +52,56 @@ static void pair_close(struct pair *p)
     }
 }
 
-/* The share that a donor gives out; nobody asks it anything yet. */
-static struct mu_state_share *share_of(muster_state *donor)
-{
-    struct mu_state_share *share = mu_state_donor_find(donor->donor, mu_span_str("job"));
+/* Changes what a donor gives out, on its own thread. */
+struct change {
+    struct mu_door door;
+    muster_state *donor;
+    void (*run)(struct mu_state_share *share);
+};
 
-    assert_non_null(share);
-    return share;
+static void run_change(struct mu_door *door)
+{
+    struct change *c = MU_CONTAINER_OF(door, struct change, door);
+    struct mu_state_share *share = mu_state_donor_find(c->donor->donor, mu_span_str("job"));
+
+    c->run(share);
+    mu_door_open(door);
+}
+
+static void change(muster_state *donor, void (*run)(struct mu_state_share *share))
+{
+    struct change c = {.donor = donor, .run = run};
+
+    mu_door_pass(donor->rt, &c.door, run_change);
+}
+
+static void lie_about_version(struct mu_state_share *share)
+{
+    share->offer.manifest.epoch = 9; /* The offer's bytes say 1. */
+    share->priority = 9;
+}
+
+static void give_another_id(struct mu_state_share *share)
+{
+    share->id[7] ^= 1; /* It is asked for this, and its offer is another one. */
+}
+
+static void spoil_signature(struct mu_state_share *share)
+{
+    ((uint8_t *)(uintptr_t)share->offer.signature.data)[3] ^= 1;
+}
+
+static void spoil_leaf(struct mu_state_share *share)
+{
+    ((uint8_t *)(uintptr_t)share->offer.leaves.data)[3] ^= 1;
+}
+
+static void have_nothing(struct mu_state_share *share)
+{
+    static const uint8_t nothing[8] = {0};
+
+    share->have_count = 0;
+    share->have = nothing;
 }
 
 static void load_from_both(struct pair *p, const struct model *expected, uint32_t banned)
@@ -84,8 +127,7 @@ static void test_donor_that_lies_about_its_version_is_passed_over(void **state)
 
     (void)state;
     pair_open(&p, 1, 5);
-    share_of(p.donors[0])->offer.manifest.epoch = 9; /* The offer's bytes say 1. */
-    share_of(p.donors[0])->priority = 9;
+    change(p.donors[0], lie_about_version);
     load_from_both(&p, &p.models[1], 1);
     assert_non_null(strstr(muster_state_report(), "another version"));
     pair_close(&p);
@@ -97,37 +139,33 @@ static void test_donor_that_gives_out_another_manifest_is_passed_over(void **sta
 
     (void)state;
     pair_open(&p, 6, 5);
-    share_of(p.donors[0])->id[7] ^= 1; /* It is asked for this, and its offer is another one. */
+    change(p.donors[0], give_another_id);
     load_from_both(&p, &p.models[1], 1);
     pair_close(&p);
 }
 
 static void test_offer_with_a_wrong_signature_or_leaf_is_passed_over(void **state)
 {
-    for (size_t which = 0; which < 2; which++) {
-        struct mu_state_offer *offer;
-        struct pair p;
+    struct pair p;
 
-        (void)state;
-        pair_open(&p, 6, 5);
-        offer = &share_of(p.donors[0])->offer;
-        ((uint8_t *)(uintptr_t)(which == 0 ? offer->signature.data : offer->leaves.data))[3] ^= 1;
-        load_from_both(&p, &p.models[1], 1);
-        pair_close(&p);
-    }
+    (void)state;
+    pair_open(&p, 6, 5);
+    change(p.donors[0], spoil_signature);
+    load_from_both(&p, &p.models[1], 1);
+    pair_close(&p);
+    pair_open(&p, 6, 5);
+    change(p.donors[0], spoil_leaf);
+    load_from_both(&p, &p.models[1], 1);
+    pair_close(&p);
 }
 
 static void test_donor_that_says_it_has_what_it_has_not_is_asked_no_more(void **state)
 {
-    static const uint8_t nothing[8] = {0};
-    struct mu_state_share *share;
     struct pair p;
 
     (void)state;
     pair_open(&p, 5, 5);
-    share = share_of(p.donors[0]);
-    share->have_count = 0;
-    share->have = nothing; /* Honest so far: it is listed with none of it. */
+    change(p.donors[0], have_nothing);
     load_from_both(&p, &p.models[1], 0);
     pair_close(&p);
 }

@@ -484,6 +484,23 @@ static void test_state_fetch_does_not_return_to_who_has_it_no_more(void **state)
     mu_state_fetch_fini(&w.f);
 }
 
+static void test_state_fetch_fails_though_no_donor_said_why(void **state)
+{
+    struct mu_state_fetch_config config = make_config(10);
+    struct world w;
+    uint32_t donor;
+
+    (void)state;
+    config.tries = 1;
+    open_with(&w, &config);
+    donor = add_full(&w, "a");
+    mu_state_fetch_expect(&w.f, w.now, false);
+    mu_state_fetch_lost(&w.f, w.now, donor, 0, NULL);
+    assert_int_equal(pull(&w, MU_STATE_FETCH_EV_END), 1);
+    assert_int_equal(w.last.status, MUSTER_ECONN);
+    mu_state_fetch_fini(&w.f);
+}
+
 static void test_state_fetch_returns_to_a_busy_donor_when_it_said(void **state)
 {
     struct world w;
@@ -806,6 +823,7 @@ int main(void)
         cmocka_unit_test(test_state_fetch_forgives_silence_while_we_were_away),
         cmocka_unit_test(test_state_fetch_gives_up_a_donor_that_fails_again_and_again),
         cmocka_unit_test(test_state_fetch_does_not_return_to_who_has_it_no_more),
+        cmocka_unit_test(test_state_fetch_fails_though_no_donor_said_why),
         cmocka_unit_test(test_state_fetch_returns_to_a_busy_donor_when_it_said),
         cmocka_unit_test(test_state_fetch_asks_partial_donors_for_what_is_rare),
         cmocka_unit_test(test_state_fetch_asks_the_full_one_for_what_newcomers_lack),
