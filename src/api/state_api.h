@@ -32,6 +32,8 @@ struct mu_state_net {
     bool has_identity;
 };
 
+/** A key from its file. MUSTER_EINVAL, errors of the file system. */
+int mu_state_read_key(const char *path, struct mu_identity *ret, struct mu_errmsg *msg);
 /** `key` NULL: no peers. `peers` without a key: one is drawn. Waits for the loop. */
 int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
                       const struct muster_rpc_tls *tls, const char *key, bool peers,
