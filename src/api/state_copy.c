@@ -82,7 +82,6 @@ static int accept_memory(struct mu_state_home *home, uint64_t bytes, struct mu_e
         return mu_err(msg, MUSTER_ENOMEM, "no memory for a state of %llu bytes",
                       (unsigned long long)bytes);
     }
-    mu_mapped_prefer_huge(home->memory, (size_t)bytes);
     return 0;
 }
 

@@ -188,17 +188,6 @@ uint64_t mu_mapped_next_data(const struct mu_mapped *m, uint64_t offset)
     return (uint64_t)at < m->len ? (uint64_t)at : m->len;
 }
 
-void mu_mapped_prefer_huge(void *data, size_t len)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = ((uintptr_t)data + page - 1) / page * page;
-    uintptr_t end = ((uintptr_t)data + len) / page * page;
-
-    if (data != NULL && end > first) {
-        (void)madvise((void *)first, end - first, MADV_HUGEPAGE);
-    }
-}
-
 int mu_mapped_sync(const struct mu_mapped *m)
 {
     return fdatasync(m->fd) != 0 && errno != EINVAL ? -errno : 0;

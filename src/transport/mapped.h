@@ -57,8 +57,6 @@ int mu_mapped_read(const struct mu_mapped *m, uint64_t offset, void *buf, size_t
 /** Where bytes that were ever written begin, from `offset` on; `len` of the mapping if there are
  * none. A file system that cannot tell says `offset`. */
 uint64_t mu_mapped_next_data(const struct mu_mapped *m, uint64_t offset);
-/** Asks for large pages, which are quicker to touch for the first time. Of no consequence. */
-void mu_mapped_prefer_huge(void *data, size_t len);
 /** Has what was written so far reach the disk. A negated errno. */
 int mu_mapped_sync(const struct mu_mapped *m);
 
