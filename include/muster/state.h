@@ -259,6 +259,7 @@ struct muster_state_progress {
     uint32_t banned;    /* that sent something wrong */
     uint32_t lost;      /* that were lost on the way */
     uint32_t restarts;  /* versions that were gone before they were whole */
+    bool hivemind;      /* a donor of hivemind's gave it: whole, but signed by nobody */
 };
 
 /* Text is copied. */
@@ -270,7 +271,8 @@ struct muster_state_request {
     const char *const *dht; /* as in muster_state_config: donors are found there, too. NULL: that of
                                `through`, if it is in one. The prefix is not empty then */
     size_t dht_count;       /* not 0 with a `dht` */
-    const char *hivemind;   /* likewise: donors of hivemind's are asked; NULL: they are not */
+    const char *hivemind;   /* likewise: donors of hivemind's are asked; NULL: they are not. With
+                               `through`, what that one has */
     const struct muster_rpc_tls *tls; /* how to dial; NULL: plain, or peers for multiaddrs */
     const char *key; /* of our side among peers, as in muster_state_config. NULL: one for this
                         load */

@@ -363,6 +363,20 @@ static int keep_in_memory(muster_state_loading *g, struct mu_state_share *share,
     return 0;
 }
 
+struct loading_door {
+    struct mu_door door;
+    muster_state_loading *g;
+};
+
+/* From now on others get it here; it is no loss if they cannot. */
+static void add_on_loop(struct mu_door *door)
+{
+    muster_state_loading *g = MU_CONTAINER_OF(door, struct loading_door, door)->g;
+
+    (void)mu_state_donor_add(g->config.donor, g->share);
+    mu_door_open(door);
+}
+
 int mu_state_loading_settle(muster_state_loading *g, struct mu_errmsg *msg)
 {
     struct mu_state_share *share;
@@ -391,8 +405,18 @@ int mu_state_loading_settle(muster_state_loading *g, struct mu_errmsg *msg)
         (void)snprintf(g->info.id + 2 * i, 3, "%02x", share->id[i]);
     }
     g->last = (struct muster_state_progress){
-        .info = &g->info, .bytes = m->layout.bytes, .total = m->layout.bytes, .donors = 1};
+        .info = &g->info,
+        .bytes = m->layout.bytes,
+        .total = m->layout.bytes,
+        .donors = 1,
+        .hivemind = true,
+    };
     g->has_loaded = false;
     g->share = share;
+    if (g->keep && g->config.donor != NULL) {
+        struct loading_door d = {.g = g};
+
+        mu_door_pass(g->rt, &d.door, add_on_loop);
+    }
     return 0;
 }

@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "api/state_api.h"
 #include "codec/msgpack.h"
@@ -223,6 +224,7 @@ static void test_swarm_hivemind_donor_gives_its_state_in_place(void **state)
     struct muster_state_request r;
     muster_state_copy *copy;
     struct model mine;
+    char file[64];
     struct swarm s;
 
     (void)state;
@@ -249,6 +251,20 @@ static void test_swarm_hivemind_donor_gives_its_state_in_place(void **state)
     assert_memory_equal(muster_state_copy_tensor(copy, 1).data, s.models[1].tensors[1].data,
                         muster_tensor_bytes(&s.models[1].tensors[1]));
     muster_state_copy_free(copy);
+
+    /* Into a file, and from there to others, as any state. */
+    (void)snprintf(file, sizeof(file), "/tmp/muster-swarm-%d.safetensors", (int)getpid());
+    r.file = file;
+    r.listen = "/ip4/127.0.0.1/tcp/0";
+    r.keep_serving = true;
+    must(muster_state_load(taker, &r, &copy));
+    assert_true(muster_state_copy_progress(copy)->hivemind);
+    assert_int_equal(access(file, R_OK), 0);
+    assert_memory_equal(muster_state_copy_tensor(copy, 0).data, s.models[1].tensors[0].data,
+                        muster_tensor_bytes(&s.models[1].tensors[0]));
+    muster_state_copy_free(copy);
+    (void)unlink(file);
+    r.file = NULL;
 
     /* Who does not speak hivemind's protocol gets nothing of it, and is told. */
     r.hivemind = NULL;
