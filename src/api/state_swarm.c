@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "api/state_api.h"
-#include "codec/msgpack.h"
 #include "core/alloc.h"
 
 #define PEERS_MAX 64
@@ -142,29 +141,6 @@ static void on_snapshot_released(void *context)
     free_snapshot_home(home);
 }
 
-/* A map that tells the epoch: hivemind's trainers look for it there. */
-static int write_metadata(const struct mu_state_manifest *m, struct mu_buf *out)
-{
-    struct mu_span in = mu_buf_span(&m->metadata);
-    struct mu_mp_out mp = mu_mp_out(out);
-    struct mu_mp head;
-    uint64_t epoch;
-
-    if (in.len != 0 && mu_hm_metadata_epoch(in, &epoch) != MUSTER_ENOENT) {
-        mu_mp_put_raw(&mp, in); /* It has one, or is something of the trainer's own. */
-        return mp.err;
-    }
-    head.count = 0;
-    if (in.len != 0 && (mu_mp_next(&in, &head) != 0 || head.type != MU_MP_MAP)) {
-        return MUSTER_EINVAL;
-    }
-    mu_mp_put_map(&mp, (size_t)head.count + 1);
-    mu_mp_put_str(&mp, MU_SPAN_LIT("epoch"));
-    mu_mp_put_uint(&mp, m->epoch);
-    mu_mp_put_raw(&mp, in);
-    return mp.err;
-}
-
 int mu_state_snapshot_of(struct mu_state_share *share, enum mu_hm_compression compression,
                          struct mu_hm_snapshot **ret, struct mu_errmsg *msg)
 {
@@ -178,7 +154,9 @@ int mu_state_snapshot_of(struct mu_state_share *share, enum mu_hm_compression co
     }
     mu_buf_init(&home->metadata, MU_STATE_METADATA_MAX + 64);
     home->values = mu_calloc(m->layout.count + 1, sizeof(*home->values));
-    err = home->values == NULL ? MUSTER_ENOMEM : write_metadata(m, &home->metadata);
+    err = home->values == NULL
+              ? MUSTER_ENOMEM
+              : mu_hm_metadata_tell_epoch(mu_buf_span(&m->metadata), m->epoch, &home->metadata);
     if (err != 0) {
         (void)mu_err(msg, err, "the metadata for hivemind's peers: %s", muster_strerror(err));
     } else {

@@ -102,6 +102,7 @@ static struct muster_progress_view await(struct trainer *t, uint64_t epoch, uint
 
 struct order {
     char said[4];
+    size_t count;
     int err;
 };
 
@@ -109,7 +110,7 @@ static int join_round(void *context)
 {
     struct order *o = context;
 
-    strcat(o->said, "r");
+    o->said[o->count++] = 'r';
     return MUSTER_ECONN; /* A round that fails is let go of. */
 }
 
@@ -117,7 +118,7 @@ static int await_updates(void *context)
 {
     struct order *o = context;
 
-    strcat(o->said, "u");
+    o->said[o->count++] = 'u';
     return o->err;
 }
 

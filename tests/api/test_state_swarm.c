@@ -461,6 +461,8 @@ static void test_swarm_peer_loads_through_its_own_place(void **state)
     r.through = s.peers[1];
     must(muster_state_load(giver, &r, &copy));
     copy_assert_same(copy, &s.models[2]);
+    assert_null(
+        strstr(muster_state_report(), strstr(muster_state_address(s.peers[1]), "/p2p/") + 5));
     muster_state_copy_free(copy);
     swarm_close(&s);
 }
