@@ -445,6 +445,35 @@ static void test_swarm_other_layout_is_refused_before_anything_is_written(void *
     swarm_close(&s);
 }
 
+static void test_swarm_newest_of_another_model_is_passed_over(void **state)
+{
+    struct muster_state_request r;
+    struct muster_state_stats stats;
+    struct model mine;
+    struct swarm s;
+
+    (void)state;
+    swarm_open(&s, 1);
+    model_free(&s.models[2]);
+    model_make(&s.models[2], 2, 2);
+    share(&s, 1, 7);
+    share(&s, 2, 9);
+    forget_native(s.peers[2]);
+    model_make(&mine, 1, 50);
+    r = from(&s);
+    r.tensors = mine.tensors;
+    r.tensor_count = 3;
+    must(muster_state_load(taker, &r, NULL));
+    model_assert_same(&mine, &s.models[1]);
+    assert_non_null(strstr(muster_state_report(), "priority 9"));
+    muster_state_stats(s.peers[1], &stats);
+    assert_int_equal(stats.downloads, 1);
+    assert_int_equal(stats.hivemind_downloads, 0); /* Who speaks more is not asked for less. */
+    close_forgetful(&s, 2);
+    model_free(&mine);
+    swarm_close(&s);
+}
+
 static void test_swarm_peer_loads_through_its_own_place(void **state)
 {
     struct muster_state_request r;
@@ -464,6 +493,35 @@ static void test_swarm_peer_loads_through_its_own_place(void **state)
     assert_null(
         strstr(muster_state_report(), strstr(muster_state_address(s.peers[1]), "/p2p/") + 5));
     muster_state_copy_free(copy);
+    swarm_close(&s);
+}
+
+static void test_swarm_without_hivemind_is_declared_and_withdrawn_alike(void **state)
+{
+    struct muster_state_config config;
+    struct muster_state_source source;
+    struct muster_state_request r;
+    muster_state_copy *copy;
+    muster_state *peer;
+    struct swarm s;
+
+    (void)state;
+    swarm_open(&s, 1);
+    config = in_swarm(&s);
+    config.hivemind = NULL;
+    must(muster_state_open(giver, &config, &peer));
+    source = source_of(&s.models[0], 8);
+    must(muster_state_share(peer, &source));
+    await_declared(peer, 1);
+    r = from(&s);
+    must(muster_state_load(taker, &r, &copy));
+    copy_assert_same(copy, &s.models[0]);
+    muster_state_copy_free(copy);
+    assert_int_equal(muster_state_unshare(peer, PREFIX, 0), 0);
+    await_declared(peer, 2);
+    assert_int_equal(muster_state_load(taker, &r, &copy), MUSTER_ENOENT);
+    assert_string_equal(muster_state_report(), ""); /* The DHT knows of nobody. */
+    muster_state_close(peer);
     swarm_close(&s);
 }
 
@@ -528,7 +586,9 @@ int main(void)
         cmocka_unit_test(test_swarm_dead_donor_is_passed_over_and_named),
         cmocka_unit_test(test_swarm_donor_that_leaves_in_the_middle_is_done_without),
         cmocka_unit_test(test_swarm_other_layout_is_refused_before_anything_is_written),
+        cmocka_unit_test(test_swarm_newest_of_another_model_is_passed_over),
         cmocka_unit_test(test_swarm_peer_loads_through_its_own_place),
+        cmocka_unit_test(test_swarm_without_hivemind_is_declared_and_withdrawn_alike),
         cmocka_unit_test(test_swarm_list_has_a_row_for_each),
         cmocka_unit_test(test_swarm_what_cannot_be_is_said),
     };
