@@ -188,7 +188,8 @@ static void tell_progress(struct mu_state_swarm_load *l)
     if (l->phase == NATIVE || !mu_mono_reached(l->progress_at, mu_state_swarm_now(l))) {
         return;
     }
-    l->progress_at = mu_mono_add_ms(mu_state_swarm_now(l), native->progress_ms);
+    l->progress_at =
+        mu_mono_add_ms(mu_state_swarm_now(l), native->progress_ms == 0 ? 1 : native->progress_ms);
     if ((l->phase == NEWER || l->phase == REST) && l->busy) {
         p.bytes = mu_hm_load_machine(&l->hm)->assembler.bytes;
         p.donors = 1;
@@ -239,11 +240,14 @@ static void turn(struct mu_state_swarm_load *l)
             return;
         }
     }
-    at = mu_mono_min(l->progress_at, l->phase == FINDING ? l->deadline : MU_MONO_NEVER);
-    if (l->phase == PROBING) {
-        at = mu_mono_min(at, mu_mono_min(l->probe_by, l->deadline));
+    /* The native loader keeps its own time. */
+    at = l->phase == NATIVE ? MU_MONO_NEVER : l->progress_at;
+    if ((l->phase == FINDING || l->phase == PROBING) && !late) {
+        at = mu_mono_min(at, l->deadline);
     }
-    at = late ? l->progress_at : at;
+    if (l->phase == PROBING) {
+        at = mu_mono_min(at, l->probe_by);
+    }
     mu_env_timer_arm(l->env, &l->timer, at);
 }
 
