@@ -142,6 +142,13 @@ static void miss(struct sim_end *peer)
     }
 }
 
+void sim_end_notice(struct sim_end *end)
+{
+    if (is_lost(sim_end_peer(end))) {
+        miss(end);
+    }
+}
+
 static void go(struct sim_end *end)
 {
     struct mu_sim *sim = end->pair->sim;

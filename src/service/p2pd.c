@@ -280,8 +280,12 @@ void mu_p2pd_stats(const struct mu_p2pd *d, struct mu_p2pd_stats *ret)
 
     *ret = d->stats;
     ret->clients = d->client_count;
+    ret->unary = d->leg_count;
     ret->handlers = 0;
+    ret->stream_handlers = 0;
     while ((node = mu_map_next(&d->names, node)) != NULL) {
-        ret->handlers += MU_CONTAINER_OF(node, struct mu_p2pd_name, by_name)->count;
+        const struct mu_p2pd_name *n = MU_CONTAINER_OF(node, struct mu_p2pd_name, by_name);
+
+        *(n->unary ? &ret->handlers : &ret->stream_handlers) += n->count;
     }
 }

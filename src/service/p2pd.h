@@ -87,9 +87,11 @@ void mu_p2pd_bootstrap_begin(struct mu_p2pd *d);
 
 struct mu_p2pd_stats {
     uint64_t clients, persistent;        /* connections, now */
-    uint64_t handlers;                   /* registrations, now */
+    uint64_t handlers;                   /* of unary calls, now */
+    uint64_t stream_handlers;            /* addresses that streams are brought to, now */
     uint64_t streams;                    /* piped, now */
     uint64_t calls, served;              /* unary, now: of clients; of peers */
+    uint64_t unary;                      /* streams of such calls, with those that are done */
     uint64_t calls_ever, served_ever;    /* and all that ever were */
     uint64_t canceled, failed, answered; /* ever, of clients' calls */
     uint64_t held_bytes;

@@ -170,7 +170,7 @@ static void on_failed(struct mu_host_stream *s, int status, const char *text)
 
     mu_p2pd_request_drop(c);
     (void)mu_err(&msg, status,
-                 status == MUSTER_EREFUSED ? "failed to negotiate protocol with %s: %s"
+                 status == MUSTER_EREFUSED ? "failed to negotiate protocol: %s: %s"
                                            : "failed to open stream to %s: %s",
                  mu_peer_id_format(&s->peer, id), text);
     mu_p2pd_client_replied(c, mu_p2pd_conn_reply_error(&c->pc, msg.text));

@@ -142,7 +142,7 @@ void mu_p2pd_unary_lost(struct mu_p2pd_leg *leg, int status, const char *text)
 
     memcpy(id, leg->id, sizeof(id));
     (void)mu_err(&msg, status,
-                 status == MUSTER_EREFUSED ? "failed to negotiate protocol %.*s: %s" : "%.*s%s",
+                 status == MUSTER_EREFUSED ? "failed to negotiate protocol: %.*s: %s" : "%.*s%s",
                  status == MUSTER_EREFUSED ? (int)(leg->name.len < 128 ? leg->name.len : 128) : 0,
                  leg->text, text);
     mu_p2pd_leg_drop(leg);
