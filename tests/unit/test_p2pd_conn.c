@@ -16,7 +16,7 @@
 #define STORY                                                                                      \
     "020800"                                                                                       \
     "020809"                                                                                       \
-    "1e0a10" ID "120a0a046e616d651000"                                                             \
+    "1c0a10" ID "12080a046e616d651000"                                                             \
     "140a10" ID "2a00"
 
 static struct mu_p2pd_conn conn;
@@ -121,7 +121,7 @@ static void test_p2pd_conn_in_pieces_is_as_whole(void **unused)
     mu_buf_init(&out, 4096);
     mu_buf_init(&out_pieces, 4096);
     tell(in, in.len, NULL, whole, sizeof(whole), &out);
-    assert_string_equal(whole, "request 0; request 9; call 1 name (31); call 8  (21); ");
+    assert_string_equal(whole, "request 0; request 9; call 1 name (29); call 8  (21); ");
 
     for (size_t step = 1; step < 40; step++) {
         mu_p2pd_conn_fini(&conn);
