@@ -5,6 +5,8 @@ import os
 import tempfile
 import uuid
 
+from lib import die_with_parent
+
 IDENTIFY, CONNECT, STREAM_OPEN, STREAM_HANDLER, DHT, LIST_PEERS, CONNMANAGER, DISCONNECT, PUBSUB, \
     UPGRADE, REMOVE_STREAM_HANDLER = range(11)
 
@@ -163,7 +165,7 @@ class Daemon:
             argv.append(f"-hostAddrs={host}")
         self.process = await asyncio.create_subprocess_exec(
             *argv, *self.flags, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            limit=1 << 20)
+            limit=1 << 20, preexec_fn=die_with_parent)
         if wait:
             await self.ready()
         return self
