@@ -139,7 +139,9 @@ static void on_timer(struct mu_timer *timer)
 {
     struct mu_uv_conn *c = MU_CONTAINER_OF(timer, struct mu_uv_conn, timer);
 
-    if (c->state == MU_UV_DIALING) {
+    if (c->state == MU_UV_DIALING && c->fd < 0) {
+        mu_uv_dial_next(c);
+    } else if (c->state == MU_UV_DIALING) {
         mu_uv_conn_try_failed(c, -ETIMEDOUT);
     } else {
         mu_uv_sock_set_reset(c->fd);

@@ -312,6 +312,7 @@ class Client:
             for future in self.pending.values():
                 if not future.done():
                     future.set_exception(ConnectionError("the daemon is gone"))
+                    future.exception()  # nobody need have waited for it
 
     def _take(self, m):
         call_id = m[1][0]
