@@ -43,8 +43,9 @@ static const struct shape {
 } shapes[MU_P2PD_TYPE_MAX + 1] = {
     [MU_P2PD_CONNECT] = {.field = 2, .required = 1 << 1, .peer = 1, .addrs = 2, .timeout = 3},
     [MU_P2PD_STREAM_OPEN] = {.field = 3, .required = 1 << 1, .peer = 1, .names = 2, .timeout = 3},
+    /* hivemind says whether it shares; libp2p's own clients do not know that one could. */
     [MU_P2PD_STREAM_HANDLER] =
-        {.field = 4, .required = 1 << 1 | 1 << 3, .addr = 1, .names = 2, .balanced = 3},
+        {.field = 4, .required = 1 << 1, .addr = 1, .names = 2, .balanced = 3},
     [MU_P2PD_DHT] = {.field = 5, .required = 1 << 1, .what = 1, .peer = 2, .key = 4, .timeout = 7},
     [MU_P2PD_CONNMANAGER] = {.field = 6, .required = 1 << 1, .what = 1, .peer = 2},
     [MU_P2PD_DISCONNECT] = {.field = 7, .required = 1 << 1, .peer = 1},

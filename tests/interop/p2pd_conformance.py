@@ -144,8 +144,8 @@ async def bad_requests(d):
                           ("no request", framed(b"")), ("garbage", framed(b"\xff" * 9)),
                           ("a length over the limit", uvarint((4 << 20) + 1)),
                           ("no peer to connect to", framed(number(1, CONNECT) + data(2, b""))),
-                          ("a handler that is not said to share",
-                           framed(number(1, STREAM_HANDLER) + data(4, data(1, b"x"))))):
+                          ("a handler that is nowhere",
+                           framed(number(1, STREAM_HANDLER) + data(4, number(3, 0))))):
         checks.equal(await raw(d, message), None, f"{name}: the connection is closed")
     checks.equal(fields(await raw(d, framed(number(1, IDENTIFY))))[1], [0], "others go on")
     for kind in CONNECT, STREAM_OPEN, STREAM_HANDLER, DISCONNECT, REMOVE_STREAM_HANDLER, CONNMANAGER:

@@ -149,7 +149,6 @@ static void test_p2pd_msg_request_without_what_it_must_have_is_refused(void **un
         "080112021805", /* to connect, with no peer */
         "08032205180a", /* a handler that is cut off */
         "0803220412017a1800",
-        "080322040a0161", /* a handler that does not say whether it shares */
         "0807"
         "3a00", /* whom to disconnect */
         "0804"
