@@ -67,7 +67,8 @@ static void on_timer(struct mu_timer *timer)
     if (w->plant != P2PD_PLANT_NONE && w->healed && !w->planted) {
         plant_bug(state);
     }
-    mu_env_timer_arm(env, timer, mu_mono_add_ms(mu_env_now(env).mono, w->plant != P2PD_PLANT_NONE ? 100 : 1000));
+    mu_env_timer_arm(
+        env, timer, mu_mono_add_ms(mu_env_now(env).mono, w->plant != P2PD_PLANT_NONE ? 100 : 1000));
 }
 
 static void on_stopped(void *context)

@@ -225,6 +225,27 @@ static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, c
     return 0;
 }
 
+static struct p2pd_options defaults(void)
+{
+    return (struct p2pd_options){
+        .listen = "/unix/tmp/p2pd.sock",
+        .id = "",
+        .host_addrs = "",
+        .announce_addrs = "",
+        .bootstrap_peers = "",
+        .trusted_relays = "",
+        .relay = true,
+        .relay_service = true,
+        .relay_discovery = true,
+        .relay_max_circuits = 16,
+        .relay_max_reservations = 128,
+        .relay_data_limit = INT64_C(1) << 32,
+        .relay_time_limit_ms = 1800000,
+        .msg_len_max = 4 << 20,
+        .conn_hi = 512,
+    };
+}
+
 int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
 {
     const char *muxer = "yamux";
@@ -285,23 +306,7 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
     };
     int code;
 
-    *o = (struct p2pd_options){
-        .listen = "/unix/tmp/p2pd.sock",
-        .id = "",
-        .host_addrs = "",
-        .announce_addrs = "",
-        .bootstrap_peers = "",
-        .trusted_relays = "",
-        .relay = true,
-        .relay_service = true,
-        .relay_discovery = true,
-        .relay_max_circuits = 16,
-        .relay_max_reservations = 128,
-        .relay_data_limit = INT64_C(1) << 32,
-        .relay_time_limit_ms = 1800000,
-        .msg_len_max = 4 << 20,
-        .conn_hi = 512,
-    };
+    *o = defaults();
     code = parse(argc, argv, flags, sizeof(flags) / sizeof(flags[0]));
     return code != 0 ? code : refuse(o, noise, muxer, file, from_stdin);
 }

@@ -77,8 +77,8 @@ int mu_p2pd_conn_recv(struct mu_p2pd_conn *c, struct mu_span in, size_t *ret_use
 /** False: more must come. A message that cannot be read poisons the connection: c->err. */
 bool mu_p2pd_conn_next_event(struct mu_p2pd_conn *c, struct mu_p2pd_event *ret);
 
-/* Answers to the request that was told. Each returns 0; MUSTER_EINVAL: there is none; MUSTER_ELIMIT,
- * MUSTER_ENOMEM: it is still to be answered. */
+/* Answers to the request that was told. Each returns 0; MUSTER_EINVAL: there is none;
+ * MUSTER_ELIMIT, MUSTER_ENOMEM: it is still to be answered. */
 int mu_p2pd_conn_reply_ok(struct mu_p2pd_conn *c);
 int mu_p2pd_conn_reply_error(struct mu_p2pd_conn *c, const char *text);
 int mu_p2pd_conn_reply_identify(struct mu_p2pd_conn *c, const struct mu_p2pd_peer *self);

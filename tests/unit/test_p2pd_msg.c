@@ -1,4 +1,4 @@
-/* What clients and daemons say: the bytes of the protocol's description, and what is not said so. */
+/* What clients and daemons say: the bytes of the protocol's description, and what is no such. */
 #include "unit.h"
 
 #include <stdio.h>
