@@ -61,6 +61,11 @@ install: ## to DESTDIR and PREFIX=/usr/local
 	@ninja -C build
 	@meson install -C build --no-rebuild $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
 
+.PHONY: deb
+deb: ## Debian packages in build-deb
+	@tools/install-deps deb
+	@tools/deb
+
 .PHONY: format check-format
 format: ## clang-format on every file
 	@tools/install-deps format

@@ -67,6 +67,8 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_peer_losing,
     &mu_sim_scenario_peer_nonce,
     &mu_sim_scenario_peer_open_door,
+    &mu_sim_scenario_relay,
+    &mu_sim_scenario_relay_generous,
     &mu_sim_scenario_rpc,
     &mu_sim_scenario_rpc_twice,
     &mu_sim_scenario_rref,

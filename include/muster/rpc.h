@@ -182,8 +182,9 @@ struct muster_rpc_following {
 /**
  * Follows a rendezvous until it is closed (0) or fails: joins, takes the group of each round, lets
  * those in that wait, goes on to the next when it ends. Runs as long as that takes: give it a
- * thread. Ends with MUSTER_ECLOSED when the rendezvous is closed here with muster_rdzv_close();
- * MUSTER_EEXIST as above; errors of muster_rdzv_next().
+ * thread. Ends with MUSTER_ECLOSED when the rendezvous is closed here with muster_rdzv_close(), on
+ * another thread and not inside `round`: that waits for this to return. MUSTER_EEXIST as above;
+ * errors of muster_rdzv_next().
  */
 MUSTER_EXPORT int muster_rpc_follow(muster_rpc_agent *agent, muster_rdzv *rdzv,
                                     const struct muster_rpc_following *following);

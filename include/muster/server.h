@@ -37,6 +37,11 @@ struct muster_server_config {
     /* NULL, or etcd://HOST[,HOST...]/PREFIX: the keys are there, and every server that is given the
      * same serves the same store. Not with a data_dir. */
     const char *backing;
+    /* Where the status page, /metrics, /healthz and /readyz are served: "HOST:PORT"; NULL: nowhere.
+     * Beyond loopback only with a token. */
+    const char *http;
+    /* What who asks there has to show, as a bearer token or as a password; NULL: nothing. */
+    const char *http_token;
 };
 
 MUSTER_EXPORT struct muster_server_config muster_server_config_defaults(void);
@@ -52,6 +57,8 @@ MUSTER_EXPORT int muster_server_start(muster_runtime *runtime,
 /** "HOST:PORT" where it listens, with the port that was found; lent until it is freed. */
 MUSTER_EXPORT const char *muster_server_address(const muster_server *server);
 MUSTER_EXPORT uint16_t muster_server_port(const muster_server *server);
+/** The same of its page; "" if it has none. */
+MUSTER_EXPORT const char *muster_server_http_address(const muster_server *server);
 /** Stops taking requests, answers what was read, writes what is to be written, closes. */
 MUSTER_EXPORT void muster_server_drain(muster_server *server);
 /** Waits until it has stopped: 0 after a drain, else why it could not go on (MUSTER_EDISK). */

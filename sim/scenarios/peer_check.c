@@ -73,8 +73,8 @@ static void check_honour(struct peer_world *w, const struct mu_host_conn *c)
 
     for (uint32_t i = 0; i < PEER_HOSTS; i++) {
         if (mu_peer_id_eq(mu_peer_conn_peer(&c->pc), &w->hosts[i].identity.id) &&
-            (err == MUSTER_EPROTO || err == MUSTER_EWINDOW || err == MUSTER_ECORRUPT ||
-             err == MUSTER_ESIGNATURE)) {
+            (err == MUSTER_EPROTO || err == MUSTER_EWINDOW || err == MUSTER_ELIMIT ||
+             err == MUSTER_ECORRUPT || err == MUSTER_ESIGNATURE)) {
             mu_sim_fail(w->sim, "an honest peer is found to be none: %s",
                         mu_peer_conn_errmsg(&c->pc));
         }

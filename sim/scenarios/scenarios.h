@@ -47,6 +47,8 @@ extern const struct mu_sim_scenario mu_sim_scenario_rdzv_sulky;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_restless;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_recount;
 extern const struct mu_sim_scenario mu_sim_scenario_rdzv_swapped;
+extern const struct mu_sim_scenario mu_sim_scenario_relay;
+extern const struct mu_sim_scenario mu_sim_scenario_relay_generous;
 extern const struct mu_sim_scenario mu_sim_scenario_rpc;
 extern const struct mu_sim_scenario mu_sim_scenario_rpc_twice;
 extern const struct mu_sim_scenario mu_sim_scenario_rref;

@@ -112,6 +112,16 @@ struct mu_rdzv_seat {
     struct mu_errmsg event_text;
 };
 
+/* --- rendezvous.c ----------------------------------------------------------------------------- */
+
+/**
+ * For who makes several calls as one: muster_rdzv_close() waits until it is let go, and every call
+ * meanwhile ends with MUSTER_ECLOSED. False: it is being closed already (MUSTER_ECLOSED). A backend
+ * of somebody else's is not held.
+ */
+bool mu_rdzv_hold(muster_rdzv *r);
+void mu_rdzv_unhold(muster_rdzv *r);
+
 /* --- rdzv_seat.c: on the loop ----------------------------------------------------------------- */
 
 /** What the handler is to call, with the seat as context. */

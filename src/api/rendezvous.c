@@ -70,6 +70,8 @@ struct muster_bytes muster_rdzv_config_text(const struct muster_rdzv_params *p, 
 
 /* --- calls that wait -------------------------------------------------------------------------- */
 
+static void seat_close(void *context);
+
 static int refuse_waiting(void)
 {
     return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
@@ -99,6 +101,31 @@ static void leave(struct mu_rdzv_seat *s)
         (void)pthread_cond_broadcast(&s->cond); /* It waits for the last one. */
     }
     (void)pthread_mutex_unlock(&s->lock);
+}
+
+bool mu_rdzv_hold(muster_rdzv *r)
+{
+    struct mu_rdzv_seat *s = r->context;
+
+    if (r->ops.close != seat_close) {
+        return true;
+    }
+    if (!enter(s)) {
+        (void)refuse_closed();
+        return false;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return true;
+}
+
+void mu_rdzv_unhold(muster_rdzv *r)
+{
+    struct mu_rdzv_seat *s = r->context;
+
+    if (r->ops.close == seat_close) {
+        (void)pthread_mutex_lock(&s->lock);
+        leave(s);
+    }
 }
 
 /* Until when to wait, on the clock of the condition. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/rdzv_api.h"
 #include "api/rpc_api.h"
 #include "core/addr.h"
 #include "core/alloc.h"
@@ -191,7 +192,7 @@ static int learn_round(muster_rpc_agent *a, muster_rdzv *rdzv, const struct must
 
         waited += slice;
         if (err != MUSTER_ETIMEDOUT || (timeout_ms != 0 && waited >= timeout_ms) ||
-            muster_rdzv_ended(rdzv, 0) == 0) {
+            muster_rdzv_ended(rdzv, 0) != MUSTER_ETIMEDOUT) {
             return err;
         }
     }
@@ -215,6 +216,9 @@ int muster_rpc_follow(muster_rpc_agent *a, muster_rdzv *rdzv,
     struct muster_rdzv_info round;
     int err;
 
+    if (!mu_rdzv_hold(rdzv)) {
+        return MUSTER_ECLOSED;
+    }
     while ((err = muster_rdzv_next(rdzv, &round)) == 0) {
         err = learn_round(a, rdzv, &round, following->timeout_ms);
         if (err == 0 && following->round != NULL) {
@@ -229,5 +233,6 @@ int muster_rpc_follow(muster_rpc_agent *a, muster_rdzv *rdzv,
             break;
         }
     }
+    mu_rdzv_unhold(rdzv);
     return err == MUSTER_ERDZV_CLOSED || err == MUSTER_ERDZV_GRACEFUL ? 0 : err;
 }

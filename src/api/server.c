@@ -5,14 +5,17 @@
 
 #include "core/addr.h"
 #include "core/alloc.h"
+#include "service/status_page.h"
 #include "service/store_server.h"
 #include "transport/lmdb_disk.h"
 
 struct muster_server {
     muster_runtime *rt;
     struct mu_store_server *server;
+    struct mu_status_page *page; /* NULL: none */
     struct mu_addr addr;
     char address[MU_ADDR_HOST_MAX + 16];
+    char http_address[MU_ADDR_HOST_MAX + 16];
     pthread_mutex_t lock;
     pthread_cond_t cond;
     bool stopped;
@@ -39,15 +42,27 @@ struct muster_server_config muster_server_config_defaults(void)
     };
 }
 
-static void on_stopped(void *context, int status, const char *why)
+static void tell_stopped(void *context)
 {
     muster_server *s = context;
 
     (void)pthread_mutex_lock(&s->lock);
     s->stopped = true;
-    s->status = mu_err(&s->why, status, "%s", why);
     (void)pthread_cond_broadcast(&s->cond);
     (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* The page goes last: it says that the server is about to end. */
+static void on_stopped(void *context, int status, const char *why)
+{
+    muster_server *s = context;
+
+    s->status = mu_err(&s->why, status, "%s", why);
+    if (s->page != NULL) {
+        mu_status_page_stop(s->page);
+    } else {
+        tell_stopped(s);
+    }
 }
 
 static void fill_config(muster_server *s, const struct muster_server_config *c,
@@ -86,15 +101,22 @@ struct server_door {
     struct mu_door door;
     muster_server *s;
     struct mu_store_server_config config;
+    struct mu_status_page_config page; /* .listen.kind 0: none */
     int err;
     struct mu_errmsg msg;
+    int page_err;
+    struct mu_errmsg page_msg;
 };
 
 static void start_on_loop(struct mu_door *door)
 {
     struct server_door *d = MU_CONTAINER_OF(door, struct server_door, door);
+    muster_server *s = d->s;
 
-    d->err = mu_store_server_start(d->s->rt->env, &d->config, &d->s->server, &d->msg);
+    d->err = mu_store_server_start(s->rt->env, &d->config, &s->server, &d->msg);
+    if (d->err == 0 && d->page.listen.kind != 0) {
+        d->page_err = mu_status_page_start(s->rt->env, s->server, &d->page, &s->page, &d->page_msg);
+    }
     mu_door_open(door);
 }
 
@@ -112,6 +134,7 @@ static void free_on_loop(struct mu_door *door)
 {
     struct server_door *d = MU_CONTAINER_OF(door, struct server_door, door);
 
+    mu_status_page_free(d->s->page);
     mu_store_server_free(d->s->server);
     mu_door_open(door);
 }
@@ -130,6 +153,24 @@ static int check_config(const struct muster_server_config *c)
         return mu_api_error(MUSTER_EINVAL, "a limit of the server is zero or beyond 1 GiB");
     }
     return 0;
+}
+
+static int page_config(muster_server *s, const struct muster_server_config *c,
+                       struct server_door *d)
+{
+    const char *token = c->http_token == NULL ? "" : c->http_token;
+    int err = mu_addr_parse(c->http, 0, &d->page.listen, &d->msg);
+
+    if (err == 0 && token[0] == '\0' && !mu_addr_is_loopback(&d->page.listen)) {
+        err = mu_err(&d->msg, MUSTER_EINVAL,
+                     "a status page beyond loopback needs a token: whoever reaches %.100s could "
+                     "read it",
+                     c->http);
+    }
+    d->page.token = mu_span_str(token);
+    d->page.stopped = tell_stopped;
+    d->page.context = s;
+    return err;
 }
 
 int muster_server_start(muster_runtime *rt, const struct muster_server_config *config,
@@ -151,6 +192,9 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
     (void)pthread_mutex_init(&s->lock, NULL);
     (void)pthread_cond_init(&s->cond, NULL);
     err = mu_addr_parse(config->listen, 0, &s->addr, &d.msg);
+    if (err == 0 && config->http != NULL) {
+        err = page_config(s, config, &d);
+    }
     if (err == 0 && config->data_dir != NULL) {
         /* Twice what may be in memory, for the pages that a commit holds beside the old ones. */
         err = mu_lmdb_disk_open(config->data_dir, config->memory_bytes_max * 2, &disk, &d.msg);
@@ -169,8 +213,16 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
         mu_free(s);
         return mu_api_error(err, d.msg.text);
     }
+    if (d.page_err != 0) {
+        muster_server_free(s);
+        return mu_api_error(d.page_err, d.page_msg.text);
+    }
     s->addr = *mu_store_server_addr(s->server);
     (void)mu_addr_format(&s->addr, s->address, sizeof(s->address));
+    if (s->page != NULL) {
+        (void)mu_addr_format(mu_status_page_addr(s->page), s->http_address,
+                             sizeof(s->http_address));
+    }
     *ret_server = s;
     return 0;
 }
@@ -178,6 +230,11 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
 const char *muster_server_address(const muster_server *s)
 {
     return s->address;
+}
+
+const char *muster_server_http_address(const muster_server *s)
+{
+    return s->http_address;
 }
 
 uint16_t muster_server_port(const muster_server *s)

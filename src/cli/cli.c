@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 
 int cli_exit_code(int err)
 {
@@ -379,4 +381,46 @@ int cli_parse(const struct cli_verb *verb, int *argc, char ***argv)
     *argc -= p.at;
     *argv += p.at;
     return take_variables(verb, p.given);
+}
+
+enum muster_log_level cli_log_level(void)
+{
+    const char *text = getenv("LOGLEVEL");
+
+    if (text != NULL && strcasecmp(text, "DEBUG") == 0) {
+        return MUSTER_LOG_DEBUG;
+    }
+    if (text != NULL && strcasecmp(text, "INFO") == 0) {
+        return MUSTER_LOG_INFO;
+    }
+    if (text != NULL && (strcasecmp(text, "ERROR") == 0 || strcasecmp(text, "CRITICAL") == 0)) {
+        return MUSTER_LOG_ERROR;
+    }
+    return MUSTER_LOG_WARN;
+}
+
+int cli_read_token(const char *path, char *token, size_t cap)
+{
+    FILE *f = fopen(path, "re");
+    struct stat st;
+    bool read = f != NULL && fgets(token, (int)cap, f) != NULL;
+
+    if (f == NULL || ferror(f)) {
+        int err = errno;
+
+        if (f != NULL) {
+            (void)fclose(f);
+        }
+        return cli_fail(CLI_FAILED, "cannot read the token from %s: %s", path, strerror(err));
+    }
+    if (fstat(fileno(f), &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+        (void)fprintf(stderr, "muster: others can read the token in %s: chmod 600 it\n", path);
+    }
+    (void)fclose(f);
+    token[read ? strcspn(token, "\r\n") : 0] = '\0';
+    if (strlen(token) < 16) {
+        return cli_fail(CLI_FAILED, "the token in %s is too short to be one: 16 letters or more",
+                        path);
+    }
+    return 0;
 }

@@ -27,6 +27,8 @@ int cli_exit_code(int err);
 int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** As cli_fail() with CLI_USAGE, and a hint at --help. */
 int cli_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** torchrun's LOGLEVEL. Without it, only what somebody should look at. */
+enum muster_log_level cli_log_level(void);
 
 /* --- options ---------------------------------------------------------------------------------- */
 
@@ -76,6 +78,11 @@ int cli_parse(const struct cli_verb *verb, int *argc, char ***argv);
 /** A whole number; false if it is none or over `max`. With `size`, K, M, G and T may follow. */
 bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
 
+/**
+ * The token in the first line of a file; warns if others can read it. 0 or an exit code, said.
+ */
+int cli_read_token(const char *path, char *token, size_t cap);
+
 int cmd_run(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_kv(int argc, char **argv);
@@ -88,5 +95,6 @@ int cmd_p2pd(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_top(int argc, char **argv);
 
 #endif

@@ -116,6 +116,8 @@ static void print_addrs(struct dht_app *app)
 {
     char id[MU_PEER_ID_TEXT_MAX];
     char text[MU_MULTIADDR_TEXT_MAX];
+    char node[2 * MU_DHT_ID_LEN + 1];
+    const struct mu_dht_id *own = &mu_dht_routing(mu_dht_service_node(app->dht))->config.self;
     json_t *addrs = json_array();
     struct mu_span addr;
 
@@ -131,7 +133,12 @@ static void print_addrs(struct dht_app *app)
         (void)json_array_append_new(addrs, json_string(whole));
     }
     if (app->o->json) {
-        json_t *object = json_pack("{s:s, s:O}", "id", id, "listen", addrs);
+        json_t *object;
+
+        for (size_t i = 0; i < MU_DHT_ID_LEN; i++) {
+            (void)snprintf(node + 2 * i, 3, "%02x", own->bytes[i]);
+        }
+        object = json_pack("{s:s, s:s, s:O}", "id", id, "node", node, "listen", addrs);
 
         (void)json_dumpf(object, stdout, JSON_COMPACT);
         (void)putchar('\n');
@@ -270,6 +277,7 @@ int dht_run(struct dht_app *app, bool client)
     if (code != 0) {
         return code;
     }
+    muster_log_set(NULL, NULL, cli_log_level());
     (void)cli_raise_descriptor_limit();
     code = cli_loop_open(&app->loop, on_signal, app);
     if (code == 0) {

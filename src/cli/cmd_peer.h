@@ -16,6 +16,7 @@
 #include "service/kad.h"
 #include "service/peer_call.h"
 #include "service/peer_host.h"
+#include "service/peer_relay.h"
 
 struct peer_options {
     const char *identity; /* a key file; NULL: a key for this once */
@@ -25,6 +26,7 @@ struct peer_options {
     const char *allow;
     const char *address; /* a multiaddr; call: or a peer id */
     const char *bootstrap;
+    const char *via; /* serve: relays to be reached through */
     const char *method;
     const char *const *data; /* call: what is sent */
     size_t data_count;
@@ -33,7 +35,11 @@ struct peer_options {
     uint64_t timeout_ms;
     uint64_t idle;
     uint64_t conns_max;
-    bool fresh; /* id: make the file */
+    uint64_t relay_bytes; /* serve --relay: of each circuit */
+    uint64_t relay_seconds;
+    bool relay;     /* serve: be one */
+    bool autorelay; /* serve: be reached through those that are met */
+    bool fresh;     /* id: make the file */
     bool stream;
     bool json;
 };
@@ -63,8 +69,10 @@ struct peer_app {
     struct cli_loop loop;
     struct mu_identity identity;
     struct mu_peer_host *host;
-    struct mu_kad *kad;          /* of peer_app_calls() */
-    struct mu_peer_calls *calls; /* likewise */
+    struct mu_peer_relay *relay;
+    struct mu_peer_relay_config relay_config; /* made before peer_app_run(), if not the defaults */
+    struct mu_kad *kad;                       /* of peer_app_calls() */
+    struct mu_peer_calls *calls;              /* likewise */
     struct peer_bootstrap bootstrap[PEER_BOOTSTRAP_MAX];
     size_t bootstrap_count;
     /** One of them was reached, or could not be. May be NULL. */

@@ -37,6 +37,8 @@ static void on_stop_timer(struct mu_timer *timer)
     }
     mu_peer_calls_free(app->calls);
     mu_kad_stop(app->kad);
+    mu_peer_relay_free(app->relay);
+    app->relay = NULL;
     app->calls = NULL;
     app->kad = NULL;
     mu_peer_host_stop(app->host);
@@ -156,7 +158,16 @@ static int start(struct peer_app *app)
     config.stopped = on_stopped;
     config.context = app;
     err = mu_peer_host_start(app->loop.env, &config, &app->host, &msg);
-    return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
+    if (err != 0) {
+        return cli_fail(CLI_FAILED, "%s", msg.text);
+    }
+    err = mu_peer_relay_start(app->host, &app->relay_config, &app->relay, &msg);
+    if (err != 0) {
+        peer_app_stop(app, cli_fail(CLI_FAILED, "%s", msg.text));
+        cli_loop_run(&app->loop);
+        return app->code;
+    }
+    return 0;
 }
 
 int peer_app_calls(struct peer_app *app, bool client)
@@ -177,6 +188,7 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
     if (code != 0) {
         return code;
     }
+    muster_log_set(NULL, NULL, cli_log_level());
     (void)cli_raise_descriptor_limit();
     code = cli_loop_open(&app->loop, on_signal, app);
     if (code != 0) {
@@ -199,7 +211,8 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
 
 /* --- serve ------------------------------------------------------------------------------------ */
 
-static void print_addrs(struct peer_app *app)
+/* One line for all: where we listen, or where relays lead to us. */
+static void print_addrs(struct peer_app *app, bool relayed)
 {
     char id[MU_PEER_ID_TEXT_MAX];
     char text[MU_MULTIADDR_TEXT_MAX];
@@ -207,8 +220,11 @@ static void print_addrs(struct peer_app *app)
     json_t *addrs = json_array();
 
     (void)mu_peer_id_format(&app->identity.id, id);
-    for (size_t i = 0; (addr = mu_peer_host_listening(app->host, i)).len != 0; i++) {
-        char whole[MU_MULTIADDR_TEXT_MAX + MU_PEER_ID_TEXT_MAX];
+    for (size_t i = 0;
+         (addr = relayed ? mu_peer_relay_addr(app->relay, i) : mu_peer_host_listening(app->host, i))
+             .len != 0;
+         i++) {
+        char whole[MU_MULTIADDR_TEXT_MAX + MU_PEER_ID_TEXT_MAX + 8];
 
         (void)snprintf(whole, sizeof(whole), "%s/p2p/%s",
                        mu_multiaddr_format(addr, text, sizeof(text)), id);
@@ -219,7 +235,7 @@ static void print_addrs(struct peer_app *app)
         }
     }
     if (app->o->json) {
-        json_t *object = json_pack("{s:s, s:O}", "id", id, "listen", addrs);
+        json_t *object = json_pack("{s:s, s:O}", "id", id, relayed ? "relayed" : "listen", addrs);
 
         (void)json_dumpf(object, stdout, JSON_COMPACT);
         (void)putchar('\n');
@@ -237,6 +253,20 @@ static void say_bootstrapped(struct peer_app *app, struct peer_bootstrap *b, int
     if (status != 0) {
         (void)cli_fail(0, "--bootstrap: %s", text);
     }
+}
+
+static void on_relayed(void *context)
+{
+    struct peer_app *app = context;
+
+    if (!app->stopping) {
+        print_addrs(app, true);
+    }
+}
+
+static int use_via(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+{
+    return mu_peer_relay_reserve(app->relay, word, msg);
 }
 
 static void end_serve(struct peer_app *app)
@@ -268,7 +298,8 @@ static int begin_serve(struct peer_app *app)
         code = peer_each_word(app, app->o->bootstrap, peer_use_bootstrap);
     }
     if (code == 0) {
-        print_addrs(app);
+        print_addrs(app, false);
+        code = peer_each_word(app, app->o->via, use_via);
     }
     return code;
 }
@@ -276,6 +307,14 @@ static int begin_serve(struct peer_app *app)
 int peer_serve(const struct peer_options *o)
 {
     struct serve s = {.app.o = o, .app.ending = end_serve, .app.bootstrapped = say_bootstrapped};
+    struct mu_peer_relay_config *config = &s.app.relay_config;
 
+    *config = mu_peer_relay_config_defaults();
+    config->hop = o->relay;
+    config->hop_terms.limit.data_bytes = o->relay_bytes;
+    config->hop_terms.limit.duration_s = (uint32_t)o->relay_seconds;
+    config->autorelay = o->autorelay;
+    config->changed = on_relayed;
+    config->context = &s.app;
     return peer_app_run(&s.app, begin_serve);
 }

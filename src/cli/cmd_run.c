@@ -272,20 +272,10 @@ static int open_output(struct run *r)
     return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
 }
 
-/* torchrun's LOGLEVEL: without it, only what somebody should look at. */
 static void set_log_level(struct run *r)
 {
-    const char *text = getenv("LOGLEVEL");
-    enum muster_log_level level = MUSTER_LOG_WARN;
+    enum muster_log_level level = cli_log_level();
 
-    if (text != NULL && strcasecmp(text, "DEBUG") == 0) {
-        level = MUSTER_LOG_DEBUG;
-    } else if (text != NULL && strcasecmp(text, "INFO") == 0) {
-        level = MUSTER_LOG_INFO;
-    } else if (text != NULL &&
-               (strcasecmp(text, "ERROR") == 0 || strcasecmp(text, "CRITICAL") == 0)) {
-        level = MUSTER_LOG_ERROR;
-    }
     r->wordy = level != MUSTER_LOG_ERROR;
     muster_log_set(NULL, NULL, level);
 }

@@ -18,6 +18,8 @@ struct serve_options {
     const char *backing;
     const char *sync;
     const char *port_file;
+    const char *http;
+    const char *token_file;
     bool quiet;
     bool verbose;
     uint64_t sync_interval;
@@ -111,6 +113,9 @@ static void tell_the_user(const struct muster_server_config *config, const muste
     } else {
         printf("muster: writing to %s: what was answered is on disk\n", config->data_dir);
     }
+    if (config->http != NULL) {
+        printf("muster: status at http://%s/\n", muster_server_http_address(server));
+    }
     (void)fflush(stdout);
 }
 
@@ -167,7 +172,11 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     if (o->backing != NULL && o->data_dir != NULL) {
         return cli_usage("serve", "--backing keeps the keys in etcd, --data-dir on disk; give one");
     }
+    if (o->token_file != NULL && o->http == NULL) {
+        return cli_usage("serve", "--token-file is for --http; give that, too");
+    }
     config->listen = o->listen;
+    config->http = o->http;
     config->backing = o->backing;
     config->data_dir = o->data_dir;
     config->sync_interval_ms = (uint32_t)o->sync_interval;
@@ -185,9 +194,15 @@ static int check_options(const struct serve_options *o, struct muster_server_con
 
 static int run(const struct serve_options *o, struct muster_server_config *config)
 {
+    static char token[512];
     muster_runtime *rt;
     sigset_t set;
     int err = check_options(o, config);
+
+    if (err == 0 && o->token_file != NULL) {
+        err = cli_read_token(o->token_file, token, sizeof(token));
+        config->http_token = token;
+    }
 
     if (err != 0) {
         return err;
@@ -228,6 +243,10 @@ int cmd_serve(int argc, char **argv)
     const struct cli_option options[] = {
         {"listen", "HOST:PORT", "where to listen; port 0: any free one", CLI_TEXT, &o.listen, 0},
         {"port-file", "FILE", "write the port there once it serves", CLI_TEXT, &o.port_file, 0},
+        {"http", "HOST:PORT", "a status page, /metrics, /healthz and /readyz there", CLI_TEXT,
+         &o.http, 0},
+        {"token-file", "FILE", "what who asks there must show; needed beyond loopback", CLI_TEXT,
+         &o.token_file, 0},
         {"data-dir", "DIR", "keep everything on disk, too", CLI_TEXT, &o.data_dir, 0},
         {"backing", "URL", "keep every key in etcd://HOST,HOST,HOST/PREFIX", CLI_TEXT, &o.backing,
          0},

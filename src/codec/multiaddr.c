@@ -397,6 +397,45 @@ int mu_multiaddr_dial(struct mu_span addr, struct mu_addr *ret_addr, struct mu_p
     return 0;
 }
 
+int mu_multiaddr_circuit(struct mu_span addr, struct mu_span *ret_before,
+                         struct mu_peer_id *ret_relay, struct mu_peer_id *ret_peer)
+{
+    struct mu_span rest = addr;
+    struct mu_span before = {0};
+    struct mu_peer_id ids[2] = {{0}}; /* of the relay, and of who is behind it */
+    struct mu_multiaddr_part part;
+    int err = mu_multiaddr_check(addr);
+    bool behind = false;
+
+    while (err == 0 && mu_multiaddr_next(&rest, &part) == 1) {
+        if (part.code == MU_MA_P2P) {
+            (void)mu_peer_id_from_bytes(&ids[behind ? 1 : 0], part.value);
+            err = behind && rest.len != 0 ? MUSTER_ENOTSUP : 0;
+        } else if (part.code == MU_MA_P2P_CIRCUIT && !behind) {
+            behind = true;
+            err = ids[0].len == 0 ? MUSTER_ENOTSUP : 0;
+        } else if (behind || ids[0].len != 0) {
+            err = MUSTER_ENOTSUP;
+        }
+        if (!behind) {
+            before = mu_span(addr.data, addr.len - rest.len);
+        }
+    }
+    if (err != 0 || !behind) {
+        return err != 0 ? err : MUSTER_ENOTSUP;
+    }
+    if (ret_before != NULL) {
+        *ret_before = before;
+    }
+    if (ret_relay != NULL) {
+        *ret_relay = ids[0];
+    }
+    if (ret_peer != NULL) {
+        *ret_peer = ids[1];
+    }
+    return 0;
+}
+
 int mu_multiaddr_from(struct mu_buf *out, const struct mu_addr *addr, struct mu_errmsg *reterr_msg)
 {
     char text[MU_MULTIADDR_TEXT_MAX];

@@ -56,6 +56,14 @@ char *mu_multiaddr_format(struct mu_span addr, char *text, size_t cap);
  * NULL) is the peer that is named, its length 0 if none is.
  */
 int mu_multiaddr_dial(struct mu_span addr, struct mu_addr *ret_addr, struct mu_peer_id *ret_peer);
+/**
+ * The parts of an address that leads through a relay (…/p2p/RELAY/p2p-circuit, with or without
+ * /p2p/PEER behind it): what is before /p2p-circuit, the relay's id at its end included, and the
+ * peer, its length 0 if none is named. MUSTER_ENOTSUP: it leads through none, or more than one;
+ * MUSTER_EPROTO. Each of the three may be NULL.
+ */
+int mu_multiaddr_circuit(struct mu_span addr, struct mu_span *ret_before,
+                         struct mu_peer_id *ret_relay, struct mu_peer_id *ret_peer);
 /** The other way, of a number and a port or of a socket's path: what a name needs is a dns part.
  * Errors as mu_multiaddr_parse(). */
 int mu_multiaddr_from(struct mu_buf *out, const struct mu_addr *addr, struct mu_errmsg *reterr_msg);

@@ -275,3 +275,14 @@ char *mu_addr_format(const struct mu_addr *addr, char *buf, size_t cap)
     }
     return buf;
 }
+
+bool mu_addr_is_loopback(const struct mu_addr *addr)
+{
+    size_t len = strlen(addr->host);
+
+    if (addr->kind != MU_ADDR_TCP) {
+        return addr->kind == MU_ADDR_UNIX;
+    }
+    return strcmp(addr->host, "localhost") == 0 || strcmp(addr->host, "::1") == 0 ||
+           (is_v4(addr->host, len) && strncmp(addr->host, "127.", 4) == 0);
+}

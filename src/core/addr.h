@@ -2,6 +2,7 @@
 #ifndef MU_ADDR_H
 #define MU_ADDR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,5 +34,10 @@ int mu_addr_parse(const char *text, uint16_t default_port, struct mu_addr *ret,
                   struct mu_errmsg *reterr_msg);
 /** The other way: a terminated text of at most `cap` bytes. Returns `buf`. */
 char *mu_addr_format(const struct mu_addr *addr, char *buf, size_t cap);
+/**
+ * Whether only this host can reach it: a unix socket, the name localhost, 127.0.0.0/8, ::1. Other
+ * names are not resolved: they count as reachable by others.
+ */
+bool mu_addr_is_loopback(const struct mu_addr *addr);
 
 #endif

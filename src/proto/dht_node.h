@@ -18,8 +18,8 @@
  *
  * What differs from hivemind, on purpose: a store has succeeded if any node has accepted it, not if
  * the last one to answer did; what is refused has no effect on what is kept; dead nodes are out of
- * the beam; a node that has lost everybody joins again by itself and stores its own records anew;
- * everything has a limit.
+ * the beam; a node that has lost everybody, or all through whom it joined, joins again by itself
+ * and stores its own records anew; everything has a limit.
  */
 #ifndef MU_DHT_NODE_H
 #define MU_DHT_NODE_H
@@ -167,8 +167,9 @@ void mu_dht_answer(struct mu_dht *d, struct mu_now now, uint64_t number, int sta
 void mu_dht_tick(struct mu_dht *d, struct mu_now now);
 
 /**
- * Joins those who can be reached through these peers, who are remembered: whenever nobody is left,
- * they are asked again. Without peers it is the first of a new DHT. MUSTER_ENOMEM.
+ * Joins those who can be reached through these peers, who are remembered: whenever nobody is left
+ * they are asked again, and with each upkeep those of them that are not known any more. Without
+ * peers it is the first of a new DHT. MUSTER_ENOMEM.
  */
 int mu_dht_bootstrap(struct mu_dht *d, struct mu_now now, const struct mu_peer_id *peers,
                      size_t count, struct mu_dht_op **ret);

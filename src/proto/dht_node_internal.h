@@ -84,6 +84,8 @@ struct dht_op {
     bool latest;
     bool restores;  /* JOIN: our records are stored anew when it has worked */
     bool searching; /* JOIN: the pings are over */
+    bool upkeep;    /* JOIN: looks around, whether anybody answers or not */
+    uint32_t gaps;  /* JOIN: parts of the space that are looked at besides our own */
     uint32_t pings;
     uint32_t clocks; /* JOIN: that do not agree with ours */
     struct mu_dht_search search;

@@ -4,6 +4,8 @@
 #include <muster/error.h>
 
 #define PEERS_MAX 256
+#define GAPS_MAX  16 /* parts of the space that are looked at in one search */
+#define GAP_KNOWN 3  /* nodes of such a part whom it is enough to know */
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
@@ -41,6 +43,9 @@ static void pings_over(struct mu_dht *d, struct dht_op *op)
     }
     if (op->base.answered > op->clocks) {
         look_around(d, op);
+    } else if (op->upkeep) {
+        op->restores = false;
+        look_around(d, op);
     } else {
         ended_join(d, op, op->clocks > 0 ? MUSTER_EDHT_CLOCK : MUSTER_EDHT_NOBODY);
     }
@@ -71,9 +76,72 @@ void mu_dht_join_answered(struct mu_dht *d, struct dht_op *op, const struct dht_
     }
 }
 
+static unsigned common_bits(const struct mu_dht_id *a, const struct mu_dht_id *b)
+{
+    unsigned bits = 0;
+
+    while (bits < 8 * MU_DHT_ID_LEN &&
+           ((a->bytes[bits / 8] ^ b->bytes[bits / 8]) >> (7 - bits % 8) & 1) == 0) {
+        bits++;
+    }
+    return bits;
+}
+
+/* Some id that has the first `bit` bits of ours, and not the next one. */
+static struct mu_dht_id id_beside(struct mu_dht *d, unsigned bit)
+{
+    struct mu_dht_id id = d->config.self.node;
+
+    id.bytes[bit / 8] ^= (uint8_t)(0x80u >> bit % 8);
+    for (unsigned i = bit + 1; i < 8 * MU_DHT_ID_LEN; i++) {
+        id.bytes[i / 8] ^= (uint8_t)((mu_prng_u64(&d->prng) & 1) << (7 - i % 8));
+    }
+    return id;
+}
+
+static bool knows_some(struct mu_dht *d, const struct mu_dht_id *target, unsigned bits)
+{
+    struct mu_dht_neighbour near[GAP_KNOWN];
+    size_t enough = d->config.bucket_size < GAP_KNOWN ? d->config.bucket_size : GAP_KNOWN;
+
+    return mu_dht_table_nearest(&d->table, target, enough, NULL, near) == enough &&
+           common_bits(target, &near[enough - 1].node) >= bits;
+}
+
+/*
+ * Who has looked for its own id only knows those around it, and so do they: who looks for something
+ * far from there is led round in a circle by them. So each part of the space that does not hold us,
+ * the other half, the other quarter of our half and so on, is looked at if too few in it are known.
+ */
+static void fill_gaps(struct mu_dht *d, struct dht_op *op)
+{
+    size_t max = d->config.bucket_size;
+    struct mu_dht_neighbour *near = mu_calloc(max, sizeof(*near));
+    unsigned depth = 0;
+
+    if (near != NULL &&
+        mu_dht_table_nearest(&d->table, &d->config.self.node, max, NULL, near) == max) {
+        depth = common_bits(&d->config.self.node, &near[max - 1].node);
+    }
+    mu_free(near);
+    for (unsigned bit = 0; bit < depth && bit < GAPS_MAX; bit++) {
+        struct mu_dht_id target = id_beside(d, bit);
+
+        op->keys[op->gaps + 1].id = target;
+        if (!knows_some(d, &target, bit + 1) && mu_dht_op_search(d, op, op->gaps + 1) == 0) {
+            op->gaps++;
+        }
+    }
+}
+
 void mu_dht_join_found(struct mu_dht *d, struct dht_op *op)
 {
-    ended_join(d, op, 0);
+    if (op->keys_done++ == 0 && !d->config.client) {
+        fill_gaps(d, op);
+    }
+    if (op->keys_done == 1 + (size_t)op->gaps) {
+        ended_join(d, op, 0);
+    }
 }
 
 void mu_dht_join_late(struct mu_dht *d, struct dht_op *op)
@@ -88,7 +156,7 @@ void mu_dht_join_late(struct mu_dht *d, struct dht_op *op)
 static int begin_join(struct mu_dht *d, bool internal, bool restores, struct dht_op **ret)
 {
     struct dht_op *op;
-    int err = mu_dht_op_new(d, MU_DHT_OP_BOOTSTRAP, 1, 0, &op);
+    int err = mu_dht_op_new(d, MU_DHT_OP_BOOTSTRAP, 1 + GAPS_MAX, 0, &op);
 
     if (err != 0) {
         return err;
@@ -102,17 +170,24 @@ static int begin_join(struct mu_dht *d, bool internal, bool restores, struct dht
     return 0;
 }
 
-static void ping_joined(struct mu_dht *d, struct dht_op *op)
+/* Pings those through whom we joined, or of them those who are not known now. */
+static void ping_joined(struct mu_dht *d, struct dht_op *op, bool missing)
 {
     for (size_t i = 0; i < d->joined_count; i++) {
         struct mu_dht_neighbour who = {.peer = d->joined[i]};
         struct dht_call *c;
 
-        if (mu_dht_ping_node(d, DHT_CALL_JOIN, &who, false, !d->config.client, &c) == 0) {
+        if ((!missing || mu_dht_table_node_of(&d->table, &who.peer) == NULL) &&
+            mu_dht_ping_node(d, DHT_CALL_JOIN, &who, false, !d->config.client, &c) == 0) {
             c->op = op;
             op->pings++;
         }
     }
+}
+
+static void ask_to_join(struct mu_dht *d, struct dht_op *op)
+{
+    ping_joined(d, op, false);
     if (op->pings == 0) {
         ended_join(d, op, d->joined_count == 0 ? 0 : MUSTER_EDHT_NOBODY);
     }
@@ -153,7 +228,7 @@ int mu_dht_bootstrap(struct mu_dht *d, struct mu_now now, const struct mu_peer_i
     }
     d->upkeep_at = mu_mono_add_ms(now.mono, d->config.upkeep_ms);
     d->had_others = d->joined_count > 0; /* or means to have some */
-    ping_joined(d, op);
+    ask_to_join(d, op);
     *ret = &op->base;
     mu_dht_pump(d);
     return 0;
@@ -171,15 +246,35 @@ bool mu_dht_is_joining(const struct mu_dht *d)
     return false;
 }
 
-/* A look at who is near to us finds out who is gone, and reminds the others of us. */
+static bool knows_joined(const struct mu_dht *d)
+{
+    for (size_t i = 0; i < d->joined_count; i++) {
+        if (mu_dht_table_node_of(&d->table, &d->joined[i]) != NULL) {
+            return true;
+        }
+    }
+    return d->joined_count == 0;
+}
+
+/*
+ * A look at who is near to us finds out who is gone, and reminds the others of us. Those through
+ * whom we joined are asked too if they are not known any more: some who have lost all others but
+ * not each other would stay by themselves for ever. Who finds them again has been away.
+ */
 static void keep_up(struct mu_dht *d)
 {
     struct dht_op *op;
 
     d->upkeep_at = mu_mono_add_ms(
         d->now.mono, d->config.upkeep_ms / 2 + mu_prng_below(&d->prng, d->config.upkeep_ms + 1));
-    if (d->table.count > 0 && !mu_dht_is_joining(d) && begin_join(d, true, false, &op) == 0) {
-        look_around(d, op);
+    if (d->table.count == 0 || mu_dht_is_joining(d) ||
+        begin_join(d, true, !knows_joined(d), &op) != 0) {
+        return;
+    }
+    op->upkeep = true;
+    ping_joined(d, op, true);
+    if (op->pings == 0) {
+        pings_over(d, op);
     }
 }
 
@@ -193,7 +288,7 @@ void mu_dht_join_tick(struct mu_dht *d)
     if (mu_mono_reached(d->rejoin_at, d->now.mono)) {
         d->rejoin_at = mu_mono_add_ms(d->now.mono, d->config.rejoin_ms);
         if (!mu_dht_is_joining(d) && begin_join(d, true, true, &op) == 0) {
-            ping_joined(d, op);
+            ask_to_join(d, op);
         }
     }
 }

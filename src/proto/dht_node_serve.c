@@ -89,7 +89,12 @@ struct storing {
 
 static int validate(struct storing *s, const struct mu_dht_claim *claim)
 {
-    if (s->d->config.chain.count != 0 && ++s->owned > s->d->config.owned_max) {
+    const struct mu_dht_storage_config *limits = &s->d->main.config;
+
+    if (claim->tag.len > limits->subkey_len_max || claim->value.len > limits->value_len_max) {
+        return MUSTER_EDHT_VALUE;
+    }
+    if (mu_dht_chain_concerns(&s->d->config.chain, claim) && ++s->owned > s->d->config.owned_max) {
         return MUSTER_ELIMIT;
     }
     return mu_dht_chain_validate(&s->d->config.chain, claim);

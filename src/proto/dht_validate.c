@@ -28,6 +28,18 @@ int mu_dht_chain_add(struct mu_dht_chain *chain, const struct mu_dht_validator *
     return 0;
 }
 
+bool mu_dht_chain_concerns(const struct mu_dht_chain *chain, const struct mu_dht_claim *claim)
+{
+    for (size_t i = 0; i < chain->count; i++) {
+        const struct mu_dht_validator *v = chain->validators[i];
+
+        if (v->concerns == NULL || v->concerns(v, claim)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int mu_dht_chain_validate(const struct mu_dht_chain *chain, const struct mu_dht_claim *claim)
 {
     struct mu_dht_claim seen = *claim;
@@ -101,33 +113,40 @@ int mu_dht_chain_strip(const struct mu_dht_chain *chain, struct mu_span value, s
 /*
  * The next `OPEN text ]` in `*rest`: the text has a byte at the least, is as short as can be and
  * has no line end in it, as with Python's `.+?`. What comes before it is `*ret_before`.
+ *
+ * A mark that a line end spoils spoils all others before that line end, as there was no `]` on the
+ * way to it. So each byte is looked at a few times at the most, whatever a peer has written.
  */
 static bool next_mark(struct mu_span *rest, struct mu_span open, struct mu_span *ret_before,
                       struct mu_span *ret_text)
 {
     const uint8_t *from = rest->data;
     const uint8_t *end = rest->data + rest->len;
+    const uint8_t *close = NULL;
 
     while (from != NULL && (size_t)(end - from) > open.len + 1) {
         const uint8_t *at = memmem(from, (size_t)(end - from), open.data, open.len);
         const uint8_t *text;
-        const uint8_t *close;
+        const uint8_t *line_end;
 
         if (at == NULL || (size_t)(end - at) <= open.len + 1) {
             return false;
         }
         text = at + open.len;
-        close = memchr(text + 1, ']', (size_t)(end - text) - 1);
+        if (close == NULL || close <= text) {
+            close = memchr(text + 1, ']', (size_t)(end - text) - 1);
+        }
         if (close == NULL) {
             return false;
         }
-        if (memchr(text, '\n', (size_t)(close - text)) == NULL) {
+        line_end = memchr(text, '\n', (size_t)(close - text));
+        if (line_end == NULL) {
             *ret_before = mu_span(rest->data, (size_t)(at - rest->data));
             *ret_text = mu_span(text, (size_t)(close - text));
             *rest = mu_span(close + 1, (size_t)(end - close) - 1);
             return true;
         }
-        from = at + 1;
+        from = line_end + 1;
     }
     return false;
 }
@@ -202,6 +221,14 @@ static int find_signature(struct mu_span value, struct mu_span *ret)
     return count == 1 ? 0 : MUSTER_EDHT_OWNER;
 }
 
+static bool concerns_owner(const struct mu_dht_validator *v, const struct mu_dht_claim *claim)
+{
+    struct mu_span owner;
+
+    (void)v;
+    return find_owner(claim, &owner) != 0;
+}
+
 static int validate_owner(const struct mu_dht_validator *v, const struct mu_dht_claim *claim)
 {
     struct mu_span owner = {0};
@@ -264,6 +291,7 @@ int mu_dht_owner_init(struct mu_dht_owner_validator *v, const struct mu_identity
     int err = 0;
 
     *v = (struct mu_dht_owner_validator){.base = {.priority = PRIORITY,
+                                                  .concerns = concerns_owner,
                                                   .validate = validate_owner,
                                                   .sign = sign_owner,
                                                   .strip = strip_signature},

@@ -37,6 +37,8 @@ struct mu_dht_validator {
                 struct mu_buf *out);
     /** Appends the value without it. */
     int (*strip)(const struct mu_dht_validator *v, struct mu_span value, struct mu_buf *out);
+    /** Whether there is something to check in such a record, which takes its time. NULL: always. */
+    bool (*concerns)(const struct mu_dht_validator *v, const struct mu_dht_claim *claim);
 };
 
 struct mu_dht_chain {
@@ -46,6 +48,8 @@ struct mu_dht_chain {
 
 /** Borrowed. MUSTER_ELIMIT. */
 int mu_dht_chain_add(struct mu_dht_chain *chain, const struct mu_dht_validator *v);
+/** Whether any of them has something to check. */
+bool mu_dht_chain_concerns(const struct mu_dht_chain *chain, const struct mu_dht_claim *claim);
 int mu_dht_chain_validate(const struct mu_dht_chain *chain, const struct mu_dht_claim *claim);
 /** Appends what is to be stored. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_dht_chain_sign(const struct mu_dht_chain *chain, const struct mu_dht_claim *claim,

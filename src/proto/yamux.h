@@ -129,8 +129,9 @@ void mu_yamux_fini(struct mu_yamux *y);
 
 /**
  * Takes bytes up to the end of the first frame, or part of one, that makes an event; takes nothing
- * while one waits, or while the peer reads nothing of what it is owed. MUSTER_EPROTO and
- * MUSTER_EWINDOW poison it, with a GO_AWAY in the output; MUSTER_ENOMEM does not.
+ * while one waits, or while the peer reads nothing of what it is owed. MUSTER_EPROTO,
+ * MUSTER_EWINDOW, and MUSTER_ELIMIT for a frame greater than any window poison it, with a GO_AWAY
+ * in the output; MUSTER_ENOMEM does not.
  */
 int mu_yamux_recv(struct mu_yamux *y, mu_mono_t now, struct mu_span in, size_t *ret_used);
 bool mu_yamux_next_event(struct mu_yamux *y, struct mu_yamux_event *ret_event);

@@ -159,7 +159,7 @@ static int take_stream_frame(struct mu_yamux *y, const struct header *h, mu_mono
         return err;
     }
     if (h->type == DATA && h->length > y->config.window_bytes_max) {
-        return fail(y, MUSTER_EWINDOW, "a frame greater than any window");
+        return fail(y, MUSTER_ELIMIT, "a frame greater than any window");
     }
     if (h->type == DATA) {
         y->data_id = s == NULL ? 0 : h->id;

@@ -56,6 +56,7 @@ int mu_peer_host_start(struct mu_env *env, const struct mu_peer_host_config *con
     h->config = *config;
     mu_list_init(&h->listeners);
     mu_list_init(&h->announced);
+    mu_list_init(&h->circuits);
     mu_list_init(&h->told);
     mu_list_init(&h->conns);
     mu_list_init(&h->dirty_conns);
@@ -108,6 +109,7 @@ void mu_peer_host_free(struct mu_peer_host *h)
     mu_map_fini(&h->peers);
     mu_map_fini(&h->handlers);
     mu_host_addrs_free(&h->announced);
+    mu_host_addrs_free(&h->circuits);
     mu_host_addrs_free(&h->told);
     for (size_t i = 0; i < MU_HOST_SEEN_MAX; i++) {
         mu_buf_fini(&h->seen[i]);
@@ -118,6 +120,11 @@ void mu_peer_host_free(struct mu_peer_host *h)
 const struct mu_peer_id *mu_peer_host_id(const struct mu_peer_host *h)
 {
     return &h->config.identity->id;
+}
+
+const struct mu_identity *mu_peer_host_identity(const struct mu_peer_host *h)
+{
+    return h->config.identity;
 }
 
 struct mu_env *mu_peer_host_env(const struct mu_peer_host *h)
@@ -394,8 +401,31 @@ void mu_host_readdress(struct mu_peer_host *h)
             }
         }
     }
+    MU_LIST_FOREACH (it, &h->circuits) {
+        const struct mu_host_addr *a = MU_CONTAINER_OF(it, struct mu_host_addr, link);
+
+        tell_addr(h, mu_span(a->bytes, a->len));
+    }
     h->push = true;
     mu_host_touch(h);
+}
+
+int mu_peer_host_tell_circuits(struct mu_peer_host *h, const struct mu_span *addrs, size_t count)
+{
+    int err = 0;
+
+    mu_host_addrs_free(&h->circuits);
+    for (size_t i = 0; i < count; i++) {
+        struct mu_host_addr *a = mu_host_addr_new(addrs[i]);
+
+        if (a == NULL) {
+            err = MUSTER_ENOMEM;
+        } else {
+            mu_list_push(&h->circuits, &a->link);
+        }
+    }
+    mu_host_readdress(h);
+    return err;
 }
 
 struct mu_span mu_peer_host_listening(const struct mu_peer_host *h, size_t i)
@@ -494,6 +524,11 @@ void mu_peer_host_unwatch(struct mu_peer_watch *watch)
 void mu_peer_host_set_router(struct mu_peer_host *h, struct mu_peer_router *router)
 {
     h->router = router;
+}
+
+void mu_peer_host_set_circuits(struct mu_peer_host *h, struct mu_peer_circuits *circuits)
+{
+    h->through = circuits;
 }
 
 void mu_peer_host_stats(const struct mu_peer_host *h, struct mu_peer_host_stats *ret)

@@ -89,6 +89,7 @@ void mu_peer_host_free(struct mu_peer_host *h);
 /** The tail of a turn: sends what is to be sent, tells what has ended. Not from a callback. */
 void mu_peer_host_turn(struct mu_peer_host *h);
 const struct mu_peer_id *mu_peer_host_id(const struct mu_peer_host *h);
+const struct mu_identity *mu_peer_host_identity(const struct mu_peer_host *h);
 struct mu_env *mu_peer_host_env(const struct mu_peer_host *h);
 
 /* --- addresses -------------------------------------------------------------------------------- */
@@ -134,6 +135,29 @@ struct mu_peer_router {
 /** NULL: nobody. Borrowed. */
 void mu_peer_host_set_router(struct mu_peer_host *h, struct mu_peer_router *router);
 void mu_peer_host_found(struct mu_peer_host *h, const struct mu_peer_id *peer);
+
+/*
+ * Who leads through relays (service/peer_relay.h). Connections that it brings are limited: a relay
+ * ends them when it likes. They are used like others where there is no other.
+ */
+struct mu_peer_circuits {
+    /**
+     * Dials a peer at an address that leads through a relay. `conn` is the host's; what follows,
+     * and its verbs, are those of an environment (core/env.h) that is named in it. Errors as of
+     * mu_env_dial().
+     */
+    int (*dial)(struct mu_peer_circuits *circuits, struct mu_conn *conn, struct mu_span addr,
+                const struct mu_peer_id *peer);
+};
+
+/** NULL: nobody, and such addresses are not kept. Borrowed. */
+void mu_peer_host_set_circuits(struct mu_peer_host *h, struct mu_peer_circuits *circuits);
+/** A connection has come through a relay, from somebody who is said to be `from`: as `accept` of
+ * a listener. Its environment is set by who calls this. */
+struct mu_conn *mu_peer_host_accept(struct mu_peer_host *h, const struct mu_peer_id *from);
+/** What to tell others beside the addresses that we listen at, or announce: where we are reached
+ * through relays. All of them, each time. MUSTER_ENOMEM: those are told that could be. */
+int mu_peer_host_tell_circuits(struct mu_peer_host *h, const struct mu_span *addrs, size_t count);
 
 /* --- who may come ----------------------------------------------------------------------------- */
 
@@ -184,6 +208,8 @@ void mu_peer_host_connect_cancel(struct mu_peer_connect *connect);
 /** Closes all connections to a peer; streams end with MUSTER_ECLOSED. */
 void mu_peer_host_disconnect(struct mu_peer_host *h, const struct mu_peer_id *peer);
 bool mu_peer_host_connected(const struct mu_peer_host *h, const struct mu_peer_id *peer);
+/** Whether the way to it leads through a relay. */
+bool mu_peer_host_limited(const struct mu_peer_host *h, const struct mu_peer_id *peer);
 /** Its connections are not closed for being idle. Counts: as often on as off. MUSTER_ENOMEM. */
 int mu_peer_host_keep(struct mu_peer_host *h, const struct mu_peer_id *peer, bool keep);
 /** Whether it has said that it speaks this; false while it has not said anything. */
@@ -266,6 +292,8 @@ void mu_host_stream_end(struct mu_host_stream *s);
 void mu_host_stream_reset(struct mu_host_stream *s);
 /** How long a round trip takes, as the connection last measured it, in ns; 0: not known. */
 uint64_t mu_host_stream_rtt_ns(const struct mu_host_stream *s);
+/** Whether its connection leads through a relay. */
+bool mu_host_stream_limited(const struct mu_host_stream *s);
 
 struct mu_peer_handler {
     const char *name; /* borrowed */

@@ -1,6 +1,7 @@
 /* The host's connections. */
 #include "service/peer_host_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <muster/error.h>
@@ -104,9 +105,9 @@ static void turn_away(struct mu_peer_host *h, const char *limit)
     mu_log(MUSTER_LOG_INFO, "PEER-TURNED-AWAY", "limit=%s", limit);
 }
 
-struct mu_conn *mu_host_accept(struct mu_listener *listener)
+/* Somebody has come; `from`: who it is said to be, by a relay. */
+static struct mu_conn *take_in(struct mu_peer_host *h, const struct mu_peer_id *from)
 {
-    struct mu_peer_host *h = MU_CONTAINER_OF(listener, struct mu_host_listener, base)->host;
     struct mu_host_conn *c;
 
     if (h->stopping) {
@@ -120,11 +121,12 @@ struct mu_conn *mu_host_accept(struct mu_listener *listener)
         turn_away(h, "pending_max");
         return NULL;
     }
-    c = new_conn(h, false, NULL);
+    c = new_conn(h, false, from);
     if (c == NULL) {
         turn_away(h, "memory");
         return NULL;
     }
+    c->limited = from != NULL;
     c->open = true;
     c->pending = true;
     h->pending++;
@@ -133,9 +135,19 @@ struct mu_conn *mu_host_accept(struct mu_listener *listener)
     return &c->base;
 }
 
-int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
-                 struct mu_peer_connect *connect, const struct mu_addr *addr,
-                 struct mu_errmsg *reterr_msg)
+struct mu_conn *mu_host_accept(struct mu_listener *listener)
+{
+    return take_in(MU_CONTAINER_OF(listener, struct mu_host_listener, base)->host, NULL);
+}
+
+struct mu_conn *mu_peer_host_accept(struct mu_peer_host *h, const struct mu_peer_id *from)
+{
+    return take_in(h, from);
+}
+
+static int dial(struct mu_peer_host *h, struct mu_host_peer *target,
+                struct mu_peer_connect *connect, const struct mu_addr *addr, struct mu_span circuit,
+                struct mu_errmsg *reterr_msg)
 {
     struct mu_host_conn *c;
     int err;
@@ -149,7 +161,9 @@ int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     c->addr = *addr;
-    err = mu_env_dial(h->env, &c->base, addr);
+    c->limited = circuit.len != 0;
+    err = c->limited ? h->through->dial(h->through, &c->base, circuit, &target->id)
+                     : mu_env_dial(h->env, &c->base, addr);
     if (err != 0) {
         free_conn(c);
         return mu_err(reterr_msg, err, "%s", muster_strerror(err));
@@ -165,6 +179,27 @@ int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
     h->stats.dials++;
     mu_host_conn_touch(c);
     return 0;
+}
+
+int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
+                 struct mu_peer_connect *connect, const struct mu_addr *addr,
+                 struct mu_errmsg *reterr_msg)
+{
+    return dial(h, target, connect, addr, (struct mu_span){0}, reterr_msg);
+}
+
+int mu_host_dial_circuit(struct mu_peer_host *h, struct mu_host_peer *target, struct mu_span addr,
+                         struct mu_errmsg *reterr_msg)
+{
+    struct mu_addr relay = {.kind = MU_ADDR_PEER}; /* how it is named */
+    struct mu_peer_id id;
+    char text[MU_PEER_ID_TEXT_MAX];
+
+    if (h->through == NULL || mu_multiaddr_circuit(addr, NULL, &id, NULL) != 0) {
+        return mu_err(reterr_msg, MUSTER_ENOTSUP, "relays are not used here");
+    }
+    (void)snprintf(relay.host, sizeof(relay.host), "%s", mu_peer_id_format(&id, text));
+    return dial(h, target, NULL, &relay, addr, reterr_msg);
 }
 
 void mu_host_conn_touch(struct mu_host_conn *c)
@@ -250,7 +285,7 @@ static void take_over(struct mu_host_conn *c, int err)
     c->over = true;
     c->close_at = mu_mono_add_ms(now_of(c), h->config.drain_ms);
     if (err != 0) {
-        mu_env_peer(h->env, &c->base, from, sizeof(from));
+        mu_env_peer(mu_host_conn_env(c), &c->base, from, sizeof(from));
         mu_log(proved ? MUSTER_LOG_INFO : MUSTER_LOG_DEBUG, "PEER-LOST", "from=%s why=\"%s\"", from,
                text);
         h->stats.failed += proved ? 0 : 1;
@@ -313,7 +348,7 @@ static bool send_output(struct mu_host_conn *c)
         if (out.len == 0) {
             break;
         }
-        mu_env_send(c->host->env, &c->base, out, &taken);
+        mu_env_send(mu_host_conn_env(c), &c->base, out, &taken);
         c->blocked = taken < out.len;
         c->host->stats.bytes_out += taken;
         some = some || taken != 0;
@@ -403,7 +438,7 @@ static void close_now(struct mu_host_conn *c, bool abort)
 {
     if (!c->closing) {
         c->closing = true;
-        mu_env_close(c->host->env, &c->base, abort);
+        mu_env_close(mu_host_conn_env(c), &c->base, abort);
     }
 }
 
@@ -416,7 +451,7 @@ void mu_host_conn_pump(struct mu_host_conn *c)
         drain_events(c);
         some = send_output(c);
         if (some && c->paused) {
-            mu_env_resume(c->host->env, &c->base);
+            mu_env_resume(mu_host_conn_env(c), &c->base);
         }
     } while (some && !c->blocked);
     account(c);
@@ -499,8 +534,10 @@ static void on_closed(struct mu_conn *conn, int status)
     mu_host_enter(h);
     c->closing = true;
     if (!c->open && (c->target != NULL || c->connect != NULL)) {
-        fail_dial(c, status == MUSTER_ENAME || status == MUSTER_EINVAL ? status : MUSTER_ECONN,
-                  muster_strerror(status));
+        const char *why = c->limited ? mu_env_why(mu_host_conn_env(c)) : "";
+        bool kept = c->limited || status == MUSTER_ENAME || status == MUSTER_EINVAL;
+
+        fail_dial(c, kept ? status : MUSTER_ECONN, why[0] != '\0' ? why : muster_strerror(status));
     }
     mu_peer_conn_eof(&c->pc, now_of(c));
     drain_events(c);
@@ -527,7 +564,7 @@ static void on_timer(struct mu_timer *timer)
     }
     mu_peer_conn_tick(&c->pc, now);
     if (c->paused) {
-        mu_env_resume(h->env, &c->base);
+        mu_env_resume(mu_host_conn_env(c), &c->base);
     }
     if (mu_mono_reached(c->close_at, now)) {
         c->close_at = MU_MONO_NEVER;

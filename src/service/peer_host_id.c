@@ -115,8 +115,9 @@ static void learn_observed(struct mu_host_conn *c, struct mu_span addr)
     struct mu_span rest = addr;
     struct mu_multiaddr_part part;
 
-    /* One word of each peer that we chose to dial: who dials us could tell us anything. */
-    if (c->observed || !c->dialled || mu_multiaddr_next(&rest, &part) != 1 ||
+    /* One word of each peer that we chose to dial: who dials us could tell us anything, and who is
+     * reached through a relay sees the relay. */
+    if (c->observed || !c->dialled || c->limited || mu_multiaddr_next(&rest, &part) != 1 ||
         (part.code != MU_MA_IP4 && part.code != MU_MA_IP6)) {
         return;
     }
@@ -249,7 +250,7 @@ static void append_observed(struct mu_host_conn *c, struct mu_buf *out)
     struct mu_addr addr;
     struct mu_errmsg msg;
 
-    mu_env_peer(c->host->env, &c->base, text, sizeof(text));
+    mu_env_peer(mu_host_conn_env(c), &c->base, text, sizeof(text));
     if (mu_addr_parse(text, 0, &addr, &msg) == 0 && addr.kind == MU_ADDR_TCP) {
         (void)mu_multiaddr_from(out, &addr, &msg);
     }

@@ -79,6 +79,7 @@ struct mu_host_conn {
     int refused;        /* why we close it, and the text */
     struct mu_errmsg why;
     bool dialled;
+    bool limited; /* it leads through a relay: `base` has an environment of its own */
     bool open;    /* the environment's connection is */
     bool pending; /* counts as such */
     bool blocked;
@@ -109,6 +110,7 @@ struct mu_peer_host {
     struct mu_peer_host_config config;
     struct mu_list listeners;
     struct mu_list announced; /* struct mu_host_addr: as we were told to */
+    struct mu_list circuits;  /* struct mu_host_addr: through relays */
     struct mu_list told;      /* struct mu_host_addr: what follows from all that */
     struct mu_list conns;
     struct mu_list dirty_conns;
@@ -122,6 +124,7 @@ struct mu_peer_host {
     struct mu_list handler_list;
     struct mu_list prefixes;
     struct mu_peer_router *router;
+    struct mu_peer_circuits *through;
     struct mu_timer soon;
     struct mu_prng prng;
     uint32_t conn_count;
@@ -160,6 +163,13 @@ struct mu_conn *mu_host_accept(struct mu_listener *listener);
 int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
                  struct mu_peer_connect *connect, const struct mu_addr *addr,
                  struct mu_errmsg *reterr_msg);
+/** Dials a target through a relay. Errors likewise. */
+int mu_host_dial_circuit(struct mu_peer_host *h, struct mu_host_peer *target, struct mu_span addr,
+                         struct mu_errmsg *reterr_msg);
+static inline struct mu_env *mu_host_conn_env(const struct mu_host_conn *c)
+{
+    return c->limited ? c->base.env : c->host->env;
+}
 void mu_host_conn_touch(struct mu_host_conn *c);
 void mu_host_conn_pump(struct mu_host_conn *c);
 /** Comes back to it soon. */

@@ -157,7 +157,7 @@ int mu_host_peer_learn(struct mu_host_peer *peer, struct mu_span addr)
     return 0;
 }
 
-/* The address without the peer at its end. */
+/* The address without the peer at its end; the one of a relay on the way stays. */
 static struct mu_span strip_peer(struct mu_span addr)
 {
     struct mu_span rest = addr;
@@ -165,7 +165,7 @@ static struct mu_span strip_peer(struct mu_span addr)
     const uint8_t *from = addr.data;
 
     while (mu_multiaddr_next(&rest, &part) == 1) {
-        if (part.code == MU_MA_P2P) {
+        if (part.code == MU_MA_P2P && rest.len == 0) {
             return mu_span(addr.data, (size_t)(from - addr.data));
         }
         from = rest.data;
@@ -173,12 +173,25 @@ static struct mu_span strip_peer(struct mu_span addr)
     return addr;
 }
 
+static bool is_circuit(struct mu_span addr)
+{
+    return mu_multiaddr_circuit(addr, NULL, NULL, NULL) == 0;
+}
+
+/* Whether it can be dialled here, and the peer that is named in it, if one is. */
+static int read_addr(const struct mu_peer_host *h, struct mu_span addr, struct mu_addr *ret_addr,
+                     struct mu_peer_id *ret_peer)
+{
+    return h->through != NULL && is_circuit(addr) ? mu_multiaddr_circuit(addr, NULL, NULL, ret_peer)
+                                                  : mu_multiaddr_dial(addr, ret_addr, ret_peer);
+}
+
 int mu_peer_host_add_addr(struct mu_peer_host *h, const struct mu_peer_id *id, struct mu_span addr)
 {
     struct mu_host_peer *peer;
     struct mu_peer_id named = {0};
     struct mu_addr to;
-    int err = mu_multiaddr_dial(addr, &to, &named);
+    int err = read_addr(h, addr, &to, &named);
 
     if (err != 0) {
         return err;
@@ -282,6 +295,9 @@ static bool is_better(const struct mu_host_conn *newer, const struct mu_host_con
     size_t len = us.len < them.len ? us.len : them.len;
     int cmp = memcmp(us.data, them.data, len);
 
+    if (newer->limited != older->limited) {
+        return older->limited;
+    }
     if (newer->dialled == older->dialled || apart > h->config.settle_ms * MU_NS_PER_MS) {
         return true;
     }
@@ -451,16 +467,23 @@ void mu_host_peer_fail(struct mu_host_peer *peer, int status, const char *text)
     drop_attempts(peer, NULL);
 }
 
+/* Those that lead through relays come last. */
 static struct mu_host_addr *next_untried(struct mu_host_peer *peer)
 {
+    struct mu_host_addr *circuit = NULL;
+
     MU_LIST_FOREACH (it, &peer->addrs) {
         struct mu_host_addr *a = MU_CONTAINER_OF(it, struct mu_host_addr, link);
 
-        if (!a->tried) {
+        if (a->tried) {
+            continue;
+        }
+        if (!is_circuit(mu_span(a->bytes, a->len))) {
             return a;
         }
+        circuit = circuit != NULL ? circuit : a;
     }
-    return NULL;
+    return circuit;
 }
 
 static void start_dialling(struct mu_host_peer *peer)
@@ -483,13 +506,16 @@ static void try_next(struct mu_host_peer *peer)
     struct mu_host_addr *a;
 
     while (peer->due && peer->attempts < ATTEMPTS_MAX && (a = next_untried(peer)) != NULL) {
+        struct mu_span addr = mu_span(a->bytes, a->len);
         struct mu_addr to;
         int err;
 
         a->tried = true;
-        err = mu_multiaddr_dial(mu_span(a->bytes, a->len), &to, NULL);
-        if (err == 0) {
-            err = mu_host_dial(h, peer, NULL, &to, &peer->why);
+        if (is_circuit(addr)) {
+            err = mu_host_dial_circuit(h, peer, addr, &peer->why);
+        } else {
+            err = mu_multiaddr_dial(addr, &to, NULL);
+            err = err != 0 ? err : mu_host_dial(h, peer, NULL, &to, &peer->why);
         }
         if (err == 0) {
             peer->due = false;
@@ -596,9 +622,13 @@ void mu_peer_host_connect(struct mu_peer_host *h, struct mu_peer_connect *connec
     connect->text.text[0] = '\0';
     mu_list_init(&connect->link);
     if (connect->addr.len != 0) {
-        err = mu_multiaddr_dial(connect->addr, &to, &named);
+        err = read_addr(h, connect->addr, &to, &named);
         if (err != 0) {
             mu_host_connect_end(connect, err, "only TCP and unix sockets are dialled");
+            return;
+        }
+        if (named.len == 0 && connect->peer.len == 0 && is_circuit(connect->addr)) {
+            mu_host_connect_end(connect, MUSTER_EINVAL, "no peer is named behind the relay");
             return;
         }
         if (named.len != 0 && connect->peer.len != 0 && !mu_peer_id_eq(&named, &connect->peer)) {
@@ -653,6 +683,14 @@ bool mu_peer_host_connected(const struct mu_peer_host *h, const struct mu_peer_i
     const struct mu_host_peer *peer = mu_host_peer_find(h, id);
 
     return peer != NULL && mu_host_peer_best(peer) != NULL;
+}
+
+bool mu_peer_host_limited(const struct mu_peer_host *h, const struct mu_peer_id *id)
+{
+    const struct mu_host_peer *peer = mu_host_peer_find(h, id);
+    const struct mu_host_conn *best = peer == NULL ? NULL : mu_host_peer_best(peer);
+
+    return best != NULL && best->limited;
 }
 
 int mu_peer_host_keep(struct mu_peer_host *h, const struct mu_peer_id *id, bool keep)
@@ -726,6 +764,6 @@ void mu_peer_host_remote(const struct mu_peer_host *h, const struct mu_peer_id *
 
     text[0] = '\0';
     if (best != NULL) {
-        mu_env_peer(h->env, &best->base, text, cap);
+        mu_env_peer(mu_host_conn_env(best), &best->base, text, cap);
     }
 }

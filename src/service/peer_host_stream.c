@@ -271,6 +271,11 @@ uint64_t mu_host_stream_rtt_ns(const struct mu_host_stream *s)
     return s->conn == NULL ? 0 : mu_peer_conn_rtt_ns(&s->conn->pc);
 }
 
+bool mu_host_stream_limited(const struct mu_host_stream *s)
+{
+    return s->conn != NULL && s->conn->limited;
+}
+
 /* --- what comes ------------------------------------------------------------------------------- */
 
 static void take_opened(struct mu_host_conn *c, const struct mu_peer_event *e)

@@ -1,6 +1,7 @@
 #include "service/rdzv_hub.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,6 +59,44 @@ static void delete_keys(struct mu_rdzv_run *run, uint64_t incarnation, const uin
 }
 
 /* --- runs ------------------------------------------------------------------------------------- */
+
+/* For those who look at the server: what happened, in a sentence. */
+static void note(struct mu_rdzv_run *run, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void note(struct mu_rdzv_run *run, const char *format, ...)
+{
+    char text[MU_STORE_EVENT_MAX];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    mu_store_events_add(&run->server->events, mu_env_now(run->server->env).wall, run->id, text);
+}
+
+/* Once for each round: why it is over. */
+static void note_end(struct mu_rdzv_run *run)
+{
+    static const char *const reasons[] = {
+        [MU_ROOM_END_LOST] = "lost",
+        [MU_ROOM_END_LEFT] = "left by",
+        [MU_ROOM_END_UPSCALE] = "others are let in",
+        [MU_ROOM_END_FAILED] = "workers failed on",
+    };
+    const struct mu_room *room = &run->room;
+
+    if (run->ended_noted || room->last_end.reason == 0) {
+        return;
+    }
+    run->ended_noted = true;
+    if (room->last_end.has_who) {
+        note(run, "round %" PRIu64 " is over: %s %s, rank %" PRIu32, room->last_end.round,
+             reasons[room->last_end.reason], room->last_end.who, room->last_end.who_rank);
+    } else {
+        note(run, "round %" PRIu64 " is over: %s", room->last_end.round,
+             reasons[room->last_end.reason]);
+    }
+}
 
 static void log_run(enum muster_log_level level, const char *id, const struct mu_rdzv_run *run,
                     const char *why)
@@ -197,6 +236,8 @@ static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
         delete_keys(run, hub->incarnation, NULL);
     }
     log_run(MUSTER_LOG_INFO, "RDZV-OPENED", run, "");
+    note(run, "the run is open: %" PRIu32 " to %" PRIu32 " nodes", run->room.config.nodes_min,
+         run->room.config.nodes_max);
 }
 
 /* The next incarnation of a run that is over, or that nobody is in. */
@@ -329,6 +370,7 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
     char text[64];
 
     if (notice->kind == MU_ROOM_ENDED) {
+        note_end(run);
         mu_buf_reset(&run->members);
         mu_buf_trim(&run->members, 0);
         return;
@@ -342,6 +384,8 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
     run->server->hub.rounds++;
     (void)snprintf(text, sizeof(text), "world=%" PRIu32, notice->world);
     log_run(MUSTER_LOG_INFO, "RDZV-ROUND-FORMED", run, text);
+    note(run, "round %" PRIu64 " has begun with %" PRIu32 " nodes", notice->round, notice->world);
+    run->ended_noted = false;
     if (notice->round >= 2) {
         uint64_t old = notice->round - 2;
 
@@ -380,6 +424,7 @@ static void pump_run(struct mu_rdzv_run *run)
 
         mu_room_explain(&run->room, why, sizeof(why));
         log_run(MUSTER_LOG_INFO, "RDZV-OVER", run, why);
+        note(run, "the run is %s", why);
         mu_buf_fini(&run->members);
         mu_room_fini(&run->room);
         run->over = true;

@@ -21,6 +21,7 @@ struct mu_rdzv_run {
     bool over;               /* the room was finished: only what it shows is left of it */
     bool formed;             /* `told` is a round of this incarnation */
     uint64_t told;           /* the round of the last assignment that was told to anybody */
+    bool ended_noted;        /* the end of the round `told` is among the events */
     uint64_t fence;          /* no node of this incarnation, or of one before it, is let in */
     struct mu_heap timeouts; /* of members without a rank */
     struct mu_list spares;   /* as they came; of some the room may think otherwise by now */

@@ -92,5 +92,17 @@ struct mu_store_server_stats {
 };
 void mu_store_server_stats(const struct mu_store_server *server,
                            struct mu_store_server_stats *ret_stats);
+/** Whether it takes requests: it listens, and is not about to end. */
+bool mu_store_server_ready(const struct mu_store_server *server);
+/**
+ * Appends how it stands as one line of JSON: counters, runs with their members (of each run up to
+ * MU_STORE_STATUS_MEMBERS), recent events. docs/operate.md has its members. MUSTER_ELIMIT,
+ * MUSTER_ENOMEM: some of it may be there.
+ */
+#define MU_STORE_STATUS_MEMBERS 1024
+#define MU_STORE_STATUS_RUNS    1024
+int mu_store_server_status(const struct mu_store_server *server, struct mu_buf *out);
+/** The same as text for Prometheus. */
+int mu_store_server_metrics(const struct mu_store_server *server, struct mu_buf *out);
 
 #endif

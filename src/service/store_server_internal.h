@@ -6,6 +6,7 @@
  *     store_commit.c    the journal on its way to the disk, and the answers that wait for it
  *     store_session.c   native sessions: their calls, on top of rpc_host.h
  *     store_calls.c     the store's operations as native calls
+ *     store_status.c    how it stands, in words for people and programs
  *     store_backed.c    requests of both wires where the keys are in etcd
  *     rdzv_hub*.c       the rendezvous as native calls: see rdzv_hub.h
  *
@@ -104,6 +105,21 @@ struct mu_store_held {
     uint8_t data[];
 };
 
+/* What happened lately, for those who look. */
+#define MU_STORE_EVENTS    64
+#define MU_STORE_EVENT_MAX 400
+
+struct mu_store_event {
+    mu_wall_t at;
+    char run[64]; /* cut if it is longer */
+    char text[MU_STORE_EVENT_MAX];
+};
+
+struct mu_store_events {
+    uint64_t count; /* that there ever were; the last ones are here, in a ring */
+    struct mu_store_event last[MU_STORE_EVENTS];
+};
+
 struct mu_store_server {
     struct mu_env *env;
     struct mu_store_server_config config;
@@ -123,6 +139,7 @@ struct mu_store_server {
     size_t conn_count;
     size_t buffer_bytes;
     struct mu_store_server_stats stats;
+    struct mu_store_events events;
     /* the disk */
     struct mu_work commit;
     struct mu_buf commit_journal;
@@ -157,6 +174,10 @@ void mu_store_server_finish_turn(struct mu_store_server *s);
 void mu_store_server_fail(struct mu_store_server *s, int status, const char *why);
 /** Says why a peer lost its connection; a flood of such lines is counted instead of written. */
 void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const char *why);
+
+/* store_status.c */
+void mu_store_events_add(struct mu_store_events *e, mu_wall_t at, const char *run,
+                         const char *text);
 
 /* store_conn.c */
 struct mu_conn *mu_store_conn_accept(struct mu_listener *listener);

@@ -320,6 +320,9 @@ struct node {
     uint64_t round;
     uint32_t world_size;
     uint32_t rank;
+    bool stays; /* the round's callback lasts until the rendezvous is being closed */
+    bool closed_too_early;
+    atomic_bool closed;
 };
 
 static void on_round(muster_rpc_agent *agent, const struct muster_rdzv_info *round, void *context)
@@ -332,6 +335,10 @@ static void on_round(muster_rpc_agent *agent, const struct muster_rdzv_info *rou
     n->world_size = round->world_size;
     n->rank = round->rank;
     (void)pthread_mutex_unlock(&n->lock);
+    while (n->stays && !n->closed_too_early && muster_rdzv_ended(n->rdzv, 1) != MUSTER_ECLOSED) {
+        n->closed_too_early = atomic_load(&n->closed);
+    }
+    n->closed_too_early = n->closed_too_early || atomic_load(&n->closed);
 }
 
 static void *follow(void *context)
@@ -344,7 +351,7 @@ static void *follow(void *context)
     return NULL;
 }
 
-static void start_node(struct node *n, const char *name, const char *endpoint)
+static void start_node(struct node *n, const char *name, const char *endpoint, bool stays)
 {
     struct muster_rdzv_params params = {.backend = "muster",
                                         .endpoint = endpoint,
@@ -356,6 +363,7 @@ static void start_node(struct node *n, const char *name, const char *endpoint)
                                         .flags = MUSTER_RDZV_NO_BOOTSTRAP};
 
     memset(n, 0, sizeof(*n));
+    n->stays = stays;
     assert_int_equal(pthread_mutex_init(&n->lock, NULL), 0);
     n->agent = start_agent(name, -1);
     if (muster_rdzv_open(rt, &params, &n->rdzv) != 0) {
@@ -405,6 +413,7 @@ static void check_calls(struct node *nodes, const char *const *workers, size_t c
 static void stop_node(struct node *n)
 {
     muster_rdzv_close(n->rdzv);
+    atomic_store(&n->closed, true);
     assert_int_equal(pthread_join(n->thread, NULL), 0);
     muster_rpc_shutdown(n->agent);
     (void)pthread_mutex_destroy(&n->lock);
@@ -425,13 +434,13 @@ static void test_rpc_group_follows_a_rendezvous_as_workers_come_and_go(void **st
     server_config.listen = "127.0.0.1:0";
     assert_int_equal(muster_server_start(rt, &server_config, &server), 0);
     (void)snprintf(endpoint, sizeof(endpoint), "%s", muster_server_address(server));
-    start_node(&nodes[0], "x", endpoint);
-    start_node(&nodes[1], "y", endpoint);
+    start_node(&nodes[0], "x", endpoint, false);
+    start_node(&nodes[1], "y", endpoint, false);
     await_world(nodes, 2, 2);
     check_calls(nodes, workers, 2);
     assert_int_equal(call(nodes[0].agent, "z", "t::T.echo"), MUSTER_EWORKER);
     /* One comes while the others run. */
-    start_node(&nodes[2], "z", endpoint);
+    start_node(&nodes[2], "z", endpoint, false);
     await_world(nodes, 3, 3);
     check_calls(nodes, workers, 3);
     /* And goes: what is still on its way to it ends. */
@@ -451,6 +460,30 @@ static void test_rpc_group_follows_a_rendezvous_as_workers_come_and_go(void **st
         muster_rdzv_close(nodes[i].rdzv);
         muster_rpc_shutdown(nodes[i].agent);
         (void)pthread_mutex_destroy(&nodes[i].lock);
+    }
+    muster_server_free(server);
+    muster_runtime_free(rt);
+}
+
+static void test_rpc_closing_a_rendezvous_waits_for_who_follows_it(void **state)
+{
+    struct muster_server_config server_config = muster_server_config_defaults();
+    muster_server *server;
+    struct node nodes[2];
+    char endpoint[64];
+
+    (void)state;
+    assert_int_equal(muster_runtime_new(&rt), 0);
+    server_config.listen = "127.0.0.1:0";
+    assert_int_equal(muster_server_start(rt, &server_config, &server), 0);
+    (void)snprintf(endpoint, sizeof(endpoint), "%s", muster_server_address(server));
+    start_node(&nodes[0], "x", endpoint, true);
+    start_node(&nodes[1], "y", endpoint, true);
+    await_world(nodes, 2, 2);
+    for (int i = 0; i < 2; i++) {
+        stop_node(&nodes[i]);
+        assert_int_equal(nodes[i].status, MUSTER_ECLOSED);
+        assert_false(nodes[i].closed_too_early);
     }
     muster_server_free(server);
     muster_runtime_free(rt);
@@ -524,6 +557,7 @@ int main(void)
         IN_GROUP(test_rpc_negative_retry_options_are_refused),
         IN_GROUP(test_rpc_calls_under_way_to_a_removed_worker_end_by_its_name),
         cmocka_unit_test(test_rpc_group_follows_a_rendezvous_as_workers_come_and_go),
+        cmocka_unit_test(test_rpc_closing_a_rendezvous_waits_for_who_follows_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -212,6 +212,101 @@ static void test_dht_node_that_has_lost_everybody_comes_back_with_its_records(vo
     assert_found(2, "key", true, "\x2a");
 }
 
+static unsigned first_difference(const struct mu_dht_id *a, const struct mu_dht_id *b)
+{
+    unsigned bit = 0;
+
+    while (((a->bytes[bit / 8] ^ b->bytes[bit / 8]) >> (7 - bit % 8) & 1) == 0) {
+        bit++;
+    }
+    return bit;
+}
+
+/* Of the other half, and of the other quarter of its own half, each node knows somebody. */
+static void test_dht_node_knows_some_in_every_part_of_the_space(void **unused)
+{
+    (void)unused;
+    swarm_start(SWARM_MAX);
+    for (size_t i = 0; i < SWARM_MAX; i++) {
+        struct mu_dht_id self = swarm_config(i).self.node;
+        size_t known[8 * MU_DHT_ID_LEN] = {0};
+
+        for (size_t j = 0; j < SWARM_MAX; j++) {
+            struct mu_dht_id other = swarm_config(j).self.node;
+
+            if (i != j && mu_dht_table_knows(mu_dht_routing(swarm[i].dht), &other)) {
+                known[first_difference(&self, &other)]++;
+            }
+        }
+        assert_true(known[0] >= 3 && known[1] >= 3);
+    }
+}
+
+static void test_dht_node_sees_by_itself_who_is_gone(void **unused)
+{
+    struct mu_dht_config gone = swarm_config(3);
+
+    (void)unused;
+    swarm_start(8);
+    swarm[3].dead = true;
+    for (int i = 0; i < 200; i++) {
+        swarm_tick(1000);
+    }
+    for (size_t i = 0; i < 8; i++) {
+        assert_int_equal(mu_dht_table_knows(mu_dht_routing(swarm[i].dht), &gone.self.node), false);
+        assert_int_equal(mu_dht_routing(swarm[i].dht)->count, i == 3 ? 7 : 6);
+    }
+}
+
+/* Nodes that do not answer are found out by asking. */
+static void forget_the_dead(size_t first, size_t count, size_t left)
+{
+    for (int i = 0; i < 200; i++) {
+        size_t known = 0;
+
+        for (size_t n = first; n < first + count; n++) {
+            assert_found(n, "nothing", true, NULL);
+            known += mu_dht_routing(swarm[n].dht)->count;
+        }
+        if (known == count * left) {
+            return;
+        }
+        swarm_tick(1000);
+    }
+    fail_msg("the dead are still known");
+}
+
+static void set_dead(size_t first, size_t count, bool dead)
+{
+    for (size_t i = first; i < first + count; i++) {
+        swarm[i].dead = dead;
+    }
+}
+
+/* Two who have lost the others and not each other: neither is alone, and both are away. */
+static void test_dht_node_two_that_were_cut_off_together_come_back(void **unused)
+{
+    struct mu_dht_stats stats;
+
+    (void)unused;
+    swarm_start(8);
+    set_dead(6, 2, true);
+    forget_the_dead(0, 6, 5);
+    set_dead(6, 2, false);
+    set_dead(0, 6, true);
+    forget_the_dead(6, 2, 1);
+    assert_int_equal(store_text(7, "key", "\x2a", 6000), 2);
+    set_dead(0, 6, false);
+    for (int i = 0; i < 100; i++) {
+        swarm_tick(1000);
+    }
+    mu_dht_stats(swarm[7].dht, &stats);
+    assert_int_equal(stats.rejoins, 1);
+    assert_int_equal(mu_dht_routing(swarm[7].dht)->count, 7);
+    assert_true(count_keepers("key") >= 5);
+    assert_found(2, "key", true, "\x2a");
+}
+
 static void test_dht_node_asks_again_before_what_it_has_read_expires(void **unused)
 {
     struct mu_dht_id id = key_of("key");
@@ -236,6 +331,30 @@ static void test_dht_node_asks_again_before_what_it_has_read_expires(void **unus
     }
     swarm_ns += 5 * MU_NS_PER_S;
     assert_found(reader, "key", false, "\x02");
+}
+
+/* Found far from where it belongs: it is cached where others look first, and they find it there. */
+static void test_dht_node_what_is_found_is_cached_at_the_nearest(void **unused)
+{
+    struct mu_dht_id id = key_of("key");
+    struct mu_dht_neighbour near[12];
+    size_t far;
+    size_t count;
+
+    (void)unused;
+    swarm_start(12);
+    count = mu_dht_table_nearest(mu_dht_routing(swarm[0].dht), &id, 12, NULL, near);
+    assert_int_equal(count, 11);
+    far = near[count - 1].peer.bytes[2];
+    assert_int_equal(mu_dht_storage_put(mu_dht_main_storage(swarm[far].dht), swarm_time(), NULL,
+                                        &id, MU_SPAN_LIT("\x2a"), swarm_time() + 60),
+                     0);
+    assert_found(0, "key", true, "\x2a");
+    assert_int_equal(count_keepers("key"), 1); /* a cache is not a place to keep it */
+    swarm[far].dead = swarm[0].dead = true;
+    assert_found(near[1].peer.bytes[2], "key", true, "\x2a");
+    swarm_ns += 60 * MU_NS_PER_S;
+    assert_found(near[1].peer.bytes[2], "key", true, NULL);
 }
 
 /* --- joining ---------------------------------------------------------------------------------- */
@@ -354,11 +473,16 @@ static void test_dht_node_refuses_ten_thousand_subkeys(void **unused)
                                  .value = MU_SPAN_LIT("\x01"),
                                  .expiration = SWARM_WALL + 60};
     struct mu_dht_put put = {honest.key, honest.tag, honest.value, honest.expiration};
+    struct mu_dht_owner_validator validator;
+    struct mu_dht_config config = swarm_config(0);
     struct mu_dht_op *op;
     size_t taken;
 
     (void)unused;
-    swarm_start(1);
+    swarm_start(0);
+    assert_int_equal(mu_dht_owner_init(&validator, NULL), 0);
+    assert_int_equal(mu_dht_chain_add(&config.chain, &validator.base), 0);
+    swarm_add(&config);
     for (uint32_t i = 0; i < 10000; i++) {
         memcpy(tags[i], (uint8_t[]){0xce, 0, (uint8_t)(i >> 16), (uint8_t)(i >> 8), (uint8_t)i}, 5);
         items[i] = (struct mu_dht_item){.key = key_of("dict"),
@@ -375,6 +499,34 @@ static void test_dht_node_refuses_ten_thousand_subkeys(void **unused)
     mu_dht_op_free(op);
     mu_free(items);
     mu_free(tags);
+    mu_dht_owner_fini(&validator);
+}
+
+static void test_dht_node_checks_only_so_many_signatures_for_a_request(void **unused)
+{
+    struct mu_dht_owner_validator validator;
+    struct mu_dht_config config = swarm_config(0);
+    struct mu_dht_item items[20];
+
+    (void)unused;
+    swarm_start(0);
+    config.owned_max = 8;
+    assert_int_equal(mu_dht_owner_init(&validator, NULL), 0);
+    assert_int_equal(mu_dht_chain_add(&config.chain, &validator.base), 0);
+    swarm_add(&config);
+    for (size_t i = 0; i < 20; i++) {
+        items[i] = (struct mu_dht_item){.key = key_of("progress"),
+                                        .tag = MU_SPAN_LIT("\xaa[owner:me]"),
+                                        .value = MU_SPAN_LIT("\x01"),
+                                        .expiration = SWARM_WALL + 60};
+    }
+    items[19].tag = MU_DHT_TAG_REGULAR; /* costs nothing, and so is none of them */
+    assert_int_equal(poison(items, 20), 1);
+    assert_int_equal(stats_of(0).refused_owner, 8);
+    assert_int_equal(stats_of(0).refused_full, 11);
+    assert_int_equal(poison(items, 8), 0); /* each request has its own */
+    assert_int_equal(stats_of(0).refused_owner, 16);
+    mu_dht_owner_fini(&validator);
 }
 
 static void test_dht_node_refuses_unsigned_records_of_an_owner(void **unused)
@@ -440,6 +592,114 @@ static void test_dht_node_refuses_unsigned_records_of_an_owner(void **unused)
     mu_dht_owner_fini(&strangers);
     mu_identity_fini(&owner);
     mu_identity_fini(&stranger);
+}
+
+/* One who answers finds: false records, and nodes that nobody has ever seen. */
+struct liar {
+    struct mu_dht_finding finding;
+    struct mu_dht_neighbour near[80];
+    uint32_t asked;
+};
+
+static void answer_with_lies(struct mu_dht *d, struct liar *liar, const struct mu_dht_event *e)
+{
+    struct mu_dht_head head = {.has_node = true, .node = key_of("liar")};
+    struct mu_buf message;
+
+    mu_buf_init(&message, 8 << 20);
+    if (e->method == MU_DHT_PING) {
+        struct mu_dht_ping_reply reply = {.head = head, .dht_time = swarm_time()};
+
+        assert_int_equal(mu_dht_ping_reply_encode(&message, &reply), 0);
+    } else if (e->method == MU_DHT_FIND) {
+        for (size_t i = 0; i < 80; i++) {
+            uint32_t number = liar->asked * 80 + (uint32_t)i;
+
+            liar->near[i].node = mu_dht_key(mu_span(&number, sizeof(number)));
+            liar->near[i].peer = swarm_peer(100);
+            memcpy(liar->near[i].peer.bytes + 4, &number, sizeof(number));
+        }
+        liar->finding.near = liar->near;
+        liar->finding.near_count = 80;
+        liar->asked++;
+        assert_int_equal(mu_dht_finding_encode(&message, &liar->finding), 0);
+        assert_int_equal(mu_dht_find_reply_end(&message, &head), 0);
+    }
+    mu_dht_answer(d, swarm_now(), e->number, message.len == 0 ? MUSTER_ECONN : 0,
+                  mu_buf_span(&message));
+    mu_buf_fini(&message);
+}
+
+/* All whom the node asks lie. */
+static struct mu_dht_op *run_among_liars(struct mu_dht *d, struct liar *liar)
+{
+    struct mu_dht_event e;
+    struct mu_dht_op *ended = NULL;
+
+    while (mu_dht_next_event(d, &e)) {
+        if (e.type == MU_DHT_EVENT_CALL) {
+            answer_with_lies(d, liar, &e);
+        } else if (e.type == MU_DHT_EVENT_ENDED) {
+            ended = e.op;
+        }
+    }
+    assert_non_null(ended);
+    return ended;
+}
+
+static void test_dht_node_takes_nothing_false_from_those_it_asks(void **unused)
+{
+    static struct liar liar;
+    struct mu_dht_owner_validator validator;
+    struct mu_dht_config config = swarm_config(0);
+    struct mu_peer_id peer = swarm_peer(99);
+    struct mu_dht_id id = key_of("key");
+    struct mu_dht_entry lies[] = {
+        {MU_SPAN_LIT("\xaa[owner:me]"), MU_SPAN_LIT("\x01"), SWARM_WALL + 60},
+        {MU_SPAN_LIT("\xa1x"), MU_SPAN_LIT("\x01"), 1e18},
+        {MU_SPAN_LIT("\xa1y"), MU_SPAN_LIT("\x01"), SWARM_WALL - 1},
+    };
+    struct mu_dht_op *op;
+    struct mu_dht *d;
+    struct mu_buf dict;
+    size_t len = 0;
+
+    (void)unused;
+    memset(&liar, 0, sizeof(liar));
+    swarm_start(0);
+    assert_int_equal(mu_dht_owner_init(&validator, NULL), 0);
+    assert_int_equal(mu_dht_chain_add(&config.chain, &validator.base), 0);
+    assert_int_equal(mu_dht_new(&config, &d), 0);
+    assert_int_equal(mu_dht_bootstrap(d, swarm_now(), &peer, 1, &op), 0);
+    mu_dht_op_free(run_among_liars(d, &liar));
+
+    mu_buf_init(&dict, 4096);
+    for (size_t i = 0; i < 3; i++) {
+        len += mu_dht_entry_len(&lies[i]);
+    }
+    assert_int_equal(mu_dht_dict_begin(&dict, SWARM_WALL + 60, 3, len), 0);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(mu_dht_dict_put(&dict, &lies[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        struct mu_dht_finding lie[] = {
+            {MU_DHT_FOUND_DICTIONARY, mu_buf_span(&dict), SWARM_WALL + 60, NULL, 0},
+            {MU_DHT_FOUND_REGULAR, MU_SPAN_LIT("\x01"), 1e18, NULL, 0},
+            {MU_DHT_FOUND_REGULAR, MU_SPAN_LIT("\x01"), SWARM_WALL - 1, NULL, 0},
+        };
+
+        liar.finding = lie[i];
+        liar.asked = 0;
+        assert_int_equal(mu_dht_get(d, swarm_now(), &id, 1, true, &op), 0);
+        assert_ptr_equal(run_among_liars(d, &liar), op);
+        assert_int_equal(op->results[0].type, MU_DHT_NOT_FOUND);
+        assert_true(op->results[0].calls <= config.search_calls_max);
+        mu_dht_op_free(op);
+        swarm_tick(60000); /* whom it has called in vain it calls again */
+    }
+    mu_dht_free(d);
+    mu_buf_fini(&dict);
+    mu_dht_owner_fini(&validator);
 }
 
 static void test_dht_node_answers_nonsense_with_an_error(void **unused)
@@ -577,12 +837,18 @@ int main(void)
         T(test_dht_node_a_newcomer_gets_what_it_should_keep),
         T(test_dht_node_a_client_asks_and_is_not_known),
         T(test_dht_node_that_has_lost_everybody_comes_back_with_its_records),
+        T(test_dht_node_knows_some_in_every_part_of_the_space),
+        T(test_dht_node_sees_by_itself_who_is_gone),
+        T(test_dht_node_two_that_were_cut_off_together_come_back),
         T(test_dht_node_asks_again_before_what_it_has_read_expires),
+        T(test_dht_node_what_is_found_is_cached_at_the_nearest),
         T(test_dht_node_whose_clock_is_wrong_is_told),
         T(test_dht_node_finds_nobody_and_says_so),
         T(test_dht_node_refuses_what_would_last_for_ever),
         T(test_dht_node_refuses_ten_thousand_subkeys),
+        T(test_dht_node_checks_only_so_many_signatures_for_a_request),
         T(test_dht_node_refuses_unsigned_records_of_an_owner),
+        T(test_dht_node_takes_nothing_false_from_those_it_asks),
         T(test_dht_node_answers_nonsense_with_an_error),
         T(test_dht_node_pings_back_whom_it_is_to_validate),
         T(test_dht_node_refuses_to_store_what_is_no_record),

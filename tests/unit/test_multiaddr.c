@@ -50,6 +50,58 @@ static void test_multiaddr_has_the_bytes_of_the_vectors(void **unused)
     }
 }
 
+static int read_circuit(const char *text, struct mu_buf *out, struct mu_span *before,
+                        struct mu_peer_id *relay, struct mu_peer_id *peer)
+{
+    struct mu_errmsg msg;
+
+    mu_buf_reset(out);
+    assert_int_equal(mu_multiaddr_parse(out, text, &msg), 0);
+    return mu_multiaddr_circuit(mu_buf_span(out), before, relay, peer);
+}
+
+static void test_multiaddr_leads_through_a_relay(void **unused)
+{
+    static const char *const none[] = {"/ip4/1.2.3.4/tcp/1",
+                                       "/ip4/1.2.3.4/tcp/1/p2p/" PEER_ED,
+                                       "/p2p-circuit",
+                                       "/ip4/1.2.3.4/tcp/1/p2p-circuit",
+                                       "/ip4/1.2.3.4/tcp/1/p2p-circuit/p2p/" PEER_ED,
+                                       "/p2p/" PEER_RSA "/p2p-circuit/p2p/" PEER_ED "/p2p-circuit",
+                                       "/p2p/" PEER_RSA "/p2p-circuit/p2p-circuit",
+                                       "/p2p/" PEER_RSA "/p2p-circuit/tcp/1",
+                                       "/p2p/" PEER_RSA "/tcp/1/p2p-circuit",
+                                       "/p2p/" PEER_RSA "/p2p-circuit/p2p/" PEER_ED
+                                       "/p2p/" PEER_RSA};
+    char text[MU_MULTIADDR_TEXT_MAX];
+    char name[MU_PEER_ID_TEXT_MAX];
+    struct mu_peer_id relay;
+    struct mu_peer_id peer;
+    struct mu_span before;
+    struct mu_buf out;
+
+    (void)unused;
+    mu_buf_init(&out, MU_MULTIADDR_MAX);
+    assert_int_equal(read_circuit("/ip4/1.2.3.4/tcp/1/p2p/" PEER_RSA "/p2p-circuit/p2p/" PEER_ED,
+                                  &out, &before, &relay, &peer),
+                     0);
+    assert_string_equal(mu_multiaddr_format(before, text, sizeof(text)),
+                        "/ip4/1.2.3.4/tcp/1/p2p/" PEER_RSA);
+    assert_string_equal(mu_peer_id_format(&relay, name), PEER_RSA);
+    assert_string_equal(mu_peer_id_format(&peer, name), PEER_ED);
+    assert_int_equal(read_circuit("/p2p/" PEER_ED "/p2p-circuit", &out, &before, &relay, &peer), 0);
+    assert_string_equal(mu_multiaddr_format(before, text, sizeof(text)), "/p2p/" PEER_ED);
+    assert_int_equal(peer.len, 0);
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+        if (read_circuit(none[i], &out, &before, &relay, &peer) != MUSTER_ENOTSUP) {
+            fail_msg("%s", none[i]);
+        }
+    }
+    assert_int_equal(mu_multiaddr_circuit(MU_SPAN_LIT("\x04\x01"), NULL, NULL, NULL),
+                     MUSTER_EPROTO);
+    mu_buf_fini(&out);
+}
+
 static void test_multiaddr_reads_a_peer_written_as_a_cid(void **unused)
 {
     uint8_t bytes[64];
@@ -273,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_multiaddr_has_the_bytes_of_the_vectors),
+        cmocka_unit_test(test_multiaddr_leads_through_a_relay),
         cmocka_unit_test(test_multiaddr_reads_a_peer_written_as_a_cid),
         cmocka_unit_test(test_multiaddr_refuses_what_it_cannot_read),
         cmocka_unit_test(test_multiaddr_refuses_bytes_that_are_cut_off),

@@ -272,7 +272,7 @@ static void test_peer_host_refuses_each_trick_with_its_own_error(void **state)
     assert_int_equal(stats.violations, 1);
 
     stats = play_trick(&r, proc, &e, HUGE_FRAME, 2000);
-    assert_int_equal(stats.last_failure, MUSTER_EWINDOW);
+    assert_int_equal(stats.last_failure, MUSTER_ELIMIT);
     assert_int_equal(stats.violations, 1);
 
     stats = play_trick(&r, proc, &e, SILENT, 20000);

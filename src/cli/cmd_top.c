@@ -1,0 +1,251 @@
+/* muster top: how a server stands, in a terminal. */
+#include "cli/cli.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli/cli_loop.h"
+#include "cli/top_screen.h"
+#include "core/buf.h"
+
+#define ANSWER_MAX ((size_t)64 << 20)
+
+struct top {
+    struct cli_loop loop;
+    const char *url;
+    char page[1024];
+    char authorization[600];
+    double interval;
+    bool once;
+    bool terminal;
+    struct mu_timer timer;
+    struct mu_http http;
+    struct mu_buf answer;
+    json_t *now;
+    json_t *before;
+    bool asking;
+    bool ending;
+    bool lost; /* said that it does not answer */
+    int code;
+};
+
+/* --- the terminal ----------------------------------------------------------------------------- */
+
+static void measure(struct top_screen *s)
+{
+    struct winsize size;
+
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 && size.ws_row >= 4) {
+        s->width = size.ws_col;
+        s->height = size.ws_row - 1; /* The last line stays empty, so that nothing scrolls. */
+    }
+}
+
+static void draw(struct top *t)
+{
+    struct top_screen screen = {.width = 80, .height = 1000, .now = t->now, .before = t->before};
+    char *text;
+
+    screen.color = t->terminal;
+    if (t->terminal) {
+        screen.height = 23;
+        measure(&screen);
+    }
+    text = top_screen_draw(&screen);
+    if (text != NULL) {
+        /* Each line is written over the old one and its rest cleared, so that nothing flickers. */
+        if (t->terminal && !t->once) {
+            (void)fputs("\033[H", stdout);
+        }
+        for (char *line = text; *line != '\0';) {
+            size_t n = strcspn(line, "\n");
+
+            (void)fwrite(line, 1, n, stdout);
+            (void)fputs(t->terminal && !t->once ? "\033[K\n" : "\n", stdout);
+            line += n + (line[n] == '\n' ? 1 : 0);
+        }
+        if (t->terminal && !t->once) {
+            (void)fputs("\033[J", stdout);
+        }
+        (void)fflush(stdout);
+    }
+    free(text); /* tidy: top_screen_draw() gave it */
+}
+
+/* --- asking ----------------------------------------------------------------------------------- */
+
+static void finish(struct top *t, int code)
+{
+    t->code = code;
+    t->ending = true;
+    mu_env_timer_arm(t->loop.env, &t->timer, MU_MONO_NEVER);
+    if (t->asking) {
+        mu_env_http_cancel(t->loop.env, &t->http);
+    } else {
+        cli_loop_stop(&t->loop);
+    }
+}
+
+static void on_head(struct mu_http *http)
+{
+    (void)http;
+}
+
+static size_t on_data(struct mu_http *http, struct mu_span in)
+{
+    struct top *t = MU_CONTAINER_OF(http, struct top, http);
+
+    (void)mu_buf_append(&t->answer, in); /* What is not whole is not JSON. */
+    return in.len;
+}
+
+static void take_answer(struct top *t)
+{
+    json_error_t error;
+    struct mu_span in = mu_buf_span(&t->answer);
+    json_t *status = json_loadb((const char *)in.data, in.len, 0, &error);
+
+    if (status == NULL || !json_is_object(json_object_get(status, "store"))) {
+        json_decref(status);
+        finish(t, cli_fail(CLI_CONNECT, "%s is not the page of a muster server", t->url));
+        return;
+    }
+    json_decref(t->before);
+    t->before = t->now;
+    t->now = status;
+    t->lost = false;
+    /* Rates need two. */
+    if (!t->once || t->before != NULL) {
+        draw(t);
+        if (t->once) {
+            finish(t, CLI_OK);
+        }
+    }
+}
+
+static void on_done(struct mu_http *http, int status)
+{
+    struct top *t = MU_CONTAINER_OF(http, struct top, http);
+
+    t->asking = false;
+    if (t->ending) {
+        cli_loop_stop(&t->loop);
+        return;
+    }
+    if (status == 0 && http->code == 200) {
+        take_answer(t);
+    } else if (http->code == 401) {
+        finish(t, cli_fail(CLI_FAILED, "%s wants its token: give --token-file", t->url));
+    } else if (status == 0) {
+        finish(t, cli_fail(CLI_CONNECT, "%s is not the page of a muster server: it answers %d",
+                           t->url, http->code));
+    } else if (t->now == NULL) {
+        finish(t, cli_fail(CLI_CONNECT, "%s; is `muster serve --http` running there?",
+                           http->error.text));
+    } else if (!t->lost) {
+        t->lost = true;
+        printf("%s: the server does not answer; asking again\n", t->url);
+        (void)fflush(stdout);
+    }
+    if (!t->ending) {
+        double wait = t->once ? 0.5 : t->interval;
+
+        mu_env_timer_arm(t->loop.env, &t->timer,
+                         mu_mono_add_ns(mu_env_now(t->loop.env).mono, (uint64_t)(wait * 1e9)));
+    }
+}
+
+static const struct mu_http_events http_events = {
+    .head = on_head, .data = on_data, .done = on_done};
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct top *t = MU_CONTAINER_OF(timer, struct top, timer);
+    const struct mu_http_request request = {
+        .method = "GET",
+        .url = t->page,
+        .authorization = t->authorization[0] == '\0' ? NULL : t->authorization,
+        .connect_ms = 5000,
+        .timeout_ms = 10000};
+
+    mu_buf_reset(&t->answer);
+    t->http.on = &http_events;
+    if (mu_env_http(t->loop.env, &t->http, &request) != 0) {
+        finish(t, cli_fail(CLI_USAGE, "\"%s\" is no address of a page", t->url));
+        return;
+    }
+    t->asking = true;
+}
+
+static void on_signal(void *context, int number)
+{
+    (void)number;
+    finish(context, CLI_OK);
+}
+
+static int run(struct top *t)
+{
+    int code = cli_loop_open(&t->loop, on_signal, t);
+
+    if (code != 0) {
+        return code;
+    }
+    t->terminal = isatty(STDOUT_FILENO) == 1;
+    mu_buf_init(&t->answer, ANSWER_MAX);
+    mu_timer_init(&t->timer, on_timer);
+    mu_env_timer_arm(t->loop.env, &t->timer, mu_env_now(t->loop.env).mono);
+    if (t->terminal && !t->once) {
+        (void)fputs("\033[?1049h\033[?25l", stdout); /* another screen, no cursor */
+    }
+    cli_loop_run(&t->loop);
+    if (t->terminal && !t->once) {
+        (void)fputs("\033[?25h\033[?1049l", stdout);
+        (void)fflush(stdout);
+    }
+    json_decref(t->now);
+    json_decref(t->before);
+    mu_buf_fini(&t->answer);
+    cli_loop_close(&t->loop);
+    return t->code;
+}
+
+int cmd_top(int argc, char **argv)
+{
+    static struct top t = {.interval = 1};
+    const char *token_file = NULL;
+    const struct cli_option options[] = {
+        {"token-file", "FILE", "the token of the server", CLI_TEXT, &token_file, 0},
+        {"interval", "SECONDS", "how often to look (1)", CLI_SECONDS, &t.interval, 0},
+        {"once", NULL, "print it once, whole, and end", CLI_FLAG, &t.once, 0},
+    };
+    const struct cli_verb verb = {
+        "top", "[OPTIONS] HOST:PORT",
+        "Shows how a server stands, as its status page does: runs, members, rates, what happened\n"
+        "lately. HOST:PORT is that of `muster serve --http`. Ends with Ctrl-C.",
+        options, sizeof(options) / sizeof(options[0])};
+    char token[512];
+    int err = cli_parse(&verb, &argc, &argv);
+
+    if (err == 0 && argc != 1) {
+        err = cli_usage("top", "name the page: HOST:PORT of `muster serve --http`");
+    }
+    if (err == 0 && !(t.interval >= 0.1 && t.interval <= 3600)) {
+        err = cli_usage("top", "--interval is 0.1 to 3600 seconds");
+    }
+    if (err == 0 && token_file != NULL) {
+        err = cli_read_token(token_file, token, sizeof(token));
+        (void)snprintf(t.authorization, sizeof(t.authorization), "Bearer %s", token);
+    }
+    if (err != 0) {
+        return err;
+    }
+    t.url = argv[0];
+    (void)snprintf(t.page, sizeof(t.page), "%s%s%sstatus.json",
+                   strstr(t.url, "://") == NULL ? "http://" : "", t.url,
+                   t.url[strlen(t.url) - 1] == '/' ? "" : "/");
+    return run(&t);
+}

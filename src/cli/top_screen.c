@@ -1,0 +1,270 @@
+#include "cli/top_screen.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct drawing {
+    const struct top_screen *screen;
+    char *text;
+    size_t len;
+    size_t cap;
+    int lines;
+};
+
+/* --- lines ------------------------------------------------------------------------------------ */
+
+static bool full(const struct drawing *d)
+{
+    return d->lines >= d->screen->height;
+}
+
+static void append(struct drawing *d, const char *text, size_t len)
+{
+    if (d->text != NULL && d->cap - d->len <= len) {
+        size_t cap = d->cap * 2 + len;
+        char *more = realloc(d->text, cap); /* tidy: given to a caller who frees it */
+
+        if (more == NULL) {
+            free(d->text); /* tidy: as above */
+        }
+        d->text = more;
+        d->cap = cap;
+    }
+    if (d->text != NULL) {
+        memcpy(d->text + d->len, text, len);
+        d->len += len;
+        d->text[d->len] = '\0';
+    }
+}
+
+/* Bytes of others on somebody's terminal: nothing that it would obey. */
+static void tame(char *line)
+{
+    for (char *c = line; *c != '\0'; c++) {
+        if ((unsigned char)*c < ' ' || *c == 127) {
+            *c = '?';
+        }
+    }
+}
+
+/* One line, cut at the width where a character begins. `style`: an escape, or NULL. */
+static void put(struct drawing *d, const char *style, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void put(struct drawing *d, const char *style, const char *format, ...)
+{
+    char line[1024];
+    size_t len = 0;
+    int columns = 0;
+    va_list args;
+
+    if (full(d)) {
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    tame(line);
+    while (line[len] != '\0') {
+        bool begins = ((unsigned char)line[len] & 0xc0) != 0x80;
+
+        if (begins && columns == d->screen->width) {
+            break;
+        }
+        columns += begins ? 1 : 0;
+        len++;
+    }
+    if (style != NULL && d->screen->color) {
+        append(d, style, strlen(style));
+    }
+    append(d, line, len);
+    if (style != NULL && d->screen->color) {
+        append(d, "\033[0m", 4);
+    }
+    append(d, "\n", 1);
+    d->lines++;
+}
+
+#define BOLD   "\033[1m"
+#define SOFT   "\033[2m"
+#define GREEN  "\033[32m"
+#define YELLOW "\033[33m"
+#define RED    "\033[31m"
+
+/* --- the status ------------------------------------------------------------------------------- */
+
+static const char *text_of(const json_t *object, const char *name)
+{
+    const char *text = json_string_value(json_object_get(object, name));
+
+    return text == NULL ? "" : text;
+}
+
+static double number_of(const json_t *object, const char *name)
+{
+    return json_number_value(json_object_get(object, name));
+}
+
+static double figure(const json_t *status, const char *name)
+{
+    return number_of(json_object_get(status, "store"), name);
+}
+
+static double rate(const struct top_screen *s, const char *name)
+{
+    double ms = s->before == NULL ? 0 : number_of(s->now, "at_ms") - number_of(s->before, "at_ms");
+
+    return ms <= 0 ? 0 : (figure(s->now, name) - figure(s->before, name)) * 1000 / ms;
+}
+
+/* "1.23M". */
+static const char *brief(double n, char *buf, size_t cap)
+{
+    static const char units[] = " kMGT";
+    size_t i = 0;
+
+    while (n >= 1000 && i < sizeof(units) - 2) {
+        n /= 1000;
+        i++;
+    }
+    (void)snprintf(buf, cap, "%.*f%s", i == 0 || n >= 100 ? 0 : 1, n,
+                   i == 0 ? "" : (char[2]){units[i], '\0'});
+    return buf;
+}
+
+static void put_head(struct drawing *d)
+{
+    const struct top_screen *s = d->screen;
+    char a[16];
+    char b[16];
+    char c[16];
+    char e[16];
+
+    put(d, BOLD, "muster %s at %s, keys %s%s", text_of(s->now, "version"),
+        text_of(s->now, "address"), text_of(s->now, "kept"),
+        json_is_true(json_object_get(s->now, "ready")) ? "" : ", about to end");
+    put(d, NULL, "keys %s (%sB)  connections %s  waiting for keys %s",
+        brief(figure(s->now, "keys"), a, sizeof(a)),
+        brief(figure(s->now, "memory_bytes"), b, sizeof(b)),
+        brief(figure(s->now, "connections"), c, sizeof(c)),
+        brief(figure(s->now, "waits"), e, sizeof(e)));
+    put(d, NULL, "requests %s/s  in %sB/s  out %sB/s  rounds formed %s",
+        brief(rate(s, "messages_in_total"), a, sizeof(a)),
+        brief(rate(s, "bytes_in_total"), b, sizeof(b)),
+        brief(rate(s, "bytes_out_total"), c, sizeof(c)),
+        brief(figure(s->now, "rounds_total"), e, sizeof(e)));
+}
+
+static const char *style_of(const char *state)
+{
+    return strcmp(state, "running") == 0                                  ? GREEN
+           : strcmp(state, "closed") == 0 || strcmp(state, "failed") == 0 ? RED
+                                                                          : YELLOW;
+}
+
+/* Names differ at their ends most often: what is too long is cut in the middle. */
+static const char *cut(const char *text, size_t width, char *buf, size_t cap)
+{
+    size_t len = strlen(text);
+    size_t tail = width / 2;
+
+    if (len <= width || width >= cap) {
+        return text;
+    }
+    (void)snprintf(buf, cap, "%.*s..%s", (int)(width - tail - 2), text, text + len - tail);
+    return buf;
+}
+
+static void put_run(struct drawing *d, const json_t *run, int member_lines)
+{
+    const json_t *members = json_object_get(run, "members");
+    size_t count = json_array_size(members);
+    const char *state = text_of(run, "state");
+    const json_t *left = json_object_get(run, "restarts_left");
+    char restarts[48] = "";
+
+    if (left != NULL) {
+        (void)snprintf(restarts, sizeof(restarts), ", %.0f restarts left", json_number_value(left));
+    }
+    put(d, NULL, " ");
+    put(d, style_of(state), "%s  %s, round %.0f, %zu here of %.0f to %.0f%s", text_of(run, "id"),
+        state, number_of(run, "round"), count, number_of(run, "nodes_min"),
+        number_of(run, "nodes_max"), restarts);
+    if (count == 0 || strcmp(state, "gathering") == 0) {
+        put(d, SOFT, "  %s", text_of(run, "text"));
+    }
+    if (count != 0 && member_lines > 1) {
+        put(d, SOFT, "  %5s  %-28.28s %-20.20s %-10s %s", "rank", "node", "address", "",
+            "last beat");
+    }
+    for (size_t i = 0; i < count && member_lines > 1; i++) {
+        const json_t *m = json_array_get(members, i);
+        const json_t *rank = json_object_get(m, "rank");
+        char number[16] = "-";
+        char name[32];
+        char addr[32];
+
+        if ((int)i == member_lines - 2 && i + 1 < count) {
+            put(d, SOFT, "  and %zu more", count - i);
+            return;
+        }
+        if (rank != NULL) {
+            (void)snprintf(number, sizeof(number), "%.0f", json_number_value(rank));
+        }
+        put(d, NULL, "  %5s  %-28.28s %-20.20s %-10s %.1f s ago", number,
+            cut(text_of(m, "name"), 28, name, sizeof(name)),
+            cut(text_of(m, "addr"), 20, addr, sizeof(addr)), text_of(m, "state"),
+            number_of(m, "silent_ms") / 1000);
+    }
+}
+
+static void put_events(struct drawing *d)
+{
+    const json_t *events = json_object_get(d->screen->now, "events");
+
+    put(d, NULL, " ");
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const json_t *e = json_array_get(events, i);
+        time_t at = (time_t)(number_of(e, "at_ms") / 1000);
+        struct tm tm;
+        char clock[16] = "";
+
+        if (localtime_r(&at, &tm) != NULL) {
+            (void)strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
+        }
+        put(d, i == 0 ? NULL : SOFT, "%s  %s  %s", clock, text_of(e, "run"), text_of(e, "text"));
+    }
+}
+
+char *top_screen_draw(const struct top_screen *screen)
+{
+    const json_t *runs = json_object_get(screen->now, "runs");
+    size_t count = json_array_size(runs);
+    struct drawing d = {.screen = screen, .cap = 4096};
+    /* The head has three lines, the events keep six; the runs share the rest. */
+    int room = screen->height - 9;
+
+    d.text = malloc(d.cap); /* tidy: given to a caller who frees it */
+    if (d.text == NULL) {
+        return NULL;
+    }
+    d.text[0] = '\0';
+    put_head(&d);
+    if (count == 0) {
+        put(&d, NULL, " ");
+        put(&d, SOFT, "nobody has met here yet");
+    }
+    for (size_t i = 0; i < count; i++) {
+        int left = room - (d.lines - 3) - 3 * (int)(count - i - 1);
+
+        if (left < 2) {
+            put(&d, SOFT, "and %zu more runs", count - i);
+            break;
+        }
+        put_run(&d, json_array_get(runs, i), left - 2);
+    }
+    put_events(&d);
+    return d.text;
+}

@@ -1,0 +1,295 @@
+/* How a store server stands: for the status page, and for Prometheus. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <muster/version.h>
+
+#include "codec/json.h"
+#include "service/rdzv_hub_internal.h"
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+void mu_store_events_add(struct mu_store_events *e, mu_wall_t at, const char *run, const char *text)
+{
+    struct mu_store_event *event = &e->last[e->count++ % MU_STORE_EVENTS];
+
+    event->at = at;
+    (void)snprintf(event->run, sizeof(event->run), "%s", run);
+    (void)snprintf(event->text, sizeof(event->text), "%s", text);
+}
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+/* Text that is being written; after the first error nothing more is. */
+struct text {
+    struct mu_buf *out;
+    int err;
+};
+
+static void put(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct text *t, const char *format, ...)
+{
+    char piece[512];
+    va_list args;
+    int n;
+
+    va_start(args, format);
+    n = vsnprintf(piece, sizeof(piece), format, args);
+    va_end(args);
+    if (t->err == 0) {
+        t->err = mu_buf_append(t->out, mu_span(piece, (size_t)n < sizeof(piece) ? (size_t)n : 0));
+    }
+}
+
+/* A string of JSON, which is how Prometheus quotes as well. Names of peers may be any bytes. */
+static void put_quoted(struct text *t, const char *text)
+{
+    char quoted[6 * MU_STORE_EVENT_MAX + 2];
+    size_t n = mu_json_quote(mu_span_str(text), quoted, sizeof(quoted));
+
+    if (t->err == 0) {
+        t->err = n > sizeof(quoted) ? MUSTER_ELIMIT : mu_buf_append(t->out, mu_span(quoted, n));
+    }
+}
+
+static const char *room_state(const struct mu_rdzv_run *run)
+{
+    static const char *const names[] = {
+        [MU_ROOM_IS_GATHERING] = "gathering",
+        [MU_ROOM_IS_RUNNING] = "running",
+        [MU_ROOM_IS_CLOSED] = "closed",
+        [MU_ROOM_IS_FAILED] = "failed",
+    };
+
+    return names[run->room.state];
+}
+
+static const struct {
+    enum mu_room_member_state state;
+    const char *name;
+} places[] = {
+    {MU_ROOM_RUNNING, "running"},
+    {MU_ROOM_GATHERING, "gathering"},
+    {MU_ROOM_WAITING, "waiting"},
+    {MU_ROOM_SPARE, "spare"},
+};
+#define PLACES (sizeof(places) / sizeof(places[0]))
+
+/* --- JSON ------------------------------------------------------------------------------------- */
+
+static void put_member(struct text *t, const struct mu_room_member *room, const char *place,
+                       mu_mono_t now)
+{
+    const struct mu_rdzv_member *m = room->owner;
+    mu_mono_t heard = mu_rpc_last_heard(&m->base.session->base.rpc);
+
+    put(t, "{\"name\":");
+    put_quoted(t, room->name);
+    put(t, ",\"addr\":");
+    put_quoted(t, m->addr);
+    put(t, ",\"state\":\"%s\"", place);
+    if (room->state == MU_ROOM_RUNNING) {
+        put(t, ",\"rank\":%" PRIu32, room->rank);
+    }
+    put(t, ",\"silent_ms\":%" PRIu64 "}", mu_mono_since(heard, now) / MU_NS_PER_MS);
+}
+
+static void put_members(struct text *t, const struct mu_rdzv_run *run, mu_mono_t now)
+{
+    size_t left = MU_STORE_STATUS_MEMBERS;
+    size_t more = 0;
+
+    put(t, ",\"members\":[");
+    for (size_t i = 0; i < PLACES && !run->over; i++) {
+        MU_LIST_FOREACH (it, &run->room.in[places[i].state].members) {
+            if (left == 0) {
+                more++;
+                continue;
+            }
+            put(t, "%s", left == MU_STORE_STATUS_MEMBERS ? "" : ",");
+            put_member(t, MU_CONTAINER_OF(it, struct mu_room_member, link), places[i].name, now);
+            left--;
+        }
+    }
+    put(t, "],\"members_more\":%zu", more);
+}
+
+static void put_run(struct text *t, const struct mu_rdzv_run *run, mu_mono_t now)
+{
+    const struct mu_room *room = &run->room;
+    char why[MU_STORE_EVENT_MAX];
+
+    put(t, "{\"id\":");
+    put_quoted(t, run->id);
+    put(t, ",\"state\":\"%s\",\"incarnation\":%" PRIu64 ",\"round\":%" PRIu64, room_state(run),
+        room->incarnation, room->round);
+    put(t, ",\"nodes_min\":%" PRIu32 ",\"nodes_max\":%" PRIu32, room->config.nodes_min,
+        room->config.nodes_max);
+    if (room->config.restarts_max != UINT32_MAX) {
+        put(t, ",\"restarts_left\":%" PRIu32, room->config.restarts_max - room->restarts);
+    }
+    mu_room_explain(room, why, sizeof(why));
+    put(t, ",\"text\":");
+    put_quoted(t, why);
+    put_members(t, run, now);
+    put(t, "}");
+}
+
+static void put_runs(struct text *t, const struct mu_store_server *s, mu_mono_t now)
+{
+    const struct mu_list *const lists[] = {&s->hub.busy, &s->hub.idle};
+    size_t count = 0;
+
+    put(t, ",\"runs\":[");
+    for (size_t i = 0; i < 2; i++) {
+        MU_LIST_FOREACH (it, lists[i]) {
+            if (count < MU_STORE_STATUS_RUNS) {
+                put(t, "%s", count == 0 ? "" : ",");
+                put_run(t, MU_CONTAINER_OF(it, struct mu_rdzv_run, link), now);
+            }
+            count++;
+        }
+    }
+    put(t, "],\"runs_more\":%zu",
+        count > MU_STORE_STATUS_RUNS ? count - MU_STORE_STATUS_RUNS : (size_t)0);
+}
+
+/* The newest first. */
+static void put_events(struct text *t, const struct mu_store_events *e)
+{
+    uint64_t count = e->count < MU_STORE_EVENTS ? e->count : MU_STORE_EVENTS;
+
+    put(t, ",\"events\":[");
+    for (uint64_t i = 0; i < count; i++) {
+        const struct mu_store_event *event = &e->last[(e->count - 1 - i) % MU_STORE_EVENTS];
+
+        put(t, "%s{\"at_ms\":%" PRIu64 ",\"run\":", i == 0 ? "" : ",", event->at.ns / MU_NS_PER_MS);
+        put_quoted(t, event->run);
+        put(t, ",\"text\":");
+        put_quoted(t, event->text);
+        put(t, "}");
+    }
+    put(t, "]");
+}
+
+/* --- what is counted -------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    const char *type; /* of Prometheus */
+    const char *help;
+    size_t at; /* in the stats */
+} figures[] = {
+#define FIGURE(name, type, help, field)                                                            \
+    {                                                                                              \
+        name, type, help, offsetof(struct mu_store_server_stats, field)                            \
+    }
+    FIGURE("connections", "gauge", "Connections that are open.", connections),
+    FIGURE("connections_total", "counter", "Connections ever accepted.", connections_total),
+    FIGURE("sessions", "gauge", "Sessions of the native wire.", sessions),
+    FIGURE("keys", "gauge", "Keys in the store.", keys),
+    FIGURE("memory_bytes", "gauge", "Keys and values in memory.", memory_bytes),
+    FIGURE("buffer_bytes", "gauge", "Half-read requests and unsent answers.", buffer_bytes),
+    FIGURE("revision", "counter", "Changes of the store.", revision),
+    FIGURE("waits", "gauge", "Clients that wait for keys.", waits),
+    FIGURE("watches", "gauge", "Watches that are open.", watches),
+    FIGURE("commits_total", "counter", "Writes to the disk.", commits),
+    FIGURE("messages_in_total", "counter", "Requests and frames received.", messages_in),
+    FIGURE("messages_out_total", "counter", "Answers and frames sent.", messages_out),
+    FIGURE("bytes_in_total", "counter", "Bytes received.", bytes_in),
+    FIGURE("bytes_out_total", "counter", "Bytes sent.", bytes_out),
+    FIGURE("peers_dropped_total", "counter", "Peers that broke a rule or did not read.",
+           peers_dropped),
+    FIGURE("joins_total", "counter", "Nodes that joined a rendezvous.", joins),
+    FIGURE("rounds_total", "counter", "Rounds of rendezvous that were formed.", rounds),
+#undef FIGURE
+};
+#define FIGURES (sizeof(figures) / sizeof(figures[0]))
+
+static uint64_t value_of(const struct mu_store_server_stats *stats, size_t i)
+{
+    return *(const uint64_t *)(const void *)((const char *)stats + figures[i].at);
+}
+
+bool mu_store_server_ready(const struct mu_store_server *s)
+{
+    return s->listening && !s->draining && !s->stopping;
+}
+
+int mu_store_server_status(const struct mu_store_server *s, struct mu_buf *out)
+{
+    struct text t = {.out = out};
+    struct mu_now now = mu_env_now(s->env);
+    struct mu_store_server_stats stats;
+    char address[MU_ADDR_HOST_MAX + 16];
+
+    put(&t, "{\"version\":\"" MUSTER_VERSION "\",\"address\":");
+    put_quoted(&t, mu_addr_format(&s->config.listen, address, sizeof(address)));
+    put(&t, ",\"at_ms\":%" PRIu64 ",\"ready\":%s,\"kept\":\"%s\",\"store\":{",
+        now.wall.ns / MU_NS_PER_MS, mu_store_server_ready(s) ? "true" : "false",
+        s->backing != NULL       ? "in etcd"
+        : s->config.disk != NULL ? "on disk"
+                                 : "in memory");
+    mu_store_server_stats(s, &stats);
+    for (size_t i = 0; i < FIGURES; i++) {
+        put(&t, "%s\"%s\":%" PRIu64, i == 0 ? "" : ",", figures[i].name, value_of(&stats, i));
+    }
+    put(&t, "}");
+    put_runs(&t, s, now.mono);
+    put_events(&t, &s->events);
+    put(&t, "}");
+    return t.err;
+}
+
+/* --- Prometheus ------------------------------------------------------------------------------- */
+
+static void put_run_metrics(struct text *t, const struct mu_store_server *s, bool members)
+{
+    size_t count = 0;
+
+    put(t, members ? "# HELP muster_rdzv_members Nodes of a run, by what they do.\n"
+                     "# TYPE muster_rdzv_members gauge\n"
+                   : "# HELP muster_rdzv_round The round of a run that runs, or the next.\n"
+                     "# TYPE muster_rdzv_round gauge\n");
+    MU_LIST_FOREACH (it, &s->hub.busy) {
+        const struct mu_rdzv_run *run = MU_CONTAINER_OF(it, struct mu_rdzv_run, link);
+
+        if (count++ == MU_STORE_STATUS_RUNS) {
+            break;
+        }
+        for (size_t i = 0; members && i < PLACES; i++) {
+            put(t, "muster_rdzv_members{run=");
+            put_quoted(t, run->id);
+            put(t, ",state=\"%s\"} %" PRIu32 "\n", places[i].name,
+                run->room.in[places[i].state].count);
+        }
+        if (!members) {
+            put(t, "muster_rdzv_round{run=");
+            put_quoted(t, run->id);
+            put(t, "} %" PRIu64 "\n", run->room.round);
+        }
+    }
+}
+
+int mu_store_server_metrics(const struct mu_store_server *s, struct mu_buf *out)
+{
+    struct text t = {.out = out};
+    struct mu_store_server_stats stats;
+
+    put(&t, "# HELP muster_info What this is.\n# TYPE muster_info gauge\n"
+            "muster_info{version=\"" MUSTER_VERSION "\"} 1\n");
+    mu_store_server_stats(s, &stats);
+    for (size_t i = 0; i < FIGURES; i++) {
+        put(&t, "# HELP muster_%s %s\n# TYPE muster_%s %s\nmuster_%s %" PRIu64 "\n",
+            figures[i].name, figures[i].help, figures[i].name, figures[i].type, figures[i].name,
+            value_of(&stats, i));
+    }
+    put(&t,
+        "# HELP muster_runs Runs with members.\n# TYPE muster_runs gauge\n"
+        "muster_runs %zu\n",
+        s->hub.busy_count);
+    put_run_metrics(&t, s, true);
+    put_run_metrics(&t, s, false);
+    return t.err;
+}

@@ -1,0 +1,250 @@
+"""The status page and what is beside it, asked as programs do and seen in a real browser.
+
+usage: status_page.py [path of muster] [--shots=DIRECTORY] [--only=NAME]
+"""
+import base64
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import urllib.error
+import urllib.request
+
+from browser import Browser
+from lib import (HOST, Checks, Muster, Scratch, die_with_parent, muster_path, option,
+                 wait_until)
+from rdzv_nodes import Fleet, endpoint_of
+
+TOKEN = "correct-horse-battery-staple"
+checks = Checks()
+
+
+def page_of(server):
+    return re.search(r"status at (http://\S+/)", wait_until(
+        lambda: server.output() if "status at" in server.output() else None, "the page"))[1]
+
+
+def get(url, **headers):
+    """(status, type, text)"""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as a:
+            return a.status, a.headers["Content-Type"], a.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def test_programs_are_told_how_it_stands():
+    with Muster("--http", HOST + ":0") as server, \
+            Fleet(endpoint_of(server), 'na"me', "1:2") as fleet:
+        page = page_of(server)
+        fleet.add("node\\1")
+        fleet.assigned()
+        subprocess.run([muster_path(), "kv", "--store", "tcp://" + endpoint_of(server), "set",
+                        "key", "value"], check=True, timeout=30)
+        code, kind, text = get(page + "status.json")
+        status = json.loads(text)
+        checks.equal((code, kind, status["store"]["keys"]), (200, "application/json", 1),
+                     "the status is JSON, and counts the key")
+        checks.equal([(r["id"], r["state"], r["round"]) for r in status["runs"]],
+                     [('na"me', "running", 0)], "it has the run, whatever it is called")
+        checks.equal([(m["name"], m["rank"], m["state"]) for m in status["runs"][0]["members"]],
+                     [("node\\1", 0, "running")], "and its member")
+        checks.ok(any("has begun with 1 nodes" in e["text"] for e in status["events"]),
+                  "and what happened", status["events"])
+        code, kind, text = get(page + "metrics")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        checks.ok(code == 200 and kind.startswith("text/plain; version=0.0.4") and
+                  all(re.fullmatch(r'[a-z_]+(\{(?:[a-z]+="(?:[^"\\]|\\.)*",?)+\})? \d+', line)
+                      for line in lines), "the metrics are as Prometheus reads them", text)
+        checks.ok("muster_keys 1" in lines and
+                  'muster_rdzv_members{run="na\\"me",state="running"} 1' in lines,
+                  "and count keys and members", text)
+        named = re.findall(r"^# TYPE (\S+) ", text, re.M)
+        checks.equal(sorted(set(named)), sorted(named), "each metric is declared once")
+        checks.equal(get(page + "healthz")[:1] + get(page + "readyz")[:1], (200, 200),
+                     "it is healthy and ready")
+        checks.equal(get(page + "nothing")[0], 404, "what is not there is not found")
+        checks.equal(get(page, Host="evil.example")[0], 421,
+                     "a page of somebody else's learns nothing through a browser here")
+
+
+def raw(url, text):
+    """What a socket gets for these bytes."""
+    done = subprocess.run(["timeout", "20", "/usr/bin/python3", "-c", """
+import socket, sys
+host, port = sys.argv[1].split("/")[2].rsplit(":", 1)
+with socket.create_connection((host, int(port))) as s:
+    s.sendall(bytes.fromhex(sys.argv[2]))
+    s.shutdown(socket.SHUT_WR)
+    out = b""
+    while True:
+        piece = s.recv(65536)
+        if not piece:
+            break
+        out += piece
+sys.stdout.buffer.write(out)
+""", url, text.hex()], stdout=subprocess.PIPE, check=True)
+    return done.stdout.decode(errors="replace")
+
+
+def test_bad_requests_cost_their_sender_only():
+    with Muster("--http", HOST + ":0") as server:
+        page = page_of(server)
+        for text, code in ((b"hello\r\n\r\n", 400), (b"GET / HTTP/3.0\r\n\r\n", 505),
+                           (b"GET / HTTP/1.1\r\nx: " + b"a" * 9000 + b"\r\n\r\n", 431),
+                           (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx",
+                            405), (b"\x16\x03\x01\x02\x00", 400)):
+            answer = raw(page, text)
+            checks.ok(answer.startswith("HTTP/1.1 %d " % code), "%r... is answered with %d" %
+                      (text[:16], code), answer[:80])
+        both = raw(page, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                         b"HEAD /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        checks.equal((both.count("HTTP/1.1 200"), both.count("ok\n"), both.count("ready\n")),
+                     (2, 1, 0), "requests behind each other are answered in turn, HEAD without a "
+                     "body")
+        checks.equal(get(page + "healthz")[0], 200, "others are served as before")
+
+
+def test_beyond_loopback_a_token_is_wanted():
+    with Scratch() as scratch:
+        path = os.path.join(scratch, "token")
+        with open(path, "w", opener=lambda p, f: os.open(p, f, 0o600)) as file:
+            file.write(TOKEN + "\n")
+        done = subprocess.run([muster_path(), "serve", "--listen", HOST + ":0", "--http",
+                               "0.0.0.0:0"], capture_output=True, text=True, timeout=30)
+        checks.ok(done.returncode != 0 and "needs a token" in done.stderr,
+                  "without a token it does not start, and says why", done.stderr)
+        with Muster("--http", "0.0.0.0:0", "--token-file", path) as server:
+            page = page_of(server).replace("0.0.0.0", HOST)
+            basic = base64.b64encode(("me:" + TOKEN).encode()).decode()
+            wrong = base64.b64encode(b"me:wrong-horse-battery-staple").decode()
+            for name, headers, code in (
+                    ("nothing", {}, 401),
+                    ("another token", {"Authorization": "Bearer " + TOKEN[:-1] + "x"}, 401),
+                    ("half of the token", {"Authorization": "Bearer " + TOKEN[:-1]}, 401),
+                    ("another password", {"Authorization": "Basic " + wrong}, 401),
+                    ("no base64", {"Authorization": "Basic !!!"}, 401),
+                    ("the token", {"Authorization": "Bearer " + TOKEN}, 200),
+                    ("the token as a password", {"Authorization": "Basic " + basic}, 200)):
+                for what in ("", "status.json", "metrics", "events", "healthz"):
+                    if code != 200 or what != "events":
+                        checks.equal(get(page + what, **headers)[0], code,
+                                     "/%s with %s" % (what, name))
+            checks.ok(TOKEN not in server.output(), "the token is not in the log")
+
+
+TEXT = "document.getElementById(%r).innerText"
+
+
+def test_a_browser_sees_a_member_die_without_a_reload():
+    shots = option("shots", "")
+    with Muster("--http", HOST + ":0") as server, \
+            Fleet(endpoint_of(server), "train-17", "2:4", args=("--rejoin",)) as fleet:
+        page = page_of(server)
+        for name in ("alpha", "beta", "gamma"):
+            fleet.add(name)
+        fleet.world()
+        with Browser(1200, 800) as wide, Browser(390, 844, mobile=True) as narrow:
+            for browser in (wide, narrow):
+                browser.open(page)
+                wait_until(lambda: browser.evaluate(TEXT % "link") == "live", "the page is live")
+                browser.evaluate("window.notReloaded = true")
+            seen = wait_until(lambda: "gamma" in wide.evaluate(TEXT % "runs") and
+                              wide.evaluate(TEXT % "runs"), "the members are seen")
+            checks.ok(all(word in seen for word in ("train-17", "alpha", "beta", "running")),
+                      "run, members and state are on the page", seen)
+            checks.equal(narrow.evaluate("document.documentElement.scrollWidth <= innerWidth"),
+                         True, "on a phone nothing is wider than the screen")
+            for name, browser in (("wide", wide), ("narrow", narrow)):
+                if shots:
+                    browser.shoot(os.path.join(shots, "status-%s.png" % name))
+            fleet.nodes["gamma"].process.kill()
+            wait_until(lambda: "gamma" not in wide.evaluate(TEXT % "runs"),
+                       "the dead member leaves the page")
+            events = wait_until(lambda: "gamma" in wide.evaluate(TEXT % "events") and
+                                wide.evaluate(TEXT % "events"), "its end is among the events")
+            checks.ok("lost gamma, rank 2" in events, "the page says who was lost", events)
+            checks.ok(wide.evaluate("window.notReloaded") is True, "the page was not loaded again")
+            server.process.terminate()
+            wait_until(lambda: "does not answer" in narrow.evaluate(TEXT % "link"),
+                       "a page whose server is gone says so")
+            checks.ok(True, "a page whose server is gone says so")
+
+
+class Terminal:
+    """A program in a terminal of 80 columns and 24 lines, and what is on it."""
+
+    def __init__(self, *command):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave,
+                                        preexec_fn=die_with_parent)
+        os.close(slave)
+        self.read = ""
+
+    def screen(self):
+        """The lines of the last picture that is whole."""
+        while select.select([self.master], [], [], 0)[0]:
+            try:
+                self.read += os.read(self.master, 65536).decode(errors="replace")
+            except OSError:
+                break
+        pictures = self.read.split("\033[H")
+        if len(pictures) < 3:
+            return []
+        return [re.sub(r"\033\[[0-9;]*m|\033\[[KJ]|\r", "", line)
+                for line in pictures[-2].split("\n")[:-1]]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+def test_top_shows_the_same_in_a_terminal():
+    with Muster("--http", HOST + ":0") as server, \
+            Fleet(endpoint_of(server), "train-17", "2:40", args=("--rejoin",)) as fleet:
+        names = ["a-node-with-quite-a-long-name-%02d.example" % i for i in range(3)]
+        for name in names:
+            fleet.add(name)
+        fleet.world()
+        page = page_of(server)[len("http://"):]
+        with Terminal(muster_path(), "top", "--interval", "0.2", page) as terminal:
+            seen = wait_until(lambda: any("ame-02.example" in line for line in terminal.screen()) and
+                              terminal.screen(), "the members are on the screen")
+            checks.ok(len(seen) <= 23 and all(len(line) <= 80 for line in seen),
+                      "it fits 80 columns and 24 lines", seen)
+            checks.ok(any(line.startswith("train-17  running") for line in seen),
+                      "the run and its state are there", seen)
+            fleet.nodes[names[2]].process.kill()
+            seen = wait_until(lambda: terminal.screen() and
+                              any("is over: lost" in line for line in terminal.screen()) and
+                              terminal.screen(), "the loss is on the screen")
+            checks.ok(not any("ame-02.example" in line and "ago" in line for line in seen),
+                      "who is lost is not listed", seen)
+            terminal.process.send_signal(signal.SIGINT)
+            checks.equal(terminal.process.wait(20), 0, "Ctrl-C ends it well")
+            terminal.screen()
+            checks.ok(terminal.read.endswith("\033[?25h\033[?1049l"),
+                      "and gives the terminal back as it was", terminal.read[-40:])
+    done = subprocess.run([muster_path(), "top", "--once", page], capture_output=True, text=True,
+                          timeout=30)
+    checks.ok(done.returncode == 4 and "muster serve --http" in done.stderr,
+              "a server that is not there is named, with a remedy", done.stderr)
+
+
+only = option("only", "")
+for name, test in list(globals().items()):
+    if name.startswith("test_") and only in name:
+        print("-- " + name[5:].replace("_", " "), flush=True)
+        test()
+checks.done()
