@@ -197,6 +197,11 @@ static int use_bootstrap(struct app *app, const char *word, struct mu_errmsg *ms
     return mu_p2pd_bootstrap(app->d, word, msg);
 }
 
+static int use_relay(struct app *app, const char *word, struct mu_errmsg *msg)
+{
+    return mu_peer_relay_reserve(mu_p2pd_relay(app->d), word, msg);
+}
+
 static void use_number(void *context, const char *ip)
 {
     (void)mu_peer_host_add_number(context, ip);
@@ -219,6 +224,9 @@ static int begin(struct app *app)
                    : each_word(app, "/ip4/0.0.0.0/tcp/0,/ip6/::/tcp/0", "hostAddrs", use_any_addr,
                                &used);
     }
+    if (code == 0 && *o->trusted_relays != '\0') {
+        code = each_word(app, o->trusted_relays, "trustedRelays", use_relay, &used);
+    }
     if (code == 0 && mu_p2pd_listen(app->d, o->listen, &msg) != 0) {
         code = p2pd_fail(CLI_FAILED, "-listen: %s", msg.text);
     }
@@ -233,10 +241,26 @@ static int begin(struct app *app)
     return code;
 }
 
+/* Whether others can dial us is not found out here: who listens may be a relay, and who did not say
+ * that it can be reached looks for relays if it may. */
+static struct mu_peer_relay_config relay_config(const struct p2pd_options *o)
+{
+    struct mu_peer_relay_config config = mu_peer_relay_config_defaults();
+
+    config.hop = o->relay_service && !o->no_listen && !o->force_private;
+    config.hop_terms.circuits_peer_max = (uint32_t)o->relay_max_circuits;
+    config.hop_terms.reservations_max = (uint32_t)o->relay_max_reservations;
+    config.hop_terms.limit.data_bytes = (uint64_t)o->relay_data_limit;
+    config.hop_terms.limit.duration_s = (uint32_t)(o->relay_time_limit_ms / 1000);
+    config.autorelay = o->auto_relay && o->relay_discovery && !o->force_public;
+    return config;
+}
+
 static int start(struct app *app)
 {
     struct mu_p2pd_config config = mu_p2pd_config_defaults();
     const struct p2pd_options *o = app->o;
+    struct mu_peer_relay_config relay = relay_config(o);
     struct mu_errmsg msg;
 
     config.identity = &app->identity;
@@ -246,6 +270,7 @@ static int start(struct app *app)
                                              : MU_P2PD_ROUTING_OFF;
     config.msg_len_max = (size_t)o->msg_len_max;
     config.idle_ms = (uint32_t)o->idle_ms;
+    config.relay = o->relay ? &relay : NULL;
     config.ended = on_ended;
     config.bootstrapped = on_bootstrapped;
     config.stopped = on_stopped;

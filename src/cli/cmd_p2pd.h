@@ -35,7 +35,6 @@ struct p2pd_options {
     uint64_t relay_time_limit_ms;
     uint64_t idle_ms;
     int64_t msg_len_max;
-    int64_t conn_hi;
 };
 
 /** Reads flags as Go's programs have them: -k=v, --k=v, -k v, and -k for what is true or false.

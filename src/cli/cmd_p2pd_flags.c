@@ -193,6 +193,11 @@ static int parse(int argc, char **argv, const struct flag *flags, size_t count)
     return 0;
 }
 
+static bool fits(int64_t number)
+{
+    return number >= 0 && number <= INT32_MAX;
+}
+
 /* What cannot be had is better said than left out in silence. */
 static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, const char *file,
                   bool from_stdin)
@@ -219,6 +224,16 @@ static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, c
             "-b: there is nobody to bootstrap from; -bootstrapPeers names them (those of "
             "IPFS are not built in)");
     }
+    if (*o->trusted_relays != '\0' && (!o->relay || !o->auto_relay)) {
+        return p2pd_fail(CLI_USAGE, "-trustedRelays needs -relay=1 and -autoRelay=1");
+    }
+    if (o->auto_relay && o->relay && !o->relay_discovery && *o->trusted_relays == '\0') {
+        return p2pd_fail(CLI_USAGE, "-autoRelay needs -relayDiscovery=1 or -trustedRelays");
+    }
+    if (!fits(o->relay_max_circuits) || !fits(o->relay_max_reservations) ||
+        o->relay_data_limit < 0) {
+        return p2pd_fail(CLI_USAGE, "a limit of relays is no number, or too large a one");
+    }
     if (o->msg_len_max < 1024 || o->msg_len_max > 1 << 30) {
         return p2pd_fail(CLI_USAGE, "-persistentConnMaxMsgSize is 1024 to 1073741824");
     }
@@ -242,7 +257,6 @@ static struct p2pd_options defaults(void)
         .relay_data_limit = INT64_C(1) << 32,
         .relay_time_limit_ms = 1800000,
         .msg_len_max = 4 << 20,
-        .conn_hi = 512,
     };
 }
 
@@ -278,7 +292,6 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
         {"relayTimeLimit", FLAG_DURATION, &o->relay_time_limit_ms, "of one circuit (30m)"},
         {"forceReachabilityPublic", FLAG_BOOL, &o->force_public, "can be dialled"},
         {"forceReachabilityPrivate", FLAG_BOOL, &o->force_private, "cannot be dialled"},
-        {"connHi", FLAG_INT, &o->conn_hi, "with -connManager (512)"},
         {"noise", FLAG_BOOL, &noise, "must be 1"},
         {"muxer", FLAG_TEXT, &muxer, "must be yamux"},
         {"f", FLAG_TEXT, &file, "refused: there are flags only"},
@@ -288,6 +301,7 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
         {"autonat", FLAG_BOOL, NULL, "tells others whether they can be dialled"},
         {"natPortMap", FLAG_BOOL, NULL, "asks a router for a port"},
         {"connManager", FLAG_BOOL, NULL, "closes connections when there are many"},
+        {"connHi", FLAG_INT, NULL, "how many that is"},
         {"connLo", FLAG_INT, NULL, "down to how many"},
         {"connGrace", FLAG_DURATION, NULL, "but for new ones"},
         {"relayActive", FLAG_BOOL, NULL, "deprecated"},

@@ -72,6 +72,9 @@ static int start_host(struct mu_p2pd *d, struct mu_errmsg *reterr_msg)
     host.stopped = on_host_stopped;
     host.context = d;
     err = mu_peer_host_start(d->env, &host, &d->host, reterr_msg);
+    if (err == 0 && d->config.relay != NULL) {
+        err = mu_peer_relay_start(d->host, d->config.relay, &d->relay, reterr_msg);
+    }
     if (err != 0 || d->config.routing == MU_P2PD_ROUTING_OFF) {
         return err;
     }
@@ -145,6 +148,8 @@ void mu_p2pd_stop(struct mu_p2pd *d)
     mu_p2pd_boot_free(d);
     mu_kad_stop(d->kad);
     d->kad = NULL;
+    mu_peer_relay_free(d->relay);
+    d->relay = NULL;
     mu_peer_host_stop(d->host);
 }
 
@@ -180,6 +185,11 @@ void mu_p2pd_free(struct mu_p2pd *d)
 struct mu_peer_host *mu_p2pd_host(struct mu_p2pd *d)
 {
     return d->host;
+}
+
+struct mu_peer_relay *mu_p2pd_relay(struct mu_p2pd *d)
+{
+    return d->relay;
 }
 
 void mu_p2pd_turn(struct mu_p2pd *d)

@@ -25,6 +25,7 @@
 #include "core/err.h"
 #include "crypto/identity.h"
 #include "service/peer_host.h"
+#include "service/peer_relay.h"
 
 struct mu_p2pd;
 
@@ -43,16 +44,17 @@ struct mu_p2pd_config {
     const struct mu_identity *identity; /* borrowed until it is freed */
     const char *agent;                  /* what peers are told. "muster-p2pd" */
     enum mu_p2pd_routing routing;
-    size_t msg_len_max;              /* of a message, clients' and unary ones of peers. 4 MiB */
-    uint32_t request_ms;             /* for requests that do not say. 60 s */
-    uint32_t idle_ms;                /* until the first persistent connection. 0: for ever */
-    uint32_t bootstrap_ms;           /* for the first of those to bootstrap from. 60 s */
-    uint32_t rebootstrap_ms;         /* until those that were lost are sought again. 15 min */
-    uint32_t linger_ms;              /* for the other side to end a stream that is done with. 5 s */
-    uint32_t clients_max;            /* connections of theirs, and to them. 65,536 */
-    uint32_t calls_max;              /* unary, under way, both ways. 65,536 */
-    uint64_t held_bytes_max;         /* 512 MiB */
-    uint64_t client_bytes_max;       /* of calls of one client that peers have not taken. 256 MiB */
+    size_t msg_len_max;        /* of a message, clients' and unary ones of peers. 4 MiB */
+    uint32_t request_ms;       /* for requests that do not say. 60 s */
+    uint32_t idle_ms;          /* until the first persistent connection. 0: for ever */
+    uint32_t bootstrap_ms;     /* for the first of those to bootstrap from. 60 s */
+    uint32_t rebootstrap_ms;   /* until those that were lost are sought again. 15 min */
+    uint32_t linger_ms;        /* for the other side to end a stream that is done with. 5 s */
+    uint32_t clients_max;      /* connections of theirs, and to them. 65,536 */
+    uint32_t calls_max;        /* unary, under way, both ways. 65,536 */
+    uint64_t held_bytes_max;   /* 512 MiB */
+    uint64_t client_bytes_max; /* of calls of one client that peers have not taken. 256 MiB */
+    const struct mu_peer_relay_config *relay; /* terms of relaying; NULL: none. Copied */
     struct mu_peer_host_config host; /* terms of the host, but for identity, agent, stopped */
     /** There is nobody left to serve; the owner may stop it. May be NULL. */
     void (*ended)(void *context, enum mu_p2pd_end why);
@@ -69,11 +71,13 @@ struct mu_p2pd_config mu_p2pd_config_defaults(void);
 /** MUSTER_EINVAL, MUSTER_ENOMEM. */
 int mu_p2pd_start(struct mu_env *env, const struct mu_p2pd_config *config, struct mu_p2pd **ret,
                   struct mu_errmsg *reterr_msg);
-/** Everything ends; `stopped` follows. Twice is harmless. */
+/** Everything ends; `stopped` follows. Twice is harmless. Not from a callback of the host's. */
 void mu_p2pd_stop(struct mu_p2pd *d);
 /** After `stopped`. */
 void mu_p2pd_free(struct mu_p2pd *d);
 struct mu_peer_host *mu_p2pd_host(struct mu_p2pd *d);
+/** NULL: there is none. */
+struct mu_peer_relay *mu_p2pd_relay(struct mu_p2pd *d);
 
 /** Listens for clients at a multiaddr of TCP or a unix socket. Errors as mu_peer_host_listen(). */
 int mu_p2pd_listen(struct mu_p2pd *d, const char *multiaddr, struct mu_errmsg *reterr_msg);

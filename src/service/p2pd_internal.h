@@ -143,6 +143,7 @@ struct mu_p2pd {
     struct mu_p2pd_config config;
     struct mu_peer_host *host;
     struct mu_kad *kad;
+    struct mu_peer_relay *relay;
     struct mu_list listeners;
     struct mu_list clients;
     struct mu_list legs;
