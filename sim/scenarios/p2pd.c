@@ -113,6 +113,7 @@ static int start_daemon(struct mu_env *env, void *arg)
     char text[64];
     int err;
 
+    mu_sim_spare_memory(true); /* to begin with there is some */
     config.identity = &state->identity;
     config.held_bytes_max = 600000; /* two of the long messages do not fit */
     config.client_bytes_max = 300000;
@@ -132,6 +133,7 @@ static int start_daemon(struct mu_env *env, void *arg)
     }
     mu_timer_init(&state->timer, on_timer);
     mu_env_timer_arm(env, &state->timer, mu_env_now(env).mono);
+    mu_sim_spare_memory(false);
     return err;
 }
 
@@ -342,6 +344,7 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     f.kill_every_ns = MU_NS_PER_S / 4 + mu_prng_below(prng, 3 * MU_NS_PER_S);
     f.down_max_ns = MU_NS_PER_S;
     f.power_ppm = 0;
+    mu_sim_faults_draw_memory(&f, prng);
     return f;
 }
 

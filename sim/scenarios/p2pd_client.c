@@ -43,9 +43,11 @@ static void flush(struct p2pd_client_app *app)
 
 static void tell(struct p2pd_client_app *app, const struct mu_p2pd_call *call)
 {
+    mu_sim_spare_memory(true);
     if (mu_p2pd_call_encode(&app->out, call) != 0) {
         mu_sim_fail(app->state->world->sim, "a client has no room for what it says");
     }
+    mu_sim_spare_memory(false);
     flush(app);
 }
 
@@ -115,7 +117,10 @@ static void take_answer(struct p2pd_client_app *app, const struct mu_p2pd_call *
     struct mu_span data;
 
     if (call == NULL) {
-        if (m->kind != MU_P2PD_NOTHING) {
+        if (m->kind == MU_P2PD_DAEMON_ERROR && m->id.data[0] == 1 && m->id.data[1] == 0) {
+            /* The daemon had no memory for the handler: all over again. */
+            mu_env_close(app->env, &app->conn, false);
+        } else if (m->kind != MU_P2PD_NOTHING) {
             mu_sim_fail(w->sim, "client %u heard of a call that it has not made, or had an end",
                         app->state->number);
         }
@@ -158,9 +163,11 @@ static void take_request(struct p2pd_client_app *app, const struct mu_p2pd_call 
             r->at = mu_mono_add_ms(mu_env_now(app->env).mono,
                                    mu_prng_chance(prng, 700000) ? 0 : mu_prng_below(prng, 3000));
             mu_buf_init(&r->data, OUT_MAX);
+            mu_sim_spare_memory(true);
             if (mu_buf_append(&r->data, m->data) != 0) {
                 r->used = false;
             }
+            mu_sim_spare_memory(false);
             return;
         }
     }
@@ -191,11 +198,13 @@ static void answer_requests(struct p2pd_client_app *app)
             continue;
         }
         mu_buf_init(&body, OUT_MAX);
+        mu_sim_spare_memory(true);
         if (mu_p2pd_body_encode(&body, mu_prng_chance(prng, 50000), mu_buf_span(&r->data)) == 0) {
             m.id = mu_span(r->id, sizeof(r->id));
             m.body = mu_buf_span(&body);
             tell(app, &m);
         }
+        mu_sim_spare_memory(false);
         mu_buf_fini(&body);
         r->used = false;
         mu_buf_fini(&r->data);
@@ -242,10 +251,12 @@ static void on_open(struct mu_conn *conn)
     struct p2pd_client_app *app = MU_CONTAINER_OF(conn, struct p2pd_client_app, conn);
 
     app->open = true;
+    mu_sim_spare_memory(true);
     if (mu_p2pd_request_encode(&app->out, &(struct mu_p2pd_request){.type = MU_P2PD_UPGRADE},
                                (struct mu_span){0}) != 0) {
         mu_sim_fail(app->state->world->sim, "a client has no room for what it says");
     }
+    mu_sim_spare_memory(false);
     flush(app);
 }
 
@@ -255,9 +266,11 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
     struct mu_span message;
     size_t used;
 
+    mu_sim_spare_memory(true);
     if (mu_buf_append(&app->in, in) != 0) {
         mu_sim_fail(app->state->world->sim, "a client has no room for what it hears");
     }
+    mu_sim_spare_memory(false);
     while (p2pd_next_message(&app->in, &message, &used)) {
         take_message(app, message);
         mu_buf_consume(&app->in, used);

@@ -9,6 +9,17 @@
 
 #define HELD_MAX (1u << 20)
 
+/* The client is the test: it has memory. */
+static int append(struct mu_buf *buf, struct mu_span bytes)
+{
+    int err;
+
+    mu_sim_spare_memory(true);
+    err = mu_buf_append(buf, bytes);
+    mu_sim_spare_memory(false);
+    return err;
+}
+
 static void flush(struct p2pd_stream_app *s)
 {
     size_t taken;
@@ -31,7 +42,7 @@ static void send_more(struct p2pd_stream_app *s)
         for (uint32_t i = 0; i < n; i++) {
             chunk[i] = p2pd_byte(s->app->state->number, s->len, s->sent + i);
         }
-        if (mu_buf_append(&s->out, mu_span(chunk, n)) != 0) {
+        if (append(&s->out, mu_span(chunk, n)) != 0) {
             return;
         }
         s->sent += n;
@@ -57,7 +68,7 @@ static size_t our_data(struct mu_conn *conn, struct mu_span in)
     struct mu_span message;
     size_t used;
 
-    if (mu_buf_append(&s->in, in) != 0) {
+    if (append(&s->in, in) != 0) {
         mu_sim_fail(w->sim, "more comes than was said");
         return in.len;
     }
@@ -127,6 +138,7 @@ void p2pd_stream_open(struct p2pd_client_app *app, uint32_t to)
     struct p2pd_stream_app *s = NULL;
     struct mu_p2pd_request r = {.type = MU_P2PD_STREAM_OPEN,
                                 .peer = mu_peer_id_span(&w->daemons[to].identity.id)};
+    int err;
 
     for (size_t i = 0; i < P2PD_STREAMS && s == NULL; i++) {
         s = app->streams[i].app == NULL ? &app->streams[i] : NULL;
@@ -139,8 +151,10 @@ void p2pd_stream_open(struct p2pd_client_app *app, uint32_t to)
     s->len = (uint32_t)(1 + mu_prng_below(mu_sim_prng(w->sim), 9000));
     mu_buf_init(&s->in, HELD_MAX);
     mu_buf_init(&s->out, HELD_MAX);
-    if (mu_p2pd_request_encode(&s->out, &r, mu_span_str(P2PD_STREAM)) != 0 ||
-        mu_env_dial(app->env, &s->conn, &addr) != 0) {
+    mu_sim_spare_memory(true);
+    err = mu_p2pd_request_encode(&s->out, &r, mu_span_str(P2PD_STREAM));
+    mu_sim_spare_memory(false);
+    if (err != 0 || mu_env_dial(app->env, &s->conn, &addr) != 0) {
         mu_buf_fini(&s->out);
         s->app = NULL;
         return;
@@ -166,7 +180,7 @@ static size_t their_data(struct mu_conn *conn, struct mu_span in)
     struct mu_span message;
     size_t used;
 
-    if (mu_buf_append(&s->in, in) != 0) {
+    if (append(&s->in, in) != 0) {
         mu_sim_fail(w->sim, "more comes than was said");
         return in.len;
     }
@@ -178,7 +192,7 @@ static size_t their_data(struct mu_conn *conn, struct mu_span in)
         mu_buf_consume(&s->in, used);
         s->begun = true;
     }
-    if (s->begun && mu_buf_append(&s->out, mu_buf_span(&s->in)) == 0) {
+    if (s->begun && append(&s->out, mu_buf_span(&s->in)) == 0) {
         mu_buf_reset(&s->in);
         flush(s);
     }
@@ -265,6 +279,7 @@ static void tell_open(struct mu_conn *conn)
     (void)snprintf(text, sizeof(text), "/unix%s", path);
     mu_buf_init(&addr, MU_MULTIADDR_MAX);
     mu_buf_init(&out, 1024);
+    mu_sim_spare_memory(true);
     if (mu_multiaddr_parse(&addr, text, &msg) == 0) {
         r.addr = mu_buf_span(&addr);
         if (mu_p2pd_request_encode(&out, &r, mu_span_str(P2PD_STREAM)) == 0) {
@@ -274,6 +289,7 @@ static void tell_open(struct mu_conn *conn)
             }
         }
     }
+    mu_sim_spare_memory(false);
     mu_buf_fini(&addr);
     mu_buf_fini(&out);
 }
