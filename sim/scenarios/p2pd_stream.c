@@ -298,7 +298,8 @@ static size_t tell_data(struct mu_conn *conn, struct mu_span in)
 {
     struct p2pd_client_app *app = MU_CONTAINER_OF(conn, struct p2pd_client_app, handler_conn);
 
-    app->told = true;
+    /* It may have had no memory for it, or this is a part of the answer: then another time. */
+    app->told = in.len == 3 && in.data[2] == 0;
     mu_env_close(conn->env, conn, false);
     return in.len;
 }
