@@ -16,7 +16,7 @@ all: ## build/muster and build/libmuster.so
 	@ninja -C build
 
 .PHONY: demo
-demo: all ## two processes meet through a store
+demo: all ## three nodes train, one dies, a new one joins
 	@tools/demo
 
 .PHONY: test

@@ -1,5 +1,7 @@
 """What the benchmarks share: servers under test, each on the server's core, and the report."""
+import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -153,6 +155,29 @@ class Redis(Server):
             assert s.recv(7) == b"+PONG\r\n"
 
 
+# --- the wire itself ----------------------------------------------------------------------------
+
+
+def iperf(seconds):
+    """GiB/s of one stream over loopback."""
+    port = free_port()
+    server = subprocess.Popen(["iperf3", "-s", "-1", "-B", HOST, "-p", str(port)],
+                              stdout=subprocess.DEVNULL, preexec_fn=die_with_parent)
+    try:
+        for _ in range(200):
+            done = subprocess.run(["iperf3", "-J", "-c", HOST, "-p", str(port), "-t",
+                                   str(max(1, round(seconds)))], stdout=subprocess.PIPE, text=True,
+                                  timeout=60)
+            found = json.loads(done.stdout)
+            if "error" not in found:
+                return found["end"]["sum_received"]["bits_per_second"] / 8 / (1 << 30)
+            time.sleep(0.02)
+    finally:
+        server.kill()
+        server.wait()
+    raise RuntimeError("iperf3: " + found["error"])
+
+
 # --- the report ---------------------------------------------------------------------------------
 
 
@@ -201,3 +226,77 @@ def interleave(things, rounds):
     """Each thing once a round; every second round backwards."""
     for number in range(rounds):
         yield from (things if number % 2 == 0 else list(reversed(things)))
+
+
+# --- rounds of a rendezvous ---------------------------------------------------------------------
+
+
+def read_all(fd, count, deadline):
+    """So many bytes, or None if they do not come in time."""
+    got = b""
+    while len(got) < count:
+        if not select.select([fd], [], [], max(0, deadline - time.monotonic()))[0]:
+            return None
+        got += os.read(fd, 65536)
+    return got
+
+
+def read_lines(fd, count, deadline):
+    got = b""
+    while got.count(b"\n") < count:
+        if not select.select([fd], [], [], max(0, deadline - time.monotonic()))[0]:
+            return None
+        got += os.read(fd, 65536)
+    return got.decode().splitlines()
+
+
+def forked_round(nodes, patience, run_node):
+    """Seconds until the last of so many nodes of PyTorch's, each a process, had its rank; None if
+    they never came that far. run_node(ready, start, done), three pipes: says that it is
+    ready, waits for the start, and writes its rank and a line's end."""
+    (ready_r, ready_w), (start_r, start_w), (done_r, done_w) = os.pipe(), os.pipe(), os.pipe()
+    children = []
+    try:
+        for _ in range(nodes):
+            pid = os.fork()
+            if pid == 0:
+                die_with_parent()
+                try:
+                    run_node(ready_w, start_r, done_w)
+                    select.select([], [], [], patience)  # its keep-alives go on
+                finally:
+                    os._exit(1)
+            children.append(pid)
+        if read_all(ready_r, nodes, time.monotonic() + patience) is None:
+            raise RuntimeError("PyTorch's nodes did not connect")
+        begun = time.monotonic()
+        os.write(start_w, b"s" * nodes)
+        lines = read_lines(done_r, nodes, begun + patience)
+        took = time.monotonic() - begun
+    finally:
+        for pid in children:
+            os.kill(pid, 9)
+        for pid in children:
+            os.waitpid(pid, 0)
+        for fd in (ready_r, ready_w, start_r, start_w, done_r, done_w):
+            os.close(fd)
+    if lines is None:
+        return None
+    if sorted(int(line.split()[0]) for line in lines) != list(range(nodes)):
+        raise RuntimeError("PyTorch's ranks are not 0 to n-1")
+    return took
+
+
+def our_round(binary, backend, nodes, patience, *more):
+    """The figures of `muster bench rdzv`, by name."""
+    done = subprocess.run([binary, "bench", "rdzv", "--nodes", str(nodes), "--backend", backend,
+                           "--timeout", str(patience), *more],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=die_with_parent, timeout=2 * patience)
+    if done.returncode != 0:
+        raise RuntimeError("muster bench rdzv, %d nodes of %s: %s" % (nodes, backend, done.stderr))
+    figures = {}
+    for line in done.stdout.splitlines():
+        name, value, _ = line.split()
+        figures[name.split(".")[-1]] = float(value)
+    return figures

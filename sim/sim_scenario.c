@@ -59,6 +59,8 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_agent,
     &mu_sim_scenario_agent_early,
     &mu_sim_scenario_agent_spendthrift,
+    &mu_sim_scenario_hm_state,
+    &mu_sim_scenario_hm_state_torn,
     &mu_sim_scenario_p2pd,
     &mu_sim_scenario_p2pd_clings,
     &mu_sim_scenario_p2pd_forgets,
@@ -74,6 +76,8 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rref,
     &mu_sim_scenario_rref_early,
     &mu_sim_scenario_rref_leak,
+    &mu_sim_scenario_state,
+    &mu_sim_scenario_state_unverified,
     NULL,
 };
 

@@ -19,6 +19,7 @@
 #include <muster/rref.h>
 #include <muster/runtime.h>
 #include <muster/server.h>
+#include <muster/state.h>
 #include <muster/store.h>
 #include <muster/types.h>
 #include <muster/version.h>

@@ -94,6 +94,7 @@ int cmd_rdzv(int argc, char **argv);
 int cmd_p2pd(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
+int cmd_state(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 int cmd_top(int argc, char **argv);
 

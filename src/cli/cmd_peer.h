@@ -14,6 +14,7 @@
 #include "cli/cli_loop.h"
 #include "crypto/identity.h"
 #include "service/kad.h"
+#include "service/peer_bootstrap.h"
 #include "service/peer_call.h"
 #include "service/peer_host.h"
 #include "service/peer_relay.h"
@@ -55,10 +56,9 @@ struct peer_app;
 
 /* One through whom others are found. */
 struct peer_bootstrap {
-    struct mu_peer_connect connect;
+    struct mu_peer_bootstrap base;
     struct peer_app *app;
-    bool done;
-    bool met;
+    bool tried; /* it was met, or not, once at least */
 };
 
 /* A host on a loop, embedded in what a verb needs beside it. */
@@ -75,7 +75,7 @@ struct peer_app {
     struct mu_peer_calls *calls;              /* likewise */
     struct peer_bootstrap bootstrap[PEER_BOOTSTRAP_MAX];
     size_t bootstrap_count;
-    /** One of them was reached, or could not be. May be NULL. */
+    /** One of them was reached, could not be, or was lost. May be NULL. */
     void (*bootstrapped)(struct peer_app *app, struct peer_bootstrap *b, int status,
                          const char *text);
     struct mu_timer stop_timer;
@@ -94,7 +94,8 @@ int peer_app_calls(struct peer_app *app, bool client);
 int peer_each_word(struct peer_app *app, const char *list,
                    int (*use)(struct peer_app *app, const char *word, struct mu_errmsg *msg));
 
-/** For peer_each_word(): connects to one through whom others are found, and stays so. */
+/** For peer_each_word(): connects to one through whom others are found, and stays so; until that
+ * is so, it is tried again and again. */
 int peer_use_bootstrap(struct peer_app *app, const char *word, struct mu_errmsg *msg);
 
 int peer_serve(const struct peer_options *o);

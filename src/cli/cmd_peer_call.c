@@ -239,10 +239,10 @@ static void look_around(struct call *c)
     size_t met = 0;
 
     for (size_t i = 0; i < c->app.bootstrap_count; i++) {
-        if (!c->app.bootstrap[i].done) {
+        if (!c->app.bootstrap[i].tried) {
             return;
         }
-        met += c->app.bootstrap[i].met ? 1 : 0;
+        met += c->app.bootstrap[i].base.met ? 1 : 0;
     }
     if (met == 0) {
         mu_err_prefix(&c->why, "no peer to bootstrap from can be reached");
@@ -258,6 +258,9 @@ static void on_bootstrapped(struct peer_app *app, struct peer_bootstrap *b, int 
     struct call *c = call_of(app);
 
     (void)b;
+    if (c->begun) {
+        return; /* What they were for is done. */
+    }
     if (status != 0) {
         (void)mu_err(&c->why, status, "%s", text);
     }

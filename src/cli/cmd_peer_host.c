@@ -35,6 +35,9 @@ static void on_stop_timer(struct mu_timer *timer)
     if (app->ending != NULL) {
         app->ending(app);
     }
+    for (size_t i = 0; i < app->bootstrap_count; i++) {
+        mu_peer_bootstrap_stop(&app->bootstrap[i].base);
+    }
     mu_peer_calls_free(app->calls);
     mu_kad_stop(app->kad);
     mu_peer_relay_free(app->relay);
@@ -102,19 +105,15 @@ static int use_allow(struct peer_app *app, const char *word, struct mu_errmsg *m
     return err;
 }
 
-static void on_bootstrap(struct mu_peer_connect *connect, int status, const char *text)
+static void on_bootstrap(struct mu_peer_bootstrap *base, int status, const char *text)
 {
-    struct peer_bootstrap *b = MU_CONTAINER_OF(connect, struct peer_bootstrap, connect);
+    struct peer_bootstrap *b = MU_CONTAINER_OF(base, struct peer_bootstrap, base);
     struct peer_app *app = b->app;
 
     if (app->stopping) {
         return;
     }
-    b->done = true;
-    b->met = status == 0;
-    if (b->met) {
-        (void)mu_peer_host_keep(app->host, &connect->peer, true);
-    }
+    b->tried = true;
     if (app->bootstrapped != NULL) {
         app->bootstrapped(app, b, status, text);
     }
@@ -133,10 +132,13 @@ int peer_use_bootstrap(struct peer_app *app, const char *word, struct mu_errmsg 
     mu_buf_init(&addr, MU_MULTIADDR_MAX);
     err = mu_multiaddr_parse(&addr, word, msg);
     if (err == 0) {
-        *b = (struct peer_bootstrap){.app = app,
-                                     .connect = {.addr = mu_buf_span(&addr), .done = on_bootstrap}};
-        app->bootstrap_count++;
-        mu_peer_host_connect(app->host, &b->connect);
+        *b = (struct peer_bootstrap){.app = app, .base.told = on_bootstrap};
+        err = mu_peer_bootstrap_start(app->host, &b->base, mu_buf_span(&addr));
+        if (err != 0) {
+            (void)mu_err(msg, err, "out of memory");
+        } else {
+            app->bootstrap_count++;
+        }
     }
     mu_buf_fini(&addr);
     return err;
@@ -251,7 +253,7 @@ static void say_bootstrapped(struct peer_app *app, struct peer_bootstrap *b, int
     (void)app;
     (void)b;
     if (status != 0) {
-        (void)cli_fail(0, "--bootstrap: %s", text);
+        (void)cli_fail(0, "--bootstrap: %s; it is tried again", text);
     }
 }
 

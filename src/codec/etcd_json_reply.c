@@ -5,7 +5,6 @@
  */
 #include <string.h>
 
-#include "codec/base64.h"
 #include "codec/etcd_json.h"
 #include "codec/json_view.h"
 #include "core/alloc.h"
@@ -47,24 +46,6 @@ static int read_text(struct mu_etcd_reply *r, struct mu_span value, struct mu_sp
     return mu_jv_string(value, &r->bytes, ret) ? 0 : MUSTER_EPROTO;
 }
 
-static int read_bytes(struct mu_etcd_reply *r, struct mu_span value, struct mu_span *ret)
-{
-    struct mu_span text;
-    size_t from;
-    int err = read_text(r, value, &text);
-
-    if (err != 0) {
-        return err;
-    }
-    from = r->bytes.len;
-    err = mu_base64_decode(&r->bytes, text);
-    if (err != 0) {
-        return err == MUSTER_ENOMEM ? err : MUSTER_EPROTO;
-    }
-    *ret = mu_span_skip(mu_buf_span(&r->bytes), from);
-    return 0;
-}
-
 static bool named(struct mu_span name, const char *text)
 {
     return mu_span_eq(name, mu_span_str(text));
@@ -72,28 +53,17 @@ static bool named(struct mu_span name, const char *text)
 
 static int read_kv(struct mu_etcd_reply *r, struct mu_span object, struct mu_etcd_kv *ret)
 {
-    struct mu_jv_walk w = mu_jv_walk(object);
-    struct mu_span name;
-    struct mu_span value;
-    int err = w.object ? 0 : MUSTER_EPROTO;
+    const struct mu_jv_field fields[] = {
+        {"key", MU_JV_BASE64, &ret->key},
+        {"value", MU_JV_BASE64, &ret->value},
+        {"mod_revision", MU_JV_INT, &ret->mod_revision},
+        {"create_revision", MU_JV_INT, &ret->create_revision},
+        {"version", MU_JV_INT, &ret->version},
+        {"lease", MU_JV_INT, &ret->lease},
+    };
 
     *ret = (struct mu_etcd_kv){0};
-    while (err == 0 && mu_jv_next(&w, &name, &value)) {
-        if (named(name, "key")) {
-            err = read_bytes(r, value, &ret->key);
-        } else if (named(name, "value")) {
-            err = read_bytes(r, value, &ret->value);
-        } else if (named(name, "mod_revision")) {
-            err = read_int(value, &ret->mod_revision);
-        } else if (named(name, "create_revision")) {
-            err = read_int(value, &ret->create_revision);
-        } else if (named(name, "version")) {
-            err = read_int(value, &ret->version);
-        } else if (named(name, "lease")) {
-            err = read_int(value, &ret->lease);
-        }
-    }
-    return err;
+    return mu_jv_read_all(object, fields, sizeof(fields) / sizeof(fields[0]), &r->bytes);
 }
 
 static size_t count_elements(struct mu_span array)
@@ -273,30 +243,35 @@ static int read_error(struct mu_etcd_reply *r, struct mu_span value)
     return err;
 }
 
-static int read_flag_or_text(struct mu_etcd_reply *r, struct mu_span name, struct mu_span value)
+/* What is no more than a number, a flag or a text. 1: it was; 0: it is none of these. */
+static int read_simple(struct mu_etcd_reply *r, struct mu_span name, struct mu_span value)
 {
-    if (named(name, "succeeded")) {
-        r->succeeded = mu_jv_is_true(value);
-    } else if (named(name, "created")) {
-        r->created = mu_jv_is_true(value);
-    } else if (named(name, "canceled")) {
-        r->canceled = mu_jv_is_true(value);
-    } else if (named(name, "keys")) {
-        r->lease_keys = count_elements(value);
-    } else if (named(name, "token")) {
-        return read_text(r, value, &r->token);
-    } else if (named(name, "version") || named(name, "etcdserver")) {
-        return read_text(r, value, &r->version);
-    } else if (named(name, "message") || named(name, "cancel_reason")) {
-        return read_text(r, value, &r->message);
-    }
-    return 0;
+    const struct mu_jv_field fields[] = {
+        {"ID", MU_JV_INT, &r->lease_id},
+        {"TTL", MU_JV_INT, &r->ttl_s},
+        {"grantedTTL", MU_JV_INT, &r->granted_s},
+        {"compact_revision", MU_JV_INT, &r->compact_revision},
+        {"code", MU_JV_INT, &r->code},
+        {"succeeded", MU_JV_TRUE, &r->succeeded},
+        {"created", MU_JV_TRUE, &r->created},
+        {"canceled", MU_JV_TRUE, &r->canceled},
+        {"token", MU_JV_TEXT, &r->token},
+        {"version", MU_JV_TEXT, &r->version},
+        {"etcdserver", MU_JV_TEXT, &r->version},
+        {"message", MU_JV_TEXT, &r->message},
+        {"cancel_reason", MU_JV_TEXT, &r->message},
+    };
+
+    return mu_jv_read(fields, sizeof(fields) / sizeof(fields[0]), name, value, &r->bytes);
 }
 
 static int read_member(struct mu_etcd_reply *r, struct mu_span name, struct mu_span value)
 {
-    int err = 0;
+    int err = read_simple(r, name, value);
 
+    if (err != 0) {
+        return err < 0 ? err : 0;
+    }
     if (named(name, "header")) {
         struct mu_span revision = mu_jv_member(value, "revision");
 
@@ -311,24 +286,11 @@ static int read_member(struct mu_etcd_reply *r, struct mu_span name, struct mu_s
     if (named(name, "error")) {
         return read_error(r, value);
     }
-    if (named(name, "ID")) {
-        return read_int(value, &r->lease_id);
+    if (named(name, "keys")) {
+        r->lease_keys = count_elements(value);
+        return 0;
     }
-    if (named(name, "TTL")) {
-        return read_int(value, &r->ttl_s);
-    }
-    if (named(name, "grantedTTL")) {
-        return read_int(value, &r->granted_s);
-    }
-    if (named(name, "compact_revision")) {
-        return read_int(value, &r->compact_revision);
-    }
-    if (named(name, "code")) {
-        return read_int(value, &r->code);
-    }
-    return read_result_member(r, &r->results[0], name, value, &err)
-               ? err
-               : read_flag_or_text(r, name, value);
+    return read_result_member(r, &r->results[0], name, value, &err) ? err : 0;
 }
 
 static int make_room(struct mu_etcd_reply *r, struct mu_span text)

@@ -80,47 +80,20 @@ void mu_etcd2_reply_fini(struct mu_etcd2_reply *r)
     mu_etcd2_reply_init(r);
 }
 
-static bool named(struct mu_span name, const char *text)
-{
-    return mu_span_eq(name, mu_span_str(text));
-}
-
-static int read_int(struct mu_span value, int64_t *ret)
-{
-    return mu_jv_int(value, ret) ? 0 : MUSTER_EPROTO;
-}
-
-static int read_text(struct mu_etcd2_reply *r, struct mu_span value, struct mu_span *ret)
-{
-    return mu_jv_string(value, &r->bytes, ret) ? 0 : MUSTER_EPROTO;
-}
-
 static int read_node(struct mu_etcd2_reply *r, struct mu_span object, struct mu_etcd2_node *ret)
 {
-    struct mu_jv_walk w = mu_jv_walk(object);
-    struct mu_span name;
-    struct mu_span value;
-    int err = w.object ? 0 : MUSTER_EPROTO;
+    const struct mu_jv_field fields[] = {
+        {"key", MU_JV_TEXT, &ret->key},
+        {"value", MU_JV_TEXT, &ret->value},
+        {"modifiedIndex", MU_JV_INT, &ret->modified},
+        {"createdIndex", MU_JV_INT, &ret->created},
+        {"ttl", MU_JV_INT, &ret->ttl_s},
+        {"dir", MU_JV_TRUE, &ret->dir},
+        {"nodes", MU_JV_ANY, &ret->nodes},
+    };
 
     *ret = (struct mu_etcd2_node){0};
-    while (err == 0 && mu_jv_next(&w, &name, &value)) {
-        if (named(name, "key")) {
-            err = read_text(r, value, &ret->key);
-        } else if (named(name, "value")) {
-            err = read_text(r, value, &ret->value);
-        } else if (named(name, "modifiedIndex")) {
-            err = read_int(value, &ret->modified);
-        } else if (named(name, "createdIndex")) {
-            err = read_int(value, &ret->created);
-        } else if (named(name, "ttl")) {
-            err = read_int(value, &ret->ttl_s);
-        } else if (named(name, "dir")) {
-            ret->dir = mu_jv_is_true(value);
-        } else if (named(name, "nodes")) {
-            ret->nodes = value;
-        }
-    }
-    return err;
+    return mu_jv_read_all(object, fields, sizeof(fields) / sizeof(fields[0]), &r->bytes);
 }
 
 /* Level by level, without recursion: each node that was read has its own below it read in turn. */
@@ -149,26 +122,22 @@ static int read_tree(struct mu_etcd2_reply *r, struct mu_span root)
 
 static int read_member(struct mu_etcd2_reply *r, struct mu_span name, struct mu_span value)
 {
-    if (named(name, "action")) {
-        return read_text(r, value, &r->action);
-    }
-    if (named(name, "node")) {
+    const struct mu_jv_field fields[] = {
+        {"action", MU_JV_TEXT, &r->action},   {"errorCode", MU_JV_INT, &r->code},
+        {"message", MU_JV_TEXT, &r->message}, {"cause", MU_JV_TEXT, &r->cause},
+        {"index", MU_JV_INT, &r->index},
+    };
+    int rc;
+
+    if (mu_span_eq(name, MU_SPAN_LIT("node"))) {
         return read_tree(r, value);
     }
-    if (named(name, "prevNode")) {
+    if (mu_span_eq(name, MU_SPAN_LIT("prevNode"))) {
         r->has_prev = true;
         return read_node(r, value, &r->prev);
     }
-    if (named(name, "errorCode")) {
-        return read_int(value, &r->code);
-    }
-    if (named(name, "message")) {
-        return read_text(r, value, &r->message);
-    }
-    if (named(name, "cause")) {
-        return read_text(r, value, &r->cause);
-    }
-    return named(name, "index") ? read_int(value, &r->index) : 0;
+    rc = mu_jv_read(fields, sizeof(fields) / sizeof(fields[0]), name, value, &r->bytes);
+    return rc < 0 ? rc : 0;
 }
 
 static int make_room(struct mu_etcd2_reply *r, struct mu_span text)

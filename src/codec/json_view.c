@@ -2,6 +2,7 @@
 
 #include <muster/error.h>
 
+#include "codec/base64.h"
 #include "core/assert.h"
 
 static bool is_space(uint8_t c)
@@ -219,14 +220,22 @@ bool mu_jv_valid(struct mu_span s)
 
 /* --- walking: the text is known to be valid --------------------------------------------------- */
 
-/* The place behind a string that begins at `at`. */
+/* The place behind a string that begins at `at`. Strings are long, in base64, and passed once for
+ * each level they are in: so by looking for their end, not at all that is in them. */
 static size_t pass_string(struct mu_span s, size_t at)
 {
-    for (at++; s.data[at] != '"'; at++) {
-        if (s.data[at] == '\\') {
-            at++;
+    size_t from = at + 1;
+    size_t escapes;
+
+    do {
+        const uint8_t *end = memchr(s.data + at + 1, '"', s.len - at - 1);
+
+        at = (size_t)(end - s.data);
+        escapes = 0;
+        while (at - escapes > from && s.data[at - escapes - 1] == '\\') {
+            escapes++;
         }
-    }
+    } while (escapes % 2 != 0);
     return at + 1;
 }
 
@@ -452,6 +461,70 @@ bool mu_jv_string(struct mu_span value, struct mu_buf *out, struct mu_span *ret_
     }
     *ret_text = mu_span_skip(mu_buf_span(out), from);
     return true;
+}
+
+/* --- members by name -------------------------------------------------------------------------- */
+
+static bool read_base64(struct mu_span value, struct mu_buf *out, struct mu_span *ret)
+{
+    struct mu_span text;
+    size_t from;
+
+    if (!mu_jv_string(value, out, &text)) {
+        return false;
+    }
+    from = out->len;
+    if (mu_base64_decode(out, text) != 0) {
+        return false;
+    }
+    *ret = mu_span_skip(mu_buf_span(out), from);
+    return true;
+}
+
+int mu_jv_read(const struct mu_jv_field *fields, size_t count, struct mu_span name,
+               struct mu_span value, struct mu_buf *out)
+{
+    bool good = true;
+
+    while (count > 0 && !mu_span_eq(name, mu_span_str(fields->name))) {
+        fields++;
+        count--;
+    }
+    if (count == 0) {
+        return 0;
+    }
+    switch (fields->kind) {
+    case MU_JV_INT:
+        good = mu_jv_int(value, fields->to);
+        break;
+    case MU_JV_TEXT:
+        good = mu_jv_string(value, out, fields->to);
+        break;
+    case MU_JV_BASE64:
+        good = read_base64(value, out, fields->to);
+        break;
+    case MU_JV_TRUE:
+        *(bool *)fields->to = mu_jv_is_true(value);
+        break;
+    case MU_JV_ANY:
+        *(struct mu_span *)fields->to = value;
+        break;
+    }
+    return good ? 1 : MUSTER_EPROTO;
+}
+
+int mu_jv_read_all(struct mu_span object, const struct mu_jv_field *fields, size_t count,
+                   struct mu_buf *out)
+{
+    struct mu_jv_walk w = mu_jv_walk(object);
+    struct mu_span name;
+    struct mu_span value;
+    int rc = w.object ? 0 : MUSTER_EPROTO;
+
+    while (rc >= 0 && mu_jv_next(&w, &name, &value)) {
+        rc = mu_jv_read(fields, count, name, value, out);
+    }
+    return rc < 0 ? rc : 0;
 }
 
 /* --- splitting -------------------------------------------------------------------------------- */

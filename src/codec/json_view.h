@@ -54,6 +54,33 @@ bool mu_jv_int(struct mu_span value, int64_t *ret_number);
  */
 bool mu_jv_string(struct mu_span value, struct mu_buf *out, struct mu_span *ret_text);
 
+/* --- members by name ---------------------------------------------------------------------------*/
+
+/* A member, and where what it holds goes, by its kind. */
+struct mu_jv_field {
+    const char *name;
+    enum {
+        MU_JV_INT = 1, /* int64_t */
+        MU_JV_TEXT,    /* struct mu_span: a string */
+        MU_JV_BASE64,  /* struct mu_span: what a string in base64 stands for */
+        MU_JV_TRUE,    /* bool: whether it is `true` */
+        MU_JV_ANY,     /* struct mu_span: the value as it is */
+    } kind;
+    void *to;
+};
+
+/**
+ * Reads a member, if it is one of the fields: 1; 0: it is none of them. MUSTER_EPROTO: it is not of
+ * its kind. Strings that are not in the text as they are go to `out`, which must have room for
+ * twice as many bytes as the value has.
+ */
+int mu_jv_read(const struct mu_jv_field *fields, size_t count, struct mu_span name,
+               struct mu_span value, struct mu_buf *out);
+/** All members of an object that are among the fields; others are passed over. MUSTER_EPROTO also:
+ * it is no object. */
+int mu_jv_read_all(struct mu_span object, const struct mu_jv_field *fields, size_t count,
+                   struct mu_buf *out);
+
 /* --- splitting -----------------------------------------------------------------------------------
  *
  * A stream of objects, one behind the other, is cut into them without looking at what they say: by

@@ -197,8 +197,7 @@ int mu_layout_sort(const struct mu_layout *l, size_t *index, size_t *ret_twice)
     return 0;
 }
 
-/* "F32[2,3]" */
-static void describe(const struct mu_layout *l, size_t i, char *buf, size_t cap)
+char *mu_layout_describe(const struct mu_layout *l, size_t i, char *buf, size_t cap)
 {
     const struct mu_tensor *t = &l->tensors[i];
     size_t at = (size_t)snprintf(buf, cap, "%s[", mu_dtype_name(t->dtype));
@@ -210,9 +209,10 @@ static void describe(const struct mu_layout *l, size_t i, char *buf, size_t cap)
     if (at < cap) {
         (void)snprintf(buf + at, cap - at, "]");
     }
+    return buf;
 }
 
-static bool is_same_type(const struct mu_layout *a, const struct mu_layout *b, size_t i)
+bool mu_layout_same_type(const struct mu_layout *a, const struct mu_layout *b, size_t i)
 {
     const struct mu_tensor *x = &a->tensors[i];
     const struct mu_tensor *y = &b->tensors[i];
@@ -235,9 +235,9 @@ int mu_layout_check(const struct mu_layout *expected, const struct mu_layout *go
                           mu_span_quote(names[0], sizeof(names[0]), mu_layout_name(got, i)),
                           mu_span_quote(names[1], sizeof(names[1]), mu_layout_name(expected, i)));
         }
-        if (!is_same_type(expected, got, i)) {
-            describe(got, i, types[0], sizeof(types[0]));
-            describe(expected, i, types[1], sizeof(types[1]));
+        if (!mu_layout_same_type(expected, got, i)) {
+            mu_layout_describe(got, i, types[0], sizeof(types[0]));
+            mu_layout_describe(expected, i, types[1], sizeof(types[1]));
             return mu_err(reterr_msg, MUSTER_EINVAL, "tensor %s is %s, and %s was expected",
                           mu_span_quote(names[0], sizeof(names[0]), mu_layout_name(got, i)),
                           types[0], types[1]);

@@ -16,6 +16,7 @@
 
 #define MU_TENSOR_RANK_MAX 64
 
+/* The numbers stand in manifests (codec/state_manifest.h): new ones go to the end. */
 enum mu_dtype {
     MU_DTYPE_BOOL = 1,
     MU_DTYPE_U8,
@@ -80,7 +81,9 @@ int mu_layout_add(struct mu_layout *l, struct mu_span name, enum mu_dtype dtype,
                   const uint64_t *shape, size_t rank);
 static inline struct mu_span mu_layout_name(const struct mu_layout *l, size_t i)
 {
-    return mu_span(l->names.data + l->names.head + l->tensors[i].name_at, l->tensors[i].name_len);
+    return mu_span(l->names.data == NULL ? NULL
+                                         : l->names.data + l->names.head + l->tensors[i].name_at,
+                   l->tensors[i].name_len);
 }
 static inline const uint64_t *mu_layout_shape(const struct mu_layout *l, size_t i)
 {
@@ -88,6 +91,10 @@ static inline const uint64_t *mu_layout_shape(const struct mu_layout *l, size_t 
 }
 /** How many elements it has. */
 uint64_t mu_layout_elements(const struct mu_layout *l, size_t i);
+/** Whether tensor `i` has the same type and shape in both, which have that many. */
+bool mu_layout_same_type(const struct mu_layout *a, const struct mu_layout *b, size_t i);
+/** Its type and shape, "F32[2,3]", terminated, cut where there is no more room. Returns `buf`. */
+char *mu_layout_describe(const struct mu_layout *l, size_t i, char *buf, size_t cap);
 /**
  * Fills `index`, with room for l->count, with the tensors in the order of their names. The first
  * name that is there twice is MUSTER_EEXIST, and `*ret_twice` is which.

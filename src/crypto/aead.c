@@ -11,6 +11,10 @@
 
 #define NONCE_LEN 12
 
+/* The cipher goes over a text twice, once for each of its halves: in pieces of so much, the second
+ * time finds it in the processor's nearest cache. A multiple of ChaCha20's block. */
+#define PIECE_LEN 8192
+
 int mu_aead_init(struct mu_aead *a, enum mu_aead_use use, const uint8_t key[MU_AEAD_KEY_LEN])
 {
     EVP_CIPHER_CTX *context = EVP_CIPHER_CTX_new();
@@ -40,30 +44,53 @@ static void make_nonce(uint8_t nonce[NONCE_LEN], uint64_t counter)
     mu_put_u64(nonce + 4, counter);
 }
 
-/* The extra data, then all of the text. */
-static bool run(EVP_CIPHER_CTX *context, struct mu_span extra, struct mu_span in, uint8_t *out)
+/* The next part of the text, which goes behind `*done` bytes of it. */
+static bool run_part(EVP_CIPHER_CTX *context, struct mu_span in, uint8_t *out, size_t *done)
 {
-    int len;
+    while (in.len != 0) {
+        size_t piece = PIECE_LEN - *done % PIECE_LEN;
+        int len;
 
-    MU_ASSERT(in.len <= INT_MAX && extra.len <= INT_MAX);
-    if (extra.len != 0 && EVP_CipherUpdate(context, NULL, &len, extra.data, (int)extra.len) != 1) {
-        return false;
+        piece = piece < in.len ? piece : in.len;
+        if (EVP_CipherUpdate(context, out + *done, &len, in.data, (int)piece) != 1) {
+            return false;
+        }
+        in = mu_span_skip(in, piece);
+        *done += piece;
     }
-    return in.len == 0 || EVP_CipherUpdate(context, out, &len, in.data, (int)in.len) == 1;
+    return true;
 }
 
-int mu_aead_seal(struct mu_aead *a, uint64_t counter, struct mu_span extra, struct mu_span in,
-                 uint8_t *out)
+/* The counter, then the extra data. */
+static bool begin(EVP_CIPHER_CTX *context, uint64_t counter, struct mu_span extra)
 {
     uint8_t nonce[NONCE_LEN];
-    uint8_t none[MU_AEAD_TAG_LEN];
     int len;
 
+    MU_ASSERT(extra.len <= INT_MAX);
     make_nonce(nonce, counter);
-    if (EVP_CipherInit_ex(a->context, NULL, NULL, NULL, nonce, -1) != 1 ||
-        !run(a->context, extra, in, out) || EVP_CipherFinal_ex(a->context, none, &len) != 1 ||
-        EVP_CIPHER_CTX_ctrl(a->context, EVP_CTRL_AEAD_GET_TAG, MU_AEAD_TAG_LEN, out + in.len) !=
-            1) {
+    return EVP_CipherInit_ex(context, NULL, NULL, NULL, nonce, -1) == 1 &&
+           (extra.len == 0 ||
+            EVP_CipherUpdate(context, NULL, &len, extra.data, (int)extra.len) == 1);
+}
+
+int mu_aead_sealv(struct mu_aead *a, uint64_t counter, struct mu_span extra,
+                  const struct mu_span *in, size_t count, uint8_t *out)
+{
+    uint8_t none[MU_AEAD_TAG_LEN];
+    size_t done = 0;
+    int len;
+
+    if (!begin(a->context, counter, extra)) {
+        return MUSTER_ENOMEM;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!run_part(a->context, in[i], out, &done)) {
+            return MUSTER_ENOMEM;
+        }
+    }
+    if (EVP_CipherFinal_ex(a->context, none, &len) != 1 ||
+        EVP_CIPHER_CTX_ctrl(a->context, EVP_CTRL_AEAD_GET_TAG, MU_AEAD_TAG_LEN, out + done) != 1) {
         return MUSTER_ENOMEM;
     }
     return 0;
@@ -72,9 +99,9 @@ int mu_aead_seal(struct mu_aead *a, uint64_t counter, struct mu_span extra, stru
 int mu_aead_open(struct mu_aead *a, uint64_t counter, struct mu_span extra, struct mu_span in,
                  uint8_t *out)
 {
-    uint8_t nonce[NONCE_LEN];
     uint8_t tag[MU_AEAD_TAG_LEN];
     uint8_t none[MU_AEAD_TAG_LEN];
+    size_t done = 0;
     int len;
 
     if (in.len < MU_AEAD_TAG_LEN) {
@@ -82,9 +109,7 @@ int mu_aead_open(struct mu_aead *a, uint64_t counter, struct mu_span extra, stru
     }
     in.len -= MU_AEAD_TAG_LEN;
     memcpy(tag, in.data + in.len, sizeof(tag));
-    make_nonce(nonce, counter);
-    if (EVP_CipherInit_ex(a->context, NULL, NULL, NULL, nonce, -1) != 1 ||
-        !run(a->context, extra, in, out) ||
+    if (!begin(a->context, counter, extra) || !run_part(a->context, in, out, &done) ||
         EVP_CIPHER_CTX_ctrl(a->context, EVP_CTRL_AEAD_SET_TAG, MU_AEAD_TAG_LEN, tag) != 1) {
         return MUSTER_ENOMEM;
     }

@@ -26,9 +26,19 @@ int mu_aead_init(struct mu_aead *a, enum mu_aead_use use, const uint8_t key[MU_A
 /** Also of a zeroed one. The key is wiped. */
 void mu_aead_fini(struct mu_aead *a);
 
-/** Writes in.len + MU_AEAD_TAG_LEN bytes to `out`, which may be where `in` is. MUSTER_ENOMEM. */
-int mu_aead_seal(struct mu_aead *a, uint64_t counter, struct mu_span extra, struct mu_span in,
-                 uint8_t *out);
+/**
+ * Seals `count` spans, one behind the other, as one text; writes MU_AEAD_TAG_LEN bytes more than
+ * they have to `out`, which may be where a single one is. MUSTER_ENOMEM.
+ */
+int mu_aead_sealv(struct mu_aead *a, uint64_t counter, struct mu_span extra,
+                  const struct mu_span *in, size_t count, uint8_t *out);
+
+static inline int mu_aead_seal(struct mu_aead *a, uint64_t counter, struct mu_span extra,
+                               struct mu_span in, uint8_t *out)
+{
+    return mu_aead_sealv(a, counter, extra, &in, 1, out);
+}
+
 /**
  * Writes in.len - MU_AEAD_TAG_LEN bytes to `out`, which may be where `in` is. MUSTER_ECORRUPT: it
  * is too short, or was not sealed so; what `out` holds then is of no use. MUSTER_ENOMEM.

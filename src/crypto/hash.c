@@ -34,6 +34,23 @@ void mu_sha256_pair(uint8_t ret[MU_SHA256_LEN], struct mu_span a, struct mu_span
     (void)SHA256_Final(ret, &sha);
 }
 
+_Static_assert(sizeof(SHA256_CTX) <= sizeof(struct mu_sha256), "the context must fit");
+
+void mu_sha256_begin(struct mu_sha256 *h)
+{
+    (void)SHA256_Init((SHA256_CTX *)h);
+}
+
+void mu_sha256_add(struct mu_sha256 *h, struct mu_span in)
+{
+    (void)SHA256_Update((SHA256_CTX *)h, in.data, in.len);
+}
+
+void mu_sha256_end(struct mu_sha256 *h, uint8_t ret[MU_SHA256_LEN])
+{
+    (void)SHA256_Final(ret, (SHA256_CTX *)h);
+}
+
 void mu_hmac_sha256(uint8_t ret[MU_SHA256_LEN], struct mu_span key, struct mu_span a,
                     struct mu_span b)
 {

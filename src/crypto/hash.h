@@ -10,6 +10,15 @@
 void mu_sha256(uint8_t ret[MU_SHA256_LEN], struct mu_span in);
 /** Of two spans, one behind the other. */
 void mu_sha256_pair(uint8_t ret[MU_SHA256_LEN], struct mu_span a, struct mu_span b);
+/* SHA-256 of what comes in pieces. Any thread may have one of its own. */
+struct mu_sha256 {
+    uint64_t opaque[16];
+};
+
+void mu_sha256_begin(struct mu_sha256 *h);
+void mu_sha256_add(struct mu_sha256 *h, struct mu_span in);
+/** It is to be begun anew then. */
+void mu_sha256_end(struct mu_sha256 *h, uint8_t ret[MU_SHA256_LEN]);
 /** For the ids of hivemind's DHT; nothing here relies on it being hard to invert. */
 void mu_sha1(uint8_t ret[MU_SHA1_LEN], struct mu_span in);
 /** HMAC-SHA-256 of two spans, one behind the other. */

@@ -18,6 +18,8 @@ struct mu_backed_config mu_backed_config_defaults(void)
         .reads_max = 2,
         .txn_bytes_max = (size_t)512 << 10,
         .cached_bytes_min = 512,
+        .loose_keys_max = (size_t)64 << 10,
+        .loose_bytes_max = (size_t)64 << 20,
     };
 }
 
@@ -62,6 +64,7 @@ int mu_backed_init(struct mu_backed *m, const struct mu_backed_config *config)
     mu_map_init(&m->elements, config->seed);
     mu_list_init(&m->clients);
     mu_list_init(&m->watchers);
+    mu_list_init(&m->sleepers);
     mu_list_init(&m->done);
     mu_buf_init(&m->old, HELD_MAX);
     if (!make_txns(m)) {
@@ -264,7 +267,8 @@ void mu_backed_stop(struct mu_backed *m)
     for (size_t i = 0; i < m->config.writes_max; i++) {
         struct mu_backed_txn *t = m->writes[i];
 
-        if (t->op_count != 0 && t->fencing && !t->sent) {
+        if (t->again) {
+            t->again = false;
             m->fences--;
             mu_backed_written(t, MUSTER_ECLOSED, NULL, NULL);
         }
@@ -366,7 +370,7 @@ void mu_backed_release(struct mu_backed_txn *t)
     t->results = 0;
     t->only = NULL;
     t->queue_ops = 0;
-    t->closed = t->fencing = t->doubtful = t->counts_keys = false;
+    t->closed = t->fencing = t->asking = t->doubtful = t->counts_keys = false;
     t->lists_keys = t->starved = false;
     mu_buf_reset(&t->body);
     mu_buf_trim(&t->body, 64 << 10);
@@ -406,16 +410,20 @@ struct mu_backed_txn *mu_backed_next_txn(struct mu_backed *m)
 {
     struct mu_backed_txn *t;
 
-    /* One that is to be sent once more, in another shape: to fence. */
     for (size_t i = 0; i < m->config.writes_max; i++) {
         t = m->writes[i];
-        if (is_busy(t) && t->fencing && !t->sent) {
+        if (t->again) {
+            t->again = false;
             t->sent = true;
             m->fences--;
             return t;
         }
     }
-    if (mu_list_empty(&m->clients)) {
+    if (!m->watching &&
+        (m->keys.count > m->config.loose_keys_max || m->value_bytes > m->config.loose_bytes_max)) {
+        mu_backed_forget(m);
+    }
+    if (mu_list_empty(&m->clients) || (!m->watching && !mu_list_empty(&m->watchers))) {
         return NULL;
     }
     t = m->session == 0 ? NULL : find_free(m, m->writes, m->config.writes_max);

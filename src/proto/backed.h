@@ -31,11 +31,15 @@
  * the slot alone before it is decided anew. Slots are bound to the session's lease.
  *
  * Waiting. What waits for a key was told by etcd, at some revision, that the key is not there, and
- * sleeps until the watch tells of a later put.
+ * sleeps until the watch tells of a later put. The watch costs etcd and us about as much as the
+ * writes that it tells of, so there is one only while somebody sleeps or watches: who falls asleep
+ * without one has it begun (mu_backed_wants_watch), and is asked for once more when it stands. A
+ * watcher misses nothing that was asked for behind it: until the watch stands, nothing new is sent.
  *
  * The mirror is filled by the watch and by answers. It may be behind: everything that is answered
  * was compared by etcd itself. It is taken for the truth only by watchers, who are told every
- * change that the watch tells, in order.
+ * change that the watch tells, in order. Without a watch it is forgotten whenever it has grown
+ * large, as nobody says then what is gone.
  *
  * Ownership: operations and clients are the caller's memory, and stay until mu_backed_next_done()
  * or mu_backed_cancel() gave the operation back. What a request points to stays as long.
@@ -63,6 +67,8 @@ struct mu_backed_config {
     size_t reads_max;        /* 2 */
     size_t txn_bytes_max;    /* of values in one. 512 KiB: etcd takes 1.5 MiB */
     size_t cached_bytes_min; /* values from this length on are not read again. 512 */
+    size_t loose_keys_max;   /* what the mirror may hold without a watch. 64 Ki, */
+    size_t loose_bytes_max;  /* 64 MiB */
 };
 
 struct mu_backed_config mu_backed_config_defaults(void);
@@ -139,7 +145,10 @@ struct mu_backed {
     struct mu_map elements;
     struct mu_list clients; /* those that have queued operations, first come first */
     struct mu_list watchers;
-    struct mu_list *cursor; /* the next watcher to hear of `told` */
+    struct mu_list sleepers; /* operations that sleep */
+    bool watching;           /* the watch stands: the mirror hears of every change */
+    size_t value_bytes;      /* of all values in the mirror */
+    struct mu_list *cursor;  /* the next watcher to hear of `told` */
     struct mu_change told;
     bool told_initial;
     struct mu_buf old; /* what `told` replaced */
@@ -202,8 +211,12 @@ void mu_backed_txn_done(struct mu_backed *m, struct mu_backed_txn *txn, int stat
 
 /** What is to be watched, appended to the buffers. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_backed_watch_range(const struct mu_backed *m, struct mu_buf *from, struct mu_buf *to);
-/** The watch begins anew: what the mirror has is forgotten. Watchers are not told. */
+/** Whether anybody needs it. */
+bool mu_backed_wants_watch(const struct mu_backed *m);
+/** The watch begins, or begins anew: what the mirror has is forgotten. Watchers are not told. */
 void mu_backed_forget(struct mu_backed *m);
+/** It stands: what is there was told, and all that changes will be. Or it has ended. */
+void mu_backed_set_watching(struct mu_backed *m, bool watching);
 /**
  * A change, as etcd has it. Afterwards mu_backed_next_watcher() says who is to be told.
  * MUSTER_ENOMEM: the mirror is not right any more; the watch is to begin anew.

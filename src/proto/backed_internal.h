@@ -65,6 +65,8 @@ struct mu_backed_txn {
     bool writes;
     bool sent;     /* it is with the caller */
     bool fencing;  /* only its slot is being changed */
+    bool asking;   /* should it fail, what the slot holds is told */
+    bool again;    /* it is to be sent once more, in another shape */
     bool doubtful; /* a try of it may have happened, or may yet */
     struct mu_list ops;
     size_t op_count;
@@ -148,6 +150,9 @@ bool mu_backed_is_write(const struct mu_backed *m, struct mu_backed_op *op);
 #define MU_BACKED_FENCED  "f"
 /** Into t->body. MUSTER_ENOMEM, MUSTER_ELIMIT. */
 int mu_backed_encode(struct mu_backed_txn *t);
+/** The same, and if it fails, what its slot holds. Without guards the first text leaves that out:
+ * such a transaction fails when an earlier try of it has happened, and hardly ever else. */
+int mu_backed_encode_asking(struct mu_backed_txn *t);
 /** Only the slot: no earlier try of this can happen any more behind it. */
 int mu_backed_encode_fence(struct mu_backed_txn *t);
 

@@ -42,9 +42,19 @@ void mu_backed_put(struct mu_backed *m, struct mu_backed_key *k)
 {
     if (k->mod == 0 && k->pins == 0 && mu_list_empty(&k->sleepers) && mu_list_empty(&k->elements)) {
         mu_map_remove(&m->keys, &k->node);
+        m->value_bytes -= k->len;
         mu_free(k->value);
         mu_free(k);
     }
+}
+
+/* Takes the value. */
+static void keep_value(struct mu_backed *m, struct mu_backed_key *k, uint8_t *value, size_t len)
+{
+    m->value_bytes = m->value_bytes - k->len + len;
+    mu_free(k->value);
+    k->value = value;
+    k->len = len;
 }
 
 /* --- waiting ---------------------------------------------------------------------------------- */
@@ -183,6 +193,7 @@ void mu_backed_sleep(struct mu_backed *m, struct mu_backed_op *op)
         op->holds = true;
         op->client->flying++;
     }
+    mu_list_push(&m->sleepers, &op->link);
     /* The watch may have been quicker than the answer that sends it to sleep. */
     for (size_t i = 0; op->state == MU_BACKED_SLEEPING && i < op->reg_count; i++) {
         struct mu_backed_reg *r = &op->regs[i];
@@ -205,6 +216,38 @@ void mu_backed_sleep(struct mu_backed *m, struct mu_backed_op *op)
     }
 }
 
+bool mu_backed_wants_watch(const struct mu_backed *m)
+{
+    return !mu_list_empty(&m->sleepers) || !mu_list_empty(&m->watchers);
+}
+
+/* It slept without a watch, which may have missed what it waits for: etcd is asked once more. */
+static void look_again(struct mu_backed *m, struct mu_backed_op *op)
+{
+    if (op->request.verb != MU_STORE_BARRIER) {
+        mu_backed_unregister(m, op);
+        op->at = 0;
+        mu_buf_reset(&op->held);
+        mu_backed_requeue(m, op);
+    } else if (op->regs[0].key->mod == 0) {
+        /* Its key was deleted: it had been complete, or will never be. */
+        mu_backed_answer(m, op, 0, NULL, 0);
+    }
+}
+
+void mu_backed_set_watching(struct mu_backed *m, bool watching)
+{
+    struct mu_list *it = m->sleepers.prev;
+
+    m->watching = watching;
+    while (watching && it != &m->sleepers) {
+        struct mu_backed_op *op = MU_CONTAINER_OF(it, struct mu_backed_op, link);
+
+        it = it->prev;
+        look_again(m, op);
+    }
+}
+
 /* --- learning --------------------------------------------------------------------------------- */
 
 void mu_backed_learn_own(struct mu_backed *m, struct mu_backed_key *k, uint8_t *value, size_t len,
@@ -214,9 +257,7 @@ void mu_backed_learn_own(struct mu_backed *m, struct mu_backed_key *k, uint8_t *
         mu_free(value);
         return;
     }
-    mu_free(k->value);
-    k->value = value;
-    k->len = len;
+    keep_value(m, k, value, len);
     k->lease = lease;
     k->mod = present ? revision : 0;
     k->as_of = revision;
@@ -246,9 +287,7 @@ int mu_backed_learn(struct mu_backed *m, struct mu_backed_key *k, const struct m
             memcpy(value, kv->value.data, kv->value.len);
         }
     }
-    mu_free(k->value);
-    k->value = value;
-    k->len = kv == NULL ? 0 : kv->value.len;
+    keep_value(m, k, value, kv == NULL ? 0 : kv->value.len);
     k->lease = kv == NULL ? 0 : kv->lease;
     k->mod = kv == NULL ? 0 : kv->mod_revision;
     k->as_of = revision;

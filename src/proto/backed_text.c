@@ -130,12 +130,20 @@ int mu_backed_encode(struct mu_backed_txn *t)
             }
         }
         t->results = x->txn.success_count;
+        t->asking = t->asking || x->txn.compare_count > 1;
+        x->txn.failure_count = t->asking ? x->txn.failure_count : 0; /* etcd reads JSON slowly. */
         mu_buf_reset(&t->body);
         err = mu_etcd_encode_txn(&t->body, &x->txn);
     }
     mu_buf_fini(&x->names);
     mu_free(x);
     return err;
+}
+
+int mu_backed_encode_asking(struct mu_backed_txn *t)
+{
+    t->asking = true;
+    return mu_backed_encode(t);
 }
 
 /* Only the slot: no earlier try of this can happen any more behind it. */
@@ -148,6 +156,7 @@ int mu_backed_encode_fence(struct mu_backed_txn *t)
         return MUSTER_ENOMEM;
     }
     add_slot(t, x);
+    t->asking = true;
     mu_buf_reset(&t->body);
     err = mu_etcd_encode_txn(&t->body, &x->txn);
     mu_free(x);

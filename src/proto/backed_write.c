@@ -547,6 +547,17 @@ static void learn_guards(struct mu_backed_txn *t, const struct mu_etcd_reply *re
     }
 }
 
+/* Its text was made anew. */
+static void send_again(struct mu_backed_txn *t, int err)
+{
+    if (err != 0) {
+        end_all(t, MUSTER_ENOMEM, NULL);
+    } else {
+        t->again = true;
+        t->m->fences++;
+    }
+}
+
 /* The guards did not hold. */
 static void conflict(struct mu_backed_txn *t, const struct mu_etcd_reply *reply)
 {
@@ -558,11 +569,7 @@ static void conflict(struct mu_backed_txn *t, const struct mu_etcd_reply *reply)
     }
     t->m->stats.fences++;
     t->fencing = true;
-    if (mu_backed_encode_fence(t) != 0) {
-        end_all(t, MUSTER_ENOMEM, NULL);
-    } else {
-        t->m->fences++;
-    }
+    send_again(t, mu_backed_encode_fence(t));
 }
 
 /* The slot is not there any more, nor the session. */
@@ -613,6 +620,10 @@ void mu_backed_written(struct mu_backed_txn *t, int status, const struct mu_etcd
 
     if (status != 0) {
         fail(t, status, text);
+        return;
+    }
+    if (!reply->succeeded && !t->asking) {
+        send_again(t, mu_backed_encode_asking(t));
         return;
     }
     if (reply->result_count == 0) {

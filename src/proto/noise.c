@@ -585,45 +585,52 @@ void mu_noise_consume(struct mu_noise *n, size_t len)
 
 /* --- out -------------------------------------------------------------------------------------- */
 
-int mu_noise_send(struct mu_noise *n, struct mu_span plain, size_t *ret_taken)
+int mu_noise_send_whole(struct mu_noise *n, const struct mu_span *parts, size_t count)
 {
-    size_t taken = 0;
-    int err = 0;
+    size_t len = mu_span_total(parts, count);
+    size_t start = n->out.len;
+    int err;
 
-    *ret_taken = 0;
+    MU_ASSERT(len <= MU_NOISE_PLAIN_MAX);
     if (n->poison != 0) {
         return n->poison;
     }
     if (n->state != MU_NOISE_OPEN) {
         return MUSTER_EAGAIN;
     }
-    while (taken < plain.len && err == 0) {
-        size_t len =
-            plain.len - taken < MU_NOISE_PLAIN_MAX ? plain.len - taken : MU_NOISE_PLAIN_MAX;
-        size_t start = n->out.len;
-        uint8_t *to;
+    if (n->sealed == UINT64_MAX) {
+        return MUSTER_ELIMIT;
+    }
+    err = mu_buf_reserve(&n->out, LENGTH_LEN + len + MU_AEAD_TAG_LEN);
+    if (err != 0) {
+        return err == MUSTER_ELIMIT ? MUSTER_EAGAIN : err;
+    }
+    err = mu_aead_sealv(&n->sealing, n->sealed, (struct mu_span){0}, parts, count,
+                        n->out.data + n->out.head + start + LENGTH_LEN);
+    if (err == 0) {
+        n->out.len += LENGTH_LEN + len + MU_AEAD_TAG_LEN;
+        close_frame(&n->out, start);
+        n->sealed++;
+    }
+    return err;
+}
 
-        if (n->sealed == UINT64_MAX) {
-            err = MUSTER_ELIMIT;
-            break;
-        }
-        err = mu_buf_reserve(&n->out, LENGTH_LEN + len + MU_AEAD_TAG_LEN);
-        if (err != 0) {
-            err = err == MUSTER_ELIMIT ? 0 : err; /* no room: that was all for now */
-            break;
-        }
-        to = n->out.data + n->out.head + start + LENGTH_LEN;
-        err = mu_aead_seal(&n->sealing, n->sealed, (struct mu_span){0},
-                           mu_span(plain.data + taken, len), to);
-        if (err == 0) {
-            n->out.len += LENGTH_LEN + len + MU_AEAD_TAG_LEN;
-            close_frame(&n->out, start);
-            n->sealed++;
-            taken += len;
-        }
+int mu_noise_send(struct mu_noise *n, struct mu_span plain, size_t *ret_taken)
+{
+    size_t taken = 0;
+    int err = n->poison == 0 && n->state != MU_NOISE_OPEN ? MUSTER_EAGAIN : n->poison;
+
+    *ret_taken = 0;
+    while (taken < plain.len && err == 0) {
+        struct mu_span part = mu_span_skip(plain, taken);
+
+        part.len = part.len < MU_NOISE_PLAIN_MAX ? part.len : MU_NOISE_PLAIN_MAX;
+        err = mu_noise_send_whole(n, &part, 1);
+        taken += err == 0 ? part.len : 0;
     }
     *ret_taken = taken;
-    return taken != 0 ? 0 : err;
+    /* No room, with the handshake over: that was all for now. */
+    return taken != 0 || (err == MUSTER_EAGAIN && n->state == MU_NOISE_OPEN) ? 0 : err;
 }
 
 struct mu_span mu_noise_output(const struct mu_noise *n)

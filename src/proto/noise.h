@@ -100,6 +100,12 @@ void mu_noise_consume(struct mu_noise *n, size_t len);
  * when no counter is left; MUSTER_ENOMEM. Nothing was taken then.
  */
 int mu_noise_send(struct mu_noise *n, struct mu_span plain, size_t *ret_taken);
+/**
+ * Seals `count` spans as one message, from where they lie: all of them, at most MU_NOISE_PLAIN_MAX
+ * bytes. MUSTER_EAGAIN: there is no room now, or the handshake is not over; others as
+ * mu_noise_send().
+ */
+int mu_noise_send_whole(struct mu_noise *n, const struct mu_span *parts, size_t count);
 struct mu_span mu_noise_output(const struct mu_noise *n);
 void mu_noise_sent(struct mu_noise *n, size_t len);
 

@@ -7,9 +7,11 @@
 #include "proto/peer_conn_internal.h"
 
 enum {
-    /* Sealed and not sent: the least that Noise may have, a few frames. */
-    SEALED_BYTES_MAX = 256 * 1024,
-    /* Of that, sealing goes on below so much. What is not sealed yet can still be in turn. */
+    /* Sealed and not sent: what may be kept for sending, and so much for the frame that exceeds it
+     * and for what is said beside data. */
+    SEALED_BYTES_OVER = 128 * 1024,
+    /* What lies in the muxer's output is sealed while there is less than so much: many small frames
+     * become one message. */
     SEALED_BYTES_LOW = 64 * 1024,
     /* Memory may be there again. */
     STARVED_MS = 10,
@@ -28,7 +30,7 @@ struct mu_peer_conn_config mu_peer_conn_config_defaults(void)
         .yamux = mu_yamux_config_defaults(),
     };
 
-    config.yamux.output_bytes_max = 256 * 1024;
+    config.yamux.output_bytes_max = 512 * 1024;
     return config;
 }
 
@@ -125,7 +127,7 @@ static int start_noise(struct mu_peer_conn *c)
         .identity = c->config.identity,
         .expected = c->config.expected,
         .muxer = c->config.muxer_late ? NULL : MU_PEER_MUXER_NAME,
-        .output_bytes_max = SEALED_BYTES_MAX,
+        .output_bytes_max = (size_t)c->config.yamux.output_bytes_max + SEALED_BYTES_OVER,
     };
     int err;
 
@@ -372,16 +374,15 @@ bool mu_peer_conn_next_event(struct mu_peer_conn *c, struct mu_peer_event *ret_e
 
 /* --- out, and time ---------------------------------------------------------------------------- */
 
-/* Moves what the muxer, or the negotiation for it, has to say into Noise. */
-static void seal(struct mu_peer_conn *c)
+bool mu_peer_seal(struct mu_peer_conn *c)
 {
     bool by_mss = mu_mss_output(&c->muxer).len != 0;
     struct mu_span plain = by_mss ? mu_mss_output(&c->muxer) : mu_yamux_output(&c->yamux);
     size_t taken;
     int err;
 
-    if (plain.len == 0 || mu_noise_output(&c->noise).len > SEALED_BYTES_LOW) {
-        return;
+    if (plain.len == 0) {
+        return true;
     }
     err = mu_noise_send(&c->noise, plain, &taken);
     if (err == MUSTER_ENOMEM) {
@@ -393,6 +394,8 @@ static void seal(struct mu_peer_conn *c)
     } else {
         mu_yamux_sent(&c->yamux, taken);
     }
+    mu_yamux_set_behind(&c->yamux, mu_noise_output(&c->noise).len);
+    return mu_mss_output(&c->muxer).len == 0 && mu_yamux_output(&c->yamux).len == 0;
 }
 
 struct mu_span mu_peer_conn_output(struct mu_peer_conn *c)
@@ -400,8 +403,9 @@ struct mu_span mu_peer_conn_output(struct mu_peer_conn *c)
     if (mu_mss_output(&c->raw).len != 0) {
         return mu_mss_output(&c->raw);
     }
-    if (mu_noise_done(&c->noise) && c->noise.poison == 0) {
-        seal(c);
+    if (mu_noise_done(&c->noise) && c->noise.poison == 0 &&
+        mu_noise_output(&c->noise).len <= SEALED_BYTES_LOW) {
+        (void)mu_peer_seal(c);
     }
     return mu_noise_output(&c->noise);
 }
@@ -412,6 +416,7 @@ void mu_peer_conn_sent(struct mu_peer_conn *c, size_t len)
         mu_mss_sent(&c->raw, len);
     } else {
         mu_noise_sent(&c->noise, len);
+        mu_yamux_set_behind(&c->yamux, mu_noise_output(&c->noise).len);
     }
 }
 

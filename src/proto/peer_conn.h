@@ -58,7 +58,7 @@ struct mu_peer_conn_config {
     uint32_t negotiate_ms;        /* for the name of a stream. 15 s */
     uint32_t streams_max;         /* of each side. 1,024 */
     bool muxer_late;              /* agree on the muxer behind the handshake, not in it */
-    struct mu_yamux_config yamux; /* but for role, seed and streams_max. Output 256 KiB */
+    struct mu_yamux_config yamux; /* but for role, seed and streams_max. Output 512 KiB */
 };
 
 /** The defaults named above; role, identity, secrets and seed are the caller's to set. */

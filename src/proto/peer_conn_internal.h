@@ -52,6 +52,8 @@ bool mu_peer_take_lent(struct mu_peer_conn *c, struct mu_peer_event *ret);
 bool mu_peer_open_queued(struct mu_peer_conn *c);
 /** The peer's proposal was not answered: it is refused. */
 void mu_peer_refuse_asked(struct mu_peer_conn *c);
+/** Moves what the muxer, or the negotiation for it, has to say into Noise. True: that was all. */
+bool mu_peer_seal(struct mu_peer_conn *c);
 /** Those whose time is over. */
 void mu_peer_expire(struct mu_peer_conn *c);
 

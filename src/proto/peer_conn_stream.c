@@ -5,6 +5,11 @@
 #include "core/assert.h"
 #include "proto/peer_conn_internal.h"
 
+enum {
+    /* So much is worth a message of its own: less is put beside what else is to be said. */
+    DIRECT_BYTES_MIN = 8192,
+};
+
 /* --- records ---------------------------------------------------------------------------------- */
 
 struct mu_peer_stream *mu_peer_find(const struct mu_peer_conn *c, uint32_t id)
@@ -163,9 +168,33 @@ static void flush_later(struct mu_peer_conn *c, struct mu_peer_stream *s)
     }
 }
 
+/* Seals frames of much data from where it lies; returns how much. The rest is to be written. */
+static size_t write_direct(struct mu_peer_conn *c, uint32_t id, struct mu_span data)
+{
+    size_t taken = 0;
+
+    while (data.len - taken >= DIRECT_BYTES_MIN) {
+        uint8_t head[MU_YAMUX_HEADER];
+        struct mu_span parts[2] = {mu_span(head, sizeof(head)), mu_span_skip(data, taken)};
+
+        if (!mu_peer_seal(c)) { /* What was said earlier goes before it. */
+            break;
+        }
+        parts[1].len = mu_yamux_frame(&c->yamux, id, parts[1].len, head);
+        if (parts[1].len < DIRECT_BYTES_MIN || mu_noise_send_whole(&c->noise, parts, 2) != 0) {
+            break;
+        }
+        mu_yamux_framed(&c->yamux, id, parts[1].len);
+        mu_yamux_set_behind(&c->yamux, mu_noise_output(&c->noise).len);
+        taken += parts[1].len;
+    }
+    return taken;
+}
+
 int mu_peer_conn_write(struct mu_peer_conn *c, uint32_t id, struct mu_span data, size_t *ret_taken)
 {
     struct mu_peer_stream *s = mu_peer_find(c, id);
+    size_t taken = 0;
     int err;
 
     *ret_taken = 0;
@@ -181,12 +210,19 @@ int mu_peer_conn_write(struct mu_peer_conn *c, uint32_t id, struct mu_span data,
         return err;
     }
     if (err == 1) {
-        err = mu_yamux_write(&c->yamux, id, data, ret_taken);
-        if (err != 0) {
+        size_t direct = write_direct(c, id, data);
+
+        err = mu_yamux_write(&c->yamux, id, mu_span_skip(data, direct), &taken);
+        if (err != 0 && direct == 0) {
             return err;
         }
+        taken += direct;
     }
-    s->wants = *ret_taken < data.len;
+    *ret_taken = taken;
+    s->wants = taken < data.len;
+    if (err < 0) {
+        call_attention(c, s); /* Nobody else would tell it to go on. */
+    }
     return 0;
 }
 

@@ -303,6 +303,8 @@ mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r);
 const uint8_t *mu_rpc_peer_incarnation(const struct mu_rpc *r);
 /** When the peer was last heard of; forgiven silences are not counted. */
 mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r);
+/** How many bytes have come of a payload that is not whole yet; 0 between frames. */
+size_t mu_rpc_arriving(const struct mu_rpc *r);
 /** Memory held beside the struct. */
 size_t mu_rpc_memory(const struct mu_rpc *r);
 /** Calls of ours that have not ended, and calls of the peer's that we have not replied to. */

@@ -164,6 +164,14 @@ void mu_rpc_end_frame(struct mu_rpc *r)
     r->landed = 0;
 }
 
+size_t mu_rpc_arriving(const struct mu_rpc *r)
+{
+    if (!r->head_read) {
+        return 0;
+    }
+    return r->land_to != NULL || r->land_lost ? r->landed : r->in.len;
+}
+
 struct mu_space mu_rpc_room(struct mu_rpc *r)
 {
     size_t left;

@@ -20,16 +20,20 @@ static void put_be32(uint8_t *p, uint32_t v)
     put_be16(p + 2, (uint16_t)v);
 }
 
-void mu_yamux_put_header(struct mu_yamux *y, enum mu_yamux_frame type, uint16_t flags, uint32_t id,
-                         uint32_t length)
+static void write_header(uint8_t to[MU_YAMUX_HEADER], enum mu_yamux_frame type, uint16_t flags,
+                         uint32_t id, uint32_t length)
 {
-    uint8_t *to = mu_buf_grow(&y->out, MU_YAMUX_HEADER);
-
     to[0] = 0;
     to[1] = (uint8_t)type;
     put_be16(to + 2, flags);
     put_be32(to + 4, id);
     put_be32(to + 8, length);
+}
+
+void mu_yamux_put_header(struct mu_yamux *y, enum mu_yamux_frame type, uint16_t flags, uint32_t id,
+                         uint32_t length)
+{
+    write_header(mu_buf_grow(&y->out, MU_YAMUX_HEADER), type, flags, id, length);
 }
 
 int mu_yamux_put_control(struct mu_yamux *y, enum mu_yamux_frame type, uint16_t flags, uint32_t id,
@@ -284,11 +288,45 @@ int mu_yamux_open(struct mu_yamux *y, mu_mono_t now, uint32_t *ret_id)
     return err;
 }
 
+/* How much of `len` bytes may go out in one frame; 0 as well when it is another's turn. */
+static size_t frame_len(const struct mu_yamux *y, const struct mu_yamux_stream *s, size_t len)
+{
+    if (!(s->turn || mu_list_empty(&y->no_room)) ||
+        y->out.len + y->behind >= y->config.output_bytes_max) {
+        return 0;
+    }
+    len = len < MU_YAMUX_DATA_MAX ? len : MU_YAMUX_DATA_MAX;
+    return len < s->send_window ? len : s->send_window;
+}
+
+size_t mu_yamux_frame(const struct mu_yamux *y, uint32_t id, size_t len,
+                      uint8_t ret_head[MU_YAMUX_HEADER])
+{
+    const struct mu_yamux_stream *s = mu_yamux_find(y, id);
+
+    if (y->poison != 0 || y->out.len != 0 || s == NULL || s->reset || s->local_end) {
+        return 0;
+    }
+    len = frame_len(y, s, len);
+    if (len != 0) {
+        write_header(ret_head, DATA, 0, id, (uint32_t)len);
+    }
+    return len;
+}
+
+void mu_yamux_framed(struct mu_yamux *y, uint32_t id, size_t len)
+{
+    struct mu_yamux_stream *s = mu_yamux_find(y, id);
+
+    MU_ASSERT(s != NULL && len <= s->send_window);
+    s->send_window -= (uint32_t)len;
+}
+
 int mu_yamux_write(struct mu_yamux *y, uint32_t id, struct mu_span data, size_t *ret_taken)
 {
     struct mu_yamux_stream *s = mu_yamux_find(y, id);
     size_t taken = 0;
-    bool may; /* it is not another's turn */
+    size_t len;
     int err = 0;
 
     *ret_taken = 0;
@@ -301,14 +339,7 @@ int mu_yamux_write(struct mu_yamux *y, uint32_t id, struct mu_span data, size_t 
     if (s->local_end) {
         return MUSTER_EINVAL;
     }
-    may = s->turn || mu_list_empty(&y->no_room);
-    s->turn = false;
-    while (may && taken < data.len && s->send_window > 0 &&
-           y->out.len < y->config.output_bytes_max) {
-        size_t len = data.len - taken;
-
-        len = len < MU_YAMUX_DATA_MAX ? len : MU_YAMUX_DATA_MAX;
-        len = len < s->send_window ? len : s->send_window;
+    while ((len = frame_len(y, s, data.len - taken)) != 0) {
         err = mu_buf_reserve(&y->out, MU_YAMUX_HEADER + len);
         if (err != 0) {
             break;
@@ -318,6 +349,7 @@ int mu_yamux_write(struct mu_yamux *y, uint32_t id, struct mu_span data, size_t 
         s->send_window -= (uint32_t)len;
         taken += len;
     }
+    s->turn = false;
     *ret_taken = taken;
     if (err == MUSTER_ENOMEM && taken == 0) {
         return err;
@@ -373,8 +405,12 @@ static uint32_t next_target(const struct mu_yamux *y, const struct mu_yamux_stre
 {
     uint32_t max = y->config.window_bytes_max;
     uint32_t target = s->target < max - s->target ? s->target * 2 : max;
+    uint64_t quick_ns = ROUND_TRIPS * y->rtt_ns;
 
-    if (y->rtt_ns == 0 || mu_mono_since(s->updated_at, now) >= ROUND_TRIPS * y->rtt_ns ||
+    if (target <= WINDOW_LOCAL_MAX && quick_ns < GROW_NS_MIN) {
+        quick_ns = GROW_NS_MIN;
+    }
+    if (y->rtt_ns == 0 || mu_mono_since(s->updated_at, now) >= quick_ns ||
         target - s->target > y->config.grown_bytes_max - y->grown) {
         return s->target;
     }
@@ -439,6 +475,11 @@ struct mu_span mu_yamux_output(const struct mu_yamux *y)
 void mu_yamux_sent(struct mu_yamux *y, size_t len)
 {
     mu_buf_consume(&y->out, len);
+}
+
+void mu_yamux_set_behind(struct mu_yamux *y, size_t len)
+{
+    y->behind = len;
 }
 
 static mu_mono_t dead_at(const struct mu_yamux *y)

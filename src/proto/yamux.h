@@ -17,7 +17,8 @@
  *
  * Data is not kept here: a DATA event lends it, and whoever has no use for it yet keeps it, within
  * the window that was granted. The window starts at 256 KiB, as the protocol has it, and doubles up
- * to `window_bytes_max` while the reader empties it within a few round trips.
+ * to `window_bytes_max` while the reader empties it within a few round trips; up to 2 MiB also
+ * while it is emptied within 10 ms, however short those are.
  *
  * Streams that wait for room in the output are told so one at a time and in turn, so that none can
  * keep the others from writing.
@@ -40,7 +41,7 @@
 
 #define MU_YAMUX_HEADER       12
 #define MU_YAMUX_WINDOW_FIRST 262144
-#define MU_YAMUX_DATA_MAX     65524 /* in one frame of ours: with its header 64 KiB */
+#define MU_YAMUX_DATA_MAX     65507 /* in one frame of ours: with its header a message of Noise */
 #define MU_YAMUX_SEEN         1024  /* the peer's ids need not come in order, but within so many */
 
 enum mu_yamux_role {
@@ -55,7 +56,7 @@ struct mu_yamux_config {
     uint32_t unacked_max;      /* of ours that the peer has not accepted yet. 256 */
     uint32_t window_bytes_max; /* 16 MiB */
     uint64_t grown_bytes_max;  /* what the windows of all streams may grow by together. 64 MiB */
-    uint32_t output_bytes_max; /* data kept for sending, over it writes take nothing. 1 MiB */
+    uint32_t output_bytes_max; /* kept for sending, over it writes take nothing. 1 MiB */
     uint32_t keep_alive_ms;    /* from ping to ping, the first one at once. 30 s; 0: none */
     uint32_t dead_ms;          /* a ping not answered, and nothing else heard, for so long. 10 s */
 };
@@ -120,6 +121,7 @@ struct mu_yamux {
     uint32_t ping_value;
     uint64_t rtt_ns; /* the last one measured; 0: none yet */
     struct mu_buf out;
+    size_t behind;          /* mu_yamux_set_behind() */
     struct mu_list no_room; /* streams whose writer waits for room in the output, in turn */
 };
 
@@ -146,6 +148,15 @@ int mu_yamux_open_as(struct mu_yamux *y, mu_mono_t now, uint32_t id);
 /** Takes what it can; WRITABLE follows if that was not all. MUSTER_ENOENT; MUSTER_EINVAL after
  * mu_yamux_end(); MUSTER_ENOMEM: nothing was taken. The error that poisoned it. */
 int mu_yamux_write(struct mu_yamux *y, uint32_t id, struct mu_span data, size_t *ret_taken);
+/**
+ * A frame of data whose body the caller sends from where it lies, when the output is empty: the
+ * header, of as much of `len` bytes as may be sent now. 0: none of it, or there is no such stream.
+ * Once it is sent, mu_yamux_framed() says so; what could not be sent goes to mu_yamux_write(), and
+ * so does the rest, if only to say that there is none: that is where its turn ends.
+ */
+size_t mu_yamux_frame(const struct mu_yamux *y, uint32_t id, size_t len,
+                      uint8_t ret_head[MU_YAMUX_HEADER]);
+void mu_yamux_framed(struct mu_yamux *y, uint32_t id, size_t len);
 /** We say no more on it. MUSTER_ENOENT, MUSTER_ENOMEM; twice is harmless. */
 int mu_yamux_end(struct mu_yamux *y, uint32_t id);
 /** It is gone for both, at once; nothing more is told of it. Harmless for one that is gone already.
@@ -162,6 +173,8 @@ int mu_yamux_drain(struct mu_yamux *y);
 
 struct mu_span mu_yamux_output(const struct mu_yamux *y);
 void mu_yamux_sent(struct mu_yamux *y, size_t len);
+/** How many bytes that left the output are not on the wire yet: as if they were still in it. */
+void mu_yamux_set_behind(struct mu_yamux *y, size_t len);
 mu_mono_t mu_yamux_deadline(const struct mu_yamux *y);
 /** A tick that comes much later than the deadline finds nobody dead: it was us who slept.
  * MUSTER_ENOMEM: call it again. */

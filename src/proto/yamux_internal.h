@@ -23,6 +23,11 @@ enum {
     CONTROL_BYTES_MAX = 256 * 1024,
     /* The window doubles while its reader empties it within so many round trips. */
     ROUND_TRIPS = 4,
+    /* However short the path, a window of less than this doubles while it is emptied within that: a
+     * loop on either side takes its turns, and a writer that waits for the other in each of them
+     * costs both a wake-up. */
+    WINDOW_LOCAL_MAX = 2 << 20,
+    GROW_NS_MIN = 10 * 1000 * 1000,
 };
 
 enum mu_yamux_wait {
@@ -72,7 +77,7 @@ void mu_yamux_let_wait(struct mu_yamux *y, struct mu_yamux_stream *s, enum mu_ya
  * is told fills it up, and the bytes that are left are moved to make room. */
 static inline bool mu_yamux_has_turn(const struct mu_yamux *y)
 {
-    return !mu_list_empty(&y->no_room) && y->out.len <= y->config.output_bytes_max / 4;
+    return !mu_list_empty(&y->no_room) && y->out.len + y->behind <= y->config.output_bytes_max / 4;
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* What the files of the etcd client share: etcd.c (calls), etcd_watch.c, etcd_lease.c. */
+/* What the files of the etcd client share: etcd.c (calls), etcd_judge.c (what answers mean),
+ * etcd_watch.c, etcd_lease.c. */
 #ifndef MU_ETCD_INTERNAL_H
 #define MU_ETCD_INTERNAL_H
 
@@ -50,6 +51,8 @@ enum mu_etcd_verdict {
 /** What a refusal of etcd means: a code, with words in `msg`. */
 enum mu_etcd_verdict mu_etcd_judge(const struct mu_etcd_reply *r, int *ret_status,
                                    struct mu_errmsg *msg);
+/** What the answer to a call means: its status, reply, text and words are set. */
+enum mu_etcd_verdict mu_etcd_judge_answer(struct mu_etcd_call *call);
 /** What an exchange without an answer means. */
 enum mu_etcd_verdict mu_etcd_judge_http(const struct mu_http *http, int status);
 /** Starts an exchange with an endpoint. */

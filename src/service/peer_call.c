@@ -71,21 +71,31 @@ static void flush_out(struct unary_out *o)
     }
 }
 
-/* The end of a call, whose stream goes its own way: by itself soon, or at once. */
-static void finish_call(struct unary_out *o, int status, const char *text, struct mu_span message,
-                        bool linger)
+/* A call is answered, and its stream ends by itself soon. Nothing of ours is touched behind `done`,
+ * from within which all calls may be freed. */
+static void finish_call(struct unary_out *o, int status, const char *text, struct mu_span message)
 {
     struct mu_unary_call *call = o->call;
     struct mu_peer_calls *c = o->calls;
 
     o->call = NULL;
     call->impl = NULL;
-    if (linger) {
-        mu_host_stream_end(&o->stream);
-        mu_env_timer_arm(c->env, &o->timer,
-                         mu_mono_add_ms(mu_env_now(c->env).mono, c->config.linger_ms));
-    }
+    mu_host_stream_end(&o->stream);
+    mu_env_timer_arm(c->env, &o->timer,
+                     mu_mono_add_ms(mu_env_now(c->env).mono, c->config.linger_ms));
     call->done(call, status, text, message);
+}
+
+/* It has come to nothing, and its stream is gone. As above. */
+static void abandon_call(struct unary_out *o, int status, const char *text)
+{
+    struct mu_unary_call *call = o->call;
+
+    free_out(o);
+    if (call != NULL) {
+        call->impl = NULL;
+        call->done(call, status, text, (struct mu_span){0});
+    }
 }
 
 static void on_out_ready(struct mu_host_stream *s, struct mu_span name)
@@ -102,8 +112,7 @@ static void on_out_writable(struct mu_host_stream *s)
 static void fail_out(struct unary_out *o, int status, const char *text)
 {
     mu_host_stream_reset(&o->stream);
-    finish_call(o, status, text, (struct mu_span){0}, false);
-    free_out(o);
+    abandon_call(o, status, text);
 }
 
 static void on_out_data(struct mu_host_stream *s, struct mu_span bytes)
@@ -135,23 +144,18 @@ static void on_out_data(struct mu_host_stream *s, struct mu_span bytes)
     answer = o->in;
     mu_buf_init(&o->in, 0);
     if (f.kind == MU_CALL_RESPONSE) {
-        finish_call(o, 0, "", f.data, true);
+        finish_call(o, 0, "", f.data);
     } else {
-        finish_call(o, MUSTER_EREMOTE, mu_span_quote(text, sizeof(text), f.data), f.data, true);
+        finish_call(o, MUSTER_EREMOTE, mu_span_quote(text, sizeof(text), f.data), f.data);
     }
     mu_buf_fini(&answer);
 }
 
 static void on_out_ended(struct mu_host_stream *s, int status, const char *text)
 {
-    struct unary_out *o = MU_CONTAINER_OF(s, struct unary_out, stream);
-
-    if (o->call != NULL) {
-        finish_call(o, status != 0 ? status : MUSTER_ECLOSED,
-                    status != 0 ? text : "the peer ended the call without an answer",
-                    (struct mu_span){0}, false);
-    }
-    free_out(o);
+    abandon_call(MU_CONTAINER_OF(s, struct unary_out, stream),
+                 status != 0 ? status : MUSTER_ECLOSED,
+                 status != 0 ? text : "the peer ended the call without an answer");
 }
 
 static void on_out_eof(struct mu_host_stream *s)
@@ -167,12 +171,7 @@ static void on_out_timer(struct mu_timer *timer)
 {
     struct unary_out *o = MU_CONTAINER_OF(timer, struct unary_out, timer);
 
-    if (o->call != NULL) {
-        fail_out(o, MUSTER_ETIMEDOUT, "the peer has not answered in time");
-    } else {
-        mu_host_stream_reset(&o->stream);
-        free_out(o);
-    }
+    fail_out(o, MUSTER_ETIMEDOUT, "the peer has not answered in time");
 }
 
 static const struct mu_host_stream_events out_events = {
@@ -242,6 +241,7 @@ static void unary_cancel(struct mu_unary *unary, struct mu_unary_call *call)
 
 /* --- serving ---------------------------------------------------------------------------------- */
 
+/* Its stream is gone. From within `gone` all calls may be freed: it is none of them by then. */
 static void free_in(struct unary_in *i)
 {
     struct mu_peer_calls *c = i->calls;
@@ -250,23 +250,18 @@ static void free_in(struct unary_in *i)
     c->in_count--;
     c->in_bytes -= i->in.len;
     mu_list_remove(&i->link);
+    if (i->started) {
+        i->started = false;
+        i->request.handler->gone(i->request.handler, &i->request);
+    }
     mu_buf_fini(&i->in);
     mu_buf_fini(&i->out);
     mu_free(i);
 }
 
-static void tell_gone(struct unary_in *i)
-{
-    if (i->started) {
-        i->started = false;
-        i->request.handler->gone(i->request.handler, &i->request);
-    }
-}
-
 static void drop_in(struct unary_in *i)
 {
     mu_host_stream_reset(&i->stream);
-    tell_gone(i);
     free_in(i);
 }
 
@@ -366,12 +361,9 @@ static void on_in_writable(struct mu_host_stream *s)
 
 static void on_in_ended(struct mu_host_stream *s, int status, const char *text)
 {
-    struct unary_in *i = MU_CONTAINER_OF(s, struct unary_in, stream);
-
     (void)status;
     (void)text;
-    tell_gone(i);
-    free_in(i);
+    free_in(MU_CONTAINER_OF(s, struct unary_in, stream));
 }
 
 static void on_in_timer(struct mu_timer *timer)

@@ -38,7 +38,8 @@ struct mu_peer_calls_config mu_peer_calls_config_defaults(void);
 /** `config` NULL: the defaults. MUSTER_ENOMEM. */
 int mu_peer_calls_new(struct mu_peer_host *host, const struct mu_peer_calls_config *config,
                       struct mu_peer_calls **ret);
-/** Calls and requests under way are cut off without a word. Before the host is freed. */
+/** Calls and requests under way are cut off without a word. Before the host is freed; from within
+ * any callback of theirs as well. */
 void mu_peer_calls_free(struct mu_peer_calls *c);
 struct mu_unary *mu_peer_calls_unary(struct mu_peer_calls *c);
 
@@ -77,6 +78,7 @@ struct mu_peer_items {
     bool closing; /* all of ours is in `out` */
     bool over;    /* the other side has ended its items */
     bool failed;  /* with an error, which is in `text` */
+    bool *gone;   /* set when it goes, for who has called its owner and comes back */
     int status;
     struct mu_errmsg text;
 };

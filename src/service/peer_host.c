@@ -75,7 +75,7 @@ int mu_peer_host_start(struct mu_env *env, const struct mu_peer_host_config *con
     for (size_t i = 0; i < MU_HOST_SEEN_MAX; i++) {
         mu_buf_init(&h->seen[i], MU_MULTIADDR_MAX);
     }
-    if (mu_host_id_init(h) != 0) {
+    if (mu_host_id_init(h) != 0 || mu_host_ping_init(h) != 0) {
         h->stopped = true;
         mu_peer_host_free(h);
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
@@ -114,6 +114,7 @@ void mu_peer_host_free(struct mu_peer_host *h)
     for (size_t i = 0; i < MU_HOST_SEEN_MAX; i++) {
         mu_buf_fini(&h->seen[i]);
     }
+    mu_host_id_fini(h);
     mu_free(h);
 }
 
@@ -385,6 +386,7 @@ static void tell_wild(struct mu_peer_host *h, const struct mu_host_listener *l)
 void mu_host_readdress(struct mu_peer_host *h)
 {
     mu_host_addrs_free(&h->told);
+    mu_buf_reset(&h->record);
     MU_LIST_FOREACH (it, &h->announced) {
         const struct mu_host_addr *a = MU_CONTAINER_OF(it, struct mu_host_addr, link);
 

@@ -5,7 +5,8 @@
  *     peer_host_conn.c      connections: one peer_conn on one connection of the environment each
  *     peer_host_peer.c      peers: their addresses, dialling them, which connection is used
  *     peer_host_stream.c    streams
- *     peer_host_id.c        identify, push and ping
+ *     peer_host_id.c        identify and its push
+ *     peer_host_ping.c      ping
  */
 #ifndef MU_PEER_HOST_INTERNAL_H
 #define MU_PEER_HOST_INTERNAL_H
@@ -51,6 +52,7 @@ struct mu_host_peer {
     struct mu_errmsg why;
     /* what it says of itself */
     bool identified;
+    uint64_t record_seq;     /* of the last signed record of its addresses */
     struct mu_buf protocols; /* names, each behind its length in two bytes */
     char agent[64];
 };
@@ -136,6 +138,8 @@ struct mu_peer_host {
     struct mu_peer_handler ping_handler;
     struct mu_buf seen[MU_HOST_SEEN_MAX]; /* numbers that others see us under, as multiaddr parts */
     size_t seen_next;
+    struct mu_buf record; /* our addresses, signed; empty: to be made when it is needed */
+    uint64_t record_seq;
     bool push;  /* what we say of ourselves has changed */
     bool armed; /* `soon` is */
     bool in_turn;
@@ -216,9 +220,14 @@ void mu_host_streams_tell(struct mu_peer_host *h);
 /* --- peer_host_id.c --------------------------------------------------------------------------- */
 
 int mu_host_id_init(struct mu_peer_host *h);
+void mu_host_id_fini(struct mu_peer_host *h);
 /** Asks who it is. */
 void mu_host_identify(struct mu_host_conn *c);
 /** Tells all connections what has changed. */
 void mu_host_push(struct mu_peer_host *h);
+
+/* --- peer_host_ping.c ------------------------------------------------------------------------- */
+
+int mu_host_ping_init(struct mu_peer_host *h);
 
 #endif

@@ -8,6 +8,9 @@
 static void let_go(struct mu_peer_items *it)
 {
     it->active = false;
+    if (it->gone != NULL) {
+        *it->gone = true;
+    }
     mu_list_remove(&it->link);
     mu_buf_fini(&it->in);
     mu_buf_fini(&it->out);
@@ -128,8 +131,8 @@ static int take_error(struct mu_peer_items *it, struct mu_span message)
     return 0;
 }
 
-/* One message off the front: 1; 0: it is not all there. */
-static int take_one(struct mu_peer_items *it)
+/* One message off the front: 1; 0: it is not all there, or its owner has let go of it. */
+static int take_one(struct mu_peer_items *it, const bool *gone)
 {
     struct mu_span in = mu_buf_span(&it->in);
     struct mu_span message;
@@ -158,9 +161,9 @@ static int take_one(struct mu_peer_items *it)
         it->on->item(it, message);
     }
     mu_buf_consume(&held, MU_ITEM_HEAD_LEN + (size_t)len);
-    if (!it->active || got != 0) {
+    if (*gone || got != 0) {
         mu_buf_fini(&held);
-        return got;
+        return *gone ? 0 : got;
     }
     it->in = held;
     return 1;
@@ -170,14 +173,20 @@ static void on_data(struct mu_host_stream *s, struct mu_span bytes)
 {
     struct mu_peer_items *it = MU_CONTAINER_OF(s, struct mu_peer_items, stream);
     int err = mu_buf_append(&it->in, bytes);
+    bool gone = false; /* and then its memory may be, too */
 
     mu_host_stream_consumed(s, bytes.len);
+    it->gone = &gone;
     if (err == 0) {
         do {
-            err = take_one(it);
-        } while (err == 1 && it->active);
+            err = take_one(it, &gone);
+        } while (err == 1);
     }
-    if (err < 0 && it->active) {
+    if (gone) {
+        return;
+    }
+    it->gone = NULL;
+    if (err < 0) {
         fail(it, err, muster_strerror(err));
     }
 }

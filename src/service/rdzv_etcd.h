@@ -34,6 +34,10 @@ int mu_rdzv_etcd_configure(struct mu_rdzv_etcd_config *c, const struct mu_rdzv_p
 /** A client by that configuration. */
 int mu_rdzv_etcd_client(const struct mu_rdzv_etcd_config *c, struct mu_env *env,
                         struct mu_etcd **ret_etcd, struct mu_errmsg *reterr_msg);
+/** Appends the path of a run's key for a request, `tail` behind "/rdzv/" as it is, with its end.
+ * MUSTER_ENOMEM, MUSTER_ELIMIT. */
+int mu_rdzv_etcd_path(struct mu_buf *out, const struct mu_rdzv_etcd_config *c, const char *run_id,
+                      const char *tail);
 /** The URL of a round's store. False: it is too long. */
 bool mu_rdzv_etcd_url(char url[MU_RDZV_ETCD_URL_CAP], const struct mu_rdzv_etcd_config *c,
                       const char *run_id, uint64_t version);

@@ -332,3 +332,23 @@ bool mu_rdzv_etcd_url(char url[MU_RDZV_ETCD_URL_CAP], const struct mu_rdzv_etcd_
     *t.at = '\0';
     return !t.cut;
 }
+
+int mu_rdzv_etcd_path(struct mu_buf *out, const struct mu_rdzv_etcd_config *c, const char *run_id,
+                      const char *tail)
+{
+    size_t len = strlen(c->prefix);
+    int err = mu_buf_append(out, MU_SPAN_LIT("/v2/keys"));
+
+    while (len > 0 && c->prefix[len - 1] == '/') {
+        len--;
+    }
+    if (err == 0 && (len == 0 || c->prefix[0] != '/')) {
+        err = mu_buf_append(out, MU_SPAN_LIT("/"));
+    }
+    err = err != 0 ? err : mu_etcd2_path(out, mu_span(c->prefix, len));
+    err = err != 0 || len == 0 ? err : mu_buf_append(out, MU_SPAN_LIT("/"));
+    err = err != 0 ? err : mu_buf_append(out, MU_SPAN_LIT("run_"));
+    err = err != 0 ? err : mu_etcd2_path(out, mu_span_str(run_id));
+    err = err != 0 ? err : mu_buf_append(out, MU_SPAN_LIT("/rdzv/"));
+    return err != 0 ? err : mu_buf_append(out, mu_span(tail, strlen(tail) + 1));
+}

@@ -179,27 +179,10 @@ static void on_call_done(struct mu_etcd_call *call)
 
 static int make_path(struct extra *x)
 {
-    size_t len = strlen(x->backend.prefix);
-    const char *prefix = x->backend.prefix;
-    char tail[96];
-    int err;
+    char tail[96] = "active_version?quorum=true";
 
-    while (len > 0 && prefix[len - 1] == '/') {
-        len--;
-    }
-    mu_buf_reset(&x->path);
-    err = mu_buf_append(&x->path, MU_SPAN_LIT("/v2/keys"));
-    if (err == 0 && (len == 0 || prefix[0] != '/')) {
-        err = mu_buf_append(&x->path, MU_SPAN_LIT("/"));
-    }
-    err = err != 0 ? err : mu_etcd2_path(&x->path, mu_span(prefix, len));
-    err = err != 0 || len == 0 ? err : mu_buf_append(&x->path, MU_SPAN_LIT("/"));
-    err = err != 0 ? err : mu_buf_append(&x->path, MU_SPAN_LIT("run_"));
-    err = err != 0 ? err : mu_etcd2_path(&x->path, mu_span_str(x->run_id));
-    if (x->step == ASK) {
-        (void)snprintf(tail, sizeof(tail), "/rdzv/active_version?quorum=true");
-    } else {
-        int n = snprintf(tail, sizeof(tail), "/rdzv/v_%" PRIu64 "/extra_data", x->config.version);
+    if (x->step != ASK) {
+        int n = snprintf(tail, sizeof(tail), "v_%" PRIu64 "/extra_data", x->config.version);
 
         if (x->step == GET) {
             (void)snprintf(tail + n, sizeof(tail) - (size_t)n, "?quorum=true");
@@ -208,7 +191,8 @@ static int make_path(struct extra *x)
                            x->index + 1);
         }
     }
-    return err != 0 ? err : mu_buf_append(&x->path, mu_span(tail, strlen(tail) + 1));
+    mu_buf_reset(&x->path);
+    return mu_rdzv_etcd_path(&x->path, &x->backend, x->run_id, tail);
 }
 
 static uint32_t time_left(const struct extra *x, uint32_t most)

@@ -190,7 +190,8 @@ static int open_cell(struct look *l, struct mu_errmsg *reterr_msg)
 
 bool mu_rdzv_can_look(const char *backend)
 {
-    return strcmp(backend, "etcd-v2") == 0 || strcmp(backend, "etcd-v3") == 0;
+    return strcmp(backend, "etcd") == 0 || strcmp(backend, "etcd-v2") == 0 ||
+           strcmp(backend, "etcd-v3") == 0;
 }
 
 int mu_rdzv_look(struct mu_env *env, const struct mu_rdzv_params *params, uint32_t timeout_ms,
@@ -205,6 +206,9 @@ int mu_rdzv_look(struct mu_env *env, const struct mu_rdzv_params *params, uint32
     }
     if (err != 0) {
         return err;
+    }
+    if (strcmp(params->backend, "etcd") == 0) {
+        return mu_rdzv_etcd_look(env, params, timeout_ms, events, reterr_msg);
     }
     l = mu_calloc(1, sizeof(*l));
     if (l == NULL) {

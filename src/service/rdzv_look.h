@@ -8,7 +8,7 @@
 #include "proto/rdzv_params.h"
 #include "service/rdzv_ask.h"
 
-/** Whether a backend can be looked at: "etcd-v2", "etcd-v3". */
+/** Whether a backend can be looked at: "etcd", "etcd-v2", "etcd-v3". */
 bool mu_rdzv_can_look(const char *backend);
 /**
  * Looks. `run` is told if there is such a run, then `done`, within `timeout_ms` or a little more.
@@ -16,5 +16,8 @@ bool mu_rdzv_can_look(const char *backend);
  */
 int mu_rdzv_look(struct mu_env *env, const struct mu_rdzv_params *params, uint32_t timeout_ms,
                  const struct mu_rdzv_ask_events *events, struct mu_errmsg *reterr_msg);
+/** The same of the backend "etcd", which has a protocol of its own (rdzv_etcd_look.c). */
+int mu_rdzv_etcd_look(struct mu_env *env, const struct mu_rdzv_params *params, uint32_t timeout_ms,
+                      const struct mu_rdzv_ask_events *events, struct mu_errmsg *reterr_msg);
 
 #endif

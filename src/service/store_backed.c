@@ -191,6 +191,20 @@ static void on_torch_change(struct mu_backing_op *base, const struct mu_change *
     mu_buf_fini(&name);
 }
 
+static void on_torch_stands(struct mu_backing_op *base)
+{
+    struct torch_op *o = MU_CONTAINER_OF(base, struct torch_op, base);
+    struct mu_store_conn *c = o->peer->conn;
+    struct mu_store_reply none = {0};
+
+    o->base.stands = NULL;
+    if (mu_torch_server_answer(&c->u.torch, o->request, 0, &none, NULL) != 0) {
+        mu_store_conn_end_torch(c);
+    } else {
+        mu_store_conn_touch(c);
+    }
+}
+
 static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
 {
     struct torch_op *o = mu_calloc(1, sizeof(*o));
@@ -214,8 +228,11 @@ static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
     o->base.change = on_torch_change;
     mu_list_init(&o->link);
     mu_list_push(&p->ops, &o->link);
+    if (r->op == MU_TORCH_WATCH_KEY && !mu_backing_watches(p->server->backing)) {
+        o->base.stands = on_torch_stands;
+    }
     mu_backing_submit(p->server->backing, &p->client, &o->base);
-    return r->op == MU_TORCH_WATCH_KEY
+    return r->op == MU_TORCH_WATCH_KEY && o->base.stands == NULL
                ? mu_torch_server_answer(&p->conn->u.torch, r, 0, &none, NULL)
                : 0;
 }

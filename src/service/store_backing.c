@@ -11,10 +11,13 @@
 
 /* Slots are worth what the session is worth: a write in doubt can be settled as long as it lasts,
  * so it outlasts any outage that jobs outlast. Those of a server that died stay that long, too. */
-#define SESSION_S   600
-#define SILENCE_MS  2000 /* without an answer, before the log says so */
-#define TRY_MS      3000 /* one try; every transaction can be repeated */
-#define AGAIN_MS    200  /* until a call, a watch or a session that ended is begun anew */
+#define SESSION_S  600
+#define SILENCE_MS 2000 /* without an answer, before the log says so */
+#define TRY_MS     3000 /* one try; every transaction can be repeated */
+#define AGAIN_MS   200  /* until a call, a watch or a session that ended is begun anew */
+/* The watch stays when the last one who waited is answered: another will come, mostly. It begins
+ * with a reading of all keys. Nobody for this long, and for up to twice that: it ends. */
+#define LINGER_MS   30000
 #define DROP_MS     2000
 #define FLIGHTS     (2 * (size_t)MU_BACKED_TXNS)
 #define PATIENCE_MS ((uint32_t)INT32_MAX)
@@ -43,7 +46,11 @@ struct mu_backing {
     struct mu_buf watch_from;
     struct mu_buf watch_to;
     struct mu_timer watch_again;
+    struct mu_timer linger;
     bool watching;
+    bool watch_used;    /* since `linger` was armed */
+    bool watch_unused;  /* it is being ended for that */
+    bool current_told;  /* by the watch: the mirror has all keys */
     bool mirror_broken; /* the watch is to begin anew */
     struct mu_etcd_lease lease;
     struct mu_timer lease_again;
@@ -92,9 +99,26 @@ static void give_back(struct mu_backing *b)
     }
 }
 
+/* There is a watch while somebody needs it, and for a while longer. */
+static void tend_watch(struct mu_backing *b)
+{
+    if (b->closing) {
+        return;
+    }
+    if (mu_backed_wants_watch(&b->machine)) {
+        b->watch_used = true;
+        if (!b->watching && !mu_heap_contains(&b->watch_again.node)) {
+            start_watch(b);
+        }
+    } else if (b->watching && !mu_heap_contains(&b->linger.node)) {
+        arm_in(b, &b->linger, LINGER_MS);
+    }
+}
+
 static void finish_turn(struct mu_backing *b)
 {
     give_back(b);
+    tend_watch(b);
     if (b->machine.session == 0 && b->session == UP) {
         b->session = STOPPING;
         mu_etcd_lease_stop(&b->lease, false);
@@ -222,6 +246,7 @@ static void on_pump(struct mu_timer *timer)
         launch(b, txn);
     }
     give_back(b);
+    tend_watch(b);
     b->events.turn_ended(b->events.context);
 }
 
@@ -287,6 +312,7 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
     if (b->mirror_broken) {
         return;
     }
+    b->current_told = true; /* All that is there is told on one turn. */
     if (mu_backed_changed(&b->machine, &c->kv, c->deleted, c->created, c->initial, c->revision) !=
         0) {
         b->mirror_broken = true;
@@ -319,27 +345,51 @@ static void on_watch_ended(struct mu_etcd_watch *watch, int status)
     struct mu_backing *b = MU_CONTAINER_OF(watch, struct mu_backing, watch);
 
     b->watching = false;
+    mu_backed_set_watching(&b->machine, false);
     if (b->closing) {
         go_on_closing(b);
         return;
     }
-    mu_log(MUSTER_LOG_WARN, "BACKING-WATCH-ENDED", "why=\"%s\"",
-           status == MUSTER_ECANCELED ? "out of memory" : watch->errmsg.text);
-    end_watchers(b);
+    if (!b->watch_unused) {
+        mu_log(MUSTER_LOG_WARN, "BACKING-WATCH-ENDED", "why=\"%s\"",
+               status == MUSTER_ECANCELED ? "out of memory" : watch->errmsg.text);
+        arm_in(b, &b->watch_again, AGAIN_MS);
+        end_watchers(b);
+    }
     mu_backed_forget(&b->machine);
-    arm_in(b, &b->watch_again, AGAIN_MS);
+    finish_turn(b);
+}
+
+static void on_watch_ready(struct mu_etcd_watch *watch)
+{
+    struct mu_backing *b = MU_CONTAINER_OF(watch, struct mu_backing, watch);
+
+    if (b->mirror_broken) {
+        return;
+    }
+    b->current_told = true;
+    mu_backed_set_watching(&b->machine, true);
+    MU_LIST_FOREACH_SAFE (it, tmp, &b->machine.watchers) {
+        struct mu_backing_op *o = MU_CONTAINER_OF(it, struct mu_backing_op, base.link);
+
+        if (o->stands != NULL) {
+            o->stands(o);
+        }
+    }
     finish_turn(b);
 }
 
 static void start_watch(struct mu_backing *b)
 {
     b->watching = true;
-    b->mirror_broken = false;
+    b->watch_unused = b->current_told = b->mirror_broken = false;
+    mu_backed_forget(&b->machine);
     b->watch = (struct mu_etcd_watch){
         .key = mu_buf_span(&b->watch_from),
         .end = mu_buf_span(&b->watch_to),
         .current = true,
         .change = on_change,
+        .ready = on_watch_ready,
         .ended = on_watch_ended,
     };
     mu_etcd_watch_start(b->etcd, &b->watch);
@@ -347,7 +397,21 @@ static void start_watch(struct mu_backing *b)
 
 static void on_watch_again(struct mu_timer *timer)
 {
-    start_watch(MU_CONTAINER_OF(timer, struct mu_backing, watch_again));
+    tend_watch(MU_CONTAINER_OF(timer, struct mu_backing, watch_again));
+}
+
+static void on_linger(struct mu_timer *timer)
+{
+    struct mu_backing *b = MU_CONTAINER_OF(timer, struct mu_backing, linger);
+
+    if (b->watching && !b->watch_used) {
+        b->watch_unused = b->mirror_broken = true;
+        b->current_told = false;
+        mu_backed_set_watching(&b->machine, false);
+        mu_etcd_watch_cancel(&b->watch);
+    }
+    b->watch_used = false;
+    tend_watch(b);
 }
 
 /* --- operations ------------------------------------------------------------------------------- */
@@ -361,7 +425,17 @@ void mu_backing_submit(struct mu_backing *b, struct mu_backed_client *client,
 
 bool mu_backing_cancel(struct mu_backing *b, struct mu_backing_op *op)
 {
-    return mu_backed_cancel(&b->machine, &op->base);
+    bool back = mu_backed_cancel(&b->machine, &op->base);
+
+    if (!b->closing) {
+        pump_soon(b); /* Others may have waited for its watch. */
+    }
+    return back;
+}
+
+bool mu_backing_watches(const struct mu_backing *b)
+{
+    return b->machine.watching;
 }
 
 void mu_backing_tell_current(struct mu_backing *b, struct mu_backing_op *op)
@@ -370,6 +444,9 @@ void mu_backing_tell_current(struct mu_backing *b, struct mu_backing_op *op)
     const struct mu_map_node *cursor = NULL;
     struct mu_change change;
 
+    if (!b->current_told) {
+        return; /* The watch is about to tell it. */
+    }
     while (op->base.state == MU_BACKED_WATCHING &&
            mu_backed_next_key(&b->machine, &cursor, &change)) {
         if ((q->flags & MU_STORE_PREFIX) != 0 ? mu_span_starts_with(change.key, q->keys[0])
@@ -493,6 +570,7 @@ int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_
     mu_timer_init(&b->pump, on_pump);
     mu_timer_init(&b->silence, on_silence);
     mu_timer_init(&b->watch_again, on_watch_again);
+    mu_timer_init(&b->linger, on_linger);
     mu_timer_init(&b->lease_again, on_lease_again);
     for (size_t i = 0; i < FLIGHTS; i++) {
         b->flights[i].backing = b;
@@ -511,7 +589,6 @@ int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_
         mu_free(b);
         return err;
     }
-    start_watch(b);
     start_session(b);
     *ret_backing = b;
     return 0;
@@ -590,7 +667,8 @@ static void go_on_closing(struct mu_backing *b)
 
 void mu_backing_close(struct mu_backing *b, bool drop, void (*closed)(void *context), void *context)
 {
-    struct mu_timer *timers[] = {&b->pump, &b->silence, &b->watch_again, &b->lease_again};
+    struct mu_timer *timers[] = {&b->pump, &b->silence, &b->watch_again, &b->linger,
+                                 &b->lease_again};
 
     b->closing = true;
     b->drop = drop;

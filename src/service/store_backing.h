@@ -30,6 +30,9 @@ struct mu_backing_op {
     /** watch: a change, lent. The op may be cancelled in it. `gap`: changes were missed, and no
      * more come; `change` is NULL. */
     void (*change)(struct mu_backing_op *op, const struct mu_change *change, bool gap);
+    /** watch: whatever happens from now on will be told; not if it stood already when the op was
+     * submitted (mu_backing_watches). May be NULL. It must not cancel others. */
+    void (*stands)(struct mu_backing_op *op);
 };
 
 /** Whether a URL can be a backing. MUSTER_EURL in words. */
@@ -52,6 +55,8 @@ void mu_backing_submit(struct mu_backing *backing, struct mu_backed_client *clie
                        struct mu_backing_op *op);
 /** As mu_backed_cancel(): true if the op is the caller's again; else `done` follows. */
 bool mu_backing_cancel(struct mu_backing *backing, struct mu_backing_op *op);
+/** Whether the watch over all keys stands. */
+bool mu_backing_watches(const struct mu_backing *backing);
 /** Tells a watch that has just been submitted what there is. The op may be cancelled by it. */
 void mu_backing_tell_current(struct mu_backing *backing, struct mu_backing_op *op);
 /** Nothing is under way but waits and watches. */

@@ -14,6 +14,9 @@
 
 #define CONFLICTS_MAX 10000u
 #define NUMBER_MAX    24
+/* What a slot holds: a fence that was repeated must not be taken for what it fences off. */
+#define WRITTEN_BY MU_SPAN_LIT("w")
+#define FENCED_BY  MU_SPAN_LIT("f")
 
 /* --- names ------------------------------------------------------------------------------------ */
 
@@ -108,7 +111,8 @@ static void send_guarded(struct mu_setcd_op *e, const struct guarded *g,
         compares[1] = g->compare;
         txn.compare_count = 2;
     }
-    success[0] = (struct mu_etcd_op){.kind = MU_ETCD_PUT, .key = slot, .lease = e->s->lease.id};
+    success[0] = (struct mu_etcd_op){
+        .kind = MU_ETCD_PUT, .key = slot, .value = WRITTEN_BY, .lease = e->s->lease.id};
     memcpy(success + 1, g->success, g->success_count * sizeof(*success));
     failure[0] = (struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = slot};
     memcpy(failure + 1, g->failure, g->failure_count * sizeof(*failure));
@@ -127,6 +131,23 @@ enum outcome {
     EARLIER,   /* by a try whose answer was lost, at e->revision */
     CONFLICT,  /* the other compare did not hold, and the answer says what there is */
 };
+
+/* The slot is gone, and so is the session. The op ends unless it certainly did not happen. */
+static enum outcome lose_slot(struct mu_setcd_op *e, bool unknown)
+{
+    uint64_t session = e->slot->session;
+
+    mu_setcd_slot_give(e->s, e->slot, false);
+    e->slot = NULL;
+    mu_setcd_session_gone(e->s, session);
+    if (unknown) {
+        mu_setcd_finish(e, MUSTER_ESESSION,
+                        "our session in etcd has ended: it may or may not have happened");
+    } else {
+        mu_setcd_with_session(e, e->step); /* It did not: the slot was gone before. */
+    }
+    return ENDED;
+}
 
 /* How a guarded transaction went. results[0] of the reply is the slot's. */
 static enum outcome judge(struct mu_setcd_op *e)
@@ -152,19 +173,7 @@ static enum outcome judge(struct mu_setcd_op *e)
         return EARLIER;
     }
     if (found->kv_count == 0 && slot->known != 0) {
-        uint64_t session = slot->session;
-        bool unknown = e->call.tries > 0; /* An earlier try may have happened. */
-
-        mu_setcd_slot_give(e->s, slot, false);
-        e->slot = NULL;
-        mu_setcd_session_gone(e->s, session);
-        if (unknown) {
-            mu_setcd_finish(e, MUSTER_ESESSION,
-                            "our session in etcd has ended: it may or may not have happened");
-        } else {
-            mu_setcd_with_session(e, e->step); /* It did not: the slot was gone before. */
-        }
-        return ENDED;
+        return lose_slot(e, e->call.tries > 0); /* An earlier try may have happened. */
     }
     return CONFLICT;
 }
@@ -397,6 +406,74 @@ static void change_from(struct mu_setcd_op *e, const struct mu_etcd_result *foun
     }
 }
 
+static void on_change_read(struct mu_etcd_call *call)
+{
+    struct mu_setcd_op *e = op_of(call);
+
+    if (!mu_setcd_call_failed(e)) {
+        change_from(e, &call->reply->results[0]);
+    }
+}
+
+static void on_fenced(struct mu_etcd_call *call)
+{
+    struct mu_setcd_op *e = op_of(call);
+    struct mu_etcd_op read = {.kind = MU_ETCD_RANGE, .key = e->names[0].key};
+    const struct mu_etcd_reply *r = call->reply;
+    const struct mu_etcd_kv *kv;
+
+    if (call->status != 0 || e->ending != 0) {
+        call->unknown = true; /* What is to be fenced off may have happened, or may yet. */
+    }
+    if (mu_setcd_call_failed(e)) {
+        return;
+    }
+    kv = !r->succeeded && r->result_count > 0 && r->results[0].kv_count > 0 ? r->results[0].kvs
+                                                                            : NULL;
+    if (!r->succeeded && kv == NULL) {
+        (void)lose_slot(e, true);
+        return;
+    }
+    e->slot->known = kv != NULL ? kv->mod_revision : r->revision;
+    if (kv != NULL && !mu_span_eq(kv->value, FENCED_BY)) {
+        answer_change(e); /* The earlier try has come first after all. */
+    } else if (mu_setcd_range(e, &read, on_change_read) != 0) {
+        mu_setcd_finish(e, MUSTER_ENOMEM, NULL);
+    }
+}
+
+/*
+ * An earlier try may still be on its way. What it expects comes true only once, but for that there
+ * is nothing: the key may be deleted again. So the slot alone is changed first; the try can then
+ * never happen.
+ */
+static void fence(struct mu_setcd_op *e)
+{
+    struct mu_span slot = mu_span(e->slot->key, e->slot->len);
+    struct mu_etcd_compare compare = {.key = slot, .target = MU_ETCD_MOD, .number = e->slot->known};
+    struct mu_etcd_op put = {
+        .kind = MU_ETCD_PUT, .key = slot, .value = FENCED_BY, .lease = e->s->lease.id};
+    struct mu_etcd_op get = {.kind = MU_ETCD_RANGE, .key = slot};
+    const struct mu_etcd_txn txn = {
+        .compares = &compare,
+        .compare_count = 1,
+        .success = &put,
+        .success_count = 1,
+        .failure = &get,
+        .failure_count = 1,
+    };
+    int err;
+
+    mu_buf_reset(&e->body);
+    err = mu_etcd_encode_txn(&e->body, &txn);
+    if (err != 0) {
+        e->call.unknown = true;
+        mu_setcd_fail_later(e, err);
+    } else {
+        mu_setcd_send(e, "/v3/kv/txn", on_fenced);
+    }
+}
+
 static void on_changed(struct mu_etcd_call *call)
 {
     struct mu_setcd_op *e = op_of(call);
@@ -411,6 +488,8 @@ static void on_changed(struct mu_etcd_call *call)
     case CONFLICT:
         if (++e->conflicts > CONFLICTS_MAX || call->reply->result_count < 2) {
             mu_setcd_finish(e, MUSTER_EAGAIN, "others kept changing this key");
+        } else if (call->tries > 0 && e->seen == 0) {
+            fence(e);
         } else {
             change_from(e, &call->reply->results[1]);
         }
@@ -434,15 +513,6 @@ static void write_changed(struct mu_setcd_op *e)
     };
     g.failure[0] = (struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = e->names[0].key};
     send_guarded(e, &g, on_changed);
-}
-
-static void on_change_read(struct mu_etcd_call *call)
-{
-    struct mu_setcd_op *e = op_of(call);
-
-    if (!mu_setcd_call_failed(e)) {
-        change_from(e, &call->reply->results[0]);
-    }
 }
 
 /* Guesses that there is nothing yet, which costs no read; a wrong guess is told what there is. */

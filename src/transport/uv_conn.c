@@ -9,6 +9,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/err.h"
+#include "transport/mapped.h"
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
@@ -197,8 +198,8 @@ static void write_failed(struct mu_uv_conn *c, int status)
     }
 }
 
-/* How many bytes the kernel took; a negated errno. */
-static ssize_t try_send(int fd, const struct mu_span *spans, size_t count)
+/* How many bytes of plain memory the kernel took; a negated errno. */
+static ssize_t send_memory(int fd, const struct mu_span *spans, size_t count, bool more)
 {
     struct iovec parts[MU_ENV_SPANS_MAX];
     struct msghdr msg = {.msg_iov = parts};
@@ -210,20 +211,73 @@ static ssize_t try_send(int fd, const struct mu_span *spans, size_t count)
         msg.msg_iovlen++;
     }
     do {
-        n = sendmsg(fd, &msg, MSG_NOSIGNAL);
+        n = sendmsg(fd, &msg, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     } while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EFAULT) {
+        return -EIO; /* It lies in a file that became too short: see transport/mapped.h. */
+    }
     if (n < 0) {
         n = errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
     }
     return n;
 }
 
+/* How many of the first spans are plain memory. */
+static size_t count_plain(const struct mu_span *spans, size_t count)
+{
+    size_t n = 0;
+
+    while (n < count && !mu_mapped_has(spans[n])) {
+        n++;
+    }
+    return n;
+}
+
+/* Whether files leave by their pages. Within a host each page costs more that way than its copy
+ * does, which is read again before it leaves the cache; a network card needs no copy. */
+static bool sends_pages(struct mu_uv_conn *c)
+{
+    if (c->path == MU_UV_PATH_UNKNOWN) {
+        c->path = mu_uv_sock_is_near(c->fd) ? MU_UV_PATH_NEAR : MU_UV_PATH_FAR;
+    }
+    return c->path == MU_UV_PATH_FAR || mu_mapped_even_near;
+}
+
+/* How many bytes the kernel took; a negated errno if it is none. What lies in a mapping is sent by
+ * its file. */
+static ssize_t try_send(struct mu_uv_conn *c, const struct mu_span *spans, size_t count)
+{
+    ssize_t total = 0;
+    ssize_t n = 0;
+    size_t len = 0;
+    int fd = c->fd;
+
+    count = count < MU_ENV_SPANS_MAX ? count : MU_ENV_SPANS_MAX;
+    if (count_plain(spans, count) == count || !sends_pages(c)) {
+        return send_memory(fd, spans, count, false);
+    }
+    for (size_t i = 0; i < count && (size_t)n == len; total += n) {
+        size_t plain = count_plain(spans + i, count - i);
+        size_t used = plain != 0 ? plain : 1;
+
+        len = mu_span_total(spans + i, used);
+        n = plain != 0 ? send_memory(fd, spans + i, plain, i + plain < count)
+                       : mu_mapped_send(fd, spans[i]);
+        if (n < 0) {
+            return total != 0 ? total : n; /* It fails again when there is nothing before it. */
+        }
+        i += used;
+    }
+    return total;
+}
+
 /* Keeps what the kernel did not take, if that is little. The owner of much has to wait for
- * `writable` anyway, and then it can be sent from where it lies. */
+ * `writable` anyway, and then it can be sent from where it lies. What lies in a mapping always is:
+ * its file may be too short to be read. */
 static bool keep_rest(struct mu_uv_conn *c, const struct mu_span *spans, size_t count, size_t taken,
                       size_t total)
 {
-    if (total - taken > MU_UV_REST_MAX - c->rest.len ||
+    if (total - taken > MU_UV_REST_MAX - c->rest.len || count_plain(spans, count) < count ||
         mu_buf_reserve(&c->rest, total - taken) != 0) {
         return false;
     }
@@ -249,7 +303,7 @@ void mu_uv_conn_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_
         return;
     }
     if (c->state == MU_UV_OPEN && c->rest.len == 0) {
-        ssize_t n = try_send(c->fd, spans, count);
+        ssize_t n = try_send(c, spans, count);
 
         if (n < 0) {
             write_failed(c, (int)n);
@@ -289,7 +343,7 @@ static void on_writable(struct mu_uv_conn *c)
 {
     if (c->rest.len != 0) {
         struct mu_span rest = mu_buf_span(&c->rest);
-        ssize_t n = try_send(c->fd, &rest, 1);
+        ssize_t n = try_send(c, &rest, 1);
 
         if (n < 0) {
             write_failed(c, (int)n);

@@ -38,6 +38,7 @@ struct watched {
     uv_poll_t poll;
     struct uv_http_pool *pool;
     curl_socket_t fd;
+    int events; /* that libcurl wants to hear of */
 };
 
 struct exchange {
@@ -236,7 +237,9 @@ static void explain(struct exchange *x, CURLcode code)
                connected > 0) {
         /* A server that hangs up over a certificate may do so before its reason is read. */
         mu_uv_http_explain_cert(x->cert, false, x->text, sizeof(x->text));
-    } else if (x->status == MUSTER_ECONN && x->tls && connected > 0 && secured == 0) {
+    } else if ((x->status == MUSTER_ECONN ||
+                (x->status == MUSTER_ETLS && strstr(x->text, "SSL") == NULL)) &&
+               x->tls && connected > 0 && secured == 0) {
         (void)snprintf(x->text + len, sizeof(x->text) - len,
                        " (in the TLS handshake: does it speak SSL or TLS at all?)");
     } else if (code == CURLE_GOT_NOTHING && !x->tls) {
@@ -290,8 +293,13 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
     flags |= (events & UV_READABLE) != 0 ? CURL_CSELECT_IN : 0;
     flags |= (events & UV_WRITABLE) != 0 ? CURL_CSELECT_OUT : 0;
-    flags |= status < 0 ? CURL_CSELECT_ERR : 0;
+    /* A peer that hung up may have said why before: so libcurl is to read, and finds the error
+     * behind that. Told of an error, it would not. */
+    flags |= status < 0 ? CURL_CSELECT_IN | CURL_CSELECT_OUT : 0;
     act(w->pool, w->fd, flags);
+    if (status < 0 && !uv_is_closing((uv_handle_t *)poll)) {
+        (void)uv_poll_start(poll, w->events, on_poll); /* libuv has stopped it. */
+    }
 }
 
 static void on_poll_closed(uv_handle_t *handle)
@@ -327,6 +335,7 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *mi
     }
     events |= (what & CURL_POLL_IN) != 0 ? UV_READABLE : 0;
     events |= (what & CURL_POLL_OUT) != 0 ? UV_WRITABLE : 0;
+    w->events = events;
     (void)uv_poll_start(&w->poll, events, on_poll);
     return 0;
 }

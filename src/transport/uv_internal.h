@@ -82,6 +82,13 @@ enum mu_uv_conn_state {
     MU_UV_DEAD,      /* the socket is gone; `closed` (if not yet called) and free() are due */
 };
 
+/* Where a connection leads. */
+enum mu_uv_path {
+    MU_UV_PATH_UNKNOWN = 0,
+    MU_UV_PATH_NEAR, /* to this host */
+    MU_UV_PATH_FAR,
+};
+
 struct mu_uv_conn {
     uv_poll_t poll;
     struct mu_uv_env *uv;
@@ -95,6 +102,7 @@ struct mu_uv_conn {
     int status;            /* for `closed` */
     int write_status;      /* sending failed so; what the peer had sent before is still read */
     enum mu_uv_conn_state state;
+    enum mu_uv_path path;
     uint8_t interest; /* what `poll` watches */
     bool handle_closing;
     bool in_data; /* inside the owner's `data` */
@@ -165,6 +173,8 @@ void mu_uv_sock_set_reset(int fd);
 int mu_uv_sock_error(int fd);
 /** Whether a socket is connected to itself, as the kernel allows on a free local port. */
 bool mu_uv_sock_is_self(int fd);
+/** Whether a connected socket leads to this very host. */
+bool mu_uv_sock_is_near(int fd);
 /** MUSTER_EINVAL for a path that is too long. */
 int mu_uv_sock_unix(const char *path, struct sockaddr_storage *ret, socklen_t *ret_len);
 void mu_uv_sock_peer(int fd, char *buf, size_t cap);

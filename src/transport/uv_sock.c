@@ -71,6 +71,28 @@ bool mu_uv_sock_is_self(int fd)
            memcmp(&here, &there, here_len) == 0;
 }
 
+bool mu_uv_sock_is_near(int fd)
+{
+    struct sockaddr_storage here = {0};
+    struct sockaddr_storage there = {0};
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)&there;
+    const struct sockaddr_in *own4 = (const struct sockaddr_in *)&here;
+    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)&there)->sin6_addr;
+    const struct in6_addr *own6 = &((const struct sockaddr_in6 *)&here)->sin6_addr;
+    socklen_t here_len = sizeof(here);
+    socklen_t there_len = sizeof(there);
+
+    if (getsockname(fd, (struct sockaddr *)&here, &here_len) != 0 ||
+        getpeername(fd, (struct sockaddr *)&there, &there_len) != 0) {
+        return false;
+    }
+    if (there.ss_family == AF_INET) {
+        return v4->sin_addr.s_addr == own4->sin_addr.s_addr ||
+               ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    }
+    return there.ss_family == AF_UNIX || memcmp(v6, own6, sizeof(*v6)) == 0;
+}
+
 int mu_uv_sock_unix(const char *path, struct sockaddr_storage *ret, socklen_t *ret_len)
 {
     struct sockaddr_un *un = (struct sockaddr_un *)ret;

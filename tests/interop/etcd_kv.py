@@ -6,8 +6,11 @@ passwords, and each thing that can be wrong with those with its own words.
 """
 import base64
 import os
+import socket
 import subprocess
 import threading
+import time
+import urllib.request
 
 import etcd_lib
 import lib
@@ -68,6 +71,91 @@ def test_waiting(checks, url):
         checks.ok(waiter.poll() is None, name + " waits")
         kv(url, *write)
         checks.equal(waiter.communicate(timeout=10)[0], b"x\n", name + " gets what was waited for")
+
+
+class LateRelay:
+    """Between a client and etcd: the first write is held back and its connection closed,
+    while somebody else writes the key. What was held arrives before the client's third write, or
+    right behind it."""
+
+    def __init__(self, etcd, key, before):
+        self.etcd, self.key, self.before = etcd, key, before
+        self.held, self.count = None, 0
+        self.listener = socket.create_server((lib.HOST, 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            conn, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(conn,), daemon=True).start()
+
+    def post(self, path, body):
+        query = urllib.request.Request(self.etcd.url() + path, body)
+        with urllib.request.urlopen(query, timeout=10) as reply:
+            return reply.read()
+
+    def arrive(self):
+        """The key is gone once more, so that what was held finds what it expects."""
+        self.etcd.call("/v3/kv/deleterange", {"key": b64(self.key)})
+        self.post("/v3/kv/txn", self.held)
+
+    def serve(self, conn):
+        stream = conn.makefile("rb")
+        while True:
+            line = stream.readline()
+            if not line:
+                return
+            length = 0
+            while True:
+                header = stream.readline()
+                if header.lower().startswith(b"content-length:"):
+                    length = int(header.split(b":")[1])
+                if header in (b"\r\n", b""):
+                    break
+            body, path = stream.read(length), line.split()[1].decode()
+            writes = path == "/v3/kv/txn" and b"request_put" in body
+            if writes:
+                self.count += 1
+                if self.count == 1:
+                    self.held = body
+                    self.etcd.call("/v3/kv/put", {"key": b64(self.key), "value": b64("37")})
+                    conn.shutdown(socket.SHUT_RDWR)
+                    return
+                if self.count == 3 and self.before:
+                    self.arrive()
+            reply = self.post(path, body)
+            if writes and self.count == 3 and not self.before:
+                self.arrive()
+            conn.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                         b"Content-Length: %d\r\n\r\n" % len(reply) + reply)
+
+
+def test_late_tries(checks, etcd):
+    """A try whose answer was lost arrives when its key, which was there meanwhile, is gone again."""
+    for i, before in enumerate((True, False)):
+        for verb in (("add", "n%d" % i, "5"), ("cas", "c%d" % i, "", "5")):
+            relay = LateRelay(etcd, "/late/k/" + verb[1], before)
+            code, out, err = kv("etcd://%s:%d/late" % (lib.HOST, relay.port), *verb)
+            checks.ok(relay.count >= 3, "%s: its first try is late" % verb[0])
+            code2, kept, _ = kv("etcd://%s/late" % etcd.authority(), "--nowait", "get", verb[1])
+            checks.equal((code, out, code2, kept), (OK, b"5\n", OK, b"5\n"),
+                         "%s, whose late try comes %s the next: what is answered is what is there"
+                         % (verb[0], "before" if before else "behind") + err)
+
+
+def test_limits(checks, url):
+    """What is larger than etcd takes: whose limit that is, and what can be done."""
+    with lib.Muster("--backing", url) as server:
+        for store in (url, "tcp://%s:%d" % (lib.HOST, server.port)):
+            for size in (1700 << 10, 8 << 20):
+                done = subprocess.run([lib.muster_path(), "kv", "--store", store, "set", "large",
+                                       "-"], input=bytes(size), capture_output=True, timeout=60)
+                checks.ok(done.returncode != 0 and b"1.5 MiB" in done.stderr and
+                          b"--max-request-bytes" in done.stderr,
+                          "%s: a value of %d bytes is refused in words" % (store[:4], size),
+                          done.stderr)
+            checks.equal(kv(store, "set", "small", "x")[0], OK, "and nobody else felt it")
 
 
 def test_leases(checks, etcd, url):
@@ -186,11 +274,54 @@ def test_tls(checks, path):
         expect_words(checks, "TLS where there is none", ["SSL"], url(etcd, cert=None))
 
 
+def write_password(path, name, text):
+    with open(os.path.join(path, name), "w") as out:
+        out.write(text + "\n")
+    return os.path.join(path, name)
+
+
+def test_token_renewal(checks, path):
+    """A token that is not used for its time ends, with calls, a watch and a wait under way."""
+    with etcd_lib.Etcd(more=["--auth-token-ttl", "1"]) as etcd:
+        etcd.call("/v3/auth/user/add", {"name": "root", "password": "so"})
+        etcd.call("/v3/auth/role/add", {"name": "root"})
+        etcd.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        etcd.call("/v3/auth/enable", {})
+        url = "etcd://%s/job?user=root&password_file=%s" % (etcd.authority(),
+                                                           write_password(path, "so", "so"))
+        with lib.Muster("--backing", url) as server:
+            near = "tcp://%s:%d" % (lib.HOST, server.port)
+            checks.equal(kv(near, "set", "a", "1")[0], OK, "a server with a token")
+            waiter = subprocess.Popen([lib.muster_path(), "kv", "--store", near, "--timeout",
+                                       "20000", "get", "late"], stdout=subprocess.PIPE,
+                                      preexec_fn=lib.die_with_parent)
+            direct = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout",
+                                       "20000", "get", "late"], stdout=subprocess.PIPE,
+                                      preexec_fn=lib.die_with_parent)
+            for i in range(2):
+                time.sleep(3)
+                old = count_tokens(etcd)
+                checks.equal(kv(near, "add", "n", "1")[:2], (OK, b"%d\n" % (i + 1)),
+                             "whose token has ended gets another")
+                checks.ok(count_tokens(etcd) > old, "which etcd gave it")
+            kv(near, "set", "late", "x")
+            checks.equal([waiter.communicate(timeout=20)[0], direct.communicate(timeout=20)[0]],
+                         [b"x\n", b"x\n"], "and waits outlive tokens")
+
+
+def count_tokens(etcd):
+    """How many passwords the server has been asked to believe."""
+    with urllib.request.urlopen(etcd.url() + "/metrics", timeout=10) as reply:
+        for line in reply.read().decode().splitlines():
+            if line.startswith("grpc_server_handled_total") and \
+                    'grpc_method="Authenticate"' in line and 'grpc_code="OK"' in line:
+                return float(line.split()[-1])
+    return 0
+
+
 def test_passwords(checks, path):
     def password(name, text):
-        with open(os.path.join(path, name), "w") as out:
-            out.write(text + "\n")
-        return os.path.join(path, name)
+        return write_password(path, name, text)
 
     with etcd_lib.Etcd() as etcd:
         plain = "etcd://%s/job" % etcd.authority()
@@ -231,12 +362,15 @@ def main():
         url = "etcd://%s/job" % etcd.authority()
         test_operations(checks, url)
         test_waiting(checks, url)
+        test_late_tries(checks, etcd)
+        test_limits(checks, url)
         test_leases(checks, etcd, url)
         test_watch(checks, etcd, url)
     test_cluster(checks)
     with lib.Scratch() as path:
         test_tls(checks, path)
         test_passwords(checks, path)
+        test_token_renewal(checks, path)
     test_versions(checks)
     checks.done()
 

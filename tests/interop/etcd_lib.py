@@ -67,12 +67,13 @@ class Certificates:
 class Etcd:
     """A cluster of `count` members; a context manager."""
 
-    def __init__(self, count=1, v2=True, tls=None, server="server", client_auth=True):
+    def __init__(self, count=1, v2=True, tls=None, server="server", client_auth=True, more=()):
         self.scratch = lib.Scratch()
         self.tls = tls
         self.server = server
         self.client_auth = client_auth
         self.v2 = v2
+        self.more = list(more)  # options of the server
         self.ports = [lib.free_port() for _ in range(2 * count)]
         self.count = count
         self.members = [None] * count
@@ -94,6 +95,7 @@ class Etcd:
                                               for k in range(self.count)),
                 "--initial-cluster-state", "new",
                 "--heartbeat-interval", "50", "--election-timeout", "500"]
+        args += self.more
         if self.v2:
             args.append("--enable-v2")
         if self.tls:

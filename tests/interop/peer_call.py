@@ -71,6 +71,22 @@ def found(a, b):
     checks.equal((code, out), (0, b"x\ny\n"), "though not all can be reached: %s" % err)
 
 
+def awaited():
+    """One that comes up after the peer that is to bootstrap from it; and again, as somebody else."""
+    port = lib.free_port()
+    listen = "/ip4/127.0.0.1/tcp/%d" % port
+    b = Peer("--bootstrap", listen)
+    for what in ("is met once it is there", "is met again when another is there"):
+        a = Peer("--listen", listen)
+
+        def ask():
+            return call(b.id, "muster::Echo.echo", "x", "--bootstrap", a.address)[0] == 0
+
+        wait_until(ask, "a peer to bootstrap from " + what)
+        checks.equal(a.stop(), 0, "a peer to bootstrap from " + what)
+    checks.equal(b.stop(), 0, "who waits for one again ends in order")
+
+
 def is_caught(pid):
     """Whether the process has taken SIGINT into its own hands: it blocks it, for its own thread."""
     with open("/proc/%d/status" % pid) as file:
@@ -122,6 +138,7 @@ def main():
     b = Peer("--bootstrap", a.address)
     answers(a)
     found(a, b)
+    awaited()
     failures(a)
     checks.equal(b.stop(), 0, "b ends in order")
     checks.equal(a.stop(), 0, "a ends in order")

@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """Peers of ours and of js-libp2p speak to each other, each as dialler and as listener.
 
-    peer_js.py [MUSTER] [--peerload=PATH] [--bytes=67108864] [--streams=500]
+    peer_js.py [MUSTER] [--peerload=PATH] [--bytes=16777216] [--streams=500]
 
 Handshakes with Ed25519 and RSA identities on either side, identify, ping, a protocol that echoes
 both ways at once, many streams on one connection, a name that nobody knows, resets, and closing,
-over IPv4 and IPv6. tests/interop/js/peer.mjs is the other side; `--bytes` is how much is echoed.
+over IPv4 and IPv6; and each finds peers through the other. tests/interop/js/peer.mjs is the other
+side; `--bytes` is how much is echoed: a gibibyte is the whole of it, and takes minutes.
 """
 import json
 import os
@@ -17,7 +18,7 @@ import lib
 from lib import Checks, die_with_parent, muster_path, option, run_muster
 
 checks = Checks()
-BYTES = option("bytes", 64 << 20)
+BYTES = option("bytes", 16 << 20)
 STREAMS = option("streams", 500)
 PATIENCE = max(lib.PATIENCE, 60) + BYTES / (10 << 20)
 JS = os.path.join(lib.HERE, "js")
@@ -80,6 +81,7 @@ def they_dial():
     checks.ok(said.get("agent", "").startswith("muster/"), "we say who we are", said)
     checks.ok(any(a in serve.address for a in said.get("addresses", [])),
               "we say where we listen", said)
+    checks.ok(said.get("certified"), "with a signature that js believes", said)
     second = serve.process.stdout.readline().decode().strip()
     checks.ok(second.startswith("/ip6/::1/"), "we listen on IPv6", second)
     js(second, "ping")
@@ -124,6 +126,32 @@ def we_dial():
     peer.end()
 
 
+def meet(knows):
+    """One of ours that others can find only through who knows of it: a call of ours has."""
+    peer = Peer([muster_path(), "peer", "serve", "--bootstrap", knows.address])
+    peer.id = peer.address.rsplit("/", 1)[-1]
+    lib.wait_until(lambda: run_muster("peer", "call", peer.id, "muster::Echo.echo", "found",
+                                      "--bootstrap", knows.address)[:2] == (0, b"found\n"),
+                   "a peer is found through who knows of it", patience=PATIENCE)
+    return peer
+
+
+def they_find():
+    """Each looks for a peer that only the other knows of, by its bare id."""
+    knows = Peer([muster_path(), "peer", "serve"])
+    sought = meet(knows)
+    said = js(knows.address, "find", "--kad", "--peer", sought.id)
+    checks.ok(any(a in sought.address for a in said.get("addresses", [])),
+              "js finds a peer through us", said)
+    sought.stop()
+    knows.stop()
+    knows = js_listen("--kad")
+    sought = meet(knows)
+    checks.ok(sought.id, "we find a peer through js")
+    sought.stop()
+    knows.end()
+
+
 def they_close():
     """js-libp2p closes a connection that we hold: nothing is amiss."""
     peer = js_listen()
@@ -142,6 +170,7 @@ def main():
         sys.exit(1)
     they_dial()
     we_dial()
+    they_find()
     they_close()
     checks.done()
 

@@ -147,6 +147,13 @@ class World:
                                backend="etcd", config=config))
         return self.nodes[-1]
 
+    def status(self):
+        """What `muster rdzv status` says: its exit code, and the run as it prints it."""
+        code, out, err = lib.run_muster("rdzv", "status", "--rdzv-backend", "etcd",
+                                        "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.run_id,
+                                        "--json")
+        return code, json.loads(out) if out else err
+
     def path(self, tail):
         return "%s/run_%s/rdzv/%s" % (PREFIX, self.run_id, tail)
 
@@ -199,6 +206,20 @@ def meet(w):
     leases = [n for n in w.client.get(w.path("v_1")).children if "rank_" in n.key]
     w.checks.ok(len(leases) == 4 and all(0 < n.ttl <= LEASE_S for n in leases),
                 "each has a keep-alive key of ten seconds", [n.ttl for n in leases])
+    code, run = w.status()
+    w.checks.equal((code, run["state"], run["round"], run["running"], run["text"]),
+                   (0, "running", 1, 4, ""), "rdzv status tells how the run stands")
+    w.checks.equal([(m["rank"], m["place"]) for m in run["members"]],
+                   [(r, "running") for r in range(4)], "and who is in it")
+
+    def is_silent():  # Its owner may put the key again.
+        try:
+            w.client.delete(w.path("v_1/rank_2"))
+        except etcd.EtcdKeyNotFound:
+            pass
+        return "rank 2" in w.status()[1]["text"]
+
+    lib.wait_until(is_silent, "rdzv status to say who is silent")
 
 
 def last_call(w):
@@ -264,12 +285,15 @@ def close_ours(w):
     code, _, err = run_close(w)
     w.checks.equal(code, 0, "muster rdzv close " + err)
     w.checks.ok(nodes[0].until("closed"), "PyTorch's hears that we have closed the run")
+    w.checks.equal(w.status()[1]["state"], "closed", "rdzv status says so, too")
     w.checks.ok(nodes[1].until("closed", LONG), "and so does ours")
     w.checks.ok(w.torch("2").until("closed"), "PyTorch's cannot join any more")
 
 
 def close_nothing(w):
     """A run that never began is closed all the same, and PyTorch takes our word."""
+    code, err = w.status()
+    w.checks.ok(code == 7 and "no run" in err, "rdzv status of a run that is not there", err)
     code, _, err = run_close(w)
     w.checks.equal(code, 0, "a run that never began is closed " + err)
     w.checks.ok(w.torch("1").until("closed"), "PyTorch's finds it closed")

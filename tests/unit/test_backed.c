@@ -26,6 +26,7 @@ static void set_up(struct rig *r)
     config.prefix = MU_SPAN_LIT("/p");
     assert_int_equal(mu_backed_init(&r->m, &config), 0);
     mu_backed_set_session(&r->m, LEASE);
+    mu_backed_set_watching(&r->m, true);
 }
 
 struct op {
@@ -351,6 +352,33 @@ static void test_a_conflict_in_doubt_is_fenced_before_it_is_decided_anew(void **
     }
 }
 
+/* Without guards it does not ask what its slot holds, until it fails. */
+static void test_a_set_asks_for_its_slot_only_when_it_failed(void **state)
+{
+    struct rig r;
+    struct op set;
+    struct mu_backed_txn *t;
+
+    (void)state;
+    set_up(&r);
+    submit(&r, NULL, make(&set, MU_STORE_SET, "a", "x"));
+    t = next(&r);
+    assert_null(memmem(mu_backed_txn_body(t).data, mu_backed_txn_body(t).len, "range", 5));
+    /* No answers at all are read as one that is empty. */
+    r.reply = (struct mu_etcd_reply){.revision = 100, .results = r.results, .result_count = 1};
+    mu_backed_txn_done(&r.m, t, 0, &r.reply, true, NULL);
+    assert_null(mu_backed_next_done(&r.m));
+    assert_ptr_equal(next(&r), t);
+    assert_non_null(memmem(mu_backed_txn_body(t).data, mu_backed_txn_body(t).len, "range", 5));
+    assert_int_equal(mentions(t, "/p/k/a"), 1);
+    refuse(&r, t, 95, "w", 0, "", true);
+    assert_done(&r, &set, 0);
+    assert_int_equal(r.m.stats.settled, 1);
+    assert_null(mu_backed_next_txn(&r.m));
+    drop(&set);
+    tear_down(&r);
+}
+
 static void test_two_transactions_never_write_one_key(void **state)
 {
     struct rig r;
@@ -529,6 +557,127 @@ static void test_the_watch_may_be_ahead_of_the_answer(void **state)
     tear_down(&r);
 }
 
+/* Who falls asleep without a watch may have missed what it waits for before there is one. */
+static void test_who_sleeps_without_a_watch_is_asked_for_again_when_it_stands(void **state)
+{
+    struct rig r;
+    struct mu_backed_client c = {0};
+    struct op waits[2];
+    struct op get;
+
+    (void)state;
+    set_up(&r);
+    mu_backed_set_watching(&r.m, false);
+    assert_false(mu_backed_wants_watch(&r.m));
+    submit(&r, &c, make(&waits[0], MU_STORE_WAIT, "a", NULL));
+    succeed(&r, next(&r));
+    submit(&r, &c, make(&waits[1], MU_STORE_WAIT, "b", NULL));
+    succeed(&r, next(&r));
+    submit(&r, NULL, make(&get, MU_STORE_GET, "c", NULL));
+    succeed(&r, next(&r));
+    assert_true(mu_backed_wants_watch(&r.m));
+    mu_backed_forget(&r.m);
+    tell_put(&r, "/p/k/b", "new", 101); /* What the watch begins with ends some of them. */
+    assert_done(&r, &waits[1], 0);
+    mu_backed_set_watching(&r.m, true);
+    r.revision = 103; /* "a" was there at 102, for an instant. */
+    succeed(&r, next(&r));
+    assert_null(mu_backed_next_done(&r.m));
+    assert_null(mu_backed_next_txn(&r.m));
+    tell_put(&r, "/p/k/a", "new", 103);
+    assert_null(mu_backed_next_done(&r.m));
+    tell_put(&r, "/p/k/a", "new", 104);
+    assert_done(&r, &waits[0], 0);
+    tell_put(&r, "/p/k/c", "new", 105);
+    assert_false(mu_backed_wants_watch(&r.m));
+    assert_true(mu_backed_cancel(&r.m, &get.base));
+    drop(&waits[0]);
+    drop(&waits[1]);
+    drop(&get);
+    tear_down(&r);
+}
+
+static void test_a_barrier_whose_key_is_gone_when_the_watch_stands_is_over(void **state)
+{
+    for (int gone = 0; gone < 2; gone++) {
+        struct rig r;
+        struct op barrier;
+
+        (void)state;
+        set_up(&r);
+        mu_backed_set_watching(&r.m, false);
+        make(&barrier, MU_STORE_BARRIER, "n", NULL);
+        barrier.base.request.number = 2;
+        submit(&r, NULL, &barrier);
+        succeed(&r, next(&r));
+        assert_null(mu_backed_next_done(&r.m));
+        mu_backed_forget(&r.m);
+        if (gone == 0) {
+            tell_put(&r, "/p/k/n", "1", r.revision);
+        }
+        mu_backed_set_watching(&r.m, true);
+        if (gone == 0) {
+            assert_null(mu_backed_next_done(&r.m));
+            tell_put(&r, "/p/k/n", "2", ++r.revision);
+        }
+        assert_done(&r, &barrier, 0);
+        drop(&barrier);
+        tear_down(&r);
+    }
+}
+
+/* What a watcher's own client does behind it must be told. */
+static void test_nothing_is_sent_behind_a_watcher_until_the_watch_stands(void **state)
+{
+    struct rig r;
+    struct op watch;
+    struct op set;
+
+    (void)state;
+    set_up(&r);
+    mu_backed_set_watching(&r.m, false);
+    submit(&r, NULL, make(&watch, MU_STORE_WATCH, "a", NULL));
+    submit(&r, NULL, make(&set, MU_STORE_SET, "a", "x"));
+    assert_true(mu_backed_wants_watch(&r.m));
+    assert_null(mu_backed_next_txn(&r.m));
+    mu_backed_set_watching(&r.m, true);
+    succeed(&r, next(&r));
+    assert_done(&r, &set, 0);
+    assert_true(mu_backed_cancel(&r.m, &watch.base));
+    drop(&watch);
+    drop(&set);
+    tear_down(&r);
+}
+
+static void test_without_a_watch_the_mirror_does_not_grow_for_ever(void **state)
+{
+    struct rig r;
+    struct op set;
+    char key[16];
+
+    (void)state;
+    set_up(&r);
+    r.m.config.loose_keys_max = 10;
+    for (int watching = 1; watching >= 0; watching--) {
+        mu_backed_set_watching(&r.m, watching != 0);
+        for (int i = 0; i < 50; i++) {
+            (void)snprintf(key, sizeof(key), "%d.%d", watching, i);
+            submit(&r, NULL, make(&set, MU_STORE_SET, key, "four"));
+            succeed(&r, next(&r));
+            assert_done(&r, &set, 0);
+            drop(&set);
+        }
+        assert_int_equal(r.m.keys.count > 11, watching);
+        assert_int_equal(r.m.value_bytes, 4 * r.m.keys.count);
+    }
+    r.m.config.loose_keys_max = 1000;
+    r.m.config.loose_bytes_max = 9;
+    assert_null(mu_backed_next_txn(&r.m));
+    assert_int_equal(r.m.keys.count, 0);
+    assert_int_equal(r.m.value_bytes, 0);
+    tear_down(&r);
+}
+
 static void test_pops_of_one_queue_follow_each_other(void **state)
 {
     struct rig r;
@@ -655,6 +804,7 @@ int main(void)
         cmocka_unit_test(test_a_conflict_is_decided_anew_from_what_there_is),
         cmocka_unit_test(test_a_write_whose_answer_was_lost_is_settled_by_its_slot),
         cmocka_unit_test(test_a_conflict_in_doubt_is_fenced_before_it_is_decided_anew),
+        cmocka_unit_test(test_a_set_asks_for_its_slot_only_when_it_failed),
         cmocka_unit_test(test_two_transactions_never_write_one_key),
         cmocka_unit_test(test_a_compare_that_fails_writes_nothing),
         cmocka_unit_test(test_a_lost_session_is_no_harm_unless_in_doubt),
@@ -662,6 +812,10 @@ int main(void)
         cmocka_unit_test(test_a_multi_set_of_many_keys_goes_in_parts),
         cmocka_unit_test(test_a_wait_ends_with_a_later_put_only),
         cmocka_unit_test(test_the_watch_may_be_ahead_of_the_answer),
+        cmocka_unit_test(test_who_sleeps_without_a_watch_is_asked_for_again_when_it_stands),
+        cmocka_unit_test(test_a_barrier_whose_key_is_gone_when_the_watch_stands_is_over),
+        cmocka_unit_test(test_nothing_is_sent_behind_a_watcher_until_the_watch_stands),
+        cmocka_unit_test(test_without_a_watch_the_mirror_does_not_grow_for_ever),
         cmocka_unit_test(test_pops_of_one_queue_follow_each_other),
         cmocka_unit_test(test_a_cancelled_operation_is_given_back),
         cmocka_unit_test(test_it_bears_a_want_of_memory),

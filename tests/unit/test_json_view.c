@@ -71,6 +71,30 @@ static void test_json_view_walk_finds_members_and_elements(void **unused)
     assert_int_equal(mu_jv_member(MU_SPAN_LIT("[1]"), "b").len, 0);
 }
 
+static void test_json_view_walk_passes_escapes(void **unused)
+{
+    static const char *const strings[] = {"\\\"", "\\\\", "\\\\\\\"", "x\\\"y\\\"", "", "\\\\\\\\"};
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(strings) / sizeof(strings[0]); i++) {
+        char text[64];
+        int64_t number;
+
+        (void)snprintf(text, sizeof(text), "[{\"s\":\"%s\"},{\"n\":7}]", strings[i]);
+        assert_true(mu_jv_valid(mu_span_str(text)));
+        {
+            struct mu_jv_walk w = mu_jv_walk(mu_jv_root(mu_span_str(text)));
+            struct mu_span value;
+
+            assert_true(mu_jv_next(&w, NULL, &value));
+            assert_true(mu_jv_next(&w, NULL, &value));
+            assert_true(mu_jv_int(mu_jv_member(value, "n"), &number));
+            assert_int_equal(number, 7);
+            assert_false(mu_jv_next(&w, NULL, &value));
+        }
+    }
+}
+
 static void test_json_view_numbers_are_whole_and_fit(void **unused)
 {
     int64_t n;
@@ -196,6 +220,7 @@ int main(void)
         cmocka_unit_test(test_json_view_knows_what_is_valid),
         cmocka_unit_test(test_json_view_depth_is_bounded),
         cmocka_unit_test(test_json_view_walk_finds_members_and_elements),
+        cmocka_unit_test(test_json_view_walk_passes_escapes),
         cmocka_unit_test(test_json_view_numbers_are_whole_and_fit),
         cmocka_unit_test(test_json_view_strings_lose_their_escapes),
         cmocka_unit_test(test_json_view_split_is_the_same_however_it_comes),

@@ -362,6 +362,50 @@ static void test_noise_carries_any_amount_in_any_pieces(void **unused)
     side_fini(&dialler);
 }
 
+static void test_noise_makes_one_message_of_several_spans(void **unused)
+{
+    static uint8_t body[MU_NOISE_PLAIN_MAX - 5];
+    const struct mu_span parts[] = {MU_SPAN_LIT("head:"), mu_span(body, sizeof(body))};
+    struct side listener;
+    struct side dialler;
+    struct mu_span plain;
+    size_t used;
+    size_t len;
+
+    (void)unused;
+    memset(body, 'b', sizeof(body));
+    assert_int_equal(side_init(&listener, MU_NOISE_LISTENER, NULL), 0);
+    assert_int_equal(mu_noise_send_whole(&listener.noise, parts, 2), MUSTER_EAGAIN);
+    side_fini(&listener);
+    join(&listener, &dialler);
+    assert_int_equal(mu_noise_send_whole(&dialler.noise, parts, 2), 0);
+    assert_int_equal(mu_noise_output(&dialler.noise).len, 2 + MU_NOISE_FRAME_MAX);
+    assert_memory_equal(mu_noise_output(&dialler.noise).data, "\xff\xff", 2);
+    assert_int_equal(mu_noise_recv(&listener.noise, mu_noise_output(&dialler.noise), &used), 0);
+    plain = mu_noise_plain(&listener.noise);
+    assert_int_equal(plain.len, MU_NOISE_PLAIN_MAX);
+    assert_memory_equal(plain.data, "head:", 5);
+    assert_memory_equal(plain.data + 5, body, sizeof(body));
+    mu_noise_consume(&listener.noise, plain.len);
+    /* All of it or nothing: when there is no room, nothing has changed. */
+    while (mu_noise_send_whole(&dialler.noise, parts, 2) == 0) {
+        mu_noise_sent(&dialler.noise, used);
+        used = 0;
+    }
+    len = mu_noise_output(&dialler.noise).len;
+    assert_int_equal(mu_noise_send_whole(&dialler.noise, parts, 2), MUSTER_EAGAIN);
+    assert_int_equal(mu_noise_output(&dialler.noise).len, len);
+    assert_int_equal(len % (2 + MU_NOISE_FRAME_MAX), 0);
+    while (mu_noise_output(&dialler.noise).len != 0) {
+        assert_int_equal(mu_noise_recv(&listener.noise, mu_noise_output(&dialler.noise), &used), 0);
+        mu_noise_sent(&dialler.noise, used);
+        assert_int_equal(mu_noise_plain(&listener.noise).len % MU_NOISE_PLAIN_MAX, 0);
+        mu_noise_consume(&listener.noise, mu_noise_plain(&listener.noise).len);
+    }
+    side_fini(&listener);
+    side_fini(&dialler);
+}
+
 static void test_noise_notices_a_message_that_is_changed_repeated_or_left_out(void **unused)
 {
     static const size_t orders[][2] = {{1, 1}, {0, 0}}; /* the second first; the first twice */
@@ -437,6 +481,7 @@ int main(void)
         cmocka_unit_test(test_noise_notices_every_changed_bit),
         cmocka_unit_test(test_noise_refuses_a_signature_of_another_key),
         cmocka_unit_test(test_noise_carries_any_amount_in_any_pieces),
+        cmocka_unit_test(test_noise_makes_one_message_of_several_spans),
         cmocka_unit_test(test_noise_notices_a_message_that_is_changed_repeated_or_left_out),
         cmocka_unit_test(test_noise_survives_a_failing_heap),
     };

@@ -14,10 +14,11 @@ struct side {
     struct mu_peer_calls *calls;
     struct mu_kad *kad;
     struct mu_unary_handler handler;
-    struct mu_unary_request *held; /* a request that is not answered */
+    struct mu_unary_request *held; /* the last request that is not answered */
     struct mu_peer_items_handler items_handler;
     struct mu_peer_items served;
     int starts, gones;
+    bool frees; /* its calls, when a request is gone */
     int items, ends, ended, ended_status;
 };
 
@@ -26,6 +27,7 @@ struct unary {
     struct mu_unary_call call;
     const char *message;
     size_t len; /* of a long one */
+    bool frees; /* all calls, when it is done */
     int done;
     int status;
     char text[128];
@@ -36,12 +38,19 @@ struct stream {
     struct side *side;
     struct mu_peer_items items;
     struct rig_node *to;
+    bool frees; /* all calls, with the first item */
     int sent, got, ended, status;
     char text[128];
 };
 
 static struct rig rig;
 static struct side sides[3];
+
+static void free_calls(struct side *s)
+{
+    mu_peer_calls_free(s->calls);
+    s->calls = NULL;
+}
 
 /* --- the serving side ------------------------------------------------------------------------- */
 
@@ -64,9 +73,13 @@ static void on_gone(struct mu_unary_handler *h, struct mu_unary_request *request
 {
     struct side *s = MU_CONTAINER_OF(h, struct side, handler);
 
-    assert_ptr_equal(request, s->held);
-    s->held = NULL;
+    if (request == s->held) {
+        s->held = NULL;
+    }
     s->gones++;
+    if (s->frees) {
+        free_calls(s);
+    }
 }
 
 static void on_served_item(struct mu_peer_items *items, struct mu_span message)
@@ -130,7 +143,7 @@ static void close_side(void *arg)
     struct side *s = arg;
 
     mu_peer_items_unserve(&s->items_handler);
-    mu_peer_calls_free(s->calls);
+    free_calls(s);
     mu_kad_stop(s->kad);
 }
 
@@ -166,6 +179,9 @@ static void on_done(struct mu_unary_call *call, int status, const char *text,
     (void)snprintf(u->text, sizeof(u->text), "%s", text);
     assert_int_equal(mu_buf_append(&u->got, message), 0);
     mu_sim_inside(heap);
+    if (u->frees) {
+        free_calls(u->side);
+    }
 }
 
 static void begin_unary(void *arg)
@@ -247,6 +263,58 @@ static void test_peer_call_ends_in_time_and_the_handler_is_told(void **unused)
     assert_int_equal(u.done, 1);
     assert_int_equal(u.status, MUSTER_ETIMEDOUT);
     assert_int_equal(sides[1].gones, 1);
+    assert_null(sides[1].held);
+    mu_buf_fini(&u.got);
+    close_all();
+}
+
+/* However a call ends: by its answer, in time, with its connection, or for want of one. */
+static void test_peer_call_all_may_be_freed_when_one_is_done(void **unused)
+{
+    static const struct {
+        const char *message;
+        bool known;
+        int status;
+    } cases[] = {
+        {"hello", true, 0},
+        {"fail", true, MUSTER_EREMOTE},
+        {"hold", true, MUSTER_ETIMEDOUT},
+        {"hello", false, MUSTER_ENOENT},
+    };
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct unary first = {.message = cases[i].message, .frees = true};
+        struct unary other = {.message = "hold"};
+
+        open_all(2);
+        if (cases[i].known) {
+            rig_introduce(&rig.node[0], &rig.node[1]);
+        }
+        call_from(&sides[0], &rig.node[1], &first, 2000);
+        call_from(&sides[0], &rig.node[1], &other, 20000);
+        rig_run(&rig, 30000);
+        assert_int_equal(first.done, 1);
+        assert_int_equal(first.status, cases[i].status);
+        assert_null(sides[0].calls);
+        assert_int_equal(other.done, 0);
+        mu_buf_fini(&first.got);
+        close_all();
+    }
+}
+
+static void test_peer_call_all_may_be_freed_when_a_request_is_gone(void **unused)
+{
+    struct unary u = {.message = "hold"};
+
+    (void)unused;
+    open_all(2);
+    sides[1].frees = true;
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    call_from(&sides[0], &rig.node[1], &u, 2000);
+    rig_run(&rig, 5000);
+    assert_int_equal(sides[1].gones, 1);
+    assert_null(sides[1].calls);
     mu_buf_fini(&u.got);
     close_all();
 }
@@ -301,6 +369,10 @@ static void on_item(struct mu_peer_items *items, struct mu_span message)
 
     assert_int_equal(message.len, s->got % 2 == 0 ? 4 : 100000);
     s->got++;
+    if (s->frees) {
+        free_calls(s->side);
+        memset(&s->items, 0xa5, sizeof(s->items)); /* It is ours again. */
+    }
 }
 
 static void on_ended(struct mu_peer_items *items, int status, const char *text)
@@ -376,6 +448,22 @@ static void test_peer_items_all_come_back(void **unused)
     close_all();
 }
 
+static void test_peer_items_all_may_be_freed_with_an_item(void **unused)
+{
+    struct stream s;
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    s = (struct stream){.side = &sides[0], .to = &rig.node[1], .frees = true};
+    mu_sim_call(rig.node[0].proc, begin_stream, &s);
+    rig_run(&rig, 30000);
+    assert_int_equal(s.got, 1);
+    assert_int_equal(s.ended, 0);
+    assert_int_equal(sides[1].ended, 1);
+    close_all();
+}
+
 static void test_peer_items_a_failure_is_told_and_so_is_a_caller_who_goes(void **unused)
 {
     struct stream s;
@@ -407,9 +495,12 @@ int main(void)
         cmocka_unit_test(test_peer_call_a_message_goes_there_and_back),
         cmocka_unit_test(test_peer_call_a_handler_that_fails_says_how),
         cmocka_unit_test(test_peer_call_ends_in_time_and_the_handler_is_told),
+        cmocka_unit_test(test_peer_call_all_may_be_freed_when_one_is_done),
+        cmocka_unit_test(test_peer_call_all_may_be_freed_when_a_request_is_gone),
         cmocka_unit_test(test_peer_call_to_nobody_fails_at_once),
         cmocka_unit_test(test_peer_call_finds_who_is_connected_to_another),
         cmocka_unit_test(test_peer_items_all_come_back),
+        cmocka_unit_test(test_peer_items_all_may_be_freed_with_an_item),
         cmocka_unit_test(test_peer_items_a_failure_is_told_and_so_is_a_caller_who_goes),
     };
 

@@ -355,12 +355,15 @@ static void test_rpc_place_that_is_taken_back_is_not_written_to(void **state)
 
     (void)state;
     assert_int_equal(mu_rpc_room(&p.server.rpc).len, 1);
+    assert_int_equal(mu_rpc_arriving(&p.server.rpc), 8999);
     assert_int_equal(mu_rpc_land(&p.server.rpc, f->id_in, (struct mu_space){0}), 0);
     assert_int_equal(mu_rpc_room(&p.server.rpc).len, 0);
+    assert_int_equal(mu_rpc_arriving(&p.server.rpc), 8999);
     f->got = calloc(ITEMS + 1, ITEM_MAX);
     free(gone);
     p.on_event = NULL;
     rpc_pair_pump(&p);
+    assert_int_equal(mu_rpc_arriving(&p.server.rpc), 0);
 
     assert_int_equal(p.server.error, 0);
     finish(&p);

@@ -1,18 +1,21 @@
 // A peer of js-libp2p for tests/interop/peer_js.py and bench/bench_peer: Noise, yamux, identify and
 // ping as they come, and three protocols of ours.
 //
-//     node peer.mjs listen [--rsa] [--listen MULTIADDR]
-//     node peer.mjs dial MULTIADDR WHAT [--rsa] [--bytes N] [--streams N]
+//     node peer.mjs listen [--rsa] [--kad] [--listen MULTIADDR]
+//     node peer.mjs dial MULTIADDR WHAT [--rsa] [--kad] [--bytes N] [--streams N] [--peer ID]
 //
 // listen prints its multiaddr, serves, and prints a line of JSON when it is told to stop (its
-// standard input ends). dial does WHAT (identify, ping, echo, sink, streams, reset, unknown,
-// accept), prints a line of JSON and exits; 1 if something was not as it must be.
+// standard input ends). dial does WHAT (identify, ping, echo, sink, streams, reset, unknown, find),
+// prints a line of JSON and exits; 1 if something was not as it must be. With --kad it has
+// js-libp2p's DHT, and serves it; `find` looks for --peer in it, and pings who was found.
 import './old-node.mjs' // first
 import { createLibp2p } from 'libp2p'
 import { tcp } from '@libp2p/tcp'
 import { noise } from '@chainsafe/libp2p-noise'
 import { yamux } from '@chainsafe/libp2p-yamux'
 import { identify } from '@libp2p/identify'
+import { kadDHT, passthroughMapper } from '@libp2p/kad-dht'
+import { peerIdFromString } from '@libp2p/peer-id'
 import { ping } from '@libp2p/ping'
 import { createEd25519PeerId, createRSAPeerId } from '@libp2p/peer-id-factory'
 import { multiaddr } from '@multiformats/multiaddr'
@@ -27,6 +30,8 @@ function options (words) {
   const found = { words: [], bytes: 1 << 20, streams: 500, listen: '/ip4/127.0.0.1/tcp/0', rsa: false }
   for (let i = 0; i < words.length; i++) {
     if (words[i] === '--rsa') found.rsa = true
+    else if (words[i] === '--kad') found.kad = true
+    else if (words[i] === '--peer') found.peer = words[++i]
     else if (words[i] === '--bytes') found.bytes = Number(words[++i])
     else if (words[i] === '--streams') found.streams = Number(words[++i])
     else if (words[i] === '--listen') found.listen = words[++i]
@@ -60,7 +65,14 @@ async function start (o, listens) {
     connectionManager: { inboundUpgradeTimeout: PATIENCE_MS, dialTimeout: PATIENCE_MS },
     streamMuxers: [yamux({ maxInboundStreams: 2000, maxOutboundStreams: 2000 })],
     // A machine with other work to do may take its time.
-    services: { identify: identify({ timeout: PATIENCE_MS }), ping: ping({ timeout: PATIENCE_MS }) }
+    services: {
+      identify: identify({ timeout: PATIENCE_MS }),
+      ping: ping({ timeout: PATIENCE_MS }),
+      // Addresses of this machine alone are left out unless it is told not to.
+      ...(o.kad
+        ? { dht: kadDHT({ protocol: '/ipfs/kad/1.0.0', clientMode: false, peerInfoMapper: passthroughMapper }) }
+        : {})
+    }
   })
   const limits = { maxInboundStreams: 2000, maxOutboundStreams: 2000 }
   await node.handle(ECHO, ({ stream }) => {
@@ -133,6 +145,7 @@ const doing = {
     return {
       agent: Buffer.from(peer.metadata.get('AgentVersion') ?? []).toString(),
       addresses: peer.addresses.map((a) => a.multiaddr.toString()),
+      certified: peer.addresses.length > 0 && peer.addresses.every((a) => a.isCertified),
       protocols: peer.protocols
     }
   },
@@ -176,6 +189,11 @@ const doing = {
     }
     ours.abort(new Error('as was asked for'))
     return { bytes: await echo(connection, 100000) }
+  },
+  async find (node, connection, o) {
+    const peer = await node.peerRouting.findPeer(peerIdFromString(o.peer), patience())
+    await node.dial(peer.multiaddrs)
+    return { addresses: peer.multiaddrs.map(String), rtt_ms: await node.services.ping.ping(peer.id) }
   },
   async unknown (node, connection) {
     let refused = false

@@ -1,0 +1,328 @@
+/*
+ * State from peers: who joins a job, or fell behind, gets the current weights from those who have
+ * them.
+ *
+ * A state is some metadata and an ordered list of named tensors, at a version. Who has one shares
+ * it; who needs one loads it:
+ *
+ *     struct muster_state_config config = muster_state_config_defaults();
+ *     config.listen = "0.0.0.0:29700";
+ *     muster_state_open(rt, &config, &state);
+ *     muster_state_share(state, &(struct muster_state_source){
+ *         .prefix = "job7", .epoch = 12, .step = 4800, .priority = 12,
+ *         .tensors = tensors, .tensor_count = n});
+ *
+ *     const char *donors[] = {"10.0.0.1:29700", "10.0.0.2:29700"};
+ *     struct muster_state_request request = muster_state_request_defaults();
+ *     request.prefix = "job7";
+ *     request.donors = donors;
+ *     request.donor_count = 2;
+ *     request.tensors = mine;                  in place; without them, into new memory
+ *     request.tensor_count = n;
+ *     if (muster_state_load(rt, &request, &copy) != 0)
+ *         die(muster_errmsg());                what each donor did
+ *     train_from(muster_state_copy_info(copy)->epoch);
+ *     muster_state_copy_free(copy);
+ *
+ * What a download does. All donors are asked what they have. The state with the highest priority is
+ * taken, of several the newest (epoch, then step), of several of these one at random. Its manifest
+ * has the hash of every chunk of 1 MiB and is signed by whoever gives it out; all who hold the same
+ * bytes serve them, each as fast as it can; each chunk is checked before it counts. Who sends a
+ * wrong one is not asked again, of one that is lost the one chunk is asked of another. Others who
+ * load the same state at the same time serve what they have, if they may (`listen`, `through`). If
+ * the version is replaced everywhere before it was loaded, the next one is loaded.
+ *
+ * What holds afterwards. With 0, every byte is that of the manifest. With an error, nothing is
+ * returned and, in place, the caller's tensors hold anything: they were checked against the
+ * manifest first, so that a state of another model (MUSTER_EINVAL) touches nothing.
+ *
+ * Where the bytes go. Plain (TCP or a unix socket): everybody who can reach the address can read
+ * the state; the bytes leave by sendfile where they lie in a file or in muster_state_alloc(). With
+ * `tls`, only those with a certificate of the authority. With `key`, between peers of libp2p:
+ * encrypted, and each side knows the other's id. muster_state_transport() says which.
+ *
+ * All functions may be called from any thread. Those that wait return MUSTER_EINVAL on the
+ * runtime's own.
+ */
+#ifndef MUSTER_STATE_H
+#define MUSTER_STATE_H
+
+#include <muster/rpc.h>
+#include <muster/store.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- tensors ---------------------------------------------------------------------------------- */
+
+/* Types of elements: those of safetensors. */
+enum muster_dtype {
+    MUSTER_DTYPE_BOOL = 1,
+    MUSTER_DTYPE_U8,
+    MUSTER_DTYPE_I8,
+    MUSTER_DTYPE_F8_E5M2,
+    MUSTER_DTYPE_F8_E4M3,
+    MUSTER_DTYPE_F8_E8M0,
+    MUSTER_DTYPE_I16,
+    MUSTER_DTYPE_U16,
+    MUSTER_DTYPE_F16,
+    MUSTER_DTYPE_BF16,
+    MUSTER_DTYPE_I32,
+    MUSTER_DTYPE_U32,
+    MUSTER_DTYPE_F32,
+    MUSTER_DTYPE_I64,
+    MUSTER_DTYPE_U64,
+    MUSTER_DTYPE_F64,
+    MUSTER_DTYPE_C64,
+    MUSTER_DTYPE_F4,      /* two to a byte */
+    MUSTER_DTYPE_F6_E2M3, /* four to three bytes, as the next */
+    MUSTER_DTYPE_F6_E3M2,
+};
+
+/** "F32"; NULL for what is none. */
+MUSTER_EXPORT const char *muster_dtype_name(enum muster_dtype dtype);
+
+/* A tensor: little-endian, the last dimension running fastest, no gaps. */
+struct muster_tensor {
+    const char *name; /* 1 to 65535 bytes, unique in its state */
+    enum muster_dtype dtype;
+    uint32_t rank; /* 0: a single element */
+    const uint64_t *shape;
+    void *data; /* as many bytes as that makes */
+};
+
+/** How many bytes a tensor of this type and shape has; UINT64_MAX if there can be none such. */
+MUSTER_EXPORT uint64_t muster_tensor_bytes(const struct muster_tensor *tensor);
+
+/**
+ * Memory for tensors that leaves for others without being copied; to be used like any other.
+ * Zeroed. NULL: there is none. `len` is that of muster_state_alloc().
+ */
+MUSTER_EXPORT void *muster_state_alloc(size_t len);
+MUSTER_EXPORT void muster_state_free(void *memory);
+
+/* --- sharing ---------------------------------------------------------------------------------- */
+
+typedef struct muster_state muster_state;
+
+/* Text is copied. */
+struct muster_state_config {
+    /* Where others come: "HOST:PORT", port 0: any free one; "unix:/PATH". With `key` a multiaddr:
+     * "/ip4/0.0.0.0/tcp/0". NULL: nowhere; for loading only. */
+    const char *listen;
+    const char *advertise;            /* the host that others dial. NULL: that of `listen`, or our
+                                         name */
+    const struct muster_rpc_tls *tls; /* NULL: plain, unless there is a `key` */
+    const char *key;      /* the file of a peer's key: connections between peers, signed with it;
+                                "": a key for this process only */
+    uint32_t slots;       /* downloads that are served at once; others wait. 16 */
+    uint64_t rate_bytes;  /* that leave in a second, for all together. 0: no bound */
+    uint32_t replaced_ms; /* how long a version that was replaced is still given to those who
+                                are loading it. 60,000 */
+};
+
+MUSTER_EXPORT struct muster_state_config muster_state_config_defaults(void);
+
+/** Listens. MUSTER_EADDR, MUSTER_EURL, MUSTER_ETLS, MUSTER_EINVAL (the key), MUSTER_ENOMEM. */
+MUSTER_EXPORT int muster_state_open(muster_runtime *runtime,
+                                    const struct muster_state_config *config,
+                                    muster_state **ret_state);
+/** Ends it; downloads from here end too, and what was shared is free when this returns. NULL is
+ * fine. */
+MUSTER_EXPORT void muster_state_close(muster_state *state);
+/** What others dial: "HOST:PORT", "unix:/PATH", or a multiaddr with our peer id; "" if it does not
+ * listen. */
+MUSTER_EXPORT const char *muster_state_address(const muster_state *state);
+/** "plain", "tls" or "peer". */
+MUSTER_EXPORT const char *muster_state_transport(const muster_state *state);
+
+/* What is shared. Text and shapes are copied, the tensors' bytes are not. */
+struct muster_state_source {
+    const char *prefix; /* under which it is found; up to 200 bytes. One state for each */
+    uint64_t epoch;
+    uint64_t step;
+    double priority;              /* of several states the one with the highest is loaded */
+    bool hidden;                  /* nobody may load it, until muster_state_set() says otherwise */
+    struct muster_bytes metadata; /* msgpack, up to 16 MiB */
+    const struct muster_tensor *tensors;
+    size_t tensor_count;
+    /** The tensors' memory is not looked at any more: never before muster_state_share() has
+     * returned. On the runtime's thread. May be NULL. */
+    void (*released)(void *context);
+    void *context;
+};
+
+/**
+ * Shares a state, in place of the one that had its prefix: who is loading that one goes on with it
+ * for up to `replaced_ms`, and is then told that it is gone. Hashes all bytes first, on this
+ * thread and others of the runtime; the tensors must not change from now on until `released`.
+ * MUSTER_EINVAL, MUSTER_EEXIST (two tensors of one name), MUSTER_ELIMIT, MUSTER_ENOMEM: nothing has
+ * changed, and `released` is not called.
+ */
+MUSTER_EXPORT int muster_state_share(muster_state *state, const struct muster_state_source *source);
+/**
+ * The same with the tensors of a safetensors file; those of `source` are ignored, and its metadata
+ * too if it is empty: then it is the file's. The file must not be changed while it is shared; if it
+ * is replaced by another (renamed over), the old one is shared. MUSTER_ECORRUPT (no such file),
+ * errors of the file system.
+ */
+MUSTER_EXPORT int muster_state_share_file(muster_state *state, const char *path,
+                                          const struct muster_state_source *source);
+/** Changes how a state that is shared stands among others, and whether it may be loaded. Downloads
+ * under way are not disturbed. MUSTER_ENOENT. */
+MUSTER_EXPORT int muster_state_set(muster_state *state, const char *prefix, double priority,
+                                   bool hidden);
+/**
+ * Withdraws a state. Returns when its memory is not looked at any more: at once if nobody is
+ * loading it, else when they have finished, or after `wait_ms`, when they are told that it is gone.
+ * MUSTER_ENOENT.
+ */
+MUSTER_EXPORT int muster_state_unshare(muster_state *state, const char *prefix, uint32_t wait_ms);
+
+/**
+ * Writes where the states under a prefix are to be had into a store, for as long as this process
+ * has it open (MUSTER_LEASE_SESSION): a key below "muster-state/PREFIX/". Others find it there
+ * with muster_state_request.store. MUSTER_EINVAL (it does not listen), errors of the store.
+ */
+MUSTER_EXPORT int muster_state_announce(muster_state *state, muster_store *store,
+                                        const char *prefix, int64_t timeout_ms);
+
+struct muster_state_stats {
+    uint64_t downloads;   /* begun here */
+    uint64_t turned_away; /* no slot was free */
+    uint64_t chunks;      /* given out */
+    uint64_t bytes;
+    uint32_t active; /* downloads now */
+};
+
+MUSTER_EXPORT void muster_state_stats(muster_state *state, struct muster_state_stats *ret_stats);
+
+/* --- loading ---------------------------------------------------------------------------------- */
+
+typedef struct muster_state_copy muster_state_copy;
+typedef struct muster_state_loading muster_state_loading;
+
+/* A version that somebody has. */
+struct muster_state_info {
+    char prefix[208];
+    char id[65]; /* of its manifest, in hex: the same for the same bytes */
+    uint64_t epoch;
+    uint64_t step;
+    uint64_t bytes;
+    uint64_t tensors;
+    double priority;
+};
+
+/* How far it is. */
+struct muster_state_progress {
+    const struct muster_state_info *info; /* NULL while the donors are being asked */
+    uint64_t bytes;                       /* verified */
+    uint64_t total;
+    uint64_t resumed;   /* of `bytes`, that were there from the start */
+    uint64_t wasted;    /* that came and were of no use */
+    double bytes_per_s; /* over the last seconds */
+    uint32_t donors;    /* that serve it now */
+    uint32_t banned;    /* that sent something wrong */
+    uint32_t lost;      /* that were lost on the way */
+    uint32_t restarts;  /* versions that were gone before they were whole */
+};
+
+/* Text is copied. */
+struct muster_state_request {
+    const char *prefix;        /* "": any */
+    const char *const *donors; /* addresses, as muster_state_address() has them */
+    size_t donor_count;
+    muster_store *store; /* where others have announced themselves; NULL: nowhere. Borrowed */
+    const struct muster_rpc_tls *tls; /* how to dial; NULL: plain, or peers for multiaddrs */
+    const char *key; /* of our side among peers, as in muster_state_config. NULL: one for this
+                        load */
+
+    /* In place: the caller's tensors, which must be those of the state in their order, with their
+     * types and shapes. None: new memory. */
+    const struct muster_tensor *tensors;
+    size_t tensor_count;
+    /* Into a safetensors file, which then is the copy's memory. FILE.part while it grows; what such
+     * a one holds already is not loaded again. NULL: no file. */
+    const char *file;
+
+    int64_t timeout_ms;  /* for all of it; MUSTER_TIMEOUT_NEVER. 600,000 */
+    uint32_t idle_ms;    /* within which something must come, from anybody. 30,000 */
+    uint32_t stall_ms;   /* after which a donor's chunk is asked of another. 5,000 */
+    uint32_t connect_ms; /* for a donor to answer. 5,000 */
+    /* Where others get from us what is there already, as in muster_state_config; NULL: nowhere. */
+    const char *listen;
+    muster_state *through; /* or at this one's; it must outlive the load. NULL: none */
+    bool keep_serving;     /* also when it is whole, until muster_state_copy_free() */
+    uint32_t progress_ms;  /* how often `progress` is called at most. 100 */
+    /** On the runtime's thread. Returns true to go on, false to cancel. May be NULL. */
+    bool (*progress)(void *context, const struct muster_state_progress *progress);
+    void *context;
+};
+
+MUSTER_EXPORT struct muster_state_request muster_state_request_defaults(void);
+
+/**
+ * Loads the newest state. `ret_copy` may be NULL in place. MUSTER_ENOENT: nobody has one under the
+ * prefix; MUSTER_EINVAL: it is not what `tensors` say; MUSTER_ETIMEDOUT: the deadline, or
+ * nothing came for `idle_ms`; MUSTER_ECONN: no donor is left; MUSTER_ECANCELED;
+ * MUSTER_ECORRUPT: all donors sent something wrong; MUSTER_EDISK and errors of the file
+ * system; MUSTER_ENOMEM. The text says what each donor did; muster_state_report() says all of it.
+ */
+MUSTER_EXPORT int muster_state_load(muster_runtime *runtime,
+                                    const struct muster_state_request *request,
+                                    muster_state_copy **ret_copy);
+
+/** The same in two steps, so that another thread can cancel it. */
+MUSTER_EXPORT int muster_state_load_begin(muster_runtime *runtime,
+                                          const struct muster_state_request *request,
+                                          muster_state_loading **ret_loading);
+/** From any thread, until muster_state_load_end() was called. */
+MUSTER_EXPORT void muster_state_load_cancel(muster_state_loading *loading);
+/** Waits for the end and frees `loading`. Errors as muster_state_load(). */
+MUSTER_EXPORT int muster_state_load_end(muster_state_loading *loading,
+                                        muster_state_copy **ret_copy);
+/** What each donor did, a line each, of the last load that ended on this thread. Lent until the
+ * next one; never NULL. */
+MUSTER_EXPORT const char *muster_state_report(void);
+
+/* A loaded state. */
+MUSTER_EXPORT const struct muster_state_info *muster_state_copy_info(const muster_state_copy *copy);
+MUSTER_EXPORT struct muster_bytes muster_state_copy_metadata(const muster_state_copy *copy);
+MUSTER_EXPORT size_t muster_state_copy_count(const muster_state_copy *copy);
+/** Tensor number `i`; lent until muster_state_copy_free(). Its data is the copy's own memory, or in
+ * place the caller's. */
+MUSTER_EXPORT struct muster_tensor muster_state_copy_tensor(const muster_state_copy *copy,
+                                                            size_t i);
+/** How the load went, at its end. */
+MUSTER_EXPORT const struct muster_state_progress *
+muster_state_copy_progress(const muster_state_copy *copy);
+/** Frees its memory; it is not served any more. NULL is fine. */
+MUSTER_EXPORT void muster_state_copy_free(muster_state_copy *copy);
+
+/* --- looking ---------------------------------------------------------------------------------- */
+
+/* What a donor has, or why it did not say. */
+struct muster_state_row {
+    char donor[300];
+    struct muster_state_info info; /* with status 0 */
+    uint64_t have;                 /* chunks, of so many */
+    uint64_t chunks;
+    int status;
+    char why[256];
+};
+
+/**
+ * Asks donors what they have: fills up to `cap` rows, one for each state, and one for each donor
+ * that has none (MUSTER_ENOENT) or does not answer. Uses donors, store, tls, key, prefix and
+ * connect_ms of the request. Returns how many there are, or an error as muster_state_load().
+ */
+MUSTER_EXPORT int muster_state_list(muster_runtime *runtime,
+                                    const struct muster_state_request *request,
+                                    struct muster_state_row *ret_rows, size_t cap);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,287 @@
+/* The public state download: where what is loaded lies. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/state_api.h"
+#include "core/alloc.h"
+#include "service/state_file.h"
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+int mu_state_home_read(struct mu_state_share *share, uint64_t offset, void *buf, size_t len)
+{
+    struct mu_state_home *home = share->owner;
+
+    return mu_mapped_read(home->mapped, home->data_at + offset, buf, len);
+}
+
+void mu_state_home_released(struct mu_state_share *share)
+{
+    struct mu_state_home *home = share->owner;
+    struct mu_door *waiter = home->waiter;
+
+    mu_mapped_close(home->mapped);
+    mu_free(home->memory);
+    if (home->released != NULL) {
+        home->released(home->context);
+    }
+    mu_free(home);
+    if (waiter != NULL) {
+        mu_door_open(waiter);
+    }
+}
+
+/* --- where it is to lie ----------------------------------------------------------------------- */
+
+/* Which chunks may be there already: those of which some byte was ever written. */
+static uint8_t *find_data(const struct mu_state_home *home, const struct mu_state_manifest *m)
+{
+    uint32_t chunks = mu_state_chunk_count(m);
+    uint8_t *maybe = mu_calloc(1, mu_state_bits_len(chunks) + 1);
+    uint64_t at = home->data_at;
+
+    while (maybe != NULL && (at = mu_mapped_next_data(home->mapped, at)) < home->mapped->len) {
+        uint32_t chunk = (uint32_t)((at - home->data_at) / m->chunk_bytes);
+
+        mu_state_bit_set(maybe, chunk);
+        at = home->data_at + mu_state_chunk_offset(m, chunk) + m->chunk_bytes;
+    }
+    return maybe;
+}
+
+static int accept_file(struct mu_state_target *t, struct mu_state_home *home,
+                       struct mu_state_plan *plan, struct mu_errmsg *msg)
+{
+    const struct mu_state_manifest *m = &plan->offer->manifest;
+    struct mu_buf head;
+    int err;
+
+    mu_buf_init(&head, (size_t)MU_SAFETENSORS_HEADER_MAX + MU_SAFETENSORS_PREFIX_LEN);
+    err = mu_state_file_head(m, &head);
+    if (err != 0) {
+        (void)mu_err(msg, err, "the head of %.120s: %s", t->file, muster_strerror(err));
+    } else {
+        err = mu_mapped_create(t->part, head.len + m->layout.bytes, &home->mapped, msg);
+    }
+    if (err == 0) {
+        memcpy(home->mapped->data, mu_buf_span(&head).data, head.len);
+        home->data_at = head.len;
+        plan->maybe = find_data(home, m);
+        plan->read = mu_state_home_read;
+    }
+    mu_buf_fini(&head);
+    return err;
+}
+
+static int accept_memory(struct mu_state_home *home, uint64_t bytes, struct mu_errmsg *msg)
+{
+    home->memory = bytes > SIZE_MAX - 1 ? NULL : mu_malloc((size_t)bytes + 1);
+    if (home->memory == NULL) {
+        return mu_err(msg, MUSTER_ENOMEM, "no memory for a state of %llu bytes",
+                      (unsigned long long)bytes);
+    }
+    mu_mapped_prefer_huge(home->memory, (size_t)bytes);
+    return 0;
+}
+
+int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan,
+                           struct mu_errmsg *msg)
+{
+    const struct mu_layout *layout = &plan->offer->manifest.layout;
+    struct mu_state_home *home;
+    int err = t->in_place ? mu_layout_check(&t->expected, layout, msg) : 0;
+
+    if (err != 0) {
+        return err;
+    }
+    home = mu_calloc(1, sizeof(*home));
+    if (home == NULL) {
+        return mu_err(msg, MUSTER_ENOMEM, "out of memory");
+    }
+    if (t->file != NULL) {
+        err = accept_file(t, home, plan, msg);
+    } else if (!t->in_place) {
+        err = accept_memory(home, layout->bytes, msg);
+    }
+    if (err == 0) {
+        uint8_t *data = home->mapped != NULL ? home->mapped->data + home->data_at : home->memory;
+
+        err = mu_state_segments_new(layout, t->in_place ? t->tensors : NULL, data, &plan->segments,
+                                    &plan->segment_count);
+        if (err != 0) {
+            (void)mu_err(msg, err, "out of memory");
+        }
+    }
+    if (err != 0) {
+        mu_mapped_close(home->mapped);
+        mu_free(home->memory);
+        mu_free(home);
+        mu_free(plan->maybe);
+        return err;
+    }
+    plan->released = mu_state_home_released;
+    plan->owner = home;
+    return 0;
+}
+
+int mu_state_target_finish(struct mu_state_target *t, struct mu_state_share *share,
+                           struct mu_errmsg *msg)
+{
+    const struct mu_state_home *home = share->owner;
+    int err;
+
+    if (t->file == NULL) {
+        return 0;
+    }
+    err = mu_mapped_sync(home->mapped);
+    if (err == 0 && rename(t->part, t->file) != 0) {
+        err = -errno;
+    }
+    return err == 0 ? 0
+                    : mu_err(msg, err, "%.120s is whole, but cannot become %.100s: %s", t->part,
+                             t->file, muster_strerror(err));
+}
+
+void mu_state_target_fini(struct mu_state_target *t)
+{
+    mu_layout_fini(&t->expected);
+    mu_free(t->tensors);
+    mu_free(t->file);
+    mu_free(t->part);
+    *t = (struct mu_state_target){0};
+    mu_layout_init(&t->expected);
+}
+
+/* --- a copy ----------------------------------------------------------------------------------- */
+
+void mu_state_info_of(struct muster_state_info *ret, const struct mu_state_entry *entry)
+{
+    *ret = (struct muster_state_info){
+        .epoch = entry->epoch,
+        .step = entry->step,
+        .bytes = entry->bytes,
+        .tensors = entry->tensors,
+        .priority = entry->priority,
+    };
+    (void)snprintf(ret->prefix, sizeof(ret->prefix), "%.*s", (int)entry->prefix.len,
+                   (const char *)entry->prefix.data);
+    for (size_t i = 0; i < MU_STATE_ID_LEN; i++) {
+        (void)snprintf(ret->id + 2 * i, 3, "%02x", entry->id[i]);
+    }
+}
+
+int mu_state_copy_new(muster_runtime *rt, struct mu_state_share *share, muster_state_copy **ret)
+{
+    const struct mu_layout *layout = &share->offer.manifest.layout;
+    muster_state_copy *copy = mu_calloc(1, sizeof(*copy));
+    size_t at = 0;
+
+    if (copy != NULL) {
+        copy->names = mu_malloc(layout->names.len + layout->count + 1);
+        copy->name_at = mu_calloc(layout->count + 1, sizeof(*copy->name_at));
+    }
+    if (copy == NULL || copy->names == NULL || copy->name_at == NULL) {
+        mu_free(copy == NULL ? NULL : copy->names);
+        mu_free(copy == NULL ? NULL : copy->name_at);
+        mu_free(copy);
+        return MUSTER_ENOMEM;
+    }
+    for (size_t i = 0; i < layout->count; i++) {
+        struct mu_span name = mu_layout_name(layout, i);
+
+        copy->name_at[i] = at;
+        memcpy(copy->names + at, name.data, name.len);
+        at += name.len;
+        copy->names[at++] = '\0';
+    }
+    copy->rt = rt;
+    copy->share = share;
+    *ret = copy;
+    return 0;
+}
+
+const struct muster_state_info *muster_state_copy_info(const muster_state_copy *copy)
+{
+    return &copy->info;
+}
+
+const struct muster_state_progress *muster_state_copy_progress(const muster_state_copy *copy)
+{
+    return &copy->progress;
+}
+
+struct muster_bytes muster_state_copy_metadata(const muster_state_copy *copy)
+{
+    struct mu_span metadata = mu_buf_span(&copy->share->offer.manifest.metadata);
+
+    return (struct muster_bytes){metadata.data, metadata.len};
+}
+
+size_t muster_state_copy_count(const muster_state_copy *copy)
+{
+    return copy->share->offer.manifest.layout.count;
+}
+
+struct muster_tensor muster_state_copy_tensor(const muster_state_copy *copy, size_t i)
+{
+    const struct mu_state_share *share = copy->share;
+    const struct mu_layout *layout = &share->offer.manifest.layout;
+    const struct mu_tensor *t = &layout->tensors[i];
+    struct muster_tensor ret = {
+        .name = copy->names + copy->name_at[i],
+        .dtype = (enum muster_dtype)t->dtype,
+        .rank = t->rank,
+        .shape = mu_layout_shape(layout, i),
+    };
+
+    /* A tensor lies in one piece; several may lie in one segment. */
+    for (size_t low = 0, high = share->segment_count; t->len != 0 && low < high;) {
+        size_t middle = low + (high - low) / 2;
+        const struct mu_state_segment *s = &share->segments[middle];
+
+        if (t->offset < s->offset) {
+            high = middle;
+        } else if (t->offset >= s->offset + s->len) {
+            low = middle + 1;
+        } else {
+            ret.data = s->data + (t->offset - s->offset);
+            break;
+        }
+    }
+    return ret;
+}
+
+struct copy_door {
+    struct mu_door door;
+    muster_state_copy *copy;
+};
+
+static void drop_on_loop(struct mu_door *door)
+{
+    muster_state_copy *copy = MU_CONTAINER_OF(door, struct copy_door, door)->copy;
+
+    ((struct mu_state_home *)copy->share->owner)->waiter = door;
+    if (copy->donor != NULL) {
+        mu_state_donor_withdraw(copy->donor, copy->share, 0);
+    }
+    mu_state_share_drop(copy->share);
+}
+
+void muster_state_copy_free(muster_state_copy *copy)
+{
+    struct copy_door d = {.copy = copy};
+
+    if (copy == NULL || mu_runtime_is_mine(copy->rt)) {
+        return;
+    }
+    mu_state_donor_end(copy->rt, copy->own_donor);
+    mu_door_pass(copy->rt, &d.door, drop_on_loop);
+    if (copy->own_donor != NULL) {
+        mu_state_net_close(&copy->net);
+    }
+    mu_free(copy->names);
+    mu_free(copy->name_at);
+    mu_free(copy);
+}

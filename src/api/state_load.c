@@ -1,0 +1,559 @@
+/* The public state download: loads. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "api/state_api.h"
+#include "core/alloc.h"
+
+#define LOOK_MS 500 /* how often it is looked who has announced itself */
+
+struct muster_state_loading {
+    muster_runtime *rt;
+    struct mu_state_net net; /* unless it is another one's */
+    bool own_net;
+    struct mu_state_net *by;
+    struct mu_state_donor *own_donor;
+    struct mu_state_donor *donor;
+    struct mu_state_loader *loader;
+    struct mu_state_loader_config config;
+    struct mu_state_target target;
+    const char *listen; /* lent for the beginning */
+    muster_store *store;
+    bool keep;
+    bool (*progress)(void *context, const struct muster_state_progress *progress);
+    void *context;
+    struct muster_state_info info;
+    struct muster_state_progress last;
+    struct muster_state_row *rows; /* of a list */
+    size_t row_cap;
+    size_t row_count;
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool closed;
+    int status;
+    struct mu_errmsg text;
+    struct mu_state_share *share;
+    struct mu_buf report;
+};
+
+static _Thread_local char last_report[8192];
+
+const char *muster_state_report(void)
+{
+    return last_report;
+}
+
+struct muster_state_request muster_state_request_defaults(void)
+{
+    struct mu_state_loader_config d = mu_state_loader_config_defaults();
+
+    return (struct muster_state_request){
+        .prefix = "",
+        .timeout_ms = 600000,
+        .idle_ms = d.idle_ms,
+        .stall_ms = d.stall_ms,
+        .connect_ms = d.connect_ms,
+        .progress_ms = d.progress_ms,
+    };
+}
+
+/* --- on the loop ------------------------------------------------------------------------------ */
+
+static int resolve(void *context, const char *text, struct mu_addr *ret,
+                   struct mu_errmsg *reterr_msg)
+{
+    muster_state_loading *g = context;
+
+    return g->by->peers != NULL ? mu_state_peers_resolve(g->by->peers, text, ret, reterr_msg)
+                                : mu_addr_parse(text, 0, ret, reterr_msg);
+}
+
+static int accept(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg)
+{
+    muster_state_loading *g = context;
+
+    return mu_state_target_accept(&g->target, plan, reterr_msg);
+}
+
+static void note_progress(muster_state_loading *g, const struct mu_state_loader_progress *p)
+{
+    if (p->entry != NULL) {
+        mu_state_info_of(&g->info, p->entry);
+    }
+    g->last = (struct muster_state_progress){
+        .info = p->entry == NULL ? NULL : &g->info,
+        .bytes = p->bytes,
+        .total = p->total,
+        .resumed = p->resumed,
+        .wasted = p->wasted,
+        .bytes_per_s = (double)p->bytes_per_s,
+        .donors = p->donors,
+        .banned = p->banned,
+        .lost = p->lost,
+        .restarts = p->restarts,
+    };
+}
+
+static bool on_progress(void *context, const struct mu_state_loader_progress *p)
+{
+    muster_state_loading *g = context;
+
+    note_progress(g, p);
+    return g->progress == NULL || g->progress(g->context, &g->last);
+}
+
+static void take_rows(muster_state_loading *g)
+{
+    struct mu_state_row row;
+
+    for (size_t i = 0; mu_state_loader_row(g->loader, i, &row); i++) {
+        g->row_count++;
+        if (i < g->row_cap) {
+            struct muster_state_row *to = &g->rows[i];
+
+            *to = (struct muster_state_row){.status = row.status};
+            (void)snprintf(to->donor, sizeof(to->donor), "%.299s", row.donor);
+            (void)snprintf(to->why, sizeof(to->why), "%.255s", row.text);
+            if (row.entry != NULL) {
+                mu_state_info_of(&to->info, row.entry);
+                to->have = row.entry->have;
+                to->chunks = row.entry->chunks;
+            }
+        }
+    }
+}
+
+static void on_ended(void *context, int status, const char *text, struct mu_state_share *share)
+{
+    muster_state_loading *g = context;
+    struct mu_state_loader_progress p;
+
+    mu_state_loader_progress(g->loader, &p);
+    note_progress(g, &p);
+    g->status = mu_err(&g->text, status, "%s", text);
+    g->share = share;
+    (void)mu_state_loader_report(g->loader, &g->report);
+    if (g->rows != NULL) {
+        take_rows(g);
+    }
+}
+
+static void on_closed(void *context)
+{
+    muster_state_loading *g = context;
+
+    (void)pthread_mutex_lock(&g->lock);
+    g->closed = true;
+    (void)pthread_cond_broadcast(&g->cond);
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+struct load_door {
+    struct mu_door door;
+    muster_state_loading *g;
+    const char *const *donors;
+    size_t donor_count;
+    struct muster_values announced;
+    int err;
+    struct mu_errmsg msg;
+};
+
+/* The address is what is behind the prefix, which may have slashes itself: as a multiaddr. */
+static const char *address_in(const muster_state_loading *g, const char *key)
+{
+    const char *rest = key + strlen("muster-state/") + strlen(g->config.prefix);
+    const char *multiaddr = strstr(rest, "//");
+
+    if (g->config.prefix[0] != '\0') {
+        return rest + 1;
+    }
+    return multiaddr != NULL            ? multiaddr + 1
+           : strrchr(rest, '/') != NULL ? strrchr(rest, '/') + 1
+                                        : rest;
+}
+
+static void start_on_loop(struct mu_door *door)
+{
+    struct load_door *d = MU_CONTAINER_OF(door, struct load_door, door);
+    struct mu_state_donor_config config = mu_state_donor_config_defaults();
+    muster_state_loading *g = d->g;
+
+    if (g->listen != NULL) {
+        d->err = mu_state_net_listen(g->by, g->listen, NULL, &config, &g->own_donor,
+                                     g->config.own_addr, sizeof(g->config.own_addr), &d->msg);
+        if (d->err == 0 && g->by->peers == NULL) {
+            /* The donors know under which number we are seen. */
+            (void)mu_addr_format(mu_state_donor_addr(g->own_donor), g->config.own_addr,
+                                 sizeof(g->config.own_addr));
+        }
+        g->config.donor = g->own_donor;
+    }
+    if (d->err == 0) {
+        d->err = mu_state_loader_start(g->by->env, &g->config, &g->loader, &d->msg);
+    }
+    for (size_t i = 0; d->err == 0 && i < d->donor_count; i++) {
+        d->err = mu_state_loader_add(g->loader, d->donors[i], &d->msg);
+        if (d->err != 0) {
+            mu_state_loader_cancel(g->loader);
+        }
+    }
+    /* What somebody else wrote into a store may be anything. */
+    for (size_t i = 0; d->err == 0 && i < d->announced.count; i++) {
+        struct mu_errmsg msg;
+
+        (void)mu_state_loader_add(g->loader, address_in(g, d->announced.items[i].data), &msg);
+    }
+    mu_door_open(door);
+}
+
+static void add_on_loop(struct mu_door *door)
+{
+    struct load_door *d = MU_CONTAINER_OF(door, struct load_door, door);
+
+    for (size_t i = 0; i < d->announced.count; i++) {
+        (void)mu_state_loader_add(d->g->loader, address_in(d->g, d->announced.items[i].data),
+                                  &d->msg);
+    }
+    mu_door_open(door);
+}
+
+static void cancel_on_loop(struct mu_door *door)
+{
+    struct load_door *d = MU_CONTAINER_OF(door, struct load_door, door);
+
+    mu_state_loader_cancel(d->g->loader);
+    mu_door_open(door);
+}
+
+static void free_on_loop(struct mu_door *door)
+{
+    mu_state_loader_free(MU_CONTAINER_OF(door, struct load_door, door)->g->loader);
+    mu_door_open(door);
+}
+
+/* --- who has announced itself ----------------------------------------------------------------- */
+
+/* Those that a store knows of. */
+static int look(muster_state_loading *g, int64_t timeout_ms, struct muster_values *ret)
+{
+    char prefix[MU_STATE_PREFIX_MAX + 32];
+
+    (void)snprintf(prefix, sizeof(prefix), "muster-state/%s%s", g->config.prefix,
+                   g->config.prefix[0] == '\0' ? "" : "/");
+    return muster_store_list_keys(g->store, muster_str(prefix), ret, timeout_ms);
+}
+
+static void look_again(muster_state_loading *g)
+{
+    struct load_door d = {.g = g};
+
+    if (look(g, LOOK_MS, &d.announced) == 0) {
+        mu_door_pass(g->rt, &d.door, add_on_loop);
+        muster_values_free(&d.announced);
+    }
+}
+
+/* --- the beginning ---------------------------------------------------------------------------- */
+
+static bool wants_peers(const struct muster_state_request *r)
+{
+    for (size_t i = 0; i < r->donor_count; i++) {
+        if (r->donors[i][0] == '/') {
+            return true;
+        }
+    }
+    return false;
+}
+
+static char *copy_text(const char *text, const char *more)
+{
+    size_t len = strlen(text) + strlen(more) + 1;
+    char *copy = mu_malloc(len);
+
+    if (copy != NULL) {
+        (void)snprintf(copy, len, "%s%s", text, more);
+    }
+    return copy;
+}
+
+static int fill_target(muster_state_loading *g, const struct muster_state_request *r,
+                       struct mu_errmsg *msg)
+{
+    struct mu_state_target *t = &g->target;
+
+    mu_layout_init(&t->expected);
+    if (r->tensor_count != 0 && r->file != NULL) {
+        return mu_err(msg, MUSTER_EINVAL, "it is loaded in place or into a file, and not both");
+    }
+    if (r->file != NULL) {
+        t->file = copy_text(r->file, "");
+        t->part = copy_text(r->file, ".part");
+        return t->file == NULL || t->part == NULL ? mu_err(msg, MUSTER_ENOMEM, "out of memory") : 0;
+    }
+    t->in_place = r->tensor_count != 0;
+    return t->in_place
+               ? mu_state_layout_of(r->tensors, r->tensor_count, &t->expected, &t->tensors, msg)
+               : 0;
+}
+
+static int fill_config(muster_state_loading *g, const struct muster_state_request *r,
+                       struct mu_errmsg *msg)
+{
+    struct mu_state_loader_config *c = &g->config;
+
+    *c = mu_state_loader_config_defaults();
+    if (r->prefix == NULL || strlen(r->prefix) > MU_STATE_PREFIX_MAX || r->timeout_ms < 0) {
+        return mu_err(msg, MUSTER_EINVAL,
+                      "the prefix is missing or too long, or the timeout is "
+                      "below zero");
+    }
+    (void)snprintf(c->prefix, sizeof(c->prefix), "%s", r->prefix);
+    c->timeout_ms = (uint64_t)r->timeout_ms;
+    c->idle_ms = r->idle_ms;
+    c->stall_ms = r->stall_ms;
+    c->connect_ms = r->connect_ms;
+    c->progress_ms = r->progress_ms == 0 ? 1 : r->progress_ms;
+    c->keep = r->keep_serving;
+    c->list_only = g->rows != NULL;
+    c->resolve = resolve;
+    c->accept = accept;
+    c->progress = on_progress;
+    c->ended = on_ended;
+    c->closed = on_closed;
+    c->context = g;
+    if (r->through != NULL) {
+        c->donor = r->through->donor;
+        (void)snprintf(c->own_addr, sizeof(c->own_addr), "%s", r->through->address);
+        g->by = &r->through->net;
+        return 0;
+    }
+    g->listen = r->listen;
+    g->by = &g->net;
+    g->own_net = true;
+    return mu_state_net_open(&g->net, g->rt, r->tls, r->key, r->tls == NULL && wants_peers(r), msg);
+}
+
+static muster_state_loading *new_loading(muster_runtime *rt, const struct muster_state_request *r)
+{
+    muster_state_loading *g = mu_calloc(1, sizeof(*g));
+    pthread_condattr_t attr;
+
+    if (g == NULL) {
+        return NULL;
+    }
+    g->rt = rt;
+    g->store = r->store;
+    g->keep = r->keep_serving;
+    g->progress = r->progress;
+    g->context = r->context;
+    mu_buf_init(&g->report, (size_t)1 << 20);
+    mu_layout_init(&g->target.expected);
+    (void)pthread_mutex_init(&g->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&g->cond, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    return g;
+}
+
+static void free_loading(muster_state_loading *g)
+{
+    mu_state_donor_end(g->rt, g->own_donor);
+    if (g->own_net) {
+        mu_state_net_close(&g->net);
+    }
+    mu_state_target_fini(&g->target);
+    mu_buf_fini(&g->report);
+    (void)pthread_cond_destroy(&g->cond);
+    (void)pthread_mutex_destroy(&g->lock);
+    mu_free(g);
+}
+
+static void wait_closed(muster_state_loading *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    while (!g->closed) {
+        struct timespec until;
+
+        if (g->store == NULL) {
+            (void)pthread_cond_wait(&g->cond, &g->lock);
+            continue;
+        }
+        (void)clock_gettime(CLOCK_MONOTONIC, &until); /* tidy: a thread's own wait */
+        until.tv_nsec += LOOK_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        if (pthread_cond_timedwait(&g->cond, &g->lock, &until) != 0 && !g->closed) {
+            (void)pthread_mutex_unlock(&g->lock);
+            look_again(g);
+            (void)pthread_mutex_lock(&g->lock);
+        }
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+static int begin(muster_runtime *rt, const struct muster_state_request *r,
+                 struct muster_state_row *rows, size_t cap, muster_state_loading **ret)
+{
+    muster_state_loading *g = new_loading(rt, r);
+    struct load_door d = {.g = g, .donors = r->donors, .donor_count = r->donor_count};
+
+    if (g == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    g->rows = rows;
+    g->row_cap = cap;
+    d.err = fill_target(g, r, &d.msg);
+    d.err = d.err != 0 ? d.err : fill_config(g, r, &d.msg);
+    if (d.err == 0 && g->store != NULL) {
+        d.err = look(g, r->connect_ms, &d.announced);
+        (void)mu_err(&d.msg, d.err, "%s", d.err == 0 ? "" : muster_errmsg());
+    }
+    if (d.err == 0) {
+        mu_door_pass(rt, &d.door, start_on_loop);
+        if (g->loader != NULL && d.err != 0) {
+            wait_closed(g);
+            mu_door_pass(rt, &d.door, free_on_loop);
+        }
+    }
+    muster_values_free(&d.announced);
+    if (d.err != 0) {
+        free_loading(g);
+        return mu_api_error(d.err, d.msg.text);
+    }
+    *ret = g;
+    return 0;
+}
+
+int muster_state_load_begin(muster_runtime *rt, const struct muster_state_request *request,
+                            muster_state_loading **ret_loading)
+{
+    return mu_runtime_is_mine(rt) ? mu_api_error(MUSTER_EINVAL, "not on the runtime's own thread")
+                                  : begin(rt, request, NULL, 0, ret_loading);
+}
+
+void muster_state_load_cancel(muster_state_loading *g)
+{
+    struct load_door d = {.g = g};
+
+    if (mu_runtime_is_mine(g->rt)) {
+        mu_state_loader_cancel(g->loader);
+    } else {
+        mu_door_pass(g->rt, &d.door, cancel_on_loop);
+    }
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
+/* One sentence for the error; the first of what the donors did, if it has room. */
+static int say_error(muster_state_loading *g)
+{
+    struct mu_span report = mu_buf_span(&g->report);
+    struct mu_errmsg msg;
+    char first[160];
+
+    (void)snprintf(first, sizeof(first), "%.*s", (int)report.len, (const char *)report.data);
+    first[strcspn(first, "\n")] = '\0';
+    (void)mu_err(&msg, g->status, "%.150s%s%.100s%s", g->text.text, first[0] == '\0' ? "" : " (",
+                 first, first[0] == '\0' ? "" : ")");
+    return mu_api_error(g->status, msg.text);
+}
+
+static int make_copy(muster_state_loading *g, muster_state_copy **ret)
+{
+    struct mu_errmsg msg;
+    int err = mu_state_target_finish(&g->target, g->share, &msg);
+
+    if (err != 0) {
+        return mu_api_error(err, msg.text);
+    }
+    err = mu_state_copy_new(g->rt, g->share, ret);
+    if (err != 0) {
+        return mu_api_error(err, NULL);
+    }
+    (*ret)->info = g->info;
+    (*ret)->progress = g->last;
+    (*ret)->progress.info = &(*ret)->info;
+    if (g->keep) {
+        (*ret)->donor = g->own_donor == NULL ? g->config.donor : NULL;
+        (*ret)->own_donor = g->own_donor;
+        g->own_donor = NULL;
+        if ((*ret)->own_donor != NULL) {
+            (*ret)->net = g->net;
+            g->own_net = false;
+        }
+    }
+    return 0;
+}
+
+static void drop_on_loop(struct mu_door *door)
+{
+    muster_state_loading *g = MU_CONTAINER_OF(door, struct load_door, door)->g;
+
+    ((struct mu_state_home *)g->share->owner)->waiter = door;
+    if (g->config.donor != NULL) {
+        mu_state_donor_withdraw(g->config.donor, g->share, 0);
+    }
+    mu_state_share_drop(g->share);
+}
+
+int muster_state_load_end(muster_state_loading *g, muster_state_copy **ret_copy)
+{
+    struct load_door d = {.g = g};
+    muster_state_copy *copy = NULL;
+    int err;
+
+    wait_closed(g);
+    (void)snprintf(last_report, sizeof(last_report), "%.*s", (int)g->report.len,
+                   g->report.len == 0 ? "" : (const char *)mu_buf_span(&g->report).data);
+    err = g->status != 0 ? say_error(g) : make_copy(g, &copy);
+    mu_door_pass(g->rt, &d.door, free_on_loop);
+    if (err != 0 && g->share != NULL) {
+        mu_door_pass(g->rt, &d.door, drop_on_loop);
+    }
+    free_loading(g);
+    if (err == 0 && ret_copy != NULL) {
+        *ret_copy = copy;
+    } else {
+        muster_state_copy_free(copy);
+    }
+    return err;
+}
+
+int muster_state_load(muster_runtime *rt, const struct muster_state_request *request,
+                      muster_state_copy **ret_copy)
+{
+    muster_state_loading *g;
+    int err = muster_state_load_begin(rt, request, &g);
+
+    return err != 0 ? err : muster_state_load_end(g, ret_copy);
+}
+
+int muster_state_list(muster_runtime *rt, const struct muster_state_request *request,
+                      struct muster_state_row *ret_rows, size_t cap)
+{
+    struct muster_state_request r = *request;
+    struct muster_state_row none;
+    muster_state_loading *g;
+    struct load_door d;
+    int err;
+
+    if (mu_runtime_is_mine(rt)) {
+        return mu_api_error(MUSTER_EINVAL, "not on the runtime's own thread");
+    }
+    r.tensor_count = 0;
+    r.file = NULL;
+    r.listen = NULL;
+    r.timeout_ms = (int64_t)r.connect_ms * 2;
+    err = begin(rt, &r, cap == 0 ? &none : ret_rows, cap, &g);
+    if (err != 0) {
+        return err;
+    }
+    wait_closed(g);
+    err = g->status != 0 && g->row_count == 0 ? say_error(g) : (int)g->row_count;
+    d = (struct load_door){.g = g};
+    mu_door_pass(rt, &d.door, free_on_loop);
+    free_loading(g);
+    return err;
+}

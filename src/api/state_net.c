@@ -1,0 +1,158 @@
+/* Plain, TLS or peers; the key that signs. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/state_api.h"
+#include "core/alloc.h"
+
+static int read_key(const char *path, uint8_t *buf, size_t cap, size_t *ret_len,
+                    struct mu_errmsg *msg)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, buf, cap);
+    int err = n < 0 ? -errno : 0;
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    if (err != 0) {
+        return mu_err(msg, err, "cannot read the key %.120s: %s", path, muster_strerror(err));
+    }
+    *ret_len = (size_t)n;
+    return n == 0 ? mu_err(msg, MUSTER_EINVAL, "the key %.120s is empty", path) : 0;
+}
+
+static int load_identity(struct mu_state_net *net, const char *key, struct mu_errmsg *msg)
+{
+    uint8_t file[MU_IDENTITY_FILE_MAX];
+    size_t len = 0;
+    int err = 0;
+
+    if (key != NULL && key[0] != '\0') {
+        err = read_key(key, file, sizeof(file), &len, msg);
+    }
+    if (err == 0) {
+        err = mu_state_key(net->rt->env, mu_span(file, len), &net->identity, msg);
+        net->has_identity = err == 0;
+    }
+    explicit_bzero(file, sizeof(file));
+    return err;
+}
+
+struct net_door {
+    struct mu_door door;
+    struct mu_state_net *net;
+    int err;
+    struct mu_errmsg *msg;
+};
+
+static void start_peers(struct mu_door *door)
+{
+    struct net_door *d = MU_CONTAINER_OF(door, struct net_door, door);
+
+    d->err = mu_state_peers_start(d->net->rt->env, &d->net->identity, &d->net->peers, d->msg);
+    mu_door_open(door);
+}
+
+int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
+                      const struct muster_rpc_tls *tls, const char *key, bool peers,
+                      struct mu_errmsg *msg)
+{
+    struct net_door d = {.net = net, .msg = msg};
+    int err;
+
+    *net = (struct mu_state_net){.rt = rt, .env = rt->env, .transport = "plain"};
+    if (tls != NULL && (key != NULL || peers)) {
+        return mu_err(msg, MUSTER_EINVAL, "it is TLS or peers, and not both");
+    }
+    err = load_identity(net, key, msg);
+    if (err == 0 && tls != NULL) {
+        struct mu_tls_config config = {tls->cert, tls->key, tls->ca, tls->name};
+
+        err = mu_tls_env_new(rt->env, &config, &net->tls, msg);
+        if (err == 0) {
+            net->env = mu_tls_env_env(net->tls);
+            net->transport = "tls";
+        }
+    }
+    if (err == 0 && (key != NULL || peers)) {
+        mu_door_pass(rt, &d.door, start_peers);
+        err = d.err;
+        if (err == 0) {
+            net->env = mu_state_peers_env(net->peers);
+            net->transport = "peer";
+        }
+    }
+    if (err != 0) {
+        mu_state_net_close(net);
+    }
+    return err;
+}
+
+static void peers_stopped(void *context)
+{
+    mu_door_open(context);
+}
+
+static void stop_peers(struct mu_door *door)
+{
+    struct net_door *d = MU_CONTAINER_OF(door, struct net_door, door);
+
+    mu_state_peers_stop(d->net->peers, peers_stopped, door);
+}
+
+void mu_state_net_close(struct mu_state_net *net)
+{
+    struct net_door d = {.net = net};
+
+    if (net->peers != NULL) {
+        mu_door_pass(net->rt, &d.door, stop_peers);
+    }
+    mu_tls_env_free(net->tls);
+    if (net->has_identity) {
+        mu_identity_fini(&net->identity);
+    }
+    *net = (struct mu_state_net){0};
+}
+
+static bool is_any(const char *host)
+{
+    return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char *advertise,
+                        struct mu_state_donor_config *config, struct mu_state_donor **ret,
+                        char *ret_text, size_t cap, struct mu_errmsg *msg)
+{
+    struct mu_addr addr;
+    int err = 0;
+
+    ret_text[0] = '\0';
+    config->sends_files = net->env == net->rt->env;
+    if (listen != NULL && net->peers != NULL) {
+        config->listen = (struct mu_addr){.kind = MU_ADDR_PEER};
+        err = mu_state_peers_listen(net->peers, listen, msg);
+    } else if (listen != NULL) {
+        err = mu_addr_parse(listen, 0, &config->listen, msg);
+    }
+    err = err != 0 ? err : mu_state_donor_start(net->env, config, ret, msg);
+    if (err != 0 || listen == NULL) {
+        return err;
+    }
+    if (net->peers != NULL) {
+        mu_state_peers_address(net->peers, ret_text, cap);
+        return 0;
+    }
+    addr = *mu_state_donor_addr(*ret);
+    if (addr.kind == MU_ADDR_TCP && advertise != NULL) {
+        (void)snprintf(addr.host, sizeof(addr.host), "%s", advertise);
+    } else if (addr.kind == MU_ADDR_TCP && is_any(addr.host) &&
+               gethostname(addr.host, sizeof(addr.host) - 1) != 0) {
+        (void)snprintf(addr.host, sizeof(addr.host), "127.0.0.1");
+    }
+    (void)mu_addr_format(&addr, ret_text, cap);
+    return 0;
+}

@@ -1,0 +1,142 @@
+/* muster state: a model on this machine, and the same model on another. */
+#include "cli/cmd_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const struct muster_rpc_tls *state_tls(const struct state_options *o, struct muster_rpc_tls *tls)
+{
+    *tls = (struct muster_rpc_tls){o->cert, o->key, o->ca, o->peer_name};
+    return o->cert == NULL && o->key == NULL && o->ca == NULL ? NULL : tls;
+}
+
+int state_request(const struct state_options *o, muster_runtime *rt,
+                  struct muster_state_request *ret, struct muster_rpc_tls *tls)
+{
+    *ret = muster_state_request_defaults();
+    ret->prefix = o->prefix != NULL ? o->prefix : "";
+    ret->donors = o->words;
+    ret->donor_count = o->word_count;
+    ret->tls = state_tls(o, tls);
+    ret->key = o->identity;
+    ret->timeout_ms = (int64_t)(o->timeout * 1000);
+    ret->idle_ms = (uint32_t)(o->idle * 1000);
+    ret->stall_ms = (uint32_t)(o->stall * 1000);
+    ret->connect_ms = (uint32_t)(o->connect * 1000);
+    return o->store == NULL ? 0 : muster_store_open(rt, o->store, NULL, &ret->store);
+}
+
+char *state_size(char out[24], uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+
+    while (value >= 1023.95 && unit < 4) {
+        value /= 1024;
+        unit++;
+    }
+    (void)snprintf(out, 24, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    return out;
+}
+
+void state_print(json_t *object)
+{
+    (void)json_dumpf(object, stdout, JSON_COMPACT);
+    (void)fputc('\n', stdout);
+    (void)fflush(stdout);
+    json_decref(object);
+}
+
+/* Options may stand between the words. */
+static int parse(const struct cli_verb *verb, int argc, char **argv, struct state_options *o,
+                 const char **ret_what)
+{
+    int err = cli_parse(verb, &argc, &argv);
+
+    while (err == 0 && argc > 0) {
+        if (*ret_what == NULL) {
+            *ret_what = argv[0];
+        } else if (o->word_count == STATE_WORDS_MAX) {
+            return cli_usage("state", "there are at most %d donors", STATE_WORDS_MAX);
+        } else {
+            o->words[o->word_count++] = argv[0];
+        }
+        err = cli_parse(verb, &argc, &argv);
+    }
+    return err;
+}
+
+static int run(const struct state_options *o, const char *what)
+{
+    bool here = o->word_count != 0 || o->store != NULL;
+
+    if (o->timeout < 0 || o->idle < 0 || o->stall <= 0 || o->connect <= 0 || o->timeout > 1e9 ||
+        o->idle > 1e6 || o->stall > 1e6 || o->connect > 1e6) {
+        return cli_usage("state", "a time is out of its bounds");
+    }
+    if (what != NULL && strcmp(what, "serve") == 0) {
+        return o->word_count != 1 ? cli_usage("state", "serve takes one FILE") : state_serve(o);
+    }
+    if (what != NULL && (strcmp(what, "pull") == 0 || strcmp(what, "ls") == 0)) {
+        if (!here) {
+            return cli_usage("state", "%s needs addresses of donors, or a --store", what);
+        }
+        return what[0] == 'p' ? state_pull(o) : state_ls(o);
+    }
+    return cli_usage("state", "one of serve, pull and ls is needed");
+}
+
+int cmd_state(int argc, char **argv)
+{
+    struct state_options o = {
+        .slots = 16, .idle = 30, .stall = 5, .connect = 5, .output = "state.safetensors"};
+    const struct cli_option options[] = {
+        {"output", "FILE", "pull: where to (state.safetensors)", CLI_TEXT, &o.output, 0,
+         .letter = 'o'},
+        {"prefix", "NAME", "what it is found under (serve: the file's name; pull, ls: any)",
+         CLI_TEXT, &o.prefix, 0},
+        {"listen", "ADDRESS", "serve: where (0.0.0.0:29700); pull: to pass on what is there",
+         CLI_TEXT, &o.listen, 0},
+        {"advertise", "HOST", "serve: what others dial (that of --listen)", CLI_TEXT, &o.advertise,
+         0},
+        {"epoch", "N", "serve: the version (0)", CLI_NUMBER, &o.epoch, 0},
+        {"step", "N", "serve: the version within the epoch (0)", CLI_NUMBER, &o.step, 0},
+        {"priority", "X", "serve: the highest one is pulled (the epoch)", CLI_SECONDS, &o.priority,
+         0, .given = &o.has_priority},
+        {"slots", "N", "serve: downloads at once (16)", CLI_NUMBER, &o.slots, 100000},
+        {"rate", "SIZE", "serve: bytes in a second for all together (no bound)", CLI_SIZE, &o.rate,
+         0},
+        {"store", "URL", "where donors announce themselves, and are found", CLI_TEXT, &o.store, 0},
+        {"identity", "FILE", "a peer's key: encrypted, between peers (see muster peer)", CLI_TEXT,
+         &o.identity, 0},
+        {"tls-cert", "FILE", "our certificate: TLS on all connections", CLI_TEXT, &o.cert, 0},
+        {"tls-key", "FILE", "its private key", CLI_TEXT, &o.key, 0},
+        {"tls-ca", "FILE", "the authority of everybody's certificates", CLI_TEXT, &o.ca, 0},
+        {"tls-name", "NAME", "what a donor's certificate is for (the host that is dialled)",
+         CLI_TEXT, &o.peer_name, 0},
+        {"timeout", "SECONDS", "pull: for all of it (0: none)", CLI_SECONDS, &o.timeout, 0},
+        {"idle", "SECONDS", "pull: within which something must come (30)", CLI_SECONDS, &o.idle, 0},
+        {"stall", "SECONDS", "pull: after which a silent donor is passed over (5)", CLI_SECONDS,
+         &o.stall, 0},
+        {"connect", "SECONDS", "pull, ls: for a donor to answer (5)", CLI_SECONDS, &o.connect, 0},
+        {"no-serve", NULL, "pull: pass nothing on to others who pull the same", CLI_FLAG,
+         &o.no_serve, 0},
+        {"stay", NULL, "pull: go on serving when it is whole, until a signal", CLI_FLAG, &o.stay,
+         0},
+        {"quiet", NULL, "pull: no progress", CLI_FLAG, &o.quiet, 0, .letter = 'q'},
+        {"json", NULL, "a JSON object a line", CLI_FLAG, &o.json, 0},
+    };
+    const struct cli_verb verb = {
+        "state", "serve [OPTIONS] FILE | pull [OPTIONS] [-o FILE] ADDRESS... | ls ADDRESS...",
+        "serve   shares a .safetensors file with whoever pulls it; SIGHUP: with what it is by "
+        "then\n"
+        "pull    gets the newest one that the donors have, from all of them at once, verified; an\n"
+        "        interrupted pull goes on where it was\n"
+        "ls      who has what at which version",
+        options, sizeof(options) / sizeof(options[0])};
+    const char *what = NULL;
+    int err = parse(&verb, argc, argv, &o, &what);
+
+    return err != 0 ? err : run(&o, what);
+}

@@ -1,0 +1,47 @@
+/* What the files of `muster state` share. */
+#ifndef MU_CMD_STATE_H
+#define MU_CMD_STATE_H
+
+#include <jansson.h>
+#include <muster/state.h>
+
+#include "cli/cli.h"
+
+#define STATE_WORDS_MAX 64
+
+struct state_options {
+    const char *listen;
+    const char *advertise;
+    const char *prefix;
+    const char *output;
+    const char *store;
+    const char *identity;
+    const char *cert, *key, *ca, *peer_name;
+    uint64_t epoch, step, slots, rate;
+    double priority;
+    bool has_priority;
+    double timeout, idle, stall, connect;
+    bool json;
+    bool quiet;
+    bool no_serve;
+    bool stay;
+    const char *words[STATE_WORDS_MAX]; /* a file, or addresses */
+    size_t word_count;
+};
+
+/** Fills `*tls` from the options; NULL if there is to be none of it. */
+const struct muster_rpc_tls *state_tls(const struct state_options *o, struct muster_rpc_tls *tls);
+/** The request that pull and ls have in common; `store` is opened if one was named. */
+int state_request(const struct state_options *o, muster_runtime *rt,
+                  struct muster_state_request *ret, struct muster_rpc_tls *tls);
+/** "1.5 GiB"; returns `out`. */
+char *state_size(char out[24], uint64_t bytes);
+/** Prints an object as one line and frees it. */
+void state_print(json_t *object);
+
+/* Each returns an exit code. */
+int state_serve(const struct state_options *o);
+int state_pull(const struct state_options *o);
+int state_ls(const struct state_options *o);
+
+#endif

@@ -1,0 +1,349 @@
+/* muster state pull, and ls. */
+#include "cli/cmd_state.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BAR      24
+#define LINE_S   1.0 /* between two lines where there is no terminal */
+#define ROWS_MAX 4096
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number)
+{
+    if (interrupted != 0) {
+        _exit(128 + number);
+    }
+    interrupted = number;
+}
+
+static double seconds(void)
+{
+    struct timespec ts;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+struct pull {
+    const struct state_options *o;
+    bool bar; /* on a terminal */
+    double said_at;
+    double begun;
+    bool chosen;
+};
+
+/* --- progress --------------------------------------------------------------------------------- */
+
+static void say_chosen(const struct pull *p, const struct muster_state_info *info)
+{
+    char size[24];
+
+    if (p->o->json) {
+        state_print(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f}", "event", "chosen",
+                              "prefix", info->prefix, "id", info->id, "epoch",
+                              (json_int_t)info->epoch, "step", (json_int_t)info->step, "bytes",
+                              (json_int_t)info->bytes, "tensors", (json_int_t)info->tensors,
+                              "priority", info->priority));
+        return;
+    }
+    (void)fprintf(stderr,
+                  "%s%s, version %" PRIu64 ".%" PRIu64 ": %" PRIu64 " tensors, %s, id %.12s\n",
+                  p->bar ? "\r\033[K" : "", info->prefix, info->epoch, info->step, info->tensors,
+                  state_size(size, info->bytes), info->id);
+}
+
+static void say_time_left(char *out, size_t cap, const struct muster_state_progress *g)
+{
+    double left = g->bytes_per_s > 1 ? (double)(g->total - g->bytes) / g->bytes_per_s : -1;
+
+    if (left < 0 || left > 359999) {
+        (void)snprintf(out, cap, "-:--");
+    } else if (left >= 3600) {
+        (void)snprintf(out, cap, "%d:%02d:%02d", (int)left / 3600, (int)left / 60 % 60,
+                       (int)left % 60);
+    } else {
+        (void)snprintf(out, cap, "%d:%02d", (int)left / 60, (int)left % 60);
+    }
+}
+
+static void say_progress(const struct pull *p, const struct muster_state_progress *g)
+{
+    int percent = g->total == 0 ? 100 : (int)(g->bytes * 100 / g->total);
+    char done[24];
+    char total[24];
+    char rate[24];
+    char left[32];
+    char bar[BAR + 1];
+
+    say_time_left(left, sizeof(left), g);
+    for (int i = 0; i < BAR; i++) {
+        bar[i] = i * 100 < percent * BAR ? '#' : '.';
+    }
+    bar[BAR] = '\0';
+    (void)fprintf(stderr, "%s%s%s%s%3d%%  %s of %s  %s/s  %s left  %u donor%s%s%s",
+                  p->bar ? "\r\033[K" : "", p->bar ? "[" : "", p->bar ? bar : "",
+                  p->bar ? "] " : "", percent, state_size(done, g->bytes),
+                  state_size(total, g->total), state_size(rate, (uint64_t)g->bytes_per_s), left,
+                  g->donors, g->donors == 1 ? "" : "s", g->banned != 0 ? ", some banned" : "",
+                  p->bar ? "" : "\n");
+    (void)fflush(stderr);
+}
+
+static void print_progress(const struct muster_state_progress *g)
+{
+    state_print(json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I}", "event", "progress",
+                          "bytes", (json_int_t)g->bytes, "total", (json_int_t)g->total, "resumed",
+                          (json_int_t)g->resumed, "wasted", (json_int_t)g->wasted, "bytes_per_s",
+                          g->bytes_per_s, "donors", (json_int_t)g->donors, "banned",
+                          (json_int_t)g->banned, "lost", (json_int_t)g->lost));
+}
+
+/* On the runtime's thread. */
+static bool on_progress(void *context, const struct muster_state_progress *g)
+{
+    struct pull *p = context;
+
+    if (g->info != NULL && !p->chosen) {
+        p->chosen = true;
+        if (!p->o->quiet || p->o->json) {
+            say_chosen(p, g->info);
+        }
+    }
+    if (g->info != NULL && !p->o->quiet && (p->bar || seconds() - p->said_at >= LINE_S)) {
+        p->said_at = seconds();
+        if (p->o->json) {
+            print_progress(g);
+        } else {
+            say_progress(p, g);
+        }
+    }
+    return interrupted == 0;
+}
+
+/* --- pull ------------------------------------------------------------------------------------- */
+
+static bool is_local(const char *addr)
+{
+    return strncmp(addr, "127.", 4) == 0 || strncmp(addr, "localhost:", 10) == 0 ||
+           strncmp(addr, "[::1]:", 6) == 0 || strncmp(addr, "/ip4/127.", 9) == 0;
+}
+
+/* Who pulls passes on what it has, to others who can reach the donors: where they can reach us. */
+static const char *own_listener(const struct state_options *o)
+{
+    bool local = o->word_count != 0;
+    bool peers = false;
+
+    if (o->no_serve || o->listen != NULL) {
+        return o->no_serve ? NULL : o->listen;
+    }
+    for (size_t i = 0; i < o->word_count; i++) {
+        local = local && is_local(o->words[i]);
+        peers = peers || o->words[i][0] == '/';
+        if (strncmp(o->words[i], "unix:", 5) == 0) {
+            return NULL;
+        }
+    }
+    if (peers || o->identity != NULL) {
+        return local ? "/ip4/127.0.0.1/tcp/0" : "/ip4/0.0.0.0/tcp/0";
+    }
+    return local ? "127.0.0.1:0" : "0.0.0.0:0";
+}
+
+static void say_done(const struct pull *p, const muster_state_copy *copy)
+{
+    const struct muster_state_info *info = muster_state_copy_info(copy);
+    const struct muster_state_progress *g = muster_state_copy_progress(copy);
+    double took = seconds() - p->begun;
+    uint64_t came = g->total - g->resumed;
+    char size[24];
+    char rate[24];
+    char old[24];
+    char resumed[48] = "";
+
+    if (p->o->json) {
+        state_print(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:s}",
+                              "event", "done", "file", p->o->output, "id", info->id, "epoch",
+                              (json_int_t)info->epoch, "step", (json_int_t)info->step, "bytes",
+                              (json_int_t)g->total, "resumed", (json_int_t)g->resumed, "wasted",
+                              (json_int_t)g->wasted, "seconds", took, "banned",
+                              (json_int_t)g->banned, "lost", (json_int_t)g->lost, "restarts",
+                              (json_int_t)g->restarts, "report", muster_state_report()));
+        return;
+    }
+    if (g->resumed != 0) {
+        (void)snprintf(resumed, sizeof(resumed), " (%s were there)", state_size(old, g->resumed));
+    }
+    (void)fprintf(stderr, "%s%s: %s in %.1f s, %s/s%s; verified\n", p->bar ? "\r\033[K" : "",
+                  p->o->output, state_size(size, g->total), took,
+                  state_size(rate, took > 0 ? (uint64_t)((double)came / took) : 0), resumed);
+    if (!p->o->quiet) {
+        (void)fputs(muster_state_report(), stderr);
+    }
+}
+
+static int say_failed(const struct pull *p, int err)
+{
+    char part[4096];
+    const char *remedy = "";
+
+    (void)snprintf(part, sizeof(part), "%s.part", p->o->output);
+    if (p->bar) {
+        (void)fputs("\r\033[K", stderr);
+    }
+    if (access(part, F_OK) == 0) {
+        remedy = "; what came is kept, the same command goes on from there";
+    }
+    if (p->o->json) {
+        state_print(json_pack("{s:s, s:s, s:s, s:s}", "event", "failed", "error",
+                              muster_errname(err), "text", muster_errmsg(), "report",
+                              muster_state_report()));
+    }
+    (void)cli_fail(0, "%s%s", interrupted != 0 ? "interrupted" : muster_errmsg(), remedy);
+    if (interrupted == 0) {
+        (void)fputs(muster_state_report(), stderr);
+    }
+    return interrupted != 0 ? 128 + interrupted : cli_exit_code(err);
+}
+
+static void stay(void)
+{
+    sigset_t none;
+
+    (void)sigemptyset(&none);
+    while (interrupted == 0) {
+        struct timespec tick = {.tv_nsec = 200000000};
+
+        (void)pselect(0, NULL, NULL, NULL, &tick, &none);
+    }
+}
+
+static int pull(const struct state_options *o, muster_runtime *rt)
+{
+    struct pull p = {.o = o, .begun = seconds()};
+    struct muster_state_request request;
+    struct muster_rpc_tls tls;
+    muster_state_copy *copy;
+    int err = state_request(o, rt, &request, &tls);
+    int code = 0;
+
+    p.bar = !o->json && !o->quiet && isatty(STDERR_FILENO) == 1;
+    request.file = o->output;
+    request.listen = own_listener(o);
+    request.keep_serving = o->stay;
+    request.progress = on_progress;
+    request.context = &p;
+    err = err != 0 ? err : muster_state_load(rt, &request, &copy);
+    if (err != 0) {
+        code = say_failed(&p, err);
+    } else {
+        say_done(&p, copy);
+        if (o->stay) {
+            stay();
+        }
+        muster_state_copy_free(copy);
+    }
+    muster_store_close(request.store);
+    return code;
+}
+
+int state_pull(const struct state_options *o)
+{
+    struct sigaction act = {.sa_handler = on_signal};
+    muster_runtime *rt;
+    int code;
+
+    (void)sigaction(SIGINT, &act, NULL);
+    (void)sigaction(SIGTERM, &act, NULL);
+    if (muster_runtime_new(&rt) != 0) {
+        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    }
+    code = pull(o, rt);
+    muster_runtime_free(rt);
+    return code;
+}
+
+/* --- ls --------------------------------------------------------------------------------------- */
+
+static void print_row(const struct muster_state_row *row)
+{
+    if (row->status != 0) {
+        state_print(json_pack("{s:s, s:s, s:s}", "donor", row->donor, "error",
+                              muster_errname(row->status), "text", row->why));
+        return;
+    }
+    state_print(json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I}", "donor", row->donor,
+                          "prefix", row->info.prefix, "id", row->info.id, "epoch",
+                          (json_int_t)row->info.epoch, "step", (json_int_t)row->info.step,
+                          "priority", row->info.priority, "bytes", (json_int_t)row->info.bytes,
+                          "tensors", (json_int_t)row->info.tensors, "have", (json_int_t)row->have,
+                          "chunks", (json_int_t)row->chunks));
+}
+
+static void say_row(const struct muster_state_row *row)
+{
+    char version[48];
+    char size[24];
+
+    if (row->status != 0) {
+        printf("%-28s %s\n", row->donor,
+               row->why[0] != '\0' ? row->why : muster_strerror(row->status));
+        return;
+    }
+    (void)snprintf(version, sizeof(version), "%" PRIu64 ".%" PRIu64, row->info.epoch,
+                   row->info.step);
+    printf("%-28s %-20s %-10s %8g %10s %7" PRIu64 " %4d%% %.12s\n", row->donor, row->info.prefix,
+           version, row->info.priority, state_size(size, row->info.bytes), row->info.tensors,
+           row->chunks == 0 ? 100 : (int)(row->have * 100 / row->chunks), row->info.id);
+}
+
+static int list(const struct state_options *o, muster_runtime *rt)
+{
+    struct muster_state_row *rows = calloc(ROWS_MAX, sizeof(*rows));
+    struct muster_state_request request;
+    struct muster_rpc_tls tls;
+    int n = rows == NULL ? MUSTER_ENOMEM : state_request(o, rt, &request, &tls);
+    bool any = false;
+
+    n = n != 0 ? n : muster_state_list(rt, &request, rows, ROWS_MAX);
+    if (n < 0) {
+        free(rows);
+        return cli_fail(cli_exit_code(n), "%s", muster_errmsg());
+    }
+    if (!o->json) {
+        printf("%-28s %-20s %-10s %8s %10s %7s %5s %s\n", "DONOR", "PREFIX", "VERSION", "PRIORITY",
+               "BYTES", "TENSORS", "HAVE", "ID");
+    }
+    for (int i = 0; i < n && i < ROWS_MAX; i++) {
+        any = any || rows[i].status == 0;
+        if (o->json) {
+            print_row(&rows[i]);
+        } else {
+            say_row(&rows[i]);
+        }
+    }
+    n = any || n == 0 ? 0 : rows[0].status;
+    free(rows);
+    muster_store_close(request.store);
+    return any ? CLI_OK : n == 0 ? CLI_NO_KEY : cli_exit_code(n);
+}
+
+int state_ls(const struct state_options *o)
+{
+    muster_runtime *rt;
+    int code;
+
+    if (muster_runtime_new(&rt) != 0) {
+        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    }
+    code = list(o, rt);
+    muster_runtime_free(rt);
+    return code;
+}

@@ -1,0 +1,145 @@
+/* muster state serve. */
+#include "cli/cmd_state.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *describe(const char *transport)
+{
+    if (strcmp(transport, "tls") == 0) {
+        return "TLS: for those with a certificate of the authority";
+    }
+    if (strcmp(transport, "peer") == 0) {
+        return "between peers: encrypted, each side proves who it is";
+    }
+    return "plain: not encrypted, for whoever reaches the address";
+}
+
+/* The file's name without its directory and its ending. */
+static char *prefix_of(const char *path)
+{
+    const char *base = strrchr(path, '/') == NULL ? path : strrchr(path, '/') + 1;
+    char *name = strdup(base);
+    char *dot = name == NULL ? NULL : strrchr(name, '.');
+
+    if (dot != NULL && dot != name) {
+        *dot = '\0';
+    }
+    return name;
+}
+
+/* What is shared is asked of ourselves as others would: one place says it all. */
+static void say_shared(const struct state_options *o, muster_state *state, const char *prefix,
+                       uint64_t epoch)
+{
+    if (o->json) {
+        state_print(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "event", "serving", "file",
+                              o->words[0], "prefix", prefix, "address", muster_state_address(state),
+                              "epoch", (json_int_t)epoch, "step", (json_int_t)o->step, "transport",
+                              muster_state_transport(state)));
+        return;
+    }
+    printf("%s, version %" PRIu64 ".%" PRIu64 ", under the prefix %s\n", o->words[0], epoch,
+           o->step, prefix);
+    printf("serving at %s (%s)\n", muster_state_address(state),
+           describe(muster_state_transport(state)));
+    (void)fflush(stdout);
+}
+
+static int share(const struct state_options *o, muster_state *state, const char *prefix,
+                 uint64_t epoch)
+{
+    struct muster_state_source source = {
+        .prefix = prefix,
+        .epoch = epoch,
+        .step = o->step,
+        .priority = o->has_priority ? o->priority : (double)epoch,
+    };
+    int err = muster_state_share_file(state, o->words[0], &source);
+
+    if (err != 0) {
+        return cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_STORAGE, "%s", muster_errmsg());
+    }
+    say_shared(o, state, prefix, epoch);
+    return 0;
+}
+
+static int serve_until_signal(const struct state_options *o, muster_state *state,
+                              const char *prefix, const sigset_t *signals)
+{
+    uint64_t epoch = o->epoch;
+    struct muster_state_stats stats;
+    char size[24];
+    int number = 0;
+    int code = share(o, state, prefix, epoch);
+
+    while (code == 0 && sigwait(signals, &number) == 0 && number == SIGHUP) {
+        (void)share(o, state, prefix, ++epoch); /* What was there stays if this comes to nothing. */
+    }
+    muster_state_stats(state, &stats);
+    if (code == 0 && o->json) {
+        state_print(json_pack("{s:s, s:I, s:I, s:I}", "event", "stopped", "downloads",
+                              (json_int_t)stats.downloads, "chunks", (json_int_t)stats.chunks,
+                              "bytes", (json_int_t)stats.bytes));
+    } else if (code == 0) {
+        printf("%" PRIu64 " downloads, %s given\n", stats.downloads, state_size(size, stats.bytes));
+    }
+    return code;
+}
+
+static int serve(const struct state_options *o, muster_runtime *rt, const sigset_t *signals)
+{
+    struct muster_state_config config = muster_state_config_defaults();
+    char *prefix = o->prefix != NULL ? strdup(o->prefix) : prefix_of(o->words[0]);
+    struct muster_rpc_tls tls;
+    muster_store *store = NULL;
+    muster_state *state;
+    int err;
+    int code;
+
+    config.listen = o->listen != NULL     ? o->listen
+                    : o->identity != NULL ? "/ip4/0.0.0.0/tcp/29701"
+                                          : "0.0.0.0:29700";
+    config.advertise = o->advertise;
+    config.tls = state_tls(o, &tls);
+    config.key = o->identity;
+    config.slots = (uint32_t)o->slots;
+    config.rate_bytes = o->rate;
+    err = prefix == NULL ? MUSTER_ENOMEM : muster_state_open(rt, &config, &state);
+    if (err != 0) {
+        free(prefix);
+        return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
+    }
+    if (o->store != NULL) {
+        err = muster_store_open(rt, o->store, NULL, &store);
+        err = err != 0 ? err : muster_state_announce(state, store, prefix, 10000);
+    }
+    code = err != 0 ? cli_fail(cli_exit_code(err), "%s", muster_errmsg())
+                    : serve_until_signal(o, state, prefix, signals);
+    muster_store_close(store);
+    muster_state_close(state);
+    free(prefix);
+    return code;
+}
+
+int state_serve(const struct state_options *o)
+{
+    muster_runtime *rt;
+    sigset_t signals;
+    int code;
+
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGINT);
+    (void)sigaddset(&signals, SIGHUP);
+    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    if (muster_runtime_new(&rt) != 0) {
+        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    }
+    code = serve(o, rt, &signals);
+    muster_runtime_free(rt);
+    return code;
+}

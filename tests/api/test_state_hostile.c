@@ -1,0 +1,289 @@
+/* States from peers, from inside: donors that lie, and connections that are sealed. */
+#include "state_rig.h"
+
+#include <unistd.h>
+
+#include "api/state_api.h"
+#include "certs.h"
+#include "service/state_donor_internal.h"
+
+static muster_runtime *giver;
+static muster_runtime *taker;
+
+static int set_up(void **state)
+{
+    (void)state;
+    return muster_runtime_new(&giver) != 0 || muster_runtime_new(&taker) != 0 ? -1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    muster_runtime_free(giver);
+    muster_runtime_free(taker);
+    return 0;
+}
+
+/* Two donors: the first one is made to lie, the second one has an older state, or the same. */
+struct pair {
+    struct model models[2];
+    muster_state *donors[2];
+    const char *addrs[2];
+};
+
+static void pair_open(struct pair *p, uint64_t first_epoch, uint64_t second_epoch)
+{
+    struct muster_state_config config = muster_state_config_defaults();
+
+    config.listen = "127.0.0.1:0";
+    model_make(&p->models[0], 3, first_epoch);
+    model_make(&p->models[1], 3, second_epoch);
+    p->donors[0] = donor_open(giver, &config, &p->models[0], first_epoch);
+    p->donors[1] = donor_open(giver, &config, &p->models[1], second_epoch);
+    p->addrs[0] = muster_state_address(p->donors[0]);
+    p->addrs[1] = muster_state_address(p->donors[1]);
+}
+
+static void pair_close(struct pair *p)
+{
+    for (size_t i = 0; i < 2; i++) {
+        muster_state_close(p->donors[i]);
+        model_free(&p->models[i]);
+    }
+}
+
+/* Changes what a donor gives out, on its own thread. */
+struct change {
+    struct mu_door door;
+    muster_state *donor;
+    void (*run)(struct mu_state_share *share);
+};
+
+static void run_change(struct mu_door *door)
+{
+    struct change *c = MU_CONTAINER_OF(door, struct change, door);
+    struct mu_state_share *share = mu_state_donor_find(c->donor->donor, mu_span_str("job"));
+
+    c->run(share);
+    mu_door_open(door);
+}
+
+static void change(muster_state *donor, void (*run)(struct mu_state_share *share))
+{
+    struct change c = {.donor = donor, .run = run};
+
+    mu_door_pass(donor->rt, &c.door, run_change);
+}
+
+static void lie_about_version(struct mu_state_share *share)
+{
+    share->offer.manifest.epoch = 9; /* The offer's bytes say 1. */
+    share->priority = 9;
+}
+
+static void give_another_id(struct mu_state_share *share)
+{
+    share->id[7] ^= 1; /* It is asked for this, and its offer is another one. */
+}
+
+static void spoil_signature(struct mu_state_share *share)
+{
+    ((uint8_t *)(uintptr_t)share->offer.signature.data)[3] ^= 1;
+}
+
+static void spoil_leaf(struct mu_state_share *share)
+{
+    ((uint8_t *)(uintptr_t)share->offer.leaves.data)[3] ^= 1;
+}
+
+static void have_nothing(struct mu_state_share *share)
+{
+    static const uint8_t nothing[8] = {0};
+
+    share->have_count = 0;
+    share->have = nothing;
+}
+
+static void load_from_both(struct pair *p, const struct model *expected, uint32_t banned)
+{
+    struct muster_state_request r = muster_state_request_defaults();
+    muster_state_copy *copy;
+
+    r.prefix = "job";
+    r.donors = p->addrs;
+    r.donor_count = 2;
+    r.timeout_ms = 20000;
+    if (muster_state_load(taker, &r, &copy) != 0) {
+        fail_msg("%s\n%s", muster_errmsg(), muster_state_report());
+    }
+    copy_assert_same(copy, expected);
+    assert_int_equal(muster_state_copy_progress(copy)->banned, banned);
+    muster_state_copy_free(copy);
+}
+
+static void test_donor_that_lies_about_its_version_is_passed_over(void **state)
+{
+    struct pair p;
+
+    (void)state;
+    pair_open(&p, 1, 5);
+    change(p.donors[0], lie_about_version);
+    load_from_both(&p, &p.models[1], 1);
+    assert_non_null(strstr(muster_state_report(), "another version"));
+    pair_close(&p);
+}
+
+static void test_donor_that_gives_out_another_manifest_is_passed_over(void **state)
+{
+    struct pair p;
+
+    (void)state;
+    pair_open(&p, 6, 5);
+    change(p.donors[0], give_another_id);
+    load_from_both(&p, &p.models[1], 1);
+    pair_close(&p);
+}
+
+static void test_offer_with_a_wrong_signature_or_leaf_is_passed_over(void **state)
+{
+    struct pair p;
+
+    (void)state;
+    pair_open(&p, 6, 5);
+    change(p.donors[0], spoil_signature);
+    load_from_both(&p, &p.models[1], 1);
+    pair_close(&p);
+    pair_open(&p, 6, 5);
+    change(p.donors[0], spoil_leaf);
+    load_from_both(&p, &p.models[1], 1);
+    pair_close(&p);
+}
+
+static void test_donor_that_says_it_has_what_it_has_not_is_asked_no_more(void **state)
+{
+    struct pair p;
+
+    (void)state;
+    pair_open(&p, 5, 5);
+    change(p.donors[0], have_nothing);
+    load_from_both(&p, &p.models[1], 0);
+    pair_close(&p);
+}
+
+/* --- TLS -------------------------------------------------------------------------------------- */
+
+static char directory[64];
+
+static const char *at(char *path, const char *name)
+{
+    (void)snprintf(path, 128, "%s/%s", directory, name);
+    return path;
+}
+
+static void test_state_travels_over_tls_and_not_to_strangers(void **state)
+{
+    static const char *const files[] = {"ca", "other", "node", "stray", NULL};
+    char paths[6][128];
+    struct cert_authority ca;
+    struct cert_authority other;
+    struct muster_state_config config = muster_state_config_defaults();
+    struct muster_state_request r = muster_state_request_defaults();
+    struct muster_rpc_tls tls;
+    struct muster_rpc_tls stray;
+    muster_state_copy *copy;
+    const char *addr;
+    struct model m;
+    muster_state *donor;
+
+    (void)state;
+    (void)snprintf(directory, sizeof(directory), "/tmp/muster-state-XXXXXX");
+    assert_non_null(mkdtemp(directory));
+    certs_authority(&ca, directory, "ca");
+    certs_authority(&other, directory, "other");
+    certs_leaf(&ca, directory, "node", "IP:127.0.0.1", 3600);
+    certs_leaf(&other, directory, "stray", "IP:127.0.0.1", 3600);
+    tls = (struct muster_rpc_tls){at(paths[0], "node.pem"), at(paths[1], "node.key"),
+                                  at(paths[2], "ca.pem"), NULL};
+    stray = (struct muster_rpc_tls){at(paths[3], "stray.pem"), at(paths[4], "stray.key"),
+                                    at(paths[5], "other.pem"), NULL};
+    config.listen = "127.0.0.1:0";
+    config.tls = &tls;
+    model_make(&m, 4, 1);
+    donor = donor_open(giver, &config, &m, 1);
+    assert_string_equal(muster_state_transport(donor), "tls");
+    addr = muster_state_address(donor);
+    r.donors = &addr;
+    r.donor_count = 1;
+    r.connect_ms = 1000;
+    r.tls = &tls;
+    assert_int_equal(muster_state_load(taker, &r, &copy), 0);
+    copy_assert_same(copy, &m);
+    muster_state_copy_free(copy);
+    r.tls = &stray;
+    assert_true(muster_state_load(taker, &r, &copy) != 0);
+    r.tls = NULL;
+    assert_true(muster_state_load(taker, &r, &copy) != 0);
+    muster_state_close(donor);
+    model_free(&m);
+    certs_authority_free(&ca);
+    certs_authority_free(&other);
+    certs_remove(directory, files);
+}
+
+/* A file that is shared over TLS is read, not mapped memory: cut short, it costs its donor the
+ * download and nobody their process. */
+static void test_file_that_is_cut_short_ends_the_download_only(void **state)
+{
+    static const char head[] =
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[8000000],\"data_offsets\":[0,8000000]}}";
+    struct muster_state_config config = muster_state_config_defaults();
+    struct muster_state_source source = {.prefix = "job"};
+    struct muster_state_request r = muster_state_request_defaults();
+    char path[] = "/tmp/muster-state-XXXXXX";
+    uint64_t len = sizeof(head) - 1;
+    uint8_t *data = malloc(8000000);
+    muster_state_copy *copy;
+    muster_state *donor;
+    const char *addr;
+    int fd = mkstemp(path);
+
+    (void)state;
+    model_fill(data, 8000000, 1);
+    assert_int_equal(write(fd, &len, 8), 8);
+    assert_int_equal(write(fd, head, len), len);
+    assert_int_equal(write(fd, data, 8000000), 8000000);
+    for (int peers = 0; peers < 2; peers++) {
+        config.listen = peers ? "/ip4/127.0.0.1/tcp/0" : "127.0.0.1:0";
+        config.key = peers ? "" : NULL;
+        assert_int_equal(ftruncate(fd, (off_t)len + 8 + 8000000), 0);
+        assert_int_equal(pwrite(fd, data, 8000000, (off_t)len + 8), 8000000);
+        assert_int_equal(muster_state_open(giver, &config, &donor), 0);
+        assert_int_equal(muster_state_share_file(donor, path, &source), 0);
+        assert_int_equal(ftruncate(fd, 4000000), 0);
+        addr = muster_state_address(donor);
+        r.donors = &addr;
+        r.donor_count = 1;
+        r.idle_ms = 1500;
+        r.connect_ms = 1000;
+        assert_true(muster_state_load(taker, &r, &copy) != 0);
+        muster_state_close(donor);
+    }
+    free(data);
+    (void)close(fd);
+    assert_int_equal(unlink(path), 0);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_donor_that_lies_about_its_version_is_passed_over),
+        CASE(test_donor_that_gives_out_another_manifest_is_passed_over),
+        CASE(test_offer_with_a_wrong_signature_or_leaf_is_passed_over),
+        CASE(test_donor_that_says_it_has_what_it_has_not_is_asked_no_more),
+        CASE(test_state_travels_over_tls_and_not_to_strangers),
+        CASE(test_file_that_is_cut_short_ends_the_download_only),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
