@@ -110,8 +110,8 @@ struct mu_uv_conn {
     bool resume;  /* resume() was called */
     bool want_writable;
     bool finished; /* mu_env_finish() was called */
-    bool eof;    /* the peer's end was read */
-    bool urgent; /* priority events came: do not watch for them again */
+    bool eof;      /* the peer's end was read */
+    bool urgent;   /* priority events came: do not watch for them again */
 };
 
 /* uv_env.c */
