@@ -142,6 +142,13 @@ static void miss(struct sim_end *peer)
     }
 }
 
+void sim_end_notice(struct sim_end *end)
+{
+    if (is_lost(sim_end_peer(end))) {
+        miss(end);
+    }
+}
+
 static void go(struct sim_end *end)
 {
     struct mu_sim *sim = end->pair->sim;
@@ -367,7 +374,7 @@ void sim_net_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_spa
     size_t total = mu_span_total(spans, count);
     size_t n;
 
-    if (end == NULL || (end->state != SIM_END_OPEN && end->state != SIM_END_DIALLING)) {
+    if (end == NULL || end->fin || (end->state != SIM_END_OPEN && end->state != SIM_END_DIALLING)) {
         *ret_taken = total;
         mu_sim_inside(heap);
         return;
@@ -597,14 +604,38 @@ void sim_net_resume(struct mu_env *env, struct mu_conn *conn)
 
 /* --- closing ---------------------------------------------------------------------------------- */
 
-/* In good order: the end of the stream follows what was taken. */
+/* The end of the stream follows what was taken. */
+static void send_fin(struct sim_end *end)
+{
+    if (!end->fin) {
+        end->fin = true;
+        end->fin_at_ns = sim_link_arrival(end->host, sim_end_peer(end)->host, 0, end->last_at_ns);
+        end->want_writable = false;
+    }
+}
+
+void sim_net_finish(struct mu_env *env, struct mu_conn *conn)
+{
+    struct sim_end *end = conn->impl;
+
+    (void)env;
+    if (end != NULL && end->state == SIM_END_OPEN && !is_lost(sim_end_peer(end))) {
+        send_fin(end);
+        sim_end_arm(sim_end_peer(end));
+    }
+}
+
+/* In good order. */
 static void close_softly(struct sim_end *end)
 {
     struct mu_sim *sim = end->pair->sim;
     struct sim_end *peer = sim_end_peer(end);
 
-    end->fin = true;
-    end->fin_at_ns = sim_link_arrival(end->host, peer->host, 0, end->last_at_ns);
+    send_fin(end);
+    if (peer->eof_told) {
+        go(end); /* The peer has heard of the end before. */
+        return;
+    }
     end->state = SIM_END_LINGERING;
     end->want_writable = false;
     end->arrive.proc = NULL;

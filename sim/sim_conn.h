@@ -106,6 +106,8 @@ void sim_end_widen(struct sim_end *end);
 void sim_end_own(struct sim_end *end, struct mu_sim_proc *proc);
 /** Finds the next moment at which something can come out at this end. */
 void sim_end_arm(struct sim_end *end);
+/** It is open now, and the other end may have gone before that without a word. */
+void sim_end_notice(struct sim_end *end);
 /** The end dies on its own side: its owner will be told. */
 void sim_end_fail(struct sim_end *end, int status);
 /** Sends a reset to the other end; a cut loses it. */

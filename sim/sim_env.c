@@ -195,6 +195,7 @@ const struct mu_env_ops sim_env_ops = {
     .unlisten = sim_net_unlisten,
     .sendv = sim_net_sendv,
     .resume = sim_net_resume,
+    .finish = sim_net_finish,
     .close = sim_net_close,
     .peer = sim_net_peer,
     .work = env_work,

@@ -181,6 +181,7 @@ void sim_net_unlisten(struct mu_env *env, struct mu_listener *listener);
 void sim_net_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
                    size_t count, size_t *ret_taken);
 void sim_net_resume(struct mu_env *env, struct mu_conn *conn);
+void sim_net_finish(struct mu_env *env, struct mu_conn *conn);
 void sim_net_close(struct mu_env *env, struct mu_conn *conn, bool abort);
 void sim_net_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
 /** The process is gone: its listeners vanish, its connections are ended by the kernel or not. */

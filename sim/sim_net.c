@@ -217,6 +217,7 @@ static void run_accept(struct sim_action *action)
     conn->impl = end;
     sim_end_own(end, proc);
     sim_end_arm(end);
+    sim_end_notice(end);
 }
 
 static void run_open(struct sim_action *action)

@@ -91,6 +91,7 @@ int cmd_bench_etcd(int argc, char **argv);
 int cmd_bench_rdzv(int argc, char **argv);
 int cmd_dht(int argc, char **argv);
 int cmd_rdzv(int argc, char **argv);
+int cmd_p2pd(int argc, char **argv);
 int cmd_peer(int argc, char **argv);
 int cmd_rpc(int argc, char **argv);
 int cmd_state(int argc, char **argv);

@@ -14,6 +14,7 @@ static const struct {
     {"rdzv", cmd_rdzv, "use a rendezvous from the shell"},
     {"peer", cmd_peer, "an identity among peers, and peers to speak to"},
     {"dht", cmd_dht, "a node of hivemind's DHT, and records in it"},
+    {"p2pd", cmd_p2pd, "a p2p daemon, in the place of libp2p's, for hivemind"},
     {"rpc", cmd_rpc, "a worker to call, and calls, from the shell"},
     {"state", cmd_state, "share a model's state, pull it, see who has what"},
     {"top", cmd_top, "how a server stands, in a terminal"},
@@ -32,8 +33,19 @@ static void print_help(void)
     printf("\n`muster VERB --help` has the options of a verb; `man muster` the exit codes.\n");
 }
 
+/* By another name the program is another. */
+static bool is_called(const char *self, const char *name)
+{
+    const char *slash = self == NULL ? NULL : strrchr(self, '/');
+
+    return self != NULL && strcmp(slash == NULL ? self : slash + 1, name) == 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 0 && is_called(argv[0], "p2pd")) {
+        return cmd_p2pd(argc, argv);
+    }
     if (argc < 2) {
         print_help();
         return CLI_USAGE;

@@ -139,6 +139,12 @@ struct mu_env_ops {
      * peer reads it within the environment's linger time; with `abort`, it is dropped at once.
      */
     void (*close)(struct mu_env *env, struct mu_conn *conn, bool abort);
+    /**
+     * Ends our side: the peer reads what was taken, then our end, and may go on sending. What is
+     * sent from then on is dropped. mu_env_close() is still needed. NULL where there is no such
+     * thing. A connection that is dialled must be open.
+     */
+    void (*finish)(struct mu_env *env, struct mu_conn *conn);
     /** The peer's address for a log line: writes a terminated text of at most `cap` bytes. */
     void (*peer)(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
     /**
@@ -235,6 +241,15 @@ static inline void mu_env_resume(struct mu_env *env, struct mu_conn *conn)
 static inline void mu_env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
 {
     env->ops->close(env, conn, abort);
+}
+
+/** False: there is no such thing here, and nothing was done. */
+static inline bool mu_env_finish(struct mu_env *env, struct mu_conn *conn)
+{
+    if (env->ops->finish != NULL) {
+        env->ops->finish(env, conn);
+    }
+    return env->ops->finish != NULL;
 }
 
 static inline void mu_env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf,

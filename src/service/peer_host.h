@@ -109,6 +109,9 @@ struct mu_span mu_peer_host_listening(const struct mu_peer_host *h, size_t i);
 /** Address number `i` that others are told. Listening everywhere (0.0.0.0, ::) becomes the numbers
  * that other peers have seen us under. */
 struct mu_span mu_peer_host_announced(const struct mu_peer_host *h, size_t i);
+/** A number of this machine's, for listening everywhere: told as those that others have seen us
+ * under. MUSTER_EINVAL, MUSTER_ENOMEM. */
+int mu_peer_host_add_number(struct mu_peer_host *h, const char *ip);
 /**
  * A peer can be found there; one that is known is moved to the front. A peer named in the address
  * must be that one. MUSTER_EPEERID, MUSTER_ENOTSUP (no such transport here), MUSTER_EPROTO,

@@ -83,13 +83,54 @@ static void learn_protocols(struct mu_host_peer *peer, const struct mu_identify 
     }
 }
 
+/* A number of ours, as a part of a multiaddr. */
+static int add_number(struct mu_peer_host *h, struct mu_span ip)
+{
+    int err;
+
+    for (size_t i = 0; i < MU_HOST_SEEN_MAX; i++) {
+        if (mu_span_eq(mu_buf_span(&h->seen[i]), ip)) {
+            return 0;
+        }
+    }
+    mu_buf_reset(&h->seen[h->seen_next]);
+    err = mu_buf_append(&h->seen[h->seen_next], ip);
+    if (err != 0) {
+        return err;
+    }
+    h->seen_next = (h->seen_next + 1) % MU_HOST_SEEN_MAX;
+    MU_LIST_FOREACH (it, &h->listeners) {
+        if (MU_CONTAINER_OF(it, struct mu_host_listener, link)->wild) {
+            mu_host_readdress(h);
+            break;
+        }
+    }
+    return 0;
+}
+
+int mu_peer_host_add_number(struct mu_peer_host *h, const char *ip)
+{
+    struct mu_errmsg msg;
+    struct mu_buf part;
+    char text[80];
+    int err;
+
+    (void)snprintf(text, sizeof(text), "/%s/%.60s", strchr(ip, ':') == NULL ? "ip4" : "ip6", ip);
+    mu_buf_init(&part, MU_MULTIADDR_MAX);
+    err = mu_multiaddr_parse(&part, text, &msg);
+    if (err == 0) {
+        err = add_number(h, mu_buf_span(&part));
+    }
+    mu_buf_fini(&part);
+    return err;
+}
+
 /* How we are seen: of use where we listen everywhere and know of no number. */
 static void learn_observed(struct mu_host_conn *c, struct mu_span addr)
 {
     struct mu_peer_host *h = c->host;
     struct mu_span rest = addr;
     struct mu_multiaddr_part part;
-    struct mu_span ip;
 
     /* One word of each peer that we chose to dial: who dials us could tell us anything, and who is
      * reached through a relay sees the relay. */
@@ -98,22 +139,7 @@ static void learn_observed(struct mu_host_conn *c, struct mu_span addr)
         return;
     }
     c->observed = true;
-    ip = mu_span(addr.data, addr.len - rest.len);
-    for (size_t i = 0; i < MU_HOST_SEEN_MAX; i++) {
-        if (mu_span_eq(mu_buf_span(&h->seen[i]), ip)) {
-            return;
-        }
-    }
-    mu_buf_reset(&h->seen[h->seen_next]);
-    if (mu_buf_append(&h->seen[h->seen_next], ip) == 0) {
-        h->seen_next = (h->seen_next + 1) % MU_HOST_SEEN_MAX;
-        MU_LIST_FOREACH (it, &h->listeners) {
-            if (MU_CONTAINER_OF(it, struct mu_host_listener, link)->wild) {
-                mu_host_readdress(h);
-                break;
-            }
-        }
-    }
+    (void)add_number(h, mu_span(addr.data, addr.len - rest.len));
 }
 
 static void take_identify(struct mu_host_conn *c, struct hearing *hear)

@@ -103,7 +103,7 @@ struct mu_host_listener {
     struct mu_buf addr;
 };
 
-#define MU_HOST_SEEN_MAX 4
+#define MU_HOST_SEEN_MAX 16
 /* One connection may have so much of the memory that windows can bring: a fourth. */
 #define MU_HOST_SHARE 4
 

@@ -140,7 +140,9 @@ static void on_timer(struct mu_timer *timer)
 {
     struct mu_uv_conn *c = MU_CONTAINER_OF(timer, struct mu_uv_conn, timer);
 
-    if (c->state == MU_UV_DIALING) {
+    if (c->state == MU_UV_DIALING && c->fd < 0) {
+        mu_uv_dial_next(c);
+    } else if (c->state == MU_UV_DIALING) {
         mu_uv_conn_try_failed(c, -ETIMEDOUT);
     } else {
         mu_uv_sock_set_reset(c->fd);
@@ -297,7 +299,7 @@ void mu_uv_conn_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_
 
     (void)env;
     *ret_taken = total;
-    if (c == NULL || c->state > MU_UV_OPEN || c->write_status != 0 || total == 0) {
+    if (c == NULL || c->state > MU_UV_OPEN || c->write_status != 0 || c->finished || total == 0) {
         return;
     }
     if (c->state == MU_UV_OPEN && c->rest.len == 0) {
@@ -322,6 +324,21 @@ void mu_uv_conn_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_
     }
 }
 
+void mu_uv_conn_finish(struct mu_env *env, struct mu_conn *conn)
+{
+    struct mu_uv_conn *c = conn->impl;
+
+    (void)env;
+    if (c != NULL && c->state == MU_UV_OPEN && !c->finished) {
+        c->finished = true;
+        c->want_writable = false;
+        if (c->rest.len == 0) {
+            (void)shutdown(c->fd, SHUT_WR);
+        }
+        update_interest(c);
+    }
+}
+
 static void on_writable(struct mu_uv_conn *c)
 {
     if (c->rest.len != 0) {
@@ -340,7 +357,12 @@ static void on_writable(struct mu_uv_conn *c)
     }
     if (c->state == MU_UV_FLUSHING) {
         part(c);
-    } else if (c->want_writable) {
+        return;
+    }
+    if (c->finished) {
+        (void)shutdown(c->fd, SHUT_WR);
+    }
+    if (c->want_writable) {
         c->want_writable = false;
         c->conn->on->writable(c->conn);
         update_interest(c);

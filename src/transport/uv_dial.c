@@ -9,6 +9,10 @@
 #include "core/alloc.h"
 #include "core/err.h"
 
+/* A unix socket whose queue is full is tried again for ten seconds. */
+#define FULL_MS    5
+#define FULL_TRIES 2000
+
 /* A dial under way: the addresses still to be tried. It outlives its connection only while the
  * resolver, which cannot always be stopped, holds on to it. */
 struct mu_uv_dial {
@@ -16,6 +20,7 @@ struct mu_uv_dial {
     struct mu_uv_conn *c; /* NULL once it was given up */
     bool resolving;
     int status;            /* of the last try */
+    unsigned full;         /* how often the listener's queue was full */
     struct addrinfo *list; /* the resolver's, or NULL */
     struct addrinfo *next;
     struct addrinfo unix_info;
@@ -78,6 +83,12 @@ void mu_uv_dial_next(struct mu_uv_conn *c)
 
         d->next = ai->ai_next;
         d->status = try_address(c, ai);
+        if (d->status == -EAGAIN && ai == &d->unix_info && d->full++ < FULL_TRIES) {
+            /* The listener's queue is full. By TCP the kernel would wait; here nobody does. */
+            d->next = &d->unix_info;
+            mu_env_timer_arm(env, &c->timer, mu_mono_add_ms(mu_env_now(env).mono, FULL_MS));
+            return;
+        }
         if (d->status == 0) {
             if (d->next != NULL) {
                 /* The last address has as long as the owner wants to wait. */

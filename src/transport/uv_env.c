@@ -253,6 +253,7 @@ static const struct mu_env_ops ops = {
     .unlisten = mu_uv_unlisten,
     .sendv = mu_uv_conn_sendv,
     .resume = mu_uv_conn_resume,
+    .finish = mu_uv_conn_finish,
     .close = mu_uv_conn_close,
     .peer = mu_uv_conn_peer,
     .work = env_work,
@@ -377,4 +378,27 @@ void mu_uv_env_use_cgroups(struct mu_uv_env *uv, bool use)
 void mu_uv_env_stop(struct mu_uv_env *uv)
 {
     uv_stop(&uv->loop);
+}
+
+void mu_uv_env_each_number(void (*use)(void *context, const char *ip), void *context)
+{
+    uv_interface_address_t *list;
+    char ip[INET6_ADDRSTRLEN];
+    int count;
+
+    if (uv_interface_addresses(&list, &count) != 0) {
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        bool v4 = list[i].address.address4.sin_family == AF_INET;
+
+        if (!v4 && IN6_IS_ADDR_LINKLOCAL(&list[i].address.address6.sin6_addr)) {
+            continue;
+        }
+        if ((v4 ? uv_ip4_name(&list[i].address.address4, ip, sizeof(ip))
+                : uv_ip6_name(&list[i].address.address6, ip, sizeof(ip))) == 0) {
+            use(context, ip);
+        }
+    }
+    uv_free_interface_addresses(list, count);
 }

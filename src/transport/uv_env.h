@@ -28,6 +28,9 @@ void mu_uv_env_use_cgroups(struct mu_uv_env *uv, bool use);
 /** On the loop's thread: mu_uv_env_run() returns after this turn. */
 void mu_uv_env_stop(struct mu_uv_env *uv);
 
+/** Calls `use` with each number of this machine's, but for those of one link only. */
+void mu_uv_env_each_number(void (*use)(void *context, const char *ip), void *context);
+
 /* A message from another thread: the memory is the sender's until `run` is called on the loop. */
 struct mu_post {
     struct mu_list link;

@@ -109,8 +109,9 @@ struct mu_uv_conn {
     bool paused;  /* `data` used less than it was given */
     bool resume;  /* resume() was called */
     bool want_writable;
-    bool eof;    /* the peer's end was read */
-    bool urgent; /* priority events came: do not watch for them again */
+    bool finished; /* mu_env_finish() was called */
+    bool eof;      /* the peer's end was read */
+    bool urgent;   /* priority events came: do not watch for them again */
 };
 
 /* uv_env.c */
@@ -139,6 +140,7 @@ void mu_uv_conn_drop_lingering(struct mu_uv_env *uv);
 void mu_uv_conn_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
                       size_t count, size_t *ret_taken);
 void mu_uv_conn_resume(struct mu_env *env, struct mu_conn *conn);
+void mu_uv_conn_finish(struct mu_env *env, struct mu_conn *conn);
 void mu_uv_conn_close(struct mu_env *env, struct mu_conn *conn, bool abort);
 void mu_uv_conn_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
 

@@ -27,6 +27,35 @@ static void test_close_ends_with_all_that_was_taken(void **state)
     pair_end(&pair);
 }
 
+static void test_finish_ends_one_side_and_the_other_goes_on(void **state)
+{
+    struct pair pair;
+    bool can;
+
+    (void)state;
+    pair_init(&pair);
+    pair.a.send_total = 3u << 20;
+    pair_connect(&pair);
+    battery_run_until_count(&pair.a.sent, 3u << 20);
+    VERB(can = mu_env_finish(battery_eut->env, &pair.a.conn));
+    if (can) {
+        battery_run_until_set(&pair.b.eof);
+        assert_int_equal(pair.b.received, 3u << 20);
+
+        /* What is sent behind the end is dropped; what comes from the other side is not. */
+        pair.a.send_total += 1000;
+        peer_push(&pair.a);
+        pair.b.send_total = 2u << 20;
+        peer_push(&pair.b);
+        battery_run_until_count(&pair.a.received, 2u << 20);
+        assert_int_equal(pair.b.received, 3u << 20);
+        assert_false(pair.a.closed || pair.b.closed);
+        VERB((void)mu_env_finish(battery_eut->env, &pair.b.conn));
+        battery_run_until_set(&pair.a.eof);
+    }
+    pair_end(&pair);
+}
+
 static void say_and_close(struct peer *p)
 {
     p->send_total = 1u << 20;
@@ -397,5 +426,6 @@ const struct CMUnitTest battery_end_tests[] = {
     cmocka_unit_test(test_connection_that_is_paused_survives_a_reset_in_good_order),
     cmocka_unit_test(test_memory_can_be_dialled_again_within_closed),
     cmocka_unit_test(test_one_connection_closes_another_that_has_bytes_waiting),
+    cmocka_unit_test(test_finish_ends_one_side_and_the_other_goes_on),
     {0},
 };

@@ -1,0 +1,48 @@
+/*
+ * What the files of `muster p2pd` share.
+ *
+ *     cmd_p2pd.c          the daemon on a loop
+ *     cmd_p2pd_flags.c    its flags, as those of libp2p's daemon
+ */
+#ifndef MU_CMD_P2PD_H
+#define MU_CMD_P2PD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct p2pd_options {
+    const char *listen;
+    const char *id; /* a key file; "": a key for this once */
+    const char *host_addrs;
+    const char *announce_addrs;
+    const char *bootstrap_peers;
+    const char *trusted_relays;
+    bool quiet;
+    bool bootstrap;
+    bool dht;
+    bool dht_client;
+    bool dht_server;
+    bool no_listen;
+    bool relay;
+    bool relay_service;
+    bool relay_discovery;
+    bool auto_relay;
+    bool force_public;
+    bool force_private;
+    int64_t relay_max_circuits;
+    int64_t relay_max_reservations;
+    int64_t relay_data_limit;
+    uint64_t relay_time_limit_ms;
+    uint64_t idle_ms;
+    int64_t msg_len_max;
+};
+
+/** Reads flags as Go's programs have them: -k=v, --k=v, -k v, and -k for what is true or false.
+ * Returns 0, or an exit code, said; a negative number: help was printed. */
+int p2pd_parse(int argc, char **argv, struct p2pd_options *o);
+
+/** Prints "p2pd: " and the text to standard error, as one line: whoever started us shows the last
+ * one. Returns `code`. */
+int p2pd_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,326 @@
+/* muster p2pd: flags as Go's programs have them, so that who starts libp2p's daemon can start this
+ * one in its place. */
+#include "cli/cmd_p2pd.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+enum flag_type { FLAG_BOOL = 1, FLAG_TEXT, FLAG_INT, FLAG_DURATION };
+
+struct flag {
+    const char *name;
+    enum flag_type type;
+    void *to; /* NULL: it is read, and has no effect here */
+    const char *help;
+};
+
+#define FLAGS_MAX 64
+
+int p2pd_fail(int code, const char *format, ...)
+{
+    va_list args;
+
+    (void)fflush(stdout);
+    (void)fputs("p2pd: ", stderr);
+    va_start(args, format);
+    (void)vfprintf(stderr, format, args);
+    va_end(args);
+    (void)fputc('\n', stderr);
+    return code;
+}
+
+static bool read_bool(const char *text, bool *ret)
+{
+    static const char *const yes[] = {"1", "t", "T", "true", "TRUE", "True"};
+    static const char *const no[] = {"0", "f", "F", "false", "FALSE", "False"};
+
+    for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++) {
+        if (strcmp(text, yes[i]) == 0 || strcmp(text, no[i]) == 0) {
+            *ret = strcmp(text, yes[i]) == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "30s", "1.5m", "1h30m", "250ms", "0". */
+static bool read_duration(const char *text, uint64_t *ret_ms)
+{
+    static const struct {
+        const char *name;
+        double ms;
+    } units[] = {{"ns", 1e-6}, {"us", 1e-3}, {"ms", 1}, {"s", 1e3}, {"m", 6e4}, {"h", 3.6e6}};
+    double total = 0;
+
+    if (strcmp(text, "0") == 0) {
+        *ret_ms = 0;
+        return true;
+    }
+    while (*text != '\0') {
+        char *end;
+        double number = strtod(text, &end);
+        size_t unit = 0;
+        size_t len = strcspn(end, "0123456789.");
+
+        if (end == text || strspn(text, "0123456789.") != (size_t)(end - text)) {
+            return false;
+        }
+        while (unit < 6 &&
+               (strlen(units[unit].name) != len || strncmp(units[unit].name, end, len) != 0)) {
+            unit++;
+        }
+        if (unit == 6) {
+            return false;
+        }
+        total += number * units[unit].ms;
+        text = end + len;
+    }
+    if (!(total >= 0 && total < 4e9)) {
+        return false;
+    }
+    *ret_ms = total > 0 && total < 1 ? 1 : (uint64_t)total;
+    return true;
+}
+
+static bool read_int(const char *text, int64_t *ret)
+{
+    char *end;
+
+    errno = 0;
+    *ret = strtoll(text, &end, 0);
+    return errno == 0 && end != text && *end == '\0';
+}
+
+static bool set(const struct flag *f, const char *value)
+{
+    int64_t number;
+    uint64_t ms;
+    bool on;
+
+    switch (f->type) {
+    case FLAG_BOOL:
+        if (!read_bool(value, &on)) {
+            return false;
+        }
+        if (f->to != NULL) {
+            *(bool *)f->to = on;
+        }
+        return true;
+    case FLAG_TEXT:
+        if (f->to != NULL) {
+            *(const char **)f->to = value;
+        }
+        return true;
+    case FLAG_INT:
+        if (!read_int(value, &number)) {
+            return false;
+        }
+        if (f->to != NULL) {
+            *(int64_t *)f->to = number;
+        }
+        return true;
+    case FLAG_DURATION:
+        if (!read_duration(value, &ms)) {
+            return false;
+        }
+        if (f->to != NULL) {
+            *(uint64_t *)f->to = ms;
+        }
+        return true;
+    }
+    return false;
+}
+
+static void print_help(FILE *to, const struct flag *flags, size_t count)
+{
+    (void)fprintf(to, "usage: p2pd [-FLAG=VALUE ...]\n\n"
+                      "A p2p daemon, in the place of libp2p's; also `muster p2pd`.\n\nflags:\n");
+    for (size_t i = 0; i < count; i++) {
+        (void)fprintf(to, "  -%-26s %s%s\n", flags[i].name, flags[i].help,
+                      flags[i].to == NULL ? " (no effect)" : "");
+    }
+}
+
+static int parse(int argc, char **argv, const struct flag *flags, size_t count)
+{
+    for (int i = 1; i < argc; i++) {
+        char name[64];
+        const char *word = argv[i];
+        const char *value;
+        size_t len;
+        size_t at = 0;
+
+        if (word[0] != '-' || word[1] == '\0') {
+            return p2pd_fail(CLI_USAGE, "\"%s\" is no flag", word);
+        }
+        word += word[1] == '-' ? 2 : 1;
+        if (*word == '\0') {
+            return i + 1 == argc ? 0 : p2pd_fail(CLI_USAGE, "\"%s\" is no flag", argv[i + 1]);
+        }
+        value = strchr(word, '=');
+        len = value == NULL ? strlen(word) : (size_t)(value - word);
+        (void)snprintf(name, sizeof(name), "%.*s", (int)(len < 63 ? len : 63), word);
+        if (strcmp(name, "h") == 0 || strcmp(name, "help") == 0) {
+            print_help(stdout, flags, count);
+            return -1;
+        }
+        while (at < count && strcmp(flags[at].name, name) != 0) {
+            at++;
+        }
+        if (at == count) {
+            (void)p2pd_fail(CLI_USAGE, "flag provided but not defined: -%s", name);
+            print_help(stderr, flags, count);
+            return CLI_USAGE;
+        }
+        if (value != NULL) {
+            value++;
+        } else if (flags[at].type == FLAG_BOOL) {
+            value = "1";
+        } else if (i + 1 < argc) {
+            value = argv[++i];
+        } else {
+            return p2pd_fail(CLI_USAGE, "flag needs an argument: -%s", name);
+        }
+        if (!set(&flags[at], value)) {
+            return p2pd_fail(CLI_USAGE, "invalid value for -%s: \"%s\"", name, value);
+        }
+    }
+    return 0;
+}
+
+static bool fits(int64_t number)
+{
+    return number >= 0 && number <= INT32_MAX;
+}
+
+/* What cannot be had is better said than left out in silence. */
+static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, const char *file,
+                  bool from_stdin)
+{
+    if (!noise) {
+        return p2pd_fail(
+            CLI_USAGE, "-noise=0: connections are secured with Noise here, and with nothing else");
+    }
+    if (strcmp(muxer, "yamux") != 0) {
+        return p2pd_fail(
+            CLI_USAGE, "-muxer=%s: streams are carried by yamux here, and by nothing else", muxer);
+    }
+    if (*file != '\0' || from_stdin) {
+        return p2pd_fail(CLI_USAGE,
+                         "-%s: there are flags only; a configuration in JSON is not read",
+                         from_stdin ? "i" : "f");
+    }
+    if (o->force_public && o->force_private) {
+        return p2pd_fail(CLI_USAGE, "forceReachability must be public or private, not both");
+    }
+    if (o->bootstrap && *o->bootstrap_peers == '\0') {
+        return p2pd_fail(
+            CLI_USAGE,
+            "-b: there is nobody to bootstrap from; -bootstrapPeers names them (those of "
+            "IPFS are not built in)");
+    }
+    if (*o->trusted_relays != '\0' && (!o->relay || !o->auto_relay)) {
+        return p2pd_fail(CLI_USAGE, "-trustedRelays needs -relay=1 and -autoRelay=1");
+    }
+    if (o->auto_relay && o->relay && !o->relay_discovery && *o->trusted_relays == '\0') {
+        return p2pd_fail(CLI_USAGE, "-autoRelay needs -relayDiscovery=1 or -trustedRelays");
+    }
+    if (!fits(o->relay_max_circuits) || !fits(o->relay_max_reservations) ||
+        o->relay_data_limit < 0) {
+        return p2pd_fail(CLI_USAGE, "a limit of relays is no number, or too large a one");
+    }
+    if (o->msg_len_max < 1024 || o->msg_len_max > 1 << 30) {
+        return p2pd_fail(CLI_USAGE, "-persistentConnMaxMsgSize is 1024 to 1073741824");
+    }
+    return 0;
+}
+
+static struct p2pd_options defaults(void)
+{
+    return (struct p2pd_options){
+        .listen = "/unix/tmp/p2pd.sock",
+        .id = "",
+        .host_addrs = "",
+        .announce_addrs = "",
+        .bootstrap_peers = "",
+        .trusted_relays = "",
+        .relay = true,
+        .relay_service = true,
+        .relay_discovery = true,
+        .relay_max_circuits = 16,
+        .relay_max_reservations = 128,
+        .relay_data_limit = INT64_C(1) << 32,
+        .relay_time_limit_ms = 1800000,
+        .msg_len_max = 4 << 20,
+    };
+}
+
+int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
+{
+    const char *muxer = "yamux";
+    const char *file = "";
+    bool noise = true;
+    bool from_stdin = false;
+    const struct flag flags[] = {
+        {"listen", FLAG_TEXT, &o->listen, "where clients come (/unix/tmp/p2pd.sock)"},
+        {"q", FLAG_BOOL, &o->quiet, "does not say who and where it is"},
+        {"id", FLAG_TEXT, &o->id, "a key file; without, a key for this once"},
+        {"b", FLAG_BOOL, &o->bootstrap, "connects to those of -bootstrapPeers first"},
+        {"bootstrapPeers", FLAG_TEXT, &o->bootstrap_peers, "multiaddrs, with commas"},
+        {"hostAddrs", FLAG_TEXT, &o->host_addrs, "multiaddrs to listen at for peers"},
+        {"announceAddrs", FLAG_TEXT, &o->announce_addrs, "what peers are told instead"},
+        {"noListenAddrs", FLAG_BOOL, &o->no_listen, "does not listen for peers"},
+        {"dht", FLAG_BOOL, &o->dht, "finds peers, and helps others to"},
+        {"dhtClient", FLAG_BOOL, &o->dht_client, "finds peers only"},
+        {"dhtServer", FLAG_BOOL, &o->dht_server, "as -dht"},
+        {"idleTimeout", FLAG_DURATION, &o->idle_ms,
+         "ends if no client has come to stay (0: never)"},
+        {"persistentConnMaxMsgSize", FLAG_INT, &o->msg_len_max, "of a message (4194304)"},
+        {"relay", FLAG_BOOL, &o->relay, "reaches peers through relays (1)"},
+        {"relayService", FLAG_BOOL, &o->relay_service, "is a relay for others (1)"},
+        {"relayDiscovery", FLAG_BOOL, &o->relay_discovery, "looks for relays, with -autoRelay (1)"},
+        {"autoRelay", FLAG_BOOL, &o->auto_relay, "is reached through relays"},
+        {"trustedRelays", FLAG_TEXT, &o->trusted_relays, "relays to use, multiaddrs"},
+        {"relayMaxCircuits", FLAG_INT, &o->relay_max_circuits, "of one peer (16)"},
+        {"relayMaxReservations", FLAG_INT, &o->relay_max_reservations, "in all (128)"},
+        {"relayDataLimit", FLAG_INT, &o->relay_data_limit, "bytes of one circuit (4294967296)"},
+        {"relayTimeLimit", FLAG_DURATION, &o->relay_time_limit_ms, "of one circuit (30m)"},
+        {"forceReachabilityPublic", FLAG_BOOL, &o->force_public, "can be dialled"},
+        {"forceReachabilityPrivate", FLAG_BOOL, &o->force_private, "cannot be dialled"},
+        {"noise", FLAG_BOOL, &noise, "must be 1"},
+        {"muxer", FLAG_TEXT, &muxer, "must be yamux"},
+        {"f", FLAG_TEXT, &file, "refused: there are flags only"},
+        {"i", FLAG_BOOL, &from_stdin, "refused: there are flags only"},
+        {"tls", FLAG_BOOL, NULL, "TLS beside Noise, which every peer has"},
+        {"quic", FLAG_BOOL, NULL, "deprecated"},
+        {"autonat", FLAG_BOOL, NULL, "tells others whether they can be dialled"},
+        {"natPortMap", FLAG_BOOL, NULL, "asks a router for a port"},
+        {"connManager", FLAG_BOOL, NULL, "closes connections when there are many"},
+        {"connHi", FLAG_INT, NULL, "how many that is"},
+        {"connLo", FLAG_INT, NULL, "down to how many"},
+        {"connGrace", FLAG_DURATION, NULL, "but for new ones"},
+        {"relayActive", FLAG_BOOL, NULL, "deprecated"},
+        {"relayHop", FLAG_BOOL, NULL, "deprecated"},
+        {"relayHopLimit", FLAG_INT, NULL, "deprecated"},
+        {"relayBufferSize", FLAG_INT, NULL, "of a circuit"},
+        {"metricsAddr", FLAG_TEXT, NULL, "where metrics are served"},
+        {"pprof", FLAG_BOOL, NULL, "profiles of Go's"},
+        {"pprofPort", FLAG_INT, NULL, "where"},
+        {"pubsub", FLAG_BOOL, NULL, "requests for it are answered with an error"},
+        {"pubsubRouter", FLAG_TEXT, NULL, "of pubsub"},
+        {"pubsubSign", FLAG_BOOL, NULL, "of pubsub"},
+        {"pubsubSignStrict", FLAG_BOOL, NULL, "of pubsub"},
+        {"gossipsubHeartbeatInterval", FLAG_DURATION, NULL, "of pubsub"},
+        {"gossipsubHeartbeatInitialDelay", FLAG_DURATION, NULL, "of pubsub"},
+    };
+    int code;
+
+    *o = defaults();
+    code = parse(argc, argv, flags, sizeof(flags) / sizeof(flags[0]));
+    return code != 0 ? code : refuse(o, noise, muxer, file, from_stdin);
+}
