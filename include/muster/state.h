@@ -41,6 +41,23 @@
  * `tls`, only those with a certificate of the authority. With `key`, between peers of libp2p:
  * encrypted, and each side knows the other's id. muster_state_transport() says which.
  *
+ * In a swarm. Peers that are in one DHT need no addresses of each other:
+ *
+ *     const char *swarm[] = {"/ip4/10.0.0.1/tcp/31337/p2p/12D3KooW..."};
+ *     config.key = "";
+ *     config.listen = "/ip4/0.0.0.0/tcp/0";
+ *     config.dht = swarm;
+ *     config.dht_count = 1;
+ *     config.hivemind = "TrainingStateAverager";    for hivemind's trainers too
+ *     ... and to load: request.dht = swarm; request.dht_count = 1; ...
+ *
+ * What is shared is said there, under "PREFIX.all_averagers", with its priority, for 30 s and again
+ * every 10, until it is hidden, unshared or closed. A load looks there who has something under its
+ * prefix. Who speaks this library's protocol is asked as above, all at once; who speaks only
+ * hivemind's is asked by that, one after the other: before the others if it says to have something
+ * newer than all of them, and else if they fail. docs/hivemind-state.md says what that protocol can
+ * and cannot promise; what it gives is checked against `tensors` before any of it is written there.
+ *
  * All functions may be called from any thread. Those that wait return MUSTER_EINVAL on the
  * runtime's own.
  */
@@ -114,17 +131,25 @@ struct muster_state_config {
     const char *advertise;            /* the host that others dial. NULL: that of `listen`, or our
                                          name */
     const struct muster_rpc_tls *tls; /* NULL: plain, unless there is a `key` */
-    const char *key;      /* the file of a peer's key: connections between peers, signed with it;
+    const char *key;        /* the file of a peer's key: connections between peers, signed with it;
                                 "": a key for this process only */
-    uint32_t slots;       /* downloads that are served at once; others wait. 16 */
-    uint64_t rate_bytes;  /* that leave in a second, for all together. 0: no bound */
-    uint32_t replaced_ms; /* how long a version that was replaced is still given to those who
+    const char *const *dht; /* multiaddrs of nodes of the swarm's DHT; needs a `key`. NULL: it is in
+                               none */
+    size_t dht_count;       /* 0, with a `dht`: it is the first of a new one */
+    const char *hivemind;   /* the class that hivemind's trainers share by, "TrainingStateAverager":
+                               they are served, too. NULL: they are not */
+    const char *encoding;   /* of tensors that they get: "NONE", "FLOAT16", "MEANSTD_16BIT",
+                               "QUANTILE_8BIT", "UNIFORM_8BIT", "BLOCKWISE_8BIT". NULL: "NONE" */
+    uint32_t slots;         /* downloads that are served at once; others wait. 16 */
+    uint64_t rate_bytes;    /* that leave in a second, for all together. 0: no bound */
+    uint32_t replaced_ms;   /* how long a version that was replaced is still given to those who
                                 are loading it. 60,000 */
 };
 
 MUSTER_EXPORT struct muster_state_config muster_state_config_defaults(void);
 
-/** Listens. MUSTER_EADDR, MUSTER_EURL, MUSTER_ETLS, MUSTER_EINVAL (the key), MUSTER_ENOMEM. */
+/** Listens, and joins the DHT. MUSTER_EADDR, MUSTER_EURL, MUSTER_ETLS, MUSTER_EINVAL (the key),
+ * MUSTER_EDHT_NOBODY (none of `dht` answers), MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_state_open(muster_runtime *runtime,
                                     const struct muster_state_config *config,
                                     muster_state **ret_state);
@@ -139,7 +164,8 @@ MUSTER_EXPORT const char *muster_state_transport(const muster_state *state);
 
 /* What is shared. Text and shapes are copied, the tensors' bytes are not. */
 struct muster_state_source {
-    const char *prefix; /* under which it is found; up to 200 bytes. One state for each */
+    const char *prefix; /* under which it is found; up to 200 bytes, in a swarm without dots. One
+                           state for each */
     uint64_t epoch;
     uint64_t step;
     double priority;              /* of several states the one with the highest is loaded */
@@ -157,15 +183,18 @@ struct muster_state_source {
  * Shares a state, in place of the one that had its prefix: who is loading that one goes on with it
  * for up to `replaced_ms`, and is then told that it is gone. Hashes all bytes first, on this
  * thread and others of the runtime; the tensors must not change from now on until `released`.
- * MUSTER_EINVAL, MUSTER_EEXIST (two tensors of one name), MUSTER_ELIMIT, MUSTER_ENOMEM: nothing has
- * changed, and `released` is not called.
+ * MUSTER_EINVAL, MUSTER_EEXIST (two tensors of one name), MUSTER_ELIMIT, MUSTER_ENOTSUP (hivemind
+ * has no such type), MUSTER_ENOMEM: nothing has changed, and `released` is not called.
+ *
+ * hivemind's trainers get the tensors in their order, and the metadata with the epoch added to it
+ * as "epoch", if it is a map that has none.
  */
 MUSTER_EXPORT int muster_state_share(muster_state *state, const struct muster_state_source *source);
 /**
  * The same with the tensors of a safetensors file; those of `source` are ignored, and its metadata
  * too if it is empty: then it is the file's. The file must not be changed while it is shared; if it
- * is replaced by another (renamed over), the old one is shared. MUSTER_ECORRUPT (no such file),
- * errors of the file system.
+ * is replaced by another (renamed over), the old one is shared. For hivemind's trainers it is read
+ * into memory. MUSTER_ECORRUPT (no such file), errors of the file system.
  */
 MUSTER_EXPORT int muster_state_share_file(muster_state *state, const char *path,
                                           const struct muster_state_source *source);
@@ -193,7 +222,10 @@ struct muster_state_stats {
     uint64_t turned_away; /* no slot was free */
     uint64_t chunks;      /* given out */
     uint64_t bytes;
-    uint32_t active; /* downloads now */
+    uint32_t active;             /* downloads now */
+    uint64_t hivemind_downloads; /* begun by hivemind's peers, beside those above, */
+    uint64_t hivemind_completed; /* and all of it sent */
+    uint64_t declared;           /* writes that the DHT took */
 };
 
 MUSTER_EXPORT void muster_state_stats(muster_state *state, struct muster_state_stats *ret_stats);
@@ -216,7 +248,8 @@ struct muster_state_info {
 
 /* How far it is. */
 struct muster_state_progress {
-    const struct muster_state_info *info; /* NULL while the donors are being asked */
+    const struct muster_state_info *info; /* NULL while the donors are being asked, and as long as
+                                             a donor of hivemind's sends */
     uint64_t bytes;                       /* verified */
     uint64_t total;
     uint64_t resumed;   /* of `bytes`, that were there from the start */
@@ -226,6 +259,7 @@ struct muster_state_progress {
     uint32_t banned;    /* that sent something wrong */
     uint32_t lost;      /* that were lost on the way */
     uint32_t restarts;  /* versions that were gone before they were whole */
+    bool hivemind;      /* a donor of hivemind's gave it: whole, but signed by nobody */
 };
 
 /* Text is copied. */
@@ -233,7 +267,12 @@ struct muster_state_request {
     const char *prefix;        /* "": any */
     const char *const *donors; /* addresses, as muster_state_address() has them */
     size_t donor_count;
-    muster_store *store; /* where others have announced themselves; NULL: nowhere. Borrowed */
+    muster_store *store;    /* where others have announced themselves; NULL: nowhere. Borrowed */
+    const char *const *dht; /* as in muster_state_config: donors are found there, too. NULL: that of
+                               `through`, if it is in one. The prefix is not empty then */
+    size_t dht_count;       /* not 0 with a `dht` */
+    const char *hivemind;   /* likewise: donors of hivemind's are asked; NULL: they are not. With
+                               `through`, what that one has */
     const struct muster_rpc_tls *tls; /* how to dial; NULL: plain, or peers for multiaddrs */
     const char *key; /* of our side among peers, as in muster_state_config. NULL: one for this
                         load */
@@ -308,14 +347,17 @@ struct muster_state_row {
     struct muster_state_info info; /* with status 0 */
     uint64_t have;                 /* chunks, of so many */
     uint64_t chunks;
+    bool hivemind; /* it does not speak this library's protocol: `info` has but the prefix and the
+                      priority that the DHT tells */
     int status;
     char why[256];
 };
 
 /**
  * Asks donors what they have: fills up to `cap` rows, one for each state, and one for each donor
- * that has none (MUSTER_ENOENT) or does not answer. Uses donors, store, tls, key, prefix and
- * connect_ms of the request. Returns how many there are, or an error as muster_state_load().
+ * that has none (MUSTER_ENOENT) or does not answer. Uses donors, store, dht, through, tls, key,
+ * prefix and connect_ms of the request. Returns how many there are, or an error as
+ * muster_state_load().
  */
 MUSTER_EXPORT int muster_state_list(muster_runtime *runtime,
                                     const struct muster_state_request *request,

@@ -1,4 +1,5 @@
 /* The public state download: what is shared. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -133,6 +134,8 @@ struct state_door {
     muster_state *state;
     const struct muster_state_config *config;
     struct mu_state_share *share;
+    struct mu_hm_snapshot *snapshot;
+    struct mu_hm_donor_stats hm;
     const char *prefix;
     double priority;
     bool hidden;
@@ -190,27 +193,66 @@ static void start_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
+/* NULL: it can be. */
+static const char *find_fault(muster_runtime *rt, const struct muster_state_config *config,
+                              enum mu_hm_compression *ret)
+{
+    if (mu_runtime_is_mine(rt)) {
+        return "not on the runtime's own thread";
+    }
+    if (config->slots == 0) {
+        return "a donor without slots serves nobody";
+    }
+    if (config->dht != NULL && config->key == NULL) {
+        return "who is in a DHT is a peer, and needs a key";
+    }
+    if (config->hivemind != NULL && config->dht == NULL) {
+        return "hivemind's peers find each other in a DHT";
+    }
+    *ret = MU_HM_NONE;
+    return config->encoding != NULL && !mu_hm_compression_parse(mu_span_str(config->encoding), ret)
+               ? "no encoding of hivemind's has that name"
+               : NULL;
+}
+
+static int join(muster_state *s, const struct muster_state_config *config, struct mu_errmsg *msg)
+{
+    struct mu_state_node_terms terms = {
+        .dht = config->dht,
+        .dht_count = config->dht_count,
+        .averager = config->hivemind,
+        .client = config->listen == NULL,
+        .slots = config->slots,
+    };
+
+    return config->dht == NULL ? 0 : mu_state_node_open(&s->node, &s->net, &terms, msg);
+}
+
 int muster_state_open(muster_runtime *rt, const struct muster_state_config *config,
                       muster_state **ret_state)
 {
     struct state_door d = {.config = config};
+    enum mu_hm_compression compression;
+    const char *fault = find_fault(rt, config, &compression);
     muster_state *s;
 
-    if (mu_runtime_is_mine(rt) || config->slots == 0) {
-        return mu_api_error(MUSTER_EINVAL, config->slots == 0
-                                               ? "a donor without slots serves nobody"
-                                               : "not on the runtime's own thread");
+    if (fault != NULL) {
+        return mu_api_error(MUSTER_EINVAL, fault);
     }
     s = mu_calloc(1, sizeof(*s));
     if (s == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
     }
     s->rt = rt;
+    s->compression = compression;
+    s->replaced_ms = config->replaced_ms;
     d.state = s;
     d.err = mu_state_net_open(&s->net, rt, config->tls, config->key, false, &d.msg);
     if (d.err == 0) {
         mu_door_pass(rt, &d.door, start_on_loop);
+        d.err = d.err != 0 ? d.err : join(s, config, &d.msg);
         if (d.err != 0) {
+            mu_state_donor_end(rt, s->donor);
             mu_state_net_close(&s->net);
         }
     }
@@ -233,6 +275,7 @@ void muster_state_close(muster_state *s)
     if (s == NULL || mu_runtime_is_mine(s->rt)) {
         return;
     }
+    mu_state_node_close(&s->node);
     mu_state_donor_end(s->rt, s->donor);
     mu_state_net_close(&s->net);
     mu_free(s);
@@ -267,7 +310,7 @@ static void *run_hashing(void *context)
 }
 
 /* On this thread and as many others as there are cores. */
-static int hash_all(struct mu_state_share *share)
+int mu_state_hash_all(struct mu_state_share *share)
 {
     struct hashing parts[HASH_THREADS_MAX] = {0};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -302,11 +345,18 @@ static int hash_all(struct mu_state_share *share)
 static void put_on_loop(struct mu_door *door)
 {
     struct state_door *d = MU_CONTAINER_OF(door, struct state_door, door);
+    struct mu_state_swarm *swarm = d->state->node.swarm;
 
-    d->err = mu_state_donor_put(d->state->donor, d->share);
+    d->msg.text[0] = '\0';
+    d->err = swarm == NULL ? 0 : mu_state_swarm_ready(swarm, d->prefix, &d->msg);
+    d->err = d->err != 0 ? d->err : mu_state_donor_put(d->state->donor, d->share);
     if (d->err != 0) {
         d->share->released = NULL;
+    } else if (swarm != NULL) {
+        mu_state_swarm_put(swarm, d->prefix, d->snapshot, d->share->priority, d->share->hidden,
+                           d->state->replaced_ms);
     }
+    mu_hm_snapshot_unref(d->snapshot);
     mu_state_share_drop(d->share);
     mu_door_open(door);
 }
@@ -316,7 +366,7 @@ static int share_it(muster_state *s, const struct muster_state_source *source,
                     const struct mu_layout *layout, uint8_t *const *tensors, uint8_t *data,
                     struct mu_span metadata, struct mu_state_home *home)
 {
-    struct state_door d = {.state = s};
+    struct state_door d = {.state = s, .prefix = source->prefix};
     struct mu_state_share_spec spec = {
         .prefix = mu_span_str(source->prefix),
         .priority = source->priority,
@@ -335,11 +385,14 @@ static int share_it(muster_state *s, const struct muster_state_source *source,
     }
     d.share->owner = home;
     d.share->read = home->mapped != NULL ? mu_state_home_read : NULL;
-    err = hash_all(d.share);
+    err = mu_state_hash_all(d.share);
     if (err != 0) {
         (void)mu_err(&d.msg, err, "cannot read what is to be shared: %s", muster_strerror(err));
     } else {
         err = mu_state_share_seal(d.share, &s->net.identity, &d.msg);
+    }
+    if (err == 0 && s->node.swarm != NULL && mu_state_swarm_averager(s->node.swarm) != NULL) {
+        err = mu_state_snapshot_of(d.share, s->compression, &d.snapshot, &d.msg);
     }
     if (err != 0) {
         mu_state_share_drop(d.share);
@@ -347,7 +400,7 @@ static int share_it(muster_state *s, const struct muster_state_source *source,
     }
     d.share->released = mu_state_home_released;
     mu_door_pass(s->rt, &d.door, put_on_loop);
-    return mu_api_error(d.err, NULL);
+    return mu_api_error(d.err, d.msg.text[0] != '\0' ? d.msg.text : NULL);
 }
 
 static int check_source(muster_state *s, const struct muster_state_source *source)
@@ -357,6 +410,9 @@ static int check_source(muster_state *s, const struct muster_state_source *sourc
     }
     if (source->prefix == NULL) {
         return mu_api_error(MUSTER_EINVAL, "a state needs a prefix under which it is found");
+    }
+    if (s->node.swarm != NULL && !isfinite(source->priority)) {
+        return mu_api_error(MUSTER_EINVAL, "nobody in a swarm believes such a priority");
     }
     return 0;
 }
@@ -420,6 +476,29 @@ static int read_head(const struct mu_mapped *m, struct mu_buf *out, struct mu_er
     return err == 0 ? 0 : mu_err(msg, err, "%s", muster_strerror(err));
 }
 
+/* Who encodes a file's bytes looks at them, and must not do so while others cut the file short. */
+static int bring_home(muster_state *s, struct mu_state_home *home, size_t head, uint64_t bytes,
+                      struct mu_errmsg *msg)
+{
+    int err;
+
+    if (s->node.swarm == NULL || mu_state_swarm_averager(s->node.swarm) == NULL) {
+        return 0;
+    }
+    home->memory = bytes > SIZE_MAX - 1 ? NULL : mu_malloc((size_t)bytes + 1);
+    if (home->memory == NULL) {
+        return mu_err(msg, MUSTER_ENOMEM, "no memory for a state of %llu bytes",
+                      (unsigned long long)bytes);
+    }
+    err = mu_mapped_read(home->mapped, head, home->memory, (size_t)bytes);
+    if (err != 0) {
+        return mu_err(msg, err, "cannot read it: %s", muster_strerror(err));
+    }
+    mu_mapped_close(home->mapped);
+    home->mapped = NULL;
+    return 0;
+}
+
 int muster_state_share_file(muster_state *s, const char *path,
                             const struct muster_state_source *source)
 {
@@ -446,6 +525,7 @@ int muster_state_share_file(muster_state *s, const char *path,
         err = err != 0 ? err
                        : mu_state_file_parse(mu_buf_span(&head), home->mapped->len, &layout,
                                              &metadata, &msg);
+        err = err != 0 ? err : bring_home(s, home, head.len, layout.bytes, &msg);
         if (err != 0) {
             mu_err_prefix(&msg, "%.120s", path);
         }
@@ -456,11 +536,13 @@ int muster_state_share_file(muster_state *s, const char *path,
         struct mu_span own = mu_span(source->metadata.data, source->metadata.len);
 
         home->data_at = head.len;
-        err = share_it(s, source, &layout, NULL, home->mapped->data + head.len,
+        err = share_it(s, source, &layout, NULL,
+                       home->mapped != NULL ? home->mapped->data + head.len : home->memory,
                        own.len != 0 ? own : mu_buf_span(&metadata), home);
     }
     if (err != 0) {
         mu_mapped_close(home->mapped);
+        mu_free(home->memory);
         mu_free(home);
     }
     mu_layout_fini(&layout);
@@ -480,6 +562,9 @@ static void set_on_loop(struct mu_door *door)
     if (share != NULL) {
         share->priority = d->priority;
         share->hidden = d->hidden;
+        if (d->state->node.swarm != NULL) {
+            mu_state_swarm_set(d->state->node.swarm, d->prefix, d->priority, d->hidden);
+        }
     }
     mu_door_open(door);
 }
@@ -503,7 +588,7 @@ int muster_state_set(muster_state *s, const char *prefix, double priority, bool 
 {
     struct state_door d = {.prefix = prefix, .priority = priority, .hidden = hidden};
 
-    if (priority != priority) {
+    if (s->node.swarm != NULL ? !isfinite(priority) : isnan(priority)) {
         return mu_api_error(MUSTER_EINVAL, "a priority is a number");
     }
     pass(s, &d, set_on_loop);
@@ -521,6 +606,9 @@ static void unshare_on_loop(struct mu_door *door)
         return;
     }
     ((struct mu_state_home *)share->owner)->waiter = door;
+    if (d->state->node.swarm != NULL) {
+        mu_state_swarm_withdraw(d->state->node.swarm, d->prefix, d->wait_ms);
+    }
     mu_state_donor_withdraw(d->state->donor, share, d->wait_ms);
 }
 
@@ -540,6 +628,9 @@ static void stats_on_loop(struct mu_door *door)
     struct state_door *d = MU_CONTAINER_OF(door, struct state_door, door);
 
     mu_state_donor_stats(d->state->donor, &d->stats);
+    if (d->state->node.swarm != NULL) {
+        mu_state_swarm_stats(d->state->node.swarm, &d->hm);
+    }
     mu_door_open(door);
 }
 
@@ -554,6 +645,9 @@ void muster_state_stats(muster_state *s, struct muster_state_stats *ret_stats)
         .chunks = d.stats.chunks,
         .bytes = d.stats.bytes,
         .active = d.stats.active,
+        .hivemind_downloads = d.hm.downloads,
+        .hivemind_completed = d.hm.completed,
+        .declared = d.hm.declared,
     };
 }
 

@@ -5,6 +5,7 @@
  *     state_net.c   plain, TLS or peers; the key that signs
  *     state_load.c  loads
  *     state_copy.c  where what is loaded lies
+ *     state_swarm.c in a DHT, with hivemind's peers
  */
 #ifndef MU_STATE_API_H
 #define MU_STATE_API_H
@@ -15,6 +16,8 @@
 #include "service/state_donor.h"
 #include "service/state_loader.h"
 #include "service/state_peers.h"
+#include "service/state_swarm.h"
+#include "service/state_swarm_load.h"
 #include "transport/mapped.h"
 #include "transport/tls_env.h"
 
@@ -29,6 +32,8 @@ struct mu_state_net {
     bool has_identity;
 };
 
+/** A key from its file. MUSTER_EINVAL, errors of the file system. */
+int mu_state_read_key(const char *path, struct mu_identity *ret, struct mu_errmsg *msg);
 /** `key` NULL: no peers. `peers` without a key: one is drawn. Waits for the loop. */
 int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
                       const struct muster_rpc_tls *tls, const char *key, bool peers,
@@ -40,18 +45,49 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
                         struct mu_state_donor_config *config, struct mu_state_donor **ret,
                         char *ret_text, size_t cap, struct mu_errmsg *msg);
 
+/* A place in a DHT. Stays where it is while it is open. */
+struct mu_state_node {
+    muster_runtime *rt;
+    struct mu_state_swarm *swarm; /* NULL: none */
+    struct mu_door *waiter;       /* for it to have joined, or to have stopped */
+    int joined;
+};
+
+struct mu_state_node_terms {
+    const char *const *dht;
+    size_t dht_count;
+    const char *averager;
+    bool client;
+    uint32_t slots;
+    uint32_t op_ms; /* 0: the default */
+};
+
+/** Joins; waits for that. MUSTER_EINVAL, MUSTER_EURL, MUSTER_EDHT_NOBODY, MUSTER_ENOMEM. */
+int mu_state_node_open(struct mu_state_node *node, struct mu_state_net *net,
+                       const struct mu_state_node_terms *terms, struct mu_errmsg *msg);
+/** Waits for its end. Before the net is closed. Harmless when it is not open. */
+void mu_state_node_close(struct mu_state_node *node);
+/** What hivemind's peers get of a share that is sealed; it holds a reference. MUSTER_EINVAL,
+ * MUSTER_ENOTSUP, MUSTER_ENOMEM. */
+int mu_state_snapshot_of(struct mu_state_share *share, enum mu_hm_compression compression,
+                         struct mu_hm_snapshot **ret, struct mu_errmsg *msg);
+
 struct muster_state {
     muster_runtime *rt;
     struct mu_state_net net;
+    struct mu_state_node node;
+    enum mu_hm_compression compression;
+    uint32_t replaced_ms;
     struct mu_state_donor *donor;
     char address[MU_STATE_ADDR_MAX + 1];
 };
 
 /* Memory that a state lies in; a share's owner. */
 struct mu_state_home {
-    struct mu_mapped *mapped; /* NULL: `memory` */
-    uint64_t data_at;         /* in the file */
-    void *memory;             /* NULL: the caller's own */
+    struct mu_mapped *mapped;    /* NULL: `memory` */
+    uint64_t data_at;            /* in the file */
+    void *memory;                /* NULL: the caller's own */
+    struct mu_hm_loaded *loaded; /* or that of what a donor of hivemind's gave; allocated */
     void (*released)(void *context);
     void *context;
     struct mu_door *waiter; /* opened when nobody looks at it any more */
@@ -97,6 +133,51 @@ int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan
 int mu_state_target_finish(struct mu_state_target *t, struct mu_state_share *share,
                            struct mu_errmsg *msg);
 void mu_state_target_fini(struct mu_state_target *t);
+
+/** Hashes all chunks, on this thread and others. Errors as mu_state_share_hash(). */
+int mu_state_hash_all(struct mu_state_share *share);
+
+struct muster_state_loading {
+    muster_runtime *rt;
+    struct mu_state_net net; /* unless it is another one's */
+    bool own_net;
+    struct mu_state_net *by;
+    struct mu_state_node own_node; /* likewise */
+    struct mu_state_swarm *swarm;  /* NULL: not through one */
+    struct mu_state_donor *own_donor;
+    struct mu_state_loader *loader; /* or else */
+    struct mu_state_swarm_load *swarm_load;
+    struct mu_state_loader_config config;
+    struct mu_state_target target;
+    const char *listen; /* lent for the beginning */
+    muster_store *store;
+    bool keep;
+    bool (*progress)(void *context, const struct muster_state_progress *progress);
+    void *context;
+    struct muster_state_info info;
+    struct muster_state_progress last;
+    struct muster_state_row *rows; /* of a list */
+    size_t row_cap;
+    size_t row_count;
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool closed;
+    int status;
+    struct mu_errmsg text;
+    struct mu_state_share *share;
+    struct mu_hm_loaded loaded; /* of hivemind's, until it is a share */
+    bool has_loaded;
+    double loaded_priority;
+    struct mu_buf report;
+};
+
+/** On the loop: begins a load through a swarm; `ended` and `closed` are those of the loader. */
+int mu_state_loading_in_swarm(struct muster_state_loading *g, const char *const *donors,
+                              size_t donor_count, struct mu_errmsg *msg);
+/** What was loaded from a donor of hivemind's becomes a share like others, where it is to lie. */
+int mu_state_loading_settle(struct muster_state_loading *g, struct mu_errmsg *msg);
+/** The row behind those that there are; NULL: there is no room for it. It is counted. */
+struct muster_state_row *mu_state_loading_row(struct muster_state_loading *g);
 
 /** Stops a donor of ours and frees it; waits for the loop. */
 void mu_state_donor_end(muster_runtime *rt, struct mu_state_donor *donor);

@@ -24,6 +24,10 @@ void mu_state_home_released(struct mu_state_share *share)
 
     mu_mapped_close(home->mapped);
     mu_free(home->memory);
+    if (home->loaded != NULL) {
+        mu_hm_loaded_fini(home->loaded);
+        mu_free(home->loaded);
+    }
     if (home->released != NULL) {
         home->released(home->context);
     }
@@ -235,20 +239,7 @@ struct muster_tensor muster_state_copy_tensor(const muster_state_copy *copy, siz
         .shape = mu_layout_shape(layout, i),
     };
 
-    /* A tensor lies in one piece; several may lie in one segment. */
-    for (size_t low = 0, high = share->segment_count; t->len != 0 && low < high;) {
-        size_t middle = low + (high - low) / 2;
-        const struct mu_state_segment *s = &share->segments[middle];
-
-        if (t->offset < s->offset) {
-            high = middle;
-        } else if (t->offset >= s->offset + s->len) {
-            low = middle + 1;
-        } else {
-            ret.data = s->data + (t->offset - s->offset);
-            break;
-        }
-    }
+    ret.data = (void *)(uintptr_t)mu_state_share_tensor(share, i).data;
     return ret;
 }
 

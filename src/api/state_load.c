@@ -8,35 +8,6 @@
 
 #define LOOK_MS 500 /* how often it is looked who has announced itself */
 
-struct muster_state_loading {
-    muster_runtime *rt;
-    struct mu_state_net net; /* unless it is another one's */
-    bool own_net;
-    struct mu_state_net *by;
-    struct mu_state_donor *own_donor;
-    struct mu_state_donor *donor;
-    struct mu_state_loader *loader;
-    struct mu_state_loader_config config;
-    struct mu_state_target target;
-    const char *listen; /* lent for the beginning */
-    muster_store *store;
-    bool keep;
-    bool (*progress)(void *context, const struct muster_state_progress *progress);
-    void *context;
-    struct muster_state_info info;
-    struct muster_state_progress last;
-    struct muster_state_row *rows; /* of a list */
-    size_t row_cap;
-    size_t row_count;
-    pthread_mutex_t lock;
-    pthread_cond_t cond;
-    bool closed;
-    int status;
-    struct mu_errmsg text;
-    struct mu_state_share *share;
-    struct mu_buf report;
-};
-
 static _Thread_local char last_report[8192];
 
 const char *muster_state_report(void)
@@ -103,15 +74,21 @@ static bool on_progress(void *context, const struct mu_state_loader_progress *p)
     return g->progress == NULL || g->progress(g->context, &g->last);
 }
 
+struct muster_state_row *mu_state_loading_row(muster_state_loading *g)
+{
+    size_t i = g->row_count++;
+
+    return i < g->row_cap ? &g->rows[i] : NULL;
+}
+
 static void take_rows(muster_state_loading *g)
 {
     struct mu_state_row row;
 
     for (size_t i = 0; mu_state_loader_row(g->loader, i, &row); i++) {
-        g->row_count++;
-        if (i < g->row_cap) {
-            struct muster_state_row *to = &g->rows[i];
+        struct muster_state_row *to = mu_state_loading_row(g);
 
+        if (to != NULL) {
             *to = (struct muster_state_row){.status = row.status};
             (void)snprintf(to->donor, sizeof(to->donor), "%.299s", row.donor);
             (void)snprintf(to->why, sizeof(to->why), "%.255s", row.text);
@@ -129,12 +106,16 @@ static void on_ended(void *context, int status, const char *text, struct mu_stat
     muster_state_loading *g = context;
     struct mu_state_loader_progress p;
 
-    mu_state_loader_progress(g->loader, &p);
-    note_progress(g, &p);
+    if (g->loader != NULL) {
+        mu_state_loader_progress(g->loader, &p);
+        note_progress(g, &p);
+    }
     g->status = mu_err(&g->text, status, "%s", text);
     g->share = share;
-    (void)mu_state_loader_report(g->loader, &g->report);
-    if (g->rows != NULL) {
+    if (g->swarm_load == NULL) {
+        (void)mu_state_loader_report(g->loader, &g->report);
+    }
+    if (g->rows != NULL && g->loader != NULL) {
         take_rows(g);
     }
 }
@@ -189,6 +170,11 @@ static void start_on_loop(struct mu_door *door)
         }
         g->config.donor = g->own_donor;
     }
+    if (d->err == 0 && g->swarm != NULL) {
+        d->err = mu_state_loading_in_swarm(g, d->donors, d->donor_count, &d->msg);
+        mu_door_open(door);
+        return;
+    }
     if (d->err == 0) {
         d->err = mu_state_loader_start(g->by->env, &g->config, &g->loader, &d->msg);
     }
@@ -218,17 +204,30 @@ static void add_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
+static void cancel(muster_state_loading *g)
+{
+    if (g->swarm_load != NULL) {
+        mu_state_swarm_load_cancel(g->swarm_load);
+    } else {
+        mu_state_loader_cancel(g->loader);
+    }
+}
+
 static void cancel_on_loop(struct mu_door *door)
 {
-    struct load_door *d = MU_CONTAINER_OF(door, struct load_door, door);
-
-    mu_state_loader_cancel(d->g->loader);
+    cancel(MU_CONTAINER_OF(door, struct load_door, door)->g);
     mu_door_open(door);
 }
 
 static void free_on_loop(struct mu_door *door)
 {
-    mu_state_loader_free(MU_CONTAINER_OF(door, struct load_door, door)->g->loader);
+    muster_state_loading *g = MU_CONTAINER_OF(door, struct load_door, door)->g;
+
+    if (g->swarm_load != NULL) {
+        mu_state_swarm_load_free(g->swarm_load); /* The loader is its own. */
+    } else {
+        mu_state_loader_free(g->loader);
+    }
     mu_door_open(door);
 }
 
@@ -326,12 +325,54 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
         c->donor = r->through->donor;
         (void)snprintf(c->own_addr, sizeof(c->own_addr), "%s", r->through->address);
         g->by = &r->through->net;
-        return 0;
+        g->swarm = r->through->node.swarm;
+        return r->dht != NULL && g->swarm == NULL
+                   ? mu_err(msg, MUSTER_EINVAL, "what it is to go through is in no DHT")
+                   : 0;
     }
     g->listen = r->listen;
     g->by = &g->net;
     g->own_net = true;
-    return mu_state_net_open(&g->net, g->rt, r->tls, r->key, r->tls == NULL && wants_peers(r), msg);
+    return mu_state_net_open(&g->net, g->rt, r->tls, r->key,
+                             r->dht != NULL || (r->tls == NULL && wants_peers(r)), msg);
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec ts;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &ts); /* tidy: a thread's own wait */
+    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+/* A place in the DHT for as long as this takes, unless there is one already. */
+static int join(muster_state_loading *g, const struct muster_state_request *r,
+                struct mu_errmsg *msg)
+{
+    struct mu_state_node_terms terms = {
+        .dht = r->dht,
+        .dht_count = r->dht_count,
+        .averager = r->hivemind,
+        .client = true,
+        .op_ms = r->connect_ms < UINT32_MAX / 2 ? r->connect_ms * 2 : r->connect_ms,
+    };
+    uint64_t begun = now_ms();
+    uint64_t took;
+    int err;
+
+    if (r->dht == NULL || g->swarm != NULL) {
+        return 0;
+    }
+    if (r->dht_count == 0) {
+        return mu_err(msg, MUSTER_EINVAL, "nobody is known through whom to join the DHT");
+    }
+    err = mu_state_node_open(&g->own_node, g->by, &terms, msg);
+    g->swarm = g->own_node.swarm;
+    took = now_ms() - begun;
+    if (g->config.timeout_ms != 0) {
+        g->config.timeout_ms = g->config.timeout_ms > took ? g->config.timeout_ms - took : 1;
+    }
+    return err;
 }
 
 static muster_state_loading *new_loading(muster_runtime *rt, const struct muster_state_request *r)
@@ -359,6 +400,10 @@ static muster_state_loading *new_loading(muster_runtime *rt, const struct muster
 
 static void free_loading(muster_state_loading *g)
 {
+    mu_state_node_close(&g->own_node);
+    if (g->has_loaded) {
+        mu_hm_loaded_fini(&g->loaded);
+    }
     mu_state_donor_end(g->rt, g->own_donor);
     if (g->own_net) {
         mu_state_net_close(&g->net);
@@ -406,6 +451,7 @@ static int begin(muster_runtime *rt, const struct muster_state_request *r,
     g->row_cap = cap;
     d.err = fill_target(g, r, &d.msg);
     d.err = d.err != 0 ? d.err : fill_config(g, r, &d.msg);
+    d.err = d.err != 0 ? d.err : join(g, r, &d.msg);
     if (d.err == 0 && g->store != NULL) {
         d.err = look(g, r->connect_ms, &d.announced);
         (void)mu_err(&d.msg, d.err, "%s", d.err == 0 ? "" : muster_errmsg());
@@ -438,7 +484,7 @@ void muster_state_load_cancel(muster_state_loading *g)
     struct load_door d = {.g = g};
 
     if (mu_runtime_is_mine(g->rt)) {
-        mu_state_loader_cancel(g->loader);
+        cancel(g);
     } else {
         mu_door_pass(g->rt, &d.door, cancel_on_loop);
     }
@@ -463,7 +509,9 @@ static int say_error(muster_state_loading *g)
 static int make_copy(muster_state_loading *g, muster_state_copy **ret)
 {
     struct mu_errmsg msg;
-    int err = mu_state_target_finish(&g->target, g->share, &msg);
+    int err = g->has_loaded ? mu_state_loading_settle(g, &msg) : 0;
+
+    err = err != 0 ? err : mu_state_target_finish(&g->target, g->share, &msg);
 
     if (err != 0) {
         return mu_api_error(err, msg.text);
@@ -545,7 +593,7 @@ int muster_state_list(muster_runtime *rt, const struct muster_state_request *req
     r.tensor_count = 0;
     r.file = NULL;
     r.listen = NULL;
-    r.timeout_ms = (int64_t)r.connect_ms * 2;
+    r.timeout_ms = (int64_t)r.connect_ms * (r.dht != NULL || r.through != NULL ? 4 : 2);
     err = begin(rt, &r, cap == 0 ? &none : ret_rows, cap, &g);
     if (err != 0) {
         return err;

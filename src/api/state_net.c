@@ -42,6 +42,17 @@ static int load_identity(struct mu_state_net *net, const char *key, struct mu_er
     return err;
 }
 
+int mu_state_read_key(const char *path, struct mu_identity *ret, struct mu_errmsg *msg)
+{
+    uint8_t file[MU_IDENTITY_FILE_MAX];
+    size_t len = 0;
+    int err = read_key(path, file, sizeof(file), &len, msg);
+
+    err = err != 0 ? err : mu_identity_decode(ret, mu_span(file, len), msg);
+    explicit_bzero(file, sizeof(file));
+    return err;
+}
+
 struct net_door {
     struct mu_door door;
     struct mu_state_net *net;

@@ -24,6 +24,7 @@ int cli_exit_code(int err)
     case MUSTER_ESESSION:
     case MUSTER_EDRAIN:
     case MUSTER_ERDZV_CONN:
+    case MUSTER_EDHT_NOBODY:
         return CLI_CONNECT;
     case MUSTER_ERDZV_CLOSED:
         return CLI_CLOSED;

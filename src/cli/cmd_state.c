@@ -2,6 +2,7 @@
 #include "cli/cmd_state.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const struct muster_rpc_tls *state_tls(const struct state_options *o, struct muster_rpc_tls *tls)
@@ -19,6 +20,9 @@ int state_request(const struct state_options *o, muster_runtime *rt,
     ret->donor_count = o->word_count;
     ret->tls = state_tls(o, tls);
     ret->key = o->identity;
+    ret->dht = o->swarm != NULL ? o->dht : NULL;
+    ret->dht_count = o->dht_count;
+    ret->hivemind = o->hivemind;
     ret->timeout_ms = (int64_t)(o->timeout * 1000);
     ret->idle_ms = (uint32_t)(o->idle * 1000);
     ret->stall_ms = (uint32_t)(o->stall * 1000);
@@ -67,9 +71,54 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, struct stat
     return err;
 }
 
+/* In place of the commas there are ends of words. `text` is a copy of the option's. */
+static int split_swarm(struct state_options *o, char *text)
+{
+    char *save = NULL;
+
+    for (char *word = strtok_r(text, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
+        if (o->dht_count == STATE_PEERS_MAX) {
+            return cli_usage("state", "the DHT is joined through at most %d peers",
+                             STATE_PEERS_MAX);
+        }
+        o->dht[o->dht_count++] = word;
+    }
+    return o->dht_count != 0 ? 0 : cli_usage("state", "--dht needs multiaddrs");
+}
+
+/* What is found in a swarm is found under a prefix: the first word is that. */
+static int take_prefix(struct state_options *o)
+{
+    if (o->prefix == NULL && o->word_count != 0) {
+        o->prefix = o->words[0];
+        memmove(o->words, o->words + 1, --o->word_count * sizeof(*o->words));
+    }
+    return o->prefix != NULL ? 0 : cli_usage("state", "in a DHT a PREFIX is needed");
+}
+
+/* Words of the swarm. */
+static int prepare(struct state_options *o, const char *what, char *swarm)
+{
+    bool serving = what != NULL && strcmp(what, "serve") == 0;
+    int err = 0;
+
+    if (o->swarm == NULL) {
+        return o->hivemind != NULL || o->encoding != NULL
+                   ? cli_usage("state", "hivemind's peers are found with --dht")
+                   : 0;
+    }
+    if (o->identity == NULL) {
+        o->identity = ""; /* a key for this once */
+    }
+    if (!serving || strcmp(o->swarm, "new") != 0) {
+        err = split_swarm(o, swarm);
+    }
+    return err != 0 || serving ? err : take_prefix(o);
+}
+
 static int run(const struct state_options *o, const char *what)
 {
-    bool here = o->word_count != 0 || o->store != NULL;
+    bool here = o->word_count != 0 || o->store != NULL || o->swarm != NULL;
 
     if (o->timeout < 0 || o->idle < 0 || o->stall <= 0 || o->connect <= 0 || o->timeout > 1e9 ||
         o->idle > 1e6 || o->stall > 1e6 || o->connect > 1e6) {
@@ -80,7 +129,7 @@ static int run(const struct state_options *o, const char *what)
     }
     if (what != NULL && (strcmp(what, "pull") == 0 || strcmp(what, "ls") == 0)) {
         if (!here) {
-            return cli_usage("state", "%s needs addresses of donors, or a --store", what);
+            return cli_usage("state", "%s needs addresses of donors, a --store or a --dht", what);
         }
         return what[0] == 'p' ? state_pull(o) : state_ls(o);
     }
@@ -110,6 +159,12 @@ int cmd_state(int argc, char **argv)
         {"store", "URL", "where donors announce themselves, and are found", CLI_TEXT, &o.store, 0},
         {"identity", "FILE", "a peer's key: encrypted, between peers (see muster peer)", CLI_TEXT,
          &o.identity, 0},
+        {"dht", "MULTIADDR,...", "nodes of a swarm's DHT; serve: or \"new\", to begin one",
+         CLI_TEXT, &o.swarm, 0},
+        {"hivemind", "CLASS", "with --dht: hivemind's peers too, by the name of their averagers",
+         CLI_TEXT, &o.hivemind, 0},
+        {"encoding", "NAME", "serve: of the tensors that these get (NONE)", CLI_TEXT, &o.encoding,
+         0},
         {"tls-cert", "FILE", "our certificate: TLS on all connections", CLI_TEXT, &o.cert, 0},
         {"tls-key", "FILE", "its private key", CLI_TEXT, &o.key, 0},
         {"tls-ca", "FILE", "the authority of everybody's certificates", CLI_TEXT, &o.ca, 0},
@@ -128,7 +183,9 @@ int cmd_state(int argc, char **argv)
         {"json", NULL, "a JSON object a line", CLI_FLAG, &o.json, 0},
     };
     const struct cli_verb verb = {
-        "state", "serve [OPTIONS] FILE | pull [OPTIONS] [-o FILE] ADDRESS... | ls ADDRESS...",
+        "state",
+        "serve [OPTIONS] FILE | pull [OPTIONS] [-o FILE] ADDRESS... | ls ADDRESS...\n"
+        "       muster state pull|ls [OPTIONS] --dht MULTIADDR,... PREFIX",
         "serve   shares a .safetensors file with whoever pulls it; SIGHUP: with what it is by "
         "then\n"
         "pull    gets the newest one that the donors have, from all of them at once, verified; an\n"
@@ -137,6 +194,13 @@ int cmd_state(int argc, char **argv)
         options, sizeof(options) / sizeof(options[0])};
     const char *what = NULL;
     int err = parse(&verb, argc, argv, &o, &what);
+    char *swarm = o.swarm == NULL ? NULL : strdup(o.swarm);
 
-    return err != 0 ? err : run(&o, what);
+    if (err == 0 && o.swarm != NULL && swarm == NULL) {
+        err = cli_fail(CLI_FAILED, "out of memory");
+    }
+    err = err != 0 ? err : prepare(&o, what, swarm);
+    err = err != 0 ? err : run(&o, what);
+    free(swarm);
+    return err;
 }

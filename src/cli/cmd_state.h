@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 
 #define STATE_WORDS_MAX 64
+#define STATE_PEERS_MAX 64
 
 struct state_options {
     const char *listen;
@@ -16,6 +17,11 @@ struct state_options {
     const char *output;
     const char *store;
     const char *identity;
+    const char *swarm; /* multiaddrs between commas, or "new"; NULL: none */
+    const char *hivemind;
+    const char *encoding;
+    const char *dht[STATE_PEERS_MAX]; /* out of `swarm` */
+    size_t dht_count;
     const char *cert, *key, *ca, *peer_name;
     uint64_t epoch, step, slots, rate;
     double priority;

@@ -138,7 +138,7 @@ static bool is_local(const char *addr)
 /* Who pulls passes on what it has, to others who can reach the donors: where they can reach us. */
 static const char *own_listener(const struct state_options *o)
 {
-    bool local = o->word_count != 0;
+    bool local = o->word_count != 0 || o->dht_count != 0;
     bool peers = false;
 
     if (o->no_serve || o->listen != NULL) {
@@ -150,6 +150,9 @@ static const char *own_listener(const struct state_options *o)
         if (strncmp(o->words[i], "unix:", 5) == 0) {
             return NULL;
         }
+    }
+    for (size_t i = 0; i < o->dht_count; i++) {
+        local = local && is_local(o->dht[i]);
     }
     if (peers || o->identity != NULL) {
         return local ? "/ip4/127.0.0.1/tcp/0" : "/ip4/0.0.0.0/tcp/0";
@@ -169,21 +172,23 @@ static void say_done(const struct pull *p, const muster_state_copy *copy)
     char resumed[48] = "";
 
     if (p->o->json) {
-        state_print(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:s}",
-                              "event", "done", "file", p->o->output, "id", info->id, "epoch",
-                              (json_int_t)info->epoch, "step", (json_int_t)info->step, "bytes",
-                              (json_int_t)g->total, "resumed", (json_int_t)g->resumed, "wasted",
-                              (json_int_t)g->wasted, "seconds", took, "banned",
-                              (json_int_t)g->banned, "lost", (json_int_t)g->lost, "restarts",
-                              (json_int_t)g->restarts, "report", muster_state_report()));
+        state_print(json_pack(
+            "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:b, s:s}", "event",
+            "done", "file", p->o->output, "id", info->id, "epoch", (json_int_t)info->epoch, "step",
+            (json_int_t)info->step, "bytes", (json_int_t)g->total, "resumed",
+            (json_int_t)g->resumed, "wasted", (json_int_t)g->wasted, "seconds", took, "banned",
+            (json_int_t)g->banned, "lost", (json_int_t)g->lost, "restarts", (json_int_t)g->restarts,
+            "hivemind", g->hivemind ? 1 : 0, "report", muster_state_report()));
         return;
     }
     if (g->resumed != 0) {
         (void)snprintf(resumed, sizeof(resumed), " (%s were there)", state_size(old, g->resumed));
     }
-    (void)fprintf(stderr, "%s%s: %s in %.1f s, %s/s%s; verified\n", p->bar ? "\r\033[K" : "",
+    (void)fprintf(stderr, "%s%s: %s in %.1f s, %s/s%s; %s\n", p->bar ? "\r\033[K" : "",
                   p->o->output, state_size(size, g->total), took,
-                  state_size(rate, took > 0 ? (uint64_t)((double)came / took) : 0), resumed);
+                  state_size(rate, took > 0 ? (uint64_t)((double)came / took) : 0), resumed,
+                  g->hivemind ? "whole, from a donor of hivemind's, who signs nothing"
+                              : "verified");
     if (!p->o->quiet) {
         (void)fputs(muster_state_report(), stderr);
     }
@@ -279,6 +284,11 @@ static void print_row(const struct muster_state_row *row)
                               muster_errname(row->status), "text", row->why));
         return;
     }
+    if (row->hivemind) {
+        state_print(json_pack("{s:s, s:s, s:f, s:b}", "donor", row->donor, "prefix",
+                              row->info.prefix, "priority", row->info.priority, "hivemind", 1));
+        return;
+    }
     state_print(json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I}", "donor", row->donor,
                           "prefix", row->info.prefix, "id", row->info.id, "epoch",
                           (json_int_t)row->info.epoch, "step", (json_int_t)row->info.step,
@@ -295,6 +305,11 @@ static void say_row(const struct muster_state_row *row)
     if (row->status != 0) {
         printf("%-28s %s\n", row->donor,
                row->why[0] != '\0' ? row->why : muster_strerror(row->status));
+        return;
+    }
+    if (row->hivemind) {
+        printf("%-28s %-20s %-10s %8g  hivemind's: no more is known before it is pulled\n",
+               row->donor, row->info.prefix, "-", row->info.priority);
         return;
     }
     (void)snprintf(version, sizeof(version), "%" PRIu64 ".%" PRIu64, row->info.epoch,

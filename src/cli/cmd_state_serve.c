@@ -19,7 +19,7 @@ static const char *describe(const char *transport)
 }
 
 /* The file's name without its directory and its ending. */
-static char *prefix_of(const char *path)
+static char *prefix_of(const char *path, bool in_swarm)
 {
     const char *base = strrchr(path, '/') == NULL ? path : strrchr(path, '/') + 1;
     char *name = strdup(base);
@@ -27,6 +27,10 @@ static char *prefix_of(const char *path)
 
     if (dot != NULL && dot != name) {
         *dot = '\0';
+    }
+    /* Keys of a DHT end with what is behind a dot. */
+    while (in_swarm && name != NULL && (dot = strchr(name, '.')) != NULL) {
+        *dot = '_';
     }
     return name;
 }
@@ -46,6 +50,11 @@ static void say_shared(const struct state_options *o, muster_state *state, const
            o->step, prefix);
     printf("serving at %s (%s)\n", muster_state_address(state),
            describe(muster_state_transport(state)));
+    if (o->swarm != NULL) {
+        printf("found in the DHT under %s.all_averagers%s%s\n", prefix,
+               o->hivemind != NULL ? ", by hivemind's peers too: " : "",
+               o->hivemind != NULL ? o->hivemind : "");
+    }
     (void)fflush(stdout);
 }
 
@@ -81,11 +90,15 @@ static int serve_until_signal(const struct state_options *o, muster_state *state
     }
     muster_state_stats(state, &stats);
     if (code == 0 && o->json) {
-        state_print(json_pack("{s:s, s:I, s:I, s:I}", "event", "stopped", "downloads",
+        state_print(json_pack("{s:s, s:I, s:I, s:I, s:I}", "event", "stopped", "downloads",
                               (json_int_t)stats.downloads, "chunks", (json_int_t)stats.chunks,
-                              "bytes", (json_int_t)stats.bytes));
+                              "bytes", (json_int_t)stats.bytes, "hivemind_downloads",
+                              (json_int_t)stats.hivemind_downloads));
     } else if (code == 0) {
         printf("%" PRIu64 " downloads, %s given\n", stats.downloads, state_size(size, stats.bytes));
+        if (o->hivemind != NULL) {
+            printf("%" PRIu64 " downloads by hivemind's peers\n", stats.hivemind_downloads);
+        }
     }
     return code;
 }
@@ -93,7 +106,7 @@ static int serve_until_signal(const struct state_options *o, muster_state *state
 static int serve(const struct state_options *o, muster_runtime *rt, const sigset_t *signals)
 {
     struct muster_state_config config = muster_state_config_defaults();
-    char *prefix = o->prefix != NULL ? strdup(o->prefix) : prefix_of(o->words[0]);
+    char *prefix = o->prefix != NULL ? strdup(o->prefix) : prefix_of(o->words[0], o->swarm != NULL);
     struct muster_rpc_tls tls;
     muster_store *store = NULL;
     muster_state *state;
@@ -106,6 +119,10 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
     config.advertise = o->advertise;
     config.tls = state_tls(o, &tls);
     config.key = o->identity;
+    config.dht = o->swarm != NULL ? o->dht : NULL;
+    config.dht_count = o->dht_count;
+    config.hivemind = o->hivemind;
+    config.encoding = o->encoding;
     config.slots = (uint32_t)o->slots;
     config.rate_bytes = o->rate;
     err = prefix == NULL ? MUSTER_ENOMEM : muster_state_open(rt, &config, &state);

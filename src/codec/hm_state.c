@@ -143,6 +143,27 @@ int mu_hm_metadata_epoch(struct mu_span metadata, uint64_t *ret_epoch)
     return MUSTER_ENOENT;
 }
 
+int mu_hm_metadata_tell_epoch(struct mu_span metadata, uint64_t epoch, struct mu_buf *out)
+{
+    struct mu_mp_out mp = mu_mp_out(out);
+    struct mu_mp head = {0};
+    uint64_t told;
+
+    if (metadata.len != 0 && !mu_mp_is_value(metadata)) {
+        return MUSTER_EPROTO;
+    }
+    if (metadata.len == 0 || mu_hm_metadata_epoch(metadata, &told) == MUSTER_ENOENT) {
+        if (metadata.len != 0) {
+            (void)mu_mp_next(&metadata, &head);
+        }
+        mu_mp_put_map(&mp, (size_t)head.count + 1);
+        mu_mp_put_str(&mp, MU_SPAN_LIT("epoch"));
+        mu_mp_put_uint(&mp, epoch);
+    }
+    mu_mp_put_raw(&mp, metadata);
+    return mp.err;
+}
+
 /* --- assembling ------------------------------------------------------------------------------- */
 
 struct mu_hm_assembler_config mu_hm_assembler_config_defaults(void)

@@ -46,6 +46,13 @@ int mu_hm_request_decode(struct mu_span message);
  */
 int mu_hm_metadata_epoch(struct mu_span metadata, uint64_t *ret_epoch);
 
+/**
+ * Appends metadata that tells an epoch: as it is, or with "epoch" before the rest, if it is a map
+ * without one, or empty. What is no map stays what it is. MUSTER_EPROTO: it cannot be read;
+ * MUSTER_ELIMIT, MUSTER_ENOMEM.
+ */
+int mu_hm_metadata_tell_epoch(struct mu_span metadata, uint64_t epoch, struct mu_buf *out);
+
 /* --- a donor's side --------------------------------------------------------------------------- */
 
 struct mu_hm_state_config {

@@ -108,20 +108,26 @@ static bool is_finite(double x)
 }
 
 /* A subkey is the bytes of a peer id, its value a number; nil is who has stopped sharing. */
-static bool read_candidate(struct mu_hm_download *d, const struct mu_dht_entry *entry, double now,
-                           struct candidate *ret)
+bool mu_hm_donor_entry(const struct mu_dht_entry *entry, double now, struct mu_peer_id *ret_peer,
+                       double *ret_priority)
 {
     struct mu_span subkey = entry->subkey;
     struct mu_span value = entry->value;
     struct mu_mp t;
 
     if (!(entry->expiration >= now) || mu_mp_next(&subkey, &t) != 0 || t.type != MU_MP_BIN ||
-        mu_peer_id_from_bytes(&ret->peer, t.bytes) != 0 ||
-        mu_peer_id_eq(&ret->peer, &d->config.self)) {
+        mu_peer_id_from_bytes(ret_peer, t.bytes) != 0) {
         return false;
     }
-    if (mu_mp_next(&value, &t) != 0 || !mu_mp_double(&t, &ret->priority) ||
-        !is_finite(ret->priority)) {
+    return mu_mp_next(&value, &t) == 0 && mu_mp_double(&t, ret_priority) &&
+           is_finite(*ret_priority);
+}
+
+static bool read_candidate(struct mu_hm_download *d, const struct mu_dht_entry *entry, double now,
+                           struct candidate *ret)
+{
+    if (!mu_hm_donor_entry(entry, now, &ret->peer, &ret->priority) ||
+        mu_peer_id_eq(&ret->peer, &d->config.self)) {
         return false;
     }
     ret->lot = mu_prng_u64(&d->prng);

@@ -38,6 +38,13 @@ int mu_hm_all_averagers(const char *prefix, struct mu_dht_id *ret);
  */
 int mu_hm_handler_name(char *buf, size_t cap, const char *prefix, const char *averager);
 
+struct mu_dht_entry;
+
+/** Whether an entry under that key is somebody's who shares a state: the bytes of a peer id, a
+ * finite number, and not expired at `now`, seconds since 1970. */
+bool mu_hm_donor_entry(const struct mu_dht_entry *entry, double now, struct mu_peer_id *ret_peer,
+                       double *ret_priority);
+
 struct mu_hm_download_config {
     struct mu_peer_id self;
     struct mu_hm_assembler_config state;

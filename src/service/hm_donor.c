@@ -27,6 +27,7 @@ struct download {
     struct mu_hm_snapshot *snapshot; /* NULL before the request, and for who is refused */
     struct mu_hm_chunker chunker;
     struct mu_buf message; /* one that is not sent yet */
+    mu_mono_t until;       /* its snapshot was replaced: no longer than this */
     bool slot;
     bool sent; /* all */
 };
@@ -95,7 +96,7 @@ void mu_hm_snapshot_unref(struct mu_hm_snapshot *s)
 
 static bool is_sharing(const struct mu_hm_donor *d)
 {
-    return d->config.allowed && d->snapshot != NULL && !d->stopping;
+    return d->config.allowed && (d->snapshot != NULL || d->name == NULL) && !d->stopping;
 }
 
 static void free_download(struct download *x)
@@ -126,8 +127,9 @@ static void cut_off(struct download *x, const char *why)
 
 static void watch(struct download *x)
 {
-    mu_env_timer_arm(x->donor->env, &x->timer,
-                     mu_mono_add_ms(mu_env_now(x->donor->env).mono, x->donor->config.idle_ms));
+    mu_mono_t idle = mu_mono_add_ms(mu_env_now(x->donor->env).mono, x->donor->config.idle_ms);
+
+    mu_env_timer_arm(x->donor->env, &x->timer, mu_mono_min(idle, x->until));
 }
 
 /* The next message, if none waits. 1, 0, or an error. */
@@ -238,7 +240,10 @@ static const struct mu_peer_items_events events = {
 
 static void on_idle(struct mu_timer *timer)
 {
-    cut_off(MU_CONTAINER_OF(timer, struct download, timer), "nothing was taken for too long");
+    struct download *x = MU_CONTAINER_OF(timer, struct download, timer);
+    bool replaced = mu_mono_reached(x->until, mu_env_now(x->donor->env).mono);
+
+    cut_off(x, replaced ? "its version was replaced" : "nothing was taken for too long");
 }
 
 static struct mu_peer_items *on_opened(struct mu_peer_items_handler *h,
@@ -257,6 +262,7 @@ static struct mu_peer_items *on_opened(struct mu_peer_items_handler *h,
     }
     x->donor = d;
     x->items.on = &events;
+    x->until = MU_MONO_NEVER;
     d->streams++;
     mu_buf_init(&x->message, SIZE_MAX);
     mu_timer_init(&x->timer, on_idle);
@@ -410,9 +416,9 @@ int mu_hm_donor_start(struct mu_env *env, const struct mu_hm_donor_config *confi
     mu_buf_init(&d->subkey, 128);
     mu_list_init(&d->downloads);
     mu_timer_init(&d->timer, on_timer);
-    d->name = mu_strndup(config->name, strlen(config->name));
-    err = d->name == NULL ? MUSTER_ENOMEM : prepare_entry(d, config);
-    if (err == 0) {
+    d->name = config->name == NULL ? NULL : mu_strndup(config->name, strlen(config->name));
+    err = config->name != NULL && d->name == NULL ? MUSTER_ENOMEM : prepare_entry(d, config);
+    if (err == 0 && d->name != NULL) {
         d->handler = (struct mu_peer_items_handler){.name = d->name, .opened = on_opened};
         err = mu_peer_items_serve(config->calls, &d->handler);
     }
@@ -420,7 +426,8 @@ int mu_hm_donor_start(struct mu_env *env, const struct mu_hm_donor_config *confi
         mu_buf_fini(&d->subkey);
         mu_free(d->name);
         mu_free(d);
-        return mu_err(reterr_msg, err, "serve %s: %s", config->name, muster_strerror(err));
+        return mu_err(reterr_msg, err, "serve %s: %s",
+                      config->name != NULL ? config->name : config->prefix, muster_strerror(err));
     }
     *ret = d;
     return 0;
@@ -439,6 +446,21 @@ void mu_hm_donor_set(struct mu_hm_donor *d, struct mu_hm_snapshot *snapshot)
     if (is_sharing(d) != was) {
         declare(d);
     }
+}
+
+void mu_hm_donor_replace(struct mu_hm_donor *d, struct mu_hm_snapshot *snapshot, uint32_t wait_ms)
+{
+    mu_mono_t until = mu_mono_add_ms(mu_env_now(d->env).mono, wait_ms);
+
+    MU_LIST_FOREACH (it, &d->downloads) {
+        struct download *x = MU_CONTAINER_OF(it, struct download, link);
+
+        if (x->snapshot != NULL && x->snapshot != snapshot) {
+            x->until = mu_mono_min(x->until, until);
+            watch(x);
+        }
+    }
+    mu_hm_donor_set(d, snapshot);
 }
 
 void mu_hm_donor_set_allowed(struct mu_hm_donor *d, bool allowed)
@@ -471,7 +493,9 @@ void mu_hm_donor_stop(struct mu_hm_donor *d)
     if (d->stopping) {
         return;
     }
-    mu_peer_items_unserve(&d->handler);
+    if (d->name != NULL) {
+        mu_peer_items_unserve(&d->handler);
+    }
     while (!mu_list_empty(&d->downloads)) {
         cut_off(MU_CONTAINER_OF(d->downloads.next, struct download, link), "the donor stops");
     }

@@ -58,7 +58,8 @@ struct mu_hm_donor_config {
     struct mu_dht_service *dht;  /* the same. NULL: it is not announced */
     struct mu_peer_id self;
     const char *prefix;  /* "R_state_averager". Borrowed for the call, as the next */
-    const char *name;    /* of the handler: see mu_hm_handler_name() */
+    const char *name;    /* of the handler: see mu_hm_handler_name(). NULL: there is none, and it is
+                            only announced, with or without a snapshot */
     bool allowed;        /* from the beginning. True */
     uint32_t slots;      /* 4 */
     uint32_t declare_ms; /* 30 s */
@@ -87,6 +88,8 @@ int mu_hm_donor_start(struct mu_env *env, const struct mu_hm_donor_config *confi
                       struct mu_hm_donor **ret, struct mu_errmsg *reterr_msg);
 /** What is shared from now on; NULL: nothing. Takes a reference of its own. */
 void mu_hm_donor_set(struct mu_hm_donor *d, struct mu_hm_snapshot *snapshot);
+/** The same, and downloads of what was shared before are cut off after `wait_ms`. */
+void mu_hm_donor_replace(struct mu_hm_donor *d, struct mu_hm_snapshot *snapshot, uint32_t wait_ms);
 void mu_hm_donor_set_allowed(struct mu_hm_donor *d, bool allowed);
 /** Finite. */
 void mu_hm_donor_set_priority(struct mu_hm_donor *d, double priority);

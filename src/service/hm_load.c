@@ -31,6 +31,10 @@ static void look(struct mu_hm_load *l)
 {
     int err;
 
+    if (l->config.known.len != 0) {
+        mu_hm_download_found(&l->download, mu_env_now(l->env), 0, l->config.known);
+        return;
+    }
     l->wish.done = on_looked;
     err = mu_dht_service_get(l->config.dht, &l->wish, &l->key, 1, true);
     if (err != 0) {

@@ -20,6 +20,8 @@ struct mu_hm_load_config {
     const char *prefix; /* borrowed for the call */
     const char *name;   /* of the handler; see mu_hm_handler_name(). Borrowed until `done` */
     struct mu_hm_download_config download; /* the seed is drawn */
+    struct mu_span known; /* whom to ask: a dictionary as it is under the key. Borrowed until
+                             `done`. Empty: they are looked up */
 };
 
 struct mu_hm_load {

@@ -6,7 +6,6 @@
 #include "codec/multiaddr.h"
 #include "core/alloc.h"
 #include "service/peer_env.h"
-#include "service/peer_host.h"
 
 struct mu_state_peers {
     struct mu_env *below;
@@ -82,6 +81,11 @@ struct mu_env *mu_state_peers_env(struct mu_state_peers *p)
     return mu_peer_env_env(p->env);
 }
 
+struct mu_peer_host *mu_state_peers_host(struct mu_state_peers *p)
+{
+    return p->host;
+}
+
 void mu_state_peers_address(struct mu_state_peers *p, char *text, size_t cap)
 {
     struct mu_span addr = mu_peer_host_announced(p->host, 0);
@@ -107,6 +111,14 @@ int mu_state_peers_resolve(struct mu_state_peers *p, const char *text, struct mu
     struct mu_buf addr;
     int err;
 
+    if (strncmp(text, "/p2p/", 5) == 0 && strchr(text + 5, '/') == NULL) {
+        if (mu_peer_id_parse(&peer, text + 5, reterr_msg) != 0) {
+            return MUSTER_EURL;
+        }
+        *ret = (struct mu_addr){.kind = MU_ADDR_PEER};
+        (void)snprintf(ret->host, sizeof(ret->host), "%s", mu_peer_id_format(&peer, id));
+        return 0;
+    }
     mu_buf_init(&addr, MU_MULTIADDR_MAX);
     err = mu_multiaddr_parse(&addr, text, reterr_msg);
     if (err == 0 && (mu_multiaddr_dial(mu_buf_span(&addr), &below, &peer) != 0 || peer.len == 0)) {

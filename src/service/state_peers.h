@@ -13,6 +13,7 @@
 #include "core/env.h"
 #include "core/err.h"
 #include "crypto/identity.h"
+#include "service/peer_host.h"
 
 struct mu_state_peers;
 
@@ -28,9 +29,11 @@ int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
 int mu_state_peers_listen(struct mu_state_peers *p, const char *multiaddr,
                           struct mu_errmsg *reterr_msg);
 struct mu_env *mu_state_peers_env(struct mu_state_peers *p);
+struct mu_peer_host *mu_state_peers_host(struct mu_state_peers *p);
 /** Where others find us: a multiaddr with our id in it, terminated; "" if we listen nowhere. */
 void mu_state_peers_address(struct mu_state_peers *p, char *text, size_t cap);
-/** What to dial for a multiaddr with a peer's id in it. MUSTER_EURL, MUSTER_ENOMEM. */
+/** What to dial for a multiaddr with a peer's id in it; without an address ("/p2p/ID") the host has
+ * to know where that is, or to find out. MUSTER_EURL, MUSTER_ENOMEM. */
 int mu_state_peers_resolve(struct mu_state_peers *p, const char *text, struct mu_addr *ret,
                            struct mu_errmsg *reterr_msg);
 /** Ends it; it is freed when `stopped` is called. Not from inside a callback of its connections. */

@@ -234,6 +234,18 @@ void mu_state_share_scatter(const struct mu_state_share *share, uint32_t chunk, 
     copy_pieces(share, chunk, (uint8_t *)(uintptr_t)from, true);
 }
 
+struct mu_span mu_state_share_tensor(const struct mu_state_share *share, size_t i)
+{
+    const struct mu_tensor *t = &share->offer.manifest.layout.tensors[i];
+    const struct mu_state_segment *s;
+
+    if (t->len == 0) {
+        return (struct mu_span){0};
+    }
+    s = segment_at(share, t->offset); /* Several may lie in one segment. */
+    return mu_span(s->data + (t->offset - s->offset), (size_t)t->len);
+}
+
 /* --- making one ------------------------------------------------------------------------------- */
 
 int mu_state_share_hash(struct mu_state_share *share, uint32_t first, uint32_t count)

@@ -106,6 +106,9 @@ void mu_state_share_gather(const struct mu_state_share *share, uint32_t chunk, u
 void mu_state_share_scatter(const struct mu_state_share *share, uint32_t chunk,
                             const uint8_t *from);
 
+/** Where a tensor lies, which is in one piece, of a share that is sealed. */
+struct mu_span mu_state_share_tensor(const struct mu_state_share *share, size_t i);
+
 /** Segments for tensors that lie here and there. MUSTER_ENOMEM. */
 int mu_state_segments_new(const struct mu_layout *layout, uint8_t *const *tensors, uint8_t *data,
                           struct mu_state_segment **ret, size_t *ret_count);

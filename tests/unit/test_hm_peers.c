@@ -450,6 +450,72 @@ static void test_hm_peers_a_download_keeps_its_snapshot(void **unused)
     assert_int_equal(sides[0].released, 99);
 }
 
+static void replace_inside(void *arg)
+{
+    struct side *s = arg;
+
+    mu_hm_donor_replace(s->donor, NULL, 0);
+}
+
+static void test_hm_peers_a_snapshot_that_was_replaced_is_given_no_longer_than_said(void **unused)
+{
+    (void)unused;
+    open_all(2);
+    donate(&sides[0], 1, 1);
+    rig_run(&rig, 2000);
+    load(&sides[1]);
+    for (int i = 0; i < 3000 && stats_of(&sides[0]).messages == 0; i++) {
+        rig_run(&rig, 1);
+    }
+    assert_int_equal(stats_of(&sides[0]).active, 1);
+    mu_sim_call(rig.node[0].proc, replace_inside, &sides[0]);
+    assert_int_equal(sides[0].released, 0);
+    rig_run(&rig, 3);
+    assert_int_equal(sides[0].released, 1);
+    assert_int_equal(stats_of(&sides[0]).cut_off, 1);
+    rig_run(&rig, 10000);
+    assert_int_equal(sides[1].done, 1);
+    assert_true(sides[1].status < 0);
+    close_all();
+}
+
+static void announce_inside(void *arg)
+{
+    struct side *s = arg;
+    struct mu_errmsg msg;
+
+    s->donor_config.dht = s->dht;
+    s->donor_config.calls = s->calls;
+    s->donor_config.self = s->node->identity.id;
+    s->donor_config.prefix = PREFIX;
+    s->donor_config.name = NULL;
+    s->donor_config.stopped = on_donor_stopped;
+    s->donor_config.context = s;
+    s->donating = true;
+    assert_int_equal(mu_hm_donor_start(s->node->env, &s->donor_config, &s->donor, &msg), 0);
+    mu_hm_donor_set_allowed(s->donor, false);
+    mu_hm_donor_set_allowed(s->donor, true);
+}
+
+static void test_hm_peers_who_has_no_handler_is_found_and_passed_over(void **unused)
+{
+    (void)unused;
+    open_all(3);
+    mu_sim_call(rig.node[0].proc, announce_inside, &sides[0]);
+    rig_run(&rig, 2000);
+    assert_int_equal(stats_of(&sides[0]).declared, 1);
+    load(&sides[2]);
+    rig_run(&rig, 10000);
+    assert_int_equal(sides[2].done, 1);
+    assert_int_equal(sides[2].status, MUSTER_EREFUSED);
+    donate(&sides[1], -1, 4);
+    rig_run(&rig, 2000);
+    load(&sides[2]);
+    rig_run(&rig, 10000);
+    expect_from(&sides[2], 'b', 4);
+    close_all();
+}
+
 static void test_hm_peers_who_does_not_share_is_not_found(void **unused)
 {
     (void)unused;
@@ -596,6 +662,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hm_peers_load_from_the_donor_with_the_greatest_priority),
         cmocka_unit_test(test_hm_peers_a_download_keeps_its_snapshot),
+        cmocka_unit_test(test_hm_peers_a_snapshot_that_was_replaced_is_given_no_longer_than_said),
+        cmocka_unit_test(test_hm_peers_who_has_no_handler_is_found_and_passed_over),
         cmocka_unit_test(test_hm_peers_who_does_not_share_is_not_found),
         cmocka_unit_test(test_hm_peers_an_entry_lives_as_long_as_the_donor),
         cmocka_unit_test(test_hm_peers_take_the_next_donor_when_one_cuts_off_or_stalls),

@@ -440,6 +440,30 @@ static void test_hm_state_metadata_tells_an_epoch(void **state)
     assert_int_equal(epoch, 3933);
 }
 
+static void test_hm_state_metadata_is_made_to_tell_an_epoch(void **state)
+{
+    struct mu_buf out;
+    uint64_t epoch;
+
+    (void)state;
+    mu_buf_init(&out, 64);
+    assert_int_equal(mu_hm_metadata_tell_epoch((struct mu_span){0}, 300, &out), 0);
+    assert_int_equal(mu_hm_metadata_epoch(mu_buf_span(&out), &epoch), 0);
+    assert_int_equal(epoch, 300);
+    mu_buf_reset(&out);
+    assert_int_equal(mu_hm_metadata_tell_epoch(MU_SPAN_LIT("\x81\xa2lr\x07"), 6, &out), 0);
+    assert_true(mu_span_eq(mu_buf_span(&out), MU_SPAN_LIT("\x82\xa5"
+                                                          "epoch\x06\xa2lr\x07")));
+    mu_buf_reset(&out);
+    assert_int_equal(mu_hm_metadata_tell_epoch(MU_SPAN_LIT(EPOCH_5), 6, &out), 0);
+    assert_true(mu_span_eq(mu_buf_span(&out), MU_SPAN_LIT(EPOCH_5)));
+    mu_buf_reset(&out);
+    assert_int_equal(mu_hm_metadata_tell_epoch(MU_SPAN_LIT("\x05"), 6, &out), 0);
+    assert_true(mu_span_eq(mu_buf_span(&out), MU_SPAN_LIT("\x05")));
+    assert_int_equal(mu_hm_metadata_tell_epoch(MU_SPAN_LIT("\x81\xa2l"), 6, &out), MUSTER_EPROTO);
+    mu_buf_fini(&out);
+}
+
 static void test_hm_state_that_nobody_could_read_is_not_offered(void **state)
 {
     struct mu_hm_state_config config = {.metadata = MU_SPAN_LIT(EPOCH_5)};
@@ -571,6 +595,7 @@ int main(void)
         cmocka_unit_test(test_hm_state_has_limits),
         cmocka_unit_test(test_hm_state_metadata_alone_is_no_state),
         cmocka_unit_test(test_hm_state_metadata_tells_an_epoch),
+        cmocka_unit_test(test_hm_state_metadata_is_made_to_tell_an_epoch),
         cmocka_unit_test(test_hm_state_that_nobody_could_read_is_not_offered),
         cmocka_unit_test(test_hm_state_survives_garbage),
         cmocka_unit_test(test_hm_state_survives_a_failing_heap),

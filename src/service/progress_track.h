@@ -1,0 +1,53 @@
+/*
+ * Keeps a trainer's record in the DHT of a swarm and looks at those of the others: what drives
+ * proto/progress.h. On the loop's thread.
+ *
+ *     mu_progress_track_start(&config, &track, &msg);
+ *     mu_progress_report(mu_progress_track_machine(track), now, epoch, samples);
+ *     mu_progress_track_turn(track);       after anything was told to the machine
+ *     mu_progress_track_stop(track);       says goodbye; stopped() follows
+ *
+ * Records are signed with a key of the trainer's own, as hivemind's are: one for each swarm.
+ */
+#ifndef MU_PROGRESS_TRACK_H
+#define MU_PROGRESS_TRACK_H
+
+#include "proto/progress.h"
+#include "service/state_swarm.h"
+
+struct mu_progress_track;
+
+struct mu_progress_track_config {
+    struct mu_state_swarm *swarm;       /* borrowed until `stopped`, as the next */
+    const struct mu_identity *owner;    /* an RSA key */
+    const char *run;                    /* records are under "RUN_progress" */
+    struct mu_progress_config progress; /* `self` is filled in */
+    uint32_t goodbye_ms;                /* for the last word. 3 s */
+    /** The last callback; it is freed behind it. */
+    void (*stopped)(void *context);
+    void *context;
+};
+
+struct mu_progress_track_config mu_progress_track_config_defaults(void);
+
+/** MUSTER_EBUSY: the swarm has one already; MUSTER_EINVAL, MUSTER_ENOMEM. */
+int mu_progress_track_start(const struct mu_progress_track_config *config,
+                            struct mu_progress_track **ret, struct mu_errmsg *reterr_msg);
+struct mu_progress *mu_progress_track_machine(struct mu_progress_track *t);
+/** Stores and fetches what is due. */
+void mu_progress_track_turn(struct mu_progress_track *t);
+/** Who is told of the end, in place of the config's. */
+void mu_progress_track_on_stopped(struct mu_progress_track *t, void (*stopped)(void *context),
+                                  void *context);
+void mu_progress_track_stop(struct mu_progress_track *t);
+
+struct mu_progress_track_stats {
+    uint64_t stored;  /* records that a node took, */
+    uint64_t unheard; /* and that none did */
+    uint64_t fetched;
+};
+
+void mu_progress_track_stats(const struct mu_progress_track *t,
+                             struct mu_progress_track_stats *ret);
+
+#endif
