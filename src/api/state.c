@@ -389,7 +389,7 @@ static int share_it(muster_state *s, const struct muster_state_source *source,
     if (err != 0) {
         (void)mu_err(&d.msg, err, "cannot read what is to be shared: %s", muster_strerror(err));
     } else {
-        err = mu_state_share_seal(d.share, &s->net.identity, &d.msg);
+        err = mu_state_share_seal(d.share, s->net.identity, &d.msg);
     }
     if (err == 0 && s->node.swarm != NULL && mu_state_swarm_averager(s->node.swarm) != NULL) {
         err = mu_state_snapshot_of(d.share, s->compression, &d.snapshot, &d.msg);

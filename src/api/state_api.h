@@ -28,8 +28,7 @@ struct mu_state_net {
     const char *transport;
     struct mu_tls_env *tls;
     struct mu_state_peers *peers;
-    struct mu_identity identity;
-    bool has_identity;
+    struct mu_identity *identity; /* peers refer to it, and the net may move */
 };
 
 /** A key from its file. MUSTER_EINVAL, errors of the file system. */

@@ -458,7 +458,7 @@ static int begin(muster_runtime *rt, const struct muster_state_request *r,
     }
     if (d.err == 0) {
         mu_door_pass(rt, &d.door, start_on_loop);
-        if (g->loader != NULL && d.err != 0) {
+        if (d.err != 0 && g->loader != NULL) {
             wait_closed(g);
             mu_door_pass(rt, &d.door, free_on_loop);
         }

@@ -35,8 +35,14 @@ static int load_identity(struct mu_state_net *net, const char *key, struct mu_er
         err = read_key(key, file, sizeof(file), &len, msg);
     }
     if (err == 0) {
-        err = mu_state_key(net->rt->env, mu_span(file, len), &net->identity, msg);
-        net->has_identity = err == 0;
+        net->identity = mu_calloc(1, sizeof(*net->identity));
+        err = net->identity == NULL
+                  ? mu_err(msg, MUSTER_ENOMEM, "out of memory")
+                  : mu_state_key(net->rt->env, mu_span(file, len), net->identity, msg);
+        if (err != 0) {
+            mu_free(net->identity);
+            net->identity = NULL;
+        }
     }
     explicit_bzero(file, sizeof(file));
     return err;
@@ -64,7 +70,7 @@ static void start_peers(struct mu_door *door)
 {
     struct net_door *d = MU_CONTAINER_OF(door, struct net_door, door);
 
-    d->err = mu_state_peers_start(d->net->rt->env, &d->net->identity, &d->net->peers, d->msg);
+    d->err = mu_state_peers_start(d->net->rt->env, d->net->identity, &d->net->peers, d->msg);
     mu_door_open(door);
 }
 
@@ -123,8 +129,9 @@ void mu_state_net_close(struct mu_state_net *net)
         mu_door_pass(net->rt, &d.door, stop_peers);
     }
     mu_tls_env_free(net->tls);
-    if (net->has_identity) {
-        mu_identity_fini(&net->identity);
+    if (net->identity != NULL) {
+        mu_identity_fini(net->identity);
+        mu_free(net->identity);
     }
     *net = (struct mu_state_net){0};
 }

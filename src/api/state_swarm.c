@@ -286,7 +286,7 @@ static int make_share(muster_state_loading *g, struct mu_state_share **ret, stru
     }
     err = mu_state_hash_all(*ret);
     err = err != 0 ? mu_err(msg, err, "%s", muster_strerror(err))
-                   : mu_state_share_seal(*ret, &g->by->identity, msg);
+                   : mu_state_share_seal(*ret, g->by->identity, msg);
     if (err != 0) {
         mu_state_share_drop(*ret);
     }
