@@ -467,8 +467,9 @@ static int take_message(struct mu_noise *n, struct mu_span frame)
     if (err != 0) {
         return err;
     }
+    /* One without a byte in it may be the first: there is no memory yet. */
     err = mu_aead_open(&n->opening, n->opened, (struct mu_span){0}, frame,
-                       n->plain.data + n->plain.head + n->plain.len);
+                       len == 0 ? NULL : n->plain.data + n->plain.head + n->plain.len);
     if (err == MUSTER_ECORRUPT) {
         return fail(n, MUSTER_ECORRUPT, "a message was changed on its way");
     }
