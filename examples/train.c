@@ -53,6 +53,8 @@ struct train {
 
 /* Lines of several processes meet on one terminal: each is written at once. */
 static void say(const struct train *t, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void say(const struct train *t, const char *format, ...)
 {
     char line[512];
     va_list args;

@@ -31,9 +31,8 @@
  * the slot alone before it is decided anew. Slots are bound to the session's lease.
  *
  * Waiting. What waits for a key was told by etcd, at some revision, that the key is not there, and
- * sleeps until the watch tells of a later put. The watch costs etcd and us about as much as the
- * writes that it tells of, so there is one only while somebody sleeps or watches: who falls asleep
- * without one has it begun (mu_backed_wants_watch), and is asked for once more when it stands. A
+ * sleeps until the watch tells of a later put. Who falls asleep while there is none
+ * (mu_backed_wants_watch) is asked for once more when it stands. A
  * watcher misses nothing that was asked for behind it: until the watch stands, nothing new is sent.
  *
  * The mirror is filled by the watch and by answers. It may be behind: everything that is answered

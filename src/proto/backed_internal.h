@@ -16,6 +16,9 @@ struct mu_backed_key {
     int64_t lease;
     uint8_t *value;
     size_t len;
+    uint8_t
+        *was; /* what `value` replaced, for watchers whom an answer of ours came before; or NULL */
+    size_t was_len;
     struct mu_list sleepers; /* struct mu_backed_reg */
     struct mu_list elements; /* of its queue, the oldest first */
     size_t pins;             /* by transactions */

@@ -44,6 +44,7 @@ void mu_backed_put(struct mu_backed *m, struct mu_backed_key *k)
         mu_map_remove(&m->keys, &k->node);
         m->value_bytes -= k->len;
         mu_free(k->value);
+        mu_free(k->was);
         mu_free(k);
     }
 }
@@ -52,7 +53,15 @@ void mu_backed_put(struct mu_backed *m, struct mu_backed_key *k)
 static void keep_value(struct mu_backed *m, struct mu_backed_key *k, uint8_t *value, size_t len)
 {
     m->value_bytes = m->value_bytes - k->len + len;
-    mu_free(k->value);
+    mu_free(k->was);
+    k->was = NULL;
+    k->was_len = 0;
+    if (k->mod != 0 && !mu_list_empty(&m->watchers)) {
+        k->was = k->value;
+        k->was_len = k->len;
+    } else {
+        mu_free(k->value);
+    }
     k->value = value;
     k->len = len;
 }
@@ -431,8 +440,14 @@ static int change_value(struct mu_backed *m, struct mu_span key, const struct mu
         return deleted ? 0 : MUSTER_ENOMEM;
     }
     mu_buf_reset(&m->old);
-    if (!mu_list_empty(&m->watchers) && k->mod != 0 && k->as_of < revision) {
-        err = mu_buf_append(&m->old, mu_span(k->value, k->len));
+    if (!mu_list_empty(&m->watchers)) {
+        /* The answer to a write of ours may have come before the watch tells of it. */
+        struct mu_span old = k->as_of >= revision
+                                 ? mu_span(k->was, k->mod == revision ? k->was_len : 0)
+                             : k->mod != 0 ? mu_span(k->value, k->len)
+                                           : (struct mu_span){0};
+
+        err = mu_buf_append(&m->old, old);
         if (err != 0) {
             return err;
         }

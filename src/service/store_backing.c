@@ -11,13 +11,10 @@
 
 /* Slots are worth what the session is worth: a write in doubt can be settled as long as it lasts,
  * so it outlasts any outage that jobs outlast. Those of a server that died stay that long, too. */
-#define SESSION_S  600
-#define SILENCE_MS 2000 /* without an answer, before the log says so */
-#define TRY_MS     3000 /* one try; every transaction can be repeated */
-#define AGAIN_MS   200  /* until a call, a watch or a session that ended is begun anew */
-/* The watch stays when the last one who waited is answered: another will come, mostly. It begins
- * with a reading of all keys. Nobody for this long, and for up to twice that: it ends. */
-#define LINGER_MS   30000
+#define SESSION_S   600
+#define SILENCE_MS  2000 /* without an answer, before the log says so */
+#define TRY_MS      3000 /* one try; every transaction can be repeated */
+#define AGAIN_MS    200  /* until a call, a watch or a session that ended is begun anew */
 #define DROP_MS     2000
 #define FLIGHTS     (2 * (size_t)MU_BACKED_TXNS)
 #define PATIENCE_MS ((uint32_t)INT32_MAX)
@@ -46,10 +43,7 @@ struct mu_backing {
     struct mu_buf watch_from;
     struct mu_buf watch_to;
     struct mu_timer watch_again;
-    struct mu_timer linger;
     bool watching;
-    bool watch_used;    /* since `linger` was armed */
-    bool watch_unused;  /* it is being ended for that */
     bool current_told;  /* by the watch: the mirror has all keys */
     bool mirror_broken; /* the watch is to begin anew */
     struct mu_etcd_lease lease;
@@ -99,26 +93,9 @@ static void give_back(struct mu_backing *b)
     }
 }
 
-/* There is a watch while somebody needs it, and for a while longer. */
-static void tend_watch(struct mu_backing *b)
-{
-    if (b->closing) {
-        return;
-    }
-    if (mu_backed_wants_watch(&b->machine)) {
-        b->watch_used = true;
-        if (!b->watching && !mu_heap_contains(&b->watch_again.node)) {
-            start_watch(b);
-        }
-    } else if (b->watching && !mu_heap_contains(&b->linger.node)) {
-        arm_in(b, &b->linger, LINGER_MS);
-    }
-}
-
 static void finish_turn(struct mu_backing *b)
 {
     give_back(b);
-    tend_watch(b);
     if (b->machine.session == 0 && b->session == UP) {
         b->session = STOPPING;
         mu_etcd_lease_stop(&b->lease, false);
@@ -246,7 +223,6 @@ static void on_pump(struct mu_timer *timer)
         launch(b, txn);
     }
     give_back(b);
-    tend_watch(b);
     b->events.turn_ended(b->events.context);
 }
 
@@ -350,12 +326,10 @@ static void on_watch_ended(struct mu_etcd_watch *watch, int status)
         go_on_closing(b);
         return;
     }
-    if (!b->watch_unused) {
-        mu_log(MUSTER_LOG_WARN, "BACKING-WATCH-ENDED", "why=\"%s\"",
-               status == MUSTER_ECANCELED ? "out of memory" : watch->errmsg.text);
-        arm_in(b, &b->watch_again, AGAIN_MS);
-        end_watchers(b);
-    }
+    mu_log(MUSTER_LOG_WARN, "BACKING-WATCH-ENDED", "why=\"%s\"",
+           status == MUSTER_ECANCELED ? "out of memory" : watch->errmsg.text);
+    arm_in(b, &b->watch_again, AGAIN_MS);
+    end_watchers(b);
     mu_backed_forget(&b->machine);
     finish_turn(b);
 }
@@ -382,7 +356,7 @@ static void on_watch_ready(struct mu_etcd_watch *watch)
 static void start_watch(struct mu_backing *b)
 {
     b->watching = true;
-    b->watch_unused = b->current_told = b->mirror_broken = false;
+    b->current_told = b->mirror_broken = false;
     mu_backed_forget(&b->machine);
     b->watch = (struct mu_etcd_watch){
         .key = mu_buf_span(&b->watch_from),
@@ -397,21 +371,7 @@ static void start_watch(struct mu_backing *b)
 
 static void on_watch_again(struct mu_timer *timer)
 {
-    tend_watch(MU_CONTAINER_OF(timer, struct mu_backing, watch_again));
-}
-
-static void on_linger(struct mu_timer *timer)
-{
-    struct mu_backing *b = MU_CONTAINER_OF(timer, struct mu_backing, linger);
-
-    if (b->watching && !b->watch_used) {
-        b->watch_unused = b->mirror_broken = true;
-        b->current_told = false;
-        mu_backed_set_watching(&b->machine, false);
-        mu_etcd_watch_cancel(&b->watch);
-    }
-    b->watch_used = false;
-    tend_watch(b);
+    start_watch(MU_CONTAINER_OF(timer, struct mu_backing, watch_again));
 }
 
 /* --- operations ------------------------------------------------------------------------------- */
@@ -570,7 +530,6 @@ int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_
     mu_timer_init(&b->pump, on_pump);
     mu_timer_init(&b->silence, on_silence);
     mu_timer_init(&b->watch_again, on_watch_again);
-    mu_timer_init(&b->linger, on_linger);
     mu_timer_init(&b->lease_again, on_lease_again);
     for (size_t i = 0; i < FLIGHTS; i++) {
         b->flights[i].backing = b;
@@ -589,6 +548,7 @@ int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_
         mu_free(b);
         return err;
     }
+    start_watch(b);
     start_session(b);
     *ret_backing = b;
     return 0;
@@ -667,8 +627,7 @@ static void go_on_closing(struct mu_backing *b)
 
 void mu_backing_close(struct mu_backing *b, bool drop, void (*closed)(void *context), void *context)
 {
-    struct mu_timer *timers[] = {&b->pump, &b->silence, &b->watch_again, &b->linger,
-                                 &b->lease_again};
+    struct mu_timer *timers[] = {&b->pump, &b->silence, &b->watch_again, &b->lease_again};
 
     b->closing = true;
     b->drop = drop;
