@@ -31,9 +31,9 @@
  * the slot alone before it is decided anew. Slots are bound to the session's lease.
  *
  * Waiting. What waits for a key was told by etcd, at some revision, that the key is not there, and
- * sleeps until the watch tells of a later put. Who falls asleep while there is none
- * (mu_backed_wants_watch) is asked for once more when it stands. A
- * watcher misses nothing that was asked for behind it: until the watch stands, nothing new is sent.
+ * sleeps until the watch tells of a later put. Who falls asleep before there is one is
+ * asked for once more when it stands. A watcher misses nothing that was asked for behind it: until
+ * the watch stands, nothing new is sent.
  *
  * The mirror is filled by the watch and by answers. It may be behind: everything that is answered
  * was compared by etcd itself. It is taken for the truth only by watchers, who are told every
@@ -210,8 +210,6 @@ void mu_backed_txn_done(struct mu_backed *m, struct mu_backed_txn *txn, int stat
 
 /** What is to be watched, appended to the buffers. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_backed_watch_range(const struct mu_backed *m, struct mu_buf *from, struct mu_buf *to);
-/** Whether anybody needs it. */
-bool mu_backed_wants_watch(const struct mu_backed *m);
 /** The watch begins, or begins anew: what the mirror has is forgotten. Watchers are not told. */
 void mu_backed_forget(struct mu_backed *m);
 /** It stands: what is there was told, and all that changes will be. Or it has ended. */

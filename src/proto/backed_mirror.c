@@ -225,11 +225,6 @@ void mu_backed_sleep(struct mu_backed *m, struct mu_backed_op *op)
     }
 }
 
-bool mu_backed_wants_watch(const struct mu_backed *m)
-{
-    return !mu_list_empty(&m->sleepers) || !mu_list_empty(&m->watchers);
-}
-
 /* It slept without a watch, which may have missed what it waits for: etcd is asked once more. */
 static void look_again(struct mu_backed *m, struct mu_backed_op *op)
 {

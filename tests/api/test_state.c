@@ -622,7 +622,7 @@ static void test_memory_of_a_state_is_free_when_it_was_unshared(void **state)
     addr = muster_state_address(donor);
     r = from(&addr, 1);
     assert_int_equal(muster_state_load_begin(taker, &r, &loading), 0);
-    (void)usleep(100000);
+    await_donor(donor, 1, 0);
     assert_int_equal(atomic_load(&released), 0);
     assert_int_equal(muster_state_unshare(donor, "job", 0), 0);
     assert_int_equal(atomic_load(&released), 1);
