@@ -342,15 +342,18 @@ async def balanced(a, b):
         return seen
 
     caller = await a.client()
-    replicas = [await b.client() for _ in range(3)]
+    replicas = [await b.client() for _ in range(4)]
     for i, replica in enumerate(replicas):
         await replica.add("shared", handler(i), balanced=True)
-    checks.equal(await call(7), [0, 1, 2, 0, 1, 2, 0], "calls: replicas in turn")
+    checks.equal(await call(7), [0, 1, 2, 3, 0, 1, 2], "calls: replicas in turn")
+    await replicas[3].close()
+    await checks.until(lambda: has_handlers(b, 3), "calls: the last, whose turn it is, is gone")
+    checks.equal(await call(2), [0, 1], "calls: and it is the first one's")
     await replicas[0].remove("shared")
-    checks.equal(await call(3), [1, 2, 1], "calls: one before the next is gone")
+    checks.equal(await call(3), [2, 1, 2], "calls: another is gone, and it is whose it was")
     await replicas[2].close()
-    await checks.until(lambda: has_handlers(b, 1), "calls: the next one is gone")
-    checks.equal(await call(3), [1, 1, 1], "calls: the one that is left")
+    await checks.until(lambda: has_handlers(b, 1), "calls: all are gone but one")
+    checks.equal(await call(3), [1, 1, 1], "calls: it is always its turn")
     await replicas[0].add("shared", handler(0), balanced=True)
     seen.clear()
     await asyncio.gather(*(caller.call(b.id, "shared", b"") for _ in range(300)))

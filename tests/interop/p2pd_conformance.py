@@ -351,8 +351,8 @@ async def stream_cancels(a, b):
 
 async def requests_given_up(a):
     """Whoever asks for one that says nothing, and goes away or has no more time."""
-    async def forgotten():
-        return (await a.stats())["clients"] == before
+    async def has_clients(n):
+        return (await a.stats())["clients"] == before + n
 
     reached = asyncio.Queue()
     mute = await asyncio.start_server(lambda *conn: reached.put_nowait(conn), "127.0.0.1", 0)
@@ -361,21 +361,15 @@ async def requests_given_up(a):
     connect, stream = data(1, STRANGER) + data(2, where), data(1, STRANGER) + data(2, "x")
     for what, kind, params in ("connect", CONNECT, connect), ("stream", STREAM_OPEN, stream):
         task = asyncio.ensure_future(a.request(kind, params))
-        if kind == CONNECT:
-            conn = await reached.get()
-
-        async def under_way():
-            return (await a.stats())["clients"] == before + 1
-
-        await checks.until(under_way, f"{what}: to one who says nothing")
+        conn = await reached.get()
+        await checks.until(lambda: has_clients(1), f"{what}: to one who says nothing")
         task.cancel()
-        await checks.until(forgotten, f"{what}: who asked has gone away")
-    await checks.refused("connect: no time left", a.request(CONNECT, connect + number(3, 1)),
-                         "deadline exceeded")
-    await checks.refused("stream: no time left", a.request(STREAM_OPEN, stream + number(3, 1)),
-                         "deadline exceeded")
+        conn[1].close()
+        await checks.until(lambda: has_clients(0), f"{what}: who asked has gone away")
+    for what, kind, params in ("connect", CONNECT, connect), ("stream", STREAM_OPEN, stream):
+        await checks.refused(f"{what}: no time left", a.request(kind, params + number(3, 1)),
+                             "deadline exceeded")
     mute.close()
-    conn[1].close()
 
 
 async def big_streams(a, b, size=64 << 20):
@@ -461,13 +455,15 @@ async def balanced_streams(a, b):
             writer.close()
         return seen
 
-    for i in range(3):
+    for i in range(4):
         servers.append(await b.serve(counter(i), "shared", balanced=True))
-    checks.equal(await open_some(7), [0, 1, 2, 0, 1, 2, 0], "streams: replicas in turn")
+    checks.equal(await open_some(7), [0, 1, 2, 3, 0, 1, 2], "streams: replicas in turn")
+    await b.unhandle(servers[3].where, "shared")
+    checks.equal(await open_some(2), [0, 1], "streams: the last, whose turn it was, is gone")
     await b.unhandle(servers[0].where, "shared")
-    checks.equal(await open_some(3), [1, 2, 1], "streams: one before the next is gone")
+    checks.equal(await open_some(3), [2, 1, 2], "streams: another is gone")
     await b.unhandle(servers[2].where, "shared")
-    checks.equal(await open_some(2), [1, 1], "streams: the next one is gone")
+    checks.equal(await open_some(2), [1, 1], "streams: all are gone but one")
     client = await b.client()
     await checks.refused("a handler for calls beside one for streams", client.add("shared", echo, balanced=True),
                          "handler for protocol shared already set")

@@ -44,6 +44,8 @@ class DaemonChecks(Checks):
         except (Failure, DaemonError, HandlerError) as e:
             missing = [w for w in words if w not in str(e)]
             self.equal(missing, [], f"{what}: says why ({e})")
+        except asyncio.TimeoutError:
+            self.ok(False, f"{what}: nothing is said")
 
     async def cancelled(self, future, when):
         try:
@@ -51,6 +53,8 @@ class DaemonChecks(Checks):
             self.ok(False, f"cancel {when}: it is told")
         except Cancelled:
             self.ok(True, f"cancel {when}: it is told")
+        except asyncio.TimeoutError:
+            self.ok(False, f"cancel {when}: nothing is said")
 
     async def until(self, condition, what):
         """The condition is a coroutine function."""
@@ -278,6 +282,8 @@ class Daemon:
         self.process.send_signal(signal.SIGUSR1)
         while True:
             line = (await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)).decode()
+            if not line:
+                raise Failure("it has ended")
             if line.startswith("p2pd: clients="):
                 return {k: int(v) for k, v in (w.split("=") for w in line.split()[1:])}
 
