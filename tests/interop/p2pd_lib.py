@@ -452,6 +452,8 @@ class Client:
 
     def ask(self, body, call_id=None):
         """Sends something that is answered: its id and the answer to come."""
+        if not self.alive:
+            raise ConnectionError("the daemon is gone")
         call_id = call_id or uuid.uuid4().bytes
         future = asyncio.get_running_loop().create_future()
         self.pending[call_id] = future
