@@ -18,6 +18,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "proto/yamux_internal.h"
+#include "scenarios/peer_echo.h"
 #include "scenarios/scenarios.h"
 
 #define FAULTY_NS    (12 * MU_NS_PER_S)
@@ -50,16 +51,16 @@ static uint8_t byte_at(uint32_t from, uint32_t number, uint32_t bytes, uint32_t 
 /* --- serving ---------------------------------------------------------------------------------- */
 
 struct served {
-    struct mu_host_stream stream;
+    struct peer_echo echo;
     struct peer_host_app *app;
     uint32_t from;
     uint8_t head[HEAD_LEN];
     uint32_t got;
-    struct mu_buf held;
 };
 
-static void check_served(struct served *s, struct mu_span bytes)
+static void check_served(struct peer_echo *echo, struct mu_span bytes)
 {
+    struct served *s = MU_CONTAINER_OF(echo, struct served, echo);
     struct peer_world *w = s->app->state->world;
     uint32_t number;
     const struct peer_made *made;
@@ -88,49 +89,6 @@ static void check_served(struct served *s, struct mu_span bytes)
     s->got += (uint32_t)bytes.len;
 }
 
-static void served_more(struct mu_host_stream *stream)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-    size_t taken = mu_host_stream_write(stream, mu_buf_span(&s->held));
-
-    mu_buf_consume(&s->held, taken);
-    mu_host_stream_consumed(stream, taken);
-    if (s->held.len == 0 && stream->remote_end) {
-        mu_host_stream_end(stream);
-    }
-}
-
-static void served_ended(struct mu_host_stream *stream, int status, const char *text)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-
-    (void)status;
-    (void)text;
-    s->app->serving--;
-    mu_buf_fini(&s->held);
-    mu_free(s);
-}
-
-static void served_data(struct mu_host_stream *stream, struct mu_span bytes)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-
-    check_served(s, bytes);
-    if (mu_buf_append(&s->held, bytes) != 0) {
-        mu_host_stream_reset(stream);
-        served_ended(stream, MUSTER_ENOMEM, "");
-        return;
-    }
-    served_more(stream);
-}
-
-static const struct mu_host_stream_events served_events = {
-    .data = served_data,
-    .eof = served_more,
-    .writable = served_more,
-    .ended = served_ended,
-};
-
 static struct mu_host_stream *on_opened(struct mu_peer_handler *handler,
                                         const struct mu_peer_id *peer, struct mu_span name)
 {
@@ -149,16 +107,14 @@ static struct mu_host_stream *on_opened(struct mu_peer_handler *handler,
         }
         return NULL;
     }
-    s = mu_calloc(1, sizeof(*s));
+    s = (struct served *)peer_echo_new(sizeof(*s), &app->serving);
     if (s == NULL) {
         return NULL;
     }
-    s->stream.on = &served_events;
+    s->echo.heard = check_served;
     s->app = app;
     s->from = from;
-    mu_buf_init(&s->held, 32u << 20);
-    app->serving++;
-    return &s->stream;
+    return &s->echo.stream;
 }
 
 /* --- calling ---------------------------------------------------------------------------------- */

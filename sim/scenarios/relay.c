@@ -18,6 +18,7 @@
 #include "checkers/once.h"
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "scenarios/peer_echo.h"
 #include "scenarios/scenarios.h"
 #include "service/peer_host_internal.h"
 #include "service/peer_relay_internal.h"
@@ -78,73 +79,18 @@ static uint8_t byte_at(uint32_t at)
 
 /* --- serving ---------------------------------------------------------------------------------- */
 
-struct served {
-    struct mu_host_stream stream;
-    struct app *app;
-    struct mu_buf held;
-};
-
-static void served_more(struct mu_host_stream *stream)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-    size_t taken = mu_host_stream_write(stream, mu_buf_span(&s->held));
-
-    mu_buf_consume(&s->held, taken);
-    mu_host_stream_consumed(stream, taken);
-    if (s->held.len == 0 && stream->remote_end) {
-        mu_host_stream_end(stream);
-    }
-}
-
-static void served_ended(struct mu_host_stream *stream, int status, const char *text)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-
-    (void)status;
-    (void)text;
-    s->app->serving--;
-    mu_buf_fini(&s->held);
-    mu_free(s);
-}
-
-static void served_data(struct mu_host_stream *stream, struct mu_span bytes)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-
-    if (mu_buf_append(&s->held, bytes) != 0) {
-        mu_host_stream_reset(stream);
-        served_ended(stream, MUSTER_ENOMEM, "");
-        return;
-    }
-    served_more(stream);
-}
-
-static const struct mu_host_stream_events served_events = {
-    .data = served_data,
-    .eof = served_more,
-    .writable = served_more,
-    .ended = served_ended,
-};
-
 static struct mu_host_stream *on_opened(struct mu_peer_handler *handler,
                                         const struct mu_peer_id *peer, struct mu_span name)
 {
     struct app *app = MU_CONTAINER_OF(handler, struct app, handler);
     struct world *w = app->host->world;
-    struct served *s = mu_calloc(1, sizeof(*s));
+    struct peer_echo *echo = peer_echo_new(sizeof(*echo), &app->serving);
 
     (void)name;
-    if (s == NULL) {
-        return NULL;
-    }
     if (!mu_peer_id_eq(peer, &w->hosts[3 - app->host->number].identity.id)) {
         mu_sim_fail(w->sim, "%s is called by somebody else", names[app->host->number]);
     }
-    s->stream.on = &served_events;
-    s->app = app;
-    mu_buf_init(&s->held, 32u << 20);
-    app->serving++;
-    return &s->stream;
+    return echo == NULL ? NULL : &echo->stream;
 }
 
 /* --- calling ---------------------------------------------------------------------------------- */
