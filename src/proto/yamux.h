@@ -119,7 +119,7 @@ struct mu_yamux {
     mu_mono_t ping_at;   /* when to send the next ping */
     mu_mono_t pinged_at; /* MU_MONO_NEVER: no ping of ours is out */
     uint32_t ping_value;
-    uint64_t rtt_ns; /* the last one measured; 0: none yet */
+    uint64_t rtt_ns; /* the shortest that was measured; 0: none yet */
     struct mu_buf out;
     size_t behind;          /* mu_yamux_set_behind() */
     struct mu_list no_room; /* streams whose writer waits for room in the output, in turn */

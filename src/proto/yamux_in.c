@@ -34,7 +34,11 @@ static int take_ping(struct mu_yamux *y, const struct header *h, mu_mono_t now)
     }
     if ((h->flags & ACK) != 0 && y->pinged_at.ns != MU_MONO_NEVER.ns &&
         h->length == y->ping_value) {
-        y->rtt_ns = mu_mono_since(y->pinged_at, now) + 1; /* 0 is for none */
+        uint64_t rtt_ns = mu_mono_since(y->pinged_at, now) + 1; /* 0 is for none */
+
+        /* An answer may have waited behind data, for as long as a window takes: windows that grow
+         * with that would grow without end. */
+        y->rtt_ns = y->rtt_ns == 0 || rtt_ns < y->rtt_ns ? rtt_ns : y->rtt_ns;
         y->pinged_at = MU_MONO_NEVER;
         y->ping_value++;
     }
