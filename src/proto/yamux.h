@@ -17,7 +17,7 @@
  *
  * Data is not kept here: a DATA event lends it, and whoever has no use for it yet keeps it, within
  * the window that was granted. The window starts at 256 KiB, as the protocol has it, and doubles up
- * to `window_bytes_max` while the reader empties it within a few round trips; up to 2 MiB also
+ * to `window_bytes_max` while the reader empties it within a few round trips; up to 4 MiB also
  * while it is emptied within 10 ms, however short those are.
  *
  * Streams that wait for room in the output are told so one at a time and in turn, so that none can

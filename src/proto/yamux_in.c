@@ -249,6 +249,7 @@ static bool has_event(const struct mu_yamux *y)
 int mu_yamux_recv(struct mu_yamux *y, mu_mono_t now, struct mu_span in, size_t *ret_used)
 {
     size_t used = 0;
+    size_t len;
     int err = 0;
 
     *ret_used = 0;
@@ -264,17 +265,20 @@ int mu_yamux_recv(struct mu_yamux *y, mu_mono_t now, struct mu_span in, size_t *
             used += take_body(y, mu_span_skip(in, used));
             continue;
         }
-        y->head[y->head_len] = in.data[used];
-        if (y->head_len + 1 == MU_YAMUX_HEADER) {
+        len = MU_YAMUX_HEADER - (size_t)y->head_len;
+        len = len < in.len - used ? len : in.len - used;
+        memcpy(y->head + y->head_len, in.data + used, len);
+        y->head_len += (uint8_t)len;
+        used += len;
+        if (y->head_len == MU_YAMUX_HEADER) {
             err = take_header(y, now);
             if (err == MUSTER_ENOMEM) {
+                y->head_len--;
+                used--;
                 break; /* Its last byte was not taken: it comes again. */
             }
             y->head_len = 0;
-        } else {
-            y->head_len++;
         }
-        used++;
     }
     *ret_used = used;
     return used != 0 && y->poison == 0 ? 0 : err;
