@@ -145,6 +145,16 @@ struct mu_conn *mu_peer_host_accept(struct mu_peer_host *h, const struct mu_peer
     return take_in(h, from);
 }
 
+bool mu_peer_host_is_pending(const struct mu_conn *conn)
+{
+    return MU_CONTAINER_OF(conn, const struct mu_host_conn, base)->pending;
+}
+
+uint32_t mu_peer_host_pending_max(const struct mu_peer_host *h)
+{
+    return h->config.pending_max;
+}
+
 static int dial(struct mu_peer_host *h, struct mu_host_peer *target,
                 struct mu_peer_connect *connect, const struct mu_addr *addr, struct mu_span circuit,
                 struct mu_errmsg *reterr_msg)
