@@ -457,6 +457,10 @@ void mu_host_conn_pump(struct mu_host_conn *c)
     bool some = false;
 
     mu_host_streams_nudge(c);
+    if (mu_mono_reached(mu_peer_conn_deadline(&c->pc), now_of(c))) {
+        /* Not by the timer: a connection that is busy would put it off again and again. */
+        mu_peer_conn_tick(&c->pc, now_of(c));
+    }
     do {
         drain_events(c);
         some = send_output(c);
