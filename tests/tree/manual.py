@@ -77,8 +77,8 @@ def check_format(pages):
     for path in pages:
         if read(path).startswith(".so "):
             continue
-        said = subprocess.run(["groff", "-mandoc", "-ww", "-Kutf8", "-Tutf8", "-rLL=80n", "-z", path],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        said = subprocess.run(["groff", "-mandoc", "-ww", "-Kutf8", "-Tutf8", "-rLL=80n", "-z",
+                               path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               universal_newlines=True).stdout
         for line in said.splitlines():
             yield line
