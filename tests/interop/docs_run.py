@@ -63,7 +63,7 @@ def enter_namespace():
     if os.environ.get(INSIDE):
         return os.environ[INSIDE] == "yes"
     way = ["unshare", "--net"] if os.getuid() == 0 else ["unshare", "--map-root-user", "--net"]
-    probe = way + ["sh", "-c", "ip link set lo up && ip link add a type veth peer name b"]
+    probe = way + ["sh", "-c", "ip link set lo up && ip link add veth0 type veth peer name veth1"]
     can = shutil.which("ip") and subprocess.run(probe, stderr=subprocess.DEVNULL).returncode == 0
     os.environ[INSIDE] = "yes" if can else "no"
     if can:
