@@ -156,6 +156,14 @@ def check_index(all_pages):
             yield f"docs/README.md:1: {name} is not in the index"
 
 
+def check_table(all_pages, commands):
+    """Every command is in the README's table."""
+    text = "\n".join(line for _, line in all_pages[0].prose)
+    for verb in commands.verbs:
+        if not re.search(rf"^\| `muster {verb}\b", text, re.M):
+            yield f"README.md:1: `muster {verb}` is not in the table of commands"
+
+
 def check_names(page, tree):
     """Paths and names of sources, in backticks or in blocks; man pages."""
     texts = list(page.snippets())
@@ -343,7 +351,7 @@ def check_tree(root, commands):
     """Every fault as "FILE:LINE: sentence", and how many pages, links and commands there were."""
     all_pages = pages.read_pages(root)
     tree = Tree(root)
-    faults = list(check_index(all_pages))
+    faults = list(check_index(all_pages)) + list(check_table(all_pages, commands))
     for page in all_pages:
         found = list(check_links(page, all_pages, tree)) + list(check_commands(page, commands)) + \
             list(check_code(page, commands))
