@@ -4,8 +4,8 @@
 usage: docs.py MUSTER TREE [--self-test]
 
 Every link within the tree leads to a file and a heading that are there. Every `muster` in a block
-of code or in backticks is a command that there is, with options that it takes; every `make` is a
-target; every path and every name of a source file is one of this tree. Shell, Python, YAML and JSON
+of code, in backticks or in an example of a manual page is a command that there is, with options
+that it takes; every `make` is a target; every path and every name of a source file is one of this tree. Shell, Python, YAML and JSON
 between fences are parsed; the examples in the headers' comments are compiled. What can also be run
 is run by tests/interop/docs_run.py.
 
@@ -196,8 +196,8 @@ def check_make(number, words, commands):
             return
 
 
-def check_commands(page, commands):
-    for block in page.blocks:
+def check_blocks(blocks, commands):
+    for block in blocks:
         if block.language not in ("", "sh", "bash", "console") or "─" in block.text():
             continue
         for number, line in block.commands():
@@ -210,6 +210,10 @@ def check_commands(page, commands):
                     yield number, fault
             if words[:1] and re.fullmatch(r"(\./)?(tools/)?make", words[0]):
                 yield from check_make(number, words[1:2], commands)
+
+
+def check_commands(page, commands):
+    yield from check_blocks(page.blocks, commands)
     for number, text in page.snippets():
         for fault in commands.check_loose(text):
             yield number, fault
@@ -358,6 +362,9 @@ def check_tree(root, commands):
         if page.path != "CHANGELOG.md":
             found += list(check_names(page, tree))
         faults += [f"{page.path}:{number}: {sentence}" for number, sentence in sorted(found)]
+    for path in sorted(glob.glob(os.path.join(root, "docs", "man", "*.[1-8]"))):
+        faults += [f"{os.path.relpath(path, root)}:{number}: {sentence}" for number, sentence in
+                   check_blocks(pages.manual_blocks(path), commands)]
     return faults, all_pages
 
 
@@ -409,6 +416,11 @@ def self_test(root, muster):
             if not any(words in line for line in after if line not in before):
                 print(f"not seen: {fault!r}")
                 missed += 1
+        with open(os.path.join(work, "docs", "man", "muster.1"), "a", encoding="utf-8") as file:
+            file.write(".Dl muster serve --fly\n.Pp\n")
+        if not any("muster.1" in line for line in check_tree(work, commands)[0]):
+            print("not seen: a wrong option in a manual page")
+            missed += 1
         header = os.path.join(work, "include", "muster", "store.h")
         with open(header, encoding="utf-8") as file:
             text = file.read()
@@ -417,7 +429,7 @@ def self_test(root, muster):
         if not list(check_headers(Tree(work))):
             print("not seen: an example that does not compile")
             missed += 1
-    print(f"{len(PLANTED) + 1} faults planted, {missed} not seen")
+    print(f"{len(PLANTED) + 2} faults planted, {missed} not seen")
     return 1 if missed else 0
 
 

@@ -114,6 +114,27 @@ def read_pages(root):
     return [Page(root, name) for name in names if os.path.exists(os.path.join(root, name))]
 
 
+def manual_blocks(path):
+    """The displays of a manual page."""
+    block, shown = None, False
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file.read().split("\n"), 1):
+            found = re.match(r"\.Dl (.*)", line)
+            if line.startswith(".Bd -literal"):
+                shown = True
+            elif line == ".Ed":
+                shown = False
+            if found or (shown and not line.startswith(".")):
+                if block is None:
+                    block = Block(number, "", "")
+                line = found[1] if found else line
+                block.lines.append(re.sub(r"\\([e& -])", lambda m: {"e": "\\", "&": ""}
+                                          .get(m[1], m[1]), line))
+            elif block:
+                yield block
+                block = None
+
+
 def split_command(line):
     """The words of a shell's line, or None if it is none: a drawing, say."""
     line = re.sub(r"(^|\s)#\s.*$", "", line).strip()
