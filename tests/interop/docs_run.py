@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Runs what the pages tell their readers to run: marked blocks of README.md and docs/recipes.md.
+"""Runs what the pages tell their readers to run: marked blocks of README.md, recipes and tours.
 
 usage: docs_run.py MUSTER
 
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 
+import etcd_lib
 import lib
 
 ROOT = os.path.dirname(os.path.dirname(lib.HERE))
@@ -325,19 +326,19 @@ def run_taken(page, rig, checks):
     checks.ok(code == 0 and "worker 0 of 1" in said, "recipes: taken: and goes on alone", said)
 
 
-def run_swarm(page, rig, checks):
-    local = {"/ip4/0.0.0.0": "/ip4/127.0.0.1", "/ip4/203.0.113.7": "/ip4/127.0.0.1"}
-
-    def here(mark):
-        text = marked(page, mark)
-        for old, new in local.items():
-            text = text.replace(old, new)
-        return text
-
+def write_model(rig):
     head = json.dumps({"weight": {"dtype": "F32", "shape": [256], "data_offsets": [0, 1024]}})
     model = len(head).to_bytes(8, "little") + head.encode() + bytes(range(256)) * 4
     with open(os.path.join(rig.work, "node0", "model.safetensors"), "wb") as file:
         file.write(model)
+    return model
+
+
+def run_swarm(page, rig, checks):
+    def here(mark):
+        return re.sub(r"/ip4/(0\.0\.0\.0|203\.0\.113\.7)", "/ip4/127.0.0.1", marked(page, mark))
+
+    model = write_model(rig)
     boot = rig.start(here("swarm boot"))
     checks.ok(rig.wait_for(boot, "joined"), "recipes: swarm: the first peer", rig.said(boot))
     found = re.search(r"/ip4/127\.0\.0\.1/tcp/\d+/p2p/\w+", rig.said(boot))
@@ -352,9 +353,68 @@ def run_swarm(page, rig, checks):
     rig.stop(boot)
 
 
+# --- the tours ------------------------------------------------------------------------------------
+
+def lines_of(page, mark):
+    """The commands of a block that are muster's."""
+    block = next(block for block in page.blocks if block.mark == mark)
+    return [line for _, line in block.commands() if line.startswith("muster ")]
+
+
+def run_from_torchrun(page, rig, checks):
+    rig.write("node0", "train.py", WORKER)
+    code, said = rig.finish(rig.start(lines_of(page, "standalone")[0]))
+    checks.ok(code == 0 and "worker 3 of 4" in said, "from-torchrun: standalone", said)
+
+
+def run_from_hivemind(page, rig, checks):
+    def here(lines):
+        return "\n".join(lines).replace("/ip4/0.0.0.0", "/ip4/127.0.0.1")
+
+    write_model(rig)
+    os.remove(os.path.join(rig.work, "node0", "boot.key"))
+    boot = rig.start(here(lines_of(page, "hivemind dht")))
+    checks.ok(rig.wait_for(boot, "joined"), "from-hivemind: the first peer", rig.said(boot))
+    address = re.search(r"/ip4/\S+/p2p/\w+", rig.said(boot))[0]
+    relay = here(lines_of(page, "hivemind relay")).replace("4002", "0")
+    relay = rig.start("muster peer id --new --identity relay.key\n" + relay)
+    checks.ok(rig.wait_for(relay, "/p2p/"), "from-hivemind: the relay", rig.said(relay))
+    serve, pull = lines_of(page, "hivemind state")
+    donor = rig.start(serve.replace(" serve ", " serve --listen /ip4/127.0.0.1/tcp/0 "),
+                      BOOT=address)
+    checks.ok(rig.wait_for(donor, "found in the DHT"), "from-hivemind: a donor", rig.said(donor))
+    code, said = rig.finish(rig.start(pull.replace("-o model", "-o pulled"), BOOT=address))
+    checks.ok(code == 0, "from-hivemind: a newcomer has it", said)
+    for process in (donor, relay, boot):
+        rig.stop(process)
+
+
+def run_from_etcd(page, rig, checks):
+    rig.write("node0", "train.py", WORKER)
+    with etcd_lib.Etcd(1) as etcd:
+        def run(what, lines, words=""):
+            text = "\n".join(lines).replace("e0,e1,e2", "e0").replace("e0:2379", "e0")
+            text = re.sub(r"\be0\b", etcd.authority(), text).replace("1:4", "1")
+            # Nobody else is to be reached: the store of a round may be on loopback.
+            code, said = rig.finish(rig.start(text, PET_LOCAL_ADDR="127.0.0.1"))
+            checks.ok(code == 0 and words in said, f"from-etcd: {what}", f"{code}: {said}")
+
+        run("PyTorch's own rendezvous", lines_of(page, "etcd old"), "worker 0 of 1")
+        run("etcd-v3", lines_of(page, "etcd v3"), "worker 0 of 1")
+        run("a store in etcd", [line.replace("job7", "job8")
+                                for line in lines_of(page, "etcd backing")], "worker 0 of 1")
+        run("a store from the shell", lines_of(page, "etcd kv")[:2])
+        code, said = rig.finish(rig.start(lines_of(page, "etcd doctor")[0]
+                                          .replace("e0,e1,e2", etcd.authority())))
+        checks.ok("healthy" in said, "from-etcd: the doctor", said)
+
+
 def main():
-    apart = enter_namespace()
     muster = lib.muster_path()
+    if subprocess.run([muster, "keygen", "--help"], capture_output=True).returncode != 0:
+        print("there is no `muster keygen` yet")
+        sys.exit(77)
+    apart = enter_namespace()
     checks = lib.Checks()
     all_pages = {page.path: page for page in pages.read_pages(ROOT)}
     recipes = all_pages["docs/recipes.md"]
@@ -364,6 +424,9 @@ def main():
             run_readme(all_pages["README.md"], rig, checks)
             for run in (run_two, run_slurm, run_kubernetes, run_taken, run_swarm):
                 run(recipes, rig, checks)
+            for name, run in (("torchrun", run_from_torchrun), ("hivemind", run_from_hivemind),
+                              ("etcd", run_from_etcd)):
+                run(all_pages[f"docs/from-{name}.md"], rig, checks)
         finally:
             rig.stop_all()
     print("two machines: " + ("namespaces with a cable between them" if apart else "both loopback"))
