@@ -78,6 +78,7 @@ class Rig:
     def __init__(self, muster, work, apart):
         self.work = work
         self.apart = apart  # two namespaces
+        self.build = os.path.dirname(os.path.realpath(muster))
         self.running = []
         self.ports = {}
         self.bin = os.path.join(work, "bin")
@@ -185,6 +186,14 @@ def marked(page, mark):
 
 # --- README.md ------------------------------------------------------------------------------------
 
+def run_c(rig, source):
+    """Compiles and runs it with the library as it was built."""
+    rig.write("node0", "hello.c", rig.adapt(source))
+    return rig.finish(rig.start(
+        f"gcc -std=gnu17 -Wall -Werror -I {ROOT}/include hello.c -L {rig.build} -lmuster "
+        f"-Wl,-rpath,{rig.build} -o hello && ./hello"))
+
+
 def run_readme(page, rig, checks):
     os.symlink(os.path.join(ROOT, "examples"), os.path.join(rig.work, "node0", "examples"))
     exports = ""
@@ -194,6 +203,10 @@ def run_readme(page, rig, checks):
         if block.language == "python":
             code, said = rig.finish(rig.start(block.text(), shell=PYTHON))
             checks.equal((code, said), (0, ""), f"README.md:{block.number}: python")
+            continue
+        if block.language == "c":
+            code, said = run_c(rig, block.text())
+            checks.equal((code, said), (0, "hello\n"), f"README.md:{block.number}: C")
             continue
         for number, line in block.commands():
             if line.startswith("export "):

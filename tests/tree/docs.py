@@ -29,7 +29,7 @@ import pages
 COMING = ("`muster keygen`", "has no --token-file", "has no --allow", "lock.md", "muster-keygen.1")
 FOLDERS = "src|include|tests|tools|docs|examples|bench|sim|data"
 # Names that stand for files of others.
-FOREIGN = {"uv.h", "lmdb.h", "train.py", "model.py", "train.c", "ops.h"}
+FOREIGN = {"uv.h", "lmdb.h", "stdio.h", "train.py", "hello.c"}
 
 
 def load_completions(root):
@@ -44,6 +44,7 @@ class Commands:
     """What `muster` takes, as it says itself."""
 
     def __init__(self, root, muster):
+        self.root = root
         self.verbs = {verb.name: verb for verb in load_completions(root).read_verbs(muster)}
         self.flags = set(re.findall(r"^  (-\w+) ", subprocess.run(
             [muster, "p2pd", "--help"], stdout=subprocess.PIPE, check=True,
@@ -251,6 +252,10 @@ def check_code(page, commands):
                                       universal_newlines=True)
                 if done.returncode:
                     yield block.number, "not shell: " + done.stdout.strip()
+            elif block.language == "c":
+                fault = compile_c(commands.root, block.text())
+                if fault:
+                    yield block.number, "not C: " + fault
             elif block.language == "python":
                 ast.parse(block.text())
             elif block.language == "json":
@@ -318,6 +323,19 @@ def make_compilable(lines):
     return "\n".join(out)
 
 
+def compile_c(root, source):
+    """The first fault that the compiler finds, or None."""
+    done = subprocess.run(["gcc", "-std=gnu17", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused",
+                           "-Wno-missing-field-initializers", "-I", os.path.join(root, "include"),
+                           "-x", "c", "-"],
+                          input=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          universal_newlines=True)
+    if done.returncode or "warning" in done.stdout:
+        return next((line for line in done.stdout.split("\n")
+                     if "error" in line or "warning" in line), done.stdout)
+    return None
+
+
 def check_headers(tree):
     for path in sorted(glob.glob(os.path.join(tree.root, "include", "muster", "*.h"))):
         shown = os.path.relpath(path, tree.root)
@@ -327,15 +345,9 @@ def check_headers(tree):
             # Those of one comment go on where the one before ended, so each may use its names.
             source = PRELUDE + f"void example_{number}(void);\nvoid example_{number}(void)\n" + \
                 "{\n" + HEADER_NAMES.get(os.path.basename(path), "") + "{\n" + code + "\n}}\n"
-            done = subprocess.run(["gcc", "-std=gnu17", "-fsyntax-only", "-Wall", "-Wextra",
-                                   "-Wno-unused", "-Wno-missing-field-initializers", "-I",
-                                   os.path.join(tree.root, "include"), "-x", "c", "-"],
-                                  input=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  universal_newlines=True)
-            if done.returncode or "warning" in done.stdout:
-                first = next((l for l in done.stdout.split("\n") if "error" in l or "warning" in l),
-                             done.stdout)
-                yield shown, number, "the example does not compile: " + first
+            fault = compile_c(tree.root, source)
+            if fault:
+                yield shown, number, "the example does not compile: " + fault
 
 
 # Names that an example of that header takes from the text around it.
@@ -398,6 +410,7 @@ PLANTED = {
     "```yaml\na: [\n```": "not yaml",
     "```yaml\ncommand: [muster, run, --fly, x]\n```": "has no --fly",
     "```json\n{a}\n```": "not json",
+    "```c\n#include <muster/store.h>\nint x = muster_store_fly();\n```": "not C",
 }
 
 
