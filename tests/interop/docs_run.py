@@ -96,7 +96,8 @@ class Rig:
         self.kept = len(self.running)  # that are there for as long as the rig is
 
     def lay_cable(self):
-        other = subprocess.Popen(["unshare", "--net", "sleep", "1000"])
+        other = subprocess.Popen(["unshare", "--net", "sleep", "1000"],
+                                 preexec_fn=lib.die_with_parent)
         self.running.append(other)
         enter = ["nsenter", "--target", str(other.pid), "--net"]
         lib.wait_until(lambda: os.readlink(f"/proc/{other.pid}/ns/net") !=
@@ -131,7 +132,7 @@ class Rig:
         process = subprocess.Popen(
             self.inside[node] + [shell, "-c", self.adapt(text)],
             cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            env=dict(self.env, LOCAL_ADDR=self.hosts[node], **env))
+            preexec_fn=lib.die_with_parent, env=dict(self.env, LOCAL_ADDR=self.hosts[node], **env))
         process.output = output.name
         self.running.append(process)
         return process
