@@ -149,12 +149,34 @@ static bool is_well_formed(const struct mu_store_request *q)
     return false;
 }
 
-/* Whether it is nothing but a write: such need no watch. */
-static bool only_writes(enum mu_store_verb verb)
+/* Whether it may sleep, watch, or be answered by the mirror. */
+static bool needs_watch(const struct mu_store_request *q)
 {
-    return verb == MU_STORE_SET || verb == MU_STORE_MULTI_SET || verb == MU_STORE_ADD ||
-           verb == MU_STORE_COMPARE_SET || verb == MU_STORE_DELETE || verb == MU_STORE_APPEND ||
-           verb == MU_STORE_QUEUE_PUSH;
+    switch (q->verb) {
+    case MU_STORE_GET:
+    case MU_STORE_MULTI_GET:
+    case MU_STORE_CHECK:
+    case MU_STORE_WAIT:
+    case MU_STORE_QUEUE_LEN:
+    case MU_STORE_QUEUE_POP:
+    case MU_STORE_BARRIER:
+    case MU_STORE_WATCH:
+        return q->key_count != 0;
+    case MU_STORE_SET:
+    case MU_STORE_ADD:
+    case MU_STORE_COMPARE_SET:
+    case MU_STORE_DELETE:
+    case MU_STORE_APPEND:
+    case MU_STORE_QUEUE_PUSH:
+    case MU_STORE_MULTI_SET:
+    case MU_STORE_NUM_KEYS:
+    case MU_STORE_LIST_KEYS:
+    case MU_STORE_LEASE_GRANT:
+    case MU_STORE_LEASE_KEEP:
+    case MU_STORE_LEASE_REVOKE:
+        break;
+    }
+    return false;
 }
 
 void mu_backed_submit(struct mu_backed *m, struct mu_backed_client *client, struct mu_backed_op *op)
@@ -165,7 +187,7 @@ void mu_backed_submit(struct mu_backed *m, struct mu_backed_client *client, stru
         mu_list_init(&op->client->queue);
         mu_list_init(&op->client->link);
     }
-    m->wants_watch = m->wants_watch || !only_writes(op->request.verb);
+    m->wants_watch = m->wants_watch || needs_watch(&op->request);
     mu_list_init(&op->link);
     mu_buf_init(&op->held, HELD_MAX);
     if (!is_well_formed(&op->request)) {

@@ -159,8 +159,8 @@ bool mu_backed_is_write(const struct mu_backed *m, struct mu_backed_op *op);
 #define MU_BACKED_FENCED  "f"
 /** Into t->body. MUSTER_ENOMEM, MUSTER_ELIMIT. */
 int mu_backed_encode(struct mu_backed_txn *t);
-/** The same, and if it fails, what its slot holds. Without guards the first text leaves that out:
- * such a transaction fails when an earlier try of it has happened, and hardly ever else. */
+/** The same, and if it fails, what its slot and its guarded keys hold. The first text leaves that
+ * out, as etcd reads it slowly, unless a guard is likely to fail. */
 int mu_backed_encode_asking(struct mu_backed_txn *t);
 /** Only the slot: no earlier try of this can happen any more behind it. */
 int mu_backed_encode_fence(struct mu_backed_txn *t);
