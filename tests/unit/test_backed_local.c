@@ -218,7 +218,40 @@ static void test_what_we_deleted_does_not_come_back(void **state)
     tear_down(&r);
 }
 
-/* An answer that comes late says what the watch has told long ago. */
+/* Of two keys one must not be newer than the other. */
+static void test_a_key_that_is_ahead_of_the_watch_is_waited_for(void **state)
+{
+    for (int deleted = 0; deleted < 2; deleted++) {
+        struct rig r;
+        struct op get;
+        struct op write;
+        struct mu_backed_txn *t;
+
+        (void)state;
+        set_up_watched(&r, false);
+        submit(&r, NULL, make_get(&get, "a"));
+        t = next(&r);
+        make(&write, deleted == 1 ? MU_STORE_DELETE : MU_STORE_SET, "a",
+             deleted == 1 ? NULL : "new");
+        submit(&r, NULL, &write);
+        succeed(&r, next(&r)); /* At 101. */
+        assert_done(&r, &write, 0);
+        drop(&write);
+        r.revision = 100;
+        succeed(&r, t);
+        assert_null(mu_backed_next_done(&r.m));
+        if (deleted == 1) {
+            tell_delete(&r, "/p/k/a", 101);
+        } else {
+            tell_put(&r, "/p/k/a", "new", 101);
+        }
+        mu_backed_told(&r.m, 101);
+        assert_get(&r, &get, deleted == 1 ? NULL : "new");
+        tear_down(&r);
+    }
+}
+
+/* An answer that comes late says what was before the watch began anew. */
 static void test_a_late_answer_does_not_bring_back_what_is_gone(void **state)
 {
     struct rig r;
@@ -230,9 +263,10 @@ static void test_a_late_answer_does_not_bring_back_what_is_gone(void **state)
     set_up_watched(&r, true);
     submit(&r, NULL, make(&set, MU_STORE_SET, "b", "1"));
     t = next(&r);
-    tell_put(&r, "/p/k/b", "1", 101);
-    tell_delete(&r, "/p/k/b", 102);
+    mu_backed_set_watching(&r.m, false);
+    mu_backed_begin_watch(&r.m); /* It was there at 101, and is not any more at 102. */
     mu_backed_told(&r.m, 102);
+    mu_backed_set_watching(&r.m, true);
     succeed(&r, t); /* At 101. */
     assert_done(&r, &set, 0);
     drop(&set);
@@ -412,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_reads_that_are_held_ask_etcd_when_the_watch_fails_them),
         cmocka_unit_test(test_cached_reads_ask_nobody_and_see_what_was_answered),
         cmocka_unit_test(test_what_we_deleted_does_not_come_back),
+        cmocka_unit_test(test_a_key_that_is_ahead_of_the_watch_is_waited_for),
         cmocka_unit_test(test_a_late_answer_does_not_bring_back_what_is_gone),
         cmocka_unit_test(test_what_the_watch_does_not_find_at_first_is_not_there),
         cmocka_unit_test(test_a_delete_is_not_decided_behind_a_set_in_one_transaction),
