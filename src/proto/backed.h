@@ -169,6 +169,7 @@ struct mu_backed {
     struct mu_list held;     /* reads that wait for `reached`, in order */
     struct mu_list tombs;    /* keys that are gone, which the watch has not told yet */
     int64_t gap;             /* a revision that the watch does not tell of; 0: none */
+    uint32_t wary;           /* few reads ask for their keys at once for so long, as others write */
     uint32_t gap_reads;      /* transactions that went round it */
     uint32_t gap_reads_max;  /* then a mark is written */
     bool mark_due;

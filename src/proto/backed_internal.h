@@ -181,6 +181,8 @@ static inline bool mu_backed_on_queue(const struct mu_backed_op *op)
 /* backed_local.c */
 /** Whether the mirror answers reads, at present. */
 bool mu_backed_is_whole(const struct mu_backed *m);
+/** And whether those that wait now had better be. */
+bool mu_backed_trusts_mirror(const struct mu_backed *m);
 bool mu_backed_is_local(const struct mu_backed_op *op);
 /** A read that flies waits from now on for the watch to reach `need`. */
 void mu_backed_hold(struct mu_backed *m, struct mu_backed_op *op, int64_t need);

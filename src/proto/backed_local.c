@@ -9,10 +9,17 @@
 #include "proto/backed_internal.h"
 
 #define GAP_READS_MAX 4096u
+#define WARY          16u /* readings behind a gap */
+#define FEW           8u  /* reads, for which to ask twice is dearer than to ask for their keys */
 
 bool mu_backed_is_whole(const struct mu_backed *m)
 {
     return m->watching && m->whole && !m->holed && m->gap == 0;
+}
+
+bool mu_backed_trusts_mirror(const struct mu_backed *m)
+{
+    return mu_backed_is_whole(m) && (m->wary == 0 || m->queued >= FEW);
 }
 
 bool mu_backed_is_local(const struct mu_backed_op *op)
@@ -252,6 +259,7 @@ void mu_backed_unhold(struct mu_backed *m)
 
         if (op->need > m->reached) {
             m->gap = op->need > m->gap ? op->need : m->gap;
+            m->wary = WARY;
         }
         op->client->held--;
         if (!mu_backed_land(m, op)) {

@@ -221,8 +221,7 @@ bool mu_backed_plan_reads(struct mu_backed_txn *t)
 {
     bool room = true;
 
-    t->local = mu_backed_is_whole(t->m);
-
+    t->local = mu_backed_trusts_mirror(t->m);
     MU_LIST_FOREACH_SAFE (it, tmp, &t->m->clients) {
         struct mu_backed_client *c = MU_CONTAINER_OF(it, struct mu_backed_client, link);
 
@@ -238,6 +237,7 @@ bool mu_backed_plan_reads(struct mu_backed_txn *t)
         end_all(t, MUSTER_ENOMEM, NULL);
         return false;
     }
+    t->m->wary -= t->m->wary != 0 ? 1 : 0;
     if (!t->local) {
         mu_backed_note_gap(t->m);
     }
