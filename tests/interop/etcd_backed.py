@@ -101,6 +101,18 @@ def share(checks, a, b):
                   lambda: b.wait(["never"], timedelta(seconds=0.5)), "a wait times out")
 
 
+def share_both(checks, cluster, prefix, reads):
+    url = "etcd://%s/%s" % (cluster.endpoints, prefix)
+    with lib.Muster("--backing", url + reads) as one, lib.Muster("--backing", url + reads) as two:
+        share(checks, client(one), client(two))
+        code, out, _ = lib.run_muster("kv", "--store", url, "get", "n")
+        checks.equal((code, out), (0, b"10\n"), "a client of etcd itself sees the same key")
+        checks.equal([one.stop(), two.stop()], [0, 0], "both servers leave in order")
+    left = cluster.get_prefix("/%s/" % prefix)
+    checks.equal([key for key in left if b"/s/" in key or b"/m/" in key], [],
+                 "and leave nothing behind but keys")
+
+
 class Load(threading.Thread):
     """One client that writes, adds and reads, and remembers what it was told. In a process of its
     own: PyTorch 1.13 makes what `get` returns without Python's lock, which no second thread
@@ -187,6 +199,8 @@ def survive(checks, cluster, kills, seed):
         loads = [Load(i, (one, two)[i % 2]) for i in range(6)]
         for each in loads:
             each.start()
+        lib.wait_until(lambda: all(each.done or each.error for each in loads),
+                       "clients to begin", PATIENCE)
         counts = trouble(rng, cluster, links, kills, loads)
         for each in loads:
             each.stop()
@@ -245,14 +259,8 @@ def main():
     kills = lib.option("kills", 10)
     seed = lib.option("seed", int(time.time()))
     with Cluster(3) as cluster:
-        url = "etcd://%s/shared" % cluster.endpoints
-        with lib.Muster("--backing", url) as one, lib.Muster("--backing", url) as two:
-            share(checks, client(one), client(two))
-            code, out, _ = lib.run_muster("kv", "--store", url, "get", "n")
-            checks.equal((code, out), (0, b"10\n"), "a client of etcd itself sees the same key")
-            checks.equal([one.stop(), two.stop()], [0, 0], "both servers leave in order")
-        checks.equal([key for key in cluster.get_prefix("/shared/") if b"/s/" in key], [],
-                     "and leave nothing behind but keys")
+        share_both(checks, cluster, "shared", "")
+        share_both(checks, cluster, "cached", "?reads=cached")
         survive(checks, cluster, kills, seed)
         if "--no-ddp" not in sys.argv:
             train(checks, cluster, lib.muster_path())
