@@ -17,10 +17,10 @@
  * one, which asks etcd for nothing but its revision, and are answered once the watch has reached
  * that: linearizable. With `cached` nothing is asked: they are answered once the watch has reached
  * all that was answered before.
- * Where the mirror cannot answer (no watch yet, or revisions of other keys than ours, which no watch
- * tells), reads share a transaction of ranges, each key once. Of a value that the mirror has and
- * that is long only the revision is asked for then. When that goes on, a key of our own is written,
- * PREFIX/m/SESSION, so that the watch gets past those revisions.
+ * Where the mirror cannot answer (no watch yet, or revisions of other keys than ours, of which no
+ * watch tells), reads share a transaction of ranges, each key once. Of a value that the mirror has
+ * and that is long only the revision is asked for then. When that goes on, a key of our own is
+ * written, PREFIX/m/SESSION, so that the watch gets past those revisions.
  *
  * Writing. Writes of many clients share one transaction. While a large one is under way, what comes
  * is gathered for the next; while a small one is, another goes at once. What depends on what is
