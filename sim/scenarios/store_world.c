@@ -99,7 +99,9 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
     config.backlog_bytes_max = 100000;
     config.stopped = server_stopped;
     config.context = s;
-    config.backing = w->setup->backed ? "etcd://e0,e1,e2/p" : NULL;
+    config.backing = w->setup->cached   ? "etcd://e0,e1,e2/p?reads=cached"
+                     : w->setup->backed ? "etcd://e0,e1,e2/p"
+                                        : NULL;
     if (w->disk != STORE_DISK_NONE) {
         rc = mu_sim_disk_open(s->env, "data", &config.disk, reterr_msg);
     }
@@ -108,6 +110,11 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
         if (rc != 0 && config.disk != NULL) {
             config.disk->ops->close(config.disk);
         }
+    }
+    if (rc == 0 && w->setup->plant == STORE_PLANT_HASTY_READS) {
+        const struct mu_backed *machine = mu_backing_machine(s->server->backing);
+
+        ((struct mu_backed *)(uintptr_t)machine)->config.hasty = true;
     }
     return rc;
 }
@@ -740,6 +747,9 @@ void store_world_run(struct mu_sim *sim, const struct store_setup *setup)
     if (setup->backed) {
         w.etcd = fake_etcd_new(sim, members, FAKE_ETCD_MEMBERS);
         store_world_trouble_etcd(sim, &w);
+        if (mu_prng_below(mu_sim_prng(sim), 2) == 0) {
+            store_world_write_elsewhere(sim, &w);
+        }
     }
     set_up(&w);
     mu_sim_run_for(sim, STORE_FAULTY_NS);
