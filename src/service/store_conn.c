@@ -125,7 +125,7 @@ bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now)
     return s->buffer_bytes <= s->config.buffer_bytes_max;
 }
 
-/* What a torch connection's requests are executed on; NULL: they go to etcd. */
+/* What a torch connection's requests are executed on; NULL: they go elsewhere. */
 static struct mu_keyspace *keyspace_of(struct mu_store_server *s)
 {
     return s->backing != NULL ? NULL : &s->ks;
