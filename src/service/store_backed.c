@@ -222,10 +222,11 @@ static void on_torch_done(struct mu_backing_op *base)
         free_torch_op(o);
         mu_store_conn_drop(c, "an answer before this one is missing: out of memory elsewhere");
         return;
-    } else if (answer_torch(o, c) != 0) {
-        mu_store_conn_end_torch(c);
     } else {
-        mu_store_conn_touch(c);
+        if (answer_torch(o, c) != 0) {
+            mu_store_conn_end_torch(c);
+        }
+        mu_store_conn_touch(c); /* It may have ended before, and wait for this. */
         mu_store_conn_account(c);
     }
     free_torch_op(o);

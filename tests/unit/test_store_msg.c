@@ -173,7 +173,7 @@ static void test_store_msg_counts_are_checked_before_memory_is_taken(void **stat
         MUSTER_ENOMEM);
     failheap_disarm();
     /* Unknown flags. */
-    bytes[0] = 16;
+    bytes[0] = MU_STORE_FLAGS + 1;
     assert_int_equal(
         mu_store_request_decode(mu_span(bytes, sizeof(bytes)), MU_STORE_WAIT, 1, &out, &parts),
         MUSTER_EPROTO);
