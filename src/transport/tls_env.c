@@ -1,5 +1,7 @@
 #include "transport/tls_env.h"
 
+#include <errno.h>
+
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/env_layer.h"
@@ -23,6 +25,7 @@ struct tls_conn {
     struct mu_timer timer; /* what was not used is delivered again; closing: the end of patience */
     struct mu_buf rest;    /* plain bytes that the owner has not used */
     bool dialled;
+    bool wire_up; /* the connection below is there */
     bool ready_told;
     bool in_data;
     bool resume;  /* asked for inside of `data` */
@@ -231,6 +234,16 @@ static size_t wire_data(struct mu_conn *wire, struct mu_span in)
     return c->paused && !c->eof ? in.len - left.len : in.len;
 }
 
+/* Whoever does not know TLS hangs up on our hello without a word. */
+static void fail_early(struct tls_conn *c)
+{
+    if (c->dialled && !c->tls.heard) {
+        fail(c, MUSTER_ENOTLS, muster_strerror(MUSTER_ENOTLS));
+    } else {
+        fail(c, MUSTER_ETLS, "the peer hung up in the middle of the handshake");
+    }
+}
+
 static void wire_eof(struct mu_conn *wire)
 {
     struct tls_conn *c = conn_of(wire);
@@ -239,7 +252,7 @@ static void wire_eof(struct mu_conn *wire)
         return;
     }
     if (!mu_tls_ready(&c->tls)) {
-        fail(c, MUSTER_ETLS, "the peer hung up in the middle of the handshake");
+        fail_early(c);
         return;
     }
     c->eof = true;
@@ -294,6 +307,7 @@ static void env_resume(struct mu_env *env, struct mu_conn *conn)
 
 static void wire_open(struct mu_conn *wire)
 {
+    conn_of(wire)->wire_up = true;
     flush(conn_of(wire)); /* our hello */
 }
 
@@ -314,6 +328,9 @@ static void wire_closed(struct mu_conn *wire, int status)
     int result = c->closing ? 0 : c->status != 0 ? c->status : status;
     struct mu_errmsg why = c->why;
 
+    if (result == -ECONNRESET && c->dialled && c->wire_up && !c->tls.heard) {
+        result = mu_err(&why, MUSTER_ENOTLS, "%s", muster_strerror(MUSTER_ENOTLS));
+    }
     free_conn(c);
     conn->impl = NULL;
     tls->why = &why;
