@@ -97,7 +97,7 @@ static void free_listener_if_shut(struct lock_listener *l)
     }
 }
 
-/* --- those who have said nothing --------------------------------------------------------------- */
+/* --- those who have said nothing -------------------------------------------------------------- */
 
 static void arm_timer(struct mu_lock_env *lock)
 {
@@ -145,7 +145,7 @@ static void on_timer(struct mu_timer *timer)
     arm_timer(lock);
 }
 
-/* --- the log ----------------------------------------------------------------------------------- */
+/* --- the log ---------------------------------------------------------------------------------- */
 
 /* False: this address was named less than a minute ago. */
 static bool name_peer(struct mu_lock_env *lock, const char *peer)
@@ -180,7 +180,7 @@ static void log_shut(struct mu_lock_env *lock, const char *peer, uint8_t first)
     }
 }
 
-/* --- the decision ------------------------------------------------------------------------------ */
+/* --- the decision ----------------------------------------------------------------------------- */
 
 /* Makes the connection somebody's. False: it was turned away. */
 static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env *env)
@@ -226,7 +226,7 @@ static bool decide(struct lock_conn *c, uint8_t first)
     return false;
 }
 
-/* --- what comes from below --------------------------------------------------------------------- */
+/* --- what comes from below -------------------------------------------------------------------- */
 
 static size_t raw_data(struct mu_conn *raw, struct mu_span in)
 {
@@ -335,7 +335,7 @@ static struct lock_conn *new_conn(struct mu_lock_env *lock)
     return c;
 }
 
-/* --- verbs of connections, the same for both environments -------------------------------------- */
+/* --- verbs of connections, the same for both environments ------------------------------------- */
 
 /* Whether it is one of ours; else `conn->env` knows it. */
 static bool is_ours(const struct mu_env *env, const struct mu_conn *conn)
@@ -411,7 +411,7 @@ static const char *env_why(struct mu_env *env)
     return why;
 }
 
-/* --- dialling ---------------------------------------------------------------------------------- */
+/* --- dialling --------------------------------------------------------------------------------- */
 
 static int users_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr)
 {
@@ -460,7 +460,7 @@ static int wire_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_a
     return mu_env_dial(lock_of_wire(env)->below, conn, addr);
 }
 
-/* --- listening --------------------------------------------------------------------------------- */
+/* --- listening -------------------------------------------------------------------------------- */
 
 static struct mu_conn *raw_accept(struct mu_listener *raw)
 {
@@ -668,7 +668,7 @@ static void users_unlisten(struct mu_env *env, struct mu_listener *listener)
     mu_env_unlisten(lock->below, &l->raw);
 }
 
-/* --- life -------------------------------------------------------------------------------------- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static const struct mu_env_ops users_ops = {
     MU_ENV_LAYER_OPS,

@@ -8,11 +8,12 @@
  *     ... mu_lock_env_env(lock) ...                                        to whoever needs one
  *     mu_tls_env_free(tls), mu_lock_env_free(lock)
  *
- * listen beyond loopback fails with MUSTER_ELOCKED where nothing says who may come in (and with what
- * the environment below has to say of the address, if that is worse). Whoever
- * connects is judged by its address and its first byte before its listener hears of it: who has to
- * show the credential does so by TLS, which the layer on the wire speaks; who is not let in never
- * reaches `accept`. So a peer that says nothing is nobody: it is dropped after MU_LOCK_SPEAK_MS.
+ * listen beyond loopback fails with MUSTER_ELOCKED where nothing says who may come in; what the
+ * environment below has to say of the address comes first. Whoever connects is judged by its
+ * address and its first byte before its listener hears of it: who has to show the credential does
+ * so by TLS, which the layer on the wire speaks; who is not let in never reaches `accept`. So a
+ * peer that says nothing is nobody: it is dropped after MU_LOCK_SPEAK_MS. It is
+ * always the one that dials who speaks first, as in all our protocols.
  * mu_env_trust() tells those apart who are let in for PyTorch's protocol alone.
  *
  * dial beyond loopback speaks TLS if there is a credential, and else plain: the server decides.

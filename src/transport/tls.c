@@ -342,7 +342,7 @@ int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, 
         len = 0;
     }
     if (t->ready && t->token && SSL_session_reused(t->ssl) != 1) {
-        /* Nothing else is configured, so this cannot be; and must not, whatever the library does. */
+        /* Nothing else is configured, so this cannot be; and must not, whatever else may. */
         t->err = mu_err(&t->why, MUSTER_ETLS, "the peer has not shown the token");
         return t->err;
     }

@@ -37,8 +37,9 @@ struct mu_tls_config {
 /* What all connections share; of any number of threads, once made. */
 struct mu_tls_context;
 
-/** Reads the files. MUSTER_EINVAL: a path is missing, or there is a token as well; MUSTER_ETLS: a file cannot be read or is not
- * what it should be, the key is another certificate's; MUSTER_ENOMEM. */
+/** Reads the files. MUSTER_EINVAL: a path is missing, or there is a token as well; MUSTER_ETLS: a
+ * file cannot be read or is not what it should be, the key is another certificate's;
+ * MUSTER_ENOMEM. */
 int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context **ret,
                        struct mu_errmsg *reterr_msg);
 /** After the last connection's end. NULL is fine. */

@@ -8,6 +8,8 @@
 
 /* How long what was taken may wait for room on the wire once its owner has closed. */
 #define PATIENCE_MS 5000
+/* How long a handshake may take, once there is a connection. */
+#define HANDSHAKE_MS 10000
 
 struct mu_tls_env {
     struct mu_env_layer layer;
@@ -193,6 +195,7 @@ static bool tell_ready(struct tls_conn *c)
         return true;
     }
     c->ready_told = true;
+    mu_env_timer_arm(c->env->layer.below, &c->timer, MU_MONO_NEVER);
     if (c->dialled) {
         c->conn->on->open(c->conn);
     } else {
@@ -240,8 +243,14 @@ static void fail_early(struct tls_conn *c)
     if (c->dialled && !c->tls.heard) {
         fail(c, MUSTER_ENOTLS, muster_strerror(MUSTER_ENOTLS));
     } else {
-        fail(c, MUSTER_ETLS, "the peer hung up in the middle of the handshake");
+        fail(c, MUSTER_ETLS, "the peer hung up, or fell silent, in the middle of the handshake");
     }
+}
+
+static void arm_handshake(struct tls_conn *c)
+{
+    mu_env_timer_arm(c->env->layer.below, &c->timer,
+                     mu_mono_add_ms(mu_env_now(c->env->layer.below).mono, HANDSHAKE_MS));
 }
 
 static void wire_eof(struct mu_conn *wire)
@@ -283,6 +292,8 @@ static void on_timer(struct mu_timer *timer)
 
     if (c->closing) {
         close_wire(c, true);
+    } else if (!c->ready_told && !c->over) {
+        fail_early(c);
     } else if (c->paused && !c->over) {
         deliver_rest(c);
     }
@@ -308,6 +319,7 @@ static void env_resume(struct mu_env *env, struct mu_conn *conn)
 static void wire_open(struct mu_conn *wire)
 {
     conn_of(wire)->wire_up = true;
+    arm_handshake(conn_of(wire));
     flush(conn_of(wire)); /* our hello */
 }
 
@@ -453,6 +465,7 @@ static struct mu_conn *wire_accept(struct mu_listener *wire)
     }
     c->conn->env = &l->env->layer.env;
     c->conn->impl = c;
+    arm_handshake(c);
     return &c->wire;
 }
 
