@@ -41,7 +41,8 @@ struct muster_server_config {
     /* Where the status page, /metrics, /healthz and /readyz are served: "HOST:PORT"; NULL: nowhere.
      * Beyond loopback only with a token. */
     const char *http;
-    /* What who asks there has to show, as a bearer token or as a password; NULL: nothing. */
+    /* What who asks there has to show, as a bearer token or as a password. NULL: what is made of the
+     * token of the runtime's lock (`muster keygen page`); nothing if it has none. */
     const char *http_token;
 };
 

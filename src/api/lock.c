@@ -176,6 +176,9 @@ static int seal(struct mu_locked *l, const struct muster_lock *lock, struct mu_e
                           "the job's credential is a token or certificates, not both");
         }
         err = mu_lock_read_token(lock->token_file, token, msg);
+        if (err == 0) {
+            mu_page_key(mu_span_str(token), l->page);
+        }
         config.token = mu_span_str(token);
     }
     if (err == 0) {
@@ -234,5 +237,6 @@ void mu_locked_close(struct mu_locked *l)
 {
     mu_lock_env_free(l->lock);
     mu_tls_env_free(l->tls);
+    explicit_bzero(l->page, sizeof(l->page));
     *l = (struct mu_locked){0};
 }

@@ -9,13 +9,15 @@
 
 #include "core/env.h"
 #include "core/err.h"
+#include "crypto/page_key.h"
 #include "service/lock_env.h"
 #include "transport/tls_env.h"
 
 struct mu_locked {
     struct mu_env *env; /* for all but libp2p, whose own handshake is its lock */
     struct mu_lock_env *lock;
-    struct mu_tls_env *tls; /* NULL: no credential */
+    struct mu_tls_env *tls;     /* NULL: no credential */
+    char page[MU_PAGE_KEY_CAP]; /* what shows the token to a status page; "": no token */
 };
 
 /* Of a token, with its end. */

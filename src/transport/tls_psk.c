@@ -5,27 +5,30 @@
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
 
+#include "core/assert.h"
+
 #define KEY_LEN 32
 
 /* The labels keep the key apart from any other use of the same token. */
 static const char salt[] = "muster lock";
-static const char info[] = "muster tls psk 1";
+static const char tls_label[] = "muster tls psk 1";
 /* Nobody has to choose among several. */
 static const char identity[] = "muster";
 
 /* HKDF (RFC 5869) with SHA-256, for one block of output: extract, then expand. */
-static bool derive(struct mu_span token, unsigned char ret_key[KEY_LEN])
+static bool derive(struct mu_span token, struct mu_span label, unsigned char ret_key[KEY_LEN])
 {
     unsigned char prk[KEY_LEN];
-    unsigned char block[sizeof(info)]; /* the label without its end, and the number of the block */
+    unsigned char block[32]; /* the label, and the number of the block */
     unsigned int len = 0;
     bool good;
 
-    memcpy(block, info, sizeof(info) - 1);
-    block[sizeof(info) - 1] = 1;
+    MU_ASSERT(label.len < sizeof(block));
+    memcpy(block, label.data, label.len);
+    block[label.len] = 1;
     good =
         HMAC(EVP_sha256(), salt, (int)sizeof(salt) - 1, token.data, token.len, prk, &len) != NULL &&
-        HMAC(EVP_sha256(), prk, KEY_LEN, block, sizeof(block), ret_key, &len) != NULL;
+        HMAC(EVP_sha256(), prk, KEY_LEN, block, label.len + 1, ret_key, &len) != NULL;
     OPENSSL_cleanse(prk, sizeof(prk));
     return good;
 }
@@ -97,7 +100,7 @@ static SSL_SESSION *make_session(SSL_CTX *ctx, struct mu_span token)
     const SSL_CIPHER *cipher = ssl == NULL ? NULL : SSL_CIPHER_find(ssl, suite);
     unsigned char key[KEY_LEN];
 
-    if (session == NULL || cipher == NULL || !derive(token, key) ||
+    if (session == NULL || cipher == NULL || !derive(token, mu_span_str(tls_label), key) ||
         SSL_SESSION_set1_master_key(session, key, sizeof(key)) != 1 ||
         SSL_SESSION_set_cipher(session, cipher) != 1 ||
         SSL_SESSION_set1_id_context(session, (const unsigned char *)identity,
