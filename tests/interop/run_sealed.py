@@ -273,6 +273,32 @@ def refusals(checks, nodes, muster, scratch):
                   "--insecure: as under torchrun", (code, agent.said()))
 
 
+def backends(checks, nodes, muster, scratch):
+    """Workers of each kind of rendezvous meet in their store, each at its own node's loopback."""
+    script = ["--no-python", "/bin/sh", "-c",
+              'k="%s kv --store tcp://$MASTER_ADDR:$MASTER_PORT"; $k set at/$RANK $MASTER_ADDR && '
+              '$k wait at/0 at/1 at/2 at/3 && $k barrier end 4 && echo met at $MASTER_ADDR' % muster]
+    certificates = os.path.join(scratch, "certificates")
+    subprocess.run([muster, "keygen", "tls", certificates, "--host", ",".join(NODES)], check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    token = ["--token-file", os.path.join(scratch, "job.token")]
+
+    def certificate(number):
+        name = os.path.join(certificates, NODES[number])
+        return ["--tls-cert", name + ".pem", "--tls-key", name + ".key", "--tls-ca",
+                os.path.join(certificates, "ca.pem")]
+
+    for what, more in (("c10d", [token + ["--rdzv-backend", "c10d"]] * 2),
+                       ("static", [token + ["--rdzv-backend", "static", "--node-rank", str(i)]
+                                   for i in range(2)]),
+                       ("certificates", [certificate(i) for i in range(2)])):
+        agents = [Agent(node, muster, scratch, *more[i], *script) for i, node in enumerate(nodes)]
+        for agent in agents:
+            code = agent.wait(90)
+            checks.ok(code == 0 and agent.said().count("met at 127.0.0.1") == 2,
+                      "%s: workers meet through gateways" % what, (code, agent.said()[-2000:]))
+
+
 def write_token(path):
     token = secrets.token_urlsafe(32)
     with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
@@ -290,6 +316,7 @@ def main():
     with Scratch() as scratch, Network() as nodes:
         token = write_token(os.path.join(scratch, "job.token"))
         refusals(checks, nodes, muster, scratch)
+        backends(checks, nodes, muster, scratch)
         train(checks, nodes, muster, scratch, token)
     checks.done()
 
