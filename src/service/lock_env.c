@@ -739,6 +739,11 @@ const struct mu_lock_policy *mu_lock_env_policy(const struct mu_lock_env *lock)
     return &lock->policy;
 }
 
+bool mu_lock_env_idle(const struct mu_lock_env *lock)
+{
+    return lock->live == 0;
+}
+
 void mu_lock_env_free(struct mu_lock_env *lock)
 {
     if (lock != NULL) {
