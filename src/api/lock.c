@@ -9,6 +9,9 @@
 
 #include "core/alloc.h"
 
+/* What is being closed needs one turn, or two. */
+#define CLOSE_TURNS 16
+
 /* More ranges than this are a list that somebody else should keep. */
 #define ALLOW_MAX 64
 
@@ -216,7 +219,8 @@ int mu_locked_open(struct mu_locked *l, struct mu_env *env, const struct muster_
     }
     err = seal(l, lock, reterr_msg);
     if (err != 0) {
-        mu_locked_close(l);
+        mu_lock_env_free(l->lock);
+        *l = (struct mu_locked){0};
         return err;
     }
     l->env = mu_lock_env_env(l->lock);
@@ -233,8 +237,11 @@ const char *mu_locked_listen(const struct mu_locked *l, const char *listen)
                                                                                : listen;
 }
 
-void mu_locked_close(struct mu_locked *l)
+void mu_locked_close(struct mu_locked *l, struct mu_uv_env *uv)
 {
+    for (int i = 0; l->lock != NULL && !mu_lock_env_idle(l->lock) && i < CLOSE_TURNS; i++) {
+        mu_uv_env_turn(uv);
+    }
     mu_lock_env_free(l->lock);
     mu_tls_env_free(l->tls);
     explicit_bzero(l->page, sizeof(l->page));

@@ -12,6 +12,7 @@
 #include "service/http_server.h"
 #include "service/lock_env.h"
 #include "transport/tls_env.h"
+#include "transport/uv_env.h"
 
 struct mu_locked {
     struct mu_env *env; /* for all but libp2p, whose own handshake is its lock */
@@ -28,8 +29,9 @@ struct mu_locked {
  * negated errno; in words. `env` is borrowed. */
 int mu_locked_open(struct mu_locked *l, struct mu_env *env, const struct muster_lock *lock,
                    struct mu_errmsg *reterr_msg);
-/** After the last callback of all that was opened in it. Twice is harmless. */
-void mu_locked_close(struct mu_locked *l);
+/** After the last callback of all that was opened in it, when nobody runs the loop below any more:
+ * it is turned until nothing is left. Twice is harmless. */
+void mu_locked_close(struct mu_locked *l, struct mu_uv_env *uv);
 
 /* Where those listen who were not told: every address of the host if the lock lets others in who
  * show the credential, else loopback. Told by its own memory from a text that says the same. */

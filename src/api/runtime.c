@@ -127,7 +127,7 @@ int muster_runtime_new_with(const struct muster_runtime_config *config,
         err = -pthread_create(&rt->thread, NULL, run_loop, rt);
     }
     if (err != 0) {
-        mu_locked_close(&rt->locked);
+        mu_locked_close(&rt->locked, rt->uv);
         mu_uv_env_free(rt->uv);
         mu_free(rt);
         return mu_api_error(err, msg.text);
@@ -158,7 +158,7 @@ void muster_runtime_free(muster_runtime *rt)
     }
     mu_door_pass(rt, &d.door, stop_loop);
     (void)pthread_join(rt->thread, NULL);
-    mu_locked_close(&rt->locked);
+    mu_locked_close(&rt->locked, rt->uv);
     mu_uv_env_free(rt->uv);
     mu_free(rt);
 }

@@ -119,7 +119,7 @@ void cli_loop_close(struct cli_loop *loop)
     atomic_store(&loop->ending, true);
     (void)pthread_kill(loop->thread, WAKE_SIGNAL);
     (void)pthread_join(loop->thread, NULL);
-    mu_locked_close(&loop->locked);
+    mu_locked_close(&loop->locked, loop->uv);
     mu_uv_env_free(loop->uv);
 }
 

@@ -55,7 +55,10 @@ static uint8_t mask_of(unsigned bits, size_t i)
     if (bits >= before + 8) {
         return 0xff;
     }
-    return bits <= before ? 0 : (uint8_t)(0xff << (8 - (bits - before)));
+    if (bits <= before) {
+        return 0;
+    }
+    return (uint8_t)(0xffu << (8 - (bits - before)));
 }
 
 int mu_cidr_parse(struct mu_span text, struct mu_cidr *ret_cidr, struct mu_errmsg *reterr_msg)

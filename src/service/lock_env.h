@@ -42,7 +42,9 @@ struct mu_env *mu_lock_env_wire(struct mu_lock_env *lock);
 void mu_lock_env_seal(struct mu_lock_env *lock, struct mu_env *sealed);
 struct mu_env *mu_lock_env_env(struct mu_lock_env *lock);
 const struct mu_lock_policy *mu_lock_env_policy(const struct mu_lock_env *lock);
-/** After the last callback of its connections and listeners. NULL is fine. */
+/** Whether nothing of it is about to be closed: a listener that was refused takes another turn. */
+bool mu_lock_env_idle(const struct mu_lock_env *lock);
+/** When it is idle. After the last callback of its connections and listeners. NULL is fine. */
 void mu_lock_env_free(struct mu_lock_env *lock);
 
 #endif
