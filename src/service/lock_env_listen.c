@@ -1,0 +1,367 @@
+/* Listening: who connects, the first byte, and whose it becomes. */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "service/lock_env_internal.h"
+#include "service/log.h"
+
+static void free_listener_if_shut(struct lock_listener *l)
+{
+    struct mu_listener *owner = l->owner;
+
+    if (l->raw_open || l->through_open || l->guests != 0) {
+        return;
+    }
+    l->lock->live--;
+    mu_free(l);
+    if (owner != NULL) {
+        owner->impl = NULL;
+        owner->closed(owner);
+    }
+}
+
+/* --- those who have said nothing -------------------------------------------------------------- */
+
+static void arm_timer(struct mu_lock_env *lock)
+{
+    mu_mono_t at = MU_MONO_NEVER;
+
+    if (!mu_list_empty(&lock->silent)) {
+        at = MU_CONTAINER_OF(lock->silent.next, struct lock_conn, link)->speak_by;
+    }
+    if (!mu_heap_contains(&lock->timer.node) || at.ns != lock->timer.node.at.ns) {
+        mu_env_timer_arm(lock->below, &lock->timer, at);
+    }
+}
+
+static void leave_silence(struct lock_conn *c)
+{
+    if (!mu_list_empty(&c->link)) {
+        mu_list_remove(&c->link);
+        c->lock->silent_count--;
+        arm_timer(c->lock);
+    }
+}
+
+void mu_lock_shut(struct lock_conn *c)
+{
+    leave_silence(c);
+    if (!c->closing) {
+        c->closing = true;
+        mu_env_close(c->lock->below, &c->raw, true);
+    }
+}
+
+void mu_lock_on_timer(struct mu_timer *timer)
+{
+    struct mu_lock_env *lock = MU_CONTAINER_OF(timer, struct mu_lock_env, timer);
+    mu_mono_t now = mu_env_now(lock->below).mono;
+
+    while (!mu_list_empty(&lock->silent)) {
+        struct lock_conn *c = MU_CONTAINER_OF(lock->silent.next, struct lock_conn, link);
+
+        if (!mu_mono_reached(c->speak_by, now)) {
+            break;
+        }
+        mu_lock_shut(c);
+    }
+    arm_timer(lock);
+}
+
+void mu_lock_guest_gone(struct lock_conn *c)
+{
+    leave_silence(c);
+    if (c->listener != NULL) {
+        c->listener->guests--;
+        free_listener_if_shut(c->listener);
+    }
+}
+
+/* --- the log ---------------------------------------------------------------------------------- */
+
+/* False: this address was named less than a minute ago. */
+static bool name_peer(struct mu_lock_env *lock, const char *peer)
+{
+    mu_mono_t now = mu_env_now(lock->below).mono;
+    const char *port = strrchr(peer, ':');
+    size_t len = port == NULL ? strlen(peer) : (size_t)(port - peer);
+    struct named *n;
+
+    len = len < sizeof(n->peer) ? len : sizeof(n->peer) - 1;
+    for (size_t i = 0; i < NAMED_MAX; i++) {
+        n = &lock->named[i];
+        if (strlen(n->peer) == len && memcmp(n->peer, peer, len) == 0 &&
+            mu_mono_before(now, n->until)) {
+            return false;
+        }
+    }
+    n = &lock->named[lock->named_next++ % NAMED_MAX];
+    memcpy(n->peer, peer, len);
+    n->peer[len] = '\0';
+    n->until = mu_mono_add_ms(now, NAMED_MS);
+    return true;
+}
+
+static void log_shut(struct mu_lock_env *lock, const char *peer, uint8_t first)
+{
+    if (name_peer(lock, peer)) {
+        mu_log(MUSTER_LOG_WARN, "LOCK-REFUSED", "peer=%s why=\"%s\"", peer,
+               first == 0x16 ? "it speaks TLS, and this job has no credential (--token-file)"
+                             : "it shows no credential (--token-file), and plain connections are "
+                               "not taken from there (--allow CIDR)");
+    }
+}
+
+/* --- the decision ----------------------------------------------------------------------------- */
+
+/* Makes the connection somebody's. False: it was turned away. */
+static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env *env)
+{
+    struct mu_conn *upper = to->accept(to);
+
+    if (upper == NULL) {
+        mu_lock_shut(c);
+        return false;
+    }
+    upper->env = env;
+    upper->impl = c;
+    c->upper = upper;
+    c->listener->guests--;
+    c->listener = NULL;
+    return true;
+}
+
+/* The first byte is there. False: it is closed. */
+bool mu_lock_decide(struct lock_conn *c, uint8_t first)
+{
+    struct mu_lock_env *lock = c->lock;
+    struct lock_listener *l = c->listener;
+    char peer[64];
+
+    leave_silence(c);
+    mu_env_peer(lock->below, &c->raw, peer, sizeof(peer));
+    switch (mu_lock_judge(&lock->policy, peer, first)) {
+    case MU_LOCK_OPEN:
+        c->trust = MU_TRUST_OPEN;
+        return hand_over(c, l->owner, &lock->users.env);
+    case MU_LOCK_PLAIN:
+        c->trust = MU_TRUST_PLAIN;
+        return hand_over(c, l->owner, &lock->users.env);
+    case MU_LOCK_SEALED:
+        c->trust = MU_TRUST_OPEN;
+        return hand_over(c, l->feed, &lock->wire.env);
+    case MU_LOCK_SHUT:
+        log_shut(lock, peer, first);
+        mu_lock_shut(c);
+        return false;
+    }
+    return false;
+}
+
+/* --- listening -------------------------------------------------------------------------------- */
+
+static struct mu_conn *raw_accept(struct mu_listener *raw)
+{
+    struct lock_listener *l = MU_CONTAINER_OF(raw, struct lock_listener, raw);
+    struct mu_lock_env *lock = l->lock;
+    struct lock_conn *c = lock->silent_count >= MU_LOCK_SILENT_MAX ? NULL : mu_lock_conn_new(lock);
+
+    if (c == NULL) {
+        return NULL;
+    }
+    c->listener = l;
+    l->guests++;
+    c->speak_by = mu_mono_add_ms(mu_env_now(lock->below).mono, MU_LOCK_SPEAK_MS);
+    mu_list_push(&lock->silent, &c->link);
+    lock->silent_count++;
+    arm_timer(lock);
+    return &c->raw;
+}
+
+static void raw_accept_failed(struct mu_listener *raw, int status)
+{
+    struct mu_listener *owner = MU_CONTAINER_OF(raw, struct lock_listener, raw)->owner;
+
+    if (owner->accept_failed != NULL) {
+        owner->accept_failed(owner, status);
+    }
+}
+
+static struct mu_conn *through_accept(struct mu_listener *through)
+{
+    struct mu_listener *owner = MU_CONTAINER_OF(through, struct lock_listener, through)->owner;
+
+    return owner->accept(owner);
+}
+
+/* The layer of TLS goes with the listener below. */
+static void raw_unlistened(struct mu_listener *raw)
+{
+    struct lock_listener *l = MU_CONTAINER_OF(raw, struct lock_listener, raw);
+
+    l->raw_open = false;
+    if (l->through_open) {
+        l->feed->closed(l->feed);
+    } else {
+        free_listener_if_shut(l);
+    }
+}
+
+static void through_unlistened(struct mu_listener *through)
+{
+    struct lock_listener *l = MU_CONTAINER_OF(through, struct lock_listener, through);
+
+    l->through_open = false;
+    free_listener_if_shut(l);
+}
+
+/* The layer of TLS listens at us: it is fed with what the listener below accepts. */
+int mu_lock_wire_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr)
+{
+    struct lock_listener *l = lock_of_wire(env)->feeding;
+
+    (void)addr;
+    l->feed = listener;
+    listener->env = env;
+    listener->impl = l;
+    return 0;
+}
+
+/* Its `closed` is told by whoever asked for this: with the listener below, or at once. */
+void mu_lock_wire_unlisten(struct mu_env *env, struct mu_listener *listener)
+{
+    (void)env;
+    (void)listener;
+}
+
+/* Has the layer of TLS listen too, if there is one. */
+static int listen_through(struct lock_listener *l, struct mu_addr *addr)
+{
+    struct mu_lock_env *lock = l->lock;
+    int err;
+
+    if (lock->sealed == NULL) {
+        return 0;
+    }
+    l->through.accept = through_accept;
+    l->through.closed = through_unlistened;
+    lock->feeding = l;
+    err = mu_env_listen(lock->sealed, &l->through, addr);
+    lock->feeding = NULL;
+    l->through_open = err == 0;
+    return err;
+}
+
+static int listen_locked(struct mu_lock_env *lock, struct mu_listener *listener,
+                         struct mu_addr *addr)
+{
+    struct lock_listener *l = mu_calloc(1, sizeof(*l));
+    int err;
+
+    if (l == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    l->raw.accept = raw_accept;
+    l->raw.accept_failed = raw_accept_failed;
+    l->raw.closed = raw_unlistened;
+    l->lock = lock;
+    lock->live++;
+    err = listen_through(l, addr);
+    if (err == 0) {
+        err = mu_env_listen(lock->below, &l->raw, addr);
+        l->raw_open = err == 0;
+    }
+    if (err != 0 && l->through_open) {
+        mu_env_unlisten(lock->sealed, &l->through);
+        l->feed->closed(l->feed); /* which frees ours */
+        return err;
+    }
+    if (err != 0) {
+        free_listener_if_shut(l);
+        return err;
+    }
+    l->owner = listener;
+    listener->env = &lock->users.env;
+    listener->impl = l;
+    return 0;
+}
+
+/* A listener that only shows whether the address can be had. */
+struct probe {
+    struct mu_listener raw;
+    struct mu_lock_env *lock;
+};
+
+static struct mu_conn *turn_away(struct mu_listener *listener)
+{
+    (void)listener;
+    return NULL;
+}
+
+static void probe_closed(struct mu_listener *listener)
+{
+    struct probe *p = MU_CONTAINER_OF(listener, struct probe, raw);
+
+    p->lock->live--;
+    mu_free(p);
+}
+
+/* That an address is no address of this host, or in use, is said before that it is locked. */
+static int refuse_to_listen(struct mu_lock_env *lock, struct mu_addr addr, int refusal)
+{
+    struct probe *p = mu_calloc(1, sizeof(*p));
+    int err;
+
+    if (p == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    p->lock = lock;
+    p->raw.accept = turn_away;
+    p->raw.closed = probe_closed;
+    err = mu_env_listen(lock->below, &p->raw, &addr);
+    if (err != 0) {
+        mu_free(p);
+        return err;
+    }
+    lock->live++;
+    mu_env_unlisten(lock->below, &p->raw);
+    lock->why = lock->refusal.text;
+    return refusal;
+}
+
+int mu_lock_users_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr)
+{
+    struct mu_lock_env *lock = lock_of_users(env);
+    int err = mu_lock_listen(&lock->policy, addr, &lock->refusal);
+
+    lock->why = NULL;
+    if (err != 0) {
+        return refuse_to_listen(lock, *addr, err);
+    }
+    if (lock->sealed == NULL && (lock->policy.insecure || mu_addr_is_loopback(addr))) {
+        return mu_env_listen(lock->below, listener, addr); /* There is nothing to decide. */
+    }
+    return listen_locked(lock, listener, addr);
+}
+
+void mu_lock_users_unlisten(struct mu_env *env, struct mu_listener *listener)
+{
+    struct mu_lock_env *lock = lock_of_users(env);
+    struct lock_listener *l = listener->impl;
+
+    if (listener->env != env) {
+        mu_env_unlisten(listener->env, listener);
+        return;
+    }
+    MU_LIST_FOREACH_SAFE (it, tmp, &lock->silent) {
+        struct lock_conn *c = MU_CONTAINER_OF(it, struct lock_conn, link);
+
+        if (c->listener == l) {
+            mu_lock_shut(c);
+        }
+    }
+    if (l->through_open) {
+        mu_env_unlisten(lock->sealed, &l->through);
+    }
+    mu_env_unlisten(lock->below, &l->raw);
+}
