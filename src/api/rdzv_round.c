@@ -134,6 +134,7 @@ static int start_bootstrap(struct mu_rdzv_round *r, struct mu_errmsg *reterr_msg
         .rank = r->info.rank,
         .addr = r->seat->handler->addr,
         .addr_0 = r->info.member_count > 0 ? r->info.member_addrs[0] : NULL,
+        .nearby = mu_rdzv_round_store_is_near(r->info.store_url),
         .share = r->share,
         .done = on_bootstrap_done,
         .failed = on_bootstrap_failed,

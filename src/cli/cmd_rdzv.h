@@ -21,6 +21,7 @@ struct rdzv_options {
     bool rejoin;
     bool verbose;
     bool quiet;
+    struct cli_lock *lock;
 };
 
 /** "N" or "MIN:MAX". Returns 0 or CLI_USAGE, said. */

@@ -311,7 +311,7 @@ int rdzv_join(const struct rdzv_options *o)
         return err;
     }
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
-    err = cli_loop_open(&j.loop, on_signal, &j);
+    err = cli_loop_open_locked(&j.loop, on_signal, &j, o->lock);
     if (err != 0) {
         return err;
     }

@@ -1,5 +1,5 @@
 /* muster serve: a store server until SIGTERM or SIGINT. */
-#include "cli/cli.h"
+#include "cli/cli_lock.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -19,7 +19,7 @@ struct serve_options {
     const char *sync;
     const char *port_file;
     const char *http;
-    const char *token_file;
+    struct cli_lock lock;
     bool quiet;
     bool verbose;
     uint64_t sync_interval;
@@ -172,9 +172,6 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     if (o->backing != NULL && o->data_dir != NULL) {
         return cli_usage("serve", "--backing keeps the keys in etcd, --data-dir on disk; give one");
     }
-    if (o->token_file != NULL && o->http == NULL) {
-        return cli_usage("serve", "--token-file is for --http; give that, too");
-    }
     config->listen = o->listen;
     config->http = o->http;
     config->backing = o->backing;
@@ -192,18 +189,18 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     return 0;
 }
 
-static int run(const struct serve_options *o, struct muster_server_config *config)
+static int run(struct serve_options *o, struct muster_server_config *config)
 {
     static char token[512];
+    const char *token_file = cli_lock_of(&o->lock)->token_file;
     muster_runtime *rt;
     sigset_t set;
     int err = check_options(o, config);
 
-    if (err == 0 && o->token_file != NULL) {
-        err = cli_read_token(o->token_file, token, sizeof(token));
+    if (err == 0 && o->http != NULL && token_file != NULL) {
+        err = cli_read_token(token_file, token, sizeof(token));
         config->http_token = token;
     }
-
     if (err != 0) {
         return err;
     }
@@ -215,11 +212,8 @@ static int run(const struct serve_options *o, struct muster_server_config *confi
     (void)signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
     muster_log_set(NULL, NULL, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN);
-    err = muster_runtime_new(&rt);
-    if (err != 0) {
-        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
-    }
-    return serve(o, config, rt);
+    err = cli_runtime_new(&o->lock, &rt);
+    return err != 0 ? err : serve(o, config, rt);
 }
 
 int cmd_serve(int argc, char **argv)
@@ -245,8 +239,7 @@ int cmd_serve(int argc, char **argv)
         {"port-file", "FILE", "write the port there once it serves", CLI_TEXT, &o.port_file, 0},
         {"http", "HOST:PORT", "a status page, /metrics, /healthz and /readyz there", CLI_TEXT,
          &o.http, 0},
-        {"token-file", "FILE", "what who asks there must show; needed beyond loopback", CLI_TEXT,
-         &o.token_file, 0},
+        CLI_LOCK_OPTIONS(&o.lock),
         {"data-dir", "DIR", "keep everything on disk, too", CLI_TEXT, &o.data_dir, 0},
         {"backing", "URL", "keep every key in etcd://HOST,HOST,HOST/PREFIX", CLI_TEXT, &o.backing,
          0},

@@ -452,6 +452,27 @@ static void prepare_look_back(struct mu_rdzv_bootstrap *b)
 
 /* --- rank 0 ----------------------------------------------------------------------------------- */
 
+bool mu_rdzv_round_store_is_near(const char *url)
+{
+    static const char scheme[] = "tcp://";
+    char text[MU_ADDR_HOST_MAX + 16];
+    struct mu_errmsg msg;
+    struct mu_addr addr;
+    size_t len;
+
+    if (strncmp(url, scheme, sizeof(scheme) - 1) != 0) {
+        return false;
+    }
+    url += sizeof(scheme) - 1;
+    len = strcspn(url, "/?");
+    if (len >= sizeof(text)) {
+        return false;
+    }
+    memcpy(text, url, len);
+    text[len] = '\0';
+    return mu_addr_parse(text, 0, &addr, &msg) == 0 && mu_addr_is_loopback(&addr);
+}
+
 static void on_server_stopped(void *context, int status, const char *why)
 {
     struct mu_rdzv_bootstrap *b = context;
@@ -501,12 +522,18 @@ static int find_port(struct mu_rdzv_bootstrap *b, struct mu_addr *listen,
     b->listener = (struct mu_listener){.accept = turn_away, .closed = on_unlistened};
     err = mu_env_listen(b->env, &b->listener, listen);
     if (err != 0) {
-        return mu_err(reterr_msg, MUSTER_EADDR, "no free port could be found: %s",
-                      muster_strerror(err));
+        return mu_err(reterr_msg, err == MUSTER_ELOCKED ? err : MUSTER_EADDR,
+                      "no free port could be found: %s", mu_env_strerror(b->env, err));
     }
     b->pending++;
     mu_env_unlisten(b->env, &b->listener);
     return 0;
+}
+
+static int open_port(struct mu_rdzv_bootstrap *b, struct mu_addr *listen,
+                     struct mu_errmsg *reterr_msg)
+{
+    return b->config.share ? start_server(b, listen, reterr_msg) : find_port(b, listen, reterr_msg);
 }
 
 static int begin_rank_0(struct mu_rdzv_bootstrap *b, struct mu_errmsg *reterr_msg)
@@ -521,8 +548,14 @@ static int begin_rank_0(struct mu_rdzv_bootstrap *b, struct mu_errmsg *reterr_ms
     if (is_loopback(b->own_addr)) {
         memcpy(listen.host, b->own_addr, sizeof(b->own_addr));
     }
-    err =
-        b->config.share ? start_server(b, &listen, reterr_msg) : find_port(b, &listen, reterr_msg);
+    err = open_port(b, &listen, reterr_msg);
+    if (err == MUSTER_ELOCKED && b->config.nearby) {
+        static const char here[] = "127.0.0.1";
+
+        memcpy(listen.host, here, sizeof(here));
+        memcpy(b->pair.host, here, sizeof(here));
+        err = open_port(b, &listen, reterr_msg);
+    }
     if (err == 0) {
         b->pair.port = listen.port;
         (void)snprintf(b->port_text, sizeof(b->port_text), "%u", b->pair.port);

@@ -49,6 +49,9 @@ struct mu_rdzv_round_store {
 int mu_rdzv_round_store_open(struct mu_env *env, const char *url, uint32_t connect_ms,
                              struct mu_rdzv_round_store *ret, struct mu_errmsg *reterr_msg);
 
+/** Whether only this host can reach the store of that URL: then all nodes are here. */
+bool mu_rdzv_round_store_is_near(const char *url);
+
 /* --- the pair --------------------------------------------------------------------------------- */
 
 struct mu_rdzv_bootstrap_config {
@@ -59,6 +62,8 @@ struct mu_rdzv_bootstrap_config {
     uint64_t round;
     uint32_t rank;
     const char *addr;     /* rank 0: how others reach this node */
+    bool nearby;          /* all nodes are on this host: where the job's lock keeps others out,
+                             loopback is published in the place of `addr` */
     const char *addr_0;   /* the others: rank 0's address, or NULL if it is not known */
     bool share;           /* rank 0 serves a store there */
     uint32_t timeout_ms;  /* 0: 60 s */
@@ -75,7 +80,8 @@ struct mu_rdzv_bootstrap_config {
 
 struct mu_rdzv_bootstrap;
 
-/** Texts are copied. MUSTER_EINVAL (an address that cannot be one), MUSTER_EADDR, MUSTER_ENOMEM. */
+/** Texts are copied. MUSTER_EINVAL (an address that cannot be one), MUSTER_EADDR, MUSTER_ELOCKED,
+ * MUSTER_ENOMEM. */
 int mu_rdzv_bootstrap_start(struct mu_env *env, const struct mu_rdzv_bootstrap_config *config,
                             struct mu_rdzv_bootstrap **ret_bootstrap, struct mu_errmsg *reterr_msg);
 /** Ends the server, if there is one; neither done nor failed comes any more. `ended` follows. */

@@ -10,6 +10,10 @@
 #define LINGER_MS  1000
 #define STARVED_MS 10 /* until something that found no memory is tried again */
 
+/* A server that hangs up on TLS so often knows none; so does one that keeps silent so long. */
+#define NOT_TLS_TRIES     3
+#define NOT_TLS_SILENT_MS 5000
+
 uint32_t mu_rpc_client_backoff_ms(uint32_t *attempt, struct mu_env *env)
 {
     uint32_t base = *attempt >= 6 ? 1000 : 20u << *attempt;
@@ -294,6 +298,23 @@ static void fail_insecure(struct mu_rpc_client *c)
     report(c, false, false, MUSTER_ETLS, text);
 }
 
+/* We have a credential, and the server knows nothing of it. Or it was about to die: so not after
+ * the first time. */
+static void fail_unlocked(struct mu_rpc_client *c)
+{
+    char text[MU_ERRMSG_CAP];
+    uint64_t took = mu_mono_since(c->dialled_at, mu_env_now(c->env).mono);
+
+    if (++c->not_tls < NOT_TLS_TRIES && took < NOT_TLS_SILENT_MS * MU_NS_PER_MS) {
+        return;
+    }
+    (void)snprintf(text, sizeof(text),
+                   "cannot connect to %.80s: it answers no TLS. It was started without the job's "
+                   "credential (--token-file), or it is no muster server",
+                   c->addr);
+    report(c, false, false, MUSTER_ENOTLS, text);
+}
+
 static void on_closed(struct mu_conn *conn, int status)
 {
     struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
@@ -312,6 +333,9 @@ static void on_closed(struct mu_conn *conn, int status)
     c->probe_at = MU_MONO_NEVER;
     if (!c->ready && status == MUSTER_ETLS) {
         fail_insecure(c);
+    }
+    if (!c->ready && status == MUSTER_ENOTLS) {
+        fail_unlocked(c);
     }
     if (!c->ready && was_open && !too_far && ++c->unanswered >= c->config.greetings) {
         report(c, true, false, 0, NULL);
@@ -340,6 +364,7 @@ static void dial(struct mu_rpc_client *c)
     int err;
 
     c->dial_at = MU_MONO_NEVER;
+    c->dialled_at = mu_env_now(c->env).mono;
     c->conn.on = &conn_events;
     c->dialled_near = c->config.near.kind != 0 && !c->near_failed;
     err = mu_env_dial(c->env, &c->conn, c->dialled_near ? &c->config.near : &c->config.addr);

@@ -234,10 +234,12 @@ static bool decide(struct mu_store_conn *c, struct mu_span in)
         mu_rpc_hosted_init(&c->u.native, &c->server->host, &c->base);
         return true;
     }
-    mu_store_conn_drop(c, in.data[0] == 0x16 ? "this looks like TLS; the store speaks plain TCP"
-                          : in.data[0] >= 'A' && in.data[0] <= 'Z'
-                              ? "this looks like HTTP or another text protocol, not a store client"
-                              : "the first byte belongs to no protocol the store speaks");
+    mu_store_conn_drop(c,
+                       in.data[0] == 0x16
+                           ? "this looks like TLS, and this server has no credential (--token-file)"
+                       : in.data[0] >= 'A' && in.data[0] <= 'Z'
+                           ? "this looks like HTTP or another text protocol, not a store client"
+                           : "the first byte belongs to no protocol the store speaks");
     return false;
 }
 

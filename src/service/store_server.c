@@ -1,12 +1,11 @@
 #include "service/store_server_internal.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/addr.h"
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "service/listen.h"
 #include "service/log.h"
 
 #define PEER_LINES_PER_S 20
@@ -221,13 +220,10 @@ static void forget_backing(void *context)
 
 static int listen_or_explain(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 {
-    char text[MU_ADDR_HOST_MAX + 16];
     int err = mu_env_listen(s->env, &s->listener, &s->config.listen);
 
     if (err != 0) {
-        return mu_err(reterr_msg, MUSTER_EADDR, "cannot listen on %.150s: %s%s",
-                      mu_addr_format(&s->config.listen, text, sizeof(text)), muster_strerror(err),
-                      err == -EADDRINUSE ? "; choose another port, or 0 for any free one" : "");
+        return mu_listen_failed(s->env, &s->config.listen, err, reterr_msg);
     }
     s->listening = true;
     return 0;

@@ -1,0 +1,397 @@
+/*
+ * The locked environment among hosts that have addresses, in the simulator: who reaches a listener,
+ * how much it is trusted, and what who does not get in is told.
+ */
+#include "service/lock_env.h"
+
+#include <errno.h>
+
+#include "core/alloc.h"
+#include "sim.h"
+#include "transport/tls_env.h"
+#include "unit.h"
+
+#define PORT     80
+#define RANGE    "10.1.0.0/16"
+#define SERVER   "10.0.0.1"
+#define STRANGER "10.0.0.2"
+#define ALLOWED  "10.1.0.2"
+#define MY_TOKEN "the token of this test"
+#define NOT_IT   "another token altogether"
+#define PATIENCE (60 * MU_NS_PER_S)
+
+/* A process with a lock around its environment, which dials, or echoes. */
+struct node {
+    struct mu_sim *sim;
+    struct mu_sim_proc *proc;
+    struct mu_env *env;
+    struct mu_lock_env *lock;
+    struct mu_tls_env *tls;
+    struct mu_listener listener;
+    struct mu_conn conn;
+    struct mu_buf got;
+    struct mu_errmsg why;
+    enum mu_trust trust;
+    size_t accepted;
+    bool listening;
+    bool open;
+    bool live; /* between a dial or an accept and `closed` */
+    bool echo;
+    int status;
+};
+
+static struct node *node_of(struct mu_conn *conn)
+{
+    return MU_CONTAINER_OF(conn, struct node, conn);
+}
+
+static void on_open(struct mu_conn *conn)
+{
+    node_of(conn)->open = true;
+}
+
+static size_t on_data(struct mu_conn *conn, struct mu_span in)
+{
+    struct node *n = node_of(conn);
+    size_t taken = 0;
+
+    n->trust = mu_env_trust(n->env, conn);
+    assert_int_equal(mu_buf_append(&n->got, in), 0);
+    if (n->echo) {
+        mu_env_send(n->env, conn, in, &taken);
+        assert_int_equal(taken, in.len);
+    }
+    return in.len;
+}
+
+static void on_eof(struct mu_conn *conn)
+{
+    mu_env_close(node_of(conn)->env, conn, false);
+}
+
+static void on_writable(struct mu_conn *conn)
+{
+    (void)conn;
+}
+
+static void on_closed(struct mu_conn *conn, int status)
+{
+    struct node *n = node_of(conn);
+
+    n->live = false;
+    n->status = status;
+    (void)mu_err(&n->why, 0, "%s", mu_env_why(n->env));
+}
+
+static const struct mu_conn_events events = {
+    .open = on_open,
+    .data = on_data,
+    .eof = on_eof,
+    .writable = on_writable,
+    .closed = on_closed,
+};
+
+static struct mu_conn *on_accept(struct mu_listener *listener)
+{
+    struct node *n = MU_CONTAINER_OF(listener, struct node, listener);
+
+    n->accepted++;
+    if (n->live) {
+        return NULL;
+    }
+    n->live = true;
+    n->conn = (struct mu_conn){.on = &events};
+    return &n->conn;
+}
+
+static void on_unlistened(struct mu_listener *listener)
+{
+    MU_CONTAINER_OF(listener, struct node, listener)->listening = false;
+}
+
+static int start(struct mu_env *env, void *arg)
+{
+    (void)env;
+    (void)arg;
+    return 0;
+}
+
+static void node_init(struct node *n, struct mu_sim *sim, const char *address, const char *token,
+                      bool insecure, const char *range)
+{
+    struct mu_lock_policy policy = {.insecure = insecure};
+    struct mu_cidr cidr;
+    struct mu_errmsg why;
+
+    *n = (struct node){.sim = sim};
+    n->proc = mu_sim_proc_new(mu_sim_host_new(sim, address),
+                              &(struct mu_sim_program){.name = "node", .start = start});
+    assert_true(mu_sim_step(sim));
+    if (range != NULL) {
+        assert_int_equal(mu_cidr_parse(mu_span_str(range), &cidr, &why), 0);
+        policy.allow = &cidr;
+        policy.allow_count = 1;
+    }
+    assert_int_equal(mu_lock_env_new(mu_sim_proc_env(n->proc), &policy, &n->lock), 0);
+    if (token != NULL) {
+        struct mu_tls_config config = {.token = mu_span_str(token)};
+
+        assert_int_equal(mu_tls_env_new(mu_lock_env_wire(n->lock), &config, &n->tls, &why), 0);
+        mu_lock_env_seal(n->lock, mu_tls_env_env(n->tls));
+    }
+    n->env = mu_lock_env_env(n->lock);
+    n->echo = false;
+    mu_buf_init(&n->got, 1u << 20);
+    n->listener.accept = on_accept;
+    n->listener.closed = on_unlistened;
+}
+
+static bool is_at_rest(void *arg)
+{
+    struct node *n = arg;
+
+    return !n->live && !n->listening && mu_lock_env_idle(n->lock);
+}
+
+static void node_fini(struct node *n)
+{
+    if (n->live) {
+        mu_env_close(n->env, &n->conn, true);
+    }
+    if (n->listening) {
+        mu_env_unlisten(n->env, &n->listener);
+    }
+    assert_true(mu_sim_run_until(n->sim, PATIENCE, is_at_rest, n));
+    mu_lock_env_free(n->lock);
+    mu_tls_env_free(n->tls);
+    mu_buf_fini(&n->got);
+}
+
+/* A server at SERVER, and one who dials it from elsewhere. */
+struct world {
+    struct mu_sim *sim;
+    struct node server;
+    struct node client;
+};
+
+static void world_init(struct world *w, const char *from, const char *server_token,
+                       const char *client_token)
+{
+    struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
+
+    w->sim = mu_sim_new(&(struct mu_sim_config){.seed = 7, .faults = mu_sim_faults_none()});
+    assert_non_null(w->sim);
+    node_init(&w->server, w->sim, SERVER, server_token, false, RANGE);
+    node_init(&w->client, w->sim, from, client_token, false, NULL);
+    w->server.echo = true;
+    assert_int_equal(mu_env_listen(w->server.env, &w->server.listener, &addr), 0);
+    w->server.listening = true;
+}
+
+static void world_fini(struct world *w)
+{
+    node_fini(&w->client);
+    node_fini(&w->server);
+    mu_sim_free(w->sim);
+}
+
+static struct mu_addr server_addr(void)
+{
+    return (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = SERVER};
+}
+
+static bool is_settled(void *arg)
+{
+    struct node *n = arg;
+
+    return n->open || !n->live;
+}
+
+static bool is_over(void *arg)
+{
+    struct node *n = arg;
+
+    return !n->live || n->got.len != 0;
+}
+
+/* Dials and says `text`; what comes back, or the end, is in the client. */
+static void say(struct world *w, const char *text)
+{
+    struct mu_addr addr = server_addr();
+    size_t taken = 0;
+
+    w->client.conn = (struct mu_conn){.on = &events};
+    w->client.live = true;
+    assert_int_equal(mu_env_dial(w->client.env, &w->client.conn, &addr), 0);
+    assert_true(mu_sim_run_until(w->sim, PATIENCE, is_settled, &w->client));
+    if (w->client.open) {
+        mu_env_send(w->client.env, &w->client.conn, mu_span_str(text), &taken);
+        assert_int_equal(taken, strlen(text));
+        assert_true(mu_sim_run_until(w->sim, PATIENCE, is_over, &w->client));
+    }
+}
+
+static void test_lock_env_lets_in_who_has_the_token(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, MY_TOKEN);
+    say(&w, "hello");
+    assert_span_text(mu_buf_span(&w.client.got), "hello");
+    assert_int_equal(w.server.trust, MU_TRUST_OPEN);
+    world_fini(&w);
+}
+
+static void test_lock_env_tells_another_token_why(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NOT_IT);
+    say(&w, "hello");
+    assert_int_equal(w.client.status, MUSTER_ETLS);
+    assert_non_null(strstr(w.client.why.text, "its token is another one"));
+    assert_int_equal(w.server.got.len, 0);
+    world_fini(&w);
+}
+
+static void test_lock_env_shuts_out_who_shows_nothing(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    say(&w, "\x0e of PyTorch");
+    assert_false(w.client.live);
+    assert_int_equal(w.client.got.len, 0);
+    /* The listener has not even heard of it. */
+    assert_int_equal(w.server.accepted, 0);
+    world_fini(&w);
+}
+
+static void test_lock_env_passes_up_a_native_greeting_to_be_refused(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    say(&w, "MUSTER\r\n");
+    assert_int_equal(w.server.trust, MU_TRUST_PLAIN);
+    assert_span_text(mu_buf_span(&w.client.got), "MUSTER\r\n");
+    world_fini(&w);
+}
+
+static void test_lock_env_takes_plain_bytes_from_a_range(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, ALLOWED, MY_TOKEN, NULL);
+    say(&w, "\x0e of PyTorch");
+    assert_span_text(mu_buf_span(&w.client.got), "\x0e of PyTorch");
+    assert_int_equal(w.server.trust, MU_TRUST_PLAIN);
+    world_fini(&w);
+}
+
+static void test_lock_env_says_that_a_server_answers_no_tls(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, NULL, MY_TOKEN);
+    say(&w, "hello");
+    assert_int_equal(w.client.status, MUSTER_ENOTLS);
+    assert_int_equal(w.server.accepted, 0);
+    world_fini(&w);
+}
+
+static void test_lock_env_drops_who_says_nothing(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    w.client.conn = (struct mu_conn){.on = &events};
+    w.client.live = true;
+    assert_int_equal(
+        mu_env_dial(w.client.env, &w.client.conn, &(struct mu_addr[]){server_addr()}[0]), 0);
+    assert_true(mu_sim_run_until(w.sim, PATIENCE, is_settled, &w.client));
+    mu_sim_run_for(w.sim, (MU_LOCK_SPEAK_MS - 1000) * MU_NS_PER_MS);
+    assert_true(w.client.live);
+    mu_sim_run_for(w.sim, 2000 * MU_NS_PER_MS);
+    assert_false(w.client.live);
+    assert_int_equal(w.server.accepted, 0);
+    world_fini(&w);
+}
+
+static void test_lock_env_ends_with_silent_guests(void **state)
+{
+    struct mu_addr addr = server_addr();
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    w.client.conn = (struct mu_conn){.on = &events};
+    w.client.live = true;
+    assert_int_equal(mu_env_dial(w.client.env, &w.client.conn, &addr), 0);
+    assert_true(mu_sim_run_until(w.sim, PATIENCE, is_settled, &w.client));
+    mu_sim_run_for(w.sim, 100 * MU_NS_PER_MS);
+    mu_env_unlisten(w.server.env, &w.server.listener);
+    assert_true(mu_sim_run_until(w.sim, PATIENCE, is_at_rest, &w.server));
+    world_fini(&w);
+}
+
+static void test_lock_env_refuses_to_listen_in_words(void **state)
+{
+    struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
+    struct mu_addr near = {.kind = MU_ADDR_TCP, .port = PORT, .host = "127.0.0.1"};
+    struct mu_sim *sim;
+    struct node n;
+
+    (void)state;
+    sim = mu_sim_new(&(struct mu_sim_config){.seed = 7, .faults = mu_sim_faults_none()});
+    node_init(&n, sim, SERVER, NULL, false, NULL);
+    assert_int_equal(mu_env_listen(n.env, &n.listener, &addr), MUSTER_ELOCKED);
+    assert_non_null(strstr(mu_env_strerror(n.env, MUSTER_ELOCKED), "--token-file"));
+    assert_true(mu_sim_run_until(sim, PATIENCE, is_at_rest, &n));
+    assert_int_equal(mu_env_listen(n.env, &n.listener, &near), 0);
+    n.listening = true;
+    /* What is wrong with the address itself comes first. */
+    assert_int_equal(
+        mu_env_listen(n.env, &(struct mu_listener[]){n.listener}[0], &(struct mu_addr[]){addr}[0]),
+        -EADDRINUSE);
+    node_fini(&n);
+    mu_sim_free(sim);
+}
+
+static void test_lock_env_speaks_plain_only_where_it_may(void **state)
+{
+    struct mu_addr addr = server_addr();
+    struct world w;
+
+    (void)state;
+    world_init(&w, ALLOWED, MY_TOKEN, MY_TOKEN);
+    w.client.conn = (struct mu_conn){.on = &events};
+    assert_int_equal(mu_env_dial_plain(w.client.env, &w.client.conn, &addr), MUSTER_ELOCKED);
+    assert_non_null(strstr(mu_env_why(w.client.env), "--allow"));
+    world_fini(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lock_env_lets_in_who_has_the_token),
+        cmocka_unit_test(test_lock_env_tells_another_token_why),
+        cmocka_unit_test(test_lock_env_shuts_out_who_shows_nothing),
+        cmocka_unit_test(test_lock_env_passes_up_a_native_greeting_to_be_refused),
+        cmocka_unit_test(test_lock_env_takes_plain_bytes_from_a_range),
+        cmocka_unit_test(test_lock_env_says_that_a_server_answers_no_tls),
+        cmocka_unit_test(test_lock_env_drops_who_says_nothing),
+        cmocka_unit_test(test_lock_env_ends_with_silent_guests),
+        cmocka_unit_test(test_lock_env_refuses_to_listen_in_words),
+        cmocka_unit_test(test_lock_env_speaks_plain_only_where_it_may),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
