@@ -108,6 +108,7 @@ struct store_setup {
     bool oracle;      /* the test watches all keys in the server itself */
     bool keep_awake;  /* the server is never paused */
     uint64_t wait_ns; /* after healing, before anybody is asked to have got on */
+    bool gateways;    /* the second and third server are gateways to the first */
 };
 
 struct store_member {

@@ -145,7 +145,7 @@ static int check_config(const struct muster_server_config *c)
         return mu_api_error(MUSTER_EINVAL, "a server needs an address to listen on");
     }
     if (c->backing != NULL && c->data_dir != NULL) {
-        return mu_api_error(MUSTER_EINVAL, "a server keeps its keys in etcd or in a directory");
+        return mu_api_error(MUSTER_EINVAL, "a server keeps its keys elsewhere or in a directory");
     }
     if (c->key_bytes_max == 0 || c->key_bytes_max > UINT32_MAX / 4 || c->value_bytes_max == 0 ||
         c->value_bytes_max > UINT32_MAX / 4 || c->keys_max == 0 || c->keys_max > UINT32_MAX / 4 ||

@@ -102,7 +102,9 @@ static void *await_signal(void *context)
 static void tell_the_user(const struct muster_server_config *config, const muster_server *server)
 {
     printf("muster: serving on %s\n", muster_server_address(server));
-    if (config->backing != NULL) {
+    if (config->backing != NULL && strncmp(config->backing, "tcp:", 4) == 0) {
+        printf("muster: passing everything on to the server at %s\n", config->backing + 6);
+    } else if (config->backing != NULL) {
         printf("muster: keeping every key in %s: what was answered is there\n", config->backing);
     } else if (config->data_dir == NULL) {
         printf("muster: keeping everything in memory; --data-dir keeps it on disk\n");
@@ -170,7 +172,8 @@ static int check_options(const struct serve_options *o, struct muster_server_con
         return cli_usage("serve", "--sync says how --data-dir is written; give that, too");
     }
     if (o->backing != NULL && o->data_dir != NULL) {
-        return cli_usage("serve", "--backing keeps the keys in etcd, --data-dir on disk; give one");
+        return cli_usage("serve", "--backing says that the keys are elsewhere, --data-dir that "
+                                  "they are on disk; give one");
     }
     config->listen = o->listen;
     config->http = o->http;
@@ -241,8 +244,8 @@ int cmd_serve(int argc, char **argv)
          &o.http, 0},
         CLI_LOCK_OPTIONS(&o.lock),
         {"data-dir", "DIR", "keep everything on disk, too", CLI_TEXT, &o.data_dir, 0},
-        {"backing", "URL", "keep every key in etcd://HOST,HOST,HOST/PREFIX", CLI_TEXT, &o.backing,
-         0},
+        {"backing", "URL", "the keys are in etcd://HOST,HOST/PREFIX, or with tcp://HOST:PORT",
+         CLI_TEXT, &o.backing, 0},
         {"sync", "MODE", "always (answered means on disk) or interval", CLI_TEXT, &o.sync, 0},
         {"sync-interval", "MS", "how often `interval` writes (100)", CLI_NUMBER, &o.sync_interval,
          hour_ms},

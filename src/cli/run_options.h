@@ -15,6 +15,7 @@
 #define MU_RUN_OPTIONS_H
 
 #include "cli/cli.h"
+#include "cli/cli_lock.h"
 
 #include <muster/rendezvous.h>
 
@@ -55,6 +56,7 @@ struct run_options {
     double detect, grace, upscale_delay;
     uint64_t spares;
     const char *signal_map, *verdict, *store_backing;
+    struct cli_lock lock;
     bool has_backend, has_node_rank, has_master_addr, has_master_port;
     bool has_detect, has_spares, has_upscale_delay;
     /* The script and what follows it, untouched. */
