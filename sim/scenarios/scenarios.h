@@ -57,6 +57,7 @@ extern const struct mu_sim_scenario mu_sim_scenario_rref;
 extern const struct mu_sim_scenario mu_sim_scenario_rref_early;
 extern const struct mu_sim_scenario mu_sim_scenario_rref_leak;
 extern const struct mu_sim_scenario mu_sim_scenario_state;
+extern const struct mu_sim_scenario mu_sim_scenario_state_crowd;
 extern const struct mu_sim_scenario mu_sim_scenario_state_unverified;
 extern const struct mu_sim_scenario mu_sim_scenario_store;
 extern const struct mu_sim_scenario mu_sim_scenario_store_queue;

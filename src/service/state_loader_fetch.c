@@ -377,16 +377,20 @@ static void on_have(struct mu_state_link *k, const struct mu_rpc_event *event)
 static void on_swarm(struct mu_state_link *k, const struct mu_rpc_event *event)
 {
     struct mu_state_loader *l = k->loader;
-    uint32_t again_ms = 0;
+    struct mu_state_swarm_head head;
+    uint32_t again_ms;
     struct mu_span walk = {0};
     struct mu_span addr;
 
     k->swarm_call = 0;
-    if (event->status != 0 || mu_state_swarm_decode(event->payload, &again_ms, &walk) != 0) {
+    if (event->status != 0 || mu_state_swarm_decode(event->payload, &head, &walk) != 0) {
         k->swarm_at = mu_mono_add_ms(now_of(l), 5000);
         return;
     }
-    again_ms = again_ms < 100 ? 100 : again_ms > 60000 ? 60000 : again_ms;
+    if (l->has_fetch && k->is_donor) {
+        mu_state_fetch_part(&l->fetch, k->donor, head.part, head.parts);
+    }
+    again_ms = head.again_ms < 100 ? 100 : head.again_ms > 60000 ? 60000 : head.again_ms;
     /* Those who begin together find each other while most is still to be had. */
     if (k->swarm_asks++ < SWARM_EAGER && again_ms > SWARM_EAGER_MS) {
         again_ms = SWARM_EAGER_MS;
