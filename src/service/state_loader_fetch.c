@@ -608,13 +608,29 @@ static bool is_gone(const struct mu_state_loader *l)
     return false;
 }
 
+/* Whether somebody who can be asked has told of another state: if nobody is left who gives this one
+ * as it should be, that one is better than none. */
+static bool is_another_there(const struct mu_state_loader *l)
+{
+    MU_LIST_FOREACH (it, &l->links) {
+        const struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
+
+        for (size_t i = 0; i < k->entry_count && !k->banned && k->ready; i++) {
+            if (memcmp(k->entries[i].entry.id, l->share->id, MU_STATE_ID_LEN) != 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static void on_end(struct mu_state_loader *l, const struct mu_state_fetch_event *event)
 {
     if (event->status == 0) {
         l->whole = true;
         mu_state_loader_end(l, 0, "");
     } else if (event->status != MUSTER_ECANCELED && event->status != MUSTER_ETIMEDOUT &&
-               is_gone(l)) {
+               (is_gone(l) || is_another_there(l))) {
         mu_state_loader_restart(l);
     } else {
         mu_state_loader_end(l, event->status, event->text);
@@ -646,6 +662,8 @@ static void handle(struct mu_state_loader *l, const struct mu_state_fetch_event 
     case MU_STATE_FETCH_EV_BAN:
         mu_log(MUSTER_LOG_WARN, "STATE-DONOR-BANNED", "donor=%s why=\"%s\"", k->name, event->text);
         k->banned = true;
+        k->status = event->status;
+        (void)snprintf(k->text, sizeof(k->text), "%.150s", event->text);
         k->wanted = false;
         mu_state_link_close(k);
         break;
