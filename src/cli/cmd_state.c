@@ -23,6 +23,7 @@ int state_request(const struct state_options *o, muster_runtime *rt,
     ret->dht = o->swarm != NULL ? o->dht : NULL;
     ret->dht_count = o->dht_count;
     ret->hivemind = o->hivemind;
+    ret->bytes_max = o->max_size;
     ret->timeout_ms = (int64_t)(o->timeout * 1000);
     ret->idle_ms = (uint32_t)(o->idle * 1000);
     ret->stall_ms = (uint32_t)(o->stall * 1000);
@@ -170,6 +171,7 @@ int cmd_state(int argc, char **argv)
         {"tls-ca", "FILE", "the authority of everybody's certificates", CLI_TEXT, &o.ca, 0},
         {"tls-name", "NAME", "what a donor's certificate is for (the host that is dialled)",
          CLI_TEXT, &o.peer_name, 0},
+        {"max-size", "SIZE", "pull: nothing larger than this (no bound)", CLI_SIZE, &o.max_size, 0},
         {"timeout", "SECONDS", "pull: for all of it (0: none)", CLI_SECONDS, &o.timeout, 0},
         {"idle", "SECONDS", "pull: within which something must come (30)", CLI_SECONDS, &o.idle, 0},
         {"stall", "SECONDS", "pull: after which a silent donor is passed over (5)", CLI_SECONDS,
