@@ -152,10 +152,13 @@ static void on_ended(void *context, int status, const char *text, struct mu_stat
         mu_state_share_drop(share);
     } else {
         struct mu_hm_loaded loaded;
+        struct mu_span metadata;
         double priority;
 
+        /* It may have gone on since it said in the DHT what it has. */
         mu_state_swarm_load_take(app->load, &loaded, &priority);
-        check_bytes(app, (uint32_t)priority, loaded.values[0]);
+        metadata = mu_buf_span(&loaded.metadata);
+        check_bytes(app, metadata.len == 8 ? metadata.data[7] : SWARM_VERSIONS, loaded.values[0]);
         mu_hm_loaded_fini(&loaded);
     }
     app->state->final_done = app->state->final_done || app->final;
