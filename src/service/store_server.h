@@ -92,6 +92,10 @@ struct mu_store_server_stats {
 };
 void mu_store_server_stats(const struct mu_store_server *server,
                            struct mu_store_server_stats *ret_stats);
+/* A method of the native wire: the server's wall clock, u64 nanoseconds since 1970. For `muster
+ * doctor`; nothing is decided by it. */
+#define MU_STORE_METHOD_CLOCK "muster::Server.clock"
+
 /** Whether it takes requests: it listens, and is not about to end. */
 bool mu_store_server_ready(const struct mu_store_server *server);
 /**

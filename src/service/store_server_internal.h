@@ -178,6 +178,8 @@ void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const
 /* store_status.c */
 void mu_store_events_add(struct mu_store_events *e, mu_wall_t at, const char *run,
                          const char *text);
+/** Answers MU_STORE_METHOD_CLOCK. */
+void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_event *event);
 
 /* store_conn.c */
 struct mu_conn *mu_store_conn_accept(struct mu_listener *listener);

@@ -19,6 +19,16 @@ void mu_store_events_add(struct mu_store_events *e, mu_wall_t at, const char *ru
     (void)snprintf(event->text, sizeof(event->text), "%s", text);
 }
 
+/* --- the clock -------------------------------------------------------------------------------- */
+
+void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    uint8_t now[8];
+
+    mu_put_u64(now, mu_env_now(session->server->env).wall.ns);
+    mu_store_session_reply(session, event->id, 0, mu_span(now, sizeof(now)));
+}
+
 /* --- writing ---------------------------------------------------------------------------------- */
 
 /* Text that is being written; after the first error nothing more is. */
