@@ -1,5 +1,5 @@
 /* muster serve: a store server until SIGTERM or SIGINT. */
-#include "cli/cli.h"
+#include "cli/cli_log.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,6 +22,7 @@ struct serve_options {
     const char *token_file;
     bool quiet;
     bool verbose;
+    struct cli_log_options log;
     uint64_t sync_interval;
     uint64_t key_max, value_max, keys_max, memory, buffers, connections, sessions, grace, drain;
 };
@@ -137,6 +138,10 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
     if (!o->quiet) {
         tell_the_user(config, server);
     }
+    cli_log_tell(MUSTER_LOG_INFO, "SERVING", -1,
+                 json_pack("{s:s, s:s*}", "address", muster_server_address(server), "http",
+                           config->http == NULL ? NULL : muster_server_http_address(server)),
+                 "serving on %s", muster_server_address(server));
     notify("READY=1");
     signals.server = server;
     (void)sigemptyset(&signals.set);
@@ -214,7 +219,11 @@ static int run(const struct serve_options *o, struct muster_server_config *confi
     (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
-    muster_log_set(NULL, NULL, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN);
+    err = cli_log_open(&o->log, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN,
+                       o->quiet ? MUSTER_LOG_ERROR : MUSTER_LOG_INFO);
+    if (err != 0) {
+        return err;
+    }
     err = muster_runtime_new(&rt);
     if (err != 0) {
         return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
@@ -267,6 +276,7 @@ int cmd_serve(int argc, char **argv)
          hour_ms},
         {"quiet", NULL, "print nothing but errors", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "log what the server does", CLI_FLAG, &o.verbose, 0},
+        CLI_LOG_OPTIONS(o.log),
     };
     const struct cli_verb verb = {
         "serve", "--listen HOST:PORT [OPTIONS]",

@@ -1,7 +1,7 @@
 /*
  * muster doctor HOST...: between its files.
  *
- *     doctor_host.c     the command: all hosts at once, each on a thread of its own; then the clocks
+ *     doctor_host.c     the command: all hosts at once, a thread for each; then the clocks
  *     doctor_probe.c    one host: names, ports, who speaks there, packets. Blocks
  *     doctor_clock.c    clocks of muster servers, on the loop
  *     doctor_judge.c    what the facts mean, and the facts as JSON

@@ -76,9 +76,9 @@ static enum doctor_speaks recognize(const uint8_t *answer, size_t len, struct do
 }
 
 /*
- * PyTorch's stores. Those of generation 1 take the bytes of generation 2 for a key of a gigabyte, so
- * they are looked for first: by one byte, the question for the number of keys, at which those of
- * generation 2 hang up.
+ * PyTorch's stores. Those of generation 1 take the bytes of generation 2 for a key of a gigabyte,
+ * so they are looked for first: by one byte, the question for the number of keys, at which those
+ * of generation 2 hang up.
  */
 static enum doctor_speaks ask_torch(const struct mu_probe_number *n, uint16_t port, uint32_t ms)
 {

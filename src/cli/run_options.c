@@ -101,6 +101,11 @@ static const struct cli_option options[] = {
      .whole = true},
     {"store-backing", "URL", "the workers' store is in etcd://HOST,HOST/PREFIX", CLI_TEXT,
      &parsed.store_backing, 0, .whole = true},
+    {"http", "HOST:PORT", "a page that says how the agent and its workers stand", CLI_TEXT,
+     &parsed.http, 0, .whole = true},
+    {"token-file", "FILE", "its first line is what --http asks for", CLI_TEXT, &parsed.token_file,
+     0, .whole = true},
+    CLI_LOG_OPTIONS(parsed.log),
 };
 static const struct cli_verb verb = {.name = "run",
                                      .synopsis = "[OPTIONS] [--] SCRIPT [ARGUMENTS...]",

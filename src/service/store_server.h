@@ -31,6 +31,7 @@
 #include "proto/rpc.h"
 #include "proto/torch_server.h"
 #include "service/rdzv_hub.h"
+#include "service/status_page.h"
 
 enum mu_sync {
     MU_SYNC_ALWAYS = 1,
@@ -108,5 +109,7 @@ bool mu_store_server_ready(const struct mu_store_server *server);
 int mu_store_server_status(const struct mu_store_server *server, struct mu_buf *out);
 /** The same as text for Prometheus. */
 int mu_store_server_metrics(const struct mu_store_server *server, struct mu_buf *out);
+/** All of this for a page. */
+struct mu_status_source mu_store_server_source(struct mu_store_server *server);
 
 #endif
