@@ -23,6 +23,7 @@ struct state_options {
     const char *dht[STATE_PEERS_MAX]; /* out of `swarm` */
     size_t dht_count;
     const char *cert, *key, *ca, *peer_name;
+    const char *http, *token_file; /* of the page */
     uint64_t epoch, step, slots, rate;
     double priority;
     bool has_priority;

@@ -360,6 +360,87 @@ def test_a_browser_sees_a_worker_die_without_a_reload():
         checks.equal(job.process.wait(20), 1, "the page does not keep the agent")
 
 
+class State:
+    """`muster state ...` with a page."""
+
+    def __init__(self, scratch, name, *args):
+        self.errors = os.path.join(scratch, name)
+        with open(self.errors, "wb") as errors:
+            self.process = subprocess.Popen([muster_path(), "state", *args], stdout=errors,
+                                            stderr=errors, preexec_fn=die_with_parent)
+
+    def output(self):
+        with open(self.errors, errors="replace") as file:
+            return file.read()
+
+    def find(self, pattern):
+        return wait_until(lambda: re.search(pattern, self.output()), pattern)[1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def test_downloads_are_seen_as_they_go():
+    with Scratch() as scratch:
+        size = 512 << 20  # far more than can come while we look
+        path = os.path.join(scratch, "model.safetensors")
+        head = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(head)) + head)
+            file.truncate(8 + len(head) + size)
+        with State(scratch, "donor", "serve", "--listen", HOST + ":0", "--rate", "8M", "--http",
+                   HOST + ":0", path) as donor:
+            page = donor.find(r"status at (http://\S+/)")
+            address = donor.find(r"serving at (\S+)")
+            checks.equal((state_of(page)["kind"], state_of(page)["state"]["prefix"],
+                          state_of(page)["transfers"]), ("state", "model", []),
+                         "a donor says what it shares")
+            checks.equal(get(page + "readyz")[0], 200, "and is ready")
+            with State(scratch, "puller", "pull", "--http", HOST + ":0", "--no-serve", "-o",
+                       os.path.join(scratch, "copy"), address) as puller, \
+                    Browser(1200, 800) as wide, Browser(390, 844, mobile=True) as narrow:
+                own = puller.find(r"status at (http://\S+/)")
+                for browser in (wide, narrow):
+                    browser.open(page)
+                given = wait_until(lambda: next((t for t in state_of(page)["transfers"]
+                                                 if 4 << 20 < t["bytes"] < t["total"] and
+                                                 t["age_ms"] > 500), None), "a download goes on")
+                checks.ok(given["peer"].startswith(HOST) and given["what"] == "model" and
+                          given["total"] == size and 1 << 20 < given["bytes_per_s"] < 64 << 20,
+                          "the donor says to whom, how far, how fast", given)
+                got = state_of(own)
+                checks.ok(got["state"]["what"] == "loading" and got["state"]["donors"] == 1 and
+                          0 < got["transfers"][0]["bytes"] < size and
+                          got["transfers"][0]["total"] == size, "so does the one who pulls", got)
+                text = get(page + "metrics")[2] + get(own + "metrics")[2]
+                checks.ok("muster_state_downloads 1\n" in text and
+                          "muster_state_total_bytes %d\n" % size in text and
+                          re.search(r"muster_state_given_bytes_total [1-9]", text),
+                          "for Prometheus, too", text)
+                first = wait_until(lambda: wide.evaluate("(document.querySelector('.bar i') || "
+                                                         "{style: {}}).style.width"), "a bar")
+                later = wait_until(lambda: wide.evaluate(
+                    "document.querySelector('.bar i').style.width") != first, "it grows")
+                checks.ok(later, "the bar grows without a reload")
+                checks.equal(narrow.evaluate(NARROW), True, "a phone shows it as well")
+                shoot("downloads", wide=wide, narrow=narrow)
+                top = subprocess.run([muster_path(), "top", "--once", page[len("http://"):]],
+                                     capture_output=True, text=True, timeout=30)
+                checks.ok(re.search(r"%s\S+ +model +\d+%%" % HOST, top.stdout),
+                          "muster top shows it", top.stdout)
+                puller.process.send_signal(signal.SIGINT)
+                checks.equal(puller.process.wait(20), 130, "the page does not keep the command")
+            wait_until(lambda: state_of(page)["transfers"] == [], "nobody loads any more")
+            checks.equal(state_of(page)["state"]["downloads"], 1, "one download was counted")
+            donor.process.send_signal(signal.SIGTERM)
+            checks.equal(donor.process.wait(20), 0, "and the donor ends well")
+
+
 def test_top_shows_an_agent():
     with Scratch() as scratch, Job(scratch) as job:
         page = job.page()[len("http://"):]
