@@ -52,6 +52,8 @@ extern "C" {
     X(ERDZV_RESTARTS, -10034, "the restarts of this run are used up")                              \
     X(ERDZV_LOST, -10035, "the others have gone on without this node")                             \
     X(ETLS, -10036, "the secure connection failed")                                                \
+    X(ELOCKED, -10037, "locked: beyond loopback the job's credential is wanted")                   \
+    X(ENOTLS, -10038, "the peer answers no TLS")                                                   \
     X(ESIGNATURE, -10040, "the peer cannot prove who it is")                                       \
     X(EPEERID, -10041, "another peer than the one that was meant")                                 \
     X(EPEERDENIED, -10042, "that peer is not allowed here")                                        \

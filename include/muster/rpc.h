@@ -72,7 +72,9 @@ struct muster_rpc_tls {
 struct muster_rpc_config {
     const char *name; /* 1 to 127 of A-Z a-z 0-9 - _ : */
     int32_t id;       /* 0 to 32767, unique in the group; -1: none, it calls and is not called */
-    /* "HOST:PORT", port 0: any; "unix:/PATH". Default "0.0.0.0:0"; NULL: does not listen. */
+    /* "HOST:PORT", port 0: any; "unix:/PATH"; NULL: does not listen. Default: every address of the
+     * host if there is TLS, or the runtime's lock has a credential or is `insecure`; else loopback.
+     */
     const char *listen;
     const char *advertise; /* the host that others dial. NULL: that of `listen`, or our name */
     uint32_t timeout_ms;   /* of calls that name none. 60,000; 0: never */

@@ -122,3 +122,16 @@ SCENARIO(backed_queue, "backed-queue", "queues in etcd: once, in order, nothing 
 SCENARIO(backed_retry, "backed-retry", "a client that repeats an add whose outcome is unknown",
          backed_faults, true, .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true,
          .plant = STORE_PLANT_RETRYING_CLIENT)
+SCENARIO(gateway, "gateway",
+         "clients behind two gateways to one server: linearizable, exactly once, nothing lost",
+         store_world_faults, false, .jobs = {&store_job_linear, &store_job_append},
+         .gateways = true)
+SCENARIO(gateway_queue, "gateway-queue", "queues through gateways: once, in order, none missing",
+         store_world_faults, false, .jobs = {&store_job_queue, &store_job_linear}, .gateways = true)
+SCENARIO(gateway_watch, "gateway-watch", "watches through gateways: every change, in order",
+         store_world_faults, false, .jobs = {&store_job_watch, &store_job_write}, .oracle = true,
+         .gateways = true)
+SCENARIO(gateway_retry, "gateway-retry",
+         "planted bug: a client behind a gateway that repeats an add whose outcome is unknown",
+         store_world_faults, true, .jobs = {&store_job_linear}, .gateways = true,
+         .plant = STORE_PLANT_RETRYING_CLIENT)

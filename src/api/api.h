@@ -9,13 +9,16 @@
 
 #include <muster/muster.h>
 
+#include "api/lock.h"
 #include "core/env.h"
 #include "core/err.h"
 #include "transport/uv_env.h"
 
 struct muster_runtime {
     struct mu_uv_env *uv;
-    struct mu_env *env;
+    struct mu_env *raw;      /* without the lock: for libp2p, HTTP, and TLS of one's own */
+    struct mu_locked locked; /* the job's lock around it, */
+    struct mu_env *env;      /* and what everything is opened in */
     pthread_t thread;
 };
 

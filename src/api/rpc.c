@@ -15,7 +15,7 @@ struct muster_rpc_config muster_rpc_config_defaults(void)
 
     return (struct muster_rpc_config){
         .id = -1,
-        .listen = "0.0.0.0:0",
+        .listen = mu_listen_default,
         .timeout_ms = 60000,
         .threads = 16,
         .connect_timeout_ms = d.connect_ms,
@@ -133,7 +133,8 @@ static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, s
     if (c->listen == NULL) {
         return 0;
     }
-    err = mu_addr_parse(c->listen, 0, &d->config.listen, &d->msg);
+    err = mu_addr_parse(c->tls != NULL ? c->listen : mu_locked_listen(&a->rt->locked, c->listen), 0,
+                        &d->config.listen, &d->msg);
     d->config.near = d->config.near && d->config.listen.kind == MU_ADDR_TCP;
     return err;
 }
@@ -145,8 +146,8 @@ static int secure(muster_rpc_agent *a, const struct muster_rpc_tls *tls, struct 
     if (tls == NULL) {
         return 0;
     }
-    config = (struct mu_tls_config){tls->cert, tls->key, tls->ca, tls->name};
-    return mu_tls_env_new(a->rt->env, &config, &a->tls, msg);
+    config = (struct mu_tls_config){tls->cert, tls->key, tls->ca, tls->name, {0}};
+    return mu_tls_env_new(a->rt->raw, &config, &a->tls, msg);
 }
 
 static bool is_any(const char *host)

@@ -89,12 +89,26 @@ static void *run_loop(void *context)
     return NULL;
 }
 
+struct muster_runtime_config muster_runtime_config_defaults(void)
+{
+    return (struct muster_runtime_config){.lock = NULL};
+}
+
 int muster_runtime_new(muster_runtime **ret_runtime)
 {
+    struct muster_runtime_config config = muster_runtime_config_defaults();
+
+    return muster_runtime_new_with(&config, ret_runtime);
+}
+
+int muster_runtime_new_with(const struct muster_runtime_config *config,
+                            muster_runtime **ret_runtime)
+{
+    struct mu_errmsg msg = {0};
     muster_runtime *rt;
     int err;
 
-    if (ret_runtime == NULL) {
+    if (ret_runtime == NULL || config == NULL) {
         return mu_api_error(MUSTER_EINVAL, "muster_runtime_new: no place for the result");
     }
     rt = mu_calloc(1, sizeof(*rt));
@@ -106,12 +120,17 @@ int muster_runtime_new(muster_runtime **ret_runtime)
         mu_free(rt);
         return mu_api_error(err, NULL);
     }
-    rt->env = mu_uv_env_env(rt->uv);
-    err = -pthread_create(&rt->thread, NULL, run_loop, rt);
+    rt->raw = mu_uv_env_env(rt->uv);
+    err = mu_locked_open(&rt->locked, rt->raw, config->lock, &msg);
+    if (err == 0) {
+        rt->env = rt->locked.env;
+        err = -pthread_create(&rt->thread, NULL, run_loop, rt);
+    }
     if (err != 0) {
+        mu_locked_close(&rt->locked);
         mu_uv_env_free(rt->uv);
         mu_free(rt);
-        return mu_api_error(err, NULL);
+        return mu_api_error(err, msg.text);
     }
     *ret_runtime = rt;
     return 0;
@@ -139,6 +158,7 @@ void muster_runtime_free(muster_runtime *rt)
     }
     mu_door_pass(rt, &d.door, stop_loop);
     (void)pthread_join(rt->thread, NULL);
+    mu_locked_close(&rt->locked);
     mu_uv_env_free(rt->uv);
     mu_free(rt);
 }

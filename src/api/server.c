@@ -117,7 +117,7 @@ static void start_on_loop(struct mu_door *door)
     if (d->err == 0 && d->page.listen.kind != 0) {
         struct mu_status_source source = mu_store_server_source(s->server);
 
-        d->page_err = mu_status_page_start(s->rt->env, &source, &d->page, &s->page, &d->page_msg);
+        d->page_err = mu_status_page_start(s->rt->raw, &source, &d->page, &s->page, &d->page_msg);
     }
     mu_door_open(door);
 }
@@ -147,7 +147,7 @@ static int check_config(const struct muster_server_config *c)
         return mu_api_error(MUSTER_EINVAL, "a server needs an address to listen on");
     }
     if (c->backing != NULL && c->data_dir != NULL) {
-        return mu_api_error(MUSTER_EINVAL, "a server keeps its keys in etcd or in a directory");
+        return mu_api_error(MUSTER_EINVAL, "a server keeps its keys elsewhere or in a directory");
     }
     if (c->key_bytes_max == 0 || c->key_bytes_max > UINT32_MAX / 4 || c->value_bytes_max == 0 ||
         c->value_bytes_max > UINT32_MAX / 4 || c->keys_max == 0 || c->keys_max > UINT32_MAX / 4 ||
@@ -160,13 +160,15 @@ static int check_config(const struct muster_server_config *c)
 static int page_config(muster_server *s, const struct muster_server_config *c,
                        struct server_door *d)
 {
-    const char *token = c->http_token == NULL ? "" : c->http_token;
+    const struct mu_locked *locked = &s->rt->locked;
+    const char *token = c->http_token == NULL ? locked->page : c->http_token;
     int err = mu_addr_parse(c->http, 0, &d->page.listen, &d->msg);
 
-    if (err == 0 && token[0] == '\0' && !mu_addr_is_loopback(&d->page.listen)) {
-        err = mu_err(&d->msg, MUSTER_EINVAL,
-                     "a status page beyond loopback needs a token: whoever reaches %.100s could "
-                     "read it",
+    if (err == 0 && token[0] == '\0' && !mu_addr_is_loopback(&d->page.listen) &&
+        !mu_lock_env_policy(locked->lock)->insecure) {
+        err = mu_err(&d->msg, MUSTER_ELOCKED,
+                     "a status page beyond loopback needs a token (--token-file), or --insecure: "
+                     "whoever reaches %.80s could read it",
                      c->http);
     }
     d->page.token = mu_span_str(token);

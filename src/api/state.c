@@ -123,7 +123,7 @@ struct muster_state_config muster_state_config_defaults(void)
     struct mu_state_donor_config d = mu_state_donor_config_defaults();
 
     return (struct muster_state_config){
-        .listen = "0.0.0.0:0",
+        .listen = mu_listen_default,
         .slots = d.gate.slots,
         .replaced_ms = d.replaced_ms,
     };

@@ -70,7 +70,7 @@ static void start_peers(struct mu_door *door)
 {
     struct net_door *d = MU_CONTAINER_OF(door, struct net_door, door);
 
-    d->err = mu_state_peers_start(d->net->rt->env, d->net->identity, &d->net->peers, d->msg);
+    d->err = mu_state_peers_start(d->net->rt->raw, d->net->identity, &d->net->peers, d->msg);
     mu_door_open(door);
 }
 
@@ -87,9 +87,9 @@ int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
     }
     err = load_identity(net, key, msg);
     if (err == 0 && tls != NULL) {
-        struct mu_tls_config config = {tls->cert, tls->key, tls->ca, tls->name};
+        struct mu_tls_config config = {tls->cert, tls->key, tls->ca, tls->name, {0}};
 
-        err = mu_tls_env_new(rt->env, &config, &net->tls, msg);
+        err = mu_tls_env_new(rt->raw, &config, &net->tls, msg);
         if (err == 0) {
             net->env = mu_tls_env_env(net->tls);
             net->transport = "tls";
@@ -149,11 +149,12 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
     int err = 0;
 
     ret_text[0] = '\0';
-    config->sends_files = net->env == net->rt->env;
+    config->sends_files = net->env == net->rt->env && net->rt->locked.tls == NULL;
     if (listen != NULL && net->peers != NULL) {
         config->listen = (struct mu_addr){.kind = MU_ADDR_PEER};
         err = mu_state_peers_listen(net->peers, listen, msg);
     } else if (listen != NULL) {
+        listen = net->tls == NULL ? mu_locked_listen(&net->rt->locked, listen) : listen;
         err = mu_addr_parse(listen, 0, &config->listen, msg);
     }
     err = err != 0 ? err : mu_state_donor_start(net->env, config, ret, msg);

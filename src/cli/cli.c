@@ -25,6 +25,8 @@ int cli_exit_code(int err)
     case MUSTER_EDRAIN:
     case MUSTER_ERDZV_CONN:
     case MUSTER_EDHT_NOBODY:
+    case MUSTER_ENOTLS:
+    case MUSTER_ETLS:
         return CLI_CONNECT;
     case MUSTER_ERDZV_CLOSED:
         return CLI_CLOSED;
@@ -34,6 +36,7 @@ int cli_exit_code(int err)
     case MUSTER_EFULL:
         return CLI_STORAGE;
     case MUSTER_EADDR:
+    case MUSTER_ELOCKED:
         return CLI_ADDRESS;
     case MUSTER_EURL:
     case MUSTER_EINVAL:
@@ -401,30 +404,4 @@ enum muster_log_level cli_log_level(void)
         return MUSTER_LOG_ERROR;
     }
     return MUSTER_LOG_WARN;
-}
-
-int cli_read_token(const char *path, char *token, size_t cap)
-{
-    FILE *f = fopen(path, "re");
-    struct stat st;
-    bool read = f != NULL && fgets(token, (int)cap, f) != NULL;
-
-    if (f == NULL || ferror(f)) {
-        int err = errno;
-
-        if (f != NULL) {
-            (void)fclose(f);
-        }
-        return cli_fail(CLI_FAILED, "cannot read the token from %s: %s", path, strerror(err));
-    }
-    if (fstat(fileno(f), &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        (void)fprintf(stderr, "muster: others can read the token in %s: chmod 600 it\n", path);
-    }
-    (void)fclose(f);
-    token[read ? strcspn(token, "\r\n") : 0] = '\0';
-    if (strlen(token) < 16) {
-        return cli_fail(CLI_FAILED, "the token in %s is too short to be one: 16 letters or more",
-                        path);
-    }
-    return 0;
 }

@@ -78,13 +78,13 @@ int cli_parse(const struct cli_verb *verb, int *argc, char ***argv);
 /** A whole number; false if it is none or over `max`. With `size`, K, M, G and T may follow. */
 bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
 
-/**
- * The token in the first line of a file; warns if others can read it. 0 or an exit code, said.
- */
+/** The job's token, the first line of a file that its owner alone can read. 0 or an exit code,
+ * said. */
 int cli_read_token(const char *path, char *token, size_t cap);
 
 int cmd_run(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
+int cmd_keygen(int argc, char **argv);
 int cmd_kv(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_bench_etcd(int argc, char **argv);

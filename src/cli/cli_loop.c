@@ -82,6 +82,27 @@ int cli_loop_open_for(struct cli_loop *loop, const sigset_t *set,
     return open_loop(loop);
 }
 
+int cli_loop_lock(struct cli_loop *loop, struct cli_lock *lock)
+{
+    struct mu_errmsg msg = {{0}};
+    int err = mu_locked_open(&loop->locked, loop->env, cli_lock_of(lock), &msg);
+
+    if (err != 0) {
+        cli_loop_close(loop);
+        return cli_fail(cli_exit_code(err), "%s", msg.text);
+    }
+    loop->env = loop->locked.env;
+    return 0;
+}
+
+int cli_loop_open_locked(struct cli_loop *loop, void (*on_signal)(void *context, int number),
+                         void *context, struct cli_lock *lock)
+{
+    int err = cli_loop_open(loop, on_signal, context);
+
+    return err != 0 ? err : cli_loop_lock(loop, lock);
+}
+
 void cli_loop_run(struct cli_loop *loop)
 {
     mu_uv_env_run(loop->uv);
@@ -98,6 +119,7 @@ void cli_loop_close(struct cli_loop *loop)
     atomic_store(&loop->ending, true);
     (void)pthread_kill(loop->thread, WAKE_SIGNAL);
     (void)pthread_join(loop->thread, NULL);
+    mu_locked_close(&loop->locked);
     mu_uv_env_free(loop->uv);
 }
 

@@ -15,12 +15,15 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "api/lock.h"
+#include "cli/cli_lock.h"
 #include "transport/uv_env.h"
 
 struct cli_loop {
     struct mu_uv_env *uv;
-    struct mu_env *env;
+    struct mu_env *env; /* with cli_loop_lock(), that of the lock */
     /* private from here */
+    struct mu_locked locked;
     void (*on_signal)(void *context, int number);
     void *context;
     struct mu_post post;
@@ -42,6 +45,12 @@ int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int nu
 /** The same for any signals (1 to 63), each of which becomes a call every time it comes. */
 int cli_loop_open_for(struct cli_loop *loop, const sigset_t *set,
                       void (*on_signal)(void *context, int number), void *context);
+/** As cli_loop_open(), and cli_loop_lock(). */
+int cli_loop_open_locked(struct cli_loop *loop, void (*on_signal)(void *context, int number),
+                         void *context, struct cli_lock *lock);
+/** From here on its environment obeys the job's lock. Returns 0; or an exit code, said, and the
+ * loop is closed. */
+int cli_loop_lock(struct cli_loop *loop, struct cli_lock *lock);
 void cli_loop_run(struct cli_loop *loop);
 /** On the loop: cli_loop_run() returns after this turn. */
 void cli_loop_stop(struct cli_loop *loop);

@@ -28,29 +28,46 @@ static void end_on_loop(struct mu_post *post)
     mu_status_page_stop(p->page);
 }
 
-static int start(struct cli_page *p, const char *http, const char *token_file,
+int cli_page_prepare(const struct cli_page_place *place, struct mu_status_page_config *config,
+                     char token[CLI_PAGE_TOKEN_CAP])
+{
+    struct mu_errmsg msg = {{0}};
+    int code;
+
+    token[0] = '\0';
+    if (mu_addr_parse(place->http, 0, &config->listen, &msg) != 0) {
+        return cli_fail(CLI_USAGE, "--http: %s", msg.text);
+    }
+    if (place->token_file != NULL) {
+        code = cli_read_token(place->token_file, token, CLI_PAGE_TOKEN_CAP);
+        if (code != 0) {
+            return code;
+        }
+    } else if (!place->insecure && !mu_addr_is_loopback(&config->listen)) {
+        return cli_fail(cli_exit_code(MUSTER_ELOCKED),
+                        "a status page beyond loopback needs a token (--token-file): whoever "
+                        "reaches %s could read it",
+                        place->http);
+    }
+    config->token = mu_span_str(token);
+    return 0;
+}
+
+static int start(struct cli_page *p, const struct cli_page_place *place,
                  const struct mu_status_source *source)
 {
     struct mu_status_page_config config = {.stopped = on_stopped, .context = p};
     struct mu_errmsg msg = {{0}};
-    char token[512] = "";
-    int err = mu_addr_parse(http, 0, &config.listen, &msg);
+    char token[CLI_PAGE_TOKEN_CAP];
+    int code = cli_page_prepare(place, &config, token);
+    int err =
+        code != 0 ? 0 : mu_status_page_start(mu_uv_env_env(p->uv), source, &config, &p->page, &msg);
 
-    if (err == 0 && token_file != NULL) {
-        int code = cli_read_token(token_file, token, sizeof(token));
-
-        if (code != 0) {
-            return code;
-        }
-    }
-    config.token = mu_span_str(token);
-    err = err != 0 ? err
-                   : mu_status_page_start(mu_uv_env_env(p->uv), source, &config, &p->page, &msg);
-    memset(token, 0, sizeof(token));
-    return err == 0 ? 0 : cli_fail(cli_exit_code(err), "--http: %s", msg.text);
+    explicit_bzero(token, sizeof(token));
+    return err == 0 ? code : cli_fail(cli_exit_code(err), "--http: %s", msg.text);
 }
 
-int cli_page_open(struct cli_page *p, const char *http, const char *token_file,
+int cli_page_open(struct cli_page *p, const struct cli_page_place *place,
                   const struct mu_status_source *source)
 {
     sigset_t all;
@@ -61,7 +78,7 @@ int cli_page_open(struct cli_page *p, const char *http, const char *token_file,
     if (mu_uv_env_new(&p->uv) != 0) {
         return cli_fail(CLI_FAILED, "cannot start a page");
     }
-    code = start(p, http, token_file, source);
+    code = start(p, place, source);
     if (code != 0) {
         mu_uv_env_free(p->uv);
         p->uv = NULL;

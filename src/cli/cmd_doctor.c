@@ -112,6 +112,7 @@ int cmd_doctor(int argc, char **argv)
          &o.ports, 0},
         {"timeout", "SECONDS", "how long to wait for an answer (hosts 3, etcd 5)", CLI_NUMBER,
          &o.timeout, 600, .given = &timed},
+        CLI_LOCK_OPTIONS(&o.lock),
     };
     const struct cli_verb verb = {
         "doctor", "[OPTIONS] [HOST[:PORT]...] | etcd URL [OPTIONS]",

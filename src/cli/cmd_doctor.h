@@ -5,7 +5,7 @@
 #ifndef MU_CMD_DOCTOR_H
 #define MU_CMD_DOCTOR_H
 
-#include "cli/cli.h"
+#include "cli/cli_lock.h"
 #include "core/addr.h"
 #include "core/err.h"
 
@@ -46,12 +46,13 @@ json_t *doctor_json(const struct doctor_report *r);
 struct doctor_options {
     uint64_t timeout;  /* seconds for one question; 0: as fits */
     const char *ports; /* of hosts, between commas; NULL: the usual ones */
+    struct cli_lock lock;
     bool json;
 };
 
 /** muster doctor etcd URL. Returns an exit code. */
 int doctor_etcd(const struct doctor_options *o, const char *url);
 /** muster doctor [HOST[:PORT]...]: this machine, and those. Returns an exit code. */
-int doctor_hosts(const struct doctor_options *o, const char *const *words, size_t count);
+int doctor_hosts(struct doctor_options *o, const char *const *words, size_t count);
 
 #endif

@@ -1,5 +1,5 @@
 /* muster kv: every operation of a store, from the shell. */
-#include "cli/cli.h"
+#include "cli/cli_lock.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -24,6 +24,7 @@ struct kv {
     bool prefix;
     bool current;
     bool once;
+    struct cli_lock lock;
     muster_store *store;
     int argc;
     char **argv; /* behind the verb */
@@ -500,10 +501,10 @@ static int run_operation(struct kv *kv, int (*run)(struct kv *kv))
     struct muster_store_config config = muster_store_config_defaults();
     muster_runtime *rt;
     int code;
-    int err = muster_runtime_new(&rt);
+    int err = cli_runtime_new(&kv->lock, &rt);
 
     if (err != 0) {
-        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+        return err;
     }
     (void)signal(SIGPIPE, SIG_DFL);
     config.timeout_ms = (uint32_t)kv->timeout_ms;
@@ -563,6 +564,7 @@ int cmd_kv(int argc, char **argv)
         {"current", NULL, "watch: begin with what is there", CLI_FLAG, &kv.current, 0},
         {"once", NULL, "watch: wait for one change, and print its revision", CLI_FLAG, &kv.once, 0},
         {"lease", "LEASE", "set: bind the key to a lease", CLI_NUMBER, &kv.lease, 0},
+        CLI_LOCK_OPTIONS(&kv.lock),
     };
     const struct cli_verb verb = {
         "kv", "--store URL [OPTIONS] OPERATION",

@@ -104,12 +104,14 @@ static int run_verb(const struct rdzv_options *o, const char *name)
 
 int cmd_rdzv(int argc, char **argv)
 {
+    struct cli_lock lock = {0};
     struct rdzv_options o = {.backend = "",
                              .endpoint = "",
                              .nnodes = "1",
                              .config = "",
                              .local_addr = "",
-                             .timeout = 10};
+                             .timeout = 10,
+                             .lock = &lock};
     const struct cli_option options[] = {
         {"rdzv-backend", "B", "muster (the default), c10d, etcd-v3, etcd-v2, etcd or static",
          CLI_TEXT, &o.backend, 0},
@@ -130,6 +132,7 @@ int cmd_rdzv(int argc, char **argv)
         {"quiet", NULL, "join: do not say who hosts", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "join: say every step on standard error", CLI_FLAG, &o.verbose, 0},
         CLI_LOG_OPTIONS(o.log),
+        CLI_LOCK_OPTIONS(&lock),
     };
     const struct cli_verb verb = {
         "rdzv", "join|status|close|extra --rdzv-id ID [OPTIONS]",

@@ -22,6 +22,7 @@ struct rdzv_options {
     bool verbose;
     bool quiet;
     struct cli_log_options log;
+    struct cli_lock *lock;
 };
 
 /** "N" or "MIN:MAX". Returns 0 or CLI_USAGE, said. */

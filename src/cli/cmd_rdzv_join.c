@@ -328,7 +328,7 @@ int rdzv_join(const struct rdzv_options *o)
     if (err != 0) {
         return err;
     }
-    err = cli_loop_open(&j.loop, on_signal, &j);
+    err = cli_loop_open_locked(&j.loop, on_signal, &j, o->lock);
     if (err != 0) {
         return err;
     }

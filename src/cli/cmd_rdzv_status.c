@@ -158,7 +158,7 @@ static int ask(struct ask *a, enum mu_rdzv_question question)
     if (err != 0) {
         return cli_usage("rdzv", "%s", msg.text);
     }
-    err = cli_loop_open(&a->loop, on_signal, a);
+    err = cli_loop_open_locked(&a->loop, on_signal, a, o->lock);
     if (err != 0) {
         return err;
     }
@@ -192,7 +192,7 @@ static int look(struct ask *a)
     if (o->run_id == NULL) {
         return cli_usage("rdzv", "--rdzv-id is needed: etcd keeps no list of runs");
     }
-    err = cli_loop_open(&a->loop, on_signal, a);
+    err = cli_loop_open_locked(&a->loop, on_signal, a, o->lock);
     if (err != 0) {
         return err;
     }
@@ -276,7 +276,7 @@ static int close_elsewhere(struct ask *a)
     int err = rdzv_parse_nnodes(o->nnodes, &params.nodes_min, &params.nodes_max);
 
     if (err == 0) {
-        err = cli_loop_open(&a->loop, on_signal, a);
+        err = cli_loop_open_locked(&a->loop, on_signal, a, o->lock);
     }
     if (err != 0) {
         return err;

@@ -134,8 +134,10 @@ static int join(const struct rpc_options *o, muster_runtime *rt, muster_rpc_agen
 
 const struct muster_rpc_tls *rpc_tls(const struct rpc_options *o, struct muster_rpc_tls *tls)
 {
-    *tls = (struct muster_rpc_tls){o->cert, o->key, o->ca, o->peer_name};
-    return o->cert == NULL && o->key == NULL && o->ca == NULL ? NULL : tls;
+    const struct muster_lock *l = &o->lock->lock;
+
+    *tls = (struct muster_rpc_tls){l->cert, l->key, l->ca, l->name};
+    return l->cert == NULL && l->key == NULL && l->ca == NULL ? NULL : tls;
 }
 
 static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
@@ -182,8 +184,9 @@ int rpc_serve(const struct rpc_options *o)
     (void)sigaddset(&signals, SIGTERM);
     (void)sigaddset(&signals, SIGINT);
     (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (muster_runtime_new(&rt) != 0) {
-        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    code = cli_runtime_new(o->lock, &rt);
+    if (code != 0) {
+        return code;
     }
     code = serve_until_signal(o, rt, &signals);
     muster_runtime_free(rt);
@@ -227,6 +230,7 @@ static int run(struct rpc_options *o, const char *what)
 
 int cmd_rpc(int argc, char **argv)
 {
+    struct cli_lock lock = {0};
     struct rpc_options o = {.name = "worker",
                             .listen = "127.0.0.1:29600",
                             .group = "rpc",
@@ -237,7 +241,8 @@ int cmd_rpc(int argc, char **argv)
                             .count = 1,
                             .in_flight = 1,
                             .size = 64,
-                            .seconds = 3};
+                            .seconds = 3,
+                            .lock = &lock};
     const struct cli_option options[] = {
         {"name", "NAME", "serve: the worker's name (worker)", CLI_TEXT, &o.name, 0},
         {"id", "N", "serve: its number (0)", CLI_NUMBER, &o.id, 32767},
@@ -248,11 +253,7 @@ int cmd_rpc(int argc, char **argv)
         {"group", "NAME", "serve: the group (rpc)", CLI_TEXT, &o.group, 0},
         {"world", "N", "serve: how many workers it has (1)", CLI_NUMBER, &o.world, 32768},
         {"threads", "N", "serve: for handlers that block (16)", CLI_NUMBER, &o.threads, 4096},
-        {"tls-cert", "FILE", "our certificate: TLS on all connections", CLI_TEXT, &o.cert, 0},
-        {"tls-key", "FILE", "its private key", CLI_TEXT, &o.key, 0},
-        {"tls-ca", "FILE", "the authority of everybody's certificates", CLI_TEXT, &o.ca, 0},
-        {"tls-name", "NAME", "what a worker's certificate is for (the host that is dialled)",
-         CLI_TEXT, &o.peer_name, 0},
+        CLI_LOCK_OPTIONS(&lock),
         {"to", "[NAME@]HOST:PORT", "call, bench: the worker", CLI_TEXT, &o.to, 0},
         {"timeout", "SECONDS", "of a call, or of meeting (60); 0: never", CLI_NUMBER, &o.timeout,
          86400},

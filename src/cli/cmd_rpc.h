@@ -4,7 +4,7 @@
 
 #include <muster/rpc.h>
 
-#include "cli/cli.h"
+#include "cli/cli_lock.h"
 
 struct rpc_options {
     const char *name;
@@ -15,7 +15,7 @@ struct rpc_options {
     const char *group;
     const char *method;
     const char *data;
-    const char *cert, *key, *ca, *peer_name;
+    struct cli_lock *lock;
     uint64_t id, world, threads;
     uint64_t timeout, retries, retry_ms, count, in_flight, size;
     double seconds;
@@ -23,7 +23,8 @@ struct rpc_options {
     bool wait;
 };
 
-/** Fills `*tls` from the options; NULL if there is to be none of it. */
+/** Fills `*tls` from the options; NULL if there is to be none of it. Certificates that were named
+ * here are for loopback as well. */
 const struct muster_rpc_tls *rpc_tls(const struct rpc_options *o, struct muster_rpc_tls *tls);
 
 /** Serves until SIGTERM or SIGINT. Returns an exit code, as the others do. */

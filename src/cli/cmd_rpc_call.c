@@ -196,8 +196,9 @@ static int start(struct load *l)
 
     (void)pthread_mutex_init(&l->lock, NULL);
     (void)pthread_cond_init(&l->cond, NULL);
-    if (muster_runtime_new(&l->rt) != 0) {
-        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    err = cli_runtime_new(l->o->lock, &l->rt);
+    if (err != 0) {
+        return err;
     }
     (void)snprintf(name, sizeof(name), "cli-%ld", (long)getpid());
     config.name = name;

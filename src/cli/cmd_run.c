@@ -273,7 +273,7 @@ static int run_agent(struct run *r)
         config.host = r->host;
     }
     run_events_init(&r->events, &r->o, r->output, r->loop.env, r->host);
-    code = run_watch_open(&r->watch, &r->o, &config, r->loop.env, r->output, r->host);
+    code = run_watch_open(&r->watch, &r->o, &config, mu_uv_env_env(r->loop.uv), r->output, r->host);
     err = code != 0 ? 0 : mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
     if (err != 0) {
         code = cli_fail(CLI_FAILED, "%s", msg.text);

@@ -1,4 +1,5 @@
 /* muster serve: a store server until SIGTERM or SIGINT. */
+#include "cli/cli_lock.h"
 #include "cli/cli_log.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@ struct serve_options {
     const char *sync;
     const char *port_file;
     const char *http;
-    const char *token_file;
+    struct cli_lock lock;
     bool quiet;
     bool verbose;
     struct cli_log_options log;
@@ -103,7 +104,9 @@ static void *await_signal(void *context)
 static void tell_the_user(const struct muster_server_config *config, const muster_server *server)
 {
     printf("muster: serving on %s\n", muster_server_address(server));
-    if (config->backing != NULL) {
+    if (config->backing != NULL && strncmp(config->backing, "tcp:", 4) == 0) {
+        printf("muster: passing everything on to the server at %s\n", config->backing + 6);
+    } else if (config->backing != NULL) {
         printf("muster: keeping every key in %s: what was answered is there\n", config->backing);
     } else if (config->data_dir == NULL) {
         printf("muster: keeping everything in memory; --data-dir keeps it on disk\n");
@@ -175,10 +178,8 @@ static int check_options(const struct serve_options *o, struct muster_server_con
         return cli_usage("serve", "--sync says how --data-dir is written; give that, too");
     }
     if (o->backing != NULL && o->data_dir != NULL) {
-        return cli_usage("serve", "--backing keeps the keys in etcd, --data-dir on disk; give one");
-    }
-    if (o->token_file != NULL && o->http == NULL) {
-        return cli_usage("serve", "--token-file is for --http; give that, too");
+        return cli_usage("serve", "--backing says that the keys are elsewhere, --data-dir that "
+                                  "they are on disk; give one");
     }
     config->listen = o->listen;
     config->http = o->http;
@@ -197,18 +198,18 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     return 0;
 }
 
-static int run(const struct serve_options *o, struct muster_server_config *config)
+static int run(struct serve_options *o, struct muster_server_config *config)
 {
     static char token[512];
+    const char *token_file = cli_lock_of(&o->lock)->token_file;
     muster_runtime *rt;
     sigset_t set;
     int err = check_options(o, config);
 
-    if (err == 0 && o->token_file != NULL) {
-        err = cli_read_token(o->token_file, token, sizeof(token));
+    if (err == 0 && o->http != NULL && token_file != NULL) {
+        err = cli_read_token(token_file, token, sizeof(token));
         config->http_token = token;
     }
-
     if (err != 0) {
         return err;
     }
@@ -224,11 +225,8 @@ static int run(const struct serve_options *o, struct muster_server_config *confi
     if (err != 0) {
         return err;
     }
-    err = muster_runtime_new(&rt);
-    if (err != 0) {
-        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
-    }
-    return serve(o, config, rt);
+    err = cli_runtime_new(&o->lock, &rt);
+    return err != 0 ? err : serve(o, config, rt);
 }
 
 int cmd_serve(int argc, char **argv)
@@ -254,11 +252,10 @@ int cmd_serve(int argc, char **argv)
         {"port-file", "FILE", "write the port there once it serves", CLI_TEXT, &o.port_file, 0},
         {"http", "HOST:PORT", "a status page, /metrics, /healthz and /readyz there", CLI_TEXT,
          &o.http, 0},
-        {"token-file", "FILE", "what who asks there must show; needed beyond loopback", CLI_TEXT,
-         &o.token_file, 0},
+        CLI_LOCK_OPTIONS(&o.lock),
         {"data-dir", "DIR", "keep everything on disk, too", CLI_TEXT, &o.data_dir, 0},
-        {"backing", "URL", "keep every key in etcd://HOST,HOST,HOST/PREFIX", CLI_TEXT, &o.backing,
-         0},
+        {"backing", "URL", "the keys are in etcd://HOST,HOST/PREFIX, or with tcp://HOST:PORT",
+         CLI_TEXT, &o.backing, 0},
         {"sync", "MODE", "always (answered means on disk) or interval", CLI_TEXT, &o.sync, 0},
         {"sync-interval", "MS", "how often `interval` writes (100)", CLI_NUMBER, &o.sync_interval,
          hour_ms},

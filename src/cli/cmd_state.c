@@ -7,8 +7,10 @@
 
 const struct muster_rpc_tls *state_tls(const struct state_options *o, struct muster_rpc_tls *tls)
 {
-    *tls = (struct muster_rpc_tls){o->cert, o->key, o->ca, o->peer_name};
-    return o->cert == NULL && o->key == NULL && o->ca == NULL ? NULL : tls;
+    const struct muster_lock *l = &o->lock->lock;
+
+    *tls = (struct muster_rpc_tls){l->cert, l->key, l->ca, l->name};
+    return l->cert == NULL && l->key == NULL && l->ca == NULL ? NULL : tls;
 }
 
 int state_request(const struct state_options *o, muster_runtime *rt,
@@ -138,15 +140,20 @@ static int run(const struct state_options *o, const char *what)
 
 int cmd_state(int argc, char **argv)
 {
-    struct state_options o = {
-        .slots = 16, .idle = 30, .stall = 5, .connect = 5, .output = "state.safetensors"};
+    struct cli_lock lock = {0};
+    struct state_options o = {.slots = 16,
+                              .idle = 30,
+                              .stall = 5,
+                              .connect = 5,
+                              .output = "state.safetensors",
+                              .lock = &lock};
     const struct cli_option options[] = {
         {"output", "FILE", "pull: where to (state.safetensors)", CLI_TEXT, &o.output, 0,
          .letter = 'o'},
         {"prefix", "NAME", "what it is found under (serve: the file's name; pull, ls: any)",
          CLI_TEXT, &o.prefix, 0},
-        {"listen", "ADDRESS", "serve: where (0.0.0.0:29700); pull: to pass on what is there",
-         CLI_TEXT, &o.listen, 0},
+        {"listen", "ADDRESS", "serve: where (port 29700); pull: to pass on what is there", CLI_TEXT,
+         &o.listen, 0},
         {"advertise", "HOST", "serve: what others dial (that of --listen)", CLI_TEXT, &o.advertise,
          0},
         {"epoch", "N", "serve: the version (0)", CLI_NUMBER, &o.epoch, 0},
@@ -165,11 +172,7 @@ int cmd_state(int argc, char **argv)
          CLI_TEXT, &o.hivemind, 0},
         {"encoding", "NAME", "serve: of the tensors that these get (NONE)", CLI_TEXT, &o.encoding,
          0},
-        {"tls-cert", "FILE", "our certificate: TLS on all connections", CLI_TEXT, &o.cert, 0},
-        {"tls-key", "FILE", "its private key", CLI_TEXT, &o.key, 0},
-        {"tls-ca", "FILE", "the authority of everybody's certificates", CLI_TEXT, &o.ca, 0},
-        {"tls-name", "NAME", "what a donor's certificate is for (the host that is dialled)",
-         CLI_TEXT, &o.peer_name, 0},
+        CLI_LOCK_OPTIONS(&lock),
         {"timeout", "SECONDS", "pull: for all of it (0: none)", CLI_SECONDS, &o.timeout, 0},
         {"idle", "SECONDS", "pull: within which something must come (30)", CLI_SECONDS, &o.idle, 0},
         {"stall", "SECONDS", "pull: after which a silent donor is passed over (5)", CLI_SECONDS,
@@ -181,8 +184,6 @@ int cmd_state(int argc, char **argv)
          0},
         {"http", "HOST:PORT", "serve, pull: a page that says how far downloads are", CLI_TEXT,
          &o.http, 0},
-        {"token-file", "FILE", "its first line is what --http asks for", CLI_TEXT, &o.token_file,
-         0},
         {"quiet", NULL, "pull: no progress", CLI_FLAG, &o.quiet, 0, .letter = 'q'},
         {"json", NULL, "a JSON object a line", CLI_FLAG, &o.json, 0},
     };

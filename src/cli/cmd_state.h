@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <muster/state.h>
 
-#include "cli/cli.h"
+#include "cli/cli_lock.h"
 
 #define STATE_WORDS_MAX 64
 #define STATE_PEERS_MAX 64
@@ -22,8 +22,8 @@ struct state_options {
     const char *encoding;
     const char *dht[STATE_PEERS_MAX]; /* out of `swarm` */
     size_t dht_count;
-    const char *cert, *key, *ca, *peer_name;
-    const char *http, *token_file; /* of the page */
+    const char *http; /* of the page */
+    struct cli_lock *lock;
     uint64_t epoch, step, slots, rate;
     double priority;
     bool has_priority;
@@ -36,7 +36,8 @@ struct state_options {
     size_t word_count;
 };
 
-/** Fills `*tls` from the options; NULL if there is to be none of it. */
+/** Fills `*tls` from the options; NULL if there is to be none of it. Certificates that were named
+ * here are for loopback as well. */
 const struct muster_rpc_tls *state_tls(const struct state_options *o, struct muster_rpc_tls *tls);
 /** The request that pull and ls have in common; `store` is opened if one was named. */
 int state_request(const struct state_options *o, muster_runtime *rt,

@@ -159,6 +159,9 @@ static const char *own_listener(const struct state_options *o)
     if (peers || o->identity != NULL) {
         return local ? "/ip4/127.0.0.1/tcp/0" : "/ip4/0.0.0.0/tcp/0";
     }
+    if (!local && !cli_lock_lets_in(o->lock)) {
+        return NULL; /* Nobody else could get at it. */
+    }
     return local ? "127.0.0.1:0" : "0.0.0.0:0";
 }
 
@@ -280,8 +283,9 @@ int state_pull(const struct state_options *o)
 
     (void)sigaction(SIGINT, &act, NULL);
     (void)sigaction(SIGTERM, &act, NULL);
-    if (muster_runtime_new(&rt) != 0) {
-        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    code = cli_runtime_new(o->lock, &rt);
+    if (code != 0) {
+        return code;
     }
     code = pull(o, rt);
     muster_runtime_free(rt);
@@ -368,8 +372,9 @@ int state_ls(const struct state_options *o)
     muster_runtime *rt;
     int code;
 
-    if (muster_runtime_new(&rt) != 0) {
-        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    code = cli_runtime_new(o->lock, &rt);
+    if (code != 0) {
+        return code;
     }
     code = list(o, rt);
     muster_runtime_free(rt);

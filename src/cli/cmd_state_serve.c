@@ -117,9 +117,10 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
     int err;
     int code;
 
-    config.listen = o->listen != NULL     ? o->listen
-                    : o->identity != NULL ? "/ip4/0.0.0.0/tcp/29701"
-                                          : "0.0.0.0:29700";
+    config.listen = o->listen != NULL           ? o->listen
+                    : o->identity != NULL       ? "/ip4/0.0.0.0/tcp/29701"
+                    : cli_lock_lets_in(o->lock) ? "0.0.0.0:29700"
+                                                : "127.0.0.1:29700";
     config.advertise = o->advertise;
     config.tls = state_tls(o, &tls);
     config.key = o->identity;
@@ -162,8 +163,9 @@ int state_serve(const struct state_options *o)
     (void)sigaddset(&signals, SIGINT);
     (void)sigaddset(&signals, SIGHUP);
     (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    if (muster_runtime_new(&rt) != 0) {
-        return cli_fail(CLI_FAILED, "cannot start: %s", muster_errmsg());
+    code = cli_runtime_new(o->lock, &rt);
+    if (code != 0) {
+        return code;
     }
     code = serve(o, rt, &signals);
     muster_runtime_free(rt);

@@ -1,5 +1,5 @@
 /* muster top: how a server, an agent or a download stands, in a terminal. */
-#include "cli/cli.h"
+#include "cli/cli_lock.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -214,12 +214,28 @@ static int run(struct top *t)
     return t->code;
 }
 
+/* The token itself does not go over the wire. */
+static int show_token(struct top *t, const char *path)
+{
+    char key[MU_PAGE_KEY_CAP];
+    char token[512];
+    int err = cli_read_token(path, token, sizeof(token));
+
+    if (err == 0) {
+        mu_page_key(mu_span_str(token), key);
+        (void)snprintf(t->authorization, sizeof(t->authorization), "Bearer %s", key);
+    }
+    explicit_bzero(token, sizeof(token));
+    return err;
+}
+
 int cmd_top(int argc, char **argv)
 {
     static struct top t = {.interval = 1};
     const char *token_file = NULL;
     const struct cli_option options[] = {
-        {"token-file", "FILE", "the token of the server", CLI_TEXT, &token_file, 0},
+        {"token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)", CLI_TEXT,
+         &token_file, 0, .variable = "MUSTER_TOKEN_FILE"},
         {"interval", "SECONDS", "how often to look (1)", CLI_SECONDS, &t.interval, 0},
         {"once", NULL, "print it once, whole, and end", CLI_FLAG, &t.once, 0},
     };
@@ -230,7 +246,6 @@ int cmd_top(int argc, char **argv)
         "agent, downloads, rates, what happened lately. HOST:PORT is that of --http, of muster\n"
         "serve, run or state. Ends with Ctrl-C.",
         options, sizeof(options) / sizeof(options[0])};
-    char token[512];
     int err = cli_parse(&verb, &argc, &argv);
 
     if (err == 0 && argc != 1) {
@@ -240,8 +255,7 @@ int cmd_top(int argc, char **argv)
         err = cli_usage("top", "--interval is 0.1 to 3600 seconds");
     }
     if (err == 0 && token_file != NULL) {
-        err = cli_read_token(token_file, token, sizeof(token));
-        (void)snprintf(t.authorization, sizeof(t.authorization), "Bearer %s", token);
+        err = show_token(&t, token_file);
     }
     if (err != 0) {
         return err;

@@ -179,7 +179,7 @@ static int tell(const struct doctor_options *o, const struct doctor_report *repo
     return code;
 }
 
-static int visit(const struct doctor_options *o, size_t count)
+static int visit(struct doctor_options *o, size_t count)
 {
     static struct doctor_report report;
     struct doctor_exam *exams = calloc(count + 1, sizeof(*exams));
@@ -191,7 +191,7 @@ static int visit(const struct doctor_options *o, size_t count)
         return cli_fail(CLI_FAILED, "out of memory");
     }
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
-    code = cli_loop_open(&loop, on_signal, NULL);
+    code = cli_loop_open_locked(&loop, on_signal, NULL, &o->lock);
     if (code == 0) {
         for (size_t i = 0; i < count; i++) {
             published[i].timeout_ms = timeout_ms;
@@ -220,7 +220,7 @@ static int visit(const struct doctor_options *o, size_t count)
     return code;
 }
 
-int doctor_hosts(const struct doctor_options *o, const char *const *words, size_t count)
+int doctor_hosts(struct doctor_options *o, const char *const *words, size_t count)
 {
     uint16_t ports[DOCTOR_PORTS_MAX];
     size_t port_count = sizeof(usual_ports) / sizeof(usual_ports[0]);

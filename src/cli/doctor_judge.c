@@ -123,7 +123,8 @@ static void judge_speaker(struct doctor_report *r, const struct doctor_exam *e,
                         "port %u: a muster server, %.1f ms away, that wants a credential%s",
                         p->number, p->rtt_us / 1000.0, p->has_clock ? ", and takes ours" : "");
         if (!p->has_clock) {
-            doctor_remedy(f, "it says: %s", p->said);
+            doctor_remedy(f, "it says: %.100s%s%.150s", p->said,
+                          p->no_clock[0] != '\0' ? "; and when we tried: " : "", p->no_clock);
         }
         return;
     case DOCTOR_TORCH_1:

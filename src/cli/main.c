@@ -17,6 +17,7 @@ static const struct {
     {"p2pd", cmd_p2pd, "a p2p daemon, in the place of libp2p's, for hivemind"},
     {"rpc", cmd_rpc, "a worker to call, and calls, from the shell"},
     {"state", cmd_state, "share a model's state, pull it, see who has what"},
+    {"keygen", cmd_keygen, "make the job's credential: a token, or certificates"},
     {"top", cmd_top, "how a server stands, in a terminal"},
     {"doctor", cmd_doctor, "look at what muster is to use, and say what is wrong"},
     {"bench", cmd_bench, "measure a store, or a rendezvous"},

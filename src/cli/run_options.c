@@ -103,8 +103,8 @@ static const struct cli_option options[] = {
      &parsed.store_backing, 0, .whole = true},
     {"http", "HOST:PORT", "a page that says how the agent and its workers stand", CLI_TEXT,
      &parsed.http, 0, .whole = true},
-    {"token-file", "FILE", "its first line is what --http asks for", CLI_TEXT, &parsed.token_file,
-     0, .whole = true},
+    {"token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)", CLI_TEXT,
+     &parsed.token_file, 0, .variable = "MUSTER_TOKEN_FILE", .whole = true},
     CLI_LOG_OPTIONS(parsed.log),
 };
 static const struct cli_verb verb = {.name = "run",

@@ -19,25 +19,16 @@ static void on_stopped(void *context)
 
 static int open_page(struct run_watch *w, const struct run_options *o, struct mu_env *env)
 {
+    const struct cli_page_place place = {.http = o->http, .token_file = o->token_file};
     struct mu_status_source source = mu_agent_status_source(&w->status);
     struct mu_status_page_config config = {.stopped = on_stopped, .context = w};
     struct mu_errmsg msg = {{0}};
-    char token[512] = "";
-    int err = mu_addr_parse(o->http, 0, &config.listen, &msg);
+    char token[CLI_PAGE_TOKEN_CAP];
+    int code = cli_page_prepare(&place, &config, token);
+    int err = code != 0 ? 0 : mu_status_page_start(env, &source, &config, &w->page, &msg);
 
-    if (err != 0) {
-        return cli_usage("run", "--http: %s", msg.text);
-    }
-    if (o->token_file != NULL) {
-        err = cli_read_token(o->token_file, token, sizeof(token));
-        if (err != 0) {
-            return err;
-        }
-    }
-    config.token = mu_span_str(token);
-    err = mu_status_page_start(env, &source, &config, &w->page, &msg);
-    memset(token, 0, sizeof(token));
-    return err == 0 ? 0 : cli_fail(cli_exit_code(err), "--http: %s", msg.text);
+    explicit_bzero(token, sizeof(token));
+    return err == 0 ? code : cli_fail(cli_exit_code(err), "--http: %s", msg.text);
 }
 
 int run_watch_open(struct run_watch *w, const struct run_options *o,

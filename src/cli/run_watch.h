@@ -11,6 +11,7 @@
 #define MU_RUN_WATCH_H
 
 #include "cli/cli_log.h"
+#include "cli/cli_page.h"
 #include "cli/run_options.h"
 #include "service/agent_status.h"
 #include "service/output.h"
@@ -24,7 +25,8 @@ struct run_watch {
     void *context;
 };
 
-/** Diverts JSON lines to the console of the run; opens the page. 0 or an exit code, said. */
+/** Diverts JSON lines to the console of the run; opens the page, in an environment without a lock:
+ * a page has its own. 0 or an exit code, said. */
 int run_watch_open(struct run_watch *w, const struct run_options *o,
                    const struct mu_agent_service_config *config, struct mu_env *env,
                    struct mu_output *output, const char *host);

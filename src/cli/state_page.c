@@ -185,6 +185,9 @@ int state_page_open(struct state_page *p, const struct state_options *o, const c
 {
     const struct mu_status_source source = {
         .json = tell_json, .metrics = tell_metrics, .ready = tell_ready, .context = p};
+    const struct muster_lock *lock = cli_lock_of(o->lock);
+    const struct cli_page_place place = {
+        .http = o->http, .token_file = lock->token_file, .insecure = lock->insecure};
     int code;
 
     *p = (struct state_page){.o = o, .what = what, .began = now().mono};
@@ -193,7 +196,7 @@ int state_page_open(struct state_page *p, const struct state_options *o, const c
     if (o->http == NULL) {
         return 0;
     }
-    code = cli_page_open(&p->page, o->http, o->token_file, &source);
+    code = cli_page_open(&p->page, &place, &source);
     if (code == 0 && !o->json) {
         (void)fprintf(stderr, "status at http://%s/\n", p->page.address);
     } else if (code == 0) {

@@ -76,6 +76,12 @@ struct mu_conn {
     void *impl;                      /* the environment's */
 };
 
+/* What an environment that has a lock (service/lock_env.h) knows of a peer. */
+enum mu_trust {
+    MU_TRUST_OPEN = 1, /* of this host, or it has shown the job's credential, or nobody need to */
+    MU_TRUST_PLAIN,    /* none of that: for PyTorch's protocol, and for being told so */
+};
+
 /* Something peers connect to. */
 struct mu_listener {
     /**
@@ -117,8 +123,13 @@ struct mu_env_ops {
     /** Connects; `open` or `closed` follows. MUSTER_EINVAL for an address it cannot take. */
     int (*dial)(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr);
     /**
+     * The same for a protocol that has to be plain. MUSTER_ELOCKED, here or by `closed`: this
+     * environment speaks to that address only under the job's credential. NULL: as dial.
+     */
+    int (*dial_plain)(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr);
+    /**
      * Binds and listens at once; `addr` with port 0 is rewritten with the port that was found.
-     * Errors: a negated errno such as -EADDRINUSE, MUSTER_EINVAL.
+     * Errors: a negated errno such as -EADDRINUSE, MUSTER_EINVAL, MUSTER_ELOCKED.
      */
     int (*listen)(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr);
     /** Stops listening; `closed` follows. Connections that were accepted live on. */
@@ -147,9 +158,11 @@ struct mu_env_ops {
     void (*finish)(struct mu_env *env, struct mu_conn *conn);
     /** The peer's address for a log line: writes a terminated text of at most `cap` bytes. */
     void (*peer)(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
+    /** How much an accepted connection is trusted; known once bytes have come. NULL: all are. */
+    enum mu_trust (*trust)(struct mu_env *env, const struct mu_conn *conn);
     /**
      * What there is to say, beyond its status, of the `closed` that is being told; lent for that
-     * callback. NULL: nothing, ever.
+     * callback. And of a dial or listen that has just returned MUSTER_ELOCKED. NULL: nothing, ever.
      */
     const char *(*why)(struct mu_env *env);
     /** Has `run` called away from the loop, then `done` on it. MUSTER_ENOMEM. */
@@ -211,6 +224,13 @@ static inline int mu_env_dial(struct mu_env *env, struct mu_conn *conn, const st
     return env->ops->dial(env, conn, addr);
 }
 
+static inline int mu_env_dial_plain(struct mu_env *env, struct mu_conn *conn,
+                                    const struct mu_addr *addr)
+{
+    return env->ops->dial_plain == NULL ? env->ops->dial(env, conn, addr)
+                                        : env->ops->dial_plain(env, conn, addr);
+}
+
 static inline int mu_env_listen(struct mu_env *env, struct mu_listener *l, struct mu_addr *addr)
 {
     return env->ops->listen(env, l, addr);
@@ -258,10 +278,23 @@ static inline void mu_env_peer(struct mu_env *env, const struct mu_conn *conn, c
     env->ops->peer(env, conn, buf, cap);
 }
 
+static inline enum mu_trust mu_env_trust(struct mu_env *env, const struct mu_conn *conn)
+{
+    return env->ops->trust == NULL ? MU_TRUST_OPEN : env->ops->trust(env, conn);
+}
+
 /** "" when there is nothing to say. */
 static inline const char *mu_env_why(struct mu_env *env)
 {
     return env->ops->why == NULL ? "" : env->ops->why(env);
+}
+
+/** A dial or listen has just returned `err`: what to say of it. */
+static inline const char *mu_env_strerror(struct mu_env *env, int err)
+{
+    const char *why = err == MUSTER_ELOCKED ? mu_env_why(env) : "";
+
+    return why[0] != '\0' ? why : muster_strerror(err);
 }
 
 static inline int mu_env_work(struct mu_env *env, struct mu_work *work)

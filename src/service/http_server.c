@@ -5,6 +5,7 @@
 
 #include "codec/base64.h"
 #include "core/alloc.h"
+#include "crypto/page_key.h"
 #include "service/log.h"
 
 #define TOKEN_MAX 512
@@ -41,6 +42,7 @@ struct mu_http_server {
     bool stopping;
     size_t token_len;
     uint8_t token[TOKEN_MAX];
+    char key[MU_PAGE_KEY_CAP]; /* made of the token */
 };
 
 struct mu_http_server_config mu_http_server_config_defaults(void)
@@ -51,14 +53,22 @@ struct mu_http_server_config mu_http_server_config_defaults(void)
 /* --- who may ask ------------------------------------------------------------------------------ */
 
 /* Takes as long whatever is wrong. */
-static bool is_token(const struct mu_http_server *s, struct mu_span shown)
+static bool is_same(struct mu_span wanted, struct mu_span shown)
 {
-    unsigned differs = shown.len != s->token_len;
+    unsigned differs = shown.len != wanted.len;
 
     for (size_t i = 0; i < shown.len; i++) {
-        differs |= (unsigned)(shown.data[i] ^ s->token[i % s->token_len]);
+        differs |= (unsigned)(shown.data[i] ^ wanted.data[i % wanted.len]);
     }
     return differs == 0;
+}
+
+static bool is_token(const struct mu_http_server *s, struct mu_span shown)
+{
+    bool token = is_same(mu_span(s->token, s->token_len), shown);
+    bool key = is_same(mu_span_str(s->key), shown);
+
+    return token || key;
 }
 
 /* "USER:PASSWORD" in base64; whoever the user is. */
@@ -441,6 +451,7 @@ int mu_http_server_start(struct mu_env *env, const struct mu_http_server_config 
     s->token_len = config->token.len;
     if (s->token_len != 0) {
         memcpy(s->token, config->token.data, s->token_len);
+        mu_page_key(config->token, s->key);
     }
     s->listener.accept = on_accept;
     s->listener.closed = on_unlistened;

@@ -8,7 +8,8 @@
  *     mu_http_server_stop(server);             stopped() follows
  *
  * Who may ask. With a token, only who shows it: "Authorization: Bearer TOKEN", or as the password
- * of "Basic", which a browser asks its user for. Without one, and listening on loopback, only who
+ * of "Basic", which a browser asks its user for; or who shows the key that is made of it for that
+ * (crypto/page_key.h), so that the token itself need not be sent. Without one, and listening on loopback, only who
  * calls us by a name of loopback: a page of somebody else's, opened in a browser of this host, can
  * send requests here under a name of its own, and shall learn nothing.
  */

@@ -199,6 +199,10 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
     if (err == MUSTER_ENOMEM) {
         return mu_err(why, err, "out of memory");
     }
+    if (err == MUSTER_ELOCKED) {
+        /* It is an address of this machine: nobody else could host there. */
+        return mu_err(why, err, "cannot host at %.60s: %s", at, mu_env_strerror(env, err));
+    }
     if (err != 0 && wish == MU_RDZV_HOST_YES) {
         return mu_err(why, MUSTER_EADDR, "is_host is true, but %.120s cannot be bound: %.100s", at,
                       err == MUSTER_EADDR ? msg.text : muster_strerror(err));

@@ -6,6 +6,7 @@
 #include "core/addr.h"
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "service/listen.h"
 #include "service/log.h"
 
 struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void)
@@ -457,11 +458,7 @@ int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *con
         err = mu_env_listen(env, &a->listener, &a->config.listen);
     }
     if (err != 0) {
-        char text[MU_ADDR_HOST_MAX + 16];
-
-        err = mu_err(reterr_msg, MUSTER_EADDR, "cannot listen on %.150s: %s%s",
-                     mu_addr_format(&config->listen, text, sizeof(text)), muster_strerror(err),
-                     err == -EADDRINUSE ? "; choose another port, or 0 for any free one" : "");
+        err = mu_listen_failed(env, &config->listen, err, reterr_msg);
         free_memory(a);
         return err;
     }

@@ -81,7 +81,7 @@ struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void);
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-/** MUSTER_EINVAL (the name, the id), MUSTER_EADDR, MUSTER_ENOMEM. */
+/** MUSTER_EINVAL (the name, the id), MUSTER_EADDR, MUSTER_ELOCKED, MUSTER_ENOMEM. */
 int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *config,
                        struct mu_rpc_agent **ret_agent, struct mu_errmsg *reterr_msg);
 const struct mu_addr *mu_rpc_agent_addr(const struct mu_rpc_agent *a);

@@ -7,8 +7,9 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-#define LINGER_MS  1000
-#define STARVED_MS 10 /* until something that found no memory is tried again */
+#define LINGER_MS     1000
+#define NOT_TLS_TRIES 3
+#define STARVED_MS    10 /* until something that found no memory is tried again */
 
 uint32_t mu_rpc_client_backoff_ms(uint32_t *attempt, struct mu_env *env)
 {
@@ -294,6 +295,22 @@ static void fail_insecure(struct mu_rpc_client *c)
     report(c, false, false, MUSTER_ETLS, text);
 }
 
+/* We have a credential, and the server knows nothing of it. Or it was about to die: so not after
+ * the first time. */
+static void fail_unlocked(struct mu_rpc_client *c)
+{
+    char text[MU_ERRMSG_CAP];
+
+    if (++c->not_tls < NOT_TLS_TRIES) {
+        return;
+    }
+    (void)snprintf(text, sizeof(text),
+                   "cannot connect to %.80s: it answers no TLS. It was started without the job's "
+                   "credential (--token-file), or it is no muster server",
+                   c->addr);
+    report(c, false, false, MUSTER_ENOTLS, text);
+}
+
 static void on_closed(struct mu_conn *conn, int status)
 {
     struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
@@ -312,6 +329,9 @@ static void on_closed(struct mu_conn *conn, int status)
     c->probe_at = MU_MONO_NEVER;
     if (!c->ready && status == MUSTER_ETLS) {
         fail_insecure(c);
+    }
+    if (!c->ready && status == MUSTER_ENOTLS) {
+        fail_unlocked(c);
     }
     if (!c->ready && was_open && !too_far && ++c->unanswered >= c->config.greetings) {
         report(c, true, false, 0, NULL);

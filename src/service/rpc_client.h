@@ -95,6 +95,7 @@ struct mu_rpc_client {
     mu_mono_t linger_at; /* closing: when the server has had its time to read our goodbye */
     uint32_t attempts;
     uint32_t unanswered; /* greetings */
+    uint32_t not_tls;    /* servers that did not answer ours */
 };
 
 /** Dials at once. MUSTER_EINVAL. */

@@ -289,8 +289,14 @@ static void greet(struct mu_rpc_hosted *c, const struct mu_rpc_hello *hello)
     struct mu_rpc_session *session =
         node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_rpc_session, by_id);
     struct mu_errmsg why = {0};
-    int err = h->ops->greet == NULL ? 0 : h->ops->greet(h, hello, session, &why);
+    int err;
 
+    if (mu_env_trust(h->env, c->conn) != MU_TRUST_OPEN) {
+        refuse(c, MUSTER_EREFUSED,
+               "it wants the job's credential: --token-file FILE, or MUSTER_TOKEN_FILE");
+        return;
+    }
+    err = h->ops->greet == NULL ? 0 : h->ops->greet(h, hello, session, &why);
     if (err != 0) {
         refuse(c, err, why.text);
         return;

@@ -13,6 +13,8 @@
  *     mu_rpc_hosted_eof(), _release()            the session lives on for its grace
  *                                                session_free()
  *
+ * Who greets on a connection that the environment does not trust (mu_env_trust()) is refused.
+ *
  * A session begins with its first link and ends with the goodbye of its client, with its grace,
  * with a violation, or with mu_rpc_session_end(). All that runs inside a callback of the
  * environment which the host does not see is followed by the owner's own turn's end; for the

@@ -5,6 +5,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "service/listen.h"
 #include "service/log.h"
 #include "service/state_donor_internal.h"
 
@@ -546,11 +547,7 @@ int mu_state_donor_start(struct mu_env *env, const struct mu_state_donor_config 
         d->listening = err == 0;
     }
     if (err != 0) {
-        char text[MU_ADDR_HOST_MAX + 16];
-
-        err = mu_err(reterr_msg, MUSTER_EADDR, "cannot listen on %.150s: %s%s",
-                     mu_addr_format(&config->listen, text, sizeof(text)), muster_strerror(err),
-                     err == -EADDRINUSE ? "; choose another port, or 0 for any free one" : "");
+        err = mu_listen_failed(env, &config->listen, err, reterr_msg);
         free_memory(d);
         return err;
     }

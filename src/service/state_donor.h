@@ -53,7 +53,7 @@ struct mu_state_donor_stats {
     uint32_t active; /* downloads now */
 };
 
-/** MUSTER_EADDR, MUSTER_ENOMEM. */
+/** MUSTER_EADDR, MUSTER_ELOCKED, MUSTER_ENOMEM. */
 int mu_state_donor_start(struct mu_env *env, const struct mu_state_donor_config *config,
                          struct mu_state_donor **ret, struct mu_errmsg *reterr_msg);
 const struct mu_addr *mu_state_donor_addr(const struct mu_state_donor *d);

@@ -105,13 +105,6 @@ int mu_status_page_start(struct mu_env *env, const struct mu_status_source *sour
     struct mu_status_page *p = mu_calloc(1, sizeof(*p));
     int err;
 
-    if (config->token.len == 0 && !mu_addr_is_loopback(&config->listen)) {
-        mu_free(p);
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "a status page beyond loopback needs a token: whoever reaches %.100s could "
-                      "read it",
-                      config->listen.host);
-    }
     if (p == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for a status page");
     }

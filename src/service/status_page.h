@@ -35,8 +35,8 @@ struct mu_status_page_config {
 };
 
 /**
- * What the source tells of must live until `stopped`. MUSTER_EINVAL: beyond loopback without a
- * token; MUSTER_EADDR, MUSTER_ENOMEM.
+ * What the source tells of must live until `stopped`. That a page beyond loopback has a token is
+ * the caller's to see to. MUSTER_EADDR, MUSTER_EINVAL, MUSTER_ENOMEM.
  */
 int mu_status_page_start(struct mu_env *env, const struct mu_status_source *source,
                          const struct mu_status_page_config *config,

@@ -1,12 +1,11 @@
 #include "service/store_server_internal.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
-#include "core/addr.h"
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "service/listen.h"
 #include "service/log.h"
 
 #define PEER_LINES_PER_S 20
@@ -65,7 +64,7 @@ static void stop_if_empty(struct mu_store_server *s)
         mu_rpc_host_end_all(&s->host, "server stopped");
         if (!s->backing_closing) {
             s->backing_closing = true;
-            mu_backing_close(s->backing, s->config.backing_ends, on_backing_closed, s);
+            mu_keeper_close(s->backing, s->config.backing_ends, on_backing_closed, s);
         }
         return;
     }
@@ -98,7 +97,7 @@ static void close_all(struct mu_store_server *s, bool abort)
 static void continue_drain(struct mu_store_server *s)
 {
     if (!s->draining || s->stopping || !mu_store_commit_idle(s) ||
-        (s->backing != NULL && !mu_backing_idle(s->backing))) {
+        (s->backing != NULL && !mu_keeper_idle(s->backing))) {
         return;
     }
     MU_LIST_FOREACH (it, &s->conns) {
@@ -203,9 +202,10 @@ static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
         return 0;
     }
     if (s->config.disk != NULL) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a server keeps its keys in etcd or on its disk");
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "a server keeps its keys elsewhere or on its disk");
     }
-    err = mu_backing_new(s->env, s->config.backing, &events, &s->backing, reterr_msg);
+    err = mu_keeper_new(s->env, s->config.backing, &events, &s->backing, reterr_msg);
     s->config.backing = NULL; /* It was the caller's. */
     if (err == 0) {
         s->executor = mu_executor_backed();
@@ -213,21 +213,12 @@ static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
     return err;
 }
 
-/* It ends by itself; nobody waits for it. */
-static void forget_backing(void *context)
-{
-    (void)context;
-}
-
 static int listen_or_explain(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 {
-    char text[MU_ADDR_HOST_MAX + 16];
     int err = mu_env_listen(s->env, &s->listener, &s->config.listen);
 
     if (err != 0) {
-        return mu_err(reterr_msg, MUSTER_EADDR, "cannot listen on %.150s: %s%s",
-                      mu_addr_format(&s->config.listen, text, sizeof(text)), muster_strerror(err),
-                      err == -EADDRINUSE ? "; choose another port, or 0 for any free one" : "");
+        return mu_listen_failed(s->env, &s->config.listen, err, reterr_msg);
     }
     s->listening = true;
     return 0;
@@ -314,7 +305,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     if (err == 0) {
         err = listen_or_explain(s, reterr_msg);
         if (err != 0 && s->backing != NULL) {
-            mu_backing_close(s->backing, false, forget_backing, NULL);
+            mu_keeper_drop(s->backing);
         }
     }
     if (err != 0) {

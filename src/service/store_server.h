@@ -15,8 +15,10 @@
  * loses at most the changes of the last interval and of the write in progress, or those of the last
  * two writes if they take longer than the interval.
  *
- * With a backing the keys are in etcd, and this server is one of any number that serve them: what
- * was answered is on the disks of most of etcd's members. Leases and rendezvous are not served.
+ * With a backing the keys are elsewhere, and this server is one of any number that serve them. In
+ * etcd what was answered is on the disks of most of its members; leases are not served. With
+ * another server's (a gateway) everything is as that server does it, over one session. Rendezvous
+ * are not served in either case.
  *
  * A disk that fails ends the server (status MUSTER_EDISK): going on would acknowledge what cannot
  * be kept.
@@ -48,8 +50,9 @@ struct mu_store_server_config {
     size_t sessions_max;     /* 100,000 */
     size_t buffer_bytes_max; /* half-read requests and unsent answers of all peers. 2 GiB */
     struct mu_disk *disk;    /* NULL: memory only. Taken: closed when the server has stopped */
-    const char *backing; /* NULL, or etcd://HOST,HOST/PREFIX: where the keys are. Copied. No disk */
-    bool backing_ends;   /* the keys go with the server, when it drains */
+    /* NULL, or etcd://HOST,HOST/PREFIX, or tcp://HOST:PORT: where the keys are. Copied. No disk */
+    const char *backing;
+    bool backing_ends; /* the keys go with the server, when it drains */
     enum mu_sync sync;
     uint32_t sync_interval_ms; /* 100 */
     size_t
@@ -69,8 +72,8 @@ struct mu_store_server_config mu_store_server_config_defaults(void);
 struct mu_store_server;
 
 /**
- * Loads the disk, then listens. Errors: MUSTER_EADDR (the address), MUSTER_EURL (the backing),
- * MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL (the disk holds more than the limits allow),
+ * Loads the disk, then listens. Errors: MUSTER_EADDR and MUSTER_ELOCKED (the address), MUSTER_EURL
+ * (the backing), MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL (the disk holds more than the limits allow),
  * MUSTER_ENOMEM; the text names the thing. On an error the disk is still the caller's.
  */
 int mu_store_server_start(struct mu_env *env, const struct mu_store_server_config *config,

@@ -172,7 +172,7 @@ int mu_store_server_status(const struct mu_store_server *s, struct mu_buf *out)
     mu_status_quote(&t, mu_addr_format(&s->config.listen, address, sizeof(address)));
     mu_status_put(&t, ",\"at_ms\":%" PRIu64 ",\"ready\":%s,\"kept\":\"%s\",\"store\":{",
                   now.wall.ns / MU_NS_PER_MS, mu_store_server_ready(s) ? "true" : "false",
-                  s->backing != NULL       ? "in etcd"
+                  s->backing != NULL ? (s->backing->kind->remote ? "by another server" : "in etcd")
                   : s->config.disk != NULL ? "on disk"
                                            : "in memory");
     mu_store_server_stats(s, &stats);

@@ -28,6 +28,7 @@ struct tcp_store {
     bool closing;
     int status; /* why nothing fits */
     struct mu_errmsg why;
+    struct mu_errmsg not_tls; /* what the native engine had to say, when PyTorch's is tried */
 };
 
 struct mu_store_tcp_config mu_store_tcp_config_defaults(void)
@@ -187,7 +188,15 @@ static void on_failed(void *context, int status, const char *text)
 {
     struct tcp_store *s = context;
 
-    give_up(s, status, text);
+    if (status == MUSTER_ENOTLS && s->config.protocol == MU_STORE_TCP_ANY) {
+        /* PyTorch's servers know no TLS either; if we may speak to one there, this is one. */
+        (void)mu_err(&s->not_tls, status, "%s", text);
+        s->native_tries = NATIVE_TRIES;
+    } else if (status == MUSTER_ELOCKED && s->not_tls.text[0] != '\0') {
+        give_up(s, MUSTER_ENOTLS, s->not_tls.text);
+    } else {
+        give_up(s, status, text);
+    }
     drop_engine(s);
 }
 

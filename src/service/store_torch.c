@@ -156,9 +156,26 @@ static void on_probe_failed(struct torch_store *s, int status)
     }
 }
 
+/* This protocol has to be plain, and may not be there. */
+static void report_locked(struct torch_store *s)
+{
+    char text[MU_ERRMSG_CAP];
+
+    if (!s->reported) {
+        s->reported = true;
+        (void)snprintf(text, sizeof(text), "cannot connect to %.80s: %s", s->addr,
+                       mu_env_strerror(s->base.env, MUSTER_ELOCKED));
+        s->events.failed(s->events.context, MUSTER_ELOCKED, text);
+    }
+}
+
 static void on_dial_failed(struct torch_store *s, int status)
 {
     s->last_error = status;
+    if (status == MUSTER_ELOCKED && !s->ready) {
+        report_locked(s);
+        return;
+    }
     back_off(s, &s->main_dialler);
     /*
      * Who answers next time may be another server, and one of generation 1 that is greeted as one

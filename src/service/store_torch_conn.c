@@ -329,7 +329,7 @@ int mu_torch_conn_dial(struct torch_store *s, struct torch_conn **ret_conn)
     c->state = TORCH_CONN_DIALLING;
     mu_list_init(&c->steps);
     mu_timer_init(&c->timer, on_timer);
-    err = mu_env_dial(s->base.env, &c->conn, &s->config.addr);
+    err = mu_env_dial_plain(s->base.env, &c->conn, &s->config.addr);
     if (err != 0) {
         mu_free(c);
         return err;

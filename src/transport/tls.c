@@ -8,6 +8,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "transport/tls_psk.h"
 
 /* Output is piled up so high and no higher by plain bytes; handshake and alerts come on top. */
 #define OUTPUT_HIGH (256u * 1024)
@@ -18,6 +19,7 @@
 struct mu_tls_context {
     SSL_CTX *ctx;
     BIO_METHOD *wire;
+    bool token;
     bool any_name;
     bool has_name;
     char name[NAME_MAX_LEN + 1];
@@ -119,7 +121,13 @@ int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context
     struct mu_tls_context *context;
     int err;
 
-    if (config->cert == NULL || config->key == NULL || config->ca == NULL) {
+    if (config->token.len != 0 &&
+        (config->cert != NULL || config->key != NULL || config->ca != NULL)) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "a connection is secured by a token or by certificates, not by both");
+    }
+    if (config->token.len == 0 &&
+        (config->cert == NULL || config->key == NULL || config->ca == NULL)) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
                       "a secure connection needs a certificate, its key and the authority: %s is "
                       "missing",
@@ -148,7 +156,14 @@ int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context
                                        SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                        SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_verify(context->ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    err = load_files(context->ctx, config, reterr_msg);
+    context->token = config->token.len != 0;
+    if (!context->token) {
+        err = load_files(context->ctx, config, reterr_msg);
+    } else {
+        err = mu_tls_psk_use(context->ctx, config->token)
+                  ? 0
+                  : mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
     if (err != 0) {
         mu_tls_context_free(context);
         return err;
@@ -177,7 +192,7 @@ static bool expect_name(const struct mu_tls_context *context, SSL *ssl, const ch
     const char *name = context->has_name ? context->name : host;
     X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
 
-    if (context->any_name) {
+    if (context->any_name || context->token) {
         return true;
     }
     if (X509_VERIFY_PARAM_set1_ip_asc(param, name) == 1) {
@@ -193,6 +208,8 @@ int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *ho
     BIO *bio = BIO_new(context->wire);
 
     memset(t, 0, sizeof(*t));
+    t->dials = host != NULL;
+    t->token = context->token;
     mu_buf_init(&t->out, OUTPUT_MAX);
     if (ssl == NULL || bio == NULL || (host != NULL && !expect_name(context, ssl, host))) {
         SSL_free(ssl);
@@ -219,24 +236,72 @@ void mu_tls_fini(struct mu_tls *t)
     t->ssl = NULL;
 }
 
+/* What a peer's alert means here, if it can be said better than OpenSSL does; or NULL. */
+static const char *meaning_of_alert(const struct mu_tls *t, int alert)
+{
+    switch (alert) {
+    case SSL_AD_ILLEGAL_PARAMETER:
+    case SSL_AD_DECRYPT_ERROR:
+        return t->token ? "its token is another one (--token-file)" : NULL;
+    case SSL_AD_HANDSHAKE_FAILURE:
+    case SSL_AD_UNKNOWN_PSK_IDENTITY:
+    case SSL_AD_MISSING_EXTENSION:
+        return t->token ? "it is locked with certificates, and we have a token (--token-file)"
+                        : "it is locked with a token (--token-file), and we have certificates";
+    default:
+        return NULL;
+    }
+}
+
+/* What went wrong at our end, likewise. */
+static const char *meaning_of_failure(const struct mu_tls *t, int why)
+{
+    switch (why) {
+    case SSL_R_BINDER_DOES_NOT_VERIFY:
+        return "the peer's token is another one";
+    case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM:
+    case SSL_R_NO_SHARED_CIPHER:
+        return t->token ? "the peer has certificates, and we have a token" : NULL;
+    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+        return "the peer has no certificate: it has a token, or another key";
+    default:
+        return NULL;
+    }
+}
+
 /* Says why OpenSSL gave up, in the terms of who has to mend it. */
 static int fail(struct mu_tls *t)
 {
     unsigned long code = ERR_peek_last_error();
+    int why = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
     long verdict = SSL_get_verify_result(t->ssl);
+    const char *text;
 
     if (t->err != 0) {
         return mu_err(&t->why, t->err, "no room for what is to be sent");
     }
-    if (verdict != X509_V_OK) {
+    if (verdict != X509_V_OK && t->token) {
+        t->err = mu_err(&t->why, MUSTER_ETLS,
+                        "the peer is locked with certificates, and we have a token (--token-file)");
+    } else if (verdict != X509_V_OK) {
         t->err = mu_err(&t->why, MUSTER_ETLS, "the peer's certificate is not accepted: %s",
                         X509_verify_cert_error_string(verdict));
-    } else if (ERR_GET_LIB(code) == ERR_LIB_SSL && ERR_GET_REASON(code) > SSL_AD_REASON_OFFSET) {
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s", reason());
+    } else if (why > SSL_AD_REASON_OFFSET) {
+        text = meaning_of_alert(t, why - SSL_AD_REASON_OFFSET);
+        t->err =
+            mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s", text != NULL ? text : reason());
     } else {
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the secure connection failed: %s", reason());
+        text = meaning_of_failure(t, why);
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the secure connection failed: %s",
+                        text != NULL ? text : reason());
     }
     return t->err;
+}
+
+/* Whether an answer to our hello begins as one: with a record of a handshake, or an alert. */
+static bool is_answer(uint8_t first)
+{
+    return first == SSL3_RT_HANDSHAKE || first == SSL3_RT_ALERT;
 }
 
 int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len)
@@ -250,6 +315,13 @@ int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, 
     if (t->peer_ended) {
         *ret_len = 0;
         return 0;
+    }
+    if (!t->heard && in->len != 0) {
+        t->heard = true;
+        if (t->dials && !is_answer(in->data[0])) {
+            t->err = mu_err(&t->why, MUSTER_ENOTLS, "%s", muster_strerror(MUSTER_ENOTLS));
+            return t->err;
+        }
     }
     ERR_clear_error();
     t->in = in;
@@ -268,6 +340,11 @@ int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, 
             return fail(t);
         }
         len = 0;
+    }
+    if (t->ready && t->token && SSL_session_reused(t->ssl) != 1) {
+        /* Nothing else is configured, so this cannot be; and must not, whatever else may. */
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer has not shown the token");
+        return t->err;
     }
     *ret_len = len;
     return t->err != 0 ? fail(t) : 0;

@@ -1,7 +1,7 @@
 /*
  * TLS 1.3 as a stream machine: what the wire brought goes in, what it must carry comes out, and in
  * between are the plain bytes. Both sides show a certificate and want one that their authority
- * signed.
+ * signed; or both prove that they have the same token, and there are no certificates.
  *
  *     mu_tls_recv(&t, &in, buf, cap, &len)   takes off `in`; `len` plain bytes are in `buf`
  *     mu_tls_ready(&t)                       both sides are satisfied: plain bytes may be written
@@ -23,6 +23,7 @@
 /* The plain bytes of a record: with that much room, mu_tls_recv() holds none back. */
 #define MU_TLS_RECORD_MAX 16384
 
+/* Certificates or a token, not both. */
 struct mu_tls_config {
     const char
         *cert;       /* path of our certificate (PEM), those that lead to the authority behind it */
@@ -30,13 +31,15 @@ struct mu_tls_config {
     const char *ca;  /* path of the authority that others' certificates must come from */
     const char *name; /* what the certificate of whoever is dialled must be for. NULL: the host that
                          was dialled; "": any that the authority signed */
+    struct mu_span token; /* empty: certificates. Not kept: a key is made of it */
 };
 
 /* What all connections share; of any number of threads, once made. */
 struct mu_tls_context;
 
-/** Reads the files. MUSTER_EINVAL: a path is missing; MUSTER_ETLS: a file cannot be read or is not
- * what it should be, the key is another certificate's; MUSTER_ENOMEM. */
+/** Reads the files. MUSTER_EINVAL: a path is missing, or there is a token as well; MUSTER_ETLS: a
+ * file cannot be read or is not what it should be, the key is another certificate's;
+ * MUSTER_ENOMEM. */
 int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context **ret,
                        struct mu_errmsg *reterr_msg);
 /** After the last connection's end. NULL is fine. */
@@ -46,6 +49,9 @@ struct mu_tls {
     void *ssl;
     struct mu_span *in; /* lent during mu_tls_recv() */
     struct mu_buf out;
+    bool dials;
+    bool token; /* in the place of certificates */
+    bool heard; /* something of the peer */
     bool ready;
     bool peer_ended; /* the peer writes no more */
     bool ended;      /* nor do we */
@@ -62,7 +68,8 @@ void mu_tls_fini(struct mu_tls *t);
  * Takes bytes off `*in` until there are plain ones, at most `cap` of them in `buf`; with 0 of them,
  * all of `*in` was used, unless the peer has ended (`peer_ended`). What the peer does wrong, or
  * dislikes of us: MUSTER_ETLS, mu_tls_errmsg(), and from then on always; there may still be
- * output, which tells the peer. MUSTER_ENOMEM likewise.
+ * output, which tells the peer. MUSTER_ENOMEM likewise; and MUSTER_ENOTLS, when whoever was dialled
+ * answers with something else.
  */
 int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len);
 /** The handshake is done, as far as this side can tell. */

@@ -1,11 +1,15 @@
 #include "transport/tls_env.h"
 
+#include <errno.h>
+
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/env_layer.h"
 
 /* How long what was taken may wait for room on the wire once its owner has closed. */
 #define PATIENCE_MS 5000
+/* How long a handshake may take, once there is a connection. */
+#define HANDSHAKE_MS 10000
 
 struct mu_tls_env {
     struct mu_env_layer layer;
@@ -23,6 +27,7 @@ struct tls_conn {
     struct mu_timer timer; /* what was not used is delivered again; closing: the end of patience */
     struct mu_buf rest;    /* plain bytes that the owner has not used */
     bool dialled;
+    bool wire_up; /* the connection below is there */
     bool ready_told;
     bool in_data;
     bool resume;  /* asked for inside of `data` */
@@ -190,6 +195,7 @@ static bool tell_ready(struct tls_conn *c)
         return true;
     }
     c->ready_told = true;
+    mu_env_timer_arm(c->env->layer.below, &c->timer, MU_MONO_NEVER);
     if (c->dialled) {
         c->conn->on->open(c->conn);
     } else {
@@ -231,6 +237,22 @@ static size_t wire_data(struct mu_conn *wire, struct mu_span in)
     return c->paused && !c->eof ? in.len - left.len : in.len;
 }
 
+/* Whoever does not know TLS hangs up on our hello without a word. */
+static void fail_early(struct tls_conn *c)
+{
+    if (c->dialled && !c->tls.heard) {
+        fail(c, MUSTER_ENOTLS, muster_strerror(MUSTER_ENOTLS));
+    } else {
+        fail(c, MUSTER_ETLS, "the peer hung up, or fell silent, in the middle of the handshake");
+    }
+}
+
+static void arm_handshake(struct tls_conn *c)
+{
+    mu_env_timer_arm(c->env->layer.below, &c->timer,
+                     mu_mono_add_ms(mu_env_now(c->env->layer.below).mono, HANDSHAKE_MS));
+}
+
 static void wire_eof(struct mu_conn *wire)
 {
     struct tls_conn *c = conn_of(wire);
@@ -239,7 +261,7 @@ static void wire_eof(struct mu_conn *wire)
         return;
     }
     if (!mu_tls_ready(&c->tls)) {
-        fail(c, MUSTER_ETLS, "the peer hung up in the middle of the handshake");
+        fail_early(c);
         return;
     }
     c->eof = true;
@@ -270,6 +292,8 @@ static void on_timer(struct mu_timer *timer)
 
     if (c->closing) {
         close_wire(c, true);
+    } else if (!c->ready_told && !c->over) {
+        fail_early(c);
     } else if (c->paused && !c->over) {
         deliver_rest(c);
     }
@@ -294,6 +318,8 @@ static void env_resume(struct mu_env *env, struct mu_conn *conn)
 
 static void wire_open(struct mu_conn *wire)
 {
+    conn_of(wire)->wire_up = true;
+    arm_handshake(conn_of(wire));
     flush(conn_of(wire)); /* our hello */
 }
 
@@ -314,6 +340,9 @@ static void wire_closed(struct mu_conn *wire, int status)
     int result = c->closing ? 0 : c->status != 0 ? c->status : status;
     struct mu_errmsg why = c->why;
 
+    if (result == -ECONNRESET && c->dialled && c->wire_up && !c->tls.heard) {
+        result = mu_err(&why, MUSTER_ENOTLS, "%s", muster_strerror(MUSTER_ENOTLS));
+    }
     free_conn(c);
     conn->impl = NULL;
     tls->why = &why;
@@ -436,6 +465,7 @@ static struct mu_conn *wire_accept(struct mu_listener *wire)
     }
     c->conn->env = &l->env->layer.env;
     c->conn->impl = c;
+    arm_handshake(c);
     return &c->wire;
 }
 

@@ -5,8 +5,8 @@
  *
  * A dialled connection is open when the handshake is done. An accepted one is there at once, takes
  * nothing to send and brings nothing before its handshake is done, and is closed with MUSTER_ETLS
- * if that comes to nothing, mu_env_why() saying what it was: whoever accepts gives its peers so
- * much time to say something anyhow.
+ * if that comes to nothing within ten seconds, mu_env_why() saying what it was. Whoever was dialled
+ * and knows no TLS hangs up, answers with something else, or says nothing: MUSTER_ENOTLS.
  *
  * A peer that hangs up without the farewell of TLS has ended its stream all the same, since that is
  * what a dead process leaves behind: what runs above has a farewell of its own.

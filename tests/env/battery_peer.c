@@ -100,7 +100,7 @@ static uint8_t pattern(size_t i)
 static struct peer *peer_of(struct mu_conn *conn)
 {
     EXPECT(battery_in_verb == 0);
-    EXPECT(conn->env == battery_eut->env);
+    EXPECT(conn->env == battery_eut->env || battery_eut->passes_on);
     return MU_CONTAINER_OF(conn, struct peer, conn);
 }
 

@@ -29,6 +29,16 @@ static struct mu_tls_context *context_of(const char *leaf, const char *ca, const
     return context;
 }
 
+static struct mu_tls_context *token_of(const char *token)
+{
+    struct mu_tls_config config = {.token = mu_span_str(token)};
+    struct mu_tls_context *context;
+    struct mu_errmsg why;
+
+    assert_int_equal(mu_tls_context_new(&config, &context, &why), 0);
+    return context;
+}
+
 /* Two ends and the bytes between them. */
 struct ends {
     struct mu_tls_context *contexts[2];
@@ -91,19 +101,23 @@ static void run(struct ends *e)
     } while (more);
 }
 
-static void test_bytes_cross_whatever_the_chunks(void **state)
+static struct mu_tls_context *credential(bool token)
+{
+    return token ? token_of("a token of some length") : context_of("node", "ca", NULL);
+}
+
+static void bytes_cross(bool token)
 {
     static const size_t chunks[] = {0, 1, 7, 1000};
     static uint8_t data[100000];
 
-    (void)state;
     for (size_t i = 0; i < sizeof(data); i++) {
         data[i] = (uint8_t)(i * 7 + (i >> 8));
     }
     for (size_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++) {
         struct ends e;
 
-        ends_init(&e, context_of("node", "ca", NULL), context_of("node", "ca", NULL));
+        ends_init(&e, credential(token), credential(token));
         e.chunk = chunks[i];
         run(&e);
         assert_true(mu_tls_ready(&e.t[0]) && mu_tls_ready(&e.t[1]));
@@ -124,6 +138,39 @@ static void test_bytes_cross_whatever_the_chunks(void **state)
         }
         ends_fini(&e);
     }
+}
+
+static void test_bytes_cross_whatever_the_chunks(void **state)
+{
+    (void)state;
+    bytes_cross(false);
+}
+
+static void test_bytes_cross_with_a_token_whatever_the_chunks(void **state)
+{
+    (void)state;
+    bytes_cross(true);
+}
+
+/* Goal: the token is a secret of the two. Method: look for it in all that goes over the wire. */
+static void test_token_is_not_on_the_wire(void **state)
+{
+    static const char token[] = "a token of some length";
+    struct mu_buf wire;
+    struct ends e;
+
+    (void)state;
+    mu_buf_init(&wire, 1u << 20);
+    ends_init(&e, token_of(token), token_of(token));
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(mu_buf_append(&wire, mu_tls_output(&e.t[i & 1])), 0);
+        (void)carry(&e, i & 1);
+    }
+    assert_true(mu_tls_ready(&e.t[0]) && mu_tls_ready(&e.t[1]));
+    assert_true(wire.len > 200);
+    assert_null(memmem(mu_buf_span(&wire).data, wire.len, token, sizeof(token) - 1));
+    mu_buf_fini(&wire);
+    ends_fini(&e);
 }
 
 static void test_end_of_one_side_leaves_the_other_free_to_write(void **state)
@@ -223,6 +270,59 @@ static void test_certificate_for_another_name_is_refused(void **state)
     ends_fini(&e);
 }
 
+static void test_another_token_is_refused_and_both_say_so(void **state)
+{
+    struct ends e;
+
+    (void)state;
+    expect_refusal(token_of("a token of some length"), token_of("a token of some lengti"), 1,
+                   "the peer's token is another one");
+    ends_init(&e, token_of("a token of some length"), token_of("another token"));
+    run(&e);
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[0]), "its token is another one"));
+    ends_fini(&e);
+}
+
+static void test_token_and_certificate_do_not_go_together(void **state)
+{
+    struct ends e;
+
+    (void)state;
+    ends_init(&e, token_of("a token of some length"), context_of("node", "ca", NULL));
+    run(&e);
+    assert_int_equal(e.err[0], MUSTER_ETLS);
+    assert_int_equal(e.err[1], MUSTER_ETLS);
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[0]), "locked with certificates"));
+    ends_fini(&e);
+    ends_init(&e, context_of("node", "ca", NULL), token_of("a token of some length"));
+    run(&e);
+    assert_int_equal(e.err[0], MUSTER_ETLS);
+    assert_int_equal(e.err[1], MUSTER_ETLS);
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[0]), "locked with a token"));
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[1]), "the peer has certificates"));
+    ends_fini(&e);
+}
+
+static void test_answer_that_is_no_tls_is_told_apart(void **state)
+{
+    static const char *const answers[] = {"HTTP/1.1 400 Bad Request\r\n", "MUSTER\r\n", "\x01"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+        struct mu_tls_context *context = credential(i % 2 == 0);
+        struct mu_span in = mu_span_str(answers[i]);
+        uint8_t plain[64];
+        size_t len;
+        struct mu_tls t;
+
+        assert_int_equal(mu_tls_init(&t, context, "node1"), 0);
+        assert_int_equal(mu_tls_recv(&t, &in, plain, sizeof(plain), &len), MUSTER_ENOTLS);
+        assert_int_equal(mu_tls_recv(&t, &in, plain, sizeof(plain), &len), MUSTER_ENOTLS);
+        mu_tls_fini(&t);
+        mu_tls_context_free(context);
+    }
+}
+
 static void test_one_flipped_bit_ends_it(void **state)
 {
     struct ends e;
@@ -303,12 +403,20 @@ static void test_files_that_do_not_do_are_named(void **state)
     wrong.ca = NULL;
     assert_int_equal(mu_tls_context_new(&wrong, &context, &why), MUSTER_EINVAL);
     assert_non_null(strstr(why.text, "the authority is missing"));
+    wrong.token = MU_SPAN_LIT("a token of some length");
+    assert_int_equal(mu_tls_context_new(&wrong, &context, &why), MUSTER_EINVAL);
+    assert_non_null(strstr(why.text, "not by both"));
 }
 
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_cross_whatever_the_chunks),
+        cmocka_unit_test(test_bytes_cross_with_a_token_whatever_the_chunks),
+        cmocka_unit_test(test_token_is_not_on_the_wire),
+        cmocka_unit_test(test_another_token_is_refused_and_both_say_so),
+        cmocka_unit_test(test_token_and_certificate_do_not_go_together),
+        cmocka_unit_test(test_answer_that_is_no_tls_is_told_apart),
         cmocka_unit_test(test_end_of_one_side_leaves_the_other_free_to_write),
         cmocka_unit_test(test_output_is_bounded),
         cmocka_unit_test(test_certificate_of_another_authority_is_refused_by_either_side),

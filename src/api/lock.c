@@ -1,0 +1,242 @@
+#include "api/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+
+/* More ranges than this are a list that somebody else should keep. */
+#define ALLOW_MAX 64
+
+/* --- the token -------------------------------------------------------------------------------- */
+
+/* Reads the beginning of the file, as far as it is wanted. Its length, or a negated errno. */
+static ssize_t read_start(int fd, char *buf, size_t cap)
+{
+    size_t len = 0;
+
+    while (len < cap) {
+        ssize_t n = read(fd, buf + len, cap - len);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            return -errno;
+        }
+        if (n == 0) {
+            break;
+        }
+        len += (size_t)n;
+    }
+    return (ssize_t)len;
+}
+
+static int check_token(const char *path, const char *token, size_t len, struct mu_errmsg *msg)
+{
+    if (len >= MU_LOCK_TOKEN_CAP) {
+        return mu_err(msg, MUSTER_EINVAL, "the first line of %.120s is too long for a token: %d",
+                      path, MU_LOCK_TOKEN_CAP - 1);
+    }
+    if (len < MU_LOCK_TOKEN_MIN) {
+        return mu_err(msg, MUSTER_EINVAL,
+                      "the token in %.120s is too short to be one: %d letters or more; `muster "
+                      "keygen token` makes one",
+                      path, MU_LOCK_TOKEN_MIN);
+    }
+    for (size_t i = 0; i < len; i++) {
+        if ((unsigned char)token[i] <= 0x20 || (unsigned char)token[i] >= 0x7f) {
+            return mu_err(msg, MUSTER_EINVAL,
+                          "the first line of %.120s is no token: it has blanks or other characters "
+                          "than plain ones",
+                          path);
+        }
+    }
+    return 0;
+}
+
+int mu_lock_read_token(const char *path, char ret_token[MU_LOCK_TOKEN_CAP],
+                       struct mu_errmsg *reterr_msg)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st = {0};
+    char text[MU_LOCK_TOKEN_CAP + 2];
+    ssize_t got = fd < 0 || fstat(fd, &st) != 0 ? -errno : read_start(fd, text, sizeof(text) - 1);
+    size_t len;
+    int err;
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    if (got < 0) {
+        return mu_err(reterr_msg, (int)got, "cannot read the token from %.120s: %s", path,
+                      muster_strerror((int)got));
+    }
+    text[got] = '\0';
+    len = strcspn(text, "\r\n");
+    if (S_ISREG(st.st_mode) && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+        err = mu_err(reterr_msg, MUSTER_EINVAL,
+                     "others than its owner can read the token in %.120s: chmod 600 it, and make a "
+                     "new one if it was so for long",
+                     path);
+    } else {
+        err = check_token(path, text, len, reterr_msg);
+    }
+    if (err == 0) {
+        memcpy(ret_token, text, len);
+        ret_token[len] = '\0';
+    }
+    explicit_bzero(text, sizeof(text));
+    return err;
+}
+
+/* --- the environment of the process ----------------------------------------------------------- */
+
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value == NULL || value[0] == '\0' ? NULL : value;
+}
+
+/* MUSTER_ALLOW is one text with commas; so is what is in `allow` afterwards. */
+static struct muster_lock lock_of_process(const char **allow)
+{
+    const char *insecure = variable("MUSTER_INSECURE");
+    struct muster_lock lock = {
+        .token_file = variable("MUSTER_TOKEN_FILE"),
+        .cert = variable("MUSTER_TLS_CERT"),
+        .key = variable("MUSTER_TLS_KEY"),
+        .ca = variable("MUSTER_TLS_CA"),
+        .insecure = insecure != NULL && strcmp(insecure, "0") != 0,
+    };
+
+    *allow = variable("MUSTER_ALLOW");
+    if (*allow != NULL) {
+        lock.allow = allow;
+        lock.allow_count = 1;
+    }
+    return lock;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+/* One text may name several ranges, with commas between them. */
+static int parse_allow(const struct muster_lock *lock, struct mu_cidr *ranges, size_t *ret_count,
+                       struct mu_errmsg *msg)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < lock->allow_count; i++) {
+        struct mu_span rest = mu_span_str(lock->allow[i]);
+
+        for (;;) {
+            const uint8_t *comma = rest.len == 0 ? NULL : memchr(rest.data, ',', rest.len);
+            size_t len = comma == NULL ? rest.len : (size_t)(comma - rest.data);
+            int err;
+
+            if (count == ALLOW_MAX) {
+                return mu_err(msg, MUSTER_EINVAL, "more than %d ranges are allowed", ALLOW_MAX);
+            }
+            err = mu_cidr_parse(mu_span(rest.data, len), &ranges[count++], msg);
+            if (err != 0) {
+                return err;
+            }
+            if (comma == NULL) {
+                break;
+            }
+            rest = mu_span_skip(rest, len + 1);
+        }
+    }
+    *ret_count = count;
+    return 0;
+}
+
+static bool has_certificates(const struct muster_lock *lock)
+{
+    return lock->cert != NULL || lock->key != NULL || lock->ca != NULL;
+}
+
+static int seal(struct mu_locked *l, const struct muster_lock *lock, struct mu_errmsg *msg)
+{
+    struct mu_tls_config config = {lock->cert, lock->key, lock->ca, lock->name, {0}};
+    char token[MU_LOCK_TOKEN_CAP] = "";
+    int err = 0;
+
+    if (lock->token_file == NULL && !has_certificates(lock)) {
+        return 0;
+    }
+    if (lock->token_file != NULL) {
+        if (has_certificates(lock)) {
+            return mu_err(msg, MUSTER_EINVAL,
+                          "the job's credential is a token or certificates, not both");
+        }
+        err = mu_lock_read_token(lock->token_file, token, msg);
+        if (err == 0) {
+            mu_page_key(mu_span_str(token), l->page);
+        }
+        config.token = mu_span_str(token);
+    }
+    if (err == 0) {
+        err = mu_tls_env_new(mu_lock_env_wire(l->lock), &config, &l->tls, msg);
+    }
+    explicit_bzero(token, sizeof(token));
+    if (err == 0) {
+        mu_lock_env_seal(l->lock, mu_tls_env_env(l->tls));
+    }
+    return err;
+}
+
+int mu_locked_open(struct mu_locked *l, struct mu_env *env, const struct muster_lock *lock,
+                   struct mu_errmsg *reterr_msg)
+{
+    struct mu_cidr ranges[ALLOW_MAX];
+    struct mu_lock_policy policy = {.allow = ranges};
+    struct muster_lock from_process;
+    const char *allow = NULL;
+    int err;
+
+    *l = (struct mu_locked){0};
+    if (lock == NULL) {
+        from_process = lock_of_process(&allow);
+        lock = &from_process;
+    }
+    policy.insecure = lock->insecure;
+    err = parse_allow(lock, ranges, &policy.allow_count, reterr_msg);
+    if (err != 0) {
+        return err;
+    }
+    err = mu_lock_env_new(env, &policy, &l->lock);
+    if (err != 0) {
+        return mu_err(reterr_msg, err, "out of memory");
+    }
+    err = seal(l, lock, reterr_msg);
+    if (err != 0) {
+        mu_locked_close(l);
+        return err;
+    }
+    l->env = mu_lock_env_env(l->lock);
+    return 0;
+}
+
+const char mu_listen_default[] = "0.0.0.0:0";
+
+const char *mu_locked_listen(const struct mu_locked *l, const char *listen)
+{
+    const struct mu_lock_policy *policy = mu_lock_env_policy(l->lock);
+
+    return listen == mu_listen_default && !policy->sealed && !policy->insecure ? "127.0.0.1:0"
+                                                                               : listen;
+}
+
+void mu_locked_close(struct mu_locked *l)
+{
+    mu_lock_env_free(l->lock);
+    mu_tls_env_free(l->tls);
+    explicit_bzero(l->page, sizeof(l->page));
+    *l = (struct mu_locked){0};
+}

@@ -1,0 +1,65 @@
+#include "cli/cli_lock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/lock.h"
+
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value == NULL || value[0] == '\0' ? NULL : value;
+}
+
+const struct muster_lock *cli_lock_of(struct cli_lock *lock)
+{
+    struct muster_lock *l = &lock->whole;
+    const char *insecure = variable("MUSTER_INSECURE");
+
+    *l = lock->lock;
+    /* A credential is from one place: half of one and half of another are none. */
+    if (l->token_file == NULL && l->cert == NULL && l->key == NULL && l->ca == NULL) {
+        l->token_file = variable("MUSTER_TOKEN_FILE");
+        l->cert = variable("MUSTER_TLS_CERT");
+        l->key = variable("MUSTER_TLS_KEY");
+        l->ca = variable("MUSTER_TLS_CA");
+    }
+    l->insecure = l->insecure || (insecure != NULL && strcmp(insecure, "0") != 0);
+    lock->ranges = lock->allow != NULL ? lock->allow : variable("MUSTER_ALLOW");
+    /* The library takes apart what is between the commas. */
+    l->allow = &lock->ranges;
+    l->allow_count = lock->ranges == NULL ? 0 : 1;
+    return l;
+}
+
+bool cli_lock_lets_in(struct cli_lock *lock)
+{
+    const struct muster_lock *l = cli_lock_of(lock);
+
+    return l->token_file != NULL || l->cert != NULL || l->insecure;
+}
+
+int cli_runtime_new(struct cli_lock *lock, muster_runtime **ret_runtime)
+{
+    struct muster_runtime_config config = muster_runtime_config_defaults();
+    int err;
+
+    config.lock = cli_lock_of(lock);
+    err = muster_runtime_new_with(&config, ret_runtime);
+    return err == 0 ? 0 : cli_fail(cli_exit_code(err), "cannot start: %s", muster_errmsg());
+}
+
+int cli_read_token(const char *path, char *token, size_t cap)
+{
+    char text[MU_LOCK_TOKEN_CAP];
+    struct mu_errmsg msg = {{0}};
+    int err = mu_lock_read_token(path, text, &msg);
+
+    if (err != 0 || strlen(text) >= cap) {
+        return cli_fail(CLI_FAILED, "%s", err != 0 ? msg.text : "the token is too long");
+    }
+    memcpy(token, text, strlen(text) + 1);
+    explicit_bzero(text, sizeof(text));
+    return 0;
+}

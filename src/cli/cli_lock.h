@@ -1,0 +1,46 @@
+/*
+ * The job's lock on the command line: the same options for every verb that listens or connects.
+ *
+ *     struct cli_lock lock = {0};
+ *     const struct cli_option options[] = {..., CLI_LOCK_OPTIONS(&lock)};
+ *     ... cli_runtime_new(&lock, &rt), or cli_loop_lock(&loop, &lock) ...
+ */
+#ifndef MU_CLI_LOCK_H
+#define MU_CLI_LOCK_H
+
+#include "cli/cli.h"
+
+struct cli_lock {
+    struct muster_lock lock; /* what was said on the command line */
+    const char *allow;       /* ranges, with commas between them */
+    /* private from here */
+    struct muster_lock whole;
+    const char *ranges;
+};
+
+/* clang-format off */
+#define CLI_LOCK_OPTIONS(l)                                                                        \
+    {"token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)", CLI_TEXT,     \
+     &(l)->lock.token_file, 0},                                                                    \
+    {"tls-cert", "FILE", "or certificates: our own (MUSTER_TLS_CERT)", CLI_TEXT,                   \
+     &(l)->lock.cert, 0},                                                                          \
+    {"tls-key", "FILE", "its private key (MUSTER_TLS_KEY)", CLI_TEXT, &(l)->lock.key, 0},          \
+    {"tls-ca", "FILE", "the authority of everybody's certificates (MUSTER_TLS_CA)", CLI_TEXT,      \
+     &(l)->lock.ca, 0},                                                                            \
+    {"tls-name", "NAME", "what another's certificate is for (the host that is dialled)", CLI_TEXT, \
+     &(l)->lock.name, 0},                                                                          \
+    {"allow", "CIDR,...", "take PyTorch's plain protocol from there (MUSTER_ALLOW)", CLI_TEXT,     \
+     &(l)->allow, 0},                                                                              \
+    {"insecure", NULL, "let anybody in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,       \
+     &(l)->lock.insecure, 0}
+/* clang-format on */
+
+/** What the library wants of it, with the variables of the environment for what was not said; lent
+ * as long as `lock`. */
+const struct muster_lock *cli_lock_of(struct cli_lock *lock);
+/** Whether it lets in from other hosts who speaks our own protocol. */
+bool cli_lock_lets_in(struct cli_lock *lock);
+/** A runtime with that lock. 0, or an exit code, said. */
+int cli_runtime_new(struct cli_lock *lock, muster_runtime **ret_runtime);
+
+#endif

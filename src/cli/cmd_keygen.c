@@ -1,0 +1,157 @@
+/* muster keygen: the job's credential. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "api/lock.h"
+#include "transport/tls_make.h"
+
+#define HOSTS_MAX 256
+
+struct keygen {
+    const char *hosts; /* names, with commas between them */
+    uint64_t days;
+};
+
+static int write_token(const char *path, const char *token)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bool good;
+
+    if (fd < 0 && errno == EEXIST) {
+        return cli_fail(CLI_FAILED,
+                        "%s is there already: a job that has it would be locked out by another",
+                        path);
+    }
+    if (fd < 0) {
+        return cli_fail(CLI_FAILED, "cannot write %s: %s", path, strerror(errno));
+    }
+    good = dprintf(fd, "%s\n", token) > 0;
+    good = close(fd) == 0 && good;
+    if (!good) {
+        (void)unlink(path);
+        return cli_fail(CLI_FAILED, "cannot write %s: %s", path, strerror(errno));
+    }
+    printf("muster: the job's token is in %s. Copy it to every node, readable by its owner alone,\n"
+           "muster: and name it there: --token-file %s, or MUSTER_TOKEN_FILE=%s\n",
+           path, path, path);
+    return CLI_OK;
+}
+
+static int make_token(const char *path)
+{
+    char token[MU_TLS_TOKEN_CAP];
+    int code = CLI_OK;
+
+    if (!mu_tls_make_token(token)) {
+        return cli_fail(CLI_FAILED, "the system has no random bytes");
+    }
+    if (path == NULL) {
+        printf("%s\n", token);
+    } else {
+        code = write_token(path, token);
+    }
+    explicit_bzero(token, sizeof(token));
+    return code;
+}
+
+/* What shows the job's token to the status page, without the token going over the wire. */
+static int print_page(const char *path)
+{
+    char key[MU_PAGE_KEY_CAP];
+    char token[MU_LOCK_TOKEN_CAP];
+    int err = cli_read_token(path, token, sizeof(token));
+
+    if (err == 0) {
+        mu_page_key(mu_span_str(token), key);
+        printf("%s\n", key);
+    }
+    explicit_bzero(token, sizeof(token));
+    return err;
+}
+
+static int make_tls(const struct keygen *k, const char *directory)
+{
+    static char text[8192];
+    const char *hosts[HOSTS_MAX];
+    struct mu_errmsg msg = {{0}};
+    size_t count = 0;
+    char *rest = text;
+    bool made = false;
+    int err;
+
+    if (k->hosts == NULL || (size_t)snprintf(text, sizeof(text), "%s", k->hosts) >= sizeof(text)) {
+        return cli_usage("keygen", "--host NAME,... is needed: every node, as others dial it");
+    }
+    for (char *host; (host = strsep(&rest, ",")) != NULL;) {
+        if (count == HOSTS_MAX) {
+            return cli_usage("keygen", "more than %d hosts; call it several times", HOSTS_MAX);
+        }
+        hosts[count++] = host;
+    }
+    if (mkdir(directory, 0700) != 0 && errno != EEXIST) {
+        return cli_fail(CLI_FAILED, "cannot make %s: %s", directory, strerror(errno));
+    }
+    err = mu_tls_make(directory, hosts, count, (uint32_t)k->days, &made, &msg);
+    if (err != 0) {
+        return cli_fail(err == MUSTER_EEXIST ? CLI_FAILED : cli_exit_code(err), "%s", msg.text);
+    }
+    if (made) {
+        printf("muster: made an authority: %s/ca.pem. Its key, %s/ca.key, lets others in:\n"
+               "muster: keep it away from the nodes\n",
+               directory, directory);
+    }
+    printf("muster: copy to each node ca.pem, and the .pem and .key of its own name:\n");
+    for (size_t i = 0; i < count; i++) {
+        printf("  %s: --tls-ca %s/ca.pem --tls-cert %s/%s.pem --tls-key %s/%s.key\n", hosts[i],
+               directory, directory, hosts[i], directory, hosts[i]);
+    }
+    return CLI_OK;
+}
+
+static int run(const struct keygen *k, int argc, char **argv)
+{
+    if (argc >= 1 && argc <= 2 && strcmp(argv[0], "token") == 0) {
+        return make_token(argc == 2 ? argv[1] : NULL);
+    }
+    if (argc == 2 && strcmp(argv[0], "tls") == 0) {
+        return make_tls(k, argv[1]);
+    }
+    if (argc == 2 && strcmp(argv[0], "page") == 0) {
+        return print_page(argv[1]);
+    }
+    return cli_usage("keygen", "one of token [FILE], tls DIR and page FILE is needed");
+}
+
+int cmd_keygen(int argc, char **argv)
+{
+    struct keygen k = {.days = 365};
+    const struct cli_option options[] = {
+        {"host", "NAME,...", "tls: the nodes, as others dial them: names or addresses", CLI_TEXT,
+         &k.hosts, 0},
+        {"days", "N", "tls: how long their certificates are good (365)", CLI_NUMBER, &k.days,
+         36500},
+    };
+    const struct cli_verb verb = {
+        "keygen", "token|tls|page [OPTIONS] [FILE|DIR]",
+        "token [FILE]   makes the job's token; without FILE it is printed\n"
+        "tls DIR        makes an authority of the job's own, and a certificate for each --host;\n"
+        "               called again, it adds those of other hosts\n"
+        "page FILE      prints what shows the token in FILE to a status page: a password that\n"
+        "               may go over the wire where the token should not",
+        options, sizeof(options) / sizeof(options[0])};
+    char *words[3];
+    int count = 0;
+    int err = cli_parse(&verb, &argc, &argv);
+
+    while (err == 0 && argc > 0 && count < 3) {
+        words[count++] = argv[0];
+        err = cli_parse(&verb, &argc, &argv);
+    }
+    return err != 0 ? err : run(&k, count, words);
+}

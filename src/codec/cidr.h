@@ -1,0 +1,29 @@
+/*
+ * Ranges of addresses in text: "10.0.0.0/8", "fd00::/8", or one address alone. IPv4 is kept as what
+ * it is called inside IPv6 (::ffff:a.b.c.d), so that a peer is the same one over either socket.
+ */
+#ifndef MU_CIDR_H
+#define MU_CIDR_H
+
+#include "core/err.h"
+#include "core/span.h"
+
+#define MU_IP_LEN 16
+
+struct mu_cidr {
+    uint8_t address[MU_IP_LEN];
+    uint8_t bits; /* that count, of 128 */
+};
+
+/** An address of either family in numbers; a zone ("%eth0") is passed over. */
+bool mu_ip_parse(struct mu_span text, uint8_t ret_ip[MU_IP_LEN]);
+/** 127.0.0.0/8, ::1. */
+bool mu_ip_is_loopback(const uint8_t ip[MU_IP_LEN]);
+/**
+ * MUSTER_EINVAL with the reason. An address with bits beyond the prefix ("10.1.2.3/8") is refused:
+ * whoever wrote it meant another prefix, or another address.
+ */
+int mu_cidr_parse(struct mu_span text, struct mu_cidr *ret_cidr, struct mu_errmsg *reterr_msg);
+bool mu_cidr_has(const struct mu_cidr *cidr, const uint8_t ip[MU_IP_LEN]);
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * The locked environment: it stands on another one and does all that that one does, except that
+ * connections from and to other hosts are held to the job's lock (proto/lock.h):
+ *
+ *     mu_lock_env_new(env, &policy, &lock);
+ *     mu_tls_env_new(mu_lock_env_wire(lock), &credential, &tls, &msg);     with a credential
+ *     mu_lock_env_seal(lock, mu_tls_env_env(tls));
+ *     ... mu_lock_env_env(lock) ...                                        to whoever needs one
+ *     mu_tls_env_free(tls), mu_lock_env_free(lock)
+ *
+ * listen beyond loopback fails with MUSTER_ELOCKED where nothing says who may come in; what the
+ * environment below has to say of the address comes first. Whoever connects is judged by its
+ * address and its first byte before its listener hears of it: who has to show the credential does
+ * so by TLS, which the layer on the wire speaks; who is not let in never reaches `accept`. So a
+ * peer that says nothing is nobody: it is dropped after MU_LOCK_SPEAK_MS. It is
+ * always the one that dials who speaks first, as in all our protocols.
+ * mu_env_trust() tells those apart who are let in for PyTorch's protocol alone.
+ *
+ * dial beyond loopback speaks TLS if there is a credential, and else plain: the server decides.
+ * Loopback costs nothing: without a credential its connections are those of the environment below.
+ */
+#ifndef MU_LOCK_ENV_H
+#define MU_LOCK_ENV_H
+
+#include "core/env.h"
+#include "proto/lock.h"
+
+/* A peer that has connected says something within this time. */
+#define MU_LOCK_SPEAK_MS 10000
+/* So many may be silent at a time; past that, the newest is turned away. */
+#define MU_LOCK_SILENT_MAX 16384
+
+struct mu_lock_env;
+
+/** `env` is borrowed; the ranges of the policy are copied, `sealed` is set by mu_lock_env_seal().
+ * MUSTER_ENOMEM. */
+int mu_lock_env_new(struct mu_env *env, const struct mu_lock_policy *policy,
+                    struct mu_lock_env **ret);
+/** What the layer that secures connections stands on. */
+struct mu_env *mu_lock_env_wire(struct mu_lock_env *lock);
+/** That layer. Before anything listens or dials. */
+void mu_lock_env_seal(struct mu_lock_env *lock, struct mu_env *sealed);
+struct mu_env *mu_lock_env_env(struct mu_lock_env *lock);
+const struct mu_lock_policy *mu_lock_env_policy(const struct mu_lock_env *lock);
+/** After the last callback of its connections and listeners. NULL is fine. */
+void mu_lock_env_free(struct mu_lock_env *lock);
+
+#endif
