@@ -288,6 +288,34 @@ def test_short_packets():
                 checks.ok(has(found, word, level, *words) and took < 8, "which is said", found)
 
 
+def test_a_locked_server():
+    with Scratch() as scratch, Space() as here:
+        here.sh("ip addr add 10.5.0.1/32 dev lo")
+        files = []
+        for name in ("right", "wrong"):
+            files.append(os.path.join(scratch, name))
+            with open(files[-1], "w", opener=lambda p, f: os.open(p, f, 0o600)) as file:
+                file.write("the-%s-token-of-the-job\n" % name)
+        with subprocess.Popen([*here.enter, muster_path(), "serve", "--listen", "10.5.0.1:29500",
+                               "--token-file", files[0]], stdout=subprocess.PIPE, text=True,
+                              preexec_fn=die_with_parent) as server:
+            server.stdout.readline()
+            word = "10.5.0.1:29500"
+            code, report, found, _ = doctor(word, inside=here.enter)
+            port = report["hosts"][0]["ports"][0]
+            checks.ok(code == OK and port["refused"] and port["clock_ms"] is None and
+                      has(found, word, "warn", "wants a credential", "--token-file"),
+                      "without the credential it is said that one is wanted", found)
+            code, report, found, _ = doctor(word, "--token-file", files[0], inside=here.enter)
+            port = report["hosts"][0]["ports"][0]
+            checks.ok(code == OK and port["clock_ms"] is not None and
+                      has(found, word, "ok", "takes ours"), "the right one is taken", found)
+            code, report, found, took = doctor(word, "--token-file", files[1], inside=here.enter)
+            checks.ok(has(found, word, "warn", "wants a credential", "when we tried") and took < 6,
+                      "a wrong one is not, and soon", (found.get(word), took))
+            server.kill()
+
+
 def test_names_of_loopback():
     with Scratch() as scratch, Space() as here:
         hosts = os.path.join(scratch, "hosts")
@@ -319,7 +347,7 @@ def test_names_of_loopback():
 only = option("only", "")
 for name, test in list(globals().items()):
     if name.startswith("test_") and only in name:
-        if test in (test_black_holes_take_seconds_only, test_short_packets,
+        if test in (test_black_holes_take_seconds_only, test_short_packets, test_a_locked_server,
                     test_names_of_loopback) and not may_unshare():
             checks.note("left out, for there are no namespaces here: " + name[5:])
             continue
