@@ -310,7 +310,6 @@ static void meet(struct train *t)
     (void)snprintf(name, sizeof(name), "rank%" PRIu32, t->rank);
     config.name = name;
     config.id = (int32_t)t->rank;
-    shared.listen = "0.0.0.0:0";
     shared.advertise = config.advertise = getenv("TRAIN_HOST");
     if (muster_runtime_new(&t->rt) != 0 || muster_store_open(t->rt, url, NULL, &t->store) != 0 ||
         muster_rpc_start(t->rt, &config, &t->agent) != 0 ||

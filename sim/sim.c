@@ -174,7 +174,7 @@ struct mu_sim *mu_sim_new(const struct mu_sim_config *config)
 {
     struct mu_sim *sim;
 
-    MU_ASSERT(sim_heap_in_place());
+    MU_ASSERT(sim_heap_in_place() && sim_x25519_in_place());
     sim = mu_calloc(1, sizeof(*sim));
     if (sim == NULL) {
         return NULL;

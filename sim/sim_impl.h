@@ -243,6 +243,10 @@ bool sim_heap_fails(struct mu_sim_heap *heap);
 /** Whether this allocator is the one that was linked in. */
 bool sim_heap_in_place(void);
 
+/* sim_x25519.c */
+/** Whether this exchange of keys is the one that was linked in. */
+bool sim_x25519_in_place(void);
+
 /* sim_trace.c */
 /** Writes the line of the running step; the first call in a step counts. */
 void sim_trace_step(struct mu_sim *sim, uint64_t a, uint64_t b);

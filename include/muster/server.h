@@ -39,10 +39,10 @@ struct muster_server_config {
      * gateway to it, over one connection. Not with a data_dir. */
     const char *backing;
     /* Where the status page, /metrics, /healthz and /readyz are served: "HOST:PORT"; NULL: nowhere.
-     * Beyond loopback only with a token. */
+     * Beyond loopback only with a token, or if the runtime's lock is `insecure`. */
     const char *http;
-    /* What who asks there has to show, as a bearer token or as a password. NULL: what is made of the
-     * token of the runtime's lock (`muster keygen page`); nothing if it has none. */
+    /* What who asks there has to show, as a bearer token or as a password. NULL: what is made of
+     * the token of the runtime's lock (`muster keygen page`); nothing if it has none. */
     const char *http_token;
 };
 

@@ -18,6 +18,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "proto/yamux_internal.h"
+#include "scenarios/peer_talk.h"
 #include "scenarios/scenarios.h"
 
 #define FAULTY_NS    (12 * MU_NS_PER_S)
@@ -50,16 +51,16 @@ static uint8_t byte_at(uint32_t from, uint32_t number, uint32_t bytes, uint32_t 
 /* --- serving ---------------------------------------------------------------------------------- */
 
 struct served {
-    struct mu_host_stream stream;
+    struct peer_echo echo;
     struct peer_host_app *app;
     uint32_t from;
     uint8_t head[HEAD_LEN];
     uint32_t got;
-    struct mu_buf held;
 };
 
-static void check_served(struct served *s, struct mu_span bytes)
+static void check_served(struct peer_echo *echo, struct mu_span bytes)
 {
+    struct served *s = MU_CONTAINER_OF(echo, struct served, echo);
     struct peer_world *w = s->app->state->world;
     uint32_t number;
     const struct peer_made *made;
@@ -88,49 +89,6 @@ static void check_served(struct served *s, struct mu_span bytes)
     s->got += (uint32_t)bytes.len;
 }
 
-static void served_more(struct mu_host_stream *stream)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-    size_t taken = mu_host_stream_write(stream, mu_buf_span(&s->held));
-
-    mu_buf_consume(&s->held, taken);
-    mu_host_stream_consumed(stream, taken);
-    if (s->held.len == 0 && stream->remote_end) {
-        mu_host_stream_end(stream);
-    }
-}
-
-static void served_ended(struct mu_host_stream *stream, int status, const char *text)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-
-    (void)status;
-    (void)text;
-    s->app->serving--;
-    mu_buf_fini(&s->held);
-    mu_free(s);
-}
-
-static void served_data(struct mu_host_stream *stream, struct mu_span bytes)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-
-    check_served(s, bytes);
-    if (mu_buf_append(&s->held, bytes) != 0) {
-        mu_host_stream_reset(stream);
-        served_ended(stream, MUSTER_ENOMEM, "");
-        return;
-    }
-    served_more(stream);
-}
-
-static const struct mu_host_stream_events served_events = {
-    .data = served_data,
-    .eof = served_more,
-    .writable = served_more,
-    .ended = served_ended,
-};
-
 static struct mu_host_stream *on_opened(struct mu_peer_handler *handler,
                                         const struct mu_peer_id *peer, struct mu_span name)
 {
@@ -149,103 +107,45 @@ static struct mu_host_stream *on_opened(struct mu_peer_handler *handler,
         }
         return NULL;
     }
-    s = mu_calloc(1, sizeof(*s));
+    s = (struct served *)peer_echo_new(sizeof(*s), &app->serving);
     if (s == NULL) {
         return NULL;
     }
-    s->stream.on = &served_events;
+    s->echo.heard = check_served;
     s->app = app;
     s->from = from;
-    mu_buf_init(&s->held, 32u << 20);
-    app->serving++;
-    return &s->stream;
+    return &s->echo.stream;
 }
 
 /* --- calling ---------------------------------------------------------------------------------- */
 
 struct calling {
-    struct mu_host_stream stream;
+    struct peer_call call;
     struct peer_host_app *app;
-    struct mu_timer timer;
     uint64_t ticket;
-    uint32_t to, number, bytes;
-    uint32_t sent, got;
+    uint32_t to, number;
 };
 
-static void end_call(struct calling *c)
+static uint8_t call_byte_at(const struct peer_call *call, uint32_t at)
 {
-    struct peer_host_app *app = c->app;
+    const struct calling *c = MU_CONTAINER_OF(call, const struct calling, call);
 
-    mu_env_timer_arm(app->env, &c->timer, MU_MONO_NEVER);
-    once_end(app->state->world->calls, c->ticket);
-    app->under_way--;
-    mu_free(c);
+    return byte_at(c->app->state->number, c->number, call->bytes, at);
 }
 
-static void calling_more(struct mu_host_stream *stream)
+static void call_ended(struct peer_call *call, int status, const char *text)
 {
-    struct calling *c = MU_CONTAINER_OF(stream, struct calling, stream);
-
-    while (c->sent < c->bytes) {
-        uint8_t chunk[4096];
-        uint32_t n = c->bytes - c->sent < sizeof(chunk) ? c->bytes - c->sent : sizeof(chunk);
-        size_t taken;
-
-        for (uint32_t i = 0; i < n; i++) {
-            chunk[i] = byte_at(c->app->state->number, c->number, c->bytes, c->sent + i);
-        }
-        taken = mu_host_stream_write(stream, mu_span(chunk, n));
-        c->sent += (uint32_t)taken;
-        if (taken < n) {
-            return;
-        }
-    }
-    mu_host_stream_end(stream);
-}
-
-static void calling_data(struct mu_host_stream *stream, struct mu_span bytes)
-{
-    struct calling *c = MU_CONTAINER_OF(stream, struct calling, stream);
-
-    for (size_t i = 0; i < bytes.len; i++) {
-        if (c->got + i >= c->sent || bytes.data[i] != byte_at(c->app->state->number, c->number,
-                                                              c->bytes, c->got + (uint32_t)i)) {
-            mu_sim_fail(c->app->state->world->sim, "an echo of what was not said");
-            return;
-        }
-    }
-    c->got += (uint32_t)bytes.len;
-    mu_host_stream_consumed(stream, bytes.len);
-}
-
-static void calling_ended(struct mu_host_stream *stream, int status, const char *text)
-{
-    struct calling *c = MU_CONTAINER_OF(stream, struct calling, stream);
+    struct calling *c = MU_CONTAINER_OF(call, struct calling, call);
     struct peer_state *state = c->app->state;
 
-    if (mu_sim_tracing(state->world->sim)) {
+    if (text != NULL && mu_sim_tracing(state->world->sim)) {
         mu_sim_note(state->world->sim, state->proc, "call %u to h%u: %d %s", c->number, c->to,
                     status, text);
     }
-    if (status == 0 && c->got != c->bytes) {
-        mu_sim_fail(state->world->sim, "a call ended well with %u of %u bytes", c->got, c->bytes);
-    }
     state->reached[c->to] += status == 0 ? 1 : 0;
-    end_call(c);
-}
-
-static const struct mu_host_stream_events calling_events = {
-    .data = calling_data,
-    .writable = calling_more,
-    .ended = calling_ended,
-};
-
-static void on_call_timer(struct mu_timer *timer)
-{
-    struct calling *c = MU_CONTAINER_OF(timer, struct calling, timer);
-
-    mu_host_stream_reset(&c->stream);
-    end_call(c);
+    once_end(state->world->calls, c->ticket);
+    c->app->under_way--;
+    mu_free(c);
 }
 
 static void make_call(struct peer_host_app *app, uint32_t to)
@@ -264,23 +164,23 @@ static void make_call(struct peer_host_app *app, uint32_t to)
     c->app = app;
     c->to = to;
     c->number = state->made_count++;
-    c->bytes = HEAD_LEN + (draw < 4    ? LONG_BYTES
-                           : draw < 40 ? (uint32_t)mu_prng_below(prng, 5000)
-                                       : (uint32_t)mu_prng_below(prng, 100));
-    state->made[c->number] = (struct peer_made){.to = to, .bytes = c->bytes};
+    c->call.bytes = HEAD_LEN + (draw < 4    ? LONG_BYTES
+                                : draw < 40 ? (uint32_t)mu_prng_below(prng, 5000)
+                                            : (uint32_t)mu_prng_below(prng, 100));
+    state->made[c->number] = (struct peer_made){.to = to, .bytes = c->call.bytes};
     c->ticket = once_begin(w->calls, state->number);
-    c->stream.on = &calling_events;
-    mu_timer_init(&c->timer, on_call_timer);
-    app->under_way++;
+    c->call.sim = w->sim;
+    c->call.env = app->env;
+    c->call.byte_at = call_byte_at;
+    c->call.ended = call_ended;
     /* Some are given up by who made them. */
-    if (!w->healed && mu_prng_chance(prng, 100000)) {
-        mu_env_timer_arm(app->env, &c->timer,
-                         mu_mono_add_ms(mu_env_now(app->env).mono, mu_prng_below(prng, 3000)));
-    }
-    mu_host_stream_open(app->host, &c->stream, &w->hosts[to].identity.id,
-                        mu_prng_chance(prng, 200000) ? call_names : call_names + 1,
-                        1); /* one name that nobody knows, or the one */
-    calling_more(&c->stream);
+    c->call.give_up_at = !w->healed && mu_prng_chance(prng, 100000)
+                             ? mu_mono_add_ms(mu_env_now(app->env).mono, mu_prng_below(prng, 3000))
+                             : MU_MONO_NEVER;
+    app->under_way++;
+    /* One name that nobody knows, or the one. */
+    peer_call_make(&c->call, app->host, &w->hosts[to].identity.id,
+                   mu_prng_chance(prng, 200000) ? call_names : call_names + 1);
 }
 
 /* --- planted ---------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@
 #include "checkers/once.h"
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "scenarios/peer_talk.h"
 #include "scenarios/scenarios.h"
 #include "service/peer_host_internal.h"
 #include "service/peer_relay_internal.h"
@@ -71,162 +72,48 @@ struct app {
     size_t serving;
 };
 
-static uint8_t byte_at(uint32_t at)
+static uint8_t byte_at(const struct peer_call *call, uint32_t at)
 {
+    (void)call;
     return (uint8_t)(at * 31 + (at >> 8) * 7);
 }
 
 /* --- serving ---------------------------------------------------------------------------------- */
-
-struct served {
-    struct mu_host_stream stream;
-    struct app *app;
-    struct mu_buf held;
-};
-
-static void served_more(struct mu_host_stream *stream)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-    size_t taken = mu_host_stream_write(stream, mu_buf_span(&s->held));
-
-    mu_buf_consume(&s->held, taken);
-    mu_host_stream_consumed(stream, taken);
-    if (s->held.len == 0 && stream->remote_end) {
-        mu_host_stream_end(stream);
-    }
-}
-
-static void served_ended(struct mu_host_stream *stream, int status, const char *text)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-
-    (void)status;
-    (void)text;
-    s->app->serving--;
-    mu_buf_fini(&s->held);
-    mu_free(s);
-}
-
-static void served_data(struct mu_host_stream *stream, struct mu_span bytes)
-{
-    struct served *s = MU_CONTAINER_OF(stream, struct served, stream);
-
-    if (mu_buf_append(&s->held, bytes) != 0) {
-        mu_host_stream_reset(stream);
-        served_ended(stream, MUSTER_ENOMEM, "");
-        return;
-    }
-    served_more(stream);
-}
-
-static const struct mu_host_stream_events served_events = {
-    .data = served_data,
-    .eof = served_more,
-    .writable = served_more,
-    .ended = served_ended,
-};
 
 static struct mu_host_stream *on_opened(struct mu_peer_handler *handler,
                                         const struct mu_peer_id *peer, struct mu_span name)
 {
     struct app *app = MU_CONTAINER_OF(handler, struct app, handler);
     struct world *w = app->host->world;
-    struct served *s = mu_calloc(1, sizeof(*s));
+    struct peer_echo *echo = peer_echo_new(sizeof(*echo), &app->serving);
 
     (void)name;
-    if (s == NULL) {
-        return NULL;
-    }
     if (!mu_peer_id_eq(peer, &w->hosts[3 - app->host->number].identity.id)) {
         mu_sim_fail(w->sim, "%s is called by somebody else", names[app->host->number]);
     }
-    s->stream.on = &served_events;
-    s->app = app;
-    mu_buf_init(&s->held, 32u << 20);
-    app->serving++;
-    return &s->stream;
+    return echo == NULL ? NULL : &echo->stream;
 }
 
 /* --- calling ---------------------------------------------------------------------------------- */
 
 struct calling {
-    struct mu_host_stream stream;
+    struct peer_call call;
     struct app *app;
-    struct mu_timer timer;
     uint64_t ticket;
-    uint32_t bytes, sent, got;
 };
 
-static void end_call(struct calling *c)
+static void call_ended(struct peer_call *call, int status, const char *text)
 {
-    mu_env_timer_arm(c->app->env, &c->timer, MU_MONO_NEVER);
-    once_end(c->app->host->world->calls, c->ticket);
-    c->app->under_way--;
-    mu_free(c);
-}
-
-static void calling_more(struct mu_host_stream *stream)
-{
-    struct calling *c = MU_CONTAINER_OF(stream, struct calling, stream);
-
-    while (c->sent < c->bytes) {
-        uint8_t chunk[4096];
-        uint32_t n = c->bytes - c->sent < sizeof(chunk) ? c->bytes - c->sent : sizeof(chunk);
-        size_t taken;
-
-        for (uint32_t i = 0; i < n; i++) {
-            chunk[i] = byte_at(c->sent + i);
-        }
-        taken = mu_host_stream_write(stream, mu_span(chunk, n));
-        c->sent += (uint32_t)taken;
-        if (taken < n) {
-            return;
-        }
-    }
-    mu_host_stream_end(stream);
-}
-
-static void calling_data(struct mu_host_stream *stream, struct mu_span bytes)
-{
-    struct calling *c = MU_CONTAINER_OF(stream, struct calling, stream);
-
-    for (size_t i = 0; i < bytes.len; i++) {
-        if (c->got + i >= c->sent || bytes.data[i] != byte_at(c->got + (uint32_t)i)) {
-            mu_sim_fail(c->app->host->world->sim, "an echo of what was not said");
-            return;
-        }
-    }
-    c->got += (uint32_t)bytes.len;
-    mu_host_stream_consumed(stream, bytes.len);
-}
-
-static void calling_ended(struct mu_host_stream *stream, int status, const char *text)
-{
-    struct calling *c = MU_CONTAINER_OF(stream, struct calling, stream);
+    struct calling *c = MU_CONTAINER_OF(call, struct calling, call);
     struct host *host = c->app->host;
 
-    if (mu_sim_tracing(host->world->sim)) {
+    if (text != NULL && mu_sim_tracing(host->world->sim)) {
         mu_sim_note(host->world->sim, host->proc, "call: %d %s", status, text);
     }
-    if (status == 0 && c->got != c->bytes) {
-        mu_sim_fail(host->world->sim, "a call ended well with %u of %u bytes", c->got, c->bytes);
-    }
     host->reached += status == 0 ? 1 : 0;
-    end_call(c);
-}
-
-static const struct mu_host_stream_events calling_events = {
-    .data = calling_data,
-    .writable = calling_more,
-    .ended = calling_ended,
-};
-
-static void on_call_timer(struct mu_timer *timer)
-{
-    struct calling *c = MU_CONTAINER_OF(timer, struct calling, timer);
-
-    mu_host_stream_reset(&c->stream);
-    end_call(c);
+    once_end(host->world->calls, c->ticket);
+    c->app->under_way--;
+    mu_free(c);
 }
 
 static void make_call(struct app *app)
@@ -242,19 +129,18 @@ static void make_call(struct app *app)
     c = mu_sim_calloc(sizeof(*c));
     c->app = app;
     /* A long one is more than a circuit may carry, at times. */
-    c->bytes = draw < 15 && !w->healed ? (uint32_t)mu_prng_below(prng, 400000)
-                                       : (uint32_t)mu_prng_below(prng, 3000);
+    c->call.bytes = draw < 15 && !w->healed ? (uint32_t)mu_prng_below(prng, 400000)
+                                            : (uint32_t)mu_prng_below(prng, 3000);
     c->ticket = once_begin(w->calls, app->host->number);
-    c->stream.on = &calling_events;
-    mu_timer_init(&c->timer, on_call_timer);
+    c->call.sim = w->sim;
+    c->call.env = app->env;
+    c->call.byte_at = byte_at;
+    c->call.ended = call_ended;
+    c->call.give_up_at = !w->healed && mu_prng_chance(prng, 100000)
+                             ? mu_mono_add_ms(mu_env_now(app->env).mono, mu_prng_below(prng, 3000))
+                             : MU_MONO_NEVER;
     app->under_way++;
-    if (!w->healed && mu_prng_chance(prng, 100000)) {
-        mu_env_timer_arm(app->env, &c->timer,
-                         mu_mono_add_ms(mu_env_now(app->env).mono, mu_prng_below(prng, 3000)));
-    }
-    mu_host_stream_open(app->peers, &c->stream, &w->hosts[3 - app->host->number].identity.id,
-                        &echo_name, 1);
-    calling_more(&c->stream);
+    peer_call_make(&c->call, app->peers, &w->hosts[3 - app->host->number].identity.id, &echo_name);
 }
 
 /* --- a process -------------------------------------------------------------------------------- */

@@ -100,6 +100,19 @@ static void server_stopped(void *context, int status, const char *why)
     mu_sim_exit(env);
 }
 
+static int open_gateway(struct store_serving *s, struct mu_errmsg *reterr_msg)
+{
+    struct mu_store_server_config config = mu_store_server_config_defaults();
+
+    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
+    config.rpc.grace_ms = s->world->grace_ms;
+    config.backlog_bytes_max = 100000;
+    config.stopped = server_stopped;
+    config.context = s;
+    config.backing = "tcp://server:29500?connect=5000";
+    return mu_store_server_start(s->env, &config, &s->server, reterr_msg);
+}
+
 static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
 {
     struct store_world *w = s->world;
@@ -115,10 +128,8 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
     config.backlog_bytes_max = 100000;
     config.stopped = server_stopped;
     config.context = s;
-    config.backing = w->setup->backed      ? "etcd://e0,e1,e2/p"
-                     : is_gateway(s->host) ? "tcp://server:29500?connect=5000"
-                                           : NULL;
-    if (w->disk != STORE_DISK_NONE && !is_gateway(s->host)) {
+    config.backing = w->setup->backed ? "etcd://e0,e1,e2/p" : NULL;
+    if (w->disk != STORE_DISK_NONE) {
         rc = mu_sim_disk_open(s->env, "data", &config.disk, reterr_msg);
     }
     if (rc == 0) {
@@ -141,7 +152,7 @@ static int start_server(struct mu_env *env, void *arg)
     s->world = w;
     s->host = h;
     s->env = env;
-    rc = open_server(s, &msg);
+    rc = is_gateway(h) ? open_gateway(s, &msg) : open_server(s, &msg);
     if (rc != 0) {
         mu_free(s);
         if ((rc == MUSTER_ENOMEM || rc == MUSTER_EADDR) && w->memory) {

@@ -105,10 +105,10 @@ struct store_setup {
     enum store_disk disk;
     enum store_plant plant;
     bool backed;      /* several servers whose keys are in a cluster of etcd */
-    bool gateways;    /* the second and third server are gateways to the first */
     bool oracle;      /* the test watches all keys in the server itself */
     bool keep_awake;  /* the server is never paused */
     uint64_t wait_ns; /* after healing, before anybody is asked to have got on */
+    bool gateways;    /* the second and third server are gateways to the first */
 };
 
 struct store_member {

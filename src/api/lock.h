@@ -9,7 +9,7 @@
 
 #include "core/env.h"
 #include "core/err.h"
-#include "crypto/page_key.h"
+#include "service/http_server.h"
 #include "service/lock_env.h"
 #include "transport/tls_env.h"
 

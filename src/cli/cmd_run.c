@@ -204,8 +204,37 @@ static bool variable_is(const char *name, const char *value)
     return text != NULL && strcmp(text, value) == 0;
 }
 
-static struct mu_agent_service_config make_config(const struct run_options *o)
+/* What workers open in libmuster obeys the same lock: they are told where it is, not what. */
+static void tell_workers(const char *name, const char *path)
 {
+    char *whole = path == NULL ? NULL : realpath(path, NULL);
+
+    if (whole != NULL) {
+        (void)setenv(name, whole, 1);
+        free(whole);
+    }
+}
+
+static void tell_workers_of_lock(const struct muster_lock *lock)
+{
+    tell_workers("MUSTER_TOKEN_FILE", lock->token_file);
+    tell_workers("MUSTER_TLS_CERT", lock->cert);
+    tell_workers("MUSTER_TLS_KEY", lock->key);
+    tell_workers("MUSTER_TLS_CA", lock->ca);
+}
+
+/* Whether PyTorch's agents may be in the job: a store that one of them serves has no gateway. */
+static bool may_be_mixed(const struct run_options *o, const struct muster_lock *lock)
+{
+    const char *backend = o->rdzv.backend;
+
+    return (lock->insecure || lock->allow_count != 0) &&
+           (strcmp(backend, "c10d") == 0 || strcmp(backend, "etcd-v2") == 0);
+}
+
+static struct mu_agent_service_config make_config(struct run_options *o)
+{
+    const struct muster_lock *lock = cli_lock_of(&o->lock);
     struct mu_agent_service_config c = mu_agent_service_config_defaults();
 
     c.policy.workers = o->workers;
@@ -230,6 +259,7 @@ static struct mu_agent_service_config make_config(const struct run_options *o)
     c.identical = variable_is("TORCH_ELASTIC_WORKER_IDENTICAL", "1");
     c.share = !variable_is("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1");
     c.backing = o->store_backing;
+    c.sealed = (lock->token_file != NULL || lock->cert != NULL) && !may_be_mixed(o, lock);
     c.virtual_local_rank = o->virtual_local_rank;
     c.signals_to_handle = o->signals_to_handle;
     return c;
@@ -340,7 +370,11 @@ static int run(struct run *r)
     }
     code = open_log(r);
     (void)cli_raise_descriptor_limit();
+    tell_workers_of_lock(cli_lock_of(&r->o.lock));
     code = code != 0 ? code : cli_loop_open_for(&r->loop, &set, on_signal, r);
+    if (code == 0) {
+        code = cli_loop_lock(&r->loop, &r->o.lock);
+    }
     if (code != 0) {
         return code;
     }

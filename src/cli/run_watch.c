@@ -17,9 +17,11 @@ static void on_stopped(void *context)
     w->then(w->context);
 }
 
-static int open_page(struct run_watch *w, const struct run_options *o, struct mu_env *env)
+static int open_page(struct run_watch *w, struct run_options *o, struct mu_env *env)
 {
-    const struct cli_page_place place = {.http = o->http, .token_file = o->token_file};
+    const struct muster_lock *lock = cli_lock_of(&o->lock);
+    const struct cli_page_place place = {
+        .http = o->http, .token_file = lock->token_file, .insecure = lock->insecure};
     struct mu_status_source source = mu_agent_status_source(&w->status);
     struct mu_status_page_config config = {.stopped = on_stopped, .context = w};
     struct mu_errmsg msg = {{0}};
@@ -31,7 +33,7 @@ static int open_page(struct run_watch *w, const struct run_options *o, struct mu
     return err == 0 ? code : cli_fail(cli_exit_code(err), "--http: %s", msg.text);
 }
 
-int run_watch_open(struct run_watch *w, const struct run_options *o,
+int run_watch_open(struct run_watch *w, struct run_options *o,
                    const struct mu_agent_service_config *config, struct mu_env *env,
                    struct mu_output *output, const char *host)
 {

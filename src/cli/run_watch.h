@@ -27,7 +27,7 @@ struct run_watch {
 
 /** Diverts JSON lines to the console of the run; opens the page, in an environment without a lock:
  * a page has its own. 0 or an exit code, said. */
-int run_watch_open(struct run_watch *w, const struct run_options *o,
+int run_watch_open(struct run_watch *w, struct run_options *o,
                    const struct mu_agent_service_config *config, struct mu_env *env,
                    struct mu_output *output, const char *host);
 /** Ends the page; `then` follows, at once if there is none. */

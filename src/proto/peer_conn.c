@@ -10,9 +10,6 @@ enum {
     /* Sealed and not sent: what may be kept for sending, and so much for the frame that exceeds it
      * and for what is said beside data. */
     SEALED_BYTES_OVER = 128 * 1024,
-    /* What lies in the muxer's output is sealed while there is less than so much: many small frames
-     * become one message. */
-    SEALED_BYTES_LOW = 64 * 1024,
     /* Memory may be there again. */
     STARVED_MS = 10,
     /* What a buffer keeps when the connection is idle. */
@@ -403,8 +400,8 @@ struct mu_span mu_peer_conn_output(struct mu_peer_conn *c)
     if (mu_mss_output(&c->raw).len != 0) {
         return mu_mss_output(&c->raw);
     }
-    if (mu_noise_done(&c->noise) && c->noise.poison == 0 &&
-        mu_noise_output(&c->noise).len <= SEALED_BYTES_LOW) {
+    /* All that was said since becomes one message, and goes with what is sealed already. */
+    if (mu_noise_done(&c->noise) && c->noise.poison == 0) {
         (void)mu_peer_seal(c);
     }
     return mu_noise_output(&c->noise);

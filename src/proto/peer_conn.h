@@ -174,7 +174,7 @@ int mu_peer_conn_drain(struct mu_peer_conn *c);
 uint64_t mu_peer_conn_grown(const struct mu_peer_conn *c);
 /** Windows may grow by so much more, all together. */
 void mu_peer_conn_limit_growth(struct mu_peer_conn *c, uint64_t more);
-/** How long a round trip takes; 0: not measured yet. */
+/** How long a round trip takes at the least; 0: not measured yet. */
 uint64_t mu_peer_conn_rtt_ns(const struct mu_peer_conn *c);
 
 /** Seals what is to be sent, as far as there is room; lent until the next call. */

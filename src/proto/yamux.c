@@ -407,10 +407,11 @@ static uint32_t next_target(const struct mu_yamux *y, const struct mu_yamux_stre
     uint32_t target = s->target < max - s->target ? s->target * 2 : max;
     uint64_t quick_ns = ROUND_TRIPS * y->rtt_ns;
 
+    /* This needs no measure of the path: it may be that no ping was answered yet. */
     if (target <= WINDOW_LOCAL_MAX && quick_ns < GROW_NS_MIN) {
         quick_ns = GROW_NS_MIN;
     }
-    if (y->rtt_ns == 0 || mu_mono_since(s->updated_at, now) >= quick_ns ||
+    if (mu_mono_since(s->updated_at, now) >= quick_ns ||
         target - s->target > y->config.grown_bytes_max - y->grown) {
         return s->target;
     }

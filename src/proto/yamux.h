@@ -17,7 +17,7 @@
  *
  * Data is not kept here: a DATA event lends it, and whoever has no use for it yet keeps it, within
  * the window that was granted. The window starts at 256 KiB, as the protocol has it, and doubles up
- * to `window_bytes_max` while the reader empties it within a few round trips; up to 2 MiB also
+ * to `window_bytes_max` while the reader empties it within a few round trips; up to 4 MiB also
  * while it is emptied within 10 ms, however short those are.
  *
  * Streams that wait for room in the output are told so one at a time and in turn, so that none can
@@ -119,7 +119,7 @@ struct mu_yamux {
     mu_mono_t ping_at;   /* when to send the next ping */
     mu_mono_t pinged_at; /* MU_MONO_NEVER: no ping of ours is out */
     uint32_t ping_value;
-    uint64_t rtt_ns; /* the last one measured; 0: none yet */
+    uint64_t rtt_ns; /* the shortest that was measured; 0: none yet */
     struct mu_buf out;
     size_t behind;          /* mu_yamux_set_behind() */
     struct mu_list no_room; /* streams whose writer waits for room in the output, in turn */

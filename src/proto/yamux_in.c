@@ -34,7 +34,11 @@ static int take_ping(struct mu_yamux *y, const struct header *h, mu_mono_t now)
     }
     if ((h->flags & ACK) != 0 && y->pinged_at.ns != MU_MONO_NEVER.ns &&
         h->length == y->ping_value) {
-        y->rtt_ns = mu_mono_since(y->pinged_at, now) + 1; /* 0 is for none */
+        uint64_t rtt_ns = mu_mono_since(y->pinged_at, now) + 1; /* 0 is for none */
+
+        /* An answer may have waited behind data, for as long as a window takes: windows that grow
+         * with that would grow without end. */
+        y->rtt_ns = y->rtt_ns == 0 || rtt_ns < y->rtt_ns ? rtt_ns : y->rtt_ns;
         y->pinged_at = MU_MONO_NEVER;
         y->ping_value++;
     }
@@ -245,6 +249,7 @@ static bool has_event(const struct mu_yamux *y)
 int mu_yamux_recv(struct mu_yamux *y, mu_mono_t now, struct mu_span in, size_t *ret_used)
 {
     size_t used = 0;
+    size_t len;
     int err = 0;
 
     *ret_used = 0;
@@ -260,17 +265,20 @@ int mu_yamux_recv(struct mu_yamux *y, mu_mono_t now, struct mu_span in, size_t *
             used += take_body(y, mu_span_skip(in, used));
             continue;
         }
-        y->head[y->head_len] = in.data[used];
-        if (y->head_len + 1 == MU_YAMUX_HEADER) {
+        len = MU_YAMUX_HEADER - (size_t)y->head_len;
+        len = len < in.len - used ? len : in.len - used;
+        memcpy(y->head + y->head_len, in.data + used, len);
+        y->head_len += (uint8_t)len;
+        used += len;
+        if (y->head_len == MU_YAMUX_HEADER) {
             err = take_header(y, now);
             if (err == MUSTER_ENOMEM) {
+                y->head_len--;
+                used--;
                 break; /* Its last byte was not taken: it comes again. */
             }
             y->head_len = 0;
-        } else {
-            y->head_len++;
         }
-        used++;
     }
     *ret_used = used;
     return used != 0 && y->poison == 0 ? 0 : err;

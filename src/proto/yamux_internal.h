@@ -26,7 +26,7 @@ enum {
     /* However short the path, a window of less than this doubles while it is emptied within that: a
      * loop on either side takes its turns, and a writer that waits for the other in each of them
      * costs both a wake-up. */
-    WINDOW_LOCAL_MAX = 2 << 20,
+    WINDOW_LOCAL_MAX = 4 << 20,
     GROW_NS_MIN = 10 * 1000 * 1000,
 };
 

@@ -5,7 +5,6 @@
 
 #include "codec/base64.h"
 #include "core/alloc.h"
-#include "crypto/page_key.h"
 #include "service/log.h"
 
 #define TOKEN_MAX 512

@@ -9,9 +9,9 @@
  *
  * Who may ask. With a token, only who shows it: "Authorization: Bearer TOKEN", or as the password
  * of "Basic", which a browser asks its user for; or who shows the key that is made of it for that
- * (crypto/page_key.h), so that the token itself need not be sent. Without one, and listening on loopback, only who
- * calls us by a name of loopback: a page of somebody else's, opened in a browser of this host, can
- * send requests here under a name of its own, and shall learn nothing.
+ * (crypto/page_key.h), so that the token itself need not be sent. Without one, and listening on
+ * loopback, only who calls us by a name of loopback: a page of somebody else's, opened in a browser
+ * of this host, can send requests here under a name of its own, and shall learn nothing.
  */
 #ifndef MU_HTTP_SERVER_H
 #define MU_HTTP_SERVER_H
@@ -20,6 +20,7 @@
 #include "core/buf.h"
 #include "core/env.h"
 #include "core/err.h"
+#include "crypto/page_key.h"
 
 struct mu_http_server;
 

@@ -2,7 +2,6 @@
 
 #include <muster/error.h>
 
-#include "codec/peer_frame.h"
 #include "core/assert.h"
 
 /*
@@ -182,6 +181,18 @@ static const struct mu_host_stream_events out_events = {
     .ended = on_out_ended,
 };
 
+/* A UUID of version 4, as the others draw them. */
+static void draw_id(struct mu_peer_calls *c, uint8_t ret_id[MU_CALL_ID_LEN])
+{
+    if (c->ids_left == 0) {
+        mu_env_entropy(c->env, c->ids, sizeof(c->ids));
+        c->ids_left = MU_PEER_CALL_IDS;
+    }
+    memcpy(ret_id, c->ids[--c->ids_left], MU_CALL_ID_LEN);
+    ret_id[6] = (uint8_t)((ret_id[6] & 0x0f) | 0x40);
+    ret_id[8] = (uint8_t)((ret_id[8] & 0x3f) | 0x80);
+}
+
 static int unary_call(struct mu_unary *unary, struct mu_unary_call *call, struct mu_span message)
 {
     struct mu_peer_calls *c = MU_CONTAINER_OF(unary, struct mu_peer_calls, unary);
@@ -199,9 +210,7 @@ static int unary_call(struct mu_unary *unary, struct mu_unary_call *call, struct
     if (o == NULL) {
         return MUSTER_ENOMEM;
     }
-    mu_env_entropy(c->env, id, sizeof(id));
-    id[6] = (uint8_t)((id[6] & 0x0f) | 0x40); /* a UUID of version 4, as the others draw them */
-    id[8] = (uint8_t)((id[8] & 0x3f) | 0x80);
+    draw_id(c, id);
     mu_buf_init(&o->out, MU_CALL_FRAME_MAX + MU_ITEM_HEAD_LEN);
     mu_buf_init(&o->in, MU_CALL_FRAME_MAX + MU_ITEM_HEAD_LEN);
     err = mu_call_frame_encode(&o->out, &f);

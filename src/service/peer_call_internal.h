@@ -2,8 +2,11 @@
 #ifndef MU_PEER_CALL_INTERNAL_H
 #define MU_PEER_CALL_INTERNAL_H
 
+#include "codec/peer_frame.h"
 #include "core/alloc.h"
 #include "service/peer_call.h"
+
+#define MU_PEER_CALL_IDS 32
 
 struct mu_peer_calls {
     struct mu_unary unary; /* first: it is what others see */
@@ -16,6 +19,9 @@ struct mu_peer_calls {
     struct mu_list items;
     uint32_t in_count;
     size_t in_bytes;
+    /* Of calls to come: the kernel is asked for many at a time. */
+    uint8_t ids[MU_PEER_CALL_IDS][MU_CALL_ID_LEN];
+    size_t ids_left;
 };
 
 #endif

@@ -15,9 +15,10 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-#define PATIENCE_MS  5000  /* how long what was taken may go out once its owner has closed */
-#define ASKING_MS    30000 /* until a relay has said for whom it has come */
-#define STOPPING_MAX 64    /* relays that have not, at once */
+#define PATIENCE_MS   5000  /* how long what was taken may go out once its owner has closed */
+#define ASKING_MS     30000 /* until a relay has said for whom it has come */
+#define SILENT_MAX    16    /* streams of one peer that have not, at once */
+#define STRANGERS_MAX 64    /* of all peers together that are no relays of ours */
 
 static const struct mu_span hop_name = {(const uint8_t *)MU_RELAY_HOP_NAME,
                                         sizeof(MU_RELAY_HOP_NAME) - 1};
@@ -37,7 +38,8 @@ struct circuit {
     bool in_data;
     bool resume; /* asked for inside of `data` */
     bool dialled;
-    bool agreed; /* the relay's words are over: what comes is the other peer's */
+    bool stranger; /* it has come from one that is no relay of ours, and has said nothing yet */
+    bool agreed;   /* the relay's words are over: what comes is the other peer's */
     bool due_open;
     bool paused;
     bool want_writable;
@@ -76,7 +78,7 @@ static void free_circuit(struct circuit *c)
     if (!c->gone) {
         mu_host_stream_reset(&c->stream);
     }
-    of->stopping -= !c->dialled && !c->agreed ? 1 : 0;
+    of->strangers -= c->stranger ? 1 : 0;
     mu_list_remove(&c->link);
     mu_relay_in_fini(&c->in);
     mu_buf_fini(&c->out);
@@ -206,6 +208,25 @@ static void take_status(struct circuit *c, struct mu_span bytes)
     arm(c, 0);
 }
 
+/* Whether that relay may lead one more to us who has still to prove who it is. All relays together
+ * have half of what the host bears, in equal shares: none takes what is another's, and who dials us
+ * is not kept out by any of them. */
+static bool has_share(const struct mu_circuits *of, const struct mu_peer_id *relay)
+{
+    uint32_t share = mu_peer_host_pending_max(of->host) / 2 / (uint32_t)of->relay->place_count;
+    uint32_t count = 0;
+
+    MU_LIST_FOREACH (it, &of->all) {
+        const struct circuit *c = MU_CONTAINER_OF(it, struct circuit, link);
+
+        count += !c->dialled && c->conn != NULL && mu_peer_id_eq(&c->stream.peer, relay) &&
+                         mu_peer_host_is_pending(c->conn)
+                     ? 1
+                     : 0;
+    }
+    return count < (share == 0 ? 1 : share);
+}
+
 /* Somebody is led to us. */
 static enum mu_relay_status take_in(struct circuit *c, const struct mu_relay_msg *msg)
 {
@@ -214,7 +235,7 @@ static enum mu_relay_status take_in(struct circuit *c, const struct mu_relay_msg
     if (!mu_relay_has_place(of->relay, &c->stream.peer) || mu_host_stream_limited(&c->stream)) {
         return MU_RELAY_PERMISSION_DENIED;
     }
-    c->conn = mu_peer_host_accept(of->host, &msg->peer);
+    c->conn = has_share(of, &c->stream.peer) ? mu_peer_host_accept(of->host, &msg->peer) : NULL;
     if (c->conn == NULL) {
         return MU_RELAY_RESOURCE_LIMIT_EXCEEDED;
     }
@@ -234,7 +255,8 @@ static void take_stop(struct circuit *c, struct mu_span bytes)
                  : msg.type != MU_RELAY_CONNECT ? MU_RELAY_UNEXPECTED_MESSAGE
                                                 : take_in(c, &msg);
     c->agreed = true;
-    c->of->stopping--;
+    c->of->strangers -= c->stranger ? 1 : 0;
+    c->stranger = false;
     err = mu_relay_msg_encode(MU_RELAY_STOP, &say, &c->out);
     if (err != 0) {
         give_up(c, err, "out of memory");
@@ -473,7 +495,6 @@ static struct circuit *new_circuit(struct mu_circuits *of, bool dialled)
         mu_buf_init(&c->rest, SIZE_MAX / 4);
         mu_list_init(&c->link);
         mu_list_push(&of->all, &c->link);
-        of->stopping += dialled ? 0 : 1;
     }
     return c;
 }
@@ -512,18 +533,35 @@ static int circuits_dial(struct mu_peer_circuits *dialler, struct mu_conn *conn,
     return 0;
 }
 
+static size_t count_silent(const struct mu_circuits *of, const struct mu_peer_id *peer)
+{
+    size_t count = 0;
+
+    MU_LIST_FOREACH (it, &of->all) {
+        const struct circuit *c = MU_CONTAINER_OF(it, struct circuit, link);
+
+        count += !c->dialled && !c->agreed && mu_peer_id_eq(&c->stream.peer, peer) ? 1 : 0;
+    }
+    return count;
+}
+
 static struct mu_host_stream *stop_opened(struct mu_peer_handler *handler,
                                           const struct mu_peer_id *peer, struct mu_span name)
 {
     struct mu_circuits *of = MU_CONTAINER_OF(handler, struct mu_circuits, stop_handler);
-    struct circuit *c;
+    bool stranger = !mu_relay_has_place(of->relay, peer);
+    struct circuit *c = NULL;
 
-    (void)peer;
     (void)name;
-    c = of->stopping < STOPPING_MAX ? new_circuit(of, false) : NULL;
+    if (count_silent(of, peer) < SILENT_MAX && (!stranger || of->strangers < STRANGERS_MAX)) {
+        c = new_circuit(of, false);
+    }
     if (c == NULL) {
         return NULL;
     }
+    c->stream.peer = *peer;
+    c->stranger = stranger;
+    of->strangers += stranger ? 1 : 0;
     arm(c, ASKING_MS);
     return &c->stream;
 }

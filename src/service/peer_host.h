@@ -155,6 +155,10 @@ void mu_peer_host_set_circuits(struct mu_peer_host *h, struct mu_peer_circuits *
 /** A connection has come through a relay, from somebody who is said to be `from`: as `accept` of
  * a listener. Its environment is set by who calls this. */
 struct mu_conn *mu_peer_host_accept(struct mu_peer_host *h, const struct mu_peer_id *from);
+/** Whether whoever is at the other end of such a connection has still to prove who it is. */
+bool mu_peer_host_is_pending(const struct mu_conn *conn);
+/** How many such there may be at once, however they have come. */
+uint32_t mu_peer_host_pending_max(const struct mu_peer_host *h);
 /** What to tell others beside the addresses that we listen at, or announce: where we are reached
  * through relays. All of them, each time. MUSTER_ENOMEM: those are told that could be. */
 int mu_peer_host_tell_circuits(struct mu_peer_host *h, const struct mu_span *addrs, size_t count);

@@ -145,6 +145,16 @@ struct mu_conn *mu_peer_host_accept(struct mu_peer_host *h, const struct mu_peer
     return take_in(h, from);
 }
 
+bool mu_peer_host_is_pending(const struct mu_conn *conn)
+{
+    return MU_CONTAINER_OF(conn, const struct mu_host_conn, base)->pending;
+}
+
+uint32_t mu_peer_host_pending_max(const struct mu_peer_host *h)
+{
+    return h->config.pending_max;
+}
+
 static int dial(struct mu_peer_host *h, struct mu_host_peer *target,
                 struct mu_peer_connect *connect, const struct mu_addr *addr, struct mu_span circuit,
                 struct mu_errmsg *reterr_msg)
@@ -447,6 +457,10 @@ void mu_host_conn_pump(struct mu_host_conn *c)
     bool some = false;
 
     mu_host_streams_nudge(c);
+    if (mu_mono_reached(mu_peer_conn_deadline(&c->pc), now_of(c))) {
+        /* Not by the timer: a connection that is busy would put it off again and again. */
+        mu_peer_conn_tick(&c->pc, now_of(c));
+    }
     do {
         drain_events(c);
         some = send_output(c);

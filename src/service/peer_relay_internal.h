@@ -19,7 +19,7 @@ struct mu_circuits {
     struct mu_peer_host *host;
     struct mu_peer_relay *relay; /* NULL: it is gone */
     struct mu_list all;          /* struct circuit */
-    size_t stopping;             /* of them not connected to anything yet */
+    size_t strangers;            /* of them not led to us by a relay of ours, so far */
     const char *why;             /* of the `closed` that is being told */
     uint64_t dialled, stopped;
 };

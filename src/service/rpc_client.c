@@ -7,9 +7,12 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-#define LINGER_MS     1000
-#define NOT_TLS_TRIES 3
-#define STARVED_MS    10 /* until something that found no memory is tried again */
+#define LINGER_MS  1000
+#define STARVED_MS 10 /* until something that found no memory is tried again */
+
+/* A server that hangs up on TLS so often knows none; so does one that keeps silent so long. */
+#define NOT_TLS_TRIES     3
+#define NOT_TLS_SILENT_MS 5000
 
 uint32_t mu_rpc_client_backoff_ms(uint32_t *attempt, struct mu_env *env)
 {
@@ -300,8 +303,9 @@ static void fail_insecure(struct mu_rpc_client *c)
 static void fail_unlocked(struct mu_rpc_client *c)
 {
     char text[MU_ERRMSG_CAP];
+    uint64_t took = mu_mono_since(c->dialled_at, mu_env_now(c->env).mono);
 
-    if (++c->not_tls < NOT_TLS_TRIES) {
+    if (++c->not_tls < NOT_TLS_TRIES && took < NOT_TLS_SILENT_MS * MU_NS_PER_MS) {
         return;
     }
     (void)snprintf(text, sizeof(text),
@@ -360,6 +364,7 @@ static void dial(struct mu_rpc_client *c)
     int err;
 
     c->dial_at = MU_MONO_NEVER;
+    c->dialled_at = mu_env_now(c->env).mono;
     c->conn.on = &conn_events;
     c->dialled_near = c->config.near.kind != 0 && !c->near_failed;
     err = mu_env_dial(c->env, &c->conn, c->dialled_near ? &c->config.near : &c->config.addr);

@@ -90,6 +90,7 @@ struct mu_rpc_client {
     bool starved;      /* the machine found no memory for what is due: not at once again */
     struct mu_timer timer;
     mu_mono_t dial_at;
+    mu_mono_t dialled_at;
     mu_mono_t probe_at;
     mu_mono_t give_up_at;
     mu_mono_t linger_at; /* closing: when the server has had its time to read our goodbye */

@@ -73,8 +73,8 @@ struct mu_store_server;
 
 /**
  * Loads the disk, then listens. Errors: MUSTER_EADDR and MUSTER_ELOCKED (the address), MUSTER_EURL
- * (the backing), MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL (the disk holds more than the limits allow),
- * MUSTER_ENOMEM; the text names the thing. On an error the disk is still the caller's.
+ * (the backing), MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL (the disk holds more than the limits
+ * allow), MUSTER_ENOMEM; the text names the thing. On an error the disk is still the caller's.
  */
 int mu_store_server_start(struct mu_env *env, const struct mu_store_server_config *config,
                           struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg);

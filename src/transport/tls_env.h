@@ -1,12 +1,12 @@
 /*
  * An environment whose connections are secure: it stands on another one and does all that that one
  * does, except that each connection, dialled or accepted, is TLS 1.3 with certificates on both
- * sides (transport/tls.h). Whoever is given it need not know.
+ * sides, or a token (transport/tls.h). Whoever is given it need not know.
  *
  * A dialled connection is open when the handshake is done. An accepted one is there at once, takes
  * nothing to send and brings nothing before its handshake is done, and is closed with MUSTER_ETLS
- * if that comes to nothing within ten seconds, mu_env_why() saying what it was. Whoever was dialled
- * and knows no TLS hangs up, answers with something else, or says nothing: MUSTER_ENOTLS.
+ * if that comes to nothing within half a minute, mu_env_why() saying what it was. Whoever was
+ * dialled and knows no TLS hangs up, answers with something else, or says nothing: MUSTER_ENOTLS.
  *
  * A peer that hangs up without the farewell of TLS has ended its stream all the same, since that is
  * what a dead process leaves behind: what runs above has a farewell of its own.

@@ -165,7 +165,8 @@ void mu_uv_unlisten(struct mu_env *env, struct mu_listener *listener);
 
 /** A non-blocking stream socket that is not inherited. A negated errno. */
 int mu_uv_sock_new(int family, int *ret_fd);
-/** Options of a connected socket: no delay, keep-alive. Failures are of no consequence. */
+/** Options of a connected socket: no delay, keep-alive, no pacing within a host. Failures are of no
+ * consequence. */
 void mu_uv_sock_tune(int fd);
 /** Has close() reset the connection instead of ending it. */
 void mu_uv_sock_set_reset(int fd);

@@ -27,17 +27,6 @@ static void set_int(int fd, int level, int option, int value)
     (void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-void mu_uv_sock_tune(int fd)
-{
-    /* On a unix socket these fail, which is as good. A host that vanished is noticed in two minutes
-     * even by protocols that have no keep-alive of their own. */
-    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 60);
-    set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
-    set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
-}
-
 void mu_uv_sock_set_reset(int fd)
 {
     struct linger none = {.l_onoff = 1, .l_linger = 0};
@@ -91,6 +80,25 @@ bool mu_uv_sock_is_near(int fd)
                ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
     }
     return there.ss_family == AF_UNIX || memcmp(v6, own6, sizeof(*v6)) == 0;
+}
+
+void mu_uv_sock_tune(int fd)
+{
+    /* The one that every kernel has, and lets everybody choose. */
+    static const char plain[] = "reno";
+
+    /* On a unix socket these fail, which is as good. A host that vanished is noticed in two minutes
+     * even by protocols that have no keep-alive of their own. */
+    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 60);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+    set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
+    /* Nothing is lost or jammed within a host. Where the kernel's choice is one that paces, as bbr,
+     * each segment would wait for a timer, at a speed that is guessed. */
+    if (mu_uv_sock_is_near(fd)) {
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain, sizeof(plain) - 1);
+    }
 }
 
 int mu_uv_sock_unix(const char *path, struct sockaddr_storage *ret, socklen_t *ret_len)

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,6 +26,7 @@
 #include "core/err.h"
 #include "failheap.h"
 #include "transport/uv_env.h"
+#include "transport/uv_internal.h"
 
 static struct mu_uv_env *uv;
 static struct mu_env *env;
@@ -755,6 +757,40 @@ static void test_turn_in_which_a_timer_rang_does_not_sleep(void **state)
     (void)alarm(0);
 }
 
+/* Both ends of a connection within this host. */
+static void open_near(int fds[2])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, len), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fds[0], (struct sockaddr *)&at, len), 0);
+    fds[1] = accept(fd, NULL, NULL);
+    assert_true(fds[1] >= 0);
+    (void)close(fd);
+}
+
+static void test_uv_nothing_is_paced_within_a_host(void **unused)
+{
+    int fds[2];
+
+    (void)unused;
+    open_near(fds);
+    for (size_t i = 0; i < 2; i++) {
+        char name[32] = "";
+        socklen_t len = sizeof(name) - 1;
+
+        mu_uv_sock_tune(fds[i]);
+        assert_int_equal(getsockopt(fds[i], IPPROTO_TCP, TCP_CONGESTION, name, &len), 0);
+        assert_string_equal(name, "reno");
+        (void)close(fds[i]);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -777,6 +813,7 @@ int main(void)
         TEST(test_posts_from_threads_all_come_in_the_order_of_each),
         TEST(test_loop_is_freed_right_after_its_last_message),
         TEST(test_every_failing_allocation_is_survived),
+        cmocka_unit_test(test_uv_nothing_is_paced_within_a_host),
     };
 
     /* The first loop of a process opens what libuv keeps for all of them. */

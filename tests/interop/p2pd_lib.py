@@ -2,10 +2,11 @@
 asyncio, nothing but Python's own library. For tests and benchmarks."""
 import asyncio
 import os
+import signal
 import tempfile
 import uuid
 
-from lib import die_with_parent
+from lib import PATIENCE, Checks, die_with_parent, muster_path
 
 IDENTIFY, CONNECT, STREAM_OPEN, STREAM_HANDLER, DHT, LIST_PEERS, CONNMANAGER, DISCONNECT, PUBSUB, \
     UPGRADE, REMOVE_STREAM_HANDLER = range(11)
@@ -25,6 +26,86 @@ class HandlerError(Exception):
 
 class Cancelled(Exception):
     """A call that was canceled."""
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+STRANGER = bytes.fromhex("0024080112208a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c")
+
+
+class DaemonChecks(Checks):
+    """What is checked of daemons, beside values."""
+
+    async def refused(self, what, awaitable, *words):
+        """What must fail, and say these words."""
+        try:
+            await asyncio.wait_for(awaitable, PATIENCE)
+            self.ok(False, f"{what}: refused")
+        except (Failure, DaemonError, HandlerError) as e:
+            missing = [w for w in words if w not in str(e)]
+            self.equal(missing, [], f"{what}: says why ({e})")
+        except asyncio.TimeoutError:
+            self.ok(False, f"{what}: nothing is said")
+
+    async def cancelled(self, future, when):
+        try:
+            await asyncio.wait_for(future, PATIENCE)
+            self.ok(False, f"cancel {when}: it is told")
+        except Cancelled:
+            self.ok(True, f"cancel {when}: it is told")
+        except asyncio.TimeoutError:
+            self.ok(False, f"cancel {when}: nothing is said")
+
+    async def until(self, condition, what):
+        """The condition is a coroutine function."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + PATIENCE
+        while not await condition():
+            if loop.time() > end:
+                self.ok(False, what)
+                return
+            await asyncio.sleep(0.01)
+        self.ok(True, what)
+
+    async def nothing_left(self, d):
+        """What the daemon says of itself when all its clients are gone but one."""
+        keeper = await d.client()
+
+        async def is_empty():
+            said.update(await d.stats())
+            return all(said[k] == 0 for k in ("handlers", "streams", "calls", "served", "held_bytes"))
+
+        said = {}
+        await self.until(is_empty, "of clients that are gone nothing is left")
+        self.note(str(said))
+        await keeper.close()
+
+
+def link_binary(folder):
+    """The same program by its other name."""
+    path = os.path.join(folder, "p2pd")
+    os.symlink(muster_path(), path)
+    return path
+
+
+class FakePeer:
+    """One that there is not."""
+
+    def __init__(self, peer_id):
+        self.id, self.addrs = peer_id, []
+
+
+async def echo(_peer, payload):
+    return payload
+
+
+async def echo_stream(reader, writer, _info):
+    while True:
+        piece = await reader.read(1 << 16)
+        if not piece:
+            return
+        writer.write(piece)
+        await writer.drain()
 
 
 # --- protocol buffers -----------------------------------------------------------------------------
@@ -196,6 +277,16 @@ class Daemon:
                 os.unlink(os.path.join(self.dir, name))
             os.rmdir(self.dir)
 
+    async def stats(self):
+        """What it says of itself, when asked by a signal."""
+        self.process.send_signal(signal.SIGUSR1)
+        while True:
+            line = (await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)).decode()
+            if not line:
+                raise Failure("it has ended")
+            if line.startswith("p2pd: clients="):
+                return {k: int(v) for k, v in (w.split("=") for w in line.split()[1:])}
+
     async def dial(self):
         return await dial(self.control)
 
@@ -224,8 +315,13 @@ class Daemon:
             params += number(3, timeout)
         await self.request(CONNECT, params)
 
+    async def list_peers(self):
+        """Each with its id and where it is."""
+        infos = [fields(p) for p in (await self.request(LIST_PEERS)).get(6, [])]
+        return [(info[1][0], info[2][0]) for info in infos]
+
     async def peers(self):
-        return [fields(p)[1][0] for p in (await self.request(LIST_PEERS)).get(6, [])]
+        return [peer for peer, _where in await self.list_peers()]
 
     async def disconnect(self, other):
         await self.request(DISCONNECT, data(1, other.id))
@@ -253,9 +349,9 @@ class Daemon:
         params = data(1, maddr(where)) + b"".join(data(2, p) for p in protos)
         await self.request(REMOVE_STREAM_HANDLER, params)
 
-    async def client(self):
-        """A persistent connection."""
-        return await Client(self).open()
+    async def client(self, conn=None):
+        """A persistent connection; of one that there is, if given."""
+        return await Client(self).open(conn)
 
     async def serve(self, callback, *protos, balanced=False, tcp=False):
         """A listener for streams of these protocols. callback(reader, writer, info)."""
@@ -292,8 +388,8 @@ class Client:
         self.cancels = 0
         self.alive = True
 
-    async def open(self):
-        self.reader, self.writer = await self.daemon.dial()
+    async def open(self, conn=None):
+        self.reader, self.writer = conn or await self.daemon.dial()
         await self.daemon.request(UPGRADE, conn=(self.reader, self.writer))
         self.task = asyncio.ensure_future(self._read())
         return self
@@ -309,6 +405,8 @@ class Client:
             pass
         finally:
             self.alive = False
+            for task in self.running.values():
+                task.cancel()
             for future in self.pending.values():
                 if not future.done():
                     future.set_exception(ConnectionError("the daemon is gone"))
@@ -354,6 +452,8 @@ class Client:
 
     def ask(self, body, call_id=None):
         """Sends something that is answered: its id and the answer to come."""
+        if not self.alive:
+            raise ConnectionError("the daemon is gone")
         call_id = call_id or uuid.uuid4().bytes
         future = asyncio.get_running_loop().create_future()
         self.pending[call_id] = future

@@ -11,6 +11,7 @@
 #include <muster/error.h>
 
 #include "core/alloc.h"
+#include "scenarios/peer_talk.h"
 #include "service/peer_host.h"
 #include "sim.h"
 #include "unit.h"
@@ -63,63 +64,15 @@ static const struct mu_span rig_echo_names[] = {{(const uint8_t *)RIG_ECHO, size
 
 /* --- the handler ------------------------------------------------------------------------------ */
 
-struct rig_echo {
-    struct mu_host_stream stream;
-    struct rig_node *node;
-    struct mu_buf held;
-};
-
-static void rig_echo_more(struct mu_host_stream *s)
-{
-    struct rig_echo *e = MU_CONTAINER_OF(s, struct rig_echo, stream);
-    size_t taken = mu_host_stream_write(s, mu_buf_span(&e->held));
-
-    mu_buf_consume(&e->held, taken);
-    mu_host_stream_consumed(s, taken);
-    if (e->held.len == 0 && s->remote_end) {
-        mu_host_stream_end(s);
-    }
-}
-
-static void rig_echo_data(struct mu_host_stream *s, struct mu_span bytes)
-{
-    struct rig_echo *e = MU_CONTAINER_OF(s, struct rig_echo, stream);
-
-    assert_int_equal(mu_buf_append(&e->held, bytes), 0);
-    rig_echo_more(s);
-}
-
-static void rig_echo_ended(struct mu_host_stream *s, int status, const char *text)
-{
-    struct rig_echo *e = MU_CONTAINER_OF(s, struct rig_echo, stream);
-
-    (void)status;
-    (void)text;
-    e->node->echoes--;
-    mu_buf_fini(&e->held);
-    mu_free(e);
-}
-
-static const struct mu_host_stream_events rig_echo_events = {
-    .data = rig_echo_data,
-    .eof = rig_echo_more,
-    .writable = rig_echo_more,
-    .ended = rig_echo_ended,
-};
-
 static struct mu_host_stream *rig_opened(struct mu_peer_handler *handler,
                                          const struct mu_peer_id *peer, struct mu_span name)
 {
     struct rig_node *n = MU_CONTAINER_OF(handler, struct rig_node, echo);
-    struct rig_echo *e = mu_calloc(1, sizeof(*e));
+    struct peer_echo *e = peer_echo_new(sizeof(*e), &n->echoes);
 
     (void)peer;
     (void)name;
     assert_non_null(e);
-    e->stream.on = &rig_echo_events;
-    e->node = n;
-    mu_buf_init(&e->held, 32u << 20);
-    n->echoes++;
     return &e->stream;
 }
 

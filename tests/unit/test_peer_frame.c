@@ -3,36 +3,8 @@
 
 #include <muster/error.h>
 
+#include "call_bytes.h"
 #include "codec/peer_frame.h"
-#include "hex.h"
-
-#define ID     "000102030405060708090a0b0c0d0e0f"
-#define PEER_L "0024080112208a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c"
-#define PING   "44485450726f746f636f6c2e7270635f70696e67"
-#define N01    "0101010101010101010101010101010101010101"
-#define N02    "0202020202020202020202020202020202020202"
-
-static struct mu_buf buf;
-static uint8_t scratch[3][256];
-
-static int set_up(void **unused)
-{
-    (void)unused;
-    mu_buf_init(&buf, 8 << 20);
-    return 0;
-}
-
-static int tear_down(void **unused)
-{
-    (void)unused;
-    mu_buf_fini(&buf);
-    return 0;
-}
-
-static struct mu_span hex(int slot, const char *text)
-{
-    return mu_span(scratch[slot], hex_decode(scratch[slot], sizeof(scratch[slot]), text));
-}
 
 static void assert_frame(const struct mu_call_frame *frame, const char *want)
 {

@@ -1,5 +1,6 @@
 /* Peers that cannot be dialled, reached through a relay, in the simulator. */
 #include "relay_rig.h"
+#include "service/peer_relay_internal.h"
 
 static struct relay_rig r;
 
@@ -436,6 +437,115 @@ static void test_relay_without_the_service_is_not_dialled_through(void **state)
     relay_rig_close(&r);
 }
 
+/* A circuit whose owner is not the host, and takes what comes as it likes. */
+struct slow {
+    struct mu_conn conn;
+    size_t i, to, through;
+    char got[64];
+    size_t got_len;
+    size_t offers;
+    bool greedy; /* a byte at a time, and more at once; else nothing for now */
+    bool opened, closed;
+};
+
+static struct slow slow;
+static const char hello[] = "\x13/multistream/1.0.0\n"; /* which is answered with the same */
+
+static void slow_open(struct mu_conn *conn)
+{
+    size_t taken;
+
+    slow.opened = true;
+    mu_env_send(conn->env, conn, mu_span(hello, sizeof(hello) - 1), &taken);
+    assert_int_equal(taken, sizeof(hello) - 1);
+}
+
+static size_t slow_data(struct mu_conn *conn, struct mu_span in)
+{
+    slow.offers++;
+    if (!slow.greedy || slow.got_len == sizeof(slow.got)) {
+        return 0;
+    }
+    slow.got[slow.got_len++] = (char)in.data[0];
+    mu_env_resume(conn->env, conn);
+    return 1;
+}
+
+static void slow_nothing(struct mu_conn *conn)
+{
+    (void)conn;
+}
+
+static void slow_closed(struct mu_conn *conn, int status)
+{
+    (void)conn;
+    (void)status;
+    slow.closed = true;
+}
+
+static const struct mu_conn_events slow_events = {
+    .open = slow_open,
+    .data = slow_data,
+    .eof = slow_nothing,
+    .writable = slow_nothing,
+    .closed = slow_closed,
+};
+
+static void slow_dial_inside(void *arg)
+{
+    struct mu_peer_circuits *dialler = &r.relay[slow.i]->circuits->dialler;
+    struct mu_errmsg msg;
+    struct mu_buf addr;
+    char text[400];
+
+    (void)arg;
+    relay_rig_addr(&r, slow.through, true, text, sizeof(text));
+    mu_buf_init(&addr, MU_MULTIADDR_MAX);
+    assert_int_equal(mu_multiaddr_parse(&addr, text, &msg), 0);
+    slow.conn.on = &slow_events;
+    assert_int_equal(dialler->dial(dialler, &slow.conn, mu_buf_span(&addr), ID(slow.to)), 0);
+    mu_buf_fini(&addr);
+}
+
+static void slow_resume_inside(void *arg)
+{
+    (void)arg;
+    mu_env_resume(slow.conn.env, &slow.conn);
+}
+
+static void slow_close_inside(void *arg)
+{
+    (void)arg;
+    mu_env_close(slow.conn.env, &slow.conn, true);
+}
+
+static void test_relay_circuit_offers_again_what_was_left(void **state)
+{
+    (void)state;
+    relay_rig_open(&r, 3, NULL);
+    set_up();
+    slow = (struct slow){.i = 2, .to = 1, .through = 0};
+    mu_sim_call(NODE(2)->proc, slow_dial_inside, NULL);
+    rig_run(&r.base, 1000);
+    assert_true(slow.opened);
+    /* Once, and not again before it is asked for. */
+    assert_int_equal(slow.offers, 1);
+    mu_sim_call(NODE(2)->proc, slow_resume_inside, NULL);
+    assert_int_equal(slow.offers, 1); /* not inside of the verb */
+    rig_run(&r.base, 1000);
+    assert_int_equal(slow.offers, 2);
+    slow.greedy = true;
+    mu_sim_call(NODE(2)->proc, slow_resume_inside, NULL);
+    rig_run(&r.base, 1000);
+    assert_int_equal(slow.got_len, sizeof(hello) - 1);
+    assert_memory_equal(slow.got, hello, sizeof(hello) - 1);
+    assert_int_equal(slow.offers, 2 + slow.got_len);
+    mu_sim_call(NODE(2)->proc, slow_close_inside, NULL);
+    rig_run(&r.base, 1000);
+    assert_true(slow.closed);
+    relay_rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -456,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_relay_is_dialled_through_when_nothing_else_helps),
         cmocka_unit_test(test_relay_that_stops_ends_all_circuits),
         cmocka_unit_test(test_relay_without_the_service_is_not_dialled_through),
+        cmocka_unit_test(test_relay_circuit_offers_again_what_was_left),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -405,6 +405,131 @@ static void test_relay_cannot_pass_somebody_off_as_another(void **state)
     relay_rig_close(&r);
 }
 
+/* Node 1 has places at node 0, which floods it, and at node 2. Node 3 is led to it by node 2. */
+static void open_two_relays(void)
+{
+    open_rig(5);
+    r.base.node[1].listens = true;
+    r.base.node[2].listens = true;
+    r.config[2].hop = true;
+    r.base.node[1].config.pending_max = 16;
+    start();
+    relay_rig_reserve(&r, 1, 0);
+    relay_rig_reserve(&r, 1, 2);
+    rig_run(&r.base, 1000);
+    assert_int_equal(relay_rig_stats(&r, 1).places, 2);
+    relay_rig_learn(&r, 3, 1, 2);
+}
+
+static void assert_reached(size_t from)
+{
+    struct rig_call call;
+
+    rig_call(NODE(from), NODE(1), &call, 1000);
+    rig_run(&r.base, 3000);
+    rig_assert_echoed(&call);
+}
+
+static void test_relay_that_leads_nobody_here_keeps_nobody_else_out(void **state)
+{
+    static struct raw raw[16];
+    size_t led = 0;
+    size_t refused = 0;
+
+    (void)state;
+    open_two_relays();
+    for (size_t i = 0; i < 16; i++) {
+        raw_open(&raw[i], 0, 1, MU_RELAY_STOP, words(MU_RELAY_STOP, MU_RELAY_CONNECT, ID(4)));
+    }
+    rig_run(&r.base, 1000);
+    for (size_t i = 0; i < 16; i++) {
+        led += raw[i].answered && raw[i].msg.status == MU_RELAY_OK ? 1 : 0;
+        refused += raw[i].answered && raw[i].msg.status == MU_RELAY_RESOURCE_LIMIT_EXCEEDED ? 1 : 0;
+    }
+    /* A half of what there is, and of that its half. */
+    assert_int_equal(led, 4);
+    assert_int_equal(refused, 12);
+    assert_int_equal(rig_stats(NODE(1)).pending, 4);
+    assert_reached(3);
+    rig_introduce(NODE(4), NODE(1));
+    assert_reached(4);
+    assert_int_equal(rig_stats(NODE(1)).turned_away, 0);
+    /* What has come to nothing is its to use again. */
+    rig_run(&r.base, 30000);
+    assert_int_equal(rig_stats(NODE(1)).pending, 0);
+    raw_open(&raw[0], 0, 1, MU_RELAY_STOP, words(MU_RELAY_STOP, MU_RELAY_CONNECT, ID(4)));
+    rig_run(&r.base, 1000);
+    assert_int_equal(raw[0].msg.status, MU_RELAY_OK);
+    relay_rig_close(&r);
+}
+
+static void test_relay_that_says_nothing_keeps_nobody_else_out(void **state)
+{
+    static struct raw raw[2][80];
+    const size_t from[] = {0, 4}; /* a relay of ours, and a stranger */
+    size_t refused = 0;
+
+    (void)state;
+    open_two_relays();
+    rig_introduce(NODE(4), NODE(1));
+    for (size_t i = 0; i < 160; i++) {
+        raw_open(&raw[i % 2][i / 2], from[i % 2], 1, MU_RELAY_STOP, MU_SPAN_LIT("\x10"));
+    }
+    rig_run(&r.base, 1000);
+    for (size_t i = 0; i < 160; i++) {
+        refused += raw[i % 2][i / 2].ended == 1 ? 1 : 0;
+    }
+    assert_int_equal(refused, 2 * (80 - 16));
+    assert_reached(3);
+    rig_run(&r.base, 31000);
+    for (size_t i = 0; i < 160; i++) {
+        assert_int_equal(raw[i % 2][i / 2].ended, 1);
+    }
+    relay_rig_close(&r);
+}
+
+static void test_relay_is_not_kept_out_by_many_strangers(void **state)
+{
+    static struct raw raw[RIG_NODES][16];
+    size_t refused = 0;
+
+    (void)state;
+    open_rig(10);
+    r.base.node[1].listens = true;
+    start();
+    relay_rig_reserve(&r, 1, 0);
+    rig_run(&r.base, 1000);
+    for (size_t i = 3; i < 10; i++) {
+        rig_introduce(NODE(i), NODE(1));
+        for (size_t k = 0; k < 16; k++) {
+            raw_open(&raw[i][k], i, 1, MU_RELAY_STOP, MU_SPAN_LIT("\x10"));
+        }
+    }
+    rig_run(&r.base, 1000);
+    for (size_t i = 3; i < 10; i++) {
+        for (size_t k = 0; k < 16; k++) {
+            refused += raw[i][k].ended == 1 ? 1 : 0;
+        }
+    }
+    assert_int_equal(refused, 7 * 16 - 64);
+    relay_rig_learn(&r, 2, 1, 0);
+    assert_reached(2);
+    for (size_t i = 3; i < 10; i++) {
+        for (size_t k = 0; k < 16; k++) {
+            raw_drop(&raw[i][k], i);
+        }
+    }
+    rig_run(&r.base, 100);
+    /* Nothing of them is counted any more; and of those that speak nothing is, either. */
+    for (size_t i = 0; i < 70; i++) {
+        raw_open(&raw[3][0], 3, 1, MU_RELAY_STOP, words(MU_RELAY_STOP, MU_RELAY_CONNECT, ID(3)));
+        rig_run(&r.base, 100);
+        assert_int_equal(raw[3][0].msg.status, MU_RELAY_PERMISSION_DENIED);
+        raw_drop(&raw[3][0], 3);
+    }
+    relay_rig_close(&r);
+}
+
 static void test_relay_that_is_none_is_not_asked_for_ever(void **state)
 {
     (void)state;
@@ -488,6 +613,9 @@ int main(void)
         cmocka_unit_test(test_relay_does_not_relay_who_is_relayed),
         cmocka_unit_test(test_relay_at_which_there_is_no_place_cannot_lead_here),
         cmocka_unit_test(test_relay_cannot_pass_somebody_off_as_another),
+        cmocka_unit_test(test_relay_that_leads_nobody_here_keeps_nobody_else_out),
+        cmocka_unit_test(test_relay_that_says_nothing_keeps_nobody_else_out),
+        cmocka_unit_test(test_relay_is_not_kept_out_by_many_strangers),
         cmocka_unit_test(test_relay_that_is_none_is_not_asked_for_ever),
         cmocka_unit_test(test_relay_says_when_the_other_end_does_not_want),
     };

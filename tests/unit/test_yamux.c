@@ -247,7 +247,7 @@ static void test_yamux_window_of_a_short_path_grows_no_further_than_it_needs(voi
         assert_int_equal(mu_yamux_consumed(&y, at_ms(i), 1, MU_YAMUX_WINDOW_FIRST), 0);
         mu_yamux_sent(&y, mu_yamux_output(&y).len);
     }
-    assert_int_equal(y.grown, (2 << 20) - MU_YAMUX_WINDOW_FIRST);
+    assert_int_equal(y.grown, (4 << 20) - MU_YAMUX_WINDOW_FIRST);
     mu_yamux_fini(&y);
 }
 
@@ -300,11 +300,11 @@ static void test_yamux_grants_what_was_consumed_and_not_before(void **unused)
                      0);
     assert_int_equal(expect_event(&y, MU_YAMUX_EV_DATA, 1).data.len, MU_YAMUX_WINDOW_FIRST);
     mu_yamux_sent(&y, mu_yamux_output(&y).len);
-    assert_int_equal(mu_yamux_consumed(&y, at_ms(0), 1, MU_YAMUX_WINDOW_FIRST / 2 - 1), 0);
+    assert_int_equal(mu_yamux_consumed(&y, at_ms(20), 1, MU_YAMUX_WINDOW_FIRST / 2 - 1), 0);
     expect_output(&y, "");
-    assert_int_equal(mu_yamux_consumed(&y, at_ms(0), 1, 1), 0);
+    assert_int_equal(mu_yamux_consumed(&y, at_ms(20), 1, 1), 0);
     expect_output(&y, "000100000000000100020000");
-    assert_int_equal(mu_yamux_consumed(&y, at_ms(0), 1, MU_YAMUX_WINDOW_FIRST / 2), 0);
+    assert_int_equal(mu_yamux_consumed(&y, at_ms(40), 1, MU_YAMUX_WINDOW_FIRST / 2), 0);
     expect_output(&y, "000100000000000100020000");
     mu_yamux_fini(&y);
 }
@@ -362,6 +362,57 @@ static void test_yamux_window_grows_with_the_path(void **unused)
         assert_int_equal(y.grown, 0);
         mu_yamux_fini(&y);
     }
+}
+
+/* On a short path a window grows though no ping was answered yet; on others it does not. */
+static void test_yamux_window_of_a_path_that_is_not_measured(void **unused)
+{
+    static uint8_t frame[MU_YAMUX_HEADER + MU_YAMUX_WINDOW_FIRST];
+    struct mu_yamux_event e;
+    struct mu_yamux y;
+    size_t used;
+
+    (void)unused;
+    for (uint64_t after_ms = 9; after_ms <= 11; after_ms += 2) {
+        struct mu_span in = mu_span(frame, put_data(frame, 1, 1, MU_YAMUX_WINDOW_FIRST));
+
+        start(&y, MU_YAMUX_LISTENER);
+        while (in.len != 0) {
+            assert_int_equal(mu_yamux_recv(&y, at_ms(0), in, &used), 0);
+            in = mu_span_skip(in, used);
+            while (mu_yamux_next_event(&y, &e)) {
+            }
+        }
+        assert_int_equal(mu_yamux_consumed(&y, at_ms(after_ms), 1, MU_YAMUX_WINDOW_FIRST), 0);
+        assert_int_equal(y.grown, after_ms < 10 ? MU_YAMUX_WINDOW_FIRST : 0);
+        mu_yamux_fini(&y);
+    }
+}
+
+/* A pong that waited behind data does not make the path longer. */
+static void test_yamux_path_is_as_long_as_the_shortest_round_trip(void **unused)
+{
+    static const uint64_t rtt_ms[] = {7, 5, 900};
+    static const uint64_t least_ms[] = {7, 5, 5};
+    struct mu_yamux_config config = mu_yamux_config_defaults();
+    uint8_t pong[MU_YAMUX_HEADER] = {0, 2, 0, 2};
+    struct mu_yamux y;
+    size_t used;
+
+    (void)unused;
+    config.role = MU_YAMUX_LISTENER;
+    assert_int_equal(mu_yamux_init(&y, &config, at_ms(0)), 0);
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t at = i * config.keep_alive_ms;
+
+        assert_int_equal(mu_yamux_tick(&y, at_ms(at)), 0);
+        mu_yamux_sent(&y, mu_yamux_output(&y).len);
+        pong[11] = (uint8_t)i;
+        assert_int_equal(
+            mu_yamux_recv(&y, at_ms(at + rtt_ms[i]), mu_span(pong, sizeof(pong)), &used), 0);
+        assert_int_equal(y.rtt_ns, least_ms[i] * MU_NS_PER_MS + 1);
+    }
+    mu_yamux_fini(&y);
 }
 
 /* --- time ------------------------------------------------------------------------------------- */
@@ -563,6 +614,8 @@ int main(void)
         cmocka_unit_test(test_yamux_an_end_is_told_though_both_have_ended),
         cmocka_unit_test(test_yamux_grants_what_was_consumed_and_not_before),
         cmocka_unit_test(test_yamux_window_grows_with_the_path),
+        cmocka_unit_test(test_yamux_window_of_a_path_that_is_not_measured),
+        cmocka_unit_test(test_yamux_path_is_as_long_as_the_shortest_round_trip),
         cmocka_unit_test(test_yamux_window_of_a_short_path_grows_no_further_than_it_needs),
         cmocka_unit_test(test_yamux_a_peer_that_does_not_answer_is_dead),
         cmocka_unit_test(test_yamux_who_slept_finds_nobody_dead),
