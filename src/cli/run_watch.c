@@ -99,22 +99,39 @@ void run_watch_prepare(struct run_watch *w, const struct mu_agent_attempt *a)
         "round %llu: node %u of %u", (unsigned long long)a->round, a->group_rank, a->group_world);
 }
 
+static void tell_started(const struct run_watch *w, uint32_t local_rank, int64_t pid)
+{
+    const struct mu_agent_attempt *a = &w->status.attempt;
+
+    cli_log_tell(MUSTER_LOG_INFO, "WORKER-STARTED", a->ranks.base + local_rank,
+                 json_pack("{s:I, s:I, s:I}", "node_rank", (json_int_t)a->group_rank, "local_rank",
+                           (json_int_t)local_rank, "worker_pid", (json_int_t)pid),
+                 "rank %u runs", a->ranks.base + local_rank);
+}
+
+/* Whether nobody was told yet that it runs. */
+static bool is_new(const struct run_watch *w, uint32_t local_rank)
+{
+    return local_rank < w->status.worker_count &&
+           w->status.workers[local_rank].state == MU_WORKER_STARTING;
+}
+
 void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent)
 {
-    mu_agent_status_started(&w->status, agent);
     for (uint32_t i = 0; i < w->status.worker_count; i++) {
-        const struct mu_agent_attempt *a = &w->status.attempt;
-
-        cli_log_tell(MUSTER_LOG_INFO, "WORKER-STARTED", a->ranks.base + i,
-                     json_pack("{s:I, s:I, s:I}", "node_rank", (json_int_t)a->group_rank,
-                               "local_rank", (json_int_t)i, "worker_pid",
-                               (json_int_t)w->status.workers[i].pid),
-                     "rank %u runs", a->ranks.base + i);
+        if (is_new(w, i)) {
+            tell_started(w, i, mu_agent_service_pid(agent, i));
+        }
     }
+    mu_agent_status_started(&w->status, agent);
 }
 
 void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end)
 {
+    /* One may end before the last has started. */
+    if (is_new(w, end->local_rank) && end->pid != 0) {
+        tell_started(w, end->local_rank, end->pid);
+    }
     mu_agent_status_exited(&w->status, end);
     cli_log_tell(MUSTER_LOG_INFO, "WORKER-ENDED", end->rank,
                  json_pack("{s:I, s:I, s:I, s:i, s:b}", "node_rank",

@@ -72,7 +72,9 @@ void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_at
 
 void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_service *agent)
 {
-    s->state = "running";
+    if (strcmp(s->state, "starting") == 0) { /* None has failed already. */
+        s->state = "running";
+    }
     for (uint32_t i = 0; i < s->worker_count; i++) {
         s->workers[i].pid = mu_agent_service_pid(agent, i);
         if (s->workers[i].state == MU_WORKER_STARTING) {

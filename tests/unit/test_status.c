@@ -259,6 +259,22 @@ static void test_agent_status_tells_failed_workers_from_stopped_ones(void **stat
     rig_fini(&r);
 }
 
+static void test_agent_status_knows_who_failed_before_the_last_has_started(void **state)
+{
+    struct agent_rig r;
+
+    (void)state;
+    rig_init(&r);
+    mu_agent_status_prepare(&r.status, &attempt);
+    mu_agent_status_exited(&r.status, &(struct mu_agent_worker_end){
+                                          .rank = 4, .local_rank = 0, .pid = 76, .exit_code = 1});
+    mu_agent_status_started(&r.status, NULL);
+    assert_has(json_of(&r), "\"state\":\"stopping\"");
+    assert_int_equal(r.status.workers[0].state, MU_WORKER_FAILED);
+    assert_int_equal(r.status.workers[1].state, MU_WORKER_RUNNING);
+    rig_fini(&r);
+}
+
 static void test_agent_status_ends_with_the_verdict(void **state)
 {
     struct agent_rig r;
@@ -335,6 +351,7 @@ int main(void)
         cmocka_unit_test(test_status_has_the_last_events_newest_first),
         cmocka_unit_test(test_agent_status_tells_round_rank_and_workers),
         cmocka_unit_test(test_agent_status_tells_failed_workers_from_stopped_ones),
+        cmocka_unit_test(test_agent_status_knows_who_failed_before_the_last_has_started),
         cmocka_unit_test(test_agent_status_ends_with_the_verdict),
         cmocka_unit_test(test_agent_status_fails_without_memory),
         cmocka_unit_test(test_meter_tells_what_came_lately),
