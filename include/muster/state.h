@@ -231,6 +231,20 @@ struct muster_state_stats {
 /** What has been given to others so far. */
 MUSTER_EXPORT void muster_state_stats(muster_state *state, struct muster_state_stats *ret_stats);
 
+/* A download from here that goes on. */
+struct muster_state_transfer {
+    char peer[64]; /* the other end */
+    char prefix[208];
+    uint64_t bytes;     /* that it was given; it may get others elsewhere */
+    uint64_t total;     /* of the state */
+    double bytes_per_s; /* lately */
+    uint64_t age_ms;
+};
+
+/** Fills in up to `cap`, but for hivemind's peers; returns how many there are. */
+MUSTER_EXPORT size_t muster_state_transfers(muster_state *state,
+                                            struct muster_state_transfer *ret_rows, size_t cap);
+
 /* --- loading ---------------------------------------------------------------------------------- */
 
 typedef struct muster_state_copy muster_state_copy;

@@ -115,7 +115,9 @@ static void start_on_loop(struct mu_door *door)
 
     d->err = mu_store_server_start(s->rt->env, &d->config, &s->server, &d->msg);
     if (d->err == 0 && d->page.listen.kind != 0) {
-        d->page_err = mu_status_page_start(s->rt->raw, s->server, &d->page, &s->page, &d->page_msg);
+        struct mu_status_source source = mu_store_server_source(s->server);
+
+        d->page_err = mu_status_page_start(s->rt->raw, &source, &d->page, &s->page, &d->page_msg);
     }
     mu_door_open(door);
 }

@@ -30,6 +30,9 @@ struct state_door {
     bool hidden;
     uint32_t wait_ms;
     struct mu_state_donor_stats stats;
+    struct mu_state_transfer *transfers;
+    size_t cap;
+    size_t count;
     int err;
     struct mu_errmsg msg;
 };
@@ -278,6 +281,39 @@ void muster_state_stats(muster_state *s, struct muster_state_stats *ret_stats)
         .hivemind_completed = d.hm.completed,
         .declared = d.hm.declared,
     };
+}
+
+static void transfers_on_loop(struct mu_door *door)
+{
+    struct state_door *d = MU_CONTAINER_OF(door, struct state_door, door);
+
+    d->count = mu_state_donor_transfers(d->state->donor, d->transfers, d->cap);
+    mu_door_open(door);
+}
+
+size_t muster_state_transfers(muster_state *s, struct muster_state_transfer *ret_rows, size_t cap)
+{
+    struct state_door d = {.cap = cap};
+
+    d.transfers = cap == 0 ? NULL : mu_calloc(cap, sizeof(*d.transfers));
+    if (d.transfers == NULL) {
+        d.cap = 0;
+    }
+    pass(s, &d, transfers_on_loop);
+    for (size_t i = 0; i < d.cap && i < d.count; i++) {
+        struct muster_state_transfer *row = &ret_rows[i];
+
+        *row = (struct muster_state_transfer){
+            .bytes = d.transfers[i].bytes,
+            .total = d.transfers[i].total,
+            .bytes_per_s = (double)d.transfers[i].bytes_per_s,
+            .age_ms = d.transfers[i].age_ms,
+        };
+        (void)snprintf(row->peer, sizeof(row->peer), "%s", d.transfers[i].peer);
+        (void)snprintf(row->prefix, sizeof(row->prefix), "%s", d.transfers[i].prefix);
+    }
+    mu_free(d.transfers);
+    return d.cap == 0 && cap != 0 ? 0 : d.count;
 }
 
 int muster_state_announce(muster_state *s, muster_store *store, const char *prefix,

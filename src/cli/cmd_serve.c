@@ -1,5 +1,6 @@
 /* muster serve: a store server until SIGTERM or SIGINT. */
 #include "cli/cli_lock.h"
+#include "cli/cli_log.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,6 +23,7 @@ struct serve_options {
     struct cli_lock lock;
     bool quiet;
     bool verbose;
+    struct cli_log_options log;
     uint64_t sync_interval;
     uint64_t key_max, value_max, keys_max, memory, buffers, connections, sessions, grace, drain;
 };
@@ -139,6 +141,10 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
     if (!o->quiet) {
         tell_the_user(config, server);
     }
+    cli_log_tell(MUSTER_LOG_INFO, "SERVING", -1,
+                 json_pack("{s:s, s:s*}", "address", muster_server_address(server), "http",
+                           config->http == NULL ? NULL : muster_server_http_address(server)),
+                 "serving on %s", muster_server_address(server));
     notify("READY=1");
     signals.server = server;
     (void)sigemptyset(&signals.set);
@@ -214,7 +220,11 @@ static int run(struct serve_options *o, struct muster_server_config *config)
     (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
-    muster_log_set(NULL, NULL, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN);
+    err = cli_log_open(&o->log, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN,
+                       o->quiet ? MUSTER_LOG_ERROR : MUSTER_LOG_INFO);
+    if (err != 0) {
+        return err;
+    }
     err = cli_runtime_new(&o->lock, &rt);
     return err != 0 ? err : serve(o, config, rt);
 }
@@ -263,6 +273,7 @@ int cmd_serve(int argc, char **argv)
          hour_ms},
         {"quiet", NULL, "print nothing but errors", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "log what the server does", CLI_FLAG, &o.verbose, 0},
+        CLI_LOG_OPTIONS(o.log),
     };
     const struct cli_verb verb = {
         "serve", "--listen HOST:PORT [OPTIONS]",

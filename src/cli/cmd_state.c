@@ -184,6 +184,8 @@ int cmd_state(int argc, char **argv)
          &o.no_serve, 0},
         {"stay", NULL, "pull: go on serving when it is whole, until a signal", CLI_FLAG, &o.stay,
          0},
+        {"http", "HOST:PORT", "serve, pull: a page that says how far downloads are", CLI_TEXT,
+         &o.http, 0},
         {"quiet", NULL, "pull: no progress", CLI_FLAG, &o.quiet, 0, .letter = 'q'},
         {"json", NULL, "a JSON object a line", CLI_FLAG, &o.json, 0},
     };

@@ -22,6 +22,7 @@ struct state_options {
     const char *encoding;
     const char *dht[STATE_PEERS_MAX]; /* out of `swarm` */
     size_t dht_count;
+    const char *http; /* of the page */
     struct cli_lock *lock;
     uint64_t epoch, step, slots, rate, max_size;
     double priority;

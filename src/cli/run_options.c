@@ -106,6 +106,9 @@ static const struct cli_option options[] = {
      .whole = true},
     {"store-backing", "URL", "the workers' store is in etcd://HOST,HOST/PREFIX", CLI_TEXT,
      &parsed.store_backing, 0, .whole = true},
+    {"http", "HOST:PORT", "a page that says how the agent and its workers stand", CLI_TEXT,
+     &parsed.http, 0, .whole = true},
+    CLI_LOG_OPTIONS(parsed.log),
     /* Those of cli_lock.h. */
     LOCK("token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)",
          lock.token_file),

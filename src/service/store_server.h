@@ -33,6 +33,7 @@
 #include "proto/rpc.h"
 #include "proto/torch_server.h"
 #include "service/rdzv_hub.h"
+#include "service/status_page.h"
 
 enum mu_sync {
     MU_SYNC_ALWAYS = 1,
@@ -95,6 +96,10 @@ struct mu_store_server_stats {
 };
 void mu_store_server_stats(const struct mu_store_server *server,
                            struct mu_store_server_stats *ret_stats);
+/* A method of the native wire: the server's wall clock, u64 nanoseconds since 1970. For `muster
+ * doctor`; nothing is decided by it. */
+#define MU_STORE_METHOD_CLOCK "muster::Server.clock"
+
 /** Whether it takes requests: it listens, and is not about to end. */
 bool mu_store_server_ready(const struct mu_store_server *server);
 /**
@@ -107,5 +112,7 @@ bool mu_store_server_ready(const struct mu_store_server *server);
 int mu_store_server_status(const struct mu_store_server *server, struct mu_buf *out);
 /** The same as text for Prometheus. */
 int mu_store_server_metrics(const struct mu_store_server *server, struct mu_buf *out);
+/** All of this for a page. */
+struct mu_status_source mu_store_server_source(struct mu_store_server *server);
 
 #endif

@@ -19,6 +19,7 @@
 
 #include "service/rdzv_hub.h"
 #include "service/rpc_host.h"
+#include "service/status_text.h"
 #include "service/store_exec.h"
 #include "service/store_keeper.h"
 #include "service/store_server.h"
@@ -107,21 +108,6 @@ struct mu_store_held {
     uint8_t data[];
 };
 
-/* What happened lately, for those who look. */
-#define MU_STORE_EVENTS    64
-#define MU_STORE_EVENT_MAX 400
-
-struct mu_store_event {
-    mu_wall_t at;
-    char run[64]; /* cut if it is longer */
-    char text[MU_STORE_EVENT_MAX];
-};
-
-struct mu_store_events {
-    uint64_t count; /* that there ever were; the last ones are here, in a ring */
-    struct mu_store_event last[MU_STORE_EVENTS];
-};
-
 struct mu_store_server {
     struct mu_env *env;
     struct mu_store_server_config config;
@@ -141,7 +127,7 @@ struct mu_store_server {
     size_t conn_count;
     size_t buffer_bytes;
     struct mu_store_server_stats stats;
-    struct mu_store_events events;
+    struct mu_status_events events;
     /* the disk */
     struct mu_work commit;
     struct mu_buf commit_journal;
@@ -178,8 +164,8 @@ void mu_store_server_fail(struct mu_store_server *s, int status, const char *why
 void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const char *why);
 
 /* store_status.c */
-void mu_store_events_add(struct mu_store_events *e, mu_wall_t at, const char *run,
-                         const char *text);
+/** Answers MU_STORE_METHOD_CLOCK. */
+void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_event *event);
 
 /* store_conn.c */
 struct mu_conn *mu_store_conn_accept(struct mu_listener *listener);

@@ -78,6 +78,8 @@ static void start_call(struct mu_store_session *session, const struct mu_rpc_eve
                                            "rendezvous; rendezvous where the keys are"));
     } else if (rdzv) {
         mu_rdzv_hub_start(session, event);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_STORE_METHOD_CLOCK))) {
+        mu_store_clock_start(session, event);
     } else {
         mu_store_calls_start(session, event);
     }
