@@ -103,6 +103,11 @@ static int etcd_new(struct mu_env *env, const char *url, const struct mu_backing
     return 0;
 }
 
+const struct mu_backing *mu_keeper_etcd(const struct mu_keeper *k)
+{
+    return k->kind == &etcd_kind ? etcd_of(k)->backing : NULL;
+}
+
 /* --- by URL ----------------------------------------------------------------------------------- */
 
 static bool is_remote(const char *url)

@@ -85,6 +85,9 @@ static inline void mu_keeper_drop(struct mu_keeper *k)
     k->kind->drop(k);
 }
 
+/** What keeps them in etcd; NULL where that is another server. */
+const struct mu_backing *mu_keeper_etcd(const struct mu_keeper *k);
+
 /* store_remote.c */
 int mu_remote_check(const char *url, struct mu_errmsg *reterr_msg);
 int mu_remote_new(struct mu_env *env, const char *url, const struct mu_backing_events *events,
