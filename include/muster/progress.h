@@ -97,6 +97,7 @@ struct muster_progress_view {
     uint64_t looks;     /* at the others, so far */
 };
 
+/** How far we are, and the others as of the last look. */
 MUSTER_EXPORT void muster_progress_get(muster_progress *progress, struct muster_progress_view *ret);
 
 /*

@@ -120,6 +120,7 @@ MUSTER_EXPORT int muster_rdzv_num_nodes_waiting(muster_rdzv *rdzv, uint32_t *ret
  */
 MUSTER_EXPORT int muster_rdzv_ended(muster_rdzv *rdzv, int64_t timeout_ms);
 #define MUSTER_RDZV_FOREVER (-1)
+/** As they were given; lent until it is closed. */
 MUSTER_EXPORT const char *muster_rdzv_backend(const muster_rdzv *rdzv);
 MUSTER_EXPORT const char *muster_rdzv_run_id(const muster_rdzv *rdzv);
 /**

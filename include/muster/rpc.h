@@ -100,6 +100,7 @@ MUSTER_EXPORT int muster_rpc_start(muster_runtime *runtime, const struct muster_
  */
 MUSTER_EXPORT void muster_rpc_shutdown(muster_rpc_agent *agent);
 
+/** As in its config; lent until it is shut down. */
 MUSTER_EXPORT const char *muster_rpc_name(const muster_rpc_agent *agent);
 MUSTER_EXPORT int32_t muster_rpc_id(const muster_rpc_agent *agent);
 /** Where others dial it: "HOST:PORT", or "unix:/PATH"; "" if it does not listen. */
@@ -256,6 +257,7 @@ enum muster_rpc_kind {
 /** Waits for its end. 0: it has ended well; its error; MUSTER_ETIMEDOUT if it has not ended within
  * `timeout_ms` (MUSTER_RPC_FOREVER: no bound), which muster_rpc_future_ended() can tell apart. */
 MUSTER_EXPORT int muster_rpc_future_wait(muster_rpc_future *future, int64_t timeout_ms);
+/** Whether it has ended. */
 MUSTER_EXPORT bool muster_rpc_future_ended(muster_rpc_future *future);
 /** Has `done` called when it has ended, or on the next turn if it has. In order. MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_future_then(muster_rpc_future *future, muster_rpc_done *done,
@@ -270,6 +272,7 @@ MUSTER_EXPORT int muster_rpc_future_status(const muster_rpc_future *future);
 MUSTER_EXPORT enum muster_rpc_kind muster_rpc_future_kind(const muster_rpc_future *future);
 /** What happened, and with which worker. */
 MUSTER_EXPORT const char *muster_rpc_future_errmsg(const muster_rpc_future *future);
+/** The answer; an index past its end gives an empty part. */
 MUSTER_EXPORT size_t muster_rpc_future_part_count(const muster_rpc_future *future);
 MUSTER_EXPORT struct muster_rpc_part muster_rpc_future_part(const muster_rpc_future *future,
                                                             size_t index);
@@ -381,6 +384,7 @@ MUSTER_EXPORT void muster_rpc_stream_close(muster_rpc_stream *stream);
 /** Runs on a thread of the agent's. The first message is the request's. When it returns, the stream
  * is over: in order (0), or with an error. */
 typedef int muster_rpc_stream_handler(muster_rpc_stream *stream, void *context);
+/** As muster_rpc_register(), for a stream. */
 MUSTER_EXPORT int muster_rpc_register_stream(muster_rpc_agent *agent, const char *method,
                                              muster_rpc_stream_handler *handler, void *context);
 

@@ -52,12 +52,14 @@ MUSTER_EXPORT int muster_rref_new(muster_rpc_agent *agent, const struct muster_r
 /** Lets go of it; fetches under way that the owner was not asked for yet end. NULL is fine. */
 MUSTER_EXPORT void muster_rref_free(muster_rref *rref);
 
-/** Lent as long as the reference. */
+/** The worker that has the value; lent as long as the reference. */
 MUSTER_EXPORT const char *muster_rref_owner(const muster_rref *rref);
-/** MUSTER_EWORKER: it is not known any more. */
+/** Its name and id. MUSTER_EWORKER: it is not known any more. */
 MUSTER_EXPORT int muster_rref_owner_info(const muster_rref *rref,
                                          struct muster_rpc_worker *ret_worker);
+/** Whether the value is on this worker. */
 MUSTER_EXPORT bool muster_rref_is_owner(const muster_rref *rref);
+/** Whether the owner knows of it. */
 MUSTER_EXPORT bool muster_rref_is_confirmed(muster_rref *rref);
 /** Waits until the owner knows of it. MUSTER_ETIMEDOUT, or why that will never be: what the call
  * failed with, MUSTER_ENOENT, MUSTER_ESESSION, MUSTER_EWORKER, MUSTER_ECLOSED. */

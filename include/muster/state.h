@@ -228,6 +228,7 @@ struct muster_state_stats {
     uint64_t declared;           /* writes that the DHT took */
 };
 
+/** What has been given to others so far. */
 MUSTER_EXPORT void muster_state_stats(muster_state *state, struct muster_state_stats *ret_stats);
 
 /* --- loading ---------------------------------------------------------------------------------- */
@@ -325,7 +326,7 @@ MUSTER_EXPORT int muster_state_load_end(muster_state_loading *loading,
  * next one; never NULL. */
 MUSTER_EXPORT const char *muster_state_report(void);
 
-/* A loaded state. */
+/* A loaded state: its version, its metadata, how many tensors it has. Lent until it is freed. */
 MUSTER_EXPORT const struct muster_state_info *muster_state_copy_info(const muster_state_copy *copy);
 MUSTER_EXPORT struct muster_bytes muster_state_copy_metadata(const muster_state_copy *copy);
 MUSTER_EXPORT size_t muster_state_copy_count(const muster_state_copy *copy);

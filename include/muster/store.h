@@ -4,6 +4,7 @@
  *
  *     tcp://HOST[:PORT]      a muster server, or PyTorch's TCPStore of either generation
  *     file:///PATH           PyTorch's FileStore format, shared with PyTorch processes
+ *     etcd://HOST[,HOST...]/PREFIX     an etcd cluster
  *     hash:                  in this process
  *
  * Parameters go behind a question mark: tcp://10.0.0.1:29500?prefix=job7. `prefix` puts a view
@@ -69,9 +70,11 @@ MUSTER_EXPORT uint32_t muster_store_timeout(const muster_store *store);
  * MUSTER_EFULL, MUSTER_ENOTSUP, MUSTER_ENOMEM, MUSTER_EINVAL. `timeout_ms`: MUSTER_TIMEOUT_DEFAULT,
  * MUSTER_TIMEOUT_NEVER, or milliseconds.
  */
+
+/** Writes the value, over what the key holds; wakes whoever waits for the key. */
 MUSTER_EXPORT int muster_store_set(muster_store *store, struct muster_bytes key,
                                    struct muster_bytes value, int64_t timeout_ms);
-/** Waits until the key is there. */
+/** Waits until the key is there, and reads it. */
 MUSTER_EXPORT int muster_store_get(muster_store *store, struct muster_bytes key,
                                    struct muster_value *ret_value, int64_t timeout_ms);
 /** Adds to a decimal number, 0 if the key is absent. MUSTER_ENOTNUM. */
@@ -94,27 +97,33 @@ MUSTER_EXPORT int muster_store_check(muster_store *store, const struct muster_by
 /** Waits until all of the keys have been there. */
 MUSTER_EXPORT int muster_store_wait(muster_store *store, const struct muster_bytes *keys,
                                     size_t count, int64_t timeout_ms);
+/** Deletes the key; `ret_removed` (may be NULL): whether it was there. */
 MUSTER_EXPORT int muster_store_delete(muster_store *store, struct muster_bytes key,
                                       bool *ret_removed, int64_t timeout_ms);
+/** How many keys there are. */
 MUSTER_EXPORT int muster_store_num_keys(muster_store *store, int64_t *ret_count,
                                         int64_t timeout_ms);
 /** The keys that begin with `prefix` (empty: all), in no order. */
 MUSTER_EXPORT int muster_store_list_keys(muster_store *store, struct muster_bytes prefix,
                                          struct muster_values *ret_keys, int64_t timeout_ms);
+/** Writes the value behind what the key holds. */
 MUSTER_EXPORT int muster_store_append(muster_store *store, struct muster_bytes key,
                                       struct muster_bytes value, int64_t timeout_ms);
-/** Waits until all are there. */
+/** Waits until all are there, and reads them, in the order of `keys`. */
 MUSTER_EXPORT int muster_store_multi_get(muster_store *store, const struct muster_bytes *keys,
                                          size_t count, struct muster_values *ret_values,
                                          int64_t timeout_ms);
+/** Writes all of them; a muster server all or none. */
 MUSTER_EXPORT int muster_store_multi_set(muster_store *store, const struct muster_bytes *keys,
                                          const struct muster_bytes *values, size_t count,
                                          int64_t timeout_ms);
+/** Puts an element at the end of a queue. */
 MUSTER_EXPORT int muster_store_queue_push(muster_store *store, struct muster_bytes key,
                                           struct muster_bytes value, int64_t timeout_ms);
 /** Takes the oldest element; waits for one, or, without `block`, returns MUSTER_ENOENT. */
 MUSTER_EXPORT int muster_store_queue_pop(muster_store *store, struct muster_bytes key, bool block,
                                          struct muster_value *ret_value, int64_t timeout_ms);
+/** How many elements the queue has; 0 if it is not there. */
 MUSTER_EXPORT int muster_store_queue_len(muster_store *store, struct muster_bytes key,
                                          int64_t *ret_len, int64_t timeout_ms);
 /** Waits until `world_size` callers have come. A key serves once. A timeout says how many came. */
@@ -128,7 +137,9 @@ MUSTER_EXPORT int muster_store_barrier(muster_store *store, struct muster_bytes 
  */
 MUSTER_EXPORT int muster_store_lease_grant(muster_store *store, uint64_t ttl_ms,
                                            uint64_t *ret_lease, int64_t timeout_ms);
+/** Lets its time begin anew. MUSTER_ENOENT: it has ended. */
 MUSTER_EXPORT int muster_store_lease_keep(muster_store *store, uint64_t lease, int64_t timeout_ms);
+/** Ends it, and deletes its keys. */
 MUSTER_EXPORT int muster_store_lease_revoke(muster_store *store, uint64_t lease,
                                             int64_t timeout_ms);
 /** In place of a lease's number: the key lives as long as this client's session. */

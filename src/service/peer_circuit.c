@@ -15,7 +15,7 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-#define PATIENCE_MS   5000  /* how long what was taken may go out once its owner has closed */
+#define PATIENCE_MS   5000  /* how long a refusal may take to go out */
 #define ASKING_MS     30000 /* until a relay has said for whom it has come */
 #define SILENT_MAX    16    /* streams of one peer that have not, at once */
 #define STRANGERS_MAX 64    /* of all peers together that are no relays of ours */
@@ -23,158 +23,50 @@
 static const struct mu_span hop_name = {(const uint8_t *)MU_RELAY_HOP_NAME,
                                         sizeof(MU_RELAY_HOP_NAME) - 1};
 
-/* It may outlive its owner while its last words go out. */
 struct circuit {
-    struct mu_list link;
-    struct mu_circuits *of;
-    struct mu_host_stream stream;
-    struct mu_conn *conn; /* its owner's; NULL: there is none yet, or none any more */
-    struct mu_timer timer;
+    struct mu_stream_conn base;
     struct mu_relay_in in;
-    struct mu_buf out;  /* our words to the relay, which go before all else */
-    struct mu_buf rest; /* what the owner has not used; the window bounds it */
-    struct mu_errmsg text;
-    int status;
-    bool in_data;
-    bool resume; /* asked for inside of `data` */
+    struct mu_buf out; /* our words to the relay, which go before all else */
     bool dialled;
     bool stranger; /* it has come from one that is no relay of ours, and has said nothing yet */
     bool agreed;   /* the relay's words are over: what comes is the other peer's */
-    bool due_open;
-    bool paused;
-    bool want_writable;
-    bool due_writable;
-    bool eof;
-    bool eof_told;
-    bool closing; /* the owner has closed */
-    bool gone;    /* the stream is */
 };
 
 static struct circuit *circuit_of(struct mu_host_stream *stream)
 {
-    return MU_CONTAINER_OF(stream, struct circuit, stream);
+    return MU_CONTAINER_OF(stream, struct circuit, base.stream);
 }
 
-static void arm(struct circuit *c, uint32_t ms)
+static struct mu_circuits *circuits_of(const struct circuit *c)
 {
-    struct mu_env *env = c->of->layer.below;
-
-    mu_env_timer_arm(env, &c->timer, mu_mono_add_ms(mu_env_now(env).mono, ms));
+    return MU_CONTAINER_OF(c->base.of, struct mu_circuits, conns);
 }
 
 static void unref(struct mu_circuits *of)
 {
-    if (of->relay == NULL && mu_list_empty(&of->all)) {
+    if (of->relay == NULL && mu_list_empty(&of->conns.all)) {
         mu_free(of);
     }
 }
 
-static void free_circuit(struct circuit *c)
+static void free_circuit(struct mu_stream_conn *conn)
 {
-    struct mu_circuits *of = c->of;
+    struct circuit *c = MU_CONTAINER_OF(conn, struct circuit, base);
+    struct mu_circuits *of = circuits_of(c);
 
-    MU_ASSERT(c->conn == NULL);
-    mu_env_timer_arm(of->layer.below, &c->timer, MU_MONO_NEVER);
-    if (!c->gone) {
-        mu_host_stream_reset(&c->stream);
-    }
     of->strangers -= c->stranger ? 1 : 0;
-    mu_list_remove(&c->link);
+    mu_stream_conn_fini(conn);
     mu_relay_in_fini(&c->in);
     mu_buf_fini(&c->out);
-    mu_buf_fini(&c->rest);
     mu_free(c);
     unref(of);
 }
 
-/* There is no more of it: its owner hears so, and it goes, on a turn of its own. */
-static void give_up(struct circuit *c, int status, const char *text)
+static bool may_end(const struct mu_stream_conn *conn)
 {
-    if (!c->gone) {
-        mu_host_stream_reset(&c->stream);
-        c->gone = true;
-    }
-    if (c->status == 0) {
-        c->status = status;
-        (void)mu_err(&c->text, status, "%s", text);
-    }
-    arm(c, 0);
-}
+    const struct circuit *c = MU_CONTAINER_OF(conn, const struct circuit, base);
 
-/* --- what is told ----------------------------------------------------------------------------- */
-
-static void tell_closed(struct circuit *c)
-{
-    struct mu_circuits *of = c->of;
-    struct mu_conn *conn = c->conn;
-    struct mu_errmsg text = c->text;
-    int status = c->closing ? 0 : c->status;
-
-    c->conn = NULL;
-    conn->impl = NULL;
-    of->why = text.text;
-    conn->on->closed(conn, status);
-    of->why = NULL;
-    if (c->gone) {
-        free_circuit(c);
-    } else {
-        arm(c, PATIENCE_MS);
-    }
-}
-
-static void tell_data(struct circuit *c)
-{
-    size_t len = c->rest.len;
-    size_t used;
-
-    c->in_data = true;
-    c->resume = false;
-    used = c->conn->on->data(c->conn, mu_buf_span(&c->rest));
-    c->in_data = false;
-    if (c->closing) {
-        return; /* And the rest was given back. */
-    }
-    /* More may have come meanwhile, at its end. */
-    mu_buf_consume(&c->rest, used);
-    mu_buf_trim(&c->rest, 0);
-    mu_host_stream_consumed(&c->stream, used);
-    c->paused = used < len && !c->resume;
-}
-
-/* All that is to be told, in order; each may bring the end of it. */
-static void tell(struct circuit *c)
-{
-    if (c->due_open && !c->closing) {
-        c->due_open = false;
-        c->conn->on->open(c->conn);
-    }
-    if (c->rest.len != 0 && !c->paused && !c->closing) {
-        tell_data(c);
-    }
-    if (c->due_writable && !c->closing && !c->gone) {
-        c->due_writable = false;
-        c->conn->on->writable(c->conn);
-    }
-    if (c->eof && !c->eof_told && c->rest.len == 0 && !c->closing) {
-        c->eof_told = true;
-        c->conn->on->eof(c->conn);
-    }
-    if (c->closing || c->gone) {
-        tell_closed(c);
-    } else if (c->rest.len != 0 && !c->paused) {
-        arm(c, 0);
-    }
-}
-
-static void on_timer(struct mu_timer *timer)
-{
-    struct circuit *c = MU_CONTAINER_OF(timer, struct circuit, timer);
-
-    if (c->conn != NULL) {
-        tell(c);
-    } else {
-        free_circuit(c); /* It has had its time. */
-    }
+    return c->agreed && c->out.len == 0;
 }
 
 /* --- the relay's words ------------------------------------------------------------------------ */
@@ -182,7 +74,7 @@ static void on_timer(struct mu_timer *timer)
 static void flush(struct circuit *c)
 {
     if (c->out.len != 0) {
-        mu_buf_consume(&c->out, mu_host_stream_write(&c->stream, mu_buf_span(&c->out)));
+        mu_buf_consume(&c->out, mu_host_stream_write(&c->base.stream, mu_buf_span(&c->out)));
     }
 }
 
@@ -192,20 +84,19 @@ static void take_status(struct circuit *c, struct mu_span bytes)
     struct mu_relay_msg msg;
 
     if (mu_relay_msg_decode(MU_RELAY_HOP, bytes, &msg) != 0 || msg.type != MU_RELAY_STATUS) {
-        give_up(c, MUSTER_EPROTO, "the relay does not answer as it should");
+        mu_stream_conn_end(&c->base, MUSTER_EPROTO, "the relay does not answer as it should");
         return;
     }
     if (msg.status != MU_RELAY_OK) {
-        give_up(c,
-                msg.status == MU_RELAY_PERMISSION_DENIED         ? MUSTER_EPEERDENIED
-                : msg.status == MU_RELAY_RESOURCE_LIMIT_EXCEEDED ? MUSTER_ELIMIT
-                                                                 : MUSTER_ECONN,
-                mu_relay_status_text(msg.status));
+        mu_stream_conn_end(&c->base,
+                           msg.status == MU_RELAY_PERMISSION_DENIED         ? MUSTER_EPEERDENIED
+                           : msg.status == MU_RELAY_RESOURCE_LIMIT_EXCEEDED ? MUSTER_ELIMIT
+                                                                            : MUSTER_ECONN,
+                           mu_relay_status_text(msg.status));
         return;
     }
     c->agreed = true;
-    c->due_open = true;
-    arm(c, 0);
+    mu_stream_conn_open(&c->base);
 }
 
 /* Whether that relay may lead one more to us who has still to prove who it is. All relays together
@@ -216,11 +107,12 @@ static bool has_share(const struct mu_circuits *of, const struct mu_peer_id *rel
     uint32_t share = mu_peer_host_pending_max(of->host) / 2 / (uint32_t)of->relay->place_count;
     uint32_t count = 0;
 
-    MU_LIST_FOREACH (it, &of->all) {
-        const struct circuit *c = MU_CONTAINER_OF(it, struct circuit, link);
+    MU_LIST_FOREACH (it, &of->conns.all) {
+        const struct circuit *c = MU_CONTAINER_OF(it, struct circuit, base.link);
 
-        count += !c->dialled && c->conn != NULL && mu_peer_id_eq(&c->stream.peer, relay) &&
-                         mu_peer_host_is_pending(c->conn)
+        count += !c->dialled && c->base.conn != NULL &&
+                         mu_peer_id_eq(&c->base.stream.peer, relay) &&
+                         mu_peer_host_is_pending(c->base.conn)
                      ? 1
                      : 0;
     }
@@ -230,23 +122,25 @@ static bool has_share(const struct mu_circuits *of, const struct mu_peer_id *rel
 /* Somebody is led to us. */
 static enum mu_relay_status take_in(struct circuit *c, const struct mu_relay_msg *msg)
 {
-    struct mu_circuits *of = c->of;
+    struct mu_circuits *of = circuits_of(c);
 
-    if (!mu_relay_has_place(of->relay, &c->stream.peer) || mu_host_stream_limited(&c->stream)) {
+    if (!mu_relay_has_place(of->relay, &c->base.stream.peer) ||
+        mu_host_stream_limited(&c->base.stream)) {
         return MU_RELAY_PERMISSION_DENIED;
     }
-    c->conn = has_share(of, &c->stream.peer) ? mu_peer_host_accept(of->host, &msg->peer) : NULL;
-    if (c->conn == NULL) {
+    c->base.conn =
+        has_share(of, &c->base.stream.peer) ? mu_peer_host_accept(of->host, &msg->peer) : NULL;
+    if (c->base.conn == NULL) {
         return MU_RELAY_RESOURCE_LIMIT_EXCEEDED;
     }
-    c->conn->env = &of->layer.env;
-    c->conn->impl = c;
+    mu_stream_conn_own(&c->base, c->base.conn);
     of->stopped++;
     return MU_RELAY_OK;
 }
 
 static void take_stop(struct circuit *c, struct mu_span bytes)
 {
+    struct mu_circuits *of = circuits_of(c);
     struct mu_relay_out say = {.type = MU_RELAY_STATUS};
     struct mu_relay_msg msg;
     int err = mu_relay_msg_decode(MU_RELAY_STOP, bytes, &msg);
@@ -255,20 +149,20 @@ static void take_stop(struct circuit *c, struct mu_span bytes)
                  : msg.type != MU_RELAY_CONNECT ? MU_RELAY_UNEXPECTED_MESSAGE
                                                 : take_in(c, &msg);
     c->agreed = true;
-    c->of->strangers -= c->stranger ? 1 : 0;
+    of->strangers -= c->stranger ? 1 : 0;
     c->stranger = false;
     err = mu_relay_msg_encode(MU_RELAY_STOP, &say, &c->out);
     if (err != 0) {
-        give_up(c, err, "out of memory");
+        mu_stream_conn_end(&c->base, err, "out of memory");
         return;
     }
     flush(c);
-    if (c->conn == NULL) {
+    if (c->base.conn == NULL) {
         /* It hears why, and that is all. */
-        mu_host_stream_end(&c->stream);
-        arm(c, PATIENCE_MS);
+        mu_host_stream_end(&c->base.stream);
+        mu_stream_conn_arm(&c->base, PATIENCE_MS);
     } else {
-        mu_env_timer_arm(c->of->layer.below, &c->timer, MU_MONO_NEVER);
+        mu_env_timer_arm(of->conns.layer.below, &c->base.timer, MU_MONO_NEVER);
     }
 }
 
@@ -280,10 +174,10 @@ static size_t take_words(struct circuit *c, struct mu_span bytes)
     int err = mu_relay_in_recv(&c->in, bytes, &used, &msg);
 
     if (err < 0) {
-        give_up(c, err, "the relay's answer cannot be read");
+        mu_stream_conn_end(&c->base, err, "the relay's answer cannot be read");
         return bytes.len;
     }
-    mu_host_stream_consumed(&c->stream, used);
+    mu_host_stream_consumed(&c->base.stream, used);
     if (err == 1 && c->dialled) {
         take_status(c, msg);
     } else if (err == 1) {
@@ -301,17 +195,8 @@ static void on_data(struct mu_host_stream *stream, struct mu_span bytes)
     if (!c->agreed) {
         bytes = mu_span_skip(bytes, take_words(c, bytes));
     }
-    if (bytes.len == 0 || c->gone) {
-        return;
-    }
-    if (c->closing || c->conn == NULL) {
-        mu_host_stream_consumed(stream, bytes.len);
-        return;
-    }
-    if (mu_buf_append(&c->rest, bytes) != 0) {
-        give_up(c, MUSTER_ENOMEM, "out of memory");
-    } else if (!c->paused) {
-        arm(c, 0);
+    if (bytes.len != 0 && !c->base.gone) {
+        mu_stream_conn_data(&c->base, bytes);
     }
 }
 
@@ -326,10 +211,8 @@ static void on_writable(struct mu_host_stream *stream)
     struct circuit *c = circuit_of(stream);
 
     flush(c);
-    if (c->out.len == 0 && c->want_writable && !c->closing && c->conn != NULL) {
-        c->want_writable = false;
-        c->due_writable = true;
-        arm(c, 0);
+    if (c->out.len == 0) {
+        mu_stream_conn_writable(&c->base);
     }
 }
 
@@ -337,11 +220,11 @@ static void on_eof(struct mu_host_stream *stream)
 {
     struct circuit *c = circuit_of(stream);
 
-    c->eof = true;
     if (!c->agreed) {
-        give_up(c, MUSTER_ECLOSED, "the relay has closed the stream without an answer");
-    } else if (c->conn != NULL && !c->closing) {
-        arm(c, 0);
+        mu_stream_conn_end(&c->base, MUSTER_ECLOSED,
+                           "the relay has closed the stream without an answer");
+    } else {
+        mu_stream_conn_eof(&c->base);
     }
 }
 
@@ -349,14 +232,12 @@ static void on_ended(struct mu_host_stream *stream, int status, const char *text
 {
     struct circuit *c = circuit_of(stream);
 
-    c->gone = true;
-    c->paused = false;
-    if (c->conn == NULL) {
-        free_circuit(c);
-    } else if (status == MUSTER_EREFUSED) {
-        give_up(c, MUSTER_ECONN, "that peer is no relay");
+    c->base.gone = true;
+    c->base.paused = false; /* What is left is offered once more. */
+    if (status == MUSTER_EREFUSED) {
+        mu_stream_conn_end(&c->base, MUSTER_ECONN, "that peer is no relay");
     } else {
-        give_up(c, status != 0 ? status : MUSTER_ECLOSED, text);
+        mu_stream_conn_end(&c->base, status != 0 ? status : MUSTER_ECLOSED, text);
     }
 }
 
@@ -374,80 +255,19 @@ static void env_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_
                       size_t count, size_t *ret_taken)
 {
     struct circuit *c = conn->impl;
-    bool deaf = c == NULL || c->closing || c->gone;
-    bool full = !deaf && c->out.len != 0;
-    size_t taken = 0;
 
-    (void)env;
-    for (size_t i = 0; i < count && !full; i++) {
-        size_t n =
-            deaf || spans[i].len == 0 ? spans[i].len : mu_host_stream_write(&c->stream, spans[i]);
-
-        taken += n;
-        full = n < spans[i].len;
+    if (c != NULL && !c->base.closing && !c->base.gone && c->out.len != 0) {
+        c->base.want_writable = true;
+        *ret_taken = 0;
+    } else {
+        mu_stream_conn_sendv(env, conn, spans, count, ret_taken);
     }
-    if (!deaf) {
-        c->want_writable = full;
-    }
-    *ret_taken = taken;
-}
-
-static void env_resume(struct mu_env *env, struct mu_conn *conn)
-{
-    struct circuit *c = conn->impl;
-
-    (void)env;
-    if (c != NULL && c->in_data) {
-        c->resume = true;
-    } else if (c != NULL && c->paused) {
-        c->paused = false;
-        arm(c, 0);
-    }
-}
-
-static void env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
-{
-    struct circuit *c = conn->impl;
-
-    (void)env;
-    if (c == NULL) {
-        return;
-    }
-    if (!c->closing) {
-        c->closing = true;
-        if (!abort && !c->gone && c->agreed && c->out.len == 0) {
-            mu_host_stream_consumed(&c->stream, c->rest.len);
-            mu_buf_reset(&c->rest);
-            mu_host_stream_end(&c->stream);
-        } else {
-            abort = true;
-        }
-    }
-    if (abort && !c->gone) {
-        mu_host_stream_reset(&c->stream);
-        c->gone = true;
-    }
-    arm(c, 0);
 }
 
 static void env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap)
 {
-    const struct circuit *c = conn->impl;
-    char text[MU_PEER_ID_TEXT_MAX];
-
     (void)env;
-    if (c == NULL) {
-        (void)snprintf(buf, cap, "?");
-        return;
-    }
-    (void)snprintf(buf, cap, "/p2p/%s/p2p-circuit", mu_peer_id_format(&c->stream.peer, text));
-}
-
-static const char *env_why(struct mu_env *env)
-{
-    const char *why = MU_CONTAINER_OF(env, struct mu_circuits, layer.env)->why;
-
-    return why == NULL ? "" : why;
+    mu_stream_conn_peer(conn, "/p2p/", "/p2p-circuit", buf, cap);
 }
 
 /* What is dialled is a multiaddr, and nobody listens: see circuits_dial() and stop_opened(). */
@@ -474,9 +294,15 @@ static void env_unlisten(struct mu_env *env, struct mu_listener *listener)
 }
 
 static const struct mu_env_ops circuit_ops = {
-    MU_ENV_LAYER_OPS,         .dial = env_dial,   .listen = env_listen,
-    .unlisten = env_unlisten, .sendv = env_sendv, .resume = env_resume,
-    .close = env_close,       .peer = env_peer,   .why = env_why,
+    MU_ENV_LAYER_OPS,
+    .dial = env_dial,
+    .listen = env_listen,
+    .unlisten = env_unlisten,
+    .sendv = env_sendv,
+    .resume = mu_stream_conn_resume,
+    .close = mu_stream_conn_close,
+    .peer = env_peer,
+    .why = mu_stream_conn_why,
 };
 
 /* --- there and back --------------------------------------------------------------------------- */
@@ -486,15 +312,11 @@ static struct circuit *new_circuit(struct mu_circuits *of, bool dialled)
     struct circuit *c = mu_calloc(1, sizeof(*c));
 
     if (c != NULL) {
-        c->of = of;
+        mu_stream_conn_init(&c->base, &of->conns);
+        c->base.stream.on = &stream_events;
         c->dialled = dialled;
-        c->stream.on = &stream_events;
-        mu_timer_init(&c->timer, on_timer);
         mu_relay_in_init(&c->in);
         mu_buf_init(&c->out, MU_RELAY_MSG_MAX + 2);
-        mu_buf_init(&c->rest, SIZE_MAX / 4);
-        mu_list_init(&c->link);
-        mu_list_push(&of->all, &c->link);
     }
     return c;
 }
@@ -521,15 +343,13 @@ static int circuits_dial(struct mu_peer_circuits *dialler, struct mu_conn *conn,
     }
     err = mu_relay_msg_encode(MU_RELAY_HOP, &say, &c->out);
     if (err != 0) {
-        c->gone = true; /* it never was */
-        free_circuit(c);
+        c->base.gone = true; /* it never was */
+        free_circuit(&c->base);
         return err;
     }
-    c->conn = conn;
-    conn->env = &of->layer.env;
-    conn->impl = c;
+    mu_stream_conn_own(&c->base, conn);
     of->dialled++;
-    mu_host_stream_open(of->host, &c->stream, &relay, &hop_name, 1);
+    mu_host_stream_open(of->host, &c->base.stream, &relay, &hop_name, 1);
     return 0;
 }
 
@@ -537,10 +357,10 @@ static size_t count_silent(const struct mu_circuits *of, const struct mu_peer_id
 {
     size_t count = 0;
 
-    MU_LIST_FOREACH (it, &of->all) {
-        const struct circuit *c = MU_CONTAINER_OF(it, struct circuit, link);
+    MU_LIST_FOREACH (it, &of->conns.all) {
+        const struct circuit *c = MU_CONTAINER_OF(it, struct circuit, base.link);
 
-        count += !c->dialled && !c->agreed && mu_peer_id_eq(&c->stream.peer, peer) ? 1 : 0;
+        count += !c->dialled && !c->agreed && mu_peer_id_eq(&c->base.stream.peer, peer) ? 1 : 0;
     }
     return count;
 }
@@ -559,11 +379,11 @@ static struct mu_host_stream *stop_opened(struct mu_peer_handler *handler,
     if (c == NULL) {
         return NULL;
     }
-    c->stream.peer = *peer;
+    c->base.stream.peer = *peer;
     c->stranger = stranger;
     of->strangers += stranger ? 1 : 0;
-    arm(c, ASKING_MS);
-    return &c->stream;
+    mu_stream_conn_arm(&c->base, ASKING_MS);
+    return &c->base.stream;
 }
 
 int mu_circuits_new(struct mu_peer_relay *relay, struct mu_circuits **ret)
@@ -574,12 +394,15 @@ int mu_circuits_new(struct mu_peer_relay *relay, struct mu_circuits **ret)
     if (of == NULL) {
         return MUSTER_ENOMEM;
     }
-    of->layer.env.ops = &circuit_ops;
-    of->layer.below = relay->env;
+    of->conns.layer.env.ops = &circuit_ops;
+    of->conns.layer.below = relay->env;
     of->dialler.dial = circuits_dial;
     of->host = relay->host;
     of->relay = relay;
-    mu_list_init(&of->all);
+    of->conns.deferred = true;
+    of->conns.may_end = may_end;
+    of->conns.over = free_circuit;
+    mu_list_init(&of->conns.all);
     of->stop_handler = (struct mu_peer_handler){.name = MU_RELAY_STOP_NAME, .opened = stop_opened};
     err = mu_peer_host_serve(of->host, &of->stop_handler);
     if (err != 0) {
@@ -595,13 +418,13 @@ void mu_circuits_leave(struct mu_circuits *of)
 {
     mu_peer_host_set_circuits(of->host, NULL);
     mu_peer_host_unserve(&of->stop_handler);
-    MU_LIST_FOREACH_SAFE (it, tmp, &of->all) {
-        struct circuit *c = MU_CONTAINER_OF(it, struct circuit, link);
+    MU_LIST_FOREACH_SAFE (it, tmp, &of->conns.all) {
+        struct mu_stream_conn *c = MU_CONTAINER_OF(it, struct mu_stream_conn, link);
 
         if (c->conn == NULL) {
             free_circuit(c);
         } else {
-            give_up(c, MUSTER_ECLOSED, "relays are not used any more");
+            mu_stream_conn_end(c, MUSTER_ECLOSED, "relays are not used any more");
         }
     }
     of->relay = NULL;

@@ -8,19 +8,17 @@
 #ifndef MU_PEER_RELAY_INTERNAL_H
 #define MU_PEER_RELAY_INTERNAL_H
 
-#include "core/env_layer.h"
 #include "service/peer_relay.h"
+#include "service/stream_conn.h"
 
 /* Our own circuits. It outlives the relay's service while one of them has to be told its end. */
 struct mu_circuits {
-    struct mu_env_layer layer;
+    struct mu_stream_conns conns; /* each a struct circuit */
     struct mu_peer_circuits dialler;
     struct mu_peer_handler stop_handler;
     struct mu_peer_host *host;
     struct mu_peer_relay *relay; /* NULL: it is gone */
-    struct mu_list all;          /* struct circuit */
     size_t strangers;            /* of them not led to us by a relay of ours, so far */
-    const char *why;             /* of the `closed` that is being told */
     uint64_t dialled, stopped;
 };
 
