@@ -2,7 +2,8 @@
  * A donor and a newcomer of a state made up for the purpose, with as little around them as can be.
  *
  *     stateload serve LISTEN BYTES [rate=BYTES] [slots=N] [copy] [cert=F key=F ca=F] [peer]
- *         prints "ready ADDRESS SECONDS", the time that hashing took; serves until its input ends
+ *         prints "ready ADDRESS SECONDS", the time that hashing took; serves until its input ends,
+ *         and then prints "gave BYTES"
  *     stateload load INTO BYTES ADDRESS... [listen=ADDRESS] [stay] [cert=F key=F ca=F]
  *         INTO is touched (memory that was written to before), new, or a file's path; prints
  *         "loaded SECONDS BESIDE CPU", the most memory it had beside the tensors and the seconds
@@ -140,6 +141,7 @@ static int serve(muster_runtime *rt, const struct options *o)
     struct muster_state_source source = {
         .prefix = "bench", .tensors = tensors, .tensor_count = TENSORS};
     uint8_t *data = o->copy ? malloc(o->bytes) : muster_state_alloc(o->bytes);
+    struct muster_state_stats stats;
     muster_state *state;
     double begun;
 
@@ -167,6 +169,8 @@ static int serve(muster_runtime *rt, const struct options *o)
     printf("ready %s %.6f\n", muster_state_address(state), seconds() - begun);
     (void)fflush(stdout);
     wait_for_end();
+    muster_state_stats(state, &stats);
+    printf("gave %llu\n", (unsigned long long)stats.bytes);
     muster_state_close(state);
     if (o->copy) {
         free(data);

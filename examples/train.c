@@ -131,43 +131,39 @@ static void share(struct train *t)
     }
 }
 
-/* What this node has of its own, from before it was started anew. */
-static void keep(const struct train *t)
+/* The same, and the epoch beside it. */
+static void list_kept(struct train *t, struct muster_tensor *ret)
 {
-    char path[4096];
-    char fresh[4096];
-    FILE *file;
-    bool well;
+    list_tensors(&t->model, ret);
+    ret[TENSORS] =
+        (struct muster_tensor){.name = "epoch", .dtype = MUSTER_DTYPE_U64, .data = &t->epoch};
+}
 
-    (void)snprintf(path, sizeof(path), "%s/kept", t->dir);
-    (void)snprintf(fresh, sizeof(fresh), "%s/kept.new", t->dir);
-    file = fopen(fresh, "wb");
-    well = file != NULL && fwrite(&t->epoch, sizeof(t->epoch), 1, file) == 1 &&
-           fwrite(&t->model, sizeof(t->model), 1, file) == 1;
-    well = file != NULL && fclose(file) == 0 && well;
-    if (!well || rename(fresh, path) != 0) {
-        say(t, "cannot keep the state in %s: %s", t->dir, strerror(errno));
-        exit(1);
+/* What this node has of its own, from before it was started anew. */
+static void keep(struct train *t)
+{
+    struct muster_tensor tensors[TENSORS + 1];
+    char path[4096];
+
+    (void)snprintf(path, sizeof(path), "%s/kept.safetensors", t->dir);
+    list_kept(t, tensors);
+    if (muster_state_save(path, tensors, TENSORS + 1, (struct muster_bytes){0}) != 0) {
+        die(t, "cannot keep the state");
     }
 }
 
 static void take_kept(struct train *t)
 {
+    struct muster_tensor tensors[TENSORS + 1];
     char path[4096];
-    FILE *file;
 
     model_init(&t->model, SEED);
-    (void)snprintf(path, sizeof(path), "%s/kept", t->dir);
-    file = fopen(path, "rb");
-    if (file == NULL) {
-        return; /* A newcomer. */
-    }
-    if (fread(&t->epoch, sizeof(t->epoch), 1, file) != 1 ||
-        fread(&t->model, sizeof(t->model), 1, file) != 1) {
-        t->epoch = 0;
+    (void)snprintf(path, sizeof(path), "%s/kept.safetensors", t->dir);
+    list_kept(t, tensors);
+    if (muster_state_read(path, tensors, TENSORS + 1) != 0) {
+        t->epoch = 0; /* A newcomer. */
         model_init(&t->model, SEED);
     }
-    (void)fclose(file);
 }
 
 /* --- the others ------------------------------------------------------------------------------- */

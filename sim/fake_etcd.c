@@ -749,6 +749,13 @@ void fake_etcd_isolate(struct fake_etcd *e, size_t member, bool isolated)
     pump(e);
 }
 
+void fake_etcd_put(struct fake_etcd *e, const char *key)
+{
+    add_event(e, mu_span_str(key), (struct mu_span){0}, 0, false);
+    e->revision++;
+    pump(e);
+}
+
 void fake_etcd_compact(struct fake_etcd *e, int64_t revision)
 {
     e->compacted = revision > e->compacted ? revision : e->compacted;

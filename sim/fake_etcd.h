@@ -34,6 +34,8 @@ struct fake_etcd *fake_etcd_new(struct mu_sim *sim, const char *const *hosts, si
 void fake_etcd_free(struct fake_etcd *etcd);
 void fake_etcd_down(struct fake_etcd *etcd, size_t member, bool down);
 void fake_etcd_isolate(struct fake_etcd *etcd, size_t member, bool isolated);
+/** Somebody writes a key. */
+void fake_etcd_put(struct fake_etcd *etcd, const char *key);
 /** Leases end no more by themselves: a bug to plant. */
 void fake_etcd_immortal(struct fake_etcd *etcd);
 /** Forgets what was before a revision. */

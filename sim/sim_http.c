@@ -112,6 +112,15 @@ static void break_exchange(struct mu_sim_exchange *x, int status)
     sim_schedule(x->sim, &x->tell, x->sim->now_ns);
 }
 
+/* It will end with this, unless its time is up before. */
+static void fail_at(struct mu_sim_exchange *x, int status, uint64_t at_ns)
+{
+    if (!sim_scheduled(&x->fail) || at_ns < x->fail.node.at.ns) {
+        x->status = status;
+        sim_schedule(x->sim, &x->fail, at_ns);
+    }
+}
+
 static void run_fail(struct sim_action *action)
 {
     struct mu_sim_exchange *x = MU_CONTAINER_OF(action, struct mu_sim_exchange, fail);
@@ -249,8 +258,7 @@ void mu_sim_http_answer(struct mu_sim_exchange *x, int code, struct mu_span part
     x->last_at_ns = p->at_ns = sim_link_arrival(from, x->proc->host, part.len, x->last_at_ns);
     if (x->lose_answer && end) {
         mu_free(p);
-        x->status = MUSTER_ECONN;
-        sim_schedule(x->sim, &x->fail, x->last_at_ns);
+        fail_at(x, MUSTER_ECONN, x->last_at_ns);
     } else {
         mu_list_push(&x->pieces, &p->link);
         tell_soon(x, p->at_ns);
@@ -362,13 +370,11 @@ static void draw_fate(struct mu_sim_exchange *x, const struct mu_http_request *q
     }
     if (mu_prng_chance(&sim->prng, sim->faults.dial_refuse_ppm / 4)) {
         x->sent = false;
-        x->status = MUSTER_ECONN;
-        sim_schedule(sim, &x->fail, at);
+        fail_at(x, MUSTER_ECONN, at);
         return;
     }
     if (resets && mu_prng_chance(&sim->prng, LOST_PPM)) {
-        x->status = MUSTER_ECONN;
-        sim_schedule(sim, &x->fail, at);
+        fail_at(x, MUSTER_ECONN, at);
         return;
     }
     x->lose_answer = resets && mu_prng_chance(&sim->prng, LOST_PPM);

@@ -35,7 +35,8 @@ struct muster_server_config {
     uint32_t session_grace_ms; /* how long a session outlives its connection, at the most: 10,000 */
     uint32_t drain_ms;         /* how long a drain waits for slow readers: 5,000 */
     /* NULL, or etcd://HOST[,HOST...]/PREFIX: the keys are there, and every server that is given the
-     * same serves the same store. Not with a data_dir. */
+     * same serves the same store. Or tcp://HOST:PORT: another server has them, and this one is a
+     * gateway to it, over one connection. Not with a data_dir. */
     const char *backing;
     /* Where the status page, /metrics, /healthz and /readyz are served: "HOST:PORT"; NULL: nowhere.
      * Beyond loopback only with a token, or if the runtime's lock is `insecure`. */

@@ -232,6 +232,20 @@ struct muster_state_stats {
 /** What has been given to others so far. */
 MUSTER_EXPORT void muster_state_stats(muster_state *state, struct muster_state_stats *ret_stats);
 
+/* A download from here that goes on. */
+struct muster_state_transfer {
+    char peer[64]; /* the other end */
+    char prefix[208];
+    uint64_t bytes;     /* that it was given; it may get others elsewhere */
+    uint64_t total;     /* of the state */
+    double bytes_per_s; /* lately */
+    uint64_t age_ms;
+};
+
+/** Fills in up to `cap`, but for hivemind's peers; returns how many there are. */
+MUSTER_EXPORT size_t muster_state_transfers(muster_state *state,
+                                            struct muster_state_transfer *ret_rows, size_t cap);
+
 /* --- loading ---------------------------------------------------------------------------------- */
 
 typedef struct muster_state_copy muster_state_copy;
@@ -287,6 +301,10 @@ struct muster_state_request {
      * a one holds already is not loaded again. NULL: no file. */
     const char *file;
 
+    /* A state with more bytes is refused before memory or disk is taken for it. 0: into new memory
+     * no more than the machine has available, otherwise any. */
+    uint64_t bytes_max;
+
     int64_t timeout_ms;  /* for all of it; MUSTER_TIMEOUT_NEVER. 600,000 */
     uint32_t idle_ms;    /* within which something must come, from anybody. 30,000 */
     uint32_t stall_ms;   /* after which a donor's chunk is asked of another. 5,000 */
@@ -307,6 +325,7 @@ MUSTER_EXPORT struct muster_state_request muster_state_request_defaults(void);
  * Loads the newest state. `ret_copy` may be NULL in place. MUSTER_ENOENT: nobody has one under the
  * prefix; MUSTER_EINVAL: it is not what `tensors` say; MUSTER_ETIMEDOUT: the deadline, or
  * nothing came for `idle_ms`; MUSTER_ECONN: no donor is left; MUSTER_ECANCELED;
+ * MUSTER_ELIMIT: it has more than `bytes_max`;
  * MUSTER_ECORRUPT: all donors sent something wrong; MUSTER_EDISK and errors of the file
  * system; MUSTER_ENOMEM. The text says what each donor did; muster_state_report() says all of it.
  */
@@ -364,6 +383,24 @@ struct muster_state_row {
 MUSTER_EXPORT int muster_state_list(muster_runtime *runtime,
                                     const struct muster_state_request *request,
                                     struct muster_state_row *ret_rows, size_t cap);
+
+/* --- files ------------------------------------------------------------------------------------ */
+
+/**
+ * Writes tensors into a safetensors file, which muster_state_share_file() and others read. It is
+ * written beside (PATH.save), reaches the disk and is renamed: there is the old file or the whole
+ * new one. The metadata, msgpack, may be empty. From any thread. MUSTER_EINVAL, MUSTER_EEXIST (two
+ * tensors of one name), MUSTER_ELIMIT, MUSTER_ENOMEM, errors of the file system.
+ */
+MUSTER_EXPORT int muster_state_save(const char *path, const struct muster_tensor *tensors,
+                                    size_t tensor_count, struct muster_bytes metadata);
+/**
+ * Reads a safetensors file into the caller's tensors, which must be those of the file in their
+ * order, with their types and shapes: else MUSTER_EINVAL, and nothing has been written.
+ * MUSTER_ECORRUPT, MUSTER_ENOMEM, errors of the file system.
+ */
+MUSTER_EXPORT int muster_state_read(const char *path, const struct muster_tensor *tensors,
+                                    size_t tensor_count);
 
 #ifdef __cplusplus
 }

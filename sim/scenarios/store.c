@@ -119,6 +119,34 @@ SCENARIO(backed, "backed",
 SCENARIO(backed_queue, "backed-queue", "queues in etcd: once, in order, nothing is missing",
          backed_faults, false, .jobs = {&store_job_queue, &store_job_linear},
          .disk = STORE_DISK_NONE, .backed = true)
+SCENARIO(backed_cached, "backed-cached",
+         "servers that read from what they have: nothing older than what they answered",
+         backed_faults, false, .jobs = {&store_job_reads, &store_job_queue},
+         .disk = STORE_DISK_NONE, .backed = true, .cached = true)
+SCENARIO(backed_hasty, "backed-hasty",
+         "planted bug: the mirror of etcd answers before the watch has reached the revision",
+         backed_faults, true, .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true,
+         .plant = STORE_PLANT_HASTY_READS)
+SCENARIO(backed_cached_hasty, "backed-cached-hasty",
+         "planted bug: cached reads that do not wait for what the server has answered",
+         backed_faults, true, .jobs = {&store_job_reads}, .disk = STORE_DISK_NONE, .backed = true,
+         .cached = true, .plant = STORE_PLANT_HASTY_READS)
+SCENARIO(backed_cached_linear, "backed-cached-linear",
+         "planted: cached reads, held to what linearizable ones promise", backed_faults, true,
+         .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true, .cached = true)
 SCENARIO(backed_retry, "backed-retry", "a client that repeats an add whose outcome is unknown",
          backed_faults, true, .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true,
+         .plant = STORE_PLANT_RETRYING_CLIENT)
+SCENARIO(gateway, "gateway",
+         "clients behind two gateways to one server: linearizable, exactly once, nothing lost",
+         store_world_faults, false, .jobs = {&store_job_linear, &store_job_append},
+         .gateways = true)
+SCENARIO(gateway_queue, "gateway-queue", "queues through gateways: once, in order, none missing",
+         store_world_faults, false, .jobs = {&store_job_queue, &store_job_linear}, .gateways = true)
+SCENARIO(gateway_watch, "gateway-watch", "watches through gateways: every change, in order",
+         store_world_faults, false, .jobs = {&store_job_watch, &store_job_write}, .oracle = true,
+         .gateways = true)
+SCENARIO(gateway_retry, "gateway-retry",
+         "planted bug: a client behind a gateway that repeats an add whose outcome is unknown",
+         store_world_faults, true, .jobs = {&store_job_linear}, .gateways = true,
          .plant = STORE_PLANT_RETRYING_CLIENT)

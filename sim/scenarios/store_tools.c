@@ -33,6 +33,21 @@ void store_world_trouble_etcd(struct mu_sim *sim, void *arg)
                         store_world_trouble_etcd, w) == 0);
 }
 
+/* In bursts, now and then: revisions of which no watch of ours hears. */
+void store_world_write_elsewhere(struct mu_sim *sim, void *arg)
+{
+    struct store_world *w = arg;
+    struct mu_prng *prng = mu_sim_prng(sim);
+    uint64_t pause_ns =
+        mu_prng_below(prng, mu_prng_below(prng, 8) == 0 ? 2 * MU_NS_PER_S : 20 * MU_NS_PER_MS);
+
+    if (mu_sim_now_ns(sim) > STORE_FAULTY_NS) {
+        return;
+    }
+    fake_etcd_put(w->etcd, "/elsewhere");
+    MU_ASSERT(mu_sim_at(sim, mu_sim_now_ns(sim) + pause_ns, store_world_write_elsewhere, w) == 0);
+}
+
 struct mu_sim_faults store_world_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);

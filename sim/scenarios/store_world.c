@@ -61,6 +61,20 @@ static void oracle_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
     }
 }
 
+/* The first server has the keys. */
+static bool is_gateway(const struct store_host *h)
+{
+    return h->world->setup->gateways && h->number != 0;
+}
+
+/* Where a client goes: with gateways, one of the natives goes past them. */
+static uint32_t host_of(const struct store_member *m)
+{
+    static const uint32_t with_gateways[STORE_CLIENTS] = {1, 2, 0, 1, 2};
+
+    return m->world->setup->gateways ? with_gateways[m->number] : m->number % m->world->host_count;
+}
+
 /* A server that ends by itself is started again, as whoever watches over it would. */
 static void server_stopped(void *context, int status, const char *why)
 {
@@ -76,12 +90,27 @@ static void server_stopped(void *context, int status, const char *why)
     if (!w->leaving) {
         (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + MU_NS_PER_S, restart_server, h);
     }
-    each_job(w, TELL_SERVER_DOWN);
+    if (!is_gateway(h)) {
+        each_job(w, TELL_SERVER_DOWN);
+    }
     h->serving = NULL;
     mu_ks_unwatch(&s->server->ks, &s->watch);
     mu_store_server_free(s->server);
     mu_free(s);
     mu_sim_exit(env);
+}
+
+static int open_gateway(struct store_serving *s, struct mu_errmsg *reterr_msg)
+{
+    struct mu_store_server_config config = mu_store_server_config_defaults();
+
+    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
+    config.rpc.grace_ms = s->world->grace_ms;
+    config.backlog_bytes_max = 100000;
+    config.stopped = server_stopped;
+    config.context = s;
+    config.backing = "tcp://server:29500?connect=5000";
+    return mu_store_server_start(s->env, &config, &s->server, reterr_msg);
 }
 
 static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
@@ -99,7 +128,9 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
     config.backlog_bytes_max = 100000;
     config.stopped = server_stopped;
     config.context = s;
-    config.backing = w->setup->backed ? "etcd://e0,e1,e2/p" : NULL;
+    config.backing = w->setup->cached   ? "etcd://e0,e1,e2/p?reads=cached"
+                     : w->setup->backed ? "etcd://e0,e1,e2/p"
+                                        : NULL;
     if (w->disk != STORE_DISK_NONE) {
         rc = mu_sim_disk_open(s->env, "data", &config.disk, reterr_msg);
     }
@@ -108,6 +139,11 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
         if (rc != 0 && config.disk != NULL) {
             config.disk->ops->close(config.disk);
         }
+    }
+    if (rc == 0 && w->setup->plant == STORE_PLANT_HASTY_READS) {
+        const struct mu_backed *machine = mu_backing_machine(s->server->backing);
+
+        ((struct mu_backed *)(uintptr_t)machine)->config.hasty = true;
     }
     return rc;
 }
@@ -123,7 +159,7 @@ static int start_server(struct mu_env *env, void *arg)
     s->world = w;
     s->host = h;
     s->env = env;
-    rc = open_server(s, &msg);
+    rc = is_gateway(h) ? open_gateway(s, &msg) : open_server(s, &msg);
     if (rc != 0) {
         mu_free(s);
         if ((rc == MUSTER_ENOMEM || rc == MUSTER_EADDR) && w->memory) {
@@ -135,6 +171,9 @@ static int start_server(struct mu_env *env, void *arg)
         return 0;
     }
     h->serving = s;
+    if (is_gateway(h)) {
+        return 0;
+    }
     w->incarnation++;
     if (w->setup->oracle) {
         s->owner.changed = oracle_changed;
@@ -152,7 +191,7 @@ static void server_killed(void *arg)
 {
     struct store_host *h = arg;
 
-    if (h->serving != NULL) {
+    if (h->serving != NULL && !is_gateway(h)) {
         each_job(h->world, TELL_SERVER_DOWN);
     }
     h->serving = NULL;
@@ -181,9 +220,10 @@ static void aim_at_server(struct store_world *w, const struct store_member *m)
 {
     struct mu_prng *prng = mu_sim_prng(w->sim);
 
-    if (mu_prng_chance(prng, w->aim_ppm)) {
+    if (mu_prng_chance(prng, w->aim_ppm) &&
+        (w->disk != STORE_DISK_NONE || w->setup->backed || host_of(m) != 0)) {
         (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + mu_prng_below(prng, 2 * MU_NS_PER_MS),
-                        kill_server, &w->hosts[m->number % w->host_count]);
+                        kill_server, &w->hosts[host_of(m)]);
     }
 }
 
@@ -455,8 +495,7 @@ static int start_client(struct mu_env *env, void *arg)
         .kind = MU_ADDR_TCP,
         .port = PORT,
     };
-    (void)snprintf(config.addr.host, sizeof(config.addr.host), "%s",
-                   host_name(m->number % w->host_count));
+    (void)snprintf(config.addr.host, sizeof(config.addr.host), "%s", host_name(host_of(m)));
     config.protocol = m->protocol;
     config.name = "sim";
     rc = mu_store_tcp_new(env, &config, &p->store);
@@ -637,8 +676,10 @@ static void set_up(struct store_world *w)
     if (w->disk == STORE_DISK_DRAWN) {
         w->disk = mu_prng_below(prng, 2) == 0 ? STORE_DISK_NONE : STORE_DISK_ALWAYS;
     }
-    w->aim_ppm =
-        (w->disk != STORE_DISK_NONE || w->setup->backed) && mu_prng_below(prng, 2) == 0 ? 20000 : 0;
+    w->aim_ppm = (w->disk != STORE_DISK_NONE || w->setup->backed || w->setup->gateways) &&
+                         mu_prng_below(prng, 2) == 0
+                     ? 20000
+                     : 0;
     w->journal_bytes_high = (size_t)64 << 20;
     if (mu_prng_below(prng, 3) == 0) {
         w->journal_bytes_high = (size_t)mu_prng_below(prng, mu_prng_below(prng, 2) == 0 ? 20 : 200);
@@ -656,7 +697,7 @@ static void set_up(struct store_world *w)
     }
     flags = (w->disk == STORE_DISK_NONE && !w->setup->backed ? MU_SIM_KEEP_ALIVE : 0) |
             (w->setup->keep_awake ? MU_SIM_KEEP_AWAKE : 0);
-    w->host_count = w->setup->backed ? STORE_SERVERS_MAX : 1;
+    w->host_count = w->setup->backed || w->setup->gateways ? STORE_SERVERS_MAX : 1;
     for (uint32_t i = 0; i < w->host_count; i++) {
         struct store_host *h = &w->hosts[i];
 
@@ -666,7 +707,7 @@ static void set_up(struct store_world *w)
                                                            .start = start_server,
                                                            .killed = server_killed,
                                                            .arg = h,
-                                                           .flags = flags});
+                                                           .flags = is_gateway(h) ? 0 : flags});
     }
     set_up_clients(w);
 }
@@ -740,6 +781,9 @@ void store_world_run(struct mu_sim *sim, const struct store_setup *setup)
     if (setup->backed) {
         w.etcd = fake_etcd_new(sim, members, FAKE_ETCD_MEMBERS);
         store_world_trouble_etcd(sim, &w);
+        if (mu_prng_below(mu_sim_prng(sim), 2) == 0) {
+            store_world_write_elsewhere(sim, &w);
+        }
     }
     set_up(&w);
     mu_sim_run_for(sim, STORE_FAULTY_NS);

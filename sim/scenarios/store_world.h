@@ -38,6 +38,7 @@ enum store_plant {
     STORE_PLANT_WISHFUL_CLIENT,  /* takes itself for connected while it tries to be */
     STORE_PLANT_SLOW_SYNC,       /* the server writes five times less often than promised */
     STORE_PLANT_TORN_SET,        /* a multi_set that is several sets */
+    STORE_PLANT_HASTY_READS,     /* the mirror of etcd answers before the watch is there */
     STORE_PLANT_BLIND_TO_ENOMEM, /* takes an operation that found no memory for done */
 };
 
@@ -105,9 +106,11 @@ struct store_setup {
     enum store_disk disk;
     enum store_plant plant;
     bool backed;      /* several servers whose keys are in a cluster of etcd */
+    bool cached;      /* and their reads come from what they have of it */
     bool oracle;      /* the test watches all keys in the server itself */
     bool keep_awake;  /* the server is never paused */
     uint64_t wait_ns; /* after healing, before anybody is asked to have got on */
+    bool gateways;    /* the second and third server are gateways to the first */
 };
 
 struct store_member {
@@ -200,6 +203,8 @@ struct store_worker {
 void store_world_run(struct mu_sim *sim, const struct store_setup *setup);
 /** backed: has members of the cluster go away and come back, until the faults end. */
 void store_world_trouble_etcd(struct mu_sim *sim, void *world);
+/** backed: has somebody else write to the cluster, until the faults end. */
+void store_world_write_elsewhere(struct mu_sim *sim, void *world);
 /** Faults for a store's scenario: swarm, disk and memory included. */
 struct mu_sim_faults store_world_faults(struct mu_prng *prng);
 
@@ -233,5 +238,6 @@ extern const struct store_job store_job_write;
 extern const struct store_job store_job_lease;
 extern const struct store_job store_job_session;
 extern const struct store_job store_job_loss;
+extern const struct store_job store_job_reads;
 
 #endif

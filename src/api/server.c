@@ -115,7 +115,9 @@ static void start_on_loop(struct mu_door *door)
 
     d->err = mu_store_server_start(s->rt->env, &d->config, &s->server, &d->msg);
     if (d->err == 0 && d->page.listen.kind != 0) {
-        d->page_err = mu_status_page_start(s->rt->raw, s->server, &d->page, &s->page, &d->page_msg);
+        struct mu_status_source source = mu_store_server_source(s->server);
+
+        d->page_err = mu_status_page_start(s->rt->raw, &source, &d->page, &s->page, &d->page_msg);
     }
     mu_door_open(door);
 }
@@ -145,7 +147,7 @@ static int check_config(const struct muster_server_config *c)
         return mu_api_error(MUSTER_EINVAL, "a server needs an address to listen on");
     }
     if (c->backing != NULL && c->data_dir != NULL) {
-        return mu_api_error(MUSTER_EINVAL, "a server keeps its keys in etcd or in a directory");
+        return mu_api_error(MUSTER_EINVAL, "a server keeps its keys elsewhere or in a directory");
     }
     if (c->key_bytes_max == 0 || c->key_bytes_max > UINT32_MAX / 4 || c->value_bytes_max == 0 ||
         c->value_bytes_max > UINT32_MAX / 4 || c->keys_max == 0 || c->keys_max > UINT32_MAX / 4 ||

@@ -1,11 +1,15 @@
 /*
  * What the files of the public state download share.
  *
- *     state.c       what is shared
- *     state_net.c   plain, TLS or peers; the key that signs
- *     state_load.c  loads
- *     state_copy.c  where what is loaded lies
- *     state_swarm.c in a DHT, with hivemind's peers
+ *     state.c          one that shares, and what it says of what it shares
+ *     state_copy.c     where what is loaded lies
+ *     state_load.c     loads: how they are begun, waited for and ended
+ *     state_loading.c  a load, on the loop
+ *     state_net.c      plain, TLS or peers; the key that signs
+ *     state_save.c     files, without anybody else
+ *     state_share.c    how something comes to be shared
+ *     state_swarm.c    in a DHT, with hivemind's peers
+ *     state_tensor.c   tensors, and memory for them
  */
 #ifndef MU_STATE_API_H
 #define MU_STATE_API_H
@@ -110,6 +114,9 @@ struct muster_state_copy {
 
 /** Fills `info` from an entry. */
 void mu_state_info_of(struct muster_state_info *ret, const struct mu_state_entry *entry);
+/** Reads the head of a mapped file without touching the mapping. MUSTER_ECORRUPT, MUSTER_EDISK,
+ * MUSTER_ENOMEM. */
+int mu_state_read_head(const struct mu_mapped *m, struct mu_buf *out, struct mu_errmsg *msg);
 /** The public form of a layout and back. */
 int mu_state_layout_of(const struct muster_tensor *tensors, size_t count, struct mu_layout *ret,
                        uint8_t ***ret_data, struct mu_errmsg *msg);
@@ -121,7 +128,8 @@ struct mu_state_target {
     struct mu_layout expected; /* in place */
     uint8_t **tensors;
     bool in_place;
-    char *file; /* or into a file */
+    uint64_t bytes_max; /* 0: what there is room for */
+    char *file;         /* or into a file */
     char *part;
 };
 
@@ -170,6 +178,27 @@ struct muster_state_loading {
     struct mu_buf report;
 };
 
+/* How a load is reached from other threads. */
+struct mu_state_load_door {
+    struct mu_door door;
+    struct muster_state_loading *g;
+    const char *const *donors; /* to start with */
+    size_t donor_count;
+    struct muster_values announced; /* keys of those whom a store knows */
+    int err;
+    struct mu_errmsg msg;
+};
+
+/** Has the loader of `g->config` call this load. */
+void mu_state_loading_callbacks(struct muster_state_loading *g);
+/** On the loop, for mu_door_pass(): starts it; adds those who were announced; cancels it; frees
+ * its loader after its end. */
+void mu_state_loading_start(struct mu_door *door);
+void mu_state_loading_add(struct mu_door *door);
+void mu_state_loading_stop(struct mu_door *door);
+void mu_state_loading_free(struct mu_door *door);
+/** The same as stop, for who is on the loop. */
+void mu_state_loading_cancel(struct muster_state_loading *g);
 /** On the loop: begins a load through a swarm; `ended` and `closed` are those of the loader. */
 int mu_state_loading_in_swarm(struct muster_state_loading *g, const char *const *donors,
                               size_t donor_count, struct mu_errmsg *msg);

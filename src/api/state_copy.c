@@ -89,6 +89,42 @@ static int accept_memory(struct mu_state_home *home, uint64_t bytes, struct mu_e
     return 0;
 }
 
+/* Memory that can be had without others losing theirs, in bytes; UINT64_MAX: that is not known. */
+static uint64_t memory_available(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    unsigned long long kib = 0;
+    bool known = false;
+    char line[128];
+
+    while (!known && file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        known = sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return known && kib < UINT64_MAX >> 10 ? (uint64_t)kib << 10 : UINT64_MAX;
+}
+
+/* A manifest can name any size: before memory is taken for it, it is looked whether that can be. */
+static int check_size(const struct mu_state_target *t, uint64_t bytes, struct mu_errmsg *msg)
+{
+    uint64_t most;
+
+    if (t->bytes_max != 0) {
+        return bytes <= t->bytes_max
+                   ? 0
+                   : mu_err(msg, MUSTER_ELIMIT,
+                            "the state has %llu bytes, and no more than %llu are wanted",
+                            (unsigned long long)bytes, (unsigned long long)t->bytes_max);
+    }
+    most = t->in_place || t->file != NULL ? UINT64_MAX : memory_available();
+    return bytes <= most ? 0
+                         : mu_err(msg, MUSTER_ENOMEM,
+                                  "the state has %llu bytes, and %llu bytes of memory are free",
+                                  (unsigned long long)bytes, (unsigned long long)most);
+}
+
 int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan,
                            struct mu_errmsg *msg)
 {
@@ -96,6 +132,7 @@ int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan
     struct mu_state_home *home;
     int err = t->in_place ? mu_layout_check(&t->expected, layout, msg) : 0;
 
+    err = err != 0 ? err : check_size(t, layout->bytes, msg);
     if (err != 0) {
         return err;
     }

@@ -29,208 +29,6 @@ struct muster_state_request muster_state_request_defaults(void)
     };
 }
 
-/* --- on the loop ------------------------------------------------------------------------------ */
-
-static int resolve(void *context, const char *text, struct mu_addr *ret,
-                   struct mu_errmsg *reterr_msg)
-{
-    muster_state_loading *g = context;
-
-    return g->by->peers != NULL ? mu_state_peers_resolve(g->by->peers, text, ret, reterr_msg)
-                                : mu_addr_parse(text, 0, ret, reterr_msg);
-}
-
-static int accept(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg)
-{
-    muster_state_loading *g = context;
-
-    return mu_state_target_accept(&g->target, plan, reterr_msg);
-}
-
-static void note_progress(muster_state_loading *g, const struct mu_state_loader_progress *p)
-{
-    if (p->entry != NULL) {
-        mu_state_info_of(&g->info, p->entry);
-    }
-    g->last = (struct muster_state_progress){
-        .info = p->entry == NULL ? NULL : &g->info,
-        .bytes = p->bytes,
-        .total = p->total,
-        .resumed = p->resumed,
-        .wasted = p->wasted,
-        .bytes_per_s = (double)p->bytes_per_s,
-        .donors = p->donors,
-        .banned = p->banned,
-        .lost = p->lost,
-        .restarts = p->restarts,
-    };
-}
-
-static bool on_progress(void *context, const struct mu_state_loader_progress *p)
-{
-    muster_state_loading *g = context;
-
-    note_progress(g, p);
-    return g->progress == NULL || g->progress(g->context, &g->last);
-}
-
-struct muster_state_row *mu_state_loading_row(muster_state_loading *g)
-{
-    size_t i = g->row_count++;
-
-    return i < g->row_cap ? &g->rows[i] : NULL;
-}
-
-static void take_rows(muster_state_loading *g)
-{
-    struct mu_state_row row;
-
-    for (size_t i = 0; mu_state_loader_row(g->loader, i, &row); i++) {
-        struct muster_state_row *to = mu_state_loading_row(g);
-
-        if (to != NULL) {
-            *to = (struct muster_state_row){.status = row.status};
-            (void)snprintf(to->donor, sizeof(to->donor), "%.299s", row.donor);
-            (void)snprintf(to->why, sizeof(to->why), "%.255s", row.text);
-            if (row.entry != NULL) {
-                mu_state_info_of(&to->info, row.entry);
-                to->have = row.entry->have;
-                to->chunks = row.entry->chunks;
-            }
-        }
-    }
-}
-
-static void on_ended(void *context, int status, const char *text, struct mu_state_share *share)
-{
-    muster_state_loading *g = context;
-    struct mu_state_loader_progress p;
-
-    if (g->loader != NULL) {
-        mu_state_loader_progress(g->loader, &p);
-        note_progress(g, &p);
-    }
-    g->status = mu_err(&g->text, status, "%s", text);
-    g->share = share;
-    if (g->swarm_load == NULL) {
-        (void)mu_state_loader_report(g->loader, &g->report);
-    }
-    if (g->rows != NULL && g->loader != NULL) {
-        take_rows(g);
-    }
-}
-
-static void on_closed(void *context)
-{
-    muster_state_loading *g = context;
-
-    (void)pthread_mutex_lock(&g->lock);
-    g->closed = true;
-    (void)pthread_cond_broadcast(&g->cond);
-    (void)pthread_mutex_unlock(&g->lock);
-}
-
-struct load_door {
-    struct mu_door door;
-    muster_state_loading *g;
-    const char *const *donors;
-    size_t donor_count;
-    struct muster_values announced;
-    int err;
-    struct mu_errmsg msg;
-};
-
-/* The address is what is behind the prefix, which may have slashes itself: as a multiaddr. */
-static const char *address_in(const muster_state_loading *g, const char *key)
-{
-    const char *rest = key + strlen("muster-state/") + strlen(g->config.prefix);
-    const char *multiaddr = strstr(rest, "//");
-
-    if (g->config.prefix[0] != '\0') {
-        return rest + 1;
-    }
-    return multiaddr != NULL            ? multiaddr + 1
-           : strrchr(rest, '/') != NULL ? strrchr(rest, '/') + 1
-                                        : rest;
-}
-
-static void start_on_loop(struct mu_door *door)
-{
-    struct load_door *d = MU_CONTAINER_OF(door, struct load_door, door);
-    struct mu_state_donor_config config = mu_state_donor_config_defaults();
-    muster_state_loading *g = d->g;
-
-    if (g->listen != NULL) {
-        d->err = mu_state_net_listen(g->by, g->listen, NULL, &config, &g->own_donor,
-                                     g->config.own_addr, sizeof(g->config.own_addr), &d->msg);
-        if (d->err == 0 && g->by->peers == NULL) {
-            /* The donors know under which number we are seen. */
-            (void)mu_addr_format(mu_state_donor_addr(g->own_donor), g->config.own_addr,
-                                 sizeof(g->config.own_addr));
-        }
-        g->config.donor = g->own_donor;
-    }
-    if (d->err == 0 && g->swarm != NULL) {
-        d->err = mu_state_loading_in_swarm(g, d->donors, d->donor_count, &d->msg);
-        mu_door_open(door);
-        return;
-    }
-    if (d->err == 0) {
-        d->err = mu_state_loader_start(g->by->env, &g->config, &g->loader, &d->msg);
-    }
-    for (size_t i = 0; d->err == 0 && i < d->donor_count; i++) {
-        d->err = mu_state_loader_add(g->loader, d->donors[i], &d->msg);
-        if (d->err != 0) {
-            mu_state_loader_cancel(g->loader);
-        }
-    }
-    /* What somebody else wrote into a store may be anything. */
-    for (size_t i = 0; d->err == 0 && i < d->announced.count; i++) {
-        struct mu_errmsg msg;
-
-        (void)mu_state_loader_add(g->loader, address_in(g, d->announced.items[i].data), &msg);
-    }
-    mu_door_open(door);
-}
-
-static void add_on_loop(struct mu_door *door)
-{
-    struct load_door *d = MU_CONTAINER_OF(door, struct load_door, door);
-
-    for (size_t i = 0; i < d->announced.count; i++) {
-        (void)mu_state_loader_add(d->g->loader, address_in(d->g, d->announced.items[i].data),
-                                  &d->msg);
-    }
-    mu_door_open(door);
-}
-
-static void cancel(muster_state_loading *g)
-{
-    if (g->swarm_load != NULL) {
-        mu_state_swarm_load_cancel(g->swarm_load);
-    } else {
-        mu_state_loader_cancel(g->loader);
-    }
-}
-
-static void cancel_on_loop(struct mu_door *door)
-{
-    cancel(MU_CONTAINER_OF(door, struct load_door, door)->g);
-    mu_door_open(door);
-}
-
-static void free_on_loop(struct mu_door *door)
-{
-    muster_state_loading *g = MU_CONTAINER_OF(door, struct load_door, door)->g;
-
-    if (g->swarm_load != NULL) {
-        mu_state_swarm_load_free(g->swarm_load); /* The loader is its own. */
-    } else {
-        mu_state_loader_free(g->loader);
-    }
-    mu_door_open(door);
-}
-
 /* --- who has announced itself ----------------------------------------------------------------- */
 
 /* Those that a store knows of. */
@@ -245,10 +43,10 @@ static int look(muster_state_loading *g, int64_t timeout_ms, struct muster_value
 
 static void look_again(muster_state_loading *g)
 {
-    struct load_door d = {.g = g};
+    struct mu_state_load_door d = {.g = g};
 
     if (look(g, LOOK_MS, &d.announced) == 0) {
-        mu_door_pass(g->rt, &d.door, add_on_loop);
+        mu_door_pass(g->rt, &d.door, mu_state_loading_add);
         muster_values_free(&d.announced);
     }
 }
@@ -282,6 +80,7 @@ static int fill_target(muster_state_loading *g, const struct muster_state_reques
     struct mu_state_target *t = &g->target;
 
     mu_layout_init(&t->expected);
+    t->bytes_max = r->bytes_max;
     if (r->tensor_count != 0 && r->file != NULL) {
         return mu_err(msg, MUSTER_EINVAL, "it is loaded in place or into a file, and not both");
     }
@@ -315,12 +114,7 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
     c->progress_ms = r->progress_ms == 0 ? 1 : r->progress_ms;
     c->keep = r->keep_serving;
     c->list_only = g->rows != NULL;
-    c->resolve = resolve;
-    c->accept = accept;
-    c->progress = on_progress;
-    c->ended = on_ended;
-    c->closed = on_closed;
-    c->context = g;
+    mu_state_loading_callbacks(g);
     if (r->through != NULL) {
         c->donor = r->through->donor;
         (void)snprintf(c->own_addr, sizeof(c->own_addr), "%s", r->through->address);
@@ -442,7 +236,7 @@ static int begin(muster_runtime *rt, const struct muster_state_request *r,
                  struct muster_state_row *rows, size_t cap, muster_state_loading **ret)
 {
     muster_state_loading *g = new_loading(rt, r);
-    struct load_door d = {.g = g, .donors = r->donors, .donor_count = r->donor_count};
+    struct mu_state_load_door d = {.g = g, .donors = r->donors, .donor_count = r->donor_count};
 
     if (g == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
@@ -457,10 +251,10 @@ static int begin(muster_runtime *rt, const struct muster_state_request *r,
         (void)mu_err(&d.msg, d.err, "%s", d.err == 0 ? "" : muster_errmsg());
     }
     if (d.err == 0) {
-        mu_door_pass(rt, &d.door, start_on_loop);
+        mu_door_pass(rt, &d.door, mu_state_loading_start);
         if (d.err != 0 && g->loader != NULL) {
             wait_closed(g);
-            mu_door_pass(rt, &d.door, free_on_loop);
+            mu_door_pass(rt, &d.door, mu_state_loading_free);
         }
     }
     muster_values_free(&d.announced);
@@ -481,12 +275,12 @@ int muster_state_load_begin(muster_runtime *rt, const struct muster_state_reques
 
 void muster_state_load_cancel(muster_state_loading *g)
 {
-    struct load_door d = {.g = g};
+    struct mu_state_load_door d = {.g = g};
 
     if (mu_runtime_is_mine(g->rt)) {
-        cancel(g);
+        mu_state_loading_cancel(g);
     } else {
-        mu_door_pass(g->rt, &d.door, cancel_on_loop);
+        mu_door_pass(g->rt, &d.door, mu_state_loading_stop);
     }
 }
 
@@ -537,7 +331,7 @@ static int make_copy(muster_state_loading *g, muster_state_copy **ret)
 
 static void drop_on_loop(struct mu_door *door)
 {
-    muster_state_loading *g = MU_CONTAINER_OF(door, struct load_door, door)->g;
+    muster_state_loading *g = MU_CONTAINER_OF(door, struct mu_state_load_door, door)->g;
 
     ((struct mu_state_home *)g->share->owner)->waiter = door;
     if (g->config.donor != NULL) {
@@ -548,7 +342,7 @@ static void drop_on_loop(struct mu_door *door)
 
 int muster_state_load_end(muster_state_loading *g, muster_state_copy **ret_copy)
 {
-    struct load_door d = {.g = g};
+    struct mu_state_load_door d = {.g = g};
     muster_state_copy *copy = NULL;
     int err;
 
@@ -556,7 +350,7 @@ int muster_state_load_end(muster_state_loading *g, muster_state_copy **ret_copy)
     (void)snprintf(last_report, sizeof(last_report), "%.*s", (int)g->report.len,
                    g->report.len == 0 ? "" : (const char *)mu_buf_span(&g->report).data);
     err = g->status != 0 ? say_error(g) : make_copy(g, &copy);
-    mu_door_pass(g->rt, &d.door, free_on_loop);
+    mu_door_pass(g->rt, &d.door, mu_state_loading_free);
     if (err != 0 && g->share != NULL) {
         mu_door_pass(g->rt, &d.door, drop_on_loop);
     }
@@ -584,7 +378,7 @@ int muster_state_list(muster_runtime *rt, const struct muster_state_request *req
     struct muster_state_request r = *request;
     struct muster_state_row none;
     muster_state_loading *g;
-    struct load_door d;
+    struct mu_state_load_door d;
     int err;
 
     if (mu_runtime_is_mine(rt)) {
@@ -600,8 +394,8 @@ int muster_state_list(muster_runtime *rt, const struct muster_state_request *req
     }
     wait_closed(g);
     err = g->status != 0 && g->row_count == 0 ? say_error(g) : (int)g->row_count;
-    d = (struct load_door){.g = g};
-    mu_door_pass(rt, &d.door, free_on_loop);
+    d = (struct mu_state_load_door){.g = g};
+    mu_door_pass(rt, &d.door, mu_state_loading_free);
     free_loading(g);
     return err;
 }

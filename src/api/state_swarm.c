@@ -223,6 +223,7 @@ int mu_state_loading_in_swarm(muster_state_loading *g, const char *const *donors
         .swarm = g->swarm,
         .env = g->by->env,
         .native = g->config,
+        .bytes_max = g->target.bytes_max,
         .donors = donors,
         .donor_count = donor_count,
         .expected = g->target.in_place ? &g->target.expected : NULL,

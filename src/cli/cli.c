@@ -1,4 +1,4 @@
-#include "cli/cli.h"
+#include "cli/cli_log.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -50,14 +50,17 @@ int cli_exit_code(int err)
 
 int cli_fail(int code, const char *format, ...)
 {
+    char text[4096];
     va_list args;
 
     (void)fflush(stdout);
-    (void)fputs("muster: ", stderr);
     va_start(args, format);
-    (void)vfprintf(stderr, format, args);
+    (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    (void)fputc('\n', stderr);
+    if (!cli_log_is_json()) {
+        (void)fprintf(stderr, "muster: %s\n", text);
+    }
+    cli_log_tell(MUSTER_LOG_ERROR, "FAILED", -1, json_pack("{s:i}", "exit_code", code), "%s", text);
     return code;
 }
 

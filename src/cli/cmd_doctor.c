@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define WORDS_MAX 64
+
 /* --- findings --------------------------------------------------------------------------------- */
 
 struct doctor_finding *doctor_find(struct doctor_report *r, enum doctor_level level,
@@ -102,26 +104,33 @@ json_t *doctor_json(const struct doctor_report *r)
 
 int cmd_doctor(int argc, char **argv)
 {
-    struct doctor_options o = {.timeout = 5};
+    struct doctor_options o = {0};
+    bool timed = false;
     const struct cli_option options[] = {
         {"json", NULL, "one JSON object", CLI_FLAG, &o.json, 0},
-        {"timeout", "SECONDS", "how long to wait for an answer (5)", CLI_NUMBER, &o.timeout, 600},
+        {"ports", "PORT,...", "of hosts that are named without one (29400,29500)", CLI_TEXT,
+         &o.ports, 0},
+        {"timeout", "SECONDS", "how long to wait for an answer (hosts 3, etcd 5)", CLI_NUMBER,
+         &o.timeout, 600, .given = &timed},
+        CLI_LOCK_OPTIONS(&o.lock),
     };
     const struct cli_verb verb = {
-        "doctor", "etcd URL [OPTIONS]",
+        "doctor", "[OPTIONS] [HOST[:PORT]...] | etcd URL [OPTIONS]",
+        "HOST      looks at this machine, and at others as they look from here: names, ports and\n"
+        "          who answers there, round trips, packets, clocks, limits\n"
         "etcd URL  looks at every endpoint of an etcd cluster, as etcd://HOST[,HOST...][/PREFIX]\n"
         "          of a store has it: versions, health, members, latency, APIs, clock,\n"
         "          permissions, TLS, and what muster would use\n\n"
         "Each line is a finding, and what to do about it where it is bad. Exit codes: 0 all is\n"
-        "well, 1 it can be used but something is bad, 4 it cannot be used.",
+        "well, 1 something is bad, 4 the etcd cluster cannot be used.",
         options, sizeof(options) / sizeof(options[0])};
-    const char *words[2] = {NULL, NULL};
+    const char *words[WORDS_MAX];
     size_t count = 0;
     int err = cli_parse(&verb, &argc, &argv);
 
     /* Options may stand before, between and behind the words. */
     while (err == 0 && argc > 0) {
-        if (count == 2) {
+        if (count == WORDS_MAX) {
             return cli_usage("doctor", "\"%s\" is one word too many", argv[0]);
         }
         words[count++] = argv[0];
@@ -130,11 +139,16 @@ int cmd_doctor(int argc, char **argv)
     if (err != 0) {
         return err;
     }
-    if (count != 2 || strcmp(words[0], "etcd") != 0) {
-        return cli_usage("doctor", "write: muster doctor etcd URL");
-    }
-    if (o.timeout == 0) {
+    if (timed && o.timeout == 0) {
         return cli_usage("doctor", "--timeout is at least one second");
     }
+    if (count == 0 || strcmp(words[0], "etcd") != 0) {
+        return doctor_hosts(&o, words, count);
+    }
+    if (count != 2) {
+        return cli_usage("doctor",
+                         "write: muster doctor etcd URL (a host of that name: etcd:PORT)");
+    }
+    o.timeout = o.timeout == 0 ? 5 : o.timeout;
     return doctor_etcd(&o, words[1]);
 }

@@ -5,13 +5,13 @@
 #ifndef MU_CMD_DOCTOR_H
 #define MU_CMD_DOCTOR_H
 
-#include "cli/cli.h"
+#include "cli/cli_lock.h"
 #include "core/addr.h"
 #include "core/err.h"
 
 #include <jansson.h>
 
-#define DOCTOR_FINDINGS_MAX 256
+#define DOCTOR_FINDINGS_MAX 1024
 
 enum doctor_level {
     DOCTOR_OK = 1,
@@ -44,11 +44,15 @@ void doctor_print(const struct doctor_report *r);
 json_t *doctor_json(const struct doctor_report *r);
 
 struct doctor_options {
-    uint64_t timeout; /* seconds for one question */
+    uint64_t timeout;  /* seconds for one question; 0: as fits */
+    const char *ports; /* of hosts, between commas; NULL: the usual ones */
+    struct cli_lock lock;
     bool json;
 };
 
 /** muster doctor etcd URL. Returns an exit code. */
 int doctor_etcd(const struct doctor_options *o, const char *url);
+/** muster doctor [HOST[:PORT]...]: this machine, and those. Returns an exit code. */
+int doctor_hosts(struct doctor_options *o, const char *const *words, size_t count);
 
 #endif

@@ -131,6 +131,7 @@ int cmd_rdzv(int argc, char **argv)
          INT64_MAX},
         {"quiet", NULL, "join: do not say who hosts", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "join: say every step on standard error", CLI_FLAG, &o.verbose, 0},
+        CLI_LOG_OPTIONS(o.log),
         CLI_LOCK_OPTIONS(&lock),
     };
     const struct cli_verb verb = {
@@ -148,6 +149,13 @@ int cmd_rdzv(int argc, char **argv)
 
     if (err == 0) {
         err = take_url(&o, &url);
+    }
+    if (err == 0) {
+        err = cli_log_open(&o.log, MUSTER_LOG_ERROR,
+                           o.verbose ? MUSTER_LOG_DEBUG
+                           : o.quiet ? MUSTER_LOG_ERROR
+                                     : MUSTER_LOG_INFO);
+        cli_log_place(o.run_id, -1, -1);
     }
     if (err == 0) {
         err = run_verb(&o, name);

@@ -2,7 +2,7 @@
 #ifndef MU_CMD_RDZV_H
 #define MU_CMD_RDZV_H
 
-#include "cli/cli.h"
+#include "cli/cli_log.h"
 #include "cli/cli_loop.h"
 #include "service/rdzv.h"
 
@@ -21,6 +21,7 @@ struct rdzv_options {
     bool rejoin;
     bool verbose;
     bool quiet;
+    struct cli_log_options log;
     struct cli_lock *lock;
 };
 

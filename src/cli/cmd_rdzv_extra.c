@@ -54,7 +54,6 @@ int rdzv_extra(const struct rdzv_options *o)
     }
     config.name = mu_span_str(o->words[0]);
     config.value = mu_span_str(o->words[1] == NULL ? "" : o->words[1]);
-    muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
     err = cli_loop_open_locked(&x.loop, on_signal, &x, o->lock);
     if (err != 0) {
         return err;

@@ -153,6 +153,11 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
     struct join *j = context;
 
     j->was_in = true;
+    cli_log_place(j->o->run_id, (int64_t)a->round, a->rank);
+    cli_log_tell(MUSTER_LOG_INFO, "ROUND-BEGAN", -1,
+                 json_pack("{s:I, s:o}", "world_size", (json_int_t)a->world, "store",
+                           cli_log_text(a->store)),
+                 "round %" PRIu64 ": rank %" PRIu32 " of %" PRIu32, a->round, a->rank, a->world);
     if (j->o->json) {
         print_assigned(a);
     } else {
@@ -164,6 +169,11 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
 {
     struct join *j = context;
 
+    cli_log_tell(MUSTER_LOG_INFO, "ROUND-ENDED", -1,
+                 json_pack("{s:s, s:o}", "reason", reason_name(ending->reason), "node",
+                           ending->who == NULL ? json_null() : cli_log_text(ending->who)),
+                 "%s", ending->text);
+    cli_log_place(j->o->run_id, -1, -1);
     if (j->o->json) {
         print_ended(ending);
     } else {
@@ -195,6 +205,7 @@ static void on_waiting(void *context, uint32_t count)
 
 static void say_closed(const struct join *j, const char *why)
 {
+    cli_log_tell(MUSTER_LOG_INFO, "RUN-CLOSED", -1, NULL, "%s", why);
     if (j->o->json) {
         json_t *object = event("closed");
 
@@ -237,6 +248,7 @@ static void on_left(void *context)
 {
     struct join *j = context;
 
+    cli_log_tell(MUSTER_LOG_INFO, "LEFT", -1, NULL, "left the rendezvous");
     if (j->o->json) {
         print_event(event("left"));
     } else {
@@ -258,6 +270,12 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
     const char *dot = strchr(record->name, '.');
     bool host = dot != NULL && strcmp(dot, ".host") == 0;
 
+    cli_log_tell(host ? MUSTER_LOG_INFO : MUSTER_LOG_DEBUG, "RDZV-STEP", record->rank,
+                 json_pack("{s:s, s:o}", "name", record->name, "node", cli_log_text(record->node)),
+                 "%s", record->message);
+    if (cli_log_is_json()) {
+        return;
+    }
     if (j->o->verbose) {
         (void)fprintf(stderr, "muster: %s: %s\n", record->name, record->message);
     } else if (host && !j->o->quiet) {
@@ -310,7 +328,6 @@ int rdzv_join(const struct rdzv_options *o)
     if (err != 0) {
         return err;
     }
-    muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
     err = cli_loop_open_locked(&j.loop, on_signal, &j, o->lock);
     if (err != 0) {
         return err;

@@ -212,14 +212,12 @@ int rdzv_status(const struct rdzv_options *o)
     int code;
 
     if (mu_rdzv_can_look(o->backend)) {
-        muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
         return look(&a);
     }
     if (strcmp(o->backend, "muster") != 0) {
         return cli_usage("rdzv", "status asks a muster server, or etcd; the %s backend has neither",
                          o->backend);
     }
-    muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
     code = ask(&a, MU_RDZV_ASK_STATUS);
     if (code == 0 && a.runs == 0 && o->run_id == NULL && !o->json) {
         printf("no runs\n");
@@ -298,6 +296,5 @@ int rdzv_close(const struct rdzv_options *o)
 {
     struct ask a = {.o = o};
 
-    muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
     return strcmp(o->backend, "muster") == 0 ? ask(&a, MU_RDZV_ASK_CLOSE) : close_elsewhere(&a);
 }

@@ -8,6 +8,7 @@
 
 #include "cli/cli_loop.h"
 #include "cli/run_verdict.h"
+#include "cli/run_watch.h"
 #include "transport/uv_files.h"
 
 struct run {
@@ -17,6 +18,7 @@ struct run {
     struct mu_output *output;
     struct mu_agent_service *agent;
     struct run_events events;
+    struct run_watch watch;
     char host[256];
     uint32_t ranks[RUN_WORKERS_MAX]; /* of the workers that are being started */
     bool wordy;                      /* every decision is told */
@@ -30,6 +32,10 @@ static void say(struct run *r, const char *line)
     char text[1088];
     int n = snprintf(text, sizeof(text), "muster: %s\n", line);
 
+    if (cli_log_is_json()) {
+        cli_log_tell(MUSTER_LOG_INFO, "RUN", -1, NULL, "%s", line);
+        return;
+    }
     if (n >= (int)sizeof(text)) {
         n = (int)sizeof(text) - 1;
         text[n - 1] = '\n';
@@ -41,7 +47,8 @@ static void on_log(void *context, const char *line)
 {
     struct run *r = context;
 
-    if (r->wordy) {
+    run_watch_log(&r->watch, line);
+    if (r->wordy && !cli_log_is_json()) {
         say(r, line);
     }
 }
@@ -61,6 +68,7 @@ static int on_prepare(void *context, const struct mu_agent_attempt *attempt,
         mu_output_begin(r->output, attempt->restart_count, r->ranks, attempt->workers, reterr_msg);
     if (err == 0) {
         run_events_prepare(&r->events, attempt);
+        run_watch_prepare(&r->watch, attempt);
     }
     return err;
 }
@@ -93,7 +101,10 @@ static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t c
 
 static void on_exited(void *context, const struct mu_agent_worker_end *end)
 {
-    mu_output_exited(((struct run *)context)->output, end->local_rank);
+    struct run *r = context;
+
+    mu_output_exited(r->output, end->local_rank);
+    run_watch_exited(&r->watch, end);
 }
 
 static void on_gone(void *context, const struct mu_agent_attempt *attempt)
@@ -103,6 +114,7 @@ static void on_gone(void *context, const struct mu_agent_attempt *attempt)
     (void)attempt;
     mu_output_end(r->output);
     run_events_gone(&r->events);
+    run_watch_gone(&r->watch);
 }
 
 /* --- what else the agent tells ---------------------------------------------------------------- */
@@ -110,7 +122,10 @@ static void on_gone(void *context, const struct mu_agent_attempt *attempt)
 /* --event-log-handler console wants to know when. */
 static void on_record(void *context, const struct mu_rdzv_record *record)
 {
-    run_events_record(&((struct run *)context)->events, record);
+    struct run *r = context;
+
+    run_events_record(&r->events, record);
+    run_watch_record(&r->watch, record);
 }
 
 static void on_started(void *context, const struct mu_agent_attempt *attempt)
@@ -119,6 +134,7 @@ static void on_started(void *context, const struct mu_agent_attempt *attempt)
 
     (void)attempt;
     run_events_started(&r->events, r->agent);
+    run_watch_started(&r->watch, r->agent);
 }
 
 static void on_ended(void *context, const struct mu_agent_verdict *verdict)
@@ -129,8 +145,9 @@ static void on_ended(void *context, const struct mu_agent_verdict *verdict)
 
     r->code = mu_agent_verdict_exit_code(verdict);
     run_events_ended(&r->events, verdict);
+    run_watch_ended(&r->watch, verdict);
     mu_buf_init(&text, (size_t)16 << 20);
-    if (r->code != 0 && mu_agent_verdict_text(verdict, &text) == 0) {
+    if (r->code != 0 && !cli_log_is_json() && mu_agent_verdict_text(verdict, &text) == 0) {
         mu_output_say(r->output, MU_STDERR, mu_buf_span(&text));
     }
     mu_buf_fini(&text);
@@ -149,14 +166,22 @@ static void on_drained(void *context)
     cli_loop_stop(&((struct run *)context)->loop);
 }
 
+/* Nobody looks at us any more. */
+static void on_unwatched(void *context)
+{
+    struct run *r = context;
+
+    if (mu_output_flush(r->output, on_drained, r)) {
+        cli_loop_stop(&r->loop);
+    }
+}
+
 static void on_freed(void *context)
 {
     struct run *r = context;
 
     r->agent = NULL;
-    if (mu_output_flush(r->output, on_drained, r)) {
-        cli_loop_stop(&r->loop);
-    }
+    run_watch_close(&r->watch, on_unwatched, r);
 }
 
 static void on_signal(void *context, int number)
@@ -179,8 +204,37 @@ static bool variable_is(const char *name, const char *value)
     return text != NULL && strcmp(text, value) == 0;
 }
 
-static struct mu_agent_service_config make_config(const struct run_options *o)
+/* What workers open in libmuster obeys the same lock: they are told where it is, not what. */
+static void tell_workers(const char *name, const char *path)
 {
+    char *whole = path == NULL ? NULL : realpath(path, NULL);
+
+    if (whole != NULL) {
+        (void)setenv(name, whole, 1);
+        free(whole);
+    }
+}
+
+static void tell_workers_of_lock(const struct muster_lock *lock)
+{
+    tell_workers("MUSTER_TOKEN_FILE", lock->token_file);
+    tell_workers("MUSTER_TLS_CERT", lock->cert);
+    tell_workers("MUSTER_TLS_KEY", lock->key);
+    tell_workers("MUSTER_TLS_CA", lock->ca);
+}
+
+/* Whether PyTorch's agents may be in the job: a store that one of them serves has no gateway. */
+static bool may_be_mixed(const struct run_options *o, const struct muster_lock *lock)
+{
+    const char *backend = o->rdzv.backend;
+
+    return (lock->insecure || lock->allow_count != 0) &&
+           (strcmp(backend, "c10d") == 0 || strcmp(backend, "etcd-v2") == 0);
+}
+
+static struct mu_agent_service_config make_config(struct run_options *o)
+{
+    const struct muster_lock *lock = cli_lock_of(&o->lock);
     struct mu_agent_service_config c = mu_agent_service_config_defaults();
 
     c.policy.workers = o->workers;
@@ -205,9 +259,21 @@ static struct mu_agent_service_config make_config(const struct run_options *o)
     c.identical = variable_is("TORCH_ELASTIC_WORKER_IDENTICAL", "1");
     c.share = !variable_is("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1");
     c.backing = o->store_backing;
+    c.sealed = (lock->token_file != NULL || lock->cert != NULL) && !may_be_mixed(o, lock);
     c.virtual_local_rank = o->virtual_local_rank;
     c.signals_to_handle = o->signals_to_handle;
     return c;
+}
+
+static void say_page(struct run *r)
+{
+    char address[MU_ADDR_HOST_MAX + 16];
+    char line[MU_ADDR_HOST_MAX + 48];
+
+    if (run_watch_address(&r->watch, address, sizeof(address))[0] != '\0') {
+        (void)snprintf(line, sizeof(line), "status at http://%s/", address);
+        say(r, line);
+    }
 }
 
 static int run_agent(struct run *r)
@@ -230,20 +296,28 @@ static int run_agent(struct run *r)
     };
     struct mu_agent_service_config config = make_config(&r->o);
     struct mu_errmsg msg;
+    int code;
     int err;
 
     if (gethostname(r->host, sizeof(r->host) - 1) == 0) {
         config.host = r->host;
     }
     run_events_init(&r->events, &r->o, r->output, r->loop.env, r->host);
-    err = mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
-
+    code = run_watch_open(&r->watch, &r->o, &config, mu_uv_env_env(r->loop.uv), r->output, r->host);
+    err = code != 0 ? 0 : mu_agent_service_new(r->loop.env, &config, &events, &r->agent, &msg);
     if (err != 0) {
-        return cli_fail(CLI_FAILED, "%s", msg.text);
+        code = cli_fail(CLI_FAILED, "%s", msg.text);
+        run_watch_close(&r->watch, on_unwatched, r);
     }
-    mu_agent_service_start(r->agent);
-    cli_loop_run(&r->loop);
-    return r->code;
+    if (code == 0) {
+        say_page(r);
+        mu_agent_service_start(r->agent);
+    }
+    if (code == 0 || err != 0) {
+        cli_loop_run(&r->loop);
+    }
+    run_watch_fini(&r->watch);
+    return code != 0 ? code : r->code;
 }
 
 static int open_output(struct run *r)
@@ -272,12 +346,15 @@ static int open_output(struct run *r)
     return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
 }
 
-static void set_log_level(struct run *r)
+static int open_log(struct run *r)
 {
     enum muster_log_level level = cli_log_level();
 
     r->wordy = level != MUSTER_LOG_ERROR;
-    muster_log_set(NULL, NULL, level);
+    return cli_log_open(&r->o.log, level,
+                        !r->wordy                   ? MUSTER_LOG_ERROR
+                        : level == MUSTER_LOG_DEBUG ? MUSTER_LOG_DEBUG
+                                                    : MUSTER_LOG_INFO);
 }
 
 static int run(struct run *r)
@@ -291,9 +368,13 @@ static int run(struct run *r)
             (void)sigaddset(&set, i);
         }
     }
-    set_log_level(r);
+    code = open_log(r);
     (void)cli_raise_descriptor_limit();
-    code = cli_loop_open_for(&r->loop, &set, on_signal, r);
+    tell_workers_of_lock(cli_lock_of(&r->o.lock));
+    code = code != 0 ? code : cli_loop_open_for(&r->loop, &set, on_signal, r);
+    if (code == 0) {
+        code = cli_loop_lock(&r->loop, &r->o.lock);
+    }
     if (code != 0) {
         return code;
     }

@@ -1,5 +1,6 @@
 /* muster serve: a store server until SIGTERM or SIGINT. */
 #include "cli/cli_lock.h"
+#include "cli/cli_log.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,6 +23,7 @@ struct serve_options {
     struct cli_lock lock;
     bool quiet;
     bool verbose;
+    struct cli_log_options log;
     uint64_t sync_interval;
     uint64_t key_max, value_max, keys_max, memory, buffers, connections, sessions, grace, drain;
 };
@@ -102,7 +104,9 @@ static void *await_signal(void *context)
 static void tell_the_user(const struct muster_server_config *config, const muster_server *server)
 {
     printf("muster: serving on %s\n", muster_server_address(server));
-    if (config->backing != NULL) {
+    if (config->backing != NULL && strncmp(config->backing, "tcp:", 4) == 0) {
+        printf("muster: passing everything on to the server at %s\n", config->backing + 6);
+    } else if (config->backing != NULL) {
         printf("muster: keeping every key in %s: what was answered is there\n", config->backing);
     } else if (config->data_dir == NULL) {
         printf("muster: keeping everything in memory; --data-dir keeps it on disk\n");
@@ -137,6 +141,10 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
     if (!o->quiet) {
         tell_the_user(config, server);
     }
+    cli_log_tell(MUSTER_LOG_INFO, "SERVING", -1,
+                 json_pack("{s:s, s:s*}", "address", muster_server_address(server), "http",
+                           config->http == NULL ? NULL : muster_server_http_address(server)),
+                 "serving on %s", muster_server_address(server));
     notify("READY=1");
     signals.server = server;
     (void)sigemptyset(&signals.set);
@@ -170,7 +178,8 @@ static int check_options(const struct serve_options *o, struct muster_server_con
         return cli_usage("serve", "--sync says how --data-dir is written; give that, too");
     }
     if (o->backing != NULL && o->data_dir != NULL) {
-        return cli_usage("serve", "--backing keeps the keys in etcd, --data-dir on disk; give one");
+        return cli_usage("serve", "--backing says that the keys are elsewhere, --data-dir that "
+                                  "they are on disk; give one");
     }
     config->listen = o->listen;
     config->http = o->http;
@@ -211,7 +220,11 @@ static int run(struct serve_options *o, struct muster_server_config *config)
     (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
-    muster_log_set(NULL, NULL, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN);
+    err = cli_log_open(&o->log, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN,
+                       o->quiet ? MUSTER_LOG_ERROR : MUSTER_LOG_INFO);
+    if (err != 0) {
+        return err;
+    }
     err = cli_runtime_new(&o->lock, &rt);
     return err != 0 ? err : serve(o, config, rt);
 }
@@ -241,8 +254,8 @@ int cmd_serve(int argc, char **argv)
          &o.http, 0},
         CLI_LOCK_OPTIONS(&o.lock),
         {"data-dir", "DIR", "keep everything on disk, too", CLI_TEXT, &o.data_dir, 0},
-        {"backing", "URL", "keep every key in etcd://HOST,HOST,HOST/PREFIX", CLI_TEXT, &o.backing,
-         0},
+        {"backing", "URL", "the keys are in etcd://HOST,HOST/PREFIX, or with tcp://HOST:PORT",
+         CLI_TEXT, &o.backing, 0},
         {"sync", "MODE", "always (answered means on disk) or interval", CLI_TEXT, &o.sync, 0},
         {"sync-interval", "MS", "how often `interval` writes (100)", CLI_NUMBER, &o.sync_interval,
          hour_ms},
@@ -260,6 +273,7 @@ int cmd_serve(int argc, char **argv)
          hour_ms},
         {"quiet", NULL, "print nothing but errors", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "log what the server does", CLI_FLAG, &o.verbose, 0},
+        CLI_LOG_OPTIONS(o.log),
     };
     const struct cli_verb verb = {
         "serve", "--listen HOST:PORT [OPTIONS]",

@@ -25,6 +25,7 @@ int state_request(const struct state_options *o, muster_runtime *rt,
     ret->dht = o->swarm != NULL ? o->dht : NULL;
     ret->dht_count = o->dht_count;
     ret->hivemind = o->hivemind;
+    ret->bytes_max = o->max_size;
     ret->timeout_ms = (int64_t)(o->timeout * 1000);
     ret->idle_ms = (uint32_t)(o->idle * 1000);
     ret->stall_ms = (uint32_t)(o->stall * 1000);
@@ -173,6 +174,7 @@ int cmd_state(int argc, char **argv)
         {"encoding", "NAME", "serve: of the tensors that these get (NONE)", CLI_TEXT, &o.encoding,
          0},
         CLI_LOCK_OPTIONS(&lock),
+        {"max-size", "SIZE", "pull: nothing larger than this (no bound)", CLI_SIZE, &o.max_size, 0},
         {"timeout", "SECONDS", "pull: for all of it (0: none)", CLI_SECONDS, &o.timeout, 0},
         {"idle", "SECONDS", "pull: within which something must come (30)", CLI_SECONDS, &o.idle, 0},
         {"stall", "SECONDS", "pull: after which a silent donor is passed over (5)", CLI_SECONDS,
@@ -182,6 +184,8 @@ int cmd_state(int argc, char **argv)
          &o.no_serve, 0},
         {"stay", NULL, "pull: go on serving when it is whole, until a signal", CLI_FLAG, &o.stay,
          0},
+        {"http", "HOST:PORT", "serve, pull: a page that says how far downloads are", CLI_TEXT,
+         &o.http, 0},
         {"quiet", NULL, "pull: no progress", CLI_FLAG, &o.quiet, 0, .letter = 'q'},
         {"json", NULL, "a JSON object a line", CLI_FLAG, &o.json, 0},
     };

@@ -22,8 +22,9 @@ struct state_options {
     const char *encoding;
     const char *dht[STATE_PEERS_MAX]; /* out of `swarm` */
     size_t dht_count;
+    const char *http; /* of the page */
     struct cli_lock *lock;
-    uint64_t epoch, step, slots, rate;
+    uint64_t epoch, step, slots, rate, max_size;
     double priority;
     bool has_priority;
     double timeout, idle, stall, connect;

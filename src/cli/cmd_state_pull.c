@@ -1,5 +1,5 @@
 /* muster state pull, and ls. */
-#include "cli/cmd_state.h"
+#include "cli/state_page.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -37,6 +37,7 @@ struct pull {
     double said_at;
     double begun;
     bool chosen;
+    struct state_page page;
 };
 
 /* --- progress --------------------------------------------------------------------------------- */
@@ -110,6 +111,7 @@ static bool on_progress(void *context, const struct muster_state_progress *g)
 {
     struct pull *p = context;
 
+    state_page_progress(&p->page, g);
     if (g->info != NULL && !p->chosen) {
         p->chosen = true;
         if (!p->o->quiet || p->o->json) {
@@ -235,13 +237,20 @@ static void stay(void)
 
 static int pull(const struct state_options *o, muster_runtime *rt)
 {
-    struct pull p = {.o = o, .begun = seconds()};
+    static struct pull p;
     struct muster_state_request request;
     struct muster_rpc_tls tls;
     muster_state_copy *copy;
-    int err = state_request(o, rt, &request, &tls);
-    int code = 0;
+    int err;
+    int code;
 
+    p.o = o;
+    p.begun = seconds();
+    code = state_page_open(&p.page, o, "asking");
+    if (code != 0) {
+        return code;
+    }
+    err = state_request(o, rt, &request, &tls);
     p.bar = !o->json && !o->quiet && isatty(STDERR_FILENO) == 1;
     request.file = o->output;
     request.listen = own_listener(o);
@@ -250,8 +259,11 @@ static int pull(const struct state_options *o, muster_runtime *rt)
     request.context = &p;
     err = err != 0 ? err : muster_state_load(rt, &request, &copy);
     if (err != 0) {
+        state_page_note(&p.page, "failed", "%s", muster_errmsg());
         code = say_failed(&p, err);
     } else {
+        state_page_progress(&p.page, muster_state_copy_progress(copy));
+        state_page_note(&p.page, "done", "%s is whole", o->output);
         say_done(&p, copy);
         if (o->stay) {
             stay();
@@ -259,6 +271,7 @@ static int pull(const struct state_options *o, muster_runtime *rt)
         muster_state_copy_free(copy);
     }
     muster_store_close(request.store);
+    state_page_close(&p.page);
     return code;
 }
 

@@ -1,5 +1,5 @@
 /* muster state serve. */
-#include "cli/cmd_state.h"
+#include "cli/state_page.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -59,7 +59,7 @@ static void say_shared(const struct state_options *o, muster_state *state, const
 }
 
 static int share(const struct state_options *o, muster_state *state, const char *prefix,
-                 uint64_t epoch)
+                 uint64_t epoch, struct state_page *page)
 {
     struct muster_state_source source = {
         .prefix = prefix,
@@ -73,20 +73,23 @@ static int share(const struct state_options *o, muster_state *state, const char 
         return cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_STORAGE, "%s", muster_errmsg());
     }
     say_shared(o, state, prefix, epoch);
+    state_page_note(page, NULL, "%s is shared as version %" PRIu64 ".%" PRIu64, o->words[0], epoch,
+                    o->step);
     return 0;
 }
 
 static int serve_until_signal(const struct state_options *o, muster_state *state,
-                              const char *prefix, const sigset_t *signals)
+                              const char *prefix, const sigset_t *signals, struct state_page *page)
 {
     uint64_t epoch = o->epoch;
     struct muster_state_stats stats;
     char size[24];
     int number = 0;
-    int code = share(o, state, prefix, epoch);
+    int code = share(o, state, prefix, epoch, page);
 
     while (code == 0 && sigwait(signals, &number) == 0 && number == SIGHUP) {
-        (void)share(o, state, prefix, ++epoch); /* What was there stays if this comes to nothing. */
+        /* What was there stays if this comes to nothing. */
+        (void)share(o, state, prefix, ++epoch, page);
     }
     muster_state_stats(state, &stats);
     if (code == 0 && o->json) {
@@ -107,6 +110,7 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
 {
     struct muster_state_config config = muster_state_config_defaults();
     char *prefix = o->prefix != NULL ? strdup(o->prefix) : prefix_of(o->words[0], o->swarm != NULL);
+    static struct state_page page;
     struct muster_rpc_tls tls;
     muster_store *store = NULL;
     muster_state *state;
@@ -136,7 +140,12 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
         err = err != 0 ? err : muster_state_announce(state, store, prefix, 10000);
     }
     code = err != 0 ? cli_fail(cli_exit_code(err), "%s", muster_errmsg())
-                    : serve_until_signal(o, state, prefix, signals);
+                    : state_page_open(&page, o, "sharing");
+    if (code == 0) {
+        state_page_serve(&page, state, prefix);
+        code = serve_until_signal(o, state, prefix, signals, &page);
+        state_page_close(&page);
+    }
     muster_store_close(store);
     muster_state_close(state);
     free(prefix);

@@ -1,4 +1,4 @@
-/* muster top: how a server stands, in a terminal. */
+/* muster top: how a server, an agent or a download stands, in a terminal. */
 #include "cli/cli_lock.h"
 
 #include <signal.h>
@@ -109,9 +109,9 @@ static void take_answer(struct top *t)
     struct mu_span in = mu_buf_span(&t->answer);
     json_t *status = json_loadb((const char *)in.data, in.len, 0, &error);
 
-    if (status == NULL || !json_is_object(json_object_get(status, "store"))) {
+    if (status == NULL || !json_is_string(json_object_get(status, "kind"))) {
         json_decref(status);
-        finish(t, cli_fail(CLI_CONNECT, "%s is not the page of a muster server", t->url));
+        finish(t, cli_fail(CLI_CONNECT, "%s is not a status page of muster's", t->url));
         return;
     }
     json_decref(t->before);
@@ -141,14 +141,15 @@ static void on_done(struct mu_http *http, int status)
     } else if (http->code == 401) {
         finish(t, cli_fail(CLI_FAILED, "%s wants its token: give --token-file", t->url));
     } else if (status == 0) {
-        finish(t, cli_fail(CLI_CONNECT, "%s is not the page of a muster server: it answers %d",
+        finish(t, cli_fail(CLI_CONNECT, "%s is not a status page of muster's: it answers %d",
                            t->url, http->code));
     } else if (t->now == NULL) {
-        finish(t, cli_fail(CLI_CONNECT, "%s; is `muster serve --http` running there?",
+        finish(t, cli_fail(CLI_CONNECT,
+                           "%s; is `muster serve --http`, or `muster run --http`, running there?",
                            http->error.text));
     } else if (!t->lost) {
         t->lost = true;
-        printf("%s: the server does not answer; asking again\n", t->url);
+        printf("%s: it does not answer; asking again\n", t->url);
         (void)fflush(stdout);
     }
     if (!t->ending) {
@@ -240,13 +241,15 @@ int cmd_top(int argc, char **argv)
     };
     const struct cli_verb verb = {
         "top", "[OPTIONS] HOST:PORT",
-        "Shows how a server stands, as its status page does: runs, members, rates, what happened\n"
-        "lately. HOST:PORT is that of `muster serve --http`. Ends with Ctrl-C.",
+        "Shows in a terminal what a status page shows: runs and members of a server, workers of "
+        "an\n"
+        "agent, downloads, rates, what happened lately. HOST:PORT is that of --http, of muster\n"
+        "serve, run or state. Ends with Ctrl-C.",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
 
     if (err == 0 && argc != 1) {
-        err = cli_usage("top", "name the page: HOST:PORT of `muster serve --http`");
+        err = cli_usage("top", "name the page: HOST:PORT of --http");
     }
     if (err == 0 && !(t.interval >= 0.1 && t.interval <= 3600)) {
         err = cli_usage("top", "--interval is 0.1 to 3600 seconds");

@@ -29,6 +29,11 @@ static const char description[] =
         option, NULL, help, CLI_FLAG, &parsed.field, 0, .variable = "PET_" env                     \
     }
 
+#define LOCK(option, value, help, field)                                                           \
+    {                                                                                              \
+        option, value, help, CLI_TEXT, &parsed.lock.field, 0, .whole = true                        \
+    }
+
 /* Where the table puts what it takes. */
 static struct run_options parsed;
 
@@ -101,6 +106,20 @@ static const struct cli_option options[] = {
      .whole = true},
     {"store-backing", "URL", "the workers' store is in etcd://HOST,HOST/PREFIX", CLI_TEXT,
      &parsed.store_backing, 0, .whole = true},
+    {"http", "HOST:PORT", "a page that says how the agent and its workers stand", CLI_TEXT,
+     &parsed.http, 0, .whole = true},
+    CLI_LOG_OPTIONS(parsed.log),
+    /* Those of cli_lock.h. */
+    LOCK("token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)",
+         lock.token_file),
+    LOCK("tls-cert", "FILE", "or certificates: our own (MUSTER_TLS_CERT)", lock.cert),
+    LOCK("tls-key", "FILE", "its private key (MUSTER_TLS_KEY)", lock.key),
+    LOCK("tls-ca", "FILE", "the authority of everybody's certificates (MUSTER_TLS_CA)", lock.ca),
+    LOCK("tls-name", "NAME", "what another's certificate is for (the host that is dialled)",
+         lock.name),
+    LOCK("allow", "CIDR,...", "take PyTorch's plain protocol from there (MUSTER_ALLOW)", allow),
+    {"insecure", NULL, "let anybody in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,
+     &parsed.lock.lock.insecure, 0, .whole = true},
 };
 static const struct cli_verb verb = {.name = "run",
                                      .synopsis = "[OPTIONS] [--] SCRIPT [ARGUMENTS...]",

@@ -14,7 +14,8 @@
 #ifndef MU_RUN_OPTIONS_H
 #define MU_RUN_OPTIONS_H
 
-#include "cli/cli.h"
+#include "cli/cli_lock.h"
+#include "cli/cli_log.h"
 
 #include <muster/rendezvous.h>
 
@@ -55,6 +56,9 @@ struct run_options {
     double detect, grace, upscale_delay;
     uint64_t spares;
     const char *signal_map, *verdict, *store_backing;
+    const char *http;
+    struct cli_log_options log;
+    struct cli_lock lock;
     bool has_backend, has_node_rank, has_master_addr, has_master_port;
     bool has_detect, has_spares, has_upscale_delay;
     /* The script and what follows it, untouched. */

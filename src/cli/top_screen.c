@@ -134,7 +134,7 @@ static const char *brief(double n, char *buf, size_t cap)
     return buf;
 }
 
-static void put_head(struct drawing *d)
+static void put_store(struct drawing *d)
 {
     const struct top_screen *s = d->screen;
     char a[16];
@@ -142,9 +142,6 @@ static void put_head(struct drawing *d)
     char c[16];
     char e[16];
 
-    put(d, BOLD, "muster %s at %s, keys %s%s", text_of(s->now, "version"),
-        text_of(s->now, "address"), text_of(s->now, "kept"),
-        json_is_true(json_object_get(s->now, "ready")) ? "" : ", about to end");
     put(d, NULL, "keys %s (%sB)  connections %s  waiting for keys %s",
         brief(figure(s->now, "keys"), a, sizeof(a)),
         brief(figure(s->now, "memory_bytes"), b, sizeof(b)),
@@ -157,11 +154,36 @@ static void put_head(struct drawing *d)
         brief(figure(s->now, "rounds_total"), e, sizeof(e)));
 }
 
+static void put_head(struct drawing *d)
+{
+    const json_t *now = d->screen->now;
+    const char *kept = text_of(now, "kept");
+    bool server = strcmp(text_of(now, "kind"), "server") == 0;
+
+    put(d, BOLD, "muster %s %s %s%s%s%s", text_of(now, "version"), server ? "at" : "on",
+        text_of(now, "address"), kept[0] != '\0' ? ", keys " : "", kept,
+        !server || json_is_true(json_object_get(now, "ready")) ? "" : ", about to end");
+    if (json_object_get(now, "store") != NULL) {
+        put_store(d);
+    }
+}
+
 static const char *style_of(const char *state)
 {
-    return strcmp(state, "running") == 0                                  ? GREEN
-           : strcmp(state, "closed") == 0 || strcmp(state, "failed") == 0 ? RED
-                                                                          : YELLOW;
+    static const char *const good[] = {"running", "succeeded", "done", "graceful"};
+    static const char *const bad[] = {"closed", "failed", "error"};
+
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        if (strcmp(state, good[i]) == 0) {
+            return GREEN;
+        }
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        if (strcmp(state, bad[i]) == 0) {
+            return RED;
+        }
+    }
+    return YELLOW;
 }
 
 /* Names differ at their ends most often: what is too long is cut in the middle. */
@@ -220,9 +242,97 @@ static void put_run(struct drawing *d, const json_t *run, int member_lines)
     }
 }
 
+/* "12.3 s", "4 min", "3.5 h". */
+static const char *lasting(double ms, char *buf, size_t cap)
+{
+    (void)snprintf(buf, cap,
+                   ms < 60000     ? "%.1f s"
+                   : ms < 3600000 ? "%.0f min"
+                                  : "%.1f h",
+                   ms < 60000     ? ms / 1000
+                   : ms < 3600000 ? ms / 60000
+                                  : ms / 3600000);
+    return buf;
+}
+
+static void put_worker(struct drawing *d, const json_t *w)
+{
+    const char *state = text_of(w, "state");
+    const json_t *code = json_object_get(w, "exit_code");
+    char since[16];
+    char ended[32] = "";
+
+    if (code != NULL) {
+        (void)snprintf(ended, sizeof(ended), "  ended with %.0f", json_number_value(code));
+    }
+    put(d, strcmp(state, "running") == 0 ? NULL : style_of(state),
+        "  %5.0f  %5.0f  %9.0f  %-10s %s%s", number_of(w, "rank"), number_of(w, "local_rank"),
+        number_of(w, "pid"), state, lasting(number_of(w, "since_ms"), since, sizeof(since)), ended);
+}
+
+static void put_agent(struct drawing *d, const json_t *agent, int room)
+{
+    const json_t *workers = json_object_get(d->screen->now, "workers");
+    const json_t *verdict = json_object_get(d->screen->now, "verdict");
+    const json_t *round = json_object_get(agent, "round");
+    const char *state = text_of(agent, "state");
+    size_t count = json_array_size(workers);
+    char place[64] = "";
+    char up[16];
+
+    if (round != NULL) {
+        (void)snprintf(place, sizeof(place), ", round %.0f, node %.0f of %.0f",
+                       json_number_value(round), number_of(agent, "rank"),
+                       number_of(agent, "nodes"));
+    }
+    put(d, style_of(state), "%s  %s%s, restarts %.0f of %.0f, up %s", text_of(agent, "run"), state,
+        place, number_of(agent, "restarts"), number_of(agent, "restarts_max"),
+        lasting(number_of(agent, "up_ms"), up, sizeof(up)));
+    put(d, verdict != NULL ? style_of(state) : SOFT, "  %s",
+        verdict != NULL ? text_of(verdict, "text") : text_of(agent, "text"));
+    if (count != 0) {
+        put(d, SOFT, "  %5s  %5s  %9s  %-10s %s", "rank", "local", "process", "", "for");
+    }
+    for (size_t i = 0; i < count; i++) {
+        if ((int)i >= room - 5 && i + 1 < count) {
+            put(d, SOFT, "  and %zu more", count - i);
+            return;
+        }
+        put_worker(d, json_array_get(workers, i));
+    }
+}
+
+static void put_transfers(struct drawing *d, const json_t *list, int room)
+{
+    size_t count = json_array_size(list);
+
+    put(d, SOFT, count == 0 ? "nobody loads anything" : "  %-26s %-16s %5s %8s %8s", "with", "what",
+        "", "bytes", "rate");
+    for (size_t i = 0; i < count; i++) {
+        const json_t *t = json_array_get(list, i);
+        double total = number_of(t, "total");
+        char peer[32];
+        char what[24];
+        char a[16];
+        char b[16];
+
+        if ((int)i >= room - 3 && i + 1 < count) {
+            put(d, SOFT, "  and %zu more", count - i);
+            return;
+        }
+        put(d, NULL, "  %-26s %-16s %4.0f%% %8s %6s/s",
+            cut(text_of(t, "peer"), 26, peer, sizeof(peer)),
+            cut(text_of(t, "what"), 16, what, sizeof(what)),
+            total > 0 ? number_of(t, "bytes") * 100 / total : 0,
+            brief(number_of(t, "bytes"), a, sizeof(a)),
+            brief(number_of(t, "bytes_per_s"), b, sizeof(b)));
+    }
+}
+
 static void put_events(struct drawing *d)
 {
     const json_t *events = json_object_get(d->screen->now, "events");
+    bool agent = json_object_get(d->screen->now, "agent") != NULL;
 
     put(d, NULL, " ");
     for (size_t i = 0; i < json_array_size(events); i++) {
@@ -234,16 +344,38 @@ static void put_events(struct drawing *d)
         if (localtime_r(&at, &tm) != NULL) {
             (void)strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
         }
-        put(d, i == 0 ? NULL : SOFT, "%s  %s  %s", clock, text_of(e, "run"), text_of(e, "text"));
+        /* An agent is of one run, and that stands above. */
+        put(d, i == 0 ? NULL : SOFT, "%s  %s%s%s", clock, agent ? "" : text_of(e, "run"),
+            agent ? "" : "  ", text_of(e, "text"));
+    }
+}
+
+static void put_runs(struct drawing *d, const json_t *runs, int room)
+{
+    size_t count = json_array_size(runs);
+
+    if (count == 0) {
+        put(d, NULL, " ");
+        put(d, SOFT, "nobody has met here yet");
+    }
+    for (size_t i = 0; i < count; i++) {
+        int left = room - (d->lines - 3) - 3 * (int)(count - i - 1);
+
+        if (left < 2) {
+            put(d, SOFT, "and %zu more runs", count - i);
+            break;
+        }
+        put_run(d, json_array_get(runs, i), left - 2);
     }
 }
 
 char *top_screen_draw(const struct top_screen *screen)
 {
+    const json_t *agent = json_object_get(screen->now, "agent");
+    const json_t *transfers = json_object_get(screen->now, "transfers");
     const json_t *runs = json_object_get(screen->now, "runs");
-    size_t count = json_array_size(runs);
     struct drawing d = {.screen = screen, .cap = 4096};
-    /* The head has three lines, the events keep six; the runs share the rest. */
+    /* The head has three lines, the events keep six; the rest is shared. */
     int room = screen->height - 9;
 
     d.text = malloc(d.cap); /* tidy: given to a caller who frees it */
@@ -252,18 +384,14 @@ char *top_screen_draw(const struct top_screen *screen)
     }
     d.text[0] = '\0';
     put_head(&d);
-    if (count == 0) {
-        put(&d, NULL, " ");
-        put(&d, SOFT, "nobody has met here yet");
+    if (agent != NULL) {
+        put_agent(&d, agent, room);
     }
-    for (size_t i = 0; i < count; i++) {
-        int left = room - (d.lines - 3) - 3 * (int)(count - i - 1);
-
-        if (left < 2) {
-            put(&d, SOFT, "and %zu more runs", count - i);
-            break;
-        }
-        put_run(&d, json_array_get(runs, i), left - 2);
+    if (transfers != NULL) {
+        put_transfers(&d, transfers, room);
+    }
+    if (runs != NULL) {
+        put_runs(&d, runs, room);
     }
     put_events(&d);
     return d.text;

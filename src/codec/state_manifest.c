@@ -69,31 +69,6 @@ int mu_state_manifest_check(const struct mu_state_manifest *m, struct mu_errmsg 
     return 0;
 }
 
-/* MUSTER_EEXIST for a name that two tensors have: who looks one up must find the one that is meant.
- */
-static int check_names(const struct mu_layout *l, struct mu_errmsg *reterr_msg)
-{
-    size_t *index;
-    size_t twice = 0;
-    char name[64];
-    int err;
-
-    if (l->count < 2) {
-        return 0;
-    }
-    index = mu_calloc(l->count, sizeof(*index));
-    if (index == NULL) {
-        return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for the names of the tensors");
-    }
-    err = mu_layout_sort(l, index, &twice);
-    mu_free(index);
-    if (err != 0) {
-        return mu_err(reterr_msg, err, "two tensors have the name %s",
-                      mu_span_quote(name, sizeof(name), mu_layout_name(l, twice)));
-    }
-    return 0;
-}
-
 /* Names have at most 64 KiB and there are a million: the sum fits. */
 static size_t encoded_len(const struct mu_state_manifest *m)
 {
@@ -126,7 +101,7 @@ int mu_state_manifest_encode(const struct mu_state_manifest *m, struct mu_buf *o
     size_t len;
 
     if (err == 0) {
-        err = check_names(&m->layout, reterr_msg);
+        err = mu_layout_check_names(&m->layout, reterr_msg);
     }
     if (err != 0) {
         return err;
@@ -233,7 +208,7 @@ static int check_read(const struct mu_state_manifest *m, struct mu_errmsg *reter
     int err = mu_state_manifest_check(m, reterr_msg);
 
     if (err == 0) {
-        err = check_names(&m->layout, reterr_msg);
+        err = mu_layout_check_names(&m->layout, reterr_msg);
     }
     if (err == 0 && m->layout.bytes == 0 && !is_zero(m->root)) {
         err = mu_err(reterr_msg, MUSTER_EPROTO, "a state without bytes has a root");

@@ -138,12 +138,19 @@ int mu_state_swarm_ask_decode(struct mu_span in, struct mu_state_swarm_ask *ret)
     return 0;
 }
 
-int mu_state_swarm_encode(struct mu_buf *out, uint32_t again_ms)
+static bool is_part(const struct mu_state_swarm_head *head)
 {
-    int err = mu_buf_reserve(out, 4);
+    return head->parts == 0 ? head->part == 0 : head->part < head->parts;
+}
+
+int mu_state_swarm_encode(struct mu_buf *out, const struct mu_state_swarm_head *head)
+{
+    int err = is_part(head) ? mu_buf_reserve(out, 4 + 2 + 2) : MUSTER_EINVAL;
 
     if (err == 0) {
-        mu_buf_put_u32(out, again_ms);
+        mu_buf_put_u32(out, head->again_ms);
+        mu_buf_put_u16(out, head->part);
+        mu_buf_put_u16(out, head->parts);
     }
     return err;
 }
@@ -180,22 +187,27 @@ int mu_state_swarm_next(struct mu_span *walk, struct mu_span *ret_addr)
     return 1;
 }
 
-int mu_state_swarm_decode(struct mu_span in, uint32_t *ret_again_ms, struct mu_span *ret_walk)
+int mu_state_swarm_decode(struct mu_span in, struct mu_state_swarm_head *ret,
+                          struct mu_span *ret_walk)
 {
     struct mu_reader r = mu_reader(in);
-    uint32_t again_ms = mu_read_u32(&r);
-    struct mu_span walk = r.rest;
+    struct mu_state_swarm_head head;
+    struct mu_span walk;
     struct mu_span addr;
     size_t count = 0;
     int got = 0;
 
+    head.again_ms = mu_read_u32(&r);
+    head.part = mu_read_u16(&r);
+    head.parts = mu_read_u16(&r);
+    walk = r.rest;
     while (!r.failed && (got = mu_state_swarm_next(&walk, &addr)) == 1) {
         count++;
     }
-    if (r.failed || got < 0 || count > MU_STATE_SWARM_MAX) {
+    if (r.failed || !is_part(&head) || got < 0 || count > MU_STATE_SWARM_MAX) {
         return MUSTER_EPROTO;
     }
-    *ret_again_ms = again_ms;
+    *ret = head;
     *ret_walk = r.rest;
     return 0;
 }

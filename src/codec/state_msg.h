@@ -11,7 +11,8 @@
  *                          of any length, and the REPLY's payload behind them
  *     muster::State.swarm  asks: 32 bytes id, u8 length and the asker's own address ("": it serves
  *                          nobody); answered by u32 milliseconds after which it is to be asked
- *                          again, and the addresses of others who have some of it
+ *                          again, u16 which part of the state is the asker's and u16 of how many
+ *                          (0: none is), and the addresses of others who have some of it
  *     muster::State.have   asks: 32 bytes id; answered by u8 1: it has all chunks, or u8 0 and a
  *                          bit for each, the lowest first, unused ones zero
  *     muster::State.fetch  asks: 32 bytes id; then ITEMs with one u32 chunk index or several; each
@@ -84,8 +85,17 @@ int mu_state_swarm_ask_encode(struct mu_buf *out, const struct mu_state_swarm_as
 /** MUSTER_EPROTO. */
 int mu_state_swarm_ask_decode(struct mu_span in, struct mu_state_swarm_ask *ret);
 
-/** Appends the head of an answer; addresses follow. MUSTER_ELIMIT, MUSTER_ENOMEM. */
-int mu_state_swarm_encode(struct mu_buf *out, uint32_t again_ms);
+/* The head of an answer. Those who load together each begin with another part of the state, so that
+ * nobody gives a chunk twice which one of them could pass on. */
+struct mu_state_swarm_head {
+    uint32_t again_ms;
+    uint16_t part;  /* the asker's, below `parts` */
+    uint16_t parts; /* 0: there are none */
+};
+
+/** Appends the head of an answer; addresses follow. MUSTER_EINVAL: a part that there is not;
+ * MUSTER_ELIMIT, MUSTER_ENOMEM. */
+int mu_state_swarm_encode(struct mu_buf *out, const struct mu_state_swarm_head *head);
 /** Appends an address to an answer. MUSTER_EINVAL: empty or too long; MUSTER_ELIMIT,
  * MUSTER_ENOMEM. */
 int mu_state_swarm_add(struct mu_buf *out, struct mu_span addr);
@@ -93,7 +103,8 @@ int mu_state_swarm_add(struct mu_buf *out, struct mu_span addr);
  * Reads the head of an answer, all of which is looked through; `*ret_walk` are the addresses.
  * MUSTER_EPROTO, also for more than MU_STATE_SWARM_MAX.
  */
-int mu_state_swarm_decode(struct mu_span in, uint32_t *ret_again_ms, struct mu_span *ret_walk);
+int mu_state_swarm_decode(struct mu_span in, struct mu_state_swarm_head *ret,
+                          struct mu_span *ret_walk);
 /** Takes the next address off `*walk`: 1, or 0 at the end. MUSTER_EPROTO. */
 int mu_state_swarm_next(struct mu_span *walk, struct mu_span *ret_addr);
 

@@ -159,13 +159,13 @@ int mu_store_reply_encode(struct mu_buf *out, const struct mu_store_reply *reply
     return 0;
 }
 
-int mu_store_change_encode(struct mu_buf *out, const struct mu_change *change)
+int mu_store_change_encode(struct mu_buf *out, const struct mu_change *change, bool with_old)
 {
-    struct mu_span parts[] = {change->key, change->value};
+    struct mu_span parts[] = {change->key, change->value, change->old_value};
     size_t size = 1 + 8 - 4; /* the parts of a change have no count before them */
     int err;
 
-    if (!add_parts(&size, parts, 2)) {
+    if (!add_parts(&size, parts, with_old ? 3 : 2)) {
         return MUSTER_ELIMIT;
     }
     err = mu_buf_reserve(out, size);
@@ -176,6 +176,9 @@ int mu_store_change_encode(struct mu_buf *out, const struct mu_change *change)
     mu_buf_put_u64(out, change->revision);
     put_part(out, change->key);
     put_part(out, change->value);
+    if (with_old) {
+        put_part(out, change->old_value);
+    }
     return 0;
 }
 
@@ -305,6 +308,9 @@ int mu_store_change_decode(struct mu_span in, struct mu_change *ret)
     change.revision = mu_read_u64(&r);
     change.key = mu_read_span32(&r);
     change.value = mu_read_span32(&r);
+    if (!r.failed && r.rest.len != 0) {
+        change.old_value = mu_read_span32(&r);
+    }
     if (!mu_reader_done(&r) || kind < MU_CHANGE_CREATED || kind > MU_CHANGE_EXPIRED) {
         return MUSTER_EPROTO;
     }

@@ -44,7 +44,11 @@ enum mu_store_verb {
 #define MU_STORE_PREFIX  2u /* watch, list_keys: the key is a prefix */
 #define MU_STORE_CURRENT 4u /* watch: begin with what is there */
 #define MU_STORE_ONCE    8u /* watch: no stream; the first change ends it, with its revision */
-#define MU_STORE_FLAGS   15u
+/* For servers that pass on what PyTorch's clients ask for: */
+#define MU_STORE_IN_TURN  16u /* wait: a push ends one such, first come, first served */
+#define MU_STORE_OR_EMPTY 32u /* multi_get, nowait: the empty value where there is none */
+#define MU_STORE_OLD      64u /* watch: changes tell what was there before, too */
+#define MU_STORE_FLAGS    127u
 
 /* The lease that ends with the caller's session, in place of a lease's number. */
 #define MU_LEASE_SESSION UINT64_MAX
@@ -68,7 +72,8 @@ enum mu_store_verb {
  * queue_len     1                                        number
  * barrier       1                          world size    -
  * watch         1                                        a stream of changes; once: number
- * lease_grant                              ttl in ms     number: the lease
+ * lease_grant                              ttl in ms     number: the lease, whose number may be
+ *                                                        given in `lease`
  * lease_keep                               (lease)       number: ttl in ms
  * lease_revoke                             (lease)       number: keys removed
  */
@@ -102,7 +107,7 @@ struct mu_change {
     enum mu_change_kind kind;
     uint64_t revision; /* counts all changes of the store; grows */
     struct mu_span key;
-    struct mu_span old_value; /* not on the native wire */
+    struct mu_span old_value; /* on the native wire only if it was asked for */
     struct mu_span value;     /* for appended: the whole new value */
 };
 

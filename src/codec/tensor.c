@@ -249,3 +249,26 @@ int mu_layout_check(const struct mu_layout *expected, const struct mu_layout *go
     }
     return 0;
 }
+
+int mu_layout_check_names(const struct mu_layout *l, struct mu_errmsg *reterr_msg)
+{
+    size_t *index;
+    size_t twice = 0;
+    char name[64];
+    int err;
+
+    if (l->count < 2) {
+        return 0;
+    }
+    index = mu_calloc(l->count, sizeof(*index));
+    if (index == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for the names of the tensors");
+    }
+    err = mu_layout_sort(l, index, &twice);
+    mu_free(index);
+    if (err != 0) {
+        return mu_err(reterr_msg, err, "two tensors have the name %s",
+                      mu_span_quote(name, sizeof(name), mu_layout_name(l, twice)));
+    }
+    return 0;
+}

@@ -100,6 +100,9 @@ char *mu_layout_describe(const struct mu_layout *l, size_t i, char *buf, size_t 
  * name that is there twice is MUSTER_EEXIST, and `*ret_twice` is which.
  */
 int mu_layout_sort(const struct mu_layout *l, size_t *index, size_t *ret_twice);
+/** MUSTER_EEXIST, in words, for a name that two tensors have: who looks one up must find the one
+ * that is meant. MUSTER_ENOMEM. */
+int mu_layout_check_names(const struct mu_layout *l, struct mu_errmsg *reterr_msg);
 /**
  * Whether `got` is what `expected` says: the same tensors in the same order with the same types and
  * shapes. MUSTER_EINVAL, in words that name the first that differs.

@@ -125,7 +125,8 @@ static void exchange_failed(struct mu_agent *a, struct mu_agent_update *u, int c
                             const char *why)
 {
     a->exchange_failures += 1;
-    if (a->exchange_failures >= a->config.exchange_tries_max) {
+    /* What is locked does not open by trying again. */
+    if (code == MUSTER_ELOCKED || a->exchange_failures >= a->config.exchange_tries_max) {
         MU_AGENT_SAY(a, u, "the ranks of round %llu could not be exchanged: %s",
                      (unsigned long long)a->round, why);
         mu_agent_end(a, u, MU_AGENT_ERROR, code, MU_AGENT_CLOSING);

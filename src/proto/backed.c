@@ -48,7 +48,8 @@ static bool make_txns(struct mu_backed *m)
         m->reads[i] = new_txn(m, false);
         made = made && m->reads[i] != NULL;
     }
-    return made;
+    m->mark = new_txn(m, true);
+    return made && m->mark != NULL;
 }
 
 int mu_backed_init(struct mu_backed *m, const struct mu_backed_config *config)
@@ -65,6 +66,9 @@ int mu_backed_init(struct mu_backed *m, const struct mu_backed_config *config)
     mu_list_init(&m->clients);
     mu_list_init(&m->watchers);
     mu_list_init(&m->sleepers);
+    mu_list_init(&m->held);
+    mu_list_init(&m->tombs);
+    m->gap_reads_max = MU_BACKED_GAP_READS;
     mu_list_init(&m->done);
     mu_buf_init(&m->old, HELD_MAX);
     if (!make_txns(m)) {
@@ -90,6 +94,7 @@ void mu_backed_fini(struct mu_backed *m)
         free_txn(m->writes[i]);
         free_txn(m->reads[i]);
     }
+    free_txn(m->mark);
     mu_backed_forget(m);
     mu_map_fini(&m->keys);
     mu_map_fini(&m->elements);
@@ -144,6 +149,36 @@ static bool is_well_formed(const struct mu_store_request *q)
     return false;
 }
 
+/* Whether it may sleep, watch, or be answered by the mirror. */
+static bool needs_watch(const struct mu_store_request *q)
+{
+    switch (q->verb) {
+    case MU_STORE_GET:
+    case MU_STORE_MULTI_GET:
+    case MU_STORE_CHECK:
+    case MU_STORE_WAIT:
+    case MU_STORE_QUEUE_LEN:
+    case MU_STORE_QUEUE_POP:
+    case MU_STORE_BARRIER:
+    case MU_STORE_WATCH:
+        return q->key_count != 0;
+    case MU_STORE_SET:
+    case MU_STORE_ADD:
+    case MU_STORE_COMPARE_SET:
+    case MU_STORE_DELETE:
+    case MU_STORE_APPEND:
+    case MU_STORE_QUEUE_PUSH:
+    case MU_STORE_MULTI_SET:
+    case MU_STORE_NUM_KEYS:
+    case MU_STORE_LIST_KEYS:
+    case MU_STORE_LEASE_GRANT:
+    case MU_STORE_LEASE_KEEP:
+    case MU_STORE_LEASE_REVOKE:
+        break;
+    }
+    return false;
+}
+
 void mu_backed_submit(struct mu_backed *m, struct mu_backed_client *client, struct mu_backed_op *op)
 {
     MU_ASSERT(op->state == MU_BACKED_IDLE);
@@ -152,6 +187,7 @@ void mu_backed_submit(struct mu_backed *m, struct mu_backed_client *client, stru
         mu_list_init(&op->client->queue);
         mu_list_init(&op->client->link);
     }
+    m->wants_watch = m->wants_watch || needs_watch(&op->request);
     mu_list_init(&op->link);
     mu_buf_init(&op->held, HELD_MAX);
     if (!is_well_formed(&op->request)) {
@@ -273,6 +309,8 @@ void mu_backed_stop(struct mu_backed *m)
             mu_backed_written(t, MUSTER_ECLOSED, NULL, NULL);
         }
     }
+    m->mark_due = false;
+    mu_backed_unhold(m);
     while (!mu_list_empty(&m->clients)) {
         struct mu_backed_client *c =
             MU_CONTAINER_OF(m->clients.next, struct mu_backed_client, link);
@@ -371,7 +409,7 @@ void mu_backed_release(struct mu_backed_txn *t)
     t->only = NULL;
     t->queue_ops = 0;
     t->closed = t->fencing = t->asking = t->doubtful = t->counts_keys = false;
-    t->lists_keys = t->starved = false;
+    t->lists_keys = t->starved = t->local = t->plain = false;
     mu_buf_reset(&t->body);
     mu_buf_trim(&t->body, 64 << 10);
 }
@@ -423,8 +461,14 @@ struct mu_backed_txn *mu_backed_next_txn(struct mu_backed *m)
         (m->keys.count > m->config.loose_keys_max || m->value_bytes > m->config.loose_bytes_max)) {
         mu_backed_forget(m);
     }
+    if (m->mark_due && !m->marking && m->session != 0 && mu_backed_plan_mark(m)) {
+        return m->mark;
+    }
     if (mu_list_empty(&m->clients) || (!m->watching && !mu_list_empty(&m->watchers))) {
         return NULL;
+    }
+    if (m->config.cached) {
+        mu_backed_read_cached(m);
     }
     t = m->session == 0 ? NULL : find_free(m, m->writes, m->config.writes_max);
     if (t != NULL && mu_backed_plan_writes(t)) {
@@ -441,6 +485,11 @@ struct mu_backed_txn *mu_backed_next_txn(struct mu_backed *m)
         return seal(t);
     }
     return NULL;
+}
+
+const char *mu_backed_txn_path(const struct mu_backed_txn *t)
+{
+    return t->plain ? mu_etcd_op_path(MU_ETCD_RANGE) : "/v3/kv/txn";
 }
 
 struct mu_span mu_backed_txn_body(const struct mu_backed_txn *t)
@@ -461,10 +510,11 @@ void **mu_backed_txn_context(struct mu_backed_txn *t)
 void mu_backed_txn_done(struct mu_backed *m, struct mu_backed_txn *t, int status,
                         const struct mu_etcd_reply *reply, bool retried, const char *text)
 {
-    (void)m;
     t->sent = false;
     t->doubtful = t->doubtful || retried;
-    if (t->writes) {
+    if (t == m->mark) {
+        mu_backed_marked(m, status, reply);
+    } else if (t->writes) {
         mu_backed_written(t, status, reply, text);
     } else {
         mu_backed_read(t, status, reply, text);

@@ -12,9 +12,15 @@
  * Order. What one client submits takes effect in that order, and is given back in it, except that a
  * wait or a barrier lets those behind it pass. Clients are independent of each other.
  *
- * Reading. Reads of many clients share one transaction of ranges, each key once: linearizable, as
- * etcd's reads are. A value that the mirror has and that is long is not sent again: only its
- * revision is asked for.
+ * Reading. While the watch stands, the mirror answers, as it was at the revision that the watch has
+ * reached: all gets, checks and waits that have come while a question is under way share the next
+ * one, which asks etcd for nothing but its revision, and are answered once the watch has reached
+ * that: linearizable. With `cached` nothing is asked: they are answered once the watch has reached
+ * all that was answered before.
+ * Where the mirror cannot answer (no watch yet, or revisions of other keys than ours, of which no
+ * watch tells), reads share a transaction of ranges, each key once. Of a value that the mirror has
+ * and that is long only the revision is asked for then. When that goes on, a key of our own is
+ * written, PREFIX/m/SESSION, so that the watch gets past those revisions.
  *
  * Writing. Writes of many clients share one transaction. While a large one is under way, what comes
  * is gathered for the next; while a small one is, another goes at once. What depends on what is
@@ -30,15 +36,16 @@
  * perhaps only this time (an earlier try of it may still be on its way), is fenced off by changing
  * the slot alone before it is decided anew. Slots are bound to the session's lease.
  *
- * Waiting. What waits for a key was told by etcd, at some revision, that the key is not there, and
- * sleeps until the watch tells of a later put. Who falls asleep before there is one is
- * asked for once more when it stands. A watcher misses nothing that was asked for behind it: until
- * the watch stands, nothing new is sent.
+ * Waiting. What waits for a key was told, as of some revision, that the key is not there, and
+ * sleeps until the watch tells of a later put. Who falls asleep before there is one is asked for
+ * once more when it stands. A watcher misses nothing that was asked for behind it: until the watch
+ * stands, nothing new is sent. There is no watch before somebody reads, waits or watches
+ * (wants_watch): who only writes does not pay for it.
  *
- * The mirror is filled by the watch and by answers. It may be behind: everything that is answered
- * was compared by etcd itself. It is taken for the truth only by watchers, who are told every
- * change that the watch tells, in order. Without a watch it is forgotten whenever it has grown
- * large, as nobody says then what is gone.
+ * The mirror is filled by the watch and by answers. Of each key it has what was last heard, which
+ * answers may have told before the watch does. It is as the store was at `reached` but for keys
+ * that are newer; who reads one of those waits until the watch is there, too. Without a watch it is
+ * forgotten whenever it has grown large, as nobody says then what is gone.
  *
  * Ownership: operations and clients are the caller's memory, and stay until mu_backed_next_done()
  * or mu_backed_cancel() gave the operation back. What a request points to stays as long.
@@ -53,10 +60,11 @@
 #include "core/list.h"
 #include "core/map.h"
 
-#define MU_BACKED_KEYS   100 /* of one transaction; etcd takes 128 operations */
-#define MU_BACKED_TXNS   8   /* of each kind under way, at the most */
-#define MU_BACKED_PREFIX 1024
-#define MU_BACKED_SLOT   (MU_BACKED_PREFIX + 64)
+#define MU_BACKED_KEYS      100 /* of one transaction; etcd takes 128 operations */
+#define MU_BACKED_TXNS      8   /* of each kind under way, at the most */
+#define MU_BACKED_PREFIX    1024
+#define MU_BACKED_SLOT      (MU_BACKED_PREFIX + 64)
+#define MU_BACKED_GAP_READS 4 /* transactions that go round a gap, until a mark is written */
 
 struct mu_backed_config {
     struct mu_span prefix;   /* before all keys, with its slash in front and none behind. Copied */
@@ -68,6 +76,8 @@ struct mu_backed_config {
     size_t cached_bytes_min; /* values from this length on are not read again. 512 */
     size_t loose_keys_max;   /* what the mirror may hold without a watch. 64 Ki, */
     size_t loose_bytes_max;  /* 64 MiB */
+    bool cached;             /* reads see what this server has answered, and ask etcd for nothing */
+    bool hasty;              /* planted, for the simulator: reads do not wait for the watch */
 };
 
 struct mu_backed_config mu_backed_config_defaults(void);
@@ -76,7 +86,8 @@ struct mu_backed_config mu_backed_config_defaults(void);
 struct mu_backed_client {
     struct mu_list link;  /* private: m->clients */
     struct mu_list queue; /* of operations that are in no transaction */
-    size_t flying;        /* operations in a transaction */
+    size_t flying;        /* operations in a transaction, or held */
+    size_t held;          /* those that wait for the watch, in m->held */
     bool stuck;           /* one of them has to be read once more, and those behind it with it */
 };
 
@@ -114,13 +125,15 @@ struct mu_backed_op {
         MU_BACKED_DONE,
     } state;
     bool canceled;
-    bool chosen; /* queue_pop: etcd has said which element is the first; it is in `held` */
-    bool full;   /* read with its value, whatever the mirror has */
-    bool alone;  /* in a transaction of its own */
-    bool sleeps; /* barrier: once it is written */
-    bool holds;  /* asleep, and those behind it wait for it */
-    size_t at;   /* keys that are done */
-    size_t upto; /* and those that this transaction does */
+    bool chosen;  /* queue_pop: etcd has said which element is the first; it is in `held` */
+    bool full;    /* read with its value, whatever the mirror has */
+    bool alone;   /* in a transaction of its own */
+    bool local;   /* a read that the mirror answers, */
+    int64_t need; /* once the watch has reached this revision */
+    bool sleeps;  /* barrier: once it is written */
+    bool holds;   /* asleep, and those behind it wait for it */
+    size_t at;    /* keys that are done */
+    size_t upto;  /* and those that this transaction does */
     int64_t number;
     int64_t element_mod;
     size_t result_at; /* queue_push, queue_pop: which result has the count */
@@ -145,15 +158,31 @@ struct mu_backed {
     struct mu_list clients; /* those that have queued operations, first come first */
     struct mu_list watchers;
     struct mu_list sleepers; /* operations that sleep */
+    bool wants_watch;        /* somebody is there whom it is for */
+    bool tracking;           /* the watch was begun */
     bool watching;           /* the watch stands: the mirror hears of every change */
-    size_t value_bytes;      /* of all values in the mirror */
-    struct mu_list *cursor;  /* the next watcher to hear of `told` */
+    bool whole;              /* the mirror has all keys */
+    bool holed;              /* or had: there was no memory */
+    int64_t reached;         /* all changes up to this revision were told */
+    int64_t expected;        /* up to this one they certainly will be */
+    int64_t answered;        /* what was answered was so at this revision, or before */
+    struct mu_list held;     /* reads that wait for `reached`, in order */
+    struct mu_list tombs;    /* keys that are gone, which the watch has not told yet */
+    int64_t gap;             /* a revision that the watch does not tell of; 0: none */
+    uint32_t wary;           /* few reads ask for their keys at once for so long, as others write */
+    uint32_t gap_reads;      /* transactions that went round it */
+    uint32_t gap_reads_max;  /* then a mark is written */
+    bool mark_due;
+    bool marking;
+    size_t value_bytes;     /* of all values in the mirror */
+    struct mu_list *cursor; /* the next watcher to hear of `told` */
     struct mu_change told;
     bool told_initial;
     struct mu_buf old; /* what `told` replaced */
     struct mu_list done;
     struct mu_backed_txn *writes[MU_BACKED_TXNS];
     struct mu_backed_txn *reads[MU_BACKED_TXNS];
+    struct mu_backed_txn *mark;
     uint64_t element_count; /* names given */
     size_t queued;          /* operations that are in no transaction, and could be */
     size_t fences;          /* transactions that wait to be sent once more */
@@ -161,6 +190,7 @@ struct mu_backed {
     struct {
         uint64_t reads, writes, conflicts, fences, settled; /* transactions */
         uint64_t read_ops, written_ops;
+        uint64_t local_ops, marks; /* reads that the mirror answered */
     } stats;
     size_t prefix_len;
     char prefix[MU_BACKED_PREFIX];
@@ -193,7 +223,9 @@ size_t mu_backed_missing(const struct mu_backed_op *op, struct mu_span *ret_keys
 void mu_backed_set_session(struct mu_backed *m, int64_t lease);
 /** The next transaction to send; NULL if there is none, or no room for one under way. */
 struct mu_backed_txn *mu_backed_next_txn(struct mu_backed *m);
-/** To be posted to /v3/kv/txn; lent until mu_backed_txn_done(). It may be sent again as it is. */
+/** Where it is to be posted to: /v3/kv/txn, or a range. */
+const char *mu_backed_txn_path(const struct mu_backed_txn *txn);
+/** To be posted; lent until mu_backed_txn_done(). It may be sent again as it is. */
 struct mu_span mu_backed_txn_body(const struct mu_backed_txn *txn);
 bool mu_backed_txn_writes(const struct mu_backed_txn *txn);
 /** The caller's. */
@@ -211,6 +243,7 @@ void mu_backed_txn_done(struct mu_backed *m, struct mu_backed_txn *txn, int stat
 /** What is to be watched, appended to the buffers. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_backed_watch_range(const struct mu_backed *m, struct mu_buf *from, struct mu_buf *to);
 /** The watch begins, or begins anew: what the mirror has is forgotten. Watchers are not told. */
+void mu_backed_begin_watch(struct mu_backed *m);
 void mu_backed_forget(struct mu_backed *m);
 /** It stands: what is there was told, and all that changes will be. Or it has ended. */
 void mu_backed_set_watching(struct mu_backed *m, bool watching);
@@ -220,6 +253,11 @@ void mu_backed_set_watching(struct mu_backed *m, bool watching);
  */
 int mu_backed_changed(struct mu_backed *m, const struct mu_etcd_kv *kv, bool deleted, bool created,
                       bool initial, int64_t revision);
+/** All changes up to this revision were told, what was there at first included. */
+void mu_backed_told(struct mu_backed *m, int64_t revision);
+/** Whether reads wait for the watch. Those that do for long had better ask etcd itself: */
+bool mu_backed_holds(const struct mu_backed *m);
+void mu_backed_unhold(struct mu_backed *m);
 /** The next watcher of the last change; `ret_change` is lent until the next change. */
 bool mu_backed_next_watcher(struct mu_backed *m, struct mu_backed_op **ret_op,
                             struct mu_change *ret_change);

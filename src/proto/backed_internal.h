@@ -1,7 +1,8 @@
 /*
  * What the files of the machine share: backed.c (operations, clients, what is sent when),
- * backed_mirror.c (what is known of keys, and who waits for them), and the two kinds of
- * transactions: backed_read.c, backed_write.c with backed_text.c.
+ * backed_mirror.c (what is known of keys, and who waits for them), backed_local.c (reads that the
+ * mirror answers), and the two kinds of transactions: backed_read.c, backed_write.c with
+ * backed_text.c.
  */
 #ifndef MU_BACKED_INTERNAL_H
 #define MU_BACKED_INTERNAL_H
@@ -19,6 +20,9 @@ struct mu_backed_key {
     uint8_t
         *was; /* what `value` replaced, for watchers whom an answer of ours came before; or NULL */
     size_t was_len;
+    int64_t gone;        /* it was there and is not, as of this revision; 0: the watch said so */
+    struct mu_list tomb; /* m->tombs */
+    bool told;           /* by the watch that there is now */
     struct mu_list sleepers; /* struct mu_backed_reg */
     struct mu_list elements; /* of its queue, the oldest first */
     size_t pins;             /* by transactions */
@@ -78,6 +82,8 @@ struct mu_backed_txn {
     struct mu_backed_key *only; /* it is about this one alone */
     struct mu_buf body;
     /* reading */
+    bool local; /* the mirror answers those that it can */
+    bool plain; /* no transaction, but a range that tells the revision */
     bool counts_keys;
     bool lists_keys;
     size_t count_at;
@@ -153,8 +159,8 @@ bool mu_backed_is_write(const struct mu_backed *m, struct mu_backed_op *op);
 #define MU_BACKED_FENCED  "f"
 /** Into t->body. MUSTER_ENOMEM, MUSTER_ELIMIT. */
 int mu_backed_encode(struct mu_backed_txn *t);
-/** The same, and if it fails, what its slot holds. Without guards the first text leaves that out:
- * such a transaction fails when an earlier try of it has happened, and hardly ever else. */
+/** The same, and if it fails, what its slot and its guarded keys hold. The first text leaves that
+ * out, as etcd reads it slowly, unless a guard is likely to fail. */
 int mu_backed_encode_asking(struct mu_backed_txn *t);
 /** Only the slot: no earlier try of this can happen any more behind it. */
 int mu_backed_encode_fence(struct mu_backed_txn *t);
@@ -172,7 +178,40 @@ static inline bool mu_backed_on_queue(const struct mu_backed_op *op)
            (op->request.verb == MU_STORE_QUEUE_PUSH || op->request.verb == MU_STORE_QUEUE_POP);
 }
 
+/* backed_local.c */
+/** Whether the mirror answers reads, at present. */
+bool mu_backed_is_whole(const struct mu_backed *m);
+/** And whether those that wait now had better be. */
+bool mu_backed_trusts_mirror(const struct mu_backed *m);
+bool mu_backed_is_local(const struct mu_backed_op *op);
+/** A read that flies waits from now on for the watch to reach `need`. */
+void mu_backed_hold(struct mu_backed *m, struct mu_backed_op *op, int64_t need);
+/** Answers those held that can be; if some never will, all are asked for anew. */
+void mu_backed_settle(struct mu_backed *m);
+/** Cached reads that nobody before them stops: answered, or held. */
+void mu_backed_read_cached(struct mu_backed *m);
+/** etcd's revision, told by a read: whether the watch gets there. */
+void mu_backed_note_probe(struct mu_backed *m, int64_t revision);
+/** A read was made that went round a gap. */
+void mu_backed_note_gap(struct mu_backed *m);
+bool mu_backed_plan_mark(struct mu_backed *m);
+void mu_backed_marked(struct mu_backed *m, int status, const struct mu_etcd_reply *reply);
+/** Something was answered that was so at that revision. */
+static inline void mu_backed_note_answered(struct mu_backed *m, int64_t revision)
+{
+    m->answered = revision > m->answered ? revision : m->answered;
+}
+/** The watch will certainly reach that revision: it changed a key of ours. */
+static inline void mu_backed_expect(struct mu_backed *m, int64_t revision)
+{
+    m->expected = revision > m->expected ? revision : m->expected;
+}
+
 /* backed_read.c */
+/** The values in `held` are all: answers. */
+void mu_backed_answer_many(struct mu_backed *m, struct mu_backed_op *op);
+/** Room for the lengths of a multi_get's values. MUSTER_ENOMEM. */
+int mu_backed_make_lens(struct mu_backed_op *op);
 bool mu_backed_plan_reads(struct mu_backed_txn *t);
 void mu_backed_read(struct mu_backed_txn *t, int status, const struct mu_etcd_reply *reply,
                     const char *text);

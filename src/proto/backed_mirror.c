@@ -28,6 +28,7 @@ struct mu_backed_key *mu_backed_get(struct mu_backed *m, struct mu_span key)
     *k = (struct mu_backed_key){0};
     mu_list_init(&k->sleepers);
     mu_list_init(&k->elements);
+    mu_list_init(&k->tomb);
     if (key.len != 0) {
         memcpy(k->bytes, key.data, key.len);
     }
@@ -40,7 +41,8 @@ struct mu_backed_key *mu_backed_get(struct mu_backed *m, struct mu_span key)
 
 void mu_backed_put(struct mu_backed *m, struct mu_backed_key *k)
 {
-    if (k->mod == 0 && k->pins == 0 && mu_list_empty(&k->sleepers) && mu_list_empty(&k->elements)) {
+    if (k->mod == 0 && k->gone == 0 && k->pins == 0 && mu_list_empty(&k->sleepers) &&
+        mu_list_empty(&k->elements)) {
         mu_map_remove(&m->keys, &k->node);
         m->value_bytes -= k->len;
         mu_free(k->value);
@@ -217,7 +219,8 @@ void mu_backed_sleep(struct mu_backed *m, struct mu_backed_op *op)
         if ((k->mod != 0 && concerns(r, PUT, k->mod, mu_span(k->value, k->len))) ||
             (e != NULL && concerns(r, PUSHED, e->created, (struct mu_span){0})) ||
             /* A barrier's key that was deleted had been complete, or will never be. */
-            (op->request.verb == MU_STORE_BARRIER && k->mod == 0 && k->as_of > r->since)) {
+            (op->request.verb == MU_STORE_BARRIER && k->mod == 0 &&
+             (k->as_of > r->since || (m->whole && m->reached > r->since)))) {
             wake(m, r);
         }
         k->pins--;
@@ -228,6 +231,11 @@ void mu_backed_sleep(struct mu_backed *m, struct mu_backed_op *op)
 /* It slept without a watch, which may have missed what it waits for: etcd is asked once more. */
 static void look_again(struct mu_backed *m, struct mu_backed_op *op)
 {
+    if (op->request.verb == MU_STORE_WAIT && (op->request.flags & MU_BACKED_IN_TURN) != 0) {
+        /* The watch has told of what was there, one of them for each element: asked for once more,
+         * all would find the same one. */
+        return;
+    }
     if (op->request.verb != MU_STORE_BARRIER) {
         mu_backed_unregister(m, op);
         op->at = 0;
@@ -244,6 +252,10 @@ void mu_backed_set_watching(struct mu_backed *m, bool watching)
     struct mu_list *it = m->sleepers.prev;
 
     m->watching = watching;
+    if (!watching) {
+        m->tracking = false;
+        mu_backed_unhold(m);
+    }
     while (watching && it != &m->sleepers) {
         struct mu_backed_op *op = MU_CONTAINER_OF(it, struct mu_backed_op, link);
 
@@ -254,12 +266,31 @@ void mu_backed_set_watching(struct mu_backed *m, bool watching)
 
 /* --- learning --------------------------------------------------------------------------------- */
 
+/* What was there is not any more. The watch has yet to tell: until then that must be known. */
+static void bury(struct mu_backed *m, struct mu_backed_key *k, int64_t revision)
+{
+    if (m->tracking && k->mod != 0) {
+        k->gone = revision;
+        mu_list_remove(&k->tomb);
+        mu_list_push(&m->tombs, &k->tomb);
+    }
+}
+
+/* What an answer tells may be older than what the watch has told. */
+static bool is_old_news(const struct mu_backed *m, const struct mu_backed_key *k, int64_t revision)
+{
+    return revision <= k->as_of || (m->whole && revision <= m->reached);
+}
+
 void mu_backed_learn_own(struct mu_backed *m, struct mu_backed_key *k, uint8_t *value, size_t len,
                          bool present, int64_t lease, int64_t revision)
 {
-    if (revision <= k->as_of) {
+    if (is_old_news(m, k, revision)) {
         mu_free(value);
         return;
+    }
+    if (!present) {
+        bury(m, k, revision);
     }
     keep_value(m, k, value, len);
     k->lease = lease;
@@ -275,7 +306,7 @@ int mu_backed_learn(struct mu_backed *m, struct mu_backed_key *k, const struct m
 {
     uint8_t *value = NULL;
 
-    if (revision <= k->as_of) {
+    if (is_old_news(m, k, revision)) {
         return 0;
     }
     if (kv != NULL && kv->mod_revision == k->mod) {
@@ -290,6 +321,9 @@ int mu_backed_learn(struct mu_backed *m, struct mu_backed_key *k, const struct m
         if (kv->value.len != 0) {
             memcpy(value, kv->value.data, kv->value.len);
         }
+    }
+    if (kv == NULL) {
+        bury(m, k, revision);
     }
     keep_value(m, k, value, kv == NULL ? 0 : kv->value.len);
     k->lease = kv == NULL ? 0 : kv->lease;
@@ -450,6 +484,7 @@ static int change_value(struct mu_backed *m, struct mu_span key, const struct mu
     k->pins++;
     err = mu_backed_learn(m, k, deleted ? NULL : kv, revision);
     if (!deleted) {
+        k->told = true;
         /* An answer may have been ahead of this, but those who sleep have not seen it. */
         wake_all(m, k, PUT, kv->mod_revision, kv->value);
     }
@@ -540,11 +575,65 @@ bool mu_backed_next_key(const struct mu_backed *m, const struct mu_map_node **cu
     return false;
 }
 
+/* What answers said while the watch began may have gone before it was read what there is. */
+static void drop_untold(struct mu_backed *m, int64_t revision)
+{
+    struct mu_map_node *node = mu_map_next(&m->keys, NULL);
+
+    while (node != NULL) {
+        struct mu_map_node *next = mu_map_next(&m->keys, node);
+        struct mu_backed_key *k = MU_CONTAINER_OF(node, struct mu_backed_key, node);
+
+        if (k->mod != 0 && !k->told && k->mod <= revision) {
+            k->mod = k->lease = 0;
+            mu_backed_put(m, k);
+        }
+        node = next;
+    }
+}
+
+static void drop_tombs(struct mu_backed *m)
+{
+    MU_LIST_FOREACH_SAFE (it, tmp, &m->tombs) {
+        struct mu_backed_key *k = MU_CONTAINER_OF(it, struct mu_backed_key, tomb);
+
+        if (k->gone <= m->reached) {
+            k->gone = 0;
+            mu_list_remove(&k->tomb);
+            mu_backed_put(m, k);
+        }
+    }
+}
+
+void mu_backed_told(struct mu_backed *m, int64_t revision)
+{
+    if (!m->whole) {
+        drop_untold(m, revision);
+        m->whole = true;
+    }
+    m->reached = revision > m->reached ? revision : m->reached;
+    drop_tombs(m);
+    if (m->gap != 0 && m->gap <= m->reached) {
+        m->gap = 0;
+        m->gap_reads = 0;
+        m->mark_due = false;
+    }
+    mu_backed_settle(m);
+}
+
+void mu_backed_begin_watch(struct mu_backed *m)
+{
+    mu_backed_forget(m);
+    m->tracking = true;
+}
+
 void mu_backed_forget(struct mu_backed *m)
 {
     struct mu_map_node *node = mu_map_next(&m->elements, NULL);
 
     m->cursor = NULL;
+    m->whole = m->holed = m->mark_due = false;
+    m->reached = m->expected = m->gap = 0;
     while (node != NULL) {
         struct mu_map_node *next = mu_map_next(&m->elements, node);
 
@@ -556,7 +645,9 @@ void mu_backed_forget(struct mu_backed *m)
         struct mu_map_node *next = mu_map_next(&m->keys, node);
         struct mu_backed_key *k = MU_CONTAINER_OF(node, struct mu_backed_key, node);
 
-        k->mod = k->as_of = k->lease = 0;
+        k->mod = k->as_of = k->lease = k->gone = 0;
+        k->told = false;
+        mu_list_remove(&k->tomb);
         mu_backed_put(m, k);
         node = next;
     }

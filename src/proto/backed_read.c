@@ -54,13 +54,19 @@ static bool take(struct mu_backed_txn *t, struct mu_backed_op *op)
     const struct mu_store_request *q = &op->request;
     size_t count = keys_wanted(op);
 
+    if (t->local && mu_backed_is_local(op)) {
+        count = 0;
+    }
     if (t->op_count != 0 && (t->touch_count + count + 1 > MU_BACKED_KEYS ||
                              2 * (t->touch_count + count) + 2 > RANGES_MAX)) {
         return false;
     }
     op->status = 0;
     op->upto = op->at + count;
-    if (q->verb == MU_STORE_NUM_KEYS) {
+    op->local = t->local && mu_backed_is_local(op);
+    if (op->local) {
+        op->upto = q->key_count;
+    } else if (q->verb == MU_STORE_NUM_KEYS) {
         t->counts_keys = true;
     } else if (q->verb == MU_STORE_LIST_KEYS) {
         t->lists_keys = true;
@@ -181,9 +187,17 @@ static int encode(struct mu_backed_txn *t)
                 .kind = MU_ETCD_RANGE, .key = from, .end = to, .keys_only = true};
         }
         t->results = count;
+        t->plain = count == 0;
         mu_buf_reset(&t->body);
-        err = mu_etcd_encode_txn(&t->body,
-                                 &(struct mu_etcd_txn){.success = ops, .success_count = count});
+        if (t->plain) {
+            /* Any key will do: it is the revision that is wanted. */
+            err = mu_etcd_encode_op(
+                &t->body,
+                &(struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = from, .count_only = true});
+        } else {
+            err = mu_etcd_encode_txn(&t->body,
+                                     &(struct mu_etcd_txn){.success = ops, .success_count = count});
+        }
     }
     mu_buf_fini(&names);
     return err;
@@ -207,6 +221,7 @@ bool mu_backed_plan_reads(struct mu_backed_txn *t)
 {
     bool room = true;
 
+    t->local = mu_backed_trusts_mirror(t->m);
     MU_LIST_FOREACH_SAFE (it, tmp, &t->m->clients) {
         struct mu_backed_client *c = MU_CONTAINER_OF(it, struct mu_backed_client, link);
 
@@ -221,6 +236,10 @@ bool mu_backed_plan_reads(struct mu_backed_txn *t)
     if (encode(t) != 0) {
         end_all(t, MUSTER_ENOMEM, NULL);
         return false;
+    }
+    t->m->wary -= t->m->wary != 0 ? 1 : 0;
+    if (!t->local) {
+        mu_backed_note_gap(t->m);
     }
     return true;
 }
@@ -248,7 +267,16 @@ static void learn(struct mu_backed_txn *t, const struct mu_etcd_reply *reply)
         } else if (touch->wants_presence && reply->results[touch->value_at].count == 0) {
             (void)mu_backed_learn(t->m, touch->key, NULL, reply->revision);
         }
+        if (kv != NULL) {
+            mu_backed_note_answered(t->m, kv->mod_revision);
+            mu_backed_expect(t->m, kv->mod_revision);
+        }
+        mu_backed_note_answered(t->m, touch->key->gone);
     }
+    if (t->counts_keys || t->lists_keys) {
+        mu_backed_note_answered(t->m, reply->revision);
+    }
+    mu_backed_note_probe(t->m, reply->revision);
 }
 
 /* What became of an operation. */
@@ -335,21 +363,29 @@ static enum outcome end_get(struct mu_backed *m, struct mu_backed_op *op,
 }
 
 /* The spans of all values, which do not move any more. */
-static enum outcome answer_many(struct mu_backed *m, struct mu_backed_op *op)
+void mu_backed_answer_many(struct mu_backed *m, struct mu_backed_op *op)
 {
     size_t count = op->request.key_count;
     struct mu_span rest = mu_buf_span(&op->held);
 
     op->values = mu_calloc(count + 1, sizeof(*op->values));
     if (op->values == NULL) {
-        return finish(m, op, MUSTER_ENOMEM);
+        mu_backed_finish(m, op, MUSTER_ENOMEM, NULL);
+        return;
     }
     for (size_t i = 0; i < count; i++) {
         op->values[i] = mu_span(rest.data, op->lens[i]);
         rest = mu_span_skip(rest, op->lens[i]);
     }
     mu_backed_answer(m, op, 0, op->values, count);
-    return OVER;
+}
+
+int mu_backed_make_lens(struct mu_backed_op *op)
+{
+    if (op->lens == NULL) {
+        op->lens = mu_calloc(op->request.key_count + 1, sizeof(*op->lens));
+    }
+    return op->lens == NULL ? MUSTER_ENOMEM : 0;
 }
 
 static enum outcome end_multi_get(struct mu_backed *m, struct mu_backed_op *op,
@@ -359,11 +395,8 @@ static enum outcome end_multi_get(struct mu_backed *m, struct mu_backed_op *op,
     bool again = false;
     size_t before = op->held.len;
 
-    if (op->lens == NULL) {
-        op->lens = mu_calloc(op->request.key_count + 1, sizeof(*op->lens));
-        if (op->lens == NULL) {
-            return finish(m, op, MUSTER_ENOMEM);
-        }
+    if (mu_backed_make_lens(op) != 0) {
+        return finish(m, op, MUSTER_ENOMEM);
     }
     for (size_t i = op->at; i < op->upto; i++) {
         size_t from = op->held.len;
@@ -386,7 +419,11 @@ static enum outcome end_multi_get(struct mu_backed *m, struct mu_backed_op *op,
         op->lens[i] = op->held.len - from;
     }
     op->at = op->upto;
-    return op->at < op->request.key_count ? AGAIN : answer_many(m, op);
+    if (op->at < op->request.key_count) {
+        return AGAIN;
+    }
+    mu_backed_answer_many(m, op);
+    return OVER;
 }
 
 static bool is_there(const struct mu_backed *m, const struct mu_backed_op *op, size_t i,
@@ -539,11 +576,15 @@ void mu_backed_read(struct mu_backed_txn *t, int status, const struct mu_etcd_re
         struct mu_backed_op *op = MU_CONTAINER_OF(t->ops.next, struct mu_backed_op, link);
         struct mu_backed_client *c = op->client;
 
+        if (op->local && !c->stuck) {
+            mu_backed_hold(m, op, reply->revision);
+            continue;
+        }
         if (mu_backed_land(m, op)) {
             continue;
         }
         /* Answers come in order: behind one that is read again all are. */
-        if (c->stuck || end_one(t, op, reply) == AGAIN) {
+        if (c->stuck || c->held != 0 || end_one(t, op, reply) == AGAIN) {
             c->stuck = true;
             mu_list_push(&again, &op->link);
         }
@@ -555,4 +596,5 @@ void mu_backed_read(struct mu_backed_txn *t, int status, const struct mu_etcd_re
         mu_backed_requeue(m, op);
     }
     mu_backed_release(t);
+    mu_backed_settle(m);
 }

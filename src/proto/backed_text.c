@@ -107,6 +107,24 @@ static int reserve_names(struct mu_backed_txn *t, struct mu_buf *names)
     return mu_buf_reserve(names, bytes);
 }
 
+/* Whether a guard is likely to fail: of a key that we know nothing of, or that others change. */
+static bool may_conflict(const struct mu_backed_txn *t)
+{
+    for (size_t i = 0; i < t->touch_count; i++) {
+        const struct mu_backed_touch *touch = &t->touches[i];
+
+        if (touch->guard && (touch->key->as_of == 0 || touch->key->hot != 0)) {
+            return true;
+        }
+    }
+    MU_LIST_FOREACH (it, &t->ops) {
+        if (MU_CONTAINER_OF(it, struct mu_backed_op, link)->request.verb == MU_STORE_QUEUE_POP) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int mu_backed_encode(struct mu_backed_txn *t)
 {
     struct text *x = mu_malloc(sizeof(*x));
@@ -130,7 +148,7 @@ int mu_backed_encode(struct mu_backed_txn *t)
             }
         }
         t->results = x->txn.success_count;
-        t->asking = t->asking || x->txn.compare_count > 1;
+        t->asking = t->asking || may_conflict(t);
         x->txn.failure_count = t->asking ? x->txn.failure_count : 0; /* etcd reads JSON slowly. */
         mu_buf_reset(&t->body);
         err = mu_etcd_encode_txn(&t->body, &x->txn);

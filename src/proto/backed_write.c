@@ -192,6 +192,10 @@ static enum taken take_one(struct mu_backed_txn *t, struct mu_backed_op *op)
         mu_backed_put(t->m, k);
         return FULL;
     }
+    if (op->request.verb == MU_STORE_DELETE && k->draft != NULL && k->draft->dirty &&
+        !(k->draft->guard && k->draft->mod != 0)) {
+        return BLOCKED; /* Nobody knows whether etcd has it: then a watch may tell of nothing. */
+    }
     touch = mu_backed_touch(t, key);
     op->status = decide(touch, op);
     return TAKEN;
@@ -477,6 +481,25 @@ static void answer_one(struct mu_backed *m, struct mu_backed_op *op,
     mu_backed_answer(m, op, op->number, NULL, 0);
 }
 
+/* What the watch will tell of it, and what its answers tell. */
+static void note_revision(struct mu_backed_txn *t, int64_t revision)
+{
+    struct mu_backed *m = t->m;
+    bool changes = t->queue_ops != 0;
+
+    for (size_t i = 0; i < t->touch_count; i++) {
+        const struct mu_backed_touch *touch = &t->touches[i];
+
+        changes = changes || touch->dirty;
+        mu_backed_note_answered(m, touch->mod);
+        mu_backed_note_answered(m, touch->key->gone);
+    }
+    if (changes) {
+        mu_backed_expect(m, revision);
+        mu_backed_note_answered(m, revision);
+    }
+}
+
 /* It has happened, at that revision: what was decided is so. `reply` NULL: the answer was lost. */
 static void commit(struct mu_backed_txn *t, int64_t revision, const struct mu_etcd_reply *reply)
 {
@@ -485,6 +508,7 @@ static void commit(struct mu_backed_txn *t, int64_t revision, const struct mu_et
     struct mu_list *it;
 
     t->slot_known = revision;
+    note_revision(t, revision);
     mu_list_init(&ops);
     while ((it = mu_list_pop(&t->ops)) != NULL) {
         mu_list_push(&ops, it);
@@ -535,6 +559,7 @@ static void learn_guards(struct mu_backed_txn *t, const struct mu_etcd_reply *re
         }
         if (mu_backed_learn(m, touch->key, kv, reply->revision) != 0) {
             touch->key->mod = touch->key->as_of = 0; /* Then it is read once more. */
+            m->holed = true;
         }
     }
     MU_LIST_FOREACH (it, &t->ops) {

@@ -223,6 +223,15 @@ static inline struct mu_ks_wait *mu_ks_next_ready(struct mu_keyspace *ks)
     return MU_CONTAINER_OF(first, struct mu_ks_wait, ready);
 }
 
+/**
+ * Arrives at a barrier: the arrivals are counted in the key itself. `*ret_ready`: all `world` are
+ * there, and those who waited are awake; otherwise `w` is registered, as by mu_ks_wait(). It can be
+ * used anew once its key was deleted. Errors as of mu_ks_wait() and mu_ks_add(); then nothing was
+ * counted.
+ */
+int mu_ks_barrier(struct mu_keyspace *ks, struct mu_ks_wait *w, struct mu_span key, int64_t world,
+                  bool *ret_ready);
+
 /* Watching. */
 /**
  * Every change from now on to the value of `key`, or with `prefix` to all keys that begin with it.
@@ -248,6 +257,8 @@ static inline bool mu_ks_next_change(struct mu_keyspace *ks, struct mu_ks_watch 
 /* Leases. A lease without a time to live (ttl_ms 0) lasts until it is revoked: sessions hold one.
  */
 int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t *ret_lease);
+/** Likewise, with a number that the caller has drawn. MUSTER_EINVAL: it is taken, or none. */
+int mu_ks_lease_grant_as(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t lease);
 /** Starts its time anew. MUSTER_ENOENT. */
 int mu_ks_lease_keep(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease, uint64_t *ret_ttl_ms);
 /** Ends it and deletes its keys (MU_CHANGE_EXPIRED). MUSTER_ENOENT, MUSTER_ENOMEM. */

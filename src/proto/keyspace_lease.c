@@ -46,11 +46,14 @@ static void arm(struct mu_keyspace *ks, struct mu_ks_lease *l, mu_mono_t now)
     }
 }
 
-int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t *ret_lease)
+int mu_ks_lease_grant_as(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t lease)
 {
     struct mu_ks_lease *l;
     int err;
 
+    if (lease == 0 || lease == MU_LEASE_SESSION || mu_ks_lease_find(ks, lease) != NULL) {
+        return MUSTER_EINVAL;
+    }
     if (ks->leases.count >= ks->config.leases_max) {
         return MUSTER_ELIMIT;
     }
@@ -64,7 +67,7 @@ int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, ui
         return MUSTER_ENOMEM;
     }
     *l = (struct mu_ks_lease){.ttl_ms = ttl_ms};
-    mu_put_u64(l->key, ks->lease_id + 1);
+    mu_put_u64(l->key, lease);
     mu_list_init(&l->entries);
     err = mu_map_insert(&ks->leases, &l->node, mu_span(l->key, sizeof(l->key)));
     if (err != 0) {
@@ -73,8 +76,23 @@ int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, ui
         return err;
     }
     arm(ks, l, now);
-    *ret_lease = ++ks->lease_id;
     return 0;
+}
+
+int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t *ret_lease)
+{
+    uint64_t lease = ks->lease_id + 1;
+    int err;
+
+    while (mu_ks_lease_find(ks, lease) != NULL) {
+        lease++; /* Somebody has drawn it. */
+    }
+    err = mu_ks_lease_grant_as(ks, now, ttl_ms, lease);
+    if (err == 0) {
+        ks->lease_id = lease;
+        *ret_lease = lease;
+    }
+    return err;
 }
 
 int mu_ks_lease_keep(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease, uint64_t *ret_ttl_ms)

@@ -264,3 +264,62 @@ uint8_t *mu_ks_wait_take_popped(struct mu_ks_wait *w, size_t *ret_len)
     w->popped_len = 0;
     return popped;
 }
+
+/* --- barrier ---------------------------------------------------------------------------------- */
+
+/*
+ * Those who must wait do so on the queue of a companion key, because a queue shows in neither
+ * num_keys nor list_keys: who completes the count pushes an element there, which wakes all of them,
+ * and takes it out again at once. So nothing stays behind. PyTorch's own keys begin with '/' or
+ * 'i', so none is ever mistaken for a companion.
+ */
+#define COMPANION_PREFIX "\0barrier"
+
+static int wake_barrier(struct mu_keyspace *ks, struct mu_span companion)
+{
+    uint8_t *element;
+    size_t len;
+    int64_t len_before;
+    int err = mu_ks_queue_push(ks, companion, (struct mu_span){0}, &len);
+
+    if (err == 0 && mu_ks_queue_pop(ks, companion, &element, &len, &len_before) == 0) {
+        mu_free(element);
+    }
+    return err;
+}
+
+int mu_ks_barrier(struct mu_keyspace *ks, struct mu_ks_wait *w, struct mu_span key, int64_t world,
+                  bool *ret_ready)
+{
+    struct mu_buf name;
+    struct mu_span companion;
+    int64_t count = 0;
+    bool ready = false;
+    int err;
+
+    mu_buf_init(&name, SIZE_MAX / 2);
+    err = mu_buf_reserve(&name, sizeof(COMPANION_PREFIX) + key.len);
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put(&name, mu_span(COMPANION_PREFIX, sizeof(COMPANION_PREFIX)));
+    mu_buf_put(&name, key);
+    companion = mu_buf_span(&name);
+    /* Registering comes first, so that a failure leaves the count as it was. */
+    err = mu_ks_wait(ks, w, MU_KS_WAIT_ALL, &companion, 1, &ready);
+    if (err == 0) {
+        err = mu_ks_add(ks, key, 1, 0, &count);
+    }
+    if (err == 0 && count >= world) {
+        mu_ks_wait_cancel(ks, w);
+        err = wake_barrier(ks, companion);
+        ready = true;
+    }
+    mu_buf_fini(&name);
+    if (err != 0) {
+        mu_ks_wait_cancel(ks, w);
+        return err;
+    }
+    *ret_ready = ready;
+    return 0;
+}

@@ -43,13 +43,14 @@ static int take_memory(struct mu_state_fetch *f)
     f->event_cap = 2 * c->asks_max + 3 * c->donors_max + 8;
     f->have = mu_calloc(1, words + 8);
     f->claimed = mu_calloc(1, words + 8);
+    f->spread = mu_calloc(1, words + 8);
     f->rarity = mu_calloc((size_t)c->chunks + 1, sizeof(*f->rarity));
     f->donors = mu_calloc(c->donors_max, sizeof(struct mu_state_donor *));
     f->asks = mu_calloc(c->asks_max, sizeof(*f->asks));
     f->spares = mu_calloc((size_t)c->spares + 1, sizeof(*f->spares));
     f->events = mu_calloc(f->event_cap, sizeof(*f->events));
-    if (f->have == NULL || f->claimed == NULL || f->rarity == NULL || f->donors == NULL ||
-        f->asks == NULL || f->spares == NULL || f->events == NULL) {
+    if (f->have == NULL || f->claimed == NULL || f->spread == NULL || f->rarity == NULL ||
+        f->donors == NULL || f->asks == NULL || f->spares == NULL || f->events == NULL) {
         return MUSTER_ENOMEM;
     }
     return 0;
@@ -120,6 +121,7 @@ void mu_state_fetch_fini(struct mu_state_fetch *f)
     }
     mu_free(f->have);
     mu_free(f->claimed);
+    mu_free(f->spread);
     mu_free(f->rarity);
     mu_free(f->donors);
     mu_free(f->asks);

@@ -171,6 +171,12 @@ void mu_state_fetch_ready(struct mu_state_fetch *f, mu_mono_t now, uint32_t dono
 int mu_state_fetch_have(struct mu_state_fetch *f, mu_mono_t now, uint32_t donor,
                         const uint8_t *bits);
 /**
+ * Of `parts` who load from this donor at the same time we are number `part`: of what only those
+ * have who have all, our part of the state is asked of it first, so that it need not give the same
+ * to several who could pass it on. `parts` 0: nothing is known of that.
+ */
+void mu_state_fetch_part(struct mu_state_fetch *f, uint32_t donor, uint32_t part, uint32_t parts);
+/**
  * Its stream ended, or could not be opened. What it owes is asked of others; the landings are the
  * driver's to take back before it pulls further. Tried again after a rest, unless `status` says
  * that this is of no use: MUSTER_ENOENT (it has not got that state any more), MUSTER_ENOMETHOD,
@@ -261,6 +267,7 @@ struct mu_state_fetch {
     uint8_t *have;    /* verified */
     uint8_t *claimed; /* owed in its place, being hashed, or verified: not to be asked plainly */
     uint16_t *rarity; /* of each chunk: donors that are ready and have it but not all */
+    uint8_t *spread;  /* the bits of those with at least one */
     uint32_t done;
     uint32_t unclaimed;
     uint64_t bytes_wasted;

@@ -5,6 +5,17 @@ size_t mu_state_words_len(uint32_t chunks)
     return ((size_t)chunks + 63) / 64 * 8;
 }
 
+/* One donor more or less has it. */
+static void count_one(struct mu_state_fetch *f, uint32_t chunk, bool more)
+{
+    f->rarity[chunk] = (uint16_t)(more ? f->rarity[chunk] + 1 : f->rarity[chunk] - 1);
+    if (f->rarity[chunk] != 0) {
+        mu_state_bit_set(f->spread, chunk);
+    } else {
+        mu_state_bit_clear(f->spread, chunk);
+    }
+}
+
 void mu_state_donor_count(struct mu_state_fetch *f, struct mu_state_donor *d, bool counted)
 {
     if (d->counted == counted || d->full || d->bits == NULL) {
@@ -13,7 +24,7 @@ void mu_state_donor_count(struct mu_state_fetch *f, struct mu_state_donor *d, bo
     d->counted = counted;
     for (uint32_t i = 0; i < f->config.chunks; i++) {
         if (mu_state_bit(d->bits, i)) {
-            f->rarity[i] = (uint16_t)(counted ? f->rarity[i] + 1 : f->rarity[i] - 1);
+            count_one(f, i, counted);
         }
     }
 }
@@ -74,15 +85,15 @@ int mu_state_donor_lacks(struct mu_state_fetch *f, struct mu_state_donor *d, uin
     if (mu_state_donor_has(d, chunk)) {
         mu_state_bit_clear(d->bits, chunk);
         if (d->counted) {
-            f->rarity[chunk]--;
+            count_one(f, chunk, false);
         }
     }
     return 0;
 }
 
 /* Behind the last chunk all bits of `claimed` are set, so nothing is found there. */
-bool mu_state_fetch_scan(const struct mu_state_fetch *f, const struct mu_state_donor *d,
-                         uint32_t from, uint32_t *ret_chunk)
+static bool scan(const struct mu_state_fetch *f, const struct mu_state_donor *d, uint32_t from,
+                 const uint8_t *without, uint32_t *ret_chunk)
 {
     size_t len = mu_state_words_len(f->config.chunks);
     uint64_t mask = UINT64_MAX << (from % 64);
@@ -93,6 +104,7 @@ bool mu_state_fetch_scan(const struct mu_state_fetch *f, const struct mu_state_d
     for (size_t at = (size_t)from / 64 * 8; at < len; at += 8) {
         uint64_t word = ~mu_get_u64(f->claimed + at) & mask;
 
+        word &= without == NULL ? UINT64_MAX : ~mu_get_u64(without + at);
         word &= d->full ? UINT64_MAX : mu_get_u64(d->bits + at);
         if (word != 0) {
             *ret_chunk = (uint32_t)(at * 8 + (size_t)__builtin_ctzll(word));
@@ -101,4 +113,22 @@ bool mu_state_fetch_scan(const struct mu_state_fetch *f, const struct mu_state_d
         mask = UINT64_MAX;
     }
     return false;
+}
+
+bool mu_state_fetch_scan(const struct mu_state_fetch *f, const struct mu_state_donor *d,
+                         uint32_t from, uint32_t *ret_chunk)
+{
+    return scan(f, d, from, NULL, ret_chunk);
+}
+
+bool mu_state_fetch_scan_rare(const struct mu_state_fetch *f, const struct mu_state_donor *d,
+                              uint32_t from, uint32_t to, uint32_t *ret_chunk)
+{
+    uint32_t chunk;
+
+    if (!scan(f, d, from, f->spread, &chunk) || chunk >= to) {
+        return false;
+    }
+    *ret_chunk = chunk;
+    return true;
 }

@@ -65,6 +65,12 @@ void mu_state_fetch_ready(struct mu_state_fetch *f, mu_mono_t now, uint32_t dono
     mu_state_donor_count(f, d, true);
 }
 
+void mu_state_fetch_part(struct mu_state_fetch *f, uint32_t donor, uint32_t part, uint32_t parts)
+{
+    f->donors[donor]->part = part < parts ? part : 0;
+    f->donors[donor]->parts = part < parts ? parts : 0;
+}
+
 /* --- going -------------------------------------------------------- */
 
 void mu_state_donor_release(struct mu_state_fetch *f, struct mu_state_donor *d)

@@ -42,6 +42,8 @@ struct mu_state_donor {
     bool counted;  /* these bits are in the rarity */
     bool paused;   /* cannot be asked at the moment */
     uint32_t cursor;
+    uint32_t part; /* ours of `parts`, 0: not known */
+    uint32_t parts;
     mu_mono_t have_at; /* when to ask what it has */
 
     struct mu_list owes; /* asks, in their order */
@@ -127,5 +129,9 @@ int mu_state_donor_lacks(struct mu_state_fetch *f, struct mu_state_donor *d, uin
 /** The first unclaimed chunk from `from` on, not wrapping, that the donor has; false: none. */
 bool mu_state_fetch_scan(const struct mu_state_fetch *f, const struct mu_state_donor *d,
                          uint32_t from, uint32_t *ret_chunk);
+/** The first unclaimed chunk of [from, to) that the donor has, and none of those who have not all;
+ * false: none. */
+bool mu_state_fetch_scan_rare(const struct mu_state_fetch *f, const struct mu_state_donor *d,
+                              uint32_t from, uint32_t to, uint32_t *ret_chunk);
 
 #endif

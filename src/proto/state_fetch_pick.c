@@ -3,6 +3,8 @@
 
 /* Candidates that are compared for one ask: enough to find a rare one, and a bound on the work. */
 #define SCAN_MAX 64
+/* Tries to hit a chunk that nobody has who is loading. */
+#define THROWS 16
 /* Asks of a donor whose pace is not known yet. */
 #define FIRST_WINDOW 4
 
@@ -118,44 +120,9 @@ static uint64_t best_pace(const struct mu_state_fetch *f)
 
 /* --- the chunk ---------------------------------------------------- */
 
-/*
- * Somebody who has everything is asked for runs, which it reads best, but not for what others who
- * are still loading have too: what they lack is to be had from nobody else.
- */
-static bool pick_of_full(struct mu_state_fetch *f, struct mu_state_donor *d, uint32_t *ret_chunk)
-{
-    uint32_t at = d->cursor < f->config.chunks ? d->cursor : 0;
-    uint32_t first = 0;
-    uint32_t chunk;
-    bool wrapped = false;
-    bool any = false;
-
-    for (uint32_t n = 0; n < SCAN_MAX; n++) {
-        if (!mu_state_fetch_scan(f, d, at, &chunk)) {
-            if (wrapped || !mu_state_fetch_scan(f, d, 0, &chunk)) {
-                break;
-            }
-            wrapped = true;
-        }
-        if (f->rarity[chunk] == 0) {
-            first = chunk;
-            any = true;
-            break;
-        }
-        first = any ? first : chunk;
-        any = true;
-        at = chunk + 1;
-    }
-    if (any) {
-        d->cursor = first + 1;
-        *ret_chunk = first;
-    }
-    return any;
-}
-
-/* The rarest of what somebody has who has not all, beginning anywhere; any of equals. */
-static bool pick_of_partial(struct mu_state_fetch *f, const struct mu_state_donor *d,
-                            uint32_t *ret_chunk)
+/* The rarest of what somebody has, beginning anywhere; any of equals. */
+static bool pick_rarest(struct mu_state_fetch *f, const struct mu_state_donor *d,
+                        uint32_t *ret_chunk)
 {
     uint32_t at = (uint32_t)mu_prng_below(&f->prng, f->config.chunks);
     uint32_t best = 0;
@@ -185,13 +152,54 @@ static bool pick_of_partial(struct mu_state_fetch *f, const struct mu_state_dono
     return equals != 0;
 }
 
+/* A chunk that nobody who is still loading has, to be asked of one who has all. */
+static bool find_rare(struct mu_state_fetch *f, const struct mu_state_donor *d, uint32_t *ret_chunk)
+{
+    uint32_t chunks = f->config.chunks;
+    uint32_t from = d->cursor < chunks ? d->cursor : 0;
+
+    if (d->parts != 0) {
+        uint32_t begin = (uint32_t)((uint64_t)chunks * d->part / d->parts);
+        uint32_t end = (uint32_t)((uint64_t)chunks * (d->part + 1) / d->parts);
+
+        if (mu_state_fetch_scan_rare(f, d, begin, end, ret_chunk)) {
+            return true;
+        }
+    }
+    if (mu_state_fetch_scan_rare(f, d, from, from + 1, ret_chunk)) {
+        return true;
+    }
+    /* The run has come to what others have, and just behind that may be what they ask for now:
+     * whoever went on there would ask for the same as they do, chunk by chunk, to the end. */
+    for (uint32_t n = 0; n < THROWS; n++) {
+        from = (uint32_t)mu_prng_below(&f->prng, chunks);
+        if (mu_state_fetch_scan_rare(f, d, from, from + 1, ret_chunk)) {
+            return true;
+        }
+    }
+    return mu_state_fetch_scan_rare(f, d, from, chunks, ret_chunk) ||
+           mu_state_fetch_scan_rare(f, d, 0, from, ret_chunk);
+}
+
+/*
+ * Somebody who has everything is asked for runs, which it reads best, but not for what others who
+ * are still loading have too: what they lack is to be had from nobody else.
+ */
+static bool pick_of_full(struct mu_state_fetch *f, struct mu_state_donor *d, uint32_t *ret_chunk)
+{
+    if (!find_rare(f, d, ret_chunk) && !pick_rarest(f, d, ret_chunk)) {
+        return false;
+    }
+    d->cursor = *ret_chunk + 1;
+    return true;
+}
+
 static bool pick_plain(struct mu_state_fetch *f, struct mu_state_donor *d,
                        struct mu_state_ask_request *ret)
 {
     uint32_t chunk = 0;
 
-    if (f->unclaimed == 0 ||
-        !(d->full ? pick_of_full(f, d, &chunk) : pick_of_partial(f, d, &chunk))) {
+    if (f->unclaimed == 0 || !(d->full ? pick_of_full(f, d, &chunk) : pick_rarest(f, d, &chunk))) {
         return false;
     }
     *ret = (struct mu_state_ask_request){d->index, chunk, MU_STATE_NO_SPARE};

@@ -360,6 +360,10 @@ int mu_torch_server_recv(struct mu_torch_server *t, struct mu_keyspace *ks, stru
         size_t n = 0;
         int err = t->in.len != 0 ? recv_buffered(t, ks, rest, &n) : recv_direct(t, ks, rest, &n);
 
+        if (err != 0 && ks == NULL) {
+            mu_torch_server_drop_waits(t);
+            return err;
+        }
         if (err != 0) {
             drop_registrations(t, ks);
             return err;

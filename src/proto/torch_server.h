@@ -77,6 +77,7 @@ struct mu_torch_server {
     struct mu_list dropped;
     size_t deferred_count;
     size_t deferred_bytes;
+    bool cut; /* an answer was an error: those behind it have none */
 };
 
 void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limits *limits,
@@ -122,11 +123,15 @@ int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch
  *     mu_torch_server_answer(t, r, 0, &reply, NULL);
  *
  * Answers are given in the order of the requests, but for that of a WAIT. One that a connection
- * leaves behind (r->server is NULL) is executed nevertheless, but for a WAIT, and freed.
+ * leaves behind (r->server is NULL) is executed nevertheless, but for a WAIT, and freed. What came
+ * before a request that breaks a rule is executed and answered as ever, while there is something
+ * owed.
  */
 #define MU_TORCH_DEFERRED_MAX 1024
 /** Whether so many wait that no more are taken. */
 bool mu_torch_server_is_full(const struct mu_torch_server *t);
+/** Whether requests, other than those that wait, are yet to be answered and can be. */
+bool mu_torch_server_owes(const struct mu_torch_server *t);
 /** The next one to execute; NULL if none. */
 struct mu_torch_request *mu_torch_server_next_request(struct mu_torch_server *t);
 /** A WAIT that needs no answer any more; the caller stops and frees it. */

@@ -122,7 +122,7 @@ static void drop_wait(struct mu_torch_server *t, struct mu_torch_request *r)
     }
 }
 
-static void drop_waits(struct mu_torch_server *t)
+void mu_torch_server_drop_waits(struct mu_torch_server *t)
 {
     MU_LIST_FOREACH_SAFE (it, tmp, &t->deferred) {
         struct mu_torch_request *r = MU_CONTAINER_OF(it, struct mu_torch_request, link);
@@ -192,7 +192,7 @@ int mu_torch_server_defer(struct mu_torch_server *t, enum mu_torch_op op, struct
     }
     /* As in torch_server_exec.c: the client's WAIT has timed out, or is replaced. */
     if (t->generation == MU_TORCH_1 || op == MU_TORCH_WAIT) {
-        drop_waits(t);
+        mu_torch_server_drop_waits(t);
     }
     r->server = t;
     r->state = op == MU_TORCH_PING || op == MU_TORCH_CANCEL_WAIT ? LOCAL : NEW;
@@ -200,6 +200,18 @@ int mu_torch_server_defer(struct mu_torch_server *t, enum mu_torch_op op, struct
     t->deferred_count++;
     mu_list_push(&t->deferred, &r->link);
     return run_locals(t);
+}
+
+bool mu_torch_server_owes(const struct mu_torch_server *t)
+{
+    MU_LIST_FOREACH (it, &t->deferred) {
+        const struct mu_torch_request *r = MU_CONTAINER_OF(it, struct mu_torch_request, link);
+
+        if (!t->cut && r->op != MU_TORCH_WAIT && r->op != MU_TORCH_BARRIER) {
+            return true;
+        }
+    }
+    return false;
 }
 
 struct mu_torch_request *mu_torch_server_next_request(struct mu_torch_server *t)
@@ -344,7 +356,7 @@ int mu_torch_server_answer(struct mu_torch_server *t, struct mu_torch_request *r
 {
     static const struct mu_span nothing[1];
     struct mu_store_reply empty = {.values = nothing, .value_count = 1};
-    int err = t->poison;
+    int err = t->cut ? t->poison : 0;
 
     MU_ASSERT(r->state == TAKEN && r->server == t);
     if (err == 0 && status == MUSTER_ENOENT && r->op == MU_TORCH_GET &&
@@ -363,5 +375,9 @@ int mu_torch_server_answer(struct mu_torch_server *t, struct mu_torch_request *r
     } else {
         mu_torch_request_free(r);
     }
-    return err != 0 ? err : run_locals(t);
+    if (err == 0) {
+        err = run_locals(t);
+    }
+    t->cut = t->cut || err != 0;
+    return err != 0 ? err : t->poison;
 }

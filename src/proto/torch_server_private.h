@@ -21,6 +21,8 @@ int mu_torch_server_execute(struct mu_torch_server *t, struct mu_keyspace *ks, e
 /** Keeps one whole, well-formed request for somebody else. Errors as above. */
 int mu_torch_server_defer(struct mu_torch_server *t, enum mu_torch_op op, struct mu_span request);
 void mu_torch_server_drop_deferred(struct mu_torch_server *t);
+/* Those that nobody will answer, as no more is taken from this connection. */
+void mu_torch_server_drop_waits(struct mu_torch_server *t);
 /** Poisons; returns `code`. */
 int mu_torch_server_fail(struct mu_torch_server *t, int code, const struct mu_errmsg *e);
 

@@ -50,6 +50,8 @@ struct mu_agent_service_config {
     bool identical;                         /* TORCH_ELASTIC_WORKER_IDENTICAL */
     bool share;                             /* agents serve the workers' store. true */
     const char *backing; /* NULL, or etcd://...: the workers' store is there, on every node */
+    bool sealed;         /* other nodes are spoken to under the job's credential, which workers do
+                            not know: they reach their store through a gateway on their loopback */
     bool virtual_local_rank;
     const char *signals_to_handle; /* or NULL */
     uint32_t store_ms;             /* to reach the round's store. 60 s */

@@ -1,7 +1,13 @@
 /*
- * Workers whose store is in etcd: a server on this node's loopback, one for each round. All servers
- * of a round have the same prefix, which rank 0 draws and tells through the round's store, so that
- * nothing of an earlier round, or of an earlier run of the same name, is ever seen.
+ * Workers that do not go to their store themselves: a server on this node's loopback, one for each
+ * round.
+ *
+ * In etcd: all servers of a round have the same prefix, which rank 0 draws and tells through the
+ * round's store, so that nothing of an earlier round, or of an earlier run of the same name, is
+ * ever seen.
+ *
+ * Under a credential: between nodes only who has it is let in, and workers do not; so the server of
+ * a node is a gateway to that of rank 0, over one connection.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,6 +20,8 @@
 
 #define NAME_KEY "muster/backing"
 #define URL_CAP  4096
+/* The workers are gone when a round's gateway goes; nobody is worth more. */
+#define DRAIN_MS 200
 
 struct mu_agent_backing {
     struct mu_agent_round *round;
@@ -87,19 +95,26 @@ static bool make_url(const struct mu_agent_backing *b, char *out, size_t cap)
     return n < cap;
 }
 
+static struct mu_store_server_config make_config(struct mu_agent_backing *b)
+{
+    struct mu_store_server_config config = mu_store_server_config_defaults();
+
+    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
+    config.stopped = on_server_stopped;
+    config.context = b;
+    return config;
+}
+
 static void serve(struct mu_agent_backing *b)
 {
     struct mu_agent_round *r = b->round;
-    struct mu_store_server_config config = mu_store_server_config_defaults();
-    struct mu_errmsg msg = {{0}};
     char url[URL_CAP];
+    struct mu_store_server_config config = make_config(b);
+    struct mu_errmsg msg = {{0}};
     int err;
 
-    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
     config.backing = url;
     config.backing_ends = r->rank == 0;
-    config.stopped = on_server_stopped;
-    config.context = b;
     err = make_url(b, url, sizeof(url))
               ? mu_store_server_start(r->s->env, &config, &b->server, &msg)
               : mu_err(&msg, MUSTER_EURL, "the URL of --store-backing is too long");
@@ -139,17 +154,56 @@ static void on_named(struct mu_store_op *op)
     }
 }
 
-int mu_agent_backing_start(struct mu_agent_round *r, struct mu_errmsg *reterr_msg)
+static struct mu_agent_backing *make(struct mu_agent_round *r)
 {
     struct mu_agent_backing *b = mu_calloc(1, sizeof(*b));
+
+    if (b != NULL) {
+        b->round = r;
+        r->backing = b;
+        mu_timer_init(&r->backing_timer, on_server_gone);
+    }
+    return b;
+}
+
+int mu_agent_gateway_start(struct mu_agent_round *r, const char *host, uint16_t port,
+                           struct mu_errmsg *reterr_msg)
+{
+    struct mu_agent_backing *b = make(r);
+    struct mu_addr remote = {.kind = MU_ADDR_TCP, .port = port};
+    char at[MU_ADDR_HOST_MAX + 16];
+    char url[URL_CAP];
+    struct mu_store_server_config config = make_config(b);
+    int err;
+
+    if (b == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    (void)snprintf(remote.host, sizeof(remote.host), "%s", host);
+    (void)snprintf(url, sizeof(url), "tcp://%s?connect=%" PRIu32,
+                   mu_addr_format(&remote, at, sizeof(at)), r->s->config.store_ms);
+    config.backing = url;
+    config.drain_ms = DRAIN_MS;
+    err = mu_store_server_start(r->s->env, &config, &b->server, reterr_msg);
+    if (err != 0) {
+        r->backing = NULL;
+        mu_free(b);
+        return err;
+    }
+    mu_agent_log(r->s, "workers' store: at %s, reached through 127.0.0.1:%u", at,
+                 (unsigned)mu_store_server_addr(b->server)->port);
+    mu_agent_round_master(r, "127.0.0.1", mu_store_server_addr(b->server)->port);
+    return 0;
+}
+
+int mu_agent_backing_start(struct mu_agent_round *r, struct mu_errmsg *reterr_msg)
+{
+    struct mu_agent_backing *b = make(r);
     uint64_t drawn;
 
     if (b == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
-    b->round = r;
-    r->backing = b;
-    mu_timer_init(&r->backing_timer, on_server_gone);
     b->key = MU_SPAN_LIT(NAME_KEY);
     b->op = (struct mu_store_op){
         .request = {.verb = MU_STORE_GET, .keys = &b->key, .key_count = 1},

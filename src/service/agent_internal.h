@@ -3,6 +3,7 @@
  *
  *     agent.c           life, the pump between machine and driver, the rendezvous
  *     agent_round.c     the store of a round: ranks, the workers' store, the barrier
+ *     agent_backing.c   the server on loopback, where workers do not go to their store themselves
  *     agent_failure.c   the first failure: publishing and reading it
  *     agent_workers.c   processes, their output and what they ask for
  *     agent_verdict.c   how it ended, for humans and programs
@@ -37,7 +38,7 @@ struct mu_agent_round {
     bool exchanging; /* ranks or the barrier: `done` is to come */
     bool is_barrier;
     struct mu_rdzv_bootstrap *bootstrap;
-    struct mu_agent_backing *backing; /* with --store-backing, in its place */
+    struct mu_agent_backing *backing; /* a server on loopback: see agent_backing.c */
     struct mu_timer backing_timer;
     bool has_ranks;
     bool has_master;
@@ -180,6 +181,9 @@ void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *
 /* agent_backing.c */
 /** Serves the workers' store from etcd; the round is told where, or that it cannot be. */
 int mu_agent_backing_start(struct mu_agent_round *r, struct mu_errmsg *reterr_msg);
+/** Serves the workers' store, which is at another node; the round is told where. */
+int mu_agent_gateway_start(struct mu_agent_round *r, const char *host, uint16_t port,
+                           struct mu_errmsg *reterr_msg);
 /** r->backing is NULL, and the round settled, when it is gone; perhaps at once. */
 void mu_agent_backing_end(struct mu_agent_backing *b);
 

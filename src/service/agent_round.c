@@ -36,7 +36,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     r->restarts_left = a->restarts_left;
     /* Workers of PyTorch 1.13 put a prefix before keys in an agent's store: all or none must. */
     r->generation = a->torch_1 ? MU_EXCHANGE_1 : s->config.generation;
-    r->share = is_static(s) || s->config.backing != NULL ||
+    r->share = is_static(s) || s->config.backing != NULL || s->config.sealed ||
                (s->config.share && r->generation == MU_EXCHANGE_2 && !a->workers_serve);
     mu_buf_init(&r->op_text, MU_FAILURE_BYTES_MAX);
     mu_buf_init(&r->op_known, MU_FAILURE_BYTES_MAX);
@@ -216,9 +216,33 @@ void mu_agent_round_master(struct mu_agent_round *r, const char *addr, uint16_t 
     }
 }
 
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+           strncmp(host, "127.", 4) == 0;
+}
+
+/* The workers' store is there: for them, or for a gateway of ours. */
+static int take_master(struct mu_agent_round *r, const char *addr, uint16_t port,
+                       struct mu_errmsg *reterr_msg)
+{
+    if (r->s->config.sealed && r->share && !is_loopback(addr)) {
+        return mu_agent_gateway_start(r, addr, port, reterr_msg);
+    }
+    mu_agent_round_master(r, addr, port);
+    return 0;
+}
+
 static void on_master(void *context, const char *addr, uint16_t port)
 {
-    mu_agent_round_master(context, addr, port);
+    struct mu_agent_round *r = context;
+    struct mu_errmsg msg = {{0}};
+    /* Rank 0 serves it, on all of its addresses. */
+    int err = take_master(r, r->rank == 0 && r->s->config.sealed ? "127.0.0.1" : addr, port, &msg);
+
+    if (err != 0) {
+        mu_agent_round_not_ready(r, err, msg.text);
+    }
 }
 
 static void on_master_failed(void *context, int status, const char *text)
@@ -232,12 +256,7 @@ static int take_static_master(struct mu_agent_round *r, struct mu_errmsg *reterr
     struct mu_addr addr;
     int err = mu_rdzv_endpoint_parse(r->s->config.rdzv.endpoint, STATIC_PORT, &addr, reterr_msg);
 
-    if (err == 0) {
-        (void)snprintf(r->master_addr, sizeof(r->master_addr), "%s", addr.host);
-        r->master_port = addr.port;
-        r->has_master = true;
-    }
-    return err;
+    return err != 0 ? err : take_master(r, addr.host, addr.port, reterr_msg);
 }
 
 static int start_bootstrap(struct mu_agent_round *r, struct mu_errmsg *reterr_msg)
@@ -253,6 +272,7 @@ static int start_bootstrap(struct mu_agent_round *r, struct mu_errmsg *reterr_ms
         .rank = r->rank,
         .addr = s->rdzv->addr,
         .addr_0 = r->addr_0,
+        .alone = r->world == 1,
         .share = r->share,
         .timeout_ms = s->config.store_ms,
         .done = on_master,
@@ -272,7 +292,7 @@ void mu_agent_round_exchange(struct mu_agent_round *r)
 
     if (err == 0) {
         r->store_open = true;
-        if (s->config.backing != NULL && r->generation != MU_EXCHANGE_2) {
+        if ((s->config.backing != NULL || s->config.sealed) && r->generation != MU_EXCHANGE_2) {
             err = mu_err(&msg, MUSTER_ENOTSUP,
                          "agents of PyTorch 1.13 know of no store that every node serves");
         } else if (s->config.backing != NULL) {

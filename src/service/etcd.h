@@ -154,6 +154,9 @@ struct mu_etcd_watch {
     int64_t from;   /* the first revision, if known: then nothing is read. Puts only */
     /** A change, lent for the call. May cancel the watch: then no more come. */
     void (*change)(struct mu_etcd_watch *watch, const struct mu_etcd_change *change);
+    /** All changes before revision `next` were told, those of one transaction together. May be
+     * NULL. */
+    void (*told)(struct mu_etcd_watch *watch);
     /** It stands: what happens from now on will be told. May be NULL. Once. */
     void (*ready)(struct mu_etcd_watch *watch);
     /** The last callback; errors as those of calls. `errmsg` is set. */

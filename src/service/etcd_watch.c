@@ -141,6 +141,13 @@ static void tell(struct mu_etcd_watch *w, const struct mu_etcd_change *change)
     }
 }
 
+static void say_told(struct mu_etcd_watch *w)
+{
+    if (w->ending == 0 && w->told != NULL) {
+        w->told(w);
+    }
+}
+
 static int tell_event(struct mu_etcd_watch *w, const struct mu_etcd_event *e)
 {
     struct mu_etcd_change change = {
@@ -259,6 +266,7 @@ static void on_read_done(struct mu_etcd_call *call)
     }
     w->next = (int64_t)reading + 1;
     w->state = RESTING;
+    say_told(w);
     go_on(w);
 }
 
@@ -319,6 +327,7 @@ static void take_events(struct mu_etcd_watch *w)
     /* A transaction's changes have one revision, and come in one piece. */
     if (r->event_count > 0 && r->events[r->event_count - 1].kv.mod_revision >= w->next) {
         w->next = r->events[r->event_count - 1].kv.mod_revision + 1;
+        say_told(w);
     }
 }
 

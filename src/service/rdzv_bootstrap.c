@@ -545,7 +545,10 @@ static int begin_rank_0(struct mu_rdzv_bootstrap *b, struct mu_errmsg *reterr_ms
         return mu_err(reterr_msg, MUSTER_EINVAL, "\"%.64s\" is no address of a node", b->own_addr);
     }
     memcpy(b->pair.host, b->own_addr, sizeof(b->own_addr));
-    if (is_loopback(b->own_addr)) {
+    if (b->config.alone && b->config.share) {
+        (void)snprintf(b->pair.host, sizeof(b->pair.host), "127.0.0.1");
+        (void)snprintf(listen.host, sizeof(listen.host), "127.0.0.1");
+    } else if (is_loopback(b->own_addr)) {
         memcpy(listen.host, b->own_addr, sizeof(b->own_addr));
     }
     err = open_port(b, &listen, reterr_msg);

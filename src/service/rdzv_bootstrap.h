@@ -65,6 +65,7 @@ struct mu_rdzv_bootstrap_config {
     bool nearby;          /* all nodes are on this host: where the job's lock keeps others out,
                              loopback is published in the place of `addr` */
     const char *addr_0;   /* the others: rank 0's address, or NULL if it is not known */
+    bool alone;           /* rank 0 is all there is: its store is served on loopback only */
     bool share;           /* rank 0 serves a store there */
     uint32_t timeout_ms;  /* 0: 60 s */
     uint32_t patience_ms; /* 0: 3 s */

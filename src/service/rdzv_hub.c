@@ -65,13 +65,34 @@ static void note(struct mu_rdzv_run *run, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static void note(struct mu_rdzv_run *run, const char *format, ...)
 {
-    char text[MU_STORE_EVENT_MAX];
+    char text[MU_STATUS_EVENT_MAX];
     va_list args;
 
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    mu_store_events_add(&run->server->events, mu_env_now(run->server->env).wall, run->id, text);
+    mu_status_events_add(&run->server->events, mu_env_now(run->server->env).wall, run->id, text);
+}
+
+static void log_end(const struct mu_rdzv_run *run, const char *reason)
+{
+    const struct mu_room *room = &run->room;
+    char id[100];
+    char who[200] = "";
+
+    if (!mu_log_enabled(MUSTER_LOG_INFO)) {
+        return;
+    }
+    if (room->last_end.has_who) {
+        char name[140];
+
+        (void)snprintf(who, sizeof(who), " rank=%" PRIu32 " node=%s", room->last_end.who_rank,
+                       mu_span_quote(name, sizeof(name), mu_span_str(room->last_end.who)));
+    }
+    mu_log(MUSTER_LOG_INFO, "RDZV-ROUND-ENDED",
+           "run=%s incarnation=%" PRIu64 " round=%" PRIu64 " reason=\"%s\"%s",
+           mu_span_quote(id, sizeof(id), run->by_id.key), room->incarnation, room->last_end.round,
+           reason, who);
 }
 
 /* Once for each round: why it is over. */
@@ -89,6 +110,7 @@ static void note_end(struct mu_rdzv_run *run)
         return;
     }
     run->ended_noted = true;
+    log_end(run, reasons[room->last_end.reason]);
     if (room->last_end.has_who) {
         note(run, "round %" PRIu64 " is over: %s %s, rank %" PRIu32, room->last_end.round,
              reasons[room->last_end.reason], room->last_end.who, room->last_end.who_rank);

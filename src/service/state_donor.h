@@ -69,6 +69,19 @@ struct mu_state_share *mu_state_donor_find(struct mu_state_donor *d, struct mu_s
 void mu_state_donor_withdraw(struct mu_state_donor *d, struct mu_state_share *share,
                              uint32_t wait_ms);
 void mu_state_donor_stats(const struct mu_state_donor *d, struct mu_state_donor_stats *ret);
+
+/* A download from here that goes on. */
+struct mu_state_transfer {
+    char peer[64];
+    char prefix[MU_STATE_PREFIX_MAX + 1];
+    uint64_t bytes;       /* that it was given; it may get others elsewhere */
+    uint64_t total;       /* of the state */
+    uint64_t bytes_per_s; /* lately */
+    uint64_t age_ms;
+};
+/** Fills in up to `cap`; returns how many there are. */
+size_t mu_state_donor_transfers(const struct mu_state_donor *d, struct mu_state_transfer *ret,
+                                size_t cap);
 /** From now on these limits. */
 void mu_state_donor_limit(struct mu_state_donor *d, const struct mu_state_gate_config *gate);
 /** Who is told of the end, in place of the config's. */

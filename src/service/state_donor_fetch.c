@@ -79,6 +79,7 @@ int mu_state_stream_new(struct mu_state_visit *visit, uint64_t id, struct mu_sta
     s->stand = stand;
     s->share = mu_state_share_hold(stand->share);
     stand->downloads += is_offer ? 0 : 1;
+    s->meter.since = s->meter.mark = mu_env_now(d->env).mono;
     mu_list_push(&d->streams, &s->link);
     if (is_offer) {
         mu_state_stream_go(s);
@@ -364,6 +365,7 @@ void mu_state_stream_serve(struct mu_state_stream *s)
     mu_buf_consume(&s->asks, sizeof(chunk));
     d->stats.chunks += has ? 1 : 0;
     d->stats.bytes += has ? len : 0;
+    mu_state_meter_add(&s->meter, mu_env_now(d->env).mono, has ? len : 0);
     mu_rpc_session_touch(&s->visit->base);
     mu_state_stream_go(s);
 }

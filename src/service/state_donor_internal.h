@@ -4,6 +4,7 @@
  *     state_donor.c        life, states that come and go, connections, the turn
  *     state_donor_serve.c  calls: what is asked and answered
  *     state_donor_fetch.c  streams: chunks and offers on their way out
+ *     state_donor_look.c   how far each of them is
  */
 #ifndef MU_STATE_DONOR_INTERNAL_H
 #define MU_STATE_DONOR_INTERNAL_H
@@ -54,6 +55,15 @@ struct mu_state_conn {
 
 struct mu_state_job;
 
+/* How much went where, for those who look: state_donor_look.c. */
+struct mu_state_meter {
+    uint64_t bytes;
+    mu_mono_t since;
+    uint64_t mark_bytes; /* how much it was when the rate was last looked at */
+    mu_mono_t mark;
+    uint64_t bytes_per_s;
+};
+
 /*
  * An offer or chunks on their way to somebody. What was lent to the session is counted in `hold`;
  * a stream that has ended goes to donor->draining until all of that has left.
@@ -68,6 +78,7 @@ struct mu_state_stream {
     struct mu_state_share *share; /* a reference */
     struct mu_rpc_blob *hold;
     struct mu_state_seat seat;
+    struct mu_state_meter meter;
     struct mu_buf asks;          /* u32 each: chunks that were asked for and not given yet */
     struct mu_rpc_blob *pending; /* the first of them, if it had to be copied */
     struct mu_state_job *job;    /* that reads it */
@@ -133,5 +144,9 @@ void mu_state_stream_orphan(struct mu_state_stream *s);
 /** Frees those that have drained, ends the sessions of those that do not. Returns when to look
  * again. */
 mu_mono_t mu_state_streams_sweep(struct mu_state_donor *d);
+
+/* --- state_donor_look.c ----------------------------------------------------------------------- */
+
+void mu_state_meter_add(struct mu_state_meter *m, mu_mono_t now, uint64_t bytes);
 
 #endif

@@ -198,10 +198,37 @@ static int put_members(struct mu_buf *out, const struct mu_state_stand *stand,
     return err;
 }
 
+/* Each of those who load begins with a part of its own. They are in the order of their addresses,
+ * which all donors of this state see alike. */
+static void number_parts(const struct mu_state_stand *stand, const struct mu_state_visit *v,
+                         struct mu_state_swarm_head *head)
+{
+    const struct mu_state_member *own = NULL;
+
+    MU_LIST_FOREACH (it, &stand->swarm) {
+        const struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
+
+        own = m->visit == v ? m : own;
+    }
+    if (own == NULL || stand->swarm_count > UINT16_MAX) {
+        return;
+    }
+    head->parts = (uint16_t)stand->swarm_count;
+    MU_LIST_FOREACH (it, &stand->swarm) {
+        const struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
+
+        if (mu_span_natural_cmp(mu_span(m->addr, m->addr_len), mu_span(own->addr, own->addr_len)) <
+            0) {
+            head->part++;
+        }
+    }
+}
+
 static void on_swarm(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
 {
     struct mu_state_swarm_ask ask;
     struct mu_state_which which = {.by_id = true};
+    struct mu_state_swarm_head head = {.again_ms = v->donor->config.again_ms};
     struct mu_state_stand *stand;
     struct mu_buf out;
     int err;
@@ -220,8 +247,9 @@ static void on_swarm(struct mu_state_visit *v, uint64_t id, struct mu_span paylo
     if (ask.addr.len != 0) {
         note_member(stand, v, ask.addr);
     }
+    number_parts(stand, v, &head);
     mu_buf_init(&out, 65536);
-    err = mu_state_swarm_encode(&out, v->donor->config.again_ms);
+    err = mu_state_swarm_encode(&out, &head);
     err = err != 0 ? err : put_members(&out, stand, v);
     if (err != 0) {
         fail(v, id, err, muster_strerror(err));

@@ -377,16 +377,20 @@ static void on_have(struct mu_state_link *k, const struct mu_rpc_event *event)
 static void on_swarm(struct mu_state_link *k, const struct mu_rpc_event *event)
 {
     struct mu_state_loader *l = k->loader;
-    uint32_t again_ms = 0;
+    struct mu_state_swarm_head head;
+    uint32_t again_ms;
     struct mu_span walk = {0};
     struct mu_span addr;
 
     k->swarm_call = 0;
-    if (event->status != 0 || mu_state_swarm_decode(event->payload, &again_ms, &walk) != 0) {
+    if (event->status != 0 || mu_state_swarm_decode(event->payload, &head, &walk) != 0) {
         k->swarm_at = mu_mono_add_ms(now_of(l), 5000);
         return;
     }
-    again_ms = again_ms < 100 ? 100 : again_ms > 60000 ? 60000 : again_ms;
+    if (l->has_fetch && k->is_donor) {
+        mu_state_fetch_part(&l->fetch, k->donor, head.part, head.parts);
+    }
+    again_ms = head.again_ms < 100 ? 100 : head.again_ms > 60000 ? 60000 : head.again_ms;
     /* Those who begin together find each other while most is still to be had. */
     if (k->swarm_asks++ < SWARM_EAGER && again_ms > SWARM_EAGER_MS) {
         again_ms = SWARM_EAGER_MS;
@@ -604,13 +608,29 @@ static bool is_gone(const struct mu_state_loader *l)
     return false;
 }
 
+/* Whether somebody who can be asked has told of another state: if nobody is left who gives this one
+ * as it should be, that one is better than none. */
+static bool is_another_there(const struct mu_state_loader *l)
+{
+    MU_LIST_FOREACH (it, &l->links) {
+        const struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
+
+        for (size_t i = 0; i < k->entry_count && !k->banned && k->ready; i++) {
+            if (memcmp(k->entries[i].entry.id, l->share->id, MU_STATE_ID_LEN) != 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 static void on_end(struct mu_state_loader *l, const struct mu_state_fetch_event *event)
 {
     if (event->status == 0) {
         l->whole = true;
         mu_state_loader_end(l, 0, "");
     } else if (event->status != MUSTER_ECANCELED && event->status != MUSTER_ETIMEDOUT &&
-               is_gone(l)) {
+               (is_gone(l) || is_another_there(l))) {
         mu_state_loader_restart(l);
     } else {
         mu_state_loader_end(l, event->status, event->text);
@@ -642,6 +662,8 @@ static void handle(struct mu_state_loader *l, const struct mu_state_fetch_event 
     case MU_STATE_FETCH_EV_BAN:
         mu_log(MUSTER_LOG_WARN, "STATE-DONOR-BANNED", "donor=%s why=\"%s\"", k->name, event->text);
         k->banned = true;
+        k->status = event->status;
+        (void)snprintf(k->text, sizeof(k->text), "%.150s", event->text);
         k->wanted = false;
         mu_state_link_close(k);
         break;

@@ -136,6 +136,9 @@ void mu_state_swarm_start_hm(struct mu_state_swarm_load *l, enum mu_state_swarm_
     config.known = mu_buf_span(&l->known);
     config.download.self = *mu_peer_host_id(mu_state_swarm_host(l->config.swarm));
     config.download.state.expected = l->config.expected;
+    if (l->config.bytes_max != 0) {
+        config.download.state.bytes_max = l->config.bytes_max;
+    }
     config.download.idle_ms = idle == 0 || idle > IDLE_MS ? IDLE_MS : idle;
     config.download.total_ms =
         l->config.native.timeout_ms == 0 || mu_state_swarm_ms_left(l) > UINT32_MAX

@@ -34,6 +34,8 @@ struct mu_state_swarm_load_config {
                                   call */
     size_t donor_count;
     const struct mu_layout *expected; /* of hivemind's donors; NULL: anything. Borrowed */
+    uint64_t bytes_max; /* likewise, of what they may send. 0: the default. `accept` says it of
+                           others */
     void (*ended)(void *context, int status, const char *text, struct mu_state_share *share);
     void (*closed)(void *context);
 };

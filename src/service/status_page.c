@@ -9,18 +9,18 @@
 
 struct mu_status_page {
     struct mu_env *env;
-    struct mu_store_server *store;
+    struct mu_status_source source;
     struct mu_status_page_config config;
     struct mu_http_server *http;
     struct mu_timer timer;
 };
 
-static void tell(struct mu_status_page *p)
+void mu_status_page_tell(struct mu_status_page *p)
 {
     struct mu_buf line;
 
     mu_buf_init(&line, PAGE_MAX);
-    if (mu_store_server_status(p->store, &line) == 0) {
+    if (p->source.json(p->source.context, &line) == 0) {
         (void)mu_http_server_push(p->http, mu_buf_span(&line));
     }
     mu_buf_fini(&line);
@@ -33,7 +33,7 @@ static void on_timer(struct mu_timer *timer)
     struct mu_status_page *p = MU_CONTAINER_OF(timer, struct mu_status_page, timer);
 
     if (mu_http_server_listeners(p->http) != 0) {
-        tell(p);
+        mu_status_page_tell(p);
         mu_env_timer_arm(p->env, timer, mu_mono_add_ns(mu_env_now(p->env).mono, TELL_NS));
     }
 }
@@ -61,20 +61,20 @@ static void fill(struct mu_status_page *p, const struct mu_http_head *head,
         err = mu_buf_append(a->body, mu_span(mu_status_page_html, mu_status_page_html_len));
     } else if (is(head, "/status.json")) {
         a->type = "application/json";
-        err = mu_store_server_status(p->store, a->body);
+        err = p->source.json(p->source.context, a->body);
     } else if (is(head, "/events")) {
         a->type = "text/event-stream";
         a->stream = true;
     } else if (is(head, "/metrics")) {
         a->type = "text/plain; version=0.0.4; charset=utf-8";
-        err = mu_store_server_metrics(p->store, a->body);
+        err = p->source.metrics(p->source.context, a->body);
     } else if (is(head, "/healthz")) {
         err = mu_buf_append(a->body, MU_SPAN_LIT("ok\n"));
     } else if (is(head, "/readyz")) {
-        bool ready = mu_store_server_ready(p->store);
+        bool ready = p->source.ready(p->source.context);
 
         a->status = ready ? 200 : 503;
-        err = mu_buf_append(a->body, ready ? MU_SPAN_LIT("ready\n") : MU_SPAN_LIT("ending\n"));
+        err = mu_buf_append(a->body, ready ? MU_SPAN_LIT("ready\n") : MU_SPAN_LIT("not ready\n"));
     } else {
         a->status = 0;
     }
@@ -97,7 +97,7 @@ static void on_stopped(void *context)
     p->config.stopped(p->config.context);
 }
 
-int mu_status_page_start(struct mu_env *env, struct mu_store_server *store,
+int mu_status_page_start(struct mu_env *env, const struct mu_status_source *source,
                          const struct mu_status_page_config *config,
                          struct mu_status_page **ret_page, struct mu_errmsg *reterr_msg)
 {
@@ -109,7 +109,7 @@ int mu_status_page_start(struct mu_env *env, struct mu_store_server *store,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for a status page");
     }
     p->env = env;
-    p->store = store;
+    p->source = *source;
     p->config = *config;
     mu_timer_init(&p->timer, on_timer);
     http.listen = config->listen;

@@ -100,6 +100,7 @@ struct mu_store_tcp_config {
     size_t value_bytes_max; /* PyTorch's protocol: an answer that is longer ends its op with
                                MUSTER_ELIMIT. 1 GiB */
     const char *name;       /* ours, in the server's logs; borrowed for the store's life */
+    bool wire_keys;         /* the native protocol: keys are as on the wire, slashes included */
 };
 
 struct mu_store_tcp_config mu_store_tcp_config_defaults(void);

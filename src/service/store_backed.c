@@ -1,7 +1,7 @@
 /*
- * A server whose keys are in etcd: requests of both wires go to store_backing.h and come back as
+ * A server whose keys are elsewhere: requests of both wires go to store_keeper.h and come back as
  * answers. On either wire keys have a slash in front, but for the worker count's; in etcd they
- * have none, so that clients of etcd:// stores share them.
+ * have none, so that clients of etcd:// stores share them. In another server they are as they are.
  */
 #include "service/store_server_internal.h"
 
@@ -66,6 +66,11 @@ static void to_etcd(struct mu_span *key)
     *key = mu_span(at - 2, key->len + 2 - (slash ? 1 : 0));
 }
 
+static bool is_remote(const struct mu_store_server *s)
+{
+    return s->backing->kind->remote;
+}
+
 /* The other way round, appended. */
 static int append_name(struct mu_buf *out, struct mu_span key)
 {
@@ -127,7 +132,7 @@ static void free_torch_op(struct torch_op *o)
 /* Stops one whose answer nobody wants. */
 static void drop_torch_op(struct torch_op *o)
 {
-    if (mu_backing_cancel(o->peer->server->backing, &o->base)) {
+    if (mu_keeper_cancel(o->peer->server->backing, &o->base)) {
         mu_torch_request_free(o->request);
         free_torch_op(o);
     } else {
@@ -145,7 +150,7 @@ static int answer_torch(struct torch_op *o, struct mu_store_conn *c)
     int err;
 
     mu_buf_init(&names, NAMES_MAX);
-    if (status == 0 && b->request.verb == MU_STORE_LIST_KEYS) {
+    if (status == 0 && b->request.verb == MU_STORE_LIST_KEYS && !is_remote(c->server)) {
         status = name_keys(&b->reply, &names, &values);
         reply.values = values;
     }
@@ -157,6 +162,50 @@ static int answer_torch(struct torch_op *o, struct mu_store_conn *c)
     return err;
 }
 
+/* Whether others may be answered before it. */
+static bool lets_pass(const struct torch_op *o)
+{
+    enum mu_store_verb verb = o->base.base.request.verb;
+
+    return o->dropped || verb == MU_STORE_WAIT || verb == MU_STORE_BARRIER ||
+           verb == MU_STORE_WATCH;
+}
+
+/*
+ * Answers have no names on this wire: one that is given out of order is taken for another's. They
+ * come in order, unless somebody had no memory for an earlier one.
+ */
+static bool is_in_turn(const struct torch_op *o)
+{
+    MU_LIST_FOREACH (it, &o->peer->ops) {
+        const struct torch_op *first = MU_CONTAINER_OF(it, struct torch_op, link);
+
+        if (first == o) {
+            break;
+        }
+        if (!lets_pass(first)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A watch that the client believes in is over: it has to hear of it. */
+static void end_torch_watch(struct torch_op *o, struct mu_store_conn *c)
+{
+    struct mu_errmsg why = o->base.base.errmsg;
+
+    if (o->base.stands != NULL) {
+        struct mu_store_reply none = {0};
+
+        (void)mu_torch_server_answer(&c->u.torch, o->request, o->base.base.status, &none, why.text);
+    } else {
+        mu_torch_request_free(o->request);
+    }
+    free_torch_op(o);
+    mu_store_conn_drop(c, why.text);
+}
+
 static void on_torch_done(struct mu_backing_op *base)
 {
     struct torch_op *o = MU_CONTAINER_OF(base, struct torch_op, base);
@@ -165,10 +214,19 @@ static void on_torch_done(struct mu_backing_op *base)
 
     if (o->dropped || c == NULL || o->request->server == NULL) {
         mu_torch_request_free(o->request);
-    } else if (answer_torch(o, c) != 0) {
-        mu_store_conn_end_torch(c);
+    } else if (base->base.request.verb == MU_STORE_WATCH) {
+        end_torch_watch(o, c);
+        return;
+    } else if (!is_in_turn(o)) {
+        mu_torch_request_free(o->request);
+        free_torch_op(o);
+        mu_store_conn_drop(c, "an answer before this one is missing: out of memory elsewhere");
+        return;
     } else {
-        mu_store_conn_touch(c);
+        if (answer_torch(o, c) != 0) {
+            mu_store_conn_end_torch(c);
+        }
+        mu_store_conn_touch(c); /* It may have ended before, and wait for this. */
         mu_store_conn_account(c);
     }
     free_torch_op(o);
@@ -182,8 +240,13 @@ static void on_torch_change(struct mu_backing_op *base, const struct mu_change *
     struct mu_buf name;
 
     mu_buf_init(&name, NAMES_MAX);
-    if (gap || append_name(&name, o->base.base.request.keys[0]) != 0 ||
-        mu_torch_server_told(&c->u.torch, mu_buf_span(&name), change) != 0) {
+    if (!gap && is_remote(c->server)) {
+        gap = mu_torch_server_told(&c->u.torch, o->base.base.request.keys[0], change) != 0;
+    } else if (!gap) {
+        gap = append_name(&name, o->base.base.request.keys[0]) != 0 ||
+              mu_torch_server_told(&c->u.torch, mu_buf_span(&name), change) != 0;
+    }
+    if (gap) {
         mu_store_conn_end_torch(c);
     } else {
         mu_store_conn_touch(c);
@@ -205,6 +268,23 @@ static void on_torch_stands(struct mu_backing_op *base)
     }
 }
 
+static void fit_etcd(struct mu_torch_request *r, bool first)
+{
+    r->request.flags |= first ? MU_BACKED_NO_QUEUES : MU_BACKED_IN_TURN;
+    r->request.flags |= !first && r->op == MU_TORCH_MULTI_GET ? MU_BACKED_OR_EMPTY : 0;
+    for (size_t i = 0; i < r->request.key_count; i++) {
+        to_etcd(&r->parts[i]);
+    }
+}
+
+static void fit_remote(struct mu_torch_request *r, bool first)
+{
+    r->request.flags |= r->op == MU_TORCH_WAIT                  ? MU_STORE_IN_TURN
+                        : r->op == MU_TORCH_WATCH_KEY           ? MU_STORE_OLD
+                        : !first && r->op == MU_TORCH_MULTI_GET ? MU_STORE_OR_EMPTY
+                                                                : 0;
+}
+
 static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
 {
     struct torch_op *o = mu_calloc(1, sizeof(*o));
@@ -214,11 +294,10 @@ static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
     if (o == NULL) {
         return mu_torch_server_answer(&p->conn->u.torch, r, MUSTER_ENOMEM, &none, "out of memory");
     }
-    r->request.flags |= first ? MU_BACKED_NO_QUEUES : MU_BACKED_IN_TURN;
-    r->request.flags |= !first && r->op == MU_TORCH_MULTI_GET ? MU_BACKED_OR_EMPTY : 0;
-
-    for (size_t i = 0; i < r->request.key_count; i++) {
-        to_etcd(&r->parts[i]);
+    if (is_remote(p->server)) {
+        fit_remote(r, first);
+    } else {
+        fit_etcd(r, first);
     }
     r->impl = o;
     o->peer = p;
@@ -228,10 +307,10 @@ static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
     o->base.change = on_torch_change;
     mu_list_init(&o->link);
     mu_list_push(&p->ops, &o->link);
-    if (r->op == MU_TORCH_WATCH_KEY && !mu_backing_watches(p->server->backing)) {
+    if (r->op == MU_TORCH_WATCH_KEY && !mu_keeper_watches(p->server->backing)) {
         o->base.stands = on_torch_stands;
     }
-    mu_backing_submit(p->server->backing, &p->client, &o->base);
+    mu_keeper_submit(p->server->backing, &p->client, &o->base);
     return r->op == MU_TORCH_WATCH_KEY && o->base.stands == NULL
                ? mu_torch_server_answer(&p->conn->u.torch, r, 0, &none, NULL)
                : 0;
@@ -324,7 +403,7 @@ static void on_native_done(struct mu_backing_op *base)
         int status = b->status;
 
         mu_buf_init(&names, NAMES_MAX);
-        if (status == 0 && b->request.verb == MU_STORE_LIST_KEYS) {
+        if (status == 0 && b->request.verb == MU_STORE_LIST_KEYS && !is_remote(o->server)) {
             status = name_keys(&b->reply, &names, &values);
             reply.values = values;
         }
@@ -342,7 +421,7 @@ static void backed_fini(struct mu_store_exec *x)
     x->active = false;
     if (o != NULL) {
         (void)detach(o);
-        if (mu_backing_cancel(o->server->backing, &o->base)) {
+        if (mu_keeper_cancel(o->server->backing, &o->base)) {
             free_native_op(o);
         }
     }
@@ -367,6 +446,10 @@ static void on_native_change(struct mu_backing_op *base, const struct mu_change 
         none.number = (int64_t)change->revision;
         backed_fini(x);
         sink->answer(sink, 0, &none, NULL);
+        return;
+    }
+    if (is_remote(o->server)) {
+        (void)sink->change(sink, change);
         return;
     }
     mu_buf_init(&name, NAMES_MAX);
@@ -403,7 +486,7 @@ static void backed_start(struct mu_store_exec *x, const struct mu_store_request 
         x->sink->answer(x->sink, MUSTER_ENOMEM, &none, "out of memory");
         return;
     }
-    for (size_t i = 0; i < request->key_count; i++) {
+    for (size_t i = 0; i < request->key_count && !is_remote(s); i++) {
         if (x->parts[i].len != 0 || (request->flags & MU_STORE_PREFIX) == 0) {
             to_etcd(&x->parts[i]);
         }
@@ -414,11 +497,12 @@ static void backed_start(struct mu_store_exec *x, const struct mu_store_request 
     o->base.base.request = x->request;
     o->base.done = on_native_done;
     o->base.change = on_native_change;
+    o->base.deadline = x->sink->deadline;
     x->parts = NULL;
     x->impl = o;
-    mu_backing_submit(s->backing, NULL, &o->base);
+    mu_keeper_submit(s->backing, NULL, &o->base);
     if (request->verb == MU_STORE_WATCH && (request->flags & MU_STORE_CURRENT) != 0) {
-        mu_backing_tell_current(s->backing, &o->base);
+        mu_keeper_tell_current(s->backing, &o->base);
     }
 }
 
@@ -431,6 +515,9 @@ static void backed_stop(struct mu_store_exec *x, int why)
     size_t missing = mu_backed_missing(&o->base.base, keys, MU_STORE_MISSING_NAMED);
     char text[768];
 
+    if (why == MUSTER_ETIMEDOUT && is_remote(o->server)) {
+        return; /* The other server knows of the deadline, and answers with what was missing. */
+    }
     if (why != MUSTER_ETIMEDOUT) {
         (void)snprintf(text, sizeof(text), "%s", muster_strerror(why));
     } else if (missing != 0) {

@@ -16,6 +16,7 @@
 #define TRY_MS      3000 /* one try; every transaction can be repeated */
 #define AGAIN_MS    200  /* until a call, a watch or a session that ended is begun anew */
 #define DROP_MS     2000
+#define LAG_MS      20 /* for which reads wait for a watch that stands still */
 #define FLIGHTS     (2 * (size_t)MU_BACKED_TXNS)
 #define PATIENCE_MS ((uint32_t)INT32_MAX)
 
@@ -43,7 +44,10 @@ struct mu_backing {
     struct mu_buf watch_from;
     struct mu_buf watch_to;
     struct mu_timer watch_again;
+    struct mu_timer lag;
+    int64_t lag_reached; /* where the watch was when that was set */
     bool watching;
+    bool cached;        /* reads are */
     bool current_told;  /* by the watch: the mirror has all keys */
     bool mirror_broken; /* the watch is to begin anew */
     struct mu_etcd_lease lease;
@@ -93,9 +97,19 @@ static void give_back(struct mu_backing *b)
     }
 }
 
+/* Reads that wait for the watch do not do so for long: it may hang on a member that is cut off. */
+static void mind_lag(struct mu_backing *b)
+{
+    if (mu_backed_holds(&b->machine) && !mu_heap_contains(&b->lag.node)) {
+        b->lag_reached = b->machine.reached;
+        arm_in(b, &b->lag, LAG_MS);
+    }
+}
+
 static void finish_turn(struct mu_backing *b)
 {
     give_back(b);
+    mind_lag(b);
     if (b->machine.session == 0 && b->session == UP) {
         b->session = STOPPING;
         mu_etcd_lease_stop(&b->lease, false);
@@ -108,6 +122,16 @@ static void finish_turn(struct mu_backing *b)
     } else {
         b->events.turn_ended(b->events.context);
     }
+}
+
+static void on_lag(struct mu_timer *timer)
+{
+    struct mu_backing *b = MU_CONTAINER_OF(timer, struct mu_backing, lag);
+
+    if (b->machine.reached == b->lag_reached) {
+        mu_backed_unhold(&b->machine);
+    }
+    finish_turn(b);
 }
 
 /* --- silence ---------------------------------------------------------------------------------- */
@@ -151,7 +175,7 @@ static void on_flight_done(struct mu_etcd_call *call);
 static void send(struct flight *f)
 {
     f->call = (struct mu_etcd_call){
-        .path = "/v3/kv/txn",
+        .path = mu_backed_txn_path(f->txn),
         .body = mu_backed_txn_body(f->txn),
         .repeat = true,
         .done = on_flight_done,
@@ -223,6 +247,7 @@ static void on_pump(struct mu_timer *timer)
         launch(b, txn);
     }
     give_back(b);
+    mind_lag(b);
     b->events.turn_ended(b->events.context);
 }
 
@@ -300,7 +325,16 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
 
         o->change(o, &change, false);
     }
-    finish_turn(b);
+}
+
+static void on_told(struct mu_etcd_watch *watch)
+{
+    struct mu_backing *b = MU_CONTAINER_OF(watch, struct mu_backing, watch);
+
+    if (!b->mirror_broken) {
+        mu_backed_told(&b->machine, watch->next - 1);
+        finish_turn(b);
+    }
 }
 
 /* Those who watch have to begin anew, too. */
@@ -357,12 +391,13 @@ static void start_watch(struct mu_backing *b)
 {
     b->watching = true;
     b->current_told = b->mirror_broken = false;
-    mu_backed_forget(&b->machine);
+    mu_backed_begin_watch(&b->machine);
     b->watch = (struct mu_etcd_watch){
         .key = mu_buf_span(&b->watch_from),
         .end = mu_buf_span(&b->watch_to),
         .current = true,
         .change = on_change,
+        .told = on_told,
         .ready = on_watch_ready,
         .ended = on_watch_ended,
     };
@@ -380,6 +415,9 @@ void mu_backing_submit(struct mu_backing *b, struct mu_backed_client *client,
                        struct mu_backing_op *op)
 {
     mu_backed_submit(&b->machine, client, &op->base);
+    if (b->machine.wants_watch && !b->watching && !mu_heap_contains(&b->watch_again.node)) {
+        start_watch(b);
+    }
     pump_soon(b);
 }
 
@@ -423,7 +461,8 @@ bool mu_backing_idle(const struct mu_backing *b)
             return false;
         }
     }
-    return mu_list_empty(&b->machine.clients) && mu_list_empty(&b->machine.done);
+    return mu_list_empty(&b->machine.clients) && mu_list_empty(&b->machine.done) &&
+           !mu_backed_holds(&b->machine);
 }
 
 const struct mu_backed *mu_backing_machine(const struct mu_backing *b)
@@ -445,8 +484,9 @@ static void free_backing(struct mu_backing *b)
 static int parse_url(struct mu_url *url, const char *text, char *prefix, size_t cap,
                      struct mu_errmsg *reterr_msg)
 {
-    static const char *const known[] = {"tls",  "cacert",        "cert", "key",
-                                        "user", "password_file", "api",  NULL};
+    static const char *const known[] = {"tls",           "cacert", "cert",  "key", "user",
+                                        "password_file", "api",    "reads", NULL};
+    const char *reads;
     const char *api;
     int err = mu_url_parse(url, text, reterr_msg);
 
@@ -471,6 +511,10 @@ static int parse_url(struct mu_url *url, const char *text, char *prefix, size_t 
         err = mu_err(reterr_msg, MUSTER_EURL,
                      "a store is backed by etcd's v3 API; its v2 has no transactions");
     }
+    reads = err == 0 ? mu_url_param(url, "reads") : NULL;
+    if (reads != NULL && strcmp(reads, "cached") != 0 && strcmp(reads, "linearizable") != 0) {
+        err = mu_err(reterr_msg, MUSTER_EURL, "reads are \"linearizable\" or \"cached\"");
+    }
     return err != 0 ? err : mu_etcd_url_prefix(url, "/muster", prefix, cap, reterr_msg);
 }
 
@@ -489,6 +533,11 @@ static int open_url(struct mu_backing *b, const char *text, char *prefix, size_t
     struct mu_url url;
     int err = parse_url(&url, text, prefix, cap, reterr_msg);
 
+    if (err == 0) {
+        const char *reads = mu_url_param(&url, "reads");
+
+        b->cached = reads != NULL && strcmp(reads, "cached") == 0;
+    }
     config.first_ms = config.patience_ms = PATIENCE_MS;
     config.try_ms = TRY_MS;
     return err != 0 ? err : mu_etcd_new_url(b->env, &url, &config, &b->etcd, reterr_msg);
@@ -500,6 +549,7 @@ static int start_machine(struct mu_backing *b, const char *prefix, struct mu_err
     int err;
 
     config.prefix = mu_span_str(prefix);
+    config.cached = b->cached;
     mu_env_entropy(b->env, &config.seed, sizeof(config.seed));
     mu_env_entropy(b->env, &config.element_seed, sizeof(config.element_seed));
     err = mu_backed_init(&b->machine, &config);
@@ -530,6 +580,7 @@ int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_
     mu_timer_init(&b->pump, on_pump);
     mu_timer_init(&b->silence, on_silence);
     mu_timer_init(&b->watch_again, on_watch_again);
+    mu_timer_init(&b->lag, on_lag);
     mu_timer_init(&b->lease_again, on_lease_again);
     for (size_t i = 0; i < FLIGHTS; i++) {
         b->flights[i].backing = b;
@@ -548,7 +599,6 @@ int mu_backing_new(struct mu_env *env, const char *url, const struct mu_backing_
         mu_free(b);
         return err;
     }
-    start_watch(b);
     start_session(b);
     *ret_backing = b;
     return 0;
@@ -627,7 +677,7 @@ static void go_on_closing(struct mu_backing *b)
 
 void mu_backing_close(struct mu_backing *b, bool drop, void (*closed)(void *context), void *context)
 {
-    struct mu_timer *timers[] = {&b->pump, &b->silence, &b->watch_again, &b->lease_again};
+    struct mu_timer *timers[] = {&b->pump, &b->silence, &b->watch_again, &b->lag, &b->lease_again};
 
     b->closing = true;
     b->drop = drop;

@@ -13,6 +13,7 @@
 #include "core/env.h"
 #include "core/err.h"
 #include "proto/backed.h"
+#include "service/store.h"
 
 struct mu_backing;
 
@@ -33,6 +34,15 @@ struct mu_backing_op {
     /** watch: whatever happens from now on will be told; not if it stood already when the op was
      * submitted (mu_backing_watches). May be NULL. It must not cancel others. */
     void (*stands)(struct mu_backing_op *op);
+    /** When nobody waits for it any more; 0: never. Only who keeps the keys elsewhere looks at it.
+     */
+    mu_mono_t deadline;
+    /* Private to store_remote.c from here. */
+    struct mu_store_op remote;
+    struct mu_remote *keeper;
+    struct mu_remote_probe *probe;
+    bool counted;
+    bool canceled;
 };
 
 /** Whether a URL can be a backing. MUSTER_EURL in words. */

@@ -78,7 +78,7 @@ static bool send_change(struct mu_store_sink *sink, const struct mu_change *chan
     uint64_t id = call->base.id;
 
     mu_buf_reset(out);
-    if (mu_store_change_encode(out, change) == 0) {
+    if (mu_store_change_encode(out, change, (call->exec.request.flags & MU_STORE_OLD) != 0) == 0) {
         mu_store_answer(session, id, true, 0, mu_buf_span(out));
     } else {
         mu_store_session_fail(session, id, true);
@@ -87,7 +87,7 @@ static bool send_change(struct mu_store_sink *sink, const struct mu_change *chan
     return find_call(session, id) != NULL;
 }
 
-static int keep_call(struct mu_store_session *session, uint64_t id,
+static int keep_call(struct mu_store_session *session, uint64_t id, mu_mono_t deadline,
                      const struct mu_store_request *q)
 {
     struct mu_store_call *call = mu_calloc(1, sizeof(*call));
@@ -98,6 +98,7 @@ static int keep_call(struct mu_store_session *session, uint64_t id,
     call->sink.answer = answer_call;
     call->sink.change = send_change;
     call->sink.wire_keys = true;
+    call->sink.deadline = deadline;
     mu_buf_init(&call->backlog, session->server->config.backlog_bytes_max);
     if (mu_served_add(&call->base, &call_ops, session, id) != 0) {
         mu_free(call);
@@ -179,6 +180,15 @@ static int resolve_lease(struct mu_store_session *session, struct mu_store_reque
     struct mu_store_server *s = session->server;
     int err;
 
+    if (s->backing != NULL && s->backing->kind->remote) {
+        if (q->lease != MU_LEASE_SESSION) {
+            return 0; /* A lease of the other server's. */
+        }
+        return q->verb == MU_STORE_LEASE_KEEP || q->verb == MU_STORE_LEASE_REVOKE ||
+                       q->verb == MU_STORE_LEASE_GRANT
+                   ? MUSTER_EINVAL
+                   : mu_store_gate_lease(session, &q->lease);
+    }
     if (s->backing != NULL && (q->lease != 0 || q->verb == MU_STORE_LEASE_GRANT)) {
         return MUSTER_ENOTSUP; /* A lease would have to outlive this server as its keys do. */
     }
@@ -224,7 +234,7 @@ void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_
         err = resolve_lease(session, &q);
     }
     if (err == 0 && !mu_store_execute(&s->executor, mu_env_now(s->env).mono, &q, &direct.sink)) {
-        err = keep_call(session, event->id, &q);
+        err = keep_call(session, event->id, event->deadline, &q);
     }
     if (err != 0) {
         answer_directly(&direct.sink, err, &none, muster_strerror(err));

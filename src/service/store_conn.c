@@ -80,7 +80,8 @@ static void maybe_resume(struct mu_store_conn *c)
 /* Whether requests of it are being executed elsewhere whose answers it may still read. */
 static bool owes_answers(const struct mu_store_conn *c)
 {
-    return c->kind == MU_STORE_CONN_TORCH && !c->ended && c->u.torch.deferred_count != 0;
+    return c->kind == MU_STORE_CONN_TORCH &&
+           (c->ended ? mu_torch_server_owes(&c->u.torch) : c->u.torch.deferred_count != 0);
 }
 
 void mu_store_conn_flush(struct mu_store_conn *c)
@@ -125,7 +126,7 @@ bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now)
     return s->buffer_bytes <= s->config.buffer_bytes_max;
 }
 
-/* What a torch connection's requests are executed on; NULL: they go to etcd. */
+/* What a torch connection's requests are executed on; NULL: they go elsewhere. */
 static struct mu_keyspace *keyspace_of(struct mu_store_server *s)
 {
     return s->backing != NULL ? NULL : &s->ks;
@@ -257,8 +258,10 @@ static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
     size_t used = 0;
     int err = mu_torch_server_recv(&c->u.torch, keyspace_of(c->server), in, &used);
 
-    if (c->peer != NULL && err == 0) {
-        err = mu_store_backed_take(c);
+    if (c->peer != NULL) {
+        int taken = mu_store_backed_take(c);
+
+        err = err != 0 ? err : taken;
     }
     if (!mu_store_conn_account(c)) {
         return in.len;

@@ -63,10 +63,11 @@ static void answer_failure(struct mu_store_sink *sink, const struct mu_store_req
     sink->answer(sink, err, &none, text);
 }
 
-/* Answers get or multi_get if every key is there; false if one is not. */
+/* Answers get or multi_get if every key is there, or need not be; false if one is not. */
 static bool answer_values(struct mu_keyspace *ks, const struct mu_store_request *q,
                           struct mu_store_sink *sink)
 {
+    bool or_empty = (q->flags & MU_STORE_OR_EMPTY) != 0;
     struct mu_span *values;
     bool all = true;
 
@@ -74,7 +75,10 @@ static bool answer_values(struct mu_keyspace *ks, const struct mu_store_request 
         struct mu_span value;
 
         if (mu_ks_get(ks, q->keys[0], &value) != 0) {
-            return false;
+            if (!or_empty) {
+                return false;
+            }
+            value = (struct mu_span){0};
         }
         answer_value(sink, 0, value);
         return true;
@@ -85,7 +89,7 @@ static bool answer_values(struct mu_keyspace *ks, const struct mu_store_request 
         return true;
     }
     for (size_t i = 0; all && i < q->key_count; i++) {
-        all = mu_ks_get(ks, q->keys[i], &values[i]) == 0;
+        all = mu_ks_get(ks, q->keys[i], &values[i]) == 0 || or_empty;
     }
     if (all) {
         struct mu_store_reply reply = {.values = values, .value_count = q->key_count};
@@ -152,6 +156,7 @@ static bool complete(struct mu_store_exec *x)
     x->active = false;
     switch ((int)request.verb) {
     case MU_STORE_WAIT:
+    case MU_STORE_BARRIER:
         answer_number(sink, 0);
         break;
     case MU_STORE_QUEUE_POP:
@@ -173,10 +178,14 @@ static bool complete(struct mu_store_exec *x)
 /* Waits until it can be completed; a key that came and went again is waited for once more. */
 static void wait_for_keys(struct mu_store_exec *x)
 {
-    enum mu_ks_wait_kind kind =
-        x->request.verb == MU_STORE_QUEUE_POP ? MU_KS_WAIT_POP : MU_KS_WAIT_ALL;
+    const struct mu_store_request *q = &x->request;
+    enum mu_ks_wait_kind kind = q->verb == MU_STORE_QUEUE_POP        ? MU_KS_WAIT_POP
+                                : (q->flags & MU_STORE_IN_TURN) != 0 ? MU_KS_WAIT_TORCH
+                                                                     : MU_KS_WAIT_ALL;
     bool ready = false;
-    int err = mu_ks_wait(x->ks, &x->wait, kind, x->request.keys, x->request.key_count, &ready);
+    int err = q->verb == MU_STORE_BARRIER
+                  ? mu_ks_barrier(x->ks, &x->wait, q->keys[0], q->number, &ready)
+                  : mu_ks_wait(x->ks, &x->wait, kind, q->keys, q->key_count, &ready);
 
     if (err != 0) {
         fail(x, err);
@@ -441,7 +450,9 @@ static int change_lease(struct mu_keyspace *ks, mu_mono_t now, const struct mu_s
         if (q->number <= 0) {
             return MUSTER_EINVAL;
         }
-        err = mu_ks_lease_grant(ks, now, (uint64_t)q->number, &got);
+        got = q->lease;
+        err = got != 0 ? mu_ks_lease_grant_as(ks, now, (uint64_t)q->number, got)
+                       : mu_ks_lease_grant(ks, now, (uint64_t)q->number, &got);
     } else if (q->verb == MU_STORE_LEASE_KEEP) {
         err = mu_ks_lease_keep(ks, now, q->lease, &got);
     } else {
@@ -459,6 +470,7 @@ static bool must_go_on(const struct mu_keyspace *ks, const struct mu_store_reque
 
     switch ((int)q->verb) {
     case MU_STORE_WATCH:
+    case MU_STORE_BARRIER:
         return true;
     case MU_STORE_WAIT:
         return !has_all(ks, q);
@@ -525,7 +537,7 @@ static int execute(struct mu_keyspace *ks, mu_mono_t now, const struct mu_store_
     case MU_STORE_QUEUE_PUSH:
         err = change_key(ks, q, &number);
         break;
-    case MU_STORE_BARRIER: /* Composed above, out of add, set and wait. */
+    case MU_STORE_BARRIER:
     case MU_STORE_WATCH:
         return MUSTER_ENOMETHOD;
     }

@@ -4,7 +4,7 @@
  * mu_store_exec that lives until it is answered or ended.
  *
  * There are two executors: a keyspace in this process (mu_executor_local), and one whose keys are
- * in etcd (store_backed.c), which answers nothing at once.
+ * elsewhere (store_backed.c), which answers nothing at once.
  */
 #ifndef MU_STORE_EXEC_H
 #define MU_STORE_EXEC_H
@@ -29,7 +29,8 @@ struct mu_store_sink {
                    const char *text);
     /** A watched key changed. False: the watch has ended over it, and its memory may be gone. */
     bool (*change)(struct mu_store_sink *sink, const struct mu_change *change);
-    bool wire_keys; /* keys have the slash that clients put before them: texts leave it out */
+    mu_mono_t deadline; /* until when it is waited for; for those who pass it on. 0: for ever */
+    bool wire_keys;     /* keys have the slash that clients put before them: texts leave it out */
 };
 
 struct mu_executor;

@@ -18,7 +18,8 @@ struct flight {
     struct mu_map_node by_id; /* native->calls, once it is a call */
     struct mu_list link;      /* native->unsent until then, native->sent afterwards */
     struct mu_store_op *op;
-    uint64_t id; /* 0: not a call yet */
+    uint64_t id;    /* 0: not a call yet */
+    uint64_t order; /* of submission */
 };
 
 struct native_store {
@@ -28,10 +29,21 @@ struct native_store {
     struct mu_map calls;
     struct mu_list unsent;
     struct mu_list sent;
+    struct flight *again; /* in `unsent`, the last one that was put back, or NULL */
+    uint64_t orders;
+    bool wire_keys;
     struct mu_buf scratch;
 };
 
 /* --- ops -------------------------------------------------------------------------------------- */
+
+static void unlink_flight(struct native_store *s, struct flight *f)
+{
+    if (s->again == f) {
+        s->again = NULL;
+    }
+    mu_list_remove(&f->link);
+}
 
 static void end_flight(struct native_store *s, struct flight *f, int status, const char *text)
 {
@@ -40,7 +52,7 @@ static void end_flight(struct native_store *s, struct flight *f, int status, con
     if (f->id != 0) {
         mu_map_remove(&s->calls, &f->by_id);
     }
-    mu_list_remove(&f->link);
+    unlink_flight(s, f);
     mu_env_timer_arm(s->base.env, &op->timer, MU_MONO_NEVER);
     op->impl = NULL;
     mu_free(f);
@@ -77,6 +89,10 @@ static int encode_request(struct native_store *s, const struct mu_store_request 
     uint8_t *at;
     int err;
 
+    if (s->wire_keys) {
+        mu_buf_reset(&s->scratch);
+        return mu_store_request_encode(&s->scratch, q);
+    }
     for (size_t i = 0; i < q->key_count; i++) {
         bytes += q->keys[i].len + 1;
     }
@@ -129,7 +145,7 @@ static int send_flight(struct native_store *s, struct flight *f)
         (void)mu_rpc_client_cancel(&s->rpc, id);
         return MUSTER_ENOMEM;
     }
-    mu_list_remove(&f->link);
+    unlink_flight(s, f);
     mu_list_push(&s->sent, &f->link);
     mu_env_timer_arm(s->base.env, &op->timer, MU_MONO_NEVER); /* The call has a deadline now. */
     return 0;
@@ -181,6 +197,23 @@ static size_t strip_slashes(struct mu_span *keys, size_t count)
     return kept;
 }
 
+/* Before whatever was submitted after it. Most often, those that are put back come in order. */
+static void put_back(struct native_store *s, struct flight *f)
+{
+    struct mu_list *at = &s->unsent;
+
+    mu_list_remove(&f->link);
+    if (s->again != NULL && s->again->order < f->order) {
+        at = &s->again->link;
+    }
+    while (at->next != &s->unsent &&
+           MU_CONTAINER_OF(at->next, struct flight, link)->order < f->order) {
+        at = at->next;
+    }
+    mu_list_push(at->next, &f->link);
+    s->again = f;
+}
+
 /* A call that nobody knows the outcome of, because the server has forgotten the session. */
 static void on_session_lost(struct native_store *s, struct flight *f)
 {
@@ -189,8 +222,7 @@ static void on_session_lost(struct native_store *s, struct flight *f)
     if (mu_store_verb_is_read(f->op->request.verb)) {
         mu_map_remove(&s->calls, &f->by_id);
         f->id = 0;
-        mu_list_remove(&f->link);
-        mu_list_push(&s->unsent, &f->link);
+        put_back(s, f);
         mu_env_timer_arm(s->base.env, &f->op->timer, f->op->deadline);
         return;
     }
@@ -224,7 +256,7 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
         return;
     }
     err = mu_store_reply_decode(payload, PARTS_MAX, &f->op->reply, &parts);
-    if (err == 0 && f->op->request.verb == MU_STORE_LIST_KEYS) {
+    if (err == 0 && f->op->request.verb == MU_STORE_LIST_KEYS && !s->wire_keys) {
         f->op->reply.value_count = strip_slashes(parts, f->op->reply.value_count);
         f->op->reply.number = (int64_t)f->op->reply.value_count;
     }
@@ -244,7 +276,7 @@ static void on_item(void *context, uint64_t id, struct mu_span payload)
         return;
     }
     if (f->op->change != NULL && mu_store_change_decode(payload, &change) == 0 &&
-        strip_slashes(&change.key, 1) == 1) {
+        (s->wire_keys || strip_slashes(&change.key, 1) == 1)) {
         f->op->change(f->op, &change);
     }
 }
@@ -307,6 +339,7 @@ static void native_submit(struct mu_store *store, struct mu_store_op *op)
         return;
     }
     f->op = op;
+    f->order = s->orders++;
     op->impl = f;
     op->deadline = mu_store_deadline(store, op);
     mu_timer_init(&op->timer, on_op_timeout);
@@ -330,7 +363,7 @@ static void native_cancel(struct mu_store *store, struct mu_store_op *op)
     if (f->id != 0) {
         mu_map_remove(&s->calls, &f->by_id);
     }
-    mu_list_remove(&f->link);
+    unlink_flight(s, f);
     mu_env_timer_arm(store->env, &op->timer, MU_MONO_NEVER);
     mu_free(f);
     mu_store_fail_later(store, op, MUSTER_ECANCELED);
@@ -380,6 +413,7 @@ int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *co
     s->base.kind = &native_kind;
     s->base.env = env;
     s->events = *events;
+    s->wire_keys = config->wire_keys;
     mu_env_entropy(env, &seed, sizeof(seed));
     mu_map_init(&s->calls, seed);
     mu_list_init(&s->unsent);

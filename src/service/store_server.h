@@ -15,8 +15,10 @@
  * loses at most the changes of the last interval and of the write in progress, or those of the last
  * two writes if they take longer than the interval.
  *
- * With a backing the keys are in etcd, and this server is one of any number that serve them: what
- * was answered is on the disks of most of etcd's members. Leases and rendezvous are not served.
+ * With a backing the keys are elsewhere, and this server is one of any number that serve them. In
+ * etcd what was answered is on the disks of most of its members; leases are not served. With
+ * another server's (a gateway) everything is as that server does it, over one session. Rendezvous
+ * are not served in either case.
  *
  * A disk that fails ends the server (status MUSTER_EDISK): going on would acknowledge what cannot
  * be kept.
@@ -31,6 +33,7 @@
 #include "proto/rpc.h"
 #include "proto/torch_server.h"
 #include "service/rdzv_hub.h"
+#include "service/status_page.h"
 
 enum mu_sync {
     MU_SYNC_ALWAYS = 1,
@@ -47,8 +50,9 @@ struct mu_store_server_config {
     size_t sessions_max;     /* 100,000 */
     size_t buffer_bytes_max; /* half-read requests and unsent answers of all peers. 2 GiB */
     struct mu_disk *disk;    /* NULL: memory only. Taken: closed when the server has stopped */
-    const char *backing; /* NULL, or etcd://HOST,HOST/PREFIX: where the keys are. Copied. No disk */
-    bool backing_ends;   /* the keys go with the server, when it drains */
+    /* NULL, or etcd://HOST,HOST/PREFIX, or tcp://HOST:PORT: where the keys are. Copied. No disk */
+    const char *backing;
+    bool backing_ends; /* the keys go with the server, when it drains */
     enum mu_sync sync;
     uint32_t sync_interval_ms; /* 100 */
     size_t
@@ -92,6 +96,10 @@ struct mu_store_server_stats {
 };
 void mu_store_server_stats(const struct mu_store_server *server,
                            struct mu_store_server_stats *ret_stats);
+/* A method of the native wire: the server's wall clock, u64 nanoseconds since 1970. For `muster
+ * doctor`; nothing is decided by it. */
+#define MU_STORE_METHOD_CLOCK "muster::Server.clock"
+
 /** Whether it takes requests: it listens, and is not about to end. */
 bool mu_store_server_ready(const struct mu_store_server *server);
 /**
@@ -104,5 +112,7 @@ bool mu_store_server_ready(const struct mu_store_server *server);
 int mu_store_server_status(const struct mu_store_server *server, struct mu_buf *out);
 /** The same as text for Prometheus. */
 int mu_store_server_metrics(const struct mu_store_server *server, struct mu_buf *out);
+/** All of this for a page. */
+struct mu_status_source mu_store_server_source(struct mu_store_server *server);
 
 #endif

@@ -7,7 +7,8 @@
  *     store_session.c   native sessions: their calls, on top of rpc_host.h
  *     store_calls.c     the store's operations as native calls
  *     store_status.c    how it stands, in words for people and programs
- *     store_backed.c    requests of both wires where the keys are in etcd
+ *     store_backed.c    requests of both wires where the keys are elsewhere
+ *     store_gate_lease.c  a session's keys where another server has them
  *     rdzv_hub*.c       the rendezvous as native calls: see rdzv_hub.h
  *
  * A native call is dispatched by the name of its service. One that is not answered at once is a
@@ -18,8 +19,9 @@
 
 #include "service/rdzv_hub.h"
 #include "service/rpc_host.h"
-#include "service/store_backing.h"
+#include "service/status_text.h"
 #include "service/store_exec.h"
+#include "service/store_keeper.h"
 #include "service/store_server.h"
 
 enum mu_store_conn_kind {
@@ -39,7 +41,7 @@ struct mu_store_conn {
     size_t ready;               /* bytes of the output that may be sent, */
     size_t next;                /* and that may once the commit in flight is done */
     size_t memory;              /* counted in server->buffer_bytes */
-    struct mu_store_peer *peer; /* torch, keys in etcd: its requests */
+    struct mu_store_peer *peer; /* torch, keys elsewhere: its requests */
     enum mu_store_conn_kind kind;
     bool closing;
     bool eof;     /* the peer will send no more, or nothing more is taken from it */
@@ -55,11 +57,12 @@ struct mu_store_conn {
 struct mu_store_session {
     struct mu_rpc_session base;
     struct mu_store_server *server;
-    struct mu_map calls; /* struct mu_served by id */
-    uint64_t lease;      /* of the keys that live as long as the session; 0: none yet */
-    size_t backlog;      /* bytes in the backlogs of its watches */
-    size_t joins;        /* of its calls, those that are memberships of a rendezvous */
-    size_t memory;       /* counted in server->buffer_bytes */
+    struct mu_map calls;        /* struct mu_served by id */
+    uint64_t lease;             /* of the keys that live as long as the session; 0: none yet */
+    struct mu_gate_lease *gate; /* the same, where the keys are with another server */
+    size_t backlog;             /* bytes in the backlogs of its watches */
+    size_t joins;               /* of its calls, those that are memberships of a rendezvous */
+    size_t memory;              /* counted in server->buffer_bytes */
 };
 
 /*
@@ -105,27 +108,12 @@ struct mu_store_held {
     uint8_t data[];
 };
 
-/* What happened lately, for those who look. */
-#define MU_STORE_EVENTS    64
-#define MU_STORE_EVENT_MAX 400
-
-struct mu_store_event {
-    mu_wall_t at;
-    char run[64]; /* cut if it is longer */
-    char text[MU_STORE_EVENT_MAX];
-};
-
-struct mu_store_events {
-    uint64_t count; /* that there ever were; the last ones are here, in a ring */
-    struct mu_store_event last[MU_STORE_EVENTS];
-};
-
 struct mu_store_server {
     struct mu_env *env;
     struct mu_store_server_config config;
-    struct mu_keyspace ks; /* empty where the keys are in etcd */
+    struct mu_keyspace ks; /* empty where the keys are elsewhere */
     struct mu_executor executor;
-    struct mu_backing *backing; /* NULL: the keys are in the keyspace */
+    struct mu_keeper *backing; /* NULL: the keys are in the keyspace */
     bool backing_closing;
     struct mu_rdzv_hub hub;
     struct mu_rpc_host host;
@@ -139,7 +127,7 @@ struct mu_store_server {
     size_t conn_count;
     size_t buffer_bytes;
     struct mu_store_server_stats stats;
-    struct mu_store_events events;
+    struct mu_status_events events;
     /* the disk */
     struct mu_work commit;
     struct mu_buf commit_journal;
@@ -176,8 +164,8 @@ void mu_store_server_fail(struct mu_store_server *s, int status, const char *why
 void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const char *why);
 
 /* store_status.c */
-void mu_store_events_add(struct mu_store_events *e, mu_wall_t at, const char *run,
-                         const char *text);
+/** Answers MU_STORE_METHOD_CLOCK. */
+void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_event *event);
 
 /* store_conn.c */
 struct mu_conn *mu_store_conn_accept(struct mu_listener *listener);
@@ -219,7 +207,7 @@ void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, i
 void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session);
 
 /* store_backed.c */
-/** Of a server whose keys are in etcd: its calls are executed there. */
+/** Of a server whose keys are elsewhere: its calls are executed there. */
 struct mu_executor mu_executor_backed(void);
 /** A torch connection begins. MUSTER_ENOMEM. */
 int mu_store_backed_open(struct mu_store_conn *c);
@@ -227,6 +215,12 @@ int mu_store_backed_open(struct mu_store_conn *c);
 int mu_store_backed_take(struct mu_store_conn *c);
 /** A torch connection ends, before its machine does. What was asked for is done nevertheless. */
 void mu_store_backed_release(struct mu_store_conn *c);
+
+/* store_gate_lease.c */
+/** The lease of a session's keys with another server; granted if there is none. MUSTER_ENOMEM. */
+int mu_store_gate_lease(struct mu_store_session *session, uint64_t *ret_lease);
+/** The session has ended. */
+void mu_store_gate_lease_end(struct mu_store_session *session);
 
 /* store_session.c */
 /** The server's end of native sessions. */

@@ -74,10 +74,12 @@ static void start_call(struct mu_store_session *session, const struct mu_rpc_eve
 
     if (rdzv && session->server->backing != NULL) {
         mu_store_session_reply(session, event->id, MUSTER_ENOTSUP,
-                               MU_SPAN_LIT("this server keeps its keys in etcd and holds no "
-                                           "rendezvous; rendezvous on etcd itself"));
+                               MU_SPAN_LIT("this server's keys are elsewhere and it holds no "
+                                           "rendezvous; rendezvous where the keys are"));
     } else if (rdzv) {
         mu_rdzv_hub_start(session, event);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_STORE_METHOD_CLOCK))) {
+        mu_store_clock_start(session, event);
     } else {
         mu_store_calls_start(session, event);
     }
@@ -198,6 +200,7 @@ static void session_free(struct mu_rpc_session *base)
     uint64_t lease = session->lease;
 
     free_calls(session);
+    mu_store_gate_lease_end(session);
     mu_store_commit_forget(s, session);
     mu_map_fini(&session->calls);
     (void)mu_store_account(s, &session->memory, 0);

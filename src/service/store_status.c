@@ -1,57 +1,21 @@
 /* How a store server stands: for the status page, and for Prometheus. */
 #include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 #include <muster/version.h>
 
-#include "codec/json.h"
 #include "service/rdzv_hub_internal.h"
 
-/* --- events ----------------------------------------------------------------------------------- */
+/* --- the clock -------------------------------------------------------------------------------- */
 
-void mu_store_events_add(struct mu_store_events *e, mu_wall_t at, const char *run, const char *text)
+void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_event *event)
 {
-    struct mu_store_event *event = &e->last[e->count++ % MU_STORE_EVENTS];
+    uint8_t now[8];
 
-    event->at = at;
-    (void)snprintf(event->run, sizeof(event->run), "%s", run);
-    (void)snprintf(event->text, sizeof(event->text), "%s", text);
+    mu_put_u64(now, mu_env_now(session->server->env).wall.ns);
+    mu_store_session_reply(session, event->id, 0, mu_span(now, sizeof(now)));
 }
 
-/* --- writing ---------------------------------------------------------------------------------- */
-
-/* Text that is being written; after the first error nothing more is. */
-struct text {
-    struct mu_buf *out;
-    int err;
-};
-
-static void put(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct text *t, const char *format, ...)
-{
-    char piece[512];
-    va_list args;
-    int n;
-
-    va_start(args, format);
-    n = vsnprintf(piece, sizeof(piece), format, args);
-    va_end(args);
-    if (t->err == 0) {
-        t->err = mu_buf_append(t->out, mu_span(piece, (size_t)n < sizeof(piece) ? (size_t)n : 0));
-    }
-}
-
-/* A string of JSON, which is how Prometheus quotes as well. Names of peers may be any bytes. */
-static void put_quoted(struct text *t, const char *text)
-{
-    char quoted[6 * MU_STORE_EVENT_MAX + 2];
-    size_t n = mu_json_quote(mu_span_str(text), quoted, sizeof(quoted));
-
-    if (t->err == 0) {
-        t->err = n > sizeof(quoted) ? MUSTER_ELIMIT : mu_buf_append(t->out, mu_span(quoted, n));
-    }
-}
+/* --- JSON ------------------------------------------------------------------------------------- */
 
 static const char *room_state(const struct mu_rdzv_run *run)
 {
@@ -76,101 +40,81 @@ static const struct {
 };
 #define PLACES (sizeof(places) / sizeof(places[0]))
 
-/* --- JSON ------------------------------------------------------------------------------------- */
-
-static void put_member(struct text *t, const struct mu_room_member *room, const char *place,
-                       mu_mono_t now)
+static void put_member(struct mu_status_text *t, const struct mu_room_member *room,
+                       const char *place, mu_mono_t now)
 {
     const struct mu_rdzv_member *m = room->owner;
     mu_mono_t heard = mu_rpc_last_heard(&m->base.session->base.rpc);
 
-    put(t, "{\"name\":");
-    put_quoted(t, room->name);
-    put(t, ",\"addr\":");
-    put_quoted(t, m->addr);
-    put(t, ",\"state\":\"%s\"", place);
+    mu_status_put(t, "{\"name\":");
+    mu_status_quote(t, room->name);
+    mu_status_put(t, ",\"addr\":");
+    mu_status_quote(t, m->addr);
+    mu_status_put(t, ",\"state\":\"%s\"", place);
     if (room->state == MU_ROOM_RUNNING) {
-        put(t, ",\"rank\":%" PRIu32, room->rank);
+        mu_status_put(t, ",\"rank\":%" PRIu32, room->rank);
     }
-    put(t, ",\"silent_ms\":%" PRIu64 "}", mu_mono_since(heard, now) / MU_NS_PER_MS);
+    mu_status_put(t, ",\"silent_ms\":%" PRIu64 "}", mu_mono_since(heard, now) / MU_NS_PER_MS);
 }
 
-static void put_members(struct text *t, const struct mu_rdzv_run *run, mu_mono_t now)
+static void put_members(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now)
 {
     size_t left = MU_STORE_STATUS_MEMBERS;
     size_t more = 0;
 
-    put(t, ",\"members\":[");
+    mu_status_put(t, ",\"members\":[");
     for (size_t i = 0; i < PLACES && !run->over; i++) {
         MU_LIST_FOREACH (it, &run->room.in[places[i].state].members) {
             if (left == 0) {
                 more++;
                 continue;
             }
-            put(t, "%s", left == MU_STORE_STATUS_MEMBERS ? "" : ",");
+            mu_status_put(t, "%s", left == MU_STORE_STATUS_MEMBERS ? "" : ",");
             put_member(t, MU_CONTAINER_OF(it, struct mu_room_member, link), places[i].name, now);
             left--;
         }
     }
-    put(t, "],\"members_more\":%zu", more);
+    mu_status_put(t, "],\"members_more\":%zu", more);
 }
 
-static void put_run(struct text *t, const struct mu_rdzv_run *run, mu_mono_t now)
+static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now)
 {
     const struct mu_room *room = &run->room;
-    char why[MU_STORE_EVENT_MAX];
+    char why[MU_STATUS_EVENT_MAX];
 
-    put(t, "{\"id\":");
-    put_quoted(t, run->id);
-    put(t, ",\"state\":\"%s\",\"incarnation\":%" PRIu64 ",\"round\":%" PRIu64, room_state(run),
-        room->incarnation, room->round);
-    put(t, ",\"nodes_min\":%" PRIu32 ",\"nodes_max\":%" PRIu32, room->config.nodes_min,
-        room->config.nodes_max);
+    mu_status_put(t, "{\"id\":");
+    mu_status_quote(t, run->id);
+    mu_status_put(t, ",\"state\":\"%s\",\"incarnation\":%" PRIu64 ",\"round\":%" PRIu64,
+                  room_state(run), room->incarnation, room->round);
+    mu_status_put(t, ",\"nodes_min\":%" PRIu32 ",\"nodes_max\":%" PRIu32, room->config.nodes_min,
+                  room->config.nodes_max);
     if (room->config.restarts_max != UINT32_MAX) {
-        put(t, ",\"restarts_left\":%" PRIu32, room->config.restarts_max - room->restarts);
+        mu_status_put(t, ",\"restarts_left\":%" PRIu32, room->config.restarts_max - room->restarts);
     }
     mu_room_explain(room, why, sizeof(why));
-    put(t, ",\"text\":");
-    put_quoted(t, why);
+    mu_status_put(t, ",\"text\":");
+    mu_status_quote(t, why);
     put_members(t, run, now);
-    put(t, "}");
+    mu_status_put(t, "}");
 }
 
-static void put_runs(struct text *t, const struct mu_store_server *s, mu_mono_t now)
+static void put_runs(struct mu_status_text *t, const struct mu_store_server *s, mu_mono_t now)
 {
     const struct mu_list *const lists[] = {&s->hub.busy, &s->hub.idle};
     size_t count = 0;
 
-    put(t, ",\"runs\":[");
+    mu_status_put(t, ",\"runs\":[");
     for (size_t i = 0; i < 2; i++) {
         MU_LIST_FOREACH (it, lists[i]) {
             if (count < MU_STORE_STATUS_RUNS) {
-                put(t, "%s", count == 0 ? "" : ",");
+                mu_status_put(t, "%s", count == 0 ? "" : ",");
                 put_run(t, MU_CONTAINER_OF(it, struct mu_rdzv_run, link), now);
             }
             count++;
         }
     }
-    put(t, "],\"runs_more\":%zu",
-        count > MU_STORE_STATUS_RUNS ? count - MU_STORE_STATUS_RUNS : (size_t)0);
-}
-
-/* The newest first. */
-static void put_events(struct text *t, const struct mu_store_events *e)
-{
-    uint64_t count = e->count < MU_STORE_EVENTS ? e->count : MU_STORE_EVENTS;
-
-    put(t, ",\"events\":[");
-    for (uint64_t i = 0; i < count; i++) {
-        const struct mu_store_event *event = &e->last[(e->count - 1 - i) % MU_STORE_EVENTS];
-
-        put(t, "%s{\"at_ms\":%" PRIu64 ",\"run\":", i == 0 ? "" : ",", event->at.ns / MU_NS_PER_MS);
-        put_quoted(t, event->run);
-        put(t, ",\"text\":");
-        put_quoted(t, event->text);
-        put(t, "}");
-    }
-    put(t, "]");
+    mu_status_put(t, "],\"runs_more\":%zu",
+                  count > MU_STORE_STATUS_RUNS ? count - MU_STORE_STATUS_RUNS : (size_t)0);
 }
 
 /* --- what is counted -------------------------------------------------------------------------- */
@@ -219,39 +163,41 @@ bool mu_store_server_ready(const struct mu_store_server *s)
 
 int mu_store_server_status(const struct mu_store_server *s, struct mu_buf *out)
 {
-    struct text t = {.out = out};
+    struct mu_status_text t = {.out = out};
     struct mu_now now = mu_env_now(s->env);
     struct mu_store_server_stats stats;
     char address[MU_ADDR_HOST_MAX + 16];
 
-    put(&t, "{\"version\":\"" MUSTER_VERSION "\",\"address\":");
-    put_quoted(&t, mu_addr_format(&s->config.listen, address, sizeof(address)));
-    put(&t, ",\"at_ms\":%" PRIu64 ",\"ready\":%s,\"kept\":\"%s\",\"store\":{",
-        now.wall.ns / MU_NS_PER_MS, mu_store_server_ready(s) ? "true" : "false",
-        s->backing != NULL       ? "in etcd"
-        : s->config.disk != NULL ? "on disk"
-                                 : "in memory");
+    mu_status_put(&t, "{\"kind\":\"server\",\"version\":\"" MUSTER_VERSION "\",\"address\":");
+    mu_status_quote(&t, mu_addr_format(&s->config.listen, address, sizeof(address)));
+    mu_status_put(&t, ",\"at_ms\":%" PRIu64 ",\"ready\":%s,\"kept\":\"%s\",\"store\":{",
+                  now.wall.ns / MU_NS_PER_MS, mu_store_server_ready(s) ? "true" : "false",
+                  s->backing != NULL ? (s->backing->kind->remote ? "by another server" : "in etcd")
+                  : s->config.disk != NULL ? "on disk"
+                                           : "in memory");
     mu_store_server_stats(s, &stats);
     for (size_t i = 0; i < FIGURES; i++) {
-        put(&t, "%s\"%s\":%" PRIu64, i == 0 ? "" : ",", figures[i].name, value_of(&stats, i));
+        mu_status_put(&t, "%s\"%s\":%" PRIu64, i == 0 ? "" : ",", figures[i].name,
+                      value_of(&stats, i));
     }
-    put(&t, "}");
+    mu_status_put(&t, "}");
     put_runs(&t, s, now.mono);
-    put_events(&t, &s->events);
-    put(&t, "}");
+    mu_status_events_put(&t, &s->events);
+    mu_status_put(&t, "}");
     return t.err;
 }
 
 /* --- Prometheus ------------------------------------------------------------------------------- */
 
-static void put_run_metrics(struct text *t, const struct mu_store_server *s, bool members)
+static void put_run_metrics(struct mu_status_text *t, const struct mu_store_server *s, bool members)
 {
     size_t count = 0;
 
-    put(t, members ? "# HELP muster_rdzv_members Nodes of a run, by what they do.\n"
-                     "# TYPE muster_rdzv_members gauge\n"
-                   : "# HELP muster_rdzv_round The round of a run that runs, or the next.\n"
-                     "# TYPE muster_rdzv_round gauge\n");
+    mu_status_put(t, members
+                         ? "# HELP muster_rdzv_members Nodes of a run, by what they do.\n"
+                           "# TYPE muster_rdzv_members gauge\n"
+                         : "# HELP muster_rdzv_round The round of a run that runs, or the next.\n"
+                           "# TYPE muster_rdzv_round gauge\n");
     MU_LIST_FOREACH (it, &s->hub.busy) {
         const struct mu_rdzv_run *run = MU_CONTAINER_OF(it, struct mu_rdzv_run, link);
 
@@ -259,37 +205,60 @@ static void put_run_metrics(struct text *t, const struct mu_store_server *s, boo
             break;
         }
         for (size_t i = 0; members && i < PLACES; i++) {
-            put(t, "muster_rdzv_members{run=");
-            put_quoted(t, run->id);
-            put(t, ",state=\"%s\"} %" PRIu32 "\n", places[i].name,
-                run->room.in[places[i].state].count);
+            mu_status_put(t, "muster_rdzv_members{run=");
+            mu_status_quote(t, run->id);
+            mu_status_put(t, ",state=\"%s\"} %" PRIu32 "\n", places[i].name,
+                          run->room.in[places[i].state].count);
         }
         if (!members) {
-            put(t, "muster_rdzv_round{run=");
-            put_quoted(t, run->id);
-            put(t, "} %" PRIu64 "\n", run->room.round);
+            mu_status_put(t, "muster_rdzv_round{run=");
+            mu_status_quote(t, run->id);
+            mu_status_put(t, "} %" PRIu64 "\n", run->room.round);
         }
     }
 }
 
 int mu_store_server_metrics(const struct mu_store_server *s, struct mu_buf *out)
 {
-    struct text t = {.out = out};
+    struct mu_status_text t = {.out = out};
     struct mu_store_server_stats stats;
 
-    put(&t, "# HELP muster_info What this is.\n# TYPE muster_info gauge\n"
-            "muster_info{version=\"" MUSTER_VERSION "\"} 1\n");
+    mu_status_put(&t, "# HELP muster_info What this is.\n# TYPE muster_info gauge\n"
+                      "muster_info{version=\"" MUSTER_VERSION "\"} 1\n");
     mu_store_server_stats(s, &stats);
     for (size_t i = 0; i < FIGURES; i++) {
-        put(&t, "# HELP muster_%s %s\n# TYPE muster_%s %s\nmuster_%s %" PRIu64 "\n",
-            figures[i].name, figures[i].help, figures[i].name, figures[i].type, figures[i].name,
-            value_of(&stats, i));
+        mu_status_put(&t, "# HELP muster_%s %s\n# TYPE muster_%s %s\nmuster_%s %" PRIu64 "\n",
+                      figures[i].name, figures[i].help, figures[i].name, figures[i].type,
+                      figures[i].name, value_of(&stats, i));
     }
-    put(&t,
-        "# HELP muster_runs Runs with members.\n# TYPE muster_runs gauge\n"
-        "muster_runs %zu\n",
-        s->hub.busy_count);
+    mu_status_put(&t,
+                  "# HELP muster_runs Runs with members.\n# TYPE muster_runs gauge\n"
+                  "muster_runs %zu\n",
+                  s->hub.busy_count);
     put_run_metrics(&t, s, true);
     put_run_metrics(&t, s, false);
     return t.err;
+}
+
+/* --- the page --------------------------------------------------------------------------------- */
+
+static int tell_status(void *context, struct mu_buf *out)
+{
+    return mu_store_server_status(context, out);
+}
+
+static int tell_metrics(void *context, struct mu_buf *out)
+{
+    return mu_store_server_metrics(context, out);
+}
+
+static bool tell_ready(void *context)
+{
+    return mu_store_server_ready(context);
+}
+
+struct mu_status_source mu_store_server_source(struct mu_store_server *s)
+{
+    return (struct mu_status_source){
+        .json = tell_status, .metrics = tell_metrics, .ready = tell_ready, .context = s};
 }

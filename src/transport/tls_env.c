@@ -205,15 +205,28 @@ static bool tell_ready(struct tls_conn *c)
     return !c->closing && !c->over;
 }
 
+/* Where the next plain bytes are to lie: where their owner wants them, if it says so. What of a
+ * record has no place there is given out by the next mu_tls_recv(). */
+static struct mu_space room_of(struct tls_conn *c)
+{
+    struct mu_space room = {0};
+
+    if (c->ready_told && c->conn->on->room != NULL) {
+        room = c->conn->on->room(c->conn);
+    }
+    return room.len != 0 ? room : (struct mu_space){c->env->plain, sizeof(c->env->plain)};
+}
+
 static size_t wire_data(struct mu_conn *wire, struct mu_span in)
 {
     struct tls_conn *c = conn_of(wire);
     struct mu_span left = in;
 
     while (!c->paused && !c->closing && !c->over && !c->eof) {
+        struct mu_space room = room_of(c);
         size_t len = 0;
         size_t used = 0;
-        int err = mu_tls_recv(&c->tls, &left, c->env->plain, sizeof(c->env->plain), &len);
+        int err = mu_tls_recv(&c->tls, &left, room.data, room.len, &len);
 
         if (err != 0) {
             fail(c, err, mu_tls_errmsg(&c->tls));
@@ -223,8 +236,9 @@ static size_t wire_data(struct mu_conn *wire, struct mu_span in)
         if (!tell_ready(c)) {
             break;
         }
-        if (len != 0 && !deliver(c, mu_span(c->env->plain, len), &used) && c->paused) {
-            if (mu_buf_append(&c->rest, mu_span(c->env->plain + used, len - used)) != 0) {
+        if (len != 0 && !deliver(c, mu_span(room.data, len), &used) && c->paused) {
+            MU_ASSERT(room.data == c->env->plain);
+            if (mu_buf_append(&c->rest, mu_span(room.data + used, len - used)) != 0) {
                 fail(c, MUSTER_ENOMEM, "out of memory");
             }
         }

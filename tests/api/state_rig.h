@@ -15,6 +15,116 @@
 
 #include <muster/muster.h>
 
+/*
+ * What a test has open. One that fails leaves it to its tear-down: a runtime that is freed with
+ * something open ends the program, and with it the message of the test that failed.
+ */
+enum rig_kind {
+    RIG_LOADING = 0,
+    RIG_COPY,
+    RIG_STATE,
+    RIG_KINDS,
+};
+
+#define RIG_OPEN_MAX 64
+
+static struct {
+    enum rig_kind kind;
+    void *what;
+} rig_open[RIG_OPEN_MAX];
+
+static inline int rig_opened(enum rig_kind kind, int err, void *what)
+{
+    for (size_t i = 0; err == 0 && what != NULL && i < RIG_OPEN_MAX; i++) {
+        if (rig_open[i].what == NULL) {
+            rig_open[i].kind = kind;
+            rig_open[i].what = what;
+            break;
+        }
+    }
+    return err;
+}
+
+static inline void *rig_closed(void *what)
+{
+    for (size_t i = 0; i < RIG_OPEN_MAX; i++) {
+        if (rig_open[i].what == what) {
+            rig_open[i].what = NULL;
+        }
+    }
+    return what;
+}
+
+static inline int rig_state_open(muster_runtime *rt, const struct muster_state_config *config,
+                                 muster_state **ret)
+{
+    int err = muster_state_open(rt, config, ret);
+
+    return rig_opened(RIG_STATE, err, err == 0 ? *ret : NULL);
+}
+
+static inline int rig_load_begin(muster_runtime *rt, const struct muster_state_request *request,
+                                 muster_state_loading **ret)
+{
+    int err = muster_state_load_begin(rt, request, ret);
+
+    return rig_opened(RIG_LOADING, err, err == 0 ? *ret : NULL);
+}
+
+static inline int rig_load_end(muster_state_loading *loading, muster_state_copy **ret)
+{
+    int err = muster_state_load_end(rig_closed(loading), ret);
+
+    return rig_opened(RIG_COPY, err, err == 0 && ret != NULL ? *ret : NULL);
+}
+
+static inline int rig_load(muster_runtime *rt, const struct muster_state_request *request,
+                           muster_state_copy **ret)
+{
+    int err = muster_state_load(rt, request, ret);
+
+    return rig_opened(RIG_COPY, err, err == 0 && ret != NULL ? *ret : NULL);
+}
+
+static inline void rig_copy_free(muster_state_copy *copy)
+{
+    muster_state_copy_free(rig_closed(copy));
+}
+
+static inline void rig_state_close(muster_state *state)
+{
+    muster_state_close(rig_closed(state));
+}
+
+/** Before the runtimes are freed. */
+static inline void rig_close_all(void)
+{
+    for (int kind = RIG_LOADING; kind < RIG_KINDS; kind++) {
+        for (size_t i = 0; i < RIG_OPEN_MAX; i++) {
+            void *what = rig_open[i].what;
+
+            if (what == NULL || (int)rig_open[i].kind != kind) {
+                continue;
+            }
+            if (kind == RIG_LOADING) {
+                muster_state_load_cancel(what);
+                (void)rig_load_end(what, NULL);
+            } else if (kind == RIG_COPY) {
+                rig_copy_free(what);
+            } else {
+                rig_state_close(what);
+            }
+        }
+    }
+}
+
+#define muster_state_open       rig_state_open
+#define muster_state_close      rig_state_close
+#define muster_state_load       rig_load
+#define muster_state_load_begin rig_load_begin
+#define muster_state_load_end   rig_load_end
+#define muster_state_copy_free  rig_copy_free
+
 /* A model of three tensors, the last one small, which lie here and there in memory. */
 struct model {
     uint64_t shapes[3][2];

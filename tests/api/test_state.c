@@ -17,6 +17,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
+    rig_close_all();
     muster_runtime_free(giver);
     muster_runtime_free(taker);
     return 0;

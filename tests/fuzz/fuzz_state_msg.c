@@ -33,10 +33,10 @@ static void walk_swarm(struct mu_span in, struct mu_buf *out)
 {
     struct mu_span walk;
     struct mu_span addr;
-    uint32_t again_ms;
+    struct mu_state_swarm_head head;
 
-    if (mu_state_swarm_decode(in, &again_ms, &walk) == 0) {
-        (void)mu_state_swarm_encode(out, again_ms);
+    if (mu_state_swarm_decode(in, &head, &walk) == 0) {
+        (void)mu_state_swarm_encode(out, &head);
         while (mu_state_swarm_next(&walk, &addr) == 1) {
             (void)mu_state_swarm_add(out, addr);
         }

@@ -10,7 +10,7 @@ PyTorch 1.13 (so keys that are waited for are not touched by it); a request behi
 means to ours that the client gave it up (so waiters are silent); opcodes 9 to 12 are those of
 PyTorch 2.0; and a watcher that goes away must not break those who set its key.
 
-    differential.py [MUSTER] [--ops=100000] [--seed=N] [--torch-twice | --durable]
+    differential.py [MUSTER] [--ops=100000] [--seed=N] [--torch-twice | --durable | --gateway]
 
 --torch-twice compares PyTorch's server with itself: a test of this test. --durable lets ours write
 everything to disk before it answers, which must not show.
@@ -369,7 +369,7 @@ def start_ours(twice, scratch):
         return lib.TorchServer()
     if "--durable" in sys.argv:
         return lib.Muster("--data-dir", scratch, "--sync", "always")
-    return lib.Muster()
+    return lib.Gateway() if "--gateway" in sys.argv else lib.Muster()
 
 
 def main():

@@ -425,9 +425,6 @@ def run_from_etcd(page, rig, checks):
 
 def main():
     muster = lib.muster_path()
-    if subprocess.run([muster, "keygen", "--help"], capture_output=True).returncode != 0:
-        print("there is no `muster keygen` yet")
-        sys.exit(77)
     apart = enter_namespace()
     checks = lib.Checks()
     all_pages = {page.path: page for page in pages.read_pages(ROOT)}

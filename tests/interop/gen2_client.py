@@ -4,9 +4,10 @@
 What PyTorch 2.11's default server answers, asked here again. Where its answer is a defect, ours is
 the right thing, and says so below.
 
-With --backed the server keeps its keys in an etcd that takes requests large enough.
+With --backed the server keeps its keys in an etcd that takes requests large enough; with --gateway
+it passes everything on to another.
 
-    gen2_client.py [MUSTER] [--backed]
+    gen2_client.py [MUSTER] [--backed | --gateway]
 """
 import contextlib
 import struct
@@ -329,7 +330,7 @@ class Asked:
 @contextlib.contextmanager
 def start(backed):
     if not backed:
-        with lib.Muster() as server:
+        with lib.Gateway() if "--gateway" in sys.argv else lib.Muster() as server:
             yield server
         return
     with etcd_lib.Etcd(more=["--max-request-bytes", str(16 * MIB)]) as etcd, \

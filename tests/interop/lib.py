@@ -259,6 +259,23 @@ class Muster:
             self.scratch.__exit__()
 
 
+class Gateway(Muster):
+    """A gateway, and the server behind it (`origin`)."""
+
+    def __init__(self, *args, **options):
+        self.origin = Muster()
+        try:
+            super().__init__("--backing", "tcp://%s:%d" % (HOST, self.origin.port), *args,
+                             **options)
+        except BaseException:
+            self.origin.kill()
+            raise
+
+    def __exit__(self, *_):
+        super().__exit__()
+        self.origin.__exit__()
+
+
 class EarlyEnd(Exception):
     """The server ended before it served."""
 

@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 
 from browser import Browser
-from lib import (HOST, Checks, Muster, Scratch, die_with_parent, muster_path, option,
+from lib import (HOST, Checks, Muster, Scratch, die_with_parent, free_port, muster_path, option,
                  wait_until)
 from rdzv_nodes import Fleet, endpoint_of
 
@@ -140,10 +140,20 @@ def test_beyond_loopback_a_token_is_wanted():
 
 
 TEXT = "document.getElementById(%r).innerText"
+NARROW = "document.documentElement.scrollWidth <= innerWidth"
+
+
+def shoot(name, **browsers):
+    """Keeps pictures where --shots says, or beside the program that is tested."""
+    folder = option("shots", "") or os.path.join(os.path.dirname(muster_path()), "status-shots")
+    os.makedirs(folder, exist_ok=True)
+    for kind, browser in browsers.items():
+        path = os.path.join(folder, "%s-%s.png" % (name, kind))
+        browser.shoot(path)
+        checks.ok(os.path.getsize(path) > 5000, "a picture is kept: %s" % os.path.basename(path))
 
 
 def test_a_browser_sees_a_member_die_without_a_reload():
-    shots = option("shots", "")
     with Muster("--http", HOST + ":0") as server, \
             Fleet(endpoint_of(server), "train-17", "2:4", args=("--rejoin",)) as fleet:
         page = page_of(server)
@@ -159,11 +169,9 @@ def test_a_browser_sees_a_member_die_without_a_reload():
                               wide.evaluate(TEXT % "runs"), "the members are seen")
             checks.ok(all(word in seen for word in ("train-17", "alpha", "beta", "running")),
                       "run, members and state are on the page", seen)
-            checks.equal(narrow.evaluate("document.documentElement.scrollWidth <= innerWidth"),
-                         True, "on a phone nothing is wider than the screen")
-            for name, browser in (("wide", wide), ("narrow", narrow)):
-                if shots:
-                    browser.shoot(os.path.join(shots, "status-%s.png" % name))
+            checks.equal(narrow.evaluate(NARROW), True,
+                         "on a phone nothing is wider than the screen")
+            shoot("status", wide=wide, narrow=narrow)
             fleet.nodes["gamma"].process.kill()
             wait_until(lambda: "gamma" not in wide.evaluate(TEXT % "runs"),
                        "the dead member leaves the page")
@@ -208,6 +216,246 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self.master)
+
+
+class Job:
+    """`muster run` of three workers with a page, each of which waits for a file named after it: in
+    that stands what it ends with."""
+
+    WORKER = """
+echo "worker $RANK is here" >&2
+while [ ! -e "$0.$RANK" ]; do sleep 0.05; done
+code=$(cat "$0.$RANK")
+rm "$0.$RANK"
+exit "$code"
+"""
+
+    def __init__(self, scratch, *args, http=HOST + ":0", restarts=1):
+        self.script = os.path.join(scratch, "worker.sh")
+        with open(self.script, "w") as file:
+            file.write(self.WORKER)
+        self.errors = os.path.join(scratch, "errors")
+        with open(self.errors, "wb") as errors:
+            self.process = subprocess.Popen(
+                [muster_path(), "run", "--rdzv-backend", "muster", "--rdzv-endpoint",
+                 "%s:%d" % (HOST, free_port()), "--rdzv-id", "train-18", "--nproc-per-node", "3", "--max-restarts", str(restarts), "--no-python", "--http", http, *args, "sh",
+                 self.script], stdout=subprocess.DEVNULL, stderr=errors,
+                preexec_fn=die_with_parent, env=dict(os.environ, LOGLEVEL="INFO"))
+
+    def output(self):
+        with open(self.errors, errors="replace") as file:
+            return file.read()
+
+    def page(self):
+        return re.search(r"status at (http://[0-9.:]+/)", wait_until(
+            lambda: self.output() if "status at" in self.output() else None, "the page"))[1]
+
+    def end(self, rank, code):
+        with open("%s.%d.new" % (self.script, rank), "w") as file:
+            file.write(str(code))
+        os.rename("%s.%d.new" % (self.script, rank), "%s.%d" % (self.script, rank))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+
+
+def state_of(page):
+    return json.loads(get(page + "status.json")[2])
+
+
+def test_an_agent_says_how_it_stands():
+    with Scratch() as scratch, Job(scratch) as job:
+        page = job.page()
+        status = wait_until(lambda: state_of(page)["agent"]["state"] == "running" and
+                            state_of(page), "the workers run")
+        checks.equal((status["kind"], status["agent"]["run"], status["agent"]["round"],
+                      status["agent"]["rank"], status["agent"]["nodes"], status["agent"]["world"]),
+                     ("agent", "train-18", 0, 0, 1, 3), "run, round and rank are there")
+        checks.ok([w["rank"] for w in status["workers"]] == [0, 1, 2] and
+                  all(w["state"] == "running" and os.path.exists("/proc/%d" % w["pid"])
+                      for w in status["workers"]), "and the workers, by process", status["workers"])
+        checks.equal((get(page + "healthz")[0], get(page + "readyz")[0]), (200, 200),
+                     "while workers run it is ready")
+        code, kind, text = get(page + "metrics")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        checks.ok(code == 200 and
+                  all(re.fullmatch(r'[a-z_]+(\{(?:[a-z]+="(?:[^"\\]|\\.)*",?)+\})? \d+', line)
+                      for line in lines) and
+                  'muster_agent_workers{run="train-18",state="running"} 3' in lines and
+                  'muster_agent_round{run="train-18"} 0' in lines, "for Prometheus, too", text)
+        checks.equal(get(page, Host="evil.example")[0], 421, "others' pages learn nothing")
+        job.end(1, 3)
+        status = wait_until(lambda: state_of(page)["agent"].get("round") == 1 and
+                            state_of(page)["agent"]["failures"] == 1 and state_of(page),
+                            "a round later")
+        checks.equal((status["agent"]["restarts"], status["agent"]["restarts_max"]), (1, 1),
+                     "a restart is counted")
+        checks.ok(any("rank 1 ended with 3" in e["text"] for e in status["events"]),
+                  "and why is told", status["events"])
+    with Scratch() as scratch, Job(scratch, http="0.0.0.0:0") as job:
+        checks.ok(job.process.wait(20) != 0 and "needs a token" in job.output(),
+                  "beyond loopback a token is needed", job.output())
+    with Scratch() as scratch:
+        path = os.path.join(scratch, "token")
+        with open(path, "w", opener=lambda p, f: os.open(p, f, 0o600)) as file:
+            file.write(TOKEN + "\n")
+        with Job(scratch, "--token-file", path, http="0.0.0.0:0") as job:
+            page = job.page().replace("0.0.0.0", HOST)
+            checks.equal((get(page)[0], get(page + "status.json", Authorization="Bearer " + TOKEN)[0]),
+                         (401, 200), "and asked for")
+            wait_until(lambda: "worker 2 is here" in job.output(), "the workers run")
+            for entry in os.listdir("/proc"):
+                if entry.isdigit():
+                    try:
+                        with open("/proc/%s/environ" % entry, "rb") as file:
+                            environment = file.read()
+                        with open("/proc/%s/cmdline" % entry, "rb") as file:
+                            command = file.read()
+                    except OSError:
+                        continue
+                    if job.script.encode() in command and (TOKEN.encode() in environment or
+                                                           TOKEN.encode() in command):
+                        checks.ok(False, "the token is in process " + entry)
+            checks.ok(TOKEN not in job.output(), "the token is in no log")
+
+
+def test_a_browser_sees_a_worker_die_without_a_reload():
+    with Scratch() as scratch, Job(scratch, restarts=0) as job:
+        page = job.page()
+        with Browser(1200, 800) as wide, Browser(390, 844, mobile=True) as narrow:
+            for browser in (wide, narrow):
+                browser.open(page)
+                wait_until(lambda: browser.evaluate(TEXT % "link") == "live", "the page is live")
+                browser.evaluate("window.notReloaded = true")
+            seen = wait_until(lambda: wide.evaluate(TEXT % "agent").count("running") == 4 and
+                              wide.evaluate(TEXT % "agent"), "the workers are seen")
+            checks.ok("train-18" in seen and "3 workers in all" in seen, "run and workers", seen)
+            checks.equal(narrow.evaluate(NARROW), True,
+                         "on a phone nothing is wider than the screen")
+            shoot("agent", wide=wide, narrow=narrow)
+            os.kill(next(w["pid"] for w in state_of(page)["workers"] if w["rank"] == 2),
+                    signal.SIGKILL)
+            seen = wait_until(lambda: "failed" in wide.evaluate(TEXT % "agent") and
+                              wide.evaluate(TEXT % "agent"), "the death is on the page")
+            checks.ok("-9" in seen, "and how it died", seen)
+            seen = wait_until(lambda: wide.evaluate(TEXT % "link") == "it has ended" and
+                              wide.evaluate(TEXT % "agent"), "the end is on the page")
+            checks.ok("rank 2" in seen and "failed" in seen, "with the verdict", seen)
+            events = wide.evaluate(TEXT % "events")
+            checks.ok("rank 2 was ended by SIGKILL" in events, "the events say it", events)
+            checks.ok(wide.evaluate("window.notReloaded") is True and
+                      narrow.evaluate("window.notReloaded") is True, "nothing was loaded again")
+            wait_until(lambda: narrow.evaluate(TEXT % "link") == "it has ended", "nor on the phone")
+            checks.equal(narrow.evaluate(NARROW), True, "it still fits a phone")
+            shoot("agent-failed", wide=wide, narrow=narrow)
+        checks.equal(job.process.wait(20), 1, "the page does not keep the agent")
+
+
+class State:
+    """`muster state ...` with a page."""
+
+    def __init__(self, scratch, name, *args):
+        self.errors = os.path.join(scratch, name)
+        with open(self.errors, "wb") as errors:
+            self.process = subprocess.Popen([muster_path(), "state", *args], stdout=errors,
+                                            stderr=errors, preexec_fn=die_with_parent)
+
+    def output(self):
+        with open(self.errors, errors="replace") as file:
+            return file.read()
+
+    def find(self, pattern):
+        return wait_until(lambda: re.search(pattern, self.output()), pattern)[1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def test_downloads_are_seen_as_they_go():
+    with Scratch() as scratch:
+        size = 512 << 20  # far more than can come while we look
+        path = os.path.join(scratch, "model.safetensors")
+        head = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+        with open(path, "wb") as file:
+            file.write(struct.pack("<Q", len(head)) + head)
+            file.truncate(8 + len(head) + size)
+        with State(scratch, "donor", "serve", "--listen", HOST + ":0", "--rate", "8M", "--http",
+                   HOST + ":0", path) as donor:
+            page = donor.find(r"status at (http://\S+/)")
+            address = donor.find(r"serving at (\S+)")
+            checks.equal((state_of(page)["kind"], state_of(page)["state"]["prefix"],
+                          state_of(page)["transfers"]), ("state", "model", []),
+                         "a donor says what it shares")
+            checks.equal(get(page + "readyz")[0], 200, "and is ready")
+            with State(scratch, "puller", "pull", "--http", HOST + ":0", "--no-serve", "-o",
+                       os.path.join(scratch, "copy"), address) as puller, \
+                    Browser(1200, 800) as wide, Browser(390, 844, mobile=True) as narrow:
+                own = puller.find(r"status at (http://\S+/)")
+                for browser in (wide, narrow):
+                    browser.open(page)
+                given = wait_until(lambda: next((t for t in state_of(page)["transfers"]
+                                                 if 4 << 20 < t["bytes"] < t["total"] and
+                                                 t["age_ms"] > 500), None), "a download goes on")
+                checks.ok(given["peer"].startswith(HOST) and given["what"] == "model" and
+                          given["total"] == size and 1 << 20 < given["bytes_per_s"] < 64 << 20,
+                          "the donor says to whom, how far, how fast", given)
+                got = state_of(own)
+                checks.ok(got["state"]["what"] == "loading" and got["state"]["donors"] == 1 and
+                          0 < got["transfers"][0]["bytes"] < size and
+                          got["transfers"][0]["total"] == size, "so does the one who pulls", got)
+                text = get(page + "metrics")[2] + get(own + "metrics")[2]
+                checks.ok("muster_state_downloads 1\n" in text and
+                          "muster_state_total_bytes %d\n" % size in text and
+                          re.search(r"muster_state_given_bytes_total [1-9]", text),
+                          "for Prometheus, too", text)
+                first = wait_until(lambda: wide.evaluate("(document.querySelector('.bar i') || "
+                                                         "{style: {}}).style.width"), "a bar")
+                later = wait_until(lambda: wide.evaluate(
+                    "document.querySelector('.bar i').style.width") != first, "it grows")
+                checks.ok(later, "the bar grows without a reload")
+                checks.equal(narrow.evaluate(NARROW), True, "a phone shows it as well")
+                shoot("downloads", wide=wide, narrow=narrow)
+                top = subprocess.run([muster_path(), "top", "--once", page[len("http://"):]],
+                                     capture_output=True, text=True, timeout=30)
+                checks.ok(re.search(r"%s\S+ +model +\d+%%" % HOST, top.stdout),
+                          "muster top shows it", top.stdout)
+                puller.process.send_signal(signal.SIGINT)
+                checks.equal(puller.process.wait(20), 130, "the page does not keep the command")
+            wait_until(lambda: state_of(page)["transfers"] == [], "nobody loads any more")
+            checks.equal(state_of(page)["state"]["downloads"], 1, "one download was counted")
+            donor.process.send_signal(signal.SIGTERM)
+            checks.equal(donor.process.wait(20), 0, "and the donor ends well")
+
+
+def test_top_shows_an_agent():
+    with Scratch() as scratch, Job(scratch) as job:
+        page = job.page()[len("http://"):]
+        with Terminal(muster_path(), "top", "--interval", "0.2", page) as terminal:
+            seen = wait_until(lambda: sum("running" in line for line in terminal.screen()) == 4 and
+                              terminal.screen(), "the workers are on the screen")
+            checks.ok(len(seen) <= 23 and all(len(line) <= 80 for line in seen),
+                      "it fits 80 columns and 24 lines", seen)
+            checks.ok(any(line.startswith("train-18  running, round 0, node 0 of 1") for line in seen),
+                      "run, state, round and rank are there", seen)
+            job.end(0, 5)
+            seen = wait_until(lambda: any("rank 0 ended with 5" in line
+                                          for line in terminal.screen()) and terminal.screen(),
+                              "a failure is on the screen")
+            checks.ok(True, "a failure is on the screen")
 
 
 def test_top_shows_the_same_in_a_terminal():

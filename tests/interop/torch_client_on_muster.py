@@ -2,9 +2,10 @@
 """PyTorch's own client on our server: every operation, its timeouts, PrefixStore, and two processes
 that form a gloo group and reduce through it.
 
-    torch_client_on_muster.py [MUSTER] [--torch]
+    torch_client_on_muster.py [MUSTER] [--torch | --gateway]
 
---torch runs it on PyTorch's own server instead: a test of this test.
+--torch runs it on PyTorch's own server instead: a test of this test. --gateway puts another server
+of ours between.
 """
 import datetime
 import os
@@ -197,7 +198,9 @@ def main():
     if "env" in sys.argv:
         return env_worker(int(sys.argv[3]))
     checks = lib.Checks()
-    with (lib.TorchServer() if "--torch" in sys.argv else lib.Muster()) as server:
+    kind = lib.TorchServer if "--torch" in sys.argv else \
+        lib.Gateway if "--gateway" in sys.argv else lib.Muster
+    with kind() as server:
         for test in (test_values, test_compare_set, test_counting, test_waits, test_prefix,
                      test_workers,
                      test_many_clients, test_drop):

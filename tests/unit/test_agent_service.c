@@ -5,6 +5,8 @@
 #include "unit.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -325,6 +327,59 @@ static void test_agent_service_runs_four_workers_on_two_nodes(void **state)
     assert_has(a->json, "\"first_failure\": null");
 }
 
+/* An address of this host that is not loopback; false if there is none. */
+static bool find_address(char *out, size_t cap)
+{
+    struct ifaddrs *all = NULL;
+    bool found = false;
+
+    assert_int_equal(getifaddrs(&all), 0);
+    for (const struct ifaddrs *i = all; i != NULL && !found; i = i->ifa_next) {
+        if (i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET &&
+            (i->ifa_flags & IFF_LOOPBACK) == 0) {
+            const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)i->ifa_addr;
+
+            found = inet_ntop(AF_INET, &in->sin_addr, out, (socklen_t)cap) != NULL;
+        }
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+static void test_agent_service_seals_the_way_to_the_workers_store(void **state)
+{
+    static const char script[] = "echo master=$MASTER_ADDR:$MASTER_PORT; "
+                                 "echo share=$TORCHELASTIC_USE_AGENT_STORE";
+    char addr[INET_ADDRSTRLEN];
+    char way[96];
+    struct seat *a = prepare(0, script, 2, 2, "");
+    struct seat *b = prepare(1, script, 2, 2, "");
+    struct seat *other;
+    (void)state;
+
+    if (!find_address(addr, sizeof(addr))) {
+        skip();
+    }
+    for (int i = 0; i < 2; i++) {
+        seats[i].config.rdzv.local_addr = addr;
+        seats[i].config.sealed = true;
+        start(&seats[i]);
+    }
+    wait_ended(a);
+    wait_ended(b);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_outcome(b, MU_AGENT_SUCCEEDED);
+    assert_has(a->out, "master=127.0.0.1:");
+    assert_has(b->out, "master=127.0.0.1:");
+    assert_has(a->out, "share=True");
+    /* Rank 0 serves it, the other one passes on. */
+    other = strstr(a->log, "node 0 of 2") != NULL ? b : a;
+    (void)snprintf(way, sizeof(way), "workers' store: at %s:", addr);
+    assert_has(other->log, way);
+    assert_null(strstr((other == a ? b : a)->log, way));
+    assert_null(strstr(a->out, addr));
+}
+
 /* Standard output to nowhere; errors come as they do. */
 static void hide_stdout(void *context, uint32_t local_rank, struct mu_spawn *what)
 {
@@ -545,6 +600,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(test_agent_service_runs_four_workers_on_two_nodes),
+        TEST(test_agent_service_seals_the_way_to_the_workers_store),
         TEST(test_agent_service_streams_lead_where_its_user_says),
         TEST(test_agent_service_names_the_first_failure_everywhere),
         TEST(test_agent_service_restarts_within_the_budget),

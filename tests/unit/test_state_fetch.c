@@ -571,6 +571,65 @@ static void test_state_fetch_asks_the_full_one_for_what_newcomers_lack(void **st
     mu_state_fetch_fini(&w.f);
 }
 
+/* What a newcomer asks of the one who has all, while somebody else says to have `first` to `end`. */
+static uint32_t first_asked(struct world *w, uint32_t part, uint32_t parts, uint32_t first,
+                            uint32_t end)
+{
+    struct mu_state_ask_request request;
+    uint32_t full = add_full(w, "a");
+    uint32_t newcomer = add_donor(w, "b");
+    uint8_t bits[64 / 8] = {0};
+
+    for (uint32_t i = first; i < end; i++) {
+        mu_state_bit_set(bits, i);
+    }
+    assert_int_equal(mu_state_fetch_have(&w->f, w->now, newcomer, bits), 0);
+    mu_state_fetch_part(&w->f, full, part, parts);
+    do {
+        assert_true(mu_state_fetch_next(&w->f, w->now, &request));
+    } while (request.donor != full);
+    return request.chunk;
+}
+
+static void test_state_fetch_begins_with_its_own_part(void **state)
+{
+    struct world w;
+
+    (void)state;
+    for (uint32_t part = 0; part < 4; part++) {
+        open_world(&w, 64);
+        assert_int_equal(first_asked(&w, part, 4, 0, 0), part * 16);
+        mu_state_fetch_fini(&w.f);
+    }
+    /* What somebody has who is loading too is to be had there. */
+    open_world(&w, 64);
+    assert_int_equal(first_asked(&w, 1, 4, 12, 20), 20);
+    mu_state_fetch_fini(&w.f);
+    /* A part that there is not is none. */
+    open_world(&w, 64);
+    assert_in_range(first_asked(&w, 9, 4, 0, 63), 63, 63);
+    mu_state_fetch_fini(&w.f);
+}
+
+/* Where the other one is there is nothing to be had: it asks for the next itself. */
+static void test_state_fetch_does_not_follow_close_behind_another_newcomer(void **state)
+{
+    struct mu_state_fetch_config config = make_config(64);
+    uint32_t behind = 0;
+
+    (void)state;
+    for (uint32_t seed = 0; seed < 64; seed++) {
+        struct world w;
+
+        config.seed = seed;
+        open_with(&w, &config);
+        behind += first_asked(&w, 0, 2, 0, 40) == 40 ? 1 : 0;
+        mu_state_fetch_fini(&w.f);
+    }
+    /* One of 24 by chance. */
+    assert_in_range(behind, 0, 20);
+}
+
 static void test_state_fetch_learns_what_a_partial_donor_has_by_and_by(void **state)
 {
     struct mu_state_ask_request request;
@@ -827,6 +886,8 @@ int main(void)
         cmocka_unit_test(test_state_fetch_returns_to_a_busy_donor_when_it_said),
         cmocka_unit_test(test_state_fetch_asks_partial_donors_for_what_is_rare),
         cmocka_unit_test(test_state_fetch_asks_the_full_one_for_what_newcomers_lack),
+        cmocka_unit_test(test_state_fetch_begins_with_its_own_part),
+        cmocka_unit_test(test_state_fetch_does_not_follow_close_behind_another_newcomer),
         cmocka_unit_test(test_state_fetch_learns_what_a_partial_donor_has_by_and_by),
         cmocka_unit_test(test_state_fetch_gives_up_who_never_has_what_it_says),
         cmocka_unit_test(test_state_fetch_ends_at_its_deadlines),

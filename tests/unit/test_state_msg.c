@@ -128,7 +128,8 @@ static void test_state_swarm_lists_addresses(void **state)
     struct mu_state_swarm_ask got;
     struct mu_span walk;
     struct mu_span addr;
-    uint32_t again_ms;
+    struct mu_state_swarm_head head = {.again_ms = 5000, .part = 2, .parts = 3};
+    struct mu_state_swarm_head read;
     struct mu_buf out;
 
     (void)state;
@@ -142,26 +143,36 @@ static void test_state_swarm_lists_addresses(void **state)
     assert_int_equal(mu_state_swarm_ask_decode(mu_buf_span(&out), &got), MUSTER_EPROTO);
 
     mu_buf_reset(&out);
-    assert_int_equal(mu_state_swarm_encode(&out, 5000), 0);
+    assert_int_equal(mu_state_swarm_encode(&out, &head), 0);
     for (int i = 0; i < MU_STATE_SWARM_MAX; i++) {
         assert_int_equal(mu_state_swarm_add(&out, MU_SPAN_LIT("a:1")), 0);
     }
-    assert_int_equal(mu_state_swarm_decode(mu_buf_span(&out), &again_ms, &walk), 0);
-    assert_int_equal(again_ms, 5000);
+    assert_int_equal(mu_state_swarm_decode(mu_buf_span(&out), &read, &walk), 0);
+    assert_int_equal(read.again_ms, 5000);
+    assert_int_equal(read.part, 2);
+    assert_int_equal(read.parts, 3);
     for (int i = 0; i < MU_STATE_SWARM_MAX; i++) {
         assert_int_equal(mu_state_swarm_next(&walk, &addr), 1);
         assert_span_text(addr, "a:1");
     }
     assert_int_equal(mu_state_swarm_next(&walk, &addr), 0);
     assert_int_equal(
-        mu_state_swarm_decode(mu_span(mu_buf_span(&out).data, out.len - 1), &again_ms, &walk),
+        mu_state_swarm_decode(mu_span(mu_buf_span(&out).data, out.len - 1), &read, &walk),
         MUSTER_EPROTO);
     assert_int_equal(mu_state_swarm_add(&out, MU_SPAN_LIT("b:1")), 0);
-    assert_int_equal(mu_state_swarm_decode(mu_buf_span(&out), &again_ms, &walk), MUSTER_EPROTO);
+    assert_int_equal(mu_state_swarm_decode(mu_buf_span(&out), &read, &walk), MUSTER_EPROTO);
     assert_int_equal(mu_state_swarm_add(&out, (struct mu_span){0}), MUSTER_EINVAL);
-    assert_int_equal(mu_state_swarm_decode(MU_SPAN_LIT("\1\0\0\0\0"), &again_ms, &walk),
+    assert_int_equal(mu_state_swarm_decode(MU_SPAN_LIT("\1\0\0\0\0\0\0\0\0"), &read, &walk),
                      MUSTER_EPROTO);
-    assert_int_equal(mu_state_swarm_decode(MU_SPAN_LIT("\1\0\0"), &again_ms, &walk), MUSTER_EPROTO);
+    assert_int_equal(mu_state_swarm_decode(MU_SPAN_LIT("\1\0\0"), &read, &walk), MUSTER_EPROTO);
+    /* A part that there is not. */
+    assert_int_equal(mu_state_swarm_decode(MU_SPAN_LIT("\1\0\0\0\3\0\3\0"), &read, &walk),
+                     MUSTER_EPROTO);
+    assert_int_equal(mu_state_swarm_decode(MU_SPAN_LIT("\1\0\0\0\1\0\0\0"), &read, &walk),
+                     MUSTER_EPROTO);
+    assert_int_equal(mu_state_swarm_decode(MU_SPAN_LIT("\1\0\0\0\0\0\0\0"), &read, &walk), 0);
+    head.part = 3;
+    assert_int_equal(mu_state_swarm_encode(&out, &head), MUSTER_EINVAL);
     mu_buf_fini(&out);
 }
 
@@ -249,12 +260,13 @@ static int encode_all(struct mu_buf *out)
     struct mu_state_entry entry = example();
     struct mu_state_which which = {.prefix = MU_SPAN_LIT("run")};
     struct mu_state_swarm_ask ask = {.addr = MU_SPAN_LIT("a:1")};
+    struct mu_state_swarm_head head = {.again_ms = 1};
     struct mu_state_have have = {.all = true};
     int err = mu_state_entry_encode(out, &entry);
 
     err = err == 0 ? mu_state_which_encode(out, &which) : err;
     err = err == 0 ? mu_state_swarm_ask_encode(out, &ask) : err;
-    err = err == 0 ? mu_state_swarm_encode(out, 1) : err;
+    err = err == 0 ? mu_state_swarm_encode(out, &head) : err;
     err = err == 0 ? mu_state_swarm_add(out, MU_SPAN_LIT("a:1")) : err;
     return err == 0 ? mu_state_have_encode(out, &have) : err;
 }

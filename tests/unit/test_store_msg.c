@@ -173,7 +173,7 @@ static void test_store_msg_counts_are_checked_before_memory_is_taken(void **stat
         MUSTER_ENOMEM);
     failheap_disarm();
     /* Unknown flags. */
-    bytes[0] = 16;
+    bytes[0] = MU_STORE_FLAGS + 1;
     assert_int_equal(
         mu_store_request_decode(mu_span(bytes, sizeof(bytes)), MU_STORE_WAIT, 1, &out, &parts),
         MUSTER_EPROTO);
@@ -221,7 +221,7 @@ static void test_store_msg_change_round_trips(void **state)
 
     (void)state;
     mu_buf_init(&b, 4096);
-    assert_int_equal(mu_store_change_encode(&b, &in), 0);
+    assert_int_equal(mu_store_change_encode(&b, &in, false), 0);
     assert_int_equal(b.len, 1 + 8 + 4 + 1 + 4 + 5);
     assert_int_equal(mu_store_change_decode(mu_buf_span(&b), &out), 0);
     assert_int_equal(out.kind, MU_CHANGE_EXPIRED);
@@ -237,6 +237,31 @@ static void test_store_msg_change_round_trips(void **state)
         b.data[b.head] = (uint8_t)kind;
         assert_int_equal(mu_store_change_decode(mu_buf_span(&b), &out),
                          kind >= 1 && kind <= 5 ? 0 : MUSTER_EPROTO);
+    }
+    mu_buf_fini(&b);
+}
+
+static void test_store_msg_change_tells_the_old_value_if_asked(void **state)
+{
+    struct mu_change in = {.kind = MU_CHANGE_UPDATED,
+                           .revision = 7,
+                           .key = MU_SPAN_LIT("k"),
+                           .old_value = MU_SPAN_LIT("before"),
+                           .value = MU_SPAN_LIT("after")};
+    struct mu_change out;
+    struct mu_buf b;
+
+    (void)state;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_store_change_encode(&b, &in, true), 0);
+    assert_int_equal(b.len, 1 + 8 + 4 + 1 + 4 + 5 + 4 + 6);
+    assert_int_equal(mu_store_change_decode(mu_buf_span(&b), &out), 0);
+    assert_span_text(out.value, "after");
+    assert_span_text(out.old_value, "before");
+    for (size_t n = 0; n < b.len; n++) {
+        /* One that ends where the old value would begin is whole. */
+        assert_int_equal(mu_store_change_decode(mu_span(mu_buf_span(&b).data, n), &out),
+                         n == 1 + 8 + 4 + 1 + 4 + 5 ? 0 : MUSTER_EPROTO);
     }
     mu_buf_fini(&b);
 }
@@ -268,6 +293,7 @@ int main(void)
         cmocka_unit_test(test_store_msg_counts_are_checked_before_memory_is_taken),
         cmocka_unit_test(test_store_msg_reply_round_trips),
         cmocka_unit_test(test_store_msg_change_round_trips),
+        cmocka_unit_test(test_store_msg_change_tells_the_old_value_if_asked),
         cmocka_unit_test(test_store_msg_encoders_respect_the_buffers_maximum),
     };
 

@@ -1,0 +1,300 @@
+/*
+ * Nodes of a DHT share states and load them without knowing of each other: donors that die, come
+ * back, withdraw and go on to newer versions, some on the native wire and some with hivemind's
+ * protocol, some that claim a greater priority than is theirs, have nothing, give other bytes or
+ * forge. Entries of the dead stay in the DHT until they expire.
+ *
+ * What must hold: no byte that counts as loaded is another than the manifest says; a load ends
+ * once, before its deadline; once all faults have ended and what was said before has expired, each
+ * goes well and brings the newest version that somebody honest has.
+ */
+#include "scenarios/state_swarm_world.h"
+
+#include <string.h>
+
+#include <muster/log.h>
+
+#include "core/alloc.h"
+#include "core/assert.h"
+#include "proto/state_fetch_internal.h"
+#include "scenarios/scenarios.h"
+#include "service/state_swarm_load_internal.h"
+
+#define FAULTY_NS   (25 * MU_NS_PER_S)
+#define EXPIRE_NS   (45 * MU_NS_PER_S) /* what the dead said, and a renewal of what is true */
+#define CONVERGE_NS (300 * MU_NS_PER_S)
+
+uint32_t swarm_version_of(const struct swarm_world *w, const uint8_t id[MU_STATE_ID_LEN])
+{
+    uint32_t version = 0;
+
+    while (version < SWARM_VERSIONS && memcmp(w->ids[version], id, MU_STATE_ID_LEN) != 0) {
+        version++;
+    }
+    return version;
+}
+
+struct mu_span swarm_metadata(uint8_t *buf, uint32_t version)
+{
+    memcpy(buf,
+           "\x81\xa5"
+           "epoch",
+           7);
+    buf[7] = (uint8_t)version;
+    return mu_span(buf, 8);
+}
+
+struct mu_state_share *swarm_share(struct swarm_world *w, uint32_t version, uint8_t *data,
+                                   const struct mu_identity *identity)
+{
+    uint8_t metadata[8];
+    struct mu_state_share_spec spec = {
+        .prefix = MU_SPAN_LIT(SWARM_PREFIX),
+        .priority = version,
+        .epoch = version,
+        .metadata = swarm_metadata(metadata, version),
+        .layout = &w->layout,
+        .data = data,
+        .chunk_bytes = SWARM_CHUNK,
+    };
+    struct mu_state_share *share;
+    struct mu_errmsg msg;
+
+    MU_ASSERT(mu_state_share_new(&spec, &share, &msg) == 0);
+    MU_ASSERT(mu_state_share_hash(share, 0, share->chunks) == 0);
+    MU_ASSERT(mu_state_share_seal(share, identity, &msg) == 0);
+    return share;
+}
+
+/* --- what must hold --------------------------------------------------------------------------- */
+
+static void plant_unverified(struct swarm_world *w, struct mu_state_loader *l)
+{
+    MU_LIST_FOREACH (it, &l->fetch.owed) {
+        const struct mu_state_ask *ask = MU_CONTAINER_OF(it, struct mu_state_ask, link);
+
+        if (!w->planted && !ask->revoked && mu_prng_chance(mu_sim_prng(w->sim), 20000)) {
+            mu_state_bit_set(l->fetch.have, ask->chunk);
+            l->fetch.done++;
+            w->planted = true;
+        }
+    }
+}
+
+/* Those with the greatest priority that is true are not asked. */
+static void plant_old(struct swarm_world *w, struct mu_state_swarm_load *load)
+{
+    for (size_t i = 0; load->phase == PROBING && i < load->found_count; i++) {
+        struct mu_state_found *f = &load->found[i];
+
+        for (uint32_t n = 0; n < w->givers; n++) {
+            if (mu_peer_id_eq(&f->connect.peer, &w->nodes[n].identity.id) &&
+                w->nodes[n].version != 0) {
+                f->kind = UNREACHED;
+                w->planted = true;
+            }
+        }
+    }
+}
+
+static void check_chunks(struct swarm_world *w, struct swarm_app *app,
+                         const struct mu_state_loader *l)
+{
+    const uint8_t *content = (const uint8_t *)w->content[app->version];
+    uint8_t chunk[SWARM_CHUNK];
+
+    for (uint32_t i = 0; i < l->share->chunks; i++) {
+        bool has = mu_state_bit(l->fetch.have, i);
+
+        if (mu_state_bit(app->seen, i) || !has) {
+            if (!has && mu_state_bit(app->seen, i)) {
+                mu_sim_fail(w->sim, "chunk %u was there and is not", i);
+            }
+            continue;
+        }
+        mu_state_share_gather(l->share, i, chunk);
+        if (memcmp(chunk, content + (size_t)i * SWARM_CHUNK, mu_state_share_len(l->share, i)) !=
+            0) {
+            mu_sim_fail(w->sim, "s%u: chunk %u counts as loaded and is wrong", app->state->number,
+                        i);
+        }
+        mu_state_bit_set(app->seen, i);
+    }
+}
+
+static void check_taker(struct swarm_world *w, struct swarm_app *app)
+{
+    struct mu_state_loader *l;
+
+    if (app->load == NULL || app->ended) {
+        return;
+    }
+    if (w->plant == SWARM_PLANT_OLD && w->healed) {
+        plant_old(w, app->load);
+    }
+    l = mu_state_swarm_load_native(app->load);
+    if (l == NULL || !l->has_fetch || l->share == NULL || app->version == SWARM_VERSIONS) {
+        return;
+    }
+    if (w->plant == SWARM_PLANT_UNVERIFIED) {
+        plant_unverified(w, l);
+    }
+    if (mu_state_fetch_chunks_done(&l->fetch) != app->seen_done) {
+        app->seen_done = mu_state_fetch_chunks_done(&l->fetch);
+        check_chunks(w, app, l);
+    }
+}
+
+static void check(struct mu_sim *sim, void *arg)
+{
+    struct swarm_world *w = arg;
+
+    (void)sim;
+    for (uint32_t i = w->givers; i < w->count; i++) {
+        if (w->nodes[i].app != NULL) {
+            check_taker(w, w->nodes[i].app);
+        }
+    }
+}
+
+/* --- the world -------------------------------------------------------------------------------- */
+
+static void make_world(struct swarm_world *w)
+{
+    const uint64_t shape[] = {SWARM_FLOATS};
+    uint8_t seed[MU_IDENTITY_SEED_LEN];
+
+    for (uint32_t i = 0; i < w->count; i++) {
+        memset(seed, (int)i + 1, sizeof(seed));
+        w->nodes[i].world = w;
+        w->nodes[i].number = i;
+        MU_ASSERT(mu_identity_from_seed(&w->nodes[i].identity, seed) == 0);
+    }
+    mu_layout_init(&w->layout);
+    MU_ASSERT(mu_layout_add(&w->layout, MU_SPAN_LIT("w"), MU_DTYPE_F32, shape, 1) == 0);
+    for (uint32_t v = 0; v < SWARM_VERSIONS; v++) {
+        struct mu_state_share *share;
+
+        w->content[v] = mu_sim_calloc(SWARM_BYTES);
+        for (uint32_t i = 0; i < SWARM_FLOATS; i++) {
+            w->content[v][i] = (float)(mu_prng_u64(mu_sim_prng(w->sim)) % 1000000);
+        }
+        share = swarm_share(w, v, (uint8_t *)w->content[v], &w->nodes[0].identity);
+        memcpy(w->ids[v], share->id, MU_STATE_ID_LEN);
+        mu_state_share_drop(share);
+    }
+}
+
+static bool all_loaded(void *arg)
+{
+    const struct swarm_world *w = arg;
+
+    for (uint32_t i = w->givers; i < w->count; i++) {
+        if (!w->nodes[i].final_done) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool all_left(void *arg)
+{
+    const struct swarm_world *w = arg;
+
+    for (uint32_t i = 0; i < w->count; i++) {
+        if (mu_sim_proc_alive(w->nodes[i].proc)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void run_world(struct mu_sim *sim, enum swarm_plant plant)
+{
+    struct swarm_world *w = mu_sim_calloc(sizeof(*w));
+    struct mu_prng *prng = mu_sim_prng(sim);
+    struct mu_sim_faults f = *mu_sim_faults(sim);
+
+    mu_sim_trace_log(sim);
+    mu_sim_wall_set(sim);
+    w->sim = sim;
+    w->plant = plant;
+    w->givers = 1 + (uint32_t)mu_prng_below(prng, SWARM_NODES - SWARM_TAKERS);
+    w->count = w->givers + 1 + (uint32_t)mu_prng_below(prng, SWARM_TAKERS);
+    make_world(w);
+    mu_sim_add_checker(sim, check, w);
+    for (uint32_t i = 0; i < w->count; i++) {
+        swarm_node_start(w, i);
+        mu_sim_run_for(sim, mu_prng_below(prng, 500) * MU_NS_PER_MS);
+    }
+    mu_sim_run_for(sim, FAULTY_NS);
+    mu_sim_heal(sim);
+    w->quiet = true;
+    mu_sim_run_for(sim, f.pause_max_ns + EXPIRE_NS);
+    w->healed = true;
+    if (!mu_sim_run_until(sim, CONVERGE_NS, all_loaded, w)) {
+        mu_sim_fail(sim, "somebody could not load though all faults had ended");
+    }
+    w->leaving = true;
+    if (!mu_sim_run_until(sim, CONVERGE_NS, all_left, w)) {
+        mu_sim_fail(sim, "somebody did not stop");
+    }
+    for (uint32_t i = 0; i < SWARM_VERSIONS; i++) {
+        mu_free(w->content[i]);
+    }
+    for (uint32_t i = 0; i < w->count; i++) {
+        mu_identity_fini(&w->nodes[i].identity);
+    }
+    mu_layout_fini(&w->layout);
+    mu_free(w);
+    muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
+}
+
+static void run_swarm(struct mu_sim *sim)
+{
+    run_world(sim, SWARM_PLANT_NONE);
+}
+
+static void run_unverified(struct mu_sim *sim)
+{
+    run_world(sim, SWARM_PLANT_UNVERIFIED);
+}
+
+static void run_old(struct mu_sim *sim)
+{
+    run_world(sim, SWARM_PLANT_OLD);
+}
+
+/* Entries live for a time that all must agree on. */
+static struct mu_sim_faults draw_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    f.wall_skew_max_ns = 0;
+    f.wall_jump_every_ns = 0;
+    return f;
+}
+
+const struct mu_sim_scenario mu_sim_scenario_state_swarm = {
+    .name = "state-swarm",
+    .summary =
+        "newcomers find donors in a DHT, the dead and liars among them: the newest, verified",
+    .faults = draw_faults,
+    .run = run_swarm,
+};
+
+const struct mu_sim_scenario mu_sim_scenario_state_swarm_unverified = {
+    .name = "state-swarm-unverified",
+    .summary = "the same, where a chunk counts as loaded that nobody has looked at",
+    .faults = draw_faults,
+    .run = run_unverified,
+    .planted = true,
+};
+
+const struct mu_sim_scenario mu_sim_scenario_state_swarm_old = {
+    .name = "state-swarm-old",
+    .summary = "the same, where those with newer versions are not asked",
+    .faults = draw_faults,
+    .run = run_old,
+    .planted = true,
+};

@@ -1,0 +1,47 @@
+/*
+ * What `muster run` lets others see of itself: the page (--http), and what happens as JSON lines
+ * (--log-format json, --events). The agent's callbacks are passed on to it.
+ *
+ *     run_watch_open(&w, &options, &config, env, output, host)
+ *     run_watch_log(), _record(), _prepare(), _started(), _exited(), _gone(), _ended()
+ *     run_watch_close(&w, then, context)       then(context) once the page is closed
+ *     run_watch_fini(&w)
+ */
+#ifndef MU_RUN_WATCH_H
+#define MU_RUN_WATCH_H
+
+#include "cli/cli_log.h"
+#include "cli/cli_page.h"
+#include "cli/run_options.h"
+#include "service/agent_status.h"
+#include "service/output.h"
+
+struct run_watch {
+    struct mu_agent_status status;
+    struct mu_output *output;
+    struct mu_status_page *page; /* NULL: none */
+    const char *run_id;
+    void (*then)(void *context);
+    void *context;
+};
+
+/** Diverts JSON lines to the console of the run; opens the page, in an environment without a lock:
+ * a page has its own. 0 or an exit code, said. */
+int run_watch_open(struct run_watch *w, struct run_options *o,
+                   const struct mu_agent_service_config *config, struct mu_env *env,
+                   struct mu_output *output, const char *host);
+/** Ends the page; `then` follows, at once if there is none. */
+void run_watch_close(struct run_watch *w, void (*then)(void *context), void *context);
+void run_watch_fini(struct run_watch *w);
+/** Where the page is, for the user; "": there is none. */
+const char *run_watch_address(const struct run_watch *w, char *buf, size_t cap);
+
+void run_watch_log(struct run_watch *w, const char *line);
+void run_watch_record(struct run_watch *w, const struct mu_rdzv_record *record);
+void run_watch_prepare(struct run_watch *w, const struct mu_agent_attempt *attempt);
+void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent);
+void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end);
+void run_watch_gone(struct run_watch *w);
+void run_watch_ended(struct run_watch *w, const struct mu_agent_verdict *verdict);
+
+#endif
