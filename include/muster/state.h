@@ -126,7 +126,8 @@ typedef struct muster_state muster_state;
 /* Text is copied. */
 struct muster_state_config {
     /* Where others come: "HOST:PORT", port 0: any free one; "unix:/PATH". With `key` a multiaddr:
-     * "/ip4/0.0.0.0/tcp/0". NULL: nowhere; for loading only. */
+     * "/ip4/0.0.0.0/tcp/0". NULL: nowhere; for loading only. Default: any port, of every address if
+     * there is TLS, or the runtime's lock has a credential or is `insecure`; else of loopback. */
     const char *listen;
     const char *advertise;            /* the host that others dial. NULL: that of `listen`, or our
                                          name */
@@ -159,7 +160,7 @@ MUSTER_EXPORT void muster_state_close(muster_state *state);
 /** What others dial: "HOST:PORT", "unix:/PATH", or a multiaddr with our peer id; "" if it does not
  * listen. */
 MUSTER_EXPORT const char *muster_state_address(const muster_state *state);
-/** "plain", "tls" or "peer". */
+/** "plain", "tls", "peer", or "lock": as the lock of the runtime has it, TLS beyond loopback. */
 MUSTER_EXPORT const char *muster_state_transport(const muster_state *state);
 
 /* What is shared. Text and shapes are copied, the tensors' bytes are not. */

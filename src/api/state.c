@@ -155,8 +155,9 @@ int muster_state_open(muster_runtime *rt, const struct muster_state_config *conf
     if (config->listen != NULL) {
         mu_log(MUSTER_LOG_INFO, "STATE-SERVING", "address=%s transport=%s%s", s->address,
                s->net.transport,
-               s->net.env == rt->env ? " note=\"not encrypted: who reaches the address reads it\""
-                                     : "");
+               s->net.env == rt->env && rt->locked.tls == NULL
+                   ? " note=\"not encrypted: who reaches the address reads it\""
+                   : "");
     }
     *ret_state = s;
     return 0;

@@ -81,7 +81,8 @@ int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
     struct net_door d = {.net = net, .msg = msg};
     int err;
 
-    *net = (struct mu_state_net){.rt = rt, .env = rt->env, .transport = "plain"};
+    *net = (struct mu_state_net){
+        .rt = rt, .env = rt->env, .transport = rt->locked.tls == NULL ? "plain" : "lock"};
     if (tls != NULL && (key != NULL || peers)) {
         return mu_err(msg, MUSTER_EINVAL, "it is TLS or peers, and not both");
     }
