@@ -409,6 +409,16 @@ static void blacklist(struct mu_dht *d, const struct mu_peer_id *peer)
     b->failures += b->failures < FAILURES_MAX;
 }
 
+/* It has answered something else: it may be asked again, though what it failed at counts still. */
+static void give_another_chance(struct mu_dht *d, const struct mu_peer_id *peer)
+{
+    struct dht_blacklisted *b = find_blacklisted(d, peer);
+
+    if (b != NULL) {
+        b->until = d->now.mono;
+    }
+}
+
 /* --- answers ---------------------------------------------------------------------------------- */
 
 static void answer_find(struct mu_dht *d, struct dht_call *c, bool ok, struct mu_span message)
@@ -460,7 +470,10 @@ static void answer_store(struct mu_dht *d, struct dht_call *c, bool ok, struct m
     ok = ok && mu_dht_store_reply_decode(message, &reply) == 0;
     if (!ok) {
         mu_dht_lost(d, &c->who, c->has_node);
-    } else if (reply.head.has_node) {
+    } else {
+        give_another_chance(d, &c->who.peer);
+    }
+    if (ok && reply.head.has_node) {
         mu_dht_heard(d, &reply.head.node, &c->who.peer);
     }
     if (c->op != NULL && c->kind == DHT_CALL_STORE) {
@@ -473,6 +486,9 @@ static void answer_ping(struct mu_dht *d, struct dht_call *c, bool ok, struct mu
     struct mu_dht_ping_reply reply = {0};
 
     ok = ok && mu_dht_ping_reply_decode(message, &reply) == 0;
+    if (ok) {
+        give_another_chance(d, &c->who.peer);
+    }
     if (c->kind == DHT_CALL_BACK) {
         mu_dht_ping_answered_back(
             d, c, ok && reply.head.has_node && mu_dht_id_eq(&reply.head.node, &c->who.node));

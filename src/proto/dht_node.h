@@ -57,7 +57,8 @@ struct mu_dht_config {
     bool no_cache_nearest;        /* nor has the nearest node cache it, */
     bool no_refresh;              /* nor asks again for what it has read from its cache */
     uint32_t refresh_before_ms;   /* it expires. 5 s */
-    uint32_t blacklist_ms;        /* after a failed find; doubles with each further one. 5 s */
+    uint32_t blacklist_ms;        /* after a failed find, or until it answers something else;
+                                     doubles with each further one. 5 s */
     uint32_t upkeep_ms;           /* between two looks whether the others are still there. 60 s */
     uint32_t rejoin_ms;           /* between two tries to find anybody again. 5 s */
     uint32_t clock_ms;            /* by which clocks may differ. 3 s */

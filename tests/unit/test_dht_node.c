@@ -212,6 +212,22 @@ static void test_dht_node_that_has_lost_everybody_comes_back_with_its_records(vo
     assert_found(2, "key", true, "\x2a");
 }
 
+/* Who failed is left alone for a while, but not longer than until it has answered something. */
+static void test_dht_node_asks_again_who_has_answered_a_ping_since_it_failed(void **unused)
+{
+    struct mu_peer_id other = swarm_peer(1);
+    struct mu_dht_op *op;
+
+    (void)unused;
+    swarm_start(2);
+    swarm[1].dead = true;
+    assert_int_equal(store_text(0, "key", "\x2a", 6000), 1); /* itself */
+    swarm[1].dead = false;
+    assert_int_equal(mu_dht_bootstrap(swarm[0].dht, swarm_now(), &other, 1, &op), 0);
+    mu_dht_op_free(swarm_finish(op));
+    assert_int_equal(store_text(0, "key", "\x2b", 6001), 2);
+}
+
 static unsigned first_difference(const struct mu_dht_id *a, const struct mu_dht_id *b)
 {
     unsigned bit = 0;
@@ -837,6 +853,7 @@ int main(void)
         T(test_dht_node_a_newcomer_gets_what_it_should_keep),
         T(test_dht_node_a_client_asks_and_is_not_known),
         T(test_dht_node_that_has_lost_everybody_comes_back_with_its_records),
+        T(test_dht_node_asks_again_who_has_answered_a_ping_since_it_failed),
         T(test_dht_node_knows_some_in_every_part_of_the_space),
         T(test_dht_node_sees_by_itself_who_is_gone),
         T(test_dht_node_two_that_were_cut_off_together_come_back),
