@@ -38,7 +38,8 @@ static bool is_stopped(const struct mu_agent_worker_end *w)
 
 static bool is_first(const struct mu_agent_verdict *v, const struct mu_agent_worker_end *w)
 {
-    return v->has_failure && v->failure_here && v->first_failure.rank == w->rank;
+    return v->has_failure && v->failure_here && v->first_failure.rank == w->rank &&
+           w->exit_code != 0; /* or it is the one that was started in its place */
 }
 
 /* Failed by itself, but not first. */

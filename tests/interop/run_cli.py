@@ -75,11 +75,15 @@ def check_codes(b):
 
 def check_restarts(b):
     ok = b.checks.ok
-    code, out, err = b.shell(["--max-restarts", "2", "--nproc-per-node", "2"],
+    code, out, err = b.shell(["--max-restarts", "2", "--nproc-per-node", "2", "--verdict",
+                              b.path("again.json")],
                              "echo try $TORCHELASTIC_RESTART_COUNT; "
                              "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || [ $RANK = 0 ]")
     ok(code == 0, "workers are started again until they succeed", (code, err))
     ok(out.count("try 2") == 2, "all of them, each time", out)
+    with open(b.path("again.json")) as f:
+        became = [worker["became"] for worker in json.load(f)["workers"]]
+    ok(became == ["succeeded", "succeeded"], "and the verdict says so of those that did", became)
     code, out, err = b.shell(["--max-restarts", "1", "--verdict", b.path("v.json")],
                              "echo about to fail; exit 3")
     ok(code == 1 and out.count("about to fail") == 2, "and not more often than was said", out)
