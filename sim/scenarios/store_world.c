@@ -12,229 +12,9 @@
 #include "service/store_engine.h"
 
 #define STARVED_MAX 20 /* operations in a row without memory until the client gives up */
-#define PORT        29500
 #define CONVERGE_NS (600 * MU_NS_PER_S)
 #define CALM_NS     (2 * MU_NS_PER_S)
 #define PROMPT_NS   (50 * MU_NS_PER_MS) /* by when an operation is answered in a calm */
-
-/* --- the server ------------------------------------------------------------------------------- */
-
-enum news {
-    TELL_SERVER_UP = 1,
-    TELL_SERVER_DOWN,
-    TELL_CALM,
-};
-
-static void each_job(struct store_world *w, enum news news)
-{
-    for (size_t i = 0; i < STORE_JOBS_MAX && w->setup->jobs[i] != NULL; i++) {
-        const struct store_job *job = w->setup->jobs[i];
-        void (*told)(struct store_world * w, void *state) = news == TELL_SERVER_UP ? job->server_up
-                                                            : news == TELL_SERVER_DOWN
-                                                                ? job->server_down
-                                                                : job->calm;
-
-        if (told != NULL) {
-            told(w, w->states[i]);
-        }
-    }
-}
-
-static void restart_server(struct mu_sim *sim, void *arg)
-{
-    struct store_host *h = arg;
-
-    (void)sim;
-    mu_sim_restart(h->proc);
-}
-
-static void oracle_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
-                           const struct mu_change *change)
-{
-    struct store_world *w = MU_CONTAINER_OF(owner, struct store_serving, owner)->world;
-
-    (void)watch;
-    for (size_t i = 0; i < STORE_JOBS_MAX && w->setup->jobs[i] != NULL; i++) {
-        if (w->setup->jobs[i]->noted != NULL) {
-            w->setup->jobs[i]->noted(w, w->states[i], change);
-        }
-    }
-}
-
-/* The first server has the keys. */
-static bool is_gateway(const struct store_host *h)
-{
-    return h->world->setup->gateways && h->number != 0;
-}
-
-/* Where a client goes: with gateways, one of the natives goes past them. */
-static uint32_t host_of(const struct store_member *m)
-{
-    static const uint32_t with_gateways[STORE_CLIENTS] = {1, 2, 0, 1, 2};
-
-    return m->world->setup->gateways ? with_gateways[m->number] : m->number % m->world->host_count;
-}
-
-/* A server that ends by itself is started again, as whoever watches over it would. */
-static void server_stopped(void *context, int status, const char *why)
-{
-    struct store_serving *s = context;
-    struct store_world *w = s->world;
-    struct store_host *h = s->host;
-    struct mu_env *env = s->env;
-
-    mu_sim_note(w->sim, h->proc, "server stopped: %d %s", status, why == NULL ? "" : why);
-    if (!w->leaving && status != MUSTER_EDISK && !(status == MUSTER_ENOMEM && w->memory)) {
-        mu_sim_fail(w->sim, "the server gave up: %s", why == NULL ? "" : why);
-    }
-    if (!w->leaving) {
-        (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + MU_NS_PER_S, restart_server, h);
-    }
-    if (!is_gateway(h)) {
-        each_job(w, TELL_SERVER_DOWN);
-    }
-    h->serving = NULL;
-    mu_ks_unwatch(&s->server->ks, &s->watch);
-    mu_store_server_free(s->server);
-    mu_free(s);
-    mu_sim_exit(env);
-}
-
-static int open_gateway(struct store_serving *s, struct mu_errmsg *reterr_msg)
-{
-    struct mu_store_server_config config = mu_store_server_config_defaults();
-
-    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
-    config.rpc.grace_ms = s->world->grace_ms;
-    config.backlog_bytes_max = 100000;
-    config.stopped = server_stopped;
-    config.context = s;
-    config.backing = "tcp://server:29500?connect=5000";
-    return mu_store_server_start(s->env, &config, &s->server, reterr_msg);
-}
-
-static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
-{
-    struct store_world *w = s->world;
-    struct mu_store_server_config config = mu_store_server_config_defaults();
-    int rc = 0;
-
-    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
-    config.sync = w->disk == STORE_DISK_INTERVAL ? MU_SYNC_INTERVAL : MU_SYNC_ALWAYS;
-    config.sync_interval_ms =
-        w->sync_interval_ms * (w->setup->plant == STORE_PLANT_SLOW_SYNC ? 5 : 1);
-    config.journal_bytes_high = w->journal_bytes_high;
-    config.rpc.grace_ms = w->grace_ms;
-    config.backlog_bytes_max = 100000;
-    config.stopped = server_stopped;
-    config.context = s;
-    config.backing = w->setup->cached   ? "etcd://e0,e1,e2/p?reads=cached"
-                     : w->setup->backed ? "etcd://e0,e1,e2/p"
-                                        : NULL;
-    if (w->disk != STORE_DISK_NONE) {
-        rc = mu_sim_disk_open(s->env, "data", &config.disk, reterr_msg);
-    }
-    if (rc == 0) {
-        rc = mu_store_server_start(s->env, &config, &s->server, reterr_msg);
-        if (rc != 0 && config.disk != NULL) {
-            config.disk->ops->close(config.disk);
-        }
-    }
-    if (rc == 0 && w->setup->plant == STORE_PLANT_HASTY_READS) {
-        const struct mu_backed *machine = mu_backing_machine(mu_keeper_etcd(s->server->backing));
-
-        ((struct mu_backed *)(uintptr_t)machine)->config.hasty = true;
-    }
-    return rc;
-}
-
-static int start_server(struct mu_env *env, void *arg)
-{
-    struct store_host *h = arg;
-    struct store_world *w = h->world;
-    struct store_serving *s = mu_sim_calloc(sizeof(*s));
-    struct mu_errmsg msg = {0};
-    int rc;
-
-    s->world = w;
-    s->host = h;
-    s->env = env;
-    rc = is_gateway(h) ? open_gateway(s, &msg) : open_server(s, &msg);
-    if (rc != 0) {
-        mu_free(s);
-        if ((rc == MUSTER_ENOMEM || rc == MUSTER_EADDR) && w->memory) {
-            (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + 100 * MU_NS_PER_MS, restart_server, h);
-            mu_sim_exit(env);
-        } else {
-            mu_sim_fail(w->sim, "the server did not start: %s: %s", muster_errname(rc), msg.text);
-        }
-        return 0;
-    }
-    h->serving = s;
-    if (is_gateway(h)) {
-        return 0;
-    }
-    w->incarnation++;
-    if (w->setup->oracle) {
-        s->owner.changed = oracle_changed;
-        s->watch.owner = &s->owner;
-        mu_sim_spare_memory(true);
-        rc = mu_ks_watch(&s->server->ks, &s->watch, mu_span("", 0), true);
-        mu_sim_spare_memory(false);
-        MU_ASSERT(rc == 0);
-    }
-    each_job(w, TELL_SERVER_UP);
-    return 0;
-}
-
-static void server_killed(void *arg)
-{
-    struct store_host *h = arg;
-
-    if (h->serving != NULL && !is_gateway(h)) {
-        each_job(h->world, TELL_SERVER_DOWN);
-    }
-    h->serving = NULL;
-}
-
-static void drain_server(void *arg)
-{
-    struct store_serving *s = arg;
-
-    mu_store_server_drain(s->server);
-}
-
-static void kill_server(struct mu_sim *sim, void *arg)
-{
-    struct store_host *h = arg;
-
-    if (!h->world->healed && mu_sim_proc_alive(h->proc)) {
-        mu_sim_kill(h->proc, mu_prng_below(mu_sim_prng(sim), 2) == 0 ? MU_SIM_KILL_PROCESS
-                                                                     : MU_SIM_KILL_POWER);
-        (void)mu_sim_at(sim, mu_sim_now_ns(sim) + 100 * MU_NS_PER_MS, restart_server, h);
-    }
-}
-
-/* The moment at which a promise is easiest to break is just after it was made. */
-static void aim_at_server(struct store_world *w, const struct store_member *m)
-{
-    struct mu_prng *prng = mu_sim_prng(w->sim);
-
-    if (mu_prng_chance(prng, w->aim_ppm) &&
-        (w->disk != STORE_DISK_NONE || w->setup->backed || host_of(m) != 0)) {
-        (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim) + mu_prng_below(prng, 2 * MU_NS_PER_MS),
-                        kill_server, &w->hosts[host_of(m)]);
-    }
-}
-
-bool store_world_peek(const struct store_world *w, const char *key, struct mu_span *ret_value)
-{
-    char wire[64];
-
-    (void)snprintf(wire, sizeof(wire), "/%s", key);
-    return w->hosts[0].serving != NULL &&
-           mu_ks_get(&w->hosts[0].serving->server->ks, mu_span_str(wire), ret_value) == 0;
-}
 
 /* --- workers ---------------------------------------------------------------------------------- */
 
@@ -390,7 +170,7 @@ static void op_done(struct mu_store_op *op)
     verdict = judge(worker);
     if (verdict != STORE_UNKNOWN) {
         worker->peer->starved = 0;
-        aim_at_server(w, seat->member);
+        store_host_aim(w, seat->member);
     }
     if (shows_progress(worker, verdict)) {
         seat->answered++;
@@ -493,9 +273,10 @@ static int start_client(struct mu_env *env, void *arg)
     p->env = env;
     config.addr = (struct mu_addr){
         .kind = MU_ADDR_TCP,
-        .port = PORT,
+        .port = STORE_PORT,
     };
-    (void)snprintf(config.addr.host, sizeof(config.addr.host), "%s", host_name(host_of(m)));
+    (void)snprintf(config.addr.host, sizeof(config.addr.host), "%s",
+                   host_name(store_member_host(m)));
     config.protocol = m->protocol;
     config.name = "sim";
     rc = mu_store_tcp_new(env, &config, &p->store);
@@ -702,12 +483,13 @@ static void set_up(struct store_world *w)
         struct store_host *h = &w->hosts[i];
 
         *h = (struct store_host){.world = w, .number = i};
-        h->proc = mu_sim_proc_new(mu_sim_host_new(w->sim, host_name(i)),
-                                  &(struct mu_sim_program){.name = "store",
-                                                           .start = start_server,
-                                                           .killed = server_killed,
-                                                           .arg = h,
-                                                           .flags = is_gateway(h) ? 0 : flags});
+        h->proc = mu_sim_proc_new(
+            mu_sim_host_new(w->sim, host_name(i)),
+            &(struct mu_sim_program){.name = "store",
+                                     .start = store_host_start,
+                                     .killed = store_host_killed,
+                                     .arg = h,
+                                     .flags = store_host_is_gateway(h) ? 0 : flags});
     }
     set_up_clients(w);
 }
@@ -734,7 +516,7 @@ static void heal(struct store_world *w)
     }
     w->calm = true;
     mu_sim_run_for(w->sim, CALM_NS);
-    each_job(w, TELL_CALM);
+    store_world_tell(w, STORE_CALM);
     w->calm = false;
 }
 
@@ -751,7 +533,7 @@ static void leave(struct store_world *w)
             mu_sim_fail(w->sim, "the server is not there at the end");
             return;
         }
-        mu_sim_call(w->hosts[i].proc, drain_server, w->hosts[i].serving);
+        mu_sim_call(w->hosts[i].proc, store_host_drain, w->hosts[i].serving);
     }
     if (!mu_sim_run_until(w->sim, CONVERGE_NS, server_left, w)) {
         mu_sim_fail(w->sim, "the server did not leave");
@@ -765,7 +547,7 @@ static void come_back(struct store_world *w)
     mu_sim_restart(w->hosts[0].proc);
     mu_sim_run_for(w->sim, MU_NS_PER_S);
     if (mu_sim_failure(w->sim) == NULL && w->hosts[0].serving != NULL) {
-        mu_sim_call(w->hosts[0].proc, drain_server, w->hosts[0].serving);
+        mu_sim_call(w->hosts[0].proc, store_host_drain, w->hosts[0].serving);
         if (!mu_sim_run_until(w->sim, CONVERGE_NS, server_left, w)) {
             mu_sim_fail(w->sim, "the server did not leave again");
         }

@@ -23,6 +23,7 @@
 #define STORE_WORKERS_MAX 8
 #define STORE_JOBS_MAX    3
 #define STORE_SERVERS_MAX 3
+#define STORE_PORT        29500
 #define STORE_FAULTY_NS   (15 * MU_NS_PER_S)
 
 /* What may be wrong on purpose. */
@@ -207,6 +208,27 @@ void store_world_trouble_etcd(struct mu_sim *sim, void *world);
 void store_world_write_elsewhere(struct mu_sim *sim, void *world);
 /** Faults for a store's scenario: swarm, disk and memory included. */
 struct mu_sim_faults store_world_faults(struct mu_prng *prng);
+
+enum store_news {
+    STORE_SERVER_UP = 1,
+    STORE_SERVER_DOWN,
+    STORE_CALM,
+};
+
+/* store_host.c: servers and the hosts they run on */
+/** Tells every job. */
+void store_world_tell(struct store_world *w, enum store_news news);
+/** The first server has the keys. */
+bool store_host_is_gateway(const struct store_host *h);
+/** Where a client goes: with gateways, one of the natives goes past them. */
+uint32_t store_member_host(const struct store_member *m);
+/** A server's program; `arg` is its host. */
+int store_host_start(struct mu_env *env, void *arg);
+void store_host_killed(void *arg);
+/** In the server's process. */
+void store_host_drain(void *arg);
+/** A client was answered: its server may die within the next two milliseconds. */
+void store_host_aim(struct store_world *w, const struct store_member *m);
 
 /** Starts worker->op; the job's `done` follows. */
 void store_worker_submit(struct store_worker *worker);
