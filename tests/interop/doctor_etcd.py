@@ -78,7 +78,7 @@ def check_plain(checks):
     checks.ok(code == UNUSABLE and "no host has that name" in bad, "no such host", bad)
     for url in ("tcp://x", "etcd://h?nonsense=1", "etcd://h?user=a&password_file=/none"):
         checks.equal(doctor(url)[0], USAGE, "usage: " + url)
-    checks.equal(lib.run_muster("doctor")[0], USAGE, "usage: nothing")
+    checks.equal(lib.run_muster("doctor", "etcd")[0], USAGE, "usage: nothing")
 
 
 def check_password(checks, path):

@@ -571,7 +571,8 @@ static void test_state_fetch_asks_the_full_one_for_what_newcomers_lack(void **st
     mu_state_fetch_fini(&w.f);
 }
 
-/* What a newcomer asks of the one who has all, while somebody else says to have `first` to `end`. */
+/* What a newcomer asks of the one who has all, while somebody else says to have `first` to
+ * `end`. */
 static uint32_t first_asked(struct world *w, uint32_t part, uint32_t parts, uint32_t first,
                             uint32_t end)
 {
