@@ -29,7 +29,8 @@
 #define FAULTY_NS   (20 * MU_NS_PER_S)
 #define CONVERGE_NS (180 * MU_NS_PER_S)
 #define OP_MS       15000
-#define WALL_EPOCH  2000000000.0 /* where the simulator's wall clocks start */
+/* Where the simulator's wall clocks start. */
+#define WALL_EPOCH_NS (UINT64_C(2000000000) * MU_NS_PER_S)
 
 enum plant {
     PLANT_NONE,
@@ -92,9 +93,11 @@ struct op {
     bool story;
 };
 
+/* As a node reckons it, to the last bit: something may be found in the very moment before it
+ * expires. */
 static double true_time(const struct dht_world *w)
 {
-    return WALL_EPOCH + (double)mu_sim_now_ns(w->sim) / 1e9;
+    return (double)(WALL_EPOCH_NS + mu_sim_now_ns(w->sim)) / 1e9;
 }
 
 static struct mu_dht_id key_id(uint32_t key)

@@ -243,6 +243,7 @@ static void run_world(struct mu_sim *sim, enum swarm_plant plant)
         mu_free(w->content[i]);
     }
     for (uint32_t i = 0; i < w->count; i++) {
+        swarm_node_killed(&w->nodes[i]); /* who runs still, as the run has failed */
         mu_identity_fini(&w->nodes[i].identity);
     }
     mu_layout_fini(&w->layout);

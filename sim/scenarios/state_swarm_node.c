@@ -6,6 +6,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "service/peer_host_internal.h"
 
 #define PORT        4001
 #define REPLACED_MS 700
@@ -264,9 +265,20 @@ static int start(struct mu_env *env, void *arg)
     return err;
 }
 
-static void on_killed(void *arg)
+/* libcrypto's memory is not the simulator's to free. */
+void swarm_node_killed(void *arg)
 {
-    ((struct swarm_node *)arg)->app = NULL;
+    struct swarm_node *state = arg;
+
+    if (state->app != NULL && state->app->host != NULL) {
+        MU_LIST_FOREACH (it, &state->app->host->conns) {
+            struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
+
+            mu_aead_fini(&c->pc.noise.sealing);
+            mu_aead_fini(&c->pc.noise.opening);
+        }
+    }
+    state->app = NULL;
 }
 
 static const char *word_of(enum swarm_kind kind)
@@ -309,7 +321,7 @@ void swarm_node_start(struct swarm_world *w, uint32_t number)
         mu_sim_proc_new(mu_sim_host_new(w->sim, names[number]),
                         &(struct mu_sim_program){.name = "node",
                                                  .start = start,
-                                                 .killed = on_killed,
+                                                 .killed = swarm_node_killed,
                                                  .arg = state,
                                                  .flags = number == 0 ? MU_SIM_KEEP_ALIVE : 0});
     mu_sim_note(w->sim, state->proc, "is %s: %s%s",

@@ -105,6 +105,8 @@ struct mu_state_share *swarm_share(struct swarm_world *w, uint32_t version, uint
 /* --- state_swarm_node.c ----------------------------------------------------------------------- */
 
 void swarm_node_start(struct swarm_world *w, uint32_t number);
+/** Its process is gone, or goes with the run. */
+void swarm_node_killed(void *node);
 
 /* --- state_swarm_load.c ----------------------------------------------------------------------- */
 
