@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/utf8.h"
 #include "service/log.h"
 
 /* A line is written at once if it fits in here, and what nodes call themselves does. */
@@ -36,36 +37,13 @@ void mu_rdzv_tell(const struct muster_rdzv_record *record)
 
 /* --- JSON lines ------------------------------------------------------------------------------- */
 
-/*
- * How many bytes the character at `s` has, or 0 if that is no UTF-8: cut off, too long for what it
- * says, a surrogate, or beyond the last character. `s` is terminated, so nothing is read behind it.
- */
-static size_t utf8_len(const unsigned char *s)
-{
-    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-
-    if (s[0] > 0xf4) {
-        return 0;
-    }
-    for (size_t i = 1; i < len; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) {
-        return 0;
-    }
-    return len;
-}
-
 static void write_text(FILE *out, const char *key, const char *text)
 {
     const unsigned char *s = (const unsigned char *)(text == NULL ? "" : text);
 
     (void)fprintf(out, ",\"%s\":\"", key);
     while (*s != '\0') {
-        size_t len = utf8_len(s);
+        size_t len = mu_utf8_len(mu_span(s, strnlen((const char *)s, 4)));
 
         if (len == 0) {
             (void)fputs("\\ufffd", out);

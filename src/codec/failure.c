@@ -8,6 +8,7 @@
 
 #include "codec/json.h"
 #include "core/alloc.h"
+#include "core/utf8.h"
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
@@ -26,38 +27,6 @@ int mu_failure_put(struct mu_buf *out, const char *format, ...)
     return mu_buf_append(out, mu_span(text, (size_t)len));
 }
 
-/* How long the character at the front is; 0: it is none. As RFC 3629 has it: no surrogates, none
- * that is longer than it need be. */
-static size_t utf8_len(const uint8_t *p, size_t len)
-{
-    static const struct {
-        uint8_t first_min, first_max, second_min, second_max, len;
-    } rows[] = {
-        {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
-        {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
-        {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
-    };
-
-    if (p[0] < 0x80) {
-        return 1;
-    }
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        if (p[0] < rows[i].first_min || p[0] > rows[i].first_max) {
-            continue;
-        }
-        if (len < rows[i].len || p[1] < rows[i].second_min || p[1] > rows[i].second_max) {
-            return 0;
-        }
-        for (size_t k = 2; k < rows[i].len; k++) {
-            if ((p[k] & 0xc0) != 0x80) {
-                return 0;
-            }
-        }
-        return rows[i].len;
-    }
-    return 0;
-}
-
 /* Six bytes at the most; 0 if the character stays as it is. */
 static size_t escape(const uint8_t *p, size_t len, char out[8])
 {
@@ -73,7 +42,7 @@ static size_t escape(const uint8_t *p, size_t len, char out[8])
     if (p[0] < 0x20 || p[0] == 0x7f) {
         return (size_t)snprintf(out, 8, "\\u%04x", p[0]);
     }
-    return utf8_len(p, len) == 0 ? (size_t)snprintf(out, 8, "\\ufffd") : 0;
+    return mu_utf8_len(mu_span(p, len)) == 0 ? (size_t)snprintf(out, 8, "\\ufffd") : 0;
 }
 
 int mu_failure_put_text(struct mu_buf *out, struct mu_span text)
@@ -87,7 +56,7 @@ int mu_failure_put_text(struct mu_buf *out, struct mu_span text)
         size_t len = escape(text.data + at, text.len - at, escaped);
 
         if (len == 0) {
-            at += utf8_len(text.data + at, text.len - at);
+            at += mu_utf8_len(mu_span_skip(text, at));
             continue;
         }
         err = mu_buf_append(out, mu_span(text.data + begin, at - begin));

@@ -4,6 +4,7 @@
 
 #include "codec/pickle.h"
 #include "core/civil.h"
+#include "core/utf8.h"
 
 #define NODE_ATTRIBUTES_MAX 64 /* many more than any PyTorch gives a node */
 #define MEMORY_BASE         ((size_t)64 << 10)
@@ -75,28 +76,6 @@ static int need_bool(struct decoder *d, uint32_t attributes, const char *name, b
     return err;
 }
 
-/* The length of the character at the front, or 0 if it is none. */
-static size_t measure_utf8(struct mu_span s)
-{
-    uint8_t c = s.data[0];
-    size_t len = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-
-    if (len > s.len) {
-        return 0;
-    }
-    for (size_t i = 1; i < len; i++) {
-        if ((s.data[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    /* Longer than need be, a surrogate, or behind the last character. */
-    if ((c == 0xe0 && s.data[1] < 0xa0) || (c == 0xed && s.data[1] > 0x9f) ||
-        (c == 0xf0 && s.data[1] < 0x90) || (c == 0xf4 && s.data[1] > 0x8f)) {
-        return 0;
-    }
-    return len;
-}
-
 /* Copies the address to where it gets an end. */
 static int read_addr(struct decoder *d, uint32_t number, char buffer[MU_RDZV_ADDR_MAX + 1])
 {
@@ -113,7 +92,7 @@ static int read_addr(struct decoder *d, uint32_t number, char buffer[MU_RDZV_ADD
     memcpy(buffer, text.data, text.len);
     buffer[text.len] = '\0';
     while (text.len != 0) {
-        size_t len = measure_utf8(text);
+        size_t len = mu_utf8_len(text);
 
         if (len == 0 || text.data[0] == '\0') {
             return refuse(d, "a node's address is not a text");
@@ -223,7 +202,7 @@ static int read_packed_time(struct decoder *d, uint32_t number, uint8_t ret[TIME
     }
     s = mu_pickle_bytes(&d->p, mu_pickle_item(&d->p, args, 0));
     while (s.len != 0 && n < TIME_SIZE) {
-        size_t len = measure_utf8(s);
+        size_t len = mu_utf8_len(s);
 
         if (len == 0 || len > 2 || (len == 2 && s.data[0] > 0xc3)) {
             return refuse(d, "a time is not packed in bytes");

@@ -7,6 +7,8 @@
 
 #include <muster/error.h>
 
+#include "core/utf8.h"
+
 void mu_status_put(struct mu_status_text *t, const char *format, ...)
 {
     char piece[512];
@@ -25,27 +27,6 @@ void mu_status_put(struct mu_status_text *t, const char *format, ...)
 
 /* --- text of others --------------------------------------------------------------------------- */
 
-/* How many bytes the character at `s` has; 0: that is no UTF-8. `s` is terminated. */
-static size_t character_len(const unsigned char *s)
-{
-    size_t len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-
-    if (s[0] > 0xf4) {
-        return 0;
-    }
-    for (size_t i = 1; i < len; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    /* Too long for what it says, half of a pair, or beyond the last character. */
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) {
-        return 0;
-    }
-    return len;
-}
-
 void mu_status_quote(struct mu_status_text *t, const char *text)
 {
     char out[MU_STATUS_QUOTE_MAX + 8];
@@ -54,7 +35,7 @@ void mu_status_quote(struct mu_status_text *t, const char *text)
 
     out[len++] = '"';
     while (*s != '\0' && len <= MU_STATUS_QUOTE_MAX - 8) {
-        size_t n = character_len(s);
+        size_t n = mu_utf8_len(mu_span(s, strnlen((const char *)s, 4)));
 
         if (n == 0) {
             len += (size_t)snprintf(out + len, sizeof(out) - len, "\\ufffd");

@@ -1,0 +1,31 @@
+/*
+ * UTF-8 as RFC 3629 has it: no surrogates, and no character that is longer than it need be.
+ */
+#ifndef MU_UTF8_H
+#define MU_UTF8_H
+
+#include "core/span.h"
+
+/** The length of the character at the front of what is not empty; 0: that is none. */
+static inline size_t mu_utf8_len(struct mu_span s)
+{
+    uint8_t c = s.data[0];
+    size_t len = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+
+    if (len > s.len) {
+        return 0;
+    }
+    for (size_t i = 1; i < len; i++) {
+        if ((s.data[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    /* Longer than need be, a surrogate, or behind the last character. */
+    if ((c == 0xe0 && s.data[1] < 0xa0) || (c == 0xed && s.data[1] > 0x9f) ||
+        (c == 0xf0 && s.data[1] < 0x90) || (c == 0xf4 && s.data[1] > 0x8f)) {
+        return 0;
+    }
+    return len;
+}
+
+#endif
