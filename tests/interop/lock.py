@@ -4,8 +4,7 @@ right one; and that the credential is nowhere to be read.
 
     lock.py [MUSTER]
 
-It runs in a network of its own if the system lets it make one, with two addresses that are not
-loopback's; else on the address of this host.
+It runs in a network of its own if the system lets it make one; else on the address of this host.
 """
 import os
 import re
@@ -13,39 +12,15 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 
-from lib import (HOST, PATIENCE, Checks, EarlyEnd, Muster, Scratch, die_with_parent, muster_path,
-                 run_muster, wait_until)
+from lib import (HOST, PATIENCE, Checks, Muster, Scratch, beyond_loopback, die_with_parent,
+                 muster_path, run_muster, wait_until)
 
 checks = Checks()
-NEAR, FAR = "10.77.0.1", "10.78.0.1"
 ADDRESS, CONNECT, FAILED = 6, 4, 1
-
-
-def own_network():
-    """This program again, in a network of its own. Returns only if there can be none."""
-    if os.environ.get("MUSTER_TEST_NETWORK"):
-        return
-    probe = subprocess.run(["unshare", "--user", "--map-root-user", "--net", "ip", "link", "set",
-                            "lo", "up"], stderr=subprocess.DEVNULL, check=False)
-    if probe.returncode == 0:
-        os.environ["MUSTER_TEST_NETWORK"] = "own"
-        setup = "ip link set lo up; ip addr add %s/32 dev lo; ip addr add %s/32 dev lo; exec \"$@\""
-        os.execvp("unshare", ["unshare", "--user", "--map-root-user", "--net", "sh", "-c",
-                              setup % (NEAR, FAR), "sh", sys.executable] + sys.argv)
-
-
-def host_address():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        try:
-            s.connect(("192.0.2.1", 9))
-            return s.getsockname()[0]
-        except OSError:
-            return HOST
 
 
 def token_file(scratch, name):
@@ -226,6 +201,31 @@ def test_insecure(token, address):
                "--store", store, "--token-file", token, "count")
 
 
+def test_rpc_and_state_with_certificates(scratch, options, ours, theirs, address):
+    with Serving("rpc", "serve", "--listen", address + ":0", *options(ours, address)) as worker:
+        call = ["rpc", "call", "--to", "%s:%d" % (address, worker.port), "--timeout", "10"]
+        hello = ["muster::Rpc.echo", "hello"]
+        expect("a worker answers who has a certificate", 0, "hello", *call,
+               *options(ours, "node9"), *hello)
+        expect("and nobody with one of another authority", CONNECT, "the peer refuses us", *call,
+               *options(theirs, address, ours), *hello)
+        expect("nor with none", CONNECT, "credential", *call, *hello)
+    model, copy = make_model(scratch), os.path.join(scratch, "certified")
+    with Serving("state", "serve", "--listen", "0.0.0.0:0", "--advertise", address,
+                 *options(ours, address), model) as donor:
+        far, near = "%s:%d" % (address, donor.port), "%s:%d" % (HOST, donor.port)
+        checks.ok("for those with the job's credential" in donor.text, "a donor says who can read",
+                  donor.text)
+        expect("it gives to who has a certificate", 0, "", "state", "pull", "-q", "-o", copy,
+               *options(ours, "node9"), far)
+        for what, given in (("with one of another authority", options(theirs, address, ours)),
+                            ("with none", [])):
+            code, out, err = run_muster("state", "pull", "-q", "-o", copy + ".no", *given, far)
+            checks.ok(code != 0 and not os.path.exists(copy + ".no"), "and to nobody " + what,
+                      (code, out, err))
+        expect("on loopback it is open", 0, "", "state", "pull", "-q", "-o", copy + ".near", near)
+
+
 def test_certificates(scratch, token, address):
     ours, theirs = os.path.join(scratch, "ours"), os.path.join(scratch, "theirs")
     run_muster("keygen", "tls", ours, "--host", "%s,node9" % address)
@@ -246,6 +246,7 @@ def test_certificates(scratch, token, address):
                *options(theirs, address), "count")
         expect("and with a token", CONNECT, "locked with certificates", *kv, "--token-file", token,
                "count")
+    test_rpc_and_state_with_certificates(scratch, options, ours, theirs, address)
     expect("both at once are refused", 2, "not both", "serve", "--listen", address + ":0",
            "--token-file", token, *options(ours, address))
 
@@ -320,12 +321,7 @@ def test_credential_is_nowhere(token, address):
 
 
 def main():
-    own_network()
-    own = bool(os.environ.get("MUSTER_TEST_NETWORK"))
-    address = NEAR if own else host_address()
-    if address == HOST:
-        checks.note("this host has no address but loopback's: nothing was checked")
-        checks.done()
+    address, other = beyond_loopback()
     for name in list(os.environ):
         if name.startswith("MUSTER_T") and name not in ("MUSTER_TEST_NETWORK",
                                                         "MUSTER_TEST_PATIENCE"):
@@ -335,7 +331,7 @@ def main():
         test_keygen(scratch)
         test_nobody_listens_there_without_a_credential(scratch, address)
         test_store(token, wrong, address)
-        test_allow(token, address, FAR if own else None)
+        test_allow(token, address, other)
         test_insecure(token, address)
         test_certificates(scratch, token, address)
         test_rpc(token, wrong, address)
