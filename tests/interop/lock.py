@@ -163,11 +163,33 @@ def test_store(token, wrong, address):
                "%s:%d" % (address, server.port))
         checks.ok(not torch_answers(address, server.port), "PyTorch's protocol is shut out")
         checks.ok(torch_answers(HOST, server.port), "and open on loopback")
-        checks.ok("LOCK-REFUSED" in server.output(), "the log names the stranger",
-                  server.output())
-        for _ in range(5):
-            torch_answers(address, server.port)
-        checks.equal(server.output().count("LOCK-REFUSED"), 1, "once in a minute")
+
+
+def refusals(text):
+    """Those whom the log names, and how many there were in all."""
+    named = re.findall(r"LOCK-REFUSED peer=(\S+):\d+ why=\"([^\"]*)", text)
+    return named, len(named) + sum(int(more) for more in
+                                   re.findall(r"LOCK-REFUSED.*\bmore=(\d+)", text))
+
+
+def test_log(token, wrong, address):
+    def kv(*options):
+        return lambda port: run_muster("kv", "--store", "tcp://%s:%d" % (address, port), *options,
+                                       "count")
+
+    for what, knock, why in (
+            ("another token", kv("--token-file", wrong), "token is another one"),
+            ("no token", kv(), "shows no credential"),
+            ("PyTorch's protocol", lambda port: torch_answers(address, port),
+             "plain connections are not taken")):
+        with Muster("--token-file", token, listen="0.0.0.0:0") as server:
+            for _ in range(6):
+                knock(server.port)
+            wait_until(lambda: "LOCK-REFUSED" in server.output(), "a line in the log")
+        named, count = refusals(server.last_output)
+        checks.ok([peer for peer, _ in named] == [address] and why in named[0][1],
+                  "the log names who comes with %s, once" % what, server.last_output)
+        checks.equal(count, 6, "and counts the rest")
 
 
 def test_allow(token, address, other):
@@ -301,6 +323,9 @@ def test_page(token, wrong, address):
             checks.equal((ask(url + path), ask(url + path, Authorization="Bearer " + other),
                           ask(url + path, Authorization="Bearer " + key)), (401, 401, 200),
                          "/%s: with nothing, another key, the key" % path)
+        said = re.findall(r"HTTP-REFUSED peer=(\S+):\d+ why=", server.output())
+        checks.ok(address in said and len(said) < 5, "the log says so, a line a second",
+                  server.output())
         expect("muster top shows the key", 0, "", "top", "--once", "--token-file", token, found[1])
         expect("and is refused without", FAILED, "token", "top", "--once", found[1])
     with Muster("--http", address + ":0", "--insecure") as server:
@@ -331,6 +356,7 @@ def main():
         test_keygen(scratch)
         test_nobody_listens_there_without_a_credential(scratch, address)
         test_store(token, wrong, address)
+        test_log(token, wrong, address)
         test_allow(token, address, other)
         test_insecure(token, address)
         test_certificates(scratch, token, address)
