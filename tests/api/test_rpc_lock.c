@@ -13,6 +13,7 @@
 
 #include "certs.h"
 #include "own_network.h"
+#include "skipped.h"
 
 static char directory[64];
 static const char *address; /* not loopback's */
@@ -236,6 +237,10 @@ int main(void)
     int failed;
 
     address = own_network();
+    if (address == NULL) {
+        (void)fprintf(stderr, "skipped: there is no address but loopback's\n");
+        return SKIPPED_EXIT;
+    }
     (void)snprintf(name, sizeof(name), "IP:%s", address);
     (void)snprintf(directory, sizeof(directory), "/tmp/muster-test-XXXXXX");
     if (mkdtemp(directory) == NULL) {

@@ -7,6 +7,7 @@
 #include "certs.h"
 #include "own_network.h"
 #include "service/state_donor_internal.h"
+#include "skipped.h"
 
 static muster_runtime *giver;
 static muster_runtime *taker;
@@ -232,6 +233,9 @@ static void test_state_travels_locked_and_not_to_strangers(void **state)
     struct model m;
 
     (void)state;
+    if (address == NULL) {
+        skip_saying("there is no address but loopback's");
+    }
     (void)snprintf(directory, sizeof(directory), "/tmp/muster-state-XXXXXX");
     assert_non_null(mkdtemp(directory));
     (void)snprintf(text, sizeof(text), "IP:%s", address);
@@ -320,5 +324,5 @@ int main(void)
     };
 
     address = own_network();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return skipped_or(cmocka_run_group_tests(tests, NULL, NULL));
 }

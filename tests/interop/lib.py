@@ -105,6 +105,7 @@ class Checks:
     def __init__(self):
         self.passed = 0
         self.failed = []
+        self.skipped = 0
 
     def ok(self, condition, what, detail=""):
         if condition:
@@ -129,11 +130,16 @@ class Checks:
     def note(self, text):
         print("     " + text, flush=True)
 
+    def skip(self, text):
+        """Something that cannot be checked here: if all else holds, the program is skipped."""
+        self.skipped += 1
+        print("skip " + text, flush=True)
+
     def done(self):
         print("%d checks passed, %d failed" % (self.passed, len(self.failed)), flush=True)
         for what in self.failed:
             print("failed: " + what, flush=True)
-        sys.exit(1 if self.failed else 0)
+        sys.exit(1 if self.failed else SKIP if self.skipped else 0)
 
 
 class Lateness:
