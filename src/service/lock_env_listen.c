@@ -77,9 +77,9 @@ void mu_lock_guest_gone(struct lock_conn *c)
 
 /* --- the decision ----------------------------------------------------------------------------- */
 
-static const char no_credential[] = "it shows no credential (--token-file), and plain connections "
-                                    "are not taken from there (--allow "
-                                    "CIDR)";
+static const char no_credential[] =
+    "it shows no credential (--token-file), and plain connections are not taken from there "
+    "(--allow CIDR)";
 
 /* Makes the connection somebody's. False: it was turned away. */
 static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env *env)
