@@ -566,31 +566,17 @@ static void on_killed(void *arg)
 
 /* --- the story -------------------------------------------------------------------------------- */
 
-/* At most one member at a time is away: that is what a cluster of three can bear. */
 static void on_nemesis(struct mu_sim *sim, void *arg)
 {
     struct world *w = arg;
-    struct mu_prng *prng = mu_sim_prng(sim);
-    size_t member = mu_prng_below(prng, FAKE_ETCD_MEMBERS);
-    uint64_t what = mu_prng_below(prng, 4);
+    bool over = mu_sim_now_ns(sim) > FAULTY_NS;
 
-    for (size_t i = 0; i < FAKE_ETCD_MEMBERS; i++) {
-        fake_etcd_down(w->etcd, i, false);
-        fake_etcd_isolate(w->etcd, i, false);
+    fake_etcd_trouble(w->etcd, mu_sim_prng(sim), over);
+    if (!over) {
+        MU_ASSERT(mu_sim_at(sim,
+                            mu_sim_now_ns(sim) + mu_prng_below(mu_sim_prng(sim), 2 * MU_NS_PER_S),
+                            on_nemesis, w) == 0);
     }
-    if (mu_sim_now_ns(sim) > FAULTY_NS) {
-        return;
-    }
-    if (what == 0) {
-        fake_etcd_down(w->etcd, member, true);
-    } else if (what == 1) {
-        fake_etcd_isolate(w->etcd, member, true);
-    }
-    if (mu_prng_below(prng, 4) == 0) {
-        fake_etcd_compact(w->etcd, fake_etcd_revision(w->etcd));
-    }
-    MU_ASSERT(mu_sim_at(sim, mu_sim_now_ns(sim) + mu_prng_below(prng, 2 * MU_NS_PER_S), on_nemesis,
-                        w) == 0);
 }
 
 struct progress {

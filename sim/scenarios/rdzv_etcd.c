@@ -46,31 +46,17 @@ static bool etcd_may_wait(const struct rdzv_node *n)
 
 /* --- the cluster ------------------------------------------------------------------------------ */
 
-/* At most one member at a time is away: that is what a cluster of three can bear. */
 static void on_nemesis(struct mu_sim *sim, void *arg)
 {
     struct rdzv_world *w = arg;
-    struct mu_prng *prng = mu_sim_prng(sim);
-    size_t member = mu_prng_below(prng, FAKE_ETCD_MEMBERS);
-    uint64_t what = mu_prng_below(prng, 4);
+    bool over = w->healed;
 
-    for (size_t i = 0; i < FAKE_ETCD_MEMBERS; i++) {
-        fake_etcd_down(w->etcd, i, false);
-        fake_etcd_isolate(w->etcd, i, false);
+    fake_etcd_trouble(w->etcd, mu_sim_prng(sim), over);
+    if (!over) {
+        MU_ASSERT(mu_sim_at(sim,
+                            mu_sim_now_ns(sim) + mu_prng_below(mu_sim_prng(sim), 4 * MU_NS_PER_S),
+                            on_nemesis, w) == 0);
     }
-    if (w->healed) {
-        return;
-    }
-    if (what == 0) {
-        fake_etcd_down(w->etcd, member, true);
-    } else if (what == 1) {
-        fake_etcd_isolate(w->etcd, member, true);
-    }
-    if (mu_prng_below(prng, 4) == 0) {
-        fake_etcd_compact(w->etcd, fake_etcd_revision(w->etcd));
-    }
-    MU_ASSERT(mu_sim_at(sim, mu_sim_now_ns(sim) + mu_prng_below(prng, 4 * MU_NS_PER_S), on_nemesis,
-                        w) == 0);
 }
 
 static void begin(struct rdzv_world *w)
@@ -89,10 +75,7 @@ static void begin_immortal(struct rdzv_world *w)
 
 static void heal(struct rdzv_world *w)
 {
-    for (size_t i = 0; i < FAKE_ETCD_MEMBERS; i++) {
-        fake_etcd_down(w->etcd, i, false);
-        fake_etcd_isolate(w->etcd, i, false);
-    }
+    fake_etcd_mend(w->etcd);
 }
 
 static void finish(struct rdzv_world *w)
