@@ -18,10 +18,10 @@
 #include "codec/msgpack.h"
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "scenarios/peer_talk.h"
 #include "service/hm_donor.h"
 #include "service/hm_load.h"
 #include "service/kad.h"
-#include "service/peer_host_internal.h"
 
 #define HOSTS       3
 #define DONORS      2 /* the first of them; the second loads as well */
@@ -437,17 +437,11 @@ static void make_peers(struct hm_world *w)
     }
 }
 
-/* The same, of those who run no more, as the run has failed. */
 static void release_crypto(struct hm_world *w)
 {
     for (uint32_t i = 0; i < HOSTS; i++) {
         if (w->peers[i].app != NULL && w->peers[i].app->host != NULL) {
-            MU_LIST_FOREACH (it, &w->peers[i].app->host->conns) {
-                struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-                mu_aead_fini(&c->pc.noise.sealing);
-                mu_aead_fini(&c->pc.noise.opening);
-            }
+            peer_host_release_crypto(w->peers[i].app->host);
         }
         mu_identity_fini(&w->peers[i].identity);
     }

@@ -17,8 +17,8 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "scenarios/peer_talk.h"
 #include "scenarios/scenarios.h"
-#include "service/peer_host_internal.h"
 
 #define FAULTY_NS   (6 * MU_NS_PER_S)
 #define CONVERGE_NS (300 * MU_NS_PER_S)
@@ -258,17 +258,11 @@ static void heal(struct p2pd_world *w)
     }
 }
 
-/* libcrypto's memory is not the simulator's: of those who run no more, as the run has failed. */
 static void release_crypto(struct p2pd_world *w)
 {
     for (uint32_t i = 0; i < P2PD_DAEMONS; i++) {
         if (w->daemons[i].d != NULL) {
-            MU_LIST_FOREACH (it, &w->daemons[i].d->host->conns) {
-                struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-                mu_aead_fini(&c->pc.noise.sealing);
-                mu_aead_fini(&c->pc.noise.opening);
-            }
+            peer_host_release_crypto(w->daemons[i].d->host);
         }
         mu_identity_fini(&w->daemons[i].identity);
     }

@@ -387,18 +387,11 @@ static void heal(struct peer_world *w)
     }
 }
 
-/* libcrypto's memory is not the simulator's: of those who run no more, as the run has failed. */
 static void release_crypto(struct peer_world *w)
 {
     for (uint32_t i = 0; i < PEER_HOSTS; i++) {
-        if (w->hosts[i].app == NULL) {
-            continue;
-        }
-        MU_LIST_FOREACH (it, &w->hosts[i].app->host->conns) {
-            struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-            mu_aead_fini(&c->pc.noise.sealing);
-            mu_aead_fini(&c->pc.noise.opening);
+        if (w->hosts[i].app != NULL) {
+            peer_host_release_crypto(w->hosts[i].app->host);
         }
         w->hosts[i].app = NULL;
     }

@@ -20,7 +20,6 @@
 #include "core/assert.h"
 #include "scenarios/peer_talk.h"
 #include "scenarios/scenarios.h"
-#include "service/peer_host_internal.h"
 #include "service/peer_relay_internal.h"
 
 #define HOSTS        3
@@ -265,7 +264,6 @@ static int start_app(struct mu_env *env, void *arg)
     return err;
 }
 
-/* libcrypto's memory is not the simulator's to free. */
 static void on_killed(void *arg)
 {
     struct host *host = arg;
@@ -273,12 +271,7 @@ static void on_killed(void *arg)
     if (host->app == NULL) {
         return;
     }
-    MU_LIST_FOREACH (it, &host->app->peers->conns) {
-        struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-        mu_aead_fini(&c->pc.noise.sealing);
-        mu_aead_fini(&c->pc.noise.opening);
-    }
+    peer_host_release_crypto(host->app->peers);
     host->app = NULL;
     once_forgive(host->world->calls, host->number);
 }
