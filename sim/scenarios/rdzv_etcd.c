@@ -32,18 +32,6 @@ static void configure_etcd(struct rdzv_node *n, char *text, size_t cap)
     MU_ASSERT(more > 0 && (size_t)more < cap - len);
 }
 
-static bool etcd_may_wait(const struct rdzv_node *n)
-{
-    const struct mu_rdzv_c10d *h =
-        n->life == NULL || n->life->handler == NULL
-            ? NULL
-            : MU_CONTAINER_OF(n->life->handler, struct mu_rdzv_c10d, base);
-    const struct mu_rdzv_member *m =
-        h == NULL ? NULL : mu_rdzv_state_find(&h->machine.state, &h->machine.node);
-
-    return m != NULL && m->spare;
-}
-
 /* --- the cluster ------------------------------------------------------------------------------ */
 
 static void on_nemesis(struct mu_sim *sim, void *arg)
@@ -132,7 +120,7 @@ static void etcd_tune(struct rdzv_world *w)
     .backend = "etcd-v3", .endpoint = "etcd://e0,e1,e2/p", .final = true,                          \
     .converge_ns = 120 * MU_NS_PER_S, .join_factor = 1, .answer_ns = 12 * MU_NS_PER_S,             \
     .leave_ns = 36 * MU_NS_PER_S, .close_ns = 36 * MU_NS_PER_S, .lost_ns = 9 * MU_NS_PER_S,        \
-    .configure = configure_etcd, .may_wait = etcd_may_wait, .check = etcd_check,                   \
+    .configure = configure_etcd, .may_wait = rdzv_c10d_may_wait, .check = etcd_check,              \
     .tune = etcd_tune, .heal = heal, .finish = finish
 
 RDZV_SCENARIO(rdzv_etcd, "rdzv-etcd", "a rendezvous on an etcd cluster whose members come and go",

@@ -208,6 +208,8 @@ void rdzv_node_go(void *arg);
 void rdzv_node_close(void *arg);
 /** The time of a join begins when it is not, or no longer, that of a spare. */
 void rdzv_node_note_spare(struct rdzv_node *n);
+/** For a setup whose backend stands on a cell: spares may. */
+bool rdzv_c10d_may_wait(const struct rdzv_node *n);
 /** Fails the run if the node waits for something that should have ended. */
 void rdzv_node_check_deadlines(struct rdzv_node *n);
 
