@@ -16,7 +16,6 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "proto/state_fetch_internal.h"
 #include "scenarios/scenarios.h"
 #include "service/state_swarm_load_internal.h"
 
@@ -68,19 +67,6 @@ struct mu_state_share *swarm_share(struct swarm_world *w, uint32_t version, uint
 
 /* --- what must hold --------------------------------------------------------------------------- */
 
-static void plant_unverified(struct swarm_world *w, struct mu_state_loader *l)
-{
-    MU_LIST_FOREACH (it, &l->fetch.owed) {
-        const struct mu_state_ask *ask = MU_CONTAINER_OF(it, struct mu_state_ask, link);
-
-        if (!w->planted && !ask->revoked && mu_prng_chance(mu_sim_prng(w->sim), 20000)) {
-            mu_state_bit_set(l->fetch.have, ask->chunk);
-            l->fetch.done++;
-            w->planted = true;
-        }
-    }
-}
-
 /* Those with the greatest priority that is true are not asked. */
 static void plant_old(struct swarm_world *w, struct mu_state_swarm_load *load)
 {
@@ -94,31 +80,6 @@ static void plant_old(struct swarm_world *w, struct mu_state_swarm_load *load)
                 w->planted = true;
             }
         }
-    }
-}
-
-static void check_chunks(struct swarm_world *w, struct swarm_app *app,
-                         const struct mu_state_loader *l)
-{
-    const uint8_t *content = (const uint8_t *)w->content[app->version];
-    uint8_t chunk[SWARM_CHUNK];
-
-    for (uint32_t i = 0; i < l->share->chunks; i++) {
-        bool has = mu_state_bit(l->fetch.have, i);
-
-        if (mu_state_bit(app->seen, i) || !has) {
-            if (!has && mu_state_bit(app->seen, i)) {
-                mu_sim_fail(w->sim, "chunk %u was there and is not", i);
-            }
-            continue;
-        }
-        mu_state_share_gather(l->share, i, chunk);
-        if (memcmp(chunk, content + (size_t)i * SWARM_CHUNK, mu_state_share_len(l->share, i)) !=
-            0) {
-            mu_sim_fail(w->sim, "s%u: chunk %u counts as loaded and is wrong", app->state->number,
-                        i);
-        }
-        mu_state_bit_set(app->seen, i);
     }
 }
 
@@ -136,12 +97,13 @@ static void check_taker(struct swarm_world *w, struct swarm_app *app)
     if (l == NULL || !l->has_fetch || l->share == NULL || app->version == SWARM_VERSIONS) {
         return;
     }
-    if (w->plant == SWARM_PLANT_UNVERIFIED) {
-        plant_unverified(w, l);
+    if (w->plant == SWARM_PLANT_UNVERIFIED && !w->planted) {
+        w->planted = load_plant_unverified(w->sim, l);
     }
     if (mu_state_fetch_chunks_done(&l->fetch) != app->seen_done) {
         app->seen_done = mu_state_fetch_chunks_done(&l->fetch);
-        check_chunks(w, app, l);
+        load_check_chunks(w->sim, app->state->name, l, (const uint8_t *)w->content[app->version],
+                          app->seen, NULL);
     }
 }
 

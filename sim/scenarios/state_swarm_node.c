@@ -306,13 +306,14 @@ void swarm_node_start(struct swarm_world *w, uint32_t number)
     struct swarm_node *state = &w->nodes[number];
     struct mu_prng *prng = mu_sim_prng(w->sim);
 
+    state->name = names[number];
     state->kind = number == 0 ? SWARM_SEED
                   : number >= w->givers
                       ? SWARM_TAKER
                       : (enum swarm_kind)(1 + mu_prng_below(prng, SWARM_KINDS - 1));
     state->fickle = mu_prng_chance(prng, 500000);
     state->proc =
-        mu_sim_proc_new(mu_sim_host_new(w->sim, names[number]),
+        mu_sim_proc_new(mu_sim_host_new(w->sim, state->name),
                         &(struct mu_sim_program){.name = "node",
                                                  .start = start,
                                                  .killed = swarm_node_killed,
