@@ -702,16 +702,6 @@ static void run_story(struct mu_sim *sim, bool plant)
     mu_free(w);
 }
 
-static void run_etcd(struct mu_sim *sim)
-{
-    run_story(sim, false);
-}
-
-static void run_etcd_repeat(struct mu_sim *sim)
-{
-    run_story(sim, true);
-}
-
 /* Whoever sleeps or is late cannot notice anything in time: that is another scenario's matter. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
@@ -725,17 +715,8 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_etcd = {
-    .name = "etcd",
-    .summary = "stores, watches and leases on an etcd cluster whose members come and go",
-    .faults = draw_faults,
-    .run = run_etcd,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_etcd_repeat = {
-    .name = "etcd-repeat",
-    .summary = "a client that repeats an add whose outcome is unknown",
-    .faults = draw_faults,
-    .run = run_etcd_repeat,
-    .planted = true,
-};
+SIM_SCENARIO(etcd, "etcd",
+             "stores, watches and leases on an etcd cluster whose members come and go", draw_faults,
+             false, run_story(sim, false))
+SIM_SCENARIO(etcd_repeat, "etcd-repeat", "a client that repeats an add whose outcome is unknown",
+             draw_faults, true, run_story(sim, true))

@@ -476,16 +476,6 @@ static void run_world(struct mu_sim *sim, bool torn)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_hm_state(struct mu_sim *sim)
-{
-    run_world(sim, false);
-}
-
-static void run_torn(struct mu_sim *sim)
-{
-    run_world(sim, true);
-}
-
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
@@ -498,18 +488,9 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_hm_state = {
-    .name = "hm-state",
-    .summary =
-        "donors and clients of hivemind's states: whole, of one version, each load ends once",
-    .faults = draw_faults,
-    .run = run_hm_state,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_hm_state_torn = {
-    .name = "hm-state-torn",
-    .summary = "the same, with a donor that changes a snapshot that is being read",
-    .faults = draw_faults,
-    .run = run_torn,
-    .planted = true,
-};
+SIM_SCENARIO(hm_state, "hm-state",
+             "donors and clients of hivemind's states: whole, of one version, each load ends once",
+             draw_faults, false, run_world(sim, false))
+SIM_SCENARIO(hm_state_torn, "hm-state-torn",
+             "the same, with a donor that changes a snapshot that is being read", draw_faults, true,
+             run_world(sim, true))

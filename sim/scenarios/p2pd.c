@@ -315,21 +315,6 @@ static void run_world(struct mu_sim *sim, enum p2pd_plant plant)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_p2pd(struct mu_sim *sim)
-{
-    run_world(sim, P2PD_PLANT_NONE);
-}
-
-static void run_forgets(struct mu_sim *sim)
-{
-    run_world(sim, P2PD_PLANT_FORGETS);
-}
-
-static void run_clings(struct mu_sim *sim)
-{
-    run_world(sim, P2PD_PLANT_CLINGS);
-}
-
 /* Clients die all the time, and are back soon. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
@@ -342,25 +327,11 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_p2pd = {
-    .name = "p2pd",
-    .summary = "ten daemons whose clients die at random: no call hangs, nothing is left behind",
-    .faults = draw_faults,
-    .run = run_p2pd,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_p2pd_forgets = {
-    .name = "p2pd-forgets",
-    .summary = "the same, with a daemon that forgets a call",
-    .faults = draw_faults,
-    .run = run_forgets,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_p2pd_clings = {
-    .name = "p2pd-clings",
-    .summary = "the same, with a daemon that keeps a handler of a client that is gone",
-    .faults = draw_faults,
-    .run = run_clings,
-    .planted = true,
-};
+SIM_SCENARIO(p2pd, "p2pd",
+             "ten daemons whose clients die at random: no call hangs, nothing is left behind",
+             draw_faults, false, run_world(sim, P2PD_PLANT_NONE))
+SIM_SCENARIO(p2pd_forgets, "p2pd-forgets", "the same, with a daemon that forgets a call",
+             draw_faults, true, run_world(sim, P2PD_PLANT_FORGETS))
+SIM_SCENARIO(p2pd_clings, "p2pd-clings",
+             "the same, with a daemon that keeps a handler of a client that is gone", draw_faults,
+             true, run_world(sim, P2PD_PLANT_CLINGS))

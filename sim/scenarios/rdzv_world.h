@@ -21,6 +21,7 @@
 #include "checkers/rounds.h"
 #include "service/rdzv.h"
 #include "service/store_server_internal.h"
+#include "scenarios/scenarios.h"
 #include "sim.h"
 
 #define RDZV_NODES_MIN 3
@@ -184,19 +185,8 @@ size_t rdzv_config_delay(char *text, size_t cap, const char *key, uint64_t ms);
 
 /* RDZV_SCENARIO(identifier, name, summary, faults, bug, setup...) */
 #define RDZV_SCENARIO(id, text, words, faults_of, is_planted, ...)                                 \
-    static void run_##id(struct mu_sim *sim)                                                       \
-    {                                                                                              \
-        static const struct rdzv_setup setup = {__VA_ARGS__};                                      \
-                                                                                                   \
-        rdzv_world_run(sim, &setup);                                                               \
-    }                                                                                              \
-    const struct mu_sim_scenario mu_sim_scenario_##id = {                                          \
-        .name = (text),                                                                            \
-        .summary = (words),                                                                        \
-        .faults = (faults_of),                                                                     \
-        .run = run_##id,                                                                           \
-        .planted = (is_planted),                                                                   \
-    };
+    static const struct rdzv_setup setup_##id = {__VA_ARGS__};                                     \
+    SIM_SCENARIO(id, text, words, faults_of, is_planted, rdzv_world_run(sim, &setup_##id))
 
 /* rdzv_node.c */
 /** The program of a node; its argument is the struct rdzv_node. */

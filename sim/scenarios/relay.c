@@ -435,16 +435,6 @@ static void run_world(struct mu_sim *sim, bool generous)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_relay(struct mu_sim *sim)
-{
-    run_world(sim, false);
-}
-
-static void run_generous(struct mu_sim *sim)
-{
-    run_world(sim, true);
-}
-
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
@@ -453,17 +443,9 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_relay = {
-    .name = "relay",
-    .summary = "two peers that reach each other through a relay: limits, deaths, nothing left",
-    .faults = draw_faults,
-    .run = run_relay,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_relay_generous = {
-    .name = "relay-generous",
-    .summary = "the same, with a relay that lets a circuit carry more than its limit",
-    .faults = draw_faults,
-    .run = run_generous,
-    .planted = true,
-};
+SIM_SCENARIO(relay, "relay",
+             "two peers that reach each other through a relay: limits, deaths, nothing left",
+             draw_faults, false, run_world(sim, false))
+SIM_SCENARIO(relay_generous, "relay-generous",
+             "the same, with a relay that lets a circuit carry more than its limit", draw_faults,
+             true, run_world(sim, true))

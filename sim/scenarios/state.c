@@ -264,16 +264,6 @@ static void run_world(struct mu_sim *sim, enum state_plant what)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_state(struct mu_sim *sim)
-{
-    run_world(sim, STATE_PLANT_NONE);
-}
-
-static void run_unverified(struct mu_sim *sim)
-{
-    run_world(sim, STATE_PLANT_UNVERIFIED);
-}
-
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
@@ -282,17 +272,9 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_state = {
-    .name = "state",
-    .summary = "newcomers load from donors that fail and lie: no byte unverified, all in time",
-    .faults = draw_faults,
-    .run = run_state,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_state_unverified = {
-    .name = "state-unverified",
-    .summary = "the same, where a chunk counts as loaded that nobody has looked at",
-    .faults = draw_faults,
-    .run = run_unverified,
-    .planted = true,
-};
+SIM_SCENARIO(state, "state",
+             "newcomers load from donors that fail and lie: no byte unverified, all in time",
+             draw_faults, false, run_world(sim, STATE_PLANT_NONE))
+SIM_SCENARIO(state_unverified, "state-unverified",
+             "the same, where a chunk counts as loaded that nobody has looked at", draw_faults,
+             true, run_world(sim, STATE_PLANT_UNVERIFIED))

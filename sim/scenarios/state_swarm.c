@@ -213,21 +213,6 @@ static void run_world(struct mu_sim *sim, enum swarm_plant plant)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_swarm(struct mu_sim *sim)
-{
-    run_world(sim, SWARM_PLANT_NONE);
-}
-
-static void run_unverified(struct mu_sim *sim)
-{
-    run_world(sim, SWARM_PLANT_UNVERIFIED);
-}
-
-static void run_old(struct mu_sim *sim)
-{
-    run_world(sim, SWARM_PLANT_OLD);
-}
-
 /* Entries live for a time that all must agree on. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
@@ -238,26 +223,12 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_state_swarm = {
-    .name = "state-swarm",
-    .summary =
-        "newcomers find donors in a DHT, the dead and liars among them: the newest, verified",
-    .faults = draw_faults,
-    .run = run_swarm,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_state_swarm_unverified = {
-    .name = "state-swarm-unverified",
-    .summary = "the same, where a chunk counts as loaded that nobody has looked at",
-    .faults = draw_faults,
-    .run = run_unverified,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_state_swarm_old = {
-    .name = "state-swarm-old",
-    .summary = "the same, where those with newer versions are not asked",
-    .faults = draw_faults,
-    .run = run_old,
-    .planted = true,
-};
+SIM_SCENARIO(state_swarm, "state-swarm",
+             "newcomers find donors in a DHT, the dead and liars among them: the newest, verified",
+             draw_faults, false, run_world(sim, SWARM_PLANT_NONE))
+SIM_SCENARIO(state_swarm_unverified, "state-swarm-unverified",
+             "the same, where a chunk counts as loaded that nobody has looked at", draw_faults,
+             true, run_world(sim, SWARM_PLANT_UNVERIFIED))
+SIM_SCENARIO(state_swarm_old, "state-swarm-old",
+             "the same, where those with newer versions are not asked", draw_faults, true,
+             run_world(sim, SWARM_PLANT_OLD))
