@@ -62,7 +62,7 @@ static void c10d_tune(struct rdzv_world *w)
 /* Clocks are off by up to a second in half of the seeds that have them off at all. */
 static struct mu_sim_faults c10d_faults(struct mu_prng *prng)
 {
-    struct mu_sim_faults f = rdzv_world_faults(prng);
+    struct mu_sim_faults f = mu_sim_faults_draw_all(prng);
 
     if (f.wall_skew_max_ns > MU_NS_PER_S && mu_prng_below(prng, 2) == 0) {
         f.wall_skew_max_ns = MU_NS_PER_S;

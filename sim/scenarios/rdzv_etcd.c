@@ -124,7 +124,7 @@ static void etcd_tune(struct rdzv_world *w)
     .tune = etcd_tune, .heal = heal, .finish = finish
 
 RDZV_SCENARIO(rdzv_etcd, "rdzv-etcd", "a rendezvous on an etcd cluster whose members come and go",
-              rdzv_world_faults, false, ETCD, .begin = begin)
+              mu_sim_faults_draw_all, false, ETCD, .begin = begin)
 RDZV_SCENARIO(rdzv_etcd_deaf, "rdzv-etcd-deaf",
               "planted bug: a node that does not hear of the end of a round", mu_sim_faults_draw,
               true, ETCD, .begin = begin, .plant = RDZV_PLANT_DEAF)

@@ -178,7 +178,6 @@ struct rdzv_life {
 
 /** The whole story, for a scenario's `run`. */
 void rdzv_world_run(struct mu_sim *sim, const struct rdzv_setup *setup);
-struct mu_sim_faults rdzv_world_faults(struct mu_prng *prng);
 
 /** Writes ",KEY=SECONDS" for a configuration; returns its length. UINT64_MAX: never. */
 size_t rdzv_config_delay(char *text, size_t cap, const char *key, uint64_t ms);

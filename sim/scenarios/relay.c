@@ -435,17 +435,9 @@ static void run_world(struct mu_sim *sim, bool generous)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static struct mu_sim_faults draw_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}
-
 SIM_SCENARIO(relay, "relay",
              "two peers that reach each other through a relay: limits, deaths, nothing left",
-             draw_faults, false, run_world(sim, false))
+             mu_sim_faults_draw_all, false, run_world(sim, false))
 SIM_SCENARIO(relay_generous, "relay-generous",
-             "the same, with a relay that lets a circuit carry more than its limit", draw_faults,
-             true, run_world(sim, true))
+             "the same, with a relay that lets a circuit carry more than its limit",
+             mu_sim_faults_draw_all, true, run_world(sim, true))

@@ -627,16 +627,8 @@ static void run_world(struct mu_sim *sim, bool keyless)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static struct mu_sim_faults draw_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}
-
 SIM_SCENARIO(rpc, "rpc",
              "workers that call each other: each call ends once, and runs at most once if wanted",
-             draw_faults, false, run_world(sim, false))
+             mu_sim_faults_draw_all, false, run_world(sim, false))
 SIM_SCENARIO(rpc_twice, "rpc-twice", "the same, with calls that are tried again and have no key",
-             draw_faults, true, run_world(sim, true))
+             mu_sim_faults_draw_all, true, run_world(sim, true))

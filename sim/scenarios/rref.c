@@ -123,20 +123,12 @@ static void run_world(struct mu_sim *sim, bool hasty, bool leaky)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static struct mu_sim_faults draw_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}
-
 SIM_SCENARIO(rref, "rref",
              "remote references: a value is freed when, and only when, its last user is gone",
-             draw_faults, false, run_world(sim, false, false))
+             mu_sim_faults_draw_all, false, run_world(sim, false, false))
 SIM_SCENARIO(rref_early, "rref-early",
              "the same, and who gives a reference away does not wait until it has arrived",
-             draw_faults, true, run_world(sim, true, false))
+             mu_sim_faults_draw_all, true, run_world(sim, true, false))
 SIM_SCENARIO(rref_leak, "rref-leak",
-             "the same, and a worker that is started anew keeps what it held before", draw_faults,
-             true, run_world(sim, false, true))
+             "the same, and a worker that is started anew keeps what it held before",
+             mu_sim_faults_draw_all, true, run_world(sim, false, true))

@@ -264,17 +264,9 @@ static void run_world(struct mu_sim *sim, enum state_plant what)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static struct mu_sim_faults draw_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}
-
 SIM_SCENARIO(state, "state",
              "newcomers load from donors that fail and lie: no byte unverified, all in time",
-             draw_faults, false, run_world(sim, STATE_PLANT_NONE))
+             mu_sim_faults_draw_all, false, run_world(sim, STATE_PLANT_NONE))
 SIM_SCENARIO(state_unverified, "state-unverified",
-             "the same, where a chunk counts as loaded that nobody has looked at", draw_faults,
-             true, run_world(sim, STATE_PLANT_UNVERIFIED))
+             "the same, where a chunk counts as loaded that nobody has looked at",
+             mu_sim_faults_draw_all, true, run_world(sim, STATE_PLANT_UNVERIFIED))

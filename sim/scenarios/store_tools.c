@@ -38,9 +38,8 @@ void store_world_write_elsewhere(struct mu_sim *sim, void *arg)
 
 struct mu_sim_faults store_world_faults(struct mu_prng *prng)
 {
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+    struct mu_sim_faults f = mu_sim_faults_draw_all(prng);
 
-    mu_sim_faults_draw_memory(&f, prng);
     f.disk_fail_ppm = mu_prng_below(prng, 8) == 0 ? 5000 : 0;
     return f;
 }
