@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler
 
 from lib import (HOST, PATIENCE, Checks, Conn, Muster, Scratch, TorchServer, die_with_parent,
-                 free_port, is_sanitized, muster_path, option, wait_until)
+                 free_port, is_sanitized, muster_path, wait_until)
 from rdzv_nodes import Node, endpoint_of
 
 BEAT_S = 1  # PyTorch's keep-alive, shortened on both sides: dead after three of them
@@ -479,15 +479,7 @@ def test_hostile_states_on_our_store():
 
 
 def main():
-    only = option("only", "")
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_") and only in name:
-            started = time.monotonic()
-            try:
-                test()
-            except AssertionError as error:
-                checks.ok(False, name, error)
-            checks.note("%s took %.1f s" % (name, time.monotonic() - started))
+    checks.run_tests(globals())
     checks.done()
 
 
