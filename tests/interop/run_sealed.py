@@ -14,9 +14,9 @@ import re
 import secrets
 import subprocess
 import sys
-import threading
 import time
 
+import run_ddp
 from lib import HERE, MAGIC, Checks, Scratch, die_with_parent, muster_path, wait_until
 
 PATIENCE = 120  # importing torch takes seconds when the machine has other things to do
@@ -91,28 +91,14 @@ with open(sys.argv[2], "wb", 0) as file:
             return file.read()
 
 
-class Agent:
+class Agent(run_ddp.Agent):
+    """An agent in a node."""
+
     def __init__(self, node, muster, scratch, *arguments):
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith(("PET_", "TORCH", "MUSTER_"))}
-        environment.update(PYTHON_EXEC=sys.executable, OMP_NUM_THREADS="1", TMPDIR=scratch,
-                           GLOO_SOCKET_IFNAME=node.link)
-        self.node = node
-        self.lines = []
-        self.process = subprocess.Popen(
-            node.enter(muster, "run", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-endpoint",
-                       "%s:%d" % (NODES[0], ENDPOINT), "--local-addr", node.addr, *arguments),
-            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent)
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line)
-
-    def said(self):
-        return "".join(list(self.lines))
+        super().__init__(
+            node.enter("env", "GLOO_SOCKET_IFNAME=" + node.link, muster, "run", "--nnodes", "2",
+                       "--nproc-per-node", "2", "--rdzv-endpoint", "%s:%d" % (NODES[0], ENDPOINT),
+                       "--local-addr", node.addr, *arguments), scratch)
 
     def wait(self, patience=PATIENCE):
         try:
@@ -123,10 +109,6 @@ class Agent:
             self.process.wait()
         self.reader.join(5)
         return code
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
 
     def family(self):
         """The agent and its workers."""
