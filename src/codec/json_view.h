@@ -3,7 +3,8 @@
  * spans of that text, so nothing is allocated, and a value that nobody asks for costs nothing.
  *
  * Not a general library: it reads what servers and agents send to us. The depth is bounded, so that
- * a hostile text costs no stack. Names of members are compared as they are written, without escapes.
+ * a hostile text costs no stack. Names of members are compared as they are written, with no escape
+ * undone.
  *
  * Why not jansson, which writes our --json: its allocator is one for the whole process, which we
  * share with the program we are loaded into, so that a test could make none of its allocations
