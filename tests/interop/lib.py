@@ -135,6 +135,20 @@ class Checks:
         self.skipped += 1
         print("skip " + text, flush=True)
 
+    def run_tests(self, names, *args):
+        """Runs what is named test_* among these (--only=TEXT: and has that in its name). One that
+        fails does not keep the others from running."""
+        only = option("only", "")
+        for name, test in sorted(names.items()):
+            if name.startswith("test_") and only in name:
+                print("-- " + name[5:].replace("_", " "), flush=True)
+                started = time.monotonic()
+                try:
+                    test(*args)
+                except (AssertionError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+                    self.ok(False, name, error)
+                self.note("took %.1f s" % (time.monotonic() - started))
+
     def done(self):
         print("%d checks passed, %d failed" % (self.passed, len(self.failed)), flush=True)
         for what in self.failed:

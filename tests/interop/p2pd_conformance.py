@@ -516,10 +516,7 @@ async def main():
         await many_streams(a, b, option("streams", 200))
         await checks.nothing_left(a)
         await checks.nothing_left(b)
-        for keeper in keepers:
-            await keeper.close()
-        codes = [await asyncio.wait_for(d.process.wait(), 10) for d in (a, b, c)]
-        checks.equal(codes, [0, 0, 0], "and when all are, they end")
+        await checks.end_with_clients((a, b, c), keepers)
         for n in 2, 10, option("daemons", 50):
             await many_daemons(p2pd, n)
 

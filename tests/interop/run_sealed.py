@@ -14,9 +14,9 @@ import re
 import secrets
 import subprocess
 import sys
-import threading
 import time
 
+import run_ddp
 from lib import HERE, MAGIC, SKIP, Checks, Scratch, die_with_parent, muster_path, wait_until
 
 PATIENCE = 120  # importing torch takes seconds when the machine has other things to do
@@ -90,42 +90,14 @@ with open(sys.argv[2], "wb", 0) as file:
             return file.read()
 
 
-class Agent:
+class Agent(run_ddp.Agent):
+    """An agent in a node."""
+
     def __init__(self, node, muster, scratch, *arguments):
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith(("PET_", "TORCH", "MUSTER_"))}
-        environment.update(PYTHON_EXEC=sys.executable, OMP_NUM_THREADS="1", TMPDIR=scratch,
-                           GLOO_SOCKET_IFNAME=node.link)
-        self.node = node
-        self.lines = []
-        self.process = subprocess.Popen(
-            node.enter(muster, "run", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-endpoint",
-                       "%s:%d" % (NODES[0], ENDPOINT), "--local-addr", node.addr, *arguments),
-            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent)
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line)
-
-    def said(self):
-        return "".join(list(self.lines))
-
-    def wait(self, patience=PATIENCE):
-        try:
-            code = self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            code = None
-            self.process.kill()
-            self.process.wait()
-        self.reader.join(5)
-        return code
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
+        super().__init__(
+            node.enter("env", "GLOO_SOCKET_IFNAME=" + node.link, muster, "run", "--nnodes", "2",
+                       "--nproc-per-node", "2", "--rdzv-endpoint", "%s:%d" % (NODES[0], ENDPOINT),
+                       "--local-addr", node.addr, *arguments), scratch)
 
     def family(self):
         """The agent and its workers."""
@@ -195,9 +167,7 @@ def train(checks, nodes, muster, scratch, token):
                    "steps of four workers", PATIENCE)
         look_around(checks, nodes, agents, token)
         open(stop, "w").close()
-        for number, agent in enumerate(agents):
-            code = agent.wait()
-            checks.ok(code == 0, "agent %d ends with 0" % number, (code, agent.said()[-3000:]))
+        run_ddp.finish(checks, agents, "over the link")
         ends = re.findall(r"end rank=(\d+) world=4", "".join(agent.said() for agent in agents))
         checks.equal(sorted(ends), ["0", "1", "2", "3"], "four workers train to the end")
     except AssertionError as error:

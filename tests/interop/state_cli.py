@@ -19,7 +19,7 @@ import tempfile
 import time
 
 import lib
-from lib import HOST, Checks, die_with_parent, muster_path, option, run_muster
+from lib import HOST, Checks, die_with_parent, muster_path, run_muster
 
 checks = Checks()
 MIB = 1 << 20
@@ -326,15 +326,8 @@ def test_withdrawn_from_the_swarm():
 
 
 def main():
-    only = option("only", "")
     try:
-        for name, test in sorted(globals().items()):
-            if name.startswith("test_") and only in name:
-                print("-- " + name[5:].replace("_", " "), flush=True)
-                try:
-                    test()
-                except (AssertionError, subprocess.TimeoutExpired, OSError, ValueError) as error:
-                    checks.ok(False, name, error)
+        checks.run_tests(globals())
     finally:
         shutil.rmtree(SCRATCH, ignore_errors=True)
     checks.done()
