@@ -70,9 +70,9 @@ class Agent:
         self.process.wait()
 
 
-def wait_for(agents):
+def wait_for(agents, patience=PATIENCE):
     """Their exit codes; None for one that had to be killed."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     late = []
     for agent in agents:
         try:

@@ -215,7 +215,7 @@ def look_around(checks, nodes, agents, token):
 def refusals(checks, nodes, muster, scratch):
     script = ["--no-python", "/bin/sh", "-c", "echo here $MASTER_ADDR"]
     agent = Agent(nodes[0], muster, scratch, *script)
-    code = agent.wait(30)
+    [code] = run_ddp.wait_for([agent], 30)
     checks.ok(code not in (0, None) and "--token-file" in agent.said() and
               "--insecure" in agent.said(),
               "without a credential nobody hosts beyond loopback, and is told what to do",
@@ -228,7 +228,7 @@ def refusals(checks, nodes, muster, scratch):
         for what, arguments in (("a wrong token", ["--token-file", wrong]), ("no token", [])):
             begun = time.monotonic()
             bad = Agent(nodes[1], muster, scratch, *arguments, *script)
-            code = bad.wait(40)
+            [code] = run_ddp.wait_for([bad], 40)
             checks.ok(code not in (0, None) and time.monotonic() - begun < 30,
                       "an agent with %s is told so, and ends" % what, (code, bad.said()))
             checks.note(bad.said().strip().split("\n")[-1][:200])
@@ -236,7 +236,7 @@ def refusals(checks, nodes, muster, scratch):
         good.kill()
     agents = [Agent(node, muster, scratch, "--insecure", *script) for node in nodes]
     for agent in agents:
-        code = agent.wait(60)
+        [code] = run_ddp.wait_for([agent], 60)
         checks.ok(code == 0 and "here %s" % NODES[0] in agent.said() or
                   "here %s" % NODES[1] in agent.said(),
                   "--insecure: as under torchrun", (code, agent.said()))
@@ -263,7 +263,7 @@ def backends(checks, nodes, muster, scratch):
                        ("certificates", [certificate(i) for i in range(2)])):
         agents = [Agent(node, muster, scratch, *more[i], *script) for i, node in enumerate(nodes)]
         for agent in agents:
-            code = agent.wait(90)
+            [code] = run_ddp.wait_for([agent], 90)
             checks.ok(code == 0 and agent.said().count("met at 127.0.0.1") == 2,
                       "%s: workers meet through gateways" % what, (code, agent.said()[-2000:]))
 
