@@ -333,7 +333,7 @@ bool mu_peer_conn_next_event(struct mu_peer_conn *c, struct mu_peer_event *ret_e
 {
     struct mu_yamux_event e;
 
-    c->starved = false;
+    c->starved = c->stage == MU_PEER_OPEN && mu_yamux_say_resets(&c->yamux) != 0;
     mu_peer_refuse_asked(c);
     for (;;) {
         if (c->secured_event) {
