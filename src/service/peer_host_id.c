@@ -44,6 +44,8 @@ static struct mu_host_conn *find_conn(const struct mu_host_stream *s)
     return peer == NULL ? NULL : mu_host_peer_best(peer);
 }
 
+static void push_on(struct mu_host_conn *c);
+
 /* --- to listen -------------------------------------------------------------------------------- */
 
 struct hearing {
@@ -214,6 +216,13 @@ static void take_identify(struct mu_host_conn *c, struct hearing *hear)
     }
     learn_observed(c, id.observed_addr);
     peer->identified = true;
+    MU_LIST_FOREACH (it, &peer->conns) {
+        struct mu_host_conn *of_peer = MU_CONTAINER_OF(it, struct mu_host_conn, of_peer);
+
+        if (of_peer->stale) {
+            push_on(of_peer);
+        }
+    }
     MU_LIST_FOREACH_SAFE (it, tmp, &h->watches) {
         struct mu_peer_watch *w = MU_CONTAINER_OF(it, struct mu_peer_watch, link);
 
@@ -465,7 +474,8 @@ static void push_on(struct mu_host_conn *c)
     struct saying *say;
 
     /* Others have not heard what was before, or are on their way out. */
-    if (c->peer == NULL || !c->peer->identified || mu_host_peer_best(c->peer) != c ||
+    c->stale = c->peer != NULL && !c->peer->identified;
+    if (c->peer == NULL || c->stale || mu_host_peer_best(c->peer) != c ||
         !mu_peer_host_speaks(h, &c->peer->id, MU_PEER_PUSH_NAME)) {
         return;
     }

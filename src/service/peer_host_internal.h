@@ -99,6 +99,7 @@ struct mu_host_conn {
     bool away;     /* the peer takes no more streams */
     bool over;     /* and all of it was told */
     bool observed; /* it has told us our address */
+    bool stale;    /* something has changed here before it was known whether it can be told */
 };
 
 struct mu_host_listener {

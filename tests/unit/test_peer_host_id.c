@@ -301,30 +301,6 @@ static void test_peer_host_does_not_go_back_to_an_older_record(void **unused)
 
 /* --- without memory --------------------------------------------------------------------------- */
 
-enum { MISSES = 3 };
-
-static long miss_at; /* allocations until the first of those that fail */
-
-/* Some allocations of the hosts in a row fail, and then there is memory again. */
-static bool miss_some(size_t size)
-{
-    struct mu_sim_heap *heap = mu_sim_outside();
-
-    (void)size;
-    mu_sim_inside(heap);
-    if (heap == NULL) {
-        return true;
-    }
-    miss_at--;
-    return miss_at >= 0 || miss_at < -MISSES;
-}
-
-static bool missed_any(void)
-{
-    mu_alloc_hook = NULL;
-    return miss_at < 0;
-}
-
 struct meeting {
     struct rig_node *from;
     struct mu_peer_connect connect;
@@ -365,11 +341,10 @@ static void test_peer_host_asks_again_who_a_peer_is(void **unused)
         rig_introduce(&r.node[0], &r.node[1]);
         m.from = &r.node[0];
         m.connect.peer = r.node[1].identity.id;
-        miss_at = nth;
-        mu_alloc_hook = miss_some;
+        rig_miss(nth);
         mu_sim_call(m.from->proc, meet_inside, &m);
         rig_run(&r, 20000);
-        more = missed_any();
+        more = rig_missed();
         if (!mu_peer_host_connected(r.node[0].host, &r.node[1].identity.id)) {
             /* It was the connection that there was no memory for. */
             mu_sim_call(m.from->proc, meet_inside, &m);
@@ -414,13 +389,12 @@ static void test_peer_host_tells_again_what_has_changed(void **unused)
         rig_call(&r.node[0], &r.node[1], &call, 10);
         rig_run(&r, 2000);
         rig_assert_echoed(&call);
-        miss_at = nth;
-        mu_alloc_hook = miss_some;
+        rig_miss(nth);
         mu_sim_call(r.node[1].proc, try_announce_inside, &a);
         /* What was, if not what is. */
         assert_true(mu_peer_host_announced(r.node[1].host, 0).len != 0);
         rig_run(&r, 20000);
-        more = missed_any();
+        more = rig_missed();
         assert_true(a.err == 0 || a.err == MUSTER_ENOMEM);
         assert_int_equal(has_addr(&r.node[0], &r.node[1], "/ip4/203.0.113.7/tcp/4001"), a.err == 0);
         told += a.err == 0 ? 1 : 0;
