@@ -271,10 +271,10 @@ def test_between_peers():
 def test_in_a_swarm():
     source = make("swarm.safetensors", "swarm")
     where = "/ip4/%s/tcp/0" % HOST
-    with Donor(source, "--dht", "new", "--prefix", "run", "--rate", "4M", listen=where) as first:
+    with Donor(source, "--dht", "new", "--prefix", "run", "--rate", "2M", listen=where) as first:
         swarm = first.address
         checks.equal(first.said["transport"], "peer", "in a swarm: between peers")
-        with Donor(source, "--dht", swarm, "--prefix", "run", "--rate", "4M", "--hivemind",
+        with Donor(source, "--dht", swarm, "--prefix", "run", "--rate", "2M", "--hivemind",
                    "TrainingStateAverager", listen=where) as second:
             code, out, err = run_muster("state", "ls", "--json", "--dht", swarm, "run")
             rows = [json.loads(line) for line in out.decode().splitlines()]
