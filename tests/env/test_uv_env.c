@@ -46,6 +46,55 @@ static void test_peer_that_shuts_its_end_still_gets_the_answer(void **state)
     door_close(&d);
 }
 
+static int plain_connect_unix(const char *path)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    (void)snprintf(un.sun_path, sizeof(un.sun_path), "%s", path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+    return fd;
+}
+
+/* Who has closed a unix socket is told from who has ended its side, at once and later. */
+static void test_peer_that_hangs_up_is_told_from_one_that_listens(void **state)
+{
+    char path[64];
+    struct door d;
+    int fd;
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "/tmp/muster-test-%ld.sock", (long)getpid());
+    assert_int_equal(door_try(&d, MU_ADDR_UNIX, path), 0);
+    fd = plain_connect_unix(path);
+    assert_int_equal(send(fd, "question", 8, 0), 8);
+    (void)close(fd);
+    run_until_count(&d.accepted, 1);
+    run_until_count(&d.ends[0].hang_ups, 1);
+    assert_int_equal(d.ends[0].received, 8);
+
+    fd = plain_connect_unix(path);
+    assert_int_equal(shutdown(fd, SHUT_WR), 0);
+    run_until_count(&d.accepted, 2);
+    run_until_count(&d.ends[1].eofs, 1);
+    assert_int_equal(d.ends[1].hang_ups, 0);
+    (void)close(fd);
+    run_until_count(&d.ends[1].hang_ups, 1);
+
+    /* Who has ended its own side as well knows no more than that the other has. */
+    fd = plain_connect_unix(path);
+    run_until_count(&d.accepted, 3);
+    assert_true(mu_env_finish(env, &d.ends[2].conn));
+    assert_int_equal(shutdown(fd, SHUT_WR), 0);
+    run_until_count(&d.ends[2].eofs, 1);
+    assert_int_equal(d.ends[2].hang_ups, 0);
+    (void)close(fd);
+    door_close(&d);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(d.ends[i].hang_ups, i < 2 ? 1 : 0);
+    }
+}
+
 static void test_every_way_to_say_everywhere_serves_both_families(void **state)
 {
     static const char *const hosts[] = {"", "*", "::"};
@@ -381,6 +430,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     static const struct CMUnitTest tests[] = {
         TEST(test_peer_that_shuts_its_end_still_gets_the_answer),
+        TEST(test_peer_that_hangs_up_is_told_from_one_that_listens),
         TEST(test_every_way_to_say_everywhere_serves_both_families),
         TEST(test_localhost_listens_on_each_of_its_addresses),
         TEST(test_dial_tries_the_next_address),

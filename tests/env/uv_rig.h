@@ -74,6 +74,7 @@ struct end {
     size_t received;
     size_t opened;
     size_t eofs;
+    size_t hang_ups;
     size_t closed;
     int status;
     bool greet_at_eof;
@@ -105,6 +106,14 @@ static inline void end_eof(struct mu_conn *conn)
     }
 }
 
+static inline void end_hung_up(struct mu_conn *conn)
+{
+    struct end *e = MU_CONTAINER_OF(conn, struct end, conn);
+
+    assert_int_equal(e->eofs, 1);
+    e->hang_ups++;
+}
+
 static inline void end_writable(struct mu_conn *conn)
 {
     (void)conn;
@@ -122,6 +131,7 @@ static const struct mu_conn_events end_events = {
     .open = end_open,
     .data = end_data,
     .eof = end_eof,
+    .hung_up = end_hung_up,
     .writable = end_writable,
     .closed = end_closed,
 };

@@ -363,9 +363,11 @@ async def requests_given_up(a):
         task = asyncio.ensure_future(a.request(kind, params))
         conn = await reached.get()
         await checks.until(lambda: has_clients(1), f"{what}: to one who says nothing")
+        dialled = asyncio.ensure_future(conn[0].read())
         task.cancel()
-        conn[1].close()
         await checks.until(lambda: has_clients(0), f"{what}: who asked has gone away")
+        checks.ok(not dialled.done(), f"{what}: and is not kept until that has come to an end")
+        conn[1].close()
     for what, kind, params in ("connect", CONNECT, connect), ("stream", STREAM_OPEN, stream):
         await checks.refused(f"{what}: no time left", a.request(kind, params + number(3, 1)),
                              "deadline exceeded")
