@@ -19,7 +19,9 @@
 /* What whoever dials likes best comes first. OpenSSL would begin with AES-256, which is slower. */
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
 
-#define NEW_SESSION_TICKET 4 /* a message of the handshake */
+/* Messages of the handshake that come after it. */
+#define NEW_SESSION_TICKET 4
+#define KEY_UPDATE         24
 
 struct mu_tls_context {
     SSL_CTX *ctx;
@@ -376,7 +378,7 @@ static int shake_hands(struct mu_tls *t, struct mu_span *in)
     }
 }
 
-static int seal(struct mu_tls *t, enum mu_tls_type type, struct mu_span in)
+static int seal_one(struct mu_tls *t, enum mu_tls_type type, struct mu_span in)
 {
     int err = mu_buf_reserve(&t->out, in.len + MU_TLS_RECORD_EXTRA);
 
@@ -385,6 +387,22 @@ static int seal(struct mu_tls *t, enum mu_tls_type type, struct mu_span in)
                                mu_buf_grow(&t->out, in.len + MU_TLS_RECORD_EXTRA));
     }
     return err;
+}
+
+/* The peer hears of it with the old key. */
+static int update_key(struct mu_tls *t)
+{
+    static const uint8_t text[] = {KEY_UPDATE, 0, 0, 1, SSL_KEY_UPDATE_NOT_REQUESTED};
+    int err = seal_one(t, MU_TLS_HANDSHAKE, mu_span(text, sizeof(text)));
+
+    return err != 0 ? err : mu_tls_half_update(&t->sends);
+}
+
+static int seal(struct mu_tls *t, enum mu_tls_type type, struct mu_span in)
+{
+    int err = t->sends.count < MU_TLS_RECORDS_OF_A_KEY ? 0 : update_key(t);
+
+    return err != 0 ? err : seal_one(t, type, in);
 }
 
 static int seal_alert(struct mu_tls *t, uint8_t level, uint8_t alert)
@@ -429,6 +447,25 @@ static int run_out(struct mu_tls *t)
 {
     t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
     return t->err;
+}
+
+/* What follows is sealed with its next key. If it wishes, so is what we say. */
+static int take_key_update(struct mu_tls *t, struct mu_span text)
+{
+    static const uint8_t head[] = {KEY_UPDATE, 0, 0, 1};
+    int err;
+
+    if (text.len != 5 || memcmp(text.data, head, sizeof(head)) != 0) {
+        return refuse(t, SSL_AD_DECODE_ERROR, "a change of the key that is malformed");
+    }
+    if (text.data[4] > SSL_KEY_UPDATE_REQUESTED) {
+        return refuse(t, SSL_AD_ILLEGAL_PARAMETER, "a change of the key that asks for more");
+    }
+    err = mu_tls_half_update(&t->receives);
+    if (err == 0 && text.data[4] == SSL_KEY_UPDATE_REQUESTED && !t->ended) {
+        err = update_key(t);
+    }
+    return err == 0 ? 0 : run_out(t);
 }
 
 /* Has `record` hold so many bytes. False: they have not come yet, or (err) there is no memory. */
@@ -480,6 +517,9 @@ static int take_other(struct mu_tls *t, uint8_t type, struct mu_span text)
     }
     if (type == MU_TLS_HANDSHAKE && text.len != 0 && text.data[0] == NEW_SESSION_TICKET) {
         return 0;
+    }
+    if (type == MU_TLS_HANDSHAKE && text.len != 0 && text.data[0] == KEY_UPDATE) {
+        return take_key_update(t, text);
     }
     return refuse(t, SSL_AD_UNEXPECTED_MESSAGE, "a message that is out of place");
 }

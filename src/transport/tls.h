@@ -10,8 +10,8 @@
  *     mu_tls_output(&t) mu_tls_sent(&t, n)   bytes for the wire: after each of the above
  *
  * OpenSSL does the handshake, and tls_record.h what comes after it. Of the peer that is data, its
- * end and its alerts; tickets are passed over, and one that changes its key is refused: no peer of
- * ours does.
+ * end, its alerts and its changes of the key; tickets are passed over. Our own key is changed when
+ * it has sealed as many records as AES-GCM is good for (RFC 8446, 5.5).
  *
  * It has a machine's shape and none of its purity: OpenSSL reads files, the time and randomness.
  */

@@ -40,34 +40,51 @@ static bool expand(const EVP_MD *md, struct mu_span secret, const char *label, u
     return good;
 }
 
-int mu_tls_half_init(struct mu_tls_half *h, bool seals, const SSL_CIPHER *suite,
-                     struct mu_span secret)
+/* Makes what the records need of the secret. */
+static int use_secret(struct mu_tls_half *h)
 {
-    const EVP_MD *md = SSL_CIPHER_get_handshake_digest(suite);
-    const EVP_CIPHER *cipher = EVP_get_cipherbynid(SSL_CIPHER_get_cipher_nid(suite));
-    EVP_CIPHER_CTX *context = EVP_CIPHER_CTX_new();
+    const EVP_MD *md = SSL_CIPHER_get_handshake_digest(h->suite);
+    const EVP_CIPHER *cipher = EVP_get_cipherbynid(SSL_CIPHER_get_cipher_nid(h->suite));
+    struct mu_span secret = mu_span(h->secret, h->secret_len);
     uint8_t key[EVP_MAX_KEY_LENGTH];
     bool good;
 
     MU_ASSERT(md != NULL && cipher != NULL && EVP_CIPHER_get_iv_length(cipher) == IV_LEN);
-    good = context != NULL &&
-           expand(md, secret, "key", key, (size_t)EVP_CIPHER_get_key_length(cipher)) &&
+    good = expand(md, secret, "key", key, (size_t)EVP_CIPHER_get_key_length(cipher)) &&
            expand(md, secret, "iv", h->iv, IV_LEN) &&
-           EVP_CipherInit_ex(context, cipher, NULL, key, NULL, seals ? 1 : 0) == 1;
+           EVP_CipherInit_ex(h->context, cipher, NULL, key, NULL, h->seals ? 1 : 0) == 1;
     OPENSSL_cleanse(key, sizeof(key));
-    if (!good) {
-        EVP_CIPHER_CTX_free(context);
-        return MUSTER_ENOMEM;
-    }
-    h->context = context;
     h->count = 0;
-    return 0;
+    return good ? 0 : MUSTER_ENOMEM;
+}
+
+int mu_tls_half_init(struct mu_tls_half *h, bool seals, const SSL_CIPHER *suite,
+                     struct mu_span secret)
+{
+    MU_ASSERT(secret.len <= sizeof(h->secret));
+    *h = (struct mu_tls_half){
+        .suite = suite, .context = EVP_CIPHER_CTX_new(), .seals = seals, .secret_len = secret.len};
+    memcpy(h->secret, secret.data, secret.len);
+    return h->context == NULL ? MUSTER_ENOMEM : use_secret(h);
 }
 
 void mu_tls_half_fini(struct mu_tls_half *h)
 {
     EVP_CIPHER_CTX_free(h->context);
     OPENSSL_cleanse(h, sizeof(*h));
+}
+
+int mu_tls_half_update(struct mu_tls_half *h)
+{
+    uint8_t next[MU_TLS_SECRET_MAX];
+
+    if (!expand(SSL_CIPHER_get_handshake_digest(h->suite), mu_span(h->secret, h->secret_len),
+                "traffic upd", next, h->secret_len)) {
+        return MUSTER_ENOMEM;
+    }
+    memcpy(h->secret, next, h->secret_len);
+    OPENSSL_cleanse(next, sizeof(next));
+    return use_secret(h);
 }
 
 /* The number of the record makes its nonce, and no number comes twice; its head is vouched for. */

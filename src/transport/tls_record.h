@@ -16,6 +16,8 @@
 /* The longest that a peer may send, without its head: it may pad. */
 #define MU_TLS_RECORD_LONGEST (16384 + 256)
 #define MU_TLS_SECRET_MAX     48
+/* That a key may seal; AES-GCM's bound is half as many more. */
+#define MU_TLS_RECORDS_OF_A_KEY (UINT64_C(1) << 24)
 
 /* What a record carries, in the numbers of the protocol. */
 enum mu_tls_type {
@@ -27,9 +29,13 @@ enum mu_tls_type {
 struct ssl_cipher_st; /* OpenSSL's SSL_CIPHER */
 
 struct mu_tls_half {
+    const struct ssl_cipher_st *suite;
     void *context; /* NULL: no key */
+    bool seals;
+    uint8_t secret[MU_TLS_SECRET_MAX];
+    size_t secret_len;
     uint8_t iv[12];
-    uint64_t count; /* of records so far */
+    uint64_t count; /* of records with this key */
 };
 
 /** Makes key and nonces of a traffic secret, for the suite that was agreed on. MUSTER_ENOMEM. */
@@ -37,6 +43,9 @@ int mu_tls_half_init(struct mu_tls_half *h, bool seals, const struct ssl_cipher_
                      struct mu_span secret);
 /** Also of a zeroed one. The key is wiped. */
 void mu_tls_half_fini(struct mu_tls_half *h);
+/** The key that follows (RFC 8446, 7.2); the one before it is wiped. MUSTER_ENOMEM: it is of no more
+ * use. */
+int mu_tls_half_update(struct mu_tls_half *h);
 
 /** Writes a record of in.len + MU_TLS_RECORD_EXTRA bytes. MUSTER_ENOMEM. */
 int mu_tls_half_seal(struct mu_tls_half *h, enum mu_tls_type type, struct mu_span in, uint8_t *out);

@@ -199,24 +199,99 @@ static void test_end_is_understood_by_either_side(void **state)
     ends_fini(&e);
 }
 
-static void test_change_of_the_key_is_refused_and_they_are_told(void **state)
+static void test_key_is_changed_by_them_and_by_us_if_they_wish(void **state)
 {
+    static const char *const suites[] = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384"};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct ends e;
+
+        ends_init(&e, i % 2 == 0, suites[i / 2], 0);
+        shake_hands(&e);
+        assert_int_equal(SSL_key_update(e.ssl, SSL_KEY_UPDATE_NOT_REQUESTED), 1);
+        assert_int_equal(SSL_do_handshake(e.ssl), 1);
+        cross(&e);
+        assert_int_equal(e.t.receives.count, e.t.sends.count); /* from the change on, and all */
+        mu_buf_reset(&e.got);
+        assert_int_equal(SSL_key_update(e.ssl, SSL_KEY_UPDATE_REQUESTED), 1);
+        assert_int_equal(SSL_do_handshake(e.ssl), 1);
+        cross(&e);
+        assert_int_equal(e.t.receives.count, e.t.sends.count);
+        ends_fini(&e);
+    }
+}
+
+/* The next record of ours, which must carry this. */
+static void assert_record(struct ends *e, struct mu_tls_half *opener, uint8_t type,
+                          struct mu_span text)
+{
+    struct mu_span out = mu_tls_output(&e->t);
+    size_t len = mu_tls_record_len(out.data);
+    uint8_t plain[64];
+    uint8_t got_type = 0;
+    size_t got = 0;
+
+    assert_int_equal(mu_tls_half_open(opener, mu_span(out.data, len), plain, &got_type, &got), 0);
+    assert_int_equal(got_type, type);
+    assert_true(mu_span_eq(mu_span(plain, got), text));
+    mu_tls_sent(&e->t, len);
+}
+
+static void test_key_is_changed_before_it_has_sealed_too_much(void **state)
+{
+    static const uint8_t update[] = {24, 0, 0, 1, 0};
+    struct mu_tls_half opener;
     struct ends e;
-    uint8_t byte;
-    size_t n;
+    size_t taken;
 
     (void)state;
     ends_init(&e, true, NULL, 0);
     shake_hands(&e);
-    assert_int_equal(SSL_key_update(e.ssl, SSL_KEY_UPDATE_NOT_REQUESTED), 1);
-    assert_int_equal(SSL_do_handshake(e.ssl), 1);
-    to_us(&e);
-    assert_int_equal(e.err, MUSTER_ETLS);
-    assert_non_null(strstr(mu_tls_errmsg(&e.t), "out of place"));
     to_them(&e);
-    assert_int_equal(SSL_read_ex(e.ssl, &byte, 1, &n), 0);
-    assert_int_equal(SSL_get_error(e.ssl, 0), SSL_ERROR_SSL);
+    assert_int_equal(mu_tls_half_init(&opener, false, e.t.sends.suite,
+                                      mu_span(e.t.sends.secret, e.t.sends.secret_len)),
+                     0);
+    opener.count = e.t.sends.count = MU_TLS_RECORDS_OF_A_KEY - 1;
+    assert_int_equal(mu_tls_write(&e.t, MU_SPAN_LIT("last"), &taken), 0);
+    assert_int_equal(mu_tls_write(&e.t, MU_SPAN_LIT("next"), &taken), 0);
+    assert_record(&e, &opener, MU_TLS_DATA, MU_SPAN_LIT("last"));
+    assert_record(&e, &opener, MU_TLS_HANDSHAKE, mu_span(update, sizeof(update)));
+    assert_int_equal(mu_tls_half_update(&opener), 0);
+    assert_record(&e, &opener, MU_TLS_DATA, MU_SPAN_LIT("next"));
+    assert_int_equal(e.t.sends.count, 1);
+    mu_tls_half_fini(&opener);
     ends_fini(&e);
+}
+
+static void test_change_of_the_key_that_is_malformed_is_refused(void **state)
+{
+    static const uint8_t texts[][6] = {
+        {24, 0, 0, 1, 2}, {24, 0, 0, 2, 0, 0}, {24, 0, 0, 1}, {24, 0, 0, 0}, {24, 0, 1, 1, 0}};
+    static const size_t lens[] = {5, 6, 4, 4, 5};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        uint8_t record[64];
+        struct mu_span in = mu_span(record, lens[i] + MU_TLS_RECORD_EXTRA);
+        struct mu_tls_half theirs;
+        struct ends e;
+        uint8_t plain[16];
+        size_t len;
+
+        ends_init(&e, false, NULL, 0);
+        shake_hands(&e);
+        assert_int_equal(mu_tls_half_init(&theirs, true, e.t.receives.suite,
+                                          mu_span(e.t.receives.secret, e.t.receives.secret_len)),
+                         0);
+        theirs.count = e.t.receives.count;
+        assert_int_equal(
+            mu_tls_half_seal(&theirs, MU_TLS_HANDSHAKE, mu_span(texts[i], lens[i]), record), 0);
+        assert_int_equal(mu_tls_recv(&e.t, &in, plain, sizeof(plain), &len), MUSTER_ETLS);
+        assert_non_null(strstr(mu_tls_errmsg(&e.t), "change of the key"));
+        mu_tls_half_fini(&theirs);
+        ends_fini(&e);
+    }
 }
 
 static void test_record_in_the_clear_is_refused(void **state)
@@ -249,7 +324,9 @@ int main(void)
         cmocka_unit_test(test_openssl_and_we_read_each_other_with_every_suite),
         cmocka_unit_test(test_suite_that_is_liked_best_is_the_quick_one),
         cmocka_unit_test(test_end_is_understood_by_either_side),
-        cmocka_unit_test(test_change_of_the_key_is_refused_and_they_are_told),
+        cmocka_unit_test(test_key_is_changed_by_them_and_by_us_if_they_wish),
+        cmocka_unit_test(test_key_is_changed_before_it_has_sealed_too_much),
+        cmocka_unit_test(test_change_of_the_key_that_is_malformed_is_refused),
         cmocka_unit_test(test_record_in_the_clear_is_refused),
     };
     struct cert_authority ca;
