@@ -8,6 +8,7 @@
  *         INTO is touched (memory that was written to before), new, or a file's path; prints
  *         "loaded SECONDS BESIDE CPU", the most memory it had beside the tensors and the seconds
  *         that all its threads ran; with `stay` it goes on serving until its input ends
+ * Certificates are the runtime's lock: they are used beyond loopback.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ struct options {
     bool peer;
     bool stay;
     const char *listen;
-    struct muster_rpc_tls tls;
+    struct muster_lock lock;
     const char *words[64];
     size_t word_count;
 };
@@ -116,14 +117,14 @@ static void parse(struct options *o, int argc, char **argv)
         } else if (strcmp(name, "listen") == 0) {
             o->listen = value;
         } else if (strcmp(name, "cert") == 0) {
-            o->tls.cert = value;
+            o->lock.cert = value;
         } else if (strcmp(name, "key") == 0) {
-            o->tls.key = value;
+            o->lock.key = value;
         } else if (strcmp(name, "ca") == 0) {
-            o->tls.ca = value;
+            o->lock.ca = value;
         }
     }
-    o->tls.name = "";
+    o->lock.name = "";
 }
 
 static void wait_for_end(void)
@@ -157,7 +158,6 @@ static int serve(muster_runtime *rt, const struct options *o)
     config.listen = o->words[0];
     config.rate_bytes = o->rate;
     config.slots = o->slots != 0 ? o->slots : config.slots;
-    config.tls = o->tls.cert == NULL ? NULL : &o->tls;
     config.key = o->peer ? "" : NULL;
     if (muster_state_open(rt, &config, &state) != 0) {
         return die("open");
@@ -203,7 +203,6 @@ static int load(muster_runtime *rt, const struct options *o)
     r.file = into_file ? o->words[0] : NULL;
     r.donors = o->words + 2;
     r.donor_count = o->word_count - 2;
-    r.tls = o->tls.cert == NULL ? NULL : &o->tls;
     r.listen = o->listen;
     r.keep_serving = o->stay;
     cpu = cpu_seconds();
@@ -226,6 +225,7 @@ static int load(muster_runtime *rt, const struct options *o)
 
 int main(int argc, char **argv)
 {
+    struct muster_runtime_config config = muster_runtime_config_defaults();
     struct options o = {0};
     muster_runtime *rt;
     int code;
@@ -236,7 +236,8 @@ int main(int argc, char **argv)
     }
     parse(&o, argc - 2, argv + 2);
     o.bytes = o.word_count < 2 ? 0 : strtoull(o.words[1], NULL, 10) / 4096 * 4096;
-    if (muster_runtime_new(&rt) != 0) {
+    config.lock = &o.lock;
+    if (muster_runtime_new_with(&config, &rt) != 0) {
         return die("runtime");
     }
     code = strcmp(argv[1], "serve") == 0 ? serve(rt, &o) : load(rt, &o);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "codec/etcd_v2.h"
-#include "codec/json.h"
+#include "codec/json_string.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/time.h"

@@ -34,6 +34,13 @@ struct fake_etcd *fake_etcd_new(struct mu_sim *sim, const char *const *hosts, si
 void fake_etcd_free(struct fake_etcd *etcd);
 void fake_etcd_down(struct fake_etcd *etcd, size_t member, bool down);
 void fake_etcd_isolate(struct fake_etcd *etcd, size_t member, bool isolated);
+/** All members are back, and hear each other. */
+void fake_etcd_mend(struct fake_etcd *etcd);
+/**
+ * Mends it; and then, unless that is to be all, one member may be away or cut off, which a cluster
+ * of three can bear, and what has been may be forgotten.
+ */
+void fake_etcd_trouble(struct fake_etcd *etcd, struct mu_prng *prng, bool mend_only);
 /** Somebody writes a key. */
 void fake_etcd_put(struct fake_etcd *etcd, const char *key);
 /** Leases end no more by themselves: a bug to plant. */

@@ -99,6 +99,8 @@ struct mu_sim_faults mu_sim_faults_none(void);
 struct mu_sim_faults mu_sim_faults_draw(struct mu_prng *prng);
 /** Adds a want of memory, in few seeds: for programs that are meant to bear it. */
 void mu_sim_faults_draw_memory(struct mu_sim_faults *f, struct mu_prng *prng);
+/** Both. */
+struct mu_sim_faults mu_sim_faults_draw_all(struct mu_prng *prng);
 
 /* --- the world -------------------------------------------------------------------------------- */
 

@@ -520,6 +520,7 @@ static void offer(struct sim_end *end, size_t available)
 static void tell_eof(struct sim_end *end)
 {
     struct sim_end *peer = sim_end_peer(end);
+    bool hung_up = peer->state == SIM_END_LINGERING && end->pair->addr.kind == MU_ADDR_UNIX;
 
     end->eof_told = true;
     if (peer->state == SIM_END_LINGERING) {
@@ -528,6 +529,9 @@ static void tell_eof(struct sim_end *end)
     if (end->state == SIM_END_OPEN) {
         sim_enter(end->proc);
         end->conn->on->eof(end->conn);
+        if (hung_up && end->state == SIM_END_OPEN && end->conn->on->hung_up != NULL) {
+            end->conn->on->hung_up(end->conn);
+        }
         sim_leave(end->proc);
     }
 }

@@ -146,6 +146,14 @@ struct mu_sim_faults mu_sim_faults_draw(struct mu_prng *prng)
     return f;
 }
 
+struct mu_sim_faults mu_sim_faults_draw_all(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    mu_sim_faults_draw_memory(&f, prng);
+    return f;
+}
+
 /* --- striking --------------------------------------------------------------------------------- */
 
 static struct mu_sim_host *pick_host(struct mu_sim *sim)

@@ -58,39 +58,28 @@ typedef struct muster_rpc_stream muster_rpc_stream;
 
 /* --- the agent -------------------------------------------------------------------------------- */
 
-/* TLS 1.3 between all workers, in the place of plain TCP. Every worker shows a certificate and
- * takes only those that the authority signed. Paths of PEM files. */
-struct muster_rpc_tls {
-    const char *cert; /* ours, and those that lead from it to the authority */
-    const char *key;  /* its private key */
-    const char *ca;   /* the authority */
-    const char *name; /* for which the certificate of a worker that is dialled must be. NULL: the
-                         host of its address; "": any name will do */
-};
-
-/* Text is copied. */
+/* Text is copied. Who may call and be called is a matter of the runtime's lock (muster/runtime.h).
+ */
 struct muster_rpc_config {
     const char *name; /* 1 to 127 of A-Z a-z 0-9 - _ : */
     int32_t id;       /* 0 to 32767, unique in the group; -1: none, it calls and is not called */
     /* "HOST:PORT", port 0: any; "unix:/PATH"; NULL: does not listen. Default: every address of the
-     * host if there is TLS, or the runtime's lock has a credential or is `insecure`; else loopback.
-     */
+     * host if the runtime's lock has a credential or is `insecure`; else loopback. */
     const char *listen;
     const char *advertise; /* the host that others dial. NULL: that of `listen`, or our name */
     uint32_t timeout_ms;   /* of calls that name none. 60,000; 0: never */
     uint32_t threads;      /* for handlers that block; started when first needed. 16 */
-    uint32_t connect_timeout_ms;      /* of a connection that never was. 10,000 */
-    uint32_t reconnect_timeout_ms;    /* of one that was lost. 5,000 */
-    size_t message_bytes_max;         /* of one message that comes in. 1 GiB */
-    uint32_t retry_budget_percent;    /* retries to one worker, of the calls to it. 0: no bound */
-    const struct muster_rpc_tls *tls; /* NULL: plain. Lent for muster_rpc_start() */
+    uint32_t connect_timeout_ms;   /* of a connection that never was. 10,000 */
+    uint32_t reconnect_timeout_ms; /* of one that was lost. 5,000 */
+    size_t message_bytes_max;      /* of one message that comes in. 1 GiB */
+    uint32_t retry_budget_percent; /* retries to one worker, of the calls to it. 0: no bound */
     bool tcp_only; /* workers of one host and group talk by TCP too, not by unix socket */
 };
 
 MUSTER_EXPORT struct muster_rpc_config muster_rpc_config_defaults(void);
 
-/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ETLS (one of its files),
- * MUSTER_ENOMEM. */
+/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ELOCKED (other hosts reach
+ * the address, and the runtime's lock has no credential), MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_start(muster_runtime *runtime, const struct muster_rpc_config *config,
                                    muster_rpc_agent **ret_agent);
 /**

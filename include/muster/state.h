@@ -37,9 +37,10 @@
  * manifest first, so that a state of another model (MUSTER_EINVAL) touches nothing.
  *
  * Where the bytes go. Plain (TCP or a unix socket): everybody who can reach the address can read
- * the state; the bytes leave by sendfile where they lie in a file or in muster_state_alloc(). With
- * `tls`, only those with a certificate of the authority. With `key`, between peers of libp2p:
- * encrypted, and each side knows the other's id. muster_state_transport() says which.
+ * the state; the bytes leave by sendfile where they lie in a file or in muster_state_alloc(). If
+ * the runtime's lock has a credential (muster/runtime.h): beyond loopback encrypted, and for those
+ * alone who show it. With `key`, between peers of libp2p: encrypted, and each side knows the
+ * other's id. muster_state_transport() says which.
  *
  * In a swarm. Peers that are in one DHT need no addresses of each other:
  *
@@ -127,11 +128,9 @@ typedef struct muster_state muster_state;
 struct muster_state_config {
     /* Where others come: "HOST:PORT", port 0: any free one; "unix:/PATH". With `key` a multiaddr:
      * "/ip4/0.0.0.0/tcp/0". NULL: nowhere; for loading only. Default: any port, of every address if
-     * there is TLS, or the runtime's lock has a credential or is `insecure`; else of loopback. */
+     * the runtime's lock has a credential or is `insecure`; else of loopback. */
     const char *listen;
-    const char *advertise;            /* the host that others dial. NULL: that of `listen`, or our
-                                         name */
-    const struct muster_rpc_tls *tls; /* NULL: plain, unless there is a `key` */
+    const char *advertise;  /* the host that others dial. NULL: that of `listen`, or our name */
     const char *key;        /* the file of a peer's key: connections between peers, signed with it;
                                 "": a key for this process only */
     const char *const *dht; /* multiaddrs of nodes of the swarm's DHT; needs a `key`. NULL: it is in
@@ -149,7 +148,8 @@ struct muster_state_config {
 
 MUSTER_EXPORT struct muster_state_config muster_state_config_defaults(void);
 
-/** Listens, and joins the DHT. MUSTER_EADDR, MUSTER_EURL, MUSTER_ETLS, MUSTER_EINVAL (the key),
+/** Listens, and joins the DHT. MUSTER_EADDR, MUSTER_EURL, MUSTER_ELOCKED (other hosts reach
+ * the address, and the runtime's lock has no credential), MUSTER_EINVAL (the key),
  * MUSTER_EDHT_NOBODY (none of `dht` answers), MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_state_open(muster_runtime *runtime,
                                     const struct muster_state_config *config,
@@ -160,7 +160,7 @@ MUSTER_EXPORT void muster_state_close(muster_state *state);
 /** What others dial: "HOST:PORT", "unix:/PATH", or a multiaddr with our peer id; "" if it does not
  * listen. */
 MUSTER_EXPORT const char *muster_state_address(const muster_state *state);
-/** "plain", "tls", "peer", or "lock": as the lock of the runtime has it, TLS beyond loopback. */
+/** "plain", "peer", or "lock": beyond loopback encrypted, for those with the job's credential. */
 MUSTER_EXPORT const char *muster_state_transport(const muster_state *state);
 
 /* What is shared. Text and shapes are copied, the tensors' bytes are not. */
@@ -289,9 +289,8 @@ struct muster_state_request {
     size_t dht_count;       /* not 0 with a `dht` */
     const char *hivemind;   /* likewise: donors of hivemind's are asked; NULL: they are not. With
                                `through`, what that one has */
-    const struct muster_rpc_tls *tls; /* how to dial; NULL: plain, or peers for multiaddrs */
     const char *key; /* of our side among peers, as in muster_state_config. NULL: one for this
-                        load */
+                               load, if multiaddrs are to be dialled */
 
     /* In place: the caller's tensors, which must be those of the state in their order, with their
      * types and shapes. None: new memory. */
@@ -376,8 +375,8 @@ struct muster_state_row {
 
 /**
  * Asks donors what they have: fills up to `cap` rows, one for each state, and one for each donor
- * that has none (MUSTER_ENOENT) or does not answer. Uses donors, store, dht, through, tls, key,
- * prefix and connect_ms of the request. Returns how many there are, or an error as
+ * that has none (MUSTER_ENOENT) or does not answer. Uses donors, store, dht, through, key, prefix
+ * and connect_ms of the request. Returns how many there are, or an error as
  * muster_state_load().
  */
 MUSTER_EXPORT int muster_state_list(muster_runtime *runtime,

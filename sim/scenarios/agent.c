@@ -322,40 +322,12 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-static void run_sound(struct mu_sim *sim)
-{
-    run_agents(sim, AGENTS_PLANT_NOTHING);
-}
-
-static void run_early(struct mu_sim *sim)
-{
-    run_agents(sim, AGENTS_PLANT_EARLY);
-}
-
-static void run_spendthrift(struct mu_sim *sim)
-{
-    run_agents(sim, AGENTS_PLANT_SPENDTHRIFT);
-}
-
-const struct mu_sim_scenario mu_sim_scenario_agent = {
-    .name = "agent",
-    .summary = "whole agents: one generation at a time, all reaped, the budget kept, all end",
-    .faults = draw_faults,
-    .run = run_sound,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_agent_early = {
-    .name = "agent-early",
-    .summary = "planted bug: an agent starts workers before the descendants of the last are gone",
-    .faults = draw_faults,
-    .run = run_early,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_agent_spendthrift = {
-    .name = "agent-spendthrift",
-    .summary = "planted bug: a server that forgets what was spent of the restarts",
-    .faults = draw_faults,
-    .run = run_spendthrift,
-    .planted = true,
-};
+SIM_SCENARIO(agent, "agent",
+             "whole agents: one generation at a time, all reaped, the budget kept, all end",
+             draw_faults, false, run_agents(sim, AGENTS_PLANT_NOTHING))
+SIM_SCENARIO(agent_early, "agent-early",
+             "planted bug: an agent starts workers before the descendants of the last are gone",
+             draw_faults, true, run_agents(sim, AGENTS_PLANT_EARLY))
+SIM_SCENARIO(agent_spendthrift, "agent-spendthrift",
+             "planted bug: a server that forgets what was spent of the restarts", draw_faults, true,
+             run_agents(sim, AGENTS_PLANT_SPENDTHRIFT))

@@ -368,7 +368,7 @@ static void configure(struct agents_life *l, struct mu_agent_service_config *c)
     c->policy.grace_ms = w->grace_ms;
     c->policy.kill_ms = 30000; /* Longer than any pause. */
     c->policy.exchange_ms = 10000;
-    c->policy.exit_barrier_ms = 20000;
+    c->policy.exit_barrier_ms = 300000; /* Beyond the end: who waits in vain is found. */
     c->policy.trace = mu_sim_trace(l->env);
     c->store_ms = 10000;
     c->rdzv = (struct mu_rdzv_params){.backend = "muster",

@@ -609,31 +609,6 @@ static void run_world(struct mu_sim *sim, enum plant plant)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_dht(struct mu_sim *sim)
-{
-    run_world(sim, PLANT_NONE);
-}
-
-static void run_stale(struct mu_sim *sim)
-{
-    run_world(sim, PLANT_STALE);
-}
-
-static void run_old(struct mu_sim *sim)
-{
-    run_world(sim, PLANT_OLD);
-}
-
-static void run_mute(struct mu_sim *sim)
-{
-    run_world(sim, PLANT_MUTE);
-}
-
-static void run_slow(struct mu_sim *sim)
-{
-    run_world(sim, PLANT_SLOW);
-}
-
 /* Records live by the wall clock, and nodes whose clocks differ do not let each other in. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
@@ -645,41 +620,14 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_dht = {
-    .name = "dht",
-    .summary = "nodes of the DHT: nothing expired is found, the newer wins, who was away is back",
-    .faults = draw_faults,
-    .run = run_dht,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_dht_stale = {
-    .name = "dht-stale",
-    .summary = "the same, with a node whose clock is far behind",
-    .faults = draw_faults,
-    .run = run_stale,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_dht_old = {
-    .name = "dht-old",
-    .summary = "the same, with nodes that go back to older values",
-    .faults = draw_faults,
-    .run = run_old,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_dht_mute = {
-    .name = "dht-mute",
-    .summary = "the same, with nodes that do not come back",
-    .faults = draw_faults,
-    .run = run_mute,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_dht_slow = {
-    .name = "dht-slow",
-    .summary = "the same, with operations that take as long as they like",
-    .faults = draw_faults,
-    .run = run_slow,
-    .planted = true,
-};
+SIM_SCENARIO(dht, "dht",
+             "nodes of the DHT: nothing expired is found, the newer wins, who was away is back",
+             draw_faults, false, run_world(sim, PLANT_NONE))
+SIM_SCENARIO(dht_stale, "dht-stale", "the same, with a node whose clock is far behind", draw_faults,
+             true, run_world(sim, PLANT_STALE))
+SIM_SCENARIO(dht_old, "dht-old", "the same, with nodes that go back to older values", draw_faults,
+             true, run_world(sim, PLANT_OLD))
+SIM_SCENARIO(dht_mute, "dht-mute", "the same, with nodes that do not come back", draw_faults, true,
+             run_world(sim, PLANT_MUTE))
+SIM_SCENARIO(dht_slow, "dht-slow", "the same, with operations that take as long as they like",
+             draw_faults, true, run_world(sim, PLANT_SLOW))

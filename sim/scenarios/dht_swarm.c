@@ -390,11 +390,6 @@ static void run_dht_swarm(struct mu_sim *sim)
     run_swarm(sim, false);
 }
 
-static void run_flat(struct mu_sim *sim)
-{
-    run_swarm(sim, true);
-}
-
 static struct mu_sim_faults quiet(struct mu_prng *prng)
 {
     (void)prng;
@@ -409,10 +404,5 @@ const struct mu_sim_scenario mu_sim_scenario_dht_swarm = {
     .slow = true,
 };
 
-const struct mu_sim_scenario mu_sim_scenario_dht_flat = {
-    .name = "dht-flat",
-    .summary = "the same, with buckets of one",
-    .faults = quiet,
-    .run = run_flat,
-    .planted = true,
-};
+SIM_SCENARIO(dht_flat, "dht-flat", "the same, with buckets of one", quiet, true,
+             run_swarm(sim, true))

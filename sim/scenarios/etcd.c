@@ -566,31 +566,17 @@ static void on_killed(void *arg)
 
 /* --- the story -------------------------------------------------------------------------------- */
 
-/* At most one member at a time is away: that is what a cluster of three can bear. */
 static void on_nemesis(struct mu_sim *sim, void *arg)
 {
     struct world *w = arg;
-    struct mu_prng *prng = mu_sim_prng(sim);
-    size_t member = mu_prng_below(prng, FAKE_ETCD_MEMBERS);
-    uint64_t what = mu_prng_below(prng, 4);
+    bool over = mu_sim_now_ns(sim) > FAULTY_NS;
 
-    for (size_t i = 0; i < FAKE_ETCD_MEMBERS; i++) {
-        fake_etcd_down(w->etcd, i, false);
-        fake_etcd_isolate(w->etcd, i, false);
+    fake_etcd_trouble(w->etcd, mu_sim_prng(sim), over);
+    if (!over) {
+        MU_ASSERT(mu_sim_at(sim,
+                            mu_sim_now_ns(sim) + mu_prng_below(mu_sim_prng(sim), 2 * MU_NS_PER_S),
+                            on_nemesis, w) == 0);
     }
-    if (mu_sim_now_ns(sim) > FAULTY_NS) {
-        return;
-    }
-    if (what == 0) {
-        fake_etcd_down(w->etcd, member, true);
-    } else if (what == 1) {
-        fake_etcd_isolate(w->etcd, member, true);
-    }
-    if (mu_prng_below(prng, 4) == 0) {
-        fake_etcd_compact(w->etcd, fake_etcd_revision(w->etcd));
-    }
-    MU_ASSERT(mu_sim_at(sim, mu_sim_now_ns(sim) + mu_prng_below(prng, 2 * MU_NS_PER_S), on_nemesis,
-                        w) == 0);
 }
 
 struct progress {
@@ -716,16 +702,6 @@ static void run_story(struct mu_sim *sim, bool plant)
     mu_free(w);
 }
 
-static void run_etcd(struct mu_sim *sim)
-{
-    run_story(sim, false);
-}
-
-static void run_etcd_repeat(struct mu_sim *sim)
-{
-    run_story(sim, true);
-}
-
 /* Whoever sleeps or is late cannot notice anything in time: that is another scenario's matter. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
@@ -739,17 +715,8 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_etcd = {
-    .name = "etcd",
-    .summary = "stores, watches and leases on an etcd cluster whose members come and go",
-    .faults = draw_faults,
-    .run = run_etcd,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_etcd_repeat = {
-    .name = "etcd-repeat",
-    .summary = "a client that repeats an add whose outcome is unknown",
-    .faults = draw_faults,
-    .run = run_etcd_repeat,
-    .planted = true,
-};
+SIM_SCENARIO(etcd, "etcd",
+             "stores, watches and leases on an etcd cluster whose members come and go", draw_faults,
+             false, run_story(sim, false))
+SIM_SCENARIO(etcd_repeat, "etcd-repeat", "a client that repeats an add whose outcome is unknown",
+             draw_faults, true, run_story(sim, true))

@@ -18,10 +18,10 @@
 #include "codec/msgpack.h"
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "scenarios/peer_talk.h"
 #include "service/hm_donor.h"
 #include "service/hm_load.h"
 #include "service/kad.h"
-#include "service/peer_host_internal.h"
 
 #define HOSTS       3
 #define DONORS      2 /* the first of them; the second loads as well */
@@ -437,17 +437,11 @@ static void make_peers(struct hm_world *w)
     }
 }
 
-/* The same, of those who run no more, as the run has failed. */
 static void release_crypto(struct hm_world *w)
 {
     for (uint32_t i = 0; i < HOSTS; i++) {
         if (w->peers[i].app != NULL && w->peers[i].app->host != NULL) {
-            MU_LIST_FOREACH (it, &w->peers[i].app->host->conns) {
-                struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-                mu_aead_fini(&c->pc.noise.sealing);
-                mu_aead_fini(&c->pc.noise.opening);
-            }
+            peer_host_release_crypto(w->peers[i].app->host);
         }
         mu_identity_fini(&w->peers[i].identity);
     }
@@ -482,16 +476,6 @@ static void run_world(struct mu_sim *sim, bool torn)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_hm_state(struct mu_sim *sim)
-{
-    run_world(sim, false);
-}
-
-static void run_torn(struct mu_sim *sim)
-{
-    run_world(sim, true);
-}
-
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
@@ -504,18 +488,9 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_hm_state = {
-    .name = "hm-state",
-    .summary =
-        "donors and clients of hivemind's states: whole, of one version, each load ends once",
-    .faults = draw_faults,
-    .run = run_hm_state,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_hm_state_torn = {
-    .name = "hm-state-torn",
-    .summary = "the same, with a donor that changes a snapshot that is being read",
-    .faults = draw_faults,
-    .run = run_torn,
-    .planted = true,
-};
+SIM_SCENARIO(hm_state, "hm-state",
+             "donors and clients of hivemind's states: whole, of one version, each load ends once",
+             draw_faults, false, run_world(sim, false))
+SIM_SCENARIO(hm_state_torn, "hm-state-torn",
+             "the same, with a donor that changes a snapshot that is being read", draw_faults, true,
+             run_world(sim, true))

@@ -17,8 +17,8 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "scenarios/peer_talk.h"
 #include "scenarios/scenarios.h"
-#include "service/peer_host_internal.h"
 
 #define FAULTY_NS   (6 * MU_NS_PER_S)
 #define CONVERGE_NS (300 * MU_NS_PER_S)
@@ -258,17 +258,11 @@ static void heal(struct p2pd_world *w)
     }
 }
 
-/* libcrypto's memory is not the simulator's: of those who run no more, as the run has failed. */
 static void release_crypto(struct p2pd_world *w)
 {
     for (uint32_t i = 0; i < P2PD_DAEMONS; i++) {
         if (w->daemons[i].d != NULL) {
-            MU_LIST_FOREACH (it, &w->daemons[i].d->host->conns) {
-                struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-                mu_aead_fini(&c->pc.noise.sealing);
-                mu_aead_fini(&c->pc.noise.opening);
-            }
+            peer_host_release_crypto(w->daemons[i].d->host);
         }
         mu_identity_fini(&w->daemons[i].identity);
     }
@@ -321,21 +315,6 @@ static void run_world(struct mu_sim *sim, enum p2pd_plant plant)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_p2pd(struct mu_sim *sim)
-{
-    run_world(sim, P2PD_PLANT_NONE);
-}
-
-static void run_forgets(struct mu_sim *sim)
-{
-    run_world(sim, P2PD_PLANT_FORGETS);
-}
-
-static void run_clings(struct mu_sim *sim)
-{
-    run_world(sim, P2PD_PLANT_CLINGS);
-}
-
 /* Clients die all the time, and are back soon. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
@@ -348,25 +327,11 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_p2pd = {
-    .name = "p2pd",
-    .summary = "ten daemons whose clients die at random: no call hangs, nothing is left behind",
-    .faults = draw_faults,
-    .run = run_p2pd,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_p2pd_forgets = {
-    .name = "p2pd-forgets",
-    .summary = "the same, with a daemon that forgets a call",
-    .faults = draw_faults,
-    .run = run_forgets,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_p2pd_clings = {
-    .name = "p2pd-clings",
-    .summary = "the same, with a daemon that keeps a handler of a client that is gone",
-    .faults = draw_faults,
-    .run = run_clings,
-    .planted = true,
-};
+SIM_SCENARIO(p2pd, "p2pd",
+             "ten daemons whose clients die at random: no call hangs, nothing is left behind",
+             draw_faults, false, run_world(sim, P2PD_PLANT_NONE))
+SIM_SCENARIO(p2pd_forgets, "p2pd-forgets", "the same, with a daemon that forgets a call",
+             draw_faults, true, run_world(sim, P2PD_PLANT_FORGETS))
+SIM_SCENARIO(p2pd_clings, "p2pd-clings",
+             "the same, with a daemon that keeps a handler of a client that is gone", draw_faults,
+             true, run_world(sim, P2PD_PLANT_CLINGS))

@@ -387,18 +387,11 @@ static void heal(struct peer_world *w)
     }
 }
 
-/* libcrypto's memory is not the simulator's: of those who run no more, as the run has failed. */
 static void release_crypto(struct peer_world *w)
 {
     for (uint32_t i = 0; i < PEER_HOSTS; i++) {
-        if (w->hosts[i].app == NULL) {
-            continue;
-        }
-        MU_LIST_FOREACH (it, &w->hosts[i].app->host->conns) {
-            struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-            mu_aead_fini(&c->pc.noise.sealing);
-            mu_aead_fini(&c->pc.noise.opening);
+        if (w->hosts[i].app != NULL) {
+            peer_host_release_crypto(w->hosts[i].app->host);
         }
         w->hosts[i].app = NULL;
     }
@@ -440,31 +433,6 @@ static void run_world(struct mu_sim *sim, enum peer_plant plant)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_peer(struct mu_sim *sim)
-{
-    run_world(sim, PEER_PLANT_NONE);
-}
-
-static void run_greedy(struct mu_sim *sim)
-{
-    run_world(sim, PEER_PLANT_GREEDY);
-}
-
-static void run_nonce(struct mu_sim *sim)
-{
-    run_world(sim, PEER_PLANT_NONCE);
-}
-
-static void run_opendoor(struct mu_sim *sim)
-{
-    run_world(sim, PEER_PLANT_OPENDOOR);
-}
-
-static void run_losing(struct mu_sim *sim)
-{
-    run_world(sim, PEER_PLANT_LOSING);
-}
-
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
@@ -474,41 +442,16 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_peer = {
-    .name = "peer",
-    .summary = "hosts of peers and a hostile guest: secrecy, windows, every stream ends once",
-    .faults = draw_faults,
-    .run = run_peer,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_peer_greedy = {
-    .name = "peer-greedy",
-    .summary = "the same, with a host that grants itself a larger window",
-    .faults = draw_faults,
-    .run = run_greedy,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_peer_nonce = {
-    .name = "peer-nonce",
-    .summary = "the same, with a host that seals with a counter twice",
-    .faults = draw_faults,
-    .run = run_nonce,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_peer_open_door = {
-    .name = "peer-open-door",
-    .summary = "the same, with a host that lets strangers into a private swarm",
-    .faults = draw_faults,
-    .run = run_opendoor,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_peer_losing = {
-    .name = "peer-losing",
-    .summary = "the same, with a host that forgets that a stream has ended",
-    .faults = draw_faults,
-    .run = run_losing,
-    .planted = true,
-};
+SIM_SCENARIO(peer, "peer",
+             "hosts of peers and a hostile guest: secrecy, windows, every stream ends once",
+             draw_faults, false, run_world(sim, PEER_PLANT_NONE))
+SIM_SCENARIO(peer_greedy, "peer-greedy", "the same, with a host that grants itself a larger window",
+             draw_faults, true, run_world(sim, PEER_PLANT_GREEDY))
+SIM_SCENARIO(peer_nonce, "peer-nonce", "the same, with a host that seals with a counter twice",
+             draw_faults, true, run_world(sim, PEER_PLANT_NONCE))
+SIM_SCENARIO(peer_open_door, "peer-open-door",
+             "the same, with a host that lets strangers into a private swarm", draw_faults, true,
+             run_world(sim, PEER_PLANT_OPENDOOR))
+SIM_SCENARIO(peer_losing, "peer-losing",
+             "the same, with a host that forgets that a stream has ended", draw_faults, true,
+             run_world(sim, PEER_PLANT_LOSING))

@@ -3,6 +3,7 @@
 #include <muster/error.h>
 
 #include "core/alloc.h"
+#include "service/peer_host_internal.h"
 
 #define HELD_MAX (32u << 20)
 
@@ -136,4 +137,16 @@ void peer_call_make(struct peer_call *call, struct mu_peer_host *host, const str
     mu_env_timer_arm(call->env, &call->timer, call->give_up_at);
     mu_host_stream_open(host, &call->stream, to, name, 1);
     call_more(&call->stream);
+}
+
+/* --- its end ---------------------------------------------------------------------------------- */
+
+void peer_host_release_crypto(struct mu_peer_host *host)
+{
+    MU_LIST_FOREACH (it, &host->conns) {
+        struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
+
+        mu_aead_fini(&c->pc.noise.sealing);
+        mu_aead_fini(&c->pc.noise.opening);
+    }
 }

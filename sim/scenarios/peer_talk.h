@@ -39,4 +39,10 @@ struct peer_call {
 void peer_call_make(struct peer_call *call, struct mu_peer_host *host, const struct mu_peer_id *to,
                     const struct mu_span *name);
 
+/**
+ * libcrypto's memory is not the simulator's to free: gives back what a host holds of it that was
+ * killed, or that runs no more as the run has failed.
+ */
+void peer_host_release_crypto(struct mu_peer_host *host);
+
 #endif

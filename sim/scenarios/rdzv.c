@@ -106,10 +106,11 @@ static void native_check(struct rdzv_world *w)
 
 RDZV_SCENARIO(rdzv, "rdzv",
               "native rendezvous under churn: one world per round, everybody gets there",
-              rdzv_world_faults, false, NATIVE)
+              mu_sim_faults_draw_all, false, NATIVE)
 
 #define PLANTED(id, bug, text, words)                                                              \
-    RDZV_SCENARIO(id, text, "planted bug: " words, rdzv_world_faults, true, NATIVE, .plant = (bug))
+    RDZV_SCENARIO(id, text, "planted bug: " words, mu_sim_faults_draw_all, true, NATIVE,           \
+                  .plant = (bug))
 
 PLANTED(rdzv_deaf, RDZV_PLANT_DEAF, "rdzv-deaf", "a node that does not hear of the end of a round")
 PLANTED(rdzv_dizzy, RDZV_PLANT_DIZZY, "rdzv-dizzy", "a node that believes in the rank it had")

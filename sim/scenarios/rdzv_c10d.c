@@ -35,18 +35,6 @@ static void configure_c10d(struct rdzv_node *n, char *text, size_t cap)
     MU_ASSERT(more > 0 && (size_t)more < cap - len);
 }
 
-static bool c10d_may_wait(const struct rdzv_node *n)
-{
-    const struct mu_rdzv_c10d *h =
-        n->life == NULL || n->life->handler == NULL
-            ? NULL
-            : MU_CONTAINER_OF(n->life->handler, struct mu_rdzv_c10d, base);
-    const struct mu_rdzv_member *m =
-        h == NULL ? NULL : mu_rdzv_state_find(&h->machine.state, &h->machine.node);
-
-    return m != NULL && m->spare;
-}
-
 static void c10d_check(struct rdzv_world *w)
 {
     for (uint32_t i = 0; i < w->node_count; i++) {
@@ -69,12 +57,12 @@ static void c10d_tune(struct rdzv_world *w)
     .backend = "c10d", .final = true, .polling = true, .converge_ns = 180 * MU_NS_PER_S,           \
     .join_factor = 1, .answer_ns = 10 * MU_NS_PER_S, .leave_ns = 36 * MU_NS_PER_S,                 \
     .close_ns = 36 * MU_NS_PER_S, .lost_ns = 25 * MU_NS_PER_S, .configure = configure_c10d,        \
-    .may_wait = c10d_may_wait, .check = c10d_check
+    .may_wait = rdzv_c10d_may_wait, .check = c10d_check
 
 /* Clocks are off by up to a second in half of the seeds that have them off at all. */
 static struct mu_sim_faults c10d_faults(struct mu_prng *prng)
 {
-    struct mu_sim_faults f = rdzv_world_faults(prng);
+    struct mu_sim_faults f = mu_sim_faults_draw_all(prng);
 
     if (f.wall_skew_max_ns > MU_NS_PER_S && mu_prng_below(prng, 2) == 0) {
         f.wall_skew_max_ns = MU_NS_PER_S;

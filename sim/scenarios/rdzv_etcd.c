@@ -32,45 +32,19 @@ static void configure_etcd(struct rdzv_node *n, char *text, size_t cap)
     MU_ASSERT(more > 0 && (size_t)more < cap - len);
 }
 
-static bool etcd_may_wait(const struct rdzv_node *n)
-{
-    const struct mu_rdzv_c10d *h =
-        n->life == NULL || n->life->handler == NULL
-            ? NULL
-            : MU_CONTAINER_OF(n->life->handler, struct mu_rdzv_c10d, base);
-    const struct mu_rdzv_member *m =
-        h == NULL ? NULL : mu_rdzv_state_find(&h->machine.state, &h->machine.node);
-
-    return m != NULL && m->spare;
-}
-
 /* --- the cluster ------------------------------------------------------------------------------ */
 
-/* At most one member at a time is away: that is what a cluster of three can bear. */
 static void on_nemesis(struct mu_sim *sim, void *arg)
 {
     struct rdzv_world *w = arg;
-    struct mu_prng *prng = mu_sim_prng(sim);
-    size_t member = mu_prng_below(prng, FAKE_ETCD_MEMBERS);
-    uint64_t what = mu_prng_below(prng, 4);
+    bool over = w->healed;
 
-    for (size_t i = 0; i < FAKE_ETCD_MEMBERS; i++) {
-        fake_etcd_down(w->etcd, i, false);
-        fake_etcd_isolate(w->etcd, i, false);
+    fake_etcd_trouble(w->etcd, mu_sim_prng(sim), over);
+    if (!over) {
+        MU_ASSERT(mu_sim_at(sim,
+                            mu_sim_now_ns(sim) + mu_prng_below(mu_sim_prng(sim), 4 * MU_NS_PER_S),
+                            on_nemesis, w) == 0);
     }
-    if (w->healed) {
-        return;
-    }
-    if (what == 0) {
-        fake_etcd_down(w->etcd, member, true);
-    } else if (what == 1) {
-        fake_etcd_isolate(w->etcd, member, true);
-    }
-    if (mu_prng_below(prng, 4) == 0) {
-        fake_etcd_compact(w->etcd, fake_etcd_revision(w->etcd));
-    }
-    MU_ASSERT(mu_sim_at(sim, mu_sim_now_ns(sim) + mu_prng_below(prng, 4 * MU_NS_PER_S), on_nemesis,
-                        w) == 0);
 }
 
 static void begin(struct rdzv_world *w)
@@ -89,10 +63,7 @@ static void begin_immortal(struct rdzv_world *w)
 
 static void heal(struct rdzv_world *w)
 {
-    for (size_t i = 0; i < FAKE_ETCD_MEMBERS; i++) {
-        fake_etcd_down(w->etcd, i, false);
-        fake_etcd_isolate(w->etcd, i, false);
-    }
+    fake_etcd_mend(w->etcd);
 }
 
 static void finish(struct rdzv_world *w)
@@ -149,11 +120,11 @@ static void etcd_tune(struct rdzv_world *w)
     .backend = "etcd-v3", .endpoint = "etcd://e0,e1,e2/p", .final = true,                          \
     .converge_ns = 120 * MU_NS_PER_S, .join_factor = 1, .answer_ns = 12 * MU_NS_PER_S,             \
     .leave_ns = 36 * MU_NS_PER_S, .close_ns = 36 * MU_NS_PER_S, .lost_ns = 9 * MU_NS_PER_S,        \
-    .configure = configure_etcd, .may_wait = etcd_may_wait, .check = etcd_check,                   \
+    .configure = configure_etcd, .may_wait = rdzv_c10d_may_wait, .check = etcd_check,              \
     .tune = etcd_tune, .heal = heal, .finish = finish
 
 RDZV_SCENARIO(rdzv_etcd, "rdzv-etcd", "a rendezvous on an etcd cluster whose members come and go",
-              rdzv_world_faults, false, ETCD, .begin = begin)
+              mu_sim_faults_draw_all, false, ETCD, .begin = begin)
 RDZV_SCENARIO(rdzv_etcd_deaf, "rdzv-etcd-deaf",
               "planted bug: a node that does not hear of the end of a round", mu_sim_faults_draw,
               true, ETCD, .begin = begin, .plant = RDZV_PLANT_DEAF)

@@ -438,27 +438,9 @@ static void run_story(struct mu_sim *sim, bool careless)
     mu_free(w);
 }
 
-static void run_plain(struct mu_sim *sim)
-{
-    run_story(sim, false);
-}
-
-static void run_careless(struct mu_sim *sim)
-{
-    run_story(sim, true);
-}
-
-const struct mu_sim_scenario mu_sim_scenario_rdzv_etcd_old = {
-    .name = "rdzv-etcd-old",
-    .summary = "nodes of PyTorch's etcd rendezvous on a fake etcd (v2) that fails",
-    .faults = mu_sim_faults_draw,
-    .run = run_plain,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_rdzv_etcd_old_careless = {
-    .name = "rdzv-etcd-old-careless",
-    .summary = "the same with an etcd that swaps without comparing",
-    .faults = mu_sim_faults_draw,
-    .run = run_careless,
-    .planted = true,
-};
+SIM_SCENARIO(rdzv_etcd_old, "rdzv-etcd-old",
+             "nodes of PyTorch's etcd rendezvous on a fake etcd (v2) that fails",
+             mu_sim_faults_draw, false, run_story(sim, false))
+SIM_SCENARIO(rdzv_etcd_old_careless, "rdzv-etcd-old-careless",
+             "the same with an etcd that swaps without comparing", mu_sim_faults_draw, true,
+             run_story(sim, true))

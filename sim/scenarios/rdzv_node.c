@@ -6,6 +6,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "service/rdzv_c10d.h"
 
 #define STARVED_MAX  20                   /* failures for want of memory until it starts again */
 #define AGAIN_MAX_NS (50 * MU_NS_PER_MS)  /* how long a node takes to join again */
@@ -630,4 +631,16 @@ void rdzv_node_check_deadlines(struct rdzv_node *n)
     if (n->closing && is_late(n, n->close_ns, w->setup->close_ns, 0)) {
         mu_sim_fail(w->sim, "%s has not closed the run", n->name);
     }
+}
+
+bool rdzv_c10d_may_wait(const struct rdzv_node *n)
+{
+    const struct mu_rdzv_c10d *h =
+        n->life == NULL || n->life->handler == NULL
+            ? NULL
+            : MU_CONTAINER_OF(n->life->handler, struct mu_rdzv_c10d, base);
+    const struct mu_rdzv_member *m =
+        h == NULL ? NULL : mu_rdzv_state_find(&h->machine.state, &h->machine.node);
+
+    return m != NULL && m->spare;
 }

@@ -246,11 +246,6 @@ static void run_steady(struct mu_sim *sim)
     run_world(sim, NULL);
 }
 
-static void run_hasty(struct mu_sim *sim)
-{
-    run_world(sim, "0.6");
-}
-
 const struct mu_sim_scenario mu_sim_scenario_rdzv_steady = {
     .name = "rdzv-steady",
     .summary = "1,000 nodes in one round, pauses and resets: nobody is held for dead",
@@ -259,10 +254,6 @@ const struct mu_sim_scenario mu_sim_scenario_rdzv_steady = {
     .slow = true,
 };
 
-const struct mu_sim_scenario mu_sim_scenario_rdzv_hasty = {
-    .name = "rdzv-hasty",
-    .summary = "planted bug: the same with nodes that are held for dead after 0.6 s",
-    .faults = steady_faults,
-    .run = run_hasty,
-    .planted = true,
-};
+SIM_SCENARIO(rdzv_hasty, "rdzv-hasty",
+             "planted bug: the same with nodes that are held for dead after 0.6 s", steady_faults,
+             true, run_world(sim, "0.6"))

@@ -488,11 +488,3 @@ void rdzv_world_run(struct mu_sim *sim, const struct rdzv_setup *setup)
     rounds_fini(&w.rounds);
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
-
-struct mu_sim_faults rdzv_world_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}

@@ -21,6 +21,7 @@
 #include "checkers/rounds.h"
 #include "service/rdzv.h"
 #include "service/store_server_internal.h"
+#include "scenarios/scenarios.h"
 #include "sim.h"
 
 #define RDZV_NODES_MIN 3
@@ -177,26 +178,14 @@ struct rdzv_life {
 
 /** The whole story, for a scenario's `run`. */
 void rdzv_world_run(struct mu_sim *sim, const struct rdzv_setup *setup);
-struct mu_sim_faults rdzv_world_faults(struct mu_prng *prng);
 
 /** Writes ",KEY=SECONDS" for a configuration; returns its length. UINT64_MAX: never. */
 size_t rdzv_config_delay(char *text, size_t cap, const char *key, uint64_t ms);
 
 /* RDZV_SCENARIO(identifier, name, summary, faults, bug, setup...) */
 #define RDZV_SCENARIO(id, text, words, faults_of, is_planted, ...)                                 \
-    static void run_##id(struct mu_sim *sim)                                                       \
-    {                                                                                              \
-        static const struct rdzv_setup setup = {__VA_ARGS__};                                      \
-                                                                                                   \
-        rdzv_world_run(sim, &setup);                                                               \
-    }                                                                                              \
-    const struct mu_sim_scenario mu_sim_scenario_##id = {                                          \
-        .name = (text),                                                                            \
-        .summary = (words),                                                                        \
-        .faults = (faults_of),                                                                     \
-        .run = run_##id,                                                                           \
-        .planted = (is_planted),                                                                   \
-    };
+    static const struct rdzv_setup setup_##id = {__VA_ARGS__};                                     \
+    SIM_SCENARIO(id, text, words, faults_of, is_planted, rdzv_world_run(sim, &setup_##id))
 
 /* rdzv_node.c */
 /** The program of a node; its argument is the struct rdzv_node. */
@@ -208,6 +197,8 @@ void rdzv_node_go(void *arg);
 void rdzv_node_close(void *arg);
 /** The time of a join begins when it is not, or no longer, that of a spare. */
 void rdzv_node_note_spare(struct rdzv_node *n);
+/** For a setup whose backend stands on a cell: spares may. */
+bool rdzv_c10d_may_wait(const struct rdzv_node *n);
 /** Fails the run if the node waits for something that should have ended. */
 void rdzv_node_check_deadlines(struct rdzv_node *n);
 

@@ -20,7 +20,6 @@
 #include "core/assert.h"
 #include "scenarios/peer_talk.h"
 #include "scenarios/scenarios.h"
-#include "service/peer_host_internal.h"
 #include "service/peer_relay_internal.h"
 
 #define HOSTS        3
@@ -265,7 +264,6 @@ static int start_app(struct mu_env *env, void *arg)
     return err;
 }
 
-/* libcrypto's memory is not the simulator's to free. */
 static void on_killed(void *arg)
 {
     struct host *host = arg;
@@ -273,12 +271,7 @@ static void on_killed(void *arg)
     if (host->app == NULL) {
         return;
     }
-    MU_LIST_FOREACH (it, &host->app->peers->conns) {
-        struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-        mu_aead_fini(&c->pc.noise.sealing);
-        mu_aead_fini(&c->pc.noise.opening);
-    }
+    peer_host_release_crypto(host->app->peers);
     host->app = NULL;
     once_forgive(host->world->calls, host->number);
 }
@@ -442,35 +435,9 @@ static void run_world(struct mu_sim *sim, bool generous)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_relay(struct mu_sim *sim)
-{
-    run_world(sim, false);
-}
-
-static void run_generous(struct mu_sim *sim)
-{
-    run_world(sim, true);
-}
-
-static struct mu_sim_faults draw_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}
-
-const struct mu_sim_scenario mu_sim_scenario_relay = {
-    .name = "relay",
-    .summary = "two peers that reach each other through a relay: limits, deaths, nothing left",
-    .faults = draw_faults,
-    .run = run_relay,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_relay_generous = {
-    .name = "relay-generous",
-    .summary = "the same, with a relay that lets a circuit carry more than its limit",
-    .faults = draw_faults,
-    .run = run_generous,
-    .planted = true,
-};
+SIM_SCENARIO(relay, "relay",
+             "two peers that reach each other through a relay: limits, deaths, nothing left",
+             mu_sim_faults_draw_all, false, run_world(sim, false))
+SIM_SCENARIO(relay_generous, "relay-generous",
+             "the same, with a relay that lets a circuit carry more than its limit",
+             mu_sim_faults_draw_all, true, run_world(sim, true))

@@ -627,35 +627,8 @@ static void run_world(struct mu_sim *sim, bool keyless)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_rpc(struct mu_sim *sim)
-{
-    run_world(sim, false);
-}
-
-static void run_keyless(struct mu_sim *sim)
-{
-    run_world(sim, true);
-}
-
-static struct mu_sim_faults draw_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}
-
-const struct mu_sim_scenario mu_sim_scenario_rpc = {
-    .name = "rpc",
-    .summary = "workers that call each other: each call ends once, and runs at most once if wanted",
-    .faults = draw_faults,
-    .run = run_rpc,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_rpc_twice = {
-    .name = "rpc-twice",
-    .summary = "the same, with calls that are tried again and have no key",
-    .faults = draw_faults,
-    .run = run_keyless,
-    .planted = true,
-};
+SIM_SCENARIO(rpc, "rpc",
+             "workers that call each other: each call ends once, and runs at most once if wanted",
+             mu_sim_faults_draw_all, false, run_world(sim, false))
+SIM_SCENARIO(rpc_twice, "rpc-twice", "the same, with calls that are tried again and have no key",
+             mu_sim_faults_draw_all, true, run_world(sim, true))

@@ -123,48 +123,12 @@ static void run_world(struct mu_sim *sim, bool hasty, bool leaky)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_rref(struct mu_sim *sim)
-{
-    run_world(sim, false, false);
-}
-
-static void run_hasty(struct mu_sim *sim)
-{
-    run_world(sim, true, false);
-}
-
-static void run_leaky(struct mu_sim *sim)
-{
-    run_world(sim, false, true);
-}
-
-static struct mu_sim_faults draw_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}
-
-const struct mu_sim_scenario mu_sim_scenario_rref = {
-    .name = "rref",
-    .summary = "remote references: a value is freed when, and only when, its last user is gone",
-    .faults = draw_faults,
-    .run = run_rref,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_rref_early = {
-    .name = "rref-early",
-    .summary = "the same, and who gives a reference away does not wait until it has arrived",
-    .faults = draw_faults,
-    .run = run_hasty,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_rref_leak = {
-    .name = "rref-leak",
-    .summary = "the same, and a worker that is started anew keeps what it held before",
-    .faults = draw_faults,
-    .run = run_leaky,
-    .planted = true,
-};
+SIM_SCENARIO(rref, "rref",
+             "remote references: a value is freed when, and only when, its last user is gone",
+             mu_sim_faults_draw_all, false, run_world(sim, false, false))
+SIM_SCENARIO(rref_early, "rref-early",
+             "the same, and who gives a reference away does not wait until it has arrived",
+             mu_sim_faults_draw_all, true, run_world(sim, true, false))
+SIM_SCENARIO(rref_leak, "rref-leak",
+             "the same, and a worker that is started anew keeps what it held before",
+             mu_sim_faults_draw_all, true, run_world(sim, false, true))

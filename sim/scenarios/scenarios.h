@@ -4,6 +4,20 @@
 
 #include "sim.h"
 
+/* SIM_SCENARIO(identifier, name, summary, faults, bug, what is run on `sim`...) */
+#define SIM_SCENARIO(id, text, words, faults_of, is_planted, ...)                                  \
+    static void run_##id(struct mu_sim *sim)                                                       \
+    {                                                                                              \
+        __VA_ARGS__;                                                                               \
+    }                                                                                              \
+    const struct mu_sim_scenario mu_sim_scenario_##id = {                                          \
+        .name = (text),                                                                            \
+        .summary = (words),                                                                        \
+        .faults = (faults_of),                                                                     \
+        .run = run_##id,                                                                           \
+        .planted = (is_planted),                                                                   \
+    };
+
 extern const struct mu_sim_scenario mu_sim_scenario_agent;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_early;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_spendthrift;

@@ -89,50 +89,6 @@ static void check_accounts(struct state_world *w, const struct mu_state_fetch *f
     }
 }
 
-/* Chunks that count as loaded since the last time are what they should be. */
-static void check_chunks(struct state_world *w, struct taker_app *app)
-{
-    struct mu_state_loader *l = app->loader;
-    uint8_t chunk[STATE_CHUNK];
-
-    for (uint32_t i = 0; i < w->chunks; i++) {
-        bool has = mu_state_bit(l->fetch.have, i);
-
-        if (mu_state_bit(app->seen, i)) {
-            if (!has) {
-                mu_sim_fail(w->sim, "chunk %u was there and is not", i);
-            }
-            continue;
-        }
-        if (!has) {
-            continue;
-        }
-        mu_state_share_gather(l->share, i, chunk);
-        if (memcmp(chunk, w->content[app->version] + (size_t)i * STATE_CHUNK,
-                   mu_state_share_len(l->share, i)) != 0) {
-            mu_sim_fail(w->sim, "n%u: chunk %u counts as loaded and is wrong", app->state->number,
-                        i);
-        }
-        mu_state_bit_set(app->seen, i);
-        if (app->state->uses_file) {
-            mu_state_bit_set(app->state->bits, i);
-        }
-    }
-}
-
-static void plant(struct state_world *w, struct mu_state_loader *l)
-{
-    MU_LIST_FOREACH (it, &l->fetch.owed) {
-        const struct mu_state_ask *ask = MU_CONTAINER_OF(it, struct mu_state_ask, link);
-
-        if (!w->planted && !ask->revoked && mu_prng_chance(mu_sim_prng(w->sim), 20000)) {
-            mu_state_bit_set(l->fetch.have, ask->chunk);
-            l->fetch.done++;
-            w->planted = true;
-        }
-    }
-}
-
 static void check_taker(struct state_world *w, struct taker_app *app)
 {
     struct mu_state_loader *l = app->loader;
@@ -144,8 +100,8 @@ static void check_taker(struct state_world *w, struct taker_app *app)
         app->seen_restarts = l->restarts;
         app->seen_done = 0;
     }
-    if (w->plant == STATE_PLANT_UNVERIFIED) {
-        plant(w, l);
+    if (w->plant == STATE_PLANT_UNVERIFIED && !w->planted) {
+        w->planted = load_plant_unverified(w->sim, l);
     }
     if (app->resume_least != 0 && !w->short_of_memory &&
         mu_state_fetch_chunks_done(&l->fetch) < app->resume_least) {
@@ -158,7 +114,8 @@ static void check_taker(struct state_world *w, struct taker_app *app)
             mu_sim_fail(w->sim, "n%u has lost progress", app->state->number);
         }
         app->seen_done = mu_state_fetch_chunks_done(&l->fetch);
-        check_chunks(w, app);
+        load_check_chunks(w->sim, app->state->name, l, w->content[app->version], app->seen,
+                          app->state->uses_file ? app->state->bits : NULL);
         check_accounts(w, &l->fetch);
     }
 }
@@ -307,35 +264,9 @@ static void run_world(struct mu_sim *sim, enum state_plant what)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_state(struct mu_sim *sim)
-{
-    run_world(sim, STATE_PLANT_NONE);
-}
-
-static void run_unverified(struct mu_sim *sim)
-{
-    run_world(sim, STATE_PLANT_UNVERIFIED);
-}
-
-static struct mu_sim_faults draw_faults(struct mu_prng *prng)
-{
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
-
-    mu_sim_faults_draw_memory(&f, prng);
-    return f;
-}
-
-const struct mu_sim_scenario mu_sim_scenario_state = {
-    .name = "state",
-    .summary = "newcomers load from donors that fail and lie: no byte unverified, all in time",
-    .faults = draw_faults,
-    .run = run_state,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_state_unverified = {
-    .name = "state-unverified",
-    .summary = "the same, where a chunk counts as loaded that nobody has looked at",
-    .faults = draw_faults,
-    .run = run_unverified,
-    .planted = true,
-};
+SIM_SCENARIO(state, "state",
+             "newcomers load from donors that fail and lie: no byte unverified, all in time",
+             mu_sim_faults_draw_all, false, run_world(sim, STATE_PLANT_NONE))
+SIM_SCENARIO(state_unverified, "state-unverified",
+             "the same, where a chunk counts as loaded that nobody has looked at",
+             mu_sim_faults_draw_all, true, run_world(sim, STATE_PLANT_UNVERIFIED))

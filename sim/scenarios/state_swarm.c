@@ -16,7 +16,6 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "proto/state_fetch_internal.h"
 #include "scenarios/scenarios.h"
 #include "service/state_swarm_load_internal.h"
 
@@ -68,19 +67,6 @@ struct mu_state_share *swarm_share(struct swarm_world *w, uint32_t version, uint
 
 /* --- what must hold --------------------------------------------------------------------------- */
 
-static void plant_unverified(struct swarm_world *w, struct mu_state_loader *l)
-{
-    MU_LIST_FOREACH (it, &l->fetch.owed) {
-        const struct mu_state_ask *ask = MU_CONTAINER_OF(it, struct mu_state_ask, link);
-
-        if (!w->planted && !ask->revoked && mu_prng_chance(mu_sim_prng(w->sim), 20000)) {
-            mu_state_bit_set(l->fetch.have, ask->chunk);
-            l->fetch.done++;
-            w->planted = true;
-        }
-    }
-}
-
 /* Those with the greatest priority that is true are not asked. */
 static void plant_old(struct swarm_world *w, struct mu_state_swarm_load *load)
 {
@@ -94,31 +80,6 @@ static void plant_old(struct swarm_world *w, struct mu_state_swarm_load *load)
                 w->planted = true;
             }
         }
-    }
-}
-
-static void check_chunks(struct swarm_world *w, struct swarm_app *app,
-                         const struct mu_state_loader *l)
-{
-    const uint8_t *content = (const uint8_t *)w->content[app->version];
-    uint8_t chunk[SWARM_CHUNK];
-
-    for (uint32_t i = 0; i < l->share->chunks; i++) {
-        bool has = mu_state_bit(l->fetch.have, i);
-
-        if (mu_state_bit(app->seen, i) || !has) {
-            if (!has && mu_state_bit(app->seen, i)) {
-                mu_sim_fail(w->sim, "chunk %u was there and is not", i);
-            }
-            continue;
-        }
-        mu_state_share_gather(l->share, i, chunk);
-        if (memcmp(chunk, content + (size_t)i * SWARM_CHUNK, mu_state_share_len(l->share, i)) !=
-            0) {
-            mu_sim_fail(w->sim, "s%u: chunk %u counts as loaded and is wrong", app->state->number,
-                        i);
-        }
-        mu_state_bit_set(app->seen, i);
     }
 }
 
@@ -136,12 +97,13 @@ static void check_taker(struct swarm_world *w, struct swarm_app *app)
     if (l == NULL || !l->has_fetch || l->share == NULL || app->version == SWARM_VERSIONS) {
         return;
     }
-    if (w->plant == SWARM_PLANT_UNVERIFIED) {
-        plant_unverified(w, l);
+    if (w->plant == SWARM_PLANT_UNVERIFIED && !w->planted) {
+        w->planted = load_plant_unverified(w->sim, l);
     }
     if (mu_state_fetch_chunks_done(&l->fetch) != app->seen_done) {
         app->seen_done = mu_state_fetch_chunks_done(&l->fetch);
-        check_chunks(w, app, l);
+        load_check_chunks(w->sim, app->state->name, l, (const uint8_t *)w->content[app->version],
+                          app->seen, NULL);
     }
 }
 
@@ -251,21 +213,6 @@ static void run_world(struct mu_sim *sim, enum swarm_plant plant)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-static void run_swarm(struct mu_sim *sim)
-{
-    run_world(sim, SWARM_PLANT_NONE);
-}
-
-static void run_unverified(struct mu_sim *sim)
-{
-    run_world(sim, SWARM_PLANT_UNVERIFIED);
-}
-
-static void run_old(struct mu_sim *sim)
-{
-    run_world(sim, SWARM_PLANT_OLD);
-}
-
 /* Entries live for a time that all must agree on. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
@@ -276,26 +223,12 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-const struct mu_sim_scenario mu_sim_scenario_state_swarm = {
-    .name = "state-swarm",
-    .summary =
-        "newcomers find donors in a DHT, the dead and liars among them: the newest, verified",
-    .faults = draw_faults,
-    .run = run_swarm,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_state_swarm_unverified = {
-    .name = "state-swarm-unverified",
-    .summary = "the same, where a chunk counts as loaded that nobody has looked at",
-    .faults = draw_faults,
-    .run = run_unverified,
-    .planted = true,
-};
-
-const struct mu_sim_scenario mu_sim_scenario_state_swarm_old = {
-    .name = "state-swarm-old",
-    .summary = "the same, where those with newer versions are not asked",
-    .faults = draw_faults,
-    .run = run_old,
-    .planted = true,
-};
+SIM_SCENARIO(state_swarm, "state-swarm",
+             "newcomers find donors in a DHT, the dead and liars among them: the newest, verified",
+             draw_faults, false, run_world(sim, SWARM_PLANT_NONE))
+SIM_SCENARIO(state_swarm_unverified, "state-swarm-unverified",
+             "the same, where a chunk counts as loaded that nobody has looked at", draw_faults,
+             true, run_world(sim, SWARM_PLANT_UNVERIFIED))
+SIM_SCENARIO(state_swarm_old, "state-swarm-old",
+             "the same, where those with newer versions are not asked", draw_faults, true,
+             run_world(sim, SWARM_PLANT_OLD))

@@ -82,25 +82,6 @@ static uint32_t newest(const struct swarm_world *w)
     return version;
 }
 
-static void check_time(struct swarm_app *app)
-{
-    struct swarm_world *w = app->state->world;
-    const struct mu_sim_faults *f = mu_sim_faults(w->sim);
-    uint64_t now = mu_sim_now_ns(w->sim);
-    uint64_t due = app->begun_ns + app->limit_ms * MU_NS_PER_MS;
-    uint64_t awake = mu_sim_proc_awake_ns(app->state->proc);
-    /* Clocks drift, timers are late, and what is under way on other threads is waited for. */
-    uint64_t slack = 2 * MU_NS_PER_S + 2 * f->timer_late_max_ns + 2 * f->work_max_ns +
-                     app->limit_ms * MU_NS_PER_MS / 10;
-
-    due = due > awake ? due : awake;
-    if (now > due + slack) {
-        mu_sim_fail(w->sim, "s%u: a load of %llu ms took %llu ms", app->state->number,
-                    (unsigned long long)app->limit_ms,
-                    (unsigned long long)((now - app->begun_ns) / MU_NS_PER_MS));
-    }
-}
-
 static void check_bytes(struct swarm_app *app, uint32_t version, const void *values)
 {
     struct swarm_world *w = app->state->world;
@@ -135,7 +116,7 @@ static void on_ended(void *context, int status, const char *text, struct mu_stat
     struct swarm_world *w = app->state->world;
 
     note(app, status, text);
-    check_time(app);
+    load_check_time(w->sim, app->state->name, app->state->proc, app->begun_ns, app->limit_ms);
     if (app->ended) {
         mu_sim_fail(w->sim, "a load ended twice");
     }

@@ -6,7 +6,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "service/peer_host_internal.h"
+#include "scenarios/peer_talk.h"
 
 #define PORT        4001
 #define REPLACED_MS 700
@@ -265,18 +265,12 @@ static int start(struct mu_env *env, void *arg)
     return err;
 }
 
-/* libcrypto's memory is not the simulator's to free. */
 void swarm_node_killed(void *arg)
 {
     struct swarm_node *state = arg;
 
     if (state->app != NULL && state->app->host != NULL) {
-        MU_LIST_FOREACH (it, &state->app->host->conns) {
-            struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-
-            mu_aead_fini(&c->pc.noise.sealing);
-            mu_aead_fini(&c->pc.noise.opening);
-        }
+        peer_host_release_crypto(state->app->host);
     }
     state->app = NULL;
 }
@@ -312,13 +306,14 @@ void swarm_node_start(struct swarm_world *w, uint32_t number)
     struct swarm_node *state = &w->nodes[number];
     struct mu_prng *prng = mu_sim_prng(w->sim);
 
+    state->name = names[number];
     state->kind = number == 0 ? SWARM_SEED
                   : number >= w->givers
                       ? SWARM_TAKER
                       : (enum swarm_kind)(1 + mu_prng_below(prng, SWARM_KINDS - 1));
     state->fickle = mu_prng_chance(prng, 500000);
     state->proc =
-        mu_sim_proc_new(mu_sim_host_new(w->sim, names[number]),
+        mu_sim_proc_new(mu_sim_host_new(w->sim, state->name),
                         &(struct mu_sim_program){.name = "node",
                                                  .start = start,
                                                  .killed = swarm_node_killed,

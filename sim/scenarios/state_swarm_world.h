@@ -8,8 +8,8 @@
 #ifndef MU_SIM_STATE_SWARM_WORLD_H
 #define MU_SIM_STATE_SWARM_WORLD_H
 
+#include "checkers/load.h"
 #include "service/peer_env.h"
-#include "service/state_loader_internal.h"
 #include "service/state_swarm_load.h"
 #include "sim.h"
 
@@ -18,7 +18,7 @@
 #define SWARM_VERSIONS 3
 #define SWARM_FLOATS   20000u
 #define SWARM_BYTES    (SWARM_FLOATS * 4)
-#define SWARM_CHUNK    4096u
+#define SWARM_CHUNK    LOAD_CHUNK
 #define SWARM_CHUNKS   ((SWARM_BYTES + SWARM_CHUNK - 1) / SWARM_CHUNK)
 #define SWARM_PREFIX   "run_state_averager"
 #define SWARM_AVERAGER "TrainingStateAverager"
@@ -48,6 +48,7 @@ struct swarm_world;
 struct swarm_node {
     struct swarm_world *world;
     uint32_t number;
+    const char *name;
     enum swarm_kind kind;
     bool fickle; /* goes on to newer versions */
     uint32_t version;

@@ -142,13 +142,6 @@ static void check_loaded(struct taker_app *app, const struct mu_state_share *sha
 static void check_end(struct taker_app *app, int status, const char *text)
 {
     struct state_world *w = app->state->world;
-    const struct mu_sim_faults *f = mu_sim_faults(w->sim);
-    uint64_t now = mu_sim_now_ns(w->sim);
-    uint64_t due = app->begun_ns + app->limit_ms * MU_NS_PER_MS;
-    uint64_t awake = mu_sim_proc_awake_ns(app->state->proc);
-    /* Clocks drift, timers are late, and what is under way on other threads is waited for. */
-    uint64_t slack = 2 * MU_NS_PER_S + 2 * f->timer_late_max_ns + 2 * f->work_max_ns +
-                     app->limit_ms * MU_NS_PER_MS / 10;
 
     if (mu_sim_tracing(w->sim)) {
         struct mu_buf report;
@@ -159,12 +152,7 @@ static void check_end(struct taker_app *app, int status, const char *text)
                     status, text, (int)report.len, (const char *)mu_buf_span(&report).data);
         mu_buf_fini(&report);
     }
-    due = due > awake ? due : awake;
-    if (now > due + slack) {
-        mu_sim_fail(w->sim, "n%u: a load of %llu ms took %llu ms", app->state->number,
-                    (unsigned long long)app->limit_ms,
-                    (unsigned long long)((now - app->begun_ns) / MU_NS_PER_MS));
-    }
+    load_check_time(w->sim, app->state->name, app->state->proc, app->begun_ns, app->limit_ms);
     if (app->final && status != 0) {
         mu_sim_fail(w->sim, "n%u: a load failed though all faults had ended: %s",
                     app->state->number, text);
@@ -384,11 +372,12 @@ void state_taker_start(struct state_world *w, uint32_t number)
 
     state->world = w;
     state->number = number;
+    state->name = names[number];
     state->file_version = STATE_VERSIONS;
     state->uses_file = mu_prng_chance(mu_sim_prng(w->sim), 400000);
     state->file = mu_sim_calloc(STATE_BYTES_MAX);
     state->proc =
-        mu_sim_proc_new(mu_sim_host_new(w->sim, names[number]),
+        mu_sim_proc_new(mu_sim_host_new(w->sim, state->name),
                         &(struct mu_sim_program){
                             .name = "taker", .start = start, .killed = on_killed, .arg = state});
 }

@@ -8,16 +8,16 @@
 #ifndef MU_SIM_STATE_WORLD_H
 #define MU_SIM_STATE_WORLD_H
 
+#include "checkers/load.h"
 #include "crypto/identity.h"
 #include "service/state_donor.h"
-#include "service/state_loader_internal.h"
 #include "sim.h"
 
 #define STATE_VERSIONS  3
 #define STATE_GIVERS    4 /* at the most */
 #define STATE_TAKERS    3 /* at the most */
 #define STATE_TENSORS   4
-#define STATE_CHUNK     4096u /* shorter ones are not landed */
+#define STATE_CHUNK     LOAD_CHUNK
 #define STATE_BYTES_MAX (48u * STATE_CHUNK)
 #define STATE_PORT      29700
 #define STATE_PREFIX    "run"
@@ -56,6 +56,7 @@ struct state_giver {
 struct state_taker {
     struct state_world *world;
     uint32_t number;
+    const char *name;
     struct mu_sim_proc *proc;
     struct taker_app *app; /* while it runs */
     uint32_t started;      /* loads */

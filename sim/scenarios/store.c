@@ -48,19 +48,8 @@ static struct mu_sim_faults backed_faults(struct mu_prng *prng)
 
 /* SCENARIO(identifier, name, summary, faults, bug, setup...) */
 #define SCENARIO(id, text, words, faults_of, is_planted, ...)                                      \
-    static void run_##id(struct mu_sim *sim)                                                       \
-    {                                                                                              \
-        static const struct store_setup setup = {__VA_ARGS__};                                     \
-                                                                                                   \
-        store_world_run(sim, &setup);                                                              \
-    }                                                                                              \
-    const struct mu_sim_scenario mu_sim_scenario_##id = {                                          \
-        .name = (text),                                                                            \
-        .summary = (words),                                                                        \
-        .faults = (faults_of),                                                                     \
-        .run = run_##id,                                                                           \
-        .planted = (is_planted),                                                                   \
-    };
+    static const struct store_setup setup_##id = {__VA_ARGS__};                                    \
+    SIM_SCENARIO(id, text, words, faults_of, is_planted, store_world_run(sim, &setup_##id))
 
 SCENARIO(store, "store",
          "server, native and PyTorch clients: linearizable, exactly once, nothing lost",

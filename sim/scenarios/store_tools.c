@@ -8,29 +8,17 @@
 #include "core/assert.h"
 #include "fake_etcd.h"
 
-/* At most one member of the cluster at a time is away: more than that it cannot bear. */
 void store_world_trouble_etcd(struct mu_sim *sim, void *arg)
 {
     struct store_world *w = arg;
-    struct mu_prng *prng = mu_sim_prng(sim);
-    size_t member = mu_prng_below(prng, FAKE_ETCD_MEMBERS);
-    uint64_t what = mu_prng_below(prng, 4);
+    bool over = mu_sim_now_ns(sim) > STORE_FAULTY_NS;
 
-    for (size_t i = 0; i < FAKE_ETCD_MEMBERS; i++) {
-        fake_etcd_down(w->etcd, i, false);
-        fake_etcd_isolate(w->etcd, i, false);
+    fake_etcd_trouble(w->etcd, mu_sim_prng(sim), over);
+    if (!over) {
+        MU_ASSERT(mu_sim_at(sim,
+                            mu_sim_now_ns(sim) + mu_prng_below(mu_sim_prng(sim), 2 * MU_NS_PER_S),
+                            store_world_trouble_etcd, w) == 0);
     }
-    if (mu_sim_now_ns(sim) > STORE_FAULTY_NS) {
-        return;
-    }
-    if (what < 2) {
-        (what == 0 ? fake_etcd_down : fake_etcd_isolate)(w->etcd, member, true);
-    }
-    if (mu_prng_below(prng, 4) == 0) {
-        fake_etcd_compact(w->etcd, fake_etcd_revision(w->etcd));
-    }
-    MU_ASSERT(mu_sim_at(sim, mu_sim_now_ns(sim) + mu_prng_below(prng, 2 * MU_NS_PER_S),
-                        store_world_trouble_etcd, w) == 0);
 }
 
 /* In bursts, now and then: revisions of which no watch of ours hears. */
@@ -50,9 +38,8 @@ void store_world_write_elsewhere(struct mu_sim *sim, void *arg)
 
 struct mu_sim_faults store_world_faults(struct mu_prng *prng)
 {
-    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+    struct mu_sim_faults f = mu_sim_faults_draw_all(prng);
 
-    mu_sim_faults_draw_memory(&f, prng);
     f.disk_fail_ppm = mu_prng_below(prng, 8) == 0 ? 5000 : 0;
     return f;
 }

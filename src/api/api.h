@@ -39,6 +39,9 @@ struct mu_door {
 
 /** Has `run` called on the loop's thread and waits until mu_door_open() was called for it. */
 void mu_door_pass(muster_runtime *rt, struct mu_door *door, void (*run)(struct mu_door *door));
+/** The same from any thread: on the loop's own, `run` is called at once, and opens the door. */
+void mu_door_pass_anywhere(muster_runtime *rt, struct mu_door *door,
+                           void (*run)(struct mu_door *door));
 /** Lets the waiting caller go on; `door` is its memory and gone after this. */
 void mu_door_open(struct mu_door *door);
 

@@ -189,6 +189,7 @@ static int seal(struct mu_locked *l, const struct muster_lock *lock, struct mu_e
     }
     explicit_bzero(token, sizeof(token));
     if (err == 0) {
+        mu_tls_env_on_refused(l->tls, mu_lock_env_refused, l->lock);
         mu_lock_env_seal(l->lock, mu_tls_env_env(l->tls));
     }
     return err;

@@ -44,15 +44,7 @@ struct progress_door {
 static void pass(muster_progress *p, struct progress_door *d, void (*run)(struct mu_door *door))
 {
     d->p = p;
-    if (mu_runtime_is_mine(p->rt)) {
-        (void)pthread_mutex_init(&d->door.lock, NULL);
-        (void)pthread_cond_init(&d->door.cond, NULL);
-        run(&d->door);
-        (void)pthread_cond_destroy(&d->door.cond);
-        (void)pthread_mutex_destroy(&d->door.lock);
-    } else {
-        mu_door_pass(p->rt, &d->door, run);
-    }
+    mu_door_pass_anywhere(p->rt, &d->door, run);
 }
 
 static struct mu_progress *machine_of(const struct progress_door *d)

@@ -99,7 +99,7 @@ static void start_on_loop(struct mu_door *door)
     struct start_door *d = MU_CONTAINER_OF(door, struct start_door, base.door);
     struct mu_rref_agent_config refs = mu_rref_agent_config_defaults();
     muster_rpc_agent *a = d->base.agent;
-    struct mu_env *env = a->tls == NULL ? a->rt->env : mu_tls_env_env(a->tls);
+    struct mu_env *env = a->rt->env;
 
     d->err = mu_rpc_agent_start(env, &d->config, &a->agent, &d->msg);
     if (d->err == 0) {
@@ -129,25 +129,13 @@ static int fill_config(muster_rpc_agent *a, const struct muster_rpc_config *c, s
     d->config.stopped = on_stopped;
     d->config.context = a;
     d->config.listens = c->listen != NULL;
-    d->config.near = c->listen != NULL && !c->tcp_only && c->tls == NULL;
+    d->config.near = c->listen != NULL && !c->tcp_only;
     if (c->listen == NULL) {
         return 0;
     }
-    err = mu_addr_parse(c->tls != NULL ? c->listen : mu_locked_listen(&a->rt->locked, c->listen), 0,
-                        &d->config.listen, &d->msg);
+    err = mu_addr_parse(mu_locked_listen(&a->rt->locked, c->listen), 0, &d->config.listen, &d->msg);
     d->config.near = d->config.near && d->config.listen.kind == MU_ADDR_TCP;
     return err;
-}
-
-static int secure(muster_rpc_agent *a, const struct muster_rpc_tls *tls, struct mu_errmsg *msg)
-{
-    struct mu_tls_config config;
-
-    if (tls == NULL) {
-        return 0;
-    }
-    config = (struct mu_tls_config){tls->cert, tls->key, tls->ca, tls->name, {0}};
-    return mu_tls_env_new(a->rt->raw, &config, &a->tls, msg);
 }
 
 static bool is_any(const char *host)
@@ -208,7 +196,6 @@ static void free_agent(muster_rpc_agent *a)
         mu_free(MU_CONTAINER_OF(it, struct mu_rpc_devices, link));
     }
     mu_rpc_handlers_free(a);
-    mu_tls_env_free(a->tls);
     (void)pthread_cond_destroy(&a->work);
     (void)pthread_cond_destroy(&a->cond);
     (void)pthread_mutex_destroy(&a->lock);
@@ -232,9 +219,6 @@ int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
     a->pool = mu_rpc_pool_new();
     d.err = a->threads == NULL || a->pool == NULL ? mu_err(&d.msg, MUSTER_ENOMEM, "out of memory")
                                                   : fill_config(a, config, &d);
-    if (d.err == 0) {
-        d.err = secure(a, config->tls, &d.msg);
-    }
     if (d.err == 0) {
         mu_rpc_pass(a, &d.base, start_on_loop);
     }
@@ -403,7 +387,7 @@ int mu_rpc_parse_address(const muster_rpc_agent *a, const char *text, struct mu_
     if (err == 0 && ret_near->kind != MU_ADDR_UNIX) {
         return mu_err(reterr_msg, MUSTER_EURL, "behind the comma of an address stands unix:@NAME");
     }
-    if (a->tls != NULL || a->tcp_only) {
+    if (a->tcp_only) {
         *ret_near = (struct mu_addr){0};
     }
     return err;

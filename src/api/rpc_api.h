@@ -22,7 +22,6 @@
 #include "service/rpc_agent.h"
 #include "service/rpc_gather.h"
 #include "service/rref_agent.h"
-#include "transport/tls_env.h"
 
 struct mu_rpc_devices {
     struct mu_list link; /* agent->devices */
@@ -34,7 +33,6 @@ struct mu_rpc_devices {
 struct muster_rpc_agent {
     muster_runtime *rt;
     struct mu_rpc_agent *agent; /* the loop's */
-    struct mu_tls_env *tls;     /* NULL: plain */
     char name[MU_RPC_WORKER_MAX + 1];
     _Atomic int32_t id; /* changes when a round is followed */
     bool tcp_only;

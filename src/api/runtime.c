@@ -71,6 +71,20 @@ void mu_door_pass(muster_runtime *rt, struct mu_door *door, void (*run)(struct m
     (void)pthread_mutex_destroy(&door->lock);
 }
 
+void mu_door_pass_anywhere(muster_runtime *rt, struct mu_door *door,
+                           void (*run)(struct mu_door *door))
+{
+    if (mu_runtime_is_mine(rt)) {
+        (void)pthread_mutex_init(&door->lock, NULL);
+        (void)pthread_cond_init(&door->cond, NULL);
+        run(door);
+        (void)pthread_cond_destroy(&door->cond);
+        (void)pthread_mutex_destroy(&door->lock);
+    } else {
+        mu_door_pass(rt, door, run);
+    }
+}
+
 void mu_door_open(struct mu_door *door)
 {
     (void)pthread_mutex_lock(&door->lock);

@@ -139,7 +139,7 @@ int muster_state_open(muster_runtime *rt, const struct muster_state_config *conf
     s->compression = compression;
     s->replaced_ms = config->replaced_ms;
     d.state = s;
-    d.err = mu_state_net_open(&s->net, rt, config->tls, config->key, false, &d.msg);
+    d.err = mu_state_net_open(&s->net, rt, config->key, false, &d.msg);
     if (d.err == 0) {
         mu_door_pass(rt, &d.door, start_on_loop);
         d.err = d.err != 0 ? d.err : join(s, config, &d.msg);
@@ -155,7 +155,7 @@ int muster_state_open(muster_runtime *rt, const struct muster_state_config *conf
     if (config->listen != NULL) {
         mu_log(MUSTER_LOG_INFO, "STATE-SERVING", "address=%s transport=%s%s", s->address,
                s->net.transport,
-               s->net.env == rt->env && rt->locked.tls == NULL
+               strcmp(s->net.transport, "plain") == 0
                    ? " note=\"not encrypted: who reaches the address reads it\""
                    : "");
     }

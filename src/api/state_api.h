@@ -5,7 +5,7 @@
  *     state_copy.c     where what is loaded lies
  *     state_load.c     loads: how they are begun, waited for and ended
  *     state_loading.c  a load, on the loop
- *     state_net.c      plain, TLS or peers; the key that signs
+ *     state_net.c      as the runtime has it, or peers; the key that signs
  *     state_save.c     files, without anybody else
  *     state_share.c    how something comes to be shared
  *     state_swarm.c    in a DHT, with hivemind's peers
@@ -23,14 +23,12 @@
 #include "service/state_swarm.h"
 #include "service/state_swarm_load.h"
 #include "transport/mapped.h"
-#include "transport/tls_env.h"
 
 /* What connections are made of. */
 struct mu_state_net {
     muster_runtime *rt;
     struct mu_env *env;
     const char *transport;
-    struct mu_tls_env *tls;
     struct mu_state_peers *peers;
     struct mu_identity *identity; /* peers refer to it, and the net may move */
 };
@@ -38,8 +36,7 @@ struct mu_state_net {
 /** A key from its file. MUSTER_EINVAL, errors of the file system. */
 int mu_state_read_key(const char *path, struct mu_identity *ret, struct mu_errmsg *msg);
 /** `key` NULL: no peers. `peers` without a key: one is drawn. Waits for the loop. */
-int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
-                      const struct muster_rpc_tls *tls, const char *key, bool peers,
+int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt, const char *key, bool peers,
                       struct mu_errmsg *msg);
 /** Waits for the loop. Nothing may use it any more. */
 void mu_state_net_close(struct mu_state_net *net);

@@ -127,8 +127,7 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
     g->listen = r->listen;
     g->by = &g->net;
     g->own_net = true;
-    return mu_state_net_open(&g->net, g->rt, r->tls, r->key,
-                             r->dht != NULL || (r->tls == NULL && wants_peers(r)), msg);
+    return mu_state_net_open(&g->net, g->rt, r->key, r->dht != NULL || wants_peers(r), msg);
 }
 
 static uint64_t now_ms(void)

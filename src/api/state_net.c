@@ -1,4 +1,4 @@
-/* Plain, TLS or peers; the key that signs. */
+/* As the runtime has it, or peers; the key that signs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -74,28 +74,18 @@ static void start_peers(struct mu_door *door)
     mu_door_open(door);
 }
 
-int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
-                      const struct muster_rpc_tls *tls, const char *key, bool peers,
+int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt, const char *key, bool peers,
                       struct mu_errmsg *msg)
 {
+    const struct mu_lock_policy *policy = mu_lock_env_policy(rt->locked.lock);
     struct net_door d = {.net = net, .msg = msg};
     int err;
 
-    *net = (struct mu_state_net){
-        .rt = rt, .env = rt->env, .transport = rt->locked.tls == NULL ? "plain" : "lock"};
-    if (tls != NULL && (key != NULL || peers)) {
-        return mu_err(msg, MUSTER_EINVAL, "it is TLS or peers, and not both");
-    }
+    *net =
+        (struct mu_state_net){.rt = rt,
+                              .env = rt->env,
+                              .transport = policy->sealed && !policy->insecure ? "lock" : "plain"};
     err = load_identity(net, key, msg);
-    if (err == 0 && tls != NULL) {
-        struct mu_tls_config config = {tls->cert, tls->key, tls->ca, tls->name, {0}};
-
-        err = mu_tls_env_new(rt->raw, &config, &net->tls, msg);
-        if (err == 0) {
-            net->env = mu_tls_env_env(net->tls);
-            net->transport = "tls";
-        }
-    }
     if (err == 0 && (key != NULL || peers)) {
         mu_door_pass(rt, &d.door, start_peers);
         err = d.err;
@@ -129,7 +119,6 @@ void mu_state_net_close(struct mu_state_net *net)
     if (net->peers != NULL) {
         mu_door_pass(net->rt, &d.door, stop_peers);
     }
-    mu_tls_env_free(net->tls);
     if (net->identity != NULL) {
         mu_identity_fini(net->identity);
         mu_free(net->identity);
@@ -155,8 +144,7 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
         config->listen = (struct mu_addr){.kind = MU_ADDR_PEER};
         err = mu_state_peers_listen(net->peers, listen, msg);
     } else if (listen != NULL) {
-        listen = net->tls == NULL ? mu_locked_listen(&net->rt->locked, listen) : listen;
-        err = mu_addr_parse(listen, 0, &config->listen, msg);
+        err = mu_addr_parse(mu_locked_listen(&net->rt->locked, listen), 0, &config->listen, msg);
     }
     err = err != 0 ? err : mu_state_donor_start(net->env, config, ret, msg);
     if (err != 0 || listen == NULL) {

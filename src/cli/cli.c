@@ -66,13 +66,18 @@ int cli_fail(int code, const char *format, ...)
 
 int cli_usage(const char *verb, const char *format, ...)
 {
+    char text[4096];
     va_list args;
 
-    (void)fprintf(stderr, "muster %s: ", verb);
     va_start(args, format);
-    (void)vfprintf(stderr, format, args);
+    (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    (void)fprintf(stderr, "; see `muster %s --help`\n", verb);
+    if (!cli_log_is_json()) {
+        (void)fprintf(stderr, "muster %s: %s; see `muster %s --help`\n", verb, text, verb);
+    }
+    cli_log_tell(MUSTER_LOG_ERROR, "USAGE", -1,
+                 json_pack("{s:s, s:i}", "verb", verb, "exit_code", CLI_USAGE),
+                 "%s; see `muster %s --help`", text, verb);
     return CLI_USAGE;
 }
 
@@ -367,11 +372,56 @@ static int take_word(struct parse *p, const char *word)
     return o == NULL ? CLI_USAGE : take_option(p, o, name[len] == '=' ? name + len + 1 : NULL);
 }
 
+/* The format of the log that the words name, wrong as they may be; NULL: none. */
+static const char *find_format(const struct parse *p, const struct cli_option *log)
+{
+    const char *format = NULL;
+    bool value_follows = false;
+
+    for (int i = 1; i < p->argc && strcmp(p->argv[i], "--") != 0; i++) {
+        const char *word = p->argv[i];
+        const struct cli_option *o = NULL;
+        size_t len = strcspn(word, "=");
+
+        if (word[0] != '-' || word[1] == '\0') {
+            /* What is behind the script is the script's. */
+            if (p->verb->argparse && !value_follows) {
+                break;
+            }
+            value_follows = false;
+            continue;
+        }
+        for (size_t k = 0; word[1] == '-' && o == NULL && k < p->verb->option_count; k++) {
+            if (name_fits(p->verb, p->verb->options[k].name, word + 2, len - 2, false)) {
+                o = &p->verb->options[k];
+            }
+        }
+        value_follows = word[len] == '\0' && (o == NULL || o->value != NULL);
+        if (o == log && (word[len] == '=' || i + 1 < p->argc)) {
+            format = word[len] == '=' ? word + len + 1 : p->argv[i + 1];
+        }
+    }
+    return format;
+}
+
+/* What is wrong with the words is told in the format that they ask for, further on maybe. */
+static void foresee_format(const struct parse *p)
+{
+    for (size_t i = 0; i < p->verb->option_count; i++) {
+        const struct cli_option *o = &p->verb->options[i];
+
+        if (o->of == cli_log_formats) {
+            cli_log_foresee(find_format(p, o), getenv(o->variable));
+        }
+    }
+}
+
 int cli_parse(const struct cli_verb *verb, int *argc, char ***argv)
 {
     struct parse p = {.verb = verb, .argc = *argc, .argv = *argv, .at = 1};
     int err = 0;
 
+    foresee_format(&p);
     for (; p.at < p.argc && p.argv[p.at][0] == '-' && p.argv[p.at][1] != '\0'; p.at++) {
         if (strcmp(p.argv[p.at], "--") == 0) {
             p.at++;

@@ -23,7 +23,7 @@ enum {
 
 /** The exit code that fits an error of the library. */
 int cli_exit_code(int err);
-/** Prints "muster: " and the text to standard error; returns `code`. */
+/** Prints "muster: " and the text to standard error, or a line of the log; returns `code`. */
 int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** As cli_fail() with CLI_USAGE, and a hint at --help. */
 int cli_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -15,6 +15,7 @@ const char *const cli_log_formats[] = {"text", "json", NULL};
 
 static struct {
     bool json;
+    bool told; /* by a word of the command line */
     FILE *events;
     enum muster_log_level library;
     enum muster_log_level own;
@@ -250,12 +251,17 @@ void cli_log_tell(enum muster_log_level level, const char *id, int64_t rank, jso
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+static bool is_json(const char *format)
+{
+    return format != NULL && strcmp(format, "json") == 0;
+}
+
 int cli_log_open(const struct cli_log_options *o, enum muster_log_level library,
                  enum muster_log_level own)
 {
     enum muster_log_level most = library;
 
-    state.json = o->format != NULL && strcmp(o->format, "json") == 0;
+    state.json = is_json(o->format);
     state.library = library;
     state.own = own;
     (void)gethostname(state.host, sizeof(state.host) - 1);
@@ -275,6 +281,16 @@ int cli_log_open(const struct cli_log_options *o, enum muster_log_level library,
     }
     muster_log_set(take_line, NULL, most);
     return 0;
+}
+
+void cli_log_foresee(const char *word, const char *variable)
+{
+    if (word != NULL || !state.told) {
+        state.told = word != NULL;
+        state.json = is_json(word != NULL ? word : variable);
+        state.own = MUSTER_LOG_WARN;
+        (void)gethostname(state.host, sizeof(state.host) - 1);
+    }
 }
 
 bool cli_log_is_json(void)

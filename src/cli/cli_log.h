@@ -50,6 +50,9 @@ extern const char *const cli_log_formats[];
  */
 int cli_log_open(const struct cli_log_options *o, enum muster_log_level library,
                  enum muster_log_level own);
+/** The format that the words of the command line name, and that of the environment; NULL: none.
+ * What is said before cli_log_open() is in it, if it is a format. Words count, once there were. */
+void cli_log_foresee(const char *word, const char *variable);
 bool cli_log_is_json(void);
 /** Where JSON lines for standard error go instead, each with its end; NULL: there. */
 void cli_log_divert(void (*write)(void *context, const char *line, size_t len), void *context);

@@ -132,19 +132,10 @@ static int join(const struct rpc_options *o, muster_runtime *rt, muster_rpc_agen
     return err;
 }
 
-const struct muster_rpc_tls *rpc_tls(const struct rpc_options *o, struct muster_rpc_tls *tls)
-{
-    const struct muster_lock *l = &o->lock->lock;
-
-    *tls = (struct muster_rpc_tls){l->cert, l->key, l->ca, l->name};
-    return l->cert == NULL && l->key == NULL && l->ca == NULL ? NULL : tls;
-}
-
 static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
                               const sigset_t *signals)
 {
     struct muster_rpc_config config = muster_rpc_config_defaults();
-    struct muster_rpc_tls tls;
     muster_rpc_agent *agent;
     int number = 0;
     int err;
@@ -154,7 +145,6 @@ static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
     config.listen = o->listen;
     config.advertise = o->advertise;
     config.threads = (uint32_t)o->threads;
-    config.tls = rpc_tls(o, &tls);
     err = muster_rpc_start(rt, &config, &agent);
     if (err != 0) {
         return cli_fail(cli_exit_code(err), "%s", muster_errmsg());

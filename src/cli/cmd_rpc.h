@@ -23,10 +23,6 @@ struct rpc_options {
     bool wait;
 };
 
-/** Fills `*tls` from the options; NULL if there is to be none of it. Certificates that were named
- * here are for loopback as well. */
-const struct muster_rpc_tls *rpc_tls(const struct rpc_options *o, struct muster_rpc_tls *tls);
-
 /** Serves until SIGTERM or SIGINT. Returns an exit code, as the others do. */
 int rpc_serve(const struct rpc_options *o);
 int rpc_call(const struct rpc_options *o);

@@ -190,7 +190,6 @@ static int find_worker(struct load *l)
 static int start(struct load *l)
 {
     struct muster_rpc_config config = muster_rpc_config_defaults();
-    struct muster_rpc_tls tls;
     char name[64];
     int err;
 
@@ -203,7 +202,6 @@ static int start(struct load *l)
     (void)snprintf(name, sizeof(name), "cli-%ld", (long)getpid());
     config.name = name;
     config.listen = NULL;
-    config.tls = rpc_tls(l->o, &tls);
     err = muster_rpc_start(l->rt, &config, &l->agent);
     if (err != 0) {
         return cli_fail(cli_exit_code(err), "%s", muster_errmsg());

@@ -5,22 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct muster_rpc_tls *state_tls(const struct state_options *o, struct muster_rpc_tls *tls)
-{
-    const struct muster_lock *l = &o->lock->lock;
-
-    *tls = (struct muster_rpc_tls){l->cert, l->key, l->ca, l->name};
-    return l->cert == NULL && l->key == NULL && l->ca == NULL ? NULL : tls;
-}
-
 int state_request(const struct state_options *o, muster_runtime *rt,
-                  struct muster_state_request *ret, struct muster_rpc_tls *tls)
+                  struct muster_state_request *ret)
 {
     *ret = muster_state_request_defaults();
     ret->prefix = o->prefix != NULL ? o->prefix : "";
     ret->donors = o->words;
     ret->donor_count = o->word_count;
-    ret->tls = state_tls(o, tls);
     ret->key = o->identity;
     ret->dht = o->swarm != NULL ? o->dht : NULL;
     ret->dht_count = o->dht_count;

@@ -36,12 +36,9 @@ struct state_options {
     size_t word_count;
 };
 
-/** Fills `*tls` from the options; NULL if there is to be none of it. Certificates that were named
- * here are for loopback as well. */
-const struct muster_rpc_tls *state_tls(const struct state_options *o, struct muster_rpc_tls *tls);
 /** The request that pull and ls have in common; `store` is opened if one was named. */
 int state_request(const struct state_options *o, muster_runtime *rt,
-                  struct muster_state_request *ret, struct muster_rpc_tls *tls);
+                  struct muster_state_request *ret);
 /** "1.5 GiB"; returns `out`. */
 char *state_size(char out[24], uint64_t bytes);
 /** Prints an object as one line and frees it. */

@@ -239,7 +239,6 @@ static int pull(const struct state_options *o, muster_runtime *rt)
 {
     static struct pull p;
     struct muster_state_request request;
-    struct muster_rpc_tls tls;
     muster_state_copy *copy;
     int err;
     int code;
@@ -250,7 +249,7 @@ static int pull(const struct state_options *o, muster_runtime *rt)
     if (code != 0) {
         return code;
     }
-    err = state_request(o, rt, &request, &tls);
+    err = state_request(o, rt, &request);
     p.bar = !o->json && !o->quiet && isatty(STDERR_FILENO) == 1;
     request.file = o->output;
     request.listen = own_listener(o);
@@ -340,8 +339,7 @@ static int list(const struct state_options *o, muster_runtime *rt)
 {
     struct muster_state_row *rows = calloc(ROWS_MAX, sizeof(*rows));
     struct muster_state_request request;
-    struct muster_rpc_tls tls;
-    int n = rows == NULL ? MUSTER_ENOMEM : state_request(o, rt, &request, &tls);
+    int n = rows == NULL ? MUSTER_ENOMEM : state_request(o, rt, &request);
     bool any = false;
 
     n = n != 0 ? n : muster_state_list(rt, &request, rows, ROWS_MAX);

@@ -9,8 +9,8 @@
 
 static const char *describe(const char *transport)
 {
-    if (strcmp(transport, "tls") == 0) {
-        return "TLS: for those with a certificate of the authority";
+    if (strcmp(transport, "lock") == 0) {
+        return "for those with the job's credential, encrypted; plain on loopback";
     }
     if (strcmp(transport, "peer") == 0) {
         return "between peers: encrypted, each side proves who it is";
@@ -111,7 +111,6 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
     struct muster_state_config config = muster_state_config_defaults();
     char *prefix = o->prefix != NULL ? strdup(o->prefix) : prefix_of(o->words[0], o->swarm != NULL);
     static struct state_page page;
-    struct muster_rpc_tls tls;
     muster_store *store = NULL;
     muster_state *state;
     int err;
@@ -122,7 +121,6 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
                     : cli_lock_lets_in(o->lock) ? "0.0.0.0:29700"
                                                 : "127.0.0.1:29700";
     config.advertise = o->advertise;
-    config.tls = state_tls(o, &tls);
     config.key = o->identity;
     config.dht = o->swarm != NULL ? o->dht : NULL;
     config.dht_count = o->dht_count;

@@ -107,18 +107,6 @@ static void on_closed(void *context)
     }
 }
 
-static void on_item(void *context, uint64_t id, struct mu_span payload)
-{
-    (void)context;
-    (void)id;
-    (void)payload;
-}
-
-static void on_writable(void *context)
-{
-    (void)context;
-}
-
 static void on_timer(struct mu_timer *timer)
 {
     struct asks *all = MU_CONTAINER_OF(timer, struct asks, timer);
@@ -147,8 +135,6 @@ static void start(struct asks *all, const struct doctor_exam *e, struct doctor_p
         .failed = on_failed,
         .gave_up = on_failed,
         .reply = on_reply,
-        .item = on_item,
-        .writable = on_writable,
         .closed = on_closed,
         .context = a,
     };

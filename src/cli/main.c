@@ -1,6 +1,7 @@
-#include "cli/cli.h"
+#include "cli/cli_log.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -65,5 +66,6 @@ int main(int argc, char **argv)
         printf("muster %s\n", muster_version());
         return CLI_OK;
     }
+    cli_log_foresee(NULL, getenv("MUSTER_LOG_FORMAT"));
     return cli_fail(CLI_USAGE, "there is no verb \"%s\"; `muster --help` lists them", argv[1]);
 }

@@ -64,6 +64,16 @@ int run_signal_number(const char *text, size_t len)
     return 0;
 }
 
+static void warn_of_signal(const char *name, int len)
+{
+    if (!cli_log_is_json()) {
+        (void)fprintf(stderr, "muster: there is no signal %.*s that can be handled; skipped\n", len,
+                      name);
+    }
+    cli_log_tell(MUSTER_LOG_WARN, "RUN", -1, NULL,
+                 "there is no signal %.*s that can be handled; skipped", len, name);
+}
+
 void run_signals_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1])
 {
     for (const char *at = text; *at != '\0';) {
@@ -77,8 +87,7 @@ void run_signals_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1])
         }
         number = run_signal_number(at, len);
         if (number == 0 || number == SIGKILL || number == SIGSTOP) {
-            (void)fprintf(stderr, "muster: there is no signal %.*s that can be handled; skipped\n",
-                          (int)len, at);
+            warn_of_signal(at, (int)len);
         } else {
             handled[number] = true;
         }

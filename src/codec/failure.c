@@ -6,7 +6,8 @@
 
 #include <muster/error.h>
 
-#include "codec/json.h"
+#include "codec/json_string.h"
+#include "codec/json_view.h"
 #include "core/alloc.h"
 #include "core/utf8.h"
 
@@ -139,33 +140,38 @@ void mu_failure_fini(struct mu_failure *f)
 }
 
 /* Takes the place of what was there. */
-static int take_text(char **to, struct mu_span undecoded)
+static int take_text(char **to, struct mu_span string)
 {
     /* No escape is shorter than what it stands for. */
-    size_t cap = undecoded.len + 1;
+    size_t cap = string.len - 1;
     char *text = mu_malloc(cap);
 
     if (text == NULL) {
         return MUSTER_ENOMEM;
     }
-    (void)mu_json_decode(undecoded, text, cap);
+    (void)mu_json_decode(string, text, cap);
     mu_free(*to);
     *to = text;
     return 0;
 }
 
-static int take_number(const struct mu_json_token *t, int64_t min, int64_t max, int64_t *ret)
+static int take_number(struct mu_span value, int64_t min, int64_t max, int64_t *ret)
 {
     int64_t v;
 
-    if (t->type != MU_JSON_NUMBER || !mu_json_int(t->text, &v) || v < min || v > max) {
+    if (mu_jv_is_string(value) || !mu_jv_int(value, &v) || v < min || v > max) {
         return MUSTER_EPROTO;
     }
     *ret = v;
     return 0;
 }
 
-static int take_member(struct mu_failure *f, struct mu_span key, const struct mu_json_token *t)
+static bool is_named(struct mu_span name, const char *text)
+{
+    return mu_span_eq(name, mu_span_str(text));
+}
+
+static int take_member(struct mu_failure *f, struct mu_span name, struct mu_span value)
 {
     static const char *const names[] = {"rank", "local_rank", "group_rank", "restart_count"};
     uint32_t *const numbers[] = {&f->rank, &f->local_rank, &f->group_rank, &f->restart_count};
@@ -175,32 +181,32 @@ static int take_member(struct mu_failure *f, struct mu_span key, const struct mu
     int err = 0;
 
     for (size_t i = 0; i < 4; i++) {
-        if (mu_json_is(key, names[i])) {
-            err = take_number(t, 0, UINT32_MAX, &v);
+        if (is_named(name, names[i])) {
+            err = take_number(value, 0, UINT32_MAX, &v);
             *numbers[i] = (uint32_t)v;
             return err;
         }
-        if (mu_json_is(key, text_names[i])) {
-            return t->type == MU_JSON_STRING ? take_text(texts[i], t->text) : MUSTER_EPROTO;
+        if (is_named(name, text_names[i])) {
+            return mu_jv_is_string(value) ? take_text(texts[i], value) : MUSTER_EPROTO;
         }
     }
-    if (mu_json_is(key, "pid")) {
-        err = take_number(t, 0, INT64_MAX, &f->pid);
-    } else if (mu_json_is(key, "exit_code")) {
-        err = take_number(t, -64, INT32_MAX, &v);
+    if (is_named(name, "pid")) {
+        err = take_number(value, 0, INT64_MAX, &f->pid);
+    } else if (is_named(name, "exit_code")) {
+        err = take_number(value, -64, INT32_MAX, &v);
         f->exit_code = (int)v;
-    } else if (mu_json_is(key, "round")) {
-        err = take_number(t, 0, INT64_MAX, &v);
+    } else if (is_named(name, "round")) {
+        err = take_number(value, 0, INT64_MAX, &v);
         f->round = (uint64_t)v;
-    } else if (mu_json_is(key, "ticket")) {
-        err = take_number(t, 0, INT64_MAX, &v);
+    } else if (is_named(name, "ticket")) {
+        err = take_number(value, 0, INT64_MAX, &v);
         f->ticket = (uint64_t)v;
-    } else if (mu_json_is(key, "time")) {
-        err = take_number(t, INT64_MIN, INT64_MAX, &f->time_s);
-    } else if (mu_json_is(key, "effect")) {
-        f->effect = t->type == MU_JSON_TRUE;
-    } else if (mu_json_is(key, "error_file")) {
-        f->has_error_file = t->type == MU_JSON_TRUE;
+    } else if (is_named(name, "time")) {
+        err = take_number(value, INT64_MIN, INT64_MAX, &f->time_s);
+    } else if (is_named(name, "effect")) {
+        f->effect = mu_jv_is_true(value);
+    } else if (is_named(name, "error_file")) {
+        f->has_error_file = mu_jv_is_true(value);
     }
     return err;
 }
@@ -223,27 +229,22 @@ static int fill_texts(struct mu_failure *f)
 int mu_failure_decode(struct mu_span in, struct mu_failure *ret_failure)
 {
     struct mu_failure f = {0};
-    struct mu_json_token t;
-    struct mu_span key = {0};
-    struct mu_json j;
-    int err;
+    struct mu_jv_walk w;
+    struct mu_span name;
+    struct mu_span value;
+    int err = 0;
 
-    if (in.len > MU_FAILURE_BYTES_MAX) {
+    if (in.len > MU_FAILURE_BYTES_MAX || !mu_jv_valid(in)) {
         return MUSTER_EPROTO;
     }
-    mu_json_init(&j, in);
-    err = mu_json_next(&j, &t);
-    if (err == 0 && t.type != MU_JSON_OBJECT) {
+    w = mu_jv_walk(mu_jv_root(in));
+    if (!w.object) {
         return MUSTER_EPROTO;
     }
-    while (err == 0 && (err = mu_json_next(&j, &t)) == 0) {
-        if (t.depth == 1 && t.type == MU_JSON_KEY) {
-            key = t.text;
-        } else if (t.depth == 1) {
-            err = take_member(&f, key, &t);
-        }
+    while (err == 0 && mu_jv_next(&w, &name, &value)) {
+        err = take_member(&f, name, value);
     }
-    err = err == MUSTER_ENOENT ? fill_texts(&f) : err;
+    err = err == 0 ? fill_texts(&f) : err;
     if (err != 0) {
         mu_failure_fini(&f);
         return err;
@@ -254,31 +255,10 @@ int mu_failure_decode(struct mu_span in, struct mu_failure *ret_failure)
 
 /* --- error files ------------------------------------------------------------------------------ */
 
-/* Where a token of an error file stands: the names of the members around it. */
-struct place {
-    struct mu_span keys[4]; /* by depth, from 1 on */
-};
-
-static bool is_at(const struct place *p, unsigned depth, const char *a, const char *b,
-                  const char *c)
-{
-    const char *const names[] = {a, b, c};
-
-    for (unsigned i = 0; i < 3; i++) {
-        if (names[i] == NULL) {
-            return depth == i;
-        }
-        if (!mu_json_is(p->keys[i + 1], names[i])) {
-            return false;
-        }
-    }
-    return depth == 3;
-}
-
 /* Python writes the time as a text; the other shape as a number. Fractions are cut. */
-static void take_time(struct mu_failure *f, const struct mu_json_token *t)
+static void take_time(struct mu_failure *f, struct mu_span value)
 {
-    struct mu_span digits = t->text;
+    struct mu_span digits = mu_jv_is_string(value) ? mu_span(value.data + 1, value.len - 2) : value;
     int64_t v;
 
     for (size_t i = 0; i < digits.len; i++) {
@@ -286,51 +266,74 @@ static void take_time(struct mu_failure *f, const struct mu_json_token *t)
             digits.len = i;
         }
     }
-    if ((t->type == MU_JSON_NUMBER || t->type == MU_JSON_STRING) && mu_json_int(digits, &v)) {
+    if (mu_jv_int(digits, &v)) {
         f->time_s = v;
     }
 }
 
-static int take_error(struct mu_failure *f, const struct place *p, const struct mu_json_token *t)
+static int take_if_text(char **to, struct mu_span value)
 {
-    if (is_at(p, t->depth, "message", NULL, NULL) ||
-        is_at(p, t->depth, "message", "message", NULL)) {
-        return t->type == MU_JSON_STRING ? take_text(&f->message, t->text) : 0;
+    return mu_jv_is_string(value) ? take_text(to, value) : 0;
+}
+
+static int take_extra(struct mu_failure *f, struct mu_span extra)
+{
+    struct mu_jv_walk w = mu_jv_walk(extra);
+    struct mu_span name;
+    struct mu_span value;
+    int err = 0;
+
+    while (err == 0 && w.object && mu_jv_next(&w, &name, &value)) {
+        if (is_named(name, "py_callstack")) {
+            err = take_if_text(&f->traceback, value);
+        } else if (is_named(name, "timestamp")) {
+            take_time(f, value);
+        }
     }
-    if (is_at(p, t->depth, "message", "extraInfo", "py_callstack")) {
-        return t->type == MU_JSON_STRING ? take_text(&f->traceback, t->text) : 0;
+    return err;
+}
+
+/* The text itself, or an object with the text and more. */
+static int take_message(struct mu_failure *f, struct mu_span message)
+{
+    struct mu_jv_walk w = mu_jv_walk(message);
+    struct mu_span name;
+    struct mu_span value;
+    int err = take_if_text(&f->message, message);
+
+    while (err == 0 && w.object && mu_jv_next(&w, &name, &value)) {
+        if (is_named(name, "message")) {
+            err = take_if_text(&f->message, value);
+        } else if (is_named(name, "extraInfo")) {
+            err = take_extra(f, value);
+        }
     }
-    if (is_at(p, t->depth, "timestamp", NULL, NULL) ||
-        is_at(p, t->depth, "message", "extraInfo", "timestamp")) {
-        take_time(f, t);
-    }
-    return 0;
+    return err;
 }
 
 int mu_failure_read_error_file(struct mu_failure *f, struct mu_span text)
 {
     struct mu_failure got = {.time_s = f->time_s};
-    struct place place = {0};
-    struct mu_json_token t;
-    struct mu_json j;
-    int err;
+    struct mu_jv_walk w;
+    struct mu_span name;
+    struct mu_span value;
+    int err = 0;
 
-    mu_json_init(&j, text);
-    err = mu_json_next(&j, &t);
-    if (err == 0 && t.type != MU_JSON_OBJECT) {
-        err = MUSTER_EPROTO;
+    if (!mu_jv_valid(text)) {
+        return MUSTER_EPROTO;
     }
-    while (err == 0 && (err = mu_json_next(&j, &t)) == 0) {
-        if (t.depth < 1 || t.depth > 3) {
-            continue;
-        }
-        if (t.type == MU_JSON_KEY) {
-            place.keys[t.depth] = t.text;
-        } else {
-            err = take_error(&got, &place, &t);
+    w = mu_jv_walk(mu_jv_root(text));
+    if (!w.object) {
+        return MUSTER_EPROTO;
+    }
+    while (err == 0 && mu_jv_next(&w, &name, &value)) {
+        if (is_named(name, "message")) {
+            err = take_message(&got, value);
+        } else if (is_named(name, "timestamp")) {
+            take_time(&got, value);
         }
     }
-    err = err == MUSTER_ENOENT ? fill_texts(&got) : err == 0 ? MUSTER_EPROTO : err;
+    err = err == 0 ? fill_texts(&got) : err;
     if (err == 0) {
         mu_free(f->message);
         mu_free(f->traceback);

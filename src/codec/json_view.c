@@ -3,7 +3,9 @@
 #include <muster/error.h>
 
 #include "codec/base64.h"
+#include "codec/json_string.h"
 #include "core/assert.h"
+#include "core/utf8.h"
 
 static bool is_space(uint8_t c)
 {
@@ -23,15 +25,9 @@ static size_t skip_space(struct mu_span s, size_t at)
     return at;
 }
 
-static int hex_digit(uint8_t c)
+static bool is_hex_digit(uint8_t c)
 {
-    if (is_digit(c)) {
-        return c - '0';
-    }
-    if (c >= 'a' && c <= 'f') {
-        return c - 'a' + 10;
-    }
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
 /* --- checking: each returns the place behind what it read, or 0 ------------------------------- */
@@ -60,7 +56,7 @@ static size_t read_string(struct mu_span s, size_t at)
         if (s.data[at] == 'u') {
             for (int i = 0; i < 4; i++) {
                 at++;
-                if (at >= s.len || hex_digit(s.data[at]) < 0) {
+                if (at >= s.len || !is_hex_digit(s.data[at])) {
                     return 0;
                 }
             }
@@ -329,6 +325,11 @@ bool mu_jv_is_object(struct mu_span value)
     return value.len > 0 && value.data[0] == '{';
 }
 
+bool mu_jv_is_string(struct mu_span value)
+{
+    return value.len > 0 && value.data[0] == '"';
+}
+
 bool mu_jv_is_true(struct mu_span value)
 {
     return mu_span_eq(value, MU_SPAN_LIT("true"));
@@ -366,70 +367,6 @@ bool mu_jv_int(struct mu_span value, int64_t *ret_number)
 
 /* --- strings ---------------------------------------------------------------------------------- */
 
-static uint32_t read_hex4(const uint8_t *p)
-{
-    uint32_t v = 0;
-
-    for (int i = 0; i < 4; i++) {
-        v = v << 4 | (uint32_t)hex_digit(p[i]);
-    }
-    return v;
-}
-
-static void put_utf8(struct mu_buf *out, uint32_t c)
-{
-    if (c < 0x80) {
-        mu_buf_put_u8(out, (uint8_t)c);
-        return;
-    }
-    if (c < 0x800) {
-        mu_buf_put_u8(out, (uint8_t)(0xc0 | c >> 6));
-    } else {
-        if (c < 0x10000) {
-            mu_buf_put_u8(out, (uint8_t)(0xe0 | c >> 12));
-        } else {
-            mu_buf_put_u8(out, (uint8_t)(0xf0 | c >> 18));
-            mu_buf_put_u8(out, (uint8_t)(0x80 | (c >> 12 & 63)));
-        }
-        mu_buf_put_u8(out, (uint8_t)(0x80 | (c >> 6 & 63)));
-    }
-    mu_buf_put_u8(out, (uint8_t)(0x80 | (c & 63)));
-}
-
-/* Of the escape at `at` (its backslash): the bytes it takes, or 0. */
-static size_t put_escape(struct mu_buf *out, struct mu_span s, size_t at)
-{
-    static const char letters[] = "bfnrt";
-    static const char meanings[] = "\b\f\n\r\t";
-    uint8_t c = s.data[at + 1];
-    const char *known;
-    uint32_t v;
-
-    if (c != 'u') {
-        known = memchr(letters, c, 5);
-        mu_buf_put_u8(out, known != NULL ? (uint8_t)meanings[known - letters] : c);
-        return 2;
-    }
-    v = read_hex4(s.data + at + 2);
-    if (v < 0xd800 || v > 0xdfff) {
-        put_utf8(out, v);
-        return 6;
-    }
-    if (v > 0xdbff || s.len - at < 12 || s.data[at + 6] != '\\' || s.data[at + 7] != 'u') {
-        return 0;
-    }
-    c = s.data[at + 8];
-    {
-        uint32_t low = read_hex4(s.data + at + 8);
-
-        if (low < 0xdc00 || low > 0xdfff) {
-            return 0;
-        }
-        put_utf8(out, 0x10000 + ((v - 0xd800) << 10) + (low - 0xdc00));
-    }
-    return 12;
-}
-
 bool mu_jv_string(struct mu_span value, struct mu_buf *out, struct mu_span *ret_text)
 {
     struct mu_span s;
@@ -446,18 +383,19 @@ bool mu_jv_string(struct mu_span value, struct mu_buf *out, struct mu_span *ret_
     MU_ASSERT(out->head + out->len + s.len <= out->cap);
     from = out->len;
     for (size_t at = 0; at < s.len;) {
-        size_t took = 1;
+        uint8_t bytes[4];
+        uint32_t c;
 
-        if (s.data[at] == '\\') {
-            took = put_escape(out, s, at);
-            if (took == 0) {
-                out->len = from;
-                return false;
-            }
-        } else {
-            mu_buf_put_u8(out, s.data[at]);
+        if (s.data[at] != '\\') {
+            mu_buf_put_u8(out, s.data[at++]);
+            continue;
         }
-        at += took;
+        c = mu_json_escape(s, &at);
+        if (c == MU_JSON_HALF) {
+            out->len = from;
+            return false;
+        }
+        mu_buf_put(out, mu_span(bytes, mu_utf8_put(bytes, c)));
     }
     *ret_text = mu_span_skip(mu_buf_span(out), from);
     return true;

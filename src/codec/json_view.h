@@ -2,8 +2,9 @@
  * JSON read in place. A text is checked once, as a whole; what is taken out of it afterwards are
  * spans of that text, so nothing is allocated, and a value that nobody asks for costs nothing.
  *
- * Not a general library: it reads what servers send to us. The depth is bounded, so that a hostile
- * text costs no stack. Names of members are compared as they are written, without escapes.
+ * Not a general library: it reads what servers and agents send to us. The depth is bounded, so that
+ * a hostile text costs no stack. Names of members are compared as they are written, with no escape
+ * undone.
  *
  * Why not jansson, which writes our --json: its allocator is one for the whole process, which we
  * share with the program we are loaded into, so that a test could make none of its allocations
@@ -44,6 +45,7 @@ bool mu_jv_next(struct mu_jv_walk *w, struct mu_span *ret_name, struct mu_span *
 struct mu_span mu_jv_member(struct mu_span object, const char *name);
 
 bool mu_jv_is_object(struct mu_span value);
+bool mu_jv_is_string(struct mu_span value);
 bool mu_jv_is_true(struct mu_span value);
 /** A whole number, written as one or in quotes; 0 and false for anything else. */
 bool mu_jv_int(struct mu_span value, int64_t *ret_number);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "codec/json.h"
+#include "codec/json_string.h"
 #include "codec/json_view.h"
 
 #define VERSION_DIGITS_MAX 18

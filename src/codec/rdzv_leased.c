@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "codec/json.h"
+#include "codec/json_string.h"
 #include "codec/json_view.h"
 #include "core/alloc.h"
 

@@ -174,23 +174,23 @@ int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notic
     return 0;
 }
 
-/* None at all, or one for each rank, in order. */
-static bool members_fit(struct mu_span members, uint32_t world)
+/* None at all, or so many; `ranked`: one for each rank, in order. */
+static bool members_fit(struct mu_span members, uint32_t count, bool ranked)
 {
     struct mu_rdzv_member_msg member;
-    uint32_t count = 0;
+    uint32_t seen = 0;
     int err;
 
     if (members.len == 0) {
         return true;
     }
     while ((err = mu_rdzv_member_next(&members, &member)) == 0) {
-        if (member.rank != count || count == world) {
+        if (seen == count || (ranked && member.rank != seen)) {
             return false;
         }
-        count++;
+        seen++;
     }
-    return err == MUSTER_ENOENT && count == world;
+    return err == MUSTER_ENOENT && seen == count;
 }
 
 int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
@@ -213,7 +213,8 @@ int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
     notice.who_rank = mu_read_u32(&r);
     notice.members = mu_read_span32(&r);
     if (r.failed || kind == 0 || kind > KIND_MAX || notice.reason > REASON_MAX ||
-        notice.place > PLACE_MAX || has_who > 1 || !members_fit(notice.members, notice.world)) {
+        notice.place > PLACE_MAX || has_who > 1 ||
+        !members_fit(notice.members, notice.world, true)) {
         return MUSTER_EPROTO;
     }
     if (kind == MU_RDZV_NOTICE_ASSIGNED && notice.rank >= notice.world) {
@@ -336,22 +337,6 @@ int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run)
     return 0;
 }
 
-/* None at all, or `count`. */
-static bool status_members_fit(struct mu_span members, uint32_t count)
-{
-    struct mu_rdzv_member_msg member;
-    uint32_t seen = 0;
-    int err;
-
-    if (members.len == 0) {
-        return true;
-    }
-    while ((err = mu_rdzv_member_next(&members, &member)) == 0 && seen < count) {
-        seen++;
-    }
-    return err == MUSTER_ENOENT && seen == count;
-}
-
 int mu_rdzv_run_next(struct mu_span *runs, struct mu_rdzv_run_msg *ret_run)
 {
     struct mu_reader all = mu_reader(*runs);
@@ -376,7 +361,7 @@ int mu_rdzv_run_next(struct mu_span *runs, struct mu_rdzv_run_msg *ret_run)
     run.member_count = mu_read_u32(&r);
     run.members = mu_read_span32(&r);
     if (all.failed || r.failed || run.state == 0 || run.state > STATE_MAX ||
-        !status_members_fit(run.members, run.member_count)) {
+        !members_fit(run.members, run.member_count, false)) {
         return MUSTER_EPROTO;
     }
     *runs = all.rest;

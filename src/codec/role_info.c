@@ -2,7 +2,8 @@
 
 #include <stdio.h>
 
-#include "codec/json.h"
+#include "codec/json_string.h"
+#include "codec/json_view.h"
 #include "core/alloc.h"
 
 size_t mu_role_info_encode(const struct mu_role_info *info, char out[MU_ROLE_INFO_LEN_MAX + 1])
@@ -16,49 +17,44 @@ size_t mu_role_info_encode(const struct mu_role_info *info, char out[MU_ROLE_INF
                             info->rank, info->local_world_size);
 }
 
-static int decode_u31(const struct mu_json_token *t, uint32_t *ret)
+static bool decode_u31(struct mu_span value, uint32_t *ret)
 {
     int64_t v;
 
-    if (t->type != MU_JSON_NUMBER || !mu_json_int(t->text, &v) || v < 0 || v > INT32_MAX) {
-        return MUSTER_EPROTO;
+    if (mu_jv_is_string(value) || !mu_jv_int(value, &v) || v < 0 || v > INT32_MAX) {
+        return false;
     }
     *ret = (uint32_t)v;
-    return 0;
+    return true;
+}
+
+/* A name that fits, without a zero in it. */
+static bool decode_role(struct mu_span value, char role[MU_ROLE_LEN_MAX + 1])
+{
+    return mu_jv_is_string(value) &&
+           mu_json_decode(value, role, MU_ROLE_LEN_MAX + 1) == strlen(role);
 }
 
 int mu_role_info_decode(struct mu_span in, struct mu_role_info *ret_info)
 {
     struct mu_role_info info = {.rank = UINT32_MAX};
-    struct mu_json_token t;
-    struct mu_span key = {0};
     bool has_role = false;
-    struct mu_json j;
-    size_t len;
-    int err;
+    struct mu_jv_walk w;
+    struct mu_span name;
+    struct mu_span value;
+    bool good = mu_jv_valid(in);
 
-    mu_json_init(&j, in);
-    err = mu_json_next(&j, &t);
-    if (err == 0 && t.type != MU_JSON_OBJECT) {
-        return MUSTER_EPROTO;
-    }
-    while (err == 0 && (err = mu_json_next(&j, &t)) == 0) {
-        if (t.depth != 1) {
-            continue; /* the end, or inside something that a later version says */
-        }
-        if (t.type == MU_JSON_KEY) {
-            key = t.text;
-        } else if (mu_json_is(key, "role")) {
-            len = mu_json_decode(t.text, info.role, sizeof(info.role));
-            has_role = t.type == MU_JSON_STRING && len == strlen(info.role);
-        } else if (mu_json_is(key, "rank")) {
-            err = decode_u31(&t, &info.rank);
-        } else if (mu_json_is(key, "local_world_size")) {
-            err = decode_u31(&t, &info.local_world_size);
+    w = good ? mu_jv_walk(mu_jv_root(in)) : (struct mu_jv_walk){0};
+    while (good && w.object && mu_jv_next(&w, &name, &value)) {
+        if (mu_span_eq(name, MU_SPAN_LIT("role"))) {
+            has_role = decode_role(value, info.role);
+        } else if (mu_span_eq(name, MU_SPAN_LIT("rank"))) {
+            good = decode_u31(value, &info.rank);
+        } else if (mu_span_eq(name, MU_SPAN_LIT("local_world_size"))) {
+            good = decode_u31(value, &info.local_world_size);
         }
     }
-    if (err != MUSTER_ENOENT || !has_role || info.rank == UINT32_MAX ||
-        info.local_world_size == 0) {
+    if (!good || !has_role || info.rank == UINT32_MAX || info.local_world_size == 0) {
         return MUSTER_EPROTO;
     }
     *ret_info = info;
@@ -75,23 +71,20 @@ int mu_ranks_decode(struct mu_span in, struct mu_ranks *ret_ranks)
 {
     struct mu_ranks r = {0};
     uint32_t *const fields[] = {&r.base, &r.world, &r.role_base, &r.role_world};
-    struct mu_json_token t;
-    struct mu_json j;
-    int err;
+    struct mu_jv_walk w;
+    struct mu_span value;
+    size_t count = 0;
 
-    mu_json_init(&j, in);
-    err = mu_json_next(&j, &t);
-    if (err == 0 && t.type != MU_JSON_ARRAY) {
+    if (!mu_jv_valid(in)) {
         return MUSTER_EPROTO;
     }
-    for (size_t i = 0; err == 0 && i < 4; i++) {
-        err = mu_json_next(&j, &t);
-        if (err == 0) {
-            err = decode_u31(&t, fields[i]);
+    w = mu_jv_walk(mu_jv_root(in));
+    while (!w.object && mu_jv_next(&w, NULL, &value)) {
+        if (count == 4 || !decode_u31(value, fields[count++])) {
+            return MUSTER_EPROTO;
         }
     }
-    if (err != 0 || mu_json_next(&j, &t) != 0 || t.type != MU_JSON_ARRAY_END ||
-        mu_json_next(&j, &t) != MUSTER_ENOENT || r.base >= r.world || r.role_base >= r.role_world) {
+    if (count != 4 || r.base >= r.world || r.role_base >= r.role_world) {
         return MUSTER_EPROTO;
     }
     *ret_ranks = r;

@@ -49,7 +49,7 @@ static struct shape shape_of(enum mu_store_verb verb)
     return (struct shape){1, 0, 0, false}; /* fits nothing */
 }
 
-static bool counts_fit(const struct mu_store_request *request)
+bool mu_store_request_fits(const struct mu_store_request *request)
 {
     struct shape s = shape_of(request->verb);
 
@@ -250,7 +250,7 @@ int mu_store_request_decode(struct mu_span in, enum mu_store_verb verb, size_t p
     if (err != 0) {
         return err;
     }
-    if (!mu_reader_done(&r) || (q.flags & ~MU_STORE_FLAGS) != 0 || !counts_fit(&q)) {
+    if (!mu_reader_done(&r) || (q.flags & ~MU_STORE_FLAGS) != 0 || !mu_store_request_fits(&q)) {
         return MUSTER_EPROTO;
     }
     err = make_parts(q.key_count + q.value_count, &parts);

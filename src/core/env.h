@@ -61,6 +61,11 @@ struct mu_conn_events {
     struct mu_space (*room)(struct mu_conn *conn);
     /** The peer has sent all it will send. Writing may still work. */
     void (*eof)(struct mu_conn *conn);
+    /**
+     * Behind `eof`, some time or never: the peer has closed, and nothing that is sent reaches it
+     * any more. Only unix sockets tell that from the end of what it sends. May be NULL.
+     */
+    void (*hung_up)(struct mu_conn *conn);
     /** There is room again, after a mu_env_send() that took less than it was given. */
     void (*writable)(struct mu_conn *conn);
     /**

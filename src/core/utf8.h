@@ -28,4 +28,17 @@ static inline size_t mu_utf8_len(struct mu_span s)
     return len;
 }
 
+/** Writes a character, which is at most U+10FFFF; returns its length. */
+static inline size_t mu_utf8_put(uint8_t out[4], uint32_t c)
+{
+    static const uint8_t marks[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    size_t len = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+
+    for (size_t i = len; i-- > 1; c >>= 6) {
+        out[i] = (uint8_t)(0x80 | (c & 0x3f));
+    }
+    out[0] = (uint8_t)(marks[len] | c);
+    return len;
+}
+
 #endif

@@ -14,6 +14,7 @@ struct mu_agent_config mu_agent_config_defaults(void)
         .kill_ms = 10000,
         .exchange_ms = 300000,
         .exit_barrier_ms = 300000,
+        .straggler_ms = 30000,
         .exchange_tries_max = 3,
         .stop_signal = 15,
     };
@@ -168,6 +169,29 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
     mu_agent_stop(a, u, a->config.stop_signal);
 }
 
+/* Some have ended well and others run: who they are is said if it stays so. */
+static void watch_stragglers(struct mu_agent *a)
+{
+    if (a->state == MU_AGENT_IS_RUNNING && a->exited != 0) {
+        a->deadline = mu_mono_add_ms(a->now, a->config.straggler_ms);
+    }
+}
+
+static void name_stragglers(struct mu_agent *a, struct mu_agent_update *u)
+{
+    uint32_t first = 0;
+
+    while (has_exited(a, first)) {
+        first++;
+    }
+    a->deadline = MU_MONO_NEVER;
+    MU_AGENT_SAY(a, u,
+                 "%u of %u workers still run %llu s after the last one ended; worker %u is %s",
+                 a->config.workers - a->exited, a->config.workers,
+                 (unsigned long long)(a->config.straggler_ms / 1000), first,
+                 a->exited + 1 == a->config.workers ? "the one" : "one of them");
+}
+
 static void take_exit(struct mu_agent *a, const struct mu_agent_event *e, struct mu_agent_update *u)
 {
     a->exited_bits[e->local_rank / 64] |= UINT64_C(1) << (e->local_rank % 64);
@@ -180,6 +204,8 @@ static void take_exit(struct mu_agent *a, const struct mu_agent_event *e, struct
             fail(a, e, u);
         } else if (a->exited == a->config.workers) {
             enter_barrier(a, u);
+        } else {
+            watch_stragglers(a);
         }
         break;
     case MU_AGENT_IS_SAVING:
@@ -445,10 +471,12 @@ static void take_timeout(struct mu_agent *a, struct mu_agent_update *u)
     case MU_AGENT_IS_BARRIER:
         take_barrier_done(a, &late, u);
         break;
+    case MU_AGENT_IS_RUNNING:
+        name_stragglers(a, u);
+        break;
     case MU_AGENT_IS_IDLE:
     case MU_AGENT_IS_JOINING:
     case MU_AGENT_IS_STARTING:
-    case MU_AGENT_IS_RUNNING:
     case MU_AGENT_IS_ENDED:
         break;
     }
@@ -548,6 +576,7 @@ static void take(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
         a->spawned = true;
         if (a->state == MU_AGENT_IS_STARTING) {
             mu_agent_move(a, MU_AGENT_IS_RUNNING);
+            watch_stragglers(a);
         }
         break;
     case MU_AGENT_SPAWN_FAILED:

@@ -47,6 +47,8 @@
  *  - all with 0 is success: who finishes early stays finished; any other end of one is the failure
  *    of the group. Once a round is over, or workers are being stopped, no exit counts as a failure
  *    or as success: a worker that was told to save may well end with 0;
+ *  - who is left is named: when some have ended well and others still run `straggler_ms` later,
+ *    that is said once, and nothing is done about it. Other nodes may be waiting for just these;
  *  - a signal is passed on: to the workers (through the signal map); it ends everything, and leaves
  *    the rendezvous at once without closing it; a second one kills. Before workers run it just
  *    ends. During the barrier it ends as well, as torchrun has it: the outcome is STOPPED;
@@ -111,6 +113,7 @@ struct mu_agent_config {
     uint64_t kill_ms;         /* after KILL, before a process is given up as unkillable. 10 s */
     uint64_t exchange_ms;     /* for ranks and addresses. 300 s */
     uint64_t exit_barrier_ms; /* 300 s */
+    uint64_t straggler_ms;    /* since the last exit with 0, before who still runs is named. 30 s */
     uint64_t change_ms; /* how long workers that asked for it may save before a change. 0: no */
     uint32_t exchange_tries_max;                 /* exchanges that fail in a row. 3 */
     int stop_signal;                             /* for restarts. SIGTERM, 15 */

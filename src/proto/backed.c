@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "codec/store_msg.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "proto/backed_internal.h"
@@ -115,38 +116,11 @@ static void put_in_queue(struct mu_backed *m, struct mu_backed_op *op, bool fron
     }
 }
 
+/* Of leases there are none here. */
 static bool is_well_formed(const struct mu_store_request *q)
 {
-    switch (q->verb) {
-    case MU_STORE_SET:
-    case MU_STORE_APPEND:
-    case MU_STORE_QUEUE_PUSH:
-        return q->key_count == 1 && q->value_count == 1;
-    case MU_STORE_COMPARE_SET:
-        return q->key_count == 1 && q->value_count == 2;
-    case MU_STORE_GET:
-    case MU_STORE_ADD:
-    case MU_STORE_DELETE:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_QUEUE_LEN:
-    case MU_STORE_BARRIER:
-    case MU_STORE_WATCH:
-        return q->key_count == 1;
-    case MU_STORE_MULTI_SET:
-        return q->key_count == q->value_count;
-    case MU_STORE_LIST_KEYS:
-        return q->key_count <= 1;
-    case MU_STORE_CHECK:
-    case MU_STORE_WAIT:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_NUM_KEYS:
-        return true;
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        break;
-    }
-    return false;
+    return mu_store_request_fits(q) && q->verb != MU_STORE_LEASE_GRANT &&
+           q->verb != MU_STORE_LEASE_KEEP && q->verb != MU_STORE_LEASE_REVOKE;
 }
 
 /* Whether it may sleep, watch, or be answered by the mirror. */

@@ -4,8 +4,6 @@
 
 /* What a connection may begin with: a record of TLS that holds a handshake, or the native magic.
  * PyTorch's opcodes end at 18. */
-#define FIRST_TLS    0x16
-#define FIRST_NATIVE 'M'
 
 /* The address in numbers out of "host:port" or "[host]:port". */
 static bool peer_ip(const char *peer, uint8_t ret_ip[MU_IP_LEN])
@@ -59,13 +57,13 @@ int mu_lock_listen(const struct mu_lock_policy *policy, const struct mu_addr *ad
 enum mu_lock_verdict mu_lock_judge(const struct mu_lock_policy *policy, const char *peer,
                                    uint8_t first)
 {
-    if (first == FIRST_TLS && policy->sealed) {
+    if (first == MU_LOCK_FIRST_TLS && policy->sealed) {
         return MU_LOCK_SEALED;
     }
     if (policy->insecure || mu_lock_peer_is_near(peer)) {
         return MU_LOCK_OPEN;
     }
-    if (first == FIRST_NATIVE || mu_lock_peer_is_allowed(policy, peer)) {
+    if (first == MU_LOCK_FIRST_NATIVE || mu_lock_peer_is_allowed(policy, peer)) {
         return MU_LOCK_PLAIN;
     }
     return MU_LOCK_SHUT;

@@ -14,6 +14,10 @@
 #include "core/addr.h"
 #include "core/err.h"
 
+/* What TLS begins with, and the native wire: nothing of PyTorch's begins with either. */
+#define MU_LOCK_FIRST_TLS    0x16
+#define MU_LOCK_FIRST_NATIVE 'M'
+
 struct mu_lock_policy {
     bool sealed;   /* there is a credential, so TLS can be spoken */
     bool insecure; /* everybody is let in */

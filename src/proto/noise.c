@@ -108,7 +108,8 @@ static int decrypt_and_hash(struct mu_noise *n, struct mu_span sealed, uint8_t *
 
 /* --- who we are, who they are ----------------------------------------------------------------- */
 
-static int make_payload(struct mu_noise *n, struct mu_buf *out)
+static int make_payload(struct mu_noise *n, const uint8_t public_static[MU_X25519_LEN],
+                        struct mu_buf *out)
 {
     uint8_t text[sizeof(signed_prefix) - 1 + MU_X25519_LEN];
     struct mu_pb_out pb = mu_pb_out(out);
@@ -116,10 +117,7 @@ static int make_payload(struct mu_noise *n, struct mu_buf *out)
     int err;
 
     memcpy(text, signed_prefix, sizeof(signed_prefix) - 1);
-    err = mu_x25519_public(text + sizeof(signed_prefix) - 1, n->config.secret_static);
-    if (err != 0) {
-        return err;
-    }
+    memcpy(text + sizeof(signed_prefix) - 1, public_static, MU_X25519_LEN);
     mu_buf_init(&signature, MU_IDENTITY_SIG_LEN_MAX);
     err = mu_identity_sign(n->config.identity, mu_span(text, sizeof(text)), &signature);
     if (err == 0) {
@@ -264,7 +262,7 @@ static int write_static(struct mu_noise *n, struct mu_buf *out)
         err = mix_key(n, n->config.secret_static, n->remote_ephemeral);
     }
     if (err == 0) {
-        err = make_payload(n, &payload);
+        err = make_payload(n, ours, &payload);
     }
     if (err == 0) {
         err = encrypt_and_hash(n, out, mu_buf_span(&payload));

@@ -333,7 +333,7 @@ bool mu_peer_conn_next_event(struct mu_peer_conn *c, struct mu_peer_event *ret_e
 {
     struct mu_yamux_event e;
 
-    c->starved = false;
+    c->starved = c->stage == MU_PEER_OPEN && mu_yamux_say_resets(&c->yamux) != 0;
     mu_peer_refuse_asked(c);
     for (;;) {
         if (c->secured_event) {
@@ -419,7 +419,11 @@ void mu_peer_conn_sent(struct mu_peer_conn *c, size_t len)
 
 bool mu_peer_conn_done(struct mu_peer_conn *c)
 {
-    return c->stage == MU_PEER_OVER && (c->eof || mu_peer_conn_output(c).len == 0);
+    if (c->stage != MU_PEER_OVER) {
+        return false;
+    }
+    /* What there was no memory to seal is still to be sent. */
+    return c->eof || (mu_peer_conn_output(c).len == 0 && !c->starved);
 }
 
 mu_mono_t mu_peer_conn_deadline(const struct mu_peer_conn *c)
@@ -427,9 +431,8 @@ mu_mono_t mu_peer_conn_deadline(const struct mu_peer_conn *c)
     mu_mono_t at = c->handshake_at;
 
     if (c->stage == MU_PEER_OVER) {
-        return MU_MONO_NEVER;
-    }
-    if (c->stage == MU_PEER_OPEN) {
+        at = MU_MONO_NEVER;
+    } else if (c->stage == MU_PEER_OPEN) {
         at = mu_yamux_deadline(&c->yamux);
         if (!mu_list_empty(&c->negotiating)) {
             at = mu_mono_min(

@@ -94,10 +94,16 @@ static void become_open(struct mu_peer_conn *c, struct mu_peer_stream *s)
     call_attention(c, s);
 }
 
+/* Yamux forgets it now; the peer hears of it as soon as there is memory to say it. */
+static void reset(struct mu_peer_conn *c, uint32_t id)
+{
+    c->starved = mu_yamux_reset(&c->yamux, id) != 0 || c->starved;
+}
+
 /* One of ours does not come about: that is told, and then it is gone. Yamux forgets it now. */
 static void give_up(struct mu_peer_conn *c, struct mu_peer_stream *s, int err)
 {
-    (void)mu_yamux_reset(&c->yamux, s->id);
+    reset(c, s->id);
     mu_list_remove(&s->link);
     s->state = MU_PEER_STREAM_FAILED;
     s->err = err;
@@ -108,7 +114,7 @@ static void give_up(struct mu_peer_conn *c, struct mu_peer_stream *s, int err)
 static void drop(struct mu_peer_conn *c, struct mu_peer_stream *s)
 {
     if (c->stage != MU_PEER_OVER) {
-        (void)mu_yamux_reset(&c->yamux, s->id);
+        reset(c, s->id);
     }
     mu_peer_release(c, s);
 }
@@ -530,7 +536,7 @@ static void take_opened(struct mu_peer_conn *c, uint32_t id)
     struct mu_peer_stream *s = new_stream(c, id, false);
 
     if (s == NULL) {
-        (void)mu_yamux_reset(&c->yamux, id);
+        reset(c, id);
     } else {
         start_negotiating(c, s);
     }

@@ -326,15 +326,22 @@ void mu_retcd_again(struct mu_retcd *m)
     mu_retcd_enter(m, m->constructed ? MU_RETCD_P_CREATE : MU_RETCD_P_MAKE_PREFIX);
 }
 
+/* Does nothing more until its timer is over, and says why. */
+__attribute__((format(printf, 2, 0))) static void stand_still(struct mu_retcd *m,
+                                                              const char *format, va_list args)
+{
+    (void)vsnprintf(m->up->note.text, sizeof(m->up->note.text), format, args);
+    mu_retcd_drop(m, MU_RETCD_MAIN);
+    m->phase = MU_RETCD_P_REST;
+}
+
 void mu_retcd_rest(struct mu_retcd *m, const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(m->up->note.text, sizeof(m->up->note.text), format, args);
+    stand_still(m, format, args);
     va_end(args);
-    mu_retcd_drop(m, MU_RETCD_MAIN);
-    m->phase = MU_RETCD_P_REST;
     mu_retcd_pause(m, MU_RETCD_MAIN, MU_RETCD_REST_MS);
 }
 
@@ -343,10 +350,8 @@ void mu_retcd_soon(struct mu_retcd *m, const char *format, ...)
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(m->up->note.text, sizeof(m->up->note.text), format, args);
+    stand_still(m, format, args);
     va_end(args);
-    mu_retcd_drop(m, MU_RETCD_MAIN);
-    m->phase = MU_RETCD_P_REST;
     mu_retcd_jitter(m, MU_RETCD_MAIN);
 }
 

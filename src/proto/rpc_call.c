@@ -215,26 +215,26 @@ int mu_rpc_call(struct mu_rpc *r, struct mu_now now, struct mu_span method, stru
     return 0;
 }
 
-/* A call of ours that has not ended, or NULL. */
-static struct mu_rpc_entry *find_out(const struct mu_rpc *r, uint64_t id)
+/* A call of ours that has not ended. MUSTER_ENOENT. */
+static int enter_call(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_rpc_entry **ret)
 {
-    struct mu_rpc_entry *e = mu_rpc_find(r, id);
-
-    return e != NULL && e->state == MU_RPC_OUT ? e : NULL;
-}
-
-int mu_rpc_cancel(struct mu_rpc *r, struct mu_now now, uint64_t id)
-{
-    struct mu_rpc_entry *e;
     int err = mu_rpc_usable(r);
 
     if (err != 0) {
         return err;
     }
     mu_rpc_enter(r, now);
-    e = find_out(r, id);
-    if (e == NULL) {
-        return MUSTER_ENOENT;
+    *ret = mu_rpc_find(r, id);
+    return *ret == NULL || (*ret)->state != MU_RPC_OUT ? MUSTER_ENOENT : 0;
+}
+
+int mu_rpc_cancel(struct mu_rpc *r, struct mu_now now, uint64_t id)
+{
+    struct mu_rpc_entry *e;
+    int err = enter_call(r, now, id, &e);
+
+    if (err != 0) {
+        return err;
     }
     err = mu_rpc_reserve(r, 0);
     if (err != 0) {
@@ -248,15 +248,10 @@ int mu_rpc_cancel(struct mu_rpc *r, struct mu_now now, uint64_t id)
 int mu_rpc_end(struct mu_rpc *r, struct mu_now now, uint64_t id)
 {
     struct mu_rpc_entry *e;
-    int err = mu_rpc_usable(r);
+    int err = enter_call(r, now, id, &e);
 
     if (err != 0) {
         return err;
-    }
-    mu_rpc_enter(r, now);
-    e = find_out(r, id);
-    if (e == NULL) {
-        return MUSTER_ENOENT;
     }
     if (e->ended) {
         return MUSTER_EINVAL;

@@ -91,14 +91,26 @@ void mu_yamux_set_acked(struct mu_yamux *y, struct mu_yamux_stream *s)
     }
 }
 
-void mu_yamux_free_stream(struct mu_yamux *y, struct mu_yamux_stream *s)
+/* Nobody finds it any more. */
+static void forget_stream(struct mu_yamux *y, struct mu_yamux_stream *s)
 {
     mu_yamux_set_acked(y, s);
     y->grown -= s->target - MU_YAMUX_WINDOW_FIRST;
-    y->theirs -= s->ours ? 0 : 1;
     mu_list_remove(&s->link);
     mu_map_remove(&y->streams, &s->by_id);
+}
+
+static void free_forgotten(struct mu_yamux *y, struct mu_yamux_stream *s)
+{
+    y->theirs -= s->ours ? 0 : 1;
+    mu_list_remove(&s->link);
     mu_free(s);
+}
+
+void mu_yamux_free_stream(struct mu_yamux *y, struct mu_yamux_stream *s)
+{
+    forget_stream(y, s);
+    free_forgotten(y, s);
 }
 
 void mu_yamux_let_wait(struct mu_yamux *y, struct mu_yamux_stream *s, enum mu_yamux_wait wait)
@@ -144,6 +156,7 @@ int mu_yamux_init(struct mu_yamux *y, const struct mu_yamux_config *config, mu_m
     y->pinged_at = MU_MONO_NEVER;
     mu_list_init(&y->writable);
     mu_list_init(&y->no_room);
+    mu_list_init(&y->unsaid);
     mu_buf_init(&y->out, (size_t)config->output_bytes_max + (size_t)2 * CONTROL_BYTES_MAX);
     return 0;
 }
@@ -154,6 +167,9 @@ void mu_yamux_fini(struct mu_yamux *y)
 
     while ((node = mu_map_next(&y->streams, NULL)) != NULL) {
         mu_yamux_free_stream(y, MU_CONTAINER_OF(node, struct mu_yamux_stream, by_id));
+    }
+    while (!mu_list_empty(&y->unsaid)) {
+        free_forgotten(y, MU_CONTAINER_OF(y->unsaid.next, struct mu_yamux_stream, link));
     }
     mu_map_fini(&y->streams);
     mu_buf_fini(&y->out);
@@ -389,14 +405,32 @@ int mu_yamux_end(struct mu_yamux *y, uint32_t id)
 int mu_yamux_reset(struct mu_yamux *y, uint32_t id)
 {
     struct mu_yamux_stream *s = mu_yamux_find(y, id);
-    int err;
 
     if (s == NULL) {
         return 0;
     }
-    err = s->reset || y->poison != 0 ? 0 : mu_yamux_put_control(y, WINDOW_UPDATE, RST, id, 0);
-    mu_yamux_free_stream(y, s);
-    return err == 0 ? 0 : MUSTER_ENOMEM;
+    if (s->reset || y->poison != 0) {
+        mu_yamux_free_stream(y, s);
+        return 0;
+    }
+    /* A peer that never heard of it would wait for ever: the record is kept until it is said. */
+    forget_stream(y, s);
+    mu_list_push(&y->unsaid, &s->link);
+    return mu_yamux_say_resets(y);
+}
+
+int mu_yamux_say_resets(struct mu_yamux *y)
+{
+    while (!mu_list_empty(&y->unsaid) && y->poison == 0) {
+        struct mu_yamux_stream *s = MU_CONTAINER_OF(y->unsaid.next, struct mu_yamux_stream, link);
+        int err = mu_yamux_put_control(y, WINDOW_UPDATE, RST, s->id, 0);
+
+        if (err != 0) {
+            return err == MUSTER_ELIMIT ? 0 : err; /* There is room once something was sent. */
+        }
+        free_forgotten(y, s);
+    }
+    return 0;
 }
 
 /* The window that is to be kept open: a greater one if the last was emptied quickly. */

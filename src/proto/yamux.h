@@ -123,6 +123,7 @@ struct mu_yamux {
     struct mu_buf out;
     size_t behind;          /* mu_yamux_set_behind() */
     struct mu_list no_room; /* streams whose writer waits for room in the output, in turn */
+    struct mu_list unsaid;  /* streams that are gone, but for a RST that is still to be said */
 };
 
 /** Takes no memory. MUSTER_EINVAL. */
@@ -160,8 +161,11 @@ void mu_yamux_framed(struct mu_yamux *y, uint32_t id, size_t len);
 /** We say no more on it. MUSTER_ENOENT, MUSTER_ENOMEM; twice is harmless. */
 int mu_yamux_end(struct mu_yamux *y, uint32_t id);
 /** It is gone for both, at once; nothing more is told of it. Harmless for one that is gone already.
- * MUSTER_ENOMEM: it is gone here, and the peer was not told. */
+ * MUSTER_ENOMEM: it is gone here, and the peer is told by mu_yamux_say_resets(). */
 int mu_yamux_reset(struct mu_yamux *y, uint32_t id);
+/** Tells the peer of resets that there was no memory for, or no room in the output: to be called
+ * again and again. MUSTER_ENOMEM: there still is none. */
+int mu_yamux_say_resets(struct mu_yamux *y);
 /** `n` bytes of its data were dealt with. Harmless for a stream that is gone. MUSTER_ENOMEM: to be
  * tried again. */
 int mu_yamux_consumed(struct mu_yamux *y, mu_mono_t now, uint32_t id, uint32_t n);

@@ -39,7 +39,7 @@ enum mu_yamux_wait {
 
 struct mu_yamux_stream {
     struct mu_map_node by_id;
-    struct mu_list link; /* no_room or writable */
+    struct mu_list link; /* no_room, writable or unsaid */
     uint32_t id;
     bool ours;
     bool acked;

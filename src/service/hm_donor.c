@@ -160,7 +160,7 @@ static void send_more(struct mu_peer_items *items)
         err = mu_peer_items_end(items);
     }
     if (err != 0 && err != MUSTER_EAGAIN) {
-        (void)mu_peer_items_fail(items, muster_strerror(err));
+        mu_peer_items_fail(items, muster_strerror(err));
     }
 }
 
@@ -191,13 +191,13 @@ static void on_item(struct mu_peer_items *items, struct mu_span message)
     }
     x->sent = true; /* unless there is something to send */
     if (mu_hm_request_decode(message) != 0) {
-        (void)mu_peer_items_fail(items, "the request cannot be read");
+        mu_peer_items_fail(items, "the request cannot be read");
     } else if (!is_sharing(d)) {
         d->stats.denied++;
         (void)mu_peer_items_end(items); /* without a message: how hivemind says no */
     } else if (!take_slot(x)) {
         d->stats.busy++;
-        (void)mu_peer_items_fail(items, "busy: no slot for another download is free");
+        mu_peer_items_fail(items, "busy: no slot for another download is free");
     } else {
         mu_log(MUSTER_LOG_DEBUG, "HM-DOWNLOAD", "peer=%s messages=%" PRIu64,
                mu_peer_id_format(&items->peer, peer), mu_hm_state_messages(&d->snapshot->state));

@@ -39,6 +39,7 @@ struct mu_http_server {
     uint64_t events;
     bool listening;
     bool stopping;
+    struct mu_log_limit refused;
     size_t token_len;
     uint8_t token[TOKEN_MAX];
     char key[MU_PAGE_KEY_CAP]; /* made of the token */
@@ -280,12 +281,31 @@ static void answer(struct http_conn *c, const struct mu_http_head *head)
     mu_buf_fini(&body);
 }
 
+/* One who shows nothing may be a browser that has not asked for it yet. */
+static void log_refused(struct http_conn *c)
+{
+    struct mu_http_server *s = c->server;
+    mu_mono_t now = mu_env_now(s->env).mono;
+    char peer[64];
+
+    if (!mu_log_may(&s->refused, now)) {
+        s->refused.unsaid++;
+        return;
+    }
+    mu_env_peer(s->env, &c->base, peer, sizeof(peer));
+    mu_log_said(&s->refused, now, MUSTER_LOG_WARN, "HTTP-REFUSED",
+                "peer=%s why=\"its token is another one\"", peer);
+}
+
 static void take_request(struct http_conn *c, const struct mu_http_head *head)
 {
     int status = check_asker(c->server, head);
 
     c->last = c->last || !head->keep || head->body;
     if (status == 401) {
+        if (head->authorization.len != 0) {
+            log_refused(c);
+        }
         refuse(c, status,
                "muster: this needs the token of the server, as a bearer token or as a "
                "password\n");

@@ -291,6 +291,7 @@ int mu_lock_env_new(struct mu_env *env, const struct mu_lock_policy *policy,
     lock->users.below = lock->wire.below = env;
     mu_list_init(&lock->silent);
     mu_timer_init(&lock->timer, mu_lock_on_timer);
+    mu_timer_init(&lock->unsaid_timer, mu_lock_on_unsaid);
     *ret = lock;
     return 0;
 }
@@ -325,6 +326,7 @@ void mu_lock_env_free(struct mu_lock_env *lock)
 {
     if (lock != NULL) {
         MU_ASSERT(lock->live == 0);
+        mu_lock_say_unsaid(lock);
         mu_free(lock->allow);
         mu_free(lock);
     }

@@ -4,9 +4,10 @@
  *
  *     mu_lock_env_new(env, &policy, &lock);
  *     mu_tls_env_new(mu_lock_env_wire(lock), &credential, &tls, &msg);     with a credential
+ *     mu_tls_env_on_refused(tls, mu_lock_env_refused, lock);
  *     mu_lock_env_seal(lock, mu_tls_env_env(tls));
  *     ... mu_lock_env_env(lock) ...                                        to whoever needs one
- *     mu_tls_env_free(tls), mu_lock_env_free(lock)
+ *     mu_lock_env_free(lock), mu_tls_env_free(tls)
  *
  * listen beyond loopback fails with MUSTER_ELOCKED where nothing says who may come in; what the
  * environment below has to say of the address comes first. Whoever connects is judged by its
@@ -15,6 +16,9 @@
  * peer that says nothing is nobody: it is dropped after MU_LOCK_SPEAK_MS. It is
  * always the one that dials who speaks first, as in all our protocols.
  * mu_env_trust() tells those apart who are let in for PyTorch's protocol alone.
+ *
+ * Who is refused is named in the log, with the reason: LOCK-REFUSED, at most a line in a second,
+ * and one for an address and a reason in a minute; `more` counts those who got no line.
  *
  * dial beyond loopback speaks TLS if there is a credential, and else plain: the server decides.
  * Loopback costs nothing: without a credential its connections are those of the environment below.
@@ -42,6 +46,8 @@ struct mu_env *mu_lock_env_wire(struct mu_lock_env *lock);
 void mu_lock_env_seal(struct mu_lock_env *lock, struct mu_env *sealed);
 struct mu_env *mu_lock_env_env(struct mu_lock_env *lock);
 const struct mu_lock_policy *mu_lock_env_policy(const struct mu_lock_env *lock);
+/** A line for the log: the layer that secures connections has refused somebody. `lock` is one. */
+void mu_lock_env_refused(void *lock, const char *peer, const char *why);
 /** Whether nothing of it is about to be closed: a listener that was refused takes another turn. */
 bool mu_lock_env_idle(const struct mu_lock_env *lock);
 /** When it is idle. After the last callback of its connections and listeners. NULL is fine. */

@@ -1,16 +1,18 @@
-/* What the two files of the locked environment share: connections, and listeners. */
+/* What the files of the locked environment share: connections, listeners, and the log. */
 #ifndef MU_LOCK_ENV_INTERNAL_H
 #define MU_LOCK_ENV_INTERNAL_H
 
 #include "core/env_layer.h"
 #include "service/lock_env.h"
+#include "service/log.h"
 
-/* Whom the log has named of late: one line for an address and a minute. */
+/* Whom the log has named of late: one line for an address, a reason and a minute. */
 #define NAMED_MAX 64
 #define NAMED_MS  60000
 
 struct named {
     char peer[48]; /* without its port */
+    uint32_t reason;
     mu_mono_t until;
 };
 
@@ -37,6 +39,8 @@ struct mu_lock_env {
     struct mu_errmsg refusal;
     struct named named[NAMED_MAX];
     size_t named_next;
+    struct mu_log_limit limit;
+    struct mu_timer unsaid_timer; /* armed while something is unsaid */
 };
 
 /* A connection that is, or was, looked at: accepted ones, and plain ones to a name. */
@@ -85,6 +89,10 @@ void mu_lock_shut(struct lock_conn *c);
 void mu_lock_guest_gone(struct lock_conn *c);
 /** Of the oldest who has said nothing. */
 void mu_lock_on_timer(struct mu_timer *timer);
+
+/** How many were refused without a line of their own, if there were such. */
+void mu_lock_say_unsaid(struct mu_lock_env *lock);
+void mu_lock_on_unsaid(struct mu_timer *timer);
 
 int mu_lock_users_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr);
 void mu_lock_users_unlisten(struct mu_env *env, struct mu_listener *listener);

@@ -1,9 +1,6 @@
 /* Listening: who connects, the first byte, and whose it becomes. */
-#include <string.h>
-
 #include "core/alloc.h"
 #include "service/lock_env_internal.h"
-#include "service/log.h"
 
 static void free_listener_if_shut(struct lock_listener *l)
 {
@@ -12,6 +9,7 @@ static void free_listener_if_shut(struct lock_listener *l)
     if (l->raw_open || l->through_open || l->guests != 0) {
         return;
     }
+    mu_lock_say_unsaid(l->lock);
     l->lock->live--;
     mu_free(l);
     if (owner != NULL) {
@@ -77,42 +75,11 @@ void mu_lock_guest_gone(struct lock_conn *c)
     }
 }
 
-/* --- the log ---------------------------------------------------------------------------------- */
-
-/* False: this address was named less than a minute ago. */
-static bool name_peer(struct mu_lock_env *lock, const char *peer)
-{
-    mu_mono_t now = mu_env_now(lock->below).mono;
-    const char *port = strrchr(peer, ':');
-    size_t len = port == NULL ? strlen(peer) : (size_t)(port - peer);
-    struct named *n;
-
-    len = len < sizeof(n->peer) ? len : sizeof(n->peer) - 1;
-    for (size_t i = 0; i < NAMED_MAX; i++) {
-        n = &lock->named[i];
-        if (strlen(n->peer) == len && memcmp(n->peer, peer, len) == 0 &&
-            mu_mono_before(now, n->until)) {
-            return false;
-        }
-    }
-    n = &lock->named[lock->named_next++ % NAMED_MAX];
-    memcpy(n->peer, peer, len);
-    n->peer[len] = '\0';
-    n->until = mu_mono_add_ms(now, NAMED_MS);
-    return true;
-}
-
-static void log_shut(struct mu_lock_env *lock, const char *peer, uint8_t first)
-{
-    if (name_peer(lock, peer)) {
-        mu_log(MUSTER_LOG_WARN, "LOCK-REFUSED", "peer=%s why=\"%s\"", peer,
-               first == 0x16 ? "it speaks TLS, and this job has no credential (--token-file)"
-                             : "it shows no credential (--token-file), and plain connections are "
-                               "not taken from there (--allow CIDR)");
-    }
-}
-
 /* --- the decision ----------------------------------------------------------------------------- */
+
+static const char no_credential[] =
+    "it shows no credential (--token-file), and plain connections are not taken from there "
+    "(--allow CIDR)";
 
 /* Makes the connection somebody's. False: it was turned away. */
 static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env *env)
@@ -146,12 +113,19 @@ bool mu_lock_decide(struct lock_conn *c, uint8_t first)
         return hand_over(c, l->owner, &lock->users.env);
     case MU_LOCK_PLAIN:
         c->trust = MU_TRUST_PLAIN;
+        if (first == MU_LOCK_FIRST_NATIVE) {
+            /* Whoever it is handed to refuses it, in words. */
+            mu_lock_env_refused(lock, peer, "it shows no credential (--token-file)");
+        }
         return hand_over(c, l->owner, &lock->users.env);
     case MU_LOCK_SEALED:
         c->trust = MU_TRUST_OPEN;
         return hand_over(c, l->feed, &lock->wire.env);
     case MU_LOCK_SHUT:
-        log_shut(lock, peer, first);
+        mu_lock_env_refused(lock, peer,
+                            first == MU_LOCK_FIRST_TLS
+                                ? "it speaks TLS, and this job has no credential (--token-file)"
+                                : no_credential);
         mu_lock_shut(c);
         return false;
     }

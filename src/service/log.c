@@ -1,5 +1,6 @@
 #include "service/log.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -53,4 +54,27 @@ void mu_log(enum muster_log_level level, const char *id, const char *format, ...
     } else {
         (void)fprintf(stderr, "muster: %s: %s\n", level_name(level), line);
     }
+}
+
+bool mu_log_may(const struct mu_log_limit *limit, mu_mono_t now)
+{
+    return !mu_mono_before(now, limit->until);
+}
+
+void mu_log_said(struct mu_log_limit *limit, mu_mono_t now, enum muster_log_level level,
+                 const char *id, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (limit->unsaid == 0) {
+        mu_log(level, id, "%s", text);
+    } else {
+        mu_log(level, id, "%s more=%" PRIu64, text, limit->unsaid);
+    }
+    limit->until = mu_mono_add_ms(now, 1000);
+    limit->unsaid = 0;
 }

@@ -281,6 +281,18 @@ static void on_eof(struct mu_conn *conn)
     mu_p2pd_turn(d);
 }
 
+/* What it has asked for is for nobody. A stream is not: what was said on it still goes its way. */
+static void on_hung_up(struct mu_conn *conn)
+{
+    struct mu_p2pd_client *c = MU_CONTAINER_OF(conn, struct mu_p2pd_client, base);
+    struct mu_p2pd *d = c->d;
+
+    if (!c->closing && !c->raw) {
+        mu_p2pd_client_close(c, true);
+        mu_p2pd_turn(d);
+    }
+}
+
 void mu_p2pd_client_replied(struct mu_p2pd_client *c, int err)
 {
     if (c->closing) {
@@ -304,6 +316,7 @@ static const struct mu_conn_events client_events = {
     .open = on_open,
     .data = on_data,
     .eof = on_eof,
+    .hung_up = on_hung_up,
     .writable = on_writable,
     .closed = on_closed,
 };

@@ -91,8 +91,9 @@ void mu_peer_items_open(struct mu_peer_calls *c, struct mu_peer_items *items,
 int mu_peer_items_send(struct mu_peer_items *items, struct mu_span message);
 /** No more of ours. On the handler's side the call is over once they have gone out. */
 int mu_peer_items_end(struct mu_peer_items *items);
-/** The handler's side: the call has failed. */
-int mu_peer_items_fail(struct mu_peer_items *items, const char *text);
+/** The handler's side: the call has failed. Where there is no memory to say so the stream is reset,
+ * and `ended` has come before this returns. Harmless when it has ended. */
+void mu_peer_items_fail(struct mu_peer_items *items, const char *text);
 /** It is gone at once, and nothing comes any more. Harmless when it has ended. */
 void mu_peer_items_cancel(struct mu_peer_items *items);
 

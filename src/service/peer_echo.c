@@ -133,7 +133,7 @@ static void send_held(struct mu_peer_items *items)
             return;
         }
         if (err != 0) {
-            (void)mu_peer_items_fail(items, muster_strerror(err));
+            mu_peer_items_fail(items, muster_strerror(err));
             return;
         }
         mu_buf_consume(&e->held, 8 + len);
@@ -152,7 +152,7 @@ static void take_item(struct mu_peer_items *items, struct mu_span message)
     if (mu_buf_append(&e->held, mu_span(len, sizeof(len))) != 0 ||
         mu_buf_append(&e->held, message) != 0) {
         mu_buf_reset(&e->held);
-        (void)mu_peer_items_fail(items, "too much waits to be taken back");
+        mu_peer_items_fail(items, "too much waits to be taken back");
         return;
     }
     send_held(items);

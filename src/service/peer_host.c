@@ -9,6 +9,10 @@
 #include "core/assert.h"
 #include "service/log.h"
 
+enum {
+    AGAIN_MS = 10, /* memory may be there again */
+};
+
 /* --- life ------------------------------------------------------------------------------------- */
 
 struct mu_peer_host_config mu_peer_host_config_defaults(void)
@@ -29,6 +33,14 @@ struct mu_peer_host_config mu_peer_host_config_defaults(void)
         .memory_bytes_max = (uint64_t)1 << 30,
         .conn = mu_peer_conn_config_defaults(),
     };
+}
+
+static void on_again(struct mu_timer *timer)
+{
+    struct mu_peer_host *h = MU_CONTAINER_OF(timer, struct mu_peer_host, again);
+
+    mu_host_readdress(h);
+    mu_peer_host_turn(h);
 }
 
 static void on_soon(struct mu_timer *timer)
@@ -72,6 +84,7 @@ int mu_peer_host_start(struct mu_env *env, const struct mu_peer_host_config *con
     mu_map_init(&h->peers, mu_prng_u64(&h->prng));
     mu_map_init(&h->handlers, mu_prng_u64(&h->prng));
     mu_timer_init(&h->soon, on_soon);
+    mu_timer_init(&h->again, on_again);
     for (size_t i = 0; i < MU_HOST_SEEN_MAX; i++) {
         mu_buf_init(&h->seen[i], MU_MULTIADDR_MAX);
     }
@@ -103,6 +116,7 @@ void mu_peer_host_free(struct mu_peer_host *h)
     }
     MU_ASSERT(h->stopped);
     mu_env_timer_arm(h->env, &h->soon, MU_MONO_NEVER);
+    mu_env_timer_arm(h->env, &h->again, MU_MONO_NEVER);
     while ((node = mu_map_next(&h->peers, NULL)) != NULL) {
         mu_host_peer_free(MU_CONTAINER_OF(node, struct mu_host_peer, by_id));
     }
@@ -141,6 +155,7 @@ void mu_peer_host_stop(struct mu_peer_host *h)
         return;
     }
     h->stopping = true;
+    mu_env_timer_arm(h->env, &h->again, MU_MONO_NEVER);
     MU_LIST_FOREACH (it, &h->listeners) {
         mu_env_unlisten(h->env, &MU_CONTAINER_OF(it, struct mu_host_listener, link)->base);
     }
@@ -348,27 +363,44 @@ int mu_peer_host_announce(struct mu_peer_host *h, const char *multiaddr,
     return err;
 }
 
-static void tell_addr(struct mu_peer_host *h, struct mu_span bytes)
+static int add_addr(struct mu_list *list, struct mu_span bytes)
 {
     struct mu_host_addr *a;
 
-    MU_LIST_FOREACH (it, &h->told) {
+    MU_LIST_FOREACH (it, list) {
         const struct mu_host_addr *have = MU_CONTAINER_OF(it, struct mu_host_addr, link);
 
         if (mu_span_eq(mu_span(have->bytes, have->len), bytes)) {
-            return;
+            return 0;
         }
     }
     a = mu_host_addr_new(bytes);
-    if (a != NULL) {
-        mu_list_push(&h->told, &a->link);
+    if (a == NULL) {
+        return MUSTER_ENOMEM;
     }
+    mu_list_push(list, &a->link);
+    return 0;
+}
+
+static int add_addrs(struct mu_list *list, const struct mu_list *from)
+{
+    int err = 0;
+
+    MU_LIST_FOREACH (it, from) {
+        const struct mu_host_addr *a = MU_CONTAINER_OF(it, struct mu_host_addr, link);
+
+        err = err != 0 ? err : add_addr(list, mu_span(a->bytes, a->len));
+    }
+    return err;
 }
 
 /* Everywhere is no address: the numbers that others have seen us under are, with our port. */
-static void tell_wild(struct mu_peer_host *h, const struct mu_host_listener *l)
+static int add_wild(struct mu_list *list, const struct mu_peer_host *h,
+                    const struct mu_host_listener *l)
 {
-    for (size_t i = 0; i < MU_HOST_SEEN_MAX; i++) {
+    int err = 0;
+
+    for (size_t i = 0; i < MU_HOST_SEEN_MAX && err == 0; i++) {
         uint8_t bytes[32];
         struct mu_span ip = mu_buf_span(&h->seen[i]);
 
@@ -379,55 +411,71 @@ static void tell_wild(struct mu_peer_host *h, const struct mu_host_listener *l)
         bytes[ip.len] = MU_MA_TCP;
         bytes[ip.len + 1] = (uint8_t)(l->port >> 8);
         bytes[ip.len + 2] = (uint8_t)l->port;
-        tell_addr(h, mu_span(bytes, ip.len + 3));
+        err = add_addr(list, mu_span(bytes, ip.len + 3));
     }
+    return err;
 }
 
-void mu_host_readdress(struct mu_peer_host *h)
+static int list_told(const struct mu_peer_host *h, struct mu_list *list)
 {
-    mu_host_addrs_free(&h->told);
-    mu_buf_reset(&h->record);
-    MU_LIST_FOREACH (it, &h->announced) {
-        const struct mu_host_addr *a = MU_CONTAINER_OF(it, struct mu_host_addr, link);
+    int err = add_addrs(list, &h->announced);
 
-        tell_addr(h, mu_span(a->bytes, a->len));
-    }
     if (mu_list_empty(&h->announced)) {
         MU_LIST_FOREACH (it, &h->listeners) {
             struct mu_host_listener *l = MU_CONTAINER_OF(it, struct mu_host_listener, link);
 
-            if (l->wild) {
-                tell_wild(h, l);
-            } else {
-                tell_addr(h, mu_buf_span(&l->addr));
+            if (err == 0) {
+                err = l->wild ? add_wild(list, h, l) : add_addr(list, mu_buf_span(&l->addr));
             }
         }
     }
-    MU_LIST_FOREACH (it, &h->circuits) {
-        const struct mu_host_addr *a = MU_CONTAINER_OF(it, struct mu_host_addr, link);
+    return err != 0 ? err : add_addrs(list, &h->circuits);
+}
 
-        tell_addr(h, mu_span(a->bytes, a->len));
+void mu_host_readdress(struct mu_peer_host *h)
+{
+    struct mu_list *link;
+    struct mu_list list;
+
+    mu_list_init(&list);
+    if (list_told(h, &list) != 0) {
+        /* What was told before is, until there is memory for what has changed. */
+        mu_host_addrs_free(&list);
+        if (!h->stopping) {
+            mu_env_timer_arm(h->env, &h->again, mu_mono_add_ms(mu_env_now(h->env).mono, AGAIN_MS));
+        }
+        return;
     }
+    mu_env_timer_arm(h->env, &h->again, MU_MONO_NEVER);
+    mu_host_addrs_free(&h->told);
+    while ((link = mu_list_pop(&list)) != NULL) {
+        mu_list_push(&h->told, link);
+    }
+    mu_buf_reset(&h->record);
     h->push = true;
     mu_host_touch(h);
 }
 
 int mu_peer_host_tell_circuits(struct mu_peer_host *h, const struct mu_span *addrs, size_t count)
 {
+    struct mu_list *link;
+    struct mu_list list;
     int err = 0;
 
+    mu_list_init(&list);
+    for (size_t i = 0; i < count && err == 0; i++) {
+        err = add_addr(&list, addrs[i]);
+    }
+    if (err != 0) {
+        mu_host_addrs_free(&list);
+        return err;
+    }
     mu_host_addrs_free(&h->circuits);
-    for (size_t i = 0; i < count; i++) {
-        struct mu_host_addr *a = mu_host_addr_new(addrs[i]);
-
-        if (a == NULL) {
-            err = MUSTER_ENOMEM;
-        } else {
-            mu_list_push(&h->circuits, &a->link);
-        }
+    while ((link = mu_list_pop(&list)) != NULL) {
+        mu_list_push(&h->circuits, link);
     }
     mu_host_readdress(h);
-    return err;
+    return 0;
 }
 
 struct mu_span mu_peer_host_listening(const struct mu_peer_host *h, size_t i)

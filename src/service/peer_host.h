@@ -160,7 +160,7 @@ bool mu_peer_host_is_pending(const struct mu_conn *conn);
 /** How many such there may be at once, however they have come. */
 uint32_t mu_peer_host_pending_max(const struct mu_peer_host *h);
 /** What to tell others beside the addresses that we listen at, or announce: where we are reached
- * through relays. All of them, each time. MUSTER_ENOMEM: those are told that could be. */
+ * through relays. All of them, each time. MUSTER_ENOMEM: nothing has changed. */
 int mu_peer_host_tell_circuits(struct mu_peer_host *h, const struct mu_span *addrs, size_t count);
 
 /* --- who may come ----------------------------------------------------------------------------- */

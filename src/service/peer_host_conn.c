@@ -78,6 +78,8 @@ static struct mu_host_conn *new_conn(struct mu_peer_host *h, bool dialled,
     c->idle_at = MU_MONO_NEVER;
     c->close_at = MU_MONO_NEVER;
     c->retry_at = MU_MONO_NEVER;
+    c->ask.at = MU_MONO_NEVER;
+    c->push.at = MU_MONO_NEVER;
     mu_list_push(&h->conns, &c->link);
     h->conn_count++;
     return c;
@@ -412,6 +414,7 @@ static void keep_time(struct mu_host_conn *c)
         at = MU_MONO_NEVER;
     } else {
         at = mu_mono_min(at, mu_mono_min(c->close_at, c->retry_at));
+        at = mu_mono_min(at, mu_mono_min(c->ask.at, c->push.at));
         at = mu_mono_min(at, idle_deadline(c));
     }
     if (mu_mono_reached(at, now_of(c))) {
@@ -577,6 +580,7 @@ static void on_timer(struct mu_timer *timer)
         mu_list_push(&c->nudged, link);
     }
     mu_peer_conn_tick(&c->pc, now);
+    mu_host_identify_again(c);
     if (c->paused) {
         mu_env_resume(mu_host_conn_env(c), &c->base);
     }

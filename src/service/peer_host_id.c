@@ -11,6 +11,8 @@
 #include "service/log.h"
 
 enum {
+    TRIES_MAX = 6, /* of what comes to nothing, each four times as late as the one before */
+    AGAIN_MS = 10,
     RECORD_BYTES_MAX = MU_IDENTIFY_MESSAGE_MAX - 8, /* it goes into one message */
     SAY_BYTES_MAX = (MU_IDENTIFY_MESSAGE_MAX + 2) * MU_IDENTIFY_MESSAGES_MAX,
 };
@@ -20,12 +22,37 @@ static const struct mu_span identify_name[] = {
 static const struct mu_span push_name[] = {
     {(const uint8_t *)MU_PEER_PUSH_NAME, sizeof(MU_PEER_PUSH_NAME) - 1}};
 
+/* --- once more -------------------------------------------------------------------------------- */
+
+/* Nobody would ask or tell it otherwise for as long as the connection lasts. */
+static void try_again(struct mu_host_conn *c, struct mu_host_retry *retry)
+{
+    if (retry->tries < TRIES_MAX) {
+        uint64_t ms = (uint64_t)AGAIN_MS << 2 * retry->tries;
+
+        retry->at = mu_mono_add_ms(mu_env_now(c->host->env).mono, ms);
+        retry->tries++;
+        mu_host_conn_touch(c);
+    }
+}
+
+/* The connection that a stream was on may be gone, or not the one to be used any more. */
+static struct mu_host_conn *find_conn(const struct mu_host_stream *s)
+{
+    struct mu_host_peer *peer = mu_host_peer_find(s->host, &s->peer);
+
+    return peer == NULL ? NULL : mu_host_peer_best(peer);
+}
+
+static void push_on(struct mu_host_conn *c);
+
 /* --- to listen -------------------------------------------------------------------------------- */
 
 struct hearing {
     struct mu_host_stream stream;
     struct mu_identify_in in;
     bool push;
+    bool starved; /* something of it is missing */
 };
 
 static int append_name(struct mu_buf *out, struct mu_span name)
@@ -39,20 +66,26 @@ static int append_name(struct mu_buf *out, struct mu_span name)
     return err;
 }
 
-/* Addresses that are signed count, and then no others. An address of another kind, or of somebody
- * else, is of no use. */
+/* An address of another kind, or of somebody else, is of no use. */
+static int add_addr(struct mu_host_peer *peer, struct mu_span addr, int err)
+{
+    return mu_peer_host_add_addr(peer->host, &peer->id, addr) == MUSTER_ENOMEM ? MUSTER_ENOMEM
+                                                                               : err;
+}
+
+/* Addresses that are signed count, and then no others. */
 static int learn_addrs(struct mu_host_peer *peer, const struct mu_identify *id)
 {
     struct mu_span walk = id->all;
     struct mu_peer_record record;
     struct mu_span addr;
-    int err;
+    int err = 0;
 
     if (id->signed_record.data == NULL) {
         while (mu_identify_next_addr(&walk, &addr)) {
-            (void)mu_peer_host_add_addr(peer->host, &peer->id, addr);
+            err = add_addr(peer, addr, err);
         }
-        return 0;
+        return err;
     }
     err = mu_peer_record_open(id->signed_record, &record);
     if (err == 0 && !mu_peer_id_eq(&record.peer, &peer->id)) {
@@ -64,23 +97,23 @@ static int learn_addrs(struct mu_host_peer *peer, const struct mu_identify *id)
     if (record.seq >= peer->record_seq) {
         peer->record_seq = record.seq;
         while (mu_peer_record_next_addr(&record.addrs, &addr)) {
-            (void)mu_peer_host_add_addr(peer->host, &peer->id, addr);
+            err = add_addr(peer, addr, err);
         }
     }
-    return 0;
+    return err;
 }
 
-static void learn_protocols(struct mu_host_peer *peer, const struct mu_identify *id)
+static int learn_protocols(struct mu_host_peer *peer, const struct mu_identify *id)
 {
     struct mu_span walk = id->all;
     struct mu_span name;
+    int err = 0;
 
     mu_buf_reset(&peer->protocols);
-    while (mu_identify_next_protocol(&walk, &name)) {
-        if (append_name(&peer->protocols, name) != 0) {
-            break;
-        }
+    while (err == 0 && mu_identify_next_protocol(&walk, &name)) {
+        err = append_name(&peer->protocols, name);
     }
+    return err == MUSTER_ENOMEM ? err : 0; /* What does not fit is not kept. */
 }
 
 /* A number of ours, as a part of a multiaddr. */
@@ -149,7 +182,7 @@ static void take_identify(struct mu_host_conn *c, struct hearing *hear)
     struct mu_peer_id of_key;
     struct mu_identify id;
     struct mu_span bytes;
-    int err = mu_identify_in_end(&hear->in, &bytes);
+    int err = hear->starved ? MUSTER_ENOMEM : mu_identify_in_end(&hear->in, &bytes);
 
     if (err == 0) {
         err = mu_identify_decode(bytes, &id);
@@ -161,15 +194,19 @@ static void take_identify(struct mu_host_conn *c, struct hearing *hear)
     if (err == 0) {
         err = learn_addrs(peer, &id);
     }
+    if (err == 0 && (!hear->push || id.protocol_count != 0)) {
+        err = learn_protocols(peer, &id);
+    }
     if (err != 0) {
         h->stats.violations += err != MUSTER_ENOMEM ? 1 : 0;
         h->stats.last_failure = err;
         mu_log(MUSTER_LOG_INFO, "PEER-IDENTIFY-BAD", "why=\"%s\"", muster_strerror(err));
+        if (err == MUSTER_ENOMEM) {
+            try_again(c, &c->ask); /* Of a push as well: what has changed is part of it. */
+        }
         return;
     }
-    if (!hear->push || id.protocol_count != 0) {
-        learn_protocols(peer, &id);
-    }
+    c->ask.tries = 0;
     if (id.agent_version.data != NULL) {
         char quoted[sizeof(peer->agent) + 2];
 
@@ -179,6 +216,13 @@ static void take_identify(struct mu_host_conn *c, struct hearing *hear)
     }
     learn_observed(c, id.observed_addr);
     peer->identified = true;
+    MU_LIST_FOREACH (it, &peer->conns) {
+        struct mu_host_conn *of_peer = MU_CONTAINER_OF(it, struct mu_host_conn, of_peer);
+
+        if (of_peer->stale) {
+            push_on(of_peer);
+        }
+    }
     MU_LIST_FOREACH_SAFE (it, tmp, &h->watches) {
         struct mu_peer_watch *w = MU_CONTAINER_OF(it, struct mu_peer_watch, link);
 
@@ -194,7 +238,7 @@ static void hear_data(struct mu_host_stream *s, struct mu_span bytes)
 
     mu_host_stream_consumed(s, bytes.len);
     /* What is wrong with it is found at its end. */
-    (void)mu_identify_in_recv(&hear->in, bytes);
+    hear->starved = mu_identify_in_recv(&hear->in, bytes) == MUSTER_ENOMEM || hear->starved;
 }
 
 static void hear_eof(struct mu_host_stream *s)
@@ -211,9 +255,12 @@ static void hear_eof(struct mu_host_stream *s)
 static void hear_ended(struct mu_host_stream *s, int status, const char *text)
 {
     struct hearing *hear = MU_CONTAINER_OF(s, struct hearing, stream);
+    struct mu_host_conn *c = status == 0 || hear->push ? NULL : find_conn(s);
 
-    (void)status;
     (void)text;
+    if (c != NULL && !c->peer->identified) {
+        try_again(c, &c->ask);
+    }
     mu_identify_in_fini(&hear->in);
     mu_free(hear);
 }
@@ -242,6 +289,8 @@ void mu_host_identify(struct mu_host_conn *c)
 
     if (hear != NULL) {
         mu_host_stream_open_on(c, &hear->stream, identify_name, 1);
+    } else {
+        try_again(c, &c->ask);
     }
 }
 
@@ -372,6 +421,16 @@ static void say_ended(struct mu_host_stream *s, int status, const char *text)
     mu_free(say);
 }
 
+static void push_ended(struct mu_host_stream *s, int status, const char *text)
+{
+    struct mu_host_conn *c = status == 0 ? NULL : find_conn(s);
+
+    if (c != NULL) {
+        try_again(c, &c->push);
+    }
+    say_ended(s, status, text);
+}
+
 static const struct mu_host_stream_events answer_events = {
     .data = say_data,
     .eof = say_eof,
@@ -384,7 +443,7 @@ static const struct mu_host_stream_events push_events = {
     .data = say_data,
     .eof = say_eof,
     .writable = say_more,
-    .ended = say_ended,
+    .ended = push_ended,
 };
 
 static struct saying *new_saying(const struct mu_host_stream_events *on)
@@ -409,6 +468,25 @@ static struct mu_host_stream *identify_opened(struct mu_peer_handler *handler,
     return say == NULL ? NULL : &say->stream;
 }
 
+static void push_on(struct mu_host_conn *c)
+{
+    struct mu_peer_host *h = c->host;
+    struct saying *say;
+
+    /* Others have not heard what was before, or are on their way out. */
+    c->stale = c->peer != NULL && !c->peer->identified;
+    if (c->peer == NULL || c->stale || mu_host_peer_best(c->peer) != c ||
+        !mu_peer_host_speaks(h, &c->peer->id, MU_PEER_PUSH_NAME)) {
+        return;
+    }
+    say = new_saying(&push_events);
+    if (say != NULL) {
+        mu_host_stream_open_on(c, &say->stream, push_name, 1);
+    } else {
+        try_again(c, &c->push);
+    }
+}
+
 void mu_host_push(struct mu_peer_host *h)
 {
     h->push = false;
@@ -417,16 +495,27 @@ void mu_host_push(struct mu_peer_host *h)
     }
     MU_LIST_FOREACH (it, &h->conns) {
         struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
-        struct saying *say;
 
-        /* Others have not heard what was before, or are on their way out. */
-        if (c->peer == NULL || !c->peer->identified || mu_host_peer_best(c->peer) != c ||
-            !mu_peer_host_speaks(h, &c->peer->id, MU_PEER_PUSH_NAME)) {
-            continue;
+        c->push = (struct mu_host_retry){.at = MU_MONO_NEVER};
+        push_on(c);
+    }
+}
+
+void mu_host_identify_again(struct mu_host_conn *c)
+{
+    mu_mono_t now = mu_env_now(c->host->env).mono;
+    bool over = c->over || c->peer == NULL || c->host->stopping;
+
+    if (mu_mono_reached(c->ask.at, now)) {
+        c->ask.at = MU_MONO_NEVER;
+        if (!over) {
+            mu_host_identify(c);
         }
-        say = new_saying(&push_events);
-        if (say != NULL) {
-            mu_host_stream_open_on(c, &say->stream, push_name, 1);
+    }
+    if (mu_mono_reached(c->push.at, now)) {
+        c->push.at = MU_MONO_NEVER;
+        if (!over) {
+            push_on(c);
         }
     }
 }

@@ -57,6 +57,12 @@ struct mu_host_peer {
     char agent[64];
 };
 
+/* Something that was to be said on a connection, has come to nothing, and is tried again. */
+struct mu_host_retry {
+    mu_mono_t at; /* MU_MONO_NEVER: it is not */
+    uint8_t tries;
+};
+
 struct mu_host_conn {
     struct mu_conn base;
     struct mu_peer_host *host;
@@ -73,12 +79,14 @@ struct mu_host_conn {
     struct mu_list starved; /* streams that are told so when there may be memory again */
     struct mu_timer timer;
     mu_mono_t secured_at;
-    mu_mono_t idle_at;  /* since when it has no streams; MU_MONO_NEVER: it has */
-    mu_mono_t close_at; /* when patience ends */
-    mu_mono_t retry_at; /* memory may be there again */
-    uint64_t granted;   /* of host->granted */
-    uint32_t pings;     /* streams for it, of the peer's */
-    int refused;        /* why we close it, and the text */
+    mu_mono_t idle_at;         /* since when it has no streams; MU_MONO_NEVER: it has */
+    mu_mono_t close_at;        /* when patience ends */
+    mu_mono_t retry_at;        /* memory may be there again */
+    struct mu_host_retry ask;  /* who it is */
+    struct mu_host_retry push; /* what has changed here */
+    uint64_t granted;          /* of host->granted */
+    uint32_t pings;            /* streams for it, of the peer's */
+    int refused;               /* why we close it, and the text */
     struct mu_errmsg why;
     bool dialled;
     bool limited; /* it leads through a relay: `base` has an environment of its own */
@@ -91,6 +99,7 @@ struct mu_host_conn {
     bool away;     /* the peer takes no more streams */
     bool over;     /* and all of it was told */
     bool observed; /* it has told us our address */
+    bool stale;    /* something has changed here before it was known whether it can be told */
 };
 
 struct mu_host_listener {
@@ -128,6 +137,7 @@ struct mu_peer_host {
     struct mu_peer_router *router;
     struct mu_peer_circuits *through;
     struct mu_timer soon;
+    struct mu_timer again; /* what we tell others could not be put together */
     struct mu_prng prng;
     uint32_t conn_count;
     uint32_t pending;
@@ -223,6 +233,8 @@ int mu_host_id_init(struct mu_peer_host *h);
 void mu_host_id_fini(struct mu_peer_host *h);
 /** Asks who it is. */
 void mu_host_identify(struct mu_host_conn *c);
+/** Asks, or tells, what could not be before, if it is due. */
+void mu_host_identify_again(struct mu_host_conn *c);
 /** Tells all connections what has changed. */
 void mu_host_push(struct mu_peer_host *h);
 

@@ -93,19 +93,20 @@ int mu_peer_items_end(struct mu_peer_items *it)
     return err;
 }
 
-int mu_peer_items_fail(struct mu_peer_items *it, const char *text)
+void mu_peer_items_fail(struct mu_peer_items *it, const char *text)
 {
     int err;
 
     if (!it->active || it->closing) {
-        return MUSTER_ECLOSED;
+        return;
     }
     err = mu_item_error_encode(&it->out, mu_span_str(text));
-    if (err == 0) {
-        it->closing = true;
-        flush(it);
+    if (err != 0) {
+        fail(it, err, muster_strerror(err));
+        return;
     }
-    return err;
+    it->closing = true;
+    flush(it);
 }
 
 /* --- in --------------------------------------------------------------------------------------- */

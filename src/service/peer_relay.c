@@ -14,6 +14,7 @@
 #define PLACES_MAX   16
 #define ADDRS_MAX    4 /* that one place brings */
 #define FAILURES_MAX 3 /* in a row: a relay that is as good as none */
+#define AGAIN_MS     10
 
 static const struct mu_span hop_name = {(const uint8_t *)MU_RELAY_HOP_NAME,
                                         sizeof(MU_RELAY_HOP_NAME) - 1};
@@ -52,15 +53,29 @@ struct mu_span mu_peer_relay_addr(const struct mu_peer_relay *relay, size_t i)
     return (struct mu_span){0};
 }
 
-static void tell_addrs(struct mu_peer_relay *relay)
+static void tell_host(struct mu_peer_relay *relay)
 {
     struct mu_span addrs[PLACES_MAX * ADDRS_MAX];
+    mu_mono_t again = MU_MONO_NEVER;
     size_t n = 0;
 
     while (n < PLACES_MAX * ADDRS_MAX && (addrs[n] = mu_peer_relay_addr(relay, n)).len != 0) {
         n++;
     }
-    (void)mu_peer_host_tell_circuits(relay->host, addrs, n);
+    if (mu_peer_host_tell_circuits(relay->host, addrs, n) != 0) {
+        again = mu_mono_add_ms(mu_env_now(relay->env).mono, AGAIN_MS);
+    }
+    mu_env_timer_arm(relay->env, &relay->tell_timer, again);
+}
+
+static void on_tell_timer(struct mu_timer *timer)
+{
+    tell_host(MU_CONTAINER_OF(timer, struct mu_peer_relay, tell_timer));
+}
+
+static void tell_addrs(struct mu_peer_relay *relay)
+{
+    tell_host(relay);
     if (relay->config.changed != NULL) {
         relay->config.changed(relay->config.context);
     }
@@ -129,25 +144,28 @@ static int add_addr(struct mu_relay_place *p, struct mu_span addr)
     return err;
 }
 
-static void learn_addrs(struct mu_relay_place *p, struct mu_span walk)
+/* MUSTER_ENOMEM: it would be a place that nobody is led to. */
+static int learn_addrs(struct mu_relay_place *p, struct mu_span walk)
 {
     struct mu_span addr;
+    bool starved = false;
 
     clear_addrs(p);
     while (mu_relay_next_addr(&walk, &addr)) {
-        (void)add_addr(p, addr);
+        starved = add_addr(p, addr) == MUSTER_ENOMEM || starved;
     }
     /* One that does not say where it is, is where we have found it. */
     if (p->addrs[0].len == 0 && p->given.len != 0) {
-        (void)add_addr(p, mu_buf_span(&p->given));
+        starved = add_addr(p, mu_buf_span(&p->given)) == MUSTER_ENOMEM || starved;
     }
     for (size_t i = 0; p->addrs[0].len == 0; i++) {
         addr = mu_peer_host_addr(p->relay->host, &p->at, i);
         if (addr.len == 0) {
             break;
         }
-        (void)add_addr(p, addr);
+        starved = add_addr(p, addr) == MUSTER_ENOMEM || starved;
     }
+    return p->addrs[0].len == 0 && starved ? MUSTER_ENOMEM : 0;
 }
 
 /* --- asking ----------------------------------------------------------------------------------- */
@@ -190,10 +208,11 @@ static void take_answer(struct mu_relay_place *p, struct mu_span bytes)
         fail(p, mu_relay_status_text(msg.status));
     } else if (check_voucher(p, msg.voucher) != 0) {
         fail(p, "the relay's voucher is not good");
+    } else if (learn_addrs(p, msg.addrs) != 0) {
+        fail(p, "out of memory");
     } else {
         bool held = p->held;
 
-        learn_addrs(p, msg.addrs);
         mu_relay_keeper_granted(&p->keeper, mu_env_now(p->relay->env), msg.expire_s);
         settle(p);
         if (held) {
@@ -477,6 +496,7 @@ int mu_peer_relay_start(struct mu_peer_host *host, const struct mu_peer_relay_co
     mu_prng_seed(&relay->prng, seed);
     mu_list_init(&relay->hops);
     mu_list_init(&relay->places);
+    mu_timer_init(&relay->tell_timer, on_tell_timer);
     err = mu_circuits_new(relay, &relay->circuits);
     if (err == 0) {
         err = mu_relay_hop_serve(relay);
@@ -508,7 +528,8 @@ void mu_peer_relay_free(struct mu_peer_relay *relay)
     MU_LIST_FOREACH_SAFE (it, tmp, &relay->places) {
         free_place(MU_CONTAINER_OF(it, struct mu_relay_place, link));
     }
-    (void)mu_peer_host_tell_circuits(relay->host, NULL, 0);
+    mu_env_timer_arm(relay->env, &relay->tell_timer, MU_MONO_NEVER);
+    (void)mu_peer_host_tell_circuits(relay->host, NULL, 0); /* That takes no memory. */
     mu_relay_hop_unserve(relay);
     mu_circuits_leave(relay->circuits);
     mu_free(relay);

@@ -39,6 +39,7 @@ struct mu_peer_relay {
     size_t hop_count;
     struct mu_peer_relay_stats stats;
     /* behind relays */
+    struct mu_timer tell_timer; /* the host had no memory for where we are reached */
     struct mu_list places;
     size_t place_count;
 };

@@ -196,13 +196,6 @@ static void on_failed(void *context, int status, const char *text)
     end(context, MUSTER_ERDZV_CONN, text);
 }
 
-static void on_item(void *context, uint64_t id, struct mu_span payload)
-{
-    (void)context;
-    (void)id;
-    (void)payload;
-}
-
 static void on_closed(void *context)
 {
     struct ask *a = context;
@@ -221,7 +214,6 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
         .failed = on_failed,
         .gave_up = on_failed,
         .reply = on_reply,
-        .item = on_item,
         .writable = on_writable,
         .closed = on_closed,
     };

@@ -105,7 +105,9 @@ static void handle_event(struct mu_rpc_client *c, const struct mu_rpc_event *eve
         c->events.reply(c->events.context, event->id, event->status, event->payload);
         break;
     case MU_RPC_EV_ITEM:
-        c->events.item(c->events.context, event->id, event->payload);
+        if (c->events.item != NULL) {
+            c->events.item(c->events.context, event->id, event->payload);
+        }
         (void)mu_rpc_consumed(&c->rpc, mu_env_now(c->env), event->id, event->payload.len);
         break;
     case MU_RPC_EV_REFUSED:
@@ -181,7 +183,7 @@ static void pump(struct mu_rpc_client *c)
     while (mu_rpc_next_event(&c->rpc, &event)) {
         handle_event(c, &event);
     }
-    if (c->ready && !c->closing) {
+    if (c->ready && !c->closing && c->events.writable != NULL) {
         c->events.writable(c->events.context);
     }
     flush(c);

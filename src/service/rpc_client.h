@@ -47,7 +47,10 @@ struct mu_rpc_client_events {
     void (*gave_up)(void *context, int status, const char *text);
     /** The end of a call. `payload` is lent; with a status other than 0 it is the error's text. */
     void (*reply)(void *context, uint64_t id, int status, struct mu_span payload);
-    /** An item of a call's stream, lent; it counts as consumed when this returns. */
+    /**
+     * An item of a call's stream, lent; it counts as consumed when this returns. NULL: for who
+     * calls no streams.
+     */
     void (*item)(void *context, uint64_t id, struct mu_span payload);
     /**
      * For owners that serve calls as well, or else NULL: all that the machine has to say, in place
@@ -56,7 +59,7 @@ struct mu_rpc_client_events {
      * REFUSED come after their own callbacks, BYE when the session is over.
      */
     void (*event)(void *context, const struct mu_rpc_event *event);
-    /** A call or an item that got MUSTER_EAGAIN may be tried again. */
+    /** A call or an item that got MUSTER_EAGAIN may be tried again. May be NULL. */
     void (*writable)(void *context);
     /** The last one, after mu_rpc_client_close(). The memory is the owner's again. */
     void (*closed)(void *context);

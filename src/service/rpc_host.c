@@ -216,8 +216,9 @@ static void refuse(struct mu_rpc_hosted *c, int status, const char *text)
         mu_env_send(c->host->env, c->conn, mu_buf_span(&out), &taken);
     }
     mu_buf_fini(&out);
-    if (status == MUSTER_EBUSY) {
-        c->host->ops->close(c, false); /* Nobody did anything wrong. */
+    if (status == MUSTER_EBUSY || status == MUSTER_EREFUSED) {
+        /* Nobody did anything wrong; or it was the lock's to say. */
+        c->host->ops->close(c, false);
     } else {
         drop(c, text);
     }

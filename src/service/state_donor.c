@@ -337,9 +337,7 @@ static void on_closed(struct mu_conn *base, int status)
     struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
     struct mu_state_donor *d = c->donor;
 
-    if (status == MUSTER_ETLS) {
-        complain(&d->host, "a connection", mu_env_why(d->env));
-    } else if (status == -EIO) {
+    if (status == -EIO) {
         mu_log(MUSTER_LOG_ERROR, "STATE-FILE-CUT",
                "why=\"a file that is shared became shorter\" remedy=\"replace files by renaming\"");
     }

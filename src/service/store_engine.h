@@ -34,6 +34,8 @@ int mu_store_torch_new(struct mu_env *env, const struct mu_store_tcp_config *con
 
 /** Whether an operation may be repeated when nobody knows whether it ran. */
 bool mu_store_verb_is_read(enum mu_store_verb verb);
+/** Whether a request may wait for somebody else's. */
+bool mu_store_may_block(const struct mu_store_request *q);
 const char *mu_store_verb_name(enum mu_store_verb verb);
 
 /**

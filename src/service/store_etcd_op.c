@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codec/store_msg.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "service/store_etcd.h"
@@ -693,44 +694,12 @@ static void pop_read(struct mu_setcd_op *e)
 
 /* --- all of them ------------------------------------------------------------------------------ */
 
-static bool is_well_formed(const struct mu_store_request *q)
-{
-    switch (q->verb) {
-    case MU_STORE_SET:
-    case MU_STORE_APPEND:
-    case MU_STORE_QUEUE_PUSH:
-        return q->key_count == 1 && q->value_count == 1;
-    case MU_STORE_COMPARE_SET:
-        return q->key_count == 1 && q->value_count == 2;
-    case MU_STORE_GET:
-    case MU_STORE_ADD:
-    case MU_STORE_DELETE:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_QUEUE_LEN:
-    case MU_STORE_WATCH:
-        return q->key_count == 1;
-    case MU_STORE_MULTI_SET:
-        return q->key_count == q->value_count && q->key_count > 0;
-    case MU_STORE_LIST_KEYS:
-        return q->key_count <= 1;
-    case MU_STORE_CHECK:
-    case MU_STORE_WAIT:
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_BARRIER:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        break;
-    }
-    return true;
-}
-
 int mu_setcd_start(struct mu_setcd_op *e)
 {
     const struct mu_store_request *q = &e->op->request;
     struct mu_etcd_op op;
-    int err = is_well_formed(q) ? make_names(e) : MUSTER_EINVAL;
+    bool fits = mu_store_request_fits(q) && (q->verb != MU_STORE_MULTI_SET || q->key_count > 0);
+    int err = fits ? make_names(e) : MUSTER_EINVAL;
 
     if (err != 0) {
         return err;

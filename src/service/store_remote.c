@@ -173,36 +173,6 @@ static int open_store(struct mu_remote *r)
 
 /* --- operations ------------------------------------------------------------------------------- */
 
-static bool may_block(const struct mu_store_request *q)
-{
-    switch (q->verb) {
-    case MU_STORE_WAIT:
-    case MU_STORE_WATCH:
-    case MU_STORE_BARRIER:
-        return true;
-    case MU_STORE_GET:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_QUEUE_POP:
-        return (q->flags & MU_STORE_NOWAIT) == 0;
-    case MU_STORE_SET:
-    case MU_STORE_ADD:
-    case MU_STORE_COMPARE_SET:
-    case MU_STORE_CHECK:
-    case MU_STORE_DELETE:
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_LIST_KEYS:
-    case MU_STORE_APPEND:
-    case MU_STORE_MULTI_SET:
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_QUEUE_LEN:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        break;
-    }
-    return false;
-}
-
 static void hold(struct mu_remote *r, struct mu_backing_op *o)
 {
     mu_list_init(&o->base.link);
@@ -211,7 +181,7 @@ static void hold(struct mu_remote *r, struct mu_backing_op *o)
 
 static void count(struct mu_remote *r, struct mu_backing_op *o)
 {
-    *(may_block(&o->base.request) ? &r->blocked : &r->busy) += 1;
+    *(mu_store_may_block(&o->base.request) ? &r->blocked : &r->busy) += 1;
     o->counted = true;
 }
 
@@ -223,7 +193,7 @@ static bool is_resting(const struct mu_backing_op *o)
 static void forget(struct mu_remote *r, struct mu_backing_op *o)
 {
     if (o->counted) {
-        *(may_block(&o->base.request) ? &r->blocked : &r->busy) -= 1;
+        *(mu_store_may_block(&o->base.request) ? &r->blocked : &r->busy) -= 1;
         o->counted = false;
     }
     if (o->probe != NULL) {
@@ -358,7 +328,7 @@ static void remote_submit(struct mu_keeper *k, struct mu_backed_client *client,
     o->keeper = r;
     if (r->store == NULL && r->status != 0 && !is_patient(r)) {
         fail_soon(r, o, MUSTER_ECONN, r->why.text);
-    } else if (may_block(&o->base.request) && r->blocked >= BLOCKED_MAX) {
+    } else if (mu_store_may_block(&o->base.request) && r->blocked >= BLOCKED_MAX) {
         fail_soon(r, o, MUSTER_ELIMIT, "too many wait through this server");
     } else {
         count(r, o);

@@ -72,6 +72,36 @@ bool mu_store_verb_is_read(enum mu_store_verb verb)
     return false;
 }
 
+bool mu_store_may_block(const struct mu_store_request *q)
+{
+    switch (q->verb) {
+    case MU_STORE_WAIT:
+    case MU_STORE_WATCH:
+    case MU_STORE_BARRIER:
+        return true;
+    case MU_STORE_GET:
+    case MU_STORE_MULTI_GET:
+    case MU_STORE_QUEUE_POP:
+        return (q->flags & MU_STORE_NOWAIT) == 0;
+    case MU_STORE_SET:
+    case MU_STORE_ADD:
+    case MU_STORE_COMPARE_SET:
+    case MU_STORE_CHECK:
+    case MU_STORE_DELETE:
+    case MU_STORE_NUM_KEYS:
+    case MU_STORE_LIST_KEYS:
+    case MU_STORE_APPEND:
+    case MU_STORE_MULTI_SET:
+    case MU_STORE_QUEUE_PUSH:
+    case MU_STORE_QUEUE_LEN:
+    case MU_STORE_LEASE_GRANT:
+    case MU_STORE_LEASE_KEEP:
+    case MU_STORE_LEASE_REVOKE:
+        break;
+    }
+    return false;
+}
+
 const char *mu_store_verb_name(enum mu_store_verb verb)
 {
     switch (verb) {

@@ -134,8 +134,6 @@ void mu_torch_conn_drop(struct torch_conn *c, int status);
 
 /* --- store_torch_task.c ----------------------------------------------------------------------- */
 
-/** Whether a request waits for somebody else's. */
-bool mu_torch_blocks(const struct mu_store_request *q);
 /** NULL when there is no memory. Not begun. */
 struct torch_task *mu_torch_task_new(struct torch_store *s, struct mu_store_op *op);
 void mu_torch_task_start(struct torch_task *t);

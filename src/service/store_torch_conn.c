@@ -69,7 +69,7 @@ static void let_go_of_steps(struct torch_conn *c)
         step->conn = NULL;
         if (mu_torch_step_repeats(step)) {
             struct mu_list *queue =
-                mu_torch_blocks(&step->request) ? &s->own_queue : &s->main_queue;
+                mu_store_may_block(&step->request) ? &s->own_queue : &s->main_queue;
 
             mu_list_push(queue->next, &step->link);
         } else {

@@ -11,36 +11,6 @@
 #define EXPLAIN_MS   1000 /* how long may be asked which keys are missing */
 #define APPEND_TRIES 1000 /* of a composed append, each lost to somebody else's change */
 
-bool mu_torch_blocks(const struct mu_store_request *q)
-{
-    switch (q->verb) {
-    case MU_STORE_WAIT:
-        return true;
-    case MU_STORE_GET:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_QUEUE_POP:
-        return (q->flags & MU_STORE_NOWAIT) == 0;
-    case MU_STORE_SET:
-    case MU_STORE_ADD:
-    case MU_STORE_COMPARE_SET:
-    case MU_STORE_CHECK:
-    case MU_STORE_DELETE:
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_LIST_KEYS:
-    case MU_STORE_APPEND:
-    case MU_STORE_MULTI_SET:
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_QUEUE_LEN:
-    case MU_STORE_BARRIER:
-    case MU_STORE_WATCH:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        return false;
-    }
-    return false;
-}
-
 /* --- steps and the end ------------------------------------------------------------------------ */
 
 /* Queues a step; it is sent by the pump. */
@@ -55,7 +25,7 @@ static int add_step(struct torch_task *t, const struct mu_store_request *q, size
     step->task = t;
     step->request = *q;
     step->index = index;
-    mu_list_push(mu_torch_blocks(q) ? &s->own_queue : &s->main_queue, &step->link);
+    mu_list_push(mu_store_may_block(q) ? &s->own_queue : &s->main_queue, &step->link);
     mu_list_push(&t->steps, &step->of_task);
     mu_torch_store_wake(s);
     return 0;
@@ -73,7 +43,7 @@ static void release_steps(struct torch_task *t)
         if (step->conn == NULL) {
             mu_list_remove(&step->link);
             mu_free(step);
-        } else if (mu_torch_blocks(&step->request) && !t->store->closing) {
+        } else if (mu_store_may_block(&step->request) && !t->store->closing) {
             mu_torch_conn_cancel(step->conn);
         }
     }
@@ -240,7 +210,7 @@ static struct torch_step *find_sent(struct torch_task *t, bool *ret_any)
         struct torch_step *step = MU_CONTAINER_OF(it, struct torch_step, of_task);
 
         *ret_any = *ret_any || step->conn != NULL;
-        if (step->conn != NULL && mu_torch_blocks(&step->request)) {
+        if (step->conn != NULL && mu_store_may_block(&step->request)) {
             return step;
         }
     }
@@ -439,7 +409,7 @@ static int start_composed(struct torch_task *t)
             return MUSTER_ENOMEM;
         }
     }
-    return mu_torch_blocks(q) ? wait_for_all(t) : fan_out(t);
+    return mu_store_may_block(q) ? wait_for_all(t) : fan_out(t);
 }
 
 /* --- the beginning ---------------------------------------------------------------------------- */
@@ -513,7 +483,7 @@ void mu_torch_task_start(struct torch_task *t)
         mu_torch_task_end(t, MUSTER_ENOTSUP, text);
         return;
     }
-    if (mu_torch_blocks(&q) && s->waits >= s->config.waits_max) {
+    if (mu_store_may_block(&q) && s->waits >= s->config.waits_max) {
         (void)snprintf(text, sizeof(text),
                        "%zu operations wait on %.120s already, each on a connection of its own; "
                        "that is the limit",
@@ -521,7 +491,7 @@ void mu_torch_task_start(struct torch_task *t)
         mu_torch_task_end(t, MUSTER_EBUSY, text);
         return;
     }
-    t->waits = mu_torch_blocks(&q);
+    t->waits = mu_store_may_block(&q);
     s->waits += t->waits ? 1 : 0;
     if (is_composed(t)) {
         err = start_composed(t);

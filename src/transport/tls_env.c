@@ -16,6 +16,8 @@ struct mu_tls_env {
     struct mu_env_layer layer;
     struct mu_tls_context *context;
     const struct mu_errmsg *why; /* of the `closed` that is being told */
+    void (*refused)(void *context, const char *peer, const char *why);
+    void *to_whom;
     size_t live;
     uint8_t plain[MU_TLS_RECORD_MAX]; /* lent to one `data` at a time */
 };
@@ -81,12 +83,23 @@ static void flush(struct tls_conn *c)
     }
 }
 
+static void tell_refused(struct tls_conn *c)
+{
+    char peer[64];
+
+    if (!c->dialled && c->status == MUSTER_ETLS && c->env->refused != NULL) {
+        mu_env_peer(c->env->layer.below, &c->wire, peer, sizeof(peer));
+        c->env->refused(c->env->to_whom, peer, c->why.text);
+    }
+}
+
 /* The connection has failed; the peer is told as far as it takes it. */
 static void fail(struct tls_conn *c, int status, const char *why)
 {
     if (!c->closing && c->status == 0) {
         c->status = status;
         (void)mu_err(&c->why, status, "%s", why);
+        tell_refused(c);
     }
     flush(c);
     if (!c->over) {
@@ -574,4 +587,12 @@ void mu_tls_env_free(struct mu_tls_env *tls)
 struct mu_env *mu_tls_env_env(struct mu_tls_env *tls)
 {
     return &tls->layer.env;
+}
+
+void mu_tls_env_on_refused(struct mu_tls_env *tls,
+                           void (*refused)(void *context, const char *peer, const char *why),
+                           void *context)
+{
+    tls->refused = refused;
+    tls->to_whom = context;
 }

@@ -25,5 +25,10 @@ int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struc
 /** After the last callback of its connections and listeners. NULL is fine. */
 void mu_tls_env_free(struct mu_tls_env *tls);
 struct mu_env *mu_tls_env_env(struct mu_tls_env *tls);
+/** Has `refused` called whenever one that was accepted fails as TLS, before it is closed: whose
+ * handshake comes to nothing, for one. `peer` as mu_env_peer() has it; both are lent. */
+void mu_tls_env_on_refused(struct mu_tls_env *tls,
+                           void (*refused)(void *context, const char *peer, const char *why),
+                           void *context);
 
 #endif

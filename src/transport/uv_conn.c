@@ -412,6 +412,18 @@ static void take_bytes(struct mu_uv_conn *c, struct mu_span in)
     pause_reading(c);
 }
 
+/* Told once: priority events, by which it is noticed when it comes later, are not watched for
+ * again. Who has shut its own side would see the same of a peer that has only ended. */
+static void take_hang_up(struct mu_uv_conn *c)
+{
+    if (c->state == MU_UV_OPEN && c->eof && !c->finished && c->conn->on->hung_up != NULL &&
+        mu_uv_sock_hung_up(c->fd)) {
+        c->urgent = true;
+        update_interest(c);
+        c->conn->on->hung_up(c->conn);
+    }
+}
+
 static void take_end(struct mu_uv_conn *c)
 {
     c->eof = true;
@@ -430,6 +442,7 @@ static void take_end(struct mu_uv_conn *c)
     }
     update_interest(c);
     c->conn->on->eof(c->conn);
+    take_hang_up(c);
 }
 
 /* Reads into the owner's room, and what is behind that into the loop's buffer. */
@@ -573,6 +586,7 @@ static void on_event(uv_poll_t *poll, int status, int events)
     }
     if ((events & UV_PRIORITIZED) != 0) {
         c->urgent = true;
+        take_hang_up(c);
     }
     if ((events & UV_READABLE) != 0) {
         on_readable(c);

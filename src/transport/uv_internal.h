@@ -172,6 +172,8 @@ void mu_uv_sock_tune(int fd);
 void mu_uv_sock_set_reset(int fd);
 /** The pending error of a socket, negated; 0 for none. */
 int mu_uv_sock_error(int fd);
+/** Whether nothing passes either way any more, though we have not shut our side. */
+bool mu_uv_sock_hung_up(int fd);
 /** Whether a socket is connected to itself, as the kernel allows on a free local port. */
 bool mu_uv_sock_is_self(int fd);
 /** Whether a connected socket leads to this very host. */

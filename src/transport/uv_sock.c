@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
@@ -43,6 +44,13 @@ int mu_uv_sock_error(int fd)
         return -errno;
     }
     return -err;
+}
+
+bool mu_uv_sock_hung_up(int fd)
+{
+    struct pollfd p = {.fd = fd};
+
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) != 0;
 }
 
 bool mu_uv_sock_is_self(int fd)

@@ -123,7 +123,6 @@ static void check_rounds(const char *backend)
 {
     struct node nodes[3];
     uint32_t waiting = 0;
-    uint16_t port;
 
     for (int i = 0; i < 2; i++) {
         open_node(&nodes[i], backend, backend, 2, 3, "last_call_timeout=0.2");
@@ -131,7 +130,6 @@ static void check_rounds(const char *backend)
     assert_string_equal(muster_rdzv_backend(nodes[0].rdzv), backend);
     meet(nodes, 2);
     check_world(nodes, 2);
-    port = nodes[0].info.bootstrap_port;
 
     /* One comes late: the others are told, and let it in. */
     open_node(&nodes[2], backend, backend, 2, 3, "last_call_timeout=0.2");
@@ -147,7 +145,6 @@ static void check_rounds(const char *backend)
     }
     check_world(nodes, 3);
     assert_true(nodes[0].info.round >= 1);
-    assert_int_not_equal(nodes[0].info.bootstrap_port, port);
     assert_int_equal(muster_rdzv_num_nodes_waiting(nodes[0].rdzv, &waiting), 0);
     assert_int_equal(waiting, 0);
 

@@ -92,8 +92,7 @@ void zoo_skip_without_cgroups(void)
     mu_cgroup_find(&g, "0123456789abcdef");
     fd = mu_cgroup_make(&g, (uint64_t)getpid());
     if (fd < 0) {
-        print_message("no cgroup can be made here; the test needs one\n");
-        skip();
+        skip_saying("no cgroup can be made here");
     }
     (void)close(fd);
     (void)snprintf(path, sizeof(path), "%s/muster-%s-%ld/cgroup.kill", g.base, g.id,
@@ -101,8 +100,7 @@ void zoo_skip_without_cgroups(void)
     kills = access(path, W_OK) == 0;
     (void)mu_cgroup_remove(&g, (uint64_t)getpid());
     if (!kills) {
-        print_message("cgroups here have no cgroup.kill (Linux 5.14); the test needs it\n");
-        skip();
+        skip_saying("cgroups here have no cgroup.kill (Linux 5.14)");
     }
 }
 

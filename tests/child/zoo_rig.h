@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/env.h"
+#include "skipped.h"
 #include "transport/uv_env.h"
 
 extern struct mu_uv_env *zoo_uv;

@@ -252,6 +252,14 @@ static void on_eof(struct mu_conn *conn)
     }
 }
 
+static void on_hung_up(struct mu_conn *conn)
+{
+    struct peer *p = peer_of(conn);
+
+    EXPECT(p->eof && !p->hung_up && !p->close_on_eof && !p->closed);
+    p->hung_up = true;
+}
+
 static void on_writable(struct mu_conn *conn)
 {
     struct peer *p = peer_of(conn);
@@ -289,6 +297,7 @@ static const struct mu_conn_events peer_events = {
     .data = on_data,
     .room = on_room,
     .eof = on_eof,
+    .hung_up = on_hung_up,
     .writable = on_writable,
     .closed = on_closed,
 };

@@ -67,6 +67,7 @@ struct peer {
     size_t in_room;       /* bytes that came where they were to lie */
     bool opened;
     bool eof;
+    bool hung_up;
     bool closed;
     size_t closed_count;
     int status;

@@ -1,223 +1,14 @@
-/* What only the libuv environment has or can be asked: threads, real sockets, real limits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+/* What only the libuv environment has or can be asked: real sockets, real limits. */
+#include "uv_rig.h"
 
-#include <cmocka.h>
-
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
-#include "core/alloc.h"
 #include "core/err.h"
 #include "failheap.h"
-#include "transport/uv_env.h"
-#include "transport/uv_internal.h"
-
-static struct mu_uv_env *uv;
-static struct mu_env *env;
-
-static size_t count_fds(void)
-{
-    DIR *d = opendir("/proc/self/fd");
-    size_t n = 0;
-
-    assert_non_null(d);
-    while (readdir(d) != NULL) {
-        n++;
-    }
-    (void)closedir(d);
-    return n;
-}
-
-static size_t fds_before;
-static bool fd_was_there[256];
-
-static int set_up(void **state)
-{
-    (void)state;
-    fds_before = count_fds();
-    for (int i = 0; i < 256; i++) {
-        fd_was_there[i] = fcntl(i, F_GETFD) >= 0;
-    }
-    if (mu_uv_env_new(&uv) != 0) {
-        return -1;
-    }
-    env = mu_uv_env_env(uv);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    mu_uv_env_free(uv);
-    return count_fds() == fds_before ? 0 : -1;
-}
-
-/* A server end that says "hi" at the end of its peer. */
-struct end {
-    struct mu_conn conn;
-    size_t received;
-    size_t opened;
-    size_t eofs;
-    size_t closed;
-    int status;
-    bool greet_at_eof;
-    bool hold; /* uses nothing of what comes */
-};
-
-static void end_open(struct mu_conn *conn)
-{
-    MU_CONTAINER_OF(conn, struct end, conn)->opened++;
-}
-
-static size_t end_data(struct mu_conn *conn, struct mu_span in)
-{
-    struct end *e = MU_CONTAINER_OF(conn, struct end, conn);
-
-    e->received += in.len;
-    return e->hold ? 0 : in.len;
-}
-
-static void end_eof(struct mu_conn *conn)
-{
-    struct end *e = MU_CONTAINER_OF(conn, struct end, conn);
-    size_t taken;
-
-    e->eofs++;
-    if (e->greet_at_eof) {
-        mu_env_send(env, conn, MU_SPAN_LIT("hi"), &taken);
-        mu_env_close(env, conn, false);
-    }
-}
-
-static void end_writable(struct mu_conn *conn)
-{
-    (void)conn;
-}
-
-static void end_closed(struct mu_conn *conn, int status)
-{
-    struct end *e = MU_CONTAINER_OF(conn, struct end, conn);
-
-    e->closed++;
-    e->status = status;
-}
-
-static const struct mu_conn_events end_events = {
-    .open = end_open,
-    .data = end_data,
-    .eof = end_eof,
-    .writable = end_writable,
-    .closed = end_closed,
-};
-
-#define ENDS_MAX 64u
-
-struct door {
-    struct mu_listener listener;
-    struct mu_addr addr;
-    struct end ends[ENDS_MAX];
-    size_t accepted;
-    size_t failures;
-    int failure;
-    bool closed;
-};
-
-static struct mu_conn *door_accept(struct mu_listener *listener)
-{
-    struct door *d = MU_CONTAINER_OF(listener, struct door, listener);
-
-    if (d->accepted == ENDS_MAX) {
-        return NULL;
-    }
-    d->ends[d->accepted].conn.on = &end_events;
-    return &d->ends[d->accepted++].conn;
-}
-
-static void door_failed(struct mu_listener *listener, int status)
-{
-    struct door *d = MU_CONTAINER_OF(listener, struct door, listener);
-
-    d->failures++;
-    d->failure = status;
-}
-
-static void door_closed(struct mu_listener *listener)
-{
-    MU_CONTAINER_OF(listener, struct door, listener)->closed = true;
-}
-
-static int door_try(struct door *d, enum mu_addr_kind kind, const char *host)
-{
-    memset(d, 0, sizeof(*d));
-    d->listener = (struct mu_listener){
-        .accept = door_accept, .accept_failed = door_failed, .closed = door_closed};
-    d->addr.kind = kind;
-    (void)snprintf(d->addr.host, sizeof(d->addr.host), "%s", host);
-    return mu_env_listen(env, &d->listener, &d->addr);
-}
-
-static void door_open(struct door *d, const char *host)
-{
-    assert_int_equal(door_try(d, MU_ADDR_TCP, host), 0);
-    assert_int_not_equal(d->addr.port, 0);
-}
-
-static void run_until_count(const size_t *count, size_t at_least)
-{
-    for (int i = 0; *count < at_least; i++) {
-        assert_true(i < 1000000);
-        mu_uv_env_turn(uv);
-    }
-}
-
-static void door_close(struct door *d)
-{
-    mu_env_unlisten(env, &d->listener);
-    for (size_t i = 0; i < d->accepted; i++) {
-        mu_env_close(env, &d->ends[i].conn, true);
-        run_until_count(&d->ends[i].closed, 1);
-        assert_int_equal(d->ends[i].closed, 1);
-    }
-    while (!d->closed) {
-        mu_uv_env_turn(uv);
-    }
-}
-
-/* A plain socket, outside of the environment. */
-static int plain_connect(const char *address, uint16_t port)
-{
-    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-    bool is_v4 = inet_pton(AF_INET, address, &v4.sin_addr) == 1;
-    int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    if (!is_v4) {
-        assert_int_equal(inet_pton(AF_INET6, address, &v6.sin6_addr), 1);
-    }
-    assert_true(fd >= 0);
-    if (connect(fd, is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6,
-                is_v4 ? sizeof(v4) : sizeof(v6)) != 0) {
-        (void)close(fd);
-        return -errno;
-    }
-    return fd;
-}
 
 static bool has_v6(void)
 {
@@ -253,6 +44,55 @@ static void test_peer_that_shuts_its_end_still_gets_the_answer(void **state)
     assert_int_equal(recv(fd, answer, sizeof(answer), 0), 0);
     (void)close(fd);
     door_close(&d);
+}
+
+static int plain_connect_unix(const char *path)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    (void)snprintf(un.sun_path, sizeof(un.sun_path), "%s", path);
+    assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+    return fd;
+}
+
+/* Who has closed a unix socket is told from who has ended its side, at once and later. */
+static void test_peer_that_hangs_up_is_told_from_one_that_listens(void **state)
+{
+    char path[64];
+    struct door d;
+    int fd;
+
+    (void)state;
+    (void)snprintf(path, sizeof(path), "/tmp/muster-test-%ld.sock", (long)getpid());
+    assert_int_equal(door_try(&d, MU_ADDR_UNIX, path), 0);
+    fd = plain_connect_unix(path);
+    assert_int_equal(send(fd, "question", 8, 0), 8);
+    (void)close(fd);
+    run_until_count(&d.accepted, 1);
+    run_until_count(&d.ends[0].hang_ups, 1);
+    assert_int_equal(d.ends[0].received, 8);
+
+    fd = plain_connect_unix(path);
+    assert_int_equal(shutdown(fd, SHUT_WR), 0);
+    run_until_count(&d.accepted, 2);
+    run_until_count(&d.ends[1].eofs, 1);
+    assert_int_equal(d.ends[1].hang_ups, 0);
+    (void)close(fd);
+    run_until_count(&d.ends[1].hang_ups, 1);
+
+    /* Who has ended its own side as well knows no more than that the other has. */
+    fd = plain_connect_unix(path);
+    run_until_count(&d.accepted, 3);
+    assert_true(mu_env_finish(env, &d.ends[2].conn));
+    assert_int_equal(shutdown(fd, SHUT_WR), 0);
+    run_until_count(&d.ends[2].eofs, 1);
+    assert_int_equal(d.ends[2].hang_ups, 0);
+    (void)close(fd);
+    door_close(&d);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(d.ends[i].hang_ups, i < 2 ? 1 : 0);
+    }
 }
 
 static void test_every_way_to_say_everywhere_serves_both_families(void **state)
@@ -428,77 +268,6 @@ static void test_accepting_rests_without_descriptors_and_goes_on(void **state)
     door_close(&d);
 }
 
-static void test_urgent_byte_does_not_make_the_loop_spin(void **state)
-{
-    struct door d;
-    struct mu_timer timer;
-    int fd;
-    size_t turns = 0;
-    mu_mono_t until;
-
-    (void)state;
-    (void)timer;
-    door_open(&d, "127.0.0.1");
-    fd = plain_connect("127.0.0.1", d.addr.port);
-    run_until_count(&d.accepted, 1);
-    d.ends[0].hold = true;
-    assert_int_equal(send(fd, "x", 1, 0), 1);
-    run_until_count(&d.ends[0].received, 1);
-    /* It is paused now. */
-    assert_int_equal(send(fd, "!", 1, MSG_OOB), 1);
-    mu_timer_init(&timer, (void (*)(struct mu_timer *))end_writable);
-    for (int i = 0; i < 5; i++) {
-        until = mu_mono_add_ms(mu_env_now(env).mono, 10);
-        mu_env_timer_arm(env, &timer, until);
-        while (mu_heap_contains(&timer.node)) {
-            mu_uv_env_turn(uv);
-            turns++;
-        }
-    }
-    assert_true(turns < 30);
-    (void)close(fd);
-    door_close(&d);
-}
-
-struct restless {
-    struct mu_timer timer;
-    size_t fired;
-    bool stop;
-};
-
-static void fire_again(struct mu_timer *timer)
-{
-    struct restless *r = MU_CONTAINER_OF(timer, struct restless, timer);
-
-    r->fired++;
-    if (!r->stop && r->fired < 10000000) {
-        mu_env_timer_arm(env, timer, mu_env_now(env).mono);
-    }
-}
-
-static void test_timer_that_is_always_due_does_not_starve_the_sockets(void **state)
-{
-    struct restless r = {0};
-    struct door d;
-    int fd;
-
-    (void)state;
-    mu_timer_init(&r.timer, fire_again);
-    door_open(&d, "127.0.0.1");
-    mu_env_timer_arm(env, &r.timer, mu_env_now(env).mono);
-    fd = plain_connect("127.0.0.1", d.addr.port);
-    assert_int_equal(send(fd, "x", 1, 0), 1);
-    run_until_count(&d.accepted, 1);
-    run_until_count(&d.ends[0].received, 1);
-    assert_true(r.fired < 1000000);
-    r.stop = true;
-    while (mu_heap_contains(&r.timer.node)) {
-        mu_uv_env_turn(uv);
-    }
-    (void)close(fd);
-    door_close(&d);
-}
-
 static volatile sig_atomic_t pipe_signals;
 
 static void on_sigpipe(int number)
@@ -577,108 +346,6 @@ static void test_peer_text_names_address_and_port(void **state)
     door_close(&d);
 }
 
-/* Threads. */
-
-#define POSTERS  4u
-#define MESSAGES 20000u
-
-struct message {
-    struct mu_post post;
-    uint32_t poster;
-    uint32_t number;
-};
-
-struct posters {
-    struct message *messages[POSTERS];
-    uint32_t next[POSTERS];
-    size_t run;
-    bool disordered;
-};
-
-static struct posters posters;
-
-static void on_message(struct mu_post *post)
-{
-    struct message *m = MU_CONTAINER_OF(post, struct message, post);
-
-    posters.disordered = posters.disordered || posters.next[m->poster] != m->number;
-    posters.next[m->poster]++;
-    posters.run++;
-    memset(m, 0xa5, sizeof(*m)); /* the memory is the sender's no more */
-    if (posters.run == (size_t)POSTERS * MESSAGES) {
-        mu_uv_env_stop(uv);
-    }
-}
-
-static void *post_all(void *arg)
-{
-    uint32_t poster = (uint32_t)(uintptr_t)arg;
-
-    for (uint32_t i = 0; i < MESSAGES; i++) {
-        struct message *m = &posters.messages[poster][i];
-
-        *m = (struct message){.post.run = on_message, .poster = poster, .number = i};
-        mu_uv_env_post(uv, &m->post);
-    }
-    return NULL;
-}
-
-static void test_posts_from_threads_all_come_in_the_order_of_each(void **state)
-{
-    pthread_t threads[POSTERS];
-
-    (void)state;
-    memset(&posters, 0, sizeof(posters));
-    for (uintptr_t i = 0; i < POSTERS; i++) {
-        posters.messages[i] = calloc(MESSAGES, sizeof(struct message));
-        assert_non_null(posters.messages[i]);
-    }
-    for (uintptr_t i = 0; i < POSTERS; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, post_all, (void *)i), 0);
-    }
-    mu_uv_env_run(uv);
-    for (uintptr_t i = 0; i < POSTERS; i++) {
-        assert_int_equal(pthread_join(threads[i], NULL), 0);
-        free(posters.messages[i]);
-    }
-    assert_int_equal(posters.run, POSTERS * MESSAGES);
-    assert_false(posters.disordered);
-}
-
-static void post_stop(struct mu_post *post)
-{
-    (void)post;
-    mu_uv_env_stop(uv);
-}
-
-static void *run_loop(void *arg)
-{
-    mu_uv_env_run(arg);
-    return NULL;
-}
-
-/* As a client does that lives for one call: the loop on its thread, stopped by the last message,
- * and freed while the sender may still be on its way out of the call. */
-static void test_loop_is_freed_right_after_its_last_message(void **state)
-{
-    struct mu_uv_env *kept = uv;
-
-    (void)state;
-    for (int i = 0; i < 200; i++) {
-        struct mu_post post = {.run = post_stop};
-        pthread_t thread;
-
-        assert_int_equal(mu_uv_env_new(&uv), 0);
-        assert_int_equal(pthread_create(&thread, NULL, run_loop, uv), 0);
-        mu_uv_env_post(uv, &post);
-        assert_int_equal(pthread_join(thread, NULL), 0);
-        mu_uv_env_free(uv);
-    }
-    uv = kept;
-}
-
-/* The failing heap. */
-
 static void test_every_failing_allocation_is_survived(void **state)
 {
     bool fired = true;
@@ -725,38 +392,6 @@ static void test_every_failing_allocation_is_survived(void **state)
     }
 }
 
-struct bell {
-    struct mu_timer timer;
-    int rings;
-};
-
-static void on_bell(struct mu_timer *timer)
-{
-    MU_CONTAINER_OF(timer, struct bell, timer)->rings++;
-}
-
-/* Nothing else is there to wait for: a turn that goes on to sleep sleeps for ever. */
-static void test_turn_in_which_a_timer_rang_does_not_sleep(void **state)
-{
-    static const uint64_t after_ms[] = {0, 1, 3};
-    struct bell bell = {0};
-
-    (void)state;
-    mu_timer_init(&bell.timer, on_bell);
-    (void)alarm(20); /* ends the program */
-    for (int i = 0; i < 30; i++) {
-        mu_env_timer_arm(env, &bell.timer, mu_mono_add_ms(mu_env_now(env).mono, after_ms[i % 3]));
-        if (i % 2 == 0) {
-            (void)usleep(5000); /* As when somebody else has the core: it is due before the turn. */
-        }
-        while (bell.rings == i) {
-            mu_uv_env_turn(uv);
-        }
-        assert_int_equal(bell.rings, i + 1);
-    }
-    (void)alarm(0);
-}
-
 /* Both ends of a connection within this host. */
 static void open_near(int fds[2])
 {
@@ -790,12 +425,12 @@ static void test_uv_nothing_is_paced_within_a_host(void **unused)
         (void)close(fds[i]);
     }
 }
-
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     static const struct CMUnitTest tests[] = {
         TEST(test_peer_that_shuts_its_end_still_gets_the_answer),
+        TEST(test_peer_that_hangs_up_is_told_from_one_that_listens),
         TEST(test_every_way_to_say_everywhere_serves_both_families),
         TEST(test_localhost_listens_on_each_of_its_addresses),
         TEST(test_dial_tries_the_next_address),
@@ -804,22 +439,12 @@ int main(void)
         TEST(test_addresses_that_cannot_be_are_refused),
         TEST(test_socket_left_by_a_killed_process_is_replaced),
         TEST(test_accepting_rests_without_descriptors_and_goes_on),
-        TEST(test_urgent_byte_does_not_make_the_loop_spin),
-        TEST(test_timer_that_is_always_due_does_not_starve_the_sockets),
-        TEST(test_turn_in_which_a_timer_rang_does_not_sleep),
         TEST(test_writing_to_a_peer_that_left_raises_no_signal),
         TEST(test_descriptors_are_not_inherited),
         TEST(test_peer_text_names_address_and_port),
-        TEST(test_posts_from_threads_all_come_in_the_order_of_each),
-        TEST(test_loop_is_freed_right_after_its_last_message),
         TEST(test_every_failing_allocation_is_survived),
         cmocka_unit_test(test_uv_nothing_is_paced_within_a_host),
     };
 
-    /* The first loop of a process opens what libuv keeps for all of them. */
-    if (mu_uv_env_new(&uv) != 0) {
-        return 1;
-    }
-    mu_uv_env_free(uv);
-    return cmocka_run_group_tests_name("uv_env", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("uv_env", tests, open_first, NULL);
 }

@@ -1,7 +1,6 @@
 /* What agents find in the store under the names of other agents: any bytes at all. */
 #include <stdlib.h>
 
-#include "codec/json.h"
 #include "codec/role_info.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -10,22 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char text[MU_ROLE_INFO_LEN_MAX + 1];
     struct mu_role_info info, again;
     struct mu_ranks ranks, same;
-    struct mu_json_token t;
-    struct mu_json j;
-    size_t tokens = 0;
 
-    mu_json_init(&j, in);
-    while (mu_json_next(&j, &t) == 0) {
-        char decoded[32];
-
-        /* Every token costs a byte, and lies inside the text. */
-        if (++tokens > size || t.depth > MU_JSON_DEPTH_MAX) {
-            abort();
-        }
-        if (t.type == MU_JSON_KEY || t.type == MU_JSON_STRING) {
-            (void)mu_json_decode(t.text, decoded, sizeof(decoded));
-        }
-    }
     /* What is understood is the same when it is said again. */
     if (mu_role_info_decode(in, &info) == 0 && strlen(info.role) <= MU_ROLE_LEN_MAX &&
         (mu_role_info_decode(mu_span(text, mu_role_info_encode(&info, text)), &again) != 0 ||

@@ -5,6 +5,7 @@ checkpoint. It knows nothing of who launches it.
 usage: ddp_train.py --steps N [--pause SECONDS] [--checkpoint FILE] [--until FILE]
 """
 import argparse
+import faulthandler
 import os
 import time
 
@@ -37,16 +38,18 @@ def save(path, model, optimizer, step):
     os.rename(path + ".part", path)
 
 
-def should_stop(args):
+def should_stop(args, stop):
     """Rank 0 looks, everybody hears."""
     found = args.until is not None and dist.get_rank() == 0 and os.path.exists(args.until)
-    stop = torch.tensor([int(found)])
+    stop[0] = int(found)
     dist.broadcast(stop, 0)
     return stop.item() != 0
 
 
 def main():
     args = parse()
+    # Far beyond what training takes here: a worker that hangs says where.
+    faulthandler.dump_traceback_later(75)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(7)
@@ -57,7 +60,11 @@ def main():
     step = load(args.checkpoint, model, optimizer)
     print("begin rank=%d world=%d step=%d" % (rank, world, step), flush=True)
     ddp = DistributedDataParallel(model)
-    while step < args.steps and not should_stop(args):
+    # One for all steps, and longer than the process group lives. A tensor that Python has dropped
+    # may be freed by a thread of gloo, which needs Python's lock for it; the main thread, which has
+    # the lock while it takes the group down, waits for that thread.
+    stop = torch.zeros(1, dtype=torch.int64)
+    while step < args.steps and not should_stop(args, stop):
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(ddp(inputs[rank::world]), labels[rank::world])
         loss.backward()
@@ -73,6 +80,7 @@ def main():
     dist.barrier()
     print("end rank=%d world=%d step=%d loss=%s" % (rank, world, step, loss.hex()), flush=True)
     dist.destroy_process_group()
+    faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 import lib
 from etcd_cluster import Cluster
-from run_ddp import Agent
+from run_ddp import Agent, wait_for
 
 PATIENCE = 60
 
@@ -237,7 +237,7 @@ def train(checks, cluster, muster):
                                        for agent in agents), "servers of the store", 90)
             leader = cluster.leader()
             cluster.kill(leader)
-            codes = [agent.wait() for agent in agents]
+            codes = wait_for(agents)
             cluster.restart(leader)
         finally:
             for agent in agents:

@@ -45,6 +45,33 @@ def option(name, default):
     return default
 
 
+SKIP = 77
+
+
+def beyond_loopback():
+    """Two addresses of this host that are not loopback's, of which the second may be None. The
+    program begins again in a network of its own, if the system lets it make one, in which nobody
+    else is; else it is the address of this host. With neither the test ends as skipped."""
+    addresses = ("10.77.0.1", "10.78.0.1")
+    unshare = ["unshare", "--user", "--map-root-user", "--net"]
+    if os.environ.get("MUSTER_TEST_NETWORK"):
+        return addresses
+    probe = subprocess.run(unshare + ["ip", "link", "set", "lo", "up"], stderr=subprocess.DEVNULL,
+                           check=False)
+    if probe.returncode == 0:
+        os.environ["MUSTER_TEST_NETWORK"] = "own"
+        setup = "ip link set lo up; ip addr add %s/32 dev lo; ip addr add %s/32 dev lo; exec \"$@\""
+        os.execvp("unshare", unshare + ["sh", "-c", setup % addresses, "sh", sys.executable] +
+                  sys.argv)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.1", 9))
+            return s.getsockname()[0], None
+        except OSError:
+            print("skipped: this host has no address but loopback's", flush=True)
+            sys.exit(SKIP)
+
+
 claims = []  # held until this process ends
 
 
@@ -78,6 +105,7 @@ class Checks:
     def __init__(self):
         self.passed = 0
         self.failed = []
+        self.skipped = 0
 
     def ok(self, condition, what, detail=""):
         if condition:
@@ -102,11 +130,30 @@ class Checks:
     def note(self, text):
         print("     " + text, flush=True)
 
+    def skip(self, text):
+        """Something that cannot be checked here: if all else holds, the program is skipped."""
+        self.skipped += 1
+        print("skip " + text, flush=True)
+
+    def run_tests(self, names, *args):
+        """Runs what is named test_* among these (--only=TEXT: and has that in its name). One that
+        fails does not keep the others from running."""
+        only = option("only", "")
+        for name, test in sorted(names.items()):
+            if name.startswith("test_") and only in name:
+                print("-- " + name[5:].replace("_", " "), flush=True)
+                started = time.monotonic()
+                try:
+                    test(*args)
+                except (AssertionError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+                    self.ok(False, name, error)
+                self.note("took %.1f s" % (time.monotonic() - started))
+
     def done(self):
         print("%d checks passed, %d failed" % (self.passed, len(self.failed)), flush=True)
         for what in self.failed:
             print("failed: " + what, flush=True)
-        sys.exit(1 if self.failed else 0)
+        sys.exit(1 if self.failed else SKIP if self.skipped else 0)
 
 
 class Lateness:

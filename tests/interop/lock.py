@@ -4,8 +4,7 @@ right one; and that the credential is nowhere to be read.
 
     lock.py [MUSTER]
 
-It runs in a network of its own if the system lets it make one, with two addresses that are not
-loopback's; else on the address of this host.
+It runs in a network of its own if the system lets it make one; else on the address of this host.
 """
 import os
 import re
@@ -13,39 +12,15 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 
-from lib import (HOST, PATIENCE, Checks, EarlyEnd, Muster, Scratch, die_with_parent, muster_path,
-                 run_muster, wait_until)
+from lib import (HOST, PATIENCE, Checks, Muster, Scratch, beyond_loopback, die_with_parent,
+                 muster_path, run_muster, wait_until)
 
 checks = Checks()
-NEAR, FAR = "10.77.0.1", "10.78.0.1"
 ADDRESS, CONNECT, FAILED = 6, 4, 1
-
-
-def own_network():
-    """This program again, in a network of its own. Returns only if there can be none."""
-    if os.environ.get("MUSTER_TEST_NETWORK"):
-        return
-    probe = subprocess.run(["unshare", "--user", "--map-root-user", "--net", "ip", "link", "set",
-                            "lo", "up"], stderr=subprocess.DEVNULL, check=False)
-    if probe.returncode == 0:
-        os.environ["MUSTER_TEST_NETWORK"] = "own"
-        setup = "ip link set lo up; ip addr add %s/32 dev lo; ip addr add %s/32 dev lo; exec \"$@\""
-        os.execvp("unshare", ["unshare", "--user", "--map-root-user", "--net", "sh", "-c",
-                              setup % (NEAR, FAR), "sh", sys.executable] + sys.argv)
-
-
-def host_address():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        try:
-            s.connect(("192.0.2.1", 9))
-            return s.getsockname()[0]
-        except OSError:
-            return HOST
 
 
 def token_file(scratch, name):
@@ -188,11 +163,33 @@ def test_store(token, wrong, address):
                "%s:%d" % (address, server.port))
         checks.ok(not torch_answers(address, server.port), "PyTorch's protocol is shut out")
         checks.ok(torch_answers(HOST, server.port), "and open on loopback")
-        checks.ok("LOCK-REFUSED" in server.output(), "the log names the stranger",
-                  server.output())
-        for _ in range(5):
-            torch_answers(address, server.port)
-        checks.equal(server.output().count("LOCK-REFUSED"), 1, "once in a minute")
+
+
+def refusals(text):
+    """Those whom the log names, and how many there were in all."""
+    named = re.findall(r"LOCK-REFUSED peer=(\S+):\d+ why=\"([^\"]*)", text)
+    return named, len(named) + sum(int(more) for more in
+                                   re.findall(r"LOCK-REFUSED.*\bmore=(\d+)", text))
+
+
+def test_log(token, wrong, address):
+    def kv(*options):
+        return lambda port: run_muster("kv", "--store", "tcp://%s:%d" % (address, port), *options,
+                                       "count")
+
+    for what, knock, why in (
+            ("another token", kv("--token-file", wrong), "token is another one"),
+            ("no token", kv(), "shows no credential"),
+            ("PyTorch's protocol", lambda port: torch_answers(address, port),
+             "plain connections are not taken")):
+        with Muster("--token-file", token, listen="0.0.0.0:0") as server:
+            for _ in range(6):
+                knock(server.port)
+            wait_until(lambda: "LOCK-REFUSED" in server.output(), "a line in the log")
+        named, count = refusals(server.last_output)
+        checks.ok([peer for peer, _ in named] == [address] and why in named[0][1],
+                  "the log names who comes with %s, once" % what, server.last_output)
+        checks.equal(count, 6, "and counts the rest")
 
 
 def test_allow(token, address, other):
@@ -226,6 +223,31 @@ def test_insecure(token, address):
                "--store", store, "--token-file", token, "count")
 
 
+def test_rpc_and_state_with_certificates(scratch, options, ours, theirs, address):
+    with Serving("rpc", "serve", "--listen", address + ":0", *options(ours, address)) as worker:
+        call = ["rpc", "call", "--to", "%s:%d" % (address, worker.port), "--timeout", "10"]
+        hello = ["muster::Rpc.echo", "hello"]
+        expect("a worker answers who has a certificate", 0, "hello", *call,
+               *options(ours, "node9"), *hello)
+        expect("and nobody with one of another authority", CONNECT, "the peer refuses us", *call,
+               *options(theirs, address, ours), *hello)
+        expect("nor with none", CONNECT, "credential", *call, *hello)
+    model, copy = make_model(scratch), os.path.join(scratch, "certified")
+    with Serving("state", "serve", "--listen", "0.0.0.0:0", "--advertise", address,
+                 *options(ours, address), model) as donor:
+        far, near = "%s:%d" % (address, donor.port), "%s:%d" % (HOST, donor.port)
+        checks.ok("for those with the job's credential" in donor.text, "a donor says who can read",
+                  donor.text)
+        expect("it gives to who has a certificate", 0, "", "state", "pull", "-q", "-o", copy,
+               *options(ours, "node9"), far)
+        for what, given in (("with one of another authority", options(theirs, address, ours)),
+                            ("with none", [])):
+            code, out, err = run_muster("state", "pull", "-q", "-o", copy + ".no", *given, far)
+            checks.ok(code != 0 and not os.path.exists(copy + ".no"), "and to nobody " + what,
+                      (code, out, err))
+        expect("on loopback it is open", 0, "", "state", "pull", "-q", "-o", copy + ".near", near)
+
+
 def test_certificates(scratch, token, address):
     ours, theirs = os.path.join(scratch, "ours"), os.path.join(scratch, "theirs")
     run_muster("keygen", "tls", ours, "--host", "%s,node9" % address)
@@ -246,6 +268,7 @@ def test_certificates(scratch, token, address):
                *options(theirs, address), "count")
         expect("and with a token", CONNECT, "locked with certificates", *kv, "--token-file", token,
                "count")
+    test_rpc_and_state_with_certificates(scratch, options, ours, theirs, address)
     expect("both at once are refused", 2, "not both", "serve", "--listen", address + ":0",
            "--token-file", token, *options(ours, address))
 
@@ -300,6 +323,9 @@ def test_page(token, wrong, address):
             checks.equal((ask(url + path), ask(url + path, Authorization="Bearer " + other),
                           ask(url + path, Authorization="Bearer " + key)), (401, 401, 200),
                          "/%s: with nothing, another key, the key" % path)
+        said = re.findall(r"HTTP-REFUSED peer=(\S+):\d+ why=", server.output())
+        checks.ok(address in said and len(said) < 5, "the log says so, a line a second",
+                  server.output())
         expect("muster top shows the key", 0, "", "top", "--once", "--token-file", token, found[1])
         expect("and is refused without", FAILED, "token", "top", "--once", found[1])
     with Muster("--http", address + ":0", "--insecure") as server:
@@ -320,12 +346,7 @@ def test_credential_is_nowhere(token, address):
 
 
 def main():
-    own_network()
-    own = bool(os.environ.get("MUSTER_TEST_NETWORK"))
-    address = NEAR if own else host_address()
-    if address == HOST:
-        checks.note("this host has no address but loopback's: nothing was checked")
-        checks.done()
+    address, other = beyond_loopback()
     for name in list(os.environ):
         if name.startswith("MUSTER_T") and name not in ("MUSTER_TEST_NETWORK",
                                                         "MUSTER_TEST_PATIENCE"):
@@ -335,7 +356,8 @@ def main():
         test_keygen(scratch)
         test_nobody_listens_there_without_a_credential(scratch, address)
         test_store(token, wrong, address)
-        test_allow(token, address, FAR if own else None)
+        test_log(token, wrong, address)
+        test_allow(token, address, other)
         test_insecure(token, address)
         test_certificates(scratch, token, address)
         test_rpc(token, wrong, address)

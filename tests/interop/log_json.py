@@ -104,6 +104,82 @@ def test_a_server():
         checks.equal(done.returncode, 2, "another format is wrong usage")
 
 
+def test_wrong_usage():
+    """Each is wrong in a way of its own; with the option, with the variable, and with neither."""
+    def call(args, **environment):
+        clean = {name: value for name, value in os.environ.items()
+                 if name not in ("MUSTER_LOG_FORMAT", "MUSTER_EVENTS")}
+        return subprocess.run([muster_path(), *args], capture_output=True, timeout=30,
+                              stdin=subprocess.DEVNULL, env=dict(clean, **environment))
+
+    json_option = ["--log-format", "json"]
+    for args, verb, said in (
+            (["serve", "--bogus", *json_option], "serve", "--bogus"),
+            (["serve", *json_option, "--bogus"], "serve", "--bogus"),
+            (["serve", "--bogus", "value", "--log-format=json"], "serve", "--bogus"),
+            (["serve", *json_option], "serve", "--listen"),
+            (["serve", "--listen", HOST + ":0", "--max-connections", "many", *json_option], "serve",
+             "many"),
+            (["serve", *json_option, "--listen"], "serve", "needs a value"),
+            (["serve", "--verbose=1", *json_option], "serve", "takes no value"),
+            (["rdzv", *json_option], "rdzv", ""),
+            (["rdzv", "join", "--bogus", *json_option], "rdzv", "--bogus"),
+            (["rdzv", "--bogus", "join", *json_option], "rdzv", "--bogus"),
+            (["rdzv", "join", "stray", *json_option], "rdzv", "stray"),
+            (["run", "--bogus", *json_option, "x.py"], "run", "--bogus"),
+            (["run", "--log_format", "json", "--n", "2", "x.py"], "run", "could be"),
+            (["run", "--nproc_per_node", "2", *json_option], "run", "script"),
+            (["run", "-r", "3", *json_option, "--bogus"], "run", "--bogus")):
+        bare = [word for word in args
+                if word not in ("json", "--log-format", "--log-format=json", "--log_format")]
+        for done in (call(args), call(bare, MUSTER_LOG_FORMAT="json")):
+            lines = lines_of(done.stderr, " ".join(args))
+            checks.ok(done.returncode == 2 and len(lines) == 1 and lines[0]["id"] == "USAGE" and
+                      lines[0]["level"] == "error" and said in lines[0]["text"] and
+                      lines[0]["fields"] == {"verb": verb, "exit_code": 2},
+                      "and says what is wrong", (done.returncode, lines))
+        plain = call(bare)
+        checks.ok(plain.returncode == 2 and plain.stderr.startswith(b"muster %s: " % verb.encode()),
+                  "without it, text", plain.stderr)
+    for args, what in ((["serve", "--bogus", "--log-format", "text"], "a word counts first"),
+                       (["serve", "--log-format", "xml"], "a format that is none"),
+                       (["kv", "--bogus"], "a verb that has no such option")):
+        done = call(args, MUSTER_LOG_FORMAT="json")
+        checks.ok(done.returncode == 2 and done.stderr.startswith(b"muster "), what + " is text",
+                  done.stderr)
+    done = call(["run", "--bogus", "--", "x.py", *json_option])
+    checks.ok(done.stderr.startswith(b"muster run: "), "words of the script do not count",
+              done.stderr)
+    done = call(["run", "--nnodes", "x", "x.py", *json_option])
+    checks.ok(done.stderr.startswith(b"muster"), "nor without the dashes", done.stderr)
+
+
+def test_a_fatal_error():
+    """The line that ends a command, before and after the log is open."""
+    with Scratch() as scratch:
+        absent = os.path.join(scratch, "no", "such")
+        for args, code in ((["serve", "--listen", "256.0.0.1:0"], None),
+                           (["serve", "--listen", HOST + ":0", "--events", absent], 1),
+                           (["serve", "--listen", HOST + ":0", "--token-file", absent], None),
+                           (["serve", "--listen", "0.0.0.0:0"], 6),
+                           (["rdzv", "join", "--rdzv-endpoint", HOST + ":1", "--rdzv-id", "x",
+                             "--rdzv-conf", "is_host=false,join_timeout=1"], None),
+                           (["run", "--nnodes", "x", "x.py"], None),
+                           (["run", "--signals-to-handle", "SIGNONE", "--nnodes", "0", "x.py"],
+                            None)):
+            done = subprocess.run([muster_path(), args[0], "--log-format", "json", *args[1:]],
+                                  capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+            last = lines_of(done.stderr, " ".join(args[:3]))[-1]
+            checks.ok(done.returncode not in (0, None) and code in (None, done.returncode) and
+                      last["level"] == "error" and
+                      last["fields"].get("exit_code") == done.returncode,
+                      "ends with the error", (done.returncode, last))
+    done = subprocess.run([muster_path(), "bogus"], capture_output=True, timeout=30,
+                          env=dict(os.environ, MUSTER_LOG_FORMAT="json"))
+    checks.equal(lines_of(done.stderr, "a verb that is none")[0]["fields"], {"exit_code": 2},
+                 "is an error, too")
+
+
 WORKER = """
 if [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then exit 7; fi
 if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then sleep 60; fi

@@ -432,10 +432,7 @@ async def main():
         await many(a, b, option("calls", 2000))
         await checks.nothing_left(a)
         await checks.nothing_left(b)
-        for keeper in keepers:
-            await keeper.close()
-        codes = [await asyncio.wait_for(d.process.wait(), lib.PATIENCE) for d in (a, b)]
-        checks.equal(codes, [0, 0], "and when all are, they end")
+        await checks.end_with_clients((a, b), keepers)
         await long_messages(p2pd)
 
 

@@ -363,9 +363,11 @@ async def requests_given_up(a):
         task = asyncio.ensure_future(a.request(kind, params))
         conn = await reached.get()
         await checks.until(lambda: has_clients(1), f"{what}: to one who says nothing")
+        dialled = asyncio.ensure_future(conn[0].read())
         task.cancel()
-        conn[1].close()
         await checks.until(lambda: has_clients(0), f"{what}: who asked has gone away")
+        checks.ok(not dialled.done(), f"{what}: and is not kept until that has come to an end")
+        conn[1].close()
     for what, kind, params in ("connect", CONNECT, connect), ("stream", STREAM_OPEN, stream):
         await checks.refused(f"{what}: no time left", a.request(kind, params + number(3, 1)),
                              "deadline exceeded")
@@ -516,10 +518,7 @@ async def main():
         await many_streams(a, b, option("streams", 200))
         await checks.nothing_left(a)
         await checks.nothing_left(b)
-        for keeper in keepers:
-            await keeper.close()
-        codes = [await asyncio.wait_for(d.process.wait(), 10) for d in (a, b, c)]
-        checks.equal(codes, [0, 0, 0], "and when all are, they end")
+        await checks.end_with_clients((a, b, c), keepers)
         for n in 2, 10, option("daemons", 50):
             await many_daemons(p2pd, n)
 

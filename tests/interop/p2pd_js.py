@@ -13,7 +13,7 @@ import tempfile
 
 import lib
 from lib import Checks, die_with_parent
-from p2pd_lib import Daemon, Failure
+from p2pd_lib import Daemon, Failure, echo_stream
 
 checks = Checks()
 JS = os.path.join(lib.HERE, "js")
@@ -37,15 +37,6 @@ async def js(control, what, *words, first=None):
         first.set_result(await process.stdout.readline())
     out, _ = await asyncio.wait_for(process.communicate(), max(60, lib.PATIENCE))
     return json.loads(out.decode().splitlines()[-1])
-
-
-async def echo(reader, writer, _info):
-    while True:
-        piece = await reader.read(1 << 16)
-        if not piece:
-            return
-        writer.write(piece)
-        await writer.drain()
 
 
 def addr_text(d):
@@ -77,8 +68,8 @@ async def their_daemon(a):
     await theirs.connect(a)
     checks.ok(a.id in await theirs.peers(), "js daemon: connects to ours")
     checks.ok(theirs.id in await a.peers(), "ours knows it")
-    await a.serve(echo, "/ours")
-    await theirs.serve(echo, "/theirs", tcp=True)
+    await a.serve(echo_stream, "/ours")
+    await theirs.serve(echo_stream, "/theirs", tcp=True)
     for d, other, proto in (theirs, a, "/ours"), (a, theirs, "/theirs"):
         reader, writer, info = await d.stream(other.id, proto)
         checks.equal((info[1][0], info[3][0].decode()), (other.id, proto), f"{proto}: agreed")

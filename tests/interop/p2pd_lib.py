@@ -80,6 +80,13 @@ class DaemonChecks(Checks):
         self.note(str(said))
         await keeper.close()
 
+    async def end_with_clients(self, daemons, keepers):
+        """Those who kept the daemons running, their last clients, go away."""
+        for keeper in keepers:
+            await keeper.close()
+        codes = [await asyncio.wait_for(d.process.wait(), PATIENCE) for d in daemons]
+        self.equal(codes, [0] * len(daemons), "and when all are, they end")
+
 
 def link_binary(folder):
     """The same program by its other name."""

@@ -10,39 +10,19 @@ side; `--bytes` is how much is echoed: a gibibyte is the whole of it, and takes 
 """
 import json
 import os
-import signal
 import subprocess
 import sys
 
 import lib
+import peer_js_lib
 from lib import Checks, die_with_parent, muster_path, option, run_muster
+from peer_js_lib import JS, Peer
 
 checks = Checks()
 BYTES = option("bytes", 16 << 20)
 STREAMS = option("streams", 500)
-PATIENCE = max(lib.PATIENCE, 60) + BYTES / (10 << 20)
-JS = os.path.join(lib.HERE, "js")
+PATIENCE = peer_js_lib.PATIENCE + BYTES / (10 << 20)
 PEERLOAD = option("peerload", os.path.join(os.path.dirname(muster_path()), "bench", "peerload"))
-
-
-class Peer:
-    """A process that says where it listens, with its first line."""
-
-    def __init__(self, argv):
-        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        preexec_fn=die_with_parent, cwd=JS)
-        self.address = self.process.stdout.readline().decode().strip()
-        assert self.address.startswith("/"), "%s said %r" % (argv, self.address)
-
-    def stop(self):
-        """By signal: ours."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=lib.PATIENCE)
-
-    def end(self):
-        """By the end of its input: theirs. Returns what it says."""
-        out, _ = self.process.communicate(timeout=lib.PATIENCE)
-        return json.loads(out.decode()), self.process.returncode
 
 
 def js_listen(*extra):

@@ -11,33 +11,11 @@ import signal
 import subprocess
 import sys
 
-import lib
 from lib import Checks, die_with_parent, muster_path, run_muster
+from peer_js_lib import JS, PATIENCE, Peer
 
 checks = Checks()
-PATIENCE = max(lib.PATIENCE, 60)
-JS = os.path.join(lib.HERE, "js")
 NOBODY = "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
-
-
-class Peer:
-    """A process that says where it is reached, with its first line."""
-
-    def __init__(self, argv):
-        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        preexec_fn=die_with_parent, cwd=JS)
-        self.address = self.process.stdout.readline().decode().strip()
-        assert self.address.startswith("/"), "%s said %r" % (argv, self.address)
-
-    def stop(self):
-        """By signal: ours."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=PATIENCE)
-
-    def end(self):
-        """By the end of its input: theirs."""
-        self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode
 
 
 def ours(*extra):
@@ -83,7 +61,7 @@ def their_relay():
     code, out, err = run_muster("peer", "ping", relay.address + "/p2p-circuit/p2p/" + NOBODY)
     checks.ok(code == 4 and "no reservation" in err, "a peer without a place there", err)
     checks.equal(b.stop(), 0, "we end in order")
-    checks.equal(c.end(), 0, "they end in order")
+    checks.equal(c.end()[1], 0, "they end in order")
     relay.end()
 
 
@@ -106,7 +84,7 @@ def our_relay():
               "a relay that was met leads to us", d.address)
     we_ping(d.address, "ours, through one that was met")
     checks.equal(d.stop(), 0, "it ends in order")
-    checks.equal(b.end(), 0, "they end in order")
+    checks.equal(b.end()[1], 0, "they end in order")
     checks.equal(c.stop(), 0, "we end in order")
     checks.equal(relay.stop(), 0, "the relay ends in order")
 

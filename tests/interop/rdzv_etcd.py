@@ -237,16 +237,8 @@ def test_leader_killed(cluster):
 
 
 def main():
-    only = option("only", "")
     with Cluster(3) as cluster:
-        for name, test in sorted(globals().items()):
-            if name.startswith("test_") and only in name:
-                started = time.monotonic()
-                try:
-                    test(cluster)
-                except AssertionError as error:
-                    checks.ok(False, name, error)
-                checks.note("%s took %.1f s" % (name, time.monotonic() - started))
+        checks.run_tests(globals(), cluster)
     checks.done()
 
 

@@ -6,12 +6,10 @@ usage: rdzv_etcd_old.py [path of muster] [--only=NAME]
 """
 import json
 import os
-import queue
 import signal
 import sys
 import threading
 import time
-import urllib.request
 
 import etcd
 import torch.distributed.elastic.rendezvous.etcd_rendezvous as torch_etcd
@@ -20,17 +18,19 @@ from torch.distributed.elastic.rendezvous.api import (RendezvousClosedError, Ren
 
 import etcd_lib
 import lib
-from lib import PATIENCE, die_with_parent, option
-from rdzv_nodes import Node
+from lib import PATIENCE, option
+from rdzv_nodes import ForkedNode, Node
 
 PREFIX = "/torchelastic/p2p"
 LEASE_S = 10
 LONG = max(PATIENCE, 4 * LEASE_S)
 
 
-class TorchNode:
-    """A handler of PyTorch's in a process of its own. It joins at once, looks after waiting nodes
-    and a close as an agent does, and says what it saw."""
+class TorchNode(ForkedNode):
+    """A handler of PyTorch's. It joins at once, looks after waiting nodes and a close as an agent
+    does, and says what it saw."""
+
+    patience = LONG
 
     def __init__(self, endpoint, run_id, nnodes, last_call=1, timeout=60, rejoin=True, **config):
         low, _, high = str(nnodes).partition(":")
@@ -38,35 +38,10 @@ class TorchNode:
                            max_nodes=int(high or low), timeout=timeout,
                            last_call_timeout=last_call, **config)
         self.rejoin = rejoin
-        reader, writer = os.pipe()
-        sys.stdout.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(reader)
-            try:
-                die_with_parent()
-                self.close_wanted = False
-                signal.signal(signal.SIGUSR1, self.on_close_wanted)
-                self.out = os.fdopen(writer, "w", buffering=1)
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-                self.live()
-            except BaseException as error:  # whatever it is, the test wants to know
-                self.say("error", what=type(error).__name__, text=str(error)[:200])
-            os._exit(0)
-        os.close(writer)
-        self.events, self.said = queue.Queue(), []
-        self.lines = os.fdopen(reader)
-        threading.Thread(target=self.read, daemon=True).start()
-
-    # In the child.
-
-    def on_close_wanted(self, *_):
-        self.close_wanted = True
-
-    def say(self, event, **more):
-        print(json.dumps(dict(more, event=event)), file=self.out, flush=True)
+        super().__init__()
 
     def live(self):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         handler = torch_etcd.create_rdzv_handler(RendezvousParameters(**self.params))
         while True:
             try:
@@ -95,37 +70,6 @@ class TorchNode:
                 self.say("waiting")
                 return self.rejoin
             time.sleep(0.1)
-
-    # In the test.
-
-    def read(self):
-        for line in self.lines:
-            event = json.loads(line)
-            self.said.append(event)
-            self.events.put(event)
-        self.events.put(None)
-
-    def until(self, kind, patience=None):
-        while True:
-            try:
-                event = self.events.get(timeout=LONG if patience is None else patience)
-            except queue.Empty:
-                event = None
-            if event is None:
-                raise AssertionError("PyTorch's node did not say %r; it said %r"
-                                     % (kind, self.said[-4:]))
-            if event["event"] == kind:
-                return event
-
-    def kill(self, number=signal.SIGKILL):
-        os.kill(self.pid, number)
-
-    def stop(self):
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        os.waitpid(self.pid, 0)
 
 
 class World:

@@ -12,7 +12,7 @@ from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import EtcdRen
 from torch.distributed.elastic.rendezvous.etcd_store import EtcdStore
 
 from etcd_cluster import Cluster
-from lib import HOST, muster_path, option, wait_until
+from lib import HOST, muster_path, wait_until
 from rdzv_mixed import BEAT_S, TorchNode, agree, assigned, checks
 from rdzv_nodes import Node
 
@@ -133,16 +133,8 @@ def test_close(cluster):
 
 
 def main():
-    only = option("only", "")
     with Cluster(1, v2=True) as cluster:
-        for name, test in sorted(globals().items()):
-            if name.startswith("test_") and only in name:
-                started = time.monotonic()
-                try:
-                    test(cluster)
-                except AssertionError as error:
-                    checks.ok(False, name, error)
-                checks.note("%s took %.1f s" % (name, time.monotonic() - started))
+        checks.run_tests(globals(), cluster)
     checks.done()
 
 

@@ -8,11 +8,9 @@ import datetime
 import json
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import torch.distributed as dist
@@ -22,8 +20,8 @@ from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRen
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler
 
 from lib import (HOST, PATIENCE, Checks, Conn, Muster, Scratch, TorchServer, die_with_parent,
-                 free_port, is_sanitized, muster_path, option, wait_until)
-from rdzv_nodes import Node, endpoint_of
+                 free_port, is_sanitized, muster_path, wait_until)
+from rdzv_nodes import ForkedNode, Node, endpoint_of
 
 BEAT_S = 1  # PyTorch's keep-alive, shortened on both sides: dead after three of them
 PLAIN = "is_host=false,keep_alive_interval=%d,upscale_delay=0" % BEAT_S
@@ -41,47 +39,22 @@ def open_store(where):
                          timeout=datetime.timedelta(seconds=PATIENCE))
 
 
-class TorchNode:
-    """A handler of PyTorch's in a process of its own, forked so that PyTorch is loaded once. It
-    joins at once, looks after waiting nodes and a close as an agent does, and says what it saw."""
+class TorchNode(ForkedNode):
+    """A handler of PyTorch's. It joins at once, looks after waiting nodes and a close as an agent
+    does, and says what it saw."""
 
     def __init__(self, where, run_id, nnodes, last_call=30, rejoin=True, join_timeout=60):
         low, _, high = str(nnodes).partition(":")
         self.where, self.run_id = where, run_id
         self.low, self.high = int(low), int(high or low)
         self.last_call, self.rejoin, self.join_timeout = last_call, rejoin, join_timeout
-        reader, writer = os.pipe()
-        sys.stdout.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(reader)
-            try:
-                die_with_parent()
-                signal.signal(signal.SIGUSR1, self.on_close_wanted)
-                self.out = os.fdopen(writer, "w", buffering=1)
-                self.live()
-            except BaseException as error:  # whatever it is, the test wants to know
-                self.say("error", what=type(error).__name__, text=str(error)[:200])
-            os._exit(0)
-        os.close(writer)
-        self.events, self.said = queue.Queue(), []
-        self.lines = os.fdopen(reader)
-        threading.Thread(target=self.read, daemon=True).start()
-
-    # In the child.
-
-    def on_close_wanted(self, *_):
-        self.close_wanted = True
-
-    def say(self, event, **more):
-        print(json.dumps(dict(more, event=event)), file=self.out, flush=True)
+        super().__init__()
 
     def open_backend(self):
         store = open_store(self.where)
         return C10dRendezvousBackend(store, self.run_id), store
 
     def live(self):
-        self.close_wanted = False
         backend, store = self.open_backend()
         settings = dynamic.RendezvousSettings(
             self.run_id, self.low, self.high,
@@ -117,37 +90,6 @@ class TorchNode:
                 left = len(holder.state.participants)
                 self.say("left", members=[repr(node) for node in holder.state.participants])
             time.sleep(0.05)
-
-    # In the test.
-
-    def read(self):
-        for line in self.lines:
-            event = json.loads(line)
-            self.said.append(event)
-            self.events.put(event)
-        self.events.put(None)
-
-    def until(self, kind, patience=None):
-        while True:
-            try:
-                event = self.events.get(timeout=PATIENCE if patience is None else patience)
-            except queue.Empty:
-                event = None
-            if event is None:
-                raise AssertionError("PyTorch's node did not say %r; it said %r"
-                                     % (kind, self.said[-4:]))
-            if event["event"] == kind:
-                return event
-
-    def kill(self, number=signal.SIGKILL):
-        os.kill(self.pid, number)
-
-    def __exit__(self, *_):
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        os.waitpid(self.pid, 0)
 
 
 class Mixed:
@@ -479,15 +421,7 @@ def test_hostile_states_on_our_store():
 
 
 def main():
-    only = option("only", "")
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_") and only in name:
-            started = time.monotonic()
-            try:
-                test()
-            except AssertionError as error:
-                checks.ok(False, name, error)
-            checks.note("%s took %.1f s" % (name, time.monotonic() - started))
+    checks.run_tests(globals())
     checks.done()
 
 

@@ -240,14 +240,7 @@ def test_errors_name_the_thing_and_the_remedy():
 
 
 def main():
-    only = option("only", "")
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_") and only in name:
-            print("-- " + name[5:].replace("_", " "), flush=True)
-            try:
-                test()
-            except AssertionError as error:
-                checks.ok(False, name, error)
+    checks.run_tests(globals())
     checks.done()
 
 

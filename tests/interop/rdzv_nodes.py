@@ -4,6 +4,7 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -94,6 +95,75 @@ class Node:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.kill()
+
+
+class ForkedNode:
+    """A node of PyTorch's in a process of its own, forked so that PyTorch is loaded once. What it
+    does is in live(), of those who are one; what it saw it says with say()."""
+
+    patience = PATIENCE
+
+    def __init__(self):
+        self.close_wanted = False
+        reader, writer = os.pipe()
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(reader)
+            try:
+                die_with_parent()
+                signal.signal(signal.SIGUSR1, self.on_close_wanted)
+                self.out = os.fdopen(writer, "w", buffering=1)
+                self.live()
+            except BaseException as error:  # whatever it is, the test wants to know
+                self.say("error", what=type(error).__name__, text=str(error)[:200])
+            os._exit(0)
+        os.close(writer)
+        self.events, self.said = queue.Queue(), []
+        self.lines = os.fdopen(reader)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    # In the child.
+
+    def on_close_wanted(self, *_):
+        self.close_wanted = True
+
+    def say(self, event, **more):
+        print(json.dumps(dict(more, event=event)), file=self.out, flush=True)
+
+    # In the test.
+
+    def read(self):
+        for line in self.lines:
+            event = json.loads(line)
+            self.said.append(event)
+            self.events.put(event)
+        self.events.put(None)
+
+    def until(self, kind, patience=None):
+        while True:
+            try:
+                event = self.events.get(timeout=self.patience if patience is None else patience)
+            except queue.Empty:
+                event = None
+            if event is None:
+                raise AssertionError("PyTorch's node did not say %r; it said %r"
+                                     % (kind, self.said[-4:]))
+            if event["event"] == kind:
+                return event
+
+    def kill(self, number=signal.SIGKILL):
+        os.kill(self.pid, number)
+
+    def stop(self):
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        os.waitpid(self.pid, 0)
+
+    def __exit__(self, *_):
+        self.stop()
 
 
 class Fleet:

@@ -157,14 +157,7 @@ def test_group():
 
 
 def main():
-    only = option("only", "")
-    for name, test in sorted(globals().items()):
-        if name.startswith("test_") and only in name:
-            print("-- " + name[5:].replace("_", " "), flush=True)
-            try:
-                test()
-            except (AssertionError, subprocess.TimeoutExpired) as error:
-                checks.ok(False, name, error)
+    checks.run_tests(globals())
     checks.done()
 
 

@@ -12,11 +12,36 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 from lib import HERE, Checks, Muster, Scratch, die_with_parent, free_port, muster_path, wait_until
 
 PATIENCE = 90  # importing torch takes seconds when the machine has other things to do
 STEPS = 25
+
+
+def read_proc(pid, name):
+    with open("/proc/%s/%s" % (pid, name), errors="replace") as file:
+        return file.read()
+
+
+def descendants(root):
+    """A line for that process and each one below it: what it is, and what it waits for."""
+    parents, lines = {}, {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = read_proc(pid, "stat").rpartition(") ")[2].split()
+            parents[pid] = fields[1]
+            lines[pid] = "pid %s, state %s, threads %s, waits in %s: %s" % (
+                pid, fields[0], fields[17], read_proc(pid, "wchan"),
+                read_proc(pid, "cmdline").replace("\0", " "))
+        except OSError:
+            continue  # it has just ended
+    family, more = set(), {str(root)}
+    while more:
+        family |= more
+        more = {pid for pid, parent in parents.items() if parent in family} - family
+    return [lines[pid] for pid in sorted(family) if pid in lines]
 
 
 class Agent:
@@ -40,20 +65,28 @@ class Agent:
     def said(self):
         return "".join(list(self.lines))
 
-    def wait(self):
-        """Its exit code; None if it had to be killed."""
-        try:
-            code = self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            code = None
-            self.process.kill()
-            self.process.wait()
-        self.reader.join(5)
-        return code
-
     def kill(self):
         self.process.kill()
         self.process.wait()
+
+
+def wait_for(agents, patience=PATIENCE):
+    """Their exit codes; None for one that had to be killed."""
+    deadline = time.monotonic() + patience
+    late = []
+    for agent in agents:
+        try:
+            agent.process.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            late.append(agent)
+    # All that are late tell how they stand before the first is killed: the others go on then.
+    for agent in late:
+        agent.lines += ["still there: %s\n" % line for line in descendants(agent.process.pid)]
+    for agent in late:
+        agent.kill()
+    for agent in agents:
+        agent.reader.join(5)
+    return [None if agent in late else agent.process.returncode for agent in agents]
 
 
 def launcher(muster, kind, endpoint, nodes, *more):
@@ -74,10 +107,12 @@ def ends(agents):
 
 
 def finish(checks, agents, what):
-    for number, agent in enumerate(agents):
-        code = agent.wait()
-        checks.ok(code == 0, "%s: agent %d ends with 0" % (what, number),
-                  (code, agent.said()[-3000:]))
+    codes = wait_for(agents)
+    # Who waits in vain waits for another one: all of them tell.
+    tell = ["agent %d: %s\n%s" % (number, codes[number], agent.said()[-3000:])
+            for number, agent in enumerate(agents)]
+    for number, code in enumerate(codes):
+        checks.ok(code == 0, "%s: agent %d ends with 0" % (what, number), "\n".join(tell))
 
 
 def train(checks, muster, kind, scratch):

@@ -14,15 +14,14 @@ import re
 import secrets
 import subprocess
 import sys
-import threading
 import time
 
-from lib import HERE, MAGIC, Checks, Scratch, die_with_parent, muster_path, wait_until
+import run_ddp
+from lib import HERE, MAGIC, SKIP, Checks, Scratch, die_with_parent, muster_path, wait_until
 
 PATIENCE = 120  # importing torch takes seconds when the machine has other things to do
 ENDPOINT = 29400
 NODES = ["10.213.7.1", "10.213.7.2"]
-SKIP = 77
 
 
 class Node:
@@ -91,42 +90,14 @@ with open(sys.argv[2], "wb", 0) as file:
             return file.read()
 
 
-class Agent:
+class Agent(run_ddp.Agent):
+    """An agent in a node."""
+
     def __init__(self, node, muster, scratch, *arguments):
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith(("PET_", "TORCH", "MUSTER_"))}
-        environment.update(PYTHON_EXEC=sys.executable, OMP_NUM_THREADS="1", TMPDIR=scratch,
-                           GLOO_SOCKET_IFNAME=node.link)
-        self.node = node
-        self.lines = []
-        self.process = subprocess.Popen(
-            node.enter(muster, "run", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-endpoint",
-                       "%s:%d" % (NODES[0], ENDPOINT), "--local-addr", node.addr, *arguments),
-            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, preexec_fn=die_with_parent)
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line)
-
-    def said(self):
-        return "".join(list(self.lines))
-
-    def wait(self, patience=PATIENCE):
-        try:
-            code = self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            code = None
-            self.process.kill()
-            self.process.wait()
-        self.reader.join(5)
-        return code
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
+        super().__init__(
+            node.enter("env", "GLOO_SOCKET_IFNAME=" + node.link, muster, "run", "--nnodes", "2",
+                       "--nproc-per-node", "2", "--rdzv-endpoint", "%s:%d" % (NODES[0], ENDPOINT),
+                       "--local-addr", node.addr, *arguments), scratch)
 
     def family(self):
         """The agent and its workers."""
@@ -196,9 +167,7 @@ def train(checks, nodes, muster, scratch, token):
                    "steps of four workers", PATIENCE)
         look_around(checks, nodes, agents, token)
         open(stop, "w").close()
-        for number, agent in enumerate(agents):
-            code = agent.wait()
-            checks.ok(code == 0, "agent %d ends with 0" % number, (code, agent.said()[-3000:]))
+        run_ddp.finish(checks, agents, "over the link")
         ends = re.findall(r"end rank=(\d+) world=4", "".join(agent.said() for agent in agents))
         checks.equal(sorted(ends), ["0", "1", "2", "3"], "four workers train to the end")
     except AssertionError as error:
@@ -246,7 +215,7 @@ def look_around(checks, nodes, agents, token):
 def refusals(checks, nodes, muster, scratch):
     script = ["--no-python", "/bin/sh", "-c", "echo here $MASTER_ADDR"]
     agent = Agent(nodes[0], muster, scratch, *script)
-    code = agent.wait(30)
+    [code] = run_ddp.wait_for([agent], 30)
     checks.ok(code not in (0, None) and "--token-file" in agent.said() and
               "--insecure" in agent.said(),
               "without a credential nobody hosts beyond loopback, and is told what to do",
@@ -259,7 +228,7 @@ def refusals(checks, nodes, muster, scratch):
         for what, arguments in (("a wrong token", ["--token-file", wrong]), ("no token", [])):
             begun = time.monotonic()
             bad = Agent(nodes[1], muster, scratch, *arguments, *script)
-            code = bad.wait(40)
+            [code] = run_ddp.wait_for([bad], 40)
             checks.ok(code not in (0, None) and time.monotonic() - begun < 30,
                       "an agent with %s is told so, and ends" % what, (code, bad.said()))
             checks.note(bad.said().strip().split("\n")[-1][:200])
@@ -267,7 +236,7 @@ def refusals(checks, nodes, muster, scratch):
         good.kill()
     agents = [Agent(node, muster, scratch, "--insecure", *script) for node in nodes]
     for agent in agents:
-        code = agent.wait(60)
+        [code] = run_ddp.wait_for([agent], 60)
         checks.ok(code == 0 and "here %s" % NODES[0] in agent.said() or
                   "here %s" % NODES[1] in agent.said(),
                   "--insecure: as under torchrun", (code, agent.said()))
@@ -294,7 +263,7 @@ def backends(checks, nodes, muster, scratch):
                        ("certificates", [certificate(i) for i in range(2)])):
         agents = [Agent(node, muster, scratch, *more[i], *script) for i, node in enumerate(nodes)]
         for agent in agents:
-            code = agent.wait(90)
+            [code] = run_ddp.wait_for([agent], 90)
             checks.ok(code == 0 and agent.said().count("met at 127.0.0.1") == 2,
                       "%s: workers meet through gateways" % what, (code, agent.said()[-2000:]))
 

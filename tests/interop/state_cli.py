@@ -19,7 +19,7 @@ import tempfile
 import time
 
 import lib
-from lib import HOST, Checks, die_with_parent, muster_path, option, run_muster
+from lib import HOST, Checks, die_with_parent, muster_path, run_muster
 
 checks = Checks()
 MIB = 1 << 20
@@ -271,10 +271,10 @@ def test_between_peers():
 def test_in_a_swarm():
     source = make("swarm.safetensors", "swarm")
     where = "/ip4/%s/tcp/0" % HOST
-    with Donor(source, "--dht", "new", "--prefix", "run", "--rate", "4M", listen=where) as first:
+    with Donor(source, "--dht", "new", "--prefix", "run", "--rate", "2M", listen=where) as first:
         swarm = first.address
         checks.equal(first.said["transport"], "peer", "in a swarm: between peers")
-        with Donor(source, "--dht", swarm, "--prefix", "run", "--rate", "4M", "--hivemind",
+        with Donor(source, "--dht", swarm, "--prefix", "run", "--rate", "2M", "--hivemind",
                    "TrainingStateAverager", listen=where) as second:
             code, out, err = run_muster("state", "ls", "--json", "--dht", swarm, "run")
             rows = [json.loads(line) for line in out.decode().splitlines()]
@@ -326,15 +326,8 @@ def test_withdrawn_from_the_swarm():
 
 
 def main():
-    only = option("only", "")
     try:
-        for name, test in sorted(globals().items()):
-            if name.startswith("test_") and only in name:
-                print("-- " + name[5:].replace("_", " "), flush=True)
-                try:
-                    test()
-                except (AssertionError, subprocess.TimeoutExpired, OSError, ValueError) as error:
-                    checks.ok(False, name, error)
+        checks.run_tests(globals())
     finally:
         shutil.rmtree(SCRATCH, ignore_errors=True)
     checks.done()

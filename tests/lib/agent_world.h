@@ -336,9 +336,10 @@ static inline void world_judge_deadline(struct world *w)
     const struct mu_agent *a = &w->agent;
     bool bounded = a->state == MU_AGENT_IS_EXCHANGING || a->state == MU_AGENT_IS_SAVING ||
                    a->state == MU_AGENT_IS_STOPPING || a->state == MU_AGENT_IS_BARRIER;
+    bool partly = a->state == MU_AGENT_IS_RUNNING && a->exited != 0; /* who is left is named once */
     uint64_t stop_ms = a->config.grace_ms + a->config.kill_ms;
 
-    if (bounded == (mu_agent_deadline(a).ns == MU_MONO_NEVER.ns)) {
+    if (!partly && bounded == (mu_agent_deadline(a).ns == MU_MONO_NEVER.ns)) {
         WORLD_FAULT(w, "%s a deadline while %s", bounded ? "without" : "with",
                     mu_agent_state_name(a->state));
     }

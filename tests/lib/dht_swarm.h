@@ -245,4 +245,32 @@ static inline struct mu_dht_op *swarm_get(size_t n, const struct mu_dht_id *key,
     return swarm_finish(op);
 }
 
+/* --- values under keys that are texts -------------------------------------------------------- */
+
+static inline struct mu_dht_id swarm_key(const char *text)
+{
+    struct mu_dht_id id;
+
+    assert_int_equal(mu_dht_key_text(mu_span_str(text), &id), 0);
+    return id;
+}
+
+static inline uint32_t swarm_store_text(size_t n, const char *key, const char *value, double in_s)
+{
+    struct mu_dht_put put = {
+        .key = swarm_key(key), .value = mu_span_str(value), .expiration = swarm_time() + in_s};
+    struct mu_dht_op *op = swarm_store(n, &put, 1);
+    uint32_t stored = op->results[0].stored;
+
+    mu_dht_op_free(op);
+    return stored;
+}
+
+static inline int swarm_tear_down(void **unused)
+{
+    (void)unused;
+    swarm_stop();
+    return 0;
+}
+
 #endif

@@ -242,6 +242,39 @@ static inline struct mu_addr rig_addr(const struct rig_node *n)
     return addr;
 }
 
+/* --- memory ----------------------------------------------------------------------------------- */
+
+enum { RIG_MISSES = 3 };
+
+static long rig_miss_at; /* allocations until the first of those that fail */
+
+static bool rig_miss_hook(size_t size)
+{
+    struct mu_sim_heap *heap = mu_sim_outside();
+
+    (void)size;
+    mu_sim_inside(heap);
+    if (heap == NULL) {
+        return true; /* It is the world's. */
+    }
+    rig_miss_at--;
+    return rig_miss_at >= 0 || rig_miss_at < -RIG_MISSES;
+}
+
+/* Of the nodes' allocations number `nth` fails, and some behind it; then there is memory again. */
+static inline void rig_miss(long nth)
+{
+    rig_miss_at = nth;
+    mu_alloc_hook = rig_miss_hook;
+}
+
+/* Whether any has failed. That is over now. */
+static inline bool rig_missed(void)
+{
+    mu_alloc_hook = NULL;
+    return rig_miss_at < 0;
+}
+
 /* --- calls ------------------------------------------------------------------------------------ */
 
 static inline uint8_t rig_byte(size_t at)

@@ -152,4 +152,18 @@ static inline void tear_down(struct rig *r)
     mu_backed_fini(&r->m);
 }
 
+/* However far these have come, they are given back, and nothing is left. */
+static inline void stop_all(struct rig *r, struct op *ops, size_t count)
+{
+    mu_backed_stop(&r->m);
+    while (mu_backed_next_done(&r->m) != NULL) {
+    }
+    for (size_t i = 0; i < count; i++) {
+        assert_true(mu_backed_cancel(&r->m, &ops[i].base));
+        drop(&ops[i]);
+    }
+    assert_int_equal(r->m.op_count, 0);
+    tear_down(r);
+}
+
 #endif

@@ -325,6 +325,36 @@ static void test_agent_all_with_0_is_success(void **state)
     assert_int_equal(mu_agent_restarts_left(&rig.a), 1);
 }
 
+static void test_agent_who_is_left_is_named(void **state)
+{
+    (void)state;
+
+    rig_run(0, 1);
+    assert_int_equal(mu_agent_deadline(&rig.a).ns, MU_MONO_NEVER.ns);
+    assert_int_equal(rig_exited(1, 0, 0), 0);
+    assert_int_equal(rig_pass(29999), 0);
+    assert_null(rig.u.text);
+    assert_int_equal(rig_pass(1), 0);
+    assert_string_equal(
+        rig.u.text, "1 of 2 workers still run 30 s after the last one ended; worker 1 is the one");
+    /* Once is enough, and the worker may take its time. */
+    assert_int_equal(mu_agent_deadline(&rig.a).ns, MU_MONO_NEVER.ns);
+    assert_int_equal(rig_pass(3600000), 0);
+    assert_null(rig.u.text);
+    assert_int_equal(rig_exited(1, 1, 0), BARRIER);
+
+    /* One that ended before all were told to run counts as well. */
+    rig_init(rig_config());
+    assert_int_equal(rig_start(), JOIN);
+    assert_int_equal(rig_assigned(0), EXCHANGE);
+    assert_int_equal(rig_round(MU_AGENT_READY, 0, 0), SPAWN);
+    assert_int_equal(rig_exited(1, 1, 0), 0);
+    assert_int_equal(rig_group(MU_AGENT_SPAWNED, 1), 0);
+    assert_int_equal(rig_pass(30000), 0);
+    assert_string_equal(
+        rig.u.text, "1 of 2 workers still run 30 s after the last one ended; worker 0 is the one");
+}
+
 static void test_agent_left_overs_are_stopped_after_the_barrier(void **state)
 {
     (void)state;
@@ -770,6 +800,7 @@ int main(void)
         TEST(test_agent_workers_may_end_before_all_are_told_to_run),
         TEST(test_agent_worker_that_cannot_start_is_an_error),
         TEST(test_agent_all_with_0_is_success),
+        TEST(test_agent_who_is_left_is_named),
         TEST(test_agent_left_overs_are_stopped_after_the_barrier),
         TEST(test_agent_workers_that_asked_have_time_to_save),
         TEST(test_agent_saving_goes_on_when_the_run_is_over),

@@ -432,15 +432,7 @@ static void test_it_bears_a_want_of_memory(void **state)
         run_some(&r, ops, 10);
         fired = failheap_fired() || nth % 6 != 5;
         failheap_disarm();
-        mu_backed_stop(&r.m);
-        while (mu_backed_next_done(&r.m) != NULL) {
-        }
-        for (size_t i = 0; i < 10; i++) {
-            assert_true(mu_backed_cancel(&r.m, &ops[i].base));
-            drop(&ops[i]);
-        }
-        assert_int_equal(r.m.op_count, 0);
-        tear_down(&r);
+        stop_all(&r, ops, 10);
     }
 }
 

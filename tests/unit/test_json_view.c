@@ -3,6 +3,7 @@
 
 #include <muster/error.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "codec/json_view.h"
 #include "core/prng.h"
@@ -21,9 +22,14 @@ static void test_json_view_knows_what_is_valid(void **unused)
         "{\"a\":\"}\"}",
     };
     static const char *const bad[] = {
-        "",         " ",     "{",          "}",  "{}}", "{} {}", "[1,]", "{\"a\"}",   "{\"a\":}",
-        "{a:1}",    "01",    "1.",         "-",  "+1",  "1e",    "tru",  "\"\\x\"",   "\"\\u12g4\"",
-        "\"a\nb\"", "[1 2]", "{\"a\":1,}", "\"", "{]",  "[}",    "nul",  "[\"a\":1]", "{1:2}",
+        "",           " ",       "{",           "}",        "{}}",
+        "{} {}",      "[1,]",    "{\"a\"}",     "{\"a\":}", "{a:1}",
+        "01",         "1.",      "-",           "+1",       "1e",
+        "tru",        "\"\\x\"", "\"\\u12g4\"", "\"a\nb\"", "[1 2]",
+        "{\"a\":1,}", "\"",      "{]",          "[}",       "nul",
+        "[\"a\":1]",  "{1:2}",   "[",           "]",        "[,1]",
+        ".5",         "1e+",     "truex",       "\"\\",     "1 2",
+        "[1],",       "nan",     "{\"a\" 1}",   "'a'",      "{\"a\":1 \"b\":2}",
     };
 
     (void)unused;
@@ -49,6 +55,22 @@ static void test_json_view_depth_is_bounded(void **unused)
         memset(text + depth, ']', depth);
         assert_int_equal(mu_jv_valid(mu_span(text, 2 * depth)), depth == MU_JV_DEPTH_MAX);
     }
+}
+
+static void test_json_view_every_cut_of_a_text_is_refused(void **unused)
+{
+    static const char text[] = "{\"a\\u0041\": [1.5e3, true, null, {\"b\": \"c\"}]}";
+
+    (void)unused;
+    for (size_t len = 0; len < sizeof(text) - 1; len++) {
+        /* In a block of its own, so that a sanitizer sees a step beyond. */
+        char *cut = malloc(len + 1);
+
+        memcpy(cut, text, len);
+        assert_false(mu_jv_valid(mu_span(cut, len)));
+        free(cut);
+    }
+    assert_true(mu_jv_valid(mu_span_str(text)));
 }
 
 static void test_json_view_walk_finds_members_and_elements(void **unused)
@@ -219,6 +241,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json_view_knows_what_is_valid),
         cmocka_unit_test(test_json_view_depth_is_bounded),
+        cmocka_unit_test(test_json_view_every_cut_of_a_text_is_refused),
         cmocka_unit_test(test_json_view_walk_finds_members_and_elements),
         cmocka_unit_test(test_json_view_walk_passes_escapes),
         cmocka_unit_test(test_json_view_numbers_are_whole_and_fit),

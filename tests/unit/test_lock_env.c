@@ -5,6 +5,10 @@
 #include "service/lock_env.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <muster/log.h>
 
 #include "core/alloc.h"
 #include "sim.h"
@@ -137,6 +141,7 @@ static void node_init(struct node *n, struct mu_sim *sim, const char *address, c
         struct mu_tls_config config = {.token = mu_span_str(token)};
 
         assert_int_equal(mu_tls_env_new(mu_lock_env_wire(n->lock), &config, &n->tls, &why), 0);
+        mu_tls_env_on_refused(n->tls, mu_lock_env_refused, n->lock);
         mu_lock_env_seal(n->lock, mu_tls_env_env(n->tls));
     }
     n->env = mu_lock_env_env(n->lock);
@@ -214,21 +219,27 @@ static bool is_over(void *arg)
     return !n->live || n->got.len != 0;
 }
 
-/* Dials and says `text`; what comes back, or the end, is in the client. */
-static void say(struct world *w, const char *text)
+/* Dials and says `text`; what comes back, or the end, is in the node. */
+static void say_from(struct node *n, const char *text)
 {
     struct mu_addr addr = server_addr();
     size_t taken = 0;
 
-    w->client.conn = (struct mu_conn){.on = &events};
-    w->client.live = true;
-    assert_int_equal(mu_env_dial(w->client.env, &w->client.conn, &addr), 0);
-    assert_true(mu_sim_run_until(w->sim, PATIENCE, is_settled, &w->client));
-    if (w->client.open) {
-        mu_env_send(w->client.env, &w->client.conn, mu_span_str(text), &taken);
+    n->conn = (struct mu_conn){.on = &events};
+    n->live = true;
+    n->open = false;
+    assert_int_equal(mu_env_dial(n->env, &n->conn, &addr), 0);
+    assert_true(mu_sim_run_until(n->sim, PATIENCE, is_settled, n));
+    if (n->open) {
+        mu_env_send(n->env, &n->conn, mu_span_str(text), &taken);
         assert_int_equal(taken, strlen(text));
-        assert_true(mu_sim_run_until(w->sim, PATIENCE, is_over, &w->client));
+        assert_true(mu_sim_run_until(n->sim, PATIENCE, is_over, n));
     }
+}
+
+static void say(struct world *w, const char *text)
+{
+    say_from(&w->client, text);
 }
 
 static void test_lock_env_lets_in_who_has_the_token(void **state)
@@ -379,8 +390,153 @@ static void test_lock_env_speaks_plain_only_where_it_may(void **state)
     world_fini(&w);
 }
 
+/* --- the log ---------------------------------------------------------------------------------- */
+
+static char lines[16][256];
+static size_t line_count;
+
+static void on_line(void *context, enum muster_log_level level, const char *id, const char *line)
+{
+    (void)context;
+    assert_int_equal(level, MUSTER_LOG_WARN);
+    assert_string_equal(id, "LOCK-REFUSED");
+    assert_true(line_count < 16);
+    (void)snprintf(lines[line_count++], sizeof(lines[0]), "%s", line);
+}
+
+static int set_up_log(void **state)
+{
+    (void)state;
+    line_count = 0;
+    muster_log_set(on_line, NULL, MUSTER_LOG_WARN);
+    return 0;
+}
+
+static int tear_down_log(void **state)
+{
+    (void)state;
+    muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
+    return 0;
+}
+
+/* Until its server knows as well. */
+static void knock(struct node *n, const char *text)
+{
+    say_from(n, text);
+    mu_sim_run_for(n->sim, 10 * MU_NS_PER_MS);
+}
+
+/* How many are named or counted in all. */
+static uint64_t count_refused(void)
+{
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < line_count; i++) {
+        const char *more = strstr(lines[i], "more=");
+
+        count += strstr(lines[i], "peer=") != NULL ? 1u : 0u;
+        count += more == NULL ? 0 : strtoull(more + 5, NULL, 10);
+    }
+    return count;
+}
+
+static void test_lock_env_names_whom_it_refuses_and_why(void **state)
+{
+    static const struct {
+        const char *token;
+        const char *text;
+        const char *why;
+    } cases[] = {
+        {NOT_IT, "hello", "the peer's token is another one"},
+        {NULL, "MUSTER\r\n", "it shows no credential"},
+        {NULL, "\x0e of PyTorch", "plain connections are not taken from there"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world w;
+
+        line_count = 0;
+        world_init(&w, STRANGER, MY_TOKEN, cases[i].token);
+        knock(&w.client, cases[i].text);
+        assert_int_equal(line_count, 1);
+        assert_non_null(strstr(lines[0], "peer=" STRANGER ":"));
+        if (strstr(lines[0], cases[i].why) == NULL) {
+            fail_msg("%s", lines[0]);
+        }
+        assert_null(strstr(lines[0], MY_TOKEN));
+        world_fini(&w);
+    }
+}
+
+static void test_lock_env_says_nothing_of_who_is_let_in(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, MY_TOKEN);
+    say(&w, "hello");
+    world_fini(&w);
+    assert_int_equal(line_count, 0);
+}
+
+static void test_lock_env_names_an_address_once_a_minute_and_counts_the_rest(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NOT_IT);
+    for (int i = 0; i < 20; i++) {
+        say(&w, "hello");
+        mu_sim_run_for(w.sim, 2 * MU_NS_PER_S);
+    }
+    assert_int_equal(line_count, 1);
+    mu_sim_run_for(w.sim, 60 * MU_NS_PER_S);
+    assert_int_equal(line_count, 2);
+    assert_non_null(strstr(lines[1], "more=19"));
+    /* What is unsaid at the end is said then. */
+    for (int i = 0; i < 3; i++) {
+        knock(&w.client, "hello");
+    }
+    assert_int_equal(line_count, 3);
+    world_fini(&w);
+    assert_int_equal(line_count, 4);
+    assert_int_equal(count_refused(), 23);
+}
+
+static void test_lock_env_writes_a_line_a_second_however_many_come(void **state)
+{
+    static struct node many[24];
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    for (size_t i = 0; i < 24; i++) {
+        char address[32];
+
+        (void)snprintf(address, sizeof(address), "10.9.0.%zu", i + 1);
+        node_init(&many[i], w.sim, address, NULL, false, NULL);
+    }
+    for (size_t i = 0; i < 24; i++) {
+        knock(&many[i], "\x0e of PyTorch");
+    }
+    assert_int_equal(line_count, 1);
+    assert_non_null(strstr(lines[0], "peer=10.9.0.1:"));
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    knock(&w.client, "\x0e of PyTorch");
+    assert_int_equal(line_count, 2);
+    assert_non_null(strstr(lines[1], "peer=" STRANGER ":"));
+    assert_non_null(strstr(lines[1], "more=23"));
+    for (size_t i = 0; i < 24; i++) {
+        node_fini(&many[i]);
+    }
+    world_fini(&w);
+    assert_int_equal(count_refused(), 25);
+}
+
 int main(void)
 {
+#define LOGGED(name) cmocka_unit_test_setup_teardown(name, set_up_log, tear_down_log)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lock_env_lets_in_who_has_the_token),
         cmocka_unit_test(test_lock_env_tells_another_token_why),
@@ -392,6 +548,10 @@ int main(void)
         cmocka_unit_test(test_lock_env_ends_with_silent_guests),
         cmocka_unit_test(test_lock_env_refuses_to_listen_in_words),
         cmocka_unit_test(test_lock_env_speaks_plain_only_where_it_may),
+        LOGGED(test_lock_env_names_whom_it_refuses_and_why),
+        LOGGED(test_lock_env_says_nothing_of_who_is_let_in),
+        LOGGED(test_lock_env_names_an_address_once_a_minute_and_counts_the_rest),
+        LOGGED(test_lock_env_writes_a_line_a_second_however_many_come),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

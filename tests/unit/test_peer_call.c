@@ -19,6 +19,7 @@ struct side {
     struct mu_peer_items served;
     int starts, gones;
     bool frees; /* its calls, when a request is gone */
+    bool starved;
     int items, ends, ended, ended_status;
 };
 
@@ -88,7 +89,13 @@ static void on_served_item(struct mu_peer_items *items, struct mu_span message)
 
     s->items++;
     if (mu_span_eq(message, MU_SPAN_LIT("fail"))) {
-        assert_int_equal(mu_peer_items_fail(items, "it went wrong"), 0);
+        if (s->starved) {
+            rig_miss(0);
+        }
+        mu_peer_items_fail(items, "it went wrong");
+        if (s->starved) {
+            assert_true(rig_missed());
+        }
     } else {
         assert_int_equal(mu_peer_items_send(items, message), 0);
     }
@@ -489,6 +496,25 @@ static void test_peer_items_a_failure_is_told_and_so_is_a_caller_who_goes(void *
     close_all();
 }
 
+/* Nobody waits for what there was no memory to say. */
+static void test_peer_items_a_failure_without_memory_ends_the_call(void **unused)
+{
+    struct stream s;
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    sides[1].starved = true;
+    s = (struct stream){.side = &sides[0], .to = &rig.node[1]};
+    mu_sim_call(rig.node[0].proc, begin_failing, &s);
+    rig_run(&rig, 10000);
+    assert_int_equal(s.ended, 1);
+    assert_int_equal(s.status, MUSTER_ECLOSED);
+    assert_int_equal(sides[1].ended, 1);
+    assert_int_equal(sides[1].ended_status, MUSTER_ENOMEM);
+    close_all();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -502,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_peer_items_all_come_back),
         cmocka_unit_test(test_peer_items_all_may_be_freed_with_an_item),
         cmocka_unit_test(test_peer_items_a_failure_is_told_and_so_is_a_caller_who_goes),
+        cmocka_unit_test(test_peer_items_a_failure_without_memory_ends_the_call),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

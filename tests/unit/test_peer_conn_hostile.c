@@ -607,6 +607,85 @@ static void test_peer_conn_an_end_is_not_forgotten_for_want_of_memory(void **unu
     peer_pair_fini(&p);
 }
 
+/* Nor is a reset: whoever waits for an answer on the stream would wait for ever. */
+static void test_peer_conn_a_reset_is_not_forgotten_for_want_of_memory(void **unused)
+{
+    struct peer_pair p;
+    struct mu_peer_event e;
+    uint32_t id;
+
+    (void)unused;
+    peer_pair_start(&p, false, at_ms(0));
+    assert_int_equal(mu_peer_conn_open(&p.d.conn, at_ms(0), &MU_SPAN_LIT("/echo"), 1, &id), 0);
+    (void)peer_carry(&p.d, &p.l, at_ms(0));
+    assert_true(mu_peer_conn_next_event(&p.l.conn, &e));
+    assert_int_equal(e.type, MU_PEER_EV_STREAM_OPENED);
+    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
+    assert_false(mu_peer_conn_next_event(&p.l.conn, &e));
+    (void)peer_carry(&p.l, &p.d, at_ms(0));
+    assert_true(mu_peer_conn_next_event(&p.d.conn, &e));
+    assert_int_equal(e.type, MU_PEER_EV_STREAM_READY);
+    assert_false(mu_peer_conn_next_event(&p.d.conn, &e));
+    mu_peer_conn_tick(&p.l.conn, at_ms(0)); /* its first ping */
+    (void)peer_carry(&p.l, &p.d, at_ms(0));
+    assert_false(mu_peer_conn_next_event(&p.d.conn, &e));
+    mu_buf_trim(&p.l.conn.yamux.out, 0);
+    failheap_arm(0);
+    mu_peer_conn_reset(&p.l.conn, id);
+    assert_int_equal(mu_peer_conn_count(&p.l.conn), 0);
+    assert_false(mu_peer_conn_next_event(&p.l.conn, &e));
+    /* It asks to be called soon, as often as it takes. */
+    assert_int_equal(mu_peer_conn_deadline(&p.l.conn).ns, at_ms(10).ns);
+    mu_peer_conn_tick(&p.l.conn, at_ms(10));
+    assert_false(mu_peer_conn_next_event(&p.l.conn, &e));
+    assert_int_equal(mu_peer_conn_deadline(&p.l.conn).ns, at_ms(20).ns);
+    failheap_disarm();
+    mu_peer_conn_tick(&p.l.conn, at_ms(20));
+    assert_false(mu_peer_conn_next_event(&p.l.conn, &e));
+    assert_true(mu_mono_before(at_ms(1000), mu_peer_conn_deadline(&p.l.conn)));
+    (void)peer_carry(&p.l, &p.d, at_ms(20));
+    assert_true(mu_peer_conn_next_event(&p.d.conn, &e));
+    assert_int_equal(e.type, MU_PEER_EV_RESET);
+    assert_int_equal(e.id, id);
+    peer_pair_fini(&p);
+}
+
+/* Nor are last words: the connection is not done with before they are out. */
+static void test_peer_conn_last_words_wait_for_memory(void **unused)
+{
+    struct peer_pair p;
+    struct mu_peer_event e;
+    uint32_t id;
+    size_t taken;
+
+    (void)unused;
+    peer_pair_start(&p, false, at_ms(0));
+    assert_int_equal(mu_peer_conn_open(&p.d.conn, at_ms(0), &MU_SPAN_LIT("/echo"), 1, &id), 0);
+    assert_int_equal(mu_peer_conn_write(&p.d.conn, id, MU_SPAN_LIT("last words"), &taken), 0);
+    assert_int_equal(taken, 10);
+    mu_buf_trim(&p.d.conn.noise.out, 0);
+    failheap_arm(0);
+    mu_peer_conn_close(&p.d.conn);
+    while (mu_peer_conn_next_event(&p.d.conn, &e)) {
+    }
+    assert_int_equal(mu_peer_conn_output(&p.d.conn).len, 0);
+    assert_false(mu_peer_conn_done(&p.d.conn));
+    assert_int_equal(mu_peer_conn_deadline(&p.d.conn).ns, at_ms(10).ns);
+    failheap_disarm();
+    mu_peer_conn_tick(&p.d.conn, at_ms(10));
+    assert_false(mu_peer_conn_done(&p.d.conn));
+    (void)peer_carry(&p.d, &p.l, at_ms(10));
+    assert_true(mu_peer_conn_done(&p.d.conn));
+    assert_int_equal(mu_peer_conn_deadline(&p.d.conn).ns, MU_MONO_NEVER.ns);
+    assert_true(mu_peer_conn_next_event(&p.l.conn, &e));
+    assert_int_equal(e.type, MU_PEER_EV_STREAM_OPENED);
+    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
+    assert_true(mu_peer_conn_next_event(&p.l.conn, &e));
+    assert_int_equal(e.type, MU_PEER_EV_DATA);
+    assert_int_equal(e.data.len, 10);
+    peer_pair_fini(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -622,6 +701,8 @@ int main(void)
         cmocka_unit_test(test_peer_conn_a_flood_is_held_within_limits),
         cmocka_unit_test(test_peer_conn_survives_a_failing_heap),
         cmocka_unit_test(test_peer_conn_an_end_is_not_forgotten_for_want_of_memory),
+        cmocka_unit_test(test_peer_conn_a_reset_is_not_forgotten_for_want_of_memory),
+        cmocka_unit_test(test_peer_conn_last_words_wait_for_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -299,12 +299,118 @@ static void test_peer_host_does_not_go_back_to_an_older_record(void **unused)
     rig_close(&r);
 }
 
+/* --- without memory --------------------------------------------------------------------------- */
+
+struct meeting {
+    struct rig_node *from;
+    struct mu_peer_connect connect;
+};
+
+static void on_met(struct mu_peer_connect *connect, int status, const char *text)
+{
+    (void)connect;
+    (void)status;
+    (void)text;
+}
+
+static void meet_inside(void *arg)
+{
+    struct meeting *m = arg;
+
+    m->connect.done = on_met;
+    mu_peer_host_connect(m->from->host, &m->connect);
+}
+
+static bool speaks(const struct rig_node *of, const struct rig_node *who)
+{
+    return mu_peer_host_speaks(of->host, &who->identity.id, RIG_ECHO);
+}
+
+/* Whatever it was that there was no memory for, who they are is known in the end. */
+static void test_peer_host_asks_again_who_a_peer_is(void **unused)
+{
+    bool more = true;
+
+    (void)unused;
+    for (long nth = 0; more; nth++) {
+        struct rig r;
+        struct meeting m = {0};
+
+        rig_open(&r, 2, NULL);
+        rig_run_all(&r);
+        rig_introduce(&r.node[0], &r.node[1]);
+        m.from = &r.node[0];
+        m.connect.peer = r.node[1].identity.id;
+        rig_miss(nth);
+        mu_sim_call(m.from->proc, meet_inside, &m);
+        rig_run(&r, 20000);
+        more = rig_missed();
+        if (!mu_peer_host_connected(r.node[0].host, &r.node[1].identity.id)) {
+            /* It was the connection that there was no memory for. */
+            mu_sim_call(m.from->proc, meet_inside, &m);
+            rig_run(&r, 2000);
+        }
+        assert_true(speaks(&r.node[0], &r.node[1]));
+        assert_true(speaks(&r.node[1], &r.node[0]));
+        assert_int_equal(rig_stats(&r.node[0]).violations, 0);
+        assert_int_equal(rig_stats(&r.node[1]).violations, 0);
+        rig_close(&r);
+    }
+}
+
+struct announcing {
+    struct rig_node *node;
+    int err;
+};
+
+static void try_announce_inside(void *arg)
+{
+    struct announcing *a = arg;
+    struct mu_errmsg msg;
+
+    a->err = mu_peer_host_announce(a->node->host, "/ip4/203.0.113.7/tcp/4001", &msg);
+}
+
+/* And so is what has changed. */
+static void test_peer_host_tells_again_what_has_changed(void **unused)
+{
+    bool more = true;
+    int told = 0;
+
+    (void)unused;
+    for (long nth = 0; more; nth++) {
+        struct rig r;
+        struct rig_call call;
+        struct announcing a = {.node = &r.node[1]};
+
+        rig_open(&r, 2, NULL);
+        rig_run_all(&r);
+        rig_introduce(&r.node[0], &r.node[1]);
+        rig_call(&r.node[0], &r.node[1], &call, 10);
+        rig_run(&r, 2000);
+        rig_assert_echoed(&call);
+        rig_miss(nth);
+        mu_sim_call(r.node[1].proc, try_announce_inside, &a);
+        /* What was, if not what is. */
+        assert_true(mu_peer_host_announced(r.node[1].host, 0).len != 0);
+        rig_run(&r, 20000);
+        more = rig_missed();
+        assert_true(a.err == 0 || a.err == MUSTER_ENOMEM);
+        assert_int_equal(has_addr(&r.node[0], &r.node[1], "/ip4/203.0.113.7/tcp/4001"), a.err == 0);
+        told += a.err == 0 ? 1 : 0;
+        rig_close(&r);
+    }
+    assert_true(told > 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_peer_host_signs_what_it_says_of_its_addresses),
         cmocka_unit_test(test_peer_host_believes_addresses_with_their_peers_signature),
         cmocka_unit_test(test_peer_host_does_not_go_back_to_an_older_record),
+        cmocka_unit_test(test_peer_host_asks_again_who_a_peer_is),
+        cmocka_unit_test(test_peer_host_tells_again_what_has_changed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

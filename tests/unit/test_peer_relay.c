@@ -84,6 +84,35 @@ static void test_relay_address_is_told_by_identify(void **state)
     relay_rig_close(&r);
 }
 
+/* Whatever there was no memory for: a place that is held is one that others know of. */
+static void test_relay_address_is_told_in_spite_of_a_want_of_memory(void **state)
+{
+    char text[MU_MULTIADDR_TEXT_MAX];
+    char want[MU_MULTIADDR_TEXT_MAX];
+    bool more = true;
+
+    (void)state;
+    for (long nth = 0; more; nth++) {
+        relay_rig_open(&r, 2, NULL);
+        relay_rig_run_all(&r);
+        relay_rig_reserve(&r, 1, 0);
+        rig_miss(nth);
+        rig_run(&r.base, 60000);
+        more = rig_missed();
+        relay_rig_addr(&r, 0, true, want, sizeof(want));
+        assert_int_equal(relay_rig_stats(&r, 1).places, 1);
+        assert_string_equal(
+            mu_multiaddr_format(mu_peer_relay_addr(r.relay[1], 0), text, sizeof(text)), want);
+        assert_string_equal(
+            mu_multiaddr_format(mu_peer_host_announced(NODE(1)->host, 0), text, sizeof(text)),
+            want);
+        assert_string_equal(
+            mu_multiaddr_format(mu_peer_host_addr(NODE(0)->host, ID(1), 0), text, sizeof(text)),
+            want);
+        relay_rig_close(&r);
+    }
+}
+
 static void test_relay_is_found_among_connected_peers(void **state)
 {
     struct rig_call call;
@@ -552,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_relay_leads_two_peers_together),
         cmocka_unit_test(test_relay_connection_is_identified_like_another),
         cmocka_unit_test(test_relay_address_is_told_by_identify),
+        cmocka_unit_test(test_relay_address_is_told_in_spite_of_a_want_of_memory),
         cmocka_unit_test(test_relay_is_found_among_connected_peers),
         cmocka_unit_test(test_relay_that_says_no_is_replaced_by_another),
         cmocka_unit_test(test_relay_place_is_renewed_before_it_ends),

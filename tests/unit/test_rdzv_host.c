@@ -2,16 +2,15 @@
  * Goal: the node that can bind the endpoint hosts, nobody else does, and each is told why in a
  * line. On real sockets: the kernel's answers are what decides.
  */
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
 #include <stdio.h>
 
 #include "unit.h"
 
 #include "failheap.h"
+#include "own_network.h"
 #include "service/rdzv.h"
 #include "service/store_server.h"
+#include "skipped.h"
 #include "transport/uv_env.h"
 
 static struct mu_uv_env *uv;
@@ -153,31 +152,14 @@ static void test_rdzv_host_at_every_address_is_refused_unless_asked_for(void **s
     assert_null(server);
 }
 
-/* An address of this machine that is not loopback. */
-static bool find_own_address(char *text, size_t cap)
+static const char *address; /* not loopback's; NULL: there is none */
+
+static const char *own_address(void)
 {
-    struct ifaddrs *list = NULL;
-    bool found = false;
-
-    assert_int_equal(getifaddrs(&list), 0);
-    for (struct ifaddrs *i = list; i != NULL && !found; i = i->ifa_next) {
-        if (i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET) {
-            const struct sockaddr_in *in = (const struct sockaddr_in *)i->ifa_addr;
-
-            found = (ntohl(in->sin_addr.s_addr) >> 24) != 127 &&
-                    inet_ntop(AF_INET, &in->sin_addr, text, (socklen_t)cap) != NULL;
-        }
+    if (address == NULL) {
+        skip_saying("there is no address but loopback's");
     }
-    freeifaddrs(list);
-    return found;
-}
-
-static void find_own_address_or_skip(char *text, size_t cap)
-{
-    if (!find_own_address(text, cap)) {
-        print_message("this machine has no IPv4 address but loopback; the test needs one\n");
-        skip();
-    }
+    return address;
 }
 
 static void test_rdzv_host_at_an_own_address_serves_on_all(void **state)
@@ -186,10 +168,9 @@ static void test_rdzv_host_at_an_own_address_serves_on_all(void **state)
     struct mu_store_server *other = NULL;
     struct mu_errmsg why = {{0}};
     struct mu_addr addr;
-    char text[64];
+    const char *text = own_address();
 
     (void)state;
-    find_own_address_or_skip(text, sizeof(text));
     addr = tcp(text, 0);
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), 1);
     assert_says(&why, "on all addresses");
@@ -208,10 +189,9 @@ static void test_rdzv_host_gives_way_when_the_port_is_taken_elsewhere(void **sta
     struct mu_addr first = tcp("127.0.0.1", 0);
     struct mu_errmsg why = {{0}};
     struct mu_addr addr;
-    char text[64];
+    const char *text = own_address();
 
     (void)state;
-    find_own_address_or_skip(text, sizeof(text));
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &first, &server, &why), 1);
     addr = tcp(text, first.port);
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &other, &why), 0);
@@ -361,5 +341,6 @@ int main(void)
                                         set_up, tear_down),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    address = own_network();
+    return skipped_or(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec/json.h"
+#include "codec/json_view.h"
 #include "failheap.h"
 #include "service/agent_status.h"
 #include "service/state_donor_internal.h"
@@ -41,17 +41,9 @@ static const char *text_of(struct mu_buf *b)
 
 static void assert_is_json(const char *text)
 {
-    struct mu_json j;
-    struct mu_json_token token;
-    int err;
-
-    mu_json_init(&j, mu_span_str(text));
-    while ((err = mu_json_next(&j, &token)) == 0) {
+    if (!mu_jv_valid(mu_span_str(text))) {
+        fail_msg("not JSON: %s", text);
     }
-    if (err != MUSTER_ENOENT) {
-        print_error("not JSON: %s\n", text);
-    }
-    assert_int_equal(err, MUSTER_ENOENT);
     assert_null(strchr(text, '\n'));
 }
 

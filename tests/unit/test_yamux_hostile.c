@@ -1,4 +1,5 @@
 /* yamux against a peer that breaks its rules, never reads, or asks for too much. */
+#include "failheap.h"
 #include "yamux_side.h"
 
 /* --- violations ------------------------------------------------------------------------------- */
@@ -268,6 +269,71 @@ static void test_yamux_opens_no_more_than_the_peer_has_accepted(void **unused)
     mu_yamux_fini(&y);
 }
 
+/* A peer that never heard of a reset would wait for ever. */
+static void test_yamux_a_reset_is_not_forgotten_for_want_of_memory(void **unused)
+{
+    struct mu_yamux y;
+    size_t taken;
+
+    start(&y, MU_YAMUX_LISTENER);
+    (void)unused;
+    y.config.streams_max = 2;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(feed(&y, i == 0 ? "000100010000000100000000" : "000100010000000300000000"),
+                         0);
+        (void)expect_event(&y, MU_YAMUX_EV_OPENED, i == 0 ? 1 : 3);
+    }
+    mu_buf_reset(&y.out);
+    mu_buf_trim(&y.out, 0);
+    failheap_arm(0);
+    assert_int_equal(mu_yamux_reset(&y, 1), MUSTER_ENOMEM);
+    assert_int_equal(mu_yamux_reset(&y, 3), MUSTER_ENOMEM);
+    assert_int_equal(mu_yamux_say_resets(&y), MUSTER_ENOMEM);
+    /* Here they are gone, but for their places: they are still the peer's. */
+    assert_int_equal(mu_yamux_count(&y), 0);
+    assert_int_equal(mu_yamux_write(&y, 1, MU_SPAN_LIT("x"), &taken), MUSTER_ENOENT);
+    assert_int_equal(feed(&y, "000000000000000100000002 aabb"), 0);
+    expect_no_event(&y);
+    failheap_disarm();
+    assert_int_equal(feed(&y, "000100010000000500000000"), 0);
+    expect_no_event(&y);
+    expect_output(&y, "000100080000000500000000");
+    assert_int_equal(mu_yamux_say_resets(&y), 0);
+    expect_output(&y, "000100080000000100000000 000100080000000300000000");
+    assert_int_equal(mu_yamux_say_resets(&y), 0);
+    assert_int_equal(mu_yamux_output(&y).len, 0);
+    assert_int_equal(feed(&y, "000100010000000700000000"), 0);
+    (void)expect_event(&y, MU_YAMUX_EV_OPENED, 7);
+    mu_yamux_fini(&y);
+}
+
+/* Nor for want of room, while the peer reads nothing. */
+static void test_yamux_a_reset_waits_for_room_in_the_output(void **unused)
+{
+    struct mu_yamux y;
+    uint32_t id;
+
+    start(&y, MU_YAMUX_DIALLER);
+    (void)unused;
+    assert_int_equal(mu_yamux_open(&y, at_ms(0), &id), 0);
+    while (mu_buf_reserve(&y.out, MU_YAMUX_HEADER) == 0) {
+        mu_buf_put(&y.out, mu_span((const uint8_t[MU_YAMUX_HEADER]){0}, MU_YAMUX_HEADER));
+    }
+    assert_int_equal(mu_yamux_reset(&y, id), 0);
+    assert_int_equal(mu_yamux_say_resets(&y), 0);
+    mu_yamux_sent(&y, mu_yamux_output(&y).len);
+    assert_int_equal(mu_yamux_say_resets(&y), 0);
+    expect_output(&y, "000100080000000100000000");
+    /* One that is never said is freed with the rest. */
+    assert_int_equal(mu_yamux_open(&y, at_ms(0), &id), 0);
+    mu_buf_reset(&y.out);
+    mu_buf_trim(&y.out, 0);
+    failheap_arm(0);
+    assert_int_equal(mu_yamux_reset(&y, id), MUSTER_ENOMEM);
+    failheap_disarm();
+    mu_yamux_fini(&y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -279,6 +345,8 @@ int main(void)
         cmocka_unit_test(test_yamux_refuses_streams_beyond_its_limit_and_after_go_away),
         cmocka_unit_test(test_yamux_that_drains_takes_what_was_opened_before_it_was_heard),
         cmocka_unit_test(test_yamux_opens_no_more_than_the_peer_has_accepted),
+        cmocka_unit_test(test_yamux_a_reset_is_not_forgotten_for_want_of_memory),
+        cmocka_unit_test(test_yamux_a_reset_waits_for_room_in_the_output),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
