@@ -12,7 +12,7 @@
 
 /** Whether this processor can. */
 bool mu_sha256_two_can(void);
-/** Works `count` blocks of 64 bytes into each state, a message's first word first. Only if it can. */
+/** Works `count` blocks of 64 bytes into each state. Only if it can. */
 void mu_sha256_two_blocks(uint32_t a[8], const uint8_t *a_blocks, uint32_t b[8],
                           const uint8_t *b_blocks, size_t count);
 
