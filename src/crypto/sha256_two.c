@@ -32,8 +32,9 @@ bool mu_sha256_two_can(void)
         unsigned int c = 0;
         unsigned int d = 0;
 
-        can = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSSE3) != 0 &&
-                      (c & bit_SSE4_1) != 0 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+        /* AVX, of which the kernel must know: the code around them is compiled to it. There are
+         * processors that have these instructions and not AVX. */
+        can = __builtin_cpu_supports("avx") && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
                       (b & bit_SHA) != 0
                   ? 1
                   : -1;
