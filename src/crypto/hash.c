@@ -4,6 +4,7 @@
 #include <openssl/sha.h>
 
 #include "core/assert.h"
+#include "crypto/sha256_two.h"
 
 #define BLOCK_LEN 64
 
@@ -44,6 +45,48 @@ void mu_sha256_begin(struct mu_sha256 *h)
 void mu_sha256_add(struct mu_sha256 *h, struct mu_span in)
 {
     (void)SHA256_Update((SHA256_CTX *)h, in.data, in.len);
+}
+
+/* Has what is added next begin a block. */
+static struct mu_span fill_block(SHA256_CTX *sha, struct mu_span in)
+{
+    size_t n = sha->num == 0 ? 0 : BLOCK_LEN - sha->num;
+
+    n = n < in.len ? n : in.len;
+    (void)SHA256_Update(sha, in.data, n);
+    return mu_span_skip(in, n);
+}
+
+/* Notes the length of what was worked in beside SHA256_Update(). */
+static void count_bytes(SHA256_CTX *sha, size_t n)
+{
+    uint64_t bits = ((uint64_t)sha->Nh << 32 | sha->Nl) + (uint64_t)n * 8;
+
+    sha->Nl = (SHA_LONG)bits;
+    sha->Nh = (SHA_LONG)(bits >> 32);
+}
+
+void mu_sha256_add_two(struct mu_sha256 *a, struct mu_span x, struct mu_sha256 *b, struct mu_span y)
+{
+    SHA256_CTX *first = (SHA256_CTX *)a;
+    SHA256_CTX *second = (SHA256_CTX *)b;
+
+    if (mu_sha256_two_can()) {
+        size_t n;
+
+        x = fill_block(first, x);
+        y = fill_block(second, y);
+        n = (x.len < y.len ? x.len : y.len) / BLOCK_LEN;
+        if (n != 0) {
+            mu_sha256_two_blocks(first->h, x.data, second->h, y.data, n);
+            count_bytes(first, n * BLOCK_LEN);
+            count_bytes(second, n * BLOCK_LEN);
+            x = mu_span_skip(x, n * BLOCK_LEN);
+            y = mu_span_skip(y, n * BLOCK_LEN);
+        }
+    }
+    (void)SHA256_Update(first, x.data, x.len);
+    (void)SHA256_Update(second, y.data, y.len);
 }
 
 void mu_sha256_end(struct mu_sha256 *h, uint8_t ret[MU_SHA256_LEN])

@@ -17,6 +17,10 @@ struct mu_sha256 {
 
 void mu_sha256_begin(struct mu_sha256 *h);
 void mu_sha256_add(struct mu_sha256 *h, struct mu_span in);
+/** Adds `x` to one and `y` to another. Where the processor has instructions for SHA-256 it takes
+ * little longer than one of them alone; best if both are as long. */
+void mu_sha256_add_two(struct mu_sha256 *a, struct mu_span x, struct mu_sha256 *b,
+                       struct mu_span y);
 /** It is to be begun anew then. */
 void mu_sha256_end(struct mu_sha256 *h, uint8_t ret[MU_SHA256_LEN]);
 /** For the ids of hivemind's DHT; nothing here relies on it being hard to invert. */

@@ -21,12 +21,19 @@ void mu_state_leaf(uint8_t ret[MU_STATE_HASH_LEN], const struct mu_span *spans, 
     mu_sha256_end(&sha, ret);
 }
 
-bool mu_state_leaf_is(const uint8_t leaf[MU_STATE_HASH_LEN], struct mu_span chunk)
+void mu_state_leaf_two(uint8_t ret_a[MU_STATE_HASH_LEN], struct mu_span a,
+                       uint8_t ret_b[MU_STATE_HASH_LEN], struct mu_span b)
 {
-    uint8_t hash[MU_STATE_HASH_LEN];
+    struct mu_sha256 first;
+    struct mu_sha256 second;
 
-    mu_state_leaf(hash, &chunk, 1);
-    return memcmp(hash, leaf, MU_STATE_HASH_LEN) == 0;
+    mu_sha256_begin(&first);
+    mu_sha256_begin(&second);
+    mu_sha256_add(&first, mu_span(&leaf_tag, 1));
+    mu_sha256_add(&second, mu_span(&leaf_tag, 1));
+    mu_sha256_add_two(&first, a, &second, b);
+    mu_sha256_end(&first, ret_a);
+    mu_sha256_end(&second, ret_b);
 }
 
 static void hash_node(uint8_t ret[MU_STATE_HASH_LEN], const uint8_t *left, const uint8_t *right)

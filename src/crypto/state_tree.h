@@ -18,8 +18,10 @@
 
 /** The leaf of a chunk that lies in `count` spans, one behind the other. Any thread may. */
 void mu_state_leaf(uint8_t ret[MU_STATE_HASH_LEN], const struct mu_span *spans, size_t count);
-/** Whether that is the chunk with this leaf. Any thread may. */
-bool mu_state_leaf_is(const uint8_t leaf[MU_STATE_HASH_LEN], struct mu_span chunk);
+/** The leaves of two chunks, each in one piece, in little more than the time of one where the
+ * processor can. Any thread may. */
+void mu_state_leaf_two(uint8_t ret_a[MU_STATE_HASH_LEN], struct mu_span a,
+                       uint8_t ret_b[MU_STATE_HASH_LEN], struct mu_span b);
 
 /* The root of leaves that come in order; takes no memory. A zeroed one is empty. */
 struct mu_state_root {

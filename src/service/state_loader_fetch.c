@@ -1,14 +1,13 @@
-/* Chunks: asked for, landed where they are to lie, hashed on other threads, and served on. */
+/* Chunks: asked for, landed where they are to lie, had hashed, and served on. */
 #include <stdio.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "crypto/state_tree.h"
 #include "service/log.h"
 #include "service/state_loader_internal.h"
 
-#define RESUME_JOBS    8 /* chunks that are looked at at once */
+#define RESUME_JOBS    4 /* pairs of chunks that are looked at at once */
 #define SWARM_EAGER    8 /* times that the swarm is asked about soon again */
 #define SWARM_EAGER_MS 200
 
@@ -17,97 +16,27 @@ static mu_mono_t now_of(const struct mu_state_loader *l)
     return mu_env_now(l->env).mono;
 }
 
-/* --- hashing ---------------------------------------------------------------------------------- */
-
-static void run_check(struct mu_work *work)
-{
-    struct mu_state_check *c = MU_CONTAINER_OF(work, struct mu_state_check, work);
-
-    if (c->share != NULL && c->share->read != NULL) {
-        c->bounce = mu_malloc(c->len);
-        c->data = c->bounce;
-        c->ok = c->bounce != NULL && c->share->read(c->share, c->offset, c->bounce, c->len) == 0;
-    } else {
-        c->ok = true;
-    }
-    c->ok = c->ok && mu_state_leaf_is(c->leaf, mu_span(c->data, c->len));
-}
-
-static void pull(struct mu_state_loader *l);
-
-static void free_check(struct mu_state_check *c)
-{
-    mu_state_share_drop(c->share);
-    mu_free(c->bounce);
-    mu_free(c);
-}
-
-static void check_done(struct mu_work *work)
-{
-    struct mu_state_check *c = MU_CONTAINER_OF(work, struct mu_state_check, work);
-    struct mu_state_loader *l = c->loader;
-    struct mu_state_link *k = c->link;
-
-    l->jobs--;
-    if (l->has_fetch) {
-        if (k->stream == c->stream && c->stream != 0) {
-            (void)mu_rpc_consumed(&k->client.rpc, mu_env_now(l->env), c->stream, c->len);
-            k->dirty = true;
-        }
-        /* Its bounce is needed until it is in its place; the loader may be gone after a turn. */
-        l->verified = c;
-        mu_state_fetch_verified(&l->fetch, now_of(l), c->donor, c->chunk, c->ok);
-        l->in_turn = true;
-        pull(l);
-        l->in_turn = false;
-        l->verified = NULL;
-    }
-    free_check(c);
-    mu_state_loader_turn(l);
-}
-
-static struct mu_state_check *new_check(struct mu_state_loader *l, uint32_t chunk,
-                                        void (*done)(struct mu_work *work))
-{
-    struct mu_state_check *c = mu_calloc(1, sizeof(*c));
-
-    if (c != NULL) {
-        c->work.run = run_check;
-        c->work.done = done;
-        c->loader = l;
-        c->chunk = chunk;
-        c->offset = mu_state_chunk_offset(&l->share->offer.manifest, chunk);
-        c->len = mu_state_share_len(l->share, chunk);
-        c->leaf = mu_state_offer_leaf(&l->share->offer, chunk);
-    }
-    return c;
-}
-
 /* --- what was there before -------------------------------------------------------------------- */
 
 static void begin_fetch(struct mu_state_loader *l);
 
-static void resume_done(struct mu_work *work)
+static void settle_resumed(struct mu_state_check *c)
 {
-    struct mu_state_check *c = MU_CONTAINER_OF(work, struct mu_state_check, work);
     struct mu_state_loader *l = c->loader;
 
-    l->jobs--;
     if (c->ok && l->have != NULL) {
         mu_state_bit_set(l->have, c->chunk);
         l->resumed_bytes += c->len;
     }
-    free_check(c);
-    mu_state_loader_turn(l);
 }
 
-static bool check_place(struct mu_state_loader *l, uint32_t chunk)
+static void check_place(struct mu_state_loader *l, uint32_t chunk)
 {
-    struct mu_state_check *c = new_check(l, chunk, resume_done);
+    struct mu_state_check *c = mu_state_check_new(l, chunk, settle_resumed);
     struct mu_space place;
 
     if (c == NULL) {
-        return false;
+        return;
     }
     c->share = mu_state_share_hold(l->share);
     if (l->share->read == NULL) {
@@ -121,12 +50,11 @@ static bool check_place(struct mu_state_loader *l, uint32_t chunk)
             }
         }
     }
-    if ((c->data == NULL && l->share->read == NULL) || mu_env_work(l->env, &c->work) != 0) {
-        free_check(c);
-        return false;
+    if (c->data == NULL && l->share->read == NULL) {
+        mu_state_check_free(c);
+    } else {
+        (void)mu_state_check_begin(c, true);
     }
-    l->jobs++;
-    return true;
 }
 
 /* What may be there already is hashed; what cannot be looked at is simply loaded again. */
@@ -134,10 +62,11 @@ static void resume(struct mu_state_loader *l)
 {
     while (l->maybe != NULL && l->resume_next < l->share->chunks && l->jobs < RESUME_JOBS) {
         if (mu_state_bit(l->maybe, l->resume_next)) {
-            (void)check_place(l, l->resume_next);
+            check_place(l, l->resume_next);
         }
         l->resume_next++;
     }
+    (void)mu_state_check_flush(l, MU_MONO_NEVER);
     if (l->jobs == 0) {
         begin_fetch(l);
     }
@@ -509,16 +438,47 @@ static void violate(struct mu_state_link *k, const char *text)
     mu_state_link_close(k);
 }
 
+static void pull(struct mu_state_loader *l);
+
+static void settle_fetched(struct mu_state_check *c)
+{
+    struct mu_state_loader *l = c->loader;
+    struct mu_state_link *k = c->link;
+
+    if (!l->has_fetch) {
+        return;
+    }
+    if (k->stream == c->stream && c->stream != 0) {
+        (void)mu_rpc_consumed(&k->client.rpc, mu_env_now(l->env), c->stream, c->len);
+        k->dirty = true;
+    }
+    /* Its bounce is needed until it is in its place. */
+    l->verified = c;
+    mu_state_fetch_verified(&l->fetch, now_of(l), c->donor, c->chunk, c->ok);
+    l->in_turn = true;
+    pull(l);
+    l->in_turn = false;
+    l->verified = NULL;
+}
+
+/* Whether a donor owes another chunk, which is likely to come soon. */
+static bool is_more_owed(struct mu_state_link *k)
+{
+    struct mu_state_ask_request ask;
+    bool revoked;
+
+    return mu_state_fetch_owes(&k->loader->fetch, k->donor, &ask, &revoked);
+}
+
 /* A chunk is whole; it is where it was to land, or is copied there. */
 static bool begin_check(struct mu_state_link *k, const struct mu_state_ask_request *ask,
                         struct mu_span payload)
 {
-    struct mu_state_loader *l = k->loader;
-    struct mu_state_check *c = new_check(l, ask->chunk, check_done);
+    struct mu_state_check *c = mu_state_check_new(k->loader, ask->chunk, settle_fetched);
     struct mu_space room = room_for(k, ask);
 
     if (c == NULL || room.len == 0) {
-        mu_free(c);
+        mu_state_check_free(c);
         return false;
     }
     if (payload.data != room.data) {
@@ -532,12 +492,7 @@ static bool begin_check(struct mu_state_link *k, const struct mu_state_ask_reque
     c->stream = k->stream;
     c->donor = k->donor;
     c->data = room.data;
-    if (mu_env_work(l->env, &c->work) != 0) {
-        free_check(c);
-        return false;
-    }
-    l->jobs++;
-    return true;
+    return mu_state_check_begin(c, is_more_owed(k)) == 0;
 }
 
 static void consume(struct mu_state_link *k, size_t n)
@@ -731,6 +686,10 @@ void mu_state_fetching_turn(struct mu_state_loader *l)
     if (l->phase != MU_STATE_FETCHING) {
         return;
     }
+    if (mu_state_check_flush(l, now) != 0) {
+        mu_state_loader_end(l, MUSTER_ENOMEM, "out of memory for a chunk");
+        return;
+    }
     add_late(l);
     pull(l);
     while (l->phase == MU_STATE_FETCHING && mu_state_fetch_next(&l->fetch, now, &request)) {
@@ -755,6 +714,7 @@ mu_mono_t mu_state_fetching_deadline(const struct mu_state_loader *l)
         return at;
     }
     at = mu_mono_min(at, mu_state_fetch_deadline(&l->fetch));
+    at = mu_mono_min(at, mu_state_check_deadline(l));
     for (uint32_t i = 0; i < l->donor_count; i++) {
         const struct mu_state_link *k = l->by_donor[i];
 
@@ -768,6 +728,7 @@ mu_mono_t mu_state_fetching_deadline(const struct mu_state_loader *l)
 void mu_state_fetching_fini(struct mu_state_loader *l)
 {
     MU_ASSERT(l->jobs == 0);
+    mu_state_check_fini(l);
     for (uint32_t i = 0; l->spares != NULL && i < l->spare_count; i++) {
         mu_free(l->spares[i]);
     }

@@ -4,7 +4,8 @@
  *     state_loader.c        life, the phases, progress and the end
  *     state_loader_link.c   a donor: connecting, calls, answers
  *     state_loader_ask.c    who has what; the offer of the one that is taken
- *     state_loader_fetch.c  chunks: asked for, landed, hashed
+ *     state_loader_fetch.c  chunks: asked for, landed
+ *     state_loader_check.c  chunks: hashed
  */
 #ifndef MU_STATE_LOADER_INTERNAL_H
 #define MU_STATE_LOADER_INTERNAL_H
@@ -77,6 +78,8 @@ struct mu_state_link {
 struct mu_state_check {
     struct mu_work work;
     struct mu_state_loader *loader;
+    void (*settle)(struct mu_state_check *c); /* it is hashed: `ok` */
+    struct mu_state_check *second;            /* hashed along with it; owned */
     struct mu_state_link *link; /* whose stream to give room back to; may be gone by `stream` */
     uint64_t stream;
     uint32_t donor;
@@ -132,6 +135,8 @@ struct mu_state_loader {
     uint8_t *maybe;
     uint32_t resume_next;
     size_t jobs;
+    struct mu_state_check *held;     /* waits for a second one, */
+    mu_mono_t held_until;            /* until then */
     struct mu_state_check *verified; /* whose answer is being dealt with */
     bool served;                     /* the share is with the donor */
     bool whole;
@@ -188,6 +193,22 @@ void mu_state_ask_item(struct mu_state_link *k, struct mu_span piece);
 /** Chooses when it is time. */
 void mu_state_ask_turn(struct mu_state_loader *l);
 mu_mono_t mu_state_ask_deadline(const struct mu_state_loader *l);
+
+/* --- state_loader_check.c --------------------------------------------------------------------- */
+
+/** A chunk to be hashed, once the caller has said where it is: `data`, or `share`, of which it is
+ * read. `settle` is called when that is done. NULL: no memory. */
+struct mu_state_check *mu_state_check_new(struct mu_state_loader *l, uint32_t chunk,
+                                          void (*settle)(struct mu_state_check *c));
+/** One that was not begun. NULL is fine. */
+void mu_state_check_free(struct mu_state_check *c);
+/** Owns it from now on. With `more`, others are coming, and it may wait a moment for one of them.
+ * MUSTER_ENOMEM: it and the one that waited for it are gone. */
+int mu_state_check_begin(struct mu_state_check *c, bool more);
+/** One that has waited long enough is begun; with MU_MONO_NEVER any. MUSTER_ENOMEM likewise. */
+int mu_state_check_flush(struct mu_state_loader *l, mu_mono_t now);
+mu_mono_t mu_state_check_deadline(const struct mu_state_loader *l);
+void mu_state_check_fini(struct mu_state_loader *l);
 
 /* --- state_loader_fetch.c --------------------------------------------------------------------- */
 

@@ -248,28 +248,46 @@ struct mu_span mu_state_share_tensor(const struct mu_state_share *share, size_t 
 
 /* --- making one ------------------------------------------------------------------------------- */
 
+/* Where a chunk is, in one piece: where it lies, or else in `copy`. */
+static int find_chunk(struct mu_state_share *share, uint32_t i, uint8_t *copy,
+                      struct mu_span *ret_chunk)
+{
+    uint32_t len = mu_state_chunk_len(&share->manifest, i);
+    struct mu_space place;
+
+    if (share->read == NULL && mu_state_share_place(share, i, &place)) {
+        *ret_chunk = mu_span(place.data, place.len);
+        return 0;
+    }
+    *ret_chunk = mu_span(copy, len);
+    if (share->read != NULL) {
+        return share->read(share, mu_state_chunk_offset(&share->manifest, i), copy, len);
+    }
+    mu_state_share_gather(share, i, copy);
+    return 0;
+}
+
 int mu_state_share_hash(struct mu_state_share *share, uint32_t first, uint32_t count)
 {
-    uint8_t *copy = mu_malloc(share->manifest.chunk_bytes);
-    int err = copy == NULL ? MUSTER_ENOMEM : 0;
+    size_t chunk_bytes = share->manifest.chunk_bytes;
+    uint8_t *copies = mu_calloc(2, chunk_bytes);
+    int err = copies == NULL ? MUSTER_ENOMEM : 0;
 
-    for (uint32_t i = first; err == 0 && i < first + count; i++) {
-        uint32_t len = mu_state_chunk_len(&share->manifest, i);
-        struct mu_span chunk = mu_span(copy, len);
-        struct mu_space place;
+    for (uint32_t i = 0; err == 0 && i < count; i += 2) {
+        uint8_t *leaf = share->leaves + (size_t)(first + i) * MU_STATE_HASH_LEN;
+        struct mu_span chunks[2];
 
-        if (share->read != NULL) {
-            err = share->read(share, mu_state_chunk_offset(&share->manifest, i), copy, len);
-        } else if (mu_state_share_place(share, i, &place)) {
-            chunk = mu_span(place.data, place.len);
-        } else {
-            mu_state_share_gather(share, i, copy);
-        }
-        if (err == 0) {
-            mu_state_leaf(share->leaves + (size_t)i * MU_STATE_HASH_LEN, &chunk, 1);
+        err = find_chunk(share, first + i, copies, &chunks[0]);
+        if (err == 0 && i + 1 < count) {
+            err = find_chunk(share, first + i + 1, copies + chunk_bytes, &chunks[1]);
+            if (err == 0) {
+                mu_state_leaf_two(leaf, chunks[0], leaf + MU_STATE_HASH_LEN, chunks[1]);
+            }
+        } else if (err == 0) {
+            mu_state_leaf(leaf, &chunks[0], 1);
         }
     }
-    mu_free(copy);
+    mu_free(copies);
     return err;
 }
 

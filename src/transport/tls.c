@@ -16,6 +16,13 @@
 
 #define NAME_MAX_LEN 255
 
+/* What whoever dials likes best comes first. OpenSSL would begin with AES-256, which is slower. */
+#define SUITES "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
+
+/* Messages of the handshake that come after it. */
+#define NEW_SESSION_TICKET 4
+#define KEY_UPDATE         24
+
 struct mu_tls_context {
     SSL_CTX *ctx;
     BIO_METHOD *wire;
@@ -84,6 +91,26 @@ static BIO_METHOD *make_wire(void)
     return wire;
 }
 
+/* Keeps the secrets of what follows the handshake: a line is the name of one, whose it is, and the
+ * secret. It is the way that OpenSSL has for whoever reads records without it. */
+static void note_secret(const SSL *ssl, const char *line)
+{
+    static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
+    struct mu_tls *t = SSL_get_app_data(ssl);
+
+    for (size_t i = 0; i < 2; i++) {
+        const char *hex = strrchr(line, ' ');
+
+        if (strncmp(line, names[i], strlen(names[i])) != 0) {
+            continue;
+        }
+        if (OPENSSL_hexstr2buf_ex(t->secrets[i], MU_TLS_SECRET_MAX, &t->secret_len, hex + 1,
+                                  '\0') != 1) {
+            t->secret_len = 0;
+        }
+    }
+}
+
 /* What went wrong last, in OpenSSL's words. */
 static const char *reason(void)
 {
@@ -148,13 +175,13 @@ int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context
     context->ctx = SSL_CTX_new(TLS_method());
     if (context->wire == NULL || context->ctx == NULL ||
         SSL_CTX_set_min_proto_version(context->ctx, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_ciphersuites(context->ctx, SUITES) != 1 ||
         SSL_CTX_set_num_tickets(context->ctx, 0) != 1) {
         mu_tls_context_free(context);
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
-    SSL_CTX_set_mode(context->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
-                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                       SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_mode(context->ctx, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_keylog_callback(context->ctx, note_secret);
     SSL_CTX_set_verify(context->ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
     context->token = config->token.len != 0;
     if (!context->token) {
@@ -211,12 +238,15 @@ int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *ho
     t->dials = host != NULL;
     t->token = context->token;
     mu_buf_init(&t->out, OUTPUT_MAX);
+    mu_buf_init(&t->record, MU_TLS_RECORD_HEAD + MU_TLS_RECORD_LONGEST);
+    mu_buf_init(&t->plain, MU_TLS_RECORD_LONGEST);
     if (ssl == NULL || bio == NULL || (host != NULL && !expect_name(context, ssl, host))) {
         SSL_free(ssl);
         BIO_free(bio);
         return MUSTER_ENOMEM;
     }
     BIO_set_data(bio, t);
+    SSL_set_app_data(ssl, t);
     SSL_set_bio(ssl, bio, bio);
     t->ssl = ssl;
     if (host == NULL) {
@@ -232,7 +262,12 @@ int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *ho
 void mu_tls_fini(struct mu_tls *t)
 {
     SSL_free(t->ssl);
+    mu_tls_half_fini(&t->sends);
+    mu_tls_half_fini(&t->receives);
+    OPENSSL_cleanse(t->secrets, sizeof(t->secrets));
     mu_buf_fini(&t->out);
+    mu_buf_fini(&t->record);
+    mu_buf_fini(&t->plain);
     t->ssl = NULL;
 }
 
@@ -304,11 +339,257 @@ static bool is_answer(uint8_t first)
     return first == SSL3_RT_HANDSHAKE || first == SSL3_RT_ALERT;
 }
 
-int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len)
+/* From here on the records are ours; OpenSSL has neither sealed nor opened one with these keys. */
+static int take_over(struct mu_tls *t)
 {
-    size_t len = 0;
+    const SSL_CIPHER *suite = SSL_get_current_cipher(t->ssl);
+    struct mu_span mine = mu_span(t->secrets[t->dials ? 0 : 1], t->secret_len);
+    struct mu_span theirs = mu_span(t->secrets[t->dials ? 1 : 0], t->secret_len);
+
+    if (t->token && SSL_session_reused(t->ssl) != 1) {
+        /* Nothing else is configured, so this cannot be; and must not, whatever else may. */
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer has not shown the token");
+    } else if (t->secret_len == 0 || mu_tls_half_init(&t->sends, true, suite, mine) != 0 ||
+               mu_tls_half_init(&t->receives, false, suite, theirs) != 0) {
+        t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
+    }
+    OPENSSL_cleanse(t->secrets, sizeof(t->secrets));
+    t->ready = t->err == 0;
+    return t->err;
+}
+
+static int shake_hands(struct mu_tls *t, struct mu_span *in)
+{
     int result;
 
+    ERR_clear_error();
+    t->in = in;
+    result = SSL_do_handshake(t->ssl);
+    t->in = NULL;
+    if (result == 1) {
+        return take_over(t);
+    }
+    switch (SSL_get_error(t->ssl, result)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        return t->err != 0 ? fail(t) : 0;
+    default:
+        return fail(t);
+    }
+}
+
+static int seal_one(struct mu_tls *t, enum mu_tls_type type, struct mu_span in)
+{
+    int err = mu_buf_reserve(&t->out, in.len + MU_TLS_RECORD_EXTRA);
+
+    if (err == 0) {
+        err = mu_tls_half_seal(&t->sends, type, in,
+                               mu_buf_grow(&t->out, in.len + MU_TLS_RECORD_EXTRA));
+    }
+    return err;
+}
+
+/* The peer hears of it with the old key. */
+static int update_key(struct mu_tls *t)
+{
+    static const uint8_t text[] = {KEY_UPDATE, 0, 0, 1, SSL_KEY_UPDATE_NOT_REQUESTED};
+    int err = seal_one(t, MU_TLS_HANDSHAKE, mu_span(text, sizeof(text)));
+
+    return err != 0 ? err : mu_tls_half_update(&t->sends);
+}
+
+static int seal(struct mu_tls *t, enum mu_tls_type type, struct mu_span in)
+{
+    int err = t->sends.count < MU_TLS_RECORDS_OF_A_KEY ? 0 : update_key(t);
+
+    return err != 0 ? err : seal_one(t, type, in);
+}
+
+static int seal_alert(struct mu_tls *t, uint8_t level, uint8_t alert)
+{
+    uint8_t text[2] = {level, alert};
+
+    return seal(t, MU_TLS_ALERT, mu_span(text, sizeof(text)));
+}
+
+/* The peer has sent what it must not; it is told. */
+static int refuse(struct mu_tls *t, uint8_t alert, const char *text)
+{
+    t->err = mu_err(&t->why, MUSTER_ETLS, "the secure connection failed: %s", text);
+    if (!t->ended) {
+        (void)seal_alert(t, SSL3_AL_FATAL, alert);
+    }
+    return t->err;
+}
+
+static int take_alert(struct mu_tls *t, struct mu_span text)
+{
+    const char *meaning;
+
+    if (text.len != 2) {
+        return refuse(t, SSL_AD_DECODE_ERROR, "an alert of another length");
+    }
+    if (text.data[1] == SSL_AD_CLOSE_NOTIFY) {
+        t->peer_ended = true;
+        return 0;
+    }
+    meaning = meaning_of_alert(t, text.data[1]);
+    if (meaning == NULL) {
+        meaning = ERR_reason_error_string(
+            ERR_PACK(ERR_LIB_SSL, 0, (unsigned long)SSL_AD_REASON_OFFSET + text.data[1]));
+    }
+    t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s",
+                    meaning != NULL ? meaning : "no reason given");
+    return t->err;
+}
+
+static int run_out(struct mu_tls *t)
+{
+    t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
+    return t->err;
+}
+
+/* What follows is sealed with its next key. If it wishes, so is what we say. */
+static int take_key_update(struct mu_tls *t, struct mu_span text)
+{
+    static const uint8_t head[] = {KEY_UPDATE, 0, 0, 1};
+    int err;
+
+    if (text.len != 5 || memcmp(text.data, head, sizeof(head)) != 0) {
+        return refuse(t, SSL_AD_DECODE_ERROR, "a change of the key that is malformed");
+    }
+    if (text.data[4] > SSL_KEY_UPDATE_REQUESTED) {
+        return refuse(t, SSL_AD_ILLEGAL_PARAMETER, "a change of the key that asks for more");
+    }
+    err = mu_tls_half_update(&t->receives);
+    if (err == 0 && text.data[4] == SSL_KEY_UPDATE_REQUESTED && !t->ended) {
+        err = update_key(t);
+    }
+    return err == 0 ? 0 : run_out(t);
+}
+
+/* Has `record` hold so many bytes. False: they have not come yet, or (err) there is no memory. */
+static bool gather(struct mu_tls *t, struct mu_span *in, size_t want)
+{
+    size_t n = t->record.len < want ? want - t->record.len : 0;
+
+    if (mu_buf_reserve(&t->record, n) != 0) {
+        (void)run_out(t);
+        return false;
+    }
+    n = n < in->len ? n : in->len;
+    mu_buf_put(&t->record, mu_span(in->data, n));
+    *in = mu_span_skip(*in, n);
+    return t->record.len >= want;
+}
+
+/* The next whole record, taken off `*in`; an empty one: not all of it has come. */
+static int next_record(struct mu_tls *t, struct mu_span *in, struct mu_span *ret)
+{
+    bool here = t->record.len == 0 && in->len >= MU_TLS_RECORD_HEAD;
+    size_t len;
+
+    *ret = (struct mu_span){0};
+    if (!here && !gather(t, in, MU_TLS_RECORD_HEAD)) {
+        return t->err;
+    }
+    len = mu_tls_record_len(here ? in->data : mu_buf_span(&t->record).data);
+    if (len == 0) {
+        return refuse(t, SSL_AD_UNEXPECTED_MESSAGE, "what came is no record");
+    }
+    if (here && in->len >= len) { /* It is opened where it is. */
+        *ret = mu_span(in->data, len);
+        *in = mu_span_skip(*in, len);
+    } else if (gather(t, in, len)) {
+        *ret = mu_buf_span(&t->record);
+    }
+    return t->err;
+}
+
+/* What a record carried that is no data, or more of it than there may be. */
+static int take_other(struct mu_tls *t, uint8_t type, struct mu_span text)
+{
+    if (text.len > MU_TLS_RECORD_MAX) {
+        return refuse(t, SSL_AD_RECORD_OVERFLOW, "a record that is too long");
+    }
+    if (type == MU_TLS_ALERT) {
+        return take_alert(t, text);
+    }
+    if (type == MU_TLS_HANDSHAKE && text.len != 0 && text.data[0] == NEW_SESSION_TICKET) {
+        return 0;
+    }
+    if (type == MU_TLS_HANDSHAKE && text.len != 0 && text.data[0] == KEY_UPDATE) {
+        return take_key_update(t, text);
+    }
+    return refuse(t, SSL_AD_UNEXPECTED_MESSAGE, "a message that is out of place");
+}
+
+/* Opens a record to `buf`, or, if it may have more than `cap` bytes, to `plain`. How many are in
+ * `buf` then: none, if it was another kind of record. */
+static int open_record(struct mu_tls *t, struct mu_span record, uint8_t *buf, size_t cap,
+                       size_t *ret_len)
+{
+    size_t room = record.len - MU_TLS_RECORD_EXTRA;
+    bool here = room <= cap;
+    uint8_t type = 0;
+    size_t len = 0;
+    int err;
+
+    if (!here) {
+        if (mu_buf_reserve(&t->plain, room) != 0) {
+            return run_out(t);
+        }
+        buf = t->plain.data;
+    }
+    err = mu_tls_half_open(&t->receives, record, buf, &type, &len);
+    mu_buf_reset(&t->record);
+    mu_buf_trim(&t->record, 0);
+    if (err != 0) {
+        return err == MUSTER_ECORRUPT
+                   ? refuse(t, SSL_AD_BAD_RECORD_MAC, "decryption failed or bad record mac")
+                   : run_out(t);
+    }
+    if (type != MU_TLS_DATA || len > MU_TLS_RECORD_MAX) {
+        return take_other(t, type, mu_span(buf, len));
+    }
+    if (here) {
+        *ret_len = len;
+    } else {
+        (void)mu_buf_grow(&t->plain, len);
+    }
+    return 0;
+}
+
+static int recv_data(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap,
+                     size_t *ret_len)
+{
+    size_t len = 0;
+    int err = 0;
+
+    while (err == 0 && len == 0 && t->plain.len == 0 && !t->peer_ended) {
+        struct mu_span record;
+
+        err = next_record(t, in, &record);
+        if (record.len == 0) {
+            break;
+        }
+        err = open_record(t, record, buf, cap, &len);
+    }
+    if (err != 0) {
+        return err;
+    }
+    if (t->plain.len != 0) {
+        len = t->plain.len < cap ? t->plain.len : cap;
+        memcpy(buf, mu_buf_span(&t->plain).data, len);
+        mu_buf_consume(&t->plain, len);
+        mu_buf_trim(&t->plain, 0);
+    }
+    *ret_len = len;
+    return 0;
+}
+
+int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len)
+{
     if (t->err != 0) {
         return t->err;
     }
@@ -323,31 +604,18 @@ int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, 
             return t->err;
         }
     }
-    ERR_clear_error();
-    t->in = in;
-    result = SSL_read_ex(t->ssl, buf, cap, &len);
-    t->in = NULL;
-    t->ready = SSL_is_init_finished(t->ssl) == 1;
-    if (result != 1) {
-        switch (SSL_get_error(t->ssl, result)) {
-        case SSL_ERROR_WANT_READ:
-        case SSL_ERROR_WANT_WRITE:
-            break;
-        case SSL_ERROR_ZERO_RETURN:
-            t->peer_ended = true;
-            break;
-        default:
-            return fail(t);
+    if (!t->ready) {
+        int err = shake_hands(t, in);
+
+        if (err != 0) {
+            return err;
         }
-        len = 0;
     }
-    if (t->ready && t->token && SSL_session_reused(t->ssl) != 1) {
-        /* Nothing else is configured, so this cannot be; and must not, whatever else may. */
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer has not shown the token");
-        return t->err;
+    if (!t->ready) {
+        *ret_len = 0;
+        return 0;
     }
-    *ret_len = len;
-    return t->err != 0 ? fail(t) : 0;
+    return recv_data(t, in, buf, cap, ret_len);
 }
 
 bool mu_tls_ready(const struct mu_tls *t)
@@ -360,16 +628,14 @@ int mu_tls_write(struct mu_tls *t, struct mu_span data, size_t *ret_taken)
     size_t taken = 0;
 
     MU_ASSERT(t->ready && !t->ended);
-    ERR_clear_error();
     while (t->err == 0 && taken < data.len && t->out.len < OUTPUT_HIGH) {
         size_t n = data.len - taken;
-        size_t written = 0;
 
         n = n < MU_TLS_RECORD_MAX ? n : MU_TLS_RECORD_MAX;
-        if (SSL_write_ex(t->ssl, data.data + taken, n, &written) != 1) {
-            return fail(t);
+        if (seal(t, MU_TLS_DATA, mu_span(data.data + taken, n)) != 0) {
+            return run_out(t);
         }
-        taken += written;
+        taken += n;
     }
     if (t->err != 0) {
         return t->err;
@@ -381,8 +647,7 @@ int mu_tls_write(struct mu_tls *t, struct mu_span data, size_t *ret_taken)
 void mu_tls_end(struct mu_tls *t)
 {
     if (t->ready && !t->ended && t->err == 0) {
-        ERR_clear_error();
-        (void)SSL_shutdown(t->ssl);
+        (void)seal_alert(t, SSL3_AL_WARNING, SSL_AD_CLOSE_NOTIFY);
         t->ended = true;
     }
 }

@@ -9,6 +9,10 @@
  *     mu_tls_end(&t)                         nothing more is written; the peer learns of it
  *     mu_tls_output(&t) mu_tls_sent(&t, n)   bytes for the wire: after each of the above
  *
+ * OpenSSL does the handshake, and tls_record.h what comes after it. Of the peer that is data, its
+ * end, its alerts and its changes of the key; tickets are passed over. Our own key is changed when
+ * it has sealed as many records as AES-GCM is good for (RFC 8446, 5.5).
+ *
  * It has a machine's shape and none of its purity: OpenSSL reads files, the time and randomness.
  */
 #ifndef MU_TLS_H
@@ -19,6 +23,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/span.h"
+#include "transport/tls_record.h"
 
 /* The plain bytes of a record: with that much room, mu_tls_recv() holds none back. */
 #define MU_TLS_RECORD_MAX 16384
@@ -49,6 +54,13 @@ struct mu_tls {
     void *ssl;
     struct mu_span *in; /* lent during mu_tls_recv() */
     struct mu_buf out;
+    uint8_t secrets[2][MU_TLS_SECRET_MAX]; /* of the handshake: of who dials, of who listens */
+    size_t secret_len;
+    /* Once it is ready. */
+    struct mu_tls_half sends;
+    struct mu_tls_half receives;
+    struct mu_buf record; /* that is not whole yet */
+    struct mu_buf plain;  /* what of a record had no room */
     bool dials;
     bool token; /* in the place of certificates */
     bool heard; /* something of the peer */
