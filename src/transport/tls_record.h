@@ -43,8 +43,8 @@ int mu_tls_half_init(struct mu_tls_half *h, bool seals, const struct ssl_cipher_
                      struct mu_span secret);
 /** Also of a zeroed one. The key is wiped. */
 void mu_tls_half_fini(struct mu_tls_half *h);
-/** The key that follows (RFC 8446, 7.2); the one before it is wiped. MUSTER_ENOMEM: it is of no more
- * use. */
+/** The key that follows (RFC 8446, 7.2); the one before it is wiped. MUSTER_ENOMEM: it is of no
+ * more use. */
 int mu_tls_half_update(struct mu_tls_half *h);
 
 /** Writes a record of in.len + MU_TLS_RECORD_EXTRA bytes. MUSTER_ENOMEM. */

@@ -4,9 +4,9 @@
  * What is data comes out as it went in, up to the first thing that is refused; what we say then and
  * later is read by the peer, whose key follows ours.
  *
- * An input is a list of steps: a type, two bytes of length, a byte that says how it is cut and read,
- * and so many bytes. Type 0: the bytes as they are. Type 1: we say them. Type 2: the last of the
- * bytes that is not zero is the type, and the zeroes behind it are for show.
+ * An input is a list of steps: a type, two bytes of length, a byte that says how it is cut and
+ * read, and so many bytes. Type 0: the bytes as they are. Type 1: we say them. Type 2: the last of
+ * the bytes that is not zero is the type, and the zeroes behind it are for show.
  */
 #include <stdlib.h>
 
