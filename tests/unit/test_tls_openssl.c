@@ -168,6 +168,29 @@ static void test_openssl_and_we_read_each_other_with_every_suite(void **state)
     }
 }
 
+static void test_records_are_numbered_beyond_a_byte(void **state)
+{
+    struct ends e;
+
+    (void)state;
+    ends_init(&e, true, NULL, 0);
+    shake_hands(&e);
+    for (size_t i = 0; i < 700; i++) {
+        uint8_t byte = (uint8_t)i;
+        size_t n = 0;
+
+        assert_int_equal(mu_tls_write(&e.t, mu_span(&byte, 1), &n), 0);
+        to_them(&e);
+        assert_int_equal(SSL_read_ex(e.ssl, &byte, 1, &n), 1);
+        assert_int_equal(byte, i % 256);
+        assert_int_equal(SSL_write_ex(e.ssl, &byte, 1, &n), 1);
+        to_us(&e);
+        assert_int_equal(e.err, 0);
+        assert_int_equal(e.got.len, i + 1);
+    }
+    ends_fini(&e);
+}
+
 static void test_suite_that_is_liked_best_is_the_quick_one(void **state)
 {
     struct ends e;
@@ -322,6 +345,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_openssl_and_we_read_each_other_with_every_suite),
+        cmocka_unit_test(test_records_are_numbered_beyond_a_byte),
         cmocka_unit_test(test_suite_that_is_liked_best_is_the_quick_one),
         cmocka_unit_test(test_end_is_understood_by_either_side),
         cmocka_unit_test(test_key_is_changed_by_them_and_by_us_if_they_wish),
