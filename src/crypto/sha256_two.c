@@ -20,6 +20,22 @@ static const uint32_t constants[64] = {
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
 
+/* The code around these instructions is compiled to AVX, of which the kernel must know as well: there
+ * are processors that have the one and not the other. */
+__attribute__((target("xsave"))) static bool ask_processor(void)
+{
+    unsigned int a = 0;
+    unsigned int b = 0;
+    unsigned int c = 0;
+    unsigned int d = 0;
+
+    if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_AVX) == 0 || (c & bit_OSXSAVE) == 0) {
+        return false;
+    }
+    return (_xgetbv(0) & 6) == 6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
+           (b & bit_SHA) != 0;
+}
+
 bool mu_sha256_two_can(void)
 {
     /* Asking a processor is slow where it is a guest. Threads that ask at once get one answer. */
@@ -27,17 +43,7 @@ bool mu_sha256_two_can(void)
     int can = atomic_load_explicit(&known, memory_order_relaxed);
 
     if (can == 0) {
-        unsigned int a = 0;
-        unsigned int b = 0;
-        unsigned int c = 0;
-        unsigned int d = 0;
-
-        /* AVX, of which the kernel must know: the code around them is compiled to it. There are
-         * processors that have these instructions and not AVX. */
-        can = __builtin_cpu_supports("avx") && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 &&
-                      (b & bit_SHA) != 0
-                  ? 1
-                  : -1;
+        can = ask_processor() ? 1 : -1;
         atomic_store_explicit(&known, can, memory_order_relaxed);
     }
     return can > 0;
