@@ -39,9 +39,10 @@ static void derive(const uint8_t chain[MU_SHA256_LEN], struct mu_span input,
     static const uint8_t one = 1;
     static const uint8_t two = 2;
     uint8_t temp[MU_SHA256_LEN];
-    struct mu_span key = mu_span(temp, sizeof(temp));
+    struct mu_span key;
 
     mu_hmac_sha256(temp, mu_span(chain, MU_SHA256_LEN), input, (struct mu_span){0});
+    key = mu_span(temp, sizeof(temp));
     mu_hmac_sha256(ret_first, key, mu_span(&one, 1), (struct mu_span){0});
     mu_hmac_sha256(ret_second, key, mu_span(ret_first, MU_SHA256_LEN), mu_span(&two, 1));
     explicit_bzero(temp, sizeof(temp));

@@ -167,9 +167,9 @@ static void test_consoles_of_one_terminal_are_one(void **state)
 static void test_directories_are_made_and_removed(void **state)
 {
     char run[128];
-    char path[160];
+    char path[192];
     char made[160];
-    char link[160];
+    char link[192];
     struct mu_sink *sink;
     struct stat st;
     size_t taken;

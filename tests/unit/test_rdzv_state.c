@@ -187,7 +187,7 @@ static void test_rdzv_state_copies_all_of_it(void **unused)
 static void test_rdzv_state_keeps_to_its_limits(void **unused)
 {
     struct mu_rdzv_state s;
-    char *addr = malloc(MU_RDZV_ADDR_MAX + 2);
+    char *addr = calloc(1, MU_RDZV_ADDR_MAX + 2);
     struct mu_rdzv_node node = node_of(addr, 0, 0);
     struct mu_rdzv_member *member = NULL;
 

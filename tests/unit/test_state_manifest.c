@@ -330,7 +330,7 @@ static void test_state_leaves_of_two_chunks_are_those_of_each(void **state)
 
 static void test_state_builder_does_not_care_how_the_bytes_are_cut(void **state)
 {
-    uint8_t bytes[3200];
+    uint8_t bytes[3200] = {0};
     uint8_t roots[3][MU_STATE_HASH_LEN];
     struct mu_state_builder b[3];
     struct mu_prng prng = {1};
