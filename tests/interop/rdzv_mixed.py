@@ -23,7 +23,9 @@ from lib import (HOST, PATIENCE, Checks, Conn, Muster, Scratch, TorchServer, die
                  free_port, is_sanitized, muster_path, wait_until)
 from rdzv_nodes import ForkedNode, Node, endpoint_of
 
-BEAT_S = 1  # PyTorch's keep-alive, shortened on both sides: dead after three of them
+# PyTorch's keep-alive, shortened on both sides: dead after three of them. A busy machine may keep one
+# of PyTorch's nodes from its turn for three seconds.
+BEAT_S = 2
 PLAIN = "is_host=false,keep_alive_interval=%d,upscale_delay=0" % BEAT_S
 CONFIG = "dialect=1.13," + PLAIN
 checks = Checks()
