@@ -20,8 +20,8 @@ static const uint32_t constants[64] = {
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
 
-/* The code around these instructions is compiled to AVX, of which the kernel must know as well: there
- * are processors that have the one and not the other. */
+/* The code around these instructions is compiled to AVX, of which the kernel must know as well.
+ * There are processors that have the one and not the other. */
 __attribute__((target("xsave"))) static bool ask_processor(void)
 {
     unsigned int a = 0;
