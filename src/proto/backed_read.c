@@ -132,8 +132,7 @@ static size_t add_touch(struct mu_backed_txn *t, struct mu_buf *names,
         touch->value_at = count;
         ops[count++] = (struct mu_etcd_op){.kind = MU_ETCD_RANGE,
                                            .key = last_name(names, from),
-                                           .keys_only = touch->wants_value && touch->keys_only,
-                                           .count_only = !touch->wants_value};
+                                           .keys_only = !touch->wants_value || touch->keys_only};
     }
     if (touch->wants_queue) {
         struct mu_etcd_op op = {.kind = MU_ETCD_RANGE,
@@ -272,6 +271,10 @@ static void learn(struct mu_backed_txn *t, const struct mu_etcd_reply *reply)
             mu_backed_expect(t->m, kv->mod_revision);
         }
         mu_backed_note_answered(t->m, touch->key->gone);
+        if (touch->wants_queue && !touch->wants_first) {
+            mu_backed_note_answered(t->m,
+                                    reply->revision); /* Of when its elements are is not told. */
+        }
     }
     if (t->counts_keys || t->lists_keys) {
         mu_backed_note_answered(t->m, reply->revision);

@@ -203,6 +203,65 @@ static void test_cached_reads_ask_nobody_and_see_what_was_answered(void **state)
     tear_down(&r);
 }
 
+/* etcd's answer to a question for one key of somebody else's, before the watch stands. */
+static void say_there(struct rig *r, bool value, bool element)
+{
+    struct mu_backed_txn *t = next(r);
+    struct mu_span body = mu_backed_txn_body(t);
+
+    /* Of a key it is to be said when it was written. */
+    assert_int_equal(memmem(body.data, body.len, "count_only", 10) != NULL, element);
+    memset(r->results, 0, sizeof(r->results));
+    r->kvs[0] = (struct mu_etcd_kv){.mod_revision = r->revision};
+    if (value) {
+        r->results[0] = (struct mu_etcd_result){.kvs = &r->kvs[0], .kv_count = 1, .count = 1};
+    }
+    r->results[1].count = element ? 1 : 0;
+    r->reply = (struct mu_etcd_reply){
+        .succeeded = true, .revision = r->revision, .results = r->results, .result_count = 2};
+    mu_backed_txn_done(&r->m, t, 0, &r->reply, false, NULL);
+}
+
+/* As PyTorch's clients read: they wait, and then get. */
+static void test_what_was_said_to_be_there_is_there_for_cached_reads(void **state)
+{
+    struct rig r;
+    struct op wait;
+    struct op read;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        set_up(&r);
+        r.m.config.cached = true;
+        mu_backed_set_watching(&r.m, false);
+        mu_backed_begin_watch(&r.m);
+        r.revision = 101; /* At which somebody has written it. */
+        make(&wait, MU_STORE_WAIT, "b", NULL);
+        wait.base.request.flags = i == 0 ? MU_BACKED_NO_QUEUES : 0;
+        submit(&r, NULL, &wait);
+        say_there(&r, i == 0, i == 1);
+        assert_done(&r, &wait, 0);
+        drop(&wait);
+        mu_backed_told(&r.m, 100);
+        mu_backed_set_watching(&r.m, true);
+
+        submit(&r, NULL,
+               i == 0 ? make_get(&read, "b") : make(&read, MU_STORE_QUEUE_LEN, "b", NULL));
+        assert_null(mu_backed_next_done(&r.m));
+        if (i == 0) {
+            assert_null(mu_backed_next_txn(&r.m));
+            tell_put(&r, "/p/k/b", "new", 101);
+            mu_backed_told(&r.m, 101);
+            assert_get(&r, &read, "new");
+        } else {
+            say_there(&r, true, true); /* etcd is asked: the watch may never come to 101. */
+            assert_done(&r, &read, 0);
+            drop(&read);
+        }
+        tear_down(&r);
+    }
+}
+
 /* The watch tells of a put by somebody else that our delete came behind. */
 static void test_what_we_deleted_does_not_come_back(void **state)
 {
@@ -444,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_a_revision_of_others_is_gone_round_and_then_got_past),
         cmocka_unit_test(test_reads_that_are_held_ask_etcd_when_the_watch_fails_them),
         cmocka_unit_test(test_cached_reads_ask_nobody_and_see_what_was_answered),
+        cmocka_unit_test(test_what_was_said_to_be_there_is_there_for_cached_reads),
         cmocka_unit_test(test_what_we_deleted_does_not_come_back),
         cmocka_unit_test(test_a_key_that_is_ahead_of_the_watch_is_waited_for),
         cmocka_unit_test(test_a_late_answer_does_not_bring_back_what_is_gone),
