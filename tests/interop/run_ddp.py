@@ -54,7 +54,8 @@ class Agent:
         self.lines = []
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, universal_newlines=True, preexec_fn=die_with_parent)
+            stderr=subprocess.STDOUT, universal_newlines=True, errors="replace",
+            preexec_fn=die_with_parent)
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
 

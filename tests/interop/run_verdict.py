@@ -11,10 +11,9 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 
-from lib import HERE, Checks, Scratch, die_with_parent, free_port, muster_path, option
+from lib import HERE, Checks, Scratch, free_port, muster_path, option
+from run_ddp import Agent, wait_for
 from verdict_worker import Plan
 
 
@@ -25,11 +24,7 @@ def start_agent(muster, directory, seed, port, index, gloo):
                "--verdict", os.path.join(directory, "verdict%d" % index),
                os.path.join(HERE, "verdict_worker.py"), directory, str(seed)]
     os.mkdir(os.path.join(directory, "log%d" % index))
-    environment = dict(os.environ, PYTHON_EXEC=sys.executable, OMP_NUM_THREADS="1")
-    return subprocess.Popen(command + (["--gloo"] if gloo else []), env=environment,
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
-                            universal_newlines=True, errors="replace")
+    return Agent(command + (["--gloo"] if gloo else []), directory)
 
 
 def check_failure(checks, plan, first, what, said):
@@ -56,12 +51,13 @@ def run_seed(checks, muster, seed, gloo):
     with Scratch() as directory:
         port = free_port()
         agents = [start_agent(muster, directory, seed, port, i, gloo) for i in range(2)]
-        said = [a.communicate(timeout=90)[0] for a in agents]
+        codes = wait_for(agents)
+        said = [agent.said() for agent in agents]
         here = []
-        for i, agent in enumerate(agents):
+        for i, code in enumerate(codes):
             what = "seed %d%s (%s), agent %d" % (seed, " gloo" if gloo else "", plan.way, i)
-            if not checks.equal(agent.returncode, 1, what + ": ends with 1"):
-                checks.note(said[i])
+            if not checks.equal(code, 1, what + ": ends with 1"):
+                checks.note("\n".join(said))  # whom it waited for may be at the other one
                 continue
             with open(os.path.join(directory, "verdict%d" % i)) as f:
                 verdict = json.load(f)
