@@ -6,6 +6,7 @@
 #define MU_API_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include <muster/muster.h>
 
@@ -44,6 +45,8 @@ void mu_door_pass_anywhere(muster_runtime *rt, struct mu_door *door,
                            void (*run)(struct mu_door *door));
 /** Lets the waiting caller go on; `door` is its memory and gone after this. */
 void mu_door_open(struct mu_door *door);
+/** Until when a thread is to wait, on the clock of its conditions. */
+struct timespec mu_wait_until(int64_t timeout_ms);
 
 /** Keeps the text for muster_errmsg() and returns `code`. */
 int mu_api_error(int code, const char *text);

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -129,20 +128,6 @@ void mu_rdzv_unhold(muster_rdzv *r)
 }
 
 /* Until when to wait, on the clock of the condition. */
-static struct timespec wait_until(int64_t timeout_ms)
-{
-    struct timespec at;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &at); /* tidy: a thread's own wait, not the loop's */
-    at.tv_sec += (time_t)(timeout_ms / 1000);
-    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
-    return at;
-}
-
 /* Waits for a change, at most until `*at`; false when that has passed. */
 static bool wait_change(struct mu_rdzv_seat *s, int64_t timeout_ms, const struct timespec *at)
 {
@@ -269,7 +254,7 @@ static int seat_set_closed(void *context)
 static int seat_ended(void *context, int64_t timeout_ms)
 {
     struct mu_rdzv_seat *s = context;
-    struct timespec at = wait_until(timeout_ms < 0 ? 0 : timeout_ms);
+    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct mu_errmsg msg;
     int err = check_timeout(s, timeout_ms);
 
@@ -324,7 +309,7 @@ static bool take_event(struct mu_rdzv_seat *s, struct muster_rdzv_event *ret)
 static int seat_wait_event(struct mu_rdzv_seat *s, int64_t timeout_ms,
                            struct muster_rdzv_event *ret_event)
 {
-    struct timespec at = wait_until(timeout_ms < 0 ? 0 : timeout_ms);
+    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct muster_rdzv_event event;
     bool taken = false;
     bool late = false;

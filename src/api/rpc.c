@@ -27,15 +27,7 @@ struct muster_rpc_config muster_rpc_config_defaults(void)
 void mu_rpc_pass(muster_rpc_agent *a, struct mu_rpc_door *d, void (*run)(struct mu_door *door))
 {
     d->agent = a;
-    if (mu_runtime_is_mine(a->rt)) {
-        (void)pthread_mutex_init(&d->door.lock, NULL);
-        (void)pthread_cond_init(&d->door.cond, NULL);
-        run(&d->door);
-        (void)pthread_cond_destroy(&d->door.cond);
-        (void)pthread_mutex_destroy(&d->door.lock);
-    } else {
-        mu_door_pass(a->rt, &d->door, run);
-    }
+    mu_door_pass_anywhere(a->rt, &d->door, run);
 }
 
 /* --- memory of long messages ------------------------------------------------------------------ */

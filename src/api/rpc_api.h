@@ -100,8 +100,6 @@ struct mu_rpc_job {
 
 /** Gives a job to a thread; false: there is none, and none can be had. */
 bool mu_rpc_enqueue(muster_rpc_agent *a, struct mu_rpc_job *job);
-/** Until when to wait, on the clock of the conditions. */
-struct timespec mu_rpc_wait_until(int64_t timeout_ms);
 /** A method that is served; embedded, and freed with the agent. */
 struct mu_rpc_method {
     struct mu_rpc_handler base;

@@ -389,7 +389,7 @@ static bool wait_end(muster_rpc_future *f, int64_t timeout_ms)
         }
         return true;
     }
-    at = mu_rpc_wait_until(timeout_ms);
+    at = mu_wait_until(timeout_ms);
     while (!f->ended && pthread_cond_timedwait(&f->cond, &f->lock, &at) == 0) {
     }
     return f->ended;

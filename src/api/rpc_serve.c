@@ -41,7 +41,7 @@ struct muster_rpc_call_in {
 
 static uint64_t now_ns(void)
 {
-    struct timespec now = mu_rpc_wait_until(0);
+    struct timespec now = mu_wait_until(0);
 
     return (uint64_t)now.tv_sec * MU_NS_PER_S + (uint64_t)now.tv_nsec;
 }
@@ -184,20 +184,6 @@ void muster_rpc_fail(muster_rpc_call_in *c, int code, const char *text)
     answer(c, code < 0 ? code : MUSTER_EREMOTE);
 }
 
-struct timespec mu_rpc_wait_until(int64_t timeout_ms)
-{
-    struct timespec at;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &at); /* tidy: a thread's own wait, not the loop's */
-    at.tv_sec += (time_t)(timeout_ms / 1000);
-    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
-    return at;
-}
-
 /* --- threads ---------------------------------------------------------------------------------- */
 
 static void run_handler(struct mu_rpc_job *job)
@@ -305,7 +291,7 @@ static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct m
     if (c->has_deadline) {
         uint64_t left = mu_mono_until_ms(in->deadline, mu_env_now(c->agent->rt->env).mono);
 
-        c->deadline = mu_rpc_wait_until(left > INT32_MAX ? INT32_MAX : (int64_t)left);
+        c->deadline = mu_wait_until(left > INT32_MAX ? INT32_MAX : (int64_t)left);
     }
     c->job.run = run_handler;
     if ((m->flags & MUSTER_RPC_BLOCKS) != 0 || is_profiled(c)) {
@@ -469,7 +455,7 @@ struct muster_rpc_part muster_rpc_in_part(const muster_rpc_call_in *c, size_t in
 
 int64_t muster_rpc_in_time_left(const muster_rpc_call_in *c)
 {
-    struct timespec now = mu_rpc_wait_until(0);
+    struct timespec now = mu_wait_until(0);
     int64_t left;
 
     if (!c->has_deadline) {
@@ -493,7 +479,7 @@ int muster_rpc_in_canceled(const muster_rpc_call_in *c)
 int muster_rpc_in_wait_canceled(muster_rpc_call_in *c, uint32_t timeout_ms)
 {
     muster_rpc_agent *a = c->agent;
-    struct timespec at = mu_rpc_wait_until(timeout_ms);
+    struct timespec at = mu_wait_until(timeout_ms);
     int why;
 
     (void)pthread_mutex_lock(&a->lock);

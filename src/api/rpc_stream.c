@@ -537,7 +537,7 @@ static bool wait_change(muster_rpc_stream *s, int64_t timeout_ms, const struct t
 int muster_rpc_stream_send(muster_rpc_stream *s, const struct muster_rpc_part *parts, size_t count,
                            int64_t timeout_ms)
 {
-    struct timespec at = mu_rpc_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
+    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     bool late = false;
     int err = 0;
     struct item *item = new_item(parts, count, &err);
@@ -599,7 +599,7 @@ static int show(muster_rpc_stream *s, struct item *item, const struct muster_rpc
 int muster_rpc_stream_recv(muster_rpc_stream *s, const struct muster_rpc_part **ret_parts,
                            size_t *ret_count, int64_t timeout_ms)
 {
-    struct timespec at = mu_rpc_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
+    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct item *item = NULL;
     struct mu_errmsg text;
     bool late = false;

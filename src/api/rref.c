@@ -342,7 +342,7 @@ bool muster_rref_is_confirmed(muster_rref *r)
 
 int muster_rref_wait_confirmed(muster_rref *r, int64_t timeout_ms)
 {
-    struct timespec at = mu_rpc_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
+    struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct mu_errmsg text;
     int status;
     int err = 0;

@@ -85,6 +85,20 @@ void mu_door_pass_anywhere(muster_runtime *rt, struct mu_door *door,
     }
 }
 
+struct timespec mu_wait_until(int64_t timeout_ms)
+{
+    struct timespec at;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &at); /* tidy: a thread's own wait, not the loop's */
+    at.tv_sec += (time_t)(timeout_ms / 1000);
+    at.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (at.tv_nsec >= 1000000000) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000;
+    }
+    return at;
+}
+
 void mu_door_open(struct mu_door *door)
 {
     (void)pthread_mutex_lock(&door->lock);

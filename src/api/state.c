@@ -206,15 +206,7 @@ static void set_on_loop(struct mu_door *door)
 static void pass(muster_state *s, struct state_door *d, void (*run)(struct mu_door *door))
 {
     d->state = s;
-    if (mu_runtime_is_mine(s->rt)) {
-        (void)pthread_mutex_init(&d->door.lock, NULL);
-        (void)pthread_cond_init(&d->door.cond, NULL);
-        run(&d->door);
-        (void)pthread_cond_destroy(&d->door.cond);
-        (void)pthread_mutex_destroy(&d->door.lock);
-    } else {
-        mu_door_pass(s->rt, &d->door, run);
-    }
+    mu_door_pass_anywhere(s->rt, &d->door, run);
 }
 
 int muster_state_set(muster_state *s, const char *prefix, double priority, bool hidden)

@@ -218,10 +218,7 @@ static void wait_closed(muster_state_loading *g)
             (void)pthread_cond_wait(&g->cond, &g->lock);
             continue;
         }
-        (void)clock_gettime(CLOCK_MONOTONIC, &until); /* tidy: a thread's own wait */
-        until.tv_nsec += LOOK_MS * 1000000L;
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
+        until = mu_wait_until(LOOK_MS);
         if (pthread_cond_timedwait(&g->cond, &g->lock, &until) != 0 && !g->closed) {
             (void)pthread_mutex_unlock(&g->lock);
             look_again(g);
