@@ -1,6 +1,7 @@
 #include "transport/tls_psk.h"
 
 #include <string.h>
+#include <time.h>
 
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
@@ -53,9 +54,17 @@ static void find_slot(void)
     slot = SSL_CTX_get_ex_new_index(0, NULL, NULL, NULL, free_session);
 }
 
-static SSL_SESSION *session_of(SSL *ssl)
+/* The session that stands for the key, for one handshake, which may write to it. OpenSSL lets a
+ * session die 304 s after its time, even one that is a key from outside; a token has no such life,
+ * so each handshake gets one of its own moment. */
+static SSL_SESSION *new_session(SSL *ssl)
 {
-    return SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), slot);
+    SSL_SESSION *session = SSL_SESSION_dup(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), slot));
+
+    if (session != NULL) {
+        (void)SSL_SESSION_set_time(session, (long)time(NULL));
+    }
+    return session;
 }
 
 /* The side that dials: what it offers. With a digest the first flight is being made again, and the
@@ -63,8 +72,7 @@ static SSL_SESSION *session_of(SSL *ssl)
 static int offer(SSL *ssl, const EVP_MD *md, const unsigned char **ret_id, size_t *ret_len,
                  SSL_SESSION **ret_session)
 {
-    /* It becomes the connection's own, which may write to it. */
-    SSL_SESSION *session = SSL_SESSION_dup(session_of(ssl));
+    SSL_SESSION *session = new_session(ssl);
 
     (void)md;
     if (session == NULL) {
@@ -80,16 +88,12 @@ static int offer(SSL *ssl, const EVP_MD *md, const unsigned char **ret_id, size_
  * certificate, has none, and refuses. */
 static int find(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **ret_session)
 {
-    SSL_SESSION *session = session_of(ssl);
-
     *ret_session = NULL;
-    if (len == sizeof(identity) - 1 && memcmp(id, identity, len) == 0) {
-        if (SSL_SESSION_up_ref(session) != 1) {
-            return 0;
-        }
-        *ret_session = session;
+    if (len != sizeof(identity) - 1 || memcmp(id, identity, len) != 0) {
+        return 1;
     }
-    return 1;
+    *ret_session = new_session(ssl);
+    return *ret_session != NULL;
 }
 
 static SSL_SESSION *make_session(SSL_CTX *ctx, struct mu_span token)

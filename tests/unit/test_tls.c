@@ -10,6 +10,21 @@
 #include "core/alloc.h"
 #include "core/prng.h"
 
+/* The wall clock, which OpenSSL reads as well: the one of the system, so much ahead. */
+static time_t ahead;
+
+time_t time(time_t *ret)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    now.tv_sec += ahead;
+    if (ret != NULL) {
+        *ret = now.tv_sec;
+    }
+    return now.tv_sec;
+}
+
 static char directory[64];
 static const char *const all_files[] = {"ca", "other_ca", "node", "late", "stray", "renamed", NULL};
 
@@ -303,6 +318,36 @@ static void test_token_and_certificate_do_not_go_together(void **state)
     ends_fini(&e);
 }
 
+/* Goal: a token is as good after years, and whichever way a clock was set meanwhile. Method: move
+ * the clock under contexts that were made before; that it is the one OpenSSL goes by is seen by a
+ * certificate, which does end. */
+static void test_token_has_no_age(void **state)
+{
+    static const time_t days[] = {0, 1, 400, -400, 0, 20 * 365, -30 * 365};
+    struct mu_tls_context *dials = token_of("a token of some length");
+    struct mu_tls_context *listens = token_of("a token of some length");
+    struct ends e;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(days) / sizeof(days[0]); i++) {
+        ahead = days[i] * 86400;
+        ends_init(&e, dials, listens);
+        run(&e);
+        assert_int_equal(e.err[1], 0);
+        assert_true(mu_tls_ready(&e.t[0]) && mu_tls_ready(&e.t[1]));
+        e.contexts[0] = e.contexts[1] = NULL;
+        ends_fini(&e);
+    }
+    mu_tls_context_free(dials);
+    mu_tls_context_free(listens);
+    ahead = 0;
+    dials = context_of("node", "ca", NULL);
+    listens = context_of("node", "ca", NULL);
+    ahead = 7200;
+    expect_refusal(dials, listens, 0, "certificate has expired");
+    ahead = 0;
+}
+
 static void test_answer_that_is_no_tls_is_told_apart(void **state)
 {
     static const char *const answers[] = {"HTTP/1.1 400 Bad Request\r\n", "MUSTER\r\n", "\x01"};
@@ -416,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_token_is_not_on_the_wire),
         cmocka_unit_test(test_another_token_is_refused_and_both_say_so),
         cmocka_unit_test(test_token_and_certificate_do_not_go_together),
+        cmocka_unit_test(test_token_has_no_age),
         cmocka_unit_test(test_answer_that_is_no_tls_is_told_apart),
         cmocka_unit_test(test_end_of_one_side_leaves_the_other_free_to_write),
         cmocka_unit_test(test_output_is_bounded),
