@@ -85,7 +85,8 @@ MUSTER_EXPORT int muster_rpc_start(muster_runtime *runtime, const struct muster_
 /**
  * Ends the agent at once: calls under way end with MUSTER_ECLOSED, retries that wait as well;
  * handlers that run are told (muster_rpc_in_canceled()) and waited for; then it is freed. Futures
- * stay valid. It must not be the current agent any more. NULL is fine.
+ * stay valid. If it is the current agent of the process, there is none from now on. Not on the
+ * runtime's thread, where it would wait for itself: nothing happens there. NULL is fine.
  */
 MUSTER_EXPORT void muster_rpc_shutdown(muster_rpc_agent *agent);
 

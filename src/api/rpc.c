@@ -69,6 +69,8 @@ static void give_buf(void *context, struct mu_buf *buf)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+static _Atomic(muster_rpc_agent *) current_agent; /* of the process */
+
 struct start_door {
     struct mu_rpc_door base;
     struct mu_rpc_agent_config config;
@@ -257,11 +259,13 @@ static void free_on_loop(struct mu_door *door)
 
 void muster_rpc_shutdown(muster_rpc_agent *a)
 {
+    muster_rpc_agent *current = a;
     struct mu_rpc_door d = {0};
 
     if (a == NULL || mu_runtime_is_mine(a->rt)) {
         return; /* On the runtime's thread it would wait for itself. */
     }
+    (void)atomic_compare_exchange_strong(&current_agent, &current, NULL);
     mu_rpc_pass(a, &d, stop_on_loop);
     (void)pthread_mutex_lock(&a->lock);
     while (!a->stopped) {
@@ -299,8 +303,6 @@ uint32_t muster_rpc_timeout(const muster_rpc_agent *a)
 }
 
 /* --- the agent of the process ----------------------------------------------------------------- */
-
-static _Atomic(muster_rpc_agent *) current_agent;
 
 int muster_rpc_set_current(muster_rpc_agent *agent)
 {
