@@ -216,7 +216,7 @@ typedef void muster_rpc_done(muster_rpc_future *future, void *context);
 struct muster_rpc_request {
     const char *to; /* a worker's name; NULL: by `to_id` */
     int32_t to_id;
-    const char *method; /* "namespace::Service.method" */
+    const char *method; /* "namespace::Service.method", up to 255 printable characters */
     const struct muster_rpc_part *parts;
     size_t part_count;
     int64_t timeout_ms; /* MUSTER_TIMEOUT_DEFAULT, MUSTER_TIMEOUT_NEVER, or milliseconds */
@@ -307,7 +307,7 @@ MUSTER_EXPORT int muster_rpc_broadcast(muster_rpc_agent *agent, const char *cons
 /** A call has come. It must be answered exactly once, now or later, with one of the two below. */
 typedef void muster_rpc_handler(muster_rpc_call_in *call, void *context);
 
-/** MUSTER_EEXIST, MUSTER_EINVAL (not a method's name), MUSTER_ENOMEM. */
+/** MUSTER_EEXIST (it has a handler), MUSTER_EINVAL (not namespace::Service.method), MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_register(muster_rpc_agent *agent, const char *method,
                                       muster_rpc_handler *handler, void *context, uint32_t flags);
 

@@ -107,6 +107,8 @@ struct mu_rpc_method {
     muster_rpc_agent *agent;
 };
 
+/** MUSTER_EINVAL, and its text is kept: it is not namespace::Service.method. */
+int mu_rpc_check_method(const char *method);
 /** Takes over `m`, which begins its allocation; its method is set. On an error it is freed. */
 int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m);
 

@@ -180,9 +180,8 @@ int mu_rpc_check_request(const struct muster_rpc_request *q)
                                          q->retry.backoff, q->retry.jitter};
     struct mu_errmsg msg;
 
-    if (q->method == NULL || !mu_rpc_is_method(mu_span_str(q->method))) {
-        return mu_api_error(MUSTER_EINVAL, "a method has 1 to 255 printable characters: "
-                                           "namespace::Service.method");
+    if (mu_rpc_check_method(q->method) != 0) {
+        return MUSTER_EINVAL;
     }
     if (q->to != NULL && strlen(q->to) > MU_RPC_WORKER_MAX) {
         return mu_api_error(MUSTER_EINVAL, "no worker has such a long name");

@@ -356,14 +356,32 @@ int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m)
     return 0;
 }
 
+int mu_rpc_check_method(const char *method)
+{
+    const char *dot = method == NULL ? NULL : strrchr(method, '.');
+    const char *colons = NULL;
+
+    for (const char *at = method; dot != NULL && at + 2 < dot; at++) {
+        colons = at[0] == ':' && at[1] == ':' ? at : colons;
+    }
+    if (colons == NULL || colons == method || dot[1] == '\0' ||
+        !mu_rpc_is_method(mu_span_str(method))) {
+        return mu_api_error(MUSTER_EINVAL, "a method is namespace::Service.method, up to 255 "
+                                           "printable characters without blanks");
+    }
+    return 0;
+}
+
 int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_handler *handler,
                         void *context, uint32_t flags)
 {
     struct served_method *m;
 
-    if (handler == NULL || flags > MUSTER_RPC_BLOCKS || !mu_rpc_is_method(mu_span_str(method))) {
-        return mu_api_error(MUSTER_EINVAL, "a handler needs a function, known flags, and a method "
-                                           "of 1 to 255 printable characters");
+    if (handler == NULL || flags > MUSTER_RPC_BLOCKS) {
+        return mu_api_error(MUSTER_EINVAL, "a handler needs a function and known flags");
+    }
+    if (mu_rpc_check_method(method) != 0) {
+        return MUSTER_EINVAL;
     }
     m = mu_calloc(1, sizeof(*m) + strlen(method) + 1);
     if (m == NULL) {

@@ -357,9 +357,11 @@ static void open_on_loop(struct mu_post *post)
 
 static int check_open(const struct muster_rpc_request *q)
 {
-    if (q->to == NULL || strlen(q->to) > MU_RPC_WORKER_MAX || q->method == NULL ||
-        !mu_rpc_is_method(mu_span_str(q->method))) {
-        return mu_api_error(MUSTER_EINVAL, "a stream needs a worker's name and a method");
+    if (q->to == NULL || strlen(q->to) > MU_RPC_WORKER_MAX) {
+        return mu_api_error(MUSTER_EINVAL, "a stream needs a worker's name");
+    }
+    if (mu_rpc_check_method(q->method) != 0) {
+        return MUSTER_EINVAL;
     }
     if (q->flags != 0 || q->timeout_ms < MUSTER_TIMEOUT_DEFAULT || q->timeout_ms > INT32_MAX) {
         return mu_api_error(MUSTER_EINVAL, "a stream has no flags, and a timeout up to "
@@ -500,9 +502,11 @@ int muster_rpc_register_stream(muster_rpc_agent *a, const char *method,
 {
     struct stream_method *m;
 
-    if (handler == NULL || !mu_rpc_is_method(mu_span_str(method))) {
-        return mu_api_error(MUSTER_EINVAL, "a handler needs a function, and a method of 1 to 255 "
-                                           "printable characters");
+    if (handler == NULL) {
+        return mu_api_error(MUSTER_EINVAL, "a handler needs a function");
+    }
+    if (mu_rpc_check_method(method) != 0) {
+        return MUSTER_EINVAL;
     }
     m = mu_calloc(1, sizeof(*m) + strlen(method) + 1);
     if (m == NULL) {

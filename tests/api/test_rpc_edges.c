@@ -24,6 +24,19 @@ static void echo(muster_rpc_call_in *call, void *context)
     muster_rpc_reply(call, &part, 1);
 }
 
+static int take_all(muster_rpc_stream *stream, void *context)
+{
+    const struct muster_rpc_part *parts;
+    size_t count;
+    int n;
+
+    (void)context;
+    do {
+        n = muster_rpc_stream_recv(stream, &parts, &count, 20000);
+    } while (n == 1);
+    return n;
+}
+
 static muster_rpc_agent *start_agent(const char *name, int32_t id, const char *listen)
 {
     struct muster_rpc_config config = muster_rpc_config_defaults();
@@ -59,6 +72,18 @@ static int close_two(void **state)
     return 0;
 }
 
+static int call(muster_rpc_agent *agent, const char *to, const char *method)
+{
+    struct muster_rpc_part part = {muster_str("x"), MUSTER_RPC_CPU};
+    struct muster_rpc_request q = {
+        .to = to, .method = method, .parts = &part, .part_count = 1, .timeout_ms = 20000};
+    muster_rpc_future *future = NULL;
+    int err = muster_rpc_sync(agent, &q, &future);
+
+    muster_rpc_future_free(future);
+    return err;
+}
+
 /* --- the agent of the process ----------------------------------------------------------------- */
 
 static void test_rpc_current_agent_is_none_after_its_shutdown(void **state)
@@ -79,12 +104,52 @@ static void test_rpc_current_agent_is_none_after_its_shutdown(void **state)
     assert_int_equal(muster_rpc_set_current(NULL), MUSTER_ENOENT);
 }
 
+/* --- names of methods ------------------------------------------------------------------------- */
+
+static void test_rpc_method_is_a_namespace_a_service_and_a_method(void **state)
+{
+    static const char *const bad[] = {
+        "add",     "",  "t::add", "T.add",    "t::T.",    "t::.add",
+        "::T.add", ".", "::.",    "t::T.a b", "t.T::add", "t::T.\xc3",
+    };
+    char name[300] = "t::T.";
+    struct muster_rpc_request q = {.to = "b", .timeout_ms = 1000};
+    muster_rpc_stream *stream = NULL;
+    muster_rpc_future *future = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        if (muster_rpc_register(a, bad[i], echo, NULL, 0) != MUSTER_EINVAL ||
+            muster_rpc_register_stream(a, bad[i], take_all, NULL) != MUSTER_EINVAL) {
+            fail_msg("\"%s\" was taken", bad[i]);
+        }
+        q.method = bad[i];
+        assert_int_equal(muster_rpc_call(a, &q, &future), MUSTER_EINVAL);
+        assert_int_equal(muster_rpc_stream_open(a, &q, &stream), MUSTER_EINVAL);
+        assert_non_null(strstr(muster_errmsg(), "namespace::Service.method"));
+    }
+    assert_int_equal(muster_rpc_register(a, NULL, echo, NULL, 0), MUSTER_EINVAL);
+    memset(name + 5, 'x', 251);
+    assert_int_equal(muster_rpc_register(a, name, echo, NULL, 0), MUSTER_EINVAL);
+    name[255] = '\0';
+    assert_int_equal(muster_rpc_register(a, name, echo, NULL, 0), 0);
+    assert_int_equal(muster_rpc_register(a, name, echo, NULL, 0), MUSTER_EEXIST);
+    assert_int_equal(muster_rpc_register_stream(a, name, take_all, NULL), MUSTER_EEXIST);
+    assert_int_equal(muster_rpc_register(a, "x::y::Z.w", echo, NULL, 0), 0);
+    assert_int_equal(muster_rpc_register(a, "t::T.bad_flags", echo, NULL, 2), MUSTER_EINVAL);
+    assert_int_equal(muster_rpc_register(a, "t::T.nothing", NULL, NULL, 0), MUSTER_EINVAL);
+    assert_int_equal(call(b, "a", name), 0);
+    assert_int_equal(call(b, "a", "x::y::Z.w"), 0);
+    assert_int_equal(call(b, "a", "x::y::Z.v"), MUSTER_ENOMETHOD);
+}
+
 #define WITH_TWO(test) cmocka_unit_test_setup_teardown(test, open_two, close_two)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         WITH_TWO(test_rpc_current_agent_is_none_after_its_shutdown),
+        WITH_TWO(test_rpc_method_is_a_namespace_a_service_and_a_method),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
