@@ -29,6 +29,9 @@
  * One connection serves both directions between two workers; it is made by the first call, and if
  * it is lost it is made again and everything goes on, nothing twice.
  *
+ * A worker that was shut down has said so: calls to it end with MUSTER_ECLOSED at once, until one
+ * of the same name is there again.
+ *
  * MUSTER_ESESSION means that a worker was lost with the call: it may or may not have run. Retries
  * (MUSTER_RPC_RETRY) run a call again then, so what is called must bear that; with MUSTER_RPC_ONCE
  * the worker remembers what it answered, and the call runs at most once however often it is sent.

@@ -190,6 +190,7 @@ int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
     if (peer == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
+    peer->left = false;
     peer->has_addr = addr != NULL;
     if (addr != NULL) {
         peer->addr = *addr;

@@ -61,6 +61,7 @@ struct mu_rpc_peer {
     struct mu_list dirty; /* agent->dirty_peers: calls may be begun */
     struct mu_timer dial_timer;
     bool dial_held; /* until the timer: it is to dial us */
+    bool left;      /* it said goodbye, and was not heard of since */
     struct mu_rpc_budget budget;
 };
 

@@ -11,7 +11,8 @@
 #include "core/assert.h"
 #include "service/log.h"
 
-#define DIAL_HELD_MS 200 /* how long is waited for the dial of a peer that refused ours for it */
+#define DIAL_HELD_MS 200  /* how long is waited for the dial of a peer that refused ours for it */
+#define DIAL_LEFT_MS 1000 /* how long a host may take to say that nobody is there any more */
 
 static struct mu_rpc_dial *dial_of(struct mu_rpc_line *line)
 {
@@ -209,6 +210,7 @@ static void on_welcomed(struct mu_rpc_dial *d)
     const uint8_t *incarnation = mu_rpc_peer_incarnation(&d->client.rpc);
 
     memcpy(d->line.incarnation, incarnation, sizeof(d->line.incarnation));
+    d->line.peer->left = false;
     if (!d->line.lost) {
         d->line.ready = true;
         mu_rpc_peer_touch(d->line.peer);
@@ -229,6 +231,7 @@ static void dial_event(void *context, const struct mu_rpc_event *event)
         }
         break;
     case MU_RPC_EV_BYE:
+        d->line.peer->left = d->line.peer->left || d->line.peer->line == &d->line;
         close_dial(d, MUSTER_ECLOSED, "the peer said goodbye");
         break;
     case MU_RPC_EV_CALL:
@@ -258,6 +261,10 @@ static void dial_failed(void *context, int status, const char *text)
         peer->dial_held = true;
         mu_env_timer_arm(a->env, &peer->dial_timer,
                          mu_mono_add_ms(mu_env_now(a->env).mono, DIAL_HELD_MS));
+    } else if (peer->line == &d->line && peer->left && status == MUSTER_ECONN) {
+        status = MUSTER_ECLOSED;
+        text = "the peer said goodbye, and nobody is at its address since";
+        mu_rpc_calls_fail(peer, status, text);
     } else if (peer->line == &d->line) {
         mu_rpc_calls_fail(peer, status, text);
     }
@@ -316,6 +323,7 @@ static void dial(struct mu_rpc_peer *peer)
         .reconnect_ms = a->config.reconnect_ms,
         .probe_ms = a->config.connect_ms,
         .greetings = UINT32_MAX,
+        .try_once = peer->left,
         .grace_ms = a->config.rpc.grace_ms,
         .beat_ms = a->config.rpc.beat_ms,
         .dead_ms = a->config.rpc.dead_ms,
@@ -335,6 +343,9 @@ static void dial(struct mu_rpc_peer *peer)
     if (d == NULL) {
         mu_rpc_calls_fail(peer, MUSTER_ENOMEM, "out of memory for a connection");
         return;
+    }
+    if (peer->left && (config.connect_ms == 0 || config.connect_ms > DIAL_LEFT_MS)) {
+        config.connect_ms = DIAL_LEFT_MS;
     }
     memcpy(card.incarnation, a->host.incarnation, sizeof(card.incarnation));
     mu_buf_init(&buf, sizeof(d->card));
@@ -476,6 +487,7 @@ static void session_linked(struct mu_rpc_session *session)
         return; /* Our own calls to ourselves go by the end that dialled. */
     }
     peer->line = line;
+    peer->left = false;
     peer->dial_held = false;
     mu_env_timer_arm(line->agent->env, &peer->dial_timer, MU_MONO_NEVER);
     mu_rpc_peer_touch(peer);
@@ -492,6 +504,7 @@ static void session_free(struct mu_rpc_session *session)
     struct mu_rpc_visit *v = MU_CONTAINER_OF(session, struct mu_rpc_visit, base);
 
     if (session->goodbye) {
+        v->line.peer->left = v->line.peer->left || v->line.peer->line == &v->line;
         mu_rpc_line_lose(&v->line, MUSTER_ECLOSED, "the peer said goodbye");
     } else {
         mu_rpc_line_lose(&v->line, MUSTER_ESESSION,

@@ -265,6 +265,7 @@ static void on_open(struct mu_conn *conn)
     c->blocked = false;
     if (!c->ready) {
         c->probe_at = mu_mono_add_ms(now.mono, c->config.probe_ms);
+        c->give_up_at = c->config.try_once ? MU_MONO_NEVER : c->give_up_at; /* It was taken. */
     }
     if (mu_rpc_dialled(&c->rpc, now) != 0) {
         close_link(c);
@@ -287,6 +288,26 @@ static void on_writable(struct mu_conn *conn)
 
     c->blocked = false;
     pump(c);
+}
+
+static void give_up(struct mu_rpc_client *c)
+{
+    char text[MU_ERRMSG_CAP];
+
+    c->give_up_at = MU_MONO_NEVER;
+    if (!c->ready) {
+        (void)snprintf(text, sizeof(text),
+                       "cannot connect to %.120s: %s (tried for %u ms); is a server running there?",
+                       c->addr,
+                       muster_strerror(c->last_error != 0 ? c->last_error : MUSTER_ETIMEDOUT),
+                       c->config.connect_ms);
+        report(c, false, false, MUSTER_ECONN, text);
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "lost the connection to %.120s: %s (tried again for %u ms)",
+                   c->addr, muster_strerror(c->last_error != 0 ? c->last_error : MUSTER_ECLOSED),
+                   c->config.reconnect_ms);
+    c->events.gave_up(c->events.context, MUSTER_ECONN, text);
 }
 
 /* The two ends do not trust each other, and trying again would not help. */
@@ -342,6 +363,9 @@ static void on_closed(struct mu_conn *conn, int status)
     if (!c->ready && was_open && !too_far && ++c->unanswered >= c->config.greetings) {
         report(c, true, false, 0, NULL);
     }
+    if (!c->ready && !too_far && c->config.try_once) {
+        give_up(c);
+    }
     if (!c->closing && !c->reported) {
         mu_rpc_client_need(c);
         c->near_failed = c->near_failed || too_far;
@@ -382,26 +406,6 @@ static void dial(struct mu_rpc_client *c)
     } else {
         c->link = MU_RPC_CLIENT_DIALLING;
     }
-}
-
-static void give_up(struct mu_rpc_client *c)
-{
-    char text[MU_ERRMSG_CAP];
-
-    c->give_up_at = MU_MONO_NEVER;
-    if (!c->ready) {
-        (void)snprintf(text, sizeof(text),
-                       "cannot connect to %.120s: %s (tried for %u ms); is a server running there?",
-                       c->addr,
-                       muster_strerror(c->last_error != 0 ? c->last_error : MUSTER_ETIMEDOUT),
-                       c->config.connect_ms);
-        report(c, false, false, MUSTER_ECONN, text);
-        return;
-    }
-    (void)snprintf(text, sizeof(text), "lost the connection to %.120s: %s (tried again for %u ms)",
-                   c->addr, muster_strerror(c->last_error != 0 ? c->last_error : MUSTER_ECLOSED),
-                   c->config.reconnect_ms);
-    c->events.gave_up(c->events.context, MUSTER_ECONN, text);
 }
 
 static void on_timer(struct mu_timer *timer)

@@ -143,6 +143,64 @@ static void test_rpc_method_is_a_namespace_a_service_and_a_method(void **state)
     assert_int_equal(call(b, "a", "x::y::Z.v"), MUSTER_ENOMETHOD);
 }
 
+/* --- workers that are gone -------------------------------------------------------------------- */
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* A call to a worker that nobody takes; the timeout of a connection is 10 s. */
+static void check_gone(const char *to)
+{
+    struct muster_rpc_request q = {.to = to, .method = "t::T.echo", .timeout_ms = 60000};
+    int64_t begun = now_ms();
+    muster_rpc_future *future = NULL;
+
+    assert_int_equal(muster_rpc_call(a, &q, &future), 0);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_ECLOSED);
+    assert_int_equal(muster_rpc_future_kind(future), MUSTER_RPC_SHUT_DOWN);
+    if (strstr(muster_rpc_future_errmsg(future), "goodbye") == NULL) {
+        fail_msg("it does not say why: %s", muster_rpc_future_errmsg(future));
+    }
+    muster_rpc_future_free(future);
+    assert_true(now_ms() - begun < 5000);
+}
+
+static void check_goodbye(muster_rpc_agent *first, const char *to)
+{
+    char address[128];
+
+    assert_int_equal(call(first, to, "t::T.echo"), 0); /* It dials. */
+    (void)snprintf(address, sizeof(address), "%s", muster_rpc_address(b));
+    muster_rpc_shutdown(b);
+    b = NULL;
+    for (int i = 0; i < 3; i++) {
+        check_gone("b");
+    }
+    /* One that is started anew is found. */
+    b = start_agent("b", 1, address);
+    assert_int_equal(call(a, "b", "t::T.echo"), 0);
+    muster_rpc_shutdown(b);
+    b = NULL;
+    check_gone("b");
+}
+
+static void test_rpc_call_to_one_that_said_goodbye_fails_at_once(void **state)
+{
+    (void)state;
+    check_goodbye(a, "b");
+}
+
+static void test_rpc_call_to_one_that_dialled_and_said_goodbye_fails_at_once(void **state)
+{
+    (void)state;
+    check_goodbye(b, "a");
+}
+
 #define WITH_TWO(test) cmocka_unit_test_setup_teardown(test, open_two, close_two)
 
 int main(void)
@@ -150,6 +208,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_TWO(test_rpc_current_agent_is_none_after_its_shutdown),
         WITH_TWO(test_rpc_method_is_a_namespace_a_service_and_a_method),
+        WITH_TWO(test_rpc_call_to_one_that_said_goodbye_fails_at_once),
+        WITH_TWO(test_rpc_call_to_one_that_dialled_and_said_goodbye_fails_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
