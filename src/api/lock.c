@@ -1,101 +1,13 @@
 #include "api/lock.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "core/alloc.h"
 
 /* What is being closed needs one turn, or two. */
 #define CLOSE_TURNS 16
 
 /* More ranges than this are a list that somebody else should keep. */
 #define ALLOW_MAX 64
-
-/* --- the token -------------------------------------------------------------------------------- */
-
-/* Reads the beginning of the file, as far as it is wanted. Its length, or a negated errno. */
-static ssize_t read_start(int fd, char *buf, size_t cap)
-{
-    size_t len = 0;
-
-    while (len < cap) {
-        ssize_t n = read(fd, buf + len, cap - len);
-
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n < 0) {
-            return -errno;
-        }
-        if (n == 0) {
-            break;
-        }
-        len += (size_t)n;
-    }
-    return (ssize_t)len;
-}
-
-static int check_token(const char *path, const char *token, size_t len, struct mu_errmsg *msg)
-{
-    if (len >= MU_LOCK_TOKEN_CAP) {
-        return mu_err(msg, MUSTER_EINVAL, "the first line of %.120s is too long for a token: %d",
-                      path, MU_LOCK_TOKEN_CAP - 1);
-    }
-    if (len < MU_LOCK_TOKEN_MIN) {
-        return mu_err(msg, MUSTER_EINVAL,
-                      "the token in %.120s is too short to be one: %d letters or more; `muster "
-                      "keygen token` makes one",
-                      path, MU_LOCK_TOKEN_MIN);
-    }
-    for (size_t i = 0; i < len; i++) {
-        if ((unsigned char)token[i] <= 0x20 || (unsigned char)token[i] >= 0x7f) {
-            return mu_err(msg, MUSTER_EINVAL,
-                          "the first line of %.120s is no token: it has blanks or other characters "
-                          "than plain ones",
-                          path);
-        }
-    }
-    return 0;
-}
-
-int mu_lock_read_token(const char *path, char ret_token[MU_LOCK_TOKEN_CAP],
-                       struct mu_errmsg *reterr_msg)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st = {0};
-    char text[MU_LOCK_TOKEN_CAP + 2];
-    ssize_t got = fd < 0 || fstat(fd, &st) != 0 ? -errno : read_start(fd, text, sizeof(text) - 1);
-    size_t len;
-    int err;
-
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    if (got < 0) {
-        return mu_err(reterr_msg, (int)got, "cannot read the token from %.120s: %s", path,
-                      muster_strerror((int)got));
-    }
-    text[got] = '\0';
-    len = strcspn(text, "\r\n");
-    if (S_ISREG(st.st_mode) && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        err = mu_err(reterr_msg, MUSTER_EINVAL,
-                     "others than its owner can read the token in %.120s: chmod 600 it, and make a "
-                     "new one if it was so for long",
-                     path);
-    } else {
-        err = check_token(path, text, len, reterr_msg);
-    }
-    if (err == 0) {
-        memcpy(ret_token, text, len);
-        ret_token[len] = '\0';
-    }
-    explicit_bzero(text, sizeof(text));
-    return err;
-}
 
 /* --- the environment of the process ----------------------------------------------------------- */
 
@@ -159,35 +71,14 @@ static int parse_allow(const struct muster_lock *lock, struct mu_cidr *ranges, s
     return 0;
 }
 
-static bool has_certificates(const struct muster_lock *lock)
-{
-    return lock->cert != NULL || lock->key != NULL || lock->ca != NULL;
-}
-
 static int seal(struct mu_locked *l, const struct muster_lock *lock, struct mu_errmsg *msg)
 {
-    struct mu_tls_config config = {lock->cert, lock->key, lock->ca, lock->name, {0}};
-    char token[MU_LOCK_TOKEN_CAP] = "";
-    int err = 0;
+    int err;
 
-    if (lock->token_file == NULL && !has_certificates(lock)) {
+    if (lock->token_file == NULL && lock->cert == NULL && lock->key == NULL && lock->ca == NULL) {
         return 0;
     }
-    if (lock->token_file != NULL) {
-        if (has_certificates(lock)) {
-            return mu_err(msg, MUSTER_EINVAL,
-                          "the job's credential is a token or certificates, not both");
-        }
-        err = mu_lock_read_token(lock->token_file, token, msg);
-        if (err == 0) {
-            mu_page_key(mu_span_str(token), l->page);
-        }
-        config.token = mu_span_str(token);
-    }
-    if (err == 0) {
-        err = mu_tls_env_new(mu_lock_env_wire(l->lock), &config, &l->tls, msg);
-    }
-    explicit_bzero(token, sizeof(token));
+    err = mu_lock_files_open(lock, mu_lock_env_wire(l->lock), &l->files, &l->tls, l->page, msg);
     if (err == 0) {
         mu_tls_env_on_refused(l->tls, mu_lock_env_refused, l->lock);
         mu_lock_env_seal(l->lock, mu_tls_env_env(l->tls));
@@ -245,6 +136,7 @@ void mu_locked_close(struct mu_locked *l, struct mu_uv_env *uv)
     }
     mu_lock_env_free(l->lock);
     mu_tls_env_free(l->tls);
+    mu_lock_files_free(l->files);
     explicit_bzero(l->page, sizeof(l->page));
     *l = (struct mu_locked){0};
 }

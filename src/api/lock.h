@@ -14,11 +14,15 @@
 #include "transport/tls_env.h"
 #include "transport/uv_env.h"
 
+struct mu_lock_files;
+
 struct mu_locked {
     struct mu_env *env; /* for all but libp2p, whose own handshake is its lock */
     struct mu_lock_env *lock;
-    struct mu_tls_env *tls;     /* NULL: no credential */
-    char page[MU_PAGE_KEY_CAP]; /* what shows the token to a status page; "": no token */
+    struct mu_tls_env *tls; /* NULL: no credential */
+    struct mu_lock_files *files;
+    char page[MU_PAGE_KEY_CAP]; /* what shows the token to a status page; "": no token. That of the
+                                   start: a page keeps its password */
 };
 
 /* Of a token, with its end. */
@@ -41,5 +45,17 @@ const char *mu_locked_listen(const struct mu_locked *l, const char *listen);
 /** The first line of a file that its owner alone can read. The caller wipes it. Errors as above. */
 int mu_lock_read_token(const char *path, char ret_token[MU_LOCK_TOKEN_CAP],
                        struct mu_errmsg *reterr_msg);
+
+/**
+ * A layer of TLS on `wire` with the credential of `lock`, which has one. Others in the place of its
+ * files are taken up by the next handshake, at most a second later; those that are no good are not,
+ * which the log says (LOCK-RENEWED, LOCK-NOT-RENEWED), as it does of certificates that end within a
+ * fortnight (LOCK-EXPIRES). Errors as mu_locked_open().
+ */
+int mu_lock_files_open(const struct muster_lock *lock, struct mu_env *wire,
+                       struct mu_lock_files **ret, struct mu_tls_env **ret_tls,
+                       char ret_page[MU_PAGE_KEY_CAP], struct mu_errmsg *reterr_msg);
+/** After the layer. NULL is fine. */
+void mu_lock_files_free(struct mu_lock_files *f);
 
 #endif

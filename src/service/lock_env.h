@@ -26,6 +26,8 @@
 #ifndef MU_LOCK_ENV_H
 #define MU_LOCK_ENV_H
 
+#include <muster/log.h>
+
 #include "core/env.h"
 #include "proto/lock.h"
 
@@ -48,6 +50,8 @@ struct mu_env *mu_lock_env_env(struct mu_lock_env *lock);
 const struct mu_lock_policy *mu_lock_env_policy(const struct mu_lock_env *lock);
 /** A line for the log: the layer that secures connections has refused somebody. `lock` is one. */
 void mu_lock_env_refused(void *lock, const char *peer, const char *why);
+/** Lines for the log: what there is to say of the credential. */
+void mu_lock_env_say(enum muster_log_level level, const char *id, const char *text);
 /** Whether nothing of it is about to be closed: a listener that was refused takes another turn. */
 bool mu_lock_env_idle(const struct mu_lock_env *lock);
 /** When it is idle. After the last callback of its connections and listeners. NULL is fine. */

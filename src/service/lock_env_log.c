@@ -63,6 +63,11 @@ void mu_lock_env_refused(void *context, const char *peer, const char *why)
                 why);
 }
 
+void mu_lock_env_say(enum muster_log_level level, const char *id, const char *text)
+{
+    mu_log(level, id, "why=\"%s\"", text);
+}
+
 void mu_lock_say_unsaid(struct mu_lock_env *lock)
 {
     if (lock->limit.unsaid != 0) {

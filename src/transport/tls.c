@@ -4,33 +4,18 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "transport/tls_psk.h"
+#include "transport/tls_internal.h"
 
 /* Output is piled up so high and no higher by plain bytes; handshake and alerts come on top. */
 #define OUTPUT_HIGH (256u * 1024)
 #define OUTPUT_MAX  (2 * OUTPUT_HIGH)
 
-#define NAME_MAX_LEN 255
-
-/* What whoever dials likes best comes first. OpenSSL would begin with AES-256, which is slower. */
-#define SUITES "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
-
 /* Messages of the handshake that come after it. */
 #define NEW_SESSION_TICKET 4
 #define KEY_UPDATE         24
-
-struct mu_tls_context {
-    SSL_CTX *ctx;
-    BIO_METHOD *wire;
-    bool token;
-    bool any_name;
-    bool has_name;
-    char name[NAME_MAX_LEN + 1];
-};
 
 /* The wire, as OpenSSL sees it: reads take off the span that was lent, writes go to the output. */
 
@@ -78,7 +63,7 @@ static int wire_create(BIO *bio)
     return 1;
 }
 
-static BIO_METHOD *make_wire(void)
+BIO_METHOD *mu_tls_wire_new(void)
 {
     BIO_METHOD *wire = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "muster");
 
@@ -93,7 +78,7 @@ static BIO_METHOD *make_wire(void)
 
 /* Keeps the secrets of what follows the handshake: a line is the name of one, whose it is, and the
  * secret. It is the way that OpenSSL has for whoever reads records without it. */
-static void note_secret(const SSL *ssl, const char *line)
+void mu_tls_note_secret(const SSL *ssl, const char *line)
 {
     static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
     struct mu_tls *t = SSL_get_app_data(ssl);
@@ -111,124 +96,6 @@ static void note_secret(const SSL *ssl, const char *line)
     }
 }
 
-/* What went wrong last, in OpenSSL's words. */
-static const char *reason(void)
-{
-    unsigned long code = ERR_peek_last_error();
-    const char *text = code == 0 ? NULL : ERR_reason_error_string(code);
-
-    return text == NULL ? "no reason given" : text;
-}
-
-static int load_files(SSL_CTX *ctx, const struct mu_tls_config *config,
-                      struct mu_errmsg *reterr_msg)
-{
-    if (SSL_CTX_use_certificate_chain_file(ctx, config->cert) != 1) {
-        return mu_err(reterr_msg, MUSTER_ETLS, "the certificate %.100s cannot be used: %s",
-                      config->cert, reason());
-    }
-    if (SSL_CTX_use_PrivateKey_file(ctx, config->key, SSL_FILETYPE_PEM) != 1) {
-        return mu_err(reterr_msg, MUSTER_ETLS, "the key %.100s cannot be used: %s", config->key,
-                      reason());
-    }
-    if (SSL_CTX_check_private_key(ctx) != 1) {
-        return mu_err(reterr_msg, MUSTER_ETLS, "the key %.80s is not that of the certificate %.80s",
-                      config->key, config->cert);
-    }
-    if (SSL_CTX_load_verify_locations(ctx, config->ca, NULL) != 1) {
-        return mu_err(reterr_msg, MUSTER_ETLS, "the authority %.100s cannot be used: %s",
-                      config->ca, reason());
-    }
-    return 0;
-}
-
-int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context **ret,
-                       struct mu_errmsg *reterr_msg)
-{
-    struct mu_tls_context *context;
-    int err;
-
-    if (config->token.len != 0 &&
-        (config->cert != NULL || config->key != NULL || config->ca != NULL)) {
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "a connection is secured by a token or by certificates, not by both");
-    }
-    if (config->token.len == 0 &&
-        (config->cert == NULL || config->key == NULL || config->ca == NULL)) {
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "a secure connection needs a certificate, its key and the authority: %s is "
-                      "missing",
-                      config->cert == NULL  ? "the certificate"
-                      : config->key == NULL ? "the key"
-                                            : "the authority");
-    }
-    if (config->name != NULL && strlen(config->name) > NAME_MAX_LEN) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a name of over %d bytes is in no certificate",
-                      NAME_MAX_LEN);
-    }
-    context = mu_calloc(1, sizeof(*context));
-    if (context == NULL) {
-        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
-    }
-    ERR_clear_error();
-    context->wire = make_wire();
-    context->ctx = SSL_CTX_new(TLS_method());
-    if (context->wire == NULL || context->ctx == NULL ||
-        SSL_CTX_set_min_proto_version(context->ctx, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_ciphersuites(context->ctx, SUITES) != 1 ||
-        SSL_CTX_set_num_tickets(context->ctx, 0) != 1) {
-        mu_tls_context_free(context);
-        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
-    }
-    SSL_CTX_set_mode(context->ctx, SSL_MODE_RELEASE_BUFFERS);
-    SSL_CTX_set_keylog_callback(context->ctx, note_secret);
-    SSL_CTX_set_verify(context->ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    context->token = config->token.len != 0;
-    if (!context->token) {
-        err = load_files(context->ctx, config, reterr_msg);
-    } else {
-        err = mu_tls_psk_use(context->ctx, config->token)
-                  ? 0
-                  : mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
-    }
-    if (err != 0) {
-        mu_tls_context_free(context);
-        return err;
-    }
-    if (config->name != NULL) {
-        context->has_name = config->name[0] != '\0';
-        context->any_name = !context->has_name;
-        memcpy(context->name, config->name, strlen(config->name) + 1);
-    }
-    *ret = context;
-    return 0;
-}
-
-void mu_tls_context_free(struct mu_tls_context *context)
-{
-    if (context != NULL) {
-        SSL_CTX_free(context->ctx);
-        BIO_meth_free(context->wire);
-        mu_free(context);
-    }
-}
-
-/* Has the certificate of whoever is dialled checked for a name, or for an address in numbers. */
-static bool expect_name(const struct mu_tls_context *context, SSL *ssl, const char *host)
-{
-    const char *name = context->has_name ? context->name : host;
-    X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
-
-    if (context->any_name || context->token) {
-        return true;
-    }
-    if (X509_VERIFY_PARAM_set1_ip_asc(param, name) == 1) {
-        return true;
-    }
-    X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-    return SSL_set1_host(ssl, name) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1;
-}
-
 int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *host)
 {
     SSL *ssl = SSL_new(context->ctx);
@@ -237,10 +104,11 @@ int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *ho
     memset(t, 0, sizeof(*t));
     t->dials = host != NULL;
     t->token = context->token;
+    t->context = context;
     mu_buf_init(&t->out, OUTPUT_MAX);
     mu_buf_init(&t->record, MU_TLS_RECORD_HEAD + MU_TLS_RECORD_LONGEST);
     mu_buf_init(&t->plain, MU_TLS_RECORD_LONGEST);
-    if (ssl == NULL || bio == NULL || (host != NULL && !expect_name(context, ssl, host))) {
+    if (ssl == NULL || bio == NULL || (host != NULL && !mu_tls_expect_name(context, ssl, host))) {
         SSL_free(ssl);
         BIO_free(bio);
         return MUSTER_ENOMEM;
@@ -272,9 +140,11 @@ void mu_tls_fini(struct mu_tls *t)
 }
 
 /* What a peer's alert means here, if it can be said better than OpenSSL does; or NULL. */
-static const char *meaning_of_alert(const struct mu_tls *t, int alert)
+static const char *meaning_of_alert(struct mu_tls *t, int alert)
 {
     switch (alert) {
+    case SSL_AD_CERTIFICATE_EXPIRED:
+        return mu_tls_context_expired(t->context, &t->blame) ? t->blame.text : NULL;
     case SSL_AD_ILLEGAL_PARAMETER:
     case SSL_AD_DECRYPT_ERROR:
         return t->token ? "its token is another one (--token-file)" : NULL;
@@ -319,16 +189,16 @@ static int fail(struct mu_tls *t)
         t->err = mu_err(&t->why, MUSTER_ETLS,
                         "the peer is locked with certificates, and we have a token (--token-file)");
     } else if (verdict != X509_V_OK) {
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer's certificate is not accepted: %s",
-                        X509_verify_cert_error_string(verdict));
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer's certificate is not accepted: %s%s",
+                        X509_verify_cert_error_string(verdict), t->blame.text);
     } else if (why > SSL_AD_REASON_OFFSET) {
         text = meaning_of_alert(t, why - SSL_AD_REASON_OFFSET);
-        t->err =
-            mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s", text != NULL ? text : reason());
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s",
+                        text != NULL ? text : mu_tls_reason());
     } else {
         text = meaning_of_failure(t, why);
         t->err = mu_err(&t->why, MUSTER_ETLS, "the secure connection failed: %s",
-                        text != NULL ? text : reason());
+                        text != NULL ? text : mu_tls_reason());
     }
     return t->err;
 }

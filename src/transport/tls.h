@@ -39,19 +39,37 @@ struct mu_tls_config {
     struct mu_span token; /* empty: certificates. Not kept: a key is made of it */
 };
 
-/* What all connections share; of any number of threads, once made. */
+/* What all connections share; of one thread, as they are. */
 struct mu_tls_context;
+
+/* When certificates end. */
+struct mu_tls_end {
+    int64_t at_s;   /* since 1970 */
+    char path[200]; /* of the file, cut */
+};
+
+#define MU_TLS_DATE_CAP 24
 
 /** Reads the files. MUSTER_EINVAL: a path is missing, or there is a token as well; MUSTER_ETLS: a
  * file cannot be read or is not what it should be, the key is another certificate's;
  * MUSTER_ENOMEM. */
 int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context **ret,
                        struct mu_errmsg *reterr_msg);
+/** Reads them again: connections that begin from now on use what is there now. On an error, which is
+ * as above or that the new certificates have ended, all stays as it is. */
+int mu_tls_context_renew(struct mu_tls_context *context, const struct mu_tls_config *config,
+                         struct mu_errmsg *reterr_msg);
+/** Which of our certificate and the authority's ends first, and when. False: there is a token, which
+ * has no end. */
+bool mu_tls_context_end(const struct mu_tls_context *context, struct mu_tls_end *ret);
+/** "2026-11-16 09:30 UTC" */
+void mu_tls_format_end(int64_t at_s, char ret_text[MU_TLS_DATE_CAP]);
 /** After the last connection's end. NULL is fine. */
 void mu_tls_context_free(struct mu_tls_context *context);
 
 struct mu_tls {
     void *ssl;
+    const struct mu_tls_context *context;
     struct mu_span *in; /* lent during mu_tls_recv() */
     struct mu_buf out;
     uint8_t secrets[2][MU_TLS_SECRET_MAX]; /* of the handshake: of who dials, of who listens */
@@ -69,6 +87,7 @@ struct mu_tls {
     bool ended;      /* nor do we */
     int err;         /* it has failed */
     struct mu_errmsg why;
+    struct mu_errmsg blame; /* the part of it that names a certificate */
 };
 
 /** The side that dials names `host`, whom it wants to reach; the side that listens: NULL.

@@ -18,6 +18,8 @@ struct mu_tls_env {
     const struct mu_errmsg *why; /* of the `closed` that is being told */
     void (*refused)(void *context, const char *peer, const char *why);
     void *to_whom;
+    void (*begin)(void *context);
+    void *begin_context;
     size_t live;
     uint8_t plain[MU_TLS_RECORD_MAX]; /* lent to one `data` at a time */
 };
@@ -394,6 +396,9 @@ static struct tls_conn *new_conn(struct mu_tls_env *tls, const char *host)
     if (c == NULL) {
         return NULL;
     }
+    if (tls->begin != NULL) {
+        tls->begin(tls->begin_context);
+    }
     if (mu_tls_init(&c->tls, tls->context, host) != 0) {
         mu_tls_fini(&c->tls);
         mu_free(c);
@@ -587,6 +592,17 @@ void mu_tls_env_free(struct mu_tls_env *tls)
 struct mu_env *mu_tls_env_env(struct mu_tls_env *tls)
 {
     return &tls->layer.env;
+}
+
+struct mu_tls_context *mu_tls_env_context(struct mu_tls_env *tls)
+{
+    return tls->context;
+}
+
+void mu_tls_env_on_begin(struct mu_tls_env *tls, void (*begin)(void *context), void *context)
+{
+    tls->begin = begin;
+    tls->begin_context = context;
 }
 
 void mu_tls_env_on_refused(struct mu_tls_env *tls,

@@ -25,6 +25,10 @@ int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struc
 /** After the last callback of its connections and listeners. NULL is fine. */
 void mu_tls_env_free(struct mu_tls_env *tls);
 struct mu_env *mu_tls_env_env(struct mu_tls_env *tls);
+/** What its connections share: to be renewed, or asked when it ends. */
+struct mu_tls_context *mu_tls_env_context(struct mu_tls_env *tls);
+/** Has `begin` called before each handshake, which then begins with what the context has. */
+void mu_tls_env_on_begin(struct mu_tls_env *tls, void (*begin)(void *context), void *context);
 /** Has `refused` called whenever one that was accepted fails as TLS, before it is closed: whose
  * handshake comes to nothing, for one. `peer` as mu_env_peer() has it; both are lent. */
 void mu_tls_env_on_refused(struct mu_tls_env *tls,

@@ -1,16 +1,20 @@
 #!/usr/bin/python3
 """The lock at an age: a server, and one who dials, whose clock moves by minutes and by years while
-they run, forwards and backwards, still know their token.
+they run, forwards and backwards, still know their token; certificates that end are named; and a
+credential that is replaced on disk is taken up without a restart.
 
-    lock_age.py [MUSTER]
+    lock_age.py [MUSTER] [--only=TEXT]
 
 It runs in a network of its own if the system lets it make one; else on the address of this host.
 The clock is libfaketime's, and the wall clock alone: that is what certificates and OpenSSL go by.
 """
 import os
+import shutil
+import subprocess
+import time
 
-from lib import (Checks, Muster, Scratch, beyond_loopback, free_port, is_sanitized, muster_path,
-                 run_muster)
+from lib import (PATIENCE, Checks, Muster, Scratch, beyond_loopback, free_port, is_sanitized,
+                 muster_path, run_muster, wait_until)
 
 checks = Checks()
 LIBRARY = "/usr/$LIB/faketime/libfaketimeMT.so.1"
@@ -52,19 +56,61 @@ def clock_works(scratch):
     return moved > os.stat(clock.path).st_mtime + 399 * 86400
 
 
-def test_server_of_any_age_takes_a_client(scratch, lock, address):
+def token_lock(scratch, name="token"):
+    path = os.path.join(scratch, name)
+    if not os.path.exists(path):
+        run_muster("keygen", "token", path)
+    return "--token-file", path
+
+
+def make_certificates(scratch, name, address, days="365"):
+    """A directory with an authority, and what it signed for that address: server and client."""
+    directory = os.path.join(scratch, name)
+    code, _, err = run_muster("keygen", "tls", directory, "--host", address, "--days", days)
+    assert code == 0, err
+    return directory
+
+
+def certificates_lock(directory, address):
+    at = os.path.join(directory, address)
+    return ("--tls-cert", at + ".pem", "--tls-key", at + ".key", "--tls-ca",
+            os.path.join(directory, "ca.pem"))
+
+
+def replace(source, target):
+    """As whoever renews a certificate does it."""
+    shutil.copy(source, target + ".new")
+    os.rename(target + ".new", target)
+
+
+def ask(server, address, lock, clock=None):
+    """One who dials anew: (exit code, standard error)."""
+    done = subprocess.run([muster_path(), "kv", "--store", "tcp://%s:%d" % (address, server.port),
+                           *lock, "set", "key", "value"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, timeout=PATIENCE,
+                          preexec_fn=clock.run if clock else None)
+    return done.returncode, done.stderr.decode(errors="replace")
+
+
+def await_answer(server, address, lock, code, what):
+    wait_until(lambda: ask(server, address, lock)[0] == code, what)
+    checks.ok(True, what)
+
+
+def test_server_of_any_age_takes_a_client(scratch, address):
     clock = Clock(scratch, "server")
+    lock = token_lock(scratch)
     with Muster(*lock, listen=address + ":0", preexec=clock.run) as server:
         for age in AGES:
             clock.set(age)
-            code, _, err = run_muster("kv", "--store", "tcp://%s:%d" % (address, server.port), *lock,
-                                      "set", "age", age)
-            checks.equal((code, err), (0, ""), "a server of the age %s takes a client" % age)
+            checks.equal(ask(server, address, lock), (0, ""),
+                         "a server of the age %s takes a client" % age)
 
 
-def test_old_client_dials(scratch, lock, address):
+def test_old_client_dials(scratch, address):
     """A gateway is one who dials again whenever its origin was away."""
     clock = Clock(scratch, "gateway")
+    lock = token_lock(scratch)
     port = free_port()
     where = "%s:%d" % (address, port)
     origin = Muster(*lock, listen=where)
@@ -74,11 +120,105 @@ def test_old_client_dials(scratch, lock, address):
                 clock.set(age)
                 origin.kill()
                 origin = Muster(*lock, listen=where)
-                code, _, err = run_muster("kv", "--store", "tcp://127.0.0.1:%d" % gateway.port,
-                                          "set", "age", age)
-                checks.equal((code, err), (0, ""), "one of the age %s who dials is let in" % age)
+                checks.equal(ask(gateway, "127.0.0.1", ()), (0, ""),
+                             "one of the age %s who dials is let in" % age)
     finally:
         origin.kill()
+
+
+def test_token_is_replaced(scratch, address):
+    old, new = token_lock(scratch, "old"), token_lock(scratch, "new")
+    used = os.path.join(scratch, "used")
+    replace(old[1], used)
+    with Muster("--token-file", used, listen=address + ":0") as server:
+        checks.equal(ask(server, address, old)[0], 0, "a token is good")
+        replace(new[1], used)
+        await_answer(server, address, new, 0, "the one in its place is good without a restart")
+        code, err = ask(server, address, old)
+        checks.ok(code == 4 and "token is another one" in err, "the old one is none any more", err)
+        with open(used, "w") as file:
+            file.write("short\n")
+        wait_until(lambda: ask(server, address, new) and "LOCK-NOT-RENEWED" in server.output(),
+                   "a replacement that is no good is in the log")
+        checks.ok("too short" in server.output(), "with the reason", server.output())
+        checks.equal(ask(server, address, new)[0], 0, "and the one before it is still good")
+
+
+def test_certificates_are_replaced(scratch, address):
+    first, second, third = (make_certificates(scratch, "tls%d" % i, address) for i in range(3))
+    used = make_certificates(scratch, "used-tls", address)
+    old, new = certificates_lock(first, address), certificates_lock(second, address)
+    lock = certificates_lock(used, address)
+    files = ("ca.pem", address + ".pem", address + ".key")
+
+    def put(directory, *names):
+        for name in names or files:
+            replace(os.path.join(directory, name), os.path.join(used, name))
+
+    put(first)
+    with Muster(*lock, listen=address + ":0") as server:
+        checks.equal(ask(server, address, old)[0], 0, "a certificate is good")
+        put(second)
+        await_answer(server, address, new, 0, "the one in its place is good without a restart")
+        checks.ok(ask(server, address, old)[0] != 0, "and its authority is the only one")
+        # A key that is not there yet, and a file that was cut: nothing changes, and it is said.
+        put(third, address + ".pem")
+        wait_until(lambda: ask(server, address, new) and "is not that of" in server.output(),
+                   "half of a pair is in the log")
+        checks.equal(ask(server, address, new)[0], 0, "half of a pair changes nothing")
+        put(second, address + ".pem")
+        with open(os.path.join(used, "ca.pem"), "w") as file:
+            file.write("-----BEGIN CERT")
+        wait_until(lambda: ask(server, address, new) and "the authority" in server.output(),
+                   "a file that was cut is in the log")
+        checks.equal(ask(server, address, new)[0], 0, "a file that was cut changes nothing")
+        put(third)
+        await_answer(server, address, certificates_lock(third, address), 0,
+                     "all of it, and the new one is good")
+
+
+def test_certificates_that_end_are_named(scratch, address):
+    short = make_certificates(scratch, "short", address, days="20")
+    long = os.path.join(scratch, "long")
+    os.mkdir(long)
+    for name in ("ca.pem", "ca.key"):
+        shutil.copy(os.path.join(short, name), long)
+    make_certificates(scratch, "long", address, days="900")
+    clock = Clock(scratch, "wall")
+    ours, lasting = certificates_lock(short, address), certificates_lock(long, address)
+    with Muster(*ours, listen=address + ":0", preexec=clock.run) as server:
+        checks.equal(ask(server, address, ours, clock), (0, ""), "a certificate is good")
+        checks.ok("LOCK-EXPIRES" not in server.output(), "nothing is said of its end")
+        clock.set("+10d")
+        time.sleep(1.1)  # The files, and their ends, are looked at once a second.
+        checks.equal(ask(server, address, lasting, clock), (0, ""), "it is still good")
+        wait_until(lambda: "LOCK-EXPIRES" in server.output(), "a warning of its end")
+        checks.ok(short in server.output().split("LOCK-EXPIRES")[1], "its file is named",
+                  server.output())
+        clock.set("+21d")
+        code, err = ask(server, address, lasting, clock)
+        checks.ok(code != 0 and "that of %s ended on" % address in err,
+                  "who dials learns whose certificate has ended, and when", err)
+        wait_until(lambda: "our certificate %s" % short in server.output(),
+                   "the server says that its certificate has ended")
+        checks.ok("put a new one in its place" in server.output(), "and what to do")
+        for name in (address + ".pem", address + ".key"):
+            replace(os.path.join(long, name), os.path.join(short, name))
+        time.sleep(1.1)
+        checks.equal(ask(server, address, lasting, clock), (0, ""), "that was done: it is good")
+        checks.equal(ask(server, address, ours, clock), (0, ""), "and so it is who dials")
+    early = make_certificates(scratch, "early", address, days="20")
+    for name in ("ca.pem", "ca.key"):
+        shutil.copy(os.path.join(short, name), early)
+    os.remove(os.path.join(early, address + ".pem"))
+    os.remove(os.path.join(early, address + ".key"))
+    ended = certificates_lock(make_certificates(scratch, "early", address, days="20"), address)
+    with Muster(*lasting, listen=address + ":0", preexec=clock.run) as server:
+        code, err = ask(server, address, ended, clock)
+        checks.ok(code != 0 and "our certificate %s" % early in err and "ended on" in err,
+                  "who dials with one that has ended is told that it has", err)
+        wait_until(lambda: "that of %s ended on" % address in server.output(),
+                   "and the server says whose it was")
 
 
 def main():
@@ -87,13 +227,10 @@ def main():
         checks.skip("libfaketime and a sanitizer want the same calls")
         checks.done()
     with Scratch() as scratch:
-        if not clock_works(scratch):
+        if clock_works(scratch):
+            checks.run_tests(globals(), scratch, address)
+        else:
             checks.skip("there is no libfaketime: apt-get install faketime")
-            checks.done()
-        token = os.path.join(scratch, "token")
-        run_muster("keygen", "token", token)
-        test_server_of_any_age_takes_a_client(scratch, ("--token-file", token), address)
-        test_old_client_dials(scratch, ("--token-file", token), address)
     checks.done()
 
 

@@ -1,0 +1,270 @@
+/* The files of the job's credential: read at the start, and again when others are in their place. */
+#include "api/lock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+
+/* How often the files are looked at, by handshakes that begin. */
+#define LOOK_MS 1000
+/* Certificates that end so soon are warned of, at most so often. */
+#define WARN_S  (14 * INT64_C(86400))
+#define WARN_MS (UINT64_C(86400) * 1000)
+
+#define FILE_COUNT 3
+
+/* What tells a file from the one that takes its place, or that it was written to. */
+struct stamp {
+    dev_t device;
+    ino_t number;
+    off_t size;
+    struct timespec written;
+    struct timespec changed;
+};
+
+struct mu_lock_files {
+    struct mu_env *env;
+    struct mu_tls_env *tls;
+    char *paths[FILE_COUNT]; /* the token, or certificate, key and authority; NULL: not said */
+    char *name;
+    bool token;
+    struct stamp stamps[FILE_COUNT];
+    mu_mono_t look_at;
+    mu_mono_t warn_at;
+};
+
+/* --- the token -------------------------------------------------------------------------------- */
+
+/* Reads the beginning of the file, as far as it is wanted. Its length, or a negated errno. */
+static ssize_t read_start(int fd, char *buf, size_t cap)
+{
+    size_t len = 0;
+
+    while (len < cap) {
+        ssize_t n = read(fd, buf + len, cap - len);
+
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n < 0) {
+            return -errno;
+        }
+        if (n == 0) {
+            break;
+        }
+        len += (size_t)n;
+    }
+    return (ssize_t)len;
+}
+
+static int check_token(const char *path, const char *token, size_t len, struct mu_errmsg *msg)
+{
+    if (len >= MU_LOCK_TOKEN_CAP) {
+        return mu_err(msg, MUSTER_EINVAL, "the first line of %.120s is too long for a token: %d",
+                      path, MU_LOCK_TOKEN_CAP - 1);
+    }
+    if (len < MU_LOCK_TOKEN_MIN) {
+        return mu_err(msg, MUSTER_EINVAL,
+                      "the token in %.120s is too short to be one: %d letters or more; `muster "
+                      "keygen token` makes one",
+                      path, MU_LOCK_TOKEN_MIN);
+    }
+    for (size_t i = 0; i < len; i++) {
+        if ((unsigned char)token[i] <= 0x20 || (unsigned char)token[i] >= 0x7f) {
+            return mu_err(msg, MUSTER_EINVAL,
+                          "the first line of %.120s is no token: it has blanks or other characters "
+                          "than plain ones",
+                          path);
+        }
+    }
+    return 0;
+}
+
+int mu_lock_read_token(const char *path, char ret_token[MU_LOCK_TOKEN_CAP],
+                       struct mu_errmsg *reterr_msg)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st = {0};
+    char text[MU_LOCK_TOKEN_CAP + 2];
+    ssize_t got = fd < 0 || fstat(fd, &st) != 0 ? -errno : read_start(fd, text, sizeof(text) - 1);
+    size_t len;
+    int err;
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    if (got < 0) {
+        return mu_err(reterr_msg, (int)got, "cannot read the token from %.120s: %s", path,
+                      muster_strerror((int)got));
+    }
+    text[got] = '\0';
+    len = strcspn(text, "\r\n");
+    if (S_ISREG(st.st_mode) && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+        err = mu_err(reterr_msg, MUSTER_EINVAL,
+                     "others than its owner can read the token in %.120s: chmod 600 it, and make a "
+                     "new one if it was so for long",
+                     path);
+    } else {
+        err = check_token(path, text, len, reterr_msg);
+    }
+    if (err == 0) {
+        memcpy(ret_token, text, len);
+        ret_token[len] = '\0';
+    }
+    explicit_bzero(text, sizeof(text));
+    return err;
+}
+
+/* --- what is there now ------------------------------------------------------------------------ */
+
+static void take_stamps(const struct mu_lock_files *f, struct stamp ret[FILE_COUNT])
+{
+    memset(ret, 0, FILE_COUNT * sizeof(ret[0]));
+    for (size_t i = 0; i < FILE_COUNT; i++) {
+        struct stat st;
+
+        if (f->paths[i] != NULL && stat(f->paths[i], &st) == 0) {
+            ret[i].device = st.st_dev;
+            ret[i].number = st.st_ino;
+            ret[i].size = st.st_size;
+            ret[i].written = st.st_mtim;
+            ret[i].changed = st.st_ctim;
+        }
+    }
+}
+
+/* Reads them all, and has them used: by `f->tls`, which is made if it is not there yet. */
+static int read_files(struct mu_lock_files *f, struct mu_env *wire, char *page,
+                      struct mu_errmsg *msg)
+{
+    struct mu_tls_config config = {.name = f->name};
+    char token[MU_LOCK_TOKEN_CAP] = "";
+    int err = 0;
+
+    if (f->token) {
+        err = mu_lock_read_token(f->paths[0], token, msg);
+        if (err == 0 && page != NULL) {
+            mu_page_key(mu_span_str(token), page);
+        }
+        config.token = mu_span_str(token);
+    } else {
+        config.cert = f->paths[0];
+        config.key = f->paths[1];
+        config.ca = f->paths[2];
+    }
+    if (err == 0 && f->tls == NULL) {
+        err = mu_tls_env_new(wire, &config, &f->tls, msg);
+    } else if (err == 0) {
+        err = mu_tls_context_renew(mu_tls_env_context(f->tls), &config, msg);
+    }
+    explicit_bzero(token, sizeof(token));
+    return err;
+}
+
+static void warn_of_end(struct mu_lock_files *f)
+{
+    struct mu_now now = mu_env_now(f->env);
+    int64_t now_s = (int64_t)(now.wall.ns / MU_NS_PER_S);
+    struct mu_errmsg text = {{0}};
+    char when[MU_TLS_DATE_CAP];
+    struct mu_tls_end end;
+
+    if (mu_mono_before(now.mono, f->warn_at) ||
+        !mu_tls_context_end(mu_tls_env_context(f->tls), &end) || end.at_s - now_s > WARN_S) {
+        return;
+    }
+    f->warn_at = mu_mono_add_ms(now.mono, WARN_MS);
+    mu_tls_format_end(end.at_s, when);
+    (void)mu_err(&text, 0,
+                 "the certificate %.100s %s on %s; put a new one in its place (muster keygen tls), "
+                 "which needs no restart",
+                 end.path, end.at_s > now_s ? "ends" : "ended", when);
+    mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-EXPIRES", text.text);
+}
+
+/* A handshake begins. A replacement that is no good, or not whole yet, changes nothing, and is said
+ * once: until the files are others again. */
+static void look(void *context)
+{
+    struct mu_lock_files *f = context;
+    mu_mono_t now = mu_env_now(f->env).mono;
+    struct stamp stamps[FILE_COUNT];
+    struct mu_errmsg msg = {{0}};
+
+    if (mu_mono_before(now, f->look_at)) {
+        return;
+    }
+    f->look_at = mu_mono_add_ms(now, LOOK_MS);
+    take_stamps(f, stamps);
+    if (memcmp(stamps, f->stamps, sizeof(stamps)) != 0) {
+        memcpy(f->stamps, stamps, sizeof(stamps));
+        if (read_files(f, NULL, NULL, &msg) != 0) {
+            mu_err_prefix(&msg, "the credential stays what it was");
+            mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-NOT-RENEWED", msg.text);
+        } else {
+            (void)mu_err(&msg, 0, "%.150s was replaced", f->paths[0]);
+            mu_lock_env_say(MUSTER_LOG_INFO, "LOCK-RENEWED", msg.text);
+            f->warn_at = (mu_mono_t){0};
+        }
+    }
+    warn_of_end(f);
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static bool copy(char **to, const char *text)
+{
+    *to = text == NULL ? NULL : mu_strndup(text, strlen(text));
+    return text == NULL || *to != NULL;
+}
+
+int mu_lock_files_open(const struct muster_lock *lock, struct mu_env *wire,
+                       struct mu_lock_files **ret, struct mu_tls_env **ret_tls,
+                       char ret_page[MU_PAGE_KEY_CAP], struct mu_errmsg *reterr_msg)
+{
+    bool token = lock->token_file != NULL;
+    struct mu_lock_files *f;
+    int err;
+
+    if (token && (lock->cert != NULL || lock->key != NULL || lock->ca != NULL)) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the job's credential is a token or certificates, not both");
+    }
+    f = mu_calloc(1, sizeof(*f));
+    if (f == NULL || !copy(&f->paths[0], token ? lock->token_file : lock->cert) ||
+        !copy(&f->paths[1], lock->key) || !copy(&f->paths[2], lock->ca) ||
+        !copy(&f->name, lock->name)) {
+        mu_lock_files_free(f);
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    f->env = wire;
+    f->token = token;
+    take_stamps(f, f->stamps);
+    err = read_files(f, wire, ret_page, reterr_msg);
+    if (err != 0) {
+        mu_lock_files_free(f);
+        return err;
+    }
+    f->look_at = mu_mono_add_ms(mu_env_now(wire).mono, LOOK_MS);
+    warn_of_end(f);
+    mu_tls_env_on_begin(f->tls, look, f);
+    *ret = f;
+    *ret_tls = f->tls;
+    return 0;
+}
+
+void mu_lock_files_free(struct mu_lock_files *f)
+{
+    if (f != NULL) {
+        for (size_t i = 0; i < FILE_COUNT; i++) {
+            mu_free(f->paths[i]);
+        }
+        mu_free(f->name);
+        mu_free(f);
+    }
+}

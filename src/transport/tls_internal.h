@@ -1,0 +1,34 @@
+/* What the files of TLS share: the context, and the connection as OpenSSL sees it. */
+#ifndef MU_TLS_INTERNAL_H
+#define MU_TLS_INTERNAL_H
+
+#include <openssl/ssl.h>
+
+#include "transport/tls.h"
+
+#define MU_TLS_NAME_MAX 255
+
+struct mu_tls_context {
+    SSL_CTX *ctx;
+    BIO_METHOD *wire;
+    bool token;
+    bool any_name;
+    bool has_name;
+    char name[MU_TLS_NAME_MAX + 1];
+    struct mu_tls_end end; /* of the certificate that ends first; with a token: none */
+};
+
+/** What went wrong last, in OpenSSL's words. */
+const char *mu_tls_reason(void);
+/** Has the certificate of whoever is dialled checked for a name, or for an address in numbers. */
+bool mu_tls_expect_name(const struct mu_tls_context *context, SSL *ssl, const char *host);
+/** The peer says that a certificate of ours has ended: which one, when, and what to do. False: we
+ * have none. */
+bool mu_tls_context_expired(const struct mu_tls_context *context, struct mu_errmsg *ret_text);
+
+/** A wire whose BIOs have a struct mu_tls for their data. NULL: no memory. */
+BIO_METHOD *mu_tls_wire_new(void);
+/** For SSL_CTX_set_keylog_callback(). */
+void mu_tls_note_secret(const SSL *ssl, const char *line);
+
+#endif
