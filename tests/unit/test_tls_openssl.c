@@ -341,6 +341,33 @@ static void test_record_in_the_clear_is_refused(void **state)
     }
 }
 
+/* Goal: nobody has us do slow arithmetic for a hello. Method: hellos with one group each. */
+static void test_groups_are_the_quick_ones(void **state)
+{
+    static const struct {
+        const char *group;
+        bool good;
+    } cases[] = {{"X25519", true},     {"P-256", true}, {"ffdhe8192", false},
+                 {"ffdhe2048", false}, {"X448", false}, {"P-521", false}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct ends e;
+
+        ends_init(&e, false, NULL, 0);
+        assert_int_equal(SSL_set1_groups_list(e.ssl, cases[i].group), 1);
+        if (cases[i].good) {
+            shake_hands(&e);
+        } else {
+            (void)SSL_do_handshake(e.ssl);
+            to_us(&e);
+            assert_int_equal(e.err, MUSTER_ETLS);
+            assert_true(mu_tls_output(&e.t).len < 16); /* an alert, and no key */
+        }
+        ends_fini(&e);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -352,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_key_is_changed_before_it_has_sealed_too_much),
         cmocka_unit_test(test_change_of_the_key_that_is_malformed_is_refused),
         cmocka_unit_test(test_record_in_the_clear_is_refused),
+        cmocka_unit_test(test_groups_are_the_quick_ones),
     };
     struct cert_authority ca;
     int failed;
