@@ -130,9 +130,12 @@ struct muster_state_config {
      * "/ip4/0.0.0.0/tcp/0". NULL: nowhere; for loading only. Default: any port, of every address if
      * the runtime's lock has a credential or is `insecure`; else of loopback. */
     const char *listen;
-    const char *advertise;  /* the host that others dial. NULL: that of `listen`, or our name */
-    const char *key;        /* the file of a peer's key: connections between peers, signed with it;
+    const char *advertise; /* the host that others dial. NULL: that of `listen`, or our name */
+    const char *key;       /* the file of a peer's key: connections between peers, signed with it;
                                 "": a key for this process only */
+    const char *const *allow; /* ids of the peers that may come; nobody else is spoken to. With a
+                                 `key`; NULL: all */
+    size_t allow_count;
     const char *const *dht; /* multiaddrs of nodes of the swarm's DHT; needs a `key`. NULL: it is in
                                none */
     size_t dht_count;       /* 0, with a `dht`: it is the first of a new one */
@@ -148,9 +151,12 @@ struct muster_state_config {
 
 MUSTER_EXPORT struct muster_state_config muster_state_config_defaults(void);
 
-/** Listens, and joins the DHT. MUSTER_EADDR, MUSTER_EURL, MUSTER_ELOCKED (other hosts reach
- * the address, and the runtime's lock has no credential), MUSTER_EINVAL (the key),
- * MUSTER_EDHT_NOBODY (none of `dht` answers), MUSTER_ENOMEM. */
+/**
+ * Listens, and joins the DHT. MUSTER_ELOCKED: other hosts reach the address, and nothing says who
+ * of them may come. That is the runtime's credential, or with a `key`, since peers do not show that
+ * one, `allow`; or the lock's `insecure`, which lets anybody in. MUSTER_EADDR, MUSTER_EURL,
+ * MUSTER_EINVAL (the key, an id), MUSTER_EDHT_NOBODY (none of `dht` answers), MUSTER_ENOMEM.
+ */
 MUSTER_EXPORT int muster_state_open(muster_runtime *runtime,
                                     const struct muster_state_config *config,
                                     muster_state **ret_state);
@@ -291,6 +297,9 @@ struct muster_state_request {
                                `through`, what that one has */
     const char *key; /* of our side among peers, as in muster_state_config. NULL: one for this
                                load, if multiaddrs are to be dialled */
+    const char *const *allow; /* likewise; the peers of `donors` are allowed too. With `through`,
+                                 what that one has */
+    size_t allow_count;
 
     /* In place: the caller's tensors, which must be those of the state in their order, with their
      * types and shapes. None: new memory. */
@@ -308,7 +317,8 @@ struct muster_state_request {
     uint32_t idle_ms;    /* within which something must come, from anybody. 30,000 */
     uint32_t stall_ms;   /* after which a donor's chunk is asked of another. 5,000 */
     uint32_t connect_ms; /* for a donor to answer. 5,000 */
-    /* Where others get from us what is there already, as in muster_state_config; NULL: nowhere. */
+    /* Where others get from us what is there already, as in muster_state_config, MUSTER_ELOCKED
+     * included; NULL: nowhere. */
     const char *listen;
     muster_state *through; /* or at this one's; it must outlive the load. NULL: none */
     bool keep_serving;     /* also when it is whole, until muster_state_copy_free() */

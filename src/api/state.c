@@ -98,6 +98,9 @@ static const char *find_fault(muster_runtime *rt, const struct muster_state_conf
     if (config->dht != NULL && config->key == NULL) {
         return "who is in a DHT is a peer, and needs a key";
     }
+    if (config->allow_count != 0 && config->key == NULL) {
+        return "only peers are allowed by their ids: a key is needed";
+    }
     if (config->hivemind != NULL && config->dht == NULL) {
         return "hivemind's peers find each other in a DHT";
     }
@@ -123,6 +126,8 @@ static int join(muster_state *s, const struct muster_state_config *config, struc
 int muster_state_open(muster_runtime *rt, const struct muster_state_config *config,
                       muster_state **ret_state)
 {
+    const struct mu_state_net_terms terms = {
+        .key = config->key, .allow = config->allow, .allow_count = config->allow_count};
     struct state_door d = {.config = config};
     enum mu_hm_compression compression;
     const char *fault = find_fault(rt, config, &compression);
@@ -139,7 +144,7 @@ int muster_state_open(muster_runtime *rt, const struct muster_state_config *conf
     s->compression = compression;
     s->replaced_ms = config->replaced_ms;
     d.state = s;
-    d.err = mu_state_net_open(&s->net, rt, config->key, false, &d.msg);
+    d.err = mu_state_net_open(&s->net, rt, &terms, &d.msg);
     if (d.err == 0) {
         mu_door_pass(rt, &d.door, start_on_loop);
         d.err = d.err != 0 ? d.err : join(s, config, &d.msg);

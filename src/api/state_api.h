@@ -30,17 +30,28 @@ struct mu_state_net {
     struct mu_env *env;
     const char *transport;
     struct mu_state_peers *peers;
+    bool closed;                  /* to all peers but those that were named */
     struct mu_identity *identity; /* peers refer to it, and the net may move */
+};
+
+struct mu_state_net_terms {
+    const char *key;          /* NULL: no peers, unless there are to be some */
+    bool peers;               /* without a key: one is drawn */
+    const char *const *allow; /* who of them may come */
+    size_t allow_count;
+    const char *const *donors; /* allowed too, if they are peers */
+    size_t donor_count;
 };
 
 /** A key from its file. MUSTER_EINVAL, errors of the file system. */
 int mu_state_read_key(const char *path, struct mu_identity *ret, struct mu_errmsg *msg);
-/** `key` NULL: no peers. `peers` without a key: one is drawn. Waits for the loop. */
-int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt, const char *key, bool peers,
-                      struct mu_errmsg *msg);
+/** Waits for the loop. */
+int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
+                      const struct mu_state_net_terms *terms, struct mu_errmsg *msg);
 /** Waits for the loop. Nothing may use it any more. */
 void mu_state_net_close(struct mu_state_net *net);
-/** On the loop: has a donor listen; `listen` NULL: nowhere. `ret_text` is what others dial. */
+/** On the loop: has a donor listen; `listen` NULL: nowhere. `ret_text` is what others dial.
+ * MUSTER_ELOCKED: other hosts reach it, and nothing says who may come. */
 int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char *advertise,
                         struct mu_state_donor_config *config, struct mu_state_donor **ret,
                         char *ret_text, size_t cap, struct mu_errmsg *msg);

@@ -99,6 +99,12 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
                        struct mu_errmsg *msg)
 {
     struct mu_state_loader_config *c = &g->config;
+    const struct mu_state_net_terms terms = {.key = r->key,
+                                             .peers = r->dht != NULL || wants_peers(r),
+                                             .allow = r->allow,
+                                             .allow_count = r->allow_count,
+                                             .donors = r->donors,
+                                             .donor_count = r->donor_count};
 
     *c = mu_state_loader_config_defaults();
     if (r->prefix == NULL || strlen(r->prefix) > MU_STATE_PREFIX_MAX || r->timeout_ms < 0) {
@@ -127,7 +133,7 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
     g->listen = r->listen;
     g->by = &g->net;
     g->own_net = true;
-    return mu_state_net_open(&g->net, g->rt, r->key, r->dht != NULL || wants_peers(r), msg);
+    return mu_state_net_open(&g->net, g->rt, &terms, msg);
 }
 
 static uint64_t now_ms(void)

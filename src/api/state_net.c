@@ -62,6 +62,7 @@ int mu_state_read_key(const char *path, struct mu_identity *ret, struct mu_errms
 struct net_door {
     struct mu_door door;
     struct mu_state_net *net;
+    const struct mu_state_net_terms *terms;
     int err;
     struct mu_errmsg *msg;
 };
@@ -69,24 +70,33 @@ struct net_door {
 static void start_peers(struct mu_door *door)
 {
     struct net_door *d = MU_CONTAINER_OF(door, struct net_door, door);
+    const struct mu_state_net_terms *t = d->terms;
+    struct mu_state_net *net = d->net;
 
-    d->err = mu_state_peers_start(d->net->rt->raw, d->net->identity, &d->net->peers, d->msg);
+    net->closed = t->allow_count != 0;
+    d->err = mu_state_peers_start(net->rt->raw, net->identity, net->closed, &net->peers, d->msg);
+    for (size_t i = 0; d->err == 0 && i < t->allow_count; i++) {
+        d->err = mu_state_peers_allow(net->peers, t->allow[i], d->msg);
+    }
+    for (size_t i = 0; d->err == 0 && net->closed && i < t->donor_count; i++) {
+        d->err = mu_state_peers_allow(net->peers, t->donors[i], d->msg);
+    }
     mu_door_open(door);
 }
 
-int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt, const char *key, bool peers,
-                      struct mu_errmsg *msg)
+int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
+                      const struct mu_state_net_terms *terms, struct mu_errmsg *msg)
 {
     const struct mu_lock_policy *policy = mu_lock_env_policy(rt->locked.lock);
-    struct net_door d = {.net = net, .msg = msg};
+    struct net_door d = {.net = net, .terms = terms, .msg = msg};
     int err;
 
     *net =
         (struct mu_state_net){.rt = rt,
                               .env = rt->env,
                               .transport = policy->sealed && !policy->insecure ? "lock" : "plain"};
-    err = load_identity(net, key, msg);
-    if (err == 0 && (key != NULL || peers)) {
+    err = load_identity(net, terms->key, msg);
+    if (err == 0 && (terms->key != NULL || terms->peers)) {
         mu_door_pass(rt, &d.door, start_peers);
         err = d.err;
         if (err == 0) {
@@ -126,6 +136,21 @@ void mu_state_net_close(struct mu_state_net *net)
     *net = (struct mu_state_net){0};
 }
 
+/* The job's credential is not shown between peers, so it keeps nobody out there. */
+static int check_peers(const struct mu_state_net *net, const char *listen, struct mu_errmsg *msg)
+{
+    const struct mu_lock_policy *policy = mu_lock_env_policy(net->rt->locked.lock);
+
+    if (net->closed || policy->insecure || !mu_state_peers_is_far(listen)) {
+        return 0;
+    }
+    return mu_err(
+        msg, MUSTER_ELOCKED,
+        "%.60s: any peer of other hosts could load the state there%s. Name those that may "
+        "with --allow PEER,...; or say --insecure for anybody",
+        listen, policy->sealed ? ", since peers do not show the job's credential" : "");
+}
+
 static bool is_any(const char *host)
 {
     return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
@@ -142,7 +167,8 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
     config->sends_files = net->env == net->rt->env && net->rt->locked.tls == NULL;
     if (listen != NULL && net->peers != NULL) {
         config->listen = (struct mu_addr){.kind = MU_ADDR_PEER};
-        err = mu_state_peers_listen(net->peers, listen, msg);
+        err = check_peers(net, listen, msg);
+        err = err != 0 ? err : mu_state_peers_listen(net->peers, listen, msg);
     } else if (listen != NULL) {
         err = mu_addr_parse(mu_locked_listen(&net->rt->locked, listen), 0, &config->listen, msg);
     }

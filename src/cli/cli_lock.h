@@ -4,6 +4,9 @@
  *     struct cli_lock lock = {0};
  *     const struct cli_option options[] = {..., CLI_LOCK_OPTIONS(&lock)};
  *     ... cli_runtime_new(&lock, &rt), or cli_loop_lock(&loop, &lock) ...
+ *
+ * A verb whose --allow means more than ranges has CLI_LOCK_CREDENTIAL, and the other two options
+ * itself.
  */
 #ifndef MU_CLI_LOCK_H
 #define MU_CLI_LOCK_H
@@ -19,7 +22,7 @@ struct cli_lock {
 };
 
 /* clang-format off */
-#define CLI_LOCK_OPTIONS(l)                                                                        \
+#define CLI_LOCK_CREDENTIAL(l)                                                                     \
     {"token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)", CLI_TEXT,     \
      &(l)->lock.token_file, 0},                                                                    \
     {"tls-cert", "FILE", "or certificates: our own (MUSTER_TLS_CERT)", CLI_TEXT,                   \
@@ -28,7 +31,9 @@ struct cli_lock {
     {"tls-ca", "FILE", "the authority of everybody's certificates (MUSTER_TLS_CA)", CLI_TEXT,      \
      &(l)->lock.ca, 0},                                                                            \
     {"tls-name", "NAME", "what another's certificate is for (the host that is dialled)", CLI_TEXT, \
-     &(l)->lock.name, 0},                                                                          \
+     &(l)->lock.name, 0}
+#define CLI_LOCK_OPTIONS(l)                                                                        \
+    CLI_LOCK_CREDENTIAL(l),                                                                        \
     {"allow", "CIDR,...", "take PyTorch's plain protocol from there (MUSTER_ALLOW)", CLI_TEXT,     \
      &(l)->allow, 0},                                                                              \
     {"insecure", NULL, "let anybody in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,       \

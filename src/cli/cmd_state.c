@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "codec/peer_id.h"
+
 int state_request(const struct state_options *o, muster_runtime *rt,
                   struct muster_state_request *ret)
 {
@@ -13,6 +15,8 @@ int state_request(const struct state_options *o, muster_runtime *rt,
     ret->donors = o->words;
     ret->donor_count = o->word_count;
     ret->key = o->identity;
+    ret->allow = o->peers;
+    ret->allow_count = o->peer_count;
     ret->dht = o->swarm != NULL ? o->dht : NULL;
     ret->dht_count = o->dht_count;
     ret->hivemind = o->hivemind;
@@ -65,19 +69,18 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, struct stat
     return err;
 }
 
-/* In place of the commas there are ends of words. `text` is a copy of the option's. */
-static int split_swarm(struct state_options *o, char *text)
+/* The words between the commas of an option, of whose text this is a copy. */
+static int split(const char *option, char *text, const char **words, size_t *count)
 {
     char *save = NULL;
 
     for (char *word = strtok_r(text, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
-        if (o->dht_count == STATE_PEERS_MAX) {
-            return cli_usage("state", "the DHT is joined through at most %d peers",
-                             STATE_PEERS_MAX);
+        if (*count == STATE_PEERS_MAX) {
+            return cli_usage("state", "--%s takes at most %d", option, STATE_PEERS_MAX);
         }
-        o->dht[o->dht_count++] = word;
+        words[(*count)++] = word;
     }
-    return o->dht_count != 0 ? 0 : cli_usage("state", "--dht needs multiaddrs");
+    return 0;
 }
 
 /* What is found in a swarm is found under a prefix: the first word is that. */
@@ -90,10 +93,56 @@ static int take_prefix(struct state_options *o)
     return o->prefix != NULL ? 0 : cli_usage("state", "in a DHT a PREFIX is needed");
 }
 
-/* Words of the swarm. */
-static int prepare(struct state_options *o, const char *what, char *swarm)
+/* Of what --allow names, peers may load from us, and ranges are the lock's: `ranges` has room for
+ * all of it. */
+static int sort_allowed(struct state_options *o, char *ranges, size_t cap)
 {
-    bool serving = what != NULL && strcmp(what, "serve") == 0;
+    size_t peers = 0;
+    size_t len = 0;
+
+    for (size_t i = 0; i < o->peer_count; i++) {
+        const char *word = o->peers[i];
+        struct mu_peer_id id;
+        struct mu_errmsg msg;
+
+        if (strpbrk(word, "./:") != NULL) {
+            len += (size_t)snprintf(ranges + len, cap - len, "%s%s", len == 0 ? "" : ",", word);
+            o->lock->allow = ranges;
+        } else if (mu_peer_id_parse(&id, word, &msg) != 0) {
+            return cli_usage("state", "--allow takes ids of peers, and ranges: \"%s\" is neither",
+                             word);
+        } else {
+            o->peers[peers++] = word;
+        }
+    }
+    o->peer_count = peers;
+    return 0;
+}
+
+/* What was said of who may come is held to, all of it, or refused: somebody relies on it. A token
+ * may be there for the store, or for the page. */
+static int check_lock(const struct state_options *o, bool serving)
+{
+    const struct muster_lock *lock = &o->lock->lock;
+    bool peers = o->identity != NULL || (!serving && o->word_count != 0 && o->words[0][0] == '/');
+
+    if (o->peer_count != 0 && !peers && o->store == NULL) {
+        return cli_usage("state", "--allow names peers, and there are none without --identity or "
+                                  "--dht: add --identity FILE, or use --token-file FILE instead");
+    }
+    if (peers && o->store == NULL && o->http == NULL &&
+        (lock->token_file != NULL || lock->cert != NULL)) {
+        return cli_usage("state",
+                         "peers do not show the job's %s: use --allow PEER,... in its place, or "
+                         "leave out --identity and --dht",
+                         lock->token_file != NULL ? "token" : "certificates");
+    }
+    return 0;
+}
+
+/* Words of the swarm. */
+static int prepare_swarm(struct state_options *o, bool serving, char *copy)
+{
     int err = 0;
 
     if (o->swarm == NULL) {
@@ -105,9 +154,34 @@ static int prepare(struct state_options *o, const char *what, char *swarm)
         o->identity = ""; /* a key for this once */
     }
     if (!serving || strcmp(o->swarm, "new") != 0) {
-        err = split_swarm(o, swarm);
+        err = split("dht", copy, o->dht, &o->dht_count);
+        err = err == 0 && o->dht_count == 0 ? cli_usage("state", "--dht needs multiaddrs") : err;
     }
     return err != 0 || serving ? err : take_prefix(o);
+}
+
+/* Copies of what has commas in it. */
+struct copies {
+    char *swarm;
+    char *allow;
+    char *ranges;
+};
+
+static int prepare(struct state_options *o, const char *what, struct copies *c)
+{
+    bool serving = what != NULL && strcmp(what, "serve") == 0;
+    int err;
+
+    c->swarm = strdup(o->swarm != NULL ? o->swarm : "");
+    c->allow = strdup(o->allow != NULL ? o->allow : "");
+    c->ranges = strdup(c->allow == NULL ? "" : c->allow);
+    if (c->swarm == NULL || c->allow == NULL || c->ranges == NULL) {
+        return cli_fail(CLI_FAILED, "out of memory");
+    }
+    err = prepare_swarm(o, serving, c->swarm);
+    err = err != 0 ? err : split("allow", c->allow, o->peers, &o->peer_count);
+    err = err != 0 ? err : sort_allowed(o, c->ranges, strlen(c->ranges) + 1);
+    return err != 0 ? err : check_lock(o, serving);
 }
 
 static int run(const struct state_options *o, const char *what)
@@ -130,75 +204,81 @@ static int run(const struct state_options *o, const char *what)
     return cli_usage("state", "one of serve, pull and ls is needed");
 }
 
+static struct cli_lock lock;
+static struct state_options given = {.slots = 16,
+                                     .idle = 30,
+                                     .stall = 5,
+                                     .connect = 5,
+                                     .output = "state.safetensors",
+                                     .lock = &lock};
+
+static const struct cli_option options[] = {
+    {"output", "FILE", "pull: where to (state.safetensors)", CLI_TEXT, &given.output, 0,
+     .letter = 'o'},
+    {"prefix", "NAME", "what it is found under (serve: the file's name; pull, ls: any)", CLI_TEXT,
+     &given.prefix, 0},
+    {"listen", "ADDRESS", "serve: where (port 29700); pull: to pass on what is there", CLI_TEXT,
+     &given.listen, 0},
+    {"advertise", "HOST", "serve: what others dial (that of --listen)", CLI_TEXT, &given.advertise,
+     0},
+    {"epoch", "N", "serve: the version (0)", CLI_NUMBER, &given.epoch, 0},
+    {"step", "N", "serve: the version within the epoch (0)", CLI_NUMBER, &given.step, 0},
+    {"priority", "X", "serve: the highest one is pulled (the epoch)", CLI_SECONDS, &given.priority,
+     0, .given = &given.has_priority},
+    {"slots", "N", "serve: downloads at once (16)", CLI_NUMBER, &given.slots, 100000},
+    {"rate", "SIZE", "serve: bytes in a second for all together (no bound)", CLI_SIZE, &given.rate,
+     0},
+    {"store", "URL", "where donors announce themselves, and are found", CLI_TEXT, &given.store, 0},
+    {"identity", "FILE", "a peer's key: encrypted, between peers (see muster peer)", CLI_TEXT,
+     &given.identity, 0},
+    {"dht", "MULTIADDR,...", "nodes of a swarm's DHT; serve: or \"new\", to begin one", CLI_TEXT,
+     &given.swarm, 0},
+    {"hivemind", "CLASS", "with --dht: hivemind's peers too, by the name of their averagers",
+     CLI_TEXT, &given.hivemind, 0},
+    {"encoding", "NAME", "serve: of the tensors that these get (NONE)", CLI_TEXT, &given.encoding,
+     0},
+    CLI_LOCK_CREDENTIAL(&lock),
+    {"allow", "PEER|CIDR,...",
+     "who may come: peers; PyTorch's plain protocol for --store (MUSTER_ALLOW)", CLI_TEXT,
+     &given.allow, 0},
+    {"insecure", NULL, "let anybody in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,
+     &lock.lock.insecure, 0},
+    {"max-size", "SIZE", "pull: nothing larger than this (no bound)", CLI_SIZE, &given.max_size, 0},
+    {"timeout", "SECONDS", "pull: for all of it (0: none)", CLI_SECONDS, &given.timeout, 0},
+    {"idle", "SECONDS", "pull: within which something must come (30)", CLI_SECONDS, &given.idle, 0},
+    {"stall", "SECONDS", "pull: after which a silent donor is passed over (5)", CLI_SECONDS,
+     &given.stall, 0},
+    {"connect", "SECONDS", "pull, ls: for a donor to answer (5)", CLI_SECONDS, &given.connect, 0},
+    {"no-serve", NULL, "pull: pass nothing on to others who pull the same", CLI_FLAG,
+     &given.no_serve, 0},
+    {"stay", NULL, "pull: go on serving when it is whole, until a signal", CLI_FLAG, &given.stay,
+     0},
+    {"http", "HOST:PORT", "serve, pull: a page that says how far downloads are", CLI_TEXT,
+     &given.http, 0},
+    {"quiet", NULL, "pull: no progress", CLI_FLAG, &given.quiet, 0, .letter = 'q'},
+    {"json", NULL, "a JSON object a line", CLI_FLAG, &given.json, 0},
+};
+static const struct cli_verb verb = {
+    "state",
+    "serve [OPTIONS] FILE | pull [OPTIONS] [-o FILE] ADDRESS... | ls ADDRESS...\n"
+    "       muster state pull|ls [OPTIONS] --dht MULTIADDR,... PREFIX",
+    "serve   shares a .safetensors file with whoever pulls it; SIGHUP: with what it is by "
+    "then\n"
+    "pull    gets the newest one that the donors have, from all of them at once, verified; an\n"
+    "        interrupted pull goes on where it was\n"
+    "ls      who has what at which version",
+    options, sizeof(options) / sizeof(options[0])};
+
 int cmd_state(int argc, char **argv)
 {
-    struct cli_lock lock = {0};
-    struct state_options o = {.slots = 16,
-                              .idle = 30,
-                              .stall = 5,
-                              .connect = 5,
-                              .output = "state.safetensors",
-                              .lock = &lock};
-    const struct cli_option options[] = {
-        {"output", "FILE", "pull: where to (state.safetensors)", CLI_TEXT, &o.output, 0,
-         .letter = 'o'},
-        {"prefix", "NAME", "what it is found under (serve: the file's name; pull, ls: any)",
-         CLI_TEXT, &o.prefix, 0},
-        {"listen", "ADDRESS", "serve: where (port 29700); pull: to pass on what is there", CLI_TEXT,
-         &o.listen, 0},
-        {"advertise", "HOST", "serve: what others dial (that of --listen)", CLI_TEXT, &o.advertise,
-         0},
-        {"epoch", "N", "serve: the version (0)", CLI_NUMBER, &o.epoch, 0},
-        {"step", "N", "serve: the version within the epoch (0)", CLI_NUMBER, &o.step, 0},
-        {"priority", "X", "serve: the highest one is pulled (the epoch)", CLI_SECONDS, &o.priority,
-         0, .given = &o.has_priority},
-        {"slots", "N", "serve: downloads at once (16)", CLI_NUMBER, &o.slots, 100000},
-        {"rate", "SIZE", "serve: bytes in a second for all together (no bound)", CLI_SIZE, &o.rate,
-         0},
-        {"store", "URL", "where donors announce themselves, and are found", CLI_TEXT, &o.store, 0},
-        {"identity", "FILE", "a peer's key: encrypted, between peers (see muster peer)", CLI_TEXT,
-         &o.identity, 0},
-        {"dht", "MULTIADDR,...", "nodes of a swarm's DHT; serve: or \"new\", to begin one",
-         CLI_TEXT, &o.swarm, 0},
-        {"hivemind", "CLASS", "with --dht: hivemind's peers too, by the name of their averagers",
-         CLI_TEXT, &o.hivemind, 0},
-        {"encoding", "NAME", "serve: of the tensors that these get (NONE)", CLI_TEXT, &o.encoding,
-         0},
-        CLI_LOCK_OPTIONS(&lock),
-        {"max-size", "SIZE", "pull: nothing larger than this (no bound)", CLI_SIZE, &o.max_size, 0},
-        {"timeout", "SECONDS", "pull: for all of it (0: none)", CLI_SECONDS, &o.timeout, 0},
-        {"idle", "SECONDS", "pull: within which something must come (30)", CLI_SECONDS, &o.idle, 0},
-        {"stall", "SECONDS", "pull: after which a silent donor is passed over (5)", CLI_SECONDS,
-         &o.stall, 0},
-        {"connect", "SECONDS", "pull, ls: for a donor to answer (5)", CLI_SECONDS, &o.connect, 0},
-        {"no-serve", NULL, "pull: pass nothing on to others who pull the same", CLI_FLAG,
-         &o.no_serve, 0},
-        {"stay", NULL, "pull: go on serving when it is whole, until a signal", CLI_FLAG, &o.stay,
-         0},
-        {"http", "HOST:PORT", "serve, pull: a page that says how far downloads are", CLI_TEXT,
-         &o.http, 0},
-        {"quiet", NULL, "pull: no progress", CLI_FLAG, &o.quiet, 0, .letter = 'q'},
-        {"json", NULL, "a JSON object a line", CLI_FLAG, &o.json, 0},
-    };
-    const struct cli_verb verb = {
-        "state",
-        "serve [OPTIONS] FILE | pull [OPTIONS] [-o FILE] ADDRESS... | ls ADDRESS...\n"
-        "       muster state pull|ls [OPTIONS] --dht MULTIADDR,... PREFIX",
-        "serve   shares a .safetensors file with whoever pulls it; SIGHUP: with what it is by "
-        "then\n"
-        "pull    gets the newest one that the donors have, from all of them at once, verified; an\n"
-        "        interrupted pull goes on where it was\n"
-        "ls      who has what at which version",
-        options, sizeof(options) / sizeof(options[0])};
+    struct copies copies = {0};
     const char *what = NULL;
-    int err = parse(&verb, argc, argv, &o, &what);
-    char *swarm = o.swarm == NULL ? NULL : strdup(o.swarm);
+    int err = parse(&verb, argc, argv, &given, &what);
 
-    if (err == 0 && o.swarm != NULL && swarm == NULL) {
-        err = cli_fail(CLI_FAILED, "out of memory");
-    }
-    err = err != 0 ? err : prepare(&o, what, swarm);
-    err = err != 0 ? err : run(&o, what);
-    free(swarm);
+    err = err != 0 ? err : prepare(&given, what, &copies);
+    err = err != 0 ? err : run(&given, what);
+    free(copies.swarm);
+    free(copies.allow);
+    free(copies.ranges);
     return err;
 }

@@ -22,7 +22,10 @@ struct state_options {
     const char *encoding;
     const char *dht[STATE_PEERS_MAX]; /* out of `swarm` */
     size_t dht_count;
-    const char *http; /* of the page */
+    const char *http;                   /* of the page */
+    const char *allow;                  /* peers and ranges, with commas between them */
+    const char *peers[STATE_PEERS_MAX]; /* out of `allow` */
+    size_t peer_count;
     struct cli_lock *lock;
     uint64_t epoch, step, slots, rate, max_size;
     double priority;

@@ -157,9 +157,11 @@ static const char *own_listener(const struct state_options *o)
         local = local && is_local(o->dht[i]);
     }
     if (peers || o->identity != NULL) {
-        return local ? "/ip4/127.0.0.1/tcp/0" : "/ip4/0.0.0.0/tcp/0";
+        bool said = o->peer_count != 0 || cli_lock_of(o->lock)->insecure;
+
+        return local ? "/ip4/127.0.0.1/tcp/0" : said || o->stay ? "/ip4/0.0.0.0/tcp/0" : NULL;
     }
-    if (!local && !cli_lock_lets_in(o->lock)) {
+    if (!local && !cli_lock_lets_in(o->lock) && !o->stay) {
         return NULL; /* Nobody else could get at it. */
     }
     return local ? "127.0.0.1:0" : "0.0.0.0:0";

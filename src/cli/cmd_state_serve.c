@@ -7,13 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *describe(const char *transport)
+static const char *describe(const struct state_options *o, const char *transport)
 {
     if (strcmp(transport, "lock") == 0) {
         return "for those with the job's credential, encrypted; plain on loopback";
     }
     if (strcmp(transport, "peer") == 0) {
-        return "between peers: encrypted, each side proves who it is";
+        return o->peer_count != 0
+                   ? "for the peers of --allow: encrypted, each side proves who it is"
+                   : "for any peer that reaches it: encrypted, each side proves who "
+                     "it is";
     }
     return "plain: not encrypted, for whoever reaches the address";
 }
@@ -49,7 +52,7 @@ static void say_shared(const struct state_options *o, muster_state *state, const
     printf("%s, version %" PRIu64 ".%" PRIu64 ", under the prefix %s\n", o->words[0], epoch,
            o->step, prefix);
     printf("serving at %s (%s)\n", muster_state_address(state),
-           describe(muster_state_transport(state)));
+           describe(o, muster_state_transport(state)));
     if (o->swarm != NULL) {
         printf("found in the DHT under %s.all_averagers%s%s\n", prefix,
                o->hivemind != NULL ? ", by hivemind's peers too: " : "",
@@ -122,6 +125,8 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
                                                 : "127.0.0.1:29700";
     config.advertise = o->advertise;
     config.key = o->identity;
+    config.allow = o->peers;
+    config.allow_count = o->peer_count;
     config.dht = o->swarm != NULL ? o->dht : NULL;
     config.dht_count = o->dht_count;
     config.hivemind = o->hivemind;

@@ -43,7 +43,7 @@ static void on_stopped(void *context)
     }
 }
 
-int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
+int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity, bool closed,
                          struct mu_state_peers **ret, struct mu_errmsg *reterr_msg)
 {
     struct mu_peer_host_config config = mu_peer_host_config_defaults();
@@ -55,6 +55,7 @@ int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
     }
     p->below = env;
     config.identity = identity;
+    config.private_swarm = closed;
     config.stopped = on_stopped;
     config.context = p;
     err = mu_peer_host_start(env, &config, &p->host, reterr_msg);
@@ -68,6 +69,32 @@ int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
     }
     *ret = p;
     return 0;
+}
+
+int mu_state_peers_allow(struct mu_state_peers *p, const char *text, struct mu_errmsg *reterr_msg)
+{
+    const char *id = text[0] == '/' ? strstr(text, "/p2p/") : NULL;
+    struct mu_peer_id peer;
+    int err = mu_peer_id_parse(&peer, id != NULL ? id + 5 : text, reterr_msg);
+
+    if (err == 0 && mu_peer_host_allow(p->host, &peer) != 0) {
+        err = mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    return err;
+}
+
+bool mu_state_peers_is_far(const char *multiaddr)
+{
+    struct mu_errmsg msg;
+    struct mu_addr addr;
+    struct mu_buf bytes;
+    bool near;
+
+    mu_buf_init(&bytes, MU_MULTIADDR_MAX);
+    near = mu_multiaddr_parse(&bytes, multiaddr, &msg) == 0 &&
+           mu_multiaddr_dial(mu_buf_span(&bytes), &addr, NULL) == 0 && mu_addr_is_loopback(&addr);
+    mu_buf_fini(&bytes);
+    return !near;
 }
 
 int mu_state_peers_listen(struct mu_state_peers *p, const char *multiaddr,

@@ -22,9 +22,14 @@ struct mu_state_peers;
 int mu_state_key(struct mu_env *env, struct mu_span file, struct mu_identity *ret,
                  struct mu_errmsg *reterr_msg);
 
-/** The identity is borrowed. MUSTER_ENOMEM. */
-int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
+/** The identity is borrowed. With `closed`, none but those of mu_state_peers_allow() are spoken to.
+ * MUSTER_ENOMEM. */
+int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity, bool closed,
                          struct mu_state_peers **ret, struct mu_errmsg *reterr_msg);
+/** A peer's id, or a multiaddr with one in it. MUSTER_EINVAL, MUSTER_EURL, MUSTER_ENOMEM. */
+int mu_state_peers_allow(struct mu_state_peers *p, const char *text, struct mu_errmsg *reterr_msg);
+/** Whether other hosts reach a multiaddr that is listened at. What cannot be read is reached. */
+bool mu_state_peers_is_far(const char *multiaddr);
 /** Errors as mu_peer_host_listen(). */
 int mu_state_peers_listen(struct mu_state_peers *p, const char *multiaddr,
                           struct mu_errmsg *reterr_msg);

@@ -1,0 +1,194 @@
+/* States among strangers: who may load one, and whose word for it is taken. */
+#include "state_rig.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static muster_runtime *giver;
+static muster_runtime *taker;
+
+static int set_up(void **state)
+{
+    (void)state;
+    return muster_runtime_new(&giver) != 0 || muster_runtime_new(&taker) != 0 ? -1 : 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    rig_close_all();
+    muster_runtime_free(giver);
+    muster_runtime_free(taker);
+    return 0;
+}
+
+static struct muster_state_config among_peers(const char *listen)
+{
+    struct muster_state_config config = muster_state_config_defaults();
+
+    config.listen = listen;
+    config.key = "";
+    return config;
+}
+
+static struct muster_state_request from(const char *const *donors, size_t count)
+{
+    struct muster_state_request r = muster_state_request_defaults();
+
+    r.prefix = "job";
+    r.donors = donors;
+    r.donor_count = count;
+    r.timeout_ms = 30000;
+    return r;
+}
+
+static void must(int err)
+{
+    if (err != 0) {
+        fail_msg("%s\n%s", muster_errmsg(), muster_state_report());
+    }
+}
+
+static void share(muster_state *donor, const struct model *m, uint64_t epoch, double priority)
+{
+    struct muster_state_source source = {.prefix = "job",
+                                         .epoch = epoch,
+                                         .priority = priority,
+                                         .tensors = m->tensors,
+                                         .tensor_count = 3};
+
+    must(muster_state_share(donor, &source));
+}
+
+/* The id in an address. */
+static const char *id_of(const muster_state *state)
+{
+    return strstr(muster_state_address(state), "/p2p/") + 5;
+}
+
+/* --- who may come ----------------------------------------------------------------------------- */
+
+static void test_beyond_loopback_peers_are_named_or_everybody_is_let_in(void **state)
+{
+    const struct muster_lock insecure = {.insecure = true};
+    struct muster_runtime_config open = {.lock = &insecure};
+    struct muster_state_config config = among_peers("/ip4/0.0.0.0/tcp/0");
+    muster_runtime *rt;
+    muster_state *s;
+    const char *friend;
+
+    (void)state;
+    assert_int_equal(muster_state_open(giver, &config, &s), MUSTER_ELOCKED);
+    assert_non_null(strstr(muster_errmsg(), "--allow PEER,..."));
+    config.listen = "/ip4/127.0.0.1/tcp/0";
+    must(muster_state_open(giver, &config, &s));
+    friend = strdup(id_of(s));
+    muster_state_close(s);
+    config.listen = "/ip4/0.0.0.0/tcp/0";
+    config.allow = &friend;
+    config.allow_count = 1;
+    must(muster_state_open(giver, &config, &s));
+    muster_state_close(s);
+    free((void *)(uintptr_t) friend);
+    friend = "nobody";
+    assert_int_equal(muster_state_open(giver, &config, &s), MUSTER_EINVAL);
+    config.key = NULL;
+    assert_int_equal(muster_state_open(giver, &config, &s), MUSTER_EINVAL);
+    config = among_peers("/ip4/0.0.0.0/tcp/0");
+    must(muster_runtime_new_with(&open, &rt));
+    must(muster_state_open(rt, &config, &s));
+    muster_state_close(s);
+    muster_runtime_free(rt);
+}
+
+static void test_a_credential_does_not_stand_in_for_a_list_of_peers(void **state)
+{
+    char path[] = "/tmp/muster-token-XXXXXX";
+    const struct muster_lock lock = {.token_file = path};
+    struct muster_runtime_config sealed = {.lock = &lock};
+    struct muster_state_config config = among_peers("/ip4/0.0.0.0/tcp/0");
+    int fd = mkstemp(path);
+    muster_runtime *rt;
+    muster_state *s;
+
+    (void)state;
+    assert_true(fd >= 0 && write(fd, "0123456789abcdef0123456789abcdef\n", 33) == 33);
+    (void)close(fd);
+    must(muster_runtime_new_with(&sealed, &rt));
+    assert_int_equal(muster_state_open(rt, &config, &s), MUSTER_ELOCKED);
+    assert_non_null(strstr(muster_errmsg(), "credential"));
+    muster_runtime_free(rt);
+    (void)unlink(path);
+}
+
+static void test_only_those_who_were_named_load(void **state)
+{
+    struct muster_state_config config = among_peers("/ip4/127.0.0.1/tcp/0");
+    struct muster_state_request r;
+    muster_state *friend;
+    muster_state *donor;
+    muster_state_copy *copy;
+    const char *addr;
+    const char *allowed;
+    struct model m;
+
+    (void)state;
+    model_make(&m, 1, 1);
+    must(muster_state_open(taker, &config, &friend));
+    allowed = id_of(friend);
+    config.allow = &allowed;
+    config.allow_count = 1;
+    must(muster_state_open(giver, &config, &donor));
+    share(donor, &m, 1, 1);
+    addr = muster_state_address(donor);
+    r = from(&addr, 1);
+    r.connect_ms = 2000;
+    assert_true(muster_state_load(taker, &r, &copy) < 0); /* under a key of its own */
+    r.through = friend;
+    must(muster_state_load(taker, &r, &copy));
+    copy_assert_same(copy, &m);
+    muster_state_copy_free(copy);
+    muster_state_close(donor);
+    muster_state_close(friend);
+    model_free(&m);
+}
+
+static void test_who_passes_on_is_held_to_the_same(void **state)
+{
+    struct muster_state_config config = among_peers("/ip4/127.0.0.1/tcp/0");
+    struct muster_state_request r;
+    muster_state *donor;
+    muster_state_copy *copy;
+    const char *addr;
+    const char *allowed;
+    struct model m;
+
+    (void)state;
+    model_make(&m, 1, 1);
+    must(muster_state_open(giver, &config, &donor));
+    share(donor, &m, 1, 1);
+    addr = muster_state_address(donor);
+    allowed = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN";
+    r = from(&addr, 1);
+    r.listen = "/ip4/0.0.0.0/tcp/0";
+    assert_int_equal(muster_state_load(taker, &r, &copy), MUSTER_ELOCKED);
+    r.allow = &allowed;
+    r.allow_count = 1;
+    must(muster_state_load(taker, &r, &copy)); /* The donor is allowed by being named. */
+    copy_assert_same(copy, &m);
+    muster_state_copy_free(copy);
+    muster_state_close(donor);
+    model_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_beyond_loopback_peers_are_named_or_everybody_is_let_in),
+        cmocka_unit_test(test_a_credential_does_not_stand_in_for_a_list_of_peers),
+        cmocka_unit_test(test_only_those_who_were_named_load),
+        cmocka_unit_test(test_who_passes_on_is_held_to_the_same),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
