@@ -288,7 +288,8 @@ MUSTER_EXPORT int muster_rpc_sync(muster_rpc_agent *agent, const struct muster_r
  * Everybody of `workers`, which names this worker too, makes the same call with the same tag. One
  * of them is called by all others and answers with the result, so a group of N makes N - 1 calls:
  * the first by name for all_gather, the root for broadcast. A tag may be used again when the call
- * has returned well. A timeout names who did not come. MUSTER_ETIMEDOUT, MUSTER_EINVAL,
+ * has returned well. A timeout names who did not come, and who came and gave up; if nothing is heard
+ * of the one that is called, it may be a quarter of a second late. MUSTER_ETIMEDOUT, MUSTER_EINVAL,
  * MUSTER_EBUSY (the tag is in use here), MUSTER_ENOMEM, and errors of calls.
  */
 

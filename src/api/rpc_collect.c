@@ -52,24 +52,49 @@ static uint32_t timeout_of(const muster_rpc_agent *a, int64_t timeout_ms)
 
 /* --- one of the others ------------------------------------------------------------------------ */
 
+/* The leader ends it in time; only if nothing is heard of the leader do we. */
+static int wait_for_leader(muster_rpc_future *f, const char *leader, const char *tag,
+                           uint32_t wait_ms)
+{
+    struct mu_errmsg msg;
+    int err = muster_rpc_future_wait(f, wait_ms == 0 ? MUSTER_RPC_FOREVER
+                                                     : (int64_t)wait_ms + MU_RPC_GATHER_LATE_MS);
+
+    if (err != MUSTER_ETIMEDOUT || muster_rpc_future_ended(f)) {
+        return err;
+    }
+    muster_rpc_future_cancel(f);
+    return mu_api_error(
+        mu_err(&msg, err, "%.60s: nothing was heard of the leader %.127s in time", tag, leader),
+        msg.text);
+}
+
 static int follow(muster_rpc_agent *a, const char *leader, const char *tag,
                   struct muster_bytes object, int64_t timeout_ms, muster_rpc_future **ret_future)
 {
-    struct muster_rpc_part parts[2] = {{muster_str(tag), MUSTER_RPC_CPU}, {object, MUSTER_RPC_CPU}};
+    uint32_t wait_ms = timeout_of(a, timeout_ms);
+    uint8_t patience[4];
+    struct muster_rpc_part parts[3] = {
+        {muster_str(tag), MUSTER_RPC_CPU},
+        {object, MUSTER_RPC_CPU},
+        {{patience, sizeof(patience)}, MUSTER_RPC_CPU},
+    };
     struct muster_rpc_request q = {
         .to = leader,
         .method = MU_RPC_GATHER_METHOD,
         .parts = parts,
-        .part_count = 2,
-        .timeout_ms = timeout_ms,
+        .part_count = 3,
+        .timeout_ms = MUSTER_TIMEOUT_NEVER,
     };
     muster_rpc_future *f;
-    int err = muster_rpc_call(a, &q, &f);
+    int err;
 
+    mu_put_u32(patience, wait_ms);
+    err = muster_rpc_call(a, &q, &f);
     if (err != 0) {
         return err;
     }
-    err = muster_rpc_future_wait(f, MUSTER_RPC_FOREVER);
+    err = wait_for_leader(f, leader, tag, wait_ms);
     if (err != 0) {
         muster_rpc_future_free(f);
         return err;

@@ -14,14 +14,20 @@ struct mu_rpc_gather {
     bool stopped;
 };
 
+enum place {
+    AWAY = 0,
+    HERE,
+    GAVE_UP, /* it was here, and waits no longer */
+};
+
 struct mu_rpc_room {
     struct mu_rpc_gather *gather;
     struct mu_map_node by_tag;
     struct mu_list link;
     struct mu_list guests;    /* that wait */
     struct mu_rpc_lead *lead; /* NULL: the leader has not come yet */
-    bool *came;               /* of the others, by their place */
-    size_t came_count;
+    enum place *places;       /* of the others */
+    size_t here_count;
     struct mu_timer timer;
     size_t tag_len;
     char tag[MU_RPC_GATHER_TAG_MAX + 1];
@@ -33,6 +39,7 @@ struct guest {
     struct mu_rpc_in *in;
     struct mu_rpc_room *room;
     struct mu_buf object;
+    struct mu_timer patience;
     size_t place; /* SIZE_MAX: not known yet */
 };
 
@@ -72,13 +79,14 @@ static void free_if_empty(struct mu_rpc_room *room)
     }
     mu_map_remove(&room->gather->rooms, &room->by_tag);
     mu_list_remove(&room->link);
-    mu_free(room->came);
+    mu_free(room->places);
     mu_free(room);
 }
 
 static void answer(struct guest *guest, int status, struct mu_span message)
 {
     mu_list_remove(&guest->link);
+    mu_env_timer_arm(guest->room->gather->env, &guest->patience, MU_MONO_NEVER);
     mu_rpc_in_reply(guest->in, status, message);
     mu_buf_fini(&guest->object);
     mu_free(guest);
@@ -97,9 +105,9 @@ static void finish(struct mu_rpc_room *room, int status, struct mu_span message)
         }
     }
     mu_env_timer_arm(room->gather->env, &room->timer, MU_MONO_NEVER);
-    mu_free(room->came);
-    room->came = NULL;
-    room->came_count = 0;
+    mu_free(room->places);
+    room->places = NULL;
+    room->here_count = 0;
     room->lead = NULL;
     free_if_empty(room);
     lead->done(lead, status, message);
@@ -148,7 +156,7 @@ static void finish_if_all_came(struct mu_rpc_room *room)
     struct mu_buf result;
     int err;
 
-    if (room->came_count < room->lead->count) {
+    if (room->here_count < room->lead->count) {
         return;
     }
     mu_buf_init(&result, SIZE_MAX / 4);
@@ -158,25 +166,88 @@ static void finish_if_all_came(struct mu_rpc_room *room)
     mu_buf_fini(&result);
 }
 
-/* Names who has not come. */
-static void on_timer(struct mu_timer *timer)
-{
-    struct mu_rpc_room *room = MU_CONTAINER_OF(timer, struct mu_rpc_room, timer);
-    struct mu_rpc_agent *agent = room->gather->agent;
-    struct mu_rpc_lead *lead = room->lead;
-    char text[MU_ERRMSG_CAP];
-    size_t at =
-        (size_t)snprintf(text, sizeof(text), "%.60s: %zu of %zu did not come in time:", room->tag,
-                         lead->count - room->came_count, lead->count);
+/* --- time ------------------------------------------------------------------------------------- */
 
-    for (size_t i = 0; i < lead->count && at < sizeof(text) - 4; i++) {
-        if (!room->came[i]) {
-            int n = snprintf(text + at, sizeof(text) - at, " %s", lead->names[i]);
+static size_t count_places(const struct mu_rpc_room *room, enum place place)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < room->lead->count; i++) {
+        count += room->places[i] == place ? 1 : 0;
+    }
+    return count;
+}
+
+/* Appends the names of those that are at that place, as far as there is room. */
+static size_t list_places(const struct mu_rpc_room *room, enum place place, char *text, size_t at)
+{
+    for (size_t i = 0; i < room->lead->count && at < MU_ERRMSG_CAP - 4; i++) {
+        if (room->places[i] == place) {
+            int n = snprintf(text + at, MU_ERRMSG_CAP - at, " %s", room->lead->names[i]);
 
             at += n > 0 ? (size_t)n : 0;
         }
     }
+    return at;
+}
+
+/* Names who has not come, and who has and is gone, in MU_ERRMSG_CAP bytes. */
+static void describe(const struct mu_rpc_room *room, char *text)
+{
+    size_t away = count_places(room, AWAY);
+    size_t at = (size_t)snprintf(text, MU_ERRMSG_CAP, "%.60s:", room->tag);
+
+    if (away != 0) {
+        at += (size_t)snprintf(text + at, MU_ERRMSG_CAP - at,
+                               " %zu of %zu did not come in time:", away, room->lead->count);
+        at = list_places(room, AWAY, text, at);
+    }
+    if (count_places(room, GAVE_UP) != 0 && at < MU_ERRMSG_CAP - 30) {
+        at += (size_t)snprintf(text + at, MU_ERRMSG_CAP - at,
+                               "%s gave up waiting:", away != 0 ? ";" : "");
+        (void)list_places(room, GAVE_UP, text, at);
+    }
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct mu_rpc_room *room = MU_CONTAINER_OF(timer, struct mu_rpc_room, timer);
+    struct mu_rpc_agent *agent = room->gather->agent;
+    char text[MU_ERRMSG_CAP];
+
+    describe(room, text);
     finish(room, MUSTER_ETIMEDOUT, mu_span_str(text));
+    mu_rpc_agent_turn(agent);
+}
+
+/* A guest waits no longer, but it was here. */
+static void let_go(struct guest *guest, int status, const char *text)
+{
+    struct mu_rpc_room *room = guest->room;
+
+    if (guest->place != SIZE_MAX) {
+        room->places[guest->place] = GAVE_UP;
+        room->here_count--;
+    }
+    answer(guest, status, mu_span_str(text));
+    free_if_empty(room);
+}
+
+static void on_patience(struct mu_timer *timer)
+{
+    struct guest *guest = MU_CONTAINER_OF(timer, struct guest, patience);
+    const struct mu_rpc_room *room = guest->room;
+    struct mu_rpc_agent *agent = room->gather->agent;
+    char text[MU_ERRMSG_CAP];
+
+    if (room->lead == NULL) {
+        (void)snprintf(text, sizeof(text), "%.60s: the leader did not come in time", room->tag);
+    } else if (guest->place == SIZE_MAX) {
+        (void)snprintf(text, sizeof(text), "%.60s: the call before has not ended", room->tag);
+    } else {
+        describe(room, text);
+    }
+    let_go(guest, MUSTER_ETIMEDOUT, text);
     mu_rpc_agent_turn(agent);
 }
 
@@ -197,11 +268,11 @@ static void seat(struct mu_rpc_room *room, struct guest *guest)
         answer(guest, MUSTER_EINVAL, MU_SPAN_LIT("the leader does not count you among the group"));
         return;
     }
-    if (room->came[i]) {
+    if (room->places[i] == HERE) {
         return; /* It is one round ahead. */
     }
-    room->came[i] = true;
-    room->came_count++;
+    room->places[i] = HERE;
+    room->here_count++;
     guest->place = i;
     if (lead->broadcast) {
         mu_buf_init(&result, SIZE_MAX / 4);
@@ -219,8 +290,8 @@ static int admit(struct mu_rpc_gather *g, struct mu_rpc_in *in, struct mu_span m
     size_t count = 0;
     int err = mu_rpc_msg_decode(message, &parts, &count);
 
-    if (err == 0 &&
-        (count != 2 || parts[0].data.len > MU_RPC_GATHER_TAG_MAX || parts[0].data.len == 0)) {
+    if (err == 0 && (count != 3 || parts[0].data.len > MU_RPC_GATHER_TAG_MAX ||
+                     parts[0].data.len == 0 || parts[2].data.len != 4)) {
         err = MUSTER_EPROTO;
     }
     if (err == 0) {
@@ -236,6 +307,14 @@ static int admit(struct mu_rpc_gather *g, struct mu_rpc_in *in, struct mu_span m
     if (err == 0) {
         guest->room = get_room(g, parts[0].data);
         err = guest->room == NULL ? MUSTER_ENOMEM : 0;
+    }
+    if (err == 0) {
+        uint32_t wait_ms = mu_get_u32(parts[2].data.data);
+
+        mu_timer_init(&guest->patience, on_patience);
+        mu_env_timer_arm(g->env, &guest->patience,
+                         wait_ms == 0 ? MU_MONO_NEVER
+                                      : mu_mono_add_ms(mu_env_now(g->env).mono, wait_ms));
     }
     mu_free(parts);
     if (err != 0 && guest != NULL) {
@@ -266,18 +345,9 @@ static void on_guest(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_s
     }
 }
 
-/* It waits no longer: it has not come, then. */
 static void on_cancel(struct mu_rpc_in *in, int why)
 {
-    struct guest *guest = in->owner;
-    struct mu_rpc_room *room = guest->room;
-
-    if (guest->place != SIZE_MAX) {
-        room->came[guest->place] = false;
-        room->came_count--;
-    }
-    answer(guest, why, mu_span_str(muster_strerror(why)));
-    free_if_empty(room);
+    let_go(in->owner, why, muster_strerror(why));
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -318,8 +388,8 @@ int mu_rpc_gather_open(struct mu_rpc_gather *g, struct mu_rpc_lead *lead)
     if (room->lead != NULL) {
         return MUSTER_EBUSY;
     }
-    room->came = mu_calloc(lead->count + 1, sizeof(*room->came));
-    if (room->came == NULL) {
+    room->places = mu_calloc(lead->count + 1, sizeof(*room->places));
+    if (room->places == NULL) {
         free_if_empty(room);
         return MUSTER_ENOMEM;
     }

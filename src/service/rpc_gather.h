@@ -4,7 +4,12 @@
  * is not answered yet is who has come so far.
  *
  *     at the leader    mu_rpc_gather_open(g, &lead)       `done` follows
- *     at the others    a call of MU_RPC_GATHER_METHOD: two parts, the tag and the object
+ *     at the others    a call of MU_RPC_GATHER_METHOD: three parts, the tag, the object, and for
+ *                      how many milliseconds it waits (u32; 0: for ever)
+ *
+ * Who waits no longer is answered from here, so that it learns who is missing; it makes its call
+ * without a deadline, and gives it up by itself if nothing comes of it for MU_RPC_GATHER_LATE_MS
+ * more.
  *
  * Rooms are told apart by their tag, which can be used again once everybody has been answered.
  */
@@ -15,6 +20,7 @@
 
 #define MU_RPC_GATHER_METHOD  "muster::Group.gather"
 #define MU_RPC_GATHER_TAG_MAX 200
+#define MU_RPC_GATHER_LATE_MS 250
 
 struct mu_rpc_gather;
 struct mu_rpc_room;

@@ -200,6 +200,51 @@ static void test_rpc_all_gather_names_who_did_not_come(void **state)
     }
 }
 
+static void test_rpc_all_gather_blames_nobody_who_had_come(void **state)
+{
+    struct member *members = *state; /* w3, w0, w4, w1; w2 does not come */
+    static const int others[] = {0, 2, 3};
+
+    /* The leader comes when they are there, and waits longer than they do. */
+    for (int i = 0; i < 3; i++) {
+        struct member *m = &members[others[i]];
+
+        m->timeout_ms = 1000;
+        assert_int_equal(pthread_create(&m->thread, NULL, gather, m), 0);
+    }
+    while (metric(members[1].agent, "agent.server_active_calls") != 3) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    members[1].timeout_ms = 1500;
+    run_all(members, 1, 2, gather);
+    for (int i = 0; i < 3; i++) {
+        struct member *m = &members[others[i]];
+
+        assert_int_equal(pthread_join(m->thread, NULL), 0);
+        assert_int_equal(m->status, MUSTER_ETIMEDOUT);
+        if (strstr(m->text, "1 of 4 did not come in time: w2") == NULL) {
+            fail_msg("%s is told: %s", names[m->number], m->text);
+        }
+    }
+    assert_int_equal(members[1].status, MUSTER_ETIMEDOUT);
+    if (strstr(members[1].text, "1 of 4 did not come in time: w2; gave up waiting: w1 w3 w4") ==
+        NULL) {
+        fail_msg("the leader is told: %s", members[1].text);
+    }
+}
+
+static void test_rpc_all_gather_names_a_leader_that_did_not_come(void **state)
+{
+    struct member *members = *state;
+
+    members[0].timeout_ms = 300;
+    run_all(members, 0, 1, gather);
+    assert_int_equal(members[0].status, MUSTER_ETIMEDOUT);
+    if (strstr(members[0].text, "w0") == NULL || strstr(members[0].text, "did not come") == NULL) {
+        fail_msg("it is told: %s", members[0].text);
+    }
+}
+
 static void test_rpc_broadcast_gives_everybody_the_roots_object(void **state)
 {
     struct member *members = *state;
@@ -550,6 +595,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_GROUP(test_rpc_all_gather_gives_everybody_the_objects_of_all),
         IN_GROUP(test_rpc_all_gather_names_who_did_not_come),
+        IN_GROUP(test_rpc_all_gather_blames_nobody_who_had_come),
+        IN_GROUP(test_rpc_all_gather_names_a_leader_that_did_not_come),
         IN_GROUP(test_rpc_broadcast_gives_everybody_the_roots_object),
         IN_GROUP(test_rpc_groups_that_cannot_be_are_refused),
         IN_GROUP(test_rpc_profiling_counts_by_method_while_it_is_on),
