@@ -390,9 +390,21 @@ struct muster_rpc_device_pair {
 };
 
 /**
+ * Which devices this worker has; with none (`count` 0, as it begins) maps may name any. MUSTER_EINVAL
+ * (a negative one), MUSTER_EEXIST (one twice), MUSTER_ENOMEM.
+ */
+MUSTER_EXPORT int muster_rpc_set_devices(muster_rpc_agent *agent, const int32_t *devices,
+                                         size_t count);
+/** Fills up to `cap` of them, ascending, returns how many there are: those that were set, or else
+ * those that the maps to other workers name. */
+MUSTER_EXPORT size_t muster_rpc_devices(muster_rpc_agent *agent, int32_t *ret_devices, size_t cap);
+
+/**
  * Which of our devices is which one of a worker's. A part on a device goes to the one that it is
  * mapped to, and what comes back is mapped the other way; one that is not mapped is an error of the
- * call (MUSTER_EINVAL). One to one (MUSTER_EEXIST). Replaces the map there was. MUSTER_ENOMEM.
+ * call (MUSTER_EINVAL). What is in memory stays in memory, and needs no map: a negative device is
+ * MUSTER_EINVAL, as is what cannot be a worker's name. One to one (MUSTER_EEXIST). Replaces the map
+ * there was. MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_rpc_set_device_map(muster_rpc_agent *agent, const char *worker,
                                             const struct muster_rpc_device_pair *pairs,

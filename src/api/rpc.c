@@ -1,4 +1,4 @@
-/* The public RPC agent: life, workers, the agent of the process, devices and metrics. */
+/* The public RPC agent: life, workers, the agent of the process and metrics. */
 #include "api/rpc_api.h"
 
 #include <inttypes.h>
@@ -173,7 +173,7 @@ static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct mus
     atomic_init(&a->timeout_ms, c->timeout_ms);
     mu_list_init(&a->handlers);
     mu_list_init(&a->rref_handles);
-    mu_list_init(&a->devices);
+    mu_list_init(&a->maps);
     mu_list_init(&a->queue);
     mu_timer_init(&a->pool_timer, on_pool_timer);
     (void)pthread_mutex_init(&a->lock, NULL);
@@ -186,9 +186,7 @@ static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct mus
 
 static void free_agent(muster_rpc_agent *a)
 {
-    MU_LIST_FOREACH_SAFE (it, tmp, &a->devices) {
-        mu_free(MU_CONTAINER_OF(it, struct mu_rpc_devices, link));
-    }
+    mu_rpc_devices_free(a);
     mu_rpc_handlers_free(a);
     (void)pthread_cond_destroy(&a->work);
     (void)pthread_cond_destroy(&a->cond);
@@ -469,104 +467,6 @@ size_t muster_rpc_workers(muster_rpc_agent *a, struct muster_rpc_worker *ret_wor
 
     mu_rpc_pass(a, &d.base, list_on_loop);
     return d.count;
-}
-
-/* --- devices ---------------------------------------------------------------------------------- */
-
-static struct mu_rpc_devices *find_devices(muster_rpc_agent *a, const char *worker)
-{
-    MU_LIST_FOREACH (it, &a->devices) {
-        struct mu_rpc_devices *d = MU_CONTAINER_OF(it, struct mu_rpc_devices, link);
-
-        if (strcmp(d->worker, worker) == 0) {
-            return d;
-        }
-    }
-    return NULL;
-}
-
-static int check_pairs(const struct muster_rpc_device_pair *pairs, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        for (size_t j = 0; j < i; j++) {
-            if (pairs[i].local == pairs[j].local || pairs[i].remote == pairs[j].remote) {
-                return mu_api_error(MUSTER_EEXIST, "a device is mapped twice");
-            }
-        }
-    }
-    return 0;
-}
-
-int muster_rpc_set_device_map(muster_rpc_agent *a, const char *worker,
-                              const struct muster_rpc_device_pair *pairs, size_t count)
-{
-    struct mu_rpc_devices *old;
-    struct mu_rpc_devices *d;
-    int err;
-
-    if (strlen(worker) > MU_RPC_WORKER_MAX || count > 4096) {
-        return mu_api_error(MUSTER_EINVAL, "no such worker, or too many devices");
-    }
-    err = check_pairs(pairs, count);
-    if (err != 0) {
-        return err;
-    }
-    d = mu_calloc(1, sizeof(*d) + count * sizeof(pairs[0]));
-    if (d == NULL) {
-        return mu_api_error(MUSTER_ENOMEM, NULL);
-    }
-    memcpy(d->worker, worker, strlen(worker));
-    d->count = count;
-    if (count != 0) {
-        memcpy(d->pairs, pairs, count * sizeof(pairs[0]));
-    }
-    (void)pthread_mutex_lock(&a->lock);
-    old = find_devices(a, worker);
-    if (old != NULL) {
-        mu_list_remove(&old->link);
-    }
-    mu_list_push(&a->devices, &d->link);
-    (void)pthread_mutex_unlock(&a->lock);
-    mu_free(old);
-    return 0;
-}
-
-size_t muster_rpc_device_map(muster_rpc_agent *a, const char *worker,
-                             struct muster_rpc_device_pair *ret_pairs, size_t cap)
-{
-    const struct mu_rpc_devices *d;
-    size_t count;
-
-    (void)pthread_mutex_lock(&a->lock);
-    d = find_devices(a, worker);
-    count = d == NULL ? 0 : d->count;
-    for (size_t i = 0; i < count && i < cap; i++) {
-        ret_pairs[i] = d->pairs[i];
-    }
-    (void)pthread_mutex_unlock(&a->lock);
-    return count;
-}
-
-int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
-                      int32_t *ret_device)
-{
-    const struct mu_rpc_devices *d;
-    int err = MUSTER_EINVAL;
-
-    if (device == MUSTER_RPC_CPU || strcmp(worker, a->name) == 0) { /* Ours are ours. */
-        *ret_device = device;
-        return 0;
-    }
-    (void)pthread_mutex_lock(&a->lock);
-    d = find_devices(a, worker);
-    for (size_t i = 0; d != NULL && i < d->count; i++) {
-        if ((back ? d->pairs[i].remote : d->pairs[i].local) == device) {
-            *ret_device = back ? d->pairs[i].local : d->pairs[i].remote;
-            err = 0;
-        }
-    }
-    (void)pthread_mutex_unlock(&a->lock);
-    return err;
 }
 
 /* --- metrics ---------------------------------------------------------------------------------- */

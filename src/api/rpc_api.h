@@ -2,6 +2,7 @@
  * The public RPC agent from inside: what other threads see, and the door to the agent of the loop.
  *
  *     rpc.c         life, workers, the current agent, metrics
+ *     rpc_devices.c devices, and which of another's each of them is
  *     rpc_future.c  calls and their futures
  *     rpc_serve.c   handlers, the threads they may block on
  *     rpc_stream.c  streams, both ends
@@ -23,8 +24,8 @@
 #include "service/rpc_gather.h"
 #include "service/rref_agent.h"
 
-struct mu_rpc_devices {
-    struct mu_list link; /* agent->devices */
+struct mu_rpc_device_map {
+    struct mu_list link; /* agent->maps */
     size_t count;
     char worker[MU_RPC_WORKER_MAX + 1];
     struct muster_rpc_device_pair pairs[];
@@ -50,7 +51,9 @@ struct muster_rpc_agent {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     bool stopped;
-    struct mu_list devices; /* struct mu_rpc_devices */
+    int32_t *devices; /* that were set, ascending */
+    size_t device_count;
+    struct mu_list maps; /* struct mu_rpc_device_map */
     /* The threads for handlers that block. */
     pthread_cond_t work;
     struct mu_list queue; /* struct mu_rpc_job */
@@ -142,6 +145,16 @@ int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const char *group,
 /** The group that muster_rpc_leave_group() leaves. MUSTER_ENOMEM. */
 int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size);
 
+/* --- rpc_devices.c ---------------------------------------------------------------------------- */
+
+/**
+ * The device of the worker's that one of ours is mapped to, or (`back`) the other way.
+ * MUSTER_EINVAL: none.
+ */
+int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
+                      int32_t *ret_device);
+void mu_rpc_devices_free(muster_rpc_agent *a);
+
 /* --- rref.c ----------------------------------------------------------------------------------- */
 
 /** The agent ends: its references are dead. On the loop. */
@@ -155,12 +168,6 @@ void mu_rrefs_orphan(muster_rpc_agent *a);
  */
 int mu_rpc_parse_address(const muster_rpc_agent *a, const char *text, struct mu_addr *ret,
                          struct mu_addr *ret_near, struct mu_errmsg *reterr_msg);
-/**
- * The device of the worker's that one of ours is mapped to, or (`back`) the other way.
- * MUSTER_EINVAL: none.
- */
-int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
-                      int32_t *ret_device);
 /** Calls begun and ended here, of ours and of others. */
 void mu_rpc_activity(muster_rpc_agent *a, uint64_t *ret_begun, uint64_t *ret_ended);
 

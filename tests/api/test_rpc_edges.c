@@ -201,6 +201,54 @@ static void test_rpc_call_to_one_that_dialled_and_said_goodbye_fails_at_once(voi
     check_goodbye(b, "a");
 }
 
+/* --- devices ---------------------------------------------------------------------------------- */
+
+static void test_rpc_memory_is_no_device_that_can_be_mapped(void **state)
+{
+    static const struct muster_rpc_device_pair bad[] = {{0, -1}, {-1, 0}, {-1, -1}, {0, -7}};
+    static const struct muster_rpc_device_pair good = {0, 3};
+    struct muster_rpc_device_pair got = {0};
+
+    (void)state;
+    assert_int_equal(muster_rpc_set_device_map(a, "b", &good, 1), 0);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(muster_rpc_set_device_map(a, "b", &bad[i], 1), MUSTER_EINVAL);
+    }
+    assert_int_equal(muster_rpc_set_device_map(a, "", &good, 1), MUSTER_EINVAL);
+    /* What was refused has changed nothing; what is on a device goes there and comes back. */
+    assert_int_equal(muster_rpc_device_map(a, "b", &got, 1), 1);
+    assert_int_equal(got.remote, 3);
+    assert_int_equal(muster_rpc_set_device_map(a, "b", NULL, 0), 0);
+    assert_int_equal(muster_rpc_device_map(a, "b", &got, 1), 0);
+}
+
+static void test_rpc_devices_are_those_set_or_those_mapped(void **state)
+{
+    static const struct muster_rpc_device_pair to_b[] = {{5, 0}, {2, 1}};
+    static const struct muster_rpc_device_pair to_c[] = {{2, 9}, {4, 8}};
+    static const int32_t devices[] = {7, 1};
+    static const int32_t twice[] = {1, 1};
+    static const int32_t negative[] = {0, -1};
+    int32_t got[4] = {0};
+
+    (void)state;
+    assert_int_equal(muster_rpc_devices(a, got, 4), 0);
+    assert_int_equal(muster_rpc_set_device_map(a, "b", to_b, 2), 0);
+    assert_int_equal(muster_rpc_set_device_map(a, "c", to_c, 2), 0);
+    assert_int_equal(muster_rpc_devices(a, got, 2), 3);
+    assert_int_equal(got[0], 2);
+    assert_int_equal(got[1], 4);
+    assert_int_equal(got[2], 0);
+    assert_int_equal(muster_rpc_set_devices(a, twice, 2), MUSTER_EEXIST);
+    assert_int_equal(muster_rpc_set_devices(a, negative, 2), MUSTER_EINVAL);
+    assert_int_equal(muster_rpc_set_devices(a, devices, 2), 0);
+    assert_int_equal(muster_rpc_devices(a, got, 4), 2);
+    assert_int_equal(got[0], 1);
+    assert_int_equal(got[1], 7);
+    assert_int_equal(muster_rpc_set_devices(a, NULL, 0), 0);
+    assert_int_equal(muster_rpc_devices(a, NULL, 0), 3);
+}
+
 #define WITH_TWO(test) cmocka_unit_test_setup_teardown(test, open_two, close_two)
 
 int main(void)
@@ -210,6 +258,8 @@ int main(void)
         WITH_TWO(test_rpc_method_is_a_namespace_a_service_and_a_method),
         WITH_TWO(test_rpc_call_to_one_that_said_goodbye_fails_at_once),
         WITH_TWO(test_rpc_call_to_one_that_dialled_and_said_goodbye_fails_at_once),
+        WITH_TWO(test_rpc_memory_is_no_device_that_can_be_mapped),
+        WITH_TWO(test_rpc_devices_are_those_set_or_those_mapped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
