@@ -135,11 +135,13 @@ MUSTER_EXPORT size_t muster_rpc_workers(muster_rpc_agent *agent,
 
 /**
  * Tells the others who we are and learns who they are, through a store that all share: one
- * multi_set and one multi_get. Waits until `world_size` workers with the ids 0 to world_size - 1
+ * compare_set and one multi_get. Waits until `world_size` workers with the ids 0 to world_size - 1
  * are there. Those of one host talk by unix socket from then on, unless `tcp_only` says no.
- * `group` keeps groups apart that use one store: use a new one each time.
- * MUSTER_EEXIST: two workers have the same name, or the same id; the text says which.
- * MUSTER_ETIMEDOUT names who is missing; MUSTER_EINVAL, and errors of the store.
+ * `group` (1 to 128 bytes) keeps groups apart that use one store: use a new one each time.
+ * `timeout_ms` is that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. MUSTER_EEXIST: two workers
+ * have the same name, or the same id; the text says which, and everybody is told who has not joined
+ * yet. MUSTER_ETIMEDOUT names the ids that are missing, and another try may follow. MUSTER_EINVAL,
+ * and errors of the store.
  */
 MUSTER_EXPORT int muster_rpc_join_group(muster_rpc_agent *agent, muster_store *store,
                                         const char *group, uint32_t world_size, int64_t timeout_ms);
@@ -160,8 +162,8 @@ MUSTER_EXPORT int muster_rpc_leave_group(muster_rpc_agent *agent, muster_store *
 
 /**
  * Makes the group of a round the agent's: tells the others our name and address and learns theirs
- * through the round's store, one multi_set and one multi_get. The agent must listen; the id that it
- * was started with does not matter. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two
+ * through the round's store, one compare_set and one multi_get. The agent must listen; the id that
+ * it was started with does not matter. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two
  * workers have one name), MUSTER_ETIMEDOUT, errors of the store. With an error the group is as it
  * was.
  */

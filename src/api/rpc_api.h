@@ -7,6 +7,7 @@
  *     rpc_serve.c   handlers, the threads they may block on
  *     rpc_stream.c  streams, both ends
  *     rpc_pool.c    memory for long messages
+ *     rpc_member.c  what a worker says of itself in a group
  *     rpc_group.c   names, addresses and the last call of all, through a store
  *     rpc_collect.c objects of the whole group
  *     rpc_follow.c  the group of a rendezvous, round after round
@@ -133,15 +134,57 @@ int mu_rpc_check_request(const struct muster_rpc_request *q);
 int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request *q,
                             muster_rpc_future **ret_future, struct mu_rref_fetch **ret_fetch);
 
+/* --- rpc_member.c ----------------------------------------------------------------------------- */
+
+struct mu_rpc_member {
+    char name[MU_RPC_WORKER_MAX + 1];
+    char address[MU_ADDR_HOST_MAX + 16 + 64];
+};
+
+/** What the agent says of itself. MUSTER_ENOMEM. */
+int mu_rpc_member_encode(const muster_rpc_agent *a, struct mu_buf *out);
+/** Why there will be no group. MUSTER_ENOMEM. */
+int mu_rpc_notice_encode(const char *text, struct mu_buf *out);
+/** MUSTER_EEXIST: it is a notice, and that is its text. MUSTER_EPROTO, MUSTER_ENOMEM. */
+int mu_rpc_member_decode(struct muster_bytes value, struct mu_rpc_member *ret,
+                         struct mu_errmsg *reterr_msg);
+/** Whether they can be one group: MUSTER_EEXIST (a name is there twice), and its text is kept. */
+int mu_rpc_members_check(const struct mu_rpc_member *members, size_t count);
+
 /* --- rpc_group.c ------------------------------------------------------------------------------ */
 
+#define MU_RPC_GROUP_KEY_MAX 320
+#define MU_RPC_NO_END        INT64_MAX
+
+/* Keys of a group that differ in the number at their end. */
+struct mu_rpc_keys {
+    char (*text)[MU_RPC_GROUP_KEY_MAX];
+    struct muster_bytes *keys;
+    size_t count;
+};
+
+/** Texts of errors are kept by all of them. */
+int mu_rpc_keys_make(struct mu_rpc_keys *k, const char *group, const char *what, uint32_t count);
+void mu_rpc_keys_free(struct mu_rpc_keys *k);
+/** Waits until all are there, and reads them. */
+int mu_rpc_keys_read(muster_store *store, const struct mu_rpc_keys *k, int64_t until,
+                     struct muster_values *ret);
+/** The numbers of up to `cap` that are not there; 0 as well if the store does not say it. */
+size_t mu_rpc_keys_missing(muster_store *store, const struct mu_rpc_keys *k, uint32_t *ret_ids,
+                           size_t cap);
+/** Until when, on the threads' clock; the store's timeout by default. MUSTER_EINVAL (the number, or
+ * the runtime's thread). */
+int mu_rpc_until(const muster_rpc_agent *a, const muster_store *store, int64_t timeout_ms,
+                 int64_t *ret_until);
+/** What is left of it, as a timeout of the store's; at least 1 ms. */
+int64_t mu_rpc_left(int64_t until);
 /**
- * Tells a group who has the rank of ours, and learns who has the others: two values for each rank,
- * name and address, which have been checked. The text of an error is kept.
+ * Tells a group who has the rank of ours, and learns who has the others, by rank; freed with
+ * mu_free().
  */
 int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const char *group,
                     uint32_t world_size, uint32_t rank, int64_t timeout_ms,
-                    struct muster_values *ret_values);
+                    struct mu_rpc_member **ret_members);
 /** The group that muster_rpc_leave_group() leaves. MUSTER_ENOMEM. */
 int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size);
 

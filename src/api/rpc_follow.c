@@ -102,9 +102,10 @@ static void enter_on_loop(struct mu_door *door)
 
 /* --- a round ---------------------------------------------------------------------------------- */
 
-static int enter(muster_rpc_agent *a, const struct muster_values *v, uint32_t rank)
+static int enter(muster_rpc_agent *a, const struct mu_rpc_member *members, uint32_t count,
+                 uint32_t rank)
 {
-    struct world_door d = {.count = v->count / 2, .own = (int32_t)rank};
+    struct world_door d = {.count = count, .own = (int32_t)rank};
     int err = 0;
 
     d.seats = mu_calloc(d.count, sizeof(*d.seats));
@@ -114,16 +115,11 @@ static int enter(muster_rpc_agent *a, const struct muster_values *v, uint32_t ra
         err = mu_api_error(MUSTER_ENOMEM, NULL);
     }
     for (size_t i = 0; err == 0 && i < d.count; i++) {
-        d.seats[i].name = v->items[i * 2].data;
+        d.seats[i].name = members[i].name;
         d.seats[i].rank = (int32_t)i;
-        err =
-            mu_rpc_worker_name_ok(mu_span_str(d.seats[i].name))
-                ? mu_rpc_parse_address(a, v->items[i * 2 + 1].data, &d.seats[i].addr,
-                                       &d.seats[i].near, &d.msg)
-                : mu_err(&d.msg, MUSTER_EPROTO, "rank %zu has a name that cannot be a worker's", i);
-        if (err != 0) {
-            (void)mu_api_error(err, d.msg.text);
-        }
+        err = mu_api_error(
+            mu_rpc_parse_address(a, members[i].address, &d.seats[i].addr, &d.seats[i].near, &d.msg),
+            d.msg.text);
     }
     if (err == 0) {
         qsort(d.seats, d.count, sizeof(*d.seats), by_name);
@@ -138,9 +134,6 @@ static int enter(muster_rpc_agent *a, const struct muster_values *v, uint32_t ra
 
 static int check_round(const muster_rpc_agent *a, const struct muster_rdzv_info *round)
 {
-    if (mu_runtime_is_mine(a->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
-    }
     if (round->store == NULL) {
         return mu_api_error(MUSTER_EINVAL, "the round has no store: follow a rendezvous without "
                                            "MUSTER_RDZV_NO_STORE");
@@ -157,7 +150,7 @@ static int check_round(const muster_rpc_agent *a, const struct muster_rdzv_info 
 int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *round,
                             int64_t timeout_ms)
 {
-    struct muster_values values = {0};
+    struct mu_rpc_member *members = NULL;
     char group[64];
     int err = check_round(a, round);
 
@@ -165,15 +158,15 @@ int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *
                    round->round);
     if (err == 0) {
         err = mu_rpc_exchange(a, round->store, group, round->world_size, round->rank, timeout_ms,
-                              &values);
+                              &members);
     }
     if (err == 0) {
-        err = enter(a, &values, round->rank);
+        err = enter(a, members, round->world_size, round->rank);
     }
     if (err == 0) {
         err = mu_rpc_set_group(a, group, round->world_size);
     }
-    muster_values_free(&values);
+    mu_free(members);
     return err;
 }
 

@@ -1,11 +1,13 @@
 /*
  * A group of workers, through a store that all share. Keys, under "rpc/GROUP/":
  *
- *     name/ID, addr/ID       who has the id, and where it is dialled: "HOST:PORT", and behind a
- *                            comma "unix:@NAME", where those of the same host find it
+ *     ID                     who has the id, and where it is dialled: rpc_member.c has the bytes
  *     leave/N/begun          of round N, the sum over all workers of the calls that were begun,
  *     leave/N/ended          that have ended, ours and others' alike,
  *     leave/N/here, go       how many have said so, and that all have
+ *
+ * An id is had by who writes it first. One that finds it taken puts a notice in the place of
+ * everybody who has not come, so that all who wait for them are told, and not only the two.
  *
  * Nothing is under way any more when as many calls have begun up to a round as had ended up to the
  * round before: sums of one round alone would not do, since they are not taken at one moment.
@@ -19,15 +21,14 @@
 #include "api/rpc_api.h"
 #include "core/alloc.h"
 
-#define KEY_MAX   320
 #define GROUP_MAX 128
+#define NAMED_MAX 8       /* how many that are missing are named */
+#define LOOK_MS   500     /* how long may be asked who that is, when the time is over */
+#define TIDY_MS   1000    /* how long removing a key may take then */
 #define PAUSE_NS  2000000 /* between two rounds */
 
 static int check_group(muster_rpc_agent *a, const char *group, uint32_t world_size)
 {
-    if (mu_runtime_is_mine(a->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
-    }
     if (group == NULL || group[0] == '\0' || strlen(group) > GROUP_MAX) {
         return mu_api_error(MUSTER_EINVAL, "a group's name has 1 to 128 bytes");
     }
@@ -41,150 +42,252 @@ static int check_group(muster_rpc_agent *a, const char *group, uint32_t world_si
     return 0;
 }
 
+/* --- time ------------------------------------------------------------------------------------- */
+
+static int64_t now_ms(void)
+{
+    struct timespec now = mu_wait_until(0);
+
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int mu_rpc_until(const muster_rpc_agent *a, const muster_store *store, int64_t timeout_ms,
+                 int64_t *ret_until)
+{
+    if (mu_runtime_is_mine(a->rt)) {
+        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+    }
+    if (timeout_ms < MUSTER_TIMEOUT_DEFAULT || timeout_ms > UINT32_MAX) {
+        return mu_api_error(MUSTER_EINVAL, "a timeout is -1 (the store's), 0 (never) or up to "
+                                           "4294967295 ms");
+    }
+    timeout_ms = timeout_ms == MUSTER_TIMEOUT_DEFAULT ? muster_store_timeout(store) : timeout_ms;
+    *ret_until = timeout_ms == 0 ? MU_RPC_NO_END : now_ms() + timeout_ms;
+    return 0;
+}
+
+int64_t mu_rpc_left(int64_t until)
+{
+    int64_t left = until == MU_RPC_NO_END ? MUSTER_TIMEOUT_NEVER : until - now_ms();
+
+    return until != MU_RPC_NO_END && left < 1 ? 1 : left;
+}
+
 /* --- keys ------------------------------------------------------------------------------------- */
 
-struct keys {
-    char (*text)[KEY_MAX];
-    struct muster_bytes *keys;
-    size_t count;
-};
-
-static int make_keys(struct keys *k, const char *group, uint32_t world_size)
+int mu_rpc_keys_make(struct mu_rpc_keys *k, const char *group, const char *what, uint32_t count)
 {
-    k->count = (size_t)world_size * 2;
-    k->text = mu_calloc(k->count, KEY_MAX);
-    k->keys = mu_calloc(k->count, sizeof(*k->keys));
+    k->count = count;
+    k->text = mu_calloc(count, MU_RPC_GROUP_KEY_MAX);
+    k->keys = mu_calloc(count, sizeof(*k->keys));
     if (k->text == NULL || k->keys == NULL) {
-        return MUSTER_ENOMEM;
+        return mu_api_error(MUSTER_ENOMEM, NULL);
     }
-    for (size_t i = 0; i < k->count; i++) {
-        (void)snprintf(k->text[i], KEY_MAX, "rpc/%s/%s/%zu", group, i % 2 == 0 ? "name" : "addr",
-                       i / 2);
+    for (uint32_t i = 0; i < count; i++) {
+        (void)snprintf(k->text[i], MU_RPC_GROUP_KEY_MAX, "rpc/%s/%s%" PRIu32, group, what, i);
         k->keys[i] = muster_str(k->text[i]);
     }
     return 0;
 }
 
-static void free_keys(struct keys *k)
+void mu_rpc_keys_free(struct mu_rpc_keys *k)
 {
     mu_free(k->text);
     mu_free(k->keys);
 }
 
-/* A store without multi_set and multi_get does it one by one. */
-static int publish(muster_store *store, const struct keys *k, const muster_rpc_agent *a,
-                   uint32_t rank, int64_t timeout_ms)
+int mu_rpc_keys_read(muster_store *store, const struct mu_rpc_keys *k, int64_t until,
+                     struct muster_values *ret)
 {
-    const struct muster_bytes *keys = k->keys + (size_t)rank * 2;
-    struct muster_bytes values[2] = {muster_str(a->name), muster_str(a->published)};
-    int err = muster_store_multi_set(store, keys, values, 2, timeout_ms);
-
-    for (size_t i = 0; i < 2 && err == MUSTER_ENOTSUP; i++) {
-        int one = muster_store_set(store, keys[i], values[i], timeout_ms);
-
-        if (one != 0 || i == 1) {
-            err = one;
-        }
-    }
-    return err;
-}
-
-static int learn(muster_store *store, const struct keys *k, struct muster_values *ret,
-                 int64_t timeout_ms)
-{
-    int err = muster_store_multi_get(store, k->keys, k->count, ret, timeout_ms);
+    int err = muster_store_multi_get(store, k->keys, k->count, ret, mu_rpc_left(until));
 
     if (err != MUSTER_ENOTSUP) {
         return err;
     }
+    /* A store without multi_get does it one by one. */
     ret->items = mu_calloc(k->count, sizeof(*ret->items));
     ret->count = k->count;
-    err = ret->items == NULL ? MUSTER_ENOMEM : 0;
+    err = ret->items == NULL ? mu_api_error(MUSTER_ENOMEM, NULL) : 0;
     for (size_t i = 0; i < k->count && err == 0; i++) {
-        err = muster_store_get(store, k->keys[i], &ret->items[i], timeout_ms);
+        err = muster_store_get(store, k->keys[i], &ret->items[i], mu_rpc_left(until));
     }
     return err;
+}
+
+/* The first of the keys from `from` on that is not there; their number: none, or nobody knows. */
+static size_t next_missing(muster_store *store, const struct mu_rpc_keys *k, size_t from,
+                           int64_t until)
+{
+    size_t there = 0; /* of those from `from` on */
+    size_t some = k->count - from;
+    bool all = false;
+
+    if (some == 0 ||
+        muster_store_check(store, k->keys + from, some, &all, mu_rpc_left(until)) != 0 || all) {
+        return k->count;
+    }
+    while (some - there > 1) {
+        size_t half = there + (some - there) / 2;
+
+        if (muster_store_check(store, k->keys + from, half, &all, mu_rpc_left(until)) != 0) {
+            return k->count;
+        }
+        there = all ? half : there;
+        some = all ? some : half;
+    }
+    return from + there;
+}
+
+size_t mu_rpc_keys_missing(muster_store *store, const struct mu_rpc_keys *k, uint32_t *ret_ids,
+                           size_t cap)
+{
+    int64_t until = now_ms() + LOOK_MS;
+    size_t count = 0;
+    size_t at = 0;
+
+    while (count < cap && (at = next_missing(store, k, at, until)) < k->count) {
+        ret_ids[count++] = (uint32_t)at++;
+    }
+    return count;
 }
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b)
+/* Whoever waits for others is told that it need not; who comes finds the notice in its place. */
+static void tell_all(muster_store *store, const struct mu_rpc_keys *k, const char *text,
+                     int64_t until)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    struct mu_buf notice;
+    int err;
+
+    mu_buf_init(&notice, SIZE_MAX / 4);
+    err = mu_rpc_notice_encode(text, &notice);
+    for (size_t i = 0; i < k->count && err == 0; i++) {
+        struct muster_bytes value = {mu_buf_span(&notice).data, notice.len};
+
+        err = muster_store_compare_set(store, k->keys[i], muster_str(""), value, NULL, NULL,
+                                       mu_rpc_left(until));
+    }
+    mu_buf_fini(&notice);
 }
 
-static int check_names(const muster_rpc_agent *a, uint32_t rank, const struct muster_values *v)
+/* Takes the id that is ours. MUSTER_EEXIST: it is another's. */
+static int claim(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_keys *k,
+                 uint32_t rank, int64_t until)
 {
-    const char *own = v->items[(size_t)rank * 2].data;
-    const char *own_addr = v->items[(size_t)rank * 2 + 1].data;
-    size_t world = v->count / 2;
-    const char **names;
-    struct mu_errmsg msg;
-    int err = 0;
+    struct muster_value there = {0};
+    struct mu_rpc_member other;
+    struct mu_errmsg msg = {0};
+    struct muster_bytes ours;
+    struct mu_buf card;
+    int err;
 
-    if (strcmp(own, a->name) != 0 || strcmp(own_addr, a->published) != 0) {
-        return mu_api_error(mu_err(&msg, MUSTER_EEXIST, "%.127s at %.60s has the id %d as well",
-                                   own, own_addr, (int)rank),
-                            msg.text);
+    mu_buf_init(&card, SIZE_MAX / 4);
+    err = mu_rpc_member_encode(a, &card);
+    if (err != 0) {
+        mu_buf_fini(&card);
+        return mu_api_error(err, NULL);
     }
-    names = mu_calloc(world, sizeof(*names));
-    if (names == NULL) {
-        return mu_api_error(MUSTER_ENOMEM, NULL);
-    }
-    for (size_t i = 0; i < world; i++) {
-        names[i] = v->items[i * 2].data;
-    }
-    qsort(names, world, sizeof(*names), by_name);
-    for (size_t i = 1; i < world && err == 0; i++) {
-        if (strcmp(names[i - 1], names[i]) == 0) {
-            err = mu_api_error(
-                mu_err(&msg, MUSTER_EEXIST, "two workers of the group are named %s", names[i]),
-                msg.text);
+    ours = (struct muster_bytes){mu_buf_span(&card).data, card.len};
+    err = muster_store_compare_set(store, k->keys[rank], muster_str(""), ours, &there, NULL,
+                                   mu_rpc_left(until));
+    if (err == 0 && (there.len != ours.len || memcmp(there.data, ours.data, ours.len) != 0)) {
+        err = mu_rpc_member_decode((struct muster_bytes){there.data, there.len}, &other, &msg);
+        if (err == 0) {
+            err = mu_err(&msg, MUSTER_EEXIST, "%.60s and %.60s at %.60s both have the id %" PRIu32,
+                         a->name, other.name, other.address, rank);
+            tell_all(store, k, msg.text, until);
         }
+        (void)mu_api_error(err, msg.text);
     }
-    mu_free(names);
+    muster_value_free(&there);
+    mu_buf_fini(&card);
     return err;
 }
 
-static int add_all(muster_rpc_agent *a, const struct muster_values *v)
+/* Says who has not come, in place of the names of keys. */
+static int name_missing(muster_store *store, const struct mu_rpc_keys *k, const char *group)
 {
-    for (size_t i = 0; i < v->count / 2; i++) {
-        int err =
-            muster_rpc_add_worker(a, v->items[i * 2].data, (int32_t)i, v->items[i * 2 + 1].data);
+    uint32_t ids[NAMED_MAX + 1];
+    size_t count = mu_rpc_keys_missing(store, k, ids, NAMED_MAX + 1);
+    struct mu_errmsg msg;
+    char list[NAMED_MAX * 12] = "";
+    size_t at = 0;
+
+    for (size_t i = 0; i < count && i < NAMED_MAX; i++) {
+        at += (size_t)snprintf(list + at, sizeof(list) - at, " %" PRIu32, ids[i]);
+    }
+    return mu_api_error(count == 0
+                            ? mu_err(&msg, MUSTER_ETIMEDOUT,
+                                     "not everybody of the group %s has come in time", group)
+                            : mu_err(&msg, MUSTER_ETIMEDOUT,
+                                     "of the group %.128s have not come in time the workers with "
+                                     "the ids%s%s",
+                                     group, list, count > NAMED_MAX ? " and more" : ""),
+                        msg.text);
+}
+
+static int learn(muster_store *store, const struct mu_rpc_keys *k, const char *group, int64_t until,
+                 struct mu_rpc_member *members)
+{
+    struct muster_values values = {0};
+    struct mu_errmsg msg = {0};
+    int err = mu_rpc_keys_read(store, k, until, &values);
+
+    if (err == MUSTER_ETIMEDOUT) {
+        err = name_missing(store, k, group);
+    } else if (err == 0) {
+        for (size_t i = 0; i < k->count && err == 0; i++) {
+            struct muster_bytes value = {values.items[i].data, values.items[i].len};
+
+            err = mu_rpc_member_decode(value, &members[i], &msg);
+        }
+        (void)mu_api_error(err, msg.text);
+    }
+    muster_values_free(&values);
+    return err;
+}
+
+int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const char *group,
+                    uint32_t world_size, uint32_t rank, int64_t timeout_ms,
+                    struct mu_rpc_member **ret_members)
+{
+    struct mu_rpc_member *members = mu_calloc(world_size, sizeof(*members));
+    struct mu_rpc_keys keys = {0};
+    int64_t until = 0;
+    int err = mu_rpc_until(a, store, timeout_ms, &until);
+
+    if (err == 0) {
+        err = members == NULL ? mu_api_error(MUSTER_ENOMEM, NULL)
+                              : mu_rpc_keys_make(&keys, group, "", world_size);
+    }
+    if (err == 0) {
+        err = claim(a, store, &keys, rank, until);
+    }
+    if (err == 0) {
+        err = learn(store, &keys, group, until, members);
+    }
+    if (err == 0) {
+        err = mu_rpc_members_check(members, world_size);
+    }
+    mu_rpc_keys_free(&keys);
+    if (err != 0) {
+        mu_free(members);
+        return err;
+    }
+    *ret_members = members;
+    return 0;
+}
+
+static int add_all(muster_rpc_agent *a, const struct mu_rpc_member *members, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        int err = muster_rpc_add_worker(a, members[i].name, (int32_t)i, members[i].address);
 
         if (err != 0) {
             return err;
         }
     }
-    return 0;
-}
-
-int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const char *group,
-                    uint32_t world_size, uint32_t rank, int64_t timeout_ms,
-                    struct muster_values *ret_values)
-{
-    struct muster_values values = {0};
-    struct keys keys = {0};
-    int err = make_keys(&keys, group, world_size);
-
-    if (err != 0) {
-        err = mu_api_error(err, NULL);
-    }
-    if (err == 0) {
-        err = publish(store, &keys, a, rank, timeout_ms);
-    }
-    if (err == 0) {
-        err = learn(store, &keys, &values, timeout_ms);
-    }
-    if (err == 0) {
-        err = check_names(a, rank, &values);
-    }
-    free_keys(&keys);
-    if (err != 0) {
-        muster_values_free(&values);
-        return err;
-    }
-    *ret_values = values;
     return 0;
 }
 
@@ -202,22 +305,38 @@ int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size
     return 0;
 }
 
+/* Gives up the id. Not after MUSTER_EEXIST: who still waits must find all places taken. */
+static void unclaim(muster_rpc_agent *a, muster_store *store, const char *group)
+{
+    struct mu_errmsg kept;
+    char key[MU_RPC_GROUP_KEY_MAX];
+
+    (void)mu_err(&kept, 0, "%s", muster_errmsg());
+    (void)snprintf(key, sizeof(key), "rpc/%s/%" PRId32, group, muster_rpc_id(a));
+    (void)muster_store_delete(store, muster_str(key), NULL, TIDY_MS);
+    mu_api_say(kept.text);
+}
+
 int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *group,
                           uint32_t world_size, int64_t timeout_ms)
 {
-    struct muster_values values = {0};
+    struct mu_rpc_member *members = NULL;
     int err = check_group(a, group, world_size);
 
-    if (err == 0) {
-        err = mu_rpc_exchange(a, store, group, world_size, (uint32_t)a->id, timeout_ms, &values);
+    if (err != 0) {
+        return err;
     }
+    err = mu_rpc_exchange(a, store, group, world_size, (uint32_t)a->id, timeout_ms, &members);
     if (err == 0) {
-        err = add_all(a, &values);
+        err = add_all(a, members, world_size);
     }
     if (err == 0) {
         err = mu_rpc_set_group(a, group, world_size);
     }
-    muster_values_free(&values);
+    if (err != 0 && err != MUSTER_EEXIST && err != MUSTER_EINVAL) {
+        unclaim(a, store, group);
+    }
+    mu_free(members);
     return err;
 }
 
@@ -226,7 +345,7 @@ int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *
 static int add_key(muster_rpc_agent *a, muster_store *store, uint32_t round, const char *what,
                    uint64_t delta, int64_t *ret_sum, int64_t timeout_ms)
 {
-    char key[KEY_MAX];
+    char key[MU_RPC_GROUP_KEY_MAX];
 
     (void)snprintf(key, sizeof(key), "rpc/%s/leave/%" PRIu32 "/%s", a->group, round, what);
     return muster_store_add(store, muster_str(key), (int64_t)delta, ret_sum, timeout_ms);
@@ -236,7 +355,7 @@ static int add_key(muster_rpc_agent *a, muster_store *store, uint32_t round, con
 static int one_round(muster_rpc_agent *a, muster_store *store, uint32_t round, int64_t *ret_begun,
                      int64_t *ret_ended, int64_t timeout_ms)
 {
-    char go[KEY_MAX];
+    char go[MU_RPC_GROUP_KEY_MAX];
     struct muster_bytes go_key;
     uint64_t begun = 0;
     uint64_t ended = 0;
