@@ -37,7 +37,8 @@ import world  # noqa: E402
 from lib import PATIENCE, Checks, muster_path, option, wait_until  # noqa: E402
 from world import NEWNET, NEWNS, NEWPID, NEWTIME, NEWUTS, call, skip, write  # noqa: E402
 
-__all__ = ["Rig", "Host", "Process", "Checks", "muster_path", "option", "skip", "wait_until"]
+__all__ = ["HERE", "Checks", "Host", "Process", "Rig", "muster_path", "option", "skip",
+           "wait_until"]
 
 def built(name):
     """What was built of this folder, beside build/muster."""

@@ -1,3 +1,4 @@
+#!/usr/bin/python3
 """The rig does what it says: links lose, delay, damage and break as told, clocks and limits hold,
 names resolve, and nothing is left behind.
 
