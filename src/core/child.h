@@ -15,7 +15,9 @@
  * tells members by descent, by session and group, by a cgroup of their own where one can be made,
  * and by the variable MU_CHILD_MARK in their environment. A process that gave up all of these while
  * its parents died cannot be told from one of a brother's: it counts as a stray, and strays go with
- * the last child there is (they are killed with it, and its `gone` waits for them).
+ * the last child there is (they are killed with it, and its `gone` waits for them). Where orphans
+ * that are no family's come to us as well (as pid 1, or if this process had children before the
+ * first spawn) there are no strays: who cannot be told to be ours is reaped and left alone.
  *
  * Nobody outlives us. When this process dies, in whichever way, children get `death_signal` from
  * the kernel, and a watcher (a small process of our own, there from the first child on) kills what

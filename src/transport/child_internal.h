@@ -117,6 +117,7 @@ struct mu_uv_families {
     unsigned unsure_surveys; /* in a row */
     bool unsure;             /* the last survey met somebody in the middle of an exec */
     bool was_subreaper;
+    bool exclusive; /* all orphans that come to us are of our families: there can be strays */
 };
 
 /** Those of this loop, made with the first child. A negated errno, MUSTER_ENOMEM. */

@@ -1,8 +1,11 @@
 /*
  * Families: who descends from which child. Since we are a subreaper, whoever's parents have died is
- * ours, so a walk up from any descendant ends at us, and the last of a family to die is a child of
- * ours: the kernel tells us with SIGCHLD, and nothing is asked over and over. Only killing is: what
- * is being killed may fork meanwhile, and must not win.
+ * a child of ours, so a walk up from any descendant ends at us, and the last of a family to die is
+ * a child of ours: the kernel tells us with SIGCHLD, and nothing is asked over and over. Only
+ * killing is: what is being killed may fork meanwhile, and must not win.
+ *
+ * Not every orphan is of a family: as pid 1 we get those of all others as well, and a shell that
+ * became this program leaves its children to us. These are reaped, and otherwise left alone.
  */
 #include <errno.h>
 #include <signal.h>
@@ -102,7 +105,7 @@ static void *owner_of_root(struct mu_uv_families *f, const struct mu_proc *p)
     if (mu_proc_cgroup_number(p->pid, text, &number) || read_mark(f, p, &number)) {
         return owner_of_number(f, number);
     }
-    return &stray;
+    return f->exclusive ? &stray : &foreign;
 }
 
 /* The owner of the first of its parents whose owner is known, or who is a child of ours. */
@@ -340,7 +343,7 @@ static void on_sigchld(uv_signal_t *handle, int number)
             continue;
         }
         look = true;
-        if (info.si_pid != f->watch.pid && getsid(info.si_pid) == getsid(0)) {
+        if (info.si_pid != f->watch.pid && getsid(info.si_pid) == getsid(0) && getpid() != 1) {
             break; /* somebody else's to reap; the survey finds who is hidden behind it */
         }
         (void)waitpid(info.si_pid, NULL, WNOHANG);
@@ -369,6 +372,19 @@ static void make_id(struct mu_uv_env *uv, char id[MU_FAMILY_ID_LEN + 1])
     id[MU_FAMILY_ID_LEN] = '\0';
 }
 
+/*
+ * Whether every orphan that comes to us descends from a child of the families. Not as pid 1, which
+ * all orphans of a container come to, nor if there are children already: whoever started those
+ * became this program by exec, and their descendants are orphans of ours one day.
+ */
+static bool is_exclusive(void)
+{
+    siginfo_t info;
+
+    return getpid() != 1 && waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 &&
+           errno == ECHILD;
+}
+
 static int start_families(struct mu_uv_families *f)
 {
     char id[MU_FAMILY_ID_LEN + 1];
@@ -384,6 +400,7 @@ static int start_families(struct mu_uv_families *f)
         return rc;
     }
     f->was_subreaper = was != 0;
+    f->exclusive = is_exclusive();
     rc = uv_signal_init(&f->uv->loop, &f->chld);
     if (rc != 0) {
         mu_proc_table_fini(&f->table);

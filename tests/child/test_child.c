@@ -341,6 +341,49 @@ static void test_daemon_without_any_mark_goes_too_where_there_are_cgroups(void *
     strays_go_last();
 }
 
+static void reap_all(void)
+{
+    while (waitpid(-1, NULL, WNOHANG) >= 0) {
+        (void)usleep(1000);
+    }
+}
+
+static void test_orphans_of_others_are_left_alone(void **state)
+{
+    int ready[2];
+    char byte;
+
+    (void)state;
+    /* A child from before the first spawn, as a shell that became us would leave it: its orphans
+     * come to us, and can be told from a stray by nothing. */
+    assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
+    assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    if (fork() == 0) {
+        (void)setsid();
+        (void)dup2(ready[1], 1);
+        (void)execle(zoo_path, "zoo", "scrub=0", "out=ready", "sleep=0", (char *)NULL,
+                     (char *[]){NULL});
+        _exit(9);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    mu_uv_env_use_cgroups(zoo_uv, false);
+    beast_init(&b);
+    beast_start(&b, "daemon=0", "child=0", "sleep=0", NULL);
+    zoo_run_until(&b.started);
+
+    (void)mu_env_child_signal(zoo_env, &b.child, SIGKILL, MU_CHILD_FAMILY);
+    zoo_run_until(&b.gone);
+
+    assert_int_equal(zoo_count(), 2);
+    (void)zoo_down(NULL);
+    (void)zoo_kill_left(NULL);
+    reap_all();
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 0);
+    (void)close(ready[0]);
+    (void)close(ready[1]);
+    assert_int_equal(zoo_up(NULL), 0); /* for the end of the test */
+}
+
 static void test_dead_daemons_are_reaped_while_their_family_lives(void **state)
 {
     (void)state;
@@ -526,6 +569,7 @@ int main(int argc, char **argv)
         TEST(test_families_are_told_apart),
         TEST(test_families_are_told_apart_by_their_marks),
         TEST(test_stray_without_any_mark_goes_with_the_last_child),
+        TEST(test_orphans_of_others_are_left_alone),
         TEST(test_daemon_without_any_mark_goes_too_where_there_are_cgroups),
         TEST(test_dead_daemons_are_reaped_while_their_family_lives),
         TEST(test_children_of_others_are_left_alone),

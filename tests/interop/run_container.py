@@ -1,0 +1,145 @@
+#!/usr/bin/python3
+"""`muster run` among processes that are not its workers': as pid 1 of a container (a pid namespace of its
+own, with and without a cgroup that it may divide), and behind a shell that had started something
+before it became muster. What does not descend from a worker is reaped when it is dead and never
+waited for, signalled or killed.
+
+usage: run_container.py path/to/muster [--only=TEXT]
+"""
+import os
+import signal
+import subprocess
+
+from lib import Checks, Scratch, die_with_parent, muster_path, wait_until
+
+PATIENCE = 25  # less than the 30 s that workers have to end in, which is what this is about
+
+# Ticks until it is killed, and says so when it is told to end.
+SIDECAR = """
+trap 'echo told >>told' TERM
+echo $$ >sidecar
+while :; do sleep 0.1; done
+"""
+
+# Fails once, so that all of its workers are stopped and started anew; then looks around.
+WORKER = """
+if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then
+    [ "$LOCAL_RANK" = 1 ] && exec sleep 1000
+    while [ ! -e go ]; do sleep 0.02; done
+    exit 3
+fi
+[ "$LOCAL_RANK" = 1 ] && exit 0
+for status in /proc/[0-9]*/status; do
+    awk '/^State:/ {s = $2} /^PPid:/ {p = $2} END {if (s == "Z" && p == 1) print FILENAME}' $status
+done >zombies
+kill -0 $(cat sidecar) && echo alive >alive
+"""
+
+
+def start(directory, muster, before="", contained=True, cgroups=True, options=(), worker=WORKER):
+    """A shell that does what is to be done before, and becomes `muster run`."""
+    command = ["sh", "-c", before + ' exec "$@"', "sh", muster, "run", "--standalone",
+               "--nproc-per-node=2", "--max-restarts=1"] + list(options)
+    command += ["--no-python", "sh", "-c", worker]
+    if contained:
+        # As a container's runtime does it: pid 1 leads a session of its own.
+        hide = "" if cgroups else "umount -l -a -t cgroup2;"
+        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "setsid", "sh", "-c",
+                   hide + ' exec "$@"', "sh"] + command
+    write(directory, "sidecar.sh", SIDECAR)
+    log = open(os.path.join(directory, "log"), "w+")
+    return subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                            preexec_fn=die_with_parent)
+
+
+def read(directory, name):
+    try:
+        with open(os.path.join(directory, name)) as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def write(directory, name, text=""):
+    with open(os.path.join(directory, name), "w") as file:
+        file.write(text)
+
+
+def is_alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return file.read().rpartition(") ")[2][0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def check_end(checks, directory, process, what):
+    try:
+        code = process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        code = "still there after %d s" % PATIENCE
+        process.kill()
+        process.wait()
+    checks.ok(code == 0, what + ": the run restarts and ends at once",
+              "%s: %s" % (code, read(directory, "log")))
+    checks.equal(read(directory, "alive"), "alive\n", what + ": who is not a worker lives on")
+    checks.equal(read(directory, "told"), "", what + ": and was not told to end")
+
+
+def test_processes_of_the_entrypoint(checks, muster):
+    for cgroups in (True, False):
+        what = "entrypoint, %s cgroups" % ("with" if cgroups else "without")
+        with Scratch() as directory:
+            write(directory, "go")
+            process = start(directory, muster, cgroups=cgroups,
+                            before="true & sleep 1000 & setsid sh sidecar.sh & setsid true &")
+            check_end(checks, directory, process, what)
+            checks.equal(read(directory, "zombies"), "", what + ": the dead are reaped")
+
+
+def test_orphans_of_a_process_that_was_brought_in(checks, muster):
+    """As `kubectl exec` and `docker exec` do: what it leaves behind becomes a child of pid 1."""
+    for cgroups in (True, False):
+        what = "brought in, %s cgroups" % ("with" if cgroups else "without")
+        with Scratch() as directory:
+            process = start(directory, muster, cgroups=cgroups)
+            children = "/proc/%d/task/%d/children" % (process.pid, process.pid)
+            init = wait_until(lambda: read("/", children).split(), what + ": pid 1 is there")[0]
+            wait_until(lambda: "muster" in read("/", "/proc/%s/cmdline" % init).split("\0")[0],
+                       what + ": it is muster")
+            subprocess.run(["nsenter", "-t", init, "-p", "-m", "sh", "-c", 'cd "$1"; '
+                            "(setsid sh sidecar.sh &) & setsid sh -c 'true &' &", "sh", directory],
+                           check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            wait_until(lambda: read(directory, "sidecar").strip(), what + ": the orphan is there")
+            write(directory, "go")
+            check_end(checks, directory, process, what)
+            checks.equal(read(directory, "zombies"), "", what + ": the dead are reaped")
+
+
+def test_children_that_a_shell_left_us(checks, muster):
+    """Not pid 1: the shell's children are ours, and no worker's, also those in another session."""
+    with Scratch() as directory:
+        write(directory, "go")
+        process = start(directory, muster, contained=False, before="setsid sh sidecar.sh &")
+        check_end(checks, directory, process, "a shell's child")
+        sidecar = int(read(directory, "sidecar"))
+        if checks.ok(is_alive(sidecar), "a shell's child: it outlives the run"):
+            os.kill(sidecar, signal.SIGKILL)
+
+
+def main():
+    checks = Checks()
+    probe = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], check=False,
+                           stderr=subprocess.DEVNULL)
+    tests = dict(globals())
+    if probe.returncode != 0:
+        checks.skip("no pid namespace can be made here")
+        tests = {name: test for name, test in tests.items()
+                 if name not in ("test_processes_of_the_entrypoint",
+                                 "test_orphans_of_a_process_that_was_brought_in")}
+    checks.run_tests(tests, checks, muster_path())
+    checks.done()
+
+
+if __name__ == "__main__":
+    main()
