@@ -44,6 +44,8 @@ struct family {
     struct stream streams[2];
     bool told_start;
     bool told_exit;
+    bool left;
+    bool telling; /* inside a callback */
     int start_status;
     int status;
 };
@@ -132,7 +134,7 @@ static void free_family(struct family *f)
 static void tell_soon(struct family *f)
 {
     if (f->proc == NULL) {
-        if (mu_list_empty(&f->beasts)) {
+        if (mu_list_empty(&f->beasts) && !f->telling) {
             free_family(f);
         }
     } else if (!sim_scheduled(&f->tell) && f->told_start) {
@@ -163,6 +165,7 @@ static void tell_output(struct family *f, int i)
     struct stream *s = &f->streams[i];
     struct mu_span in = mu_buf_span(&s->bytes);
     struct mu_child *child = f->child;
+    struct mu_sim_proc *proc = f->proc;
     size_t used;
 
     if (in.len > 1 && mu_prng_chance(&f->sim->prng, f->sim->faults.chunk_ppm)) {
@@ -171,9 +174,9 @@ static void tell_output(struct family *f, int i)
     sim_trace_step(f->sim, 2, in.len);
     s->in_output = true;
     s->resumed = false;
-    sim_enter(f->proc);
+    sim_enter(proc);
     used = child->on->output(child, i == 0 ? MU_STDOUT : MU_STDERR, in);
-    sim_leave(f->proc);
+    sim_leave(proc);
     s->in_output = false;
     MU_ASSERT(used <= in.len);
     s->paused = used < in.len && !s->resumed;
@@ -198,6 +201,7 @@ static void run_tell(struct sim_action *action)
     struct mu_child *child = f->child;
     struct mu_sim_proc *proc = f->proc;
 
+    f->telling = true;
     if (!f->told_start) {
         sim_trace_step(f->sim, 1, (uint64_t)-f->start_status);
         f->told_start = true;
@@ -229,8 +233,10 @@ static void run_tell(struct sim_action *action)
         return;
     } else {
         sim_trace_step(f->sim, 0, 0);
+        f->telling = false;
         return; /* nothing to tell before something happens */
     }
+    f->telling = false;
     tell_soon(f);
 }
 
@@ -545,6 +551,24 @@ void sim_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream
     }
 }
 
+void sim_child_leave(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms)
+{
+    struct family *f = child->impl;
+    struct mu_sim_heap *heap = mu_sim_outside();
+
+    (void)sim_child_signal(env, child, signal, MU_CHILD_FAMILY);
+    sim_cancel(f->sim, &f->tell);
+    child->impl = NULL;
+    f->proc = NULL;
+    f->child = NULL;
+    f->left = true;
+    MU_LIST_FOREACH (it, &f->beasts) {
+        kill_beast(MU_CONTAINER_OF(it, struct beast, link), -SIGKILL, grace_ms * MU_NS_PER_MS);
+    }
+    tell_soon(f);
+    mu_sim_inside(heap);
+}
+
 /* --- the world's side ------------------------------------------------------------------------- */
 
 size_t sim_child_held(const struct mu_sim_proc *proc)
@@ -614,6 +638,7 @@ void mu_sim_each_process(struct mu_sim *sim,
                                                 .leader = f->pid,
                                                 .host = f->host,
                                                 .agent = f->proc,
+                                                .left = f->left,
                                                 .argv = (const char *const *)f->argv,
                                                 .envp = (const char *const *)f->envp});
         }

@@ -31,7 +31,8 @@ struct mu_sim_process {
     int64_t pid;
     int64_t leader; /* the pid of the child that it descends from, or its own */
     struct mu_sim_host *host;
-    struct mu_sim_proc *agent; /* who started it; NULL when that is dead */
+    struct mu_sim_proc *agent; /* who started it; NULL when that is dead, or has left it */
+    bool left;                 /* by mu_env_child_leave(): it may live until its grace has passed */
     const char *const *argv;   /* what its child was started with */
     const char *const *envp;
 };

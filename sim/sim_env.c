@@ -205,6 +205,7 @@ const struct mu_env_ops sim_env_ops = {
     .spawn = sim_child_spawn,
     .child_signal = sim_child_signal,
     .child_resume = sim_child_resume,
+    .child_leave = sim_child_leave,
 };
 
 void sim_env_init(struct mu_sim_proc *proc)

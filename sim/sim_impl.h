@@ -226,6 +226,7 @@ int sim_child_spawn(struct mu_env *env, struct mu_child *child, const struct mu_
 int sim_child_signal(struct mu_env *env, struct mu_child *child, int signal,
                      enum mu_child_scope scope);
 void sim_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
+void sim_child_leave(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms);
 /** How many children the process has whose last callback is still to come. */
 size_t sim_child_held(const struct mu_sim_proc *proc);
 /** The process is gone: its children will be. */

@@ -1,5 +1,6 @@
 /*
- * Child processes, as the environment gives them (core/env.h: spawn, child_signal, child_resume).
+ * Child processes, as the environment gives them (core/env.h: spawn, child_signal, child_resume,
+ * child_leave).
  *
  *     child.on = &events;
  *     mu_env_spawn(env, &child, &what)

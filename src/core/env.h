@@ -191,6 +191,13 @@ struct mu_env_ops {
     /** Takes up reading a stream again after `output` used less than it was given. */
     void (*child_resume)(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
     /**
+     * Has no more to do with a child: none of its callbacks comes any more, not even `gone`, and
+     * the memory is the owner's again. What is left of its family is sent `signal` now (and SIGCONT
+     * behind it) and is killed when `grace_ms` have passed, by the watcher if we have ended by
+     * then; what it writes until then is lost. Any time between spawn and `gone`.
+     */
+    void (*child_leave)(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms);
+    /**
      * Starts an HTTP exchange (see core/http.h); `done` follows. MUSTER_EINVAL for a method or URL
      * it cannot take or a body that does not go with the method, MUSTER_ENOMEM, MUSTER_ENOTSUP
      * where there is no HTTP.
@@ -323,6 +330,12 @@ static inline void mu_env_child_resume(struct mu_env *env, struct mu_child *chil
                                        enum mu_stream stream)
 {
     env->ops->child_resume(env, child, stream);
+}
+
+static inline void mu_env_child_leave(struct mu_env *env, struct mu_child *child, int signal,
+                                      uint64_t grace_ms)
+{
+    env->ops->child_leave(env, child, signal, grace_ms);
 }
 
 static inline int mu_env_http(struct mu_env *env, struct mu_http *http,

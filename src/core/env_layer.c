@@ -36,6 +36,12 @@ void mu_env_layer_child_resume(struct mu_env *env, struct mu_child *child, enum 
     mu_env_child_resume(mu_env_below(env), child, stream);
 }
 
+void mu_env_layer_child_leave(struct mu_env *env, struct mu_child *child, int signal,
+                              uint64_t grace_ms)
+{
+    mu_env_child_leave(mu_env_below(env), child, signal, grace_ms);
+}
+
 int mu_env_layer_http(struct mu_env *env, struct mu_http *http,
                       const struct mu_http_request *request)
 {

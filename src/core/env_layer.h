@@ -31,6 +31,8 @@ int mu_env_layer_spawn(struct mu_env *env, struct mu_child *child, const struct 
 int mu_env_layer_child_signal(struct mu_env *env, struct mu_child *child, int signal,
                               enum mu_child_scope scope);
 void mu_env_layer_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
+void mu_env_layer_child_leave(struct mu_env *env, struct mu_child *child, int signal,
+                              uint64_t grace_ms);
 int mu_env_layer_http(struct mu_env *env, struct mu_http *http,
                       const struct mu_http_request *request);
 void mu_env_layer_http_resume(struct mu_env *env, struct mu_http *http);
@@ -45,6 +47,7 @@ void mu_env_layer_http_cancel(struct mu_env *env, struct mu_http *http);
     .spawn = mu_env_layer_spawn,                                                                   \
     .child_signal = mu_env_layer_child_signal,                                                     \
     .child_resume = mu_env_layer_child_resume,                                                     \
+    .child_leave = mu_env_layer_child_leave,                                                       \
     .http = mu_env_layer_http,                                                                     \
     .http_resume = mu_env_layer_http_resume,                                                       \
     .http_cancel = mu_env_layer_http_cancel

@@ -29,7 +29,8 @@
  *                                                           done, closed, round over, timed out
  *
  * Anything that ends it (a signal, a rendezvous that failed, nothing left to try) goes by STOPPING
- * if there are processes, to ENDED at once if there are none.
+ * if there are processes, to ENDED at once if there are none. Success goes there at once: what the
+ * workers have left behind is ended by the driver, and nobody waits for that.
  *
  * Rules, each with a test of its name:
  *  - never two generations alive: nothing is started before every process of the last generation is

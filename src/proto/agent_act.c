@@ -147,7 +147,8 @@ void mu_agent_end(struct mu_agent *a, struct mu_agent_update *u, enum mu_agent_o
     a->code = code;
     a->why = a->line;
     say_goodbye(a, u, goodbye);
-    if (!a->alive) {
+    if (!a->alive || (outcome == MU_AGENT_SUCCEEDED && a->exited == a->config.workers)) {
+        /* What workers that have succeeded leave behind is no reason to wait. */
         finish(a, u);
     } else if (a->state != MU_AGENT_IS_SAVING && a->state != MU_AGENT_IS_STOPPING) {
         mu_agent_stop(a, u, a->config.stop_signal);

@@ -48,13 +48,8 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->soon, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->hold_timer, MU_MONO_NEVER);
     mu_failure_fini(&s->verdict.first_failure);
-    if (s->spawned_count != 0) {
-        /* What cannot be killed may still end one day, and be told of to this memory. */
-        s->abandoned = true;
-    } else {
-        mu_agent_workers_fini(s);
-        mu_free(s);
-    }
+    mu_agent_workers_fini(s);
+    mu_free(s);
     freed(context);
 }
 
@@ -152,7 +147,7 @@ static void on_ask_timer(struct mu_timer *timer)
 
 void mu_agent_settle(struct mu_agent_service *s)
 {
-    if (s->pumping || s->abandoned) {
+    if (s->pumping) {
         return; /* It is done at the end of the pump. */
     }
     if (s->in_call) {
@@ -165,7 +160,8 @@ void mu_agent_settle(struct mu_agent_service *s)
     if (s->over && !s->told) {
         bool asked = has_asked(s);
 
-        if (s->end_late || (asked && s->rdzv_todo == 0 && !s->leaving && !s->closing)) {
+        if (s->generation == 0 &&
+            (s->end_late || (asked && s->rdzv_todo == 0 && !s->leaving && !s->closing))) {
             tell_end(s);
         }
         return;
@@ -205,6 +201,7 @@ static void take_end(struct mu_agent_service *s, const struct mu_agent_update *u
     s->verdict.code = u->code;
     s->verdict.signal = u->outcome == MU_AGENT_STOPPED ? s->last_signal : 0;
     (void)mu_err(&s->text, 0, "%s", u->text);
+    mu_agent_workers_leave(s);
     mu_env_timer_arm(s->env, &s->end_timer, mu_mono_add_ms(mu_env_now(s->env).mono, wait_ms));
 }
 
@@ -272,9 +269,6 @@ static void step(struct mu_agent_service *s, const struct mu_agent_event *event)
 void mu_agent_tell(struct mu_agent_service *s, struct mu_agent_event event)
 {
     event.now = mu_env_now(s->env);
-    if (s->abandoned) {
-        return;
-    }
     if (s->pumping) {
         struct mu_agent_pending *p;
 

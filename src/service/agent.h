@@ -129,7 +129,10 @@ struct mu_agent_service_events {
                      enum mu_stream stream, struct mu_span in);
     /** Copies the end of what a worker has written, at most `cap` bytes; its length. */
     size_t (*tail)(void *context, uint32_t local_rank, uint8_t *buf, size_t cap);
-    /** No process of an attempt is left; its files can be closed. May be NULL. */
+    /**
+     * No process of an attempt is left, or none that anybody waits for; its files can be closed. May
+     * be NULL.
+     */
     void (*gone)(void *context, const struct mu_agent_attempt *attempt);
     /** A worker has ended. May be NULL. */
     void (*exited)(void *context, const struct mu_agent_worker_end *end);

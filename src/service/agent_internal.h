@@ -150,7 +150,6 @@ struct mu_agent_service {
 
     bool freeing;
     bool rdzv_freed;
-    bool abandoned; /* freed for its user, but a process that cannot be killed still has it */
 };
 
 /* agent.c */
@@ -204,5 +203,7 @@ void mu_agent_workers_spawn(struct mu_agent_service *s, uint64_t generation,
                             uint32_t restart_count);
 void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill);
 void mu_agent_workers_warn(struct mu_agent_service *s, uint64_t within_ms);
+/** At the end: what is left of the workers' processes is the environment's to end. */
+void mu_agent_workers_leave(struct mu_agent_service *s);
 
 #endif

@@ -234,15 +234,20 @@ static void on_exited(struct mu_child *child, int status)
                                              .exit_code = status});
 }
 
-static void on_gone(struct mu_child *child)
+static void forget_child(struct mu_agent_worker *w)
 {
-    struct mu_agent_worker *w = child_worker(child);
-
     w->spawned = false;
     w->s->spawned_count -= 1;
     if (w->channel_open) {
         mu_env_close(w->s->env, &w->channel, true);
     }
+}
+
+static void on_gone(struct mu_child *child)
+{
+    struct mu_agent_worker *w = child_worker(child);
+
+    forget_child(w);
     maybe_gone(w->s);
 }
 
@@ -460,6 +465,20 @@ void mu_agent_workers_signal(struct mu_agent_service *s, int signal, bool kill)
             send_signal(w, kill ? SIGKILL : signal);
         }
     }
+}
+
+void mu_agent_workers_leave(struct mu_agent_service *s)
+{
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        struct mu_agent_worker *w = &s->workers[i];
+
+        if (w->spawned) {
+            mu_env_child_leave(s->env, &w->child, s->config.policy.stop_signal,
+                               s->config.policy.grace_ms);
+            forget_child(w);
+        }
+    }
+    maybe_gone(s);
 }
 
 int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank)

@@ -98,6 +98,8 @@ int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g);
 void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here);
 /** Lets it go, and waits for the end of it. It kills nobody then. */
 void mu_watch_stop(struct mu_watch *w);
+/** Leaves it alone with who is left: it kills them when the time has passed, and ends by itself. */
+void mu_watch_leave(struct mu_watch *w, uint64_t grace_ms);
 
 /* --- uv_family.c ------------------------------------------------------------------------------ */
 
@@ -122,7 +124,7 @@ struct mu_uv_families {
 
 /** Those of this loop, made with the first child. A negated errno, MUSTER_ENOMEM. */
 int mu_uv_families_get(struct mu_uv_env *uv, struct mu_uv_families **ret);
-/** At the end of the loop, when all children are gone; its handle is closing then. */
+/** At the end of the loop, when all children are gone or left; its handle is closing then. */
 void mu_uv_families_stop(struct mu_uv_env *uv);
 void mu_uv_families_free(struct mu_uv_env *uv);
 /** Looks who is left, on the next turn. */
@@ -149,6 +151,10 @@ struct mu_uv_child {
     struct mu_list link; /* of families->children */
     struct mu_uv_families *families;
     struct mu_child *child;
+    struct mu_child nobody;     /* `child`, when it was left */
+    struct mu_timer kill_timer; /* then: kills who is there still */
+    mu_mono_t kill_at;
+    bool left;
     uint64_t number;
     pid_t pid;
     int report; /* tells how the exec went; -1 once it was heard */
@@ -176,6 +182,9 @@ int mu_uv_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spaw
 int mu_uv_child_signal(struct mu_env *env, struct mu_child *child, int signal,
                        enum mu_child_scope scope);
 void mu_uv_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
+void mu_uv_child_leave(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms);
+/** The loop ends before the family of a child that was left: lets go of it. */
+void mu_uv_child_drop(struct mu_uv_child *c);
 /** The process may have ended: reaps it if so, and tells. Not from within a verb. */
 void mu_uv_child_look(struct mu_uv_child *c);
 /** Nobody of its family is left, by two surveys: tells the end on a later turn. */

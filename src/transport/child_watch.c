@@ -23,19 +23,24 @@
 /* How long it tries, in passes of up to REST_MAX_MS. */
 #define PASSES_MAX  400
 #define REST_MAX_MS 50
+/* How often it looks whether those who have time to end by themselves have done so. */
+#define LINGER_MS 100
 
 struct word {
-    int32_t pid; /* BYE: all is as it should be, and there is nobody to kill */
-    int32_t here;
+    int32_t pid;  /* of a child, or one of the two below */
+    int32_t here; /* it is there, or is gone */
 };
 
-#define BYE 0
+#define BYE   0    /* all is as it should be, and there is nobody to kill */
+#define LEAVE (-1) /* who is left has `here` milliseconds to end */
 
 struct watcher {
     struct mu_cgroup cgroup;
     char cgroup_name[sizeof("muster--") + MU_FAMILY_ID_LEN]; /* how the names of ours begin */
     pid_t agent;                                             /* whose end it waits for */
     bool bye;
+    bool left; /* our end is no surprise, and nothing is started any more */
+    int32_t grace_ms;
     struct mu_proc_table table;
     struct mu_proc self;
     size_t count;
@@ -48,6 +53,11 @@ static void hear(struct watcher *w, struct word word)
 {
     if (word.pid == BYE) {
         w->bye = true;
+        return;
+    }
+    if (word.pid == LEAVE) {
+        w->left = true;
+        w->grace_ms = word.here;
         return;
     }
     if (word.here != 0) {
@@ -107,6 +117,12 @@ enum kin {
     KIN_PERHAPS,
 };
 
+/* A child that was just forked has no session of its own yet. */
+static bool is_of_session(const struct mu_proc *p, pid_t session)
+{
+    return p->sid == session || p->pgid == session || p->pid == session;
+}
+
 static enum kin kin_of(const struct watcher *w, const struct mu_proc *p)
 {
     char mark[MU_PROC_MARK_MAX];
@@ -114,10 +130,7 @@ static enum kin kin_of(const struct watcher *w, const struct mu_proc *p)
     int rc;
 
     for (size_t i = 0; i < w->count; i++) {
-        pid_t session = w->sessions[i];
-
-        /* A child that was just forked has no session of its own yet. */
-        if (p->sid == session || p->pgid == session || p->pid == session) {
+        if (is_of_session(p, w->sessions[i])) {
             return KIN;
         }
     }
@@ -156,12 +169,32 @@ static void adopt(struct watcher *w)
     }
 }
 
-/* Kills everybody of the families; true if there was nobody, and nobody who might be. */
-static bool kill_all(struct watcher *w)
+/* A session of which nobody is left gets no more members: its number may be a stranger's soon. */
+static void forget_empty_sessions(struct watcher *w)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < w->count; i++) {
+        bool any = false;
+
+        for (size_t j = 0; j < w->table.count && !any; j++) {
+            any = is_of_session(&w->table.procs[j], w->sessions[i]);
+        }
+        if (any) {
+            w->sessions[kept++] = w->sessions[i];
+        }
+    }
+    w->count = kept;
+}
+
+/* Signals everybody of the families; true if there was nobody, and nobody who might be. */
+static bool signal_all(struct watcher *w, int signal)
 {
     bool clean;
 
-    (void)mu_cgroup_each(&w->cgroup, mu_cgroup_kill);
+    if (signal == SIGKILL) {
+        (void)mu_cgroup_each(&w->cgroup, mu_cgroup_kill);
+    }
     clean = mu_cgroup_each(&w->cgroup, mu_cgroup_look) == 0;
     if (mu_proc_table_read(&w->table) != 0) {
         return false;
@@ -180,9 +213,12 @@ static bool kill_all(struct watcher *w)
     adopt(w);
     for (size_t i = 0; i < w->table.count; i++) {
         if (w->table.procs[i].owner != NULL) {
-            (void)mu_proc_signal(&w->table.procs[i], SIGKILL);
+            (void)mu_proc_signal(&w->table.procs[i], signal);
             clean = false;
         }
+    }
+    if (w->left) {
+        forget_empty_sessions(w);
     }
     mu_proc_table_clear(&w->table);
     return clean;
@@ -197,11 +233,21 @@ static void sweep(struct watcher *w)
         struct timespec rest = {.tv_nsec = rest_ms * 1000000};
         /* The kernel closes the descriptors of a process before it tells its children. Until it
          * has, they may be at the beginning of their lives, and start others. */
-        bool alone = getppid() != w->agent;
+        bool alone = w->left || getppid() != w->agent;
 
-        clean = kill_all(w) && alone ? clean + 1 : 0;
+        clean = signal_all(w, SIGKILL) && alone ? clean + 1 : 0;
         (void)nanosleep(&rest, NULL);
         rest_ms = rest_ms * 2 > REST_MAX_MS ? REST_MAX_MS : rest_ms * 2;
+    }
+}
+
+/* Gives those who were told to end the time that they have for it. */
+static void linger(struct watcher *w)
+{
+    struct timespec rest = {.tv_nsec = LINGER_MS * 1000000L};
+
+    for (int32_t ms = 0; ms < w->grace_ms && !signal_all(w, 0); ms += LINGER_MS) {
+        (void)nanosleep(&rest, NULL);
     }
 }
 
@@ -254,6 +300,9 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
         pidfd = -1; /* gone already; what it said before is in the socket */
     }
     listen_to(&w, 0, pidfd);
+    if (w.left) {
+        linger(&w);
+    }
     if (!w.bye) {
         sweep(&w);
     }
@@ -316,4 +365,17 @@ void mu_watch_stop(struct mu_watch *w)
     while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR) {
     }
     w->pid = 0;
+}
+
+void mu_watch_leave(struct mu_watch *w, uint64_t grace_ms)
+{
+    struct word leave = {.pid = LEAVE,
+                         .here = grace_ms > INT32_MAX ? INT32_MAX : (int32_t)grace_ms};
+
+    if (w->pid != 0) {
+        while (send(w->fd, &leave, sizeof(leave), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+        }
+        (void)close(w->fd);
+        w->pid = 0;
+    }
 }

@@ -41,8 +41,10 @@ static void finish(struct mu_uv_child *c)
         if (c->cgroup) {
             (void)mu_cgroup_remove(&f->cgroup, c->number);
         }
+        mu_env_timer_arm(&f->uv->env, &c->kill_timer, MU_MONO_NEVER);
         child->impl = NULL;
-        f->uv->live--;
+        f->uv->live -= !c->left;
+        child = c->left ? NULL : child;
         /* Strays wait for the last child there is, and that may be another one now. */
         mu_uv_families_survey_soon(f);
     }
@@ -328,14 +330,11 @@ void mu_uv_child_end_soon(struct mu_uv_child *c)
     mu_uv_later_add(c->families->uv, &c->later);
 }
 
-int mu_uv_child_signal(struct mu_env *env, struct mu_child *child, int signal,
-                       enum mu_child_scope scope)
+static int signal_child(struct mu_uv_child *c, int signal, enum mu_child_scope scope)
 {
-    struct mu_uv_child *c = child->impl;
     bool obey = signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
     int rc;
 
-    (void)env;
     if (signal < 0 || signal >= NSIG) {
         return MUSTER_EINVAL;
     }
@@ -352,9 +351,58 @@ int mu_uv_child_signal(struct mu_env *env, struct mu_child *child, int signal,
                                                                    : -errno;
     }
     if (rc == 0 && obey) {
-        (void)mu_uv_child_signal(env, child, SIGCONT, scope);
+        (void)signal_child(c, SIGCONT, scope);
     }
     return rc;
+}
+
+int mu_uv_child_signal(struct mu_env *env, struct mu_child *child, int signal,
+                       enum mu_child_scope scope)
+{
+    (void)env;
+    return signal_child(child->impl, signal, scope);
+}
+
+/* --- leaving ---------------------------------------------------------------------------------- */
+
+static void hear_no_status(struct mu_child *child, int status)
+{
+    (void)child;
+    (void)status;
+}
+
+static size_t hear_no_output(struct mu_child *child, enum mu_stream stream, struct mu_span in)
+{
+    (void)child;
+    (void)stream;
+    return in.len;
+}
+
+/* What is told of a child that was left. */
+static const struct mu_child_events nobody_hears = {
+    .started = hear_no_status, .output = hear_no_output, .exited = hear_no_status};
+
+static void on_kill_timer(struct mu_timer *timer)
+{
+    (void)signal_child(MU_CONTAINER_OF(timer, struct mu_uv_child, kill_timer), SIGKILL,
+                       MU_CHILD_FAMILY);
+}
+
+void mu_uv_child_leave(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms)
+{
+    struct mu_uv_child *c = child->impl;
+    struct mu_uv_env *uv = c->families->uv;
+
+    mu_uv_child_resume(env, child, MU_STDOUT); /* whoever rests for its owner */
+    mu_uv_child_resume(env, child, MU_STDERR);
+    c->nobody.on = &nobody_hears;
+    c->child = &c->nobody;
+    c->left = true;
+    child->impl = NULL;
+    uv->live--;
+    (void)signal_child(c, signal, MU_CHILD_FAMILY);
+    c->kill_at = mu_mono_add_ms(mu_env_now(&uv->env).mono, grace_ms);
+    mu_env_timer_arm(&uv->env, &c->kill_timer, c->kill_at);
 }
 
 /* --- spawn ------------------------------------------------------------------------------------ */
@@ -497,6 +545,7 @@ static struct mu_uv_child *new_child(struct mu_uv_families *f)
     mu_list_init(&c->link);
     mu_list_init(&c->later.link);
     c->later.run = on_end;
+    mu_timer_init(&c->kill_timer, on_kill_timer);
     for (int i = 0; i < 2; i++) {
         struct mu_uv_pipe *p = &c->pipes[i];
 
@@ -511,10 +560,13 @@ static struct mu_uv_child *new_child(struct mu_uv_families *f)
     return c;
 }
 
-/* The fork was not to be: closes what there is; the memory goes with the last handle. */
+/* Closes what there is; the memory goes with the last handle, and nobody is told. */
 static void abandon(struct mu_uv_child *c)
 {
     c->finishing = true;
+    if (c->pidfd >= 0) {
+        unwatch_fd(&c->pidfd_poll, &c->pidfd);
+    }
     if (c->report >= 0) {
         unwatch_fd(&c->report_poll, &c->report);
     }
@@ -532,6 +584,14 @@ static void abandon(struct mu_uv_child *c)
     if (c->handles == 0) {
         free_child(c);
     }
+}
+
+void mu_uv_child_drop(struct mu_uv_child *c)
+{
+    mu_env_timer_arm(&c->families->uv->env, &c->kill_timer, MU_MONO_NEVER);
+    mu_list_remove(&c->link);
+    c->child = NULL;
+    abandon(c);
 }
 
 static void begin(struct mu_uv_child *c, struct mu_child *child)

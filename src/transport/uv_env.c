@@ -263,6 +263,7 @@ static const struct mu_env_ops ops = {
     .spawn = mu_uv_spawn,
     .child_signal = mu_uv_child_signal,
     .child_resume = mu_uv_child_resume,
+    .child_leave = mu_uv_child_leave,
 };
 
 static int start_handles(struct mu_uv_env *uv)

@@ -453,12 +453,40 @@ int mu_uv_families_get(struct mu_uv_env *uv, struct mu_uv_families **ret)
     return 0;
 }
 
+/* Families that were left outlive the loop: the watcher is told who they are, and how long. */
+static void leave_to_watcher(struct mu_uv_families *f)
+{
+    mu_mono_t now = mu_env_now(&f->uv->env).mono;
+    uint64_t grace_ms = 0;
+    size_t strays = 0;
+
+    if (take_stock(f, &strays) == 0 && strays > 0) {
+        for (size_t i = 0; i < f->table.count; i++) {
+            if (f->table.procs[i].owner == &stray && !f->table.procs[i].dead) {
+                mu_watch_tell(&f->watch, f->table.procs[i].pid, true);
+            }
+        }
+    }
+    mu_proc_table_clear(&f->table);
+    while (!mu_list_empty(&f->children)) {
+        struct mu_uv_child *c = child_of(f->children.next);
+        uint64_t ms = mu_mono_until_ms(c->kill_at, now);
+
+        grace_ms = ms > grace_ms ? ms : grace_ms;
+        mu_uv_child_drop(c);
+    }
+    mu_watch_leave(&f->watch, grace_ms);
+}
+
 void mu_uv_families_stop(struct mu_uv_env *uv)
 {
     struct mu_uv_families *f = uv->families;
 
     if (f == NULL) {
         return;
+    }
+    if (!mu_list_empty(&f->children)) {
+        leave_to_watcher(f);
     }
     mu_env_timer_arm(&uv->env, &f->timer, MU_MONO_NEVER);
     mu_list_remove(&f->later.link);

@@ -384,6 +384,65 @@ static void test_orphans_of_others_are_left_alone(void **state)
     assert_int_equal(zoo_up(NULL), 0); /* for the end of the test */
 }
 
+/* Its owner hears no more of it, and its memory may be used for something else. */
+static void leave(struct beast *beast, uint64_t grace_ms)
+{
+    size_t told = beast->story_len;
+
+    mu_env_child_leave(zoo_env, &beast->child, SIGTERM, grace_ms);
+    beast->child.on = NULL;
+    zoo_run_ms(5);
+    assert_int_equal(beast->story_len, told);
+}
+
+static void run_until_reaped(void)
+{
+    zoo_run_until_count(0);
+    while (zoo_children_of(getpid()) > 0) {
+        zoo_run_ms(1);
+    }
+}
+
+static void test_who_is_left_is_killed_after_a_grace(void **state)
+{
+    (void)state;
+    beast_init(&b);
+    beast_start(&b, "daemon=0", "child=0", "out=ready", "exit=0", NULL);
+    zoo_run_until(&b.exited);
+    leave(&b, 50);
+    run_until_reaped();
+
+    /* Also one that has not ended, whose owner had stopped reading. */
+    beast_init(&c);
+    c.rests = true;
+    beast_start(&c, "ignore=15", "flood=300", "sleep=0", NULL);
+    zoo_run_until(&c.started);
+    leave(&c, 50);
+    run_until_reaped();
+}
+
+static void test_who_is_left_may_outlive_the_loop(void **state)
+{
+    (void)state;
+    beast_init(&b);
+    beast_start(&b, "daemon=0", "child=0", "scrub=0", "exit=0", NULL); /* that one may be a stray */
+    zoo_run_until(&b.exited);
+    leave(&b, 500);
+    assert_int_equal(zoo_down(NULL), 0);
+    assert_int_equal(zoo_count(), 3);
+
+    assert_true(zoo_empties_within(20000));
+
+    reap_all();                        /* the watcher as well, once it is done */
+    assert_int_equal(zoo_up(NULL), 0); /* for the end of the test */
+}
+
+static void test_who_is_left_may_outlive_the_loop_without_cgroups(void **state)
+{
+    mu_uv_env_use_cgroups(zoo_uv, false);
+    test_who_is_left_may_outlive_the_loop(state);
+}
+
 static void test_dead_daemons_are_reaped_while_their_family_lives(void **state)
 {
     (void)state;
@@ -570,6 +629,9 @@ int main(int argc, char **argv)
         TEST(test_families_are_told_apart_by_their_marks),
         TEST(test_stray_without_any_mark_goes_with_the_last_child),
         TEST(test_orphans_of_others_are_left_alone),
+        TEST(test_who_is_left_is_killed_after_a_grace),
+        TEST(test_who_is_left_may_outlive_the_loop),
+        TEST(test_who_is_left_may_outlive_the_loop_without_cgroups),
         TEST(test_daemon_without_any_mark_goes_too_where_there_are_cgroups),
         TEST(test_dead_daemons_are_reaped_while_their_family_lives),
         TEST(test_children_of_others_are_left_alone),

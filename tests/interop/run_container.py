@@ -2,13 +2,15 @@
 """`muster run` among processes that are not its workers': as pid 1 of a container (a pid namespace of its
 own, with and without a cgroup that it may divide), and behind a shell that had started something
 before it became muster. What does not descend from a worker is reaped when it is dead and never
-waited for, signalled or killed.
+waited for, signalled or killed; what a worker leaves behind does not delay the end of the run, and
+what cannot be killed delays it for a while and no longer.
 
 usage: run_container.py path/to/muster [--only=TEXT]
 """
 import os
 import signal
 import subprocess
+import time
 
 from lib import Checks, Scratch, die_with_parent, muster_path, wait_until
 
@@ -125,6 +127,56 @@ def test_children_that_a_shell_left_us(checks, muster):
         sidecar = int(read(directory, "sidecar"))
         if checks.ok(is_alive(sidecar), "a shell's child: it outlives the run"):
             os.kill(sidecar, signal.SIGKILL)
+
+
+def test_daemon_of_a_worker_that_succeeds(checks, muster):
+    """It is told to end, and killed after the grace; the run does not wait for that."""
+    worker = """
+[ "$LOCAL_RANK" = 1 ] && exit 0
+setsid sh sidecar.sh &
+while [ ! -s sidecar ]; do sleep 0.02; done
+"""
+    with Scratch() as directory:
+        process = start(directory, muster, contained=False, options=["--grace=6"], worker=worker)
+        began = time.monotonic()
+        checks.equal(process.wait(PATIENCE), 0, "a worker's daemon: the run ends well")
+        ended = time.monotonic()
+        daemon = int(read(directory, "sidecar"))
+        checks.ok(is_alive(daemon), "a worker's daemon: the run does not wait for it",
+                  "%.1f s" % (ended - began))
+        wait_until(lambda: read(directory, "told"), "the daemon is told to end")
+        wait_until(lambda: not is_alive(daemon), "the daemon is killed")
+        checks.ok(True, "a worker's daemon: it is told to end, and killed")
+        checks.note("the run took %.1f s, the daemon lived %.1f s longer"
+                    % (ended - began, time.monotonic() - ended))
+
+
+def test_worker_that_cannot_be_killed(checks, muster):
+    """One that is frozen from outside: the agent gives up waiting, and says so."""
+    frozen = "/sys/fs/cgroup/freezer/muster-test-%d" % os.getpid()
+    try:
+        os.mkdir(frozen)
+    except OSError as error:
+        checks.note("no freezer here (%s)" % error.strerror)
+        return
+    with Scratch() as directory:
+        process = start(directory, muster, contained=False, options=["--grace=1"],
+                        worker='[ "$LOCAL_RANK" = 1 ] && exit 0; echo $$$$ >worker; exec sleep 1000')
+        worker = wait_until(lambda: read(directory, "worker").strip(), "the worker runs")
+        with open(os.path.join(frozen, "cgroup.procs"), "w") as file:
+            file.write(worker)
+        with open(os.path.join(frozen, "freezer.state"), "w") as file:
+            file.write("FROZEN")
+        process.send_signal(signal.SIGTERM)
+        try:
+            checks.equal(process.wait(PATIENCE), 1, "a frozen worker: the run ends")
+        finally:
+            with open(os.path.join(frozen, "freezer.state"), "w") as file:
+                file.write("THAWED")
+        checks.ok("cannot be killed" in read(directory, "log"), "a frozen worker: and says why",
+                  read(directory, "log"))
+        wait_until(lambda: not is_alive(int(worker)), "the worker dies when it can")
+        os.rmdir(frozen)
 
 
 def main():

@@ -491,8 +491,11 @@ static void test_agent_service_leaves_no_grandchild_behind(void **state)
     start(a);
     wait_ended(a);
     assert_outcome(a, MU_AGENT_SUCCEEDED);
+    /* They are nobody's to wait for, and are killed all the same. */
     for (at = strstr(a->out, "pid "); at != NULL; at = strstr(at + 1, "pid ")) {
-        assert_int_equal(kill((pid_t)strtol(at + 4, NULL, 10), 0), -1);
+        while (kill((pid_t)strtol(at + 4, NULL, 10), 0) == 0) {
+            mu_uv_env_turn(uv);
+        }
         found += 1;
     }
     assert_int_equal(found, 2);
