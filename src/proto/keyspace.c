@@ -65,8 +65,7 @@ struct put {
     struct mu_span value; /* to be written at `at` */
     size_t at;            /* 0, or the old length for an append */
     bool moves;           /* into `block`, or back into the entry's room if that is NULL */
-    uint8_t *block;
-    size_t block_cap;
+    struct mu_ks_block *block;
     enum binding binding;
     struct mu_ks_lease *lease;
     struct mu_ks_change *change;
@@ -93,20 +92,24 @@ static int find_binding(const struct mu_keyspace *ks, uint64_t lease, bool is_se
     return 0;
 }
 
-/* Gets a block for `len` bytes where the value does not fit its place, or has far too much. */
+/*
+ * Gets a block for `len` bytes where the value does not fit its place, or has far too much, or is
+ * held by somebody who shall see it as it was. An append leaves what was there as it was.
+ */
 static int stage_room(struct mu_keyspace *ks, struct put *p, size_t len)
 {
     struct mu_ks_entry *e = p->entry;
     bool inside = mu_ks_value_inside(e);
     size_t old_cost = inside ? 0 : mu_ks_block_cost(e->value_cap);
     bool shrinks = !inside && e->value_cap > SHRINK_ABOVE && len < e->value_cap / 4;
+    bool held = !inside && mu_ks_block_of(e)->refs > 1 && p->at == 0;
     size_t cap = (len + 15) & ~(size_t)15;
     int err;
 
-    if (len <= e->value_cap && !shrinks) {
+    if (len <= e->value_cap && !shrinks && !held) {
         return 0;
     }
-    if (shrinks && len <= e->room) {
+    if ((shrinks || held) && len <= e->room) {
         p->moves = true;
         mu_ks_uncharge(ks, old_cost);
         return 0;
@@ -119,13 +122,12 @@ static int stage_room(struct mu_keyspace *ks, struct put *p, size_t len)
     if (err != 0) {
         return err;
     }
-    p->block = mu_malloc(cap);
+    p->block = mu_ks_block_new(ks, cap);
     if (p->block == NULL) {
         ks->memory_bytes = ks->memory_bytes + old_cost - mu_ks_block_cost(cap);
         /* A value that shrinks can stay where it is. */
-        return shrinks ? 0 : MUSTER_ENOMEM;
+        return shrinks && !held ? 0 : MUSTER_ENOMEM;
     }
-    p->block_cap = cap;
     p->moves = true;
     return 0;
 }
@@ -136,7 +138,7 @@ static void unstage(struct mu_keyspace *ks, struct put *p)
 
     if (p->moves) {
         ks->memory_bytes += mu_ks_value_inside(e) ? 0 : mu_ks_block_cost(e->value_cap);
-        mu_ks_uncharge(ks, p->block == NULL ? 0 : mu_ks_block_cost(p->block_cap));
+        mu_ks_uncharge(ks, p->block == NULL ? 0 : mu_ks_block_cost(p->block->cap));
         mu_free(p->block);
     }
     mu_ks_change_free(ks, p->change);
@@ -191,16 +193,16 @@ static int stage(struct mu_keyspace *ks, struct put *p, struct mu_span key, uint
 static void move_value(struct put *p)
 {
     struct mu_ks_entry *e = p->entry;
-    uint8_t *to = p->block != NULL ? p->block : e->bytes + e->node.key.len;
+    uint8_t *to = p->block != NULL ? p->block->bytes : e->bytes + e->node.key.len;
 
     if (p->at != 0) {
         memcpy(to, e->value, p->at);
     }
     if (!mu_ks_value_inside(e)) {
-        mu_free(e->value);
+        mu_ks_block_leave(mu_ks_block_of(e));
     }
     e->value = to;
-    e->value_cap = p->block != NULL ? p->block_cap : e->room;
+    e->value_cap = p->block != NULL ? p->block->cap : e->room;
 }
 
 /* Carries out a staged write. */
@@ -527,6 +529,19 @@ int mu_ks_get(const struct mu_keyspace *ks, struct mu_span key, struct mu_span *
         return MUSTER_ENOENT;
     }
     *ret_value = mu_ks_value(e);
+    return 0;
+}
+
+int mu_ks_get_block(const struct mu_keyspace *ks, struct mu_span key, struct mu_span *ret_value,
+                    struct mu_ks_block **ret_block)
+{
+    const struct mu_ks_entry *e = mu_ks_find(ks, key);
+
+    if (e == NULL || !e->has_value) {
+        return MUSTER_ENOENT;
+    }
+    *ret_value = mu_ks_value(e);
+    *ret_block = mu_ks_block_of(e);
     return 0;
 }
 

@@ -10,9 +10,9 @@
  *     while (mu_ks_next_change(&ks, &watch, &change)) { tell whoever owns watch }
  *
  * Ownership: keys and values are copied in. Values handed out are lent until the next call that
- * changes the keyspace. struct mu_ks_wait and mu_ks_watch belong to the caller, who embeds them,
- * and must be cancelled before their memory goes away; a wait is back in the caller's hands once
- * mu_ks_next_ready() returned it.
+ * changes the keyspace; a large one can be held for longer, see mu_ks_hold(). struct mu_ks_wait and
+ * mu_ks_watch belong to the caller, who embeds them, and must be cancelled before their memory goes
+ * away; a wait is back in the caller's hands once mu_ks_next_ready() returned it.
  *
  * A call that fails changes nothing. Errors any changing call can return, beside its own:
  * MUSTER_ELIMIT (key, value or count over its limit), MUSTER_EFULL (the memory limit),
@@ -109,6 +109,7 @@ struct mu_keyspace {
     uint64_t lease_id;     /* of the last lease; may be set to a random start before the first */
     size_t key_count;      /* keys with a value */
     size_t memory_bytes;   /* in use, counted against the limit */
+    size_t held_bytes;     /* of values that are gone and that somebody still holds; not in it */
     size_t wait_count;     /* registered waits */
     size_t watch_count;    /* registered watches */
     struct mu_map entries; /* private from here */
@@ -180,6 +181,17 @@ int mu_ks_queue_pop(struct mu_keyspace *ks, struct mu_span key, uint8_t **ret_va
 /* Looking. */
 /** MUSTER_ENOENT. The value is lent. */
 int mu_ks_get(const struct mu_keyspace *ks, struct mu_span key, struct mu_span *ret_value);
+/*
+ * A value that is too large to live with its key has a block of its own. Whoever reads it can hold
+ * that, in place of a copy: the bytes stay as they are, whatever becomes of the key.
+ */
+struct mu_ks_block;
+/** As mu_ks_get(); `*ret_block` is the block that the value lies in, or NULL for a small one. */
+int mu_ks_get_block(const struct mu_keyspace *ks, struct mu_span key, struct mu_span *ret_value,
+                    struct mu_ks_block **ret_block);
+/** Holds a block; each time is to be followed by one mu_ks_release(), before mu_ks_fini(). */
+void mu_ks_hold(struct mu_ks_block *block);
+void mu_ks_release(struct mu_ks_block *block);
 /** Whether the key has a value or its queue an element. */
 bool mu_ks_has(const struct mu_keyspace *ks, struct mu_span key);
 size_t mu_ks_queue_len(const struct mu_keyspace *ks, struct mu_span key);

@@ -29,6 +29,36 @@ void mu_ks_uncharge(struct mu_keyspace *ks, size_t removed)
     ks->memory_bytes -= removed;
 }
 
+struct mu_ks_block *mu_ks_block_new(struct mu_keyspace *ks, size_t cap)
+{
+    struct mu_ks_block *block = mu_malloc(sizeof(*block) + cap);
+
+    if (block != NULL) {
+        *block = (struct mu_ks_block){.ks = ks, .refs = 1, .cap = cap};
+    }
+    return block;
+}
+
+void mu_ks_hold(struct mu_ks_block *block)
+{
+    block->refs++;
+}
+
+void mu_ks_release(struct mu_ks_block *block)
+{
+    if (--block->refs == 0) {
+        block->ks->held_bytes -= block->gone ? mu_ks_block_cost(block->cap) : 0;
+        mu_free(block);
+    }
+}
+
+void mu_ks_block_leave(struct mu_ks_block *block)
+{
+    block->gone = true;
+    block->ks->held_bytes += mu_ks_block_cost(block->cap);
+    mu_ks_release(block);
+}
+
 static size_t entry_cost(size_t key_len, size_t room)
 {
     return sizeof(struct mu_ks_entry) + key_len + room + MU_KS_ALLOC_OVERHEAD + BUCKET_COST;
@@ -123,7 +153,7 @@ void mu_ks_entry_clear(struct mu_keyspace *ks, struct mu_ks_entry *e)
     MU_ASSERT(e->has_value);
     if (!mu_ks_value_inside(e)) {
         mu_ks_uncharge(ks, mu_ks_block_cost(e->value_cap));
-        mu_free(e->value);
+        mu_ks_block_leave(mu_ks_block_of(e));
         e->value = e->bytes + e->node.key.len;
         e->value_cap = e->room;
     }
@@ -148,7 +178,8 @@ void mu_ks_entry_free(struct mu_ks_entry *e)
         mu_free(e->crowd);
     }
     if (!mu_ks_value_inside(e)) {
-        mu_free(e->value);
+        MU_ASSERT(mu_ks_block_of(e)->refs == 1);
+        mu_free(mu_ks_block_of(e));
     }
     mu_free(e);
 }

@@ -23,6 +23,15 @@ struct mu_ks_element {
     uint8_t *data;
 };
 
+/* A value that does not live with its key. In use are `refs`: its key's and those of readers. */
+struct mu_ks_block {
+    struct mu_keyspace *ks;
+    size_t refs;
+    bool gone; /* no key has it any more, and it counts in held_bytes */
+    size_t cap;
+    uint8_t bytes[];
+};
+
 /* Those who wait for a key, and the elements of its queue. Most keys have neither. */
 struct mu_ks_crowd {
     struct mu_list torch; /* registrations of each kind, first come first */
@@ -84,8 +93,21 @@ void mu_ks_uncharge(struct mu_keyspace *ks, size_t removed);
 /** What a block for a value costs. */
 static inline size_t mu_ks_block_cost(size_t cap)
 {
-    return cap + MU_KS_ALLOC_OVERHEAD;
+    return sizeof(struct mu_ks_block) + cap + MU_KS_ALLOC_OVERHEAD;
 }
+
+/** The block that the value lies in; NULL if it lives with its key. */
+static inline struct mu_ks_block *mu_ks_block_of(const struct mu_ks_entry *e)
+{
+    return mu_ks_value_inside(e)
+               ? NULL
+               : (struct mu_ks_block *)(void *)(e->value - offsetof(struct mu_ks_block, bytes));
+}
+
+/** NULL: no memory. Its cost is the caller's to charge. */
+struct mu_ks_block *mu_ks_block_new(struct mu_keyspace *ks, size_t cap);
+/** Its key lets go of it; its cost is not the key's any more. */
+void mu_ks_block_leave(struct mu_ks_block *block);
 
 /** A new entry without a value, with room for one of `value_len` if that is small. */
 int mu_ks_entry_new(struct mu_keyspace *ks, struct mu_span key, uint64_t hash, size_t value_len,

@@ -28,6 +28,7 @@ void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limit
     mu_list_init(&t->watches);
     mu_list_init(&t->deferred);
     mu_list_init(&t->dropped);
+    mu_list_init(&t->lent);
     mu_buf_init(&t->in, limits->request_bytes_max);
     /* An answer of the largest size may begin while others, up to the mark, still wait. */
     mu_buf_init(&t->out, high > SIZE_MAX - limits->output_bytes_max
@@ -56,6 +57,9 @@ static void drop_registrations(struct mu_torch_server *t, struct mu_keyspace *ks
 void mu_torch_server_fini(struct mu_torch_server *t, struct mu_keyspace *ks)
 {
     drop_registrations(t, ks);
+    while (!mu_list_empty(&t->lent)) {
+        mu_torch_loans_drop(t, MU_CONTAINER_OF(t->lent.next, struct mu_torch_loans, link));
+    }
     mu_buf_fini(&t->in);
     mu_buf_fini(&t->out);
     mu_free(t->errmsg);
@@ -317,7 +321,8 @@ bool mu_torch_server_is_full(const struct mu_torch_server *t)
 
 static bool has_room(const struct mu_torch_server *t)
 {
-    return t->out.len <= t->limits->output_bytes_high && !mu_torch_server_is_full(t);
+    return mu_torch_server_output_len(t) <= t->limits->output_bytes_high &&
+           !mu_torch_server_is_full(t);
 }
 
 /* Executes what is whole in `in`, where it lies; keeps a copy of what is not. */
@@ -374,22 +379,9 @@ int mu_torch_server_recv(struct mu_torch_server *t, struct mu_keyspace *ks, stru
     return 0;
 }
 
-void mu_torch_server_sent(struct mu_torch_server *t, size_t n)
-{
-    mu_buf_consume(&t->out, n);
-    if (t->out.len == 0) {
-        /*
-         * An idle connection holds no memory. So that a busy one does not grow its buffer step by
-         * step each time, the next one is begun with the room that was needed last.
-         */
-        t->out_hint = (uint32_t)(n < MU_TORCH_HINT_MAX ? n : MU_TORCH_HINT_MAX);
-        mu_buf_trim(&t->out, 0);
-    }
-}
-
 size_t mu_torch_server_memory(const struct mu_torch_server *t)
 {
-    return t->in.cap + t->out.cap + t->deferred_bytes +
+    return t->in.cap + t->out.cap + t->lent_memory + t->deferred_bytes +
            t->watch_count * sizeof(struct mu_torch_watch) +
            (t->errmsg != NULL ? strlen(t->errmsg) + 1 : 0);
 }

@@ -12,6 +12,7 @@
  * the same error. Answers to what came before the bad request are still in the output.
  *
  * Backpressure: while more than `output_bytes_high` of answers wait to be sent, recv uses nothing.
+ * Large values in an answer are not copied: the output holds them where the keyspace has them.
  *
  * Memory: a connection with no half-sent request and no unsent answer holds nothing but this
  * struct and its registrations in the keyspace.
@@ -63,8 +64,12 @@ struct mu_torch_server {
     const struct mu_torch_limits *limits; /* borrowed for the machine's life; shared by all */
     enum mu_torch_generation generation;
     int poison;
-    struct mu_buf in; /* the head of a request whose rest has not come yet */
-    struct mu_buf out;
+    struct mu_buf in;    /* the head of a request whose rest has not come yet */
+    struct mu_buf out;   /* answers, without */
+    struct mu_list lent; /* the large values in them, which go in between; private, as is all */
+    size_t lent_bytes;   /* of these, what is not sent */
+    size_t lent_before;  /* of `out`, what goes before the last of them */
+    size_t lent_memory;
     struct mu_ks_wait wait; /* the pending WAIT, if any */
     struct mu_list watches;
     uint32_t watch_count;
@@ -148,14 +153,16 @@ int mu_torch_server_told(struct mu_torch_server *t, struct mu_span key,
                          const struct mu_change *change);
 void mu_torch_request_free(struct mu_torch_request *r);
 
-/** Answers to send; lent until the next call. */
-static inline struct mu_span mu_torch_server_output(const struct mu_torch_server *t)
+/** Answers to send, as up to `cap` spans, the first ones; how many. Lent until the next call. */
+size_t mu_torch_server_output(const struct mu_torch_server *t, struct mu_span *spans, size_t cap);
+/** How many bytes these are in all. */
+static inline size_t mu_torch_server_output_len(const struct mu_torch_server *t)
 {
-    return mu_buf_span(&t->out);
+    return t->out.len + t->lent_bytes;
 }
 /** `n` bytes of the output were sent. */
 void mu_torch_server_sent(struct mu_torch_server *t, size_t n);
-/** Memory held beside the struct. */
+/** Memory held beside the struct, without the values that are the keyspace's. */
 size_t mu_torch_server_memory(const struct mu_torch_server *t);
 /** Why it was poisoned, or "". */
 const char *mu_torch_server_errmsg(const struct mu_torch_server *t);

@@ -28,30 +28,98 @@ static int fail_op(struct mu_torch_server *t, enum mu_torch_op op, int err)
 
 /* --- answering ----------------------------------------------------------------------------- */
 
-/* Room for an answer of `n` bytes; every request asks once. */
-static int reserve(struct mu_torch_server *t, enum mu_torch_op op, size_t n)
+/* What an answer takes. */
+struct room {
+    size_t copied; /* bytes */
+    size_t lent;   /* bytes, of */
+    size_t loans;  /* so many values */
+};
+
+static bool is_lent(struct mu_span value)
 {
+    return value.len >= MU_TORCH_LEND_MIN;
+}
+
+static void add_value(struct room *room, struct mu_span value)
+{
+    room->copied += 8 + (is_lent(value) ? 0 : value.len);
+    room->lent += is_lent(value) ? value.len : 0;
+    room->loans += is_lent(value) ? 1 : 0;
+}
+
+static bool is_too_long(const struct mu_torch_server *t, const struct room *room)
+{
+    size_t max = t->limits->output_bytes_max;
+
+    return room->copied > max || room->lent > max - room->copied;
+}
+
+/* Makes room for an answer, and for what it lends if that is anything. */
+static int reserve_lent(struct mu_torch_server *t, enum mu_torch_op op, const struct room *room,
+                        struct mu_torch_loans **ret_loans)
+{
+    size_t n = room->copied;
     struct mu_errmsg e;
     int err;
 
-    if (n > t->limits->output_bytes_max) {
+    *ret_loans = NULL;
+    if (is_too_long(t, room)) {
         return mu_torch_server_fail(t,
                                     mu_err(&e, MUSTER_ELIMIT,
                                            "the answer to %s is over the limit of %zu bytes",
                                            mu_torch_shapes[op].name, t->limits->output_bytes_max),
                                     &e);
     }
-    if (t->out.cap == 0 && n < t->out_hint && mu_buf_reserve(&t->out, t->out_hint) == 0) {
-        return 0;
+    if (t->out.cap == 0 && n < t->out_hint) {
+        (void)mu_buf_reserve(&t->out, t->out_hint);
     }
     err = mu_buf_reserve(&t->out, n);
+    if (err == 0 && room->loans != 0) {
+        *ret_loans = mu_torch_loans_new(t, room->loans);
+        err = *ret_loans == NULL ? MUSTER_ENOMEM : 0;
+    }
     return err == 0 ? 0 : fail_op(t, op, err);
+}
+
+/* Room for an answer of `n` bytes; every request asks once. */
+static int reserve(struct mu_torch_server *t, enum mu_torch_op op, size_t n)
+{
+    struct mu_torch_loans *none;
+
+    return reserve_lent(t, op, &(struct room){.copied = n}, &none);
 }
 
 static void put_bytes(struct mu_torch_server *t, struct mu_span s)
 {
     mu_buf_put_u64(&t->out, s.len);
     mu_buf_put(&t->out, s);
+}
+
+/* A value for which room was made; `block` is what it lies in. */
+static void put_value(struct mu_torch_server *t, struct mu_torch_loans *loans, struct mu_span value,
+                      struct mu_ks_block *block)
+{
+    if (is_lent(value)) {
+        mu_buf_put_u64(&t->out, value.len);
+        mu_torch_loans_put(t, loans, value, block);
+    } else {
+        put_bytes(t, value);
+    }
+}
+
+static int answer_value(struct mu_torch_server *t, enum mu_torch_op op, struct mu_span value,
+                        struct mu_ks_block *block)
+{
+    struct mu_torch_loans *loans;
+    struct room room = {0};
+    int err;
+
+    add_value(&room, value);
+    err = reserve_lent(t, op, &room, &loans);
+    if (err == 0) {
+        put_value(t, loans, value, block);
+    }
+    return err;
 }
 
 static int answer_u8(struct mu_torch_server *t, enum mu_torch_op op, uint8_t v)
@@ -147,21 +215,14 @@ static int do_set(struct mu_torch_server *t, struct mu_keyspace *ks, enum mu_tor
 
 static int do_get(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span key)
 {
-    struct mu_span value;
-    int err = mu_ks_get(ks, key, &value);
+    struct mu_ks_block *block = NULL;
+    struct mu_span value = {0};
+    int err = mu_ks_get_block(ks, key, &value, &block);
 
-    if (err == MUSTER_ENOENT && t->generation == MU_TORCH_2) {
-        value = (struct mu_span){0};
-        err = 0;
-    }
-    if (err != 0) {
+    if (err != 0 && (err != MUSTER_ENOENT || t->generation == MU_TORCH_1)) {
         return fail_key(t, MU_TORCH_GET, key, err);
     }
-    err = reserve(t, MU_TORCH_GET, 8 + value.len);
-    if (err == 0) {
-        put_bytes(t, value);
-    }
-    return err;
+    return answer_value(t, MU_TORCH_GET, value, block);
 }
 
 static int do_add(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span key,
@@ -186,22 +247,38 @@ static int do_compare_set(struct mu_torch_server *t, struct mu_keyspace *ks, str
 {
     struct mu_span expected = next_part(&rest);
     struct mu_span desired = next_part(&rest);
+    struct mu_ks_block *block;
+    struct mu_torch_loans *loans;
+    struct room room = {0};
     struct mu_span value;
     bool written;
     int err;
 
     /* Room for what is answered if it writes; if it does not, nothing is lost by failing below. */
-    err = reserve(t, MU_TORCH_COMPARE_SET, 8 + desired.len);
+    add_value(&room, desired);
+    err = reserve_lent(t, MU_TORCH_COMPARE_SET, &room, &loans);
     if (err != 0) {
         return err;
     }
     err = mu_ks_compare_set(ks, key, expected, desired, 0, &value, &written);
+    if (err == 0 && written) {
+        (void)mu_ks_get_block(ks, key, &value, &block);
+        put_value(t, loans, value, block);
+        return 0;
+    }
+    if (loans != NULL) {
+        mu_torch_loans_drop(t, loans);
+    }
     if (err != 0) {
         return fail_key(t, MU_TORCH_COMPARE_SET, key, err);
     }
-    err = reserve(t, MU_TORCH_COMPARE_SET, 8 + value.len);
+    if (mu_ks_get_block(ks, key, &value, &block) == 0) {
+        return answer_value(t, MU_TORCH_COMPARE_SET, value, block);
+    }
+    /* There is none, and what was expected is told back. */
+    err = reserve(t, MU_TORCH_COMPARE_SET, 8 + expected.len);
     if (err == 0) {
-        put_bytes(t, value);
+        put_bytes(t, expected);
     }
     return err;
 }
@@ -335,11 +412,12 @@ static int do_multi_get(struct mu_torch_server *t, struct mu_keyspace *ks, struc
 {
     uint64_t count = mu_get_u64(request.data + 1);
     struct mu_span rest = mu_span_skip(request, 9);
-    size_t total = 0;
+    struct mu_torch_loans *loans;
+    struct room room = {0};
     int err;
 
     /* Once for the size, once for the bytes: all of the answer or none of it. */
-    for (uint64_t i = 0; i < count && total <= t->limits->output_bytes_max; i++) {
+    for (uint64_t i = 0; i < count && !is_too_long(t, &room); i++) {
         struct mu_span key = next_part(&rest);
         struct mu_span value = {0};
 
@@ -347,20 +425,19 @@ static int do_multi_get(struct mu_torch_server *t, struct mu_keyspace *ks, struc
         if (err != 0 && t->generation == MU_TORCH_1) {
             return fail_key(t, MU_TORCH_MULTI_GET, key, err);
         }
-        total += 8 + (err == 0 ? value.len : 0);
+        add_value(&room, err == 0 ? value : (struct mu_span){0});
     }
-    err = reserve(t, MU_TORCH_MULTI_GET, total);
+    err = reserve_lent(t, MU_TORCH_MULTI_GET, &room, &loans);
     if (err != 0) {
         return err;
     }
     rest = mu_span_skip(request, 9);
     for (uint64_t i = 0; i < count; i++) {
+        struct mu_ks_block *block = NULL;
         struct mu_span value = {0};
 
-        if (mu_ks_get(ks, next_part(&rest), &value) != 0) {
-            value = (struct mu_span){0};
-        }
-        put_bytes(t, value);
+        (void)mu_ks_get_block(ks, next_part(&rest), &value, &block);
+        put_value(t, loans, value, block);
     }
     return 0;
 }
@@ -553,7 +630,8 @@ int mu_torch_server_told(struct mu_torch_server *t, struct mu_span key,
         value = (struct mu_span){0};
     }
     len = 25 + key.len + old_value.len + value.len;
-    if (len > t->limits->output_bytes_max || t->out.len > t->limits->output_bytes_max - len) {
+    if (len > t->limits->output_bytes_max ||
+        mu_torch_server_output_len(t) > t->limits->output_bytes_max - len) {
         return mu_torch_server_fail(t,
                                     mu_err(&e, MUSTER_EOVERFLOW,
                                            "reads its notifications too slowly: over %zu bytes "

@@ -19,7 +19,7 @@ size_t mu_store_conn_output_len(const struct mu_store_conn *c)
 {
     switch (c->kind) {
     case MU_STORE_CONN_TORCH:
-        return mu_torch_server_output(&c->u.torch).len;
+        return mu_torch_server_output_len(&c->u.torch);
     case MU_STORE_CONN_NATIVE:
         return mu_rpc_hosted_output(&c->u.native).len;
     case MU_STORE_CONN_NEW:
@@ -28,19 +28,23 @@ size_t mu_store_conn_output_len(const struct mu_store_conn *c)
     return 0;
 }
 
-static struct mu_span sendable(const struct mu_store_conn *c)
+/* The first of what may be sent, `max` bytes at the most; how many spans. */
+static size_t sendable(const struct mu_store_conn *c, struct mu_span *spans, size_t max)
 {
-    struct mu_span out = {0};
+    size_t count = 0;
+    size_t n = 0;
 
-    if (c->kind == MU_STORE_CONN_TORCH) {
-        out = mu_torch_server_output(&c->u.torch);
-        if (out.len > c->ready) {
-            out.len = c->ready;
-        }
+    if (c->kind == MU_STORE_CONN_TORCH && c->ready != 0) {
+        count = mu_torch_server_output(&c->u.torch, spans, MU_ENV_SPANS_MAX);
+        max = max < c->ready ? max : c->ready;
     } else if (c->kind == MU_STORE_CONN_NATIVE) {
-        out = mu_rpc_hosted_output(&c->u.native);
+        count = mu_rpc_hosted_outputv(&c->u.native, spans, MU_ENV_SPANS_MAX);
     }
-    return out;
+    while (n < count && max != 0) {
+        spans[n].len = spans[n].len < max ? spans[n].len : max;
+        max -= spans[n++].len;
+    }
+    return n;
 }
 
 static void mark_sent(struct mu_store_conn *c, size_t n)
@@ -61,7 +65,7 @@ static void maybe_resume(struct mu_store_conn *c)
 
     if (!c->paused || s->draining ||
         (c->kind == MU_STORE_CONN_TORCH &&
-         (mu_store_conn_output_len(c) > s->config.torch.output_bytes_high ||
+         (mu_torch_server_output_len(&c->u.torch) > s->config.torch.output_bytes_high ||
           mu_torch_server_is_full(&c->u.torch)))) {
         return;
     }
@@ -84,30 +88,52 @@ static bool owes_answers(const struct mu_store_conn *c)
            (c->ended ? mu_torch_server_owes(&c->u.torch) : c->u.torch.deferred_count != 0);
 }
 
-void mu_store_conn_flush(struct mu_store_conn *c)
+/* Sends up to `max` bytes; how many. What is then left, and could be sent, has its turn later. */
+static size_t send_some(struct mu_store_conn *c, size_t max)
 {
     struct mu_store_server *s = c->server;
+    struct mu_span spans[MU_ENV_SPANS_MAX];
+    size_t left = max;
 
-    if (c->kind == MU_STORE_CONN_TORCH) {
-        mu_store_commit_mark(c);
-    }
     while (!c->closing && !c->blocked) {
-        struct mu_span out = sendable(c);
+        size_t count = sendable(c, spans, left == 0 ? 1 : left);
+        size_t bytes = mu_span_total(spans, count);
         size_t taken = 0;
 
-        if (out.len == 0) {
+        if (bytes == 0) {
             break;
         }
-        mu_env_send(s->env, &c->base, out, &taken);
+        if (left == 0) {
+            mu_list_push(&s->in_turn, &c->in_turn);
+            mu_env_timer_arm(s->env, &s->turn_timer, mu_env_now(s->env).mono);
+            break;
+        }
+        mu_env_sendv(s->env, &c->base, spans, count, &taken);
         s->stats.bytes_out += taken;
         mark_sent(c, taken);
-        c->blocked = taken < out.len;
+        c->blocked = taken < bytes;
+        left -= taken;
     }
+    return max - left;
+}
+
+void mu_store_conn_account(struct mu_store_conn *c)
+{
+    if (c->kind == MU_STORE_CONN_TORCH) {
+        mu_store_account(c->server, &c->memory, mu_torch_server_memory(&c->u.torch));
+    }
+}
+
+/* Something was sent, or may be read: what follows from that. */
+static void after_sending(struct mu_store_conn *c)
+{
     if (c->closing) {
         return;
     }
     if (c->kind == MU_STORE_CONN_NATIVE) {
         mu_rpc_hosted_flushed(&c->u.native);
+    } else {
+        mu_store_conn_account(c);
     }
     maybe_resume(c);
     /* Who broke a rule and does not read either is not waited for. */
@@ -117,13 +143,41 @@ void mu_store_conn_flush(struct mu_store_conn *c)
     }
 }
 
+void mu_store_conn_flush(struct mu_store_conn *c)
+{
+    if (c->kind == MU_STORE_CONN_TORCH) {
+        mu_store_commit_mark(c);
+    }
+    if (mu_list_empty(&c->in_turn)) {
+        (void)send_some(c, MU_STORE_AT_ONCE_BYTES);
+    }
+    after_sending(c);
+}
+
+void mu_store_conn_turn(struct mu_timer *timer)
+{
+    struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, turn_timer);
+    size_t left = MU_STORE_TURN_BYTES;
+    struct mu_list *it;
+
+    while (left != 0 && (it = mu_list_pop(&s->in_turn)) != NULL) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, in_turn);
+
+        left -= send_some(c, left < MU_STORE_SLICE_BYTES ? left : MU_STORE_SLICE_BYTES);
+        after_sending(c);
+    }
+    if (!mu_list_empty(&s->in_turn)) {
+        mu_env_timer_arm(s->env, &s->turn_timer, mu_env_now(s->env).mono);
+    }
+    mu_store_server_finish_turn(s);
+}
+
 /* --- the end of a connection ------------------------------------------------------------------ */
 
-bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now)
+void mu_store_account(struct mu_store_server *s, size_t *counted, size_t now)
 {
     s->buffer_bytes += now - *counted;
     *counted = now;
-    return s->buffer_bytes <= s->config.buffer_bytes_max;
 }
 
 /* What a torch connection's requests are executed on; NULL: they go elsewhere. */
@@ -146,10 +200,11 @@ void mu_store_conn_release(struct mu_store_conn *c)
         break;
     }
     c->kind = c->kind == MU_STORE_CONN_NATIVE ? c->kind : MU_STORE_CONN_NEW;
-    (void)mu_store_account(c->server, &c->memory, 0);
+    mu_store_account(c->server, &c->memory, 0);
     mu_list_remove(&c->dirty);
     mu_list_remove(&c->held);
     mu_list_remove(&c->stalled);
+    mu_list_remove(&c->in_turn);
 }
 
 void mu_store_conn_close(struct mu_store_conn *c, bool abort)
@@ -244,15 +299,6 @@ static bool decide(struct mu_store_conn *c, struct mu_span in)
     return false;
 }
 
-bool mu_store_conn_account(struct mu_store_conn *c)
-{
-    if (!mu_store_account(c->server, &c->memory, mu_torch_server_memory(&c->u.torch))) {
-        mu_store_conn_drop(c, "the buffers of all connections together are over their limit");
-        return false;
-    }
-    return true;
-}
-
 static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
 {
     size_t used = 0;
@@ -263,15 +309,13 @@ static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
 
         err = err != 0 ? err : taken;
     }
-    if (!mu_store_conn_account(c)) {
-        return in.len;
-    }
+    mu_store_conn_account(c);
     if (err != 0) {
         mu_store_conn_end_torch(c);
         return in.len;
     }
     /* Before those whom the request woke: whoever asked should not wait for them. */
-    if (mu_torch_server_output(&c->u.torch).len != 0) {
+    if (mu_torch_server_output_len(&c->u.torch) != 0) {
         mu_store_conn_flush(c);
     }
     return used;
@@ -382,6 +426,7 @@ struct mu_conn *mu_store_conn_accept(struct mu_listener *listener)
     mu_list_init(&c->dirty);
     mu_list_init(&c->held);
     mu_list_init(&c->stalled);
+    mu_list_init(&c->in_turn);
     mu_list_push(&s->conns, &c->link);
     s->conn_count++;
     s->stats.connections_total++;

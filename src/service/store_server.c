@@ -71,6 +71,7 @@ static void stop_if_empty(struct mu_store_server *s)
     s->stopped = true;
     mu_env_timer_arm(s->env, &s->timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->drain_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->turn_timer, MU_MONO_NEVER);
     mu_rpc_host_stop(&s->host);
     mu_rpc_host_end_all(&s->host, "server stopped");
     mu_rdzv_hub_fini(s);
@@ -110,16 +111,69 @@ static void continue_drain(struct mu_store_server *s)
     close_all(s, false);
 }
 
+static bool is_over_limit(const struct mu_store_server *s)
+{
+    return s->buffer_bytes + s->ks.held_bytes > s->config.buffer_bytes_max;
+}
+
+/* What a torch connection keeps others from having. */
+static size_t weight(const struct mu_store_server *s, const struct mu_store_conn *c)
+{
+    bool holds = c->kind == MU_STORE_CONN_TORCH && s->ks.held_bytes != 0;
+
+    return c->memory + (holds ? c->u.torch.lent_bytes : 0);
+}
+
+/* If the buffers of all are over their limit, whoever has the most of it goes; whether one did. */
+static bool drop_heaviest(struct mu_store_server *s)
+{
+    static const char why[] = "the buffers of all connections together are over their limit, "
+                              "and this one's are the largest";
+    struct mu_store_conn *conn = NULL;
+    struct mu_store_session *session = NULL;
+    size_t most = 0;
+
+    if (!is_over_limit(s)) {
+        return false;
+    }
+    MU_LIST_FOREACH (it, &s->conns) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
+
+        if (weight(s, c) > most) {
+            most = weight(s, c);
+            conn = c;
+        }
+    }
+    for (struct mu_map_node *n = mu_map_next(&s->host.sessions, NULL); n != NULL;
+         n = mu_map_next(&s->host.sessions, n)) {
+        struct mu_rpc_session *base = MU_CONTAINER_OF(n, struct mu_rpc_session, by_id);
+
+        if (MU_CONTAINER_OF(base, struct mu_store_session, base)->memory > most) {
+            session = MU_CONTAINER_OF(base, struct mu_store_session, base);
+            most = session->memory;
+        }
+    }
+    if (session != NULL) {
+        mu_store_server_log_peer(s, session->base.peer, why);
+        mu_rpc_session_end(&session->base, "buffers over the limit");
+    } else if (conn != NULL) {
+        mu_store_conn_drop(conn, why);
+    }
+    return session != NULL || conn != NULL;
+}
+
 void mu_store_server_finish_turn(struct mu_store_server *s)
 {
     struct mu_list *it;
 
-    mu_rdzv_hub_pump(s);
-    mu_ks_tell_owners(&s->ks);
-    mu_store_commit_pump(s);
-    while ((it = mu_list_pop(&s->dirty)) != NULL) {
-        mu_store_conn_flush(MU_CONTAINER_OF(it, struct mu_store_conn, dirty));
-    }
+    do {
+        mu_rdzv_hub_pump(s);
+        mu_ks_tell_owners(&s->ks);
+        mu_store_commit_pump(s);
+        while ((it = mu_list_pop(&s->dirty)) != NULL) {
+            mu_store_conn_flush(MU_CONTAINER_OF(it, struct mu_store_conn, dirty));
+        }
+    } while (drop_heaviest(s));
     rearm(s);
     if (s->draining || s->stopping) {
         continue_drain(s);
@@ -276,6 +330,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_list_init(&s->conns);
     mu_list_init(&s->dirty);
     mu_list_init(&s->stalled);
+    mu_list_init(&s->in_turn);
     mu_list_init(&s->held_conns);
     mu_list_init(&s->held_replies);
     mu_rdzv_hub_init(&s->hub, s->config.keyspace.seed, mu_env_now(env).wall);
@@ -283,6 +338,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->drain_timer, on_drain_timeout);
+    mu_timer_init(&s->turn_timer, mu_store_conn_turn);
     s->next_commit = MU_MONO_NEVER;
     s->commit_again = MU_MONO_NEVER;
     s->listener.accept = mu_store_conn_accept;

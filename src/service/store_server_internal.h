@@ -24,6 +24,14 @@
 #include "service/store_keeper.h"
 #include "service/store_server.h"
 
+/*
+ * What is sent at once to whoever asked. Of longer answers the rest is sent in turns, one for each
+ * turn of the loop, in which all those who have something coming take part.
+ */
+#define MU_STORE_AT_ONCE_BYTES ((size_t)64 << 10)
+#define MU_STORE_TURN_BYTES    ((size_t)256 << 10)
+#define MU_STORE_SLICE_BYTES   ((size_t)128 << 10) /* of one connection */
+
 enum mu_store_conn_kind {
     MU_STORE_CONN_NEW = 0, /* not a byte yet: a 1.13 client keeps such a second one for ever */
     MU_STORE_CONN_TORCH,
@@ -38,6 +46,7 @@ struct mu_store_conn {
     struct mu_list dirty;       /* server->dirty: has something to send */
     struct mu_list held;        /* server->held_conns: its answers wait for the disk */
     struct mu_list stalled;     /* server->stalled: its requests wait for the disk */
+    struct mu_list in_turn;     /* server->in_turn: has more to send than can be sent at once */
     size_t ready;               /* bytes of the output that may be sent, */
     size_t next;                /* and that may once the commit in flight is done */
     size_t memory;              /* counted in server->buffer_bytes */
@@ -120,6 +129,8 @@ struct mu_store_server {
     struct mu_listener listener;
     struct mu_timer timer; /* leases, and the interval of the disk */
     struct mu_timer drain_timer;
+    struct mu_timer turn_timer; /* fires at once: the next turn for those in_turn */
+    struct mu_list in_turn;
     struct mu_list conns;
     struct mu_list dirty;
     struct mu_list stalled;
@@ -174,6 +185,8 @@ void mu_store_conn_accept_failed(struct mu_listener *listener, int status);
 void mu_store_conn_touch(struct mu_store_conn *c);
 /** Sends what may be sent. */
 void mu_store_conn_flush(struct mu_store_conn *c);
+/** The timer's: sends some to those whose turn it is. */
+void mu_store_conn_turn(struct mu_timer *timer);
 /** Closes it, with or without a line in the log; `abort` drops what was not sent. */
 void mu_store_conn_close(struct mu_store_conn *c, bool abort);
 void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
@@ -183,10 +196,11 @@ void mu_store_conn_release(struct mu_store_conn *c);
 size_t mu_store_conn_output_len(const struct mu_store_conn *c);
 /** A torch connection broke a rule, or cannot be answered. */
 void mu_store_conn_end_torch(struct mu_store_conn *c);
-/** Counts a torch connection's buffers anew; it is dropped if all together are over the limit. */
-bool mu_store_conn_account(struct mu_store_conn *c);
-/** Counts the buffers of a peer anew; false if all together are over the limit. */
-bool mu_store_account(struct mu_store_server *s, size_t *counted, size_t now);
+/** Counts a torch connection's buffers anew. */
+void mu_store_conn_account(struct mu_store_conn *c);
+/** Counts the buffers of a peer anew. Where all together are over the limit, who has the most loses
+ * its connection at the end of the turn, whoever came last. */
+void mu_store_account(struct mu_store_server *s, size_t *counted, size_t now);
 
 /* store_commit.c */
 /** Whether answers must wait for the disk at this moment. */

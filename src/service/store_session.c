@@ -176,8 +176,8 @@ static bool account(struct mu_rpc_session *base, size_t bytes)
 {
     struct mu_store_session *session = session_of(base);
 
-    return mu_store_account(session->server, &session->memory,
-                            bytes == 0 ? 0 : bytes + session->backlog);
+    mu_store_account(session->server, &session->memory, bytes == 0 ? 0 : bytes + session->backlog);
+    return true;
 }
 
 static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu_rpc_hello *hello)
@@ -203,7 +203,7 @@ static void session_free(struct mu_rpc_session *base)
     mu_store_gate_lease_end(session);
     mu_store_commit_forget(s, session);
     mu_map_fini(&session->calls);
-    (void)mu_store_account(s, &session->memory, 0);
+    mu_store_account(s, &session->memory, 0);
     mu_free(session);
     if (lease != 0) {
         mu_ks_lease_end(&s->ks, mu_env_now(s->env).mono, lease);

@@ -77,7 +77,7 @@ static void feed(struct world *w, struct conn *c, struct mu_span in)
         MU_ASSERT(used <= in.len);
         if (c->err == 0 && used < in.len) {
             MU_ASSERT(c->t.out.len > w->limits.output_bytes_high);
-            mu_torch_server_sent(&c->t, mu_torch_server_output(&c->t).len);
+            mu_torch_server_sent(&c->t, mu_torch_server_output_len(&c->t));
         }
         in = mu_span_skip(in, used);
     }
@@ -116,7 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             mu_torch_server_fini(&w.conns[i].t, &w.ks);
             open_conn(&w, i, what == 1);
         } else if (what == 3) {
-            mu_torch_server_sent(&w.conns[i].t, mu_torch_server_output(&w.conns[i].t).len / 2);
+            mu_torch_server_sent(&w.conns[i].t, mu_torch_server_output_len(&w.conns[i].t) / 2);
         }
         feed(&w, &w.conns[i], mu_span(data + at, len));
         check(&w, &w.conns[i]);

@@ -80,9 +80,10 @@ static inline void rig_fini(struct rig *r)
 
 static inline void rig_drain(struct rig_conn *c)
 {
-    struct mu_span out = mu_torch_server_output(&c->t);
+    struct mu_span out;
 
-    if (!c->deaf && out.len != 0 && mu_buf_append(&c->got, out) == 0) {
+    while (!c->deaf && mu_torch_server_output(&c->t, &out, 1) != 0 &&
+           mu_buf_append(&c->got, out) == 0) {
         mu_torch_server_sent(&c->t, out.len);
     }
 }

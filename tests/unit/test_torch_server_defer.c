@@ -96,9 +96,10 @@ static void answer(struct rig *r, struct mu_torch_request *q, const char *value)
 /* The answers so far, which are then sent. */
 static void assert_output(struct rig *r, const void *bytes, size_t len)
 {
-    struct mu_span out = mu_torch_server_output(&r->t);
+    struct mu_span out;
 
-    assert_int_equal(out.len, len);
+    assert_int_equal(mu_torch_server_output_len(&r->t), len);
+    (void)mu_torch_server_output(&r->t, &out, 1);
     if (len != 0) {
         assert_memory_equal(out.data, bytes, len);
         mu_torch_server_sent(&r->t, len);
