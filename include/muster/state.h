@@ -120,6 +120,18 @@ MUSTER_EXPORT uint64_t muster_tensor_bytes(const struct muster_tensor *tensor);
 MUSTER_EXPORT void *muster_state_alloc(size_t len);
 MUSTER_EXPORT void muster_state_free(void *memory);
 
+/* A version that somebody has. */
+struct muster_state_info {
+    char prefix[208];
+    char id[65]; /* of its manifest, in hex: the same for the same bytes */
+    uint64_t epoch;
+    uint64_t step;
+    uint64_t bytes;
+    uint64_t tensors;
+    double priority;
+    char signer[64]; /* the peer whose signature it has; "": nobody's, it is hivemind's */
+};
+
 /* --- sharing ---------------------------------------------------------------------------------- */
 
 typedef struct muster_state muster_state;
@@ -133,6 +145,8 @@ struct muster_state_config {
     const char *advertise; /* the host that others dial. NULL: that of `listen`, or our name */
     const char *key;       /* the file of a peer's key: connections between peers, signed with it;
                                 "": a key for this process only */
+    const char *sign; /* without a `key`: the file of the key that signs what is shared, so that
+                         others can insist on it. NULL: one for this process only */
     const char *const *allow; /* ids of the peers that may come; nobody else is spoken to. With a
                                  `key`; NULL: all */
     size_t allow_count;
@@ -175,7 +189,8 @@ struct muster_state_source {
                            state for each */
     uint64_t epoch;
     uint64_t step;
-    double priority;              /* of several states the one with the highest is loaded */
+    double priority;              /* of several states of one epoch the one with the highest is
+                                     loaded; hivemind's trainers, who know no epochs, go by it */
     bool hidden;                  /* nobody may load it, until muster_state_set() says otherwise */
     struct muster_bytes metadata; /* msgpack, up to 16 MiB */
     const struct muster_tensor *tensors;
@@ -209,6 +224,10 @@ MUSTER_EXPORT int muster_state_share_file(muster_state *state, const char *path,
  * under way are not disturbed. MUSTER_ENOENT. */
 MUSTER_EXPORT int muster_state_set(muster_state *state, const char *prefix, double priority,
                                    bool hidden);
+/** What is shared under a prefix, as others see it: its id, and who has signed it, which they can
+ * hold us to (`id` and `trust` of muster_state_request). MUSTER_ENOENT. */
+MUSTER_EXPORT int muster_state_shared(muster_state *state, const char *prefix,
+                                      struct muster_state_info *ret_info);
 /**
  * Withdraws a state. Returns when its memory is not looked at any more: at once if nobody is
  * loading it, else when they have finished, or after `wait_ms`, when they are told that it is gone.
@@ -257,17 +276,6 @@ MUSTER_EXPORT size_t muster_state_transfers(muster_state *state,
 typedef struct muster_state_copy muster_state_copy;
 typedef struct muster_state_loading muster_state_loading;
 
-/* A version that somebody has. */
-struct muster_state_info {
-    char prefix[208];
-    char id[65]; /* of its manifest, in hex: the same for the same bytes */
-    uint64_t epoch;
-    uint64_t step;
-    uint64_t bytes;
-    uint64_t tensors;
-    double priority;
-};
-
 /* How far it is. */
 struct muster_state_progress {
     const struct muster_state_info *info; /* NULL while the donors are being asked, and as long as
@@ -301,6 +309,12 @@ struct muster_state_request {
                                  what that one has */
     size_t allow_count;
 
+    /* Which one: the highest epoch, of several the highest priority, of several the last step. */
+    const char *const *trust; /* ids of peers: only what one of them has signed, whoever gives it */
+    size_t trust_count;       /* 0: whoever has signed it */
+    const char *id;           /* only this one: its id, 64 hex digits. NULL: any */
+    bool by_priority;         /* the priority goes before the epoch, though anybody can claim one */
+
     /* In place: the caller's tensors, which must be those of the state in their order, with their
      * types and shapes. None: new memory. */
     const struct muster_tensor *tensors;
@@ -332,7 +346,8 @@ MUSTER_EXPORT struct muster_state_request muster_state_request_defaults(void);
 
 /**
  * Loads the newest state. `ret_copy` may be NULL in place. MUSTER_ENOENT: nobody has one under the
- * prefix; MUSTER_EINVAL: it is not what `tensors` say; MUSTER_ETIMEDOUT: the deadline, or
+ * prefix, or one that `id` and `trust` let pass; MUSTER_EINVAL: it is not what `tensors` say, or
+ * what is no id; MUSTER_ETIMEDOUT: the deadline, or
  * nothing came for `idle_ms`; MUSTER_ECONN: no donor is left; MUSTER_ECANCELED;
  * MUSTER_ELIMIT: it has more than `bytes_max`;
  * MUSTER_ECORRUPT: all donors sent something wrong; MUSTER_EDISK and errors of the file

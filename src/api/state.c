@@ -98,6 +98,9 @@ static const char *find_fault(muster_runtime *rt, const struct muster_state_conf
     if (config->dht != NULL && config->key == NULL) {
         return "who is in a DHT is a peer, and needs a key";
     }
+    if (config->sign != NULL && config->key != NULL) {
+        return "a peer signs with its own key";
+    }
     if (config->allow_count != 0 && config->key == NULL) {
         return "only peers are allowed by their ids: a key is needed";
     }
@@ -126,8 +129,10 @@ static int join(muster_state *s, const struct muster_state_config *config, struc
 int muster_state_open(muster_runtime *rt, const struct muster_state_config *config,
                       muster_state **ret_state)
 {
-    const struct mu_state_net_terms terms = {
-        .key = config->key, .allow = config->allow, .allow_count = config->allow_count};
+    const struct mu_state_net_terms terms = {.key = config->key,
+                                             .sign = config->sign,
+                                             .allow = config->allow,
+                                             .allow_count = config->allow_count};
     struct state_door d = {.config = config};
     enum mu_hm_compression compression;
     const char *fault = find_fault(rt, config, &compression);
@@ -222,6 +227,46 @@ int muster_state_set(muster_state *s, const char *prefix, double priority, bool 
         return mu_api_error(MUSTER_EINVAL, "a priority is a number");
     }
     pass(s, &d, set_on_loop);
+    return mu_api_error(d.err, "no state is shared under that prefix");
+}
+
+struct shared_door {
+    struct mu_door door;
+    muster_state *state;
+    const char *prefix;
+    struct muster_state_info *ret;
+    int err;
+};
+
+static void shared_on_loop(struct mu_door *door)
+{
+    struct shared_door *d = MU_CONTAINER_OF(door, struct shared_door, door);
+    const struct mu_state_share *share =
+        mu_state_donor_find(d->state->donor, mu_span_str(d->prefix));
+
+    d->err = share == NULL ? MUSTER_ENOENT : 0;
+    if (share != NULL) {
+        const struct mu_state_manifest *m = &share->offer.manifest;
+        struct mu_state_entry entry = {
+            .prefix = mu_span_str(share->prefix),
+            .epoch = m->epoch,
+            .step = m->step,
+            .bytes = m->layout.bytes,
+            .tensors = (uint32_t)m->layout.count,
+            .priority = share->priority,
+        };
+
+        memcpy(entry.id, share->id, sizeof(entry.id));
+        mu_state_info_of(d->ret, &entry, &d->state->net.identity->id);
+    }
+    mu_door_open(door);
+}
+
+int muster_state_shared(muster_state *s, const char *prefix, struct muster_state_info *ret_info)
+{
+    struct shared_door d = {.state = s, .prefix = prefix, .ret = ret_info};
+
+    mu_door_pass_anywhere(s->rt, &d.door, shared_on_loop);
     return mu_api_error(d.err, "no state is shared under that prefix");
 }
 

@@ -37,6 +37,7 @@ struct mu_state_net {
 struct mu_state_net_terms {
     const char *key;          /* NULL: no peers, unless there are to be some */
     bool peers;               /* without a key: one is drawn */
+    const char *sign;         /* the key that signs, without peers; NULL: one is drawn */
     const char *const *allow; /* who of them may come */
     size_t allow_count;
     const char *const *donors; /* allowed too, if they are peers */
@@ -120,8 +121,9 @@ struct muster_state_copy {
     size_t *name_at; /* for each tensor */
 };
 
-/** Fills `info` from an entry. */
-void mu_state_info_of(struct muster_state_info *ret, const struct mu_state_entry *entry);
+/** Fills `info` from an entry; `signer` NULL: nobody. */
+void mu_state_info_of(struct muster_state_info *ret, const struct mu_state_entry *entry,
+                      const struct mu_peer_id *signer);
 /** Reads the head of a mapped file without touching the mapping. MUSTER_ECORRUPT, MUSTER_EDISK,
  * MUSTER_ENOMEM. */
 int mu_state_read_head(const struct mu_mapped *m, struct mu_buf *out, struct mu_errmsg *msg);
@@ -164,7 +166,9 @@ struct muster_state_loading {
     struct mu_state_swarm_load *swarm_load;
     struct mu_state_loader_config config;
     struct mu_state_target target;
-    const char *listen; /* lent for the beginning */
+    struct mu_peer_id *trust;    /* what `config` refers to, as the next */
+    uint8_t id[MU_STATE_ID_LEN]; /* likewise */
+    const char *listen;          /* lent for the beginning */
     muster_store *store;
     bool keep;
     bool (*progress)(void *context, const struct muster_state_progress *progress);

@@ -196,7 +196,8 @@ void mu_state_target_fini(struct mu_state_target *t)
 
 /* --- a copy ----------------------------------------------------------------------------------- */
 
-void mu_state_info_of(struct muster_state_info *ret, const struct mu_state_entry *entry)
+void mu_state_info_of(struct muster_state_info *ret, const struct mu_state_entry *entry,
+                      const struct mu_peer_id *signer)
 {
     *ret = (struct muster_state_info){
         .epoch = entry->epoch,
@@ -209,6 +210,9 @@ void mu_state_info_of(struct muster_state_info *ret, const struct mu_state_entry
                    (const char *)entry->prefix.data);
     for (size_t i = 0; i < MU_STATE_ID_LEN; i++) {
         (void)snprintf(ret->id + 2 * i, 3, "%02x", entry->id[i]);
+    }
+    if (signer != NULL && signer->len != 0) {
+        (void)mu_peer_id_format(signer, ret->signer);
     }
 }
 

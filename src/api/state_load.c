@@ -95,6 +95,54 @@ static int fill_target(muster_state_loading *g, const struct muster_state_reques
                : 0;
 }
 
+static int digit_of(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool parse_id(const char *text, uint8_t ret[MU_STATE_ID_LEN])
+{
+    for (size_t i = 0; i < MU_STATE_ID_LEN; i++) {
+        int high = digit_of(text[2 * i]);
+        int low = high < 0 ? -1 : digit_of(text[2 * i + 1]);
+
+        if (low < 0) {
+            return false;
+        }
+        ret[i] = (uint8_t)(high * 16 + low);
+    }
+    return text[2 * MU_STATE_ID_LEN] == '\0';
+}
+
+/* What nobody else's word counts for. */
+static int fill_pins(muster_state_loading *g, const struct muster_state_request *r,
+                     struct mu_errmsg *msg)
+{
+    struct mu_state_loader_config *c = &g->config;
+
+    c->by_priority = r->by_priority;
+    if (r->id != NULL) {
+        if (!parse_id(r->id, g->id)) {
+            return mu_err(msg, MUSTER_EINVAL, "%.70s is no id of a state, which has %d hex digits",
+                          r->id, 2 * MU_STATE_ID_LEN);
+        }
+        c->id = g->id;
+    }
+    g->trust = mu_calloc(r->trust_count + 1, sizeof(*g->trust));
+    if (g->trust == NULL) {
+        return mu_err(msg, MUSTER_ENOMEM, "out of memory");
+    }
+    c->trust = g->trust;
+    for (; c->trust_count < r->trust_count; c->trust_count++) {
+        int err = mu_peer_id_parse(&g->trust[c->trust_count], r->trust[c->trust_count], msg);
+
+        if (err != 0) {
+            return err;
+        }
+    }
+    return 0;
+}
+
 static int fill_config(muster_state_loading *g, const struct muster_state_request *r,
                        struct mu_errmsg *msg)
 {
@@ -105,6 +153,7 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
                                              .allow_count = r->allow_count,
                                              .donors = r->donors,
                                              .donor_count = r->donor_count};
+    int err;
 
     *c = mu_state_loader_config_defaults();
     if (r->prefix == NULL || strlen(r->prefix) > MU_STATE_PREFIX_MAX || r->timeout_ms < 0) {
@@ -120,6 +169,10 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
     c->progress_ms = r->progress_ms == 0 ? 1 : r->progress_ms;
     c->keep = r->keep_serving;
     c->list_only = g->rows != NULL;
+    err = fill_pins(g, r, msg);
+    if (err != 0) {
+        return err;
+    }
     mu_state_loading_callbacks(g);
     if (r->through != NULL) {
         c->donor = r->through->donor;
@@ -208,6 +261,7 @@ static void free_loading(muster_state_loading *g)
         mu_state_net_close(&g->net);
     }
     mu_state_target_fini(&g->target);
+    mu_free(g->trust);
     mu_buf_fini(&g->report);
     (void)pthread_cond_destroy(&g->cond);
     (void)pthread_mutex_destroy(&g->lock);

@@ -26,7 +26,7 @@ static int accept(void *context, struct mu_state_plan *plan, struct mu_errmsg *r
 static void note_progress(muster_state_loading *g, const struct mu_state_loader_progress *p)
 {
     if (p->entry != NULL) {
-        mu_state_info_of(&g->info, p->entry);
+        mu_state_info_of(&g->info, p->entry, p->signer);
     }
     g->last = (struct muster_state_progress){
         .info = p->entry == NULL ? NULL : &g->info,
@@ -69,7 +69,7 @@ static void take_rows(muster_state_loading *g)
             (void)snprintf(to->donor, sizeof(to->donor), "%.299s", row.donor);
             (void)snprintf(to->why, sizeof(to->why), "%.255s", row.text);
             if (row.entry != NULL) {
-                mu_state_info_of(&to->info, row.entry);
+                mu_state_info_of(&to->info, row.entry, row.signer);
                 to->have = row.entry->have;
                 to->chunks = row.entry->chunks;
             }

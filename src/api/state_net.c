@@ -95,7 +95,7 @@ int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
         (struct mu_state_net){.rt = rt,
                               .env = rt->env,
                               .transport = policy->sealed && !policy->insecure ? "lock" : "plain"};
-    err = load_identity(net, terms->key, msg);
+    err = load_identity(net, terms->key != NULL ? terms->key : terms->sign, msg);
     if (err == 0 && (terms->key != NULL || terms->peers)) {
         mu_door_pass(rt, &d.door, start_peers);
         err = d.err;

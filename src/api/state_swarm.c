@@ -372,14 +372,16 @@ int mu_state_loading_settle(muster_state_loading *g, struct mu_errmsg *msg)
         return err;
     }
     m = &share->offer.manifest;
-    mu_state_info_of(&g->info, &(struct mu_state_entry){
-                                   .prefix = mu_span_str(share->prefix),
-                                   .epoch = m->epoch,
-                                   .step = m->step,
-                                   .bytes = m->layout.bytes,
-                                   .tensors = (uint32_t)m->layout.count,
-                                   .priority = share->priority,
-                               });
+    mu_state_info_of(&g->info,
+                     &(struct mu_state_entry){
+                         .prefix = mu_span_str(share->prefix),
+                         .epoch = m->epoch,
+                         .step = m->step,
+                         .bytes = m->layout.bytes,
+                         .tensors = (uint32_t)m->layout.count,
+                         .priority = share->priority,
+                     },
+                     NULL);
     for (size_t i = 0; i < MU_STATE_ID_LEN; i++) {
         (void)snprintf(g->info.id + 2 * i, 3, "%02x", share->id[i]);
     }

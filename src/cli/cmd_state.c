@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "codec/peer_id.h"
+#include "cli/cmd_peer.h"
 
 int state_request(const struct state_options *o, muster_runtime *rt,
                   struct muster_state_request *ret)
@@ -17,6 +18,10 @@ int state_request(const struct state_options *o, muster_runtime *rt,
     ret->key = o->identity;
     ret->allow = o->peers;
     ret->allow_count = o->peer_count;
+    ret->trust = o->trusted;
+    ret->trust_count = o->trusted_count;
+    ret->id = o->id;
+    ret->by_priority = o->by_priority;
     ret->dht = o->swarm != NULL ? o->dht : NULL;
     ret->dht_count = o->dht_count;
     ret->hivemind = o->hivemind;
@@ -165,7 +170,37 @@ struct copies {
     char *swarm;
     char *allow;
     char *ranges;
+    char *trust;
+    char ids[STATE_PEERS_MAX][MU_PEER_ID_TEXT_MAX]; /* of keys that are trusted */
 };
+
+/* Who is no peer's id is the file of its key. */
+static int read_trusted(struct state_options *o, struct copies *c)
+{
+    for (size_t i = 0; i < o->trusted_count; i++) {
+        struct peer_options key = {.identity = o->trusted[i]};
+        struct mu_identity identity;
+        struct mu_peer_id id;
+        struct mu_errmsg msg;
+        int code;
+
+        if (mu_peer_id_parse(&id, o->trusted[i], &msg) == 0) {
+            continue;
+        }
+        code = access(o->trusted[i], R_OK) == 0
+                   ? peer_key_get(&key, &identity)
+                   : cli_usage("state",
+                               "--trust takes ids of peers, and files of their keys: "
+                               "\"%s\" is neither",
+                               o->trusted[i]);
+        if (code != 0) {
+            return code;
+        }
+        o->trusted[i] = mu_peer_id_format(&identity.id, c->ids[i]);
+        mu_identity_fini(&identity);
+    }
+    return 0;
+}
 
 static int prepare(struct state_options *o, const char *what, struct copies *c)
 {
@@ -175,12 +210,15 @@ static int prepare(struct state_options *o, const char *what, struct copies *c)
     c->swarm = strdup(o->swarm != NULL ? o->swarm : "");
     c->allow = strdup(o->allow != NULL ? o->allow : "");
     c->ranges = strdup(c->allow == NULL ? "" : c->allow);
-    if (c->swarm == NULL || c->allow == NULL || c->ranges == NULL) {
+    c->trust = strdup(o->trust != NULL ? o->trust : "");
+    if (c->swarm == NULL || c->allow == NULL || c->ranges == NULL || c->trust == NULL) {
         return cli_fail(CLI_FAILED, "out of memory");
     }
     err = prepare_swarm(o, serving, c->swarm);
     err = err != 0 ? err : split("allow", c->allow, o->peers, &o->peer_count);
     err = err != 0 ? err : sort_allowed(o, c->ranges, strlen(c->ranges) + 1);
+    err = err != 0 ? err : split("trust", c->trust, o->trusted, &o->trusted_count);
+    err = err != 0 ? err : read_trusted(o, c);
     return err != 0 ? err : check_lock(o, serving);
 }
 
@@ -223,14 +261,22 @@ static const struct cli_option options[] = {
      0},
     {"epoch", "N", "serve: the version (0)", CLI_NUMBER, &given.epoch, 0},
     {"step", "N", "serve: the version within the epoch (0)", CLI_NUMBER, &given.step, 0},
-    {"priority", "X", "serve: the highest one is pulled (the epoch)", CLI_SECONDS, &given.priority,
-     0, .given = &given.has_priority},
+    {"priority", "X", "serve: of one epoch the highest is pulled (the epoch)", CLI_SECONDS,
+     &given.priority, 0, .given = &given.has_priority},
     {"slots", "N", "serve: downloads at once (16)", CLI_NUMBER, &given.slots, 100000},
     {"rate", "SIZE", "serve: bytes in a second for all together (no bound)", CLI_SIZE, &given.rate,
      0},
     {"store", "URL", "where donors announce themselves, and are found", CLI_TEXT, &given.store, 0},
     {"identity", "FILE", "a peer's key: encrypted, between peers (see muster peer)", CLI_TEXT,
      &given.identity, 0},
+    {"sign", "FILE", "serve: the key that signs the state (that of --identity)", CLI_TEXT,
+     &given.sign, 0},
+    {"trust", "PEER|FILE,...", "pull: only what one of these peers, or keys, has signed", CLI_TEXT,
+     &given.trust, 0},
+    {"id", "STATE", "pull: only the state with this id, as serve and ls print it", CLI_TEXT,
+     &given.id, 0},
+    {"by-priority", NULL, "pull: the highest priority, though anybody can claim one", CLI_FLAG,
+     &given.by_priority, 0},
     {"dht", "MULTIADDR,...", "nodes of a swarm's DHT; serve: or \"new\", to begin one", CLI_TEXT,
      &given.swarm, 0},
     {"hivemind", "CLASS", "with --dht: hivemind's peers too, by the name of their averagers",
@@ -271,7 +317,7 @@ static const struct cli_verb verb = {
 
 int cmd_state(int argc, char **argv)
 {
-    struct copies copies = {0};
+    static struct copies copies;
     const char *what = NULL;
     int err = parse(&verb, argc, argv, &given, &what);
 
@@ -280,5 +326,6 @@ int cmd_state(int argc, char **argv)
     free(copies.swarm);
     free(copies.allow);
     free(copies.ranges);
+    free(copies.trust);
     return err;
 }

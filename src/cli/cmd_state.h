@@ -26,6 +26,12 @@ struct state_options {
     const char *allow;                  /* peers and ranges, with commas between them */
     const char *peers[STATE_PEERS_MAX]; /* out of `allow` */
     size_t peer_count;
+    const char *sign;                     /* serve: the key that signs */
+    const char *trust;                    /* peers' ids and key files, with commas between them */
+    const char *trusted[STATE_PEERS_MAX]; /* out of `trust`: ids */
+    size_t trusted_count;
+    const char *id; /* the only state that is pulled */
+    bool by_priority;
     struct cli_lock *lock;
     uint64_t epoch, step, slots, rate, max_size;
     double priority;

@@ -47,17 +47,19 @@ static void say_chosen(const struct pull *p, const struct muster_state_info *inf
     char size[24];
 
     if (p->o->json) {
-        state_print(json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f}", "event", "chosen",
-                              "prefix", info->prefix, "id", info->id, "epoch",
-                              (json_int_t)info->epoch, "step", (json_int_t)info->step, "bytes",
-                              (json_int_t)info->bytes, "tensors", (json_int_t)info->tensors,
-                              "priority", info->priority));
+        state_print(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:f}", "event", "chosen",
+                              "prefix", info->prefix, "id", info->id, "signer", info->signer,
+                              "epoch", (json_int_t)info->epoch, "step", (json_int_t)info->step,
+                              "bytes", (json_int_t)info->bytes, "tensors",
+                              (json_int_t)info->tensors, "priority", info->priority));
         return;
     }
     (void)fprintf(stderr,
-                  "%s%s, version %" PRIu64 ".%" PRIu64 ": %" PRIu64 " tensors, %s, id %.12s\n",
+                  "%s%s, version %" PRIu64 ".%" PRIu64 ": %" PRIu64 " tensors, %s\nid %s\nsigned "
+                  "by %s%s\n",
                   p->bar ? "\r\033[K" : "", info->prefix, info->epoch, info->step, info->tensors,
-                  state_size(size, info->bytes), info->id);
+                  state_size(size, info->bytes), info->id, info->signer,
+                  p->o->trusted_count != 0 || p->o->id != NULL ? "" : ", whoever that is");
 }
 
 static void say_time_left(char *out, size_t cap, const struct muster_state_progress *g)
@@ -179,13 +181,14 @@ static void say_done(const struct pull *p, const muster_state_copy *copy)
     char resumed[48] = "";
 
     if (p->o->json) {
-        state_print(json_pack(
-            "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:b, s:s}", "event",
-            "done", "file", p->o->output, "id", info->id, "epoch", (json_int_t)info->epoch, "step",
-            (json_int_t)info->step, "bytes", (json_int_t)g->total, "resumed",
-            (json_int_t)g->resumed, "wasted", (json_int_t)g->wasted, "seconds", took, "banned",
-            (json_int_t)g->banned, "lost", (json_int_t)g->lost, "restarts", (json_int_t)g->restarts,
-            "hivemind", g->hivemind ? 1 : 0, "report", muster_state_report()));
+        state_print(
+            json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:b, s:s}",
+                      "event", "done", "file", p->o->output, "id", info->id, "signer", info->signer,
+                      "epoch", (json_int_t)info->epoch, "step", (json_int_t)info->step, "bytes",
+                      (json_int_t)g->total, "resumed", (json_int_t)g->resumed, "wasted",
+                      (json_int_t)g->wasted, "seconds", took, "banned", (json_int_t)g->banned,
+                      "lost", (json_int_t)g->lost, "restarts", (json_int_t)g->restarts, "hivemind",
+                      g->hivemind ? 1 : 0, "report", muster_state_report()));
         return;
     }
     if (g->resumed != 0) {
@@ -307,12 +310,12 @@ static void print_row(const struct muster_state_row *row)
                               row->info.prefix, "priority", row->info.priority, "hivemind", 1));
         return;
     }
-    state_print(json_pack("{s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I}", "donor", row->donor,
-                          "prefix", row->info.prefix, "id", row->info.id, "epoch",
-                          (json_int_t)row->info.epoch, "step", (json_int_t)row->info.step,
-                          "priority", row->info.priority, "bytes", (json_int_t)row->info.bytes,
-                          "tensors", (json_int_t)row->info.tensors, "have", (json_int_t)row->have,
-                          "chunks", (json_int_t)row->chunks));
+    state_print(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I}", "donor",
+                          row->donor, "prefix", row->info.prefix, "id", row->info.id, "signer",
+                          row->info.signer, "epoch", (json_int_t)row->info.epoch, "step",
+                          (json_int_t)row->info.step, "priority", row->info.priority, "bytes",
+                          (json_int_t)row->info.bytes, "tensors", (json_int_t)row->info.tensors,
+                          "have", (json_int_t)row->have, "chunks", (json_int_t)row->chunks));
 }
 
 static void say_row(const struct muster_state_row *row)
@@ -332,9 +335,10 @@ static void say_row(const struct muster_state_row *row)
     }
     (void)snprintf(version, sizeof(version), "%" PRIu64 ".%" PRIu64, row->info.epoch,
                    row->info.step);
-    printf("%-28s %-20s %-10s %8g %10s %7" PRIu64 " %4d%% %.12s\n", row->donor, row->info.prefix,
+    printf("%-28s %-20s %-10s %8g %10s %7" PRIu64 " %4d%% %s %s\n", row->donor, row->info.prefix,
            version, row->info.priority, state_size(size, row->info.bytes), row->info.tensors,
-           row->chunks == 0 ? 100 : (int)(row->have * 100 / row->chunks), row->info.id);
+           row->chunks == 0 ? 100 : (int)(row->have * 100 / row->chunks), row->info.id,
+           row->info.signer);
 }
 
 static int list(const struct state_options *o, muster_runtime *rt)
@@ -350,8 +354,8 @@ static int list(const struct state_options *o, muster_runtime *rt)
         return cli_fail(cli_exit_code(n), "%s", muster_errmsg());
     }
     if (!o->json) {
-        printf("%-28s %-20s %-10s %8s %10s %7s %5s %s\n", "DONOR", "PREFIX", "VERSION", "PRIORITY",
-               "BYTES", "TENSORS", "HAVE", "ID");
+        printf("%-28s %-20s %-10s %8s %10s %7s %5s %-64s %s\n", "DONOR", "PREFIX", "VERSION",
+               "PRIORITY", "BYTES", "TENSORS", "HAVE", "ID", "SIGNER");
     }
     for (int i = 0; i < n && i < ROWS_MAX; i++) {
         any = any || rows[i].status == 0;

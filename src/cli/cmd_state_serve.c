@@ -38,19 +38,26 @@ static char *prefix_of(const char *path, bool in_swarm)
     return name;
 }
 
-/* What is shared is asked of ourselves as others would: one place says it all. */
-static void say_shared(const struct state_options *o, muster_state *state, const char *prefix,
-                       uint64_t epoch)
+/* As others see it. */
+static void say_shared(const struct state_options *o, muster_state *state, const char *prefix)
 {
+    struct muster_state_info info = {0};
+
+    (void)muster_state_shared(state, prefix, &info);
     if (o->json) {
-        state_print(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "event", "serving", "file",
-                              o->words[0], "prefix", prefix, "address", muster_state_address(state),
-                              "epoch", (json_int_t)epoch, "step", (json_int_t)o->step, "transport",
-                              muster_state_transport(state)));
+        state_print(json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:s, s:s}", "event", "serving",
+                              "file", o->words[0], "prefix", prefix, "address",
+                              muster_state_address(state), "epoch", (json_int_t)info.epoch, "step",
+                              (json_int_t)info.step, "id", info.id, "signer", info.signer,
+                              "transport", muster_state_transport(state)));
         return;
     }
-    printf("%s, version %" PRIu64 ".%" PRIu64 ", under the prefix %s\n", o->words[0], epoch,
-           o->step, prefix);
+    printf("%s, version %" PRIu64 ".%" PRIu64 ", under the prefix %s\n", o->words[0], info.epoch,
+           info.step, prefix);
+    printf("id %s\nsigned by %s%s\n", info.id, info.signer,
+           o->sign == NULL && (o->identity == NULL || o->identity[0] == '\0')
+               ? ", a key for this once (--sign FILE: one that others can trust)"
+               : "");
     printf("serving at %s (%s)\n", muster_state_address(state),
            describe(o, muster_state_transport(state)));
     if (o->swarm != NULL) {
@@ -75,7 +82,7 @@ static int share(const struct state_options *o, muster_state *state, const char 
     if (err != 0) {
         return cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_STORAGE, "%s", muster_errmsg());
     }
-    say_shared(o, state, prefix, epoch);
+    say_shared(o, state, prefix);
     state_page_note(page, NULL, "%s is shared as version %" PRIu64 ".%" PRIu64, o->words[0], epoch,
                     o->step);
     return 0;
@@ -125,6 +132,7 @@ static int serve(const struct state_options *o, muster_runtime *rt, const sigset
                                                 : "127.0.0.1:29700";
     config.advertise = o->advertise;
     config.key = o->identity;
+    config.sign = o->sign;
     config.allow = o->peers;
     config.allow_count = o->peer_count;
     config.dht = o->swarm != NULL ? o->dht : NULL;

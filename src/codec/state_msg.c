@@ -20,7 +20,9 @@ int mu_state_entry_encode(struct mu_buf *out, const struct mu_state_entry *entry
     uint64_t priority;
     int err;
 
-    if (entry->prefix.len > MU_STATE_PREFIX_MAX || isnan(entry->priority)) {
+    if (entry->prefix.len > MU_STATE_PREFIX_MAX || isnan(entry->priority) ||
+        entry->public_key.len > MU_STATE_KEY_LEN_MAX ||
+        entry->signature.len > MU_STATE_SIG_LEN_MAX) {
         return MUSTER_EINVAL;
     }
     err = mu_buf_reserve(out, MU_STATE_ENTRY_MAX);
@@ -38,6 +40,10 @@ int mu_state_entry_encode(struct mu_buf *out, const struct mu_state_entry *entry
     mu_buf_put_u64(out, priority);
     mu_buf_put_u32(out, entry->have);
     mu_buf_put_u32(out, entry->chunks);
+    mu_buf_put_u16(out, (uint16_t)entry->public_key.len);
+    mu_buf_put(out, entry->public_key);
+    mu_buf_put_u16(out, (uint16_t)entry->signature.len);
+    mu_buf_put(out, entry->signature);
     return 0;
 }
 
@@ -60,9 +66,12 @@ int mu_state_entry_next(struct mu_span *walk, struct mu_state_entry *ret)
     priority = mu_read_u64(&r);
     entry.have = mu_read_u32(&r);
     entry.chunks = mu_read_u32(&r);
+    entry.public_key = mu_read_bytes(&r, mu_read_u16(&r));
+    entry.signature = mu_read_bytes(&r, mu_read_u16(&r));
     memcpy(&entry.priority, &priority, sizeof(priority));
     if (r.failed || entry.prefix.len > MU_STATE_PREFIX_MAX || isnan(entry.priority) ||
-        entry.have > entry.chunks || entry.chunks > MU_STATE_CHUNKS_MAX) {
+        entry.have > entry.chunks || entry.chunks > MU_STATE_CHUNKS_MAX ||
+        entry.public_key.len > MU_STATE_KEY_LEN_MAX || entry.signature.len > MU_STATE_SIG_LEN_MAX) {
         return MUSTER_EPROTO;
     }
     memcpy(entry.id, id.data, MU_STATE_ID_LEN);

@@ -5,7 +5,8 @@
  *
  *     muster::State.list   asks: a prefix, "" for all; answered by entries behind each other:
  *                          u8 length and prefix, 32 bytes id, u64 epoch, u64 step, u64 bytes,
- *                          u32 tensors, f64 priority, u32 chunks it has, u32 chunks there are
+ *                          u32 tensors, f64 priority, u32 chunks it has, u32 chunks there are,
+ *                          u16 length and key, u16 length and signature, as in its offer
  *     muster::State.offer  asks: u8 1 and 32 bytes id, or u8 2 and a prefix: the one with the
  *                          highest priority; answered by the offer (codec/state_manifest.h): ITEMs
  *                          of any length, and the REPLY's payload behind them
@@ -37,7 +38,8 @@
 #define MU_STATE_SWARM_MAX  64  /* addresses in an answer */
 #define MU_STATE_ASK_MAX    64  /* chunk indices in an item */
 #define MU_STATE_ENTRY_MAX                                                                         \
-    (1 + MU_STATE_PREFIX_MAX + MU_STATE_ID_LEN + 8 + 8 + 8 + 4 + 8 + 4 + 4) /* bytes */
+    (1 + MU_STATE_PREFIX_MAX + MU_STATE_ID_LEN + 8 + 8 + 8 + 4 + 8 + 4 + 4 + 2 +                   \
+     MU_STATE_KEY_LEN_MAX + 2 + MU_STATE_SIG_LEN_MAX) /* bytes */
 
 /* --- list --------------------------------------------------------- */
 
@@ -51,9 +53,11 @@ struct mu_state_entry {
     double priority; /* never NaN */
     uint32_t have;   /* chunks, of so many */
     uint32_t chunks;
+    struct mu_span public_key; /* of who has signed the id; lent likewise, as the signature */
+    struct mu_span signature;
 };
 
-/** Appends an entry. MUSTER_EINVAL: a prefix that is too long, or a priority that is no number;
+/** Appends an entry. MUSTER_EINVAL: something that is too long, or a priority that is no number;
  * MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_state_entry_encode(struct mu_buf *out, const struct mu_state_entry *entry);
 /** Takes the next entry off `*walk`: 1, or 0 at the end. MUSTER_EPROTO. */

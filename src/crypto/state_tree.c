@@ -227,15 +227,16 @@ int mu_state_offer_make(struct mu_state_manifest *m, struct mu_span leaves,
     return err;
 }
 
-static int check_signature(const struct mu_state_offer *o, const uint8_t id[MU_STATE_ID_LEN],
-                           struct mu_errmsg *reterr_msg)
+int mu_state_signer(const uint8_t id[MU_STATE_ID_LEN], struct mu_span public_key,
+                    struct mu_span signature, struct mu_peer_id *ret_signer,
+                    struct mu_errmsg *reterr_msg)
 {
     uint8_t message[SIGNED_LEN];
-    int err = mu_public_key_verify(o->public_key, signed_message(message, id), o->signature);
+    int err = mu_public_key_verify(public_key, signed_message(message, id), signature);
 
     switch (err) {
     case 0:
-        return 0;
+        break;
     case MUSTER_ECORRUPT:
         return mu_err(reterr_msg, MUSTER_ESIGNATURE, "its key has not signed the offer");
     case MUSTER_EINVAL:
@@ -244,6 +245,9 @@ static int check_signature(const struct mu_state_offer *o, const uint8_t id[MU_S
         return mu_err(reterr_msg, err, "the offer's signature cannot be checked: %s",
                       muster_strerror(err));
     }
+    return mu_public_key_peer(public_key, ret_signer) == 0
+               ? 0
+               : mu_err(reterr_msg, MUSTER_ESIGNATURE, "the offer's key belongs to nobody");
 }
 
 int mu_state_offer_verify(const struct mu_state_offer *o, const uint8_t *expected,
@@ -263,17 +267,13 @@ int mu_state_offer_verify(const struct mu_state_offer *o, const uint8_t *expecte
                       ", step %" PRIu64,
                       o->manifest.epoch, o->manifest.step);
     }
-    err = check_signature(o, id, reterr_msg);
+    err = mu_state_signer(id, o->public_key, o->signature, &signer, reterr_msg);
     if (err != 0) {
         return err;
     }
     mu_state_root_of(root, o->leaves);
     if (memcmp(root, o->manifest.root, MU_STATE_HASH_LEN) != 0) {
         return mu_err(reterr_msg, MUSTER_ECORRUPT, "the leaves are not of the manifest's tree");
-    }
-    err = mu_public_key_peer(o->public_key, &signer);
-    if (err != 0) {
-        return mu_err(reterr_msg, MUSTER_ESIGNATURE, "the offer's key belongs to nobody");
     }
     memcpy(ret_id, id, MU_STATE_ID_LEN);
     *ret_signer = signer;

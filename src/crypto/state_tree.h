@@ -66,6 +66,13 @@ int mu_state_offer_make(struct mu_state_manifest *m, struct mu_span leaves,
                         const struct mu_identity *identity, struct mu_buf *out,
                         uint8_t ret_id[MU_STATE_ID_LEN], struct mu_errmsg *reterr_msg);
 /**
+ * Who has signed an id: the peer of this key, if the signature is its own. MUSTER_ESIGNATURE;
+ * MUSTER_ENOTSUP: a kind of key that is not known; MUSTER_ENOMEM.
+ */
+int mu_state_signer(const uint8_t id[MU_STATE_ID_LEN], struct mu_span public_key,
+                    struct mu_span signature, struct mu_peer_id *ret_signer,
+                    struct mu_errmsg *reterr_msg);
+/**
  * Whether a whole offer holds together: its leaves give its root, and its key has signed its id.
  * With `expected`, that it is the one with this id. Any thread may: it takes some milliseconds
  * where there are thousands of leaves. MUSTER_ECORRUPT: the leaves are of another tree;

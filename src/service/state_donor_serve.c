@@ -37,6 +37,8 @@ static int put_entry(struct mu_buf *out, const struct mu_state_share *share)
         .priority = share->priority,
         .have = share->have == NULL ? share->chunks : share->have_count,
         .chunks = share->chunks,
+        .public_key = share->offer.public_key,
+        .signature = share->offer.signature,
     };
 
     memcpy(entry.id, share->id, sizeof(entry.id));

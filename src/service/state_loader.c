@@ -132,6 +132,7 @@ void mu_state_loader_progress(const struct mu_state_loader *l, struct mu_state_l
 {
     *ret = (struct mu_state_loader_progress){
         .entry = l->has_want ? &l->want.entry : NULL,
+        .signer = l->has_want ? &l->want.signer : NULL,
         .resumed = l->resumed_bytes,
         .wasted = l->wasted_before,
         .lost = l->lost,
@@ -217,6 +218,7 @@ bool mu_state_loader_row(const struct mu_state_loader *l, size_t i, struct mu_st
         *ret = (struct mu_state_row){.donor = k->name, .text = k->text};
         if (k->entry_count != 0) {
             ret->entry = &k->entries[i].entry;
+            ret->signer = &k->entries[i].signer;
         } else if (k->status != 0) {
             ret->status = k->status;
         } else {

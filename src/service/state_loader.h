@@ -44,6 +44,7 @@ struct mu_state_plan {
 
 struct mu_state_loader_progress {
     const struct mu_state_entry *entry; /* NULL: none is chosen yet */
+    const struct mu_peer_id *signer;    /* of that one; lent likewise */
     uint64_t bytes, total, resumed, wasted;
     uint64_t bytes_per_s;
     uint32_t donors, banned, lost, restarts;
@@ -59,10 +60,15 @@ struct mu_state_loader_config {
     uint32_t settle_ms;   /* how long others are waited for when one has said what it has. 1 s */
     uint32_t progress_ms; /* 100 */
     uint32_t links_max;   /* donors, found ones included. 256 */
-    bool list_only;       /* ends when all have said what they have */
-    bool expect_more;     /* others may still be added: mu_state_loader_expect() */
-    bool keep;            /* goes on being served through `donor` when it is whole */
-    struct mu_state_donor *donor;         /* whose listener serves others; NULL: none */
+    bool by_priority;     /* the highest priority is taken, and not the highest epoch */
+    const struct mu_peer_id
+        *trust;                   /* nothing is taken but what one of these has signed; borrowed */
+    size_t trust_count;           /* 0: whoever has signed it */
+    const uint8_t *id;            /* nothing but this one; NULL: any. Borrowed */
+    bool list_only;               /* ends when all have said what they have */
+    bool expect_more;             /* others may still be added: mu_state_loader_expect() */
+    bool keep;                    /* goes on being served through `donor` when it is whole */
+    struct mu_state_donor *donor; /* whose listener serves others; NULL: none */
     char own_addr[MU_STATE_ADDR_MAX + 1]; /* where that is, for others to dial */
     /** What is behind an address; NULL: mu_addr_parse(). */
     int (*resolve)(void *context, const char *text, struct mu_addr *ret,
@@ -99,6 +105,7 @@ struct mu_state_row {
     int status; /* MUSTER_ENOENT: it has none */
     const char *text;
     const struct mu_state_entry *entry; /* with status 0 */
+    const struct mu_peer_id *signer;    /* likewise: it has signed that one */
 };
 
 /** Row number `i`; false behind the last. */

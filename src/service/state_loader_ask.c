@@ -1,4 +1,4 @@
-/* Who has what, which of it is taken, and its offer. */
+/* Who has what, and which of it is taken. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 #define ASK_AGAIN_MS 500
 
-static void say(struct mu_state_link *k, int status, const char *text)
+void mu_state_ask_say(struct mu_state_link *k, int status, const char *text)
 {
     k->status = status;
     (void)snprintf(k->text, sizeof(k->text), "%.150s", text);
@@ -33,7 +33,7 @@ void mu_state_ask_failed(struct mu_state_link *k, int status, const char *text)
 {
     struct mu_state_loader *l = k->loader;
 
-    say(k, status, text);
+    mu_state_ask_say(k, status, text);
     k->asked = true;
     k->entry_count = 0;
     if (l->offerer == k && !l->checking) {
@@ -52,7 +52,35 @@ static void unrefuse(struct mu_state_loader *l, const uint8_t id[MU_STATE_ID_LEN
     }
 }
 
-static int take_entries(struct mu_state_link *k, struct mu_span walk)
+static bool is_refused(const struct mu_state_loader *l, const uint8_t *id)
+{
+    for (size_t i = 0; i < l->refused_count; i++) {
+        if (memcmp(l->refused[i], id, MU_STATE_ID_LEN) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool mu_state_ask_trusts(const struct mu_state_loader *l, const struct mu_peer_id *signer)
+{
+    for (size_t i = 0; i < l->config.trust_count; i++) {
+        if (mu_peer_id_eq(&l->config.trust[i], signer)) {
+            return true;
+        }
+    }
+    return l->config.trust_count == 0;
+}
+
+bool mu_state_ask_wants(const struct mu_state_loader *l, const struct mu_state_listed *e)
+{
+    return mu_state_ask_trusts(l, &e->signer) && !is_refused(l, e->entry.id) &&
+           (l->config.id == NULL || memcmp(l->config.id, e->entry.id, MU_STATE_ID_LEN) == 0);
+}
+
+/* What it has, as it says. What it says of who has signed it is looked at here: a signature is over
+ * the id alone. */
+static int take_entries(struct mu_state_link *k, struct mu_span walk, struct mu_errmsg *msg)
 {
     struct mu_state_listed *listed;
     struct mu_state_entry entry;
@@ -71,8 +99,14 @@ static int take_entries(struct mu_state_link *k, struct mu_span walk)
              !mu_span_eq(entry.prefix, mu_span_str(k->loader->config.prefix)))) {
             continue;
         }
-        listed = &k->entries[k->entry_count++];
+        listed = &k->entries[k->entry_count];
+        rc = mu_state_signer(entry.id, entry.public_key, entry.signature, &listed->signer, msg);
+        if (rc != 0) {
+            return rc;
+        }
+        k->entry_count++;
         listed->entry = entry;
+        listed->entry.public_key = listed->entry.signature = (struct mu_span){0};
         memcpy(listed->prefix, entry.prefix.data, entry.prefix.len);
         listed->entry.prefix.data = (const uint8_t *)listed->prefix;
         unrefuse(k->loader, entry.id);
@@ -80,9 +114,42 @@ static int take_entries(struct mu_state_link *k, struct mu_span walk)
     return rc;
 }
 
+/* The one who gave out something that is not as it should be is not asked again. */
+void mu_state_ask_ban(struct mu_state_link *k, int status, const char *text)
+{
+    mu_log(MUSTER_LOG_WARN, "STATE-DONOR-BANNED", "donor=%s why=\"%s\"", k->name, text);
+    mu_state_ask_say(k, status, text);
+    k->banned = true;
+    k->entry_count = 0;
+    mu_state_link_close(k);
+}
+
+/* What it has, and none of it is wanted: that is no fault of the donor's. */
+static void say_unwanted(struct mu_state_link *k)
+{
+    const struct mu_state_loader *l = k->loader;
+    const struct mu_state_listed *e = &k->entries[0];
+    char signer[MU_PEER_ID_TEXT_MAX];
+
+    for (size_t i = 0; i < k->entry_count; i++) {
+        if (mu_state_ask_wants(l, &k->entries[i])) {
+            return;
+        }
+    }
+    if (!mu_state_ask_trusts(l, &e->signer)) {
+        (void)snprintf(k->text, sizeof(k->text), "ignored: its state is signed by %s, not trusted",
+                       mu_peer_id_format(&e->signer, signer));
+    } else {
+        (void)snprintf(k->text, sizeof(k->text),
+                       "ignored: it has another state than the one asked "
+                       "for");
+    }
+}
+
 static void on_list(struct mu_state_link *k, const struct mu_rpc_event *event)
 {
     struct mu_state_loader *l = k->loader;
+    struct mu_errmsg msg = {{0}};
     char text[120];
     int err = event->status;
 
@@ -92,16 +159,24 @@ static void on_list(struct mu_state_link *k, const struct mu_rpc_event *event)
         (void)snprintf(text, sizeof(text), "%.*s",
                        (int)(event->payload.len < 100 ? event->payload.len : 100),
                        (const char *)event->payload.data);
-        say(k, err, text[0] != '\0' ? text : muster_strerror(err));
+        mu_state_ask_say(k, err, text[0] != '\0' ? text : muster_strerror(err));
         return;
     }
-    err = take_entries(k, event->payload);
+    err = take_entries(k, event->payload, &msg);
+    if (err != 0 && msg.text[0] != '\0' && err != MUSTER_ENOMEM) {
+        mu_state_ask_ban(k, err, msg.text);
+        return;
+    }
     if (err != 0) {
-        say(k, err, "its list cannot be read");
+        k->entry_count = 0;
+        mu_state_ask_say(k, err, "its list cannot be read");
         return;
     }
     k->status = 0;
     k->text[0] = '\0';
+    if (k->entry_count != 0 && !l->config.list_only) {
+        say_unwanted(k);
+    }
     if (k->entry_count != 0 && l->settle_at.ns == UINT64_MAX) {
         l->settle_at = mu_mono_add_ms(mu_env_now(l->env).mono, l->config.settle_ms);
     }
@@ -109,19 +184,14 @@ static void on_list(struct mu_state_link *k, const struct mu_rpc_event *event)
 
 /* --- which one -------------------------------------------------------------------------------- */
 
-static bool is_refused(const struct mu_state_loader *l, const uint8_t *id)
+/* Below, at or above zero as `a` is worse, as good as or better than `b`. The epoch is the state's
+ * own, the priority anybody's word. */
+static int compare(const struct mu_state_loader *l, const struct mu_state_entry *a,
+                   const struct mu_state_entry *b)
 {
-    for (size_t i = 0; i < l->refused_count; i++) {
-        if (memcmp(l->refused[i], id, MU_STATE_ID_LEN) == 0) {
-            return true;
-        }
+    if (!l->config.by_priority && a->epoch != b->epoch) {
+        return a->epoch < b->epoch ? -1 : 1;
     }
-    return false;
-}
-
-/* Below, at or above zero as `a` is worse, as good as or better than `b`. */
-static int compare(const struct mu_state_entry *a, const struct mu_state_entry *b)
-{
     if (a->priority != b->priority) {
         return a->priority < b->priority ? -1 : 1;
     }
@@ -131,7 +201,7 @@ static int compare(const struct mu_state_entry *a, const struct mu_state_entry *
     return a->step == b->step ? 0 : a->step < b->step ? -1 : 1;
 }
 
-/* The newest by priority; of several that are as good, one at random. */
+/* The newest; of several that are as good, one at random. */
 static bool choose(struct mu_state_loader *l)
 {
     const struct mu_state_listed *best = NULL;
@@ -142,10 +212,10 @@ static bool choose(struct mu_state_loader *l)
 
         for (size_t i = 0; i < k->entry_count && !k->banned; i++) {
             const struct mu_state_listed *e = &k->entries[i];
-            int order = best == NULL ? 1 : compare(&e->entry, &best->entry);
+            int order = best == NULL ? 1 : compare(l, &e->entry, &best->entry);
             uint32_t random;
 
-            if (is_refused(l, e->entry.id) || order < 0 ||
+            if (!mu_state_ask_wants(l, e) || order < 0 ||
                 (best != NULL && order == 0 &&
                  memcmp(e->entry.id, best->entry.id, MU_STATE_ID_LEN) == 0)) {
                 continue;
@@ -169,210 +239,24 @@ static bool choose(struct mu_state_loader *l)
     return true;
 }
 
-static const struct mu_state_entry *entry_of(const struct mu_state_link *k,
-                                             const uint8_t id[MU_STATE_ID_LEN])
+const struct mu_state_listed *mu_state_ask_listed(const struct mu_state_link *k,
+                                                  const uint8_t id[MU_STATE_ID_LEN])
 {
     for (size_t i = 0; i < k->entry_count; i++) {
         if (memcmp(k->entries[i].entry.id, id, MU_STATE_ID_LEN) == 0) {
-            return &k->entries[i].entry;
+            return &k->entries[i];
         }
     }
     return NULL;
 }
 
-/* --- its offer -------------------------------------------------------------------------------- */
-
-/* Asks somebody who has the state that is wanted for its offer. False: there is nobody left. */
-static bool ask_offer(struct mu_state_loader *l)
-{
-    struct mu_state_which which = {.by_id = true};
-    struct mu_state_link *best = NULL;
-    struct mu_buf out;
-
-    memcpy(which.id, l->want.entry.id, sizeof(which.id));
-    MU_LIST_FOREACH (it, &l->links) {
-        struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
-
-        if (!k->banned && !k->offer_tried && k->ready && entry_of(k, which.id) != NULL) {
-            best = k;
-        }
-    }
-    if (best == NULL) {
-        return false;
-    }
-    best->offer_tried = true;
-    mu_state_offer_fini(&l->offer);
-    mu_state_offer_init(&l->offer);
-    mu_buf_init(&out, 1024);
-    if (mu_state_which_encode(&out, &which) == 0) {
-        best->offer_call =
-            mu_state_link_call(best, MU_STATE_METHOD_OFFER, mu_buf_span(&out), l->config.idle_ms);
-    }
-    mu_buf_fini(&out);
-    l->offerer = best->offer_call == 0 ? NULL : best;
-    return true;
-}
-
-/* Nobody has a good offer of it: the next best is taken. */
-static void refuse_want(struct mu_state_loader *l)
-{
-    if (l->refused_count < MU_STATE_REFUSED_MAX) {
-        memcpy(l->refused[l->refused_count++], l->want.entry.id, MU_STATE_ID_LEN);
-    } else {
-        mu_state_loader_end(l, MUSTER_ELIMIT, "too many states that nobody had a good offer of");
-    }
-    l->has_want = false;
-}
-
-/* The one who gave out something that is not as it should be is not asked again. */
-static void ban(struct mu_state_link *k, int status, const char *text)
-{
-    mu_log(MUSTER_LOG_WARN, "STATE-DONOR-BANNED", "donor=%s why=\"%s\"", k->name, text);
-    say(k, status, text);
-    k->banned = true;
-    k->entry_count = 0;
-    mu_state_link_close(k);
-}
-
-static void accept(struct mu_state_loader *l)
-{
-    struct mu_state_plan plan = {.offer = &l->offer, .entry = &l->want.entry};
-    struct mu_errmsg msg = {0};
-    int err = l->config.accept(l->config.context, &plan, &msg);
-
-    if (err != 0) {
-        mu_state_loader_end(l, err, msg.text);
-        return;
-    }
-    mu_state_fetching_begin(l, &plan);
-}
-
-static bool agrees(const struct mu_state_manifest *m, const struct mu_state_entry *e)
-{
-    return e->epoch == m->epoch && e->step == m->step && e->bytes == m->layout.bytes &&
-           e->tensors == m->layout.count && e->chunks == mu_state_chunk_count(m);
-}
-
-/* Whoever said other things of this state than its manifest does is not asked again. False: it was
- * wanted for what one of them said. */
-static bool check_told(struct mu_state_loader *l)
-{
-    const struct mu_state_manifest *m = &l->offer.manifest;
-
-    MU_LIST_FOREACH (it, &l->links) {
-        struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
-        const struct mu_state_entry *e = entry_of(k, l->want.entry.id);
-
-        if (e != NULL && !k->banned && !agrees(m, e)) {
-            ban(k, MUSTER_ECORRUPT, "its manifest is of another version than it says it has");
-        }
-    }
-    return agrees(m, &l->want.entry);
-}
-
-static void run_check(struct mu_work *work)
-{
-    struct mu_state_check *c = MU_CONTAINER_OF(work, struct mu_state_check, work);
-    struct mu_peer_id signer;
-
-    c->err = mu_state_offer_verify(&c->loader->offer, c->id, c->id, &signer, &c->msg);
-}
-
-static void check_done(struct mu_work *work)
-{
-    struct mu_state_check *c = MU_CONTAINER_OF(work, struct mu_state_check, work);
-    struct mu_state_loader *l = c->loader;
-    struct mu_state_link *k = l->offerer;
-    int err = c->err;
-
-    l->jobs--;
-    l->checking = false;
-    l->offerer = NULL;
-    if (l->phase == MU_STATE_OFFERING) {
-        if (err == MUSTER_ENOMEM) {
-            mu_state_loader_end(l, err, "out of memory");
-        } else if (err != 0) {
-            ban(k, err, c->msg.text);
-        } else if (!check_told(l)) {
-            l->has_want = false;
-            l->phase = MU_STATE_ASKING;
-        } else {
-            accept(l);
-        }
-    }
-    mu_free(c);
-    mu_state_loader_turn(l);
-}
-
-/* The offer is whole: whether it holds together is found out on another thread. */
-static void check_offer(struct mu_state_loader *l)
-{
-    struct mu_state_check *c = mu_calloc(1, sizeof(*c));
-
-    if (c != NULL) {
-        c->work.run = run_check;
-        c->work.done = check_done;
-        c->loader = l;
-        memcpy(c->id, l->want.entry.id, sizeof(c->id));
-    }
-    if (c == NULL || mu_env_work(l->env, &c->work) != 0) {
-        mu_free(c);
-        mu_state_loader_end(l, MUSTER_ENOMEM, "out of memory");
-        return;
-    }
-    l->checking = true;
-    l->jobs++;
-}
-
-/* False: it is not whole, and no more comes; or it is none. */
-static void take_piece(struct mu_state_link *k, struct mu_span piece, bool last)
-{
-    struct mu_state_loader *l = k->loader;
-    struct mu_errmsg msg = {0};
-    int err = l->offerer != k ? MUSTER_EAGAIN : mu_state_offer_recv(&l->offer, piece, &msg);
-
-    if (l->offerer != k || (err == MUSTER_EAGAIN && !last) || (err == 0 && !last)) {
-        return; /* What is whole is looked at when its reply has come. */
-    }
-    if (err == 0) {
-        check_offer(l);
-        return;
-    }
-    l->offerer = NULL;
-    if (err == MUSTER_ENOMEM) {
-        mu_state_loader_end(l, err, "out of memory for an offer");
-    } else {
-        ban(k, err == MUSTER_EAGAIN ? MUSTER_EPROTO : err,
-            err == MUSTER_EAGAIN ? "its offer is not whole" : msg.text);
-    }
-}
-
-void mu_state_ask_item(struct mu_state_link *k, struct mu_span piece)
-{
-    take_piece(k, piece, false);
-}
-
 void mu_state_ask_reply(struct mu_state_link *k, const struct mu_rpc_event *event)
 {
-    struct mu_state_loader *l = k->loader;
-    char text[120];
-
     if (event->id == k->list_call) {
         on_list(k, event);
-        return;
+    } else {
+        mu_state_offer_reply(k, event);
     }
-    k->offer_call = 0;
-    if (event->status == 0) {
-        take_piece(k, event->payload, true);
-        return;
-    }
-    if (l->offerer == k) {
-        l->offerer = NULL;
-    }
-    (void)snprintf(text, sizeof(text), "no offer: %.*s",
-                   (int)(event->payload.len < 100 ? event->payload.len : 100),
-                   (const char *)event->payload.data);
-    say(k, event->status, text);
 }
 
 /* --- the turn --------------------------------------------------------------------------------- */
@@ -413,6 +297,14 @@ static void ask_all(struct mu_state_loader *l)
     }
 }
 
+static const char *say_none(const struct mu_state_loader *l)
+{
+    return l->config.id != NULL          ? "no donor has that state"
+           : l->config.trust_count != 0  ? "no donor has a state that a trusted peer has signed"
+           : l->config.prefix[0] == '\0' ? "no donor has a state"
+                                         : "no donor has a state under that prefix";
+}
+
 /* All have answered, and nobody has anything. */
 static void ask_later(struct mu_state_loader *l)
 {
@@ -426,10 +318,7 @@ static void ask_later(struct mu_state_loader *l)
         if (l->link_count == 0) {
             mu_state_loader_end(l, MUSTER_ENOENT, "no donor is known");
         } else if (answered) {
-            mu_state_loader_end(l, MUSTER_ENOENT,
-                                l->config.prefix[0] == '\0'
-                                    ? "no donor has a state"
-                                    : "no donor has a state under that prefix");
+            mu_state_loader_end(l, MUSTER_ENOENT, say_none(l));
         } else {
             mu_state_loader_end(l, l->last_status == 0 ? MUSTER_ECONN : l->last_status,
                                 l->last.text);
@@ -484,8 +373,11 @@ void mu_state_ask_turn(struct mu_state_loader *l)
             decide(l);
         }
     }
-    while (l->phase == MU_STATE_OFFERING && l->offerer == NULL && !ask_offer(l)) {
-        refuse_want(l);
+    if (l->phase == MU_STATE_OFFERING) {
+        mu_state_offer_turn(l);
+    }
+    while (l->phase == MU_STATE_OFFERING && l->offerer == NULL && !mu_state_offer_ask(l)) {
+        mu_state_offer_refuse(l);
         if (l->phase == MU_STATE_OFFERING) {
             l->phase = MU_STATE_ASKING;
             decide(l);
@@ -500,6 +392,8 @@ mu_mono_t mu_state_ask_deadline(const struct mu_state_loader *l)
     if (l->phase == MU_STATE_ASKING) {
         at = mu_mono_min(at, l->settle_at);
         at = l->config.expect_more && all_asked(l) ? mu_mono_min(at, l->ask_at) : at;
+    } else if (l->offerer != NULL && !l->checking) {
+        at = mu_mono_min(at, l->offer_at);
     }
     return at;
 }

@@ -3,7 +3,8 @@
  *
  *     state_loader.c        life, the phases, progress and the end
  *     state_loader_link.c   a donor: connecting, calls, answers
- *     state_loader_ask.c    who has what; the offer of the one that is taken
+ *     state_loader_ask.c    who has what, and which of it is taken
+ *     state_loader_offer.c  the offer of that one
  *     state_loader_fetch.c  chunks: asked for, landed
  *     state_loader_check.c  chunks: hashed
  */
@@ -29,7 +30,8 @@ enum mu_state_phase {
 
 /* An entry that a donor listed, and the text that it refers to. */
 struct mu_state_listed {
-    struct mu_state_entry entry;
+    struct mu_state_entry entry; /* without its key and signature, which were looked at */
+    struct mu_peer_id signer;
     char prefix[MU_STATE_PREFIX_MAX];
 };
 
@@ -95,6 +97,7 @@ struct mu_state_check {
     int err;
     struct mu_errmsg msg;
     uint8_t id[MU_STATE_ID_LEN];
+    struct mu_peer_id signer;
 };
 
 struct mu_state_loader {
@@ -119,7 +122,8 @@ struct mu_state_loader {
     size_t refused_count;
     struct mu_state_offer offer;
     struct mu_state_link *offerer;
-    bool checking; /* the offer, on another thread */
+    mu_mono_t offer_at; /* when another one is asked for it, if nothing more comes */
+    bool checking;      /* the offer, on another thread */
     int last_status;
     struct mu_errmsg last;
 
@@ -188,11 +192,33 @@ void mu_state_ask_begin(struct mu_state_loader *l);
 void mu_state_ask_ready(struct mu_state_link *k);
 void mu_state_ask_failed(struct mu_state_link *k, int status, const char *text);
 void mu_state_ask_reply(struct mu_state_link *k, const struct mu_rpc_event *event);
-/** A piece of an offer. */
-void mu_state_ask_item(struct mu_state_link *k, struct mu_span piece);
+/** What its trouble is. */
+void mu_state_ask_say(struct mu_state_link *k, int status, const char *text);
+/** The one who gave out something that is not as it should be is not asked again. */
+void mu_state_ask_ban(struct mu_state_link *k, int status, const char *text);
+/** Whether what this peer has signed may be taken; and whether this state may, which others had a
+ * good offer of, as far as is known. */
+bool mu_state_ask_trusts(const struct mu_state_loader *l, const struct mu_peer_id *signer);
+bool mu_state_ask_wants(const struct mu_state_loader *l, const struct mu_state_listed *e);
+/** What a donor said of a state; NULL: it has not got it. */
+const struct mu_state_listed *mu_state_ask_listed(const struct mu_state_link *k,
+                                                  const uint8_t id[MU_STATE_ID_LEN]);
 /** Chooses when it is time. */
 void mu_state_ask_turn(struct mu_state_loader *l);
 mu_mono_t mu_state_ask_deadline(const struct mu_state_loader *l);
+
+/* --- state_loader_offer.c --------------------------------------------------------------------- */
+
+/** Asks somebody who has the state that is wanted for its offer. False: there is nobody left. */
+bool mu_state_offer_ask(struct mu_state_loader *l);
+/** Nobody has a good offer of it: the next best is taken. */
+void mu_state_offer_refuse(struct mu_state_loader *l);
+/** A piece of an offer. */
+void mu_state_offer_item(struct mu_state_link *k, struct mu_span piece);
+/** The last piece, or that it does not come. */
+void mu_state_offer_reply(struct mu_state_link *k, const struct mu_rpc_event *event);
+/** Passes over who does not send it. */
+void mu_state_offer_turn(struct mu_state_loader *l);
 
 /* --- state_loader_check.c --------------------------------------------------------------------- */
 

@@ -63,7 +63,7 @@ static void on_event(void *context, const struct mu_rpc_event *event)
         break;
     case MU_RPC_EV_ITEM:
         if (event->id == k->offer_call && event->id != 0) {
-            mu_state_ask_item(k, event->payload);
+            mu_state_offer_item(k, event->payload);
         } else if (event->id == k->stream && event->id != 0) {
             mu_state_fetching_item(k, event->payload);
             break; /* It counts as consumed when it has been hashed. */

@@ -10,7 +10,7 @@
 #include "service/peer_env.h"
 #include "service/state_swarm_load_internal.h"
 
-#define FOUND_MAX   64   /* donors that are looked at, those with the greatest priorities */
+#define FOUND_MAX   64   /* donors that are looked at */
 #define IDENTIFY_MS 3000 /* for a host that is connected to say what it speaks */
 
 /* --- who there is ----------------------------------------------------------------------------- */
@@ -20,10 +20,47 @@ static int compare_found(const void *a, const void *b)
     const struct mu_state_found *x = a;
     const struct mu_state_found *y = b;
 
+    if (x->trusted != y->trusted) {
+        return x->trusted ? -1 : 1;
+    }
     if (x->priority > y->priority || x->priority < y->priority) {
         return x->priority > y->priority ? -1 : 1;
     }
     return (x->lot < y->lot) - (x->lot > y->lot);
+}
+
+static int compare_lots(const void *a, const void *b)
+{
+    const struct mu_state_found *x = a;
+    const struct mu_state_found *y = b;
+
+    return (x->lot < y->lot) - (x->lot > y->lot);
+}
+
+/* Whoever writes into the DHT can claim any priority, for as many peers as it likes. So half of the
+ * places go by lot, unless priorities are what is wanted. */
+static void pick_found(struct mu_state_swarm_load *l)
+{
+    size_t half = FOUND_MAX / 2;
+
+    qsort(l->found, l->found_count, sizeof(*l->found), compare_found);
+    if (l->found_count > FOUND_MAX) {
+        if (!l->config.native.by_priority) {
+            qsort(l->found + half, l->found_count - half, sizeof(*l->found), compare_lots);
+            qsort(l->found + half, FOUND_MAX - half, sizeof(*l->found), compare_found);
+        }
+        l->found_count = FOUND_MAX;
+    }
+}
+
+static bool is_trusted(const struct mu_state_loader_config *c, const struct mu_peer_id *peer)
+{
+    for (size_t i = 0; i < c->trust_count; i++) {
+        if (mu_peer_id_eq(&c->trust[i], peer)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static int read_found(struct mu_state_swarm_load *l, struct mu_span dictionary)
@@ -47,13 +84,20 @@ static int read_found(struct mu_state_swarm_load *l, struct mu_span dictionary)
         if (mu_hm_donor_entry(&entry, now, &f->connect.peer, &f->priority) &&
             !mu_peer_id_eq(&f->connect.peer, self)) {
             mu_env_entropy(l->env, &f->lot, sizeof(f->lot));
+            f->trusted = is_trusted(&l->config.native, &f->connect.peer);
             f->load = l;
             l->found_count++;
         }
     }
-    qsort(l->found, l->found_count, sizeof(*l->found), compare_found);
-    l->found_count = l->found_count < FOUND_MAX ? l->found_count : FOUND_MAX;
+    pick_found(l);
     return 0;
+}
+
+static const char *say_other(const struct mu_state_swarm_load *l)
+{
+    return l->config.native.trust_count != 0 || l->config.native.id != NULL
+               ? "ignored: it does not speak the native wire, and signs nothing"
+               : "does not speak the native wire";
 }
 
 static void settle(struct mu_state_found *f, enum mu_state_swarm_kind kind, int status,
@@ -91,7 +135,7 @@ static void look_at(struct mu_state_found *f)
         settle(f, SPEAKS_NATIVE, 0, "");
     } else if (mu_peer_host_agent(host, &f->connect.peer).len != 0 ||
                mu_mono_reached(f->identify_by, mu_state_swarm_now(f->load))) {
-        settle(f, SPEAKS_OTHER, 0, "does not speak the native wire");
+        settle(f, SPEAKS_OTHER, 0, say_other(f->load));
     }
 }
 
@@ -104,7 +148,7 @@ void mu_state_swarm_identified(struct mu_peer_watch *watch, const struct mu_peer
 
         if (f->connected && mu_peer_id_eq(&f->connect.peer, peer)) {
             settle(f, speaks_native(f) ? SPEAKS_NATIVE : SPEAKS_OTHER, 0,
-                   speaks_native(f) ? "" : "does not speak the native wire");
+                   speaks_native(f) ? "" : say_other(l));
         }
     }
 }

@@ -33,6 +33,7 @@ struct mu_state_found {
     struct mu_state_swarm_load *load;
     struct mu_peer_connect connect;
     double priority;
+    bool trusted; /* it is one of those whose signatures are */
     uint64_t lot; /* decides between equals */
     enum mu_state_swarm_kind kind;
     bool connecting;
@@ -58,7 +59,7 @@ struct mu_state_swarm_load {
     struct mu_dht_wish wish;
     char **donors;
     size_t donor_count;
-    struct mu_state_found *found; /* by priority */
+    struct mu_state_found *found; /* by priority, those first who are trusted */
     size_t found_count;
     struct mu_state_loader *loader;
     struct mu_state_share *share;

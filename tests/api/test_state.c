@@ -138,7 +138,7 @@ static void test_layout_that_differs_is_refused_before_anything_is_written(void 
     model_free(&kept);
 }
 
-static void test_highest_priority_is_loaded_and_hidden_ones_are_not(void **state)
+static void test_newest_is_loaded_and_hidden_ones_are_not(void **state)
 {
     struct muster_state_config config = local();
     struct muster_state_request r;
@@ -162,6 +162,7 @@ static void test_highest_priority_is_loaded_and_hidden_ones_are_not(void **state
     copy_assert_same(copy, &models[1]);
     muster_state_copy_free(copy);
     assert_int_equal(muster_state_set(donors[0], "job", 100, false), 0);
+    r.by_priority = true;
     must(muster_state_load(taker, &r, &copy));
     copy_assert_same(copy, &models[0]);
     muster_state_copy_free(copy);
@@ -798,7 +799,7 @@ int main(void)
         CASE(test_state_is_loaded_into_new_memory),
         CASE(test_state_is_loaded_in_place),
         CASE(test_layout_that_differs_is_refused_before_anything_is_written),
-        CASE(test_highest_priority_is_loaded_and_hidden_ones_are_not),
+        CASE(test_newest_is_loaded_and_hidden_ones_are_not),
         CASE(test_donors_are_listed_with_what_they_have_or_why_not),
         CASE(test_load_is_canceled_by_its_progress),
         CASE(test_load_is_canceled_from_another_thread),

@@ -95,6 +95,27 @@ static void spoil_signature(struct mu_state_share *share)
     ((uint8_t *)(uintptr_t)share->offer.signature.data)[3] ^= 1;
 }
 
+/* Another's word for this state, to be shown in the list; the offer has its own. */
+static struct {
+    struct mu_identity signer;
+    uint8_t signature[MU_IDENTITY_SIG_LEN_MAX];
+} borrowed;
+
+static void borrow_signature(struct mu_state_share *share)
+{
+    uint8_t message[13 + MU_STATE_ID_LEN] = "muster-state:";
+    struct mu_buf signature;
+
+    memcpy(message + 13, share->id, MU_STATE_ID_LEN);
+    mu_buf_init(&signature, sizeof(borrowed.signature));
+    assert_int_equal(
+        mu_identity_sign(&borrowed.signer, mu_span(message, sizeof(message)), &signature), 0);
+    memcpy(borrowed.signature, mu_buf_span(&signature).data, signature.len);
+    share->offer.public_key = mu_buf_span(&borrowed.signer.public_key);
+    share->offer.signature = mu_span(borrowed.signature, signature.len);
+    mu_buf_fini(&signature);
+}
+
 static void spoil_leaf(struct mu_state_share *share)
 {
     ((uint8_t *)(uintptr_t)share->offer.leaves.data)[3] ^= 1;
@@ -161,6 +182,31 @@ static void test_offer_with_a_wrong_signature_or_leaf_is_passed_over(void **stat
     change(p.donors[0], spoil_leaf);
     load_from_both(&p, &p.models[1], 1);
     pair_close(&p);
+}
+
+static void test_donor_that_lists_anothers_signature_is_passed_over(void **state)
+{
+    static const uint8_t seed[MU_IDENTITY_SEED_LEN] = {3};
+    struct muster_state_request r = muster_state_request_defaults();
+    char signer[MU_PEER_ID_TEXT_MAX];
+    const char *trusted = signer;
+    struct pair p;
+    muster_state_copy *copy;
+
+    (void)state;
+    assert_int_equal(mu_identity_from_seed(&borrowed.signer, seed), 0);
+    (void)mu_peer_id_format(&borrowed.signer.id, signer);
+    pair_open(&p, 6, 5);
+    change(p.donors[0], borrow_signature);
+    r.prefix = "job";
+    r.donors = p.addrs;
+    r.donor_count = 2;
+    r.trust = &trusted;
+    r.trust_count = 1;
+    assert_true(muster_state_load(taker, &r, &copy) < 0);
+    assert_non_null(strstr(muster_state_report(), "not signed by whom it said"));
+    pair_close(&p);
+    mu_identity_fini(&borrowed.signer);
 }
 
 static void test_donor_that_says_it_has_what_it_has_not_is_asked_no_more(void **state)
@@ -318,6 +364,7 @@ int main(void)
         CASE(test_donor_that_lies_about_its_version_is_passed_over),
         CASE(test_donor_that_gives_out_another_manifest_is_passed_over),
         CASE(test_offer_with_a_wrong_signature_or_leaf_is_passed_over),
+        CASE(test_donor_that_lists_anothers_signature_is_passed_over),
         CASE(test_donor_that_says_it_has_what_it_has_not_is_asked_no_more),
         CASE(test_state_travels_locked_and_not_to_strangers),
         CASE(test_file_that_is_cut_short_ends_the_download_only),

@@ -181,6 +181,57 @@ static void test_who_passes_on_is_held_to_the_same(void **state)
     model_free(&m);
 }
 
+/* --- whose word is taken ---------------------------------------------------------------------- */
+
+static void test_a_state_says_who_has_signed_it(void **state)
+{
+    struct muster_state_config config = among_peers("/ip4/127.0.0.1/tcp/0");
+    struct muster_state_request r;
+    struct muster_state_info info;
+    struct muster_state_row rows[2];
+    muster_state *donor;
+    muster_state_copy *copy;
+    const char *addr;
+    struct model m;
+
+    (void)state;
+    model_make(&m, 1, 1);
+    must(muster_state_open(giver, &config, &donor));
+    assert_int_equal(muster_state_shared(donor, "job", &info), MUSTER_ENOENT);
+    share(donor, &m, 3, 1);
+    must(muster_state_shared(donor, "job", &info));
+    assert_string_equal(info.signer, id_of(donor));
+    assert_int_equal(info.epoch, 3);
+    addr = muster_state_address(donor);
+    r = from(&addr, 1);
+    assert_int_equal(muster_state_list(taker, &r, rows, 2), 1);
+    assert_string_equal(rows[0].info.signer, info.signer);
+    assert_string_equal(rows[0].info.id, info.id);
+    must(muster_state_load(taker, &r, &copy));
+    assert_string_equal(muster_state_copy_info(copy)->signer, info.signer);
+    assert_string_equal(muster_state_copy_info(copy)->id, info.id);
+    muster_state_copy_free(copy);
+    muster_state_close(donor);
+    model_free(&m);
+}
+
+static void test_pins_that_cannot_be_are_refused(void **state)
+{
+    const char *addr = "127.0.0.1:1";
+    const char *nobody = "somebody";
+    struct muster_state_request r = from(&addr, 1);
+    muster_state_copy *copy;
+
+    (void)state;
+    r.trust = &nobody;
+    r.trust_count = 1;
+    assert_int_equal(muster_state_load(taker, &r, &copy), MUSTER_EINVAL);
+    r = from(&addr, 1);
+    r.id = "0123";
+    assert_int_equal(muster_state_load(taker, &r, &copy), MUSTER_EINVAL);
+    assert_non_null(strstr(muster_errmsg(), "64 hex digits"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +239,8 @@ int main(void)
         cmocka_unit_test(test_a_credential_does_not_stand_in_for_a_list_of_peers),
         cmocka_unit_test(test_only_those_who_were_named_load),
         cmocka_unit_test(test_who_passes_on_is_held_to_the_same),
+        cmocka_unit_test(test_a_state_says_who_has_signed_it),
+        cmocka_unit_test(test_pins_that_cannot_be_are_refused),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

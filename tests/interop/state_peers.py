@@ -44,6 +44,12 @@ def key(name):
     return file, out.decode().splitlines()[0]
 
 
+def content(name):
+    """The last byte of what was pulled."""
+    with open(path(name), "rb") as file:
+        return file.read()[-1:]
+
+
 def here(port=0):
     return "/ip4/%s/tcp/%d" % (ADDRESS, port)
 
@@ -156,6 +162,51 @@ def test_who_passes_on_obeys_the_same_rule():
         code, err = pull("p4.out", "--listen", here(), donor.address)
         checks.ok(code != 0 and "--allow PEER,..." in err, "a --listen without them is refused",
                   err)
+
+
+# --- whose word is taken ------------------------------------------------------------------------
+
+
+def test_the_signer_is_shown_and_can_be_pinned():
+    file, donor_id = key("donor")
+    other, other_id = key("other")
+    stranger = make("stranger.safetensors", b"s")
+    with Serve(MODEL, "--identity", file, "--listen", here(), "--insecure", "--prefix", "job",
+               "--epoch", "5") as good, \
+            Serve(stranger, "--identity", other, "--listen", here(), "--insecure", "--prefix",
+                  "job", "--epoch", "1", "--priority", "999999") as bad:
+        checks.equal(good.said.get("signer"), donor_id, "serve prints who signs")
+        code, out, err = run_muster("state", "ls", "--json", good.address)
+        row = json.loads(out)
+        checks.equal((row.get("signer"), row["id"]), (donor_id, good.said.get("id")), "so does ls")
+        code, err = pull("p.out", good.address, bad.address)
+        checks.ok(code == 0 and donor_id in err, "and pull", err)
+        checks.equal(content("p.out"), b"m", "a priority of 999999 poisons nobody")
+        code, err = pull("p.out", "--by-priority", good.address, bad.address)
+        checks.equal((code, content("p.out")), (0, b"s"), "unless that is what was asked for")
+    with Serve(MODEL, "--identity", file, "--listen", here(), "--insecure", "--prefix", "job",
+               "--epoch", "5") as good, \
+            Serve(stranger, "--identity", other, "--listen", here(), "--insecure", "--prefix",
+                  "job", "--epoch", "999999") as bad:
+        for pin in (["--trust", donor_id], ["--trust", file], ["--id", good.said["id"]],
+                    ["--trust", other_id + "," + donor_id, "--id", good.said["id"]]):
+            code, err = pull("q.out", *pin, good.address, bad.address)
+            checks.equal((code, content("q.out")), (0, b"m"), "an epoch neither, with " + pin[0])
+            checks.ok("ignored" in err, "and who was passed over is said", err)
+        code, err = pull("r.out", "--trust", donor_id, bad.address)
+        checks.ok(code == 7 and other_id in err and "trusted" in err,
+                  "nothing that is trusted: said, and who has signed instead", err)
+        code, err = pull("r.out", "--trust", "nobody", good.address)
+        checks.ok(code == 2 and "nobody" in err, "what is neither a peer nor a key is named", err)
+
+
+def test_a_donor_without_peers_signs_with_a_key_that_lasts():
+    file, donor_id = key("donor")
+    with Serve(MODEL, "--sign", file, "--listen", "127.0.0.1:0") as donor:
+        checks.equal((donor.said["signer"], donor.said["transport"]), (donor_id, "plain"),
+                     "serve --sign")
+        code, err = pull("s.out", "--trust", donor_id, donor.address)
+        checks.equal((code, content("s.out")), (0, b"m"), "pull --trust holds it to that")
 
 
 def main():

@@ -18,6 +18,8 @@ static struct mu_state_entry example(void)
         .priority = 3.5,
         .have = 7,
         .chunks = 4769,
+        .public_key = MU_SPAN_LIT("key"),
+        .signature = MU_SPAN_LIT("its signature"),
     };
 
     memset(entry.id, 0x11, sizeof(entry.id));
@@ -32,7 +34,7 @@ static void test_state_list_comes_back_entry_by_entry(void **state)
     struct mu_buf out;
 
     (void)state;
-    mu_buf_init(&out, 4096);
+    mu_buf_init(&out, 65536);
     assert_int_equal(mu_state_entry_encode(&out, &entry), 0);
     entry.prefix = (struct mu_span){0};
     entry.priority = -INFINITY;
@@ -49,6 +51,8 @@ static void test_state_list_comes_back_entry_by_entry(void **state)
     assert_true(got.priority == 3.5);
     assert_int_equal(got.have, 7);
     assert_int_equal(got.chunks, 4769);
+    assert_span_text(got.public_key, "key");
+    assert_span_text(got.signature, "its signature");
     assert_int_equal(mu_state_entry_next(&walk, &got), 1);
     assert_int_equal(got.prefix.len, 0);
     assert_true(isinf(got.priority));
@@ -64,11 +68,14 @@ static void test_state_list_refuses_what_cannot_be(void **state)
     struct mu_span walk;
 
     (void)state;
-    mu_buf_init(&out, 4096);
+    mu_buf_init(&out, 65536);
     entry.priority = NAN;
     assert_int_equal(mu_state_entry_encode(&out, &entry), MUSTER_EINVAL);
     entry.priority = 0;
     entry.prefix.len = MU_STATE_PREFIX_MAX + 1;
+    assert_int_equal(mu_state_entry_encode(&out, &entry), MUSTER_EINVAL);
+    entry = example();
+    entry.signature.len = MU_STATE_SIG_LEN_MAX + 1;
     assert_int_equal(mu_state_entry_encode(&out, &entry), MUSTER_EINVAL);
     assert_int_equal(out.len, 0);
 

@@ -31,6 +31,7 @@ struct side {
     bool in_place;
     bool refuse;
     uint64_t timeout_ms;
+    const struct mu_peer_id *trust; /* the only one; NULL: all */
     int ended, closed, status;
     bool by_hivemind;
     uint8_t got_epoch;
@@ -219,6 +220,8 @@ static void load_inside(void *arg)
     config.native.accept = accept;
     config.native.context = s;
     config.native.timeout_ms = s->timeout_ms;
+    config.native.trust = s->trust;
+    config.native.trust_count = s->trust == NULL ? 0 : 1;
     s->ended = s->closed = 0;
     assert_int_equal(mu_state_swarm_load_start(&config, &s->load, &msg), 0);
 }
@@ -470,6 +473,78 @@ static void test_state_swarm_lost_donors_are_passed_over(void **unused)
     }
 }
 
+/* --- a stranger's many names ------------------------------------------------------------------ */
+
+#define NAMES 80
+
+static struct {
+    struct mu_dht_wish wish;
+    struct mu_dht_put puts[NAMES];
+    uint8_t subkeys[NAMES][2 + MU_PEER_ID_MAX];
+    int done;
+} crowd;
+
+static void on_crowded(struct mu_dht_wish *wish, const struct mu_dht_op *op)
+{
+    (void)wish;
+    (void)op;
+    crowd.done++;
+}
+
+/* Peers that there are not, each with a priority beyond all others'. */
+static void crowd_inside(void *arg)
+{
+    static const uint8_t value[] = {0xcb, 0x41, 0x2e, 0x84, 0x7e, 0, 0, 0, 0}; /* 999999.0 */
+    struct side *s = arg;
+
+    for (size_t i = 0; i < NAMES; i++) {
+        uint8_t seed[MU_IDENTITY_SEED_LEN] = {99, (uint8_t)i};
+        struct mu_identity name;
+        struct mu_dht_put *put = &crowd.puts[i];
+
+        assert_int_equal(mu_identity_from_seed(&name, seed), 0);
+        crowd.subkeys[i][0] = 0xc4;
+        crowd.subkeys[i][1] = (uint8_t)name.id.len;
+        memcpy(crowd.subkeys[i] + 2, mu_peer_id_span(&name.id).data, name.id.len);
+        put->subkey = mu_span(crowd.subkeys[i], 2 + name.id.len);
+        put->value = mu_span(value, sizeof(value));
+        put->expiration = mu_dht_service_time(mu_state_swarm_dht(s->swarm)) + 300;
+        assert_int_equal(mu_hm_all_averagers(PREFIX, &put->key), 0);
+        mu_identity_fini(&name);
+    }
+    crowd.wish.done = on_crowded;
+    assert_int_equal(
+        mu_dht_service_store(mu_state_swarm_dht(s->swarm), &crowd.wish, crowd.puts, NAMES), 0);
+}
+
+static void test_state_swarm_claimed_priorities_do_not_hide_the_others(void **unused)
+{
+    (void)unused;
+    open_all(4, 1 << 1 | 1 << 3);
+    share(&sides[1], 5);
+    memset(&crowd, 0, sizeof(crowd));
+    mu_sim_call(sides[2].node->proc, crowd_inside, &sides[2]);
+    rig_run(&rig, 5000);
+    assert_int_equal(crowd.done, 1);
+    sides[3].trust = &sides[1].node->identity.id;
+    load(&sides[3]);
+    expect_epoch(&sides[3], 5, false);
+    close_all();
+}
+
+static void test_state_swarm_with_trust_nothing_is_taken_that_nobody_signed(void **unused)
+{
+    (void)unused;
+    open_all(4, 1 << 1);
+    share(&sides[1], 5);
+    share(&sides[2], 6);
+    sides[3].trust = &sides[1].node->identity.id;
+    load(&sides[3]);
+    expect_epoch(&sides[3], 5, false);
+    assert_non_null(strstr(sides[3].report, "signs nothing"));
+    close_all();
+}
+
 static void test_state_swarm_load_can_be_canceled_at_any_time(void **unused)
 {
     int canceled = 0;
@@ -497,6 +572,8 @@ int main(void)
         cmocka_unit_test(test_state_swarm_who_leaves_is_not_found),
         cmocka_unit_test(test_state_swarm_refused_layout_leaves_the_others),
         cmocka_unit_test(test_state_swarm_lost_donors_are_passed_over),
+        cmocka_unit_test(test_state_swarm_claimed_priorities_do_not_hide_the_others),
+        cmocka_unit_test(test_state_swarm_with_trust_nothing_is_taken_that_nobody_signed),
         cmocka_unit_test(test_state_swarm_load_can_be_canceled_at_any_time),
     };
 
