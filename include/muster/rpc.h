@@ -140,8 +140,9 @@ MUSTER_EXPORT size_t muster_rpc_workers(muster_rpc_agent *agent,
  * `group` (1 to 128 bytes) keeps groups apart that use one store: use a new one each time.
  * `timeout_ms` is that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. MUSTER_EEXIST: two workers
  * have the same name, or the same id; the text says which, and everybody is told who has not joined
- * yet. MUSTER_ETIMEDOUT names the ids that are missing, and another try may follow. MUSTER_EINVAL,
- * and errors of the store.
+ * yet. MUSTER_EINVAL: what was passed cannot be, or (everybody is told) a device map names a worker
+ * that is not in the group, or a device that its worker does not have. MUSTER_ETIMEDOUT names the
+ * ids that are missing, and another try may follow. Errors of the store.
  */
 MUSTER_EXPORT int muster_rpc_join_group(muster_rpc_agent *agent, muster_store *store,
                                         const char *group, uint32_t world_size, int64_t timeout_ms);
@@ -398,7 +399,7 @@ struct muster_rpc_device_pair {
 MUSTER_EXPORT int muster_rpc_set_devices(muster_rpc_agent *agent, const int32_t *devices,
                                          size_t count);
 /** Fills up to `cap` of them, ascending, returns how many there are: those that were set, or else
- * those that the maps to other workers name. */
+ * those that maps name, ours and, since we joined a group, the others'. */
 MUSTER_EXPORT size_t muster_rpc_devices(muster_rpc_agent *agent, int32_t *ret_devices, size_t cap);
 
 /**
@@ -406,7 +407,7 @@ MUSTER_EXPORT size_t muster_rpc_devices(muster_rpc_agent *agent, int32_t *ret_de
  * mapped to, and what comes back is mapped the other way; one that is not mapped is an error of the
  * call (MUSTER_EINVAL). What is in memory stays in memory, and needs no map: a negative device is
  * MUSTER_EINVAL, as is what cannot be a worker's name. One to one (MUSTER_EEXIST). Replaces the map
- * there was. MUSTER_ENOMEM.
+ * there was. MUSTER_ENOMEM. Those that are set before muster_rpc_join_group() are checked there.
  */
 MUSTER_EXPORT int muster_rpc_set_device_map(muster_rpc_agent *agent, const char *worker,
                                             const struct muster_rpc_device_pair *pairs,

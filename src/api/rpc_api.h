@@ -21,6 +21,7 @@
 #include <muster/rpc.h>
 
 #include "api/api.h"
+#include "codec/rpc_intro.h"
 #include "service/rpc_agent.h"
 #include "service/rpc_gather.h"
 #include "service/rref_agent.h"
@@ -55,6 +56,7 @@ struct muster_rpc_agent {
     int32_t *devices; /* that were set, ascending */
     size_t device_count;
     struct mu_list maps; /* struct mu_rpc_device_map */
+    struct mu_buf named; /* u32 each: ours that the maps of others name */
     /* The threads for handlers that block. */
     pthread_cond_t work;
     struct mu_list queue; /* struct mu_rpc_job */
@@ -139,17 +141,23 @@ int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request
 struct mu_rpc_member {
     char name[MU_RPC_WORKER_MAX + 1];
     char address[MU_ADDR_HOST_MAX + 16 + 64];
+    struct mu_rpc_intro intro; /* lent by the value that it was read from */
 };
 
 /** What the agent says of itself. MUSTER_ENOMEM. */
-int mu_rpc_member_encode(const muster_rpc_agent *a, struct mu_buf *out);
-/** Why there will be no group. MUSTER_ENOMEM. */
-int mu_rpc_notice_encode(const char *text, struct mu_buf *out);
+int mu_rpc_member_encode(muster_rpc_agent *a, struct mu_buf *out);
 /** MUSTER_EEXIST: it is a notice, and that is its text. MUSTER_EPROTO, MUSTER_ENOMEM. */
 int mu_rpc_member_decode(struct muster_bytes value, struct mu_rpc_member *ret,
                          struct mu_errmsg *reterr_msg);
-/** Whether they can be one group: MUSTER_EEXIST (a name is there twice), and its text is kept. */
-int mu_rpc_members_check(const struct mu_rpc_member *members, size_t count);
+/**
+ * Whether they can be one group, and the text is kept: MUSTER_EEXIST (a name is there twice),
+ * MUSTER_EINVAL (a map names a device that is not there or, with `all_there`, a worker that is not
+ * among them).
+ */
+int mu_rpc_members_check(const struct mu_rpc_member *members, size_t count, bool all_there);
+/** Keeps which of our devices their maps name. MUSTER_ENOMEM, and its text is kept. */
+int mu_rpc_members_name_devices(muster_rpc_agent *a, const struct mu_rpc_member *members,
+                                size_t count);
 
 /* --- rpc_group.c ------------------------------------------------------------------------------ */
 
@@ -178,13 +186,20 @@ int mu_rpc_until(const muster_rpc_agent *a, const muster_store *store, int64_t t
                  int64_t *ret_until);
 /** What is left of it, as a timeout of the store's; at least 1 ms. */
 int64_t mu_rpc_left(int64_t until);
+/* Whose world a group is. */
+struct mu_rpc_world {
+    const char *group;
+    uint32_t size;
+    uint32_t rank;  /* ours */
+    bool all_there; /* there is nobody else, for device maps as well */
+};
+
 /**
  * Tells a group who has the rank of ours, and learns who has the others, by rank; freed with
  * mu_free().
  */
-int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const char *group,
-                    uint32_t world_size, uint32_t rank, int64_t timeout_ms,
-                    struct mu_rpc_member **ret_members);
+int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_world *world,
+                    int64_t timeout_ms, struct mu_rpc_member **ret_members);
 /** The group that muster_rpc_leave_group() leaves. MUSTER_ENOMEM. */
 int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size);
 

@@ -61,6 +61,11 @@ int muster_rpc_set_devices(muster_rpc_agent *a, const int32_t *devices, size_t c
     return 0;
 }
 
+static int32_t lesser_above(int32_t after, int32_t device, int32_t least)
+{
+    return device > after && (least < 0 || device < least) ? device : least;
+}
+
 /* The least of our devices above `after` that is set or, if none are, that a map names; -1: none.
  * Under the lock. */
 static int32_t next_device(const muster_rpc_agent *a, int32_t after)
@@ -79,10 +84,11 @@ static int32_t next_device(const muster_rpc_agent *a, int32_t after)
         const struct mu_rpc_device_map *m = MU_CONTAINER_OF(it, struct mu_rpc_device_map, link);
 
         for (size_t i = 0; i < m->count; i++) {
-            if (m->pairs[i].local > after && (least < 0 || m->pairs[i].local < least)) {
-                least = m->pairs[i].local;
-            }
+            least = lesser_above(after, m->pairs[i].local, least);
         }
+    }
+    for (size_t i = 0; i < a->named.len / 4; i++) {
+        least = lesser_above(after, mu_rpc_intro_device(mu_buf_span(&a->named), i), least);
     }
     return least;
 }
@@ -211,4 +217,5 @@ void mu_rpc_devices_free(muster_rpc_agent *a)
         mu_free(MU_CONTAINER_OF(it, struct mu_rpc_device_map, link));
     }
     mu_free(a->devices);
+    mu_buf_fini(&a->named);
 }

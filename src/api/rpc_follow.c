@@ -152,13 +152,13 @@ int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *
 {
     struct mu_rpc_member *members = NULL;
     char group[64];
+    struct mu_rpc_world world = {group, round->world_size, round->rank, false};
     int err = check_round(a, round);
 
     (void)snprintf(group, sizeof(group), "round-%" PRIu64 "-%" PRIu64, round->incarnation,
                    round->round);
     if (err == 0) {
-        err = mu_rpc_exchange(a, round->store, group, round->world_size, round->rank, timeout_ms,
-                              &members);
+        err = mu_rpc_exchange(a, round->store, &world, timeout_ms, &members);
     }
     if (err == 0) {
         err = enter(a, members, round->world_size, round->rank);

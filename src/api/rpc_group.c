@@ -1,7 +1,7 @@
 /*
  * A group of workers, through a store that all share. Keys, under "rpc/GROUP/":
  *
- *     ID                     who has the id, and where it is dialled: rpc_member.c has the bytes
+ *     ID                     who has the id, and what it says of itself (codec/rpc_intro.h)
  *     leave/N/begun          of round N, the sum over all workers of the calls that were begun,
  *     leave/N/ended          that have ended, ours and others' alike,
  *     leave/N/here, go       how many have said so, and that all have
@@ -24,7 +24,6 @@
 #define GROUP_MAX 128
 #define NAMED_MAX 8       /* how many that are missing are named */
 #define LOOK_MS   500     /* how long may be asked who that is, when the time is over */
-#define TIDY_MS   1000    /* how long removing a key may take then */
 #define PAUSE_NS  2000000 /* between two rounds */
 
 static int check_group(muster_rpc_agent *a, const char *group, uint32_t world_size)
@@ -157,11 +156,12 @@ size_t mu_rpc_keys_missing(muster_store *store, const struct mu_rpc_keys *k, uin
 static void tell_all(muster_store *store, const struct mu_rpc_keys *k, const char *text,
                      int64_t until)
 {
+    struct mu_rpc_part part = {mu_span_str(text), -1};
     struct mu_buf notice;
     int err;
 
     mu_buf_init(&notice, SIZE_MAX / 4);
-    err = mu_rpc_notice_encode(text, &notice);
+    err = mu_rpc_intro_encode(&notice, &part, 1);
     for (size_t i = 0; i < k->count && err == 0; i++) {
         struct muster_bytes value = {mu_buf_span(&notice).data, notice.len};
 
@@ -171,37 +171,49 @@ static void tell_all(muster_store *store, const struct mu_rpc_keys *k, const cha
     mu_buf_fini(&notice);
 }
 
+/* The id that is ours is another's, or was taken by ourselves when we had something else to say. */
+static int settle(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_keys *k,
+                  uint32_t rank, int64_t until, struct muster_bytes ours, struct muster_bytes there)
+{
+    struct mu_rpc_member other = {0};
+    struct mu_errmsg msg = {0};
+    int err = mu_rpc_member_decode(there, &other, &msg);
+
+    mu_rpc_intro_fini(&other.intro);
+    if (err == 0 && strcmp(other.address, a->published) == 0) {
+        return muster_store_set(store, k->keys[rank], ours, mu_rpc_left(until));
+    }
+    if (err == 0) {
+        err = mu_err(&msg, MUSTER_EEXIST, "%.60s and %.60s at %.60s both have the id %" PRIu32,
+                     a->name, other.name, other.address, rank);
+        tell_all(store, k, msg.text, until);
+    }
+    return mu_api_error(err, msg.text);
+}
+
 /* Takes the id that is ours. MUSTER_EEXIST: it is another's. */
 static int claim(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_keys *k,
                  uint32_t rank, int64_t until)
 {
-    struct muster_value there = {0};
-    struct mu_rpc_member other;
-    struct mu_errmsg msg = {0};
+    struct muster_value value = {0};
     struct muster_bytes ours;
-    struct mu_buf card;
+    struct muster_bytes there;
+    struct mu_buf intro;
     int err;
 
-    mu_buf_init(&card, SIZE_MAX / 4);
-    err = mu_rpc_member_encode(a, &card);
-    if (err != 0) {
-        mu_buf_fini(&card);
-        return mu_api_error(err, NULL);
+    mu_buf_init(&intro, SIZE_MAX / 4);
+    err = mu_api_error(mu_rpc_member_encode(a, &intro), NULL);
+    ours = (struct muster_bytes){mu_buf_span(&intro).data, intro.len};
+    if (err == 0) {
+        err = muster_store_compare_set(store, k->keys[rank], muster_str(""), ours, &value, NULL,
+                                       mu_rpc_left(until));
     }
-    ours = (struct muster_bytes){mu_buf_span(&card).data, card.len};
-    err = muster_store_compare_set(store, k->keys[rank], muster_str(""), ours, &there, NULL,
-                                   mu_rpc_left(until));
+    there = (struct muster_bytes){value.data, value.len};
     if (err == 0 && (there.len != ours.len || memcmp(there.data, ours.data, ours.len) != 0)) {
-        err = mu_rpc_member_decode((struct muster_bytes){there.data, there.len}, &other, &msg);
-        if (err == 0) {
-            err = mu_err(&msg, MUSTER_EEXIST, "%.60s and %.60s at %.60s both have the id %" PRIu32,
-                         a->name, other.name, other.address, rank);
-            tell_all(store, k, msg.text, until);
-        }
-        (void)mu_api_error(err, msg.text);
+        err = settle(a, store, k, rank, until, ours, there);
     }
-    muster_value_free(&there);
-    mu_buf_fini(&card);
+    muster_value_free(&value);
+    mu_buf_fini(&intro);
     return err;
 }
 
@@ -227,48 +239,61 @@ static int name_missing(muster_store *store, const struct mu_rpc_keys *k, const 
                         msg.text);
 }
 
-static int learn(muster_store *store, const struct mu_rpc_keys *k, const char *group, int64_t until,
-                 struct mu_rpc_member *members)
+static int read_members(muster_rpc_agent *a, const struct mu_rpc_world *world,
+                        const struct muster_values *values, struct mu_rpc_member *members)
+{
+    struct mu_errmsg msg = {0};
+    int err = 0;
+
+    for (uint32_t i = 0; i < world->size && err == 0; i++) {
+        struct muster_bytes value = {values->items[i].data, values->items[i].len};
+
+        err = mu_api_error(mu_rpc_member_decode(value, &members[i], &msg), msg.text);
+    }
+    if (err == 0) {
+        err = mu_rpc_members_check(members, world->size, world->all_there);
+    }
+    if (err == 0) {
+        err = mu_rpc_members_name_devices(a, members, world->size);
+    }
+    for (uint32_t i = 0; i < world->size; i++) {
+        mu_rpc_intro_fini(&members[i].intro);
+    }
+    return err;
+}
+
+static int learn(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_world *world,
+                 const struct mu_rpc_keys *k, int64_t until, struct mu_rpc_member *members)
 {
     struct muster_values values = {0};
-    struct mu_errmsg msg = {0};
     int err = mu_rpc_keys_read(store, k, until, &values);
 
     if (err == MUSTER_ETIMEDOUT) {
-        err = name_missing(store, k, group);
+        err = name_missing(store, k, world->group);
     } else if (err == 0) {
-        for (size_t i = 0; i < k->count && err == 0; i++) {
-            struct muster_bytes value = {values.items[i].data, values.items[i].len};
-
-            err = mu_rpc_member_decode(value, &members[i], &msg);
-        }
-        (void)mu_api_error(err, msg.text);
+        err = read_members(a, world, &values, members);
     }
     muster_values_free(&values);
     return err;
 }
 
-int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const char *group,
-                    uint32_t world_size, uint32_t rank, int64_t timeout_ms,
-                    struct mu_rpc_member **ret_members)
+int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_world *world,
+                    int64_t timeout_ms, struct mu_rpc_member **ret_members)
 {
-    struct mu_rpc_member *members = mu_calloc(world_size, sizeof(*members));
+    struct mu_rpc_member *members = mu_calloc(world->size, sizeof(*members));
     struct mu_rpc_keys keys = {0};
     int64_t until = 0;
     int err = mu_rpc_until(a, store, timeout_ms, &until);
 
     if (err == 0) {
         err = members == NULL ? mu_api_error(MUSTER_ENOMEM, NULL)
-                              : mu_rpc_keys_make(&keys, group, "", world_size);
+                              : mu_rpc_keys_make(&keys, world->group, "", world->size);
     }
     if (err == 0) {
-        err = claim(a, store, &keys, rank, until);
+        err = claim(a, store, &keys, world->rank, until);
     }
     if (err == 0) {
-        err = learn(store, &keys, group, until, members);
-    }
-    if (err == 0) {
-        err = mu_rpc_members_check(members, world_size);
+        err = learn(a, store, world, &keys, until, members);
     }
     mu_rpc_keys_free(&keys);
     if (err != 0) {
@@ -305,36 +330,22 @@ int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size
     return 0;
 }
 
-/* Gives up the id. Not after MUSTER_EEXIST: who still waits must find all places taken. */
-static void unclaim(muster_rpc_agent *a, muster_store *store, const char *group)
-{
-    struct mu_errmsg kept;
-    char key[MU_RPC_GROUP_KEY_MAX];
-
-    (void)mu_err(&kept, 0, "%s", muster_errmsg());
-    (void)snprintf(key, sizeof(key), "rpc/%s/%" PRId32, group, muster_rpc_id(a));
-    (void)muster_store_delete(store, muster_str(key), NULL, TIDY_MS);
-    mu_api_say(kept.text);
-}
-
 int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *group,
                           uint32_t world_size, int64_t timeout_ms)
 {
+    struct mu_rpc_world world = {group, world_size, (uint32_t)a->id, true};
     struct mu_rpc_member *members = NULL;
     int err = check_group(a, group, world_size);
 
     if (err != 0) {
         return err;
     }
-    err = mu_rpc_exchange(a, store, group, world_size, (uint32_t)a->id, timeout_ms, &members);
+    err = mu_rpc_exchange(a, store, &world, timeout_ms, &members);
     if (err == 0) {
         err = add_all(a, members, world_size);
     }
     if (err == 0) {
         err = mu_rpc_set_group(a, group, world_size);
-    }
-    if (err != 0 && err != MUSTER_EEXIST && err != MUSTER_EINVAL) {
-        unclaim(a, store, group);
     }
     mu_free(members);
     return err;

@@ -1,101 +1,214 @@
-/*
- * What a worker says of itself in a group: the value of one key, a message (codec/rpc_msg.h) of
- * these parts:
- *
- *     name, address
- *
- * One part alone is a notice in the place of a worker: why there will be no group.
- */
+/* The members of a group: what they say of themselves (codec/rpc_intro.h), and whether that can be
+ * one group. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/rpc_api.h"
 #include "core/alloc.h"
 
-static int encode(const struct mu_rpc_part *parts, size_t count, struct mu_buf *out)
-{
-    int err = mu_rpc_msg_head(out, parts, count);
+/* --- what we say ------------------------------------------------------------------------------ */
 
-    for (size_t i = 0; err == 0 && i < count; i++) {
-        err = mu_buf_append(out, parts[i].data);
+/* The devices and the maps, as spans of `packed`, which has room for all. Under the lock. */
+static size_t put_devices(const muster_rpc_agent *a, struct mu_buf *packed,
+                          struct mu_rpc_part *parts)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < a->device_count; i++) {
+        mu_buf_put_u32(packed, (uint32_t)a->devices[i]);
     }
+    parts[count++] = (struct mu_rpc_part){mu_buf_span(packed), -1};
+    MU_LIST_FOREACH (it, &a->maps) {
+        const struct mu_rpc_device_map *m = MU_CONTAINER_OF(it, struct mu_rpc_device_map, link);
+        size_t at = packed->len;
+
+        for (size_t i = 0; i < m->count; i++) {
+            mu_buf_put_u32(packed, (uint32_t)m->pairs[i].local);
+            mu_buf_put_u32(packed, (uint32_t)m->pairs[i].remote);
+        }
+        parts[count++] = (struct mu_rpc_part){mu_span_str(m->worker), -1};
+        parts[count++] = (struct mu_rpc_part){mu_span_skip(mu_buf_span(packed), at), -1};
+    }
+    return count;
+}
+
+int mu_rpc_member_encode(muster_rpc_agent *a, struct mu_buf *out)
+{
+    struct mu_rpc_part *parts;
+    struct mu_buf packed;
+    size_t bytes;
+    size_t maps = 0;
+    int err;
+
+    mu_buf_init(&packed, SIZE_MAX / 4);
+    (void)pthread_mutex_lock(&a->lock);
+    bytes = a->device_count * 4;
+    MU_LIST_FOREACH (it, &a->maps) {
+        bytes += MU_CONTAINER_OF(it, struct mu_rpc_device_map, link)->count * 8;
+        maps++;
+    }
+    parts = mu_calloc(3 + 2 * maps, sizeof(*parts));
+    err = parts == NULL ? MUSTER_ENOMEM : mu_buf_reserve(&packed, bytes);
+    if (err == 0) {
+        parts[0] = (struct mu_rpc_part){mu_span_str(a->name), -1};
+        parts[1] = (struct mu_rpc_part){mu_span_str(a->published), -1};
+        err = mu_rpc_intro_encode(out, parts, 2 + put_devices(a, &packed, parts + 2));
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    mu_buf_fini(&packed);
+    mu_free(parts);
     return err;
 }
 
-int mu_rpc_member_encode(const muster_rpc_agent *a, struct mu_buf *out)
-{
-    struct mu_rpc_part parts[] = {
-        {mu_span_str(a->name), -1},
-        {mu_span_str(a->published), -1},
-    };
-
-    return encode(parts, 2, out);
-}
-
-int mu_rpc_notice_encode(const char *text, struct mu_buf *out)
-{
-    struct mu_rpc_part part = {mu_span_str(text), -1};
-
-    return encode(&part, 1, out);
-}
-
-static bool take_text(struct mu_span from, char *to, size_t cap)
-{
-    if (from.len == 0 || from.len >= cap || memchr(from.data, '\0', from.len) != NULL) {
-        return false;
-    }
-    memcpy(to, from.data, from.len);
-    to[from.len] = '\0';
-    return true;
-}
+/* --- what they say ---------------------------------------------------------------------------- */
 
 int mu_rpc_member_decode(struct muster_bytes value, struct mu_rpc_member *ret,
                          struct mu_errmsg *reterr_msg)
 {
-    struct mu_rpc_part *parts = NULL;
-    char text[MU_ERRMSG_CAP];
-    size_t count = 0;
-    int err = mu_rpc_msg_decode(mu_span(value.data, value.len), &parts, &count);
+    struct mu_rpc_intro intro = {0};
+    int err = mu_rpc_intro_decode(mu_span(value.data, value.len), &intro);
 
-    if (err == 0 && count == 1 && take_text(parts[0].data, text, sizeof(text))) {
-        err = mu_err(reterr_msg, MUSTER_EEXIST, "%s", text);
-    } else if (err == 0 && (count != 2 || !mu_rpc_worker_name_ok(parts[0].data) ||
-                            !take_text(parts[0].data, ret->name, sizeof(ret->name)) ||
-                            !take_text(parts[1].data, ret->address, sizeof(ret->address)))) {
-        err = MUSTER_EPROTO;
+    if (err == 0 && intro.notice.len != 0) {
+        err = mu_err(reterr_msg, MUSTER_EEXIST, "%.*s",
+                     (int)(intro.notice.len < MU_ERRMSG_CAP ? intro.notice.len : MU_ERRMSG_CAP),
+                     (const char *)intro.notice.data);
+    } else if (err != 0 || intro.address.len >= sizeof(ret->address)) {
+        err = mu_err(reterr_msg, err != 0 ? err : MUSTER_EPROTO,
+                     "what a worker of the group says of itself is malformed");
     }
-    mu_free(parts);
-    if (err != 0 && err != MUSTER_EEXIST) {
-        (void)mu_err(reterr_msg, err, "what a worker of the group says of itself is malformed");
+    if (err != 0) {
+        mu_rpc_intro_fini(&intro);
+        return err;
     }
-    return err;
+    (void)snprintf(ret->name, sizeof(ret->name), "%.*s", (int)intro.name.len,
+                   (const char *)intro.name.data);
+    (void)snprintf(ret->address, sizeof(ret->address), "%.*s", (int)intro.address.len,
+                   (const char *)intro.address.data);
+    ret->intro = intro;
+    return 0;
 }
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp((*(const struct mu_rpc_member *const *)a)->name,
+                  (*(const struct mu_rpc_member *const *)b)->name);
 }
 
-int mu_rpc_members_check(const struct mu_rpc_member *members, size_t count)
+static const struct mu_rpc_member *find(const struct mu_rpc_member *const *sorted, size_t count,
+                                        struct mu_span name)
 {
-    const char **names = mu_calloc(count, sizeof(*names));
-    struct mu_errmsg msg;
-    int err = 0;
+    struct mu_rpc_member key;
+    const struct mu_rpc_member *one = &key;
+    const struct mu_rpc_member *const *at;
 
-    if (names == NULL) {
-        return mu_api_error(MUSTER_ENOMEM, NULL);
-    }
-    for (size_t i = 0; i < count; i++) {
-        names[i] = members[i].name;
-    }
-    qsort(names, count, sizeof(*names), by_name);
-    for (size_t i = 1; i < count && err == 0; i++) {
-        if (strcmp(names[i - 1], names[i]) == 0) {
-            err = mu_api_error(
-                mu_err(&msg, MUSTER_EEXIST, "two workers of the group are named %s", names[i]),
-                msg.text);
+    (void)snprintf(key.name, sizeof(key.name), "%.*s", (int)name.len, (const char *)name.data);
+    at = bsearch(&one, sorted, count, sizeof(*sorted), by_name);
+    return at == NULL ? NULL : *at;
+}
+
+/* Whether it may have the device, as far as it says which it has. */
+static bool may_have(const struct mu_rpc_member *m, int32_t device)
+{
+    for (size_t i = 0; i < m->intro.devices.len / 4; i++) {
+        if (mu_rpc_intro_device(m->intro.devices, i) == device) {
+            return true;
         }
     }
-    mu_free(names);
+    return m->intro.devices.len == 0;
+}
+
+static int check_map(const struct mu_rpc_member *from, const struct mu_rpc_member *to,
+                     struct mu_span pairs, struct mu_errmsg *reterr_msg)
+{
+    for (size_t i = 0; i < pairs.len / 8; i++) {
+        int32_t local = mu_rpc_intro_device(pairs, i * 2);
+        int32_t remote = mu_rpc_intro_device(pairs, i * 2 + 1);
+        bool ours = may_have(from, local);
+
+        if (!ours || !may_have(to, remote)) {
+            return mu_err(reterr_msg, MUSTER_EINVAL,
+                          "%.60s maps its device %d to device %d of %.60s: %.60s has no device %d",
+                          from->name, (int)local, (int)remote, to->name,
+                          ours ? to->name : from->name, (int)(ours ? remote : local));
+        }
+    }
+    return 0;
+}
+
+static int check_maps(const struct mu_rpc_member *m, const struct mu_rpc_member *const *sorted,
+                      size_t count, bool all_there, struct mu_errmsg *reterr_msg)
+{
+    int err = 0;
+
+    for (size_t i = 0; i < m->intro.map_count && err == 0; i++) {
+        struct mu_span name = m->intro.maps[i * 2].data;
+        const struct mu_rpc_member *to = find(sorted, count, name);
+
+        if (to != NULL) {
+            err = check_map(m, to, m->intro.maps[i * 2 + 1].data, reterr_msg);
+        } else if (all_there) {
+            err = mu_err(reterr_msg, MUSTER_EINVAL,
+                         "%.100s has a device map to %.*s, which is not in the group", m->name,
+                         (int)name.len, (const char *)name.data);
+        }
+    }
     return err;
+}
+
+int mu_rpc_members_check(const struct mu_rpc_member *members, size_t count, bool all_there)
+{
+    const struct mu_rpc_member **sorted = mu_calloc(count, sizeof(*sorted));
+    struct mu_errmsg msg = {0};
+    int err = sorted == NULL ? MUSTER_ENOMEM : 0;
+
+    for (size_t i = 0; i < count && err == 0; i++) {
+        sorted[i] = &members[i];
+    }
+    if (err == 0) {
+        qsort(sorted, count, sizeof(*sorted), by_name);
+    }
+    for (size_t i = 1; i < count && err == 0; i++) {
+        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0) {
+            err = mu_err(&msg, MUSTER_EEXIST, "two workers of the group are named %s",
+                         sorted[i]->name);
+        }
+    }
+    for (size_t i = 0; i < count && err == 0; i++) {
+        err = check_maps(&members[i], sorted, count, all_there, &msg);
+    }
+    mu_free((void *)sorted);
+    return mu_api_error(err, msg.text);
+}
+
+int mu_rpc_members_name_devices(muster_rpc_agent *a, const struct mu_rpc_member *members,
+                                size_t count)
+{
+    struct mu_buf named;
+    int err = 0;
+
+    mu_buf_init(&named, SIZE_MAX / 4);
+    for (size_t i = 0; i < count; i++) {
+        const struct mu_rpc_intro *intro = &members[i].intro;
+
+        for (size_t k = 0; k < intro->map_count; k++) {
+            struct mu_span pairs = intro->maps[k * 2 + 1].data;
+
+            if (!mu_span_eq(intro->maps[k * 2].data, mu_span_str(a->name))) {
+                continue;
+            }
+            for (size_t j = 0; j < pairs.len / 8 && err == 0; j++) {
+                err = mu_buf_append(&named, mu_span(pairs.data + j * 8 + 4, 4));
+            }
+        }
+    }
+    if (err != 0) {
+        mu_buf_fini(&named);
+        return mu_api_error(err, NULL);
+    }
+    (void)pthread_mutex_lock(&a->lock);
+    mu_buf_fini(&a->named);
+    a->named = named;
+    (void)pthread_mutex_unlock(&a->lock);
+    return 0;
 }

@@ -184,8 +184,8 @@ static void test_rpc_join_names_the_ids_that_are_missing(void **state)
     await(&m[2]);
     says(&m[0], MUSTER_ETIMEDOUT, "1 3");
     says(&m[2], MUSTER_ETIMEDOUT, "1 3");
-    /* Who did not join leaves nothing behind, and may come again. */
-    assert_int_equal(keys_left(), 0);
+    /* They may come again, to the places that they have. */
+    assert_int_equal(keys_left(), 2);
     start(&m[1], "w1", 1);
     start(&m[3], "w3", 3);
     m[0].timeout_ms = m[2].timeout_ms = 60000;
@@ -217,6 +217,80 @@ static void test_rpc_join_checks_what_it_is_given(void **state)
     assert_int_equal(keys_left(), 0);
 }
 
+/* --- devices ---------------------------------------------------------------------------------- */
+
+static void map(int from, const char *to, int32_t local, int32_t remote)
+{
+    struct muster_rpc_device_pair pair = {local, remote};
+
+    assert_int_equal(muster_rpc_set_device_map(m[from].agent, to, &pair, 1), 0);
+}
+
+/* Everybody is told the same. */
+static void nobody_joins(const char *first, const char *second)
+{
+    for (int i = 0; i < WORKERS; i++) {
+        begin(&m[i], join);
+    }
+    for (int i = 0; i < WORKERS; i++) {
+        await(&m[i]);
+        says(&m[i], MUSTER_EINVAL, first);
+        says(&m[i], MUSTER_EINVAL, second);
+        assert_int_equal(muster_rpc_workers(m[i].agent, NULL, 0), 0);
+    }
+}
+
+static void test_rpc_map_to_a_worker_that_is_not_there_is_refused_at_join(void **state)
+{
+    (void)state;
+    start_all();
+    map(2, "w7", 0, 0);
+    nobody_joins("w2", "w7");
+}
+
+static void test_rpc_map_to_a_device_that_is_not_there_is_refused_at_join(void **state)
+{
+    static const int32_t two[] = {0, 1};
+
+    (void)state;
+    start_all();
+    assert_int_equal(muster_rpc_set_devices(m[3].agent, two, 2), 0);
+    map(0, "w3", 5, 1);
+    map(1, "w3", 0, 2);
+    nobody_joins("w1", "device 2");
+}
+
+static void test_rpc_map_from_a_device_that_is_not_there_is_refused_at_join(void **state)
+{
+    static const int32_t two[] = {0, 1};
+
+    (void)state;
+    start_all();
+    assert_int_equal(muster_rpc_set_devices(m[0].agent, two, 2), 0);
+    map(0, "w3", 5, 1);
+    nobody_joins("w0", "device 5");
+}
+
+static void test_rpc_maps_of_others_tell_which_devices_we_have(void **state)
+{
+    int32_t got[4] = {0};
+
+    (void)state;
+    start_all();
+    map(0, "w3", 1, 6);
+    map(1, "w3", 1, 2);
+    map(3, "w0", 4, 1);
+    map(3, "w3", 9, 9); /* One's own are one's own. */
+    assert_int_equal(muster_rpc_devices(m[3].agent, got, 4), 2);
+    join_all();
+    assert_int_equal(muster_rpc_devices(m[3].agent, got, 4), 4);
+    assert_int_equal(got[0], 2);
+    assert_int_equal(got[1], 4);
+    assert_int_equal(got[2], 6);
+    assert_int_equal(got[3], 9);
+    assert_int_equal(muster_rpc_devices(m[2].agent, got, 4), 0);
+}
+
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, open_server, close_server)
 
 int main(void)
@@ -226,6 +300,10 @@ int main(void)
         WITH_SERVER(test_rpc_late_worker_with_an_id_that_is_taken_harms_nobody),
         WITH_SERVER(test_rpc_join_names_the_ids_that_are_missing),
         WITH_SERVER(test_rpc_join_checks_what_it_is_given),
+        WITH_SERVER(test_rpc_map_to_a_worker_that_is_not_there_is_refused_at_join),
+        WITH_SERVER(test_rpc_map_to_a_device_that_is_not_there_is_refused_at_join),
+        WITH_SERVER(test_rpc_map_from_a_device_that_is_not_there_is_refused_at_join),
+        WITH_SERVER(test_rpc_maps_of_others_tell_which_devices_we_have),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
