@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /* What is being closed needs one turn, or two. */
 #define CLOSE_TURNS 16
@@ -81,9 +82,24 @@ static int seal(struct mu_locked *l, const struct muster_lock *lock, struct mu_e
     err = mu_lock_files_open(lock, mu_lock_env_wire(l->lock), &l->files, &l->tls, l->page, msg);
     if (err == 0) {
         mu_tls_env_on_refused(l->tls, mu_lock_env_refused, l->lock);
+        mu_tls_env_on_shown(l->tls, mu_lock_env_shown, l->lock);
         mu_lock_env_seal(l->lock, mu_tls_env_env(l->tls));
     }
     return err;
+}
+
+/* Strangers have a quarter of the descriptors at most. */
+static void bound_guests(struct mu_lock_env *lock)
+{
+    struct mu_lock_limits limits = {MU_LOCK_GUESTS, MU_LOCK_GUESTS_OF_ADDRESS, MU_LOCK_SHAKING,
+                                    MU_LOCK_SHAKING_OF_ADDRESS};
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 4 < limits.guests) {
+        limits.guests = (size_t)files.rlim_cur / 4;
+        limits.of_address = limits.guests / 4;
+        mu_lock_env_limit(lock, &limits);
+    }
 }
 
 int mu_locked_open(struct mu_locked *l, struct mu_env *env, const struct muster_lock *lock,
@@ -109,6 +125,7 @@ int mu_locked_open(struct mu_locked *l, struct mu_env *env, const struct muster_
     if (err != 0) {
         return mu_err(reterr_msg, err, "out of memory");
     }
+    bound_guests(l->lock);
     err = seal(l, lock, reterr_msg);
     if (err != 0) {
         mu_lock_env_free(l->lock);

@@ -1,4 +1,4 @@
-/* The files of the job's credential: read at the start, and again when others are in their place. */
+/* The files of the job's credential: read at the start, and again when others take their place. */
 #include "api/lock.h"
 
 #include <errno.h>

@@ -5,8 +5,8 @@
 /* What a connection may begin with: a record of TLS that holds a handshake, or the native magic.
  * PyTorch's opcodes end at 18. */
 
-/* The address in numbers out of "host:port" or "[host]:port". */
-static bool peer_ip(const char *peer, uint8_t ret_ip[MU_IP_LEN])
+/* Out of "host:port" or "[host]:port". */
+bool mu_lock_peer_ip(const char *peer, uint8_t ret_ip[MU_IP_LEN])
 {
     const char *end = strrchr(peer, ':');
 
@@ -31,14 +31,14 @@ bool mu_lock_peer_is_near(const char *peer)
 {
     uint8_t ip[MU_IP_LEN];
 
-    return strncmp(peer, "unix:", 5) == 0 || (peer_ip(peer, ip) && mu_ip_is_loopback(ip));
+    return strncmp(peer, "unix:", 5) == 0 || (mu_lock_peer_ip(peer, ip) && mu_ip_is_loopback(ip));
 }
 
 bool mu_lock_peer_is_allowed(const struct mu_lock_policy *policy, const char *peer)
 {
     uint8_t ip[MU_IP_LEN];
 
-    return peer_ip(peer, ip) && is_allowed(policy, ip);
+    return mu_lock_peer_ip(peer, ip) && is_allowed(policy, ip);
 }
 
 int mu_lock_listen(const struct mu_lock_policy *policy, const struct mu_addr *addr,

@@ -36,6 +36,8 @@ enum mu_lock_verdict {
 /** Whether the peer of an environment's text ("10.0.0.7:4711", "[::1]:80", "unix:...") is a process
  * of this host. What cannot be read is not. */
 bool mu_lock_peer_is_near(const char *peer);
+/** Its address in numbers. False: it has none. */
+bool mu_lock_peer_ip(const char *peer, uint8_t ret_ip[MU_IP_LEN]);
 /** Whether it is in one of the ranges from which plain connections are taken. */
 bool mu_lock_peer_is_allowed(const struct mu_lock_policy *policy, const char *peer);
 

@@ -16,10 +16,10 @@ static size_t raw_data(struct mu_conn *raw, struct mu_span in)
 {
     struct lock_conn *c = conn_of(raw);
 
-    if (c->closing || in.len == 0 || (c->upper == NULL && !mu_lock_decide(c, in.data[0]))) {
+    if (c->closing || in.len == 0) {
         return in.len;
     }
-    return c->upper->on->data(c->upper, in);
+    return c->upper == NULL ? mu_lock_hear(c, in) : c->upper->on->data(c->upper, in);
 }
 
 static struct mu_space raw_room(struct mu_conn *raw)
@@ -109,6 +109,7 @@ struct lock_conn *mu_lock_conn_new(struct mu_lock_env *lock)
         c->lock = lock;
         c->trust = MU_TRUST_OPEN;
         mu_list_init(&c->link);
+        mu_list_init(&c->fresh);
         lock->live++;
     }
     return c;
@@ -269,7 +270,10 @@ static const struct mu_env_ops wire_ops = {
 int mu_lock_env_new(struct mu_env *env, const struct mu_lock_policy *policy,
                     struct mu_lock_env **ret)
 {
+    static const struct mu_lock_limits default_limits = {
+        MU_LOCK_GUESTS, MU_LOCK_GUESTS_OF_ADDRESS, MU_LOCK_SHAKING, MU_LOCK_SHAKING_OF_ADDRESS};
     struct mu_lock_env *lock = mu_calloc(1, sizeof(*lock));
+    uint64_t seed;
 
     if (lock == NULL) {
         return MUSTER_ENOMEM;
@@ -285,15 +289,34 @@ int mu_lock_env_new(struct mu_env *env, const struct mu_lock_policy *policy,
         memcpy(lock->allow, policy->allow, policy->allow_count * sizeof(*lock->allow));
     }
     lock->policy.allow = lock->allow;
+    mu_env_entropy(env, &seed, sizeof(seed));
+    if (mu_guests_init(&lock->book, &default_limits, seed) != 0) {
+        mu_free(lock->allow);
+        mu_free(lock);
+        return MUSTER_ENOMEM;
+    }
     lock->below = env;
     lock->users.env.ops = &users_ops;
     lock->wire.env.ops = &wire_ops;
     lock->users.below = lock->wire.below = env;
     mu_list_init(&lock->silent);
+    mu_list_init(&lock->begun);
+    mu_list_init(&lock->fresh);
     mu_timer_init(&lock->timer, mu_lock_on_timer);
+    mu_timer_init(&lock->turn, mu_lock_on_turn);
     mu_timer_init(&lock->unsaid_timer, mu_lock_on_unsaid);
     *ret = lock;
     return 0;
+}
+
+void mu_lock_env_limit(struct mu_lock_env *lock, const struct mu_lock_limits *limits)
+{
+    lock->book.limits = *limits;
+}
+
+void mu_lock_env_shown(void *lock, struct mu_conn *wire)
+{
+    mu_guests_leave(&((struct mu_lock_env *)lock)->book, &((struct lock_conn *)wire->impl)->guest);
 }
 
 struct mu_env *mu_lock_env_wire(struct mu_lock_env *lock)
@@ -327,6 +350,8 @@ void mu_lock_env_free(struct mu_lock_env *lock)
     if (lock != NULL) {
         MU_ASSERT(lock->live == 0);
         mu_lock_say_unsaid(lock);
+        mu_env_timer_arm(lock->below, &lock->turn, MU_MONO_NEVER);
+        mu_guests_fini(&lock->book);
         mu_free(lock->allow);
         mu_free(lock);
     }

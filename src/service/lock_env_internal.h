@@ -32,7 +32,12 @@ struct mu_lock_env {
     struct mu_cidr *allow;
     struct mu_list silent; /* those who have said nothing, oldest first */
     size_t silent_count;
-    struct mu_timer timer;         /* of the oldest of them */
+    struct mu_list begun; /* those who have begun a hello, or wait with it; oldest first */
+    struct mu_list fresh; /* those whose address was not asked for yet */
+    struct mu_guests book;
+    struct mu_timer timer;         /* of the oldest of both */
+    mu_mono_t forgiven;            /* until then nobody is late: we were */
+    struct mu_timer turn;          /* armed while somebody may begin TLS */
     struct lock_listener *feeding; /* the one for which the layer of TLS is being asked to listen */
     size_t live;
     const char *why; /* of the `closed` that is being told, or of a verb that said ELOCKED */
@@ -49,8 +54,12 @@ struct lock_conn {
     struct mu_conn *upper; /* its owner's, or that of the layer of TLS; NULL: nobody's yet */
     struct mu_lock_env *lock;
     struct lock_listener *listener; /* until it is somebody's; NULL: dialled */
-    struct mu_list link;            /* lock->silent, while nothing was said */
-    mu_mono_t speak_by;
+    struct mu_list link;            /* lock->silent or lock->begun */
+    struct mu_list fresh;           /* lock->fresh */
+    struct mu_guest guest;
+    mu_mono_t by; /* when it is late */
+    uint8_t *hello;
+    size_t hello_len;
     enum mu_trust trust;
     bool ask_open; /* dialled: who it is decides once it is open */
     bool locked;   /* and was not allowed */
@@ -81,14 +90,22 @@ static inline struct mu_lock_env *lock_of_wire(struct mu_env *env)
 /** One that is, or will be, looked at; NULL: no memory. */
 struct lock_conn *mu_lock_conn_new(struct mu_lock_env *lock);
 
-/** The first byte of a connection that is nobody's is there. False: it was closed. */
-bool mu_lock_decide(struct lock_conn *c, uint8_t first);
+/** It was accepted, and will be told of in this turn. */
+void mu_lock_greet(struct lock_conn *c);
+/** All of that listener. */
+void mu_lock_shut_guests(struct lock_listener *l);
+void mu_lock_free_listener_if_shut(struct lock_listener *l);
+/** Bytes of a connection that is nobody's, and may become somebody's by them. How many were used.
+ */
+size_t mu_lock_hear(struct lock_conn *c, struct mu_span in);
 /** Ends one that is nobody's. */
 void mu_lock_shut(struct lock_conn *c);
 /** The connection is gone; if it was nobody's, its listener does not wait for it any more. */
 void mu_lock_guest_gone(struct lock_conn *c);
-/** Of the oldest who has said nothing. */
+/** Somebody is late. */
 void mu_lock_on_timer(struct mu_timer *timer);
+/** Somebody may begin TLS. */
+void mu_lock_on_turn(struct mu_timer *timer);
 
 /** How many were refused without a line of their own, if there were such. */
 void mu_lock_say_unsaid(struct mu_lock_env *lock);

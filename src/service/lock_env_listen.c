@@ -1,8 +1,8 @@
-/* Listening: who connects, the first byte, and whose it becomes. */
+/* Listening, and the layer of TLS that is fed with what comes in. */
 #include "core/alloc.h"
 #include "service/lock_env_internal.h"
 
-static void free_listener_if_shut(struct lock_listener *l)
+void mu_lock_free_listener_if_shut(struct lock_listener *l)
 {
     struct mu_listener *owner = l->owner;
 
@@ -18,120 +18,6 @@ static void free_listener_if_shut(struct lock_listener *l)
     }
 }
 
-/* --- those who have said nothing -------------------------------------------------------------- */
-
-static void arm_timer(struct mu_lock_env *lock)
-{
-    mu_mono_t at = MU_MONO_NEVER;
-
-    if (!mu_list_empty(&lock->silent)) {
-        at = MU_CONTAINER_OF(lock->silent.next, struct lock_conn, link)->speak_by;
-    }
-    if (!mu_heap_contains(&lock->timer.node) || at.ns != lock->timer.node.at.ns) {
-        mu_env_timer_arm(lock->below, &lock->timer, at);
-    }
-}
-
-static void leave_silence(struct lock_conn *c)
-{
-    if (!mu_list_empty(&c->link)) {
-        mu_list_remove(&c->link);
-        c->lock->silent_count--;
-        arm_timer(c->lock);
-    }
-}
-
-void mu_lock_shut(struct lock_conn *c)
-{
-    leave_silence(c);
-    if (!c->closing) {
-        c->closing = true;
-        mu_env_close(c->lock->below, &c->raw, true);
-    }
-}
-
-void mu_lock_on_timer(struct mu_timer *timer)
-{
-    struct mu_lock_env *lock = MU_CONTAINER_OF(timer, struct mu_lock_env, timer);
-    mu_mono_t now = mu_env_now(lock->below).mono;
-
-    while (!mu_list_empty(&lock->silent)) {
-        struct lock_conn *c = MU_CONTAINER_OF(lock->silent.next, struct lock_conn, link);
-
-        if (!mu_mono_reached(c->speak_by, now)) {
-            break;
-        }
-        mu_lock_shut(c);
-    }
-    arm_timer(lock);
-}
-
-void mu_lock_guest_gone(struct lock_conn *c)
-{
-    leave_silence(c);
-    if (c->listener != NULL) {
-        c->listener->guests--;
-        free_listener_if_shut(c->listener);
-    }
-}
-
-/* --- the decision ----------------------------------------------------------------------------- */
-
-static const char no_credential[] =
-    "it shows no credential (--token-file), and plain connections are not taken from there "
-    "(--allow CIDR)";
-
-/* Makes the connection somebody's. False: it was turned away. */
-static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env *env)
-{
-    struct mu_conn *upper = to->accept(to);
-
-    if (upper == NULL) {
-        mu_lock_shut(c);
-        return false;
-    }
-    upper->env = env;
-    upper->impl = c;
-    c->upper = upper;
-    c->listener->guests--;
-    c->listener = NULL;
-    return true;
-}
-
-/* The first byte is there. False: it is closed. */
-bool mu_lock_decide(struct lock_conn *c, uint8_t first)
-{
-    struct mu_lock_env *lock = c->lock;
-    struct lock_listener *l = c->listener;
-    char peer[64];
-
-    leave_silence(c);
-    mu_env_peer(lock->below, &c->raw, peer, sizeof(peer));
-    switch (mu_lock_judge(&lock->policy, peer, first)) {
-    case MU_LOCK_OPEN:
-        c->trust = MU_TRUST_OPEN;
-        return hand_over(c, l->owner, &lock->users.env);
-    case MU_LOCK_PLAIN:
-        c->trust = MU_TRUST_PLAIN;
-        if (first == MU_LOCK_FIRST_NATIVE) {
-            /* Whoever it is handed to refuses it, in words. */
-            mu_lock_env_refused(lock, peer, "it shows no credential (--token-file)");
-        }
-        return hand_over(c, l->owner, &lock->users.env);
-    case MU_LOCK_SEALED:
-        c->trust = MU_TRUST_OPEN;
-        return hand_over(c, l->feed, &lock->wire.env);
-    case MU_LOCK_SHUT:
-        mu_lock_env_refused(lock, peer,
-                            first == MU_LOCK_FIRST_TLS
-                                ? "it speaks TLS, and this job has no credential (--token-file)"
-                                : no_credential);
-        mu_lock_shut(c);
-        return false;
-    }
-    return false;
-}
-
 /* --- listening -------------------------------------------------------------------------------- */
 
 static struct mu_conn *raw_accept(struct mu_listener *raw)
@@ -145,10 +31,7 @@ static struct mu_conn *raw_accept(struct mu_listener *raw)
     }
     c->listener = l;
     l->guests++;
-    c->speak_by = mu_mono_add_ms(mu_env_now(lock->below).mono, MU_LOCK_SPEAK_MS);
-    mu_list_push(&lock->silent, &c->link);
-    lock->silent_count++;
-    arm_timer(lock);
+    mu_lock_greet(c);
     return &c->raw;
 }
 
@@ -177,7 +60,7 @@ static void raw_unlistened(struct mu_listener *raw)
     if (l->through_open) {
         l->feed->closed(l->feed);
     } else {
-        free_listener_if_shut(l);
+        mu_lock_free_listener_if_shut(l);
     }
 }
 
@@ -186,7 +69,7 @@ static void through_unlistened(struct mu_listener *through)
     struct lock_listener *l = MU_CONTAINER_OF(through, struct lock_listener, through);
 
     l->through_open = false;
-    free_listener_if_shut(l);
+    mu_lock_free_listener_if_shut(l);
 }
 
 /* The layer of TLS listens at us: it is fed with what the listener below accepts. */
@@ -251,7 +134,7 @@ static int listen_locked(struct mu_lock_env *lock, struct mu_listener *listener,
         return err;
     }
     if (err != 0) {
-        free_listener_if_shut(l);
+        mu_lock_free_listener_if_shut(l);
         return err;
     }
     l->owner = listener;
@@ -327,13 +210,7 @@ void mu_lock_users_unlisten(struct mu_env *env, struct mu_listener *listener)
         mu_env_unlisten(listener->env, listener);
         return;
     }
-    MU_LIST_FOREACH_SAFE (it, tmp, &lock->silent) {
-        struct lock_conn *c = MU_CONTAINER_OF(it, struct lock_conn, link);
-
-        if (c->listener == l) {
-            mu_lock_shut(c);
-        }
-    }
+    mu_lock_shut_guests(l);
     if (l->through_open) {
         mu_env_unlisten(lock->sealed, &l->through);
     }

@@ -191,6 +191,9 @@ static int fail(struct mu_tls *t)
     } else if (verdict != X509_V_OK) {
         t->err = mu_err(&t->why, MUSTER_ETLS, "the peer's certificate is not accepted: %s%s",
                         X509_verify_cert_error_string(verdict), t->blame.text);
+    } else if (why == SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR) {
+        t->err = mu_err(&t->why, MUSTER_ECONN,
+                        "the peer broke off the handshake: it is too busy for another one");
     } else if (why > SSL_AD_REASON_OFFSET) {
         text = meaning_of_alert(t, why - SSL_AD_REASON_OFFSET);
         t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s",

@@ -55,12 +55,12 @@ struct mu_tls_end {
  * MUSTER_ENOMEM. */
 int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context **ret,
                        struct mu_errmsg *reterr_msg);
-/** Reads them again: connections that begin from now on use what is there now. On an error, which is
- * as above or that the new certificates have ended, all stays as it is. */
+/** Reads them again: connections that begin from now on use what is there now. On an error, which
+ * is as above or that the new certificates have ended, all stays as it is. */
 int mu_tls_context_renew(struct mu_tls_context *context, const struct mu_tls_config *config,
                          struct mu_errmsg *reterr_msg);
-/** Which of our certificate and the authority's ends first, and when. False: there is a token, which
- * has no end. */
+/** Which of our certificate and the authority's ends first, and when. False: there is a token,
+ * which has no end. */
 bool mu_tls_context_end(const struct mu_tls_context *context, struct mu_tls_end *ret);
 /** "2026-11-16 09:30 UTC" */
 void mu_tls_format_end(int64_t at_s, char ret_text[MU_TLS_DATE_CAP]);
@@ -99,8 +99,8 @@ void mu_tls_fini(struct mu_tls *t);
  * Takes bytes off `*in` until there are plain ones, at most `cap` of them in `buf`; with 0 of them,
  * all of `*in` was used, unless the peer has ended (`peer_ended`). What the peer does wrong, or
  * dislikes of us: MUSTER_ETLS, mu_tls_errmsg(), and from then on always; there may still be
- * output, which tells the peer. MUSTER_ENOMEM likewise; and MUSTER_ENOTLS, when whoever was dialled
- * answers with something else.
+ * output, which tells the peer. MUSTER_ENOMEM likewise; MUSTER_ENOTLS, when whoever was dialled
+ * answers with something else; and MUSTER_ECONN when it is too busy, and may be tried again.
  */
 int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len);
 /** The handshake is done, as far as this side can tell. */

@@ -8,9 +8,15 @@
 
 /* How long what was taken may wait for room on the wire once its owner has closed. */
 #define PATIENCE_MS 5000
-/* How long a handshake may take, once there is a connection: that of one among a thousand, on a
- * machine that has other things to do. */
-#define HANDSHAKE_MS 30000
+/* How long a handshake may take, once there is a connection. Who dials may have to wait for one
+ * among a thousand, of a server that has other things to do or was stopped for a while, */
+#define DIALLED_MS 30000
+/* and who listens waits for a stranger. It takes two journeys over the network, of which some
+ * packets may have to be sent again. */
+#define ACCEPTED_MS 5000
+/* So many strangers in a second learn why they are refused, for which their connection has to
+ * linger until they have read it. The others are cut off. */
+#define FAREWELLS_MAX 64
 
 struct mu_tls_env {
     struct mu_env_layer layer;
@@ -20,14 +26,20 @@ struct mu_tls_env {
     void *to_whom;
     void (*begin)(void *context);
     void *begin_context;
+    void (*shown)(void *context, struct mu_conn *wire);
+    void *shown_context;
+    mu_mono_t farewells_since;
+    unsigned farewells;
     size_t live;
     uint8_t plain[MU_TLS_RECORD_MAX]; /* lent to one `data` at a time */
 };
 
 struct tls_conn {
     struct mu_conn wire;
-    struct mu_conn *conn; /* its owner's */
+    struct mu_conn *conn; /* its owner's; NULL: accepted, and it has not shown who it is */
     struct mu_tls_env *env;
+    struct tls_listener *listener; /* of one that has no owner; NULL: it has, or was dialled */
+    struct mu_list link;           /* listener->guests */
     struct mu_tls tls;
     struct mu_timer timer; /* what was not used is delivered again; closing: the end of patience */
     struct mu_buf rest;    /* plain bytes that the owner has not used */
@@ -51,6 +63,8 @@ struct tls_listener {
     struct mu_listener wire;
     struct mu_listener *listener;
     struct mu_tls_env *env;
+    struct mu_list guests; /* accepted below, and nobody's yet */
+    bool shut;
 };
 
 static struct mu_tls_env *tls_of(struct mu_env *env)
@@ -61,6 +75,20 @@ static struct mu_tls_env *tls_of(struct mu_env *env)
 static struct tls_conn *conn_of(struct mu_conn *wire)
 {
     return MU_CONTAINER_OF(wire, struct tls_conn, wire);
+}
+
+/* The end of a listener waits for those who would have become its owner's. */
+static void free_listener_if_shut(struct tls_listener *l)
+{
+    struct mu_listener *listener = l->listener;
+
+    if (!l->shut || !mu_list_empty(&l->guests)) {
+        return;
+    }
+    l->env->live--;
+    mu_free(l);
+    listener->impl = NULL;
+    listener->closed(listener);
 }
 
 /* Sending. */
@@ -95,6 +123,21 @@ static void tell_refused(struct tls_conn *c)
     }
 }
 
+/* Whether a connection that failed may linger. */
+static bool may_linger(struct tls_conn *c)
+{
+    mu_mono_t now = mu_env_now(c->env->layer.below).mono;
+
+    if (c->conn != NULL) {
+        return true;
+    }
+    if (mu_mono_since(c->env->farewells_since, now) >= MU_NS_PER_S) {
+        c->env->farewells_since = now;
+        c->env->farewells = 0;
+    }
+    return c->env->farewells++ < FAREWELLS_MAX;
+}
+
 /* The connection has failed; the peer is told as far as it takes it. */
 static void fail(struct tls_conn *c, int status, const char *why)
 {
@@ -105,7 +148,7 @@ static void fail(struct tls_conn *c, int status, const char *why)
     }
     flush(c);
     if (!c->over) {
-        close_wire(c, false);
+        close_wire(c, !may_linger(c));
     }
 }
 
@@ -204,7 +247,38 @@ static void tell_eof(struct tls_conn *c)
     }
 }
 
-/* The handshake may have come to its end. False: the owner has closed meanwhile. */
+/* Nobody's any more. */
+static void leave_listener(struct tls_conn *c)
+{
+    struct tls_listener *l = c->listener;
+
+    if (l != NULL) {
+        c->listener = NULL;
+        mu_list_remove(&c->link);
+        free_listener_if_shut(l);
+    }
+}
+
+/* It has shown who it is, and becomes somebody's. */
+static void find_owner(struct tls_conn *c)
+{
+    struct mu_listener *listener = c->listener->listener;
+
+    if (c->env->shown != NULL) {
+        c->env->shown(c->env->shown_context, &c->wire);
+    }
+    c->conn = listener->accept(listener);
+    if (c->conn == NULL) {
+        c->closing = true;
+        close_wire(c, true);
+        return;
+    }
+    c->conn->env = &c->env->layer.env;
+    c->conn->impl = c;
+    leave_listener(c);
+}
+
+/* The handshake may have come to its end. False: it was closed meanwhile. */
 static bool tell_ready(struct tls_conn *c)
 {
     if (c->ready_told || !mu_tls_ready(&c->tls)) {
@@ -215,7 +289,7 @@ static bool tell_ready(struct tls_conn *c)
     if (c->dialled) {
         c->conn->on->open(c->conn);
     } else {
-        tell_writable(c);
+        find_owner(c);
     }
     return !c->closing && !c->over;
 }
@@ -280,7 +354,8 @@ static void fail_early(struct tls_conn *c)
 static void arm_handshake(struct tls_conn *c)
 {
     mu_env_timer_arm(c->env->layer.below, &c->timer,
-                     mu_mono_add_ms(mu_env_now(c->env->layer.below).mono, HANDSHAKE_MS));
+                     mu_mono_add_ms(mu_env_now(c->env->layer.below).mono,
+                                    c->dialled ? DIALLED_MS : ACCEPTED_MS));
 }
 
 static void wire_eof(struct mu_conn *wire)
@@ -356,6 +431,7 @@ static void wire_open(struct mu_conn *wire)
 static void free_conn(struct tls_conn *c)
 {
     mu_env_timer_arm(c->env->layer.below, &c->timer, MU_MONO_NEVER);
+    leave_listener(c);
     mu_tls_fini(&c->tls);
     mu_buf_fini(&c->rest);
     c->env->live--;
@@ -374,6 +450,9 @@ static void wire_closed(struct mu_conn *wire, int status)
         result = mu_err(&why, MUSTER_ENOTLS, "%s", muster_strerror(MUSTER_ENOTLS));
     }
     free_conn(c);
+    if (conn == NULL) {
+        return;
+    }
     conn->impl = NULL;
     tls->why = &why;
     conn->on->closed(conn, result);
@@ -406,6 +485,7 @@ static struct tls_conn *new_conn(struct mu_tls_env *tls, const char *host)
     }
     c->wire.on = &wire_events;
     c->env = tls;
+    mu_list_init(&c->link);
     c->dialled = host != NULL;
     mu_timer_init(&c->timer, on_timer);
     mu_buf_init(&c->rest, MU_TLS_RECORD_MAX);
@@ -491,13 +571,8 @@ static struct mu_conn *wire_accept(struct mu_listener *wire)
     if (c == NULL) {
         return NULL;
     }
-    c->conn = l->listener->accept(l->listener);
-    if (c->conn == NULL) {
-        free_conn(c);
-        return NULL;
-    }
-    c->conn->env = &l->env->layer.env;
-    c->conn->impl = c;
+    c->listener = l;
+    mu_list_push(&l->guests, &c->link);
     arm_handshake(c);
     return &c->wire;
 }
@@ -514,12 +589,9 @@ static void wire_accept_failed(struct mu_listener *wire, int status)
 static void wire_unlistened(struct mu_listener *wire)
 {
     struct tls_listener *l = listener_of(wire);
-    struct mu_listener *listener = l->listener;
 
-    l->env->live--;
-    mu_free(l);
-    listener->impl = NULL;
-    listener->closed(listener);
+    l->shut = true;
+    free_listener_if_shut(l);
 }
 
 static int env_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr)
@@ -536,6 +608,7 @@ static int env_listen(struct mu_env *env, struct mu_listener *listener, struct m
     l->wire.closed = wire_unlistened;
     l->listener = listener;
     l->env = tls;
+    mu_list_init(&l->guests);
     err = mu_env_listen(tls->layer.below, &l->wire, addr);
     if (err != 0) {
         mu_free(l);
@@ -551,6 +624,12 @@ static void env_unlisten(struct mu_env *env, struct mu_listener *listener)
 {
     struct tls_listener *l = listener->impl;
 
+    MU_LIST_FOREACH (it, &l->guests) {
+        struct tls_conn *c = MU_CONTAINER_OF(it, struct tls_conn, link);
+
+        c->closing = true;
+        close_wire(c, true);
+    }
     mu_env_unlisten(tls_of(env)->layer.below, &l->wire);
 }
 
@@ -603,6 +682,13 @@ void mu_tls_env_on_begin(struct mu_tls_env *tls, void (*begin)(void *context), v
 {
     tls->begin = begin;
     tls->begin_context = context;
+}
+
+void mu_tls_env_on_shown(struct mu_tls_env *tls, void (*shown)(void *context, struct mu_conn *wire),
+                         void *context)
+{
+    tls->shown = shown;
+    tls->shown_context = context;
 }
 
 void mu_tls_env_on_refused(struct mu_tls_env *tls,

@@ -3,10 +3,10 @@
  * does, except that each connection, dialled or accepted, is TLS 1.3 with certificates on both
  * sides, or a token (transport/tls.h). Whoever is given it need not know.
  *
- * A dialled connection is open when the handshake is done. An accepted one is there at once, takes
- * nothing to send and brings nothing before its handshake is done, and is closed with MUSTER_ETLS
- * if that comes to nothing within half a minute, mu_env_why() saying what it was. Whoever was
- * dialled and knows no TLS hangs up, answers with something else, or says nothing: MUSTER_ENOTLS.
+ * A dialled connection is open when the handshake is done. One that comes in is accepted when its
+ * handshake is done, and nobody hears of it if that comes to nothing within five seconds. Whoever
+ * was dialled and knows no TLS hangs up, answers with something else, or says nothing:
+ * MUSTER_ENOTLS.
  *
  * A peer that hangs up without the farewell of TLS has ended its stream all the same, since that is
  * what a dead process leaves behind: what runs above has a farewell of its own.
@@ -29,6 +29,10 @@ struct mu_env *mu_tls_env_env(struct mu_tls_env *tls);
 struct mu_tls_context *mu_tls_env_context(struct mu_tls_env *tls);
 /** Has `begin` called before each handshake, which then begins with what the context has. */
 void mu_tls_env_on_begin(struct mu_tls_env *tls, void (*begin)(void *context), void *context);
+/** Has `shown` called when one that was accepted on `wire`, the connection below, has shown the
+ * credential: right before its listener hears of it. */
+void mu_tls_env_on_shown(struct mu_tls_env *tls, void (*shown)(void *context, struct mu_conn *wire),
+                         void *context);
 /** Has `refused` called whenever one that was accepted fails as TLS, before it is closed: whose
  * handshake comes to nothing, for one. `peer` as mu_env_peer() has it; both are lent. */
 void mu_tls_env_on_refused(struct mu_tls_env *tls,

@@ -30,6 +30,7 @@ struct env_under_test {
     void (*refused_addr)(struct env_under_test *eut, struct mu_addr *ret);
     bool reads_elsewhere; /* it never asks where bytes are to lie */
     bool passes_on;       /* connections may belong to an environment below it */
+    bool accepts_late;    /* a peer that goes at once may never be told of */
     const char *zoo;      /* what the program of tests/lib/zoo.c is called */
     void *context;        /* the driver's */
 };

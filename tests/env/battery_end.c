@@ -165,7 +165,9 @@ static void test_close_from_within_any_callback(void **state)
     (void)state;
     for (size_t which = 0; which < 3; which++) {
         close_within(false, which);
-        close_within(true, which);
+        if (which != 0 || !battery_eut->accepts_late) {
+            close_within(true, which);
+        }
     }
 }
 

@@ -26,6 +26,7 @@ static int lock_up(struct env_under_test *eut, bool sealed)
             (void)fprintf(stderr, "%s\n", why.text);
             return -1;
         }
+        mu_tls_env_on_shown(tls, mu_lock_env_shown, lock);
         mu_lock_env_seal(lock, mu_tls_env_env(tls));
     }
     eut->env = mu_lock_env_env(lock);

@@ -55,6 +55,7 @@ int main(int argc, char **argv)
                                 .listen_addr = battery_tcp_listen,
                                 .dial_addr = battery_same_addr,
                                 .refused_addr = battery_tcp_refused,
+                                .accepts_late = true,
                                 .zoo = argc > 1 ? argv[1] : "zoo"};
     struct env_under_test sim = uv;
     struct cert_authority ca;

@@ -142,6 +142,7 @@ static void node_init(struct node *n, struct mu_sim *sim, const char *address, c
 
         assert_int_equal(mu_tls_env_new(mu_lock_env_wire(n->lock), &config, &n->tls, &why), 0);
         mu_tls_env_on_refused(n->tls, mu_lock_env_refused, n->lock);
+        mu_tls_env_on_shown(n->tls, mu_lock_env_shown, n->lock);
         mu_lock_env_seal(n->lock, mu_tls_env_env(n->tls));
     }
     n->env = mu_lock_env_env(n->lock);
@@ -390,6 +391,212 @@ static void test_lock_env_speaks_plain_only_where_it_may(void **state)
     world_fini(&w);
 }
 
+/* --- strangers -------------------------------------------------------------------------------- */
+
+/* Connections of one node that has no credential, which say what they are told to. */
+struct knocks {
+    struct node *node;
+    struct mu_conn conns[8];
+    bool open[8];
+    bool live[8];
+};
+
+static struct knocks *knocks;
+
+static size_t knock_of(struct mu_conn *conn)
+{
+    return (size_t)(conn - knocks->conns);
+}
+
+static void knock_open(struct mu_conn *conn)
+{
+    knocks->open[knock_of(conn)] = true;
+}
+
+static size_t knock_data(struct mu_conn *conn, struct mu_span in)
+{
+    (void)conn;
+    return in.len;
+}
+
+static void knock_eof(struct mu_conn *conn)
+{
+    mu_env_close(knocks->node->env, conn, false);
+}
+
+static void knock_closed(struct mu_conn *conn, int status)
+{
+    (void)status;
+    knocks->live[knock_of(conn)] = false;
+}
+
+static const struct mu_conn_events knock_events = {.open = knock_open,
+                                                   .data = knock_data,
+                                                   .eof = knock_eof,
+                                                   .writable = on_writable,
+                                                   .closed = knock_closed};
+
+static void knock_from(struct knocks *k, struct node *n, size_t count)
+{
+    struct mu_addr addr = server_addr();
+
+    *k = (struct knocks){.node = n};
+    knocks = k;
+    for (size_t i = 0; i < count; i++) {
+        k->conns[i].on = &knock_events;
+        k->live[i] = true;
+        assert_int_equal(mu_env_dial(n->env, &k->conns[i], &addr), 0);
+        mu_sim_run_for(n->sim, 50 * MU_NS_PER_MS);
+        assert_true(k->open[i]);
+    }
+}
+
+static void knock_say(struct knocks *k, size_t i, struct mu_span text)
+{
+    size_t taken = 0;
+
+    mu_env_send(k->node->env, &k->conns[i], text, &taken);
+    mu_sim_run_for(k->node->sim, 50 * MU_NS_PER_MS);
+}
+
+static void knock_end(struct knocks *k)
+{
+    for (size_t i = 0; i < 8; i++) {
+        if (k->live[i]) {
+            mu_env_close(k->node->env, &k->conns[i], true);
+        }
+    }
+    mu_sim_run_for(k->node->sim, MU_NS_PER_S);
+}
+
+static size_t count_live(const struct knocks *k)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < 8; i++) {
+        count += k->live[i] ? 1 : 0;
+    }
+    return count;
+}
+
+/* A hello of somebody with a token, be it the right one. */
+static size_t make_hello(const char *token, uint8_t ret[512])
+{
+    struct mu_tls_config config = {.token = mu_span_str(token)};
+    struct mu_tls_context *context;
+    struct mu_errmsg why;
+    struct mu_tls t;
+    size_t len;
+
+    assert_int_equal(mu_tls_context_new(&config, &context, &why), 0);
+    assert_int_equal(mu_tls_init(&t, context, "node"), 0);
+    len = mu_tls_output(&t).len;
+    assert_true(len < 512);
+    memcpy(ret, mu_tls_output(&t).data, len);
+    mu_tls_fini(&t);
+    mu_tls_context_free(context);
+    return len;
+}
+
+/* Goal: half a hello is not worth more than a few bytes, nor five seconds. */
+static void test_lock_env_waits_five_seconds_for_a_hello(void **state)
+{
+    uint8_t hello[512];
+    size_t len = make_hello(MY_TOKEN, hello);
+    struct knocks k;
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    knock_from(&k, &w.client, 1);
+    knock_say(&k, 0, mu_span(hello, 1));
+    knock_say(&k, 0, mu_span(hello + 1, len - 2));
+    mu_sim_run_for(w.sim, (MU_LOCK_HELLO_MS - 1000) * MU_NS_PER_MS);
+    assert_true(k.live[0]);
+    mu_sim_run_for(w.sim, 2 * MU_NS_PER_S);
+    assert_false(k.live[0]);
+    assert_int_equal(w.server.accepted, 0);
+    knock_end(&k);
+    world_fini(&w);
+}
+
+/* Nor is a whole one, which anybody can have recorded: its listener does not hear of it. */
+static void test_lock_env_waits_five_seconds_for_the_rest_of_a_handshake(void **state)
+{
+    uint8_t hello[512];
+    size_t len = make_hello(MY_TOKEN, hello);
+    struct knocks k;
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    knock_from(&k, &w.client, 1);
+    knock_say(&k, 0, mu_span(hello, 3));
+    knock_say(&k, 0, mu_span(hello + 3, len - 3));
+    mu_sim_run_for(w.sim, 4 * MU_NS_PER_S);
+    assert_true(k.live[0]);
+    mu_sim_run_for(w.sim, 2 * MU_NS_PER_S);
+    assert_false(k.live[0]);
+    assert_int_equal(w.server.accepted, 0);
+    knock_end(&k);
+    world_fini(&w);
+}
+
+/* Goal: strangers of one address are so many and no more, whatever they have said, and do not keep
+ * another out. */
+static void test_lock_env_bounds_who_is_nobody(void **state)
+{
+    static const struct mu_lock_limits limits = {
+        .guests = 4, .of_address = 4, .shaking = 3, .shaking_of_address = 2};
+    uint8_t hello[512];
+    size_t len = make_hello(MY_TOKEN, hello);
+
+    (void)state;
+    for (size_t said = 0; said < 3; said++) {
+        struct node honest;
+        struct knocks k;
+        struct world w;
+
+        world_init(&w, STRANGER, MY_TOKEN, NULL);
+        node_init(&honest, w.sim, "10.0.0.3", MY_TOKEN, false, NULL);
+        mu_lock_env_limit(w.server.lock, &limits);
+        knock_from(&k, &w.client, 4);
+        for (size_t i = 0; said != 0 && i < 4; i++) {
+            knock_say(&k, i, mu_span(hello, said == 1 ? 1 : len));
+        }
+        assert_int_equal(count_live(&k), 4);
+        say_from(&honest, "hello");
+        assert_span_text(mu_buf_span(&honest.got), "hello");
+        /* Somebody had to go, which one sees when the next one comes. */
+        mu_sim_run_for(w.sim, 50 * MU_NS_PER_MS);
+        assert_int_equal(count_live(&k), 3);
+        knock_end(&k);
+        node_fini(&honest);
+        world_fini(&w);
+    }
+}
+
+/* Goal: who is sent away knows that it may come again, and not that this is no TLS. */
+static void test_lock_env_tells_whom_it_sends_away(void **state)
+{
+    static const uint8_t busy[] = {21, 3, 3, 0, 2, 2, 80};
+    struct mu_tls_config config = {.token = mu_span_str(MY_TOKEN)};
+    struct mu_span in = mu_span(busy, sizeof(busy));
+    struct mu_tls_context *context;
+    struct mu_errmsg why;
+    uint8_t plain[64];
+    struct mu_tls t;
+    size_t len = 0;
+
+    (void)state;
+    assert_int_equal(mu_tls_context_new(&config, &context, &why), 0);
+    assert_int_equal(mu_tls_init(&t, context, "node"), 0);
+    assert_int_equal(mu_tls_recv(&t, &in, plain, sizeof(plain), &len), MUSTER_ECONN);
+    assert_non_null(strstr(mu_tls_errmsg(&t), "too busy"));
+    mu_tls_fini(&t);
+    mu_tls_context_free(context);
+}
+
 /* --- the log ---------------------------------------------------------------------------------- */
 
 static char lines[16][256];
@@ -548,6 +755,10 @@ int main(void)
         cmocka_unit_test(test_lock_env_ends_with_silent_guests),
         cmocka_unit_test(test_lock_env_refuses_to_listen_in_words),
         cmocka_unit_test(test_lock_env_speaks_plain_only_where_it_may),
+        cmocka_unit_test(test_lock_env_waits_five_seconds_for_a_hello),
+        cmocka_unit_test(test_lock_env_waits_five_seconds_for_the_rest_of_a_handshake),
+        cmocka_unit_test(test_lock_env_bounds_who_is_nobody),
+        cmocka_unit_test(test_lock_env_tells_whom_it_sends_away),
         LOGGED(test_lock_env_names_whom_it_refuses_and_why),
         LOGGED(test_lock_env_says_nothing_of_who_is_let_in),
         LOGGED(test_lock_env_names_an_address_once_a_minute_and_counts_the_rest),

@@ -1,0 +1,313 @@
+/* Those who have connected: where they are from, what they say first, and whose they become. */
+#include <string.h>
+
+#include "codec/tls_hello.h"
+#include "core/alloc.h"
+#include "service/lock_env_internal.h"
+
+/* Later than this, it was us who were asleep. */
+#define LATE_MS 1000
+
+/* --- how long --------------------------------------------------------------------------------- */
+
+static mu_mono_t first_of(const struct mu_list *guests)
+{
+    return mu_list_empty(guests) ? MU_MONO_NEVER
+                                 : MU_CONTAINER_OF(guests->next, struct lock_conn, link)->by;
+}
+
+static void arm_timer(struct mu_lock_env *lock)
+{
+    mu_mono_t at = mu_mono_min(first_of(&lock->silent), first_of(&lock->begun));
+
+    if (mu_mono_before(at, lock->forgiven)) {
+        at = lock->forgiven;
+    }
+    if (!mu_heap_contains(&lock->timer.node) || at.ns != lock->timer.node.at.ns) {
+        mu_env_timer_arm(lock->below, &lock->timer, at);
+    }
+}
+
+static void await(struct lock_conn *c, struct mu_list *guests, uint32_t ms)
+{
+    c->by = mu_mono_add_ms(mu_env_now(c->lock->below).mono, ms);
+    mu_list_push(guests, &c->link);
+    arm_timer(c->lock);
+}
+
+static void stop_awaiting(struct lock_conn *c)
+{
+    if (mu_list_empty(&c->link)) {
+        return;
+    }
+    mu_list_remove(&c->link);
+    if (c->guest.stage <= MU_GUEST_SILENT) {
+        c->lock->silent_count--;
+    }
+    arm_timer(c->lock);
+}
+
+/* It is nobody's, and will not be asked for more. */
+static void leave(struct lock_conn *c)
+{
+    stop_awaiting(c);
+    mu_list_remove(&c->fresh);
+    mu_guests_leave(&c->lock->book, &c->guest);
+    mu_free(c->hello);
+    c->hello = NULL;
+    c->hello_len = 0;
+}
+
+void mu_lock_shut(struct lock_conn *c)
+{
+    leave(c);
+    if (!c->closing) {
+        c->closing = true;
+        mu_env_close(c->lock->below, &c->raw, true);
+    }
+}
+
+/* Who has begun TLS learns that it may come again: an internal error, of ours (RFC 8446, 6.2). */
+static void send_away(struct lock_conn *c, const char *why)
+{
+    static const uint8_t alert[] = {21, 3, 3, 0, 2, 2, 80};
+    size_t taken = 0;
+    char peer[64];
+
+    mu_env_peer(c->lock->below, &c->raw, peer, sizeof(peer));
+    mu_lock_env_refused(c->lock, peer, why);
+    if (c->guest.stage >= MU_GUEST_BEGUN) {
+        mu_env_send(c->lock->below, &c->raw, mu_span(alert, sizeof(alert)), &taken);
+    }
+    mu_lock_shut(c);
+}
+
+/* A process that was stopped for a while finds everybody late, and what they said meanwhile still
+ * to be read. */
+void mu_lock_on_timer(struct mu_timer *timer)
+{
+    struct mu_lock_env *lock = MU_CONTAINER_OF(timer, struct mu_lock_env, timer);
+    mu_mono_t now = mu_env_now(lock->below).mono;
+    mu_mono_t at = mu_mono_min(first_of(&lock->silent), first_of(&lock->begun));
+
+    if (mu_mono_before(at, lock->forgiven)) {
+        at = lock->forgiven;
+    }
+    if (mu_mono_since(at, now) > LATE_MS * MU_NS_PER_MS) {
+        lock->forgiven = mu_mono_add_ms(now, LATE_MS);
+    }
+    while (mu_mono_reached(lock->forgiven, now) && mu_mono_reached(first_of(&lock->silent), now)) {
+        mu_lock_shut(MU_CONTAINER_OF(lock->silent.next, struct lock_conn, link));
+    }
+    while (mu_mono_reached(lock->forgiven, now) && mu_mono_reached(first_of(&lock->begun), now)) {
+        send_away(MU_CONTAINER_OF(lock->begun.next, struct lock_conn, link),
+                  "it fell silent in the middle of the handshake");
+    }
+    arm_timer(lock);
+}
+
+void mu_lock_guest_gone(struct lock_conn *c)
+{
+    leave(c);
+    if (c->listener != NULL) {
+        c->listener->guests--;
+        mu_lock_free_listener_if_shut(c->listener);
+    }
+}
+
+static void shut_all(struct mu_list *guests, const struct lock_listener *l)
+{
+    MU_LIST_FOREACH_SAFE (it, tmp, guests) {
+        struct lock_conn *c = MU_CONTAINER_OF(it, struct lock_conn, link);
+
+        if (c->listener == l) {
+            mu_lock_shut(c);
+        }
+    }
+}
+
+void mu_lock_shut_guests(struct lock_listener *l)
+{
+    shut_all(&l->lock->silent, l);
+    shut_all(&l->lock->begun, l);
+}
+
+/* --- who -------------------------------------------------------------------------------------- */
+
+static struct lock_conn *conn_of(struct mu_guest *guest)
+{
+    return MU_CONTAINER_OF(guest, struct lock_conn, guest);
+}
+
+/* Writes those down who came since the last time: a connection has no address before its accept
+ * has returned. */
+static void write_down(struct mu_lock_env *lock)
+{
+    struct mu_list *node;
+
+    while ((node = mu_list_pop(&lock->fresh)) != NULL) {
+        struct lock_conn *c = MU_CONTAINER_OF(node, struct lock_conn, fresh);
+        struct mu_guest *guest;
+        uint8_t ip[MU_IP_LEN];
+        char peer[64];
+
+        mu_env_peer(lock->below, &c->raw, peer, sizeof(peer));
+        if (mu_guests_add(&lock->book, &c->guest,
+                          mu_lock_peer_is_near(peer) || !mu_lock_peer_ip(peer, ip) ? NULL : ip) !=
+            0) {
+            mu_lock_shut(c);
+            continue;
+        }
+        guest = mu_guests_over(&lock->book, &c->guest);
+        if (guest != NULL) {
+            send_away(conn_of(guest), "too many are in the middle of a handshake");
+        }
+    }
+}
+
+void mu_lock_greet(struct lock_conn *c)
+{
+    write_down(c->lock);
+    mu_list_push(&c->lock->fresh, &c->fresh);
+    c->lock->silent_count++;
+    await(c, &c->lock->silent, MU_LOCK_SPEAK_MS);
+}
+
+/* --- what it says ----------------------------------------------------------------------------- */
+
+static const char no_credential[] =
+    "it shows no credential (--token-file), and plain connections are not taken from there "
+    "(--allow CIDR)";
+
+/* Makes the connection somebody's. False: it was turned away. */
+static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env *env)
+{
+    struct mu_conn *upper = to->accept(to);
+
+    if (upper == NULL) {
+        mu_lock_shut(c);
+        return false;
+    }
+    upper->env = env;
+    upper->impl = c;
+    c->upper = upper;
+    c->listener->guests--;
+    c->listener = NULL;
+    return true;
+}
+
+/* One that speaks plain becomes its listener's. */
+static size_t hand_up(struct lock_conn *c, enum mu_trust trust, struct mu_span in)
+{
+    c->trust = trust;
+    leave(c);
+    return hand_over(c, c->listener->owner, &c->lock->users.env) ? c->upper->on->data(c->upper, in)
+                                                                 : in.len;
+}
+
+/* Keeps what there is of a hello. */
+static size_t gather(struct lock_conn *c, struct mu_span in)
+{
+    size_t room = MU_TLS_HELLO_MAX - c->hello_len;
+    size_t n = in.len < room ? in.len : room;
+    uint8_t *hello = mu_realloc(c->hello, c->hello_len + n);
+    int whole;
+
+    if (hello == NULL) {
+        mu_lock_shut(c);
+        return in.len;
+    }
+    memcpy(hello + c->hello_len, in.data, n);
+    c->hello = hello;
+    c->hello_len += n;
+    whole = mu_tls_hello_scan(mu_span(hello, c->hello_len));
+    if (whole < 0 || (whole == 0 && c->hello_len == MU_TLS_HELLO_MAX)) {
+        send_away(c, "what it begins with is no hello of TLS");
+        return in.len;
+    }
+    if (whole == 1) {
+        mu_guests_move(&c->lock->book, &c->guest, MU_GUEST_WAITING);
+        mu_env_timer_arm(c->lock->below, &c->lock->turn, mu_env_now(c->lock->below).mono);
+    }
+    return n;
+}
+
+/* The first bytes are there. */
+static size_t judge(struct lock_conn *c, struct mu_span in)
+{
+    struct mu_lock_env *lock = c->lock;
+    uint8_t first = in.data[0];
+    char peer[64];
+
+    mu_env_peer(lock->below, &c->raw, peer, sizeof(peer));
+    switch (mu_lock_judge(&lock->policy, peer, first)) {
+    case MU_LOCK_OPEN:
+        return hand_up(c, MU_TRUST_OPEN, in);
+    case MU_LOCK_PLAIN:
+        if (first == MU_LOCK_FIRST_NATIVE) {
+            /* Whoever it is handed to refuses it, in words. */
+            mu_lock_env_refused(lock, peer, "it shows no credential (--token-file)");
+        }
+        return hand_up(c, MU_TRUST_PLAIN, in);
+    case MU_LOCK_SEALED:
+        stop_awaiting(c);
+        mu_guests_move(&lock->book, &c->guest, MU_GUEST_BEGUN);
+        await(c, &lock->begun, MU_LOCK_HELLO_MS);
+        return gather(c, in);
+    case MU_LOCK_SHUT:
+        mu_lock_env_refused(lock, peer,
+                            first == MU_LOCK_FIRST_TLS
+                                ? "it speaks TLS, and this job has no credential (--token-file)"
+                                : no_credential);
+        mu_lock_shut(c);
+        break;
+    }
+    return in.len;
+}
+
+size_t mu_lock_hear(struct lock_conn *c, struct mu_span in)
+{
+    write_down(c->lock);
+    if (c->closing) {
+        return in.len;
+    }
+    switch (c->guest.stage) {
+    case MU_GUEST_SILENT:
+        return judge(c, in);
+    case MU_GUEST_BEGUN:
+        return gather(c, in);
+    case MU_GUEST_NONE:
+    case MU_GUEST_WAITING:
+    case MU_GUEST_SHAKING:
+        break;
+    }
+    return 0; /* Its turn has not come; then it is read on. */
+}
+
+/* One handshake begins. Others follow in the turns to come, and what else there is to do goes on in
+ * between. */
+void mu_lock_on_turn(struct mu_timer *timer)
+{
+    struct mu_lock_env *lock = MU_CONTAINER_OF(timer, struct mu_lock_env, turn);
+    struct mu_guest *guest = mu_guests_next(&lock->book);
+    struct mu_guest *victim = mu_guests_crowd(&lock->book);
+    struct lock_conn *c;
+    uint8_t *hello;
+
+    if (guest == NULL) {
+        return;
+    }
+    c = conn_of(guest);
+    mu_env_timer_arm(lock->below, &lock->turn, mu_env_now(lock->below).mono);
+    if (victim != NULL) {
+        send_away(conn_of(victim), "too many handshakes are under way");
+    }
+    stop_awaiting(c);
+    hello = c->hello;
+    c->hello = NULL;
+    if (hand_over(c, c->listener->feed, &lock->wire.env)) {
+        (void)c->upper->on->data(c->upper, mu_span(hello, c->hello_len));
+        mu_env_resume(lock->below, &c->raw);
+    }
+    mu_free(hello);
+}
