@@ -29,7 +29,8 @@ typedef struct muster_runtime muster_runtime;
 /* A token or certificates, not both; all of it may be missing. Text is copied. */
 struct muster_lock {
     const char *token_file; /* its first line is the job's token, of 16 bytes or more; readable by
-                               its owner alone. `muster keygen token` makes one */
+                               its owner alone, or root's and its group's (0440, as Kubernetes has
+                               it). `muster keygen token` makes one */
     /* Paths of PEM files. `muster keygen tls` makes them. */
     const char *cert; /* ours, and those that lead from it to the authority */
     const char *key;  /* its private key */

@@ -42,9 +42,16 @@ void mu_locked_close(struct mu_locked *l, struct mu_uv_env *uv);
 extern const char mu_listen_default[];
 const char *mu_locked_listen(const struct mu_locked *l, const char *listen);
 
-/** The first line of a file that its owner alone can read. The caller wipes it. Errors as above. */
+/**
+ * The first line of a file that its owner alone can read, or that root gives to a group to read.
+ * The caller wipes it. `ret_note` is written if there is something to say of it all the same: that
+ * it is a group's, or could be guessed. Errors as above.
+ */
 int mu_lock_read_token(const char *path, char ret_token[MU_LOCK_TOKEN_CAP],
-                       struct mu_errmsg *reterr_msg);
+                       struct mu_errmsg *ret_note, struct mu_errmsg *reterr_msg);
+/** How many guesses a token may take, as a power of two: at most, since words and patterns are known
+ * by their look only. */
+unsigned mu_lock_token_bits(const char *token);
 
 /**
  * A layer of TLS on `wire` with the credential of `lock`, which has one. Others in the place of its

@@ -1,12 +1,8 @@
 /* The files of the job's credential: read at the start, and again when others take their place. */
 #include "api/lock.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/alloc.h"
 
@@ -38,88 +34,6 @@ struct mu_lock_files {
     mu_mono_t warn_at;
 };
 
-/* --- the token -------------------------------------------------------------------------------- */
-
-/* Reads the beginning of the file, as far as it is wanted. Its length, or a negated errno. */
-static ssize_t read_start(int fd, char *buf, size_t cap)
-{
-    size_t len = 0;
-
-    while (len < cap) {
-        ssize_t n = read(fd, buf + len, cap - len);
-
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n < 0) {
-            return -errno;
-        }
-        if (n == 0) {
-            break;
-        }
-        len += (size_t)n;
-    }
-    return (ssize_t)len;
-}
-
-static int check_token(const char *path, const char *token, size_t len, struct mu_errmsg *msg)
-{
-    if (len >= MU_LOCK_TOKEN_CAP) {
-        return mu_err(msg, MUSTER_EINVAL, "the first line of %.120s is too long for a token: %d",
-                      path, MU_LOCK_TOKEN_CAP - 1);
-    }
-    if (len < MU_LOCK_TOKEN_MIN) {
-        return mu_err(msg, MUSTER_EINVAL,
-                      "the token in %.120s is too short to be one: %d letters or more; `muster "
-                      "keygen token` makes one",
-                      path, MU_LOCK_TOKEN_MIN);
-    }
-    for (size_t i = 0; i < len; i++) {
-        if ((unsigned char)token[i] <= 0x20 || (unsigned char)token[i] >= 0x7f) {
-            return mu_err(msg, MUSTER_EINVAL,
-                          "the first line of %.120s is no token: it has blanks or other characters "
-                          "than plain ones",
-                          path);
-        }
-    }
-    return 0;
-}
-
-int mu_lock_read_token(const char *path, char ret_token[MU_LOCK_TOKEN_CAP],
-                       struct mu_errmsg *reterr_msg)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st = {0};
-    char text[MU_LOCK_TOKEN_CAP + 2];
-    ssize_t got = fd < 0 || fstat(fd, &st) != 0 ? -errno : read_start(fd, text, sizeof(text) - 1);
-    size_t len;
-    int err;
-
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    if (got < 0) {
-        return mu_err(reterr_msg, (int)got, "cannot read the token from %.120s: %s", path,
-                      muster_strerror((int)got));
-    }
-    text[got] = '\0';
-    len = strcspn(text, "\r\n");
-    if (S_ISREG(st.st_mode) && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        err = mu_err(reterr_msg, MUSTER_EINVAL,
-                     "others than its owner can read the token in %.120s: chmod 600 it, and make a "
-                     "new one if it was so for long",
-                     path);
-    } else {
-        err = check_token(path, text, len, reterr_msg);
-    }
-    if (err == 0) {
-        memcpy(ret_token, text, len);
-        ret_token[len] = '\0';
-    }
-    explicit_bzero(text, sizeof(text));
-    return err;
-}
-
 /* --- what is there now ------------------------------------------------------------------------ */
 
 static void take_stamps(const struct mu_lock_files *f, struct stamp ret[FILE_COUNT])
@@ -144,10 +58,14 @@ static int read_files(struct mu_lock_files *f, struct mu_env *wire, char *page,
 {
     struct mu_tls_config config = {.name = f->name};
     char token[MU_LOCK_TOKEN_CAP] = "";
+    struct mu_errmsg note = {{0}};
     int err = 0;
 
     if (f->token) {
-        err = mu_lock_read_token(f->paths[0], token, msg);
+        err = mu_lock_read_token(f->paths[0], token, &note, msg);
+        if (note.text[0] != '\0') {
+            mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-TOKEN", note.text);
+        }
         if (err == 0 && page != NULL) {
             mu_page_key(mu_span_str(token), page);
         }

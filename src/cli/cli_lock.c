@@ -53,8 +53,9 @@ int cli_runtime_new(struct cli_lock *lock, muster_runtime **ret_runtime)
 int cli_read_token(const char *path, char *token, size_t cap)
 {
     char text[MU_LOCK_TOKEN_CAP];
+    struct mu_errmsg note = {{0}};
     struct mu_errmsg msg = {{0}};
-    int err = mu_lock_read_token(path, text, &msg);
+    int err = mu_lock_read_token(path, text, &note, &msg);
 
     if (err != 0 || strlen(text) >= cap) {
         return cli_fail(CLI_FAILED, "%s", err != 0 ? msg.text : "the token is too long");

@@ -94,6 +94,17 @@ def test_keygen(scratch):
     os.chmod(path, 0o644)
     expect("a token that others can read is refused", 2, "chmod 600", "kv", "--store",
            "tcp://%s:1" % HOST, "--token-file", path, "count")
+    if os.stat(path).st_uid == 0:
+        os.chmod(path, 0o440)  # root's, and its group's: a Secret of Kubernetes
+        with Muster("--token-file", path) as server:
+            checks.ok("LOCK-TOKEN" in server.output() and "can read the token" in server.output(),
+                      "one that root gives a group is taken, which is said", server.output())
+    os.chmod(path, 0o600)
+    with open(path, "w") as file:
+        file.write("correct-horse-battery-staple\n")
+    with Muster("--token-file", path) as server:
+        checks.ok("could be guessed" in server.output() and "staple" not in server.output(),
+                  "so is one that could be guessed, with a warning", server.output())
     with open(path, "w") as file:
         file.write("short\n")
     os.chmod(path, 0o600)
