@@ -130,8 +130,8 @@ struct mu_agent_service_events {
     /** Copies the end of what a worker has written, at most `cap` bytes; its length. */
     size_t (*tail)(void *context, uint32_t local_rank, uint8_t *buf, size_t cap);
     /**
-     * No process of an attempt is left, or none that anybody waits for; its files can be closed. May
-     * be NULL.
+     * No process of an attempt is left, or none that anybody waits for; its files can be closed.
+     * May be NULL.
      */
     void (*gone)(void *context, const struct mu_agent_attempt *attempt);
     /** A worker has ended. May be NULL. */
