@@ -2,7 +2,9 @@
  * A client of a store across the network. Which protocol the server speaks is found out without
  * harm to anybody: the native greeting comes first, because PyTorch 1.13 just drops it (a greeting
  * of PyTorch 2.x would make a 1.13 server wait for the rest of a request, and everybody with it),
- * then a one-byte request of 1.13, then the handshake of 2.x.
+ * then a one-byte request of 1.13, then the handshake of 2.x. Who answers none of them may be a
+ * store that is stopped, or a gateway whose own server is silent: it is asked again from the start
+ * until connect_ms have passed. Only who talks, or hangs up time and again, is no store.
  */
 #include "service/store_engine.h"
 
@@ -23,9 +25,12 @@ struct tcp_store {
     struct mu_list queued;    /* ops that wait for an engine that fits */
     struct mu_timer timer;    /* ends what must end on a later turn */
     uint32_t native_tries;
+    enum mu_store_tcp_protocol speaks; /* what is tried; the config says what may be */
+    mu_mono_t give_up_at;
     enum mu_store_tcp_protocol found;
     bool ready;
     bool closing;
+    bool mute;  /* the peer has accepted a connection and let our greetings go unanswered */
     int status; /* why nothing fits */
     struct mu_errmsg why;
     struct mu_errmsg not_tls; /* what the native engine had to say, when PyTorch's is tried */
@@ -143,6 +148,7 @@ static void on_ready(void *context, enum mu_store_tcp_protocol found)
 
     s->found = found;
     s->ready = true;
+    s->mute = false;
     while ((it = mu_list_pop(&s->queued)) != NULL) {
         struct mu_store_op *op = MU_CONTAINER_OF(it, struct mu_store_op, link);
         uint64_t left = mu_mono_until_ms(op->deadline, mu_env_now(s->base.env).mono);
@@ -163,7 +169,8 @@ static void on_engine_closed(void *context)
     if (s->closing) {
         mu_env_timer_arm(s->base.env, &s->timer, mu_env_now(s->base.env).mono);
     } else if (s->status == 0) {
-        int err = try_engine(s, s->native_tries < NATIVE_TRIES);
+        bool may_be_native = s->speaks == MU_STORE_TCP_ANY || s->speaks == MU_STORE_TCP_MUSTER;
+        int err = try_engine(s, may_be_native && s->native_tries < NATIVE_TRIES);
 
         if (err != 0) {
             give_up(s, err, muster_strerror(err));
@@ -178,21 +185,48 @@ static void drop_engine(struct tcp_store *s)
     mu_store_close(s->leaving, on_engine_closed, s);
 }
 
+static const char *addr_of(const struct tcp_store *s, char addr[MU_ADDR_HOST_MAX + 16])
+{
+    return mu_addr_format(&s->config.addr, addr, MU_ADDR_HOST_MAX + 16);
+}
+
+static void give_up_mute(struct tcp_store *s)
+{
+    char addr[MU_ADDR_HOST_MAX + 16];
+    char text[MU_ERRMSG_CAP];
+
+    (void)snprintf(text, sizeof(text),
+                   "%.150s accepts connections but does not answer (tried for %u ms)",
+                   addr_of(s, addr), s->config.connect_ms);
+    give_up(s, MUSTER_ECONN, text);
+}
+
+/* No answer to any greeting that there is: from the start, while there is time. */
+static void start_over(struct tcp_store *s)
+{
+    s->mute = true;
+    s->speaks = s->config.protocol;
+    s->native_tries = 0;
+    if (mu_mono_reached(s->give_up_at, mu_env_now(s->base.env).mono)) {
+        give_up_mute(s);
+    }
+}
+
 static void on_native_mismatch(void *context, bool silent)
 {
     struct tcp_store *s = context;
 
+    s->mute = silent;
     /* PyTorch 2.x ignores what it does not know and keeps the connection; nobody else does. */
-    if (silent && s->config.protocol == MU_STORE_TCP_ANY) {
-        s->config.protocol = MU_STORE_TCP_TORCH2;
-        s->native_tries = NATIVE_TRIES;
-    }
-    if (s->config.protocol == MU_STORE_TCP_MUSTER) {
+    if (silent && s->speaks == MU_STORE_TCP_ANY) {
+        s->speaks = MU_STORE_TCP_TORCH2;
+    } else if (silent) {
+        start_over(s);
+    } else if (s->speaks == MU_STORE_TCP_MUSTER) {
         char addr[MU_ADDR_HOST_MAX + 16];
         char text[MU_ERRMSG_CAP];
 
-        (void)snprintf(text, sizeof(text), "%.200s is not a muster store",
-                       mu_addr_format(&s->config.addr, addr, sizeof(addr)));
+        (void)snprintf(text, sizeof(text), "%.200s is not a muster store", addr_of(s, addr));
         give_up(s, MUSTER_ENOTSTORE, text);
     }
     drop_engine(s);
@@ -204,13 +238,16 @@ static void on_torch_mismatch(void *context, bool silent)
     char addr[MU_ADDR_HOST_MAX + 16];
     char text[MU_ERRMSG_CAP];
 
-    (void)silent;
-    (void)snprintf(
-        text, sizeof(text),
-        "%.150s accepts connections but is not a store (neither muster's nor PyTorch's); "
-        "check the port",
-        mu_addr_format(&s->config.addr, addr, sizeof(addr)));
-    give_up(s, MUSTER_ENOTSTORE, text);
+    if (silent) {
+        start_over(s);
+    } else {
+        (void)snprintf(
+            text, sizeof(text),
+            "%.150s accepts connections but is not a store (neither muster's nor PyTorch's); "
+            "check the port",
+            addr_of(s, addr));
+        give_up(s, MUSTER_ENOTSTORE, text);
+    }
     drop_engine(s);
 }
 
@@ -218,12 +255,14 @@ static void on_failed(void *context, int status, const char *text)
 {
     struct tcp_store *s = context;
 
-    if (status == MUSTER_ENOTLS && s->config.protocol == MU_STORE_TCP_ANY) {
+    if (status == MUSTER_ENOTLS && s->speaks == MU_STORE_TCP_ANY) {
         /* PyTorch's servers know no TLS either; if we may speak to one there, this is one. */
         (void)mu_err(&s->not_tls, status, "%s", text);
         s->native_tries = NATIVE_TRIES;
     } else if (status == MUSTER_ELOCKED && s->not_tls.text[0] != '\0') {
         give_up(s, MUSTER_ENOTLS, s->not_tls.text);
+    } else if (status == MUSTER_ECONN && s->mute) {
+        give_up_mute(s);
     } else {
         give_up(s, status, text);
     }
@@ -238,13 +277,20 @@ static int try_engine(struct tcp_store *s, bool native)
         .failed = on_failed,
         .context = s,
     };
+    struct mu_store_tcp_config config = s->config;
     int err;
 
+    config.protocol = s->speaks;
+    if (config.connect_ms != 0) {
+        uint64_t left = mu_mono_until_ms(s->give_up_at, mu_env_now(s->base.env).mono);
+
+        config.connect_ms = left == 0 ? 1 : (uint32_t)left;
+    }
     if (native) {
         s->native_tries++;
-        err = mu_store_native_new(s->base.env, &s->config, &events, &s->engine);
+        err = mu_store_native_new(s->base.env, &config, &events, &s->engine);
     } else {
-        err = mu_store_torch_new(s->base.env, &s->config, &events, &s->engine);
+        err = mu_store_torch_new(s->base.env, &config, &events, &s->engine);
     }
     if (err != 0) {
         s->engine = NULL;
@@ -285,8 +331,10 @@ static void on_queued_timeout(struct mu_timer *timer)
     char text[MU_ERRMSG_CAP];
 
     mu_list_remove(&op->link);
-    (void)snprintf(text, sizeof(text), "timed out after %u ms: no connection to %.150s yet",
-                   op->timeout_ms, mu_addr_format(&s->config.addr, addr, sizeof(addr)));
+    (void)snprintf(text, sizeof(text),
+                   s->mute ? "timed out after %u ms: %.150s accepts connections but does not answer"
+                           : "timed out after %u ms: no connection to %.150s yet",
+                   op->timeout_ms, addr_of(s, addr));
     mu_store_finish(op, MUSTER_ETIMEDOUT, text);
 }
 
@@ -350,6 +398,10 @@ int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *confi
     s->base.kind = &tcp_kind;
     s->base.env = env;
     s->config = *config;
+    s->speaks = config->protocol;
+    s->give_up_at = config->connect_ms == 0
+                        ? MU_MONO_NEVER
+                        : mu_mono_add_ms(mu_env_now(env).mono, config->connect_ms);
     mu_list_init(&s->queued);
     mu_timer_init(&s->timer, on_timer);
     err = try_engine(s, config->protocol == MU_STORE_TCP_ANY ||
