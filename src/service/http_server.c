@@ -24,7 +24,8 @@ struct http_conn {
     struct mu_buf out;
     uint64_t told; /* stream: the number of the event that it was sent last */
     bool stream;
-    bool last; /* closes when all is sent */
+    bool asked; /* it has had an answer */
+    bool last;  /* closes when all is sent */
     bool closing;
 };
 
@@ -34,6 +35,7 @@ struct mu_http_server {
     struct mu_listener listener;
     struct mu_list conns;
     size_t conn_count;
+    size_t closing_count; /* of these, those that are about to be gone */
     size_t listeners;
     struct mu_buf event; /* the newest */
     uint64_t events;
@@ -47,7 +49,7 @@ struct mu_http_server {
 
 struct mu_http_server_config mu_http_server_config_defaults(void)
 {
-    return (struct mu_http_server_config){.connections_max = 64, .idle_ms = 30000};
+    return (struct mu_http_server_config){.connections_max = 64, .head_ms = 5000, .idle_ms = 30000};
 }
 
 /* --- who may ask ------------------------------------------------------------------------------ */
@@ -140,18 +142,32 @@ static int check_asker(const struct mu_http_server *s, const struct mu_http_head
 
 /* --- out -------------------------------------------------------------------------------------- */
 
-static void close_conn(struct http_conn *c)
+static void end_conn(struct http_conn *c, bool abort)
 {
     if (!c->closing) {
         c->closing = true;
+        c->server->closing_count++;
         mu_env_timer_arm(c->server->env, &c->idle, MU_MONO_NEVER);
-        mu_env_close(c->server->env, &c->base, false);
+        mu_env_close(c->server->env, &c->base, abort);
     }
+}
+
+static void close_conn(struct http_conn *c)
+{
+    end_conn(c, false);
+}
+
+/* Whether a request of it is under way, the first one from the start. */
+static bool is_asking(const struct http_conn *c)
+{
+    return !c->stream && c->out.len == 0 && (c->in.len != 0 || !c->asked);
 }
 
 static void arm(struct http_conn *c)
 {
-    uint64_t ns = c->stream ? BEAT_NS : c->server->config.idle_ms * MU_NS_PER_MS;
+    const struct mu_http_server_config *config = &c->server->config;
+    uint64_t ns =
+        c->stream ? BEAT_NS : (is_asking(c) ? config->head_ms : config->idle_ms) * MU_NS_PER_MS;
 
     mu_env_timer_arm(c->server->env, &c->idle, mu_mono_add_ns(mu_env_now(c->server->env).mono, ns));
 }
@@ -264,6 +280,7 @@ static void answer(struct http_conn *c, const struct mu_http_head *head)
     struct mu_http_answer a = {.type = "text/plain; charset=utf-8", .body = &body};
 
     mu_buf_init(&body, OUT_MAX);
+    c->asked = true;
     s->config.answer(s->config.context, head, &a);
     if (a.status == 0) {
         a.status = 404;
@@ -348,6 +365,7 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
     struct http_conn *c = MU_CONTAINER_OF(conn, struct http_conn, base);
     size_t room = IN_MAX - c->in.len;
     size_t n = in.len < room ? in.len : room;
+    bool begins = c->in.len == 0 && c->asked;
 
     if (c->closing || c->last || c->stream) {
         return in.len; /* It has nothing more to say. */
@@ -357,6 +375,9 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
         return in.len;
     }
     take_requests(c);
+    if (begins && !c->closing && c->in.len != 0 && c->out.len == 0) {
+        arm(c);
+    }
     return n;
 }
 
@@ -397,6 +418,7 @@ static void on_closed(struct mu_conn *conn, int status)
     mu_env_timer_arm(s->env, &c->idle, MU_MONO_NEVER);
     mu_list_remove(&c->link);
     s->conn_count--;
+    s->closing_count -= c->closing ? 1 : 0;
     s->listeners -= c->stream ? 1 : 0;
     mu_buf_fini(&c->in);
     mu_buf_fini(&c->out);
@@ -415,18 +437,42 @@ static void on_idle(struct mu_timer *timer)
         flush(c);
         return;
     }
-    c->closing = true;
-    mu_env_close(c->server->env, &c->base, true);
+    end_conn(c, true);
+}
+
+/* The less, the less it is missed: who has had its answer, who has not asked, who is being told. */
+static int importance(const struct http_conn *c)
+{
+    return c->stream ? 3 : c->out.len != 0 ? 2 : is_asking(c) ? 1 : 0;
+}
+
+/* Ends one so that there is room for another: of those that are missed the least, the oldest. */
+static void make_room(struct mu_http_server *s)
+{
+    struct http_conn *least = NULL;
+
+    MU_LIST_FOREACH (it, &s->conns) {
+        struct http_conn *c = MU_CONTAINER_OF(it, struct http_conn, link);
+
+        if (!c->closing && (least == NULL || importance(c) < importance(least))) {
+            least = c;
+        }
+    }
+    if (least != NULL) {
+        end_conn(least, true);
+    }
 }
 
 static struct mu_conn *on_accept(struct mu_listener *listener)
 {
     struct mu_http_server *s = MU_CONTAINER_OF(listener, struct mu_http_server, listener);
-    struct http_conn *c =
-        s->conn_count >= s->config.connections_max ? NULL : mu_calloc(1, sizeof(*c));
+    struct http_conn *c = mu_calloc(1, sizeof(*c));
 
     if (c == NULL) {
         return NULL;
+    }
+    if (s->conn_count - s->closing_count >= s->config.connections_max) {
+        make_room(s);
     }
     c->server = s;
     c->base.on = &conn_events;

@@ -34,8 +34,9 @@ struct mu_http_answer {
 
 struct mu_http_server_config {
     struct mu_addr listen;  /* rewritten with the port that was found */
-    size_t connections_max; /* 64 */
-    uint32_t idle_ms;       /* how long a connection may say nothing. 30 s */
+    size_t connections_max; /* 64; one more takes the place of the one that is missed the least */
+    uint32_t head_ms;       /* how long a request may take to come. 5 s */
+    uint32_t idle_ms;       /* and the next one, or an answer to be read. 30 s */
     struct mu_span token;   /* empty: none. Copied */
     void (*answer)(void *context, const struct mu_http_head *head, struct mu_http_answer *ret);
     /** Somebody listens to the events who was not there before: the newest should be pushed. */

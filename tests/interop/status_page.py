@@ -10,9 +10,11 @@ import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import termios
+import time
 import urllib.error
 import urllib.request
 
@@ -109,6 +111,31 @@ def test_bad_requests_cost_their_sender_only():
                      (2, 1, 0), "requests behind each other are answered in turn, HEAD without a "
                      "body")
         checks.equal(get(page + "healthz")[0], 200, "others are served as before")
+
+
+def test_who_says_nothing_does_not_keep_others_out():
+    with Muster("--http", HOST + ":0") as server:
+        page = page_of(server)
+        port = int(page.rstrip("/").rsplit(":", 1)[1])
+        listener = socket.create_connection((HOST, port), 20)
+        listener.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        checks.ok(listener.recv(12) == b"HTTP/1.1 200", "somebody looks at the page")
+        silent = []
+        for i in range(80):
+            silent.append(socket.create_connection((HOST, port), 20))
+            silent[i].sendall(b"GET /healthz HT"[:15 * (i % 2)])  # and no more
+        checks.equal([get(page + "healthz")[0] for _ in range(3)], [200] * 3,
+                     "it is healthy beside 80 connections that say nothing")
+        began = time.monotonic()
+        silent[-1].settimeout(20)
+        try:
+            end = silent[-1].recv(100)
+        except ConnectionResetError:
+            end = b""
+        checks.ok(end == b"" and time.monotonic() - began < 20, "which are not waited for long")
+        listener.settimeout(20)
+        checks.ok(b"data: " in listener.recv(65536) + listener.recv(65536),
+                  "who looks is still told")
 
 
 def test_beyond_loopback_a_token_is_wanted():
