@@ -23,8 +23,9 @@ struct mu_disk_ops {
                 struct mu_errmsg *reterr_msg);
     /**
      * Makes a piece of journal (proto/keyspace.h) durable, all of it or nothing: when it returns 0
-     * it survives a crash and a power cut. MUSTER_EDISK (or MUSTER_ENOMEM): nothing of it was
-     * taken; the disk is not to be used any more.
+     * it survives a crash and a power cut. MUSTER_EFULL: nothing of it was taken, for want of
+     * room; it can be tried again. MUSTER_EDISK (or MUSTER_ENOMEM): nothing of it was taken; the
+     * disk is not to be used any more.
      */
     int (*commit)(struct mu_disk *disk, struct mu_span journal, uint64_t revision,
                   struct mu_errmsg *reterr_msg);

@@ -176,8 +176,9 @@ static int stage(struct mu_keyspace *ks, struct put *p, struct mu_span key, uint
     len = p->at + value.len;
     err = stage_room(ks, p, len);
     if (err == 0 && ks->config.journal) {
-        *journal_len +=
-            is_journaled(p) ? mu_ks_journal_put_len(ks, key.len, len) : mu_ks_journal_del_len(ks);
+        *journal_len += is_journaled(p)  ? mu_ks_journal_put_len(ks, key.len, len)
+                        : e->record != 0 ? mu_ks_journal_del_len(ks)
+                                         : 0;
         err = mu_ks_journal_reserve(ks, *journal_len);
     }
     if (err == 0 && ks->watch_count != 0) {
@@ -462,7 +463,7 @@ int mu_ks_delete(struct mu_keyspace *ks, struct mu_span key, bool *ret_removed)
         *ret_removed = false;
         return 0;
     }
-    err = mu_ks_journal_reserve(ks, mu_ks_journal_del_len(ks));
+    err = mu_ks_journal_reserve(ks, e->record != 0 ? mu_ks_journal_del_len(ks) : 0);
     if (err == 0 && ks->watch_count != 0) {
         err = mu_ks_change_new(ks, e, MU_CHANGE_DELETED, (struct mu_span){0}, (struct mu_span){0},
                                &change);

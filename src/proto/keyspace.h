@@ -106,9 +106,10 @@ struct mu_keyspace {
      * grows across restarts.
      */
     uint64_t revision;
-    uint64_t lease_id;     /* of the last lease; may be set to a random start before the first */
-    size_t key_count;      /* keys with a value */
-    size_t memory_bytes;   /* in use, counted against the limit */
+    uint64_t lease_id;   /* of the last lease; may be set to a random start before the first */
+    size_t key_count;    /* keys with a value */
+    size_t memory_bytes; /* in use, counted against the limit */
+    int frozen; /* 0, or the error of all that a disk would have to hold; the owner's to set */
     size_t held_bytes;     /* of values that are gone and that somebody still holds; not in it */
     size_t wait_count;     /* registered waits */
     size_t watch_count;    /* registered watches */

@@ -184,7 +184,7 @@ void mu_ks_lease_fini(struct mu_keyspace *ks);
 size_t mu_ks_journal_put_len(const struct mu_keyspace *ks, size_t key_len, size_t value_len);
 /** How long a record is that deletes; 0 if there is no journal. */
 size_t mu_ks_journal_del_len(const struct mu_keyspace *ks);
-/** Makes room for `n` bytes of records. */
+/** Makes room for `n` bytes of records. MUSTER_ENOMEM, or what the keyspace is frozen with. */
 int mu_ks_journal_reserve(struct mu_keyspace *ks, size_t n);
 /** Records the value as it is now: a put, or a delete if a lease took it out of the journal. */
 void mu_ks_journal_value(struct mu_keyspace *ks, struct mu_ks_entry *e);

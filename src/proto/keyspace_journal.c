@@ -16,7 +16,7 @@ size_t mu_ks_journal_del_len(const struct mu_keyspace *ks)
 
 int mu_ks_journal_reserve(struct mu_keyspace *ks, size_t n)
 {
-    return n == 0 ? 0 : mu_buf_reserve(&ks->journal, n);
+    return n == 0 ? 0 : ks->frozen != 0 ? ks->frozen : mu_buf_reserve(&ks->journal, n);
 }
 
 static void write_put(struct mu_buf *b, uint8_t op, uint64_t number, struct mu_span key,

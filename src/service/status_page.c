@@ -72,9 +72,14 @@ static void fill(struct mu_status_page *p, const struct mu_http_head *head,
         err = mu_buf_append(a->body, MU_SPAN_LIT("ok\n"));
     } else if (is(head, "/readyz")) {
         bool ready = p->source.ready(p->source.context);
+        const char *ailment =
+            p->source.ailment == NULL ? NULL : p->source.ailment(p->source.context);
 
         a->status = ready ? 200 : 503;
         err = mu_buf_append(a->body, ready ? MU_SPAN_LIT("ready\n") : MU_SPAN_LIT("not ready\n"));
+        if (ready && ailment != NULL && err == 0) {
+            err = mu_buf_append(a->body, mu_span_str(ailment));
+        }
     } else {
         a->status = 0;
     }

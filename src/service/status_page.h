@@ -23,6 +23,8 @@ struct mu_status_source {
     /** The same as text for Prometheus. */
     int (*metrics)(void *context, struct mu_buf *out);
     bool (*ready)(void *context);
+    /** What it cannot do though it is ready, or NULL. May be NULL itself. */
+    const char *(*ailment)(void *context);
     void *context;
 };
 

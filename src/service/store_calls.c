@@ -9,16 +9,25 @@
 
 #include "codec/store_msg.h"
 #include "core/alloc.h"
+#include "service/store_engine.h"
 
 /* The sink of a request that is answered while it is being read; of a call that goes on, below. */
 struct direct_sink {
     struct mu_store_sink sink;
     struct mu_store_session *session;
     uint64_t id;
+    enum mu_store_verb verb;
 };
 
-static void send_answer(struct mu_store_session *session, uint64_t id, int status,
-                        const struct mu_store_reply *reply, const char *text)
+/* Whether an answer to it tells of something that a disk should have. */
+static bool is_change(enum mu_store_verb verb)
+{
+    return !mu_store_verb_is_read(verb) && verb != MU_STORE_LEASE_GRANT &&
+           verb != MU_STORE_LEASE_KEEP && verb != MU_STORE_LEASE_REVOKE;
+}
+
+static void send_answer(struct mu_store_session *session, uint64_t id, enum mu_store_verb verb,
+                        int status, const struct mu_store_reply *reply, const char *text)
 {
     struct mu_buf *out = &session->server->scratch;
 
@@ -27,7 +36,11 @@ static void send_answer(struct mu_store_session *session, uint64_t id, int statu
         status = mu_store_reply_encode(out, reply);
         text = "the answer is too long";
     }
-    mu_store_answer(session, id, false, status, status == 0 ? mu_buf_span(out) : mu_span_str(text));
+    if (status == MUSTER_EDISK && session->server->disk_full) {
+        text = session->server->full_why.text;
+    }
+    mu_store_answer(session, id, false, is_change(verb), status,
+                    status == 0 ? mu_buf_span(out) : mu_span_str(text));
     mu_buf_trim(out, 1 << 20);
 }
 
@@ -36,7 +49,7 @@ static void answer_directly(struct mu_store_sink *sink, int status,
 {
     struct direct_sink *d = MU_CONTAINER_OF(sink, struct direct_sink, sink);
 
-    send_answer(d->session, d->id, status, reply, text);
+    send_answer(d->session, d->id, d->verb, status, reply, text);
 }
 
 static const struct mu_served_ops call_ops;
@@ -66,7 +79,7 @@ static void answer_call(struct mu_store_sink *sink, int status, const struct mu_
 {
     struct mu_store_call *call = MU_CONTAINER_OF(sink, struct mu_store_call, sink);
 
-    send_answer(call->base.session, call->base.id, status, reply, text);
+    send_answer(call->base.session, call->base.id, call->exec.request.verb, status, reply, text);
     free_call(&call->base);
 }
 
@@ -79,7 +92,7 @@ static bool send_change(struct mu_store_sink *sink, const struct mu_change *chan
 
     mu_buf_reset(out);
     if (mu_store_change_encode(out, change, (call->exec.request.flags & MU_STORE_OLD) != 0) == 0) {
-        mu_store_answer(session, id, true, 0, mu_buf_span(out));
+        mu_store_answer(session, id, true, false, 0, mu_buf_span(out));
     } else {
         mu_store_session_fail(session, id, true);
     }
@@ -230,6 +243,7 @@ void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_
     }
     err = mu_store_request_decode(event->payload, verb, 2 * s->config.keyspace.keys_max + 2, &q,
                                   &parts);
+    direct.verb = verb;
     if (err == 0) {
         err = resolve_lease(session, &q);
     }

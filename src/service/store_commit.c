@@ -9,6 +9,11 @@
  *   a native session     whole answers wait in held_replies with the number of the batch they need
  *
  * Reads wait as well, or a client could see a value that a crash takes back.
+ *
+ * A disk without room is no end. The piece stays, and is tried again every second; until it fits,
+ * whatever the disk would have to hold is refused (ks.frozen), nothing waits for the disk, and
+ * those whose changes did not get there are told so: a native client by an error, PyTorch's, whose
+ * protocol has none, by the end of its connection.
  */
 #include "service/store_server_internal.h"
 
@@ -16,19 +21,22 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "service/log.h"
 
-#define AGAIN_MS 10 /* until a commit that found no memory to begin is tried again */
+#define AGAIN_MS      10   /* until a commit that found no memory to begin is tried again */
+#define FULL_AGAIN_MS 1000 /* and one that found no room on the disk */
 
 bool mu_store_commit_gates(const struct mu_store_server *s)
 {
-    return s->config.disk != NULL && s->config.sync == MU_SYNC_ALWAYS &&
+    return s->config.disk != NULL && s->config.sync == MU_SYNC_ALWAYS && !s->disk_full &&
            (s->committing || mu_ks_journal_len(&s->ks) != 0);
 }
 
 bool mu_store_commit_saturated(const struct mu_store_server *s)
 {
-    return s->config.disk != NULL && (mu_ks_journal_len(&s->ks) > s->config.journal_bytes_high ||
-                                      s->held_bytes > s->config.journal_bytes_high);
+    return s->config.disk != NULL && !s->disk_full &&
+           (mu_ks_journal_len(&s->ks) > s->config.journal_bytes_high ||
+            s->held_bytes > s->config.journal_bytes_high);
 }
 
 bool mu_store_commit_idle(const struct mu_store_server *s)
@@ -45,6 +53,13 @@ mu_mono_t mu_store_commit_deadline(const struct mu_store_server *s)
 static uint64_t batch_needed(const struct mu_store_server *s)
 {
     return mu_ks_journal_len(&s->ks) != 0 ? s->batch_started + 1 : s->batch_started;
+}
+
+void mu_store_commit_note(struct mu_store_conn *c, size_t journal_len)
+{
+    if (mu_ks_journal_len(&c->server->ks) > journal_len) {
+        c->wrote = batch_needed(c->server);
+    }
 }
 
 void mu_store_commit_mark(struct mu_store_conn *c)
@@ -68,8 +83,8 @@ void mu_store_commit_mark(struct mu_store_conn *c)
 
 /* --- native answers --------------------------------------------------------------------------- */
 
-void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, int status,
-                     struct mu_span payload)
+void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, bool wrote,
+                     int status, struct mu_span payload)
 {
     struct mu_store_server *s = session->server;
     struct mu_store_held *held;
@@ -88,6 +103,7 @@ void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, i
     held->batch = batch_needed(s);
     held->status = status;
     held->item = item;
+    held->wrote = wrote && status == 0;
     held->len = payload.len;
     if (payload.len != 0) {
         memcpy(held->data, payload.data, payload.len);
@@ -116,6 +132,12 @@ void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_ses
     }
 }
 
+/* Whether the disk is as far, or nobody waits for it any more. */
+static bool may_go(const struct mu_store_server *s, const struct mu_store_held *held)
+{
+    return held->batch <= s->batch_done || s->disk_full;
+}
+
 static void release_held(struct mu_store_server *s)
 {
     struct mu_list conns;
@@ -125,11 +147,16 @@ static void release_held(struct mu_store_server *s)
         struct mu_store_held *held =
             MU_CONTAINER_OF(s->held_replies.next, struct mu_store_held, link);
 
-        if (held->batch > s->batch_done) {
+        if (!may_go(s, held)) {
             break;
         }
-        mu_store_session_send(held->session, held->id, held->item, held->status,
-                              mu_span(held->data, held->len));
+        if (held->wrote && held->batch > s->batch_done) {
+            mu_store_session_send(held->session, held->id, false, MUSTER_EDISK,
+                                  mu_span_str(s->full_why.text));
+        } else {
+            mu_store_session_send(held->session, held->id, held->item, held->status,
+                                  mu_span(held->data, held->len));
+        }
         free_held(s, held);
     }
     /* Flushing puts a connection that still has to wait back on the list. */
@@ -188,18 +215,60 @@ static void wake_stalled(struct mu_store_server *s)
     move_all(&s->stalled, &woken);
 }
 
+/* The piece did not fit: it will be tried again, and nothing else waits for that. */
+static void begin_full(struct mu_store_server *s)
+{
+    s->commit_again = mu_mono_add_ms(mu_env_now(s->env).mono, FULL_AGAIN_MS);
+    if (s->disk_full) {
+        return;
+    }
+    s->disk_full = true;
+    s->ks.frozen = MUSTER_EDISK;
+    s->full_why = s->commit_errmsg;
+    mu_log(MUSTER_LOG_ERROR, "STORE-DISK-FULL", "why=\"%s\" reads=served changes=refused bytes=%zu",
+           s->full_why.text, s->commit_journal.len + mu_ks_journal_len(&s->ks));
+    mu_status_events_add(&s->events, mu_env_now(s->env).wall, "", s->full_why.text);
+    MU_LIST_FOREACH_SAFE (it, tmp, &s->conns) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
+
+        if (c->wrote > s->batch_done && s->config.sync == MU_SYNC_ALWAYS) {
+            mu_store_conn_drop(c, "the data directory is full, and what it wrote is not kept");
+        }
+    }
+    release_held(s);
+    wake_stalled(s);
+}
+
+static void end_full(struct mu_store_server *s)
+{
+    if (s->disk_full) {
+        s->disk_full = false;
+        s->ks.frozen = 0;
+        mu_log(MUSTER_LOG_INFO, "STORE-DISK-WRITES", "changes=taken");
+        mu_status_events_add(&s->events, mu_env_now(s->env).wall, "",
+                             "the data directory has room again");
+    }
+}
+
 static void commit_done(struct mu_work *work)
 {
     struct mu_store_server *s = MU_CONTAINER_OF(work, struct mu_store_server, commit);
 
+    if (s->commit_status == MUSTER_EFULL && !s->draining) {
+        begin_full(s);
+        mu_store_server_finish_turn(s);
+        return;
+    }
     s->committing = false;
     mu_buf_reset(&s->commit_journal);
     mu_buf_trim(&s->commit_journal, 1 << 20);
     if (s->commit_status != 0) {
-        mu_store_server_fail(s, s->commit_status, s->commit_errmsg.text);
+        mu_store_server_fail(s, s->commit_status == MUSTER_EFULL ? MUSTER_EDISK : s->commit_status,
+                             s->commit_errmsg.text);
         mu_store_server_finish_turn(s);
         return;
     }
+    end_full(s);
     s->batch_done = s->batch_started;
     s->stats.commits++;
     release_held(s);

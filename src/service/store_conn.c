@@ -301,9 +301,11 @@ static bool decide(struct mu_store_conn *c, struct mu_span in)
 
 static size_t torch_input(struct mu_store_conn *c, struct mu_span in)
 {
+    size_t journal_len = mu_ks_journal_len(&c->server->ks);
     size_t used = 0;
     int err = mu_torch_server_recv(&c->u.torch, keyspace_of(c->server), in, &used);
 
+    mu_store_commit_note(c, journal_len);
     if (c->peer != NULL) {
         int taken = mu_store_backed_take(c);
 

@@ -395,6 +395,9 @@ void mu_store_server_drain(struct mu_store_server *s)
         mu_env_unlisten(s->env, &s->listener);
     }
     mu_rpc_host_drain(&s->host, "the server is shutting down");
+    if (s->commit_again.ns != MU_MONO_NEVER.ns) {
+        s->commit_again = mu_env_now(s->env).mono; /* For the last time. */
+    }
     mu_env_timer_arm(s->env, &s->drain_timer,
                      mu_mono_add_ms(mu_env_now(s->env).mono, s->config.drain_ms));
     mu_store_server_finish_turn(s);
@@ -440,6 +443,7 @@ void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_serv
     ret_stats->revision = s->ks.revision;
     ret_stats->waits = s->ks.wait_count;
     ret_stats->watches = s->ks.watch_count;
+    ret_stats->disk_full = s->disk_full ? 1 : 0;
     ret_stats->runs = s->hub.busy_count;
     ret_stats->members = s->hub.members;
     ret_stats->joins = s->hub.joins;

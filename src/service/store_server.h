@@ -20,8 +20,11 @@
  * another server's (a gateway) everything is as that server does it, over one session. Rendezvous
  * are not served in either case.
  *
- * A disk that fails ends the server (status MUSTER_EDISK): going on would acknowledge what cannot
- * be kept.
+ * A disk that is full stops changes and nothing else: they are refused with MUSTER_EDISK until it
+ * has room again, which is tried every second. Changes that were on their way to it are refused as
+ * well, though they are seen from then on; a crash takes them back, or else the disk has them when
+ * it has room. A disk that fails otherwise ends the server (status MUSTER_EDISK): going on would
+ * acknowledge what cannot be kept.
  */
 #ifndef MU_STORE_SERVER_H
 #define MU_STORE_SERVER_H
@@ -90,7 +93,7 @@ void mu_store_server_free(struct mu_store_server *server);
 
 struct mu_store_server_stats {
     uint64_t connections, connections_total, sessions, keys, memory_bytes, buffer_bytes, revision;
-    uint64_t peers_dropped, commits, waits, watches;
+    uint64_t peers_dropped, commits, waits, watches, disk_full;
     uint64_t runs, members, joins, rounds, notices; /* of rendezvous; the last three in all */
     uint64_t bytes_in, bytes_out, messages_in, messages_out; /* of all connections */
 };

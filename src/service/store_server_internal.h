@@ -50,6 +50,7 @@ struct mu_store_conn {
     size_t ready;               /* bytes of the output that may be sent, */
     size_t next;                /* and that may once the commit in flight is done */
     size_t memory;              /* counted in server->buffer_bytes */
+    uint64_t wrote;             /* torch: the batch with the last of its changes */
     struct mu_store_peer *peer; /* torch, keys elsewhere: its requests */
     enum mu_store_conn_kind kind;
     bool closing;
@@ -113,6 +114,7 @@ struct mu_store_held {
     uint64_t batch;
     int status;
     bool item;
+    bool wrote; /* it tells of a change */
     size_t len;
     uint8_t data[];
 };
@@ -146,6 +148,8 @@ struct mu_store_server {
     int commit_status;
     struct mu_errmsg commit_errmsg;
     bool committing;
+    bool disk_full; /* the piece that is being committed did not fit, */
+    struct mu_errmsg full_why;
     uint64_t batch_started;
     uint64_t batch_done;
     mu_mono_t next_commit;  /* SYNC_INTERVAL: for what was changed since the last one began */
@@ -214,9 +218,12 @@ void mu_store_commit_mark(struct mu_store_conn *c);
 mu_mono_t mu_store_commit_deadline(const struct mu_store_server *s);
 /** Nothing is on its way to the disk or waits for it. */
 bool mu_store_commit_idle(const struct mu_store_server *s);
-/** Answers a native call, or sends an item of it, now or when the disk has caught up. */
-void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, int status,
-                     struct mu_span payload);
+/** Notes that a torch connection may have changed something since the journal was this long. */
+void mu_store_commit_note(struct mu_store_conn *c, size_t journal_len);
+/** Answers a native call, or sends an item of it, now or when the disk has caught up. `wrote`: it
+ * says that something was changed. */
+void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, bool wrote,
+                     int status, struct mu_span payload);
 /** Forgets what is held for a session, or (NULL) for all. */
 void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session);
 

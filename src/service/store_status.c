@@ -139,6 +139,7 @@ static const struct {
     FIGURE("waits", "gauge", "Clients that wait for keys.", waits),
     FIGURE("watches", "gauge", "Watches that are open.", watches),
     FIGURE("commits_total", "counter", "Writes to the disk.", commits),
+    FIGURE("disk_full", "gauge", "Whether changes are refused, as the disk is full.", disk_full),
     FIGURE("messages_in_total", "counter", "Requests and frames received.", messages_in),
     FIGURE("messages_out_total", "counter", "Answers and frames sent.", messages_out),
     FIGURE("bytes_in_total", "counter", "Bytes received.", bytes_in),
@@ -173,6 +174,7 @@ int mu_store_server_status(const struct mu_store_server *s, struct mu_buf *out)
     mu_status_put(&t, ",\"at_ms\":%" PRIu64 ",\"ready\":%s,\"kept\":\"%s\",\"store\":{",
                   now.wall.ns / MU_NS_PER_MS, mu_store_server_ready(s) ? "true" : "false",
                   s->backing != NULL ? (s->backing->kind->remote ? "by another server" : "in etcd")
+                  : s->disk_full     ? "on disk, which is full"
                   : s->config.disk != NULL ? "on disk"
                                            : "in memory");
     mu_store_server_stats(s, &stats);
@@ -257,8 +259,18 @@ static bool tell_ready(void *context)
     return mu_store_server_ready(context);
 }
 
+static const char *tell_ailment(void *context)
+{
+    const struct mu_store_server *s = context;
+
+    return s->disk_full ? s->full_why.text : NULL;
+}
+
 struct mu_status_source mu_store_server_source(struct mu_store_server *s)
 {
-    return (struct mu_status_source){
-        .json = tell_status, .metrics = tell_metrics, .ready = tell_ready, .context = s};
+    return (struct mu_status_source){.json = tell_status,
+                                     .metrics = tell_metrics,
+                                     .ready = tell_ready,
+                                     .ailment = tell_ailment,
+                                     .context = s};
 }

@@ -52,6 +52,25 @@ static void show_path(char *out, size_t cap, const char *path)
                    len > SHOWN_PATH_MAX ? path + len - SHOWN_PATH_MAX : path);
 }
 
+/* Whether there is no room, or for now no leave, to write: what there is stays as it is. */
+static bool is_room_missing(int rc)
+{
+    return rc == ENOSPC || rc == EDQUOT || rc == EFBIG || rc == EROFS || rc == MDB_MAP_FULL;
+}
+
+/* The same of a commit: it can be tried again. */
+static int full_error(const struct lmdb_disk *d, int rc, struct mu_errmsg *msg)
+{
+    if (rc == MDB_MAP_FULL) {
+        return mu_err(msg, MUSTER_EFULL,
+                      "data directory %s has reached its limit of %zu bytes and takes no more "
+                      "changes: raise the limit and start again",
+                      d->dir, d->map_max);
+    }
+    return mu_err(msg, MUSTER_EFULL, "data directory %s takes no more changes (%s): %s", d->dir,
+                  strerror(rc), rc == EROFS ? "mount it for writing" : "free space there");
+}
+
 /* What LMDB or the system said, with what to do about it. */
 static int disk_error(const struct lmdb_disk *d, int rc, const char *doing, struct mu_errmsg *msg)
 {
@@ -325,6 +344,10 @@ static int disk_commit(struct mu_disk *disk, struct mu_span journal, uint64_t re
     mu_free(changes);
     if (rc == EIO && is_full(d, journal.len)) {
         rc = ENOSPC;
+    }
+    if (is_room_missing(rc)) {
+        d->failed = false;
+        return full_error(d, rc, msg);
     }
     if (rc != 0) {
         return disk_error(d, rc, "write to it", msg);

@@ -1,0 +1,156 @@
+#!/usr/bin/python3
+"""A data directory that fills up stops changes with an error, and nothing else: reads, rendezvous
+and the process go on, and changes are taken again when there is room. The directory is a small
+tmpfs in a mount namespace of the server's own.
+
+    full_disk.py [MUSTER] [--only=TEXT]
+"""
+import ctypes
+import os
+import re
+import sys
+import urllib.request
+
+import lib
+from lib import HOST, Closed, Conn, Muster, Scratch, run_muster, wait_until
+from rdzv_nodes import Fleet, endpoint_of
+
+MIB = 1 << 20
+CLONE_NEWNS = 0x00020000
+MS_REC_PRIVATE = 0x4000 | 0x40000
+checks = lib.Checks()
+
+
+class Server(Muster):
+    """`muster serve` on a tmpfs of 8 MiB, and ways to fill that and to make room again."""
+
+    def __init__(self, directory, *args):
+        def prepare():
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.unshare(CLONE_NEWNS) != 0 or \
+                    libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None) != 0 or \
+                    libc.mount(b"tmpfs", directory.encode(), b"tmpfs", 0, b"size=8m") != 0:
+                os._exit(lib.SKIP)
+
+        super().__init__("--data-dir", directory, "--http", HOST + ":0", *args, preexec=prepare)
+        self.filler = "/proc/%d/root%s/filler" % (self.pid, directory)
+        self.page = re.search(r"status at (http://\S+/)", wait_until(
+            lambda: self.output() if "status at" in self.output() else None, "the page"))[1]
+
+    def fill(self):
+        with open(self.filler, "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"\0" * 4096)
+            except OSError:
+                file.truncate(max(0, file.tell() - MIB))  # for some changes
+
+    def make_room(self):
+        os.unlink(self.filler)
+
+    def ask(self, path):
+        with urllib.request.urlopen(self.page + path, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+
+    def full(self):
+        return "muster_disk_full 1" in self.ask("metrics")[1]
+
+
+def kv(server, *args):
+    code, out, error = run_muster("kv", "--store", "tcp://" + endpoint_of(server), *args)
+    return code, out.decode().strip(), error.strip()
+
+
+def write_until_full(server, native):
+    """Writes until one is refused; what was acknowledged."""
+    acked = []
+    for i in range(100):
+        value = "%d" % i * 20000
+        try:
+            if native:
+                code, _, error = kv(server, "set", "key%d" % i, value)
+                if code != 0:
+                    return acked, error
+            else:
+                with Conn(server.port, 2) as conn:
+                    conn.set_acked("/key%d" % i, value)
+        except Closed:
+            return acked, "closed"
+        acked.append((i, value))
+    return acked, "never"
+
+
+def check_while_full(server, acked):
+    wait_until(server.full, "the metric to say it")
+    checks.ok(server.alive(), "the process goes on")
+    code, text = server.ask("readyz")
+    checks.ok(code == 200 and "takes no more changes" in text, "readyz says it", text)
+    checks.ok('"kept":"on disk, which is full"' in server.ask("status.json")[1], "so does the page")
+    with Conn(server.port, 2) as conn:
+        checks.ok(all(conn.get("/key%d" % i) == value.encode() for i, value in acked[:5]),
+                  "PyTorch's clients read what was acknowledged")
+        conn.set("/more", "x")
+        checks.ok(conn.closed(), "and lose their connection when they write")
+    checks.ok(kv(server, "get", "key0")[:2] == (0, acked[0][1]), "native clients read")
+    code, _, error = kv(server, "set", "more", "x")
+    checks.ok(code != 0 and "takes no more changes" in error and "free space" in error,
+              "and are told why they cannot write", error)
+    with Fleet(endpoint_of(server), "run", "1:2") as fleet:
+        fleet.add("node")
+        fleet.assigned()
+        checks.ok(True, "a rendezvous is held")
+
+
+def run(native, *args):
+    with Scratch() as directory:
+        try:
+            server = Server(directory, *args)
+        except lib.EarlyEnd as end:
+            if end.code == lib.SKIP:
+                checks.skip("no mount namespace can be made here")
+                return
+            raise
+        with server:
+            assert kv(server, "set", "first", "value")[0] == 0
+            server.fill()
+            acked, how = write_until_full(server, native)
+            checks.ok(how not in ("never", "") and len(acked) > 0,
+                      "%d changes fit, the next is refused" % len(acked), how)
+            check_while_full(server, acked)
+            server.make_room()
+            wait_until(lambda: not server.full(), "room to be found")
+            checks.equal(kv(server, "set", "after", "room")[0], 0, "changes are taken again")
+            server.process.kill()
+            server.process.wait()
+            return
+
+
+def test_a_full_disk_refuses_changes_of_pytorch_and_keeps_the_rest():
+    run(False)
+
+
+def test_a_full_disk_refuses_native_changes_and_keeps_the_rest():
+    run(True)
+
+
+def test_a_server_that_stops_with_a_full_disk_says_what_is_lost():
+    with Scratch() as directory:
+        try:
+            server = Server(directory)
+        except lib.EarlyEnd:
+            checks.skip("no mount namespace can be made here")
+            return
+        server.fill()
+        write_until_full(server, True)
+        code = server.stop()
+        checks.ok(code not in (0, None) and "takes no more changes" in server.last_output,
+                  "it ends with an error that names the directory", (code, server.last_output))
+
+
+def main():
+    checks.run_tests(globals())
+    checks.done()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
