@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -320,6 +321,7 @@ int cmd_p2pd(int argc, char **argv)
     if (peer_key_get(&key, &app.identity) != 0) {
         return CLI_FAILED;
     }
+    (void)umask(0077); /* The socket is for who started us. */
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
     (void)cli_raise_descriptor_limit();
     code = run(&app);

@@ -17,6 +17,7 @@ struct p2pd_options {
     const char *announce_addrs;
     const char *bootstrap_peers;
     const char *trusted_relays;
+    bool remote_control; /* `listen` may be where other hosts reach it */
     bool quiet;
     bool bootstrap;
     bool dht;
@@ -24,7 +25,9 @@ struct p2pd_options {
     bool dht_server;
     bool no_listen;
     bool relay;
+    bool relay_given; /* and was said */
     bool relay_service;
+    bool relay_service_given;
     bool relay_discovery;
     bool auto_relay;
     bool force_public;

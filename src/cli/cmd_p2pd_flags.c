@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "codec/multiaddr.h"
 
 enum flag_type { FLAG_BOOL = 1, FLAG_TEXT, FLAG_INT, FLAG_DURATION };
 
@@ -17,6 +18,7 @@ struct flag {
     enum flag_type type;
     void *to; /* NULL: it is read, and has no effect here */
     const char *help;
+    bool *given; /* set if it was; may be NULL */
 };
 
 #define FLAGS_MAX 64
@@ -189,8 +191,36 @@ static int parse(int argc, char **argv, const struct flag *flags, size_t count)
         if (!set(&flags[at], value)) {
             return p2pd_fail(CLI_USAGE, "invalid value for -%s: \"%s\"", name, value);
         }
+        if (flags[at].given != NULL) {
+            *flags[at].given = true;
+        }
     }
     return 0;
+}
+
+/* Who is heard there does with the daemon what it likes: it speaks in its name, and has it dial. */
+static int check_listen(const struct p2pd_options *o)
+{
+    struct mu_errmsg msg;
+    struct mu_addr addr;
+    struct mu_buf bytes;
+    bool far;
+
+    mu_buf_init(&bytes, MU_MULTIADDR_MAX);
+    far = mu_multiaddr_parse(&bytes, o->listen, &msg) == 0 &&
+          mu_multiaddr_dial(mu_buf_span(&bytes), &addr, NULL) == 0 && !mu_addr_is_loopback(&addr);
+    mu_buf_fini(&bytes);
+    if (!far) {
+        return 0; /* What is no address is refused where it is used. */
+    }
+    if (!o->remote_control) {
+        return p2pd_fail(CLI_USAGE,
+                         "-listen=%s: whoever reaches it from other hosts would command this "
+                         "daemon; listen at /unix/... or on loopback, or say -remoteControl=1",
+                         o->listen);
+    }
+    return p2pd_fail(0, "warning: whoever reaches %s commands this daemon (-remoteControl)",
+                     o->listen);
 }
 
 static bool fits(int64_t number)
@@ -250,7 +280,6 @@ static struct p2pd_options defaults(void)
         .bootstrap_peers = "",
         .trusted_relays = "",
         .relay = true,
-        .relay_service = true,
         .relay_discovery = true,
         .relay_max_circuits = 16,
         .relay_max_reservations = 128,
@@ -268,6 +297,7 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
     bool from_stdin = false;
     const struct flag flags[] = {
         {"listen", FLAG_TEXT, &o->listen, "where clients come (/unix/tmp/p2pd.sock)"},
+        {"remoteControl", FLAG_BOOL, &o->remote_control, "lets clients of other hosts in there"},
         {"q", FLAG_BOOL, &o->quiet, "does not say who and where it is"},
         {"id", FLAG_TEXT, &o->id, "a key file; without, a key for this once"},
         {"b", FLAG_BOOL, &o->bootstrap, "connects to those of -bootstrapPeers first"},
@@ -281,8 +311,9 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
         {"idleTimeout", FLAG_DURATION, &o->idle_ms,
          "ends if no client has come to stay (0: never)"},
         {"persistentConnMaxMsgSize", FLAG_INT, &o->msg_len_max, "of a message (4194304)"},
-        {"relay", FLAG_BOOL, &o->relay, "reaches peers through relays (1)"},
-        {"relayService", FLAG_BOOL, &o->relay_service, "is a relay for others (1)"},
+        {"relay", FLAG_BOOL, &o->relay, "reaches peers through relays (1)", &o->relay_given},
+        {"relayService", FLAG_BOOL, &o->relay_service,
+         "is a relay for others (if -relay=1 was said)", &o->relay_service_given},
         {"relayDiscovery", FLAG_BOOL, &o->relay_discovery, "looks for relays, with -autoRelay (1)"},
         {"autoRelay", FLAG_BOOL, &o->auto_relay, "is reached through relays"},
         {"trustedRelays", FLAG_TEXT, &o->trusted_relays, "relays to use, multiaddrs"},
@@ -322,5 +353,10 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
 
     *o = defaults();
     code = parse(argc, argv, flags, sizeof(flags) / sizeof(flags[0]));
-    return code != 0 ? code : refuse(o, noise, muxer, file, from_stdin);
+    /* hivemind says -relay=1 and no more, and its peers count on each other for that. */
+    if (!o->relay_service_given) {
+        o->relay_service = o->relay && o->relay_given;
+    }
+    code = code != 0 ? code : refuse(o, noise, muxer, file, from_stdin);
+    return code != 0 ? code : check_listen(o);
 }

@@ -16,8 +16,8 @@ import lib
 from lib import option
 from p2pd_lib import (CONNECT, CONNMANAGER, DHT, DISCONNECT, IDENTIFY, LIST_PEERS, PUBSUB,
                       REMOVE_STREAM_HANDLER, STRANGER, STREAM_HANDLER, STREAM_OPEN, Daemon,
-                      DaemonChecks, FakePeer, data, echo, echo_stream, fields, framed, link_binary, maddr,
-                      number, read_message, uvarint)
+                      DaemonChecks, Failure, FakePeer, data, echo, echo_stream, fields, framed, link_binary,
+                      maddr, number, read_message, uvarint)
 
 checks = DaemonChecks()
 MUSTER = lib.muster_path()
@@ -64,6 +64,46 @@ async def starts(p2pd):
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
             out, _ = await p.communicate()
             checks.equal((p.returncode, word in out), (code, True), f"{flags[0]}: refused, with why")
+
+
+async def keeps_strangers_out(p2pd):
+    """Who may command it, and for whom it works."""
+    d = await Daemon(p2pd).start()
+    path = d.control[len("/unix"):]
+    checks.equal(os.stat(path).st_mode & 0o077, 0, "its socket is its owner's, whatever the umask is")
+    await d.stop()
+    for addr in "/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0", "/dns4/example.invalid/tcp/0":
+        p = await asyncio.create_subprocess_exec(
+            p2pd, f"-listen={addr}", "-idleTimeout=50ms", stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT)
+        out, _ = await p.communicate()
+        checks.equal((p.returncode, b"-remoteControl" in out), (2, True),
+                     f"clients of other hosts at {addr}: refused, with the flag for it")
+    p = await asyncio.create_subprocess_exec(
+        p2pd, "-listen=/ip4/0.0.0.0/tcp/0", "-remoteControl", "-idleTimeout=50ms",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
+    out, _ = await p.communicate()
+    checks.equal((p.returncode, b"warning" in out, b"Control socket" in out), (0, True, True),
+                 "with it they come, and it is warned of")
+
+
+async def relays_when_told(p2pd):
+    hop = b"/libp2p/circuit/relay/0.2.0/hop"
+    asker = await Daemon(p2pd).start()
+    keeper = await asker.client()
+    for flags, relays in (((), False), (("-relay=1",), True), (("-relayService=1",), True),
+                          (("-relay=1", "-relayService=0"), False), (("-relay=0", "-relayService=1"), False)):
+        d = await Daemon(p2pd, *flags).start()
+        await asker.connect(d)
+        try:
+            await asker.request(STREAM_OPEN, data(1, d.id) + data(2, hop))
+            found = True
+        except Failure as e:
+            found = "protocol" not in str(e)
+        checks.equal(found, relays, f"{' '.join(flags) or 'no flags'}: a relay for strangers, or not")
+        await d.stop()
+    await keeper.close()
+    await asker.process.wait()
 
 
 async def ends_with_its_clients(p2pd):
@@ -498,7 +538,10 @@ async def main():
     lib.raise_descriptor_limit()
     with tempfile.TemporaryDirectory() as folder:
         p2pd = link_binary(folder)
+        os.umask(0)
         await starts(p2pd)
+        await keeps_strangers_out(p2pd)
+        await relays_when_told(p2pd)
         await ends_with_its_clients(p2pd)
         await waits_for_clients(p2pd)
         await addresses(p2pd)
