@@ -5,6 +5,7 @@
 
 #include "api/state_api.h"
 #include "core/alloc.h"
+#include "core/printable.h"
 
 #define LOOK_MS 500 /* how often it is looked who has announced itself */
 
@@ -403,8 +404,7 @@ int muster_state_load_end(muster_state_loading *g, muster_state_copy **ret_copy)
     int err;
 
     wait_closed(g);
-    (void)snprintf(last_report, sizeof(last_report), "%.*s", (int)g->report.len,
-                   g->report.len == 0 ? "" : (const char *)mu_buf_span(&g->report).data);
+    (void)mu_printable(last_report, sizeof(last_report), mu_buf_span(&g->report), true);
     err = g->status != 0 ? say_error(g) : make_copy(g, &copy);
     mu_door_pass(g->rt, &d.door, mu_state_loading_free);
     if (err != 0 && g->share != NULL) {

@@ -9,6 +9,8 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "core/printable.h"
+
 int cli_exit_code(int err)
 {
     switch (err) {
@@ -50,13 +52,15 @@ int cli_exit_code(int err)
 
 int cli_fail(int code, const char *format, ...)
 {
-    char text[4096];
+    char said[4096];
+    char text[sizeof(said)];
     va_list args;
 
     (void)fflush(stdout);
     va_start(args, format);
-    (void)vsnprintf(text, sizeof(text), format, args);
+    (void)vsnprintf(said, sizeof(said), format, args);
     va_end(args);
+    (void)mu_printable(text, sizeof(text), mu_span_str(said), true);
     if (!cli_log_is_json()) {
         (void)fprintf(stderr, "muster: %s\n", text);
     }

@@ -1,4 +1,5 @@
 /* muster state pull, and ls. */
+#include "cli/cli_terminal.h"
 #include "cli/state_page.h"
 
 #include <inttypes.h>
@@ -42,6 +43,13 @@ struct pull {
 
 /* --- progress --------------------------------------------------------------------------------- */
 
+static void clear_bar(const struct pull *p)
+{
+    if (p->bar) {
+        cli_terminal_control(stderr, "\r\033[K");
+    }
+}
+
 static void say_chosen(const struct pull *p, const struct muster_state_info *info)
 {
     char size[24];
@@ -54,10 +62,11 @@ static void say_chosen(const struct pull *p, const struct muster_state_info *inf
                               (json_int_t)info->tensors, "priority", info->priority));
         return;
     }
+    clear_bar(p);
     (void)fprintf(stderr,
-                  "%s%s, version %" PRIu64 ".%" PRIu64 ": %" PRIu64 " tensors, %s\nid %s\nsigned "
+                  "%s, version %" PRIu64 ".%" PRIu64 ": %" PRIu64 " tensors, %s\nid %s\nsigned "
                   "by %s%s\n",
-                  p->bar ? "\r\033[K" : "", info->prefix, info->epoch, info->step, info->tensors,
+                  info->prefix, info->epoch, info->step, info->tensors,
                   state_size(size, info->bytes), info->id, info->signer,
                   p->o->trusted_count != 0 || p->o->id != NULL ? "" : ", whoever that is");
 }
@@ -90,9 +99,9 @@ static void say_progress(const struct pull *p, const struct muster_state_progres
         bar[i] = i * 100 < percent * BAR ? '#' : '.';
     }
     bar[BAR] = '\0';
-    (void)fprintf(stderr, "%s%s%s%s%3d%%  %s of %s  %s/s  %s left  %u donor%s%s%s",
-                  p->bar ? "\r\033[K" : "", p->bar ? "[" : "", p->bar ? bar : "",
-                  p->bar ? "] " : "", percent, state_size(done, g->bytes),
+    clear_bar(p);
+    (void)fprintf(stderr, "%s%s%s%3d%%  %s of %s  %s/s  %s left  %u donor%s%s%s", p->bar ? "[" : "",
+                  p->bar ? bar : "", p->bar ? "] " : "", percent, state_size(done, g->bytes),
                   state_size(total, g->total), state_size(rate, (uint64_t)g->bytes_per_s), left,
                   g->donors, g->donors == 1 ? "" : "s", g->banned != 0 ? ", some banned" : "",
                   p->bar ? "" : "\n");
@@ -194,11 +203,11 @@ static void say_done(const struct pull *p, const muster_state_copy *copy)
     if (g->resumed != 0) {
         (void)snprintf(resumed, sizeof(resumed), " (%s were there)", state_size(old, g->resumed));
     }
-    (void)fprintf(stderr, "%s%s: %s in %.1f s, %s/s%s; %s\n", p->bar ? "\r\033[K" : "",
-                  p->o->output, state_size(size, g->total), took,
-                  state_size(rate, took > 0 ? (uint64_t)((double)came / took) : 0), resumed,
-                  g->hivemind ? "whole, from a donor of hivemind's, who signs nothing"
-                              : "verified");
+    clear_bar(p);
+    (void)fprintf(
+        stderr, "%s: %s in %.1f s, %s/s%s; %s\n", p->o->output, state_size(size, g->total), took,
+        state_size(rate, took > 0 ? (uint64_t)((double)came / took) : 0), resumed,
+        g->hivemind ? "whole, from a donor of hivemind's, who signs nothing" : "verified");
     if (!p->o->quiet) {
         (void)fputs(muster_state_report(), stderr);
     }
@@ -210,9 +219,7 @@ static int say_failed(const struct pull *p, int err)
     const char *remedy = "";
 
     (void)snprintf(part, sizeof(part), "%s.part", p->o->output);
-    if (p->bar) {
-        (void)fputs("\r\033[K", stderr);
-    }
+    clear_bar(p);
     if (access(part, F_OK) == 0) {
         remedy = "; what came is kept, the same command goes on from there";
     }

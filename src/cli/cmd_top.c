@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/cli_loop.h"
+#include "cli/cli_terminal.h"
 #include "cli/top_screen.h"
 #include "core/buf.h"
 
@@ -196,6 +197,7 @@ static int run(struct top *t)
         return code;
     }
     t->terminal = isatty(STDOUT_FILENO) == 1;
+    cli_terminal_close(); /* The screen sees to its lines itself. */
     mu_buf_init(&t->answer, ANSWER_MAX);
     mu_timer_init(&t->timer, on_timer);
     mu_env_timer_arm(t->loop.env, &t->timer, mu_env_now(t->loop.env).mono);

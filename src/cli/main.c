@@ -1,4 +1,5 @@
 #include "cli/cli_log.h"
+#include "cli/cli_terminal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +46,7 @@ static bool is_called(const char *self, const char *name)
 
 int main(int argc, char **argv)
 {
+    cli_terminal_open();
     if (argc > 0 && is_called(argv[0], "p2pd")) {
         return cmd_p2pd(argc, argv);
     }

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/printable.h"
+
 struct drawing {
     const struct top_screen *screen;
     char *text;
@@ -40,22 +42,13 @@ static void append(struct drawing *d, const char *text, size_t len)
     }
 }
 
-/* Bytes of others on somebody's terminal: nothing that it would obey. */
-static void tame(char *line)
-{
-    for (char *c = line; *c != '\0'; c++) {
-        if ((unsigned char)*c < ' ' || *c == 127) {
-            *c = '?';
-        }
-    }
-}
-
 /* One line, cut at the width where a character begins. `style`: an escape, or NULL. */
 static void put(struct drawing *d, const char *style, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 static void put(struct drawing *d, const char *style, const char *format, ...)
 {
-    char line[1024];
+    char text[1024];
+    char line[sizeof(text)];
     size_t len = 0;
     int columns = 0;
     va_list args;
@@ -64,9 +57,9 @@ static void put(struct drawing *d, const char *style, const char *format, ...)
         return;
     }
     va_start(args, format);
-    (void)vsnprintf(line, sizeof(line), format, args);
+    (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    tame(line);
+    (void)mu_printable(line, sizeof(line), mu_span_str(text), false);
     while (line[len] != '\0') {
         bool begins = ((unsigned char)line[len] & 0xc0) != 0x80;
 

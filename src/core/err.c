@@ -4,13 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/printable.h"
+
 int mu_err(struct mu_errmsg *e, int code, const char *format, ...)
 {
+    char text[MU_ERRMSG_CAP];
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(e->text, sizeof(e->text), format, args);
+    (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    (void)mu_printable(e->text, sizeof(e->text), mu_span_str(text), false);
     return code;
 }
 

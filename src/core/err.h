@@ -11,7 +11,7 @@ struct mu_errmsg {
 };
 
 /** Formats the text (cut at the capacity) and returns `code`, so that a failure is one statement.
- */
+ * It may have words of others in it: they are made printable (core/printable.h). */
 int mu_err(struct mu_errmsg *e, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

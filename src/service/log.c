@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "core/printable.h"
+
 static muster_log_sink *log_sink;
 static void *log_context;
 static enum muster_log_level log_level = MUSTER_LOG_WARN;
@@ -38,17 +40,19 @@ bool mu_log_enabled(enum muster_log_level level)
 
 void mu_log(enum muster_log_level level, const char *id, const char *format, ...)
 {
-    char line[1024];
+    char text[1024];
+    char line[sizeof(text)];
     va_list args;
     int n;
 
     if (!mu_log_enabled(level)) {
         return;
     }
-    n = snprintf(line, sizeof(line), "%s ", id);
+    n = snprintf(text, sizeof(text), "%s ", id);
     va_start(args, format);
-    (void)vsnprintf(line + n, sizeof(line) - (size_t)n, format, args);
+    (void)vsnprintf(text + n, sizeof(text) - (size_t)n, format, args);
     va_end(args);
+    (void)mu_printable(line, sizeof(line), mu_span_str(text), false);
     if (log_sink != NULL) {
         log_sink(log_context, level, id, line);
     } else {

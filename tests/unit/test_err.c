@@ -71,6 +71,15 @@ static void test_err_knows_the_system_and_survives_the_unknown(void **state)
     assert_string_equal(muster_errname(-999999), "unknown");
 }
 
+static void test_error_has_nothing_in_it_that_a_terminal_obeys(void **state)
+{
+    struct mu_errmsg msg;
+
+    (void)state;
+    assert_int_equal(mu_err(&msg, MUSTER_EREMOTE, "it said: %s", "\x1b[2J\n"), MUSTER_EREMOTE);
+    assert_string_equal(msg.text, "it said: \\x1b[2J\\x0a");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -79,6 +88,7 @@ int main(void)
         cmocka_unit_test(test_err_is_cut_and_terminated),
         cmocka_unit_test(test_err_every_code_has_a_name_and_a_text_of_its_own),
         cmocka_unit_test(test_err_knows_the_system_and_survives_the_unknown),
+        cmocka_unit_test(test_error_has_nothing_in_it_that_a_terminal_obeys),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
