@@ -194,7 +194,7 @@ static void free_agent(muster_rpc_agent *a)
     (void)pthread_mutex_destroy(&a->lock);
     mu_rpc_pool_drop(a->pool);
     mu_free(a->threads);
-    mu_free(a->group);
+    mu_free(a->group.name);
     mu_free(a);
 }
 
@@ -524,15 +524,6 @@ size_t muster_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret_p
 
     mu_rpc_pass(a, &d.base, profiles_on_loop);
     return d.count;
-}
-
-void mu_rpc_activity(muster_rpc_agent *a, uint64_t *ret_begun, uint64_t *ret_ended)
-{
-    struct stats_door d = {0};
-
-    mu_rpc_pass(a, &d.base, stats_on_loop);
-    *ret_begun = d.stats.calls + d.stats.served;
-    *ret_ended = *ret_begun - d.stats.in_flight - d.stats.serving;
 }
 
 struct metrics {

@@ -8,7 +8,8 @@
  *     rpc_stream.c  streams, both ends
  *     rpc_pool.c    memory for long messages
  *     rpc_member.c  what a worker says of itself in a group
- *     rpc_group.c   names, addresses and the last call of all, through a store
+ *     rpc_group.c   names and addresses of all, through a store
+ *     rpc_leave.c   leaving that, when nothing is under way any more
  *     rpc_collect.c objects of the whole group
  *     rpc_follow.c  the group of a rendezvous, round after round
  *     rref.c        remote references
@@ -31,6 +32,16 @@ struct mu_rpc_device_map {
     size_t count;
     char worker[MU_RPC_WORKER_MAX + 1];
     struct muster_rpc_device_pair pairs[];
+};
+
+/* The group that an agent is in. */
+struct mu_rpc_group {
+    char *name; /* NULL: none */
+    uint32_t size;
+    uint32_t rank;        /* the agent's */
+    uint32_t leave_round; /* how far it came when it left in vain */
+    uint64_t leave_ended;
+    bool leave_again;
 };
 
 struct muster_rpc_agent {
@@ -67,9 +78,8 @@ struct muster_rpc_agent {
     bool closing;
     uint64_t queue_us[MU_RPC_BUCKETS]; /* how long calls waited for a thread */
     atomic_bool profiling;
-    /* The group. */
-    char *group;
-    uint32_t world_size;
+    struct mu_rpc_group group;
+    bool leaving; /* and the group stays as it is */
 };
 
 /* A function that runs on the loop's thread while the caller waits, or at once if it is on it. */
@@ -200,8 +210,12 @@ struct mu_rpc_world {
  */
 int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_world *world,
                     int64_t timeout_ms, struct mu_rpc_member **ret_members);
-/** The group that muster_rpc_leave_group() leaves. MUSTER_ENOMEM. */
-int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size);
+
+/* --- rpc_leave.c ------------------------------------------------------------------------------ */
+
+/** The group that muster_rpc_leave_group() leaves. MUSTER_EBUSY (it does), MUSTER_ENOMEM; the text
+ * is kept. */
+int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size, uint32_t rank);
 
 /* --- rpc_devices.c ---------------------------------------------------------------------------- */
 
@@ -226,7 +240,5 @@ void mu_rrefs_orphan(muster_rpc_agent *a);
  */
 int mu_rpc_parse_address(const muster_rpc_agent *a, const char *text, struct mu_addr *ret,
                          struct mu_addr *ret_near, struct mu_errmsg *reterr_msg);
-/** Calls begun and ended here, of ours and of others. */
-void mu_rpc_activity(muster_rpc_agent *a, uint64_t *ret_begun, uint64_t *ret_ended);
 
 #endif

@@ -164,7 +164,7 @@ int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *
         err = enter(a, members, round->world_size, round->rank);
     }
     if (err == 0) {
-        err = mu_rpc_set_group(a, group, round->world_size);
+        err = mu_rpc_set_group(a, group, round->world_size, round->rank);
     }
     mu_free(members);
     return err;

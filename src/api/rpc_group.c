@@ -1,16 +1,9 @@
 /*
- * A group of workers, through a store that all share. Keys, under "rpc/GROUP/":
- *
- *     ID                     who has the id, and what it says of itself (codec/rpc_intro.h)
- *     leave/N/begun          of round N, the sum over all workers of the calls that were begun,
- *     leave/N/ended          that have ended, ours and others' alike,
- *     leave/N/here, go       how many have said so, and that all have
+ * A group of workers, through a store that all share. The key "rpc/GROUP/ID" says who has the id,
+ * and what it says of itself (codec/rpc_intro.h); rpc_leave.c takes it away.
  *
  * An id is had by who writes it first. One that finds it taken puts a notice in the place of
  * everybody who has not come, so that all who wait for them are told, and not only the two.
- *
- * Nothing is under way any more when as many calls have begun up to a round as had ended up to the
- * round before: sums of one round alone would not do, since they are not taken at one moment.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,9 +15,8 @@
 #include "core/alloc.h"
 
 #define GROUP_MAX 128
-#define NAMED_MAX 8       /* how many that are missing are named */
-#define LOOK_MS   500     /* how long may be asked who that is, when the time is over */
-#define PAUSE_NS  2000000 /* between two rounds */
+#define NAMED_MAX 8   /* how many that are missing are named */
+#define LOOK_MS   500 /* how long may be asked who that is, when the time is over */
 
 static int check_group(muster_rpc_agent *a, const char *group, uint32_t world_size)
 {
@@ -316,20 +308,6 @@ static int add_all(muster_rpc_agent *a, const struct mu_rpc_member *members, uin
     return 0;
 }
 
-int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size)
-{
-    char *copy = mu_malloc(strlen(group) + 1);
-
-    if (copy == NULL) {
-        return mu_api_error(MUSTER_ENOMEM, NULL);
-    }
-    memcpy(copy, group, strlen(group) + 1);
-    mu_free(a->group);
-    a->group = copy;
-    a->world_size = world_size;
-    return 0;
-}
-
 int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *group,
                           uint32_t world_size, int64_t timeout_ms)
 {
@@ -345,75 +323,8 @@ int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *
         err = add_all(a, members, world_size);
     }
     if (err == 0) {
-        err = mu_rpc_set_group(a, group, world_size);
+        err = mu_rpc_set_group(a, group, world_size, world.rank);
     }
     mu_free(members);
     return err;
-}
-
-/* --- leaving ---------------------------------------------------------------------------------- */
-
-static int add_key(muster_rpc_agent *a, muster_store *store, uint32_t round, const char *what,
-                   uint64_t delta, int64_t *ret_sum, int64_t timeout_ms)
-{
-    char key[MU_RPC_GROUP_KEY_MAX];
-
-    (void)snprintf(key, sizeof(key), "rpc/%s/leave/%" PRIu32 "/%s", a->group, round, what);
-    return muster_store_add(store, muster_str(key), (int64_t)delta, ret_sum, timeout_ms);
-}
-
-/* Waits until all have said what they know, and returns the sums. */
-static int one_round(muster_rpc_agent *a, muster_store *store, uint32_t round, int64_t *ret_begun,
-                     int64_t *ret_ended, int64_t timeout_ms)
-{
-    char go[MU_RPC_GROUP_KEY_MAX];
-    struct muster_bytes go_key;
-    uint64_t begun = 0;
-    uint64_t ended = 0;
-    int64_t sum = 0;
-    int err;
-
-    (void)snprintf(go, sizeof(go), "rpc/%s/leave/%" PRIu32 "/go", a->group, round);
-    go_key = muster_str(go);
-    mu_rpc_activity(a, &begun, &ended);
-    err = add_key(a, store, round, "begun", begun, &sum, timeout_ms);
-    if (err == 0) {
-        err = add_key(a, store, round, "ended", ended, &sum, timeout_ms);
-    }
-    if (err == 0) {
-        err = add_key(a, store, round, "here", 1, &sum, timeout_ms);
-    }
-    if (err == 0 && sum == (int64_t)a->world_size) {
-        err = muster_store_set(store, go_key, muster_str("1"), timeout_ms);
-    }
-    if (err == 0) {
-        err = muster_store_wait(store, &go_key, 1, timeout_ms);
-    }
-    if (err == 0) {
-        err = add_key(a, store, round, "begun", 0, ret_begun, timeout_ms);
-    }
-    return err == 0 ? add_key(a, store, round, "ended", 0, ret_ended, timeout_ms) : err;
-}
-
-int muster_rpc_leave_group(muster_rpc_agent *a, muster_store *store, int64_t timeout_ms)
-{
-    int64_t ended_before = -1;
-
-    if (a->group == NULL) {
-        return mu_api_error(MUSTER_EINVAL, "the agent is in no group");
-    }
-    for (uint32_t round = 0;; round++) {
-        int64_t begun = 0;
-        int64_t ended = 0;
-        int err = one_round(a, store, round, &begun, &ended, timeout_ms);
-
-        if (err != 0) {
-            return err;
-        }
-        if (begun == ended_before) {
-            return 0;
-        }
-        ended_before = ended;
-        (void)nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL); /* tidy: a thread's own */
-    }
 }

@@ -1,6 +1,7 @@
 #include "service/rpc_agent_internal.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/addr.h"
@@ -313,6 +314,11 @@ void mu_rpc_agent_turn(struct mu_rpc_agent *a)
         mu_env_timer_arm(a->env, &a->timer, at);
     }
     a->in_turn = false;
+    while (a->in_flight == 0 && a->running_count == 0 && (it = mu_list_pop(&a->idlers)) != NULL) {
+        struct mu_rpc_idle *idle = MU_CONTAINER_OF(it, struct mu_rpc_idle, link);
+
+        idle->idle(idle);
+    }
     stop_if_idle(a);
 }
 
@@ -396,6 +402,7 @@ static void init_agent(struct mu_rpc_agent *a, struct mu_env *env)
     mu_list_init(&a->guests);
     mu_list_init(&a->dirty_peers);
     mu_list_init(&a->ending);
+    mu_list_init(&a->idlers);
     mu_list_init(&a->once_outs);
     mu_list_init(&a->running);
     mu_list_init(&a->answers);
@@ -519,6 +526,46 @@ void mu_rpc_agent_free(struct mu_rpc_agent *a)
     if (a != NULL) {
         MU_ASSERT(a->stopped);
         free_memory(a);
+    }
+}
+
+/* --- quiet ------------------------------------------------------------------------------------ */
+
+void mu_rpc_agent_when_idle(struct mu_rpc_agent *a, struct mu_rpc_idle *idle)
+{
+    mu_list_push(&a->idlers, &idle->link);
+}
+
+static const struct mu_rpc_out *first_out(const struct mu_list *peers)
+{
+    MU_LIST_FOREACH (it, peers) {
+        const struct mu_rpc_peer *peer = MU_CONTAINER_OF(it, struct mu_rpc_peer, link);
+
+        if (!mu_list_empty(&peer->outs)) {
+            return MU_CONTAINER_OF(peer->outs.next, struct mu_rpc_out, all);
+        }
+    }
+    return NULL;
+}
+
+void mu_rpc_agent_busy(const struct mu_rpc_agent *a, char *text, size_t cap)
+{
+    const struct mu_rpc_out *out = first_out(&a->workers);
+    size_t more = a->in_flight + a->running_count;
+    size_t at;
+
+    out = out != NULL ? out : first_out(&a->guests);
+    text[0] = '\0';
+    if (out != NULL) {
+        (void)snprintf(text, cap, "%.100s to %s", out->method, out->to->name);
+    } else if (!mu_list_empty(&a->running)) {
+        const struct mu_rpc_in *in = MU_CONTAINER_OF(a->running.next, struct mu_rpc_in, running);
+
+        (void)snprintf(text, cap, "%.100s from %s", in->handler->method, in->caller);
+    }
+    at = strlen(text);
+    if (more > 1) {
+        (void)snprintf(text + at, cap - at, " and %zu more", more - 1);
     }
 }
 

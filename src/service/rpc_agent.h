@@ -281,6 +281,19 @@ void mu_rpc_in_reply_buf(struct mu_rpc_in *in, int status, struct mu_buf *messag
 int mu_rpc_in_item(struct mu_rpc_in *in, struct mu_span message);
 void mu_rpc_in_consumed(struct mu_rpc_in *in, size_t n);
 
+/* --- quiet ------------------------------------------------------------------------------------ */
+
+/* One that waits until nothing is under way: no call of ours, and none that runs here. */
+struct mu_rpc_idle {
+    struct mu_list link; /* private; to wait no longer, it is removed */
+    void (*idle)(struct mu_rpc_idle *idle);
+};
+
+/** `idle` follows, once, on the first turn that finds nothing under way. */
+void mu_rpc_agent_when_idle(struct mu_rpc_agent *a, struct mu_rpc_idle *idle);
+/** One of the calls that are under way, and how many there are, in words. "": none. */
+void mu_rpc_agent_busy(const struct mu_rpc_agent *a, char *text, size_t cap);
+
 /* --- for show --------------------------------------------------------------------------------- */
 
 #define MU_RPC_BUCKETS 32

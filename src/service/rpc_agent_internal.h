@@ -102,6 +102,7 @@ struct mu_rpc_agent {
     struct mu_list once_outs; /* in the order of their numbers */
     uint64_t seq;
     size_t in_flight;
+    struct mu_list idlers; /* struct mu_rpc_idle */
     struct mu_timer timer;
     struct mu_buf scratch;
     struct mu_list answers; /* long ones that were handed to their sessions: struct mu_rpc_blob */

@@ -1,140 +1,5 @@
-/* Groups of workers through a store: who may join, who is missing, what stays behind. Real threads,
- * real sockets, a server for each test. */
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-#include <time.h>
-
-#include <cmocka.h>
-#include <muster/muster.h>
-
-#define WORKERS 4
-
-struct member {
-    muster_rpc_agent *agent;
-    muster_store *store;
-    const char *group;
-    uint32_t world;
-    int64_t timeout_ms;
-    int status;
-    char text[256];
-    pthread_t thread;
-};
-
-static muster_runtime *rt;
-static muster_server *server;
-static muster_store *looking; /* the test's own */
-static struct member m[WORKERS];
-
-static int open_server(void **state)
-{
-    struct muster_server_config config = muster_server_config_defaults();
-    char url[128];
-
-    (void)state;
-    assert_int_equal(muster_runtime_new(&rt), 0);
-    config.listen = "127.0.0.1:0";
-    assert_int_equal(muster_server_start(rt, &config, &server), 0);
-    (void)snprintf(url, sizeof(url), "tcp://%s", muster_server_address(server));
-    assert_int_equal(muster_store_open(rt, url, NULL, &looking), 0);
-    for (int i = 0; i < WORKERS; i++) {
-        m[i] = (struct member){.group = "g", .world = WORKERS, .timeout_ms = 60000};
-        assert_int_equal(muster_store_open(rt, url, NULL, &m[i].store), 0);
-    }
-    return 0;
-}
-
-static int close_server(void **state)
-{
-    (void)state;
-    for (int i = 0; i < WORKERS; i++) {
-        muster_rpc_shutdown(m[i].agent);
-        muster_store_close(m[i].store);
-    }
-    muster_store_close(looking);
-    muster_server_free(server);
-    muster_runtime_free(rt);
-    return 0;
-}
-
-static void start(struct member *w, const char *name, int32_t id)
-{
-    struct muster_rpc_config config = muster_rpc_config_defaults();
-
-    config.name = name;
-    config.id = id;
-    config.listen = "127.0.0.1:0";
-    assert_int_equal(muster_rpc_start(rt, &config, &w->agent), 0);
-}
-
-static void start_all(void)
-{
-    static const char *const names[WORKERS] = {"w0", "w1", "w2", "w3"};
-
-    for (int i = 0; i < WORKERS; i++) {
-        start(&m[i], names[i], i);
-    }
-}
-
-static void *join(void *context)
-{
-    struct member *w = context;
-
-    w->status = muster_rpc_join_group(w->agent, w->store, w->group, w->world, w->timeout_ms);
-    (void)snprintf(w->text, sizeof(w->text), "%s", w->status == 0 ? "" : muster_errmsg());
-    return NULL;
-}
-
-static void begin(struct member *w, void *(*run)(void *context))
-{
-    assert_int_equal(pthread_create(&w->thread, NULL, run, w), 0);
-}
-
-static void await(struct member *w)
-{
-    assert_int_equal(pthread_join(w->thread, NULL), 0);
-}
-
-static void join_all(void)
-{
-    for (int i = 0; i < WORKERS; i++) {
-        begin(&m[i], join);
-    }
-    for (int i = 0; i < WORKERS; i++) {
-        await(&m[i]);
-        if (m[i].status != 0) {
-            fail_msg("worker %d: %s", i, m[i].text);
-        }
-    }
-}
-
-static void says(const struct member *w, int status, const char *part)
-{
-    if (w->status != status || strstr(w->text, part) == NULL) {
-        fail_msg("%s: %d, and not %d with \"%s\": %s", muster_rpc_name(w->agent), w->status, status,
-                 part, w->text);
-    }
-}
-
-static int64_t keys_left(void)
-{
-    int64_t count = -1;
-
-    assert_int_equal(muster_store_num_keys(looking, &count, 20000), 0);
-    return count;
-}
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
+/* Groups of workers through a store: who may join, who is missing, whose devices they name. */
+#include "rpc_group_rig.h"
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
@@ -215,6 +80,52 @@ static void test_rpc_join_checks_what_it_is_given(void **state)
     (void)join(&m[0]);
     says(&m[0], MUSTER_EINVAL, "timeout");
     assert_int_equal(keys_left(), 0);
+}
+
+static void *live(void *context)
+{
+    struct member *w = context;
+
+    (void)join(w);
+    w->status = w->status != 0 ? w->status : muster_rpc_leave_group(w->agent, w->store, 60000);
+    return NULL;
+}
+
+static void test_rpc_group_is_joined_and_left_through_any_store(void **state)
+{
+    char path[] = "/tmp/muster-rpc-group-XXXXXX";
+    char urls[3][128] = {"hash:", "", "hash:?prefix=some"};
+    int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    (void)snprintf(urls[1], sizeof(urls[1]), "file://%s", path);
+    start(&m[0], "w0", 0);
+    start(&m[1], "w1", 1);
+    for (int i = 0; i < 3; i++) {
+        muster_store *store = NULL;
+        muster_store *kept[2] = {m[0].store, m[1].store};
+        int64_t keys = -1;
+
+        assert_int_equal(muster_store_open(rt, urls[i], NULL, &store), 0);
+        for (int k = 0; k < 2; k++) {
+            m[k].store = store;
+            m[k].world = 2;
+            begin(&m[k], live);
+        }
+        for (int k = 0; k < 2; k++) {
+            await(&m[k]);
+            m[k].store = kept[k];
+            if (m[k].status != 0) {
+                fail_msg("%s: %d %s", urls[i], m[k].status, m[k].text);
+            }
+        }
+        assert_int_equal(muster_store_num_keys(store, &keys, 20000), 0);
+        assert_int_equal(keys, 0);
+        muster_store_close(store);
+    }
+    (void)close(fd);
+    (void)unlink(path);
 }
 
 /* --- devices ---------------------------------------------------------------------------------- */
@@ -300,6 +211,7 @@ int main(void)
         WITH_SERVER(test_rpc_late_worker_with_an_id_that_is_taken_harms_nobody),
         WITH_SERVER(test_rpc_join_names_the_ids_that_are_missing),
         WITH_SERVER(test_rpc_join_checks_what_it_is_given),
+        WITH_SERVER(test_rpc_group_is_joined_and_left_through_any_store),
         WITH_SERVER(test_rpc_map_to_a_worker_that_is_not_there_is_refused_at_join),
         WITH_SERVER(test_rpc_map_to_a_device_that_is_not_there_is_refused_at_join),
         WITH_SERVER(test_rpc_map_from_a_device_that_is_not_there_is_refused_at_join),
