@@ -254,7 +254,8 @@ enum muster_rpc_kind {
 };
 
 /** Waits for its end. 0: it has ended well; its error; MUSTER_ETIMEDOUT if it has not ended within
- * `timeout_ms` (MUSTER_RPC_FOREVER: no bound), which muster_rpc_future_ended() can tell apart. */
+ * `timeout_ms` (MUSTER_RPC_FOREVER: no bound; 0: asks without waiting, on any thread), which
+ * muster_rpc_future_ended() can tell apart. */
 MUSTER_EXPORT int muster_rpc_future_wait(muster_rpc_future *future, int64_t timeout_ms);
 /** Whether it has ended. */
 MUSTER_EXPORT bool muster_rpc_future_ended(muster_rpc_future *future);
@@ -331,17 +332,19 @@ MUSTER_EXPORT struct muster_rpc_part muster_rpc_in_part(const muster_rpc_call_in
 MUSTER_EXPORT int64_t muster_rpc_in_time_left(const muster_rpc_call_in *call);
 /** 0, or why nobody waits for the answer any more. */
 MUSTER_EXPORT int muster_rpc_in_canceled(const muster_rpc_call_in *call);
-/** Waits until it is canceled (0) or that long (MUSTER_ETIMEDOUT). For MUSTER_RPC_BLOCKS. */
+/** Waits until it is canceled (0) or that long (MUSTER_ETIMEDOUT). For MUSTER_RPC_BLOCKS:
+ * MUSTER_EINVAL on the runtime's thread. */
 MUSTER_EXPORT int muster_rpc_in_wait_canceled(muster_rpc_call_in *call, uint32_t timeout_ms);
-/** Has `canceled` called on the runtime's thread if the call is canceled; at once if it was. */
+/** Has `canceled` called on the runtime's thread if the call is canceled; if it was, it is called
+ * before this returns. */
 MUSTER_EXPORT void
 muster_rpc_in_on_cancel(muster_rpc_call_in *call,
                         void (*canceled)(muster_rpc_call_in *call, void *context), void *context);
 /** Answers; the parts are copied. `call` is gone. */
 MUSTER_EXPORT void muster_rpc_reply(muster_rpc_call_in *call, const struct muster_rpc_part *parts,
                                     size_t count);
-/** Answers with an error: a negative code (MUSTER_EREMOTE if nothing fits better) and a text of up
- * to 1024 bytes. `call` is gone. */
+/** Answers with an error: a negative code (MUSTER_EREMOTE if nothing fits better, and for any other
+ * number) and a text, which may be NULL; of more than 1024 bytes the rest is cut. `call` is gone. */
 MUSTER_EXPORT void muster_rpc_fail(muster_rpc_call_in *call, int code, const char *text);
 
 /* --- streams ----------------------------------------------------------------------------------

@@ -500,12 +500,16 @@ int muster_rpc_in_wait_canceled(muster_rpc_call_in *c, uint32_t timeout_ms)
     struct timespec at = mu_wait_until(timeout_ms);
     int why;
 
+    if (mu_runtime_is_mine(a->rt)) {
+        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would hold up all "
+                                           "calls: register the method with MUSTER_RPC_BLOCKS");
+    }
     (void)pthread_mutex_lock(&a->lock);
     while (c->canceled == 0 && pthread_cond_timedwait(&a->cond, &a->lock, &at) == 0) {
     }
     why = c->canceled;
     (void)pthread_mutex_unlock(&a->lock);
-    return why != 0 ? 0 : MUSTER_ETIMEDOUT;
+    return why != 0 ? 0 : mu_api_error(MUSTER_ETIMEDOUT, "the call was not canceled");
 }
 
 void muster_rpc_in_on_cancel(muster_rpc_call_in *c,

@@ -7,6 +7,9 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
+/* What a handler says, and what is put around it here. */
+#define TEXT_MAX (MU_RPC_MESSAGE_MAX + 128)
+
 static mu_mono_t mono(const struct mu_rpc_agent *a)
 {
     return mu_env_now(a->env).mono;
@@ -69,7 +72,7 @@ static void tell(struct mu_rpc_out *out, int status, const char *text, struct mu
 static void end_later(struct mu_rpc_out *out, int status, const char *text)
 {
     struct mu_rpc_agent *a = out->agent;
-    char whole[MU_ERRMSG_CAP + MU_RPC_WORKER_MAX + 320];
+    char whole[TEXT_MAX + MU_RPC_METHOD_MAX + MU_RPC_WORKER_MAX + 8];
 
     detach(out);
     out->state = MU_RPC_OUT_ENDING;
@@ -196,7 +199,7 @@ static bool is_retryable(const struct mu_rpc_out *out, int status)
 void mu_rpc_out_failed(struct mu_rpc_out *out, int status, const char *text)
 {
     struct mu_rpc_agent *a = out->agent;
-    char whole[MU_ERRMSG_CAP];
+    char whole[TEXT_MAX];
 
     if (out->state == MU_RPC_OUT_ENDING) {
         return;
@@ -218,13 +221,13 @@ void mu_rpc_out_failed(struct mu_rpc_out *out, int status, const char *text)
         return;
     case MU_RPC_RETRY_EXHAUSTED:
         (void)snprintf(whole, sizeof(whole),
-                       "has not succeeded after the specified number of max retries (%d): %.150s",
+                       "has not succeeded after the specified number of max retries (%d): %s",
                        (int)out->retry.retries_max, text);
         end_later(out, status, whole);
         return;
     case MU_RPC_RETRY_BUDGET:
         (void)snprintf(whole, sizeof(whole),
-                       "not tried again, too many calls to this worker are: %.150s", text);
+                       "not tried again, too many calls to this worker are: %s", text);
         end_later(out, status, whole);
         return;
     }
@@ -479,15 +482,14 @@ void mu_rpc_calls_begin(struct mu_rpc_peer *peer)
 
 static void fail_with_text(struct mu_rpc_out *out, const struct mu_rpc_event *event)
 {
-    char text[MU_ERRMSG_CAP];
-    int len = (int)(event->payload.len < 180 ? event->payload.len : 180);
+    char text[TEXT_MAX];
+    int len = (int)event->payload.len; /* The wire bounds it. */
 
     if (event->status == MUSTER_ETIMEDOUT && out->timeout_ms != 0) {
         /* Its clock was first: to the caller it is the same. */
         (void)snprintf(text, sizeof(text), "ran for more than the set timeout (%u ms): %.*s",
                        out->timeout_ms, len, (const char *)event->payload.data);
     } else {
-        len = (int)(event->payload.len < sizeof(text) ? event->payload.len : sizeof(text) - 1);
         (void)snprintf(text, sizeof(text), "%.*s", len, (const char *)event->payload.data);
     }
     mu_rpc_out_failed(out, event->status, text);
