@@ -361,13 +361,16 @@ MUSTER_EXPORT void muster_rpc_fail(muster_rpc_call_in *call, int code, const cha
  *     muster_rpc_stream_close(stream);
  */
 
-/** Errors as muster_rpc_call(). A stream is not tried again, and has no ONCE. The timeout is that
- * of the whole stream. `done` is not used. */
+/** Errors as muster_rpc_call(), and MUSTER_EINVAL for a device that is not mapped: the map of this
+ * moment is that of the whole stream, and so is the timeout. A stream is not tried again, and has
+ * no ONCE. `done` is not used. */
 MUSTER_EXPORT int muster_rpc_stream_open(muster_rpc_agent *agent,
                                          const struct muster_rpc_request *request,
                                          muster_rpc_stream **ret_stream);
-/** Sends a copy, in its turn; waits while too much is under way. MUSTER_ETIMEDOUT, MUSTER_ECLOSED
- * (the stream is over, or was ended here), MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Sends a copy, in its turn; waits while too much is under way, for up to `timeout_ms`
+ * (MUSTER_RPC_FOREVER: no bound; 0, and on the runtime's thread any: not at all). MUSTER_ETIMEDOUT,
+ * MUSTER_ECLOSED (it is over, or was ended here), what it failed with, MUSTER_EINVAL (a device that
+ * is not mapped), MUSTER_ELIMIT, MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_stream_send(muster_rpc_stream *stream,
                                          const struct muster_rpc_part *parts, size_t count,
                                          int64_t timeout_ms);
@@ -376,7 +379,7 @@ MUSTER_EXPORT int muster_rpc_stream_end(muster_rpc_stream *stream);
 /**
  * Takes the next message: 1, and its parts, lent until the next call or the end of the stream. 0:
  * there are no more, the other end has ended in order. Negative: what the stream failed with, or
- * MUSTER_ETIMEDOUT.
+ * MUSTER_ETIMEDOUT (`timeout_ms` as above).
  */
 MUSTER_EXPORT int muster_rpc_stream_recv(muster_rpc_stream *stream,
                                          const struct muster_rpc_part **ret_parts,

@@ -225,6 +225,11 @@ int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size
  */
 int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
                       int32_t *ret_device);
+/** The same by a map, which may be NULL: it has none. */
+int mu_rpc_map_with(const struct mu_rpc_device_map *map, int32_t device, bool back,
+                    int32_t *ret_device);
+/** The map to a worker as it is now, to be freed; NULL: there is none. MUSTER_ENOMEM. */
+int mu_rpc_copy_map(muster_rpc_agent *a, const char *worker, struct mu_rpc_device_map **ret_map);
 void mu_rpc_devices_free(muster_rpc_agent *a);
 
 /* --- rref.c ----------------------------------------------------------------------------------- */

@@ -189,26 +189,55 @@ size_t muster_rpc_device_map(muster_rpc_agent *a, const char *worker,
     return count;
 }
 
+int mu_rpc_map_with(const struct mu_rpc_device_map *map, int32_t device, bool back,
+                    int32_t *ret_device)
+{
+    if (device == MUSTER_RPC_CPU) {
+        *ret_device = device;
+        return 0;
+    }
+    for (size_t i = 0; map != NULL && i < map->count; i++) {
+        if ((back ? map->pairs[i].remote : map->pairs[i].local) == device) {
+            *ret_device = back ? map->pairs[i].local : map->pairs[i].remote;
+            return 0;
+        }
+    }
+    return MUSTER_EINVAL;
+}
+
 int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
                       int32_t *ret_device)
 {
-    const struct mu_rpc_device_map *d;
-    int err = MUSTER_EINVAL;
+    int err;
 
-    if (device == MUSTER_RPC_CPU || strcmp(worker, a->name) == 0) { /* Ours are ours. */
+    if (strcmp(worker, a->name) == 0) { /* Ours are ours. */
         *ret_device = device;
         return 0;
     }
     (void)pthread_mutex_lock(&a->lock);
-    d = find_map(a, worker);
-    for (size_t i = 0; d != NULL && i < d->count; i++) {
-        if ((back ? d->pairs[i].remote : d->pairs[i].local) == device) {
-            *ret_device = back ? d->pairs[i].local : d->pairs[i].remote;
-            err = 0;
+    err = mu_rpc_map_with(find_map(a, worker), device, back, ret_device);
+    (void)pthread_mutex_unlock(&a->lock);
+    return err;
+}
+
+int mu_rpc_copy_map(muster_rpc_agent *a, const char *worker, struct mu_rpc_device_map **ret_map)
+{
+    struct mu_rpc_device_map *copy = NULL;
+    const struct mu_rpc_device_map *map;
+
+    (void)pthread_mutex_lock(&a->lock);
+    map = find_map(a, worker);
+    if (map != NULL) {
+        size_t size = sizeof(*map) + map->count * sizeof(map->pairs[0]);
+
+        copy = mu_malloc(size);
+        if (copy != NULL) {
+            memcpy(copy, map, size);
         }
     }
     (void)pthread_mutex_unlock(&a->lock);
-    return err;
+    *ret_map = copy;
+    return map != NULL && copy == NULL ? MUSTER_ENOMEM : 0;
 }
 
 void mu_rpc_devices_free(muster_rpc_agent *a)

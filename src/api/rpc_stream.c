@@ -9,6 +9,8 @@
 
 #define UNSENT_MAX ((size_t)4 << 20) /* bytes that wait to be sent before a sender has to */
 
+#define UNMAPPED "a part is on a device that is not mapped to one of the worker's"
+
 /* A message, either way. */
 struct item {
     struct mu_list link;
@@ -48,7 +50,10 @@ struct muster_rpc_stream {
     bool answered; /* the callee's handler has returned `status` */
     int status;
     struct mu_errmsg text;
-    char to[MU_RPC_WORKER_MAX + 1];
+    char to[MU_RPC_WORKER_MAX + 1]; /* "": by to_id, which nobody has */
+    int32_t to_id;
+    bool mapped;                   /* the caller's, to another worker */
+    struct mu_rpc_device_map *map; /* as it was when the stream was opened */
     char name[MU_RPC_METHOD_MAX + 1];
     struct item *first; /* the request, and its parts */
     struct mu_rpc_part first_part;
@@ -63,7 +68,8 @@ struct stream_method {
 
 /* --- items ------------------------------------------------------------------------------------ */
 
-static struct item *new_item(const struct muster_rpc_part *parts, size_t count, int *ret_err)
+static struct item *new_item(const muster_rpc_stream *s, const struct muster_rpc_part *parts,
+                             size_t count, int *ret_err)
 {
     struct mu_rpc_part *inner = mu_calloc(count + 1, sizeof(*inner));
     struct item *item = NULL;
@@ -74,6 +80,9 @@ static struct item *new_item(const struct muster_rpc_part *parts, size_t count, 
     for (size_t i = 0; *ret_err == 0 && i < count; i++) {
         inner[i] =
             (struct mu_rpc_part){mu_span(parts[i].data.data, parts[i].data.len), parts[i].device};
+        if (s->mapped) {
+            *ret_err = mu_rpc_map_with(s->map, parts[i].device, false, &inner[i].device);
+        }
     }
     mu_buf_init(&head, SIZE_MAX / 4);
     if (*ret_err == 0) {
@@ -101,10 +110,11 @@ static struct item *new_item(const struct muster_rpc_part *parts, size_t count, 
     return item;
 }
 
-static struct item *came_item(struct mu_span message)
+static struct item *came_item(const muster_rpc_stream *s, struct mu_span message, int *ret_err)
 {
     struct item *item = mu_malloc(sizeof(*item) + message.len);
 
+    *ret_err = item == NULL ? MUSTER_ENOMEM : 0;
     if (item == NULL) {
         return NULL;
     }
@@ -112,7 +122,12 @@ static struct item *came_item(struct mu_span message)
     if (message.len != 0) {
         memcpy(item->data, message.data, message.len);
     }
-    if (mu_rpc_msg_decode(mu_span(item->data, item->len), &item->parts, &item->part_count) != 0) {
+    *ret_err = mu_rpc_msg_decode(mu_span(item->data, item->len), &item->parts, &item->part_count);
+    for (size_t i = 0; *ret_err == 0 && s->mapped && i < item->part_count; i++) {
+        *ret_err = mu_rpc_map_with(s->map, item->parts[i].device, true, &item->parts[i].device);
+    }
+    if (*ret_err != 0) {
+        mu_free(item->parts);
         mu_free(item);
         return NULL;
     }
@@ -171,6 +186,7 @@ static void drop(muster_rpc_stream *s)
     free_item(s->lent);
     free_item(s->first);
     mu_free(s->shown);
+    mu_free(s->map);
     (void)pthread_cond_destroy(&s->cond);
     (void)pthread_mutex_destroy(&s->lock);
     mu_free(s);
@@ -286,14 +302,17 @@ static void kick(muster_rpc_stream *s)
 /* A message came. */
 static void take(muster_rpc_stream *s, struct mu_span message)
 {
-    struct item *item = came_item(message);
+    int err = 0;
+    struct item *item = came_item(s, message, &err);
 
     (void)pthread_mutex_lock(&s->lock);
     if (item != NULL) {
         mu_list_push(&s->came, &item->link);
     } else if (!s->over) {
         s->over = true;
-        s->status = mu_err(&s->text, MUSTER_EPROTO, "a message is malformed or found no memory");
+        s->status = mu_err(&s->text, err, "a message cannot be taken: %s",
+                           err == MUSTER_EINVAL ? "it is on a device that is not mapped"
+                                                : muster_strerror(err));
     }
     (void)pthread_cond_broadcast(&s->cond);
     (void)pthread_mutex_unlock(&s->lock);
@@ -346,7 +365,15 @@ static void open_on_loop(struct mu_post *post)
     (void)pthread_mutex_unlock(&s->lock);
     s->out.to = mu_rpc_agent_find(agent, s->to);
     if (canceled || s->out.to == NULL) {
-        finish(s, canceled ? MUSTER_ECANCELED : MUSTER_EWORKER, "no worker of that name is known");
+        struct mu_errmsg msg;
+
+        (void)mu_err(&msg, MUSTER_EWORKER, "%.100s could not find the worker %.100s",
+                     s->agent->name, s->to);
+        if (s->to[0] == '\0') {
+            (void)mu_err(&msg, MUSTER_EWORKER, "%.100s could not find the worker with the id %d",
+                         s->agent->name, (int)s->to_id);
+        }
+        finish(s, canceled ? MUSTER_ECANCELED : MUSTER_EWORKER, msg.text);
         drop(s);
         return;
     }
@@ -357,8 +384,8 @@ static void open_on_loop(struct mu_post *post)
 
 static int check_open(const struct muster_rpc_request *q)
 {
-    if (q->to == NULL || strlen(q->to) > MU_RPC_WORKER_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a stream needs a worker's name");
+    if (q->to != NULL && strlen(q->to) > MU_RPC_WORKER_MAX) {
+        return mu_api_error(MUSTER_EINVAL, "no worker has such a long name");
     }
     if (mu_rpc_check_method(q->method) != 0) {
         return MUSTER_EINVAL;
@@ -368,6 +395,21 @@ static int check_open(const struct muster_rpc_request *q)
                                            "2147483647 ms");
     }
     return 0;
+}
+
+/* Who is meant, and which of its devices. That it is not known, the stream ends with. */
+static int resolve(muster_rpc_stream *s, const struct muster_rpc_request *q)
+{
+    struct muster_rpc_worker worker = {.id = q->to_id};
+
+    if (q->to != NULL) {
+        memcpy(s->to, q->to, strlen(q->to));
+    } else if (muster_rpc_worker_info(s->agent, NULL, q->to_id, &worker) == 0) {
+        memcpy(s->to, worker.name, strlen(worker.name));
+    }
+    s->to_id = q->to_id;
+    s->mapped = strcmp(s->to, s->agent->name) != 0; /* Ours are ours. */
+    return s->mapped ? mu_rpc_copy_map(s->agent, s->to, &s->map) : 0;
 }
 
 int muster_rpc_stream_open(muster_rpc_agent *a, const struct muster_rpc_request *q,
@@ -383,13 +425,15 @@ int muster_rpc_stream_open(muster_rpc_agent *a, const struct muster_rpc_request 
     if (s == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
     }
-    s->first = new_item(q->parts, q->part_count, &err);
+    err = resolve(s, q);
+    if (err == 0) {
+        s->first = new_item(s, q->parts, q->part_count, &err);
+    }
     if (err != 0) {
         atomic_store(&s->refs, 1);
         drop(s);
-        return mu_api_error(err, NULL);
+        return mu_api_error(err, err == MUSTER_EINVAL ? UNMAPPED : NULL);
     }
-    memcpy(s->to, q->to, strlen(q->to));
     memcpy(s->name, q->method, strlen(q->method));
     /* The message is made already: as one part it would be wrapped once more. */
     s->first_part = (struct mu_rpc_part){mu_span(s->first->data, s->first->len), -1};
@@ -542,12 +586,13 @@ int muster_rpc_stream_send(muster_rpc_stream *s, const struct muster_rpc_part *p
                            int64_t timeout_ms)
 {
     struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
+    struct mu_errmsg text = {0};
     bool late = false;
     int err = 0;
-    struct item *item = new_item(parts, count, &err);
+    struct item *item = new_item(s, parts, count, &err);
 
     if (err != 0) {
-        return mu_api_error(err, NULL);
+        return mu_api_error(err, err == MUSTER_EINVAL ? UNMAPPED : NULL);
     }
     (void)pthread_mutex_lock(&s->lock);
     while (s->unsent_bytes > UNSENT_MAX && !s->over && !late) {
@@ -555,6 +600,7 @@ int muster_rpc_stream_send(muster_rpc_stream *s, const struct muster_rpc_part *p
     }
     if (s->over || s->ended) {
         err = s->over && s->status != 0 ? s->status : MUSTER_ECLOSED;
+        text = err == s->status ? s->text : text;
     } else if (s->unsent_bytes > UNSENT_MAX) {
         err = MUSTER_ETIMEDOUT;
     } else {
@@ -566,7 +612,7 @@ int muster_rpc_stream_send(muster_rpc_stream *s, const struct muster_rpc_part *p
     if (err != 0) {
         free_item(item);
     }
-    return mu_api_error(err, NULL);
+    return mu_api_error(err, text.text);
 }
 
 int muster_rpc_stream_end(muster_rpc_stream *s)

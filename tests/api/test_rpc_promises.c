@@ -36,6 +36,23 @@ static void wait_on_the_loop(muster_rpc_call_in *call, void *context)
     muster_rpc_reply(call, NULL, 0);
 }
 
+/* Sends back what comes, until it ends. */
+static int echo_all(muster_rpc_stream *stream, void *context)
+{
+    const struct muster_rpc_part *parts;
+    size_t count;
+    int n;
+
+    (void)context;
+    while ((n = muster_rpc_stream_recv(stream, &parts, &count, MUSTER_RPC_FOREVER)) == 1) {
+        n = muster_rpc_stream_send(stream, parts, count, MUSTER_RPC_FOREVER);
+        if (n != 0) {
+            return n;
+        }
+    }
+    return n;
+}
+
 static int open_serving(void **state)
 {
     (void)open_two(state);
@@ -44,6 +61,7 @@ static int open_serving(void **state)
     assert_int_equal(muster_rpc_register(b, "t::T.odd", fail_oddly, NULL, 0), 0);
     assert_int_equal(muster_rpc_register(b, "t::T.never", never, NULL, MUSTER_RPC_BLOCKS), 0);
     assert_int_equal(muster_rpc_register(b, "t::T.loop", wait_on_the_loop, NULL, 0), 0);
+    assert_int_equal(muster_rpc_register_stream(b, "t::T.stream", echo_all, NULL), 0);
     return 0;
 }
 
@@ -134,6 +152,58 @@ static void test_rpc_waiting_on_the_runtimes_thread_is_refused(void **state)
     assert_int_equal(wait_here, MUSTER_EINVAL);
 }
 
+/* --- devices ---------------------------------------------------------------------------------- */
+
+static void test_rpc_devices_are_mapped_in_streams_too(void **state)
+{
+    static const struct muster_rpc_device_pair pair = {3, 8};
+    struct muster_rpc_part part = {muster_str("x"), 3};
+    struct muster_rpc_part unmapped = {muster_str("x"), 4};
+    struct muster_rpc_request q = {
+        .to = "b", .method = "t::T.stream", .parts = &part, .part_count = 1, .timeout_ms = 20000};
+    const struct muster_rpc_part *parts = NULL;
+    muster_rpc_stream *stream = NULL;
+    size_t count = 0;
+
+    (void)state;
+    assert_int_equal(muster_rpc_set_device_map(a, "b", &pair, 1), 0);
+    assert_int_equal(muster_rpc_stream_open(a, &q, &stream), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &parts, &count, 20000), 1);
+    assert_int_equal(parts[0].device, 3);
+    assert_int_equal(muster_rpc_stream_send(stream, &unmapped, 1, 20000), MUSTER_EINVAL);
+    assert_int_equal(muster_rpc_stream_send(stream, &part, 1, 20000), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &parts, &count, 20000), 1);
+    assert_int_equal(parts[0].device, 3);
+    assert_int_equal(muster_rpc_stream_recv(stream, &parts, &count, 0), MUSTER_ETIMEDOUT);
+    assert_int_equal(muster_rpc_stream_end(stream), 0);
+    assert_int_equal(muster_rpc_stream_send(stream, &part, 1, 20000), MUSTER_ECLOSED);
+    assert_int_equal(muster_rpc_stream_recv(stream, &parts, &count, 20000), 0);
+    muster_rpc_stream_close(stream);
+    q.parts = &unmapped;
+    assert_int_equal(muster_rpc_stream_open(a, &q, &stream), MUSTER_EINVAL);
+}
+
+static void test_rpc_streams_are_opened_by_id_too(void **state)
+{
+    struct muster_rpc_part part = {muster_str("x"), MUSTER_RPC_CPU};
+    struct muster_rpc_request q = {
+        .to_id = 1, .method = "t::T.stream", .parts = &part, .part_count = 1, .timeout_ms = 20000};
+    const struct muster_rpc_part *parts = NULL;
+    muster_rpc_stream *stream = NULL;
+    size_t count = 0;
+
+    (void)state;
+    assert_int_equal(muster_rpc_stream_open(a, &q, &stream), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &parts, &count, 20000), 1);
+    muster_rpc_stream_close(stream);
+    /* A worker that is not known is an error of the stream, as it is of a call. */
+    q.to_id = 7;
+    assert_int_equal(muster_rpc_stream_open(a, &q, &stream), 0);
+    assert_int_equal(muster_rpc_stream_recv(stream, &parts, &count, 20000), MUSTER_EWORKER);
+    assert_non_null(strstr(muster_errmsg(), "7"));
+    muster_rpc_stream_close(stream);
+}
+
 #define SERVING(test) cmocka_unit_test_setup_teardown(test, open_serving, close_two)
 
 int main(void)
@@ -142,6 +212,8 @@ int main(void)
         SERVING(test_rpc_text_of_a_failure_comes_whole_up_to_its_bound),
         SERVING(test_rpc_timeout_of_the_agent_counts_for_later_calls),
         SERVING(test_rpc_waiting_on_the_runtimes_thread_is_refused),
+        SERVING(test_rpc_devices_are_mapped_in_streams_too),
+        SERVING(test_rpc_streams_are_opened_by_id_too),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
