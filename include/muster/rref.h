@@ -54,21 +54,23 @@ MUSTER_EXPORT void muster_rref_free(muster_rref *rref);
 
 /** The worker that has the value; lent as long as the reference. */
 MUSTER_EXPORT const char *muster_rref_owner(const muster_rref *rref);
-/** Its name and id. MUSTER_EWORKER: it is not known any more. */
+/** Its name and id. MUSTER_EWORKER: it is not known any more; MUSTER_ECLOSED. */
 MUSTER_EXPORT int muster_rref_owner_info(const muster_rref *rref,
                                          struct muster_rpc_worker *ret_worker);
 /** Whether the value is on this worker. */
 MUSTER_EXPORT bool muster_rref_is_owner(const muster_rref *rref);
 /** Whether the owner knows of it. */
 MUSTER_EXPORT bool muster_rref_is_confirmed(muster_rref *rref);
-/** Waits until the owner knows of it. MUSTER_ETIMEDOUT, or why that will never be: what the call
+/** Waits until the owner knows of it, for up to `timeout_ms` (MUSTER_RPC_FOREVER: no bound; 0: asks
+ * without waiting, on any thread). MUSTER_ETIMEDOUT, or why that will never be: what the call
  * failed with, MUSTER_ENOENT, MUSTER_ESESSION, MUSTER_EWORKER, MUSTER_ECLOSED. */
 MUSTER_EXPORT int muster_rref_wait_confirmed(muster_rref *rref, int64_t timeout_ms);
 
 /**
  * Begins to bring a copy of the value here, once it is made. The future is as that of a call: its
  * error is that of the making, MUSTER_ENOENT (it was freed, which happens to those that were held
- * for gone), or one made on the way. MUSTER_EINVAL, MUSTER_ENOMEM. `done` may be NULL.
+ * for gone), or one made on the way. `timeout_ms` as that of a call. MUSTER_EINVAL, MUSTER_ENOMEM,
+ * MUSTER_ECLOSED (the agent was shut down). `done` may be NULL.
  */
 MUSTER_EXPORT int muster_rref_fetch(muster_rref *rref, int64_t timeout_ms, muster_rpc_done *done,
                                     void *context, muster_rpc_future **ret_future);

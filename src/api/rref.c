@@ -192,9 +192,16 @@ static void remote_on_loop(struct mu_door *door)
 static int copy_parts(muster_rpc_agent *a, const struct muster_rpc_request *q,
                       struct mu_rpc_part *ret_parts)
 {
+    struct muster_rpc_worker owner = {.id = -1};
+
+    if (q->to == NULL && q->to_id == a->id) {
+        memcpy(owner.name, a->name, sizeof(owner.name));
+    } else if (q->to == NULL) {
+        (void)muster_rpc_worker_info(a, NULL, q->to_id, &owner); /* Nobody has it: found later. */
+    }
     for (size_t i = 0; i < q->part_count; i++) {
         ret_parts[i].data = mu_span(q->parts[i].data.data, q->parts[i].data.len);
-        if (mu_rpc_map_device(a, q->to != NULL ? q->to : "", q->parts[i].device, false,
+        if (mu_rpc_map_device(a, q->to != NULL ? q->to : owner.name, q->parts[i].device, false,
                               &ret_parts[i].device) != 0) {
             return mu_api_error(MUSTER_EINVAL, "a part is on a device that is not mapped to one of "
                                                "the owner's: move it to memory, or set a device "

@@ -27,6 +27,18 @@ static void never(muster_rpc_call_in *call, void *context)
     muster_rpc_fail(call, MUSTER_ECANCELED, "canceled");
 }
 
+/* Answers with the device that the part came on, in text, and the part itself. */
+static void which_device(muster_rpc_call_in *call, void *context)
+{
+    struct muster_rpc_part parts[2] = {{.device = MUSTER_RPC_CPU}, muster_rpc_in_part(call, 0)};
+    char text[16];
+
+    (void)context;
+    (void)snprintf(text, sizeof(text), "%d", (int)parts[1].device);
+    parts[0].data = muster_str(text);
+    muster_rpc_reply(call, parts, 2);
+}
+
 static int wait_here;
 
 static void wait_on_the_loop(muster_rpc_call_in *call, void *context)
@@ -60,6 +72,7 @@ static int open_serving(void **state)
     assert_int_equal(muster_rpc_register(b, "t::T.fail", fail_at_length, NULL, 0), 0);
     assert_int_equal(muster_rpc_register(b, "t::T.odd", fail_oddly, NULL, 0), 0);
     assert_int_equal(muster_rpc_register(b, "t::T.never", never, NULL, MUSTER_RPC_BLOCKS), 0);
+    assert_int_equal(muster_rpc_register(b, "t::T.device", which_device, NULL, 0), 0);
     assert_int_equal(muster_rpc_register(b, "t::T.loop", wait_on_the_loop, NULL, 0), 0);
     assert_int_equal(muster_rpc_register_stream(b, "t::T.stream", echo_all, NULL), 0);
     return 0;
@@ -204,6 +217,38 @@ static void test_rpc_streams_are_opened_by_id_too(void **state)
     muster_rpc_stream_close(stream);
 }
 
+static void test_rref_is_made_of_parts_on_devices_by_name_and_by_id(void **state)
+{
+    static const struct muster_rpc_device_pair pair = {3, 8};
+    struct muster_rpc_part part = {muster_str("x"), 3};
+    struct muster_rpc_request q = {
+        .method = "t::T.device", .parts = &part, .part_count = 1, .timeout_ms = 20000};
+    static const char *const to[] = {"b", NULL};
+
+    (void)state;
+    assert_int_equal(muster_rpc_set_device_map(a, "b", &pair, 1), 0);
+    q.to_id = 1;
+    for (int i = 0; i < 2; i++) {
+        muster_rref *rref = NULL;
+        muster_rpc_future *future = NULL;
+
+        q.to = to[i];
+        if (muster_rref_remote(a, &q, &rref) != 0) {
+            fail_msg("%s: %s", to[i] == NULL ? "by id" : to[i], muster_errmsg());
+        }
+        assert_int_equal(muster_rref_wait_confirmed(rref, MUSTER_RPC_FOREVER), 0);
+        assert_int_equal(muster_rref_wait_confirmed(rref, 0), 0);
+        assert_int_equal(muster_rref_to_here(rref, MUSTER_TIMEOUT_DEFAULT, &future), 0);
+        assert_memory_equal(muster_rpc_future_part(future, 0).data.data, "8", 1);
+        assert_int_equal(muster_rpc_future_part(future, 1).device, 3);
+        muster_rpc_future_free(future);
+        muster_rref_free(rref);
+    }
+    q.to = "nobody";
+    part.device = MUSTER_RPC_CPU;
+    assert_int_equal(muster_rref_remote(a, &q, &(muster_rref *){NULL}), MUSTER_EWORKER);
+}
+
 #define SERVING(test) cmocka_unit_test_setup_teardown(test, open_serving, close_two)
 
 int main(void)
@@ -214,6 +259,7 @@ int main(void)
         SERVING(test_rpc_waiting_on_the_runtimes_thread_is_refused),
         SERVING(test_rpc_devices_are_mapped_in_streams_too),
         SERVING(test_rpc_streams_are_opened_by_id_too),
+        SERVING(test_rref_is_made_of_parts_on_devices_by_name_and_by_id),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
