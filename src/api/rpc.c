@@ -174,6 +174,7 @@ static void init_agent(muster_rpc_agent *a, muster_runtime *rt, const struct mus
     mu_list_init(&a->handlers);
     mu_list_init(&a->rref_handles);
     mu_list_init(&a->maps);
+    mu_list_init(&a->tags);
     mu_buf_init(&a->named, 0);
     mu_list_init(&a->queue);
     mu_timer_init(&a->pool_timer, on_pool_timer);

@@ -78,6 +78,7 @@ struct muster_rpc_agent {
     bool closing;
     uint64_t queue_us[MU_RPC_BUCKETS]; /* how long calls waited for a thread */
     atomic_bool profiling;
+    struct mu_list tags; /* of gathers and broadcasts that are under way here */
     struct mu_rpc_group group;
     bool leaving; /* and the group stays as it is */
 };

@@ -168,6 +168,37 @@ static int check(const muster_rpc_agent *a, size_t count, const char *tag, int64
     return 0;
 }
 
+/* A call with a tag that is under way here, in the memory of the one that waits. */
+struct tag_in_use {
+    struct mu_list link; /* agent->tags */
+    const char *tag;
+};
+
+static int take_tag(muster_rpc_agent *a, struct tag_in_use *t, const char *tag)
+{
+    bool busy = false;
+
+    t->tag = tag;
+    mu_list_init(&t->link);
+    (void)pthread_mutex_lock(&a->lock);
+    MU_LIST_FOREACH (it, &a->tags) {
+        busy = busy || strcmp(MU_CONTAINER_OF(it, struct tag_in_use, link)->tag, tag) == 0;
+    }
+    if (!busy) {
+        mu_list_push(&a->tags, &t->link);
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return busy ? mu_api_error(MUSTER_EBUSY, "the tag is in use: a call with it has not returned")
+                : 0;
+}
+
+static void give_tag(muster_rpc_agent *a, struct tag_in_use *t)
+{
+    (void)pthread_mutex_lock(&a->lock);
+    mu_list_remove(&t->link);
+    (void)pthread_mutex_unlock(&a->lock);
+}
+
 static int copy_value(struct mu_span from, struct muster_value *ret)
 {
     ret->data = mu_malloc(from.len + 1);
@@ -271,15 +302,41 @@ int muster_rpc_all_gather(muster_rpc_agent *a, const char *const *workers, size_
                           struct muster_values *ret_values)
 {
     struct group g = {0};
+    struct tag_in_use in_use;
     int err = check(a, count, tag, timeout_ms);
 
     if (err == 0) {
         err = sort_group(a, workers, count, &g);
     }
     if (err == 0) {
-        err = gather(a, &g, workers, count, tag, object, timeout_ms, ret_values);
+        err = take_tag(a, &in_use, tag);
+        if (err == 0) {
+            err = gather(a, &g, workers, count, tag, object, timeout_ms, ret_values);
+            give_tag(a, &in_use);
+        }
     }
     mu_free(g.names);
+    return err;
+}
+
+static int broadcast(muster_rpc_agent *a, const struct group *g, const char *root, const char *tag,
+                     struct muster_bytes object, int64_t timeout_ms, struct muster_value *ret_value)
+{
+    struct lead_door d = {.status = 0};
+    muster_rpc_future *future = NULL;
+    int err;
+
+    if (strcmp(root, a->name) == 0) {
+        err = lead_group(a, g, tag, object, true, timeout_ms, &d);
+    } else {
+        err = follow(a, root, tag, (struct muster_bytes){0}, timeout_ms, &future);
+        object = err == 0 ? muster_rpc_future_part(future, 0).data : object;
+    }
+    if (err == 0) {
+        err = mu_api_error(copy_value(mu_span(object.data, object.len), ret_value), NULL);
+    }
+    mu_buf_fini(&d.message);
+    muster_rpc_future_free(future);
     return err;
 }
 
@@ -287,9 +344,8 @@ int muster_rpc_broadcast(muster_rpc_agent *a, const char *const *workers, size_t
                          const char *root, const char *tag, struct muster_bytes object,
                          int64_t timeout_ms, struct muster_value *ret_value)
 {
-    struct lead_door d = {.status = 0};
-    muster_rpc_future *future = NULL;
     struct group g = {0};
+    struct tag_in_use in_use;
     int err = check(a, count, tag, timeout_ms);
 
     if (err == 0) {
@@ -300,19 +356,13 @@ int muster_rpc_broadcast(muster_rpc_agent *a, const char *const *workers, size_t
                           bsearch(&root, g.names, g.count, sizeof(*g.names), by_name) == NULL))) {
         err = mu_api_error(MUSTER_EINVAL, "the root is not in the group");
     }
-    if (err == 0 && strcmp(root, a->name) == 0) {
-        err = lead_group(a, &g, tag, object, true, timeout_ms, &d);
-        err = err != 0 ? err : copy_value(mu_span(object.data, object.len), ret_value);
-    } else if (err == 0) {
-        err = follow(a, root, tag, (struct muster_bytes){0}, timeout_ms, &future);
+    if (err == 0) {
+        err = take_tag(a, &in_use, tag);
         if (err == 0) {
-            struct muster_bytes data = muster_rpc_future_part(future, 0).data;
-
-            err = copy_value(mu_span(data.data, data.len), ret_value);
+            err = broadcast(a, &g, root, tag, object, timeout_ms, ret_value);
+            give_tag(a, &in_use);
         }
     }
-    mu_buf_fini(&d.message);
-    muster_rpc_future_free(future);
     mu_free(g.names);
     return err;
 }

@@ -257,6 +257,38 @@ static void test_rpc_broadcast_gives_everybody_the_roots_object(void **state)
     }
 }
 
+/* The leader and another, each of them twice at a time. */
+static void test_rpc_tag_that_is_in_use_here_is_busy(void **state)
+{
+    static const int who[] = {1, 0};
+    struct member *members = *state;
+
+    for (int i = 0; i < 2; i++) {
+        struct member *m = &members[who[i]];
+        struct member twin;
+
+        m->timeout_ms = 1000;
+        twin = *m;
+        assert_int_equal(pthread_create(&m->thread, NULL, gather, m), 0);
+        /* Whichever of the two comes second is refused, the other one times out. */
+        (void)gather(&twin);
+        assert_int_equal(pthread_join(m->thread, NULL), 0);
+        if (m->status == MUSTER_EBUSY) {
+            assert_non_null(strstr(m->text, "tag"));
+            assert_int_equal(twin.status, MUSTER_ETIMEDOUT);
+        } else {
+            assert_int_equal(m->status, MUSTER_ETIMEDOUT);
+            assert_int_equal(twin.status, MUSTER_EBUSY);
+        }
+    }
+    /* It may be used again then; other tags may be used at the same time. */
+    members[0].timeout_ms = members[1].timeout_ms = 20000;
+    run_all(members, 0, WORKERS, gather);
+    for (int i = 0; i < WORKERS; i++) {
+        assert_int_equal(members[i].status, 0);
+    }
+}
+
 static void test_rpc_groups_that_cannot_be_are_refused(void **state)
 {
     static const char *const twice[] = {"w0", "w1", "w1"};
@@ -598,6 +630,7 @@ int main(void)
         IN_GROUP(test_rpc_all_gather_blames_nobody_who_had_come),
         IN_GROUP(test_rpc_all_gather_names_a_leader_that_did_not_come),
         IN_GROUP(test_rpc_broadcast_gives_everybody_the_roots_object),
+        IN_GROUP(test_rpc_tag_that_is_in_use_here_is_busy),
         IN_GROUP(test_rpc_groups_that_cannot_be_are_refused),
         IN_GROUP(test_rpc_profiling_counts_by_method_while_it_is_on),
         IN_GROUP(test_rpc_device_map_is_told_and_memory_is_the_default),
