@@ -4,7 +4,8 @@
  *
  * Every function of the library may be called from any thread, except where it says otherwise.
  * Callbacks run on the runtime's thread, one at a time; they must not block, and must not call
- * functions that wait (those return MUSTER_EINVAL there).
+ * functions that wait. Those return MUSTER_EINVAL there; one that returns nothing, such as a close,
+ * does nothing and is logged (RUNTIME-CALL-REFUSED).
  *
  * A runtime has a lock, which everything opened in it obeys: servers, stores, rendezvous, RPC and
  * state. Loopback is open; beyond it, who connects must show the job's credential, and to listen

@@ -49,9 +49,10 @@ struct muster_server_config {
 MUSTER_EXPORT struct muster_server_config muster_server_config_defaults(void);
 
 /**
- * Starts to serve. Errors: MUSTER_EINVAL, MUSTER_EADDR (the address; the text says why),
- * MUSTER_EURL (the backing), MUSTER_EBUSY (the data directory is in use), MUSTER_ECORRUPT,
- * MUSTER_EDISK, MUSTER_EFULL, MUSTER_ENOMEM.
+ * Starts to serve. Errors: MUSTER_EINVAL, MUSTER_EURL (an address or the backing is malformed),
+ * MUSTER_EADDR (nobody can listen there; the text says why), MUSTER_ELOCKED (other hosts reach it,
+ * and the runtime's lock has no credential), MUSTER_EBUSY (the data directory is in use),
+ * MUSTER_ECORRUPT, MUSTER_EDISK, MUSTER_EFULL, MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_server_start(muster_runtime *runtime,
                                       const struct muster_server_config *config,
@@ -61,7 +62,8 @@ MUSTER_EXPORT const char *muster_server_address(const muster_server *server);
 MUSTER_EXPORT uint16_t muster_server_port(const muster_server *server);
 /** The same of its page; "" if it has none. */
 MUSTER_EXPORT const char *muster_server_http_address(const muster_server *server);
-/** Stops taking requests, answers what was read, writes what is to be written, closes. */
+/** Stops taking requests, answers what was read, writes what is to be written, closes. Does not
+ * wait for that, and may be called more than once, on any thread. */
 MUSTER_EXPORT void muster_server_drain(muster_server *server);
 /** Waits until it has stopped: 0 after a drain, else why it could not go on (MUSTER_EDISK). */
 MUSTER_EXPORT int muster_server_wait(muster_server *server);

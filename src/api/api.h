@@ -29,6 +29,9 @@ static inline bool mu_runtime_is_mine(const muster_runtime *rt)
     return pthread_equal(pthread_self(), rt->thread) != 0;
 }
 
+/** The same for a function that waits and has no way to say so: `what` is logged. */
+bool mu_runtime_would_wait(const muster_runtime *rt, const char *what);
+
 /* A function that runs on the loop's thread while the caller waits. */
 struct mu_door {
     struct mu_post post;

@@ -151,7 +151,7 @@ void muster_progress_close(muster_progress *p)
 {
     struct progress_door d = {.p = p};
 
-    if (p == NULL || mu_runtime_is_mine(p->rt)) {
+    if (p == NULL || mu_runtime_would_wait(p->rt, "muster_progress_close")) {
         return;
     }
     mu_door_pass(p->rt, &d.door, stop_on_loop);

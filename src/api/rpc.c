@@ -262,8 +262,8 @@ void muster_rpc_shutdown(muster_rpc_agent *a)
     muster_rpc_agent *current = a;
     struct mu_rpc_door d = {0};
 
-    if (a == NULL || mu_runtime_is_mine(a->rt)) {
-        return; /* On the runtime's thread it would wait for itself. */
+    if (a == NULL || mu_runtime_would_wait(a->rt, "muster_rpc_shutdown")) {
+        return;
     }
     (void)atomic_compare_exchange_strong(&current_agent, &current, NULL);
     mu_rpc_pass(a, &d, stop_on_loop);

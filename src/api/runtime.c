@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "core/alloc.h"
+#include "service/log.h"
 
 static _Thread_local struct mu_errmsg last_error;
 
@@ -107,6 +108,18 @@ void mu_door_open(struct mu_door *door)
     (void)pthread_mutex_unlock(&door->lock);
 }
 
+bool mu_runtime_would_wait(const muster_runtime *rt, const char *what)
+{
+    if (!mu_runtime_is_mine(rt)) {
+        return false;
+    }
+    mu_log(MUSTER_LOG_ERROR, "RUNTIME-CALL-REFUSED",
+           "call=%s why=\"it waits, and was called on the runtime's thread\" "
+           "remedy=\"call it on a thread of your own\"",
+           what);
+    return true;
+}
+
 /* --- the runtime ------------------------------------------------------------------------------ */
 
 static void *run_loop(void *context)
@@ -181,7 +194,7 @@ void muster_runtime_free(muster_runtime *rt)
 {
     struct stop_door d = {.rt = rt};
 
-    if (rt == NULL) {
+    if (rt == NULL || mu_runtime_would_wait(rt, "muster_runtime_free")) {
         return;
     }
     mu_door_pass(rt, &d.door, stop_loop);

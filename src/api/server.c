@@ -183,7 +183,9 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
     struct server_door d = {.err = 0};
     struct mu_disk *disk = NULL;
     muster_server *s;
-    int err = check_config(config);
+    int err = mu_runtime_is_mine(rt)
+                  ? mu_api_error(MUSTER_EINVAL, "a server is started on a thread of your own")
+                  : check_config(config);
 
     if (err != 0) {
         return err;
@@ -250,13 +252,16 @@ void muster_server_drain(muster_server *s)
 {
     struct server_door d = {.s = s};
 
-    mu_door_pass(s->rt, &d.door, drain_on_loop);
+    mu_door_pass_anywhere(s->rt, &d.door, drain_on_loop);
 }
 
 int muster_server_wait(muster_server *s)
 {
     int status;
 
+    if (mu_runtime_is_mine(s->rt)) {
+        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+    }
     (void)pthread_mutex_lock(&s->lock);
     while (!s->stopped) {
         (void)pthread_cond_wait(&s->cond, &s->lock);
@@ -270,7 +275,7 @@ void muster_server_free(muster_server *s)
 {
     struct server_door d = {.s = s};
 
-    if (s == NULL) {
+    if (s == NULL || mu_runtime_would_wait(s->rt, "muster_server_free")) {
         return;
     }
     muster_server_drain(s);

@@ -433,7 +433,7 @@ void muster_store_close(muster_store *store)
 {
     struct store_door d = {.store = store};
 
-    if (store != NULL) {
+    if (store != NULL && !mu_runtime_would_wait(store->rt, "muster_store_close")) {
         mu_door_pass(store->rt, &d.door, close_on_loop);
         mu_free(store);
     }

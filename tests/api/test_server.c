@@ -122,7 +122,20 @@ static void test_server_says_why_it_cannot_start(void **state)
     assert_int_equal(muster_server_start(rt, &config, &second), MUSTER_EADDR);
     assert_non_null(strstr(muster_errmsg(), muster_server_address(first)));
     config.listen = "nonsense";
-    assert_true(muster_server_start(rt, &config, &second) != 0);
+    assert_int_equal(muster_server_start(rt, &config, &second), MUSTER_EURL);
+    config.listen = NULL;
+    assert_int_equal(muster_server_start(rt, &config, &second), MUSTER_EINVAL);
+    config.listen = "0.0.0.0:0"; /* The runtime's lock has no credential. */
+    assert_int_equal(muster_server_start(rt, &config, &second), MUSTER_ELOCKED);
+    config.listen = "127.0.0.1:0";
+    config.backing = "nonsense";
+    assert_int_equal(muster_server_start(rt, &config, &second), MUSTER_EURL);
+    config.data_dir = "/tmp";
+    assert_int_equal(muster_server_start(rt, &config, &second), MUSTER_EINVAL);
+    config.backing = config.data_dir = NULL;
+    config.keys_max = 0;
+    assert_int_equal(muster_server_start(rt, &config, &second), MUSTER_EINVAL);
+    config.keys_max = muster_server_config_defaults().keys_max;
     config.listen = "127.0.0.1:0";
     config.data_dir = "/dev/null/x";
     assert_int_equal(muster_server_start(rt, &config, &second), MUSTER_EDISK);
