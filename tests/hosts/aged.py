@@ -17,6 +17,7 @@ import struct
 import sys
 import time
 
+from drill import make_certificates, make_token
 from rig import HERE, Checks, Rig, muster_path, wait_until
 
 checks = Checks()
@@ -234,20 +235,9 @@ def add_peers(site):
 
 def token(rig):
     """The same token for all, and what shows it to a status page."""
-    path = os.path.join(rig.path, "token")
-    rig.hosts[0].must_run(MUSTER, "keygen", "token", path)
-    password = rig.hosts[0].must_run(MUSTER, "keygen", "page", path).strip()
-    page = "Basic " + base64.b64encode(("muster:" + password).encode()).decode()
-    return {host.name: ["--token-file", path] for host in rig.hosts}, page
-
-
-def certificates(rig):
-    folder = os.path.join(rig.path, "tls")
-    names = [host.name for host in rig.hosts]
-    rig.hosts[0].must_run(MUSTER, "keygen", "tls", folder, "--host", ",".join(names), "--days",
-                          "1000")
-    return {name: ["--tls-ca", folder + "/ca.pem", "--tls-cert", "%s/%s.pem" % (folder, name),
-                   "--tls-key", "%s/%s.key" % (folder, name)] for name in names}
+    credential = make_token(rig)
+    password = rig.hosts[0].must_run(MUSTER, "keygen", "page", credential["node0"][1]).strip()
+    return credential, "Basic " + base64.b64encode(("muster:" + password).encode()).decode()
 
 
 def test_ages_with_a_token():
@@ -262,7 +252,7 @@ def test_ages_with_a_token():
 def test_ages_with_certificates():
     with Rig(3) as rig:
         site = Site(rig)
-        credential = certificates(rig)
+        credential = make_certificates(rig)
         add_locked(site, "certificates", credential)
         add_job(site, "certificates", credential)
         site.grow_old()

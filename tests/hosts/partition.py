@@ -9,126 +9,20 @@ figures of each drill: how long two worlds trained at the same time, how long no
 restarts were charged. --whole: all kinds of failures, for all sides of the partition, and pauses of
 up to 60 seconds.
 """
-import glob
-import os
 import sys
 import time
 
-from rig import HERE, Checks, Rig, muster_path, option, wait_until
+from drill import Job, longest_gap, make_token, overlap, spans
+from rig import Checks, Rig, muster_path, option
 
 checks = Checks()
 WHOLE = "--whole" in sys.argv
 MUSTER = muster_path()
-PATIENCE = 60
-GAP = 0.25  # a worker that wrote nothing for so long did not train then
-
-
-class Job:
-    """A job on all hosts of a rig, each with one agent and one worker; node0 hosts it, or a server
-    of its own on the last host (apart=True)."""
-
-    def __init__(self, rig, nnodes, apart=False):
-        self.rig = rig
-        self.folder = os.path.join(rig.path, "stamps")
-        os.makedirs(self.folder)
-        token = os.path.join(rig.path, "token")
-        rig.hosts[0].must_run(MUSTER, "keygen", "token", token)
-        members = rig.hosts[:-1] if apart else rig.hosts
-        host = rig.hosts[-1] if apart else rig.hosts[0]
-        self.server = None
-        if apart:
-            self.server = host.start(MUSTER, "serve", "--listen", "0.0.0.0:29400", "--token-file",
-                                     token)
-            self.server.says("29400")
-        self.agents = [
-            member.start(MUSTER, "run", "--nnodes", nnodes, "--max-restarts", "3",
-                         "--rdzv-endpoint", host.name + ":29400", "--rdzv-id", "drill",
-                         "--token-file", token,
-                         os.path.join(HERE, "stamping_worker.py"), self.folder,
-                         env={"PYTHON_EXEC": sys.executable})
-            for member in members]
-
-    def stamps(self):
-        """All that was written down: (time, world, rank, size, restarts), by worker."""
-        found = []
-        for path in glob.glob(os.path.join(self.folder, "stamps.*")):
-            with open(path) as file:
-                lines = [line.split() for line in file.read().split("\n")[:-1]]
-            found.append([(float(t), world, int(rank), int(size), int(restarts))
-                          for t, world, rank, size, restarts in lines])
-        return [worker for worker in found if worker]
-
-    def trains(self, size, since=0.0):
-        """Whether a world of this size trains with all its workers, later than that."""
-        now = time.monotonic()
-        last = [worker[-1] for worker in self.stamps()]
-        fresh = [s for s in last if s[3] == size and s[0] > since and now - s[0] < GAP]
-        return len({s[2] for s in fresh}) == size and len({s[1] for s in fresh}) == 1
-
-    def await_world(self, size, why, since=0.0, patience=PATIENCE):
-        """Checks that such a world comes; whether it did."""
-        def come():
-            return self.trains(size, since) or not any(agent.alive() for agent in self.agents)
-
-        try:
-            wait_until(come, "a world of %d" % size, patience, 0.05)
-        except AssertionError:
-            pass
-        return checks.ok(self.trains(size, since), why, "agents say: " + self.words())
-
-    def words(self):
-        return " | ".join("%s: %s" % (agent.host.name, agent.output().strip()[-200:])
-                          for agent in self.agents)
-
-    def finish(self, what):
-        """Lets the workers end; all agents must have ended well."""
-        open(os.path.join(self.folder, "done"), "w").close()
-        codes = [agent.wait(PATIENCE) for agent in self.agents]
-        checks.equal(codes, [0] * len(codes), what + ": the job ends well")
-        if any(codes):
-            checks.note(self.words())
-
-
-def spans(stamps):
-    """The times in which each world trained: {world: [(begin, end)...]}, of all its workers."""
-    worlds = {}
-    for worker in stamps:
-        begin = previous = worker[0][0]
-        for t, world, *_ in worker[1:] + [(float("inf"), worker[0][1])]:
-            if t - previous > GAP:
-                worlds.setdefault(world, []).append((begin, previous))
-                begin = t
-            previous = t
-    return worlds
-
-
-def union(pieces):
-    merged = []
-    for begin, end in sorted(pieces):
-        if merged and begin <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([begin, end])
-    return merged
-
-
-def overlap(worlds):
-    """For how long two worlds trained at the same time, in seconds."""
-    unions = [union(pieces) for pieces in worlds.values()]
-    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
-               for i, one in enumerate(unions) for other in unions[:i] for a in one for b in other)
-
-
-def longest_gap(worlds):
-    """The longest time in which nobody trained, between the first and the last."""
-    pieces = union([piece for pieces in worlds.values() for piece in pieces])
-    return max([b[0] - a[1] for a, b in zip(pieces, pieces[1:])] or [0.0])
 
 
 def report(name, job, may_overlap=False, restarts=None):
-    stamps = job.stamps()
-    worlds = spans(stamps)
-    charged = max(stamp[4] for worker in stamps for stamp in worker)
+    worlds = spans(job.stamps())
+    charged = job.charged()
     seconds = overlap(worlds)
     checks.note("%-40s worlds %d, overlap %.2f s, nobody trained for %.1f s, restarts charged %d" %
                 (name, len(worlds), seconds, longest_gap(worlds), charged))
@@ -137,6 +31,18 @@ def report(name, job, may_overlap=False, restarts=None):
                   "%.2f s" % seconds)
     if restarts is not None:
         checks.equal(charged, restarts, name + ": restarts charged")
+
+
+def start_job(rig, nnodes, apart=False):
+    """On all hosts; node0 hosts it, or, apart, a server on the last of them, which is no member.
+    Returns the job and the server."""
+    credential = make_token(rig)
+    if not apart:
+        return Job(checks, rig, rig.hosts, rig.hosts[0], nnodes, credential), None
+    last = rig.hosts[-1]
+    server = last.start(MUSTER, "serve", "--listen", "0.0.0.0:29400", *credential[last.name])
+    server.says("29400")
+    return Job(checks, rig, rig.hosts[:-1], last, nnodes, credential), server
 
 
 # --- the drills -----------------------------------------------------------------------------------
@@ -161,7 +67,7 @@ def drill(kind, victims, apart=False, hosts=4):
         "the server" if apart and hosts - 1 in victims else "member"
     name = "%s of %s%s" % (kind, who, " and others" if len(victims) > 1 else "")
     with Rig(hosts) as rig:
-        job = Job(rig, "2:%d" % hosts, apart)
+        job, _ = start_job(rig, "2:%d" % hosts, apart)
         members = len(job.agents)
         if not job.await_world(members, name + ": the job begins"):
             return
@@ -172,7 +78,7 @@ def drill(kind, victims, apart=False, hosts=4):
             KINDS[kind](rig.hosts[victims[0]].link)
         failed = time.monotonic()
         lost = [v for v in victims if v < members]
-        if kind in BREAKING and who == "member":
+        if kind in BREAKING and who == "member" and members - len(lost) >= 2:
             job.await_world(members - len(lost), name + ": the others go on", failed)
         time.sleep(max(0, failed + LASTS - time.monotonic()))
         rig.heal()
@@ -202,10 +108,10 @@ def pause(who, seconds):
     name = "a pause of %s for %g s" % (who, seconds)
     apart = who == "the server"
     with Rig(5 if apart else 4) as rig:
-        job = Job(rig, "2:4", apart)
+        job, server = start_job(rig, "2:4", apart)
         if not job.await_world(4, name + ": the job begins"):
             return
-        victim = {"the server": job.server, "the host": job.agents[0],
+        victim = {"the server": server, "the host": job.agents[0],
                   "a member": job.agents[2]}[who]
         victim.pause()
         time.sleep(seconds)

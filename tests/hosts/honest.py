@@ -1,0 +1,60 @@
+"""An honest client of a store, which asks at fixed times: how long each answer took from the time
+when it was asked for, or should have been. Prints `p50 p99 max failures`, in ms.
+
+usage: honest.py requests HOST PORT SECONDS RATE       one connection of PyTorch's protocol
+       honest.py commands SECONDS RATE COMMAND...      a command, from its start to its end
+       honest.py page URL AUTHORIZATION SECONDS RATE   a page
+"""
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "interop"))
+from lib import Conn  # noqa: E402
+
+
+LATE = 30  # seconds after which what was not asked yet has failed
+
+
+def ask_at_fixed_times(ask, seconds, rate):
+    """One asks after the other; who is late stays late, and that is counted."""
+    took, failures = [], 0
+    begin = time.monotonic()
+    for i in range(int(seconds * rate)):
+        due = begin + i / rate
+        if time.monotonic() > begin + seconds + LATE:
+            failures += 1
+            continue
+        time.sleep(max(0, due - time.monotonic()))
+        try:
+            ask()
+        except Exception as error:  # whatever it is, it is a failure of the server's
+            failures += 1
+            print(error, file=sys.stderr)
+        took.append((time.monotonic() - due) * 1000)
+    took.sort()
+    print("%.2f %.2f %.2f %d" % (took[len(took) // 2], took[len(took) * 99 // 100], took[-1],
+                                 failures))
+
+
+def requests(host, port, seconds, rate):
+    with Conn(int(port), 2, host=host, patience=60) as conn:
+        conn.set_acked("/honest", "x" * 64)
+        ask_at_fixed_times(lambda: conn.get("/honest"), float(seconds), float(rate))
+
+
+def commands(seconds, rate, *command):
+    ask_at_fixed_times(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL),
+                       float(seconds), float(rate))
+
+
+def page(url, authorization, seconds, rate):
+    request = urllib.request.Request(url, headers={"Authorization": authorization})
+    ask_at_fixed_times(lambda: urllib.request.urlopen(request, timeout=60).read(), float(seconds),
+                       float(rate))
+
+
+if __name__ == "__main__":
+    {"requests": requests, "commands": commands, "page": page}[sys.argv[1]](*sys.argv[2:])
