@@ -54,6 +54,12 @@ fuzz-merge: ## the inputs that reached new code join the corpus in the tree
 	@tools/install-deps fuzz
 	@tools/fuzz merge $(TARGETS)
 
+.PHONY: fuzz-live
+fuzz-live: FUZZ_SECONDS = 1800
+fuzz-live: ## mutated conversations at live servers, FUZZ_SECONDS=1800 for each of TARGETS
+	@tools/install-deps test
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz-live $(TARGETS)
+
 .PHONY: install
 install: ## to DESTDIR and PREFIX=/usr/local
 	@tools/install-deps build
