@@ -49,8 +49,8 @@ const char *mu_locked_listen(const struct mu_locked *l, const char *listen);
  */
 int mu_lock_read_token(const char *path, char ret_token[MU_LOCK_TOKEN_CAP],
                        struct mu_errmsg *ret_note, struct mu_errmsg *reterr_msg);
-/** How many guesses a token may take, as a power of two: at most, since words and patterns are known
- * by their look only. */
+/** How many guesses a token may take, as a power of two: at most, since words and patterns are
+ * known by their look only. */
 unsigned mu_lock_token_bits(const char *token);
 
 /**
