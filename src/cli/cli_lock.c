@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "api/lock.h"
 
@@ -10,6 +11,13 @@ static const char *variable(const char *name)
     const char *value = getenv(name);
 
     return value == NULL || value[0] == '\0' ? NULL : value;
+}
+
+/* A process that has a credential leaves no core behind, and others of the same user cannot look
+ * into it. Programs that it starts are not held to that. */
+static void keep_secrets(void)
+{
+    (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
 const struct muster_lock *cli_lock_of(struct cli_lock *lock)
@@ -24,6 +32,9 @@ const struct muster_lock *cli_lock_of(struct cli_lock *lock)
         l->cert = variable("MUSTER_TLS_CERT");
         l->key = variable("MUSTER_TLS_KEY");
         l->ca = variable("MUSTER_TLS_CA");
+    }
+    if (l->token_file != NULL || l->key != NULL) {
+        keep_secrets();
     }
     l->insecure = l->insecure || (insecure != NULL && strcmp(insecure, "0") != 0);
     lock->ranges = lock->allow != NULL ? lock->allow : variable("MUSTER_ALLOW");
@@ -55,7 +66,10 @@ int cli_read_token(const char *path, char *token, size_t cap)
     char text[MU_LOCK_TOKEN_CAP];
     struct mu_errmsg note = {{0}};
     struct mu_errmsg msg = {{0}};
-    int err = mu_lock_read_token(path, text, &note, &msg);
+    int err;
+
+    keep_secrets();
+    err = mu_lock_read_token(path, text, &note, &msg);
 
     if (err != 0 || strlen(text) >= cap) {
         return cli_fail(CLI_FAILED, "%s", err != 0 ? msg.text : "the token is too long");

@@ -8,6 +8,7 @@ It runs in a network of its own if the system lets it make one; else on the addr
 """
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -344,6 +345,31 @@ def test_page(token, wrong, address):
         checks.equal(ask(found[0]), 200, "--insecure opens the page")
 
 
+def dumps_core(scratch, *lock):
+    """Whether a server that crashes leaves its memory behind."""
+
+    def let_it():
+        resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
+        os.chdir(scratch)
+
+    try:
+        server = Muster(*lock, preexec=let_it)
+        server.process.send_signal(signal.SIGSEGV)
+        _, status = os.waitpid(server.pid, 0)
+        server.process.returncode = -signal.SIGSEGV
+        server.scratch.__exit__()
+    except ValueError:
+        return None  # It may not.
+    return os.WCOREDUMP(status)
+
+
+def test_no_core_has_the_credential(scratch, token):
+    if not dumps_core(scratch):
+        checks.note("this system makes no core dumps: that a credential is in none is not checked")
+        return
+    checks.ok(not dumps_core(scratch, "--token-file", token), "no core dump has the credential")
+
+
 def test_credential_is_nowhere(token, address):
     secret = read(token).encode()
     with Muster("--token-file", token, "--verbose", "--http", address + ":0",
@@ -374,6 +400,7 @@ def main():
         test_rpc(token, wrong, address)
         test_state(scratch, token, wrong, address)
         test_page(token, wrong, address)
+        test_no_core_has_the_credential(scratch, token)
         test_credential_is_nowhere(token, address)
     checks.done()
 
