@@ -153,6 +153,7 @@ int sim_net_listen(struct mu_env *env, struct mu_listener *listener, struct mu_a
     mu_list_push(&proc->listeners, &l->link);
     listener->env = env;
     listener->impl = l;
+    listener->here_only = l->loopback || addr->kind == MU_ADDR_UNIX;
     return 0;
 }
 

@@ -103,6 +103,7 @@ struct mu_listener {
     void (*closed)(struct mu_listener *listener);
     struct mu_env *env;
     void *impl;
+    bool here_only; /* set by listen: all of its addresses are loopback's, whatever its name says */
 };
 
 /* Work that may block or take long. */

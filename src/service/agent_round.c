@@ -237,8 +237,7 @@ static void on_master(void *context, const char *addr, uint16_t port)
 {
     struct mu_agent_round *r = context;
     struct mu_errmsg msg = {{0}};
-    /* Rank 0 serves it, on all of its addresses. */
-    int err = take_master(r, r->rank == 0 && r->s->config.sealed ? "127.0.0.1" : addr, port, &msg);
+    int err = take_master(r, addr, port, &msg);
 
     if (err != 0) {
         mu_agent_round_not_ready(r, err, msg.text);

@@ -140,6 +140,7 @@ static int listen_locked(struct mu_lock_env *lock, struct mu_listener *listener,
     l->owner = listener;
     listener->env = &lock->users.env;
     listener->impl = l;
+    listener->here_only = l->raw.here_only;
     return 0;
 }
 

@@ -200,11 +200,18 @@ enum mu_rdzv_host_wish {
  * Tries to bind the endpoint and to serve there. 1: this process hosts, `*ret_server` is its server
  * and `*endpoint` has the port that was found; 0: somebody else does, connect. MUSTER_EADDR:
  * is_host was asked for and it cannot be; MUSTER_ENOMEM. `why` says in one line what was chosen,
- * and why. An endpoint that is not loopback is served on all addresses of the machine.
+ * and why. It is served at the endpoint's own addresses (see mu_rdzv_place()); at all of the
+ * machine's only if that is what the endpoint says, which takes is_host.
  * The server's end is mu_rdzv_unhost().
  */
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
+/**
+ * Where to listen for others who know this machine by `addr`: there, if it can be bound. A name that
+ * leads to loopback on this machine, as Debian has it for a machine's own, leads elsewhere on the
+ * others: it becomes "::", all addresses. 0, or why `addr` cannot be bound, as mu_env_listen().
+ */
+int mu_rdzv_place(struct mu_env *env, struct mu_addr *addr);
 /**
  * Ends such a server, when nobody is connected any more or `linger_ms` are over; `done` (may be
  * NULL) follows, on a later turn, when it is gone.

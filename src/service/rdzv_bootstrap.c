@@ -7,6 +7,7 @@
 #include "core/alloc.h"
 #include "core/url.h"
 #include "service/log.h"
+#include "service/rdzv.h"
 #include "service/store_server.h"
 
 /* The workers are gone when a round's server goes; nobody is worth more. */
@@ -503,6 +504,18 @@ static int start_server(struct mu_rdzv_bootstrap *b, struct mu_addr *listen,
     return err;
 }
 
+/* Where the others are told to come, if it is an address of this machine; it may be behind a
+ * translation of addresses, and then all of them are listened on. */
+static void choose_address(struct mu_rdzv_bootstrap *b, struct mu_addr *listen)
+{
+    struct mu_addr own = *listen;
+
+    memcpy(own.host, b->own_addr, sizeof(b->own_addr));
+    if (mu_rdzv_place(b->env, &own) == 0) {
+        *listen = own;
+    }
+}
+
 static struct mu_conn *turn_away(struct mu_listener *listener)
 {
     (void)listener;
@@ -550,6 +563,8 @@ static int begin_rank_0(struct mu_rdzv_bootstrap *b, struct mu_errmsg *reterr_ms
         (void)snprintf(listen.host, sizeof(listen.host), "127.0.0.1");
     } else if (is_loopback(b->own_addr)) {
         memcpy(listen.host, b->own_addr, sizeof(b->own_addr));
+    } else if (b->config.share) {
+        choose_address(b, &listen);
     }
     err = open_port(b, &listen, reterr_msg);
     if (err == MUSTER_ELOCKED && b->config.nearby) {

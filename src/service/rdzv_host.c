@@ -54,9 +54,9 @@ static void on_probe_closed(struct mu_listener *listener)
     mu_free(MU_CONTAINER_OF(listener, struct probe, listener));
 }
 
-/* 0 if the address can be bound, else why not. Whoever connects meanwhile tries again. */
-static int probe_address(struct mu_env *env, struct mu_addr addr)
+int mu_rdzv_place(struct mu_env *env, struct mu_addr *addr)
 {
+    struct mu_addr at = *addr;
     struct probe *p = mu_calloc(1, sizeof(*p));
     int err;
 
@@ -65,10 +65,13 @@ static int probe_address(struct mu_env *env, struct mu_addr addr)
     }
     p->listener.accept = turn_away;
     p->listener.closed = on_probe_closed;
-    err = mu_env_listen(env, &p->listener, &addr);
+    err = mu_env_listen(env, &p->listener, &at);
     if (err != 0) {
         mu_free(p);
         return err;
+    }
+    if (p->listener.here_only && !is_loopback(addr->host)) {
+        memcpy(addr->host, "::", sizeof("::"));
     }
     mu_env_unlisten(env, &p->listener);
     return 0;
@@ -132,7 +135,7 @@ void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*d
     }
 }
 
-static int serve(struct mu_env *env, const struct mu_addr *endpoint,
+static int serve(struct mu_env *env, const struct mu_addr *place,
                  struct mu_store_server **ret_server, struct mu_errmsg *reterr_msg)
 {
     struct mu_store_server_config config = mu_store_server_config_defaults();
@@ -142,10 +145,7 @@ static int serve(struct mu_env *env, const struct mu_addr *endpoint,
     if (h == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
-    config.listen = *endpoint;
-    if (!is_loopback(endpoint->host)) {
-        memcpy(config.listen.host, "::", sizeof("::"));
-    }
+    config.listen = *place;
     config.stopped = on_stopped;
     config.context = h;
     err = mu_store_server_start(env, &config, &h->server, reterr_msg);
@@ -179,6 +179,7 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
                  struct mu_store_server **ret_server, struct mu_errmsg *why)
 {
     char at[MU_ADDR_HOST_MAX + 16];
+    struct mu_addr place = *endpoint;
     struct mu_errmsg msg = {{0}};
     int err;
 
@@ -192,9 +193,9 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
                       "is_host",
                       at);
     }
-    err = probe_address(env, *endpoint);
+    err = mu_rdzv_place(env, &place);
     if (err == 0) {
-        err = serve(env, endpoint, ret_server, &msg);
+        err = serve(env, &place, ret_server, &msg);
     }
     if (err == MUSTER_ENOMEM) {
         return mu_err(why, err, "out of memory");
@@ -214,6 +215,9 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
     endpoint->port = mu_store_server_addr(*ret_server)->port;
     (void)mu_addr_format(endpoint, at, sizeof(at));
     return mu_err(why, 1, "hosting at %.120s, %s: it could be bound%s", at,
-                  is_loopback(endpoint->host) ? "there only" : "on all addresses",
+                  strcmp(place.host, endpoint->host) != 0
+                      ? "on all addresses, since here that name is loopback's"
+                  : is_wildcard(place.host) ? "on all addresses"
+                                            : "there only",
                   wish == MU_RDZV_HOST_YES ? ", as is_host asks for" : "");
 }

@@ -617,6 +617,7 @@ static int env_listen(struct mu_env *env, struct mu_listener *listener, struct m
     tls->live++;
     listener->env = env;
     listener->impl = l;
+    listener->here_only = l->wire.here_only;
     return 0;
 }
 

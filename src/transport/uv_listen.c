@@ -35,6 +35,7 @@ struct uv_listener {
     size_t count;
     size_t open; /* handles that are not closed yet */
     bool closing;
+    bool beyond; /* one of its addresses is not loopback's */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* to be removed, or empty */
 };
 
@@ -272,6 +273,13 @@ static int listen_unix(struct uv_listener *l, const char *path)
     return 0;
 }
 
+static bool is_loopback(const struct sockaddr_storage *ss)
+{
+    return ss->ss_family == AF_INET
+               ? ntohl(((const struct sockaddr_in *)ss)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
+               : IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)ss)->sin6_addr);
+}
+
 /* Binds one address, with the port that an earlier one has found if it was to be found. */
 static int listen_at(struct uv_listener *l, const struct sockaddr *at, socklen_t len, bool dual,
                      uint16_t *port)
@@ -287,6 +295,7 @@ static int listen_at(struct uv_listener *l, const struct sockaddr *at, socklen_t
     if (rc != 0) {
         return rc;
     }
+    l->beyond = l->beyond || !is_loopback(&ss);
     if (getsockname(fd, (struct sockaddr *)&ss, &got) == 0) {
         *port = ntohs(*port_of(&ss));
     }
@@ -404,6 +413,7 @@ int mu_uv_listen(struct mu_env *env, struct mu_listener *listener, struct mu_add
     l->listener = listener;
     listener->env = env;
     listener->impl = l;
+    listener->here_only = !l->beyond;
     uv->live++;
     start_accepting(l);
     return 0;
