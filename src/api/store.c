@@ -8,6 +8,9 @@
 #include "core/alloc.h"
 #include "service/store.h"
 
+/* How much longer muster_store_open() waits than a store tries to connect. */
+#define OPEN_MARGIN_MS 250
+
 struct muster_store {
     muster_runtime *rt;
     struct mu_store *store;
@@ -369,6 +372,7 @@ static void open_on_loop(struct mu_door *door)
     struct store_door *d = MU_CONTAINER_OF(door, struct store_door, door);
 
     d->err = mu_store_open(d->store->rt->env, d->url, d->connect_ms, &d->store->store, &d->msg);
+    d->connect_ms = d->err == 0 ? d->store->store->connect_ms : 0; /* The URL may know better. */
     mu_door_open(door);
 }
 
@@ -416,12 +420,22 @@ int muster_store_open(muster_runtime *rt, const char *url, const struct muster_s
         return mu_api_error(d.err, d.msg.text);
     }
     /* A question that every store can answer: whether all of no keys are there. The store itself
-     * gives up when the time to connect is over, and knows better what went wrong. */
-    err = blocking(store, &check, MUSTER_TIMEOUT_NEVER, NULL);
+     * gives up when the time to connect is over, and knows better what went wrong; but a server
+     * that greets us may hang behind that. */
+    err = blocking(
+        store, &check,
+        d.connect_ms == 0 ? MUSTER_TIMEOUT_NEVER : (int64_t)d.connect_ms + OPEN_MARGIN_MS, NULL);
     if (err != 0) {
         struct mu_errmsg why;
 
-        (void)mu_err(&why, err, "%s", muster_errmsg());
+        if (err == MUSTER_ETIMEDOUT) {
+            (void)mu_err(&why, err,
+                         "%.150s was reached, but gave no answer to a first question within %u ms: "
+                         "its server hangs, or it is no store",
+                         url, d.connect_ms);
+        } else {
+            (void)mu_err(&why, err, "%s", muster_errmsg());
+        }
         muster_store_close(store);
         return mu_api_error(err, why.text);
     }

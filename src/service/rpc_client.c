@@ -9,6 +9,9 @@
 
 #define LINGER_MS  1000
 #define STARVED_MS 10 /* until something that found no memory is tried again */
+/* A link that has lasted this long was a good one: the next one is dialled without much of a rest.
+ * Who welcomes us and hangs up at once is not. */
+#define STEADY_MS 1000
 
 /* A server that hangs up on TLS so often knows none; so does one that keeps silent so long. */
 #define NOT_TLS_TRIES     3
@@ -68,7 +71,7 @@ static void close_link(struct mu_rpc_client *c)
 
 static void on_welcomed(struct mu_rpc_client *c)
 {
-    c->attempts = 0;
+    c->welcomed_at = mu_env_now(c->env).mono;
     c->last_error = 0;
     c->give_up_at = MU_MONO_NEVER;
     c->probe_at = MU_MONO_NEVER;
@@ -366,6 +369,9 @@ static void on_closed(struct mu_conn *conn, int status)
     if (!c->ready && !too_far && c->config.try_once) {
         give_up(c);
     }
+    if (mu_mono_since(c->welcomed_at, now.mono) >= STEADY_MS * MU_NS_PER_MS) {
+        c->attempts = 0;
+    }
     if (!c->closing && !c->reported) {
         mu_rpc_client_need(c);
         c->near_failed = c->near_failed || too_far;
@@ -391,6 +397,7 @@ static void dial(struct mu_rpc_client *c)
 
     c->dial_at = MU_MONO_NEVER;
     c->dialled_at = mu_env_now(c->env).mono;
+    c->welcomed_at = MU_MONO_NEVER;
     c->conn.on = &conn_events;
     c->dialled_near = c->config.near.kind != 0 && !c->near_failed;
     err = mu_env_dial(c->env, &c->conn, c->dialled_near ? &c->config.near : &c->config.addr);

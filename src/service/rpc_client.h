@@ -96,6 +96,7 @@ struct mu_rpc_client {
     struct mu_timer timer;
     mu_mono_t dial_at;
     mu_mono_t dialled_at;
+    mu_mono_t welcomed_at; /* on this link; MU_MONO_NEVER: not yet */
     mu_mono_t probe_at;
     mu_mono_t give_up_at;
     mu_mono_t linger_at; /* closing: when the server has had its time to read our goodbye */

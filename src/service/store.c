@@ -128,7 +128,13 @@ static int open_tcp(struct mu_env *env, const struct mu_url *url, int64_t connec
         err = parse_number(url, "connect", 0, INT32_MAX, &connect_ms, reterr_msg);
         config.connect_ms = (uint32_t)connect_ms;
     }
-    return err != 0 ? err : mu_store_tcp_new(env, &config, ret_store);
+    if (err == 0) {
+        err = mu_store_tcp_new(env, &config, ret_store);
+    }
+    if (err == 0) {
+        (*ret_store)->connect_ms = config.connect_ms;
+    }
+    return err;
 }
 
 static int open_file(struct mu_env *env, const struct mu_url *url, struct mu_store **ret_store,
@@ -255,5 +261,6 @@ int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,
         mu_store_prefix_onto(layer, barrier);
         *ret_store = layer;
     }
+    (*ret_store)->connect_ms = store->connect_ms;
     return 0;
 }

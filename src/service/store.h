@@ -51,6 +51,7 @@ struct mu_store_kind {
 struct mu_store {
     const struct mu_store_kind *kind;
     struct mu_env *env;
+    uint32_t connect_ms; /* how long it may take to be reached, as it was opened; 0: for ever */
     /** The last callback; the store is freed right after it returns. */
     void (*closed)(void *context);
     void *context;
