@@ -319,12 +319,14 @@ struct muster_state_request {
      * types and shapes. None: new memory. */
     const struct muster_tensor *tensors;
     size_t tensor_count;
-    /* Into a safetensors file, which then is the copy's memory. FILE.part while it grows; what such
-     * a one holds already is not loaded again. NULL: no file. */
+    /* Into a safetensors file, which then is the copy's memory. FILE.part while it grows, which is
+     * no link and nobody else's; what such a one holds already is not loaded again, and one of
+     * which nothing could be used again is removed. NULL: no file. */
     const char *file;
 
     /* A state with more bytes is refused before memory or disk is taken for it. 0: into new memory
-     * no more than the machine has available, otherwise any. */
+     * no more than the machine has available, into a file no more than nine tenths of what the disk
+     * has free; in place any. */
     uint64_t bytes_max;
 
     int64_t timeout_ms;  /* for all of it; MUSTER_TIMEOUT_NEVER. 600,000 */
@@ -349,7 +351,7 @@ MUSTER_EXPORT struct muster_state_request muster_state_request_defaults(void);
  * prefix, or one that `id` and `trust` let pass; MUSTER_EINVAL: it is not what `tensors` say, or
  * what is no id; MUSTER_ETIMEDOUT: the deadline, or
  * nothing came for `idle_ms`; MUSTER_ECONN: no donor is left; MUSTER_ECANCELED;
- * MUSTER_ELIMIT: it has more than `bytes_max`;
+ * MUSTER_ELIMIT: it has more than `bytes_max`, or than the disk has to spare;
  * MUSTER_ECORRUPT: all donors sent something wrong; MUSTER_EDISK and errors of the file
  * system; MUSTER_ENOMEM. The text says what each donor did; muster_state_report() says all of it.
  */

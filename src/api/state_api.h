@@ -141,6 +141,7 @@ struct mu_state_target {
     uint64_t bytes_max; /* 0: what there is room for */
     char *file;         /* or into a file */
     char *part;
+    bool fresh; /* which was made for this load */
 };
 
 /** As in struct mu_state_loader_config. */
@@ -149,6 +150,8 @@ int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan
 /** The file is whole: it gets its name. */
 int mu_state_target_finish(struct mu_state_target *t, struct mu_state_share *share,
                            struct mu_errmsg *msg);
+/** Nothing came of it: no file is left that was not there before. */
+void mu_state_target_give_up(struct mu_state_target *t);
 void mu_state_target_fini(struct mu_state_target *t);
 
 /** Hashes all chunks, on this thread and others. Errors as mu_state_share_hash(). */

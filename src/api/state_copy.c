@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "api/state_api.h"
@@ -67,7 +69,11 @@ static int accept_file(struct mu_state_target *t, struct mu_state_home *home,
     if (err != 0) {
         (void)mu_err(msg, err, "the head of %.120s: %s", t->file, muster_strerror(err));
     } else {
+        struct stat st;
+        bool fresh = lstat(t->part, &st) != 0;
+
         err = mu_mapped_create(t->part, head.len + m->layout.bytes, &home->mapped, msg);
+        t->fresh = t->fresh || (err != -ELOOP && err != -EPERM && fresh);
     }
     if (err == 0) {
         memcpy(home->mapped->data, mu_buf_span(&head).data, head.len);
@@ -106,7 +112,29 @@ static uint64_t memory_available(void)
     return known && kib < UINT64_MAX >> 10 ? (uint64_t)kib << 10 : UINT64_MAX;
 }
 
-/* A manifest can name any size: before memory is taken for it, it is looked whether that can be. */
+/* Room where a file is to lie, and what it has already, in bytes; a tenth is left to others.
+ * UINT64_MAX: that is not known. */
+static uint64_t disk_available(const char *part)
+{
+    const char *slash = strrchr(part, '/');
+    size_t len = slash == NULL ? 0 : slash == part ? 1 : (size_t)(slash - part);
+    char *folder = mu_strndup(slash == NULL ? "." : part, slash == NULL ? 1 : len);
+    struct statvfs disk;
+    struct stat file;
+    uint64_t free_bytes;
+
+    if (folder == NULL || statvfs(folder, &disk) != 0) {
+        mu_free(folder);
+        return UINT64_MAX;
+    }
+    mu_free(folder);
+    free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize;
+    return free_bytes - free_bytes / 10 +
+           (lstat(part, &file) == 0 ? (uint64_t)file.st_blocks * 512 : 0);
+}
+
+/* A manifest can name any size: before memory or disk is taken for it, it is looked whether that
+ * can be. */
 static int check_size(const struct mu_state_target *t, uint64_t bytes, struct mu_errmsg *msg)
 {
     uint64_t most;
@@ -118,7 +146,16 @@ static int check_size(const struct mu_state_target *t, uint64_t bytes, struct mu
                             "the state has %llu bytes, and no more than %llu are wanted",
                             (unsigned long long)bytes, (unsigned long long)t->bytes_max);
     }
-    most = t->in_place || t->file != NULL ? UINT64_MAX : memory_available();
+    if (t->file != NULL) {
+        most = disk_available(t->part);
+        return bytes <= most
+                   ? 0
+                   : mu_err(msg, MUSTER_ELIMIT,
+                            "the state has %llu bytes, and without --max-size no more than nine "
+                            "tenths of the free disk are taken, which is %llu",
+                            (unsigned long long)bytes, (unsigned long long)most);
+    }
+    most = t->in_place ? UINT64_MAX : memory_available();
     return bytes <= most ? 0
                          : mu_err(msg, MUSTER_ENOMEM,
                                   "the state has %llu bytes, and %llu bytes of memory are free",
@@ -182,6 +219,13 @@ int mu_state_target_finish(struct mu_state_target *t, struct mu_state_share *sha
     return err == 0 ? 0
                     : mu_err(msg, err, "%.120s is whole, but cannot become %.100s: %s", t->part,
                              t->file, muster_strerror(err));
+}
+
+void mu_state_target_give_up(struct mu_state_target *t)
+{
+    if (t->fresh) {
+        (void)unlink(t->part);
+    }
 }
 
 void mu_state_target_fini(struct mu_state_target *t)

@@ -409,6 +409,8 @@ int muster_state_load_end(muster_state_loading *g, muster_state_copy **ret_copy)
     mu_door_pass(g->rt, &d.door, mu_state_loading_free);
     if (err != 0 && g->share != NULL) {
         mu_door_pass(g->rt, &d.door, drop_on_loop);
+    } else if (err != 0 && g->last.bytes == 0) {
+        mu_state_target_give_up(&g->target);
     }
     free_loading(g);
     if (err == 0 && ret_copy != NULL) {

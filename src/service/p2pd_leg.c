@@ -33,7 +33,9 @@ struct mu_p2pd_leg *mu_p2pd_leg_new(struct mu_p2pd *d, bool ours, struct mu_span
     leg->ours = ours;
     leg->state = MU_P2PD_LEG_READING;
     leg->stream.on = &leg_events;
-    memcpy(leg->text, name.data, name.len);
+    if (name.len != 0) {
+        memcpy(leg->text, name.data, name.len);
+    }
     leg->name = mu_span(leg->text, name.len);
     mu_buf_init(&leg->in, d->config.msg_len_max + FREE_BYTES);
     mu_buf_init(&leg->out, d->config.msg_len_max + MU_UVARINT_LEN_MAX);

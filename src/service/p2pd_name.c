@@ -42,7 +42,9 @@ static struct mu_p2pd_name *make(struct mu_p2pd *d, struct mu_span name, bool un
     if (err == 0) {
         n->d = d;
         n->unary = unary;
-        memcpy(n->text, name.data, name.len);
+        if (name.len != 0) {
+            memcpy(n->text, name.data, name.len);
+        }
         n->handler.name = n->text;
         n->handler.opened = on_opened;
         mu_list_init(&n->handler.link);

@@ -315,7 +315,9 @@ static void start_request(struct unary_in *i, const struct mu_call_frame *f)
     struct mu_buf message = i->in;
 
     i->id_len = f->id.len;
-    memcpy(i->id, f->id.data, f->id.len);
+    if (f->id.len != 0) {
+        memcpy(i->id, f->id.data, f->id.len);
+    }
     i->started = true;
     c->in_bytes -= i->in.len;
     mu_buf_init(&i->in, 0);

@@ -138,7 +138,7 @@ void mu_state_loader_progress(const struct mu_state_loader *l, struct mu_state_l
         .lost = l->lost,
         .restarts = l->restarts,
         .total = l->has_want ? l->want.entry.bytes : 0,
-        .bytes = l->resumed_bytes,
+        .bytes = l->resumed_bytes > l->done_bytes ? l->resumed_bytes : l->done_bytes,
     };
     if (l->has_fetch) {
         ret->bytes = mu_state_fetch_bytes_done(&l->fetch);
@@ -303,6 +303,7 @@ static void tell_end(struct mu_state_loader *l)
     if (l->has_fetch) {
         (void)mu_state_fetch_report(&l->fetch, &l->report);
         l->wasted_before += mu_state_fetch_bytes_wasted(&l->fetch);
+        l->done_bytes = mu_state_fetch_bytes_done(&l->fetch);
     }
     (void)report_links(l, &l->report);
     if (share != NULL) {

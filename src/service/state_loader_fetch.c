@@ -571,7 +571,8 @@ static bool is_another_there(const struct mu_state_loader *l)
         const struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
 
         for (size_t i = 0; i < k->entry_count && !k->banned && k->ready; i++) {
-            if (memcmp(k->entries[i].entry.id, l->share->id, MU_STATE_ID_LEN) != 0) {
+            if (memcmp(k->entries[i].entry.id, l->share->id, MU_STATE_ID_LEN) != 0 &&
+                mu_state_ask_wants(l, &k->entries[i])) {
                 return true;
             }
         }

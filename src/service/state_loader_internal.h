@@ -147,6 +147,7 @@ struct mu_state_loader {
 
     /* For show, and the end. */
     uint64_t resumed_bytes;
+    uint64_t done_bytes;    /* at the end */
     uint64_t wasted_before; /* by versions that were gone */
     uint32_t restarts;
     uint32_t lost;

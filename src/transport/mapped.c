@@ -122,17 +122,24 @@ static int make_room(int fd, size_t len)
 int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
                      struct mu_errmsg *reterr_msg)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     struct stat st;
     int err;
 
     if (fd < 0) {
         err = -errno;
-        return mu_err(reterr_msg, err, "cannot write %.150s: %s", path, muster_strerror(err));
+        return mu_err(reterr_msg, err, "cannot write %.150s: %s", path,
+                      err == -ELOOP ? "it is a link; remove it" : muster_strerror(err));
     }
     err = check_regular(fd, path, &st, reterr_msg);
     if (err != 0) {
         return err;
+    }
+    /* Who put it there could write to it still, or have us write where it likes. */
+    if (st.st_uid != geteuid() || st.st_nlink > 1) {
+        (void)close(fd);
+        return mu_err(reterr_msg, -EPERM, "cannot write %.150s: it is %s; remove it", path,
+                      st.st_nlink > 1 ? "another file too" : "another user's");
     }
     err = flock(fd, LOCK_EX | LOCK_NB) != 0 ? -errno : make_room(fd, len);
     if (err != 0) {

@@ -220,6 +220,60 @@ static void test_donor_that_says_it_has_what_it_has_not_is_asked_no_more(void **
     pair_close(&p);
 }
 
+static void test_part_of_which_nothing_came_is_removed(void **state)
+{
+    char dir[] = "/tmp/muster-part-XXXXXX";
+    struct muster_state_request r = muster_state_request_defaults();
+    char file[64];
+    char part[64];
+    struct pair p;
+    muster_state_copy *copy;
+    FILE *old;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(file, sizeof(file), "%s/m", dir);
+    (void)snprintf(part, sizeof(part), "%s/m.part", dir);
+    pair_open(&p, 6, 5);
+    change(p.donors[0], have_nothing);
+    r.prefix = "job";
+    r.donors = p.addrs;
+    r.donor_count = 1;
+    r.idle_ms = 400;
+    r.file = file;
+    assert_true(muster_state_load(taker, &r, &copy) < 0);
+    assert_int_not_equal(access(part, F_OK), 0);
+    /* One that was there before may have something in it still. */
+    old = fopen(part, "w");
+    assert_true(old != NULL && fputs("from the last time", old) >= 0 && fclose(old) == 0);
+    assert_true(muster_state_load(taker, &r, &copy) < 0);
+    assert_int_equal(unlink(part), 0);
+    assert_int_equal(rmdir(dir), 0);
+    pair_close(&p);
+}
+
+/* A size that no disk has: nothing is taken of the one that there is. */
+static void test_claimed_size_takes_no_disk(void **state)
+{
+    char file[] = "/tmp/muster-claim";
+    char part[] = "/tmp/muster-claim.part";
+    struct mu_state_target target = {.file = file, .part = part};
+    struct mu_state_offer offer;
+    struct mu_state_plan plan = {.offer = &offer};
+    struct mu_errmsg msg;
+
+    (void)state;
+    (void)unlink(part);
+    mu_state_offer_init(&offer);
+    offer.manifest.layout.bytes = (uint64_t)1 << 50;
+    offer.manifest.chunk_bytes = MU_STATE_CHUNK_BYTES;
+    assert_int_equal(mu_state_target_accept(&target, &plan, &msg), MUSTER_ELIMIT);
+    assert_non_null(strstr(msg.text, "--max-size"));
+    assert_int_not_equal(access(part, F_OK), 0);
+    offer.manifest.layout.bytes = 0;
+    mu_state_offer_fini(&offer);
+}
+
 /* --- the lock --------------------------------------------------------------------------------- */
 
 static char directory[64];
@@ -366,6 +420,8 @@ int main(void)
         CASE(test_offer_with_a_wrong_signature_or_leaf_is_passed_over),
         CASE(test_donor_that_lists_anothers_signature_is_passed_over),
         CASE(test_donor_that_says_it_has_what_it_has_not_is_asked_no_more),
+        CASE(test_part_of_which_nothing_came_is_removed),
+        CASE(test_claimed_size_takes_no_disk),
         CASE(test_state_travels_locked_and_not_to_strangers),
         CASE(test_file_that_is_cut_short_ends_the_download_only),
     };

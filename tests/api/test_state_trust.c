@@ -232,6 +232,99 @@ static void test_pins_that_cannot_be_are_refused(void **state)
     assert_non_null(strstr(muster_errmsg(), "64 hex digits"));
 }
 
+/* --- files ------------------------------------------------------------------------------------ */
+
+static char folder[64];
+
+static const char *in_folder(const char *name)
+{
+    static char paths[4][128];
+    static size_t next;
+    char *path = paths[next++ % 4];
+
+    (void)snprintf(path, sizeof(paths[0]), "%s/%s", folder, name);
+    return path;
+}
+
+static void open_folder(void)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/muster-trust-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+}
+
+/* Returns how that went. */
+static int load_into(const char *file)
+{
+    struct muster_state_config config = muster_state_config_defaults();
+    struct muster_state_request r;
+    muster_state *donor;
+    muster_state_copy *copy;
+    const char *addr;
+    struct model m;
+    int err;
+
+    config.listen = "127.0.0.1:0";
+    model_make(&m, 3, 1);
+    must(muster_state_open(giver, &config, &donor));
+    share(donor, &m, 1, 1);
+    addr = muster_state_address(donor);
+    r = from(&addr, 1);
+    r.file = file;
+    err = muster_state_load(taker, &r, &copy);
+    if (err == 0) {
+        copy_assert_same(copy, &m);
+        muster_state_copy_free(copy);
+    }
+    muster_state_close(donor);
+    model_free(&m);
+    return err;
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_true(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+static void assert_text(const char *path, const char *text)
+{
+    char got[64] = "";
+    FILE *file = fopen(path, "r");
+
+    assert_non_null(file);
+    assert_int_equal(fread(got, 1, sizeof(got) - 1, file), strlen(text));
+    (void)fclose(file);
+    assert_string_equal(got, text);
+}
+
+static void test_part_that_is_a_link_is_not_followed(void **state)
+{
+    (void)state;
+    open_folder();
+    write_text(in_folder("precious"), "mine");
+    assert_int_equal(symlink(in_folder("precious"), in_folder("m.part")), 0);
+    assert_true(load_into(in_folder("m")) < 0);
+    assert_non_null(strstr(muster_errmsg(), "link"));
+    assert_text(in_folder("precious"), "mine");
+    (void)unlink(in_folder("m.part"));
+    assert_int_equal(link(in_folder("precious"), in_folder("m.part")), 0);
+    assert_true(load_into(in_folder("m")) < 0);
+    assert_text(in_folder("precious"), "mine");
+    (void)unlink(in_folder("m.part"));
+    if (geteuid() == 0) {
+        write_text(in_folder("m.part"), "theirs");
+        assert_int_equal(chown(in_folder("m.part"), 65534, 65534), 0);
+        assert_true(load_into(in_folder("m")) < 0);
+        assert_non_null(strstr(muster_errmsg(), "another user's"));
+        (void)unlink(in_folder("m.part"));
+    }
+    assert_int_equal(load_into(in_folder("m")), 0);
+    (void)unlink(in_folder("m"));
+    (void)unlink(in_folder("precious"));
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_who_passes_on_is_held_to_the_same),
         cmocka_unit_test(test_a_state_says_who_has_signed_it),
         cmocka_unit_test(test_pins_that_cannot_be_are_refused),
+        cmocka_unit_test(test_part_that_is_a_link_is_not_followed),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

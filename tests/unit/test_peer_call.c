@@ -240,6 +240,67 @@ static void test_peer_call_a_message_goes_there_and_back(void **unused)
     close_all();
 }
 
+/* A caller that does not say which call it is: a frame on a stream of its own. */
+static struct {
+    struct mu_host_stream stream;
+    struct mu_buf out;
+    int ended;
+} nameless;
+
+static const struct mu_span unary_name[] = {{(const uint8_t *)UNARY, sizeof(UNARY) - 1}};
+
+static void on_nameless_ready(struct mu_host_stream *s, struct mu_span name)
+{
+    (void)name;
+    assert_int_equal(mu_host_stream_write(s, mu_buf_span(&nameless.out)), nameless.out.len);
+}
+
+static void on_nameless_data(struct mu_host_stream *s, struct mu_span bytes)
+{
+    mu_host_stream_consumed(s, bytes.len);
+    mu_host_stream_end(s);
+}
+
+static void on_nameless_ended(struct mu_host_stream *s, int status, const char *text)
+{
+    (void)s;
+    (void)status;
+    (void)text;
+    nameless.ended++;
+}
+
+static void begin_nameless(void *arg)
+{
+    static const struct mu_host_stream_events on = {
+        .ready = on_nameless_ready, .data = on_nameless_data, .ended = on_nameless_ended};
+
+    (void)arg;
+    nameless.stream.on = &on;
+    mu_host_stream_open(rig.node[0].host, &nameless.stream, &rig.node[1].identity.id, unary_name,
+                        1);
+}
+
+static void test_peer_call_a_request_without_an_id_is_a_request(void **unused)
+{
+    const struct mu_call_frame frame = {.kind = MU_CALL_REQUEST, .data = MU_SPAN_LIT("hello")};
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    mu_buf_init(&nameless.out, 4096);
+    assert_int_equal(mu_call_frame_encode(&nameless.out, &frame), 0);
+    /* An empty id, of two bytes behind the length, is none where there is no such field at all. */
+    assert_memory_equal(mu_buf_span(&nameless.out).data + 1, "\x0a\x00", 2);
+    nameless.out.data[nameless.out.head + 2] = (uint8_t)(nameless.out.len - 3);
+    mu_buf_consume(&nameless.out, 2);
+    mu_sim_call(rig.node[0].proc, begin_nameless, NULL);
+    rig_run(&rig, 3000);
+    assert_int_equal(sides[1].starts, 1);
+    assert_int_equal(nameless.ended, 1);
+    mu_buf_fini(&nameless.out);
+    close_all();
+}
+
 static void test_peer_call_a_handler_that_fails_says_how(void **unused)
 {
     struct unary u = {.message = "fail"};
@@ -519,6 +580,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_peer_call_a_message_goes_there_and_back),
+        cmocka_unit_test(test_peer_call_a_request_without_an_id_is_a_request),
         cmocka_unit_test(test_peer_call_a_handler_that_fails_says_how),
         cmocka_unit_test(test_peer_call_ends_in_time_and_the_handler_is_told),
         cmocka_unit_test(test_peer_call_all_may_be_freed_when_one_is_done),
