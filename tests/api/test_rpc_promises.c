@@ -249,6 +249,150 @@ static void test_rref_is_made_of_parts_on_devices_by_name_and_by_id(void **state
     assert_int_equal(muster_rref_remote(a, &q, &(muster_rref *){NULL}), MUSTER_EWORKER);
 }
 
+/* --- being canceled, and being let go of ------------------------------------------------------ */
+
+static struct {
+    atomic_int running;
+    atomic_int told; /* by muster_rpc_in_on_cancel() */
+    atomic_int late; /* told at once, since it had been canceled */
+    atomic_int ended;
+    int waited;
+    int why;
+    int late_at_once;
+    char method[64];
+} seen; /* but for the counts, to be read when it has ended */
+
+static void count_told(muster_rpc_call_in *call, void *context)
+{
+    (void)call;
+    (void)atomic_fetch_add((atomic_int *)context, 1);
+}
+
+static void answer_when_canceled(muster_rpc_call_in *call, void *context)
+{
+    (void)context;
+    (void)snprintf(seen.method, sizeof(seen.method), "%s", muster_rpc_in_method(call));
+    muster_rpc_in_on_cancel(call, count_told, &seen.told);
+    atomic_store(&seen.running, 1);
+    seen.waited = muster_rpc_in_wait_canceled(call, 20000);
+    seen.why = muster_rpc_in_canceled(call);
+    while (atomic_load(&seen.told) == 0) {
+        (void)sched_yield(); /* It is, on the runtime's thread. */
+    }
+    muster_rpc_in_on_cancel(call, count_told, &seen.late);
+    seen.late_at_once = atomic_load(&seen.late);
+    muster_rpc_fail(call, MUSTER_ECANCELED, "canceled");
+    atomic_store(&seen.ended, 1);
+}
+
+static void await_one(atomic_int *n)
+{
+    while (atomic_load(n) == 0) {
+        (void)sched_yield();
+    }
+}
+
+static void test_rpc_handler_is_told_of_a_cancel_then_and_afterwards(void **state)
+{
+    struct muster_rpc_request q = {.to = "b", .method = "t::T.told", .timeout_ms = 20000};
+    muster_rpc_future *future = NULL;
+
+    (void)state;
+    assert_int_equal(
+        muster_rpc_register(b, "t::T.told", answer_when_canceled, NULL, MUSTER_RPC_BLOCKS), 0);
+    assert_int_equal(muster_rpc_call(a, &q, &future), 0);
+    await_one(&seen.running);
+    muster_rpc_future_cancel(future);
+    assert_int_equal(muster_rpc_future_wait(future, MUSTER_RPC_FOREVER), MUSTER_ECANCELED);
+    assert_int_equal(muster_rpc_future_kind(future), MUSTER_RPC_CANCELED);
+    muster_rpc_future_free(future);
+    await_one(&seen.ended);
+    assert_string_equal(seen.method, "t::T.told");
+    assert_int_equal(seen.waited, 0);
+    assert_int_equal(seen.why, MUSTER_ECANCELED);
+    assert_int_equal(atomic_load(&seen.told), 1);
+    assert_int_equal(seen.late_at_once, 1);
+}
+
+static void count_end(muster_rpc_future *future, void *context)
+{
+    (void)atomic_fetch_add((atomic_int *)context, muster_rpc_future_status(future) == 0 ? 1 : 100);
+}
+
+static void test_rpc_call_that_is_let_go_of_goes_on_and_tells(void **state)
+{
+    atomic_int ends = 0;
+    struct muster_rpc_request q = {
+        .to = "b", .method = "t::T.echo", .timeout_ms = 20000, .done = count_end, .context = &ends};
+    muster_rpc_future *future = NULL;
+
+    (void)state;
+    assert_int_equal(muster_rpc_call(a, &q, &future), 0);
+    assert_int_equal(muster_rpc_future_then(future, count_end, &ends), 0);
+    muster_rpc_future_free(future);
+    muster_rpc_future_free(NULL);
+    while (atomic_load(&ends) < 2) {
+        (void)sched_yield();
+    }
+    assert_int_equal(atomic_load(&ends), 2);
+}
+
+/* --- agents ----------------------------------------------------------------------------------- */
+
+static void test_rpc_defaults_are_those_of_the_header(void **state)
+{
+    struct muster_rpc_config config = muster_rpc_config_defaults();
+    struct muster_rpc_retry retry = muster_rpc_retry_defaults();
+
+    (void)state;
+    assert_int_equal(config.id, -1);
+    assert_non_null(config.listen);
+    assert_int_equal(config.timeout_ms, 60000);
+    assert_int_equal(config.threads, 16);
+    assert_int_equal(config.connect_timeout_ms, 10000);
+    assert_int_equal(config.reconnect_timeout_ms, 5000);
+    assert_int_equal(config.message_bytes_max, (size_t)1 << 30);
+    assert_int_equal(config.retry_budget_percent, 0);
+    assert_false(config.tcp_only);
+    assert_int_equal(retry.retries_max, 5);
+    assert_int_equal(retry.duration_ms, 1000);
+    assert_true(retry.backoff == 1.5);
+    assert_true(retry.jitter == 0);
+    assert_string_equal(muster_version(), MUSTER_VERSION);
+}
+
+static void test_rpc_agent_that_does_not_listen_calls_and_joins_nothing(void **state)
+{
+    struct muster_rdzv_info round = {.world_size = 1};
+    muster_rpc_agent *guest = start_agent("guest", -1, NULL);
+    muster_rpc_agent *mute = start_agent("mute", 0, NULL);
+    muster_rref *rref = NULL;
+    muster_store *store = NULL;
+
+    (void)state;
+    assert_int_equal(muster_store_open(rt, "hash:", NULL, &store), 0);
+    assert_string_equal(muster_rpc_address(guest), "");
+    assert_string_equal(muster_rpc_name(guest), "guest");
+    assert_int_equal(muster_rpc_id(guest), -1);
+    assert_int_equal(muster_rpc_add_worker(guest, "b", 1, muster_rpc_address(b)), 0);
+    assert_int_equal(call(guest, "b", "t::T.echo"), 0);
+    assert_int_equal(call(a, "guest", "t::T.echo"), MUSTER_EWORKER);
+    assert_int_equal(muster_rref_new(guest, NULL, 0, &rref), MUSTER_EINVAL);
+    assert_int_equal(muster_rpc_join_group(mute, store, "g", 1, 1000), MUSTER_EINVAL);
+    assert_int_equal(muster_rpc_follow_round(a, &round, 1000), MUSTER_EINVAL);
+    assert_non_null(strstr(muster_errmsg(), "store"));
+    round.store = store;
+    assert_int_equal(muster_rpc_follow_round(mute, &round, 1000), MUSTER_EINVAL);
+    assert_int_equal(muster_rpc_add_worker(a, "a b", 5, ""), MUSTER_EINVAL);
+    assert_int_equal(muster_rpc_add_worker(a, "c", -1, ""), MUSTER_EINVAL);
+    assert_int_equal(muster_rpc_add_worker(a, "c", 5, "nonsense"), MUSTER_EURL);
+    assert_int_equal(muster_rpc_add_worker(a, "c", 5, "h:1,h:2"), MUSTER_EURL);
+    muster_store_close(store);
+    muster_rpc_shutdown(mute);
+    muster_rpc_shutdown(guest);
+    muster_rpc_shutdown(NULL);
+}
+
 #define SERVING(test) cmocka_unit_test_setup_teardown(test, open_serving, close_two)
 
 int main(void)
@@ -260,6 +404,10 @@ int main(void)
         SERVING(test_rpc_devices_are_mapped_in_streams_too),
         SERVING(test_rpc_streams_are_opened_by_id_too),
         SERVING(test_rref_is_made_of_parts_on_devices_by_name_and_by_id),
+        SERVING(test_rpc_handler_is_told_of_a_cancel_then_and_afterwards),
+        SERVING(test_rpc_call_that_is_let_go_of_goes_on_and_tells),
+        SERVING(test_rpc_defaults_are_those_of_the_header),
+        SERVING(test_rpc_agent_that_does_not_listen_calls_and_joins_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -220,6 +220,33 @@ static void test_server_ends_the_keys_of_a_session_that_leaves(void **state)
     muster_server_free(server);
 }
 
+static void
+test_server_says_where_its_page_is_and_its_defaults_are_those_of_the_header(void **state)
+{
+    struct muster_server_config config = muster_server_config_defaults();
+    muster_server *server = start("127.0.0.1:0", NULL, MUSTER_SYNC_ALWAYS);
+    char port[16];
+
+    (void)state;
+    assert_string_equal(muster_server_http_address(server), "");
+    (void)snprintf(port, sizeof(port), ":%u", (unsigned)muster_server_port(server));
+    assert_non_null(strstr(muster_server_address(server), port));
+    muster_server_free(server);
+    muster_server_free(NULL);
+    assert_int_equal(config.sync, MUSTER_SYNC_ALWAYS);
+    assert_int_equal(config.sync_interval_ms, 100);
+    assert_int_equal(config.key_bytes_max, 8 << 10);
+    assert_int_equal(config.value_bytes_max, 8 << 20);
+    assert_int_equal(config.keys_max, 131072);
+    assert_int_equal(config.session_grace_ms, 10000);
+    assert_int_equal(config.drain_ms, 5000);
+    config.listen = config.http = "127.0.0.1:0";
+    assert_int_equal(muster_server_start(rt, &config, &server), 0);
+    assert_int_equal(strncmp(muster_server_http_address(server), "127.0.0.1:", 10), 0);
+    assert_string_not_equal(muster_server_http_address(server), "127.0.0.1:0");
+    muster_server_free(server);
+}
+
 static int make_runtime(void **state)
 {
     (void)state;
@@ -242,6 +269,8 @@ int main(void)
         cmocka_unit_test(test_server_drains_twice_and_reports_success),
         cmocka_unit_test(test_server_restart_under_a_client),
         cmocka_unit_test(test_server_ends_the_keys_of_a_session_that_leaves),
+        cmocka_unit_test(
+            test_server_says_where_its_page_is_and_its_defaults_are_those_of_the_header),
     };
 
     return cmocka_run_group_tests(tests, make_runtime, free_runtime);
