@@ -148,11 +148,11 @@ MUSTER_EXPORT int muster_rpc_join_group(muster_rpc_agent *agent, muster_store *s
                                         const char *group, uint32_t world_size, int64_t timeout_ms);
 /**
  * Waits until every worker of the group has come here and no call is under way among them, those
- * included that handlers make. Then it is safe to shut down, the agent is in no group, and nothing of
- * the group is left in the store, which must be the one that it was joined with. `timeout_ms` is that
- * of the whole, MUSTER_TIMEOUT_DEFAULT the store's. MUSTER_ETIMEDOUT says who has not come, or where
- * calls are under way; the agent is in the group as before, and may try again. MUSTER_EINVAL (it is
- * in no group), MUSTER_EBUSY (another thread does), errors of the store.
+ * included that handlers make. Then it is safe to shut down, the agent is in no group, and nothing
+ * of the group is left in the store, which must be the one that it was joined with. `timeout_ms` is
+ * that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. MUSTER_ETIMEDOUT says who has not come, or
+ * where calls are under way; the agent is in the group as before, and may try again. MUSTER_EINVAL
+ * (it is in no group), MUSTER_EBUSY (another thread does), errors of the store.
  */
 MUSTER_EXPORT int muster_rpc_leave_group(muster_rpc_agent *agent, muster_store *store,
                                          int64_t timeout_ms);
@@ -295,9 +295,9 @@ MUSTER_EXPORT int muster_rpc_sync(muster_rpc_agent *agent, const struct muster_r
  * Everybody of `workers`, which names this worker too, makes the same call with the same tag. One
  * of them is called by all others and answers with the result, so a group of N makes N - 1 calls:
  * the first by name for all_gather, the root for broadcast. A tag may be used again when the call
- * has returned well. A timeout names who did not come, and who came and gave up; if nothing is heard
- * of the one that is called, it may be a quarter of a second late. MUSTER_ETIMEDOUT, MUSTER_EINVAL,
- * MUSTER_EBUSY (the tag is in use here), MUSTER_ENOMEM, and errors of calls.
+ * has returned well. A timeout names who did not come, and who came and gave up; if nothing is
+ * heard of the one that is called, it may be a quarter of a second late. MUSTER_ETIMEDOUT,
+ * MUSTER_EINVAL, MUSTER_EBUSY (the tag is in use here), MUSTER_ENOMEM, and errors of calls.
  */
 
 /** Everybody gets the objects of all, in the order of `workers`. Free with muster_values_free(). */
@@ -318,7 +318,8 @@ MUSTER_EXPORT int muster_rpc_broadcast(muster_rpc_agent *agent, const char *cons
 /** A call has come. It must be answered exactly once, now or later, with one of the two below. */
 typedef void muster_rpc_handler(muster_rpc_call_in *call, void *context);
 
-/** MUSTER_EEXIST (it has a handler), MUSTER_EINVAL (not namespace::Service.method), MUSTER_ENOMEM. */
+/** MUSTER_EEXIST (it has a handler), MUSTER_EINVAL (not namespace::Service.method; unknown flags),
+ * MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_register(muster_rpc_agent *agent, const char *method,
                                       muster_rpc_handler *handler, void *context, uint32_t flags);
 
@@ -344,7 +345,7 @@ muster_rpc_in_on_cancel(muster_rpc_call_in *call,
 MUSTER_EXPORT void muster_rpc_reply(muster_rpc_call_in *call, const struct muster_rpc_part *parts,
                                     size_t count);
 /** Answers with an error: a negative code (MUSTER_EREMOTE if nothing fits better, and for any other
- * number) and a text, which may be NULL; of more than 1024 bytes the rest is cut. `call` is gone. */
+ * number) and a text, which may be NULL, and of which 1024 bytes are sent. `call` is gone. */
 MUSTER_EXPORT void muster_rpc_fail(muster_rpc_call_in *call, int code, const char *text);
 
 /* --- streams ----------------------------------------------------------------------------------
@@ -402,8 +403,8 @@ struct muster_rpc_device_pair {
 };
 
 /**
- * Which devices this worker has; with none (`count` 0, as it begins) maps may name any. MUSTER_EINVAL
- * (a negative one), MUSTER_EEXIST (one twice), MUSTER_ENOMEM.
+ * Which devices this worker has; with none (`count` 0, as it begins) maps may name any.
+ * MUSTER_EINVAL (a negative one), MUSTER_EEXIST (one twice), MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_rpc_set_devices(muster_rpc_agent *agent, const int32_t *devices,
                                          size_t count);

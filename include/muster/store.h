@@ -68,8 +68,8 @@ MUSTER_EXPORT uint32_t muster_store_timeout(const muster_store *store);
  * Operations. All return 0 or an error; beside their own, any may return MUSTER_ETIMEDOUT (the text
  * names the keys that are missing), MUSTER_ECONN, MUSTER_ESESSION, MUSTER_ECLOSED, MUSTER_ELIMIT,
  * MUSTER_EFULL, MUSTER_ENOTSUP, MUSTER_ENOMEM, MUSTER_EINVAL. `timeout_ms`: MUSTER_TIMEOUT_DEFAULT
- * (a watch has none then), MUSTER_TIMEOUT_NEVER, or milliseconds. What is returned through a pointer
- * is written on success only.
+ * (a watch has none then), MUSTER_TIMEOUT_NEVER, or milliseconds. What is returned through a
+ * pointer is written on success only.
  */
 
 /** Writes the value, over what the key holds; wakes whoever waits for the key. */

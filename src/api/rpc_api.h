@@ -22,9 +22,9 @@
 #include <muster/rpc.h>
 
 #include "api/api.h"
-#include "codec/rpc_intro.h"
 #include "service/rpc_agent.h"
 #include "service/rpc_gather.h"
+#include "service/rpc_members.h"
 #include "service/rref_agent.h"
 
 struct mu_rpc_device_map {
@@ -149,23 +149,8 @@ int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request
 
 /* --- rpc_member.c ----------------------------------------------------------------------------- */
 
-struct mu_rpc_member {
-    char name[MU_RPC_WORKER_MAX + 1];
-    char address[MU_ADDR_HOST_MAX + 16 + 64];
-    struct mu_rpc_intro intro; /* lent by the value that it was read from */
-};
-
 /** What the agent says of itself. MUSTER_ENOMEM. */
 int mu_rpc_member_encode(muster_rpc_agent *a, struct mu_buf *out);
-/** MUSTER_EEXIST: it is a notice, and that is its text. MUSTER_EPROTO, MUSTER_ENOMEM. */
-int mu_rpc_member_decode(struct muster_bytes value, struct mu_rpc_member *ret,
-                         struct mu_errmsg *reterr_msg);
-/**
- * Whether they can be one group, and the text is kept: MUSTER_EEXIST (a name is there twice),
- * MUSTER_EINVAL (a map names a device that is not there or, with `all_there`, a worker that is not
- * among them).
- */
-int mu_rpc_members_check(const struct mu_rpc_member *members, size_t count, bool all_there);
 /** Keeps which of our devices their maps name. MUSTER_ENOMEM, and its text is kept. */
 int mu_rpc_members_name_devices(muster_rpc_agent *a, const struct mu_rpc_member *members,
                                 size_t count);

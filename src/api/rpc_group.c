@@ -169,7 +169,7 @@ static int settle(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_
 {
     struct mu_rpc_member other = {0};
     struct mu_errmsg msg = {0};
-    int err = mu_rpc_member_decode(there, &other, &msg);
+    int err = mu_rpc_member_decode(mu_span(there.data, there.len), &other, &msg);
 
     mu_rpc_intro_fini(&other.intro);
     if (err == 0 && strcmp(other.address, a->published) == 0) {
@@ -238,13 +238,14 @@ static int read_members(muster_rpc_agent *a, const struct mu_rpc_world *world,
     int err = 0;
 
     for (uint32_t i = 0; i < world->size && err == 0; i++) {
-        struct muster_bytes value = {values->items[i].data, values->items[i].len};
+        struct mu_span value = mu_span(values->items[i].data, values->items[i].len);
 
-        err = mu_api_error(mu_rpc_member_decode(value, &members[i], &msg), msg.text);
+        err = mu_rpc_member_decode(value, &members[i], &msg);
     }
     if (err == 0) {
-        err = mu_rpc_members_check(members, world->size, world->all_there);
+        err = mu_rpc_members_check(members, world->size, world->all_there, &msg);
     }
+    (void)mu_api_error(err, msg.text);
     if (err == 0) {
         err = mu_rpc_members_name_devices(a, members, world->size);
     }

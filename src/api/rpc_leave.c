@@ -8,8 +8,8 @@
  * The first round calls the roll: whoever comes says what it has at that moment. In every later one
  * a worker says it when nothing is under way there, so a round takes as long as the longest call,
  * and another follows only if something was begun meanwhile. All may go when as many calls have
- * begun up to a round as had ended up to the round before, ours and others' alike: sums of one round
- * alone would not do, since they are not taken at one moment.
+ * begun up to a round as had ended up to the round before, ours and others' alike: sums of one
+ * round alone would not do, since they are not taken at one moment.
  *
  * Each takes its key of a round away when it has read what was made of it; that is taken away when
  * all are in the next round, and the last one to go clears the rest.

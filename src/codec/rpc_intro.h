@@ -25,7 +25,7 @@ struct mu_rpc_intro {
 
 /** Appends a message of these parts, which are as above. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_rpc_intro_encode(struct mu_buf *out, const struct mu_rpc_part *parts, size_t count);
-/** What it reads is lent by `in`; free it with mu_rpc_intro_fini(). MUSTER_EPROTO, MUSTER_ENOMEM. */
+/** What it reads is lent by `in`; freed with mu_rpc_intro_fini(). MUSTER_EPROTO, MUSTER_ENOMEM. */
 int mu_rpc_intro_decode(struct mu_span in, struct mu_rpc_intro *ret);
 /** Twice is harmless. */
 void mu_rpc_intro_fini(struct mu_rpc_intro *intro);

@@ -27,8 +27,7 @@ struct mu_rpc_client_config {
     uint32_t reconnect_ms; /* how long a lost one may stay lost before `gave_up` */
     uint32_t probe_ms;     /* how long a peer may keep silent after our first greeting */
     uint32_t greetings;    /* first greetings in a row that may end without an answer */
-    bool
-        try_once; /* `failed` as soon as nobody takes the first connection; connect_ms bounds that */
+    bool try_once; /* `failed` as soon as nobody takes the first connection, in connect_ms */
     /* Our wishes for the session, as in struct mu_rpc_config; 0: its defaults. */
     uint32_t grace_ms;
     uint32_t beat_ms;

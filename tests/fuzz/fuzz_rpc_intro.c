@@ -1,4 +1,4 @@
-/* What workers say of themselves to their group: all that is read keeps what its header promises. */
+/* What workers say of themselves to their group: what is read keeps what its header promises. */
 #include <stdint.h>
 #include <stdlib.h>
 
