@@ -122,7 +122,10 @@ static void print_addrs(struct dht_app *app)
     struct mu_span addr;
 
     (void)mu_peer_id_format(&app->identity.id, id);
-    for (size_t i = 0; (addr = mu_peer_host_listening(app->host, i)).len != 0; i++) {
+    for (size_t i = 0; (addr = app->o->announce != NULL ? mu_peer_host_announced(app->host, i)
+                                                        : mu_peer_host_listening(app->host, i))
+                           .len != 0;
+         i++) {
         char whole[MU_MULTIADDR_TEXT_MAX + MU_PEER_ID_TEXT_MAX];
 
         (void)snprintf(whole, sizeof(whole), "%s/p2p/%s",

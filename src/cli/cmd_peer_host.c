@@ -214,6 +214,14 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
 /* --- serve ------------------------------------------------------------------------------------ */
 
 /* One line for all: where we listen, or where relays lead to us. */
+/* What others dial: through a relay, or as we announce it, or where we listen. */
+static struct mu_span get_dialled(const struct peer_app *app, bool relayed, size_t i)
+{
+    return relayed                    ? mu_peer_relay_addr(app->relay, i)
+           : app->o->announce != NULL ? mu_peer_host_announced(app->host, i)
+                                      : mu_peer_host_listening(app->host, i);
+}
+
 static void print_addrs(struct peer_app *app, bool relayed)
 {
     char id[MU_PEER_ID_TEXT_MAX];
@@ -222,10 +230,7 @@ static void print_addrs(struct peer_app *app, bool relayed)
     json_t *addrs = json_array();
 
     (void)mu_peer_id_format(&app->identity.id, id);
-    for (size_t i = 0;
-         (addr = relayed ? mu_peer_relay_addr(app->relay, i) : mu_peer_host_listening(app->host, i))
-             .len != 0;
-         i++) {
+    for (size_t i = 0; (addr = get_dialled(app, relayed, i)).len != 0; i++) {
         char whole[MU_MULTIADDR_TEXT_MAX + MU_PEER_ID_TEXT_MAX + 8];
 
         (void)snprintf(whole, sizeof(whole), "%s/p2p/%s",
