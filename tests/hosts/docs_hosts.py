@@ -1,0 +1,349 @@
+#!/usr/bin/python3
+"""Runs what the pages tell their readers to run on several machines: on several hosts, with the
+names, ports and files of the page. Only addresses of examples (10.0.0.0/24, 203.0.113.7) are
+replaced, and the reader's own program.
+
+    docs_hosts.py [MUSTER] [--only=TEXT]
+
+The blocks are those behind <!-- test: hosts ... --> and the recipes' own marks. What runs on one
+machine is run by tests/interop/docs_run.py.
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+from rig import HERE, Checks, Rig, muster_path, wait_until
+
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(ROOT, "tests", "tree"))
+import pages  # noqa: E402
+
+checks = Checks()
+PYTHON = "/usr/bin/python3"
+PATIENCE = 120  # seconds; PyTorch takes its time to be imported
+PAGES = {page.path: page for page in pages.read_pages(ROOT)}
+
+# A worker that needs no PyTorch.
+WORKER = """
+import os, time
+print(f"worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
+time.sleep(0.5)
+"""
+
+# One that saves when the members change; the recipe's own function is put before it.
+SAVER = """
+import os, sys, threading, time
+rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
+asked, write = threading.Event(), os.write
+os.write = lambda fd, data: (write(fd, data), asked.set())[0]
+when_members_change(lambda: print(f"worker {rank} saves", flush=True))
+asked.wait()
+print(f"worker {rank} of {world}", flush=True)
+for _ in range(600):
+    if world == "1":
+        sys.exit(0)
+    time.sleep(0.1)
+"""
+
+
+# PyTorch 1.13 spells its options with underscores, and stumbles over its own default of -r and -t
+# under Python 3.11.
+TORCHRUN = """#!/bin/sh
+for word; do
+    shift
+    case $word in --*) word=--$(printf %s "${word#--}" | tr - _) ;; esac
+    set -- "$@" "$word"
+done
+exec /usr/bin/python3 -m torch.distributed.run -r 1 -t 1 "$@"
+"""
+
+
+def block(path, mark):
+    return next(block for block in PAGES[path].blocks if block.mark == mark)
+
+
+def commands(path, mark):
+    """The commands of a block, without the remarks behind them."""
+    return [re.split(r"\s{2,}(?=#|once\b)", line)[0] for _, line in block(path, mark).commands()]
+
+
+class Site:
+    """Hosts whose readers follow a page, each in its own folder."""
+
+    def __init__(self, rig, program=WORKER):
+        self.rig = rig
+        self.bin = os.path.join(rig.path, "bin")
+        os.mkdir(self.bin)
+        os.symlink(muster_path(), os.path.join(self.bin, "muster"))
+        with open(os.path.join(self.bin, "torchrun"), "w") as file:
+            file.write(TORCHRUN)
+        os.chmod(file.name, 0o755)
+        for host in rig.hosts:
+            os.symlink(os.path.join(ROOT, "examples"), os.path.join(host.path, "examples"))
+            self.write(host, "train.py", program)
+
+    def write(self, host, name, text):
+        with open(os.path.join(host.path, name), "w") as file:
+            file.write(text)
+
+    def start(self, host, text, pid1=False, memory=None, **env):
+        text = text.replace("10.0.0.0/24", "10.78.0.0/24").replace("203.0.113.7", "10.78.0.1")
+        env = dict({"PATH": self.bin + ":" + os.environ["PATH"], "PYTHON_EXEC": PYTHON}, **env)
+        return host.start("sh", "-c", text, env=env, pid1=pid1, memory=memory)
+
+    def run(self, host, text, what, **env):
+        """Runs a command to its end, which must be good; what it said."""
+        process = self.start(host, text, **env)
+        code = process.wait(PATIENCE)
+        checks.ok(code == 0, what, "ended with %s: %s" % (code, process.output()))
+        return process.output()
+
+    def serve(self, host, text, words, what, **options):
+        """Starts what goes on beside the rest."""
+        process = self.start(host, text, **options)
+        try:
+            process.says(words, PATIENCE)
+            checks.ok(True, what)
+        except AssertionError as error:
+            checks.ok(False, what, error)
+        return process
+
+    def copy(self, name="job.token"):
+        """From node0 to the others, as `scp -p` does."""
+        for host in self.rig.hosts[1:]:
+            shutil.copy2(os.path.join(self.rig.hosts[0].path, name), host.path)
+
+    def together(self, hosts, texts, words, what, **env):
+        """The same or different commands on several hosts, which all end well; one says this."""
+        processes = [self.start(host, text, **env) for host, text in zip(hosts, texts)]
+        for process in processes:
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        ends = [(process.popen.returncode, process.output()) for process in processes]
+        checks.equal([code for code, _ in ends], [0] * len(ends), what + ": all end well")
+        said = "".join(said for _, said in ends)
+        checks.ok(words in said, "%s: %s" % (what, words), said)
+        return said
+
+
+def test_readme():
+    with Rig(2) as rig:
+        site = Site(rig)
+        keygen, run = commands("README.md", "hosts two")
+        site.run(rig.hosts[0], keygen, "README: the token")
+        site.copy()
+        site.together(rig.hosts, [run, run], "4 workers", "README: two nodes")
+
+
+def test_recipe_two():
+    with Rig(3) as rig:
+        site = Site(rig)
+        a, b, c = rig.hosts
+        page = "docs/recipes.md"
+        site.run(a, block(page, "two node0").text(), "recipes: the token")
+        site.copy()
+        command = block(page, "two both").text()
+        site.together((a, b), [command, command], "worker 3 of 4", "recipes: two nodes")
+        for host in (a, b):
+            with open(os.path.join(host.path, "verdict.json")) as file:
+                checks.ok(json.load(file), "recipes: the verdict of " + host.name)
+        server = site.serve(a, block(page, "two server").text(), "serving on",
+                            "recipes: a server of its own")
+        first = site.start(b, command)
+        status = "muster rdzv status --rdzv-endpoint node0:29400 --token-file job.token"
+        doctor = "muster doctor node0:29400"
+        text = "\n".join(line for _, line in PAGES[page].prose)
+        for line in (status, doctor):
+            checks.ok("`%s`" % line in text, "recipes: the page says " + line)
+        shell = "PATH=%s:$PATH; " % site.bin
+        wait_until(lambda: "1 of 2 nodes are here" in b.run("sh", "-c", shell + status)[1],
+                   "the status: one of two nodes", PATIENCE, 0.2)
+        said = site.run(b, doctor, "recipes: the doctor")
+        checks.note(" ".join(said.split())[-200:])
+        top = site.run(a, "muster top --once --token-file job.token 127.0.0.1:29501",
+                       "recipes: top")
+        checks.ok("job7" in top, "recipes: top shows the job", top)
+        second = site.start(c, command)
+        codes = [first.wait(PATIENCE), second.wait(PATIENCE)]
+        checks.equal(codes, [0, 0], "recipes: two nodes with a server of its own")
+        server.stop()
+
+
+def test_recipe_taken():
+    with Rig(2) as rig:
+        site = Site(rig, block("docs/recipes.md", "notify").text() + SAVER)
+        a, b = rig.hosts
+        site.run(a, block("docs/recipes.md", "two node0").text(), "recipes: taken: the token")
+        site.copy()
+        command = "exec " + block("docs/recipes.md", "taken").text()
+        stays, goes = site.start(a, command), site.start(b, command)
+        for agent in (stays, goes):  # which rank is whose follows from their names
+            wait_until(lambda: re.search(r"worker \d of 2", agent.output()), "two", PATIENCE)
+        goes.signal(signal.SIGUSR1)
+        checks.equal(goes.wait(PATIENCE), 1, "recipes: taken: the one that goes says so")
+        checks.equal(stays.wait(PATIENCE), 0, "recipes: taken: the other goes on")
+        checks.ok("saves" in stays.output() and "worker 0 of 1" in stays.output(),
+                  "recipes: taken: saves, and is alone", stays.output())
+
+
+def test_recipe_kubernetes():
+    """The server within its limits, the pods as first processes of their containers."""
+    import yaml
+    documents = {one["kind"]: one
+                 for one in yaml.safe_load_all(block("docs/recipes.md", "kubernetes").text())}
+    checks.equal(sorted(documents), ["Deployment", "Job", "Service"], "recipes: Kubernetes: kinds")
+    labels = documents["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    checks.equal(documents["Service"]["spec"]["selector"], labels,
+                 "recipes: Kubernetes: the service finds the server")
+    places = {"gpu": "1", "train-rdzv:29400": "node0:29400", "2:4": "2:2"}
+
+    def container(kind):
+        return documents[kind]["spec"]["template"]["spec"]["containers"][0]
+
+    def line(words, host):
+        words = [places.get(word, word) for word in words]
+        return " ".join(words).replace("/etc/muster/token", "token").replace(
+            "$(POD_IP)", host.address)
+
+    with Rig(3) as rig:
+        site = Site(rig)
+        a = rig.hosts[0]
+        site.run(a, "muster keygen token token", "recipes: Kubernetes: the token")
+        for kind in ("Deployment", "Job"):
+            for volume in documents[kind]["spec"]["template"]["spec"]["volumes"]:
+                os.chmod(os.path.join(a.path, "token"), volume["secret"]["defaultMode"])
+        site.copy("token")
+        server, pod = container("Deployment"), container("Job")
+        grace = int(pod["args"][pod["args"].index("--grace") + 1])
+        until_killed = documents["Job"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        checks.ok(until_killed > grace, "recipes: Kubernetes: grace")
+        limit = server["resources"]["limits"]["memory"]
+        checks.equal(limit, "512Mi", "recipes: Kubernetes: the server's limit")
+        process = site.serve(a, "exec " + line(server["command"] + server["args"], a), "serving on",
+                             "recipes: Kubernetes: the server", pid1=True, memory=512 << 20)
+        site.run(a, line(server["readinessProbe"]["exec"]["command"], a),
+                 "recipes: Kubernetes: it is ready")
+        pods = [site.start(host, "exec " + line(pod["command"] + pod["args"], host), pid1=True)
+                for host in rig.hosts[1:]]
+        codes = [pod.wait(PATIENCE) for pod in pods]
+        said = "".join(pod.output() for pod in pods)
+        checks.equal(codes, [0, 0], "recipes: Kubernetes: the pods end well")
+        checks.ok("worker 1 of 2" in said, "recipes: Kubernetes: both workers", said)
+        process.signal(signal.SIGTERM)
+        checks.equal(process.wait(PATIENCE), 0, "recipes: Kubernetes: the server ends when told")
+
+
+def test_recipe_swarm():
+    page = "docs/recipes.md"
+    with Rig(3) as rig:
+        site = Site(rig)
+        a, b, c = rig.hosts
+        head = json.dumps({"w": {"dtype": "F32", "shape": [256], "data_offsets": [0, 1024]}})
+        model = len(head).to_bytes(8, "little") + head.encode() + bytes(range(256)) * 4
+        with open(os.path.join(b.path, "model.safetensors"), "wb") as file:
+            file.write(model)
+        boot = site.start(a, block(page, "swarm boot").text())
+        boot.says("joined", PATIENCE)
+        address = re.search(r"/ip4/10\.78\.0\.1/tcp/4001/p2p/\w+", boot.output())
+        if not checks.ok(address, "recipes: swarm: the first peer", boot.output()):
+            return
+        serve = block(page, "swarm serve").text()
+        donor = site.start(b, serve, BOOT=address[0])
+        try:
+            donor.says("found in the DHT", PATIENCE)
+        except AssertionError as error:
+            checks.ok(False, "recipes: swarm: a donor", error)
+            return
+        said = site.run(c, block(page, "swarm pull").text(), "recipes: swarm: a newcomer has it",
+                        BOOT=address[0])
+        checks.ok("12.0" in said, "recipes: swarm: and says which", said)
+        with open(os.path.join(c.path, "model.safetensors"), "rb") as file:
+            checks.equal(file.read(), model, "recipes: swarm: byte for byte")
+
+
+def test_from_torchrun():
+    page = "docs/from-torchrun.md"
+    with Rig(2) as rig:
+        site = Site(rig)
+        keygen, run = commands(page, "hosts token")
+        site.run(rig.hosts[0], keygen, "from-torchrun: the token")
+        site.copy()
+        site.together(rig.hosts, [run, run], "worker 1 of 2", "from-torchrun: with a token")
+        torchrun, ours = [line for line in commands(page, "standalone") if "node0" in line]
+        site.together(rig.hosts, [ours, ours], "worker 15 of 16", "from-torchrun: 8 a node")
+        mixed = commands(page, "hosts mixed")[0]  # on a node that has been changed
+        site.together(rig.hosts, [torchrun.replace("-node 8", "-node 1"), mixed], "worker 1 of 2",
+                      "from-torchrun: one of each kind")
+
+
+def test_run_page():
+    with Rig(3) as rig:
+        site = Site(rig)
+        keygen, run = commands("docs/run.md", "hosts token")
+        site.run(rig.hosts[0], keygen, "run.md: the token")
+        site.copy()
+        site.together(rig.hosts[:2], [run, run], "worker 1 of 2", "run.md: with a token")
+        elastic = commands("docs/run.md", "hosts elastic")[1]
+        site.together(rig.hosts[:2], [elastic, elastic], "of 16", "run.md: in torchrun's place",
+                      MUSTER_TOKEN_FILE="job.token")
+
+
+def test_lock_page():
+    with Rig(3) as rig:
+        site = Site(rig)
+        a, b, c = rig.hosts
+        keygen, export, serve, get = commands("docs/lock.md", "hosts lock")
+        site.run(a, keygen, "lock.md: the token")
+        site.copy()
+        site.serve(b, export + "\n" + serve, "serving on", "lock.md: a server on node1")
+        site.run(a, export + "\n" + get.replace("get key", "set key value"), "lock.md: from node0")
+        said = site.run(c, export + "\n" + get, "lock.md: from anywhere in the job")
+        checks.equal(said, "value\n", "lock.md: and it is what was set")
+        command, *words = [line for _, line in block("docs/lock.md", "hosts refused").commands()]
+        code, out, err = a.run("sh", "-c", "PATH=%s:$PATH; %s" % (site.bin, command[2:]))
+        checks.ok(code != 0 and out + err == " ".join(words) + "\n", "lock.md: refused in words",
+                  (code, out + err, words))
+
+
+def test_store_page():
+    with Rig(2) as rig:
+        site = Site(rig)
+        a, b = rig.hosts
+        site.run(a, "muster keygen token job.token", "store.md: the token")
+        site.copy()
+        env = {"MUSTER_TOKEN_FILE": "job.token"}
+        site.serve(a, "muster serve --listen 0.0.0.0:29500", "serving on", "store.md: a server",
+                   **env)
+        site.serve(b, commands("docs/store.md", "hosts gateway")[0], "serving on",
+                   "store.md: a gateway", **env)
+        site.run(a, "muster kv --store tcp://node0:29500 set key value", "store.md: a key", **env)
+        said = site.run(b, "muster kv --store tcp://127.0.0.1:29500 get key", "store.md: is there")
+        checks.equal(said, "value\n", "store.md: and the same")
+
+
+def test_operate_page():
+    with Rig(4) as rig:
+        site = Site(rig)
+        text = "\n".join(line for _, line in PAGES["docs/operate.md"].prose)
+        line = "muster doctor node1:29400 node2 node3"
+        checks.ok("`%s`" % line in text, "operate.md: the page says " + line)
+        site.run(rig.hosts[1], "muster keygen token job.token", "operate.md: the token")
+        token = os.path.join(rig.hosts[1].path, "job.token")
+        site.serve(rig.hosts[1], "muster serve --listen node1:29400", "serving on",
+                   "operate.md: a server", MUSTER_TOKEN_FILE=token)
+        for host in rig.hosts[1:]:
+            _, said, _ = host.run("sh", "-c", "PATH=%s:$PATH; %s" % (site.bin, line),
+                                  env={"MUSTER_TOKEN_FILE": token})
+            checks.ok(re.search(r"^ok +node1:29400 .*port", said, re.M) and "BAD   node3" in said,
+                      "operate.md: the doctor on %s knows who listens" % host.name, said)
+
+
+if __name__ == "__main__":
+    checks.run_tests(globals())
+    checks.done()
