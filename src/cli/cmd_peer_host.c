@@ -213,7 +213,6 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
 
 /* --- serve ------------------------------------------------------------------------------------ */
 
-/* One line for all: where we listen, or where relays lead to us. */
 /* What others dial: through a relay, or as we announce it, or where we listen. */
 static struct mu_span get_dialled(const struct peer_app *app, bool relayed, size_t i)
 {
@@ -222,6 +221,7 @@ static struct mu_span get_dialled(const struct peer_app *app, bool relayed, size
                                       : mu_peer_host_listening(app->host, i);
 }
 
+/* One line for all addresses. */
 static void print_addrs(struct peer_app *app, bool relayed)
 {
     char id[MU_PEER_ID_TEXT_MAX];
