@@ -67,17 +67,21 @@ void mu_lock_shut(struct lock_conn *c)
     }
 }
 
-/* Who has begun TLS learns that it may come again: an internal error, of ours (RFC 8446, 6.2). */
+/* Who has said its hello learns that it may come again: an internal error, of ours (RFC 8446, 6.2).
+ * In a flood nobody is asked for its address, which would not be in the log. */
 static void send_away(struct lock_conn *c, const char *why)
 {
     static const uint8_t alert[] = {21, 3, 3, 0, 2, 2, 80};
+    struct mu_lock_env *lock = c->lock;
     size_t taken = 0;
-    char peer[64];
+    char peer[64] = "";
 
-    mu_env_peer(c->lock->below, &c->raw, peer, sizeof(peer));
-    mu_lock_env_refused(c->lock, peer, why);
-    if (c->guest.stage >= MU_GUEST_BEGUN) {
-        mu_env_send(c->lock->below, &c->raw, mu_span(alert, sizeof(alert)), &taken);
+    if (mu_log_may(&lock->limit, mu_env_now(lock->below).mono)) {
+        mu_env_peer(lock->below, &c->raw, peer, sizeof(peer));
+    }
+    mu_lock_env_refused(lock, peer, why);
+    if (c->guest.stage >= MU_GUEST_WAITING) {
+        mu_env_send(lock->below, &c->raw, mu_span(alert, sizeof(alert)), &taken);
     }
     mu_lock_shut(c);
 }

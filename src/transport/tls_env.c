@@ -14,6 +14,8 @@
 /* and who listens waits for a stranger. It takes two journeys over the network, of which some
  * packets may have to be sent again. */
 #define ACCEPTED_MS 5000
+/* Whose time ended longer ago than this when we see it was kept waiting by us. */
+#define LATE_MS 1000
 /* So many strangers in a second learn why they are refused, for which their connection has to
  * linger until they have read it. The others are cut off. */
 #define FAREWELLS_MAX 64
@@ -42,6 +44,7 @@ struct tls_conn {
     struct mu_list link;           /* listener->guests */
     struct mu_tls tls;
     struct mu_timer timer; /* what was not used is delivered again; closing: the end of patience */
+    mu_mono_t by;          /* when the handshake must be done */
     struct mu_buf rest;    /* plain bytes that the owner has not used */
     bool dialled;
     bool wire_up; /* the connection below is there */
@@ -351,11 +354,21 @@ static void fail_early(struct tls_conn *c)
     }
 }
 
-static void arm_handshake(struct tls_conn *c)
+static void arm_handshake(struct tls_conn *c, uint32_t ms)
 {
-    mu_env_timer_arm(c->env->layer.below, &c->timer,
-                     mu_mono_add_ms(mu_env_now(c->env->layer.below).mono,
-                                    c->dialled ? DIALLED_MS : ACCEPTED_MS));
+    c->by = mu_mono_add_ms(mu_env_now(c->env->layer.below).mono, ms);
+    mu_env_timer_arm(c->env->layer.below, &c->timer, c->by);
+}
+
+/* The time for the handshake is over; unless it was we who slept, and have yet to read what came
+ * meanwhile. */
+static void end_handshake(struct tls_conn *c)
+{
+    if (mu_mono_since(c->by, mu_env_now(c->env->layer.below).mono) > LATE_MS * MU_NS_PER_MS) {
+        arm_handshake(c, LATE_MS);
+    } else {
+        fail_early(c);
+    }
 }
 
 static void wire_eof(struct mu_conn *wire)
@@ -398,7 +411,7 @@ static void on_timer(struct mu_timer *timer)
     if (c->closing) {
         close_wire(c, true);
     } else if (!c->ready_told && !c->over) {
-        fail_early(c);
+        end_handshake(c);
     } else if (c->paused && !c->over) {
         deliver_rest(c);
     }
@@ -424,7 +437,7 @@ static void env_resume(struct mu_env *env, struct mu_conn *conn)
 static void wire_open(struct mu_conn *wire)
 {
     conn_of(wire)->wire_up = true;
-    arm_handshake(conn_of(wire));
+    arm_handshake(conn_of(wire), DIALLED_MS);
     flush(conn_of(wire)); /* our hello */
 }
 
@@ -573,7 +586,7 @@ static struct mu_conn *wire_accept(struct mu_listener *wire)
     }
     c->listener = l;
     mu_list_push(&l->guests, &c->link);
-    arm_handshake(c);
+    arm_handshake(c, ACCEPTED_MS);
     return &c->wire;
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """The lock at an age: a server, and one who dials, whose clock moves by minutes and by years while
-they run, forwards and backwards, still know their token; certificates that end are named; and a
-credential that is replaced on disk is taken up without a restart.
+they run, forwards and backwards, still know their token; certificates that end are named; a
+credential that is replaced on disk is taken up without a restart; and a server that was stopped for
+a while drops nobody whose handshake it slept through.
 
     lock_age.py [MUSTER] [--only=TEXT]
 
@@ -10,6 +11,10 @@ The clock is libfaketime's, and the wall clock alone: that is what certificates 
 """
 import os
 import shutil
+import signal
+import socket
+import ssl
+import struct
 import subprocess
 import time
 
@@ -124,6 +129,71 @@ def test_old_client_dials(scratch, address):
                              "one of the age %s who dials is let in" % age)
     finally:
         origin.kill()
+
+
+class Slow:
+    """One who shakes hands in the steps that it is told to, and then speaks PyTorch's protocol."""
+
+    def __init__(self, directory, address, port):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        at = os.path.join(directory, address)
+        context.load_cert_chain(at + ".pem", at + ".key")
+        context.load_verify_locations(os.path.join(directory, "ca.pem"))
+        self.sock = socket.create_connection((address, port), PATIENCE)
+        self.come, self.go = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.come, self.go, server_hostname=address)
+        self.step(self.tls.do_handshake)
+
+    def step(self, call):
+        """What the call returns; None if it needs more of the peer's."""
+        try:
+            return call()
+        except ssl.SSLWantReadError:
+            return None
+
+    def send(self, count=-1):
+        self.sock.sendall(self.go.read(count))
+
+    def hear(self):
+        """Takes what the server says next."""
+        data = self.sock.recv(65536)
+        if not data:
+            raise ConnectionError("the server hung up")
+        self.come.write(data)
+
+    def finish(self):
+        """The rest of it; whether the server answers then."""
+        try:
+            self.send()
+            while self.tls.cipher() is None or self.step(self.tls.do_handshake) is False:
+                self.hear()
+                self.step(self.tls.do_handshake)
+            self.tls.write(struct.pack("<BIBI", 0, 0x3C85F7CE, 13, 0x01020304))
+            self.send()
+            while (got := self.step(lambda: self.tls.read(4))) is None:
+                self.hear()
+        except OSError as error:
+            return error
+        return got == struct.pack("<I", 0x01020304)
+
+
+def test_server_that_was_stopped_drops_nobody(scratch, address):
+    directory = make_certificates(scratch, "stopped", address)
+    with Muster(*certificates_lock(directory, address), listen=address + ":0") as server:
+        early, late = (Slow(directory, address, server.port) for _ in range(2))
+        early.send(100)  # half of its hello
+        late.send()
+        late.hear()
+        late.step(late.tls.do_handshake)
+        checks.equal(ask(server, address, certificates_lock(directory, address))[0], 0,
+                     "a server has heard the first words of two")
+        server.process.send_signal(signal.SIGSTOP)
+        time.sleep(6.5)  # Each has five seconds to say the rest.
+        early.send()
+        late.send()
+        server.process.send_signal(signal.SIGCONT)
+        checks.equal(early.finish(), True, "who was in the middle of its hello gets in")
+        checks.equal(late.finish(), True, "and who was at the end of its handshake")
 
 
 def test_token_is_replaced(scratch, address):
