@@ -1,102 +1,29 @@
-#include "transport/tls_env.h"
+#include "transport/tls_env_internal.h"
 
 #include <errno.h>
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "core/env_layer.h"
 
 /* How long what was taken may wait for room on the wire once its owner has closed. */
 #define PATIENCE_MS 5000
 /* How long a handshake may take, once there is a connection. Who dials may have to wait for one
- * among a thousand, of a server that has other things to do or was stopped for a while, */
+ * among a thousand, of a server that has other things to do or was stopped for a while. */
 #define DIALLED_MS 30000
-/* and who listens waits for a stranger. It takes two journeys over the network, of which some
- * packets may have to be sent again. */
-#define ACCEPTED_MS 5000
 /* Whose time ended longer ago than this when we see it was kept waiting by us. */
 #define LATE_MS 1000
 /* So many strangers in a second learn why they are refused, for which their connection has to
  * linger until they have read it. The others are cut off. */
 #define FAREWELLS_MAX 64
 
-struct mu_tls_env {
-    struct mu_env_layer layer;
-    struct mu_tls_context *context;
-    const struct mu_errmsg *why; /* of the `closed` that is being told */
-    void (*refused)(void *context, const char *peer, const char *why);
-    void *to_whom;
-    void (*begin)(void *context);
-    void *begin_context;
-    void (*shown)(void *context, struct mu_conn *wire);
-    void *shown_context;
-    mu_mono_t farewells_since;
-    unsigned farewells;
-    size_t live;
-    uint8_t plain[MU_TLS_RECORD_MAX]; /* lent to one `data` at a time */
-};
-
-struct tls_conn {
-    struct mu_conn wire;
-    struct mu_conn *conn; /* its owner's; NULL: accepted, and it has not shown who it is */
-    struct mu_tls_env *env;
-    struct tls_listener *listener; /* of one that has no owner; NULL: it has, or was dialled */
-    struct mu_list link;           /* listener->guests */
-    struct mu_tls tls;
-    struct mu_timer timer; /* what was not used is delivered again; closing: the end of patience */
-    mu_mono_t by;          /* when the handshake must be done */
-    struct mu_buf rest;    /* plain bytes that the owner has not used */
-    bool dialled;
-    bool wire_up; /* the connection below is there */
-    bool ready_told;
-    bool in_data;
-    bool resume;  /* asked for inside of `data` */
-    bool paused;  /* the owner has used less than it was given */
-    bool blocked; /* the wire took less than it was given */
-    bool want_writable;
-    bool eof; /* the peer has ended, told or about to be */
-    bool eof_told;
-    bool closing;         /* the owner has closed */
-    bool over;            /* the wire is being closed */
-    int status;           /* with which the owner is told of a failure, */
-    struct mu_errmsg why; /* and what it was */
-};
-
-struct tls_listener {
-    struct mu_listener wire;
-    struct mu_listener *listener;
-    struct mu_tls_env *env;
-    struct mu_list guests; /* accepted below, and nobody's yet */
-    bool shut;
-};
-
-static struct mu_tls_env *tls_of(struct mu_env *env)
-{
-    return MU_CONTAINER_OF(env, struct mu_tls_env, layer.env);
-}
-
 static struct tls_conn *conn_of(struct mu_conn *wire)
 {
     return MU_CONTAINER_OF(wire, struct tls_conn, wire);
 }
 
-/* The end of a listener waits for those who would have become its owner's. */
-static void free_listener_if_shut(struct tls_listener *l)
-{
-    struct mu_listener *listener = l->listener;
-
-    if (!l->shut || !mu_list_empty(&l->guests)) {
-        return;
-    }
-    l->env->live--;
-    mu_free(l);
-    listener->impl = NULL;
-    listener->closed(listener);
-}
-
 /* Sending. */
 
-static void close_wire(struct tls_conn *c, bool abort)
+void mu_tls_close_wire(struct tls_conn *c, bool abort)
 {
     c->over = true;
     mu_env_close(c->env->layer.below, &c->wire, abort);
@@ -151,7 +78,7 @@ static void fail(struct tls_conn *c, int status, const char *why)
     }
     flush(c);
     if (!c->over) {
-        close_wire(c, !may_linger(c));
+        mu_tls_close_wire(c, !may_linger(c));
     }
 }
 
@@ -215,7 +142,7 @@ static void wire_writable(struct mu_conn *wire)
     flush(c);
     if (c->closing) {
         if (!c->blocked && !c->over) {
-            close_wire(c, false);
+            mu_tls_close_wire(c, false);
         }
         return;
     }
@@ -250,37 +177,6 @@ static void tell_eof(struct tls_conn *c)
     }
 }
 
-/* Nobody's any more. */
-static void leave_listener(struct tls_conn *c)
-{
-    struct tls_listener *l = c->listener;
-
-    if (l != NULL) {
-        c->listener = NULL;
-        mu_list_remove(&c->link);
-        free_listener_if_shut(l);
-    }
-}
-
-/* It has shown who it is, and becomes somebody's. */
-static void find_owner(struct tls_conn *c)
-{
-    struct mu_listener *listener = c->listener->listener;
-
-    if (c->env->shown != NULL) {
-        c->env->shown(c->env->shown_context, &c->wire);
-    }
-    c->conn = listener->accept(listener);
-    if (c->conn == NULL) {
-        c->closing = true;
-        close_wire(c, true);
-        return;
-    }
-    c->conn->env = &c->env->layer.env;
-    c->conn->impl = c;
-    leave_listener(c);
-}
-
 /* The handshake may have come to its end. False: it was closed meanwhile. */
 static bool tell_ready(struct tls_conn *c)
 {
@@ -292,7 +188,7 @@ static bool tell_ready(struct tls_conn *c)
     if (c->dialled) {
         c->conn->on->open(c->conn);
     } else {
-        find_owner(c);
+        mu_tls_find_owner(c);
     }
     return !c->closing && !c->over;
 }
@@ -354,7 +250,7 @@ static void fail_early(struct tls_conn *c)
     }
 }
 
-static void arm_handshake(struct tls_conn *c, uint32_t ms)
+void mu_tls_arm_handshake(struct tls_conn *c, uint32_t ms)
 {
     c->by = mu_mono_add_ms(mu_env_now(c->env->layer.below).mono, ms);
     mu_env_timer_arm(c->env->layer.below, &c->timer, c->by);
@@ -365,7 +261,7 @@ static void arm_handshake(struct tls_conn *c, uint32_t ms)
 static void end_handshake(struct tls_conn *c)
 {
     if (mu_mono_since(c->by, mu_env_now(c->env->layer.below).mono) > LATE_MS * MU_NS_PER_MS) {
-        arm_handshake(c, LATE_MS);
+        mu_tls_arm_handshake(c, LATE_MS);
     } else {
         fail_early(c);
     }
@@ -409,7 +305,7 @@ static void on_timer(struct mu_timer *timer)
     struct tls_conn *c = MU_CONTAINER_OF(timer, struct tls_conn, timer);
 
     if (c->closing) {
-        close_wire(c, true);
+        mu_tls_close_wire(c, true);
     } else if (!c->ready_told && !c->over) {
         end_handshake(c);
     } else if (c->paused && !c->over) {
@@ -437,14 +333,14 @@ static void env_resume(struct mu_env *env, struct mu_conn *conn)
 static void wire_open(struct mu_conn *wire)
 {
     conn_of(wire)->wire_up = true;
-    arm_handshake(conn_of(wire), DIALLED_MS);
+    mu_tls_arm_handshake(conn_of(wire), DIALLED_MS);
     flush(conn_of(wire)); /* our hello */
 }
 
 static void free_conn(struct tls_conn *c)
 {
     mu_env_timer_arm(c->env->layer.below, &c->timer, MU_MONO_NEVER);
-    leave_listener(c);
+    mu_tls_leave_listener(c);
     mu_tls_fini(&c->tls);
     mu_buf_fini(&c->rest);
     c->env->live--;
@@ -480,8 +376,7 @@ static const struct mu_conn_events wire_events = {
     .closed = wire_closed,
 };
 
-/* `host` NULL: accepted. */
-static struct tls_conn *new_conn(struct mu_tls_env *tls, const char *host)
+struct tls_conn *mu_tls_conn_new(struct mu_tls_env *tls, const char *host)
 {
     struct tls_conn *c = mu_calloc(1, sizeof(*c));
 
@@ -509,7 +404,8 @@ static struct tls_conn *new_conn(struct mu_tls_env *tls, const char *host)
 static int env_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr)
 {
     struct mu_tls_env *tls = tls_of(env);
-    struct tls_conn *c = new_conn(tls, addr->kind == MU_ADDR_UNIX ? "localhost" : addr->host);
+    struct tls_conn *c =
+        mu_tls_conn_new(tls, addr->kind == MU_ADDR_UNIX ? "localhost" : addr->host);
     int err;
 
     if (c == NULL) {
@@ -539,7 +435,7 @@ static void env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
     c->closing = true;
     mu_env_timer_arm(c->env->layer.below, &c->timer, MU_MONO_NEVER);
     if (abort) {
-        close_wire(c, true);
+        mu_tls_close_wire(c, true);
         return;
     }
     if (!first || c->over) {
@@ -548,7 +444,7 @@ static void env_close(struct mu_env *env, struct mu_conn *conn, bool abort)
     mu_tls_end(&c->tls);
     flush(c);
     if (!c->blocked) {
-        close_wire(c, false);
+        mu_tls_close_wire(c, false);
         return;
     }
     mu_env_timer_arm(c->env->layer.below, &c->timer,
@@ -569,88 +465,16 @@ static const char *env_why(struct mu_env *env)
     return tls->why == NULL ? "" : tls->why->text;
 }
 
-/* Listeners. */
-
-static struct tls_listener *listener_of(struct mu_listener *wire)
-{
-    return MU_CONTAINER_OF(wire, struct tls_listener, wire);
-}
-
-static struct mu_conn *wire_accept(struct mu_listener *wire)
-{
-    struct tls_listener *l = listener_of(wire);
-    struct tls_conn *c = new_conn(l->env, NULL);
-
-    if (c == NULL) {
-        return NULL;
-    }
-    c->listener = l;
-    mu_list_push(&l->guests, &c->link);
-    arm_handshake(c, ACCEPTED_MS);
-    return &c->wire;
-}
-
-static void wire_accept_failed(struct mu_listener *wire, int status)
-{
-    struct mu_listener *listener = listener_of(wire)->listener;
-
-    if (listener->accept_failed != NULL) {
-        listener->accept_failed(listener, status);
-    }
-}
-
-static void wire_unlistened(struct mu_listener *wire)
-{
-    struct tls_listener *l = listener_of(wire);
-
-    l->shut = true;
-    free_listener_if_shut(l);
-}
-
-static int env_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr)
-{
-    struct mu_tls_env *tls = tls_of(env);
-    struct tls_listener *l = mu_calloc(1, sizeof(*l));
-    int err;
-
-    if (l == NULL) {
-        return MUSTER_ENOMEM;
-    }
-    l->wire.accept = wire_accept;
-    l->wire.accept_failed = wire_accept_failed;
-    l->wire.closed = wire_unlistened;
-    l->listener = listener;
-    l->env = tls;
-    mu_list_init(&l->guests);
-    err = mu_env_listen(tls->layer.below, &l->wire, addr);
-    if (err != 0) {
-        mu_free(l);
-        return err;
-    }
-    tls->live++;
-    listener->env = env;
-    listener->impl = l;
-    listener->here_only = l->wire.here_only;
-    return 0;
-}
-
-static void env_unlisten(struct mu_env *env, struct mu_listener *listener)
-{
-    struct tls_listener *l = listener->impl;
-
-    MU_LIST_FOREACH (it, &l->guests) {
-        struct tls_conn *c = MU_CONTAINER_OF(it, struct tls_conn, link);
-
-        c->closing = true;
-        close_wire(c, true);
-    }
-    mu_env_unlisten(tls_of(env)->layer.below, &l->wire);
-}
-
 static const struct mu_env_ops tls_ops = {
-    MU_ENV_LAYER_OPS,         .dial = env_dial,   .listen = env_listen,
-    .unlisten = env_unlisten, .sendv = env_sendv, .resume = env_resume,
-    .close = env_close,       .peer = env_peer,   .why = env_why,
+    MU_ENV_LAYER_OPS,
+    .dial = env_dial,
+    .listen = mu_tls_env_listen,
+    .unlisten = mu_tls_env_unlisten,
+    .sendv = env_sendv,
+    .resume = env_resume,
+    .close = env_close,
+    .peer = env_peer,
+    .why = env_why,
 };
 
 int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struct mu_tls_env **ret,
