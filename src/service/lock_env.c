@@ -301,6 +301,7 @@ int mu_lock_env_new(struct mu_env *env, const struct mu_lock_policy *policy,
     lock->users.below = lock->wire.below = env;
     mu_list_init(&lock->silent);
     mu_list_init(&lock->begun);
+    mu_list_init(&lock->waiting);
     mu_list_init(&lock->fresh);
     mu_timer_init(&lock->timer, mu_lock_on_timer);
     mu_timer_init(&lock->turn, mu_lock_on_turn);

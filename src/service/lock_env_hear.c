@@ -134,6 +134,7 @@ void mu_lock_shut_guests(struct lock_listener *l)
 {
     shut_all(&l->lock->silent, l);
     shut_all(&l->lock->begun, l);
+    shut_all(&l->lock->waiting, l);
 }
 
 /* --- who -------------------------------------------------------------------------------------- */
@@ -230,6 +231,9 @@ static size_t gather(struct lock_conn *c, struct mu_span in)
         return in.len;
     }
     if (whole == 1) {
+        /* It waits for us now, however long that takes. */
+        stop_awaiting(c);
+        mu_list_push(&c->lock->waiting, &c->link);
         mu_guests_move(&c->lock->book, &c->guest, MU_GUEST_WAITING);
         mu_env_timer_arm(c->lock->below, &c->lock->turn, mu_env_now(c->lock->below).mono);
     }

@@ -32,8 +32,9 @@ struct mu_lock_env {
     struct mu_cidr *allow;
     struct mu_list silent; /* those who have said nothing, oldest first */
     size_t silent_count;
-    struct mu_list begun; /* those who have begun a hello, or wait with it; oldest first */
-    struct mu_list fresh; /* those whose address was not asked for yet */
+    struct mu_list begun;   /* those who have begun a hello; oldest first */
+    struct mu_list waiting; /* those whose hello is whole */
+    struct mu_list fresh;   /* those whose address was not asked for yet */
     struct mu_guests book;
     struct mu_timer timer;         /* of the oldest of both */
     mu_mono_t forgiven;            /* until then nobody is late: we were */
@@ -54,7 +55,7 @@ struct lock_conn {
     struct mu_conn *upper; /* its owner's, or that of the layer of TLS; NULL: nobody's yet */
     struct mu_lock_env *lock;
     struct lock_listener *listener; /* until it is somebody's; NULL: dialled */
-    struct mu_list link;            /* lock->silent or lock->begun */
+    struct mu_list link;            /* lock->silent, begun or waiting */
     struct mu_list fresh;           /* lock->fresh */
     struct mu_guest guest;
     mu_mono_t by; /* when it is late */

@@ -240,13 +240,16 @@ static size_t wire_data(struct mu_conn *wire, struct mu_span in)
     return c->paused && !c->eof ? in.len - left.len : in.len;
 }
 
-/* Whoever does not know TLS hangs up on our hello without a word. */
+/* Whoever does not know TLS hangs up on our hello without a word. One that breaks off later has
+ * died, or is too busy, and may be tried again. */
 static void fail_early(struct tls_conn *c)
 {
+    static const char text[] = "the peer hung up, or fell silent, in the middle of the handshake";
+
     if (c->dialled && !c->tls.heard) {
         fail(c, MUSTER_ENOTLS, muster_strerror(MUSTER_ENOTLS));
     } else {
-        fail(c, MUSTER_ETLS, "the peer hung up, or fell silent, in the middle of the handshake");
+        fail(c, c->dialled ? MUSTER_ECONN : MUSTER_ETLS, text);
     }
 }
 

@@ -9,6 +9,7 @@ Prints how long a connection of its own takes it, alone and attacked, and a requ
 has. These are figures of a machine that has the attackers to run as well: only what a user would
 call broken fails the test.
 """
+import concurrent.futures
 import os
 import re
 import resource
@@ -18,6 +19,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 from lib import (PATIENCE, Checks, Muster, Scratch, beyond_loopback, die_with_parent, is_sanitized,
@@ -27,6 +29,7 @@ checks = Checks()
 ATTACKERS = ["10.79.0.%d" % i for i in range(1, 51)]
 COUNT = option("count", 20000)
 TRIES = 200
+HERD = 500
 # What a server has beside what it has for strangers, and what these may take.
 MEMORY_MAX = 192 << 20
 
@@ -182,13 +185,17 @@ def memory_of(server):
         return int(re.search(r"VmHWM:\s+(\d+)", file.read())[1]) << 10
 
 
-def attack(scratch, address, words, count, rate=5000):
+def certificates(scratch, address):
     directory = os.path.join(scratch, "tls")
     if not os.path.exists(directory):
         run_muster("keygen", "tls", directory, "--host", address)
     at = os.path.join(directory, address)
-    lock = ("--tls-cert", at + ".pem", "--tls-key", at + ".key", "--tls-ca",
-            os.path.join(directory, "ca.pem"))
+    return directory, ("--tls-cert", at + ".pem", "--tls-key", at + ".key", "--tls-ca",
+                       os.path.join(directory, "ca.pem"))
+
+
+def attack(scratch, address, words, count, rate=5000):
+    directory, lock = certificates(scratch, address)
     with Muster(*lock, listen=address + ":0") as server:
         honest = Honest(make_context(directory, address), address, server.port)
         honest.measure("alone")
@@ -200,6 +207,28 @@ def attack(scratch, address, words, count, rate=5000):
         checks.ok(max(kept) < PATIENCE / 4, "none of its requests waits for long", max(kept))
         if not is_sanitized():
             checks.ok(memory < MEMORY_MAX, "the server's memory stays small", memory)
+
+
+def test_herd(scratch, address):
+    """Honest ones of one address, all at once: they wait for each other, and all get in."""
+    directory, lock = certificates(scratch, address)
+    context = make_context(directory, address)
+    with Muster(*lock, listen=address + ":0") as server:
+        start = threading.Barrier(HERD)
+
+        def come(_):
+            start.wait(PATIENCE)
+            try:
+                return Honest(context, address, server.port).took
+            except OSError as error:
+                return error
+
+        with concurrent.futures.ThreadPoolExecutor(HERD) as pool:
+            took = list(pool.map(come, range(HERD)))
+        failed = [error for error in took if isinstance(error, OSError)]
+        checks.ok(not failed, "%d who come at once all get in" % HERD, failed[:3])
+        if not failed:
+            checks.note("the last one after %.1f s" % max(took))
 
 
 def test_silence(scratch, address):
