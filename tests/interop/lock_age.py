@@ -18,8 +18,8 @@ import struct
 import subprocess
 import time
 
-from lib import (PATIENCE, Checks, Muster, Scratch, beyond_loopback, free_port, is_sanitized,
-                 muster_path, run_muster, wait_until)
+from lib import (PATIENCE, Checks, Muster, Scratch, beyond_loopback, die_with_parent, free_port,
+                 is_sanitized, muster_path, run_muster, wait_until)
 
 checks = Checks()
 LIBRARY = "/usr/$LIB/faketime/libfaketimeMT.so.1"
@@ -194,6 +194,32 @@ def test_server_that_was_stopped_drops_nobody(scratch, address):
         server.process.send_signal(signal.SIGCONT)
         checks.equal(early.finish(), True, "who was in the middle of its hello gets in")
         checks.equal(late.finish(), True, "and who was at the end of its handshake")
+
+
+def test_who_is_broken_off_comes_again(scratch, address):
+    """A server that dies in the middle of a handshake, or says that it is too busy."""
+    for words in (b"\x16\x03\x03", b"\x15\x03\x03\x00\x02\x02\x50"):
+        with socket.socket() as listener:
+            listener.bind((address, 0))
+            listener.listen()
+            listener.settimeout(PATIENCE)
+            asker = subprocess.Popen([muster_path(), "kv", "--store",
+                                      "tcp://%s:%d" % listener.getsockname(), *token_lock(scratch),
+                                      "--connect", "10000", "get", "key"],
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                     preexec_fn=die_with_parent)
+            try:
+                for _ in range(2):
+                    conn, _ = listener.accept()
+                    with conn:
+                        conn.recv(4096)
+                        conn.sendall(words)
+                checks.ok(True, "who was broken off by %r comes again" % words)
+            except socket.timeout:
+                checks.ok(False, "who was broken off by %r comes again" % words)
+            finally:
+                asker.kill()
+                asker.wait()
 
 
 def test_token_is_replaced(scratch, address):
