@@ -81,6 +81,7 @@ struct mu_rpc_config {
     uint32_t calls_max;         /* calls being served at once. 65536 */
     uint32_t output_bytes_high; /* no CALL events above this much unsent. 1 MiB */
     uint32_t output_bytes_max;  /* everything kept for sending: over it, EAGAIN. 1 GiB */
+    bool confirms; /* asks every beat whether the peer hears us, however much is said besides */
     struct mu_trace trace;
 };
 
@@ -184,6 +185,21 @@ void mu_rpc_eof(struct mu_rpc *r, struct mu_now now, uint32_t grace_ms);
 void mu_rpc_stalled(struct mu_rpc *r, struct mu_now now, uint64_t ns);
 /** Whether a link is up and greeted. */
 bool mu_rpc_linked(const struct mu_rpc *r);
+/**
+ * The last moment of which it is known that the peer heard from us at it, or later: when that was
+ * said which it has answered. What it hears from us is its own measure of our silence, so this,
+ * and not when we heard from it, tells for how long it still counts on us. With `confirms` no
+ * older than a beat and a round trip while all is well. That a new life has begun confirms
+ * nothing. {0}: nothing was answered yet.
+ */
+mu_mono_t mu_rpc_confirmed(const struct mu_rpc *r);
+/** For how long after that the peer keeps the session for sure: the silence or the grace. */
+uint32_t mu_rpc_kept_ms(const struct mu_rpc *r);
+/**
+ * Server: from when on a client that has not been heard of since cannot believe any more that its
+ * session goes on, if it minds the two above. {0} for one whose process has ended (mu_rpc_eof()).
+ */
+mu_mono_t mu_rpc_forsaken_at(const struct mu_rpc *r);
 
 /* --- in --------------------------------------------------------- */
 
@@ -348,7 +364,8 @@ struct mu_rpc {
     enum mu_rpc_link link;
     mu_mono_t last_rx;
     mu_mono_t last_tx;
-    uint64_t ping_nonce;
+    mu_mono_t last_ping;
+    mu_mono_t confirmed;
     uint64_t pong_nonce;
     bool want_ping;
     bool want_pong;

@@ -137,6 +137,7 @@ static int dispatch(struct mu_rpc *r, struct mu_span payload)
         return 0;
     case MU_RPC_PONG:
         mu_rpc_note_answer(r, 0);
+        mu_rpc_confirm(r, (mu_mono_t){mu_get_u64(payload.data)});
         return 0;
     case MU_RPC_ACK:
         return 0;

@@ -145,6 +145,8 @@ void mu_rpc_begin_life(struct mu_rpc *r);
 /** Something is sent that the peer answers at once, or (`seq`) acknowledges; and it has. */
 void mu_rpc_ask(struct mu_rpc *r, uint64_t seq);
 void mu_rpc_note_answer(struct mu_rpc *r, uint64_t ack);
+/* The peer has received what was said at that time. */
+void mu_rpc_confirm(struct mu_rpc *r, mu_mono_t said);
 /** Doubles a window that holds up its sender; `done` of it is dealt with by now. */
 void mu_rpc_widen(struct mu_rpc *r, uint64_t *window, uint64_t max, struct mu_rpc_mark *mark,
                   uint64_t done);

@@ -25,6 +25,13 @@ void mu_rpc_note_answer(struct mu_rpc *r, uint64_t ack)
     }
 }
 
+void mu_rpc_confirm(struct mu_rpc *r, mu_mono_t said)
+{
+    if (mu_mono_before(r->confirmed, said) && mu_mono_reached(said, r->now.mono)) {
+        r->confirmed = said;
+    }
+}
+
 void mu_rpc_widen(struct mu_rpc *r, uint64_t *window, uint64_t max, struct mu_rpc_mark *mark,
                   uint64_t done)
 {
@@ -105,6 +112,7 @@ static void start_link(struct mu_rpc *r, enum mu_rpc_link link, struct mu_buf *c
     mu_rpc_ask(r, 0); /* WELCOME answers HELLO, and most often a call WELCOME. */
     r->last_rx = r->now.mono;
     r->last_tx = r->now.mono;
+    r->last_ping = r->now.mono;
     r->want_ping = false;
     r->want_pong = false;
     r->dead_told = false;
@@ -299,6 +307,7 @@ int mu_rpc_on_welcome(struct mu_rpc *r, struct mu_span payload)
     }
     if (w.resumed) {
         mu_rpc_drop_acked(r, ack);
+        mu_rpc_confirm(r, r->asked_at); /* our HELLO */
     } else {
         if (!r->fresh) {
             lose_life(r);
@@ -386,6 +395,24 @@ mu_mono_t mu_rpc_last_heard(const struct mu_rpc *r)
     return r->last_rx;
 }
 
+mu_mono_t mu_rpc_confirmed(const struct mu_rpc *r)
+{
+    return r->confirmed;
+}
+
+uint32_t mu_rpc_kept_ms(const struct mu_rpc *r)
+{
+    return r->grace_ms < r->dead_ms ? r->grace_ms : r->dead_ms;
+}
+
+mu_mono_t mu_rpc_forsaken_at(const struct mu_rpc *r)
+{
+    if (r->unlinked_at.ns != MU_MONO_NEVER.ns && r->eof_grace_ms != UINT32_MAX) {
+        return (mu_mono_t){0};
+    }
+    return mu_mono_add_ms(r->last_rx, mu_rpc_kept_ms(r));
+}
+
 mu_mono_t mu_rpc_grace_deadline(const struct mu_rpc *r)
 {
     if (r->unlinked_at.ns == MU_MONO_NEVER.ns) {
@@ -403,6 +430,11 @@ static mu_mono_t dead_at(const struct mu_rpc *r)
     return r->dead_told ? MU_MONO_NEVER : mu_mono_add_ms(r->last_rx, r->dead_ms);
 }
 
+static mu_mono_t beat_at(const struct mu_rpc *r)
+{
+    return mu_mono_add_ms(r->config.confirms ? r->last_ping : r->last_tx, r->beat_ms);
+}
+
 mu_mono_t mu_rpc_link_deadline(const struct mu_rpc *r)
 {
     switch (r->link) {
@@ -412,7 +444,7 @@ mu_mono_t mu_rpc_link_deadline(const struct mu_rpc *r)
     case MU_RPC_LINK_DIALLED:
         return dead_at(r);
     case MU_RPC_LINK_UP:
-        return mu_mono_min(mu_mono_add_ms(r->last_tx, r->beat_ms), dead_at(r));
+        return mu_mono_min(beat_at(r), dead_at(r));
     }
     return MU_MONO_NEVER;
 }
@@ -427,10 +459,10 @@ void mu_rpc_keep_alive(struct mu_rpc *r)
         r->dead_told = true;
         r->dead_event = true;
     }
-    if (r->link == MU_RPC_LINK_UP &&
-        mu_mono_reached(mu_mono_add_ms(r->last_tx, r->beat_ms), r->now.mono)) {
+    if (r->link == MU_RPC_LINK_UP && mu_mono_reached(beat_at(r), r->now.mono)) {
         /* If earlier control frames still wait, the peer does not read: one PING is enough. */
         r->want_ping = true;
+        r->last_ping = r->now.mono;
         r->last_tx = r->now.mono;
         mu_rpc_trim(r);
     }

@@ -287,7 +287,7 @@ static void write_beats(struct mu_rpc *r)
     }
     if (r->want_ping) {
         mu_rpc_ask(r, 0);
-        mu_put_u64(nonce, ++r->ping_nonce);
+        mu_put_u64(nonce, r->now.mono.ns); /* What comes back says what was heard. */
         mu_rpc_put_control(r, &r->ctl, MU_RPC_PING, mu_span(nonce, sizeof(nonce)));
     }
     if (r->ctl.len == 0) {

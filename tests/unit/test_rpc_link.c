@@ -578,6 +578,71 @@ static void test_rpc_grace_of_a_silent_peer_counts_from_when_it_was_heard(void *
     rpc_pair_fini(&p);
 }
 
+/* What the server hears is its measure of us, and not what we hear. */
+static void test_rpc_confirmed_is_when_that_was_said_which_was_answered(void **state)
+{
+    struct mu_rpc_config client = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct seen s;
+    mu_mono_t asked;
+
+    (void)state;
+    client.beat_ms = 1000;
+    client.dead_ms = 3000;
+    client.grace_ms = 2000;
+    client.confirms = true;
+    start(&p, &s, &client, NULL);
+    assert_int_equal(mu_rpc_kept_ms(&p.client.rpc), 2000);
+    /* A beat is asked for however much is said besides. */
+    rpc_pair_ms(&p, 999);
+    (void)call(&p);
+    rpc_pair_pump(&p);
+    rpc_pair_ms(&p, 1);
+    asked = p.now.mono;
+    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(mu_rpc_confirmed(&p.client.rpc).ns, asked.ns);
+    assert_int_equal(mu_rpc_forsaken_at(&p.server.rpc).ns, mu_mono_add_ms(asked, 2000).ns);
+    /* One that is not answered says nothing, however much we hear. */
+    rpc_pair_ms(&p, 1000);
+    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+    assert_int_equal(mu_rpc_tick(&p.server.rpc, p.now), 0);
+    (void)rpc_pair_send(&p, &p.server, &p.client);
+    (void)rpc_pair_receive(&p, &p.client);
+    assert_int_equal(mu_rpc_last_heard(&p.client.rpc).ns, p.now.mono.ns);
+    assert_int_equal(mu_rpc_confirmed(&p.client.rpc).ns, asked.ns);
+    /* A greeting that resumes is an answer; one that begins anew is none. */
+    rpc_pair_cut(&p);
+    rpc_pair_ms(&p, 100);
+    asked = p.now.mono;
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(mu_rpc_confirmed(&p.client.rpc).ns, asked.ns);
+    rpc_pair_cut(&p);
+    rpc_pair_restart_server(&p);
+    rpc_pair_ms(&p, 100);
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_true(mu_rpc_linked(&p.client.rpc));
+    assert_int_equal(mu_rpc_confirmed(&p.client.rpc).ns, asked.ns);
+    rpc_pair_fini(&p);
+}
+
+/* Of a process that has ended, nothing is left to wait for. */
+static void test_rpc_who_has_ended_is_forsaken_at_once(void **state)
+{
+    struct rpc_pair p;
+    struct seen s;
+
+    (void)state;
+    start(&p, &s, NULL, NULL);
+    assert_int_equal(mu_rpc_forsaken_at(&p.server.rpc).ns,
+                     mu_mono_add_ms(mu_rpc_last_heard(&p.server.rpc), 10000).ns);
+    mu_rpc_eof(&p.server.rpc, p.now, 25);
+    assert_int_equal(mu_rpc_forsaken_at(&p.server.rpc).ns, 0);
+    rpc_pair_fini(&p);
+}
+
 static void test_rpc_stall_of_a_beat_gives_everybody_a_whole_period(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
@@ -711,6 +776,8 @@ int main(void)
         cmocka_unit_test(test_rpc_end_of_stream_leaves_a_tiny_grace_and_a_reset_all_of_it),
         cmocka_unit_test(test_rpc_end_of_stream_does_not_lengthen_a_shorter_grace),
         cmocka_unit_test(test_rpc_grace_of_a_silent_peer_counts_from_when_it_was_heard),
+        cmocka_unit_test(test_rpc_confirmed_is_when_that_was_said_which_was_answered),
+        cmocka_unit_test(test_rpc_who_has_ended_is_forsaken_at_once),
         cmocka_unit_test(test_rpc_stall_of_a_beat_gives_everybody_a_whole_period),
         cmocka_unit_test(test_rpc_stall_below_a_beat_is_just_not_counted),
         cmocka_unit_test(test_rpc_flood_of_pings_is_answered_in_bounded_memory),
