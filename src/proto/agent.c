@@ -41,6 +41,7 @@ int mu_agent_init(struct mu_agent *a, const struct mu_agent_config *config,
         .config = *config,
         .state = MU_AGENT_IS_IDLE,
         .deadline = MU_MONO_NEVER,
+        .by = MU_MONO_NEVER,
         .restarts_left = MU_AGENT_NOT_KEPT,
         .first_rank = MU_AGENT_NO_RANK,
     };
@@ -88,6 +89,7 @@ static void start_workers(struct mu_agent *a, struct mu_agent_update *u)
     a->alive = true;
     a->spawned = false;
     a->stop = MU_AGENT_STOP_NO;
+    a->by = MU_MONO_NEVER;
     a->exited = 0;
     memset(a->exited_bits, 0, sizeof a->exited_bits);
     a->first_rank = MU_AGENT_NO_RANK;
@@ -166,6 +168,7 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
     MU_AGENT_SAY(a, u, "worker %u %s %d; restarting all, %u of %u restarts left", e->local_rank,
                  how, number, left - 1, a->config.restarts_max);
     mu_agent_join(a, u);
+    u->failed = true;
     mu_agent_stop(a, u, a->config.stop_signal);
 }
 
@@ -268,7 +271,8 @@ static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
 static void lose_round(struct mu_agent *a, const struct mu_agent_event *e,
                        struct mu_agent_update *u)
 {
-    bool save = a->state == MU_AGENT_IS_RUNNING && a->config.change_ms != 0;
+    bool save =
+        a->state == MU_AGENT_IS_RUNNING && a->config.change_ms != 0 && a->by.ns == MU_MONO_NEVER.ns;
 
     if (a->closed) {
         MU_AGENT_SAY(a, u, "%s, and the run is closed", words(e));
@@ -322,6 +326,24 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
     case MU_AGENT_IS_JOINING:
     case MU_AGENT_IS_ENDED:
         break;
+    }
+}
+
+/* What is being stopped, or saved, ends sooner; what runs is stopped with the round. */
+static void take_cut_off(struct mu_agent *a, const struct mu_agent_event *e,
+                         struct mu_agent_update *u)
+{
+    if (!a->alive) {
+        return;
+    }
+    a->by = e->by;
+    if (a->state == MU_AGENT_IS_SAVING) {
+        mu_agent_stop(a, u, a->config.stop_signal);
+    } else if (a->state == MU_AGENT_IS_STOPPING && a->stop == MU_AGENT_STOP_SIGNALLED) {
+        a->deadline = mu_mono_min(a->deadline, a->by);
+        if (mu_mono_reached(a->by, a->now)) {
+            mu_agent_kill(a, u);
+        }
     }
 }
 
@@ -434,6 +456,11 @@ static void take_signal(struct mu_agent *a, const struct mu_agent_event *e,
 
 static void take_stop_timeout(struct mu_agent *a, struct mu_agent_update *u)
 {
+    if (a->stop != MU_AGENT_STOP_KILLED && mu_mono_reached(a->by, a->now)) {
+        MU_AGENT_SAY(a, u, "the workers have not ended, and the others may go on; killing them");
+        mu_agent_kill(a, u);
+        return;
+    }
     if (a->stop != MU_AGENT_STOP_KILLED) {
         MU_AGENT_SAY(a, u, "the workers did not end within %llu s; killing them",
                      (unsigned long long)(a->config.grace_ms / 1000));
@@ -514,6 +541,7 @@ static int check(const struct mu_agent *a, const struct mu_agent_event *e)
     case MU_AGENT_NOT_READY:
     case MU_AGENT_SPAWNED:
     case MU_AGENT_SPAWN_FAILED:
+    case MU_AGENT_CUT_OFF:
     case MU_AGENT_ROUND_ENDED:
     case MU_AGENT_SAVED:
     case MU_AGENT_RDZV_FAILED:
@@ -546,6 +574,7 @@ static bool is_stale(const struct mu_agent *a, const struct mu_agent_event *e)
         return e->generation != a->generation || !a->alive;
     case MU_AGENT_START:
     case MU_AGENT_ASSIGNED:
+    case MU_AGENT_CUT_OFF:
     case MU_AGENT_ROUND_ENDED:
     case MU_AGENT_RDZV_FAILED:
     case MU_AGENT_RDZV_CLOSED:
@@ -587,6 +616,9 @@ static void take(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
         break;
     case MU_AGENT_GROUP_GONE:
         take_gone(a, u);
+        break;
+    case MU_AGENT_CUT_OFF:
+        take_cut_off(a, e, u);
         break;
     case MU_AGENT_ROUND_ENDED:
         take_round_ended(a, e, u);

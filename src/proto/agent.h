@@ -60,13 +60,16 @@
  *  - a closed run lets workers finish: an agent whose workers still run goes on until they end.
  *    They are not started again: a failure is final, the end of the round too (ERROR,
  *    ERDZV_CLOSED);
+ *  - who is cut off stops in time: when the rendezvous says until when the others wait for a node
+ *    that is out of reach (CUT_OFF), everything is killed by then, whatever is left of `grace_ms`
+ *    or `change_ms`; at once if that time is past, as it is for an agent that was stopped;
  *  - success stands: what happens during the exit barrier (a member lost, the round over, the
  *    rendezvous gone) does not undo it. If the round ends the agent leaves, without closing the run
  *    for those that go on; one that others depend on (`host`) leaves the round but stays, until the
  *    run is closed or the barrier's time is up. In a closed run the barrier may never fill; all
  *    but a host wait no longer than `grace_ms` for it;
  *  - a failed exchange is tried again: by joining anew, up to `exchange_tries_max` times in a row;
- *    it costs nothing of our own budget. Then it is an error;
+ *    it costs nothing of any budget. Then it is an error;
  *  - stale is ignored: an event that names another round or generation than the one the machine is
  *    in, or an answer to what it no longer asks.
  *
@@ -80,7 +83,7 @@
  *     2. DO_EXCHANGE and DO_BARRIER are answered by READY or NOT_READY and BARRIER_DONE; DO_JOIN,
  *        DO_LEAVE and ENDED cancel them, and DO_BARRIER outlives a DO_LEAVE of the same round.
  *     3. DO_JOIN is answered by ASSIGNED or RDZV_FAILED. While in a round it means that its workers
- *        failed or the round is over for us; a second one replaces the first.
+ *        failed (`failed`) or the round is over for us; a second one replaces the first.
  *     4. DO_WARN is answered by SAVED, at once if no worker asked to be told.
  *     5. What DO_REPORT publishes is published before DO_JOIN, DO_LEAVE and DO_CLOSE of the same
  *        update are carried out (within a bound): whoever hears of the end can then read why.
@@ -134,9 +137,11 @@ enum mu_agent_event_type {
     MU_AGENT_SPAWN_FAILED, /* generation: worker `local_rank` could not be started; code, text */
     MU_AGENT_EXITED,       /* generation, local_rank, exit_code (n, or -signal) */
     MU_AGENT_GROUP_GONE,   /* generation: no process of it is left */
-    MU_AGENT_ROUND_ENDED,  /* round: told by the rendezvous; text */
-    MU_AGENT_SAVED,        /* generation: the workers that asked for time are done with it */
-    MU_AGENT_RDZV_FAILED,  /* code, text: the node is out of the rendezvous */
+    MU_AGENT_CUT_OFF,     /* by: the others may go on without this node then. ROUND_ENDED follows if
+                              it is in a round */
+    MU_AGENT_ROUND_ENDED, /* round: told by the rendezvous; text */
+    MU_AGENT_SAVED,       /* generation: the workers that asked for time are done with it */
+    MU_AGENT_RDZV_FAILED, /* code, text: the node is out of the rendezvous */
     MU_AGENT_RDZV_CLOSED,
     MU_AGENT_BARRIER_DONE, /* round: everybody is at the end, or it failed (code): goes on */
     MU_AGENT_SIGNAL,       /* signal: the agent was sent it */
@@ -154,6 +159,7 @@ struct mu_agent_event {
     int exit_code;
     int signal;
     int code;
+    mu_mono_t by;
     const char *text; /* NULL is fine */
 };
 
@@ -186,6 +192,7 @@ struct mu_agent_update {
     uint64_t generation; /* REPORT, SIGNAL, KILL, WARN, SPAWN */
     int signal;
     uint64_t within_ms;
+    bool failed;            /* JOIN: workers of the round failed. Else nobody did who counts */
     uint32_t restart_count; /* SPAWN: TORCHELASTIC_RESTART_COUNT */
     enum mu_agent_outcome outcome;
     uint32_t first_rank; /* REPORT, ENDED: the local rank that failed first; MU_AGENT_NO_RANK */
@@ -235,6 +242,7 @@ struct mu_agent {
     bool alive;          /* GROUP_GONE has not come for it */
     bool spawned;        /* all of it were started */
     enum mu_agent_stop stop;
+    mu_mono_t by;    /* when it must have ended; MU_MONO_NEVER: as it likes */
     uint32_t exited; /* how many of it */
     uint64_t exited_bits[MU_AGENT_WORKERS_MAX / 64];
     uint32_t first_rank;

@@ -75,7 +75,10 @@ void mu_agent_stop(struct mu_agent *a, struct mu_agent_update *u, int signal)
     }
     mu_agent_move(a, MU_AGENT_IS_STOPPING);
     a->stop = MU_AGENT_STOP_SIGNALLED;
-    a->deadline = mu_mono_add_ms(a->now, a->config.grace_ms);
+    a->deadline = mu_mono_min(mu_mono_add_ms(a->now, a->config.grace_ms), a->by);
+    if (mu_mono_reached(a->by, a->now)) {
+        mu_agent_kill(a, u);
+    }
 }
 
 void mu_agent_kill(struct mu_agent *a, struct mu_agent_update *u)
@@ -132,6 +135,7 @@ static void say_goodbye(struct mu_agent *a, struct mu_agent_update *u,
     case MU_AGENT_CLOSING:
         if (a->outcome == MU_AGENT_FAILED && kept && a->in_round && !a->closed) {
             mu_agent_join(a, u);
+            u->failed = true;
         } else {
             mu_agent_leave(a, u);
             mu_agent_close(a, u);

@@ -61,6 +61,8 @@ const char *mu_agent_event_name(enum mu_agent_event_type type)
         return "EXITED";
     case MU_AGENT_GROUP_GONE:
         return "GROUP_GONE";
+    case MU_AGENT_CUT_OFF:
+        return "CUT_OFF";
     case MU_AGENT_ROUND_ENDED:
         return "ROUND_ENDED";
     case MU_AGENT_SAVED:

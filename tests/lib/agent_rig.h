@@ -80,6 +80,13 @@ static inline unsigned rig_exited(uint64_t generation, uint32_t rank, int code)
         .type = MU_AGENT_EXITED, .generation = generation, .local_rank = rank, .exit_code = code});
 }
 
+/* The others go on without us in so many milliseconds. */
+static inline unsigned rig_cut_off(uint64_t ms)
+{
+    return rig_step(
+        (struct mu_agent_event){.type = MU_AGENT_CUT_OFF, .by = mu_mono_add_ms(rig.now, ms)});
+}
+
 static inline unsigned rig_signal(int signal)
 {
     return rig_step((struct mu_agent_event){.type = MU_AGENT_SIGNAL, .signal = signal});

@@ -99,6 +99,7 @@ struct world {
     bool failed_here, hopeless, any_signal, close_said, ended;
     enum mu_agent_outcome outcome;
     uint64_t stop_since;
+    uint64_t cut_by, cut_generation; /* by when that one must be dead; 0: none */
     unsigned steps;
     char fault[300];
 
@@ -563,9 +564,35 @@ static inline void world_assign(struct world *w, const struct world_item *item)
                                           .host = w->host});
 }
 
+/* Nobody answers, and the others will not wait for ever; or it is past that already. */
+static inline void world_cut_off(struct world *w)
+{
+    uint64_t late = world_pick(w, 500);
+
+    w->cut_by = w->now_ms + world_pick(w, 3000);
+    w->cut_by = w->cut_by > late ? w->cut_by - late : 0;
+    w->cut_generation = w->generation;
+    world_tell(w,
+               (struct mu_agent_event){.type = MU_AGENT_CUT_OFF, .by = {w->cut_by * MU_NS_PER_MS}});
+}
+
+static inline void world_check_cut(struct world *w)
+{
+    const struct mu_agent *a = &w->agent;
+
+    if (w->cut_generation != 0 && w->cut_generation == a->generation && a->alive &&
+        w->now_ms > w->cut_by && a->stop != MU_AGENT_STOP_KILLED &&
+        a->exited != a->config.workers) {
+        WORLD_FAULT(w, "lets workers outlive a fence");
+    }
+}
+
 static inline void world_round_ends(struct world *w)
 {
     if (w->in_round) {
+        if (world_pick(w, 4) == 0) {
+            world_cut_off(w);
+        }
         w->in_round = false;
         w->disturbed = true;
         world_tell(w, (struct mu_agent_event){.type = MU_AGENT_ROUND_ENDED,
@@ -580,7 +607,7 @@ static inline void world_round_ends(struct world *w)
 /* What was true once, or is told again. */
 static inline void world_stale(struct world *w)
 {
-    struct mu_agent_event e = {.type = 1 + (enum mu_agent_event_type)world_pick(w, 15),
+    struct mu_agent_event e = {.type = 1 + (enum mu_agent_event_type)world_pick(w, 16),
                                .round = w->round - 1,
                                .generation = w->generation - 1,
                                .restarts_left = MU_AGENT_NOT_KEPT,
@@ -601,7 +628,7 @@ static inline void world_stale(struct world *w)
     }
     if (e.type == MU_AGENT_TIMEOUT || w->generation < 2 || w->round < 1 ||
         e.type == MU_AGENT_RDZV_FAILED || e.type == MU_AGENT_RDZV_CLOSED ||
-        e.type == MU_AGENT_SIGNAL || e.type == MU_AGENT_START ||
+        e.type == MU_AGENT_SIGNAL || e.type == MU_AGENT_START || e.type == MU_AGENT_CUT_OFF ||
         (e.type == MU_AGENT_ASSIGNED && w->joining)) {
         return;
     }
@@ -749,6 +776,7 @@ static inline void world_run(struct world *w)
         } else {
             break;
         }
+        world_check_cut(w);
         if (w->steps > WORLD_STEP_MAX || w->now_ms > WORLD_END_MS) {
             WORLD_FAULT(w, "still %s after %llu s", mu_agent_state_name(w->agent.state),
                         (unsigned long long)w->now_ms / 1000);

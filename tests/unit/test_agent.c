@@ -366,6 +366,62 @@ static void test_agent_left_overs_do_not_delay_success(void **state)
     assert_ended(MU_AGENT_SUCCEEDED);
 }
 
+/* --- the fence ------------------------------------------------------------------------------- */
+
+static void test_agent_who_is_cut_off_stops_in_time(void **state)
+{
+    (void)state;
+
+    /* Some of the grace is left, not all of it. */
+    rig_run(0, 1);
+    assert_int_equal(rig_cut_off(500), 0);
+    assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 0, 0), JOIN | SIGNAL);
+    assert_int_equal(rig_pass(499), 0);
+    assert_int_equal(rig_pass(1), KILL);
+    assert_int_equal(rig_exited(1, 0, -9), 0);
+    assert_int_equal(rig_exited(1, 1, -9), 0);
+    assert_int_equal(rig_group(MU_AGENT_GROUP_GONE, 1), 0);
+    /* What is started later has nothing to do with it. */
+    assert_int_equal(rig_assigned(1), EXCHANGE);
+    assert_int_equal(rig_round(MU_AGENT_READY, 1, 0), SPAWN);
+    assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 1, 0), JOIN | SIGNAL);
+    assert_int_equal(mu_mono_until_ms(rig.u.deadline, rig.now), 30000);
+}
+
+static void test_agent_who_is_cut_off_while_it_stops_or_saves_stops_sooner(void **state)
+{
+    struct mu_agent_config config = rig_config();
+
+    (void)state;
+    rig_run(0, 1);
+    assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 0, 0), JOIN | SIGNAL);
+    assert_int_equal(rig_cut_off(700), 0);
+    assert_int_equal(rig_pass(700), KILL);
+
+    config.change_ms = 5000;
+    rig_init(config);
+    rig_run(0, 1);
+    assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 0, 0), JOIN | WARN);
+    assert_int_equal(rig_cut_off(700), SIGNAL);
+    assert_int_equal(rig_pass(700), KILL);
+
+    /* There is no time to save for who is cut off first. */
+    rig_init(config);
+    rig_run(0, 1);
+    assert_int_equal(rig_cut_off(700), 0);
+    assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 0, 0), JOIN | SIGNAL);
+}
+
+/* As an agent that was stopped finds when it wakes. */
+static void test_agent_who_was_cut_off_kills_at_once(void **state)
+{
+    (void)state;
+
+    rig_run(0, 1);
+    assert_int_equal(rig_cut_off(0), 0);
+    assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 0, 0), JOIN | SIGNAL | KILL);
+}
+
 /* --- a time to save ------------------------------------------------------------------------- */
 
 static void run_with_time_to_save(void)
@@ -800,6 +856,9 @@ int main(void)
         TEST(test_agent_all_with_0_is_success),
         TEST(test_agent_who_is_left_is_named),
         TEST(test_agent_left_overs_do_not_delay_success),
+        TEST(test_agent_who_is_cut_off_stops_in_time),
+        TEST(test_agent_who_is_cut_off_while_it_stops_or_saves_stops_sooner),
+        TEST(test_agent_who_was_cut_off_kills_at_once),
         TEST(test_agent_workers_that_asked_have_time_to_save),
         TEST(test_agent_saving_goes_on_when_the_run_is_over),
         TEST(test_agent_a_signal_is_passed_on),
