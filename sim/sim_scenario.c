@@ -66,6 +66,8 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rdzv_swapped,
     &mu_sim_scenario_agent,
     &mu_sim_scenario_agent_early,
+    &mu_sim_scenario_agent_fence,
+    &mu_sim_scenario_agent_numb,
     &mu_sim_scenario_agent_spendthrift,
     &mu_sim_scenario_hm_state,
     &mu_sim_scenario_hm_state_torn,

@@ -15,6 +15,7 @@
 #include "scenarios/agent_world.h"
 #include "scenarios/scenarios.h"
 #include "service/rdzv_hub_internal.h"
+#include "service/rdzv_muster.h"
 #include "service/store_server_internal.h"
 
 #define WORKERS_MAX 3
@@ -24,6 +25,7 @@
 #define END_NS      (60 * MU_NS_PER_S) /* by when every agent has ended after that */
 #define FREED_NS    (15 * MU_NS_PER_S) /* by when one that ended is freed */
 #define GO_NS       (60 * MU_NS_PER_S)
+#define WAKE_NS     (10 * MU_NS_PER_MS) /* by when who wakes has killed what must not run */
 
 /* --- the server ------------------------------------------------------------------------------- */
 
@@ -76,6 +78,7 @@ static int start_server(struct mu_env *env, void *arg)
     }
     if (rc == 0) {
         w->serving = s;
+        w->served_ns = mu_sim_now_ns(w->sim);
         return 0;
     }
     mu_free(s);
@@ -105,6 +108,57 @@ static bool is_awake(const struct agents_node *n)
            mu_sim_proc_awake_ns(n->proc) <= mu_sim_now_ns(n->world->sim);
 }
 
+/*
+ * Whether others may rely on it that this agent's workers run in no round but its last: not while
+ * it is stopped itself, nor when it is out of the run, by its own word or because that is over.
+ */
+static bool is_fenced(const struct agents_node *n)
+{
+    const struct mu_agent *m = &n->life->agent->machine;
+    uint64_t late = mu_sim_faults(n->world->sim)->timer_late_max_ns + WAKE_NS;
+
+    return mu_sim_now_ns(n->world->sim) > mu_sim_proc_awake_ns(n->proc) + late && m->outcome == 0 &&
+           !m->closed && m->exited != n->world->workers;
+}
+
+/* A server that was started anew learns of a world before it from those who were in it. */
+static bool nobody_knew(const struct agents_world *w, const struct agents_node *a,
+                        const struct agents_node *b)
+{
+    const struct agents_meeting *later =
+        a->meeting->incarnation > b->meeting->incarnation ? a->meeting : b->meeting;
+
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        const struct agents_node *n = &w->nodes[i];
+
+        if (n->meeting == later && n->entered_ns != 0 && n->entered_ns < later->served_ns) {
+            return false;
+        }
+    }
+    return a->meeting->incarnation != b->meeting->incarnation;
+}
+
+static void check_world(struct agents_world *w, const struct agents_node *n)
+{
+    const struct agents_node *o = w->worker_of;
+
+    if (n->life == NULL || n->meeting == NULL || !is_fenced(n)) {
+        return;
+    }
+    if (o == NULL || o->meeting->run != n->meeting->run) {
+        w->worker_of = n;
+    } else if (o->meeting != n->meeting && !nobody_knew(w, o, n)) {
+        w->overlap = true;
+        if (w->overlap_ns != 0 && mu_sim_now_ns(w->sim) - w->overlap_ns > w->late_ns) {
+            mu_sim_fail(w->sim,
+                        "two worlds at a time: agent %" PRIu32 " in round %" PRIu64 " of %" PRIu64
+                        ", agent %" PRIu32 " in round %" PRIu64 " of %" PRIu64,
+                        o->number, o->meeting->round, o->meeting->incarnation, n->number,
+                        n->meeting->round, n->meeting->incarnation);
+        }
+    }
+}
+
 static void check_process(void *arg, const struct mu_sim_process *p)
 {
     struct agents_world *w = arg;
@@ -128,6 +182,21 @@ static void check_process(void *arg, const struct mu_sim_process *p)
         mu_sim_fail(w->sim,
                     "process %" PRId64 " of agent %" PRIu32 " lives, and is said to be gone",
                     p->pid, n->number);
+    } else {
+        check_world(w, n);
+    }
+}
+
+/* Workers of two rounds of a run never live at a time, but for as long as timers are late. */
+static void check_processes(struct agents_world *w)
+{
+    w->worker_of = NULL;
+    w->overlap = false;
+    mu_sim_each_process(w->sim, check_process, w);
+    if (!w->overlap) {
+        w->overlap_ns = 0;
+    } else if (w->overlap_ns == 0) {
+        w->overlap_ns = mu_sim_now_ns(w->sim);
     }
 }
 
@@ -150,6 +219,15 @@ static void commit_bugs(struct agents_world *w)
             mu_sim_call(n->proc, tell_gone_early, n->life->agent);
         }
     }
+    for (uint32_t i = 0; w->plant == AGENTS_PLANT_NUMB && i < w->node_count; i++) {
+        const struct agents_node *n = &w->nodes[i];
+
+        if (is_awake(n) && n->life->agent->rdzv != NULL) {
+            n->life->agent->rdzv->events.cut_off = NULL;
+            mu_rdzv_muster_unfence(
+                MU_CONTAINER_OF(n->life->agent->rdzv, struct mu_rdzv_muster, base));
+        }
+    }
     if (w->plant == AGENTS_PLANT_SPENDTHRIFT && w->serving != NULL) {
         struct mu_rdzv_run *run = mu_rdzv_run_find(&w->serving->server->hub, MU_SPAN_LIT("run0"));
 
@@ -164,10 +242,14 @@ static void check_step(struct mu_sim *sim, void *arg)
     struct agents_world *w = arg;
 
     commit_bugs(w);
-    mu_sim_each_process(sim, check_process, w);
+    check_processes(w);
     for (uint32_t i = 0; i < w->node_count; i++) {
-        const struct agents_node *n = &w->nodes[i];
+        struct agents_node *n = &w->nodes[i];
         uint64_t late = n->ended_ns + FREED_NS;
+
+        if (n->life != NULL && n->entered_ns == 0 && agents_incarnation(n->life) != 0) {
+            n->entered_ns = mu_sim_now_ns(sim);
+        }
 
         if (n->life != NULL && n->ended && mu_sim_now_ns(sim) > late &&
             mu_sim_now_ns(sim) > mu_sim_proc_awake_ns(n->proc) + FREED_NS) {
@@ -208,6 +290,7 @@ static void draw_terms(struct agents_world *w)
 
     w->quiet = f->kill_every_ns == 0 && f->pause_every_ns == 0 && f->reset_every_ns == 0 &&
                f->cut_every_ns == 0 && f->alloc_fail_ppm == 0 && f->shortage_every_ns == 0;
+    w->late_ns = f->timer_late_ppm == 0 ? 0 : f->timer_late_max_ns;
     w->memory = f->alloc_fail_ppm != 0 || f->shortage_every_ns != 0;
     w->node_count = 2 + agents_draw(w, AGENTS_MAX - 1);
     w->nodes_min = 1 + agents_draw(w, w->node_count);
@@ -223,6 +306,12 @@ static void draw_terms(struct agents_world *w)
     w->signals = !w->quiet && agents_draw(w, 3) == 0;
     w->supervised = agents_draw(w, 3) != 0;
     w->disk = agents_draw(w, 2) == 0;
+    if (w->steady) {
+        w->restarts_max = 0;
+        w->fail_of_8 = 0;
+        w->work_max_ms = 20000;
+        w->signals = false;
+    }
 }
 
 static void set_up(struct agents_world *w)
@@ -286,9 +375,9 @@ static void blame(struct agents_world *w)
     }
 }
 
-static void run_agents(struct mu_sim *sim, enum agents_plant plant)
+static void run_agents(struct mu_sim *sim, enum agents_plant plant, bool steady)
 {
-    struct agents_world w = {.sim = sim, .plant = plant};
+    struct agents_world w = {.sim = sim, .plant = plant, .steady = steady};
 
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
     set_up(&w);
@@ -325,12 +414,32 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
+/* Cuts in every seed, some of them longer than it takes to be held for dead. */
+static struct mu_sim_faults draw_cuts(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    f.cut_every_ns = (500 + mu_prng_below(prng, 4000)) * MU_NS_PER_MS;
+    f.cut_max_ns = (1000 + mu_prng_below(prng, 15000)) * MU_NS_PER_MS;
+    if (mu_prng_below(prng, 2) == 0) {
+        f.pause_every_ns = (500 + mu_prng_below(prng, 4000)) * MU_NS_PER_MS;
+        f.pause_max_ns = (1000 + mu_prng_below(prng, 15000)) * MU_NS_PER_MS;
+    }
+    return f;
+}
+
 SIM_SCENARIO(agent, "agent",
              "whole agents: one generation at a time, all reaped, the budget kept, all end",
-             draw_faults, false, run_agents(sim, AGENTS_PLANT_NOTHING))
+             draw_faults, false, run_agents(sim, AGENTS_PLANT_NOTHING, false))
+SIM_SCENARIO(agent_fence, "agent-fence",
+             "agents that are cut off, paused and killed: one world at a time, no restart charged",
+             draw_cuts, false, run_agents(sim, AGENTS_PLANT_NOTHING, true))
+SIM_SCENARIO(agent_numb, "agent-numb",
+             "planted bug: agents that do not notice that they are cut off", draw_cuts, true,
+             run_agents(sim, AGENTS_PLANT_NUMB, true))
 SIM_SCENARIO(agent_early, "agent-early",
              "planted bug: an agent starts workers before the descendants of the last are gone",
-             draw_faults, true, run_agents(sim, AGENTS_PLANT_EARLY))
+             draw_faults, true, run_agents(sim, AGENTS_PLANT_EARLY, false))
 SIM_SCENARIO(agent_spendthrift, "agent-spendthrift",
              "planted bug: a server that forgets what was spent of the restarts", draw_faults, true,
-             run_agents(sim, AGENTS_PLANT_SPENDTHRIFT))
+             run_agents(sim, AGENTS_PLANT_SPENDTHRIFT, false))

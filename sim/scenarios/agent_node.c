@@ -46,7 +46,7 @@ static void draw_oddity(struct agents_world *w)
         say(w, "flood", 1 + agents_draw(w, 100));
         break;
     default:
-        if (!w->healed) {
+        if (!w->healed && !w->steady) {
             say(w, "sleep", 1 + agents_draw(w, w->work_max_ms));
             say(w, "raise", SIGSTOP);
         }
@@ -62,6 +62,14 @@ struct agents_node *agents_node_of(struct agents_world *w, const struct mu_sim_h
         }
     }
     return NULL;
+}
+
+uint64_t agents_incarnation(const struct agents_life *l)
+{
+    /* A handler that is being freed is not the agent's any more. */
+    return l->agent->rdzv == NULL
+               ? 0
+               : MU_CONTAINER_OF(l->agent->rdzv, struct mu_rdzv_muster, base)->incarnation;
 }
 
 /* --- the budget ------------------------------------------------------------------------------- */
@@ -83,7 +91,8 @@ static struct agents_meeting *find_meeting(struct agents_life *l, uint64_t round
         return &w->meetings[0];
     }
     m = &w->meetings[w->meeting_count++];
-    *m = (struct agents_meeting){.run = l->run, .incarnation = rdzv->incarnation, .round = round};
+    *m = (struct agents_meeting){
+        .run = l->run, .incarnation = rdzv->incarnation, .round = round, .served_ns = w->served_ns};
     return m;
 }
 
@@ -170,7 +179,7 @@ int agents_script(void *arg, struct mu_sim_host *host, const struct mu_spawn *wh
     check_environment(n, what);
     memset((void *)w->words, 0, sizeof(w->words));
     w->word_count = 0;
-    if (!w->healed && !w->quiet && agents_draw(w, 100) == 0) {
+    if (!w->healed && !w->quiet && !w->steady && agents_draw(w, 100) == 0) {
         return -ENOENT;
     }
     if (agents_draw(w, 8) < w->odd_of_8) {
@@ -217,6 +226,7 @@ static int on_prepare(void *context, const struct mu_agent_attempt *attempt, str
     n->gone = false;
     (void)snprintf(l->mark, sizeof(l->mark), "ATTEMPT=%" PRIu64, n->attempt);
     check_budget(l, attempt);
+    n->meeting = find_meeting(l, attempt->round);
     return 0;
 }
 
@@ -296,6 +306,9 @@ static void on_ended(void *context, const struct mu_agent_verdict *v)
             mu_sim_fail(w->sim, "agent %" PRIu32 " succeeded, its worker %" PRIu32 " did not",
                         n->number, i);
         }
+    }
+    if (w->steady && v->outcome == MU_AGENT_FAILED) {
+        mu_sim_fail(w->sim, "agent %" PRIu32 " failed, and no worker did: %s", n->number, v->text);
     }
     n->ended = true;
     n->ended_ns = mu_sim_now_ns(w->sim);
@@ -391,6 +404,7 @@ int agents_node_start(struct mu_env *env, void *arg)
 
     *l = (struct agents_life){.node = n, .env = env, .run = n->world->run};
     n->lives++;
+    n->entered_ns = 0;
     n->gone = true;
     n->ended = false;
     configure(l, &config);

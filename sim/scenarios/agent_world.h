@@ -18,7 +18,9 @@ enum agents_plant {
     /* An agent takes its workers for gone when only their descendants are left. */
     AGENTS_PLANT_EARLY,
     /* The server forgets what was spent of the budget. */
-    AGENTS_PLANT_SPENDTHRIFT
+    AGENTS_PLANT_SPENDTHRIFT,
+    /* Agents do not notice that nobody answers. */
+    AGENTS_PLANT_NUMB
 };
 
 struct agents_world;
@@ -30,7 +32,8 @@ struct agents_node {
     struct mu_sim_host *host;
     struct agents_life *life;
     uint32_t lives;
-    uint64_t died_ns; /* the last time; what was left behind goes soon after */
+    uint64_t entered_ns; /* since when it knows of an incarnation of the run; 0: it does not */
+    uint64_t died_ns;    /* the last time; what was left behind goes soon after */
 
     /* The attempt under way, or the last one. */
     uint64_t attempt; /* counted over all lives */
@@ -39,6 +42,7 @@ struct agents_node {
     bool gone;
     bool ended;
     uint64_t ended_ns;
+    const struct agents_meeting *meeting; /* of it */
 };
 
 /* In the agent's memory. */
@@ -65,6 +69,7 @@ struct agents_meeting {
     uint32_t run;
     uint64_t incarnation;
     uint64_t round;
+    uint64_t served_ns; /* since when its server was there */
     uint32_t restart_count;
     bool started;   /* restart_count holds */
     uint64_t ranks; /* that were given to workers, a bit for each */
@@ -78,6 +83,7 @@ struct agents_world {
     enum agents_plant plant;
     struct mu_sim_proc *server_proc;
     struct agents_serving *serving;
+    uint64_t served_ns; /* since when */
     struct agents_node nodes[AGENTS_MAX];
     uint32_t node_count;
     uint32_t nodes_min;
@@ -94,12 +100,17 @@ struct agents_world {
     bool supervised;
     bool disk;
     bool memory;
-    bool quiet; /* nothing is lost on the way: what fails is counted */
+    bool steady; /* no worker fails by itself, and none is charged */
+    bool quiet;  /* nothing is lost on the way: what fails is counted */
     bool healed;
     bool leaving;
     uint32_t run;
     struct agents_meeting meetings[AGENTS_MEETINGS];
     uint32_t meeting_count;
+    const struct agents_node *worker_of; /* whose workers run, of those looked at in this step */
+    bool overlap;                        /* and others in another round */
+    uint64_t overlap_ns;                 /* since when; 0: not */
+    uint64_t late_ns;                    /* for how long it may be */
     char texts[AGENTS_WORDS_MAX][32];
     const char *words[AGENTS_WORDS_MAX + 1];
     uint32_t word_count;
@@ -107,6 +118,8 @@ struct agents_world {
 
 /** A number of the scenario's own. */
 uint32_t agents_draw(struct agents_world *w, uint32_t below);
+/** Of the run, as the agent knows it; 0: it does not. */
+uint64_t agents_incarnation(const struct agents_life *l);
 /** Whose host that is. */
 struct agents_node *agents_node_of(struct agents_world *w, const struct mu_sim_host *host);
 /** What a worker does, as mu_sim_set_exec() wants it; `arg` is the world. */

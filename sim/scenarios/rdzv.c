@@ -101,7 +101,7 @@ static void native_check(struct rdzv_world *w)
 #define NATIVE                                                                                     \
     .backend = "muster", .converge_ns = 60 * MU_NS_PER_S, .join_factor = 2,                        \
     .answer_ns = 5 * MU_NS_PER_S, .leave_ns = 2 * MU_NS_PER_S, .close_ns = 31 * MU_NS_PER_S,       \
-    .lost_ns = 2500 * MU_NS_PER_MS, .configure = configure_native, .may_wait = native_may_wait,    \
+    .lost_ns = 3500 * MU_NS_PER_MS, .configure = configure_native, .may_wait = native_may_wait,    \
     .hosted = native_hosted, .check = native_check
 
 RDZV_SCENARIO(rdzv, "rdzv",

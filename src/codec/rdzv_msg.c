@@ -8,14 +8,14 @@
 #define VERSION 1
 
 /* The words of a member. */
-#define SAY_FAILED 1
 
 #define KIND_MAX   MU_RDZV_NOTICE_ENTERED
 #define REASON_MAX 4 /* the last one of enum mu_room_end_reason */
 #define STATE_MAX  4 /* the last one of enum mu_room_state */
 #define PLACE_MAX  MU_RDZV_PLACE_SPARE
 
-#define JOIN_FLAGS ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES))
+#define JOIN_FLAGS                                                                                 \
+    ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES | MU_RDZV_JOIN_SPENT))
 
 static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
 {
@@ -56,7 +56,8 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
 {
     const struct mu_span names[] = {join->run_id, join->node, join->addr, join->topology};
     bool bounded = (join->flags & MU_RDZV_JOIN_SPARES) != 0;
-    size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4 : 0);
+    bool counted = (join->flags & MU_RDZV_JOIN_SPENT) != 0;
+    size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4u : 0) + (counted ? 4u : 0);
     int err;
 
     if (!names_fit(names, 4, &size)) {
@@ -82,6 +83,9 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
     if (bounded) {
         mu_buf_put_u32(out, join->spares);
     }
+    if (counted) {
+        mu_buf_put_u32(out, join->spent);
+    }
     return 0;
 }
 
@@ -106,6 +110,9 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
     if ((join.flags & MU_RDZV_JOIN_SPARES) != 0) {
         join.spares = mu_read_u32(&r);
     }
+    if ((join.flags & MU_RDZV_JOIN_SPENT) != 0) {
+        join.spent = mu_read_u32(&r);
+    }
     if (r.failed || (join.flags & ~JOIN_FLAGS) != 0) {
         return MUSTER_EPROTO;
     }
@@ -115,7 +122,7 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
 
 /* --- what a member says ---------------------------------------------------------------------- */
 
-int mu_rdzv_failed_encode(struct mu_buf *out, uint64_t round)
+int mu_rdzv_say_encode(struct mu_buf *out, enum mu_rdzv_say what, uint64_t round)
 {
     int err = mu_buf_reserve(out, 1 + 1 + 8);
 
@@ -123,20 +130,21 @@ int mu_rdzv_failed_encode(struct mu_buf *out, uint64_t round)
         return err;
     }
     mu_buf_put_u8(out, VERSION);
-    mu_buf_put_u8(out, SAY_FAILED);
+    mu_buf_put_u8(out, (uint8_t)what);
     mu_buf_put_u64(out, round);
     return 0;
 }
 
-int mu_rdzv_failed_decode(struct mu_span in, uint64_t *ret_round)
+int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *ret_round)
 {
     struct mu_reader r = read_version(in);
     uint8_t word = mu_read_u8(&r);
     uint64_t round = mu_read_u64(&r);
 
-    if (r.failed || word != SAY_FAILED) {
+    if (r.failed || (word != MU_RDZV_SAY_FAILED && word != MU_RDZV_SAY_STOPPED)) {
         return MUSTER_EPROTO;
     }
+    *ret_what = (enum mu_rdzv_say)word;
     *ret_round = round;
     return 0;
 }

@@ -3,7 +3,7 @@
  * `muster::Rendezvous.*` of the native wire. docs/native-wire.md has the bytes.
  *
  *     join     a stream both ways, as long as the node is a member
- *                  caller   CALL join   ITEM say*  (workers failed)       END: wants out
+ *                  caller   CALL join   ITEM say*  (failed, stopped)      END: wants out
  *                  callee   ITEM notice*  (assigned, ended, waiters)      REPLY: is out, and why
  *              The reply's status is 0 (it left), MUSTER_ERDZV_CLOSED, _GRACEFUL (closed while
  *              spare), _RESTARTS (the budget is spent), _TIMEOUT (no round in time), _LOST (another
@@ -34,6 +34,7 @@ enum {
     MU_RDZV_JOIN_MEMBERS = 1 << 0, /* it wants the list of members with every assignment */
     MU_RDZV_JOIN_FEW = 1 << 1,     /* as long as they are at most MU_RDZV_FEW */
     MU_RDZV_JOIN_SPARES = 1 << 2,  /* `spares` is there, and a bound */
+    MU_RDZV_JOIN_SPENT = 1 << 3,   /* `spent` is there */
 };
 
 /*
@@ -57,6 +58,14 @@ struct mu_rdzv_join {
     uint64_t join_timeout_ms;  /* how long it waits for a round, each time; 0: for ever */
     uint64_t incarnation;      /* of the run, if it was in it before; 0: any */
     uint32_t spares;           /* how many beyond nodes_max may wait; the first node sets it, too */
+    uint32_t spent;            /* restarts, as it knows from `incarnation` */
+};
+
+/* What a member says of a round that it was in, and is no more. It stays a member. */
+enum mu_rdzv_say {
+    MU_RDZV_SAY_FAILED = 1, /* its workers failed by themselves */
+    MU_RDZV_SAY_STOPPED,    /* it has stopped them: it did not know whether it was still counted on,
+                               or it cannot tell their failure from the loss of others */
 };
 
 enum mu_rdzv_notice_kind {
@@ -117,8 +126,8 @@ int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join);
 int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join);
 
 /* What a member says on its stream. */
-int mu_rdzv_failed_encode(struct mu_buf *out, uint64_t round); /* its workers failed in it */
-int mu_rdzv_failed_decode(struct mu_span in, uint64_t *ret_round);
+int mu_rdzv_say_encode(struct mu_buf *out, enum mu_rdzv_say what, uint64_t round);
+int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *ret_round);
 
 int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notice);
 int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice);

@@ -182,10 +182,12 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
         mu_heap_insert(&room->targets, &member->targeted, (mu_mono_t){UINT32_MAX - member->target});
     }
     stop_missing(room, member->name);
-    if (room->state == MU_ROOM_IS_GATHERING) {
+    if (room->state == MU_ROOM_IS_GATHERING &&
+        room->in[MU_ROOM_GATHERING].count < room->config.nodes_max) {
         mu_room_move(room, member, MU_ROOM_GATHERING);
-    } else if (room->in[MU_ROOM_RUNNING].count + room->in[MU_ROOM_WAITING].count <
-               room->config.nodes_max) {
+    } else if (room->state == MU_ROOM_IS_RUNNING &&
+               room->in[MU_ROOM_RUNNING].count + room->in[MU_ROOM_WAITING].count <
+                   room->config.nodes_max) {
         mu_room_move(room, member, MU_ROOM_WAITING);
     } else {
         mu_room_move(room, member, MU_ROOM_SPARE);
@@ -213,10 +215,11 @@ static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
         miss(room, member);
     }
     if (state == MU_ROOM_RUNNING) {
-        mu_room_end_round(room, reason, member);
-    } else if (state == MU_ROOM_WAITING && room->in[MU_ROOM_SPARE].count != 0) {
+        mu_room_end_round(room, now, reason, member);
+    } else if ((state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) &&
+               room->in[MU_ROOM_SPARE].count != 0) {
         /* There is room for one more now. */
-        mu_room_move(room, mu_room_first(room, MU_ROOM_SPARE), MU_ROOM_WAITING);
+        mu_room_move(room, mu_room_first(room, MU_ROOM_SPARE), state);
     }
     mu_room_settle(room, now);
 }
@@ -231,15 +234,43 @@ void mu_room_lost(struct mu_room *room, mu_mono_t now, struct mu_room_member *me
     part(room, now, member, MU_ROOM_END_LOST);
 }
 
-void mu_room_fail(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
-                  uint64_t round)
+/* It stays, and is in that round no more. */
+static void give_up_round(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                          uint64_t round, enum mu_room_end_reason reason)
 {
     /* Its word may have been under way while the round ended, or even the next one began. */
     if (member->state != MU_ROOM_RUNNING || round != room->round) {
         return;
     }
-    mu_room_end_round(room, MU_ROOM_END_FAILED, member);
+    mu_room_end_round(room, now, reason, member);
     mu_room_settle(room, now);
+}
+
+void mu_room_fail(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                  uint64_t round)
+{
+    give_up_round(room, now, member, round, MU_ROOM_END_FAILED);
+}
+
+void mu_room_stop(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                  uint64_t round)
+{
+    give_up_round(room, now, member, round, MU_ROOM_END_LOST);
+}
+
+void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until)
+{
+    if (mu_mono_before(room->hold, until)) {
+        room->hold = until;
+        mu_trace(&room->config.trace, "room.hold", mu_mono_since(now, until), 0);
+    }
+    mu_room_settle(room, now);
+}
+
+void mu_room_inherit(struct mu_room *room, uint32_t spent)
+{
+    spent = spent < room->config.restarts_max ? spent : room->config.restarts_max;
+    room->restarts = spent > room->restarts ? spent : room->restarts;
 }
 
 void mu_room_close(struct mu_room *room, mu_mono_t now)

@@ -8,6 +8,8 @@
  *     mu_room_leave(&room, now, &member)                it wants out, with grace
  *     mu_room_lost(&room, now, &member)                 it is gone without a word
  *     mu_room_fail(&room, now, &member, round)          its workers failed; it stays
+ *     mu_room_stop(&room, now, &member, round)          it has stopped them, or it is held for lost
+ *     mu_room_hold(&room, now, until)                   somebody's workers may run until then
  *     mu_room_close(&room, now)                         the run is over
  *     mu_room_tick(&room, now)  mu_room_deadline()      last call, batching of late-comers
  *     while (mu_room_next_notice(&room, &member, &notice)) { push it to that member }
@@ -42,9 +44,12 @@
  *    there and was told of a round is told of its end before anybody is told a rank in the next;
  *  - a closed run can be opened again under the same id as a new incarnation; nodes of the old one
  *    are fenced by its number;
- *  - the restart budget (`restarts_max`) is kept here, for the run, not per node: rounds that end
- *    because a member was lost or failed count, those that end because one left or to let somebody
- *    in do not;
+ *  - the restart budget (`restarts_max`) is kept here, for the run, not per node. It is for workers
+ *    that failed by themselves: members that are lost, leave or are let in cost nothing. Only who
+ *    loses members without end is in a loop, too: beyond MU_ROOM_LOSSES rounds in a row, with one
+ *    more every MU_ROOM_LOSS_MS, a loss counts as a failure;
+ *  - no round begins before a time that the driver names (mu_room_hold()): a member that is out of
+ *    reach, and not certainly dead, has until then to stop its workers;
  *  - a timeout can say who is there, how many are missing, and the names of those that ran in the
  *    last round and are not back (mu_room_explain()).
  *
@@ -72,6 +77,10 @@
 #define MU_ROOM_REGROUP 4
 /* How often members are told of a changed number of waiters: one wave in so many milliseconds. */
 #define MU_ROOM_WAITERS_MS UINT64_C(1000)
+/* So many rounds may end in a row because a member was lost, and one more each time the other one
+ * has passed, before a loss counts as a restart: 100 an hour. */
+#define MU_ROOM_LOSSES  100
+#define MU_ROOM_LOSS_MS UINT64_C(36000)
 /* How many of those that are not back explain() can name. */
 #define MU_ROOM_MISSING_MAX 8
 
@@ -108,7 +117,7 @@ enum mu_room_notice_kind {
 };
 
 enum mu_room_end_reason {
-    MU_ROOM_END_LOST = 1, /* a member is gone without a word */
+    MU_ROOM_END_LOST = 1, /* a member is gone without a word, or was out of reach for too long */
     MU_ROOM_END_LEFT,     /* a member left */
     MU_ROOM_END_UPSCALE,  /* late-comers are let in */
     MU_ROOM_END_FAILED,   /* a member's workers failed; it is still there */
@@ -187,12 +196,15 @@ struct mu_room {
     /*
      * By state. GATHERING: survivors by their old rank, then the others as they came; RUNNING: by
      * rank; WAITING and SPARE: as they came, every spare later than whoever is waiting. While the
-     * room gathers nobody is late, while it runs nobody gathers.
+     * room gathers nobody waits, and there are spares only if it is full and held; while it runs
+     * nobody gathers.
      */
     struct mu_room_group in[MU_ROOM_SPARE + 1];
     struct mu_map names;    /* of all members */
     struct mu_heap targets; /* of all members that announced one; the root is the largest */
     mu_mono_t last_call;    /* the gathering ends */
+    mu_mono_t hold;         /* no round begins before it */
+    mu_mono_t losses_until; /* private: by then all losses so far are forgotten */
     bool regroups;          /* private: a round has just ended */
     mu_mono_t upscale;      /* the running round ends to let late-comers in */
     mu_mono_t waiters_next; /* the running members may be told of waiters again */
@@ -241,7 +253,7 @@ struct mu_room_member *mu_room_find(const struct mu_room *room, struct mu_span n
  * for the others. Harmless for a member that is out.
  */
 void mu_room_leave(struct mu_room *room, mu_mono_t now, struct mu_room_member *member);
-/** As mu_room_leave(), and counts against the restart budget if it ran. */
+/** As mu_room_leave(), and is missed by those that are left. */
 void mu_room_lost(struct mu_room *room, mu_mono_t now, struct mu_room_member *member);
 /**
  * The member's workers failed in that round: the round ends for everybody, which counts against
@@ -250,6 +262,16 @@ void mu_room_lost(struct mu_room *room, mu_mono_t now, struct mu_room_member *me
  */
 void mu_room_fail(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                   uint64_t round);
+/**
+ * As mu_room_fail(), but nobody's workers failed by themselves: the member has stopped its own
+ * because it was out of reach, or is held for lost. It costs no restart, and the reason is LOST.
+ */
+void mu_room_stop(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                  uint64_t round);
+/** No round begins before `until`. A later time that was named before stays. */
+void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until);
+/** So many restarts were spent before this room was opened, as far as somebody knows. */
+void mu_room_inherit(struct mu_room *room, uint32_t spent);
 /** All members are out, and are told CLOSED. Harmless when it is closed already. */
 void mu_room_close(struct mu_room *room, mu_mono_t now);
 

@@ -38,7 +38,7 @@ uint32_t mu_room_target(const struct mu_room *room);
  * were. Then everybody who is in gathers, as far as there is room, or is out if the restart budget
  * is spent; after an upscale the next round runs already.
  */
-void mu_room_end_round(struct mu_room *room, enum mu_room_end_reason reason,
+void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason,
                        const struct mu_room_member *who);
 /* Whatever has changed: forms a round, ends one, sets the clocks. */
 void mu_room_settle(struct mu_room *room, mu_mono_t now);

@@ -152,7 +152,23 @@ static void send_back(struct mu_room *room, struct mu_room_member *member)
     mu_room_move(room, member, MU_ROOM_GATHERING);
 }
 
-void mu_room_end_round(struct mu_room *room, enum mu_room_end_reason reason,
+/* Whether this end costs a restart. */
+static bool is_charged(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason)
+{
+    mu_mono_t full = mu_mono_add_ms(now, (MU_ROOM_LOSSES - 1) * MU_ROOM_LOSS_MS);
+    mu_mono_t from = mu_mono_before(room->losses_until, now) ? now : room->losses_until;
+
+    if (reason != MU_ROOM_END_LOST) {
+        return reason == MU_ROOM_END_FAILED;
+    }
+    if (mu_mono_before(full, from)) {
+        return true;
+    }
+    room->losses_until = mu_mono_add_ms(from, MU_ROOM_LOSS_MS);
+    return false;
+}
+
+void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason,
                        const struct mu_room_member *who)
 {
     struct mu_room_member *member;
@@ -163,7 +179,7 @@ void mu_room_end_round(struct mu_room *room, enum mu_room_end_reason reason,
     room->round++;
     room->state = MU_ROOM_IS_GATHERING;
     room->upscale = MU_MONO_NEVER;
-    if (reason == MU_ROOM_END_LOST || reason == MU_ROOM_END_FAILED) {
+    if (is_charged(room, now, reason)) {
         if (room->restarts == room->config.restarts_max) {
             room->state = MU_ROOM_IS_FAILED;
             mu_trace(&room->config.trace, "room.failed", room->restarts, room->names.count);
@@ -200,11 +216,24 @@ static uint64_t regroup_ms(uint64_t last_call_ms)
     return last_call_ms == UINT64_MAX ? UINT64_MAX : last_call_ms / MU_ROOM_REGROUP;
 }
 
-static void settle_gathering(struct mu_room *room, mu_mono_t now)
+/* When the gathering ends, if nobody comes or goes. */
+static mu_mono_t forms_at(const struct mu_room *room)
 {
     uint32_t here = room->in[MU_ROOM_GATHERING].count;
     uint32_t target = mu_room_target(room);
 
+    if (here < room->config.nodes_min) {
+        return MU_MONO_NEVER;
+    }
+    if (here == room->config.nodes_max || (target != 0 && here >= target)) {
+        return room->hold;
+    }
+    return mu_mono_before(room->last_call, room->hold) ? room->hold : room->last_call;
+}
+
+static void settle_gathering(struct mu_room *room, mu_mono_t now)
+{
+    uint32_t here = room->in[MU_ROOM_GATHERING].count;
     bool regroups = room->regroups;
 
     room->regroups = false;
@@ -217,8 +246,7 @@ static void settle_gathering(struct mu_room *room, mu_mono_t now)
 
         room->last_call = mu_mono_add_ms(now, regroups ? regroup_ms(ms) : ms);
     }
-    if (here == room->config.nodes_max || (target != 0 && here >= target) ||
-        mu_mono_reached(room->last_call, now)) {
+    if (mu_mono_reached(forms_at(room), now)) {
         form_round(room);
     }
 }
@@ -245,7 +273,7 @@ static void settle_running(struct mu_room *room, mu_mono_t now)
             room->upscale = mu_mono_add_ms(now, room->config.upscale_delay_ms);
         }
         if (mu_mono_reached(room->upscale, now) || is_everybody_here(room)) {
-            mu_room_end_round(room, MU_ROOM_END_UPSCALE, NULL);
+            mu_room_end_round(room, now, MU_ROOM_END_UPSCALE, NULL);
             return;
         }
     }
@@ -278,7 +306,7 @@ mu_mono_t mu_room_deadline(const struct mu_room *room)
 {
     switch (room->state) {
     case MU_ROOM_IS_GATHERING:
-        return room->last_call;
+        return forms_at(room);
     case MU_ROOM_IS_RUNNING:
         if (room->in[MU_ROOM_WAITING].count != room->waiters_told) {
             return mu_mono_min(room->upscale, room->waiters_next);

@@ -81,6 +81,7 @@ static void carry_out_rdzv(struct mu_agent_service *s)
 
     s->rdzv_todo = 0;
     if ((todo & MU_AGENT_DO_JOIN) != 0) {
+        s->rdzv->blameless = !s->join_failed;
         mu_rdzv_join(s->rdzv);
     }
     if ((todo & MU_AGENT_DO_LEAVE) != 0) {
@@ -238,6 +239,9 @@ static void carry_out(struct mu_agent_service *s, const struct mu_agent_update *
         mu_agent_workers_warn(s, u->within_ms);
     }
     s->rdzv_todo |= u->flags & rdzv;
+    if ((u->flags & MU_AGENT_DO_JOIN) != 0) {
+        s->join_failed = u->failed;
+    }
     if ((u->flags & MU_AGENT_DO_EXCHANGE) != 0) {
         start_exchange(s, u->round);
     }
@@ -322,6 +326,11 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
                                              .host = s->rdzv->hosting});
 }
 
+static void on_cut_off(void *context, mu_mono_t by)
+{
+    mu_agent_tell(context, (struct mu_agent_event){.type = MU_AGENT_CUT_OFF, .by = by});
+}
+
 static void on_ended(void *context, const struct mu_rdzv_ending *ending)
 {
     struct mu_agent_service *s = context;
@@ -402,6 +411,7 @@ static int open_rdzv(struct mu_agent_service *s, struct mu_errmsg *reterr_msg)
 {
     const struct mu_rdzv_events events = {
         .assigned = on_assigned,
+        .cut_off = on_cut_off,
         .ended = on_ended,
         .waiting = on_waiting,
         .closed = on_closed,

@@ -128,6 +128,7 @@ struct mu_agent_service {
     bool spawn_failed;
 
     unsigned rdzv_todo; /* MU_AGENT_DO_JOIN, _LEAVE, _CLOSE: held until a report is out */
+    bool join_failed;   /* the join is because workers failed */
     bool leaving;       /* `left` is to come */
     bool closing;       /* `closed` or `close_failed` is to come */
 

@@ -93,6 +93,13 @@ struct mu_rdzv_record {
 struct mu_rdzv_events {
     void (*assigned)(void *context, const struct mu_rdzv_assignment *assignment);
     void (*ended)(void *context, const struct mu_rdzv_ending *ending);
+    /**
+     * For so long has nobody said that this node is still counted on, that at `by` the others may
+     * go on without it: what was begun in a round must have ended by then, at the latest. `ended`
+     * follows if it was in one. `by` is past for who was stopped meanwhile. May be NULL; only the
+     * backend "muster" tells it.
+     */
+    void (*cut_off)(void *context, mu_mono_t by);
     /** How many wait to be let in, while in a round; told when it changes. */
     void (*waiting)(void *context, uint32_t count);
     /** The run is over. Once. A join under way has failed before with MUSTER_ERDZV_CLOSED. */
@@ -126,6 +133,8 @@ struct mu_rdzv_handler {
     char node[MU_RDZV_RUN_ID_MAX + 1]; /* our name */
     char addr[MU_ADDR_HOST_MAX + 1];   /* how others reach us */
     bool hosting;                      /* the server runs here */
+    bool blameless;     /* join: the round is over for us, and it is not that our workers failed; it
+                           costs no restart where the backend counts those */
     uint32_t linger_ms; /* how long a server here outlives `free` for others to go first. 0 */
 };
 

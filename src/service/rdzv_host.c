@@ -146,6 +146,7 @@ static int serve(struct mu_env *env, const struct mu_addr *place,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     config.listen = *place;
+    config.rpc.grace_ms = MU_RPC_DEAD_MS_MAX; /* As long as its members wish. */
     config.stopped = on_stopped;
     config.context = h;
     err = mu_store_server_start(env, &config, &h->server, reterr_msg);

@@ -528,9 +528,9 @@ static void on_starved_timer(struct mu_timer *timer)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, mu_wall_t now)
+void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, struct mu_now now)
 {
-    *hub = (struct mu_rdzv_hub){.incarnation = now.ns / 1000};
+    *hub = (struct mu_rdzv_hub){.started = now.mono, .incarnation = now.wall.ns / 1000};
     mu_map_init(&hub->runs, seed);
     mu_list_init(&hub->busy);
     mu_list_init(&hub->idle);

@@ -23,6 +23,16 @@
  * this one, whose clock was ahead of ours, and is taken for what it was: a member of the run. From
  * there it is counted on at some distance, lest two servers after that one give the same.
  *
+ * The fence. A member that is lost may still run workers, if it was only cut off: it stops them by
+ * itself in the time in which its silence is noticed (rdzv_muster.c), and before that no other
+ * round begins. So a member that is lost otherwise (another came under its name, its session broke
+ * a rule) holds the next round back for what is left of that time, unless its process has ended.
+ * A server that members of another one come to holds their run back for as long after its start:
+ * somebody may have been cut off from that one.
+ *
+ * Who fails while others of its round are out of reach fails because of them, as far as anybody
+ * knows: that costs no restart.
+ *
  * The keys of a round begin with "/rdzv/RUN/INCARNATION.ROUND/". They are deleted when the second
  * round after it begins; those of a whole incarnation when the next one is opened, or when the run
  * is forgotten.
@@ -58,6 +68,7 @@ struct mu_rdzv_hub {
     struct mu_list dirty;   /* whose room may have something to tell */
     struct mu_list starved; /* members to whom something could not be told for want of memory */
     struct mu_timer starved_timer;
+    mu_mono_t started;
     uint64_t incarnation; /* the last one that was given, or above it */
     uint64_t forgotten;   /* the last one of all that were forgotten */
     /* Counters, for show. */
@@ -68,7 +79,7 @@ struct mu_rdzv_hub {
 };
 
 struct mu_rdzv_hub_config mu_rdzv_hub_config_defaults(void);
-void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, mu_wall_t now);
+void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, struct mu_now now);
 /** No member is left: every session has ended. */
 void mu_rdzv_hub_fini(struct mu_store_server *s);
 /** Begins a call whose method has the prefix of the rendezvous; it may be answered from inside. */

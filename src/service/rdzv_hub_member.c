@@ -229,18 +229,58 @@ static void member_credit(struct mu_served *base)
     mu_rdzv_member_push(member_of(base));
 }
 
+/* It may still run workers, and has so long to find out that nobody counts on it any more. */
+static void lose(struct mu_rdzv_member *m)
+{
+    struct mu_room *room = &m->run->room;
+    mu_mono_t now = mono(m);
+
+    if (m->room.has_rank) {
+        mu_room_hold(room, now, mu_rpc_forsaken_at(&m->base.session->base.rpc));
+    }
+    mu_room_lost(room, now, &m->room);
+}
+
+static bool is_out_of_reach(const struct mu_rdzv_member *m, mu_mono_t now)
+{
+    const struct mu_rpc *rpc = &m->base.session->base.rpc;
+
+    return mu_mono_since(mu_rpc_last_heard(rpc), now) > mu_rpc_kept_ms(rpc) * MU_NS_PER_MS / 2;
+}
+
+/* Its workers failed. If another one of the round is out of reach, that is why, as far as anybody
+ * knows: workers end when they lose a peer, mostly before its loss is noticed. */
+static void fail(struct mu_rdzv_member *m, uint64_t round)
+{
+    struct mu_room *room = &m->run->room;
+    mu_mono_t now = mono(m);
+
+    MU_LIST_FOREACH (it, &room->in[MU_ROOM_RUNNING].members) {
+        struct mu_room_member *other = MU_CONTAINER_OF(it, struct mu_room_member, link);
+
+        if (m->room.state == MU_ROOM_RUNNING && is_out_of_reach(other->owner, now)) {
+            mu_room_stop(room, now, other, round);
+            return;
+        }
+    }
+    mu_room_fail(room, now, &m->room, round);
+}
+
 static void member_item(struct mu_served *base, struct mu_span payload)
 {
     struct mu_rdzv_member *m = member_of(base);
+    enum mu_rdzv_say what;
     uint64_t round;
 
     mu_rdzv_run_touch(m->run);
-    if (mu_rdzv_failed_decode(payload, &round) == 0) {
-        mu_room_fail(&m->run->room, mono(m), &m->room, round);
-        return;
+    if (mu_rdzv_say_decode(payload, &what, &round) != 0) {
+        lose(m);
+        mu_rdzv_member_dismiss(m, MUSTER_EPROTO, "malformed word of a member");
+    } else if (what == MU_RDZV_SAY_FAILED) {
+        fail(m, round);
+    } else {
+        mu_room_stop(&m->run->room, mono(m), &m->room, round);
     }
-    mu_room_lost(&m->run->room, mono(m), &m->room);
-    mu_rdzv_member_dismiss(m, MUSTER_EPROTO, "malformed word of a member");
 }
 
 static void member_end(struct mu_served *base)
@@ -265,7 +305,7 @@ static void member_cancel(struct mu_served *base, int why)
     }
     if (why == MUSTER_ESESSION) {
         /* Its client begins anew, and does not know that it was in. */
-        mu_room_lost(&m->run->room, mono(m), &m->room);
+        lose(m);
     } else {
         mu_room_leave(&m->run->room, mono(m), &m->room);
     }
@@ -281,7 +321,7 @@ static void member_free(struct mu_served *base)
     if (base->session->base.goodbye) {
         mu_room_leave(&m->run->room, mono(m), &m->room);
     } else {
-        mu_room_lost(&m->run->room, mono(m), &m->room);
+        lose(m);
     }
     free_member(m);
 }
@@ -371,14 +411,18 @@ static int new_member(struct mu_store_session *session, uint64_t id,
 
 /*
  * A node has come back before its old session was known to be over: that one is over now. Its place
- * may be the last restart that was left.
+ * may be the last loss that was free.
  */
 static int displace(struct mu_rdzv_run *run, struct mu_rdzv_member *m, struct mu_errmsg *reterr_msg)
 {
     struct mu_room_member *old = mu_room_find(&run->room, mu_span_str(m->room.name));
 
     MU_ASSERT(old != NULL);
-    mu_room_lost(&run->room, mono(m), old);
+    if (((struct mu_rdzv_member *)old->owner)->base.session == m->base.session) {
+        mu_room_lost(&run->room, mono(m), old); /* It knows, and asks anew. */
+    } else {
+        lose(old->owner);
+    }
     mu_rdzv_member_dismiss(old->owner, MUSTER_ERDZV_LOST,
                            "another came under the name of this node and took its place");
     if (run->room.state == MU_ROOM_IS_FAILED) {
@@ -406,6 +450,21 @@ static int enter_room(struct mu_rdzv_member *m, const struct mu_rdzv_join *join,
     return err == MUSTER_ECLOSED ? MUSTER_ERDZV_CLOSED : err;
 }
 
+/* A member of another server's run: that one has not told us who was in it, and this one has. */
+static void take_over(struct mu_rdzv_member *m, const struct mu_rdzv_join *join)
+{
+    const struct mu_rpc *rpc = &m->base.session->base.rpc;
+    struct mu_room *room = &m->run->room;
+
+    if (join->incarnation == 0 || join->incarnation == room->incarnation) {
+        return;
+    }
+    mu_room_hold(room, mono(m), mu_mono_add_ms(m->run->server->hub.started, mu_rpc_kept_ms(rpc)));
+    if ((join->flags & MU_RDZV_JOIN_SPENT) != 0) {
+        mu_room_inherit(room, join->spent);
+    }
+}
+
 static int start_member(struct mu_store_session *session, uint64_t id,
                         const struct mu_rdzv_join *join, struct mu_errmsg *reterr_msg)
 {
@@ -423,6 +482,7 @@ static int start_member(struct mu_store_session *session, uint64_t id,
     if (new_member(session, id, join, run, &m) != 0) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for another member");
     }
+    take_over(m, join);
     err = enter_room(m, join, reterr_msg);
     if (err != 0) {
         free_member(m);

@@ -40,6 +40,7 @@ void mu_rdzv_muster_rearm(struct mu_rdzv_muster *n)
 
     at = mu_mono_min(at, mu_mono_min(n->join_deadline, n->leave_deadline));
     at = mu_mono_min(at, mu_mono_min(n->close_deadline, n->retry_at));
+    at = mu_mono_min(at, n->fence_at);
     mu_env_timer_arm(n->base.env, &n->timer, at);
 }
 
@@ -73,7 +74,7 @@ static int send_join(struct mu_rdzv_muster *n)
         .node = mu_span_str(n->base.node),
         .addr = mu_span_str(n->base.addr),
         .topology = mu_span_str(n->config.topology),
-        .flags = n->config.join_flags,
+        .flags = n->config.join_flags | (n->spent != 0 ? MU_RDZV_JOIN_SPENT : 0),
         .nodes_min = n->config.nodes_min,
         .nodes_max = n->config.nodes_max,
         .target = n->config.target,
@@ -83,6 +84,7 @@ static int send_join(struct mu_rdzv_muster *n)
         .join_timeout_ms = n->config.join_timeout_ms,
         .incarnation = n->incarnation,
         .spares = n->config.spares,
+        .spent = n->spent,
     };
     struct mu_buf out;
     int err;
@@ -95,6 +97,7 @@ static int send_join(struct mu_rdzv_muster *n)
     }
     mu_buf_fini(&out);
     if (err == 0) {
+        n->join_said = mono(n);
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.join",
                                "asked %.120s for a place, %" PRIu32 " to %" PRIu32 " nodes",
                                n->address, n->config.nodes_min, n->config.nodes_max);
@@ -102,13 +105,13 @@ static int send_join(struct mu_rdzv_muster *n)
     return err;
 }
 
-static int send_failed(struct mu_rdzv_muster *n)
+static int send_word(struct mu_rdzv_muster *n)
 {
     struct mu_buf out;
     int err;
 
     mu_buf_init(&out, SAY_BYTES);
-    err = mu_rdzv_failed_encode(&out, n->round);
+    err = mu_rdzv_say_encode(&out, (enum mu_rdzv_say)n->say, n->round);
     if (err == 0) {
         err = mu_rpc_client_item(&n->rpc, n->call, mu_buf_span(&out));
     }
@@ -143,9 +146,9 @@ static void say(struct mu_rdzv_muster *n)
         (n->soon & MU_RDZV_SOON_FAIL) == 0) {
         err = send_join(n);
     }
-    if (err == 0 && n->say_failed && n->call != 0) {
-        err = send_failed(n);
-        n->say_failed = err != 0;
+    if (err == 0 && n->say != 0 && n->call != 0) {
+        err = send_word(n);
+        n->say = err != 0 ? n->say : 0;
     }
     if (err == 0 && n->say_end && n->call != 0) {
         err = mu_rpc_client_end(&n->rpc, n->call);
@@ -215,18 +218,47 @@ static void on_failed(void *context, int status, const char *text)
     fail_all(context, MUSTER_ERDZV_CONN, text);
 }
 
+/* Whoever can bind the endpoint hosts. Asked again whenever there is nobody to connect to: the host
+ * may be gone, and this node be the one to take its place. */
+static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
+{
+    int rc;
+
+    if (n->server != NULL) {
+        return 0;
+    }
+    rc = mu_rdzv_host(n->base.env, n->config.host, &n->endpoint, &n->server, reterr_msg);
+    if (rc < 0) {
+        return rc;
+    }
+    n->base.hosting = rc == 1;
+    (void)mu_addr_format(&n->endpoint, n->address, sizeof(n->address));
+    if (strcmp(n->host_text.text, reterr_msg->text) != 0) {
+        n->host_text = *reterr_msg;
+        mu_rdzv_muster_soon(n, MU_RDZV_SOON_RECORD);
+    }
+    return 0;
+}
+
 /*
- * No connection for the whole grace: the others have been told by now that this node is lost, or
- * the server is gone. Either way this node must not go on as if it were in.
+ * No connection for a while. The session is kept: a server that was stopped knows it when it wakes.
+ * But if the server is gone, this node may be the one to take its place; then it knows nobody, and
+ * the members find out. What runs meanwhile is the fence's to look after.
  */
 static void on_gave_up(void *context, int status, const char *text)
 {
     struct mu_rdzv_muster *n = context;
+    struct mu_errmsg msg = {{0}};
 
     (void)status;
     if (n->freeing) {
         return;
     }
+    if (n->rpc.last_error != MUSTER_ESESSION) {
+        (void)elect(n, &msg); /* Whoever cannot host tries on. */
+        return;
+    }
+    /* The server has a session of that name, and ours is another: it does not help to try on. */
     if (n->call != 0) {
         (void)mu_rpc_client_cancel(&n->rpc, n->call);
     }
@@ -257,26 +289,6 @@ static void on_client_closed(void *context)
     }
 }
 
-/* Whoever can bind the endpoint hosts. Asked again whenever there is nobody to connect to: the host
- * may be gone, and this node be the one to take its place. */
-static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
-{
-    int rc;
-
-    if (n->server != NULL) {
-        return 0;
-    }
-    rc = mu_rdzv_host(n->base.env, n->config.host, &n->endpoint, &n->server, reterr_msg);
-    if (rc < 0) {
-        return rc;
-    }
-    n->base.hosting = rc == 1;
-    (void)mu_addr_format(&n->endpoint, n->address, sizeof(n->address));
-    n->host_text = *reterr_msg;
-    mu_rdzv_muster_soon(n, MU_RDZV_SOON_RECORD);
-    return 0;
-}
-
 static void start_client(struct mu_rdzv_muster *n)
 {
     const struct mu_rpc_client_events events = {
@@ -290,18 +302,23 @@ static void start_client(struct mu_rdzv_muster *n)
         .closed = on_client_closed,
         .context = n,
     };
+    struct mu_rpc_config terms = mu_rpc_config_defaults();
     struct mu_rpc_client_config config = {
         .addr = n->endpoint,
         .name = n->base.node,
         .connect_ms = 0, /* for ever: a join, or a close, has its own deadline */
-        .reconnect_ms = n->config.grace_ms,
+        .reconnect_ms = n->config.dead_ms / 3, /* until it is looked whether we can host */
         .probe_ms = PROBE_MS,
         .greetings = GREETINGS,
         .grace_ms = n->config.grace_ms,
         .beat_ms = n->config.beat_ms,
         .dead_ms = n->config.dead_ms,
+        .terms = &terms,
     };
-    int err = mu_rpc_client_init(&n->rpc, n->base.env, &config, &events);
+    int err;
+
+    terms.confirms = true;
+    err = mu_rpc_client_init(&n->rpc, n->base.env, &config, &events);
 
     if (err == 0) {
         n->client = MU_RDZV_CLIENT_LIVE;
@@ -384,10 +401,11 @@ static void deliver_held(struct mu_rdzv_muster *n)
     struct mu_rdzv_notice notice;
     struct mu_buf held = n->held;
 
-    if (n->state != MU_RDZV_JOINING || held.len == 0) {
+    if (n->state != MU_RDZV_JOINING || held.len == 0 || mu_rdzv_muster_is_cut_off(n)) {
         return;
     }
     mu_buf_init(&n->held, held.max);
+    n->say = 0; /* What there was to say of the round before, the server knows. */
     if (mu_rdzv_notice_decode(mu_buf_span(&held), &notice) == 0) {
         mu_rdzv_muster_tell_assigned(n, &notice);
     }
@@ -427,6 +445,9 @@ static void on_timer(struct mu_timer *timer)
         n->retry_at = MU_MONO_NEVER;
         say(n);
     }
+    if (mu_mono_reached(n->fence_at, now)) {
+        mu_rdzv_muster_fence(n);
+    }
     if (mu_mono_reached(n->join_deadline, now)) {
         join_is_late(n);
     }
@@ -457,7 +478,10 @@ static void native_join(struct mu_rdzv_handler *h)
         return;
     }
     mu_rdzv_muster_arm_join(n);
-    n->say_failed = was_in && n->call != 0;
+    if (was_in && n->call != 0) {
+        n->say = n->base.blameless || mu_rdzv_muster_in_doubt(n) ? MU_RDZV_SAY_STOPPED
+                                                                 : MU_RDZV_SAY_FAILED;
+    }
     if (n->held.len != 0) {
         mu_rdzv_muster_soon(n, MU_RDZV_SOON_HELD);
     }
@@ -530,6 +554,7 @@ static void native_free(struct mu_rdzv_handler *h)
     }
     n->freeing = true;
     n->join_deadline = n->leave_deadline = n->close_deadline = n->retry_at = MU_MONO_NEVER;
+    mu_rdzv_muster_unfence(n);
     n->soon = 0;
     if (n->client == MU_RDZV_CLIENT_NONE) {
         mu_rdzv_muster_soon(n, MU_RDZV_SOON_FREE);
@@ -559,6 +584,7 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     mu_timer_init(&n->timer, on_timer);
     mu_buf_init(&n->held, (size_t)64 << 20); /* as long as a frame can be */
     n->join_deadline = n->leave_deadline = n->close_deadline = n->retry_at = MU_MONO_NEVER;
+    mu_rdzv_muster_unfence(n);
     n->rank = -1;
     err = mu_rdzv_handler_init(&n->base, &native_ops, env, params, events, reterr_msg);
     if (err == 0) {

@@ -74,10 +74,12 @@ struct mu_rdzv_muster {
     enum mu_rdzv_muster_state state;
     uint64_t call;       /* join; 0: none */
     uint64_t close_call; /* 0: none */
-    bool say_failed;     /* our workers failed in `round`, and the server was not told yet */
-    bool say_end;        /* likewise: we want out */
-    bool closing;        /* a close of the run was asked for */
-    bool closed;         /* the run is */
+    bool entered;        /* as the server said */
+    bool spare;          /* likewise: it waits without a bound, while it is in touch */
+    unsigned say; /* enum mu_rdzv_say of `round`, for the server when it can be; 0: nothing */
+    bool say_end; /* likewise: we want out */
+    bool closing; /* a close of the run was asked for */
+    bool closed;  /* the run is */
     bool closed_told;
     bool leaving;
     bool join_extended; /* the join is late, and the server has some more time to say why */
@@ -85,7 +87,7 @@ struct mu_rdzv_muster {
     uint64_t incarnation; /* that was last heard of; 0: none yet */
     uint64_t round;       /* that it is in */
     int64_t rank;
-    struct mu_buf held; /* an ASSIGNED whose user is not back yet */
+    struct mu_buf held; /* an ASSIGNED whose user is not back yet, or that may be an old one */
     uint64_t held_round;
     unsigned soon;
     int soon_status;
@@ -96,6 +98,14 @@ struct mu_rdzv_muster {
     mu_mono_t leave_deadline;
     mu_mono_t close_deadline;
     mu_mono_t retry_at;
+    uint32_t spent; /* restarts of `incarnation` */
+
+    /* rdzv_muster_fence.c */
+    mu_mono_t join_said;  /* when the join that goes on was */
+    mu_mono_t counted_on; /* the last moment known at which we were; MU_MONO_NEVER: nobody does */
+    uint64_t kept_ns;     /* for so long after that the server waits for us */
+    mu_mono_t fence_at;   /* when to look again; MU_MONO_NEVER: there is nothing to look for */
+    mu_mono_t cut_off;    /* `counted_on` when our user was last told that it is */
 };
 
 /** Sets the timer to what comes first. */
@@ -107,12 +117,37 @@ void mu_rdzv_muster_soon(struct mu_rdzv_muster *n, unsigned what);
 /** Something found no memory: says it again in a moment. */
 void mu_rdzv_muster_retry_later(struct mu_rdzv_muster *n);
 
+/*
+ * rdzv_muster_fence.c. The server counts on a member that it has heard of within the time that the
+ * two have agreed on (mu_rpc_kept_ms()), and others may go on without it at the end of that time.
+ * So a member that is not answered stops what it has begun before that, by its own clock, counted
+ * from when it said what was answered last:
+ *
+ *     0                                         22/30      27/30     30/30 of the time
+ *     |--- beats, a sixth apart, unanswered ------|-- stop --|-- none --|--> others may begin
+ *                                               cut_off     `by`      the server holds it for lost
+ *
+ * Who hosts the server sleeps when it sleeps, and is not cut off from it.
+ */
+/** What was confirmed, or changed: looks whether we are counted on, and when to look again. */
+void mu_rdzv_muster_fence(struct mu_rdzv_muster *n);
+/** Whether we have not been answered for so long that others may have lost us. */
+bool mu_rdzv_muster_in_doubt(struct mu_rdzv_muster *n);
+/** Whether what the server has said may be about a time in which it still counted on us. */
+bool mu_rdzv_muster_is_cut_off(struct mu_rdzv_muster *n);
+/** Our place is gone, or about to be; what was begun there is still to be stopped in time. */
+void mu_rdzv_muster_forsaken(struct mu_rdzv_muster *n);
+/** Out for good: nothing is fenced any more. */
+void mu_rdzv_muster_unfence(struct mu_rdzv_muster *n);
+
 /* rdzv_muster_told.c: what the server says, and what the user is told of it. The user may call
  * anything from inside; the node is there until its `freed`. */
 void mu_rdzv_muster_item(void *context, uint64_t id, struct mu_span payload);
 void mu_rdzv_muster_reply(void *context, uint64_t id, int status, struct mu_span payload);
 /** The server does not know us any more, or cannot be asked. */
 void mu_rdzv_muster_dropped(struct mu_rdzv_muster *n, const char *why);
+/** The round is over for this node, as far as it knows. */
+void mu_rdzv_muster_tell_dropped(struct mu_rdzv_muster *n, const char *why);
 void mu_rdzv_muster_tell_assigned(struct mu_rdzv_muster *n, const struct mu_rdzv_notice *notice);
 void mu_rdzv_muster_tell_failed(struct mu_rdzv_muster *n, int status, const char *text);
 void mu_rdzv_muster_tell_closed(struct mu_rdzv_muster *n, int status, const char *text);

@@ -13,7 +13,7 @@
 #define UPSCALE_DELAY_MS UINT64_C(1000)
 #define BEAT_MS          UINT64_C(1000)
 #define DEAD_MS          UINT64_C(3000)
-#define GRACE_MS         UINT64_C(2000)
+#define BEATS            6 /* in that time, so that little of it is over when one is not answered */
 
 /* Seconds where zero means something, too, and "never" is `never`. */
 static int parse_delay(const char *config, const char *key, uint64_t fallback, uint64_t never,
@@ -89,17 +89,16 @@ static int parse_times(struct mu_rdzv_muster_config *c, const char *config,
         err = parse_beat(config, "dead", 0, MU_RPC_DEAD_MS_MAX, &c->dead_ms, reterr_msg);
     }
     if (err == 0) {
-        uint64_t beat = c->dead_ms != 0 && c->dead_ms < DEAD_MS ? c->dead_ms / 3 : BEAT_MS;
+        uint64_t beat = (c->dead_ms != 0 ? c->dead_ms : DEAD_MS) / BEATS;
 
-        err = parse_beat(config, "beat", beat, MU_RPC_DEAD_MS_MAX / 3, &c->beat_ms, reterr_msg);
+        err = parse_beat(config, "beat", beat < BEAT_MS ? beat : BEAT_MS, MU_RPC_DEAD_MS_MAX / 3,
+                         &c->beat_ms, reterr_msg);
     }
     if (err == 0 && c->dead_ms == 0) {
         c->dead_ms = 3 * c->beat_ms > DEAD_MS ? 3 * c->beat_ms : (uint32_t)DEAD_MS;
     }
     if (err == 0) {
-        uint64_t grace = GRACE_MS < c->dead_ms ? GRACE_MS : c->dead_ms;
-
-        err = parse_beat(config, "grace", grace, MU_RPC_DEAD_MS_MAX, &c->grace_ms, reterr_msg);
+        err = parse_beat(config, "grace", c->dead_ms, MU_RPC_DEAD_MS_MAX, &c->grace_ms, reterr_msg);
     }
     if (err == 0 && c->grace_ms > c->dead_ms) {
         err = mu_err(reterr_msg, MUSTER_EINVAL,

@@ -18,7 +18,9 @@ static void get_out(struct mu_rdzv_muster *n)
     n->call = 0;
     n->state = MU_RDZV_OUT;
     n->rank = -1;
-    n->say_failed = n->say_end = n->leaving = false;
+    n->say = 0;
+    n->say_end = n->leaving = false;
+    mu_rdzv_muster_unfence(n);
     n->join_deadline = n->leave_deadline = MU_MONO_NEVER;
     n->soon &= ~(unsigned)(MU_RDZV_SOON_FAIL | MU_RDZV_SOON_LEFT | MU_RDZV_SOON_HELD);
     mu_buf_reset(&n->held);
@@ -126,6 +128,7 @@ void mu_rdzv_muster_tell_assigned(struct mu_rdzv_muster *n, const struct mu_rdzv
         a.member_count = notice->world;
     }
     n->state = MU_RDZV_IN;
+    n->spare = false;
     n->round = notice->round;
     n->rank = notice->rank;
     n->join_deadline = MU_MONO_NEVER;
@@ -204,9 +207,16 @@ static void on_notice(struct mu_rdzv_muster *n, struct mu_span payload)
         return;
     }
     n->incarnation = notice.incarnation;
+    if (notice.kind == MU_RDZV_NOTICE_ASSIGNED && n->config.restarts_max != UINT32_MAX &&
+        notice.restarts_left <= n->config.restarts_max) {
+        n->spent = n->config.restarts_max - notice.restarts_left;
+    }
     switch (notice.kind) {
     case MU_RDZV_NOTICE_ENTERED:
-        if (notice.place == MU_RDZV_PLACE_SPARE) {
+        n->entered = true;
+        mu_rdzv_muster_fence(n);
+        n->spare = notice.place == MU_RDZV_PLACE_SPARE;
+        if (n->spare) {
             /* It waits for as long as the round is full, and the server begins to count when it is
              * promoted. */
             n->join_deadline = MU_MONO_NEVER;
@@ -219,12 +229,13 @@ static void on_notice(struct mu_rdzv_muster *n, struct mu_span payload)
                                    : "a round runs: waiting for the next one");
         break;
     case MU_RDZV_NOTICE_ASSIGNED:
-        if (n->state == MU_RDZV_JOINING && !n->say_failed) {
+        if (n->state == MU_RDZV_BETWEEN ||
+            (n->state == MU_RDZV_JOINING && mu_rdzv_muster_is_cut_off(n))) {
+            hold(n, &notice, payload); /* It may have been on its way for as long. */
+        } else if (n->state == MU_RDZV_JOINING && n->say == 0) {
             mu_rdzv_muster_tell_assigned(n, &notice);
-        } else if (n->state == MU_RDZV_BETWEEN) {
-            hold(n, &notice, payload);
         } else if (n->state == MU_RDZV_JOINING && notice.round != n->round) {
-            n->say_failed = false; /* The round in which we failed is over without our word. */
+            n->say = 0; /* The round of which it is is over without our word. */
             mu_rdzv_muster_tell_assigned(n, &notice);
         } else {
             mu_rdzv_muster_tell_failed(n, MUSTER_ERDZV_STATE,
@@ -251,20 +262,26 @@ void mu_rdzv_muster_item(void *context, uint64_t id, struct mu_span payload)
     }
 }
 
+void mu_rdzv_muster_tell_dropped(struct mu_rdzv_muster *n, const char *why)
+{
+    struct mu_errmsg text;
+
+    (void)mu_err(&text, 0, "round %" PRIu64 " is over for this node: %s", n->round, why);
+    tell_ended(n, MU_RDZV_ENDED_DROPPED, NULL, 0, text.text);
+}
+
 /* The server does not know us any more, or cannot be asked: we were held for dead, or it was
  * started anew. Whoever is still gathering just joins again. */
 void mu_rdzv_muster_dropped(struct mu_rdzv_muster *n, const char *why)
 {
-    struct mu_errmsg text;
-
+    mu_rdzv_muster_forsaken(n);
     n->call = 0;
-    n->say_failed = false;
+    n->say = 0;
     mu_buf_reset(&n->held);
     if (n->leaving) {
         mu_rdzv_muster_tell_left(n);
     } else if (n->state == MU_RDZV_IN) {
-        (void)mu_err(&text, 0, "round %" PRIu64 " is over for this node: %s", n->round, why);
-        tell_ended(n, MU_RDZV_ENDED_DROPPED, NULL, 0, text.text);
+        mu_rdzv_muster_tell_dropped(n, why);
     } else if (n->state == MU_RDZV_JOINING && n->join_deadline.ns == MU_MONO_NEVER.ns) {
         mu_rdzv_muster_arm_join(n); /* It was spare, and is not even that any more. */
     }
@@ -272,11 +289,13 @@ void mu_rdzv_muster_dropped(struct mu_rdzv_muster *n, const char *why)
 
 static void on_join_reply(struct mu_rdzv_muster *n, int status, const char *text)
 {
-    n->call = 0;
-    switch (status) {
-    case MUSTER_ESESSION:
+    if (status == MUSTER_ESESSION) {
         mu_rdzv_muster_dropped(n, "the server has gone on without it, or was started anew");
         return;
+    }
+    mu_rdzv_muster_forsaken(n);
+    n->call = 0;
+    switch (status) {
     case MUSTER_ERDZV_CLOSED:
     case MUSTER_ERDZV_GRACEFUL:
         mu_rdzv_muster_tell_closed(n, status, text);

@@ -333,7 +333,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_list_init(&s->in_turn);
     mu_list_init(&s->held_conns);
     mu_list_init(&s->held_replies);
-    mu_rdzv_hub_init(&s->hub, s->config.keyspace.seed, mu_env_now(env).wall);
+    mu_rdzv_hub_init(&s->hub, s->config.keyspace.seed, mu_env_now(env));
     mu_buf_init(&s->scratch, config->torch.output_bytes_max);
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);

@@ -70,6 +70,7 @@ struct hub_node {
     uint64_t call; /* its join; 0: none */
     uint64_t ask;  /* its status or close */
     struct mu_rdzv_join join;
+    enum mu_rdzv_say word; /* to be said */
     /* What it knows. */
     char told[HUB_TOLD_MAX];
     size_t told_len;
@@ -443,13 +444,13 @@ static inline void hub_leave(struct hub_node *n)
     mu_sim_call(n->proc, hub_leave_inside, n);
 }
 
-static inline void hub_fail_inside(void *arg)
+static inline void hub_say_inside(void *arg)
 {
     struct hub_node *n = arg;
     struct mu_buf out;
 
     mu_buf_init(&out, 64);
-    assert_int_equal(mu_rdzv_failed_encode(&out, n->round), 0);
+    assert_int_equal(mu_rdzv_say_encode(&out, n->word, n->round), 0);
     assert_int_equal(mu_rpc_item(&n->rpc, mu_env_now(n->env), n->call, mu_buf_span(&out)), 0);
     mu_buf_fini(&out);
     hub_pump(n);
@@ -458,7 +459,15 @@ static inline void hub_fail_inside(void *arg)
 /* Its workers failed. */
 static inline void hub_fail(struct hub_node *n)
 {
-    mu_sim_call(n->proc, hub_fail_inside, n);
+    n->word = MU_RDZV_SAY_FAILED;
+    mu_sim_call(n->proc, hub_say_inside, n);
+}
+
+/* It has stopped them. */
+static inline void hub_stop(struct hub_node *n)
+{
+    n->word = MU_RDZV_SAY_STOPPED;
+    mu_sim_call(n->proc, hub_say_inside, n);
 }
 
 static inline void hub_bye_inside(void *arg)

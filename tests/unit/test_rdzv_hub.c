@@ -340,6 +340,9 @@ static void test_hub_fast_rejoin_never_hangs_or_splits_the_world(void **state)
     hub_join(again, join);
     hub_run_ms(t.w, 20);
     assert_string_equal(t.n[1]->told, "reply MUSTER_ERDZV_LOST\n");
+    /* The one before it may not hear of it, and has its time to stop. */
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\n");
+    hub_run_ms(t.w, 2000);
     assert_string_equal(t.n[0]->told, "ended 0 lost b\nassigned 1 0/3\n");
     assert_string_equal(again->told, "entered gathering\nassigned 1 1/3\n");
     assert_string_equal(t.n[2]->told, "ended 0 lost b\nassigned 1 2/3\n");
@@ -521,23 +524,73 @@ static void test_hub_restart_budget_is_kept_by_the_server(void **state)
     hub_world_free(t.w);
 }
 
-static void test_hub_rejoin_that_spends_the_last_restart_does_not_open_the_run_again(void **state)
+static void test_hub_members_that_are_lost_or_stop_cost_no_restart(void **state)
 {
     struct mu_rdzv_join join = hub_join_of(2, 3);
-    struct hub_node *again;
     struct trio t;
 
     (void)state;
     join.restarts_max = 0;
     t = make_trio(join);
-    again = hub_node_new(t.w, "b2");
-    join.node = MU_SPAN_LIT("b");
-    hub_join(again, join);
+    hub_stop(t.n[1]);
+    hub_stop(t.n[2]); /* of the same round: one event */
     hub_run_ms(t.w, 20);
-    assert_string_equal(again->told, "reply MUSTER_ERDZV_RESTARTS\n");
-    assert_string_equal(t.n[0]->told, "reply MUSTER_ERDZV_RESTARTS\n");
-    assert_string_equal(t.n[1]->told, "reply MUSTER_ERDZV_LOST\n");
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\nassigned 1 0/3\n");
+    assert_string_equal(t.n[1]->told, "ended 0 lost b\nassigned 1 1/3\n");
+    assert_string_equal(t.n[2]->told, "ended 0 lost b\nassigned 1 2/3\n");
+    mu_sim_kill(t.n[2]->proc, MU_SIM_KILL_PROCESS);
+    hub_run_ms(t.w, 1300);
+    assert_string_equal(t.n[0]->told, "ended 0 lost b\nassigned 1 0/3\n"
+                                      "ended 1 lost c\nassigned 2 0/2\n");
     hub_world_free(t.w);
+}
+
+/* Workers end when they lose a peer, and before anybody else has noticed that it is gone. */
+static void test_hub_failure_while_another_is_out_of_reach_costs_no_restart(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(2, 3);
+    struct trio t;
+
+    (void)state;
+    join.restarts_max = 0;
+    t = make_trio(join);
+    mu_sim_cut(t.n[2]->host, t.w->host, 60 * MU_NS_PER_S);
+    hub_run_ms(t.w, 2700);
+    hub_fail(t.n[0]);
+    hub_run_ms(t.w, 20);
+    assert_int_equal(t.n[0]->status, 0);
+    assert_true(strstr(t.n[0]->told, "ended 0 lost c\n") != NULL);
+    hub_world_free(t.w);
+}
+
+/* A server that takes another's place knows nobody who was cut off from that one. */
+static void test_hub_members_of_another_server_wait_for_whom_it_lost(void **state)
+{
+    struct hub_world *w = hub_world_new(NULL);
+    struct hub_node *a = hub_node_new(w, "a");
+    struct hub_node *b = hub_node_new(w, "b");
+    struct mu_rdzv_join join = hub_join_of(2, 2);
+
+    (void)state;
+    join.incarnation = 77;
+    join.restarts_max = 3;
+    join.flags |= MU_RDZV_JOIN_SPENT;
+    join.spent = 2;
+    hub_join(a, join);
+    join.spent = 1;
+    hub_join(b, join);
+    hub_run_ms(w, 1900);
+    assert_string_equal(a->told, "entered gathering\n");
+    hub_run_ms(w, 200);
+    assert_string_equal(a->told, "entered gathering\nassigned 0 0/2\n");
+    /* What was spent there is spent. */
+    hub_fail(a);
+    hub_run_ms(w, 20);
+    assert_int_equal(a->status, 0);
+    hub_fail(a);
+    hub_run_ms(w, 20);
+    assert_int_equal(a->status, MUSTER_ERDZV_RESTARTS);
+    hub_world_free(w);
 }
 
 /* --- leaving ---------------------------------------------------------------------------------- */
@@ -587,7 +640,9 @@ int main(void)
         cmocka_unit_test(test_hub_refuses_who_is_one_spare_too_many),
         cmocka_unit_test(test_hub_closed_run_lets_spares_go_with_grace),
         cmocka_unit_test(test_hub_restart_budget_is_kept_by_the_server),
-        cmocka_unit_test(test_hub_rejoin_that_spends_the_last_restart_does_not_open_the_run_again),
+        cmocka_unit_test(test_hub_members_that_are_lost_or_stop_cost_no_restart),
+        cmocka_unit_test(test_hub_failure_while_another_is_out_of_reach_costs_no_restart),
+        cmocka_unit_test(test_hub_members_of_another_server_wait_for_whom_it_lost),
         cmocka_unit_test(test_hub_end_and_goodbye_are_leaving_with_grace),
     };
 

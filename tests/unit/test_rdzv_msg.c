@@ -77,7 +77,7 @@ static void test_rdzv_msg_join_has_the_bytes_of_its_layout(void **state)
     }
     assert_int_equal(mu_buf_append(&b, MU_SPAN_LIT("later")), 0);
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
-    b.data[b.head + 24] = 8; /* a flag that nobody knows */
+    b.data[b.head + 24] = 16; /* a flag that nobody knows */
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), MUSTER_EPROTO);
     b.data[b.head + 24] = 0;
     assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
@@ -144,22 +144,48 @@ static void test_rdzv_msg_names_have_a_longest(void **state)
     mu_buf_fini(&b);
 }
 
-static void test_rdzv_msg_failed_round_trips(void **state)
+static void test_rdzv_msg_what_a_member_says_round_trips(void **state)
 {
-    uint64_t round = 0;
+    static const enum mu_rdzv_say words[] = {MU_RDZV_SAY_FAILED, MU_RDZV_SAY_STOPPED};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        enum mu_rdzv_say what = 0;
+        uint64_t round = 0;
+        struct mu_buf b;
+
+        mu_buf_init(&b, 64);
+        assert_int_equal(mu_rdzv_say_encode(&b, words[i], UINT64_MAX - 1), 0);
+        assert_int_equal(mu_rdzv_say_decode(mu_buf_span(&b), &what, &round), 0);
+        assert_int_equal(what, words[i]);
+        assert_int_equal(round, UINT64_MAX - 1);
+        for (size_t n = 0; n < b.len; n++) {
+            assert_int_equal(mu_rdzv_say_decode(mu_span(mu_buf_span(&b).data, n), &what, &round),
+                             MUSTER_EPROTO);
+        }
+        b.data[b.head + 1] = 3; /* another word */
+        assert_int_equal(mu_rdzv_say_decode(mu_buf_span(&b), &what, &round), MUSTER_EPROTO);
+        mu_buf_fini(&b);
+    }
+}
+
+static void test_rdzv_msg_join_says_what_was_spent(void **state)
+{
+    struct mu_rdzv_join join = a_join;
+    struct mu_rdzv_join out;
     struct mu_buf b;
 
     (void)state;
-    mu_buf_init(&b, 64);
-    assert_int_equal(mu_rdzv_failed_encode(&b, UINT64_MAX - 1), 0);
-    assert_int_equal(mu_rdzv_failed_decode(mu_buf_span(&b), &round), 0);
-    assert_int_equal(round, UINT64_MAX - 1);
-    for (size_t n = 0; n < b.len; n++) {
-        assert_int_equal(mu_rdzv_failed_decode(mu_span(mu_buf_span(&b).data, n), &round),
-                         MUSTER_EPROTO);
-    }
-    b.data[b.head + 1] = 2; /* another word */
-    assert_int_equal(mu_rdzv_failed_decode(mu_buf_span(&b), &round), MUSTER_EPROTO);
+    join.flags |= MU_RDZV_JOIN_SPENT;
+    join.spent = 7;
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_rdzv_join_encode(&b, &join), 0);
+    assert_int_equal(mu_rdzv_join_decode(mu_buf_span(&b), &out), 0);
+    assert_int_equal(out.spent, 7);
+    assert_int_equal(out.spares, join.spares);
+    assert_int_equal(
+        mu_rdzv_join_decode(mu_span(mu_buf_span(&b).data, mu_buf_span(&b).len - 1), &out),
+        MUSTER_EPROTO);
     mu_buf_fini(&b);
 }
 
@@ -387,7 +413,7 @@ static void test_rdzv_msg_encoders_fail_without_a_trace(void **state)
     mu_buf_init(&b, 4096);
     failheap_arm(0);
     assert_int_equal(mu_rdzv_join_encode(&b, &a_join), MUSTER_ENOMEM);
-    assert_int_equal(mu_rdzv_failed_encode(&b, 1), MUSTER_ENOMEM);
+    assert_int_equal(mu_rdzv_say_encode(&b, MU_RDZV_SAY_FAILED, 1), MUSTER_ENOMEM);
     assert_int_equal(mu_rdzv_notice_encode(&b, &notice), MUSTER_ENOMEM);
     assert_int_equal(mu_rdzv_member_encode(&b, &member), MUSTER_ENOMEM);
     assert_int_equal(mu_rdzv_run_id_encode(&b, a_join.run_id), MUSTER_ENOMEM);
@@ -405,7 +431,8 @@ int main(void)
         cmocka_unit_test(test_rdzv_msg_join_has_the_bytes_of_its_layout),
         cmocka_unit_test(test_rdzv_msg_join_says_how_many_spares_if_they_are_bounded),
         cmocka_unit_test(test_rdzv_msg_names_have_a_longest),
-        cmocka_unit_test(test_rdzv_msg_failed_round_trips),
+        cmocka_unit_test(test_rdzv_msg_what_a_member_says_round_trips),
+        cmocka_unit_test(test_rdzv_msg_join_says_what_was_spent),
         cmocka_unit_test(test_rdzv_msg_notice_round_trips),
         cmocka_unit_test(test_rdzv_msg_notice_has_one_member_for_each_rank),
         cmocka_unit_test(test_rdzv_msg_member_skips_what_a_later_version_added),

@@ -27,9 +27,9 @@ static void test_options_have_the_documented_defaults(void **state)
     assert_int_equal(config.join_timeout_ms, 600000);
     assert_int_equal(config.last_call_ms, 1000);
     assert_int_equal(config.upscale_delay_ms, 1000);
-    assert_int_equal(config.beat_ms, 1000);
+    assert_int_equal(config.beat_ms, 500);
     assert_int_equal(config.dead_ms, 3000);
-    assert_int_equal(config.grace_ms, 2000);
+    assert_int_equal(config.grace_ms, 3000); /* no shorter: who was cut off stops in that time */
     assert_true(config.restarts_max == UINT32_MAX);
     assert_int_equal(config.target, 0);
     assert_int_equal(config.join_flags, MU_RDZV_JOIN_FEW);
@@ -66,11 +66,13 @@ static void test_who_gives_one_bound_gets_fitting_others(void **state)
 {
     (void)state;
     assert_int_equal(configure("dead=0.9"), 0);
-    assert_int_equal(config.beat_ms, 300);
+    assert_int_equal(config.beat_ms, 150);
     assert_int_equal(config.grace_ms, 900);
+    assert_int_equal(configure("dead=60"), 0);
+    assert_int_equal(config.beat_ms, 1000);
     assert_int_equal(configure("beat=5"), 0);
     assert_int_equal(config.dead_ms, 15000);
-    assert_int_equal(config.grace_ms, 2000);
+    assert_int_equal(config.grace_ms, 15000);
 }
 
 static void test_wrong_options_are_refused_by_name(void **state)

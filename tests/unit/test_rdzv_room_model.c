@@ -43,7 +43,8 @@ static struct {
     enum mu_room_state state;
     uint64_t round;
     uint32_t restarts;
-    uint64_t last_call, upscale, waiters_next;
+    uint64_t last_call, upscale, waiters_next, hold;
+    uint64_t losses[MU_ROOM_LOSSES]; /* when the bucket gets one of them back */
     uint32_t waiters_told;
     bool after_round;
     uint64_t arrivals;
@@ -186,13 +187,29 @@ static struct {
     enum mu_room_end_reason reason;
 } last_end;
 
+/* A hundred losses are free, and each is again when its turn has come, one after the other. */
+static bool is_free_loss(void)
+{
+    uint64_t last = now.ns;
+    int free = -1;
+
+    for (int i = 0; i < MU_ROOM_LOSSES; i++) {
+        last = model.losses[i] > last ? model.losses[i] : last;
+        free = model.losses[i] <= now.ns ? i : free;
+    }
+    if (free >= 0) {
+        model.losses[free] = last + MU_ROOM_LOSS_MS * MU_NS_PER_MS;
+    }
+    return free >= 0;
+}
+
 static void model_end(enum mu_room_end_reason reason, int who)
 {
     last_end.who = who;
     last_end.rank = who < 0 ? 0 : model.nodes[who].rank;
     last_end.round = model.round;
     last_end.reason = reason;
-    if (reason == MU_ROOM_END_LOST || reason == MU_ROOM_END_FAILED) {
+    if (reason == MU_ROOM_END_FAILED || (reason == MU_ROOM_END_LOST && !is_free_loss())) {
         if (model.config.restarts_max != UINT32_MAX &&
             model.restarts == model.config.restarts_max) {
             model_dismiss(MU_ROOM_FAILED);
@@ -287,8 +304,9 @@ static void model_settle(void)
         if (model.last_call == NEVER) {
             model.last_call = later(model.config.last_call_ms / (after_round ? 4 : 1));
         }
-        if (here == model.config.nodes_max || (target > 0 && target <= here) ||
-            model.last_call <= now.ns) {
+        if ((here == model.config.nodes_max || (target > 0 && target <= here) ||
+             model.last_call <= now.ns) &&
+            model.hold <= now.ns) {
             model_form();
         }
     }
@@ -299,7 +317,16 @@ static uint64_t model_deadline(void)
     uint64_t waiters = NEVER;
 
     if (model.state == MU_ROOM_IS_GATHERING) {
-        return model.last_call;
+        uint32_t here = count_in(MU_ROOM_GATHERING);
+        uint32_t target = largest_target();
+
+        if (here < model.config.nodes_min) {
+            return NEVER;
+        }
+        return here == model.config.nodes_max || (target > 0 && target <= here) ||
+                       model.last_call < model.hold
+                   ? model.hold
+                   : model.last_call;
     }
     if (model.state != MU_ROOM_IS_RUNNING) {
         return NEVER;
@@ -318,7 +345,8 @@ static void model_join(int i)
 
     *n = (struct node){.arrival = ++model.arrivals, .rack = rack, .target = target};
     if (model.state == MU_ROOM_IS_GATHERING) {
-        n->state = MU_ROOM_GATHERING;
+        n->state = count_in(MU_ROOM_GATHERING) < model.config.nodes_max ? MU_ROOM_GATHERING
+                                                                        : MU_ROOM_SPARE;
     } else {
         bool room_left =
             count_in(MU_ROOM_RUNNING) + count_in(MU_ROOM_WAITING) < model.config.nodes_max;
@@ -341,11 +369,11 @@ static void model_part(int i, enum mu_room_end_reason reason)
     }
     if (state == MU_ROOM_RUNNING) {
         model_end(reason, i);
-    } else if (state == MU_ROOM_WAITING) {
+    } else if (state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) {
         int spare = oldest_in(MU_ROOM_SPARE);
 
         if (spare >= 0) {
-            model.nodes[spare].state = MU_ROOM_WAITING;
+            model.nodes[spare].state = state;
         }
     }
     model_settle();
@@ -472,7 +500,7 @@ static void open_room(uint64_t incarnation)
         .nodes_max = min + (uint32_t)pick(6),
         .last_call_ms = delays[pick(5)],
         .upscale_delay_ms = delays[pick(6)],
-        .restarts_max = pick(4) == 0 ? (uint32_t)pick(8) : UINT32_MAX,
+        .restarts_max = pick(3) == 0 ? (uint32_t)pick(6) : UINT32_MAX,
         .members_max = (uint32_t)(10 + pick(NODES)),
         .seed = pick(UINT32_MAX),
     };
@@ -540,12 +568,22 @@ static void step_part(int i)
 static void step_fail(int i)
 {
     uint64_t round = model.round - (pick(4) == 0);
+    bool stops = pick(2) == 0;
 
-    mu_room_fail(&room, now, &members[i], round);
+    (stops ? mu_room_stop : mu_room_fail)(&room, now, &members[i], round);
     if (model.nodes[i].state == MU_ROOM_RUNNING && round == model.round) {
-        model_end(MU_ROOM_END_FAILED, i);
+        model_end(stops ? MU_ROOM_END_LOST : MU_ROOM_END_FAILED, i);
         model_settle();
     }
+}
+
+static void step_hold(void)
+{
+    uint64_t until = now.ns + pick(2 * MU_NS_PER_S);
+
+    mu_room_hold(&room, now, (mu_mono_t){until});
+    model.hold = until > model.hold ? until : model.hold;
+    model_settle();
 }
 
 static void step_time(void)
@@ -575,7 +613,7 @@ static void calm_down(void)
     if (count_all() < model.config.nodes_min) {
         return;
     }
-    end = mu_mono_add_ms(now, wait_ms);
+    end = mu_mono_add_ms(now.ns < model.hold ? (mu_mono_t){model.hold} : now, wait_ms);
     while (!mu_mono_before(end, mu_room_deadline(&room))) {
         now = mu_room_deadline(&room);
         mu_room_tick(&room, now);
@@ -625,8 +663,10 @@ static void step(void)
         step_join(i);
     } else if (what < 600) {
         step_part(i);
-    } else if (what < 630) {
+    } else if (what < 700) {
         step_fail(i);
+    } else if (what < 710) {
+        step_hold();
     } else {
         step_time();
     }

@@ -86,25 +86,95 @@ static void test_room_restart_budget_is_kept_for_the_run(void **state)
     assert_int_equal(n.restarts_left, 2);
     room_expect(&f, "b assigned 0: 1/2\n");
 
-    /* Whoever fails, the budget is the same. */
+    /* Whoever fails, the budget is the same; who is lost costs nothing. */
     mu_room_fail(&f.room, f.now, room_member(&f, "a"), 0);
     room_lose(&f, "b");
     assert_true(mu_room_next_notice(&f.room, &m, &n));
     assert_int_equal(n.kind, MU_ROOM_ENDED);
     assert_true(mu_room_next_notice(&f.room, &m, &n));
     assert_int_equal(n.kind, MU_ROOM_ASSIGNED);
-    assert_int_equal(n.restarts_left, 0);
+    assert_int_equal(n.restarts_left, 1);
     room_join(&f, "c");
     room_expect(&f, "spare assigned 2: 1/2\n");
 
-    room_lose(&f, "spare");
-    room_expect(&f, "a failed 2: lost spare\nc failed 2: lost spare\n");
+    mu_room_fail(&f.room, f.now, room_member(&f, "spare"), 2);
+    mu_room_fail(&f.room, f.now, room_member(&f, "a"), 3);
+    room_expect(&f, "a failed 3: failed a\nspare failed 3: failed a\nc failed 3: failed a\n");
     mu_room_explain(&f.room, text, sizeof(text));
     assert_string_equal(text, "the run has used up its 2 restarts; the last round ended because "
-                              "spare was lost");
+                              "a failed");
     assert_int_equal(room_try_join(&f, "d"), MUSTER_ECLOSED);
     assert_string_equal(f.msg.text, "the run has used up its 2 restarts");
     assert_true(mu_room_done(&f.room));
+    room_teardown(&f);
+}
+
+/* Members that are lost again and again, faster than any job loses them: that is a loop, too. */
+static void test_room_losses_without_end_are_charged(void **state)
+{
+    (void)state;
+    room_prepare(&f, 1, 2);
+    f.config.restarts_max = 1;
+    room_open(&f);
+    room_join(&f, "a");
+    for (unsigned i = 0; i < MU_ROOM_LOSSES; i++) {
+        room_join(&f, "b");
+        room_lose(&f, "b");
+        assert_int_equal(f.room.restarts, 0);
+    }
+    room_join(&f, "b");
+    room_lose(&f, "b");
+    assert_int_equal(f.room.restarts, 1);
+    /* One more is free when its time has passed. */
+    room_pass(&f, MU_ROOM_LOSS_MS);
+    room_join(&f, "b");
+    room_lose(&f, "b");
+    assert_int_equal(f.room.state, MU_ROOM_IS_GATHERING);
+    room_join(&f, "b");
+    room_lose(&f, "b");
+    assert_int_equal(f.room.state, MU_ROOM_IS_FAILED);
+    room_teardown(&f);
+}
+
+/* --- the fence ------------------------------------------------------------------------------- */
+
+static void test_room_that_is_held_begins_no_round(void **state)
+{
+    (void)state;
+    room_setup(&f, 1, 2);
+    room_join(&f, "a");
+    room_join(&f, "b");
+    room_expect(&f, "a assigned 0: 0/2\nb assigned 0: 1/2\n");
+
+    mu_room_hold(&f.room, f.now, mu_mono_add_ms(f.now, 3000));
+    mu_room_hold(&f.room, f.now, mu_mono_add_ms(f.now, 2000)); /* An earlier one says nothing. */
+    room_lose(&f, "b");
+    room_join(&f, "c");
+    room_join(&f, "d"); /* There is no room for it: it waits as a spare. */
+    assert_int_equal(room_member(&f, "d")->state, MU_ROOM_SPARE);
+    room_pass(&f, 2999);
+    room_expect(&f, "a ended 0: lost b\n");
+    assert_int_equal(mu_room_deadline(&f.room).ns, mu_mono_add_ms(f.now, 1).ns);
+    room_leave(&f, "c");
+    assert_int_equal(room_member(&f, "d")->state, MU_ROOM_GATHERING);
+    room_pass(&f, 1);
+    room_expect(&f, "a assigned 1: 0/2\nd assigned 1: 1/2\n");
+    room_teardown(&f);
+}
+
+/* Nodes whose server was stopped come back one by one: that is one event, and costs nothing. */
+static void test_room_members_that_stopped_end_their_round_once(void **state)
+{
+    (void)state;
+    room_prepare(&f, 2, 2);
+    f.config.restarts_max = 0;
+    room_open(&f);
+    room_join(&f, "a");
+    room_join(&f, "b");
+    mu_room_stop(&f.room, f.now, room_member(&f, "a"), 0);
+    mu_room_stop(&f.room, f.now, room_member(&f, "b"), 0);
+    room_expect(&f, "a assigned 1: 0/2\nb assigned 1: 1/2\n");
+    assert_int_equal(f.room.restarts, 0);
     room_teardown(&f);
 }
 
@@ -364,6 +434,9 @@ int main(void)
         cmocka_unit_test(test_room_close_puts_everybody_out),
         cmocka_unit_test(test_room_closed_run_can_be_started_again_as_a_new_incarnation),
         cmocka_unit_test(test_room_restart_budget_is_kept_for_the_run),
+        cmocka_unit_test(test_room_losses_without_end_are_charged),
+        cmocka_unit_test(test_room_that_is_held_begins_no_round),
+        cmocka_unit_test(test_room_members_that_stopped_end_their_round_once),
         cmocka_unit_test(test_room_timeout_says_which_nodes_are_missing),
         cmocka_unit_test(test_room_explains_what_a_last_call_waits_for),
         cmocka_unit_test(test_room_explanation_is_cut_in_whole_names),
