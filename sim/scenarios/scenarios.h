@@ -23,6 +23,7 @@ extern const struct mu_sim_scenario mu_sim_scenario_agent_early;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_fence;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_numb;
 extern const struct mu_sim_scenario mu_sim_scenario_agent_spendthrift;
+extern const struct mu_sim_scenario mu_sim_scenario_agent_start;
 extern const struct mu_sim_scenario mu_sim_scenario_backed;
 extern const struct mu_sim_scenario mu_sim_scenario_backed_cached;
 extern const struct mu_sim_scenario mu_sim_scenario_backed_cached_hasty;
