@@ -245,7 +245,8 @@ static bool is_out_of_reach(const struct mu_rdzv_member *m, mu_mono_t now)
 {
     const struct mu_rpc *rpc = &m->base.session->base.rpc;
 
-    return mu_mono_since(mu_rpc_last_heard(rpc), now) > mu_rpc_kept_ms(rpc) * MU_NS_PER_MS / 2;
+    return !mu_rpc_linked(rpc) ||
+           mu_mono_since(mu_rpc_last_heard(rpc), now) > mu_rpc_kept_ms(rpc) * MU_NS_PER_MS / 2;
 }
 
 /* Its workers failed. If another one of the round is out of reach, that is why, as far as anybody

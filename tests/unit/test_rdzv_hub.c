@@ -563,6 +563,25 @@ static void test_hub_failure_while_another_is_out_of_reach_costs_no_restart(void
     hub_world_free(t.w);
 }
 
+/* The process has just ended, and has some milliseconds left to be held for lost. */
+static void test_hub_failure_while_anothers_link_is_gone_costs_no_restart(void **state)
+{
+    struct mu_rdzv_join join = hub_join_of(2, 3);
+    struct trio t;
+
+    (void)state;
+    join.restarts_max = 0;
+    t = make_trio(join);
+    mu_sim_kill(t.n[2]->proc, MU_SIM_KILL_PROCESS);
+    hub_run_ms(t.w, 10);
+    assert_string_equal(t.n[0]->told, "");
+    hub_fail(t.n[0]);
+    hub_run_ms(t.w, 500);
+    assert_int_equal(t.n[0]->status, 0);
+    assert_true(strstr(t.n[0]->told, "ended 0 lost c\n") != NULL);
+    hub_world_free(t.w);
+}
+
 /* A server that takes another's place knows nobody who was cut off from that one. */
 static void test_hub_members_of_another_server_wait_for_whom_it_lost(void **state)
 {
@@ -642,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_hub_restart_budget_is_kept_by_the_server),
         cmocka_unit_test(test_hub_members_that_are_lost_or_stop_cost_no_restart),
         cmocka_unit_test(test_hub_failure_while_another_is_out_of_reach_costs_no_restart),
+        cmocka_unit_test(test_hub_failure_while_anothers_link_is_gone_costs_no_restart),
         cmocka_unit_test(test_hub_members_of_another_server_wait_for_whom_it_lost),
         cmocka_unit_test(test_hub_end_and_goodbye_are_leaving_with_grace),
     };
