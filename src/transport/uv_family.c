@@ -310,9 +310,10 @@ int mu_uv_family_signal(struct mu_uv_child *c, int signal, bool group_only)
     if (c->killing) {
         f->rest_ms = REST_MIN_MS;
         any = kill_doomed(f) || any;
-        mu_uv_families_survey_soon(f);
     }
     mu_proc_table_clear(&f->table);
+    /* Whoever was found dead has been reaped: of its death, SIGCHLD does not tell any more. */
+    mu_uv_families_survey_soon(f);
     return any ? 0 : -ESRCH;
 }
 

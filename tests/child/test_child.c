@@ -285,6 +285,24 @@ static void test_gone_waits_for_descendants_that_end_by_themselves(void **state)
     zoo_assert_empty();
 }
 
+/* The signal finds it dead and reaps it, before the loop is told of its death. */
+static void test_gone_comes_when_a_signal_reaps_the_last_of_a_family(void **state)
+{
+    (void)state;
+    beast_init(&b);
+    beast_start(&b, "daemon=0", "exit=0", NULL);
+    zoo_run_until(&b.exited);
+    zoo_run_ms(20); /* it has been seen alive */
+    assert_false(b.gone);
+    (void)zoo_kill_left(NULL);
+    assert_true(zoo_empties_within(20000));
+
+    (void)mu_env_child_signal(zoo_env, &b.child, SIGTERM, MU_CHILD_FAMILY);
+    zoo_run_until(&b.gone);
+
+    zoo_assert_empty();
+}
+
 static void test_families_are_told_apart(void **state)
 {
     (void)state;
@@ -625,6 +643,7 @@ int main(int argc, char **argv)
         TEST(test_stopped_child_obeys),
         TEST(test_signals_reach_whom_they_are_for),
         TEST(test_gone_waits_for_descendants_that_end_by_themselves),
+        TEST(test_gone_comes_when_a_signal_reaps_the_last_of_a_family),
         TEST(test_families_are_told_apart),
         TEST(test_families_are_told_apart_by_their_marks),
         TEST(test_stray_without_any_mark_goes_with_the_last_child),
