@@ -369,8 +369,9 @@ void mu_watch_stop(struct mu_watch *w)
 
 void mu_watch_leave(struct mu_watch *w, uint64_t grace_ms)
 {
+    /* Half of what it holds, so that counting up to it cannot wrap. */
     struct word leave = {.pid = LEAVE,
-                         .here = grace_ms > INT32_MAX ? INT32_MAX : (int32_t)grace_ms};
+                         .here = grace_ms > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)grace_ms};
 
     if (w->pid != 0) {
         while (send(w->fd, &leave, sizeof(leave), MSG_NOSIGNAL) < 0 && errno == EINTR) {
