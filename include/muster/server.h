@@ -28,8 +28,12 @@ struct muster_server_config {
     uint64_t key_bytes_max;    /* 8 KiB */
     uint64_t value_bytes_max;  /* 8 MiB */
     uint64_t keys_max;         /* named by one request: 131,072 */
-    uint64_t memory_bytes_max; /* keys and values in all: 4 GiB */
-    uint64_t buffer_bytes_max; /* half-read requests and unsent answers in all: 2 GiB */
+    /* Keys and values in all: 4 GiB, but no more than a half of the memory that the process may
+     * have: of its control group's limit (of either version, or of one above it), or of the
+     * machine's where there is none. */
+    uint64_t memory_bytes_max;
+    /* Half-read requests and unsent answers in all: 2 GiB, but no more than an eighth of that. */
+    uint64_t buffer_bytes_max;
     uint64_t connections_max;  /* 100,000 */
     uint64_t sessions_max;     /* 100,000 */
     uint32_t session_grace_ms; /* how long a session outlives its connection, at the most: 10,000 */

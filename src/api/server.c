@@ -8,6 +8,7 @@
 #include "service/status_page.h"
 #include "service/store_server.h"
 #include "transport/lmdb_disk.h"
+#include "transport/memory_limit.h"
 
 struct muster_server {
     muster_runtime *rt;
@@ -27,6 +28,7 @@ struct muster_server_config muster_server_config_defaults(void)
 {
     struct mu_store_server_config d = mu_store_server_config_defaults();
 
+    mu_store_server_config_fit(&d, mu_memory_limit());
     return (struct muster_server_config){
         .sync = MUSTER_SYNC_ALWAYS,
         .sync_interval_ms = d.sync_interval_ms,
@@ -79,13 +81,8 @@ static void fill_config(muster_server *s, const struct muster_server_config *c,
     ret->sessions_max = c->sessions_max;
     ret->rpc.grace_ms = c->session_grace_ms;
     ret->rpc.name = "muster " MUSTER_VERSION;
+    mu_store_server_config_settle(ret);
     /* A value at its limit must fit one request of either wire. */
-    if (ret->torch.request_bytes_max < c->value_bytes_max + c->key_bytes_max + 64) {
-        ret->torch.request_bytes_max = c->value_bytes_max + c->key_bytes_max + 64;
-    }
-    if (ret->torch.output_bytes_max < c->value_bytes_max + 64) {
-        ret->torch.output_bytes_max = c->value_bytes_max + 64;
-    }
     if (ret->rpc.frame_bytes_max < c->value_bytes_max + c->key_bytes_max + 4096) {
         ret->rpc.frame_bytes_max = (uint32_t)(c->value_bytes_max + c->key_bytes_max + 4096);
     }

@@ -29,6 +29,35 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
     };
 }
 
+static size_t least(size_t a, uint64_t b)
+{
+    return b < a ? (size_t)b : a;
+}
+
+void mu_store_server_config_fit(struct mu_store_server_config *config, uint64_t memory)
+{
+    config->keyspace.memory_bytes_max = least(config->keyspace.memory_bytes_max, memory / 2);
+    config->buffer_bytes_max = least(config->buffer_bytes_max, memory / 8);
+}
+
+void mu_store_server_config_settle(struct mu_store_server_config *config)
+{
+    size_t buffers = config->buffer_bytes_max;
+    /* One value at its limit must fit all the same. */
+    size_t one = config->keyspace.value_bytes_max + config->keyspace.key_bytes_max + 64;
+
+    config->journal_bytes_high =
+        least(config->journal_bytes_high, config->keyspace.memory_bytes_max / 8);
+    config->torch.request_bytes_max = least(config->torch.request_bytes_max, buffers / 2);
+    config->torch.output_bytes_max = least(config->torch.output_bytes_max, buffers);
+    if (config->torch.request_bytes_max < one) {
+        config->torch.request_bytes_max = one;
+    }
+    if (config->torch.output_bytes_max < one) {
+        config->torch.output_bytes_max = one;
+    }
+}
+
 /* --- the pump's tail -------------------------------------------------------------------------- */
 
 static void rearm(struct mu_store_server *s)

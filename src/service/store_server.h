@@ -71,6 +71,15 @@ struct mu_store_server_config {
 };
 
 struct mu_store_server_config mu_store_server_config_defaults(void);
+/**
+ * Lowers limits so that a process that may have `memory` bytes keeps within them: a half for keys
+ * and values, an eighth for buffers. The rest is for what is on its way to a disk, connections, the
+ * kernel's part of them, and what an allocator cannot use.
+ */
+void mu_store_server_config_fit(struct mu_store_server_config *config, uint64_t memory);
+/** The same for limits that follow from the two: what one request, one answer and the journal may
+ * take. For whoever has set these. */
+void mu_store_server_config_settle(struct mu_store_server_config *config);
 
 struct mu_store_server;
 

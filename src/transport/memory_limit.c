@@ -1,0 +1,174 @@
+#include "transport/memory_limit.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/alloc.h"
+
+#define LINE_MAX_BYTES 8192
+
+/* A hierarchy of control groups that can limit memory. */
+struct hierarchy {
+    bool v2;
+    char path[PATH_MAX];  /* of this process, in the hierarchy */
+    char root[PATH_MAX];  /* what of the hierarchy is mounted, */
+    char mount[PATH_MAX]; /* and where */
+};
+
+static FILE *open_below(const char *root, const char *path)
+{
+    char full[4 * PATH_MAX];
+
+    (void)snprintf(full, sizeof(full), "%s%s", root, path);
+    return fopen(full, "re");
+}
+
+/* Whether `word` is one of a list with commas. */
+static bool has_word(const char *list, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',' ? 1 : 0;
+        if (strncmp(at, word, len) == 0 && (at[len] == ',' || at[len] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A line of /proc/self/cgroup: "4:memory:/path", or "0::/path" for version 2. */
+static bool read_path(const char *root, struct hierarchy *h)
+{
+    FILE *file = open_below(root, "/proc/self/cgroup");
+    char line[LINE_MAX_BYTES];
+    bool found = false;
+
+    while (file != NULL && !found && fgets(line, sizeof(line), file) != NULL) {
+        char *controllers = strchr(line, ':');
+        char *path = controllers == NULL ? NULL : strchr(controllers + 1, ':');
+
+        if (path == NULL) {
+            continue;
+        }
+        *path++ = '\0';
+        controllers++;
+        path[strcspn(path, "\n")] = '\0';
+        found = h->v2 ? controllers[0] == '\0' : has_word(controllers, "memory");
+        if (found) {
+            (void)snprintf(h->path, sizeof(h->path), "%s", path);
+        }
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return found;
+}
+
+/*
+ * A line of /proc/self/mountinfo: "36 35 98:0 ROOT MOUNT OPTIONS ... - TYPE SOURCE OPTIONS". The
+ * last options of version 1 name its controllers.
+ */
+static bool read_mount(const char *root, struct hierarchy *h)
+{
+    FILE *file = open_below(root, "/proc/self/mountinfo");
+    char line[LINE_MAX_BYTES];
+    bool found = false;
+
+    while (file != NULL && !found && fgets(line, sizeof(line), file) != NULL) {
+        char *tail = strstr(line, " - ");
+        char type[32] = "";
+        char options[1024] = "";
+
+        if (tail == NULL || sscanf(tail, " - %31s %*s %1023s", type, options) < 1 ||
+            sscanf(line, "%*s %*s %*s %4095s %4095s", h->root, h->mount) != 2) {
+            continue;
+        }
+        found = h->v2 ? strcmp(type, "cgroup2") == 0
+                      : strcmp(type, "cgroup") == 0 && has_word(options, "memory");
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+    return found;
+}
+
+static uint64_t read_limit(const char *root, const char *dir, bool v2)
+{
+    char path[3 * PATH_MAX];
+    FILE *file;
+    uint64_t limit = UINT64_MAX;
+
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, v2 ? "memory.max" : "memory.limit_in_bytes");
+    file = open_below(root, path);
+    if (file != NULL) {
+        /* "max", and whatever is no number, is no limit. */
+        limit = fscanf(file, "%" SCNu64, &limit) == 1 ? limit : UINT64_MAX;
+        (void)fclose(file);
+    }
+    return limit;
+}
+
+/* The least on the way from the process's group up to what is mounted. */
+static uint64_t least_of(const char *root, struct hierarchy *h)
+{
+    const char *rest = h->path;
+    char dir[2 * PATH_MAX];
+    uint64_t least = UINT64_MAX;
+    size_t shown;
+    size_t top;
+
+    if (!read_path(root, h) || !read_mount(root, h)) {
+        return UINT64_MAX;
+    }
+    /* A container may see its own group as the top, and still be told the whole path. */
+    shown = strlen(h->root);
+    top = strlen(h->mount);
+    if (strcmp(h->root, "/") != 0 && strncmp(h->path, h->root, shown) == 0) {
+        rest = h->path + shown;
+    }
+    (void)snprintf(dir, sizeof(dir), "%s%s", h->mount, strcmp(rest, "/") == 0 ? "" : rest);
+    for (;;) {
+        uint64_t limit = read_limit(root, dir, h->v2);
+        char *slash = strrchr(dir, '/');
+
+        least = limit < least ? limit : least;
+        if (strlen(dir) <= top || slash == NULL) {
+            return least;
+        }
+        *slash = '\0';
+    }
+}
+
+uint64_t mu_memory_limit_of(const char *root)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (int v2 = 0; v2 < 2; v2++) {
+        struct hierarchy *h = mu_calloc(1, sizeof(*h));
+        uint64_t limit;
+
+        if (h == NULL) {
+            return UINT64_MAX;
+        }
+        h->v2 = v2 != 0;
+        limit = least_of(root, h);
+        mu_free(h);
+        least = limit < least ? limit : least;
+    }
+    return least;
+}
+
+uint64_t mu_memory_limit(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long page = sysconf(_SC_PAGESIZE);
+    uint64_t machine = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+    uint64_t groups = mu_memory_limit_of("");
+
+    return groups < machine ? groups : machine;
+}
