@@ -82,6 +82,13 @@ static void start_on_loop(struct mu_door *door)
     config.replaced_ms = d->config->replaced_ms;
     d->err = mu_state_net_listen(&s->net, d->config->listen, d->config->advertise, &config,
                                  &s->donor, s->address, sizeof(s->address), &d->msg);
+    if (d->err == 0) {
+        (void)snprintf(s->told, sizeof(s->told), "%s", s->address);
+    }
+    if (d->err == 0 && d->config->listen != NULL && s->net.peers == NULL &&
+        d->config->advertise == NULL) {
+        (void)mu_addr_format(mu_state_donor_addr(s->donor), s->told, sizeof(s->told));
+    }
     mu_door_open(door);
 }
 
@@ -148,6 +155,8 @@ int muster_state_open(muster_runtime *rt, const struct muster_state_config *conf
     s->rt = rt;
     s->compression = compression;
     s->replaced_ms = config->replaced_ms;
+    s->near = mu_state_any_is_here(&config->listen, config->listen == NULL ? 0 : 1) ||
+              mu_state_any_is_here(config->dht, config->dht_count);
     d.state = s;
     d.err = mu_state_net_open(&s->net, rt, &terms, &d.msg);
     if (d.err == 0) {

@@ -57,6 +57,9 @@ int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char
                         struct mu_state_donor_config *config, struct mu_state_donor **ret,
                         char *ret_text, size_t cap, struct mu_errmsg *msg);
 
+/** Whether one of these addresses, or multiaddrs, is of this host. */
+bool mu_state_any_is_here(const char *const *texts, size_t count);
+
 /* A place in a DHT. Stays where it is while it is open. */
 struct mu_state_node {
     muster_runtime *rt;
@@ -92,6 +95,8 @@ struct muster_state {
     uint32_t replaced_ms;
     struct mu_state_donor *donor;
     char address[MU_STATE_ADDR_MAX + 1];
+    bool near;                        /* it is on loopback, or among peers there */
+    char told[MU_STATE_ADDR_MAX + 1]; /* to donors, who put in the number that they see us under */
 };
 
 /* Memory that a state lies in; a share's owner. */
@@ -171,6 +176,7 @@ struct muster_state_loading {
     struct mu_state_target target;
     struct mu_peer_id *trust;    /* what `config` refers to, as the next */
     uint8_t id[MU_STATE_ID_LEN]; /* likewise */
+    bool near;                   /* something of this host is among what was named */
     const char *listen;          /* lent for the beginning */
     muster_store *store;
     bool keep;

@@ -122,6 +122,9 @@ static int fill_pins(muster_state_loading *g, const struct muster_state_request 
     struct mu_state_loader_config *c = &g->config;
 
     c->by_priority = r->by_priority;
+    g->near = mu_state_any_is_here(r->donors, r->donor_count) ||
+              mu_state_any_is_here(r->dht, r->dht_count) ||
+              (r->through != NULL && r->through->near);
     if (r->id != NULL) {
         if (!parse_id(r->id, g->id)) {
             return mu_err(msg, MUSTER_EINVAL, "%.70s is no id of a state, which has %d hex digits",
@@ -177,7 +180,7 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
     mu_state_loading_callbacks(g);
     if (r->through != NULL) {
         c->donor = r->through->donor;
-        (void)snprintf(c->own_addr, sizeof(c->own_addr), "%s", r->through->address);
+        (void)snprintf(c->own_addr, sizeof(c->own_addr), "%s", r->through->told);
         g->by = &r->through->net;
         g->swarm = r->through->node.swarm;
         return r->dht != NULL && g->swarm == NULL

@@ -16,6 +16,12 @@ static int resolve(void *context, const char *text, struct mu_addr *ret,
                                 : mu_addr_parse(text, 0, ret, reterr_msg);
 }
 
+/* Who was given addresses of its own host means to find others there. */
+static bool may_dial(void *context, const char *text)
+{
+    return ((muster_state_loading *)context)->near || mu_state_addr_is_elsewhere(text);
+}
+
 static int accept(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg)
 {
     muster_state_loading *g = context;
@@ -109,6 +115,7 @@ static void on_closed(void *context)
 void mu_state_loading_callbacks(muster_state_loading *g)
 {
     g->config.resolve = resolve;
+    g->config.may_dial = may_dial;
     g->config.accept = accept;
     g->config.progress = on_progress;
     g->config.ended = on_ended;

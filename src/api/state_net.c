@@ -151,6 +151,21 @@ static int check_peers(const struct mu_state_net *net, const char *listen, struc
         listen, policy->sealed ? ", since peers do not show the job's credential" : "");
 }
 
+bool mu_state_any_is_here(const char *const *texts, size_t count)
+{
+    for (size_t i = 0; texts != NULL && i < count; i++) {
+        struct mu_errmsg msg;
+        struct mu_addr addr;
+
+        if (texts[i][0] == '/'
+                ? !mu_state_peers_is_far(texts[i])
+                : mu_addr_parse(texts[i], 0, &addr, &msg) == 0 && mu_addr_is_loopback(&addr)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_any(const char *host)
 {
     return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;

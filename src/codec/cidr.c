@@ -29,6 +29,18 @@ bool mu_ip_is_loopback(const uint8_t ip[MU_IP_LEN])
            (memcmp(ip, mapped, sizeof(mapped)) == 0 && ip[sizeof(mapped)] == 127);
 }
 
+bool mu_ip_is_local(const uint8_t ip[MU_IP_LEN])
+{
+    static const uint8_t none[MU_IP_LEN] = {0};
+    const uint8_t *v4 = ip + sizeof(mapped);
+
+    if (memcmp(ip, mapped, sizeof(mapped)) == 0) {
+        return v4[0] == 127 || v4[0] == 0 || (v4[0] == 169 && v4[1] == 254);
+    }
+    return mu_ip_is_loopback(ip) || memcmp(ip, none, sizeof(none)) == 0 ||
+           (ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80);
+}
+
 /* A number of at most three digits, without a leading zero. */
 static bool parse_bits(struct mu_span text, unsigned max, unsigned *ret)
 {

@@ -19,6 +19,9 @@ struct mu_cidr {
 bool mu_ip_parse(struct mu_span text, uint8_t ret_ip[MU_IP_LEN]);
 /** 127.0.0.0/8, ::1. */
 bool mu_ip_is_loopback(const uint8_t ip[MU_IP_LEN]);
+/** What means another host, or none, to everybody who says it: loopback, link-local addresses, and
+ * those of no host (0.0.0.0/8, ::). */
+bool mu_ip_is_local(const uint8_t ip[MU_IP_LEN]);
 /**
  * MUSTER_EINVAL with the reason. An address with bits beyond the prefix ("10.1.2.3/8") is refused:
  * whoever wrote it meant another prefix, or another address.

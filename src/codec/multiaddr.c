@@ -4,6 +4,7 @@
 
 #include <muster/error.h>
 
+#include "codec/cidr.h"
 #include "codec/ip.h"
 #include "codec/uvarint.h"
 #include "core/reader.h"
@@ -136,6 +137,42 @@ int mu_multiaddr_next(struct mu_span *addr, struct mu_multiaddr_part *ret_part)
     *addr = r.rest;
     *ret_part = (struct mu_multiaddr_part){code, p->kind == PEER ? strip_cid(value) : value};
     return 1;
+}
+
+static bool is_localhost(struct mu_span name)
+{
+    static const char suffix[] = ".localhost";
+    size_t len = sizeof(suffix) - 1;
+
+    return mu_span_eq(name, mu_span_str(suffix + 1)) ||
+           (name.len > len && mu_span_eq(mu_span_skip(name, name.len - len), mu_span(suffix, len)));
+}
+
+bool mu_multiaddr_is_local(struct mu_span addr)
+{
+    uint8_t ip[MU_IP_LEN] = {[10] = 0xff, [11] = 0xff};
+    struct mu_multiaddr_part part;
+
+    if (mu_multiaddr_next(&addr, &part) != 1) {
+        return false;
+    }
+    switch (part.code) {
+    case MU_MA_IP4:
+        memcpy(ip + 12, part.value.data, 4);
+        return mu_ip_is_local(ip);
+    case MU_MA_IP6:
+        memcpy(ip, part.value.data, sizeof(ip));
+        return mu_ip_is_local(ip);
+    case MU_MA_UNIX:
+        return true;
+    case MU_MA_DNS:
+    case MU_MA_DNS4:
+    case MU_MA_DNS6:
+    case MU_MA_DNSADDR:
+        return is_localhost(part.value);
+    default:
+        return false;
+    }
 }
 
 int mu_multiaddr_check(struct mu_span addr)

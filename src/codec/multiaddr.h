@@ -44,6 +44,9 @@ int mu_multiaddr_next(struct mu_span *addr, struct mu_multiaddr_part *ret_part);
 /** Whether all of it can be read, and is not empty or too long: 0 or MUSTER_EPROTO. */
 int mu_multiaddr_check(struct mu_span addr);
 
+/** Whether it leads, first of all, to what is another place on every host: a unix socket, loopback,
+ * a link-local address. Names are not looked up; "localhost" is one of these. */
+bool mu_multiaddr_is_local(struct mu_span addr);
 /** Appends the binary form. MUSTER_EINVAL, in words; MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_multiaddr_parse(struct mu_buf *out, const char *text, struct mu_errmsg *reterr_msg);
 /** Terminated and cut off at `cap`, which is at least 1; what cannot be read becomes "?". Returns

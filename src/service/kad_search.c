@@ -183,8 +183,9 @@ static void ask_failed(struct ask *a)
     }
 }
 
-/* What one of them has answered. True: the one that is sought is among them. */
-static bool learn(struct mu_kad_search *s, const struct mu_kad_msg *msg)
+/* What one of them has answered. True: the one that is sought is among them. Addresses of this host
+ * are of use only from who is on it. */
+static bool learn(struct mu_kad_search *s, const struct mu_kad_msg *msg, bool near)
 {
     struct mu_span walk = msg->closer;
     struct mu_kad_peer peer;
@@ -198,7 +199,9 @@ static bool learn(struct mu_kad_search *s, const struct mu_kad_msg *msg)
             continue;
         }
         while (mu_kad_next_addr(&peer.addrs, &addr)) {
-            known = mu_peer_host_add_addr(s->kad->host, &peer.id, addr) == 0 || known;
+            if (near || !mu_multiaddr_is_local(addr)) {
+                known = mu_peer_host_add_addr(s->kad->host, &peer.id, addr) == 0 || known;
+            }
         }
         if (!known) {
             continue;
@@ -228,7 +231,7 @@ static void ask_answered(struct ask *a, struct mu_span bytes)
         c->state = ANSWERED;
     }
     mu_kad_remember(s->kad, &a->stream.peer);
-    found = learn(s, &msg);
+    found = learn(s, &msg, mu_peer_host_near(s->kad->host, &a->stream.peer));
     /* The stream ends by itself. */
     a->search = NULL;
     mu_list_remove(&a->link);

@@ -225,6 +225,8 @@ struct mu_span mu_peer_host_agent(const struct mu_peer_host *h, const struct mu_
  * between two calls. */
 const struct mu_peer_id *mu_peer_host_next_peer(const struct mu_peer_host *h,
                                                 const struct mu_peer_id *after);
+/** Whether it is on this host, or on its link: what it says of addresses there can be true. */
+bool mu_peer_host_near(const struct mu_peer_host *h, const struct mu_peer_id *peer);
 /** Where the peer's connection comes from, as text: terminated, at most `cap`. Empty: none. */
 void mu_peer_host_remote(const struct mu_peer_host *h, const struct mu_peer_id *peer, char *text,
                          size_t cap);

@@ -66,15 +66,19 @@ static int append_name(struct mu_buf *out, struct mu_span name)
     return err;
 }
 
-/* An address of another kind, or of somebody else, is of no use. */
-static int add_addr(struct mu_host_peer *peer, struct mu_span addr, int err)
+/* An address of another kind, or of somebody else, is of no use. One of this host is believed of
+ * nobody but those who are on it: others would have us dial what only we can reach. */
+static int add_addr(struct mu_host_peer *peer, struct mu_span addr, bool near, int err)
 {
+    if (!near && mu_multiaddr_is_local(addr)) {
+        return err;
+    }
     return mu_peer_host_add_addr(peer->host, &peer->id, addr) == MUSTER_ENOMEM ? MUSTER_ENOMEM
                                                                                : err;
 }
 
 /* Addresses that are signed count, and then no others. */
-static int learn_addrs(struct mu_host_peer *peer, const struct mu_identify *id)
+static int learn_addrs(struct mu_host_peer *peer, const struct mu_identify *id, bool near)
 {
     struct mu_span walk = id->all;
     struct mu_peer_record record;
@@ -83,7 +87,7 @@ static int learn_addrs(struct mu_host_peer *peer, const struct mu_identify *id)
 
     if (id->signed_record.data == NULL) {
         while (mu_identify_next_addr(&walk, &addr)) {
-            err = add_addr(peer, addr, err);
+            err = add_addr(peer, addr, near, err);
         }
         return err;
     }
@@ -97,7 +101,7 @@ static int learn_addrs(struct mu_host_peer *peer, const struct mu_identify *id)
     if (record.seq >= peer->record_seq) {
         peer->record_seq = record.seq;
         while (mu_peer_record_next_addr(&record.addrs, &addr)) {
-            err = add_addr(peer, addr, err);
+            err = add_addr(peer, addr, near, err);
         }
     }
     return err;
@@ -192,7 +196,7 @@ static void take_identify(struct mu_host_conn *c, struct hearing *hear)
         err = MUSTER_EPEERID;
     }
     if (err == 0) {
-        err = learn_addrs(peer, &id);
+        err = learn_addrs(peer, &id, mu_host_conn_is_near(c));
     }
     if (err == 0 && (!hear->push || id.protocol_count != 0)) {
         err = learn_protocols(peer, &id);

@@ -6,6 +6,7 @@
  *     peer_host_peer.c      peers: their addresses, dialling them, which connection is used
  *     peer_host_stream.c    streams
  *     peer_host_id.c        identify and its push
+ *     peer_host_near.c      who is on this host
  *     peer_host_ping.c      ping
  */
 #ifndef MU_PEER_HOST_INTERNAL_H
@@ -180,6 +181,8 @@ int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
 /** Dials a target through a relay. Errors likewise. */
 int mu_host_dial_circuit(struct mu_peer_host *h, struct mu_host_peer *target, struct mu_span addr,
                          struct mu_errmsg *reterr_msg);
+/** Whether the other end is on this host, or on its link. */
+bool mu_host_conn_is_near(const struct mu_host_conn *c);
 static inline struct mu_env *mu_host_conn_env(const struct mu_host_conn *c)
 {
     return c->limited ? c->base.env : c->host->env;

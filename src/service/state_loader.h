@@ -73,6 +73,8 @@ struct mu_state_loader_config {
     /** What is behind an address; NULL: mu_addr_parse(). */
     int (*resolve)(void *context, const char *text, struct mu_addr *ret,
                    struct mu_errmsg *reterr_msg);
+    /** Whether an address may be dialled that nobody named but a donor. NULL: any. */
+    bool (*may_dial)(void *context, const char *text);
     /** A state was chosen. An error ends the load. May come again, if a version was gone: what was
      * given before is released by then. */
     int (*accept)(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg);

@@ -331,7 +331,8 @@ static void on_swarm(struct mu_state_link *k, const struct mu_rpc_event *event)
         struct mu_errmsg msg;
 
         (void)snprintf(name, sizeof(name), "%.*s", (int)addr.len, (const char *)addr.data);
-        if (strcmp(name, l->config.own_addr) == 0) {
+        if (strcmp(name, l->config.own_addr) == 0 ||
+            (l->config.may_dial != NULL && !l->config.may_dial(l->config.context, name))) {
             continue;
         }
         other = mu_state_loader_link(l, name, &msg);

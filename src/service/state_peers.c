@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "codec/cidr.h"
 #include "codec/multiaddr.h"
 #include "core/alloc.h"
 #include "service/peer_env.h"
@@ -81,6 +82,24 @@ int mu_state_peers_allow(struct mu_state_peers *p, const char *text, struct mu_e
         err = mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     return err;
+}
+
+bool mu_state_addr_is_elsewhere(const char *text)
+{
+    struct mu_errmsg msg;
+    struct mu_addr addr;
+    uint8_t ip[MU_IP_LEN];
+    struct mu_buf bytes;
+    int err;
+
+    mu_buf_init(&bytes, MU_MULTIADDR_MAX);
+    err = text[0] != '/' ? mu_addr_parse(text, 0, &addr, &msg)
+          : mu_multiaddr_parse(&bytes, text, &msg) != 0
+              ? MUSTER_EURL
+              : mu_multiaddr_dial(mu_buf_span(&bytes), &addr, NULL);
+    mu_buf_fini(&bytes);
+    return err == 0 && addr.kind == MU_ADDR_TCP && mu_ip_parse(mu_span_str(addr.host), ip) &&
+           !mu_ip_is_local(ip);
 }
 
 bool mu_state_peers_is_far(const char *multiaddr)

@@ -28,6 +28,9 @@ int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
                          struct mu_state_peers **ret, struct mu_errmsg *reterr_msg);
 /** A peer's id, or a multiaddr with one in it. MUSTER_EINVAL, MUSTER_EURL, MUSTER_ENOMEM. */
 int mu_state_peers_allow(struct mu_state_peers *p, const char *text, struct mu_errmsg *reterr_msg);
+/** Whether an address, "HOST:PORT" or a multiaddr, is in numbers and of another host: what a donor
+ * may tell of. A name could be any host's, and is looked up here. */
+bool mu_state_addr_is_elsewhere(const char *text);
 /** Whether other hosts reach a multiaddr that is listened at. What cannot be read is reached. */
 bool mu_state_peers_is_far(const char *multiaddr);
 /** Errors as mu_peer_host_listen(). */

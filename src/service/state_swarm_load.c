@@ -72,6 +72,14 @@ static int resolve(void *context, const char *text, struct mu_addr *ret,
     return native->resolve(native->context, text, ret, reterr_msg);
 }
 
+static bool may_dial(void *context, const char *text)
+{
+    const struct mu_state_loader_config *native =
+        &((struct mu_state_swarm_load *)context)->config.native;
+
+    return native->may_dial == NULL || native->may_dial(native->context, text);
+}
+
 static int accept(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg)
 {
     const struct mu_state_loader_config *native =
@@ -109,6 +117,7 @@ static void start_native(struct mu_state_swarm_load *l)
         config.timeout_ms = mu_state_swarm_ms_left(l);
     }
     config.resolve = resolve;
+    config.may_dial = may_dial;
     config.accept = accept;
     config.progress = on_native_progress;
     config.ended = on_native_ended;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "api/state_api.h"
+#include "core/alloc.h"
 #include "certs.h"
 #include "own_network.h"
 #include "service/state_donor_internal.h"
@@ -252,6 +253,100 @@ static void test_part_of_which_nothing_came_is_removed(void **state)
     pair_close(&p);
 }
 
+/* --- addresses -------------------------------------------------------------------------------- */
+
+/* The donor tells of somebody else who has the state, at this address. */
+struct tale {
+    struct mu_door door;
+    muster_state *donor;
+    const char *addr;
+};
+
+static void run_tale(struct mu_door *door)
+{
+    struct tale *t = MU_CONTAINER_OF(door, struct tale, door);
+    struct mu_state_donor *d = t->donor->donor;
+    struct mu_state_stand *stand = MU_CONTAINER_OF(d->stands.next, struct mu_state_stand, link);
+    struct mu_state_member *member = mu_calloc(1, sizeof(*member));
+    static struct mu_state_visit nobody;
+
+    assert_non_null(member);
+    member->visit = &nobody;
+    member->addr_len = strlen(t->addr);
+    memcpy(member->addr, t->addr, member->addr_len);
+    member->until = MU_MONO_NEVER;
+    mu_list_init(&member->link);
+    mu_list_push(&stand->swarm, &member->link);
+    stand->swarm_count++;
+    mu_door_open(door);
+}
+
+/* A port of loopback where nobody should call. */
+static int listen_here(char *text, size_t cap)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&addr, len) == 0 && listen(fd, 8) == 0 &&
+                getsockname(fd, (struct sockaddr *)&addr, &len) == 0);
+    (void)snprintf(text, cap, "127.0.0.1:%u", (unsigned)ntohs(addr.sin_port));
+    return fd;
+}
+
+/* Whether somebody called while a state was loaded from a donor that listens at `listen`. */
+static bool is_lured(const char *listen)
+{
+    const struct muster_lock lock = {.insecure = true};
+    struct muster_runtime_config open = {.lock = &lock};
+    struct muster_state_config config = muster_state_config_defaults();
+    struct muster_state_request r = muster_state_request_defaults();
+    muster_state_copy *copy;
+    muster_runtime *rt;
+    struct tale tale;
+    struct model m;
+    const char *addr;
+    char text[32];
+    int fd = listen_here(text, sizeof(text));
+    bool called;
+
+    assert_int_equal(muster_runtime_new_with(&open, &rt), 0);
+    config.listen = listen;
+    config.rate_bytes = 4 << 20;
+    model_make(&m, 6, 1);
+    tale = (struct tale){.donor = donor_open(rt, &config, &m, 1), .addr = text};
+    mu_door_pass(rt, &tale.door, run_tale);
+    addr = muster_state_address(tale.donor);
+    r.prefix = "job";
+    r.donors = &addr;
+    r.donor_count = 1;
+    r.timeout_ms = 20000;
+    if (muster_state_load(taker, &r, &copy) != 0) {
+        fail_msg("%s\n%s", muster_errmsg(), muster_state_report());
+    }
+    called = accept(fd, NULL, NULL) >= 0;
+    (void)close(fd);
+    muster_state_copy_free(copy);
+    muster_state_close(tale.donor);
+    muster_runtime_free(rt);
+    model_free(&m);
+    return called;
+}
+
+static void test_donor_cannot_have_us_dial_our_own_host(void **state)
+{
+    char text[64];
+
+    (void)state;
+    if (address == NULL) {
+        skip_saying("there is no address but loopback's");
+    }
+    (void)snprintf(text, sizeof(text), "%s:0", address);
+    assert_false(is_lured(text));
+    /* Whose donor is on this host has others there, too. */
+    assert_true(is_lured("127.0.0.1:0"));
+}
+
 /* A size that no disk has: nothing is taken of the one that there is. */
 static void test_claimed_size_takes_no_disk(void **state)
 {
@@ -421,6 +516,7 @@ int main(void)
         CASE(test_donor_that_lists_anothers_signature_is_passed_over),
         CASE(test_donor_that_says_it_has_what_it_has_not_is_asked_no_more),
         CASE(test_part_of_which_nothing_came_is_removed),
+        CASE(test_donor_cannot_have_us_dial_our_own_host),
         CASE(test_claimed_size_takes_no_disk),
         CASE(test_state_travels_locked_and_not_to_strangers),
         CASE(test_file_that_is_cut_short_ends_the_download_only),

@@ -221,6 +221,40 @@ static void test_multiaddr_says_what_to_dial(void **unused)
     }
 }
 
+static void test_multiaddr_knows_what_is_another_place_on_every_host(void **unused)
+{
+    static const struct {
+        const char *text;
+        bool local;
+    } cases[] = {
+        {"/ip4/127.3.2.1/tcp/1", true},
+        {"/ip4/0.0.0.0/tcp/1", true},
+        {"/ip4/169.254.169.254/tcp/80", true},
+        {"/ip6/::1/tcp/1", true},
+        {"/ip6/::/tcp/1", true},
+        {"/ip6/::ffff:127.0.0.1/tcp/1", true},
+        {"/ip6/fe80::1/tcp/1", true},
+        {"/unix/tmp/x", true},
+        {"/dns/localhost/tcp/1", true},
+        {"/dns4/a.localhost/tcp/1", true},
+        {"/ip4/128.0.0.1/tcp/1", false},
+        {"/ip4/192.168.0.1/tcp/1", false},
+        {"/ip6/fec0::1/tcp/1", false},
+        {"/dns4/notlocalhost/tcp/1", false},
+    };
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mu_errmsg msg;
+        struct mu_buf addr;
+
+        mu_buf_init(&addr, MU_MULTIADDR_MAX);
+        assert_int_equal(mu_multiaddr_parse(&addr, cases[i].text, &msg), 0);
+        assert_int_equal(mu_multiaddr_is_local(mu_buf_span(&addr)), cases[i].local);
+        mu_buf_fini(&addr);
+    }
+}
+
 static void test_peer_id_has_both_text_forms(void **unused)
 {
     static const char *const cid =
@@ -330,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_multiaddr_refuses_what_it_cannot_read),
         cmocka_unit_test(test_multiaddr_refuses_bytes_that_are_cut_off),
         cmocka_unit_test(test_multiaddr_says_what_to_dial),
+        cmocka_unit_test(test_multiaddr_knows_what_is_another_place_on_every_host),
         cmocka_unit_test(test_peer_id_has_both_text_forms),
         cmocka_unit_test(test_base58_returns_what_it_was_given),
         cmocka_unit_test(test_ip6_is_written_in_its_shortest_form),

@@ -252,6 +252,46 @@ static void test_peer_host_believes_addresses_with_their_peers_signature(void **
     }
 }
 
+/* What is told from another host of this one's own addresses is not dialled. */
+static void test_peer_host_believes_no_stranger_about_its_own_host(void **unused)
+{
+    static const char *const told[] = {"/unix/tmp/x.sock",       "/ip4/127.0.0.1/tcp/22",
+                                       "/ip4/0.0.0.0/tcp/22",    "/ip4/169.254.169.254/tcp/80",
+                                       "/ip6/::1/tcp/22",        "/ip6/fe80::1/tcp/22",
+                                       "/dns4/localhost/tcp/22", "/ip4/192.0.2.9/tcp/22"};
+    enum { COUNT = sizeof(told) / sizeof(told[0]) };
+    struct mu_span spans[COUNT];
+    struct mu_buf addrs[COUNT];
+    struct rig r;
+    struct telling t;
+    struct rig_call call;
+
+    (void)unused;
+    for (size_t i = 0; i < COUNT; i++) {
+        put_addr(&addrs[i], told[i]);
+        spans[i] = mu_buf_span(&addrs[i]);
+    }
+    rig_open(&r, 2, NULL);
+    r.node[0].config.no_identify = true;
+    t = (struct telling){.node = &r.node[0]};
+    mu_buf_init(&t.out, 1 << 16);
+    assert_int_equal(
+        mu_identify_encode(&(struct mu_identify_out){.addrs = spans, .addr_count = COUNT}, &t.out),
+        0);
+    rig_run_all(&r);
+    mu_sim_call(r.node[0].proc, tell_inside, &t);
+    rig_introduce(&r.node[1], &r.node[0]);
+    rig_call(&r.node[1], &r.node[0], &call, 10);
+    rig_run(&r, 2000);
+    assert_int_equal(r.node[1].identified, 1);
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_int_equal(has_addr(&r.node[1], &r.node[0], told[i]), i == COUNT - 1);
+        mu_buf_fini(&addrs[i]);
+    }
+    mu_buf_fini(&t.out);
+    rig_close(&r);
+}
+
 static void disconnect_inside(void *arg)
 {
     struct rig_pair *p = arg;
@@ -408,6 +448,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_peer_host_signs_what_it_says_of_its_addresses),
         cmocka_unit_test(test_peer_host_believes_addresses_with_their_peers_signature),
+        cmocka_unit_test(test_peer_host_believes_no_stranger_about_its_own_host),
         cmocka_unit_test(test_peer_host_does_not_go_back_to_an_older_record),
         cmocka_unit_test(test_peer_host_asks_again_who_a_peer_is),
         cmocka_unit_test(test_peer_host_tells_again_what_has_changed),
