@@ -166,10 +166,10 @@ MUSTER_EXPORT int muster_rpc_leave_group(muster_rpc_agent *agent, muster_store *
 
 /**
  * Makes the group of a round the agent's: tells the others our name and address and learns theirs
- * through the round's store, one compare_set and one multi_get. The agent must listen; the id that
- * it was started with does not matter. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two
- * workers have one name), MUSTER_ETIMEDOUT, errors of the store. With an error the group is as it
- * was.
+ * through the round's store, with one compare_set and one multi_get, and leaves nothing there. The
+ * agent must listen; the id that it was started with does not matter. Again for the same round it
+ * does nothing. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two workers have one name),
+ * MUSTER_ETIMEDOUT, errors of the store. With an error the group is as it was.
  */
 MUSTER_EXPORT int muster_rpc_follow_round(muster_rpc_agent *agent,
                                           const struct muster_rdzv_info *round, int64_t timeout_ms);

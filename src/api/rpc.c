@@ -196,6 +196,7 @@ static void free_agent(muster_rpc_agent *a)
     mu_rpc_pool_drop(a->pool);
     mu_free(a->threads);
     mu_free(a->group.name);
+    mu_free(a->group.place);
     mu_free(a);
 }
 

@@ -36,7 +36,8 @@ struct mu_rpc_device_map {
 
 /* The group that an agent is in. */
 struct mu_rpc_group {
-    char *name; /* NULL: none */
+    char *name;  /* NULL: none */
+    char *place; /* where its keys are, if it is that of a round; else "" */
     uint32_t size;
     uint32_t rank;        /* the agent's */
     uint32_t leave_round; /* how far it came when it left in vain */
@@ -185,6 +186,7 @@ int64_t mu_rpc_left(int64_t until);
 /* Whose world a group is. */
 struct mu_rpc_world {
     const char *group;
+    const char *place; /* the URL of a round's store, or "" */
     uint32_t size;
     uint32_t rank;  /* ours */
     bool all_there; /* there is nobody else, for device maps as well */
@@ -201,7 +203,8 @@ int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const struct mu_rp
 
 /** The group that muster_rpc_leave_group() leaves. MUSTER_EBUSY (it does), MUSTER_ENOMEM; the text
  * is kept. */
-int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size, uint32_t rank);
+int mu_rpc_set_group(muster_rpc_agent *a, const struct mu_rpc_world *world);
+bool mu_rpc_is_in_group(muster_rpc_agent *a, const struct mu_rpc_world *world);
 
 /* --- rpc_devices.c ---------------------------------------------------------------------------- */
 

@@ -10,6 +10,7 @@
 #include "core/alloc.h"
 
 #define SLICE_MS 1000 /* how long is waited for others before the round is looked at again */
+#define TIDY_MS  1000 /* how long taking a key away may take */
 
 /* One of the new world. */
 struct seat {
@@ -147,16 +148,60 @@ static int check_round(const muster_rpc_agent *a, const struct muster_rdzv_info 
     return 0;
 }
 
+/* Takes away what the workers of a round have told each other, all at a time. */
+static void take_away(muster_store *store, const struct mu_rpc_keys *k)
+{
+    muster_op **ops = mu_calloc(k->count, sizeof(*ops));
+
+    for (size_t i = 0; ops != NULL && i < k->count; i++) {
+        struct muster_store_request q = {.verb = MUSTER_STORE_DELETE,
+                                         .keys = &k->keys[i],
+                                         .key_count = 1,
+                                         .timeout_ms = TIDY_MS};
+
+        (void)muster_store_submit(store, &q, &ops[i]);
+    }
+    for (size_t i = 0; ops != NULL && i < k->count; i++) {
+        if (ops[i] != NULL) {
+            (void)muster_op_wait(ops[i]);
+            muster_op_free(ops[i]);
+        }
+    }
+    mu_free((void *)ops);
+}
+
+/* The last one that has heard all the others clears the store. */
+static void tidy(muster_store *store, const struct mu_rpc_world *world)
+{
+    struct mu_rpc_keys keys = {0};
+    char heard[MU_RPC_GROUP_KEY_MAX];
+    int64_t sum = 0;
+
+    (void)snprintf(heard, sizeof(heard), "rpc/%s/heard", world->group);
+    if (muster_store_add(store, muster_str(heard), 1, &sum, TIDY_MS) == 0 &&
+        sum == (int64_t)world->size) {
+        if (mu_rpc_keys_make(&keys, world->group, "", world->size) == 0) {
+            take_away(store, &keys);
+        }
+        (void)muster_store_delete(store, muster_str(heard), NULL, TIDY_MS);
+        mu_rpc_keys_free(&keys);
+    }
+}
+
 int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *round,
                             int64_t timeout_ms)
 {
     struct mu_rpc_member *members = NULL;
     char group[64];
-    struct mu_rpc_world world = {group, round->world_size, round->rank, false};
+    struct mu_rpc_world world = {group, round->store_url == NULL ? "" : round->store_url,
+                                 round->world_size, round->rank, false};
     int err = check_round(a, round);
 
     (void)snprintf(group, sizeof(group), "round-%" PRIu64 "-%" PRIu64, round->incarnation,
                    round->round);
+    if (err == 0 && mu_rpc_is_in_group(a, &world)) {
+        return 0;
+    }
     if (err == 0) {
         err = mu_rpc_exchange(a, round->store, &world, timeout_ms, &members);
     }
@@ -164,9 +209,12 @@ int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *
         err = enter(a, members, round->world_size, round->rank);
     }
     if (err == 0) {
-        err = mu_rpc_set_group(a, group, round->world_size, round->rank);
+        err = mu_rpc_set_group(a, &world);
     }
     mu_free(members);
+    if (err == 0) {
+        tidy(round->store, &world);
+    }
     return err;
 }
 

@@ -312,7 +312,7 @@ static int add_all(muster_rpc_agent *a, const struct mu_rpc_member *members, uin
 int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *group,
                           uint32_t world_size, int64_t timeout_ms)
 {
-    struct mu_rpc_world world = {group, world_size, (uint32_t)a->id, true};
+    struct mu_rpc_world world = {group, "", world_size, (uint32_t)a->id, true};
     struct mu_rpc_member *members = NULL;
     int err = check_group(a, group, world_size);
 
@@ -324,7 +324,7 @@ int muster_rpc_join_group(muster_rpc_agent *a, muster_store *store, const char *
         err = add_all(a, members, world_size);
     }
     if (err == 0) {
-        err = mu_rpc_set_group(a, group, world_size, world.rank);
+        err = mu_rpc_set_group(a, &world);
     }
     mu_free(members);
     return err;

@@ -295,23 +295,38 @@ static void tidy(const struct leaving *l)
 
 /* --- the group of an agent -------------------------------------------------------------------- */
 
-int mu_rpc_set_group(muster_rpc_agent *a, const char *group, uint32_t world_size, uint32_t rank)
+int mu_rpc_set_group(muster_rpc_agent *a, const struct mu_rpc_world *world)
 {
-    char *copy = mu_malloc(strlen(group) + 1);
-    char *old;
+    struct mu_rpc_group group = {
+        .name = mu_strndup(world->group, strlen(world->group)),
+        .place = mu_strndup(world->place, strlen(world->place)),
+        .size = world->size,
+        .rank = world->rank,
+    };
+    struct mu_rpc_group old = group;
+    int err = group.name == NULL || group.place == NULL ? MUSTER_ENOMEM : 0;
 
-    if (copy == NULL) {
-        return mu_api_error(MUSTER_ENOMEM, NULL);
-    }
-    memcpy(copy, group, strlen(group) + 1);
     (void)pthread_mutex_lock(&a->lock);
-    old = a->leaving ? copy : a->group.name;
-    if (!a->leaving) {
-        a->group = (struct mu_rpc_group){.name = copy, .size = world_size, .rank = rank};
+    err = err == 0 && a->leaving ? MUSTER_EBUSY : err;
+    if (err == 0) {
+        old = a->group;
+        a->group = group;
     }
     (void)pthread_mutex_unlock(&a->lock);
-    mu_free(old);
-    return old == copy ? mu_api_error(MUSTER_EBUSY, "the agent is leaving its group") : 0;
+    mu_free(old.name);
+    mu_free(old.place);
+    return mu_api_error(err, err == MUSTER_EBUSY ? "the agent is leaving its group" : NULL);
+}
+
+bool mu_rpc_is_in_group(muster_rpc_agent *a, const struct mu_rpc_world *world)
+{
+    bool is;
+
+    (void)pthread_mutex_lock(&a->lock);
+    is = a->group.name != NULL && strcmp(a->group.name, world->group) == 0 &&
+         strcmp(a->group.place, world->place) == 0;
+    (void)pthread_mutex_unlock(&a->lock);
+    return is;
 }
 
 /* Its group is ours until end_leaving(). */
@@ -338,12 +353,12 @@ static int begin_leaving(muster_rpc_agent *a, struct leaving *l)
 
 static void end_leaving(muster_rpc_agent *a, const struct leaving *l)
 {
-    char *old = NULL;
+    struct mu_rpc_group old = {0};
 
     (void)pthread_mutex_lock(&a->lock);
     a->leaving = false;
     if (l->may_go) {
-        old = a->group.name;
+        old = a->group;
         a->group = (struct mu_rpc_group){0};
     } else {
         a->group.leave_round = l->round; /* It goes on there the next time. */
@@ -351,7 +366,8 @@ static void end_leaving(muster_rpc_agent *a, const struct leaving *l)
         a->group.leave_again = true;
     }
     (void)pthread_mutex_unlock(&a->lock);
-    mu_free(old);
+    mu_free(old.name);
+    mu_free(old.place);
 }
 
 int muster_rpc_leave_group(muster_rpc_agent *a, muster_store *store, int64_t timeout_ms)

@@ -470,6 +470,33 @@ static void await_world(struct node *nodes, size_t count, uint32_t size)
     fail_msg("no world of %u", size);
 }
 
+/* What the workers of a round told each other is gone when all have heard it. */
+static void await_tidy(const char *endpoint)
+{
+    size_t left = 0;
+    muster_store *store = NULL;
+    char url[128];
+
+    (void)snprintf(url, sizeof(url), "tcp://%s", endpoint);
+    assert_int_equal(muster_store_open(rt, url, NULL, &store), 0);
+    for (int i = 0; i < 1000; i++) {
+        struct muster_values keys = {0};
+
+        left = 0;
+        assert_int_equal(muster_store_list_keys(store, muster_str(""), &keys, 20000), 0);
+        for (size_t k = 0; k < keys.count; k++) {
+            left += strstr(keys.items[k].data, "rpc/round-") != NULL ? 1 : 0;
+        }
+        muster_values_free(&keys);
+        if (left == 0) {
+            break;
+        }
+        (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    muster_store_close(store);
+    assert_int_equal(left, 0);
+}
+
 static void check_calls(struct node *nodes, const char *const *workers, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -520,6 +547,7 @@ static void test_rpc_group_follows_a_rendezvous_as_workers_come_and_go(void **st
     start_node(&nodes[2], "z", endpoint, false);
     await_world(nodes, 3, 3);
     check_calls(nodes, workers, 3);
+    await_tidy(endpoint);
     /* And goes: what is still on its way to it ends. */
     assert_int_equal(muster_rpc_call(nodes[0].agent, &q, &future), 0);
     stop_node(&nodes[2]);
