@@ -134,8 +134,8 @@ MUSTER_EXPORT size_t muster_rpc_workers(muster_rpc_agent *agent,
                                         struct muster_rpc_worker *ret_workers, size_t cap);
 
 /**
- * Tells the others who we are and learns who they are, through a store that all share: one
- * compare_set and one multi_get. Waits until `world_size` workers with the ids 0 to world_size - 1
+ * Tells the others who we are and learns who they are, through a store that all share: a
+ * compare_set, a set and a multi_get. Waits until `world_size` workers with the ids 0 to world_size - 1
  * are there. Those of one host talk by unix socket from then on, unless `tcp_only` says no.
  * `group` (1 to 128 bytes) keeps groups apart that use one store: use a new one each time.
  * `timeout_ms` is that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. MUSTER_EEXIST: two workers
@@ -166,7 +166,7 @@ MUSTER_EXPORT int muster_rpc_leave_group(muster_rpc_agent *agent, muster_store *
 
 /**
  * Makes the group of a round the agent's: tells the others our name and address and learns theirs
- * through the round's store, with one compare_set and one multi_get, and leaves nothing there. The
+ * through the round's store, with an operation more than above, and leaves nothing there. The
  * agent must listen; the id that it was started with does not matter. Again for the same round it
  * does nothing. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two workers have one name),
  * MUSTER_ETIMEDOUT, errors of the store. With an error the group is as it was.

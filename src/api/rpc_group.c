@@ -144,11 +144,29 @@ size_t mu_rpc_keys_missing(muster_store *store, const struct mu_rpc_keys *k, uin
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
+/*
+ * Writes the key if it is not there; `ret_there` is what it holds then. The second write is for the
+ * servers of PyTorch's, most of which wake nobody when compare_set has made a key.
+ */
+static int write_first(muster_store *store, struct muster_bytes key, struct muster_bytes value,
+                       int64_t until, struct muster_value *ret_there)
+{
+    int err = muster_store_compare_set(store, key, muster_str(""), value, ret_there, NULL,
+                                       mu_rpc_left(until));
+
+    if (err == 0 && ret_there->len == value.len &&
+        memcmp(ret_there->data, value.data, value.len) == 0) {
+        err = muster_store_set(store, key, value, mu_rpc_left(until));
+    }
+    return err;
+}
+
 /* Whoever waits for others is told that it need not; who comes finds the notice in its place. */
 static void tell_all(muster_store *store, const struct mu_rpc_keys *k, const char *text,
                      int64_t until)
 {
     struct mu_rpc_part part = {mu_span_str(text), -1};
+    struct muster_value there = {0};
     struct mu_buf notice;
     int err;
 
@@ -157,8 +175,8 @@ static void tell_all(muster_store *store, const struct mu_rpc_keys *k, const cha
     for (size_t i = 0; i < k->count && err == 0; i++) {
         struct muster_bytes value = {mu_buf_span(&notice).data, notice.len};
 
-        err = muster_store_compare_set(store, k->keys[i], muster_str(""), value, NULL, NULL,
-                                       mu_rpc_left(until));
+        err = write_first(store, k->keys[i], value, until, &there);
+        muster_value_free(&there);
     }
     mu_buf_fini(&notice);
 }
@@ -197,8 +215,7 @@ static int claim(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_k
     err = mu_api_error(mu_rpc_member_encode(a, &intro), NULL);
     ours = (struct muster_bytes){mu_buf_span(&intro).data, intro.len};
     if (err == 0) {
-        err = muster_store_compare_set(store, k->keys[rank], muster_str(""), ours, &value, NULL,
-                                       mu_rpc_left(until));
+        err = write_first(store, k->keys[rank], ours, until, &value);
     }
     there = (struct muster_bytes){value.data, value.len};
     if (err == 0 && (there.len != ours.len || memcmp(there.data, ours.data, ours.len) != 0)) {
