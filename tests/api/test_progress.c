@@ -147,10 +147,15 @@ static void test_progress_of_all_trainers_ends_an_epoch(void **state)
         rest();
     }
     assert_true(muster_progress_ready(t[0].progress));
+    muster_progress_enter_epoch(t[0].progress, 4);
+    muster_progress_get(t[0].progress, &v);
+    assert_int_equal(v.epoch, 4);
+    assert_int_equal(v.samples, 0);
+    assert_false(muster_progress_ready(t[0].progress));
 
     /* Who leaves says so. */
     trainer_close(&t[1]);
-    v = await(&t[0], 3, 1);
+    v = await(&t[0], 4, 1);
     trainer_close(&t[0]);
 }
 
