@@ -119,7 +119,8 @@ struct muster_rpc_worker {
 
 /**
  * Makes a worker known; again, to change its address: "HOST:PORT", "unix:/PATH", or both with a
- * comma between them, of which the second is tried first. MUSTER_EEXIST (name and id do not fit
+ * comma between them, of which the second is tried first; NULL or "": not known, and it can be
+ * called when it has called us. MUSTER_EEXIST (name and id do not fit
  * what is known), MUSTER_EINVAL, MUSTER_EURL, MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_rpc_add_worker(muster_rpc_agent *agent, const char *name, int32_t id,

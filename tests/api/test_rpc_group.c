@@ -42,13 +42,18 @@ static void test_rpc_join_names_the_ids_that_are_missing(void **state)
     (void)state;
     start(&m[0], "w0", 0);
     start(&m[2], "w2", 2);
-    m[0].timeout_ms = m[2].timeout_ms = 300;
+    m[0].timeout_ms = m[2].timeout_ms = 1500;
     begin(&m[0], join);
     begin(&m[2], join);
     await(&m[0]);
     await(&m[2]);
     says(&m[0], MUSTER_ETIMEDOUT, "1 3");
     says(&m[2], MUSTER_ETIMEDOUT, "1 3");
+    /* The store's timeout is the default. */
+    muster_store_set_timeout(m[0].store, 100);
+    m[0].timeout_ms = MUSTER_TIMEOUT_DEFAULT;
+    (void)join(&m[0]);
+    says(&m[0], MUSTER_ETIMEDOUT, "1 3");
     /* They may come again, to the places that they have. */
     assert_int_equal(keys_left(), 2);
     start(&m[1], "w1", 1);

@@ -361,6 +361,21 @@ static void test_rpc_defaults_are_those_of_the_header(void **state)
     assert_string_equal(muster_version(), MUSTER_VERSION);
 }
 
+static void test_rpc_worker_without_an_address_is_called_when_it_has_called(void **state)
+{
+    muster_rpc_agent *shy = start_agent("shy", 5, NULL);
+
+    (void)state;
+    assert_int_equal(muster_rpc_add_worker(shy, "a", 0, muster_rpc_address(a)), 0);
+    assert_int_equal(muster_rpc_add_worker(a, "shy", 5, NULL), 0);
+    assert_int_equal(call(a, "shy", "t::T.echo"), MUSTER_ECONN);
+    assert_non_null(strstr(muster_errmsg(), "shy"));
+    assert_int_equal(call(shy, "a", "t::T.echo"), 0);
+    assert_int_equal(call(a, "shy", "t::T.echo"), 0);
+    muster_rpc_shutdown(shy);
+    assert_int_equal(call(a, "shy", "t::T.echo"), MUSTER_ECONN);
+}
+
 static void test_rpc_agent_that_does_not_listen_calls_and_joins_nothing(void **state)
 {
     struct muster_rdzv_info round = {.world_size = 1};
@@ -407,6 +422,7 @@ int main(void)
         SERVING(test_rpc_handler_is_told_of_a_cancel_then_and_afterwards),
         SERVING(test_rpc_call_that_is_let_go_of_goes_on_and_tells),
         SERVING(test_rpc_defaults_are_those_of_the_header),
+        SERVING(test_rpc_worker_without_an_address_is_called_when_it_has_called),
         SERVING(test_rpc_agent_that_does_not_listen_calls_and_joins_nothing),
     };
 
