@@ -9,7 +9,7 @@ table says how long honest clients wait, alone and attacked:
 
     requests   on a connection that is there
     newcomers  `muster kv get`, from its start to its end, with a handshake
-    page       /healthz of the status page
+    pages      /healthz of the status page
 """
 import base64
 import os
@@ -63,7 +63,7 @@ class Scene:
                               *self.credential["node1"], "--timeout", "20000", "--connect",
                               "20000", "get", "honest"]}
         if self.page:
-            runs["page"] = ["page", "http://node0:29401/healthz", self.page, SECONDS, 10]
+            runs["pages"] = ["page", "http://node0:29401/healthz", self.page, SECONDS, 10]
         processes = {what: self.honest.start(PYTHON, os.path.join(HERE, "honest.py"),
                                              *map(str, words)) for what, words in runs.items()}
         results = {}

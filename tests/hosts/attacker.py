@@ -123,6 +123,7 @@ def silent(host, port, count):
 
 
 def main(attack, host, port, count, addresses=""):
+    os.nice(19)  # an attacker has a machine of its own, and takes no time from the others'
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     target = (socket.gethostbyname(host), int(port))
