@@ -7,6 +7,8 @@ that meets there goes on, nothing is killed.
 Without --measure the attacks are small and no time is looked at. With it they are whole, and a
 table says how long honest clients wait, alone and attacked:
 
+    sleepers   ask nothing: how late this machine wakes them, which is in all the others
+    neighbours on a connection over the server's own loopback, where no network is between
     requests   on a connection that is there
     newcomers  `muster kv get`, from its start to its end, with a handshake
     pages      /healthz of the status page
@@ -33,9 +35,9 @@ class Scene:
     job whose nodes meet at the server."""
 
     def __init__(self, rig, certificates):
-        self.honest, self.attacker = rig.hosts[1:3]
+        self.home, self.honest, self.attacker = rig.hosts[:3]
         self.credential = make_certificates(rig) if certificates else make_token(rig)
-        self.server = rig.hosts[0].start(
+        self.server = self.home.start(
             MUSTER, "serve", "--listen", "0.0.0.0:29400", "--allow", "10.78.0.0/24", "--http",
             "127.0.0.1:29401" if certificates else "0.0.0.0:29401", *self.credential["node0"],
             memory=MEMORY)
@@ -64,8 +66,12 @@ class Scene:
                               "20000", "get", "honest"]}
         if self.page:
             runs["pages"] = ["page", "http://node0:29401/healthz", self.page, SECONDS, 10]
-        processes = {what: self.honest.start(PYTHON, os.path.join(HERE, "honest.py"),
-                                             *map(str, words)) for what, words in runs.items()}
+        runs["sleepers"] = ["nothing", SECONDS, 100]
+        runs["neighbours"] = ["requests", "127.0.0.1", "29400", SECONDS, 100]
+        hosts = {"neighbours": self.home}
+        processes = {what: hosts.get(what, self.honest).start(
+            PYTHON, os.path.join(HERE, "honest.py"), *map(str, words))
+            for what, words in runs.items()}
         results = {}
         for what, process in processes.items():
             process.wait(SECONDS + 120)

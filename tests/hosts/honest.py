@@ -4,6 +4,7 @@ when it was asked for, or should have been. Prints `p50 p99 max failures`, in ms
 usage: honest.py requests HOST PORT SECONDS RATE       one connection of PyTorch's protocol
        honest.py commands SECONDS RATE COMMAND...      a command, from its start to its end
        honest.py page URL AUTHORIZATION SECONDS RATE   a page
+       honest.py nothing SECONDS RATE                  nothing: how late this machine wakes us
 """
 import os
 import subprocess
@@ -56,5 +57,10 @@ def page(url, authorization, seconds, rate):
                        float(rate))
 
 
+def nothing(seconds, rate):
+    ask_at_fixed_times(lambda: None, float(seconds), float(rate))
+
+
 if __name__ == "__main__":
-    {"requests": requests, "commands": commands, "page": page}[sys.argv[1]](*sys.argv[2:])
+    {"requests": requests, "commands": commands, "page": page,
+     "nothing": nothing}[sys.argv[1]](*sys.argv[2:])

@@ -216,7 +216,7 @@ class Host:
 
     def configure(self, mtu):
         self.must_run("sh", "-ec", (
-            "ip link set eth0 mtu %d txqueuelen 5000 up; ip addr add %s/24 dev eth0; "
+            "ip link set eth0 mtu %d txqueuelen 2000 up; ip addr add %s/24 dev eth0; "
             "if [ -d /proc/sys/net/ipv6 ]; then ip addr add %s/64 dev eth0 nodad; "
             "echo 1 >/proc/sys/net/ipv6/conf/eth0/keep_addr_on_down; fi") % (
                 mtu, self.address, self.address6))
