@@ -7,7 +7,7 @@ descriptors.
     with Rig(3) as rig:
         a, b, c = rig.hosts
         server = a.start(muster_path(), "serve", "--listen", "0.0.0.0:29500", clock=True)
-        code, out, err = b.run(muster_path(), "kv", "--server", "node0:29500", "get", "key")
+        code, out, err = b.run(muster_path(), "kv", "--store", "tcp://node0:29500", "get", "key")
         server.clock.advance(days=400)
         a.link.set(loss=0.2, delay_ms=200)
         rig.partition([a, b], [c])
