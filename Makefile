@@ -5,6 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 SEEDS ?= 10000
 FUZZ_SECONDS ?= 600
+HOURS ?= 8
 
 # The simulator and the benchmarks are built with the tests; plain `make` needs none of them.
 with_tests = tools/configure build -Dtests=true
@@ -59,6 +60,11 @@ fuzz-live: FUZZ_SECONDS = 1800
 fuzz-live: ## mutated conversations at live servers, FUZZ_SECONDS=1800 for each of TARGETS
 	@tools/install-deps test
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/fuzz-live $(TARGETS)
+
+.PHONY: soak
+soak: ## jobs on several hosts for HOURS=8, while everything around them changes
+	@tools/install-deps test
+	@tools/soak $(HOURS)
 
 .PHONY: install
 install: ## to DESTDIR and PREFIX=/usr/local
