@@ -300,7 +300,7 @@ class Soak:
                 self.troubles.append("%s ended with %s: %s" % (
                     resident.name, code, resident.process.output()[-500:]))
         self.troubles += self.figures.judge()
-        if self.days < DAYS - 1:
+        if not self.troubles and self.days < DAYS - 1:
             self.troubles.append("only %.1f days have passed" % self.days)
         self.say_progress()
         print("\n" + self.figures.table())
