@@ -414,11 +414,15 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-/* Cuts in every seed, some of them longer than it takes to be held for dead. */
+/* Cuts in every seed, some of them longer than it takes to be held for dead. No more are killed
+ * than a server loses without a word. */
 static struct mu_sim_faults draw_cuts(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
 
+    if (f.kill_every_ns != 0 && f.kill_every_ns < MU_NS_PER_S) {
+        f.kill_every_ns = MU_NS_PER_S;
+    }
     f.cut_every_ns = (500 + mu_prng_below(prng, 4000)) * MU_NS_PER_MS;
     f.cut_max_ns = (1000 + mu_prng_below(prng, 15000)) * MU_NS_PER_MS;
     if (mu_prng_below(prng, 2) == 0) {
