@@ -99,19 +99,34 @@ def test_processes_of_the_entrypoint(checks, muster):
             checks.equal(read(directory, "zombies"), "", what + ": the dead are reaped")
 
 
+def bring_in(process, script, *arguments):
+    """Runs a script in the container, as `kubectl exec` and `docker exec` do, once muster is there."""
+    children = "/proc/%d/task/%d/children" % (process.pid, process.pid)
+    init = wait_until(lambda: read("/", children).split(), "pid 1 is there")[0]
+    wait_until(lambda: "muster" in read("/", "/proc/%s/cmdline" % init).split("\0")[0], "it is muster")
+    subprocess.run(["nsenter", "-t", init, "-p", "-m", "sh", "-c", script, "sh"] + list(arguments),
+                   check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def test_signal_to_pid_1(checks, muster):
+    """The kernel keeps from pid 1 what it does not handle; `docker stop` must reach the workers."""
+    worker = "trap 'echo $LOCAL_RANK >>saved; exit 0' TERM; echo up >>up; while :; do sleep 0.05; done"
+    with Scratch() as directory:
+        process = start(directory, muster, worker=worker)
+        wait_until(lambda: read(directory, "up").count("up") == 2, "the workers run")
+        bring_in(process, "kill -TERM 1")
+        checks.equal(process.wait(PATIENCE), 1, "a signal to pid 1: it ends")
+        checks.equal(sorted(read(directory, "saved").split()), ["0", "1"],
+                     "a signal to pid 1: its workers were told, and saved")
+
+
 def test_orphans_of_a_process_that_was_brought_in(checks, muster):
-    """As `kubectl exec` and `docker exec` do: what it leaves behind becomes a child of pid 1."""
+    """What it leaves behind becomes a child of pid 1."""
     for cgroups in (True, False):
         what = "brought in, %s cgroups" % ("with" if cgroups else "without")
         with Scratch() as directory:
             process = start(directory, muster, cgroups=cgroups)
-            children = "/proc/%d/task/%d/children" % (process.pid, process.pid)
-            init = wait_until(lambda: read("/", children).split(), what + ": pid 1 is there")[0]
-            wait_until(lambda: "muster" in read("/", "/proc/%s/cmdline" % init).split("\0")[0],
-                       what + ": it is muster")
-            subprocess.run(["nsenter", "-t", init, "-p", "-m", "sh", "-c", 'cd "$1"; '
-                            "(setsid sh sidecar.sh &) & setsid sh -c 'true &' &", "sh", directory],
-                           check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            bring_in(process, 'cd "$1"; (setsid sh sidecar.sh &) & setsid sh -c "true &" &', directory)
             wait_until(lambda: read(directory, "sidecar").strip(), what + ": the orphan is there")
             write(directory, "go")
             check_end(checks, directory, process, what)
@@ -187,7 +202,7 @@ def main():
     if probe.returncode != 0:
         checks.skip("no pid namespace can be made here")
         tests = {name: test for name, test in tests.items()
-                 if name not in ("test_processes_of_the_entrypoint",
+                 if name not in ("test_processes_of_the_entrypoint", "test_signal_to_pid_1",
                                  "test_orphans_of_a_process_that_was_brought_in")}
     checks.run_tests(tests, checks, muster_path())
     checks.done()
