@@ -216,9 +216,9 @@ enum mu_rdzv_host_wish {
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
 /**
- * Where to listen for others who know this machine by `addr`: there, if it can be bound. A name that
- * leads to loopback on this machine, as Debian has it for a machine's own, leads elsewhere on the
- * others: it becomes "::", all addresses. 0, or why `addr` cannot be bound, as mu_env_listen().
+ * Where to listen for others who know this machine by `addr`: there, if it can be bound. A name
+ * that leads to loopback on this machine, as Debian has it for a machine's own, leads elsewhere on
+ * the others: it becomes "::", all addresses. 0, or why `addr` cannot be bound, as mu_env_listen().
  */
 int mu_rdzv_place(struct mu_env *env, struct mu_addr *addr);
 /**
