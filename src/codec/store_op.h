@@ -88,10 +88,14 @@ struct mu_store_request {
     uint64_t lease; /* set, add, compare_set, append, multi_set: bound to it; lease_*: which */
 };
 
+struct mu_ks_block; /* proto/keyspace.h */
+
 struct mu_store_reply {
     int64_t number;
     const struct mu_span *values;
     size_t value_count;
+    /* NULL, or for each value what it lies in, if that can be held (mu_ks_hold()), else NULL. */
+    struct mu_ks_block *const *blocks;
 };
 
 /* What a watcher sees. */

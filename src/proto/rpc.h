@@ -289,6 +289,16 @@ int mu_rpc_consumed(struct mu_rpc *r, struct mu_now now, uint64_t id, size_t n);
  */
 int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
                  struct mu_span payload);
+/* A payload that is sent from where it lies, one span behind the other. */
+struct mu_rpc_lent {
+    const struct mu_span *spans; /* none of them empty */
+    size_t count;
+    size_t memory; /* what it takes, for mu_rpc_memory() */
+    /** Once: the peer has it, or nobody wants it any more. Calls nothing of the machine. */
+    void (*release)(struct mu_rpc_lent *lent);
+};
+/** As mu_rpc_reply() with status 0. On an error `lent` is still the caller's. */
+int mu_rpc_reply_lent(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_rpc_lent *lent);
 
 /**
  * Ends a call whose answer, or an item of it, found no memory: with `status` and a text of its own,

@@ -72,11 +72,12 @@ struct mu_rpc_entry {
 /* The end of a frame's payload that is not in `out`. */
 struct mu_rpc_loan {
     struct mu_list link;
-    uint64_t at; /* behind which byte of `out` it goes, counted as `out_at` */
-    uint64_t id; /* of the call, local */
-    struct mu_span data;
+    uint64_t at;              /* behind which byte of `out` it goes, counted as `out_at` */
+    uint64_t id;              /* of the call, local */
+    struct mu_span data;      /* of a `lent` one, only its length */
     struct mu_rpc_blob *blob; /* that `data` lies in; NULL: borrowed, or `copy` */
     uint8_t *copy;
+    struct mu_rpc_lent *lent; /* in the place of all these */
 };
 
 /* --- rpc.c ----------------------------------------------------- */
@@ -120,6 +121,9 @@ void mu_rpc_settle(struct mu_rpc *r);
 /* --- rpc_loan.c ------------------------------------------------ */
 
 struct mu_rpc_loan *mu_rpc_loan_at(const struct mu_rpc *r, struct mu_list *it);
+/** Writes a reply whose payload is lent; `len` is its length. MUSTER_ENOMEM. */
+int mu_rpc_put_reply_lent(struct mu_rpc *r, const struct mu_rpc_entry *e, struct mu_rpc_lent *lent,
+                          size_t len);
 void mu_rpc_loan_drop(struct mu_rpc *r, struct mu_rpc_loan *loan);
 void mu_rpc_loans_drop(struct mu_rpc *r);
 /** Writes an ITEM whose payload stays where it is. MUSTER_ENOMEM. */

@@ -37,8 +37,12 @@ void mu_rpc_loan_drop(struct mu_rpc *r, struct mu_rpc_loan *loan)
     if (r->loan_due == &loan->link) {
         r->loan_due = loan->link.next;
     }
-    r->loan_memory -= sizeof(*loan) + (loan->copy != NULL ? loan->data.len : 0);
+    r->loan_memory -= sizeof(*loan) + (loan->copy != NULL ? loan->data.len : 0) +
+                      (loan->lent != NULL ? loan->lent->memory : 0);
     mu_list_remove(&loan->link);
+    if (loan->lent != NULL) {
+        loan->lent->release(loan->lent);
+    }
     mu_rpc_blob_drop(loan->blob);
     mu_free(loan->copy);
     mu_free(loan);
@@ -51,29 +55,51 @@ void mu_rpc_loans_drop(struct mu_rpc *r)
     }
 }
 
+/* Ends the frame that was begun at `at` with a loan. */
+static void put_loan(struct mu_rpc *r, struct mu_rpc_loan *loan, size_t at)
+{
+    loan->at = r->out_at + r->out.len;
+    mu_list_push(&r->loans, &loan->link);
+    if (r->loan_due == &r->loans) {
+        r->loan_due = &loan->link;
+    }
+    r->loan_memory += sizeof(*loan) + (loan->lent != NULL ? loan->lent->memory : 0);
+    mu_rpc_finish_lent(r, at, loan->data.len);
+}
+
 int mu_rpc_put_lent(struct mu_rpc *r, const struct mu_rpc_entry *e, struct mu_span payload,
                     struct mu_rpc_blob *blob)
 {
     struct mu_rpc_loan *loan = mu_malloc(sizeof(*loan));
     int err = loan == NULL ? MUSTER_ENOMEM : mu_rpc_reserve(r, 0);
+
+    if (err != 0) {
+        mu_free(loan);
+        return err;
+    }
+    *loan = (struct mu_rpc_loan){.id = e->id, .data = payload, .blob = blob};
+    if (blob != NULL) {
+        blob->refs++;
+    }
+    put_loan(r, loan, mu_rpc_begin(r, MU_RPC_ITEM, mu_rpc_wire_id(r, e)));
+    return 0;
+}
+
+int mu_rpc_put_reply_lent(struct mu_rpc *r, const struct mu_rpc_entry *e, struct mu_rpc_lent *lent,
+                          size_t len)
+{
+    struct mu_rpc_loan *loan = mu_malloc(sizeof(*loan));
+    int err = loan == NULL ? MUSTER_ENOMEM : mu_rpc_reserve(r, 4);
     size_t at;
 
     if (err != 0) {
         mu_free(loan);
         return err;
     }
-    at = mu_rpc_begin(r, MU_RPC_ITEM, mu_rpc_wire_id(r, e));
-    *loan = (struct mu_rpc_loan){
-        .at = r->out_at + r->out.len, .id = e->id, .data = payload, .blob = blob};
-    if (blob != NULL) {
-        blob->refs++;
-    }
-    mu_list_push(&r->loans, &loan->link);
-    if (r->loan_due == &r->loans) {
-        r->loan_due = &loan->link;
-    }
-    r->loan_memory += sizeof(*loan);
-    mu_rpc_finish_lent(r, at, payload.len);
+    *loan = (struct mu_rpc_loan){.id = e->id, .data = {NULL, len}, .lent = lent};
+    at = mu_rpc_begin(r, MU_RPC_REPLY, mu_rpc_wire_id(r, e));
+    mu_buf_put_u32(&r->out, 0); /* the status */
+    put_loan(r, loan, at);
     return 0;
 }
 
@@ -100,7 +126,7 @@ void mu_rpc_revoke(struct mu_rpc *r, uint64_t id)
     MU_LIST_FOREACH (it, &r->loans) {
         struct mu_rpc_loan *loan = MU_CONTAINER_OF(it, struct mu_rpc_loan, link);
 
-        if (loan->id != id || loan->blob != NULL || loan->copy != NULL) {
+        if (loan->id != id || loan->blob != NULL || loan->copy != NULL || loan->lent != NULL) {
             continue;
         }
         loan->copy = mu_malloc(loan->data.len);

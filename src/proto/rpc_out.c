@@ -167,6 +167,22 @@ static void gather(struct gathering *g, struct mu_span span)
     }
 }
 
+/* A loan without its first `skip` bytes. */
+static void gather_loan(struct gathering *g, const struct mu_rpc_loan *loan, size_t skip)
+{
+    if (loan->lent == NULL) {
+        gather(g, mu_span_skip(loan->data, skip));
+        return;
+    }
+    for (size_t i = 0; i < loan->lent->count && g->count < g->cap; i++) {
+        struct mu_span span = loan->lent->spans[i];
+        size_t gone = skip < span.len ? skip : span.len;
+
+        skip -= gone;
+        gather(g, mu_span_skip(span, gone));
+    }
+}
+
 static void gather_sequenced(const struct mu_rpc *r, struct gathering *g)
 {
     struct mu_span out = mu_buf_span(&r->out);
@@ -176,14 +192,14 @@ static void gather_sequenced(const struct mu_rpc *r, struct gathering *g)
 
     if (r->out_lent != 0 && r->out_left <= r->out_lent) {
         loan = mu_rpc_loan_at(r, it);
-        gather(g, mu_span_skip(loan->data, r->out_lent - r->out_left));
+        gather_loan(g, loan, r->out_lent - r->out_left);
         it = it->next;
     }
     while ((loan = mu_rpc_loan_at(r, it)) != NULL && g->count < g->cap && g->left != 0) {
         size_t end = (size_t)(loan->at - r->out_at);
 
         gather(g, mu_span(out.data + at, end - at));
-        gather(g, loan->data);
+        gather_loan(g, loan, 0);
         at = end;
         it = it->next;
     }

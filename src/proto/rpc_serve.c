@@ -287,6 +287,33 @@ int mu_rpc_reply(struct mu_rpc *r, struct mu_now now, uint64_t id, int status,
     return 0;
 }
 
+int mu_rpc_reply_lent(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_rpc_lent *lent)
+{
+    size_t len = mu_span_total(lent->spans, lent->count);
+    struct mu_rpc_entry *e;
+
+    mu_rpc_enter(r, now);
+    e = mu_rpc_find(r, id);
+    if (e == NULL || e->failed || (e->state != MU_RPC_SERVED && e->state != MU_RPC_ORPHAN)) {
+        return MUSTER_ENOENT;
+    }
+    if (e->state == MU_RPC_SERVED) {
+        int err = 4 + len > r->peer_frame_max ||
+                          r->kept_bytes + MU_RPC_HEADER + 4 + len > r->config.output_bytes_max
+                      ? MUSTER_ELIMIT
+                      : mu_rpc_put_reply_lent(r, e, lent, len);
+
+        if (err != 0) {
+            return err;
+        }
+    } else {
+        lent->release(lent);
+    }
+    mu_rpc_entry_drop(r, e);
+    mu_rpc_settle(r);
+    return 0;
+}
+
 /* --- calls that found no memory ----------------------------------- */
 
 void mu_rpc_fail(struct mu_rpc *r, struct mu_now now, uint64_t id, int status)

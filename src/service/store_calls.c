@@ -30,7 +30,12 @@ static void send_answer(struct mu_store_session *session, uint64_t id, enum mu_s
                         int status, const struct mu_store_reply *reply, const char *text)
 {
     struct mu_buf *out = &session->server->scratch;
+    struct mu_rpc_lent *lent = status == 0 ? mu_store_lent_new(reply) : NULL;
 
+    if (lent != NULL) {
+        mu_store_answer_lent(session, id, lent);
+        return;
+    }
     mu_buf_reset(out);
     if (status == 0) {
         status = mu_store_reply_encode(out, reply);

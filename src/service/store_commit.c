@@ -83,6 +83,22 @@ void mu_store_commit_mark(struct mu_store_conn *c)
 
 /* --- native answers --------------------------------------------------------------------------- */
 
+/* One that needs the changes up to now, with room for `len` bytes; at the end of the list. */
+static struct mu_store_held *new_held(struct mu_store_session *session, uint64_t id, size_t len)
+{
+    struct mu_store_server *s = session->server;
+    struct mu_store_held *held = mu_malloc(sizeof(*held) + len);
+
+    if (held != NULL) {
+        *held = (struct mu_store_held){
+            .session = session, .id = id, .batch = batch_needed(s), .len = len};
+        mu_list_push(&s->held_replies, &held->link);
+        s->held_bytes += held->len;
+        s->buffer_bytes += held->len;
+    }
+    return held;
+}
+
 void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, bool wrote,
                      int status, struct mu_span payload)
 {
@@ -93,24 +109,34 @@ void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, b
         mu_store_session_send(session, id, item, status, payload);
         return;
     }
-    held = mu_malloc(sizeof(*held) + payload.len);
+    held = new_held(session, id, payload.len);
     if (held == NULL) {
         mu_store_session_fail(session, id, item);
         return;
     }
-    held->session = session;
-    held->id = id;
-    held->batch = batch_needed(s);
     held->status = status;
     held->item = item;
     held->wrote = wrote && status == 0;
-    held->len = payload.len;
     if (payload.len != 0) {
         memcpy(held->data, payload.data, payload.len);
     }
-    mu_list_push(&s->held_replies, &held->link);
-    s->held_bytes += held->len;
-    s->buffer_bytes += held->len;
+}
+
+void mu_store_answer_lent(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent)
+{
+    struct mu_store_held *held;
+
+    if (!mu_store_commit_gates(session->server)) {
+        mu_store_session_lend(session, id, lent);
+        return;
+    }
+    held = new_held(session, id, 0);
+    if (held == NULL) {
+        lent->release(lent);
+        mu_store_session_fail(session, id, false);
+        return;
+    }
+    held->lent = lent;
 }
 
 static void free_held(struct mu_store_server *s, struct mu_store_held *held)
@@ -118,6 +144,9 @@ static void free_held(struct mu_store_server *s, struct mu_store_held *held)
     mu_list_remove(&held->link);
     s->held_bytes -= held->len;
     s->buffer_bytes -= held->len;
+    if (held->lent != NULL) {
+        held->lent->release(held->lent);
+    }
     mu_free(held);
 }
 
@@ -153,6 +182,9 @@ static void release_held(struct mu_store_server *s)
         if (held->wrote && held->batch > s->batch_done) {
             mu_store_session_send(held->session, held->id, false, MUSTER_EDISK,
                                   mu_span_str(s->full_why.text));
+        } else if (held->lent != NULL) {
+            mu_store_session_lend(held->session, held->id, held->lent);
+            held->lent = NULL;
         } else {
             mu_store_session_send(held->session, held->id, held->item, held->status,
                                   mu_span(held->data, held->len));

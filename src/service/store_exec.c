@@ -68,31 +68,33 @@ static bool answer_values(struct mu_keyspace *ks, const struct mu_store_request 
                           struct mu_store_sink *sink)
 {
     bool or_empty = (q->flags & MU_STORE_OR_EMPTY) != 0;
+    struct mu_ks_block **blocks;
     struct mu_span *values;
     bool all = true;
 
     if (q->key_count == 1) {
-        struct mu_span value;
+        struct mu_ks_block *block = NULL;
+        struct mu_span value = {0};
+        struct mu_store_reply reply = {.values = &value, .value_count = 1, .blocks = &block};
 
-        if (mu_ks_get(ks, q->keys[0], &value) != 0) {
-            if (!or_empty) {
-                return false;
-            }
-            value = (struct mu_span){0};
+        if (mu_ks_get_block(ks, q->keys[0], &value, &block) != 0 && !or_empty) {
+            return false;
         }
-        answer_value(sink, 0, value);
+        sink->answer(sink, 0, &reply, NULL);
         return true;
     }
-    values = mu_calloc(q->key_count, sizeof(*values));
+    values = mu_calloc(q->key_count, sizeof(*values) + sizeof(*blocks));
     if (values == NULL) {
         answer_failure(sink, q, MUSTER_ENOMEM);
         return true;
     }
+    blocks = (struct mu_ks_block **)(void *)(values + q->key_count);
     for (size_t i = 0; all && i < q->key_count; i++) {
-        all = mu_ks_get(ks, q->keys[i], &values[i]) == 0 || or_empty;
+        all = mu_ks_get_block(ks, q->keys[i], &values[i], &blocks[i]) == 0 || or_empty;
     }
     if (all) {
-        struct mu_store_reply reply = {.values = values, .value_count = q->key_count};
+        struct mu_store_reply reply = {
+            .values = values, .value_count = q->key_count, .blocks = blocks};
 
         sink->answer(sink, 0, &reply, NULL);
     }

@@ -177,9 +177,12 @@ static bool drop_heaviest(struct mu_store_server *s)
          n = mu_map_next(&s->host.sessions, n)) {
         struct mu_rpc_session *base = MU_CONTAINER_OF(n, struct mu_rpc_session, by_id);
 
-        if (MU_CONTAINER_OF(base, struct mu_store_session, base)->memory > most) {
+        size_t heavy = MU_CONTAINER_OF(base, struct mu_store_session, base)->memory +
+                       (s->ks.held_bytes != 0 ? base->rpc.kept_bytes : 0);
+
+        if (heavy > most) {
             session = MU_CONTAINER_OF(base, struct mu_store_session, base);
-            most = session->memory;
+            most = heavy;
         }
     }
     if (session != NULL) {

@@ -6,6 +6,7 @@
  *     store_commit.c    the journal on its way to the disk, and the answers that wait for it
  *     store_session.c   native sessions: their calls, on top of rpc_host.h
  *     store_calls.c     the store's operations as native calls
+ *     store_lent.c      answers of these that share their values with the keyspace
  *     store_status.c    how it stands, in words for people and programs
  *     store_backed.c    requests of both wires where the keys are elsewhere
  *     store_gate_lease.c  a session's keys where another server has them
@@ -114,7 +115,8 @@ struct mu_store_held {
     uint64_t batch;
     int status;
     bool item;
-    bool wrote; /* it tells of a change */
+    bool wrote;               /* it tells of a change */
+    struct mu_rpc_lent *lent; /* in the place of `data` */
     size_t len;
     uint8_t data[];
 };
@@ -227,6 +229,9 @@ void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, b
 /** Forgets what is held for a session, or (NULL) for all. */
 void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session);
 
+/** Answers a native call likewise, with what is sent from where it lies; taken. */
+void mu_store_answer_lent(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent);
+
 /* store_backed.c */
 /** Of a server whose keys are elsewhere: its calls are executed there. */
 struct mu_executor mu_executor_backed(void);
@@ -246,6 +251,8 @@ void mu_store_gate_lease_end(struct mu_store_session *session);
 /* store_session.c */
 /** The server's end of native sessions. */
 extern const struct mu_rpc_host_ops mu_store_host_ops;
+/** Sends an answer that mu_store_answer_lent() let through. */
+void mu_store_session_lend(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent);
 /** Sends an answer that mu_store_answer() let through. */
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload);
@@ -265,6 +272,11 @@ int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
                   struct mu_store_session *session, uint64_t id);
 void mu_served_remove(struct mu_served *base);
 struct mu_served *mu_served_find(struct mu_store_session *session, uint64_t id);
+
+/* store_lent.c */
+/** An answer whose large values are held where they are. NULL: it has none, or there is no memory
+ * for that, and it is to be copied. */
+struct mu_rpc_lent *mu_store_lent_new(const struct mu_store_reply *reply);
 
 /* store_calls.c */
 void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);

@@ -259,6 +259,22 @@ void mu_store_session_reply(struct mu_store_session *session, uint64_t id, int s
     mu_rpc_session_touch(&session->base);
 }
 
+void mu_store_session_lend(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent)
+{
+    int err = mu_rpc_reply_lent(&session->base.rpc, mu_env_now(session->server->env), id, lent);
+
+    if (err != 0) {
+        lent->release(lent);
+    }
+    if (err == MUSTER_ELIMIT) {
+        mu_store_session_reply(session, id, MUSTER_ELIMIT,
+                               MU_SPAN_LIT("the answer is longer than the client takes"));
+    } else if (err == MUSTER_ENOMEM) {
+        mu_store_session_fail(session, id, false);
+    }
+    mu_rpc_session_touch(&session->base);
+}
+
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload)
 {

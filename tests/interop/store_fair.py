@@ -5,6 +5,7 @@ not at all, beside a client that does nothing but small GETs.
     store_fair.py [MUSTER] [--readers=40] [--seconds=3]
 """
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -147,6 +148,103 @@ class Fair:
                 hoarder.close()
 
 
+class Valve:
+    """Between native clients and a server: what clients say goes through, what they are told only up
+    to a few bytes until it is opened."""
+
+    def __init__(self, port):
+        self.behind = port
+        self.shut = 0
+        self.opened = threading.Event()
+        self.listener = socket.create_server((lib.HOST, 0), backlog=128)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                front, _ = self.listener.accept()
+            except OSError:
+                return
+            back = socket.socket()
+            back.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            back.connect((lib.HOST, self.behind))
+            for source, sink, shut in ((front, back, False), (back, front, True)):
+                threading.Thread(target=self.copy, args=(source, sink, shut), daemon=True).start()
+
+    def copy(self, source, sink, shut):
+        passed = 0
+        try:
+            while True:
+                if shut and passed > 4096 and not self.opened.is_set():
+                    self.shut += 1
+                    self.opened.wait()
+                piece = source.recv(65536)
+                if not piece:
+                    break
+                sink.sendall(piece)
+                passed += len(piece)
+        except OSError:
+            pass
+        for sock in (source, sink):
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+def native(checks, readers=12):
+    with Muster() as server, Conn(server.port, 2) as honest:
+        honest.set("/small", "small")
+        honest.set_acked("/large", b"\x5a" * VALUE)
+        before = rss_mib(server.pid)
+        valve = Valve(server.port)
+        clients = [subprocess.Popen(
+            [lib.muster_path(), "kv", "--store", "tcp://%s:%d" % (lib.HOST, valve.port), "mget"] +
+            ["large"] * NAMED, stdout=subprocess.PIPE, preexec_fn=lib.die_with_parent)
+            for _ in range(readers)]
+        lib.wait_until(lambda: valve.shut >= readers, "the readers to be held back")
+        took = latencies(honest, 2)
+        grown = rss_mib(server.pid) - before
+        checks.note("native: beside %d readers that do not read: %s; the server grew by %.0f MiB" %
+                    (readers, summary(took), grown))
+        checks.ok(grown < 64, "native: reads of one value share it", "grew by %.0f MiB" % grown)
+        honest.set_acked("/large", b"\xa5" * VALUE)
+        valve.opened.set()
+        value = b"\x5a" * VALUE + b"\n"
+        good = [client.communicate(timeout=60)[0] == value * NAMED for client in clients]
+        checks.equal(good, [True] * readers, "native: each has its whole answer, as it was")
+        valve.close()
+
+
+def native_on_disk(checks, readers=8):
+    """Answers that wait for the disk share their values as well, and are whole."""
+    with lib.Scratch() as directory, Muster("--data-dir", directory) as server, \
+            Conn(server.port, 2) as honest:
+        honest.set_acked("/large", b"\x5a" * VALUE)
+        clients = [subprocess.Popen(
+            [lib.muster_path(), "kv", "--store", "tcp://%s:%d" % (lib.HOST, server.port), "mget"] +
+            ["large"] * NAMED, stdout=subprocess.PIPE, preexec_fn=lib.die_with_parent)
+            for _ in range(readers)]
+        stop = threading.Event()
+
+        def write():
+            while not stop.is_set():
+                honest.add("/n", 1)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        value = b"\x5a" * VALUE + b"\n"
+        good = [client.communicate(timeout=60)[0] == value * NAMED for client in clients]
+        stop.set()
+        writer.join()
+        checks.equal(good, [True] * readers, "native, on disk: each has its whole answer")
+
+
 def main():
     checks = lib.Checks()
     for generation in (1, 2):
@@ -154,6 +252,8 @@ def main():
         fair.run()
         fair.replaced()
         fair.heaviest()
+    native(checks)
+    native_on_disk(checks)
     checks.done()
 
 

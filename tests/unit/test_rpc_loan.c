@@ -326,6 +326,116 @@ static void test_rpc_blob_is_kept_until_it_is_acknowledged(void **state)
     finish(&p);
 }
 
+/* --- replies ---------------------------------------------------------------------------------- */
+
+struct lent_reply {
+    struct mu_rpc_lent base;
+    struct mu_span spans[ITEMS];
+    int released;
+};
+
+static void count_release(struct mu_rpc_lent *lent)
+{
+    MU_CONTAINER_OF(lent, struct lent_reply, base)->released++;
+}
+
+static void lend(struct lent_reply *l, const struct flow *f)
+{
+    *l = (struct lent_reply){.base = {.spans = l->spans, .release = count_release, .memory = 100}};
+    for (size_t i = 0; i < ITEMS; i++) {
+        if (f->lens[i] != 0) {
+            l->spans[l->base.count++] = mu_span(f->sent[i], f->lens[i]);
+        }
+    }
+}
+
+static void on_reply(struct rpc_pair *p, struct rpc_end *at, const struct mu_rpc_event *ev)
+{
+    struct flow *f = p->context;
+
+    (void)at;
+    if (ev->type == MU_RPC_EV_CALL) {
+        f->id_in = ev->id;
+    } else if (ev->type == MU_RPC_EV_REPLY) {
+        f->replies++;
+        f->status = ev->status;
+        memcpy(f->got, ev->payload.data, ev->payload.len);
+        f->got_len = ev->payload.len;
+    }
+}
+
+/* Two calls, one after the other, each with a lent answer; with or without a cut. */
+static void play_replies(size_t send_chunk, size_t recv_chunk, size_t cut_after)
+{
+    struct lent_reply l[2];
+    struct rpc_pair p;
+    struct flow *f = start(&p);
+
+    p.on_event = on_reply;
+    for (int i = 0; i < 2; i++) {
+        call(&p, 0);
+        rpc_pair_pump(&p);
+        lend(&l[i], f);
+        assert_int_equal(mu_rpc_reply_lent(&p.server.rpc, p.now, f->id_in, &l[i].base), 0);
+        assert_int_equal(mu_rpc_reply_lent(&p.server.rpc, p.now, f->id_in, &l[i].base),
+                         MUSTER_ENOENT);
+        p.send_chunk = send_chunk;
+        p.recv_chunk = recv_chunk;
+        p.delivered = 0;
+        p.cut_after = i == 0 ? cut_after : 0;
+        rpc_pair_pump(&p);
+        if (!p.linked) {
+            assert_int_equal(rpc_pair_link(&p), 0);
+            rpc_pair_pump(&p);
+        }
+        assert_int_equal(f->replies, i + 1);
+        assert_int_equal(f->status, 0);
+        check_got(f);
+    }
+    rpc_pair_tick(&p, 6000);
+    rpc_pair_pump(&p);
+    assert_int_equal(l[0].released + l[1].released, 2);
+    assert_int_equal(p.server.rpc.loan_memory, 0);
+    finish(&p);
+}
+
+static void test_rpc_lent_replies_arrive_as_copied_ones(void **state)
+{
+    static const size_t chunks[] = {0, 1, 7, 24, 4096, 5001};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++) {
+        play_replies(chunks[i], 0, 0);
+        play_replies(0, chunks[i], 0);
+    }
+    for (size_t at = 1; at < 50000; at += at < 9200 ? 61 : 997) {
+        play_replies(0, 0, at);
+        play_replies(5000, 3000, at);
+    }
+}
+
+static void test_rpc_lent_reply_is_let_go_of_with_the_session(void **state)
+{
+    struct lent_reply l;
+    struct rpc_pair p;
+    struct flow *f = start(&p);
+
+    (void)state;
+    p.on_event = on_reply;
+    call(&p, 0);
+    rpc_pair_pump(&p);
+    lend(&l, f);
+    failheap_arm(0);
+    assert_int_equal(mu_rpc_reply_lent(&p.server.rpc, p.now, f->id_in, &l.base), MUSTER_ENOMEM);
+    failheap_disarm();
+    assert_int_equal(l.released, 0);
+    assert_int_equal(mu_rpc_reply_lent(&p.server.rpc, p.now, f->id_in, &l.base), 0);
+    assert_in_range(mu_rpc_memory(&p.server.rpc), 100, 10000);
+    assert_int_equal(l.released, 0);
+    finish(&p);
+    assert_int_equal(l.released, 1);
+}
+
 /* --- places ----------------------------------------------------------------------------------- */
 
 /* A flow whose first item has come but for its last byte. */
@@ -584,6 +694,8 @@ int main(void)
         cmocka_unit_test(test_rpc_revoked_memory_is_not_looked_at_again),
         cmocka_unit_test(test_rpc_revoking_without_memory_ends_the_session),
         cmocka_unit_test(test_rpc_blob_is_kept_until_it_is_acknowledged),
+        cmocka_unit_test(test_rpc_lent_replies_arrive_as_copied_ones),
+        cmocka_unit_test(test_rpc_lent_reply_is_let_go_of_with_the_session),
         cmocka_unit_test(test_rpc_place_that_is_taken_back_is_not_written_to),
         cmocka_unit_test(test_rpc_place_goes_with_a_call_that_is_canceled_or_late),
         cmocka_unit_test(test_rpc_place_is_for_the_caller_too),
