@@ -260,6 +260,95 @@ static int free_runtime(void **state)
     return 0;
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static int try_open(const muster_server *server, uint32_t connect_ms, muster_store **ret_store)
+{
+    struct muster_store_config config = muster_store_config_defaults();
+    char url[128];
+
+    config.connect_timeout_ms = connect_ms;
+    (void)snprintf(url, sizeof(url), "tcp://%s?protocol=muster", muster_server_address(server));
+    return muster_store_open(rt, url, &config, ret_store);
+}
+
+static void test_server_turns_away_connections_over_the_limit(void **state)
+{
+    struct muster_server_config config = muster_server_config_defaults();
+    muster_server *server = NULL;
+    muster_store *stores[3] = {NULL};
+    int64_t n;
+
+    (void)state;
+    config.listen = "127.0.0.1:0";
+    config.connections_max = 2;
+    assert_int_equal(muster_server_start(rt, &config, &server), 0);
+    assert_int_equal(try_open(server, 10000, &stores[0]), 0);
+    assert_int_equal(try_open(server, 10000, &stores[1]), 0);
+    assert_true(try_open(server, 300, &stores[2]) != 0);
+    /* Those that are there do not notice, and who leaves makes room. */
+    assert_int_equal(muster_store_add(stores[0], muster_str("n"), 1, &n, DEFAULT), 0);
+    muster_store_close(stores[1]);
+    assert_int_equal(try_open(server, 10000, &stores[2]), 0);
+    muster_store_close(stores[0]);
+    muster_store_close(stores[2]);
+    muster_server_free(server);
+}
+
+static void test_server_refuses_sessions_over_the_limit(void **state)
+{
+    struct muster_server_config config = muster_server_config_defaults();
+    muster_server *server = NULL;
+    muster_store *first = NULL;
+    muster_store *second = NULL;
+
+    (void)state;
+    config.listen = "127.0.0.1:0";
+    config.sessions_max = 1;
+    assert_int_equal(muster_server_start(rt, &config, &server), 0);
+    assert_int_equal(try_open(server, 10000, &first), 0);
+    assert_int_equal(try_open(server, 10000, &second), MUSTER_EREFUSED);
+    assert_non_null(strstr(muster_errmsg(), "as many sessions as it may"));
+    muster_store_close(first); /* It says goodbye, and its session ends with that. */
+    assert_int_equal(try_open(server, 10000, &second), 0);
+    muster_store_close(second);
+    muster_server_free(server);
+}
+
+static void test_server_refuses_what_is_over_its_limits_and_goes_on(void **state)
+{
+    struct muster_server_config config = muster_server_config_defaults();
+    muster_server *server = NULL;
+    muster_store *store = NULL;
+    static char big[20000];
+
+    (void)state;
+    memset(big, 'x', sizeof(big));
+    config.listen = "127.0.0.1:0";
+    config.memory_bytes_max = 16384;
+    config.key_bytes_max = 100;
+    config.value_bytes_max = 10000;
+    assert_int_equal(muster_server_start(rt, &config, &server), 0);
+    assert_int_equal(try_open(server, 10000, &store), 0);
+    assert_int_equal(
+        muster_store_set(store, muster_str("k"), (struct muster_bytes){big, 10001}, DEFAULT),
+        MUSTER_ELIMIT);
+    assert_int_equal(
+        muster_store_set(store, (struct muster_bytes){big, 100}, muster_str("v"), DEFAULT),
+        MUSTER_ELIMIT);
+    assert_int_equal(
+        muster_store_set(store, muster_str("k"), (struct muster_bytes){big, 10000}, DEFAULT), 0);
+    assert_int_equal(
+        muster_store_set(store, muster_str("l"), (struct muster_bytes){big, 10000}, DEFAULT),
+        MUSTER_EFULL);
+    /* What makes room is taken. */
+    assert_int_equal(muster_store_delete(store, muster_str("k"), NULL, DEFAULT), 0);
+    assert_int_equal(
+        muster_store_set(store, muster_str("l"), (struct muster_bytes){big, 10000}, DEFAULT), 0);
+    muster_store_close(store);
+    muster_server_free(server);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +360,9 @@ int main(void)
         cmocka_unit_test(test_server_ends_the_keys_of_a_session_that_leaves),
         cmocka_unit_test(
             test_server_says_where_its_page_is_and_its_defaults_are_those_of_the_header),
+        cmocka_unit_test(test_server_turns_away_connections_over_the_limit),
+        cmocka_unit_test(test_server_refuses_sessions_over_the_limit),
+        cmocka_unit_test(test_server_refuses_what_is_over_its_limits_and_goes_on),
     };
 
     return cmocka_run_group_tests(tests, make_runtime, free_runtime);
