@@ -75,14 +75,21 @@ static void fill_config(muster_server *s, const struct muster_server_config *c,
     ret->keyspace.key_bytes_max = ret->torch.key_bytes_max = c->key_bytes_max;
     ret->keyspace.value_bytes_max = ret->torch.value_bytes_max = c->value_bytes_max;
     ret->keyspace.keys_max = ret->torch.keys_max = c->keys_max;
+    ret->fit = false; /* The defaults were, and what the user says is so. */
     ret->keyspace.memory_bytes_max = c->memory_bytes_max;
     ret->buffer_bytes_max = c->buffer_bytes_max;
     ret->connections_max = c->connections_max;
     ret->sessions_max = c->sessions_max;
     ret->rpc.grace_ms = c->session_grace_ms;
     ret->rpc.name = "muster " MUSTER_VERSION;
-    mu_store_server_config_settle(ret);
     /* A value at its limit must fit one request of either wire. */
+    if (ret->torch.request_bytes_max < c->value_bytes_max + c->key_bytes_max + 64) {
+        ret->torch.request_bytes_max = c->value_bytes_max + c->key_bytes_max + 64;
+    }
+    if (ret->torch.output_bytes_max < c->value_bytes_max + 64) {
+        ret->torch.output_bytes_max = c->value_bytes_max + 64;
+    }
+    mu_store_server_config_settle(ret);
     if (ret->rpc.frame_bytes_max < c->value_bytes_max + c->key_bytes_max + 4096) {
         ret->rpc.frame_bytes_max = (uint32_t)(c->value_bytes_max + c->key_bytes_max + 4096);
     }

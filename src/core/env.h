@@ -124,6 +124,8 @@ struct mu_env_ops {
     struct mu_now (*now)(struct mu_env *env);
     /** Fills `buf` with bytes fit for keys. */
     void (*entropy)(struct mu_env *env, void *buf, size_t len);
+    /** How much memory this process may have, in bytes. NULL: nobody knows. */
+    uint64_t (*memory)(struct mu_env *env);
     /** Arms, re-arms, or with MU_MONO_NEVER disarms. Cannot fail. */
     void (*timer_arm)(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
     /** Connects; `open` or `closed` follows. MUSTER_EINVAL for an address it cannot take. */
@@ -225,6 +227,12 @@ static inline struct mu_now mu_env_now(struct mu_env *env)
 static inline void mu_env_entropy(struct mu_env *env, void *buf, size_t len)
 {
     env->ops->entropy(env, buf, len);
+}
+
+/** UINT64_MAX: nobody knows. */
+static inline uint64_t mu_env_memory(struct mu_env *env)
+{
+    return env->ops->memory == NULL ? UINT64_MAX : env->ops->memory(env);
 }
 
 static inline void mu_env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)

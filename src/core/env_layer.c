@@ -10,6 +10,11 @@ void mu_env_layer_entropy(struct mu_env *env, void *buf, size_t len)
     mu_env_entropy(mu_env_below(env), buf, len);
 }
 
+uint64_t mu_env_layer_memory(struct mu_env *env)
+{
+    return mu_env_memory(mu_env_below(env));
+}
+
 void mu_env_layer_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)
 {
     mu_env_timer_arm(mu_env_below(env), timer, at);

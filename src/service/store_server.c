@@ -17,6 +17,7 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
         .torch = mu_torch_limits_defaults(),
         .rpc = mu_rpc_config_defaults(),
         .rdzv = mu_rdzv_hub_config_defaults(),
+        .fit = true,
         .connections_max = 100000,
         .sessions_max = 100000,
         .buffer_bytes_max = (size_t)2 << 30,
@@ -29,15 +30,9 @@ struct mu_store_server_config mu_store_server_config_defaults(void)
     };
 }
 
-static size_t least(size_t a, uint64_t b)
+static void lower(size_t *limit, uint64_t most)
 {
-    return b < a ? (size_t)b : a;
-}
-
-void mu_store_server_config_fit(struct mu_store_server_config *config, uint64_t memory)
-{
-    config->keyspace.memory_bytes_max = least(config->keyspace.memory_bytes_max, memory / 2);
-    config->buffer_bytes_max = least(config->buffer_bytes_max, memory / 8);
+    *limit = most < *limit ? (size_t)most : *limit;
 }
 
 void mu_store_server_config_settle(struct mu_store_server_config *config)
@@ -46,15 +41,17 @@ void mu_store_server_config_settle(struct mu_store_server_config *config)
     /* One value at its limit must fit all the same. */
     size_t one = config->keyspace.value_bytes_max + config->keyspace.key_bytes_max + 64;
 
-    config->journal_bytes_high =
-        least(config->journal_bytes_high, config->keyspace.memory_bytes_max / 8);
-    config->torch.request_bytes_max = least(config->torch.request_bytes_max, buffers / 2);
-    config->torch.output_bytes_max = least(config->torch.output_bytes_max, buffers);
-    if (config->torch.request_bytes_max < one) {
-        config->torch.request_bytes_max = one;
-    }
-    if (config->torch.output_bytes_max < one) {
-        config->torch.output_bytes_max = one;
+    lower(&config->journal_bytes_high, config->keyspace.memory_bytes_max / 8);
+    lower(&config->torch.request_bytes_max, buffers / 2 > one ? buffers / 2 : one);
+    lower(&config->torch.output_bytes_max, buffers > one ? buffers : one);
+}
+
+void mu_store_server_config_fit(struct mu_store_server_config *config, uint64_t memory)
+{
+    if (memory != UINT64_MAX) {
+        lower(&config->keyspace.memory_bytes_max, memory / 2);
+        lower(&config->buffer_bytes_max, memory / 8);
+        mu_store_server_config_settle(config);
     }
 }
 
@@ -351,6 +348,9 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     }
     s->env = env;
     s->config = *config;
+    if (config->fit) {
+        mu_store_server_config_fit(&s->config, mu_env_memory(env));
+    }
     s->config.keyspace.journal = config->disk != NULL;
     mu_env_entropy(env, &s->config.keyspace.seed, sizeof(s->config.keyspace.seed));
     s->config.rpc.seed = s->config.keyspace.seed;
@@ -366,7 +366,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_list_init(&s->held_conns);
     mu_list_init(&s->held_replies);
     mu_rdzv_hub_init(&s->hub, s->config.keyspace.seed, mu_env_now(env));
-    mu_buf_init(&s->scratch, config->torch.output_bytes_max);
+    mu_buf_init(&s->scratch, s->config.torch.output_bytes_max);
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);
     mu_timer_init(&s->drain_timer, on_drain_timeout);

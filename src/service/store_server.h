@@ -49,8 +49,9 @@ struct mu_store_server_config {
     struct mu_torch_limits torch;
     struct mu_rpc_config rpc; /* terms for native sessions; role and ids are set by the server */
     struct mu_rdzv_hub_config rdzv;
-    size_t connections_max;  /* 100,000; the descriptor limit usually comes first */
-    size_t sessions_max;     /* 100,000 */
+    size_t connections_max; /* 100,000; the descriptor limit usually comes first */
+    size_t sessions_max;    /* 100,000 */
+    bool fit; /* mu_store_server_config_fit() first, for the memory that there is. Yes */
     size_t buffer_bytes_max; /* half-read requests and unsent answers of all peers. 2 GiB */
     struct mu_disk *disk;    /* NULL: memory only. Taken: closed when the server has stopped */
     /* NULL, or etcd://HOST,HOST/PREFIX, or tcp://HOST:PORT: where the keys are. Copied. No disk */
@@ -72,13 +73,12 @@ struct mu_store_server_config {
 
 struct mu_store_server_config mu_store_server_config_defaults(void);
 /**
- * Lowers limits so that a process that may have `memory` bytes keeps within them: a half for keys
- * and values, an eighth for buffers. The rest is for what is on its way to a disk, connections, the
- * kernel's part of them, and what an allocator cannot use.
+ * Lowers limits so that a process that may have `memory` bytes (UINT64_MAX: who knows) keeps within
+ * them: a half for keys and values, an eighth for buffers. The rest is for what is on its way to a
+ * disk, connections, the kernel's part of them, and what an allocator cannot use.
  */
 void mu_store_server_config_fit(struct mu_store_server_config *config, uint64_t memory);
-/** The same for limits that follow from the two: what one request, one answer and the journal may
- * take. For whoever has set these. */
+/** Lowers what one request, one answer and the journal may take to what goes with these two. */
 void mu_store_server_config_settle(struct mu_store_server_config *config);
 
 struct mu_store_server;

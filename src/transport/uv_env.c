@@ -7,6 +7,7 @@
 #include "core/assert.h"
 #include "core/err.h"
 #include "transport/child_internal.h"
+#include "transport/memory_limit.h"
 #include "transport/uv_internal.h"
 
 /* Moves all of `from` to `to`, which is not yet a list. */
@@ -164,6 +165,12 @@ static void env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t 
     }
 }
 
+static uint64_t env_memory(struct mu_env *env)
+{
+    (void)env;
+    return mu_memory_limit();
+}
+
 static void env_entropy(struct mu_env *env, void *buf, size_t len)
 {
     (void)env;
@@ -247,6 +254,7 @@ void mu_uv_env_post(struct mu_uv_env *uv, struct mu_post *post)
 static const struct mu_env_ops ops = {
     .now = env_now,
     .entropy = env_entropy,
+    .memory = env_memory,
     .timer_arm = env_timer_arm,
     .dial = mu_uv_dial,
     .listen = mu_uv_listen,
