@@ -204,10 +204,12 @@ static void say_done(const struct pull *p, const muster_state_copy *copy)
         (void)snprintf(resumed, sizeof(resumed), " (%s were there)", state_size(old, g->resumed));
     }
     clear_bar(p);
-    (void)fprintf(
-        stderr, "%s: %s in %.1f s, %s/s%s; %s\n", p->o->output, state_size(size, g->total), took,
-        state_size(rate, took > 0 ? (uint64_t)((double)came / took) : 0), resumed,
-        g->hivemind ? "whole, from a donor of hivemind's, who signs nothing" : "verified");
+    (void)fprintf(stderr, "%s: %s in %.1f s, %s/s%s; %s%s\n", p->o->output,
+                  state_size(size, g->total), took,
+                  state_size(rate, took > 0 ? (uint64_t)((double)came / took) : 0), resumed,
+                  g->hivemind ? "whole, from a donor of hivemind's, who signs nothing"
+                              : "verified, signed by ",
+                  info->signer);
     if (!p->o->quiet) {
         (void)fputs(muster_state_report(), stderr);
     }

@@ -180,7 +180,7 @@ def test_the_signer_is_shown_and_can_be_pinned():
         row = json.loads(out)
         checks.equal((row.get("signer"), row["id"]), (donor_id, good.said.get("id")), "so does ls")
         code, err = pull("p.out", good.address, bad.address)
-        checks.ok(code == 0 and donor_id in err, "and pull", err)
+        checks.ok(code == 0 and "verified, signed by " + donor_id in err, "and pull", err)
         checks.equal(content("p.out"), b"m", "a priority of 999999 poisons nobody")
         code, err = pull("p.out", "--by-priority", good.address, bad.address)
         checks.equal((code, content("p.out")), (0, b"s"), "unless that is what was asked for")
