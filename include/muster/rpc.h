@@ -151,7 +151,8 @@ MUSTER_EXPORT int muster_rpc_join_group(muster_rpc_agent *agent, muster_store *s
  * Waits until every worker of the group has come here and no call is under way among them, those
  * included that handlers make. Then it is safe to shut down, the agent is in no group, and nothing
  * of the group is left in the store, which must be the one that it was joined with. `timeout_ms` is
- * that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. MUSTER_ETIMEDOUT says who has not come, or
+ * that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. The worker with the id 0 returns last: it
+ * may be the one that has the store, and end that then. MUSTER_ETIMEDOUT says who has not come, or
  * where calls are under way; the agent is in the group as before, and may try again. MUSTER_EINVAL
  * (it is in no group), MUSTER_EBUSY (another thread does), errors of the store.
  */

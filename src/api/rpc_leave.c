@@ -3,7 +3,8 @@
  *
  *     N/ID      in round N: how many calls have begun and have ended at the worker with this id
  *     N/go      what the worker with the id 0 made of it: "1", all may go; "0", another round
- *     gone      how many have read that they may
+ *     gone      how many of the others have read that they may,
+ *     over      and that all have: the worker with the id 0 goes last
  *
  * The first round calls the roll: whoever comes says what it has at that moment. In every later one
  * a worker says it when nothing is under way there, so a round takes as long as the longest call,
@@ -12,7 +13,7 @@
  * round alone would not do, since they are not taken at one moment.
  *
  * Each takes its key of a round away when it has read what was made of it; that is taken away when
- * all are in the next round, and the last one to go clears the rest.
+ * all are in the next round, and the last one clears the rest.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@
 
 #define NAMED_MAX 8    /* how many that are missing are named */
 #define TIDY_MS   1000 /* how long taking a key away may take */
+#define LAST_MS   5000 /* how long the leader waits for the others to have read that they may go */
 
 struct leaving {
     muster_rpc_agent *agent;
@@ -124,6 +126,11 @@ static int look(const struct leaving *l, bool at_once, uint64_t *ret_begun, uint
 static void make_key(const struct leaving *l, uint32_t round, const char *what, char *key)
 {
     (void)snprintf(key, MU_RPC_GROUP_KEY_MAX, "rpc/%s/leave/%" PRIu32 "/%s", l->group, round, what);
+}
+
+static void make_end_key(const struct leaving *l, const char *what, char *key)
+{
+    (void)snprintf(key, MU_RPC_GROUP_KEY_MAX, "rpc/%s/leave/%s", l->group, what);
 }
 
 static void make_own_key(const struct leaving *l, char *key)
@@ -276,20 +283,51 @@ static int one_round(struct leaving *l)
     return err;
 }
 
-/* All have read that they may go when all have counted themselves. */
-static void tidy(const struct leaving *l)
+/* The others say when they have read that they may go; the last of them says that all have. */
+static void tidy_others(const struct leaving *l)
 {
     char key[MU_RPC_GROUP_KEY_MAX];
     int64_t gone = 0;
 
+    make_end_key(l, "gone", key);
+    if (muster_store_add(l->store, muster_str(key), 1, &gone, TIDY_MS) == 0 &&
+        gone == (int64_t)l->size - 1) {
+        make_end_key(l, "over", key);
+        (void)muster_store_set(l->store, muster_str(key), muster_str("1"), TIDY_MS);
+    }
+}
+
+/* The leader goes last: it may be the one that has the store. Who never comes for its answer is to
+ * find it if it does. */
+static void tidy_leader(const struct leaving *l)
+{
+    struct muster_value value = {0};
+    int64_t left = mu_rpc_left(l->until);
+    char key[MU_RPC_GROUP_KEY_MAX];
+
+    left = left == MUSTER_TIMEOUT_NEVER || left > LAST_MS ? LAST_MS : left;
+    make_end_key(l, "over", key);
+    if (l->size > 1 && muster_store_get(l->store, muster_str(key), &value, left) != 0) {
+        return;
+    }
+    muster_value_free(&value);
+    take_away(l, key);
+    make_end_key(l, "gone", key);
+    take_away(l, key);
+    make_key(l, l->round - 1, "go", key);
+    take_away(l, key);
+}
+
+static void tidy(const struct leaving *l)
+{
+    char key[MU_RPC_GROUP_KEY_MAX];
+
     (void)snprintf(key, sizeof(key), "rpc/%s/%" PRIu32, l->group, l->rank);
     take_away(l, key);
-    (void)snprintf(key, sizeof(key), "rpc/%s/leave/gone", l->group);
-    if (muster_store_add(l->store, muster_str(key), 1, &gone, TIDY_MS) == 0 &&
-        gone == (int64_t)l->size) {
-        take_away(l, key);
-        make_key(l, l->round - 1, "go", key);
-        take_away(l, key);
+    if (l->rank == 0) {
+        tidy_leader(l);
+    } else {
+        tidy_others(l);
     }
 }
 

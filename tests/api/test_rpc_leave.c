@@ -178,6 +178,64 @@ static void test_rpc_leave_by_two_threads_is_one_too_many(void **state)
     }
 }
 
+static int64_t keys_when_the_first_has_left;
+
+/* The worker with the id 0 has the store. */
+static void *leave_and_end_the_store(void *context)
+{
+    (void)leave(context);
+    keys_when_the_first_has_left = keys_left();
+    muster_server_free(server);
+    server = NULL;
+    return NULL;
+}
+
+/* Holds up the runtime of one worker when it may go. */
+static void dawdle(muster_op *op, const struct muster_change *change, void *context)
+{
+    const char *key = change->key.data;
+
+    (void)op;
+    (void)context;
+    if (change->key.len > 3 && memcmp(key + change->key.len - 3, "/go", 3) == 0) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
+    }
+}
+
+/* So that it may have the store. */
+static void test_rpc_worker_0_leaves_last(void **state)
+{
+    struct muster_bytes prefix = muster_str("rpc/g/leave/");
+    struct muster_store_request watch = {.verb = MUSTER_STORE_WATCH,
+                                         .keys = &prefix,
+                                         .key_count = 1,
+                                         .flags = MUSTER_STORE_PREFIX,
+                                         .timeout_ms = MUSTER_TIMEOUT_NEVER,
+                                         .on_change = dawdle};
+    muster_runtime *other = NULL;
+    muster_op *op = NULL;
+    char url[128];
+
+    (void)state;
+    (void)snprintf(url, sizeof(url), "tcp://%s", muster_server_address(server));
+    muster_store_close(m[3].store);
+    assert_int_equal(muster_runtime_new(&other), 0);
+    assert_int_equal(muster_store_open(other, url, NULL, &m[3].store), 0);
+    assert_int_equal(muster_store_submit(m[3].store, &watch, &op), 0);
+    for (int i = 0; i < WORKERS; i++) {
+        begin(&m[i], i == 0 ? leave_and_end_the_store : leave);
+    }
+    for (int i = 0; i < WORKERS; i++) {
+        await(&m[i]);
+        says(&m[i], 0, "");
+    }
+    assert_int_equal(keys_when_the_first_has_left, 0);
+    muster_op_free(op);
+    muster_store_close(m[3].store);
+    m[3].store = NULL;
+    muster_runtime_free(other);
+}
+
 #define IN_GROUP(test) cmocka_unit_test_setup_teardown(test, open_group, close_server)
 
 int main(void)
@@ -188,6 +246,7 @@ int main(void)
         IN_GROUP(test_rpc_leave_names_who_has_not_come),
         IN_GROUP(test_rpc_leave_is_for_those_who_are_in_a_group),
         IN_GROUP(test_rpc_leave_by_two_threads_is_one_too_many),
+        IN_GROUP(test_rpc_worker_0_leaves_last),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
