@@ -21,8 +21,8 @@ enum muster_log_level {
     MUSTER_LOG_DEBUG,     /* everything else */
 };
 
-/** Called with one line, without a newline; `id` is part of it. Mostly on a runtime's thread, but on
- * that of a caller as well, and at the same time where there are several of either. */
+/** Called with one line, without a newline; `id` is part of it. Mostly on a runtime's thread, but
+ * on that of a caller as well, and at the same time where there are several of either. */
 typedef void muster_log_sink(void *context, enum muster_log_level level, const char *id,
                              const char *line);
 

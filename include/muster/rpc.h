@@ -136,8 +136,9 @@ MUSTER_EXPORT size_t muster_rpc_workers(muster_rpc_agent *agent,
 
 /**
  * Tells the others who we are and learns who they are, through a store that all share: a
- * compare_set, a set and a multi_get. Waits until `world_size` workers with the ids 0 to world_size - 1
- * are there. Those of one host talk by unix socket from then on, unless `tcp_only` says no.
+ * compare_set, a set and a multi_get. Waits until `world_size` workers with the ids 0 to
+ * world_size - 1 are there. Those of one host talk by unix socket from then on, unless `tcp_only`
+ * says no.
  * `group` (1 to 128 bytes) keeps groups apart that use one store: use a new one each time.
  * `timeout_ms` is that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. MUSTER_EEXIST: two workers
  * have the same name, or the same id; the text says which, and everybody is told who has not joined

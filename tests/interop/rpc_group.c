@@ -1,6 +1,6 @@
 /*
- * A group of three RPC workers on the store that is named: they join, one tries to leave alone, then
- * all leave. Prints what came of it, for rpc_group.py.
+ * A group of three RPC workers on the store that is named: they join, one tries to leave alone,
+ * then all leave. Prints what came of it, for rpc_group.py.
  *
  *     rpc_group URL
  */
