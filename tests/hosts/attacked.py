@@ -41,8 +41,8 @@ class Scene:
         self.credential = make_certificates(rig) if certificates else make_token(rig)
         self.server = self.home.start(
             *FIRST, MUSTER, "serve", "--listen", "0.0.0.0:29400", "--allow", "10.78.0.0/24",
-            "--http", "127.0.0.1:29401" if certificates else "0.0.0.0:29401", *self.credential["node0"],
-            memory=MEMORY)
+            "--http", "127.0.0.1:29401" if certificates else "0.0.0.0:29401",
+            *self.credential["node0"], memory=MEMORY)
         self.server.says("29400")
         self.job = Job(checks, rig, rig.hosts[3:], rig.hosts[0], "2", self.credential)
         self.addresses = self.attacker.more_addresses(50)
