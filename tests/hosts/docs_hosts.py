@@ -68,7 +68,8 @@ def block(path, mark):
 
 def commands(path, mark):
     """The commands of a block, without the remarks behind them."""
-    return [re.split(r"\s{2,}(?=#|once\b)", line)[0] for _, line in block(path, mark).commands()]
+    return [re.split(r"\s{2,}(?=#|once\b|on\b|from\b|the\b)", line)[0]
+            for _, line in block(path, mark).commands()]
 
 
 class Site:
@@ -239,15 +240,32 @@ def test_recipe_kubernetes():
         checks.equal(process.wait(PATIENCE), 0, "recipes: Kubernetes: the server ends when told")
 
 
+def write_model(host):
+    head = json.dumps({"w": {"dtype": "F32", "shape": [256], "data_offsets": [0, 1024]}})
+    model = len(head).to_bytes(8, "little") + head.encode() + bytes(range(256)) * 4
+    with open(os.path.join(host.path, "model.safetensors"), "wb") as file:
+        file.write(model)
+    return model
+
+
+def read_model(host, name="model.safetensors"):
+    with open(os.path.join(host.path, name), "rb") as file:
+        return file.read()
+
+
+def dialled(process, host):
+    """The multiaddr that it prints, with the host's address for 0.0.0.0."""
+    found = re.search(r"/ip4/0\.0\.0\.0(/tcp/\d+/p2p/\w+)", process.output())
+    assert found, process.output()
+    return "/ip4/" + host.address + found[1]
+
+
 def test_recipe_swarm():
     page = "docs/recipes.md"
     with Rig(3) as rig:
         site = Site(rig)
         a, b, c = rig.hosts
-        head = json.dumps({"w": {"dtype": "F32", "shape": [256], "data_offsets": [0, 1024]}})
-        model = len(head).to_bytes(8, "little") + head.encode() + bytes(range(256)) * 4
-        with open(os.path.join(b.path, "model.safetensors"), "wb") as file:
-            file.write(model)
+        model = write_model(b)
         boot = site.start(a, block(page, "swarm boot").text())
         boot.says("joined", PATIENCE)
         address = re.search(r"/ip4/10\.78\.0\.1/tcp/4001/p2p/\w+", boot.output())
@@ -263,8 +281,7 @@ def test_recipe_swarm():
         said = site.run(c, block(page, "swarm pull").text(), "recipes: swarm: a newcomer has it",
                         BOOT=address[0])
         checks.ok("12.0" in said, "recipes: swarm: and says which", said)
-        with open(os.path.join(c.path, "model.safetensors"), "rb") as file:
-            checks.equal(file.read(), model, "recipes: swarm: byte for byte")
+        checks.equal(read_model(c), model, "recipes: swarm: byte for byte")
 
 
 def test_from_torchrun():
@@ -325,6 +342,58 @@ def test_store_page():
         site.run(a, "muster kv --store tcp://node0:29500 set key value", "store.md: a key", **env)
         said = site.run(b, "muster kv --store tcp://127.0.0.1:29500 get key", "store.md: is there")
         checks.equal(said, "value\n", "store.md: and the same")
+
+
+def test_state_page():
+    with Rig(3) as rig:
+        site = Site(rig)
+        a, b, c = rig.hosts
+        model = write_model(a)
+        site.run(a, "muster keygen token job.token", "state.md: the token")
+        site.copy()
+        serve, pull = commands("docs/state.md", "hosts state")
+        donor = site.serve(a, "exec " + serve, "serving at", "state.md: a donor")
+        site.run(b, pull, "state.md: a puller")
+        checks.equal(read_model(b), model, "state.md: byte for byte")
+        donor.stop()
+        first, second, pull = commands("docs/state.md", "hosts swarm")
+        donor = site.serve(a, first, "found in the DHT", "state.md: the first of a swarm")
+        there = "/ip4/10.0.0.1/tcp/29701/p2p/12D3..."
+        address = dialled(donor, a)
+        site.serve(b, second.replace(there, address), "found in the DHT", "state.md: another")
+        site.run(c, pull.replace(there, address), "state.md: who joins them")
+        checks.equal(read_model(c, "state.safetensors"), model, "state.md: and it is the same")
+
+
+def test_relay_page():
+    with Rig(3) as rig:
+        site = Site(rig)
+        a, b, c = rig.hosts
+        serve, via, ping = commands("docs/relay.md", "hosts relay")
+        relay = site.serve(a, serve, "/p2p/", "relay.md: a relay")
+        address = dialled(relay, a)
+        peer = site.serve(b, via.replace("/ip4/…/tcp/4001/p2p/RELAY", address), "p2p-circuit",
+                          "relay.md: a peer that is reached through it")
+        name = re.search(r"p2p-circuit/p2p/(\w+)", peer.output())[1]
+        text = ping.replace("/ip4/…/tcp/4001/p2p/RELAY", address).replace("PEER", name)
+        checks.ok("time=" in site.run(c, text, "relay.md: from anywhere"), "relay.md: a round trip")
+
+
+def test_from_hivemind():
+    page = "docs/from-hivemind.md"
+    with Rig(3) as rig:
+        site = Site(rig)
+        a, b, c = rig.hosts
+        model = write_model(b)
+        boot = site.serve(a, "\n".join(commands(page, "hivemind dht")), "joined",
+                          "from-hivemind: the first peer")
+        site.run(a, "muster peer id --new --identity relay.key", "from-hivemind: a key")
+        site.serve(a, commands(page, "hivemind relay")[0], "/p2p/", "from-hivemind: the relay")
+        serve, pull = commands(page, "hivemind state")
+        env = {"BOOT": dialled(boot, a)}
+        site.serve(b, serve, "found in the DHT", "from-hivemind: a donor", **env)
+        site.run(c, pull, "from-hivemind: a newcomer", **env)
+        checks.equal(read_model(c), model, "from-hivemind: byte for byte")
 
 
 def test_operate_page():

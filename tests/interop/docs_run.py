@@ -8,10 +8,8 @@ A block behind <!-- test: run --> is run as it stands, in order with the others 
 command that serves goes on beside them, and what a comment "# prints X" says must be printed. Other
 marks have a function here each. Ports are replaced.
 """
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -192,14 +190,6 @@ def run_slurm(page, rig, checks):
     checks.equal(left, [], "recipes: Slurm: the token is gone with the job")
 
 
-def write_model(rig):
-    head = json.dumps({"weight": {"dtype": "F32", "shape": [256], "data_offsets": [0, 1024]}})
-    model = len(head).to_bytes(8, "little") + head.encode() + bytes(range(256)) * 4
-    with open(os.path.join(rig.folder, "model.safetensors"), "wb") as file:
-        file.write(model)
-    return model
-
-
 # --- the tours ------------------------------------------------------------------------------------
 
 def lines_of(page, mark):
@@ -212,27 +202,6 @@ def run_from_torchrun(page, rig, checks):
     rig.write("train.py", WORKER)
     code, said = rig.finish(rig.start(lines_of(page, "standalone")[0]))
     checks.ok(code == 0 and "worker 3 of 4" in said, "from-torchrun: standalone", said)
-
-
-def run_from_hivemind(page, rig, checks):
-    def here(lines):
-        return "\n".join(lines).replace("/ip4/0.0.0.0", "/ip4/127.0.0.1")
-
-    write_model(rig)
-    boot = rig.start(here(lines_of(page, "hivemind dht")))
-    checks.ok(rig.wait_for(boot, "joined"), "from-hivemind: the first peer", rig.said(boot))
-    address = re.search(r"/ip4/\S+/p2p/\w+", rig.said(boot))[0]
-    relay = here(lines_of(page, "hivemind relay")).replace("4002", "0")
-    relay = rig.start("muster peer id --new --identity relay.key\n" + relay)
-    checks.ok(rig.wait_for(relay, "/p2p/"), "from-hivemind: the relay", rig.said(relay))
-    serve, pull = lines_of(page, "hivemind state")
-    donor = rig.start(serve.replace(" serve ", " serve --listen /ip4/127.0.0.1/tcp/0 "),
-                      BOOT=address)
-    checks.ok(rig.wait_for(donor, "found in the DHT"), "from-hivemind: a donor", rig.said(donor))
-    code, said = rig.finish(rig.start(pull.replace("-o model", "-o pulled"), BOOT=address))
-    checks.ok(code == 0, "from-hivemind: a newcomer has it", said)
-    for process in (donor, relay, boot):
-        rig.stop(process)
 
 
 def run_from_etcd(page, rig, checks):
@@ -264,8 +233,7 @@ def main():
         try:
             run_readme(all_pages["README.md"], rig, checks)
             run_slurm(all_pages["docs/recipes.md"], rig, checks)
-            for name, run in (("torchrun", run_from_torchrun), ("hivemind", run_from_hivemind),
-                              ("etcd", run_from_etcd)):
+            for name, run in (("torchrun", run_from_torchrun), ("etcd", run_from_etcd)):
                 run(all_pages[f"docs/from-{name}.md"], rig, checks)
         finally:
             rig.stop_all()
