@@ -121,8 +121,9 @@ def wait_for_listeners(process, worker=False):
 
 
 def plain(listener):
-    """As the table has it: a port that the system chose is any, a random name is left out."""
-    listener = re.sub(r"@muster-rpc-\w+", "@muster-rpc-...", listener).replace(FAR, "NODE")
+    """As the table has it: a port that the system chose is any, a random name is left out, our address is
+    NODE."""
+    listener = re.sub(r"@muster-rpc-\w+", "@muster-rpc-...", listener.replace(FAR, "NODE"))
     port = int(listener.rsplit(":", 1)[1]) if ":" in listener else 0
     return re.sub(r":\d+$", ":any", listener) if port > 32000 else listener
 
