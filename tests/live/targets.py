@@ -170,8 +170,9 @@ def serve(world, lock, generation=2, *more):
                        "--session-grace", "1000", *world.locks[lock], *more,
                        where=(lib.HOST, port))
     live.port = port
-    live.ways = ["plain@127.0.0.1:%d" % port, "%s@%s:%d" % (lock, FAR, port),
-                 "%s@127.0.0.1:%d" % (lock, port), "plain@%s:%d" % (FAR, port)]
+    # A handshake takes as long as ten cases without: a quarter are sealed.
+    live.ways = ["plain@127.0.0.1:%d" % port, "plain@127.0.0.1:%d" % port,
+                 "%s@%s:%d" % (lock, FAR, port), "plain@%s:%d" % (FAR, port)]
     live.honest = HonestStore(world, port, lock, generation)
     live.clean = lambda: purge(port)
     return live
