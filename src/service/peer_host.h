@@ -62,7 +62,8 @@ struct mu_peer_host_config {
     uint32_t settle_ms;        /* dials within so much of each other are simultaneous. 10 s */
     uint32_t conns_max;        /* 1,024 */
     uint32_t conns_peer_max;   /* with one peer. 8 */
-    uint32_t pending_max;      /* that others dialled and have not proved themselves on. 128 */
+    uint32_t pending_max;      /* that others dialled and have not proved themselves on: the oldest
+                                  makes room. 128 */
     uint32_t book_max;         /* peers whose addresses are known. 4,096 */
     uint32_t addrs_max;        /* of one peer. 16 */
     uint64_t memory_bytes_max; /* that windows grant to all, a fourth to one. 1 GiB */

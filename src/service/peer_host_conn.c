@@ -23,6 +23,7 @@ static void on_eof(struct mu_conn *conn);
 static void on_writable(struct mu_conn *conn);
 static void on_closed(struct mu_conn *conn, int status);
 static void on_timer(struct mu_timer *timer);
+static void close_now(struct mu_host_conn *c, bool abort);
 
 static const struct mu_conn_events conn_events = {
     .open = on_open,
@@ -107,6 +108,26 @@ static void turn_away(struct mu_peer_host *h, const char *limit)
     mu_log(MUSTER_LOG_INFO, "PEER-TURNED-AWAY", "limit=%s", limit);
 }
 
+/* Of those who came by themselves and have not proved who they are, the one that has had the longest
+ * time to makes room: who is honest needs a moment, and who is silent would keep his place until
+ * the handshake's time is over. */
+static bool make_room(struct mu_peer_host *h)
+{
+    MU_LIST_FOREACH (it, &h->conns) {
+        struct mu_host_conn *c = MU_CONTAINER_OF(it, struct mu_host_conn, link);
+
+        if (c->pending && !c->limited) {
+            c->pending = false;
+            h->pending--;
+            turn_away(h, "pending_max");
+            mu_host_conn_close(c, MUSTER_ELIMIT, "others have come and need the place");
+            close_now(c, true);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Somebody has come; `from`: who it is said to be, by a relay. */
 static struct mu_conn *take_in(struct mu_peer_host *h, const struct mu_peer_id *from)
 {
@@ -119,7 +140,8 @@ static struct mu_conn *take_in(struct mu_peer_host *h, const struct mu_peer_id *
         turn_away(h, "conns_max");
         return NULL;
     }
-    if (h->pending >= h->config.pending_max) {
+    /* Those who come through a relay have a share, and put nobody out (peer_circuit.c). */
+    if (h->pending >= h->config.pending_max && (from != NULL || !make_room(h))) {
         turn_away(h, "pending_max");
         return NULL;
     }

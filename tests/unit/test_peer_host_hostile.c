@@ -308,14 +308,15 @@ static void test_peer_host_bounds_those_who_have_not_proved_themselves(void **st
 {
     static struct rig r;
     static struct evil e[12];
-    struct rig_call honest;
+    struct rig_call honest, newcomer;
     struct mu_sim_host *host;
 
     (void)state;
-    rig_open(&r, 2, NULL);
+    rig_open(&r, 3, NULL);
     r.node[1].config.pending_max = 8;
     rig_run_all(&r);
     rig_introduce(&r.node[0], &r.node[1]);
+    rig_introduce(&r.node[2], &r.node[1]);
     rig_call(&r.node[0], &r.node[1], &honest, 10);
     rig_run(&r, 1000);
     rig_assert_echoed(&honest);
@@ -333,9 +334,14 @@ static void test_peer_host_bounds_those_who_have_not_proved_themselves(void **st
     assert_int_equal(rig_stats(&r.node[1]).pending, 8);
     assert_int_equal(rig_stats(&r.node[1]).turned_away, 4);
     assert_int_equal(rig_stats(&r.node[1]).last_failure, MUSTER_ELIMIT);
+    /* Who means to prove himself is not kept out by them, nor is who has. */
+    rig_call(&r.node[2], &r.node[1], &newcomer, 1000);
     rig_call(&r.node[0], &r.node[1], &honest, 1000);
-    rig_run(&r, 20000);
+    rig_run(&r, 1000);
+    rig_assert_echoed(&newcomer);
     rig_assert_echoed(&honest);
+    assert_int_equal(rig_stats(&r.node[1]).pending, 7);
+    rig_run(&r, 20000);
     assert_int_equal(rig_stats(&r.node[1]).pending, 0);
     rig_close(&r);
 }
