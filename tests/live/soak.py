@@ -16,6 +16,7 @@ in order. Memory and descriptors are in the CSV file.
 import hashlib
 import os
 import random
+import shutil
 import sys
 import time
 
@@ -25,7 +26,6 @@ from rig import Rig, muster_path, option  # noqa: E402
 from soak_figures import Figures  # noqa: E402
 from soak_job import Job  # noqa: E402
 
-MUSTER = muster_path()
 SECONDS = 3600 * option("hours", 8.0)
 SEED = option("seed", random.SystemRandom().getrandbits(32))
 CSV = os.path.abspath(option("csv", "soak.csv"))
@@ -50,7 +50,7 @@ class Resident:
     def start(self):
         self.lives += 1
         up = self.wrap - (self.ahead_s - self.soak.elapsed()) / 86400
-        self.process = self.host.start(MUSTER, *self.argv, clock=True, uptime_days=up)
+        self.process = self.host.start(self.soak.muster, *self.argv, clock=True, uptime_days=up)
 
     def sample(self):
         return self.process.rss(), self.process.fds()
@@ -105,6 +105,8 @@ class Soak:
         self.counts = {}
         self.jobs_done, self.job, self.troubles = 0, None, []
         os.makedirs(self.path)
+        # The tree may be built anew while we are at it.
+        self.muster = shutil.copy(muster_path(), self.file("muster"))
         self.make_credentials()
         self.make_residents()
         self.make_chores()
@@ -123,7 +125,7 @@ class Soak:
 
     def make_credentials(self):
         self.token = self.file("job.token")
-        self.hosts[0].must_run(MUSTER, "keygen", "token", self.token)
+        self.hosts[0].must_run(self.muster, "keygen", "token", self.token)
         os.makedirs(self.file("certs"))
         self.renew()
 
@@ -135,7 +137,7 @@ class Soak:
             if not name.startswith("ca."):
                 os.unlink(os.path.join(made, name))
         code, _, err = self.hosts[0].run(
-            MUSTER, "keygen", "tls", made, "--days", str(CERT_DAYS), "--host",
+            self.muster, "keygen", "tls", made, "--days", str(CERT_DAYS), "--host",
             ",".join(host.name for host in self.hosts), clock=True)
         assert code == 0, err
         for name in os.listdir(made):
@@ -196,7 +198,7 @@ class Soak:
             # One that sets and gets in the same breath: what was acknowledged is there.
             line = '"$0" "$@" set soak/$$ v$$ && test "$("$0" "$@" get soak/$$)" = v$$ && ' \
                 '"$0" "$@" del soak/$$'
-            return lambda host: ["sh", "-c", line, MUSTER, "kv", "--store", "tcp://node0:%d" % port,
+            return lambda host: ["sh", "-c", line, self.muster, "kv", "--store", "tcp://node0:%d" % port,
                                  "--timeout", "20000", *self.lock(kind, host)]
 
         def pulled(_out):
@@ -209,10 +211,10 @@ class Soak:
             Chore(self, "kv token", 5, kv(29400, "token"), lambda out: True),
             Chore(self, "kv certs", 5, kv(29410, "certs"), lambda out: True),
             Chore(self, "rpc token", 3, lambda host: [
-                MUSTER, "rpc", "call", "--to", "node0:29600", *self.lock("token", host),
+                self.muster, "rpc", "call", "--to", "node0:29600", *self.lock("token", host),
                 "--timeout", "20", "muster::Rpc.echo", "hello"], lambda out: "hello" in out),
             Chore(self, "state certs", 15, lambda host: [
-                MUSTER, "state", "pull", "-q", "--no-serve", "-o", self.file("copy"),
+                self.muster, "state", "pull", "-q", "--no-serve", "-o", self.file("copy"),
                 *self.lock("certs", host), "node0:29700"], pulled)]
 
     # -- what happens

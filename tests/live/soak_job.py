@@ -2,13 +2,12 @@
 import os
 import re
 
-from rig import HERE, muster_path
+from rig import HERE
 
 DDP = os.path.join(HERE, "..", "..", "examples", "ddp.py")
 EPOCHS = 6000
 SILENCE = 60   # seconds in which neither a word is said nor an epoch passes
 PATIENCE = 600
-MUSTER = muster_path()
 
 
 class Job:
@@ -39,7 +38,7 @@ class Job:
         endpoint = ("%s:%d" % (self.nodes[0].name, 29500 + self.number % 64) if self.hosted
                     else "node0:%d" % port)
         self.agents[host] = host.start(
-            MUSTER, "run", "--nnodes", "2:3", "--nproc-per-node", "1", "--rdzv-endpoint", endpoint,
+            self.soak.muster, "run", "--nnodes", "2:3", "--nproc-per-node", "1", "--rdzv-endpoint", endpoint,
             "--rdzv-id", "soak-%d" % self.number, "--rdzv-conf", "last_call_timeout=3",
             "--max-restarts", "10", "--grace", "5", *self.soak.lock(self.kind, host), DDP,
             str(EPOCHS), self.checkpoint, clock=True,
