@@ -174,8 +174,8 @@ class Target:
 
     def text(self):
         n = self.numbers
-        text = "%s: clean, %d cases, %.0f a second, %d connections (of those sealed %d%% came in; " \
-            "%d%% were answered), %d conversations" % (
+        text = "%s: clean, %d cases, %.0f a second, %d connections (of those sealed %d%% came " \
+            "in; %d%% were answered), %d conversations" % (
                 self.name, n["cases"], n["cases"] / max(n["ms"] / 1000 / len(self.lives), 0.1),
                 n["connections"], 100 * n["ready"] // max(n["sealed"], 1),
                 100 * n["answered"] // max(n["connections"], 1), self.count)

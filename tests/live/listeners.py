@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""Where each command listens and who is let in: the table in SECURITY.md, held against what the system says.
+"""Where each command listens and who is let in: the table in SECURITY.md, held against what the
+system says.
 
 usage: listeners.py MUSTER [--write]
 
-Each command of the table is started in a network of its own, and `ss` tells what its process listens at. A
-stranger who comes from another address and shows nothing must get nothing from what is said to be locked.
-With --write the table is made anew from what was seen.
+Each command of the table is started in a network of its own, and `ss` tells what its process
+listens at. A stranger who comes from another address and shows nothing must get nothing from what
+is said to be locked. With --write the table is made anew from what was seen.
 """
 import ctypes
 import os
@@ -26,8 +27,8 @@ MUSTER = lib.muster_path()
 NEWNS = 0x00020000
 QUIET = 0.5  # seconds without a new listener: it has them all
 
-# What is started. NODE is an address that other hosts reach; job.token, peer.key and the model are there, and
-# a donor at 127.0.0.1:29700 for those that pull.
+# What is started. NODE is an address that other hosts reach; job.token, peer.key and the model are
+# there, and a donor at 127.0.0.1:29700 for those that pull.
 COMMANDS = [
     "muster serve --listen 127.0.0.1:29500",
     "muster serve --listen 0.0.0.0:29500",
@@ -104,8 +105,8 @@ def listening(pid):
 
 
 def wait_for_listeners(process, worker=False):
-    """What it listens at once that has not changed for a while, and its worker has begun; none if it
-    ends."""
+    """What it listens at once that has not changed for a while, and its worker has begun; none if
+    it ends."""
     state = {"seen": None, "since": 0.0}
 
     def settled():
@@ -121,8 +122,8 @@ def wait_for_listeners(process, worker=False):
 
 
 def plain(listener):
-    """As the table has it: a port that the system chose is any, a random name is left out, our address is
-    NODE."""
+    """As the table has it: a port that the system chose is any, a random name is left out, our
+    address is NODE."""
     listener = re.sub(r"@muster-rpc-\w+", "@muster-rpc-...", listener.replace(FAR, "NODE"))
     port = int(listener.rsplit(":", 1)[1]) if ":" in listener else 0
     return re.sub(r":\d+$", ":any", listener) if port > 32000 else listener

@@ -1,5 +1,5 @@
-"""Conversations of real clients, as tests/live/storm.h has them: what PyTorch sent, what muster's own
-commands say through a proxy that listens, and what peers say inside Noise."""
+"""Conversations of real clients, as tests/live/storm.h has them: what PyTorch sent, what muster's
+own commands say through a proxy that listens, and what peers say inside Noise."""
 import os
 import socket
 import ssl
@@ -181,7 +181,8 @@ def rpc(port, muster):
     return run_through(port, "rpc", [
         call + ["muster::Rpc.echo", "hello"], call + ["muster::Rpc.count"],
         call + ["muster::Rpc.fail"], call + ["muster::Rpc.stats"], call + ["no::Such.method", "x"],
-        call + ["--once", "muster::Rpc.count"], call + ["--timeout", "0.2", "muster::Rpc.sleep", "5"],
+        call + ["--once", "muster::Rpc.count"],
+        call + ["--timeout", "0.2", "muster::Rpc.sleep", "5"],
         call + ["--count", "20", "--in-flight", "8", "muster::Rpc.echo", "many"]])
 
 

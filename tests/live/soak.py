@@ -3,15 +3,16 @@
 
 usage: soak.py MUSTER [--hours=H] [--seed=N] [--csv=FILE]
 
-Four hosts (tests/hosts/rig.py). On node0 live servers, a worker to call and a donor, locked with a token and
-with certificates, on machines that have been up for almost 2^31 and 2^32 milliseconds. On the others agents of
-`muster run` train examples/ddp.py, one job behind the other; nodes join, are killed and are cut off, the
-server that keeps its keys on disk is killed and paused, certificates are replaced, and the wall clock
-moves, by 30 days at least. All the time somebody stores, calls and pulls.
+Four hosts (tests/hosts/rig.py). On node0 live servers, a worker to call and a donor, locked with
+a token and with certificates, on machines that have been up for almost 2^31 and 2^32
+milliseconds. On the others agents of `muster run` train examples/ddp.py, one job behind the
+other; nodes join, are killed and are cut off, the server that keeps its keys on disk is killed
+and paused, certificates are replaced, and the wall clock moves, by 30 days at least. All the time
+somebody stores, calls and pulls.
 
 It fails when a job is lost, when what was asked is not answered in the end, when nothing is said
-and nothing goes on for a minute, when a long-lived process holds more and more, and when one does not end
-in order. Memory and descriptors are in the CSV file.
+and nothing goes on for a minute, when a long-lived process holds more and more, and when one does
+not end in order. Memory and descriptors are in the CSV file.
 """
 import hashlib
 import os
@@ -181,8 +182,8 @@ class Soak:
         r["state certs"] = Resident(self, "state certs", late, 90, "state", "serve", "--listen",
                                     "0.0.0.0:29700", "--advertise", "node0", *locked("certs"),
                                     self.model)
-        # A job that lasts, for what its agents hold; it is hit by what is done to the hosts. SIGTERM is
-        # its end, and is what it says.
+        # A job that lasts, for what its agents hold; it is hit by what is done to the hosts.
+        # SIGTERM is its end, and is what it says.
         for number, name in ((1, "agent host"), (2, "agent member")):
             r[name] = Resident(self, name, early, 150, "run", "--nnodes", "1:2", "--rdzv-endpoint",
                                "node1:29490", "--rdzv-id", "standing", "--max-restarts", "100000",
@@ -198,8 +199,9 @@ class Soak:
             # One that sets and gets in the same breath: what was acknowledged is there.
             line = '"$0" "$@" set soak/$$ v$$ && test "$("$0" "$@" get soak/$$)" = v$$ && ' \
                 '"$0" "$@" del soak/$$'
-            return lambda host: ["sh", "-c", line, self.muster, "kv", "--store", "tcp://node0:%d" % port,
-                                 "--timeout", "20000", *self.lock(kind, host)]
+            return lambda host: ["sh", "-c", line, self.muster, "kv", "--store",
+                                 "tcp://node0:%d" % port, "--timeout", "20000",
+                                 *self.lock(kind, host)]
 
         def pulled(_out):
             with open(self.file("copy"), "rb") as file:
@@ -310,15 +312,16 @@ class Soak:
         for chore in self.chores:
             print("%-14s %8d %8d %10.1f" % (chore.name, chore.done, chore.tries, chore.worst))
         print("\n%d jobs done, %d lost; %.2f hours, %.1f days; %s; seed %d" % (
-            self.jobs_done, sum("job" in t for t in self.troubles), self.elapsed() / 3600, self.days,
-            ", ".join("%s %d" % item for item in sorted(self.counts.items())), SEED))
+            self.jobs_done, sum("was lost" in t for t in self.troubles), self.elapsed() / 3600,
+            self.days, ", ".join("%s %d" % item for item in sorted(self.counts.items())), SEED))
         for trouble in self.troubles:
             print("FAILED: " + trouble)
         return 1 if self.troubles or self.jobs_done == 0 else 0
 
 
 def main():
-    print("seed %d, %.2f hours, %.2f days a minute" % (SEED, SECONDS / 3600, DAYS_A_MINUTE), flush=True)
+    print("seed %d, %.2f hours, %.2f days a minute" % (SEED, SECONDS / 3600, DAYS_A_MINUTE),
+          flush=True)
     with Rig(4, seed=SEED & 0xffff) as rig:
         soak = Soak(rig)
         try:

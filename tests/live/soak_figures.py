@@ -26,8 +26,8 @@ class Figures:
 
     @staticmethod
     def sum_up(rows):
-        """Medians of memory and descriptors at the end of the first quarter and at the end, and how many
-        bytes an hour were added between."""
+        """Medians of memory and descriptors at the end of the first quarter and at the end, and how
+        many bytes an hour were added between."""
         tenth = max(1, len(rows) // 10)
         quarter = len(rows) // 4
         parts = [[statistics.median(row[column] for row in part) for column in (1, 2)]
@@ -52,8 +52,8 @@ class Figures:
         return found
 
     def table(self):
-        lines = ["%-14s %4s %8s %22s %16s %14s" % ("process", "life", "hours", "MiB, quarter to end",
-                                                   "MiB an hour", "descriptors")]
+        lines = ["%-14s %4s %8s %22s %16s %14s" % (
+            "process", "life", "hours", "MiB, quarter to end", "MiB an hour", "descriptors")]
         for (name, life), rows in sorted(self.rows.items()):
             first, last, slope = self.sum_up(rows)
             lines.append("%-14s %4d %8.2f %22s %16.2f %14s" % (

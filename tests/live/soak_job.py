@@ -1,4 +1,5 @@
-"""A job of soak.py: agents of `muster run` on some hosts, what is done to them, and whether they come to the end."""
+"""A job of soak.py: agents of `muster run` on some hosts, what is done to them, and whether they
+come to the end."""
 import os
 import re
 
@@ -11,8 +12,8 @@ PATIENCE = 600
 
 
 class Job:
-    """Elastic, of two or three nodes. What is done to it is drawn at its start, and happens when it has trained
-    for so long, so that there is a way to go behind each."""
+    """Elastic, of two or three nodes. What is done to it is drawn at its start, and happens when it
+    has trained for so long, so that there is a way to go behind each."""
 
     def __init__(self, soak, number):
         self.soak, self.number = soak, number
@@ -28,7 +29,8 @@ class Job:
             self.start(host)
         draw = soak.random
         deeds = [self.join, self.lose, self.cut]
-        deeds += [] if self.hosted or self.kind == "certs" else [self.kill_server, self.pause_server]
+        if self.kind == "token" and not self.hosted:
+            deeds += [self.kill_server, self.pause_server]
         self.plan = sorted((draw.uniform(0.05, 0.6), index, draw.choice(deeds))
                            for index in range(draw.randint(1, 4)))
 
@@ -38,8 +40,9 @@ class Job:
         endpoint = ("%s:%d" % (self.nodes[0].name, 29500 + self.number % 64) if self.hosted
                     else "node0:%d" % port)
         self.agents[host] = host.start(
-            self.soak.muster, "run", "--nnodes", "2:3", "--nproc-per-node", "1", "--rdzv-endpoint", endpoint,
-            "--rdzv-id", "soak-%d" % self.number, "--rdzv-conf", "last_call_timeout=3",
+            self.soak.muster, "run", "--nnodes", "2:3", "--nproc-per-node", "1",
+            "--rdzv-endpoint", endpoint, "--rdzv-id", "soak-%d" % self.number,
+            "--rdzv-conf", "last_call_timeout=3",
             "--max-restarts", "10", "--grace", "5", *self.soak.lock(self.kind, host), DDP,
             str(EPOCHS), self.checkpoint, clock=True,
             uptime_days=self.soak.random.choice(self.soak.wraps) - 20 / 86400,

@@ -1,4 +1,5 @@
-"""The live servers of fuzz_live.py: how each is started, how it is reached, and who its honest client is."""
+"""The live servers of fuzz_live.py: how each is started, how it is reached, and who its honest
+client is."""
 import base64
 import filecmp
 import json
@@ -15,10 +16,9 @@ from record import lib, p2pd_lib
 
 FAR = "10.77.0.1"  # of the network of our own (lib.beyond_loopback)
 PROMPT = 10.0      # within which an honest client is answered, on a machine that is busy
+PEERS = 80         # cases at a time, where 128 who have not proved themselves find room
 
-PEERS = 80         # cases at a time; a peer has 128 places for those who have not proved themselves
-
-OPTIONS = {"ASAN_OPTIONS": "detect_leaks=1:exitcode=99:quarantine_size_mb=16:malloc_context_size=12",
+OPTIONS = {"ASAN_OPTIONS": "detect_leaks=1:exitcode=99:quarantine_size_mb=16",
            "UBSAN_OPTIONS": "print_stacktrace=1",
            "LOGLEVEL": "ERROR"}
 
@@ -139,7 +139,8 @@ def purge(port):
 
 
 class HonestStore:
-    """PyTorch's protocol on a connection that stays and on one that is new; the native wire, sealed."""
+    """PyTorch's protocol on a connection that stays and on one that is new; the native wire,
+    sealed."""
 
     def __init__(self, world, port, lock, generation):
         self.world, self.port, self.generation, self.count = world, port, generation, 0
@@ -259,7 +260,8 @@ def state_serve(world, lock):
 
 
 def state(world):
-    return both(state_serve, world, lambda live: record.state(live.port, world.client, world.scratch))
+    return both(state_serve, world,
+                lambda live: record.state(live.port, world.client, world.scratch))
 
 
 # --- peers --------------------------------------------------------------------------------------
