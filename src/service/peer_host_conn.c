@@ -108,9 +108,9 @@ static void turn_away(struct mu_peer_host *h, const char *limit)
     mu_log(MUSTER_LOG_INFO, "PEER-TURNED-AWAY", "limit=%s", limit);
 }
 
-/* Of those who came by themselves and have not proved who they are, the one that has had the longest
- * time to makes room: who is honest needs a moment, and who is silent would keep his place until
- * the handshake's time is over. */
+/* Of those who came by themselves and have not proved who they are, the one that has had the
+ * longest time makes room: who is honest needs a moment, and who is silent would keep his place
+ * until the handshake's time is over. */
 static bool make_room(struct mu_peer_host *h)
 {
     MU_LIST_FOREACH (it, &h->conns) {
