@@ -89,9 +89,13 @@ class Job:
     def finish(self, what):
         """Lets the workers end; all agents must have ended well."""
         open(os.path.join(self.folder, "done"), "w").close()
-        codes = [agent.wait(PATIENCE) for agent in self.agents]
+        try:
+            wait_until(lambda: not any(agent.alive() for agent in self.agents), "the end", PATIENCE)
+        except AssertionError:
+            pass
+        codes = [agent.popen.poll() for agent in self.agents]
         self.checks.equal(codes, [0] * len(codes), what + ": the job ends well")
-        if any(codes):
+        if any(code != 0 for code in codes):
             self.checks.note(self.words())
 
 
