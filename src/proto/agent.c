@@ -317,7 +317,8 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
         break;
     case MU_AGENT_IS_BARRIER:
         mu_agent_leave(a, u);
-        MU_AGENT_SAY(a, u, "all workers have succeeded (%s meanwhile)", words(e));
+        MU_AGENT_SAY(a, u, "all workers have succeeded (%s meanwhile)%s", words(e),
+                     a->host ? "; hosting until the other nodes are gone" : "");
         if (!a->host) {
             end_barrier(a, u);
         }
@@ -423,6 +424,11 @@ static void take_barrier_done(struct mu_agent *a, const struct mu_agent_event *e
                      words(e));
     }
     end_barrier(a, u);
+}
+
+bool mu_agent_hosts_only(const struct mu_agent *a)
+{
+    return a->state == MU_AGENT_IS_BARRIER && a->host && !a->in_round;
 }
 
 /* --- signals, time -------------------------------------------------------------------------- */
@@ -546,6 +552,7 @@ static int check(const struct mu_agent *a, const struct mu_agent_event *e)
     case MU_AGENT_SAVED:
     case MU_AGENT_RDZV_FAILED:
     case MU_AGENT_RDZV_CLOSED:
+    case MU_AGENT_ALONE:
     case MU_AGENT_BARRIER_DONE:
     case MU_AGENT_TIMEOUT:
         return 0;
@@ -565,6 +572,8 @@ static bool is_stale(const struct mu_agent *a, const struct mu_agent_event *e)
         return a->state != MU_AGENT_IS_EXCHANGING || e->round != a->round;
     case MU_AGENT_BARRIER_DONE:
         return a->state != MU_AGENT_IS_BARRIER || e->round != a->round;
+    case MU_AGENT_ALONE:
+        return !mu_agent_hosts_only(a);
     case MU_AGENT_SAVED:
         return a->state != MU_AGENT_IS_SAVING || e->generation != a->generation;
     case MU_AGENT_SPAWNED:
@@ -634,6 +643,10 @@ static void take(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
         break;
     case MU_AGENT_BARRIER_DONE:
         take_barrier_done(a, e, u);
+        break;
+    case MU_AGENT_ALONE:
+        MU_AGENT_SAY(a, u, "all workers have succeeded, and the other nodes are gone");
+        end_barrier(a, u);
         break;
     case MU_AGENT_SIGNAL:
         take_signal(a, e, u);

@@ -66,7 +66,7 @@
  *  - success stands: what happens during the exit barrier (a member lost, the round over, the
  *    rendezvous gone) does not undo it. If the round ends the agent leaves, without closing the run
  *    for those that go on; one that others depend on (`host`) leaves the round but stays, until the
- *    run is closed or the barrier's time is up. In a closed run the barrier may never fill; all
+ *    run is closed, the others are gone (ALONE) or the barrier's time is up. In a closed run the barrier may never fill; all
  *    but a host wait no longer than `grace_ms` for it;
  *  - a failed exchange is tried again: by joining anew, up to `exchange_tries_max` times in a row;
  *    it costs nothing of any budget. Then it is an error;
@@ -143,6 +143,7 @@ enum mu_agent_event_type {
     MU_AGENT_SAVED,       /* generation: the workers that asked for time are done with it */
     MU_AGENT_RDZV_FAILED, /* code, text: the node is out of the rendezvous */
     MU_AGENT_RDZV_CLOSED,
+    MU_AGENT_ALONE,        /* a host is out of its round, and no other node is in touch with it */
     MU_AGENT_BARRIER_DONE, /* round: everybody is at the end, or it failed (code): goes on */
     MU_AGENT_SIGNAL,       /* signal: the agent was sent it */
     MU_AGENT_TIMEOUT,      /* mu_agent_deadline() has been reached */
@@ -269,6 +270,8 @@ int mu_agent_step(struct mu_agent *a, const struct mu_agent_event *event,
                   struct mu_agent_update *ret_update);
 /** When to send TIMEOUT; MU_MONO_NEVER: not at all. */
 mu_mono_t mu_agent_deadline(const struct mu_agent *a);
+/** Whether all that is left to do is to be there for the others; ALONE ends that. */
+bool mu_agent_hosts_only(const struct mu_agent *a);
 
 /** Restarts that are left, by whoever keeps them. */
 uint32_t mu_agent_restarts_left(const struct mu_agent *a);

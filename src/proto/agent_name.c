@@ -71,6 +71,8 @@ const char *mu_agent_event_name(enum mu_agent_event_type type)
         return "RDZV_FAILED";
     case MU_AGENT_RDZV_CLOSED:
         return "RDZV_CLOSED";
+    case MU_AGENT_ALONE:
+        return "ALONE";
     case MU_AGENT_BARRIER_DONE:
         return "BARRIER_DONE";
     case MU_AGENT_SIGNAL:

@@ -11,7 +11,9 @@
 
 #define GOODBYE_MS 5000 /* for the rendezvous to take our last words */
 #define ASK_MS     400  /* for who showed signs of failing before the first known to end */
-#define LINGER_MS  3000 /* for others to hear that a run is over, from a server of ours */
+#define LINGER_MS                                                                                  \
+    3000 /* for others to hear that a run is over, from a server of ours; or for
+                           those who come back to do so before a host whose work is done goes */
 
 struct mu_agent_service_config mu_agent_service_config_defaults(void)
 {
@@ -47,6 +49,7 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->end_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->soon, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->hold_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->host_timer, MU_MONO_NEVER);
     mu_failure_fini(&s->verdict.first_failure);
     mu_agent_workers_fini(s);
     mu_free(s);
@@ -270,6 +273,17 @@ static void step(struct mu_agent_service *s, const struct mu_agent_event *event)
     carry_out(s, &u);
 }
 
+/* While we host for others only, looks now and then whether there are any. */
+static void watch_for_desertion(struct mu_agent_service *s)
+{
+    if (!s->host_waits && s->rdzv != NULL && s->rdzv->ops->deserted != NULL &&
+        mu_agent_hosts_only(&s->machine)) {
+        s->host_waits = true;
+        mu_env_timer_arm(s->env, &s->host_timer,
+                         mu_mono_add_ms(mu_env_now(s->env).mono, LINGER_MS));
+    }
+}
+
 void mu_agent_tell(struct mu_agent_service *s, struct mu_agent_event event)
 {
     event.now = mu_env_now(s->env);
@@ -298,7 +312,20 @@ void mu_agent_tell(struct mu_agent_service *s, struct mu_agent_event event)
     }
     s->pumping = false;
     mu_env_timer_arm(s->env, &s->timer, mu_agent_deadline(&s->machine));
+    watch_for_desertion(s);
     mu_agent_settle(s);
+}
+
+static void on_host_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, host_timer);
+
+    s->host_waits = false;
+    if (s->rdzv != NULL && s->rdzv->ops->deserted(s->rdzv)) {
+        mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ALONE});
+    } else {
+        watch_for_desertion(s);
+    }
 }
 
 static void on_timer(struct mu_timer *timer)
@@ -455,6 +482,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     mu_timer_init(&s->end_timer, on_end_timer);
     mu_timer_init(&s->soon, on_soon);
     mu_timer_init(&s->ask_timer, on_ask_timer);
+    mu_timer_init(&s->host_timer, on_host_timer);
     err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
     if (err == 0) {
         err = mu_agent_workers_init(s);

@@ -136,7 +136,9 @@ struct mu_agent_service {
     bool over;  /* the machine has ended */
     bool asked; /* the round's store, for a failure */
     bool asked_again;
-    struct mu_timer ask_timer; /* armed while others may still have something to say */
+    struct mu_timer ask_timer;  /* armed while others may still have something to say */
+    struct mu_timer host_timer; /* armed while we are there for the others alone */
+    bool host_waits;
     bool ask_waiting;
     bool told; /* `ended` was called */
     struct mu_timer end_timer;

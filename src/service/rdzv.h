@@ -121,6 +121,8 @@ struct mu_rdzv_handler_ops {
     void (*close_run)(struct mu_rdzv_handler *h);
     /** Leaves without a word if it is in; `freed` follows. */
     void (*free)(struct mu_rdzv_handler *h);
+    /** Whether nobody is a member of any run that is served here. NULL: it cannot tell. */
+    bool (*deserted)(const struct mu_rdzv_handler *h);
 };
 
 /* The first member of every backend's own. */

@@ -15,6 +15,7 @@
 
 #include "core/addr.h"
 #include "core/alloc.h"
+#include "service/store_server.h"
 
 #define LEAVE_MS  UINT64_C(2000)  /* until a leave is over without the server's word */
 #define CLOSE_MS  UINT64_C(30000) /* until a close has failed */
@@ -525,6 +526,18 @@ static void native_close_run(struct mu_rdzv_handler *h)
     mu_rdzv_muster_rearm(n);
 }
 
+static bool native_deserted(const struct mu_rdzv_handler *h)
+{
+    const struct mu_rdzv_muster *n = MU_CONTAINER_OF(h, const struct mu_rdzv_muster, base);
+    struct mu_store_server_stats stats;
+
+    if (n->server == NULL) {
+        return false;
+    }
+    mu_store_server_stats(n->server, &stats);
+    return stats.members == 0;
+}
+
 static void on_unhosted(void *context)
 {
     struct mu_rdzv_muster *n = context;
@@ -569,6 +582,7 @@ static const struct mu_rdzv_handler_ops native_ops = {
     .leave = native_leave,
     .close_run = native_close_run,
     .free = native_free,
+    .deserted = native_deserted,
 };
 
 int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,

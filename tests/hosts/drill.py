@@ -86,9 +86,13 @@ class Job:
         return " | ".join("%s: %s" % (agent.host.name, agent.output().strip()[-200:])
                           for agent in self.agents)
 
+    def let_end(self):
+        """The workers have done their work."""
+        open(os.path.join(self.folder, "done"), "w").close()
+
     def finish(self, what):
         """Lets the workers end; all agents must have ended well."""
-        open(os.path.join(self.folder, "done"), "w").close()
+        self.let_end()
         try:
             wait_until(lambda: not any(agent.alive() for agent in self.agents), "the end", PATIENCE)
         except AssertionError:

@@ -13,7 +13,7 @@ import sys
 import time
 
 from drill import Job, longest_gap, make_token, overlap, spans
-from rig import Checks, Rig, muster_path, option
+from rig import Checks, Rig, muster_path, option, wait_until
 
 checks = Checks()
 WHOLE = "--whole" in sys.argv
@@ -129,6 +129,19 @@ def test_pauses():
     for who in ("the server", "the host", "a member"):
         for seconds in (1, 2, 3, 4, 5, 7, 10, 15, 30, 60) if WHOLE else (1, 7):
             pause(who, seconds)
+
+
+def test_end_beside_a_cut():
+    """The work is done while one is cut off: the host of the job ends when the others are gone."""
+    name = "the end while a member is cut off"
+    with Rig(4) as rig:
+        job, _ = start_job(rig, "2:4")
+        if job.await_world(4, name + ": the job begins"):
+            rig.hosts[3].link.cut()
+            job.let_end()
+            wait_until(lambda: not any(agent.alive() for agent in job.agents[1:]), "the members' end")
+            rig.heal()
+            job.finish(name)
 
 
 if __name__ == "__main__":

@@ -607,7 +607,7 @@ static inline void world_round_ends(struct world *w)
 /* What was true once, or is told again. */
 static inline void world_stale(struct world *w)
 {
-    struct mu_agent_event e = {.type = 1 + (enum mu_agent_event_type)world_pick(w, 16),
+    struct mu_agent_event e = {.type = 1 + (enum mu_agent_event_type)world_pick(w, 17),
                                .round = w->round - 1,
                                .generation = w->generation - 1,
                                .restarts_left = MU_AGENT_NOT_KEPT,
@@ -629,6 +629,7 @@ static inline void world_stale(struct world *w)
     if (e.type == MU_AGENT_TIMEOUT || w->generation < 2 || w->round < 1 ||
         e.type == MU_AGENT_RDZV_FAILED || e.type == MU_AGENT_RDZV_CLOSED ||
         e.type == MU_AGENT_SIGNAL || e.type == MU_AGENT_START || e.type == MU_AGENT_CUT_OFF ||
+        (e.type == MU_AGENT_ALONE && mu_agent_hosts_only(&w->agent)) ||
         (e.type == MU_AGENT_ASSIGNED && w->joining)) {
         return;
     }

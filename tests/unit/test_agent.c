@@ -678,9 +678,19 @@ static void test_agent_a_host_stays_for_the_others(void **state)
 
     rig_run_kept(0, 1, MU_AGENT_NOT_KEPT, true);
     rig_succeed(1);
+    assert_false(mu_agent_hosts_only(&rig.a));
     assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 0, 0), LEAVE);
+    assert_true(mu_agent_hosts_only(&rig.a));
     assert_int_equal(rig_pass(299999), 0);
     assert_int_equal(rig_closed(), ENDED);
+    assert_ended(MU_AGENT_SUCCEEDED);
+
+    rig_init(rig_config());
+    rig_run_kept(0, 1, MU_AGENT_NOT_KEPT, true);
+    rig_succeed(1);
+    assert_int_equal(rig_step((struct mu_agent_event){.type = MU_AGENT_ALONE}), 0);
+    assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 0, 0), LEAVE);
+    assert_int_equal(rig_step((struct mu_agent_event){.type = MU_AGENT_ALONE}), ENDED);
     assert_ended(MU_AGENT_SUCCEEDED);
 
     rig_init(rig_config());
