@@ -194,6 +194,10 @@ static int fail(struct mu_tls *t)
     } else if (why == SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR) {
         t->err = mu_err(&t->why, MUSTER_ECONN,
                         "the peer broke off the handshake: it is too busy for another one");
+    } else if (why == SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC ||
+               why == SSL_AD_REASON_OFFSET + SSL_AD_BAD_RECORD_MAC) {
+        /* A wrong credential is found out before anything is sealed. */
+        t->err = mu_err(&t->why, MUSTER_ECONN, "the handshake was damaged on the way");
     } else if (why > SSL_AD_REASON_OFFSET) {
         text = meaning_of_alert(t, why - SSL_AD_REASON_OFFSET);
         t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s",

@@ -100,7 +100,8 @@ void mu_tls_fini(struct mu_tls *t);
  * all of `*in` was used, unless the peer has ended (`peer_ended`). What the peer does wrong, or
  * dislikes of us: MUSTER_ETLS, mu_tls_errmsg(), and from then on always; there may still be
  * output, which tells the peer. MUSTER_ENOMEM likewise; MUSTER_ENOTLS, when whoever was dialled
- * answers with something else; and MUSTER_ECONN when it is too busy, and may be tried again.
+ * answers with something else; and MUSTER_ECONN, when it is too busy or what it said in the
+ * handshake was damaged on the way, and it may be tried again.
  */
 int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len);
 /** The handshake is done, as far as this side can tell. */

@@ -392,6 +392,29 @@ static void test_one_flipped_bit_ends_it(void **state)
     ends_fini(&e);
 }
 
+/* Goal: damage on the way is no wrong credential: one who dials tries again. Method: flip a bit of
+ * the last sealed message of the other's first flight. */
+static void test_damage_in_the_handshake_is_no_refusal(void **state)
+{
+    (void)state;
+
+    for (int token = 0; token < 2; token++) {
+        struct mu_span out;
+        struct ends e;
+
+        ends_init(&e, credential(token != 0), credential(token != 0));
+        assert_true(carry(&e, 0));
+        out = mu_tls_output(&e.t[1]);
+        assert_true(out.len > 64);
+        ((uint8_t *)(uintptr_t)out.data)[out.len - 8] ^= 1;
+        run(&e);
+        assert_int_equal(e.err[0], MUSTER_ECONN);
+        assert_int_not_equal(e.err[1], 0);
+        assert_non_null(strstr(mu_tls_errmsg(&e.t[0]), "damaged on the way"));
+        ends_fini(&e);
+    }
+}
+
 static void test_what_is_not_tls_is_refused(void **state)
 {
     struct mu_prng prng;
@@ -469,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_expired_certificate_is_refused_by_either_side),
         cmocka_unit_test(test_certificate_for_another_name_is_refused),
         cmocka_unit_test(test_one_flipped_bit_ends_it),
+        cmocka_unit_test(test_damage_in_the_handshake_is_no_refusal),
         cmocka_unit_test(test_what_is_not_tls_is_refused),
         cmocka_unit_test(test_files_that_do_not_do_are_named),
     };
