@@ -1,9 +1,12 @@
 #include "proto/agent.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/assert.h"
 #include "proto/agent_internal.h"
+
+static const char no_restart[] = "; no restart is left";
 
 /* --- life ----------------------------------------------------------------------------------- */
 
@@ -57,6 +60,12 @@ uint32_t mu_agent_restarts_left(const struct mu_agent *a)
 {
     return a->restarts_left != MU_AGENT_NOT_KEPT ? a->restarts_left
                                                  : a->config.restarts_max - a->restarts_used;
+}
+
+bool mu_agent_has_failed(const struct mu_agent *a)
+{
+    return a->outcome == MU_AGENT_FAILED ||
+           (a->outcome == 0 && a->first_rank != MU_AGENT_NO_RANK && a->restarts_left == 0);
 }
 
 /* --- small questions and acts --------------------------------------------------------------- */
@@ -143,12 +152,20 @@ static void exchange_failed(struct mu_agent *a, struct mu_agent_update *u, int c
 
 /* --- workers -------------------------------------------------------------------------------- */
 
-/* One of our own has failed in a round that is not over. */
+static void say_how_it_ended(struct mu_agent *a, struct mu_agent_update *u, const char *then)
+{
+    MU_AGENT_SAY(a, u, "worker %u %s %d%s", a->first_rank,
+                 a->exit_code < 0 ? "was ended by signal" : "exited with",
+                 a->exit_code < 0 ? -a->exit_code : a->exit_code, then);
+}
+
+/* One of our own has failed in a round that is not over. A backend that keeps the budget decides
+ * what that costs, and so whether it is the end: it knows who was lost. */
 static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_agent_update *u)
 {
     uint32_t left = mu_agent_restarts_left(a);
-    const char *how = e->exit_code < 0 ? "was ended by signal" : "exited with";
-    int number = e->exit_code < 0 ? -e->exit_code : e->exit_code;
+    bool kept = a->restarts_left != MU_AGENT_NOT_KEPT;
+    char then[64] = "";
 
     a->first_rank = e->local_rank;
     a->exit_code = e->exit_code;
@@ -156,17 +173,19 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
     u->generation = a->generation;
     u->first_rank = e->local_rank;
     u->exit_code = e->exit_code;
-    if (left == 0 || a->closed) {
-        MU_AGENT_SAY(a, u, "worker %u %s %d; %s", e->local_rank, how, number,
-                     left == 0 ? "no restart is left" : "the run is closed");
+    if (a->closed || (left == 0 && !kept)) {
+        say_how_it_ended(a, u, a->closed ? "; the run is closed" : no_restart);
         mu_agent_end(a, u, MU_AGENT_FAILED, 0, MU_AGENT_CLOSING);
         return;
     }
-    if (a->restarts_left == MU_AGENT_NOT_KEPT) {
+    if (!kept) {
         a->restarts_used += 1;
     }
-    MU_AGENT_SAY(a, u, "worker %u %s %d; restarting all, %u of %u restarts left", e->local_rank,
-                 how, number, left - 1, a->config.restarts_max);
+    if (left != 0) {
+        (void)snprintf(then, sizeof(then), "; restarting all, %u of %u restarts left", left - 1,
+                       a->config.restarts_max);
+    }
+    say_how_it_ended(a, u, then);
     mu_agent_join(a, u);
     u->failed = true;
     mu_agent_stop(a, u, a->config.stop_signal);
@@ -258,11 +277,8 @@ static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
     a->round = e->round;
     a->restarts_left = e->restarts_left;
     a->host = e->host;
-    if (a->outcome != 0) {
-        /* Our failure came too late to end the round that it was about. */
-        mu_agent_leave(a, u);
-        mu_agent_close(a, u);
-    } else if (a->state == MU_AGENT_IS_JOINING) {
+    a->first_rank = MU_AGENT_NO_RANK;
+    if (a->state == MU_AGENT_IS_JOINING) {
         mu_agent_exchange(a, u);
     }
 }
@@ -400,7 +416,11 @@ static void take_rdzv_failed(struct mu_agent *a, const struct mu_agent_event *e,
         if (a->outcome == 0) {
             enum mu_agent_outcome outcome = outcome_of(e->code);
 
-            MU_AGENT_SAY(a, u, "%s", words(e));
+            if (outcome == MU_AGENT_FAILED && mu_agent_has_failed(a)) {
+                say_how_it_ended(a, u, no_restart);
+            } else {
+                MU_AGENT_SAY(a, u, "%s", words(e));
+            }
             mu_agent_end(a, u, outcome, outcome == MU_AGENT_ERROR ? e->code : 0, MU_AGENT_QUIETLY);
         }
         break;

@@ -42,6 +42,8 @@
  *    then, whatever it was about to do;
  *  - the restart budget is the job's: where the backend keeps it (restarts_left of an assignment),
  *    that counts; else the agent's own, as torchrun's. Changes of membership cost nothing;
+ *  - the backend that keeps it decides when it is spent: a failure is told to it, and is the end
+ *    only if it says so. It may be the echo of a member that was lost, which costs nothing;
  *  - the first failure tells at once: the rendezvous hears of it when the first worker fails, not
  *    when the last one is gone, so that all agents stop their workers in the same time. So does the
  *    end of a round: the next one can form while workers are being stopped;
@@ -55,8 +57,7 @@
  *    ends. During the barrier it ends as well, as torchrun has it: the outcome is STOPPED;
  *  - giving up closes the run: so do success and errors of our own, as with torchrun; not signals,
  *    and not what the rendezvous told us (we are out of it). Whoever gives up while in a round ends
- *    that for the others first, so that nobody waits for workers that will not come: by the failure
- *    where the backend counts those and dismisses everybody, else by leaving;
+ *    that for the others first, by leaving, so that nobody waits for workers that will not come;
  *  - a closed run lets workers finish: an agent whose workers still run goes on until they end.
  *    They are not started again: a failure is final, the end of the round too (ERROR,
  *    ERDZV_CLOSED);
@@ -275,6 +276,9 @@ bool mu_agent_hosts_only(const struct mu_agent *a);
 
 /** Restarts that are left, by whoever keeps them. */
 uint32_t mu_agent_restarts_left(const struct mu_agent *a);
+/** Whether the job ends because workers failed: so it was decided, or will be for want of restarts,
+ * unless the backend has another reason for the failure. */
+bool mu_agent_has_failed(const struct mu_agent *a);
 /** Such as "JOINING", "FAILED", "EXITED". Static text. */
 const char *mu_agent_state_name(enum mu_agent_state state);
 const char *mu_agent_outcome_name(enum mu_agent_outcome outcome);

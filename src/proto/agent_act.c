@@ -93,11 +93,6 @@ void mu_agent_kill(struct mu_agent *a, struct mu_agent_update *u)
 
 static void finish(struct mu_agent *a, struct mu_agent_update *u)
 {
-    /* A failure that the backend was told of, and has not answered by dismissing everybody. */
-    if (a->outcome == MU_AGENT_FAILED && a->joining) {
-        mu_agent_leave(a, u);
-        mu_agent_close(a, u);
-    }
     mu_agent_move(a, MU_AGENT_IS_ENDED);
     u->flags |= MU_AGENT_ENDED;
     u->outcome = a->outcome;
@@ -124,8 +119,6 @@ void mu_agent_proceed(struct mu_agent *a, struct mu_agent_update *u)
 static void say_goodbye(struct mu_agent *a, struct mu_agent_update *u,
                         enum mu_agent_goodbye goodbye)
 {
-    bool kept = a->restarts_left != MU_AGENT_NOT_KEPT;
-
     switch (goodbye) {
     case MU_AGENT_QUIETLY:
         break;
@@ -133,13 +126,8 @@ static void say_goodbye(struct mu_agent *a, struct mu_agent_update *u,
         mu_agent_leave(a, u);
         break;
     case MU_AGENT_CLOSING:
-        if (a->outcome == MU_AGENT_FAILED && kept && a->in_round && !a->closed) {
-            mu_agent_join(a, u);
-            u->failed = true;
-        } else {
-            mu_agent_leave(a, u);
-            mu_agent_close(a, u);
-        }
+        mu_agent_leave(a, u);
+        mu_agent_close(a, u);
         break;
     }
 }

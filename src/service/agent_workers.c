@@ -410,14 +410,14 @@ static bool has_just_raised(const struct mu_agent_worker *w)
 }
 
 /*
- * The job ends because of failures, and all that are known complain of others: who began may be one
- * of ours that closed its connections and is not gone yet, without a word.
+ * The job ends because of failures, as far as we know, and all that are known complain of others:
+ * who began may be one of ours that closed its connections and is not gone yet, without a word.
  */
 static bool is_cause_sought(const struct mu_agent_service *s)
 {
     const struct mu_agent_round *r = s->round;
 
-    if (s->machine.outcome != MU_AGENT_FAILED || r == NULL ||
+    if (!mu_agent_has_failed(&s->machine) || r == NULL ||
         (r->failure_known && !s->verdict.first_failure.effect)) {
         return false;
     }

@@ -21,6 +21,24 @@ print("start %f rank %s world %s" % (time.time(), os.environ["RANK"], os.environ
 time.sleep(float(sys.argv[1]))
 """
 
+# In a world of two, rank 0 ends as soon as rank 1 is gone, as workers do that lose a peer.
+PEERS = """
+import fcntl, os, sys, time
+directory = sys.argv[1]
+print("start %f rank %s world %s" % (time.time(), os.environ["RANK"], os.environ["WORLD_SIZE"]),
+      flush=True)
+if os.environ["WORLD_SIZE"] == "2":
+    with open(directory + "/peer", "w") as peer:
+        if os.environ["RANK"] == "1":
+            fcntl.flock(peer, fcntl.LOCK_EX)
+            open(directory + "/held", "w").close()
+            time.sleep(1000)
+        while not os.path.exists(directory + "/held"):
+            time.sleep(0.01)
+        fcntl.flock(peer, fcntl.LOCK_EX)
+        sys.exit("lost a peer")
+"""
+
 # What a worker of the zoo does, by number; each leaves a mark in its command line.
 ZOO = r"""
 import os, signal, subprocess, sys, time
@@ -116,6 +134,24 @@ def two_agents(checks, muster, kill_host):
         victim.end()
 
 
+def peers_end_with_a_killed_agent(checks, muster):
+    """With no restart to spare: nobody has failed by himself."""
+    with Scratch() as directory:
+        script = os.path.join(directory, "peers.py")
+        with open(script, "w") as f:
+            f.write(PEERS)
+        options = ["--nnodes=1:2", "--rdzv-endpoint=127.0.0.1:%d" % free_port(),
+                   "--rdzv-conf=last_call_timeout=8", "--local-addr=127.0.0.1"]
+        first = Agent(muster, directory, "a", options, [script, directory])
+        second = Agent(muster, directory, "b", options, [script, directory])
+        wait_until(lambda: os.path.exists(directory + "/held"), "both run")
+        victim, other = (first, second) if "rank 1" in first.text() else (second, first)
+        victim.process.kill()
+        checks.ok(other.end() == 0 and len(other.starts(1)) == 1,
+                  "the other goes on though its worker ended with its peer", other.text())
+        victim.end()
+
+
 def zoo(checks, muster, rounds):
     with Scratch() as directory:
         script = os.path.join(directory, "zoo.py")
@@ -174,6 +210,7 @@ def main():
     muster = muster_path()
     two_agents(checks, muster, kill_host=False)
     two_agents(checks, muster, kill_host=True)
+    peers_end_with_a_killed_agent(checks, muster)
     zoo(checks, muster, option("rounds", 40))
     agent_killed_takes_all_along(checks, muster)
     checks.done()

@@ -238,22 +238,35 @@ static void test_agent_the_first_failure_tells_at_once(void **state)
     assert_int_equal(rig.u.generation, 1);
     /* The others fall because of it, and are not named. */
     assert_int_equal(rig_exited(1, 0, 1), 0);
-    /* Too late to end that round: the backend has us in the next one. We are not for it. */
-    assert_int_equal(rig_assigned_kept(1, 0, false), LEAVE | CLOSE);
+    assert_int_equal(rig_rdzv_failed(MUSTER_ERDZV_RESTARTS), 0);
     assert_int_equal(rig_group(MU_AGENT_GROUP_GONE, 1), ENDED);
     assert_ended(MU_AGENT_FAILED);
     assert_int_equal(rig.u.first_rank, 1);
+    assert_string_equal(rig.u.text, "worker 1 was ended by signal 9; no restart is left");
 }
 
-static void test_agent_a_backend_that_says_nothing_is_left_and_closed(void **state)
+static void test_agent_the_backend_that_keeps_it_decides_when_it_is_spent(void **state)
 {
     (void)state;
 
+    /* A member was lost, and our worker ended because of that: the job goes on. */
     rig_run_kept(0, 1, 0, false);
     assert_int_equal(rig_exited(1, 1, 1), REPORT | JOIN | SIGNAL);
-    assert_int_equal(rig_exited(1, 0, 1), 0);
-    assert_int_equal(rig_group(MU_AGENT_GROUP_GONE, 1), LEAVE | CLOSE | ENDED);
+    assert_true(rig.u.failed);
+    assert_int_equal(rig_exited(1, 0, -TERM), 0);
+    assert_int_equal(rig_group(MU_AGENT_GROUP_GONE, 1), 0);
+    assert_int_equal(rig.a.state, MU_AGENT_IS_JOINING);
+    assert_int_equal(rig_assigned_kept(1, 0, false), EXCHANGE);
+    assert_int_equal(rig_round(MU_AGENT_READY, 1, 0), SPAWN);
+
+    /* Then one fails by itself, and that is the end. */
+    assert_int_equal(rig_group(MU_AGENT_SPAWNED, 2), 0);
+    assert_int_equal(rig_exited(2, 0, 7), REPORT | JOIN | SIGNAL);
+    assert_int_equal(rig_exited(2, 1, -TERM), 0);
+    assert_int_equal(rig_group(MU_AGENT_GROUP_GONE, 2), 0);
+    assert_int_equal(rig_rdzv_failed(MUSTER_ERDZV_RESTARTS), ENDED);
     assert_ended(MU_AGENT_FAILED);
+    assert_int_equal(rig.u.exit_code, 7);
 }
 
 static void test_agent_failure_while_the_others_still_start(void **state)
@@ -859,7 +872,7 @@ int main(void)
         TEST(test_agent_changes_of_membership_cost_nothing),
         TEST(test_agent_dismissed_by_the_backend_has_failed),
         TEST(test_agent_the_first_failure_tells_at_once),
-        TEST(test_agent_a_backend_that_says_nothing_is_left_and_closed),
+        TEST(test_agent_the_backend_that_keeps_it_decides_when_it_is_spent),
         TEST(test_agent_failure_while_the_others_still_start),
         TEST(test_agent_workers_may_end_before_all_are_told_to_run),
         TEST(test_agent_worker_that_cannot_start_is_an_error),
