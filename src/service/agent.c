@@ -344,6 +344,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
     if (s->freeing) {
         return; /* It is said goodbye to when the rounds are closed; no other may be begun. */
     }
+    s->said.text[0] = '\0'; /* What was said of the last round may be said of this one as well. */
     mu_agent_log(s, "round %llu: node %u of %u", (unsigned long long)a->round, a->rank, a->world);
     mu_agent_round_close(s->next);
     s->next = mu_agent_round_new(s, a);

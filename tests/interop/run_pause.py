@@ -103,18 +103,22 @@ def server(checks, muster, seconds):
 
 
 def restarted(checks, muster, seconds):
-    what = "server killed, and started anew %g s later" % seconds
+    what = "server killed twice, and started anew %g s later" % seconds
     with Scratch() as directory:
         port = free_port()
-        first = serve(directory, port)
+        serving = serve(directory, port)
         job = Job(muster, directory, port, APART)
         job.wait(1, what)
-        first.kill()
-        time.sleep(seconds)
-        with serve(directory, port):
-            job.wait(2, what)
+        for begins in (2, 3):
+            serving.kill()
+            time.sleep(seconds)
+            serving = serve(directory, port)
+            job.wait(begins, what)
+        with serving:
             settle(job, checks, what)
             job.end(checks, what)
+        checks.equal([a.text().count("round 0 is over for this node") for a in job.agents],
+                     [2] * NODES, what + ": both times it is said")
 
 
 def one_agent(checks, muster, seconds, hosts):
