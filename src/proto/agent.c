@@ -346,10 +346,15 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
     }
 }
 
-/* What is being stopped, or saved, ends sooner; what runs is stopped with the round. */
+/* What is being stopped, or saved, ends sooner; what runs is stopped with the round. Who only waits
+ * for the others at the end does so for a while yet: the server may be back. */
 static void take_cut_off(struct mu_agent *a, const struct mu_agent_event *e,
                          struct mu_agent_update *u)
 {
+    if (a->state == MU_AGENT_IS_BARRIER) {
+        a->deadline = mu_mono_min(a->deadline, mu_mono_add_ms(a->now, a->config.grace_ms));
+        return;
+    }
     if (!a->alive) {
         return;
     }

@@ -67,8 +67,9 @@
  *  - success stands: what happens during the exit barrier (a member lost, the round over, the
  *    rendezvous gone) does not undo it. If the round ends the agent leaves, without closing the run
  *    for those that go on; one that others depend on (`host`) leaves the round but stays, until the
- *    run is closed, the others are gone (ALONE) or the barrier's time is up. In a closed run the barrier may never fill; all
- *    but a host wait no longer than `grace_ms` for it;
+ *    run is closed, the others are gone (ALONE) or the barrier's time is up. In a closed run the
+ *    barrier may never fill, nor for who is cut off; all but a host wait no longer than `grace_ms`
+ *    for it then;
  *  - a failed exchange is tried again: by joining anew, up to `exchange_tries_max` times in a row;
  *    it costs nothing of any budget. Then it is an error;
  *  - stale is ignored: an event that names another round or generation than the one the machine is
@@ -139,7 +140,7 @@ enum mu_agent_event_type {
     MU_AGENT_EXITED,       /* generation, local_rank, exit_code (n, or -signal) */
     MU_AGENT_GROUP_GONE,   /* generation: no process of it is left */
     MU_AGENT_CUT_OFF,     /* by: the others may go on without this node then. ROUND_ENDED follows if
-                              it is in a round */
+                              it is in a round, and not in its exit barrier */
     MU_AGENT_ROUND_ENDED, /* round: told by the rendezvous; text */
     MU_AGENT_SAVED,       /* generation: the workers that asked for time are done with it */
     MU_AGENT_RDZV_FAILED, /* code, text: the node is out of the rendezvous */

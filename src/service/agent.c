@@ -354,9 +354,12 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
                                              .host = s->rdzv->hosting});
 }
 
-static void on_cut_off(void *context, mu_mono_t by)
+static bool on_cut_off(void *context, mu_mono_t by)
 {
-    mu_agent_tell(context, (struct mu_agent_event){.type = MU_AGENT_CUT_OFF, .by = by});
+    struct mu_agent_service *s = context;
+
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_CUT_OFF, .by = by});
+    return s->machine.state == MU_AGENT_IS_BARRIER;
 }
 
 static void on_ended(void *context, const struct mu_rdzv_ending *ending)

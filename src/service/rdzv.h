@@ -95,11 +95,12 @@ struct mu_rdzv_events {
     void (*ended)(void *context, const struct mu_rdzv_ending *ending);
     /**
      * For so long has nobody said that this node is still counted on, that at `by` the others may
-     * go on without it: what was begun in a round must have ended by then, at the latest. `ended`
-     * follows if it was in one. `by` is past for who was stopped meanwhile. May be NULL; only the
-     * backend "muster" tells it.
+     * go on without it: what was begun in a round must have ended by then, at the latest. `by` is
+     * past for who was stopped meanwhile. True: nothing of it is left, and the node stays in its
+     * round as long as the others keep it there. False, and if it is NULL: `ended` follows if it
+     * was in one. Only the backend "muster" tells it.
      */
-    void (*cut_off)(void *context, mu_mono_t by);
+    bool (*cut_off)(void *context, mu_mono_t by);
     /** How many wait to be let in, while in a round; told when it changes. */
     void (*waiting)(void *context, uint32_t count);
     /** The run is over. Once. A join under way has failed before with MUSTER_ERDZV_CLOSED. */

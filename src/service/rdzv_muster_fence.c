@@ -31,17 +31,18 @@ static void tell_cut_off(struct mu_rdzv_muster *n, mu_mono_t now, mu_mono_t by)
 {
     uint64_t ms = mu_mono_since(n->counted_on, now) / MU_NS_PER_MS;
     struct mu_errmsg why;
+    bool ended = false;
 
     n->cut_off = n->counted_on;
     (void)mu_err(&why, 0, "%.120s has not answered for %" PRIu64 ".%" PRIu64 " s", n->address,
                  ms / 1000, ms % 1000 / 100);
     if (n->base.events.cut_off != NULL) {
-        n->base.events.cut_off(n->base.events.context, by);
+        ended = n->base.events.cut_off(n->base.events.context, by);
     }
     if (n->spare && n->state == MU_RDZV_JOINING) {
         mu_rdzv_muster_arm_join(n); /* It may be not even that any more. */
     }
-    if (n->state == MU_RDZV_IN && !n->leaving && !n->freeing) {
+    if (n->state == MU_RDZV_IN && !ended && !n->leaving && !n->freeing) {
         n->say = n->call != 0 ? MU_RDZV_SAY_STOPPED : 0;
         mu_rdzv_muster_tell_dropped(n, why.text);
     }

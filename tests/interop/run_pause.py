@@ -21,7 +21,7 @@ WORKER = """
 import os, sys, time
 print("start %f rank %s world %s restart %s" % (time.time(), os.environ["RANK"],
       os.environ["WORLD_SIZE"], os.environ["TORCHELASTIC_RESTART_COUNT"]), flush=True)
-while not os.path.exists(sys.argv[1]):
+while not os.path.exists(sys.argv[1]) or os.path.exists(sys.argv[1] + "." + os.environ["RANK"]):
     time.sleep(0.02)
 print("done in a world of %s" % os.environ["WORLD_SIZE"], flush=True)
 """
@@ -135,6 +135,26 @@ def one_agent(checks, muster, seconds, hosts):
         job.end(checks, what)
 
 
+def at_the_end(checks, muster, seconds):
+    """The host is stopped while its worker still runs, and all others wait for that."""
+    what = "the hosting agent stopped for %g s at the end" % seconds
+    with Scratch() as directory:
+        port = free_port()
+        job = Job(muster, directory, port)
+        job.wait(1, what)
+        stays = next(a for a in job.agents if listens(a.process.pid, port))
+        hold = job.stop_file + "." + re.search(r"rank (\d+) world %d" % NODES, stays.text()).group(1)
+        for path in (hold, job.stop_file):
+            with open(path, "w"):
+                pass
+        wait_until(lambda: all("waiting for the other nodes" in a.text()
+                               for a in job.agents if a != stays), what)
+        pause(stays.process, seconds)
+        settle(job, checks, what)
+        os.unlink(hold)
+        job.end(checks, what)
+
+
 def listens(pid, port):
     """Whether that process has the listening socket of the port."""
     inodes = set()
@@ -161,7 +181,7 @@ def main():
     muster = muster_path()
     only = option("only", "")
     seconds = float(option("seconds", 7.0))
-    for test in (server, restarted, host, member):
+    for test in (server, restarted, host, member, at_the_end):
         if only in ("", test.__name__):
             test(checks, muster, seconds)
     if only == "":

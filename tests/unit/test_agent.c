@@ -435,6 +435,18 @@ static void test_agent_who_was_cut_off_kills_at_once(void **state)
     assert_int_equal(rig_round(MU_AGENT_ROUND_ENDED, 0, 0), JOIN | SIGNAL | KILL);
 }
 
+static void test_agent_who_is_cut_off_at_the_end_waits_a_while(void **state)
+{
+    (void)state;
+
+    rig_run(0, 1);
+    rig_succeed(1);
+    assert_int_equal(rig_cut_off(500), 0);
+    assert_int_equal(rig_pass(29999), 0);
+    assert_int_equal(rig_pass(1), CLOSE | ENDED);
+    assert_ended(MU_AGENT_SUCCEEDED);
+}
+
 /* --- a time to save ------------------------------------------------------------------------- */
 
 static void run_with_time_to_save(void)
@@ -882,6 +894,7 @@ int main(void)
         TEST(test_agent_who_is_cut_off_stops_in_time),
         TEST(test_agent_who_is_cut_off_while_it_stops_or_saves_stops_sooner),
         TEST(test_agent_who_was_cut_off_kills_at_once),
+        TEST(test_agent_who_is_cut_off_at_the_end_waits_a_while),
         TEST(test_agent_workers_that_asked_have_time_to_save),
         TEST(test_agent_saving_goes_on_when_the_run_is_over),
         TEST(test_agent_a_signal_is_passed_on),
