@@ -210,12 +210,14 @@ enum mu_rdzv_host_wish {
 
 /**
  * Tries to bind the endpoint and to serve there. 1: this process hosts, `*ret_server` is its server
- * and `*endpoint` has the port that was found; 0: somebody else does, connect. MUSTER_EADDR:
+ * and `*endpoint` has the port that was found; 0: somebody else does, connect;
+ * MU_RDZV_ELSEWHERE: likewise, and the endpoint is no address of this machine. MUSTER_EADDR:
  * is_host was asked for and it cannot be; MUSTER_ENOMEM. `why` says in one line what was chosen,
  * and why. It is served at the endpoint's own addresses (see mu_rdzv_place()); at all of the
  * machine's only if that is what the endpoint says, which takes is_host.
  * The server's end is mu_rdzv_unhost().
  */
+#define MU_RDZV_ELSEWHERE 2
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
 /**

@@ -210,7 +210,8 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
                       err == MUSTER_EADDR ? msg.text : muster_strerror(err));
     }
     if (err != 0) {
-        return mu_err(why, 0, "connecting to %.120s: %.110s", at,
+        return mu_err(why, err == -EADDRNOTAVAIL ? MU_RDZV_ELSEWHERE : 0,
+                      "connecting to %.120s: %.110s", at,
                       err == MUSTER_EADDR ? msg.text : reason(err));
     }
     endpoint->port = mu_store_server_addr(*ret_server)->port;

@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "codec/ip.h"
 #include "core/addr.h"
 #include "core/alloc.h"
 #include "service/store_server.h"
@@ -223,9 +224,11 @@ static void on_failed(void *context, int status, const char *text)
  * may be gone, and this node be the one to take its place. */
 static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
 {
+    uint8_t bytes[16];
+    struct mu_span host = mu_span_str(n->endpoint.host);
     int rc;
 
-    if (n->server != NULL) {
+    if (n->server != NULL || n->elsewhere) {
         return 0;
     }
     rc = mu_rdzv_host(n->base.env, n->config.host, &n->endpoint, &n->server, reterr_msg);
@@ -233,6 +236,10 @@ static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
         return rc;
     }
     n->base.hosting = rc == 1;
+    /* Everything waits while a name is looked up, the fence too, and where nobody answers that is
+     * for many seconds. A name that led elsewhere is not looked up again. */
+    n->elsewhere =
+        rc == MU_RDZV_ELSEWHERE && !mu_ip4_parse(host, bytes) && !mu_ip6_parse(host, bytes);
     (void)mu_addr_format(&n->endpoint, n->address, sizeof(n->address));
     if (strcmp(n->host_text.text, reterr_msg->text) != 0) {
         n->host_text = *reterr_msg;

@@ -68,6 +68,7 @@ struct mu_rdzv_muster {
     struct mu_addr endpoint;
     char address[MU_ADDR_HOST_MAX + 16];
     struct mu_store_server *server; /* if it hosts */
+    bool elsewhere;                 /* the endpoint is a name, and no address of this machine */
     enum mu_rdzv_muster_client client;
     bool client_again; /* once it is closed */
     struct mu_rpc_client rpc;

@@ -9,6 +9,7 @@ figures of each drill: how long two worlds trained at the same time, how long no
 restarts were charged. --whole: all kinds of failures, for all sides of the partition, and pauses of
 up to 60 seconds.
 """
+import os
 import sys
 import time
 
@@ -142,6 +143,43 @@ def test_end_beside_a_cut():
             wait_until(lambda: not any(agent.alive() for agent in job.agents[1:]), "the members' end")
             rig.heal()
             job.finish(name)
+
+
+WORKER = "while :; do cut -d' ' -f1 /proc/uptime >>ticks; sleep 0.1; done"
+MOUNTS = "mount --bind hosts /etc/hosts; mount --bind resolv.conf /etc/resolv.conf; exec \"$@\""
+
+
+def test_name_server_that_is_silent():
+    """The host dies, and so does who knows its name: a member's workers end in time all the same."""
+    name = "no answer to the name of a dead host"
+    with Rig(2) as rig:
+        credential = make_token(rig)
+        for host in rig.hosts:
+            with open(os.path.join(host.path, "hosts"), "w") as file:
+                file.write("10.78.0.1 head node0\n10.78.0.2 node1\n")
+            with open(os.path.join(host.path, "resolv.conf"), "w") as file:
+                file.write("nameserver 10.78.0.99\n")
+        head, member = [host.start(
+            "unshare", "--mount", "sh", "-ec", MOUNTS, "sh", MUSTER, "run", "--nnodes", "2",
+            "--rdzv-endpoint", "head:29400", "--rdzv-id", "named", *credential[host.name],
+            "--no-python", "sh", "-c", WORKER) for host in rig.hosts]
+        ticks = os.path.join(rig.hosts[1].path, "ticks")
+        wait_until(lambda: os.path.exists(ticks), "the member's worker", 60)
+        with open(os.path.join(rig.hosts[1].path, "hosts"), "w"):
+            pass
+        head.kill()
+        died = time.monotonic()
+        checks.ok(stops(ticks, died + 5), name + ": the member's worker ends")
+        member.stop()
+
+
+def stops(path, by):
+    """Whether nothing is added to the file after that time, for a second."""
+    while time.monotonic() < by:
+        time.sleep(0.1)
+    size = os.path.getsize(path)
+    time.sleep(1)
+    return os.path.getsize(path) == size
 
 
 if __name__ == "__main__":
