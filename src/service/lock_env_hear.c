@@ -67,8 +67,9 @@ void mu_lock_shut(struct lock_conn *c)
     }
 }
 
-/* Who has said its hello learns that it may come again: an internal error, of ours (RFC 8446, 6.2).
- * In a flood nobody is asked for its address, which would not be in the log. */
+/* It learns that it may come again: an internal error, of ours (RFC 8446, 6.2). One that says
+ * nothing may have its hello on the way, and would take an end without a word for that of a server
+ * that knows no TLS. In a flood nobody is asked for its address, which would not be in the log. */
 static void send_away(struct lock_conn *c, const char *why)
 {
     static const uint8_t alert[] = {21, 3, 3, 0, 2, 2, 80};
@@ -80,7 +81,7 @@ static void send_away(struct lock_conn *c, const char *why)
         mu_env_peer(lock->below, &c->raw, peer, sizeof(peer));
     }
     mu_lock_env_refused(lock, peer, why);
-    if (c->guest.stage >= MU_GUEST_WAITING) {
+    if (lock->sealed != NULL) {
         mu_env_send(lock->below, &c->raw, mu_span(alert, sizeof(alert)), &taken);
     }
     mu_lock_shut(c);
@@ -216,6 +217,7 @@ static size_t gather(struct lock_conn *c, struct mu_span in)
     size_t room = MU_TLS_HELLO_MAX - c->hello_len;
     size_t n = in.len < room ? in.len : room;
     uint8_t *hello = mu_realloc(c->hello, c->hello_len + n);
+    char peer[64];
     int whole;
 
     if (hello == NULL) {
@@ -227,7 +229,9 @@ static size_t gather(struct lock_conn *c, struct mu_span in)
     c->hello_len += n;
     whole = mu_tls_hello_scan(mu_span(hello, c->hello_len));
     if (whole < 0 || (whole == 0 && c->hello_len == MU_TLS_HELLO_MAX)) {
-        send_away(c, "what it begins with is no hello of TLS");
+        mu_env_peer(c->lock->below, &c->raw, peer, sizeof(peer));
+        mu_lock_env_refused(c->lock, peer, "what it begins with is no hello of TLS");
+        mu_lock_shut(c);
         return in.len;
     }
     if (whole == 1) {

@@ -362,6 +362,8 @@ static void on_closed(struct mu_conn *conn, int status)
     }
     if (!c->ready && status == MUSTER_ENOTLS) {
         fail_unlocked(c);
+    } else {
+        c->not_tls = 0;
     }
     if (!c->ready && was_open && !too_far && ++c->unanswered >= c->config.greetings) {
         report(c, true, false, 0, NULL);

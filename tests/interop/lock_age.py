@@ -10,6 +10,7 @@ It runs in a network of its own if the system lets it make one; else on the addr
 The clock is libfaketime's, and the wall clock alone: that is what certificates and OpenSSL go by.
 """
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -220,6 +221,24 @@ def test_who_is_broken_off_comes_again(scratch, address):
             finally:
                 asker.kill()
                 asker.wait()
+
+
+def test_who_is_sent_away_before_its_hello_is_told(scratch, address):
+    """It would take an end without a word for that of a server that knows no TLS."""
+    few = 64  # descriptors: 16 strangers, 4 of one address
+    with Muster(*token_lock(scratch), listen=address + ":0",
+                preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (few, few))) as server:
+        for what, words in (("nothing", b""), ("a part of it", b"\x16\x03\x01")):
+            strangers = []
+            for _ in range(6):
+                strangers.append(socket.create_connection((address, server.port), PATIENCE))
+                strangers[-1].sendall(words)
+                # What it says is heard before that of the next one.
+                ask(server, address, token_lock(scratch))
+            checks.equal(strangers[0].recv(64), b"\x15\x03\x03\x00\x02\x02\x50",
+                         "who has said %s when it has to go may come again" % what)
+            for stranger in strangers:
+                stranger.close()
 
 
 def test_token_is_replaced(scratch, address):
