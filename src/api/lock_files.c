@@ -29,20 +29,26 @@ struct mu_lock_files {
     char *paths[FILE_COUNT]; /* the token, or certificate, key and authority; NULL: not said */
     char *name;
     bool token;
-    struct stamp stamps[FILE_COUNT];
+    struct stamp stamps[FILE_COUNT];  /* of what is used, */
+    struct stamp refused[FILE_COUNT]; /* and of what the log says is not */
     mu_mono_t look_at;
     mu_mono_t warn_at;
 };
 
 /* --- what is there now ------------------------------------------------------------------------ */
 
-static void take_stamps(const struct mu_lock_files *f, struct stamp ret[FILE_COUNT])
+/* False: one of them is a pipe, or the like, which is read once. To open it again could take
+ * forever. */
+static bool take_stamps(const struct mu_lock_files *f, struct stamp ret[FILE_COUNT])
 {
+    bool regular = true;
+
     memset(ret, 0, FILE_COUNT * sizeof(ret[0]));
     for (size_t i = 0; i < FILE_COUNT; i++) {
         struct stat st;
 
         if (f->paths[i] != NULL && stat(f->paths[i], &st) == 0) {
+            regular = regular && S_ISREG(st.st_mode);
             ret[i].device = st.st_dev;
             ret[i].number = st.st_ino;
             ret[i].size = st.st_size;
@@ -50,6 +56,7 @@ static void take_stamps(const struct mu_lock_files *f, struct stamp ret[FILE_COU
             ret[i].changed = st.st_ctim;
         }
     }
+    return regular;
 }
 
 /* Reads them all, and has them used: by `f->tls`, which is made if it is not there yet. */
@@ -63,7 +70,7 @@ static int read_files(struct mu_lock_files *f, struct mu_env *wire, char *page,
 
     if (f->token) {
         err = mu_lock_read_token(f->paths[0], token, &note, msg);
-        if (note.text[0] != '\0') {
+        if (err == 0 && note.text[0] != '\0') {
             mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-TOKEN", note.text);
         }
         if (err == 0 && page != NULL) {
@@ -105,30 +112,39 @@ static void warn_of_end(struct mu_lock_files *f)
     mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-EXPIRES", text.text);
 }
 
-/* A handshake begins. A replacement that is no good, or not whole yet, changes nothing, and is said
- * once: until the files are others again. */
+/* The files are others. A replacement that is no good, or not whole yet, changes nothing, and is
+ * said once: until the files are others again. It is read again all the same, since it may be that
+ * no descriptor was left for it, or that the clock is wrong. */
+static void renew(struct mu_lock_files *f, const struct stamp stamps[FILE_COUNT])
+{
+    size_t size = sizeof(f->stamps);
+    struct mu_errmsg msg = {{0}};
+
+    if (read_files(f, NULL, NULL, &msg) == 0) {
+        memcpy(f->stamps, stamps, size);
+        (void)mu_err(&msg, 0, "%.150s was replaced", f->paths[0]);
+        mu_lock_env_say(MUSTER_LOG_INFO, "LOCK-RENEWED", msg.text);
+        f->warn_at = (mu_mono_t){0};
+    } else if (memcmp(stamps, f->refused, size) != 0) {
+        memcpy(f->refused, stamps, size);
+        mu_err_prefix(&msg, "the credential stays what it was");
+        mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-NOT-RENEWED", msg.text);
+    }
+}
+
+/* A handshake begins. */
 static void look(void *context)
 {
     struct mu_lock_files *f = context;
     mu_mono_t now = mu_env_now(f->env).mono;
     struct stamp stamps[FILE_COUNT];
-    struct mu_errmsg msg = {{0}};
 
     if (mu_mono_before(now, f->look_at)) {
         return;
     }
     f->look_at = mu_mono_add_ms(now, LOOK_MS);
-    take_stamps(f, stamps);
-    if (memcmp(stamps, f->stamps, sizeof(stamps)) != 0) {
-        memcpy(f->stamps, stamps, sizeof(stamps));
-        if (read_files(f, NULL, NULL, &msg) != 0) {
-            mu_err_prefix(&msg, "the credential stays what it was");
-            mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-NOT-RENEWED", msg.text);
-        } else {
-            (void)mu_err(&msg, 0, "%.150s was replaced", f->paths[0]);
-            mu_lock_env_say(MUSTER_LOG_INFO, "LOCK-RENEWED", msg.text);
-            f->warn_at = (mu_mono_t){0};
-        }
+    if (take_stamps(f, stamps) && memcmp(stamps, f->stamps, sizeof(stamps)) != 0) {
+        renew(f, stamps);
     }
     warn_of_end(f);
 }
@@ -162,7 +178,7 @@ int mu_lock_files_open(const struct muster_lock *lock, struct mu_env *wire,
     }
     f->env = wire;
     f->token = token;
-    take_stamps(f, f->stamps);
+    (void)take_stamps(f, f->stamps);
     err = read_files(f, wire, ret_page, reterr_msg);
     if (err != 0) {
         mu_lock_files_free(f);

@@ -259,6 +259,50 @@ def test_token_is_replaced(scratch, address):
         checks.equal(ask(server, address, new)[0], 0, "and the one before it is still good")
 
 
+def hello():
+    """What somebody says first."""
+    come, go = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(come, go, server_hostname="node")
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return go.read()
+
+
+def test_token_is_replaced_while_no_file_can_be_opened(scratch, address):
+    old, new = token_lock(scratch, "old"), token_lock(scratch, "new")
+    used = os.path.join(scratch, "used")
+    replace(old[1], used)
+    with Muster("--token-file", used, listen=address + ":0") as server:
+        with socket.create_connection((address, server.port), PATIENCE) as stranger:
+            checks.equal(ask(server, address, old)[0], 0, "a token is good")
+            time.sleep(1.1)  # from when on the next handshake looks at the file
+            replace(new[1], used)
+            limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
+            stranger.sendall(hello())
+            wait_until(lambda: "LOCK-NOT-RENEWED" in server.output(), "the token cannot be read")
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limits)
+        await_answer(server, address, new, 0, "it is taken up once it can be read")
+        checks.equal(server.output().count("LOCK-NOT-RENEWED"), 1, "that it could not is said once")
+
+
+def test_token_from_a_pipe(scratch, address):
+    """Which is read once: nobody writes it again."""
+    lock = token_lock(scratch)
+    pipe = os.path.join(scratch, "pipe")
+    os.mkfifo(pipe, 0o600)
+    writer = subprocess.Popen(["sh", "-c", 'cat "$0" >"$1"', lock[1], pipe],
+                              preexec_fn=die_with_parent)
+    with Muster("--token-file", pipe, listen=address + ":0") as server:
+        writer.wait(PATIENCE)
+        time.sleep(1.1)  # from when on the next handshake looks at the file
+        for _ in range(2):
+            checks.equal(ask(server, address, (*lock, "--connect", "10000"))[0], 0,
+                         "a token from a pipe stays good")
+
+
 def test_certificates_are_replaced(scratch, address):
     first, second, third = (make_certificates(scratch, "tls%d" % i, address) for i in range(3))
     used = make_certificates(scratch, "used-tls", address)
