@@ -122,10 +122,15 @@ static int make_room(int fd, size_t len)
 int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
                      struct mu_errmsg *reterr_msg)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
+    const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW;
+    int fd = open(path, flags | O_EXCL, 0666);
+    bool made = fd >= 0;
     struct stat st;
     int err;
 
+    if (!made && errno == EEXIST) {
+        fd = open(path, flags, 0666);
+    }
     if (fd < 0) {
         err = -errno;
         return mu_err(reterr_msg, err, "cannot write %.150s: %s", path,
@@ -135,8 +140,10 @@ int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
     if (err != 0) {
         return err;
     }
-    /* Who put it there could write to it still, or have us write where it likes. */
-    if (st.st_uid != geteuid() || st.st_nlink > 1) {
+    /* Who put it there could write to it still, or have us write where it likes. What we made is
+     * ours, even if the file system says that it is somebody else's, as one with root_squash does
+     * of root's. */
+    if (!made && (st.st_uid != geteuid() || st.st_nlink > 1)) {
         (void)close(fd);
         return mu_err(reterr_msg, -EPERM, "cannot write %.150s: it is %s; remove it", path,
                       st.st_nlink > 1 ? "another file too" : "another user's");

@@ -44,8 +44,8 @@ int mu_mapped_open(const char *path, struct mu_mapped **ret, struct mu_errmsg *r
 /**
  * A file of `len` bytes to be filled, there or not; what it holds stays. Room for it on the disk is
  * taken now (-ENOSPC), where the file system can do that. It is locked: -EWOULDBLOCK says that
- * another process fills it. Links are not followed (-ELOOP), and one that is there is ours, by no
- * other name (-EPERM). Errors as mu_mapped_open().
+ * another process fills it. Links are not followed (-ELOOP), and one that was there before is ours,
+ * by no other name (-EPERM). Errors as mu_mapped_open().
  */
 int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
                      struct mu_errmsg *reterr_msg);

@@ -15,7 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/err.h"
@@ -341,6 +343,31 @@ static void test_file_to_be_filled_keeps_what_it_holds_and_is_one_process_s(void
     assert_int_equal(mu_mapped_open(dir, &m, &msg), MUSTER_EINVAL);
 }
 
+/* Goal: a file that we make is ours whoever the file system says it is of: of root, one with
+ * root_squash says nobody. One that was there is not. */
+static void test_file_to_be_filled_is_ours_if_we_made_it(void **state)
+{
+    char part[160];
+    struct mu_errmsg msg;
+    struct mu_mapped *m;
+    int err;
+
+    (void)state;
+    if (geteuid() != 0) {
+        skip();
+    }
+    (void)snprintf(part, sizeof(part), "%s/part", dir);
+    assert_int_equal(chmod(dir, 0777), 0);
+    (void)setfsuid(65534);
+    err = mu_mapped_create(part, 1000, &m, &msg);
+    (void)setfsuid(0);
+    assert_int_equal(err, 0);
+    mu_mapped_close(m);
+    assert_int_equal(mu_mapped_create(part, 1000, &m, &msg), -EPERM);
+    assert_non_null(strstr(msg.text, "another user's"));
+    assert_int_equal(unlink(part), 0);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -350,6 +377,7 @@ int main(void)
         CASE(test_file_that_was_cut_short_ends_the_connection_and_nothing_else),
         CASE(test_peer_that_is_gone_raises_no_signal),
         CASE(test_file_to_be_filled_keeps_what_it_holds_and_is_one_process_s),
+        CASE(test_file_to_be_filled_is_ours_if_we_made_it),
     };
 
     int failed = cmocka_run_group_tests_name("copied", tests, NULL, NULL);
