@@ -110,6 +110,7 @@ static size_t send_some(struct mu_store_conn *c, size_t max)
         }
         mu_env_sendv(s->env, &c->base, spans, count, &taken);
         s->stats.bytes_out += taken;
+        c->moved = taken != 0 ? mu_env_now(s->env).mono : c->moved;
         mark_sent(c, taken);
         c->blocked = taken < bytes;
         left -= taken;
@@ -343,6 +344,8 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
         mu_store_server_finish_turn(s);
         return in.len;
     }
+    /* Who reads nothing is not moved by what it says. */
+    c->moved = mu_store_conn_output_len(c) == 0 ? mu_env_now(s->env).mono : c->moved;
     used =
         c->kind == MU_STORE_CONN_TORCH ? torch_input(c, in) : mu_rpc_hosted_input(&c->u.native, in);
     if (c->closing) {
@@ -425,6 +428,7 @@ struct mu_conn *mu_store_conn_accept(struct mu_listener *listener)
     }
     c->base.on = &conn_events;
     c->server = s;
+    c->moved = mu_env_now(s->env).mono;
     mu_list_init(&c->dirty);
     mu_list_init(&c->held);
     mu_list_init(&c->stalled);

@@ -9,6 +9,8 @@
 #include "service/log.h"
 
 #define PEER_LINES_PER_S 20
+/* Longer than this nobody's buffers are still. */
+#define STILL_MS_MAX (UINT64_C(3600) * 1000)
 
 struct mu_store_server_config mu_store_server_config_defaults(void)
 {
@@ -142,22 +144,42 @@ static bool is_over_limit(const struct mu_store_server *s)
     return s->buffer_bytes + s->ks.held_bytes > s->config.buffer_bytes_max;
 }
 
-/* What a torch connection keeps others from having. */
-static size_t weight(const struct mu_store_server *s, const struct mu_store_conn *c)
+/* Bytes that one keeps from others weigh more with every moment that nothing of it moves: large
+ * requests that come in are not the fault of those who stopped to read. */
+static uint64_t weight(const struct mu_store_server *s, size_t bytes, mu_mono_t moved)
+{
+    uint64_t still_ms = mu_mono_since(moved, mu_env_now(s->env).mono) / MU_NS_PER_MS;
+
+    return (uint64_t)bytes * (1 + (still_ms < STILL_MS_MAX ? still_ms : STILL_MS_MAX));
+}
+
+static uint64_t weight_of_conn(const struct mu_store_server *s, const struct mu_store_conn *c)
 {
     bool holds = c->kind == MU_STORE_CONN_TORCH && s->ks.held_bytes != 0;
 
-    return c->memory + (holds ? c->u.torch.lent_bytes : 0);
+    return weight(s, c->memory + (holds ? c->u.torch.lent_bytes : 0), c->moved);
 }
 
-/* If the buffers of all are over their limit, whoever has the most of it goes; whether one did. */
+static uint64_t weight_of_session(const struct mu_store_server *s,
+                                  const struct mu_store_session *session)
+{
+    const struct mu_rpc_hosted *conn = session->base.conn;
+    size_t held = s->ks.held_bytes != 0 ? session->base.rpc.kept_bytes : 0;
+
+    return weight(s, session->memory + held,
+                  conn == NULL
+                      ? mu_rpc_last_heard(&session->base.rpc)
+                      : MU_CONTAINER_OF(conn, const struct mu_store_conn, u.native)->moved);
+}
+
+/* If the buffers of all are over their limit, whoever weighs the most goes; whether one did. */
 static bool drop_heaviest(struct mu_store_server *s)
 {
     static const char why[] = "the buffers of all connections together are over their limit, "
-                              "and this one's are the largest";
+                              "and this one's are the largest, or have not moved for longest";
     struct mu_store_conn *conn = NULL;
     struct mu_store_session *session = NULL;
-    size_t most = 0;
+    uint64_t most = 0;
 
     if (!is_over_limit(s)) {
         return false;
@@ -165,21 +187,19 @@ static bool drop_heaviest(struct mu_store_server *s)
     MU_LIST_FOREACH (it, &s->conns) {
         struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
 
-        if (weight(s, c) > most) {
-            most = weight(s, c);
+        if (weight_of_conn(s, c) > most) {
+            most = weight_of_conn(s, c);
             conn = c;
         }
     }
     for (struct mu_map_node *n = mu_map_next(&s->host.sessions, NULL); n != NULL;
          n = mu_map_next(&s->host.sessions, n)) {
         struct mu_rpc_session *base = MU_CONTAINER_OF(n, struct mu_rpc_session, by_id);
+        struct mu_store_session *other = MU_CONTAINER_OF(base, struct mu_store_session, base);
 
-        size_t heavy = MU_CONTAINER_OF(base, struct mu_store_session, base)->memory +
-                       (s->ks.held_bytes != 0 ? base->rpc.kept_bytes : 0);
-
-        if (heavy > most) {
-            session = MU_CONTAINER_OF(base, struct mu_store_session, base);
-            most = heavy;
+        if (weight_of_session(s, other) > most) {
+            most = weight_of_session(s, other);
+            session = other;
         }
     }
     if (session != NULL) {

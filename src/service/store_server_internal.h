@@ -51,6 +51,7 @@ struct mu_store_conn {
     size_t ready;               /* bytes of the output that may be sent, */
     size_t next;                /* and that may once the commit in flight is done */
     size_t memory;              /* counted in server->buffer_bytes */
+    mu_mono_t moved;            /* when some of its output went, or, with none, its input came */
     uint64_t wrote;             /* torch: the batch with the last of its changes */
     struct mu_store_peer *peer; /* torch, keys elsewhere: its requests */
     enum mu_store_conn_kind kind;
@@ -204,8 +205,8 @@ size_t mu_store_conn_output_len(const struct mu_store_conn *c);
 void mu_store_conn_end_torch(struct mu_store_conn *c);
 /** Counts a torch connection's buffers anew. */
 void mu_store_conn_account(struct mu_store_conn *c);
-/** Counts the buffers of a peer anew. Where all together are over the limit, who has the most loses
- * its connection at the end of the turn, whoever came last. */
+/** Counts the buffers of a peer anew. Where all together are over the limit, who has had the most
+ * for longest without a move loses its connection at the end of the turn, whoever came last. */
 void mu_store_account(struct mu_store_server *s, size_t *counted, size_t now);
 
 /* store_commit.c */

@@ -147,6 +147,27 @@ class Fair:
             for hoarder in hoarders:
                 hoarder.close()
 
+    def stopped(self):
+        """Of those, who has read nothing for a while goes before one who is heard in this moment and
+        holds more."""
+        with Muster("--buffers", "26M") as server, Conn(server.port, self.generation) as honest:
+            readers = [Conn(server.port, self.generation) for _ in range(5)]
+            for i, reader in enumerate(readers):
+                honest.set_acked("/large", bytes([i]) * 5 * MIB)
+                reader.send(reader.op("multi_get", texts(["/large"])))
+                assert reader.recv(8) == lib.u64(5 * MIB)
+            time.sleep(1)
+            written = 0
+            for _ in range(3):
+                try:
+                    honest.set_acked("/medium", b"\xa5" * 7 * MIB)
+                    written += 1
+                except lib.Closed:
+                    break
+            self.checks.equal(written, 3, self.say("who writes beside those who stopped to read"))
+            for reader in readers:
+                reader.close()
+
 
 class Valve:
     """Between native clients and a server: what clients say goes through, what they are told only up
@@ -252,6 +273,7 @@ def main():
         fair.run()
         fair.replaced()
         fair.heaviest()
+        fair.stopped()
     native(checks)
     native_on_disk(checks)
     checks.done()
