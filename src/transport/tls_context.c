@@ -28,6 +28,17 @@ const char *mu_tls_reason(void)
     return text == NULL ? "no reason given" : text;
 }
 
+/* What went wrong first with a file: the last of it is that some part of OpenSSL did. */
+static const char *file_reason(void)
+{
+    unsigned long code = ERR_peek_error();
+    const char *text = ERR_SYSTEM_ERROR(code) ? strerror(ERR_GET_REASON(code))
+                       : code == 0            ? NULL
+                                              : ERR_reason_error_string(code);
+
+    return text == NULL ? "no reason given" : text;
+}
+
 /* --- when certificates end -------------------------------------------------------------------- */
 
 /* Seconds since 1970; what cannot be read is long ago. */
@@ -168,9 +179,10 @@ static int load_files(SSL_CTX *ctx, const struct mu_tls_config *config, struct m
                       struct mu_errmsg *reterr_msg)
 {
     *ret_end = (struct mu_tls_end){0};
+    ERR_clear_error();
     if (SSL_CTX_use_certificate_chain_file(ctx, config->cert) != 1) {
         return mu_err(reterr_msg, MUSTER_ETLS, "the certificate %.100s cannot be used: %s",
-                      config->cert, mu_tls_reason());
+                      config->cert, file_reason());
     }
     if (SSL_CTX_use_PrivateKey_file(ctx, config->key, SSL_FILETYPE_PEM) != 1) {
         return ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_VALUES_MISMATCH
@@ -178,11 +190,11 @@ static int load_files(SSL_CTX *ctx, const struct mu_tls_config *config, struct m
                             "the key %.80s is not that of the certificate %.80s", config->key,
                             config->cert)
                    : mu_err(reterr_msg, MUSTER_ETLS, "the key %.100s cannot be used: %s",
-                            config->key, mu_tls_reason());
+                            config->key, file_reason());
     }
     if (SSL_CTX_load_verify_locations(ctx, config->ca, NULL) != 1) {
         return mu_err(reterr_msg, MUSTER_ETLS, "the authority %.100s cannot be used: %s",
-                      config->ca, mu_tls_reason());
+                      config->ca, file_reason());
     }
     note_end(ret_end, SSL_CTX_get0_certificate(ctx), config->cert);
     note_authority(ret_end, ctx, config->ca);

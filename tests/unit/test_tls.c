@@ -467,6 +467,10 @@ static void test_files_that_do_not_do_are_named(void **state)
     wrong.cert = "/nonexistent.pem";
     assert_int_equal(mu_tls_context_new(&wrong, &context, &why), MUSTER_ETLS);
     assert_non_null(strstr(why.text, "/nonexistent.pem"));
+    assert_non_null(strstr(why.text, "No such file"));
+    wrong.cert = "/dev/null";
+    assert_int_equal(mu_tls_context_new(&wrong, &context, &why), MUSTER_ETLS);
+    assert_non_null(strstr(why.text, "no start line"));
     wrong = config;
     wrong.ca = NULL;
     assert_int_equal(mu_tls_context_new(&wrong, &context, &why), MUSTER_EINVAL);
