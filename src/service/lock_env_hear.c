@@ -3,10 +3,14 @@
 
 #include "codec/tls_hello.h"
 #include "core/alloc.h"
+#include "proto/rpc.h"
 #include "service/lock_env_internal.h"
 
 /* Later than this, it was us who were asleep. */
 #define LATE_MS 1000
+/* So many strangers in a second who greet on the native wire are refused in words, for which their
+ * connection has to linger until they have read them. The others are cut off. */
+#define FAREWELLS_MAX 64
 
 /* --- how long --------------------------------------------------------------------------------- */
 
@@ -81,7 +85,7 @@ static void send_away(struct lock_conn *c, const char *why)
         mu_env_peer(lock->below, &c->raw, peer, sizeof(peer));
     }
     mu_lock_env_refused(lock, peer, why);
-    if (lock->sealed != NULL) {
+    if (lock->sealed != NULL && !c->native) {
         mu_env_send(lock->below, &c->raw, mu_span(alert, sizeof(alert)), &taken);
     }
     mu_lock_shut(c);
@@ -211,6 +215,47 @@ static size_t hand_up(struct lock_conn *c, enum mu_trust trust, struct mu_span i
                                                                  : in.len;
 }
 
+/* Of a native greeting: 1 if it is whole, or will never be one; 0: more is to come. */
+static int scan_greeting(struct mu_span in)
+{
+    struct mu_rpc_greet greet;
+    struct mu_rpc_hello hello;
+    size_t used;
+    int err;
+
+    mu_rpc_greet_init(&greet);
+    err = mu_rpc_greet_recv(&greet, in, &used, &hello);
+    mu_rpc_greet_fini(&greet);
+    return err == MUSTER_EAGAIN ? 0 : err == MUSTER_ENOMEM ? err : 1;
+}
+
+static bool may_have_words(struct mu_lock_env *lock)
+{
+    mu_mono_t now = mu_env_now(lock->below).mono;
+
+    if (mu_mono_since(lock->farewells_since, now) >= MU_NS_PER_S) {
+        lock->farewells_since = now;
+        lock->farewells = 0;
+    }
+    return lock->farewells++ < FAREWELLS_MAX;
+}
+
+/* Whoever it is handed to refuses it at once, in words. */
+static void hand_greeting(struct lock_conn *c)
+{
+    struct mu_span greeting = mu_span(c->hello, c->hello_len);
+    uint8_t *hello = c->hello;
+
+    c->hello = NULL;
+    c->trust = MU_TRUST_PLAIN;
+    leave(c);
+    if (hand_over(c, c->listener->owner, &c->lock->users.env) &&
+        c->upper->on->data(c->upper, greeting) < greeting.len) {
+        mu_lock_shut(c); /* It is too busy for that. */
+    }
+    mu_free(hello);
+}
+
 /* Keeps what there is of a hello. */
 static size_t gather(struct lock_conn *c, struct mu_span in)
 {
@@ -227,14 +272,19 @@ static size_t gather(struct lock_conn *c, struct mu_span in)
     memcpy(hello + c->hello_len, in.data, n);
     c->hello = hello;
     c->hello_len += n;
-    whole = mu_tls_hello_scan(mu_span(hello, c->hello_len));
+    whole = c->native ? scan_greeting(mu_span(hello, c->hello_len))
+                      : mu_tls_hello_scan(mu_span(hello, c->hello_len));
     if (whole < 0 || (whole == 0 && c->hello_len == MU_TLS_HELLO_MAX)) {
         mu_env_peer(c->lock->below, &c->raw, peer, sizeof(peer));
-        mu_lock_env_refused(c->lock, peer, "what it begins with is no hello of TLS");
+        mu_lock_env_refused(c->lock, peer, "what it begins with is no hello");
         mu_lock_shut(c);
         return in.len;
     }
-    if (whole == 1) {
+    if (whole == 1 && c->native && !may_have_words(c->lock)) {
+        mu_lock_shut(c);
+    } else if (whole == 1 && c->native) {
+        hand_greeting(c);
+    } else if (whole == 1) {
         /* It waits for us now, however long that takes. */
         stop_awaiting(c);
         mu_list_push(&c->lock->waiting, &c->link);
@@ -242,6 +292,15 @@ static size_t gather(struct lock_conn *c, struct mu_span in)
         mu_env_timer_arm(c->lock->below, &c->lock->turn, mu_env_now(c->lock->below).mono);
     }
     return n;
+}
+
+/* It has begun a hello, of TLS or of the native wire. */
+static size_t begin_hello(struct lock_conn *c, struct mu_span in)
+{
+    stop_awaiting(c);
+    mu_guests_move(&c->lock->book, &c->guest, MU_GUEST_BEGUN);
+    await(c, &c->lock->begun, MU_LOCK_HELLO_MS);
+    return gather(c, in);
 }
 
 /* The first bytes are there. */
@@ -256,16 +315,14 @@ static size_t judge(struct lock_conn *c, struct mu_span in)
     case MU_LOCK_OPEN:
         return hand_up(c, MU_TRUST_OPEN, in);
     case MU_LOCK_PLAIN:
-        if (first == MU_LOCK_FIRST_NATIVE) {
-            /* Whoever it is handed to refuses it, in words. */
-            mu_lock_env_refused(lock, peer, "it shows no credential (--token-file)");
+        if (first != MU_LOCK_FIRST_NATIVE) {
+            return hand_up(c, MU_TRUST_PLAIN, in);
         }
-        return hand_up(c, MU_TRUST_PLAIN, in);
+        mu_lock_env_refused(lock, peer, "it shows no credential (--token-file)");
+        c->native = true;
+        return begin_hello(c, in);
     case MU_LOCK_SEALED:
-        stop_awaiting(c);
-        mu_guests_move(&lock->book, &c->guest, MU_GUEST_BEGUN);
-        await(c, &lock->begun, MU_LOCK_HELLO_MS);
-        return gather(c, in);
+        return begin_hello(c, in);
     case MU_LOCK_SHUT:
         mu_lock_env_refused(lock, peer,
                             first == MU_LOCK_FIRST_TLS

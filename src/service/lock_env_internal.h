@@ -36,6 +36,8 @@ struct mu_lock_env {
     struct mu_list waiting; /* those whose hello is whole */
     struct mu_list fresh;   /* those whose address was not asked for yet */
     struct mu_guests book;
+    mu_mono_t farewells_since; /* those who greeted natively, and learn why they are refused */
+    unsigned farewells;
     struct mu_timer timer;         /* of the oldest of both */
     mu_mono_t forgiven;            /* until then nobody is late: we were */
     struct mu_timer turn;          /* armed while somebody may begin TLS */
@@ -61,6 +63,7 @@ struct lock_conn {
     mu_mono_t by; /* when it is late */
     uint8_t *hello;
     size_t hello_len;
+    bool native; /* the hello is that of the native wire, which will be refused */
     enum mu_trust trust;
     bool ask_open; /* dialled: who it is decides once it is open */
     bool locked;   /* and was not allowed */

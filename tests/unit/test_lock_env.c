@@ -22,6 +22,8 @@
 #define ALLOWED  "10.1.0.2"
 #define MY_TOKEN "the token of this test"
 #define NOT_IT   "another token altogether"
+/* Of the native wire, and a bad one: who is handed it sees so. */
+#define GREETING "MUSTER\r\nand a frame behind it that is no hello"
 #define PATIENCE (60 * MU_NS_PER_S)
 
 /* A process with a lock around its environment, which dials, or echoes. */
@@ -288,9 +290,9 @@ static void test_lock_env_passes_up_a_native_greeting_to_be_refused(void **state
 
     (void)state;
     world_init(&w, STRANGER, MY_TOKEN, NULL);
-    say(&w, "MUSTER\r\n");
+    say(&w, GREETING);
     assert_int_equal(w.server.trust, MU_TRUST_PLAIN);
-    assert_span_text(mu_buf_span(&w.client.got), "MUSTER\r\n");
+    assert_span_text(mu_buf_span(&w.client.got), GREETING);
     world_fini(&w);
 }
 
@@ -542,6 +544,27 @@ static void test_lock_env_waits_five_seconds_for_the_rest_of_a_handshake(void **
     world_fini(&w);
 }
 
+/* Goal: who begins to greet on the native wire, and shows nothing, is a stranger like any other: it
+ * is nobody's, and has as long. */
+static void test_lock_env_waits_five_seconds_for_a_native_greeting(void **state)
+{
+    struct knocks k;
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    knock_from(&k, &w.client, 2);
+    knock_say(&k, 0, MU_SPAN_LIT("M"));
+    knock_say(&k, 1, MU_SPAN_LIT("MUSTER\r\n"));
+    mu_sim_run_for(w.sim, 4 * MU_NS_PER_S);
+    assert_int_equal(count_live(&k), 2);
+    mu_sim_run_for(w.sim, 2 * MU_NS_PER_S);
+    assert_int_equal(count_live(&k), 0);
+    assert_int_equal(w.server.accepted, 0);
+    knock_end(&k);
+    world_fini(&w);
+}
+
 /* Goal: strangers of one address are so many and no more, whatever they have said, and do not keep
  * another out. */
 static void test_lock_env_bounds_who_is_nobody(void **state)
@@ -655,7 +678,7 @@ static void test_lock_env_names_whom_it_refuses_and_why(void **state)
         const char *why;
     } cases[] = {
         {NOT_IT, "hello", "the peer's token is another one"},
-        {NULL, "MUSTER\r\n", "it shows no credential"},
+        {NULL, GREETING, "it shows no credential"},
         {NULL, "\x0e of PyTorch", "plain connections are not taken from there"},
     };
 
@@ -756,6 +779,7 @@ int main(void)
         cmocka_unit_test(test_lock_env_refuses_to_listen_in_words),
         cmocka_unit_test(test_lock_env_speaks_plain_only_where_it_may),
         cmocka_unit_test(test_lock_env_waits_five_seconds_for_a_hello),
+        cmocka_unit_test(test_lock_env_waits_five_seconds_for_a_native_greeting),
         cmocka_unit_test(test_lock_env_waits_five_seconds_for_the_rest_of_a_handshake),
         cmocka_unit_test(test_lock_env_bounds_who_is_nobody),
         cmocka_unit_test(test_lock_env_tells_whom_it_sends_away),
