@@ -29,9 +29,9 @@
  * What is sent at once to whoever asked. Of longer answers the rest is sent in turns, one for each
  * turn of the loop, in which all those who have something coming take part.
  */
-#define MU_STORE_AT_ONCE_BYTES ((size_t)64 << 10)
-#define MU_STORE_TURN_BYTES    ((size_t)256 << 10)
-#define MU_STORE_SLICE_BYTES   ((size_t)128 << 10) /* of one connection */
+#define MU_STORE_AT_ONCE_BYTES ((size_t)256 << 10)
+#define MU_STORE_TURN_BYTES    ((size_t)1024 << 10)
+#define MU_STORE_SLICE_BYTES   ((size_t)512 << 10) /* of one connection */
 
 enum mu_store_conn_kind {
     MU_STORE_CONN_NEW = 0, /* not a byte yet: a 1.13 client keeps such a second one for ever */
