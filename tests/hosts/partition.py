@@ -140,7 +140,8 @@ def test_end_beside_a_cut():
         if job.await_world(4, name + ": the job begins"):
             rig.hosts[3].link.cut()
             job.let_end()
-            wait_until(lambda: not any(agent.alive() for agent in job.agents[1:]), "the members' end")
+            wait_until(lambda: not any(agent.alive() for agent in job.agents[1:]), "the members' end",
+                       60)
             rig.heal()
             job.finish(name)
 
