@@ -31,9 +31,14 @@ if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then
     exit 3
 fi
 [ "$LOCAL_RANK" = 1 ] && exit 0
-for status in /proc/[0-9]*/status; do
-    awk '/^State:/ {s = $2} /^PPid:/ {p = $2} END {if (s == "Z" && p == 1) print FILENAME}' $status
-done >zombies
+# Who has ended just now, as the other worker does, is not reaped yet; who stays a zombie is not.
+for try in 1 2 3 4 5 6 7 8 9 10; do
+    for status in /proc/[0-9]*/status; do
+        awk '/^State:/ {s = $2} /^PPid:/ {p = $2} END {if (s == "Z" && p == 1) print FILENAME}' $status
+    done >zombies
+    [ -s zombies ] || break
+    sleep 0.5
+done
 kill -0 $(cat sidecar) && echo alive >alive
 """
 
