@@ -22,6 +22,7 @@ class Job:
         self.hosted = number % 4 >= 2  # by an agent, not by a server
         self.over, self.epoch, self.moved = False, 0, self.began
         self.agents, self.heard = {}, {}
+        self.late = []  # agents that were started again, and may come when all is over
         self.checkpoint = soak.file("job%d.pt" % number)
         self.nodes = soak.hosts[1:]
         self.waiting = []  # (when, host) of agents to be started
@@ -105,8 +106,10 @@ class Job:
         for due in [one for one in self.waiting if one[0] <= now]:
             self.waiting.remove(due)
             self.start(due[1])
+            self.late.append(due[1])
         while self.plan and self.epoch >= self.plan[0][0] * EPOCHS:
             self.plan.pop(0)[2]()
+        self.dismiss()
         codes = [agent.popen.poll() for agent in self.agents.values()]
         if any(code not in (None, 0) for code in codes):
             return self.lost("an agent ended with %s" % codes)
@@ -117,6 +120,18 @@ class Job:
         elif now - self.began > PATIENCE:
             return self.lost("it had not ended after %d s" % PATIENCE)
         return None
+
+    def dismiss(self):
+        """Ends who came back when the work was done and the host of it gone: it cannot know."""
+        host = self.agents.get(self.nodes[0])
+        if not (self.hosted and self.epoch >= EPOCHS and host and host.popen.poll() == 0):
+            return
+        for late in [one for one in self.late if one in self.agents]:
+            agent = self.agents[late]
+            if agent.alive() and "cannot connect to" in agent.output():
+                agent.stop()
+                del self.agents[late]
+                self.soak.count("came too late")
 
     def finish(self):
         self.over = True
