@@ -23,10 +23,11 @@
 #include "core/buf.h"
 #include "core/span.h"
 
-#define MU_RDZV_METHOD_PREFIX "muster::Rendezvous."
-#define MU_RDZV_METHOD_JOIN   "muster::Rendezvous.join"
-#define MU_RDZV_METHOD_STATUS "muster::Rendezvous.status"
-#define MU_RDZV_METHOD_CLOSE  "muster::Rendezvous.close"
+#define MU_RDZV_METHOD_PREFIX  "muster::Rendezvous."
+#define MU_RDZV_METHOD_JOIN    "muster::Rendezvous.join"
+#define MU_RDZV_METHOD_STATUS  "muster::Rendezvous.status"
+#define MU_RDZV_METHOD_EXPLAIN "muster::Rendezvous.explain"
+#define MU_RDZV_METHOD_CLOSE   "muster::Rendezvous.close"
 
 #define MU_RDZV_NAME_LEN_MAX 255 /* run id, node, topology, address: each */
 
@@ -136,7 +137,8 @@ int mu_rdzv_member_encode(struct mu_buf *out, const struct mu_rdzv_member_msg *m
 /** Takes the next member off `*members`. 0; MUSTER_ENOENT: none is left; MUSTER_EPROTO. */
 int mu_rdzv_member_next(struct mu_span *members, struct mu_rdzv_member_msg *ret_member);
 
-/* status: asks for one run ("" for all); the answer is a sequence of runs. close: the run id. */
+/* status: asks for one run ("" for all); the answer is a sequence of runs. explain: asks for one;
+ * the answer is its text alone, as it is. close: the run id. */
 int mu_rdzv_run_id_encode(struct mu_buf *out, struct mu_span run_id);
 int mu_rdzv_run_id_decode(struct mu_span in, struct mu_span *ret_run_id);
 int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run);

@@ -9,8 +9,10 @@
 #include "service/agent_internal.h"
 #include "service/store_backing.h"
 
-#define GOODBYE_MS 5000 /* for the rendezvous to take our last words */
-#define ASK_MS     400  /* for who showed signs of failing before the first known to end */
+#define GOODBYE_MS   5000  /* for the rendezvous to take our last words */
+#define ASK_MS       400   /* for who showed signs of failing before the first known to end */
+#define WAIT_MS      3000  /* until a node that joins says what it waits for */
+#define WAIT_STEP_MS 10000 /* and then every so often */
 #define LINGER_MS                                                                                  \
     3000 /* for others to hear that a run is over, from a server of ours; or for
                            those who come back to do so before a host whose work is done goes */
@@ -38,6 +40,46 @@ void mu_agent_log(struct mu_agent_service *s, const char *format, ...)
     s->events.log(s->events.context, line);
 }
 
+/* --- waiting is never silent ------------------------------------------------------------------ */
+
+static void begin_wait(struct mu_agent_service *s)
+{
+    s->joining = true;
+    s->join_since = mu_env_now(s->env).mono;
+    mu_env_timer_arm(s->env, &s->wait_timer, mu_mono_add_ms(s->join_since, WAIT_MS));
+}
+
+static void end_wait(struct mu_agent_service *s)
+{
+    s->joining = false;
+    mu_env_timer_arm(s->env, &s->wait_timer, MU_MONO_NEVER);
+}
+
+static void on_explained(void *context, const char *text)
+{
+    struct mu_agent_service *s = context;
+
+    if (s->joining) {
+        mu_agent_log(s, "still waiting after %llu s: %s",
+                     (unsigned long long)(mu_mono_since(s->join_since, mu_env_now(s->env).mono) /
+                                          MU_NS_PER_S),
+                     text);
+    }
+}
+
+static void on_wait_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, wait_timer);
+    char text[MU_RDZV_RUN_ID_MAX + 128];
+
+    mu_env_timer_arm(s->env, &s->wait_timer, mu_mono_add_ms(mu_env_now(s->env).mono, WAIT_STEP_MS));
+    if (!mu_rdzv_explain(s->rdzv)) {
+        (void)snprintf(text, sizeof(text), "no round of \"%s\" has formed yet (backend %s)",
+                       s->rdzv->run_id, s->rdzv->backend);
+        on_explained(s, text);
+    }
+}
+
 /* --- the end ---------------------------------------------------------------------------------- */
 
 static void finish_free(struct mu_agent_service *s)
@@ -50,6 +92,7 @@ static void finish_free(struct mu_agent_service *s)
     mu_env_timer_arm(s->env, &s->soon, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->hold_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->host_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->wait_timer, MU_MONO_NEVER);
     mu_failure_fini(&s->verdict.first_failure);
     mu_agent_workers_fini(s);
     mu_free(s);
@@ -85,9 +128,11 @@ static void carry_out_rdzv(struct mu_agent_service *s)
     s->rdzv_todo = 0;
     if ((todo & MU_AGENT_DO_JOIN) != 0) {
         s->rdzv->blameless = !s->join_failed;
+        begin_wait(s);
         mu_rdzv_join(s->rdzv);
     }
     if ((todo & MU_AGENT_DO_LEAVE) != 0) {
+        end_wait(s);
         s->leaving = true;
         mu_rdzv_leave(s->rdzv);
     }
@@ -341,6 +386,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
 {
     struct mu_agent_service *s = context;
 
+    end_wait(s);
     if (s->freeing) {
         return; /* It is said goodbye to when the rounds are closed; no other may be begun. */
     }
@@ -397,6 +443,7 @@ static void on_failed(void *context, int status, const char *text)
 {
     struct mu_agent_service *s = context;
 
+    end_wait(s);
     mu_agent_tell(
         s, (struct mu_agent_event){.type = MU_AGENT_RDZV_FAILED, .code = status, .text = text});
 }
@@ -422,7 +469,11 @@ static void on_close_failed(void *context, int status, const char *text)
 static void on_record(void *context, const struct mu_rdzv_record *record)
 {
     struct mu_agent_service *s = context;
+    const char *step = strchr(record->name, '.');
 
+    if (step != NULL && strcmp(step, ".host") == 0 && s->config.rdzv.nodes_max > 1) {
+        mu_agent_log(s, "%s", record->message); /* Who hosts is said when there are others. */
+    }
     if (s->events.record != NULL) {
         s->events.record(s->events.context, record);
     }
@@ -445,6 +496,7 @@ static int open_rdzv(struct mu_agent_service *s, struct mu_errmsg *reterr_msg)
         .cut_off = on_cut_off,
         .ended = on_ended,
         .waiting = on_waiting,
+        .explained = on_explained,
         .closed = on_closed,
         .failed = on_failed,
         .left = on_left,
@@ -487,6 +539,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     mu_timer_init(&s->soon, on_soon);
     mu_timer_init(&s->ask_timer, on_ask_timer);
     mu_timer_init(&s->host_timer, on_host_timer);
+    mu_timer_init(&s->wait_timer, on_wait_timer);
     err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
     if (err == 0) {
         err = mu_agent_workers_init(s);
@@ -532,6 +585,7 @@ void mu_agent_service_free(struct mu_agent_service *s)
         return;
     }
     s->freeing = true;
+    end_wait(s);
     s->told = true; /* Nobody wants to hear of it any more. */
     s->in_call = true;
     mu_agent_round_close(s->round);

@@ -129,8 +129,11 @@ struct mu_agent_service {
 
     unsigned rdzv_todo; /* MU_AGENT_DO_JOIN, _LEAVE, _CLOSE: held until a report is out */
     bool join_failed;   /* the join is because workers failed */
-    bool leaving;       /* `left` is to come */
-    bool closing;       /* `closed` or `close_failed` is to come */
+    bool joining;       /* `assigned` or `failed` is to come */
+    mu_mono_t join_since;
+    struct mu_timer wait_timer; /* while it joins: says what for */
+    bool leaving;               /* `left` is to come */
+    bool closing;               /* `closed` or `close_failed` is to come */
 
     /* the end */
     bool over;  /* the machine has ended */

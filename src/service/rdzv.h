@@ -5,6 +5,7 @@
  *     mu_rdzv_open(env, &params, &events, &handler, &msg)   finds out who hosts, hosts or connects
  *     mu_rdzv_join(handler)        assigned(...) follows, or failed(...)
  *                                  ended(...) comes when that round is over; then join again
+ *     mu_rdzv_explain(handler)     while it joins: explained(...) follows
  *     mu_rdzv_leave(handler)       left(...) follows
  *     mu_rdzv_close_run(handler)   closed(...) follows, for everybody in the run
  *     mu_rdzv_free(handler)        freed(...) follows: the last callback
@@ -103,6 +104,9 @@ struct mu_rdzv_events {
     bool (*cut_off)(void *context, mu_mono_t by);
     /** How many wait to be let in, while in a round; told when it changes. */
     void (*waiting)(void *context, uint32_t count);
+    /** What a join under way waits for, as was asked; one sentence without a full stop. May be NULL
+     * if it is not asked. */
+    void (*explained)(void *context, const char *text);
     /** The run is over. Once. A join under way has failed before with MUSTER_ERDZV_CLOSED. */
     void (*closed)(void *context);
     /** The join, or the membership, could not go on: MUSTER_ERDZV_*. The node is out. */
@@ -118,6 +122,8 @@ struct mu_rdzv_events {
 
 struct mu_rdzv_handler_ops {
     void (*join)(struct mu_rdzv_handler *h);
+    /** NULL: the backend cannot tell. */
+    void (*explain)(struct mu_rdzv_handler *h);
     void (*leave)(struct mu_rdzv_handler *h);
     void (*close_run)(struct mu_rdzv_handler *h);
     /** Leaves without a word if it is in; `freed` follows. */
@@ -154,6 +160,16 @@ int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
 static inline void mu_rdzv_join(struct mu_rdzv_handler *h)
 {
     h->ops->join(h);
+}
+
+/** Asks what a join under way waits for. `explained` follows, unless the join is over first. False:
+ * the backend cannot tell. */
+static inline bool mu_rdzv_explain(struct mu_rdzv_handler *h)
+{
+    if (h->ops->explain != NULL) {
+        h->ops->explain(h);
+    }
+    return h->ops->explain != NULL;
 }
 
 static inline void mu_rdzv_leave(struct mu_rdzv_handler *h)

@@ -561,6 +561,8 @@ void mu_rdzv_hub_start(struct mu_store_session *session, const struct mu_rpc_eve
         mu_rdzv_member_start(session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_STATUS))) {
         mu_rdzv_status_start(session, event);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_EXPLAIN))) {
+        mu_rdzv_explain_start(session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE))) {
         mu_rdzv_close_start(session, event);
     } else {

@@ -109,6 +109,24 @@ void mu_rdzv_status_start(struct mu_store_session *session, const struct mu_rpc_
     mu_buf_trim(out, 1 << 20);
 }
 
+/* Thousands may ask it while they wait: it costs one sentence, whoever is there. */
+void mu_rdzv_explain_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    char text[MU_RDZV_WHY_MAX] = "";
+    struct mu_rdzv_run *run = NULL;
+    struct mu_span id;
+    int err = mu_rdzv_run_id_decode(event->payload, &id);
+
+    if (err == 0) {
+        run = mu_rdzv_run_find(&session->server->hub, id);
+        err = run == NULL ? MUSTER_ENOENT : 0;
+    }
+    if (run != NULL) {
+        mu_room_explain(&run->room, text, sizeof(text));
+    }
+    mu_store_session_reply(session, event->id, err, mu_span_str(text));
+}
+
 /* --- close ------------------------------------------------------------------------------------ */
 
 void mu_rdzv_close_start(struct mu_store_session *session, const struct mu_rpc_event *event)

@@ -82,6 +82,7 @@ void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *wh
 /* --- rdzv_hub_ask.c --------------------------------------------------------------------------- */
 
 void mu_rdzv_status_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+void mu_rdzv_explain_start(struct mu_store_session *session, const struct mu_rpc_event *event);
 void mu_rdzv_close_start(struct mu_store_session *session, const struct mu_rpc_event *event);
 
 #endif

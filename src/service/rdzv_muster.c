@@ -180,7 +180,7 @@ static void drop_client(struct mu_rdzv_muster *n)
 {
     if (n->client == MU_RDZV_CLIENT_LIVE) {
         n->client = MU_RDZV_CLIENT_CLOSING;
-        n->call = n->close_call = 0;
+        n->call = n->close_call = n->explain_call = 0;
         mu_rpc_client_close(&n->rpc);
     }
 }
@@ -426,6 +426,9 @@ static void run_soon(struct mu_rdzv_muster *n, unsigned what)
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.host", "%s",
                                n->host_text.text);
     }
+    if ((what & MU_RDZV_SOON_EXPLAIN) != 0) {
+        mu_rdzv_muster_explain(n);
+    }
     if ((what & MU_RDZV_SOON_CLOSED) != 0) {
         mu_rdzv_muster_tell_closed(n, MUSTER_ERDZV_CLOSED, "the run is closed");
     } else if ((what & MU_RDZV_SOON_FAIL) != 0) {
@@ -495,6 +498,11 @@ static void native_join(struct mu_rdzv_handler *h)
     }
     need_client(n);
     mu_rdzv_muster_rearm(n);
+}
+
+static void native_explain(struct mu_rdzv_handler *h)
+{
+    mu_rdzv_muster_soon(native_of(h), MU_RDZV_SOON_EXPLAIN);
 }
 
 static void native_leave(struct mu_rdzv_handler *h)
@@ -586,6 +594,7 @@ static void native_free(struct mu_rdzv_handler *h)
 
 static const struct mu_rdzv_handler_ops native_ops = {
     .join = native_join,
+    .explain = native_explain,
     .leave = native_leave,
     .close_run = native_close_run,
     .free = native_free,

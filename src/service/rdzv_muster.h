@@ -60,6 +60,7 @@ enum {
     MU_RDZV_SOON_HELD = 1 << 3,   /* the assignment that was held back */
     MU_RDZV_SOON_CLOSED = 1 << 4, /* the run is */
     MU_RDZV_SOON_FREE = 1 << 5,
+    MU_RDZV_SOON_EXPLAIN = 1 << 6,
 };
 
 struct mu_rdzv_muster {
@@ -73,10 +74,11 @@ struct mu_rdzv_muster {
     bool client_again; /* once it is closed */
     struct mu_rpc_client rpc;
     enum mu_rdzv_muster_state state;
-    uint64_t call;       /* join; 0: none */
-    uint64_t close_call; /* 0: none */
-    bool entered;        /* as the server said */
-    bool spare;          /* likewise: it waits without a bound, while it is in touch */
+    uint64_t call;         /* join; 0: none */
+    uint64_t close_call;   /* 0: none */
+    uint64_t explain_call; /* 0: none */
+    bool entered;          /* as the server said */
+    bool spare;            /* likewise: it waits without a bound, while it is in touch */
     unsigned say; /* enum mu_rdzv_say of `round`, for the server when it can be; 0: nothing */
     bool say_end; /* likewise: we want out */
     bool closing; /* a close of the run was asked for */
@@ -140,6 +142,10 @@ bool mu_rdzv_muster_is_cut_off(struct mu_rdzv_muster *n);
 void mu_rdzv_muster_forsaken(struct mu_rdzv_muster *n);
 /** Out for good: nothing is fenced any more. */
 void mu_rdzv_muster_unfence(struct mu_rdzv_muster *n);
+
+/* rdzv_muster_explain.c: what a join waits for, in the server's words if it can be asked. */
+void mu_rdzv_muster_explain(struct mu_rdzv_muster *n);
+void mu_rdzv_muster_explain_reply(struct mu_rdzv_muster *n, int status, const char *text);
 
 /* rdzv_muster_told.c: what the server says, and what the user is told of it. The user may call
  * anything from inside; the node is there until its `freed`. */

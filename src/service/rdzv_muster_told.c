@@ -350,5 +350,7 @@ void mu_rdzv_muster_reply(void *context, uint64_t id, int status, struct mu_span
         on_join_reply(n, status, text.text);
     } else if (id == n->close_call) {
         on_close_reply(n, status, text.text);
+    } else if (id == n->explain_call) {
+        mu_rdzv_muster_explain_reply(n, status, text.text);
     }
 }
