@@ -1,5 +1,4 @@
 /* Whom the lock has refused, in the log. */
-#include <inttypes.h>
 #include <string.h>
 
 #include "service/lock_env_internal.h"
@@ -72,8 +71,7 @@ void mu_lock_say_unsaid(struct mu_lock_env *lock)
 {
     if (lock->limit.unsaid != 0) {
         mu_env_timer_arm(lock->below, &lock->unsaid_timer, MU_MONO_NEVER);
-        mu_log(MUSTER_LOG_WARN, "LOCK-REFUSED", "more=%" PRIu64, lock->limit.unsaid);
-        lock->limit.unsaid = 0;
+        mu_log_rest(&lock->limit, MUSTER_LOG_WARN, "LOCK-REFUSED");
     }
 }
 

@@ -82,3 +82,16 @@ void mu_log_said(struct mu_log_limit *limit, mu_mono_t now, enum muster_log_leve
     limit->until = mu_mono_add_ms(now, 1000);
     limit->unsaid = 0;
 }
+
+mu_mono_t mu_log_rest_at(const struct mu_log_limit *limit)
+{
+    return limit->unsaid == 0 ? MU_MONO_NEVER : mu_mono_add_ms(limit->until, 1000);
+}
+
+void mu_log_rest(struct mu_log_limit *limit, enum muster_log_level level, const char *id)
+{
+    if (limit->unsaid != 0) {
+        mu_log(level, id, "more=%" PRIu64, limit->unsaid);
+        limit->unsaid = 0;
+    }
+}

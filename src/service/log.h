@@ -27,5 +27,10 @@ bool mu_log_may(const struct mu_log_limit *limit, mu_mono_t now);
 /** The line, with `more=N` behind it if some were not said. */
 void mu_log_said(struct mu_log_limit *limit, mu_mono_t now, enum muster_log_level level,
                  const char *id, const char *format, ...) __attribute__((format(printf, 5, 6)));
+/** When mu_log_rest() is due: no line has come for a second that could have said it.
+ * MU_MONO_NEVER: everything is said. */
+mu_mono_t mu_log_rest_at(const struct mu_log_limit *limit);
+/** A line with nothing but `more=N`, if some were not said. */
+void mu_log_rest(struct mu_log_limit *limit, enum muster_log_level level, const char *id);
 
 #endif

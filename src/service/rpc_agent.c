@@ -279,6 +279,7 @@ static void stop_if_idle(struct mu_rpc_agent *a)
         return;
     }
     a->stopped = true;
+    mu_log_rest(&a->dropped, MUSTER_LOG_WARN, MU_RPC_DROPPED);
     mu_env_timer_arm(a->env, &a->timer, MU_MONO_NEVER);
     mu_rpc_host_stop(&a->host);
     a->config.stopped(a->config.context);
@@ -309,7 +310,7 @@ void mu_rpc_agent_turn(struct mu_rpc_agent *a)
         mu_rpc_conn_flush(MU_CONTAINER_OF(it, struct mu_rpc_link_conn, dirty));
     }
     mu_rpc_answers_sweep(a, false);
-    at = mu_rpc_calls_deadline(a);
+    at = mu_mono_min(mu_rpc_calls_deadline(a), mu_log_rest_at(&a->dropped));
     if (!mu_heap_contains(&a->timer.node) || mu_mono_before(at, a->timer.node.at)) {
         mu_env_timer_arm(a->env, &a->timer, at);
     }
@@ -335,6 +336,9 @@ static void on_timer(struct mu_timer *timer)
 
     mu_rpc_host_feel_pulse(&a->host);
     mu_rpc_calls_tick(a);
+    if (mu_mono_reached(mu_log_rest_at(&a->dropped), mu_env_now(a->env).mono)) {
+        mu_log_rest(&a->dropped, MUSTER_LOG_WARN, MU_RPC_DROPPED);
+    }
     mu_rpc_agent_turn(a);
 }
 

@@ -10,12 +10,15 @@
 #ifndef MU_RPC_AGENT_INTERNAL_H
 #define MU_RPC_AGENT_INTERNAL_H
 
+#include "service/log.h"
 #include "service/rpc_agent.h"
 #include "service/rpc_client.h"
 #include "service/rpc_host.h"
 
 /* The longest payload that is sent in one frame, so that none holds up the others for long. */
 #define MU_RPC_PIECE ((size_t)256 << 10)
+
+#define MU_RPC_DROPPED "RPC-PEER-DROPPED"
 
 /* One end of a session with a peer. */
 struct mu_rpc_line {
@@ -113,6 +116,7 @@ struct mu_rpc_agent {
     size_t running_count;
     size_t coming; /* bytes of messages that are not whole yet */
     struct mu_rpc_agent_stats stats;
+    struct mu_log_limit dropped; /* lines of peers who were: MU_RPC_DROPPED */
     bool stopping;
     bool stopped;
     bool in_turn;

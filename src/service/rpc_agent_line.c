@@ -9,7 +9,6 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "service/log.h"
 
 #define DIAL_HELD_MS 200  /* how long is waited for the dial of a peer that refused ours for it */
 #define DIAL_LEFT_MS 1000 /* how long a host may take to say that nobody is there any more */
@@ -566,8 +565,15 @@ void mu_rpc_conn_flush(struct mu_rpc_link_conn *c)
 
 static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
 {
-    mu_log(MUSTER_LOG_WARN, "RPC-PEER-DROPPED", "worker=%s peer=%s why=\"%s\"",
-           agent_of(h)->config.name, peer, why);
+    struct mu_rpc_agent *a = agent_of(h);
+    mu_mono_t now = mu_env_now(a->env).mono;
+
+    if (!mu_log_may(&a->dropped, now)) {
+        a->dropped.unsaid++;
+        return;
+    }
+    mu_log_said(&a->dropped, now, MUSTER_LOG_WARN, MU_RPC_DROPPED, "worker=%s peer=%s why=\"%s\"",
+                a->config.name, peer, why);
 }
 
 static bool is_paused(const struct mu_rpc_hosted *c)

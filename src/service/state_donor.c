@@ -9,6 +9,8 @@
 #include "service/log.h"
 #include "service/state_donor_internal.h"
 
+#define DROPPED "STATE-PEER-DROPPED"
+
 struct mu_state_donor_config mu_state_donor_config_defaults(void)
 {
     return (struct mu_state_donor_config){
@@ -225,8 +227,14 @@ static void close_conn(struct mu_rpc_hosted *hosted, bool abort)
 
 static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
 {
-    (void)h;
-    mu_log(MUSTER_LOG_WARN, "STATE-PEER-DROPPED", "peer=%s why=\"%s\"", peer, why);
+    struct mu_state_donor *d = donor_of(h);
+    mu_mono_t now = mu_env_now(d->env).mono;
+
+    if (!mu_log_may(&d->dropped, now)) {
+        d->dropped.unsaid++;
+        return;
+    }
+    mu_log_said(&d->dropped, now, MUSTER_LOG_WARN, DROPPED, "peer=%s why=\"%s\"", peer, why);
 }
 
 static bool is_paused(const struct mu_rpc_hosted *hosted)
@@ -443,6 +451,7 @@ static void stop_if_idle(struct mu_state_donor *d)
         return;
     }
     d->stopped = true;
+    mu_log_rest(&d->dropped, MUSTER_LOG_WARN, DROPPED);
     mu_env_timer_arm(d->env, &d->timer, MU_MONO_NEVER);
     mu_rpc_host_stop(&d->host);
     if (d->config.stopped != NULL) {
@@ -476,6 +485,7 @@ void mu_state_donor_turn(struct mu_state_donor *d)
     at = mu_state_streams_sweep(d);
     at = mu_mono_min(at, settle_stands(d));
     at = mu_mono_min(at, mu_state_gate_deadline(&d->gate));
+    at = mu_mono_min(at, mu_log_rest_at(&d->dropped));
     mu_env_timer_arm(d->env, &d->timer, at);
     d->in_turn = false;
     stop_if_idle(d);
@@ -486,6 +496,9 @@ static void on_timer(struct mu_timer *timer)
     struct mu_state_donor *d = MU_CONTAINER_OF(timer, struct mu_state_donor, timer);
 
     mu_rpc_host_feel_pulse(&d->host);
+    if (mu_mono_reached(mu_log_rest_at(&d->dropped), mu_env_now(d->env).mono)) {
+        mu_log_rest(&d->dropped, MUSTER_LOG_WARN, DROPPED);
+    }
     mu_state_donor_turn(d);
 }
 

@@ -10,6 +10,7 @@
 #define MU_STATE_DONOR_INTERNAL_H
 
 #include "proto/rpc.h"
+#include "service/log.h"
 #include "service/rpc_host.h"
 #include "service/state_donor.h"
 
@@ -104,6 +105,7 @@ struct mu_state_donor {
     struct mu_state_gate gate;
     struct mu_timer timer;
     struct mu_state_donor_stats stats;
+    struct mu_log_limit dropped; /* lines of peers who were */
     bool stopping;
     bool stopped;
     bool in_turn;
