@@ -1,5 +1,6 @@
 #include "cli/cli_loop.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -121,6 +122,17 @@ void cli_loop_close(struct cli_loop *loop)
     (void)pthread_join(loop->thread, NULL);
     mu_locked_close(&loop->locked, loop->uv);
     mu_uv_env_free(loop->uv);
+}
+
+void cli_take_hangup(void)
+{
+    int terminal = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
+
+    if (terminal >= 0) {
+        (void)close(terminal);
+    } else {
+        (void)signal(SIGHUP, SIG_IGN);
+    }
 }
 
 uint64_t cli_raise_descriptor_limit(void)

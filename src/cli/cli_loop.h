@@ -56,6 +56,12 @@ void cli_loop_run(struct cli_loop *loop);
 void cli_loop_stop(struct cli_loop *loop);
 /** Everything opened in it must be closed. */
 void cli_loop_close(struct cli_loop *loop);
+/**
+ * For verbs that serve. SIGHUP of a process that has a terminal says that it was closed, and ends
+ * it. Without one it is somebody's who wants files to be read again, which nobody has to ask for:
+ * it is ignored.
+ */
+void cli_take_hangup(void);
 /** As many descriptors as the system lets us have. Returns how many. */
 uint64_t cli_raise_descriptor_limit(void);
 

@@ -220,8 +220,11 @@ static int run(struct dht_options *o, const char *what)
         return cli_usage("dht", "a record needs a node that keeps it");
     }
     if (what != NULL && strcmp(what, "serve") == 0) {
-        return o->word_count != 0 ? cli_usage("dht", "serve takes options only")
-                                  : dht_run(&app, false);
+        if (o->word_count != 0) {
+            return cli_usage("dht", "serve takes options only");
+        }
+        cli_take_hangup();
+        return dht_run(&app, false);
     }
     if (what != NULL && strcmp(what, "get") == 0) {
         app.begin = begin_get;

@@ -324,6 +324,7 @@ int cmd_p2pd(int argc, char **argv)
     (void)umask(0077); /* The socket is for who started us. */
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
     (void)cli_raise_descriptor_limit();
+    cli_take_hangup();
     code = run(&app);
     mu_identity_fini(&app.identity);
     return code;

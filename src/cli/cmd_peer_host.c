@@ -323,5 +323,6 @@ int peer_serve(const struct peer_options *o)
     config->autorelay = o->autorelay;
     config->changed = on_relayed;
     config->context = &s.app;
+    cli_take_hangup();
     return peer_app_run(&s.app, begin_serve);
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/cli_loop.h"
+
 /* --- handlers --------------------------------------------------------------------------------- */
 
 static void on_echo(muster_rpc_call_in *call, void *context)
@@ -174,6 +176,7 @@ int rpc_serve(const struct rpc_options *o)
     (void)sigaddset(&signals, SIGTERM);
     (void)sigaddset(&signals, SIGINT);
     (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    cli_take_hangup();
     code = cli_runtime_new(o->lock, &rt);
     if (code != 0) {
         return code;

@@ -1,6 +1,7 @@
 /* muster serve: a store server until SIGTERM or SIGINT. */
 #include "cli/cli_lock.h"
 #include "cli/cli_log.h"
+#include "cli/cli_loop.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -220,6 +221,7 @@ static int run(struct serve_options *o, struct muster_server_config *config)
     (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
+    cli_take_hangup();
     err = cli_log_open(&o->log, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN,
                        o->quiet ? MUSTER_LOG_ERROR : MUSTER_LOG_INFO);
     if (err != 0) {

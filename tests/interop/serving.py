@@ -1,14 +1,18 @@
 #!/usr/bin/python3
-"""What the verbs that serve have in common: how they take those who speak nothing they know.
+"""What the verbs that serve have in common: how they take those who speak nothing they know, and
+SIGHUP.
 
     serving.py [MUSTER] [--only=TEXT]
 """
+import fcntl
 import os
+import pty
 import re
 import signal
 import socket
 import struct
 import subprocess
+import termios
 import time
 
 from lib import (HOST, PATIENCE, Checks, Scratch, die_with_parent, free_port, muster_path,
@@ -21,12 +25,12 @@ STRANGERS = 300
 class Serving:
     """A verb that serves, and what it says."""
 
-    def __init__(self, scratch, *args, **more):
-        self.path = os.path.join(scratch, "-".join(args[:2]) + ".log")
+    def __init__(self, scratch, *args, prepare=die_with_parent):
+        self.path = os.path.join(scratch, "server.log")
         with open(self.path, "wb") as log:
             self.process = subprocess.Popen([muster_path()] + list(args), stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=log, preexec_fn=die_with_parent,
-                                            **more)
+                                            stdout=log, stderr=log, preexec_fn=prepare,
+                                            env=dict(os.environ, LOGLEVEL="INFO"))
 
     def text(self):
         with open(self.path, errors="replace") as file:
@@ -111,6 +115,57 @@ def test_strangers_cost_a_worker_few_lines():
         port = free_port()
         with Serving(scratch, "rpc", "serve", "--listen", "%s:%d" % (HOST, port)) as server:
             storm(server, port, "RPC-PEER-DROPPED")
+
+
+def without_a_terminal():
+    die_with_parent()
+    os.setsid()
+
+
+def serving_verbs():
+    """Words, and the port where each listens then. A donor takes SIGHUP for something else."""
+    for words in (("serve", "--listen", HOST + ":%d"),
+                  ("rpc", "serve", "--listen", HOST + ":%d"),
+                  ("dht", "serve", "--listen", "/ip4/%s/tcp/%%d" % HOST),
+                  ("peer", "serve", "--listen", "/ip4/%s/tcp/%%d" % HOST),
+                  ("p2pd", "-listen=/unix%(scratch)s/p2pd", "-hostAddrs=/ip4/%s/tcp/%%d" % HOST)):
+        yield words, free_port()
+
+
+def name_of(words):
+    return " ".join(words[:1 if words[1][0] == "-" else 2])
+
+
+def start(scratch, words, port, prepare):
+    words = [w.replace("%(scratch)s", scratch).replace("%d", str(port)) for w in words]
+    server = Serving(scratch, *words, prepare=prepare)
+    server.wait_for(port)
+    return server
+
+
+def test_hangup_without_a_terminal_ends_nothing():
+    for words, port in serving_verbs():
+        name = name_of(words)
+        with Scratch() as scratch, start(scratch, words, port, without_a_terminal) as server:
+            server.process.send_signal(signal.SIGHUP)
+            # SIGTERM comes after it.
+            code = server.stop()
+            checks.ok(code in (0, 128 + signal.SIGTERM), "%s goes on after SIGHUP" % name, code)
+
+
+def test_hangup_of_the_terminal_ends():
+    for words, port in serving_verbs():
+        ours, theirs = pty.openpty()
+
+        def with_a_terminal(theirs=theirs):
+            without_a_terminal()
+            fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+
+        with Scratch() as scratch, start(scratch, words, port, with_a_terminal) as server:
+            os.close(theirs)
+            os.close(ours)
+            checks.equal(server.process.wait(PATIENCE), -signal.SIGHUP,
+                         "%s ends with its terminal" % name_of(words))
 
 
 if __name__ == "__main__":
