@@ -22,6 +22,8 @@ OPTIONS = {"ASAN_OPTIONS": "detect_leaks=1:exitcode=99:quarantine_size_mb=16",
            "UBSAN_OPTIONS": "print_stacktrace=1",
            "LOGLEVEL": "ERROR"}
 
+SANITIZER = re.compile(rb"ERROR: \w+Sanitizer|runtime error: |SUMMARY: ")
+
 
 class Live:
     """A server under way. `ways` are how it is stormed, `honest` is called again and again."""
@@ -29,6 +31,7 @@ class Live:
     def __init__(self, name, argv, scratch, stdout=None):
         self.name, self.ways, self.honest, self.clean = name, [], None, lambda: None
         self.slots = 128  # cases at a time
+        self.read, self.said = 0, None  # bytes of its log; what a sanitizer has said there
         self.log_path = os.path.join(scratch, name + ".log")
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout or log,
@@ -53,11 +56,26 @@ class Live:
 
     def trouble(self):
         """What a sanitizer or the system says of it, or None."""
-        found = re.search(r"(ERROR: \w+Sanitizer.*|.*runtime error: .*|.*SUMMARY: .*)", self.log())
-        if found:
-            return found[1]
         code = self.process.poll()
-        return None if code is None else "it ended with %d: %s" % (code, self.log()[-400:])
+        self.said = self.said or self.read_on(code is not None)
+        if self.said or code is None:
+            return self.said
+        return "it ended with %d: %s" % (code, self.log()[-400:])
+
+    def read_on(self, all_of_it):
+        """The first line of a sanitizer's in what is new in the log, or None. No byte is looked at
+        twice: the honest clients, who are timed, wait for this process's lock meanwhile."""
+        with open(self.log_path, "rb") as file:
+            file.seek(self.read)
+            new = file.read()
+        new = new if all_of_it else new[:new.rfind(b"\n") + 1]
+        self.read += len(new)
+        found = SANITIZER.search(new)
+        if not found:
+            return None
+        end = new.find(b"\n", found.end())
+        return new[new.rfind(b"\n", 0, found.start()) + 1:end if end >= 0 else None].decode(
+            errors="replace")
 
     def memory(self):
         with open("/proc/%d/status" % self.process.pid) as file:
