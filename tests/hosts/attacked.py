@@ -96,14 +96,16 @@ def attacked(kind, certificates=False):
     count = whole if MEASURE else some
     what = "%d %s, %s" % (count, name, "certificates" if certificates else "a token")
     print("   " + what, flush=True)
-    with Rig(5) as rig:
+    # Cables of the kernel's: a wire in user space, which carries one packet after the other, would
+    # be what the flood holds up.
+    with Rig(5, wire=False) as rig:
         scene = Scene(rig, certificates)
         job = scene.job
         if not job.await_world(2, what + ": a job begins"):
             return
         alone = scene.measure()
         attackers = scene.attack(kind, count)
-        wait_until(lambda: scene.attacker.link.counts()["sent"] > 50, "the attack")
+        wait_until(lambda: scene.attacker.packets_sent() > 50, "the attack")
         during = scene.measure()
         for attacker in attackers:
             attacker.says("begun", 120)
