@@ -11,6 +11,8 @@
 /* So many strangers in a second who greet on the native wire are refused in words, for which their
  * connection has to linger until they have read them. The others are cut off. */
 #define FAREWELLS_MAX 64
+/* While somebody comes in every turn, a handshake begins for so many who have come. */
+#define COME_MAX 32
 
 /* --- how long --------------------------------------------------------------------------------- */
 
@@ -179,6 +181,7 @@ void mu_lock_greet(struct lock_conn *c)
 {
     write_down(c->lock);
     mu_list_push(&c->lock->fresh, &c->fresh);
+    c->lock->come++;
     c->lock->silent_count++;
     await(c, &c->lock->silent, MU_LOCK_SPEAK_MS);
 }
@@ -353,19 +356,37 @@ size_t mu_lock_hear(struct lock_conn *c, struct mu_span in)
     return 0; /* Its turn has not come; then it is read on. */
 }
 
+/* Whether there is a queue at the door. Who is in it, behind a crowd, is let in sooner if those
+ * before are written down first: that costs far less than their handshakes, and most of a crowd has
+ * to go without one. */
+static bool is_crowded(struct mu_lock_env *lock)
+{
+    bool came = lock->come != lock->come_before;
+
+    lock->come_before = lock->come;
+    return came && lock->come - lock->come_at_shake < COME_MAX;
+}
+
 /* One handshake begins. Others follow in the turns to come, and what else there is to do goes on in
  * between. */
 void mu_lock_on_turn(struct mu_timer *timer)
 {
     struct mu_lock_env *lock = MU_CONTAINER_OF(timer, struct mu_lock_env, turn);
-    struct mu_guest *guest = mu_guests_next(&lock->book);
-    struct mu_guest *victim = mu_guests_crowd(&lock->book);
+    struct mu_guest *guest;
+    struct mu_guest *victim;
     struct lock_conn *c;
     uint8_t *hello;
 
+    if (is_crowded(lock)) {
+        mu_env_timer_arm(lock->below, &lock->turn, mu_env_now(lock->below).mono);
+        return;
+    }
+    guest = mu_guests_next(&lock->book);
+    victim = mu_guests_crowd(&lock->book);
     if (guest == NULL) {
         return;
     }
+    lock->come_at_shake = lock->come;
     c = conn_of(guest);
     mu_env_timer_arm(lock->below, &lock->turn, mu_env_now(lock->below).mono);
     if (victim != NULL) {

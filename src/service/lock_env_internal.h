@@ -36,6 +36,9 @@ struct mu_lock_env {
     struct mu_list waiting; /* those whose hello is whole */
     struct mu_list fresh;   /* those whose address was not asked for yet */
     struct mu_guests book;
+    uint64_t come; /* guests, ever; what it was in the last turn, and at the last handshake */
+    uint64_t come_before;
+    uint64_t come_at_shake;
     mu_mono_t farewells_since; /* those who greeted natively, and learn why they are refused */
     unsigned farewells;
     struct mu_timer timer;         /* of the oldest of both */
