@@ -261,6 +261,8 @@ static void on_failed(void *context, int status, const char *text)
         s->native_tries = NATIVE_TRIES;
     } else if (status == MUSTER_ELOCKED && s->not_tls.text[0] != '\0') {
         give_up(s, MUSTER_ENOTLS, s->not_tls.text);
+    } else if (status == MUSTER_ELOCKED && s->mute && s->speaks == MU_STORE_TCP_TORCH2) {
+        start_over(s); /* PyTorch's may not be spoken there: ours was silent, and may be busy. */
     } else if (status == MUSTER_ECONN && s->mute) {
         give_up_mute(s);
     } else {

@@ -11,8 +11,10 @@ import re
 import resource
 import signal
 import socket
+import ssl
 import struct
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -285,6 +287,43 @@ def test_certificates(scratch, token, address):
            "--token-file", token, *options(ours, address))
 
 
+def test_server_that_is_silent_behind_its_certificate(scratch, address):
+    """It may be paused, or busy: it is tried for as long as was said, and not taken for PyTorch's."""
+    made = os.path.join(scratch, "silent")
+    run_muster("keygen", "tls", made, "--host", "%s,node9" % address)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain("%s/%s.pem" % (made, address), "%s/%s.key" % (made, address))
+    context.load_verify_locations(made + "/ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def be_silent(conn):
+        try:
+            with context.wrap_socket(conn, server_side=True) as sealed:
+                while sealed.recv(65536):
+                    pass
+        except OSError:
+            pass
+
+    def accept(listener):
+        while True:
+            try:
+                conn = listener.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=be_silent, args=(conn,), daemon=True).start()
+
+    with socket.create_server((address, 0)) as listener:
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+        began = time.monotonic()
+        expect("a silent server is said to be silent", CONNECT, "does not answer", "kv", "--store",
+               "tcp://%s:%d" % listener.getsockname(), "--connect", "6000", "--tls-cert",
+               made + "/node9.pem", "--tls-key", made + "/node9.key", "--tls-ca", made + "/ca.pem",
+               "count")
+        took = time.monotonic() - began
+        checks.ok(took >= 6, "after the time that it was given", "%.1f s" % took)
+        listener.shutdown(socket.SHUT_RDWR)
+
+
 def test_rpc(token, wrong, address):
     with Serving("rpc", "serve", "--listen", address + ":0", "--token-file", token) as worker:
         call = ["rpc", "call", "--to", "%s:%d" % (address, worker.port), "--timeout", "10"]
@@ -397,6 +436,7 @@ def main():
         test_allow(token, address, other)
         test_insecure(token, address)
         test_certificates(scratch, token, address)
+        test_server_that_is_silent_behind_its_certificate(scratch, address)
         test_rpc(token, wrong, address)
         test_state(scratch, token, wrong, address)
         test_page(token, wrong, address)
