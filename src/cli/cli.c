@@ -105,7 +105,7 @@ static void print_help(const struct cli_verb *verb)
             printf("  %-26s %s\n", left, o->help);
         }
     }
-    printf("  %-26s %s\n", "--help", "this text");
+    printf("  %-26s %s\n", "--help", "print this help");
 }
 
 bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret)
@@ -205,7 +205,7 @@ static int take_value(const struct cli_verb *verb, const struct cli_option *o, c
         return cli_usage(verb->name, "--%s %s is not one of %s", o->name, value, o->value);
     }
     if (!keep_value(o, value)) {
-        return cli_usage(verb->name, "--%s %s is not a number it takes", o->name, value);
+        return cli_usage(verb->name, "--%s %s is not a number, or is out of range", o->name, value);
     }
     if (o->given != NULL) {
         *o->given = true;
@@ -234,7 +234,8 @@ static int take_variables(const struct cli_verb *verb, uint64_t given)
             }
         }
         if (!keep_value(o, value)) {
-            return cli_usage(verb->name, "%s=%s in the environment is not a number it takes",
+            return cli_usage(verb->name,
+                             "%s=%s in the environment is not a number, or is out of range",
                              o->variable, value);
         }
         if (o->given != NULL) {

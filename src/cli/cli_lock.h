@@ -25,18 +25,19 @@ struct cli_lock {
 #define CLI_LOCK_CREDENTIAL(l)                                                                     \
     {"token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)", CLI_TEXT,     \
      &(l)->lock.token_file, 0},                                                                    \
-    {"tls-cert", "FILE", "or certificates: our own (MUSTER_TLS_CERT)", CLI_TEXT,                   \
-     &(l)->lock.cert, 0},                                                                          \
-    {"tls-key", "FILE", "its private key (MUSTER_TLS_KEY)", CLI_TEXT, &(l)->lock.key, 0},          \
-    {"tls-ca", "FILE", "the authority of everybody's certificates (MUSTER_TLS_CA)", CLI_TEXT,      \
+    {"tls-cert", "FILE", "instead of a token: this node's certificate (MUSTER_TLS_CERT)",          \
+     CLI_TEXT, &(l)->lock.cert, 0},                                                                \
+    {"tls-key", "FILE", "the certificate's private key (MUSTER_TLS_KEY)", CLI_TEXT,                \
+     &(l)->lock.key, 0},                                                                           \
+    {"tls-ca", "FILE", "the authority that signs all certificates (MUSTER_TLS_CA)", CLI_TEXT,      \
      &(l)->lock.ca, 0},                                                                            \
-    {"tls-name", "NAME", "what another's certificate is for (the host that is dialled)", CLI_TEXT, \
-     &(l)->lock.name, 0}
+    {"tls-name", "NAME", "name that a dialled server's certificate must have (the host)",          \
+     CLI_TEXT, &(l)->lock.name, 0}
 #define CLI_LOCK_OPTIONS(l)                                                                        \
     CLI_LOCK_CREDENTIAL(l),                                                                        \
-    {"allow", "CIDR,...", "take PyTorch's plain protocol from there (MUSTER_ALLOW)", CLI_TEXT,     \
-     &(l)->allow, 0},                                                                              \
-    {"insecure", NULL, "let anybody in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,       \
+    {"allow", "CIDR,...", "addresses to speak PyTorch's plain protocol with (MUSTER_ALLOW)",       \
+     CLI_TEXT, &(l)->allow, 0},                                                                    \
+    {"insecure", NULL, "let everyone in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,      \
      &(l)->lock.insecure, 0}
 /* clang-format on */
 

@@ -32,7 +32,7 @@ extern const char *const cli_log_formats[];
 #define CLI_LOG_OPTIONS(log)                                                                       \
     {"log-format",                                                                                 \
      "text, json",                                                                                 \
-     "how it tells on standard error what it does (text)",                                         \
+     "format of the log on standard error (text, MUSTER_LOG_FORMAT)",                              \
      CLI_TEXT,                                                                                     \
      &(log).format,                                                                                \
      0,                                                                                            \
@@ -40,8 +40,8 @@ extern const char *const cli_log_formats[];
      .of = cli_log_formats,                                                                        \
      .whole = true},                                                                               \
     {                                                                                              \
-        "events", "FILE", "append what happens to FILE, as JSON lines", CLI_TEXT, &(log).events,   \
-            0, .variable = "MUSTER_EVENTS", .whole = true                                          \
+        "events", "FILE", "append events to FILE as JSON lines (MUSTER_EVENTS)", CLI_TEXT,         \
+            &(log).events, 0, .variable = "MUSTER_EVENTS", .whole = true                           \
     }
 
 /**

@@ -287,7 +287,7 @@ static const struct cli_option options[] = {
     {"allow", "PEER|CIDR,...",
      "who may come: peers; PyTorch's plain protocol for --store (MUSTER_ALLOW)", CLI_TEXT,
      &given.allow, 0},
-    {"insecure", NULL, "let anybody in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,
+    {"insecure", NULL, "let everyone in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,
      &lock.lock.insecure, 0},
     {"max-size", "SIZE", "pull: nothing larger than this (nine tenths of the free disk)", CLI_SIZE,
      &given.max_size, 0},

@@ -11,29 +11,30 @@ static const struct {
     const char *description;
 } verbs[] = {
     {"run", cmd_run, "start the workers of a training job, as torchrun does"},
-    {"serve", cmd_serve, "run a store server"},
+    {"serve", cmd_serve, "run a store and rendezvous server"},
     {"kv", cmd_kv, "use a store from the shell"},
     {"rdzv", cmd_rdzv, "use a rendezvous from the shell"},
-    {"peer", cmd_peer, "an identity among peers, and peers to speak to"},
-    {"dht", cmd_dht, "a node of hivemind's DHT, and records in it"},
-    {"p2pd", cmd_p2pd, "a p2p daemon, in the place of libp2p's, for hivemind"},
-    {"rpc", cmd_rpc, "a worker to call, and calls, from the shell"},
-    {"state", cmd_state, "share a model's state, pull it, see who has what"},
-    {"keygen", cmd_keygen, "make the job's credential: a token, or certificates"},
-    {"top", cmd_top, "how a server stands, in a terminal"},
-    {"doctor", cmd_doctor, "look at what muster is to use, and say what is wrong"},
-    {"bench", cmd_bench, "measure a store, or a rendezvous"},
+    {"peer", cmd_peer, "make a libp2p identity; serve, ping and call libp2p peers"},
+    {"dht", cmd_dht, "run a node of hivemind's DHT; read and write its records"},
+    {"p2pd", cmd_p2pd, "run a p2p daemon for hivemind, in place of libp2p's"},
+    {"rpc", cmd_rpc, "run an RPC worker, or call one"},
+    {"state", cmd_state, "share, pull and list the states of a model"},
+    {"keygen", cmd_keygen, "make the job's credential: a token or certificates"},
+    {"top", cmd_top, "show the status of a server, an agent or a download in a terminal"},
+    {"doctor", cmd_doctor, "check this machine, other hosts or an etcd cluster"},
+    {"bench", cmd_bench, "measure a store, a rendezvous or etcd"},
 };
 
 static void print_help(void)
 {
     printf("muster %s: coordination for training jobs whose machines come and go\n\n"
-           "usage: muster VERB [OPTIONS]\n\n",
+           "usage: muster COMMAND [OPTIONS]\n\n",
            muster_version());
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         printf("  %-8s %s\n", verbs[i].name, verbs[i].description);
     }
-    printf("\n`muster VERB --help` has the options of a verb; `man muster` the exit codes.\n");
+    printf(
+        "\n`muster COMMAND --help` lists the options of a command; `man muster` the exit codes.\n");
 }
 
 /* By another name the program is another. */
@@ -69,5 +70,6 @@ int main(int argc, char **argv)
         return CLI_OK;
     }
     cli_log_foresee(NULL, getenv("MUSTER_LOG_FORMAT"));
-    return cli_fail(CLI_USAGE, "there is no verb \"%s\"; `muster --help` lists them", argv[1]);
+    return cli_fail(CLI_USAGE, "there is no command \"%s\"; `muster --help` lists the commands",
+                    argv[1]);
 }
