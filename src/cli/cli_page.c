@@ -45,8 +45,8 @@ int cli_page_prepare(const struct cli_page_place *place, struct mu_status_page_c
         }
     } else if (!place->insecure && !mu_addr_is_loopback(&config->listen)) {
         return cli_fail(cli_exit_code(MUSTER_ELOCKED),
-                        "a status page beyond loopback needs a token (--token-file): whoever "
-                        "reaches %s could read it",
+                        "a status page beyond loopback needs a token (--token-file), or "
+                        "--insecure: everyone who reaches %s could read it",
                         place->http);
     }
     config->token = mu_span_str(token);

@@ -61,7 +61,7 @@ static int resolve_nodes(struct run_options *o)
     }
     if (min < 1 || max < min) {
         return cli_fail(CLI_FAILED,
-                        "--nnodes %s: at least one node, and no more at least than at most",
+                        "--nnodes %s: the minimum of nodes is at least 1, and at most the maximum",
                         o->nnodes);
     }
     o->rdzv.nodes_min = (uint32_t)min;
@@ -76,7 +76,7 @@ static int resolve_workers(struct run_options *o, const struct run_machine *mach
 
     if (parse_count(word, strlen(word), &n)) {
         if (n < 1 || n > RUN_WORKERS_MAX) {
-            return cli_fail(CLI_FAILED, "--nproc-per-node %s: from 1 to %d workers run on a node",
+            return cli_fail(CLI_FAILED, "--nproc-per-node %s: a node runs from 1 to %d workers",
                             word, RUN_WORKERS_MAX);
         }
     } else if (strcmp(word, "gpu") == 0) {
@@ -89,8 +89,9 @@ static int resolve_workers(struct run_options *o, const struct run_machine *mach
     } else if (strcmp(word, "auto") == 0) {
         n = machine->gpus != 0 ? machine->gpus : machine->cpus;
     } else if (strcmp(word, "xpu") == 0) {
-        return cli_fail(CLI_FAILED, "Xpu is not available: only Python knows such devices; give "
-                                    "their number");
+        return cli_fail(CLI_FAILED,
+                        "Xpu is not available: only Python can count such devices; give "
+                        "the number of workers");
     } else {
         return cli_fail(CLI_FAILED, "Unsupported nproc_per_node value: %s", word);
     }
@@ -110,7 +111,7 @@ static int make_run_id(struct run_options *o)
         (void)fclose(f);
     }
     if (!ok) {
-        return cli_fail(CLI_FAILED, "cannot make up an id for --standalone; give --rdzv-id");
+        return cli_fail(CLI_FAILED, "cannot make a random id for --standalone; give --rdzv-id");
     }
     o->run_id_text[strcspn(o->run_id_text, "\n")] = '\0';
     o->rdzv.run_id = o->run_id_text;
@@ -211,15 +212,15 @@ static int add_own_config(struct run_options *o, bool is_native)
                        "keep_alive_interval=SECONDS, and all agents must agree on it",
                        o->rdzv.backend);
     } else if (is_static && o->has_upscale_delay) {
-        err = cli_fail(CLI_FAILED, "--upscale-delay: nobody comes late to the backend \"static\"");
+        err = cli_fail(CLI_FAILED, "--upscale-delay: the backend \"static\" has no late nodes");
     } else if (is_static && o->has_spares) {
         err =
-            cli_fail(CLI_FAILED, "--spares: the ranks of the backend \"static\" are given, so none "
-                                 "can take the place of another");
+            cli_fail(CLI_FAILED, "--spares: the backend \"static\" has fixed ranks, so no node can "
+                                 "take the place of another");
     } else if (!is_native && o->has_spares) {
         err = cli_fail(CLI_FAILED,
-                       "--spares is for the backend \"muster\"; with \"%s\" whoever "
-                       "finds no place waits, and nobody counts them",
+                       "--spares is for the backend \"muster\"; with \"%s\" any number of "
+                       "nodes may wait for a place",
                        o->rdzv.backend);
     }
     if (err == 0 && o->has_detect) {
@@ -377,25 +378,25 @@ static int refuse_foreign(const struct run_options *o)
 
     if (o->logs_specs != NULL) {
         return cli_fail(CLI_FAILED,
-                        "--logs-specs %s names a class inside Python, where muster does "
-                        "not run",
+                        "--logs-specs %s names a class inside Python, and muster runs outside "
+                        "Python",
                         o->logs_specs);
     }
     if (o->numa_binding != NULL) {
-        return cli_fail(CLI_FAILED, "--numa-binding is not there yet; run the script under numactl "
-                                    "with --no-python instead");
+        return cli_fail(CLI_FAILED, "--numa-binding is not implemented yet; run the script under "
+                                    "numactl with --no-python instead");
     }
     if (o->store_backing != NULL && strncmp(o->store_backing, "etcd://", 7) != 0) {
         return cli_fail(CLI_FAILED,
-                        "--store-backing %s keeps no store that survives; write "
+                        "--store-backing %s does not name an etcd cluster; write "
                         "etcd://HOST,HOST,HOST/PREFIX",
                         o->store_backing);
     }
     if (strcmp(handler, "null") != 0 && strcmp(handler, "console") != 0 &&
         strcmp(handler, "dynamic_rendezvous") != 0) {
         return cli_fail(CLI_FAILED,
-                        "--event-log-handler %s is not known; others than null and "
-                        "console live inside Python",
+                        "--event-log-handler %s is unknown: handlers other than null and console "
+                        "exist only inside Python",
                         handler);
     }
     return 0;

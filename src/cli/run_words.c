@@ -67,11 +67,12 @@ int run_signal_number(const char *text, size_t len)
 static void warn_of_signal(const char *name, int len)
 {
     if (!cli_log_is_json()) {
-        (void)fprintf(stderr, "muster: there is no signal %.*s that can be handled; skipped\n", len,
+        (void)fprintf(stderr,
+                      "muster: signal %.*s is unknown or cannot be handled, and is skipped\n", len,
                       name);
     }
     cli_log_tell(MUSTER_LOG_WARN, "RUN", -1, NULL,
-                 "there is no signal %.*s that can be handled; skipped", len, name);
+                 "signal %.*s is unknown or cannot be handled, and is skipped", len, name);
 }
 
 void run_signals_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1])
@@ -109,7 +110,8 @@ int run_signal_map_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1],
 
         if (from == 0 || to == 0 || from == SIGKILL || from == SIGSTOP) {
             return cli_usage("run",
-                             "--signal-map %s: \"%.*s\" is no SIGNAL=SIGNAL such as USR1=TERM",
+                             "--signal-map %s: \"%.*s\" is not SIGNAL=SIGNAL, such as USR1=TERM; "
+                             "KILL and STOP cannot be mapped",
                              text, (int)(second + to_len - at), at);
         }
         handled[from] = true;

@@ -358,19 +358,19 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
     assert_refused(CLI_FAILED, "--detect 0 x", "--detect 0");
     assert_refused(CLI_FAILED, "--grace=-1 x", "--grace is below zero");
     assert_refused(CLI_FAILED, "--detect 1 --rdzv-backend c10d x", "keep_alive_interval");
-    assert_refused(CLI_FAILED, "--upscale-delay 1 --node-rank 0 x", "nobody comes late");
+    assert_refused(CLI_FAILED, "--upscale-delay 1 --node-rank 0 x", "no late nodes");
     assert_parses("--upscale-delay 1.5 --rdzv-backend c10d x");
     assert_string_equal(o.rdzv.config, "upscale_delay=1.5");
     assert_refused(CLI_FAILED, "--spares 1 --node-rank 0 x", "static");
-    assert_refused(CLI_FAILED, "--spares 1 --rdzv-backend c10d x", "nobody counts them");
-    assert_refused(CLI_FAILED, "--store-backing file:///x x", "keeps no store that survives");
+    assert_refused(CLI_FAILED, "--spares 1 --rdzv-backend c10d x", "may wait for a place");
+    assert_refused(CLI_FAILED, "--store-backing file:///x x", "does not name an etcd cluster");
 }
 
 static void test_run_options_say_what_only_python_can(void **state)
 {
     (void)state;
     assert_refused(CLI_FAILED, "--logs-specs mine x", "inside Python");
-    assert_refused(CLI_FAILED, "--numa-binding node x", "not there yet");
+    assert_refused(CLI_FAILED, "--numa-binding node x", "not implemented yet");
     assert_refused(CLI_FAILED, "--event-log-handler mine x", "inside Python");
     assert_parses("--event-log-handler console x");
     assert_true(o.events);
