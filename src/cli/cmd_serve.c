@@ -173,14 +173,15 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     if (strcmp(o->sync, "interval") == 0) {
         config->sync = MUSTER_SYNC_INTERVAL;
     } else if (strcmp(o->sync, "always") != 0) {
-        return cli_usage("serve", "--sync %s is neither \"always\" nor \"interval\"", o->sync);
+        return cli_usage("serve", "--sync %s is neither always nor interval", o->sync);
     }
     if (o->data_dir == NULL && config->sync == MUSTER_SYNC_INTERVAL) {
-        return cli_usage("serve", "--sync says how --data-dir is written; give that, too");
+        return cli_usage("serve", "--sync interval needs --data-dir DIR");
     }
     if (o->backing != NULL && o->data_dir != NULL) {
-        return cli_usage("serve", "--backing says that the keys are elsewhere, --data-dir that "
-                                  "they are on disk; give one");
+        return cli_usage("serve",
+                         "--backing and --data-dir exclude each other: the keys are in one "
+                         "place");
     }
     config->listen = o->listen;
     config->http = o->http;
@@ -250,44 +251,49 @@ int cmd_serve(int argc, char **argv)
     const uint64_t gib = (uint64_t)1 << 30;
     const uint64_t hour_ms = 3600000;
     const struct cli_option options[] = {
-        {"listen", "HOST:PORT", "where to listen; port 0: any free one", CLI_TEXT, &o.listen, 0},
-        {"port-file", "FILE", "write the port there once it serves", CLI_TEXT, &o.port_file, 0},
-        {"http", "HOST:PORT", "a status page, /metrics, /healthz and /readyz there", CLI_TEXT,
+        {"listen", "HOST:PORT", "the address to listen on; port 0 takes a free one", CLI_TEXT,
+         &o.listen, 0},
+        {"port-file", "FILE", "write the port to FILE once the server serves", CLI_TEXT,
+         &o.port_file, 0},
+        {"http", "HOST:PORT", "serve a status page, /metrics, /healthz and /readyz there", CLI_TEXT,
          &o.http, 0},
         CLI_LOCK_OPTIONS(&o.lock),
-        {"data-dir", "DIR", "keep everything on disk, too", CLI_TEXT, &o.data_dir, 0},
-        {"backing", "URL", "the keys are in etcd://HOST,HOST/PREFIX, or with tcp://HOST:PORT",
+        {"data-dir", "DIR", "also keep the keys on disk, in DIR", CLI_TEXT, &o.data_dir, 0},
+        {"backing", "URL", "keep the keys in etcd://HOST,HOST/PREFIX, or at tcp://HOST:PORT",
          CLI_TEXT, &o.backing, 0},
-        {"sync", "MODE", "always (answered means on disk) or interval", CLI_TEXT, &o.sync, 0},
-        {"sync-interval", "MS", "how often `interval` writes (100)", CLI_NUMBER, &o.sync_interval,
-         hour_ms},
-        {"memory", "SIZE", "keys and values in all (half of the memory, at most 4G)", CLI_SIZE,
-         &o.memory, 0},
-        {"buffers", "SIZE", "half-read requests and unsent answers (an eighth, at most 2G)",
+        {"sync", "MODE", "always (answer a change once it is on disk) or interval (always)",
+         CLI_TEXT, &o.sync, 0},
+        {"sync-interval", "MS", "how often --sync interval writes to disk (100)", CLI_NUMBER,
+         &o.sync_interval, hour_ms},
+        {"memory", "SIZE", "total size of keys and values (half of the memory, at most 4G)",
+         CLI_SIZE, &o.memory, 0},
+        {"buffers", "SIZE", "size of half-read requests and unsent answers (an eighth, at most 2G)",
          CLI_SIZE, &o.buffers, 0},
-        {"max-key", "SIZE", "the longest key (8K)", CLI_SIZE, &o.key_max, gib},
-        {"max-value", "SIZE", "the longest value (8M)", CLI_SIZE, &o.value_max, gib},
-        {"max-keys", "N", "keys one request may name (131072)", CLI_NUMBER, &o.keys_max, gib},
-        {"max-connections", "N", "connections (100000)", CLI_NUMBER, &o.connections, 0},
-        {"max-sessions", "N", "sessions of the native wire (100000)", CLI_NUMBER, &o.sessions, 0},
-        {"session-grace", "MS", "how long a session outlives its connection (10000)", CLI_NUMBER,
-         &o.grace, hour_ms},
-        {"drain", "MS", "how long SIGTERM waits for slow readers (5000)", CLI_NUMBER, &o.drain,
-         hour_ms},
-        {"quiet", NULL, "print nothing but errors", CLI_FLAG, &o.quiet, 0},
-        {"verbose", NULL, "log what the server does", CLI_FLAG, &o.verbose, 0},
+        {"max-key", "SIZE", "longest key (8K)", CLI_SIZE, &o.key_max, gib},
+        {"max-value", "SIZE", "longest value (8M)", CLI_SIZE, &o.value_max, gib},
+        {"max-keys", "N", "number of keys that one request may name (131072)", CLI_NUMBER,
+         &o.keys_max, gib},
+        {"max-connections", "N", "number of connections (100000)", CLI_NUMBER, &o.connections, 0},
+        {"max-sessions", "N", "number of sessions of the native wire (100000)", CLI_NUMBER,
+         &o.sessions, 0},
+        {"session-grace", "MS", "how long a session may be without a connection (10000)",
+         CLI_NUMBER, &o.grace, hour_ms},
+        {"drain", "MS", "how long SIGTERM waits for clients that are slow to read (5000)",
+         CLI_NUMBER, &o.drain, hour_ms},
+        {"quiet", NULL, "print only errors", CLI_FLAG, &o.quiet, 0},
+        {"verbose", NULL, "log everything the server does, not only what it refuses", CLI_FLAG,
+         &o.verbose, 0},
         CLI_LOG_OPTIONS(o.log),
     };
     const struct cli_verb verb = {
         "serve", "--listen HOST:PORT [OPTIONS]",
-        "Runs a store server. PyTorch's TCPStore clients (1.13 and 2.x) and muster's own speak to "
-        "it\n"
-        "on one port. It serves until SIGTERM or SIGINT, then finishes what was asked and ends.",
+        "Runs a store and rendezvous server. One port serves PyTorch's TCPStore clients (1.13 and\n"
+        "2.x) and muster's own. On SIGTERM or SIGINT the server answers what was asked, and ends.",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
 
     if (err == 0 && argc != 0) {
-        err = cli_usage("serve", "\"%s\" is not an option", argv[0]);
+        err = cli_usage("serve", "unexpected argument \"%s\"", argv[0]);
     }
     return err != 0 ? err : run(&o, &config);
 }
