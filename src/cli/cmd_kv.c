@@ -117,7 +117,7 @@ static int take_value(const char *text, struct muster_value *ret)
             void *bigger = cap >= STDIN_MAX ? NULL : realloc(ret->data, cap *= 2);
 
             if (bigger == NULL) {
-                return cli_fail(CLI_FAILED, "standard input is longer than a value can be");
+                return cli_fail(CLI_FAILED, "standard input is longer than a value may be");
             }
             ret->data = bigger;
         }
@@ -215,7 +215,7 @@ static int kv_mset(struct kv *kv)
     if (kv->argc % 2 != 0) {
         free(keys);
         free(values);
-        return cli_usage("kv", "mset takes keys and values in pairs");
+        return cli_usage("kv", "mset needs a value for every key");
     }
     for (size_t i = 0; keys != NULL && values != NULL && i < count; i++) {
         keys[i] = muster_str(kv->argv[2 * i]);
@@ -328,7 +328,7 @@ static int kv_add(struct kv *kv)
     int64_t delta;
 
     if (!parse_int64(kv->argv[1], &delta)) {
-        return cli_usage("kv", "add takes a whole number, not \"%s\"", kv->argv[1]);
+        return cli_usage("kv", "add needs a whole number, not \"%s\"", kv->argv[1]);
     }
     return kv_number_like(kv, MUSTER_STORE_ADD, delta, 1, "value");
 }
@@ -338,7 +338,8 @@ static int kv_barrier(struct kv *kv)
     int64_t world;
 
     if (!parse_int64(kv->argv[1], &world) || world < 1) {
-        return cli_usage("kv", "barrier takes how many must come, not \"%s\"", kv->argv[1]);
+        return cli_usage("kv", "barrier needs the number of clients to wait for, not \"%s\"",
+                         kv->argv[1]);
     }
     return kv_number_like(kv, MUSTER_STORE_BARRIER, world, 1, NULL);
 }
@@ -400,7 +401,7 @@ static int kv_lease(struct kv *kv)
     int err;
 
     if (kv->argc != 2 || !parse_int64(kv->argv[1], &number) || number < 1) {
-        return cli_usage("kv", "lease takes `grant MS`, `keep LEASE` or `revoke LEASE`");
+        return cli_usage("kv", "write lease grant MS, lease keep LEASE or lease revoke LEASE");
     }
     if (strcmp(kv->argv[0], "grant") == 0) {
         q.number = number;
@@ -411,7 +412,7 @@ static int kv_lease(struct kv *kv)
         q.verb = MUSTER_STORE_LEASE_REVOKE;
         q.lease = (uint64_t)number;
     } else {
-        return cli_usage("kv", "lease has no \"%s\"", kv->argv[0]);
+        return cli_usage("kv", "lease \"%s\" is none of grant, keep and revoke", kv->argv[0]);
     }
     err = run_request(kv, &q, &op);
     if (err == 0) {
@@ -527,7 +528,7 @@ static int run_operation(struct kv *kv, int (*run)(struct kv *kv))
 static int dispatch(struct kv *kv)
 {
     if (kv->argc == 0) {
-        return cli_usage("kv", "an operation is needed, such as get KEY");
+        return cli_usage("kv", "name an operation, such as get KEY");
     }
     for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
         if (strcmp(kv->argv[0], operations[i].name) != 0) {
@@ -536,10 +537,11 @@ static int dispatch(struct kv *kv)
         kv->argc--;
         kv->argv++;
         if (kv->argc < operations[i].argc_min || kv->argc > operations[i].argc_max) {
-            return cli_usage("kv", "%s got %d arguments", operations[i].name, kv->argc);
+            return cli_usage("kv", "%s does not take %d arguments", operations[i].name, kv->argc);
         }
         if (kv->url == NULL) {
-            return cli_usage("kv", "--store URL is needed (or MUSTER_STORE in the environment)");
+            return cli_usage("kv",
+                             "name the store: --store URL, or MUSTER_STORE in the environment");
         }
         return run_operation(kv, operations[i].run);
     }
@@ -550,39 +552,47 @@ int cmd_kv(int argc, char **argv)
 {
     struct kv kv = {.url = getenv("MUSTER_STORE"), .timeout_ms = 300000, .connect_ms = 10000};
     const struct cli_option options[] = {
-        {"store", "URL",
-         "tcp://HOST:PORT, etcd://HOST/PREFIX, file:///PATH, hash: (or MUSTER_STORE)", CLI_TEXT,
-         &kv.url, 0},
-        {"timeout", "MS", "of the operation; 0: never (300000)", CLI_NUMBER, &kv.timeout_ms,
-         UINT32_MAX},
+        {"store", "URL", "tcp://HOST:PORT, etcd://HOST/PREFIX, file:///PATH, hash: (MUSTER_STORE)",
+         CLI_TEXT, &kv.url, 0},
+        {"timeout", "MS", "how long the operation may wait (300000); 0 waits forever", CLI_NUMBER,
+         &kv.timeout_ms, UINT32_MAX},
         {"connect", "MS", "how long to try to connect (10000)", CLI_NUMBER, &kv.connect_ms,
          UINT32_MAX},
-        {"json", NULL, "one JSON object a line", CLI_FLAG, &kv.json, 0},
-        {"raw", NULL, "no newline behind a value", CLI_FLAG, &kv.raw, 0},
-        {"nowait", NULL, "get, mget, pop: fail if it is not there", CLI_FLAG, &kv.nowait, 0},
-        {"prefix", NULL, "watch: all keys that begin with KEY", CLI_FLAG, &kv.prefix, 0},
-        {"current", NULL, "watch: begin with what is there", CLI_FLAG, &kv.current, 0},
-        {"once", NULL, "watch: wait for one change, and print its revision", CLI_FLAG, &kv.once, 0},
-        {"lease", "LEASE", "set: bind the key to a lease", CLI_NUMBER, &kv.lease, 0},
+        {"json", NULL, "print one JSON object per line", CLI_FLAG, &kv.json, 0},
+        {"raw", NULL, "print no newline after a value", CLI_FLAG, &kv.raw, 0},
+        {"nowait", NULL, "get, mget, pop: fail with 7 instead of waiting", CLI_FLAG, &kv.nowait, 0},
+        {"prefix", NULL, "watch all keys that begin with KEY", CLI_FLAG, &kv.prefix, 0},
+        {"current", NULL, "watch begins with the keys that exist", CLI_FLAG, &kv.current, 0},
+        {"once", NULL, "watch waits for one change, prints only its revision, and ends", CLI_FLAG,
+         &kv.once, 0},
+        {"lease", "LEASE", "set, append, mset, add, cas: bind the key to this lease", CLI_NUMBER,
+         &kv.lease, 0},
         CLI_LOCK_OPTIONS(&kv.lock),
     };
     const struct cli_verb verb = {
         "kv", "--store URL [OPTIONS] OPERATION",
         "operations:\n"
-        "  get KEY                    wait for a key and print its value\n"
-        "  set KEY VALUE              VALUE - reads standard input\n"
-        "  add KEY NUMBER             add to a number, print the sum\n"
-        "  cas KEY EXPECTED DESIRED   compare and set; print the value now; exit 1 if not written\n"
-        "  wait KEY...                wait until all are there\n"
-        "  check KEY...               1 if all are there, else 0 and exit 7\n"
-        "  del KEY                    1 if it was there, else 0 and exit 7\n"
-        "  keys [PREFIX]  count       list keys; count them\n"
-        "  append KEY VALUE           append to a value\n"
-        "  mget KEY...                mset KEY VALUE [KEY VALUE]...\n"
-        "  push KEY VALUE             pop KEY, len KEY: a queue\n"
-        "  barrier KEY N              wait until N have come\n"
-        "  watch KEY                  print changes as they happen\n"
-        "  lease grant MS             lease keep LEASE, lease revoke LEASE",
+        "  get KEY                    wait for the key and print its value\n"
+        "  set KEY VALUE              set the value; - reads it from standard input\n"
+        "  add KEY AMOUNT             add to a counter and print its new value\n"
+        "  cas KEY EXPECTED DESIRED   set the value if it is EXPECTED, and print it; exit with 1 "
+        "if not\n"
+        "  wait KEY...                wait until all of the keys exist\n"
+        "  check KEY...               print 1 if all of the keys exist; else 0, and exit with 7\n"
+        "  del KEY                    delete the key and print 1; if none, 0, and exit with 7\n"
+        "  keys [PREFIX]              print the keys that begin with PREFIX, or all of them\n"
+        "  count                      print the number of keys\n"
+        "  append KEY VALUE           append to the value\n"
+        "  mget KEY...                wait for all of the keys and print their values\n"
+        "  mset KEY VALUE...          set several values\n"
+        "  push QUEUE VALUE           put a value at the end of a queue\n"
+        "  pop QUEUE                  wait for a value, take it from the queue, and print it\n"
+        "  len QUEUE                  print the number of values in a queue\n"
+        "  barrier NAME COUNT         wait until COUNT clients have reached the barrier\n"
+        "  watch KEY                  print each change of the key, until interrupted\n"
+        "  lease grant MS             make a lease that ends when not kept for MS; print it\n"
+        "  lease keep LEASE           start the lease's time again\n"
+        "  lease revoke LEASE         end the lease and delete its keys",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
 

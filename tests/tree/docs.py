@@ -93,10 +93,8 @@ class Commands:
         if skip:
             yield f"`muster {verb.name}`: {words[-1]} wants a value"
         if verb.words and plain and re.fullmatch(r"[a-z]+", plain[0]) and \
-                plain[0] not in verb.words and verb.name != "kv":
+                plain[0] not in verb.words:
             yield f"there is no `muster {verb.name} {plain[0]}`"
-        if verb.name == "kv" and plain and plain[0] not in verb.words + KV_MORE:
-            yield f"there is no `muster kv {plain[0]}`"
 
     def check_loose(self, text):
         """The same of what stands in backticks, which may be a mere shape: [OPTIONS] FILE…"""
@@ -110,10 +108,6 @@ class Commands:
         for word in re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", rest):
             if not self.find_option(verb, word):
                 yield f"`muster {verb.name}` has no {word}"
-
-
-# Its help has two to a line.
-KV_MORE = ["count", "mset", "pop", "len"]
 
 
 class Tree:
