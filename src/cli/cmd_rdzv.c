@@ -56,7 +56,7 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, struct rdzv
         err = cli_parse(verb, &argc, &argv);
     }
     if (err == 0 && argc > 0) {
-        return cli_usage("rdzv", "\"%s\" is not an option", argv[0]);
+        return cli_usage("rdzv", "unexpected argument \"%s\"", argv[0]);
     }
     return err;
 }
@@ -95,11 +95,11 @@ static int run_verb(const struct rdzv_options *o, const char *name)
             continue;
         }
         if (o->run_id == NULL && verbs[i].run != rdzv_status) {
-            return cli_usage("rdzv", "--rdzv-id is needed: the name of the run");
+            return cli_usage("rdzv", "name the run: --rdzv-id ID");
         }
         return verbs[i].run(o);
     }
-    return cli_usage("rdzv", "one of join, status, close and extra is needed");
+    return cli_usage("rdzv", "say what to do: join, status, close or extra");
 }
 
 int cmd_rdzv(int argc, char **argv)
@@ -115,33 +115,34 @@ int cmd_rdzv(int argc, char **argv)
     const struct cli_option options[] = {
         {"rdzv-backend", "B", "muster (the default), c10d, etcd-v3, etcd-v2, etcd or static",
          CLI_TEXT, &o.backend, 0},
-        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400); or etcd://...",
+        {"rdzv-endpoint", "HOST[:PORT]", "where the server is (localhost:29400), or etcd://...",
          CLI_TEXT, &o.endpoint, 0},
-        {"rdzv-id", "ID", "the run", CLI_TEXT, &o.run_id, 0},
-        {"nnodes", "MIN:MAX", "how many nodes, or just N (1)", CLI_TEXT, &o.nnodes, 0},
-        {"rdzv-conf", "K=V,...", "options of the backend: see muster-rdzv(1)", CLI_TEXT, &o.config,
+        {"rdzv-id", "ID", "id of the run", CLI_TEXT, &o.run_id, 0},
+        {"nnodes", "MIN:MAX", "number of nodes in a round, or just one number (1)", CLI_TEXT,
+         &o.nnodes, 0},
+        {"rdzv-conf", "K=V,...", "options of the backend; see muster-rdzv(1)", CLI_TEXT, &o.config,
          0},
-        {"local-addr", "ADDR", "how others reach this node (its host name)", CLI_TEXT,
-         &o.local_addr, 0},
-        {"rejoin", NULL, "join: go into the next round when one ends", CLI_FLAG, &o.rejoin, 0},
-        {"json", NULL, "one line of JSON for each event, or run", CLI_FLAG, &o.json, 0},
+        {"local-addr", "ADDR", "address at which other nodes reach this one (the host's name)",
+         CLI_TEXT, &o.local_addr, 0},
+        {"rejoin", NULL, "join: enter the next round when one ends, instead of leaving", CLI_FLAG,
+         &o.rejoin, 0},
+        {"json", NULL, "print one JSON object per line", CLI_FLAG, &o.json, 0},
         {"timeout", "SECONDS", "status, close, extra: how long to wait for the server (10)",
          CLI_NUMBER, &o.timeout, 86400},
-        {"version", "V", "extra: of the backend etcd (the one that is now)", CLI_NUMBER, &o.version,
-         INT64_MAX},
-        {"quiet", NULL, "join: do not say who hosts", CLI_FLAG, &o.quiet, 0},
-        {"verbose", NULL, "join: say every step on standard error", CLI_FLAG, &o.verbose, 0},
+        {"version", "V", "extra: the version (the current one)", CLI_NUMBER, &o.version, INT64_MAX},
+        {"quiet", NULL, "join: do not say which node hosts the rendezvous", CLI_FLAG, &o.quiet, 0},
+        {"verbose", NULL, "join: log every step to standard error", CLI_FLAG, &o.verbose, 0},
         CLI_LOG_OPTIONS(o.log),
         CLI_LOCK_OPTIONS(&lock),
     };
     const struct cli_verb verb = {
         "rdzv", "join|status|close|extra --rdzv-id ID [OPTIONS]",
-        "join    becomes a node of a run, says what happens to it, and stays until SIGTERM or\n"
-        "        SIGINT (it leaves in order) or the end of its round\n"
-        "status  how a run stands and who is in it; without --rdzv-id all runs of the server\n"
+        "join    becomes a node of a run and prints its events, until the round ends or until\n"
+        "        SIGTERM or SIGINT, on which it leaves in order\n"
+        "status  prints the status of a run and of its nodes; without --rdzv-id, lists all runs\n"
         "close   ends a run for all of its nodes\n"
-        "extra   NAME VALUE tells the nodes of a version something, NAME alone waits for it and\n"
-        "        prints it: PyTorch's extra data, of the backend etcd",
+        "extra   NAME VALUE publishes a value for the nodes of a version, NAME alone waits for it\n"
+        "        and prints it: the extra data of PyTorch's backend etcd",
         options, sizeof(options) / sizeof(options[0])};
     struct mu_rdzv_url url = {.config = NULL};
     const char *name;

@@ -47,7 +47,7 @@ int rdzv_extra(const struct rdzv_options *o)
     int err = rdzv_parse_nnodes(o->nnodes, &params.nodes_min, &params.nodes_max);
 
     if (strcmp(o->backend, "etcd") != 0) {
-        return cli_usage("rdzv", "extra data are of the backend etcd only");
+        return cli_usage("rdzv", "only the backend etcd has extra data: --rdzv-backend etcd");
     }
     if (err != 0 || o->words[0] == NULL) {
         return err != 0 ? err : cli_usage("rdzv", "write: muster rdzv extra NAME [VALUE]");

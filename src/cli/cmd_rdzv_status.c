@@ -131,7 +131,7 @@ static void on_done(void *context, int status, const char *why)
     struct ask *a = context;
 
     if (status == MUSTER_ENOENT) {
-        a->code = cli_fail(CLI_NO_KEY, "%s knows no run \"%s\"",
+        a->code = cli_fail(CLI_NO_KEY, "%s has no run \"%s\"",
                            mu_rdzv_can_look(a->o->backend) ? "etcd" : "the server", a->o->run_id);
     } else if (status != 0) {
         a->code = cli_fail(cli_exit_code(status), "%s", why);
@@ -190,7 +190,7 @@ static int look(struct ask *a)
     int err;
 
     if (o->run_id == NULL) {
-        return cli_usage("rdzv", "--rdzv-id is needed: etcd keeps no list of runs");
+        return cli_usage("rdzv", "name the run: --rdzv-id ID; etcd keeps no list of runs");
     }
     err = cli_loop_open_locked(&a->loop, on_signal, a, o->lock);
     if (err != 0) {
@@ -215,7 +215,8 @@ int rdzv_status(const struct rdzv_options *o)
         return look(&a);
     }
     if (strcmp(o->backend, "muster") != 0) {
-        return cli_usage("rdzv", "status asks a muster server, or etcd; the %s backend has neither",
+        return cli_usage("rdzv",
+                         "status asks a muster server or etcd, and the backend %s uses neither",
                          o->backend);
     }
     code = ask(&a, MU_RDZV_ASK_STATUS);
