@@ -65,7 +65,7 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, struct stat
         if (*ret_what == NULL) {
             *ret_what = argv[0];
         } else if (o->word_count == STATE_WORDS_MAX) {
-            return cli_usage("state", "there are at most %d donors", STATE_WORDS_MAX);
+            return cli_usage("state", "name at most %d donors", STATE_WORDS_MAX);
         } else {
             o->words[o->word_count++] = argv[0];
         }
@@ -81,7 +81,7 @@ static int split(const char *option, char *text, const char **words, size_t *cou
 
     for (char *word = strtok_r(text, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
         if (*count == STATE_PEERS_MAX) {
-            return cli_usage("state", "--%s takes at most %d", option, STATE_PEERS_MAX);
+            return cli_usage("state", "--%s takes at most %d values", option, STATE_PEERS_MAX);
         }
         words[(*count)++] = word;
     }
@@ -95,7 +95,7 @@ static int take_prefix(struct state_options *o)
         o->prefix = o->words[0];
         memmove(o->words, o->words + 1, --o->word_count * sizeof(*o->words));
     }
-    return o->prefix != NULL ? 0 : cli_usage("state", "in a DHT a PREFIX is needed");
+    return o->prefix != NULL ? 0 : cli_usage("state", "with --dht, name the PREFIX of the state");
 }
 
 /* Of what --allow names, peers may load from us, and ranges are the lock's: `ranges` has room for
@@ -114,8 +114,8 @@ static int sort_allowed(struct state_options *o, char *ranges, size_t cap)
             len += (size_t)snprintf(ranges + len, cap - len, "%s%s", len == 0 ? "" : ",", word);
             o->lock->allow = ranges;
         } else if (mu_peer_id_parse(&id, word, &msg) != 0) {
-            return cli_usage("state", "--allow takes ids of peers, and ranges: \"%s\" is neither",
-                             word);
+            return cli_usage(
+                "state", "--allow takes peer ids and address ranges, and \"%s\" is neither", word);
         } else {
             o->peers[peers++] = word;
         }
@@ -132,13 +132,13 @@ static int check_lock(const struct state_options *o, bool serving)
     bool peers = o->identity != NULL || (!serving && o->word_count != 0 && o->words[0][0] == '/');
 
     if (o->peer_count != 0 && !peers && o->store == NULL) {
-        return cli_usage("state", "--allow names peers, and there are none without --identity or "
-                                  "--dht: add --identity FILE, or use --token-file FILE instead");
+        return cli_usage("state", "--allow names peers, which only --identity or --dht uses: add "
+                                  "--identity FILE, or use --token-file FILE instead");
     }
     if (peers && o->store == NULL && o->http == NULL &&
         (lock->token_file != NULL || lock->cert != NULL)) {
         return cli_usage("state",
-                         "peers do not show the job's %s: use --allow PEER,... in its place, or "
+                         "peers do not show the job's %s: use --allow PEER,... instead, or "
                          "leave out --identity and --dht",
                          lock->token_file != NULL ? "token" : "certificates");
     }
@@ -152,7 +152,8 @@ static int prepare_swarm(struct state_options *o, bool serving, char *copy)
 
     if (o->swarm == NULL) {
         return o->hivemind != NULL || o->encoding != NULL
-                   ? cli_usage("state", "hivemind's peers are found with --dht")
+                   ? cli_usage("state",
+                               "--hivemind and --encoding need --dht, which finds hivemind's peers")
                    : 0;
     }
     if (o->identity == NULL) {
@@ -187,12 +188,11 @@ static int read_trusted(struct state_options *o, struct copies *c)
         if (mu_peer_id_parse(&id, o->trusted[i], &msg) == 0) {
             continue;
         }
-        code = access(o->trusted[i], R_OK) == 0
-                   ? peer_key_get(&key, &identity)
-                   : cli_usage("state",
-                               "--trust takes ids of peers, and files of their keys: "
-                               "\"%s\" is neither",
-                               o->trusted[i]);
+        code =
+            access(o->trusted[i], R_OK) == 0
+                ? peer_key_get(&key, &identity)
+                : cli_usage("state", "--trust takes peer ids and key files, and \"%s\" is neither",
+                            o->trusted[i]);
         if (code != 0) {
             return code;
         }
@@ -228,18 +228,19 @@ static int run(const struct state_options *o, const char *what)
 
     if (o->timeout < 0 || o->idle < 0 || o->stall <= 0 || o->connect <= 0 || o->timeout > 1e9 ||
         o->idle > 1e6 || o->stall > 1e6 || o->connect > 1e6) {
-        return cli_usage("state", "a time is out of its bounds");
+        return cli_usage("state", "--timeout, --idle, --stall or --connect is out of range");
     }
     if (what != NULL && strcmp(what, "serve") == 0) {
-        return o->word_count != 1 ? cli_usage("state", "serve takes one FILE") : state_serve(o);
+        return o->word_count != 1 ? cli_usage("state", "serve needs one FILE") : state_serve(o);
     }
     if (what != NULL && (strcmp(what, "pull") == 0 || strcmp(what, "ls") == 0)) {
         if (!here) {
-            return cli_usage("state", "%s needs addresses of donors, a --store or a --dht", what);
+            return cli_usage(
+                "state", "%s needs the addresses of donors, --store URL or --dht MULTIADDR", what);
         }
         return what[0] == 'p' ? state_pull(o) : state_ls(o);
     }
-    return cli_usage("state", "one of serve, pull and ls is needed");
+    return cli_usage("state", "say what to do: serve, pull or ls");
 }
 
 static struct cli_lock lock;
@@ -251,69 +252,70 @@ static struct state_options given = {.slots = 16,
                                      .lock = &lock};
 
 static const struct cli_option options[] = {
-    {"output", "FILE", "pull: where to (state.safetensors)", CLI_TEXT, &given.output, 0,
+    {"output", "FILE", "pull: the file to write (state.safetensors)", CLI_TEXT, &given.output, 0,
      .letter = 'o'},
-    {"prefix", "NAME", "what it is found under (serve: the file's name; pull, ls: any)", CLI_TEXT,
+    {"prefix", "NAME", "name of the state (serve: the file's name; pull, ls: any)", CLI_TEXT,
      &given.prefix, 0},
-    {"listen", "ADDRESS", "serve: where (port 29700); pull: to pass on what is there", CLI_TEXT,
-     &given.listen, 0},
-    {"advertise", "HOST", "serve: what others dial (that of --listen)", CLI_TEXT, &given.advertise,
-     0},
-    {"epoch", "N", "serve: the version (0)", CLI_NUMBER, &given.epoch, 0},
+    {"listen", "ADDRESS", "serve: where to listen (port 29700); pull: where to pass chunks on",
+     CLI_TEXT, &given.listen, 0},
+    {"advertise", "HOST", "serve: the host that others dial (that of --listen)", CLI_TEXT,
+     &given.advertise, 0},
+    {"epoch", "N", "serve: the version of the state (0)", CLI_NUMBER, &given.epoch, 0},
     {"step", "N", "serve: the version within the epoch (0)", CLI_NUMBER, &given.step, 0},
-    {"priority", "X", "serve: of one epoch the highest is pulled (the epoch)", CLI_SECONDS,
+    {"priority", "X", "serve: within one epoch, the highest is pulled (the epoch)", CLI_SECONDS,
      &given.priority, 0, .given = &given.has_priority},
-    {"slots", "N", "serve: downloads at once (16)", CLI_NUMBER, &given.slots, 100000},
-    {"rate", "SIZE", "serve: bytes in a second for all together (no bound)", CLI_SIZE, &given.rate,
-     0},
-    {"store", "URL", "where donors announce themselves, and are found", CLI_TEXT, &given.store, 0},
-    {"identity", "FILE", "a peer's key: encrypted, between peers (see muster peer)", CLI_TEXT,
+    {"slots", "N", "serve: number of downloads at once (16)", CLI_NUMBER, &given.slots, 100000},
+    {"rate", "SIZE", "serve: bytes sent per second, for all downloads (no limit)", CLI_SIZE,
+     &given.rate, 0},
+    {"store", "URL", "the store in which donors announce themselves and are found", CLI_TEXT,
+     &given.store, 0},
+    {"identity", "FILE", "a peer's key: connections are between peers (see muster peer)", CLI_TEXT,
      &given.identity, 0},
-    {"sign", "FILE", "serve: the key that signs the state (that of --identity)", CLI_TEXT,
-     &given.sign, 0},
-    {"trust", "PEER|FILE,...", "pull: only what one of these peers, or keys, has signed", CLI_TEXT,
-     &given.trust, 0},
+    {"sign", "FILE", "serve: the key that signs the state (that of --identity, or a new one)",
+     CLI_TEXT, &given.sign, 0},
+    {"trust", "PEER|FILE,...", "pull: only a state that one of these peers or keys has signed",
+     CLI_TEXT, &given.trust, 0},
     {"id", "STATE", "pull: only the state with this id, as serve and ls print it", CLI_TEXT,
      &given.id, 0},
-    {"by-priority", NULL, "pull: the highest priority, though anybody can claim one", CLI_FLAG,
+    {"by-priority", NULL, "pull: the highest priority, although anybody can claim one", CLI_FLAG,
      &given.by_priority, 0},
-    {"dht", "MULTIADDR,...", "nodes of a swarm's DHT; serve: or \"new\", to begin one", CLI_TEXT,
-     &given.swarm, 0},
-    {"hivemind", "CLASS", "with --dht: hivemind's peers too, by the name of their averagers",
+    {"dht", "MULTIADDR,...", "nodes of the DHT to join through; serve: or \"new\", to begin one",
+     CLI_TEXT, &given.swarm, 0},
+    {"hivemind", "CLASS", "with --dht: also hivemind's peers whose averagers have this class",
      CLI_TEXT, &given.hivemind, 0},
-    {"encoding", "NAME", "serve: of the tensors that these get (NONE)", CLI_TEXT, &given.encoding,
-     0},
+    {"encoding", "NAME", "serve: encoding of the tensors that hivemind's peers get (NONE)",
+     CLI_TEXT, &given.encoding, 0},
     CLI_LOCK_CREDENTIAL(&lock),
-    {"allow", "PEER|CIDR,...",
-     "who may come: peers; PyTorch's plain protocol for --store (MUSTER_ALLOW)", CLI_TEXT,
-     &given.allow, 0},
+    {"allow", "PEER|CIDR,...", "peers that may load; addresses for a plain --store (MUSTER_ALLOW)",
+     CLI_TEXT, &given.allow, 0},
     {"insecure", NULL, "let everyone in, without a credential (MUSTER_INSECURE=1)", CLI_FLAG,
      &lock.lock.insecure, 0},
-    {"max-size", "SIZE", "pull: nothing larger than this (nine tenths of the free disk)", CLI_SIZE,
+    {"max-size", "SIZE", "pull: refuse a larger state (nine tenths of the free disk)", CLI_SIZE,
      &given.max_size, 0},
-    {"timeout", "SECONDS", "pull: for all of it (0: none)", CLI_SECONDS, &given.timeout, 0},
-    {"idle", "SECONDS", "pull: within which something must come (30)", CLI_SECONDS, &given.idle, 0},
-    {"stall", "SECONDS", "pull: after which a silent donor is passed over (5)", CLI_SECONDS,
+    {"timeout", "SECONDS", "pull: time limit for the whole pull (0: no limit)", CLI_SECONDS,
+     &given.timeout, 0},
+    {"idle", "SECONDS", "pull: give up after this long without a chunk (30)", CLI_SECONDS,
+     &given.idle, 0},
+    {"stall", "SECONDS", "pull: pass over a donor that is silent for this long (5)", CLI_SECONDS,
      &given.stall, 0},
-    {"connect", "SECONDS", "pull, ls: for a donor to answer (5)", CLI_SECONDS, &given.connect, 0},
-    {"no-serve", NULL, "pull: pass nothing on to others who pull the same", CLI_FLAG,
-     &given.no_serve, 0},
-    {"stay", NULL, "pull: go on serving when it is whole, until a signal", CLI_FLAG, &given.stay,
-     0},
-    {"http", "HOST:PORT", "serve, pull: a page that says how far downloads are", CLI_TEXT,
+    {"connect", "SECONDS", "pull, ls: how long a donor may take to answer (5)", CLI_SECONDS,
+     &given.connect, 0},
+    {"no-serve", NULL, "pull: pass no chunks on to other newcomers", CLI_FLAG, &given.no_serve, 0},
+    {"stay", NULL, "pull: continue to serve the complete state, until a signal", CLI_FLAG,
+     &given.stay, 0},
+    {"http", "HOST:PORT", "serve, pull: serve a status page of the downloads", CLI_TEXT,
      &given.http, 0},
-    {"quiet", NULL, "pull: no progress", CLI_FLAG, &given.quiet, 0, .letter = 'q'},
-    {"json", NULL, "a JSON object a line", CLI_FLAG, &given.json, 0},
+    {"quiet", NULL, "pull: print no progress", CLI_FLAG, &given.quiet, 0, .letter = 'q'},
+    {"json", NULL, "print one JSON object per line", CLI_FLAG, &given.json, 0},
 };
 static const struct cli_verb verb = {
     "state",
     "serve [OPTIONS] FILE | pull [OPTIONS] [-o FILE] ADDRESS... | ls ADDRESS...\n"
     "       muster state pull|ls [OPTIONS] --dht MULTIADDR,... PREFIX",
-    "serve   shares a .safetensors file with whoever pulls it; SIGHUP: with what it is by "
-    "then\n"
-    "pull    gets the newest one that the donors have, from all of them at once, verified; an\n"
-    "        interrupted pull goes on where it was\n"
-    "ls      who has what at which version",
+    "serve   shares a .safetensors file with the nodes that pull it; on SIGHUP, its new content\n"
+    "pull    gets the newest state from all donors at once, and verifies it; an interrupted pull\n"
+    "        continues where it was\n"
+    "ls      lists which donor has which state",
     options, sizeof(options) / sizeof(options[0])};
 
 int cmd_state(int argc, char **argv)
