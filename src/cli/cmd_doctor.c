@@ -107,22 +107,22 @@ int cmd_doctor(int argc, char **argv)
     struct doctor_options o = {0};
     bool timed = false;
     const struct cli_option options[] = {
-        {"json", NULL, "one JSON object", CLI_FLAG, &o.json, 0},
-        {"ports", "PORT,...", "of hosts that are named without one (29400,29500)", CLI_TEXT,
-         &o.ports, 0},
-        {"timeout", "SECONDS", "how long to wait for an answer (hosts 3, etcd 5)", CLI_NUMBER,
+        {"json", NULL, "print one JSON object", CLI_FLAG, &o.json, 0},
+        {"ports", "PORT,...", "ports of hosts that are named without a port (29400,29500)",
+         CLI_TEXT, &o.ports, 0},
+        {"timeout", "SECONDS", "how long to wait for each answer (hosts 3, etcd 5)", CLI_NUMBER,
          &o.timeout, 600, .given = &timed},
         CLI_LOCK_OPTIONS(&o.lock),
     };
     const struct cli_verb verb = {
         "doctor", "[OPTIONS] [HOST[:PORT]...] | etcd URL [OPTIONS]",
-        "HOST      looks at this machine, and at others as they look from here: names, ports and\n"
-        "          who answers there, round trips, packets, clocks, limits\n"
-        "etcd URL  looks at every endpoint of an etcd cluster, as etcd://HOST[,HOST...][/PREFIX]\n"
-        "          of a store has it: versions, health, members, latency, APIs, clock,\n"
-        "          permissions, TLS, and what muster would use\n\n"
-        "Each line is a finding, and what to do about it where it is bad. Exit codes: 0 all is\n"
-        "well, 1 something is bad, 4 the etcd cluster cannot be used.",
+        "HOST      checks this machine, and each HOST as seen from here: names, ports and what\n"
+        "          answers there, round trips, packet sizes, clocks, limits\n"
+        "etcd URL  checks every endpoint of an etcd cluster, etcd://HOST[,HOST...][/PREFIX]:\n"
+        "          versions, health, members, latency, APIs, clocks, permissions, TLS, and\n"
+        "          which API muster would use\n\n"
+        "Each line is a finding; if something is wrong, the next line says what to do about it.\n"
+        "Exit codes: 0 nothing is bad, 1 something is bad, 4 muster cannot use the etcd cluster.",
         options, sizeof(options) / sizeof(options[0])};
     const char *words[WORDS_MAX];
     size_t count = 0;
@@ -131,7 +131,7 @@ int cmd_doctor(int argc, char **argv)
     /* Options may stand before, between and behind the words. */
     while (err == 0 && argc > 0) {
         if (count == WORDS_MAX) {
-            return cli_usage("doctor", "\"%s\" is one word too many", argv[0]);
+            return cli_usage("doctor", "name at most %d hosts", WORDS_MAX);
         }
         words[count++] = argv[0];
         err = cli_parse(&verb, &argc, &argv);
@@ -140,14 +140,14 @@ int cmd_doctor(int argc, char **argv)
         return err;
     }
     if (timed && o.timeout == 0) {
-        return cli_usage("doctor", "--timeout is at least one second");
+        return cli_usage("doctor", "--timeout must be at least one second");
     }
     if (count == 0 || strcmp(words[0], "etcd") != 0) {
         return doctor_hosts(&o, words, count);
     }
     if (count != 2) {
         return cli_usage("doctor",
-                         "write: muster doctor etcd URL (a host of that name: etcd:PORT)");
+                         "write muster doctor etcd URL; for a host named etcd, write etcd:PORT");
     }
     o.timeout = o.timeout == 0 ? 5 : o.timeout;
     return doctor_etcd(&o, words[1]);

@@ -111,14 +111,14 @@ static int read_ports(const char *text, uint16_t ports[DOCTOR_PORTS_MAX], size_t
         (void)snprintf(word, sizeof(word), "%.*s", (int)(len < 7 ? len : 7), text);
         if (count == DOCTOR_PORTS_MAX || !cli_parse_number(word, false, 65535, &port) ||
             port == 0) {
-            return cli_usage("doctor", "--ports takes one to %d ports between commas",
+            return cli_usage("doctor", "--ports takes 1 to %d ports, with commas between them",
                              DOCTOR_PORTS_MAX);
         }
         ports[count++] = (uint16_t)port;
         text += len + (text[len] == ',' ? 1 : 0);
     }
     *ret_count = count;
-    return count != 0 ? 0 : cli_usage("doctor", "--ports names none");
+    return count != 0 ? 0 : cli_usage("doctor", "--ports names no port");
 }
 
 static int read_host(struct doctor_exam *e, const char *word, const uint16_t *ports, size_t count)
@@ -132,7 +132,7 @@ static int read_host(struct doctor_exam *e, const char *word, const uint16_t *po
         return cli_usage("doctor", "%s", msg.text);
     }
     if (e->addr.kind != MU_ADDR_TCP) {
-        return cli_usage("doctor", "\"%s\" is no host: give HOST or HOST:PORT", word);
+        return cli_usage("doctor", "\"%s\" is not a host: write HOST or HOST:PORT", word);
     }
     e->named = e->addr.port == other.port;
     if (e->named) {
