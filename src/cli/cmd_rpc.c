@@ -197,7 +197,7 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, const char 
 
     while (err == 0 && argc > 0) {
         if (n == word_count) {
-            return cli_usage("rpc", "\"%s\" is one word too many", argv[0]);
+            return cli_usage("rpc", "unexpected argument \"%s\"", argv[0]);
         }
         words[n++] = argv[0];
         err = cli_parse(verb, &argc, &argv);
@@ -208,17 +208,20 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, const char 
 static int run(struct rpc_options *o, const char *what)
 {
     if (what != NULL && strcmp(what, "serve") == 0) {
-        return o->method != NULL ? cli_usage("rpc", "serve takes options only") : rpc_serve(o);
+        return o->method != NULL ? cli_usage("rpc", "serve takes no arguments, only options")
+                                 : rpc_serve(o);
     }
     if (what != NULL && strcmp(what, "bench") == 0) {
-        return o->to == NULL ? cli_usage("rpc", "--to is needed: whom to call") : rpc_bench(o);
+        return o->to == NULL ? cli_usage("rpc", "name the worker: --to [NAME@]HOST:PORT")
+                             : rpc_bench(o);
     }
     if (what != NULL && strcmp(what, "call") == 0) {
         return o->to == NULL || o->method == NULL
-                   ? cli_usage("rpc", "--to and a method are needed: whom to call, and what")
+                   ? cli_usage("rpc",
+                               "name the worker and the method: --to [NAME@]HOST:PORT METHOD")
                    : rpc_call(o);
     }
-    return cli_usage("rpc", "one of serve, call and bench is needed");
+    return cli_usage("rpc", "say what to do: serve, call or bench");
 }
 
 int cmd_rpc(int argc, char **argv)
@@ -238,34 +241,40 @@ int cmd_rpc(int argc, char **argv)
                             .lock = &lock};
     const struct cli_option options[] = {
         {"name", "NAME", "serve: the worker's name (worker)", CLI_TEXT, &o.name, 0},
-        {"id", "N", "serve: its number (0)", CLI_NUMBER, &o.id, 32767},
-        {"listen", "HOST:PORT", "serve: where (127.0.0.1:29600)", CLI_TEXT, &o.listen, 0},
-        {"advertise", "HOST", "serve: what others dial (that of --listen)", CLI_TEXT, &o.advertise,
-         0},
-        {"store", "URL", "serve: meet a group through this store", CLI_TEXT, &o.store, 0},
-        {"group", "NAME", "serve: the group (rpc)", CLI_TEXT, &o.group, 0},
-        {"world", "N", "serve: how many workers it has (1)", CLI_NUMBER, &o.world, 32768},
-        {"threads", "N", "serve: for handlers that block (16)", CLI_NUMBER, &o.threads, 4096},
+        {"id", "N", "serve: the worker's number, unique in its group (0)", CLI_NUMBER, &o.id,
+         32767},
+        {"listen", "HOST:PORT", "serve: where to listen (127.0.0.1:29600)", CLI_TEXT, &o.listen, 0},
+        {"advertise", "HOST", "serve: the host that others dial (that of --listen)", CLI_TEXT,
+         &o.advertise, 0},
+        {"store", "URL", "serve: meet the other workers of a group through this store", CLI_TEXT,
+         &o.store, 0},
+        {"group", "NAME", "serve: name of the group (rpc)", CLI_TEXT, &o.group, 0},
+        {"world", "N", "serve: number of workers in the group (1)", CLI_NUMBER, &o.world, 32768},
+        {"threads", "N", "serve: number of threads for handlers that block (16)", CLI_NUMBER,
+         &o.threads, 4096},
         CLI_LOCK_OPTIONS(&lock),
-        {"to", "[NAME@]HOST:PORT", "call, bench: the worker", CLI_TEXT, &o.to, 0},
-        {"timeout", "SECONDS", "of a call, or of meeting (60); 0: never", CLI_NUMBER, &o.timeout,
-         86400},
-        {"retries", "N", "call: how often it is tried again (0)", CLI_NUMBER, &o.retries, 1000},
-        {"retry-ms", "MS", "call: the first gap between two tries (1000)", CLI_NUMBER, &o.retry_ms,
+        {"to", "[NAME@]HOST:PORT", "call, bench: the worker to call", CLI_TEXT, &o.to, 0},
+        {"timeout", "SECONDS", "time limit for a call, or for meeting a group (60); 0: no limit",
+         CLI_NUMBER, &o.timeout, 86400},
+        {"retries", "N", "call: how often a failed call is tried again (0)", CLI_NUMBER, &o.retries,
+         1000},
+        {"retry-ms", "MS", "call: the gap before a retry (1000); it grows", CLI_NUMBER, &o.retry_ms,
          3600000},
-        {"once", NULL, "call: it runs at most once", CLI_FLAG, &o.once, 0},
-        {"count", "N", "call: how many (1)", CLI_NUMBER, &o.count, 100000000},
-        {"in-flight", "N", "call, bench: how many at a time (1)", CLI_NUMBER, &o.in_flight, 65536},
-        {"seconds", "N", "bench: how long (3)", CLI_SECONDS, &o.seconds, 3600},
-        {"wait", NULL, "bench: each call waits for the one before, one at a time", CLI_FLAG,
-         &o.wait, 0},
-        {"size", "SIZE", "bench: of a message (64)", CLI_SIZE, &o.size, (uint64_t)1 << 30},
+        {"once", NULL, "call: run the call at most once, however often it is tried", CLI_FLAG,
+         &o.once, 0},
+        {"count", "N", "call: number of calls (1)", CLI_NUMBER, &o.count, 100000000},
+        {"in-flight", "N", "call, bench: number of calls at a time (1)", CLI_NUMBER, &o.in_flight,
+         65536},
+        {"seconds", "N", "bench: how long to run (3)", CLI_SECONDS, &o.seconds, 3600},
+        {"wait", NULL, "bench: wait for each answer before the next call", CLI_FLAG, &o.wait, 0},
+        {"size", "SIZE", "bench: size of a message (64)", CLI_SIZE, &o.size, (uint64_t)1 << 30},
     };
     const struct cli_verb verb = {
         "rpc", "serve|call|bench [OPTIONS] [METHOD [DATA]]",
-        "serve   a worker with the methods muster::Rpc.echo, .count, .sleep, .fail and .stats\n"
-        "call    calls a method with DATA and prints the answer; with --count, how many went well\n"
-        "bench   calls METHOD (muster::Rpc.echo) for a while: prints `name value unit` lines",
+        "serve   runs a worker with the methods muster::Rpc.echo, .count, .sleep, .fail and "
+        ".stats\n"
+        "call    calls a method with DATA and prints the answer; with --count, how many succeeded\n"
+        "bench   calls METHOD (muster::Rpc.echo) for a while and prints `name value unit` lines",
         options, sizeof(options) / sizeof(options[0])};
     const char *words[3] = {NULL, NULL, NULL};
     int err = parse(&verb, argc, argv, words, 3);
