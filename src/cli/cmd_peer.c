@@ -54,7 +54,7 @@ static int show_id(const struct peer_options *o)
     int code;
 
     if (o->identity == NULL) {
-        return cli_usage("peer", "a key file is needed");
+        return cli_usage("peer", "name the key file");
     }
     code = o->fresh ? peer_key_make(o, &identity) : peer_key_get(o, &identity);
     if (code == 0) {
@@ -79,7 +79,7 @@ static int run(struct peer_options *o, const char *const *words, size_t count)
         return peer_call(o);
     }
     if (count > 2) {
-        return cli_usage("peer", "\"%s\" is one word too many", words[2]);
+        return cli_usage("peer", "unexpected argument \"%s\"", words[2]);
     }
     if (what != NULL && strcmp(what, "id") == 0) {
         if (word != NULL) {
@@ -88,14 +88,15 @@ static int run(struct peer_options *o, const char *const *words, size_t count)
         return show_id(o);
     }
     if (what != NULL && strcmp(what, "serve") == 0) {
-        return word != NULL ? cli_usage("peer", "serve takes options only") : peer_serve(o);
+        return word != NULL ? cli_usage("peer", "serve takes no arguments, only options")
+                            : peer_serve(o);
     }
     if (what != NULL && strcmp(what, "ping") == 0) {
         o->address = word;
-        return word == NULL ? cli_usage("peer", "a multiaddr is needed: whom to ping")
+        return word == NULL ? cli_usage("peer", "name the peer to ping: a multiaddr")
                             : peer_ping(o);
     }
-    return cli_usage("peer", "one of id, serve, ping and call is needed");
+    return cli_usage("peer", "say what to do: id, serve, ping or call");
 }
 
 int cmd_peer(int argc, char **argv)
@@ -111,43 +112,47 @@ int cmd_peer(int argc, char **argv)
                              .relay_seconds = 1800,
                              .conns_max = 1024};
     const struct cli_option options[] = {
-        {"identity", "FILE", "the key file; without, a key for this once", CLI_TEXT, &o.identity,
+        {"identity", "FILE", "the key file (a temporary key)", CLI_TEXT, &o.identity, 0},
+        {"new", NULL, "id: make the key file, which must not exist", CLI_FLAG, &o.fresh, 0},
+        {"type", "TYPE", "id: type of a new key, ed25519 or rsa (ed25519)", CLI_TEXT, &o.type, 0,
+         .of = types},
+        {"bits", "N", "id: size of a new RSA key (2048)", CLI_NUMBER, &o.bits, 8192},
+        {"listen", "MULTIADDR,...", "serve: where to listen (/ip4/127.0.0.1/tcp/0)", CLI_TEXT,
+         &o.listen, 0},
+        {"announce", "MULTIADDR,...", "serve: the addresses to announce (those of --listen)",
+         CLI_TEXT, &o.announce, 0},
+        {"allow", "PEER,...", "serve: ids of the peers that may connect (all)", CLI_TEXT, &o.allow,
          0},
-        {"new", NULL, "id: makes the key file, which must not be there", CLI_FLAG, &o.fresh, 0},
-        {"type", "TYPE", "of a new key: ed25519, rsa (ed25519)", CLI_TEXT, &o.type, 0, .of = types},
-        {"bits", "N", "of a new RSA key (2048)", CLI_NUMBER, &o.bits, 8192},
-        {"listen", "MULTIADDR,...", "serve: where (/ip4/127.0.0.1/tcp/0)", CLI_TEXT, &o.listen, 0},
-        {"announce", "MULTIADDR,...", "serve: what others are told instead", CLI_TEXT, &o.announce,
+        {"relay", NULL, "serve: be a relay for peers that cannot be dialled", CLI_FLAG, &o.relay,
          0},
-        {"allow", "PEER,...", "serve: who may come (everybody)", CLI_TEXT, &o.allow, 0},
-        {"relay", NULL, "serve: is a relay for peers that cannot be dialled", CLI_FLAG, &o.relay,
-         0},
-        {"relay-bytes", "N", "serve: that a circuit carries each way (4 GiB); 0: no limit",
+        {"relay-bytes", "N", "serve: bytes that a circuit may carry each way (4 GiB); 0: no limit",
          CLI_SIZE, &o.relay_bytes, 0},
-        {"relay-seconds", "N", "serve: that a circuit lasts (1800); 0: no limit", CLI_NUMBER,
+        {"relay-seconds", "N", "serve: how long a circuit may last (1800); 0: no limit", CLI_NUMBER,
          &o.relay_seconds, UINT32_MAX},
-        {"via", "MULTIADDR,...", "serve: is reached through these relays", CLI_TEXT, &o.via, 0},
-        {"autorelay", NULL, "serve: is reached through relays that it meets", CLI_FLAG,
+        {"via", "MULTIADDR,...", "serve: be reached through these relays", CLI_TEXT, &o.via, 0},
+        {"autorelay", NULL, "serve: be reached through relays among the connected peers", CLI_FLAG,
          &o.autorelay, 0},
-        {"idle", "SECONDS", "serve: closes connections without streams (600); 0: never", CLI_NUMBER,
-         &o.idle, 86400},
-        {"conns", "N", "serve: connections at the most (1024)", CLI_NUMBER, &o.conns_max, 1000000},
-        {"count", "N", "ping: how often (4)", CLI_NUMBER, &o.count, 1000000},
-        {"bootstrap", "MULTIADDR,...", "serve, call: peers through whom others are found", CLI_TEXT,
-         &o.bootstrap, 0},
-        {"stream", NULL, "call: items both ways, each DATA one of them", CLI_FLAG, &o.stream, 0},
-        {"timeout-ms", "MS", "ping: for the connection, and for each; call: for all of it (10000)",
+        {"idle", "SECONDS", "serve: close connections without streams after this (600); 0: never",
+         CLI_NUMBER, &o.idle, 86400},
+        {"conns", "N", "serve: greatest number of connections (1024)", CLI_NUMBER, &o.conns_max,
+         1000000},
+        {"count", "N", "ping: number of pings (4)", CLI_NUMBER, &o.count, 1000000},
+        {"bootstrap", "MULTIADDR,...", "serve, call: peers through which other peers are found",
+         CLI_TEXT, &o.bootstrap, 0},
+        {"stream", NULL, "call: the method has items both ways; each DATA is one of them", CLI_FLAG,
+         &o.stream, 0},
+        {"timeout-ms", "MS", "ping: limit to connect, and for each; call: for the call (10000)",
          CLI_NUMBER, &o.timeout_ms, 3600000},
-        {"json", NULL, "one object a line", CLI_FLAG, &o.json, 0},
+        {"json", NULL, "print one JSON object per line", CLI_FLAG, &o.json, 0},
     };
     const struct cli_verb verb = {
         "peer", "id|serve|ping|call [OPTIONS] [FILE|MULTIADDR|PEER METHOD [DATA]]",
-        "id      shows who a key file is; with --new, makes it\n"
-        "serve   listens, answers identify and ping, tells where peers are, and echoes on "
-        "/muster/echo/1.0.0, muster::Echo.echo and, with --stream, muster::Echo.stream\n"
-        "ping    how long a round trip to a peer takes, secured and proved\n"
-        "call    calls a method of a peer, as hivemind's peers do; PEER is a multiaddr, or an id "
-        "with --bootstrap; DATA is a text, or hex:..., or - for standard input",
+        "id      prints the peer id of a key file; with --new, makes the file\n"
+        "serve   listens; answers identify and ping, tells where other peers are, and echoes:\n"
+        "        /muster/echo/1.0.0, muster::Echo.echo and (--stream) muster::Echo.stream\n"
+        "ping    connects to a peer and prints the time of each round trip\n"
+        "call    calls a method of a peer, as hivemind's peers do; PEER is a multiaddr, or an id\n"
+        "        with --bootstrap; DATA is a text, hex:DIGITS, or - for standard input",
         options, sizeof(options) / sizeof(options[0])};
     const char *words[WORDS_MAX] = {NULL};
     size_t n = 0;
@@ -155,7 +160,7 @@ int cmd_peer(int argc, char **argv)
 
     while (err == 0 && argc > 0) {
         if (n == WORDS_MAX) {
-            return cli_usage("peer", "there are at most %d words", WORDS_MAX);
+            return cli_usage("peer", "there are more than %d arguments", WORDS_MAX);
         }
         words[n++] = argv[0];
         err = cli_parse(&verb, &argc, &argv);

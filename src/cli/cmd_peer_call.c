@@ -335,10 +335,11 @@ static int begin(struct peer_app *app)
         return 0;
     }
     if (mu_peer_id_parse(&c->peer, id, &msg) != 0) {
-        return cli_fail(CLI_USAGE, "%s: it is neither a multiaddr nor a peer id: %s", id, msg.text);
+        return cli_fail(CLI_USAGE, "%s is neither a multiaddr nor a peer id: %s", id, msg.text);
     }
     if (app->o->bootstrap == NULL) {
-        return cli_usage("peer", "%s: where a bare id is, --bootstrap must tell", id);
+        return cli_usage(
+            "peer", "%s is an id without an address; --bootstrap MULTIADDR finds the peer", id);
     }
     (void)mu_peer_id_format(&c->peer, c->name);
     return peer_each_word(app, app->o->bootstrap, peer_use_bootstrap);
@@ -351,7 +352,7 @@ static int read_hex(struct mu_buf *out, const char *hex)
     size_t len = strlen(hex);
 
     if (len % 2 != 0 || strspn(hex, "0123456789abcdefABCDEF") != len) {
-        return cli_usage("peer", "\"%s\" is no hex", hex);
+        return cli_usage("peer", "hex:%s is not pairs of hex digits", hex);
     }
     for (size_t i = 0; i < len; i += 2) {
         char pair[3] = {hex[i], hex[i + 1], '\0'};
@@ -412,10 +413,10 @@ int peer_call(const struct peer_options *o)
     int code;
 
     if (o->address == NULL || o->method == NULL) {
-        return cli_usage("peer", "a peer and a method are needed");
+        return cli_usage("peer", "name the peer and the method: PEER METHOD");
     }
     if (o->data_count > 1 && !o->stream) {
-        return cli_usage("peer", "a unary call has one DATA; --stream takes several");
+        return cli_usage("peer", "a unary call takes one DATA; use --stream to send several");
     }
     mu_buf_init(&c.addr, MU_MULTIADDR_MAX);
     code = read_data(&c);

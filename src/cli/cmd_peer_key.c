@@ -18,7 +18,7 @@ static int make(const struct peer_options *o, struct mu_identity *ret)
     if (strcmp(o->type, "rsa") == 0) {
         err = mu_identity_generate_rsa(ret, (unsigned)o->bits);
         if (err == MUSTER_EINVAL) {
-            return cli_fail(CLI_USAGE, "an RSA key has 2048 to 8192 bits");
+            return cli_fail(CLI_USAGE, "--bits must be from 2048 to 8192");
         }
     } else {
         struct mu_uv_env *uv; /* where entropy comes from */

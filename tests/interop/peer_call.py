@@ -115,10 +115,10 @@ def failures(a):
           "--bootstrap", a.address)
     fails(4, "no peer to bootstrap from can be reached", "nobody to ask", STRANGER, "n::S.m",
           "--bootstrap", "/ip4/127.0.0.1/tcp/1")
-    fails(2, "--bootstrap must tell", "nobody given to ask", STRANGER, "n::S.m")
+    fails(2, "--bootstrap MULTIADDR finds", "nobody given to ask", STRANGER, "n::S.m")
     fails(2, "neither a multiaddr nor a peer id", "nonsense", "nonsense", "n::S.m")
     fails(2, "one DATA", "two of a unary call", a.address, "n::S.m", "1", "2")
-    fails(2, "is no hex", "no hex", a.address, "n::S.m", "hex:0g")
+    fails(2, "is not pairs of hex digits", "no hex", a.address, "n::S.m", "hex:0g")
     # One that has been stopped takes the connection and says nothing.
     a.process.send_signal(signal.SIGSTOP)
     try:
