@@ -217,29 +217,29 @@ static int run(struct dht_options *o, const char *what)
     struct dht_app app = {.o = o};
 
     if (o->replicas == 0) {
-        return cli_usage("dht", "a record needs a node that keeps it");
+        return cli_usage("dht", "--replicas must be at least 1");
     }
     if (what != NULL && strcmp(what, "serve") == 0) {
         if (o->word_count != 0) {
-            return cli_usage("dht", "serve takes options only");
+            return cli_usage("dht", "serve takes no arguments, only options");
         }
         cli_take_hangup();
         return dht_run(&app, false);
     }
     if (what != NULL && strcmp(what, "get") == 0) {
         app.begin = begin_get;
-        return o->word_count == 0 ? cli_usage("dht", "a key is needed") : dht_run(&app, true);
+        return o->word_count == 0 ? cli_usage("dht", "name at least one KEY") : dht_run(&app, true);
     }
     if (what != NULL && strcmp(what, "store") == 0) {
         app.begin = begin_store;
         if (o->expiration <= 0) {
-            return cli_usage("dht", "a record must last for more than no time");
+            return cli_usage("dht", "--expiration must be greater than 0");
         }
         return o->word_count == 0 || o->word_count % 2 != 0
-                   ? cli_usage("dht", "a key and a value are needed, or several of both")
+                   ? cli_usage("dht", "store needs a VALUE for every KEY")
                    : dht_run(&app, true);
     }
-    return cli_usage("dht", "one of serve, get and store is needed");
+    return cli_usage("dht", "say what to do: serve, get or store");
 }
 
 int cmd_dht(int argc, char **argv)
@@ -247,30 +247,33 @@ int cmd_dht(int argc, char **argv)
     struct dht_options o = {
         .listen = "/ip4/127.0.0.1/tcp/0", .expiration = 300, .replicas = 5, .timeout_ms = 30000};
     const struct cli_option options[] = {
-        {"peers", "MULTIADDR,...", "nodes through whom to join, each with /p2p/ID", CLI_TEXT,
+        {"peers", "MULTIADDR,...", "nodes to join through, each with /p2p/ID at its end", CLI_TEXT,
          &o.peers, 0},
-        {"identity", "FILE", "the key file; without, a key for this once", CLI_TEXT, &o.identity,
-         0},
-        {"listen", "MULTIADDR,...", "serve: where (/ip4/127.0.0.1/tcp/0)", CLI_TEXT, &o.listen, 0},
-        {"announce", "MULTIADDR,...", "serve: what others are told instead", CLI_TEXT, &o.announce,
-         0},
-        {"subkey", "SUBKEY", "store: into a dictionary, under this", CLI_TEXT, &o.subkey, 0},
-        {"owner", "FILE", "store: signed with this RSA key, and nobody else's to change", CLI_TEXT,
-         &o.owner, 0},
-        {"expiration", "SECONDS", "store: for how long (300)", CLI_SECONDS, &o.expiration, 0},
-        {"replicas", "N", "nodes that keep a record (5, as hivemind's; at most 16)", CLI_NUMBER,
-         &o.replicas, 16},
-        {"latest", NULL, "get: looks everywhere for the newest", CLI_FLAG, &o.latest, 0},
-        {"text", NULL, "values are texts, even if they look like JSON", CLI_FLAG, &o.text, 0},
-        {"timeout-ms", "MS", "for a get or a store as a whole (30000)", CLI_NUMBER, &o.timeout_ms,
-         3600000},
-        {"json", NULL, "one object a line", CLI_FLAG, &o.json, 0},
+        {"identity", "FILE", "the key file (a temporary key)", CLI_TEXT, &o.identity, 0},
+        {"listen", "MULTIADDR,...", "serve: where to listen (/ip4/127.0.0.1/tcp/0)", CLI_TEXT,
+         &o.listen, 0},
+        {"announce", "MULTIADDR,...", "serve: the addresses to announce (those of --listen)",
+         CLI_TEXT, &o.announce, 0},
+        {"subkey", "SUBKEY", "store: write into a dictionary, under this subkey", CLI_TEXT,
+         &o.subkey, 0},
+        {"owner", "FILE", "store: sign with this RSA key; nobody else can change the record",
+         CLI_TEXT, &o.owner, 0},
+        {"expiration", "SECONDS", "store: how long a record lasts (300)", CLI_SECONDS,
+         &o.expiration, 0},
+        {"replicas", "N", "how many nodes keep a record (5, as in hivemind; at most 16)",
+         CLI_NUMBER, &o.replicas, 16},
+        {"latest", NULL, "get: search all nodes for the newest record", CLI_FLAG, &o.latest, 0},
+        {"text", NULL, "store: values are texts, even if they look like JSON or bytes", CLI_FLAG,
+         &o.text, 0},
+        {"timeout-ms", "MS", "get, store: time limit for the whole operation (30000)", CLI_NUMBER,
+         &o.timeout_ms, 3600000},
+        {"json", NULL, "print one JSON object per line", CLI_FLAG, &o.json, 0},
     };
     const struct cli_verb verb = {
         "dht", "serve|get|store [OPTIONS] [KEY...|KEY VALUE...]",
-        "serve   a node of the DHT, for as long as it runs\n"
-        "get     what is stored under keys\n"
-        "store   values under keys; a value is JSON, or hex:... for bytes, or else a text",
+        "serve   runs a node of the DHT\n"
+        "get     prints the records of keys\n"
+        "store   writes records; a VALUE is JSON, or hex:... for bytes, or else a text",
         options, sizeof(options) / sizeof(options[0])};
     const char *what = NULL;
     char **words = calloc(WORDS_MAX, sizeof(*words));
@@ -281,7 +284,7 @@ int cmd_dht(int argc, char **argv)
         if (what == NULL) {
             what = argv[0];
         } else if (o.word_count == WORDS_MAX) {
-            err = cli_usage("dht", "there are at most %d words", WORDS_MAX);
+            err = cli_usage("dht", "there are more than %d arguments", WORDS_MAX);
             break;
         } else {
             words[o.word_count++] = argv[0];

@@ -232,7 +232,7 @@ static int begin(struct dht_app *app, bool client)
         code = code != 0 ? code : each_word(app, app->o->announce, use_announce);
         code = code != 0 ? code : each_word(app, app->o->listen, use_listen);
     } else if (code == 0 && app->peer_count == 0) {
-        code = cli_usage("dht", "--peers is needed: through whom to join");
+        code = cli_usage("dht", "name the nodes to join through: --peers MULTIADDR,...");
     }
     if (code != 0) {
         return code;
@@ -261,8 +261,7 @@ static int read_keys(struct dht_app *app)
     }
     if (code == 0) {
         err = mu_dht_owner_init(&app->validator, app->has_owner ? &app->owner : NULL);
-        code =
-            err == 0 ? 0 : cli_fail(CLI_USAGE, "%s: an owner's key is an RSA key", app->o->owner);
+        code = err == 0 ? 0 : cli_fail(CLI_USAGE, "%s: --owner needs an RSA key", app->o->owner);
     }
     if (code != 0) {
         mu_identity_fini(&app->identity);

@@ -89,7 +89,7 @@ int dht_encode_word(struct mu_buf *buf, const char *word, bool text)
     if (!text && strncmp(word, HEX, strlen(HEX)) == 0) {
         if (put_hex(&out, word + strlen(HEX)) != 0) {
             json_decref(value);
-            return cli_usage("dht", "\"%s\" is no hex", word);
+            return cli_usage("dht", "\"%s\" is not pairs of hex digits", word);
         }
     } else if (value != NULL) {
         put_json(&out, value, 0);
