@@ -140,8 +140,10 @@ static bool set(const struct flag *f, const char *value)
 
 static void print_help(FILE *to, const struct flag *flags, size_t count)
 {
-    (void)fprintf(to, "usage: p2pd [-FLAG=VALUE ...]\n\n"
-                      "A p2p daemon, in the place of libp2p's; also `muster p2pd`.\n\nflags:\n");
+    (void)fprintf(
+        to,
+        "usage: p2pd [-FLAG=VALUE ...]\n\n"
+        "Runs a p2p daemon for hivemind, in place of libp2p's; also `muster p2pd`.\n\nflags:\n");
     for (size_t i = 0; i < count; i++) {
         (void)fprintf(to, "  -%-26s %s%s\n", flags[i].name, flags[i].help,
                       flags[i].to == NULL ? " (no effect)" : "");
@@ -158,11 +160,11 @@ static int parse(int argc, char **argv, const struct flag *flags, size_t count)
         size_t at = 0;
 
         if (word[0] != '-' || word[1] == '\0') {
-            return p2pd_fail(CLI_USAGE, "\"%s\" is no flag", word);
+            return p2pd_fail(CLI_USAGE, "\"%s\" is not a flag", word);
         }
         word += word[1] == '-' ? 2 : 1;
         if (*word == '\0') {
-            return i + 1 == argc ? 0 : p2pd_fail(CLI_USAGE, "\"%s\" is no flag", argv[i + 1]);
+            return i + 1 == argc ? 0 : p2pd_fail(CLI_USAGE, "\"%s\" is not a flag", argv[i + 1]);
         }
         value = strchr(word, '=');
         len = value == NULL ? strlen(word) : (size_t)(value - word);
@@ -215,11 +217,11 @@ static int check_listen(const struct p2pd_options *o)
     }
     if (!o->remote_control) {
         return p2pd_fail(CLI_USAGE,
-                         "-listen=%s: whoever reaches it from other hosts would command this "
-                         "daemon; listen at /unix/... or on loopback, or say -remoteControl=1",
+                         "-listen=%s: everyone who reaches it from other hosts could command this "
+                         "daemon; listen at /unix/... or on loopback, or give -remoteControl=1",
                          o->listen);
     }
-    return p2pd_fail(0, "warning: whoever reaches %s commands this daemon (-remoteControl)",
+    return p2pd_fail(0, "warning: everyone who reaches %s commands this daemon (-remoteControl)",
                      o->listen);
 }
 
@@ -233,16 +235,13 @@ static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, c
                   bool from_stdin)
 {
     if (!noise) {
-        return p2pd_fail(
-            CLI_USAGE, "-noise=0: connections are secured with Noise here, and with nothing else");
+        return p2pd_fail(CLI_USAGE, "-noise=0: Noise is the only way to secure connections here");
     }
     if (strcmp(muxer, "yamux") != 0) {
-        return p2pd_fail(
-            CLI_USAGE, "-muxer=%s: streams are carried by yamux here, and by nothing else", muxer);
+        return p2pd_fail(CLI_USAGE, "-muxer=%s: yamux is the only multiplexer here", muxer);
     }
     if (*file != '\0' || from_stdin) {
-        return p2pd_fail(CLI_USAGE,
-                         "-%s: there are flags only; a configuration in JSON is not read",
+        return p2pd_fail(CLI_USAGE, "-%s: configuration files are not read; use flags",
                          from_stdin ? "i" : "f");
     }
     if (o->force_public && o->force_private) {
@@ -251,7 +250,7 @@ static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, c
     if (o->bootstrap && *o->bootstrap_peers == '\0') {
         return p2pd_fail(
             CLI_USAGE,
-            "-b: there is nobody to bootstrap from; -bootstrapPeers names them (those of "
+            "-b: there is no peer to bootstrap from; name some with -bootstrapPeers (those of "
             "IPFS are not built in)");
     }
     if (*o->trusted_relays != '\0' && (!o->relay || !o->auto_relay)) {
@@ -262,10 +261,12 @@ static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, c
     }
     if (!fits(o->relay_max_circuits) || !fits(o->relay_max_reservations) ||
         o->relay_data_limit < 0) {
-        return p2pd_fail(CLI_USAGE, "a limit of relays is no number, or too large a one");
+        return p2pd_fail(CLI_USAGE,
+                         "-relayMaxCircuits, -relayMaxReservations or -relayDataLimit is "
+                         "out of range");
     }
     if (o->msg_len_max < 1024 || o->msg_len_max > 1 << 30) {
-        return p2pd_fail(CLI_USAGE, "-persistentConnMaxMsgSize is 1024 to 1073741824");
+        return p2pd_fail(CLI_USAGE, "-persistentConnMaxMsgSize must be from 1024 to 1073741824");
     }
     return 0;
 }
@@ -296,58 +297,58 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
     bool noise = true;
     bool from_stdin = false;
     const struct flag flags[] = {
-        {"listen", FLAG_TEXT, &o->listen, "where clients come (/unix/tmp/p2pd.sock)"},
-        {"remoteControl", FLAG_BOOL, &o->remote_control, "lets clients of other hosts in there"},
-        {"q", FLAG_BOOL, &o->quiet, "does not say who and where it is"},
-        {"id", FLAG_TEXT, &o->id, "a key file; without, a key for this once"},
-        {"b", FLAG_BOOL, &o->bootstrap, "connects to those of -bootstrapPeers first"},
-        {"bootstrapPeers", FLAG_TEXT, &o->bootstrap_peers, "multiaddrs, with commas"},
-        {"hostAddrs", FLAG_TEXT, &o->host_addrs, "multiaddrs to listen at for peers"},
-        {"announceAddrs", FLAG_TEXT, &o->announce_addrs, "what peers are told instead"},
-        {"noListenAddrs", FLAG_BOOL, &o->no_listen, "does not listen for peers"},
-        {"dht", FLAG_BOOL, &o->dht, "finds peers, and helps others to"},
-        {"dhtClient", FLAG_BOOL, &o->dht_client, "finds peers only"},
-        {"dhtServer", FLAG_BOOL, &o->dht_server, "as -dht"},
+        {"listen", FLAG_TEXT, &o->listen, "where clients connect (/unix/tmp/p2pd.sock)"},
+        {"remoteControl", FLAG_BOOL, &o->remote_control, "allow other hosts to reach -listen"},
+        {"q", FLAG_BOOL, &o->quiet, "do not print the startup lines"},
+        {"id", FLAG_TEXT, &o->id, "the key file (a temporary key)"},
+        {"b", FLAG_BOOL, &o->bootstrap, "connect to some of -bootstrapPeers first"},
+        {"bootstrapPeers", FLAG_TEXT, &o->bootstrap_peers, "the peers for -b, with commas"},
+        {"hostAddrs", FLAG_TEXT, &o->host_addrs, "where to listen for peers (everywhere)"},
+        {"announceAddrs", FLAG_TEXT, &o->announce_addrs, "addresses to announce to peers"},
+        {"noListenAddrs", FLAG_BOOL, &o->no_listen, "do not listen for peers"},
+        {"dht", FLAG_BOOL, &o->dht, "find peers by their ids, and help others to"},
+        {"dhtClient", FLAG_BOOL, &o->dht_client, "find peers by their ids"},
+        {"dhtServer", FLAG_BOOL, &o->dht_server, "the same as -dht"},
         {"idleTimeout", FLAG_DURATION, &o->idle_ms,
-         "ends if no client has come to stay (0: never)"},
-        {"persistentConnMaxMsgSize", FLAG_INT, &o->msg_len_max, "of a message (4194304)"},
-        {"relay", FLAG_BOOL, &o->relay, "reaches peers through relays (1)", &o->relay_given},
+         "end if no client opens a persistent connection (0: never)"},
+        {"persistentConnMaxMsgSize", FLAG_INT, &o->msg_len_max, "longest message (4194304)"},
+        {"relay", FLAG_BOOL, &o->relay, "reach peers through relays (1)", &o->relay_given},
         {"relayService", FLAG_BOOL, &o->relay_service,
-         "is a relay for others (if -relay=1 was said)", &o->relay_service_given},
-        {"relayDiscovery", FLAG_BOOL, &o->relay_discovery, "looks for relays, with -autoRelay (1)"},
-        {"autoRelay", FLAG_BOOL, &o->auto_relay, "is reached through relays"},
-        {"trustedRelays", FLAG_TEXT, &o->trusted_relays, "relays to use, multiaddrs"},
-        {"relayMaxCircuits", FLAG_INT, &o->relay_max_circuits, "of one peer (16)"},
-        {"relayMaxReservations", FLAG_INT, &o->relay_max_reservations, "in all (128)"},
-        {"relayDataLimit", FLAG_INT, &o->relay_data_limit, "bytes of one circuit (4294967296)"},
-        {"relayTimeLimit", FLAG_DURATION, &o->relay_time_limit_ms, "of one circuit (30m)"},
-        {"forceReachabilityPublic", FLAG_BOOL, &o->force_public, "can be dialled"},
-        {"forceReachabilityPrivate", FLAG_BOOL, &o->force_private, "cannot be dialled"},
+         "be a relay for other peers (1 if -relay=1 is given)", &o->relay_service_given},
+        {"relayDiscovery", FLAG_BOOL, &o->relay_discovery, "with -autoRelay: look for relays (1)"},
+        {"autoRelay", FLAG_BOOL, &o->auto_relay, "be reached through relays"},
+        {"trustedRelays", FLAG_TEXT, &o->trusted_relays, "relays to use"},
+        {"relayMaxCircuits", FLAG_INT, &o->relay_max_circuits, "most circuits of a peer (16)"},
+        {"relayMaxReservations", FLAG_INT, &o->relay_max_reservations, "most peers served (128)"},
+        {"relayDataLimit", FLAG_INT, &o->relay_data_limit, "bytes each way of a circuit (4 GiB)"},
+        {"relayTimeLimit", FLAG_DURATION, &o->relay_time_limit_ms, "duration of a circuit (30m)"},
+        {"forceReachabilityPublic", FLAG_BOOL, &o->force_public, "the daemon can be dialled"},
+        {"forceReachabilityPrivate", FLAG_BOOL, &o->force_private, "the daemon cannot be dialled"},
         {"noise", FLAG_BOOL, &noise, "must be 1"},
         {"muxer", FLAG_TEXT, &muxer, "must be yamux"},
-        {"f", FLAG_TEXT, &file, "refused: there are flags only"},
-        {"i", FLAG_BOOL, &from_stdin, "refused: there are flags only"},
-        {"tls", FLAG_BOOL, NULL, "TLS beside Noise, which every peer has"},
+        {"f", FLAG_TEXT, &file, "refused: configuration files are not read"},
+        {"i", FLAG_BOOL, &from_stdin, "refused: configuration files are not read"},
+        {"tls", FLAG_BOOL, NULL, "TLS besides Noise"},
         {"quic", FLAG_BOOL, NULL, "deprecated"},
-        {"autonat", FLAG_BOOL, NULL, "tells others whether they can be dialled"},
-        {"natPortMap", FLAG_BOOL, NULL, "asks a router for a port"},
-        {"connManager", FLAG_BOOL, NULL, "closes connections when there are many"},
-        {"connHi", FLAG_INT, NULL, "how many that is"},
-        {"connLo", FLAG_INT, NULL, "down to how many"},
-        {"connGrace", FLAG_DURATION, NULL, "but for new ones"},
+        {"autonat", FLAG_BOOL, NULL, "tell peers whether they can be dialled"},
+        {"natPortMap", FLAG_BOOL, NULL, "ask a router for a port"},
+        {"connManager", FLAG_BOOL, NULL, "close connections when there are many"},
+        {"connHi", FLAG_INT, NULL, "number of connections at which it begins"},
+        {"connLo", FLAG_INT, NULL, "number of connections at which it ends"},
+        {"connGrace", FLAG_DURATION, NULL, "age at which connections may be closed"},
         {"relayActive", FLAG_BOOL, NULL, "deprecated"},
         {"relayHop", FLAG_BOOL, NULL, "deprecated"},
         {"relayHopLimit", FLAG_INT, NULL, "deprecated"},
-        {"relayBufferSize", FLAG_INT, NULL, "of a circuit"},
+        {"relayBufferSize", FLAG_INT, NULL, "size of a circuit's buffer"},
         {"metricsAddr", FLAG_TEXT, NULL, "where metrics are served"},
-        {"pprof", FLAG_BOOL, NULL, "profiles of Go's"},
-        {"pprofPort", FLAG_INT, NULL, "where"},
-        {"pubsub", FLAG_BOOL, NULL, "requests for it are answered with an error"},
-        {"pubsubRouter", FLAG_TEXT, NULL, "of pubsub"},
-        {"pubsubSign", FLAG_BOOL, NULL, "of pubsub"},
-        {"pubsubSignStrict", FLAG_BOOL, NULL, "of pubsub"},
-        {"gossipsubHeartbeatInterval", FLAG_DURATION, NULL, "of pubsub"},
-        {"gossipsubHeartbeatInitialDelay", FLAG_DURATION, NULL, "of pubsub"},
+        {"pprof", FLAG_BOOL, NULL, "Go's profiles"},
+        {"pprofPort", FLAG_INT, NULL, "where Go's profiles are served"},
+        {"pubsub", FLAG_BOOL, NULL, "pubsub; requests for it are answered with an error"},
+        {"pubsubRouter", FLAG_TEXT, NULL, "router of pubsub"},
+        {"pubsubSign", FLAG_BOOL, NULL, "sign messages of pubsub"},
+        {"pubsubSignStrict", FLAG_BOOL, NULL, "refuse messages without a signature"},
+        {"gossipsubHeartbeatInterval", FLAG_DURATION, NULL, "interval of the heartbeats"},
+        {"gossipsubHeartbeatInitialDelay", FLAG_DURATION, NULL, "delay of the first heartbeat"},
     };
     int code;
 
