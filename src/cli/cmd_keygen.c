@@ -25,8 +25,7 @@ static int write_token(const char *path, const char *token)
 
     if (fd < 0 && errno == EEXIST) {
         return cli_fail(CLI_FAILED,
-                        "%s is there already: a job that has it would be locked out by another",
-                        path);
+                        "%s exists already; a new token would lock out the job that uses it", path);
     }
     if (fd < 0) {
         return cli_fail(CLI_FAILED, "cannot write %s: %s", path, strerror(errno));
@@ -37,8 +36,8 @@ static int write_token(const char *path, const char *token)
         (void)unlink(path);
         return cli_fail(CLI_FAILED, "cannot write %s: %s", path, strerror(errno));
     }
-    printf("muster: the job's token is in %s. Copy it to every node, readable by its owner alone,\n"
-           "muster: and name it there: --token-file %s, or MUSTER_TOKEN_FILE=%s\n",
+    printf("muster: the job's token is in %s. Copy the file to every node, readable only by its\n"
+           "muster: owner, and name it there: --token-file %s, or MUSTER_TOKEN_FILE=%s\n",
            path, path, path);
     return CLI_OK;
 }
@@ -86,11 +85,13 @@ static int make_tls(const struct keygen *k, const char *directory)
     int err;
 
     if (k->hosts == NULL || (size_t)snprintf(text, sizeof(text), "%s", k->hosts) >= sizeof(text)) {
-        return cli_usage("keygen", "--host NAME,... is needed: every node, as others dial it");
+        return cli_usage("keygen", "name every node, as others dial it: --host NAME,...");
     }
     for (char *host; (host = strsep(&rest, ",")) != NULL;) {
         if (count == HOSTS_MAX) {
-            return cli_usage("keygen", "more than %d hosts; call it several times", HOSTS_MAX);
+            return cli_usage("keygen",
+                             "--host takes at most %d names; run the command several times",
+                             HOSTS_MAX);
         }
         hosts[count++] = host;
     }
@@ -102,11 +103,11 @@ static int make_tls(const struct keygen *k, const char *directory)
         return cli_fail(err == MUSTER_EEXIST ? CLI_FAILED : cli_exit_code(err), "%s", msg.text);
     }
     if (made) {
-        printf("muster: made an authority: %s/ca.pem. Its key, %s/ca.key, lets others in:\n"
+        printf("muster: made an authority: %s/ca.pem. Its key, %s/ca.key, can let others in:\n"
                "muster: keep it away from the nodes\n",
                directory, directory);
     }
-    printf("muster: copy to each node ca.pem, and the .pem and .key of its own name:\n");
+    printf("muster: copy ca.pem to each node, and the .pem and .key of its own name:\n");
     for (size_t i = 0; i < count; i++) {
         printf("  %s: --tls-ca %s/ca.pem --tls-cert %s/%s.pem --tls-key %s/%s.key\n", hosts[i],
                directory, directory, hosts[i], directory, hosts[i]);
@@ -125,25 +126,25 @@ static int run(const struct keygen *k, int argc, char **argv)
     if (argc == 2 && strcmp(argv[0], "page") == 0) {
         return print_page(argv[1]);
     }
-    return cli_usage("keygen", "one of token [FILE], tls DIR and page FILE is needed");
+    return cli_usage("keygen", "say what to make: token [FILE], tls DIR or page FILE");
 }
 
 int cmd_keygen(int argc, char **argv)
 {
     struct keygen k = {.days = 365};
     const struct cli_option options[] = {
-        {"host", "NAME,...", "tls: the nodes, as others dial them: names or addresses", CLI_TEXT,
-         &k.hosts, 0},
-        {"days", "N", "tls: how long their certificates are good (365)", CLI_NUMBER, &k.days,
-         36500},
+        {"host", "NAME,...", "tls: the nodes, as others dial them: names or numeric addresses",
+         CLI_TEXT, &k.hosts, 0},
+        {"days", "N", "tls: how long the certificates of the hosts are valid (365)", CLI_NUMBER,
+         &k.days, 36500},
     };
     const struct cli_verb verb = {
         "keygen", "token|tls|page [OPTIONS] [FILE|DIR]",
-        "token [FILE]   makes the job's token; without FILE it is printed\n"
-        "tls DIR        makes an authority of the job's own, and a certificate for each --host;\n"
-        "               called again, it adds those of other hosts\n"
-        "page FILE      prints what shows the token in FILE to a status page: a password that\n"
-        "               may go over the wire where the token should not",
+        "token [FILE]   makes the job's token; without FILE, prints it\n"
+        "tls DIR        makes the job's own authority, and a certificate for each --host; an\n"
+        "               existing authority signs the certificates of more hosts\n"
+        "page FILE      prints the key that shows the token in FILE to a status page; the key\n"
+        "               may go over the wire, where the token itself should not",
         options, sizeof(options) / sizeof(options[0])};
     char *words[3];
     int count = 0;

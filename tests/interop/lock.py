@@ -90,7 +90,7 @@ def test_keygen(scratch):
     checks.equal(os.stat(path).st_mode & 0o777, 0o600, "a token is its owner's alone")
     checks.ok(re.fullmatch(r"[\w-]{43}", read(path)), "and has 32 bytes", read(path))
     before = read(path)
-    expect("a token is not overwritten", FAILED, "is there already", "keygen", "token", path)
+    expect("a token is not overwritten", FAILED, "exists already", "keygen", "token", path)
     checks.equal(read(path), before, "and is still what it was")
     checks.ok(run_muster("keygen", "token")[1] != run_muster("keygen", "token")[1],
               "no token is made twice")
