@@ -140,7 +140,7 @@ static void on_done(struct mu_http *http, int status)
     if (status == 0 && http->code == 200) {
         take_answer(t);
     } else if (http->code == 401) {
-        finish(t, cli_fail(CLI_FAILED, "%s wants its token: give --token-file", t->url));
+        finish(t, cli_fail(CLI_FAILED, "%s requires a token: give --token-file FILE", t->url));
     } else if (status == 0) {
         finish(t, cli_fail(CLI_CONNECT, "%s is not a status page of muster's: it answers %d",
                            t->url, http->code));
@@ -177,7 +177,7 @@ static void on_timer(struct mu_timer *timer)
     mu_buf_reset(&t->answer);
     t->http.on = &http_events;
     if (mu_env_http(t->loop.env, &t->http, &request) != 0) {
-        finish(t, cli_fail(CLI_USAGE, "\"%s\" is no address of a page", t->url));
+        finish(t, cli_fail(CLI_USAGE, "\"%s\" is not the address of a page", t->url));
         return;
     }
     t->asking = true;
@@ -238,23 +238,22 @@ int cmd_top(int argc, char **argv)
     const struct cli_option options[] = {
         {"token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)", CLI_TEXT,
          &token_file, 0, .variable = "MUSTER_TOKEN_FILE"},
-        {"interval", "SECONDS", "how often to look (1)", CLI_SECONDS, &t.interval, 0},
-        {"once", NULL, "print it once, whole, and end", CLI_FLAG, &t.once, 0},
+        {"interval", "SECONDS", "how often to ask, 0.1 to 3600 (1)", CLI_SECONDS, &t.interval, 0},
+        {"once", NULL, "print everything once, and end", CLI_FLAG, &t.once, 0},
     };
     const struct cli_verb verb = {
         "top", "[OPTIONS] HOST:PORT",
-        "Shows in a terminal what a status page shows: runs and members of a server, workers of "
-        "an\n"
-        "agent, downloads, rates, what happened lately. HOST:PORT is that of --http, of muster\n"
-        "serve, run or state. Ends with Ctrl-C.",
+        "Shows in a terminal what a status page shows: the runs and members of a server, the\n"
+        "workers of an agent, downloads, rates and recent events. HOST:PORT is the address that\n"
+        "muster serve, run or state was given with --http. Ctrl-C ends it.",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
 
     if (err == 0 && argc != 1) {
-        err = cli_usage("top", "name the page: HOST:PORT of --http");
+        err = cli_usage("top", "name the page: the HOST:PORT of --http");
     }
     if (err == 0 && !(t.interval >= 0.1 && t.interval <= 3600)) {
-        err = cli_usage("top", "--interval is 0.1 to 3600 seconds");
+        err = cli_usage("top", "--interval must be from 0.1 to 3600 seconds");
     }
     if (err == 0 && token_file != NULL) {
         err = show_token(&t, token_file);
