@@ -227,19 +227,21 @@ int cmd_bench(int argc, char **argv)
                       .size = 64,
                       .op = "get"};
     const struct cli_option options[] = {
-        {"store", "URL", "the store (or MUSTER_STORE)", CLI_TEXT, &b.url, 0},
-        {"op", "OP", "get, set or add (get)", CLI_TEXT, &b.op, 0},
-        {"clients", "N", "stores opened side by side (8)", CLI_NUMBER, &b.clients, 10000},
-        {"in-flight", "N", "operations each has under way (1)", CLI_NUMBER, &b.in_flight, 1000},
-        {"seconds", "N", "how long (3)", CLI_NUMBER, &b.seconds, 3600},
-        {"size", "SIZE", "of a value (64)", CLI_SIZE, &b.size, 8u << 20},
+        {"store", "URL", "the store (MUSTER_STORE)", CLI_TEXT, &b.url, 0},
+        {"op", "OP", "the operation: get, set or add (get)", CLI_TEXT, &b.op, 0},
+        {"clients", "N", "number of stores that are open side by side (8)", CLI_NUMBER, &b.clients,
+         10000},
+        {"in-flight", "N", "number of operations that each store has under way (1)", CLI_NUMBER,
+         &b.in_flight, 1000},
+        {"seconds", "N", "how long to run (3)", CLI_NUMBER, &b.seconds, 3600},
+        {"size", "SIZE", "size of a value (64)", CLI_SIZE, &b.size, 8u << 20},
     };
     const struct cli_verb verb = {
         "bench", "store --store URL [OPTIONS] | rdzv [OPTIONS] | etcd [OPTIONS]",
-        "Measures a store through this library: prints `name value unit` lines. All clients share\n"
-        "one thread; `make bench` compares servers with a load generator of its own. `muster bench "
-        "rdzv\n"
-        "--help` has the bench of a rendezvous, `muster bench etcd --help` that of etcd by itself.",
+        "Measures a store through this library and prints `name value unit` lines. All clients\n"
+        "share one thread; `make bench` compares servers with its own load generator.\n"
+        "`muster bench rdzv --help` describes how to measure a rendezvous,\n"
+        "`muster bench etcd --help` how to measure etcd by itself.",
         options, sizeof(options) / sizeof(options[0])};
     int err;
 
@@ -251,13 +253,15 @@ int cmd_bench(int argc, char **argv)
     } else if (argc >= 2 && strcmp(argv[1], "rdzv") == 0) {
         return cmd_bench_rdzv(argc - 1, argv + 1);
     } else if (argc >= 2 && argv[1][0] != '-') {
-        return cli_usage("bench", "there is no bench \"%s\"", argv[1]);
+        return cli_usage("bench", "say what to measure: store, rdzv or etcd, not \"%s\"", argv[1]);
     }
     err = cli_parse(&verb, &argc, &argv);
     if (err == 0 &&
         (b.url == NULL || argc != 0 || b.clients == 0 || b.in_flight == 0 || b.seconds == 0 ||
          (strcmp(b.op, "get") != 0 && strcmp(b.op, "set") != 0 && strcmp(b.op, "add") != 0))) {
-        err = cli_usage("bench", "a store, an operation and numbers above 0 are needed");
+        err = cli_usage(
+            "bench",
+            "name a store (--store), an operation (--op get, set or add) and numbers above 0");
     }
     return err != 0 ? err : run(&b);
 }

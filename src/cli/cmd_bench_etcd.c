@@ -156,22 +156,24 @@ int cmd_bench_etcd(int argc, char **argv)
 {
     static struct bench b = {.op = "put", .clients = 8, .seconds = 3, .size = 64};
     const struct cli_option options[] = {
-        {"endpoints", "HOST:PORT,...", "of the cluster", CLI_TEXT, &b.endpoints, 0},
-        {"op", "OP", "put or get, in a transaction of its own (put)", CLI_TEXT, &b.op, 0},
-        {"clients", "N", "transactions under way (8)", CLI_NUMBER, &b.clients, 10000},
-        {"seconds", "N", "how long (3)", CLI_NUMBER, &b.seconds, 3600},
-        {"size", "SIZE", "of a value (64)", CLI_SIZE, &b.size, 1u << 20},
+        {"endpoints", "HOST:PORT,...", "endpoints of the cluster", CLI_TEXT, &b.endpoints, 0},
+        {"op", "OP", "the operation: put or get, in its own transaction (put)", CLI_TEXT, &b.op, 0},
+        {"clients", "N", "number of transactions under way (8)", CLI_NUMBER, &b.clients, 10000},
+        {"seconds", "N", "how long to run (3)", CLI_NUMBER, &b.seconds, 3600},
+        {"size", "SIZE", "size of a value (64)", CLI_SIZE, &b.size, 1u << 20},
     };
     const struct cli_verb verb = {
         "bench", "etcd --endpoints HOST:PORT,... [OPTIONS]",
-        "Measures etcd by itself, to hold a store that stands on it against: prints `name value\n"
-        "unit` lines.",
+        "Measures etcd by itself, so that a store that uses etcd can be compared with it, and\n"
+        "prints `name value unit` lines.",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
 
     if (err == 0 && (b.endpoints == NULL || argc != 0 || b.clients == 0 || b.seconds == 0 ||
                      (strcmp(b.op, "put") != 0 && strcmp(b.op, "get") != 0))) {
-        err = cli_usage("bench", "endpoints, an operation and numbers above 0 are needed");
+        err = cli_usage(
+            "bench",
+            "name the cluster (--endpoints), an operation (--op put or get) and numbers above 0");
     }
     return err != 0 ? err : run(&b);
 }

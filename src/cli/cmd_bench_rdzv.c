@@ -311,28 +311,27 @@ int cmd_bench_rdzv(int argc, char **argv)
 {
     struct bench b = {.count = 64, .backend = "muster", .timeout = 120};
     const struct cli_option options[] = {
-        {"nodes", "N", "how many (64)", CLI_NUMBER, &b.count, 60000},
+        {"nodes", "N", "number of nodes (64)", CLI_NUMBER, &b.count, 60000},
         {"backend", "B", "muster (the default), c10d, etcd-v3 or etcd-v2", CLI_TEXT, &b.backend, 0},
-        {"server", "HOST:PORT", "a server that runs; without it, one is started (not of etcd)",
+        {"server", "HOST:PORT", "a running server; without it one is started, but not for etcd",
          CLI_TEXT, &b.address, 0},
-        {"members", NULL, "every node asks for the list of members, however long", CLI_FLAG,
-         &b.members, 0},
-        {"timeout", "SECONDS", "give up after that (120)", CLI_NUMBER, &b.timeout, 86400},
+        {"members", NULL, "every node also asks for the list of all members", CLI_FLAG, &b.members,
+         0},
+        {"timeout", "SECONDS", "give up after this long (120)", CLI_NUMBER, &b.timeout, 86400},
     };
     const struct cli_verb verb = {
         "bench rdzv", "[--nodes N] [--backend B] [OPTIONS]",
-        "Measures a rendezvous of N nodes, all in this process over real sockets: from the last "
-        "join\n"
-        "sent to the last rank received. Prints `name value unit` lines.",
+        "Measures a rendezvous of N nodes, all in this process over real sockets: the time from\n"
+        "the last join sent to the last rank received. Prints `name value unit` lines.",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
     uint64_t descriptors;
 
     if (err != 0 || argc != 0 || b.count == 0) {
-        return err != 0 ? err : cli_usage("bench rdzv", "a number of nodes above 0 is needed");
+        return err != 0 ? err : cli_usage("bench rdzv", "--nodes must be at least 1");
     }
     if (is_etcd(&b) && b.address == NULL) {
-        return cli_usage("bench rdzv", "--server is needed: where etcd is");
+        return cli_usage("bench rdzv", "name the address of etcd: --server HOST:PORT");
     }
     descriptors = cli_raise_descriptor_limit();
     if (descriptors < b.count + SPARE_DESCRIPTORS) {
