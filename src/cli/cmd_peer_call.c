@@ -46,22 +46,21 @@ static void fail_call(struct call *c, int status, const char *text)
 
     switch (status) {
     case MUSTER_ETIMEDOUT:
-        code = cli_fail(CLI_TIMEOUT, "%s: %s: %s; --timeout-ms allows for more", whom, o->method,
-                        text);
+        code = cli_fail(CLI_TIMEOUT, "%s: %s: %s; --timeout-ms MS gives it more time", whom,
+                        o->method, text);
         break;
     case MUSTER_EREFUSED:
-        code = cli_fail(CLI_FAILED, "%s: it does not serve %s%s", whom, o->method,
-                        strstr(o->method, "::") != NULL ? "; names are told apart by each letter"
-                                                        : "; a name is namespace::Service.method");
+        code = cli_fail(CLI_FAILED, "%s does not serve %s%s", whom, o->method,
+                        strstr(o->method, "::") != NULL ? "; upper and lower case matter"
+                                                        : "; write namespace::Service.method");
         break;
     case MUSTER_EREMOTE:
         code = cli_fail(CLI_FAILED, "%s: %s failed: %s", whom, o->method, text);
         break;
     case MUSTER_ENOENT:
-        code = cli_fail(CLI_CONNECT,
-                        "%s: %s: %s; its multiaddr, or a --bootstrap that knows it, "
-                        "would help",
-                        whom, o->method, text);
+        code =
+            cli_fail(CLI_CONNECT, "%s: %s: %s; give its multiaddr, or a --bootstrap that knows it",
+                     whom, o->method, text);
         break;
     case MUSTER_ECLOSED:
     case MUSTER_EPROTO:
@@ -70,13 +69,15 @@ static void fail_call(struct call *c, int status, const char *text)
                                   : "a streaming method: try --stream");
         break;
     case MUSTER_ELIMIT:
-        code = cli_fail(CLI_FAILED, "%s: %s: %s; %s", whom, o->method, text,
-                        o->stream ? "an item has at most 64 MiB"
-                                  : "a unary message has at most 4 MiB, an item of --stream 64");
+        code =
+            cli_fail(CLI_FAILED, "%s: %s: %s; %s", whom, o->method, text,
+                     o->stream ? "an item has at most 64 MiB"
+                               : "a unary message has at most 4 MiB, an item of --stream 64 MiB");
         break;
     default:
-        code = cli_fail(CLI_CONNECT, "%s: %s: %s; muster peer ping tells whether it can be reached",
-                        whom, o->method, text);
+        code =
+            cli_fail(CLI_CONNECT, "%s: %s: %s; `muster peer ping` tells whether it can be reached",
+                     whom, o->method, text);
         break;
     }
     peer_app_stop(&c->app, code);

@@ -258,7 +258,7 @@ static void say_bootstrapped(struct peer_app *app, struct peer_bootstrap *b, int
     (void)app;
     (void)b;
     if (status != 0) {
-        (void)cli_fail(0, "--bootstrap: %s; it is tried again", text);
+        (void)cli_fail(0, "--bootstrap: %s; trying again", text);
     }
 }
 

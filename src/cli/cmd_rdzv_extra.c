@@ -50,7 +50,7 @@ int rdzv_extra(const struct rdzv_options *o)
         return cli_usage("rdzv", "only the backend etcd has extra data: --rdzv-backend etcd");
     }
     if (err != 0 || o->words[0] == NULL) {
-        return err != 0 ? err : cli_usage("rdzv", "write: muster rdzv extra NAME [VALUE]");
+        return err != 0 ? err : cli_usage("rdzv", "write muster rdzv extra NAME [VALUE]");
     }
     config.name = mu_span_str(o->words[0]);
     config.value = mu_span_str(o->words[1] == NULL ? "" : o->words[1]);

@@ -168,7 +168,7 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
 static int check_options(const struct serve_options *o, struct muster_server_config *config)
 {
     if (o->listen == NULL) {
-        return cli_usage("serve", "--listen HOST:PORT is needed");
+        return cli_usage("serve", "name the address to listen on: --listen HOST:PORT");
     }
     if (strcmp(o->sync, "interval") == 0) {
         config->sync = MUSTER_SYNC_INTERVAL;

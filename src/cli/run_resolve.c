@@ -61,7 +61,7 @@ static int resolve_nodes(struct run_options *o)
     }
     if (min < 1 || max < min) {
         return cli_fail(CLI_FAILED,
-                        "--nnodes %s: the minimum of nodes is at least 1, and at most the maximum",
+                        "--nnodes %s: the minimum must be at least 1, and at most the maximum",
                         o->nnodes);
     }
     o->rdzv.nodes_min = (uint32_t)min;
@@ -111,7 +111,8 @@ static int make_run_id(struct run_options *o)
         (void)fclose(f);
     }
     if (!ok) {
-        return cli_fail(CLI_FAILED, "cannot make a random id for --standalone; give --rdzv-id");
+        return cli_fail(CLI_FAILED,
+                        "cannot make a random id for --standalone; give --rdzv-id ID instead");
     }
     o->run_id_text[strcspn(o->run_id_text, "\n")] = '\0';
     o->rdzv.run_id = o->run_id_text;
