@@ -33,8 +33,8 @@ static void print_help(void)
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         printf("  %-8s %s\n", verbs[i].name, verbs[i].description);
     }
-    printf(
-        "\n`muster COMMAND --help` lists the options of a command; `man muster` the exit codes.\n");
+    printf("\n`muster COMMAND --help` lists the options of a command, with defaults in "
+           "parentheses;\n`man muster` lists the exit codes.\n");
 }
 
 /* By another name the program is another. */
