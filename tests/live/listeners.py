@@ -230,8 +230,11 @@ def hide_tmp():
     if ctypes.CDLL(None).unshare(NEWNS) != 0:
         print("skipped: the system gives us no mounts of our own")
         sys.exit(lib.SKIP)
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/tmp"], check=True)
+    root = os.path.dirname(os.path.realpath(PAGE))
+    script = "mount --make-rprivate /; mount --bind \"$1\" /mnt; mount -t tmpfs tmpfs /tmp; "
+    if root.startswith("/tmp/"):  # where the tree itself may be
+        script += "mkdir -p \"$1\"; mount --bind /mnt \"$1\"; "
+    subprocess.run(["sh", "-ec", script + "umount /mnt", "sh", root], check=True)
 
 
 def main():
