@@ -172,6 +172,15 @@ static int env_work(struct mu_env *env, struct mu_work *work)
     return 0;
 }
 
+/* A process has the name of its host, and another number each time that it is started. */
+static void env_self(struct mu_env *env, struct mu_self *ret_self)
+{
+    const struct mu_sim_proc *proc = mu_sim_proc_of(env);
+
+    *ret_self = (struct mu_self){.pid = 100 + proc->starts};
+    (void)snprintf(ret_self->host, sizeof(ret_self->host), "%s", proc->host->name);
+}
+
 void sim_env_drop(struct mu_sim_proc *proc)
 {
     struct mu_list *node;
@@ -189,6 +198,7 @@ void sim_env_drop(struct mu_sim_proc *proc)
 const struct mu_env_ops sim_env_ops = {
     .now = env_now,
     .entropy = env_entropy,
+    .self = env_self,
     .timer_arm = env_timer_arm,
     .dial = sim_net_dial,
     .listen = sim_net_listen,

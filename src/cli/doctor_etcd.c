@@ -496,8 +496,7 @@ static int read_url(struct visit *v, struct mu_errmsg *msg)
     c->tls = is_true(mu_url_param(&v->url, "tls")) || c->cacert != NULL || c->cert != NULL ||
              c->key != NULL;
     c->password = v->password;
-    return mu_etcd_read_password(mu_url_param(&v->url, "password_file"), v->password,
-                                 sizeof(v->password), msg);
+    return 0;
 }
 
 int doctor_etcd(const struct doctor_options *o, const char *url)
@@ -522,7 +521,9 @@ int doctor_etcd(const struct doctor_options *o, const char *url)
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);
     code = cli_loop_open(&v->loop, on_signal, v);
     if (code == 0) {
-        if (mu_etcd_doctor_start(v->loop.env, &v->config, &doctor, &msg) != 0) {
+        if (mu_etcd_read_password(v->loop.env, mu_url_param(&v->url, "password_file"), v->password,
+                                  sizeof(v->password), &msg) != 0 ||
+            mu_etcd_doctor_start(v->loop.env, &v->config, &doctor, &msg) != 0) {
             code = cli_usage("doctor", "%s", msg.text);
         } else {
             cli_loop_run(&v->loop);

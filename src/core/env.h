@@ -1,5 +1,7 @@
 /*
- * The environment: everything a service may ask of the world, in a dozen verbs. transport/
+ * The environment: everything a service may ask of the world. It has verbs for time and chance
+ * (now, entropy, timer_arm), for itself (memory, self, paths), for connections (dial to why), for
+ * work, for children (spawn to child_leave) and for HTTP. transport/
  * implements it on libuv, sim/ on virtual time; services see only this.
  *
  * Rules that hold for every verb, in every implementation:
@@ -22,6 +24,7 @@
 #include "core/heap.h"
 #include "core/http.h"
 #include "core/list.h"
+#include "core/paths.h"
 #include "core/span.h"
 #include "core/time.h"
 
@@ -116,6 +119,12 @@ struct mu_work {
     void *impl;
 };
 
+/* The process that we are. */
+struct mu_self {
+    char host[MU_ADDR_HOST_MAX + 1]; /* the name of its machine, never empty */
+    int64_t pid;
+};
+
 /* Spans that one mu_env_sendv() looks at; what is behind them waits for `writable`. */
 #define MU_ENV_SPANS_MAX 64
 
@@ -126,6 +135,9 @@ struct mu_env_ops {
     void (*entropy)(struct mu_env *env, void *buf, size_t len);
     /** How much memory this process may have, in bytes. NULL: nobody knows. */
     uint64_t (*memory)(struct mu_env *env);
+    void (*self)(struct mu_env *env, struct mu_self *ret_self);
+    /** The file system, lent for ever. NULL, and returning NULL: there is none. */
+    const struct mu_paths *(*paths)(struct mu_env *env);
     /** Arms, re-arms, or with MU_MONO_NEVER disarms. Cannot fail. */
     void (*timer_arm)(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
     /** Connects; `open` or `closed` follows. MUSTER_EINVAL for an address it cannot take. */
@@ -233,6 +245,17 @@ static inline void mu_env_entropy(struct mu_env *env, void *buf, size_t len)
 static inline uint64_t mu_env_memory(struct mu_env *env)
 {
     return env->ops->memory == NULL ? UINT64_MAX : env->ops->memory(env);
+}
+
+static inline void mu_env_self(struct mu_env *env, struct mu_self *ret_self)
+{
+    env->ops->self(env, ret_self);
+}
+
+/** NULL: there are no files. */
+static inline const struct mu_paths *mu_env_paths(struct mu_env *env)
+{
+    return env->ops->paths == NULL ? NULL : env->ops->paths(env);
 }
 
 static inline void mu_env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)

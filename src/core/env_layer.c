@@ -15,6 +15,16 @@ uint64_t mu_env_layer_memory(struct mu_env *env)
     return mu_env_memory(mu_env_below(env));
 }
 
+void mu_env_layer_self(struct mu_env *env, struct mu_self *ret_self)
+{
+    mu_env_self(mu_env_below(env), ret_self);
+}
+
+const struct mu_paths *mu_env_layer_paths(struct mu_env *env)
+{
+    return mu_env_paths(mu_env_below(env));
+}
+
 void mu_env_layer_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at)
 {
     mu_env_timer_arm(mu_env_below(env), timer, at);

@@ -26,6 +26,8 @@ static inline struct mu_env *mu_env_below(struct mu_env *env)
 struct mu_now mu_env_layer_now(struct mu_env *env);
 void mu_env_layer_entropy(struct mu_env *env, void *buf, size_t len);
 uint64_t mu_env_layer_memory(struct mu_env *env);
+void mu_env_layer_self(struct mu_env *env, struct mu_self *ret_self);
+const struct mu_paths *mu_env_layer_paths(struct mu_env *env);
 void mu_env_layer_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
 int mu_env_layer_work(struct mu_env *env, struct mu_work *work);
 int mu_env_layer_spawn(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what);
@@ -44,6 +46,8 @@ void mu_env_layer_http_cancel(struct mu_env *env, struct mu_http *http);
     .now = mu_env_layer_now,                                                                       \
     .entropy = mu_env_layer_entropy,                                                               \
     .memory = mu_env_layer_memory,                                                                 \
+    .self = mu_env_layer_self,                                                                     \
+    .paths = mu_env_layer_paths,                                                                   \
     .timer_arm = mu_env_layer_timer_arm,                                                           \
     .work = mu_env_layer_work,                                                                     \
     .spawn = mu_env_layer_spawn,                                                                   \

@@ -52,11 +52,4 @@ struct mu_file_log {
     const struct mu_file_log_ops *ops;
 };
 
-/**
- * The real one, in transport/file_log.c: a file locked as PyTorch locks its FileStore, by flock(2)
- * on the whole of it, shared to read and exclusive to write. It is opened at the first call that
- * needs it. MUSTER_ENOMEM.
- */
-int mu_file_log_new(const char *path, struct mu_file_log **ret_log);
-
 #endif

@@ -1,7 +1,6 @@
 /* The client: endpoints, calls, and who we are. */
 #include "service/etcd.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -449,22 +448,22 @@ void mu_etcd_drop_token(struct mu_etcd *etcd, uint64_t number)
     etcd->auth_off = false; /* Somebody may have switched it on. */
 }
 
-int mu_etcd_read_password(const char *path, char *buf, size_t cap, struct mu_errmsg *reterr_msg)
+int mu_etcd_read_password(struct mu_env *env, const char *path, char *buf, size_t cap,
+                          struct mu_errmsg *reterr_msg)
 {
-    FILE *f;
-    size_t len;
+    const struct mu_paths *paths = mu_env_paths(env);
+    size_t len = 0;
+    int err;
 
     buf[0] = '\0';
     if (path == NULL || path[0] == '\0') {
         return 0;
     }
-    f = fopen(path, "re");
-    if (f == NULL) {
+    err = paths == NULL ? MUSTER_ENOTSUP : paths->read(path, buf, cap - 1, &len);
+    if (err != 0) {
         return mu_err(reterr_msg, MUSTER_EURL, "the password_file %.128s cannot be read: %s", path,
-                      strerror(errno));
+                      muster_strerror(err));
     }
-    len = fread(buf, 1, cap - 1, f);
-    (void)fclose(f);
     buf[len] = '\0';
     buf[strcspn(buf, "\r\n")] = '\0';
     return 0;

@@ -54,7 +54,8 @@ struct mu_etcd_config mu_etcd_config_defaults(void);
 
 /** A password is one line of a file, so that it is in no list of processes. No path: "".
  * MUSTER_EURL with words. */
-int mu_etcd_read_password(const char *path, char *buf, size_t cap, struct mu_errmsg *reterr_msg);
+int mu_etcd_read_password(struct mu_env *env, const char *path, char *buf, size_t cap,
+                          struct mu_errmsg *reterr_msg);
 
 /** The texts are copied. Connects to nobody yet. MUSTER_EURL with words, MUSTER_ENOMEM. */
 int mu_etcd_new(struct mu_env *env, const struct mu_etcd_config *config, struct mu_etcd **ret_etcd,

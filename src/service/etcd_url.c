@@ -34,7 +34,7 @@ int mu_etcd_new_url(struct mu_env *env, const struct mu_url *url,
         *texts[i].text = value != NULL ? value : *texts[i].text;
     }
     if (file != NULL) {
-        int err = mu_etcd_read_password(file, password, sizeof(password), reterr_msg);
+        int err = mu_etcd_read_password(env, file, password, sizeof(password), reterr_msg);
 
         if (err != 0) {
             return err;

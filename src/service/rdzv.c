@@ -4,7 +4,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "service/rdzv_url.h"
 
@@ -93,20 +92,20 @@ static struct mu_span text_span(const char *text)
  * Host and process do not tell two nodes apart: there may be several in one process, and containers
  * share host names and process ids. Hence the random part.
  */
-static void make_name(struct mu_rdzv_handler *h, const char *host)
+static void make_name(struct mu_rdzv_handler *h, const struct mu_self *self)
 {
     uint32_t random;
 
     mu_env_entropy(h->env, &random, sizeof(random));
-    (void)snprintf(h->node, sizeof(h->node), "%.*s_%ld_%08" PRIx32, HOST_PART_MAX, host,
-                   (long)getpid(), random);
+    (void)snprintf(h->node, sizeof(h->node), "%.*s_%" PRId64 "_%08" PRIx32, HOST_PART_MAX,
+                   self->host, self->pid, random);
 }
 
 int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler_ops *ops,
                          struct mu_env *env, const struct mu_rdzv_params *params,
                          const struct mu_rdzv_events *events, struct mu_errmsg *reterr_msg)
 {
-    char host[MU_ADDR_HOST_MAX + 1];
+    struct mu_self self;
     struct mu_span value;
     int err;
 
@@ -114,10 +113,7 @@ int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler
     h->env = env;
     h->events = *events;
     h->hosting = false;
-    if (gethostname(host, sizeof(host)) != 0 || host[0] == '\0') {
-        memcpy(host, "localhost", sizeof("localhost"));
-    }
-    host[sizeof(host) - 1] = '\0';
+    mu_env_self(env, &self);
     err = copy_text(h->backend, sizeof(h->backend), text_span(params->backend), "backend's name",
                     reterr_msg);
     if (err == 0) {
@@ -127,13 +123,13 @@ int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler
     if (err == 0 && mu_rdzv_config_get(params->config, "name", &value) && value.len != 0) {
         err = copy_text(h->node, sizeof(h->node), value, "node's name", reterr_msg);
     } else if (err == 0) {
-        make_name(h, host);
+        make_name(h, &self);
     }
     if (err == 0) {
         if (!mu_rdzv_config_get(params->config, "addr", &value) || value.len == 0) {
             value = text_span(params->local_addr);
         }
-        value = value.len == 0 ? text_span(host) : value;
+        value = value.len == 0 ? text_span(self.host) : value;
         err = copy_text(h->addr, sizeof(h->addr), value, "node's address", reterr_msg);
     }
     return err;

@@ -477,7 +477,7 @@ int mu_rdzv_c10d_new(struct mu_env *env, const struct mu_rdzv_params *params,
     n->rank = -1;
     err = mu_rdzv_handler_init(&n->base, &c10d_ops, env, params, events, reterr_msg);
     if (err == 0) {
-        err = mu_rdzv_c10d_configure(&n->config, params, reterr_msg);
+        err = mu_rdzv_c10d_configure(&n->config, env, params, reterr_msg);
     }
     if (err == 0) {
         err = init_machine(n, reterr_msg);

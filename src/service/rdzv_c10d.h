@@ -48,8 +48,8 @@ struct mu_rdzv_c10d_config {
 };
 
 /** The keys of the backend, and the endpoint. MUSTER_EINVAL in words. */
-int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
-                           struct mu_errmsg *reterr_msg);
+int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, struct mu_env *env,
+                           const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg);
 /** rdzv_c10d_etcd.c: the keys that etcd's backends have of their own, and their endpoint. */
 int mu_rdzv_c10d_configure_etcd(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
                                 struct mu_errmsg *reterr_msg);

@@ -3,9 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/addr.h"
 #include "core/alloc.h"
@@ -114,9 +112,10 @@ static int parse_times(struct mu_rdzv_c10d_config *c, const char *config,
     return err;
 }
 
-static int parse_numbers(struct mu_rdzv_c10d_config *c, const char *config,
+static int parse_numbers(struct mu_rdzv_c10d_config *c, struct mu_env *env, const char *config,
                          struct mu_errmsg *reterr_msg)
 {
+    struct mu_self self;
     int64_t attempts;
     int err = mu_rdzv_config_int(config, "keep_alive_max_attempt",
                                  c->settings.keep_alive_max_attempt, &attempts, reterr_msg);
@@ -128,7 +127,8 @@ static int parse_numbers(struct mu_rdzv_c10d_config *c, const char *config,
     }
     if (err == 0) {
         c->settings.keep_alive_max_attempt = (uint32_t)attempts;
-        err = mu_rdzv_config_int(config, "pid", getpid(), &c->pid, reterr_msg);
+        mu_env_self(env, &self);
+        err = mu_rdzv_config_int(config, "pid", self.pid, &c->pid, reterr_msg);
     }
     if (err == 0) {
         err = mu_rdzv_config_int(config, "local_id", -1, &c->local_id, reterr_msg);
@@ -169,43 +169,30 @@ static int parse_words(struct mu_rdzv_c10d_config *c, const char *config,
     return err;
 }
 
-/* An absolute path: the URL of a round's store has no room for another. */
-static int parse_path(struct mu_rdzv_c10d_config *c, const char *endpoint,
+/* An absolute path: the URL of a round's store has no room for another. Without one a file is made,
+ * as PyTorch does: good for one node, which alone knows its name. */
+static int parse_path(struct mu_rdzv_c10d_config *c, struct mu_env *env, const char *endpoint,
                       struct mu_errmsg *reterr_msg)
 {
-    struct mu_span path = mu_span_str(endpoint == NULL ? "" : endpoint);
-    size_t used = 0;
+    const struct mu_paths *paths = mu_env_paths(env);
+    bool given = endpoint != NULL && endpoint[0] != '\0';
+    int err = paths == NULL ? MUSTER_ENOTSUP
+              : given       ? paths->absolute(endpoint, c->path, sizeof(c->path))
+                            : paths->create(c->path, sizeof(c->path));
 
-    if (path.len == 0) {
-        /* As PyTorch does: good for one node, which alone knows its name. */
-        int fd;
-
-        (void)snprintf(c->path, sizeof(c->path), "/tmp/muster-rdzv-XXXXXX");
-        fd = mkstemp(c->path);
-        if (fd < 0) {
-            return mu_err(reterr_msg, MUSTER_EADDR, "no file can be made in /tmp");
-        }
-        (void)close(fd);
-        return 0;
-    }
-    if (path.data[0] != '/') {
-        if (getcwd(c->path, sizeof(c->path) - 1) == NULL) {
-            return mu_err(reterr_msg, MUSTER_EINVAL, "the working directory has no name");
-        }
-        used = strlen(c->path);
-        c->path[used++] = '/';
-    }
-    if (used + path.len >= sizeof(c->path)) {
+    if (err == MUSTER_ELIMIT) {
         return mu_err(reterr_msg, MUSTER_EINVAL, "the path of the store has more than %d bytes",
                       MU_RDZV_C10D_PATH_CAP - 1);
     }
-    memcpy(c->path + used, path.data, path.len);
-    c->path[used + path.len] = '\0';
-    return 0;
+    return err == 0 ? 0
+                    : mu_err(reterr_msg, given ? MUSTER_EINVAL : MUSTER_EADDR,
+                             given ? "the working directory has no name: %s"
+                                   : "no file can be made in /tmp: %s",
+                             muster_strerror(err));
 }
 
-int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
-                           struct mu_errmsg *reterr_msg)
+int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, struct mu_env *env,
+                           const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg)
 {
     bool v2 = strcmp(params->backend, "etcd-v2") == 0;
     bool v3 = strcmp(params->backend, "etcd-v3") == 0;
@@ -220,7 +207,7 @@ int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_p
         err = parse_times(c, params->config, reterr_msg);
     }
     if (err == 0) {
-        err = parse_numbers(c, params->config, reterr_msg);
+        err = parse_numbers(c, env, params->config, reterr_msg);
     }
     if (err == 0) {
         err = parse_words(c, params->config, reterr_msg);
@@ -232,7 +219,7 @@ int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_p
         return mu_rdzv_c10d_configure_etcd(c, params, reterr_msg);
     }
     if (err == 0 && c->file) {
-        return parse_path(c, params->endpoint, reterr_msg);
+        return parse_path(c, env, params->endpoint, reterr_msg);
     }
     return err != 0
                ? err

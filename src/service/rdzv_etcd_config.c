@@ -251,7 +251,7 @@ int mu_rdzv_etcd_client(const struct mu_rdzv_etcd_config *c, struct mu_env *env,
     struct mu_etcd_config config = mu_etcd_config_defaults();
     uint64_t first = c->machine.timeout_ms < FIRST_MS ? c->machine.timeout_ms : FIRST_MS;
     char password[PASSWORD_CAP];
-    int err = mu_etcd_read_password(c->password_file, password, sizeof(password), reterr_msg);
+    int err = mu_etcd_read_password(env, c->password_file, password, sizeof(password), reterr_msg);
 
     if (err != 0) {
         return MUSTER_EINVAL;

@@ -219,7 +219,7 @@ int mu_rdzv_look(struct mu_env *env, const struct mu_rdzv_params *params, uint32
     l->timeout_ms = timeout_ms;
     (void)snprintf(l->run_id, sizeof(l->run_id), "%s", params->run_id);
     mu_timer_init(&l->timer, on_timer);
-    err = mu_rdzv_c10d_configure(&l->config, params, reterr_msg);
+    err = mu_rdzv_c10d_configure(&l->config, env, params, reterr_msg);
     if (err == 0) {
         err = open_cell(l, reterr_msg);
     }

@@ -527,8 +527,9 @@ int mu_store_file_new_on(struct mu_env *env, struct mu_file_log *log, const char
 int mu_store_file_new(struct mu_env *env, const char *path, int64_t world_size,
                       struct mu_store **ret_store)
 {
+    const struct mu_paths *paths = mu_env_paths(env);
     struct mu_file_log *log;
-    int err = mu_file_log_new(path, &log);
+    int err = paths == NULL ? MUSTER_ENOTSUP : paths->open_log(path, &log);
 
     if (err != 0) {
         return err;

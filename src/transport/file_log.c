@@ -1,4 +1,4 @@
-#include "core/file_log.h"
+#include "transport/file_log.h"
 
 #include <errno.h>
 #include <fcntl.h>

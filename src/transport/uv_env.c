@@ -1,13 +1,16 @@
 #include "transport/uv_env.h"
 
 #include <sched.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/err.h"
 #include "transport/child_internal.h"
 #include "transport/memory_limit.h"
+#include "transport/paths.h"
 #include "transport/uv_internal.h"
 
 /* Moves all of `from` to `to`, which is not yet a list. */
@@ -171,6 +174,25 @@ static uint64_t env_memory(struct mu_env *env)
     return mu_memory_limit();
 }
 
+static void env_self(struct mu_env *env, struct mu_self *ret_self)
+{
+    static const char nameless[] = "localhost";
+    size_t last = sizeof(ret_self->host) - 1;
+
+    (void)env;
+    *ret_self = (struct mu_self){.pid = getpid()};
+    if (gethostname(ret_self->host, last) != 0 || ret_self->host[0] == '\0') {
+        memcpy(ret_self->host, nameless, sizeof(nameless));
+    }
+    ret_self->host[last] = '\0';
+}
+
+static const struct mu_paths *env_paths(struct mu_env *env)
+{
+    (void)env;
+    return &mu_paths_real;
+}
+
 static void env_entropy(struct mu_env *env, void *buf, size_t len)
 {
     (void)env;
@@ -255,6 +277,8 @@ static const struct mu_env_ops ops = {
     .now = env_now,
     .entropy = env_entropy,
     .memory = env_memory,
+    .self = env_self,
+    .paths = env_paths,
     .timer_arm = env_timer_arm,
     .dial = mu_uv_dial,
     .listen = mu_uv_listen,
