@@ -15,12 +15,11 @@ struct muster_progress {
     muster_runtime *rt;
     struct mu_identity owner;
     struct mu_progress_track *track;
-    int pauses;
 };
 
 struct muster_progress_config muster_progress_config_defaults(void)
 {
-    struct mu_progress_config d = mu_progress_config_defaults();
+    struct mu_progress_config d = mu_progress_track_config_defaults().progress;
 
     return (struct muster_progress_config){.tolerance = d.tolerance, .look_ms = d.fetch_max_ms};
 }
@@ -45,22 +44,6 @@ static void pass(muster_progress *p, struct progress_door *d, void (*run)(struct
 {
     d->p = p;
     mu_door_pass_anywhere(p->rt, &d->door, run);
-}
-
-static struct mu_progress *machine_of(const struct progress_door *d)
-{
-    return mu_progress_track_machine(d->p->track);
-}
-
-static struct mu_now now_of(const struct progress_door *d)
-{
-    return mu_env_now(d->p->rt->env);
-}
-
-static void done(struct progress_door *d)
-{
-    mu_progress_track_turn(d->p->track);
-    mu_door_open(&d->door);
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -89,7 +72,7 @@ static void start_on_loop(struct mu_door *door)
     p->fetch_min_ms = p->fetch_min_ms < look ? p->fetch_min_ms : look;
     d->err = mu_progress_track_start(&config, &d->p->track, &d->msg);
     if (d->err == 0 && d->config->epoch != 0) {
-        mu_progress_update_epoch(machine_of(d), now_of(d), d->config->epoch);
+        mu_progress_track_update_epoch(d->p->track, d->config->epoch);
     }
     mu_door_open(door);
 }
@@ -165,8 +148,8 @@ static void report_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
 
-    mu_progress_report(machine_of(d), now_of(d), d->epoch, d->samples);
-    done(d);
+    mu_progress_track_report(d->p->track, d->epoch, d->samples);
+    mu_door_open(door);
 }
 
 void muster_progress_report(muster_progress *p, uint64_t epoch, uint64_t samples)
@@ -180,8 +163,8 @@ static void enter_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
 
-    mu_progress_update_epoch(machine_of(d), now_of(d), d->epoch);
-    done(d);
+    mu_progress_track_update_epoch(d->p->track, d->epoch);
+    mu_door_open(door);
 }
 
 void muster_progress_enter_epoch(muster_progress *p, uint64_t epoch)
@@ -195,10 +178,8 @@ static void pause_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
 
-    if (d->p->pauses++ == 0) {
-        mu_progress_pause(machine_of(d));
-    }
-    done(d);
+    mu_progress_track_pause(d->p->track);
+    mu_door_open(door);
 }
 
 void muster_progress_pause(muster_progress *p)
@@ -212,10 +193,8 @@ static void resume_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
 
-    if (d->p->pauses > 0 && --d->p->pauses == 0) {
-        mu_progress_resume(machine_of(d), now_of(d));
-    }
-    done(d);
+    mu_progress_track_resume(d->p->track);
+    mu_door_open(door);
 }
 
 void muster_progress_resume(muster_progress *p)
@@ -231,8 +210,8 @@ static void ready_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
 
-    d->answer = mu_progress_ready(machine_of(d), now_of(d));
-    done(d);
+    d->answer = mu_progress_track_ready(d->p->track);
+    mu_door_open(door);
 }
 
 bool muster_progress_ready(muster_progress *p)
@@ -247,8 +226,8 @@ static void needs_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
 
-    d->answer = mu_progress_needs_state(machine_of(d));
-    done(d);
+    d->answer = mu_progress_track_needs_state(d->p->track);
+    mu_door_open(door);
 }
 
 bool muster_progress_needs_state(muster_progress *p)
@@ -262,7 +241,8 @@ bool muster_progress_needs_state(muster_progress *p)
 static void view_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
-    const struct mu_progress *m = machine_of(d);
+    const struct mu_progress *m = mu_progress_track_view(d->p->track);
+    double now = (double)mu_env_now(d->p->rt->env).wall.ns / 1e9;
     struct mu_progress_track_stats stats;
 
     mu_progress_track_stats(d->p->track, &stats);
@@ -273,14 +253,13 @@ static void view_on_loop(struct mu_door *door)
         .swarm_epoch = m->swarm.epoch,
         .swarm_samples = m->swarm.samples,
         .swarm_samples_per_second = m->swarm.samples_per_second,
-        .eta_seconds =
-            isfinite(m->swarm.eta) ? m->swarm.eta - (double)now_of(d).wall.ns / 1e9 : m->swarm.eta,
+        .eta_seconds = isfinite(m->swarm.eta) ? m->swarm.eta - now : m->swarm.eta,
         .peers = m->swarm.peers,
         .clients = m->swarm.clients,
         .suspects = m->swarm.suspects,
         .looks = stats.fetched,
     };
-    done(d);
+    mu_door_open(door);
 }
 
 void muster_progress_get(muster_progress *p, struct muster_progress_view *ret)
@@ -297,19 +276,16 @@ static void begin_on_loop(struct mu_door *door)
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
     struct mu_progress_hooks none = {0}; /* They wait, and have run on the caller's thread. */
 
-    d->err = mu_progress_enter(machine_of(d), &none);
-    done(d);
+    d->err = mu_progress_track_enter(d->p->track, &none);
+    mu_door_open(door);
 }
 
 static void end_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
 
-    (void)mu_progress_leave(machine_of(d), now_of(d), d->status, d->epoch);
-    if (d->p->pauses > 0) {
-        mu_progress_pause(machine_of(d));
-    }
-    done(d);
+    mu_progress_track_leave(d->p->track, d->status, d->epoch);
+    mu_door_open(door);
 }
 
 static int run_hooks(const struct muster_progress_hooks *hooks)

@@ -196,7 +196,7 @@ int mu_rpc_check_request(const struct muster_rpc_request *q)
     if (q->flags > (MUSTER_RPC_RETRY | MUSTER_RPC_ONCE | MUSTER_RPC_BORROW)) {
         return mu_api_error(MUSTER_EINVAL, "the call has a flag that is not known");
     }
-    if ((q->flags & MUSTER_RPC_RETRY) != 0 && mu_rpc_retry_check(&retry, &msg) != 0) {
+    if ((q->flags & MUSTER_RPC_RETRY) != 0 && mu_rpc_out_retry_check(&retry, &msg) != 0) {
         return mu_api_error(MUSTER_EINVAL, msg.text);
     }
     return 0;
@@ -371,7 +371,7 @@ int muster_rpc_sync(muster_rpc_agent *a, const struct muster_rpc_request *q,
 
 struct muster_rpc_retry muster_rpc_retry_defaults(void)
 {
-    struct mu_rpc_retry_options o = mu_rpc_retry_options_defaults();
+    struct mu_rpc_retry_options o = mu_rpc_out_retry_defaults();
 
     return (struct muster_rpc_retry){o.retries_max, o.duration_ms, o.backoff, o.jitter};
 }

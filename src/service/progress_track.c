@@ -16,6 +16,7 @@ struct mu_progress_track {
     struct mu_env *env;
     struct mu_dht_service *dht;
     struct mu_progress machine;
+    int pauses;
     struct mu_dht_id key;
     struct mu_buf subkey;
     struct mu_timer timer;
@@ -134,7 +135,8 @@ static void finish(struct mu_progress_track *t)
     }
 }
 
-void mu_progress_track_turn(struct mu_progress_track *t)
+/* Stores and fetches what is due. */
+static void turn(struct mu_progress_track *t)
 {
     struct mu_now now = mu_env_now(t->env);
     mu_mono_t at;
@@ -176,7 +178,7 @@ static void on_timer(struct mu_timer *timer)
     struct mu_progress_track *t = MU_CONTAINER_OF(timer, struct mu_progress_track, timer);
 
     if (!t->stopping) {
-        mu_progress_track_turn(t);
+        turn(t);
     } else if (t->storing || t->fetching) {
         t->over = true; /* Nobody heard of our leaving: the record will expire. */
         if (t->storing) {
@@ -255,9 +257,67 @@ int mu_progress_track_start(const struct mu_progress_track_config *config,
     return 0;
 }
 
-struct mu_progress *mu_progress_track_machine(struct mu_progress_track *t)
+const struct mu_progress *mu_progress_track_view(const struct mu_progress_track *t)
 {
     return &t->machine;
+}
+
+void mu_progress_track_report(struct mu_progress_track *t, uint64_t epoch, uint64_t samples)
+{
+    mu_progress_report(&t->machine, mu_env_now(t->env), epoch, samples);
+    turn(t);
+}
+
+void mu_progress_track_update_epoch(struct mu_progress_track *t, uint64_t epoch)
+{
+    mu_progress_update_epoch(&t->machine, mu_env_now(t->env), epoch);
+    turn(t);
+}
+
+void mu_progress_track_pause(struct mu_progress_track *t)
+{
+    if (t->pauses++ == 0) {
+        mu_progress_pause(&t->machine);
+        turn(t);
+    }
+}
+
+void mu_progress_track_resume(struct mu_progress_track *t)
+{
+    if (t->pauses > 0 && --t->pauses == 0) {
+        mu_progress_resume(&t->machine, mu_env_now(t->env));
+        turn(t);
+    }
+}
+
+bool mu_progress_track_ready(struct mu_progress_track *t)
+{
+    return mu_progress_ready(&t->machine, mu_env_now(t->env));
+}
+
+bool mu_progress_track_needs_state(struct mu_progress_track *t)
+{
+    bool needs = mu_progress_needs_state(&t->machine);
+
+    turn(t);
+    return needs;
+}
+
+int mu_progress_track_enter(struct mu_progress_track *t, const struct mu_progress_hooks *hooks)
+{
+    int err = mu_progress_enter(&t->machine, hooks);
+
+    turn(t);
+    return err;
+}
+
+void mu_progress_track_leave(struct mu_progress_track *t, int status, uint64_t epoch)
+{
+    (void)mu_progress_leave(&t->machine, mu_env_now(t->env), status, epoch);
+    if (t->pauses > 0) {
+        mu_progress_pause(&t->machine);
+    }
+    turn(t);
 }
 
 void mu_progress_track_on_stopped(struct mu_progress_track *t, void (*stopped)(void *context),

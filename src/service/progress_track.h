@@ -3,8 +3,7 @@
  * proto/progress.h. On the loop's thread.
  *
  *     mu_progress_track_start(&config, &track, &msg);
- *     mu_progress_report(mu_progress_track_machine(track), now, epoch, samples);
- *     mu_progress_track_turn(track);       after anything was told to the machine
+ *     mu_progress_track_report(track, epoch, samples);
  *     mu_progress_track_stop(track);       says goodbye; stopped() follows
  *
  * Records are signed with a key of the trainer's own, as hivemind's are: one for each swarm.
@@ -33,9 +32,17 @@ struct mu_progress_track_config mu_progress_track_config_defaults(void);
 /** MUSTER_EBUSY: the swarm has one already; MUSTER_EINVAL, MUSTER_ENOMEM. */
 int mu_progress_track_start(const struct mu_progress_track_config *config,
                             struct mu_progress_track **ret, struct mu_errmsg *reterr_msg);
-struct mu_progress *mu_progress_track_machine(struct mu_progress_track *t);
-/** Stores and fetches what is due. */
-void mu_progress_track_turn(struct mu_progress_track *t);
+/** What is known of the swarm and of ourselves: its first members are there to be read. */
+const struct mu_progress *mu_progress_track_view(const struct mu_progress_track *t);
+/* What proto/progress.h says of each; pauses are counted. */
+void mu_progress_track_report(struct mu_progress_track *t, uint64_t epoch, uint64_t samples);
+void mu_progress_track_update_epoch(struct mu_progress_track *t, uint64_t epoch);
+void mu_progress_track_pause(struct mu_progress_track *t);
+void mu_progress_track_resume(struct mu_progress_track *t);
+bool mu_progress_track_ready(struct mu_progress_track *t);
+bool mu_progress_track_needs_state(struct mu_progress_track *t);
+int mu_progress_track_enter(struct mu_progress_track *t, const struct mu_progress_hooks *hooks);
+void mu_progress_track_leave(struct mu_progress_track *t, int status, uint64_t epoch);
 /** Who is told of the end, in place of the config's. */
 void mu_progress_track_on_stopped(struct mu_progress_track *t, void (*stopped)(void *context),
                                   void *context);

@@ -182,6 +182,9 @@ struct mu_rpc_out {
     char *text;
 };
 
+/** For `retry`: PyTorch's; and what proto/rpc_retry.h says of others. */
+struct mu_rpc_retry_options mu_rpc_out_retry_defaults(void);
+int mu_rpc_out_retry_check(const struct mu_rpc_retry_options *o, struct mu_errmsg *reterr_msg);
 /** Begins a call. It cannot fail here. */
 void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out);
 /**

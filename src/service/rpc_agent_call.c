@@ -142,6 +142,16 @@ static void attempt(struct mu_rpc_out *out)
     mu_rpc_peer_touch(out->to);
 }
 
+struct mu_rpc_retry_options mu_rpc_out_retry_defaults(void)
+{
+    return mu_rpc_retry_options_defaults();
+}
+
+int mu_rpc_out_retry_check(const struct mu_rpc_retry_options *o, struct mu_errmsg *reterr_msg)
+{
+    return mu_rpc_retry_check(o, reterr_msg);
+}
+
 void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out)
 {
     out->agent = a;
