@@ -1,7 +1,5 @@
 #include "transport/tls.h"
 
-#include <limits.h>
-
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
@@ -13,11 +11,11 @@
 #define OUTPUT_HIGH (256u * 1024)
 #define OUTPUT_MAX  (2 * OUTPUT_HIGH)
 
-/* Messages of the handshake that come after it. */
-#define NEW_SESSION_TICKET 4
-#define KEY_UPDATE         24
+/* What OpenSSL adds to the bytes of a record: head, type and tag. */
+#define RECORD_EXTRA 22
 
-/* The wire, as OpenSSL sees it: reads take off the span that was lent, writes go to the output. */
+/* The wire, as OpenSSL sees it: reads take off the span that was lent, writes go to the output. It
+ * takes all that is written, or the connection fails, so OpenSSL never has to write again. */
 
 static int wire_read(BIO *bio, char *buf, int len)
 {
@@ -41,12 +39,18 @@ static int wire_write(BIO *bio, const char *buf, int len)
     int err;
 
     BIO_clear_retry_flags(bio);
-    err = mu_buf_append(&t->out, mu_span(buf, len < 0 ? 0 : (size_t)len));
-    if (err != 0) {
-        t->err = err;
-        return -1;
+    if (t->ended) {
+        return len; /* Nothing may follow our end; OpenSSL would still answer a KeyUpdate. */
     }
-    return len;
+    err = mu_buf_append(&t->out, mu_span(buf, len < 0 ? 0 : (size_t)len));
+    if (err == MUSTER_ELIMIT) {
+        t->err = mu_err(&t->why, MUSTER_ETLS,
+                        "the peer asks for new keys and reads none of our answers: %zu KiB wait",
+                        t->out.len / 1024);
+    } else if (err != 0) {
+        t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
+    }
+    return err == 0 ? len : -1;
 }
 
 static long wire_ctrl(BIO *bio, int command, long number, void *pointer)
@@ -76,26 +80,6 @@ BIO_METHOD *mu_tls_wire_new(void)
     return wire;
 }
 
-/* Keeps the secrets of what follows the handshake: a line is the name of one, whose it is, and the
- * secret. It is the way that OpenSSL has for whoever reads records without it. */
-void mu_tls_note_secret(const SSL *ssl, const char *line)
-{
-    static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
-    struct mu_tls *t = SSL_get_app_data(ssl);
-
-    for (size_t i = 0; i < 2; i++) {
-        const char *hex = strrchr(line, ' ');
-
-        if (strncmp(line, names[i], strlen(names[i])) != 0) {
-            continue;
-        }
-        if (OPENSSL_hexstr2buf_ex(t->secrets[i], MU_TLS_SECRET_MAX, &t->secret_len, hex + 1,
-                                  '\0') != 1) {
-            t->secret_len = 0;
-        }
-    }
-}
-
 int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *host)
 {
     SSL *ssl = SSL_new(context->ctx);
@@ -106,8 +90,6 @@ int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *ho
     t->token = context->token;
     t->context = context;
     mu_buf_init(&t->out, OUTPUT_MAX);
-    mu_buf_init(&t->record, MU_TLS_RECORD_HEAD + MU_TLS_RECORD_LONGEST);
-    mu_buf_init(&t->plain, MU_TLS_RECORD_LONGEST);
     if (ssl == NULL || bio == NULL || (host != NULL && !mu_tls_expect_name(context, ssl, host))) {
         SSL_free(ssl);
         BIO_free(bio);
@@ -122,20 +104,18 @@ int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *ho
     } else {
         SSL_set_connect_state(ssl);
         ERR_clear_error();
-        (void)SSL_do_handshake(ssl); /* says hello; there is nothing to read yet */
+        /* It says hello; there is nothing to read yet. */
+        if (SSL_get_error(ssl, SSL_do_handshake(ssl)) != SSL_ERROR_WANT_READ) {
+            return MUSTER_ENOMEM;
+        }
     }
-    return t->err;
+    return 0;
 }
 
 void mu_tls_fini(struct mu_tls *t)
 {
     SSL_free(t->ssl);
-    mu_tls_half_fini(&t->sends);
-    mu_tls_half_fini(&t->receives);
-    OPENSSL_cleanse(t->secrets, sizeof(t->secrets));
     mu_buf_fini(&t->out);
-    mu_buf_fini(&t->record);
-    mu_buf_fini(&t->plain);
     t->ssl = NULL;
 }
 
@@ -174,16 +154,21 @@ static const char *meaning_of_failure(const struct mu_tls *t, int why)
     }
 }
 
-/* Says why OpenSSL gave up, in the terms of who has to mend it. */
-static int fail(struct mu_tls *t)
+/* Whether OpenSSL gave up for want of memory: the first thing that went wrong, or the last, says
+ * so. */
+static bool ran_out(void)
 {
-    unsigned long code = ERR_peek_last_error();
-    int why = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
-    long verdict = SSL_get_verify_result(t->ssl);
-    const char *text;
+    return ERR_GET_REASON(ERR_peek_error()) == ERR_R_MALLOC_FAILURE ||
+           ERR_GET_REASON(ERR_peek_last_error()) == ERR_R_MALLOC_FAILURE;
+}
 
-    if (t->err != 0) {
-        return mu_err(&t->why, t->err, "no room for what is to be sent");
+/* Says why the handshake came to nothing, if there is more to say than OpenSSL's reason. */
+static bool fail_handshake(struct mu_tls *t, int why)
+{
+    long verdict = SSL_get_verify_result(t->ssl);
+
+    if (verdict == X509_V_ERR_UNSPECIFIED) {
+        verdict = X509_V_OK; /* What a token that was accepted has for one. */
     }
     if (verdict != X509_V_OK && t->token) {
         t->err = mu_err(&t->why, MUSTER_ETLS,
@@ -198,6 +183,24 @@ static int fail(struct mu_tls *t)
                why == SSL_AD_REASON_OFFSET + SSL_AD_BAD_RECORD_MAC) {
         /* A wrong credential is found out before anything is sealed. */
         t->err = mu_err(&t->why, MUSTER_ECONN, "the handshake was damaged on the way");
+    }
+    return t->err != 0;
+}
+
+/* Says why OpenSSL gave up, in the terms of the person who has to mend it. */
+static int fail(struct mu_tls *t)
+{
+    unsigned long code = ERR_peek_last_error();
+    int why = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
+    const char *text;
+
+    if (t->err != 0) {
+        return t->err; /* The wire has said it. */
+    }
+    if (ran_out()) {
+        t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
+    } else if (!t->ready && fail_handshake(t, why)) {
+        return t->err;
     } else if (why > SSL_AD_REASON_OFFSET) {
         text = meaning_of_alert(t, why - SSL_AD_REASON_OFFSET);
         t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s",
@@ -216,23 +219,18 @@ static bool is_answer(uint8_t first)
     return first == SSL3_RT_HANDSHAKE || first == SSL3_RT_ALERT;
 }
 
-/* From here on the records are ours; OpenSSL has neither sealed nor opened one with these keys. */
-static int take_over(struct mu_tls *t)
+/* What OpenSSL's last call came to, if it was not what was wanted. */
+static int judge(struct mu_tls *t, int result)
 {
-    const SSL_CIPHER *suite = SSL_get_current_cipher(t->ssl);
-    struct mu_span mine = mu_span(t->secrets[t->dials ? 0 : 1], t->secret_len);
-    struct mu_span theirs = mu_span(t->secrets[t->dials ? 1 : 0], t->secret_len);
-
-    if (t->token && SSL_session_reused(t->ssl) != 1) {
-        /* Nothing else is configured, so this cannot be; and must not, whatever else may. */
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer has not shown the token");
-    } else if (t->secret_len == 0 || mu_tls_half_init(&t->sends, true, suite, mine) != 0 ||
-               mu_tls_half_init(&t->receives, false, suite, theirs) != 0) {
-        t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
+    switch (SSL_get_error(t->ssl, result)) {
+    case SSL_ERROR_WANT_READ:
+        return 0;
+    case SSL_ERROR_ZERO_RETURN:
+        t->peer_ended = true;
+        return 0;
+    default:
+        return fail(t);
     }
-    OPENSSL_cleanse(t->secrets, sizeof(t->secrets));
-    t->ready = t->err == 0;
-    return t->err;
 }
 
 static int shake_hands(struct mu_tls *t, struct mu_span *in)
@@ -243,236 +241,37 @@ static int shake_hands(struct mu_tls *t, struct mu_span *in)
     t->in = in;
     result = SSL_do_handshake(t->ssl);
     t->in = NULL;
-    if (result == 1) {
-        return take_over(t);
+    if (result != 1) {
+        return judge(t, result);
     }
-    switch (SSL_get_error(t->ssl, result)) {
-    case SSL_ERROR_WANT_READ:
-    case SSL_ERROR_WANT_WRITE:
-        return t->err != 0 ? fail(t) : 0;
-    default:
-        return fail(t);
+    if (t->token && SSL_session_reused(t->ssl) != 1) {
+        /* Nothing else is configured, so this cannot be; and must not, whatever else may. */
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer has not shown the token");
     }
-}
-
-static int seal_one(struct mu_tls *t, enum mu_tls_type type, struct mu_span in)
-{
-    int err = mu_buf_reserve(&t->out, in.len + MU_TLS_RECORD_EXTRA);
-
-    if (err == 0) {
-        err = mu_tls_half_seal(&t->sends, type, in,
-                               mu_buf_grow(&t->out, in.len + MU_TLS_RECORD_EXTRA));
-    }
-    return err;
-}
-
-/* The peer hears of it with the old key. */
-static int update_key(struct mu_tls *t)
-{
-    static const uint8_t text[] = {KEY_UPDATE, 0, 0, 1, SSL_KEY_UPDATE_NOT_REQUESTED};
-    int err = seal_one(t, MU_TLS_HANDSHAKE, mu_span(text, sizeof(text)));
-
-    return err != 0 ? err : mu_tls_half_update(&t->sends);
-}
-
-static int seal(struct mu_tls *t, enum mu_tls_type type, struct mu_span in)
-{
-    int err = t->sends.count < MU_TLS_RECORDS_OF_A_KEY ? 0 : update_key(t);
-
-    return err != 0 ? err : seal_one(t, type, in);
-}
-
-static int seal_alert(struct mu_tls *t, uint8_t level, uint8_t alert)
-{
-    uint8_t text[2] = {level, alert};
-
-    return seal(t, MU_TLS_ALERT, mu_span(text, sizeof(text)));
-}
-
-/* The peer has sent what it must not; it is told. */
-static int refuse(struct mu_tls *t, uint8_t alert, const char *text)
-{
-    t->err = mu_err(&t->why, MUSTER_ETLS, "the secure connection failed: %s", text);
-    if (!t->ended) {
-        (void)seal_alert(t, SSL3_AL_FATAL, alert);
-    }
+    t->ready = t->err == 0;
     return t->err;
-}
-
-static int take_alert(struct mu_tls *t, struct mu_span text)
-{
-    const char *meaning;
-
-    if (text.len != 2) {
-        return refuse(t, SSL_AD_DECODE_ERROR, "an alert of another length");
-    }
-    if (text.data[1] == SSL_AD_CLOSE_NOTIFY) {
-        t->peer_ended = true;
-        return 0;
-    }
-    meaning = meaning_of_alert(t, text.data[1]);
-    if (meaning == NULL) {
-        meaning = ERR_reason_error_string(
-            ERR_PACK(ERR_LIB_SSL, 0, (unsigned long)SSL_AD_REASON_OFFSET + text.data[1]));
-    }
-    t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s",
-                    meaning != NULL ? meaning : "no reason given");
-    return t->err;
-}
-
-static int run_out(struct mu_tls *t)
-{
-    t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
-    return t->err;
-}
-
-/* What follows is sealed with its next key. If it wishes, so is what we say. */
-static int take_key_update(struct mu_tls *t, struct mu_span text)
-{
-    static const uint8_t head[] = {KEY_UPDATE, 0, 0, 1};
-    int err;
-
-    if (text.len != 5 || memcmp(text.data, head, sizeof(head)) != 0) {
-        return refuse(t, SSL_AD_DECODE_ERROR, "a change of the key that is malformed");
-    }
-    if (text.data[4] > SSL_KEY_UPDATE_REQUESTED) {
-        return refuse(t, SSL_AD_ILLEGAL_PARAMETER, "a change of the key that asks for more");
-    }
-    err = mu_tls_half_update(&t->receives);
-    if (err == 0 && text.data[4] == SSL_KEY_UPDATE_REQUESTED && !t->ended) {
-        err = update_key(t);
-    }
-    return err == 0 ? 0 : run_out(t);
-}
-
-/* Has `record` hold so many bytes. False: they have not come yet, or (err) there is no memory. */
-static bool gather(struct mu_tls *t, struct mu_span *in, size_t want)
-{
-    size_t n = t->record.len < want ? want - t->record.len : 0;
-
-    if (mu_buf_reserve(&t->record, n) != 0) {
-        (void)run_out(t);
-        return false;
-    }
-    n = n < in->len ? n : in->len;
-    mu_buf_put(&t->record, mu_span(in->data, n));
-    *in = mu_span_skip(*in, n);
-    return t->record.len >= want;
-}
-
-/* The next whole record, taken off `*in`; an empty one: not all of it has come. */
-static int next_record(struct mu_tls *t, struct mu_span *in, struct mu_span *ret)
-{
-    bool here = t->record.len == 0 && in->len >= MU_TLS_RECORD_HEAD;
-    size_t len;
-
-    *ret = (struct mu_span){0};
-    if (!here && !gather(t, in, MU_TLS_RECORD_HEAD)) {
-        return t->err;
-    }
-    len = mu_tls_record_len(here ? in->data : mu_buf_span(&t->record).data);
-    if (len == 0) {
-        return refuse(t, SSL_AD_UNEXPECTED_MESSAGE, "what came is no record");
-    }
-    if (here && in->len >= len) { /* It is opened where it is. */
-        *ret = mu_span(in->data, len);
-        *in = mu_span_skip(*in, len);
-    } else if (gather(t, in, len)) {
-        *ret = mu_buf_span(&t->record);
-    }
-    return t->err;
-}
-
-/* What a record carried that is no data, or more of it than there may be. */
-static int take_other(struct mu_tls *t, uint8_t type, struct mu_span text)
-{
-    if (text.len > MU_TLS_RECORD_MAX) {
-        return refuse(t, SSL_AD_RECORD_OVERFLOW, "a record that is too long");
-    }
-    if (type == MU_TLS_ALERT) {
-        return take_alert(t, text);
-    }
-    if (type == MU_TLS_HANDSHAKE && text.len != 0 && text.data[0] == NEW_SESSION_TICKET) {
-        return 0;
-    }
-    if (type == MU_TLS_HANDSHAKE && text.len != 0 && text.data[0] == KEY_UPDATE) {
-        return take_key_update(t, text);
-    }
-    return refuse(t, SSL_AD_UNEXPECTED_MESSAGE, "a message that is out of place");
-}
-
-/* Opens a record to `buf`, or, if it may have more than `cap` bytes, to `plain`. How many are in
- * `buf` then: none, if it was another kind of record. */
-static int open_record(struct mu_tls *t, struct mu_span record, uint8_t *buf, size_t cap,
-                       size_t *ret_len)
-{
-    size_t room = record.len - MU_TLS_RECORD_EXTRA;
-    bool here = room <= cap;
-    uint8_t type = 0;
-    size_t len = 0;
-    int err;
-
-    if (!here) {
-        if (mu_buf_reserve(&t->plain, room) != 0) {
-            return run_out(t);
-        }
-        buf = t->plain.data;
-    }
-    err = mu_tls_half_open(&t->receives, record, buf, &type, &len);
-    mu_buf_reset(&t->record);
-    mu_buf_trim(&t->record, 0);
-    if (err != 0) {
-        return err == MUSTER_ECORRUPT
-                   ? refuse(t, SSL_AD_BAD_RECORD_MAC, "decryption failed or bad record mac")
-                   : run_out(t);
-    }
-    if (type != MU_TLS_DATA || len > MU_TLS_RECORD_MAX) {
-        return take_other(t, type, mu_span(buf, len));
-    }
-    if (here) {
-        *ret_len = len;
-    } else {
-        (void)mu_buf_grow(&t->plain, len);
-    }
-    return 0;
 }
 
 static int recv_data(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap,
                      size_t *ret_len)
 {
-    size_t len = 0;
-    int err = 0;
+    int result;
 
-    while (err == 0 && len == 0 && t->plain.len == 0 && !t->peer_ended) {
-        struct mu_span record;
-
-        err = next_record(t, in, &record);
-        if (record.len == 0) {
-            break;
-        }
-        err = open_record(t, record, buf, cap, &len);
+    if (in->len == 0 && SSL_pending(t->ssl) == 0) {
+        return 0;
     }
-    if (err != 0) {
-        return err;
-    }
-    if (t->plain.len != 0) {
-        len = t->plain.len < cap ? t->plain.len : cap;
-        memcpy(buf, mu_buf_span(&t->plain).data, len);
-        mu_buf_consume(&t->plain, len);
-        mu_buf_trim(&t->plain, 0);
-    }
-    *ret_len = len;
-    return 0;
+    ERR_clear_error();
+    t->in = in;
+    result = SSL_read_ex(t->ssl, buf, cap, ret_len);
+    t->in = NULL;
+    return result == 1 ? 0 : judge(t, result);
 }
 
 int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len)
 {
-    if (t->err != 0) {
+    *ret_len = 0;
+    if (t->err != 0 || t->peer_ended) {
         return t->err;
-    }
-    if (t->peer_ended) {
-        *ret_len = 0;
-        return 0;
     }
     if (!t->heard && in->len != 0) {
         t->heard = true;
@@ -488,11 +287,7 @@ int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, 
             return err;
         }
     }
-    if (!t->ready) {
-        *ret_len = 0;
-        return 0;
-    }
-    return recv_data(t, in, buf, cap, ret_len);
+    return t->ready ? recv_data(t, in, buf, cap, ret_len) : 0;
 }
 
 bool mu_tls_ready(const struct mu_tls *t)
@@ -502,29 +297,37 @@ bool mu_tls_ready(const struct mu_tls *t)
 
 int mu_tls_write(struct mu_tls *t, struct mu_span data, size_t *ret_taken)
 {
-    size_t taken = 0;
+    size_t room = t->out.len < OUTPUT_HIGH ? OUTPUT_HIGH - t->out.len : 0;
+    size_t records = (room + MU_TLS_RECORD_MAX - 1) / MU_TLS_RECORD_MAX;
+    size_t n = data.len < records * MU_TLS_RECORD_MAX ? data.len : records * MU_TLS_RECORD_MAX;
 
     MU_ASSERT(t->ready && !t->ended);
-    while (t->err == 0 && taken < data.len && t->out.len < OUTPUT_HIGH) {
-        size_t n = data.len - taken;
-
-        n = n < MU_TLS_RECORD_MAX ? n : MU_TLS_RECORD_MAX;
-        if (seal(t, MU_TLS_DATA, mu_span(data.data + taken, n)) != 0) {
-            return run_out(t);
-        }
-        taken += n;
-    }
-    if (t->err != 0) {
+    *ret_taken = 0;
+    /* In the middle of a message of the peer's, OpenSSL writes no data. */
+    if (t->err != 0 || n == 0 || SSL_is_init_finished(t->ssl) != 1) {
         return t->err;
     }
-    *ret_taken = taken;
-    return 0;
+    records = (n + MU_TLS_RECORD_MAX - 1) / MU_TLS_RECORD_MAX;
+    if (mu_buf_reserve(&t->out, n + records * RECORD_EXTRA) != 0) {
+        t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
+        return t->err;
+    }
+    ERR_clear_error();
+    if (t->sealed >= MU_TLS_RECORDS_OF_A_KEY) {
+        if (SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
+            return fail(t);
+        }
+        t->sealed = 0;
+    }
+    t->sealed += records;
+    return SSL_write_ex(t->ssl, data.data, n, ret_taken) == 1 ? 0 : fail(t);
 }
 
 void mu_tls_end(struct mu_tls *t)
 {
     if (t->ready && !t->ended && t->err == 0) {
-        (void)seal_alert(t, SSL3_AL_WARNING, SSL_AD_CLOSE_NOTIFY);
+        ERR_clear_error();
+        (void)SSL_shutdown(t->ssl);
         t->ended = true;
     }
 }

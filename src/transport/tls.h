@@ -9,9 +9,9 @@
  *     mu_tls_end(&t)                         nothing more is written; the peer learns of it
  *     mu_tls_output(&t) mu_tls_sent(&t, n)   bytes for the wire: after each of the above
  *
- * OpenSSL does the handshake, and tls_record.h what comes after it. Of the peer that is data, its
- * end, its alerts and its changes of the key; tickets are passed over. Our own key is changed when
- * it has sealed as many records as AES-GCM is good for (RFC 8446, 5.5).
+ * OpenSSL does all of TLS: the handshake and the records. It reads from the span that
+ * mu_tls_recv() is lent and writes to the output; there is no buffer between. An idle connection
+ * holds no buffer of either.
  *
  * It has a machine's shape and none of its purity: OpenSSL reads files, the time and randomness.
  */
@@ -23,10 +23,12 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/span.h"
-#include "transport/tls_record.h"
 
 /* The plain bytes of a record: with that much room, mu_tls_recv() holds none back. */
 #define MU_TLS_RECORD_MAX 16384
+/* How many records one key may seal before it is changed. AES-GCM's bound is half as many more
+ * (RFC 8446, 5.5), and OpenSSL does not watch it. */
+#define MU_TLS_RECORDS_OF_A_KEY (UINT64_C(1) << 24)
 
 /* Certificates or a token, not both. */
 struct mu_tls_config {
@@ -72,18 +74,12 @@ struct mu_tls {
     const struct mu_tls_context *context;
     struct mu_span *in; /* lent during mu_tls_recv() */
     struct mu_buf out;
-    uint8_t secrets[2][MU_TLS_SECRET_MAX]; /* of the handshake: of who dials, of who listens */
-    size_t secret_len;
-    /* Once it is ready. */
-    struct mu_tls_half sends;
-    struct mu_tls_half receives;
-    struct mu_buf record; /* that is not whole yet */
-    struct mu_buf plain;  /* what of a record had no room */
+    uint64_t sealed; /* records of data with the present key */
     bool dials;
     bool token; /* in the place of certificates */
     bool heard; /* something of the peer */
     bool ready;
-    bool peer_ended; /* the peer writes no more */
+    bool peer_ended; /* the peer has said that it writes no more: nothing was cut off its end */
     bool ended;      /* nor do we */
     int err;         /* it has failed */
     struct mu_errmsg why;
@@ -106,8 +102,9 @@ void mu_tls_fini(struct mu_tls *t);
 int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len);
 /** The handshake is done, as far as this side can tell. */
 bool mu_tls_ready(const struct mu_tls *t);
-/** Takes all but when output is piled up: then less. Only when ready, not after mu_tls_end().
- * Errors as above. */
+/** Takes all but when output is piled up, or a message of the peer's has come only in part: then
+ * less, or nothing until more was received. Only when ready, not after mu_tls_end(). Errors as
+ * above. */
 int mu_tls_write(struct mu_tls *t, struct mu_span data, size_t *ret_taken);
 /** Twice is harmless. */
 void mu_tls_end(struct mu_tls *t);

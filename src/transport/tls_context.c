@@ -217,7 +217,6 @@ static int make_ctx(const struct mu_tls_config *config, SSL_CTX **ret, struct mu
     }
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_max_cert_list(ctx, CERTIFICATES_MAX);
-    SSL_CTX_set_keylog_callback(ctx, mu_tls_note_secret);
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, note_verdict);
     if (config->token.len == 0) {
         err = load_files(ctx, config, ret_end, reterr_msg);

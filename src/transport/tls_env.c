@@ -96,7 +96,7 @@ static bool write_span(struct tls_conn *c, struct mu_span data, size_t *taken)
         *taken += n;
         data = mu_span_skip(data, n);
         flush(c);
-        if (c->blocked && n == 0) {
+        if (n == 0) {
             return false;
         }
     }
@@ -235,6 +235,7 @@ static size_t wire_data(struct mu_conn *wire, struct mu_span in)
             break;
         }
     }
+    tell_writable(c); /* What came may have been what a write waited for. */
     tell_eof(c);
     /* Behind the peer's farewell, and after our own close, nothing counts. */
     return c->paused && !c->eof ? in.len - left.len : in.len;

@@ -28,7 +28,5 @@ bool mu_tls_context_expired(const struct mu_tls_context *context, struct mu_errm
 
 /** A wire whose BIOs have a struct mu_tls for their data. NULL: no memory. */
 BIO_METHOD *mu_tls_wire_new(void);
-/** For SSL_CTX_set_keylog_callback(). */
-void mu_tls_note_secret(const SSL *ssl, const char *line);
 
 #endif
