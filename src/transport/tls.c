@@ -154,12 +154,19 @@ static const char *meaning_of_failure(const struct mu_tls *t, int why)
     }
 }
 
-/* Whether OpenSSL gave up for want of memory: the first thing that went wrong, or the last, says
- * so. */
-static bool ran_out(void)
+/* Whether it was OpenSSL that failed, and not the other end: for want of memory, which it does not
+ * always say. */
+static bool ran_out(unsigned long code)
 {
     return ERR_GET_REASON(ERR_peek_error()) == ERR_R_MALLOC_FAILURE ||
-           ERR_GET_REASON(ERR_peek_last_error()) == ERR_R_MALLOC_FAILURE;
+           ERR_GET_REASON(code) == ERR_R_MALLOC_FAILURE ||
+           ERR_GET_REASON(code) == ERR_R_INTERNAL_ERROR;
+}
+
+/* Whether the other end has sent an alert. */
+static bool is_alert(int why)
+{
+    return why >= SSL_AD_REASON_OFFSET && why < SSL_AD_REASON_OFFSET + 256;
 }
 
 /* Says why the handshake came to nothing, if there is more to say than OpenSSL's reason. */
@@ -197,11 +204,11 @@ static int fail(struct mu_tls *t)
     if (t->err != 0) {
         return t->err; /* The wire has said it. */
     }
-    if (ran_out()) {
-        t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
+    if (ran_out(code)) {
+        t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory (OpenSSL: %s)", mu_tls_reason());
     } else if (!t->ready && fail_handshake(t, why)) {
         return t->err;
-    } else if (why > SSL_AD_REASON_OFFSET) {
+    } else if (is_alert(why)) {
         text = meaning_of_alert(t, why - SSL_AD_REASON_OFFSET);
         t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s",
                         text != NULL ? text : mu_tls_reason());
