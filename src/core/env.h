@@ -182,7 +182,8 @@ struct mu_env_ops {
     enum mu_trust (*trust)(struct mu_env *env, const struct mu_conn *conn);
     /**
      * What there is to say, beyond its status, of the `closed` that is being told; lent for that
-     * callback. And of a dial or listen that has just returned MUSTER_ELOCKED. NULL: nothing, ever.
+     * callback. Of an `eof`, if the end may have been cut off. And of a dial or listen that has
+     * just returned MUSTER_ELOCKED. NULL: nothing, ever.
      */
     const char *(*why)(struct mu_env *env);
     /** Has `run` called away from the loop, then `done` on it. MUSTER_ENOMEM. */

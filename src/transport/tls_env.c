@@ -171,9 +171,14 @@ static bool deliver(struct tls_conn *c, struct mu_span plain, size_t *ret_used)
 
 static void tell_eof(struct tls_conn *c)
 {
+    static const struct mu_errmsg cut = {"the peer hung up without the farewell of TLS: it died or "
+                                         "was cut off, and what it sent may lack its end"};
+
     if (c->eof && !c->eof_told && !c->paused && !c->closing && !c->over) {
         c->eof_told = true;
+        c->env->why = c->tls.peer_ended ? NULL : &cut;
         c->conn->on->eof(c->conn);
+        c->env->why = NULL;
     }
 }
 

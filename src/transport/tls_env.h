@@ -9,7 +9,8 @@
  * MUSTER_ENOTLS.
  *
  * A peer that hangs up without the farewell of TLS has ended its stream all the same, since that is
- * what a dead process leaves behind: what runs above has a farewell of its own.
+ * what a dead process leaves behind: `eof` is called, and mu_env_why() says in it that the end may
+ * have been cut off. After a farewell it says nothing. What runs above has a farewell of its own.
  */
 #ifndef MU_TLS_ENV_H
 #define MU_TLS_ENV_H

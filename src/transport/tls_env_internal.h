@@ -8,7 +8,7 @@
 struct mu_tls_env {
     struct mu_env_layer layer;
     struct mu_tls_context *context;
-    const struct mu_errmsg *why; /* of the `closed` that is being told */
+    const struct mu_errmsg *why; /* of the `closed` or `eof` that is being told */
     void (*refused)(void *context, const char *peer, const char *why);
     void *to_whom;
     void (*begin)(void *context);
