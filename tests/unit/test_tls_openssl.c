@@ -41,6 +41,29 @@ static void test_openssl_and_we_read_each_other_with_a_token(void **state)
     }
 }
 
+/* Goal: a token alone opens no recording. Method: the other end would do without Diffie-Hellman,
+ * and with no group in common has to. */
+static void test_token_goes_with_diffie_hellman_only(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct tls_ends e = {.we_dial = i % 2 == 0, .token = TOKEN};
+
+        tls_ends_init(&e);
+        (void)SSL_set_options(e.ssl, SSL_OP_ALLOW_NO_DHE_KEX);
+        if (i < 2) {
+            tls_ends_shake_hands(&e);
+            assert_int_equal(SSL_get_negotiated_group(e.ssl), NID_X25519);
+        } else {
+            assert_int_equal(SSL_set1_groups_list(e.ssl, "P-521"), 1);
+            tls_ends_try(&e);
+            assert_int_equal(e.err, MUSTER_ETLS);
+            assert_false(mu_tls_ready(&e.t));
+        }
+        tls_ends_fini(&e);
+    }
+}
+
 static void test_wrong_token_is_refused(void **state)
 {
     (void)state;
@@ -178,6 +201,32 @@ static void test_cut_is_told_apart_from_an_end(void **state)
     }
 }
 
+static void test_record_that_comes_again_or_too_early_is_refused(void **state)
+{
+    (void)state;
+    for (int early = 0; early < 2; early++) {
+        struct tls_ends e = {.token = TOKEN};
+        size_t len = 3 + TLS_FORGE_EXTRA;
+        char *bytes;
+        size_t n;
+
+        tls_ends_init(&e);
+        tls_ends_shake_hands(&e);
+        assert_int_equal(SSL_write_ex(e.ssl, "one", 3, &n), 1);
+        assert_int_equal(SSL_write_ex(e.ssl, "two", 3, &n), 1);
+        assert_int_equal(BIO_get_mem_data(e.from, &bytes), 2 * len);
+        if (early == 0) {
+            tls_ends_hear(&e, mu_span(bytes, len));
+            tls_ends_hear(&e, mu_span(bytes, len));
+        } else {
+            tls_ends_hear(&e, mu_span(bytes + len, len));
+        }
+        assert_int_equal(e.err, MUSTER_ETLS);
+        assert_int_equal(e.got.len, early == 0 ? 3 : 0);
+        tls_ends_fini(&e);
+    }
+}
+
 static void test_record_in_the_clear_is_refused(void **state)
 {
     static const uint8_t close_notify[] = {21, 3, 3, 0, 2, 1, 0};
@@ -233,6 +282,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_openssl_and_we_read_each_other_with_every_suite),
         cmocka_unit_test(test_openssl_and_we_read_each_other_with_a_token),
+        cmocka_unit_test(test_token_goes_with_diffie_hellman_only),
         cmocka_unit_test(test_wrong_token_is_refused),
         cmocka_unit_test(test_tls_1_2_is_refused),
         cmocka_unit_test(test_records_are_numbered_beyond_a_byte),
@@ -240,6 +290,7 @@ int main(void)
         cmocka_unit_test(test_no_ticket_is_sent),
         cmocka_unit_test(test_end_is_understood_by_either_side),
         cmocka_unit_test(test_cut_is_told_apart_from_an_end),
+        cmocka_unit_test(test_record_that_comes_again_or_too_early_is_refused),
         cmocka_unit_test(test_record_in_the_clear_is_refused),
         cmocka_unit_test(test_groups_are_the_quick_ones),
     };
