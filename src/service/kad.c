@@ -27,17 +27,6 @@ struct mu_kad_config mu_kad_config_defaults(void)
 
 /* --- the table -------------------------------------------------------------------------------- */
 
-bool mu_kad_nearer(const uint8_t key[MU_SHA256_LEN], const uint8_t a[MU_SHA256_LEN],
-                   const uint8_t b[MU_SHA256_LEN])
-{
-    for (size_t i = 0; i < MU_SHA256_LEN; i++) {
-        if (a[i] != b[i]) {
-            return (a[i] ^ key[i]) < (b[i] ^ key[i]);
-        }
-    }
-    return false;
-}
-
 static struct mu_kad_entry *find_entry(const struct mu_kad *kad, const struct mu_peer_id *peer)
 {
     for (size_t i = 0; i < kad->count; i++) {
@@ -308,7 +297,7 @@ static void arm_refresh(struct mu_kad *kad)
 
 void mu_kad_refresh(struct mu_kad *kad)
 {
-    mu_kad_search(kad, mu_peer_host_id(kad->host));
+    mu_kad_find(kad, mu_peer_host_id(kad->host));
     arm_refresh(kad);
 }
 
@@ -334,7 +323,7 @@ static void on_identified(struct mu_peer_watch *watch, const struct mu_peer_id *
 
 static void on_find(struct mu_peer_router *router, const struct mu_peer_id *peer)
 {
-    mu_kad_search(MU_CONTAINER_OF(router, struct mu_kad, router), peer);
+    mu_kad_find(MU_CONTAINER_OF(router, struct mu_kad, router), peer);
 }
 
 int mu_kad_start(struct mu_peer_host *host, const struct mu_kad_config *config,
@@ -357,7 +346,7 @@ int mu_kad_start(struct mu_peer_host *host, const struct mu_kad_config *config,
     mu_sha256(kad->key, mu_peer_id_span(mu_peer_host_id(host)));
     mu_list_init(&kad->serving);
     mu_timer_init(&kad->timer, on_timer);
-    mu_kad_search_init(kad);
+    mu_kad_find_init(kad);
     kad->table = mu_calloc(config->table_max, sizeof(*kad->table));
     err = kad->table == NULL ? MUSTER_ENOMEM
           : config->client   ? 0
@@ -386,7 +375,7 @@ void mu_kad_stop(struct mu_kad *kad)
         mu_peer_host_unserve(&kad->handler);
     }
     mu_peer_host_unwatch(&kad->watch);
-    mu_kad_search_fini(kad);
+    mu_kad_find_fini(kad);
     mu_peer_host_set_router(kad->host, NULL);
     MU_LIST_FOREACH_SAFE (it, tmp, &kad->serving) {
         drop_serving(MU_CONTAINER_OF(it, struct serving, link));

@@ -1,12 +1,13 @@
 /*
- * Where peers are: libp2p's own DHT (/ipfs/kad/1.0.0) as far as a swarm needs it. Whoever passes a
- * bare peer id about lets us find its addresses; this asks those that we know, the nearest first,
- * who know of others still nearer, until somebody has heard of the one that is sought.
+ * Where peers are: libp2p's own DHT (/ipfs/kad/1.0.0) as far as a swarm needs it. Other nodes may
+ * pass on bare peer ids; this service finds their addresses. It asks the peers that it knows, the
+ * nearest first, which peers are nearer still, until one names the wanted peer with an address:
+ * proto/kad_search.h decides, this drives it.
  *
  *     mu_kad_start(host, &config, &kad)       serves, and is the host's router
  *     mu_kad_stop(kad)                        at once
  *
- * Distance is the XOR of the SHA-256 of ids. Those that say they speak the protocol are remembered,
+ * Distance is the XOR of the SHA-256 of ids. Peers that say they speak the protocol are remembered,
  * `table_max` of them, near ones rather than far ones. As a client we ask and do not answer.
  */
 #ifndef MU_KAD_H
