@@ -335,6 +335,32 @@ static void test_answers_that_lie_cost_only_the_search(void **state)
     }
 }
 
+static void test_peer_that_takes_the_question_and_says_nothing_is_forgotten(void **state)
+{
+    struct liar l = {.handler = {.name = MU_KAD_NAME, .opened = liar_opened}};
+    struct kad_node k;
+    struct rig r;
+
+    (void)state;
+    rig_open(&r, 2, NULL);
+    rig_run_all(&r);
+    mu_buf_init(&l.answer, 0);
+    mu_sim_call(r.node[1].proc, liar_inside, (void *[]){&r.node[1], &l});
+    start_kad(&k, &r.node[0], false);
+    meet(&r, &r.node[0], &r.node[1]); /* the first peer that we know is asked for ourselves */
+    rig_run(&r, 7000);
+    assert_int_equal(l.asked, 1);
+    assert_int_equal(stats_of(&k).table, 1);
+    rig_run(&r, 3000);
+    assert_int_equal(stats_of(&k).asked, 1);
+    assert_int_equal(stats_of(&k).answered, 0);
+    assert_int_equal(stats_of(&k).table, 0);
+    assert_int_equal(l.stream.state, MU_HOST_STREAM_NONE); /* its stream was reset */
+    stop_kad(&k);
+    mu_buf_fini(&l.answer);
+    rig_close(&r);
+}
+
 /* The vector: to find the peer whose seed is 32 times 02. */
 static void test_message_is_as_others_write_it(void **state)
 {
@@ -372,6 +398,7 @@ int main(void)
         cmocka_unit_test(test_search_goes_on_past_those_who_are_dead),
         cmocka_unit_test(test_stop_in_the_middle_of_a_search_leaves_nothing),
         cmocka_unit_test(test_answers_that_lie_cost_only_the_search),
+        cmocka_unit_test(test_peer_that_takes_the_question_and_says_nothing_is_forgotten),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
