@@ -217,6 +217,42 @@ static void test_stop_in_the_middle_of_a_search_leaves_nothing(void **state)
     }
 }
 
+static void test_search_without_memory_ends_and_the_next_one_finds(void **state)
+{
+    struct kad_node k[3];
+    struct rig_call call;
+    struct rig r;
+    bool more = true;
+
+    (void)state;
+    for (long nth = 0; more; nth++) {
+        assert_in_range(nth, 0, 1000);
+        rig_open(&r, 4, NULL);
+        rig_run_all(&r);
+        for (size_t i = 0; i < 3; i++) {
+            start_kad(&k[i], &r.node[i], false);
+        }
+        meet(&r, &r.node[0], &r.node[2]);
+        meet(&r, &r.node[1], &r.node[2]);
+        rig_miss(nth);
+        rig_call(&r.node[0], &r.node[3], &call, 10); /* which nobody knows */
+        rig_run(&r, 16000);
+        more = rig_missed();
+        assert_int_equal(call.ended, 1);
+        assert_int_not_equal(call.status, 0);
+        mu_peer_host_disconnect(r.node[0].host, &r.node[2].identity.id);
+        rig_run(&r, 100);
+        meet(&r, &r.node[0], &r.node[2]); /* it may have been forgotten */
+        rig_call(&r.node[0], &r.node[1], &call, 10);
+        rig_run(&r, 16000);
+        rig_assert_echoed(&call);
+        for (size_t i = 0; i < 3; i++) {
+            stop_kad(&k[i]);
+        }
+        rig_close(&r);
+    }
+}
+
 /* One that answers whatever it is told to. */
 struct liar {
     struct mu_peer_handler handler;
@@ -397,6 +433,7 @@ int main(void)
         cmocka_unit_test(test_peer_that_nobody_knows_is_not_found_and_that_is_said),
         cmocka_unit_test(test_search_goes_on_past_those_who_are_dead),
         cmocka_unit_test(test_stop_in_the_middle_of_a_search_leaves_nothing),
+        cmocka_unit_test(test_search_without_memory_ends_and_the_next_one_finds),
         cmocka_unit_test(test_answers_that_lie_cost_only_the_search),
         cmocka_unit_test(test_peer_that_takes_the_question_and_says_nothing_is_forgotten),
     };
