@@ -1,6 +1,6 @@
 /*
- * What a service may ask of the file system by path while it is being configured. Each call may wait
- * for the disk. transport/paths.c has the real one; a simulated machine has none.
+ * What a service may ask of the file system by path while it is being configured. Each call may
+ * wait for the disk. transport/paths.c has the real one; a simulated machine has none.
  */
 #ifndef MU_PATHS_H
 #define MU_PATHS_H
