@@ -26,8 +26,9 @@
  * and none is executed twice. If the server was restarted meanwhile, reading operations are
  * repeated and others end with MUSTER_ESESSION: whether they happened is not known.
  *
- * What each kind lacks (MUSTER_ENOTSUP): watch, leases and binding to the session need a muster
- * server or hash:. PyTorch 1.13's server has no append, multi_set, multi_get, queues or list_keys.
+ * What each kind lacks (MUSTER_ENOTSUP): watches, leases and binding to the session need a muster
+ * server, hash: or etcd; queues need one of these or PyTorch 2.x. PyTorch 1.13's server cannot list
+ * its keys.
  */
 #ifndef MUSTER_STORE_H
 #define MUSTER_STORE_H

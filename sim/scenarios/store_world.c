@@ -9,7 +9,6 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "fake_etcd.h"
-#include "service/store_engine.h"
 
 #define STARVED_MAX 20 /* operations in a row without memory until the client gives up */
 #define CONVERGE_NS (600 * MU_NS_PER_S)
@@ -64,12 +63,12 @@ static void check_prompt(struct store_worker *worker)
     }
     if (took > PROMPT_NS) {
         mu_sim_fail(w->sim, "client %" PRIu32 ": %s took %.3f s though all was calm",
-                    worker->seat->member->number, mu_store_verb_name(worker->op.request.verb),
-                    (double)took / 1e9);
+                    worker->seat->member->number,
+                    mu_store_verb_facts(worker->op.request.verb)->name, (double)took / 1e9);
     } else if (worker->op.status != 0 && worker->op.status != MUSTER_ENOENT) {
         mu_sim_fail(w->sim, "client %" PRIu32 ": %s failed though all was calm: %s",
-                    worker->seat->member->number, mu_store_verb_name(worker->op.request.verb),
-                    worker->op.errmsg.text);
+                    worker->seat->member->number,
+                    mu_store_verb_facts(worker->op.request.verb)->name, worker->op.errmsg.text);
     }
 }
 
@@ -163,7 +162,7 @@ static void op_done(struct mu_store_op *op)
     seat->doing = NULL;
     if (mu_sim_tracing(w->sim)) {
         mu_sim_note(w->sim, seat->member->proc, "%s ends: %d %s",
-                    mu_store_verb_name(op->request.verb), op->status,
+                    mu_store_verb_facts(op->request.verb)->name, op->status,
                     op->status == 0 ? "" : op->errmsg.text);
     }
     check_prompt(worker);
@@ -196,7 +195,7 @@ void store_worker_submit(struct store_worker *worker)
     MU_ASSERT(!worker->busy && !worker->stopped);
     worker->busy = true;
     worker->ticket = once_begin(w->ops, worker->seat->member->number);
-    worker->seat->doing = mu_store_verb_name(worker->op.request.verb);
+    worker->seat->doing = mu_store_verb_facts(worker->op.request.verb)->name;
     worker->submitted_ns = mu_sim_now_ns(w->sim);
     worker->submitted_calm = w->calm;
     worker->incarnation = w->incarnation;

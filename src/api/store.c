@@ -161,41 +161,31 @@ static void cancel_on_loop(struct mu_post *post)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
+/* The public names mean what the internal ones do. */
+#define SAME(name, ...)                                                                            \
+    _Static_assert((int)MUSTER_STORE_##name == (int)MU_STORE_##name, "MUSTER_STORE_" #name);
+MU_STORE_VERB_MAP(SAME)
+SAME(NOWAIT)
+SAME(PREFIX)
+SAME(CURRENT)
+SAME(ONCE)
+#undef SAME
+_Static_assert((int)MUSTER_CHANGE_CREATED == (int)MU_CHANGE_CREATED &&
+                   (int)MUSTER_CHANGE_EXPIRED == (int)MU_CHANGE_EXPIRED,
+               "kinds of changes");
+
 static int check_request(const struct muster_store_request *q)
 {
-    static const struct {
-        size_t keys_min, keys_max, values;
-    } shape[] = {
-        [MUSTER_STORE_SET] = {1, 1, 1},
-        [MUSTER_STORE_GET] = {1, 1, 0},
-        [MUSTER_STORE_ADD] = {1, 1, 0},
-        [MUSTER_STORE_COMPARE_SET] = {1, 1, 2},
-        [MUSTER_STORE_CHECK] = {0, SIZE_MAX, 0},
-        [MUSTER_STORE_WAIT] = {0, SIZE_MAX, 0},
-        [MUSTER_STORE_DELETE] = {1, 1, 0},
-        [MUSTER_STORE_NUM_KEYS] = {0, 0, 0},
-        [MUSTER_STORE_LIST_KEYS] = {0, 1, 0},
-        [MUSTER_STORE_APPEND] = {1, 1, 1},
-        [MUSTER_STORE_MULTI_GET] = {0, SIZE_MAX, 0},
-        [MUSTER_STORE_MULTI_SET] = {0, SIZE_MAX, SIZE_MAX},
-        [MUSTER_STORE_QUEUE_PUSH] = {1, 1, 1},
-        [MUSTER_STORE_QUEUE_POP] = {1, 1, 0},
-        [MUSTER_STORE_QUEUE_LEN] = {1, 1, 0},
-        [MUSTER_STORE_BARRIER] = {1, 1, 0},
-        [MUSTER_STORE_WATCH] = {1, 1, 0},
-        [MUSTER_STORE_LEASE_GRANT] = {0, 0, 0},
-        [MUSTER_STORE_LEASE_KEEP] = {0, 0, 0},
-        [MUSTER_STORE_LEASE_REVOKE] = {0, 0, 0},
-    };
-    size_t values;
+    struct mu_store_request inner = {.verb = (enum mu_store_verb)q->verb,
+                                     .key_count = q->key_count,
+                                     .value_count = q->value_count};
+    int err = mu_store_check(&inner);
 
-    if (q->verb < MUSTER_STORE_SET || q->verb > MUSTER_STORE_LEASE_REVOKE) {
+    if (err == MUSTER_ENOMETHOD) {
         return mu_api_error(MUSTER_EINVAL, "there is no such store operation");
     }
-    values = shape[q->verb].values == SIZE_MAX ? q->key_count : shape[q->verb].values;
-    if (q->key_count < shape[q->verb].keys_min || q->key_count > shape[q->verb].keys_max ||
-        q->value_count != values || q->flags > 15 || q->timeout_ms < -1 ||
-        q->timeout_ms > UINT32_MAX || (q->verb == MUSTER_STORE_BARRIER && q->number < 1)) {
+    if (err != 0 || q->flags > 15 || q->timeout_ms < -1 || q->timeout_ms > UINT32_MAX ||
+        (q->verb == MUSTER_STORE_BARRIER && q->number < 1)) {
         return mu_api_error(MUSTER_EINVAL, "a store operation got arguments it does not take");
     }
     return 0;

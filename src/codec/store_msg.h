@@ -18,16 +18,6 @@
 #include "core/buf.h"
 #include "codec/store_op.h"
 
-#define MU_STORE_SERVICE "muster::Store."
-
-/** The full method name of a verb; static. */
-const char *mu_store_method(enum mu_store_verb verb);
-/** MUSTER_ENOMETHOD. */
-int mu_store_verb_of(struct mu_span method, enum mu_store_verb *ret_verb);
-
-/** Whether there are as many keys and values as the verb takes. */
-bool mu_store_request_fits(const struct mu_store_request *request);
-
 /** Appends. MUSTER_ELIMIT (a part over 4 GiB, the buffer's maximum), MUSTER_ENOMEM. */
 int mu_store_request_encode(struct mu_buf *out, const struct mu_store_request *request);
 int mu_store_reply_encode(struct mu_buf *out, const struct mu_store_reply *reply);

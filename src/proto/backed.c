@@ -119,38 +119,15 @@ static void put_in_queue(struct mu_backed *m, struct mu_backed_op *op, bool fron
 /* Of leases there are none here. */
 static bool is_well_formed(const struct mu_store_request *q)
 {
-    return mu_store_request_fits(q) && q->verb != MU_STORE_LEASE_GRANT &&
-           q->verb != MU_STORE_LEASE_KEEP && q->verb != MU_STORE_LEASE_REVOKE;
+    return mu_store_request_fits(q) && mu_store_verb_facts(q->verb)->does != MU_STORE_LEASES;
 }
 
 /* Whether it may sleep, watch, or be answered by the mirror. */
 static bool needs_watch(const struct mu_store_request *q)
 {
-    switch (q->verb) {
-    case MU_STORE_GET:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_CHECK:
-    case MU_STORE_WAIT:
-    case MU_STORE_QUEUE_LEN:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_BARRIER:
-    case MU_STORE_WATCH:
-        return q->key_count != 0;
-    case MU_STORE_SET:
-    case MU_STORE_ADD:
-    case MU_STORE_COMPARE_SET:
-    case MU_STORE_DELETE:
-    case MU_STORE_APPEND:
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_MULTI_SET:
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_LIST_KEYS:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        break;
-    }
-    return false;
+    const struct mu_store_verb_facts *facts = mu_store_verb_facts(q->verb);
+
+    return q->key_count != 0 && (facts->does == MU_STORE_READS || facts->waits != MU_STORE_NEVER);
 }
 
 void mu_backed_submit(struct mu_backed *m, struct mu_backed_client *client, struct mu_backed_op *op)

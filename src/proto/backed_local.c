@@ -24,32 +24,10 @@ bool mu_backed_trusts_mirror(const struct mu_backed *m)
 
 bool mu_backed_is_local(const struct mu_backed_op *op)
 {
-    switch (op->request.verb) {
-    case MU_STORE_GET:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_CHECK:
-    case MU_STORE_WAIT:
-    case MU_STORE_QUEUE_LEN:
-        return true;
-    case MU_STORE_MULTI_SET:
-        return op->request.key_count == 0;
-    case MU_STORE_SET:
-    case MU_STORE_ADD:
-    case MU_STORE_COMPARE_SET:
-    case MU_STORE_DELETE:
-    case MU_STORE_APPEND:
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_BARRIER:
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_LIST_KEYS:
-    case MU_STORE_WATCH:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        break;
-    }
-    return false;
+    const struct mu_store_request *q = &op->request;
+
+    return mu_store_verb_facts(q->verb)->does == MU_STORE_READS ||
+           (q->verb == MU_STORE_MULTI_SET && q->key_count == 0);
 }
 
 /* --- answers ---------------------------------------------------------------------------------- */

@@ -8,36 +8,16 @@
 #include "proto/keyspace.h"
 
 #define HOT 8u /* transactions of its own for a key that somebody else has changed */
+
 bool mu_backed_is_write(const struct mu_backed *m, struct mu_backed_op *op)
 {
-    switch (op->request.verb) {
-    case MU_STORE_SET:
-    case MU_STORE_ADD:
-    case MU_STORE_COMPARE_SET:
-    case MU_STORE_DELETE:
-    case MU_STORE_APPEND:
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_BARRIER:
-        return true;
-    case MU_STORE_MULTI_SET:
-        return op->request.key_count != 0;
-    case MU_STORE_QUEUE_POP:
+    const struct mu_store_request *q = &op->request;
+
+    if (q->verb == MU_STORE_QUEUE_POP) {
         /* What the mirror has can be taken; whether there is more, etcd must say. */
-        return op->chosen || mu_backed_first_element(m, op->request.keys[0]) != NULL;
-    case MU_STORE_GET:
-    case MU_STORE_CHECK:
-    case MU_STORE_WAIT:
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_LIST_KEYS:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_QUEUE_LEN:
-    case MU_STORE_WATCH:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        break;
+        return op->chosen || mu_backed_first_element(m, q->keys[0]) != NULL;
     }
-    return false;
+    return mu_store_verb_facts(q->verb)->does == MU_STORE_CHANGES && q->key_count != 0;
 }
 
 /* --- deciding --------------------------------------------------------------------------------- */
@@ -153,10 +133,11 @@ static int decide(struct mu_backed_touch *touch, struct mu_backed_op *op)
         err = hold(touch, mu_backed_value(touch), q->values[0]);
         op->number = (int64_t)touch->len;
         break;
-    default:
-        MU_ASSERT(q->verb == MU_STORE_COMPARE_SET);
+    case MU_STORE_COMPARE_SET:
         err = decide_compare_set(touch, op);
         break;
+    default:
+        return MUSTER_ENOTSUP;
     }
     if (err == 0 && q->lease != 0 && touch->dirty) {
         touch->lease = (int64_t)q->lease;

@@ -198,36 +198,13 @@ static struct plan make_plan(const struct mu_store_request *r)
 
 static int check_supported(const struct mu_torch_client *c, const struct mu_store_request *r)
 {
-    if (r->lease != 0 || (r->flags & ~MU_STORE_NOWAIT) != 0) {
-        return MUSTER_ENOTSUP;
-    }
-    switch (r->verb) {
-    case MU_STORE_SET:
-    case MU_STORE_GET:
-    case MU_STORE_ADD:
-    case MU_STORE_COMPARE_SET:
-    case MU_STORE_CHECK:
-    case MU_STORE_WAIT:
-    case MU_STORE_DELETE:
-    case MU_STORE_NUM_KEYS:
-        return 0;
-    case MU_STORE_APPEND:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_MULTI_SET:
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_QUEUE_LEN:
-        return c->config.generation == MU_TORCH_2 ? 0 : MUSTER_ENOTSUP;
-    case MU_STORE_LIST_KEYS:
-        return c->config.generation == MU_TORCH_2 && r->key_count == 0 ? 0 : MUSTER_ENOTSUP;
-    case MU_STORE_BARRIER:
-    case MU_STORE_WATCH:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        break;
-    }
-    return MUSTER_ENOTSUP;
+    unsigned kind = c->config.generation == MU_TORCH_2 ? MU_STORE_IN_TORCH2 : MU_STORE_IN_TORCH1;
+
+    return r->lease == 0 && (r->flags & ~MU_STORE_NOWAIT) == 0 &&
+                   (mu_store_verb_facts(r->verb)->known & kind) != 0 &&
+                   (r->verb != MU_STORE_LIST_KEYS || r->key_count == 0)
+               ? 0
+               : MUSTER_ENOTSUP;
 }
 
 /* Whether keys and values are as many as the request on the wire has room for. */

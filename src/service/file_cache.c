@@ -587,46 +587,10 @@ void mu_file_cache_execute(struct mu_file_cache *c, const struct mu_store_reques
     }
 }
 
-bool mu_file_verb_writes(enum mu_store_verb verb)
-{
-    switch ((int)verb) {
-    case MU_STORE_SET:
-    case MU_STORE_MULTI_SET:
-    case MU_STORE_ADD:
-    case MU_STORE_COMPARE_SET:
-    case MU_STORE_APPEND:
-    case MU_STORE_DELETE:
-        return true;
-    default:
-        return false;
-    }
-}
-
 bool mu_file_supports(const struct mu_store_request *q, struct mu_errmsg *reterr_msg)
 {
-    const char *what = NULL;
+    const char *what = mu_store_lacks(MU_STORE_IN_FILE, q);
 
-    switch ((int)q->verb) {
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_QUEUE_LEN:
-        what = "queues";
-        break;
-    case MU_STORE_WATCH:
-        what = "watches";
-        break;
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        what = "leases";
-        break;
-    case MU_STORE_BARRIER: /* Composed above, out of add, set and wait. */
-        what = "barriers of its own";
-        break;
-    default:
-        what = q->lease != 0 ? "leases" : NULL;
-        break;
-    }
     if (what != NULL) {
         (void)mu_err(reterr_msg, MUSTER_ENOTSUP,
                      "a store in a file has no %s; use a server (muster serve) for that", what);

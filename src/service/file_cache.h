@@ -52,8 +52,6 @@ int mu_file_cache_read(struct mu_file_cache *c, struct mu_file_log *log, const c
  */
 int mu_file_cache_write(struct mu_file_cache *c, struct mu_file_log *log, const char *path,
                         struct mu_errmsg *reterr_msg);
-/** Whether an operation may write. */
-bool mu_file_verb_writes(enum mu_store_verb verb);
 /** Whether a FileStore can do it at all; if not, the text says so. */
 bool mu_file_supports(const struct mu_store_request *q, struct mu_errmsg *reterr_msg);
 /** Decides an operation, all of it or nothing. No answer is given if it has to wait for keys. */

@@ -12,6 +12,14 @@
 
 #define DEFAULT_PORT 29500 /* PyTorch's */
 
+int mu_store_check(const struct mu_store_request *q)
+{
+    if (mu_store_verb_facts(q->verb)->does == 0) {
+        return MUSTER_ENOMETHOD;
+    }
+    return mu_store_request_fits(q) ? 0 : MUSTER_EINVAL;
+}
+
 void mu_store_finish(struct mu_store_op *op, int status, const char *text)
 {
     op->status = status;

@@ -77,6 +77,8 @@ static inline void mu_store_close(struct mu_store *store, void (*closed)(void *c
     store->kind->close(store);
 }
 
+/** Whether the verb and the counts of a request fit: MUSTER_ENOMETHOD, MUSTER_EINVAL. */
+int mu_store_check(const struct mu_store_request *q);
 /** For kinds: sets the status and calls `done`. */
 void mu_store_finish(struct mu_store_op *op, int status, const char *text);
 /** For kinds: an op that cannot even be started ends so, on the next turn, without any memory. */

@@ -11,7 +11,6 @@
 #include "codec/torch_wire.h"
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "service/store_engine.h"
 
 #define NAMES_MAX ((size_t)1 << 30)
 

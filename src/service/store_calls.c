@@ -9,7 +9,6 @@
 
 #include "codec/store_msg.h"
 #include "core/alloc.h"
-#include "service/store_engine.h"
 
 /* The sink of a request that is answered while it is being read; of a call that goes on, below. */
 struct direct_sink {
@@ -19,11 +18,15 @@ struct direct_sink {
     enum mu_store_verb verb;
 };
 
+static bool is_about_lease(enum mu_store_verb verb)
+{
+    return mu_store_verb_facts(verb)->does == MU_STORE_LEASES;
+}
+
 /* Whether an answer to it tells of something that a disk should have. */
 static bool is_change(enum mu_store_verb verb)
 {
-    return !mu_store_verb_is_read(verb) && verb != MU_STORE_LEASE_GRANT &&
-           verb != MU_STORE_LEASE_KEEP && verb != MU_STORE_LEASE_REVOKE;
+    return !mu_store_verb_is_read(verb) && !is_about_lease(verb);
 }
 
 static void send_answer(struct mu_store_session *session, uint64_t id, enum mu_store_verb verb,
@@ -202,10 +205,7 @@ static int resolve_lease(struct mu_store_session *session, struct mu_store_reque
         if (q->lease != MU_LEASE_SESSION) {
             return 0; /* A lease of the other server's. */
         }
-        return q->verb == MU_STORE_LEASE_KEEP || q->verb == MU_STORE_LEASE_REVOKE ||
-                       q->verb == MU_STORE_LEASE_GRANT
-                   ? MUSTER_EINVAL
-                   : mu_store_gate_lease(session, &q->lease);
+        return is_about_lease(q->verb) ? MUSTER_EINVAL : mu_store_gate_lease(session, &q->lease);
     }
     if (s->backing != NULL && (q->lease != 0 || q->verb == MU_STORE_LEASE_GRANT)) {
         return MUSTER_ENOTSUP; /* A lease would have to outlive this server as its keys do. */

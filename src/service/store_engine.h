@@ -32,12 +32,6 @@ int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *co
 int mu_store_torch_new(struct mu_env *env, const struct mu_store_tcp_config *config,
                        const struct mu_store_engine_events *events, struct mu_store **ret_store);
 
-/** Whether an operation may be repeated when nobody knows whether it ran. */
-bool mu_store_verb_is_read(enum mu_store_verb verb);
-/** Whether a request may wait for somebody else's. */
-bool mu_store_may_block(const struct mu_store_request *q);
-const char *mu_store_verb_name(enum mu_store_verb verb);
-
 /**
  * The bytes of a key on the wire. PyTorch's clients put a '/' before every key but the worker
  * count's, and share the key space with ours, so ours do the same.

@@ -7,7 +7,6 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "service/store_engine.h"
 
 #define BODY_MAX     (64u << 20) /* etcd takes 1.5 MiB and says so */
 #define SESSIONS_MAX 5u

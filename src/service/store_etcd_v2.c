@@ -16,7 +16,6 @@
 #include "codec/base64.h"
 #include "codec/etcd_v2.h"
 #include "core/alloc.h"
-#include "service/store_engine.h"
 #include "service/store_etcd.h"
 
 #define TEXT_MAX   (64u << 20)
@@ -597,7 +596,10 @@ static int start(struct v2_op *e)
     const struct mu_store_request *q = &e->op->request;
     int err = 0;
 
-    switch (q->verb) {
+    if ((mu_store_verb_facts(q->verb)->known & MU_STORE_IN_ETCD2) == 0) {
+        return MUSTER_ENOTSUP;
+    }
+    switch ((int)q->verb) {
     case MU_STORE_SET:
     case MU_STORE_MULTI_SET:
         if (q->key_count == 0 || q->value_count != q->key_count) {
@@ -630,24 +632,13 @@ static int start(struct v2_op *e)
             send(e, "DELETE", "", false, 0, on_deleted);
         }
         return err;
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_LIST_KEYS:
+    default: /* num_keys, list_keys */
         err = make_path(e, false);
         if (err == 0) {
             send(e, "GET", "?recursive=true&quorum=true", true, 0, on_listed);
         }
         return err;
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_QUEUE_LEN:
-    case MU_STORE_BARRIER:
-    case MU_STORE_WATCH:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        break;
     }
-    return MUSTER_ENOTSUP;
 }
 
 static void v2_submit(struct mu_store *store, struct mu_store_op *op)

@@ -78,7 +78,7 @@ static void move_all(struct mu_list *to, struct mu_list *from)
 static bool any_writes(const struct mu_list *ops)
 {
     MU_LIST_FOREACH (it, ops) {
-        if (mu_file_verb_writes(MU_CONTAINER_OF(it, struct file_op, link)->request.verb)) {
+        if (!mu_store_verb_is_read(MU_CONTAINER_OF(it, struct file_op, link)->request.verb)) {
             return true;
         }
     }
@@ -112,7 +112,7 @@ static void undo(struct file_store *s, int err)
 
         mu_file_answer_clear(&f->answer);
         f->ran = false;
-        if (mu_file_verb_writes(f->request.verb)) {
+        if (!mu_store_verb_is_read(f->request.verb)) {
             f->answer.given = true;
             f->answer.status = err;
             f->answer.errmsg = s->errmsg;

@@ -132,8 +132,9 @@ static int send_flight(struct native_store *s, struct flight *f)
     int err = encode_request(s, &op->request);
 
     if (err == 0) {
-        err = mu_rpc_client_call(&s->rpc, mu_span_str(mu_store_method(op->request.verb)),
-                                 mu_buf_span(&s->scratch), timeout_ms, &id);
+        err =
+            mu_rpc_client_call(&s->rpc, mu_span_str(mu_store_verb_facts(op->request.verb)->method),
+                               mu_buf_span(&s->scratch), timeout_ms, &id);
     }
     mu_buf_trim(&s->scratch, 1 << 20);
     if (err != 0) {
@@ -229,7 +230,7 @@ static void on_session_lost(struct native_store *s, struct flight *f)
     (void)snprintf(text, sizeof(text),
                    "%.120s was restarted or forgot us while %s was under way: "
                    "it may or may not have happened",
-                   s->rpc.addr, mu_store_verb_name(f->op->request.verb));
+                   s->rpc.addr, mu_store_verb_facts(f->op->request.verb)->name);
     end_flight(s, f, MUSTER_ESESSION, text);
 }
 

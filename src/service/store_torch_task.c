@@ -234,7 +234,7 @@ static void run_out_of_time(struct torch_task *t)
         (void)snprintf(text, sizeof(text), "timed out after %u ms: no answer from %.120s%s%s%s",
                        t->op->timeout_ms, s->addr,
                        mu_store_verb_is_read(verb) ? "" : "; the outcome of ",
-                       mu_store_verb_is_read(verb) ? "" : mu_store_verb_name(verb),
+                       mu_store_verb_is_read(verb) ? "" : mu_store_verb_facts(verb)->name,
                        mu_store_verb_is_read(verb) ? "" : " is unknown");
     } else {
         (void)snprintf(text, sizeof(text), "timed out after %u ms: no connection to %.120s%s%s",
@@ -383,12 +383,15 @@ static void take_part(struct torch_task *t, enum mu_store_verb verb, size_t inde
     }
 }
 
+static unsigned kind_of(const struct torch_store *s)
+{
+    return s->generation == MU_TORCH_1 ? MU_STORE_IN_TORCH1 : MU_STORE_IN_TORCH2;
+}
+
+/* Whether the server does not know the verb, but others that serve instead. */
 static bool is_composed(const struct torch_task *t)
 {
-    enum mu_store_verb verb = t->op->request.verb;
-
-    return t->store->generation == MU_TORCH_1 &&
-           (verb == MU_STORE_APPEND || verb == MU_STORE_MULTI_GET || verb == MU_STORE_MULTI_SET);
+    return (mu_store_verb_facts(t->op->request.verb)->known & kind_of(t->store)) == 0;
 }
 
 static int start_composed(struct torch_task *t)
@@ -414,42 +417,6 @@ static int start_composed(struct torch_task *t)
 
 /* --- the beginning ---------------------------------------------------------------------------- */
 
-/* What the server has no word for, or NULL. */
-static const char *find_lacking(const struct torch_store *s, const struct mu_store_request *q)
-{
-    bool first = s->generation == MU_TORCH_1;
-
-    switch (q->verb) {
-    case MU_STORE_WATCH:
-        return "watches";
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        return "leases";
-    case MU_STORE_BARRIER:
-        return "barriers";
-    case MU_STORE_LIST_KEYS:
-        return first ? "list of its keys" : NULL;
-    case MU_STORE_QUEUE_PUSH:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_QUEUE_LEN:
-        return first ? "queues" : NULL;
-    case MU_STORE_SET:
-    case MU_STORE_GET:
-    case MU_STORE_ADD:
-    case MU_STORE_COMPARE_SET:
-    case MU_STORE_CHECK:
-    case MU_STORE_WAIT:
-    case MU_STORE_DELETE:
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_APPEND:
-    case MU_STORE_MULTI_GET:
-    case MU_STORE_MULTI_SET:
-        break;
-    }
-    return q->lease != 0 ? "leases" : NULL;
-}
-
 struct torch_task *mu_torch_task_new(struct torch_store *s, struct mu_store_op *op)
 {
     struct torch_task *t = mu_calloc(1, sizeof(*t));
@@ -473,7 +440,7 @@ void mu_torch_task_start(struct torch_task *t)
 {
     struct torch_store *s = t->store;
     struct mu_store_request q = t->op->request;
-    const char *lacking = find_lacking(s, &q);
+    const char *lacking = mu_store_lacks(kind_of(s), &q);
     char text[MU_ERRMSG_CAP];
     int err;
 
@@ -604,6 +571,6 @@ void mu_torch_step_lost(struct torch_step *step)
     }
     (void)snprintf(text, sizeof(text),
                    "lost the connection to %.120s: the outcome of %s is unknown", t->store->addr,
-                   mu_store_verb_name(t->op->request.verb));
+                   mu_store_verb_facts(t->op->request.verb)->name);
     mu_torch_task_end(t, MUSTER_ECONN, text);
 }

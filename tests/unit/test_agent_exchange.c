@@ -46,7 +46,7 @@ struct world {
 static const char *verb_name(enum mu_store_verb verb)
 {
     switch ((int)verb) {
-#define CASE(name, number, text)                                                                   \
+#define CASE(name, number, ...)                                                                    \
     case number:                                                                                   \
         return #name;
         MU_STORE_VERB_MAP(CASE)

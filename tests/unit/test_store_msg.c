@@ -8,7 +8,7 @@
 #include "failheap.h"
 
 static const enum mu_store_verb all_verbs[] = {
-#define VERB(name, number, text) MU_STORE_##name,
+#define VERB(name, ...) MU_STORE_##name,
     MU_STORE_VERB_MAP(VERB)
 #undef VERB
 };
@@ -21,10 +21,12 @@ static void test_store_msg_methods_name_their_verbs(void **state)
 
     (void)state;
     for (size_t i = 0; i < VERB_COUNT; i++) {
-        assert_int_equal(mu_store_verb_of(mu_span_str(mu_store_method(all_verbs[i])), &verb), 0);
+        assert_int_equal(
+            mu_store_verb_of(mu_span_str(mu_store_verb_facts(all_verbs[i])->method), &verb), 0);
         assert_int_equal(verb, all_verbs[i]);
     }
-    assert_string_equal(mu_store_method(MU_STORE_COMPARE_SET), "muster::Store.compare_set");
+    assert_string_equal(mu_store_verb_facts(MU_STORE_COMPARE_SET)->method,
+                        "muster::Store.compare_set");
     assert_int_equal(mu_store_verb_of(MU_SPAN_LIT("muster::Store."), &verb), MUSTER_ENOMETHOD);
     assert_int_equal(mu_store_verb_of(MU_SPAN_LIT("muster::Store.sett"), &verb), MUSTER_ENOMETHOD);
     assert_int_equal(mu_store_verb_of(MU_SPAN_LIT("muster::Store"), &verb), MUSTER_ENOMETHOD);
@@ -78,69 +80,92 @@ static void test_store_msg_request_has_the_bytes_of_its_layout(void **state)
     mu_buf_fini(&b);
 }
 
-/* How many keys and values each verb takes, as the table in store_op.h has it. */
-static bool takes(enum mu_store_verb verb, size_t keys, size_t values)
+/* One verb of each shape; EACH: as many values as keys. */
+#define EACH SIZE_MAX
+static const struct {
+    enum mu_store_verb verb;
+    size_t keys_min, keys_max, values;
+} shapes[] = {
+    {MU_STORE_SET, 1, 1, 1},      {MU_STORE_COMPARE_SET, 1, 1, 2},   {MU_STORE_GET, 1, 1, 0},
+    {MU_STORE_WAIT, 0, 99, 0},    {MU_STORE_MULTI_SET, 0, 99, EACH}, {MU_STORE_LIST_KEYS, 0, 1, 0},
+    {MU_STORE_NUM_KEYS, 0, 0, 0},
+};
+
+/* Whether a request of that many keys and values is one, to the decoder. */
+static bool is_taken(enum mu_store_verb verb, size_t keys, size_t values)
 {
-    switch (verb) {
-    case MU_STORE_SET:
-    case MU_STORE_APPEND:
-    case MU_STORE_QUEUE_PUSH:
-        return keys == 1 && values == 1;
-    case MU_STORE_COMPARE_SET:
-        return keys == 1 && values == 2;
-    case MU_STORE_GET:
-    case MU_STORE_ADD:
-    case MU_STORE_DELETE:
-    case MU_STORE_QUEUE_POP:
-    case MU_STORE_QUEUE_LEN:
-    case MU_STORE_BARRIER:
-    case MU_STORE_WATCH:
-        return keys == 1 && values == 0;
-    case MU_STORE_CHECK:
-    case MU_STORE_WAIT:
-    case MU_STORE_MULTI_GET:
-        return values == 0;
-    case MU_STORE_MULTI_SET:
-        return keys == values;
-    case MU_STORE_LIST_KEYS:
-        return keys <= 1 && values == 0;
-    case MU_STORE_NUM_KEYS:
-    case MU_STORE_LEASE_GRANT:
-    case MU_STORE_LEASE_KEEP:
-    case MU_STORE_LEASE_REVOKE:
-        return keys == 0 && values == 0;
-    }
-    return false;
+    const struct mu_span spans[3] = {MU_SPAN_LIT("a"), MU_SPAN_LIT("b"), MU_SPAN_LIT("c")};
+    struct mu_store_request in = {
+        .verb = verb, .keys = spans, .key_count = keys, .values = spans, .value_count = values};
+    struct mu_store_request out;
+    struct mu_span *parts = NULL;
+    struct mu_buf b;
+    int err;
+
+    mu_buf_init(&b, 4096);
+    assert_int_equal(mu_store_request_encode(&b, &in), 0);
+    err = mu_store_request_decode(mu_buf_span(&b), verb, 3, &out, &parts);
+    assert_true(err == 0 || err == MUSTER_EPROTO);
+    assert_int_equal(err == 0, mu_store_request_fits(&in));
+    mu_free(parts);
+    mu_buf_fini(&b);
+    return err == 0;
 }
 
 static void test_store_msg_request_has_as_many_parts_as_its_verb_takes(void **state)
 {
-    const struct mu_span spans[3] = {MU_SPAN_LIT("a"), MU_SPAN_LIT("b"), MU_SPAN_LIT("c")};
+    (void)state;
+    for (size_t n = 0; n < 16; n++) {
+        size_t keys = n / 4;
+        size_t values = n % 4;
+
+        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+            bool fits = keys >= shapes[i].keys_min && keys <= shapes[i].keys_max &&
+                        values == (shapes[i].values == EACH ? keys : shapes[i].values);
+
+            if (is_taken(shapes[i].verb, keys, values) != fits) {
+                fail_msg("%s with %zu keys and %zu values",
+                         mu_store_verb_facts(shapes[i].verb)->name, keys, values);
+            }
+        }
+        for (size_t i = 0; i < VERB_COUNT; i++) {
+            (void)is_taken(all_verbs[i], keys, values);
+        }
+        assert_false(is_taken((enum mu_store_verb)0, keys, values));
+        assert_false(is_taken((enum mu_store_verb)(all_verbs[VERB_COUNT - 1] + 1), keys, values));
+    }
+}
+
+static void test_store_msg_facts_tell_what_may_be_repeated_and_what_waits(void **state)
+{
+    struct mu_store_request q = {.verb = MU_STORE_QUEUE_POP};
 
     (void)state;
-    for (size_t i = 0; i < VERB_COUNT; i++) {
-        for (size_t n = 0; n < 16; n++) {
-            struct mu_store_request in = {.verb = all_verbs[i],
-                                          .keys = spans,
-                                          .key_count = n / 4,
-                                          .values = spans,
-                                          .value_count = n % 4};
-            struct mu_store_request out;
-            struct mu_span *parts = NULL;
-            struct mu_buf b;
-            int err;
+    assert_true(mu_store_verb_is_read(MU_STORE_WAIT));
+    assert_true(mu_store_verb_is_read(MU_STORE_NUM_KEYS));
+    assert_false(mu_store_verb_is_read(MU_STORE_QUEUE_POP));
+    assert_false(mu_store_verb_is_read(MU_STORE_WATCH)); /* It would skip changes in silence. */
+    assert_false(mu_store_verb_is_read(MU_STORE_LEASE_KEEP));
+    assert_true(mu_store_may_block(&q));
+    q.flags = MU_STORE_NOWAIT;
+    assert_false(mu_store_may_block(&q));
+    q.verb = MU_STORE_BARRIER;
+    assert_true(mu_store_may_block(&q));
+    q.verb = MU_STORE_CHECK;
+    assert_false(mu_store_may_block(&q));
+}
 
-            mu_buf_init(&b, 4096);
-            assert_int_equal(mu_store_request_encode(&b, &in), 0);
-            err = mu_store_request_decode(mu_buf_span(&b), all_verbs[i], 3, &out, &parts);
-            if (err != (takes(all_verbs[i], n / 4, n % 4) ? 0 : MUSTER_EPROTO)) {
-                fail_msg("%s with %zu keys and %zu values: %s", mu_store_method(all_verbs[i]),
-                         n / 4, n % 4, muster_errname(err));
-            }
-            mu_free(parts);
-            mu_buf_fini(&b);
-        }
-    }
+static void test_store_msg_facts_tell_what_a_store_lacks(void **state)
+{
+    struct mu_store_request q = {.verb = MU_STORE_QUEUE_LEN};
+
+    (void)state;
+    assert_string_equal(mu_store_lacks(MU_STORE_IN_FILE, &q), "queues");
+    assert_null(mu_store_lacks(MU_STORE_IN_TORCH2, &q));
+    q.verb = MU_STORE_APPEND; /* PyTorch 1.13 does not know it, but what it can be made of. */
+    assert_null(mu_store_lacks(MU_STORE_IN_TORCH1, &q));
+    q.lease = 7;
+    assert_string_equal(mu_store_lacks(MU_STORE_IN_TORCH1, &q), "leases");
 }
 
 static void test_store_msg_counts_are_checked_before_memory_is_taken(void **state)
@@ -290,6 +315,8 @@ int main(void)
         cmocka_unit_test(test_store_msg_methods_name_their_verbs),
         cmocka_unit_test(test_store_msg_request_has_the_bytes_of_its_layout),
         cmocka_unit_test(test_store_msg_request_has_as_many_parts_as_its_verb_takes),
+        cmocka_unit_test(test_store_msg_facts_tell_what_may_be_repeated_and_what_waits),
+        cmocka_unit_test(test_store_msg_facts_tell_what_a_store_lacks),
         cmocka_unit_test(test_store_msg_counts_are_checked_before_memory_is_taken),
         cmocka_unit_test(test_store_msg_reply_round_trips),
         cmocka_unit_test(test_store_msg_change_round_trips),
