@@ -83,6 +83,14 @@ int cli_loop_open_for(struct cli_loop *loop, const sigset_t *set,
     return open_loop(loop);
 }
 
+int cli_loop_open_peers(struct cli_loop *loop, void (*on_signal)(void *context, int number),
+                        void *context)
+{
+    muster_log_set(NULL, NULL, cli_log_level());
+    (void)cli_raise_descriptor_limit();
+    return cli_loop_open(loop, on_signal, context);
+}
+
 int cli_loop_lock(struct cli_loop *loop, struct cli_lock *lock)
 {
     struct mu_errmsg msg = {{0}};
@@ -122,6 +130,46 @@ void cli_loop_close(struct cli_loop *loop)
     (void)pthread_join(loop->thread, NULL);
     mu_locked_close(&loop->locked, loop->uv);
     mu_uv_env_free(loop->uv);
+}
+
+int cli_loop_live(struct cli_loop *loop, int (*start)(void *context), int (*begin)(void *context),
+                  void (*stop)(struct mu_timer *stop_timer))
+{
+    int code;
+
+    mu_timer_init(&loop->stop_timer, stop);
+    loop->code = start(loop->context);
+    if (loop->code == 0) {
+        code = begin(loop->context);
+        if (code != 0) {
+            cli_loop_end(loop, code);
+        }
+        cli_loop_run(loop);
+    }
+    cli_loop_close(loop);
+    return loop->code;
+}
+
+void cli_loop_end(struct cli_loop *loop, int code)
+{
+    if (!loop->stopping) {
+        loop->stopping = true;
+        loop->code = code;
+        mu_env_timer_arm(loop->env, &loop->stop_timer, mu_env_now(loop->env).mono);
+    }
+}
+
+void cli_block_signals(sigset_t *ret_set, bool hangup)
+{
+    (void)sigemptyset(ret_set);
+    (void)sigaddset(ret_set, SIGTERM);
+    (void)sigaddset(ret_set, SIGINT);
+    if (hangup) {
+        (void)sigaddset(ret_set, SIGHUP);
+    } else {
+        cli_take_hangup();
+    }
+    (void)pthread_sigmask(SIG_BLOCK, ret_set, NULL);
 }
 
 void cli_take_hangup(void)

@@ -154,11 +154,6 @@ static void on_closed(void *context)
     on_failed(context, MUSTER_ERDZV_CLOSED, "the run was closed by somebody else");
 }
 
-static void on_left(void *context)
-{
-    (void)context;
-}
-
 static void on_freed(void *context)
 {
     struct node *node = context;
@@ -201,15 +196,14 @@ static int open_nodes(struct bench *b, const char *endpoint)
     b->opened_at = now_s();
     for (; b->opened < b->count; b->opened++) {
         struct node *node = &b->nodes[b->opened];
+        /* Nobody leaves or closes the run. */
         const struct mu_rdzv_events events = {
+            .record = on_record,
             .assigned = on_assigned,
-            .ended = on_ended,
             .waiting = on_waiting,
+            .ended = on_ended,
             .closed = on_closed,
             .failed = on_failed,
-            .left = on_left,
-            .close_failed = on_failed,
-            .record = on_record,
             .freed = on_freed,
             .context = node,
         };

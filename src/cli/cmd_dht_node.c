@@ -279,9 +279,7 @@ int dht_run(struct dht_app *app, bool client)
     if (code != 0) {
         return code;
     }
-    muster_log_set(NULL, NULL, cli_log_level());
-    (void)cli_raise_descriptor_limit();
-    code = cli_loop_open(&app->loop, on_signal, app);
+    code = cli_loop_open_peers(&app->loop, on_signal, app);
     if (code == 0) {
         app->code = start_host(app);
         if (app->code == 0) {

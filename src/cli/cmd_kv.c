@@ -11,6 +11,8 @@
 
 #include <jansson.h>
 
+#include "codec/base64.h"
+
 #define STDIN_MAX ((size_t)1 << 30)
 
 struct kv {
@@ -35,30 +37,21 @@ struct kv {
 /* Bytes as JSON: text where they are UTF-8, else the same name with "_base64" behind it. */
 static void put_bytes(json_t *object, const char *name, struct muster_bytes bytes)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     json_t *text = json_stringn(bytes.data, bytes.len);
-    const uint8_t *in = bytes.data;
     char longer[64];
-    char *out;
-    size_t n = 0;
+    struct mu_buf out;
 
     if (text != NULL) {
         (void)json_object_set_new(object, name, text);
         return;
     }
-    out = malloc(bytes.len / 3 * 4 + 5);
-    for (size_t i = 0; out != NULL && i < bytes.len; i += 3) {
-        uint32_t v = (uint32_t)in[i] << 16 | (i + 1 < bytes.len ? (uint32_t)in[i + 1] << 8 : 0) |
-                     (i + 2 < bytes.len ? in[i + 2] : 0);
-
-        out[n++] = digits[v >> 18];
-        out[n++] = digits[v >> 12 & 63];
-        out[n++] = i + 1 < bytes.len ? digits[v >> 6 & 63] : '=';
-        out[n++] = i + 2 < bytes.len ? digits[v & 63] : '=';
+    mu_buf_init(&out, SIZE_MAX);
+    if (mu_base64_encode(&out, mu_span(bytes.data, bytes.len)) == 0) {
+        (void)snprintf(longer, sizeof(longer), "%s_base64", name);
+        (void)json_object_set_new(object, longer,
+                                  json_stringn((const char *)mu_buf_span(&out).data, out.len));
     }
-    (void)snprintf(longer, sizeof(longer), "%s_base64", name);
-    (void)json_object_set_new(object, longer, json_stringn(out, n));
-    free(out);
+    mu_buf_fini(&out);
 }
 
 static void print_json(json_t *object)

@@ -19,42 +19,29 @@ struct app {
     struct cli_loop loop;
     struct mu_identity identity;
     struct mu_p2pd *d;
-    struct mu_timer stop_timer;
-    bool stopping;
     bool hurried;
-    int code;
 };
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
 static void on_stop_timer(struct mu_timer *timer)
 {
-    struct app *app = MU_CONTAINER_OF(timer, struct app, stop_timer);
+    struct app *app = MU_CONTAINER_OF(timer, struct app, loop.stop_timer);
 
     if (app->hurried) {
-        _exit(app->code); /* The socket is gone already, and the peers had their time. */
+        _exit(app->loop.code); /* The socket is gone already, and the peers had their time. */
     }
     app->hurried = true;
-    mu_env_timer_arm(app->loop.env, &app->stop_timer,
+    mu_env_timer_arm(app->loop.env, &app->loop.stop_timer,
                      mu_mono_add_ms(mu_env_now(app->loop.env).mono, FAREWELL_MS));
     mu_p2pd_stop(app->d);
-}
-
-/* On a later turn, from wherever it is asked for. */
-static void stop(struct app *app, int code)
-{
-    if (!app->stopping) {
-        app->stopping = true;
-        app->code = code;
-        mu_env_timer_arm(app->loop.env, &app->stop_timer, mu_env_now(app->loop.env).mono);
-    }
 }
 
 static void on_stopped(void *context)
 {
     struct app *app = context;
 
-    mu_env_timer_arm(app->loop.env, &app->stop_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(app->loop.env, &app->loop.stop_timer, MU_MONO_NEVER);
     mu_p2pd_free(app->d);
     app->d = NULL;
     cli_loop_stop(&app->loop);
@@ -67,7 +54,7 @@ static void on_ended(void *context, enum mu_p2pd_end why)
     if (why == MU_P2PD_END_IDLE) {
         (void)p2pd_fail(0, "no client has opened a persistent connection in time (-idleTimeout)");
     }
-    stop(app, CLI_OK);
+    cli_loop_end(&app->loop, CLI_OK);
 }
 
 static void print_stats(struct app *app)
@@ -97,7 +84,7 @@ static void on_signal(void *context, int number)
     struct app *app = context;
 
     if (number == SIGTERM) {
-        stop(app, 128 + number);
+        cli_loop_end(&app->loop, 128 + number);
     } else if (number == SIGUSR1 && app->d != NULL) {
         print_stats(app);
     }
@@ -136,7 +123,8 @@ static void on_bootstrapped(void *context, int status, const char *text)
     if (status == 0) {
         print_ready(app);
     } else {
-        stop(app, p2pd_fail(CLI_FAILED, "failed to connect to bootstrap peers: %s", text));
+        cli_loop_end(&app->loop,
+                     p2pd_fail(CLI_FAILED, "failed to connect to bootstrap peers: %s", text));
     }
 }
 
@@ -208,8 +196,9 @@ static void use_number(void *context, const char *ip)
     (void)mu_peer_host_add_number(context, ip);
 }
 
-static int begin(struct app *app)
+static int begin(void *context)
 {
+    struct app *app = context;
     const struct p2pd_options *o = app->o;
     struct mu_errmsg msg;
     size_t used;
@@ -257,8 +246,9 @@ static struct mu_peer_relay_config relay_config(const struct p2pd_options *o)
     return config;
 }
 
-static int start(struct app *app)
+static int start(void *context)
 {
+    struct app *app = context;
     struct mu_p2pd_config config = mu_p2pd_config_defaults();
     const struct p2pd_options *o = app->o;
     struct mu_peer_relay_config relay = relay_config(o);
@@ -294,17 +284,7 @@ static int run(struct app *app)
     if (code != 0) {
         return code;
     }
-    mu_timer_init(&app->stop_timer, on_stop_timer);
-    app->code = start(app);
-    if (app->code == 0) {
-        code = begin(app);
-        if (code != 0) {
-            stop(app, code);
-        }
-        cli_loop_run(&app->loop);
-    }
-    cli_loop_close(&app->loop);
-    return app->code;
+    return cli_loop_live(&app->loop, start, begin, on_stop_timer);
 }
 
 int cmd_p2pd(int argc, char **argv)

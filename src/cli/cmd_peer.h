@@ -78,9 +78,7 @@ struct peer_app {
     /** One of them was reached, could not be, or was lost. May be NULL. */
     void (*bootstrapped)(struct peer_app *app, struct peer_bootstrap *b, int status,
                          const char *text);
-    struct mu_timer stop_timer;
-    bool stopping;
-    int code;
+    int (*begin)(struct peer_app *app); /* private */
 };
 
 /** Runs a loop around `begin`, which returns an exit code, until the host has stopped. Returns an

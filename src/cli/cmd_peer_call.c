@@ -130,7 +130,7 @@ static void on_done(struct mu_unary_call *unary, int status, const char *text,
 {
     struct call *c = MU_CONTAINER_OF(unary, struct call, unary);
 
-    if (c->app.stopping) {
+    if (c->app.loop.stopping) {
         return;
     }
     if (status != 0) {
@@ -160,7 +160,7 @@ static void send_items(struct mu_peer_items *items)
     if (err == 0) {
         err = mu_peer_items_end(items);
     }
-    if (err != 0 && err != MUSTER_EAGAIN && !c->app.stopping) {
+    if (err != 0 && err != MUSTER_EAGAIN && !c->app.loop.stopping) {
         fail_call(c, err, muster_strerror(err));
     }
 }
@@ -169,7 +169,7 @@ static void on_items_ended(struct mu_peer_items *items, int status, const char *
 {
     struct call *c = MU_CONTAINER_OF(items, struct call, items);
 
-    if (c->app.stopping) {
+    if (c->app.loop.stopping) {
         return;
     }
     if (status != 0) {
@@ -214,7 +214,7 @@ static void on_connected(struct mu_peer_connect *connect, int status, const char
 {
     struct call *c = MU_CONTAINER_OF(connect, struct call, connect);
 
-    if (c->app.stopping) {
+    if (c->app.loop.stopping) {
         return;
     }
     if (status != 0) {
@@ -229,7 +229,7 @@ static void on_soon(struct mu_timer *timer)
 {
     struct call *c = MU_CONTAINER_OF(timer, struct call, soon);
 
-    if (!c->app.stopping && !c->begun) {
+    if (!c->app.loop.stopping && !c->begun) {
         begin_call(c);
     }
 }
@@ -274,7 +274,7 @@ static void on_identified(struct mu_peer_watch *watch, const struct mu_peer_id *
 
     (void)peer;
     c->identified++;
-    if (c->peer.len != 0 && !c->begun && !c->app.stopping) {
+    if (c->peer.len != 0 && !c->begun && !c->app.loop.stopping) {
         look_around(c);
     }
 }
@@ -284,7 +284,7 @@ static void on_timer(struct mu_timer *timer)
     struct call *c = MU_CONTAINER_OF(timer, struct call, timer);
     char text[64];
 
-    if (!c->app.stopping) {
+    if (!c->app.loop.stopping) {
         (void)snprintf(text, sizeof(text), "no end of it in %llu ms",
                        (unsigned long long)c->app.o->timeout_ms);
         fail_call(c, MUSTER_ETIMEDOUT, text);

@@ -30,7 +30,7 @@ static void on_stopped(void *context)
 /* From the top of the stack to its bottom. */
 static void on_stop_timer(struct mu_timer *timer)
 {
-    struct peer_app *app = MU_CONTAINER_OF(timer, struct peer_app, stop_timer);
+    struct peer_app *app = MU_CONTAINER_OF(timer, struct peer_app, loop.stop_timer);
 
     if (app->ending != NULL) {
         app->ending(app);
@@ -49,11 +49,7 @@ static void on_stop_timer(struct mu_timer *timer)
 
 void peer_app_stop(struct peer_app *app, int code)
 {
-    if (!app->stopping) {
-        app->stopping = true;
-        app->code = code;
-        mu_env_timer_arm(app->loop.env, &app->stop_timer, mu_env_now(app->loop.env).mono);
-    }
+    cli_loop_end(&app->loop, code);
 }
 
 static void on_signal(void *context, int number)
@@ -110,7 +106,7 @@ static void on_bootstrap(struct mu_peer_bootstrap *base, int status, const char 
     struct peer_bootstrap *b = MU_CONTAINER_OF(base, struct peer_bootstrap, base);
     struct peer_app *app = b->app;
 
-    if (app->stopping) {
+    if (app->loop.stopping) {
         return;
     }
     b->tried = true;
@@ -144,8 +140,9 @@ int peer_use_bootstrap(struct peer_app *app, const char *word, struct mu_errmsg 
     return err;
 }
 
-static int start(struct peer_app *app)
+static int start(void *context)
 {
+    struct peer_app *app = context;
     struct mu_peer_host_config config = mu_peer_host_config_defaults();
     struct mu_errmsg msg;
     int err;
@@ -167,9 +164,16 @@ static int start(struct peer_app *app)
     if (err != 0) {
         peer_app_stop(app, cli_fail(CLI_FAILED, "%s", msg.text));
         cli_loop_run(&app->loop);
-        return app->code;
+        return app->loop.code;
     }
     return 0;
+}
+
+static int begin_verb(void *context)
+{
+    struct peer_app *app = context;
+
+    return app->begin(app);
 }
 
 int peer_app_calls(struct peer_app *app, bool client)
@@ -190,25 +194,13 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
     if (code != 0) {
         return code;
     }
-    muster_log_set(NULL, NULL, cli_log_level());
-    (void)cli_raise_descriptor_limit();
-    code = cli_loop_open(&app->loop, on_signal, app);
-    if (code != 0) {
-        mu_identity_fini(&app->identity);
-        return code;
+    code = cli_loop_open_peers(&app->loop, on_signal, app);
+    if (code == 0) {
+        app->begin = begin;
+        code = cli_loop_live(&app->loop, start, begin_verb, on_stop_timer);
     }
-    mu_timer_init(&app->stop_timer, on_stop_timer);
-    app->code = start(app);
-    if (app->code == 0) {
-        code = begin(app);
-        if (code != 0) {
-            peer_app_stop(app, code);
-        }
-        cli_loop_run(&app->loop);
-    }
-    cli_loop_close(&app->loop);
     mu_identity_fini(&app->identity);
-    return app->code;
+    return code;
 }
 
 /* --- serve ------------------------------------------------------------------------------------ */
@@ -266,7 +258,7 @@ static void on_relayed(void *context)
 {
     struct peer_app *app = context;
 
-    if (!app->stopping) {
+    if (!app->loop.stopping) {
         print_addrs(app, true);
     }
 }

@@ -33,7 +33,7 @@ static void on_ping(struct mu_peer_ping *ping, int status, const char *text, uin
 {
     struct ping *p = MU_CONTAINER_OF(ping, struct ping, ping);
 
-    if (p->app.stopping) {
+    if (p->app.loop.stopping) {
         return;
     }
     if (status != 0) {
@@ -63,7 +63,7 @@ static void on_timer(struct mu_timer *timer)
 {
     struct ping *p = MU_CONTAINER_OF(timer, struct ping, timer);
 
-    if (!p->app.stopping) {
+    if (!p->app.loop.stopping) {
         send_ping(p);
     }
 }
@@ -72,7 +72,7 @@ static void on_connected(struct mu_peer_connect *connect, int status, const char
 {
     struct ping *p = MU_CONTAINER_OF(connect, struct ping, connect);
 
-    if (p->app.stopping) {
+    if (p->app.loop.stopping) {
         return;
     }
     if (status != 0) {

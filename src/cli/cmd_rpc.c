@@ -172,11 +172,7 @@ int rpc_serve(const struct rpc_options *o)
     sigset_t signals;
     int code;
 
-    (void)sigemptyset(&signals);
-    (void)sigaddset(&signals, SIGTERM);
-    (void)sigaddset(&signals, SIGINT);
-    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    cli_take_hangup();
+    cli_block_signals(&signals, false);
     code = cli_runtime_new(o->lock, &rt);
     if (code != 0) {
         return code;

@@ -125,9 +125,9 @@ static void tell_the_user(const struct muster_server_config *config, const muste
 }
 
 static int serve(const struct serve_options *o, const struct muster_server_config *config,
-                 muster_runtime *rt)
+                 muster_runtime *rt, const sigset_t *set)
 {
-    struct signals signals;
+    struct signals signals = {.set = *set};
     muster_server *server;
     pthread_t thread;
     int err = muster_server_start(rt, config, &server);
@@ -148,9 +148,6 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
                  "serving on %s", muster_server_address(server));
     notify("READY=1");
     signals.server = server;
-    (void)sigemptyset(&signals.set);
-    (void)sigaddset(&signals.set, SIGTERM);
-    (void)sigaddset(&signals.set, SIGINT);
     if (pthread_create(&thread, NULL, await_signal, &signals) == 0) {
         (void)pthread_detach(thread);
     }
@@ -215,21 +212,16 @@ static int run(struct serve_options *o, struct muster_server_config *config)
     if (err != 0) {
         return err;
     }
-    /* Blocked in every thread that follows, so that one of our own can wait for them. */
-    (void)sigemptyset(&set);
-    (void)sigaddset(&set, SIGTERM);
-    (void)sigaddset(&set, SIGINT);
-    (void)pthread_sigmask(SIG_BLOCK, &set, NULL);
+    cli_block_signals(&set, false);
     (void)signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
-    cli_take_hangup();
     err = cli_log_open(&o->log, o->verbose ? MUSTER_LOG_DEBUG : MUSTER_LOG_WARN,
                        o->quiet ? MUSTER_LOG_ERROR : MUSTER_LOG_INFO);
     if (err != 0) {
         return err;
     }
     err = cli_runtime_new(&o->lock, &rt);
-    return err != 0 ? err : serve(o, config, rt);
+    return err != 0 ? err : serve(o, config, rt, &set);
 }
 
 int cmd_serve(int argc, char **argv)

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/cli_loop.h"
+
 static const char *describe(const struct state_options *o, const char *transport)
 {
     if (strcmp(transport, "lock") == 0) {
@@ -169,11 +171,7 @@ int state_serve(const struct state_options *o)
     sigset_t signals;
     int code;
 
-    (void)sigemptyset(&signals);
-    (void)sigaddset(&signals, SIGTERM);
-    (void)sigaddset(&signals, SIGINT);
-    (void)sigaddset(&signals, SIGHUP);
-    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    cli_block_signals(&signals, true);
     code = cli_runtime_new(o->lock, &rt);
     if (code != 0) {
         return code;

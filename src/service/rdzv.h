@@ -111,8 +111,10 @@ struct mu_rdzv_events {
     void (*closed)(void *context);
     /** The join, or the membership, could not go on: MUSTER_ERDZV_*. The node is out. */
     void (*failed)(void *context, int status, const char *text);
+    /** May be NULL if nobody calls mu_rdzv_leave(). */
     void (*left)(void *context);
-    /** A close that did not come about: MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN. */
+    /** A close that did not come about: MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN. May be NULL if
+     * nobody calls mu_rdzv_close_run(). */
     void (*close_failed)(void *context, int status, const char *text);
     /** May be NULL. */
     void (*record)(void *context, const struct mu_rdzv_record *record);
