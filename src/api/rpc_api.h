@@ -127,6 +127,11 @@ struct mu_rpc_method {
 
 /** MUSTER_EINVAL, and its text is kept: it is not namespace::Service.method. */
 int mu_rpc_check_method(const char *method);
+/**
+ * A method in `size` bytes, all zero but for its name, which is checked and copied. Errors as
+ * mu_rpc_check_method(), MUSTER_ENOMEM.
+ */
+int mu_rpc_method_new(const char *name, size_t size, struct mu_rpc_method **ret);
 /** Takes over `m`, which begins its allocation; its method is set. On an error it is freed. */
 int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m);
 
@@ -144,6 +149,8 @@ int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts,
 
 /** MUSTER_EINVAL, and its text is kept. */
 int mu_rpc_check_request(const struct muster_rpc_request *q);
+/** Waits for its end. An error frees it, and its text is kept. */
+int mu_rpc_future_await(muster_rpc_future *f, muster_rpc_future **ret_future);
 /** A future that is begun with mu_rref_agent_fetch() on the loop. Errors as muster_rpc_call(). */
 int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request *q,
                             muster_rpc_future **ret_future, struct mu_rref_fetch **ret_fetch);

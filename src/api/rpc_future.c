@@ -348,6 +348,18 @@ int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
     return 0;
 }
 
+int mu_rpc_future_await(muster_rpc_future *f, muster_rpc_future **ret_future)
+{
+    int err = muster_rpc_future_wait(f, MUSTER_RPC_FOREVER);
+
+    if (err != 0) {
+        muster_rpc_future_free(f);
+    } else {
+        *ret_future = f;
+    }
+    return err;
+}
+
 int muster_rpc_sync(muster_rpc_agent *a, const struct muster_rpc_request *q,
                     muster_rpc_future **ret_future)
 {
@@ -357,16 +369,7 @@ int muster_rpc_sync(muster_rpc_agent *a, const struct muster_rpc_request *q,
                                                 "ever")
                   : muster_rpc_call(a, q, &f);
 
-    if (err != 0) {
-        return err;
-    }
-    err = muster_rpc_future_wait(f, MUSTER_RPC_FOREVER);
-    if (err != 0) {
-        muster_rpc_future_free(f); /* Its text was kept for muster_errmsg(). */
-        return err;
-    }
-    *ret_future = f;
-    return 0;
+    return err != 0 ? err : mu_rpc_future_await(f, ret_future);
 }
 
 struct muster_rpc_retry muster_rpc_retry_defaults(void)

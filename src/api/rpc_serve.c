@@ -11,7 +11,6 @@ struct served_method {
     void *context;
     uint32_t flags;
     struct muster_rpc_profile profile; /* in ns, under the agent's lock */
-    char name[];
 };
 
 struct muster_rpc_call_in {
@@ -372,28 +371,43 @@ int mu_rpc_check_method(const char *method)
     return 0;
 }
 
+int mu_rpc_method_new(const char *name, size_t size, struct mu_rpc_method **ret)
+{
+    struct mu_rpc_method *m;
+
+    if (mu_rpc_check_method(name) != 0) {
+        return MUSTER_EINVAL;
+    }
+    m = mu_calloc(1, size + strlen(name) + 1);
+    if (m == NULL) {
+        return mu_api_error(MUSTER_ENOMEM, NULL);
+    }
+    m->base.method = memcpy((char *)m + size, name, strlen(name) + 1);
+    *ret = m;
+    return 0;
+}
+
 int muster_rpc_register(muster_rpc_agent *a, const char *method, muster_rpc_handler *handler,
                         void *context, uint32_t flags)
 {
+    struct mu_rpc_method *base;
     struct served_method *m;
+    int err;
 
     if (handler == NULL || flags > MUSTER_RPC_BLOCKS) {
         return mu_api_error(MUSTER_EINVAL, "a handler needs a function and known flags");
     }
-    if (mu_rpc_check_method(method) != 0) {
-        return MUSTER_EINVAL;
+    err = mu_rpc_method_new(method, sizeof(*m), &base);
+    if (err != 0) {
+        return err;
     }
-    m = mu_calloc(1, sizeof(*m) + strlen(method) + 1);
-    if (m == NULL) {
-        return mu_api_error(MUSTER_ENOMEM, NULL);
-    }
-    memcpy(m->name, method, strlen(method));
+    m = MU_CONTAINER_OF(base, struct served_method, base);
     m->handler = handler;
     m->context = context;
     m->flags = flags;
-    m->base.base =
-        (struct mu_rpc_handler){.method = m->name, .start = on_start, .cancel = on_cancel};
-    return mu_rpc_serve_method(a, &m->base);
+    base->base.start = on_start;
+    base->base.cancel = on_cancel;
+    return mu_rpc_serve_method(a, base);
 }
 
 static struct served_method *served_of(struct mu_list *it)
@@ -413,7 +427,7 @@ size_t mu_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret, size
 
         if (m != NULL && count < cap) {
             ret[count] = m->profile;
-            memcpy(ret[count].method, m->name, strlen(m->name) + 1);
+            memcpy(ret[count].method, m->base.base.method, strlen(m->base.base.method) + 1);
             ret[count].queue_us /= 1000;
             ret[count].queue_us_max /= 1000;
             ret[count].handler_us /= 1000;
@@ -449,7 +463,7 @@ void mu_rpc_handlers_free(muster_rpc_agent *a)
 
 const char *muster_rpc_in_method(const muster_rpc_call_in *c)
 {
-    return c->method->name;
+    return c->method->base.base.method;
 }
 
 const char *muster_rpc_in_caller(const muster_rpc_call_in *c)

@@ -63,7 +63,6 @@ struct stream_method {
     struct mu_rpc_method base;
     muster_rpc_stream_handler *handler;
     void *context;
-    char name[];
 };
 
 /* --- items ------------------------------------------------------------------------------------ */
@@ -544,23 +543,22 @@ static void on_in_cancel(struct mu_rpc_in *in, int why)
 int muster_rpc_register_stream(muster_rpc_agent *a, const char *method,
                                muster_rpc_stream_handler *handler, void *context)
 {
+    struct mu_rpc_method *base;
     struct stream_method *m;
+    int err;
 
     if (handler == NULL) {
         return mu_api_error(MUSTER_EINVAL, "a handler needs a function");
     }
-    if (mu_rpc_check_method(method) != 0) {
-        return MUSTER_EINVAL;
+    err = mu_rpc_method_new(method, sizeof(*m), &base);
+    if (err != 0) {
+        return err;
     }
-    m = mu_calloc(1, sizeof(*m) + strlen(method) + 1);
-    if (m == NULL) {
-        return mu_api_error(MUSTER_ENOMEM, NULL);
-    }
-    memcpy(m->name, method, strlen(method));
+    m = MU_CONTAINER_OF(base, struct stream_method, base);
     m->handler = handler;
     m->context = context;
-    m->base.base = (struct mu_rpc_handler){
-        .method = m->name,
+    base->base = (struct mu_rpc_handler){
+        .method = base->base.method,
         .stream = true,
         .start = on_in_start,
         .item = on_in_item,
@@ -568,7 +566,7 @@ int muster_rpc_register_stream(muster_rpc_agent *a, const char *method,
         .writable = on_in_writable,
         .cancel = on_in_cancel,
     };
-    return mu_rpc_serve_method(a, &m->base);
+    return mu_rpc_serve_method(a, base);
 }
 
 /* --- either end ------------------------------------------------------------------------------- */

@@ -416,16 +416,7 @@ int muster_rref_to_here(muster_rref *r, int64_t timeout_ms, muster_rpc_future **
     if (err == 0) {
         err = muster_rref_fetch(r, timeout_ms, NULL, NULL, &f);
     }
-    if (err != 0) {
-        return err;
-    }
-    err = muster_rpc_future_wait(f, MUSTER_RPC_FOREVER);
-    if (err != 0) {
-        muster_rpc_future_free(f); /* Its text was kept for muster_errmsg(). */
-        return err;
-    }
-    *ret_future = f;
-    return 0;
+    return err != 0 ? err : mu_rpc_future_await(f, ret_future);
 }
 
 int muster_rref_local_value(muster_rref *r, int64_t timeout_ms, muster_rpc_future **ret_future)

@@ -255,17 +255,8 @@ static void shared_on_loop(struct mu_door *door)
 
     d->err = share == NULL ? MUSTER_ENOENT : 0;
     if (share != NULL) {
-        const struct mu_state_manifest *m = &share->offer.manifest;
-        struct mu_state_entry entry = {
-            .prefix = mu_span_str(share->prefix),
-            .epoch = m->epoch,
-            .step = m->step,
-            .bytes = m->layout.bytes,
-            .tensors = (uint32_t)m->layout.count,
-            .priority = share->priority,
-        };
+        struct mu_state_entry entry = mu_state_share_entry(share);
 
-        memcpy(entry.id, share->id, sizeof(entry.id));
         mu_state_info_of(d->ret, &entry, &d->state->net.identity->id);
     }
     mu_door_open(door);

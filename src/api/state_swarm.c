@@ -359,7 +359,7 @@ static void add_on_loop(struct mu_door *door)
 int mu_state_loading_settle(muster_state_loading *g, struct mu_errmsg *msg)
 {
     struct mu_state_share *share;
-    const struct mu_state_manifest *m;
+    struct mu_state_entry entry;
     int err = make_share(g, &share, msg);
 
     if (err != 0) {
@@ -371,24 +371,12 @@ int mu_state_loading_settle(muster_state_loading *g, struct mu_errmsg *msg)
         mu_state_share_drop(share);
         return err;
     }
-    m = &share->offer.manifest;
-    mu_state_info_of(&g->info,
-                     &(struct mu_state_entry){
-                         .prefix = mu_span_str(share->prefix),
-                         .epoch = m->epoch,
-                         .step = m->step,
-                         .bytes = m->layout.bytes,
-                         .tensors = (uint32_t)m->layout.count,
-                         .priority = share->priority,
-                     },
-                     NULL);
-    for (size_t i = 0; i < MU_STATE_ID_LEN; i++) {
-        (void)snprintf(g->info.id + 2 * i, 3, "%02x", share->id[i]);
-    }
+    entry = mu_state_share_entry(share);
+    mu_state_info_of(&g->info, &entry, NULL);
     g->last = (struct muster_state_progress){
         .info = &g->info,
-        .bytes = m->layout.bytes,
-        .total = m->layout.bytes,
+        .bytes = entry.bytes,
+        .total = entry.bytes,
         .donors = 1,
         .hivemind = true,
     };

@@ -27,21 +27,8 @@ static const char gone[] = "gone: nobody here has that state";
 
 static int put_entry(struct mu_buf *out, const struct mu_state_share *share)
 {
-    const struct mu_state_manifest *m = &share->offer.manifest;
-    struct mu_state_entry entry = {
-        .prefix = mu_span_str(share->prefix),
-        .epoch = m->epoch,
-        .step = m->step,
-        .bytes = m->layout.bytes,
-        .tensors = (uint32_t)m->layout.count,
-        .priority = share->priority,
-        .have = share->have == NULL ? share->chunks : share->have_count,
-        .chunks = share->chunks,
-        .public_key = share->offer.public_key,
-        .signature = share->offer.signature,
-    };
+    struct mu_state_entry entry = mu_state_share_entry(share);
 
-    memcpy(entry.id, share->id, sizeof(entry.id));
     return mu_state_entry_encode(out, &entry);
 }
 

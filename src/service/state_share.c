@@ -188,6 +188,26 @@ static const struct mu_state_segment *segment_at(const struct mu_state_share *sh
     return &share->segments[low];
 }
 
+struct mu_state_entry mu_state_share_entry(const struct mu_state_share *share)
+{
+    const struct mu_state_manifest *m = &share->offer.manifest;
+    struct mu_state_entry entry = {
+        .prefix = mu_span_str(share->prefix),
+        .epoch = m->epoch,
+        .step = m->step,
+        .bytes = m->layout.bytes,
+        .tensors = (uint32_t)m->layout.count,
+        .priority = share->priority,
+        .have = share->have == NULL ? share->chunks : share->have_count,
+        .chunks = share->chunks,
+        .public_key = share->offer.public_key,
+        .signature = share->offer.signature,
+    };
+
+    memcpy(entry.id, share->id, sizeof(entry.id));
+    return entry;
+}
+
 bool mu_state_share_place(const struct mu_state_share *share, uint32_t chunk,
                           struct mu_space *ret_place)
 {

@@ -89,6 +89,8 @@ static inline struct mu_state_share *mu_state_share_hold(struct mu_state_share *
 /** NULL is fine. */
 void mu_state_share_drop(struct mu_state_share *share);
 
+/** What a list says of a share that is sealed; lent by it. */
+struct mu_state_entry mu_state_share_entry(const struct mu_state_share *share);
 /** Of a share that is sealed. */
 static inline uint32_t mu_state_share_len(const struct mu_state_share *share, uint32_t chunk)
 {
