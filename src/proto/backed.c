@@ -130,6 +130,24 @@ static bool needs_watch(const struct mu_store_request *q)
     return q->key_count != 0 && (facts->does == MU_STORE_READS || facts->waits != MU_STORE_NEVER);
 }
 
+bool mu_backed_fill(struct mu_backed_txn *t,
+                    bool (*take)(struct mu_backed_txn *t, struct mu_backed_client *c))
+{
+    bool room = true;
+
+    MU_LIST_FOREACH_SAFE (it, tmp, &t->m->clients) {
+        struct mu_backed_client *c = MU_CONTAINER_OF(it, struct mu_backed_client, link);
+
+        if (room && c->flying == 0) {
+            room = take(t, c);
+        }
+    }
+    if (t->op_count == 0) {
+        mu_backed_release(t);
+    }
+    return t->op_count != 0;
+}
+
 void mu_backed_submit(struct mu_backed *m, struct mu_backed_client *client, struct mu_backed_op *op)
 {
     MU_ASSERT(op->state == MU_BACKED_IDLE);

@@ -112,6 +112,12 @@ void mu_backed_requeue(struct mu_backed *m, struct mu_backed_op *op);
 /** Out of its transaction: is nobody's. True: nobody wants it any more, and it has ended. */
 bool mu_backed_land(struct mu_backed *m, struct mu_backed_op *op);
 void mu_backed_fly(struct mu_backed_txn *t, struct mu_backed_op *op);
+/**
+ * Fills it with operations of all clients of whom none flies; `take` takes those of one client that
+ * can come in, and returns whether there is room for more. False: there are none, it is released.
+ */
+bool mu_backed_fill(struct mu_backed_txn *t,
+                    bool (*take)(struct mu_backed_txn *t, struct mu_backed_client *c));
 /** Finds or makes the touch of a key; NULL: no memory, or no room. */
 struct mu_backed_touch *mu_backed_touch(struct mu_backed_txn *t, struct mu_span key);
 /** Lets go of all keys. */

@@ -218,18 +218,8 @@ static void end_all(struct mu_backed_txn *t, int status, const char *text)
 
 bool mu_backed_plan_reads(struct mu_backed_txn *t)
 {
-    bool room = true;
-
     t->local = mu_backed_trusts_mirror(t->m);
-    MU_LIST_FOREACH_SAFE (it, tmp, &t->m->clients) {
-        struct mu_backed_client *c = MU_CONTAINER_OF(it, struct mu_backed_client, link);
-
-        if (room && c->flying == 0) {
-            room = take_from(t, c);
-        }
-    }
-    if (t->op_count == 0) {
-        mu_backed_release(t);
+    if (!mu_backed_fill(t, take_from)) {
         return false;
     }
     if (encode(t) != 0) {

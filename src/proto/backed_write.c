@@ -678,17 +678,7 @@ static void take_slot(struct mu_backed_txn *t)
 
 bool mu_backed_plan_writes(struct mu_backed_txn *t)
 {
-    bool room = true;
-
-    MU_LIST_FOREACH_SAFE (it, tmp, &t->m->clients) {
-        struct mu_backed_client *c = MU_CONTAINER_OF(it, struct mu_backed_client, link);
-
-        if (room && c->flying == 0) {
-            room = take_from(t, c);
-        }
-    }
-    if (t->op_count == 0) {
-        mu_backed_release(t);
+    if (!mu_backed_fill(t, take_from)) {
         return false;
     }
     take_slot(t);

@@ -270,14 +270,7 @@ static int begin_get(struct mu_dht *d, const struct mu_dht_id *keys, size_t coun
             err = mu_dht_op_search(d, op, i);
         }
     }
-    if (err != 0) {
-        mu_dht_op_delete(op);
-        return err;
-    }
-    mu_list_push(&d->ops, &op->link);
-    d->moved = true;
-    *ret = op;
-    return 0;
+    return mu_dht_op_begin(d, op, err, ret);
 }
 
 int mu_dht_get(struct mu_dht *d, struct mu_now now, const struct mu_dht_id *keys, size_t count,

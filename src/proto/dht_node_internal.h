@@ -173,6 +173,8 @@ void mu_dht_ping_answered_back(struct mu_dht *d, struct dht_call *c, bool reache
 int mu_dht_op_new(struct mu_dht *d, enum mu_dht_op_type type, size_t keys, size_t results,
                   struct dht_op **ret);
 void mu_dht_op_delete(struct dht_op *op);
+/** It runs from now on; or, if `err` is not 0, it is deleted, and that returned. */
+int mu_dht_op_begin(struct mu_dht *d, struct dht_op *op, int err, struct dht_op **ret);
 int mu_dht_op_search(struct mu_dht *d, struct dht_op *op, uint32_t key);
 void mu_dht_op_end(struct mu_dht *d, struct dht_op *op, int status);
 void mu_dht_op_advance(struct mu_dht *d, struct dht_op *op);

@@ -55,6 +55,18 @@ int mu_dht_op_new(struct mu_dht *d, enum mu_dht_op_type type, size_t keys, size_
     return 0;
 }
 
+int mu_dht_op_begin(struct mu_dht *d, struct dht_op *op, int err, struct dht_op **ret)
+{
+    if (err != 0) {
+        mu_dht_op_delete(op);
+        return err;
+    }
+    mu_list_push(&d->ops, &op->link);
+    d->moved = true;
+    *ret = op;
+    return 0;
+}
+
 void mu_dht_op_delete(struct dht_op *op)
 {
     for (size_t i = 0; i < op->key_count; i++) {

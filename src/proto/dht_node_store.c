@@ -251,14 +251,7 @@ static int begin_store(struct mu_dht *d, const struct mu_dht_put *puts, size_t c
     for (uint32_t i = 0; i < op->key_count && err == 0; i++) {
         err = mu_dht_op_search(d, op, i);
     }
-    if (err != 0) {
-        mu_dht_op_delete(op);
-        return err;
-    }
-    mu_list_push(&d->ops, &op->link);
-    d->moved = true;
-    *ret = op;
-    return 0;
+    return mu_dht_op_begin(d, op, err, ret);
 }
 
 /* What we have stored ourselves is remembered, to be stored anew if we lose the others. */

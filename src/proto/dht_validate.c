@@ -40,9 +40,12 @@ bool mu_dht_chain_concerns(const struct mu_dht_chain *chain, const struct mu_dht
     return false;
 }
 
-int mu_dht_chain_validate(const struct mu_dht_chain *chain, const struct mu_dht_claim *claim)
+/*
+ * Takes the validators' signatures off, the last one's first. With `out`, what is left goes there;
+ * without it, each validator looks at what is left for it, and the first one's may stay.
+ */
+static int unwrap(const struct mu_dht_chain *chain, struct mu_dht_claim seen, struct mu_buf *out)
 {
-    struct mu_dht_claim seen = *claim;
     struct mu_buf bufs[2];
     int err = 0;
 
@@ -51,8 +54,10 @@ int mu_dht_chain_validate(const struct mu_dht_chain *chain, const struct mu_dht_
     for (size_t i = chain->count; i > 0 && err == 0; i--) {
         const struct mu_dht_validator *v = chain->validators[i - 1];
 
-        err = v->validate(v, &seen);
-        if (err == 0 && i > 1) {
+        if (out == NULL) {
+            err = v->validate(v, &seen);
+        }
+        if (err == 0 && (out != NULL || i > 1)) {
             struct mu_buf *next = &bufs[i % 2];
 
             mu_buf_reset(next);
@@ -60,9 +65,17 @@ int mu_dht_chain_validate(const struct mu_dht_chain *chain, const struct mu_dht_
             seen.value = mu_buf_span(next);
         }
     }
+    if (err == 0 && out != NULL) {
+        err = mu_buf_append(out, seen.value);
+    }
     mu_buf_fini(&bufs[0]);
     mu_buf_fini(&bufs[1]);
     return err;
+}
+
+int mu_dht_chain_validate(const struct mu_dht_chain *chain, const struct mu_dht_claim *claim)
+{
+    return unwrap(chain, *claim, NULL);
 }
 
 int mu_dht_chain_sign(const struct mu_dht_chain *chain, const struct mu_dht_claim *claim,
@@ -89,23 +102,7 @@ int mu_dht_chain_sign(const struct mu_dht_chain *chain, const struct mu_dht_clai
 
 int mu_dht_chain_strip(const struct mu_dht_chain *chain, struct mu_span value, struct mu_buf *out)
 {
-    struct mu_buf bufs[2];
-    int err = 0;
-
-    mu_buf_init(&bufs[0], VALUE_MAX);
-    mu_buf_init(&bufs[1], VALUE_MAX);
-    for (size_t i = chain->count; i > 0 && err == 0; i--) {
-        const struct mu_dht_validator *v = chain->validators[i - 1];
-        struct mu_buf *next = &bufs[i % 2];
-
-        mu_buf_reset(next);
-        err = v->strip(v, value, next);
-        value = mu_buf_span(next);
-    }
-    err = err != 0 ? err : mu_buf_append(out, value);
-    mu_buf_fini(&bufs[0]);
-    mu_buf_fini(&bufs[1]);
-    return err;
+    return unwrap(chain, (struct mu_dht_claim){.value = value}, out);
 }
 
 /* --- records with an owner -------------------------------------------------------------------- */

@@ -302,19 +302,27 @@ static int item_to_caller(struct mu_rpc *r, struct mu_rpc_entry *e, size_t len)
     return 0;
 }
 
-static int put_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload,
-                    bool lent, struct mu_rpc_blob *blob)
+/* A call that the other end knows of. MUSTER_ENOENT, or why the session is of no use. */
+static int find_begun(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_rpc_entry **ret)
 {
-    struct mu_rpc_entry *e;
     int err = mu_rpc_usable(r);
 
     if (err != 0) {
         return err;
     }
     mu_rpc_enter(r, now);
-    e = mu_rpc_find(r, id);
-    if (e == NULL || e->state == MU_RPC_QUEUED) {
-        return MUSTER_ENOENT;
+    *ret = mu_rpc_find(r, id);
+    return *ret == NULL || (*ret)->state == MU_RPC_QUEUED ? MUSTER_ENOENT : 0;
+}
+
+static int put_item(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_span payload,
+                    bool lent, struct mu_rpc_blob *blob)
+{
+    struct mu_rpc_entry *e;
+    int err = find_begun(r, now, id, &e);
+
+    if (err != 0) {
+        return err;
     }
     err = e->state == MU_RPC_OUT ? item_to_callee(r, e, payload.len)
                                  : item_to_caller(r, e, payload.len);
@@ -435,15 +443,10 @@ int mu_rpc_on_own_item(struct mu_rpc *r, struct mu_span payload)
 int mu_rpc_consumed(struct mu_rpc *r, struct mu_now now, uint64_t id, size_t n)
 {
     struct mu_rpc_entry *e;
-    int err = mu_rpc_usable(r);
+    int err = find_begun(r, now, id, &e);
 
     if (err != 0) {
         return err;
-    }
-    mu_rpc_enter(r, now);
-    e = mu_rpc_find(r, id);
-    if (e == NULL || e->state == MU_RPC_QUEUED) {
-        return MUSTER_ENOENT;
     }
     if (n > e->unconsumed) {
         return MUSTER_EINVAL;

@@ -159,15 +159,13 @@ int mu_rref_on_fork(struct mu_rref_table *t, mu_mono_t now, const char *from,
                     const struct mu_rref_msg *msg)
 {
     struct mu_rref_peer *peer;
-    struct mu_rref_fork *fork;
-    struct mu_rref_value *v;
     int err = listen_to(t, now, from, msg, &peer);
+    struct mu_rref_value *v = mu_rref_find_value(t, msg->rref);
+    const struct mu_rref_fork *fork = mu_rref_find_fork(t, msg->fork);
 
     if (err != 0) {
         return err;
     }
-    v = mu_rref_find_value(t, msg->rref);
-    fork = mu_rref_find_fork(t, msg->fork);
     if (fork != NULL && (fork->holder != peer || fork->value != v)) {
         return MUSTER_EPROTO;
     }
@@ -197,10 +195,9 @@ int mu_rref_on_delete(struct mu_rref_table *t, mu_mono_t now, const char *from,
                       const struct mu_rref_msg *msg)
 {
     struct mu_rref_peer *peer;
-    struct mu_rref_fork *fork;
     int err = listen_to(t, now, from, msg, &peer);
+    struct mu_rref_fork *fork = err == 0 ? mu_rref_find_fork(t, msg->fork) : NULL;
 
-    fork = err == 0 ? mu_rref_find_fork(t, msg->fork) : NULL;
     if (fork != NULL && fork->holder == peer) {
         mu_rref_remove_fork(t, fork);
     }
