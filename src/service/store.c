@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/addr.h"
+#include "core/alloc.h"
 #include "core/url.h"
 #include "service/etcd_url.h"
 #include "service/store_etcd.h"
@@ -51,6 +52,25 @@ mu_mono_t mu_store_deadline(struct mu_store *store, const struct mu_store_op *op
 {
     return op->timeout_ms == 0 ? MU_MONO_NEVER
                                : mu_mono_add_ms(mu_env_now(store->env).mono, op->timeout_ms);
+}
+
+void *mu_store_alloc(struct mu_store *store, struct mu_store_op *op, int refusal, size_t size)
+{
+    void *impl = refusal != 0 ? NULL : mu_calloc(1, size);
+
+    if (impl == NULL) {
+        mu_store_fail_later(store, op, refusal != 0 ? refusal : MUSTER_ENOMEM);
+    }
+    return impl;
+}
+
+void mu_store_begin(struct mu_store *store, struct mu_store_op *op, void *impl,
+                    void (*on_timeout)(struct mu_timer *timer))
+{
+    op->impl = impl;
+    op->deadline = mu_store_deadline(store, op);
+    mu_timer_init(&op->timer, on_timeout);
+    mu_env_timer_arm(store->env, &op->timer, op->deadline);
 }
 
 /* --- by URL ----------------------------------------------------------------------------------- */

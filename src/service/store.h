@@ -83,6 +83,13 @@ int mu_store_check(const struct mu_store_request *q);
 void mu_store_finish(struct mu_store_op *op, int status, const char *text);
 /** For kinds: an op that cannot even be started ends so, on the next turn, without any memory. */
 void mu_store_fail_later(struct mu_store *store, struct mu_store_op *op, int status);
+/** For kinds: `size` zero bytes for an op. NULL: it ends on the next turn, with `refusal`, or, if
+ * that is 0, with MUSTER_ENOMEM. */
+void *mu_store_alloc(struct mu_store *store, struct mu_store_op *op, int refusal, size_t size);
+/** For kinds: an op that is submitted now is in the store's hands; its timer calls `on_timeout` at
+ * its deadline. */
+void mu_store_begin(struct mu_store *store, struct mu_store_op *op, void *impl,
+                    void (*on_timeout)(struct mu_timer *timer));
 /** For kinds: the deadline of an op that is submitted now. */
 mu_mono_t mu_store_deadline(struct mu_store *store, const struct mu_store_op *op);
 

@@ -138,9 +138,8 @@ static void barrier_submit(struct mu_store *store, struct mu_store_op *op)
         return;
     }
     key = op->request.keys[0];
-    b = mu_calloc(1, sizeof(*b) + key.len + sizeof("/num_members"));
+    b = mu_store_alloc(store, op, 0, sizeof(*b) + key.len + sizeof("/num_members"));
     if (b == NULL) {
-        mu_store_fail_later(store, op, MUSTER_ENOMEM);
         return;
     }
     if (key.len != 0) {

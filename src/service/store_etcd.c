@@ -293,26 +293,21 @@ void mu_setcd_with_session(struct mu_setcd_op *e, void (*step)(struct mu_setcd_o
 static void setcd_submit(struct mu_store *store, struct mu_store_op *op)
 {
     struct mu_setcd *s = MU_CONTAINER_OF(store, struct mu_setcd, base);
-    struct mu_setcd_op *e = s->closing ? NULL : mu_calloc(1, sizeof(*e));
+    struct mu_setcd_op *e = mu_store_alloc(store, op, s->closing ? MUSTER_ECLOSED : 0, sizeof(*e));
     int err;
 
     if (e == NULL) {
-        mu_store_fail_later(store, op, s->closing ? MUSTER_ECLOSED : MUSTER_ENOMEM);
         return;
     }
     e->s = s;
     e->op = op;
-    mu_list_init(&e->link);
     mu_list_init(&e->unbound);
     mu_list_init(&e->due);
     mu_buf_init(&e->body, BODY_MAX);
     mu_buf_init(&e->held, BODY_MAX);
     mu_buf_init(&e->watch_end, BODY_MAX);
     mu_list_push(&s->ops, &e->link);
-    op->impl = e;
-    op->deadline = mu_store_deadline(store, op);
-    mu_timer_init(&op->timer, on_op_timer);
-    mu_env_timer_arm(s->base.env, &op->timer, op->deadline);
+    mu_store_begin(store, op, e, on_op_timer);
     err = mu_setcd_start(e);
     if (err != 0) {
         mu_setcd_fail_later(e, err);

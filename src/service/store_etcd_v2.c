@@ -460,19 +460,23 @@ static void read_key(struct v2_op *e)
     }
 }
 
-/* Nothing was asked for, but whether there is such a store to ask. */
-static void on_pinged(struct mu_etcd_call *call)
+/* Answers 1, or `missing` where etcd has no such key. */
+static void answer_there(struct v2_op *e, int64_t missing)
 {
-    struct v2_op *e = op_of(call);
-
     if (!take_reply(e)) {
         return;
     }
     if (e->s->reply.code != 0 && e->s->reply.code != MU_ETCD2_NOT_FOUND) {
         end_refused(e);
     } else {
-        answer(e, 1, NULL, 0);
+        answer(e, e->s->reply.code == 0 ? 1 : missing, NULL, 0);
     }
+}
+
+/* Nothing was asked for, but whether there is such a store to ask. */
+static void on_pinged(struct mu_etcd_call *call)
+{
+    answer_there(op_of(call), 1);
 }
 
 static int ping(struct v2_op *e)
@@ -517,16 +521,7 @@ static void write_key(struct v2_op *e)
 
 static void on_deleted(struct mu_etcd_call *call)
 {
-    struct v2_op *e = op_of(call);
-
-    if (!take_reply(e)) {
-        return;
-    }
-    if (e->s->reply.code != 0 && e->s->reply.code != MU_ETCD2_NOT_FOUND) {
-        end_refused(e);
-    } else {
-        answer(e, e->s->reply.code == 0 ? 1 : 0, NULL, 0);
-    }
+    answer_there(op_of(call), 0);
 }
 
 /* --- lists ------------------------------------------------------------------------------------ */
@@ -644,24 +639,19 @@ static int start(struct v2_op *e)
 static void v2_submit(struct mu_store *store, struct mu_store_op *op)
 {
     struct v2_store *s = MU_CONTAINER_OF(store, struct v2_store, base);
-    struct v2_op *e = s->closing ? NULL : mu_calloc(1, sizeof(*e));
+    struct v2_op *e = mu_store_alloc(store, op, s->closing ? MUSTER_ECLOSED : 0, sizeof(*e));
     int err;
 
     if (e == NULL) {
-        mu_store_fail_later(store, op, s->closing ? MUSTER_ECLOSED : MUSTER_ENOMEM);
         return;
     }
     e->s = s;
     e->op = op;
-    mu_list_init(&e->link);
     mu_buf_init(&e->path, TEXT_MAX);
     mu_buf_init(&e->body, TEXT_MAX);
     mu_buf_init(&e->held, TEXT_MAX);
     mu_list_push(&s->ops, &e->link);
-    op->impl = e;
-    op->deadline = mu_store_deadline(store, op);
-    mu_timer_init(&op->timer, on_op_timer);
-    mu_env_timer_arm(s->base.env, &op->timer, op->deadline);
+    mu_store_begin(store, op, e, on_op_timer);
     err = start(e);
     if (err != 0) {
         fail_later(e, err);

@@ -333,18 +333,14 @@ static void on_closed(void *context)
 static void native_submit(struct mu_store *store, struct mu_store_op *op)
 {
     struct native_store *s = MU_CONTAINER_OF(store, struct native_store, base);
-    struct flight *f = mu_calloc(1, sizeof(*f));
+    struct flight *f = mu_store_alloc(store, op, 0, sizeof(*f));
 
     if (f == NULL) {
-        mu_store_fail_later(store, op, MUSTER_ENOMEM);
         return;
     }
     f->op = op;
     f->order = s->orders++;
-    op->impl = f;
-    op->deadline = mu_store_deadline(store, op);
-    mu_timer_init(&op->timer, on_op_timeout);
-    mu_env_timer_arm(store->env, &op->timer, op->deadline);
+    mu_store_begin(store, op, f, on_op_timeout);
     mu_list_push(&s->unsent, &f->link);
     mu_rpc_client_need(&s->rpc);
     mu_rpc_client_run_soon(&s->rpc);

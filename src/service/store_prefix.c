@@ -90,9 +90,8 @@ static void prefix_submit(struct mu_store *store, struct mu_store_op *op)
     for (size_t i = 0; i < q->key_count; i++) {
         bytes += q->keys[i].len;
     }
-    p = mu_calloc(1, bytes);
+    p = mu_store_alloc(store, op, 0, bytes);
     if (p == NULL) {
-        mu_store_fail_later(store, op, MUSTER_ENOMEM);
         return;
     }
     at = (uint8_t *)(p->keys + count);

@@ -277,10 +277,7 @@ static void tcp_submit(struct mu_store *store, struct mu_store_op *op)
         mu_store_submit(s->engine, op);
         return;
     }
-    op->impl = NULL;
-    op->deadline = mu_store_deadline(store, op);
-    mu_timer_init(&op->timer, on_queued_timeout);
-    mu_env_timer_arm(store->env, &op->timer, op->deadline);
+    mu_store_begin(store, op, NULL, on_queued_timeout);
     mu_list_push(&s->queued, &op->link);
     if (s->status != 0) {
         mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);

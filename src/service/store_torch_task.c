@@ -429,10 +429,7 @@ struct torch_task *mu_torch_task_new(struct torch_store *s, struct mu_store_op *
     mu_list_init(&t->link);
     mu_list_init(&t->steps);
     mu_buf_init(&t->text, SIZE_MAX);
-    op->impl = t;
-    op->deadline = mu_store_deadline(&s->base, op);
-    mu_timer_init(&op->timer, on_op_timeout);
-    mu_env_timer_arm(s->base.env, &op->timer, op->deadline);
+    mu_store_begin(&s->base, op, t, on_op_timeout);
     return t;
 }
 
