@@ -2,6 +2,18 @@
 
 #include "core/assert.h"
 
+char *mu_span_put_text(char **at, struct mu_span text)
+{
+    char *start = *at;
+
+    if (text.len != 0) {
+        memcpy(start, text.data, text.len);
+    }
+    start[text.len] = '\0';
+    *at += text.len + 1;
+    return start;
+}
+
 char *mu_span_quote(char *out, size_t cap, struct mu_span s)
 {
     static const char hex[] = "0123456789abcdef";

@@ -58,6 +58,9 @@ static inline struct mu_span mu_span_skip(struct mu_span s, size_t n)
     return (struct mu_span){n == 0 ? s.data : s.data + n, s.len - n};
 }
 
+/** Copies the bytes to `*at` and ends them with a zero; `*at` moves behind that. Returns where they
+ * begin. */
+char *mu_span_put_text(char **at, struct mu_span text);
 /**
  * Writes a printable, quoted, terminated form of peer-controlled bytes for a log line or an error
  * text: at most `cap` bytes, other than printable ASCII as \xNN, an ellipsis where it was cut.

@@ -107,6 +107,10 @@ enum mu_room_member_state {
     MU_ROOM_SPARE,     /* came late; there is no room */
 };
 
+/** All states but OUT, in the order in which members are told of. */
+#define MU_ROOM_STATES_IN 4
+extern const enum mu_room_member_state mu_room_states_in[MU_ROOM_STATES_IN];
+
 enum mu_room_notice_kind {
     MU_ROOM_ASSIGNED = 1, /* round, rank, world, restarts left */
     MU_ROOM_ENDED,        /* the round is over: why, and the member because of which, if any */

@@ -48,22 +48,18 @@ void mu_room_untell_all(struct mu_room_member *member)
     mu_list_remove(&member->news);
 }
 
+const enum mu_room_member_state mu_room_states_in[MU_ROOM_STATES_IN] = {
+    MU_ROOM_RUNNING, MU_ROOM_GATHERING, MU_ROOM_WAITING, MU_ROOM_SPARE};
+
 void mu_room_dismiss(struct mu_room *room, enum mu_room_notice_kind kind)
 {
-    static const enum mu_room_member_state states[] = {
-        MU_ROOM_RUNNING,
-        MU_ROOM_GATHERING,
-        MU_ROOM_WAITING,
-        MU_ROOM_SPARE,
-    };
-
-    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
+    for (size_t i = 0; i < MU_ROOM_STATES_IN; i++) {
         struct mu_room_member *member;
 
-        while ((member = mu_room_first(room, states[i])) != NULL) {
+        while ((member = mu_room_first(room, mu_room_states_in[i])) != NULL) {
             mu_room_take_out(room, member);
             mu_room_untell_all(member);
-            member->was = states[i];
+            member->was = mu_room_states_in[i];
             mu_room_tell(room, member, kind);
         }
     }

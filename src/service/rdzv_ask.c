@@ -42,18 +42,6 @@ static const char *name_of(const char *const *names, size_t count, uint32_t inde
     return index < count ? names[index] : "unknown";
 }
 
-static char *put_text(char **at, struct mu_span text)
-{
-    char *start = *at;
-
-    if (text.len != 0) {
-        memcpy(start, text.data, text.len);
-    }
-    start[text.len] = '\0';
-    *at += text.len + 1;
-    return start;
-}
-
 /* All texts and members of a run in one block. MUSTER_EPROTO, MUSTER_ENOMEM. */
 static int copy_members(const struct mu_rdzv_run_msg *msg, struct mu_rdzv_run_view *view,
                         void **ret_block)
@@ -81,14 +69,14 @@ static int copy_members(const struct mu_rdzv_run_msg *msg, struct mu_rdzv_run_vi
     at = (char *)(members + count);
     rest = msg->members;
     for (size_t i = 0; i < count && mu_rdzv_member_next(&rest, &member) == 0; i++) {
-        members[i].node = put_text(&at, member.node);
-        members[i].addr = put_text(&at, member.addr);
+        members[i].node = mu_span_put_text(&at, member.node);
+        members[i].addr = mu_span_put_text(&at, member.addr);
         members[i].place = name_of(places, sizeof(places) / sizeof(places[0]), member.place);
         members[i].rank = member.rank == UINT32_MAX ? -1 : (int64_t)member.rank;
         members[i].silent_ms = member.silent_ms;
     }
-    view->run_id = put_text(&at, msg->run_id);
-    view->text = put_text(&at, msg->text);
+    view->run_id = mu_span_put_text(&at, msg->run_id);
+    view->text = mu_span_put_text(&at, msg->text);
     view->members = members;
     view->member_count = count;
     *ret_block = members;

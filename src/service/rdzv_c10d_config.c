@@ -8,53 +8,54 @@
 #include "core/addr.h"
 #include "core/alloc.h"
 
-static const char *const store_keys[] = {
-    "join_timeout",
-    "last_call_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "read_timeout",
-    "upscale_delay",
-    "is_host",
-    "store_type",
-    "dialect",
-    "protocol",
-    "members",
-    "pid",
-    "local_id",
-    "timeout",   /* torchrun sends it to every backend; this one has no use for it */
-    "use_libuv", /* some releases of PyTorch have it; there is nothing to choose here */
-    NULL,
+/* The backends, as bits, and the options that they have. */
+#define ON_STORE 1u
+#define ON_V2    2u
+#define ON_V3    4u
+#define ON_ANY   (ON_STORE | ON_V2 | ON_V3)
+
+static const struct {
+    const char *key;
+    unsigned on;
+} options[] = {
+    {"join_timeout", ON_ANY},
+    {"last_call_timeout", ON_ANY},
+    {"close_timeout", ON_ANY},
+    {"upscale_delay", ON_ANY},
+    {"members", ON_ANY},
+    {"pid", ON_ANY},
+    {"local_id", ON_ANY},
+    {"timeout", ON_ANY}, /* torchrun sends it to every backend; these have no use for it */
+    {"heartbeat_timeout", ON_STORE | ON_V2},
+    {"keep_alive_interval", ON_STORE | ON_V2},
+    {"keep_alive_max_attempt", ON_STORE | ON_V2},
+    {"read_timeout", ON_STORE | ON_V2},
+    {"dialect", ON_STORE | ON_V2},
+    {"protocol", ON_STORE | ON_V2},
+    {"is_host", ON_STORE},
+    {"store_type", ON_STORE},
+    {"use_libuv", ON_STORE}, /* of some releases of PyTorch; there is nothing to choose here */
+    {"ssl_cert", ON_V2},
+    {"ssl_cert_key", ON_V2},
+    {"ca_cert", ON_V2},
+    {"lease_ttl", ON_V3},
 };
 
-static const char *const v2_keys[] = {
-    "join_timeout",
-    "last_call_timeout",
-    "close_timeout",
-    "heartbeat_timeout",
-    "keep_alive_interval",
-    "keep_alive_max_attempt",
-    "read_timeout",
-    "upscale_delay",
-    "dialect",
-    "protocol",
-    "ssl_cert",
-    "ssl_cert_key",
-    "ca_cert",
-    "members",
-    "pid",
-    "local_id",
-    "timeout", /* as above */
-    NULL,
-};
+#define OPTION_COUNT (sizeof(options) / sizeof(options[0]))
 
-static const char *const v3_keys[] = {
-    "join_timeout", "last_call_timeout", "close_timeout", "upscale_delay", "lease_ttl", "members",
-    "pid",          "local_id",          "timeout", /* as above */
-    NULL,
-};
+static int check_keys(const struct mu_rdzv_params *params, unsigned on,
+                      struct mu_errmsg *reterr_msg)
+{
+    const char *known[OPTION_COUNT + 1] = {0};
+    size_t count = 0;
+
+    for (size_t i = 0; i < OPTION_COUNT; i++) {
+        if ((options[i].on & on) != 0) {
+            known[count++] = options[i].key;
+        }
+    }
+    return mu_rdzv_handler_keys(params, known, reterr_msg);
+}
 
 /* One of a list of words; the fallback where the key is absent. */
 static int parse_word(const char *config, const char *key, const char *const *words,
@@ -196,7 +197,7 @@ int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, struct mu_env *env,
 {
     bool v2 = strcmp(params->backend, "etcd-v2") == 0;
     bool v3 = strcmp(params->backend, "etcd-v3") == 0;
-    int err = mu_rdzv_handler_keys(params, v2 ? v2_keys : v3 ? v3_keys : store_keys, reterr_msg);
+    int err = check_keys(params, v2 ? ON_V2 : v3 ? ON_V3 : ON_STORE, reterr_msg);
 
     *c = (struct mu_rdzv_c10d_config){.settings = mu_rdzv_settings_defaults(),
                                       .read_timeout_ms = 60000};

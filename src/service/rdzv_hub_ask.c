@@ -9,22 +9,18 @@
 static int encode_members(const struct mu_rdzv_run *run, struct mu_buf *out)
 {
     mu_mono_t now = mu_env_now(run->server->env).mono;
-    static const enum mu_room_member_state states[] = {
-        MU_ROOM_RUNNING,
-        MU_ROOM_GATHERING,
-        MU_ROOM_WAITING,
-        MU_ROOM_SPARE,
-    };
 
-    for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
-        MU_LIST_FOREACH (it, &run->room.in[states[i]].members) {
+    for (size_t i = 0; i < MU_ROOM_STATES_IN; i++) {
+        enum mu_room_member_state state = mu_room_states_in[i];
+
+        MU_LIST_FOREACH (it, &run->room.in[state].members) {
             struct mu_room_member *room = MU_CONTAINER_OF(it, struct mu_room_member, link);
             const struct mu_rdzv_member *m = room->owner;
             struct mu_rdzv_member_msg msg = {
                 .node = mu_span_str(room->name),
                 .addr = mu_span_str(m->addr),
-                .rank = states[i] == MU_ROOM_RUNNING ? room->rank : UINT32_MAX,
-                .place = (uint32_t)states[i],
+                .rank = state == MU_ROOM_RUNNING ? room->rank : UINT32_MAX,
+                .place = (uint32_t)state,
                 .silent_ms = mu_mono_since(mu_rpc_last_heard(&m->base.session->base.rpc), now) /
                              MU_NS_PER_MS,
             };

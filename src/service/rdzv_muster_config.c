@@ -207,18 +207,6 @@ char *mu_rdzv_store_url(char *url, const struct mu_addr *endpoint, const char *r
     return url;
 }
 
-static char *put_text(char **at, struct mu_span text)
-{
-    char *start = *at;
-
-    if (text.len != 0) {
-        memcpy(start, text.data, text.len);
-    }
-    start[text.len] = '\0';
-    *at += text.len + 1;
-    return start;
-}
-
 int mu_rdzv_peers_decode(struct mu_span members, uint32_t world, struct mu_rdzv_peer **ret_peers)
 {
     struct mu_span rest = members;
@@ -243,8 +231,8 @@ int mu_rdzv_peers_decode(struct mu_span members, uint32_t world, struct mu_rdzv_
     at = (char *)(peers + count);
     rest = members;
     for (uint32_t i = 0; i < count && mu_rdzv_member_next(&rest, &member) == 0; i++) {
-        peers[i].name = put_text(&at, member.node);
-        peers[i].addr = put_text(&at, member.addr);
+        peers[i].name = mu_span_put_text(&at, member.node);
+        peers[i].addr = mu_span_put_text(&at, member.addr);
     }
     *ret_peers = peers;
     return 0;
