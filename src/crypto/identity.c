@@ -105,6 +105,13 @@ static const EVP_MD *digest_of(uint64_t type)
     return type == MU_KEY_ED25519 ? NULL : EVP_sha256();
 }
 
+int mu_signature_check(void *context, struct mu_span message, struct mu_span signature)
+{
+    return EVP_DigestVerify(context, signature.data, signature.len, message.data, message.len) == 1
+               ? 0
+               : MUSTER_ECORRUPT;
+}
+
 int mu_public_key_verify(struct mu_span public_key, struct mu_span message,
                          struct mu_span signature)
 {
@@ -125,10 +132,7 @@ int mu_public_key_verify(struct mu_span public_key, struct mu_span message,
     }
     context = EVP_MD_CTX_new();
     if (context != NULL && EVP_DigestVerifyInit(context, NULL, digest_of(m.type), NULL, key) == 1) {
-        err =
-            EVP_DigestVerify(context, signature.data, signature.len, message.data, message.len) == 1
-                ? 0
-                : MUSTER_ECORRUPT;
+        err = mu_signature_check(context, message, signature);
     }
     EVP_MD_CTX_free(context);
     EVP_PKEY_free(key);

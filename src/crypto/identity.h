@@ -47,6 +47,9 @@ int mu_public_key_peer(struct mu_span public_key, struct mu_peer_id *ret_id);
  * MUSTER_EINVAL: no key at all; MUSTER_ENOMEM. */
 int mu_public_key_verify(struct mu_span public_key, struct mu_span message,
                          struct mu_span signature);
+/** Whether the signature is good, in OpenSSL's context of a verification that has begun.
+ * MUSTER_ECORRUPT: it is not. */
+int mu_signature_check(void *context, struct mu_span message, struct mu_span signature);
 
 /**
  * The one function here that is not pure: an RSA key of so many bits (2048 to 8192) is drawn from

@@ -184,10 +184,7 @@ int mu_owner_verify(struct mu_span line, struct mu_span message, struct mu_span 
     context = EVP_MD_CTX_new();
     if (context != NULL && EVP_DigestVerifyInit(context, &terms, EVP_sha256(), NULL, key) == 1 &&
         set_pss(terms)) {
-        err =
-            EVP_DigestVerify(context, signature.data, signature.len, message.data, message.len) == 1
-                ? 0
-                : MUSTER_ECORRUPT;
+        err = mu_signature_check(context, message, signature);
     }
     EVP_MD_CTX_free(context);
     EVP_PKEY_free(key);

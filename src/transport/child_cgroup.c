@@ -17,14 +17,6 @@
 #define PREFIX     "muster-"
 #define MOUNTS_MAX 65536u
 
-struct dirent64_raw {
-    uint64_t ino;
-    int64_t off;
-    uint16_t len;
-    uint8_t type;
-    char name[];
-};
-
 static ssize_t read_file(const char *path, char *buf, size_t cap)
 {
     size_t len = 0;
@@ -217,7 +209,7 @@ static void remove_inner(const char *path)
     }
     while ((n = syscall(SYS_getdents64, fd, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n;) {
-            const struct dirent64_raw *e = (const void *)(buf + at);
+            const struct mu_dirent *e = (const void *)(buf + at);
 
             if (strncmp(e->name, PREFIX, sizeof(PREFIX) - 1) == 0) {
                 (void)unlinkat(fd, e->name, AT_REMOVEDIR);
@@ -277,7 +269,7 @@ size_t mu_cgroup_each(const struct mu_cgroup *g,
     }
     while ((n = syscall(SYS_getdents64, fd, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n;) {
-            const struct dirent64_raw *e = (const void *)(buf + at);
+            const struct mu_dirent *e = (const void *)(buf + at);
 
             failed += !visit(g, e->name, each);
             at += e->len;

@@ -12,14 +12,6 @@
 #define PROCS_MAX (1u << 22)
 #define PROCS_MIN (1u << 14)
 
-struct dirent64_raw {
-    uint64_t ino;
-    int64_t off;
-    uint16_t len;
-    uint8_t type;
-    char name[];
-};
-
 int mu_pidfd_open(pid_t pid)
 {
     long fd = syscall(SYS_pidfd_open, pid, 0);
@@ -230,7 +222,7 @@ int mu_proc_table_read(struct mu_proc_table *t)
     }
     while ((n = syscall(SYS_getdents64, fd, buf, sizeof(buf))) > 0) {
         for (long at = 0; at < n;) {
-            const struct dirent64_raw *e = (const void *)(buf + at);
+            const struct mu_dirent *e = (const void *)(buf + at);
 
             add_entry(t, e->name);
             at += e->len;

@@ -11,6 +11,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* What getdents64() fills in. */
+struct mu_dirent {
+    uint64_t ino;
+    int64_t off;
+    uint16_t len;
+    uint8_t type;
+    char name[];
+};
+
 struct mu_proc {
     pid_t pid;
     pid_t ppid;
