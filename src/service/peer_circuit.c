@@ -271,33 +271,8 @@ static void env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, 
 }
 
 /* What is dialled is a multiaddr, and nobody listens: see circuits_dial() and stop_opened(). */
-static int env_dial(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr)
-{
-    (void)env;
-    (void)conn;
-    (void)addr;
-    return MUSTER_EINVAL;
-}
-
-static int env_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr)
-{
-    (void)env;
-    (void)listener;
-    (void)addr;
-    return MUSTER_EINVAL;
-}
-
-static void env_unlisten(struct mu_env *env, struct mu_listener *listener)
-{
-    (void)env;
-    (void)listener;
-}
-
 static const struct mu_env_ops circuit_ops = {
     MU_ENV_LAYER_OPS,
-    .dial = env_dial,
-    .listen = env_listen,
-    .unlisten = env_unlisten,
     .sendv = env_sendv,
     .resume = mu_stream_conn_resume,
     .close = mu_stream_conn_close,
