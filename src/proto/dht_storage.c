@@ -223,7 +223,7 @@ static void drop_record(struct mu_dht_storage *s, struct mu_dht_record *r)
     mu_map_fini(&r->shares);
     mu_heap_remove(&s->due, &r->due);
     mu_map_remove(&s->by_key, &r->by_key);
-    s->bytes -= sizeof(*r);
+    discharge(s, r->maker, sizeof(*r));
     mu_free(r);
 }
 
@@ -364,8 +364,8 @@ static int check_room(struct mu_dht_storage *s, const struct mu_dht_record *keep
     return 0;
 }
 
-static struct mu_dht_record *add_record(struct mu_dht_storage *s, const struct mu_dht_id *key,
-                                        double expiration)
+static struct mu_dht_record *add_record(struct mu_dht_storage *s, struct mu_dht_owner *maker,
+                                        const struct mu_dht_id *key, double expiration)
 {
     struct mu_dht_record *r = mu_calloc(1, sizeof(*r));
 
@@ -384,7 +384,8 @@ static struct mu_dht_record *add_record(struct mu_dht_storage *s, const struct m
         return NULL;
     }
     mu_heap_insert(&s->due, &r->due, order_of(expiration));
-    s->bytes += sizeof(*r);
+    r->maker = maker;
+    charge(s, maker, sizeof(*r));
     return r;
 }
 
@@ -405,14 +406,14 @@ static int put_value(struct mu_dht_storage *s, struct mu_dht_owner *o, const str
     if (r != NULL && !(expiration > r->expiration)) {
         return MUSTER_EDHT_OLD;
     }
-    err = check_room(s, r, o, value.len + sizeof(*r), r == NULL ? 0 : r->value_cost,
-                     r == NULL ? NULL : r->owner);
+    err = check_room(s, r, o, value.len + (r == NULL ? sizeof(*r) : 0),
+                     r == NULL ? 0 : r->value_cost, r == NULL ? NULL : r->owner);
     copy = err == 0 ? mu_malloc(value.len) : NULL;
     if (copy == NULL) {
         return err != 0 ? err : MUSTER_ENOMEM;
     }
     if (r == NULL) {
-        r = add_record(s, key, expiration);
+        r = add_record(s, o, key, expiration);
         if (r == NULL) {
             mu_free(copy);
             return MUSTER_ENOMEM;
@@ -530,7 +531,7 @@ static int put_entry(struct mu_dht_storage *s, struct mu_dht_owner *o, const str
         return err != 0 ? err : MUSTER_ENOMEM;
     }
     if (r == NULL) {
-        r = add_record(s, key, what->expiration);
+        r = add_record(s, o, key, what->expiration);
     }
     if (r == NULL || add_share(r, o) != 0) {
         goto no_memory;

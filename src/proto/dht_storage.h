@@ -41,7 +41,7 @@ struct mu_dht_storage_config {
     size_t value_len_max;      /* 256 KiB */
     size_t dict_len_max;       /* 2 MiB encoded: what an answer of 4 MiB can carry */
     size_t bytes_max;          /* in all. 256 MiB; a cache: 64 MiB */
-    size_t peer_bytes_max;     /* from one peer. An eighth of it */
+    size_t peer_bytes_max;     /* from one peer, with what it costs to keep. An eighth of it */
     double horizon_s;          /* how long a record may last. 30 days; 0: as it likes */
     uint64_t seed;
 };
@@ -57,7 +57,8 @@ struct mu_dht_record {
     /* private from here */
     struct mu_map_node by_key;
     struct mu_heap_node due;
-    struct mu_dht_owner *owner;
+    struct mu_dht_owner *maker; /* pays for the record itself */
+    struct mu_dht_owner *owner; /* and this one for its value */
     struct mu_map subkeys;
     struct mu_map shares;   /* how many of them came from whom */
     struct mu_list entries; /* in the order they came */

@@ -234,6 +234,48 @@ static void test_storage_one_peer_has_its_share_of_the_memory_and_no_more(void *
     assert_int_equal(storage.owners.count, 0);
 }
 
+static void test_storage_what_one_peer_may_bring_is_counted_to_the_byte(void **unused)
+{
+    struct mu_peer_id a = peer(1);
+    struct mu_peer_id b = peer(2);
+    size_t one;
+
+    (void)unused;
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, &a, &key, MU_SPAN_LIT("four"), NOW + 10), 0);
+    one = storage.bytes;
+    storage.config.peer_bytes_max = 2 * one;
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, &a, &other, MU_SPAN_LIT("four"), NOW + 10),
+                     0);
+    mu_dht_storage_expire(&storage, NOW + 10);
+    storage.config.peer_bytes_max = 2 * one - 1;
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, &a, &key, MU_SPAN_LIT("four"), NOW + 10), 0);
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, &a, &other, MU_SPAN_LIT("four"), NOW + 10),
+                     MUSTER_EDHT_QUOTA);
+    assert_int_equal(storage.bytes, one);
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, &b, &other, MU_SPAN_LIT("four"), NOW + 10),
+                     0);
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, NULL, &(struct mu_dht_id){{3}},
+                                        MU_SPAN_LIT("four"), NOW + 10),
+                     0);
+}
+
+static void test_storage_a_dictionary_is_as_long_as_an_answer_can_carry(void **unused)
+{
+    size_t two;
+
+    (void)unused;
+    assert_int_equal(put_sub(NOW, 1, "four", NOW + 10), 0);
+    assert_int_equal(put_sub(NOW, 2, "four", NOW + 10), 0);
+    two = mu_dht_record_len(mu_dht_storage_get(&storage, NOW, &key));
+    storage.config.dict_len_max = two;
+    assert_int_equal(put_sub(NOW, 3, "", NOW + 10), MUSTER_EDHT_SUBKEYS);
+    assert_int_equal(put_sub(NOW, 2, "five5", NOW + 11), MUSTER_EDHT_SUBKEYS);
+    assert_int_equal(put_sub(NOW, 2, "FOUR", NOW + 11), 0);
+    assert_int_equal(count_entries(NOW), 2);
+    assert_int_equal(mu_dht_record_len(mu_dht_storage_get(&storage, NOW, &key)), two);
+    assert_int_equal(put_sub(NOW + 10, 3, "four", NOW + 20), 0); /* The first has expired. */
+}
+
 static void test_storage_a_full_one_refuses_and_a_full_cache_makes_room(void **unused)
 {
     struct mu_dht_storage cache;
@@ -272,6 +314,25 @@ static void test_storage_what_is_too_long_or_no_subkey_is_refused(void **unused)
                                                MU_SPAN_LIT("x"), NOW + 1),
                      MUSTER_EDHT_VALUE);
     assert_int_equal(storage.by_key.count, 0);
+}
+
+static void test_storage_subkeys_may_be_so_long_and_no_longer(void **unused)
+{
+    uint8_t subkey[2 + 31] = {0xd9, 31}; /* a text of 31 bytes */
+
+    (void)unused;
+    memset(subkey + 2, 's', 31);
+    storage.config.subkey_len_max = sizeof(subkey) - 1;
+    assert_int_equal(mu_dht_storage_put_subkey(&storage, NOW, NULL, &key,
+                                               mu_span(subkey, sizeof(subkey)), MU_SPAN_LIT("x"),
+                                               NOW + 1),
+                     MUSTER_EDHT_VALUE);
+    assert_int_equal(storage.by_key.count, 0);
+    subkey[1] = 30;
+    assert_int_equal(mu_dht_storage_put_subkey(&storage, NOW, NULL, &key,
+                                               mu_span(subkey, sizeof(subkey) - 1),
+                                               MU_SPAN_LIT("x"), NOW + 1),
+                     0);
 }
 
 static void test_storage_without_memory_nothing_changes(void **unused)
@@ -320,8 +381,11 @@ int main(void)
         T(test_storage_one_peer_cannot_fill_a_dictionary),
         T(test_storage_a_dictionary_has_an_end_for_all_together),
         T(test_storage_one_peer_has_its_share_of_the_memory_and_no_more),
+        T(test_storage_what_one_peer_may_bring_is_counted_to_the_byte),
+        T(test_storage_a_dictionary_is_as_long_as_an_answer_can_carry),
         T(test_storage_a_full_one_refuses_and_a_full_cache_makes_room),
         T(test_storage_what_is_too_long_or_no_subkey_is_refused),
+        T(test_storage_subkeys_may_be_so_long_and_no_longer),
         T(test_storage_without_memory_nothing_changes),
     };
 
