@@ -25,7 +25,7 @@ struct mu_dht_auth_terms {
     bool (*check_token)(struct mu_dht_auth_terms *terms, const struct mu_dht_token *token,
                         double now);
     void *context;
-    uint32_t nonces_max; /* that are remembered. 65,536 */
+    uint32_t nonces_max; /* that are remembered, then all are denied for a while. 65,536 */
     /* private from here */
     struct mu_map seen;
     struct mu_list seen_list; /* oldest first */

@@ -348,6 +348,148 @@ static void test_dht_node_pings_back_whom_it_is_to_validate(void **unused)
     mu_buf_fini(&reply.message);
     mu_buf_fini(&message);
 }
+
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static struct mu_dht *lone_node(const struct mu_dht_config *config)
+{
+    struct mu_dht *d;
+
+    swarm_ns = 0;
+    assert_int_equal(mu_dht_new(config, &d), 0);
+    return d;
+}
+
+/* A stranger wants to know whether it can be reached: the node's next event. */
+static struct mu_dht_event ask_for_a_ping(struct mu_dht *d, uint64_t token)
+{
+    struct mu_dht_ping ping = {.head = {.has_node = true, .node = {{(uint8_t)token}}},
+                               .validate = true};
+    struct mu_peer_id stranger = swarm_peer(token);
+    struct mu_dht_event event;
+    struct mu_buf message;
+
+    mu_buf_init(&message, 256);
+    assert_int_equal(mu_dht_ping_encode(&message, &ping), 0);
+    assert_int_equal(
+        mu_dht_request(d, swarm_now(), token, &stranger, MU_DHT_PING, mu_buf_span(&message)), 0);
+    mu_buf_fini(&message);
+    assert_true(mu_dht_next_event(d, &event));
+    return event;
+}
+
+/* Two are pinged back at a time, others are told at once that they were not reached. */
+static void assert_two_are_pinged_back(const struct mu_dht_config *config)
+{
+    struct mu_dht *d = lone_node(config);
+    struct mu_dht_ping_reply reply;
+    struct mu_dht_event first = ask_for_a_ping(d, 1);
+    struct mu_dht_event event;
+
+    assert_int_equal(first.type, MU_DHT_EVENT_CALL);
+    assert_int_equal(ask_for_a_ping(d, 2).type, MU_DHT_EVENT_CALL);
+    event = ask_for_a_ping(d, 3);
+    assert_int_equal(event.type, MU_DHT_EVENT_REPLY);
+    assert_int_equal(event.number, 3);
+    assert_int_equal(event.status, 0);
+    assert_int_equal(mu_dht_ping_reply_decode(event.message, &reply), 0);
+    assert_false(reply.available);
+    mu_dht_answer(d, swarm_now(), first.number, MUSTER_ECONN, (struct mu_span){0});
+    assert_true(mu_dht_next_event(d, &event));
+    assert_int_equal(event.type, MU_DHT_EVENT_REPLY);
+    assert_int_equal(event.number, 1);
+    assert_int_equal(ask_for_a_ping(d, 4).type, MU_DHT_EVENT_CALL);
+    mu_dht_free(d);
+}
+
+static void test_dht_node_pings_back_so_many_at_a_time(void **unused)
+{
+    struct mu_dht_config config = swarm_config(9);
+
+    (void)unused;
+    config.requests_max = 2;
+    assert_two_are_pinged_back(&config);
+}
+
+static void test_dht_node_makes_so_many_calls_at_a_time(void **unused)
+{
+    struct mu_dht_config config = swarm_config(9);
+
+    (void)unused;
+    config.calls_max = 2;
+    assert_two_are_pinged_back(&config);
+}
+
+static void test_dht_node_reads_no_longer_message(void **unused)
+{
+    static uint8_t value[3 + 200] = {0xc5, 0, 200};
+    struct mu_dht_item item = {.key = {{1}},
+                               .tag = MU_DHT_TAG_REGULAR,
+                               .value = mu_span(value, sizeof(value)),
+                               .expiration = swarm_time() + 60};
+    struct mu_peer_id stranger = swarm_peer(50);
+    struct mu_buf message;
+
+    (void)unused;
+    mu_buf_init(&message, 1024);
+    assert_int_equal(mu_dht_store_encode(&message, &(struct mu_dht_head){0}, &item, 1), 0);
+    for (size_t shorter = 0; shorter < 2; shorter++) {
+        struct mu_dht_config config = swarm_config(9);
+        struct mu_dht_event event;
+        struct mu_dht *d;
+
+        config.message_len_max = message.len - shorter;
+        d = lone_node(&config);
+        assert_int_equal(
+            mu_dht_request(d, swarm_now(), 1, &stranger, MU_DHT_STORE, mu_buf_span(&message)), 0);
+        assert_true(mu_dht_next_event(d, &event));
+        assert_int_equal(event.type, MU_DHT_EVENT_REPLY);
+        assert_int_equal(event.status, shorter == 0 ? 0 : MUSTER_ELIMIT);
+        assert_int_equal(mu_dht_main_storage(d)->by_key.count, 1 - shorter);
+        mu_dht_free(d);
+    }
+    mu_buf_fini(&message);
+}
+
+/* A record that an answer cannot carry is not in it; the rest of the answer is. */
+static void test_dht_node_writes_no_longer_message(void **unused)
+{
+    static const struct mu_dht_id keys[] = {{{1}}, {{2}}};
+    static uint8_t value[100000];
+    struct mu_dht_config config = swarm_config(9);
+    struct mu_peer_id stranger = swarm_peer(50);
+    struct mu_dht_find_reply reply;
+    struct mu_dht_found found;
+    struct mu_dht_event event;
+    struct mu_buf message;
+    struct mu_dht *d;
+
+    (void)unused;
+    config.message_len_max = sizeof(value);
+    d = lone_node(&config);
+    assert_int_equal(mu_dht_storage_put(mu_dht_main_storage(d), swarm_time(), NULL, &keys[0],
+                                        mu_span(value, sizeof(value)), swarm_time() + 60),
+                     0);
+    assert_int_equal(mu_dht_storage_put(mu_dht_main_storage(d), swarm_time(), NULL, &keys[1],
+                                        MU_SPAN_LIT("short"), swarm_time() + 60),
+                     0);
+    mu_buf_init(&message, 1024);
+    assert_int_equal(mu_dht_find_encode(&message, &(struct mu_dht_head){0}, keys, 2), 0);
+    assert_int_equal(
+        mu_dht_request(d, swarm_now(), 1, &stranger, MU_DHT_FIND, mu_buf_span(&message)), 0);
+    assert_true(mu_dht_next_event(d, &event));
+    assert_int_equal(event.status, 0);
+    assert_true(event.message.len <= config.message_len_max);
+    assert_int_equal(mu_dht_find_reply_decode(event.message, &reply), 0);
+    assert_true(mu_dht_find_reply_next(&reply, &found));
+    assert_int_equal(found.type, MU_DHT_NOT_FOUND);
+    assert_true(mu_dht_find_reply_next(&reply, &found));
+    assert_int_equal(found.type, MU_DHT_FOUND_REGULAR);
+    assert_span_text(found.value, "short");
+    mu_buf_fini(&message);
+    mu_dht_free(d);
+}
+
 #define T(name) cmocka_unit_test_teardown(name, swarm_tear_down)
 
 int main(void)
@@ -360,6 +502,10 @@ int main(void)
         T(test_dht_node_takes_nothing_false_from_those_it_asks),
         T(test_dht_node_answers_nonsense_with_an_error),
         T(test_dht_node_pings_back_whom_it_is_to_validate),
+        T(test_dht_node_pings_back_so_many_at_a_time),
+        T(test_dht_node_makes_so_many_calls_at_a_time),
+        T(test_dht_node_reads_no_longer_message),
+        T(test_dht_node_writes_no_longer_message),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

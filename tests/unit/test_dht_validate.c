@@ -367,6 +367,47 @@ static void test_auth_takes_a_signed_request_once_and_in_time(void **unused)
     mu_buf_fini(&reply);
 }
 
+/* While as many nonces are remembered as may be, nobody's is new, until the first is forgotten. */
+static void test_auth_remembers_so_many_nonces(void **unused)
+{
+    struct mu_dht_token token = {.username = MU_SPAN_LIT("somebody")};
+    struct mu_dht_auth_terms terms = {.key = &owner, .check_token = any_token, .nonces_max = 2};
+    struct mu_span mark = mu_dht_owner_mark(&ours);
+    static const struct {
+        double now;
+        int err;
+    } steps[] = {{1000, 0}, {1001, 0}, {1002, MUSTER_EDHT_DENIED}, {1181, 0}};
+    uint8_t nonce[MU_DHT_NONCE_LEN] = "nonce 0";
+    uint8_t got[MU_DHT_NONCE_LEN];
+    struct mu_buf encoded;
+    struct mu_buf message;
+    struct mu_buf request;
+
+    (void)unused;
+    mu_buf_init(&encoded, 4096);
+    mu_buf_init(&message, 4096);
+    mu_buf_init(&request, 4096);
+    token.public_key = mu_span(mark.data + 7, mark.len - 8);
+    assert_int_equal(mu_dht_token_encode(&encoded, &token), 0);
+    terms.token = mu_buf_span(&encoded);
+    assert_int_equal(mu_dht_ping_encode(&message, &(struct mu_dht_ping){.validate = true}), 0);
+    for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        nonce[6]++;
+        mu_buf_reset(&request);
+        assert_int_equal(
+            mu_dht_auth_sign_request(&terms, steps[i].now, nonce, mu_buf_span(&message), &request),
+            0);
+        assert_int_equal(
+            mu_dht_auth_check_request(&terms, steps[i].now, mu_buf_span(&request), got),
+            steps[i].err);
+        assert_true(terms.seen.count <= terms.nonces_max);
+    }
+    mu_dht_auth_fini(&terms);
+    mu_buf_fini(&encoded);
+    mu_buf_fini(&message);
+    mu_buf_fini(&request);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_validator_takes_what_python_signed),
         cmocka_unit_test(test_chain_signs_upwards_and_validates_downwards),
         cmocka_unit_test(test_auth_takes_a_signed_request_once_and_in_time),
+        cmocka_unit_test(test_auth_remembers_so_many_nonces),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);
