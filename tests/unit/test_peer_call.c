@@ -46,6 +46,7 @@ struct stream {
 
 static struct rig rig;
 static struct side sides[3];
+static struct mu_peer_calls_config limits[3]; /* of the sides; set by reset_limits() */
 
 static void free_calls(struct side *s)
 {
@@ -131,12 +132,21 @@ static struct mu_peer_items *on_items(struct mu_peer_items_handler *h,
     return &s->served;
 }
 
+static int reset_limits(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < 3; i++) {
+        limits[i] = mu_peer_calls_config_defaults();
+    }
+    return 0;
+}
+
 static void open_side(void *arg)
 {
     struct mu_kad_config kad = mu_kad_config_defaults();
     struct side *s = arg;
 
-    assert_int_equal(mu_peer_calls_new(s->node->host, NULL, &s->calls), 0);
+    assert_int_equal(mu_peer_calls_new(s->node->host, &limits[s - sides], &s->calls), 0);
     assert_int_equal(mu_kad_start(s->node->host, &kad, &s->kad), 0);
     s->handler = (struct mu_unary_handler){.method = UNARY, .start = on_start, .gone = on_gone};
     assert_int_equal(
@@ -576,21 +586,174 @@ static void test_peer_items_a_failure_without_memory_ends_the_call(void **unused
     close_all();
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static void test_peer_call_serves_so_many_requests_at_a_time(void **unused)
+{
+    struct unary held[2] = {{.message = "hold"}, {.message = "hold"}};
+    struct unary third = {.message = "hello"};
+    struct unary later = {.message = "hello"};
+
+    (void)unused;
+    limits[1].requests_max = 2;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    call_from(&sides[0], &rig.node[1], &held[0], 5000);
+    call_from(&sides[0], &rig.node[1], &held[1], 5000);
+    rig_run(&rig, 1000);
+    call_from(&sides[0], &rig.node[1], &third, 2000);
+    rig_run(&rig, 1000);
+    assert_int_equal(third.done, 1);
+    assert_true(third.status < 0 && third.status != MUSTER_ETIMEDOUT);
+    assert_int_equal(sides[1].starts, 2);
+    assert_int_equal(sides[1].gones, 0);
+    rig_run(&rig, 5000); /* The two have given up. */
+    call_from(&sides[0], &rig.node[1], &later, 2000);
+    rig_run(&rig, 1000);
+    assert_true(later.done == 1 && later.status == 0);
+    for (size_t i = 0; i < 2; i++) {
+        mu_buf_fini(&held[i].got);
+    }
+    mu_buf_fini(&third.got);
+    mu_buf_fini(&later.got);
+    close_all();
+}
+
+static void test_peer_call_reads_so_many_bytes_of_requests(void **unused)
+{
+    struct unary calls[3] = {{.len = 900}, {.len = 2000}, {.len = 900}};
+
+    (void)unused;
+    limits[1].request_bytes_max = 1000;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    for (size_t i = 0; i < 3; i++) {
+        call_from(&sides[0], &rig.node[1], &calls[i], 2000);
+        rig_run(&rig, 1500);
+        assert_int_equal(calls[i].done, 1);
+        assert_int_equal(calls[i].status == 0, i != 1);
+        assert_int_not_equal(calls[i].status, MUSTER_ETIMEDOUT);
+        mu_buf_fini(&calls[i].got);
+    }
+    assert_int_equal(sides[1].starts, 2);
+    close_all();
+}
+
+struct item_test {
+    struct mu_peer_items items;
+    size_t lens[4];
+    int errs[4];
+    int got, writable, ended, status;
+};
+
+static void count_item(struct mu_peer_items *items, struct mu_span message)
+{
+    (void)message;
+    MU_CONTAINER_OF(items, struct item_test, items)->got++;
+}
+
+static void count_writable(struct mu_peer_items *items)
+{
+    MU_CONTAINER_OF(items, struct item_test, items)->writable++;
+    assert_int_equal(mu_peer_items_end(items), 0);
+}
+
+static void count_ended(struct mu_peer_items *items, int status, const char *text)
+{
+    struct item_test *t = MU_CONTAINER_OF(items, struct item_test, items);
+
+    (void)text;
+    t->ended++;
+    t->status = status;
+}
+
+/* Sends items of some lengths before anything can go out, and sees what each is told. */
+static void send_lengths(void *arg)
+{
+    static const struct mu_peer_items_events on = {
+        .item = count_item, .writable = count_writable, .ended = count_ended};
+    static const uint8_t bytes[2000];
+    struct item_test *t = arg;
+    bool again = false;
+
+    t->items.on = &on;
+    mu_peer_items_open(sides[0].calls, &t->items, &rig.node[1].identity.id, ITEMS);
+    for (size_t i = 0; i < 4 && t->lens[i] != 0; i++) {
+        assert_int_equal(mu_peer_items_send(&t->items, mu_span(bytes, t->lens[i])), t->errs[i]);
+        again = t->errs[i] == MUSTER_EAGAIN;
+    }
+    if (!again) {
+        assert_int_equal(mu_peer_items_end(&t->items), 0);
+    }
+}
+
+static void test_peer_items_are_so_long_and_no_longer(void **unused)
+{
+    struct item_test ours = {.lens = {1000, 1001}, .errs = {0, MUSTER_ELIMIT}};
+    struct item_test theirs = {.lens = {500, 501}};
+
+    (void)unused;
+    limits[0].item_len_max = 1000;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    mu_sim_call(rig.node[0].proc, send_lengths, &ours);
+    rig_run(&rig, 5000);
+    assert_true(ours.got == 1 && ours.ended == 1 && ours.status == 0);
+    close_all();
+    /* And what the other side finds too long ends the call. */
+    limits[1].item_len_max = 500;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    mu_sim_call(rig.node[0].proc, send_lengths, &theirs);
+    rig_run(&rig, 5000);
+    assert_int_equal(sides[1].items, 1);
+    assert_int_equal(sides[1].ended_status, MUSTER_ELIMIT);
+    assert_true(theirs.ended == 1 && theirs.status < 0);
+    close_all();
+}
+
+static void test_peer_items_that_wait_are_so_many_bytes(void **unused)
+{
+    struct item_test t = {.lens = {1500, 1}, .errs = {0, MUSTER_EAGAIN}};
+    struct item_test u = {.lens = {400, 580, 600}, .errs = {0, 0, MUSTER_EAGAIN}};
+
+    (void)unused;
+    limits[0].item_bytes_max = 1000;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    mu_sim_call(rig.node[0].proc, send_lengths, &t); /* A longer one goes alone. */
+    rig_run(&rig, 5000);
+    assert_true(t.got == 1 && t.writable == 1 && t.ended == 1 && t.status == 0);
+    close_all();
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    mu_sim_call(rig.node[0].proc, send_lengths, &u);
+    rig_run(&rig, 5000);
+    assert_true(u.got == 2 && u.writable == 1 && u.ended == 1 && u.status == 0);
+    close_all();
+}
+
+#define T(name) cmocka_unit_test_setup(name, reset_limits)
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_peer_call_a_message_goes_there_and_back),
-        cmocka_unit_test(test_peer_call_a_request_without_an_id_is_a_request),
-        cmocka_unit_test(test_peer_call_a_handler_that_fails_says_how),
-        cmocka_unit_test(test_peer_call_ends_in_time_and_the_handler_is_told),
-        cmocka_unit_test(test_peer_call_all_may_be_freed_when_one_is_done),
-        cmocka_unit_test(test_peer_call_all_may_be_freed_when_a_request_is_gone),
-        cmocka_unit_test(test_peer_call_to_nobody_fails_at_once),
-        cmocka_unit_test(test_peer_call_finds_who_is_connected_to_another),
-        cmocka_unit_test(test_peer_items_all_come_back),
-        cmocka_unit_test(test_peer_items_all_may_be_freed_with_an_item),
-        cmocka_unit_test(test_peer_items_a_failure_is_told_and_so_is_a_caller_who_goes),
-        cmocka_unit_test(test_peer_items_a_failure_without_memory_ends_the_call),
+        T(test_peer_call_a_message_goes_there_and_back),
+        T(test_peer_call_a_request_without_an_id_is_a_request),
+        T(test_peer_call_a_handler_that_fails_says_how),
+        T(test_peer_call_ends_in_time_and_the_handler_is_told),
+        T(test_peer_call_all_may_be_freed_when_one_is_done),
+        T(test_peer_call_all_may_be_freed_when_a_request_is_gone),
+        T(test_peer_call_to_nobody_fails_at_once),
+        T(test_peer_call_finds_who_is_connected_to_another),
+        T(test_peer_items_all_come_back),
+        T(test_peer_items_all_may_be_freed_with_an_item),
+        T(test_peer_items_a_failure_is_told_and_so_is_a_caller_who_goes),
+        T(test_peer_items_a_failure_without_memory_ends_the_call),
+        T(test_peer_call_serves_so_many_requests_at_a_time),
+        T(test_peer_call_reads_so_many_bytes_of_requests),
+        T(test_peer_items_are_so_long_and_no_longer),
+        T(test_peer_items_that_wait_are_so_many_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
