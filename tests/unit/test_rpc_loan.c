@@ -685,6 +685,56 @@ static void test_rpc_window_grows_with_the_path(void **state)
     assert_int_equal(window_after(50), 1u << 20);
 }
 
+/* The callee sends items for a while over a path that takes `ms` each way; returns the window of
+ * items then. */
+static uint64_t item_window_after(uint64_t ms)
+{
+    struct mu_rpc_config config = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    struct flow *f = calloc(1, sizeof(*f));
+    uint64_t window;
+
+    assert_non_null(f);
+    f->got = calloc(ITEMS * 100, ITEM_MAX);
+    f->down = true;
+    config.item_window_bytes = 65536;
+    config.item_window_bytes_max = 1u << 20;
+    rpc_pair_init(&p, &config, NULL);
+    p.on_event = on_event;
+    p.context = f;
+    assert_int_equal(rpc_pair_link(&p), 0);
+    travel(&p, ms);
+    travel(&p, ms);
+    call(&p, 0);
+    rpc_pair_pump(&p);
+    for (int i = 0; i < 400; i++) {
+        int err = 0;
+
+        while (err == 0) {
+            err = mu_rpc_item(&p.server.rpc, p.now, f->id_in, mu_span(f->sent, ITEM_MAX));
+            assert_true(err == 0 || err == MUSTER_EAGAIN);
+        }
+        if (ms == 0) {
+            rpc_pair_pump(&p);
+            rpc_pair_ms(&p, 3);
+        } else {
+            travel(&p, ms);
+        }
+        assert_true(p.client.rpc.item_window <= config.item_window_bytes_max);
+        f->got_len = 0;
+    }
+    window = p.client.rpc.item_window;
+    finish(&p);
+    return window;
+}
+
+static void test_rpc_window_of_items_grows_with_the_path(void **state)
+{
+    (void)state;
+    assert_int_equal(item_window_after(0), 65536);
+    assert_int_equal(item_window_after(50), 1u << 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -704,6 +754,7 @@ int main(void)
         cmocka_unit_test(test_rpc_length_alone_takes_no_memory),
         cmocka_unit_test(test_rpc_lent_item_without_memory_changes_nothing),
         cmocka_unit_test(test_rpc_window_grows_with_the_path),
+        cmocka_unit_test(test_rpc_window_of_items_grows_with_the_path),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -559,6 +559,68 @@ static void test_rref_garbage_is_no_token(void **state)
     }
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static void test_rref_owner_holds_for_so_many_forks(void **state)
+{
+    struct mu_rref_msg msg = {.life = 12, .rref = {12, 1}, .fork = {12, 1}};
+    struct mu_rref_msg fork = {.life = 12, .fork = {12, 2}};
+    struct mu_rref_value *v;
+    struct mu_rref_user *u;
+    struct world w;
+
+    (void)state;
+    open_world(&w);
+    w.node[0].config.forks_max = 2;
+    u = create(&w, 1, "o");
+    settle(&w);
+    fork.rref = u->rref;
+    assert_int_equal(mu_rref_on_create(&w.node[0], w.now, "c", &msg, &v), MU_RREF_DONE);
+    msg.rref.number = msg.fork.number = 3;
+    assert_int_equal(mu_rref_on_create(&w.node[0], w.now, "c", &msg, &v), MUSTER_ELIMIT);
+    assert_null(v);
+    assert_int_equal(mu_rref_on_fork(&w.node[0], w.now, "c", &fork), MUSTER_ELIMIT);
+    assert_int_equal(stats(&w, 0).forks, 2);
+    assert_int_equal(stats(&w, 0).values, 2);
+    /* When one has gone there is room, and what was said before may be said again. */
+    msg.rref.number = msg.fork.number = 1;
+    assert_int_equal(mu_rref_on_delete(&w.node[0], w.now, "c", &msg), MU_RREF_DONE);
+    assert_int_equal(mu_rref_on_fork(&w.node[0], w.now, "c", &fork), MU_RREF_DONE);
+    assert_int_equal(mu_rref_on_fork(&w.node[0], w.now, "c", &fork), MU_RREF_DONE);
+    assert_int_equal(mu_rref_on_delete(&w.node[0], w.now, "c", &fork), MU_RREF_DONE);
+    mu_rref_release(&w.node[1], w.now, u);
+    settle(&w);
+    assert_nothing_left(&w);
+    close_world(&w);
+}
+
+static void test_rref_table_knows_so_many_workers(void **state)
+{
+    struct mu_rref_msg msg = {.life = 12, .rref = {12, 1}, .fork = {12, 1}};
+    struct mu_rref_value *v;
+    struct mu_rref_user *users[2];
+    struct mu_rref_user *none = NULL;
+    struct world w;
+
+    (void)state;
+    open_world(&w);
+    w.node[0].config.peers_max = 1;
+    w.node[1].config.peers_max = 1;
+    users[0] = create(&w, 1, "o");
+    settle(&w);
+    assert_int_equal(mu_rref_on_create(&w.node[0], w.now, "c", &msg, &v), MUSTER_ELIMIT);
+    assert_int_equal(mu_rref_create(&w.node[1], w.now, "c", NULL, &none), MUSTER_ELIMIT);
+    assert_null(none);
+    users[1] = create(&w, 1, "o"); /* Those that are known go on. */
+    settle(&w);
+    assert_true(mu_rref_confirmed(users[1]));
+    mu_rref_release(&w.node[1], w.now, users[0]);
+    mu_rref_release(&w.node[1], w.now, users[1]);
+    settle(&w);
+    assert_nothing_left(&w);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -575,6 +637,8 @@ int main(void)
         cmocka_unit_test(test_rref_survives_failing_allocations),
         cmocka_unit_test(test_rref_token_survives_the_way_and_every_other_length_is_refused),
         cmocka_unit_test(test_rref_garbage_is_no_token),
+        cmocka_unit_test(test_rref_owner_holds_for_so_many_forks),
+        cmocka_unit_test(test_rref_table_knows_so_many_workers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
