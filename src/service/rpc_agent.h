@@ -59,7 +59,7 @@ struct mu_rpc_agent_config {
     uint32_t reconnect_ms;    /* how long a lost one may stay lost. 5 s */
     uint32_t eof_grace_ms;    /* of a session whose peer closed its end without goodbye. 25 */
     size_t message_bytes_max; /* of one message that comes in. 1 GiB */
-    size_t coming_bytes_max;  /* of all messages that are not whole yet. 4 GiB */
+    size_t coming_bytes_max;  /* of all calls that come in and are not whole yet. 4 GiB */
     size_t sessions_max;      /* 65,536 */
     uint32_t budget_percent;  /* retries to one peer, in percent of the calls. 0: no bound */
     uint32_t budget_burst;    /* retries that are free to begin with. 10 */

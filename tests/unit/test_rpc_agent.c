@@ -35,7 +35,10 @@ struct peer {
     struct mu_rpc_handler stream;
     struct mu_rpc_handler silent;
     size_t fails_left;        /* of "fail"; SIZE_MAX: always */
-    size_t message_bytes_max; /* 0: the default */
+    size_t message_bytes_max; /* 0: the default, of these as well */
+    size_t coming_bytes_max;
+    size_t sessions_max;
+    uint32_t eof_grace_ms;
     uint32_t budget_percent;
     uint64_t runs_ns[SENDS_MAX];
     size_t runs;
@@ -127,6 +130,10 @@ static int start_peer(struct mu_env *env, void *arg)
     config.budget_burst = p->budget_percent != 0 ? 2 : config.budget_burst;
     config.message_bytes_max =
         p->message_bytes_max != 0 ? p->message_bytes_max : config.message_bytes_max;
+    config.coming_bytes_max =
+        p->coming_bytes_max != 0 ? p->coming_bytes_max : config.coming_bytes_max;
+    config.sessions_max = p->sessions_max != 0 ? p->sessions_max : config.sessions_max;
+    config.eof_grace_ms = p->eof_grace_ms != 0 ? p->eof_grace_ms : config.eof_grace_ms;
     p->env = env;
     assert_int_equal(mu_rpc_agent_start(env, &config, &p->agent, &msg), 0);
     p->echo = (struct mu_rpc_handler){.method = "t::T.echo", .start = on_echo};
@@ -158,7 +165,8 @@ struct pair {
     struct peer peer[2];
 };
 
-static void open_pair_with(struct pair *w, uint32_t budget_percent, size_t message_bytes_max)
+/* What `limits` says is both peers'; NULL: the defaults. */
+static void open_pair_with(struct pair *w, const struct peer *limits)
 {
     memset(w, 0, sizeof(*w));
     w->sim = mu_sim_new(&(struct mu_sim_config){.seed = 1, .faults = mu_sim_faults_none()});
@@ -166,12 +174,11 @@ static void open_pair_with(struct pair *w, uint32_t budget_percent, size_t messa
     for (int i = 0; i < 2; i++) {
         struct peer *p = &w->peer[i];
 
+        *p = limits != NULL ? *limits : (struct peer){0};
         p->sim = w->sim;
         p->name = i == 0 ? "a" : "b";
         p->id = i;
         p->fails_left = SIZE_MAX;
-        p->budget_percent = budget_percent;
-        p->message_bytes_max = message_bytes_max;
         p->host = mu_sim_host_new(w->sim, p->name);
         p->proc = mu_sim_proc_new(
             p->host, &(struct mu_sim_program){.name = "worker", .start = start_peer, .arg = p});
@@ -181,7 +188,7 @@ static void open_pair_with(struct pair *w, uint32_t budget_percent, size_t messa
 
 static void open_pair(struct pair *w)
 {
-    open_pair_with(w, 0, 0);
+    open_pair_with(w, NULL);
 }
 
 static void stop(void *arg)
@@ -383,7 +390,7 @@ static void test_rpc_agent_budget_of_a_worker_ends_retries_to_it(void **state)
     struct pair w;
 
     (void)state;
-    open_pair_with(&w, 10, 0); /* A burst of two. */
+    open_pair_with(&w, &(struct peer){.budget_percent = 10}); /* A burst of two. */
     for (int i = 0; i < 4; i++) {
         calls[i] =
             (struct call){.out = {.retrying = true,
@@ -528,7 +535,7 @@ static void test_rpc_agent_message_over_the_limit_is_refused_and_forgotten(void 
     size_t before;
 
     (void)state;
-    open_pair_with(&w, 0, 1 << 20);
+    open_pair_with(&w, &(struct peer){.message_bytes_max = 1 << 20});
     call(&w.peer[0], "b", &later, "t::T.echo");
     mu_sim_run_for(w.sim, MU_NS_PER_S);
     before = mu_sim_proc_blocks(w.peer[1].proc);
@@ -587,6 +594,91 @@ static void test_rpc_agent_replies_of_the_process_before_are_refused(void **stat
     close_pair(&w);
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static void test_rpc_agent_calls_that_are_not_whole_are_so_many_bytes(void **state)
+{
+    static uint8_t data[2 << 20];
+    struct mu_rpc_part parts[] = {{mu_span(data, 1 << 20), -1}, {mu_span(data, 2 << 20), -1}};
+    struct pair w;
+
+    (void)state;
+    open_pair_with(&w, &(struct peer){.coming_bytes_max = (1 << 20) + (1 << 19)});
+    /* What was refused does not count any more, and what is whole does not either. */
+    for (int i = 0; i < 6; i++) {
+        struct call c = {.out = {.parts = &parts[i % 2], .part_count = 1}};
+
+        call(&w.peer[0], "b", &c, "t::T.echo");
+        mu_sim_run_for(w.sim, 5 * MU_NS_PER_S);
+        assert_true(c.ended);
+        assert_int_equal(c.status, i % 2 == 0 ? 0 : MUSTER_ELIMIT);
+        if (i % 2 != 0) {
+            assert_non_null(strstr(c.text, "to b: the message is longer than is taken here"));
+        }
+    }
+    close_pair(&w);
+}
+
+static void test_rpc_agent_has_so_many_sessions(void **state)
+{
+    struct peer third = {.name = "c", .id = 2, .fails_left = SIZE_MAX};
+    struct call first = {0};
+    struct call second = {0};
+    struct call again = {0};
+    struct pair w;
+
+    (void)state;
+    open_pair_with(&w, &(struct peer){.sessions_max = 1});
+    third.sim = w.sim;
+    third.host = mu_sim_host_new(w.sim, "c");
+    third.proc = mu_sim_proc_new(
+        third.host, &(struct mu_sim_program){.name = "worker", .start = start_peer, .arg = &third});
+    mu_sim_run_for(w.sim, MU_NS_PER_MS);
+    call(&w.peer[0], "b", &first, "t::T.echo");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_int_equal(first.status, 0);
+    call(&third, "b", &second, "t::T.echo");
+    mu_sim_run_for(w.sim, 20 * MU_NS_PER_S);
+    assert_true(second.ended);
+    assert_int_equal(second.status, MUSTER_EREFUSED);
+    assert_non_null(strstr(second.text, "the server has as many sessions as it may"));
+    assert_int_equal(stats_of(&w.peer[1]).sessions, 1);
+    call(&w.peer[0], "b", &again, "t::T.echo");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_true(again.ended && again.status == 0);
+    /* When that one has said goodbye there is room for the other. */
+    mu_sim_call(w.peer[0].proc, stop, &w.peer[0]);
+    mu_sim_run_for(w.sim, 5 * MU_NS_PER_S);
+    second = (struct call){0};
+    call(&third, "b", &second, "t::T.echo");
+    mu_sim_run_for(w.sim, 20 * MU_NS_PER_S);
+    assert_true(second.ended && second.status == 0);
+    mu_sim_call(third.proc, stop, &third);
+    mu_sim_run_for(w.sim, 5 * MU_NS_PER_S);
+    assert_true(third.stopped);
+    close_pair(&w);
+}
+
+/* Of a process that is gone without goodbye, what it was served goes after this, not before. */
+static void test_rpc_agent_keeps_the_session_of_a_dead_process_so_long(void **state)
+{
+    struct call c = {.out = {.stream = true}};
+    struct pair w;
+
+    (void)state;
+    open_pair_with(&w, &(struct peer){.eof_grace_ms = 2000});
+    call(&w.peer[0], "b", &c, "t::T.stream");
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_int_equal(w.peer[1].streams, 1);
+    mu_sim_kill(w.peer[0].proc, MU_SIM_KILL_PROCESS);
+    mu_sim_run_for(w.sim, 1900 * MU_NS_PER_MS);
+    assert_int_equal(w.peer[1].streams, 1);
+    mu_sim_run_for(w.sim, 400 * MU_NS_PER_MS);
+    assert_int_equal(w.peer[1].streams, 0);
+    assert_int_equal(stats_of(&w.peer[1]).sessions, 0);
+    close_pair(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -603,6 +695,9 @@ int main(void)
         cmocka_unit_test(test_rpc_agent_a_deadline_is_kept_though_nobody_is_there),
         cmocka_unit_test(test_rpc_agent_worker_that_comes_back_is_reached_again),
         cmocka_unit_test(test_rpc_agent_thousand_abandoned_streams_leave_nothing),
+        cmocka_unit_test(test_rpc_agent_calls_that_are_not_whole_are_so_many_bytes),
+        cmocka_unit_test(test_rpc_agent_has_so_many_sessions),
+        cmocka_unit_test(test_rpc_agent_keeps_the_session_of_a_dead_process_so_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
