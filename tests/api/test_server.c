@@ -2,12 +2,17 @@
  * The embedded server: what it keeps over a restart, what it says when it cannot start, and that a
  * client's session outlives the server's connections.
  */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -349,6 +354,82 @@ static void test_server_refuses_what_is_over_its_limits_and_goes_on(void **state
     muster_server_free(server);
 }
 
+/* A client of PyTorch's that has sent `sent` bytes of a value that it says is `len` long. */
+static int send_half(const muster_server *server, const char *key, uint64_t len, uint64_t sent)
+{
+    static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4}; /* and a ping */
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    const char *port = strrchr(muster_server_address(server), ':');
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    uint8_t head[1 + 8 + 2 + 8];
+    uint8_t *value = calloc(1, sent);
+
+    assert_non_null(port);
+    assert_non_null(value);
+    to.sin_port = htons((uint16_t)strtoul(port + 1, NULL, 10));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+    assert_int_equal(send(fd, hello, sizeof(hello), 0), sizeof(hello));
+    assert_int_equal(recv(fd, head + 1, 4, MSG_WAITALL), 4);
+    assert_memory_equal(head + 1, hello + 6, 4);
+    memset(head, 0, sizeof(head));
+    head[0] = 1; /* SET */
+    head[1] = 2; /* the key's length */
+    head[9] = '/';
+    head[10] = (uint8_t)key[0];
+    memcpy(head + 11, &len, sizeof(len));
+    assert_int_equal(send(fd, head, sizeof(head), 0), sizeof(head));
+    for (uint64_t at = 0; at < sent;) {
+        ssize_t n = send(fd, value + at, sent - at, MSG_NOSIGNAL);
+
+        assert_true(n > 0);
+        at += (uint64_t)n;
+    }
+    free(value);
+    return fd;
+}
+
+static bool is_closed(int fd, int wait_ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+
+    return poll(&p, 1, wait_ms) == 1;
+}
+
+/* Of those whose requests fill the buffers, the one that has not moved for longest has to go. */
+static void test_server_drops_a_client_that_fills_the_buffers_of_all(void **state)
+{
+    struct muster_server_config config = muster_server_config_defaults();
+    static const uint64_t len = 4000000;
+    static char rest[100000];
+    muster_server *server = NULL;
+    muster_store *store = NULL;
+    struct muster_value value;
+    int64_t n;
+    int first;
+    int second;
+
+    (void)state;
+    config.listen = "127.0.0.1:0";
+    config.buffer_bytes_max = 2 * len - 2 * sizeof(rest) - 1;
+    assert_int_equal(muster_server_start(rt, &config, &server), 0);
+    store = open_store(server);
+    first = send_half(server, "a", len, len - sizeof(rest));
+    assert_false(is_closed(first, 500));
+    second = send_half(server, "b", len, len - sizeof(rest));
+    assert_true(is_closed(first, 20000));
+    assert_false(is_closed(second, 0));
+    assert_int_equal(muster_store_add(store, muster_str("n"), 1, &n, DEFAULT), 0);
+    assert_int_equal(send(second, rest, sizeof(rest), MSG_NOSIGNAL), sizeof(rest));
+    assert_int_equal(muster_store_get(store, muster_str("b"), &value, DEFAULT), 0);
+    assert_int_equal(value.len, len);
+    muster_value_free(&value);
+    (void)close(first);
+    (void)close(second);
+    muster_store_close(store);
+    muster_server_free(server);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -363,6 +444,7 @@ int main(void)
         cmocka_unit_test(test_server_turns_away_connections_over_the_limit),
         cmocka_unit_test(test_server_refuses_sessions_over_the_limit),
         cmocka_unit_test(test_server_refuses_what_is_over_its_limits_and_goes_on),
+        cmocka_unit_test(test_server_drops_a_client_that_fills_the_buffers_of_all),
     };
 
     return cmocka_run_group_tests(tests, make_runtime, free_runtime);
