@@ -58,7 +58,11 @@ static int new_link(struct mu_state_loader *l, const char *name, struct mu_state
     struct mu_addr addr;
     int err;
 
-    if (l->link_count >= l->config.links_max || strlen(name) > MU_STATE_ADDR_MAX) {
+    if (strlen(name) > MU_STATE_ADDR_MAX) {
+        return mu_err(reterr_msg, MUSTER_ELIMIT, "the address of a donor has at most %d bytes",
+                      MU_STATE_ADDR_MAX);
+    }
+    if (l->link_count >= l->config.links_max) {
         return mu_err(reterr_msg, MUSTER_ELIMIT, "there are at most %u donors",
                       (unsigned)l->config.links_max);
     }

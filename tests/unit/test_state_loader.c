@@ -163,7 +163,8 @@ static int start_taker(struct mu_env *env, void *arg)
         char addr[16];
 
         (void)snprintf(addr, sizeof(addr), "%c:%d", (int)('a' + i), PORT);
-        assert_int_equal(mu_state_loader_add(w.loader, addr, &msg), 0);
+        assert_int_equal(mu_state_loader_add(w.loader, addr, &msg),
+                         i < w.config.links_max ? 0 : MUSTER_ELIMIT);
     }
     return 0;
 }
@@ -362,6 +363,39 @@ static void test_who_claims_the_newest_and_says_no_more_is_passed_over(void **st
     assert_non_null(strstr(w.report, "its offer did not come"));
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static void add_too_much(void *arg)
+{
+    char addr[MU_STATE_ADDR_MAX + 2];
+    struct mu_errmsg msg;
+
+    (void)arg;
+    assert_int_equal(mu_state_loader_add(w.loader, "d:1", &msg), MUSTER_ELIMIT);
+    assert_string_equal(msg.text, "there are at most 2 donors");
+    assert_int_equal(mu_state_loader_add(w.loader, "b:29700", &msg), 0); /* It is known. */
+    memset(addr, 'a', sizeof(addr) - 1);
+    addr[sizeof(addr) - 1] = '\0';
+    assert_int_equal(mu_state_loader_add(w.loader, addr, &msg), MUSTER_ELIMIT);
+    assert_string_equal(msg.text, "the address of a donor has at most 255 bytes");
+}
+
+static void test_so_many_donors_are_asked_and_no_more(void **state)
+{
+    const struct mu_sim_program program = {.name = "taker", .start = start_taker};
+
+    (void)state;
+    w.config.links_max = 2;
+    w.donors[2].epoch = 9; /* It has the newest, and comes too late. */
+    start_donors();
+    w.taker = mu_sim_proc_new(mu_sim_host_new(w.sim, "t"), &program);
+    mu_sim_run_for(w.sim, MU_NS_PER_MS);
+    mu_sim_call(w.taker, add_too_much, NULL);
+    assert_true(mu_sim_run_until(w.sim, 120 * MU_NS_PER_S, is_closed, NULL));
+    mu_sim_call(w.taker, free_loader, NULL);
+    expect(&w.donors[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -382,6 +416,8 @@ int main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_who_claims_the_newest_and_says_no_more_is_passed_over,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_so_many_donors_are_asked_and_no_more, set_up,
+                                        tear_down),
     };
 
     return cmocka_run_group_tests_name("state_loader", tests, NULL, NULL);
