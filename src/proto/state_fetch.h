@@ -55,7 +55,7 @@ struct mu_state_fetch_config {
                            dropped. 5 s */
     uint32_t have_ms;   /* how often a donor that has not all is asked what it has. 200 ms */
     uint32_t rest_ms;   /* a donor that was lost is tried again after this, then twice... 250 ms */
-    uint32_t rest_ms_max;   /* ... at the most. 5 s */
+    uint32_t rest_ms_max;   /* ... up to this, each a quarter more or less. 5 s */
     uint32_t tries;         /* in a row without a chunk, then it is given up. 6 */
     uint32_t in_flight_max; /* asks that one donor owes. 32 */
     uint32_t asks_max;      /* asks that all owe or that are being hashed. 256 */

@@ -427,6 +427,23 @@ static void test_hm_download_survives_a_failing_heap(void **state)
     }
 }
 
+static void test_hm_download_gives_so_many_donors_a_turn(void **state)
+{
+    (void)state;
+    begin();
+    w.d.config.donors_max = 2;
+    announce(2, 1, true, 30);
+    announce(3, 3, true, 30);
+    announce(4, 2, true, 30);
+    found();
+    mu_hm_download_closed(&w.d, w.now, expect(MU_HM_DOWNLOAD_OPEN, 3), MUSTER_ECONN, "gone");
+    mu_hm_download_closed(&w.d, w.now, expect(MU_HM_DOWNLOAD_OPEN, 4), MUSTER_ECONN, "gone");
+    expect(MU_HM_DOWNLOAD_ENDED, 0); /* The one with the least priority has none. */
+    assert_int_not_equal(mu_hm_download_status(&w.d), 0);
+    assert_int_equal(w.d.donor_count, 2);
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +458,7 @@ int main(void)
         cmocka_unit_test(test_hm_download_takes_no_state_that_is_too_old),
         cmocka_unit_test(test_hm_download_can_be_canceled),
         cmocka_unit_test(test_hm_download_survives_a_failing_heap),
+        cmocka_unit_test(test_hm_download_gives_so_many_donors_a_turn),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -212,6 +212,82 @@ static void test_state_fetch_gives_up_who_never_has_what_it_says(void **state)
     mu_state_fetch_fini(&w.f);
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static void test_state_fetch_knows_so_many_donors(void **state)
+{
+    struct mu_state_fetch_config config = fetch_config(10);
+    struct mu_state_ask_request request;
+    struct fetch_rig w;
+    uint32_t donor;
+
+    (void)state;
+    config.donors_max = 2;
+    fetch_open_with(&w, &config);
+    donor = fetch_add_full(&w, "a");
+    (void)fetch_add_full(&w, "b");
+    /* Those that were given up count, too. */
+    mu_state_fetch_lost(&w.f, w.now, donor, MUSTER_EPROTO, "nonsense");
+    assert_int_equal(fetch_account(&w, donor).state, MU_STATE_DONOR_GIVEN_UP);
+    assert_int_equal(mu_state_fetch_add(&w.f, w.now, MU_SPAN_LIT("c"), &donor), MUSTER_ELIMIT);
+    assert_int_equal(mu_state_fetch_donor_count(&w.f), 2);
+    assert_true(fetch_ask_all(&w, &request) > 0);
+    mu_state_fetch_fini(&w.f);
+}
+
+static void test_state_fetch_a_donor_owes_so_much_at_a_time(void **state)
+{
+    struct mu_state_fetch_config config = fetch_config(200);
+    struct mu_state_ask_request request;
+    struct fetch_rig w;
+    uint32_t most = 0;
+    uint32_t donor;
+
+    (void)state;
+    config.in_flight_max = 7; /* It is far, and could owe more. */
+    fetch_open_with(&w, &config);
+    donor = fetch_add_full(&w, "a");
+    while (mu_state_fetch_status(&w.f) == MU_STATE_FETCH_RUNNING) {
+        uint32_t owed;
+
+        (void)fetch_ask_all(&w, &request);
+        owed = fetch_account(&w, donor).in_flight;
+        most = owed > most ? owed : most;
+        fetch_sleep_ms(&w, 100);
+        while (owed-- != 0) {
+            fetch_answer(&w, donor, true);
+            (void)fetch_pull(&w, MU_STATE_FETCH_EV_HAVE);
+        }
+    }
+    assert_int_equal(most, 7);
+    mu_state_fetch_fini(&w.f);
+}
+
+/* Each rest is drawn from a quarter less to a quarter more. */
+static void test_state_fetch_a_donor_rests_longer_each_time_up_to_a_bound(void **state)
+{
+    static const uint64_t rests_ms[] = {100, 200, 400, 500, 500};
+    struct mu_state_fetch_config config = fetch_config(10);
+    struct fetch_rig w;
+    uint32_t donor;
+
+    (void)state;
+    config.rest_ms = 100;
+    config.rest_ms_max = 500;
+    fetch_open_with(&w, &config);
+    assert_int_equal(mu_state_fetch_add(&w.f, w.now, MU_SPAN_LIT("a"), &donor), 0);
+    (void)fetch_pull(&w, MU_STATE_FETCH_EV_OPEN);
+    for (size_t i = 0; i < sizeof(rests_ms) / sizeof(rests_ms[0]); i++) {
+        mu_state_fetch_lost(&w.f, w.now, donor, MUSTER_ECONN, NULL);
+        (void)fetch_pull(&w, MU_STATE_FETCH_EV_OPEN);
+        fetch_sleep_ms(&w, rests_ms[i] * 3 / 4 - 1);
+        assert_int_equal(fetch_pull(&w, MU_STATE_FETCH_EV_OPEN), 0);
+        fetch_sleep_ms(&w, rests_ms[i] / 2 + 1);
+        assert_int_equal(fetch_pull(&w, MU_STATE_FETCH_EV_OPEN), 1);
+    }
+    mu_state_fetch_fini(&w.f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +300,9 @@ int main(void)
         cmocka_unit_test(test_state_fetch_fails_though_no_donor_said_why),
         cmocka_unit_test(test_state_fetch_returns_to_a_busy_donor_when_it_said),
         cmocka_unit_test(test_state_fetch_gives_up_who_never_has_what_it_says),
+        cmocka_unit_test(test_state_fetch_knows_so_many_donors),
+        cmocka_unit_test(test_state_fetch_a_donor_owes_so_much_at_a_time),
+        cmocka_unit_test(test_state_fetch_a_donor_rests_longer_each_time_up_to_a_bound),
     };
 
     return cmocka_run_group_tests_name("state_fetch", tests, NULL, NULL);
