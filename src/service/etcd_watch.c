@@ -398,9 +398,15 @@ static size_t on_data(struct mu_http *http, struct mu_span in)
             err = mu_buf_append(&w->in, in); /* Words: a refusal that is not JSON. */
             used = in.len;
         }
-        if (err != 0) {
+        if (err == MUSTER_ELIMIT) {
+            /* It would come again, as long as it is. */
+            w->ending = mu_err(&w->errmsg, err, "a piece of a watch is longer than %zu bytes",
+                               w->etcd->config.reply_bytes_max);
+        } else if (err != 0) {
             (void)mu_err(&w->errmsg, err, "a piece of a watch cannot be read: %s",
                          muster_strerror(err));
+        }
+        if (err != 0) {
             break_off(w, err);
             break;
         }
