@@ -201,7 +201,7 @@ static int take_state(struct mu_rdzv *r, const struct mu_rdzv_event *event,
         return err;
     }
     if (err != 0) {
-        return take_corrupt(r, up, msg.text[0] != '\0' ? msg.text : muster_strerror(err));
+        return take_corrupt(r, up, msg.text[0] != '\0' ? msg.text : "its token is too long");
     }
     swap_states(&r->state, &r->old);
     swap_tokens(r);

@@ -75,7 +75,7 @@ struct mu_rdzv_config {
     uint32_t retry_ms;       /* after a transient failure; doubled up to poll_ms. 100 ms */
     uint32_t spread_us_per_node; /* a read asked for by a watch waits up to this times nodes.
                                     100 us */
-    size_t token_bytes_max;      /* 64 MiB; c10d's token is the stored text */
+    size_t token_bytes_max;      /* a longer one is an error. 64 MiB: c10d's is the stored text */
     struct mu_trace trace;
 };
 

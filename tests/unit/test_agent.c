@@ -868,6 +868,24 @@ static void test_agent_thousands_of_workers(void **state)
     assert_int_equal(rig_round(MU_AGENT_BARRIER_DONE, 0, 0), CLOSE | ENDED);
 }
 
+static void test_agent_exchanges_are_tried_so_often(void **state)
+{
+    struct mu_agent_config config = rig_config();
+
+    (void)state;
+    for (uint32_t tries = 1; tries < 5; tries++) {
+        config.exchange_tries_max = tries;
+        rig_init(config);
+        assert_int_equal(rig_start(), JOIN);
+        for (uint32_t i = 0; i < tries; i++) {
+            assert_int_equal(rig_assigned(i), EXCHANGE);
+            assert_int_equal(rig_round(MU_AGENT_NOT_READY, i, MUSTER_ECONN),
+                             i + 1 < tries ? JOIN : LEAVE | CLOSE | ENDED);
+        }
+        assert_ended(MU_AGENT_ERROR);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup(name, setup)
@@ -914,6 +932,7 @@ int main(void)
         TEST(test_agent_stale_is_ignored),
         TEST(test_agent_init_refuses_what_cannot_be),
         TEST(test_agent_thousands_of_workers),
+        TEST(test_agent_exchanges_are_tried_so_often),
     };
 #undef TEST
 

@@ -426,7 +426,8 @@ static size_t cost_of(const char *first, const char *repeated, size_t repeated_l
     mu_pickle_init(&p);
     assert_int_equal(mu_pickle_read(&p, mu_buf_span(&in), (size_t)8 << 20, &msg), want);
     memory = p.memory;
-    assert_true(memory <= (size_t)8 << 20);
+    assert_int_equal(p.memory_max, (size_t)8 << 20);
+    assert_true(memory <= p.memory_max);
     mu_pickle_fini(&p);
     mu_buf_fini(&in);
     return memory;

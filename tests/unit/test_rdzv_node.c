@@ -31,6 +31,7 @@ static void take_in_hand(bool push)
     config.node = (struct mu_rdzv_node){.addr = addr, .pid = 5, .local_id = 1};
     config.push = push;
     config.seed = 42;
+    config.token_bytes_max = 16;
     assert_int_equal(mu_rdzv_init(&h.r, &config, &msg), 0);
     h.now = (struct mu_now){.mono = {MONO}, .wall = {EPOCH}};
 }
@@ -547,6 +548,28 @@ static void test_rdzv_init_without_memory_takes_nothing(void **unused)
 #define BY_HAND(name)    cmocka_unit_test_setup_teardown(name, setup_push, let_go)
 #define BY_POLLING(name) cmocka_unit_test_setup_teardown(name, setup_poll, let_go)
 
+static void test_rdzv_a_token_that_is_too_long_is_an_error(void **unused)
+{
+    struct mu_rdzv_state s;
+
+    (void)unused;
+    people(&s, "a");
+    give(MU_RDZV_JOIN);
+    answer_state(MU_RDZV_STATE_READ, &s, MU_RDZV_DIALECT_2, "sixteen letters.");
+    assert_flags(MU_RDZV_DO_WRITE);
+    answer_written("seventeen letters");
+    assert_flags(MU_RDZV_FAILED);
+    assert_int_equal(h.up.code, MUSTER_ERDZV_STATE);
+    assert_non_null(strstr(h.up.text, "its token is too long"));
+
+    give(MU_RDZV_JOIN);
+    answer_state(MU_RDZV_STATE_READ, &s, MU_RDZV_DIALECT_2, "seventeen letters");
+    assert_flags(MU_RDZV_FAILED);
+    assert_int_equal(h.up.code, MUSTER_ERDZV_STATE);
+    assert_non_null(strstr(h.up.text, "its token is too long"));
+    mu_rdzv_state_fini(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +591,7 @@ int main(void)
         BY_HAND(test_rdzv_wishes_out_of_order_are_refused_or_harmless),
         BY_HAND(test_rdzv_config_is_checked),
         cmocka_unit_test(test_rdzv_init_without_memory_takes_nothing),
+        BY_HAND(test_rdzv_a_token_that_is_too_long_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -551,6 +551,10 @@ static void test_rdzv_skew_is_told_beyond_the_bound(void **unused)
     put("d", W, -7.5);
     assert_int_equal(mu_rdzv_skew(&state, &me, &settings, now.wall, &whose), 7500);
     assert_string_equal(whose->node.addr, "d");
+    settings.skew_ms_max = 7500;
+    assert_int_equal(mu_rdzv_skew(&state, &me, &settings, now.wall, &whose), 0);
+    settings.skew_ms_max = 7499;
+    assert_int_equal(mu_rdzv_skew(&state, &me, &settings, now.wall, &whose), 7500);
 }
 
 static void test_rdzv_extreme_clocks_do_no_harm(void **unused)
