@@ -423,6 +423,71 @@ static void test_message_is_as_others_write_it(void **state)
     mu_buf_fini(&out);
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+/* Node 0 with these limits meets four others that serve. */
+static void meet_four(struct rig *r, struct kad_node k[5], uint32_t table_max, uint32_t asked_max)
+{
+    rig_open(r, 6, NULL);
+    rig_run_all(r);
+    k[0] = (struct kad_node){.node = &r->node[0], .config = mu_kad_config_defaults()};
+    k[0].config.table_max = table_max;
+    k[0].config.asked_max = asked_max;
+    mu_sim_call(r->node[0].proc, start_inside, &k[0]);
+    for (size_t i = 1; i < 5; i++) {
+        start_kad(&k[i], &r->node[i], false);
+        meet(r, &r->node[0], &r->node[i]);
+    }
+}
+
+/* How many are asked for a peer that nobody knows. */
+static uint64_t ask_in_vain(struct rig *r, struct kad_node *k)
+{
+    struct mu_kad_stats before = stats_of(k);
+    struct mu_kad_stats after;
+    struct rig_call call;
+
+    rig_call(&r->node[0], &r->node[5], &call, 10);
+    rig_run(r, 5000);
+    assert_int_equal(call.ended, 1);
+    assert_int_equal(call.status, MUSTER_ENOENT);
+    after = stats_of(k);
+    assert_int_equal(after.searches - before.searches, 1);
+    return after.asked - before.asked;
+}
+
+static void test_table_has_room_for_so_many(void **state)
+{
+    (void)state;
+    for (uint32_t max = 3; max <= 5; max++) {
+        struct kad_node k[5];
+        struct rig r;
+
+        meet_four(&r, k, max, 64);
+        assert_int_equal(stats_of(&k[0]).table, max < 4 ? max : 4);
+        for (size_t i = 0; i < 5; i++) {
+            stop_kad(&k[i]);
+        }
+        rig_close(&r);
+    }
+}
+
+static void test_search_asks_so_many_and_no_more(void **state)
+{
+    (void)state;
+    for (uint32_t max = 3; max <= 5; max++) {
+        struct kad_node k[5];
+        struct rig r;
+
+        meet_four(&r, k, 64, max);
+        assert_int_equal(ask_in_vain(&r, &k[0]), max < 4 ? max : 4);
+        for (size_t i = 0; i < 5; i++) {
+            stop_kad(&k[i]);
+        }
+        rig_close(&r);
+    }
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -436,6 +501,8 @@ int main(void)
         cmocka_unit_test(test_search_without_memory_ends_and_the_next_one_finds),
         cmocka_unit_test(test_answers_that_lie_cost_only_the_search),
         cmocka_unit_test(test_peer_that_takes_the_question_and_says_nothing_is_forgotten),
+        cmocka_unit_test(test_table_has_room_for_so_many),
+        cmocka_unit_test(test_search_asks_so_many_and_no_more),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
