@@ -206,6 +206,36 @@ static void test_search_without_memory_ends_all_the_same(void **unused)
     }
 }
 
+/* Of more nodes than it remembers a query forgets the farthest. */
+static void test_search_remembers_so_many_nodes(void **unused)
+{
+    static const uint16_t start[] = {1000, 2000, 3000};
+    struct mu_dht_neighbour nodes[3];
+    struct mu_dht_search_call call;
+
+    (void)unused;
+    for (size_t i = 0; i < 3; i++) {
+        nodes[i] = node(start[i]);
+    }
+    mu_dht_search_init(&search, &(struct mu_dht_search_config){
+                                    .self = node(9999), .beam = 20, .workers = 20, .nodes_max = 4});
+    assert_int_equal(mu_dht_search_add(&search, &target, nodes, 3), 0);
+    assert_true(mu_dht_search_next_call(&search, &call));
+    assert_int_equal(number_of(&call.who), 1000);
+    learn(&call, 1500); /* There is room, */
+    learn(&call, 4000); /* none for one that is farther than all, */
+    learn(&call, 1700); /* and a nearer one takes the place of 3000. */
+    mu_dht_search_answered(&search, call.number, true);
+    for (size_t i = 0; i < 3; i++) {
+        static const uint16_t expected[] = {1500, 1700, 2000};
+
+        assert_true(mu_dht_search_next_call(&search, &call));
+        assert_int_equal(number_of(&call.who), expected[i]);
+    }
+    assert_false(mu_dht_search_next_call(&search, &call));
+    mu_dht_search_fini(&search);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +246,7 @@ int main(void)
         cmocka_unit_test(test_search_stops_when_told_and_ignores_who_answers_late),
         cmocka_unit_test(test_search_asks_one_node_about_several_keys),
         cmocka_unit_test(test_search_without_memory_ends_all_the_same),
+        cmocka_unit_test(test_search_remembers_so_many_nodes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

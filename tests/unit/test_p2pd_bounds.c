@@ -312,6 +312,34 @@ static void test_p2pd_makes_so_many_calls_at_a_time(void **unused)
     assert_false(take_message(&w.clients[0], &message));
 }
 
+static void announce_length(void *arg)
+{
+    struct mu_buf out;
+
+    mu_buf_init(&out, 64);
+    assert_int_equal(mu_uvarint_append(&out, *(uint64_t *)arg), 0);
+    say(&w.clients[0], &out);
+    mu_buf_fini(&out);
+}
+
+static void test_p2pd_reads_messages_that_are_so_long(void **unused)
+{
+    (void)unused;
+    w.config.msg_len_max = 1000;
+    start_all();
+    for (uint64_t len = 1000; len <= 1001; len++) {
+        mu_buf_fini(&w.clients[0].in);
+        connect_client(&w.clients[0], true);
+        mu_sim_call(w.proc, announce_length, &len);
+        mu_sim_run_for(w.sim, MU_NS_PER_S);
+        assert_int_equal(w.clients[0].closed, len > 1000);
+        if (len == 1000) {
+            mu_sim_call(w.proc, hang_up, &w.clients[0]);
+            mu_sim_run_for(w.sim, MU_NS_PER_S);
+        }
+    }
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -319,6 +347,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_p2pd_serves_so_many_clients),
         T(test_p2pd_makes_so_many_calls_at_a_time),
+        T(test_p2pd_reads_messages_that_are_so_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -624,6 +624,60 @@ static void test_rpc_credit_that_found_no_memory_is_given_later(void **state)
     rpc_pair_fini(&p);
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+static void on_call_reply_long(struct rpc_pair *p, struct rpc_end *at,
+                               const struct mu_rpc_event *ev)
+{
+    static const uint8_t bytes[2000];
+    int *replies = p->context;
+
+    if (ev->type == MU_RPC_EV_CALL) {
+        assert_int_equal(mu_rpc_reply(&at->rpc, p->now, ev->id, 0, mu_span(bytes, 2000)),
+                         MUSTER_ELIMIT);
+        assert_int_equal(mu_rpc_reply(&at->rpc, p->now, ev->id, 0, mu_span(bytes, 100)), 0);
+    }
+    if (ev->type == MU_RPC_EV_REPLY) {
+        assert_int_equal(ev->payload.len, 100);
+        ++*replies;
+    }
+}
+
+/* What is kept for sending, until the other end has said that it is there, is so much. */
+static void test_rpc_keeps_so_many_bytes_for_sending(void **state)
+{
+    static const uint8_t bytes[2000];
+    struct mu_rpc_config config = mu_rpc_config_defaults();
+    struct rpc_pair p;
+    int replies = 0;
+    uint64_t id;
+
+    (void)state;
+    config.output_bytes_max = 1500;
+    rpc_pair_init(&p, &config, &config);
+    p.on_event = on_call_reply_long;
+    p.context = &replies;
+    assert_int_equal(rpc_pair_link(&p), 0);
+    rpc_pair_pump(&p);
+    assert_int_equal(
+        mu_rpc_call(&p.client.rpc, p.now, MU_SPAN_LIT("m"), mu_span(bytes, 2000), 0, 0, &id),
+        MUSTER_ELIMIT); /* It will never fit. */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(
+            mu_rpc_call(&p.client.rpc, p.now, MU_SPAN_LIT("m"), mu_span(bytes, 800), 0, 0, &id), 0);
+        assert_int_equal(
+            mu_rpc_call(&p.client.rpc, p.now, MU_SPAN_LIT("m"), mu_span(bytes, 800), 0, 0, &id),
+            MUSTER_EAGAIN); /* It will when the first has gone. */
+        rpc_pair_pump(&p);
+        rpc_pair_ms(&p, 10000);
+        mu_rpc_tick(&p.client.rpc, p.now);
+        mu_rpc_tick(&p.server.rpc, p.now);
+        rpc_pair_pump(&p);
+    }
+    assert_int_equal(replies, 3);
+    rpc_pair_fini(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -639,6 +693,7 @@ int main(void)
         cmocka_unit_test(test_rpc_call_that_finds_no_memory_fails_when_there_is_some),
         cmocka_unit_test(test_rpc_call_that_failed_without_memory_ends_with_its_session),
         cmocka_unit_test(test_rpc_credit_that_found_no_memory_is_given_later),
+        cmocka_unit_test(test_rpc_keeps_so_many_bytes_for_sending),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

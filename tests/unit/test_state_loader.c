@@ -7,6 +7,7 @@
 #include <muster/error.h>
 
 #include "core/alloc.h"
+#include "proto/state_fetch.h"
 #include "service/state_loader.h"
 #include "sim.h"
 
@@ -23,6 +24,8 @@ struct donor {
     double priority;
     uint8_t content; /* of all bytes */
     uint8_t id[MU_STATE_ID_LEN];
+    size_t sessions_max;
+    size_t asks_max;
     bool stopped;
 };
 
@@ -90,6 +93,8 @@ static int start_donor(struct mu_env *env, void *arg)
     (void)snprintf(config.listen.host, sizeof(config.listen.host), "%c",
                    (int)('a' + (d - w.donors)));
     config.name = "donor";
+    config.sessions_max = d->sessions_max;
+    config.asks_max = d->asks_max;
     config.stopped = on_donor_stopped;
     config.context = d;
     assert_int_equal(mu_state_donor_start(env, &config, &d->donor, &msg), 0);
@@ -197,6 +202,8 @@ static int set_up(void **state)
         uint8_t seed[MU_IDENTITY_SEED_LEN];
 
         w.donors[i] = three[i];
+        w.donors[i].sessions_max = mu_state_donor_config_defaults().sessions_max;
+        w.donors[i].asks_max = mu_state_donor_config_defaults().asks_max;
         memset(seed, (int)i + 1, sizeof(seed));
         assert_int_equal(mu_identity_from_seed(&w.donors[i].identity, seed), 0);
     }
@@ -396,6 +403,45 @@ static void test_so_many_donors_are_asked_and_no_more(void **state)
     expect(&w.donors[0]);
 }
 
+static void assert_reported(const char *words)
+{
+    if (strstr(w.report, words) == NULL) {
+        fail_msg("not in the report: %s\n%s", words, w.report);
+    }
+}
+
+/* A donor that has no session for us is passed over; the next best is taken. */
+static void test_donor_has_so_many_sessions(void **state)
+{
+    (void)state;
+    w.donors[0].sessions_max = 0;
+    w.donors[1].sessions_max = 1;
+    start_donors();
+    load();
+    expect(&w.donors[1]);
+    assert_reported("the server has as many sessions as it may");
+}
+
+static void test_donor_is_asked_ahead_for_so_many_chunks(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < DONORS; i++) {
+        w.donors[i].asks_max = 1;
+    }
+    start_donors();
+    load();
+    assert_int_not_equal(w.status, 0);
+}
+
+static void test_donor_that_is_asked_for_as_many_as_may_be_gives_them(void **state)
+{
+    (void)state;
+    w.donors[0].asks_max = mu_state_fetch_config_defaults().in_flight_max;
+    start_donors();
+    load();
+    expect(&w.donors[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +464,11 @@ int main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_so_many_donors_are_asked_and_no_more, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(test_donor_has_so_many_sessions, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_donor_is_asked_ahead_for_so_many_chunks, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_donor_that_is_asked_for_as_many_as_may_be_gives_them,
+                                        set_up, tear_down),
     };
 
     return cmocka_run_group_tests_name("state_loader", tests, NULL, NULL);

@@ -31,6 +31,7 @@ struct side {
     bool in_place;
     bool refuse;
     uint64_t timeout_ms;
+    uint64_t bytes_max;
     const struct mu_peer_id *trust; /* the only one; NULL: all */
     int ended, closed, status;
     bool by_hivemind;
@@ -210,6 +211,7 @@ static void load_inside(void *arg)
         .env = mu_peer_env_env(s->peers),
         .native = mu_state_loader_config_defaults(),
         .expected = s->in_place ? &s->expected : NULL,
+        .bytes_max = s->bytes_max,
         .ended = on_ended,
         .closed = on_closed,
     };
@@ -565,6 +567,21 @@ static void test_state_swarm_load_can_be_canceled_at_any_time(void **unused)
     close_all();
 }
 
+static void test_state_swarm_takes_so_many_bytes_of_hivemind(void **unused)
+{
+    (void)unused;
+    open_all(4, 0);
+    share(&sides[2], 6);
+    sides[3].bytes_max = COUNT * sizeof(float);
+    load(&sides[3]);
+    expect_epoch(&sides[3], 6, true);
+    sides[3].bytes_max--;
+    load(&sides[3]);
+    assert_int_equal(sides[3].status, MUSTER_ELIMIT);
+    assert_non_null(strstr(sides[3].report, "159999 bytes"));
+    close_all();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -575,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_state_swarm_claimed_priorities_do_not_hide_the_others),
         cmocka_unit_test(test_state_swarm_with_trust_nothing_is_taken_that_nobody_signed),
         cmocka_unit_test(test_state_swarm_load_can_be_canceled_at_any_time),
+        cmocka_unit_test(test_state_swarm_takes_so_many_bytes_of_hivemind),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

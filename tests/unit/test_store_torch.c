@@ -729,6 +729,23 @@ static void test_server_that_comes_late_is_found(void **state)
     close_world(w);
 }
 
+/* What is around a value may have 16 bytes more. */
+static void test_answers_are_so_long_and_no_longer(void **state)
+{
+    struct world *w = make_world(PEER_STORE, MU_STORE_TCP_TORCH2);
+    struct call c;
+
+    (void)state;
+    w->config.value_bytes_max = 4;
+    connect_client(w);
+    assert_int_equal(call(w, &c, MU_STORE_SET, "long", "1234567890123"), 0);
+    assert_int_equal(call(w, &c, MU_STORE_SET, "short", "1234"), 0);
+    assert_int_equal(call(w, &c, MU_STORE_GET, "long", NULL), MUSTER_ELIMIT);
+    assert_int_equal(call(w, &c, MU_STORE_GET, "short", NULL), 0);
+    assert_string_equal(c.text, ",1234");
+    close_world(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -747,6 +764,7 @@ int main(void)
         cmocka_unit_test(test_wait_outlives_a_server_that_lost_power),
         cmocka_unit_test(test_nobody_there_fails_after_connect_ms),
         cmocka_unit_test(test_server_that_comes_late_is_found),
+        cmocka_unit_test(test_answers_are_so_long_and_no_longer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
