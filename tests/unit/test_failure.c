@@ -211,6 +211,38 @@ static void test_failure_signals_have_names(void **state)
     assert_null(mu_signal_name(-9));
 }
 
+static void test_failure_cuts_what_is_long(void **state)
+{
+    static char text[MU_FAILURE_TRACEBACK_MAX + 2];
+    struct mu_failure f = {.host = text, .message = text, .traceback = text};
+    struct mu_failure g;
+    struct mu_buf out;
+
+    (void)state;
+    /* Of a traceback the end is kept, of the others the beginning. */
+    memset(text, 'a', sizeof(text) - 1);
+    text[0] = 'b';
+    text[sizeof(text) - 2] = 'z';
+    mu_buf_init(&out, MU_FAILURE_BYTES_MAX);
+    assert_int_equal(mu_failure_encode(&out, &f), 0);
+    assert_int_equal(mu_failure_decode(mu_buf_span(&out), &g), 0);
+    assert_int_equal(strlen(g.host), MU_FAILURE_HOST_MAX);
+    assert_int_equal(g.host[0], 'b');
+    assert_int_equal(strlen(g.message), MU_FAILURE_MESSAGE_MAX);
+    assert_int_equal(g.message[0], 'b');
+    assert_int_equal(strlen(g.traceback), MU_FAILURE_TRACEBACK_MAX);
+    assert_int_equal(g.traceback[MU_FAILURE_TRACEBACK_MAX - 1], 'z');
+    mu_failure_fini(&g);
+    mu_buf_reset(&out);
+    /* What is as long as may be comes whole. */
+    f.host = text + sizeof(text) - 1 - MU_FAILURE_HOST_MAX;
+    assert_int_equal(mu_failure_encode(&out, &f), 0);
+    assert_int_equal(mu_failure_decode(mu_buf_span(&out), &g), 0);
+    assert_string_equal(g.host, f.host);
+    mu_failure_fini(&g);
+    mu_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +253,7 @@ int main(void)
         cmocka_unit_test(test_failure_without_memory_changes_nothing),
         cmocka_unit_test(test_failure_effects_come_behind_causes),
         cmocka_unit_test(test_failure_signals_have_names),
+        cmocka_unit_test(test_failure_cuts_what_is_long),
     };
 
     return cmocka_run_group_tests_name("failure", tests, NULL, NULL);

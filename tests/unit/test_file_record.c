@@ -176,6 +176,29 @@ static void test_file_record_refuses_to_write_what_it_would_not_read(void **stat
     free(key);
 }
 
+static void test_file_record_has_a_value_that_is_so_long(void **state)
+{
+    static const uint8_t key[] = {MU_FILE_USER_PREFIX, 'k'};
+    uint8_t head[4 + 2 + 4] = {2, 0, 0, 0, MU_FILE_USER_PREFIX, 'k'};
+    struct mu_file_record record = {.key = mu_span(key, 2),
+                                    .value = mu_span(key, (size_t)MU_FILE_VALUE_MAX + 1)};
+    struct mu_buf out;
+    size_t used;
+    size_t needed = 0;
+
+    (void)state;
+    mu_buf_init(&out, 64);
+    assert_int_equal(mu_file_record_encode(&out, &record), MUSTER_ELIMIT); /* Nothing is read. */
+    mu_put_u32(head + 6, MU_FILE_VALUE_MAX);
+    assert_int_equal(mu_file_record_decode(mu_span(head, sizeof(head)), &record, &used, &needed),
+                     MUSTER_EAGAIN);
+    assert_int_equal(needed, sizeof(head) + MU_FILE_VALUE_MAX);
+    mu_put_u32(head + 6, MU_FILE_VALUE_MAX + 1);
+    assert_int_equal(mu_file_record_decode(mu_span(head, sizeof(head)), &record, &used, &needed),
+                     MUSTER_ECORRUPT);
+    mu_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_file_record_refuses_what_no_file_store_writes),
         cmocka_unit_test(test_file_record_takes_garbage_within_bounds),
         cmocka_unit_test(test_file_record_refuses_to_write_what_it_would_not_read),
+        cmocka_unit_test(test_file_record_has_a_value_that_is_so_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

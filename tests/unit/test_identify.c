@@ -4,6 +4,8 @@
 #include <muster/error.h>
 
 #include "codec/identify.h"
+#include "codec/pb.h"
+#include "codec/uvarint.h"
 #include "crypto/peer_record.h"
 #include "failheap.h"
 #include "hex.h"
@@ -273,6 +275,60 @@ static void test_peer_record_is_only_the_signer_s(void **unused)
     mu_identity_fini(&other);
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+/* A stream that says that messages of these lengths come, and brings them. */
+static int read_messages(size_t count, size_t len)
+{
+    static const uint8_t zeros[MU_IDENTIFY_MESSAGE_MAX + 1];
+    struct mu_identify_in in;
+    int err = 0;
+
+    mu_identify_in_init(&in);
+    for (size_t i = 0; i < count && err == 0; i++) {
+        uint8_t head[10];
+
+        err = mu_identify_in_recv(&in, mu_span(head, mu_uvarint_put(head, len)));
+        err = err != 0 ? err : mu_identify_in_recv(&in, mu_span(zeros, len));
+    }
+    mu_identify_in_fini(&in);
+    return err;
+}
+
+static void test_identify_messages_are_so_many_and_so_long(void **unused)
+{
+    (void)unused;
+    assert_int_equal(read_messages(MU_IDENTIFY_MESSAGES_MAX, MU_IDENTIFY_MESSAGE_MAX), 0);
+    assert_int_equal(read_messages(MU_IDENTIFY_MESSAGES_MAX + 1, 1), MUSTER_ELIMIT);
+    assert_int_equal(read_messages(1, MU_IDENTIFY_MESSAGE_MAX + 1), MUSTER_ELIMIT);
+}
+
+static void test_identify_texts_are_so_long(void **unused)
+{
+    static const struct {
+        uint32_t number;
+        size_t max;
+    } fields[] = {
+        {3, MU_IDENTIFY_NAME_MAX}, {5, MU_IDENTIFY_VERSION_MAX}, {6, MU_IDENTIFY_VERSION_MAX}};
+    static const uint8_t text[MU_IDENTIFY_NAME_MAX + 1];
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        for (size_t more = 0; more < 2; more++) {
+            struct mu_identify id;
+            struct mu_pb_out pb;
+            struct mu_buf out;
+
+            mu_buf_init(&out, 4096);
+            pb = mu_pb_out(&out);
+            mu_pb_put_bytes(&pb, fields[i].number, mu_span(text, fields[i].max + more));
+            assert_int_equal(mu_identify_decode(mu_buf_span(&out), &id),
+                             more == 0 ? 0 : MUSTER_ELIMIT);
+            mu_buf_fini(&out);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +338,8 @@ int main(void)
         cmocka_unit_test(test_identify_comes_back_as_it_was_said),
         cmocka_unit_test(test_identify_survives_a_failing_heap),
         cmocka_unit_test(test_peer_record_is_only_the_signer_s),
+        cmocka_unit_test(test_identify_messages_are_so_many_and_so_long),
+        cmocka_unit_test(test_identify_texts_are_so_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

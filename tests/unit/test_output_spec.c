@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "codec/output_spec.h"
+#include "core/alloc.h"
 #include "failheap.h"
 
 static struct mu_errmsg msg;
@@ -149,6 +150,44 @@ static void test_specs_without_memory(void **state)
     }
 }
 
+/* "0,0,0..." with so many items. */
+static char *many_items(const char *item, size_t count)
+{
+    size_t len = strlen(item);
+    char *text = mu_malloc(count * (len + 1) + 1);
+
+    for (size_t i = 0; i < count; i++) {
+        memcpy(text + i * (len + 1), item, len);
+        text[i * (len + 1) + len] = ',';
+    }
+    text[count * (len + 1) - 1] = '\0';
+    return text;
+}
+
+static void test_specs_name_so_many(void **state)
+{
+    (void)state;
+    for (size_t more = 0; more < 2; more++) {
+        char *text = many_items("x", MU_SPEC_ITEMS_MAX + more);
+        struct mu_rank_filter ranks;
+        struct mu_text_filter texts;
+        struct mu_std_masks masks;
+
+        assert_int_equal(mu_text_filter_parse(mu_span_str(text), &texts, &msg),
+                         more == 0 ? 0 : MUSTER_ELIMIT);
+        if (more == 0) {
+            assert_true(mu_text_filter_matches(&texts, MU_SPAN_LIT("an x")));
+            mu_text_filter_fini(&texts);
+        } else {
+            assert_string_equal(msg.text, "more than 4096 texts");
+            assert_int_equal(mu_rank_filter_parse(mu_span_str(text), &ranks, &msg), MUSTER_ELIMIT);
+            assert_int_equal(mu_std_masks_parse(mu_span_str(text), &masks, &msg), MUSTER_ELIMIT);
+            assert_string_equal(msg.text, "more than 4096 ranks are named");
+        }
+        mu_free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +198,7 @@ int main(void)
         cmocka_unit_test(test_text_filter_and_its_commas),
         cmocka_unit_test(test_prefix_knows_three_names),
         cmocka_unit_test(test_specs_without_memory),
+        cmocka_unit_test(test_specs_name_so_many),
     };
 
     return cmocka_run_group_tests_name("output_spec", tests, NULL, NULL);

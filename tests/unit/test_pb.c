@@ -4,6 +4,7 @@
 #include <muster/error.h>
 
 #include "codec/pb.h"
+#include "codec/uvarint.h"
 #include "failheap.h"
 #include "hex.h"
 
@@ -109,6 +110,21 @@ static void test_pb_keeps_the_first_error_of_a_message(void **unused)
     mu_buf_fini(&buf);
 }
 
+static void test_uvarint_is_so_long_and_no_longer(void **state)
+{
+    uint8_t bytes[10];
+    uint64_t value;
+    size_t len;
+
+    (void)state;
+    assert_int_equal(mu_uvarint_put(bytes, MU_UVARINT_MAX), MU_UVARINT_LEN_MAX);
+    assert_int_equal(mu_uvarint_get(mu_span(bytes, MU_UVARINT_LEN_MAX), &len, &value), 0);
+    assert_int_equal(len, MU_UVARINT_LEN_MAX);
+    assert_true(value == MU_UVARINT_MAX);
+    assert_int_equal(mu_uvarint_put(bytes, MU_UVARINT_MAX + 1), MU_UVARINT_LEN_MAX + 1);
+    assert_int_equal(mu_uvarint_get(mu_span(bytes, sizeof(bytes)), &len, &value), MUSTER_EPROTO);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -116,6 +132,7 @@ int main(void)
         cmocka_unit_test(test_pb_reads_every_kind_of_field),
         cmocka_unit_test(test_pb_refuses_what_is_cut_off_or_unknown),
         cmocka_unit_test(test_pb_keeps_the_first_error_of_a_message),
+        cmocka_unit_test(test_uvarint_is_so_long_and_no_longer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -281,6 +281,28 @@ static void test_rpc_call_round_trips_and_bad_methods_are_refused(void **state)
     mu_buf_fini(&b);
 }
 
+static void test_rpc_welcome_says_a_silence_that_is_so_long(void **state)
+{
+    struct mu_rpc_welcome in = {.version = MU_RPC_VERSION,
+                                .calls_credit = MU_RPC_CREDIT_MIN,
+                                .frame_bytes_max = MU_RPC_FRAME_MIN,
+                                .beat_ms = MU_RPC_BEAT_MS_MIN,
+                                .name = MU_SPAN_LIT("server")};
+    struct mu_rpc_welcome out;
+
+    (void)state;
+    for (uint32_t more = 0; more < 2; more++) {
+        struct mu_buf b;
+
+        mu_buf_init(&b, 8192);
+        in.dead_ms = MU_RPC_DEAD_MS_MAX + more;
+        assert_int_equal(mu_rpc_welcome_encode(&b, &in), 0);
+        assert_int_equal(mu_rpc_welcome_decode(mu_buf_span(&b), &out),
+                         more == 0 ? 0 : MUSTER_EPROTO);
+        mu_buf_fini(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -293,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_rpc_welcome_round_trips_and_bad_ones_are_refused),
         cmocka_unit_test(test_rpc_status_cuts_an_errors_text_between_characters),
         cmocka_unit_test(test_rpc_call_round_trips_and_bad_methods_are_refused),
+        cmocka_unit_test(test_rpc_welcome_says_a_silence_that_is_so_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -176,6 +176,25 @@ static void test_rpc_worker_names_follow_the_rule(void **state)
     }
 }
 
+static void test_rpc_msg_has_so_many_parts(void **state)
+{
+    struct mu_rpc_part *parts = mu_calloc(MU_RPC_PARTS_MAX + 1, sizeof(*parts));
+    struct mu_rpc_part *got;
+    struct mu_buf out;
+    size_t count;
+
+    (void)state;
+    mu_buf_init(&out, 1 << 20);
+    assert_int_equal(mu_rpc_msg_head(&out, parts, MU_RPC_PARTS_MAX + 1), MUSTER_ELIMIT);
+    assert_int_equal(out.len, 0);
+    assert_int_equal(mu_rpc_msg_head(&out, parts, MU_RPC_PARTS_MAX), 0);
+    assert_int_equal(mu_rpc_msg_decode(mu_buf_span(&out), &got, &count), 0);
+    assert_int_equal(count, MU_RPC_PARTS_MAX);
+    mu_free(got);
+    mu_free(parts);
+    mu_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_rpc_msg_garbage_is_refused_or_read_whole),
         cmocka_unit_test(test_rpc_key_and_card_survive_the_way),
         cmocka_unit_test(test_rpc_worker_names_follow_the_rule),
+        cmocka_unit_test(test_rpc_msg_has_so_many_parts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -278,6 +278,21 @@ static void test_every_allocation_may_fail(void **state)
     }
 }
 
+static void test_safetensors_head_is_so_long(void **state)
+{
+    uint8_t prefix[MU_SAFETENSORS_PREFIX_LEN];
+    struct mu_errmsg msg;
+    size_t len = 0;
+
+    (void)state;
+    mu_put_u64(prefix, MU_SAFETENSORS_HEADER_MAX);
+    assert_int_equal(mu_safetensors_length(prefix, UINT64_MAX, &len, &msg), 0);
+    assert_int_equal(len, MU_SAFETENSORS_HEADER_MAX);
+    mu_put_u64(prefix, MU_SAFETENSORS_HEADER_MAX + 1);
+    assert_int_equal(mu_safetensors_length(prefix, UINT64_MAX, &len, &msg), MUSTER_ECORRUPT);
+    assert_non_null(strstr(msg.text, "100000001 bytes"));
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -290,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_a_hundred_thousand_tensors),
         cmocka_unit_test(test_layouts_that_differ_are_told_apart_in_words),
         cmocka_unit_test(test_every_allocation_may_fail),
+        cmocka_unit_test(test_safetensors_head_is_so_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

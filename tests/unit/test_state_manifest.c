@@ -571,6 +571,54 @@ static void test_state_manifest_survives_every_failing_allocation(void **state)
     mu_state_manifest_fini(&m);
 }
 
+static void test_state_manifest_checks_its_limits(void **state)
+{
+    static const uint32_t chunks[] = {MU_STATE_CHUNK_BYTES_MIN / 2, MU_STATE_CHUNK_BYTES_MIN,
+                                      MU_STATE_CHUNK_BYTES_MAX, MU_STATE_CHUNK_BYTES_MAX * 2};
+    struct mu_state_manifest m;
+    struct mu_errmsg msg;
+    size_t was;
+
+    (void)state;
+    fill_manifest(&m);
+    for (size_t i = 0; i < 4; i++) {
+        m.chunk_bytes = chunks[i];
+        assert_int_equal(mu_state_manifest_check(&m, &msg), i == 1 || i == 2 ? 0 : MUSTER_EINVAL);
+    }
+    m.chunk_bytes = CHUNK;
+    /* Lengths only: nothing behind them is looked at. */
+    was = m.metadata.len;
+    m.metadata.len = MU_STATE_METADATA_MAX;
+    assert_int_equal(mu_state_manifest_check(&m, &msg), 0);
+    m.metadata.len = MU_STATE_METADATA_MAX + 1;
+    assert_int_equal(mu_state_manifest_check(&m, &msg), MUSTER_ELIMIT);
+    m.metadata.len = was;
+    was = m.layout.count;
+    m.layout.count = MU_STATE_TENSORS_MAX + 1;
+    assert_int_equal(mu_state_manifest_check(&m, &msg), MUSTER_ELIMIT);
+    assert_string_equal(msg.text, "1048577 tensors are too many");
+    m.layout.count = was;
+    was = m.layout.tensors[1].name_len;
+    m.layout.tensors[1].name_len = MU_STATE_NAME_MAX;
+    assert_int_equal(mu_state_manifest_check(&m, &msg), 0);
+    m.layout.tensors[1].name_len = MU_STATE_NAME_MAX + 1;
+    assert_int_equal(mu_state_manifest_check(&m, &msg), MUSTER_ELIMIT);
+    m.layout.tensors[1].name_len = (uint32_t)was;
+    mu_state_manifest_fini(&m);
+}
+
+static void test_state_offer_has_a_key_that_is_so_long(void **state)
+{
+    struct mu_errmsg msg;
+    uint8_t len[2];
+
+    (void)state;
+    mu_put_u16(len, MU_STATE_KEY_LEN_MAX);
+    assert_int_equal(recv_changed(13, len, 2, &msg), MUSTER_EAGAIN); /* The rest is missing. */
+    mu_put_u16(len, MU_STATE_KEY_LEN_MAX + 1);
+    assert_int_equal(recv_changed(13, len, 2, &msg), MUSTER_ELIMIT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -591,6 +639,8 @@ int main(void)
         cmocka_unit_test(test_state_offer_says_what_is_wrong_with_it),
         cmocka_unit_test(test_state_offer_survives_every_failing_allocation),
         cmocka_unit_test(test_state_manifest_survives_every_failing_allocation),
+        cmocka_unit_test(test_state_manifest_checks_its_limits),
+        cmocka_unit_test(test_state_offer_has_a_key_that_is_so_long),
     };
 
     return cmocka_run_group_tests_name("state_manifest", tests, NULL, NULL);

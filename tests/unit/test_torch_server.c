@@ -162,19 +162,20 @@ static void test_torch_server_refuses_lengths_before_their_bytes(void **state)
 
     (void)state;
     open_2(&r);
-    rig_refuse(&r, 0, rig_bytes("bn", MU_TORCH_GET, N(8193)), MUSTER_ELIMIT);
+    rig_refuse(&r, 0, rig_bytes("bn", MU_TORCH_GET, N(MU_TORCH_KEY_BYTES_MAX + 1)), MUSTER_ELIMIT);
     assert_string_equal(mu_torch_server_errmsg(&r.conns[0].t),
                         "key of 8193 bytes is over the limit of 8192");
-    rig_refuse(&r, 1, rig_bytes("bsn", MU_TORCH_SET, "/k", N(8388609)), MUSTER_ELIMIT);
+    rig_refuse(&r, 1, rig_bytes("bsn", MU_TORCH_SET, "/k", N(MU_TORCH_VALUE_BYTES_MAX + 1)),
+               MUSTER_ELIMIT);
     assert_string_equal(mu_torch_server_errmsg(&r.conns[1].t),
                         "value of 8388609 bytes is over the limit of 8388608");
-    rig_refuse(&r, 2, rig_bytes("bn", MU_TORCH_WAIT, N(131073)), MUSTER_ELIMIT);
+    rig_refuse(&r, 2, rig_bytes("bn", MU_TORCH_WAIT, N(MU_TORCH_KEYS_MAX + 1)), MUSTER_ELIMIT);
     assert_string_equal(mu_torch_server_errmsg(&r.conns[2].t),
                         "WAIT of 131073 keys is over the limit of 131072");
     rig_refuse(&r, 3, rig_bytes("bn", MU_TORCH_GET, UINT64_MAX), MUSTER_ELIMIT);
     rig_refuse(&r, 4, rig_bytes("bnsn", MU_TORCH_WAIT, N(5), "/k", N(1) << 62), MUSTER_ELIMIT);
     /* A length at its limit is waited for. */
-    rig_say(&r, 5, rig_bytes("bn", MU_TORCH_GET, N(8192)));
+    rig_say(&r, 5, rig_bytes("bn", MU_TORCH_GET, N(MU_TORCH_KEY_BYTES_MAX)));
     assert_int_equal(r.conns[5].t.in.len, first);
     rig_fini(&r);
 }
