@@ -20,9 +20,9 @@
 #include <muster/error.h>
 
 #include "core/alloc.h"
-#include "service/peer_call.h"
-#include "service/peer_echo.h"
-#include "service/peer_host.h"
+#include "service/peer/call.h"
+#include "service/peer/echo.h"
+#include "service/peer/host.h"
 #include "transport/uv_env.h"
 
 #define SINK_NAME  "/muster/sink/1.0.0"

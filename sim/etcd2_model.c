@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "codec/etcd_v2.h"
-#include "codec/json_string.h"
+#include "codec/etcd/v2.h"
+#include "codec/text/json_string.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/time.h"

@@ -4,8 +4,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "codec/base64.h"
-#include "codec/json_view.h"
+#include "codec/text/base64.h"
+#include "codec/text/json_view.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "core/buf.h"

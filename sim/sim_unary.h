@@ -1,5 +1,5 @@
 /*
- * Unary calls in the simulator (service/unary.h): a connection for each, with a message each way.
+ * Unary calls in the simulator (service/base/unary.h): a connection for each, with a message each way.
  * It stands in for peers' streams where these are not what is tested, so that a thousand nodes are
  * cheap. Who calls is taken at his word.
  *
@@ -8,7 +8,7 @@
 #ifndef MU_SIM_UNARY_H
 #define MU_SIM_UNARY_H
 
-#include "service/unary.h"
+#include "service/base/unary.h"
 #include "sim.h"
 
 struct sim_unary;

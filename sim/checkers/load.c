@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "proto/state_fetch_internal.h"
+#include "proto/state/fetch_internal.h"
 
 void load_check_chunks(struct mu_sim *sim, const char *who, const struct mu_state_loader *l,
                        const uint8_t *content, uint8_t *seen, uint8_t *kept)

@@ -5,7 +5,7 @@
 #ifndef MU_SIM_LOAD_H
 #define MU_SIM_LOAD_H
 
-#include "service/state_loader_internal.h"
+#include "service/state/loader_internal.h"
 #include "sim.h"
 
 #define LOAD_CHUNK 4096u /* of the states that are loaded; shorter ones are not landed */

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
-#include "service/rdzv.h"
+#include "service/rdzv/rdzv.h"
 
 struct rounds_world {
     uint64_t incarnation;

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "codec/store_op.h"
+#include "codec/store/op.h"
 #include "core/err.h"
 
 #define WATCH_KEY_MAX 24

@@ -9,8 +9,8 @@
 
 #include "core/env.h"
 #include "core/err.h"
-#include "service/http_server.h"
-#include "service/lock_env.h"
+#include "service/page/http_server.h"
+#include "service/lock/env.h"
 #include "transport/tls_env.h"
 #include "transport/uv_env.h"
 

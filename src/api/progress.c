@@ -5,8 +5,8 @@
 
 #include "api/state_api.h"
 #include "core/alloc.h"
-#include "service/log.h"
-#include "service/progress_track.h"
+#include "service/base/log.h"
+#include "service/state/progress_track.h"
 
 #define OWNER_BITS 2048
 

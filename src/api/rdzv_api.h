@@ -7,8 +7,8 @@
 #define MU_RDZV_API_H
 
 #include "api/api.h"
-#include "service/rdzv.h"
-#include "service/rdzv_bootstrap.h"
+#include "service/rdzv/rdzv.h"
+#include "service/rdzv/bootstrap.h"
 
 #define MU_RDZV_BACKEND_LEN_MAX 31
 #define MU_RDZV_LEAVE_MS        3000 /* how long a word of farewell may take */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/utf8.h"
-#include "service/log.h"
+#include "service/base/log.h"
 
 /* A line is written at once if it fits in here, and what nodes call themselves does. */
 #define LINE_ROOM 65536

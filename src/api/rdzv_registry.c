@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/alloc.h"
-#include "service/rdzv_url.h"
+#include "service/rdzv/url.h"
 
 struct backend {
     struct mu_list link;

@@ -4,7 +4,7 @@
  *     rpc.c         life, workers, the current agent, metrics
  *     rpc_devices.c devices, and which of another's each of them is
  *     rpc_future.c  calls and their futures
- *     rpc_serve.c   handlers, the threads they may block on
+ *     serve.c   handlers, the threads they may block on
  *     rpc_stream.c  streams, both ends
  *     rpc_pool.c    memory for long messages
  *     rpc_member.c  what a worker says of itself in a group
@@ -22,10 +22,10 @@
 #include <muster/rpc.h>
 
 #include "api/api.h"
-#include "service/rpc_agent.h"
-#include "service/rpc_gather.h"
-#include "service/rpc_members.h"
-#include "service/rref_agent.h"
+#include "service/rpc/agent.h"
+#include "service/rpc/gather.h"
+#include "service/rpc/members.h"
+#include "service/rpc/rref_agent.h"
 
 struct mu_rpc_device_map {
     struct mu_list link; /* agent->maps */
@@ -108,7 +108,7 @@ void mu_rpc_pool_give(struct mu_rpc_pool *p, struct mu_buf *buf);
 /** Frees what was not asked for since the last look; whether another look is worth it. */
 bool mu_rpc_pool_look(struct mu_rpc_pool *p);
 
-/* --- rpc_serve.c ------------------------------------------------------------------------------ */
+/* --- serve.c ------------------------------------------------------------------------------ */
 
 /* Something for a thread that may block. */
 struct mu_rpc_job {

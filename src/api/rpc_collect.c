@@ -1,10 +1,10 @@
-/* Objects of a whole group: all_gather and broadcast. service/rpc_gather.h has how. */
+/* Objects of a whole group: all_gather and broadcast. service/rpc/gather.h has how. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/rpc_api.h"
 #include "core/alloc.h"
-#include "service/rpc_gather.h"
+#include "service/rpc/gather.h"
 
 struct lead_door {
     struct mu_rpc_door base;

@@ -1,6 +1,6 @@
 /*
  * A group of workers, through a store that all share. The key "rpc/GROUP/ID" says who has the id,
- * and what it says of itself (codec/rpc_intro.h); rpc_leave.c takes it away.
+ * and what it says of itself (codec/rpc/intro.h); rpc_leave.c takes it away.
  *
  * An id is had by who writes it first. One that finds it taken puts a notice in the place of
  * everybody who has not come, so that all who wait for them are told, and not only the two.

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "core/alloc.h"
-#include "service/log.h"
+#include "service/base/log.h"
 
 static _Thread_local struct mu_errmsg last_error;
 

@@ -5,8 +5,8 @@
 
 #include "core/addr.h"
 #include "core/alloc.h"
-#include "service/status_page.h"
-#include "service/store_server.h"
+#include "service/page/status_page.h"
+#include "service/server/server.h"
 #include "transport/lmdb_disk.h"
 #include "transport/memory_limit.h"
 

@@ -5,7 +5,7 @@
 
 #include "api/state_api.h"
 #include "core/alloc.h"
-#include "service/log.h"
+#include "service/base/log.h"
 
 /* --- life ------------------------------------------------------------------------------------- */
 

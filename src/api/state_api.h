@@ -7,8 +7,8 @@
  *     state_loading.c  a load, on the loop
  *     state_net.c      as the runtime has it, or peers; the key that signs
  *     state_save.c     files, without anybody else
- *     state_share.c    how something comes to be shared
- *     state_swarm.c    in a DHT, with hivemind's peers
+ *     share.c    how something comes to be shared
+ *     swarm.c    in a DHT, with hivemind's peers
  *     state_tensor.c   tensors, and memory for them
  */
 #ifndef MU_STATE_API_H
@@ -17,11 +17,11 @@
 #include <muster/state.h>
 
 #include "api/api.h"
-#include "service/state_donor.h"
-#include "service/state_loader.h"
-#include "service/state_peers.h"
-#include "service/state_swarm.h"
-#include "service/state_swarm_load.h"
+#include "service/state/donor.h"
+#include "service/state/loader.h"
+#include "service/state/peers.h"
+#include "service/state/swarm.h"
+#include "service/state/swarm_load.h"
 #include "transport/mapped.h"
 
 /* What connections are made of. */

@@ -8,7 +8,7 @@
 
 #include "api/state_api.h"
 #include "core/alloc.h"
-#include "service/state_file.h"
+#include "service/state/file.h"
 
 /* --- memory ----------------------------------------------------------------------------------- */
 

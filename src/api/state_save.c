@@ -5,7 +5,7 @@
 
 #include "api/state_api.h"
 #include "core/alloc.h"
-#include "service/state_file.h"
+#include "service/state/file.h"
 
 int mu_state_read_head(const struct mu_mapped *m, struct mu_buf *out, struct mu_errmsg *msg)
 {

@@ -4,7 +4,7 @@
 
 #include "api/state_api.h"
 #include "core/alloc.h"
-#include "service/state_file.h"
+#include "service/state/file.h"
 
 #define HASH_THREADS_MAX 8
 #define HASH_CHUNKS_MIN  16 /* for which another thread is worth while */

@@ -6,7 +6,7 @@
 
 #include "api/rdzv_api.h"
 #include "core/alloc.h"
-#include "service/store.h"
+#include "service/store/store.h"
 
 /* How much longer muster_store_open() waits than a store tries to connect. */
 #define OPEN_MARGIN_MS 250

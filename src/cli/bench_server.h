@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "service/store_server.h"
+#include "service/server/server.h"
 
 struct bench_server {
     pid_t pid;

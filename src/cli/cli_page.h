@@ -13,7 +13,7 @@
 
 #include <pthread.h>
 
-#include "service/status_page.h"
+#include "service/page/status_page.h"
 #include "transport/uv_env.h"
 
 struct cli_page {

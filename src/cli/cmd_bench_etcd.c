@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "cli/cli_loop.h"
-#include "service/etcd.h"
+#include "service/etcd/etcd.h"
 
 struct chain {
     struct bench *bench;

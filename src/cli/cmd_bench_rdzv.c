@@ -12,7 +12,7 @@
 #include "cli/bench_server.h"
 #include "cli/cli.h"
 #include "cli/cli_loop.h"
-#include "service/rdzv.h"
+#include "service/rdzv/rdzv.h"
 
 #define SPARE_DESCRIPTORS 64
 

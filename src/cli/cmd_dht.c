@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec/msgpack.h"
+#include "codec/bin/msgpack.h"
 
 #define WORDS_MAX 4096
 

@@ -13,10 +13,10 @@
 #include "cli/cli.h"
 #include "cli/cli_loop.h"
 #include "crypto/identity.h"
-#include "service/dht.h"
-#include "service/peer_call.h"
-#include "service/peer_host.h"
-#include "service/kad.h"
+#include "service/dht/dht.h"
+#include "service/peer/call.h"
+#include "service/peer/host.h"
+#include "service/peer/kad.h"
 
 #define DHT_PEERS_MAX 64
 

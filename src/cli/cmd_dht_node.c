@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cli/cmd_peer.h"
-#include "codec/multiaddr.h"
+#include "codec/peer/multiaddr.h"
 
 /* --- the end: from the top of the stack to its bottom ----------------------------------------- */
 

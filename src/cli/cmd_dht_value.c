@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "codec/msgpack.h"
+#include "codec/bin/msgpack.h"
 
 #define DEPTH_MAX 32
 #define HEX       "hex:"

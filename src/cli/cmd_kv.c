@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-#include "codec/base64.h"
+#include "codec/text/base64.h"
 
 #define STDIN_MAX ((size_t)1 << 30)
 

@@ -10,7 +10,7 @@
 #include "cli/cli.h"
 #include "cli/cli_loop.h"
 #include "cli/cmd_peer.h"
-#include "service/p2pd.h"
+#include "service/p2pd/p2pd.h"
 
 #define FAREWELL_MS 500 /* for peers to hear that we go */
 

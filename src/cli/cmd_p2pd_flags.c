@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "codec/multiaddr.h"
+#include "codec/peer/multiaddr.h"
 
 enum flag_type { FLAG_BOOL = 1, FLAG_TEXT, FLAG_INT, FLAG_DURATION };
 

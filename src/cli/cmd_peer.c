@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "codec/base64.h"
-#include "codec/peer_id.h"
+#include "codec/text/base64.h"
+#include "codec/peer/id.h"
 
 #define WORDS_MAX 1024
 

@@ -13,11 +13,11 @@
 #include "cli/cli.h"
 #include "cli/cli_loop.h"
 #include "crypto/identity.h"
-#include "service/kad.h"
-#include "service/peer_bootstrap.h"
-#include "service/peer_call.h"
-#include "service/peer_host.h"
-#include "service/peer_relay.h"
+#include "service/peer/kad.h"
+#include "service/peer/bootstrap.h"
+#include "service/peer/call.h"
+#include "service/peer/host.h"
+#include "service/peer/relay.h"
 
 struct peer_options {
     const char *identity; /* a key file; NULL: a key for this once */

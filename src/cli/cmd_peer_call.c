@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "codec/multiaddr.h"
+#include "codec/peer/multiaddr.h"
 
 #define DATA_MAX ((size_t)64 << 20)
 

@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "codec/multiaddr.h"
-#include "service/peer_echo.h"
+#include "codec/peer/multiaddr.h"
+#include "service/peer/echo.h"
 
 struct serve {
     struct peer_app app;

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "codec/multiaddr.h"
+#include "codec/peer/multiaddr.h"
 
 struct ping {
     struct peer_app app;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "service/rdzv_url.h"
+#include "service/rdzv/url.h"
 
 int rdzv_parse_nnodes(const char *text, uint32_t *ret_min, uint32_t *ret_max)
 {

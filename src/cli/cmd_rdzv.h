@@ -4,7 +4,7 @@
 
 #include "cli/cli_log.h"
 #include "cli/cli_loop.h"
-#include "service/rdzv.h"
+#include "service/rdzv/rdzv.h"
 
 struct rdzv_options {
     const char *backend;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/cmd_rdzv.h"
-#include "service/rdzv_etcd_extra.h"
+#include "service/rdzv/etcd_extra.h"
 
 struct extra {
     struct cli_loop loop;

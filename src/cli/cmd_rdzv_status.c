@@ -7,8 +7,8 @@
 #include <jansson.h>
 
 #include "cli/cmd_rdzv.h"
-#include "service/rdzv_ask.h"
-#include "service/rdzv_look.h"
+#include "service/rdzv/ask.h"
+#include "service/rdzv/look.h"
 
 struct ask {
     struct cli_loop loop;

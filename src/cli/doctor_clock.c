@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/buf.h"
-#include "service/rpc_client.h"
-#include "service/store_server.h"
+#include "service/wire/rpc_client.h"
+#include "service/server/server.h"
 
 #define QUESTIONS 5
 

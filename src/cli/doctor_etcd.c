@@ -1,4 +1,4 @@
-/* muster doctor etcd: what the facts of service/etcd_doctor.h mean. */
+/* muster doctor etcd: what the facts of service/etcd/doctor.h mean. */
 #include "cli/cmd_doctor.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 #include "cli/cli_loop.h"
 #include "core/url.h"
-#include "service/etcd_doctor.h"
+#include "service/etcd/doctor.h"
 
 #define SLOW_US     50000u              /* a put: a disk that is too slow, or a cluster far apart */
 #define CLOCK_MS    3000                /* it tells whole seconds, and the way takes time */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "codec/rpc_frame.h"
-#include "codec/torch_wire.h"
+#include "codec/rpc/frame.h"
+#include "codec/store/torch_wire.h"
 
 #define ASK_MS_MAX 1500
 #define MTU_MS_MAX 3000

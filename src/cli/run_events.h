@@ -8,8 +8,8 @@
 
 #include "cli/run_options.h"
 
-#include "service/agent.h"
-#include "service/output.h"
+#include "service/agent/agent.h"
+#include "service/agent/output.h"
 
 struct run_events {
     const struct run_options *o;

@@ -19,8 +19,8 @@
 
 #include <muster/rendezvous.h>
 
-#include "codec/output_spec.h"
-#include "service/rdzv_url.h"
+#include "codec/agent/output_spec.h"
+#include "service/rdzv/url.h"
 
 #define RUN_WORKERS_MAX  4096
 #define RUN_SIGNAL_MAX   64

@@ -2,7 +2,7 @@
 #ifndef MU_RUN_VERDICT_H
 #define MU_RUN_VERDICT_H
 
-#include "service/agent.h"
+#include "service/agent/agent.h"
 
 /** The verdict as JSON. What cannot be written is said. */
 void run_verdict_write(const char *path, const struct mu_agent_verdict *verdict);

@@ -13,8 +13,8 @@
 #include "cli/cli_log.h"
 #include "cli/cli_page.h"
 #include "cli/run_options.h"
-#include "service/agent_status.h"
-#include "service/output.h"
+#include "service/agent/status.h"
+#include "service/agent/output.h"
 
 struct run_watch {
     struct mu_agent_status status;

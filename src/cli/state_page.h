@@ -15,7 +15,7 @@
 
 #include "cli/cli_page.h"
 #include "cli/cmd_state.h"
-#include "service/status_text.h"
+#include "service/page/status_text.h"
 
 #define STATE_PAGE_ROWS 256
 

@@ -22,7 +22,7 @@ struct mu_disk_ops {
     int (*load)(struct mu_disk *disk, mu_disk_each *each, void *context, uint64_t *ret_revision,
                 struct mu_errmsg *reterr_msg);
     /**
-     * Makes a piece of journal (proto/keyspace.h) durable, all of it or nothing: when it returns 0
+     * Makes a piece of journal (proto/store/keyspace.h) durable, all of it or nothing: when it returns 0
      * it survives a crash and a power cut. MUSTER_EFULL: nothing of it was taken, for want of
      * room; it can be tried again. MUSTER_EDISK (or MUSTER_ENOMEM): nothing of it was taken; the
      * disk is not to be used any more.

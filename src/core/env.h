@@ -84,7 +84,7 @@ struct mu_conn {
     void *impl;                      /* the environment's */
 };
 
-/* What an environment that has a lock (service/lock_env.h) knows of a peer. */
+/* What an environment that has a lock (service/lock/env.h) knows of a peer. */
 enum mu_trust {
     MU_TRUST_OPEN = 1, /* of this host, or it has shown the job's credential, or nobody need to */
     MU_TRUST_PLAIN,    /* none of that: for PyTorch's protocol, and for being told so */

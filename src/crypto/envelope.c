@@ -2,8 +2,8 @@
 
 #include <muster/error.h>
 
-#include "codec/pb.h"
-#include "codec/uvarint.h"
+#include "codec/bin/pb.h"
+#include "codec/bin/uvarint.h"
 
 enum {
     ENVELOPE_KEY = 1,

@@ -6,7 +6,7 @@
 
 #include <muster/error.h>
 
-#include "codec/pb.h"
+#include "codec/bin/pb.h"
 #include "crypto/hash.h"
 
 enum {

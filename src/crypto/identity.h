@@ -6,7 +6,7 @@
 #ifndef MU_IDENTITY_H
 #define MU_IDENTITY_H
 
-#include "codec/peer_id.h"
+#include "codec/peer/id.h"
 #include "core/buf.h"
 #include "core/err.h"
 

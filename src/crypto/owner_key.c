@@ -6,8 +6,8 @@
 
 #include <muster/error.h>
 
-#include "codec/base64.h"
-#include "codec/pb.h"
+#include "codec/text/base64.h"
+#include "codec/bin/pb.h"
 #include "core/reader.h"
 
 enum {

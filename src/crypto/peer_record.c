@@ -2,8 +2,8 @@
 
 #include <muster/error.h>
 
-#include "codec/multiaddr.h"
-#include "codec/pb.h"
+#include "codec/peer/multiaddr.h"
+#include "codec/bin/pb.h"
 #include "crypto/envelope.h"
 
 enum {

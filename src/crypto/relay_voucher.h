@@ -2,7 +2,7 @@
 #ifndef MU_RELAY_VOUCHER_H
 #define MU_RELAY_VOUCHER_H
 
-#include "codec/relay_msg.h"
+#include "codec/peer/relay_msg.h"
 #include "crypto/identity.h"
 
 /**

@@ -10,7 +10,7 @@
 #ifndef MU_STATE_TREE_H
 #define MU_STATE_TREE_H
 
-#include "codec/state_manifest.h"
+#include "codec/state/manifest.h"
 #include "crypto/hash.h"
 #include "crypto/identity.h"
 

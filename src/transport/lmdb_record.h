@@ -27,7 +27,7 @@ struct mu_lmdb_change {
     struct mu_span value;
 };
 
-/* The operations of a journal, as proto/keyspace.h has them. */
+/* The operations of a journal, as proto/store/keyspace.h has them. */
 enum {
     MU_LMDB_PUT = 1,
     MU_LMDB_QUEUE = 2,

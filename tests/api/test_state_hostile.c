@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "certs.h"
 #include "own_network.h"
-#include "service/state_donor_internal.h"
+#include "service/state/donor_internal.h"
 #include "skipped.h"
 
 static muster_runtime *giver;

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "api/state_api.h"
-#include "codec/msgpack.h"
+#include "codec/bin/msgpack.h"
 
 #define PREFIX   "run_state_averager"
 #define AVERAGER "TrainingStateAverager"

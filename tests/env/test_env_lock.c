@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "drive_uv.h"
-#include "service/lock_env.h"
+#include "service/lock/env.h"
 #include "transport/tls_env.h"
 
 static struct mu_lock_env *lock;

@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "codec/dht_dict.h"
-#include "codec/dht_msg.h"
+#include "codec/dht/dict.h"
+#include "codec/dht/msg.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 

@@ -9,7 +9,7 @@
 
 #include "core/assert.h"
 #include "core/reader.h"
-#include "proto/dht_node.h"
+#include "proto/dht/node.h"
 
 #define CALLS 64
 

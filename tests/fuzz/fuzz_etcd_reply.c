@@ -1,6 +1,6 @@
 /* Replies of both of etcd's APIs: whatever was decoded lies within the text or the reply. */
-#include "codec/etcd_json.h"
-#include "codec/etcd_v2.h"
+#include "codec/etcd/json.h"
+#include "codec/etcd/v2.h"
 #include "core/assert.h"
 
 static uint64_t sum;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "memory_log.h"
-#include "service/file_cache.h"
+#include "service/store/file_cache.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

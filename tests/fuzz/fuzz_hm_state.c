@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "codec/hm_state.h"
+#include "codec/state/hm_state.h"
 
 static void send_again(const struct mu_hm_loaded *first)
 {

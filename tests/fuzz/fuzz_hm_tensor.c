@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "codec/hm_tensor.h"
+#include "codec/state/hm_tensor.h"
 
 #define BYTES_MAX ((uint64_t)1 << 20)
 

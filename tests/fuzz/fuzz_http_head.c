@@ -1,5 +1,5 @@
 /* The head of a request: whatever comes, what is lent lies within it. */
-#include "codec/http_head.h"
+#include "codec/text/http_head.h"
 #include "core/assert.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

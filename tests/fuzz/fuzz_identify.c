@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "codec/identify.h"
+#include "codec/peer/identify.h"
 #include "core/assert.h"
 #include "crypto/peer_record.h"
 

@@ -2,7 +2,7 @@
  * The splitter: however a stream is cut, the same objects come out; and what is valid JSON in it
  * can be walked from end to end. The first byte says how it is cut.
  */
-#include "codec/json_view.h"
+#include "codec/text/json_view.h"
 #include "core/assert.h"
 
 /* Objects that ended, and a hash of where; the bytes come `step` at a time. */

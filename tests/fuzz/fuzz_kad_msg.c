@@ -1,7 +1,7 @@
 /* Messages of peer routing: what peers they name, and that those can be written again. */
 #include <stdint.h>
 
-#include "codec/kad_msg.h"
+#include "codec/peer/kad_msg.h"
 #include "core/assert.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

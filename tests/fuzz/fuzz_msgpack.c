@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "codec/msgpack.h"
+#include "codec/bin/msgpack.h"
 #include "core/assert.h"
 
 static void write_again(const struct mu_mp *t, struct mu_mp_out *out)

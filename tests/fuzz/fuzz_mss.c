@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "core/assert.h"
-#include "proto/mss.h"
+#include "proto/peer/mss.h"
 
 struct outcome {
     enum mu_mss_state state;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec/multiaddr.h"
+#include "codec/peer/multiaddr.h"
 #include "core/assert.h"
 
 static void try_bytes(struct mu_span in)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "core/assert.h"
-#include "proto/noise.h"
+#include "proto/peer/noise.h"
 
 static struct mu_identity identity;
 

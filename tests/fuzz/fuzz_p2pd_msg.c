@@ -3,8 +3,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "codec/p2pd_msg.h"
-#include "codec/uvarint.h"
+#include "codec/peer/p2pd_msg.h"
+#include "codec/bin/uvarint.h"
 #include "core/assert.h"
 
 static struct mu_span unframe(const struct mu_buf *out)

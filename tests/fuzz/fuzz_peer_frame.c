@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "codec/peer_frame.h"
+#include "codec/peer/frame.h"
 #include "core/assert.h"
 
 static void read_call(struct mu_span in)

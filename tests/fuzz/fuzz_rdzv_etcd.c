@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec/rdzv_etcd_state.h"
-#include "proto/rdzv_etcd.h"
+#include "codec/rdzv/etcd_state.h"
+#include "proto/rdzv/etcd.h"
 
 #define STEPS_MAX 400
 

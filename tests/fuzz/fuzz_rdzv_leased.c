@@ -2,7 +2,7 @@
  * The texts of the etcd-v3 rendezvous: any bytes are refused in words or read, as a state and as a
  * wish; and from then on reading and writing changes nothing.
  */
-#include "codec/rdzv_leased.h"
+#include "codec/rdzv/leased.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 

@@ -2,7 +2,7 @@
  * The rendezvous' messages: the first byte says which. What was decoded can be encoded, and that
  * decodes to the same again (bytes that a later version added are gone by then).
  */
-#include "codec/rdzv_msg.h"
+#include "codec/rdzv/msg.h"
 #include "core/assert.h"
 
 static void try_join(struct mu_span in, struct mu_buf *once, struct mu_buf *twice)

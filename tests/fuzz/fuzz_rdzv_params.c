@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/addr.h"
-#include "proto/rdzv_params.h"
+#include "codec/rdzv/params.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

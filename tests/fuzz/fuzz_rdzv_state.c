@@ -2,8 +2,8 @@
  * The state of a rendezvous: any bytes are refused in words or read. What was read can be written
  * in each dialect, and from then on reading and writing changes nothing. The same bytes as base64.
  */
-#include "codec/base64.h"
-#include "codec/rdzv_state.h"
+#include "codec/text/base64.h"
+#include "codec/rdzv/state.h"
 #include "core/assert.h"
 
 static void check_members(const struct mu_rdzv_state *s)

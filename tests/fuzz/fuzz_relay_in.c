@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "core/assert.h"
-#include "proto/relay.h"
+#include "proto/peer/relay.h"
 
 #define CIRCUITS 8
 

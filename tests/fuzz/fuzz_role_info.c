@@ -1,7 +1,7 @@
 /* What agents find in the store under the names of other agents: any bytes at all. */
 #include <stdlib.h>
 
-#include "codec/role_info.h"
+#include "codec/agent/role_info.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

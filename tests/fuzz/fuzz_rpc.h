@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #include "core/assert.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 #define FUZZ_CALLS 64
 

@@ -2,7 +2,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "codec/rpc_intro.h"
+#include "codec/rpc/intro.h"
 
 static void check_devices(struct mu_span devices, size_t each)
 {

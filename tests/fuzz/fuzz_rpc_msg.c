@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec/rpc_msg.h"
+#include "codec/rpc/msg.h"
 #include "core/alloc.h"
 
 static void check(bool condition)

@@ -1,7 +1,7 @@
 /* The head of a safetensors file; what is accepted is written again and must mean the same. */
 #include <stdlib.h>
 
-#include "codec/safetensors.h"
+#include "codec/bin/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec/state_msg.h"
+#include "codec/state/msg.h"
 
 static void check(const struct mu_buf *out, struct mu_span in)
 {

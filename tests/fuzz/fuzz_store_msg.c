@@ -1,7 +1,7 @@
 /*
  * The store's messages: the first byte says which; what was decoded must encode to the same bytes.
  */
-#include "codec/store_msg.h"
+#include "codec/store/msg.h"
 #include "core/alloc.h"
 #include "core/assert.h"
 

@@ -5,7 +5,7 @@
 
 #include <muster/error.h>
 
-#include "codec/tls_hello.h"
+#include "codec/lock/tls_hello.h"
 #include "core/assert.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

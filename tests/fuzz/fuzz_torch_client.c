@@ -3,9 +3,9 @@
  * may be anything answers. First the generation, then steps: one byte for a request (below 128) or
  * for the length of the answer that follows it.
  */
-#include "codec/torch_wire.h"
+#include "codec/store/torch_wire.h"
 #include "core/assert.h"
-#include "proto/torch_client.h"
+#include "proto/store/torch_client.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,9 +2,9 @@
  * PyTorch's protocol, server side: a fresh keyspace and four connections. The input is a list of
  * steps: one byte says which connection and what, one how many bytes, then those bytes.
  */
-#include "codec/torch_wire.h"
+#include "codec/store/torch_wire.h"
 #include "core/assert.h"
-#include "proto/torch_server.h"
+#include "proto/store/torch_server.h"
 
 #define CONNS 4
 

@@ -7,7 +7,7 @@
 
 #include "core/assert.h"
 #include "core/reader.h"
-#include "proto/yamux.h"
+#include "proto/peer/yamux.h"
 
 enum { IDS = 64 };
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codec/hm_tensor.h"
+#include "codec/state/hm_tensor.h"
 
 #define INPUT_MAX ((size_t)1 << 28)
 

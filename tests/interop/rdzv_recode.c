@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "codec/rdzv_state.h"
+#include "codec/rdzv/state.h"
 
 static void answer(uint8_t refused, uint8_t dialect, struct mu_span s)
 {

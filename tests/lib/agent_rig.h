@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "proto/agent.h"
+#include "proto/agent/agent.h"
 
 static struct {
     struct mu_agent a;

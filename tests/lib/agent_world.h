@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "core/prng.h"
-#include "proto/agent.h"
+#include "proto/agent/agent.h"
 
 #define WORLD_WORKERS  4
 #define WORLD_PROCS    (WORLD_WORKERS * 3) /* each with up to two children */

@@ -9,7 +9,7 @@
 
 #include <muster/error.h>
 
-#include "proto/dht_node.h"
+#include "proto/dht/node.h"
 
 #define SWARM_MAX  64
 #define SWARM_WALL 1000000

@@ -8,8 +8,8 @@
 
 #include <muster/error.h>
 
-#include "codec/state_msg.h"
-#include "proto/state_fetch.h"
+#include "codec/state/msg.h"
+#include "proto/state/fetch.h"
 
 #define CHUNK 4096u
 

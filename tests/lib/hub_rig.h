@@ -23,11 +23,11 @@
 #include <muster/error.h>
 #include <muster/log.h>
 
-#include "codec/rdzv_msg.h"
+#include "codec/rdzv/msg.h"
 #include "core/alloc.h"
-#include "proto/rdzv_room.h"
-#include "proto/rpc.h"
-#include "service/store_server.h"
+#include "proto/rdzv/room.h"
+#include "proto/rpc/rpc.h"
+#include "service/server/server.h"
 #include "sim.h"
 
 #define HUB_PORT       29400

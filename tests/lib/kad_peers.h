@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/kad_search.h"
+#include "proto/peer/kad_search.h"
 
 #define KAD_PEERS 400
 

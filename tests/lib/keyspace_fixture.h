@@ -5,7 +5,7 @@
 #include "unit.h"
 
 #include "core/alloc.h"
-#include "proto/keyspace.h"
+#include "proto/store/keyspace.h"
 
 static struct mu_keyspace ks;
 

@@ -9,7 +9,7 @@
 
 #include "unit.h"
 
-#include "proto/keyspace.h"
+#include "proto/store/keyspace.h"
 
 #define VALUE_MAX     7000
 #define QUEUE_MAX     6

@@ -3,7 +3,7 @@
 #define MU_LOCK_RIG_H
 
 #include "core/alloc.h"
-#include "service/lock_env.h"
+#include "service/lock/env.h"
 #include "sim.h"
 #include "transport/tls_env.h"
 #include "unit.h"

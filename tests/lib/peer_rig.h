@@ -11,8 +11,8 @@
 #include <muster/error.h>
 
 #include "core/alloc.h"
-#include "scenarios/peer_talk.h"
-#include "service/peer_host.h"
+#include "scenarios/peer/peer_talk.h"
+#include "service/peer/host.h"
 #include "sim.h"
 #include "unit.h"
 

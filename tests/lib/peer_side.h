@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/assert.h"
-#include "proto/peer_conn.h"
+#include "proto/peer/conn.h"
 
 #define PEER_LISTENER_ID "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 #define PEER_DIALLER_ID  "12D3KooWJWoaqZhDaoEFshF7Rh1bpY9ohihFhzcW6d69Lr2NASuq"

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "codec/base64.h"
+#include "codec/text/base64.h"
 #include "unit.h"
 
 #ifndef MU_VECTOR_DIR

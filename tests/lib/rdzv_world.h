@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "proto/rdzv_node.h"
+#include "proto/rdzv/node.h"
 
 #define WORLD_NODES_MAX 600
 #define WORLD_MS        MU_NS_PER_MS

@@ -6,7 +6,7 @@
 #define RELAY_RIG_H
 
 #include "peer_rig.h"
-#include "service/peer_relay.h"
+#include "service/peer/relay.h"
 
 struct relay_rig {
     struct rig base;

@@ -10,7 +10,7 @@
 
 #include "unit.h"
 
-#include "proto/rdzv_room.h"
+#include "proto/rdzv/room.h"
 
 #define CROWD     16
 #define DIARY_CAP 8192

@@ -10,7 +10,7 @@
 
 #include "unit.h"
 
-#include "proto/rdzv_room.h"
+#include "proto/rdzv/room.h"
 
 /* What a node believes. */
 struct room_view {

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "core/buf.h"
-#include "proto/rpc.h"
+#include "proto/rpc/rpc.h"
 
 struct rpc_pair;
 

@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#include "codec/torch_wire.h"
+#include "codec/store/torch_wire.h"
 #include "core/alloc.h"
 #include "core/prng.h"
-#include "proto/torch_server.h"
+#include "proto/store/torch_server.h"
 
 #define RIG_CONNS 6
 

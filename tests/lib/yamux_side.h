@@ -7,7 +7,7 @@
 #include <muster/error.h>
 
 #include "hex.h"
-#include "proto/yamux.h"
+#include "proto/peer/yamux.h"
 
 static inline mu_mono_t at_ms(uint64_t ms)
 {

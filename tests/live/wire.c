@@ -6,7 +6,7 @@
 #include <openssl/rand.h>
 #include <openssl/ssl.h>
 
-#include "proto/noise.h"
+#include "proto/peer/noise.h"
 #include "storm.h"
 
 #define GREETING_LEN 28

@@ -13,7 +13,7 @@
 #include "checkers/once.h"
 #include "core/alloc.h"
 #include "core/buf.h"
-#include "proto/keyspace.h"
+#include "proto/store/keyspace.h"
 #include "sim.h"
 
 /* --- a process that does what a test tells it ------------------------------------------------- */

@@ -26,7 +26,7 @@
 
 #include "core/alloc.h"
 #include "etcd2_model.h"
-#include "proto/rdzv_etcd.h"
+#include "proto/rdzv/etcd.h"
 
 #define NODES_MAX  8
 #define STORY_MAX  (1u << 16)

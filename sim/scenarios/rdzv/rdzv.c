@@ -1,0 +1,124 @@
+/*
+ * The native rendezvous: the server keeps the room, and can be looked into.
+ * scenarios/rdzv/rdzv_world.h tells the story.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/assert.h"
+#include "scenarios/rdzv/rdzv_world.h"
+#include "scenarios/scenarios.h"
+#include "service/server/rdzv_hub_internal.h"
+#include "service/rdzv/muster.h"
+
+static void configure_native(struct rdzv_node *n, char *text, size_t cap)
+{
+    struct rdzv_world *w = n->world;
+    size_t len = rdzv_config_delay(text, cap, "last_call_timeout", w->last_call_ms);
+    int more;
+
+    len += rdzv_config_delay(text + len, cap - len, "upscale_delay", w->upscale_delay_ms);
+    more = snprintf(text + len, cap - len, ",name=%s", n->name);
+    len += (size_t)more;
+    if (w->restarts_max != UINT32_MAX) {
+        more = snprintf(text + len, cap - len, ",max_restarts=%" PRIu32, w->restarts_max);
+        len += (size_t)more;
+    }
+    if (w->target != 0) {
+        more = snprintf(text + len, cap - len, ",target=%" PRIu32, w->target);
+        len += (size_t)more;
+    }
+    MU_ASSERT(len < cap);
+}
+
+static const struct mu_room *peek_room(const struct rdzv_world *w)
+{
+    struct mu_rdzv_run *run =
+        w->server == NULL ? NULL : mu_rdzv_run_find(&w->server->hub, MU_SPAN_LIT("run0"));
+
+    return run == NULL || run->over ? NULL : &run->room;
+}
+
+/* The node that hosts has the server. */
+static struct mu_store_server *native_hosted(const struct rdzv_life *l)
+{
+    return MU_CONTAINER_OF(l->handler, struct mu_rdzv_muster, base)->server;
+}
+
+/* A spare waits for as long as the round is full. */
+static bool native_may_wait(const struct rdzv_node *n)
+{
+    const struct mu_room *room = peek_room(n->world);
+    struct mu_room_member *m = room == NULL ? NULL : mu_room_find(room, mu_span_str(n->name));
+
+    return m != NULL && m->state == MU_ROOM_SPARE;
+}
+
+static void swap_ranks(const struct mu_room *room)
+{
+    struct mu_list *first = room->in[MU_ROOM_RUNNING].members.next;
+
+    if (room->in[MU_ROOM_RUNNING].count >= 2) {
+        MU_CONTAINER_OF(first, struct mu_room_member, link)->rank = 1;
+        MU_CONTAINER_OF(first->next, struct mu_room_member, link)->rank = 0;
+    }
+}
+
+/* What the server itself believes, whenever it has told somebody something. */
+static void native_check(struct rdzv_world *w)
+{
+    const struct mu_room *room;
+    uint64_t news = w->server == NULL ? 0 : w->server->hub.notices + w->server->hub.joins;
+    uint32_t rank = 0;
+
+    if (news == w->seen_news) {
+        return;
+    }
+    w->seen_news = news;
+    for (uint32_t i = 0; i < w->node_count; i++) {
+        rdzv_node_note_spare(&w->nodes[i]);
+    }
+    room = peek_room(w);
+    if (room == NULL) {
+        return;
+    }
+    if (w->setup->plant == RDZV_PLANT_SWAPPED) {
+        swap_ranks(room);
+    }
+    MU_LIST_FOREACH (node, &room->in[MU_ROOM_RUNNING].members) {
+        const struct mu_room_member *m = MU_CONTAINER_OF(node, struct mu_room_member, link);
+
+        if (m->rank != rank++) {
+            mu_sim_fail(w->sim, "the server has %s at rank %" PRIu32 " in the place of %" PRIu32,
+                        m->name, m->rank, rank - 1);
+        }
+    }
+    if (rank != 0 && (rank < w->nodes_min || rank > w->nodes_max)) {
+        mu_sim_fail(w->sim, "the server has a round of %" PRIu32, rank);
+    }
+}
+
+#define NATIVE                                                                                     \
+    .backend = "muster", .converge_ns = 60 * MU_NS_PER_S, .join_factor = 2,                        \
+    .answer_ns = 5 * MU_NS_PER_S, .leave_ns = 2 * MU_NS_PER_S, .close_ns = 31 * MU_NS_PER_S,       \
+    .lost_ns = 3500 * MU_NS_PER_MS, .configure = configure_native, .may_wait = native_may_wait,    \
+    .hosted = native_hosted, .check = native_check
+
+RDZV_SCENARIO(rdzv, "rdzv",
+              "native rendezvous under churn: one world per round, everybody gets there",
+              mu_sim_faults_draw_all, false, NATIVE)
+
+#define PLANTED(id, bug, text, words)                                                              \
+    RDZV_SCENARIO(id, text, "planted bug: " words, mu_sim_faults_draw_all, true, NATIVE,           \
+                  .plant = (bug))
+
+PLANTED(rdzv_deaf, RDZV_PLANT_DEAF, "rdzv-deaf", "a node that does not hear of the end of a round")
+PLANTED(rdzv_dizzy, RDZV_PLANT_DIZZY, "rdzv-dizzy", "a node that believes in the rank it had")
+PLANTED(rdzv_loose, RDZV_PLANT_LOOSE, "rdzv-loose", "a node that believes in a smaller world")
+PLANTED(rdzv_ghost, RDZV_PLANT_GHOST, "rdzv-ghost",
+        "a node that takes a round for one of the incarnation before")
+PLANTED(rdzv_forgetful, RDZV_PLANT_FORGETFUL, "rdzv-forgetful", "a node whose join never ends")
+PLANTED(rdzv_sulky, RDZV_PLANT_SULKY, "rdzv-sulky", "a node that does not join again")
+PLANTED(rdzv_restless, RDZV_PLANT_RESTLESS, "rdzv-restless", "a node that ends rounds for nothing")
+PLANTED(rdzv_recount, RDZV_PLANT_RECOUNT, "rdzv-recount", "a server that gives numbers again")
+PLANTED(rdzv_swapped, RDZV_PLANT_SWAPPED, "rdzv-swapped", "a server that mixes up two ranks")

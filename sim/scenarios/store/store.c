@@ -1,0 +1,141 @@
+/*
+ * Scenarios of the store: which jobs run together, on what kind of disk, and with which bug on
+ * purpose. scenarios/store/store_world.h tells the story they share.
+ */
+#include "scenarios/scenarios.h"
+#include "scenarios/store/store_world.h"
+
+static struct mu_sim_faults lying_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    f.disk_lie_ppm = 50000;
+    f.kill_every_ns = 3 * MU_NS_PER_S;
+    f.down_max_ns = MU_NS_PER_S;
+    return f;
+}
+
+/* Kills often enough that there is something to lose. */
+static struct mu_sim_faults deadly_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = store_world_faults(prng);
+
+    if (f.kill_every_ns == 0) {
+        f.kill_every_ns = 3 * MU_NS_PER_S;
+        f.down_max_ns = MU_NS_PER_S;
+    }
+    return f;
+}
+
+static struct mu_sim_faults starving_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_none();
+
+    f.alloc_fail_ppm = 1000 + (uint32_t)mu_prng_below(prng, 20000);
+    return f;
+}
+
+/* Answers of etcd's get lost, and nobody runs out of memory: that is for other scenarios. */
+static struct mu_sim_faults backed_faults(struct mu_prng *prng)
+{
+    struct mu_sim_faults f = mu_sim_faults_draw(prng);
+
+    if (f.reset_every_ns == 0 && mu_prng_below(prng, 2) == 0) {
+        f.reset_every_ns = MU_NS_PER_S;
+    }
+    return f;
+}
+
+/* SCENARIO(identifier, name, summary, faults, bug, setup...) */
+#define SCENARIO(id, text, words, faults_of, is_planted, ...)                                      \
+    static const struct store_setup setup_##id = {__VA_ARGS__};                                    \
+    SIM_SCENARIO(id, text, words, faults_of, is_planted, store_world_run(sim, &setup_##id))
+
+SCENARIO(store, "store",
+         "server, native and PyTorch clients: linearizable, exactly once, nothing lost",
+         store_world_faults, false, .jobs = {&store_job_linear, &store_job_append})
+SCENARIO(store_queue, "store-queue", "queues: once, in order, nothing acknowledged is missing",
+         store_world_faults, false, .jobs = {&store_job_queue, &store_job_linear})
+SCENARIO(store_watch, "store-watch", "watches: every change, in order, none twice or skipped",
+         store_world_faults, false, .jobs = {&store_job_watch, &store_job_write, &store_job_lease},
+         .oracle = true)
+SCENARIO(store_lease, "store-lease", "keys under leases and sessions: not too early, not too late",
+         store_world_faults, false, .jobs = {&store_job_session, &store_job_lease}, .oracle = true,
+         .wait_ns = 28 * MU_NS_PER_S)
+SCENARIO(store_interval, "store-interval", "sync interval: a crash loses no more than is promised",
+         deadly_faults, false, .jobs = {&store_job_loss}, .disk = STORE_DISK_INTERVAL,
+         .keep_awake = true)
+
+SCENARIO(store_lying_disk, "store-lying-disk",
+         "planted bug: a disk that forgets what it said it kept", lying_faults, true,
+         .jobs = {&store_job_linear}, .disk = STORE_DISK_ALWAYS, .plant = STORE_PLANT_LYING_DISK)
+SCENARIO(store_retry, "store-retry",
+         "planted bug: a client that repeats an add whose outcome is unknown", store_world_faults,
+         true, .jobs = {&store_job_linear}, .plant = STORE_PLANT_RETRYING_CLIENT)
+SCENARIO(store_torn_set, "store-torn-set", "planted bug: a multi_set that is several sets",
+         store_world_faults, true, .jobs = {&store_job_linear}, .plant = STORE_PLANT_TORN_SET)
+SCENARIO(store_enomem, "store-enomem",
+         "planted bug: a client that takes an operation for done that found no memory",
+         starving_faults, true, .jobs = {&store_job_append}, .plant = STORE_PLANT_BLIND_TO_ENOMEM)
+SCENARIO(store_push_twice, "store-push-twice",
+         "planted bug: a client that repeats a push whose outcome is unknown", store_world_faults,
+         true, .jobs = {&store_job_queue}, .plant = STORE_PLANT_RETRYING_PUSH)
+SCENARIO(store_pop_twice, "store-pop-twice",
+         "planted bug: a client that repeats a pop whose outcome is unknown", store_world_faults,
+         true, .jobs = {&store_job_queue}, .plant = STORE_PLANT_RETRYING_POP)
+SCENARIO(store_pop_order, "store-pop-order",
+         "planted bug: a client that turns to its second element first", store_world_faults, true,
+         .jobs = {&store_job_queue}, .plant = STORE_PLANT_IMPATIENT_POP)
+SCENARIO(store_watch_gap, "store-watch-gap",
+         "planted bug: a watcher that goes on after a loss as if nothing was", store_world_faults,
+         true, .jobs = {&store_job_watch, &store_job_write}, .oracle = true,
+         .plant = STORE_PLANT_FORGETFUL_WATCH)
+SCENARIO(store_lease_early, "store-lease-early",
+         "planted bug: a holder that takes its keep for acknowledged once it is sent",
+         store_world_faults, true, .jobs = {&store_job_lease}, .oracle = true,
+         .plant = STORE_PLANT_CARELESS_KEEPER)
+SCENARIO(store_session_early, "store-session-early",
+         "planted bug: a client that takes itself for connected while it tries", store_world_faults,
+         true, .jobs = {&store_job_session}, .oracle = true, .plant = STORE_PLANT_WISHFUL_CLIENT)
+SCENARIO(store_slow_sync, "store-slow-sync",
+         "planted bug: a server that writes to its disk five times too seldom", deadly_faults, true,
+         .jobs = {&store_job_loss}, .disk = STORE_DISK_INTERVAL, .keep_awake = true,
+         .plant = STORE_PLANT_SLOW_SYNC)
+SCENARIO(backed, "backed",
+         "several servers on one etcd cluster: linearizable, exactly once, nothing lost",
+         backed_faults, false, .jobs = {&store_job_linear, &store_job_append},
+         .disk = STORE_DISK_NONE, .backed = true)
+SCENARIO(backed_queue, "backed-queue", "queues in etcd: once, in order, nothing is missing",
+         backed_faults, false, .jobs = {&store_job_queue, &store_job_linear},
+         .disk = STORE_DISK_NONE, .backed = true)
+SCENARIO(backed_cached, "backed-cached",
+         "servers that read from what they have: nothing older than what they answered",
+         backed_faults, false, .jobs = {&store_job_reads, &store_job_queue},
+         .disk = STORE_DISK_NONE, .backed = true, .cached = true)
+SCENARIO(backed_hasty, "backed-hasty",
+         "planted bug: the mirror of etcd answers before the watch has reached the revision",
+         backed_faults, true, .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true,
+         .plant = STORE_PLANT_HASTY_READS)
+SCENARIO(backed_cached_hasty, "backed-cached-hasty",
+         "planted bug: cached reads that do not wait for what the server has answered",
+         backed_faults, true, .jobs = {&store_job_reads}, .disk = STORE_DISK_NONE, .backed = true,
+         .cached = true, .plant = STORE_PLANT_HASTY_READS)
+SCENARIO(backed_cached_linear, "backed-cached-linear",
+         "planted: cached reads, held to what linearizable ones promise", backed_faults, true,
+         .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true, .cached = true)
+SCENARIO(backed_retry, "backed-retry", "a client that repeats an add whose outcome is unknown",
+         backed_faults, true, .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true,
+         .plant = STORE_PLANT_RETRYING_CLIENT)
+SCENARIO(gateway, "gateway",
+         "clients behind two gateways to one server: linearizable, exactly once, nothing lost",
+         store_world_faults, false, .jobs = {&store_job_linear, &store_job_append},
+         .gateways = true)
+SCENARIO(gateway_queue, "gateway-queue", "queues through gateways: once, in order, none missing",
+         store_world_faults, false, .jobs = {&store_job_queue, &store_job_linear}, .gateways = true)
+SCENARIO(gateway_watch, "gateway-watch", "watches through gateways: every change, in order",
+         store_world_faults, false, .jobs = {&store_job_watch, &store_job_write}, .oracle = true,
+         .gateways = true)
+SCENARIO(gateway_retry, "gateway-retry",
+         "planted bug: a client behind a gateway that repeats an add whose outcome is unknown",
+         store_world_faults, true, .jobs = {&store_job_linear}, .gateways = true,
+         .plant = STORE_PLANT_RETRYING_CLIENT)

@@ -1,0 +1,265 @@
+/*
+ * The world of the store's scenarios: the real server, in memory or on a disk, and five client
+ * processes, three on the native wire and two on PyTorch's. A client has one store and several
+ * workers, who share it: each does one thing after another, so the client has as many operations
+ * under way as it has workers. What a worker does is its job; a job also keeps the history of all
+ * its workers and judges it at the end.
+ *
+ * The story is always the same: faults for a while; all heal; everybody must get on; then a calm in
+ * which every operation must succeed at once; then all leave without a trace, and jobs judge.
+ *
+ * Seats, and what jobs keep, are the test's and outlive processes. Workers live in their process.
+ */
+#ifndef MU_SIM_STORE_WORLD_H
+#define MU_SIM_STORE_WORLD_H
+
+#include "checkers/once.h"
+#include "service/store/store.h"
+#include "service/server/server_internal.h"
+#include "sim.h"
+
+#define STORE_CLIENTS     5
+#define STORE_NATIVES     3 /* the first ones */
+#define STORE_WORKERS_MAX 8
+#define STORE_JOBS_MAX    3
+#define STORE_SERVERS_MAX 3
+#define STORE_PORT        29500
+#define STORE_FAULTY_NS   (15 * MU_NS_PER_S)
+
+/* What may be wrong on purpose. */
+enum store_plant {
+    STORE_PLANT_NOTHING = 0,
+    STORE_PLANT_LYING_DISK,      /* commits are sometimes lost in silence */
+    STORE_PLANT_RETRYING_CLIENT, /* repeats an add whose outcome is unknown */
+    STORE_PLANT_RETRYING_PUSH,   /* repeats a push whose outcome is unknown */
+    STORE_PLANT_RETRYING_POP,    /* repeats a pop whose outcome is unknown */
+    STORE_PLANT_IMPATIENT_POP,   /* keeps an element back and works on the one behind it first */
+    STORE_PLANT_FORGETFUL_WATCH, /* watches again after a loss and does not ask what is there */
+    STORE_PLANT_CARELESS_KEEPER, /* takes a lease for kept once it has asked for it */
+    STORE_PLANT_WISHFUL_CLIENT,  /* takes itself for connected while it tries to be */
+    STORE_PLANT_SLOW_SYNC,       /* the server writes five times less often than promised */
+    STORE_PLANT_TORN_SET,        /* a multi_set that is several sets */
+    STORE_PLANT_HASTY_READS,     /* the mirror of etcd answers before the watch is there */
+    STORE_PLANT_BLIND_TO_ENOMEM, /* takes an operation that found no memory for done */
+};
+
+enum store_disk {
+    STORE_DISK_DRAWN = 0, /* one of the next two */
+    STORE_DISK_NONE,      /* all in memory; the server lives through the run */
+    STORE_DISK_ALWAYS,
+    STORE_DISK_INTERVAL,
+};
+
+struct store_world;
+struct store_worker;
+
+/* How an operation ended. */
+enum store_verdict {
+    STORE_DONE = 1, /* with status 0 */
+    STORE_ABSENT,   /* MUSTER_ENOENT */
+    STORE_UNKNOWN,  /* it may have taken effect, now or later */
+};
+
+/* Where a worker of the same job sits in each life of its client. */
+struct store_seat {
+    struct store_world *world;
+    struct store_member *member;
+    const struct store_job *job;
+    void *state;       /* the job's */
+    uint32_t number;   /* of all seats of this job, from 0 */
+    uint32_t answered; /* operations that somebody answered */
+    uint32_t wanted;   /* until it has got on */
+    const char *doing; /* the operation that is under way, or NULL */
+};
+
+struct store_job {
+    size_t state_size;
+    size_t worker_size; /* of the struct that begins with a struct store_worker */
+    /** Whether clients of this protocol can do it. NULL: all. */
+    bool (*suits)(enum mu_store_tcp_protocol protocol);
+    void (*make)(struct store_world *w, void *state);
+    void (*drop)(void *state);
+    /** After everybody has left. */
+    void (*check)(struct store_world *w, void *state);
+
+    /** The worker has thought: submits its op, thinks again, or stops. */
+    void (*next)(struct store_worker *worker);
+    /** Its op ended: thinks, or submits. */
+    void (*done)(struct store_worker *worker, enum store_verdict verdict);
+    /** A change that the worker's op watches. NULL where it watches none. */
+    void (*change)(struct store_worker *worker, const struct mu_change *change);
+    /** The client has died. */
+    void (*killed)(struct store_seat *seat);
+    /** Whether the worker has got on since all faults ended. NULL: two answers. */
+    bool (*got_on)(const struct store_seat *seat);
+
+    /** At the end of the calm, while everybody is still there. NULL: nothing to look at. */
+    void (*calm)(struct store_world *w, void *state);
+    /** The server is up, its disk loaded and nobody served yet; or down. */
+    void (*server_up)(struct store_world *w, void *state);
+    void (*server_down)(struct store_world *w, void *state);
+    /** With `oracle`: a change in the server, at the moment it is made. */
+    void (*noted)(struct store_world *w, void *state, const struct mu_change *change);
+};
+
+struct store_setup {
+    const struct store_job *jobs[STORE_JOBS_MAX]; /* every one gets a seat at some native client */
+    enum store_disk disk;
+    enum store_plant plant;
+    bool backed;      /* several servers whose keys are in a cluster of etcd */
+    bool cached;      /* and their reads come from what they have of it */
+    bool oracle;      /* the test watches all keys in the server itself */
+    bool keep_awake;  /* the server is never paused */
+    uint64_t wait_ns; /* after healing, before anybody is asked to have got on */
+    bool gateways;    /* the second and third server are gateways to the first */
+};
+
+struct store_member {
+    struct store_world *world;
+    uint32_t number;
+    enum mu_store_tcp_protocol protocol;
+    struct mu_sim_proc *proc;
+    bool quiet; /* it was started after all faults had ended */
+    uint32_t lives;
+    uint32_t seat_count;
+    struct store_seat seats[STORE_WORKERS_MAX];
+};
+
+/* Where a server runs. */
+struct store_host {
+    struct store_world *world;
+    uint32_t number;
+    struct mu_sim_proc *proc;
+    struct store_serving *serving; /* NULL while the server is dead */
+};
+
+struct store_world {
+    struct mu_sim *sim;
+    const struct store_setup *setup;
+    enum store_disk disk;
+    size_t journal_bytes_high; /* small in some runs, so that requests have to wait for the disk */
+    uint32_t grace_ms;
+    uint32_t sync_interval_ms;
+    uint64_t think_max_ns;
+    enum store_bursts {
+        STORE_BURSTS_NONE = 0, /* every worker acts when it likes */
+        STORE_BURSTS_CLIENT,   /* those of a client act at the same moments */
+        STORE_BURSTS_ALL,      /* all of them do */
+    } bursts;
+    bool memory;      /* allocations may fail */
+    uint32_t aim_ppm; /* how often an answer is followed by the death of who gave it */
+
+    struct fake_etcd *etcd; /* backed */
+    struct store_host hosts[STORE_SERVERS_MAX];
+    uint32_t host_count;
+    uint32_t incarnation; /* of the server, from 1 */
+    struct store_member members[STORE_CLIENTS];
+    void *states[STORE_JOBS_MAX];
+    struct once *ops;
+    uint64_t orders; /* a clock for histories: each event has its own time */
+
+    bool healed;
+    uint64_t quiet_ns; /* since then nobody sleeps, and nothing is cut off */
+    bool calm;
+    bool finishing; /* workers do what they still must, and stop */
+    bool leaving;
+    bool drained; /* the server has left in order, and came back to show what it has */
+};
+
+struct store_serving {
+    struct store_world *world;
+    struct store_host *host;
+    struct mu_env *env;
+    struct mu_store_server *server;
+    struct mu_ks_owner owner; /* of the oracle's watch */
+    struct mu_ks_watch watch;
+};
+
+/* A client's process. */
+struct store_peer {
+    struct store_member *member;
+    struct mu_env *env;
+    struct mu_store *store;
+    struct store_worker *workers[STORE_WORKERS_MAX];
+    uint32_t working;
+    uint32_t starved; /* operations in a row that found no memory */
+};
+
+/* First in a job's own struct. `op.request` and `op.timeout_ms` are the job's to fill. */
+struct store_worker {
+    struct store_seat *seat;
+    struct store_peer *peer;
+    struct mu_prng prng;
+    struct mu_timer timer;
+    struct mu_store_op op;
+    uint64_t ticket;
+    uint64_t submitted_ns;
+    uint32_t incarnation; /* of the server, then */
+    bool submitted_calm;
+    bool busy;
+    bool stopped;
+};
+
+/** The whole story, for a scenario's `run`. */
+void store_world_run(struct mu_sim *sim, const struct store_setup *setup);
+/** backed: has members of the cluster go away and come back, until the faults end. */
+void store_world_trouble_etcd(struct mu_sim *sim, void *world);
+/** backed: has somebody else write to the cluster, until the faults end. */
+void store_world_write_elsewhere(struct mu_sim *sim, void *world);
+/** Faults for a store's scenario: swarm, disk and memory included. */
+struct mu_sim_faults store_world_faults(struct mu_prng *prng);
+
+enum store_news {
+    STORE_SERVER_UP = 1,
+    STORE_SERVER_DOWN,
+    STORE_CALM,
+};
+
+/* store_host.c: servers and the hosts they run on */
+/** Tells every job. */
+void store_world_tell(struct store_world *w, enum store_news news);
+/** The first server has the keys. */
+bool store_host_is_gateway(const struct store_host *h);
+/** Where a client goes: with gateways, one of the natives goes past them. */
+uint32_t store_member_host(const struct store_member *m);
+/** A server's program; `arg` is its host. */
+int store_host_start(struct mu_env *env, void *arg);
+void store_host_killed(void *arg);
+/** In the server's process. */
+void store_host_drain(void *arg);
+/** A client was answered: its server may die within the next two milliseconds. */
+void store_host_aim(struct store_world *w, const struct store_member *m);
+
+/** Starts worker->op; the job's `done` follows. */
+void store_worker_submit(struct store_worker *worker);
+/** The job's `next` follows, within the world's time to think times `percent`. */
+void store_worker_think(struct store_worker *worker, uint32_t percent);
+/** Does no more. When all of its client have stopped, the client leaves. */
+void store_worker_stop(struct store_worker *worker);
+/** Whether it was the server that ended the op for its time was up: ours only hears nothing. */
+bool store_worker_told_timeout(const struct store_worker *worker);
+/** A number that no worker of the run has drawn before, positive. */
+int64_t store_worker_unique(struct store_worker *worker);
+/** Kills the worker's client and starts it again, on a later step. */
+void store_worker_restart_client(struct store_worker *worker);
+
+/** The next tick of the histories' clock. */
+uint64_t store_world_order(struct store_world *w);
+/** What the server's keyspace holds under a client's key. False if nothing. */
+bool store_world_peek(const struct store_world *w, const char *key, struct mu_span *ret_value);
+/** Memory of the test's own, from anywhere; grown by doubling. */
+void *store_grow(void *array, size_t count, size_t *cap, size_t size);
+/** A number in decimal; false for anything else. */
+bool store_read_number(struct mu_span text, int64_t *ret);
+
+extern const struct store_job store_job_linear;
+extern const struct store_job store_job_append;
+extern const struct store_job store_job_queue;
+extern const struct store_job store_job_watch;
+extern const struct store_job store_job_write;
+extern const struct store_job store_job_lease;
+extern const struct store_job store_job_session;
+extern const struct store_job store_job_loss;
+extern const struct store_job store_job_reads;
+
+#endif

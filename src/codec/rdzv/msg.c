@@ -1,0 +1,378 @@
+#include "codec/rdzv/msg.h"
+
+#include <muster/error.h>
+
+#include "core/reader.h"
+
+/* Each message begins with this; what is behind the fields of a version is not looked at. */
+#define VERSION 1
+
+/* The words of a member. */
+
+#define KIND_MAX   MU_RDZV_NOTICE_ENTERED
+#define REASON_MAX 4 /* the last one of enum mu_room_end_reason */
+#define STATE_MAX  4 /* the last one of enum mu_room_state */
+#define PLACE_MAX  MU_RDZV_PLACE_SPARE
+
+#define JOIN_FLAGS                                                                                 \
+    ((uint32_t)(MU_RDZV_JOIN_MEMBERS | MU_RDZV_JOIN_FEW | MU_RDZV_JOIN_SPARES | MU_RDZV_JOIN_SPENT))
+
+static bool names_fit(const struct mu_span *names, size_t count, size_t *size)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (names[i].len > MU_RDZV_NAME_LEN_MAX) {
+            return false;
+        }
+        *size += 1 + names[i].len;
+    }
+    return true;
+}
+
+static void put_name(struct mu_buf *out, struct mu_span name)
+{
+    mu_buf_put_u8(out, (uint8_t)name.len);
+    mu_buf_put(out, name);
+}
+
+static struct mu_span read_name(struct mu_reader *r)
+{
+    return mu_read_bytes(r, mu_read_u8(r));
+}
+
+/* A reader behind the version, which has failed if it is not ours. */
+static struct mu_reader read_version(struct mu_span in)
+{
+    struct mu_reader r = mu_reader(in);
+
+    if (mu_read_u8(&r) != VERSION) {
+        r.failed = true;
+    }
+    return r;
+}
+
+/* --- join ------------------------------------------------------------------------------------ */
+
+int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
+{
+    const struct mu_span names[] = {join->run_id, join->node, join->addr, join->topology};
+    bool bounded = (join->flags & MU_RDZV_JOIN_SPARES) != 0;
+    bool counted = (join->flags & MU_RDZV_JOIN_SPENT) != 0;
+    size_t size = 1 + 5 * 4 + 4 * 8 + (bounded ? 4u : 0) + (counted ? 4u : 0);
+    int err;
+
+    if (!names_fit(names, 4, &size)) {
+        return MUSTER_ELIMIT;
+    }
+    err = mu_buf_reserve(out, size);
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u8(out, VERSION);
+    for (size_t i = 0; i < 4; i++) {
+        put_name(out, names[i]);
+    }
+    mu_buf_put_u32(out, join->flags);
+    mu_buf_put_u32(out, join->nodes_min);
+    mu_buf_put_u32(out, join->nodes_max);
+    mu_buf_put_u32(out, join->target);
+    mu_buf_put_u32(out, join->restarts_max);
+    mu_buf_put_u64(out, join->last_call_ms);
+    mu_buf_put_u64(out, join->upscale_delay_ms);
+    mu_buf_put_u64(out, join->join_timeout_ms);
+    mu_buf_put_u64(out, join->incarnation);
+    if (bounded) {
+        mu_buf_put_u32(out, join->spares);
+    }
+    if (counted) {
+        mu_buf_put_u32(out, join->spent);
+    }
+    return 0;
+}
+
+int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
+{
+    struct mu_reader r = read_version(in);
+    struct mu_rdzv_join join = {0};
+
+    join.run_id = read_name(&r);
+    join.node = read_name(&r);
+    join.addr = read_name(&r);
+    join.topology = read_name(&r);
+    join.flags = mu_read_u32(&r);
+    join.nodes_min = mu_read_u32(&r);
+    join.nodes_max = mu_read_u32(&r);
+    join.target = mu_read_u32(&r);
+    join.restarts_max = mu_read_u32(&r);
+    join.last_call_ms = mu_read_u64(&r);
+    join.upscale_delay_ms = mu_read_u64(&r);
+    join.join_timeout_ms = mu_read_u64(&r);
+    join.incarnation = mu_read_u64(&r);
+    if ((join.flags & MU_RDZV_JOIN_SPARES) != 0) {
+        join.spares = mu_read_u32(&r);
+    }
+    if ((join.flags & MU_RDZV_JOIN_SPENT) != 0) {
+        join.spent = mu_read_u32(&r);
+    }
+    if (r.failed || (join.flags & ~JOIN_FLAGS) != 0) {
+        return MUSTER_EPROTO;
+    }
+    *ret_join = join;
+    return 0;
+}
+
+/* --- what a member says ---------------------------------------------------------------------- */
+
+int mu_rdzv_say_encode(struct mu_buf *out, enum mu_rdzv_say what, uint64_t round)
+{
+    int err = mu_buf_reserve(out, 1 + 1 + 8);
+
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u8(out, VERSION);
+    mu_buf_put_u8(out, (uint8_t)what);
+    mu_buf_put_u64(out, round);
+    return 0;
+}
+
+int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *ret_round)
+{
+    struct mu_reader r = read_version(in);
+    uint8_t word = mu_read_u8(&r);
+    uint64_t round = mu_read_u64(&r);
+
+    if (r.failed || (word != MU_RDZV_SAY_FAILED && word != MU_RDZV_SAY_STOPPED)) {
+        return MUSTER_EPROTO;
+    }
+    *ret_what = (enum mu_rdzv_say)word;
+    *ret_round = round;
+    return 0;
+}
+
+/* --- notice ---------------------------------------------------------------------------------- */
+
+int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notice)
+{
+    size_t size = 1 + 1 + 2 * 8 + 4 * 4 + 1 + 1 + 1 + 4 + 4;
+    int err;
+
+    if (!names_fit(&notice->who, 1, &size) || notice->members.len > UINT32_MAX ||
+        __builtin_add_overflow(size, notice->members.len, &size)) {
+        return MUSTER_ELIMIT;
+    }
+    err = mu_buf_reserve(out, size);
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u8(out, VERSION);
+    mu_buf_put_u8(out, (uint8_t)notice->kind);
+    mu_buf_put_u64(out, notice->incarnation);
+    mu_buf_put_u64(out, notice->round);
+    mu_buf_put_u32(out, notice->rank);
+    mu_buf_put_u32(out, notice->world);
+    mu_buf_put_u32(out, notice->restarts_left);
+    mu_buf_put_u32(out, notice->waiters);
+    mu_buf_put_u8(out, (uint8_t)notice->reason);
+    mu_buf_put_u8(out, (uint8_t)notice->place);
+    mu_buf_put_u8(out, notice->has_who);
+    put_name(out, notice->who);
+    mu_buf_put_u32(out, notice->who_rank);
+    mu_buf_put_u32(out, (uint32_t)notice->members.len);
+    mu_buf_put(out, notice->members);
+    return 0;
+}
+
+/* None at all, or so many; `ranked`: one for each rank, in order. */
+static bool members_fit(struct mu_span members, uint32_t count, bool ranked)
+{
+    struct mu_rdzv_member_msg member;
+    uint32_t seen = 0;
+    int err;
+
+    if (members.len == 0) {
+        return true;
+    }
+    while ((err = mu_rdzv_member_next(&members, &member)) == 0) {
+        if (seen == count || (ranked && member.rank != seen)) {
+            return false;
+        }
+        seen++;
+    }
+    return err == MUSTER_ENOENT && seen == count;
+}
+
+int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
+{
+    struct mu_reader r = read_version(in);
+    struct mu_rdzv_notice notice = {0};
+    uint8_t kind = mu_read_u8(&r);
+    uint8_t has_who;
+
+    notice.incarnation = mu_read_u64(&r);
+    notice.round = mu_read_u64(&r);
+    notice.rank = mu_read_u32(&r);
+    notice.world = mu_read_u32(&r);
+    notice.restarts_left = mu_read_u32(&r);
+    notice.waiters = mu_read_u32(&r);
+    notice.reason = mu_read_u8(&r);
+    notice.place = mu_read_u8(&r);
+    has_who = mu_read_u8(&r);
+    notice.who = read_name(&r);
+    notice.who_rank = mu_read_u32(&r);
+    notice.members = mu_read_span32(&r);
+    if (r.failed || kind == 0 || kind > KIND_MAX || notice.reason > REASON_MAX ||
+        notice.place > PLACE_MAX || has_who > 1 ||
+        !members_fit(notice.members, notice.world, true)) {
+        return MUSTER_EPROTO;
+    }
+    if (kind == MU_RDZV_NOTICE_ASSIGNED && notice.rank >= notice.world) {
+        return MUSTER_EPROTO;
+    }
+    notice.kind = (enum mu_rdzv_notice_kind)kind;
+    notice.has_who = has_who == 1;
+    *ret_notice = notice;
+    return 0;
+}
+
+/* --- members --------------------------------------------------------------------------------- */
+
+int mu_rdzv_member_encode(struct mu_buf *out, const struct mu_rdzv_member_msg *member)
+{
+    const struct mu_span names[] = {member->node, member->addr};
+    size_t size = 4 + 1 + 8;
+    int err;
+
+    if (!names_fit(names, 2, &size)) {
+        return MUSTER_ELIMIT;
+    }
+    err = mu_buf_reserve(out, 2 + size);
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u16(out, (uint16_t)size);
+    put_name(out, member->node);
+    put_name(out, member->addr);
+    mu_buf_put_u32(out, member->rank);
+    mu_buf_put_u8(out, (uint8_t)member->place);
+    mu_buf_put_u64(out, member->silent_ms);
+    return 0;
+}
+
+int mu_rdzv_member_next(struct mu_span *members, struct mu_rdzv_member_msg *ret_member)
+{
+    struct mu_reader all = mu_reader(*members);
+    struct mu_rdzv_member_msg member = {0};
+    struct mu_reader r;
+
+    if (members->len == 0) {
+        return MUSTER_ENOENT;
+    }
+    r = mu_reader(mu_read_bytes(&all, mu_read_u16(&all)));
+    member.node = read_name(&r);
+    member.addr = read_name(&r);
+    member.rank = mu_read_u32(&r);
+    member.place = mu_read_u8(&r);
+    member.silent_ms = mu_read_u64(&r);
+    if (all.failed || r.failed || member.place > PLACE_MAX) {
+        return MUSTER_EPROTO;
+    }
+    *members = all.rest;
+    *ret_member = member;
+    return 0;
+}
+
+/* --- status and close ------------------------------------------------------------------------ */
+
+int mu_rdzv_run_id_encode(struct mu_buf *out, struct mu_span run_id)
+{
+    size_t size = 1;
+    int err;
+
+    if (!names_fit(&run_id, 1, &size)) {
+        return MUSTER_ELIMIT;
+    }
+    err = mu_buf_reserve(out, size);
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u8(out, VERSION);
+    put_name(out, run_id);
+    return 0;
+}
+
+int mu_rdzv_run_id_decode(struct mu_span in, struct mu_span *ret_run_id)
+{
+    struct mu_reader r = read_version(in);
+    struct mu_span run_id = read_name(&r);
+
+    if (r.failed) {
+        return MUSTER_EPROTO;
+    }
+    *ret_run_id = run_id;
+    return 0;
+}
+
+int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run)
+{
+    size_t size = 1 + 2 * 8 + 3 * 4 + 4 * 4 + 2 + 4 + 4;
+    int err;
+
+    if (!names_fit(&run->run_id, 1, &size) || run->text.len > UINT16_MAX ||
+        run->members.len > UINT32_MAX - UINT16_MAX - 2 * MU_RDZV_NAME_LEN_MAX) {
+        return MUSTER_ELIMIT;
+    }
+    size += run->text.len + run->members.len;
+    err = mu_buf_reserve(out, 4 + size);
+    if (err != 0) {
+        return err;
+    }
+    mu_buf_put_u32(out, (uint32_t)size);
+    put_name(out, run->run_id);
+    mu_buf_put_u8(out, (uint8_t)run->state);
+    mu_buf_put_u64(out, run->incarnation);
+    mu_buf_put_u64(out, run->round);
+    mu_buf_put_u32(out, run->nodes_min);
+    mu_buf_put_u32(out, run->nodes_max);
+    mu_buf_put_u32(out, run->restarts_left);
+    for (size_t i = 0; i < 4; i++) {
+        mu_buf_put_u32(out, run->counts[i]);
+    }
+    mu_buf_put_u16(out, (uint16_t)run->text.len);
+    mu_buf_put(out, run->text);
+    mu_buf_put_u32(out, run->member_count);
+    mu_buf_put_u32(out, (uint32_t)run->members.len);
+    mu_buf_put(out, run->members);
+    return 0;
+}
+
+int mu_rdzv_run_next(struct mu_span *runs, struct mu_rdzv_run_msg *ret_run)
+{
+    struct mu_reader all = mu_reader(*runs);
+    struct mu_rdzv_run_msg run = {0};
+    struct mu_reader r;
+
+    if (runs->len == 0) {
+        return MUSTER_ENOENT;
+    }
+    r = mu_reader(mu_read_span32(&all));
+    run.run_id = read_name(&r);
+    run.state = mu_read_u8(&r);
+    run.incarnation = mu_read_u64(&r);
+    run.round = mu_read_u64(&r);
+    run.nodes_min = mu_read_u32(&r);
+    run.nodes_max = mu_read_u32(&r);
+    run.restarts_left = mu_read_u32(&r);
+    for (size_t i = 0; i < 4; i++) {
+        run.counts[i] = mu_read_u32(&r);
+    }
+    run.text = mu_read_bytes(&r, mu_read_u16(&r));
+    run.member_count = mu_read_u32(&r);
+    run.members = mu_read_span32(&r);
+    if (all.failed || r.failed || run.state == 0 || run.state > STATE_MAX ||
+        !members_fit(run.members, run.member_count, false)) {
+        return MUSTER_EPROTO;
+    }
+    *runs = all.rest;
+    *ret_run = run;
+    return 0;
+}

@@ -1,0 +1,423 @@
+#include "codec/rdzv/params.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "core/addr.h"
+
+#define PORT_DIGITS_MAX 5
+#define YEAR_MS         (UINT64_C(366) * 24 * 60 * 60 * 1000)
+
+/* Outside text as it may stand in an error. */
+struct quoted {
+    char text[80];
+};
+
+static const char *quote(struct quoted *q, struct mu_span s)
+{
+    return mu_span_quote(q->text, sizeof(q->text), s);
+}
+
+static struct mu_span span_of(const char *text)
+{
+    return mu_span_str(text == NULL ? "" : text);
+}
+
+static bool is_blank(uint8_t c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r') || (c >= 0x1c && c <= 0x1f);
+}
+
+static bool is_digit(uint8_t c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static struct mu_span trim(struct mu_span s)
+{
+    while (s.len != 0 && is_blank(s.data[0])) {
+        s = mu_span_skip(s, 1);
+    }
+    while (s.len != 0 && is_blank(s.data[s.len - 1])) {
+        s.len--;
+    }
+    return s;
+}
+
+/* --- configuration ---------------------------------------------------------------------------- */
+
+struct item {
+    struct mu_span key;
+    struct mu_span value; /* empty: there is none */
+};
+
+/* Takes the text up to the next comma off `rest`. False once nothing is left: an item follows each
+ * comma, be it an empty one. */
+static bool next_item(struct mu_span *rest, struct item *ret)
+{
+    struct mu_span whole = *rest;
+    const uint8_t *comma;
+    const uint8_t *equals;
+
+    if (rest->data == NULL) {
+        return false;
+    }
+    comma = memchr(rest->data, ',', rest->len);
+    if (comma == NULL) {
+        *rest = mu_span(NULL, 0);
+    } else {
+        whole.len = (size_t)(comma - whole.data);
+        *rest = mu_span_skip(*rest, whole.len + 1);
+    }
+    equals = memchr(whole.data, '=', whole.len);
+    if (equals == NULL) {
+        *ret = (struct item){.key = trim(whole)};
+        return true;
+    }
+    ret->key = trim(mu_span(whole.data, (size_t)(equals - whole.data)));
+    ret->value = trim(mu_span_skip(whole, (size_t)(equals - whole.data) + 1));
+    return true;
+}
+
+/* What there is to walk over: nothing at all for a blank text. */
+static struct mu_span items_of(const char *config)
+{
+    struct mu_span text = trim(span_of(config));
+
+    return text.len == 0 ? mu_span(NULL, 0) : text;
+}
+
+int mu_rdzv_config_check(const char *config, struct mu_errmsg *reterr_msg)
+{
+    struct mu_span rest = items_of(config);
+    struct item item;
+    struct quoted q;
+    size_t index = 0;
+
+    if (rest.len > MU_RDZV_CONFIG_LEN_MAX) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the rendezvous configuration has %zu bytes, at most %d are taken", rest.len,
+                      MU_RDZV_CONFIG_LEN_MAX);
+    }
+    while (next_item(&rest, &item)) {
+        index++;
+        if (item.key.len == 0) {
+            return mu_err(reterr_msg, MUSTER_EINVAL,
+                          "item %zu of the rendezvous configuration has no key: write "
+                          "key=value,key=value",
+                          index);
+        }
+        if (item.value.len == 0) {
+            return mu_err(reterr_msg, MUSTER_EINVAL,
+                          "the rendezvous configuration option %s has no value",
+                          quote(&q, item.key));
+        }
+    }
+    return 0;
+}
+
+bool mu_rdzv_config_get(const char *config, const char *key, struct mu_span *ret_value)
+{
+    struct mu_span rest = items_of(config);
+    struct mu_span wanted = mu_span_str(key);
+    struct item item;
+    bool found = false;
+
+    while (next_item(&rest, &item)) {
+        if (item.value.len != 0 && mu_span_eq(item.key, wanted)) {
+            *ret_value = item.value;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static bool equals_in_any_case(struct mu_span s, const char *lower)
+{
+    size_t len = strlen(lower);
+
+    if (s.len != len) {
+        return false;
+    }
+    for (size_t i = 0; i < len; i++) {
+        uint8_t c = s.data[i];
+
+        if (c >= 'A' && c <= 'Z') {
+            c = (uint8_t)(c - 'A' + 'a');
+        }
+        if (c != (uint8_t)lower[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int mu_rdzv_config_bool(const char *config, const char *key, bool fallback, bool *ret,
+                        struct mu_errmsg *reterr_msg)
+{
+    static const char *const words[][2] = {
+        {"0", "1"}, {"false", "true"}, {"f", "t"}, {"no", "yes"}, {"n", "y"},
+    };
+    struct mu_span value;
+    struct quoted q;
+
+    if (!mu_rdzv_config_get(config, key, &value)) {
+        *ret = fallback;
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        for (size_t truth = 0; truth < 2; truth++) {
+            if (equals_in_any_case(value, words[i][truth])) {
+                *ret = truth == 1;
+                return 0;
+            }
+        }
+    }
+    return mu_err(reterr_msg, MUSTER_EINVAL,
+                  "the rendezvous configuration option '%s' is %s, which is no boolean: write true "
+                  "or false",
+                  key, quote(&q, value));
+}
+
+/* Digits, with single underscores between them, as Python has it. False: none, or too large. */
+static bool parse_digits(struct mu_span s, uint64_t *ret)
+{
+    uint64_t number = 0;
+
+    if (s.len == 0 || s.data[0] == '_' || s.data[s.len - 1] == '_') {
+        return false;
+    }
+    for (size_t i = 0; i < s.len; i++) {
+        if (s.data[i] == '_' && s.data[i - 1] != '_') {
+            continue;
+        }
+        if (!is_digit(s.data[i]) || __builtin_mul_overflow(number, (uint64_t)10, &number) ||
+            __builtin_add_overflow(number, (uint64_t)(s.data[i] - '0'), &number)) {
+            return false;
+        }
+    }
+    *ret = number;
+    return true;
+}
+
+int mu_rdzv_config_int(const char *config, const char *key, int64_t fallback, int64_t *ret,
+                       struct mu_errmsg *reterr_msg)
+{
+    struct mu_span value;
+    struct mu_span digits;
+    struct quoted q;
+    uint64_t number;
+    bool negative;
+
+    if (!mu_rdzv_config_get(config, key, &value)) {
+        *ret = fallback;
+        return 0;
+    }
+    negative = value.data[0] == '-';
+    digits = negative || value.data[0] == '+' ? mu_span_skip(value, 1) : value;
+    if (!parse_digits(digits, &number) || number > (uint64_t)INT64_MAX) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the rendezvous configuration option '%s' is %s, which is no integer", key,
+                      quote(&q, value));
+    }
+    *ret = negative ? -(int64_t)number : (int64_t)number;
+    return 0;
+}
+
+/* "5", "0.25", ".5" in milliseconds, rounded up so that what is above zero stays so. */
+static bool parse_seconds(struct mu_span s, uint64_t *ret_ms)
+{
+    uint64_t ms = 0;
+    uint64_t unit = 1000;
+    bool rest = false;
+    bool any = false;
+    size_t i = 0;
+
+    for (; i < s.len && is_digit(s.data[i]); i++, any = true) {
+        ms = ms * 10 + (uint64_t)(s.data[i] - '0') * 1000;
+        if (ms > YEAR_MS) {
+            return false;
+        }
+    }
+    if (i < s.len && s.data[i] == '.') {
+        for (i++; i < s.len && is_digit(s.data[i]); i++, any = true) {
+            unit /= 10;
+            ms += (uint64_t)(s.data[i] - '0') * unit;
+            rest = rest || (unit == 0 && s.data[i] != '0');
+        }
+    }
+    ms += rest ? 1 : 0;
+    *ret_ms = ms;
+    return any && i == s.len && ms != 0 && ms <= YEAR_MS;
+}
+
+int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallback_ms,
+                           uint64_t *ret_ms, struct mu_errmsg *reterr_msg)
+{
+    struct mu_span value;
+    struct quoted q;
+    uint64_t ms;
+
+    if (!mu_rdzv_config_get(config, key, &value)) {
+        *ret_ms = fallback_ms;
+        return 0;
+    }
+    if (!parse_seconds(value, &ms)) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the rendezvous configuration option '%s' is %s: it must be seconds above "
+                      "zero and at most a year",
+                      key, quote(&q, value));
+    }
+    *ret_ms = ms;
+    return 0;
+}
+
+/* --- endpoint --------------------------------------------------------------------------------- */
+
+/* The length of the letter that starts with a byte above ASCII, 0 if it is none that may stand in a
+ * host's name: not UTF-8, or one of the blanks and signs that lie below U+00C0 and in U+2000. */
+static size_t letter_len(struct mu_span s)
+{
+    uint8_t first = s.data[0];
+    size_t len = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+
+    if (first < 0xc3 || first > 0xf4 || s.len < len) {
+        return 0;
+    }
+    for (size_t i = 1; i < len; i++) {
+        if ((s.data[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    if ((first == 0xe0 && s.data[1] < 0xa0) || (first == 0xed && s.data[1] > 0x9f) ||
+        (first == 0xf0 && s.data[1] < 0x90) || (first == 0xf4 && s.data[1] > 0x8f)) {
+        return 0; /* overlong, a surrogate, or beyond the last one */
+    }
+    if ((first == 0xe2 && s.data[1] <= 0x81) || (first == 0xe3 && s.data[1] == 0x80)) {
+        return 0; /* U+2000..U+207F and U+3000..U+303F: blanks and punctuation */
+    }
+    return len;
+}
+
+static bool is_host(struct mu_span host)
+{
+    size_t used;
+
+    if (host.len == 0 || host.len > MU_ADDR_HOST_MAX) {
+        return false;
+    }
+    for (size_t i = 0; i < host.len; i += used) {
+        uint8_t c = host.data[i];
+
+        used = 1;
+        if (c >= 0x80) {
+            used = letter_len(mu_span_skip(host, i));
+        } else if (!is_digit(c) && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') &&
+                   (c == '\0' || strchr("_.:-", c) == NULL)) {
+            return false;
+        }
+        if (used == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_v6(const struct mu_addr *addr)
+{
+    struct mu_errmsg ignored;
+    struct mu_addr parsed;
+    char text[MU_ADDR_HOST_MAX + 16];
+
+    (void)snprintf(text, sizeof(text), "[%s]:1", addr->host);
+    return mu_addr_parse(text, 0, &parsed, &ignored) == 0;
+}
+
+static bool parse_port(struct mu_span digits, uint16_t *ret)
+{
+    uint32_t value = 0;
+
+    if (digits.len == 0 || digits.len > PORT_DIGITS_MAX) {
+        return false;
+    }
+    for (size_t i = 0; i < digits.len; i++) {
+        if (!is_digit(digits.data[i])) {
+            return false;
+        }
+        value = value * 10 + (uint32_t)(digits.data[i] - '0');
+    }
+    *ret = (uint16_t)value;
+    return value <= UINT16_MAX;
+}
+
+int mu_rdzv_endpoint_parse(const char *text, uint16_t default_port, struct mu_addr *ret,
+                           struct mu_errmsg *reterr_msg)
+{
+    struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = default_port};
+    struct mu_span whole = trim(span_of(text));
+    struct mu_span host = whole;
+    const uint8_t *colon;
+    struct quoted q;
+    bool bare;
+
+    if (whole.len == 0) {
+        host = MU_SPAN_LIT("localhost");
+    }
+    bare = host.data[0] != '[';
+    colon = memrchr(host.data, ':', host.len);
+    if (colon != NULL && (bare || host.data[host.len - 1] != ']')) {
+        host.len = (size_t)(colon - host.data);
+        if (!parse_port(mu_span_skip(whole, host.len + 1), &addr.port)) {
+            return mu_err(reterr_msg, MUSTER_EINVAL,
+                          "the port of the rendezvous endpoint %s must be an integer between 0 "
+                          "and 65535",
+                          quote(&q, whole));
+        }
+    }
+    if (host.len >= 2 && host.data[0] == '[' && host.data[host.len - 1] == ']') {
+        host = mu_span(host.data + 1, host.len - 2);
+    }
+    if (!is_host(host)) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the rendezvous endpoint %s does not name a host",
+                      quote(&q, whole));
+    }
+    memcpy(addr.host, host.data, host.len);
+    if (memchr(host.data, ':', host.len) != NULL && !is_v6(&addr)) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the rendezvous endpoint %s has several colons: write an IPv6 address as "
+                      "[address]:port",
+                      quote(&q, whole));
+    }
+    *ret = addr;
+    return 0;
+}
+
+/* --- all of it -------------------------------------------------------------------------------- */
+
+int mu_rdzv_params_check(const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg)
+{
+    size_t run_id_len = span_of(params->run_id).len;
+
+    if (span_of(params->backend).len == 0) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the rendezvous backend has no name");
+    }
+    if (run_id_len == 0) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the run id is empty");
+    }
+    if (run_id_len > MU_RDZV_RUN_ID_MAX) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the run id has %zu bytes, at most %d are taken",
+                      run_id_len, MU_RDZV_RUN_ID_MAX);
+    }
+    if (params->nodes_min < 1) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the minimum number of nodes is %" PRIu32 ", it must be above zero",
+                      params->nodes_min);
+    }
+    if (params->nodes_max < params->nodes_min) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the maximum number of nodes (%" PRIu32 ") is below the minimum (%" PRIu32
+                      ")",
+                      params->nodes_max, params->nodes_min);
+    }
+    return mu_rdzv_config_check(params->config, reterr_msg);
+}

@@ -1,0 +1,42 @@
+/* What the files of the rendezvous' node share. See proto/rdzv/node.h. */
+#ifndef MU_RDZV_NODE_INTERNAL_H
+#define MU_RDZV_NODE_INTERNAL_H
+
+#include "proto/rdzv/node.h"
+
+/* node_op.c: decides and acts until there is something to wait for. */
+int mu_rdzv_node_run(struct mu_rdzv *r, struct mu_rdzv_update *up);
+/* Ends these operations (MU_RDZV_OP_*) with a code; `v.why` has the words. */
+void mu_rdzv_node_fail(struct mu_rdzv *r, struct mu_rdzv_update *up, unsigned ops, int code);
+/* The operations that are under way, and the membership if there is one. */
+unsigned mu_rdzv_node_ops(const struct mu_rdzv *r);
+/* Settings with the generation that follows from the dialect. */
+struct mu_rdzv_settings mu_rdzv_node_settings(const struct mu_rdzv *r);
+/* The dialect to write. */
+enum mu_rdzv_dialect mu_rdzv_node_dialect(const struct mu_rdzv *r);
+
+/* node_time.c */
+bool mu_rdzv_node_is_fresh(const struct mu_rdzv *r);
+/* When to look again if nothing happens. */
+mu_mono_t mu_rdzv_node_next_look(struct mu_rdzv *r);
+/* When an operation has waited long enough for the backend; the least over `ops`. */
+mu_mono_t mu_rdzv_node_patience(const struct mu_rdzv *r, unsigned ops);
+/* When to write again after `v.losses` lost writes, to ask again after `v.failures` failures. */
+mu_mono_t mu_rdzv_node_backoff(struct mu_rdzv *r);
+/** An answer took so long. */
+void mu_rdzv_node_took(struct mu_rdzv *r, uint64_t ns);
+/** When a member that is told of a change may read again at the earliest. */
+mu_mono_t mu_rdzv_node_next_member_read(const struct mu_rdzv *r);
+/** There is a new state. */
+void mu_rdzv_node_measure_pace(struct mu_rdzv *r);
+mu_mono_t mu_rdzv_node_retry(struct mu_rdzv *r);
+/* When to read after a watch fired. */
+mu_mono_t mu_rdzv_node_spread(struct mu_rdzv *r);
+
+/* node_say.c: put words into `v.why`. */
+void mu_rdzv_node_say_join_timeout(struct mu_rdzv *r);
+void mu_rdzv_node_say_closed(struct mu_rdzv *r);
+void mu_rdzv_node_say_timeout(struct mu_rdzv *r, const char *what, uint64_t ms);
+void mu_rdzv_node_say_backend(struct mu_rdzv *r, int status, const char *text);
+
+#endif

@@ -1,0 +1,290 @@
+#include "proto/rdzv/room_internal.h"
+
+#include "core/assert.h"
+
+int mu_room_init(struct mu_room *room, const struct mu_room_config *config, uint64_t incarnation)
+{
+    if (config->nodes_min == 0 || config->nodes_max < config->nodes_min ||
+        config->members_max < config->nodes_max) {
+        return MUSTER_EINVAL;
+    }
+    *room = (struct mu_room){
+        .config = *config,
+        .state = MU_ROOM_IS_GATHERING,
+        .incarnation = incarnation,
+        .last_call = MU_MONO_NEVER,
+        .upscale = MU_MONO_NEVER,
+    };
+    for (size_t i = 0; i < sizeof(room->in) / sizeof(room->in[0]); i++) {
+        mu_list_init(&room->in[i].members);
+    }
+    mu_list_init(&room->ended);
+    mu_list_init(&room->news);
+    mu_map_init(&room->names, config->seed);
+    mu_heap_init(&room->targets);
+    return 0;
+}
+
+void mu_room_fini(struct mu_room *room)
+{
+    struct mu_room_member *member;
+    struct mu_room_notice notice;
+
+    MU_ASSERT(room->names.count == 0);
+    while (mu_room_next_notice(room, &member, &notice)) {
+    }
+    mu_map_fini(&room->names);
+}
+
+bool mu_room_done(const struct mu_room *room)
+{
+    return (room->state == MU_ROOM_IS_CLOSED || room->state == MU_ROOM_IS_FAILED) &&
+           mu_list_empty(&room->news);
+}
+
+/* --- who is in ------------------------------------------------------------------------------- */
+
+void mu_room_move(struct mu_room *room, struct mu_room_member *member,
+                  enum mu_room_member_state state)
+{
+    if (member->state != MU_ROOM_OUT) {
+        mu_list_remove(&member->link);
+        room->in[member->state].count--;
+    }
+    member->state = state;
+    if (state != MU_ROOM_OUT) {
+        mu_list_push(&room->in[state].members, &member->link);
+        room->in[state].count++;
+    }
+    room->steps++;
+}
+
+void mu_room_take_out(struct mu_room *room, struct mu_room_member *member)
+{
+    mu_room_move(room, member, MU_ROOM_OUT);
+    mu_map_remove(&room->names, &member->named);
+    mu_heap_remove(&room->targets, &member->targeted);
+    member->told = false;
+}
+
+struct mu_room_member *mu_room_find(const struct mu_room *room, struct mu_span name)
+{
+    struct mu_map_node *node = mu_map_find(&room->names, name);
+
+    return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_room_member, named);
+}
+
+/* Keeps the name of a member that was lost, so that explain() can say who is not back. */
+static void miss(struct mu_room *room, const struct mu_room_member *member)
+{
+    struct mu_room_missing *missing;
+
+    if (room->missing_count == MU_ROOM_MISSING_MAX) {
+        room->missing_more = true;
+        return;
+    }
+    missing = &room->missing[room->missing_count++];
+    memcpy(missing->name, member->name, sizeof(missing->name));
+    missing->rank = member->rank;
+}
+
+static void stop_missing(struct mu_room *room, const char *name)
+{
+    for (uint32_t i = 0; i < room->missing_count; i++) {
+        if (strcmp(room->missing[i].name, name) == 0) {
+            room->missing_count--;
+            memmove(&room->missing[i], &room->missing[i + 1],
+                    (room->missing_count - i) * sizeof(room->missing[0]));
+            return;
+        }
+    }
+}
+
+/* --- what is asked --------------------------------------------------------------------------- */
+
+/* The text that is terminated in `cap` bytes; no data if it is not, or has control characters. */
+static struct mu_span check_text(const char *text, size_t cap)
+{
+    size_t len = strnlen(text, cap);
+
+    for (size_t i = 0; i < len; i++) {
+        if ((uint8_t)text[i] < 0x20 || text[i] == 0x7f) {
+            return (struct mu_span){0};
+        }
+    }
+    return len == cap ? (struct mu_span){0} : mu_span(text, len);
+}
+
+/* All that a join can be refused for, in the order in which it helps most. */
+static int check_join(const struct mu_room *room, const struct mu_room_member *member,
+                      uint32_t nodes_min, uint32_t nodes_max, struct mu_errmsg *reterr_msg)
+{
+    struct mu_span name = check_text(member->name, sizeof(member->name));
+    struct mu_span topology = check_text(member->topology, sizeof(member->topology));
+    char quoted[64];
+
+    if (room->state == MU_ROOM_IS_CLOSED) {
+        return mu_err(reterr_msg, MUSTER_ECLOSED, "the run is closed");
+    }
+    if (room->state == MU_ROOM_IS_FAILED) {
+        return mu_err(reterr_msg, MUSTER_ECLOSED, "the run has used up its %u restarts",
+                      room->config.restarts_max);
+    }
+    if (nodes_min != room->config.nodes_min || nodes_max != room->config.nodes_max) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "this run is for %u to %u nodes, the node asked for %u to %u",
+                      room->config.nodes_min, room->config.nodes_max, nodes_min, nodes_max);
+    }
+    if (name.len == 0) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "a node's name must have 1 to %d bytes without control characters",
+                      MU_ROOM_NAME_MAX);
+    }
+    if (topology.data == NULL) {
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "a topology key must have at most %d bytes without control characters",
+                      MU_ROOM_TOPOLOGY_MAX);
+    }
+    if (mu_room_find(room, name) != NULL) {
+        return mu_err(reterr_msg, MUSTER_EEXIST, "a node of the name %s is in already",
+                      mu_span_quote(quoted, sizeof(quoted), name));
+    }
+    if (room->names.count >= room->config.members_max) {
+        return mu_err(reterr_msg, MUSTER_ELIMIT, "the run has %u members, no more are taken",
+                      room->config.members_max);
+    }
+    return 0;
+}
+
+int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                 uint32_t nodes_min, uint32_t nodes_max, struct mu_errmsg *reterr_msg)
+{
+    int r;
+
+    MU_ASSERT(member->state == MU_ROOM_OUT && member->notices == 0);
+    r = check_join(room, member, nodes_min, nodes_max, reterr_msg);
+    if (r < 0) {
+        return r;
+    }
+    r = mu_map_insert(&room->names, &member->named, mu_span_str(member->name));
+    if (r < 0) {
+        return mu_err(reterr_msg, r, "no memory for another member");
+    }
+
+    member->has_rank = false;
+    member->told = false;
+    mu_list_init(&member->link);
+    mu_list_init(&member->ended);
+    mu_list_init(&member->news);
+    mu_heap_node_init(&member->targeted);
+    if (member->target != 0) {
+        /* The heap has the earliest on top; turned around, that is the largest target. */
+        mu_heap_insert(&room->targets, &member->targeted, (mu_mono_t){UINT32_MAX - member->target});
+    }
+    stop_missing(room, member->name);
+    if (room->state == MU_ROOM_IS_GATHERING &&
+        room->in[MU_ROOM_GATHERING].count < room->config.nodes_max) {
+        mu_room_move(room, member, MU_ROOM_GATHERING);
+    } else if (room->state == MU_ROOM_IS_RUNNING &&
+               room->in[MU_ROOM_RUNNING].count + room->in[MU_ROOM_WAITING].count <
+                   room->config.nodes_max) {
+        mu_room_move(room, member, MU_ROOM_WAITING);
+    } else {
+        mu_room_move(room, member, MU_ROOM_SPARE);
+    }
+    mu_trace(&room->config.trace, "room.join", member->state, room->names.count);
+    mu_room_settle(room, now);
+    return 0;
+}
+
+/* The member is gone, one way or the other. */
+static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                 enum mu_room_end_reason reason)
+{
+    enum mu_room_member_state state = member->state;
+
+    if (member->notices != 0) {
+        mu_room_untell_all(member);
+    }
+    if (state == MU_ROOM_OUT) {
+        return;
+    }
+    mu_room_take_out(room, member);
+    mu_trace(&room->config.trace, "room.part", reason, room->names.count);
+    if (reason == MU_ROOM_END_LOST && member->has_rank) {
+        miss(room, member);
+    }
+    if (state == MU_ROOM_RUNNING) {
+        mu_room_end_round(room, now, reason, member);
+    } else if ((state == MU_ROOM_WAITING || state == MU_ROOM_GATHERING) &&
+               room->in[MU_ROOM_SPARE].count != 0) {
+        /* There is room for one more now. */
+        mu_room_move(room, mu_room_first(room, MU_ROOM_SPARE), state);
+    }
+    mu_room_settle(room, now);
+}
+
+void mu_room_leave(struct mu_room *room, mu_mono_t now, struct mu_room_member *member)
+{
+    part(room, now, member, MU_ROOM_END_LEFT);
+}
+
+void mu_room_lost(struct mu_room *room, mu_mono_t now, struct mu_room_member *member)
+{
+    part(room, now, member, MU_ROOM_END_LOST);
+}
+
+/* It stays, and is in that round no more. */
+static void give_up_round(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                          uint64_t round, enum mu_room_end_reason reason)
+{
+    /* Its word may have been under way while the round ended, or even the next one began. */
+    if (member->state != MU_ROOM_RUNNING || round != room->round) {
+        return;
+    }
+    mu_room_end_round(room, now, reason, member);
+    mu_room_settle(room, now);
+}
+
+void mu_room_fail(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                  uint64_t round)
+{
+    give_up_round(room, now, member, round, MU_ROOM_END_FAILED);
+}
+
+void mu_room_stop(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
+                  uint64_t round)
+{
+    give_up_round(room, now, member, round, MU_ROOM_END_LOST);
+}
+
+void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until)
+{
+    if (mu_mono_before(room->hold, until)) {
+        room->hold = until;
+        mu_trace(&room->config.trace, "room.hold", mu_mono_since(now, until), 0);
+    }
+    mu_room_settle(room, now);
+}
+
+void mu_room_inherit(struct mu_room *room, uint32_t spent)
+{
+    spent = spent < room->config.restarts_max ? spent : room->config.restarts_max;
+    room->restarts = spent > room->restarts ? spent : room->restarts;
+}
+
+void mu_room_close(struct mu_room *room, mu_mono_t now)
+{
+    (void)now;
+    if (room->state == MU_ROOM_IS_CLOSED || room->state == MU_ROOM_IS_FAILED) {
+        return;
+    }
+    room->state = MU_ROOM_IS_CLOSED;
+    mu_trace(&room->config.trace, "room.closed", room->round, room->names.count);
+    mu_room_dismiss(room, MU_ROOM_CLOSED);
+}
+
+void mu_room_tick(struct mu_room *room, mu_mono_t now)
+{
+    mu_room_settle(room, now);
+}

@@ -1,0 +1,320 @@
+#include "proto/rdzv/room_internal.h"
+
+#include "core/assert.h"
+
+/* --- order ----------------------------------------------------------------------------------- */
+
+/* By topology, then by name. Names are unique, so two members are never equal. */
+static int compare_members(const struct mu_list *a, const struct mu_list *b)
+{
+    const struct mu_room_member *x = mu_room_member_of(a);
+    const struct mu_room_member *y = mu_room_member_of(b);
+    int order = mu_span_natural_cmp(mu_span_str(x->topology), mu_span_str(y->topology));
+
+    return order != 0 ? order : mu_span_natural_cmp(x->named.key, y->named.key);
+}
+
+/* Merges two sorted chains, linked by `next` and ended by NULL. */
+static struct mu_list *merge(struct mu_room *room, struct mu_list *a, struct mu_list *b)
+{
+    struct mu_list head = {0};
+    struct mu_list *tail = &head;
+
+    while (a != NULL && b != NULL) {
+        struct mu_list **from = compare_members(a, b) < 0 ? &a : &b;
+
+        tail->next = *from;
+        tail = *from;
+        *from = tail->next;
+        room->steps++;
+    }
+    tail->next = a != NULL ? a : b;
+    return head.next;
+}
+
+/*
+ * Merge sort from the bottom up, without memory of its own: place i holds nothing or a sorted chain
+ * of 2^i members, and two of the same length are merged into the next place, as a carry is.
+ */
+static void sort_members(struct mu_room *room, struct mu_list *members)
+{
+    struct mu_list *places[33] = {0};
+    struct mu_list *chain = NULL;
+    struct mu_list *node;
+
+    while ((node = mu_list_pop(members)) != NULL) {
+        size_t i = 0;
+
+        node->next = NULL;
+        for (; places[i] != NULL; i++) {
+            node = merge(room, places[i], node);
+            places[i] = NULL;
+        }
+        places[i] = node;
+    }
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        if (places[i] != NULL) {
+            chain = merge(room, places[i], chain);
+        }
+    }
+    while (chain != NULL) {
+        node = chain;
+        chain = chain->next;
+        mu_list_push(members, node);
+    }
+}
+
+/* --- a round begins -------------------------------------------------------------------------- */
+
+uint32_t mu_room_target(const struct mu_room *room)
+{
+    const struct mu_heap_node *largest = mu_heap_min(&room->targets);
+
+    return largest == NULL ? 0 : (uint32_t)(UINT32_MAX - largest->at.ns);
+}
+
+/*
+ * Gives out the ranks. Survivors come first in the gathering, ordered by their old rank: those
+ * whose rank is below the size of the world keep it. The rest is put into order and fills the gaps.
+ */
+static void form_round(struct mu_room *room)
+{
+    struct mu_list *gathering = &room->in[MU_ROOM_GATHERING].members;
+    uint32_t world = room->in[MU_ROOM_GATHERING].count;
+    struct mu_list rest;
+
+    MU_ASSERT(world >= room->config.nodes_min && world <= room->config.nodes_max);
+    mu_list_init(&rest);
+    MU_LIST_FOREACH_SAFE (it, next, gathering) {
+        struct mu_room_member *member = mu_room_member_of(it);
+
+        if (!member->has_rank || member->rank >= world) {
+            mu_list_remove(it);
+            mu_list_push(&rest, it);
+        }
+        room->steps++;
+    }
+    sort_members(room, &rest);
+
+    for (uint32_t rank = 0; rank < world; rank++) {
+        struct mu_room_member *member = mu_room_first(room, MU_ROOM_GATHERING);
+
+        if (member == NULL || member->rank != rank) {
+            MU_ASSERT(!mu_list_empty(&rest));
+            member = mu_room_member_of(rest.next);
+        }
+        mu_room_move(room, member, MU_ROOM_RUNNING);
+        member->rank = rank;
+        member->has_rank = true;
+        mu_room_tell(room, member, MU_ROOM_ASSIGNED);
+    }
+    room->state = MU_ROOM_IS_RUNNING;
+    room->last_call = MU_MONO_NEVER;
+    room->waiters_told = 0;
+    room->waiters_next = (mu_mono_t){0};
+    room->missing_count = 0;
+    room->missing_more = false;
+    room->rounds++;
+    mu_trace(&room->config.trace, "room.formed", room->round, world);
+}
+
+/* --- a round ends ---------------------------------------------------------------------------- */
+
+static void remember_end(struct mu_room *room, enum mu_room_end_reason reason,
+                         const struct mu_room_member *who)
+{
+    room->last_end.round = room->round;
+    room->last_end.reason = reason;
+    room->last_end.has_who = who != NULL;
+    room->last_end.who_rank = who == NULL ? 0 : who->rank;
+    if (who != NULL) {
+        memcpy(room->last_end.who, who->name, sizeof(room->last_end.who));
+    }
+}
+
+/*
+ * A member of the round that has just ended goes into the gathering; it hears of the end if it had
+ * heard of the round.
+ */
+static void send_back(struct mu_room *room, struct mu_room_member *member)
+{
+    (void)mu_room_untell(member, MU_ROOM_ASSIGNED);
+    (void)mu_room_untell(member, MU_ROOM_WAITERS);
+    if (member->told) {
+        /* It was told of this round, so it has been told of the end of the one before it. */
+        MU_ASSERT((member->notices & 1u << MU_ROOM_ENDED) == 0);
+        member->told = false;
+        member->ended_round = room->last_end.round;
+        member->reason = room->last_end.reason;
+        member->who_rank = room->last_end.who_rank;
+        mu_room_tell(room, member, MU_ROOM_ENDED);
+    }
+    mu_room_move(room, member, MU_ROOM_GATHERING);
+}
+
+/* Whether this end costs a restart. */
+static bool is_charged(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason)
+{
+    mu_mono_t full = mu_mono_add_ms(now, (MU_ROOM_LOSSES - 1) * MU_ROOM_LOSS_MS);
+    mu_mono_t from = mu_mono_before(room->losses_until, now) ? now : room->losses_until;
+
+    if (reason != MU_ROOM_END_LOST) {
+        return reason == MU_ROOM_END_FAILED;
+    }
+    if (mu_mono_before(full, from)) {
+        return true;
+    }
+    room->losses_until = mu_mono_add_ms(from, MU_ROOM_LOSS_MS);
+    return false;
+}
+
+void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason,
+                       const struct mu_room_member *who)
+{
+    struct mu_room_member *member;
+
+    MU_ASSERT(room->state == MU_ROOM_IS_RUNNING);
+    mu_trace(&room->config.trace, "room.ended", room->round, reason);
+    remember_end(room, reason, who);
+    room->round++;
+    room->state = MU_ROOM_IS_GATHERING;
+    room->upscale = MU_MONO_NEVER;
+    if (is_charged(room, now, reason)) {
+        if (room->restarts == room->config.restarts_max) {
+            room->state = MU_ROOM_IS_FAILED;
+            mu_trace(&room->config.trace, "room.failed", room->restarts, room->names.count);
+            mu_room_dismiss(room, MU_ROOM_FAILED);
+            return;
+        }
+        /* Without a bound it is counted as well, for show. */
+        room->restarts += room->restarts < UINT32_MAX - 1;
+    }
+    while ((member = mu_room_first(room, MU_ROOM_RUNNING)) != NULL) {
+        send_back(room, member);
+    }
+    /* There is room for all that waited, by what waiting means; for spares as far as it goes. */
+    while ((member = mu_room_first(room, MU_ROOM_WAITING)) != NULL) {
+        mu_room_move(room, member, MU_ROOM_GATHERING);
+    }
+    while (room->in[MU_ROOM_GATHERING].count < room->config.nodes_max &&
+           (member = mu_room_first(room, MU_ROOM_SPARE)) != NULL) {
+        mu_room_move(room, member, MU_ROOM_GATHERING);
+    }
+    if (reason == MU_ROOM_END_UPSCALE) {
+        /* The late-comers were waited for while the round went on; now everybody is here. */
+        form_round(room);
+    } else {
+        room->regroups = true;
+    }
+}
+
+/* --- clocks ---------------------------------------------------------------------------------- */
+
+/* After a round those that ran are here already: time enough to see who else went down with it. */
+static uint64_t regroup_ms(uint64_t last_call_ms)
+{
+    return last_call_ms == UINT64_MAX ? UINT64_MAX : last_call_ms / MU_ROOM_REGROUP;
+}
+
+/* When the gathering ends, if nobody comes or goes. */
+static mu_mono_t forms_at(const struct mu_room *room)
+{
+    uint32_t here = room->in[MU_ROOM_GATHERING].count;
+    uint32_t target = mu_room_target(room);
+
+    if (here < room->config.nodes_min) {
+        return MU_MONO_NEVER;
+    }
+    if (here == room->config.nodes_max || (target != 0 && here >= target)) {
+        return room->hold;
+    }
+    return mu_mono_before(room->last_call, room->hold) ? room->hold : room->last_call;
+}
+
+static void settle_gathering(struct mu_room *room, mu_mono_t now)
+{
+    uint32_t here = room->in[MU_ROOM_GATHERING].count;
+    bool regroups = room->regroups;
+
+    room->regroups = false;
+    if (here < room->config.nodes_min) {
+        room->last_call = MU_MONO_NEVER;
+        return;
+    }
+    if (room->last_call.ns == MU_MONO_NEVER.ns) {
+        uint64_t ms = room->config.last_call_ms;
+
+        room->last_call = mu_mono_add_ms(now, regroups ? regroup_ms(ms) : ms);
+    }
+    if (mu_mono_reached(forms_at(room), now)) {
+        form_round(room);
+    }
+}
+
+/* Whether it makes no sense to wait for more late-comers. */
+static bool is_everybody_here(const struct mu_room *room)
+{
+    uint32_t running = room->in[MU_ROOM_RUNNING].count;
+    uint32_t here = running + room->in[MU_ROOM_WAITING].count;
+    uint32_t target = mu_room_target(room);
+
+    /* A target that was met without the late-comers says nothing about them. */
+    return here == room->config.nodes_max || (running < target && target <= here);
+}
+
+static void settle_running(struct mu_room *room, mu_mono_t now)
+{
+    uint32_t waiting = room->in[MU_ROOM_WAITING].count;
+
+    if (waiting == 0) {
+        room->upscale = MU_MONO_NEVER;
+    } else if (room->config.upscale_delay_ms != UINT64_MAX) {
+        if (room->upscale.ns == MU_MONO_NEVER.ns) {
+            room->upscale = mu_mono_add_ms(now, room->config.upscale_delay_ms);
+        }
+        if (mu_mono_reached(room->upscale, now) || is_everybody_here(room)) {
+            mu_room_end_round(room, now, MU_ROOM_END_UPSCALE, NULL);
+            return;
+        }
+    }
+    /* One wave of notices in a while, however many come and go. */
+    if (waiting != room->waiters_told && mu_mono_reached(room->waiters_next, now)) {
+        room->waiters_told = waiting;
+        room->waiters_next = mu_mono_add_ms(now, MU_ROOM_WAITERS_MS);
+        MU_LIST_FOREACH (it, &room->in[MU_ROOM_RUNNING].members) {
+            mu_room_tell(room, mu_room_member_of(it), MU_ROOM_WAITERS);
+        }
+    }
+}
+
+void mu_room_settle(struct mu_room *room, mu_mono_t now)
+{
+    switch (room->state) {
+    case MU_ROOM_IS_GATHERING:
+        settle_gathering(room, now);
+        break;
+    case MU_ROOM_IS_RUNNING:
+        settle_running(room, now);
+        break;
+    case MU_ROOM_IS_CLOSED:
+    case MU_ROOM_IS_FAILED:
+        break;
+    }
+}
+
+mu_mono_t mu_room_deadline(const struct mu_room *room)
+{
+    switch (room->state) {
+    case MU_ROOM_IS_GATHERING:
+        return forms_at(room);
+    case MU_ROOM_IS_RUNNING:
+        if (room->in[MU_ROOM_WAITING].count != room->waiters_told) {
+            return mu_mono_min(room->upscale, room->waiters_next);
+        }
+        return room->upscale;
+    case MU_ROOM_IS_CLOSED:
+    case MU_ROOM_IS_FAILED:
+        break;
+    }
+    return MU_MONO_NEVER;
+}

@@ -1,0 +1,36 @@
+/* Between torch_client.c (requests) and torch_client_answer.c (what comes back). */
+#ifndef MU_TORCH_CLIENT_PRIVATE_H
+#define MU_TORCH_CLIENT_PRIVATE_H
+
+#include "codec/store/torch_wire.h"
+#include "proto/store/torch_client.h"
+
+/* What the next answer looks like. */
+enum mu_torch_expect {
+    MU_TORCH_EXPECT_PONG = 1, /* u32: the handshake's nonce */
+    MU_TORCH_EXPECT_WAIT,     /* u8 */
+    MU_TORCH_EXPECT_CANCEL, /* u8: WAIT_CANCELED, after a STOP_WAITING that crossed our CANCEL_WAIT
+                             */
+    MU_TORCH_EXPECT_CHECK,  /* u8 */
+    MU_TORCH_EXPECT_ACK,    /* u8: READY, of the empty CHECK behind what has no answer */
+    MU_TORCH_EXPECT_NUMBER, /* i64 */
+    MU_TORCH_EXPECT_VALUES, /* `values` times length and bytes */
+    MU_TORCH_EXPECT_POP,    /* i64; length and bytes unless it is 0 */
+    MU_TORCH_EXPECT_LIST,   /* i64 count; as many keys */
+};
+
+/* A request in flight. */
+struct mu_torch_flight {
+    struct mu_list link;
+    uint64_t tag;
+    enum mu_store_verb verb;
+    enum mu_torch_expect expect; /* now */
+    enum mu_torch_expect then;   /* after the second step was sent; 0 if there is none */
+    bool alone;                  /* nothing may be submitted behind it */
+    bool blocking;
+    size_t values; /* MU_TORCH_EXPECT_VALUES: how many */
+    size_t extra_len;
+    uint8_t extra[]; /* the request of the second step, or what compare_set desires */
+};
+
+#endif

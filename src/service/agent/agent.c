@@ -1,0 +1,596 @@
+#include "service/agent/agent.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/assert.h"
+#include "service/agent/agent_internal.h"
+#include "service/server/backing.h"
+
+#define GOODBYE_MS   5000  /* for the rendezvous to take our last words */
+#define ASK_MS       400   /* for who showed signs of failing before the first known to end */
+#define WAIT_MS      3000  /* until a node that joins says what it waits for */
+#define WAIT_STEP_MS 10000 /* and then every so often */
+#define LINGER_MS                                                                                  \
+    3000 /* for others to hear that a run is over, from a server of ours; or for
+                           those who come back to do so before a host whose work is done goes */
+
+struct mu_agent_service_config mu_agent_service_config_defaults(void)
+{
+    return (struct mu_agent_service_config){
+        .policy = mu_agent_config_defaults(),
+        .role = "default",
+        .generation = MU_EXCHANGE_2,
+        .share = true,
+        .store_ms = 60000,
+        .verdict_ms = 2000,
+    };
+}
+
+void mu_agent_log(struct mu_agent_service *s, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(line, sizeof(line), format, args);
+    va_end(args);
+    s->events.log(s->events.context, line);
+}
+
+/* --- waiting is never silent ------------------------------------------------------------------ */
+
+static void begin_wait(struct mu_agent_service *s)
+{
+    s->joining = true;
+    s->join_since = mu_env_now(s->env).mono;
+    mu_env_timer_arm(s->env, &s->wait_timer, mu_mono_add_ms(s->join_since, WAIT_MS));
+}
+
+static void end_wait(struct mu_agent_service *s)
+{
+    s->joining = false;
+    mu_env_timer_arm(s->env, &s->wait_timer, MU_MONO_NEVER);
+}
+
+static void on_explained(void *context, const char *text)
+{
+    struct mu_agent_service *s = context;
+
+    if (s->joining) {
+        mu_agent_log(s, "still waiting after %llu s: %s",
+                     (unsigned long long)(mu_mono_since(s->join_since, mu_env_now(s->env).mono) /
+                                          MU_NS_PER_S),
+                     text);
+    }
+}
+
+static void on_wait_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, wait_timer);
+    char text[MU_RDZV_RUN_ID_MAX + 128];
+
+    mu_env_timer_arm(s->env, &s->wait_timer, mu_mono_add_ms(mu_env_now(s->env).mono, WAIT_STEP_MS));
+    if (!mu_rdzv_explain(s->rdzv)) {
+        (void)snprintf(text, sizeof(text), "no round of \"%s\" has formed yet (backend %s)",
+                       s->rdzv->run_id, s->rdzv->backend);
+        on_explained(s, text);
+    }
+}
+
+/* --- the end ---------------------------------------------------------------------------------- */
+
+static void finish_free(struct mu_agent_service *s)
+{
+    void (*freed)(void *context) = s->events.freed;
+    void *context = s->events.context;
+
+    mu_env_timer_arm(s->env, &s->timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->end_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->soon, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->hold_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->host_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->wait_timer, MU_MONO_NEVER);
+    mu_failure_fini(&s->verdict.first_failure);
+    mu_agent_workers_fini(s);
+    mu_free(s);
+    freed(context);
+}
+
+static void tell_end(struct mu_agent_service *s)
+{
+    struct mu_agent_verdict *v = &s->verdict;
+
+    s->told = true;
+    mu_env_timer_arm(s->env, &s->end_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(s->env, &s->ask_timer, MU_MONO_NEVER);
+    v->text = s->text.text;
+    v->run_id = s->rdzv->run_id;
+    v->host = s->config.host != NULL ? s->config.host : s->rdzv->node;
+    v->program = s->config.argv[0];
+    v->workers = s->ends;
+    v->worker_count = s->config.policy.workers;
+    for (uint32_t i = 0; i < v->worker_count; i++) {
+        s->ends[i] = s->workers[i].end;
+    }
+    v->restart_count = s->attempt.restart_count;
+    v->round = s->attempt.round;
+    v->took_ms = mu_mono_since(s->since, mu_env_now(s->env).mono) / MU_NS_PER_MS;
+    s->events.ended(s->events.context, v);
+}
+
+static void carry_out_rdzv(struct mu_agent_service *s)
+{
+    unsigned todo = s->rdzv_todo;
+
+    s->rdzv_todo = 0;
+    if ((todo & MU_AGENT_DO_JOIN) != 0) {
+        s->rdzv->blameless = !s->join_failed;
+        begin_wait(s);
+        mu_rdzv_join(s->rdzv);
+    }
+    if ((todo & MU_AGENT_DO_LEAVE) != 0) {
+        end_wait(s);
+        s->leaving = true;
+        mu_rdzv_leave(s->rdzv);
+    }
+    if ((todo & MU_AGENT_DO_CLOSE) == 0) {
+        return;
+    }
+    if (s->leaving) {
+        /* The others are to hear first that the round is over, and stop their workers: a run that
+         * is closed lets them go on. */
+        s->rdzv_todo = MU_AGENT_DO_CLOSE;
+    } else {
+        s->closing = true;
+        mu_rdzv_close_run(s->rdzv);
+    }
+}
+
+/*
+ * The first failure, as far as it can be known: what is in the store, and if others have shown
+ * signs before that one, what is there a moment later, when they have ended.
+ */
+static bool has_asked(struct mu_agent_service *s)
+{
+    struct mu_agent_round *r = s->round;
+    bool wanted = s->verdict.outcome != MU_AGENT_SUCCEEDED &&
+                  s->verdict.outcome != MU_AGENT_GRACEFUL && r != NULL && r->store_open;
+
+    if (!wanted || s->asked_again) {
+        return r == NULL || !r->op_busy;
+    }
+    if (mu_agent_failure_is_publishing(s) || s->ask_waiting) {
+        return false;
+    }
+    if (!s->asked) {
+        s->asked = true;
+        if (!r->failure_known) {
+            mu_agent_failure_read(r);
+        }
+    }
+    if (r->op_busy) {
+        return false;
+    }
+    if (!r->failure_known ||
+        (s->verdict.first_failure.ticket <= 1 && !s->verdict.first_failure.effect)) {
+        s->asked_again = true;
+        return true;
+    }
+    s->ask_waiting = true;
+    mu_env_timer_arm(s->env, &s->ask_timer, mu_mono_add_ms(mu_env_now(s->env).mono, ASK_MS));
+    return false;
+}
+
+static void on_ask_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, ask_timer);
+
+    s->ask_waiting = false;
+    s->asked_again = true;
+    mu_agent_failure_read(s->round);
+    mu_agent_settle(s);
+}
+
+void mu_agent_settle(struct mu_agent_service *s)
+{
+    if (s->pumping) {
+        return; /* It is done at the end of the pump. */
+    }
+    if (s->in_call) {
+        mu_env_timer_arm(s->env, &s->soon, mu_env_now(s->env).mono);
+        return;
+    }
+    if (s->rdzv_todo != 0 && !mu_agent_failure_is_publishing(s)) {
+        carry_out_rdzv(s);
+    }
+    if (s->over && !s->told) {
+        bool asked = has_asked(s);
+
+        if (s->generation == 0 &&
+            (s->end_late || (asked && s->rdzv_todo == 0 && !s->leaving && !s->closing))) {
+            tell_end(s);
+        }
+        return;
+    }
+    if (s->freeing && mu_list_empty(&s->rounds)) {
+        if (s->rdzv != NULL) {
+            struct mu_rdzv_handler *rdzv = s->rdzv;
+
+            s->rdzv = NULL;
+            rdzv->linger_ms = s->machine.closed ? LINGER_MS : 0;
+            mu_rdzv_free(rdzv);
+        } else if (s->rdzv_freed) {
+            finish_free(s);
+        }
+    }
+}
+
+static void on_end_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, end_timer);
+
+    s->end_late = true;
+    mu_agent_settle(s);
+}
+
+static void on_soon(struct mu_timer *timer)
+{
+    mu_agent_settle(MU_CONTAINER_OF(timer, struct mu_agent_service, soon));
+}
+
+static void take_end(struct mu_agent_service *s, const struct mu_agent_update *u)
+{
+    uint64_t wait_ms = (uint64_t)s->config.verdict_ms * 2 + GOODBYE_MS;
+
+    s->over = true;
+    s->verdict.outcome = u->outcome;
+    s->verdict.code = u->code;
+    s->verdict.signal = u->outcome == MU_AGENT_STOPPED ? s->last_signal : 0;
+    (void)mu_err(&s->text, 0, "%s", u->text);
+    mu_agent_workers_leave(s);
+    mu_env_timer_arm(s->env, &s->end_timer, mu_mono_add_ms(mu_env_now(s->env).mono, wait_ms));
+}
+
+/* --- the pump --------------------------------------------------------------------------------- */
+
+static void start_exchange(struct mu_agent_service *s, uint64_t round)
+{
+    if (s->next == NULL || s->next->number != round) {
+        /* There was no memory for the assignment. */
+        mu_agent_tell(s, (struct mu_agent_event){
+                             .type = MU_AGENT_NOT_READY, .round = round, .code = MUSTER_ENOMEM});
+        return;
+    }
+    mu_agent_round_close(s->round);
+    s->round = s->next;
+    s->next = NULL;
+    mu_agent_round_exchange(s->round);
+}
+
+static void carry_out(struct mu_agent_service *s, const struct mu_agent_update *u)
+{
+    const unsigned rdzv = MU_AGENT_DO_JOIN | MU_AGENT_DO_LEAVE | MU_AGENT_DO_CLOSE;
+
+    if ((u->flags & MU_AGENT_DO_REPORT) != 0) {
+        mu_agent_failure_publish(&s->workers[u->first_rank]);
+    }
+    if ((u->flags & MU_AGENT_DO_SIGNAL) != 0) {
+        mu_agent_workers_signal(s, u->signal, false);
+    }
+    if ((u->flags & MU_AGENT_DO_KILL) != 0) {
+        mu_agent_workers_signal(s, 0, true);
+    }
+    if ((u->flags & MU_AGENT_DO_WARN) != 0) {
+        mu_agent_workers_warn(s, u->within_ms);
+    }
+    s->rdzv_todo |= u->flags & rdzv;
+    if ((u->flags & MU_AGENT_DO_JOIN) != 0) {
+        s->join_failed = u->failed;
+    }
+    if ((u->flags & MU_AGENT_DO_EXCHANGE) != 0) {
+        start_exchange(s, u->round);
+    }
+    if ((u->flags & MU_AGENT_DO_SPAWN) != 0) {
+        mu_agent_workers_spawn(s, u->generation, u->restart_count);
+    }
+    if ((u->flags & MU_AGENT_DO_BARRIER) != 0) {
+        mu_agent_round_barrier(s->round);
+    }
+    if ((u->flags & MU_AGENT_ENDED) != 0) {
+        take_end(s, u);
+    }
+}
+
+static void step(struct mu_agent_service *s, const struct mu_agent_event *event)
+{
+    struct mu_agent_update u;
+    int err = mu_agent_step(&s->machine, event, &u);
+
+    MU_ASSERT(err == 0);
+    /* An end that was decided before its workers were gone has been told then. */
+    if (u.text != NULL && strcmp(u.text, s->said.text) != 0) {
+        (void)mu_err(&s->said, 0, "%s", u.text);
+        mu_agent_log(s, "%s", u.text);
+    }
+    carry_out(s, &u);
+}
+
+/* While we host for others only, looks now and then whether there are any. */
+static void watch_for_desertion(struct mu_agent_service *s)
+{
+    if (!s->host_waits && s->rdzv != NULL && s->rdzv->ops->deserted != NULL &&
+        mu_agent_hosts_only(&s->machine)) {
+        s->host_waits = true;
+        mu_env_timer_arm(s->env, &s->host_timer,
+                         mu_mono_add_ms(mu_env_now(s->env).mono, LINGER_MS));
+    }
+}
+
+void mu_agent_tell(struct mu_agent_service *s, struct mu_agent_event event)
+{
+    event.now = mu_env_now(s->env);
+    if (s->pumping) {
+        struct mu_agent_pending *p;
+
+        MU_ASSERT(s->pending_count < MU_AGENT_PENDING_MAX);
+        p = &s->pending[s->pending_count++];
+        p->event = event;
+        if (event.text != NULL) {
+            (void)mu_err(&p->text, 0, "%s", event.text);
+        }
+        return;
+    }
+    s->pumping = true;
+    step(s, &event);
+    while (s->pending_count != 0) {
+        struct mu_agent_pending first = s->pending[0];
+
+        s->pending_count -= 1;
+        memmove(s->pending, s->pending + 1, s->pending_count * sizeof(s->pending[0]));
+        if (first.event.text != NULL) {
+            first.event.text = first.text.text;
+        }
+        step(s, &first.event);
+    }
+    s->pumping = false;
+    mu_env_timer_arm(s->env, &s->timer, mu_agent_deadline(&s->machine));
+    watch_for_desertion(s);
+    mu_agent_settle(s);
+}
+
+static void on_host_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, host_timer);
+
+    s->host_waits = false;
+    if (s->rdzv != NULL && s->rdzv->ops->deserted(s->rdzv)) {
+        mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ALONE});
+    } else {
+        watch_for_desertion(s);
+    }
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, timer);
+
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_TIMEOUT});
+}
+
+/* --- the rendezvous --------------------------------------------------------------------------- */
+
+static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
+{
+    struct mu_agent_service *s = context;
+
+    end_wait(s);
+    if (s->freeing) {
+        return; /* It is said goodbye to when the rounds are closed; no other may be begun. */
+    }
+    s->said.text[0] = '\0'; /* What was said of the last round may be said of this one as well. */
+    mu_agent_log(s, "round %llu: node %u of %u", (unsigned long long)a->round, a->rank, a->world);
+    mu_agent_round_close(s->next);
+    s->next = mu_agent_round_new(s, a);
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ASSIGNED,
+                                             .round = a->round,
+                                             .restarts_left = a->restarts_left,
+                                             .host = s->rdzv->hosting});
+}
+
+static bool on_cut_off(void *context, mu_mono_t by)
+{
+    struct mu_agent_service *s = context;
+
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_CUT_OFF, .by = by});
+    return s->machine.state == MU_AGENT_IS_BARRIER;
+}
+
+static void on_ended(void *context, const struct mu_rdzv_ending *ending)
+{
+    struct mu_agent_service *s = context;
+    struct mu_agent_round *r = s->round;
+
+    if (r != NULL && r->number == ending->round && r->store_open && !r->failure_known &&
+        s->next == NULL) {
+        mu_agent_failure_read(r);
+    }
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_ROUND_ENDED,
+                                             .round = ending->round,
+                                             .text = ending->text});
+}
+
+static void on_waiting(void *context, uint32_t count)
+{
+    struct mu_agent_service *s = context;
+
+    if (count != 0) {
+        mu_agent_log(s, "%u nodes wait to be let in", count);
+    }
+}
+
+static void on_closed(void *context)
+{
+    struct mu_agent_service *s = context;
+
+    s->closing = false;
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_RDZV_CLOSED});
+}
+
+static void on_failed(void *context, int status, const char *text)
+{
+    struct mu_agent_service *s = context;
+
+    end_wait(s);
+    mu_agent_tell(
+        s, (struct mu_agent_event){.type = MU_AGENT_RDZV_FAILED, .code = status, .text = text});
+}
+
+static void on_left(void *context)
+{
+    struct mu_agent_service *s = context;
+
+    s->leaving = false;
+    mu_agent_settle(s);
+}
+
+static void on_close_failed(void *context, int status, const char *text)
+{
+    struct mu_agent_service *s = context;
+
+    s->closing = false;
+    mu_agent_log(s, "the run could not be closed: %s",
+                 text != NULL && text[0] != '\0' ? text : muster_strerror(status));
+    mu_agent_settle(s);
+}
+
+static void on_record(void *context, const struct mu_rdzv_record *record)
+{
+    struct mu_agent_service *s = context;
+    const char *step = strchr(record->name, '.');
+
+    if (step != NULL && strcmp(step, ".host") == 0 && s->config.rdzv.nodes_max > 1) {
+        mu_agent_log(s, "%s", record->message); /* Who hosts is said when there are others. */
+    }
+    if (s->events.record != NULL) {
+        s->events.record(s->events.context, record);
+    }
+}
+
+static void on_freed(void *context)
+{
+    struct mu_agent_service *s = context;
+
+    s->rdzv_freed = true;
+    mu_agent_settle(s);
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static int open_rdzv(struct mu_agent_service *s, struct mu_errmsg *reterr_msg)
+{
+    const struct mu_rdzv_events events = {
+        .assigned = on_assigned,
+        .cut_off = on_cut_off,
+        .ended = on_ended,
+        .waiting = on_waiting,
+        .explained = on_explained,
+        .closed = on_closed,
+        .failed = on_failed,
+        .left = on_left,
+        .close_failed = on_close_failed,
+        .record = on_record,
+        .freed = on_freed,
+        .context = s,
+    };
+
+    return mu_rdzv_open(s->env, &s->config.rdzv, &events, &s->rdzv, reterr_msg);
+}
+
+int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_config *config,
+                         const struct mu_agent_service_events *events,
+                         struct mu_agent_service **ret_agent, struct mu_errmsg *reterr_msg)
+{
+    struct mu_agent_service *s;
+    int err;
+
+    if (config->argv == NULL || config->argv[0] == NULL || config->inherited == NULL) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "a program and an environment are needed");
+    }
+    if (config->backing != NULL) {
+        err = mu_backing_check(config->backing, reterr_msg);
+        if (err != 0) {
+            mu_err_prefix(reterr_msg, "--store-backing");
+            return err;
+        }
+    }
+    s = mu_calloc(1, sizeof(*s));
+    if (s == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    s->env = env;
+    s->config = *config;
+    s->events = *events;
+    mu_list_init(&s->rounds);
+    mu_timer_init(&s->timer, on_timer);
+    mu_timer_init(&s->end_timer, on_end_timer);
+    mu_timer_init(&s->soon, on_soon);
+    mu_timer_init(&s->ask_timer, on_ask_timer);
+    mu_timer_init(&s->host_timer, on_host_timer);
+    mu_timer_init(&s->wait_timer, on_wait_timer);
+    err = mu_agent_init(&s->machine, &config->policy, reterr_msg);
+    if (err == 0) {
+        err = mu_agent_workers_init(s);
+        if (err != 0) {
+            (void)mu_err(reterr_msg, err, "out of memory");
+        }
+    }
+    if (err == 0) {
+        err = open_rdzv(s, reterr_msg);
+    }
+    if (err != 0) {
+        mu_agent_workers_fini(s);
+        mu_free(s);
+        return err;
+    }
+    *ret_agent = s;
+    return 0;
+}
+
+void mu_agent_service_start(struct mu_agent_service *s)
+{
+    s->since = mu_env_now(s->env).mono;
+    s->in_call = true;
+    mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_START});
+    s->in_call = false;
+}
+
+void mu_agent_service_signal(struct mu_agent_service *s, int signal)
+{
+    if (signal >= 1 && signal <= MU_AGENT_SIGNAL_MAX && !s->freeing) {
+        if (s->last_signal == 0) {
+            s->last_signal = signal;
+        }
+        s->in_call = true;
+        mu_agent_tell(s, (struct mu_agent_event){.type = MU_AGENT_SIGNAL, .signal = signal});
+        s->in_call = false;
+    }
+}
+
+void mu_agent_service_free(struct mu_agent_service *s)
+{
+    if (s->freeing) {
+        return;
+    }
+    s->freeing = true;
+    end_wait(s);
+    s->told = true; /* Nobody wants to hear of it any more. */
+    s->in_call = true;
+    mu_agent_round_close(s->round);
+    mu_agent_round_close(s->next);
+    s->round = s->next = NULL;
+    mu_agent_settle(s);
+    s->in_call = false;
+}

@@ -1,0 +1,56 @@
+/*
+ * What a worker is started with: its environment and its command, as torchrun gives them. Pure:
+ * values in, one block of memory out.
+ *
+ *     mu_agent_env_build(&env, local_rank, error_file, &envp, &msg)    envp for mu_free()
+ *     mu_agent_argv_build(argv, local_rank, &args)                     args for mu_free()
+ *
+ * The variables of both generations of PyTorch are set. Ours besides:
+ *
+ *     MUSTER_GRACE      seconds between SIGTERM and SIGKILL
+ *     MUSTER_NOTIFY_FD  the descriptor on which a worker can ask to be told of a coming change
+ */
+#ifndef MU_AGENT_ENV_H
+#define MU_AGENT_ENV_H
+
+#include "codec/agent/role_info.h"
+#include "core/err.h"
+
+/* What all workers of an agent have in common in one round. All text is borrowed. */
+struct mu_agent_env {
+    const char *const *inherited; /* "NAME=value", up to a NULL */
+    const char *role;
+    const char *run_id;
+    uint32_t workers; /* of this agent */
+    uint32_t restarts_max;
+    uint32_t restart_count;
+    uint32_t group_rank;  /* of this agent */
+    uint32_t group_world; /* agents */
+    struct mu_ranks ranks;
+    const char *master_addr;
+    uint16_t master_port;
+    bool use_agent_store;          /* a store serves there already: rank 0 opens none */
+    bool virtual_local_rank;       /* LOCAL_RANK=0 for all, each sees one GPU */
+    const char *signals_to_handle; /* or NULL: as inherited */
+    uint64_t grace_ms;
+    int notify_fd; /* negative: none */
+};
+
+/**
+ * The whole environment of one worker. Where OMP_NUM_THREADS is not inherited and there is more
+ * than one worker it is 1. `error_file` may be "". MUSTER_EINVAL, in words: virtual local ranks and
+ * fewer devices in CUDA_VISIBLE_DEVICES than workers; MUSTER_ENOMEM.
+ */
+int mu_agent_env_build(const struct mu_agent_env *e, uint32_t local_rank, const char *error_file,
+                       const char *const **ret_envp, struct mu_errmsg *reterr_msg);
+
+/**
+ * The command of one worker: in its arguments ${local_rank} and $local_rank are replaced by its
+ * number, $$ by $, and whatever else follows a $ stays, as with Python's templates. MUSTER_ENOMEM.
+ */
+int mu_agent_argv_build(const char *const *argv, uint32_t local_rank, const char *const **ret_argv);
+
+/** The value of a variable in such a list, or NULL. */
+const char *mu_agent_env_get(const char *const *envp, const char *name);
+
+#endif

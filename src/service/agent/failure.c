@@ -1,0 +1,324 @@
+/*
+ * The first failure of a round. Who ends first is not always who failed first: a worker that raised
+ * an exception closes its connections while it is still on its way out, and those that depended on
+ * it may be dead before it is. So each sign of failing takes a ticket at the server, from a counter
+ * in the round's store: a traceback, the closing of its descriptors (see `dying` in core/child.h,
+ * which comes before any peer can notice), at the latest the exit. Of all workers that then do end
+ * badly by themselves, the one with the lowest ticket was first; tickets come over the network, so
+ * those who complain of a lost peer stand behind those who do not (mu_failure_order()). It is kept
+ * in one key, where an earlier record takes the place of a later one.
+ */
+#include <string.h>
+
+#include "core/alloc.h"
+#include "service/agent/agent_internal.h"
+
+#define TICKET_KEY "muster/signs"
+#define FRESH_MS   5000 /* an older sign was about something else */
+#define TRIES_MAX  32   /* to be written, against others that write */
+
+/* --- tickets ---------------------------------------------------------------------------------- */
+
+static bool is_fresh(const struct mu_agent_worker *w)
+{
+    uint64_t age_ns = mu_mono_since(w->ticket_at, mu_env_now(w->s->env).mono);
+
+    return (w->ticket != 0 || w->ticket_busy) && age_ns <= FRESH_MS * MU_NS_PER_MS;
+}
+
+static void write_first(struct mu_agent_round *r);
+
+static void on_ticket(struct mu_store_op *op)
+{
+    struct mu_agent_worker *w = MU_CONTAINER_OF(op, struct mu_agent_worker, ticket_op);
+    struct mu_agent_round *r = w->s->round;
+
+    w->ticket_busy = false;
+    /* Without a number it comes behind those that have one. */
+    w->ticket = op->status == 0 && op->reply.number > 0 ? (uint64_t)op->reply.number : INT64_MAX;
+    if (w->failed && r != NULL && !r->closing) {
+        write_first(r);
+        mu_agent_settle(w->s);
+    }
+}
+
+void mu_agent_failure_sign(struct mu_agent_worker *w)
+{
+    struct mu_agent_round *r = w->s->round;
+
+    if (is_fresh(w) || w->ticket_busy || r == NULL || r->closing || !r->store_open) {
+        return;
+    }
+    w->ticket = 0;
+    w->ticket_at = mu_env_now(w->s->env).mono;
+    w->ticket_busy = true;
+    w->ticket_key = MU_SPAN_LIT(TICKET_KEY);
+    w->ticket_op = (struct mu_store_op){
+        .request = {.verb = MU_STORE_ADD, .keys = &w->ticket_key, .key_count = 1, .number = 1},
+        .timeout_ms = w->s->config.verdict_ms,
+        .done = on_ticket,
+    };
+    mu_store_submit(r->stores.store, &w->ticket_op);
+}
+
+/* --- the record ------------------------------------------------------------------------------- */
+
+static void keep(struct mu_agent_round *r, struct mu_span text)
+{
+    struct mu_agent_verdict *v = &r->s->verdict;
+    struct mu_failure f;
+
+    if (mu_failure_decode(text, &f) != 0) {
+        return;
+    }
+    r->failure_known = true;
+    mu_failure_fini(&v->first_failure);
+    v->first_failure = f;
+    v->has_failure = true;
+    v->failure_here = f.group_rank == r->rank;
+}
+
+static uint64_t order_of(struct mu_span text)
+{
+    struct mu_failure f;
+    uint64_t order;
+
+    if (mu_failure_decode(text, &f) != 0) {
+        return UINT64_MAX;
+    }
+    order = mu_failure_order(f.ticket, f.effect);
+    mu_failure_fini(&f);
+    return order;
+}
+
+static uint64_t worker_order(const struct mu_agent_worker *w)
+{
+    return mu_failure_order(w->ticket, w->effect);
+}
+
+/* The end of what the worker wrote, in new memory with a zero behind it. NULL: there is none. */
+static char *read_tail(const struct mu_agent_worker *w, size_t cap, size_t *ret_len)
+{
+    struct mu_agent_service *s = w->s;
+    char *text = mu_malloc(cap + 1);
+
+    if (text != NULL) {
+        *ret_len = s->events.tail(s->events.context, w->local_rank, (uint8_t *)text, cap);
+        text[*ret_len] = '\0';
+    }
+    return text;
+}
+
+/* The same as a text: zeros in it become blanks. */
+static char *dup_tail(const struct mu_agent_worker *w)
+{
+    size_t len = 0;
+    char *text = read_tail(w, MU_FAILURE_TAIL_MAX, &len);
+
+    for (size_t i = 0; text != NULL && i < len; i++) {
+        if (text[i] == '\0') {
+            text[i] = ' ';
+        }
+    }
+    return text;
+}
+
+/* Whether it complains of a lost peer. */
+static bool is_effect(const struct mu_agent_worker *w)
+{
+    size_t len = 0;
+    char *text = read_tail(w, MU_AGENT_TAIL_BYTES, &len);
+    bool effect = text != NULL && mu_failure_is_effect(mu_span(text, len));
+
+    mu_free(text);
+    return effect;
+}
+
+static void read_error_file(struct mu_agent_service *s, uint32_t local_rank, struct mu_failure *f)
+{
+    struct mu_buf text;
+
+    if (s->events.read_error_file == NULL) {
+        return;
+    }
+    mu_buf_init(&text, MU_FAILURE_BYTES_MAX);
+    s->events.read_error_file(s->events.context, local_rank, &text);
+    if (text.len != 0 && mu_failure_read_error_file(f, mu_buf_span(&text)) != 0) {
+        mu_agent_log(s, "the error file of worker %u is not what PyTorch writes", local_rank);
+    }
+    mu_buf_fini(&text);
+}
+
+static int encode(struct mu_agent_round *r, const struct mu_agent_worker *w)
+{
+    struct mu_agent_service *s = r->s;
+    const char *host = s->config.host != NULL ? s->config.host : s->rdzv->node;
+    struct mu_failure f = {
+        .host = mu_strndup(host, strlen(host)),
+        .group_rank = r->rank,
+        .rank = w->end.rank,
+        .local_rank = w->local_rank,
+        .pid = w->end.pid,
+        .exit_code = w->end.exit_code,
+        .round = r->number,
+        .restart_count = s->attempt.restart_count,
+        .ticket = w->ticket,
+        .effect = w->effect,
+        .time_s = (int64_t)(mu_env_now(s->env).wall.ns / MU_NS_PER_S),
+        .tail = dup_tail(w),
+    };
+    int err;
+
+    read_error_file(s, w->local_rank, &f);
+    mu_buf_reset(&r->op_text);
+    err = mu_failure_encode(&r->op_text, &f);
+    mu_failure_fini(&f);
+    return err;
+}
+
+/* --- writing and reading ---------------------------------------------------------------------- */
+
+static void on_op(struct mu_store_op *op);
+
+static void submit(struct mu_agent_round *r, enum mu_store_verb verb, uint32_t flags,
+                   size_t value_count)
+{
+    r->op_key = MU_SPAN_LIT(MU_AGENT_FAILURE_KEY);
+    r->op = (struct mu_store_op){
+        .request =
+            {
+                .verb = verb,
+                .flags = flags,
+                .keys = &r->op_key,
+                .key_count = 1,
+                .values = r->op_values,
+                .value_count = value_count,
+            },
+        .timeout_ms = r->s->config.verdict_ms,
+        .done = on_op,
+    };
+    r->op_busy = true;
+    mu_store_submit(r->stores.store, &r->op);
+}
+
+static void submit_write(struct mu_agent_round *r)
+{
+    r->publishes = true;
+    r->op_values[0] = mu_buf_span(&r->op_known);
+    r->op_values[1] = mu_buf_span(&r->op_text);
+    submit(r, MU_STORE_COMPARE_SET, 0, 2);
+}
+
+/* True if it is to be written again, over what somebody else wrote. */
+static bool take_written(struct mu_agent_round *r, struct mu_span value)
+{
+    if (mu_span_eq(value, mu_buf_span(&r->op_text)) || order_of(value) <= r->op_order) {
+        keep(r, value);
+        return false;
+    }
+    mu_buf_reset(&r->op_known);
+    return mu_buf_append(&r->op_known, value) == 0 && ++r->tries < TRIES_MAX;
+}
+
+static void on_op(struct mu_store_op *op)
+{
+    struct mu_agent_round *r = MU_CONTAINER_OF(op, struct mu_agent_round, op);
+    struct mu_agent_service *s = r->s;
+    bool has_value = op->status == 0 && op->reply.value_count != 0 && op->reply.values[0].len != 0;
+
+    r->op_busy = false;
+    if (r->closing) {
+        mu_agent_round_settle(r);
+        return;
+    }
+    if (!r->publishes) {
+        if (has_value) {
+            keep(r, op->reply.values[0]);
+        }
+    } else if (has_value && take_written(r, op->reply.values[0])) {
+        submit_write(r);
+        return;
+    } else if (!has_value) {
+        keep(r, mu_buf_span(&r->op_text)); /* Nobody says otherwise. */
+    }
+    r->publishes = false;
+    if (r->again) {
+        r->again = false;
+        write_first(r);
+    }
+    mu_agent_settle(s);
+}
+
+/* Of our own that have failed, the one that was first. NULL: none, or a ticket is still to come. */
+static struct mu_agent_worker *find_first(struct mu_agent_service *s)
+{
+    struct mu_agent_worker *first = NULL;
+
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        struct mu_agent_worker *w = &s->workers[i];
+
+        if (w->failed && w->ticket_busy) {
+            return NULL;
+        }
+        if (w->failed && (first == NULL || worker_order(w) < worker_order(first))) {
+            first = w;
+        }
+    }
+    return first;
+}
+
+static void write_first(struct mu_agent_round *r)
+{
+    struct mu_agent_worker *w = find_first(r->s);
+    const struct mu_failure *known = &r->s->verdict.first_failure;
+
+    if (r->op_busy) {
+        r->again = true;
+        return;
+    }
+    if (w == NULL ||
+        (r->failure_known && mu_failure_order(known->ticket, known->effect) <= worker_order(w))) {
+        return;
+    }
+    r->op_order = worker_order(w);
+    r->tries = 0;
+    if (encode(r, w) != 0) {
+        mu_agent_log(r->s, "the failure of worker %u cannot be told", w->local_rank);
+    } else if (!r->store_open) {
+        keep(r, mu_buf_span(&r->op_text));
+    } else {
+        submit_write(r);
+    }
+}
+
+void mu_agent_failure_publish(struct mu_agent_worker *w)
+{
+    struct mu_agent_round *r = w->s->round;
+
+    if (w->failed || r == NULL || r->closing) {
+        return;
+    }
+    mu_agent_failure_sign(w);
+    w->failed = true;
+    w->effect = is_effect(w);
+    if (!w->ticket_busy) {
+        write_first(r);
+    }
+}
+
+bool mu_agent_failure_is_publishing(const struct mu_agent_service *s)
+{
+    for (uint32_t i = 0; i < s->config.policy.workers; i++) {
+        if (s->workers[i].failed && s->workers[i].ticket_busy) {
+            return true;
+        }
+    }
+    return s->round != NULL && s->round->op_busy && s->round->publishes;
+}
+
+void mu_agent_failure_read(struct mu_agent_round *r)
+{
+    if (!r->op_busy && r->store_open && !r->closing) {
+        submit(r, MU_STORE_GET, MU_STORE_NOWAIT, 0);
+    }
+}

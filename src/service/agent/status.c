@@ -1,0 +1,303 @@
+#include "service/agent/status.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <muster/version.h>
+
+#include "core/alloc.h"
+
+int mu_agent_status_init(struct mu_agent_status *s, struct mu_env *env,
+                         const struct mu_agent_service_config *config, const char *host)
+{
+    *s = (struct mu_agent_status){.env = env, .config = config, .host = host, .state = "joining"};
+    s->began = mu_env_now(env).mono;
+    s->worker_count = config->policy.workers;
+    s->workers = mu_calloc(s->worker_count, sizeof(*s->workers));
+    return s->workers == NULL ? MUSTER_ENOMEM : 0;
+}
+
+void mu_agent_status_fini(struct mu_agent_status *s)
+{
+    mu_free(s->workers);
+    s->workers = NULL;
+}
+
+const char *mu_agent_worker_state_name(enum mu_agent_worker_state state)
+{
+    switch (state) {
+    case MU_WORKER_STARTING:
+        return "starting";
+    case MU_WORKER_RUNNING:
+        return "running";
+    case MU_WORKER_SUCCEEDED:
+        return "succeeded";
+    case MU_WORKER_FAILED:
+        return "failed";
+    case MU_WORKER_STOPPED:
+        return "stopped";
+    }
+    return "?";
+}
+
+/* --- what happens ----------------------------------------------------------------------------- */
+
+static void note(struct mu_agent_status *s, const char *text)
+{
+    mu_status_events_add(&s->events, mu_env_now(s->env).wall, s->config->rdzv.run_id, text);
+}
+
+static void set_worker(struct mu_agent_status *s, uint32_t i, enum mu_agent_worker_state state)
+{
+    s->workers[i].state = state;
+    s->workers[i].since = mu_env_now(s->env).mono;
+}
+
+void mu_agent_status_log(struct mu_agent_status *s, const char *line)
+{
+    (void)snprintf(s->text, sizeof(s->text), "%s", line);
+    note(s, line);
+}
+
+void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_attempt *attempt)
+{
+    s->attempt = *attempt;
+    s->has_attempt = true;
+    s->state = "starting";
+    for (uint32_t i = 0; i < s->worker_count; i++) {
+        s->workers[i] = (struct mu_agent_status_worker){0};
+        set_worker(s, i, MU_WORKER_STARTING);
+    }
+}
+
+void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_service *agent)
+{
+    if (strcmp(s->state, "starting") == 0) { /* None has failed already. */
+        s->state = "running";
+    }
+    for (uint32_t i = 0; i < s->worker_count; i++) {
+        s->workers[i].pid = mu_agent_service_pid(agent, i);
+        if (s->workers[i].state == MU_WORKER_STARTING) {
+            set_worker(s, i, MU_WORKER_RUNNING);
+        }
+    }
+}
+
+void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end)
+{
+    bool failed = !end->stopped && end->exit_code != 0;
+    char text[128];
+
+    if (end->local_rank >= s->worker_count) {
+        return;
+    }
+    s->workers[end->local_rank].pid = end->pid;
+    s->workers[end->local_rank].exit_code = end->exit_code;
+    set_worker(s, end->local_rank,
+               end->exit_code == 0 ? MU_WORKER_SUCCEEDED
+               : failed            ? MU_WORKER_FAILED
+                                   : MU_WORKER_STOPPED);
+    if (failed) {
+        const char *name = end->exit_code < 0 ? mu_signal_name(-end->exit_code) : NULL;
+
+        s->failures++;
+        s->state = "stopping";
+        if (name != NULL) {
+            (void)snprintf(text, sizeof(text), "rank %" PRIu32 " was ended by %s", end->rank, name);
+        } else {
+            (void)snprintf(text, sizeof(text), "rank %" PRIu32 " ended with %d", end->rank,
+                           end->exit_code);
+        }
+        note(s, text);
+    }
+}
+
+void mu_agent_status_gone(struct mu_agent_status *s)
+{
+    s->state = "joining";
+}
+
+/* As states are spelled. */
+static const char *state_after(enum mu_agent_outcome outcome)
+{
+    switch (outcome) {
+    case MU_AGENT_SUCCEEDED:
+        return "succeeded";
+    case MU_AGENT_FAILED:
+        return "failed";
+    case MU_AGENT_STOPPED:
+        return "stopped";
+    case MU_AGENT_GRACEFUL:
+        return "graceful";
+    case MU_AGENT_ERROR:
+        return "error";
+    }
+    return "?";
+}
+
+void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verdict *v)
+{
+    s->ended = true;
+    s->state = state_after(v->outcome);
+    (void)snprintf(s->verdict, sizeof(s->verdict), "%s", v->text == NULL ? "" : v->text);
+    s->has_failure = v->has_failure;
+    if (v->has_failure) {
+        s->failed_rank = v->first_failure.rank;
+        s->failed_code = v->first_failure.exit_code;
+        (void)snprintf(s->failed_host, sizeof(s->failed_host), "%s", v->first_failure.host);
+    }
+    if (strcmp(s->verdict, s->text) != 0) { /* The last decision says it most often. */
+        note(s, s->verdict);
+    }
+}
+
+/* --- JSON ------------------------------------------------------------------------------------- */
+
+static void put_agent(struct mu_status_text *t, const struct mu_agent_status *s)
+{
+    const struct mu_agent_service_config *c = s->config;
+    const struct mu_agent_attempt *a = &s->attempt;
+
+    mu_status_put(t, ",\"agent\":{\"run\":");
+    mu_status_quote(t, c->rdzv.run_id);
+    mu_status_put(t, ",\"role\":");
+    mu_status_quote(t, c->role == NULL ? "" : c->role);
+    mu_status_put(t, ",\"host\":");
+    mu_status_quote(t, s->host);
+    mu_status_put(t, ",\"backend\":");
+    mu_status_quote(t, c->rdzv.backend);
+    mu_status_put(t, ",\"endpoint\":");
+    mu_status_quote(t, c->rdzv.endpoint == NULL ? "" : c->rdzv.endpoint);
+    mu_status_put(t, ",\"state\":\"%s\",\"up_ms\":%" PRIu64, s->state,
+                  mu_mono_since(s->began, mu_env_now(s->env).mono) / MU_NS_PER_MS);
+    mu_status_put(t, ",\"nodes_min\":%" PRIu32 ",\"nodes_max\":%" PRIu32, c->rdzv.nodes_min,
+                  c->rdzv.nodes_max);
+    mu_status_put(t, ",\"restarts\":%" PRIu32 ",\"restarts_max\":%" PRIu32 ",\"failures\":%" PRIu64,
+                  a->restart_count, c->policy.restarts_max, s->failures);
+    if (s->has_attempt) {
+        mu_status_put(t,
+                      ",\"round\":%" PRIu64 ",\"rank\":%" PRIu32 ",\"nodes\":%" PRIu32
+                      ",\"first_worker\":%" PRIu32 ",\"world\":%" PRIu32,
+                      a->round, a->group_rank, a->group_world, a->ranks.base, a->ranks.world);
+    }
+    mu_status_put(t, ",\"text\":");
+    mu_status_quote(t, s->text);
+    mu_status_put(t, "}");
+}
+
+static void put_workers(struct mu_status_text *t, const struct mu_agent_status *s)
+{
+    uint32_t count = s->has_attempt ? s->worker_count : 0;
+    uint32_t told = count < MU_AGENT_STATUS_WORKERS ? count : MU_AGENT_STATUS_WORKERS;
+    mu_mono_t now = mu_env_now(s->env).mono;
+
+    mu_status_put(t, ",\"workers\":[");
+    for (uint32_t i = 0; i < told; i++) {
+        const struct mu_agent_status_worker *w = &s->workers[i];
+
+        mu_status_put(t,
+                      "%s{\"rank\":%" PRIu32 ",\"local_rank\":%" PRIu32 ",\"pid\":%" PRId64
+                      ",\"state\":\"%s\",\"since_ms\":%" PRIu64,
+                      i == 0 ? "" : ",", s->attempt.ranks.base + i, i, w->pid,
+                      mu_agent_worker_state_name(w->state),
+                      mu_mono_since(w->since, now) / MU_NS_PER_MS);
+        if (w->state > MU_WORKER_RUNNING) {
+            mu_status_put(t, ",\"exit_code\":%d", w->exit_code);
+        }
+        mu_status_put(t, "}");
+    }
+    mu_status_put(t, "],\"workers_more\":%" PRIu32, count - told);
+}
+
+static void put_verdict(struct mu_status_text *t, const struct mu_agent_status *s)
+{
+    if (!s->ended) {
+        return;
+    }
+    mu_status_put(t, ",\"verdict\":{\"outcome\":\"%s\",\"text\":", s->state);
+    mu_status_quote(t, s->verdict);
+    if (s->has_failure) {
+        mu_status_put(t, ",\"first_failure\":{\"rank\":%" PRIu32 ",\"exit_code\":%d,\"host\":",
+                      s->failed_rank, s->failed_code);
+        mu_status_quote(t, s->failed_host);
+        mu_status_put(t, "}");
+    }
+    mu_status_put(t, "}");
+}
+
+static int tell_json(void *context, struct mu_buf *out)
+{
+    const struct mu_agent_status *s = context;
+    struct mu_status_text t = {.out = out};
+
+    mu_status_put(&t, "{\"kind\":\"agent\",\"version\":\"" MUSTER_VERSION "\",\"address\":");
+    mu_status_quote(&t, s->host);
+    mu_status_put(&t, ",\"at_ms\":%" PRIu64 ",\"ready\":%s",
+                  mu_env_now(s->env).wall.ns / MU_NS_PER_MS,
+                  strcmp(s->state, "running") == 0 ? "true" : "false");
+    put_agent(&t, s);
+    put_workers(&t, s);
+    put_verdict(&t, s);
+    mu_status_events_put(&t, &s->events);
+    mu_status_put(&t, "}");
+    return t.err;
+}
+
+/* --- Prometheus ------------------------------------------------------------------------------- */
+
+static void put_figure(struct mu_status_text *t, const struct mu_agent_status *s, const char *name,
+                       const char *type, const char *help, uint64_t value)
+{
+    mu_status_metric(t, name, type, help);
+    mu_status_put(t, "%s{run=", name);
+    mu_status_quote(t, s->config->rdzv.run_id);
+    mu_status_put(t, "} %" PRIu64 "\n", value);
+}
+
+static int tell_metrics(void *context, struct mu_buf *out)
+{
+    const struct mu_agent_status *s = context;
+    struct mu_status_text t = {.out = out};
+    uint32_t counts[MU_WORKER_STATES] = {0};
+
+    mu_status_metric(&t, "muster_info", "gauge", "What this is.");
+    mu_status_put(&t, "muster_info{version=\"" MUSTER_VERSION "\"} 1\n");
+    put_figure(&t, s, "muster_agent_up_seconds", "gauge", "How long the agent is there.",
+               mu_mono_since(s->began, mu_env_now(s->env).mono) / MU_NS_PER_S);
+    put_figure(&t, s, "muster_agent_restarts_total", "counter", "Restarts of the workers.",
+               s->attempt.restart_count);
+    put_figure(&t, s, "muster_agent_failures_total", "counter", "Workers that failed here.",
+               s->failures);
+    if (s->has_attempt) {
+        put_figure(&t, s, "muster_agent_round", "gauge", "The round of the workers.",
+                   s->attempt.round);
+        put_figure(&t, s, "muster_agent_rank", "gauge", "The rank of this node.",
+                   s->attempt.group_rank);
+        put_figure(&t, s, "muster_agent_nodes", "gauge", "Nodes in the round.",
+                   s->attempt.group_world);
+    }
+    for (uint32_t i = 0; s->has_attempt && i < s->worker_count; i++) {
+        counts[s->workers[i].state]++;
+    }
+    mu_status_metric(&t, "muster_agent_workers", "gauge", "Workers here, by what they do.");
+    for (int i = MU_WORKER_STARTING; i < MU_WORKER_STATES; i++) {
+        mu_status_put(&t, "muster_agent_workers{run=");
+        mu_status_quote(&t, s->config->rdzv.run_id);
+        mu_status_put(&t, ",state=\"%s\"} %" PRIu32 "\n",
+                      mu_agent_worker_state_name((enum mu_agent_worker_state)i), counts[i]);
+    }
+    return t.err;
+}
+
+static bool tell_ready(void *context)
+{
+    const struct mu_agent_status *s = context;
+
+    return strcmp(s->state, "running") == 0;
+}
+
+struct mu_status_source mu_agent_status_source(struct mu_agent_status *s)
+{
+    return (struct mu_status_source){
+        .json = tell_json, .metrics = tell_metrics, .ready = tell_ready, .context = s};
+}

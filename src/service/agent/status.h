@@ -1,0 +1,72 @@
+/*
+ * How an agent stands, kept from what it tells its user (service/agent/agent.h), for a page and for
+ * Prometheus. It asks nobody anything: whoever has the agent's callbacks passes them on.
+ *
+ *     mu_agent_status_init(&s, env, &config, &params, host)
+ *     mu_agent_status_log(), _prepare(), _started(), _exited(), _gone(), _ended()
+ *     struct mu_status_source source = mu_agent_status_source(&s);
+ *     mu_agent_status_fini(&s)
+ */
+#ifndef MU_AGENT_STATUS_H
+#define MU_AGENT_STATUS_H
+
+#include "service/agent/agent.h"
+#include "service/page/status_page.h"
+#include "service/page/status_text.h"
+
+#define MU_AGENT_STATUS_WORKERS 1024 /* that are told one by one */
+
+enum mu_agent_worker_state {
+    MU_WORKER_STARTING = 1,
+    MU_WORKER_RUNNING,
+    MU_WORKER_SUCCEEDED,
+    MU_WORKER_FAILED,
+    MU_WORKER_STOPPED, /* by us: another failed, or the members changed */
+};
+#define MU_WORKER_STATES 6
+
+struct mu_agent_status_worker {
+    enum mu_agent_worker_state state;
+    int64_t pid;
+    int exit_code;
+    mu_mono_t since;
+};
+
+struct mu_agent_status {
+    struct mu_env *env;
+    const struct mu_agent_service_config *config; /* borrowed, as is the next */
+    const char *host;
+    const char *state; /* static: "joining", "starting", "running", "stopping", or the outcome */
+    mu_mono_t began;
+    struct mu_agent_attempt attempt;
+    bool has_attempt;
+    uint64_t failures; /* of workers, by themselves, since the agent began */
+    struct mu_agent_status_worker *workers;
+    uint32_t worker_count;
+    char text[MU_STATUS_EVENT_MAX]; /* the last decision, in words */
+    bool ended;
+    bool has_failure;
+    char verdict[MU_STATUS_EVENT_MAX];
+    char failed_host[256];
+    uint32_t failed_rank;
+    int failed_code;
+    struct mu_status_events events;
+};
+
+/** MUSTER_ENOMEM. */
+int mu_agent_status_init(struct mu_agent_status *s, struct mu_env *env,
+                         const struct mu_agent_service_config *config, const char *host);
+void mu_agent_status_fini(struct mu_agent_status *s);
+
+/* Each as the callback of the same name; `agent` knows the processes. */
+void mu_agent_status_log(struct mu_agent_status *s, const char *line);
+void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_attempt *attempt);
+void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_service *agent);
+void mu_agent_status_exited(struct mu_agent_status *s, const struct mu_agent_worker_end *end);
+void mu_agent_status_gone(struct mu_agent_status *s);
+void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verdict *verdict);
+
+const char *mu_agent_worker_state_name(enum mu_agent_worker_state state);
+struct mu_status_source mu_agent_status_source(struct mu_agent_status *s);
+
+#endif

@@ -1,0 +1,237 @@
+#include "service/rdzv/ask.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "codec/rdzv/msg.h"
+#include "core/alloc.h"
+#include "service/wire/rpc_client.h"
+
+#define PROBE_MS  5000
+#define GREETINGS 3
+
+struct ask {
+    struct mu_rpc_client rpc;
+    struct mu_rdzv_ask_events events;
+    enum mu_rdzv_question question;
+    struct mu_buf payload;
+    uint64_t call;
+    uint32_t timeout_ms;
+    bool one;   /* run was asked for, */
+    bool found; /* and is there */
+    bool ended;
+    int status;
+    struct mu_errmsg text;
+};
+
+/* `done` is told when the session has ended, so that nothing of it is left then. */
+static void end(struct ask *a, int status, const char *text)
+{
+    if (a->ended) {
+        return;
+    }
+    a->ended = true;
+    a->status = mu_err(&a->text, status, "%s", text);
+    mu_rpc_client_close(&a->rpc);
+}
+
+/* --- the answer ------------------------------------------------------------------------------- */
+
+static const char *name_of(const char *const *names, size_t count, uint32_t index)
+{
+    return index < count ? names[index] : "unknown";
+}
+
+/* All texts and members of a run in one block. MUSTER_EPROTO, MUSTER_ENOMEM. */
+static int copy_members(const struct mu_rdzv_run_msg *msg, struct mu_rdzv_run_view *view,
+                        void **ret_block)
+{
+    static const char *const places[] = {"", "gathering", "running", "waiting", "spare"};
+    struct mu_span rest = msg->members;
+    struct mu_rdzv_member_msg member;
+    size_t bytes = msg->run_id.len + msg->text.len + 2;
+    size_t count = 0;
+    struct mu_rdzv_member_view *members;
+    char *at;
+    int err;
+
+    while ((err = mu_rdzv_member_next(&rest, &member)) == 0) {
+        bytes += member.node.len + member.addr.len + 2;
+        count++;
+    }
+    if (err != MUSTER_ENOENT) {
+        return MUSTER_EPROTO;
+    }
+    members = mu_malloc(count * sizeof(*members) + bytes);
+    if (members == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    at = (char *)(members + count);
+    rest = msg->members;
+    for (size_t i = 0; i < count && mu_rdzv_member_next(&rest, &member) == 0; i++) {
+        members[i].node = mu_span_put_text(&at, member.node);
+        members[i].addr = mu_span_put_text(&at, member.addr);
+        members[i].place = name_of(places, sizeof(places) / sizeof(places[0]), member.place);
+        members[i].rank = member.rank == UINT32_MAX ? -1 : (int64_t)member.rank;
+        members[i].silent_ms = member.silent_ms;
+    }
+    view->run_id = mu_span_put_text(&at, msg->run_id);
+    view->text = mu_span_put_text(&at, msg->text);
+    view->members = members;
+    view->member_count = count;
+    *ret_block = members;
+    return 0;
+}
+
+static int tell_runs(struct ask *a, struct mu_span runs)
+{
+    static const char *const states[] = {"", "gathering", "running", "closed", "failed"};
+    struct mu_rdzv_run_msg msg;
+    int err;
+
+    while ((err = mu_rdzv_run_next(&runs, &msg)) == 0) {
+        struct mu_rdzv_run_view view = {
+            .state = name_of(states, sizeof(states) / sizeof(states[0]), msg.state),
+            .incarnation = msg.incarnation,
+            .round = msg.round,
+            .nodes_min = msg.nodes_min,
+            .nodes_max = msg.nodes_max,
+            .restarts_left = msg.restarts_left,
+            .gathering = msg.counts[MU_RDZV_PLACE_GATHERING - 1],
+            .running = msg.counts[MU_RDZV_PLACE_RUNNING - 1],
+            .waiting = msg.counts[MU_RDZV_PLACE_WAITING - 1],
+            .spare = msg.counts[MU_RDZV_PLACE_SPARE - 1],
+        };
+        void *block;
+
+        err = copy_members(&msg, &view, &block);
+        if (err != 0) {
+            return err;
+        }
+        a->events.run(a->events.context, &view);
+        a->found = true;
+        mu_free(block);
+    }
+    return err == MUSTER_ENOENT ? 0 : err;
+}
+
+static void on_reply(void *context, uint64_t id, int status, struct mu_span payload)
+{
+    struct ask *a = context;
+    struct mu_errmsg text;
+
+    if (id != a->call || a->ended) {
+        return;
+    }
+    if (status == 0 && a->question == MU_RDZV_ASK_STATUS) {
+        status = tell_runs(a, payload);
+        status = status == 0 && a->one && !a->found ? MUSTER_ENOENT : status;
+        if (status == MUSTER_EPROTO) {
+            end(a, MUSTER_ERDZV_STATE, "the server's answer cannot be understood");
+            return;
+        }
+        payload.len = 0;
+    }
+    if (status == MUSTER_ENOMETHOD) {
+        end(a, MUSTER_ERDZV_CONN, "the server there knows no rendezvous: it is too old");
+        return;
+    }
+    (void)mu_err(&text, 0, "%.*s", (int)(payload.len < MU_ERRMSG_CAP ? payload.len : MU_ERRMSG_CAP),
+                 (const char *)payload.data);
+    end(a, status == MUSTER_ETIMEDOUT ? MUSTER_ERDZV_TIMEOUT : status,
+        status == 0            ? ""
+        : text.text[0] != '\0' ? text.text
+                               : muster_strerror(status));
+}
+
+/* --- the session ------------------------------------------------------------------------------ */
+
+static void on_writable(void *context)
+{
+    struct ask *a = context;
+    int err;
+
+    if (a->call != 0 || a->ended) {
+        return;
+    }
+    err = mu_rpc_client_call(&a->rpc,
+                             a->question == MU_RDZV_ASK_CLOSE ? MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE)
+                                                              : MU_SPAN_LIT(MU_RDZV_METHOD_STATUS),
+                             mu_buf_span(&a->payload), a->timeout_ms, &a->call);
+    if (err != 0 && err != MUSTER_EAGAIN) {
+        end(a, err, muster_strerror(err));
+    }
+}
+
+static void on_ready(void *context)
+{
+    (void)context; /* `writable` follows. */
+}
+
+static void on_mismatch(void *context, bool silent)
+{
+    struct ask *a = context;
+    struct mu_errmsg text;
+
+    (void)mu_err(&text, 0, "what listens on %.120s %s: it is not a muster server", a->rpc.addr,
+                 silent ? "does not answer" : "does not understand us");
+    end(a, MUSTER_ERDZV_CONN, text.text);
+}
+
+static void on_failed(void *context, int status, const char *text)
+{
+    (void)status;
+    end(context, MUSTER_ERDZV_CONN, text);
+}
+
+static void on_closed(void *context)
+{
+    struct ask *a = context;
+
+    a->events.done(a->events.context, a->status, a->text.text);
+    mu_buf_fini(&a->payload);
+    mu_free(a);
+}
+
+int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct mu_addr *server,
+                const char *run_id, uint32_t timeout_ms, const struct mu_rdzv_ask_events *events)
+{
+    struct mu_rpc_client_events rpc_events = {
+        .ready = on_ready,
+        .mismatch = on_mismatch,
+        .failed = on_failed,
+        .gave_up = on_failed,
+        .reply = on_reply,
+        .writable = on_writable,
+        .closed = on_closed,
+    };
+    const struct mu_rpc_client_config config = {
+        .addr = *server,
+        .name = "muster rdzv",
+        .connect_ms = timeout_ms,
+        .reconnect_ms = timeout_ms,
+        .probe_ms = PROBE_MS < timeout_ms / 2 ? PROBE_MS : timeout_ms / 2,
+        .greetings = GREETINGS,
+    };
+    struct ask *a = mu_calloc(1, sizeof(*a));
+    int err;
+
+    if (a == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    a->events = *events;
+    a->question = question;
+    a->one = run_id[0] != '\0';
+    a->timeout_ms = timeout_ms;
+    mu_buf_init(&a->payload, MU_RDZV_NAME_LEN_MAX + 64);
+    err = mu_rdzv_run_id_encode(&a->payload, mu_span_str(run_id));
+    if (err == 0) {
+        rpc_events.context = a;
+        err = mu_rpc_client_init(&a->rpc, env, &config, &rpc_events);
+    }
+    if (err != 0) {
+        mu_buf_fini(&a->payload);
+        mu_free(a);
+    }
+    return err;
+}

@@ -1,0 +1,200 @@
+/* What the machine says, in the words that all backends share. */
+#include "service/rdzv/c10d.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "core/alloc.h"
+#include "service/base/log.h"
+
+static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
+{
+    struct mu_rdzv_peer *peers =
+        n->config.members ? mu_rdzv_c10d_peers(up->members, up->world) : NULL;
+    char url[MU_RDZV_C10D_URL_CAP];
+    enum mu_rdzv_dialect found = n->machine.v.dialect;
+    struct mu_rdzv_assignment assignment = {
+        .round = (uint64_t)up->round,
+        .rank = (uint32_t)up->rank,
+        .world = (uint32_t)up->world,
+        .restarts_left = UINT32_MAX,
+        .member_count = peers != NULL ? up->world : 0,
+        .members = peers,
+        .store = mu_rdzv_c10d_url(url, &n->config, n->base.run_id, up->round),
+        .torch_1 =
+            (found != MU_RDZV_DIALECT_UNKNOWN ? found : n->config.dialect) == MU_RDZV_DIALECT_1_13,
+    };
+
+    n->state = MU_RDZV_C10D_IN;
+    n->world = up->world;
+    n->rank = up->rank;
+    mu_rdzv_handler_record(
+        &n->base, MU_RDZV_RECORD_SUCCEEDED, up->rank, mu_rdzv_c10d_step(n, "assigned"),
+        "rank %" PRId64 " of %zu in round %" PRId64, up->rank, up->world, up->round);
+    n->base.events.assigned(n->base.events.context, &assignment);
+    mu_free(peers);
+}
+
+/* The round is over to the user. */
+static void end_round(struct mu_rdzv_c10d *n, struct mu_rdzv_ending *ending)
+{
+    n->state = MU_RDZV_C10D_BETWEEN;
+    n->upscale_at = MU_MONO_NEVER;
+    ending->round = (uint64_t)n->machine.v.round;
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, mu_rdzv_c10d_step(n, "ended"),
+                           "%s", ending->text);
+    n->base.events.ended(n->base.events.context, ending);
+}
+
+/* The first member, by rank, that is none any more; NULL if nobody can be named. */
+static const struct mu_rdzv_node *find_lost(const struct mu_rdzv_c10d *n, uint32_t *ret_rank)
+{
+    for (size_t i = 0; i < n->world; i++) {
+        const struct mu_rdzv_member *m =
+            mu_rdzv_state_find(&n->machine.state, n->machine.members[i]);
+
+        if (m == NULL || !m->participant) {
+            *ret_rank = (uint32_t)i;
+            return n->machine.members[i];
+        }
+    }
+    return NULL;
+}
+
+static void tell_lost(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
+{
+    struct mu_rdzv_ending ending = {.reason = MU_RDZV_ENDED_LOST};
+    const struct mu_rdzv_node *who = find_lost(n, &ending.who_rank);
+    const struct mu_rdzv_member *still =
+        who == NULL ? NULL : mu_rdzv_state_find(&n->machine.state, who);
+    char name[MU_RDZV_C10D_NAME_CAP];
+    char text[MU_RDZV_C10D_NAME_CAP + 128];
+
+    if (still != NULL && still->waiting) {
+        ending.reason = MU_RDZV_ENDED_LEFT;
+    }
+    ending.who = who == NULL ? NULL : mu_rdzv_c10d_name(name, who);
+    (void)snprintf(text, sizeof(text), "%s %s; %zu of %zu members are left",
+                   ending.who == NULL ? "a member" : ending.who,
+                   ending.reason == MU_RDZV_ENDED_LEFT ? "has left the round for the next one"
+                                                       : "is gone",
+                   up->left, n->world);
+    ending.text = text;
+    end_round(n, &ending);
+}
+
+void mu_rdzv_c10d_upscale(struct mu_rdzv_c10d *n)
+{
+    struct mu_rdzv_ending ending = {.reason = MU_RDZV_ENDED_UPSCALE};
+    char text[96];
+
+    n->upscale_at = MU_MONO_NEVER;
+    if (n->state != MU_RDZV_C10D_IN) {
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "%zu %s to be let in", n->machine.v.waiting,
+                   n->machine.v.waiting == 1 ? "node waits" : "nodes wait");
+    ending.text = text;
+    end_round(n, &ending);
+}
+
+static void tell_waiting(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
+{
+    n->base.events.waiting(n->base.events.context, (uint32_t)up->waiting);
+    if (n->freeing || n->state != MU_RDZV_C10D_IN) {
+        return;
+    }
+    if (up->waiting == 0 || n->config.upscale_delay_ms == UINT64_MAX) {
+        n->upscale_at = MU_MONO_NEVER;
+    } else if (n->config.upscale_delay_ms == 0) {
+        mu_rdzv_c10d_upscale(n);
+    } else if (!mu_mono_before(n->upscale_at, MU_MONO_NEVER)) {
+        n->upscale_at = mu_mono_add_ms(mu_env_now(n->base.env).mono, n->config.upscale_delay_ms);
+    }
+}
+
+static void tell_left(struct mu_rdzv_c10d *n)
+{
+    n->rank = -1;
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, -1, mu_rdzv_c10d_step(n, "left"),
+                           "left the run");
+    n->base.events.left(n->base.events.context);
+}
+
+static void tell_ended(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
+{
+    struct mu_rdzv_ending ending = {
+        .reason = MU_RDZV_ENDED_DROPPED,
+        .text = "the others have gone on without this node, or the state is gone",
+    };
+
+    if (up->end == MU_RDZV_END_LEFT) {
+        tell_left(n);
+    } else if (n->state == MU_RDZV_C10D_IN) {
+        end_round(n, &ending);
+    }
+}
+
+static void tell_failed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
+{
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_FAILED, n->rank, mu_rdzv_c10d_step(n, "failed"),
+                           "%s: %s", muster_strerror(up->code), up->text);
+    if ((up->failed & (MU_RDZV_OP_JOIN | MU_RDZV_OP_MEMBER)) != 0 && n->state != MU_RDZV_C10D_OUT) {
+        /* A join that was asked for meanwhile is still to come. */
+        if ((n->soon & MU_RDZV_C10D_JOIN) == 0) {
+            n->state = MU_RDZV_C10D_OUT;
+            n->upscale_at = MU_MONO_NEVER;
+            n->base.events.failed(n->base.events.context, up->code, up->text);
+        }
+    }
+    if ((up->failed & MU_RDZV_OP_LEAVE) != 0 && !n->freeing) {
+        tell_left(n); /* It is out all the same: the others will find it silent. */
+    }
+    if ((up->failed & MU_RDZV_OP_CLOSE) != 0 && !n->freeing) {
+        n->base.events.close_failed(n->base.events.context, up->code, up->text);
+    }
+}
+
+static void tell_skewed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
+{
+    char name[MU_RDZV_C10D_NAME_CAP];
+
+    mu_rdzv_c10d_name(name, up->skewed);
+    mu_log(MUSTER_LOG_WARN, "RDZV-SKEW", "run=\"%s\" node=%.200s ahead_ms=%" PRIu64, n->base.run_id,
+           name, up->skew_ms);
+    mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, mu_rdzv_c10d_step(n, "skew"),
+                           "the clock of %.200s is ahead of ours by %" PRIu64 " ms", name,
+                           up->skew_ms);
+}
+
+void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
+{
+    if ((up->flags & MU_RDZV_SKEWED) != 0) {
+        tell_skewed(n, up);
+    }
+    if ((up->flags & MU_RDZV_ASSIGNED) != 0 && n->state == MU_RDZV_C10D_JOINING) {
+        tell_assigned(n, up);
+    }
+    if ((up->flags & MU_RDZV_LOST) != 0 && n->state == MU_RDZV_C10D_IN && !n->freeing) {
+        tell_lost(n, up);
+    }
+    if ((up->flags & MU_RDZV_WAITING) != 0 && n->state == MU_RDZV_C10D_IN && !n->freeing) {
+        tell_waiting(n, up);
+    }
+    if ((up->flags & MU_RDZV_ENDED) != 0 && !n->freeing) {
+        tell_ended(n, up);
+    }
+    if ((up->flags & MU_RDZV_FAILED) != 0 && !n->freeing) {
+        tell_failed(n, up);
+    }
+    if ((up->flags & MU_RDZV_CLOSED) != 0) {
+        n->closed = true;
+    }
+    /* A join that is under way, or waits for its turn, ends before its user hears of the close. */
+    if (n->closed && n->state != MU_RDZV_C10D_JOINING && !n->freeing && !n->closed_told) {
+        n->closed_told = true;
+        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, n->rank,
+                               mu_rdzv_c10d_step(n, "closed"), "the run is closed");
+        n->base.events.closed(n->base.events.context);
+    }
+}

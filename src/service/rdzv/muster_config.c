@@ -1,0 +1,239 @@
+/* The native backend's options, and the texts that it makes for its users. */
+#include "service/rdzv/muster.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+
+#define JOIN_TIMEOUT_MS  UINT64_C(600000)
+#define LAST_CALL_MS     UINT64_C(1000)
+#define UPSCALE_DELAY_MS UINT64_C(1000)
+#define BEAT_MS          UINT64_C(1000)
+#define DEAD_MS          UINT64_C(3000)
+#define BEATS            6 /* in that time, so that little of it is over when one is not answered */
+
+/* Seconds where zero means something, too, and "never" is `never`. */
+static int parse_delay(const char *config, const char *key, uint64_t fallback, uint64_t never,
+                       uint64_t *ret, struct mu_errmsg *reterr_msg)
+{
+    struct mu_span value;
+
+    if (mu_rdzv_config_get(config, key, &value)) {
+        if (mu_span_eq(value, MU_SPAN_LIT("never"))) {
+            *ret = never;
+            return 0;
+        }
+        if (mu_span_eq(value, MU_SPAN_LIT("0"))) {
+            *ret = 0;
+            return 0;
+        }
+    }
+    return mu_rdzv_config_seconds(config, key, fallback, ret, reterr_msg);
+}
+
+/* Seconds for the session, which counts milliseconds in 32 bits. */
+static int parse_beat(const char *config, const char *key, uint64_t fallback, uint64_t max_ms,
+                      uint32_t *ret, struct mu_errmsg *reterr_msg)
+{
+    uint64_t ms;
+    int err = mu_rdzv_config_seconds(config, key, fallback, &ms, reterr_msg);
+
+    if (err == 0 && ms > max_ms) {
+        err = mu_err(reterr_msg, MUSTER_EINVAL,
+                     "the rendezvous configuration option '%s' is at most %" PRIu64 " s", key,
+                     max_ms / 1000);
+    }
+    if (err == 0) {
+        *ret = (uint32_t)ms;
+    }
+    return err;
+}
+
+static int parse_count(const char *config, const char *key, uint32_t fallback, uint32_t *ret,
+                       struct mu_errmsg *reterr_msg)
+{
+    int64_t number;
+    int err = mu_rdzv_config_int(config, key, fallback, &number, reterr_msg);
+
+    if (err == 0 && (number < 0 || number > UINT32_MAX)) {
+        err = mu_err(reterr_msg, MUSTER_EINVAL,
+                     "the rendezvous configuration option '%s' is %" PRId64
+                     ": it must be between 0 and %" PRIu32,
+                     key, number, UINT32_MAX);
+    }
+    if (err == 0) {
+        *ret = (uint32_t)number;
+    }
+    return err;
+}
+
+static int parse_times(struct mu_rdzv_muster_config *c, const char *config,
+                       struct mu_errmsg *reterr_msg)
+{
+    int err =
+        parse_delay(config, "join_timeout", JOIN_TIMEOUT_MS, 0, &c->join_timeout_ms, reterr_msg);
+
+    if (err == 0) {
+        err = parse_delay(config, "last_call_timeout", LAST_CALL_MS, UINT64_MAX, &c->last_call_ms,
+                          reterr_msg);
+    }
+    if (err == 0) {
+        err = parse_delay(config, "upscale_delay", UPSCALE_DELAY_MS, UINT64_MAX,
+                          &c->upscale_delay_ms, reterr_msg);
+    }
+    /* Whoever gives one of the two gets a fitting other one. */
+    if (err == 0) {
+        err = parse_beat(config, "dead", 0, MU_RPC_DEAD_MS_MAX, &c->dead_ms, reterr_msg);
+    }
+    if (err == 0) {
+        uint64_t beat = (c->dead_ms != 0 ? c->dead_ms : DEAD_MS) / BEATS;
+
+        err = parse_beat(config, "beat", beat < BEAT_MS ? beat : BEAT_MS, MU_RPC_DEAD_MS_MAX / 3,
+                         &c->beat_ms, reterr_msg);
+    }
+    if (err == 0 && c->dead_ms == 0) {
+        c->dead_ms = 3 * c->beat_ms > DEAD_MS ? 3 * c->beat_ms : (uint32_t)DEAD_MS;
+    }
+    if (err == 0) {
+        err = parse_beat(config, "grace", c->dead_ms, MU_RPC_DEAD_MS_MAX, &c->grace_ms, reterr_msg);
+    }
+    if (err == 0 && c->grace_ms > c->dead_ms) {
+        err = mu_err(reterr_msg, MUSTER_EINVAL,
+                     "grace=%g is longer than dead=%g: a node could be silent for longer than the "
+                     "bound",
+                     c->grace_ms / 1000.0, c->dead_ms / 1000.0);
+    }
+    if (err == 0 && c->dead_ms < 2 * c->beat_ms) {
+        err = mu_err(reterr_msg, MUSTER_EINVAL,
+                     "dead=%g is less than two beats of %g s: a node that lives could be held for "
+                     "dead",
+                     c->dead_ms / 1000.0, c->beat_ms / 1000.0);
+    }
+    return err;
+}
+
+int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rdzv_params *params,
+                             struct mu_errmsg *reterr_msg)
+{
+    static const char *const known[] = {"join_timeout",
+                                        "last_call_timeout",
+                                        "upscale_delay",
+                                        "beat",
+                                        "dead",
+                                        "grace",
+                                        "max_restarts",
+                                        "target",
+                                        "topology",
+                                        "members",
+                                        "is_host",
+                                        "spares",
+                                        NULL};
+    const char *config = params->config;
+    struct mu_span value;
+    bool members = false;
+    bool host = false;
+    int err = mu_rdzv_handler_keys(params, known, reterr_msg);
+
+    *c = (struct mu_rdzv_muster_config){.nodes_min = params->nodes_min,
+                                        .nodes_max = params->nodes_max};
+    if (err == 0) {
+        err = parse_times(c, config, reterr_msg);
+    }
+    if (err == 0) {
+        err = parse_count(config, "max_restarts", UINT32_MAX, &c->restarts_max, reterr_msg);
+    }
+    if (err == 0) {
+        err = parse_count(config, "target", 0, &c->target, reterr_msg);
+    }
+    if (err == 0) {
+        err = mu_rdzv_config_bool(config, "members", false, &members, reterr_msg);
+        c->join_flags = !mu_rdzv_config_get(config, "members", &value) ? MU_RDZV_JOIN_FEW
+                        : members                                      ? MU_RDZV_JOIN_MEMBERS
+                                                                       : 0;
+    }
+    if (err == 0 && mu_rdzv_config_get(config, "spares", &value)) {
+        err = parse_count(config, "spares", 0, &c->spares, reterr_msg);
+        c->join_flags |= MU_RDZV_JOIN_SPARES;
+    }
+    if (err == 0) {
+        err = mu_rdzv_config_bool(config, "is_host", false, &host, reterr_msg);
+        c->host = !mu_rdzv_config_get(config, "is_host", &value) ? MU_RDZV_HOST_TRY
+                  : host                                         ? MU_RDZV_HOST_YES
+                                                                 : MU_RDZV_HOST_NO;
+    }
+    if (err == 0 && mu_rdzv_config_get(config, "topology", &value)) {
+        if (value.len > MU_RDZV_NAME_LEN_MAX) {
+            return mu_err(reterr_msg, MUSTER_EINVAL, "the topology key is longer than %d bytes",
+                          MU_RDZV_NAME_LEN_MAX);
+        }
+        memcpy(c->topology, value.data, value.len);
+    }
+    return err;
+}
+
+/* --- texts ------------------------------------------------------------------------------------ */
+
+/* What needs no escape in a URL's query, and reads better without. */
+static bool is_plain(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           (c != '\0' && strchr("-._~/:@", c) != NULL);
+}
+
+char *mu_rdzv_store_url(char *url, const struct mu_addr *endpoint, const char *run_id,
+                        uint64_t incarnation, uint64_t round)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    char address[MU_ADDR_HOST_MAX + 16];
+    size_t n;
+
+    _Static_assert(MU_ADDR_HOST_MAX + 16 + 3 * MU_RDZV_RUN_ID_MAX + 128 < MU_RDZV_STORE_URL_CAP,
+                   "the longest URL fits");
+    (void)mu_addr_format(endpoint, address, sizeof(address));
+    n = (size_t)snprintf(url, MU_RDZV_STORE_URL_CAP, "tcp://%s?prefix=rdzv/", address);
+    for (; *run_id != '\0'; run_id++) {
+        if (is_plain(*run_id)) {
+            url[n++] = *run_id;
+        } else {
+            url[n++] = '%';
+            url[n++] = hex[(uint8_t)*run_id >> 4];
+            url[n++] = hex[(uint8_t)*run_id & 15];
+        }
+    }
+    (void)snprintf(url + n, MU_RDZV_STORE_URL_CAP - n, "/%" PRIu64 ".%" PRIu64, incarnation, round);
+    return url;
+}
+
+int mu_rdzv_peers_decode(struct mu_span members, uint32_t world, struct mu_rdzv_peer **ret_peers)
+{
+    struct mu_span rest = members;
+    struct mu_rdzv_member_msg member;
+    struct mu_rdzv_peer *peers;
+    size_t bytes = 0;
+    uint32_t count = 0;
+    char *at;
+    int err;
+
+    while ((err = mu_rdzv_member_next(&rest, &member)) == 0) {
+        bytes += member.node.len + member.addr.len + 2;
+        count++;
+    }
+    if (err != MUSTER_ENOENT || count != world) {
+        return MUSTER_EPROTO;
+    }
+    peers = mu_malloc(count * sizeof(*peers) + bytes);
+    if (peers == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    at = (char *)(peers + count);
+    rest = members;
+    for (uint32_t i = 0; i < count && mu_rdzv_member_next(&rest, &member) == 0; i++) {
+        peers[i].name = mu_span_put_text(&at, member.node);
+        peers[i].addr = mu_span_put_text(&at, member.addr);
+    }
+    *ret_peers = peers;
+    return 0;
+}

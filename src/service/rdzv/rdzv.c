@@ -1,0 +1,206 @@
+#include "service/rdzv/rdzv.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "service/rdzv/url.h"
+
+#define HOST_PART_MAX 200 /* of a default name, so that the rest fits behind it */
+
+static const struct {
+    const char *name;
+    int (*create)(struct mu_env *env, const struct mu_rdzv_params *params,
+                  const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                  struct mu_errmsg *reterr_msg);
+} backends[] = {
+    {"muster", mu_rdzv_muster_new}, {"c10d", mu_rdzv_c10d_new},    {"etcd", mu_rdzv_etcd_new},
+    {"etcd-v2", mu_rdzv_c10d_new},  {"etcd-v3", mu_rdzv_c10d_new}, {"static", mu_rdzv_static_new},
+};
+
+static int open_backend(struct mu_env *env, const struct mu_rdzv_params *params,
+                        const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                        struct mu_errmsg *reterr_msg)
+{
+    int err = mu_rdzv_params_check(params, reterr_msg);
+    char names[128];
+    size_t len = 0;
+
+    if (err != 0) {
+        return err;
+    }
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+        if (strcmp(params->backend, backends[i].name) == 0) {
+            return backends[i].create(env, params, events, ret_handler, reterr_msg);
+        }
+    }
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+        len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s", i == 0 ? "" : ", ",
+                                backends[i].name);
+    }
+    return mu_err(reterr_msg, MUSTER_EINVAL,
+                  "there is no rendezvous backend \"%.64s\"; known are: %s", params->backend,
+                  names);
+}
+
+int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
+                 const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
+                 struct mu_errmsg *reterr_msg)
+{
+    struct mu_rdzv_url url;
+    int err;
+
+    if (!mu_rdzv_url_is(params->backend, params->endpoint)) {
+        return open_backend(env, params, events, ret_handler, reterr_msg);
+    }
+    err = mu_rdzv_url_init(&url, params, reterr_msg);
+    if (err == 0) {
+        err = open_backend(env, &url.params, events, ret_handler, reterr_msg);
+        mu_rdzv_url_fini(&url);
+    }
+    return err;
+}
+
+/* --- for backends ----------------------------------------------------------------------------- */
+
+/* Text that becomes part of names, keys and lines: bounded, and nothing that would break a line. */
+static int copy_text(char *to, size_t cap, struct mu_span text, const char *what,
+                     struct mu_errmsg *reterr_msg)
+{
+    if (text.len >= cap) {
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the %s is longer than %zu bytes", what, cap - 1);
+    }
+    for (size_t i = 0; i < text.len; i++) {
+        if (text.data[i] < 0x20 || text.data[i] == 0x7f) {
+            return mu_err(reterr_msg, MUSTER_EINVAL, "the %s has a control character in it", what);
+        }
+    }
+    if (text.len != 0) {
+        memcpy(to, text.data, text.len);
+    }
+    to[text.len] = '\0';
+    return 0;
+}
+
+static struct mu_span text_span(const char *text)
+{
+    return text == NULL ? (struct mu_span){0} : mu_span(text, strlen(text));
+}
+
+/*
+ * Host and process do not tell two nodes apart: there may be several in one process, and containers
+ * share host names and process ids. Hence the random part.
+ */
+static void make_name(struct mu_rdzv_handler *h, const struct mu_self *self)
+{
+    uint32_t random;
+
+    mu_env_entropy(h->env, &random, sizeof(random));
+    (void)snprintf(h->node, sizeof(h->node), "%.*s_%" PRId64 "_%08" PRIx32, HOST_PART_MAX,
+                   self->host, self->pid, random);
+}
+
+int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler_ops *ops,
+                         struct mu_env *env, const struct mu_rdzv_params *params,
+                         const struct mu_rdzv_events *events, struct mu_errmsg *reterr_msg)
+{
+    struct mu_self self;
+    struct mu_span value;
+    int err;
+
+    h->ops = ops;
+    h->env = env;
+    h->events = *events;
+    h->hosting = false;
+    mu_env_self(env, &self);
+    err = copy_text(h->backend, sizeof(h->backend), text_span(params->backend), "backend's name",
+                    reterr_msg);
+    if (err == 0) {
+        err = copy_text(h->run_id, sizeof(h->run_id), text_span(params->run_id), "run id",
+                        reterr_msg);
+    }
+    if (err == 0 && mu_rdzv_config_get(params->config, "name", &value) && value.len != 0) {
+        err = copy_text(h->node, sizeof(h->node), value, "node's name", reterr_msg);
+    } else if (err == 0) {
+        make_name(h, &self);
+    }
+    if (err == 0) {
+        if (!mu_rdzv_config_get(params->config, "addr", &value) || value.len == 0) {
+            value = text_span(params->local_addr);
+        }
+        value = value.len == 0 ? text_span(self.host) : value;
+        err = copy_text(h->addr, sizeof(h->addr), value, "node's address", reterr_msg);
+    }
+    return err;
+}
+
+static bool is_one_of(struct mu_span key, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        if (mu_span_eq(key, mu_span_str(*names))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct mu_span trim(struct mu_span s)
+{
+    while (s.len != 0 && s.data[0] <= ' ') {
+        s = mu_span_skip(s, 1);
+    }
+    while (s.len != 0 && s.data[s.len - 1] <= ' ') {
+        s.len--;
+    }
+    return s;
+}
+
+int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, const char *const *known,
+                         struct mu_errmsg *reterr_msg)
+{
+    static const char *const common[] = {"name", "addr", NULL};
+    struct mu_span rest = text_span(params->config);
+
+    while (rest.len != 0) {
+        const uint8_t *comma = memchr(rest.data, ',', rest.len);
+        struct mu_span item = rest;
+        const uint8_t *equals;
+        char quoted[80];
+
+        item.len = comma == NULL ? rest.len : (size_t)(comma - rest.data);
+        rest = mu_span_skip(rest, comma == NULL ? rest.len : item.len + 1);
+        equals = memchr(item.data, '=', item.len);
+        item.len = equals == NULL ? item.len : (size_t)(equals - item.data);
+        item = trim(item);
+        if (item.len != 0 && !is_one_of(item, common) && !is_one_of(item, known)) {
+            return mu_err(reterr_msg, MUSTER_EINVAL,
+                          "the %.32s backend has no configuration option %s; muster-rdzv(1) lists "
+                          "what it has",
+                          params->backend, mu_span_quote(quoted, sizeof(quoted), item));
+        }
+    }
+    return 0;
+}
+
+void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state state,
+                            int64_t rank, const char *name, const char *format, ...)
+{
+    char message[1024];
+    va_list args;
+
+    if (h->events.record == NULL) {
+        return;
+    }
+    va_start(args, format);
+    (void)vsnprintf(message, sizeof(message), format, args);
+    va_end(args);
+    h->events.record(h->events.context, &(struct mu_rdzv_record){
+                                            .name = name,
+                                            .run_id = h->run_id,
+                                            .message = message,
+                                            .node = h->node,
+                                            .state = state,
+                                            .rank = rank,
+                                        });
+}

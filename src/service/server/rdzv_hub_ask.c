@@ -1,0 +1,148 @@
+/* What can be asked about runs, and what can be done to one from outside. */
+#include "service/server/rdzv_hub_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* --- status ----------------------------------------------------------------------------------- */
+
+static int encode_members(const struct mu_rdzv_run *run, struct mu_buf *out)
+{
+    mu_mono_t now = mu_env_now(run->server->env).mono;
+
+    for (size_t i = 0; i < MU_ROOM_STATES_IN; i++) {
+        enum mu_room_member_state state = mu_room_states_in[i];
+
+        MU_LIST_FOREACH (it, &run->room.in[state].members) {
+            struct mu_room_member *room = MU_CONTAINER_OF(it, struct mu_room_member, link);
+            const struct mu_rdzv_member *m = room->owner;
+            struct mu_rdzv_member_msg msg = {
+                .node = mu_span_str(room->name),
+                .addr = mu_span_str(m->addr),
+                .rank = state == MU_ROOM_RUNNING ? room->rank : UINT32_MAX,
+                .place = (uint32_t)state,
+                .silent_ms = mu_mono_since(mu_rpc_last_heard(&m->base.session->base.rpc), now) /
+                             MU_NS_PER_MS,
+            };
+            int err = mu_rdzv_member_encode(out, &msg);
+
+            if (err != 0) {
+                return err;
+            }
+        }
+    }
+    return 0;
+}
+
+static int encode_run(const struct mu_rdzv_run *run, bool whole, struct mu_buf *out)
+{
+    const struct mu_room *room = &run->room;
+    struct mu_rdzv_run_msg msg = {
+        .run_id = run->by_id.key,
+        .state = (uint32_t)room->state,
+        .incarnation = room->incarnation,
+        .round = room->round,
+        .nodes_min = room->config.nodes_min,
+        .nodes_max = room->config.nodes_max,
+        .restarts_left = room->config.restarts_max == UINT32_MAX
+                             ? UINT32_MAX
+                             : room->config.restarts_max - room->restarts,
+    };
+    char text[MU_RDZV_WHY_MAX];
+    struct mu_buf members;
+    int err = 0;
+
+    for (size_t i = 0; i < 4; i++) {
+        msg.counts[i] = room->in[MU_ROOM_GATHERING + i].count;
+        msg.member_count += msg.counts[i];
+    }
+    mu_room_explain(room, text, sizeof(text));
+    msg.text = mu_span_str(text);
+    mu_buf_init(&members, out->max);
+    if (whole && !run->over) {
+        err = encode_members(run, &members);
+        msg.members = mu_buf_span(&members);
+    }
+    if (err == 0) {
+        err = mu_rdzv_run_encode(out, &msg);
+    }
+    mu_buf_fini(&members);
+    return err;
+}
+
+static int encode_list(const struct mu_list *runs, struct mu_buf *out)
+{
+    MU_LIST_FOREACH (it, runs) {
+        int err = encode_run(MU_CONTAINER_OF(it, struct mu_rdzv_run, link), false, out);
+
+        if (err != 0) {
+            return err;
+        }
+    }
+    return 0;
+}
+
+void mu_rdzv_status_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    struct mu_rdzv_hub *hub = &session->server->hub;
+    struct mu_buf *out = &session->server->scratch;
+    struct mu_rdzv_run *run;
+    struct mu_span id;
+    int err = mu_rdzv_run_id_decode(event->payload, &id);
+
+    mu_buf_reset(out);
+    if (err == 0 && id.len == 0) {
+        err = encode_list(&hub->busy, out);
+        if (err == 0) {
+            err = encode_list(&hub->idle, out);
+        }
+    } else if (err == 0) {
+        run = mu_rdzv_run_find(hub, id);
+        err = run == NULL ? 0 : encode_run(run, true, out); /* The answer has no runs, or one. */
+    }
+    mu_store_session_reply(session, event->id, err,
+                           err == 0 ? mu_buf_span(out) : mu_span_str(muster_strerror(err)));
+    mu_buf_trim(out, 1 << 20);
+}
+
+/* Thousands may ask it while they wait: it costs one sentence, whoever is there. */
+void mu_rdzv_explain_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    char text[MU_RDZV_WHY_MAX] = "";
+    struct mu_rdzv_run *run = NULL;
+    struct mu_span id;
+    int err = mu_rdzv_run_id_decode(event->payload, &id);
+
+    if (err == 0) {
+        run = mu_rdzv_run_find(&session->server->hub, id);
+        err = run == NULL ? MUSTER_ENOENT : 0;
+    }
+    if (run != NULL) {
+        mu_room_explain(&run->room, text, sizeof(text));
+    }
+    mu_store_session_reply(session, event->id, err, mu_span_str(text));
+}
+
+/* --- close ------------------------------------------------------------------------------------ */
+
+void mu_rdzv_close_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    struct mu_store_server *s = session->server;
+    struct mu_rdzv_run *run;
+    struct mu_errmsg why = {0};
+    struct mu_span id;
+    int err = mu_rdzv_run_id_decode(event->payload, &id);
+
+    if (err != 0) {
+        (void)mu_err(&why, err, "malformed question");
+    } else {
+        run = mu_rdzv_run_find(&s->hub, id);
+        if (run == NULL) {
+            err = mu_err(&why, MUSTER_ENOENT, "no such run");
+        } else if (!run->over) {
+            mu_room_close(&run->room, mu_env_now(s->env).mono);
+            mu_rdzv_run_touch(run);
+        }
+    }
+    mu_store_session_reply(session, event->id, err, mu_span_str(why.text));
+}

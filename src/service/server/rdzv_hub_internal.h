@@ -1,0 +1,88 @@
+/*
+ * What the files of the hub share. rdzv_hub.c: runs, and what they have to tell.
+ * rdzv_hub_member.c: members, from their join to their reply. rdzv_hub_ask.c: status and close.
+ */
+#ifndef MU_RDZV_HUB_INTERNAL_H
+#define MU_RDZV_HUB_INTERNAL_H
+
+#include "service/server/server_internal.h"
+
+/* A text that says why, as long as an answer can carry. */
+#define MU_RDZV_WHY_MAX MU_RPC_MESSAGE_MAX
+
+struct mu_rdzv_run {
+    struct mu_store_server *server;
+    struct mu_map_node by_id;
+    struct mu_list link;  /* hub->busy or hub->idle */
+    struct mu_list dirty; /* hub->dirty */
+    struct mu_timer timer;
+    struct mu_room room;
+    bool busy;
+    bool over;               /* the room was finished: only what it shows is left of it */
+    bool formed;             /* `told` is a round of this incarnation */
+    uint64_t told;           /* the round of the last assignment that was told to anybody */
+    bool ended_noted;        /* the end of the round `told` is among the events */
+    uint64_t fence;          /* no node of this incarnation, or of one before it, is let in */
+    struct mu_heap timeouts; /* of members without a rank */
+    struct mu_list spares;   /* as they came; of some the room may think otherwise by now */
+    struct mu_buf members;   /* the list of all in the round, as it is told; empty: not made yet */
+    size_t id_len;
+    char id[MU_RDZV_NAME_LEN_MAX + 1];
+};
+
+/* A member: a join that goes on. */
+struct mu_rdzv_member {
+    struct mu_served base;
+    struct mu_rdzv_run *run;
+    struct mu_room_member room;
+    struct mu_heap_node timeout;
+    struct mu_list spare;   /* run->spares */
+    struct mu_list starved; /* hub->starved */
+    uint64_t join_timeout_ms;
+    uint32_t flags; /* MU_RDZV_JOIN_* */
+    /* What it is owed, in this order. */
+    uint32_t entered; /* its place; 0: it knows */
+    bool owed_ended;
+    bool owed_assigned;
+    bool owed_waiters;
+    struct mu_room_notice ended; /* `who` points to `ended_who`, or is NULL */
+    struct mu_room_notice assigned;
+    struct mu_room_notice waiters;
+    char ended_who[MU_ROOM_NAME_MAX + 1];
+    char addr[MU_RDZV_NAME_LEN_MAX + 1];
+};
+
+/* --- rdzv_hub.c ------------------------------------------------------------------------------- */
+
+struct mu_rdzv_run *mu_rdzv_run_find(struct mu_rdzv_hub *hub, struct mu_span id);
+/**
+ * The run that a join means: found, opened, or opened again. MUSTER_ERDZV_CLOSED, MUSTER_EINVAL,
+ * MUSTER_ELIMIT, MUSTER_ENOMEM; all in words.
+ */
+int mu_rdzv_run_get(struct mu_store_server *s, const struct mu_rdzv_join *join,
+                    struct mu_rdzv_run **ret_run, struct mu_errmsg *reterr_msg);
+/** Its room may have something to tell: at the end of the turn it is asked. */
+void mu_rdzv_run_touch(struct mu_rdzv_run *run);
+/** The list of its members in the running round, lent until the round ends. MUSTER_ENOMEM. */
+int mu_rdzv_run_members(struct mu_rdzv_run *run, struct mu_span *ret_members);
+
+/* --- rdzv_hub_member.c ------------------------------------------------------------------------ */
+
+/** Serves `join`. */
+void mu_rdzv_member_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+/** The room has something for it; what ends the membership frees it. */
+void mu_rdzv_member_tell(struct mu_rdzv_member *m, const struct mu_room_notice *notice);
+/** Sends what it is owed, as far as there is credit. */
+void mu_rdzv_member_push(struct mu_rdzv_member *m);
+/** Its time to get a rank begins, if it has a bound. */
+void mu_rdzv_member_arm(struct mu_rdzv_member *m);
+/** It is out of the room: answers its call and frees it. */
+void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *why);
+
+/* --- rdzv_hub_ask.c --------------------------------------------------------------------------- */
+
+void mu_rdzv_status_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+void mu_rdzv_explain_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+void mu_rdzv_close_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+
+#endif

@@ -1,0 +1,289 @@
+/*
+ * What the files of the store server share. Who does what:
+ *
+ *     server.c    life: start, drain, stop; the pump's tail (finish_turn)
+ *     conn.c      connections: deciding the wire, moving bytes, dropping peers
+ *     commit.c    the journal on its way to the disk, and the answers that wait for it
+ *     session.c   native sessions: their calls, on top of rpc_host.h
+ *     calls.c     the store's operations as native calls
+ *     lent.c      answers of these that share their values with the keyspace
+ *     status.c    how it stands, in words for people and programs
+ *     backed.c    requests of both wires where the keys are elsewhere
+ *     gate_lease.c  a session's keys where another server has them
+ *     rdzv_hub*.c       the rendezvous as native calls: see rdzv_hub.h
+ *
+ * A native call is dispatched by the name of its service. One that is not answered at once is a
+ * struct mu_served in its session's table, embedded in what its service keeps of it.
+ */
+#ifndef MU_STORE_SERVER_INTERNAL_H
+#define MU_STORE_SERVER_INTERNAL_H
+
+#include "service/server/rdzv_hub.h"
+#include "service/wire/rpc_host.h"
+#include "service/page/status_text.h"
+#include "service/store/exec.h"
+#include "service/server/keeper.h"
+#include "service/server/server.h"
+
+/*
+ * What is sent at once to whoever asked. Of longer answers the rest is sent in turns, one for each
+ * turn of the loop, in which all those who have something coming take part.
+ */
+#define MU_STORE_AT_ONCE_BYTES ((size_t)256 << 10)
+#define MU_STORE_TURN_BYTES    ((size_t)1024 << 10)
+#define MU_STORE_SLICE_BYTES   ((size_t)512 << 10) /* of one connection */
+
+enum mu_store_conn_kind {
+    MU_STORE_CONN_NEW = 0, /* not a byte yet: a 1.13 client keeps such a second one for ever */
+    MU_STORE_CONN_TORCH,
+    MU_STORE_CONN_NATIVE,
+};
+
+struct mu_store_conn {
+    struct mu_conn base;
+    struct mu_ks_owner owner;
+    struct mu_store_server *server;
+    struct mu_list link;        /* server->conns */
+    struct mu_list dirty;       /* server->dirty: has something to send */
+    struct mu_list held;        /* server->held_conns: its answers wait for the disk */
+    struct mu_list stalled;     /* server->stalled: its requests wait for the disk */
+    struct mu_list in_turn;     /* server->in_turn: has more to send than can be sent at once */
+    size_t ready;               /* bytes of the output that may be sent, */
+    size_t next;                /* and that may once the commit in flight is done */
+    size_t memory;              /* counted in server->buffer_bytes */
+    mu_mono_t moved;            /* when some of its output went, or, with none, its input came */
+    uint64_t wrote;             /* torch: the batch with the last of its changes */
+    struct mu_store_peer *peer; /* torch, keys elsewhere: its requests */
+    enum mu_store_conn_kind kind;
+    bool closing;
+    bool eof;     /* the peer will send no more, or nothing more is taken from it */
+    bool ended;   /* it broke a rule: it gets the answers it is owed, and then the end */
+    bool paused;  /* the environment keeps input that we could not take */
+    bool blocked; /* the environment takes no more output until `writable` */
+    union {
+        struct mu_torch_server torch;
+        struct mu_rpc_hosted native;
+    } u;
+};
+
+struct mu_store_session {
+    struct mu_rpc_session base;
+    struct mu_store_server *server;
+    struct mu_map calls;        /* struct mu_served by id */
+    uint64_t lease;             /* of the keys that live as long as the session; 0: none yet */
+    struct mu_gate_lease *gate; /* the same, where the keys are with another server */
+    size_t backlog;             /* bytes in the backlogs of its watches */
+    size_t joins;               /* of its calls, those that are memberships of a rendezvous */
+    size_t memory;              /* counted in server->buffer_bytes */
+};
+
+/*
+ * A native call that goes on. All of these run within the handling of an event of its session; each
+ * may answer the call and free it, or any other call. None may end a session.
+ */
+struct mu_served_ops {
+    /** The caller has cancelled, its deadline passed, its session began anew: to be answered. */
+    void (*cancel)(struct mu_served *call, int why);
+    /** An item that found no credit may be sent now. */
+    void (*credit)(struct mu_served *call);
+    /** NULL: what comes is dropped. */
+    void (*item)(struct mu_served *call, struct mu_span payload);
+    void (*end)(struct mu_served *call);
+    /** Nobody is to answer it: lets go of everything, mu_served_remove() included. */
+    void (*free)(struct mu_served *call);
+};
+
+struct mu_served {
+    const struct mu_served_ops *ops;
+    struct mu_map_node by_id; /* session->calls */
+    uint64_t id;
+    struct mu_store_session *session;
+};
+
+/* A store's call that could not be answered at once: a wait, a pop, a watch. */
+struct mu_store_call {
+    struct mu_served base;
+    struct mu_store_exec exec;
+    struct mu_store_sink sink;
+    struct mu_buf backlog; /* watch: items without credit, each behind a u32 length */
+};
+
+/* An answer of a native call that waits for the disk. */
+struct mu_store_held {
+    struct mu_list link;
+    struct mu_store_session *session;
+    uint64_t id;
+    uint64_t batch;
+    int status;
+    bool item;
+    bool wrote;               /* it tells of a change */
+    struct mu_rpc_lent *lent; /* in the place of `data` */
+    size_t len;
+    uint8_t data[];
+};
+
+struct mu_store_server {
+    struct mu_env *env;
+    struct mu_store_server_config config;
+    struct mu_keyspace ks; /* empty where the keys are elsewhere */
+    struct mu_executor executor;
+    struct mu_keeper *backing; /* NULL: the keys are in the keyspace */
+    bool backing_closing;
+    struct mu_rdzv_hub hub;
+    struct mu_rpc_host host;
+    struct mu_listener listener;
+    struct mu_timer timer; /* leases, and the interval of the disk */
+    struct mu_timer drain_timer;
+    struct mu_timer turn_timer; /* fires at once: the next turn for those in_turn */
+    struct mu_list in_turn;
+    struct mu_list conns;
+    struct mu_list dirty;
+    struct mu_list stalled;
+    struct mu_buf scratch; /* a reply being made */
+    size_t conn_count;
+    size_t buffer_bytes;
+    struct mu_store_server_stats stats;
+    struct mu_status_events events;
+    /* the disk */
+    struct mu_work commit;
+    struct mu_buf commit_journal;
+    uint64_t commit_revision;
+    int commit_status;
+    struct mu_errmsg commit_errmsg;
+    bool committing;
+    bool disk_full; /* the piece that is being committed did not fit, */
+    struct mu_errmsg full_why;
+    uint64_t batch_started;
+    uint64_t batch_done;
+    mu_mono_t next_commit;  /* SYNC_INTERVAL: for what was changed since the last one began */
+    mu_mono_t commit_again; /* when to try once more to begin one that found no memory */
+    struct mu_list held_conns;
+    struct mu_list held_replies;
+    size_t held_bytes; /* in held_replies; counted in buffer_bytes */
+    /* the end */
+    bool listening;
+    bool draining;
+    bool stopping; /* connections are being closed; `stopped` follows the last one */
+    bool stopped;
+    int status;
+    struct mu_errmsg why;
+    /* peers' lines in the log are limited */
+    mu_mono_t log_period;
+    uint32_t log_lines;
+    uint64_t log_suppressed;
+};
+
+/* server.c */
+/** The tail of every callback: tells waiters and watchers, starts a commit, sends, re-arms. */
+void mu_store_server_finish_turn(struct mu_store_server *s);
+/** The disk failed or the like: every connection is dropped, `stopped` follows. */
+void mu_store_server_fail(struct mu_store_server *s, int status, const char *why);
+/** Says why a peer lost its connection; a flood of such lines is counted instead of written. */
+void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const char *why);
+
+/* status.c */
+/** Answers MU_STORE_METHOD_CLOCK. */
+void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+
+/* conn.c */
+struct mu_conn *mu_store_conn_accept(struct mu_listener *listener);
+void mu_store_conn_accept_failed(struct mu_listener *listener, int status);
+/** Has output: it is sent at the end of the turn. */
+void mu_store_conn_touch(struct mu_store_conn *c);
+/** Sends what may be sent. */
+void mu_store_conn_flush(struct mu_store_conn *c);
+/** The timer's: sends some to those whose turn it is. */
+void mu_store_conn_turn(struct mu_timer *timer);
+/** Closes it, with or without a line in the log; `abort` drops what was not sent. */
+void mu_store_conn_close(struct mu_store_conn *c, bool abort);
+void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
+/** Lets go of what the connection's machine holds. */
+void mu_store_conn_release(struct mu_store_conn *c);
+/** Output of a torch connection, all of it, held or not. */
+size_t mu_store_conn_output_len(const struct mu_store_conn *c);
+/** A torch connection broke a rule, or cannot be answered. */
+void mu_store_conn_end_torch(struct mu_store_conn *c);
+/** Counts a torch connection's buffers anew. */
+void mu_store_conn_account(struct mu_store_conn *c);
+/** Counts the buffers of a peer anew. Where all together are over the limit, who has had the most
+ * for longest without a move loses its connection at the end of the turn, whoever came last. */
+void mu_store_account(struct mu_store_server *s, size_t *counted, size_t now);
+
+/* commit.c */
+/** Whether answers must wait for the disk at this moment. */
+bool mu_store_commit_gates(const struct mu_store_server *s);
+/** Whether so much waits for the disk that no more requests should be read or served. */
+bool mu_store_commit_saturated(const struct mu_store_server *s);
+/** Called at the end of a turn: starts a commit if one is due. */
+void mu_store_commit_pump(struct mu_store_server *s);
+/** Decides how much of a torch connection's output may be sent now. */
+void mu_store_commit_mark(struct mu_store_conn *c);
+mu_mono_t mu_store_commit_deadline(const struct mu_store_server *s);
+/** Nothing is on its way to the disk or waits for it. */
+bool mu_store_commit_idle(const struct mu_store_server *s);
+/** Notes that a torch connection may have changed something since the journal was this long. */
+void mu_store_commit_note(struct mu_store_conn *c, size_t journal_len);
+/** Answers a native call, or sends an item of it, now or when the disk has caught up. `wrote`: it
+ * says that something was changed. */
+void mu_store_answer(struct mu_store_session *session, uint64_t id, bool item, bool wrote,
+                     int status, struct mu_span payload);
+/** Forgets what is held for a session, or (NULL) for all. */
+void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_session *session);
+
+/** Answers a native call likewise, with what is sent from where it lies; taken. */
+void mu_store_answer_lent(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent);
+
+/* backed.c */
+/** Of a server whose keys are elsewhere: its calls are executed there. */
+struct mu_executor mu_executor_backed(void);
+/** A torch connection begins. MUSTER_ENOMEM. */
+int mu_store_backed_open(struct mu_store_conn *c);
+/** Passes on the requests that were read. An error has poisoned the connection's machine. */
+int mu_store_backed_take(struct mu_store_conn *c);
+/** A torch connection ends, before its machine does. What was asked for is done nevertheless. */
+void mu_store_backed_release(struct mu_store_conn *c);
+
+/* gate_lease.c */
+/** The lease of a session's keys with another server; granted if there is none. MUSTER_ENOMEM. */
+int mu_store_gate_lease(struct mu_store_session *session, uint64_t *ret_lease);
+/** The session has ended. */
+void mu_store_gate_lease_end(struct mu_store_session *session);
+
+/* session.c */
+/** The server's end of native sessions. */
+extern const struct mu_rpc_host_ops mu_store_host_ops;
+/** Sends an answer that mu_store_answer_lent() let through. */
+void mu_store_session_lend(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent);
+/** Sends an answer that mu_store_answer() let through. */
+void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
+                           struct mu_span payload);
+/** An answer, or an item, found no memory: the call ends, and the client learns that when it can.
+ */
+void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item);
+/**
+ * Sends an item now, whatever waits for the disk. Errors as of mu_rpc_item(), and the item is still
+ * the caller's then.
+ */
+int mu_store_session_item(struct mu_store_session *session, uint64_t id, struct mu_span payload);
+/** Ends a call now, whatever waits for the disk; `payload` is the error's text if status is one. */
+void mu_store_session_reply(struct mu_store_session *session, uint64_t id, int status,
+                            struct mu_span payload);
+/** Puts a call into its session's table; `base` is zeroed. MUSTER_ENOMEM. */
+int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
+                  struct mu_store_session *session, uint64_t id);
+void mu_served_remove(struct mu_served *base);
+struct mu_served *mu_served_find(struct mu_store_session *session, uint64_t id);
+
+/* lent.c */
+/** An answer whose large values are held where they are. NULL: it has none, or there is no memory
+ * for that, and it is to be copied. */
+struct mu_rpc_lent *mu_store_lent_new(const struct mu_store_reply *reply);
+
+/* calls.c */
+void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+/** Whether items of the call wait, so that a new one must wait behind them. */
+bool mu_store_calls_waiting(struct mu_store_session *session, uint64_t id);
+/** An item could not be sent for want of credit: kept, or the watch ends. */
+void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struct mu_span payload);
+
+#endif

@@ -1,0 +1,303 @@
+/*
+ * Native sessions as the store server sees them: what their host needs of it, the calls that go on,
+ * and what is answered. A session's keys are deleted with it.
+ */
+#include "service/server/server_internal.h"
+
+#include "core/alloc.h"
+
+static struct mu_store_server *server_of(const struct mu_rpc_host *h)
+{
+    return MU_CONTAINER_OF(h, struct mu_store_server, host);
+}
+
+static struct mu_store_conn *conn_of(const struct mu_rpc_hosted *c)
+{
+    return MU_CONTAINER_OF(c, struct mu_store_conn, u.native);
+}
+
+static struct mu_store_session *session_of(struct mu_rpc_session *base)
+{
+    return MU_CONTAINER_OF(base, struct mu_store_session, base);
+}
+
+void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item)
+{
+    struct mu_served *call = item ? mu_served_find(session, id) : NULL;
+
+    mu_rpc_fail(&session->base.rpc, mu_env_now(session->server->env), id, MUSTER_ENOMEM);
+    if (call != NULL) {
+        call->ops->free(call); /* No watch skips a change in silence. */
+    }
+    mu_rpc_session_touch(&session->base);
+}
+
+/* --- calls that go on ------------------------------------------------------------------------- */
+
+int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
+                  struct mu_store_session *session, uint64_t id)
+{
+    base->ops = ops;
+    base->session = session;
+    base->id = id;
+    return mu_map_insert(&session->calls, &base->by_id, mu_span(&base->id, sizeof(base->id)));
+}
+
+void mu_served_remove(struct mu_served *base)
+{
+    mu_map_remove(&base->session->calls, &base->by_id);
+}
+
+struct mu_served *mu_served_find(struct mu_store_session *session, uint64_t id)
+{
+    struct mu_map_node *node = mu_map_find(&session->calls, mu_span(&id, sizeof(id)));
+
+    return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_served, by_id);
+}
+
+static void free_calls(struct mu_store_session *session)
+{
+    struct mu_map_node *node;
+
+    while ((node = mu_map_next(&session->calls, NULL)) != NULL) {
+        struct mu_served *call = MU_CONTAINER_OF(node, struct mu_served, by_id);
+
+        call->ops->free(call);
+    }
+}
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+static void start_call(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    bool rdzv = mu_span_starts_with(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_PREFIX));
+
+    if (rdzv && session->server->backing != NULL) {
+        mu_store_session_reply(session, event->id, MUSTER_ENOTSUP,
+                               MU_SPAN_LIT("this server's keys are elsewhere and it holds no "
+                                           "rendezvous; rendezvous where the keys are"));
+    } else if (rdzv) {
+        mu_rdzv_hub_start(session, event);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_STORE_METHOD_CLOCK))) {
+        mu_store_clock_start(session, event);
+    } else {
+        mu_store_calls_start(session, event);
+    }
+}
+
+static void take_item(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    struct mu_served *call = mu_served_find(session, event->id);
+
+    if (call != NULL && call->ops->item != NULL) {
+        call->ops->item(call, event->payload);
+    }
+    /* Answered or not, and wanted or not: it is dealt with. */
+    (void)mu_rpc_consumed(&session->base.rpc, mu_env_now(session->server->env), event->id,
+                          event->payload.len);
+}
+
+static void handle_event(struct mu_rpc_session *base, const struct mu_rpc_event *event)
+{
+    struct mu_store_session *session = session_of(base);
+    struct mu_served *call;
+
+    switch (event->type) {
+    case MU_RPC_EV_CALL:
+        start_call(session, event);
+        break;
+    case MU_RPC_EV_CANCEL:
+        call = mu_served_find(session, event->id);
+        if (call != NULL) { /* Otherwise it was answered; that may still wait for the disk. */
+            call->ops->cancel(call, event->status);
+        }
+        break;
+    case MU_RPC_EV_CREDIT:
+        call = mu_served_find(session, event->id);
+        if (call != NULL) {
+            call->ops->credit(call);
+        }
+        break;
+    case MU_RPC_EV_ITEM:
+        take_item(session, event);
+        break;
+    case MU_RPC_EV_END:
+        call = mu_served_find(session, event->id);
+        if (call != NULL && call->ops->end != NULL) {
+            call->ops->end(call);
+        }
+        break;
+    case MU_RPC_EV_REPLY: /* The server calls nobody. */
+    case MU_RPC_EV_DRAIN:
+    case MU_RPC_EV_LINK_DEAD:
+    case MU_RPC_EV_BYE:
+    case MU_RPC_EV_WELCOMED:
+    case MU_RPC_EV_REFUSED:
+        break;
+    }
+}
+
+/* --- for the host ----------------------------------------------------------------------------- */
+
+static void touch_conn(struct mu_rpc_hosted *c)
+{
+    mu_store_conn_touch(conn_of(c));
+}
+
+static void close_conn(struct mu_rpc_hosted *c, bool abort)
+{
+    mu_store_conn_close(conn_of(c), abort);
+}
+
+static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
+{
+    mu_store_server_log_peer(server_of(h), peer, why);
+}
+
+static bool is_paused(const struct mu_rpc_hosted *c)
+{
+    return conn_of(c)->paused;
+}
+
+/* While too much waits for the disk, calls stay where they are. */
+static bool is_busy(const struct mu_rpc_host *h)
+{
+    return mu_store_commit_saturated(server_of(h));
+}
+
+static void wait_for_disk(struct mu_rpc_hosted *c)
+{
+    if (mu_list_empty(&conn_of(c)->stalled)) {
+        mu_list_push(&server_of(c->host)->stalled, &conn_of(c)->stalled);
+    }
+}
+
+static bool account(struct mu_rpc_session *base, size_t bytes)
+{
+    struct mu_store_session *session = session_of(base);
+
+    mu_store_account(session->server, &session->memory, bytes == 0 ? 0 : bytes + session->backlog);
+    return true;
+}
+
+static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu_rpc_hello *hello)
+{
+    struct mu_store_session *session = mu_calloc(1, sizeof(*session));
+
+    (void)hello;
+    if (session == NULL) {
+        return NULL;
+    }
+    session->server = server_of(h);
+    mu_map_init(&session->calls, h->config.rpc.seed);
+    return &session->base;
+}
+
+static void session_free(struct mu_rpc_session *base)
+{
+    struct mu_store_session *session = session_of(base);
+    struct mu_store_server *s = session->server;
+    uint64_t lease = session->lease;
+
+    free_calls(session);
+    mu_store_gate_lease_end(session);
+    mu_store_commit_forget(s, session);
+    mu_map_fini(&session->calls);
+    mu_store_account(s, &session->memory, 0);
+    mu_free(session);
+    if (lease != 0) {
+        mu_ks_lease_end(&s->ks, mu_env_now(s->env).mono, lease);
+    }
+}
+
+static void turn_ended(struct mu_rpc_host *h)
+{
+    mu_store_server_finish_turn(server_of(h));
+}
+
+const struct mu_rpc_host_ops mu_store_host_ops = {
+    .touch = touch_conn,
+    .close = close_conn,
+    .complain = complain,
+    .is_paused = is_paused,
+    .is_busy = is_busy,
+    .wait = wait_for_disk,
+    .account = account,
+    .session_new = session_new,
+    .session_free = session_free,
+    .event = handle_event,
+    .turn_ended = turn_ended,
+};
+
+/* --- answers ---------------------------------------------------------------------------------- */
+
+int mu_store_session_item(struct mu_store_session *session, uint64_t id, struct mu_span payload)
+{
+    int err = mu_rpc_item(&session->base.rpc, mu_env_now(session->server->env), id, payload);
+
+    if (err == 0) {
+        mu_rpc_session_touch(&session->base);
+    }
+    return err;
+}
+
+void mu_store_session_reply(struct mu_store_session *session, uint64_t id, int status,
+                            struct mu_span payload)
+{
+    struct mu_now now = mu_env_now(session->server->env);
+    int err = mu_rpc_reply(&session->base.rpc, now, id, status, payload);
+
+    if (err == MUSTER_ELIMIT) {
+        err = mu_rpc_reply(&session->base.rpc, now, id, MUSTER_ELIMIT,
+                           MU_SPAN_LIT("the answer is longer than the client takes"));
+    }
+    if (err == MUSTER_ENOMEM) {
+        /* What was done is done; an answer with content is lost, one without is not. */
+        mu_rpc_fail(&session->base.rpc, now, id,
+                    status == 0 && payload.len != 0 ? MUSTER_ENOMEM : status);
+    }
+    mu_rpc_session_touch(&session->base);
+}
+
+void mu_store_session_lend(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent)
+{
+    int err = mu_rpc_reply_lent(&session->base.rpc, mu_env_now(session->server->env), id, lent);
+
+    if (err != 0) {
+        lent->release(lent);
+    }
+    if (err == MUSTER_ELIMIT) {
+        mu_store_session_reply(session, id, MUSTER_ELIMIT,
+                               MU_SPAN_LIT("the answer is longer than the client takes"));
+    } else if (err == MUSTER_ENOMEM) {
+        mu_store_session_fail(session, id, false);
+    }
+    mu_rpc_session_touch(&session->base);
+}
+
+void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
+                           struct mu_span payload)
+{
+    struct mu_served *call = item ? mu_served_find(session, id) : NULL;
+    int err;
+
+    if (!item) {
+        mu_store_session_reply(session, id, status, payload);
+        return;
+    }
+    if (call == NULL) {
+        /* The watch ended over a change that it could not tell, and this one, which waited for the
+         * disk behind it, must not be told without that. */
+        return;
+    }
+    err = mu_store_calls_waiting(session, id) ? MUSTER_EAGAIN
+                                              : mu_store_session_item(session, id, payload);
+    if (err == MUSTER_EAGAIN) {
+        mu_store_calls_backlog(session, id, payload);
+    } else if (err == MUSTER_ENOMEM) {
+        mu_store_session_fail(session, id, true);
+    } else if (err == MUSTER_ELIMIT) {
+        call->ops->cancel(call, MUSTER_ELIMIT); /* No watch skips a change in silence. */
+    }
+    mu_rpc_session_touch(&session->base);
+}

@@ -1,0 +1,276 @@
+/* How a store server stands: for the status page, and for Prometheus. */
+#include <inttypes.h>
+
+#include <muster/version.h>
+
+#include "service/server/rdzv_hub_internal.h"
+
+/* --- the clock -------------------------------------------------------------------------------- */
+
+void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+{
+    uint8_t now[8];
+
+    mu_put_u64(now, mu_env_now(session->server->env).wall.ns);
+    mu_store_session_reply(session, event->id, 0, mu_span(now, sizeof(now)));
+}
+
+/* --- JSON ------------------------------------------------------------------------------------- */
+
+static const char *room_state(const struct mu_rdzv_run *run)
+{
+    static const char *const names[] = {
+        [MU_ROOM_IS_GATHERING] = "gathering",
+        [MU_ROOM_IS_RUNNING] = "running",
+        [MU_ROOM_IS_CLOSED] = "closed",
+        [MU_ROOM_IS_FAILED] = "failed",
+    };
+
+    return names[run->room.state];
+}
+
+static const struct {
+    enum mu_room_member_state state;
+    const char *name;
+} places[] = {
+    {MU_ROOM_RUNNING, "running"},
+    {MU_ROOM_GATHERING, "gathering"},
+    {MU_ROOM_WAITING, "waiting"},
+    {MU_ROOM_SPARE, "spare"},
+};
+#define PLACES (sizeof(places) / sizeof(places[0]))
+
+static void put_member(struct mu_status_text *t, const struct mu_room_member *room,
+                       const char *place, mu_mono_t now)
+{
+    const struct mu_rdzv_member *m = room->owner;
+    mu_mono_t heard = mu_rpc_last_heard(&m->base.session->base.rpc);
+
+    mu_status_put(t, "{\"name\":");
+    mu_status_quote(t, room->name);
+    mu_status_put(t, ",\"addr\":");
+    mu_status_quote(t, m->addr);
+    mu_status_put(t, ",\"state\":\"%s\"", place);
+    if (room->state == MU_ROOM_RUNNING) {
+        mu_status_put(t, ",\"rank\":%" PRIu32, room->rank);
+    }
+    mu_status_put(t, ",\"silent_ms\":%" PRIu64 "}", mu_mono_since(heard, now) / MU_NS_PER_MS);
+}
+
+static void put_members(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now)
+{
+    size_t left = MU_STORE_STATUS_MEMBERS;
+    size_t more = 0;
+
+    mu_status_put(t, ",\"members\":[");
+    for (size_t i = 0; i < PLACES && !run->over; i++) {
+        MU_LIST_FOREACH (it, &run->room.in[places[i].state].members) {
+            if (left == 0) {
+                more++;
+                continue;
+            }
+            mu_status_put(t, "%s", left == MU_STORE_STATUS_MEMBERS ? "" : ",");
+            put_member(t, MU_CONTAINER_OF(it, struct mu_room_member, link), places[i].name, now);
+            left--;
+        }
+    }
+    mu_status_put(t, "],\"members_more\":%zu", more);
+}
+
+static void put_run(struct mu_status_text *t, const struct mu_rdzv_run *run, mu_mono_t now)
+{
+    const struct mu_room *room = &run->room;
+    char why[MU_STATUS_EVENT_MAX];
+
+    mu_status_put(t, "{\"id\":");
+    mu_status_quote(t, run->id);
+    mu_status_put(t, ",\"state\":\"%s\",\"incarnation\":%" PRIu64 ",\"round\":%" PRIu64,
+                  room_state(run), room->incarnation, room->round);
+    mu_status_put(t, ",\"nodes_min\":%" PRIu32 ",\"nodes_max\":%" PRIu32, room->config.nodes_min,
+                  room->config.nodes_max);
+    if (room->config.restarts_max != UINT32_MAX) {
+        mu_status_put(t, ",\"restarts_left\":%" PRIu32, room->config.restarts_max - room->restarts);
+    }
+    mu_room_explain(room, why, sizeof(why));
+    mu_status_put(t, ",\"text\":");
+    mu_status_quote(t, why);
+    put_members(t, run, now);
+    mu_status_put(t, "}");
+}
+
+static void put_runs(struct mu_status_text *t, const struct mu_store_server *s, mu_mono_t now)
+{
+    const struct mu_list *const lists[] = {&s->hub.busy, &s->hub.idle};
+    size_t count = 0;
+
+    mu_status_put(t, ",\"runs\":[");
+    for (size_t i = 0; i < 2; i++) {
+        MU_LIST_FOREACH (it, lists[i]) {
+            if (count < MU_STORE_STATUS_RUNS) {
+                mu_status_put(t, "%s", count == 0 ? "" : ",");
+                put_run(t, MU_CONTAINER_OF(it, struct mu_rdzv_run, link), now);
+            }
+            count++;
+        }
+    }
+    mu_status_put(t, "],\"runs_more\":%zu",
+                  count > MU_STORE_STATUS_RUNS ? count - MU_STORE_STATUS_RUNS : (size_t)0);
+}
+
+/* --- what is counted -------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    const char *type; /* of Prometheus */
+    const char *help;
+    size_t at; /* in the stats */
+} figures[] = {
+#define FIGURE(name, type, help, field)                                                            \
+    {                                                                                              \
+        name, type, help, offsetof(struct mu_store_server_stats, field)                            \
+    }
+    FIGURE("connections", "gauge", "Connections that are open.", connections),
+    FIGURE("connections_total", "counter", "Connections ever accepted.", connections_total),
+    FIGURE("sessions", "gauge", "Sessions of the native wire.", sessions),
+    FIGURE("keys", "gauge", "Keys in the store.", keys),
+    FIGURE("memory_bytes", "gauge", "Keys and values in memory.", memory_bytes),
+    FIGURE("buffer_bytes", "gauge", "Half-read requests and unsent answers.", buffer_bytes),
+    FIGURE("revision", "counter", "Changes of the store.", revision),
+    FIGURE("waits", "gauge", "Clients that wait for keys.", waits),
+    FIGURE("watches", "gauge", "Watches that are open.", watches),
+    FIGURE("commits_total", "counter", "Writes to the disk.", commits),
+    FIGURE("disk_full", "gauge", "Whether changes are refused, as the disk is full.", disk_full),
+    FIGURE("messages_in_total", "counter", "Requests and frames received.", messages_in),
+    FIGURE("messages_out_total", "counter", "Answers and frames sent.", messages_out),
+    FIGURE("bytes_in_total", "counter", "Bytes received.", bytes_in),
+    FIGURE("bytes_out_total", "counter", "Bytes sent.", bytes_out),
+    FIGURE("peers_dropped_total", "counter", "Peers that broke a rule or did not read.",
+           peers_dropped),
+    FIGURE("joins_total", "counter", "Nodes that joined a rendezvous.", joins),
+    FIGURE("rounds_total", "counter", "Rounds of rendezvous that were formed.", rounds),
+#undef FIGURE
+};
+#define FIGURES (sizeof(figures) / sizeof(figures[0]))
+
+static uint64_t value_of(const struct mu_store_server_stats *stats, size_t i)
+{
+    return *(const uint64_t *)(const void *)((const char *)stats + figures[i].at);
+}
+
+bool mu_store_server_ready(const struct mu_store_server *s)
+{
+    return s->listening && !s->draining && !s->stopping;
+}
+
+int mu_store_server_status(const struct mu_store_server *s, struct mu_buf *out)
+{
+    struct mu_status_text t = {.out = out};
+    struct mu_now now = mu_env_now(s->env);
+    struct mu_store_server_stats stats;
+    char address[MU_ADDR_HOST_MAX + 16];
+
+    mu_status_put(&t, "{\"kind\":\"server\",\"version\":\"" MUSTER_VERSION "\",\"address\":");
+    mu_status_quote(&t, mu_addr_format(&s->config.listen, address, sizeof(address)));
+    mu_status_put(&t, ",\"at_ms\":%" PRIu64 ",\"ready\":%s,\"kept\":\"%s\",\"store\":{",
+                  now.wall.ns / MU_NS_PER_MS, mu_store_server_ready(s) ? "true" : "false",
+                  s->backing != NULL ? (s->backing->kind->remote ? "by another server" : "in etcd")
+                  : s->disk_full     ? "on disk, which is full"
+                  : s->config.disk != NULL ? "on disk"
+                                           : "in memory");
+    mu_store_server_stats(s, &stats);
+    for (size_t i = 0; i < FIGURES; i++) {
+        mu_status_put(&t, "%s\"%s\":%" PRIu64, i == 0 ? "" : ",", figures[i].name,
+                      value_of(&stats, i));
+    }
+    mu_status_put(&t, "}");
+    put_runs(&t, s, now.mono);
+    mu_status_events_put(&t, &s->events);
+    mu_status_put(&t, "}");
+    return t.err;
+}
+
+/* --- Prometheus ------------------------------------------------------------------------------- */
+
+static void put_run_metrics(struct mu_status_text *t, const struct mu_store_server *s, bool members)
+{
+    size_t count = 0;
+
+    mu_status_put(t, members
+                         ? "# HELP muster_rdzv_members Nodes of a run, by what they do.\n"
+                           "# TYPE muster_rdzv_members gauge\n"
+                         : "# HELP muster_rdzv_round The round of a run that runs, or the next.\n"
+                           "# TYPE muster_rdzv_round gauge\n");
+    MU_LIST_FOREACH (it, &s->hub.busy) {
+        const struct mu_rdzv_run *run = MU_CONTAINER_OF(it, struct mu_rdzv_run, link);
+
+        if (count++ == MU_STORE_STATUS_RUNS) {
+            break;
+        }
+        for (size_t i = 0; members && i < PLACES; i++) {
+            mu_status_put(t, "muster_rdzv_members{run=");
+            mu_status_quote(t, run->id);
+            mu_status_put(t, ",state=\"%s\"} %" PRIu32 "\n", places[i].name,
+                          run->room.in[places[i].state].count);
+        }
+        if (!members) {
+            mu_status_put(t, "muster_rdzv_round{run=");
+            mu_status_quote(t, run->id);
+            mu_status_put(t, "} %" PRIu64 "\n", run->room.round);
+        }
+    }
+}
+
+int mu_store_server_metrics(const struct mu_store_server *s, struct mu_buf *out)
+{
+    struct mu_status_text t = {.out = out};
+    struct mu_store_server_stats stats;
+
+    mu_status_put(&t, "# HELP muster_info What this is.\n# TYPE muster_info gauge\n"
+                      "muster_info{version=\"" MUSTER_VERSION "\"} 1\n");
+    mu_store_server_stats(s, &stats);
+    for (size_t i = 0; i < FIGURES; i++) {
+        mu_status_put(&t, "# HELP muster_%s %s\n# TYPE muster_%s %s\nmuster_%s %" PRIu64 "\n",
+                      figures[i].name, figures[i].help, figures[i].name, figures[i].type,
+                      figures[i].name, value_of(&stats, i));
+    }
+    mu_status_put(&t,
+                  "# HELP muster_runs Runs with members.\n# TYPE muster_runs gauge\n"
+                  "muster_runs %zu\n",
+                  s->hub.busy_count);
+    put_run_metrics(&t, s, true);
+    put_run_metrics(&t, s, false);
+    return t.err;
+}
+
+/* --- the page --------------------------------------------------------------------------------- */
+
+static int tell_status(void *context, struct mu_buf *out)
+{
+    return mu_store_server_status(context, out);
+}
+
+static int tell_metrics(void *context, struct mu_buf *out)
+{
+    return mu_store_server_metrics(context, out);
+}
+
+static bool tell_ready(void *context)
+{
+    return mu_store_server_ready(context);
+}
+
+static const char *tell_ailment(void *context)
+{
+    const struct mu_store_server *s = context;
+
+    return s->disk_full ? s->full_why.text : NULL;
+}
+
+struct mu_status_source mu_store_server_source(struct mu_store_server *s)
+{
+    return (struct mu_status_source){.json = tell_status,
+                                     .metrics = tell_metrics,
+                                     .ready = tell_ready,
+                                     .ailment = tell_ailment,
+                                     .context = s};
+}

@@ -1,0 +1,611 @@
+#include "service/state/donor.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/assert.h"
+#include "service/base/listen.h"
+#include "service/base/log.h"
+#include "service/state/donor_internal.h"
+
+#define DROPPED "STATE-PEER-DROPPED"
+
+struct mu_state_donor_config mu_state_donor_config_defaults(void)
+{
+    return (struct mu_state_donor_config){
+        .name = "muster",
+        .gate = mu_state_gate_config_defaults(),
+        .replaced_ms = 60000,
+        .drain_ms = 2000,
+        .swarm_ms = 10000,
+        .again_ms = 1000,
+        .sessions_max = 1024,
+        .asks_max = 4096,
+    };
+}
+
+struct mu_rpc_config mu_state_rpc_terms(void)
+{
+    struct mu_rpc_config terms = mu_rpc_config_defaults();
+
+    /* Nothing is taken up again on a session: another one is begun, for what is still missing. So
+     * what was sent is forgotten at once. */
+    terms.grace_ms = 0;
+    terms.frame_bytes_max = 2 * MU_STATE_CHUNK_BYTES_MAX;
+    terms.item_window_bytes = 16u << 20;
+    terms.item_window_bytes_max = 16u << 20;
+    terms.output_bytes_high = 4u << 20;
+    terms.output_bytes_max = 64u << 20;
+    return terms;
+}
+
+/* --- states ----------------------------------------------------------------------------------- */
+
+static void free_stand(struct mu_state_stand *stand)
+{
+    struct mu_list *it;
+
+    while ((it = mu_list_pop(&stand->swarm)) != NULL) {
+        mu_free(MU_CONTAINER_OF(it, struct mu_state_member, link));
+    }
+    mu_list_remove(&stand->link);
+    mu_state_share_drop(stand->share);
+    mu_free(stand);
+}
+
+void mu_state_stand_settle(struct mu_state_stand *stand)
+{
+    if (stand->leaving && stand->downloads == 0) {
+        /* Offers that are still on their way hold the share, not the stand. */
+        MU_LIST_FOREACH_SAFE (it, tmp, &stand->donor->streams) {
+            struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
+
+            if (s->stand == stand) {
+                mu_state_stream_end(s, MUSTER_ENOENT, "gone: that version was withdrawn");
+            }
+        }
+        free_stand(stand);
+    }
+}
+
+static void tell_gone(struct mu_state_stand *stand)
+{
+    stand->downloads++; /* It is settled once, below. */
+    MU_LIST_FOREACH_SAFE (it, tmp, &stand->donor->streams) {
+        struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
+
+        if (s->stand == stand) {
+            mu_state_stream_end(s, MUSTER_ENOENT, "gone: that version was replaced");
+        }
+    }
+    stand->downloads--;
+    mu_state_stand_settle(stand);
+}
+
+static void leave(struct mu_state_stand *stand, uint32_t wait_ms)
+{
+    struct mu_env *env = stand->donor->env;
+
+    stand->leaving = true;
+    stand->gone_at = mu_mono_add_ms(mu_env_now(env).mono, wait_ms);
+    /* On the timer: no callback runs in here. */
+    mu_env_timer_arm(env, &stand->donor->timer, mu_env_now(env).mono);
+}
+
+struct mu_state_stand *mu_state_stand_find(struct mu_state_donor *d,
+                                           const struct mu_state_which *which)
+{
+    struct mu_state_stand *best = NULL;
+
+    MU_LIST_FOREACH (it, &d->stands) {
+        struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+        const struct mu_state_share *share = stand->share;
+
+        if (which->by_id) {
+            /* Who has begun may begin again as long as it is here. */
+            if (memcmp(share->id, which->id, sizeof(share->id)) == 0 && !share->hidden &&
+                (!stand->leaving || stand->downloads != 0)) {
+                return stand;
+            }
+        } else if (!stand->leaving && !share->hidden &&
+                   mu_span_eq(which->prefix, mu_span_str(share->prefix)) &&
+                   (best == NULL || share->priority > best->share->priority)) {
+            best = stand;
+        }
+    }
+    return best;
+}
+
+static struct mu_state_stand *find_put(struct mu_state_donor *d, struct mu_span prefix)
+{
+    MU_LIST_FOREACH (it, &d->stands) {
+        struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+
+        if (stand->put && !stand->leaving &&
+            mu_span_eq(prefix, mu_span_str(stand->share->prefix))) {
+            return stand;
+        }
+    }
+    return NULL;
+}
+
+static int add_stand(struct mu_state_donor *d, struct mu_state_share *share, bool put)
+{
+    struct mu_state_stand *stand = d->stopping ? NULL : mu_calloc(1, sizeof(*stand));
+    struct mu_state_stand *old;
+
+    if (stand == NULL) {
+        return d->stopping ? MUSTER_ECLOSED : MUSTER_ENOMEM;
+    }
+    old = put ? find_put(d, mu_span_str(share->prefix)) : NULL;
+    if (old != NULL) {
+        leave(old, d->config.replaced_ms);
+    }
+    stand->donor = d;
+    stand->put = put;
+    stand->share = mu_state_share_hold(share);
+    mu_list_init(&stand->swarm);
+    mu_list_push(&d->stands, &stand->link);
+    return 0;
+}
+
+int mu_state_donor_put(struct mu_state_donor *d, struct mu_state_share *share)
+{
+    return add_stand(d, share, true);
+}
+
+int mu_state_donor_add(struct mu_state_donor *d, struct mu_state_share *share)
+{
+    return add_stand(d, share, false);
+}
+
+struct mu_state_share *mu_state_donor_find(struct mu_state_donor *d, struct mu_span prefix)
+{
+    struct mu_state_stand *stand = find_put(d, prefix);
+
+    return stand == NULL ? NULL : stand->share;
+}
+
+void mu_state_donor_withdraw(struct mu_state_donor *d, struct mu_state_share *share,
+                             uint32_t wait_ms)
+{
+    MU_LIST_FOREACH (it, &d->stands) {
+        struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+
+        if (stand->share == share) {
+            leave(stand, wait_ms);
+        }
+    }
+}
+
+void mu_state_donor_stats(const struct mu_state_donor *d, struct mu_state_donor_stats *ret)
+{
+    *ret = d->stats;
+    ret->active = d->gate.taken;
+}
+
+void mu_state_donor_limit(struct mu_state_donor *d, const struct mu_state_gate_config *gate)
+{
+    d->config.gate = *gate;
+    mu_state_gate_configure(&d->gate, gate, mu_env_now(d->env).mono);
+    mu_env_timer_arm(d->env, &d->timer, mu_env_now(d->env).mono);
+}
+
+/* --- connections ------------------------------------------------------------------------------ */
+
+static struct mu_state_donor *donor_of(const struct mu_rpc_host *h)
+{
+    return MU_CONTAINER_OF(h, struct mu_state_donor, host);
+}
+
+static struct mu_state_conn *conn_of(const struct mu_rpc_hosted *hosted)
+{
+    return MU_CONTAINER_OF(hosted, struct mu_state_conn, hosted);
+}
+
+static void touch_conn(struct mu_rpc_hosted *hosted)
+{
+    struct mu_state_conn *c = conn_of(hosted);
+
+    if (!c->closing && mu_list_empty(&c->dirty)) {
+        mu_list_push(&c->donor->dirty, &c->dirty);
+    }
+}
+
+static void close_conn(struct mu_rpc_hosted *hosted, bool abort)
+{
+    struct mu_state_conn *c = conn_of(hosted);
+
+    if (!c->closing) {
+        c->closing = true;
+        mu_list_remove(&c->dirty);
+        mu_rpc_hosted_release(hosted);
+        mu_env_close(c->donor->env, &c->base, abort);
+    }
+}
+
+static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
+{
+    struct mu_state_donor *d = donor_of(h);
+    mu_mono_t now = mu_env_now(d->env).mono;
+
+    if (!mu_log_may(&d->dropped, now)) {
+        d->dropped.unsaid++;
+        return;
+    }
+    mu_log_said(&d->dropped, now, MUSTER_LOG_WARN, DROPPED, "peer=%s why=\"%s\"", peer, why);
+}
+
+static bool is_paused(const struct mu_rpc_hosted *hosted)
+{
+    (void)hosted;
+    return false; /* All that comes is taken; the windows bound it. */
+}
+
+static bool account(struct mu_rpc_session *session, size_t bytes)
+{
+    (void)session;
+    (void)bytes;
+    return true;
+}
+
+static int greet(struct mu_rpc_host *h, const struct mu_rpc_hello *hello,
+                 struct mu_rpc_session *known, struct mu_errmsg *reterr_msg)
+{
+    (void)hello;
+    (void)known;
+    return donor_of(h)->stopping
+               ? mu_err(reterr_msg, MUSTER_EDRAIN, "this donor of states is leaving")
+               : 0;
+}
+
+static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu_rpc_hello *hello)
+{
+    struct mu_state_visit *v = mu_calloc(1, sizeof(*v));
+
+    (void)hello;
+    if (v == NULL) {
+        return NULL;
+    }
+    v->donor = donor_of(h);
+    mu_map_init(&v->streams, h->config.rpc.seed);
+    return &v->base;
+}
+
+static void session_free(struct mu_rpc_session *session)
+{
+    struct mu_state_visit *v = MU_CONTAINER_OF(session, struct mu_state_visit, base);
+    struct mu_map_node *node;
+
+    while ((node = mu_map_next(&v->streams, NULL)) != NULL) {
+        mu_state_stream_orphan(MU_CONTAINER_OF(node, struct mu_state_stream, by_id));
+    }
+    MU_LIST_FOREACH_SAFE (it, tmp, &v->donor->draining) {
+        struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
+
+        if (s->visit == v) {
+            mu_state_stream_orphan(s);
+        }
+    }
+    MU_LIST_FOREACH (it, &v->donor->stands) {
+        mu_state_stand_forget(MU_CONTAINER_OF(it, struct mu_state_stand, link), v);
+    }
+    mu_map_fini(&v->streams);
+    mu_free(v);
+}
+
+static void turn_ended(struct mu_rpc_host *h)
+{
+    mu_state_donor_turn(donor_of(h));
+}
+
+static const struct mu_rpc_host_ops host_ops = {
+    .touch = touch_conn,
+    .close = close_conn,
+    .complain = complain,
+    .is_paused = is_paused,
+    .account = account,
+    .greet = greet,
+    .session_new = session_new,
+    .session_free = session_free,
+    .event = mu_state_donor_event,
+    .turn_ended = turn_ended,
+};
+
+static size_t on_data(struct mu_conn *base, struct mu_span in)
+{
+    struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
+    size_t used = c->closing ? in.len : mu_rpc_hosted_input(&c->hosted, in);
+
+    mu_state_donor_turn(c->donor);
+    return used;
+}
+
+static void on_eof(struct mu_conn *base)
+{
+    struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
+
+    mu_rpc_hosted_eof(&c->hosted);
+    close_conn(&c->hosted, false);
+    mu_state_donor_turn(c->donor);
+}
+
+static void on_writable(struct mu_conn *base)
+{
+    struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
+
+    c->blocked = false;
+    touch_conn(&c->hosted);
+    mu_state_donor_turn(c->donor);
+}
+
+static void on_closed(struct mu_conn *base, int status)
+{
+    struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
+    struct mu_state_donor *d = c->donor;
+
+    if (status == -EIO) {
+        mu_log(MUSTER_LOG_ERROR, "STATE-FILE-CUT",
+               "why=\"a file that is shared became shorter\" remedy=\"replace files by renaming\"");
+    }
+    c->closing = true;
+    mu_rpc_hosted_release(&c->hosted);
+    mu_list_remove(&c->dirty);
+    mu_list_remove(&c->link);
+    mu_free(c);
+    mu_state_donor_turn(d);
+}
+
+static void on_open(struct mu_conn *base)
+{
+    (void)base;
+    mu_panic(__FILE__, __LINE__, "accepted connections to be open from the start");
+}
+
+static const struct mu_conn_events conn_events = {
+    .open = on_open,
+    .data = on_data,
+    .eof = on_eof,
+    .writable = on_writable,
+    .closed = on_closed,
+};
+
+static struct mu_conn *on_accept(struct mu_listener *listener)
+{
+    struct mu_state_donor *d = MU_CONTAINER_OF(listener, struct mu_state_donor, listener);
+    struct mu_state_conn *c = d->stopping ? NULL : mu_calloc(1, sizeof(*c));
+
+    if (c == NULL) {
+        return NULL;
+    }
+    c->base.on = &conn_events;
+    c->donor = d;
+    mu_rpc_hosted_init(&c->hosted, &d->host, &c->base);
+    mu_list_init(&c->dirty);
+    mu_list_push(&d->conns, &c->link);
+    return &c->base;
+}
+
+static void on_accept_failed(struct mu_listener *listener, int status)
+{
+    (void)listener;
+    mu_log(MUSTER_LOG_ERROR, "STATE-ACCEPT-FAILED",
+           "why=\"%s\" remedy=\"raise the descriptor limit (ulimit -n) of this process\"",
+           muster_strerror(status));
+}
+
+/* --- the turn --------------------------------------------------------------------------------- */
+
+static void send_output(struct mu_state_conn *c)
+{
+    while (!c->closing && !c->blocked) {
+        struct mu_span out[MU_RPC_SPANS];
+        size_t count = mu_rpc_hosted_outputv(&c->hosted, out, MU_RPC_SPANS);
+        size_t taken = 0;
+
+        if (count == 0) {
+            break;
+        }
+        mu_env_sendv(c->donor->env, &c->base, out, count, &taken);
+        c->blocked = taken < mu_span_total(out, count);
+        mu_rpc_hosted_sent(&c->hosted, taken);
+    }
+}
+
+static void flush_conn(struct mu_state_conn *c)
+{
+    send_output(c);
+    /* Room for more chunks is made use of at once. */
+    if (!c->closing && c->hosted.session != NULL &&
+        mu_rpc_deadline(&c->hosted.session->rpc).ns == 0) {
+        mu_rpc_session_pump(c->hosted.session);
+    }
+}
+
+static mu_mono_t settle_stands(struct mu_state_donor *d)
+{
+    mu_mono_t now = mu_env_now(d->env).mono;
+    mu_mono_t at = MU_MONO_NEVER;
+
+    MU_LIST_FOREACH_SAFE (it, tmp, &d->stands) {
+        struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+
+        if (!stand->leaving) {
+            continue;
+        }
+        if (mu_mono_reached(stand->gone_at, now)) {
+            tell_gone(stand);
+        } else if (stand->downloads == 0) {
+            mu_state_stand_settle(stand);
+        } else {
+            at = mu_mono_min(at, stand->gone_at);
+        }
+    }
+    return at;
+}
+
+static void stop_if_idle(struct mu_state_donor *d)
+{
+    if (!d->stopping || d->stopped || d->listening || !mu_list_empty(&d->conns) || d->jobs != 0) {
+        return;
+    }
+    d->stopped = true;
+    mu_log_rest(&d->dropped, MUSTER_LOG_WARN, DROPPED);
+    mu_env_timer_arm(d->env, &d->timer, MU_MONO_NEVER);
+    mu_rpc_host_stop(&d->host);
+    if (d->config.stopped != NULL) {
+        d->config.stopped(d->config.context);
+    }
+}
+
+void mu_state_donor_turn(struct mu_state_donor *d)
+{
+    struct mu_state_seat *seat;
+    struct mu_list *it;
+    mu_mono_t at;
+
+    if (d->in_turn || d->stopped) {
+        return;
+    }
+    d->in_turn = true;
+    (void)settle_stands(d);
+    do {
+        while ((seat = mu_state_gate_next(&d->gate, mu_env_now(d->env).mono)) != NULL) {
+            mu_state_stream_serve(MU_CONTAINER_OF(seat, struct mu_state_stream, seat));
+        }
+        while ((it = mu_list_pop(&d->dirty)) != NULL) {
+            flush_conn(MU_CONTAINER_OF(it, struct mu_state_conn, dirty));
+        }
+        seat = mu_state_gate_next(&d->gate, mu_env_now(d->env).mono);
+        if (seat != NULL) {
+            mu_state_stream_serve(MU_CONTAINER_OF(seat, struct mu_state_stream, seat));
+        }
+    } while (seat != NULL || !mu_list_empty(&d->dirty));
+    at = mu_state_streams_sweep(d);
+    at = mu_mono_min(at, settle_stands(d));
+    at = mu_mono_min(at, mu_state_gate_deadline(&d->gate));
+    at = mu_mono_min(at, mu_log_rest_at(&d->dropped));
+    mu_env_timer_arm(d->env, &d->timer, at);
+    d->in_turn = false;
+    stop_if_idle(d);
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct mu_state_donor *d = MU_CONTAINER_OF(timer, struct mu_state_donor, timer);
+
+    mu_rpc_host_feel_pulse(&d->host);
+    if (mu_mono_reached(mu_log_rest_at(&d->dropped), mu_env_now(d->env).mono)) {
+        mu_log_rest(&d->dropped, MUSTER_LOG_WARN, DROPPED);
+    }
+    mu_state_donor_turn(d);
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static void on_listener_closed(struct mu_listener *listener)
+{
+    struct mu_state_donor *d = MU_CONTAINER_OF(listener, struct mu_state_donor, listener);
+
+    d->listening = false;
+    mu_state_donor_turn(d);
+}
+
+static void free_memory(struct mu_state_donor *d)
+{
+    MU_LIST_FOREACH_SAFE (it, tmp, &d->stands) {
+        free_stand(MU_CONTAINER_OF(it, struct mu_state_stand, link));
+    }
+    mu_rpc_host_fini(&d->host);
+    mu_free(d);
+}
+
+static void init_donor(struct mu_state_donor *d)
+{
+    struct mu_rpc_host_config host = {
+        .rpc = mu_state_rpc_terms(), .sessions_max = d->config.sessions_max, .eof_grace_ms = 0};
+
+    mu_env_entropy(d->env, &host.rpc.seed, sizeof(host.rpc.seed));
+    host.rpc.name = d->config.name;
+    mu_list_init(&d->conns);
+    mu_list_init(&d->dirty);
+    mu_list_init(&d->stands);
+    mu_list_init(&d->streams);
+    mu_list_init(&d->draining);
+    mu_timer_init(&d->timer, on_timer);
+    mu_state_gate_init(&d->gate, &d->config.gate, mu_env_now(d->env).mono);
+    mu_rpc_host_init(&d->host, d->env, &host, &host_ops);
+    d->listener.accept = on_accept;
+    d->listener.accept_failed = on_accept_failed;
+    d->listener.closed = on_listener_closed;
+}
+
+int mu_state_donor_start(struct mu_env *env, const struct mu_state_donor_config *config,
+                         struct mu_state_donor **ret, struct mu_errmsg *reterr_msg)
+{
+    struct mu_state_donor *d = mu_calloc(1, sizeof(*d));
+    int err = 0;
+
+    if (d == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    d->env = env;
+    d->config = *config;
+    init_donor(d);
+    if (config->listen.kind != 0) {
+        err = mu_env_listen(env, &d->listener, &d->config.listen);
+        d->listening = err == 0;
+    }
+    if (err != 0) {
+        err = mu_listen_failed(env, &config->listen, err, reterr_msg);
+        free_memory(d);
+        return err;
+    }
+    *ret = d;
+    return 0;
+}
+
+const struct mu_addr *mu_state_donor_addr(const struct mu_state_donor *d)
+{
+    return &d->config.listen;
+}
+
+void mu_state_donor_on_stopped(struct mu_state_donor *d, void (*stopped)(void *context),
+                               void *context)
+{
+    d->config.stopped = stopped;
+    d->config.context = context;
+}
+
+void mu_state_donor_stop(struct mu_state_donor *d)
+{
+    if (d->stopping) {
+        return;
+    }
+    d->stopping = true;
+    if (d->listening) {
+        mu_env_unlisten(d->env, &d->listener);
+    }
+    MU_LIST_FOREACH (it, &d->host.list) {
+        struct mu_rpc_session *session = MU_CONTAINER_OF(it, struct mu_rpc_session, link);
+
+        (void)mu_rpc_close(&session->rpc, mu_env_now(d->env));
+        if (session->conn != NULL) {
+            send_output(conn_of(session->conn));
+        }
+    }
+    mu_rpc_host_end_all(&d->host, "the donor is leaving");
+    MU_LIST_FOREACH_SAFE (it, tmp, &d->conns) {
+        close_conn(&MU_CONTAINER_OF(it, struct mu_state_conn, link)->hosted, false);
+    }
+    mu_env_timer_arm(d->env, &d->timer, mu_env_now(d->env).mono);
+}
+
+void mu_state_donor_free(struct mu_state_donor *d)
+{
+    if (d != NULL) {
+        MU_ASSERT(d->stopped);
+        free_memory(d);
+    }
+}

@@ -1,0 +1,358 @@
+/* What is asked of a donor, and answered at once. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+#include "service/state/donor_internal.h"
+
+static void reply(struct mu_state_visit *v, uint64_t id, int status, struct mu_span payload)
+{
+    struct mu_now now = mu_env_now(v->donor->env);
+
+    if (mu_rpc_reply(&v->base.rpc, now, id, status, payload) != 0) {
+        mu_rpc_fail(&v->base.rpc, now, id, status != 0 ? status : MUSTER_ENOMEM);
+    }
+    mu_rpc_session_touch(&v->base);
+}
+
+static void fail(struct mu_state_visit *v, uint64_t id, int status, const char *text)
+{
+    reply(v, id, status, mu_span_str(text));
+}
+
+static const char gone[] = "gone: nobody here has that state";
+
+/* --- list ------------------------------------------------------------------------------------- */
+
+static int put_entry(struct mu_buf *out, const struct mu_state_share *share)
+{
+    struct mu_state_entry entry = mu_state_share_entry(share);
+
+    return mu_state_entry_encode(out, &entry);
+}
+
+static void on_list(struct mu_state_visit *v, uint64_t id, struct mu_span prefix)
+{
+    struct mu_buf out;
+    int err = 0;
+
+    mu_buf_init(&out, MU_STATE_CHUNK_BYTES);
+    MU_LIST_FOREACH (it, &v->donor->stands) {
+        const struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+
+        if (err == 0 && !stand->leaving && !stand->share->hidden &&
+            (prefix.len == 0 || mu_span_eq(prefix, mu_span_str(stand->share->prefix)))) {
+            err = put_entry(&out, stand->share);
+        }
+    }
+    if (err != 0) {
+        fail(v, id, err, muster_strerror(err));
+    } else {
+        reply(v, id, 0, mu_buf_span(&out));
+    }
+    mu_buf_fini(&out);
+}
+
+/* --- have ------------------------------------------------------------------------------------- */
+
+static struct mu_state_stand *find_id(struct mu_state_visit *v, struct mu_span id)
+{
+    struct mu_state_which which = {.by_id = true};
+
+    return mu_state_id_decode(id, which.id) != 0 ? NULL : mu_state_stand_find(v->donor, &which);
+}
+
+static void on_have(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
+{
+    struct mu_state_stand *stand = find_id(v, payload);
+    struct mu_state_have have = {.all = true};
+    struct mu_buf out;
+    int err;
+
+    if (stand == NULL) {
+        fail(v, id, MUSTER_ENOENT, gone);
+        return;
+    }
+    if (stand->share->have != NULL) {
+        have.all = false;
+        have.bits = mu_span(stand->share->have, mu_state_bits_len(stand->share->chunks));
+    }
+    mu_buf_init(&out, MU_STATE_CHUNKS_MAX / 8 + 16);
+    err = mu_state_have_encode(&out, &have);
+    if (err != 0) {
+        fail(v, id, err, muster_strerror(err));
+    } else {
+        reply(v, id, 0, mu_buf_span(&out));
+    }
+    mu_buf_fini(&out);
+}
+
+/* --- swarm ------------------------------------------------------------------------------------ */
+
+static bool is_any(const char *host)
+{
+    return host[0] == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+/* Who listens everywhere does not know under which number it is seen: we do. */
+static size_t complete_addr(const struct mu_state_visit *v, struct mu_span told,
+                            char out[MU_STATE_ADDR_MAX + 1])
+{
+    struct mu_addr seen;
+    struct mu_addr addr;
+    struct mu_errmsg msg;
+
+    (void)snprintf(out, MU_STATE_ADDR_MAX + 1, "%.*s", (int)told.len, (const char *)told.data);
+    if (strlen(out) == told.len && mu_addr_parse(out, 0, &addr, &msg) == 0 &&
+        addr.kind == MU_ADDR_TCP && is_any(addr.host) &&
+        mu_addr_parse(v->base.peer, 0, &seen, &msg) == 0 && seen.kind == MU_ADDR_TCP) {
+        seen.port = addr.port;
+        (void)mu_addr_format(&seen, out, MU_STATE_ADDR_MAX + 1);
+    }
+    return strlen(out);
+}
+
+/* Remembers somebody who has some of it, or hears of it again. */
+static void note_member(struct mu_state_stand *stand, const struct mu_state_visit *v,
+                        struct mu_span told)
+{
+    struct mu_state_donor *d = stand->donor;
+    char addr[MU_STATE_ADDR_MAX + 1];
+    struct mu_state_member *member = NULL;
+    size_t len = complete_addr(v, told, addr);
+
+    MU_LIST_FOREACH (it, &stand->swarm) {
+        struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
+
+        if (m->addr_len == len && memcmp(m->addr, addr, len) == 0) {
+            member = m;
+        }
+    }
+    if (len == 0 || (member == NULL && stand->swarm_count >= d->config.sessions_max)) {
+        return;
+    }
+    if (member == NULL) {
+        member = mu_calloc(1, sizeof(*member));
+        if (member == NULL) {
+            return;
+        }
+        memcpy(member->addr, addr, len);
+        member->addr_len = len;
+        mu_list_init(&member->link);
+        stand->swarm_count++;
+    }
+    member->visit = v;
+    member->until = mu_mono_add_ms(mu_env_now(d->env).mono, d->config.swarm_ms);
+    mu_list_remove(&member->link);
+    mu_list_push(&stand->swarm, &member->link);
+}
+
+void mu_state_stand_forget(struct mu_state_stand *stand, const struct mu_state_visit *gone_visit)
+{
+    mu_mono_t now = mu_env_now(stand->donor->env).mono;
+
+    MU_LIST_FOREACH_SAFE (it, tmp, &stand->swarm) {
+        struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
+
+        if (m->visit == gone_visit || mu_mono_reached(m->until, now)) {
+            mu_list_remove(&m->link);
+            mu_free(m);
+            stand->swarm_count--;
+        }
+    }
+}
+
+/* Others than the one who asks; if there are too many, from a random place on. */
+static int put_members(struct mu_buf *out, const struct mu_state_stand *stand,
+                       const struct mu_state_visit *v)
+{
+    size_t skip = 0;
+    size_t count = 0;
+    size_t at = 0;
+    int err = 0;
+
+    if (stand->swarm_count > MU_STATE_SWARM_MAX) {
+        mu_env_entropy(stand->donor->env, &skip, sizeof(skip));
+        skip %= stand->swarm_count - MU_STATE_SWARM_MAX + 1;
+    }
+    MU_LIST_FOREACH (it, &stand->swarm) {
+        const struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
+
+        if (at++ >= skip && m->visit != v && err == 0 && count < MU_STATE_SWARM_MAX) {
+            err = mu_state_swarm_add(out, mu_span(m->addr, m->addr_len));
+            count++;
+        }
+    }
+    return err;
+}
+
+/* Each of those who load begins with a part of its own. They are in the order of their addresses,
+ * which all donors of this state see alike. */
+static void number_parts(const struct mu_state_stand *stand, const struct mu_state_visit *v,
+                         struct mu_state_swarm_head *head)
+{
+    const struct mu_state_member *own = NULL;
+
+    MU_LIST_FOREACH (it, &stand->swarm) {
+        const struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
+
+        own = m->visit == v ? m : own;
+    }
+    if (own == NULL || stand->swarm_count > UINT16_MAX) {
+        return;
+    }
+    head->parts = (uint16_t)stand->swarm_count;
+    MU_LIST_FOREACH (it, &stand->swarm) {
+        const struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
+
+        if (mu_span_natural_cmp(mu_span(m->addr, m->addr_len), mu_span(own->addr, own->addr_len)) <
+            0) {
+            head->part++;
+        }
+    }
+}
+
+static void on_swarm(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
+{
+    struct mu_state_swarm_ask ask;
+    struct mu_state_which which = {.by_id = true};
+    struct mu_state_swarm_head head = {.again_ms = v->donor->config.again_ms};
+    struct mu_state_stand *stand;
+    struct mu_buf out;
+    int err;
+
+    if (mu_state_swarm_ask_decode(payload, &ask) != 0) {
+        fail(v, id, MUSTER_EPROTO, "malformed question about a swarm");
+        return;
+    }
+    memcpy(which.id, ask.id, sizeof(which.id));
+    stand = mu_state_stand_find(v->donor, &which);
+    if (stand == NULL) {
+        fail(v, id, MUSTER_ENOENT, gone);
+        return;
+    }
+    mu_state_stand_forget(stand, NULL);
+    if (ask.addr.len != 0) {
+        note_member(stand, v, ask.addr);
+    }
+    number_parts(stand, v, &head);
+    mu_buf_init(&out, 65536);
+    err = mu_state_swarm_encode(&out, &head);
+    err = err != 0 ? err : put_members(&out, stand, v);
+    if (err != 0) {
+        fail(v, id, err, muster_strerror(err));
+    } else {
+        reply(v, id, 0, mu_buf_span(&out));
+    }
+    mu_buf_fini(&out);
+}
+
+/* --- offer and fetch -------------------------------------------------------------------------- */
+
+static void on_offer(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
+{
+    struct mu_state_which which;
+    struct mu_state_stand *stand;
+
+    if (mu_state_which_decode(payload, &which) != 0) {
+        fail(v, id, MUSTER_EPROTO, "malformed question for an offer");
+        return;
+    }
+    stand = mu_state_stand_find(v->donor, &which);
+    if (stand == NULL) {
+        fail(v, id, MUSTER_ENOENT, gone);
+    } else if (mu_state_stream_new(v, id, stand, true) != 0) {
+        fail(v, id, MUSTER_ENOMEM, "out of memory");
+    }
+}
+
+static void on_fetch(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
+{
+    struct mu_state_donor *d = v->donor;
+    struct mu_state_stand *stand = find_id(v, payload);
+    char text[MU_STATE_BUSY_TEXT_MAX];
+    uint32_t retry_ms = 0;
+
+    if (stand == NULL) {
+        fail(v, id, MUSTER_ENOENT, gone);
+        return;
+    }
+    if (mu_state_gate_enter(&d->gate, &retry_ms) != 0) {
+        d->stats.turned_away++;
+        fail(v, id, MUSTER_EBUSY, mu_state_busy_text(text, retry_ms));
+        return;
+    }
+    if (mu_state_stream_new(v, id, stand, false) != 0) {
+        mu_state_gate_leave(&d->gate);
+        fail(v, id, MUSTER_ENOMEM, "out of memory");
+        return;
+    }
+    d->stats.downloads++;
+}
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+static void on_call(struct mu_state_visit *v, const struct mu_rpc_event *event)
+{
+    static const struct {
+        const char *method;
+        void (*serve)(struct mu_state_visit *v, uint64_t id, struct mu_span payload);
+    } served[] = {
+        {MU_STATE_METHOD_LIST, on_list},   {MU_STATE_METHOD_OFFER, on_offer},
+        {MU_STATE_METHOD_SWARM, on_swarm}, {MU_STATE_METHOD_HAVE, on_have},
+        {MU_STATE_METHOD_FETCH, on_fetch},
+    };
+
+    for (size_t i = 0; i < sizeof(served) / sizeof(served[0]); i++) {
+        if (mu_span_eq(event->method, mu_span_str(served[i].method))) {
+            served[i].serve(v, event->id, event->payload);
+            return;
+        }
+    }
+    fail(v, event->id, MUSTER_ENOMETHOD, "this is a donor of states, and has no such method");
+}
+
+void mu_state_donor_event(struct mu_rpc_session *session, const struct mu_rpc_event *event)
+{
+    struct mu_state_visit *v = MU_CONTAINER_OF(session, struct mu_state_visit, base);
+    struct mu_state_stream *s =
+        event->type == MU_RPC_EV_CALL ? NULL : mu_state_stream_find(v, event->id);
+
+    switch (event->type) {
+    case MU_RPC_EV_CALL:
+        on_call(v, event);
+        break;
+    case MU_RPC_EV_ITEM:
+        if (s != NULL) {
+            mu_state_stream_on_item(s, event->payload);
+        }
+        (void)mu_rpc_consumed(&session->rpc, mu_env_now(v->donor->env), event->id,
+                              event->payload.len);
+        break;
+    case MU_RPC_EV_END:
+        if (s != NULL) {
+            s->ended = true;
+            mu_state_stream_go(s);
+        }
+        break;
+    case MU_RPC_EV_CANCEL:
+        if (s != NULL) {
+            mu_state_stream_end(s, MUSTER_ECANCELED, "canceled");
+        }
+        break;
+    case MU_RPC_EV_CREDIT:
+        if (s != NULL) {
+            s->stalled = false;
+            mu_state_stream_go(s);
+        }
+        break;
+    case MU_RPC_EV_WELCOMED:
+    case MU_RPC_EV_REFUSED:
+    case MU_RPC_EV_REPLY:
+    case MU_RPC_EV_LINK_DEAD:
+    case MU_RPC_EV_DRAIN:
+    case MU_RPC_EV_BYE:
+        break;
+    }
+}

@@ -1,0 +1,119 @@
+/*
+ * Loads a state from whoever has it, on the loop's thread. A service: it runs on libuv and in the
+ * simulator; proto/state/fetch.h decides who is asked for what.
+ *
+ *     mu_state_loader_start(env, &config, &loader, &msg);
+ *     mu_state_loader_add(loader, "10.0.0.1:29700");         as many as are known
+ *       accept(): this state was chosen: where is it to lie?
+ *       progress()
+ *     ended(): every byte is verified, or why not; nothing is written to that memory any more
+ *     closed(): the last callback; mu_state_loader_free()
+ *
+ *     ASKING --all have said what they have--> OFFERING --verified, accepted--> RESUMING
+ *        ^                                                                         |
+ *        +---------- the version is gone everywhere ---------- FETCHING <----------+
+ *
+ * Whoever is asked and fails in any way is passed over; what each did is in the report. While it
+ * goes on, others are served what is verified, through `donor`.
+ */
+#ifndef MU_STATE_LOADER_H
+#define MU_STATE_LOADER_H
+
+#include "codec/state/msg.h"
+#include "core/env.h"
+#include "core/err.h"
+#include "service/state/donor.h"
+#include "service/state/share.h"
+
+struct mu_state_loader;
+
+/* Where a state that was chosen is to lie. */
+struct mu_state_plan {
+    const struct mu_state_offer *offer; /* verified; lent for the call */
+    const struct mu_state_entry *entry; /* as it was listed; likewise */
+    /* To be filled in. */
+    struct mu_state_segment *segments; /* allocated; taken over */
+    size_t segment_count;
+    uint8_t *maybe; /* a bit for each chunk that may be there already, allocated; NULL: none */
+    /** As in struct mu_state_share; `released` when nobody looks at that memory any more, whether
+     * the load went well or not. */
+    int (*read)(struct mu_state_share *share, uint64_t offset, void *buf, size_t len);
+    void (*released)(struct mu_state_share *share);
+    void *owner;
+};
+
+struct mu_state_loader_progress {
+    const struct mu_state_entry *entry; /* NULL: none is chosen yet */
+    const struct mu_peer_id *signer;    /* of that one; lent likewise */
+    uint64_t bytes, total, resumed, wasted;
+    uint64_t bytes_per_s;
+    uint32_t donors, banned, lost, restarts;
+};
+
+struct mu_state_loader_config {
+    char prefix[MU_STATE_PREFIX_MAX + 1]; /* "": any */
+    const char *name;                     /* ours, in others' logs; borrowed */
+    uint64_t timeout_ms;                  /* 0: none */
+    uint32_t idle_ms;                     /* 30 s */
+    uint32_t stall_ms;                    /* 5 s */
+    uint32_t connect_ms;                  /* 5 s */
+    uint32_t settle_ms;   /* how long others are waited for when one has said what it has. 1 s */
+    uint32_t progress_ms; /* 100 */
+    uint32_t links_max;   /* donors, found ones included. 256 */
+    bool by_priority;     /* the highest priority is taken, and not the highest epoch */
+    const struct mu_peer_id
+        *trust;                   /* nothing is taken but what one of these has signed; borrowed */
+    size_t trust_count;           /* 0: whoever has signed it */
+    const uint8_t *id;            /* nothing but this one; NULL: any. Borrowed */
+    bool list_only;               /* ends when all have said what they have */
+    bool expect_more;             /* others may still be added: mu_state_loader_expect() */
+    bool keep;                    /* goes on being served through `donor` when it is whole */
+    struct mu_state_donor *donor; /* whose listener serves others; NULL: none */
+    char own_addr[MU_STATE_ADDR_MAX + 1]; /* where that is, for others to dial */
+    /** What is behind an address; NULL: mu_addr_parse(). */
+    int (*resolve)(void *context, const char *text, struct mu_addr *ret,
+                   struct mu_errmsg *reterr_msg);
+    /** Whether an address may be dialled that nobody named but a donor. NULL: any. */
+    bool (*may_dial)(void *context, const char *text);
+    /** A state was chosen. An error ends the load. May come again, if a version was gone: what was
+     * given before is released by then. */
+    int (*accept)(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg);
+    /** Returns false to cancel. May be NULL. */
+    bool (*progress)(void *context, const struct mu_state_loader_progress *progress);
+    /** Once. With 0 `share` is the whole state, with a reference that is the owner's now. */
+    void (*ended)(void *context, int status, const char *text, struct mu_state_share *share);
+    void (*closed)(void *context);
+    void *context;
+};
+
+struct mu_state_loader_config mu_state_loader_config_defaults(void);
+
+/** MUSTER_ENOMEM. Nothing is dialled before the next turn. */
+int mu_state_loader_start(struct mu_env *env, const struct mu_state_loader_config *config,
+                          struct mu_state_loader **ret, struct mu_errmsg *reterr_msg);
+/** Somebody to ask; one that is known is left alone. MUSTER_EURL, MUSTER_ELIMIT, MUSTER_ENOMEM. */
+int mu_state_loader_add(struct mu_state_loader *l, const char *addr, struct mu_errmsg *reterr_msg);
+void mu_state_loader_expect(struct mu_state_loader *l, bool more);
+/** Ends it with MUSTER_ECANCELED, unless it ends otherwise at this moment. */
+void mu_state_loader_cancel(struct mu_state_loader *l);
+/** Appends what each donor did, a line each. MUSTER_ENOMEM, MUSTER_ELIMIT. */
+int mu_state_loader_report(const struct mu_state_loader *l, struct mu_buf *out);
+void mu_state_loader_progress(const struct mu_state_loader *l,
+                              struct mu_state_loader_progress *ret);
+
+/* What donors said, for list_only; lent. */
+struct mu_state_row {
+    const char *donor;
+    int status; /* MUSTER_ENOENT: it has none */
+    const char *text;
+    const struct mu_state_entry *entry; /* with status 0 */
+    const struct mu_peer_id *signer;    /* likewise: it has signed that one */
+};
+
+/** Row number `i`; false behind the last. */
+bool mu_state_loader_row(const struct mu_state_loader *l, size_t i, struct mu_state_row *ret);
+
+/** After `closed`. */
+void mu_state_loader_free(struct mu_state_loader *l);
+
+#endif

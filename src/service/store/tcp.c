@@ -1,0 +1,343 @@
+/*
+ * A client of a store across the network. Which protocol the server speaks is found out without
+ * harm to anybody: the native greeting comes first, because PyTorch 1.13 just drops it (a greeting
+ * of PyTorch 2.x would make a 1.13 server wait for the rest of a request, and everybody with it),
+ * then a one-byte request of 1.13, then the handshake of 2.x. Who answers none of them may be a
+ * store that is stopped, or a gateway whose own server is silent: it is asked again from the start
+ * until connect_ms have passed. Only who talks, or hangs up time and again, is no store.
+ */
+#include "service/store/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+
+#define NATIVE_TRIES                                                                               \
+    2 /* a server that dies in the middle of a greeting must not pass for PyTorch's */
+
+struct tcp_store {
+    struct mu_store base;
+    struct mu_store_tcp_config config;
+    struct mu_store *engine;  /* the one that is tried, or fits */
+    struct mu_store *leaving; /* one that did not fit, until it is closed */
+    struct mu_list queued;    /* ops that wait for an engine that fits */
+    struct mu_timer timer;    /* ends what must end on a later turn */
+    uint32_t native_tries;
+    enum mu_store_tcp_protocol speaks; /* what is tried; the config says what may be */
+    mu_mono_t give_up_at;
+    enum mu_store_tcp_protocol found;
+    bool ready;
+    bool closing;
+    bool mute;  /* the peer has accepted a connection and let our greetings go unanswered */
+    int status; /* why nothing fits */
+    struct mu_errmsg why;
+    struct mu_errmsg not_tls; /* what the native engine had to say, when PyTorch's is tried */
+};
+
+struct mu_store_tcp_config mu_store_tcp_config_defaults(void)
+{
+    return (struct mu_store_tcp_config){
+        .connect_ms = 300000,
+        .reconnect_ms = 10000,
+        .probe_ms = 1000,
+        .waits_max = 64,
+        .value_bytes_max = (size_t)1 << 30,
+        .name = "muster",
+    };
+}
+
+/* --- finding the engine that fits ------------------------------------------------------------- */
+
+static int try_engine(struct tcp_store *s, bool native);
+
+static void end_queued(struct tcp_store *s, int status, const char *text)
+{
+    struct mu_list *it;
+
+    while ((it = mu_list_pop(&s->queued)) != NULL) {
+        struct mu_store_op *op = MU_CONTAINER_OF(it, struct mu_store_op, link);
+
+        mu_env_timer_arm(s->base.env, &op->timer, MU_MONO_NEVER);
+        mu_store_finish(op, status, text);
+    }
+}
+
+static void give_up(struct tcp_store *s, int status, const char *text)
+{
+    s->status = mu_err(&s->why, status, "%s", text);
+    mu_env_timer_arm(s->base.env, &s->timer, mu_env_now(s->base.env).mono);
+}
+
+static void on_ready(void *context, enum mu_store_tcp_protocol found)
+{
+    struct tcp_store *s = context;
+    struct mu_list *it;
+
+    s->found = found;
+    s->ready = true;
+    s->mute = false;
+    while ((it = mu_list_pop(&s->queued)) != NULL) {
+        struct mu_store_op *op = MU_CONTAINER_OF(it, struct mu_store_op, link);
+        uint64_t left = mu_mono_until_ms(op->deadline, mu_env_now(s->base.env).mono);
+
+        mu_env_timer_arm(s->base.env, &op->timer, MU_MONO_NEVER);
+        if (op->timeout_ms != 0) {
+            op->timeout_ms = left == 0 ? 1 : (uint32_t)left;
+        }
+        mu_store_submit(s->engine, op);
+    }
+}
+
+static void on_engine_closed(void *context)
+{
+    struct tcp_store *s = context;
+
+    s->leaving = NULL;
+    if (s->closing) {
+        mu_env_timer_arm(s->base.env, &s->timer, mu_env_now(s->base.env).mono);
+    } else if (s->status == 0) {
+        bool may_be_native = s->speaks == MU_STORE_TCP_ANY || s->speaks == MU_STORE_TCP_MUSTER;
+        int err = try_engine(s, may_be_native && s->native_tries < NATIVE_TRIES);
+
+        if (err != 0) {
+            give_up(s, err, muster_strerror(err));
+        }
+    }
+}
+
+static void drop_engine(struct tcp_store *s)
+{
+    s->leaving = s->engine;
+    s->engine = NULL;
+    mu_store_close(s->leaving, on_engine_closed, s);
+}
+
+static const char *addr_of(const struct tcp_store *s, char addr[MU_ADDR_HOST_MAX + 16])
+{
+    return mu_addr_format(&s->config.addr, addr, MU_ADDR_HOST_MAX + 16);
+}
+
+static void give_up_mute(struct tcp_store *s)
+{
+    char addr[MU_ADDR_HOST_MAX + 16];
+    char text[MU_ERRMSG_CAP];
+
+    (void)snprintf(text, sizeof(text),
+                   "%.150s accepts connections but does not answer (tried for %u ms)",
+                   addr_of(s, addr), s->config.connect_ms);
+    give_up(s, MUSTER_ECONN, text);
+}
+
+/* No answer to any greeting that there is: from the start, while there is time. */
+static void start_over(struct tcp_store *s)
+{
+    s->mute = true;
+    s->speaks = s->config.protocol;
+    s->native_tries = 0;
+    if (mu_mono_reached(s->give_up_at, mu_env_now(s->base.env).mono)) {
+        give_up_mute(s);
+    }
+}
+
+static void on_native_mismatch(void *context, bool silent)
+{
+    struct tcp_store *s = context;
+
+    s->mute = silent;
+    /* PyTorch 2.x ignores what it does not know and keeps the connection; nobody else does. */
+    if (silent && s->speaks == MU_STORE_TCP_ANY) {
+        s->speaks = MU_STORE_TCP_TORCH2;
+    } else if (silent) {
+        start_over(s);
+    } else if (s->speaks == MU_STORE_TCP_MUSTER) {
+        char addr[MU_ADDR_HOST_MAX + 16];
+        char text[MU_ERRMSG_CAP];
+
+        (void)snprintf(text, sizeof(text), "%.200s is not a muster store", addr_of(s, addr));
+        give_up(s, MUSTER_ENOTSTORE, text);
+    }
+    drop_engine(s);
+}
+
+static void on_torch_mismatch(void *context, bool silent)
+{
+    struct tcp_store *s = context;
+    char addr[MU_ADDR_HOST_MAX + 16];
+    char text[MU_ERRMSG_CAP];
+
+    if (silent) {
+        start_over(s);
+    } else {
+        (void)snprintf(
+            text, sizeof(text),
+            "%.150s accepts connections but is not a store (neither muster's nor PyTorch's); "
+            "check the port",
+            addr_of(s, addr));
+        give_up(s, MUSTER_ENOTSTORE, text);
+    }
+    drop_engine(s);
+}
+
+static void on_failed(void *context, int status, const char *text)
+{
+    struct tcp_store *s = context;
+
+    if (status == MUSTER_ENOTLS && s->speaks == MU_STORE_TCP_ANY) {
+        /* PyTorch's servers know no TLS either; if we may speak to one there, this is one. */
+        (void)mu_err(&s->not_tls, status, "%s", text);
+        s->native_tries = NATIVE_TRIES;
+    } else if (status == MUSTER_ELOCKED && s->not_tls.text[0] != '\0') {
+        give_up(s, MUSTER_ENOTLS, s->not_tls.text);
+    } else if (status == MUSTER_ELOCKED && s->mute && s->speaks == MU_STORE_TCP_TORCH2) {
+        start_over(s); /* PyTorch's may not be spoken there: ours was silent, and may be busy. */
+    } else if (status == MUSTER_ECONN && s->mute) {
+        give_up_mute(s);
+    } else {
+        give_up(s, status, text);
+    }
+    drop_engine(s);
+}
+
+static int try_engine(struct tcp_store *s, bool native)
+{
+    struct mu_store_engine_events events = {
+        .ready = on_ready,
+        .mismatch = native ? on_native_mismatch : on_torch_mismatch,
+        .failed = on_failed,
+        .context = s,
+    };
+    struct mu_store_tcp_config config = s->config;
+    int err;
+
+    config.protocol = s->speaks;
+    if (config.connect_ms != 0) {
+        uint64_t left = mu_mono_until_ms(s->give_up_at, mu_env_now(s->base.env).mono);
+
+        config.connect_ms = left == 0 ? 1 : (uint32_t)left;
+    }
+    if (native) {
+        s->native_tries++;
+        err = mu_store_native_new(s->base.env, &config, &events, &s->engine);
+    } else {
+        err = mu_store_torch_new(s->base.env, &config, &events, &s->engine);
+    }
+    if (err != 0) {
+        s->engine = NULL;
+    }
+    return err;
+}
+
+/* --- the store -------------------------------------------------------------------------------- */
+
+static void finish_close(struct tcp_store *s)
+{
+    mu_env_timer_arm(s->base.env, &s->timer, MU_MONO_NEVER);
+    if (s->base.closed != NULL) {
+        s->base.closed(s->base.context);
+    }
+    mu_free(s);
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct tcp_store *s = MU_CONTAINER_OF(timer, struct tcp_store, timer);
+
+    if (s->closing) {
+        end_queued(s, MUSTER_ECLOSED, NULL);
+        if (s->engine == NULL && s->leaving == NULL) {
+            finish_close(s);
+        }
+    } else if (s->status != 0) {
+        end_queued(s, s->status, s->why.text);
+    }
+}
+
+static void on_queued_timeout(struct mu_timer *timer)
+{
+    struct mu_store_op *op = MU_CONTAINER_OF(timer, struct mu_store_op, timer);
+    struct tcp_store *s = MU_CONTAINER_OF(op->store, struct tcp_store, base);
+    char addr[MU_ADDR_HOST_MAX + 16];
+    char text[MU_ERRMSG_CAP];
+
+    mu_list_remove(&op->link);
+    (void)snprintf(text, sizeof(text),
+                   s->mute ? "timed out after %u ms: %.150s accepts connections but does not answer"
+                           : "timed out after %u ms: no connection to %.150s yet",
+                   op->timeout_ms, addr_of(s, addr));
+    mu_store_finish(op, MUSTER_ETIMEDOUT, text);
+}
+
+static void tcp_submit(struct mu_store *store, struct mu_store_op *op)
+{
+    struct tcp_store *s = MU_CONTAINER_OF(store, struct tcp_store, base);
+
+    if (s->ready) {
+        mu_store_submit(s->engine, op);
+        return;
+    }
+    mu_store_begin(store, op, NULL, on_queued_timeout);
+    mu_list_push(&s->queued, &op->link);
+    if (s->status != 0) {
+        mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
+    }
+}
+
+static void tcp_cancel(struct mu_store *store, struct mu_store_op *op)
+{
+    mu_list_remove(&op->link);
+    mu_env_timer_arm(store->env, &op->timer, MU_MONO_NEVER);
+    mu_store_fail_later(store, op, MUSTER_ECANCELED);
+}
+
+static void tcp_close(struct mu_store *store)
+{
+    struct tcp_store *s = MU_CONTAINER_OF(store, struct tcp_store, base);
+
+    s->closing = true;
+    if (s->engine != NULL) {
+        drop_engine(s);
+    }
+    mu_env_timer_arm(store->env, &s->timer, mu_env_now(store->env).mono);
+}
+
+static const struct mu_store_kind tcp_kind = {
+    .submit = tcp_submit,
+    .cancel = tcp_cancel,
+    .close = tcp_close,
+};
+
+enum mu_store_tcp_protocol mu_store_tcp_found(const struct mu_store *store)
+{
+    return store->kind == &tcp_kind ? MU_CONTAINER_OF(store, const struct tcp_store, base)->found
+                                    : MU_STORE_TCP_ANY;
+}
+
+int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *config,
+                     struct mu_store **ret_store)
+{
+    struct tcp_store *s = mu_calloc(1, sizeof(*s));
+    int err;
+
+    if (s == NULL) {
+        return MUSTER_ENOMEM;
+    }
+    s->base.kind = &tcp_kind;
+    s->base.env = env;
+    s->config = *config;
+    s->speaks = config->protocol;
+    s->give_up_at = config->connect_ms == 0
+                        ? MU_MONO_NEVER
+                        : mu_mono_add_ms(mu_env_now(env).mono, config->connect_ms);
+    mu_list_init(&s->queued);
+    mu_timer_init(&s->timer, on_timer);
+    err = try_engine(s, config->protocol == MU_STORE_TCP_ANY ||
+                            config->protocol == MU_STORE_TCP_MUSTER);
+    if (err != 0) {
+        mu_free(s);
+        return err;
+    }
+    *ret_store = &s->base;
+    return 0;
+}

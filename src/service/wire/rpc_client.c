@@ -1,0 +1,548 @@
+#include "service/wire/rpc_client.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/assert.h"
+#include "service/base/log.h"
+
+#define LINGER_MS  1000
+#define STARVED_MS 10 /* until something that found no memory is tried again */
+/* A link that has lasted this long was a good one: the next one is dialled without much of a rest.
+ * Who welcomes us and hangs up at once is not. */
+#define STEADY_MS 1000
+
+/* A server that hangs up on TLS so often knows none; so does one that keeps silent so long. */
+#define NOT_TLS_TRIES     3
+#define NOT_TLS_SILENT_MS 5000
+
+uint32_t mu_rpc_client_backoff_ms(uint32_t *attempt, struct mu_env *env)
+{
+    uint32_t base = *attempt >= 6 ? 1000 : 20u << *attempt;
+    uint32_t random;
+
+    (*attempt)++;
+    mu_env_entropy(env, &random, sizeof(random));
+    return base / 2 + random % (base / 2 + 1);
+}
+
+static int init_session(struct mu_rpc_client *c)
+{
+    struct mu_rpc_config config = c->terms;
+
+    config.role = MU_RPC_CLIENT;
+    config.name = c->config.name;
+    config.credential = c->config.credential;
+    config.grace_ms = c->config.grace_ms != 0 ? c->config.grace_ms : config.grace_ms;
+    config.beat_ms = c->config.beat_ms != 0 ? c->config.beat_ms : config.beat_ms;
+    config.dead_ms = c->config.dead_ms != 0 ? c->config.dead_ms : config.dead_ms;
+    mu_env_entropy(c->env, config.session, sizeof(config.session));
+    mu_env_entropy(c->env, &config.seed, sizeof(config.seed));
+    return mu_rpc_init(&c->rpc, &config);
+}
+
+/* --- what the machine has to say -------------------------------------------------------------- */
+
+/* Never greeted, and never to be: tells the owner once, who will close this client. */
+static void report(struct mu_rpc_client *c, bool mismatch, bool silent, int status,
+                   const char *text)
+{
+    if (c->reported || c->ready || c->closing) {
+        return;
+    }
+    c->reported = true;
+    c->dial_at = MU_MONO_NEVER;
+    if (mismatch) {
+        c->events.mismatch(c->events.context, silent);
+    } else {
+        c->events.failed(c->events.context, status, text);
+    }
+}
+
+static void close_link(struct mu_rpc_client *c)
+{
+    if (c->link == MU_RPC_CLIENT_UP || c->link == MU_RPC_CLIENT_DIALLING) {
+        mu_rpc_unlinked(&c->rpc, mu_env_now(c->env));
+        c->link = MU_RPC_CLIENT_CLOSING;
+        mu_env_close(c->env, &c->conn, true);
+    }
+}
+
+static void on_welcomed(struct mu_rpc_client *c)
+{
+    c->welcomed_at = mu_env_now(c->env).mono;
+    c->last_error = 0;
+    c->give_up_at = MU_MONO_NEVER;
+    c->probe_at = MU_MONO_NEVER;
+    if (!c->ready) {
+        c->ready = true;
+        c->events.ready(c->events.context);
+    }
+}
+
+static void on_refused(struct mu_rpc_client *c, const struct mu_rpc_event *event)
+{
+    char text[MU_ERRMSG_CAP];
+
+    (void)snprintf(text, sizeof(text), "%.80s refused the connection: %.*s", c->addr,
+                   (int)(event->payload.len > 120 ? 120 : event->payload.len),
+                   (const char *)event->payload.data);
+    c->last_error = event->status;
+    report(c, false, false, MUSTER_EREFUSED, text);
+    close_link(c);
+}
+
+static void handle_event(struct mu_rpc_client *c, const struct mu_rpc_event *event)
+{
+    if (c->events.event != NULL && event->type != MU_RPC_EV_WELCOMED &&
+        event->type != MU_RPC_EV_REFUSED && event->type != MU_RPC_EV_LINK_DEAD) {
+        c->events.event(c->events.context, event);
+        return;
+    }
+    switch (event->type) {
+    case MU_RPC_EV_WELCOMED:
+        on_welcomed(c);
+        break;
+    case MU_RPC_EV_REPLY:
+        c->events.reply(c->events.context, event->id, event->status, event->payload);
+        break;
+    case MU_RPC_EV_ITEM:
+        if (c->events.item != NULL) {
+            c->events.item(c->events.context, event->id, event->payload);
+        }
+        (void)mu_rpc_consumed(&c->rpc, mu_env_now(c->env), event->id, event->payload.len);
+        break;
+    case MU_RPC_EV_REFUSED:
+        on_refused(c, event);
+        break;
+    case MU_RPC_EV_LINK_DEAD:
+        c->last_error = MUSTER_ETIMEDOUT;
+        close_link(c);
+        break;
+    case MU_RPC_EV_CALL: /* A server calls nobody here yet. */
+        (void)mu_rpc_reply(&c->rpc, mu_env_now(c->env), event->id, MUSTER_ENOMETHOD,
+                           MU_SPAN_LIT("this client serves no methods"));
+        break;
+    case MU_RPC_EV_CREDIT: /* `writable` follows in the pump. */
+    case MU_RPC_EV_DRAIN:  /* The connection will end, and be made again. */
+    case MU_RPC_EV_BYE:
+    case MU_RPC_EV_END:
+    case MU_RPC_EV_CANCEL:
+        break;
+    }
+    if (c->events.event != NULL) {
+        c->events.event(c->events.context, event);
+    }
+}
+
+static void flush(struct mu_rpc_client *c)
+{
+    while (c->link == MU_RPC_CLIENT_UP && !c->blocked) {
+        struct mu_span out[MU_RPC_SPANS];
+        size_t count = mu_rpc_outputv(&c->rpc, out, MU_RPC_SPANS);
+        size_t taken = 0;
+
+        if (count == 0) {
+            return;
+        }
+        mu_env_sendv(c->env, &c->conn, out, count, &taken);
+        c->blocked = taken < mu_span_total(out, count);
+        mu_rpc_sent(&c->rpc, taken);
+    }
+}
+
+static void finish_close(struct mu_rpc_client *c)
+{
+    mu_env_timer_arm(c->env, &c->timer, MU_MONO_NEVER);
+    mu_rpc_fini(&c->rpc);
+    c->events.closed(c->events.context);
+}
+
+static void arm_timer(struct mu_rpc_client *c)
+{
+    mu_mono_t at = mu_rpc_deadline(&c->rpc);
+
+    if (c->starved) {
+        mu_mono_t later = mu_mono_add_ms(mu_env_now(c->env).mono, STARVED_MS);
+
+        at = mu_mono_before(at, later) ? later : at;
+    }
+    at = mu_mono_min(at, mu_mono_min(c->dial_at, c->give_up_at));
+    at = mu_mono_min(at, mu_mono_min(c->probe_at, c->linger_at));
+    /* Every frame moves the keep-alive out; a timer that fires early just looks again. One that
+     * was armed for this very turn has done its work. */
+    if (!mu_heap_contains(&c->timer.node) || mu_mono_before(at, c->timer.node.at) ||
+        mu_mono_reached(c->timer.node.at, mu_env_now(c->env).mono)) {
+        mu_env_timer_arm(c->env, &c->timer, at);
+    }
+}
+
+/* After anything happened. May be the end of the client, and of its memory. */
+static void pump(struct mu_rpc_client *c)
+{
+    struct mu_rpc_event event;
+
+    while (mu_rpc_next_event(&c->rpc, &event)) {
+        handle_event(c, &event);
+    }
+    if (c->ready && !c->closing && c->events.writable != NULL) {
+        c->events.writable(c->events.context);
+    }
+    flush(c);
+    if (c->closing && c->link == MU_RPC_CLIENT_DOWN) {
+        finish_close(c);
+        return;
+    }
+    if (c->closing && c->link == MU_RPC_CLIENT_UP && mu_rpc_output(&c->rpc).len == 0) {
+        mu_rpc_unlinked(&c->rpc, mu_env_now(c->env));
+        c->link = MU_RPC_CLIENT_CLOSING;
+        mu_env_close(c->env, &c->conn, false);
+    }
+    arm_timer(c);
+}
+
+/* The server broke the protocol: this session is over, the next connection begins another. */
+static void abandon_session(struct mu_rpc_client *c, int err)
+{
+    struct mu_rpc_event event;
+    int again;
+
+    mu_log(MUSTER_LOG_WARN, "RPC-SERVER-VIOLATION", "server=%s why=\"%s\"", c->addr,
+           mu_rpc_errmsg(&c->rpc));
+    c->last_error = err;
+    report(c, true, false, err, NULL);
+    close_link(c);
+    while (mu_rpc_next_event(&c->rpc, &event)) {
+        handle_event(c, &event);
+    }
+    mu_rpc_fini(&c->rpc);
+    again = init_session(c);
+    MU_ASSERT(again == 0); /* It allocates nothing, and its config was good before. */
+}
+
+/* --- the connection --------------------------------------------------------------------------- */
+
+static size_t on_data(struct mu_conn *conn, struct mu_span in)
+{
+    struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
+    size_t done = 0;
+
+    while (done < in.len && c->link == MU_RPC_CLIENT_UP) {
+        struct mu_rpc_event event;
+        size_t used = 0;
+        int err = mu_rpc_recv(&c->rpc, mu_env_now(c->env), mu_span_skip(in, done), &used);
+
+        done += used;
+        if (err == MUSTER_ENOMEM) {
+            /* The session is whole: what was not taken comes again on the next connection. */
+            c->last_error = err;
+            close_link(c);
+            break;
+        }
+        if (err != 0) {
+            abandon_session(c, err);
+            break;
+        }
+        while (mu_rpc_next_event(&c->rpc, &event)) {
+            handle_event(c, &event);
+        }
+    }
+    pump(c);
+    return in.len;
+}
+
+static struct mu_space on_room(struct mu_conn *conn)
+{
+    struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
+
+    return c->link == MU_RPC_CLIENT_UP ? mu_rpc_room(&c->rpc) : (struct mu_space){0};
+}
+
+static void on_open(struct mu_conn *conn)
+{
+    struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
+    struct mu_now now = mu_env_now(c->env);
+
+    c->link = MU_RPC_CLIENT_UP;
+    c->blocked = false;
+    if (!c->ready) {
+        c->probe_at = mu_mono_add_ms(now.mono, c->config.probe_ms);
+        c->give_up_at = c->config.try_once ? MU_MONO_NEVER : c->give_up_at; /* It was taken. */
+    }
+    if (mu_rpc_dialled(&c->rpc, now) != 0) {
+        close_link(c);
+    }
+    pump(c);
+}
+
+static void on_eof(struct mu_conn *conn)
+{
+    struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
+
+    c->last_error = MUSTER_ECLOSED;
+    close_link(c);
+    pump(c);
+}
+
+static void on_writable(struct mu_conn *conn)
+{
+    struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
+
+    c->blocked = false;
+    pump(c);
+}
+
+static void give_up(struct mu_rpc_client *c)
+{
+    char text[MU_ERRMSG_CAP];
+
+    c->give_up_at = MU_MONO_NEVER;
+    if (!c->ready) {
+        (void)snprintf(text, sizeof(text),
+                       "cannot connect to %.120s: %s (tried for %u ms); is a server running there?",
+                       c->addr,
+                       muster_strerror(c->last_error != 0 ? c->last_error : MUSTER_ETIMEDOUT),
+                       c->config.connect_ms);
+        report(c, false, false, MUSTER_ECONN, text);
+        return;
+    }
+    (void)snprintf(text, sizeof(text), "lost the connection to %.120s: %s (tried again for %u ms)",
+                   c->addr, muster_strerror(c->last_error != 0 ? c->last_error : MUSTER_ECLOSED),
+                   c->config.reconnect_ms);
+    c->events.gave_up(c->events.context, MUSTER_ECONN, text);
+}
+
+/* The two ends do not trust each other, and trying again would not help. */
+static void fail_insecure(struct mu_rpc_client *c)
+{
+    const char *why = mu_env_why(c->env);
+    char text[MU_ERRMSG_CAP];
+
+    (void)snprintf(text, sizeof(text), "cannot connect to %.80s: %.150s", c->addr,
+                   why[0] != '\0' ? why : muster_strerror(MUSTER_ETLS));
+    report(c, false, false, MUSTER_ETLS, text);
+}
+
+/* We have a credential, and the server knows nothing of it. Or it was about to die: so not after
+ * the first time. */
+static void fail_unlocked(struct mu_rpc_client *c)
+{
+    char text[MU_ERRMSG_CAP];
+    uint64_t took = mu_mono_since(c->dialled_at, mu_env_now(c->env).mono);
+
+    if (++c->not_tls < NOT_TLS_TRIES && took < NOT_TLS_SILENT_MS * MU_NS_PER_MS) {
+        return;
+    }
+    (void)snprintf(text, sizeof(text),
+                   "cannot connect to %.80s: it answers no TLS. It was started without the job's "
+                   "credential (--token-file), or it is no muster server",
+                   c->addr);
+    report(c, false, false, MUSTER_ENOTLS, text);
+}
+
+static void on_closed(struct mu_conn *conn, int status)
+{
+    struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
+    struct mu_now now = mu_env_now(c->env);
+    bool was_open = c->link == MU_RPC_CLIENT_UP || c->link == MU_RPC_CLIENT_CLOSING;
+    /* The peer is on another host, or this is not its socket any more: it has another address. */
+    bool too_far = c->dialled_near && (c->link == MU_RPC_CLIENT_DIALLING || !c->ready);
+
+    if (status != 0) {
+        c->last_error = status;
+    }
+    if (c->link == MU_RPC_CLIENT_UP) {
+        mu_rpc_unlinked(&c->rpc, now);
+    }
+    c->link = MU_RPC_CLIENT_DOWN;
+    c->probe_at = MU_MONO_NEVER;
+    if (!c->ready && status == MUSTER_ETLS) {
+        fail_insecure(c);
+    }
+    if (!c->ready && status == MUSTER_ENOTLS) {
+        fail_unlocked(c);
+    } else {
+        c->not_tls = 0;
+    }
+    if (!c->ready && was_open && !too_far && ++c->unanswered >= c->config.greetings) {
+        report(c, true, false, 0, NULL);
+    }
+    if (!c->ready && !too_far && c->config.try_once) {
+        give_up(c);
+    }
+    if (mu_mono_since(c->welcomed_at, now.mono) >= STEADY_MS * MU_NS_PER_MS) {
+        c->attempts = 0;
+    }
+    if (!c->closing && !c->reported) {
+        mu_rpc_client_need(c);
+        c->near_failed = c->near_failed || too_far;
+        c->dial_at = too_far
+                         ? now.mono
+                         : mu_mono_add_ms(now.mono, mu_rpc_client_backoff_ms(&c->attempts, c->env));
+    }
+    pump(c);
+}
+
+static const struct mu_conn_events conn_events = {
+    .open = on_open,
+    .data = on_data,
+    .room = on_room,
+    .eof = on_eof,
+    .writable = on_writable,
+    .closed = on_closed,
+};
+
+static void dial(struct mu_rpc_client *c)
+{
+    int err;
+
+    c->dial_at = MU_MONO_NEVER;
+    c->dialled_at = mu_env_now(c->env).mono;
+    c->welcomed_at = MU_MONO_NEVER;
+    c->conn.on = &conn_events;
+    c->dialled_near = c->config.near.kind != 0 && !c->near_failed;
+    err = mu_env_dial(c->env, &c->conn, c->dialled_near ? &c->config.near : &c->config.addr);
+    if (err != 0 && c->dialled_near) {
+        c->near_failed = true;
+        c->dialled_near = false;
+        err = mu_env_dial(c->env, &c->conn, &c->config.addr);
+    }
+    if (err != 0) {
+        c->last_error = err;
+        c->dial_at =
+            mu_mono_add_ms(mu_env_now(c->env).mono, mu_rpc_client_backoff_ms(&c->attempts, c->env));
+    } else {
+        c->link = MU_RPC_CLIENT_DIALLING;
+    }
+}
+
+static void on_timer(struct mu_timer *timer)
+{
+    struct mu_rpc_client *c = MU_CONTAINER_OF(timer, struct mu_rpc_client, timer);
+    struct mu_now now = mu_env_now(c->env);
+
+    c->starved = mu_rpc_tick(&c->rpc, now) == MUSTER_ENOMEM;
+    if (mu_mono_reached(c->give_up_at, now.mono)) {
+        give_up(c);
+    }
+    if (mu_mono_reached(c->probe_at, now.mono)) {
+        c->probe_at = MU_MONO_NEVER;
+        report(c, true, true, 0, NULL);
+    }
+    if (mu_mono_reached(c->linger_at, now.mono)) {
+        c->linger_at = MU_MONO_NEVER;
+        close_link(c);
+    }
+    if (mu_mono_reached(c->dial_at, now.mono) && c->link == MU_RPC_CLIENT_DOWN && !c->closing) {
+        dial(c);
+    }
+    pump(c);
+}
+
+/* --- for its owner ---------------------------------------------------------------------------- */
+
+int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
+                       const struct mu_rpc_client_config *config,
+                       const struct mu_rpc_client_events *events)
+{
+    mu_mono_t now = mu_env_now(env).mono;
+    int err;
+
+    *c = (struct mu_rpc_client){
+        .env = env,
+        .config = *config,
+        .events = *events,
+        .terms = config->terms != NULL ? *config->terms : mu_rpc_config_defaults(),
+        .dial_at = now,
+        .probe_at = MU_MONO_NEVER,
+        .linger_at = MU_MONO_NEVER,
+        .give_up_at =
+            config->connect_ms == 0 ? MU_MONO_NEVER : mu_mono_add_ms(now, config->connect_ms),
+    };
+    err = init_session(c);
+    if (err != 0) {
+        return err;
+    }
+    (void)mu_addr_format(&config->addr, c->addr, sizeof(c->addr));
+    mu_timer_init(&c->timer, on_timer);
+    mu_env_timer_arm(env, &c->timer, now);
+    return 0;
+}
+
+void mu_rpc_client_flush(struct mu_rpc_client *c)
+{
+    flush(c);
+    arm_timer(c);
+}
+
+void mu_rpc_client_run_soon(struct mu_rpc_client *c)
+{
+    mu_env_timer_arm(c->env, &c->timer, mu_env_now(c->env).mono);
+}
+
+int mu_rpc_client_call(struct mu_rpc_client *c, struct mu_span method, struct mu_span payload,
+                       uint32_t timeout_ms, uint64_t *ret_id)
+{
+    int err;
+
+    if (!c->ready) {
+        return MUSTER_EAGAIN;
+    }
+    err = mu_rpc_call(&c->rpc, mu_env_now(c->env), method, payload, timeout_ms, 0, ret_id);
+    if (err == 0) {
+        mu_rpc_client_run_soon(c);
+    }
+    return err;
+}
+
+int mu_rpc_client_item(struct mu_rpc_client *c, uint64_t id, struct mu_span payload)
+{
+    int err = mu_rpc_item(&c->rpc, mu_env_now(c->env), id, payload);
+
+    if (err == 0) {
+        mu_rpc_client_run_soon(c);
+    }
+    return err;
+}
+
+int mu_rpc_client_end(struct mu_rpc_client *c, uint64_t id)
+{
+    int err = mu_rpc_end(&c->rpc, mu_env_now(c->env), id);
+
+    if (err == 0) {
+        mu_rpc_client_run_soon(c);
+    }
+    return err;
+}
+
+int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id)
+{
+    int err = mu_rpc_cancel(&c->rpc, mu_env_now(c->env), id);
+
+    mu_rpc_client_run_soon(c);
+    return err;
+}
+
+void mu_rpc_client_need(struct mu_rpc_client *c)
+{
+    if (c->link != MU_RPC_CLIENT_UP && c->ready && c->give_up_at.ns == MU_MONO_NEVER.ns) {
+        c->give_up_at = mu_mono_add_ms(mu_env_now(c->env).mono, c->config.reconnect_ms);
+        mu_rpc_client_run_soon(c);
+    }
+}
+
+void mu_rpc_client_close(struct mu_rpc_client *c)
+{
+    if (c->closing) {
+        return;
+    }
+    c->closing = true;
+    c->dial_at = c->give_up_at = c->probe_at = MU_MONO_NEVER;
+    c->linger_at = mu_mono_add_ms(mu_env_now(c->env).mono, LINGER_MS);
+    (void)mu_rpc_close(&c->rpc, mu_env_now(c->env));
+    if (c->link == MU_RPC_CLIENT_DIALLING || (c->link == MU_RPC_CLIENT_UP && !c->ready)) {
+        close_link(c);
+    }
+    mu_rpc_client_run_soon(c);
+}

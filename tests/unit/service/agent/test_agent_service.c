@@ -1,0 +1,602 @@
+/*
+ * Agents with real workers: several of them on one loop, with the native rendezvous on loopback
+ * between them. Workers are scripts of the shell.
+ */
+#include "unit.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "own_network.h"
+#include "service/agent/agent.h"
+#include "skipped.h"
+#include "transport/uv_env.h"
+
+#define AGENTS   3
+#define PATIENCE 30 /* seconds; nothing here takes that long */
+
+extern char **environ;
+
+struct seat {
+    struct mu_agent_service *agent;
+    struct mu_agent_service_config config;
+    const char *argv[4];
+    char out[1 << 16];
+    size_t out_len;
+    char log[1 << 14];
+    size_t log_len;
+    char tails[2][8192]; /* of its workers */
+    size_t tail_lens[2];
+    char error_text[512]; /* what workers leave in their error files */
+    void (*streams)(void *context, uint32_t local_rank, struct mu_spawn *what);
+    unsigned starts;
+    bool ended;
+    bool freed;
+    struct mu_agent_verdict verdict; /* its pointers are good until the agent is freed */
+    char text[1 << 14];
+    char json[1 << 16];
+};
+
+static struct mu_uv_env *uv;
+static struct seat seats[AGENTS];
+static char endpoint[64];
+static char run_id[32];
+static struct mu_timer watchdog;
+
+/* --- what agents tell ------------------------------------------------------------------------- */
+
+static void keep(char *to, size_t cap, size_t *len, struct mu_span in)
+{
+    size_t room = cap - 1 - *len;
+    size_t n = in.len < room ? in.len : room;
+
+    if (n != 0) {
+        memcpy(to + *len, in.data, n);
+    }
+    *len += n;
+    to[*len] = '\0';
+}
+
+static void on_log(void *context, const char *line)
+{
+    struct seat *seat = context;
+
+    keep(seat->log, sizeof(seat->log), &seat->log_len, mu_span_str(line));
+    keep(seat->log, sizeof(seat->log), &seat->log_len, MU_SPAN_LIT("\n"));
+}
+
+static int on_prepare(void *context, const struct mu_agent_attempt *attempt, struct mu_errmsg *msg)
+{
+    struct seat *seat = context;
+
+    (void)attempt;
+    (void)msg;
+    memset(seat->tail_lens, 0, sizeof(seat->tail_lens));
+    return 0;
+}
+
+static size_t on_output(void *context, uint32_t local_rank, struct mu_child *child,
+                        enum mu_stream stream, struct mu_span in)
+{
+    struct seat *seat = context;
+
+    (void)child;
+    (void)stream;
+    keep(seat->out, sizeof(seat->out), &seat->out_len, in);
+    keep(seat->tails[local_rank], sizeof(seat->tails[0]), &seat->tail_lens[local_rank], in);
+    return in.len;
+}
+
+static size_t on_tail(void *context, uint32_t local_rank, uint8_t *buf, size_t cap)
+{
+    struct seat *seat = context;
+    size_t len = seat->tail_lens[local_rank];
+
+    assert_true(len <= cap);
+    memcpy(buf, seat->tails[local_rank], len);
+    return len;
+}
+
+static void on_started(void *context, const struct mu_agent_attempt *attempt)
+{
+    struct seat *seat = context;
+
+    assert_int_equal(attempt->workers, seat->config.policy.workers);
+    seat->starts += 1;
+}
+
+static void read_error_file(void *context, uint32_t local_rank, struct mu_buf *out)
+{
+    struct seat *seat = context;
+
+    (void)local_rank;
+    (void)mu_buf_append(out, mu_span_str(seat->error_text));
+}
+
+static void on_ended(void *context, const struct mu_agent_verdict *verdict)
+{
+    struct seat *seat = context;
+    struct mu_buf out;
+
+    assert_false(seat->ended);
+    seat->ended = true;
+    seat->verdict = *verdict;
+    mu_buf_init(&out, sizeof(seat->json) - 1);
+    assert_int_equal(mu_agent_verdict_text(verdict, &out), 0);
+    assert_true(out.len < sizeof(seat->text));
+    memcpy(seat->text, mu_buf_span(&out).data, out.len);
+    mu_buf_reset(&out);
+    assert_int_equal(mu_agent_verdict_json(verdict, &out), 0);
+    memcpy(seat->json, mu_buf_span(&out).data, out.len);
+    mu_buf_fini(&out);
+}
+
+static void on_freed(void *context)
+{
+    struct seat *seat = context;
+
+    seat->freed = true;
+}
+
+/* --- the rig ---------------------------------------------------------------------------------- */
+
+static void on_watchdog(struct mu_timer *timer)
+{
+    (void)timer;
+    for (int i = 0; i < AGENTS; i++) {
+        if (seats[i].agent != NULL) {
+            (void)fprintf(stderr, "--- agent %d ---\n%s--- its output ---\n%s", i, seats[i].log,
+                          seats[i].out);
+        }
+    }
+    (void)fprintf(stderr, "nothing happens any more\n");
+    abort();
+}
+
+static uint16_t free_port(void)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
+    (void)close(fd);
+    return ntohs(addr.sin_port);
+}
+
+static int setup(void **state)
+{
+    static unsigned count;
+    (void)state;
+
+    memset(seats, 0, sizeof(seats));
+    assert_int_equal(mu_uv_env_new(&uv), 0);
+    (void)snprintf(endpoint, sizeof(endpoint), "127.0.0.1:%u", free_port());
+    (void)snprintf(run_id, sizeof(run_id), "run%u", count++);
+    mu_timer_init(&watchdog, on_watchdog);
+    mu_env_timer_arm(mu_uv_env_env(uv), &watchdog,
+                     mu_mono_add_ms(mu_env_now(mu_uv_env_env(uv)).mono, (uint64_t)PATIENCE * 1000));
+    return 0;
+}
+
+static struct seat *prepare(int i, const char *script, uint32_t nodes_min, uint32_t nodes_max,
+                            const char *conf)
+{
+    struct seat *seat = &seats[i];
+
+    seat->argv[0] = "/bin/sh";
+    seat->argv[1] = "-c";
+    seat->argv[2] = script;
+    seat->config = mu_agent_service_config_defaults();
+    seat->config.policy.workers = 2;
+    seat->config.policy.grace_ms = 5000;
+    seat->config.rdzv = (struct mu_rdzv_params){
+        .backend = "muster",
+        .endpoint = endpoint,
+        .run_id = run_id,
+        .nodes_min = nodes_min,
+        .nodes_max = nodes_max,
+        .local_addr = "127.0.0.1",
+        .config = conf,
+    };
+    seat->config.argv = seat->argv;
+    seat->config.inherited = (const char *const *)environ;
+    return seat;
+}
+
+static void start(struct seat *seat)
+{
+    const struct mu_agent_service_events events = {
+        .log = on_log,
+        .prepare = on_prepare,
+        .streams = seat->streams,
+        .output = on_output,
+        .tail = on_tail,
+        .started = on_started,
+        .read_error_file = read_error_file,
+        .ended = on_ended,
+        .freed = on_freed,
+        .context = seat,
+    };
+    struct mu_errmsg msg = {{0}};
+    int err = mu_agent_service_new(mu_uv_env_env(uv), &seat->config, &events, &seat->agent, &msg);
+
+    if (err != 0) {
+        fail_msg("%s", msg.text);
+    }
+    mu_agent_service_start(seat->agent);
+}
+
+static void wait_ended(struct seat *seat)
+{
+    while (!seat->ended) {
+        mu_uv_env_turn(uv);
+    }
+}
+
+static void wait_output(struct seat *seat, const char *text)
+{
+    while (strstr(seat->out, text) == NULL) {
+        mu_uv_env_turn(uv);
+    }
+}
+
+static void release(struct seat *seat)
+{
+    wait_ended(seat);
+    mu_agent_service_free(seat->agent);
+    while (!seat->freed) {
+        mu_uv_env_turn(uv);
+    }
+    seat->agent = NULL;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+
+    for (int i = 0; i < AGENTS; i++) {
+        if (seats[i].agent != NULL) {
+            release(&seats[i]);
+        }
+    }
+    mu_env_timer_arm(mu_uv_env_env(uv), &watchdog, MU_MONO_NEVER);
+    mu_uv_env_free(uv);
+    return 0;
+}
+
+static void assert_outcome(const struct seat *seat, enum mu_agent_outcome outcome)
+{
+    if (seat->verdict.outcome != outcome) {
+        fail_msg("%s: %s\n%s", mu_agent_outcome_name(seat->verdict.outcome), seat->verdict.text,
+                 seat->log);
+    }
+}
+
+static void assert_has(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL) {
+        fail_msg("\"%s\" is not in:\n%s", part, text);
+    }
+}
+
+/* --- the tests -------------------------------------------------------------------------------- */
+
+static void test_agent_service_runs_four_workers_on_two_nodes(void **state)
+{
+    static const char script[] = "echo rank=$RANK/$WORLD_SIZE local=$LOCAL_RANK "
+                                 "group=$GROUP_RANK/$GROUP_WORLD_SIZE restart="
+                                 "$TORCHELASTIC_RESTART_COUNT; "
+                                 "echo master=$MASTER_ADDR:$MASTER_PORT";
+    struct seat *a = prepare(0, script, 2, 2, "");
+    struct seat *b = prepare(1, script, 2, 2, "");
+    const char *master;
+    char pair[64];
+    (void)state;
+
+    start(a);
+    start(b);
+    wait_ended(a);
+    wait_ended(b);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_outcome(b, MU_AGENT_SUCCEEDED);
+    assert_int_equal(mu_agent_verdict_exit_code(&a->verdict), 0);
+    for (int i = 0; i < 2; i++) {
+        char line[64];
+        int group = strstr(seats[i].out, "group=0/2") != NULL ? 0 : 1;
+
+        for (int k = 0; k < 2; k++) {
+            (void)snprintf(line, sizeof(line), "rank=%d/4 local=%d group=%d/2 restart=0",
+                           group * 2 + k, k, group);
+            assert_has(seats[i].out, line);
+        }
+    }
+    /* One and the same address for all. */
+    master = strstr(a->out, "master=127.0.0.1:");
+    assert_non_null(master);
+    (void)snprintf(pair, sizeof(pair), "%.*s", (int)strcspn(master, "\n"), master);
+    assert_has(b->out, pair);
+    assert_has(a->json, "\"outcome\": \"SUCCEEDED\", \"exit_code\": 0");
+    assert_has(a->json, "\"first_failure\": null");
+}
+
+static const char *address; /* not loopback's; NULL: there is none */
+
+static void test_agent_service_seals_the_way_to_the_workers_store(void **state)
+{
+    static const char script[] = "echo master=$MASTER_ADDR:$MASTER_PORT; "
+                                 "echo share=$TORCHELASTIC_USE_AGENT_STORE";
+    char way[96];
+    struct seat *a = prepare(0, script, 2, 2, "");
+    struct seat *b = prepare(1, script, 2, 2, "");
+    (void)state;
+
+    if (address == NULL) {
+        skip_saying("there is no address but loopback's");
+    }
+    for (int i = 0; i < 2; i++) {
+        seats[i].config.rdzv.local_addr = address;
+        seats[i].config.sealed = true;
+        start(&seats[i]);
+    }
+    wait_ended(a);
+    wait_ended(b);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_outcome(b, MU_AGENT_SUCCEEDED);
+    assert_has(a->out, "master=127.0.0.1:");
+    assert_has(b->out, "master=127.0.0.1:");
+    assert_has(a->out, "share=True");
+    /* Rank 0 serves it, at that address only, and both pass on. */
+    (void)snprintf(way, sizeof(way), "workers' store: at %s:", address);
+    assert_has(a->log, way);
+    assert_has(b->log, way);
+    assert_null(strstr(a->out, address));
+}
+
+/* Standard output to nowhere; errors come as they do. */
+static void hide_stdout(void *context, uint32_t local_rank, struct mu_spawn *what)
+{
+    (void)context;
+    assert_true(local_rank < 2);
+    assert_int_equal(what->streams[MU_STDOUT].to, MU_SPAWN_PIPE);
+    what->streams[MU_STDOUT] = (struct mu_spawn_stream){.to = MU_SPAWN_NULL};
+}
+
+static void test_agent_service_streams_lead_where_its_user_says(void **state)
+{
+    struct seat *a = prepare(0, "echo hidden; echo shown >&2", 1, 1, "");
+    (void)state;
+
+    a->streams = hide_stdout;
+    start(a);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_string_equal(a->out, "shown\nshown\n");
+}
+
+static void test_agent_service_names_the_first_failure_everywhere(void **state)
+{
+    static const char script[] = "if [ $RANK = 3 ]; then echo about to fail; exit 7; fi; "
+                                 "exec sleep 60";
+    struct seat *a = prepare(0, script, 2, 2, "max_restarts=0");
+    struct seat *b = prepare(1, script, 2, 2, "max_restarts=0");
+    (void)state;
+
+    (void)snprintf(a->error_text, sizeof(a->error_text),
+                   "{\"message\": {\"message\": \"ValueError: boom\"}}");
+    (void)snprintf(b->error_text, sizeof(b->error_text), "%s", a->error_text);
+    start(a);
+    start(b);
+    wait_ended(a);
+    wait_ended(b);
+    for (int i = 0; i < 2; i++) {
+        const struct mu_agent_verdict *v = &seats[i].verdict;
+
+        assert_outcome(&seats[i], MU_AGENT_FAILED);
+        assert_int_equal(mu_agent_verdict_exit_code(v), 1);
+        assert_true(v->has_failure);
+        assert_int_equal(v->first_failure.rank, 3);
+        assert_int_equal(v->first_failure.local_rank, 1);
+        assert_int_equal(v->first_failure.exit_code, 7);
+        assert_string_equal(v->first_failure.tail, "about to fail\n");
+        assert_has(seats[i].text, "first failure: rank 3 (local rank 1) on ");
+        assert_has(seats[i].text, "exit code 7");
+        assert_has(seats[i].text, "error:     ValueError: boom");
+        assert_has(seats[i].text, "    | about to fail\n");
+        assert_has(seats[i].text, "merely stopped, on this node: rank");
+        assert_has(seats[i].text, "SIGTERM (signal 15)");
+        assert_has(seats[i].json, "\"became\": \"stopped\"");
+    }
+    assert_true(a->verdict.failure_here != b->verdict.failure_here);
+}
+
+static void test_agent_service_restarts_within_the_budget(void **state)
+{
+    static const char script[] = "echo start $TORCHELASTIC_RESTART_COUNT of $RANK; "
+                                 "if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ]; "
+                                 "then kill -9 $$$$; fi; "
+                                 "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || sleep 60";
+    struct seat *a = prepare(0, script, 2, 2, "max_restarts=2");
+    struct seat *b = prepare(1, script, 2, 2, "max_restarts=2");
+    (void)state;
+
+    a->config.policy.restarts_max = 2;
+    b->config.policy.restarts_max = 2;
+    start(a);
+    start(b);
+    wait_ended(a);
+    wait_ended(b);
+    for (int i = 0; i < 2; i++) {
+        assert_outcome(&seats[i], MU_AGENT_SUCCEEDED);
+        assert_int_equal(seats[i].starts, 3);
+        assert_int_equal(seats[i].verdict.restart_count, 2);
+        assert_has(seats[i].out, "start 1 of");
+    }
+}
+
+static void test_agent_service_passes_a_signal_on(void **state)
+{
+    static const char script[] = "trap 'echo got INT; exit 0' INT; echo ready; "
+                                 "while :; do sleep 0.05; done";
+    struct seat *a = prepare(0, script, 1, 1, "");
+    (void)state;
+
+    a->config.policy.workers = 1;
+    start(a);
+    wait_output(a, "ready");
+    mu_agent_service_signal(a->agent, SIGINT);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_STOPPED);
+    assert_int_equal(a->verdict.signal, SIGINT);
+    assert_has(a->out, "got INT");
+    assert_has(a->json, "\"signal\": \"SIGINT\"");
+}
+
+static void test_agent_service_kills_who_does_not_obey(void **state)
+{
+    static const char script[] = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    struct seat *a = prepare(0, script, 1, 1, "");
+    (void)state;
+
+    a->config.policy.grace_ms = 100;
+    start(a);
+    wait_output(a, "ready\nready");
+    mu_agent_service_signal(a->agent, SIGTERM);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_STOPPED);
+    assert_int_equal(a->verdict.workers[0].exit_code, -SIGKILL);
+    assert_int_equal(a->verdict.workers[1].exit_code, -SIGKILL);
+    assert_true(a->verdict.workers[0].stopped);
+    assert_has(a->log, "killing them");
+}
+
+static void test_agent_service_leaves_no_grandchild_behind(void **state)
+{
+    static const char script[] = "setsid sh -c 'trap \"\" TERM; echo pid $$$$; "
+                                 "exec sleep 1000' & sleep 0.2";
+    struct seat *a = prepare(0, script, 1, 1, "");
+    const char *at;
+    int found = 0;
+    (void)state;
+
+    a->config.policy.grace_ms = 100;
+    start(a);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    /* They are nobody's to wait for, and are killed all the same. */
+    for (at = strstr(a->out, "pid "); at != NULL; at = strstr(at + 1, "pid ")) {
+        while (kill((pid_t)strtol(at + 4, NULL, 10), 0) == 0) {
+            mu_uv_env_turn(uv);
+        }
+        found += 1;
+    }
+    assert_int_equal(found, 2);
+}
+
+static void test_agent_service_program_that_is_none_is_an_error(void **state)
+{
+    struct seat *a = prepare(0, "", 1, 1, "");
+    (void)state;
+
+    a->argv[0] = "/no/such/program";
+    start(a);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_ERROR);
+    assert_has(a->verdict.text, "/no/such/program");
+    assert_has(a->json, "\"became\": \"not started\"");
+}
+
+static void test_agent_service_absorbs_a_late_comer(void **state)
+{
+    static const char script[] = "echo world=$WORLD_SIZE; [ $WORLD_SIZE = 4 ] || exec sleep 60";
+    const char *conf = "last_call_timeout=0.01,upscale_delay=0";
+    struct seat *a = prepare(0, script, 1, 2, conf);
+    struct seat *b = prepare(1, script, 1, 2, conf);
+    (void)state;
+
+    start(a);
+    wait_output(a, "world=2\nworld=2");
+    start(b);
+    wait_ended(a);
+    wait_ended(b);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_outcome(b, MU_AGENT_SUCCEEDED);
+    assert_has(a->out, "world=4");
+    assert_has(b->out, "world=4");
+    assert_int_equal(a->starts, 2);
+    assert_int_equal(a->verdict.restart_count, 0);
+}
+
+static void test_agent_service_gives_workers_time_to_save(void **state)
+{
+    static const char script[] =
+        "if [ $WORLD_SIZE = 4 ]; then exit 0; fi; exec 3<&$MUSTER_NOTIFY_FD; "
+        "echo notify >&3; echo ready; read word ms <&3; echo $word $ms; echo saved >&3; "
+        "exec sleep 60";
+    const char *conf = "last_call_timeout=0.01,upscale_delay=0";
+    struct seat *a = prepare(0, script, 1, 2, conf);
+    struct seat *b = prepare(1, script, 1, 2, conf);
+    (void)state;
+
+    a->config.policy.change_ms = 20000;
+    b->config.policy.change_ms = 20000;
+    start(a);
+    wait_output(a, "ready\nready");
+    start(b);
+    wait_ended(a);
+    wait_ended(b);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_outcome(b, MU_AGENT_SUCCEEDED);
+    assert_has(a->out, "change 20000\nchange 20000");
+}
+
+static void test_agent_service_survivors_go_on_when_one_leaves(void **state)
+{
+    static const char script[] = "echo world=$WORLD_SIZE; [ $WORLD_SIZE = 2 ] || exec sleep 60";
+    const char *conf = "last_call_timeout=0.01,max_restarts=3";
+    struct seat *a = prepare(0, script, 1, 2, "last_call_timeout=0.5,max_restarts=3");
+    struct seat *b = prepare(1, script, 1, 2, conf);
+    (void)state;
+
+    start(a);
+    start(b);
+    wait_output(a, "world=4");
+    wait_output(b, "world=4");
+    mu_agent_service_signal(b->agent, SIGTERM);
+    wait_ended(b);
+    assert_outcome(b, MU_AGENT_STOPPED);
+    release(b);
+    wait_ended(a);
+    assert_outcome(a, MU_AGENT_SUCCEEDED);
+    assert_has(a->out, "world=2");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(test_agent_service_runs_four_workers_on_two_nodes),
+        TEST(test_agent_service_seals_the_way_to_the_workers_store),
+        TEST(test_agent_service_streams_lead_where_its_user_says),
+        TEST(test_agent_service_names_the_first_failure_everywhere),
+        TEST(test_agent_service_restarts_within_the_budget),
+        TEST(test_agent_service_passes_a_signal_on),
+        TEST(test_agent_service_kills_who_does_not_obey),
+        TEST(test_agent_service_leaves_no_grandchild_behind),
+        TEST(test_agent_service_program_that_is_none_is_an_error),
+        TEST(test_agent_service_absorbs_a_late_comer),
+        TEST(test_agent_service_gives_workers_time_to_save),
+        TEST(test_agent_service_survivors_go_on_when_one_leaves),
+    };
+#undef TEST
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    address = own_network();
+    return skipped_or(cmocka_run_group_tests_name("agent_service", tests, NULL, NULL));
+}

@@ -1,0 +1,353 @@
+/* How things stand, as text: quoting, what happened lately, an agent's page, a donor's rates. */
+#include "unit.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "codec/text/json_view.h"
+#include "failheap.h"
+#include "service/agent/status.h"
+#include "service/state/donor_internal.h"
+
+/* --- a world that has nothing but a clock ----------------------------------------------------- */
+
+static struct mu_now the_time;
+
+static struct mu_now tell_time(struct mu_env *env)
+{
+    (void)env;
+    return the_time;
+}
+
+static const struct mu_env_ops ops = {.now = tell_time};
+static struct mu_env env = {.ops = &ops};
+
+static void pass_ms(uint64_t ms)
+{
+    the_time.mono.ns += ms * MU_NS_PER_MS;
+    the_time.wall.ns += ms * MU_NS_PER_MS;
+}
+
+/* --- helpers ---------------------------------------------------------------------------------- */
+
+/* The text, terminated; lent until the next call. */
+static const char *text_of(struct mu_buf *b)
+{
+    assert_int_equal(mu_buf_append(b, mu_span("", 1)), 0);
+    return (const char *)mu_buf_span(b).data;
+}
+
+static void assert_is_json(const char *text)
+{
+    if (!mu_jv_valid(mu_span_str(text))) {
+        fail_msg("not JSON: %s", text);
+    }
+    assert_null(strchr(text, '\n'));
+}
+
+static void assert_has(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL) {
+        print_error("\"%s\" is not in: %s\n", part, text);
+    }
+    assert_non_null(strstr(text, part));
+}
+
+/* --- text ------------------------------------------------------------------------------------- */
+
+static void test_status_quotes_what_json_would_misread(void **state)
+{
+    static const struct {
+        const char *in;
+        const char *out;
+    } cases[] = {
+        {"", "\"\""},
+        {"plain", "\"plain\""},
+        {"a\"b\\c", "\"a\\\"b\\\\c\""},
+        {"two\nlines\t", "\"two\\nlines\\u0009\""},
+        {"\x7f", "\"\\u007f\""},
+        {"caf\xc3\xa9", "\"caf\xc3\xa9\""},
+        {"\xff", "\"\\ufffd\""},
+        {"\xc3", "\"\\ufffd\""},
+        {"\xc3(", "\"\\ufffd(\""},
+        {"\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""}, /* half of a pair */
+        {"\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\""},
+        {"\xf0\x9f\x98\x80", "\"\xf0\x9f\x98\x80\""},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mu_buf out;
+        struct mu_status_text t = {.out = &out};
+
+        mu_buf_init(&out, 1024);
+        mu_status_quote(&t, cases[i].in);
+        assert_int_equal(t.err, 0);
+        assert_string_equal(text_of(&out), cases[i].out);
+        mu_buf_fini(&out);
+    }
+}
+
+static void test_status_keeps_its_first_error(void **state)
+{
+    static char longer[2 * MU_STATUS_QUOTE_MAX];
+    struct mu_buf out;
+    struct mu_status_text t = {.out = &out};
+
+    (void)state;
+    memset(longer, 'x', sizeof(longer) - 1);
+    mu_buf_init(&out, 1 << 20);
+    mu_status_put(&t, "a");
+    mu_status_quote(&t, longer);
+    assert_int_equal(t.err, MUSTER_ELIMIT);
+    mu_status_put(&t, "b");
+    mu_status_quote(&t, "c");
+    assert_int_equal(t.err, MUSTER_ELIMIT);
+    assert_string_equal(text_of(&out), "a");
+    mu_buf_fini(&out);
+}
+
+static void test_status_has_the_last_events_newest_first(void **state)
+{
+    static struct mu_status_events events;
+    struct mu_buf out;
+    struct mu_status_text t = {.out = &out};
+    const char *text;
+    char line[32];
+
+    (void)state;
+    for (int i = 0; i < MU_STATUS_EVENTS + 3; i++) {
+        (void)snprintf(line, sizeof(line), "event %d.", i);
+        mu_status_events_add(&events, (mu_wall_t){(uint64_t)i * MU_NS_PER_MS}, "run", line);
+    }
+    mu_buf_init(&out, 1 << 20);
+    mu_status_put(&t, "{\"first\":1");
+    mu_status_events_put(&t, &events);
+    mu_status_put(&t, "}");
+    text = text_of(&out);
+    assert_is_json(text);
+    assert_has(text, "[{\"at_ms\":66,\"run\":\"run\",\"text\":\"event 66.\"}");
+    assert_has(text, "event 3.");
+    assert_null(strstr(text, "event 2."));
+    mu_buf_fini(&out);
+}
+
+/* --- an agent --------------------------------------------------------------------------------- */
+
+struct agent_rig {
+    struct mu_agent_service_config config;
+    struct mu_agent_status status;
+    struct mu_status_source source;
+    struct mu_buf out;
+};
+
+static void rig_init(struct agent_rig *r)
+{
+    *r = (struct agent_rig){0};
+    r->config.policy.workers = 2;
+    r->config.policy.restarts_max = 3;
+    r->config.role = "trainer";
+    r->config.rdzv.run_id = "na\"me";
+    r->config.rdzv.backend = "muster";
+    r->config.rdzv.endpoint = "10.0.0.1:29400";
+    r->config.rdzv.nodes_min = 1;
+    r->config.rdzv.nodes_max = 4;
+    assert_int_equal(mu_agent_status_init(&r->status, &env, &r->config, "host-1"), 0);
+    r->source = mu_agent_status_source(&r->status);
+    mu_buf_init(&r->out, 1 << 20);
+}
+
+static void rig_fini(struct agent_rig *r)
+{
+    mu_buf_fini(&r->out);
+    mu_agent_status_fini(&r->status);
+}
+
+static const char *json_of(struct agent_rig *r)
+{
+    mu_buf_reset(&r->out);
+    assert_int_equal(r->source.json(r->source.context, &r->out), 0);
+    assert_is_json(text_of(&r->out));
+    return (const char *)mu_buf_span(&r->out).data;
+}
+
+static const char *metrics_of(struct agent_rig *r)
+{
+    mu_buf_reset(&r->out);
+    assert_int_equal(r->source.metrics(r->source.context, &r->out), 0);
+    return text_of(&r->out);
+}
+
+static const struct mu_agent_attempt attempt = {
+    .round = 7,
+    .restart_count = 1,
+    .group_rank = 2,
+    .group_world = 4,
+    .ranks = {.base = 4, .world = 8},
+    .workers = 2,
+};
+
+/* The agent itself is not there; this is all that is asked of it. */
+int64_t mu_agent_service_pid(const struct mu_agent_service *s, uint32_t local_rank)
+{
+    (void)s;
+    return 76 + (int64_t)local_rank;
+}
+
+static void run_workers(struct agent_rig *r)
+{
+    mu_agent_status_prepare(&r->status, &attempt);
+    mu_agent_status_started(&r->status, NULL);
+}
+
+static void test_agent_status_tells_round_rank_and_workers(void **state)
+{
+    struct agent_rig r;
+    const char *text;
+
+    (void)state;
+    rig_init(&r);
+    text = json_of(&r);
+    assert_has(text, "\"state\":\"joining\"");
+    assert_has(text, "\"workers\":[]");
+    assert_null(strstr(text, "\"round\""));
+    assert_false(r.source.ready(r.source.context));
+
+    run_workers(&r);
+    pass_ms(1500);
+    text = json_of(&r);
+    assert_has(text, "\"round\":7,\"rank\":2,\"nodes\":4,\"first_worker\":4,\"world\":8");
+    assert_has(text, "\"restarts\":1,\"restarts_max\":3");
+    assert_has(text,
+               "{\"rank\":5,\"local_rank\":1,\"pid\":77,\"state\":\"running\",\"since_ms\":1500}");
+    assert_true(r.source.ready(r.source.context));
+    assert_has(metrics_of(&r), "muster_agent_workers{run=\"na\\\"me\",state=\"running\"} 2\n");
+    rig_fini(&r);
+}
+
+static void test_agent_status_tells_failed_workers_from_stopped_ones(void **state)
+{
+    struct agent_rig r;
+    const char *text;
+
+    (void)state;
+    rig_init(&r);
+    run_workers(&r);
+    mu_agent_status_exited(&r.status, &(struct mu_agent_worker_end){
+                                          .rank = 5, .local_rank = 1, .pid = 77, .exit_code = -9});
+    mu_agent_status_exited(
+        &r.status, &(struct mu_agent_worker_end){
+                       .rank = 4, .local_rank = 0, .pid = 76, .exit_code = -15, .stopped = true});
+    mu_agent_status_exited(&r.status, &(struct mu_agent_worker_end){.local_rank = 99});
+    text = json_of(&r);
+    assert_has(text, "\"state\":\"stopping\"");
+    assert_has(text, "\"failures\":1");
+    assert_has(text, "\"pid\":77,\"state\":\"failed\",\"since_ms\":0,\"exit_code\":-9");
+    assert_has(text, "\"pid\":76,\"state\":\"stopped\",\"since_ms\":0,\"exit_code\":-15");
+    assert_has(text, "rank 5 was ended by SIGKILL");
+    assert_false(r.source.ready(r.source.context));
+    rig_fini(&r);
+}
+
+static void test_agent_status_knows_who_failed_before_the_last_has_started(void **state)
+{
+    struct agent_rig r;
+
+    (void)state;
+    rig_init(&r);
+    mu_agent_status_prepare(&r.status, &attempt);
+    mu_agent_status_exited(&r.status, &(struct mu_agent_worker_end){
+                                          .rank = 4, .local_rank = 0, .pid = 76, .exit_code = 1});
+    mu_agent_status_started(&r.status, NULL);
+    assert_has(json_of(&r), "\"state\":\"stopping\"");
+    assert_int_equal(r.status.workers[0].state, MU_WORKER_FAILED);
+    assert_int_equal(r.status.workers[1].state, MU_WORKER_RUNNING);
+    rig_fini(&r);
+}
+
+static void test_agent_status_ends_with_the_verdict(void **state)
+{
+    struct agent_rig r;
+    struct mu_agent_verdict verdict = {
+        .outcome = MU_AGENT_FAILED, .text = "worker 1 failed", .has_failure = true};
+    const char *text;
+
+    (void)state;
+    rig_init(&r);
+    run_workers(&r);
+    verdict.first_failure.rank = 5;
+    verdict.first_failure.exit_code = 3;
+    mu_agent_status_log(&r.status, "worker 1 failed");
+    mu_agent_status_ended(&r.status, &verdict);
+    text = json_of(&r);
+    assert_has(text, "\"verdict\":{\"outcome\":\"failed\",\"text\":\"worker 1 failed\","
+                     "\"first_failure\":{\"rank\":5,\"exit_code\":3,");
+    assert_int_equal(r.status.events.count, 1); /* what was said is not said again */
+    rig_fini(&r);
+}
+
+static void test_agent_status_fails_without_memory(void **state)
+{
+    struct agent_rig r;
+    int err;
+
+    (void)state;
+    rig_init(&r);
+    run_workers(&r);
+    for (long nth = 0;; nth++) {
+        mu_buf_fini(&r.out);
+        mu_buf_init(&r.out, 1 << 20);
+        failheap_arm(nth);
+        err = r.source.json(r.source.context, &r.out);
+        if (!failheap_fired()) {
+            failheap_disarm();
+            break;
+        }
+        failheap_disarm();
+        assert_int_equal(err, MUSTER_ENOMEM);
+    }
+    assert_int_equal(err, 0);
+    rig_fini(&r);
+}
+
+/* --- a meter ---------------------------------------------------------------------------------- */
+
+static void test_meter_tells_what_came_lately(void **state)
+{
+    struct mu_state_meter m = {0};
+    mu_mono_t now = {MU_NS_PER_S};
+
+    (void)state;
+    m.since = m.mark = now;
+    for (int i = 0; i < 10; i++) { /* a second of 1000 bytes, */
+        now = mu_mono_add_ms(now, 100);
+        mu_state_meter_add(&m, now, 100);
+    }
+    assert_int_equal(m.bytes, 1000);
+    assert_int_equal(m.bytes_per_s, 1000);
+    for (int i = 0; i < 10; i++) { /* then one of ten times that */
+        now = mu_mono_add_ms(now, 100);
+        mu_state_meter_add(&m, now, 1000);
+    }
+    assert_int_equal(m.bytes, 11000);
+    assert_int_equal(m.bytes_per_s, 10000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_status_quotes_what_json_would_misread),
+        cmocka_unit_test(test_status_keeps_its_first_error),
+        cmocka_unit_test(test_status_has_the_last_events_newest_first),
+        cmocka_unit_test(test_agent_status_tells_round_rank_and_workers),
+        cmocka_unit_test(test_agent_status_tells_failed_workers_from_stopped_ones),
+        cmocka_unit_test(test_agent_status_knows_who_failed_before_the_last_has_started),
+        cmocka_unit_test(test_agent_status_ends_with_the_verdict),
+        cmocka_unit_test(test_agent_status_fails_without_memory),
+        cmocka_unit_test(test_meter_tells_what_came_lately),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
