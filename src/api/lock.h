@@ -11,7 +11,7 @@
 #include "core/err.h"
 #include "service/page/http_server.h"
 #include "service/lock/env.h"
-#include "transport/tls_env.h"
+#include "service/lock/tls_env.h"
 #include "transport/uv_env.h"
 
 struct mu_lock_files;

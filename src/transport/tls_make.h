@@ -1,5 +1,5 @@
 /*
- * Makes the certificates of a job's own authority: files in a directory, for transport/tls.h.
+ * Makes the certificates of a job's own authority: files in a directory, for service/lock/tls.h.
  *
  *     DIR/ca.pem   DIR/ca.key     the authority; who has the key can let others in
  *     DIR/HOST.pem DIR/HOST.key   for each host, a name or an address in numbers

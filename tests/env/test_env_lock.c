@@ -6,7 +6,7 @@
 
 #include "drive_uv.h"
 #include "service/lock/env.h"
-#include "transport/tls_env.h"
+#include "service/lock/tls_env.h"
 
 static struct mu_lock_env *lock;
 static struct mu_tls_env *tls;

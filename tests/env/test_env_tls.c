@@ -6,7 +6,7 @@
 #include "certs.h"
 #include "drive_sim.h"
 #include "drive_uv.h"
-#include "transport/tls_env.h"
+#include "service/lock/tls_env.h"
 
 static struct mu_tls_config config;
 static struct mu_tls_env *tls;

@@ -12,7 +12,7 @@
 
 #include "core/assert.h"
 #include "tls_forge.h"
-#include "transport/tls_internal.h"
+#include "service/lock/tls_internal.h"
 
 #define PADDED 2
 

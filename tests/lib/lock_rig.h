@@ -5,7 +5,7 @@
 #include "core/alloc.h"
 #include "service/lock/env.h"
 #include "sim.h"
-#include "transport/tls_env.h"
+#include "service/lock/tls_env.h"
 #include "unit.h"
 
 #define PORT     80

@@ -1,5 +1,5 @@
 /*
- * A connection of ours (transport/tls.h) and a plain one of OpenSSL at its other end, with the
+ * A connection of ours (service/lock/tls.h) and a plain one of OpenSSL at its other end, with the
  * bytes between them in memory. Both have certificates, or a token.
  */
 #ifndef MU_TEST_TLS_ENDS_H
@@ -18,7 +18,7 @@
 #include "certs.h"
 #include "core/buf.h"
 #include "tls_forge.h"
-#include "transport/tls.h"
+#include "service/lock/tls.h"
 
 struct tls_ends {
     /* Set before tls_ends_init(); zeroes will do. */

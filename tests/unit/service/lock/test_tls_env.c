@@ -2,7 +2,7 @@
  * The secure environment against a plain end of OpenSSL, in the simulator: what its owner hears of
  * ends, and of writes that have to wait.
  */
-#include "transport/tls_env.h"
+#include "service/lock/tls_env.h"
 
 #include "sim.h"
 #include "tls_ends.h"

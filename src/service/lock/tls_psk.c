@@ -1,4 +1,4 @@
-#include "transport/tls_psk.h"
+#include "service/lock/tls_psk.h"
 
 #include <string.h>
 #include <time.h>

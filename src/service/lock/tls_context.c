@@ -1,5 +1,5 @@
 /* What all connections of TLS share: files, names, and when certificates end. */
-#include "transport/tls_internal.h"
+#include "service/lock/tls_internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 #include "core/alloc.h"
 #include "core/civil.h"
-#include "transport/tls_psk.h"
+#include "service/lock/tls_psk.h"
 
 /* What whoever dials likes best comes first. OpenSSL would begin with AES-256, which is slower. */
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"

@@ -4,7 +4,7 @@
 
 #include <openssl/ssl.h>
 
-#include "transport/tls.h"
+#include "service/lock/tls.h"
 
 #define MU_TLS_NAME_MAX 255
 

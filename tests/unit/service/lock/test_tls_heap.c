@@ -17,7 +17,7 @@
 
 #include "certs.h"
 #include "core/alloc.h"
-#include "transport/tls.h"
+#include "service/lock/tls.h"
 
 static long left = -1; /* allocations until one fails; below zero: none does */
 static bool only_one;  /* or all behind it as well */

@@ -1,6 +1,6 @@
 /* Listening: those who come in, until they have shown who they are. */
 #include "core/alloc.h"
-#include "transport/tls_env_internal.h"
+#include "service/lock/tls_env_internal.h"
 
 /* How long the handshake of a stranger may take. It is two journeys over the network, of which some
  * packets may have to be sent again. */

@@ -1,4 +1,4 @@
-#include "transport/tls.h"
+#include "service/lock/tls.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

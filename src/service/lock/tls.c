@@ -1,11 +1,11 @@
-#include "transport/tls.h"
+#include "service/lock/tls.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
 #include "core/alloc.h"
 #include "core/assert.h"
-#include "transport/tls_internal.h"
+#include "service/lock/tls_internal.h"
 
 /* Output is piled up so high and no higher by plain bytes; handshake and alerts come on top. */
 #define OUTPUT_HIGH (256u * 1024)

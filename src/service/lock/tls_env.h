@@ -1,7 +1,7 @@
 /*
  * An environment whose connections are secure: it stands on another one and does all that that one
  * does, except that each connection, dialled or accepted, is TLS 1.3 with certificates on both
- * sides, or a token (transport/tls.h). Whoever is given it need not know.
+ * sides, or a token (service/lock/tls.h). Whoever is given it need not know.
  *
  * A dialled connection is open when the handshake is done. One that comes in is accepted when its
  * handshake is done, and nobody hears of it if that comes to nothing within five seconds. Whoever
@@ -16,7 +16,7 @@
 #define MU_TLS_ENV_H
 
 #include "core/env.h"
-#include "transport/tls.h"
+#include "service/lock/tls.h"
 
 struct mu_tls_env;
 

@@ -1,4 +1,4 @@
-#include "transport/tls_env_internal.h"
+#include "service/lock/tls_env_internal.h"
 
 #include <errno.h>
 

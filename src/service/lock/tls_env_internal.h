@@ -3,7 +3,7 @@
 #define MU_TLS_ENV_INTERNAL_H
 
 #include "core/env_layer.h"
-#include "transport/tls_env.h"
+#include "service/lock/tls_env.h"
 
 struct mu_tls_env {
     struct mu_env_layer layer;
