@@ -1,6 +1,6 @@
 /*
- * A host's disk: the records of a keyspace's journal (proto/store/keyspace.h), kept in order of their
- * numbers. Commits happen at one moment of virtual time, so they are whole or not at all.
+ * A host's disk: the records of a keyspace's journal (proto/store/keyspace.h), kept in order of
+ * their numbers. Commits happen at one moment of virtual time, so they are whole or not at all.
  */
 #include "sim_impl.h"
 

@@ -1,7 +1,7 @@
 /*
- * Unary calls in the simulator (service/base/unary.h): a connection for each, with a message each way.
- * It stands in for peers' streams where these are not what is tested, so that a thousand nodes are
- * cheap. Who calls is taken at his word.
+ * Unary calls in the simulator (service/base/unary.h): a connection for each, with a message each
+ * way. It stands in for peers' streams where these are not what is tested, so that a thousand nodes
+ * are cheap. Who calls is taken at his word.
  *
  * Peers are numbered; peer `n` is on host "n<n>".
  */

@@ -22,10 +22,10 @@ struct mu_disk_ops {
     int (*load)(struct mu_disk *disk, mu_disk_each *each, void *context, uint64_t *ret_revision,
                 struct mu_errmsg *reterr_msg);
     /**
-     * Makes a piece of journal (proto/store/keyspace.h) durable, all of it or nothing: when it returns 0
-     * it survives a crash and a power cut. MUSTER_EFULL: nothing of it was taken, for want of
-     * room; it can be tried again. MUSTER_EDISK (or MUSTER_ENOMEM): nothing of it was taken; the
-     * disk is not to be used any more.
+     * Makes a piece of journal (proto/store/keyspace.h) durable, all of it or nothing: when it
+     * returns 0 it survives a crash and a power cut. MUSTER_EFULL: nothing of it was taken, for
+     * want of room; it can be tried again. MUSTER_EDISK (or MUSTER_ENOMEM): nothing of it was
+     * taken; the disk is not to be used any more.
      */
     int (*commit)(struct mu_disk *disk, struct mu_span journal, uint64_t revision,
                   struct mu_errmsg *reterr_msg);

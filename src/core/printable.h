@@ -2,8 +2,8 @@
  * Text of others, for somebody's eyes. Whatever a terminal would obey, and whatever is no UTF-8,
  * becomes "\x1b" and the like: control bytes, DEL, the control characters behind it (U+0080 to
  * U+009F), and those that turn the direction of writing around. All errors (core/err.h), all lines
- * of the log (service/base/log.h) and all that the command prints to a terminal (cli/cli_terminal.h) go
- * through here.
+ * of the log (service/base/log.h) and all that the command prints to a terminal
+ * (cli/cli_terminal.h) go through here.
  */
 #ifndef MU_PRINTABLE_H
 #define MU_PRINTABLE_H

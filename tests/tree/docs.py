@@ -159,7 +159,7 @@ def check_table(all_pages, commands):
 
 def read_verbs(root):
     """{verb: (the kinds of stores that know it, what the others lack)}, from the store's table."""
-    with open(os.path.join(root, "src", "codec", "store_op.h"), encoding="utf-8") as file:
+    with open(os.path.join(root, "src", "codec", "store", "op.h"), encoding="utf-8") as file:
         text = file.read()
     sets = {name: set(re.findall(r"MU_STORE_IN_(\w+)", value)) or {name} - {"NONE"}
             for name, value in re.findall(r"#define MU_STORE_IN_(\w+) +(.*)", text)}

@@ -1,7 +1,7 @@
 /*
  * The world of the rendezvous' scenarios: the real server on one host, 3 to 12 nodes on hosts of
- * their own, each with the real handler (service/rdzv/rdzv.h), all in one run. In some seeds there is no
- * server but that of the first node, which hosts.
+ * their own, each with the real handler (service/rdzv/rdzv.h), all in one run. In some seeds there
+ * is no server but that of the first node, which hosts.
  *
  * A node joins, works for a while, and then does something: it goes on, says that its workers
  * failed, leaves and comes back, closes the run, gives up its handler and opens another, or crashes

@@ -6,13 +6,13 @@
  *     Tensor {1 bytes buffer; 2 * uint32 size; 3 bool requires_grad; 4 string dtype;
  *             5 enum compression; 6 int32 chunks}
  *
- * A tensor's encoding (codec/state/hm_tensor.h) is cut into chunks of 64 KiB, a message each. The first
- * has all fields, further ones only `buffer`; the very first message of all has the metadata, a
- * MessagePack map whose meaning is the trainer's. There are neither names, nor a count of tensors,
- * nor an end: hivemind takes whatever has come when the stream ends. The assembler here counts what
- * can be counted, chunks against `chunks` and bytes against `size` and `dtype`, and with an
- * expected layout also tensors: what is cut off is an error that names what was missing. Without an
- * expected layout a stream that is cut off exactly between two tensors looks whole.
+ * A tensor's encoding (codec/state/hm_tensor.h) is cut into chunks of 64 KiB, a message each. The
+ * first has all fields, further ones only `buffer`; the very first message of all has the metadata,
+ * a MessagePack map whose meaning is the trainer's. There are neither names, nor a count of
+ * tensors, nor an end: hivemind takes whatever has come when the stream ends. The assembler here
+ * counts what can be counted, chunks against `chunks` and bytes against `size` and `dtype`, and
+ * with an expected layout also tensors: what is cut off is an error that names what was missing.
+ * Without an expected layout a stream that is cut off exactly between two tensors looks whole.
  */
 #ifndef MU_HM_STATE_H
 #define MU_HM_STATE_H

@@ -1,6 +1,7 @@
 /*
  * Remote references: who holds which value of which worker, so that a value is freed when, and only
- * when, the last user is gone. A pure machine; service/rpc/rref_agent.c drives it over the RPC agent.
+ * when, the last user is gone. A pure machine; service/rpc/rref_agent.c drives it over the RPC
+ * agent.
  *
  * The owner has the value and a table of forks, one for each user anywhere. A user is one fork: it
  * came to be by CREATE (the value is made on another worker), or from a token that a parent sent

@@ -12,9 +12,9 @@
  *
  * Donors are asked one after the other, those with the greatest priority first and equals at
  * random, ourselves left out. A donor has `idle_ms` for each message, the first one included; all
- * of them together have `total_ms`. What a donor sends is checked as it comes (codec/state/hm_state.h);
- * whatever is wrong ends that donor's turn, and nothing of what it sent is kept. With `epoch_min` a
- * donor whose state is older has failed as well.
+ * of them together have `total_ms`. What a donor sends is checked as it comes
+ * (codec/state/hm_state.h); whatever is wrong ends that donor's turn, and nothing of what it sent
+ * is kept. With `epoch_min` a donor whose state is older has failed as well.
  *
  * Priorities are what anybody says of himself: those that are not finite are not believed, and a
  * high one buys no more than the first turn.

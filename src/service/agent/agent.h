@@ -1,6 +1,6 @@
 /*
- * An elastic agent: the policy (proto/agent/agent.h) with a rendezvous, the exchange of ranks and real
- * workers around it. `muster run` is this, options and a console.
+ * An elastic agent: the policy (proto/agent/agent.h) with a rendezvous, the exchange of ranks and
+ * real workers around it. `muster run` is this, options and a console.
  *
  *     mu_agent_service_new(env, &config, &events, &agent, &msg)
  *     mu_agent_service_start(agent)             log(...), prepare(...), output(...) follow
@@ -9,7 +9,8 @@
  *     mu_agent_service_free(agent)              freed() follows: the last callback
  *
  * Files are the caller's: where the output of workers goes (`streams`, `output`), what came last
- * (`tail`), where they leave their error files (`prepare`, `error_file`). service/agent/output.h does it.
+ * (`tail`), where they leave their error files (`prepare`, `error_file`). service/agent/output.h
+ * does it.
  *
  * The first failure of a run, across all agents, is found through the store of the round: signs of
  * failing are counted there in the server's order, and the first of those that failed stands under

@@ -1,6 +1,6 @@
 /*
- * Searches on streams: each is a machine (proto/peer/kad_search.h) and a stream to every peer that it
- * asks. What the peers name goes into the host's address book.
+ * Searches on streams: each is a machine (proto/peer/kad_search.h) and a stream to every peer that
+ * it asks. What the peers name goes into the host's address book.
  */
 #include <muster/error.h>
 

@@ -1,7 +1,7 @@
 /*
  * What the files of the backends c10d, etcd-v2 and etcd-v3 share: one handler for the machine of
- * proto/rdzv/node.h, whatever cell (service/rdzv/cell.h) the state lies in. See service/rdzv/rdzv.h for
- * what it does.
+ * proto/rdzv/node.h, whatever cell (service/rdzv/cell.h) the state lies in. See service/rdzv/rdzv.h
+ * for what it does.
  */
 #ifndef MU_RDZV_C10D_H
 #define MU_RDZV_C10D_H

@@ -1,8 +1,8 @@
 /*
  * The native backend: one session with a muster server, one call "join" in it for as long as the
  * node is a member. The server keeps the node in the run from round to round, so what a user sees
- * (service/rdzv/rdzv.h) and what the server knows differ in one place only: after a round has ended, the
- * next one may be assigned before the user asks for it. Then it is held back.
+ * (service/rdzv/rdzv.h) and what the server knows differ in one place only: after a round has
+ * ended, the next one may be assigned before the user asks for it. Then it is held back.
  *
  *     user       OUT ---join---> JOINING --assigned--> IN --ended--> BETWEEN ---join---> JOINING
  *     the call   none            out                   out           out, or none if the server

@@ -1,6 +1,6 @@
 /*
- * What keeps a store's keys in etcd: the machine of proto/store/backed.h with a client of etcd, one watch
- * over all keys, and the lease of its session.
+ * What keeps a store's keys in etcd: the machine of proto/store/backed.h with a client of etcd, one
+ * watch over all keys, and the lease of its session.
  *
  *     mu_backing_new(env, "etcd://a,b,c/prefix", &events, &backing, &msg);
  *     op->done = on_done; mu_backing_submit(backing, &client, op);
@@ -23,7 +23,8 @@ struct mu_backing_events {
     void *context;
 };
 
-/* Zero it; set the request and the callbacks. The memory is the caller's, as in proto/store/backed.h. */
+/* Zero it; set the request and the callbacks. The memory is the caller's, as in
+ * proto/store/backed.h. */
 struct mu_backing_op {
     struct mu_backed_op base;
     /** It ended; on a later turn. Everything is allowed in it. */

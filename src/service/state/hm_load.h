@@ -1,6 +1,6 @@
 /*
- * Loading a state from hivemind's peers (proto/state/hm_download.h) over the DHT and calls between peers.
- * On the loop's thread.
+ * Loading a state from hivemind's peers (proto/state/hm_download.h) over the DHT and calls between
+ * peers. On the loop's thread.
  *
  *     struct mu_hm_load load = {.done = on_loaded};
  *     mu_hm_load_start(env, &config, &load);

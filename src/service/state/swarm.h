@@ -1,8 +1,8 @@
 /*
  * States in a swarm, on the loop's thread: a node of the DHT beside the native wire, on one host of
- * peers. What is shared is said in the DHT (service/state/hm_donor.h), and given to hivemind's peers too
- * if there is a class of averagers to stand in for. A service: it runs on libuv and in the
- * simulator.
+ * peers. What is shared is said in the DHT (service/state/hm_donor.h), and given to hivemind's
+ * peers too if there is a class of averagers to stand in for. A service: it runs on libuv and in
+ * the simulator.
  *
  *     mu_state_swarm_start(&config, &swarm, &msg);     joined() follows
  *     mu_state_swarm_ready(swarm, "R_state_averager", &msg);
@@ -10,8 +10,8 @@
  *     mu_state_swarm_withdraw(swarm, "R_state_averager", wait_ms);
  *     mu_state_swarm_stop(swarm);                      takes its word back; stopped() follows
  *
- * service/state/swarm_load.h loads through one, service/state/progress_track.h tells through one how far
- * a trainer is.
+ * service/state/swarm_load.h loads through one, service/state/progress_track.h tells through one
+ * how far a trainer is.
  */
 #ifndef MU_STATE_SWARM_H
 #define MU_STATE_SWARM_H

@@ -105,7 +105,8 @@ struct torch_store {
     char addr[MU_ADDR_HOST_MAX + 16];
 };
 
-/* --- torch_client.c ---------------------------------------------------------------------------- */
+/* --- torch_client.c ----------------------------------------------------------------------------
+ * */
 
 /** After anything happened: moves on what can move. May free the store, so it comes last. */
 void mu_torch_store_pump(struct torch_store *s);
@@ -118,7 +119,8 @@ void mu_torch_store_conn_answered(struct torch_store *s, struct torch_conn *c);
 void mu_torch_store_conn_lost(struct torch_store *s, struct torch_conn *c,
                               enum torch_conn_state was, int status);
 
-/* --- torch_client_conn.c ----------------------------------------------------------------------- */
+/* --- torch_client_conn.c -----------------------------------------------------------------------
+ * */
 
 /** Dials, and adds it to the store's. MUSTER_ENOMEM, MUSTER_EINVAL. */
 int mu_torch_conn_dial(struct torch_store *s, struct torch_conn **ret_conn);
@@ -132,7 +134,8 @@ void mu_torch_conn_cancel(struct torch_conn *c);
 /** Closes it now. Steps in flight are queued again or their tasks end: the store is told. */
 void mu_torch_conn_drop(struct torch_conn *c, int status);
 
-/* --- torch_client_task.c ----------------------------------------------------------------------- */
+/* --- torch_client_task.c -----------------------------------------------------------------------
+ * */
 
 /** NULL when there is no memory. Not begun. */
 struct torch_task *mu_torch_task_new(struct torch_store *s, struct mu_store_op *op);

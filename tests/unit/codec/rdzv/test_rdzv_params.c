@@ -316,6 +316,19 @@ static void test_rdzv_params_are_checked_one_by_one(void **state)
     expect_refused(p, "\"a\"");
 }
 
+static void test_rdzv_config_as_long_as_may_be_is_taken_and_one_byte_more_is_refused(void **state)
+{
+    static char config[MU_RDZV_CONFIG_LEN_MAX + 2] = "a=";
+    struct mu_errmsg msg = {0};
+
+    (void)state;
+    memset(config + 2, 'x', MU_RDZV_CONFIG_LEN_MAX - 2);
+    assert_int_equal(mu_rdzv_config_check(config, &msg), 0);
+    config[MU_RDZV_CONFIG_LEN_MAX] = 'x';
+    assert_int_equal(mu_rdzv_config_check(config, &msg), MUSTER_EINVAL);
+    assert_non_null(strstr(msg.text, "65537 bytes"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -324,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_rdzv_endpoint_host_of_255_bytes_fits_and_one_more_does_not),
         cmocka_unit_test(test_rdzv_config_items_are_trimmed_and_the_last_of_a_key_wins),
         cmocka_unit_test(test_rdzv_config_item_without_key_or_value_is_named),
+        cmocka_unit_test(test_rdzv_config_as_long_as_may_be_is_taken_and_one_byte_more_is_refused),
         cmocka_unit_test(test_rdzv_config_bool_knows_pytorchs_words),
         cmocka_unit_test(test_rdzv_config_int_takes_what_python_takes_within_64_bits),
         cmocka_unit_test(test_rdzv_config_seconds_are_above_zero_and_at_most_a_year),

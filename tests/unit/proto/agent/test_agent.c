@@ -1,4 +1,5 @@
-/* The agent's policy, rule by rule: the tests bear the names of the rules in proto/agent/agent.h. */
+/* The agent's policy, rule by rule: the tests bear the names of the rules in proto/agent/agent.h.
+ * */
 #include "agent_rig.h"
 
 #define TERM 15

@@ -1,7 +1,7 @@
 /*
  * The scheduler of a download: what is asked of whom, and when. Donors that are no good are in
- * test_state_fetch_donors.c, the storms in test_state_fetch_model.c; sim/scenarios/state/state.c has them
- * with real donors.
+ * test_state_fetch_donors.c, the storms in test_state_fetch_model.c; sim/scenarios/state/state.c
+ * has them with real donors.
  */
 #include "failheap.h"
 #include "fetch_rig.h"
