@@ -88,7 +88,7 @@ const struct mu_sim_scenario *const mu_sim_scenarios[] = {
     &mu_sim_scenario_rref_early,
     &mu_sim_scenario_rref_leak,
     &mu_sim_scenario_state,
-    &mu_sim_scenario_state_crowd,
+    &mu_sim_scenario_state_many,
     &mu_sim_scenario_state_swarm,
     &mu_sim_scenario_state_swarm_old,
     &mu_sim_scenario_state_swarm_unverified,

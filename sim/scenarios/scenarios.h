@@ -82,7 +82,7 @@ extern const struct mu_sim_scenario mu_sim_scenario_rref;
 extern const struct mu_sim_scenario mu_sim_scenario_rref_early;
 extern const struct mu_sim_scenario mu_sim_scenario_rref_leak;
 extern const struct mu_sim_scenario mu_sim_scenario_state;
-extern const struct mu_sim_scenario mu_sim_scenario_state_crowd;
+extern const struct mu_sim_scenario mu_sim_scenario_state_many;
 extern const struct mu_sim_scenario mu_sim_scenario_state_swarm;
 extern const struct mu_sim_scenario mu_sim_scenario_state_swarm_old;
 extern const struct mu_sim_scenario mu_sim_scenario_state_swarm_unverified;

@@ -1,7 +1,7 @@
 /*
  * The public rendezvous from inside. A handler is a table of ops, whoever wrote the backend; ours
- * all have one implementation, the seat: the half that other threads see (rendezvous.c) and the
- * half on the loop's thread (rdzv_seat.c), with a lock between them.
+ * all have one implementation, the client: the half that other threads see (rendezvous.c) and the
+ * half on the loop's thread (rdzv_client.c), with a lock between them.
  */
 #ifndef MU_RDZV_API_H
 #define MU_RDZV_API_H
@@ -21,7 +21,7 @@ struct muster_rdzv {
 };
 
 /*
- * A seat at the rendezvous, as the loop sees it:
+ * A client at the rendezvous, as the loop sees it:
  *
  *           next()             assigned            store and bootstrap are there
  *      OUT --------> JOINING -----------> OPENING -------------------------------> IN
@@ -42,12 +42,12 @@ enum mu_seat_place {
     MU_SEAT_LEAVING,
 };
 
-struct mu_rdzv_seat;
+struct mu_rdzv_client;
 
-/* A round that was assigned, with all that is lent to the user. Outlives its time in the seat until
- * its store and its bootstrap have ended. */
+/* A round that was assigned, with all that is lent to the user. Outlives its time in the client
+ * until its store and its bootstrap have ended. */
 struct mu_rdzv_round {
-    struct mu_rdzv_seat *seat;
+    struct mu_rdzv_client *client;
     struct muster_rdzv_info info;
     struct mu_rdzv_round_store stores; /* .store NULL: not open */
     struct mu_rdzv_bootstrap *bootstrap;
@@ -58,7 +58,7 @@ struct mu_rdzv_round {
     void *texts;      /* one block for all that `info` points to */
 };
 
-struct mu_rdzv_seat {
+struct mu_rdzv_client {
     muster_runtime *rt;
     uint32_t flags;
     bool share_wanted; /* rank 0 serves a store, where the others can use it */
@@ -122,26 +122,27 @@ struct mu_rdzv_seat {
 bool mu_rdzv_hold(muster_rdzv *r);
 void mu_rdzv_unhold(muster_rdzv *r);
 
-/* --- rdzv_seat.c: on the loop ----------------------------------------------------------------- */
+/* --- rdzv_client.c: on the loop -----------------------------------------------------------------
+ * */
 
-/** What the handler is to call, with the seat as context. */
-struct mu_rdzv_events mu_rdzv_seat_events(struct mu_rdzv_seat *s);
+/** What the handler is to call, with the client as context. */
+struct mu_rdzv_events mu_rdzv_client_events(struct mu_rdzv_client *s);
 /** next() wants a round. */
-void mu_rdzv_seat_join(struct mu_rdzv_seat *s);
+void mu_rdzv_client_join(struct mu_rdzv_client *s);
 /** Leaves and frees the handler; `gone` follows. */
-void mu_rdzv_seat_free(struct mu_rdzv_seat *s);
+void mu_rdzv_client_free(struct mu_rdzv_client *s);
 /** For rounds: it is open; it cannot be (MUSTER_ERDZV_* and others); it has come to its end. */
-void mu_rdzv_seat_opened(struct mu_rdzv_seat *s);
-void mu_rdzv_seat_not_opened(struct mu_rdzv_seat *s, int status, const char *text);
-void mu_rdzv_seat_round_freed(struct mu_rdzv_seat *s);
+void mu_rdzv_client_opened(struct mu_rdzv_client *s);
+void mu_rdzv_client_not_opened(struct mu_rdzv_client *s, int status, const char *text);
+void mu_rdzv_client_round_freed(struct mu_rdzv_client *s);
 
 /* --- rdzv_round.c: on the loop ---------------------------------------------------------------- */
 
 /**
- * Copies what was assigned and opens what is wanted: mu_rdzv_seat_opened() or _not_opened()
+ * Copies what was assigned and opens what is wanted: mu_rdzv_client_opened() or _not_opened()
  * follows. 1: it is open already, nothing was wanted. MUSTER_ENOMEM, MUSTER_EURL, MUSTER_EADDR.
  */
-int mu_rdzv_round_open(struct mu_rdzv_seat *s, const struct mu_rdzv_assignment *a,
+int mu_rdzv_round_open(struct mu_rdzv_client *s, const struct mu_rdzv_assignment *a,
                        struct mu_rdzv_round **ret_round, struct mu_errmsg *reterr_msg);
 /** Closes it, in its own time. NULL is fine. */
 void mu_rdzv_round_drop(struct mu_rdzv_round *r);
@@ -149,8 +150,8 @@ void mu_rdzv_round_drop(struct mu_rdzv_round *r);
 /* --- rendezvous.c ----------------------------------------------------------------------------- */
 
 /** A handler of one of our own backends. */
-int mu_rdzv_seat_new(muster_runtime *rt, const struct muster_rdzv_params *params,
-                     muster_rdzv **ret_rdzv);
+int mu_rdzv_client_new(muster_runtime *rt, const struct muster_rdzv_params *params,
+                       muster_rdzv **ret_rdzv);
 
 /* --- rdzv_record.c ---------------------------------------------------------------------------- */
 

@@ -224,6 +224,6 @@ int muster_rdzv_open(muster_runtime *rt, const struct muster_rdzv_params *params
     if (err != 0) {
         return err;
     }
-    return is_built_in(params->backend) ? mu_rdzv_seat_new(rt, params, ret_rdzv)
+    return is_built_in(params->backend) ? mu_rdzv_client_new(rt, params, ret_rdzv)
                                         : create_registered(rt, params, ret_rdzv);
 }

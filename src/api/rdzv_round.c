@@ -17,7 +17,7 @@
 
 static void let_go(struct mu_rdzv_round *r)
 {
-    struct mu_rdzv_seat *s = r->seat;
+    struct mu_rdzv_client *s = r->client;
 
     if (--r->pending != 0 || !r->dropped) {
         return;
@@ -25,7 +25,7 @@ static void let_go(struct mu_rdzv_round *r)
     mu_api_store_unwrap(r->info.store);
     mu_free(r->texts);
     mu_free(r);
-    mu_rdzv_seat_round_freed(s);
+    mu_rdzv_client_round_freed(s);
 }
 
 static void on_store_closed(void *context)
@@ -112,19 +112,19 @@ static void on_bootstrap_done(void *context, const char *addr, uint16_t port)
 
     r->info.bootstrap_addr = addr;
     r->info.bootstrap_port = port;
-    mu_rdzv_seat_opened(r->seat);
+    mu_rdzv_client_opened(r->client);
 }
 
 static void on_bootstrap_failed(void *context, int status, const char *text)
 {
     struct mu_rdzv_round *r = context;
 
-    mu_rdzv_seat_not_opened(r->seat, status, text);
+    mu_rdzv_client_not_opened(r->client, status, text);
 }
 
 static int start_bootstrap(struct mu_rdzv_round *r, struct mu_errmsg *reterr_msg)
 {
-    bool native = strcmp(r->seat->handler->backend, "muster") == 0;
+    bool native = strcmp(r->client->handler->backend, "muster") == 0;
     struct mu_rdzv_bootstrap_config config = {
         .store = r->stores.store,
         .run = native ? NULL : r->stores.run,
@@ -132,7 +132,7 @@ static int start_bootstrap(struct mu_rdzv_round *r, struct mu_errmsg *reterr_msg
         .prefix = r->stores.prefix,
         .round = r->info.round,
         .rank = r->info.rank,
-        .addr = r->seat->handler->addr,
+        .addr = r->client->handler->addr,
         .addr_0 = r->info.member_count > 0 ? r->info.member_addrs[0] : NULL,
         .nearby = mu_rdzv_round_store_is_near(r->info.store_url),
         .share = r->share,
@@ -141,7 +141,7 @@ static int start_bootstrap(struct mu_rdzv_round *r, struct mu_errmsg *reterr_msg
         .ended = on_bootstrap_ended,
         .context = r,
     };
-    int err = mu_rdzv_bootstrap_start(r->seat->rt->env, &config, &r->bootstrap, reterr_msg);
+    int err = mu_rdzv_bootstrap_start(r->client->rt->env, &config, &r->bootstrap, reterr_msg);
 
     if (err == 0) {
         r->pending++;
@@ -155,12 +155,12 @@ static void on_probe_done(struct mu_store_op *op)
     struct mu_errmsg msg;
 
     if (!r->dropped && op->status == 0) {
-        mu_rdzv_seat_opened(r->seat);
+        mu_rdzv_client_opened(r->client);
     } else if (!r->dropped) {
         (void)mu_err(&msg, MUSTER_ERDZV_CONN, "the store of round %" PRIu64 ": %s", r->info.round,
                      op->errmsg.text);
-        mu_rdzv_seat_not_opened(
-            r->seat, op->status == MUSTER_ENOMEM ? MUSTER_ENOMEM : MUSTER_ERDZV_CONN, msg.text);
+        mu_rdzv_client_not_opened(
+            r->client, op->status == MUSTER_ENOMEM ? MUSTER_ENOMEM : MUSTER_ERDZV_CONN, msg.text);
     }
     let_go(r);
 }
@@ -179,7 +179,7 @@ static void probe_store(struct mu_rdzv_round *r)
 
 static int open_parts(struct mu_rdzv_round *r, struct mu_errmsg *reterr_msg)
 {
-    struct mu_rdzv_seat *s = r->seat;
+    struct mu_rdzv_client *s = r->client;
     int err;
 
     if ((s->flags & MUSTER_RDZV_NO_BOOTSTRAP) == 0 && s->is_static) {
@@ -205,7 +205,7 @@ static int open_parts(struct mu_rdzv_round *r, struct mu_errmsg *reterr_msg)
     return 0;
 }
 
-int mu_rdzv_round_open(struct mu_rdzv_seat *s, const struct mu_rdzv_assignment *a,
+int mu_rdzv_round_open(struct mu_rdzv_client *s, const struct mu_rdzv_assignment *a,
                        struct mu_rdzv_round **ret_round, struct mu_errmsg *reterr_msg)
 {
     struct mu_rdzv_round *r = mu_calloc(1, sizeof(*r));
@@ -215,7 +215,7 @@ int mu_rdzv_round_open(struct mu_rdzv_seat *s, const struct mu_rdzv_assignment *
         mu_free(r);
         return mu_err(reterr_msg, err, "out of memory");
     }
-    r->seat = s;
+    r->client = s;
     r->share = s->is_static || (s->share_wanted && !a->torch_1 && !a->workers_serve);
     s->rounds++;
     err = open_parts(r, reterr_msg);

@@ -69,7 +69,7 @@ struct muster_bytes muster_rdzv_config_text(const struct muster_rdzv_params *p, 
 
 /* --- calls that wait -------------------------------------------------------------------------- */
 
-static void seat_close(void *context);
+static void client_close(void *context);
 
 static int refuse_waiting(void)
 {
@@ -82,7 +82,7 @@ static int refuse_closed(void)
 }
 
 /* Takes the lock for a call that may wait. False: the handler is being closed. */
-static bool enter(struct mu_rdzv_seat *s)
+static bool enter(struct mu_rdzv_client *s)
 {
     (void)pthread_mutex_lock(&s->lock);
     if (s->going) {
@@ -93,7 +93,7 @@ static bool enter(struct mu_rdzv_seat *s)
     return true;
 }
 
-static void leave(struct mu_rdzv_seat *s)
+static void leave(struct mu_rdzv_client *s)
 {
     s->callers--;
     if (s->going) {
@@ -104,9 +104,9 @@ static void leave(struct mu_rdzv_seat *s)
 
 bool mu_rdzv_hold(muster_rdzv *r)
 {
-    struct mu_rdzv_seat *s = r->context;
+    struct mu_rdzv_client *s = r->context;
 
-    if (r->ops.close != seat_close) {
+    if (r->ops.close != client_close) {
         return true;
     }
     if (!enter(s)) {
@@ -119,9 +119,9 @@ bool mu_rdzv_hold(muster_rdzv *r)
 
 void mu_rdzv_unhold(muster_rdzv *r)
 {
-    struct mu_rdzv_seat *s = r->context;
+    struct mu_rdzv_client *s = r->context;
 
-    if (r->ops.close == seat_close) {
+    if (r->ops.close == client_close) {
         (void)pthread_mutex_lock(&s->lock);
         leave(s);
     }
@@ -129,7 +129,7 @@ void mu_rdzv_unhold(muster_rdzv *r)
 
 /* Until when to wait, on the clock of the condition. */
 /* Waits for a change, at most until `*at`; false when that has passed. */
-static bool wait_change(struct mu_rdzv_seat *s, int64_t timeout_ms, const struct timespec *at)
+static bool wait_change(struct mu_rdzv_client *s, int64_t timeout_ms, const struct timespec *at)
 {
     if (timeout_ms < 0) {
         return pthread_cond_wait(&s->cond, &s->lock) == 0;
@@ -137,7 +137,7 @@ static bool wait_change(struct mu_rdzv_seat *s, int64_t timeout_ms, const struct
     return timeout_ms != 0 && pthread_cond_timedwait(&s->cond, &s->lock, at) == 0;
 }
 
-static int check_timeout(const struct mu_rdzv_seat *s, int64_t timeout_ms)
+static int check_timeout(const struct mu_rdzv_client *s, int64_t timeout_ms)
 {
     if (timeout_ms < MUSTER_RDZV_FOREVER || timeout_ms > INT32_MAX) {
         return mu_api_error(MUSTER_EINVAL, "a time to wait is -1 (for ever) to 2147483647 ms");
@@ -145,9 +145,9 @@ static int check_timeout(const struct mu_rdzv_seat *s, int64_t timeout_ms)
     return timeout_ms != 0 && mu_runtime_is_mine(s->rt) ? refuse_waiting() : 0;
 }
 
-struct seat_door {
+struct client_door {
     struct mu_door door;
-    struct mu_rdzv_seat *seat;
+    struct mu_rdzv_client *client;
     const struct mu_rdzv_params *params;
     int err;
     struct mu_errmsg msg;
@@ -155,14 +155,14 @@ struct seat_door {
 
 static void join_on_loop(struct mu_door *door)
 {
-    mu_rdzv_seat_join(MU_CONTAINER_OF(door, struct seat_door, door)->seat);
+    mu_rdzv_client_join(MU_CONTAINER_OF(door, struct client_door, door)->client);
     mu_door_open(door);
 }
 
-static int seat_next(void *context, struct muster_rdzv_info *ret_info)
+static int client_next(void *context, struct muster_rdzv_info *ret_info)
 {
-    struct mu_rdzv_seat *s = context;
-    struct seat_door d = {.seat = s};
+    struct mu_rdzv_client *s = context;
+    struct client_door d = {.client = s};
     struct mu_errmsg msg = {""};
     int err;
 
@@ -197,7 +197,7 @@ static int seat_next(void *context, struct muster_rdzv_info *ret_info)
 
 static int seat_is_closed(void *context, bool *ret_closed)
 {
-    struct mu_rdzv_seat *s = context;
+    struct mu_rdzv_client *s = context;
 
     (void)pthread_mutex_lock(&s->lock);
     *ret_closed = s->closed;
@@ -207,7 +207,7 @@ static int seat_is_closed(void *context, bool *ret_closed)
 
 static int seat_num_nodes_waiting(void *context, uint32_t *ret_count)
 {
-    struct mu_rdzv_seat *s = context;
+    struct mu_rdzv_client *s = context;
 
     (void)pthread_mutex_lock(&s->lock);
     *ret_count = s->waiting;
@@ -217,14 +217,14 @@ static int seat_num_nodes_waiting(void *context, uint32_t *ret_count)
 
 static void close_run_on_loop(struct mu_door *door)
 {
-    mu_rdzv_close_run(MU_CONTAINER_OF(door, struct seat_door, door)->seat->handler);
+    mu_rdzv_close_run(MU_CONTAINER_OF(door, struct client_door, door)->client->handler);
     mu_door_open(door);
 }
 
-static int seat_set_closed(void *context)
+static int client_set_closed(void *context)
 {
-    struct mu_rdzv_seat *s = context;
-    struct seat_door d = {.seat = s};
+    struct mu_rdzv_client *s = context;
+    struct client_door d = {.client = s};
     struct mu_errmsg msg = {""};
     int err = 0;
 
@@ -253,7 +253,7 @@ static int seat_set_closed(void *context)
 
 static int seat_ended(void *context, int64_t timeout_ms)
 {
-    struct mu_rdzv_seat *s = context;
+    struct mu_rdzv_client *s = context;
     struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct mu_errmsg msg;
     int err = check_timeout(s, timeout_ms);
@@ -278,7 +278,7 @@ static int seat_ended(void *context, int64_t timeout_ms)
 }
 
 /* Takes the next thing that was not told yet; false: there is none. */
-static bool take_event(struct mu_rdzv_seat *s, struct muster_rdzv_event *ret)
+static bool take_event(struct mu_rdzv_client *s, struct muster_rdzv_event *ret)
 {
     *ret = (struct muster_rdzv_event){.round = s->round_number, .text = s->event_text.text};
     if (s->tell_waiting) {
@@ -306,7 +306,7 @@ static bool take_event(struct mu_rdzv_seat *s, struct muster_rdzv_event *ret)
     return true;
 }
 
-static int seat_wait_event(struct mu_rdzv_seat *s, int64_t timeout_ms,
+static int seat_wait_event(struct mu_rdzv_client *s, int64_t timeout_ms,
                            struct muster_rdzv_event *ret_event)
 {
     struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
@@ -335,7 +335,7 @@ static int seat_wait_event(struct mu_rdzv_seat *s, int64_t timeout_ms,
 
 static bool seat_use_agent_store(void *context)
 {
-    struct mu_rdzv_seat *s = context;
+    struct mu_rdzv_client *s = context;
     bool share;
 
     (void)pthread_mutex_lock(&s->lock);
@@ -346,12 +346,12 @@ static bool seat_use_agent_store(void *context)
 
 static bool seat_shutdown(void *context)
 {
-    return seat_set_closed(context) == 0;
+    return client_set_closed(context) == 0;
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-static void free_seat(struct mu_rdzv_seat *s)
+static void free_seat(struct mu_rdzv_client *s)
 {
     (void)pthread_cond_destroy(&s->cond);
     (void)pthread_mutex_destroy(&s->lock);
@@ -360,14 +360,14 @@ static void free_seat(struct mu_rdzv_seat *s)
 
 static void free_on_loop(struct mu_door *door)
 {
-    mu_rdzv_seat_free(MU_CONTAINER_OF(door, struct seat_door, door)->seat);
+    mu_rdzv_client_free(MU_CONTAINER_OF(door, struct client_door, door)->client);
     mu_door_open(door);
 }
 
-static void seat_close(void *context)
+static void client_close(void *context)
 {
-    struct mu_rdzv_seat *s = context;
-    struct seat_door d = {.seat = s};
+    struct mu_rdzv_client *s = context;
+    struct client_door d = {.client = s};
 
     (void)pthread_mutex_lock(&s->lock);
     s->going = true;
@@ -386,29 +386,29 @@ static void seat_close(void *context)
 }
 
 static const struct muster_rdzv_ops seat_ops = {
-    .next = seat_next,
+    .next = client_next,
     .is_closed = seat_is_closed,
-    .set_closed = seat_set_closed,
+    .set_closed = client_set_closed,
     .num_nodes_waiting = seat_num_nodes_waiting,
     .ended = seat_ended,
     .use_agent_store = seat_use_agent_store,
     .shutdown = seat_shutdown,
-    .close = seat_close,
+    .close = client_close,
 };
 
 static void open_on_loop(struct mu_door *door)
 {
-    struct seat_door *d = MU_CONTAINER_OF(door, struct seat_door, door);
-    struct mu_rdzv_events events = mu_rdzv_seat_events(d->seat);
+    struct client_door *d = MU_CONTAINER_OF(door, struct client_door, door);
+    struct mu_rdzv_events events = mu_rdzv_client_events(d->client);
 
-    d->err = mu_rdzv_open(d->seat->rt->env, d->params, &events, &d->seat->handler, &d->msg);
+    d->err = mu_rdzv_open(d->client->rt->env, d->params, &events, &d->client->handler, &d->msg);
     if (d->err == 0) {
-        d->seat->handler->linger_ms = HOST_LINGER_MS;
+        d->client->handler->linger_ms = HOST_LINGER_MS;
     }
     mu_door_open(door);
 }
 
-static void init_seat(struct mu_rdzv_seat *s, muster_runtime *rt, uint32_t flags)
+static void init_seat(struct mu_rdzv_client *s, muster_runtime *rt, uint32_t flags)
 {
     const char *disable = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
     pthread_condattr_t attr;
@@ -428,11 +428,12 @@ static void init_seat(struct mu_rdzv_seat *s, muster_runtime *rt, uint32_t flags
     (void)pthread_condattr_destroy(&attr);
 }
 
-int mu_rdzv_seat_new(muster_runtime *rt, const struct muster_rdzv_params *p, muster_rdzv **ret_rdzv)
+int mu_rdzv_client_new(muster_runtime *rt, const struct muster_rdzv_params *p,
+                       muster_rdzv **ret_rdzv)
 {
     struct mu_rdzv_params params = inner_params(p);
-    struct mu_rdzv_seat *s = mu_calloc(1, sizeof(*s));
-    struct seat_door d = {.seat = s, .params = &params};
+    struct mu_rdzv_client *s = mu_calloc(1, sizeof(*s));
+    struct client_door d = {.client = s, .params = &params};
     muster_rdzv *r;
     int err;
 
@@ -493,7 +494,7 @@ int muster_rdzv_ended(muster_rdzv *r, int64_t timeout_ms)
 
 int muster_rdzv_wait_event(muster_rdzv *r, int64_t timeout_ms, struct muster_rdzv_event *ret_event)
 {
-    if (r->ops.next != seat_next) {
+    if (r->ops.next != client_next) {
         return mu_api_error(MUSTER_ENOTSUP, "this backend does not tell of events");
     }
     return seat_wait_event(r->context, timeout_ms, ret_event);

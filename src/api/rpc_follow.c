@@ -13,7 +13,7 @@
 #define TIDY_MS  1000 /* how long taking a key away may take */
 
 /* One of the new world. */
-struct seat {
+struct worker {
     const char *name;
     struct mu_addr addr;
     struct mu_addr near; /* kind 0: none */
@@ -22,7 +22,7 @@ struct seat {
 
 struct world_door {
     struct mu_rpc_door base;
-    struct seat *seats; /* by name */
+    struct worker *workers; /* by name */
     size_t count;
     int32_t own;
     struct mu_rpc_peer **peers;
@@ -33,14 +33,14 @@ struct world_door {
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct seat *)a)->name, ((const struct seat *)b)->name);
+    return strcmp(((const struct worker *)a)->name, ((const struct worker *)b)->name);
 }
 
-static const struct seat *find_seat(const struct world_door *d, const char *name)
+static const struct worker *find_worker(const struct world_door *d, const char *name)
 {
-    struct seat key = {.name = name};
+    struct worker key = {.name = name};
 
-    return bsearch(&key, d->seats, d->count, sizeof(*d->seats), by_name);
+    return bsearch(&key, d->workers, d->count, sizeof(*d->workers), by_name);
 }
 
 /* --- on the loop ------------------------------------------------------------------------------ */
@@ -55,7 +55,7 @@ static void remove_the_gone(const struct world_door *d)
         char name[MU_RPC_WORKER_MAX + 1];
 
         (void)snprintf(name, sizeof(name), "%s", mu_rpc_peer_name(peer));
-        if (find_seat(d, name) == NULL) {
+        if (find_worker(d, name) == NULL) {
             (void)mu_rpc_agent_remove(a->agent, name);
             mu_rref_agent_gone(a->rrefs, name);
         }
@@ -72,7 +72,7 @@ static int renumber(struct world_door *d)
 
     while ((peer = mu_rpc_agent_next(a->agent, peer)) != NULL) {
         d->peers[count] = peer;
-        d->ids[count++] = find_seat(d, mu_rpc_peer_name(peer))->rank;
+        d->ids[count++] = find_worker(d, mu_rpc_peer_name(peer))->rank;
     }
     return mu_rpc_agent_renumber(a->agent, d->peers, d->ids, count, d->own);
 }
@@ -85,7 +85,7 @@ static void enter_on_loop(struct mu_door *door)
     remove_the_gone(d);
     d->err = renumber(d);
     for (size_t i = 0; d->err == 0 && i < d->count; i++) {
-        const struct seat *s = &d->seats[i];
+        const struct worker *s = &d->workers[i];
 
         d->err = mu_rpc_agent_add(a->agent, s->name, s->rank, &s->addr, &d->msg);
         if (d->err == 0) {
@@ -109,25 +109,25 @@ static int enter(muster_rpc_agent *a, const struct mu_rpc_member *members, uint3
     struct world_door d = {.count = count, .own = (int32_t)rank};
     int err = 0;
 
-    d.seats = mu_calloc(d.count, sizeof(*d.seats));
+    d.workers = mu_calloc(d.count, sizeof(*d.workers));
     d.peers = mu_calloc(d.count, sizeof(struct mu_rpc_peer *));
     d.ids = mu_calloc(d.count, sizeof(*d.ids));
-    if (d.seats == NULL || d.peers == NULL || d.ids == NULL) {
+    if (d.workers == NULL || d.peers == NULL || d.ids == NULL) {
         err = mu_api_error(MUSTER_ENOMEM, NULL);
     }
     for (size_t i = 0; err == 0 && i < d.count; i++) {
-        d.seats[i].name = members[i].name;
-        d.seats[i].rank = (int32_t)i;
-        err = mu_api_error(
-            mu_rpc_parse_address(a, members[i].address, &d.seats[i].addr, &d.seats[i].near, &d.msg),
-            d.msg.text);
+        d.workers[i].name = members[i].name;
+        d.workers[i].rank = (int32_t)i;
+        err = mu_api_error(mu_rpc_parse_address(a, members[i].address, &d.workers[i].addr,
+                                                &d.workers[i].near, &d.msg),
+                           d.msg.text);
     }
     if (err == 0) {
-        qsort(d.seats, d.count, sizeof(*d.seats), by_name);
+        qsort(d.workers, d.count, sizeof(*d.workers), by_name);
         mu_rpc_pass(a, &d.base, enter_on_loop);
         err = mu_api_error(d.err, d.msg.text[0] != '\0' ? d.msg.text : NULL);
     }
-    mu_free(d.seats);
+    mu_free(d.workers);
     mu_free((void *)d.peers);
     mu_free(d.ids);
     return err;

@@ -15,7 +15,7 @@
 #define DB_BYTES    (UINT64_C(3) << 29) /* of etcd's default quota of 2 GiB */
 #define NO_PASSWORD "give user=NAME&password_file=FILE in the URL"
 
-struct visit {
+struct checkup {
     struct cli_loop loop;
     const struct doctor_options *o;
     const char *url_text;
@@ -31,7 +31,7 @@ struct visit {
 
 /* --- what the facts mean ---------------------------------------------------------------------- */
 
-static void judge_silence(struct visit *v, const struct mu_etcd_exam *e)
+static void judge_silence(struct checkup *v, const struct mu_etcd_exam *e)
 {
     struct doctor_finding *f = doctor_find(&v->report, DOCTOR_BAD, e->name, "%s", e->text.text);
 
@@ -70,7 +70,7 @@ static void judge_silence(struct visit *v, const struct mu_etcd_exam *e)
     }
 }
 
-static void judge_auth(struct visit *v, const struct mu_etcd_exam *e)
+static void judge_auth(struct checkup *v, const struct mu_etcd_exam *e)
 {
     const char *user = v->config.user;
     struct doctor_finding *f;
@@ -94,7 +94,7 @@ static void judge_auth(struct visit *v, const struct mu_etcd_exam *e)
     }
 }
 
-static void judge_write(struct visit *v, const struct mu_etcd_exam *e, const char *api,
+static void judge_write(struct checkup *v, const struct mu_etcd_exam *e, const char *api,
                         enum mu_etcd_finding found)
 {
     const char *user = v->config.user != NULL ? v->config.user : "nobody";
@@ -127,7 +127,7 @@ static void judge_write(struct visit *v, const struct mu_etcd_exam *e, const cha
     }
 }
 
-static void judge_speed(struct visit *v, const struct mu_etcd_exam *e)
+static void judge_speed(struct checkup *v, const struct mu_etcd_exam *e)
 {
     struct doctor_finding *f;
 
@@ -143,7 +143,7 @@ static void judge_speed(struct visit *v, const struct mu_etcd_exam *e)
     }
 }
 
-static void judge_clock(struct visit *v, const struct mu_etcd_exam *e)
+static void judge_clock(struct checkup *v, const struct mu_etcd_exam *e)
 {
     int64_t off = e->clock_ms < 0 ? -e->clock_ms : e->clock_ms;
     struct doctor_finding *f;
@@ -162,7 +162,7 @@ static void judge_clock(struct visit *v, const struct mu_etcd_exam *e)
                      "by the clock; muster's own go by leases and do not");
 }
 
-static void judge_member(struct visit *v, const struct mu_etcd_exam *e)
+static void judge_member(struct checkup *v, const struct mu_etcd_exam *e)
 {
     struct doctor_finding *f;
 
@@ -188,7 +188,7 @@ static void judge_member(struct visit *v, const struct mu_etcd_exam *e)
     }
 }
 
-static void judge_apis(struct visit *v, const struct mu_etcd_exam *e)
+static void judge_apis(struct checkup *v, const struct mu_etcd_exam *e)
 {
     struct doctor_finding *f;
 
@@ -212,7 +212,7 @@ static void judge_apis(struct visit *v, const struct mu_etcd_exam *e)
     }
 }
 
-static void judge_endpoint(struct visit *v, const struct mu_etcd_exam *e)
+static void judge_endpoint(struct checkup *v, const struct mu_etcd_exam *e)
 {
     if (e->status != 0) {
         judge_silence(v, e);
@@ -243,7 +243,7 @@ static bool is_examined(const struct mu_etcd_doctor *d, uint64_t member)
     return false;
 }
 
-static void judge_members(struct visit *v, const struct mu_etcd_doctor *d)
+static void judge_members(struct checkup *v, const struct mu_etcd_doctor *d)
 {
     size_t missing = 0;
     struct doctor_finding *f;
@@ -269,7 +269,7 @@ static void judge_members(struct visit *v, const struct mu_etcd_doctor *d)
     }
 }
 
-static void judge_agreement(struct visit *v, const struct mu_etcd_doctor *d)
+static void judge_agreement(struct checkup *v, const struct mu_etcd_doctor *d)
 {
     const struct mu_etcd_exam *first = NULL;
 
@@ -297,7 +297,7 @@ static void judge_agreement(struct visit *v, const struct mu_etcd_doctor *d)
     }
 }
 
-static void judge_tls(struct visit *v)
+static void judge_tls(struct checkup *v)
 {
     const struct mu_etcd_doctor_config *c = &v->config;
 
@@ -312,7 +312,7 @@ static void judge_tls(struct visit *v)
                       c->cert != NULL ? c->cert : "no certificate");
 }
 
-static void judge_use(struct visit *v)
+static void judge_use(struct checkup *v)
 {
     struct doctor_finding *f;
 
@@ -386,7 +386,7 @@ static json_t *exam_json(const struct mu_etcd_exam *e)
     return o;
 }
 
-static void print_json(const struct visit *v, const struct mu_etcd_doctor *d)
+static void print_json(const struct checkup *v, const struct mu_etcd_doctor *d)
 {
     json_t *o = json_object();
     json_t *endpoints = json_array();
@@ -418,11 +418,12 @@ static void print_json(const struct visit *v, const struct mu_etcd_doctor *d)
     json_decref(o);
 }
 
-/* --- the visit -------------------------------------------------------------------------------- */
+/* --- the checkup --------------------------------------------------------------------------------
+ * */
 
 static void on_done(struct mu_etcd_doctor *d, void *context)
 {
-    struct visit *v = context;
+    struct checkup *v = context;
 
     for (size_t i = 0; i < d->exam_count; i++) {
         judge_endpoint(v, &d->exams[i]);
@@ -455,7 +456,7 @@ static bool is_true(const char *text)
 }
 
 /* The URL of a store has it all. */
-static int read_url(struct visit *v, struct mu_errmsg *msg)
+static int read_url(struct checkup *v, struct mu_errmsg *msg)
 {
     static const char *const known[] = {"api",  "tls",           "cacert",  "cert",   "key",
                                         "user", "password_file", "connect", "prefix", NULL};
@@ -501,7 +502,7 @@ static int read_url(struct visit *v, struct mu_errmsg *msg)
 
 int doctor_etcd(const struct doctor_options *o, const char *url)
 {
-    struct visit *v = calloc(1, sizeof(*v));
+    struct checkup *v = calloc(1, sizeof(*v));
     struct mu_etcd_doctor *doctor;
     struct mu_errmsg msg = {{0}};
     int code;

@@ -179,7 +179,7 @@ static int tell(const struct doctor_options *o, const struct doctor_report *repo
     return code;
 }
 
-static int visit(struct doctor_options *o, size_t count)
+static int examine_named(struct doctor_options *o, size_t count)
 {
     static struct doctor_report report;
     struct doctor_exam *exams = calloc(count + 1, sizeof(*exams));
@@ -238,5 +238,5 @@ int doctor_hosts(struct doctor_options *o, const char *const *words, size_t coun
     for (size_t i = 0; code == 0 && i < count; i++) {
         code = read_host(&published[i], words[i], ports, port_count);
     }
-    return code != 0 ? code : visit(o, count);
+    return code != 0 ? code : examine_named(o, count);
 }

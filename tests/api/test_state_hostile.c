@@ -266,18 +266,18 @@ static void run_tale(struct mu_door *door)
 {
     struct tale *t = MU_CONTAINER_OF(door, struct tale, door);
     struct mu_state_donor *d = t->donor->donor;
-    struct mu_state_stand *stand = MU_CONTAINER_OF(d->stands.next, struct mu_state_stand, link);
+    struct mu_state_given *given = MU_CONTAINER_OF(d->given_list.next, struct mu_state_given, link);
     struct mu_state_member *member = mu_calloc(1, sizeof(*member));
-    static struct mu_state_visit nobody;
+    static struct mu_state_client nobody;
 
     assert_non_null(member);
-    member->visit = &nobody;
+    member->client = &nobody;
     member->addr_len = strlen(t->addr);
     memcpy(member->addr, t->addr, member->addr_len);
     member->until = MU_MONO_NEVER;
     mu_list_init(&member->link);
-    mu_list_push(&stand->swarm, &member->link);
-    stand->swarm_count++;
+    mu_list_push(&given->swarm, &member->link);
+    given->swarm_count++;
     mu_door_open(door);
 }
 

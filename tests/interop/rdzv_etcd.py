@@ -89,10 +89,10 @@ def test_meet_leave_and_die(cluster):
         d = run.add("d")
         assigned(a, b, d, world=3)
         started = time.monotonic()
-        a.kill()  # the oldest, which has the chair
+        a.kill()  # the oldest, which leads
         ended = [b.until("ended"), d.until("ended")]
         took = max(e["at"] for e in ended) - started
-        checks.ok(took < TTL_S + 2, "a killed chair is missed within its lease's time: %.1f s" % took)
+        checks.ok(took < TTL_S + 2, "a killed leader is missed within its lease's time: %.1f s" % took)
         checks.equal(agree(by_member(assigned(b, d, world=2))), "", "and the others go on")
         done = command(cluster.endpoints, "meet", "close")
         checks.equal(done.returncode, 0, "the run is closed %s" % done.stderr)

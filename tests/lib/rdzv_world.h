@@ -1,7 +1,8 @@
 /*
- * Nodes of a rendezvous over a compare-and-set cell in memory, in virtual time: what the machine is
- * tried with. A request reaches the cell after `latency`, its answer comes back after as much
- * again; every change of the cell fires the watch of each node. The cell's token is its version.
+ * Nodes of a rendezvous over a compare-and-set register in memory, in virtual time: what the
+ * machine is tried with. A request reaches the register after `latency`, its answer comes back
+ * after as much again; every change of the register fires the watch of each node. The register's
+ * token is its version.
  *
  *     world_init(&w);  node = world_add(&w, "a");  world_join(&w, node);  world_run(&w, until);
  *
@@ -195,7 +196,7 @@ static inline char *world_show_bytes(char *out, size_t cap, const uint8_t *bytes
     return out;
 }
 
-/* --- the cell -------------------------------------------------------- */
+/* --- the register -------------------------------------------------------- */
 
 static inline struct world_item *world_post(struct world *w, enum world_kind kind, size_t node,
                                             uint64_t at)

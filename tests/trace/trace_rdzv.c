@@ -11,7 +11,7 @@
  *     set min=2 max=3 join=600s last_call=30s push=yes dialect=2 latency=1ms
  *     node a rejoin skew=7s     a node with properties; others are made when they are first named
  *     90ms a join               at that time: join leave close look crash stop resume cut heal;
- *     2s - wipe                 the cell loses what it holds
+ *     2s - wipe                 the register loses what it holds
  *     run until 40s
  *
  * The story leaves out heartbeats, and reads that show what the node saw when it read last.

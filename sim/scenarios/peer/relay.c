@@ -203,8 +203,8 @@ static int start_relay(struct app *app, struct mu_errmsg *msg)
     config.hop_terms.reservations_max = 2;
     config.hop_terms.reservation_ms = 60000;
     config.hop_terms.open_ms = 5000;
-    config.keeper.retry_max_ms = 10000;
-    config.keeper.answer_ms = 10000;
+    config.reservation.retry_max_ms = 10000;
+    config.reservation.answer_ms = 10000;
     return mu_peer_relay_start(app->peers, &config, &app->relay, msg);
 }
 

@@ -30,9 +30,9 @@ static void think(struct rdzv_life *l, uint64_t max_ns)
     mu_env_timer_arm(l->env, &l->timer, mu_mono_add_ns(mu_env_now(l->env).mono, ns));
 }
 
-static void stand(struct rdzv_node *n, enum rdzv_stand at)
+static void phase(struct rdzv_node *n, enum rdzv_phase at)
 {
-    n->stand = at;
+    n->phase = at;
     n->since_ns = mu_sim_now_ns(n->world->sim);
 }
 
@@ -40,11 +40,11 @@ static void join(struct rdzv_life *l)
 {
     struct rdzv_node *n = l->node;
 
-    note(l, n->stand == RDZV_IN ? "gives its round up and joins" : "joins", "");
+    note(l, n->phase == RDZV_IN ? "gives its round up and joins" : "joins", "");
     if (n->world->setup->plant != RDZV_PLANT_DEAF || n->number != 0) {
         rounds_out(&n->world->rounds, n->number);
     }
-    stand(n, RDZV_JOINING);
+    phase(n, RDZV_JOINING);
     l->calling = true;
     mu_rdzv_join(l->handler);
     l->calling = false;
@@ -56,7 +56,7 @@ static void leave(struct rdzv_life *l)
 
     note(l, "leaves", "");
     rounds_out(&n->world->rounds, n->number);
-    stand(n, RDZV_LEAVING);
+    phase(n, RDZV_LEAVING);
     l->calling = true;
     mu_rdzv_leave(l->handler);
     l->calling = false;
@@ -84,7 +84,7 @@ static void free_handler(struct rdzv_life *l)
     note(l, "frees its handler", "");
     rounds_out(&n->world->rounds, n->number);
     n->closing = false;
-    stand(n, RDZV_FREEING);
+    phase(n, RDZV_FREEING);
     mu_env_timer_arm(l->env, &l->timer, MU_MONO_NEVER);
     l->calling = true;
     mu_rdzv_free(l->handler);
@@ -134,7 +134,7 @@ static void act(struct rdzv_life *l)
     case RDZV_DEED_GO_ON:
         break;
     case RDZV_DEED_FAIL:
-        if (l->node->stand == RDZV_IN) {
+        if (l->node->phase == RDZV_IN) {
             join(l);
         }
         break;
@@ -170,11 +170,11 @@ static void thought(struct mu_timer *timer)
         open_handler(l);
         return;
     }
-    if ((n->over || n->done) && n->stand != RDZV_LEAVING && n->stand != RDZV_FREEING) {
+    if ((n->over || n->done) && n->phase != RDZV_LEAVING && n->phase != RDZV_FREEING) {
         free_handler(l);
         return;
     }
-    switch (n->stand) {
+    switch (n->phase) {
     case RDZV_OUT:
         if (!sulks) {
             join(l);
@@ -194,7 +194,7 @@ static void thought(struct mu_timer *timer)
         if (!n->world->healed) {
             act(l);
         } else if (n->world->setup->plant == RDZV_PLANT_RESTLESS && n->number == 0) {
-            if (n->world->calm && n->stand == RDZV_IN) {
+            if (n->world->calm && n->phase == RDZV_IN) {
                 join(l);
             }
             think(l, n->world->work_max_ns);
@@ -226,11 +226,11 @@ static struct rdzv_life *told(void *context, const char *what, const char *more)
 
 static void unexpected(struct rdzv_life *l, const char *what)
 {
-    static const char *const stands[] = {"out",     "joining", "in a round",
+    static const char *const phases[] = {"out",     "joining", "in a round",
                                          "between", "leaving", "freeing its handler"};
 
     mu_sim_fail(l->node->world->sim, "%s was told \"%s\" while %s", l->node->name, what,
-                stands[l->node->stand]);
+                phases[l->node->phase]);
 }
 
 /* What a node with a bug on purpose makes of what it was told. */
@@ -265,7 +265,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *assignme
     mu_sim_note(n->world->sim, n->proc,
                 "%s: incarnation %" PRIu64 " round %" PRIu64 " rank %" PRIu32 " of %" PRIu32,
                 n->name, a.incarnation, a.round, a.rank, a.world);
-    if (n->stand != RDZV_JOINING) {
+    if (n->phase != RDZV_JOINING) {
         unexpected(l, "assigned");
         return;
     }
@@ -288,7 +288,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *assignme
     }
     n->assignments++;
     l->starved = 0;
-    stand(n, RDZV_IN);
+    phase(n, RDZV_IN);
     think(l, n->world->work_max_ns);
 }
 
@@ -301,13 +301,13 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
     if (n->world->setup->plant == RDZV_PLANT_FORGETFUL && n->number == 0) {
         return;
     }
-    if (n->stand != RDZV_IN) {
+    if (n->phase != RDZV_IN) {
         unexpected(l, "ended");
         return;
     }
     n->endings++;
     if (n->world->setup->plant == RDZV_PLANT_DEAF && n->number == 0) {
-        stand(n, RDZV_BETWEEN);
+        phase(n, RDZV_BETWEEN);
         think(l, AGAIN_MAX_NS);
         return;
     }
@@ -315,7 +315,7 @@ static void on_ended(void *context, const struct mu_rdzv_ending *ending)
         mu_sim_fail(n->world->sim, "%s", msg.text);
         return;
     }
-    stand(n, RDZV_BETWEEN);
+    phase(n, RDZV_BETWEEN);
     think(l, AGAIN_MAX_NS);
 }
 
@@ -327,7 +327,7 @@ static void on_waiting(void *context, uint32_t count)
     if (l->node->world->setup->plant == RDZV_PLANT_FORGETFUL && l->node->number == 0) {
         return;
     }
-    if (l->node->stand != RDZV_IN) {
+    if (l->node->phase != RDZV_IN) {
         unexpected(l, "waiting");
     }
 }
@@ -340,19 +340,19 @@ static void on_closed(void *context)
     if (n->over) {
         mu_sim_fail(n->world->sim, "%s was told twice that the run is closed", n->name);
     }
-    if (n->stand == RDZV_JOINING) {
+    if (n->phase == RDZV_JOINING) {
         mu_sim_fail(n->world->sim, "%s was told of the end while its join had none", n->name);
     }
     n->closing = false;
     n->over = true;
     n->shut = true;
     n->knows = true;
-    if (n->stand == RDZV_LEAVING || n->stand == RDZV_FREEING) {
+    if (n->phase == RDZV_LEAVING || n->phase == RDZV_FREEING) {
         return;
     }
     if (!n->world->setup->final) { /* Where it is, a round goes on for those who are in it. */
         rounds_out(&n->world->rounds, n->number);
-        stand(n, RDZV_OUT);
+        phase(n, RDZV_OUT);
     }
     think(l, AGAIN_MAX_NS);
 }
@@ -385,7 +385,7 @@ static void on_failed(void *context, int status, const char *text)
     struct rdzv_life *l = told(context, "failed", text);
     struct rdzv_node *n = l->node;
 
-    if (n->stand != RDZV_JOINING && n->stand != RDZV_IN && n->stand != RDZV_BETWEEN) {
+    if (n->phase != RDZV_JOINING && n->phase != RDZV_IN && n->phase != RDZV_BETWEEN) {
         unexpected(l, "failed");
         return;
     }
@@ -393,7 +393,7 @@ static void on_failed(void *context, int status, const char *text)
         mu_sim_fail(n->world->sim, "%s failed with %s: %s", n->name, muster_errname(status), text);
     }
     rounds_out(&n->world->rounds, n->number);
-    stand(n, RDZV_OUT);
+    phase(n, RDZV_OUT);
     n->failures++;
     n->knows = n->knows || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL;
     n->shut = n->shut || status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL;
@@ -407,11 +407,11 @@ static void on_left(void *context)
 {
     struct rdzv_life *l = told(context, "left", "");
 
-    if (l->node->stand != RDZV_LEAVING) {
+    if (l->node->phase != RDZV_LEAVING) {
         unexpected(l, "left");
         return;
     }
-    stand(l->node, RDZV_OUT);
+    phase(l->node, RDZV_OUT);
     if (l->node->world->leaving) {
         l->exiting = true;
         free_handler(l);
@@ -442,7 +442,7 @@ static void on_freed(void *context)
     struct rdzv_life *l = told(context, "freed", "");
     struct rdzv_node *n = l->node;
 
-    if (n->stand != RDZV_FREEING) {
+    if (n->phase != RDZV_FREEING) {
         unexpected(l, "freed");
     }
     rounds_out(&n->world->rounds, n->number);
@@ -454,7 +454,7 @@ static void on_freed(void *context)
     n->shut = false;
     n->done = false;
     l->handler = NULL;
-    stand(n, RDZV_OUT);
+    phase(n, RDZV_OUT);
     if (l->exiting) {
         struct mu_env *env = l->env;
 
@@ -526,7 +526,7 @@ static void open_handler(struct rdzv_life *l)
         think(l, 2 * AGAIN_MAX_NS);
         return;
     }
-    stand(n, RDZV_OUT);
+    phase(n, RDZV_OUT);
     think(l, w->healed || mu_prng_below(&l->prng, 2) == 0 ? 0 : w->work_max_ns);
 }
 
@@ -556,7 +556,7 @@ void rdzv_node_killed(void *arg)
     n->over = false;
     n->shut = false;
     n->done = false;
-    stand(n, RDZV_OUT);
+    phase(n, RDZV_OUT);
 }
 
 void rdzv_node_go(void *arg)
@@ -569,9 +569,9 @@ void rdzv_node_go(void *arg)
         mu_env_timer_arm(l->env, &l->timer, MU_MONO_NEVER);
         mu_sim_exit(l->env);
         mu_free(l);
-    } else if (l->node->stand == RDZV_OUT) {
+    } else if (l->node->phase == RDZV_OUT) {
         free_handler(l);
-    } else if (l->node->stand != RDZV_LEAVING && l->node->stand != RDZV_FREEING) {
+    } else if (l->node->phase != RDZV_LEAVING && l->node->phase != RDZV_FREEING) {
         mu_env_timer_arm(l->env, &l->timer, MU_MONO_NEVER);
         leave(l);
     }
@@ -612,7 +612,7 @@ void rdzv_node_check_deadlines(struct rdzv_node *n)
     if (n->life == NULL) {
         return;
     }
-    if (n->stand == RDZV_JOINING && is_late(n, n->since_ns, join_ns, once_ns) &&
+    if (n->phase == RDZV_JOINING && is_late(n, n->since_ns, join_ns, once_ns) &&
         !w->setup->may_wait(n)) {
         if (n->spare) { /* It no longer is, since this very step. */
             n->spare = false;
@@ -622,10 +622,10 @@ void rdzv_node_check_deadlines(struct rdzv_node *n)
         mu_sim_fail(w->sim, "%s: a join of %.3f s has not ended after its deadline", n->name,
                     (double)(mu_sim_now_ns(w->sim) - n->since_ns) / 1e9);
     }
-    if (n->stand == RDZV_LEAVING && is_late(n, n->since_ns, w->setup->leave_ns, 0)) {
+    if (n->phase == RDZV_LEAVING && is_late(n, n->since_ns, w->setup->leave_ns, 0)) {
         mu_sim_fail(w->sim, "%s has not left", n->name);
     }
-    if (n->stand == RDZV_FREEING && is_late(n, n->since_ns, FREE_NS, 0)) {
+    if (n->phase == RDZV_FREEING && is_late(n, n->since_ns, FREE_NS, 0)) {
         mu_sim_fail(w->sim, "%s: its handler is not freed", n->name);
     }
     if (n->closing && is_late(n, n->close_ns, w->setup->close_ns, 0)) {

@@ -177,9 +177,9 @@ static bool are_together(void *arg)
     }
     for (uint32_t i = 0; i < w->node_count; i++) {
         struct rdzv_node *n = &w->nodes[i];
-        bool is_in = n->stand == RDZV_IN && w->rounds.nodes[i].in;
+        bool is_in = n->phase == RDZV_IN && w->rounds.nodes[i].in;
 
-        if (n->life != NULL && !is_in && !(n->stand == RDZV_JOINING && w->setup->may_wait(n))) {
+        if (n->life != NULL && !is_in && !(n->phase == RDZV_JOINING && w->setup->may_wait(n))) {
             return false;
         }
     }
@@ -188,7 +188,7 @@ static bool are_together(void *arg)
 
 static void blame(struct rdzv_world *w, const char *when)
 {
-    static const char stands[] = "ojibLF";
+    static const char phases[] = "ojibLF";
     char text[RDZV_NODES_MAX * 8 + 1] = "";
     size_t len = 0;
 
@@ -196,7 +196,7 @@ static void blame(struct rdzv_world *w, const char *when)
         const struct rdzv_node *n = &w->nodes[i];
 
         len += (size_t)snprintf(text + len, sizeof(text) - len, " %c%" PRIu64,
-                                n->life == NULL ? '+' : stands[n->stand],
+                                n->life == NULL ? '+' : phases[n->phase],
                                 w->rounds.nodes[i].round % 10000);
     }
     mu_sim_fail(w->sim,
@@ -432,7 +432,7 @@ static void go(struct rdzv_world *w)
     w->leaving = true;
     for (uint32_t i = 0; i < w->node_count; i++) {
         /* Who is late where nobody is let in may be between two tries. */
-        w->nodes[i].knows = w->nodes[i].stand == RDZV_OUT;
+        w->nodes[i].knows = w->nodes[i].phase == RDZV_OUT;
     }
     if (!w->hopeless && mu_prng_below(mu_sim_prng(w->sim), 2) == 0) {
         mu_sim_call(w->nodes[0].proc, rdzv_node_close, w->nodes[0].life);

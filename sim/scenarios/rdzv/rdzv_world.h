@@ -87,7 +87,7 @@ enum rdzv_deed {
 };
 
 /* What a node is at, as it sees it itself: the picture in service/rdzv/rdzv.h. */
-enum rdzv_stand {
+enum rdzv_phase {
     RDZV_OUT = 0,
     RDZV_JOINING,
     RDZV_IN,
@@ -104,7 +104,7 @@ struct rdzv_node {
     struct mu_sim_proc *proc;
     struct rdzv_life *life; /* NULL while it is dead */
     bool polls;
-    enum rdzv_stand stand;
+    enum rdzv_phase phase;
     bool closing;      /* it has asked for the end of the run */
     bool over;         /* it was told that the run is closed */
     bool shut;         /* or knows it otherwise */
@@ -197,7 +197,7 @@ void rdzv_node_go(void *arg);
 void rdzv_node_close(void *arg);
 /** The time of a join begins when it is not, or no longer, that of a spare. */
 void rdzv_node_note_spare(struct rdzv_node *n);
-/** For a setup whose backend stands on a cell: spares may. */
+/** For a setup whose backend stands on a register: spares may. */
 bool rdzv_c10d_may_wait(const struct rdzv_node *n);
 /** Fails the run if the node waits for something that should have ended. */
 void rdzv_node_check_deadlines(struct rdzv_node *n);

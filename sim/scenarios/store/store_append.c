@@ -55,8 +55,8 @@ static void check(struct store_world *w, void *state)
 static void next(struct store_worker *worker)
 {
     struct append_worker *c = MU_CONTAINER_OF(worker, struct append_worker, base);
-    struct append_state *state = worker->seat->state;
-    struct store_world *w = worker->seat->world;
+    struct append_state *state = worker->role->state;
+    struct store_world *w = worker->role->world;
     struct mu_store_request *q = &worker->op.request;
 
     if (w->finishing && c->read == KEYS) {
@@ -89,9 +89,9 @@ static void next(struct store_worker *worker)
 static void done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct append_worker *c = MU_CONTAINER_OF(worker, struct append_worker, base);
-    struct append_log *log = &((struct append_state *)worker->seat->state)->logs[c->key];
+    struct append_log *log = &((struct append_state *)worker->role->state)->logs[c->key];
     const struct mu_store_reply *reply = &worker->op.reply;
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
     struct mu_errmsg msg;
 
     if (c->reads && verdict != STORE_UNKNOWN) {

@@ -124,9 +124,10 @@ static int open_server(struct store_serving *s, struct mu_errmsg *reterr_msg)
         }
     }
     if (rc == 0 && w->setup->plant == STORE_PLANT_HASTY_READS) {
-        const struct mu_backed *machine = mu_backing_machine(mu_keeper_etcd(s->server->backing));
+        const struct mu_backing *machine =
+            mu_gateway_etcd_machine(mu_gateway_etcd(s->server->backing));
 
-        ((struct mu_backed *)(uintptr_t)machine)->config.hasty = true;
+        ((struct mu_backing *)(uintptr_t)machine)->config.hasty = true;
     }
     return rc;
 }

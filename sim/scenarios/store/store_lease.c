@@ -43,7 +43,7 @@ struct hold_state {
     struct hold *holds;
     size_t count;
     size_t cap;
-    size_t latest[STORE_CLIENTS * STORE_WORKERS_MAX]; /* by seat, plus one */
+    size_t latest[STORE_CLIENTS * STORE_WORKERS_MAX]; /* by role, plus one */
     char letter;
 };
 
@@ -88,34 +88,34 @@ static void drop(void *state)
     mu_free(((struct hold_state *)state)->holds);
 }
 
-static struct hold *hold_of(const struct store_seat *seat)
+static struct hold *hold_of(const struct store_role *role)
 {
-    struct hold_state *s = seat->state;
+    struct hold_state *s = role->state;
 
-    return &s->holds[s->latest[seat->number] - 1];
+    return &s->holds[s->latest[role->number] - 1];
 }
 
-static struct hold *begin_hold(struct store_seat *seat, uint64_t ttl_ns)
+static struct hold *begin_hold(struct store_role *role, uint64_t ttl_ns)
 {
-    struct hold_state *s = seat->state;
+    struct hold_state *s = role->state;
     struct hold *h;
 
     s->holds = store_grow(s->holds, s->count, &s->cap, sizeof(*s->holds));
     h = &s->holds[s->count++];
     *h = (struct hold){
-        .incarnation = seat->world->incarnation, .ttl_ns = ttl_ns, .until_ns = UINT64_MAX};
+        .incarnation = role->world->incarnation, .ttl_ns = ttl_ns, .until_ns = UINT64_MAX};
     (void)snprintf(h->key, sizeof(h->key), "%c%zu", s->letter, s->count);
-    s->latest[seat->number] = s->count;
+    s->latest[role->number] = s->count;
     return h;
 }
 
 /* An answer can outlive the server that gave it: then nobody knows which one that was. */
 static bool is_certain(const struct store_worker *worker, const struct hold *h)
 {
-    uint32_t now = worker->seat->world->incarnation;
+    uint32_t now = worker->role->world->incarnation;
 
     return worker->incarnation == now && h->incarnation == now &&
-           worker->seat->world->hosts[0].serving != NULL;
+           worker->role->world->hosts[0].serving != NULL;
 }
 
 /* All is said while it happens. */
@@ -224,7 +224,7 @@ static void lease_calm(struct store_world *w, void *state)
 /* A copy of its own: the list of holds moves when it grows. */
 static void name_key(struct hold_worker *c)
 {
-    (void)snprintf(c->key_text, sizeof(c->key_text), "%s", hold_of(c->base.seat)->key);
+    (void)snprintf(c->key_text, sizeof(c->key_text), "%s", hold_of(c->base.role)->key);
     c->key = mu_span_str(c->key_text);
 }
 
@@ -248,7 +248,7 @@ static void lease_next(struct store_worker *worker)
     struct hold_worker *c = MU_CONTAINER_OF(worker, struct hold_worker, base);
     struct mu_store_request *q = &worker->op.request;
 
-    if (worker->seat->world->finishing) {
+    if (worker->role->world->finishing) {
         store_worker_stop(worker);
         return;
     }
@@ -257,7 +257,7 @@ static void lease_next(struct store_worker *worker)
     case PHASE_GRANT:
         c->ttl_ms = 300 + (uint32_t)mu_prng_below(&worker->prng, 2000);
         c->keeps = (uint32_t)mu_prng_below(&worker->prng, 8);
-        (void)begin_hold(worker->seat, (uint64_t)c->ttl_ms * MU_NS_PER_MS);
+        (void)begin_hold(worker->role, (uint64_t)c->ttl_ms * MU_NS_PER_MS);
         *q = (struct mu_store_request){.verb = MU_STORE_LEASE_GRANT, .number = c->ttl_ms};
         break;
     case PHASE_BIND:
@@ -265,14 +265,14 @@ static void lease_next(struct store_worker *worker)
         break;
     case PHASE_KEEP:
         *q = (struct mu_store_request){.verb = MU_STORE_LEASE_KEEP, .lease = c->lease};
-        hold_of(worker->seat)->until_ns = UINT64_MAX;
-        if (worker->seat->world->setup->plant == STORE_PLANT_CARELESS_KEEPER) {
-            see(hold_of(worker->seat), mu_sim_now_ns(worker->seat->world->sim));
+        hold_of(worker->role)->until_ns = UINT64_MAX;
+        if (worker->role->world->setup->plant == STORE_PLANT_CARELESS_KEEPER) {
+            see(hold_of(worker->role), mu_sim_now_ns(worker->role->world->sim));
         }
         break;
     case PHASE_REVOKE:
         *q = (struct mu_store_request){.verb = MU_STORE_LEASE_REVOKE, .lease = c->lease};
-        hold_of(worker->seat)->revoked = true;
+        hold_of(worker->role)->revoked = true;
         break;
     }
     store_worker_submit(worker);
@@ -282,8 +282,8 @@ static void lease_next(struct store_worker *worker)
 static void lease_done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct hold_worker *c = MU_CONTAINER_OF(worker, struct hold_worker, base);
-    struct hold *h = hold_of(worker->seat);
-    uint64_t now = mu_sim_now_ns(worker->seat->world->sim);
+    struct hold *h = hold_of(worker->role);
+    uint64_t now = mu_sim_now_ns(worker->role->world->sim);
     enum phase phase = c->phase;
 
     c->phase = PHASE_GRANT;
@@ -339,18 +339,18 @@ static void session_calm(struct store_world *w, void *state)
 static void session_next(struct store_worker *worker)
 {
     struct hold_worker *c = MU_CONTAINER_OF(worker, struct hold_worker, base);
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
 
     if (w->finishing) {
         if (c->phase == PHASE_KEEP) {
-            hold_of(worker->seat)->revoked = true; /* It will say goodbye. */
+            hold_of(worker->role)->revoked = true; /* It will say goodbye. */
         }
         store_worker_stop(worker);
         return;
     }
     worker->op.timeout_ms = 200 + (uint32_t)mu_prng_below(&worker->prng, 10000);
     if (c->phase != PHASE_KEEP) {
-        (void)begin_hold(worker->seat, (uint64_t)w->grace_ms * MU_NS_PER_MS);
+        (void)begin_hold(worker->role, (uint64_t)w->grace_ms * MU_NS_PER_MS);
         c->phase = PHASE_BIND;
         request_bind(c, MU_LEASE_SESSION);
     } else {
@@ -358,7 +358,7 @@ static void session_next(struct store_worker *worker)
         worker->op.request = (struct mu_store_request){
             .verb = MU_STORE_GET, .flags = MU_STORE_NOWAIT, .keys = &c->key, .key_count = 1};
         if (w->setup->plant == STORE_PLANT_WISHFUL_CLIENT) {
-            see(hold_of(worker->seat), mu_sim_now_ns(w->sim));
+            see(hold_of(worker->role), mu_sim_now_ns(w->sim));
         }
     }
     store_worker_submit(worker);
@@ -367,8 +367,8 @@ static void session_next(struct store_worker *worker)
 static void session_done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct hold_worker *c = MU_CONTAINER_OF(worker, struct hold_worker, base);
-    struct store_world *w = worker->seat->world;
-    struct hold *h = hold_of(worker->seat);
+    struct store_world *w = worker->role->world;
+    struct hold *h = hold_of(worker->role);
 
     if (verdict == STORE_DONE) {
         see(h, worker->submitted_ns);
@@ -384,14 +384,14 @@ static void session_done(struct store_worker *worker, enum store_verdict verdict
     store_worker_think(worker, 100);
 }
 
-static void session_killed(struct store_seat *seat)
+static void session_killed(struct store_role *role)
 {
-    struct hold_state *s = seat->state;
+    struct hold_state *s = role->state;
 
-    if (s->latest[seat->number] != 0) {
-        hold_of(seat)->until_ns = mu_sim_now_ns(seat->world->sim);
+    if (s->latest[role->number] != 0) {
+        hold_of(role)->until_ns = mu_sim_now_ns(role->world->sim);
         /* The server sees the end of its connection, unless the host lost its power. */
-        hold_of(seat)->revoked = true;
+        hold_of(role)->revoked = true;
     }
 }
 

@@ -114,13 +114,13 @@ static enum linear_kind draw_group_kind(struct mu_prng *prng)
 /* The first server generation writes a group key by key, and reads it so. */
 static bool has_groups(const struct linear_worker *c)
 {
-    return c->base.seat->member->protocol != MU_STORE_TCP_TORCH1;
+    return c->base.role->member->protocol != MU_STORE_TCP_TORCH1;
 }
 
 static struct linear_op draw_op(struct linear_worker *c)
 {
     struct mu_prng *prng = &c->base.prng;
-    struct linear_op op = {.client = c->base.seat->member->number};
+    struct linear_op op = {.client = c->base.role->member->number};
 
     op.key = (uint32_t)mu_prng_below(prng, has_groups(c) ? KEYS + 1 : KEYS);
     op.kind = op.key == GROUP ? draw_group_kind(prng) : draw_kind(prng);
@@ -171,7 +171,7 @@ static void fill_request(struct linear_worker *c, const struct linear_op *op)
     fill_keys(c, q);
     switch (op->kind) {
     case LINEAR_GET:
-        q->flags = mu_prng_below(&c->base.prng, 5) == 0 && !c->base.seat->world->finishing
+        q->flags = mu_prng_below(&c->base.prng, 5) == 0 && !c->base.role->world->finishing
                        ? 0
                        : MU_STORE_NOWAIT;
         break;
@@ -213,8 +213,8 @@ static void submit_part(struct linear_worker *c)
 
 static void issue(struct linear_worker *c, const struct linear_op *op)
 {
-    struct store_world *w = c->base.seat->world;
-    struct linear_history *h = &((struct linear_state *)c->base.seat->state)->history;
+    struct store_world *w = c->base.role->world;
+    struct linear_history *h = &((struct linear_state *)c->base.role->state)->history;
     char text[160];
 
     c->op = linear_invoke(h, op, mu_sim_now_ns(w->sim));
@@ -222,7 +222,7 @@ static void issue(struct linear_worker *c, const struct linear_op *op)
     c->key = op->key;
     c->part = 0;
     if (mu_sim_tracing(w->sim)) {
-        mu_sim_note(w->sim, c->base.seat->member->proc, "op %" PRIu32 " key %" PRIu32 ": %s", c->op,
+        mu_sim_note(w->sim, c->base.role->member->proc, "op %" PRIu32 " key %" PRIu32 ": %s", c->op,
                     op->key, linear_format(&h->ops[c->op], text, sizeof(text)));
     }
     fill_request(c, op);
@@ -235,14 +235,14 @@ static void issue(struct linear_worker *c, const struct linear_op *op)
 }
 
 /* Of the linear workers of a client, the first reads everything at the end. */
-static bool is_reader(const struct store_seat *seat)
+static bool is_reader(const struct store_role *role)
 {
-    const struct store_seat *s = seat->member->seats;
+    const struct store_role *s = role->member->roles;
 
-    while (s->job != seat->job) {
+    while (s->job != role->job) {
         s++;
     }
-    return s == seat;
+    return s == role;
 }
 
 static void linear_next(struct store_worker *worker)
@@ -250,11 +250,11 @@ static void linear_next(struct store_worker *worker)
     struct linear_worker *c = MU_CONTAINER_OF(worker, struct linear_worker, base);
     struct linear_op op;
 
-    if (!worker->seat->world->finishing) {
+    if (!worker->role->world->finishing) {
         op = draw_op(c);
-    } else if (is_reader(worker->seat) && c->read < (has_groups(c) ? KEYS + 1 : KEYS)) {
+    } else if (is_reader(worker->role) && c->read < (has_groups(c) ? KEYS + 1 : KEYS)) {
         op = (struct linear_op){
-            .kind = LINEAR_GET, .client = worker->seat->member->number, .key = c->read};
+            .kind = LINEAR_GET, .client = worker->role->member->number, .key = c->read};
     } else {
         store_worker_stop(worker);
         return;
@@ -273,13 +273,13 @@ enum outcome {
 static void read_group(struct linear_worker *c, struct linear_result *ret)
 {
     const struct mu_store_reply *reply = &c->base.op.reply;
-    struct mu_sim *sim = c->base.seat->world->sim;
+    struct mu_sim *sim = c->base.role->world->sim;
     int64_t numbers[GROUP_KEYS] = {0};
 
     for (size_t i = 0; i < GROUP_KEYS; i++) {
         if (reply->value_count != GROUP_KEYS || !store_read_number(reply->values[i], &numbers[i])) {
             mu_sim_fail(sim, "multi_get: client %" PRIu32 " got no number",
-                        c->base.seat->member->number);
+                        c->base.role->member->number);
             return;
         }
         if (numbers[i] != numbers[0]) {
@@ -294,7 +294,7 @@ static void read_group(struct linear_worker *c, struct linear_result *ret)
 static enum outcome read_reply(struct linear_worker *c, struct linear_result *ret)
 {
     const struct mu_store_reply *reply = &c->base.op.reply;
-    bool torch = c->base.seat->member->protocol != MU_STORE_TCP_MUSTER;
+    bool torch = c->base.role->member->protocol != MU_STORE_TCP_MUSTER;
 
     *ret = (struct linear_result){.flag = reply->number != 0, .flag_known = true};
     switch (c->kind) {
@@ -314,8 +314,8 @@ static enum outcome read_reply(struct linear_worker *c, struct linear_result *re
         }
         ret->value.present = true;
         if (reply->value_count != 1 || !store_read_number(reply->values[0], &ret->value.number)) {
-            mu_sim_fail(c->base.seat->world->sim, "client %" PRIu32 " got no number",
-                        c->base.seat->member->number);
+            mu_sim_fail(c->base.role->world->sim, "client %" PRIu32 " got no number",
+                        c->base.role->member->number);
         }
         return KNOWN;
     case LINEAR_ADD:
@@ -371,8 +371,8 @@ static enum outcome read_verdict(struct linear_worker *c, enum store_verdict ver
 static void linear_done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct linear_worker *c = MU_CONTAINER_OF(worker, struct linear_worker, base);
-    struct store_world *w = worker->seat->world;
-    struct linear_history *h = &((struct linear_state *)worker->seat->state)->history;
+    struct store_world *w = worker->role->world;
+    struct linear_history *h = &((struct linear_state *)worker->role->state)->history;
     struct linear_result result;
     char text[160];
 
@@ -400,7 +400,7 @@ static void linear_done(struct store_worker *worker, enum store_verdict verdict)
         break;
     }
     if (mu_sim_tracing(w->sim)) {
-        mu_sim_note(w->sim, worker->seat->member->proc, "op %" PRIu32 " ends: %s", c->op,
+        mu_sim_note(w->sim, worker->role->member->proc, "op %" PRIu32 " ends: %s", c->op,
                     linear_format(&h->ops[c->op], text, sizeof(text)));
     }
     store_worker_think(worker, 100);

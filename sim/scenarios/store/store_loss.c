@@ -152,7 +152,7 @@ static void server_down(struct store_world *w, void *state)
 
 static void begin_trail(struct loss_worker *c)
 {
-    struct loss_state *s = c->base.seat->state;
+    struct loss_state *s = c->base.role->state;
     struct trail *t;
 
     s->trails = store_grow(s->trails, s->count, &s->cap, sizeof(*s->trails));
@@ -165,12 +165,12 @@ static void begin_trail(struct loss_worker *c)
 static void next(struct store_worker *worker)
 {
     struct loss_worker *c = MU_CONTAINER_OF(worker, struct loss_worker, base);
-    struct loss_state *s = worker->seat->state;
+    struct loss_state *s = worker->role->state;
     struct mu_store_request *q = &worker->op.request;
     struct trail *t;
     bool group = mu_prng_below(&worker->prng, 2) == 0;
 
-    if (worker->seat->world->finishing) {
+    if (worker->role->world->finishing) {
         store_worker_stop(worker);
         return;
     }
@@ -198,8 +198,8 @@ static void next(struct store_worker *worker)
 static void done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct loss_worker *c = MU_CONTAINER_OF(worker, struct loss_worker, base);
-    struct store_world *w = worker->seat->world;
-    struct trail *t = &((struct loss_state *)worker->seat->state)->trails[c->trail - 1];
+    struct store_world *w = worker->role->world;
+    struct trail *t = &((struct loss_state *)worker->role->state)->trails[c->trail - 1];
 
     /* An answer that outlived its server may be about what is lost already. */
     if (verdict == STORE_DONE && worker->incarnation == w->incarnation) {

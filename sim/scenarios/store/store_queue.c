@@ -62,12 +62,12 @@ static void check(struct store_world *w, void *state)
 
 static struct queue_history *history_of(const struct queue_worker *c)
 {
-    return &((struct queue_state *)c->base.seat->state)->queues[c->queue];
+    return &((struct queue_state *)c->base.role->state)->queues[c->queue];
 }
 
 static void fill_request(struct queue_worker *c)
 {
-    struct store_world *w = c->base.seat->world;
+    struct store_world *w = c->base.role->world;
     struct mu_store_request *q = &c->base.op.request;
 
     (void)snprintf(c->key_text, sizeof(c->key_text), "q%" PRIu32, c->queue);
@@ -92,7 +92,7 @@ static void fill_request(struct queue_worker *c)
 static void next(struct store_worker *worker)
 {
     struct queue_worker *c = MU_CONTAINER_OF(worker, struct queue_worker, base);
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
 
     if (w->finishing && c->drained == QUEUES) {
         store_worker_stop(worker);
@@ -103,7 +103,7 @@ static void next(struct store_worker *worker)
     c->pops = w->finishing || mu_prng_below(&worker->prng, 20) < 9;
     fill_request(c);
     if (mu_sim_tracing(w->sim)) {
-        mu_sim_note(w->sim, worker->seat->member->proc, "%s %s %s", c->pops ? "pop" : "push",
+        mu_sim_note(w->sim, worker->role->member->proc, "%s %s %s", c->pops ? "pop" : "push",
                     c->key_text, c->pops ? "" : c->text);
     }
     store_worker_submit(worker);
@@ -112,7 +112,7 @@ static void next(struct store_worker *worker)
 /* Planted: who has got an element looks at the one behind it first. */
 static bool puts_off(struct queue_worker *c, int64_t element)
 {
-    if (c->base.seat->world->setup->plant != STORE_PLANT_IMPATIENT_POP || c->holds) {
+    if (c->base.role->world->setup->plant != STORE_PLANT_IMPATIENT_POP || c->holds) {
         return false;
     }
     c->holds = true;
@@ -124,7 +124,7 @@ static bool puts_off(struct queue_worker *c, int64_t element)
 
 static void take_held(struct queue_worker *c)
 {
-    struct store_world *w = c->base.seat->world;
+    struct store_world *w = c->base.role->world;
     size_t pop;
 
     if (c->holds) {
@@ -137,7 +137,7 @@ static void take_held(struct queue_worker *c)
 /* What a pop brought. False if another was begun in its place. */
 static bool take_pop(struct queue_worker *c, enum store_verdict verdict)
 {
-    struct store_world *w = c->base.seat->world;
+    struct store_world *w = c->base.role->world;
     const struct mu_store_op *op = &c->base.op;
     enum queue_outcome outcome = QUEUE_UNKNOWN;
     int64_t element = 0;
@@ -147,7 +147,7 @@ static bool take_pop(struct queue_worker *c, enum store_verdict verdict)
         outcome = QUEUE_DONE;
         if (op->reply.value_count != 1 || !store_read_number(op->reply.values[0], &element)) {
             mu_sim_fail(w->sim, "client %" PRIu32 " popped no number",
-                        c->base.seat->member->number);
+                        c->base.role->member->number);
         }
         if (puts_off(c, element)) {
             return false;
@@ -176,7 +176,7 @@ static bool take_pop(struct queue_worker *c, enum store_verdict verdict)
 static void done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct queue_worker *c = MU_CONTAINER_OF(worker, struct queue_worker, base);
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
 
     if (c->pops) {
         if (!take_pop(c, verdict)) {

@@ -62,15 +62,15 @@ static void reads_check(struct store_world *w, void *state)
 
 static int64_t *floor_of(struct reads_worker *c)
 {
-    const struct store_seat *seat = c->base.seat;
-    struct reads_state *state = seat->state;
+    const struct store_role *role = c->base.role;
+    struct reads_state *state = role->state;
 
-    return &state->floors[seat->member->number % seat->world->host_count][c->key];
+    return &state->floors[role->member->number % role->world->host_count][c->key];
 }
 
 static enum deed draw_deed(struct reads_worker *c)
 {
-    bool groups = c->base.seat->member->protocol != MU_STORE_TCP_TORCH1;
+    bool groups = c->base.role->member->protocol != MU_STORE_TCP_TORCH1;
     uint64_t n = mu_prng_below(&c->base.prng, groups ? 100 : 80);
 
     return n < 30   ? ADD
@@ -151,7 +151,7 @@ static void reads_next(struct store_worker *worker)
 {
     struct reads_worker *c = MU_CONTAINER_OF(worker, struct reads_worker, base);
 
-    if (worker->seat->world->finishing) {
+    if (worker->role->world->finishing) {
         store_worker_stop(worker);
         return;
     }
@@ -165,10 +165,10 @@ static void reads_next(struct store_worker *worker)
 
 static void complain(const struct reads_worker *c, const char *words, int64_t number)
 {
-    const struct store_seat *seat = c->base.seat;
+    const struct store_role *role = c->base.role;
 
-    mu_sim_fail(seat->world->sim, "client %" PRIu32 " (%.*s): %s: %" PRId64 " behind %" PRId64,
-                seat->member->number, (int)c->keys[0].len, (const char *)c->keys[0].data, words,
+    mu_sim_fail(role->world->sim, "client %" PRIu32 " (%.*s): %s: %" PRId64 " behind %" PRId64,
+                role->member->number, (int)c->keys[0].len, (const char *)c->keys[0].data, words,
                 number, c->floor);
 }
 
@@ -182,8 +182,8 @@ static int64_t read_one(const struct reads_worker *c, enum store_verdict verdict
         return 0; /* PyTorch's clients read what is not there as empty. */
     }
     if (reply->value_count != 1 || !store_read_number(reply->values[0], &number)) {
-        mu_sim_fail(c->base.seat->world->sim, "client %" PRIu32 " got no number",
-                    c->base.seat->member->number);
+        mu_sim_fail(c->base.role->world->sim, "client %" PRIu32 " got no number",
+                    c->base.role->member->number);
     }
     return number;
 }

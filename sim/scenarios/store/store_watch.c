@@ -21,7 +21,7 @@
 
 struct watch_state {
     struct watch_history history;
-    size_t latest[STORE_CLIENTS * STORE_WORKERS_MAX]; /* by seat: its run, plus one */
+    size_t latest[STORE_CLIENTS * STORE_WORKERS_MAX]; /* by role: its run, plus one */
 };
 
 struct watch_worker {
@@ -92,7 +92,7 @@ static void watch_noted(struct store_world *w, void *state, const struct mu_chan
 
 static struct watch_run *run_of(const struct watch_worker *c)
 {
-    return &((struct watch_state *)c->base.seat->state)->history.runs[c->run];
+    return &((struct watch_state *)c->base.role->state)->history.runs[c->run];
 }
 
 /* Looks in now and then, whether to stop or to watch something else. */
@@ -105,8 +105,8 @@ static void arm(struct watch_worker *c, uint64_t ns)
 
 static void begin_watch(struct watch_worker *c)
 {
-    struct store_world *w = c->base.seat->world;
-    struct watch_state *state = c->base.seat->state;
+    struct store_world *w = c->base.role->world;
+    struct watch_state *state = c->base.role->state;
     struct mu_store_request *q = &c->base.op.request;
     uint64_t kind = mu_prng_below(&c->base.prng, 4);
     bool current = mu_prng_below(&c->base.prng, 4) != 0;
@@ -122,12 +122,12 @@ static void begin_watch(struct watch_worker *c)
     *q = (struct mu_store_request){.verb = MU_STORE_WATCH, .keys = &c->key, .key_count = 1};
     q->flags = (kind < 2 ? MU_STORE_PREFIX : 0) | (current ? MU_STORE_CURRENT : 0);
     c->run = watch_begin(&state->history, c->pattern, kind < 2, current, w->incarnation);
-    state->latest[c->base.seat->number] = c->run + 1;
+    state->latest[c->base.role->number] = c->run + 1;
     c->base.op.timeout_ms = 0;
     c->watching = true;
     c->canceled = false;
     if (mu_sim_tracing(w->sim)) {
-        mu_sim_note(w->sim, c->base.seat->member->proc, "watch %zu: %s flags %" PRIu32, c->run,
+        mu_sim_note(w->sim, c->base.role->member->proc, "watch %zu: %s flags %" PRIu32, c->run,
                     c->pattern, q->flags);
     }
     store_worker_submit(&c->base);
@@ -136,7 +136,7 @@ static void begin_watch(struct watch_worker *c)
 static void watch_next(struct store_worker *worker)
 {
     struct watch_worker *c = MU_CONTAINER_OF(worker, struct watch_worker, base);
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
 
     if (!c->watching && w->finishing) {
         store_worker_stop(worker);
@@ -166,14 +166,14 @@ static void watch_next(struct store_worker *worker)
 static void watch_change(struct store_worker *worker, const struct mu_change *change)
 {
     struct watch_worker *c = MU_CONTAINER_OF(worker, struct watch_worker, base);
-    struct watch_state *state = worker->seat->state;
-    struct store_world *w = worker->seat->world;
+    struct watch_state *state = worker->role->state;
+    struct store_world *w = worker->role->world;
     /* Keys that are bound to a lease are not for the disk. */
     bool kept = w->disk == STORE_DISK_ALWAYS && change->key.len != 0 && change->key.data[0] == 'w';
 
-    worker->seat->answered++;
+    worker->role->answered++;
     if (mu_sim_tracing(w->sim)) {
-        mu_sim_note(w->sim, worker->seat->member->proc,
+        mu_sim_note(w->sim, worker->role->member->proc,
                     "watch %zu told: %.*s revision %" PRIu64 " kind %d", c->run,
                     (int)change->key.len, (const char *)change->key.data, change->revision,
                     (int)change->kind);
@@ -186,12 +186,12 @@ static void watch_change(struct store_worker *worker, const struct mu_change *ch
 static void watch_done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct watch_worker *c = MU_CONTAINER_OF(worker, struct watch_worker, base);
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
 
     (void)verdict;
     if (worker->op.status == 0) {
         mu_sim_fail(w->sim, "client %" PRIu32 ": a watch ended and did not say why",
-                    worker->seat->member->number);
+                    worker->role->member->number);
     }
     if (w->setup->plant == STORE_PLANT_FORGETFUL_WATCH && !c->canceled && !w->finishing) {
         worker->op.request.flags &= ~MU_STORE_CURRENT;
@@ -205,10 +205,10 @@ static void watch_done(struct store_worker *worker, enum store_verdict verdict)
     store_worker_think(worker, 50);
 }
 
-static void watch_killed(struct store_seat *seat)
+static void watch_killed(struct store_role *role)
 {
-    struct watch_state *state = seat->state;
-    size_t run = state->latest[seat->number];
+    struct watch_state *state = role->state;
+    size_t run = state->latest[role->number];
 
     if (run != 0 && state->history.runs[run - 1].live_ns == 0) {
         state->history.runs[run - 1].ended = true;
@@ -318,7 +318,7 @@ static void write_noted(struct store_world *w, void *state, const struct mu_chan
 /* The value: the number in 23 digits, and whatever makes it long enough. */
 static struct mu_span make_value(struct write_worker *c, int64_t number)
 {
-    size_t pad = ((struct write_state *)c->base.seat->state)->pad;
+    size_t pad = ((struct write_state *)c->base.role->state)->pad;
     size_t len = pad < 23 ? 23 : pad;
 
     c->padded = mu_sim_calloc(len + 1);
@@ -331,8 +331,8 @@ static struct mu_span make_value(struct write_worker *c, int64_t number)
 static void write_next(struct store_worker *worker)
 {
     struct write_worker *c = MU_CONTAINER_OF(worker, struct write_worker, base);
-    struct write_state *s = worker->seat->state;
-    struct store_world *w = worker->seat->world;
+    struct write_state *s = worker->role->state;
+    struct store_world *w = worker->role->world;
     uint64_t kind = mu_prng_below(&worker->prng, 8);
     uint32_t first = (uint32_t)mu_prng_below(&worker->prng, KEYS);
     uint32_t count = kind == 0 ? KEYS : 1;
@@ -365,7 +365,7 @@ static void write_next(struct store_worker *worker)
 static void write_done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct write_worker *c = MU_CONTAINER_OF(worker, struct write_worker, base);
-    struct write_state *s = worker->seat->state;
+    struct write_state *s = worker->role->state;
 
     mu_free(c->padded);
     c->padded = NULL;

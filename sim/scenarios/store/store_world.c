@@ -24,7 +24,7 @@ uint64_t store_world_order(struct store_world *w)
 
 int64_t store_worker_unique(struct store_worker *worker)
 {
-    return (int64_t)store_world_order(worker->seat->world) * 1000;
+    return (int64_t)store_world_order(worker->role->world) * 1000;
 }
 
 static void restart_client(struct mu_sim *sim, void *arg)
@@ -38,9 +38,9 @@ static void restart_client(struct mu_sim *sim, void *arg)
 
 void store_worker_restart_client(struct store_worker *worker)
 {
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
 
-    (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim), restart_client, worker->seat->member);
+    (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim), restart_client, worker->role->member);
 }
 
 /* Whether an operation may be under way for as long as nobody else does something. */
@@ -55,7 +55,7 @@ static bool may_block(const struct mu_store_request *q)
 
 static void check_prompt(struct store_worker *worker)
 {
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
     uint64_t took = mu_sim_now_ns(w->sim) - worker->submitted_ns;
 
     if (!worker->submitted_calm || may_block(&worker->op.request)) {
@@ -63,11 +63,11 @@ static void check_prompt(struct store_worker *worker)
     }
     if (took > PROMPT_NS) {
         mu_sim_fail(w->sim, "client %" PRIu32 ": %s took %.3f s though all was calm",
-                    worker->seat->member->number,
+                    worker->role->member->number,
                     mu_store_verb_facts(worker->op.request.verb)->name, (double)took / 1e9);
     } else if (worker->op.status != 0 && worker->op.status != MUSTER_ENOENT) {
         mu_sim_fail(w->sim, "client %" PRIu32 ": %s failed though all was calm: %s",
-                    worker->seat->member->number,
+                    worker->role->member->number,
                     mu_store_verb_facts(worker->op.request.verb)->name, worker->op.errmsg.text);
     }
 }
@@ -79,16 +79,16 @@ static void check_prompt(struct store_worker *worker)
  */
 static void start_again(struct store_worker *worker)
 {
-    if (worker->seat->member->quiet) {
-        mu_sim_fail(worker->seat->world->sim, "client %" PRIu32 " was told: %s",
-                    worker->seat->member->number, worker->op.errmsg.text);
+    if (worker->role->member->quiet) {
+        mu_sim_fail(worker->role->world->sim, "client %" PRIu32 " was told: %s",
+                    worker->role->member->number, worker->op.errmsg.text);
     }
     store_worker_restart_client(worker);
 }
 
 static enum store_verdict judge(struct store_worker *worker)
 {
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
 
     switch (worker->op.status) {
     case 0:
@@ -121,7 +121,7 @@ static enum store_verdict judge(struct store_worker *worker)
     default:
         break;
     }
-    mu_sim_fail(w->sim, "client %" PRIu32 " was told: %s", worker->seat->member->number,
+    mu_sim_fail(w->sim, "client %" PRIu32 " was told: %s", worker->role->member->number,
                 worker->op.errmsg.text);
     return STORE_UNKNOWN;
 }
@@ -129,7 +129,7 @@ static enum store_verdict judge(struct store_worker *worker)
 bool store_worker_told_timeout(const struct store_worker *worker)
 {
     return worker->op.status == MUSTER_ETIMEDOUT &&
-           worker->seat->member->protocol == MU_STORE_TCP_MUSTER &&
+           worker->role->member->protocol == MU_STORE_TCP_MUSTER &&
            strncmp(worker->op.errmsg.text, "timed out waiting for", 21) == 0;
 }
 
@@ -141,7 +141,7 @@ static bool shows_progress(const struct store_worker *worker, enum store_verdict
 {
     bool blocks = may_block(&worker->op.request);
 
-    if (worker->seat->member->protocol != MU_STORE_TCP_MUSTER && blocks) {
+    if (worker->role->member->protocol != MU_STORE_TCP_MUSTER && blocks) {
         return false;
     }
     return verdict != STORE_UNKNOWN || store_worker_told_timeout(worker);
@@ -150,8 +150,8 @@ static bool shows_progress(const struct store_worker *worker, enum store_verdict
 static void op_done(struct mu_store_op *op)
 {
     struct store_worker *worker = MU_CONTAINER_OF(op, struct store_worker, op);
-    struct store_seat *seat = worker->seat;
-    struct store_world *w = seat->world;
+    struct store_role *role = worker->role;
+    struct store_world *w = role->world;
     enum store_verdict verdict;
 
     once_end(w->ops, worker->ticket);
@@ -159,9 +159,9 @@ static void op_done(struct mu_store_op *op)
         return; /* The run has failed. */
     }
     worker->busy = false;
-    seat->doing = NULL;
+    role->doing = NULL;
     if (mu_sim_tracing(w->sim)) {
-        mu_sim_note(w->sim, seat->member->proc, "%s ends: %d %s",
+        mu_sim_note(w->sim, role->member->proc, "%s ends: %d %s",
                     mu_store_verb_facts(op->request.verb)->name, op->status,
                     op->status == 0 ? "" : op->errmsg.text);
     }
@@ -169,38 +169,38 @@ static void op_done(struct mu_store_op *op)
     verdict = judge(worker);
     if (verdict != STORE_UNKNOWN) {
         worker->peer->starved = 0;
-        store_host_aim(w, seat->member);
+        store_host_aim(w, role->member);
     }
     if (shows_progress(worker, verdict)) {
-        seat->answered++;
+        role->answered++;
     }
     if (w->setup->plant == STORE_PLANT_BLIND_TO_ENOMEM && op->status == MUSTER_ENOMEM &&
         op->request.value_count != 0) {
         verdict = STORE_DONE;
     }
-    seat->job->done(worker, verdict);
+    role->job->done(worker, verdict);
 }
 
 static void op_change(struct mu_store_op *op, const struct mu_change *change)
 {
     struct store_worker *worker = MU_CONTAINER_OF(op, struct store_worker, op);
 
-    worker->seat->job->change(worker, change);
+    worker->role->job->change(worker, change);
 }
 
 void store_worker_submit(struct store_worker *worker)
 {
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
 
     MU_ASSERT(!worker->busy && !worker->stopped);
     worker->busy = true;
-    worker->ticket = once_begin(w->ops, worker->seat->member->number);
-    worker->seat->doing = mu_store_verb_facts(worker->op.request.verb)->name;
+    worker->ticket = once_begin(w->ops, worker->role->member->number);
+    worker->role->doing = mu_store_verb_facts(worker->op.request.verb)->name;
     worker->submitted_ns = mu_sim_now_ns(w->sim);
     worker->submitted_calm = w->calm;
     worker->incarnation = w->incarnation;
     worker->op.done = op_done;
-    worker->op.change = worker->seat->job->change == NULL ? NULL : op_change;
+    worker->op.change = worker->role->job->change == NULL ? NULL : op_change;
     mu_store_submit(worker->peer->store, &worker->op);
 }
 
@@ -208,12 +208,12 @@ static void think_over(struct mu_timer *timer)
 {
     struct store_worker *worker = MU_CONTAINER_OF(timer, struct store_worker, timer);
 
-    worker->seat->job->next(worker);
+    worker->role->job->next(worker);
 }
 
 void store_worker_think(struct store_worker *worker, uint32_t percent)
 {
-    struct store_world *w = worker->seat->world;
+    struct store_world *w = worker->role->world;
     struct mu_env *env = worker->peer->env;
     uint64_t slower = w->healed && !w->calm ? 4 : 1; /* while some are waited for */
     uint64_t max = w->finishing ? MU_NS_PER_MS : slower * w->think_max_ns * percent / 100 + 1;
@@ -234,7 +234,7 @@ static void peer_closed(void *context)
     struct store_peer *p = context;
 
     mu_sim_exit(p->env);
-    for (uint32_t i = 0; i < p->member->seat_count; i++) {
+    for (uint32_t i = 0; i < p->member->role_count; i++) {
         mu_free(p->workers[i]);
     }
     mu_free(p);
@@ -288,13 +288,13 @@ static int start_client(struct mu_env *env, void *arg)
     if (rc != 0) {
         return rc;
     }
-    p->working = m->seat_count;
-    for (uint32_t i = 0; i < m->seat_count; i++) {
-        struct store_worker *worker = mu_sim_calloc(m->seats[i].job->worker_size);
+    p->working = m->role_count;
+    for (uint32_t i = 0; i < m->role_count; i++) {
+        struct store_worker *worker = mu_sim_calloc(m->roles[i].job->worker_size);
         uint64_t seed;
 
         p->workers[i] = worker;
-        worker->seat = &m->seats[i];
+        worker->role = &m->roles[i];
         worker->peer = p;
         mu_env_entropy(env, &seed, sizeof(seed));
         mu_prng_seed(&worker->prng, seed);
@@ -309,18 +309,18 @@ static void client_killed(void *arg)
     struct store_member *m = arg;
 
     once_forgive(m->world->ops, m->number);
-    for (uint32_t i = 0; i < m->seat_count; i++) {
-        if (m->seats[i].job->killed != NULL) {
-            m->seats[i].job->killed(&m->seats[i]);
+    for (uint32_t i = 0; i < m->role_count; i++) {
+        if (m->roles[i].job->killed != NULL) {
+            m->roles[i].job->killed(&m->roles[i]);
         }
     }
 }
 
 /* --- the story -------------------------------------------------------------------------------- */
 
-static bool seat_got_on(const struct store_seat *seat)
+static bool role_got_on(const struct store_role *role)
 {
-    return seat->job->got_on != NULL ? seat->job->got_on(seat) : seat->answered >= seat->wanted;
+    return role->job->got_on != NULL ? role->job->got_on(role) : role->answered >= role->wanted;
 }
 
 static bool all_got_on(void *arg)
@@ -330,8 +330,8 @@ static bool all_got_on(void *arg)
     for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
         struct store_member *m = &w->members[i];
 
-        for (uint32_t k = 0; k < m->seat_count; k++) {
-            if (!seat_got_on(&m->seats[k])) {
+        for (uint32_t k = 0; k < m->role_count; k++) {
+            if (!role_got_on(&m->roles[k])) {
                 return false;
             }
         }
@@ -345,12 +345,12 @@ static void blame(struct store_world *w)
     for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
         struct store_member *m = &w->members[i];
 
-        for (uint32_t k = 0; k < m->seat_count; k++) {
-            if (!seat_got_on(&m->seats[k])) {
+        for (uint32_t k = 0; k < m->role_count; k++) {
+            if (!role_got_on(&m->roles[k])) {
                 mu_sim_fail(w->sim,
                             "client %" PRIu32 " made no progress though all faults had ended "
-                            "(seat %" PRIu32 ", %s)",
-                            i, k, m->seats[k].doing == NULL ? "idle" : m->seats[k].doing);
+                            "(role %" PRIu32 ", %s)",
+                            i, k, m->roles[k].doing == NULL ? "idle" : m->roles[k].doing);
             }
         }
     }
@@ -361,7 +361,7 @@ static bool clients_left(void *arg)
     struct store_world *w = arg;
 
     for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
-        if (w->members[i].seat_count != 0 && mu_sim_proc_alive(w->members[i].proc)) {
+        if (w->members[i].role_count != 0 && mu_sim_proc_alive(w->members[i].proc)) {
             return false;
         }
     }
@@ -380,7 +380,7 @@ static bool server_left(void *arg)
     return true;
 }
 
-/* Which job the next seat gets: at first each in turn, then any that suits. -1: none does. */
+/* Which job the next role gets: at first each in turn, then any that suits. -1: none does. */
 static int draw_job(struct store_world *w, const struct store_member *m)
 {
     size_t suited[STORE_JOBS_MAX];
@@ -394,7 +394,7 @@ static int draw_job(struct store_world *w, const struct store_member *m)
     if (count == 0) {
         return -1;
     }
-    if (m->seat_count == 0 && m->number < STORE_NATIVES) {
+    if (m->role_count == 0 && m->number < STORE_NATIVES) {
         return (int)suited[m->number % count];
     }
     return (int)suited[mu_prng_below(mu_sim_prng(w->sim), count)];
@@ -406,13 +406,13 @@ static void seat_workers(struct store_world *w, struct store_member *m, uint32_t
     uint64_t most = mu_prng_below(prng, 2) == 0 ? 2 : STORE_WORKERS_MAX;
     uint64_t count = 1 + mu_prng_below(prng, m->number < STORE_NATIVES ? most : 2);
 
-    while (m->seat_count < count) {
+    while (m->role_count < count) {
         int job = draw_job(w, m);
 
         if (job < 0) {
             return;
         }
-        m->seats[m->seat_count++] = (struct store_seat){.world = w,
+        m->roles[m->role_count++] = (struct store_role){.world = w,
                                                         .member = m,
                                                         .job = w->setup->jobs[job],
                                                         .state = w->states[job],
@@ -437,7 +437,7 @@ static void set_up_clients(struct store_world *w)
 
         *m = (struct store_member){.world = w, .number = i, .protocol = kinds[i].protocol};
         seat_workers(w, m, numbers);
-        if (m->seat_count == 0) {
+        if (m->role_count == 0) {
             continue;
         }
         m->proc = mu_sim_proc_new(
@@ -506,8 +506,8 @@ static void heal(struct store_world *w)
     for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
         struct store_member *m = &w->members[i];
 
-        for (uint32_t k = 0; k < m->seat_count; k++) {
-            m->seats[k].wanted = m->seats[k].answered + 2;
+        for (uint32_t k = 0; k < m->role_count; k++) {
+            m->roles[k].wanted = m->roles[k].answered + 2;
         }
     }
     if (!mu_sim_run_until(w->sim, CONVERGE_NS, all_got_on, w)) {

@@ -8,7 +8,7 @@
  * The story is always the same: faults for a while; all heal; everybody must get on; then a calm in
  * which every operation must succeed at once; then all leave without a trace, and jobs judge.
  *
- * Seats, and what jobs keep, are the test's and outlive processes. Workers live in their process.
+ * Roles, and what jobs keep, are the test's and outlive processes. Workers live in their process.
  */
 #ifndef MU_SIM_STORE_WORLD_H
 #define MU_SIM_STORE_WORLD_H
@@ -61,12 +61,12 @@ enum store_verdict {
 };
 
 /* Where a worker of the same job sits in each life of its client. */
-struct store_seat {
+struct store_role {
     struct store_world *world;
     struct store_member *member;
     const struct store_job *job;
     void *state;       /* the job's */
-    uint32_t number;   /* of all seats of this job, from 0 */
+    uint32_t number;   /* of all roles of this job, from 0 */
     uint32_t answered; /* operations that somebody answered */
     uint32_t wanted;   /* until it has got on */
     const char *doing; /* the operation that is under way, or NULL */
@@ -89,9 +89,9 @@ struct store_job {
     /** A change that the worker's op watches. NULL where it watches none. */
     void (*change)(struct store_worker *worker, const struct mu_change *change);
     /** The client has died. */
-    void (*killed)(struct store_seat *seat);
+    void (*killed)(struct store_role *role);
     /** Whether the worker has got on since all faults ended. NULL: two answers. */
-    bool (*got_on)(const struct store_seat *seat);
+    bool (*got_on)(const struct store_role *role);
 
     /** At the end of the calm, while everybody is still there. NULL: nothing to look at. */
     void (*calm)(struct store_world *w, void *state);
@@ -103,7 +103,7 @@ struct store_job {
 };
 
 struct store_setup {
-    const struct store_job *jobs[STORE_JOBS_MAX]; /* every one gets a seat at some native client */
+    const struct store_job *jobs[STORE_JOBS_MAX]; /* every one gets a role at some native client */
     enum store_disk disk;
     enum store_plant plant;
     bool backed;      /* several servers whose keys are in a cluster of etcd */
@@ -121,8 +121,8 @@ struct store_member {
     struct mu_sim_proc *proc;
     bool quiet; /* it was started after all faults had ended */
     uint32_t lives;
-    uint32_t seat_count;
-    struct store_seat seats[STORE_WORKERS_MAX];
+    uint32_t role_count;
+    struct store_role roles[STORE_WORKERS_MAX];
 };
 
 /* Where a server runs. */
@@ -187,7 +187,7 @@ struct store_peer {
 
 /* First in a job's own struct. `op.request` and `op.timeout_ms` are the job's to fill. */
 struct store_worker {
-    struct store_seat *seat;
+    struct store_role *role;
     struct store_peer *peer;
     struct mu_prng prng;
     struct mu_timer timer;

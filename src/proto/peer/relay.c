@@ -264,9 +264,9 @@ void mu_relay_circuit_end(struct mu_relay_circuit *circuit)
 
 /* --- behind a relay --------------------------------------------------------------------------- */
 
-struct mu_relay_keeper_config mu_relay_keeper_config_defaults(void)
+struct mu_relay_reservation_config mu_relay_reservation_config_defaults(void)
 {
-    return (struct mu_relay_keeper_config){
+    return (struct mu_relay_reservation_config){
         .margin_ms = 120000,
         .answer_ms = 30000,
         .retry_ms = 2000,
@@ -274,16 +274,16 @@ struct mu_relay_keeper_config mu_relay_keeper_config_defaults(void)
     };
 }
 
-void mu_relay_keeper_init(struct mu_relay_keeper *k, const struct mu_relay_keeper_config *config,
-                          mu_mono_t now)
+void mu_relay_reservation_init(struct mu_relay_reservation *k,
+                               const struct mu_relay_reservation_config *config, mu_mono_t now)
 {
-    *k = (struct mu_relay_keeper){
+    *k = (struct mu_relay_reservation){
         .config = *config, .ask_at = now, .until_at = MU_MONO_NEVER, .ends_at = MU_MONO_NEVER};
     mu_prng_seed(&k->prng, config->seed);
 }
 
 /* Later each time, and not all peers of a relay at once. */
-static void ask_later(struct mu_relay_keeper *k, mu_mono_t now)
+static void ask_later(struct mu_relay_reservation *k, mu_mono_t now)
 {
     uint64_t ms = k->config.retry_ms;
 
@@ -297,7 +297,7 @@ static void ask_later(struct mu_relay_keeper *k, mu_mono_t now)
     k->ask_at = mu_mono_add_ms(now, ms / 2 + mu_prng_below(&k->prng, ms / 2 + 1));
 }
 
-void mu_relay_keeper_tick(struct mu_relay_keeper *k, mu_mono_t now)
+void mu_relay_reservation_tick(struct mu_relay_reservation *k, mu_mono_t now)
 {
     if (k->asking && mu_mono_reached(k->until_at, now)) {
         ask_later(k, now);
@@ -308,7 +308,7 @@ void mu_relay_keeper_tick(struct mu_relay_keeper *k, mu_mono_t now)
     }
 }
 
-bool mu_relay_keeper_ask(struct mu_relay_keeper *k, mu_mono_t now)
+bool mu_relay_reservation_ask(struct mu_relay_reservation *k, mu_mono_t now)
 {
     if (k->asking || !mu_mono_reached(k->ask_at, now)) {
         return false;
@@ -319,7 +319,8 @@ bool mu_relay_keeper_ask(struct mu_relay_keeper *k, mu_mono_t now)
     return true;
 }
 
-void mu_relay_keeper_granted(struct mu_relay_keeper *k, struct mu_now now, uint64_t expire_s)
+void mu_relay_reservation_granted(struct mu_relay_reservation *k, struct mu_now now,
+                                  uint64_t expire_s)
 {
     uint64_t wall_s = now.wall.ns / MU_NS_PER_S;
     uint64_t life_s = expire_s > wall_s ? expire_s - wall_s : 0;
@@ -336,14 +337,14 @@ void mu_relay_keeper_granted(struct mu_relay_keeper *k, struct mu_now now, uint6
     k->ask_at = mu_mono_add_ms(now.mono, life_s * 1000 - margin_ms);
 }
 
-void mu_relay_keeper_failed(struct mu_relay_keeper *k, mu_mono_t now)
+void mu_relay_reservation_failed(struct mu_relay_reservation *k, mu_mono_t now)
 {
     if (k->asking) {
         ask_later(k, now);
     }
 }
 
-void mu_relay_keeper_lost(struct mu_relay_keeper *k, mu_mono_t now)
+void mu_relay_reservation_lost(struct mu_relay_reservation *k, mu_mono_t now)
 {
     if (k->held || k->asking) {
         k->held = false;
@@ -352,7 +353,7 @@ void mu_relay_keeper_lost(struct mu_relay_keeper *k, mu_mono_t now)
     }
 }
 
-mu_mono_t mu_relay_keeper_deadline(const struct mu_relay_keeper *k)
+mu_mono_t mu_relay_reservation_deadline(const struct mu_relay_reservation *k)
 {
     return mu_mono_min(k->asking ? k->until_at : k->ask_at, k->ends_at);
 }

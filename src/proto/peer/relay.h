@@ -113,7 +113,7 @@ void mu_relay_circuit_end(struct mu_relay_circuit *circuit);
  *                                              ^                             |
  *                                              '---------- asks again -------' (and is held still)
  */
-struct mu_relay_keeper_config {
+struct mu_relay_reservation_config {
     uint64_t seed;
     uint32_t margin_ms;    /* asks again so long before the end; at most a fourth of it. 2 min */
     uint32_t answer_ms;    /* until an answer must be there. 30 s */
@@ -121,10 +121,10 @@ struct mu_relay_keeper_config {
     uint32_t retry_max_ms; /* 5 min */
 };
 
-struct mu_relay_keeper_config mu_relay_keeper_config_defaults(void);
+struct mu_relay_reservation_config mu_relay_reservation_config_defaults(void);
 
-struct mu_relay_keeper {
-    struct mu_relay_keeper_config config;
+struct mu_relay_reservation {
+    struct mu_relay_reservation_config config;
     struct mu_prng prng;
     bool asking;
     bool held;
@@ -135,22 +135,23 @@ struct mu_relay_keeper {
 };
 
 /** It is due at once. */
-void mu_relay_keeper_init(struct mu_relay_keeper *k, const struct mu_relay_keeper_config *config,
-                          mu_mono_t now);
+void mu_relay_reservation_init(struct mu_relay_reservation *k,
+                               const struct mu_relay_reservation_config *config, mu_mono_t now);
 /** What the time has done: an answer that did not come, an end that was reached. */
-void mu_relay_keeper_tick(struct mu_relay_keeper *k, mu_mono_t now);
+void mu_relay_reservation_tick(struct mu_relay_reservation *k, mu_mono_t now);
 /** Whether the relay is to be asked now; true means that it is, from here on. */
-bool mu_relay_keeper_ask(struct mu_relay_keeper *k, mu_mono_t now);
+bool mu_relay_reservation_ask(struct mu_relay_reservation *k, mu_mono_t now);
 /**
  * The relay has said yes, until `expire_s` of its clock. A relay whose clock is off by more than a
  * reservation lasts would grant what is over: it counts as a minute, and no grant as more than a
  * day.
  */
-void mu_relay_keeper_granted(struct mu_relay_keeper *k, struct mu_now now, uint64_t expire_s);
+void mu_relay_reservation_granted(struct mu_relay_reservation *k, struct mu_now now,
+                                  uint64_t expire_s);
 /** It has said no, or nothing that can be used. What is held stays. Harmless while not asking. */
-void mu_relay_keeper_failed(struct mu_relay_keeper *k, mu_mono_t now);
+void mu_relay_reservation_failed(struct mu_relay_reservation *k, mu_mono_t now);
 /** The connection to it is gone, and what was held with it. */
-void mu_relay_keeper_lost(struct mu_relay_keeper *k, mu_mono_t now);
-mu_mono_t mu_relay_keeper_deadline(const struct mu_relay_keeper *k);
+void mu_relay_reservation_lost(struct mu_relay_reservation *k, mu_mono_t now);
+mu_mono_t mu_relay_reservation_deadline(const struct mu_relay_reservation *k);
 
 #endif

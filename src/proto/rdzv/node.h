@@ -1,6 +1,6 @@
 /*
- * One node of a rendezvous whose state lies in a compare-and-set cell: a key of a store, a key of
- * etcd. A decision machine. It does not know which backend it has; a driver carries out what it
+ * One node of a rendezvous whose state lies in a compare-and-set register: a key of a store, a key
+ * of etcd. A decision machine. It does not know which backend it has; a driver carries out what it
  * asks for and feeds the answers back.
  *
  *     mu_rdzv_init(&r, &config, &msg);

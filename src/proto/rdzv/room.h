@@ -1,8 +1,8 @@
 /*
  * A room: one run of a rendezvous, kept by the server. The native form of what proto/rdzv/node.h
- * does over a compare-and-set cell: here the server holds the state, a node says once that it wants
- * in, and is pushed what it needs to know. A decision machine: calls and the time go in, notices
- * are pulled.
+ * does over a compare-and-set register: here the server holds the state, a node says once that it
+ * wants in, and is pushed what it needs to know. A decision machine: calls and the time go in,
+ * notices are pulled.
  *
  *     mu_room_join(&room, now, &member, 2, 4, &errmsg)  a node wants in
  *     mu_room_leave(&room, now, &member)                it wants out, with grace

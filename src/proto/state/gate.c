@@ -98,29 +98,29 @@ void mu_state_gate_configure(struct mu_state_gate *g, const struct mu_state_gate
     g->tokens = g->tokens < burst ? g->tokens : burst;
 }
 
-void mu_state_seat_init(struct mu_state_seat *seat)
+void mu_state_turn_init(struct mu_state_turn *turn)
 {
-    mu_list_init(&seat->link);
-    seat->bytes = 0;
+    mu_list_init(&turn->link);
+    turn->bytes = 0;
 }
 
-void mu_state_gate_wait(struct mu_state_gate *g, struct mu_state_seat *seat, size_t bytes)
+void mu_state_gate_wait(struct mu_state_gate *g, struct mu_state_turn *turn, size_t bytes)
 {
-    seat->bytes = bytes;
-    if (mu_list_empty(&seat->link)) {
-        mu_list_push(&g->queue, &seat->link);
+    turn->bytes = bytes;
+    if (mu_list_empty(&turn->link)) {
+        mu_list_push(&g->queue, &turn->link);
     }
 }
 
-void mu_state_gate_unwait(struct mu_state_seat *seat)
+void mu_state_gate_unwait(struct mu_state_turn *turn)
 {
-    mu_list_remove(&seat->link);
+    mu_list_remove(&turn->link);
 }
 
-struct mu_state_seat *mu_state_gate_next(struct mu_state_gate *g, mu_mono_t now)
+struct mu_state_turn *mu_state_gate_next(struct mu_state_gate *g, mu_mono_t now)
 {
     struct mu_list *node;
-    struct mu_state_seat *seat;
+    struct mu_state_turn *turn;
 
     if (mu_list_empty(&g->queue)) {
         return NULL;
@@ -132,11 +132,11 @@ struct mu_state_seat *mu_state_gate_next(struct mu_state_gate *g, mu_mono_t now)
         }
     }
     node = mu_list_pop(&g->queue);
-    seat = MU_CONTAINER_OF(node, struct mu_state_seat, link);
+    turn = MU_CONTAINER_OF(node, struct mu_state_turn, link);
     if (g->config.bytes_per_s != 0) {
-        g->tokens -= (int64_t)seat->bytes;
+        g->tokens -= (int64_t)turn->bytes;
     }
-    return seat;
+    return turn;
 }
 
 void mu_state_gate_refund(struct mu_state_gate *g, size_t bytes)

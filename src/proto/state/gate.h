@@ -4,7 +4,7 @@
  * A slot is taken for each stream and given back when it ends; who finds none is told when to come
  * again. What leaves is paced by a bucket of tokens that may go below zero by one chunk: a chunk
  * goes when there is more than nothing in it. Streams that have something to send queue up with a
- * seat; each gets one chunk in turn, so that nobody waits behind another's whole download.
+ * turn; each gets one chunk in turn, so that nobody waits behind another's whole download.
  */
 #ifndef MU_STATE_GATE_H
 #define MU_STATE_GATE_H
@@ -24,7 +24,7 @@ struct mu_state_gate_config {
 struct mu_state_gate_config mu_state_gate_config_defaults(void);
 
 /* One stream's place in the queue; embedded by its owner. */
-struct mu_state_seat {
+struct mu_state_turn {
     struct mu_list link;
     size_t bytes; /* that it waits to send */
 };
@@ -54,13 +54,13 @@ int mu_state_gate_enter(struct mu_state_gate *g, uint32_t *ret_retry_ms);
 /** Gives a slot back. */
 void mu_state_gate_leave(struct mu_state_gate *g);
 
-void mu_state_seat_init(struct mu_state_seat *seat);
-/** Queues up to send `bytes`; a seat that waits already waits for these now, where it is. */
-void mu_state_gate_wait(struct mu_state_gate *g, struct mu_state_seat *seat, size_t bytes);
+void mu_state_turn_init(struct mu_state_turn *turn);
+/** Queues up to send `bytes`; a turn that waits already waits for these now, where it is. */
+void mu_state_gate_wait(struct mu_state_gate *g, struct mu_state_turn *turn, size_t bytes);
 /** Leaves the queue; one that is not in it is left alone. */
-void mu_state_gate_unwait(struct mu_state_seat *seat);
-/** The seat that may send its bytes now, out of the queue and charged; NULL: nobody, now. */
-struct mu_state_seat *mu_state_gate_next(struct mu_state_gate *g, mu_mono_t now);
+void mu_state_gate_unwait(struct mu_state_turn *turn);
+/** The turn that may send its bytes now, out of the queue and charged; NULL: nobody, now. */
+struct mu_state_turn *mu_state_gate_next(struct mu_state_gate *g, mu_mono_t now);
 /** Gives back what was charged for bytes that did not leave after all. */
 void mu_state_gate_refund(struct mu_state_gate *g, size_t bytes);
 /** When to ask mu_state_gate_next() again: MU_MONO_NEVER while nobody waits. */

@@ -230,8 +230,8 @@ static void commit(struct mu_keyspace *ks, struct put *p)
         mu_ks_journal_value(ks, e);
     }
     mu_ks_change_commit(ks, p->change);
-    if (e->crowd != NULL) {
-        mu_ks_wake(ks, e->crowd);
+    if (e->waiting != NULL) {
+        mu_ks_wake(ks, e->waiting);
         mu_ks_entry_settle(ks, e);
     }
 }

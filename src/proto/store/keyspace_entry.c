@@ -64,9 +64,9 @@ static size_t entry_cost(size_t key_len, size_t room)
     return sizeof(struct mu_ks_entry) + key_len + room + MU_KS_ALLOC_OVERHEAD + BUCKET_COST;
 }
 
-static size_t crowd_cost(void)
+static size_t waiting_cost(void)
 {
-    return sizeof(struct mu_ks_crowd) + MU_KS_ALLOC_OVERHEAD;
+    return sizeof(struct mu_ks_waiting) + MU_KS_ALLOC_OVERHEAD;
 }
 
 int mu_ks_entry_new(struct mu_keyspace *ks, struct mu_span key, uint64_t hash, size_t value_len,
@@ -101,46 +101,46 @@ int mu_ks_entry_new(struct mu_keyspace *ks, struct mu_span key, uint64_t hash, s
     return 0;
 }
 
-int mu_ks_entry_crowd(struct mu_keyspace *ks, struct mu_ks_entry *e)
+int mu_ks_entry_waiting(struct mu_keyspace *ks, struct mu_ks_entry *e)
 {
-    struct mu_ks_crowd *crowd;
+    struct mu_ks_waiting *waiting;
     int err;
 
-    if (e->crowd != NULL) {
+    if (e->waiting != NULL) {
         return 0;
     }
-    err = mu_ks_charge(ks, crowd_cost(), 0);
+    err = mu_ks_charge(ks, waiting_cost(), 0);
     if (err != 0) {
         return err;
     }
-    crowd = mu_malloc(sizeof(*crowd));
-    if (crowd == NULL) {
-        mu_ks_uncharge(ks, crowd_cost());
+    waiting = mu_malloc(sizeof(*waiting));
+    if (waiting == NULL) {
+        mu_ks_uncharge(ks, waiting_cost());
         return MUSTER_ENOMEM;
     }
-    mu_list_init(&crowd->torch);
-    mu_list_init(&crowd->all);
-    mu_list_init(&crowd->pops);
-    mu_list_init(&crowd->elements);
-    crowd->element_count = 0;
-    e->crowd = crowd;
+    mu_list_init(&waiting->torch);
+    mu_list_init(&waiting->all);
+    mu_list_init(&waiting->pops);
+    mu_list_init(&waiting->elements);
+    waiting->element_count = 0;
+    e->waiting = waiting;
     return 0;
 }
 
-static bool crowd_is_empty(const struct mu_ks_crowd *crowd)
+static bool waiting_is_empty(const struct mu_ks_waiting *waiting)
 {
-    return mu_list_empty(&crowd->torch) && mu_list_empty(&crowd->all) &&
-           mu_list_empty(&crowd->pops) && mu_list_empty(&crowd->elements);
+    return mu_list_empty(&waiting->torch) && mu_list_empty(&waiting->all) &&
+           mu_list_empty(&waiting->pops) && mu_list_empty(&waiting->elements);
 }
 
 void mu_ks_entry_settle(struct mu_keyspace *ks, struct mu_ks_entry *e)
 {
-    if (e->crowd != NULL && crowd_is_empty(e->crowd)) {
-        mu_free(e->crowd);
-        e->crowd = NULL;
-        mu_ks_uncharge(ks, crowd_cost());
+    if (e->waiting != NULL && waiting_is_empty(e->waiting)) {
+        mu_free(e->waiting);
+        e->waiting = NULL;
+        mu_ks_uncharge(ks, waiting_cost());
     }
-    if (e->crowd == NULL && !e->has_value && !e->staged) {
+    if (e->waiting == NULL && !e->has_value && !e->staged) {
         MU_ASSERT(e->lease == NULL && mu_ks_value_inside(e));
         mu_map_remove(&ks->entries, &e->node);
         mu_ks_uncharge(ks, entry_cost(e->node.key.len, e->room));
@@ -164,18 +164,18 @@ void mu_ks_entry_clear(struct mu_keyspace *ks, struct mu_ks_entry *e)
 
 void mu_ks_entry_free(struct mu_ks_entry *e)
 {
-    if (e->crowd != NULL) {
+    if (e->waiting != NULL) {
         struct mu_list *at;
 
-        MU_ASSERT(mu_list_empty(&e->crowd->torch) && mu_list_empty(&e->crowd->all) &&
-                  mu_list_empty(&e->crowd->pops));
-        while ((at = mu_list_pop(&e->crowd->elements)) != NULL) {
+        MU_ASSERT(mu_list_empty(&e->waiting->torch) && mu_list_empty(&e->waiting->all) &&
+                  mu_list_empty(&e->waiting->pops));
+        while ((at = mu_list_pop(&e->waiting->elements)) != NULL) {
             struct mu_ks_element *el = MU_CONTAINER_OF(at, struct mu_ks_element, link);
 
             mu_free(el->data);
             mu_free(el);
         }
-        mu_free(e->crowd);
+        mu_free(e->waiting);
     }
     if (!mu_ks_value_inside(e)) {
         MU_ASSERT(mu_ks_block_of(e)->refs == 1);

@@ -33,7 +33,7 @@ struct mu_ks_block {
 };
 
 /* Those who wait for a key, and the elements of its queue. Most keys have neither. */
-struct mu_ks_crowd {
+struct mu_ks_waiting {
     struct mu_list torch; /* registrations of each kind, first come first */
     struct mu_list all;
     struct mu_list pops;
@@ -42,9 +42,9 @@ struct mu_ks_crowd {
 };
 
 /*
- * A key. It is there while it has a value or a crowd. One block holds the entry, the key's bytes
- * and some room, where a small value lives; a value that has outgrown the room has a block of its
- * own.
+ * A key. It is there while it has a value or somebody waits for it. One block holds the entry, the
+ * key's bytes and some room, where a small value lives; a value that has outgrown the room has a
+ * block of its own.
  */
 struct mu_ks_entry {
     struct mu_map_node node;
@@ -52,11 +52,11 @@ struct mu_ks_entry {
     size_t value_len;
     size_t value_cap;
     uint64_t record; /* the value's number in the journal, or 0 */
-    struct mu_ks_crowd *crowd;
+    struct mu_ks_waiting *waiting;
     struct mu_ks_lease *lease;
     struct mu_list lease_link;
     uint32_t room;  /* bytes behind the key */
-    bool has_value; /* false: only the crowd keeps it */
+    bool has_value; /* false: only those who wait keep it */
     bool staged;    /* by the multi_set that is under way */
     uint8_t bytes[];
 };
@@ -83,7 +83,7 @@ static inline bool mu_ks_value_inside(const struct mu_ks_entry *e)
 
 static inline bool mu_ks_present(const struct mu_ks_entry *e)
 {
-    return e->has_value || (e->crowd != NULL && e->crowd->element_count != 0);
+    return e->has_value || (e->waiting != NULL && e->waiting->element_count != 0);
 }
 
 /** Counts `added` bytes in place of `removed` ones. MUSTER_EFULL if that passes the limit. */
@@ -112,9 +112,9 @@ void mu_ks_block_leave(struct mu_ks_block *block);
 /** A new entry without a value, with room for one of `value_len` if that is small. */
 int mu_ks_entry_new(struct mu_keyspace *ks, struct mu_span key, uint64_t hash, size_t value_len,
                     struct mu_ks_entry **ret);
-/** The entry's crowd, made if there is none. */
-int mu_ks_entry_crowd(struct mu_keyspace *ks, struct mu_ks_entry *e);
-/** Drops what is empty: the crowd, and the entry when nothing is left in it. */
+/** The entry's waiting list, made if there is none. */
+int mu_ks_entry_waiting(struct mu_keyspace *ks, struct mu_ks_entry *e);
+/** Drops what is empty: the waiting list, and the entry when nothing is left in it. */
 void mu_ks_entry_settle(struct mu_keyspace *ks, struct mu_ks_entry *e);
 /** Drops the value; the entry stays. Binding, journal and watches are the caller's business. */
 void mu_ks_entry_clear(struct mu_keyspace *ks, struct mu_ks_entry *e);
@@ -124,9 +124,9 @@ void mu_ks_entry_free(struct mu_ks_entry *e);
 /* --- waits ----------------------------------------------------------------------------------- */
 
 /** The key has a value now: counts down everybody who waited for that. */
-void mu_ks_wake(struct mu_keyspace *ks, struct mu_ks_crowd *crowd);
+void mu_ks_wake(struct mu_keyspace *ks, struct mu_ks_waiting *waiting);
 /** The key's queue has one more element: serves those who waited for it, in their order. */
-void mu_ks_serve_push(struct mu_keyspace *ks, struct mu_ks_crowd *crowd);
+void mu_ks_serve_push(struct mu_keyspace *ks, struct mu_ks_waiting *waiting);
 
 /* --- watches --------------------------------------------------------------------------------- */
 
@@ -204,6 +204,6 @@ int mu_ks_load_element(struct mu_keyspace *ks, uint64_t number, struct mu_span k
 /* --- queues: keyspace_queue.c ---------------------------------------------------------------- */
 
 /** Unlinks the oldest element, journals that, and hands its bytes over; there must be one. */
-uint8_t *mu_ks_element_take(struct mu_keyspace *ks, struct mu_ks_crowd *crowd, size_t *ret_len);
+uint8_t *mu_ks_element_take(struct mu_keyspace *ks, struct mu_ks_waiting *waiting, size_t *ret_len);
 
 #endif

@@ -40,14 +40,14 @@ static int element_new(struct mu_keyspace *ks, struct mu_span value, struct mu_k
     return 0;
 }
 
-uint8_t *mu_ks_element_take(struct mu_keyspace *ks, struct mu_ks_crowd *crowd, size_t *ret_len)
+uint8_t *mu_ks_element_take(struct mu_keyspace *ks, struct mu_ks_waiting *waiting, size_t *ret_len)
 {
-    struct mu_list *at = mu_list_pop(&crowd->elements);
+    struct mu_list *at = mu_list_pop(&waiting->elements);
     struct mu_ks_element *el = MU_CONTAINER_OF(at, struct mu_ks_element, link);
     uint8_t *data = el->data;
 
     MU_ASSERT(at != NULL);
-    crowd->element_count--;
+    waiting->element_count--;
     mu_ks_journal_del(ks, &el->record);
     *ret_len = el->len;
     el->data = NULL;
@@ -55,7 +55,7 @@ uint8_t *mu_ks_element_take(struct mu_keyspace *ks, struct mu_ks_crowd *crowd, s
     return data;
 }
 
-/* Makes the entry of `key`, its crowd, and an element that is not in the queue yet. */
+/* Makes the entry of `key`, its waiting list, and an element that is not in the queue yet. */
 static int prepare_element(struct mu_keyspace *ks, struct mu_span key, struct mu_span value,
                            struct mu_ks_entry **ret_entry, struct mu_ks_element **ret_element)
 {
@@ -66,7 +66,7 @@ static int prepare_element(struct mu_keyspace *ks, struct mu_span key, struct mu
     if (err != 0) {
         return err;
     }
-    err = mu_ks_entry_crowd(ks, e);
+    err = mu_ks_entry_waiting(ks, e);
     if (err == 0) {
         err = element_new(ks, value, ret_element);
     }
@@ -97,11 +97,11 @@ int mu_ks_queue_push(struct mu_keyspace *ks, struct mu_span key, struct mu_span 
     if (err != 0) {
         return err;
     }
-    mu_list_push(&e->crowd->elements, &el->link);
-    *ret_len = ++e->crowd->element_count;
-    mu_ks_serve_push(ks, e->crowd);
+    mu_list_push(&e->waiting->elements, &el->link);
+    *ret_len = ++e->waiting->element_count;
+    mu_ks_serve_push(ks, e->waiting);
     /* Handed straight to somebody who waited, it is never seen by the journal. */
-    if (e->crowd->element_count != 0) {
+    if (e->waiting->element_count != 0) {
         mu_ks_journal_element(ks, e, el);
     }
     mu_ks_entry_settle(ks, e);
@@ -114,29 +114,29 @@ int mu_ks_queue_pop(struct mu_keyspace *ks, struct mu_span key, uint8_t **ret_va
     struct mu_ks_entry *e = mu_ks_find(ks, key);
     int err;
 
-    if (e == NULL || e->crowd == NULL || e->crowd->element_count == 0) {
+    if (e == NULL || e->waiting == NULL || e->waiting->element_count == 0) {
         return MUSTER_ENOENT;
     }
     err = mu_ks_journal_reserve(ks, mu_ks_journal_del_len(ks));
     if (err != 0) {
         return err;
     }
-    *ret_len_before = (int64_t)e->crowd->element_count;
-    *ret_value = mu_ks_element_take(ks, e->crowd, ret_value_len);
+    *ret_len_before = (int64_t)e->waiting->element_count;
+    *ret_value = mu_ks_element_take(ks, e->waiting, ret_value_len);
     mu_ks_entry_settle(ks, e);
     return 0;
 }
 
 /* Drops the elements of a key's queue; false if there was no memory to journal that. */
-static bool drop_elements(struct mu_keyspace *ks, struct mu_ks_crowd *crowd)
+static bool drop_elements(struct mu_keyspace *ks, struct mu_ks_waiting *waiting)
 {
-    while (crowd->element_count != 0) {
+    while (waiting->element_count != 0) {
         size_t len;
 
         if (mu_ks_journal_reserve(ks, mu_ks_journal_del_len(ks)) != 0) {
             return false;
         }
-        mu_free(mu_ks_element_take(ks, crowd, &len));
+        mu_free(mu_ks_element_take(ks, waiting, &len));
     }
     return true;
 }
@@ -154,7 +154,7 @@ void mu_ks_delete_prefix(struct mu_keyspace *ks, struct mu_span prefix, size_t *
         if (!mu_span_starts_with(e->node.key, prefix) || !mu_ks_present(e)) {
             continue;
         }
-        if (e->crowd != NULL && !drop_elements(ks, e->crowd)) {
+        if (e->waiting != NULL && !drop_elements(ks, e->waiting)) {
             continue;
         }
         if (e->has_value) {
@@ -171,7 +171,7 @@ size_t mu_ks_queue_len(const struct mu_keyspace *ks, struct mu_span key)
 {
     const struct mu_ks_entry *e = mu_ks_find(ks, key);
 
-    return e == NULL || e->crowd == NULL ? 0 : e->crowd->element_count;
+    return e == NULL || e->waiting == NULL ? 0 : e->waiting->element_count;
 }
 
 int mu_ks_load_element(struct mu_keyspace *ks, uint64_t number, struct mu_span key,
@@ -185,7 +185,7 @@ int mu_ks_load_element(struct mu_keyspace *ks, uint64_t number, struct mu_span k
         return err;
     }
     el->record = number;
-    mu_list_push(&e->crowd->elements, &el->link);
-    e->crowd->element_count++;
+    mu_list_push(&e->waiting->elements, &el->link);
+    e->waiting->element_count++;
     return 0;
 }

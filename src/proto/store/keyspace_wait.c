@@ -7,15 +7,15 @@ static size_t regs_cost(size_t count)
     return count * sizeof(struct mu_ks_reg) + MU_KS_ALLOC_OVERHEAD;
 }
 
-static struct mu_list *list_of_kind(struct mu_ks_crowd *crowd, enum mu_ks_wait_kind kind)
+static struct mu_list *list_of_kind(struct mu_ks_waiting *waiting, enum mu_ks_wait_kind kind)
 {
     switch (kind) {
     case MU_KS_WAIT_TORCH:
-        return &crowd->torch;
+        return &waiting->torch;
     case MU_KS_WAIT_ALL:
-        return &crowd->all;
+        return &waiting->all;
     case MU_KS_WAIT_POP:
-        return &crowd->pops;
+        return &waiting->pops;
     }
     mu_panic(__FILE__, __LINE__, "a kind of wait");
 }
@@ -61,26 +61,26 @@ static void count_down_all(struct mu_keyspace *ks, struct mu_list *list)
     }
 }
 
-void mu_ks_wake(struct mu_keyspace *ks, struct mu_ks_crowd *crowd)
+void mu_ks_wake(struct mu_keyspace *ks, struct mu_ks_waiting *waiting)
 {
-    count_down_all(ks, &crowd->torch);
-    count_down_all(ks, &crowd->all);
+    count_down_all(ks, &waiting->torch);
+    count_down_all(ks, &waiting->all);
 }
 
-void mu_ks_serve_push(struct mu_keyspace *ks, struct mu_ks_crowd *crowd)
+void mu_ks_serve_push(struct mu_keyspace *ks, struct mu_ks_waiting *waiting)
 {
     bool claimed = false;
 
-    count_down_all(ks, &crowd->all);
+    count_down_all(ks, &waiting->all);
     while (!claimed) {
-        struct mu_ks_reg *torch = first_reg(&crowd->torch);
-        struct mu_ks_reg *pop = first_reg(&crowd->pops);
+        struct mu_ks_reg *torch = first_reg(&waiting->torch);
+        struct mu_ks_reg *pop = first_reg(&waiting->pops);
 
         if (pop != NULL && (torch == NULL || pop->ticket < torch->ticket)) {
             struct mu_ks_wait *w = pop->wait;
 
-            w->len_before = (int64_t)crowd->element_count;
-            w->popped = mu_ks_element_take(ks, crowd, &w->popped_len);
+            w->len_before = (int64_t)waiting->element_count;
+            w->popped = mu_ks_element_take(ks, waiting, &w->popped_len);
             claimed = count_down(ks, pop);
         } else if (torch != NULL) {
             /* One that misses other keys still is not about to pop: the turn passes on. */
@@ -121,12 +121,12 @@ static int register_key(struct mu_keyspace *ks, struct mu_ks_wait *w, struct mu_
     if (err != 0) {
         return err;
     }
-    err = mu_ks_entry_crowd(ks, e);
+    err = mu_ks_entry_waiting(ks, e);
     if (err != 0) {
         mu_ks_entry_settle(ks, e);
         return err;
     }
-    list = list_of_kind(e->crowd, w->kind);
+    list = list_of_kind(e->waiting, w->kind);
     /* Nobody else registers meanwhile: a key named before has this very wait at its end. */
     if (!mu_list_empty(list) && MU_CONTAINER_OF(list->prev, struct mu_ks_reg, link)->wait == w) {
         return 0;

@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "service/agent/agent_internal.h"
-#include "service/server/backing.h"
+#include "service/server/gateway_etcd.h"
 
 #define GOODBYE_MS   5000  /* for the rendezvous to take our last words */
 #define ASK_MS       400   /* for who showed signs of failing before the first known to end */
@@ -520,7 +520,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
         return mu_err(reterr_msg, MUSTER_EINVAL, "a program and an environment are needed");
     }
     if (config->backing != NULL) {
-        err = mu_backing_check(config->backing, reterr_msg);
+        err = mu_gateway_etcd_check(config->backing, reterr_msg);
         if (err != 0) {
             mu_err_prefix(reterr_msg, "--store-backing");
             return err;

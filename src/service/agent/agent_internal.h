@@ -38,7 +38,7 @@ struct mu_agent_round {
     bool exchanging; /* ranks or the barrier: `done` is to come */
     bool is_barrier;
     struct mu_rdzv_bootstrap *bootstrap;
-    struct mu_agent_backing *backing; /* a server on loopback: see backing.c */
+    struct mu_agent_gateway *gateway; /* a server on loopback: see backing.c */
     struct mu_timer backing_timer;
     bool has_ranks;
     bool has_master;
@@ -185,12 +185,12 @@ void mu_agent_round_not_ready(struct mu_agent_round *r, int status, const char *
 
 /* backing.c */
 /** Serves the workers' store from etcd; the round is told where, or that it cannot be. */
-int mu_agent_backing_start(struct mu_agent_round *r, struct mu_errmsg *reterr_msg);
+int mu_agent_gateway_to_etcd(struct mu_agent_round *r, struct mu_errmsg *reterr_msg);
 /** Serves the workers' store, which is at another node; the round is told where. */
-int mu_agent_gateway_start(struct mu_agent_round *r, const char *host, uint16_t port,
-                           struct mu_errmsg *reterr_msg);
-/** r->backing is NULL, and the round settled, when it is gone; perhaps at once. */
-void mu_agent_backing_end(struct mu_agent_backing *b);
+int mu_agent_gateway_to_node(struct mu_agent_round *r, const char *host, uint16_t port,
+                             struct mu_errmsg *reterr_msg);
+/** r->gateway is NULL, and the round settled, when it is gone; perhaps at once. */
+void mu_agent_gateway_end(struct mu_agent_gateway *b);
 
 /* failure.c */
 /** A worker shows that it may be failing: takes a place in the server's order. */

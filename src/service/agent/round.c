@@ -83,8 +83,8 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         r->bootstrap_ending = true;
         mu_rdzv_bootstrap_end(r->bootstrap);
     }
-    if (r->backing != NULL) {
-        mu_agent_backing_end(r->backing); /* Settles the round when it is gone. */
+    if (r->gateway != NULL) {
+        mu_agent_gateway_end(r->gateway); /* Settles the round when it is gone. */
         return;
     }
     if (r->exchanging || r->op_busy || r->bootstrap != NULL) {
@@ -227,7 +227,7 @@ static int take_master(struct mu_agent_round *r, const char *addr, uint16_t port
                        struct mu_errmsg *reterr_msg)
 {
     if (r->s->config.sealed && r->share && !is_loopback(addr)) {
-        return mu_agent_gateway_start(r, addr, port, reterr_msg);
+        return mu_agent_gateway_to_node(r, addr, port, reterr_msg);
     }
     mu_agent_round_master(r, addr, port);
     return 0;
@@ -295,7 +295,7 @@ void mu_agent_round_exchange(struct mu_agent_round *r)
             err = mu_err(&msg, MUSTER_ENOTSUP,
                          "agents of PyTorch 1.13 know of no store that every node serves");
         } else if (s->config.backing != NULL) {
-            err = mu_agent_backing_start(r, &msg);
+            err = mu_agent_gateway_to_etcd(r, &msg);
         } else if (is_static(s)) {
             err = take_static_master(r, &msg);
         } else if (r->generation == MU_EXCHANGE_2 || r->rank == 0) {

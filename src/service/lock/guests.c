@@ -224,7 +224,7 @@ struct mu_guest *mu_guests_next(struct mu_guests *book)
     return guest;
 }
 
-struct mu_guest *mu_guests_crowd(const struct mu_guests *book)
+struct mu_guest *mu_guests_surplus(const struct mu_guests *book)
 {
     return book->shaking_count > book->limits.shaking ? guest_of(book->shaking.next) : NULL;
 }

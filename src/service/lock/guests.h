@@ -8,7 +8,7 @@
  *     mu_guests_over(&book, &guest)        whom that is too many of; repeatedly
  *     mu_guests_move(&book, &guest, stage)
  *     mu_guests_next(&book)                whose turn it is to shake hands: one of each address
- *     mu_guests_crowd(&book)               whom that is too many of
+ *     mu_guests_surplus(&book)               whom that is too many of
  *     mu_guests_leave(&book, &guest)       it is known now, or gone
  */
 #ifndef MU_LOCK_ENV_GUESTS_H
@@ -75,7 +75,7 @@ void mu_guests_move(struct mu_guests *book, struct mu_guest *guest, enum mu_gues
 /** The one who has waited longest of the address whose turn it is, or NULL. It is SHAKING then. */
 struct mu_guest *mu_guests_next(struct mu_guests *book);
 /** The oldest of those with whom TLS is under way if they are too many, or NULL. */
-struct mu_guest *mu_guests_crowd(const struct mu_guests *book);
+struct mu_guest *mu_guests_surplus(const struct mu_guests *book);
 /** Harmless for one that is in no book. */
 void mu_guests_leave(struct mu_guests *book, struct mu_guest *guest);
 

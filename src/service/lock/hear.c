@@ -382,7 +382,7 @@ void mu_lock_on_turn(struct mu_timer *timer)
         return;
     }
     guest = mu_guests_next(&lock->book);
-    victim = mu_guests_crowd(&lock->book);
+    victim = mu_guests_surplus(&lock->book);
     if (guest == NULL) {
         return;
     }

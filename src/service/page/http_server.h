@@ -1,7 +1,7 @@
 /*
  * A small HTTP server: GET and HEAD, short answers made at once, and streams of events (text/
  * event-stream) of which every listener gets the newest. For pages that say how things stand; not
- * for the crowd. A service: it runs on libuv and in the simulator.
+ * for many. A service: it runs on libuv and in the simulator.
  *
  *     mu_http_server_start(env, &config, &server, &msg);
  *     mu_http_server_push(server, event);      to all who listen to /events

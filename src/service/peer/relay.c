@@ -23,7 +23,7 @@ static const struct mu_span hop_name = {(const uint8_t *)MU_RELAY_HOP_NAME,
 struct mu_relay_place {
     struct mu_list link; /* relay->places */
     struct mu_peer_relay *relay;
-    struct mu_relay_keeper keeper;
+    struct mu_relay_reservation reservation;
     struct mu_peer_id at;
     struct mu_buf given; /* the address that we were told; empty: it was found among the peers */
     struct mu_timer timer;
@@ -87,26 +87,26 @@ bool mu_relay_has_place(const struct mu_peer_relay *relay, const struct mu_peer_
         const struct mu_relay_place *p = MU_CONTAINER_OF(it, struct mu_relay_place, link);
 
         if (mu_peer_id_eq(&p->at, at)) {
-            return p->keeper.held || p->keeper.asking;
+            return p->reservation.held || p->reservation.asking;
         }
     }
     return false;
 }
 
-/* What the keeper has come to: told to the others, and to its clock. */
+/* What the reservation has come to: told to the others, and to its clock. */
 static void settle(struct mu_relay_place *p)
 {
     struct mu_peer_relay *relay = p->relay;
     char id[MU_PEER_ID_TEXT_MAX];
 
-    if (p->held != p->keeper.held) {
-        p->held = p->keeper.held;
+    if (p->held != p->reservation.held) {
+        p->held = p->reservation.held;
         (void)mu_peer_host_keep(relay->host, &p->at, p->held);
         mu_log(MUSTER_LOG_INFO, p->held ? "RELAY-HELD" : "RELAY-LOST", "at=%s",
                mu_peer_id_format(&p->at, id));
         tell_addrs(relay);
     }
-    mu_env_timer_arm(relay->env, &p->timer, mu_relay_keeper_deadline(&p->keeper));
+    mu_env_timer_arm(relay->env, &p->timer, mu_relay_reservation_deadline(&p->reservation));
 }
 
 static void clear_addrs(struct mu_relay_place *p)
@@ -187,11 +187,11 @@ static int check_voucher(const struct mu_relay_place *p, struct mu_span envelope
 static void fail(struct mu_relay_place *p, const char *why)
 {
     char id[MU_PEER_ID_TEXT_MAX];
-    bool news = p->given.len != 0 && p->keeper.failures == 0; /* to who has named that relay */
+    bool news = p->given.len != 0 && p->reservation.failures == 0; /* to who has named that relay */
 
     mu_log(news ? MUSTER_LOG_WARN : MUSTER_LOG_INFO, "RELAY-NO-PLACE", "at=%s why=\"%s\"",
            mu_peer_id_format(&p->at, id), why);
-    mu_relay_keeper_failed(&p->keeper, mu_env_now(p->relay->env).mono);
+    mu_relay_reservation_failed(&p->reservation, mu_env_now(p->relay->env).mono);
     settle(p);
 }
 
@@ -213,7 +213,7 @@ static void take_answer(struct mu_relay_place *p, struct mu_span bytes)
     } else {
         bool held = p->held;
 
-        mu_relay_keeper_granted(&p->keeper, mu_env_now(p->relay->env), msg.expire_s);
+        mu_relay_reservation_granted(&p->reservation, mu_env_now(p->relay->env), msg.expire_s);
         settle(p);
         if (held) {
             tell_addrs(p->relay); /* The relay may have moved. */
@@ -303,12 +303,12 @@ static void on_timer(struct mu_timer *timer)
     struct mu_relay_place *p = MU_CONTAINER_OF(timer, struct mu_relay_place, timer);
     mu_mono_t now = mu_env_now(p->relay->env).mono;
 
-    mu_relay_keeper_tick(&p->keeper, now);
-    if (mu_relay_keeper_ask(&p->keeper, now)) {
+    mu_relay_reservation_tick(&p->reservation, now);
+    if (mu_relay_reservation_ask(&p->reservation, now)) {
         ask(p);
     }
     settle(p);
-    if (p->keeper.failures >= FAILURES_MAX) {
+    if (p->reservation.failures >= FAILURES_MAX) {
         look_around(p->relay);
     }
 }
@@ -331,13 +331,13 @@ static struct mu_relay_place *find_place(const struct mu_peer_relay *relay,
 static struct mu_relay_place *add_place(struct mu_peer_relay *relay, const struct mu_peer_id *at)
 {
     struct mu_relay_place *p = mu_calloc(1, sizeof(*p));
-    struct mu_relay_keeper_config config = relay->config.keeper;
+    struct mu_relay_reservation_config config = relay->config.reservation;
 
     if (p == NULL) {
         return NULL;
     }
     config.seed = mu_prng_u64(&relay->prng);
-    mu_relay_keeper_init(&p->keeper, &config, mu_env_now(relay->env).mono);
+    mu_relay_reservation_init(&p->reservation, &config, mu_env_now(relay->env).mono);
     p->relay = relay;
     p->at = *at;
     p->answered = true;
@@ -421,7 +421,8 @@ static bool wants_more(const struct mu_peer_relay *relay)
     uint32_t good = 0;
 
     MU_LIST_FOREACH (it, &relay->places) {
-        good += MU_CONTAINER_OF(it, struct mu_relay_place, link)->keeper.failures < FAILURES_MAX;
+        good +=
+            MU_CONTAINER_OF(it, struct mu_relay_place, link)->reservation.failures < FAILURES_MAX;
     }
     return relay->config.autorelay && good < relay->config.wanted &&
            relay->place_count < PLACES_MAX;
@@ -460,7 +461,7 @@ static void on_disconnected(struct mu_peer_watch *watch, const struct mu_peer_id
     if (p == NULL) {
         return;
     }
-    mu_relay_keeper_lost(&p->keeper, mu_env_now(relay->env).mono);
+    mu_relay_reservation_lost(&p->reservation, mu_env_now(relay->env).mono);
     settle(p);
     if (p->given.len == 0) {
         free_place(p); /* It is found again if it comes again. */
@@ -475,7 +476,7 @@ struct mu_peer_relay_config mu_peer_relay_config_defaults(void)
     return (struct mu_peer_relay_config){
         .hop_terms = mu_relay_hop_config_defaults(),
         .wanted = 2,
-        .keeper = mu_relay_keeper_config_defaults(),
+        .reservation = mu_relay_reservation_config_defaults(),
     };
 }
 

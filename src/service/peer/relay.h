@@ -29,8 +29,8 @@ struct mu_peer_relay_config {
     bool hop;                             /* be a relay for others */
     struct mu_relay_hop_config hop_terms; /* but for the seed */
     bool autorelay;
-    uint32_t wanted;                      /* places, with autorelay. 2 */
-    struct mu_relay_keeper_config keeper; /* but for the seed */
+    uint32_t wanted;                                /* places, with autorelay. 2 */
+    struct mu_relay_reservation_config reservation; /* but for the seed */
     /** Where we can be reached through relays has changed. May be NULL. It may not free the relay,
      * and is called within the host's turns. */
     void (*changed)(void *context);

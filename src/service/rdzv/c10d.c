@@ -1,6 +1,6 @@
 /*
- * The backends c10d, etcd-v2 and etcd-v3: the machine of proto/rdzv/node.h on a cell. The first two
- * keep their state as PyTorch's backends of these names do, and both kinds of nodes meet in one
+ * The backends c10d, etcd-v2 and etcd-v3: the machine of proto/rdzv/node.h on a register. The first
+ * two keep their state as PyTorch's backends of these names do, and both kinds of nodes meet in one
  * run. What users ask for reaches the machine on the next turn, so that no callback runs inside a
  * call.
  */
@@ -13,9 +13,9 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "service/base/log.h"
-#include "service/rdzv/cell_store.h"
-#include "service/rdzv/cell_v2.h"
-#include "service/rdzv/cell_v3.h"
+#include "service/rdzv/register_store.h"
+#include "service/rdzv/register_v2.h"
+#include "service/rdzv/register_v3.h"
 
 #define NO_MEMORY_MS 50 /* until what found no memory is tried again */
 /* How long a node waits for its turn: others may have theirs before. */
@@ -100,23 +100,24 @@ static void carry_out(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
         return;
     }
     if ((up->flags & MU_RDZV_DO_READ) != 0) {
-        mu_rdzv_cell_read(n->cell, up->request);
+        mu_rdzv_register_read(n->reg, up->request);
     }
     if ((up->flags & MU_RDZV_DO_WRITE) != 0) {
-        err = mu_rdzv_cell_write(n->cell, up);
+        err = mu_rdzv_register_write(n->reg, up);
     }
     if (err != 0) {
         feed_failure(n, up->request, err);
     }
 }
 
-/* --- the cell --------------------------------------------------------------------------------- */
+/* --- the register
+ * --------------------------------------------------------------------------------- */
 
-static void on_found(void *context, const struct mu_rdzv_cell_found *found)
+static void on_found(void *context, const struct mu_rdzv_register_found *found)
 {
     struct mu_rdzv_c10d *n = context;
 
-    /* The machine was made for a cell that pushes; it has asked nothing but the first read. */
+    /* The machine was made for a register that pushes; it has asked nothing but the first read. */
     n->machine.config.push = found->push;
     n->machine.config.turns = found->turns;
     if (!n->config.dialect_given && found->dialect != MU_RDZV_DIALECT_UNKNOWN) {
@@ -255,7 +256,7 @@ static void on_timer(struct mu_timer *timer)
     if (n->freeing) {
         if ((n->soon & MU_RDZV_C10D_FREE) != 0) {
             n->soon = 0;
-            mu_rdzv_cell_close(n->cell);
+            mu_rdzv_register_close(n->reg);
         }
         return;
     }
@@ -321,10 +322,10 @@ static uint32_t clamp_ms(uint64_t ms)
     return (uint32_t)(ms < INT32_MAX ? ms : INT32_MAX);
 }
 
-static int open_store_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_events *events)
+static int open_store_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_events *events)
 {
     const struct mu_rdzv_c10d_config *c = &n->config;
-    struct mu_rdzv_store_cell_config config = {
+    struct mu_rdzv_store_register_config config = {
         .path = c->file ? c->path : NULL,
         .tcp = mu_store_tcp_config_defaults(),
         .answer_ms = clamp_ms(c->read_timeout_ms),
@@ -338,10 +339,10 @@ static int open_store_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_eve
     config.tcp.value_bytes_max = (size_t)MU_RDZV_STATE_BYTES_MAX / 3 * 4 + 64;
     config.tcp.name = n->base.node;
     (void)snprintf(config.key, sizeof(config.key), "torch.rendezvous.%s", n->base.run_id);
-    return mu_rdzv_store_cell_new(n->base.env, &config, events, &n->cell);
+    return mu_rdzv_store_register_new(n->base.env, &config, events, &n->reg);
 }
 
-static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_events *events,
+static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_events *events,
                           struct mu_errmsg *reterr_msg)
 {
     const struct mu_rdzv_c10d_config *c = &n->config;
@@ -353,7 +354,7 @@ static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_even
     }
     if (c->place == MU_RDZV_C10D_ETCD_V2) {
         err = mu_rdzv_v2_cell_new(n->base.env, etcd, n->base.run_id, clamp_ms(c->read_timeout_ms),
-                                  events, &n->cell);
+                                  events, &n->reg);
     } else {
         char prefix[MU_RDZV_V3_PREFIX_CAP];
         const struct mu_rdzv_v3_config config = {
@@ -363,7 +364,7 @@ static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_even
             .lease_ttl_s = c->lease_ttl_s,
         };
 
-        err = mu_rdzv_v3_cell_new(n->base.env, etcd, &config, events, &n->cell);
+        err = mu_rdzv_v3_cell_new(n->base.env, etcd, &config, events, &n->reg);
     }
     if (err != 0) {
         mu_etcd_close(etcd, NULL, NULL);
@@ -374,7 +375,7 @@ static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_cell_even
 
 static int open_cell(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
 {
-    const struct mu_rdzv_cell_events events = {
+    const struct mu_rdzv_register_events events = {
         .found = on_found,
         .answer = on_answer,
         .changed = on_changed,
@@ -439,7 +440,7 @@ static int elect(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     return 0;
 }
 
-/* Who hosts, then the cell there. */
+/* Who hosts, then the register there. */
 static int begin(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
 {
     int err = elect(n, reterr_msg);

@@ -1,7 +1,7 @@
 /*
  * What the files of the backends c10d, etcd-v2 and etcd-v3 share: one handler for the machine of
- * proto/rdzv/node.h, whatever cell (service/rdzv/cell.h) the state lies in. See service/rdzv/rdzv.h
- * for what it does.
+ * proto/rdzv/node.h, whatever register (service/rdzv/register.h) the state lies in. See
+ * service/rdzv/rdzv.h for what it does.
  */
 #ifndef MU_RDZV_C10D_H
 #define MU_RDZV_C10D_H
@@ -10,7 +10,7 @@
 #include "core/url.h"
 #include "service/etcd/etcd.h"
 #include "service/rdzv/rdzv.h"
-#include "service/rdzv/cell.h"
+#include "service/rdzv/register.h"
 #include "service/store/store.h"
 
 #define MU_RDZV_C10D_PATH_CAP 1024
@@ -94,7 +94,7 @@ struct mu_rdzv_c10d {
     struct mu_rdzv_handler base;
     struct mu_rdzv_c10d_config config;
     struct mu_rdzv machine;
-    struct mu_rdzv_cell *cell;
+    struct mu_rdzv_register *reg;
     struct mu_store_server *server; /* if it hosts */
     struct mu_timer timer;
     enum mu_rdzv_c10d_state state;
@@ -113,7 +113,7 @@ struct mu_rdzv_c10d {
 /** The name of a step for the record: that of the backend before it. */
 const char *mu_rdzv_c10d_step(struct mu_rdzv_c10d *n, const char *step);
 
-/* c10d_told.c: what the machine says, and what the user is told of it. The user may call
+/* c10d_events.c: what the machine says, and what the user is told of it. The user may call
  * anything from inside; the node is there until its `freed`. */
 void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up);
 /** Late-comers have waited for long enough. */

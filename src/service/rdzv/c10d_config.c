@@ -1,4 +1,4 @@
-/* The options of the backends on a cell, and the texts that they make for their users. */
+/* The options of the backends on a register, and the texts that they make for their users. */
 #include "service/rdzv/c10d.h"
 
 #include <inttypes.h>

@@ -5,7 +5,7 @@
 
 #include "service/etcd/url.h"
 #include "service/rdzv/c10d.h"
-#include "service/rdzv/cell_v3.h"
+#include "service/rdzv/register_v3.h"
 
 #define LEASE_TTL_S     5
 #define NODES_PER_TTL_S 50 /* a cluster that keeps hundreds of leases may be slow with one */

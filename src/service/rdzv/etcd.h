@@ -89,7 +89,7 @@ struct mu_rdzv_etcd {
     bool freeing;
 };
 
-/* etcd_told.c: what the machine says, and what the user is told of it. The user may call
+/* etcd_events.c: what the machine says, and what the user is told of it. The user may call
  * anything from inside; the node is there until its `freed`. */
 void mu_rdzv_etcd_tell(struct mu_rdzv_etcd *n, const struct mu_retcd_update *up);
 void mu_rdzv_etcd_upscale(struct mu_rdzv_etcd *n);

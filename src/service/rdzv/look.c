@@ -5,14 +5,14 @@
 
 #include "core/alloc.h"
 #include "service/rdzv/c10d.h"
-#include "service/rdzv/cell_v2.h"
-#include "service/rdzv/cell_v3.h"
+#include "service/rdzv/register_v2.h"
+#include "service/rdzv/register_v3.h"
 
 struct look {
     struct mu_env *env;
     struct mu_rdzv_ask_events events;
     struct mu_rdzv_c10d_config config;
-    struct mu_rdzv_cell *cell;
+    struct mu_rdzv_register *reg;
     struct mu_timer timer;
     char run_id[MU_RDZV_RUN_ID_MAX + 1];
     uint32_t timeout_ms;
@@ -21,14 +21,14 @@ struct look {
     struct mu_errmsg text;
 };
 
-/* `done` is told when the cell is closed, so that nothing of it is left then. */
+/* `done` is told when the register is closed, so that nothing of it is left then. */
 static void end(struct look *l, int status, const char *text)
 {
     if (!l->ended) {
         l->ended = true;
         l->status = mu_err(&l->text, status, "%s", text);
         mu_env_timer_arm(l->env, &l->timer, MU_MONO_NEVER);
-        mu_rdzv_cell_close(l->cell);
+        mu_rdzv_register_close(l->reg);
     }
 }
 
@@ -110,7 +110,8 @@ static int tell_bytes(struct look *l, struct mu_span bytes, struct mu_errmsg *re
     return err;
 }
 
-/* --- the cell --------------------------------------------------------------------------------- */
+/* --- the register
+ * --------------------------------------------------------------------------------- */
 
 static void on_answer(void *context, struct mu_rdzv_event *event)
 {
@@ -138,7 +139,7 @@ static void on_answer(void *context, struct mu_rdzv_event *event)
     }
 }
 
-static void on_found(void *context, const struct mu_rdzv_cell_found *found)
+static void on_found(void *context, const struct mu_rdzv_register_found *found)
 {
     (void)context;
     (void)found;
@@ -159,7 +160,7 @@ static void on_closed(void *context)
 
 static int open_cell(struct look *l, struct mu_errmsg *reterr_msg)
 {
-    const struct mu_rdzv_cell_events events = {
+    const struct mu_rdzv_register_events events = {
         .found = on_found,
         .answer = on_answer,
         .changed = on_changed,
@@ -179,8 +180,8 @@ static int open_cell(struct look *l, struct mu_errmsg *reterr_msg)
         return err;
     }
     err = l->config.place == MU_RDZV_C10D_ETCD_V2
-              ? mu_rdzv_v2_cell_new(l->env, etcd, l->run_id, l->timeout_ms, &events, &l->cell)
-              : mu_rdzv_v3_cell_new(l->env, etcd, &config, &events, &l->cell);
+              ? mu_rdzv_v2_cell_new(l->env, etcd, l->run_id, l->timeout_ms, &events, &l->reg)
+              : mu_rdzv_v3_cell_new(l->env, etcd, &config, &events, &l->reg);
     if (err != 0) {
         mu_etcd_close(etcd, NULL, NULL);
         return mu_err(reterr_msg, err, "%s", muster_strerror(err));
@@ -228,6 +229,6 @@ int mu_rdzv_look(struct mu_env *env, const struct mu_rdzv_params *params, uint32
         return err;
     }
     mu_env_timer_arm(env, &l->timer, mu_mono_add_ms(mu_env_now(env).mono, timeout_ms));
-    mu_rdzv_cell_read(l->cell, 1);
+    mu_rdzv_register_read(l->reg, 1);
     return 0;
 }

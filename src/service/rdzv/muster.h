@@ -147,7 +147,7 @@ void mu_rdzv_muster_unfence(struct mu_rdzv_muster *n);
 void mu_rdzv_muster_explain(struct mu_rdzv_muster *n);
 void mu_rdzv_muster_explain_reply(struct mu_rdzv_muster *n, int status, const char *text);
 
-/* muster_told.c: what the server says, and what the user is told of it. The user may call
+/* muster_events.c: what the server says, and what the user is told of it. The user may call
  * anything from inside; the node is there until its `freed`. */
 void mu_rdzv_muster_item(void *context, uint64_t id, struct mu_span payload);
 void mu_rdzv_muster_reply(void *context, uint64_t id, int status, struct mu_span payload);

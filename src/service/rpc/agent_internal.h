@@ -27,7 +27,7 @@ struct mu_rpc_line {
     struct mu_list dirty; /* agent->dirty_lines: has something to send */
     struct mu_map outs;
     struct mu_map ins;
-    bool dialled; /* a struct mu_rpc_dial, else a struct mu_rpc_visit */
+    bool dialled; /* a struct mu_rpc_dial, else a struct mu_rpc_accepted */
     bool ready;   /* calls may be made */
     bool lost;
     uint8_t incarnation[MU_RPC_SESSION_LEN]; /* of the process at the other end, once ready */
@@ -41,7 +41,7 @@ struct mu_rpc_dial {
     bool closing;
 };
 
-struct mu_rpc_visit {
+struct mu_rpc_accepted {
     struct mu_rpc_session base;
     struct mu_rpc_line line;
 };

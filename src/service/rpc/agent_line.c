@@ -18,14 +18,14 @@ static struct mu_rpc_dial *dial_of(struct mu_rpc_line *line)
     return MU_CONTAINER_OF(line, struct mu_rpc_dial, line);
 }
 
-static struct mu_rpc_visit *visit_of(struct mu_rpc_line *line)
+static struct mu_rpc_accepted *accepted_of(struct mu_rpc_line *line)
 {
-    return MU_CONTAINER_OF(line, struct mu_rpc_visit, line);
+    return MU_CONTAINER_OF(line, struct mu_rpc_accepted, line);
 }
 
 struct mu_rpc *mu_rpc_line_rpc(struct mu_rpc_line *line)
 {
-    return line->dialled ? &dial_of(line)->client.rpc : &visit_of(line)->base.rpc;
+    return line->dialled ? &dial_of(line)->client.rpc : &accepted_of(line)->base.rpc;
 }
 
 static void init_line(struct mu_rpc_line *line, struct mu_rpc_peer *peer, bool dialled)
@@ -63,7 +63,7 @@ void mu_rpc_line_flush(struct mu_rpc_line *line)
     if (line->dialled) {
         mu_rpc_client_flush(&dial_of(line)->client);
     } else {
-        mu_rpc_session_touch(&visit_of(line)->base);
+        mu_rpc_session_touch(&accepted_of(line)->base);
     }
 }
 
@@ -395,7 +395,7 @@ static struct mu_rpc_link_conn *conn_of(const struct mu_rpc_hosted *c)
 
 static struct mu_rpc_line *line_of(struct mu_rpc_session *base)
 {
-    return &MU_CONTAINER_OF(base, struct mu_rpc_visit, base)->line;
+    return &MU_CONTAINER_OF(base, struct mu_rpc_accepted, base)->line;
 }
 
 /*
@@ -452,7 +452,7 @@ static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu
 {
     struct mu_rpc_agent *a = agent_of(h);
     struct mu_map_node *node = mu_map_find(&a->by_name, hello->name);
-    struct mu_rpc_visit *v = mu_calloc(1, sizeof(*v));
+    struct mu_rpc_accepted *v = mu_calloc(1, sizeof(*v));
     struct mu_rpc_peer *peer;
     struct mu_rpc_card card;
 
@@ -494,13 +494,13 @@ static void session_linked(struct mu_rpc_session *session)
         close_dial(dial_of(old), MUSTER_ESESSION, "the peer began a new session");
     } else if (old != NULL) {
         mu_rpc_line_lose(old, MUSTER_ESESSION, "the peer began a new session");
-        mu_rpc_session_end(&visit_of(old)->base, "another session of the same worker");
+        mu_rpc_session_end(&accepted_of(old)->base, "another session of the same worker");
     }
 }
 
 static void session_free(struct mu_rpc_session *session)
 {
-    struct mu_rpc_visit *v = MU_CONTAINER_OF(session, struct mu_rpc_visit, base);
+    struct mu_rpc_accepted *v = MU_CONTAINER_OF(session, struct mu_rpc_accepted, base);
 
     if (session->goodbye) {
         v->line.peer->left = v->line.peer->left || v->line.peer->line == &v->line;

@@ -92,7 +92,7 @@ static void stop_if_empty(struct mu_store_server *s)
         mu_rpc_host_end_all(&s->host, "server stopped");
         if (!s->backing_closing) {
             s->backing_closing = true;
-            mu_keeper_close(s->backing, s->config.backing_ends, on_backing_closed, s);
+            mu_gateway_close(s->backing, s->config.backing_ends, on_backing_closed, s);
         }
         return;
     }
@@ -126,7 +126,7 @@ static void close_all(struct mu_store_server *s, bool abort)
 static void continue_drain(struct mu_store_server *s)
 {
     if (!s->draining || s->stopping || !mu_store_commit_idle(s) ||
-        (s->backing != NULL && !mu_keeper_idle(s->backing))) {
+        (s->backing != NULL && !mu_gateway_idle(s->backing))) {
         return;
     }
     MU_LIST_FOREACH (it, &s->conns) {
@@ -298,7 +298,7 @@ static int load_disk(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 
 static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 {
-    struct mu_backing_events events = {.turn_ended = on_backing_turn, .context = s};
+    struct mu_gateway_events events = {.turn_ended = on_backing_turn, .context = s};
     int err;
 
     if (s->config.backing == NULL) {
@@ -308,7 +308,7 @@ static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
         return mu_err(reterr_msg, MUSTER_EINVAL,
                       "a server keeps its keys elsewhere or on its disk");
     }
-    err = mu_keeper_new(s->env, s->config.backing, &events, &s->backing, reterr_msg);
+    err = mu_gateway_new(s->env, s->config.backing, &events, &s->backing, reterr_msg);
     s->config.backing = NULL; /* It was the caller's. */
     if (err == 0) {
         s->executor = mu_executor_backed();
@@ -413,7 +413,7 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     if (err == 0) {
         err = listen_or_explain(s, reterr_msg);
         if (err != 0 && s->backing != NULL) {
-            mu_keeper_drop(s->backing);
+            mu_gateway_drop(s->backing);
         }
     }
     if (err != 0) {

@@ -8,8 +8,8 @@
  *     calls.c     the store's operations as native calls
  *     lent.c      answers of these that share their values with the keyspace
  *     status.c    how it stands, in words for people and programs
- *     backed.c    requests of both wires where the keys are elsewhere
- *     gate_lease.c  a session's keys where another server has them
+ *     gateway_serve.c    requests of both wires where the keys are elsewhere
+ *     gateway_lease.c  a session's keys where another server has them
  *     rdzv_hub*.c       the rendezvous as native calls: see rdzv_hub.h
  *
  * A native call is dispatched by the name of its service. One that is not answered at once is a
@@ -22,7 +22,7 @@
 #include "service/wire/rpc_host.h"
 #include "service/page/status_text.h"
 #include "service/store/exec.h"
-#include "service/server/keeper.h"
+#include "service/server/gateway.h"
 #include "service/server/server.h"
 
 /*
@@ -69,12 +69,12 @@ struct mu_store_conn {
 struct mu_store_session {
     struct mu_rpc_session base;
     struct mu_store_server *server;
-    struct mu_map calls;        /* struct mu_served by id */
-    uint64_t lease;             /* of the keys that live as long as the session; 0: none yet */
-    struct mu_gate_lease *gate; /* the same, where the keys are with another server */
-    size_t backlog;             /* bytes in the backlogs of its watches */
-    size_t joins;               /* of its calls, those that are memberships of a rendezvous */
-    size_t memory;              /* counted in server->buffer_bytes */
+    struct mu_map calls;           /* struct mu_served by id */
+    uint64_t lease;                /* of the keys that live as long as the session; 0: none yet */
+    struct mu_gateway_lease *gate; /* the same, where the keys are with another server */
+    size_t backlog;                /* bytes in the backlogs of its watches */
+    size_t joins;                  /* of its calls, those that are memberships of a rendezvous */
+    size_t memory;                 /* counted in server->buffer_bytes */
 };
 
 /*
@@ -127,7 +127,7 @@ struct mu_store_server {
     struct mu_store_server_config config;
     struct mu_keyspace ks; /* empty where the keys are elsewhere */
     struct mu_executor executor;
-    struct mu_keeper *backing; /* NULL: the keys are in the keyspace */
+    struct mu_gateway *backing; /* NULL: the keys are in the keyspace */
     bool backing_closing;
     struct mu_rdzv_hub hub;
     struct mu_rpc_host host;
@@ -233,7 +233,7 @@ void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_ses
 /** Answers a native call likewise, with what is sent from where it lies; taken. */
 void mu_store_answer_lent(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent);
 
-/* backed.c */
+/* gateway_serve.c */
 /** Of a server whose keys are elsewhere: its calls are executed there. */
 struct mu_executor mu_executor_backed(void);
 /** A torch connection begins. MUSTER_ENOMEM. */
@@ -243,7 +243,7 @@ int mu_store_backed_take(struct mu_store_conn *c);
 /** A torch connection ends, before its machine does. What was asked for is done nevertheless. */
 void mu_store_backed_release(struct mu_store_conn *c);
 
-/* gate_lease.c */
+/* gateway_lease.c */
 /** The lease of a session's keys with another server; granted if there is none. MUSTER_ENOMEM. */
 int mu_store_gate_lease(struct mu_store_session *session, uint64_t *ret_lease);
 /** The session has ended. */

@@ -42,139 +42,139 @@ struct mu_rpc_config mu_state_rpc_terms(void)
 
 /* --- states ----------------------------------------------------------------------------------- */
 
-static void free_stand(struct mu_state_stand *stand)
+static void free_given(struct mu_state_given *given)
 {
     struct mu_list *it;
 
-    while ((it = mu_list_pop(&stand->swarm)) != NULL) {
+    while ((it = mu_list_pop(&given->swarm)) != NULL) {
         mu_free(MU_CONTAINER_OF(it, struct mu_state_member, link));
     }
-    mu_list_remove(&stand->link);
-    mu_state_share_drop(stand->share);
-    mu_free(stand);
+    mu_list_remove(&given->link);
+    mu_state_share_drop(given->share);
+    mu_free(given);
 }
 
-void mu_state_stand_settle(struct mu_state_stand *stand)
+void mu_state_given_settle(struct mu_state_given *given)
 {
-    if (stand->leaving && stand->downloads == 0) {
+    if (given->leaving && given->downloads == 0) {
         /* Offers that are still on their way hold the share, not the stand. */
-        MU_LIST_FOREACH_SAFE (it, tmp, &stand->donor->streams) {
+        MU_LIST_FOREACH_SAFE (it, tmp, &given->donor->streams) {
             struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
 
-            if (s->stand == stand) {
+            if (s->given == given) {
                 mu_state_stream_end(s, MUSTER_ENOENT, "gone: that version was withdrawn");
             }
         }
-        free_stand(stand);
+        free_given(given);
     }
 }
 
-static void tell_gone(struct mu_state_stand *stand)
+static void tell_gone(struct mu_state_given *given)
 {
-    stand->downloads++; /* It is settled once, below. */
-    MU_LIST_FOREACH_SAFE (it, tmp, &stand->donor->streams) {
+    given->downloads++; /* It is settled once, below. */
+    MU_LIST_FOREACH_SAFE (it, tmp, &given->donor->streams) {
         struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
 
-        if (s->stand == stand) {
+        if (s->given == given) {
             mu_state_stream_end(s, MUSTER_ENOENT, "gone: that version was replaced");
         }
     }
-    stand->downloads--;
-    mu_state_stand_settle(stand);
+    given->downloads--;
+    mu_state_given_settle(given);
 }
 
-static void leave(struct mu_state_stand *stand, uint32_t wait_ms)
+static void leave(struct mu_state_given *given, uint32_t wait_ms)
 {
-    struct mu_env *env = stand->donor->env;
+    struct mu_env *env = given->donor->env;
 
-    stand->leaving = true;
-    stand->gone_at = mu_mono_add_ms(mu_env_now(env).mono, wait_ms);
+    given->leaving = true;
+    given->gone_at = mu_mono_add_ms(mu_env_now(env).mono, wait_ms);
     /* On the timer: no callback runs in here. */
-    mu_env_timer_arm(env, &stand->donor->timer, mu_env_now(env).mono);
+    mu_env_timer_arm(env, &given->donor->timer, mu_env_now(env).mono);
 }
 
-struct mu_state_stand *mu_state_stand_find(struct mu_state_donor *d,
+struct mu_state_given *mu_state_given_find(struct mu_state_donor *d,
                                            const struct mu_state_which *which)
 {
-    struct mu_state_stand *best = NULL;
+    struct mu_state_given *best = NULL;
 
-    MU_LIST_FOREACH (it, &d->stands) {
-        struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
-        const struct mu_state_share *share = stand->share;
+    MU_LIST_FOREACH (it, &d->given_list) {
+        struct mu_state_given *given = MU_CONTAINER_OF(it, struct mu_state_given, link);
+        const struct mu_state_share *share = given->share;
 
         if (which->by_id) {
             /* Who has begun may begin again as long as it is here. */
             if (memcmp(share->id, which->id, sizeof(share->id)) == 0 && !share->hidden &&
-                (!stand->leaving || stand->downloads != 0)) {
-                return stand;
+                (!given->leaving || given->downloads != 0)) {
+                return given;
             }
-        } else if (!stand->leaving && !share->hidden &&
+        } else if (!given->leaving && !share->hidden &&
                    mu_span_eq(which->prefix, mu_span_str(share->prefix)) &&
                    (best == NULL || share->priority > best->share->priority)) {
-            best = stand;
+            best = given;
         }
     }
     return best;
 }
 
-static struct mu_state_stand *find_put(struct mu_state_donor *d, struct mu_span prefix)
+static struct mu_state_given *find_put(struct mu_state_donor *d, struct mu_span prefix)
 {
-    MU_LIST_FOREACH (it, &d->stands) {
-        struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+    MU_LIST_FOREACH (it, &d->given_list) {
+        struct mu_state_given *given = MU_CONTAINER_OF(it, struct mu_state_given, link);
 
-        if (stand->put && !stand->leaving &&
-            mu_span_eq(prefix, mu_span_str(stand->share->prefix))) {
-            return stand;
+        if (given->put && !given->leaving &&
+            mu_span_eq(prefix, mu_span_str(given->share->prefix))) {
+            return given;
         }
     }
     return NULL;
 }
 
-static int add_stand(struct mu_state_donor *d, struct mu_state_share *share, bool put)
+static int add_given(struct mu_state_donor *d, struct mu_state_share *share, bool put)
 {
-    struct mu_state_stand *stand = d->stopping ? NULL : mu_calloc(1, sizeof(*stand));
-    struct mu_state_stand *old;
+    struct mu_state_given *given = d->stopping ? NULL : mu_calloc(1, sizeof(*given));
+    struct mu_state_given *old;
 
-    if (stand == NULL) {
+    if (given == NULL) {
         return d->stopping ? MUSTER_ECLOSED : MUSTER_ENOMEM;
     }
     old = put ? find_put(d, mu_span_str(share->prefix)) : NULL;
     if (old != NULL) {
         leave(old, d->config.replaced_ms);
     }
-    stand->donor = d;
-    stand->put = put;
-    stand->share = mu_state_share_hold(share);
-    mu_list_init(&stand->swarm);
-    mu_list_push(&d->stands, &stand->link);
+    given->donor = d;
+    given->put = put;
+    given->share = mu_state_share_hold(share);
+    mu_list_init(&given->swarm);
+    mu_list_push(&d->given_list, &given->link);
     return 0;
 }
 
 int mu_state_donor_put(struct mu_state_donor *d, struct mu_state_share *share)
 {
-    return add_stand(d, share, true);
+    return add_given(d, share, true);
 }
 
 int mu_state_donor_add(struct mu_state_donor *d, struct mu_state_share *share)
 {
-    return add_stand(d, share, false);
+    return add_given(d, share, false);
 }
 
 struct mu_state_share *mu_state_donor_find(struct mu_state_donor *d, struct mu_span prefix)
 {
-    struct mu_state_stand *stand = find_put(d, prefix);
+    struct mu_state_given *given = find_put(d, prefix);
 
-    return stand == NULL ? NULL : stand->share;
+    return given == NULL ? NULL : given->share;
 }
 
 void mu_state_donor_withdraw(struct mu_state_donor *d, struct mu_state_share *share,
                              uint32_t wait_ms)
 {
-    MU_LIST_FOREACH (it, &d->stands) {
-        struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+    MU_LIST_FOREACH (it, &d->given_list) {
+        struct mu_state_given *given = MU_CONTAINER_OF(it, struct mu_state_given, link);
 
-        if (stand->share == share) {
-            leave(stand, wait_ms);
+        if (given->share == share) {
+            leave(given, wait_ms);
         }
     }
 }
@@ -262,7 +262,7 @@ static int greet(struct mu_rpc_host *h, const struct mu_rpc_hello *hello,
 
 static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu_rpc_hello *hello)
 {
-    struct mu_state_visit *v = mu_calloc(1, sizeof(*v));
+    struct mu_state_client *v = mu_calloc(1, sizeof(*v));
 
     (void)hello;
     if (v == NULL) {
@@ -275,7 +275,7 @@ static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu
 
 static void session_free(struct mu_rpc_session *session)
 {
-    struct mu_state_visit *v = MU_CONTAINER_OF(session, struct mu_state_visit, base);
+    struct mu_state_client *v = MU_CONTAINER_OF(session, struct mu_state_client, base);
     struct mu_map_node *node;
 
     while ((node = mu_map_next(&v->streams, NULL)) != NULL) {
@@ -284,12 +284,12 @@ static void session_free(struct mu_rpc_session *session)
     MU_LIST_FOREACH_SAFE (it, tmp, &v->donor->draining) {
         struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
 
-        if (s->visit == v) {
+        if (s->client == v) {
             mu_state_stream_orphan(s);
         }
     }
-    MU_LIST_FOREACH (it, &v->donor->stands) {
-        mu_state_stand_forget(MU_CONTAINER_OF(it, struct mu_state_stand, link), v);
+    MU_LIST_FOREACH (it, &v->donor->given_list) {
+        mu_state_given_forget(MU_CONTAINER_OF(it, struct mu_state_given, link), v);
     }
     mu_map_fini(&v->streams);
     mu_free(v);
@@ -423,23 +423,23 @@ static void flush_conn(struct mu_state_conn *c)
     }
 }
 
-static mu_mono_t settle_stands(struct mu_state_donor *d)
+static mu_mono_t settle_given(struct mu_state_donor *d)
 {
     mu_mono_t now = mu_env_now(d->env).mono;
     mu_mono_t at = MU_MONO_NEVER;
 
-    MU_LIST_FOREACH_SAFE (it, tmp, &d->stands) {
-        struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+    MU_LIST_FOREACH_SAFE (it, tmp, &d->given_list) {
+        struct mu_state_given *given = MU_CONTAINER_OF(it, struct mu_state_given, link);
 
-        if (!stand->leaving) {
+        if (!given->leaving) {
             continue;
         }
-        if (mu_mono_reached(stand->gone_at, now)) {
-            tell_gone(stand);
-        } else if (stand->downloads == 0) {
-            mu_state_stand_settle(stand);
+        if (mu_mono_reached(given->gone_at, now)) {
+            tell_gone(given);
+        } else if (given->downloads == 0) {
+            mu_state_given_settle(given);
         } else {
-            at = mu_mono_min(at, stand->gone_at);
+            at = mu_mono_min(at, given->gone_at);
         }
     }
     return at;
@@ -461,7 +461,7 @@ static void stop_if_idle(struct mu_state_donor *d)
 
 void mu_state_donor_turn(struct mu_state_donor *d)
 {
-    struct mu_state_seat *seat;
+    struct mu_state_turn *turn;
     struct mu_list *it;
     mu_mono_t at;
 
@@ -469,21 +469,21 @@ void mu_state_donor_turn(struct mu_state_donor *d)
         return;
     }
     d->in_turn = true;
-    (void)settle_stands(d);
+    (void)settle_given(d);
     do {
-        while ((seat = mu_state_gate_next(&d->gate, mu_env_now(d->env).mono)) != NULL) {
-            mu_state_stream_serve(MU_CONTAINER_OF(seat, struct mu_state_stream, seat));
+        while ((turn = mu_state_gate_next(&d->gate, mu_env_now(d->env).mono)) != NULL) {
+            mu_state_stream_serve(MU_CONTAINER_OF(turn, struct mu_state_stream, turn));
         }
         while ((it = mu_list_pop(&d->dirty)) != NULL) {
             flush_conn(MU_CONTAINER_OF(it, struct mu_state_conn, dirty));
         }
-        seat = mu_state_gate_next(&d->gate, mu_env_now(d->env).mono);
-        if (seat != NULL) {
-            mu_state_stream_serve(MU_CONTAINER_OF(seat, struct mu_state_stream, seat));
+        turn = mu_state_gate_next(&d->gate, mu_env_now(d->env).mono);
+        if (turn != NULL) {
+            mu_state_stream_serve(MU_CONTAINER_OF(turn, struct mu_state_stream, turn));
         }
-    } while (seat != NULL || !mu_list_empty(&d->dirty));
+    } while (turn != NULL || !mu_list_empty(&d->dirty));
     at = mu_state_streams_sweep(d);
-    at = mu_mono_min(at, settle_stands(d));
+    at = mu_mono_min(at, settle_given(d));
     at = mu_mono_min(at, mu_state_gate_deadline(&d->gate));
     at = mu_mono_min(at, mu_log_rest_at(&d->dropped));
     mu_env_timer_arm(d->env, &d->timer, at);
@@ -514,8 +514,8 @@ static void on_listener_closed(struct mu_listener *listener)
 
 static void free_memory(struct mu_state_donor *d)
 {
-    MU_LIST_FOREACH_SAFE (it, tmp, &d->stands) {
-        free_stand(MU_CONTAINER_OF(it, struct mu_state_stand, link));
+    MU_LIST_FOREACH_SAFE (it, tmp, &d->given_list) {
+        free_given(MU_CONTAINER_OF(it, struct mu_state_given, link));
     }
     mu_rpc_host_fini(&d->host);
     mu_free(d);
@@ -530,7 +530,7 @@ static void init_donor(struct mu_state_donor *d)
     host.rpc.name = d->config.name;
     mu_list_init(&d->conns);
     mu_list_init(&d->dirty);
-    mu_list_init(&d->stands);
+    mu_list_init(&d->given_list);
     mu_list_init(&d->streams);
     mu_list_init(&d->draining);
     mu_timer_init(&d->timer, on_timer);

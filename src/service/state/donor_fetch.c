@@ -20,9 +20,9 @@ struct mu_state_job {
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-struct mu_state_stream *mu_state_stream_find(struct mu_state_visit *visit, uint64_t id)
+struct mu_state_stream *mu_state_stream_find(struct mu_state_client *client, uint64_t id)
 {
-    struct mu_map_node *node = mu_map_find(&visit->streams, mu_span(&id, sizeof(id)));
+    struct mu_map_node *node = mu_map_find(&client->streams, mu_span(&id, sizeof(id)));
 
     return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_state_stream, by_id);
 }
@@ -52,10 +52,10 @@ static struct mu_rpc_blob *new_blob(size_t len)
     return blob;
 }
 
-int mu_state_stream_new(struct mu_state_visit *visit, uint64_t id, struct mu_state_stand *stand,
+int mu_state_stream_new(struct mu_state_client *client, uint64_t id, struct mu_state_given *given,
                         bool is_offer)
 {
-    struct mu_state_donor *d = visit->donor;
+    struct mu_state_donor *d = client->donor;
     struct mu_state_stream *s = mu_calloc(1, sizeof(*s));
     struct mu_buf nothing;
 
@@ -64,21 +64,21 @@ int mu_state_stream_new(struct mu_state_visit *visit, uint64_t id, struct mu_sta
     }
     mu_buf_init(&nothing, 0);
     mu_list_init(&s->link);
-    mu_state_seat_init(&s->seat);
+    mu_state_turn_init(&s->turn);
     mu_buf_init(&s->asks, d->config.asks_max * sizeof(uint32_t));
     s->id = id;
     s->donor = d;
-    s->visit = visit;
+    s->client = client;
     s->is_offer = is_offer;
     s->hold = mu_rpc_blob_new(&nothing);
     if (s->hold == NULL ||
-        mu_map_insert(&visit->streams, &s->by_id, mu_span(&s->id, sizeof(s->id))) != 0) {
+        mu_map_insert(&client->streams, &s->by_id, mu_span(&s->id, sizeof(s->id))) != 0) {
         free_stream(s);
         return MUSTER_ENOMEM;
     }
-    s->stand = stand;
-    s->share = mu_state_share_hold(stand->share);
-    stand->downloads += is_offer ? 0 : 1;
+    s->given = given;
+    s->share = mu_state_share_hold(given->share);
+    given->downloads += is_offer ? 0 : 1;
     s->meter.since = s->meter.mark = mu_env_now(d->env).mono;
     mu_list_push(&d->streams, &s->link);
     if (is_offer) {
@@ -90,30 +90,30 @@ int mu_state_stream_new(struct mu_state_visit *visit, uint64_t id, struct mu_sta
 /* Nothing more is sent on it. */
 static void detach(struct mu_state_stream *s)
 {
-    struct mu_state_stand *stand = s->stand;
+    struct mu_state_given *given = s->given;
 
-    if (stand == NULL) {
+    if (given == NULL) {
         return;
     }
-    mu_map_remove(&s->visit->streams, &s->by_id);
-    mu_state_gate_unwait(&s->seat);
+    mu_map_remove(&s->client->streams, &s->by_id);
+    mu_state_gate_unwait(&s->turn);
     if (s->job != NULL) {
         s->job->stream = NULL;
         s->job = NULL;
     }
-    s->stand = NULL;
+    s->given = NULL;
     mu_list_remove(&s->link);
     if (!s->is_offer) {
         mu_state_gate_leave(&s->donor->gate);
-        stand->downloads--;
+        given->downloads--;
     }
 }
 
 void mu_state_stream_end(struct mu_state_stream *s, int status, const char *text)
 {
     struct mu_state_donor *d = s->donor;
-    struct mu_state_visit *v = s->visit;
-    struct mu_state_stand *stand = s->is_offer ? NULL : s->stand;
+    struct mu_state_client *v = s->client;
+    struct mu_state_given *given = s->is_offer ? NULL : s->given;
     struct mu_now now = mu_env_now(d->env);
 
     if (mu_rpc_reply(&v->base.rpc, now, s->id, status, mu_span_str(text)) != 0) {
@@ -128,26 +128,26 @@ void mu_state_stream_end(struct mu_state_stream *s, int status, const char *text
     } else {
         free_stream(s);
     }
-    if (stand != NULL) {
-        mu_state_stand_settle(stand);
+    if (given != NULL) {
+        mu_state_given_settle(given);
     }
 }
 
 void mu_state_stream_orphan(struct mu_state_stream *s)
 {
-    struct mu_state_stand *stand = s->is_offer ? NULL : s->stand;
+    struct mu_state_given *given = s->is_offer ? NULL : s->given;
 
     detach(s);
     free_stream(s);
-    if (stand != NULL) {
-        mu_state_stand_settle(stand);
+    if (given != NULL) {
+        mu_state_given_settle(given);
     }
 }
 
 mu_mono_t mu_state_streams_sweep(struct mu_state_donor *d)
 {
     mu_mono_t now = mu_env_now(d->env).mono;
-    struct mu_state_visit *slow = NULL;
+    struct mu_state_client *slow = NULL;
 
     MU_LIST_FOREACH_SAFE (it, tmp, &d->draining) {
         struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
@@ -155,7 +155,7 @@ mu_mono_t mu_state_streams_sweep(struct mu_state_donor *d)
         if (s->hold->refs == 1) {
             free_stream(s);
         } else if (mu_mono_reached(s->until, now)) {
-            slow = s->visit;
+            slow = s->client;
         }
     }
     if (slow != NULL) {
@@ -170,7 +170,7 @@ mu_mono_t mu_state_streams_sweep(struct mu_state_donor *d)
 
 static void send_offer(struct mu_state_stream *s)
 {
-    struct mu_rpc *rpc = &s->visit->base.rpc;
+    struct mu_rpc *rpc = &s->client->base.rpc;
     struct mu_span left = mu_span_skip(mu_buf_span(&s->share->offer.bytes), s->offer_at);
     int err = 0;
 
@@ -191,7 +191,7 @@ static void send_offer(struct mu_state_stream *s)
         mu_state_stream_end(s, MUSTER_ENOMEM, "out of memory");
         return;
     } else {
-        struct mu_state_visit *v = s->visit;
+        struct mu_state_client *v = s->client;
 
         detach(s);
         s->until = mu_mono_add_ms(mu_env_now(v->donor->env).mono, v->donor->config.drain_ms * 10);
@@ -199,7 +199,7 @@ static void send_offer(struct mu_state_stream *s)
         mu_rpc_session_touch(&v->base);
         return;
     }
-    mu_rpc_session_touch(&s->visit->base);
+    mu_rpc_session_touch(&s->client->base);
 }
 
 /* --- chunks ----------------------------------------------------------------------------------- */
@@ -244,7 +244,7 @@ void mu_state_stream_go(struct mu_state_stream *s)
     if (s->is_offer) {
         send_offer(s);
     } else if (s->asks.len != 0) {
-        mu_state_gate_wait(&s->donor->gate, &s->seat, mu_state_share_len(s->share, first_ask(s)));
+        mu_state_gate_wait(&s->donor->gate, &s->turn, mu_state_share_len(s->share, first_ask(s)));
         if (!s->donor->in_turn) {
             mu_env_timer_arm(s->donor->env, &s->donor->timer, mu_env_now(s->donor->env).mono);
         }
@@ -313,7 +313,7 @@ static int begin_read(struct mu_state_stream *s, uint32_t chunk)
 /* Hands the chunk to the session. MUSTER_EAGAIN: there is no room, or it is being read. */
 static int send_chunk(struct mu_state_stream *s, uint32_t chunk)
 {
-    struct mu_rpc *rpc = &s->visit->base.rpc;
+    struct mu_rpc *rpc = &s->client->base.rpc;
     struct mu_now now = mu_env_now(s->donor->env);
     struct mu_space place;
     int err;
@@ -366,6 +366,6 @@ void mu_state_stream_serve(struct mu_state_stream *s)
     d->stats.chunks += has ? 1 : 0;
     d->stats.bytes += has ? len : 0;
     mu_state_meter_add(&s->meter, mu_env_now(d->env).mono, has ? len : 0);
-    mu_rpc_session_touch(&s->visit->base);
+    mu_rpc_session_touch(&s->client->base);
     mu_state_stream_go(s);
 }

@@ -15,7 +15,7 @@
 #include "service/state/donor.h"
 
 /* A state that is given out. */
-struct mu_state_stand {
+struct mu_state_given {
     struct mu_list link; /* donor->stands */
     struct mu_state_donor *donor;
     struct mu_state_share *share;
@@ -30,14 +30,14 @@ struct mu_state_stand {
 /* Somebody who has some of a state, or is about to. */
 struct mu_state_member {
     struct mu_list link;
-    const struct mu_state_visit *visit; /* who said so */
+    const struct mu_state_client *client; /* who said so */
     mu_mono_t until;
     size_t addr_len;
     uint8_t addr[MU_STATE_ADDR_MAX];
 };
 
 /* A session with somebody. */
-struct mu_state_visit {
+struct mu_state_client {
     struct mu_rpc_session base;
     struct mu_state_donor *donor;
     struct mu_map streams;
@@ -70,15 +70,15 @@ struct mu_state_meter {
  * a stream that has ended goes to donor->draining until all of that has left.
  */
 struct mu_state_stream {
-    struct mu_map_node by_id; /* visit->streams */
+    struct mu_map_node by_id; /* client->streams */
     struct mu_list link;      /* donor->streams or donor->draining */
     uint64_t id;
     struct mu_state_donor *donor;
-    struct mu_state_visit *visit; /* NULL: it is gone */
-    struct mu_state_stand *stand; /* NULL: it has ended */
-    struct mu_state_share *share; /* a reference */
+    struct mu_state_client *client; /* NULL: it is gone */
+    struct mu_state_given *given;   /* NULL: it has ended */
+    struct mu_state_share *share;   /* a reference */
     struct mu_rpc_blob *hold;
-    struct mu_state_seat seat;
+    struct mu_state_turn turn;
     struct mu_state_meter meter;
     struct mu_buf asks;          /* u32 each: chunks that were asked for and not given yet */
     struct mu_rpc_blob *pending; /* the first of them, if it had to be copied */
@@ -98,7 +98,7 @@ struct mu_state_donor {
     bool listening;
     struct mu_list conns;
     struct mu_list dirty;
-    struct mu_list stands;
+    struct mu_list given_list;
     struct mu_list streams;
     struct mu_list draining;
     size_t jobs;
@@ -116,23 +116,23 @@ struct mu_state_donor {
 /** Sends what is to be sent. Not from inside a callback of the sessions. */
 void mu_state_donor_turn(struct mu_state_donor *d);
 /** Who may be told of and given: by its id, or the first of a prefix by priority. NULL: none. */
-struct mu_state_stand *mu_state_stand_find(struct mu_state_donor *d,
+struct mu_state_given *mu_state_given_find(struct mu_state_donor *d,
                                            const struct mu_state_which *which);
 /** The last of those who load a state that is leaving has ended: frees it. */
-void mu_state_stand_settle(struct mu_state_stand *stand);
+void mu_state_given_settle(struct mu_state_given *given);
 
 /* --- donor_serve.c ---------------------------------------------------------------------- */
 
 void mu_state_donor_event(struct mu_rpc_session *session, const struct mu_rpc_event *event);
 /** Forgets those of a swarm whose time has passed, and those of a session that is over. */
-void mu_state_stand_forget(struct mu_state_stand *stand, const struct mu_state_visit *gone);
+void mu_state_given_forget(struct mu_state_given *given, const struct mu_state_client *gone);
 
 /* --- donor_fetch.c ---------------------------------------------------------------------- */
 
 /** Begins a stream. MUSTER_ENOMEM. */
-int mu_state_stream_new(struct mu_state_visit *visit, uint64_t id, struct mu_state_stand *stand,
+int mu_state_stream_new(struct mu_state_client *client, uint64_t id, struct mu_state_given *given,
                         bool is_offer);
-struct mu_state_stream *mu_state_stream_find(struct mu_state_visit *visit, uint64_t id);
+struct mu_state_stream *mu_state_stream_find(struct mu_state_client *client, uint64_t id);
 /** Chunks that are asked for. */
 void mu_state_stream_on_item(struct mu_state_stream *s, struct mu_span item);
 /** There is room, or no more will be asked, or something was read: goes on. */

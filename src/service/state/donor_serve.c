@@ -6,7 +6,7 @@
 #include "core/alloc.h"
 #include "service/state/donor_internal.h"
 
-static void reply(struct mu_state_visit *v, uint64_t id, int status, struct mu_span payload)
+static void reply(struct mu_state_client *v, uint64_t id, int status, struct mu_span payload)
 {
     struct mu_now now = mu_env_now(v->donor->env);
 
@@ -16,7 +16,7 @@ static void reply(struct mu_state_visit *v, uint64_t id, int status, struct mu_s
     mu_rpc_session_touch(&v->base);
 }
 
-static void fail(struct mu_state_visit *v, uint64_t id, int status, const char *text)
+static void fail(struct mu_state_client *v, uint64_t id, int status, const char *text)
 {
     reply(v, id, status, mu_span_str(text));
 }
@@ -32,18 +32,18 @@ static int put_entry(struct mu_buf *out, const struct mu_state_share *share)
     return mu_state_entry_encode(out, &entry);
 }
 
-static void on_list(struct mu_state_visit *v, uint64_t id, struct mu_span prefix)
+static void on_list(struct mu_state_client *v, uint64_t id, struct mu_span prefix)
 {
     struct mu_buf out;
     int err = 0;
 
     mu_buf_init(&out, MU_STATE_CHUNK_BYTES);
-    MU_LIST_FOREACH (it, &v->donor->stands) {
-        const struct mu_state_stand *stand = MU_CONTAINER_OF(it, struct mu_state_stand, link);
+    MU_LIST_FOREACH (it, &v->donor->given_list) {
+        const struct mu_state_given *given = MU_CONTAINER_OF(it, struct mu_state_given, link);
 
-        if (err == 0 && !stand->leaving && !stand->share->hidden &&
-            (prefix.len == 0 || mu_span_eq(prefix, mu_span_str(stand->share->prefix)))) {
-            err = put_entry(&out, stand->share);
+        if (err == 0 && !given->leaving && !given->share->hidden &&
+            (prefix.len == 0 || mu_span_eq(prefix, mu_span_str(given->share->prefix)))) {
+            err = put_entry(&out, given->share);
         }
     }
     if (err != 0) {
@@ -56,27 +56,27 @@ static void on_list(struct mu_state_visit *v, uint64_t id, struct mu_span prefix
 
 /* --- have ------------------------------------------------------------------------------------- */
 
-static struct mu_state_stand *find_id(struct mu_state_visit *v, struct mu_span id)
+static struct mu_state_given *find_id(struct mu_state_client *v, struct mu_span id)
 {
     struct mu_state_which which = {.by_id = true};
 
-    return mu_state_id_decode(id, which.id) != 0 ? NULL : mu_state_stand_find(v->donor, &which);
+    return mu_state_id_decode(id, which.id) != 0 ? NULL : mu_state_given_find(v->donor, &which);
 }
 
-static void on_have(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
+static void on_have(struct mu_state_client *v, uint64_t id, struct mu_span payload)
 {
-    struct mu_state_stand *stand = find_id(v, payload);
+    struct mu_state_given *given = find_id(v, payload);
     struct mu_state_have have = {.all = true};
     struct mu_buf out;
     int err;
 
-    if (stand == NULL) {
+    if (given == NULL) {
         fail(v, id, MUSTER_ENOENT, gone);
         return;
     }
-    if (stand->share->have != NULL) {
+    if (given->share->have != NULL) {
         have.all = false;
-        have.bits = mu_span(stand->share->have, mu_state_bits_len(stand->share->chunks));
+        have.bits = mu_span(given->share->have, mu_state_bits_len(given->share->chunks));
     }
     mu_buf_init(&out, MU_STATE_CHUNKS_MAX / 8 + 16);
     err = mu_state_have_encode(&out, &have);
@@ -96,7 +96,7 @@ static bool is_any(const char *host)
 }
 
 /* Who listens everywhere does not know under which number it is seen: we do. */
-static size_t complete_addr(const struct mu_state_visit *v, struct mu_span told,
+static size_t complete_addr(const struct mu_state_client *v, struct mu_span told,
                             char out[MU_STATE_ADDR_MAX + 1])
 {
     struct mu_addr seen;
@@ -114,22 +114,22 @@ static size_t complete_addr(const struct mu_state_visit *v, struct mu_span told,
 }
 
 /* Remembers somebody who has some of it, or hears of it again. */
-static void note_member(struct mu_state_stand *stand, const struct mu_state_visit *v,
+static void note_member(struct mu_state_given *given, const struct mu_state_client *v,
                         struct mu_span told)
 {
-    struct mu_state_donor *d = stand->donor;
+    struct mu_state_donor *d = given->donor;
     char addr[MU_STATE_ADDR_MAX + 1];
     struct mu_state_member *member = NULL;
     size_t len = complete_addr(v, told, addr);
 
-    MU_LIST_FOREACH (it, &stand->swarm) {
+    MU_LIST_FOREACH (it, &given->swarm) {
         struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
 
         if (m->addr_len == len && memcmp(m->addr, addr, len) == 0) {
             member = m;
         }
     }
-    if (len == 0 || (member == NULL && stand->swarm_count >= d->config.sessions_max)) {
+    if (len == 0 || (member == NULL && given->swarm_count >= d->config.sessions_max)) {
         return;
     }
     if (member == NULL) {
@@ -140,46 +140,47 @@ static void note_member(struct mu_state_stand *stand, const struct mu_state_visi
         memcpy(member->addr, addr, len);
         member->addr_len = len;
         mu_list_init(&member->link);
-        stand->swarm_count++;
+        given->swarm_count++;
     }
-    member->visit = v;
+    member->client = v;
     member->until = mu_mono_add_ms(mu_env_now(d->env).mono, d->config.swarm_ms);
     mu_list_remove(&member->link);
-    mu_list_push(&stand->swarm, &member->link);
+    mu_list_push(&given->swarm, &member->link);
 }
 
-void mu_state_stand_forget(struct mu_state_stand *stand, const struct mu_state_visit *gone_visit)
+void mu_state_given_forget(struct mu_state_given *given,
+                           const struct mu_state_client *gone_accepted)
 {
-    mu_mono_t now = mu_env_now(stand->donor->env).mono;
+    mu_mono_t now = mu_env_now(given->donor->env).mono;
 
-    MU_LIST_FOREACH_SAFE (it, tmp, &stand->swarm) {
+    MU_LIST_FOREACH_SAFE (it, tmp, &given->swarm) {
         struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
 
-        if (m->visit == gone_visit || mu_mono_reached(m->until, now)) {
+        if (m->client == gone_accepted || mu_mono_reached(m->until, now)) {
             mu_list_remove(&m->link);
             mu_free(m);
-            stand->swarm_count--;
+            given->swarm_count--;
         }
     }
 }
 
 /* Others than the one who asks; if there are too many, from a random place on. */
-static int put_members(struct mu_buf *out, const struct mu_state_stand *stand,
-                       const struct mu_state_visit *v)
+static int put_members(struct mu_buf *out, const struct mu_state_given *given,
+                       const struct mu_state_client *v)
 {
     size_t skip = 0;
     size_t count = 0;
     size_t at = 0;
     int err = 0;
 
-    if (stand->swarm_count > MU_STATE_SWARM_MAX) {
-        mu_env_entropy(stand->donor->env, &skip, sizeof(skip));
-        skip %= stand->swarm_count - MU_STATE_SWARM_MAX + 1;
+    if (given->swarm_count > MU_STATE_SWARM_MAX) {
+        mu_env_entropy(given->donor->env, &skip, sizeof(skip));
+        skip %= given->swarm_count - MU_STATE_SWARM_MAX + 1;
     }
-    MU_LIST_FOREACH (it, &stand->swarm) {
+    MU_LIST_FOREACH (it, &given->swarm) {
         const struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
 
-        if (at++ >= skip && m->visit != v && err == 0 && count < MU_STATE_SWARM_MAX) {
+        if (at++ >= skip && m->client != v && err == 0 && count < MU_STATE_SWARM_MAX) {
             err = mu_state_swarm_add(out, mu_span(m->addr, m->addr_len));
             count++;
         }
@@ -189,21 +190,21 @@ static int put_members(struct mu_buf *out, const struct mu_state_stand *stand,
 
 /* Each of those who load begins with a part of its own. They are in the order of their addresses,
  * which all donors of this state see alike. */
-static void number_parts(const struct mu_state_stand *stand, const struct mu_state_visit *v,
+static void number_parts(const struct mu_state_given *given, const struct mu_state_client *v,
                          struct mu_state_swarm_head *head)
 {
     const struct mu_state_member *own = NULL;
 
-    MU_LIST_FOREACH (it, &stand->swarm) {
+    MU_LIST_FOREACH (it, &given->swarm) {
         const struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
 
-        own = m->visit == v ? m : own;
+        own = m->client == v ? m : own;
     }
-    if (own == NULL || stand->swarm_count > UINT16_MAX) {
+    if (own == NULL || given->swarm_count > UINT16_MAX) {
         return;
     }
-    head->parts = (uint16_t)stand->swarm_count;
-    MU_LIST_FOREACH (it, &stand->swarm) {
+    head->parts = (uint16_t)given->swarm_count;
+    MU_LIST_FOREACH (it, &given->swarm) {
         const struct mu_state_member *m = MU_CONTAINER_OF(it, struct mu_state_member, link);
 
         if (mu_span_natural_cmp(mu_span(m->addr, m->addr_len), mu_span(own->addr, own->addr_len)) <
@@ -213,12 +214,12 @@ static void number_parts(const struct mu_state_stand *stand, const struct mu_sta
     }
 }
 
-static void on_swarm(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
+static void on_swarm(struct mu_state_client *v, uint64_t id, struct mu_span payload)
 {
     struct mu_state_swarm_ask ask;
     struct mu_state_which which = {.by_id = true};
     struct mu_state_swarm_head head = {.again_ms = v->donor->config.again_ms};
-    struct mu_state_stand *stand;
+    struct mu_state_given *given;
     struct mu_buf out;
     int err;
 
@@ -227,19 +228,19 @@ static void on_swarm(struct mu_state_visit *v, uint64_t id, struct mu_span paylo
         return;
     }
     memcpy(which.id, ask.id, sizeof(which.id));
-    stand = mu_state_stand_find(v->donor, &which);
-    if (stand == NULL) {
+    given = mu_state_given_find(v->donor, &which);
+    if (given == NULL) {
         fail(v, id, MUSTER_ENOENT, gone);
         return;
     }
-    mu_state_stand_forget(stand, NULL);
+    mu_state_given_forget(given, NULL);
     if (ask.addr.len != 0) {
-        note_member(stand, v, ask.addr);
+        note_member(given, v, ask.addr);
     }
-    number_parts(stand, v, &head);
+    number_parts(given, v, &head);
     mu_buf_init(&out, 65536);
     err = mu_state_swarm_encode(&out, &head);
-    err = err != 0 ? err : put_members(&out, stand, v);
+    err = err != 0 ? err : put_members(&out, given, v);
     if (err != 0) {
         fail(v, id, err, muster_strerror(err));
     } else {
@@ -250,31 +251,31 @@ static void on_swarm(struct mu_state_visit *v, uint64_t id, struct mu_span paylo
 
 /* --- offer and fetch -------------------------------------------------------------------------- */
 
-static void on_offer(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
+static void on_offer(struct mu_state_client *v, uint64_t id, struct mu_span payload)
 {
     struct mu_state_which which;
-    struct mu_state_stand *stand;
+    struct mu_state_given *given;
 
     if (mu_state_which_decode(payload, &which) != 0) {
         fail(v, id, MUSTER_EPROTO, "malformed question for an offer");
         return;
     }
-    stand = mu_state_stand_find(v->donor, &which);
-    if (stand == NULL) {
+    given = mu_state_given_find(v->donor, &which);
+    if (given == NULL) {
         fail(v, id, MUSTER_ENOENT, gone);
-    } else if (mu_state_stream_new(v, id, stand, true) != 0) {
+    } else if (mu_state_stream_new(v, id, given, true) != 0) {
         fail(v, id, MUSTER_ENOMEM, "out of memory");
     }
 }
 
-static void on_fetch(struct mu_state_visit *v, uint64_t id, struct mu_span payload)
+static void on_fetch(struct mu_state_client *v, uint64_t id, struct mu_span payload)
 {
     struct mu_state_donor *d = v->donor;
-    struct mu_state_stand *stand = find_id(v, payload);
+    struct mu_state_given *given = find_id(v, payload);
     char text[MU_STATE_BUSY_TEXT_MAX];
     uint32_t retry_ms = 0;
 
-    if (stand == NULL) {
+    if (given == NULL) {
         fail(v, id, MUSTER_ENOENT, gone);
         return;
     }
@@ -283,7 +284,7 @@ static void on_fetch(struct mu_state_visit *v, uint64_t id, struct mu_span paylo
         fail(v, id, MUSTER_EBUSY, mu_state_busy_text(text, retry_ms));
         return;
     }
-    if (mu_state_stream_new(v, id, stand, false) != 0) {
+    if (mu_state_stream_new(v, id, given, false) != 0) {
         mu_state_gate_leave(&d->gate);
         fail(v, id, MUSTER_ENOMEM, "out of memory");
         return;
@@ -293,11 +294,11 @@ static void on_fetch(struct mu_state_visit *v, uint64_t id, struct mu_span paylo
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-static void on_call(struct mu_state_visit *v, const struct mu_rpc_event *event)
+static void on_call(struct mu_state_client *v, const struct mu_rpc_event *event)
 {
     static const struct {
         const char *method;
-        void (*serve)(struct mu_state_visit *v, uint64_t id, struct mu_span payload);
+        void (*serve)(struct mu_state_client *v, uint64_t id, struct mu_span payload);
     } served[] = {
         {MU_STATE_METHOD_LIST, on_list},   {MU_STATE_METHOD_OFFER, on_offer},
         {MU_STATE_METHOD_SWARM, on_swarm}, {MU_STATE_METHOD_HAVE, on_have},
@@ -315,7 +316,7 @@ static void on_call(struct mu_state_visit *v, const struct mu_rpc_event *event)
 
 void mu_state_donor_event(struct mu_rpc_session *session, const struct mu_rpc_event *event)
 {
-    struct mu_state_visit *v = MU_CONTAINER_OF(session, struct mu_state_visit, base);
+    struct mu_state_client *v = MU_CONTAINER_OF(session, struct mu_state_client, base);
     struct mu_state_stream *s =
         event->type == MU_RPC_EV_CALL ? NULL : mu_state_stream_find(v, event->id);
 

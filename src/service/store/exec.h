@@ -4,7 +4,7 @@
  * mu_store_exec that lives until it is answered or ended.
  *
  * There are two executors: a keyspace in this process (mu_executor_local), and one whose keys are
- * elsewhere (backed.c), which answers nothing at once.
+ * elsewhere (gateway_serve.c), which answers nothing at once.
  */
 #ifndef MU_STORE_EXEC_H
 #define MU_STORE_EXEC_H

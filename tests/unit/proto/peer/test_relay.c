@@ -284,19 +284,19 @@ static void test_relay_refuses_without_memory_and_keeps_what_it_has(void **unuse
 
 /* --- behind a relay --------------------------------------------------------------------------- */
 
-static struct mu_relay_keeper k;
+static struct mu_relay_reservation k;
 
 static void begin(void)
 {
-    struct mu_relay_keeper_config config = mu_relay_keeper_config_defaults();
+    struct mu_relay_reservation_config config = mu_relay_reservation_config_defaults();
 
     config.seed = 3;
-    mu_relay_keeper_init(&k, &config, now.mono);
+    mu_relay_reservation_init(&k, &config, now.mono);
 }
 
 static uint64_t until_ms(void)
 {
-    return mu_mono_until_ms(mu_relay_keeper_deadline(&k), now.mono);
+    return mu_mono_until_ms(mu_relay_reservation_deadline(&k), now.mono);
 }
 
 static void test_relay_keeper_asks_at_once_and_again_before_the_end(void **unused)
@@ -304,17 +304,17 @@ static void test_relay_keeper_asks_at_once_and_again_before_the_end(void **unuse
     (void)unused;
     begin();
     assert_int_equal(until_ms(), 0);
-    assert_true(mu_relay_keeper_ask(&k, now.mono));
-    assert_false(mu_relay_keeper_ask(&k, now.mono));
+    assert_true(mu_relay_reservation_ask(&k, now.mono));
+    assert_false(mu_relay_reservation_ask(&k, now.mono));
     pass_ms(100);
-    mu_relay_keeper_granted(&k, now, WALL_S + 3600);
+    mu_relay_reservation_granted(&k, now, WALL_S + 3600);
     assert_true(k.held);
-    assert_false(mu_relay_keeper_ask(&k, now.mono));
+    assert_false(mu_relay_reservation_ask(&k, now.mono));
     assert_in_range(until_ms(), 3470 * 1000, 3480 * 1000);
     pass_ms(until_ms());
-    assert_true(mu_relay_keeper_ask(&k, now.mono));
+    assert_true(mu_relay_reservation_ask(&k, now.mono));
     assert_true(k.held);
-    mu_relay_keeper_granted(&k, now, WALL_S + 7200);
+    mu_relay_reservation_granted(&k, now, WALL_S + 7200);
     assert_true(k.held);
     assert_in_range(until_ms(), 3600 * 1000 - 121000, 3600 * 1000);
 }
@@ -326,14 +326,14 @@ static void test_relay_keeper_holds_on_while_it_asks_again_in_vain(void **unused
 
     (void)unused;
     begin();
-    assert_true(mu_relay_keeper_ask(&k, now.mono));
-    mu_relay_keeper_granted(&k, now, now.wall.ns / MU_NS_PER_S + 3600);
+    assert_true(mu_relay_reservation_ask(&k, now.mono));
+    mu_relay_reservation_granted(&k, now, now.wall.ns / MU_NS_PER_S + 3600);
     while (k.held) {
         pass_ms(until_ms());
-        mu_relay_keeper_tick(&k, now.mono);
-        if (mu_relay_keeper_ask(&k, now.mono)) {
+        mu_relay_reservation_tick(&k, now.mono);
+        if (mu_relay_reservation_ask(&k, now.mono)) {
             asked++;
-            mu_relay_keeper_failed(&k, now.mono);
+            mu_relay_reservation_failed(&k, now.mono);
         }
     }
     assert_in_range(asked, 4, 12);
@@ -350,20 +350,20 @@ static void test_relay_keeper_asks_later_each_time(void **unused)
     for (int i = 0; i < 40; i++) {
         uint64_t ms;
 
-        assert_true(mu_relay_keeper_ask(&k, now.mono));
-        mu_relay_keeper_failed(&k, now.mono);
+        assert_true(mu_relay_reservation_ask(&k, now.mono));
+        mu_relay_reservation_failed(&k, now.mono);
         ms = until_ms();
         assert_in_range(ms, 1000, 300000);
         assert_true(ms >= last / 2);
         last = ms;
         pass_ms(ms);
-        mu_relay_keeper_tick(&k, now.mono);
+        mu_relay_reservation_tick(&k, now.mono);
     }
     assert_in_range(last, 150000, 300000);
     /* What is granted is a new beginning. */
-    assert_true(mu_relay_keeper_ask(&k, now.mono));
-    mu_relay_keeper_granted(&k, now, now.wall.ns / MU_NS_PER_S + 3600);
-    mu_relay_keeper_lost(&k, now.mono);
+    assert_true(mu_relay_reservation_ask(&k, now.mono));
+    mu_relay_reservation_granted(&k, now, now.wall.ns / MU_NS_PER_S + 3600);
+    mu_relay_reservation_lost(&k, now.mono);
     assert_in_range(until_ms(), 1000, 2000);
 }
 
@@ -371,13 +371,13 @@ static void test_relay_keeper_waits_only_so_long_for_an_answer(void **unused)
 {
     (void)unused;
     begin();
-    assert_true(mu_relay_keeper_ask(&k, now.mono));
+    assert_true(mu_relay_reservation_ask(&k, now.mono));
     assert_int_equal(until_ms(), 30000);
     pass_ms(30000);
-    mu_relay_keeper_tick(&k, now.mono);
+    mu_relay_reservation_tick(&k, now.mono);
     assert_false(k.asking);
     assert_in_range(until_ms(), 1000, 2000);
-    mu_relay_keeper_failed(&k, now.mono); /* It comes too late to count again. */
+    mu_relay_reservation_failed(&k, now.mono); /* It comes too late to count again. */
     assert_in_range(until_ms(), 1000, 2000);
 }
 
@@ -385,10 +385,10 @@ static void test_relay_keeper_loses_its_place_with_the_connection(void **unused)
 {
     (void)unused;
     begin();
-    mu_relay_keeper_lost(&k, now.mono); /* There was none. */
-    assert_true(mu_relay_keeper_ask(&k, now.mono));
-    mu_relay_keeper_granted(&k, now, WALL_S + 3600);
-    mu_relay_keeper_lost(&k, now.mono);
+    mu_relay_reservation_lost(&k, now.mono); /* There was none. */
+    assert_true(mu_relay_reservation_ask(&k, now.mono));
+    mu_relay_reservation_granted(&k, now, WALL_S + 3600);
+    mu_relay_reservation_lost(&k, now.mono);
     assert_false(k.held);
     assert_in_range(until_ms(), 1000, 2000);
 }
@@ -397,13 +397,13 @@ static void test_relay_keeper_bears_clocks_that_are_off(void **unused)
 {
     (void)unused;
     begin();
-    assert_true(mu_relay_keeper_ask(&k, now.mono));
-    mu_relay_keeper_granted(&k, now, WALL_S - 500000);
+    assert_true(mu_relay_reservation_ask(&k, now.mono));
+    mu_relay_reservation_granted(&k, now, WALL_S - 500000);
     assert_true(k.held);
     assert_int_equal(until_ms(), 45000);
     begin();
-    assert_true(mu_relay_keeper_ask(&k, now.mono));
-    mu_relay_keeper_granted(&k, now, UINT64_MAX);
+    assert_true(mu_relay_reservation_ask(&k, now.mono));
+    mu_relay_reservation_granted(&k, now, UINT64_MAX);
     assert_int_equal(until_ms(), (86400 - 120) * 1000);
 }
 

@@ -1,6 +1,6 @@
 /*
- * Three nodes of a rendezvous and the cell they meet over, as one value: it can be copied, and two
- * of them that mean the same have the same print.
+ * Three nodes of a rendezvous and the register they meet over, as one value: it can be copied, and
+ * two of them that mean the same have the same print.
  */
 #ifndef MU_TEST_RDZV_SYS_H
 #define MU_TEST_RDZV_SYS_H
@@ -65,7 +65,7 @@ struct sys {
     struct actor a[NODES];
     bool present;
     uint64_t version;
-    struct blob cell;
+    struct blob reg;
     uint64_t now;
     bool closed; /* or about to be */
     struct budget left;
@@ -209,7 +209,7 @@ static inline uint64_t print_actor(const struct sys *s, const struct actor *a, u
 static inline uint64_t print_sys(const struct sys *s)
 {
     const struct budget *b = &s->left;
-    uint64_t h = mix(s->now, s->present ? s->cell.meaning : 0);
+    uint64_t h = mix(s->now, s->present ? s->reg.meaning : 0);
 
     h = mix(h, (((b->joins * 8u + b->leaves) * 8u + b->crashes) * 8u + b->closes) * 64u + b->ticks);
     h = mix(h, b->pauses);

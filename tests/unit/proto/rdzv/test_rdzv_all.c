@@ -1,10 +1,10 @@
 /*
  * Every order of events among three nodes of a rendezvous that join, join again, leave, crash, are
- * stopped for a while and close over one compare-and-set cell. The machines are the real ones; what
- * is explored is when a request reaches the cell, when time passes and who notices first, and at
- * which of these moments somebody wants something else, dies or is stopped. How often each may
- * happen is bounded by a budget, everything else is exhaustive: states that were met before are not
- * followed again.
+ * stopped for a while and close over one compare-and-set register. The machines are the real ones;
+ * what is explored is when a request reaches the register, when time passes and who notices first,
+ * and at which of these moments somebody wants something else, dies or is stopped. How often each
+ * may happen is bounded by a budget, everything else is exhaustive: states that were met before are
+ * not followed again.
  *
  * Two orders of events that cannot make a difference count as one. What happens inside a node (it
  * is answered, it is told) is seen by nobody else, so it is not interleaved with what happens in
@@ -117,8 +117,8 @@ static void check_membership(const struct sys *s)
     for (size_t i = 0; s->present && i < NODES; i++) {
         const struct mu_rdzv_vars *v = &s->a[i].r.v;
 
-        if (s->a[i].alive && v->phase == MU_RDZV_MEMBER && s->cell.participant[i] &&
-            (s->cell.round != v->round || !s->cell.complete)) {
+        if (s->a[i].alive && v->phase == MU_RDZV_MEMBER && s->reg.participant[i] &&
+            (s->reg.round != v->round || !s->reg.complete)) {
             broken(s, "a member of one round takes part in another");
         }
     }
@@ -194,11 +194,11 @@ static void exec(struct sys *s, size_t i)
     a->stage = a->alive ? DONE : NOT_ASKING;
     a->accepted = a->write && (a->has_token ? s->present && a->token == s->version : !s->present);
     if (a->accepted) {
-        s->cell = a->blob;
+        s->reg = a->blob;
         s->present = true;
         s->version++;
     } else {
-        a->blob = s->cell;
+        a->blob = s->reg;
     }
     a->present = s->present;
     a->token = s->version;
@@ -440,7 +440,7 @@ static const char *const move_names[MOVES] = {
     [CRASH_WITH_REQUEST] = "crashes, request lost",
     [PAUSE] = "is stopped",
     [RESUME] = "goes on",
-    [EXEC] = "reaches the cell",
+    [EXEC] = "reaches the reg",
     [ANSWER] = "is answered",
     [WATCH] = "is told of a change",
     [TIMEOUT] = "notices the time",

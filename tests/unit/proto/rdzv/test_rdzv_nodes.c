@@ -1,4 +1,4 @@
-/* Nodes of a rendezvous in company, over the cell of rdzv_world.h in virtual time. */
+/* Nodes of a rendezvous in company, over the register of rdzv_world.h in virtual time. */
 #include "rdzv_world.h"
 
 #include "failheap.h"
@@ -349,7 +349,7 @@ static void test_rdzv_a_member_out_of_touch_for_too_long_is_none_any_more(void *
     gather(2);
     world_run(&w, 20 * WORLD_S);
     node(0)->cut = true;
-    world_run(&w, 29 * WORLD_S); /* 15 s from when it last heard of the cell */
+    world_run(&w, 29 * WORLD_S); /* 15 s from when it last heard of the register */
     assert_true(node(0)->member);
     world_run(&w, 36 * WORLD_S);
     assert_false(node(0)->member);

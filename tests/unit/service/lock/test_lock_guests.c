@@ -120,7 +120,7 @@ static void test_guests_of_this_host_are_not_counted(void **state)
     }
     for (size_t i = 0; i < 40; i++) {
         assert_ptr_equal(mu_guests_next(&book), &guests[i]);
-        assert_null(mu_guests_crowd(&book));
+        assert_null(mu_guests_surplus(&book));
     }
     close_book(&book);
 }
@@ -157,15 +157,15 @@ static void test_handshakes_under_way_are_bounded(void **state)
     /* Of one address two at a time. */
     assert_ptr_equal(mu_guests_next(&book), &guests[0]);
     assert_ptr_equal(mu_guests_next(&book), &guests[6]);
-    assert_null(mu_guests_crowd(&book));
+    assert_null(mu_guests_surplus(&book));
     assert_ptr_equal(mu_guests_next(&book), &guests[7]);
-    assert_null(mu_guests_crowd(&book));
+    assert_null(mu_guests_surplus(&book));
     assert_ptr_equal(mu_guests_next(&book), &guests[1]);
     /* The oldest of too many goes, which lets another one of its address in. */
-    assert_ptr_equal(mu_guests_crowd(&book), &guests[0]);
+    assert_ptr_equal(mu_guests_surplus(&book), &guests[0]);
     assert_null(mu_guests_next(&book));
     mu_guests_leave(&book, &guests[0]);
-    assert_null(mu_guests_crowd(&book));
+    assert_null(mu_guests_surplus(&book));
     assert_ptr_equal(mu_guests_next(&book), &guests[2]);
     close_book(&book);
 }

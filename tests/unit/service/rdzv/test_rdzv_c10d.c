@@ -229,7 +229,7 @@ static void on_meddled(struct mu_store_op *op)
     MU_CONTAINER_OF(op, struct meddling, op)->done = true;
 }
 
-/* Does something to the cell behind everybody's back. */
+/* Does something to the register behind everybody's back. */
 static void meddle_with(struct mu_span key, enum mu_store_verb verb, struct mu_span value)
 {
     struct meddling m = {.op = {.request = {.verb = verb,

@@ -494,7 +494,7 @@ static void on_crowded(struct mu_dht_wish *wish, const struct mu_dht_op *op)
 }
 
 /* Peers that there are not, each with a priority beyond all others'. */
-static void crowd_inside(void *arg)
+static void waiting_inside(void *arg)
 {
     static const uint8_t value[] = {0xcb, 0x41, 0x2e, 0x84, 0x7e, 0, 0, 0, 0}; /* 999999.0 */
     struct side *s = arg;
@@ -525,7 +525,7 @@ static void test_state_swarm_claimed_priorities_do_not_hide_the_others(void **un
     open_all(4, 1 << 1 | 1 << 3);
     share(&sides[1], 5);
     memset(&crowd, 0, sizeof(crowd));
-    mu_sim_call(sides[2].node->proc, crowd_inside, &sides[2]);
+    mu_sim_call(sides[2].node->proc, waiting_inside, &sides[2]);
     rig_run(&rig, 5000);
     assert_int_equal(crowd.done, 1);
     sides[3].trust = &sides[1].node->identity.id;

@@ -1,0 +1,239 @@
+/*
+ * Workers that do not go to their store themselves: a server on this node's loopback, one for each
+ * round.
+ *
+ * In etcd: all servers of a round have the same prefix, which rank 0 draws and tells through the
+ * round's store, so that nothing of an earlier round, or of an earlier run of the same name, is
+ * ever seen.
+ *
+ * Under a credential: between nodes only who has it is let in, and workers do not; so the server of
+ * a node is a gateway to that of rank 0, over one connection.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/assert.h"
+#include "service/agent/agent_internal.h"
+#include "service/server/server.h"
+
+#define NAME_KEY "muster/backing"
+#define URL_CAP  4096
+/* The workers are gone when a round's gateway goes; nobody is worth more. */
+#define DRAIN_MS 200
+
+struct mu_agent_gateway {
+    struct mu_agent_round *round;
+    struct mu_store_op op;
+    struct mu_span key;
+    struct mu_span value;
+    char name[24];
+    bool asking;
+    bool closing;
+    struct mu_store_server *server;
+};
+
+static void settle(struct mu_agent_gateway *b)
+{
+    struct mu_agent_round *r = b->round;
+
+    if (!b->closing || b->asking || b->server != NULL) {
+        return;
+    }
+    r->gateway = NULL;
+    mu_free(b);
+    mu_agent_round_settle(r);
+}
+
+/* On a later turn than its last callback's. */
+static void on_server_stopped(void *context, int status, const char *why)
+{
+    struct mu_agent_gateway *b = context;
+
+    (void)status;
+    (void)why;
+    mu_env_timer_arm(b->round->s->env, &b->round->backing_timer, mu_env_now(b->round->s->env).mono);
+}
+
+static void on_server_gone(struct mu_timer *timer)
+{
+    struct mu_agent_round *r = MU_CONTAINER_OF(timer, struct mu_agent_round, backing_timer);
+    struct mu_agent_gateway *b = r->gateway;
+
+    mu_store_server_free(b->server);
+    b->server = NULL;
+    if (b->closing) {
+        settle(b);
+    } else {
+        mu_agent_round_not_ready(r, MUSTER_ECLOSED, "the server of the workers' store has ended");
+    }
+}
+
+/* The URL with the run and the round behind its path. False: it is too long. */
+static bool make_url(const struct mu_agent_gateway *b, char *out, size_t cap)
+{
+    const char *url = b->round->s->config.backing;
+    const char *run = b->round->s->rdzv->run_id;
+    size_t head = strcspn(url, "?");
+    size_t n;
+
+    while (head > 0 && url[head - 1] == '/') {
+        head--;
+    }
+    n = (size_t)snprintf(out, cap, "%.*s/", (int)head, url);
+    for (const char *c = run; *c != '\0' && n + 4 < cap; c++) {
+        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+                     (*c >= '0' && *c <= '9') || *c == '-' || *c == '_' || *c == '.';
+
+        n += (size_t)snprintf(out + n, cap - n, plain ? "%c" : "%%%02X", (unsigned char)*c);
+    }
+    if (n >= cap) {
+        return false;
+    }
+    n += (size_t)snprintf(out + n, cap - n, "/%s%s", b->name, url + strcspn(url, "?"));
+    return n < cap;
+}
+
+static struct mu_store_server_config make_config(struct mu_agent_gateway *b)
+{
+    struct mu_store_server_config config = mu_store_server_config_defaults();
+
+    config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
+    config.stopped = on_server_stopped;
+    config.context = b;
+    return config;
+}
+
+static void serve(struct mu_agent_gateway *b)
+{
+    struct mu_agent_round *r = b->round;
+    char url[URL_CAP];
+    struct mu_store_server_config config = make_config(b);
+    struct mu_errmsg msg = {{0}};
+    int err;
+
+    config.backing = url;
+    config.backing_ends = r->rank == 0;
+    err = make_url(b, url, sizeof(url))
+              ? mu_store_server_start(r->s->env, &config, &b->server, &msg)
+              : mu_err(&msg, MUSTER_EURL, "the URL of --store-backing is too long");
+    if (err != 0) {
+        mu_agent_round_not_ready(r, err, msg.text);
+        return;
+    }
+    mu_agent_log(r->s, "workers' store: in etcd, served at 127.0.0.1:%u on every node",
+                 (unsigned)mu_store_server_addr(b->server)->port);
+    mu_agent_round_master(r, "127.0.0.1", mu_store_server_addr(b->server)->port);
+}
+
+static void on_named(struct mu_store_op *op)
+{
+    struct mu_agent_gateway *b = MU_CONTAINER_OF(op, struct mu_agent_gateway, op);
+    const struct mu_store_reply *reply = &op->reply;
+
+    b->asking = false;
+    if (b->closing) {
+        settle(b);
+        return;
+    }
+    if (op->status == 0 && b->round->rank != 0) {
+        size_t len = reply->value_count == 1 ? reply->values[0].len : 0;
+
+        if (len == 0 || len >= sizeof(b->name)) {
+            mu_agent_round_not_ready(b->round, MUSTER_EPROTO,
+                                     "rank 0 names no place for the workers' store");
+            return;
+        }
+        memcpy(b->name, reply->values[0].data, len);
+    }
+    if (op->status != 0) {
+        mu_agent_round_not_ready(b->round, op->status, op->errmsg.text);
+    } else {
+        serve(b);
+    }
+}
+
+static struct mu_agent_gateway *make(struct mu_agent_round *r)
+{
+    struct mu_agent_gateway *b = mu_calloc(1, sizeof(*b));
+
+    if (b != NULL) {
+        b->round = r;
+        r->gateway = b;
+        mu_timer_init(&r->backing_timer, on_server_gone);
+    }
+    return b;
+}
+
+int mu_agent_gateway_to_node(struct mu_agent_round *r, const char *host, uint16_t port,
+                             struct mu_errmsg *reterr_msg)
+{
+    struct mu_agent_gateway *b = make(r);
+    struct mu_addr remote = {.kind = MU_ADDR_TCP, .port = port};
+    char at[MU_ADDR_HOST_MAX + 16];
+    char url[URL_CAP];
+    struct mu_store_server_config config = make_config(b);
+    int err;
+
+    if (b == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    (void)snprintf(remote.host, sizeof(remote.host), "%s", host);
+    (void)snprintf(url, sizeof(url), "tcp://%s?connect=%" PRIu32,
+                   mu_addr_format(&remote, at, sizeof(at)), r->s->config.store_ms);
+    config.backing = url;
+    config.drain_ms = DRAIN_MS;
+    err = mu_store_server_start(r->s->env, &config, &b->server, reterr_msg);
+    if (err != 0) {
+        r->gateway = NULL;
+        mu_free(b);
+        return err;
+    }
+    mu_agent_log(r->s, "workers' store: at %s, reached through 127.0.0.1:%u", at,
+                 (unsigned)mu_store_server_addr(b->server)->port);
+    mu_agent_round_master(r, "127.0.0.1", mu_store_server_addr(b->server)->port);
+    return 0;
+}
+
+int mu_agent_gateway_to_etcd(struct mu_agent_round *r, struct mu_errmsg *reterr_msg)
+{
+    struct mu_agent_gateway *b = make(r);
+    uint64_t drawn;
+
+    if (b == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    b->key = MU_SPAN_LIT(NAME_KEY);
+    b->op = (struct mu_store_op){
+        .request = {.verb = MU_STORE_GET, .keys = &b->key, .key_count = 1},
+        .timeout_ms = r->s->config.store_ms,
+        .done = on_named,
+    };
+    if (r->rank == 0) {
+        mu_env_entropy(r->s->env, &drawn, sizeof(drawn));
+        (void)snprintf(b->name, sizeof(b->name), "%016" PRIx64, drawn);
+        b->value = mu_span_str(b->name);
+        b->op.request.verb = MU_STORE_SET;
+        b->op.request.values = &b->value;
+        b->op.request.value_count = 1;
+    }
+    b->asking = true;
+    mu_store_submit(r->stores.store, &b->op);
+    return 0;
+}
+
+void mu_agent_gateway_end(struct mu_agent_gateway *b)
+{
+    if (b->closing) {
+        return;
+    }
+    b->closing = true;
+    if (b->asking) {
+        mu_store_cancel(&b->op);
+    }
+    if (b->server != NULL) {
+        mu_store_server_drain(b->server);
+    }
+    settle(b);
+}

@@ -1,0 +1,546 @@
+/*
+ * The keys are in another server: operations are calls of one native session with it. That session
+ * outlives its connections, so a short loss costs time and nothing else. What a request asks for is
+ * passed on as it is, deadline included, so that the other server decides and says why.
+ */
+#include "service/server/gateway.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/addr.h"
+#include "core/alloc.h"
+#include "core/assert.h"
+#include "core/url.h"
+#include "service/base/log.h"
+#include "service/store/engine.h"
+
+#define DEFAULT_PORT 29500
+#define AGAIN_MS     1000 /* until a server that could not be had is reached for again */
+/* Of a session's calls so many may block: beyond what the other server serves of one session at
+ * once, those who would end them could not get through. */
+#define BLOCKED_MAX 32768
+
+/* Asks something simple behind a watch: when it is answered, the watch stands. */
+struct mu_gateway_probe {
+    struct mu_store_op op;
+    struct mu_gateway_server *remote;
+    struct mu_gateway_op *watch; /* NULL: gone */
+};
+
+struct mu_gateway_server {
+    struct mu_gateway base;
+    struct mu_env *env;
+    struct mu_gateway_events events;
+    struct mu_store_tcp_config config;
+    char addr[MU_ADDR_HOST_MAX + 16];
+    struct mu_store *store;   /* NULL: not begun, or it could not be had; `status` says why */
+    struct mu_store *leaving; /* until it is closed */
+    int status;
+    struct mu_errmsg why;
+    mu_mono_t patient_until; /* what nobody has sent waits for another try until then */
+    struct mu_timer again;
+    struct mu_timer soon;  /* ends what is in `failed`, or all of this */
+    struct mu_list failed; /* operations that end on a later turn, with the status they have */
+    struct mu_list held;   /* those that wait for the next try */
+    size_t busy;           /* operations under way that do not block */
+    size_t blocked;        /* and those that may */
+    size_t probes;
+    bool lost; /* the log has said so */
+    bool closing;
+    void (*closed)(void *context);
+    void *context;
+};
+
+static struct mu_gateway_server *remote_of(const struct mu_gateway *k)
+{
+    return MU_CONTAINER_OF((struct mu_gateway *)(uintptr_t)k, struct mu_gateway_server, base);
+}
+
+static void run_soon(struct mu_gateway_server *r)
+{
+    mu_env_timer_arm(r->env, &r->soon, mu_env_now(r->env).mono);
+}
+
+static void finish_turn(struct mu_gateway_server *r)
+{
+    if (!r->closing) {
+        r->events.turn_ended(r->events.context);
+    }
+}
+
+/* --- how the other server is ------------------------------------------------------------------ */
+
+/* Whether the status speaks of the other server rather than of the request. */
+static bool is_loss(int status)
+{
+    return status == MUSTER_ECONN || status == MUSTER_ENAME || status == MUSTER_EREFUSED ||
+           status == MUSTER_ENOTSTORE || status == MUSTER_ESESSION;
+}
+
+static void note_end(struct mu_gateway_server *r, int status, const char *why)
+{
+    if (is_loss(status) && !r->lost) {
+        r->lost = true;
+        mu_log(MUSTER_LOG_WARN, "BACKING-UNREACHABLE", "server=%s why=\"%s\"", r->addr, why);
+    } else if (!is_loss(status) && status != MUSTER_ECLOSED && status != MUSTER_ECANCELED &&
+               status != MUSTER_ETIMEDOUT && status != MUSTER_ENOMEM && r->lost) {
+        r->lost = false;
+        mu_log(MUSTER_LOG_WARN, "BACKING-REACHABLE", "server=%s", r->addr);
+    }
+}
+
+static void try_again_later(struct mu_gateway_server *r)
+{
+    mu_env_timer_arm(r->env, &r->again, mu_mono_add_ms(mu_env_now(r->env).mono, AGAIN_MS));
+}
+
+static void be_patient(struct mu_gateway_server *r)
+{
+    r->patient_until = mu_mono_add_ms(mu_env_now(r->env).mono, r->config.connect_ms);
+}
+
+/* Whether what was not sent yet is better off waiting for the next try. */
+static bool is_patient(const struct mu_gateway_server *r)
+{
+    return r->status != MUSTER_EREFUSED &&
+           mu_mono_before(mu_env_now(r->env).mono, r->patient_until);
+}
+
+static void on_left(void *context)
+{
+    struct mu_gateway_server *r = context;
+
+    r->leaving = NULL;
+    if (r->closing) {
+        run_soon(r);
+    } else {
+        if (!is_patient(r)) {
+            be_patient(r); /* With those who come from now on. */
+        }
+        try_again_later(r);
+    }
+}
+
+/* Nobody is there, or somebody else. What waits for it ends, or is held, as its store closes. */
+static void on_failed(void *context, int status, const char *text)
+{
+    struct mu_gateway_server *r = context;
+
+    r->status = mu_err(&r->why, status, "%s", text);
+    note_end(r, status, r->why.text);
+    r->leaving = r->store;
+    r->store = NULL;
+    mu_store_close(r->leaving, on_left, r);
+}
+
+static void on_mismatch(void *context, bool silent)
+{
+    struct mu_gateway_server *r = context;
+    char text[MU_ERRMSG_CAP];
+
+    (void)snprintf(text, sizeof(text), "%.160s is no store of muster's%s", r->addr,
+                   silent ? ": it does not answer" : "");
+    on_failed(r, MUSTER_ENOTSTORE, text);
+}
+
+static void on_ready(void *context, enum mu_store_tcp_protocol found)
+{
+    struct mu_gateway_server *r = context;
+
+    (void)found;
+    be_patient(r);
+    mu_log(MUSTER_LOG_INFO, "BACKING-CONNECTED", "server=%s", r->addr);
+    note_end(r, 0, "");
+}
+
+static int open_store(struct mu_gateway_server *r)
+{
+    const struct mu_store_engine_events events = {
+        .ready = on_ready, .mismatch = on_mismatch, .failed = on_failed, .context = r};
+
+    int err = mu_store_native_new(r->env, &r->config, &events, &r->store);
+
+    r->status = err;
+    if (err != 0) {
+        r->store = NULL;
+        (void)mu_err(&r->why, err, "%s", muster_strerror(err));
+    }
+    return err;
+}
+
+/* --- operations ------------------------------------------------------------------------------- */
+
+static void hold(struct mu_gateway_server *r, struct mu_gateway_op *o)
+{
+    mu_list_init(&o->base.link);
+    mu_list_push(&r->held, &o->base.link);
+}
+
+static void count(struct mu_gateway_server *r, struct mu_gateway_op *o)
+{
+    *(mu_store_may_block(&o->base.request) ? &r->blocked : &r->busy) += 1;
+    o->counted = true;
+}
+
+static bool is_resting(const struct mu_gateway_op *o)
+{
+    return o->base.link.next != NULL && !mu_list_empty(&o->base.link);
+}
+
+static void forget(struct mu_gateway_server *r, struct mu_gateway_op *o)
+{
+    if (o->counted) {
+        *(mu_store_may_block(&o->base.request) ? &r->blocked : &r->busy) -= 1;
+        o->counted = false;
+    }
+    if (o->probe != NULL) {
+        o->probe->watch = NULL;
+        o->probe = NULL;
+    }
+}
+
+/* Gives it back. */
+static void end_op(struct mu_gateway_server *r, struct mu_gateway_op *o)
+{
+    forget(r, o);
+    o->done(o);
+}
+
+static void on_op_done(struct mu_store_op *op)
+{
+    struct mu_gateway_op *o = MU_CONTAINER_OF(op, struct mu_gateway_op, remote);
+    struct mu_gateway_server *r = o->gateway;
+    struct mu_backing_op *b = &o->base;
+
+    b->status = op->status;
+    b->reply = op->reply;
+    b->errmsg = op->errmsg;
+    if (b->status == MUSTER_ECLOSED && r->leaving != NULL && !r->closing) {
+        if (is_patient(r) && !o->canceled) {
+            hold(r, o); /* This store was never ready: nothing of it was sent. */
+            return;
+        }
+        b->status = r->status;
+        b->errmsg = r->why;
+    }
+    note_end(r, b->status, b->errmsg.text);
+    if (is_loss(b->status) && b->status != MUSTER_ESESSION) {
+        b->status = MUSTER_ECONN; /* To our client, it is a matter of connections. */
+    }
+    if (is_loss(b->status) && strstr(b->errmsg.text, r->addr) == NULL) {
+        mu_err_prefix(&b->errmsg, "the store at %.100s", r->addr);
+    }
+    b->unknown = b->status != 0;
+    end_op(r, o);
+    finish_turn(r);
+}
+
+static void on_op_change(struct mu_store_op *op, const struct mu_change *change)
+{
+    struct mu_gateway_op *o = MU_CONTAINER_OF(op, struct mu_gateway_op, remote);
+    struct mu_gateway_server *r = o->gateway;
+
+    if (!o->canceled) {
+        o->change(o, change, false);
+        finish_turn(r);
+    }
+}
+
+static void fail_soon(struct mu_gateway_server *r, struct mu_gateway_op *o, int status,
+                      const char *text)
+{
+    o->base.status = mu_err(&o->base.errmsg, status, "%s", text);
+    mu_list_init(&o->base.link);
+    mu_list_push(&r->failed, &o->base.link);
+    run_soon(r);
+}
+
+/* --- watches ---------------------------------------------------------------------------------- */
+
+static void on_probed(struct mu_store_op *op)
+{
+    struct mu_gateway_probe *p = MU_CONTAINER_OF(op, struct mu_gateway_probe, op);
+    struct mu_gateway_op *watch = p->watch;
+    struct mu_gateway_server *r = p->remote;
+    bool stands = op->status == 0;
+
+    r->probes--;
+    mu_free(p);
+    if (watch != NULL) {
+        watch->probe = NULL;
+        if (stands && !watch->canceled) {
+            watch->stands(watch);
+        } else if (!watch->canceled) {
+            mu_store_cancel(&watch->remote); /* It cannot be told that it stands. */
+        }
+        finish_turn(r);
+    }
+}
+
+/* Calls of a session are begun in order: when this one is answered, the watch has begun. */
+static void probe(struct mu_gateway_server *r, struct mu_gateway_op *o, struct mu_gateway_probe *p)
+{
+    p->remote = r;
+    p->watch = o;
+    p->op.request.verb = MU_STORE_NUM_KEYS;
+    p->op.done = on_probed;
+    o->probe = p;
+    r->probes++;
+    mu_store_submit(r->store, &p->op);
+}
+
+/* --- the gateway -------------------------------------------------------------------------------
+ * */
+
+/* To the store that there is. */
+static void send(struct mu_gateway_server *r, struct mu_gateway_op *o)
+{
+    uint64_t left = mu_mono_until_ms(o->deadline, mu_env_now(r->env).mono);
+    struct mu_gateway_probe *p = NULL;
+
+    if (o->stands != NULL) {
+        p = mu_calloc(1, sizeof(*p));
+        if (p == NULL) {
+            fail_soon(r, o, MUSTER_ENOMEM, "out of memory");
+            return;
+        }
+    }
+    o->remote = (struct mu_store_op){
+        .request = o->base.request, .done = on_op_done, .change = on_op_change};
+    if (o->deadline.ns != 0 && o->deadline.ns != MU_MONO_NEVER.ns) {
+        o->remote.timeout_ms = left == 0                ? 1
+                               : left > UINT32_MAX / 2u ? UINT32_MAX / 2u
+                                                        : (uint32_t)left;
+    }
+    mu_store_submit(r->store, &o->remote);
+    if (p != NULL) {
+        probe(r, o, p);
+    }
+}
+
+static void remote_submit(struct mu_gateway *k, struct mu_backing_client *client,
+                          struct mu_gateway_op *o)
+{
+    struct mu_gateway_server *r = remote_of(k);
+
+    (void)client; /* One session: all are in order, and so are those of one client. */
+    o->gateway = r;
+    if (r->store == NULL && r->status != 0 && !is_patient(r)) {
+        fail_soon(r, o, MUSTER_ECONN, r->why.text);
+    } else if (mu_store_may_block(&o->base.request) && r->blocked >= BLOCKED_MAX) {
+        fail_soon(r, o, MUSTER_ELIMIT, "too many wait through this server");
+    } else {
+        count(r, o);
+        if (r->store == NULL) {
+            hold(r, o);
+        } else {
+            send(r, o);
+        }
+    }
+}
+
+static void on_again(struct mu_timer *timer)
+{
+    struct mu_gateway_server *r = MU_CONTAINER_OF(timer, struct mu_gateway_server, again);
+    struct mu_list *it;
+
+    if (open_store(r) != 0) {
+        try_again_later(r);
+        return;
+    }
+    while ((it = mu_list_pop(&r->held)) != NULL) {
+        send(r, MU_CONTAINER_OF(it, struct mu_gateway_op, base.link));
+    }
+}
+
+static bool remote_cancel(struct mu_gateway *k, struct mu_gateway_op *o)
+{
+    struct mu_gateway_server *r = remote_of(k);
+
+    o->canceled = true;
+    if (is_resting(o)) {
+        mu_list_remove(&o->base.link); /* It waits here, for a try or for its end. */
+        forget(r, o);
+        return true;
+    }
+    mu_store_cancel(&o->remote);
+    return false;
+}
+
+/* Each watch is a call of its own, and stands when that has been begun. */
+static bool remote_watches(const struct mu_gateway *k)
+{
+    (void)k;
+    return false;
+}
+
+/* The other server does. */
+static void remote_tell_current(struct mu_gateway *k, struct mu_gateway_op *o)
+{
+    (void)k;
+    (void)o;
+}
+
+static bool remote_idle(const struct mu_gateway *k)
+{
+    const struct mu_gateway_server *r = remote_of(k);
+
+    return r->busy == 0 && mu_list_empty(&r->failed);
+}
+
+static void on_soon(struct mu_timer *timer)
+{
+    struct mu_gateway_server *r = MU_CONTAINER_OF(timer, struct mu_gateway_server, soon);
+    struct mu_list *it;
+
+    while ((it = mu_list_pop(&r->failed)) != NULL) {
+        end_op(r, MU_CONTAINER_OF(it, struct mu_gateway_op, base.link));
+    }
+    if (!r->closing) {
+        finish_turn(r);
+    } else if (r->store == NULL && r->leaving == NULL) {
+        void (*closed)(void *) = r->closed;
+        void *context = r->context;
+
+        MU_ASSERT(r->busy == 0 && r->blocked == 0 && r->probes == 0);
+        mu_free(r);
+        closed(context);
+    }
+}
+
+static void remote_close(struct mu_gateway *k, bool drop, void (*closed)(void *context),
+                         void *context)
+{
+    struct mu_gateway_server *r = remote_of(k);
+    struct mu_list *it;
+
+    (void)drop;
+    r->closing = true;
+    r->closed = closed;
+    r->context = context;
+    mu_env_timer_arm(r->env, &r->again, MU_MONO_NEVER);
+    while ((it = mu_list_pop(&r->held)) != NULL) {
+        fail_soon(r, MU_CONTAINER_OF(it, struct mu_gateway_op, base.link), MUSTER_ECLOSED,
+                  muster_strerror(MUSTER_ECLOSED));
+    }
+    if (r->store != NULL) {
+        r->leaving = r->store;
+        r->store = NULL;
+        mu_store_close(r->leaving, on_left, r);
+    }
+    run_soon(r);
+}
+
+/* Nothing was begun but a timer. */
+static void remote_drop(struct mu_gateway *k)
+{
+    struct mu_gateway_server *r = remote_of(k);
+
+    mu_env_timer_arm(r->env, &r->again, MU_MONO_NEVER);
+    mu_free(r);
+}
+
+static const struct mu_gateway_kind remote_kind = {
+    .remote = true,
+    .submit = remote_submit,
+    .cancel = remote_cancel,
+    .watches = remote_watches,
+    .tell_current = remote_tell_current,
+    .idle = remote_idle,
+    .close = remote_close,
+    .drop = remote_drop,
+};
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static int parse_connect(const struct mu_url *url, uint32_t *connect_ms,
+                         struct mu_errmsg *reterr_msg)
+{
+    const char *text = mu_url_param(url, "connect");
+    char *end;
+    long long v;
+
+    for (size_t i = 0; i < url->param_count; i++) {
+        if (strcmp(url->params[i].name, "connect") != 0) {
+            return mu_err(reterr_msg, MUSTER_EURL,
+                          "a backing's tcp: URL has no parameter \"%.64s\"", url->params[i].name);
+        }
+    }
+    if (text == NULL) {
+        return 0;
+    }
+    errno = 0;
+    v = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || v < 1 || v > INT32_MAX) {
+        return mu_err(reterr_msg, MUSTER_EURL,
+                      "the URL's connect=%.64s is not a number of milliseconds", text);
+    }
+    *connect_ms = (uint32_t)v;
+    return 0;
+}
+
+static int parse_url(const char *text, struct mu_store_tcp_config *config,
+                     struct mu_errmsg *reterr_msg)
+{
+    struct mu_url url;
+    int err = mu_url_parse(&url, text, reterr_msg);
+
+    *config = mu_store_tcp_config_defaults();
+    config->protocol = MU_STORE_TCP_MUSTER;
+    config->name = "gateway";
+    config->wire_keys = true;
+    if (err == 0 && url.path[0] != '\0' && strcmp(url.path, "/") != 0) {
+        err = mu_err(reterr_msg, MUSTER_EURL,
+                     "a backing's tcp: URL has no path: all of that server's keys are served");
+    }
+    if (err == 0) {
+        err = parse_connect(&url, &config->connect_ms, reterr_msg);
+    }
+    if (err == 0) {
+        err = mu_addr_parse(url.authority, DEFAULT_PORT, &config->addr, reterr_msg);
+    }
+    if (err == 0 && config->addr.kind == MU_ADDR_TCP && config->addr.port == 0) {
+        err = mu_err(reterr_msg, MUSTER_EURL, "port 0 cannot be connected to");
+    }
+    return err;
+}
+
+int mu_gateway_server_check(const char *url, struct mu_errmsg *reterr_msg)
+{
+    struct mu_store_tcp_config config;
+
+    return parse_url(url, &config, reterr_msg);
+}
+
+int mu_gateway_server_new(struct mu_env *env, const char *url,
+                          const struct mu_gateway_events *events, struct mu_gateway **ret_gateway,
+                          struct mu_errmsg *reterr_msg)
+{
+    struct mu_gateway_server *r = mu_calloc(1, sizeof(*r));
+    int err;
+
+    if (r == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    r->base.kind = &remote_kind;
+    r->env = env;
+    r->events = *events;
+    mu_list_init(&r->failed);
+    mu_list_init(&r->held);
+    mu_timer_init(&r->again, on_again);
+    mu_timer_init(&r->soon, on_soon);
+    err = parse_url(url, &r->config, reterr_msg);
+    if (err != 0) {
+        mu_free(r);
+        return err;
+    }
+    (void)mu_addr_format(&r->config.addr, r->addr, sizeof(r->addr));
+    be_patient(r);
+    /* On the next turn: until then it can be dropped. */
+    mu_env_timer_arm(env, &r->again, mu_env_now(env).mono);
+    *ret_gateway = &r->base;
+    return 0;
+}
