@@ -116,6 +116,23 @@ static void expect_failed(struct peer_side *s, int err, const char *text)
 
 /* --- the transcript --------------------------------------------------------------------------- */
 
+/* Two peers that have shaken hands: made for each test. */
+static struct peer_pair pair;
+
+static int set_up(void **unused)
+{
+    (void)unused;
+    peer_pair_start(&pair, false, at_ms(0));
+    return 0;
+}
+
+static int tear_down(void **unused)
+{
+    (void)unused;
+    peer_pair_fini(&pair);
+    return 0;
+}
+
 static void test_peer_conn_dialler_speaks_the_transcript(void **unused)
 {
     (void)unused;
@@ -210,157 +227,142 @@ static void test_peer_conn_agrees_on_the_muxer_behind_the_handshake_too(void **u
 /* What is written at once comes right behind the name, and behind the consent. */
 static void test_peer_conn_payload_rides_with_the_proposal(void **unused)
 {
-    struct peer_pair p;
     struct mu_peer_event e;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    id = open_one(&p.d, "/echo");
-    expect_write(&p.d, id, "hello", 5);
-    assert_int_equal(mu_peer_conn_end(&p.d.conn, id), 0);
-    assert_int_equal(mu_peer_conn_end(&p.d.conn, id), 0);
-    assert_int_equal(mu_peer_conn_write(&p.d.conn, id, MU_SPAN_LIT("x"), &(size_t){0}),
+    id = open_one(&pair.d, "/echo");
+    expect_write(&pair.d, id, "hello", 5);
+    assert_int_equal(mu_peer_conn_end(&pair.d.conn, id), 0);
+    assert_int_equal(mu_peer_conn_end(&pair.d.conn, id), 0);
+    assert_int_equal(mu_peer_conn_write(&pair.d.conn, id, MU_SPAN_LIT("x"), &(size_t){0}),
                      MUSTER_EINVAL);
-    assert_true(peer_carry(&p.d, &p.l, at_ms(0)));
-    e = expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_true(peer_carry(&pair.d, &pair.l, at_ms(0)));
+    e = expect_event(&pair.l, MU_PEER_EV_STREAM_OPENED, id);
     assert_span_text(e.name, "/echo");
-    assert_int_equal(mu_peer_conn_write(&p.l.conn, id, MU_SPAN_LIT("x"), &(size_t){0}),
+    assert_int_equal(mu_peer_conn_write(&pair.l.conn, id, MU_SPAN_LIT("x"), &(size_t){0}),
                      MUSTER_ENOENT);
-    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
-    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), MUSTER_ENOENT);
+    assert_int_equal(mu_peer_conn_accept(&pair.l.conn, id), 0);
+    assert_int_equal(mu_peer_conn_accept(&pair.l.conn, id), MUSTER_ENOENT);
     assert_span_text(e.name, "/echo");
-    e = expect_event(&p.l, MU_PEER_EV_DATA, id);
+    e = expect_event(&pair.l, MU_PEER_EV_DATA, id);
     assert_span_text(e.data, "hello");
-    expect_write(&p.l, id, "HELLO", 5);
-    mu_peer_conn_consumed(&p.l.conn, at_ms(0), id, 5);
-    (void)expect_event(&p.l, MU_PEER_EV_EOF, id);
-    assert_int_equal(mu_peer_conn_count(&p.l.conn), 1);
-    assert_int_equal(mu_peer_conn_end(&p.l.conn, id), 0);
-    assert_int_equal(mu_peer_conn_count(&p.l.conn), 0);
+    expect_write(&pair.l, id, "HELLO", 5);
+    mu_peer_conn_consumed(&pair.l.conn, at_ms(0), id, 5);
+    (void)expect_event(&pair.l, MU_PEER_EV_EOF, id);
+    assert_int_equal(mu_peer_conn_count(&pair.l.conn), 1);
+    assert_int_equal(mu_peer_conn_end(&pair.l.conn, id), 0);
+    assert_int_equal(mu_peer_conn_count(&pair.l.conn), 0);
 
-    assert_true(peer_carry(&p.l, &p.d, at_ms(0)));
-    e = expect_event(&p.d, MU_PEER_EV_STREAM_READY, id);
+    assert_true(peer_carry(&pair.l, &pair.d, at_ms(0)));
+    e = expect_event(&pair.d, MU_PEER_EV_STREAM_READY, id);
     assert_int_equal(e.err, 0);
     assert_span_text(e.name, "/echo");
-    assert_span_text(expect_event(&p.d, MU_PEER_EV_DATA, id).data, "HELLO");
-    (void)expect_event(&p.d, MU_PEER_EV_EOF, id);
-    expect_no_event(&p.d);
-    assert_int_equal(mu_peer_conn_count(&p.d.conn), 0);
-    peer_pair_fini(&p);
+    assert_span_text(expect_event(&pair.d, MU_PEER_EV_DATA, id).data, "HELLO");
+    (void)expect_event(&pair.d, MU_PEER_EV_EOF, id);
+    expect_no_event(&pair.d);
+    assert_int_equal(mu_peer_conn_count(&pair.d.conn), 0);
 }
 
 /* What the name took is given back: memory here, and the window to the peer. */
 static void test_peer_conn_nothing_of_a_negotiation_is_kept(void **unused)
 {
-    struct peer_pair p;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    id = open_one(&p.d, "/echo");
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
-    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
-    expect_no_event(&p.l);
-    (void)peer_carry(&p.l, &p.d, at_ms(0));
-    (void)expect_event(&p.d, MU_PEER_EV_STREAM_READY, id);
-    expect_no_event(&p.d);
-    assert_null(mu_peer_find(&p.l.conn, id)->mss);
-    assert_null(mu_peer_find(&p.d.conn, id)->mss);
-    assert_int_equal(mu_yamux_find(&p.l.conn.yamux, id)->unconsumed, 0);
-    assert_int_equal(mu_yamux_find(&p.d.conn.yamux, id)->unconsumed, 0);
-    peer_pair_fini(&p);
+    id = open_one(&pair.d, "/echo");
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    (void)expect_event(&pair.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_int_equal(mu_peer_conn_accept(&pair.l.conn, id), 0);
+    expect_no_event(&pair.l);
+    (void)peer_carry(&pair.l, &pair.d, at_ms(0));
+    (void)expect_event(&pair.d, MU_PEER_EV_STREAM_READY, id);
+    expect_no_event(&pair.d);
+    assert_null(mu_peer_find(&pair.l.conn, id)->mss);
+    assert_null(mu_peer_find(&pair.d.conn, id)->mss);
+    assert_int_equal(mu_yamux_find(&pair.l.conn.yamux, id)->unconsumed, 0);
+    assert_int_equal(mu_yamux_find(&pair.d.conn.yamux, id)->unconsumed, 0);
 }
 
 /* Data that is lent stays where it is until all events are told. */
 static void test_peer_conn_takes_nothing_while_events_wait(void **unused)
 {
-    struct peer_pair p;
     struct mu_peer_event e;
     struct mu_span out;
     uint32_t id;
     size_t used = 1;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    id = open_one(&p.d, "/echo");
-    expect_write(&p.d, id, "hello", 5);
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
-    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
-    expect_write(&p.d, id, "more", 4);
-    out = mu_peer_conn_output(&p.d.conn);
-    assert_int_equal(mu_peer_conn_recv(&p.l.conn, at_ms(0), out, &used), 0);
+    id = open_one(&pair.d, "/echo");
+    expect_write(&pair.d, id, "hello", 5);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    (void)expect_event(&pair.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_int_equal(mu_peer_conn_accept(&pair.l.conn, id), 0);
+    expect_write(&pair.d, id, "more", 4);
+    out = mu_peer_conn_output(&pair.d.conn);
+    assert_int_equal(mu_peer_conn_recv(&pair.l.conn, at_ms(0), out, &used), 0);
     assert_int_equal(used, 0);
-    e = expect_event(&p.l, MU_PEER_EV_DATA, id);
+    e = expect_event(&pair.l, MU_PEER_EV_DATA, id);
     assert_span_text(e.data, "hello");
-    expect_no_event(&p.l);
+    expect_no_event(&pair.l);
     assert_span_text(e.data, "hello");
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    assert_span_text(expect_event(&p.l, MU_PEER_EV_DATA, id).data, "more");
-    peer_pair_fini(&p);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    assert_span_text(expect_event(&pair.l, MU_PEER_EV_DATA, id).data, "more");
 }
 
 static void test_peer_conn_tries_names_in_order(void **unused)
 {
     const struct mu_span names[] = {MU_SPAN_LIT("/c"), MU_SPAN_LIT("/b"), MU_SPAN_LIT("/a")};
-    struct peer_pair p;
     struct mu_peer_event e;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    assert_int_equal(mu_peer_conn_open(&p.l.conn, at_ms(0), names, 3, &id), 0);
+    assert_int_equal(mu_peer_conn_open(&pair.l.conn, at_ms(0), names, 3, &id), 0);
     assert_int_equal(id, 2);
     /* There is more than one name: nothing can be sent along. */
-    expect_write(&p.l, id, "hello", 0);
-    (void)peer_carry(&p.l, &p.d, at_ms(0));
-    assert_span_text(expect_event(&p.d, MU_PEER_EV_STREAM_OPENED, id).name, "/c");
-    expect_no_event(&p.d); /* not answered: refused */
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    expect_no_event(&p.l);
-    (void)peer_carry(&p.l, &p.d, at_ms(0));
-    assert_span_text(expect_event(&p.d, MU_PEER_EV_STREAM_OPENED, id).name, "/b");
-    assert_int_equal(mu_peer_conn_accept(&p.d.conn, id), 0);
-    expect_no_event(&p.d);
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    e = expect_event(&p.l, MU_PEER_EV_STREAM_READY, id);
+    expect_write(&pair.l, id, "hello", 0);
+    (void)peer_carry(&pair.l, &pair.d, at_ms(0));
+    assert_span_text(expect_event(&pair.d, MU_PEER_EV_STREAM_OPENED, id).name, "/c");
+    expect_no_event(&pair.d); /* not answered: refused */
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    expect_no_event(&pair.l);
+    (void)peer_carry(&pair.l, &pair.d, at_ms(0));
+    assert_span_text(expect_event(&pair.d, MU_PEER_EV_STREAM_OPENED, id).name, "/b");
+    assert_int_equal(mu_peer_conn_accept(&pair.d.conn, id), 0);
+    expect_no_event(&pair.d);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    e = expect_event(&pair.l, MU_PEER_EV_STREAM_READY, id);
     assert_span_text(e.name, "/b");
-    (void)expect_event(&p.l, MU_PEER_EV_WRITABLE, id);
-    expect_write(&p.l, id, "hello", 5);
-    expect_no_event(&p.l);
-    (void)peer_carry(&p.l, &p.d, at_ms(0));
-    assert_span_text(expect_event(&p.d, MU_PEER_EV_DATA, id).data, "hello");
-    peer_pair_fini(&p);
+    (void)expect_event(&pair.l, MU_PEER_EV_WRITABLE, id);
+    expect_write(&pair.l, id, "hello", 5);
+    expect_no_event(&pair.l);
+    (void)peer_carry(&pair.l, &pair.d, at_ms(0));
+    assert_span_text(expect_event(&pair.d, MU_PEER_EV_DATA, id).data, "hello");
 }
 
 static void test_peer_conn_a_name_that_nobody_knows_is_refused(void **unused)
 {
-    struct peer_pair p;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    id = open_one(&p.d, "/unknown");
-    expect_write(&p.d, id, "hello", 5);
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
-    assert_int_equal(mu_peer_conn_refuse(&p.l.conn, id), 0);
+    id = open_one(&pair.d, "/unknown");
+    expect_write(&pair.d, id, "hello", 5);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    (void)expect_event(&pair.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_int_equal(mu_peer_conn_refuse(&pair.l.conn, id), 0);
     /* "hello" is no proposal, but a violation of the negotiation: the stream is gone. */
-    expect_no_event(&p.l);
-    (void)peer_carry(&p.l, &p.d, at_ms(0));
-    assert_int_equal(expect_event(&p.d, MU_PEER_EV_STREAM_READY, id).err, MUSTER_EREFUSED);
-    expect_no_event(&p.d);
-    assert_int_equal(mu_peer_conn_count(&p.d.conn), 0);
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    expect_no_event(&p.l);
-    assert_int_equal(mu_peer_conn_count(&p.l.conn), 0);
+    expect_no_event(&pair.l);
+    (void)peer_carry(&pair.l, &pair.d, at_ms(0));
+    assert_int_equal(expect_event(&pair.d, MU_PEER_EV_STREAM_READY, id).err, MUSTER_EREFUSED);
+    expect_no_event(&pair.d);
+    assert_int_equal(mu_peer_conn_count(&pair.d.conn), 0);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    expect_no_event(&pair.l);
+    assert_int_equal(mu_peer_conn_count(&pair.l.conn), 0);
     /* The connection has not suffered. */
-    id = open_one(&p.d, "/known");
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
-    peer_pair_fini(&p);
+    id = open_one(&pair.d, "/known");
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    (void)expect_event(&pair.l, MU_PEER_EV_STREAM_OPENED, id);
 }
 
 static void test_peer_conn_streams_opened_early_wait_for_the_handshake(void **unused)
@@ -455,117 +457,102 @@ static void test_peer_conn_opens_no_more_than_its_limit(void **unused)
 
 static void test_peer_conn_closes_with_a_word_of_farewell(void **unused)
 {
-    struct peer_pair p;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    id = open_one(&p.d, "/echo");
-    expect_write(&p.d, id, "last words", 10);
-    mu_peer_conn_close(&p.d.conn);
-    mu_peer_conn_close(&p.d.conn);
-    assert_int_equal(expect_event(&p.d, MU_PEER_EV_STREAM_READY, id).err, MUSTER_ECLOSED);
-    (void)expect_event(&p.d, MU_PEER_EV_CLOSED, 0);
-    expect_no_event(&p.d);
-    assert_false(mu_peer_conn_done(&p.d.conn));
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    assert_true(mu_peer_conn_done(&p.d.conn));
-    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
-    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
-    assert_span_text(expect_event(&p.l, MU_PEER_EV_DATA, id).data, "last words");
-    (void)expect_event(&p.l, MU_PEER_EV_GO_AWAY, 0);
-    assert_int_equal(mu_peer_conn_open(&p.l.conn, at_ms(0), &MU_SPAN_LIT("/x"), 1, &id),
+    id = open_one(&pair.d, "/echo");
+    expect_write(&pair.d, id, "last words", 10);
+    mu_peer_conn_close(&pair.d.conn);
+    mu_peer_conn_close(&pair.d.conn);
+    assert_int_equal(expect_event(&pair.d, MU_PEER_EV_STREAM_READY, id).err, MUSTER_ECLOSED);
+    (void)expect_event(&pair.d, MU_PEER_EV_CLOSED, 0);
+    expect_no_event(&pair.d);
+    assert_false(mu_peer_conn_done(&pair.d.conn));
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    assert_true(mu_peer_conn_done(&pair.d.conn));
+    (void)expect_event(&pair.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_int_equal(mu_peer_conn_accept(&pair.l.conn, id), 0);
+    assert_span_text(expect_event(&pair.l, MU_PEER_EV_DATA, id).data, "last words");
+    (void)expect_event(&pair.l, MU_PEER_EV_GO_AWAY, 0);
+    assert_int_equal(mu_peer_conn_open(&pair.l.conn, at_ms(0), &MU_SPAN_LIT("/x"), 1, &id),
                      MUSTER_ECLOSED);
-    mu_peer_conn_eof(&p.l.conn, at_ms(0));
-    (void)expect_event(&p.l, MU_PEER_EV_RESET, id);
-    (void)expect_event(&p.l, MU_PEER_EV_CLOSED, 0);
-    expect_no_event(&p.l);
-    assert_true(mu_peer_conn_done(&p.l.conn));
-    peer_pair_fini(&p);
+    mu_peer_conn_eof(&pair.l.conn, at_ms(0));
+    (void)expect_event(&pair.l, MU_PEER_EV_RESET, id);
+    (void)expect_event(&pair.l, MU_PEER_EV_CLOSED, 0);
+    expect_no_event(&pair.l);
+    assert_true(mu_peer_conn_done(&pair.l.conn));
 }
 
 /* A stream of which nothing was told has no end to be told either. */
 static void test_peer_conn_close_is_silent_about_what_nobody_knows(void **unused)
 {
-    struct peer_pair p;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    assert_int_equal(mu_yamux_open(&p.d.conn.yamux, at_ms(0), &id), 0);
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    expect_no_event(&p.l);
-    assert_int_equal(mu_peer_conn_count(&p.l.conn), 1);
-    mu_peer_conn_close(&p.l.conn);
-    (void)expect_event(&p.l, MU_PEER_EV_CLOSED, 0);
-    assert_int_equal(mu_peer_conn_count(&p.l.conn), 0);
-    peer_pair_fini(&p);
+    assert_int_equal(mu_yamux_open(&pair.d.conn.yamux, at_ms(0), &id), 0);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    expect_no_event(&pair.l);
+    assert_int_equal(mu_peer_conn_count(&pair.l.conn), 1);
+    mu_peer_conn_close(&pair.l.conn);
+    (void)expect_event(&pair.l, MU_PEER_EV_CLOSED, 0);
+    assert_int_equal(mu_peer_conn_count(&pair.l.conn), 0);
 }
 
 /* Streams that wait to be opened hear of it as well. */
 static void test_peer_conn_queued_streams_learn_that_the_peer_takes_no_more(void **unused)
 {
-    struct peer_pair p;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    p.d.conn.yamux.config.unacked_max = 0;
-    id = open_one(&p.d, "/echo");
-    assert_int_equal(mu_yamux_go_away(&p.l.conn.yamux, MU_YAMUX_NORMAL), 0);
-    (void)peer_carry(&p.l, &p.d, at_ms(0));
-    (void)expect_event(&p.d, MU_PEER_EV_GO_AWAY, 0);
-    assert_int_equal(expect_event(&p.d, MU_PEER_EV_STREAM_READY, id).err, MUSTER_ECLOSED);
-    expect_no_event(&p.d);
-    peer_pair_fini(&p);
+    pair.d.conn.yamux.config.unacked_max = 0;
+    id = open_one(&pair.d, "/echo");
+    assert_int_equal(mu_yamux_go_away(&pair.l.conn.yamux, MU_YAMUX_NORMAL), 0);
+    (void)peer_carry(&pair.l, &pair.d, at_ms(0));
+    (void)expect_event(&pair.d, MU_PEER_EV_GO_AWAY, 0);
+    assert_int_equal(expect_event(&pair.d, MU_PEER_EV_STREAM_READY, id).err, MUSTER_ECLOSED);
+    expect_no_event(&pair.d);
 }
 
 static void test_peer_conn_what_came_before_the_end_is_told_first(void **unused)
 {
-    struct peer_pair p;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    id = open_one(&p.d, "/echo");
-    expect_write(&p.d, id, "hello", 5);
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    mu_peer_conn_eof(&p.l.conn, at_ms(0));
-    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
-    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
-    (void)expect_event(&p.l, MU_PEER_EV_DATA, id);
-    assert_int_equal(expect_event(&p.l, MU_PEER_EV_RESET, id).err, MUSTER_ECONN);
-    expect_failed(&p.l, MUSTER_ECONN, "hung up");
+    id = open_one(&pair.d, "/echo");
+    expect_write(&pair.d, id, "hello", 5);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    mu_peer_conn_eof(&pair.l.conn, at_ms(0));
+    (void)expect_event(&pair.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_int_equal(mu_peer_conn_accept(&pair.l.conn, id), 0);
+    (void)expect_event(&pair.l, MU_PEER_EV_DATA, id);
+    assert_int_equal(expect_event(&pair.l, MU_PEER_EV_RESET, id).err, MUSTER_ECONN);
+    expect_failed(&pair.l, MUSTER_ECONN, "hung up");
     /* Without streams nobody is the worse for it. */
-    mu_peer_conn_reset(&p.d.conn, id);
-    mu_peer_conn_eof(&p.d.conn, at_ms(0));
-    (void)expect_event(&p.d, MU_PEER_EV_CLOSED, 0);
-    peer_pair_fini(&p);
+    mu_peer_conn_reset(&pair.d.conn, id);
+    mu_peer_conn_eof(&pair.d.conn, at_ms(0));
+    (void)expect_event(&pair.d, MU_PEER_EV_CLOSED, 0);
 }
 
 static void test_peer_conn_reset_is_told_to_the_other(void **unused)
 {
-    struct peer_pair p;
     struct mu_peer_event e;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    id = open_one(&p.d, "/echo");
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    (void)expect_event(&p.l, MU_PEER_EV_STREAM_OPENED, id);
-    assert_int_equal(mu_peer_conn_accept(&p.l.conn, id), 0);
-    expect_no_event(&p.l);
-    mu_peer_conn_reset(&p.d.conn, id);
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    e = expect_event(&p.l, MU_PEER_EV_RESET, id);
+    id = open_one(&pair.d, "/echo");
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    (void)expect_event(&pair.l, MU_PEER_EV_STREAM_OPENED, id);
+    assert_int_equal(mu_peer_conn_accept(&pair.l.conn, id), 0);
+    expect_no_event(&pair.l);
+    mu_peer_conn_reset(&pair.d.conn, id);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    e = expect_event(&pair.l, MU_PEER_EV_RESET, id);
     assert_int_equal(e.err, MUSTER_ECLOSED);
-    (void)peer_carry(&p.l, &p.d, at_ms(0));
-    expect_no_event(&p.d);
-    assert_int_equal(mu_peer_conn_count(&p.d.conn) + mu_peer_conn_count(&p.l.conn), 0);
-    assert_int_equal(mu_peer_conn_end(&p.l.conn, id), MUSTER_ENOENT);
-    mu_peer_conn_consumed(&p.l.conn, at_ms(0), id, 5);
-    peer_pair_fini(&p);
+    (void)peer_carry(&pair.l, &pair.d, at_ms(0));
+    expect_no_event(&pair.d);
+    assert_int_equal(mu_peer_conn_count(&pair.d.conn) + mu_peer_conn_count(&pair.l.conn), 0);
+    assert_int_equal(mu_peer_conn_end(&pair.l.conn, id), MUSTER_ENOENT);
+    mu_peer_conn_consumed(&pair.l.conn, at_ms(0), id, 5);
 }
 
 /* --- time ------------------------------------------------------------------------------------- */
@@ -591,45 +578,38 @@ static void test_peer_conn_a_handshake_has_its_time(void **unused)
 
 static void test_peer_conn_a_name_has_its_time(void **unused)
 {
-    struct peer_pair p;
     uint32_t id;
 
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    p.d.conn.yamux.ping_at = MU_MONO_NEVER;
-    p.l.conn.yamux.ping_at = MU_MONO_NEVER;
+    pair.d.conn.yamux.ping_at = MU_MONO_NEVER;
+    pair.l.conn.yamux.ping_at = MU_MONO_NEVER;
     /* The listener has the stream, and never hears of the name. */
-    assert_int_equal(mu_yamux_open(&p.d.conn.yamux, at_ms(0), &id), 0);
-    (void)peer_carry(&p.d, &p.l, at_ms(0));
-    expect_no_event(&p.l);
-    id = open_one(&p.d, "/echo");
-    assert_int_equal(mu_peer_conn_count(&p.l.conn), 1);
-    assert_int_equal(mu_peer_conn_deadline(&p.d.conn).ns, at_ms(15000).ns);
-    assert_int_equal(mu_peer_conn_deadline(&p.l.conn).ns, at_ms(15000).ns);
-    mu_peer_conn_tick(&p.d.conn, at_ms(14999));
-    mu_peer_conn_tick(&p.l.conn, at_ms(14999));
-    expect_no_event(&p.d);
-    assert_int_equal(mu_peer_conn_count(&p.l.conn), 1);
-    mu_peer_conn_tick(&p.d.conn, at_ms(15000));
-    mu_peer_conn_tick(&p.l.conn, at_ms(15000));
-    assert_int_equal(expect_event(&p.d, MU_PEER_EV_STREAM_READY, id).err, MUSTER_ETIMEDOUT);
-    expect_no_event(&p.l);
-    assert_int_equal(mu_peer_conn_count(&p.d.conn) + mu_peer_conn_count(&p.l.conn), 0);
-    assert_int_equal(p.d.conn.stage, MU_PEER_OPEN);
-    peer_pair_fini(&p);
+    assert_int_equal(mu_yamux_open(&pair.d.conn.yamux, at_ms(0), &id), 0);
+    (void)peer_carry(&pair.d, &pair.l, at_ms(0));
+    expect_no_event(&pair.l);
+    id = open_one(&pair.d, "/echo");
+    assert_int_equal(mu_peer_conn_count(&pair.l.conn), 1);
+    assert_int_equal(mu_peer_conn_deadline(&pair.d.conn).ns, at_ms(15000).ns);
+    assert_int_equal(mu_peer_conn_deadline(&pair.l.conn).ns, at_ms(15000).ns);
+    mu_peer_conn_tick(&pair.d.conn, at_ms(14999));
+    mu_peer_conn_tick(&pair.l.conn, at_ms(14999));
+    expect_no_event(&pair.d);
+    assert_int_equal(mu_peer_conn_count(&pair.l.conn), 1);
+    mu_peer_conn_tick(&pair.d.conn, at_ms(15000));
+    mu_peer_conn_tick(&pair.l.conn, at_ms(15000));
+    assert_int_equal(expect_event(&pair.d, MU_PEER_EV_STREAM_READY, id).err, MUSTER_ETIMEDOUT);
+    expect_no_event(&pair.l);
+    assert_int_equal(mu_peer_conn_count(&pair.d.conn) + mu_peer_conn_count(&pair.l.conn), 0);
+    assert_int_equal(pair.d.conn.stage, MU_PEER_OPEN);
 }
 
 static void test_peer_conn_a_peer_that_does_not_answer_is_given_up(void **unused)
 {
-    struct peer_pair p;
-
     (void)unused;
-    peer_pair_start(&p, false, at_ms(0));
-    mu_peer_conn_tick(&p.d.conn, at_ms(0));
-    assert_int_equal(mu_peer_conn_deadline(&p.d.conn).ns, at_ms(10000).ns);
-    mu_peer_conn_tick(&p.d.conn, at_ms(10000));
-    expect_failed(&p.d, MUSTER_ETIMEDOUT, "does not answer");
-    peer_pair_fini(&p);
+    mu_peer_conn_tick(&pair.d.conn, at_ms(0));
+    assert_int_equal(mu_peer_conn_deadline(&pair.d.conn).ns, at_ms(10000).ns);
+    mu_peer_conn_tick(&pair.d.conn, at_ms(10000));
+    expect_failed(&pair.d, MUSTER_ETIMEDOUT, "does not answer");
 }
 
 int main(void)
@@ -638,22 +618,32 @@ int main(void)
         cmocka_unit_test(test_peer_conn_dialler_speaks_the_transcript),
         cmocka_unit_test(test_peer_conn_listener_speaks_the_transcript),
         cmocka_unit_test(test_peer_conn_agrees_on_the_muxer_behind_the_handshake_too),
-        cmocka_unit_test(test_peer_conn_payload_rides_with_the_proposal),
-        cmocka_unit_test(test_peer_conn_nothing_of_a_negotiation_is_kept),
-        cmocka_unit_test(test_peer_conn_takes_nothing_while_events_wait),
-        cmocka_unit_test(test_peer_conn_tries_names_in_order),
-        cmocka_unit_test(test_peer_conn_a_name_that_nobody_knows_is_refused),
+        cmocka_unit_test_setup_teardown(test_peer_conn_payload_rides_with_the_proposal, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_conn_nothing_of_a_negotiation_is_kept, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_conn_takes_nothing_while_events_wait, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_conn_tries_names_in_order, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_conn_a_name_that_nobody_knows_is_refused, set_up,
+                                        tear_down),
         cmocka_unit_test(test_peer_conn_streams_opened_early_wait_for_the_handshake),
         cmocka_unit_test(test_peer_conn_more_streams_than_the_peer_has_accepted_wait),
         cmocka_unit_test(test_peer_conn_opens_no_more_than_its_limit),
-        cmocka_unit_test(test_peer_conn_closes_with_a_word_of_farewell),
-        cmocka_unit_test(test_peer_conn_close_is_silent_about_what_nobody_knows),
-        cmocka_unit_test(test_peer_conn_queued_streams_learn_that_the_peer_takes_no_more),
-        cmocka_unit_test(test_peer_conn_what_came_before_the_end_is_told_first),
-        cmocka_unit_test(test_peer_conn_reset_is_told_to_the_other),
+        cmocka_unit_test_setup_teardown(test_peer_conn_closes_with_a_word_of_farewell, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_conn_close_is_silent_about_what_nobody_knows,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_peer_conn_queued_streams_learn_that_the_peer_takes_no_more, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_conn_what_came_before_the_end_is_told_first,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_conn_reset_is_told_to_the_other, set_up,
+                                        tear_down),
         cmocka_unit_test(test_peer_conn_a_handshake_has_its_time),
-        cmocka_unit_test(test_peer_conn_a_name_has_its_time),
-        cmocka_unit_test(test_peer_conn_a_peer_that_does_not_answer_is_given_up),
+        cmocka_unit_test_setup_teardown(test_peer_conn_a_name_has_its_time, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_peer_conn_a_peer_that_does_not_answer_is_given_up,
+                                        set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

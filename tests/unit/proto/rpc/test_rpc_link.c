@@ -71,6 +71,31 @@ static void start(struct rpc_pair *p, struct seen *s, const struct mu_rpc_config
     assert_int_equal(s->welcomed, 1);
 }
 
+/* The ends of a link that holds, and what they were told: made for each test. */
+static struct rpc_pair pair;
+static struct seen seen;
+
+static int set_up(void **state)
+{
+    (void)state;
+    start(&pair, &seen, NULL, NULL);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    rpc_pair_fini(&pair);
+    return 0;
+}
+
+/* The same with other settings. */
+static void start_anew(const struct mu_rpc_config *client, const struct mu_rpc_config *server)
+{
+    rpc_pair_fini(&pair);
+    start(&pair, &seen, client, server);
+}
+
 static uint64_t call(struct rpc_pair *p)
 {
     uint64_t id = 0;
@@ -164,19 +189,16 @@ static void test_rpc_refusal_reaches_the_client_with_its_reason(void **state)
 static void test_rpc_server_keeps_the_wishes_within_bounds(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
-    struct rpc_pair p;
-    struct seen s;
 
     (void)state;
     client.beat_ms = 1;
     client.dead_ms = 1;
     client.grace_ms = 3600000;
-    start(&p, &s, &client, NULL);
-    assert_int_equal(p.client.rpc.beat_ms, MU_RPC_BEAT_MS_MIN);
-    assert_int_equal(p.client.rpc.dead_ms, 2 * MU_RPC_BEAT_MS_MIN);
-    assert_int_equal(p.client.rpc.grace_ms, 10000);
-    assert_int_equal(p.server.rpc.beat_ms, MU_RPC_BEAT_MS_MIN);
-    rpc_pair_fini(&p);
+    start_anew(&client, NULL);
+    assert_int_equal(pair.client.rpc.beat_ms, MU_RPC_BEAT_MS_MIN);
+    assert_int_equal(pair.client.rpc.dead_ms, 2 * MU_RPC_BEAT_MS_MIN);
+    assert_int_equal(pair.client.rpc.grace_ms, 10000);
+    assert_int_equal(pair.server.rpc.beat_ms, MU_RPC_BEAT_MS_MIN);
 }
 
 static void test_rpc_calls_made_before_the_first_link_are_sent_with_it(void **state)
@@ -209,60 +231,54 @@ static void test_rpc_calls_made_before_the_first_link_are_sent_with_it(void **st
 
 static void test_rpc_resumes_after_a_cut_and_not_after_a_restart(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
-
     (void)state;
-    start(&p, &s, NULL, NULL);
-    rpc_pair_cut(&p);
-    assert_int_equal(rpc_pair_link(&p), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.resumed, 1);
-    rpc_pair_cut(&p);
-    rpc_pair_restart_server(&p);
-    assert_int_equal(rpc_pair_link(&p), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.welcomed, 3);
-    assert_int_equal(s.resumed, 1);
-    rpc_pair_fini(&p);
+    rpc_pair_cut(&pair);
+    assert_int_equal(rpc_pair_link(&pair), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.resumed, 1);
+    rpc_pair_cut(&pair);
+    rpc_pair_restart_server(&pair);
+    assert_int_equal(rpc_pair_link(&pair), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.welcomed, 3);
+    assert_int_equal(seen.resumed, 1);
 }
 
 /* Ids of a new life do not collide with those a handler still has in its hands. */
 static void test_rpc_orphans_of_a_lost_life_are_answered_into_nothing(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
     uint64_t back;
     uint64_t orphan;
 
     (void)state;
-    start(&p, &s, NULL, NULL);
-    s.echo = false;
+    seen.echo = false;
     assert_int_equal(
-        mu_rpc_call(&p.server.rpc, p.now, MU_SPAN_LIT("m"), MU_SPAN_LIT("x"), 0, 0, &back), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.calls, 1);
-    orphan = s.last_call;
-    rpc_pair_cut(&p);
-    rpc_pair_restart_server(&p);
-    assert_int_equal(rpc_pair_link(&p), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.cancels, 1);
-    assert_int_equal(s.status, MUSTER_ESESSION);
+        mu_rpc_call(&pair.server.rpc, pair.now, MU_SPAN_LIT("m"), MU_SPAN_LIT("x"), 0, 0, &back),
+        0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.calls, 1);
+    orphan = seen.last_call;
+    rpc_pair_cut(&pair);
+    rpc_pair_restart_server(&pair);
+    assert_int_equal(rpc_pair_link(&pair), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.cancels, 1);
+    assert_int_equal(seen.status, MUSTER_ESESSION);
 
     assert_int_equal(
-        mu_rpc_call(&p.server.rpc, p.now, MU_SPAN_LIT("m"), MU_SPAN_LIT("x"), 0, 0, &back), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.calls, 2);
-    assert_int_not_equal(s.last_call, orphan);
-    assert_int_equal(mu_rpc_reply(&p.client.rpc, p.now, orphan, 0, MU_SPAN_LIT("wrong")), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.replies, 0);
-    assert_int_equal(mu_rpc_reply(&p.client.rpc, p.now, s.last_call, 0, MU_SPAN_LIT("right")), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.replies, 1);
-    assert_int_equal(s.status, 0);
-    rpc_pair_fini(&p);
+        mu_rpc_call(&pair.server.rpc, pair.now, MU_SPAN_LIT("m"), MU_SPAN_LIT("x"), 0, 0, &back),
+        0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.calls, 2);
+    assert_int_not_equal(seen.last_call, orphan);
+    assert_int_equal(mu_rpc_reply(&pair.client.rpc, pair.now, orphan, 0, MU_SPAN_LIT("wrong")), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.replies, 0);
+    assert_int_equal(
+        mu_rpc_reply(&pair.client.rpc, pair.now, seen.last_call, 0, MU_SPAN_LIT("right")), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.replies, 1);
+    assert_int_equal(seen.status, 0);
 }
 
 /* A HELLO as a client in this life, that received `ack` frames, would send it. */
@@ -321,133 +337,110 @@ static void test_rpc_server_judges_which_life_a_hello_means(void **state)
 static void test_rpc_without_grace_keeps_nothing_and_ends_calls_with_the_link(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
-    struct rpc_pair p;
-    struct seen s;
 
     (void)state;
     client.grace_ms = 0;
-    start(&p, &s, &client, NULL);
-    s.echo = false;
-    (void)call(&p);
-    rpc_pair_pump(&p);
-    assert_int_equal(p.client.rpc.out.len, 0); /* sent is forgotten, without any ack */
-    rpc_pair_cut(&p);
-    rpc_pair_events(&p, &p.client);
-    assert_int_equal(s.replies, 1);
-    assert_int_equal(s.status, MUSTER_ESESSION);
-    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, p.now.mono.ns);
+    start_anew(&client, NULL);
+    seen.echo = false;
+    (void)call(&pair);
+    rpc_pair_pump(&pair);
+    assert_int_equal(pair.client.rpc.out.len, 0); /* sent is forgotten, without any ack */
+    rpc_pair_cut(&pair);
+    rpc_pair_events(&pair, &pair.client);
+    assert_int_equal(seen.replies, 1);
+    assert_int_equal(seen.status, MUSTER_ESESSION);
+    assert_int_equal(mu_rpc_grace_deadline(&pair.server.rpc).ns, pair.now.mono.ns);
     /* What is called in between belongs to the life that comes. */
-    s.echo = true;
-    (void)call(&p);
-    assert_int_equal(rpc_pair_link(&p), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.welcomed, 2);
-    assert_int_equal(s.resumed, 0);
-    assert_int_equal(s.replies, 2);
-    assert_int_equal(s.status, 0);
-    rpc_pair_fini(&p);
+    seen.echo = true;
+    (void)call(&pair);
+    assert_int_equal(rpc_pair_link(&pair), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.welcomed, 2);
+    assert_int_equal(seen.resumed, 0);
+    assert_int_equal(seen.replies, 2);
+    assert_int_equal(seen.status, 0);
 }
 
 static void test_rpc_server_names_the_end_of_the_grace(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
-
     (void)state;
-    start(&p, &s, NULL, NULL);
-    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, MU_MONO_NEVER.ns);
-    rpc_pair_cut(&p);
-    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 10000).ns);
-    rpc_pair_fini(&p);
+    assert_int_equal(mu_rpc_grace_deadline(&pair.server.rpc).ns, MU_MONO_NEVER.ns);
+    rpc_pair_cut(&pair);
+    assert_int_equal(mu_rpc_grace_deadline(&pair.server.rpc).ns,
+                     mu_mono_add_ms(pair.now.mono, 10000).ns);
 }
 
 /* --- acknowledgement ------------------------------------------------ */
 
 static void test_rpc_acknowledges_alone_when_it_has_nothing_to_say(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
     uint64_t id;
 
     (void)state;
-    start(&p, &s, NULL, NULL);
-    s.echo = false;
-    id = call(&p);
-    rpc_pair_pump(&p);
+    seen.echo = false;
+    id = call(&pair);
+    rpc_pair_pump(&pair);
     for (int i = 0; i < 200; i++) {
-        assert_int_equal(mu_rpc_item(&p.server.rpc, p.now, id, MU_SPAN_LIT("item")), 0);
-        rpc_pair_pump(&p);
+        assert_int_equal(mu_rpc_item(&pair.server.rpc, pair.now, id, MU_SPAN_LIT("item")), 0);
+        rpc_pair_pump(&pair);
         /* Never more than a frame over what the peer lets pass in silence. */
-        assert_true(p.server.rpc.out.len <= 66 * (MU_RPC_HEADER + 4));
+        assert_true(pair.server.rpc.out.len <= 66 * (MU_RPC_HEADER + 4));
     }
-    rpc_pair_fini(&p);
 }
 
 static void test_rpc_ping_carries_the_acknowledgement_of_the_last_frame(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
-
     (void)state;
-    start(&p, &s, NULL, NULL);
-    (void)call(&p);
-    rpc_pair_pump(&p);
-    assert_true(p.server.rpc.out.len != 0); /* the reply, which nobody has acknowledged */
-    rpc_pair_tick(&p, 5000);
-    rpc_pair_pump(&p);
-    assert_int_equal(p.server.rpc.out.len, 0);
-    assert_int_equal(p.client.rpc.out.len, 0);
-    rpc_pair_fini(&p);
+    (void)call(&pair);
+    rpc_pair_pump(&pair);
+    assert_true(pair.server.rpc.out.len != 0); /* the reply, which nobody has acknowledged */
+    rpc_pair_tick(&pair, 5000);
+    rpc_pair_pump(&pair);
+    assert_int_equal(pair.server.rpc.out.len, 0);
+    assert_int_equal(pair.client.rpc.out.len, 0);
 }
 
 /* --- keep-alive ------------------------------------------------------ */
 
 static void test_rpc_idle_link_lives_by_its_beats(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
     size_t bytes;
 
     (void)state;
-    start(&p, &s, NULL, NULL);
-    bytes = p.delivered;
+    bytes = pair.delivered;
     for (int i = 0; i < 100; i++) {
-        mu_mono_t at = mu_mono_min(mu_rpc_deadline(&p.client.rpc), mu_rpc_deadline(&p.server.rpc));
+        mu_mono_t at =
+            mu_mono_min(mu_rpc_deadline(&pair.client.rpc), mu_rpc_deadline(&pair.server.rpc));
 
-        assert_true(mu_mono_before(p.now.mono, at));
-        rpc_pair_tick(&p, mu_mono_until_ms(at, p.now.mono));
-        rpc_pair_pump(&p);
+        assert_true(mu_mono_before(pair.now.mono, at));
+        rpc_pair_tick(&pair, mu_mono_until_ms(at, pair.now.mono));
+        rpc_pair_pump(&pair);
     }
-    assert_int_equal(s.dead_client + s.dead_server, 0);
+    assert_int_equal(seen.dead_client + seen.dead_server, 0);
     /* Both PING at the same moment and both answer: at most four small frames a beat. */
-    assert_true(p.delivered - bytes <= 100 * 4 * 32);
-    rpc_pair_fini(&p);
+    assert_true(pair.delivered - bytes <= 100 * 4 * 32);
 }
 
 static void test_rpc_silent_peer_is_dead_after_dead_ms_and_not_before(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
     uint64_t began;
 
     (void)state;
-    start(&p, &s, NULL, NULL);
-    began = p.now.mono.ns;
-    while (s.dead_client == 0) {
-        mu_mono_t at = mu_rpc_deadline(&p.client.rpc);
+    began = pair.now.mono.ns;
+    while (seen.dead_client == 0) {
+        mu_mono_t at = mu_rpc_deadline(&pair.client.rpc);
 
         assert_true(at.ns <= began + 15000 * MU_NS_PER_MS);
-        p.now.mono = at;
-        assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
-        rpc_pair_events(&p, &p.client);
+        pair.now.mono = at;
+        assert_int_equal(mu_rpc_tick(&pair.client.rpc, pair.now), 0);
+        rpc_pair_events(&pair, &pair.client);
     }
-    assert_int_equal(p.now.mono.ns, began + 15000 * MU_NS_PER_MS);
+    assert_int_equal(pair.now.mono.ns, began + 15000 * MU_NS_PER_MS);
     /* Told once. */
-    rpc_pair_ms(&p, 5000);
-    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
-    rpc_pair_events(&p, &p.client);
-    assert_int_equal(s.dead_client, 1);
-    rpc_pair_fini(&p);
+    rpc_pair_ms(&pair, 5000);
+    assert_int_equal(mu_rpc_tick(&pair.client.rpc, pair.now), 0);
+    rpc_pair_events(&pair, &pair.client);
+    assert_int_equal(seen.dead_client, 1);
 }
 
 static void test_rpc_unanswered_hello_is_a_dead_link(void **state)
@@ -469,82 +462,69 @@ static void test_rpc_unanswered_hello_is_a_dead_link(void **state)
 /* The tilt rule: after a pause of our own the peer gets a full period again. */
 static void test_rpc_pause_of_our_own_does_not_make_the_peer_dead(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
-
     (void)state;
-    start(&p, &s, NULL, NULL);
-    rpc_pair_ms(&p, 60000);
-    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
-    rpc_pair_events(&p, &p.client);
-    assert_int_equal(s.dead_client, 0);
+    rpc_pair_ms(&pair, 60000);
+    assert_int_equal(mu_rpc_tick(&pair.client.rpc, pair.now), 0);
+    rpc_pair_events(&pair, &pair.client);
+    assert_int_equal(seen.dead_client, 0);
     /* The same when something else comes first after the pause. */
-    rpc_pair_ms(&p, 60000);
-    (void)call(&p);
-    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
-    rpc_pair_events(&p, &p.client);
-    assert_int_equal(s.dead_client, 0);
+    rpc_pair_ms(&pair, 60000);
+    (void)call(&pair);
+    assert_int_equal(mu_rpc_tick(&pair.client.rpc, pair.now), 0);
+    rpc_pair_events(&pair, &pair.client);
+    assert_int_equal(seen.dead_client, 0);
     for (int i = 0; i < 3; i++) {
-        rpc_pair_ms(&p, 5000);
-        assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
+        rpc_pair_ms(&pair, 5000);
+        assert_int_equal(mu_rpc_tick(&pair.client.rpc, pair.now), 0);
     }
-    rpc_pair_events(&p, &p.client);
-    assert_int_equal(s.dead_client, 1);
-    rpc_pair_fini(&p);
+    rpc_pair_events(&pair, &pair.client);
+    assert_int_equal(seen.dead_client, 1);
 }
 
 static void test_rpc_wishes_down_to_the_shortest_beat_hold(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
-    struct rpc_pair p;
-    struct seen s;
 
     (void)state;
     client.beat_ms = 50;
     client.dead_ms = 130;
     client.grace_ms = 70;
-    start(&p, &s, &client, NULL);
-    assert_int_equal(p.server.rpc.beat_ms, 50);
-    assert_int_equal(p.server.rpc.dead_ms, 130);
-    assert_int_equal(p.server.rpc.grace_ms, 70);
-    assert_int_equal(p.client.rpc.beat_ms, 50);
-    assert_int_equal(p.client.rpc.dead_ms, 130);
-    assert_int_equal(p.client.rpc.grace_ms, 70);
-    rpc_pair_fini(&p);
+    start_anew(&client, NULL);
+    assert_int_equal(pair.server.rpc.beat_ms, 50);
+    assert_int_equal(pair.server.rpc.dead_ms, 130);
+    assert_int_equal(pair.server.rpc.grace_ms, 70);
+    assert_int_equal(pair.client.rpc.beat_ms, 50);
+    assert_int_equal(pair.client.rpc.dead_ms, 130);
+    assert_int_equal(pair.client.rpc.grace_ms, 70);
 }
 
 static void test_rpc_end_of_stream_leaves_a_tiny_grace_and_a_reset_all_of_it(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
-
     (void)state;
-    start(&p, &s, NULL, NULL);
-    mu_rpc_eof(&p.server.rpc, p.now, 25);
-    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 25).ns);
+    mu_rpc_eof(&pair.server.rpc, pair.now, 25);
+    assert_int_equal(mu_rpc_grace_deadline(&pair.server.rpc).ns,
+                     mu_mono_add_ms(pair.now.mono, 25).ns);
     /* It came back all the same, and the next loss is judged by itself. */
-    rpc_pair_cut(&p);
-    assert_int_equal(rpc_pair_link(&p), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.resumed, 1);
-    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, MU_MONO_NEVER.ns);
-    rpc_pair_cut(&p);
-    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 10000).ns);
-    rpc_pair_fini(&p);
+    rpc_pair_cut(&pair);
+    assert_int_equal(rpc_pair_link(&pair), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.resumed, 1);
+    assert_int_equal(mu_rpc_grace_deadline(&pair.server.rpc).ns, MU_MONO_NEVER.ns);
+    rpc_pair_cut(&pair);
+    assert_int_equal(mu_rpc_grace_deadline(&pair.server.rpc).ns,
+                     mu_mono_add_ms(pair.now.mono, 10000).ns);
 }
 
 static void test_rpc_end_of_stream_does_not_lengthen_a_shorter_grace(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
-    struct rpc_pair p;
-    struct seen s;
 
     (void)state;
     client.grace_ms = 10;
-    start(&p, &s, &client, NULL);
-    mu_rpc_eof(&p.server.rpc, p.now, 25);
-    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 10).ns);
-    rpc_pair_fini(&p);
+    start_anew(&client, NULL);
+    mu_rpc_eof(&pair.server.rpc, pair.now, 25);
+    assert_int_equal(mu_rpc_grace_deadline(&pair.server.rpc).ns,
+                     mu_mono_add_ms(pair.now.mono, 10).ns);
 }
 
 /* The server's end waits for a peer that says nothing; true once that is found out. */
@@ -561,29 +541,24 @@ static bool wait_out_silence(struct rpc_pair *p, struct seen *s, uint64_t ms)
 static void test_rpc_grace_of_a_silent_peer_counts_from_when_it_was_heard(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
-    struct rpc_pair p;
-    struct seen s;
     mu_mono_t heard;
 
     (void)state;
     client.beat_ms = 1000;
     client.dead_ms = 3000;
     client.grace_ms = 3000;
-    start(&p, &s, &client, NULL);
-    heard = mu_rpc_last_heard(&p.server.rpc);
-    assert_true(wait_out_silence(&p, &s, 4000));
-    assert_int_equal(p.now.mono.ns, mu_mono_add_ms(heard, 3000).ns);
-    mu_rpc_unlinked(&p.server.rpc, p.now);
-    assert_true(mu_mono_reached(mu_rpc_grace_deadline(&p.server.rpc), p.now.mono));
-    rpc_pair_fini(&p);
+    start_anew(&client, NULL);
+    heard = mu_rpc_last_heard(&pair.server.rpc);
+    assert_true(wait_out_silence(&pair, &seen, 4000));
+    assert_int_equal(pair.now.mono.ns, mu_mono_add_ms(heard, 3000).ns);
+    mu_rpc_unlinked(&pair.server.rpc, pair.now);
+    assert_true(mu_mono_reached(mu_rpc_grace_deadline(&pair.server.rpc), pair.now.mono));
 }
 
 /* What the server hears is its measure of us, and not what we hear. */
 static void test_rpc_confirmed_is_when_that_was_said_which_was_answered(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
-    struct rpc_pair p;
-    struct seen s;
     mu_mono_t asked;
 
     (void)state;
@@ -591,165 +566,147 @@ static void test_rpc_confirmed_is_when_that_was_said_which_was_answered(void **s
     client.dead_ms = 3000;
     client.grace_ms = 2000;
     client.confirms = true;
-    start(&p, &s, &client, NULL);
-    assert_int_equal(mu_rpc_kept_ms(&p.client.rpc), 2000);
+    start_anew(&client, NULL);
+    assert_int_equal(mu_rpc_kept_ms(&pair.client.rpc), 2000);
     /* A beat is asked for however much is said besides. */
-    rpc_pair_ms(&p, 999);
-    (void)call(&p);
-    rpc_pair_pump(&p);
-    rpc_pair_ms(&p, 1);
-    asked = p.now.mono;
-    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(mu_rpc_confirmed(&p.client.rpc).ns, asked.ns);
-    assert_int_equal(mu_rpc_forsaken_at(&p.server.rpc).ns, mu_mono_add_ms(asked, 2000).ns);
+    rpc_pair_ms(&pair, 999);
+    (void)call(&pair);
+    rpc_pair_pump(&pair);
+    rpc_pair_ms(&pair, 1);
+    asked = pair.now.mono;
+    assert_int_equal(mu_rpc_tick(&pair.client.rpc, pair.now), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(mu_rpc_confirmed(&pair.client.rpc).ns, asked.ns);
+    assert_int_equal(mu_rpc_forsaken_at(&pair.server.rpc).ns, mu_mono_add_ms(asked, 2000).ns);
     /* One that is not answered says nothing, however much we hear. */
-    rpc_pair_ms(&p, 1000);
-    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
-    assert_int_equal(mu_rpc_tick(&p.server.rpc, p.now), 0);
-    (void)rpc_pair_send(&p, &p.server, &p.client);
-    (void)rpc_pair_receive(&p, &p.client);
-    assert_int_equal(mu_rpc_last_heard(&p.client.rpc).ns, p.now.mono.ns);
-    assert_int_equal(mu_rpc_confirmed(&p.client.rpc).ns, asked.ns);
+    rpc_pair_ms(&pair, 1000);
+    assert_int_equal(mu_rpc_tick(&pair.client.rpc, pair.now), 0);
+    assert_int_equal(mu_rpc_tick(&pair.server.rpc, pair.now), 0);
+    (void)rpc_pair_send(&pair, &pair.server, &pair.client);
+    (void)rpc_pair_receive(&pair, &pair.client);
+    assert_int_equal(mu_rpc_last_heard(&pair.client.rpc).ns, pair.now.mono.ns);
+    assert_int_equal(mu_rpc_confirmed(&pair.client.rpc).ns, asked.ns);
     /* A greeting that resumes is an answer; one that begins anew is none. */
-    rpc_pair_cut(&p);
-    rpc_pair_ms(&p, 100);
-    asked = p.now.mono;
-    assert_int_equal(rpc_pair_link(&p), 0);
-    rpc_pair_pump(&p);
-    assert_int_equal(mu_rpc_confirmed(&p.client.rpc).ns, asked.ns);
-    rpc_pair_cut(&p);
-    rpc_pair_restart_server(&p);
-    rpc_pair_ms(&p, 100);
-    assert_int_equal(rpc_pair_link(&p), 0);
-    rpc_pair_pump(&p);
-    assert_true(mu_rpc_linked(&p.client.rpc));
-    assert_int_equal(mu_rpc_confirmed(&p.client.rpc).ns, asked.ns);
-    rpc_pair_fini(&p);
+    rpc_pair_cut(&pair);
+    rpc_pair_ms(&pair, 100);
+    asked = pair.now.mono;
+    assert_int_equal(rpc_pair_link(&pair), 0);
+    rpc_pair_pump(&pair);
+    assert_int_equal(mu_rpc_confirmed(&pair.client.rpc).ns, asked.ns);
+    rpc_pair_cut(&pair);
+    rpc_pair_restart_server(&pair);
+    rpc_pair_ms(&pair, 100);
+    assert_int_equal(rpc_pair_link(&pair), 0);
+    rpc_pair_pump(&pair);
+    assert_true(mu_rpc_linked(&pair.client.rpc));
+    assert_int_equal(mu_rpc_confirmed(&pair.client.rpc).ns, asked.ns);
 }
 
 /* Of a process that has ended, nothing is left to wait for. */
 static void test_rpc_who_has_ended_is_forsaken_at_once(void **state)
 {
-    struct rpc_pair p;
-    struct seen s;
-
     (void)state;
-    start(&p, &s, NULL, NULL);
-    assert_int_equal(mu_rpc_forsaken_at(&p.server.rpc).ns,
-                     mu_mono_add_ms(mu_rpc_last_heard(&p.server.rpc), 10000).ns);
-    mu_rpc_eof(&p.server.rpc, p.now, 25);
-    assert_int_equal(mu_rpc_forsaken_at(&p.server.rpc).ns, 0);
-    rpc_pair_fini(&p);
+    assert_int_equal(mu_rpc_forsaken_at(&pair.server.rpc).ns,
+                     mu_mono_add_ms(mu_rpc_last_heard(&pair.server.rpc), 10000).ns);
+    mu_rpc_eof(&pair.server.rpc, pair.now, 25);
+    assert_int_equal(mu_rpc_forsaken_at(&pair.server.rpc).ns, 0);
 }
 
 static void test_rpc_stall_of_a_beat_gives_everybody_a_whole_period(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
-    struct rpc_pair p;
-    struct seen s;
     mu_mono_t awake;
 
     (void)state;
     client.beat_ms = 1000;
     client.dead_ms = 3000;
     client.grace_ms = 500;
-    start(&p, &s, &client, NULL);
-    assert_false(wait_out_silence(&p, &s, 1900));
-    rpc_pair_ms(&p, 1500); /* Our pause; the sum of both would be death. */
-    awake = p.now.mono;
-    mu_rpc_stalled(&p.server.rpc, p.now, 1500 * MU_NS_PER_MS);
-    assert_int_equal(mu_rpc_tick(&p.server.rpc, p.now), 0);
-    rpc_pair_events(&p, &p.server);
-    assert_int_equal(s.dead_server, 0);
-    assert_true(wait_out_silence(&p, &s, 4000));
-    assert_int_equal(p.now.mono.ns, mu_mono_add_ms(awake, 3000).ns);
+    start_anew(&client, NULL);
+    assert_false(wait_out_silence(&pair, &seen, 1900));
+    rpc_pair_ms(&pair, 1500); /* Our pause; the sum of both would be death. */
+    awake = pair.now.mono;
+    mu_rpc_stalled(&pair.server.rpc, pair.now, 1500 * MU_NS_PER_MS);
+    assert_int_equal(mu_rpc_tick(&pair.server.rpc, pair.now), 0);
+    rpc_pair_events(&pair, &pair.server);
+    assert_int_equal(seen.dead_server, 0);
+    assert_true(wait_out_silence(&pair, &seen, 4000));
+    assert_int_equal(pair.now.mono.ns, mu_mono_add_ms(awake, 3000).ns);
 
     /* Likewise without a link. */
-    rpc_pair_cut(&p);
-    assert_int_equal(rpc_pair_link(&p), 0);
-    rpc_pair_pump(&p);
-    rpc_pair_cut(&p);
-    rpc_pair_ms(&p, 1500);
-    mu_rpc_stalled(&p.server.rpc, p.now, 1400 * MU_NS_PER_MS);
-    assert_int_equal(mu_rpc_grace_deadline(&p.server.rpc).ns, mu_mono_add_ms(p.now.mono, 500).ns);
-    rpc_pair_fini(&p);
+    rpc_pair_cut(&pair);
+    assert_int_equal(rpc_pair_link(&pair), 0);
+    rpc_pair_pump(&pair);
+    rpc_pair_cut(&pair);
+    rpc_pair_ms(&pair, 1500);
+    mu_rpc_stalled(&pair.server.rpc, pair.now, 1400 * MU_NS_PER_MS);
+    assert_int_equal(mu_rpc_grace_deadline(&pair.server.rpc).ns,
+                     mu_mono_add_ms(pair.now.mono, 500).ns);
 }
 
 static void test_rpc_stall_below_a_beat_is_just_not_counted(void **state)
 {
     struct mu_rpc_config client = mu_rpc_config_defaults();
-    struct rpc_pair p;
-    struct seen s;
     mu_mono_t heard;
 
     (void)state;
     client.beat_ms = 1000;
     client.dead_ms = 3000;
-    start(&p, &s, &client, NULL);
-    heard = mu_rpc_last_heard(&p.server.rpc);
-    assert_false(wait_out_silence(&p, &s, 1000));
-    rpc_pair_ms(&p, 200);
-    mu_rpc_stalled(&p.server.rpc, p.now, 200 * MU_NS_PER_MS);
-    assert_true(wait_out_silence(&p, &s, 4000));
-    assert_int_equal(p.now.mono.ns, mu_mono_add_ms(heard, 3200).ns);
-    rpc_pair_fini(&p);
+    start_anew(&client, NULL);
+    heard = mu_rpc_last_heard(&pair.server.rpc);
+    assert_false(wait_out_silence(&pair, &seen, 1000));
+    rpc_pair_ms(&pair, 200);
+    mu_rpc_stalled(&pair.server.rpc, pair.now, 200 * MU_NS_PER_MS);
+    assert_true(wait_out_silence(&pair, &seen, 4000));
+    assert_int_equal(pair.now.mono.ns, mu_mono_add_ms(heard, 3200).ns);
 }
 
 static void test_rpc_flood_of_pings_is_answered_in_bounded_memory(void **state)
 {
     struct mu_rpc_header h = {.len = 8, .type = MU_RPC_PING};
     uint8_t ping[MU_RPC_HEADER + 8];
-    struct rpc_pair p;
-    struct seen s;
     struct mu_span out;
 
     (void)state;
-    start(&p, &s, NULL, NULL);
     mu_rpc_header_encode(ping, &h);
     for (uint64_t i = 1; i <= 10000; i++) {
         size_t used;
 
         mu_put_u64(ping + MU_RPC_HEADER, i);
-        assert_int_equal(mu_rpc_recv(&p.server.rpc, p.now, mu_span(ping, sizeof(ping)), &used), 0);
+        assert_int_equal(
+            mu_rpc_recv(&pair.server.rpc, pair.now, mu_span(ping, sizeof(ping)), &used), 0);
     }
-    assert_true(mu_rpc_output(&p.server.rpc).len < 128);
+    assert_true(mu_rpc_output(&pair.server.rpc).len < 128);
     /* The first was answered at once, the others with one answer, to the last. */
-    mu_rpc_sent(&p.server.rpc, mu_rpc_output(&p.server.rpc).len);
-    out = mu_rpc_output(&p.server.rpc);
+    mu_rpc_sent(&pair.server.rpc, mu_rpc_output(&pair.server.rpc).len);
+    out = mu_rpc_output(&pair.server.rpc);
     assert_int_equal(out.len, sizeof(ping));
     assert_int_equal(out.data[4], MU_RPC_PONG);
     assert_int_equal(mu_get_u64(out.data + MU_RPC_HEADER), 10000);
-    rpc_pair_fini(&p);
 }
 
 /* A control frame goes between frames, never into one that was begun. */
 static void test_rpc_control_frames_do_not_tear_a_frame_that_was_begun(void **state)
 {
     static uint8_t big[50000];
-    struct rpc_pair p;
-    struct seen s;
     uint64_t id;
 
     (void)state;
-    start(&p, &s, NULL, NULL);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(mu_rpc_call(&p.client.rpc, p.now, MU_SPAN_LIT("m"),
+        assert_int_equal(mu_rpc_call(&pair.client.rpc, pair.now, MU_SPAN_LIT("m"),
                                      mu_span(big, sizeof(big)), 0, 0, &id),
                          0);
     }
     /* All frames at once, until something else has to be said. */
-    assert_true(mu_rpc_output(&p.client.rpc).len > 3 * sizeof(big));
-    p.send_chunk = 1000;
-    (void)rpc_pair_send(&p, &p.client, &p.server);
-    rpc_pair_ms(&p, 5000);
-    assert_int_equal(mu_rpc_tick(&p.client.rpc, p.now), 0);
-    assert_int_equal(mu_rpc_output(&p.client.rpc).len,
+    assert_true(mu_rpc_output(&pair.client.rpc).len > 3 * sizeof(big));
+    pair.send_chunk = 1000;
+    (void)rpc_pair_send(&pair, &pair.client, &pair.server);
+    rpc_pair_ms(&pair, 5000);
+    assert_int_equal(mu_rpc_tick(&pair.client.rpc, pair.now), 0);
+    assert_int_equal(mu_rpc_output(&pair.client.rpc).len,
                      MU_RPC_HEADER + MU_RPC_CALL_HEAD + 1 + sizeof(big) - 1000);
-    rpc_pair_pump(&p);
-    assert_int_equal(s.replies, 3);
-    assert_int_equal(p.server.error, 0);
-    rpc_pair_fini(&p);
+    rpc_pair_pump(&pair);
+    assert_int_equal(seen.replies, 3);
+    assert_int_equal(pair.server.error, 0);
 }
 
 int main(void)
@@ -759,29 +716,48 @@ int main(void)
         cmocka_unit_test(test_rpc_greet_takes_nothing_behind_the_hello_however_it_is_split),
         cmocka_unit_test(test_rpc_greet_refuses_a_long_hello_before_it_is_there),
         cmocka_unit_test(test_rpc_refusal_reaches_the_client_with_its_reason),
-        cmocka_unit_test(test_rpc_server_keeps_the_wishes_within_bounds),
+        cmocka_unit_test_setup_teardown(test_rpc_server_keeps_the_wishes_within_bounds, set_up,
+                                        tear_down),
         cmocka_unit_test(test_rpc_calls_made_before_the_first_link_are_sent_with_it),
-        cmocka_unit_test(test_rpc_resumes_after_a_cut_and_not_after_a_restart),
-        cmocka_unit_test(test_rpc_orphans_of_a_lost_life_are_answered_into_nothing),
+        cmocka_unit_test_setup_teardown(test_rpc_resumes_after_a_cut_and_not_after_a_restart,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_orphans_of_a_lost_life_are_answered_into_nothing,
+                                        set_up, tear_down),
         cmocka_unit_test(test_rpc_server_judges_which_life_a_hello_means),
-        cmocka_unit_test(test_rpc_without_grace_keeps_nothing_and_ends_calls_with_the_link),
-        cmocka_unit_test(test_rpc_server_names_the_end_of_the_grace),
-        cmocka_unit_test(test_rpc_acknowledges_alone_when_it_has_nothing_to_say),
-        cmocka_unit_test(test_rpc_ping_carries_the_acknowledgement_of_the_last_frame),
-        cmocka_unit_test(test_rpc_idle_link_lives_by_its_beats),
-        cmocka_unit_test(test_rpc_silent_peer_is_dead_after_dead_ms_and_not_before),
+        cmocka_unit_test_setup_teardown(
+            test_rpc_without_grace_keeps_nothing_and_ends_calls_with_the_link, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_server_names_the_end_of_the_grace, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_acknowledges_alone_when_it_has_nothing_to_say,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_ping_carries_the_acknowledgement_of_the_last_frame,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_idle_link_lives_by_its_beats, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_silent_peer_is_dead_after_dead_ms_and_not_before,
+                                        set_up, tear_down),
         cmocka_unit_test(test_rpc_unanswered_hello_is_a_dead_link),
-        cmocka_unit_test(test_rpc_pause_of_our_own_does_not_make_the_peer_dead),
-        cmocka_unit_test(test_rpc_wishes_down_to_the_shortest_beat_hold),
-        cmocka_unit_test(test_rpc_end_of_stream_leaves_a_tiny_grace_and_a_reset_all_of_it),
-        cmocka_unit_test(test_rpc_end_of_stream_does_not_lengthen_a_shorter_grace),
-        cmocka_unit_test(test_rpc_grace_of_a_silent_peer_counts_from_when_it_was_heard),
-        cmocka_unit_test(test_rpc_confirmed_is_when_that_was_said_which_was_answered),
-        cmocka_unit_test(test_rpc_who_has_ended_is_forsaken_at_once),
-        cmocka_unit_test(test_rpc_stall_of_a_beat_gives_everybody_a_whole_period),
-        cmocka_unit_test(test_rpc_stall_below_a_beat_is_just_not_counted),
-        cmocka_unit_test(test_rpc_flood_of_pings_is_answered_in_bounded_memory),
-        cmocka_unit_test(test_rpc_control_frames_do_not_tear_a_frame_that_was_begun),
+        cmocka_unit_test_setup_teardown(test_rpc_pause_of_our_own_does_not_make_the_peer_dead,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_wishes_down_to_the_shortest_beat_hold, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_rpc_end_of_stream_leaves_a_tiny_grace_and_a_reset_all_of_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_end_of_stream_does_not_lengthen_a_shorter_grace,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_rpc_grace_of_a_silent_peer_counts_from_when_it_was_heard, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_confirmed_is_when_that_was_said_which_was_answered,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_who_has_ended_is_forsaken_at_once, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_stall_of_a_beat_gives_everybody_a_whole_period,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_stall_below_a_beat_is_just_not_counted, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_flood_of_pings_is_answered_in_bounded_memory,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc_control_frames_do_not_tear_a_frame_that_was_begun,
+                                        set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,6 +32,7 @@ struct node {
     char text[MU_ERRMSG_CAP];
     uint64_t told_ms; /* when the last of them was told */
     bool in_call;
+    void (*verb)(struct mu_rdzv_handler *handler); /* of ask() */
 };
 
 /* --- events ----------------------------------------------------------------------------------- */
@@ -159,40 +160,20 @@ static void open_one(void *arg)
     n->in_call = false;
 }
 
-static void join_one(void *arg)
+static void do_verb(void *arg)
 {
     struct node *n = arg;
 
     n->in_call = true;
-    mu_rdzv_join(n->handler);
+    n->verb(n->handler);
     n->in_call = false;
 }
 
-static void leave_one(void *arg)
+/* Asks something of the handler, in the node's process. No event may be told inside the call. */
+static void ask(struct node *n, void (*verb)(struct mu_rdzv_handler *handler))
 {
-    struct node *n = arg;
-
-    n->in_call = true;
-    mu_rdzv_leave(n->handler);
-    n->in_call = false;
-}
-
-static void close_one(void *arg)
-{
-    struct node *n = arg;
-
-    n->in_call = true;
-    mu_rdzv_close_run(n->handler);
-    n->in_call = false;
-}
-
-static void free_one(void *arg)
-{
-    struct node *n = arg;
-
-    n->in_call = true;
-    mu_rdzv_free(n->handler);
-    n->in_call = false;
+    n->verb = verb;
+    mu_sim_call(n->proc, do_verb, n);
 }
 
 static int start_node(struct mu_env *env, void *arg)
@@ -220,7 +201,7 @@ static void add_joined(struct mu_sim *sim, struct node *n, const char *host)
     if (n->open_status != 0) {
         fail_msg("%s: %s", host, n->msg.text);
     }
-    mu_sim_call(n->proc, join_one, n);
+    ask(n, mu_rdzv_join);
 }
 
 static bool is_told(void *arg)
@@ -248,7 +229,7 @@ static bool is_freed(void *arg)
 /* Frees it and checks that nothing is left of it. */
 static void free_node(struct node *n)
 {
-    mu_sim_call(n->proc, free_one, n);
+    ask(n, mu_rdzv_free);
     assert_true(mu_sim_run_until(n->sim, 60 * MU_NS_PER_S, is_freed, n));
     mu_sim_run_for(n->sim, MU_NS_PER_S);
     assert_int_equal(n->freed, 1);
@@ -342,8 +323,8 @@ static void test_rdzv_static_joined_again_is_the_same_at_once(void **state)
         uint64_t before = mu_sim_now_ns(sim) / MU_NS_PER_MS;
 
         forget(&a);
-        mu_sim_call(a.proc, join_one, &a);
-        mu_sim_call(a.proc, join_one, &a); /* A wish is a wish. */
+        ask(&a, mu_rdzv_join);
+        ask(&a, mu_rdzv_join); /* A wish is a wish. */
         wait_told(&a);
         assert_assigned(&a, 0, round);
         assert_int_equal(a.told_ms, before);
@@ -402,7 +383,7 @@ static void test_rdzv_static_rank_0_says_how_many_have_come_when_time_is_up(void
 
     /* Who tries again is not counted again. */
     forget(&a);
-    mu_sim_call(a.proc, join_one, &a);
+    ask(&a, mu_rdzv_join);
     mu_sim_run_for(sim, 3 * MU_NS_PER_S);
     assert_int_equal(a.assigned + a.failed, 0);
     add_joined(sim, &c, "c");
@@ -432,7 +413,7 @@ static void test_rdzv_static_fails_in_time_where_nobody_serves(void **state)
     /* And finds whoever comes later. */
     add_joined(sim, &a, "a");
     forget(&b);
-    mu_sim_call(b.proc, join_one, &b);
+    ask(&b, mu_rdzv_join);
     wait_told(&b);
     wait_told(&a);
     assert_assigned(&b, 1, 0);
@@ -453,14 +434,14 @@ static void test_rdzv_static_can_be_left_while_it_waits(void **state)
     (void)state;
     add_joined(sim, &b, "b"); /* Dials in vain. */
     mu_sim_run_for(sim, 50 * MU_NS_PER_MS);
-    mu_sim_call(b.proc, leave_one, &b);
+    ask(&b, mu_rdzv_leave);
     mu_sim_run_for(sim, 20 * MU_NS_PER_S);
     add_joined(sim, &a, "a"); /* Waits for the other. */
     mu_sim_run_for(sim, 50 * MU_NS_PER_MS);
-    mu_sim_call(a.proc, leave_one, &a);
+    ask(&a, mu_rdzv_leave);
     mu_sim_run_for(sim, 20 * MU_NS_PER_S);
-    mu_sim_call(a.proc, join_one, &a);
-    mu_sim_call(a.proc, leave_one, &a); /* Before it has begun. */
+    ask(&a, mu_rdzv_join);
+    ask(&a, mu_rdzv_leave); /* Before it has begun. */
     mu_sim_run_for(sim, 20 * MU_NS_PER_S);
     assert_int_equal(a.left, 2);
     assert_int_equal(b.left, 1);
@@ -469,8 +450,8 @@ static void test_rdzv_static_can_be_left_while_it_waits(void **state)
 
     forget(&a);
     forget(&b);
-    mu_sim_call(a.proc, join_one, &a);
-    mu_sim_call(b.proc, join_one, &b);
+    ask(&a, mu_rdzv_join);
+    ask(&b, mu_rdzv_join);
     wait_told(&a);
     wait_told(&b);
     assert_assigned(&a, 0, 0);
@@ -490,7 +471,7 @@ static void test_rdzv_static_close_is_nobody_elses_concern(void **state)
     add_joined(sim, &a, "a");
     add_joined(sim, &b, "b");
     wait_told(&a);
-    mu_sim_call(b.proc, close_one, &b);
+    ask(&b, mu_rdzv_close_run);
     mu_sim_run_for(sim, 10 * MU_NS_PER_S);
     assert_int_equal(b.closed, 1);
     assert_int_equal(a.closed, 0);
@@ -515,8 +496,8 @@ static void test_rdzv_static_can_be_freed_at_any_moment(void **state)
         add_joined(sim, &b, "b");
         mu_sim_run_for(sim, us * 1000);
         forget(&a);
-        mu_sim_call(a.proc, free_one, &a);
-        mu_sim_call(b.proc, free_one, &b);
+        ask(&a, mu_rdzv_free);
+        ask(&b, mu_rdzv_free);
         assert_true(mu_sim_run_until(sim, 700 * MU_NS_PER_S, is_freed, &a));
         assert_true(mu_sim_run_until(sim, 700 * MU_NS_PER_S, is_freed, &b));
         mu_sim_run_for(sim, MU_NS_PER_S);
