@@ -16,12 +16,12 @@ import sys
 import tempfile
 
 WAIVED = {
-    "mu_rpc_host_config.sessions_max": "the agent and the donor pass theirs on, which tests meet",
-    "mu_rpc_host_config.eof_grace_ms": "the agent passes its own on, which a test meets",
+    "mu_rpc_server_config.sessions_max": "the agent and the donor pass theirs on, which tests meet",
+    "mu_rpc_server_config.eof_grace_ms": "the agent passes its own on, which a test meets",
     "mu_store_server_config.connections_max": "muster_server_config has it, and its test",
     "mu_store_server_config.sessions_max": "muster_server_config has it, and its test",
     "mu_store_server_config.buffer_bytes_max": "muster_server_config has it, and its test",
-    "mu_store_server_config.eof_grace_ms": "mu_rpc_host does it, as for the agent",
+    "mu_store_server_config.eof_grace_ms": "mu_rpc_server does it, as for the agent",
     "MU_HM_HALF_MAX": "the largest number of a format, not a limit of ours",
     "MU_HM_STD_MIN": "a number that the encoding begins with, not a limit",
     "MU_STATE_ENTRY_MAX": "the size of a buffer, made of the limits of its parts",

@@ -273,15 +273,14 @@ void mu_rpc_count(uint64_t *buckets, uint64_t ns)
 
 static void stop_if_idle(struct mu_rpc_agent *a)
 {
-    if (!a->stopping || a->stopped || a->listening || a->near_listening ||
-        !mu_list_empty(&a->conns) || !mu_list_empty(&a->dials) || a->running_count != 0 ||
-        a->in_flight != 0) {
+    if (!a->stopping || a->stopped || !mu_rpc_server_is_empty(&a->server) ||
+        !mu_list_empty(&a->dials) || a->running_count != 0 || a->in_flight != 0) {
         return;
     }
     a->stopped = true;
     mu_log_rest(&a->dropped, MUSTER_LOG_WARN, MU_RPC_DROPPED);
     mu_env_timer_arm(a->env, &a->timer, MU_MONO_NEVER);
-    mu_rpc_host_stop(&a->host);
+    mu_rpc_server_stop(&a->server);
     a->config.stopped(a->config.context);
 }
 
@@ -306,9 +305,7 @@ void mu_rpc_agent_turn(struct mu_rpc_agent *a)
     while ((it = mu_list_pop(&a->dirty_lines)) != NULL) {
         mu_rpc_line_flush(MU_CONTAINER_OF(it, struct mu_rpc_line, dirty));
     }
-    while ((it = mu_list_pop(&a->dirty_conns)) != NULL) {
-        mu_rpc_conn_flush(MU_CONTAINER_OF(it, struct mu_rpc_link_conn, dirty));
-    }
+    mu_rpc_server_flush(&a->server);
     mu_rpc_answers_sweep(a, false);
     at = mu_mono_min(mu_rpc_calls_deadline(a), mu_log_rest_at(&a->dropped));
     if (!mu_heap_contains(&a->timer.node) || mu_mono_before(at, a->timer.node.at)) {
@@ -334,7 +331,7 @@ static void on_timer(struct mu_timer *timer)
 {
     struct mu_rpc_agent *a = MU_CONTAINER_OF(timer, struct mu_rpc_agent, timer);
 
-    mu_rpc_host_feel_pulse(&a->host);
+    mu_rpc_server_feel_pulse(&a->server);
     mu_rpc_calls_tick(a);
     if (mu_mono_reached(mu_log_rest_at(&a->dropped), mu_env_now(a->env).mono)) {
         mu_log_rest(&a->dropped, MUSTER_LOG_WARN, MU_RPC_DROPPED);
@@ -343,22 +340,6 @@ static void on_timer(struct mu_timer *timer)
 }
 
 /* --- start ------------------------------------------------------------------------------------ */
-
-static void on_listener_closed(struct mu_listener *listener)
-{
-    struct mu_rpc_agent *a = MU_CONTAINER_OF(listener, struct mu_rpc_agent, listener);
-
-    a->listening = false;
-    mu_rpc_agent_turn(a);
-}
-
-static void on_near_closed(struct mu_listener *listener)
-{
-    struct mu_rpc_agent *a = MU_CONTAINER_OF(listener, struct mu_rpc_agent, near);
-
-    a->near_listening = false;
-    mu_rpc_agent_turn(a);
-}
 
 /*
  * Listens where only this host comes, under a name that nobody can have by chance: who dials it is
@@ -376,18 +357,9 @@ static void listen_near(struct mu_rpc_agent *a)
         addr.host[len++] = digits[name[i] >> 4];
         addr.host[len++] = digits[name[i] & 15];
     }
-    if (mu_env_listen(a->env, &a->near, &addr) == 0) {
-        a->near_listening = true;
+    if (mu_rpc_server_listen(&a->server, &a->near, &addr) == 0) {
         a->near_addr = addr;
     }
-}
-
-static void on_accept_failed(struct mu_listener *listener, int status)
-{
-    (void)listener;
-    mu_log(MUSTER_LOG_ERROR, "RPC-ACCEPT-FAILED",
-           "why=\"%s\" remedy=\"raise the descriptor limit (ulimit -n) of this process\"",
-           muster_strerror(status));
 }
 
 static void init_agent(struct mu_rpc_agent *a, struct mu_env *env)
@@ -398,8 +370,6 @@ static void init_agent(struct mu_rpc_agent *a, struct mu_env *env)
     a->config.rpc.seed = seed;
     a->config.rpc.name = a->config.name;
     a->config.once.seed = seed;
-    mu_list_init(&a->conns);
-    mu_list_init(&a->dirty_conns);
     mu_list_init(&a->dirty_lines);
     mu_list_init(&a->dials);
     mu_list_init(&a->workers);
@@ -418,17 +388,11 @@ static void init_agent(struct mu_rpc_agent *a, struct mu_env *env)
     mu_rpc_once_init(&a->once, &a->config.once);
     mu_buf_init(&a->scratch, SIZE_MAX / 4);
     mu_timer_init(&a->timer, on_timer);
-    mu_rpc_host_init(&a->host, env,
-                     &(struct mu_rpc_host_config){.rpc = a->config.rpc,
-                                                  .sessions_max = a->config.sessions_max,
-                                                  .eof_grace_ms = a->config.eof_grace_ms},
-                     &mu_rpc_agent_host_ops);
-    a->listener.accept = mu_rpc_agent_accept;
-    a->listener.closed = on_listener_closed;
-    a->listener.accept_failed = on_accept_failed;
-    a->near.accept = mu_rpc_agent_accept_near;
-    a->near.closed = on_near_closed;
-    a->near.accept_failed = on_accept_failed;
+    mu_rpc_server_init(&a->server, env,
+                       &(struct mu_rpc_server_config){.rpc = a->config.rpc,
+                                                      .sessions_max = a->config.sessions_max,
+                                                      .eof_grace_ms = a->config.eof_grace_ms},
+                       &mu_rpc_agent_server_ops);
 }
 
 static void free_memory(struct mu_rpc_agent *a)
@@ -442,7 +406,7 @@ static void free_memory(struct mu_rpc_agent *a)
     }
     mu_rpc_answers_sweep(a, true);
     mu_rpc_once_fini(&a->once);
-    mu_rpc_host_fini(&a->host);
+    mu_rpc_server_fini(&a->server);
     mu_map_fini(&a->handlers);
     mu_map_fini(&a->by_name);
     mu_map_fini(&a->by_id);
@@ -467,14 +431,13 @@ int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *con
     a->config = *config;
     init_agent(a, env);
     if (config->listens) {
-        err = mu_env_listen(env, &a->listener, &a->config.listen);
+        err = mu_rpc_server_listen(&a->server, &a->listener, &a->config.listen);
     }
     if (err != 0) {
         err = mu_listen_failed(env, &config->listen, err, reterr_msg);
         free_memory(a);
         return err;
     }
-    a->listening = config->listens;
     if (config->near) {
         listen_near(a);
     }
@@ -514,12 +477,6 @@ void mu_rpc_agent_stop(struct mu_rpc_agent *a)
     }
     a->stopping = true;
     mu_rpc_calls_stop(a);
-    if (a->listening) {
-        mu_env_unlisten(a->env, &a->listener);
-    }
-    if (a->near_listening) {
-        mu_env_unlisten(a->env, &a->near);
-    }
     mu_rpc_lines_close(a);
     /* `stopped` is called from the timer at the earliest. */
     mu_env_timer_arm(a->env, &a->timer, mu_env_now(a->env).mono);
@@ -579,14 +536,16 @@ void mu_rpc_agent_stats(const struct mu_rpc_agent *a, struct mu_rpc_agent_stats 
     ret->in_flight = a->in_flight;
     ret->waiting = a->retries.waiting;
     ret->serving = a->running_count;
-    ret->sessions = a->host.sessions.count;
+    ret->sessions = a->server.sessions.count;
     MU_LIST_FOREACH (it, &a->dials) {
         ret->sessions++;
         ret->near_connections +=
             mu_rpc_client_is_near(&MU_CONTAINER_OF(it, struct mu_rpc_dial, link)->client) ? 1 : 0;
     }
-    MU_LIST_FOREACH (it, &a->conns) {
-        ret->near_connections += MU_CONTAINER_OF(it, struct mu_rpc_link_conn, link)->near ? 1 : 0;
+    MU_LIST_FOREACH (it, &a->server.conns) {
+        const struct mu_rpc_conn *c = MU_CONTAINER_OF(it, struct mu_rpc_conn, link);
+
+        ret->near_connections += c->listener == &a->near.base ? 1 : 0;
     }
     ret->workers = a->by_id.count;
 }

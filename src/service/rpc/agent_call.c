@@ -365,7 +365,7 @@ static int encode(struct mu_rpc_out *out, bool *ret_more)
     if (err == 0 && out->once) {
         struct mu_rpc_key key = {.seq = out->seq, .floor = floor_of(a), .again = out->was_sent};
 
-        memcpy(key.caller, a->host.incarnation, sizeof(key.caller));
+        memcpy(key.caller, a->server.incarnation, sizeof(key.caller));
         err = mu_rpc_key_encode(to, &key);
     }
     if (err == 0 && !out->raw) {

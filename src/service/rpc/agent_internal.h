@@ -13,7 +13,7 @@
 #include "service/base/log.h"
 #include "service/rpc/agent.h"
 #include "service/wire/rpc_client.h"
-#include "service/wire/rpc_host.h"
+#include "service/wire/rpc_server.h"
 
 /* The longest payload that is sent in one frame, so that none holds up the others for long. */
 #define MU_RPC_PIECE ((size_t)256 << 10)
@@ -68,28 +68,13 @@ struct mu_rpc_peer {
     struct mu_rpc_budget budget;
 };
 
-struct mu_rpc_link_conn {
-    struct mu_conn base;
-    struct mu_rpc_hosted hosted;
-    struct mu_rpc_agent *agent;
-    struct mu_list link;
-    struct mu_list dirty;
-    bool near; /* by unix socket */
-    bool blocked;
-    bool closing;
-};
-
 struct mu_rpc_agent {
     struct mu_env *env;
     struct mu_rpc_agent_config config;
-    struct mu_rpc_host host;
-    struct mu_listener listener;
-    bool listening;
-    struct mu_listener near;
+    struct mu_rpc_server server;
+    struct mu_rpc_listener listener;
+    struct mu_rpc_listener near;
     struct mu_addr near_addr; /* kind 0: it does not listen there */
-    bool near_listening;
-    struct mu_list conns;
-    struct mu_list dirty_conns;
     struct mu_list dirty_lines;
     struct mu_list dials;
     struct mu_map by_name;
@@ -136,21 +121,17 @@ void mu_rpc_count(uint64_t *buckets, uint64_t ns);
 
 /* --- agent_line.c ------------------------------------------------------------------------- */
 
-extern const struct mu_rpc_host_ops mu_rpc_agent_host_ops;
-struct mu_conn *mu_rpc_agent_accept(struct mu_listener *listener);
-/** As mu_rpc_agent_accept(), at the socket for this host. */
-struct mu_conn *mu_rpc_agent_accept_near(struct mu_listener *listener);
+extern const struct mu_rpc_server_ops mu_rpc_agent_server_ops;
 struct mu_rpc *mu_rpc_line_rpc(struct mu_rpc_line *line);
 /** The machine was given something to send: it goes out at the end of the turn. */
 void mu_rpc_line_touch(struct mu_rpc_line *line);
 /** Sends. */
 void mu_rpc_line_flush(struct mu_rpc_line *line);
-void mu_rpc_conn_flush(struct mu_rpc_link_conn *c);
 /** A line to the peer on which calls can be made, or NULL: one is being made. */
 struct mu_rpc_line *mu_rpc_peer_line(struct mu_rpc_peer *peer);
 /** Ends all its calls: ours with `status` and `text`. It is the peer's line no more. */
 void mu_rpc_line_lose(struct mu_rpc_line *line, int status, const char *text);
-/** Says goodbye on all lines. */
+/** Says goodbye on all lines, and listens no more. */
 void mu_rpc_lines_close(struct mu_rpc_agent *a);
 
 /* --- agent_call.c ------------------------------------------------------------------------- */

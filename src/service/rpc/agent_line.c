@@ -69,7 +69,7 @@ void mu_rpc_line_flush(struct mu_rpc_line *line)
 
 static bool is_self(const struct mu_rpc_agent *a, const uint8_t *incarnation)
 {
-    return memcmp(a->host.incarnation, incarnation, sizeof(a->host.incarnation)) == 0;
+    return memcmp(a->server.incarnation, incarnation, sizeof(a->server.incarnation)) == 0;
 }
 
 void mu_rpc_line_lose(struct mu_rpc_line *line, int status, const char *text)
@@ -346,7 +346,7 @@ static void dial(struct mu_rpc_peer *peer)
     if (peer->left && (config.connect_ms == 0 || config.connect_ms > DIAL_LEFT_MS)) {
         config.connect_ms = DIAL_LEFT_MS;
     }
-    memcpy(card.incarnation, a->host.incarnation, sizeof(card.incarnation));
+    memcpy(card.incarnation, a->server.incarnation, sizeof(card.incarnation));
     mu_buf_init(&buf, sizeof(d->card));
     if (mu_rpc_card_encode(&buf, &card) != 0) {
         mu_free(d);
@@ -383,14 +383,9 @@ struct mu_rpc_line *mu_rpc_peer_line(struct mu_rpc_peer *peer)
 
 /* --- lines that they dial --------------------------------------------------------------------- */
 
-static struct mu_rpc_agent *agent_of(const struct mu_rpc_host *h)
+static struct mu_rpc_agent *agent_of(const struct mu_rpc_server *s)
 {
-    return MU_CONTAINER_OF(h, struct mu_rpc_agent, host);
-}
-
-static struct mu_rpc_link_conn *conn_of(const struct mu_rpc_hosted *c)
-{
-    return MU_CONTAINER_OF(c, struct mu_rpc_link_conn, hosted);
+    return MU_CONTAINER_OF(s, struct mu_rpc_agent, server);
 }
 
 static struct mu_rpc_line *line_of(struct mu_rpc_session *base)
@@ -421,10 +416,10 @@ static bool keeps_own_dial(const struct mu_rpc_agent *a, const struct mu_rpc_pee
             memcmp(line->incarnation, card->incarnation, sizeof(line->incarnation)) == 0);
 }
 
-static int greet(struct mu_rpc_host *h, const struct mu_rpc_hello *hello,
+static int greet(struct mu_rpc_server *s, const struct mu_rpc_hello *hello,
                  struct mu_rpc_session *known, struct mu_errmsg *reterr_msg)
 {
-    struct mu_rpc_agent *a = agent_of(h);
+    struct mu_rpc_agent *a = agent_of(s);
     struct mu_rpc_card card;
     struct mu_map_node *node;
 
@@ -448,9 +443,9 @@ static int greet(struct mu_rpc_host *h, const struct mu_rpc_hello *hello,
     return 0;
 }
 
-static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu_rpc_hello *hello)
+static struct mu_rpc_session *session_new(struct mu_rpc_server *s, const struct mu_rpc_hello *hello)
 {
-    struct mu_rpc_agent *a = agent_of(h);
+    struct mu_rpc_agent *a = agent_of(s);
     struct mu_map_node *node = mu_map_find(&a->by_name, hello->name);
     struct mu_rpc_accepted *v = mu_calloc(1, sizeof(*v));
     struct mu_rpc_peer *peer;
@@ -520,52 +515,11 @@ static void session_event(struct mu_rpc_session *session, const struct mu_rpc_ev
     }
 }
 
-/* --- connections ------------------------------------------------------------------------------ */
+/* --- the table -------------------------------------------------------------------------------- */
 
-static void touch_conn(struct mu_rpc_hosted *hosted)
+static void complain(struct mu_rpc_server *s, const char *peer, const char *why)
 {
-    struct mu_rpc_link_conn *c = conn_of(hosted);
-
-    if (!c->closing && mu_list_empty(&c->dirty)) {
-        mu_list_push(&c->agent->dirty_conns, &c->dirty);
-    }
-}
-
-static void close_conn(struct mu_rpc_hosted *hosted, bool abort)
-{
-    struct mu_rpc_link_conn *c = conn_of(hosted);
-
-    if (!c->closing) {
-        c->closing = true;
-        mu_list_remove(&c->dirty);
-        mu_rpc_hosted_release(hosted);
-        mu_env_close(c->agent->env, &c->base, abort);
-    }
-}
-
-void mu_rpc_conn_flush(struct mu_rpc_link_conn *c)
-{
-    while (!c->closing && !c->blocked) {
-        struct mu_span out[MU_RPC_SPANS];
-        size_t count = mu_rpc_hosted_outputv(&c->hosted, out, MU_RPC_SPANS);
-        size_t total = mu_span_total(out, count);
-        size_t taken = 0;
-
-        if (count == 0) {
-            break;
-        }
-        mu_env_sendv(c->agent->env, &c->base, out, count, &taken);
-        mu_rpc_hosted_sent(&c->hosted, taken);
-        c->blocked = taken < total;
-    }
-    if (!c->closing) {
-        mu_rpc_hosted_flushed(&c->hosted);
-    }
-}
-
-static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
-{
-    struct mu_rpc_agent *a = agent_of(h);
+    struct mu_rpc_agent *a = agent_of(s);
     mu_mono_t now = mu_env_now(a->env).mono;
 
     if (!mu_log_may(&a->dropped, now)) {
@@ -576,126 +530,30 @@ static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
                 a->config.name, peer, why);
 }
 
-static bool is_paused(const struct mu_rpc_hosted *c)
+static void turn_ended(struct mu_rpc_server *s)
 {
-    (void)c;
-    return false; /* All that comes is taken; the windows bound it. */
+    mu_rpc_agent_turn(agent_of(s));
 }
 
-static bool account(struct mu_rpc_session *session, size_t bytes)
+static void on_accept_failed(struct mu_listener *listener, int status)
 {
-    (void)session;
-    (void)bytes;
-    return true;
+    (void)listener;
+    mu_log(MUSTER_LOG_ERROR, "RPC-ACCEPT-FAILED",
+           "why=\"%s\" remedy=\"raise the descriptor limit (ulimit -n) of this process\"",
+           muster_strerror(status));
 }
 
-static void turn_ended(struct mu_rpc_host *h)
-{
-    mu_rpc_agent_turn(agent_of(h));
-}
-
-const struct mu_rpc_host_ops mu_rpc_agent_host_ops = {
-    .touch = touch_conn,
-    .close = close_conn,
+const struct mu_rpc_server_ops mu_rpc_agent_server_ops = {
+    .turn_ended = turn_ended,
     .complain = complain,
-    .is_paused = is_paused,
-    .account = account,
+    .accept_failed = on_accept_failed,
+    .protocol = &mu_rpc_native,
     .greet = greet,
     .session_new = session_new,
     .session_linked = session_linked,
     .session_free = session_free,
     .event = session_event,
-    .turn_ended = turn_ended,
 };
-
-static size_t on_data(struct mu_conn *base, struct mu_span in)
-{
-    struct mu_rpc_link_conn *c = MU_CONTAINER_OF(base, struct mu_rpc_link_conn, base);
-    size_t used = c->closing ? in.len : mu_rpc_hosted_input(&c->hosted, in);
-
-    mu_rpc_agent_turn(c->agent);
-    return used;
-}
-
-static struct mu_space on_room(struct mu_conn *base)
-{
-    struct mu_rpc_link_conn *c = MU_CONTAINER_OF(base, struct mu_rpc_link_conn, base);
-
-    return c->closing ? (struct mu_space){0} : mu_rpc_hosted_room(&c->hosted);
-}
-
-static void on_eof(struct mu_conn *base)
-{
-    struct mu_rpc_link_conn *c = MU_CONTAINER_OF(base, struct mu_rpc_link_conn, base);
-
-    mu_rpc_hosted_eof(&c->hosted);
-    close_conn(&c->hosted, false);
-    mu_rpc_agent_turn(c->agent);
-}
-
-static void on_writable(struct mu_conn *base)
-{
-    struct mu_rpc_link_conn *c = MU_CONTAINER_OF(base, struct mu_rpc_link_conn, base);
-
-    c->blocked = false;
-    touch_conn(&c->hosted);
-    mu_rpc_agent_turn(c->agent);
-}
-
-static void on_closed(struct mu_conn *base, int status)
-{
-    struct mu_rpc_link_conn *c = MU_CONTAINER_OF(base, struct mu_rpc_link_conn, base);
-    struct mu_rpc_agent *a = c->agent;
-
-    (void)status; /* What the lock refuses, it says itself. */
-    c->closing = true;
-    mu_rpc_hosted_release(&c->hosted);
-    mu_list_remove(&c->dirty);
-    mu_list_remove(&c->link);
-    mu_free(c);
-    mu_rpc_agent_turn(a);
-}
-
-static void on_open(struct mu_conn *base)
-{
-    (void)base;
-    mu_panic(__FILE__, __LINE__, "accepted connections to be open from the start");
-}
-
-static const struct mu_conn_events conn_events = {
-    .open = on_open,
-    .data = on_data,
-    .room = on_room,
-    .eof = on_eof,
-    .writable = on_writable,
-    .closed = on_closed,
-};
-
-static struct mu_conn *accept_conn(struct mu_rpc_agent *a, bool near)
-{
-    struct mu_rpc_link_conn *c = a->stopping ? NULL : mu_calloc(1, sizeof(*c));
-
-    if (c == NULL) {
-        return NULL;
-    }
-    c->base.on = &conn_events;
-    c->agent = a;
-    mu_rpc_hosted_init(&c->hosted, &a->host, &c->base);
-    mu_list_init(&c->dirty);
-    mu_list_push(&a->conns, &c->link);
-    c->near = near;
-    return &c->base;
-}
-
-struct mu_conn *mu_rpc_agent_accept(struct mu_listener *listener)
-{
-    return accept_conn(MU_CONTAINER_OF(listener, struct mu_rpc_agent, listener), false);
-}
-
-struct mu_conn *mu_rpc_agent_accept_near(struct mu_listener *listener)
-{
-    return accept_conn(MU_CONTAINER_OF(listener, struct mu_rpc_agent, near), true);
-}
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
@@ -704,17 +562,9 @@ void mu_rpc_lines_close(struct mu_rpc_agent *a)
     MU_LIST_FOREACH_SAFE (it, tmp, &a->dials) {
         close_dial(MU_CONTAINER_OF(it, struct mu_rpc_dial, link), MUSTER_ECLOSED, NULL);
     }
-    MU_LIST_FOREACH (it, &a->host.list) {
-        struct mu_rpc_session *session = MU_CONTAINER_OF(it, struct mu_rpc_session, link);
-
-        mu_rpc_line_lose(line_of(session), MUSTER_ECLOSED, NULL);
-        (void)mu_rpc_close(&session->rpc, mu_env_now(a->env));
-        if (session->conn != NULL) {
-            mu_rpc_conn_flush(conn_of(session->conn));
-        }
+    MU_LIST_FOREACH (it, &a->server.list) {
+        mu_rpc_line_lose(line_of(MU_CONTAINER_OF(it, struct mu_rpc_session, link)), MUSTER_ECLOSED,
+                         NULL);
     }
-    mu_rpc_host_end_all(&a->host, "shut down");
-    MU_LIST_FOREACH_SAFE (it, tmp, &a->conns) {
-        close_conn(&MU_CONTAINER_OF(it, struct mu_rpc_link_conn, link)->hosted, false);
-    }
+    mu_rpc_server_leave(&a->server, "shut down");
 }

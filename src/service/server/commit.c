@@ -200,7 +200,7 @@ static void release_held(struct mu_store_server *s)
         mu_list_push(&conns, it);
     }
     while ((it = mu_list_pop(&conns)) != NULL) {
-        mu_store_conn_touch(MU_CONTAINER_OF(it, struct mu_store_conn, held));
+        mu_rpc_conn_touch(&MU_CONTAINER_OF(it, struct mu_store_conn, held)->base);
     }
 }
 
@@ -238,10 +238,10 @@ static void wake_stalled(struct mu_store_server *s)
     while (!mu_store_commit_saturated(s) && (it = mu_list_pop(&woken)) != NULL) {
         struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, stalled);
 
-        if (c->kind == MU_STORE_CONN_NATIVE && c->u.native.session != NULL) {
-            mu_rpc_session_pump(c->u.native.session);
+        if (c->base.session != NULL) {
+            mu_rpc_session_pump(c->base.session);
         }
-        mu_store_conn_touch(c);
+        mu_rpc_conn_touch(&c->base);
     }
     move_all(&woken, &s->stalled);
     move_all(&s->stalled, &woken);
@@ -260,11 +260,11 @@ static void begin_full(struct mu_store_server *s)
     mu_log(MUSTER_LOG_ERROR, "STORE-DISK-FULL", "why=\"%s\" reads=served changes=refused bytes=%zu",
            s->full_why.text, s->commit_journal.len + mu_ks_journal_len(&s->ks));
     mu_status_events_add(&s->events, mu_env_now(s->env).wall, "", s->full_why.text);
-    MU_LIST_FOREACH_SAFE (it, tmp, &s->conns) {
-        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
+    MU_LIST_FOREACH_SAFE (it, tmp, &s->wire.conns) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, base.link);
 
         if (c->wrote > s->batch_done && s->config.sync == MU_SYNC_ALWAYS) {
-            mu_store_conn_drop(c, "the data directory is full, and what it wrote is not kept");
+            mu_rpc_conn_drop(&c->base, "the data directory is full, and what it wrote is not kept");
         }
     }
     release_held(s);
@@ -355,8 +355,8 @@ void mu_store_commit_pump(struct mu_store_server *s)
     }
     if (s->config.sync == MU_SYNC_ALWAYS || s->draining || mu_store_commit_saturated(s)) {
         /* This turn's answers are marked before the piece they need is taken. */
-        MU_LIST_FOREACH (it, &s->dirty) {
-            struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, dirty);
+        MU_LIST_FOREACH (it, &s->wire.touched) {
+            struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, base.touched);
 
             if (c->kind == MU_STORE_CONN_TORCH) {
                 mu_store_commit_mark(c);

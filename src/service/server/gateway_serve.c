@@ -153,7 +153,7 @@ static int answer_torch(struct torch_op *o, struct mu_store_conn *c)
         status = name_keys(&b->reply, &names, &values);
         reply.values = values;
     }
-    err = mu_torch_server_answer(&c->u.torch, o->request, status, &reply,
+    err = mu_torch_server_answer(&c->torch, o->request, status, &reply,
                                  b->errmsg.text[0] != '\0' ? b->errmsg.text
                                                            : muster_strerror(status));
     mu_free(values);
@@ -197,12 +197,12 @@ static void end_torch_watch(struct torch_op *o, struct mu_store_conn *c)
     if (o->base.stands != NULL) {
         struct mu_store_reply none = {0};
 
-        (void)mu_torch_server_answer(&c->u.torch, o->request, o->base.base.status, &none, why.text);
+        (void)mu_torch_server_answer(&c->torch, o->request, o->base.base.status, &none, why.text);
     } else {
         mu_torch_request_free(o->request);
     }
     free_torch_op(o);
-    mu_store_conn_drop(c, why.text);
+    mu_rpc_conn_drop(&c->base, why.text);
 }
 
 static void on_torch_done(struct mu_gateway_op *base)
@@ -219,13 +219,13 @@ static void on_torch_done(struct mu_gateway_op *base)
     } else if (!is_in_turn(o)) {
         mu_torch_request_free(o->request);
         free_torch_op(o);
-        mu_store_conn_drop(c, "an answer before this one is missing: out of memory elsewhere");
+        mu_rpc_conn_drop(&c->base, "an answer before this one is missing: out of memory elsewhere");
         return;
     } else {
         if (answer_torch(o, c) != 0) {
             mu_store_conn_end_torch(c);
         }
-        mu_store_conn_touch(c); /* It may have ended before, and wait for this. */
+        mu_rpc_conn_touch(&c->base); /* It may have ended before, and wait for this. */
         mu_store_conn_account(c);
     }
     free_torch_op(o);
@@ -240,15 +240,15 @@ static void on_torch_change(struct mu_gateway_op *base, const struct mu_change *
 
     mu_buf_init(&name, NAMES_MAX);
     if (!gap && is_remote(c->server)) {
-        gap = mu_torch_server_told(&c->u.torch, o->base.base.request.keys[0], change) != 0;
+        gap = mu_torch_server_told(&c->torch, o->base.base.request.keys[0], change) != 0;
     } else if (!gap) {
         gap = append_name(&name, o->base.base.request.keys[0]) != 0 ||
-              mu_torch_server_told(&c->u.torch, mu_buf_span(&name), change) != 0;
+              mu_torch_server_told(&c->torch, mu_buf_span(&name), change) != 0;
     }
     if (gap) {
         mu_store_conn_end_torch(c);
     } else {
-        mu_store_conn_touch(c);
+        mu_rpc_conn_touch(&c->base);
     }
     mu_buf_fini(&name);
 }
@@ -260,10 +260,10 @@ static void on_torch_stands(struct mu_gateway_op *base)
     struct mu_store_reply none = {0};
 
     o->base.stands = NULL;
-    if (mu_torch_server_answer(&c->u.torch, o->request, 0, &none, NULL) != 0) {
+    if (mu_torch_server_answer(&c->torch, o->request, 0, &none, NULL) != 0) {
         mu_store_conn_end_torch(c);
     } else {
-        mu_store_conn_touch(c);
+        mu_rpc_conn_touch(&c->base);
     }
 }
 
@@ -287,11 +287,11 @@ static void fit_remote(struct mu_torch_request *r, bool first)
 static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
 {
     struct torch_op *o = mu_calloc(1, sizeof(*o));
-    bool first = p->conn->u.torch.generation == MU_TORCH_1;
+    bool first = p->conn->torch.generation == MU_TORCH_1;
     struct mu_store_reply none = {0};
 
     if (o == NULL) {
-        return mu_torch_server_answer(&p->conn->u.torch, r, MUSTER_ENOMEM, &none, "out of memory");
+        return mu_torch_server_answer(&p->conn->torch, r, MUSTER_ENOMEM, &none, "out of memory");
     }
     if (is_remote(p->server)) {
         fit_remote(r, first);
@@ -311,7 +311,7 @@ static int submit_torch(struct mu_store_peer *p, struct mu_torch_request *r)
     }
     mu_gateway_submit(p->server->backing, &p->client, &o->base);
     return r->op == MU_TORCH_WATCH_KEY && o->base.stands == NULL
-               ? mu_torch_server_answer(&p->conn->u.torch, r, 0, &none, NULL)
+               ? mu_torch_server_answer(&p->conn->torch, r, 0, &none, NULL)
                : 0;
 }
 
@@ -334,10 +334,10 @@ int mu_store_backed_take(struct mu_store_conn *c)
     struct mu_torch_request *r;
     int err = 0;
 
-    while ((r = mu_torch_server_next_dropped(&c->u.torch)) != NULL) {
+    while ((r = mu_torch_server_next_dropped(&c->torch)) != NULL) {
         drop_torch_op(r->impl);
     }
-    while (err == 0 && (r = mu_torch_server_next_request(&c->u.torch)) != NULL) {
+    while (err == 0 && (r = mu_torch_server_next_request(&c->torch)) != NULL) {
         err = submit_torch(c->peer, r);
     }
     return err;

@@ -499,7 +499,7 @@ static void on_timer(struct mu_timer *timer)
     struct mu_store_server *s = run->server;
     mu_mono_t now = mu_env_now(s->env).mono;
 
-    mu_rpc_host_feel_pulse(&s->host);
+    mu_rpc_server_feel_pulse(&s->wire);
     if (!run->over) {
         /* A round that can be formed in this moment is better than a timeout. */
         mu_room_tick(&run->room, now);

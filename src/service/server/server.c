@@ -84,12 +84,12 @@ static void on_backing_turn(void *context)
 /* Every connection is gone and nothing is left to write: say so, on this turn's way out. */
 static void stop_if_empty(struct mu_store_server *s)
 {
-    if (!s->stopping || s->stopped || s->listening || s->conn_count != 0 || s->committing) {
+    if (!s->stopping || s->stopped || !mu_rpc_server_is_empty(&s->wire) || s->committing) {
         return;
     }
     if (s->backing != NULL) {
         /* What is left are requests of connections that are gone. */
-        mu_rpc_host_end_all(&s->host, "server stopped");
+        mu_rpc_server_end_all(&s->wire, "server stopped");
         if (!s->backing_closing) {
             s->backing_closing = true;
             mu_gateway_close(s->backing, s->config.backing_ends, on_backing_closed, s);
@@ -100,8 +100,8 @@ static void stop_if_empty(struct mu_store_server *s)
     mu_env_timer_arm(s->env, &s->timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->drain_timer, MU_MONO_NEVER);
     mu_env_timer_arm(s->env, &s->turn_timer, MU_MONO_NEVER);
-    mu_rpc_host_stop(&s->host);
-    mu_rpc_host_end_all(&s->host, "server stopped");
+    mu_rpc_server_stop(&s->wire);
+    mu_rpc_server_end_all(&s->wire, "server stopped");
     mu_rdzv_hub_fini(s);
     mu_log(s->status == 0 ? MUSTER_LOG_INFO : MUSTER_LOG_ERROR, "STORE-STOPPED",
            "status=%s why=\"%s\"", s->status == 0 ? "ok" : muster_errname(s->status), s->why.text);
@@ -117,9 +117,7 @@ static void stop_if_empty(struct mu_store_server *s)
 static void close_all(struct mu_store_server *s, bool abort)
 {
     s->stopping = true;
-    MU_LIST_FOREACH_SAFE (it, tmp, &s->conns) {
-        mu_store_conn_close(MU_CONTAINER_OF(it, struct mu_store_conn, link), abort);
-    }
+    mu_rpc_server_close_conns(&s->wire, abort);
 }
 
 /* A drain is over when the disk has everything and the peers have their answers. */
@@ -129,10 +127,10 @@ static void continue_drain(struct mu_store_server *s)
         (s->backing != NULL && !mu_gateway_idle(s->backing))) {
         return;
     }
-    MU_LIST_FOREACH (it, &s->conns) {
-        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
+    MU_LIST_FOREACH (it, &s->wire.conns) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, base.link);
 
-        if (!c->closing && mu_store_conn_output_len(c) != 0) {
+        if (!c->base.closing && mu_store_conn_output_len(c) != 0) {
             return;
         }
     }
@@ -157,19 +155,18 @@ static uint64_t weight_of_conn(const struct mu_store_server *s, const struct mu_
 {
     bool holds = c->kind == MU_STORE_CONN_TORCH && s->ks.held_bytes != 0;
 
-    return weight(s, c->memory + (holds ? c->u.torch.lent_bytes : 0), c->moved);
+    return weight(s, c->memory + (holds ? c->torch.lent_bytes : 0), c->moved);
 }
 
 static uint64_t weight_of_session(const struct mu_store_server *s,
                                   const struct mu_store_session *session)
 {
-    const struct mu_rpc_hosted *conn = session->base.conn;
+    const struct mu_rpc_conn *conn = session->base.conn;
     size_t held = s->ks.held_bytes != 0 ? session->base.rpc.kept_bytes : 0;
 
     return weight(s, session->memory + held,
-                  conn == NULL
-                      ? mu_rpc_last_heard(&session->base.rpc)
-                      : MU_CONTAINER_OF(conn, const struct mu_store_conn, u.native)->moved);
+                  conn == NULL ? mu_rpc_last_heard(&session->base.rpc)
+                               : MU_CONTAINER_OF(conn, const struct mu_store_conn, base)->moved);
 }
 
 /* If the buffers of all are over their limit, whoever weighs the most goes; whether one did. */
@@ -184,16 +181,16 @@ static bool drop_heaviest(struct mu_store_server *s)
     if (!is_over_limit(s)) {
         return false;
     }
-    MU_LIST_FOREACH (it, &s->conns) {
-        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, link);
+    MU_LIST_FOREACH (it, &s->wire.conns) {
+        struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, base.link);
 
         if (weight_of_conn(s, c) > most) {
             most = weight_of_conn(s, c);
             conn = c;
         }
     }
-    for (struct mu_map_node *n = mu_map_next(&s->host.sessions, NULL); n != NULL;
-         n = mu_map_next(&s->host.sessions, n)) {
+    for (struct mu_map_node *n = mu_map_next(&s->wire.sessions, NULL); n != NULL;
+         n = mu_map_next(&s->wire.sessions, n)) {
         struct mu_rpc_session *base = MU_CONTAINER_OF(n, struct mu_rpc_session, by_id);
         struct mu_store_session *other = MU_CONTAINER_OF(base, struct mu_store_session, base);
 
@@ -206,22 +203,18 @@ static bool drop_heaviest(struct mu_store_server *s)
         mu_store_server_log_peer(s, session->base.peer, why);
         mu_rpc_session_end(&session->base, "buffers over the limit");
     } else if (conn != NULL) {
-        mu_store_conn_drop(conn, why);
+        mu_rpc_conn_drop(&conn->base, why);
     }
     return session != NULL || conn != NULL;
 }
 
 void mu_store_server_finish_turn(struct mu_store_server *s)
 {
-    struct mu_list *it;
-
     do {
         mu_rdzv_hub_pump(s);
         mu_ks_tell_owners(&s->ks);
         mu_store_commit_pump(s);
-        while ((it = mu_list_pop(&s->dirty)) != NULL) {
-            mu_store_conn_flush(MU_CONTAINER_OF(it, struct mu_store_conn, dirty));
-        }
+        mu_rpc_server_flush(&s->wire);
     } while (drop_heaviest(s));
     rearm(s);
     if (s->draining || s->stopping) {
@@ -236,7 +229,7 @@ static void on_timer(struct mu_timer *timer)
 {
     struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, timer);
 
-    mu_rpc_host_feel_pulse(&s->host);
+    mu_rpc_server_feel_pulse(&s->wire);
     mu_ks_tick(&s->ks, mu_env_now(s->env).mono);
     mu_store_server_finish_turn(s);
 }
@@ -318,28 +311,16 @@ static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 
 static int listen_or_explain(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
 {
-    int err = mu_env_listen(s->env, &s->listener, &s->config.listen);
+    int err = mu_rpc_server_listen(&s->wire, &s->listener, &s->config.listen);
 
-    if (err != 0) {
-        return mu_listen_failed(s->env, &s->config.listen, err, reterr_msg);
-    }
-    s->listening = true;
-    return 0;
-}
-
-static void on_listener_closed(struct mu_listener *listener)
-{
-    struct mu_store_server *s = MU_CONTAINER_OF(listener, struct mu_store_server, listener);
-
-    s->listening = false;
-    mu_store_server_finish_turn(s);
+    return err == 0 ? 0 : mu_listen_failed(s->env, &s->config.listen, err, reterr_msg);
 }
 
 static void on_drain_timeout(struct mu_timer *timer)
 {
     struct mu_store_server *s = MU_CONTAINER_OF(timer, struct mu_store_server, drain_timer);
 
-    mu_log(MUSTER_LOG_WARN, "STORE-DRAIN-TIMEOUT", "connections=%zu", s->conn_count);
+    mu_log(MUSTER_LOG_WARN, "STORE-DRAIN-TIMEOUT", "connections=%zu", s->wire.conn_count);
     close_all(s, true);
     mu_store_server_finish_turn(s);
 }
@@ -350,7 +331,7 @@ static void free_memory(struct mu_store_server *s)
         mu_rdzv_hub_fini(s); /* It never began. */
     }
     mu_store_commit_forget(s, NULL);
-    mu_rpc_host_fini(&s->host);
+    mu_rpc_server_fini(&s->wire);
     mu_buf_fini(&s->scratch);
     mu_buf_fini(&s->commit_journal);
     mu_ks_fini(&s->ks);
@@ -374,13 +355,11 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     s->config.keyspace.journal = config->disk != NULL;
     mu_env_entropy(env, &s->config.keyspace.seed, sizeof(s->config.keyspace.seed));
     s->config.rpc.seed = s->config.keyspace.seed;
-    mu_rpc_host_init(&s->host, env,
-                     &(struct mu_rpc_host_config){.rpc = s->config.rpc,
-                                                  .sessions_max = config->sessions_max,
-                                                  .eof_grace_ms = config->eof_grace_ms},
-                     &mu_store_host_ops);
-    mu_list_init(&s->conns);
-    mu_list_init(&s->dirty);
+    mu_rpc_server_init(&s->wire, env,
+                       &(struct mu_rpc_server_config){.rpc = s->config.rpc,
+                                                      .sessions_max = config->sessions_max,
+                                                      .eof_grace_ms = config->eof_grace_ms},
+                       &mu_store_wire_ops);
     mu_list_init(&s->stalled);
     mu_list_init(&s->in_turn);
     mu_list_init(&s->held_conns);
@@ -393,9 +372,6 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_timer_init(&s->turn_timer, mu_store_conn_turn);
     s->next_commit = MU_MONO_NEVER;
     s->commit_again = MU_MONO_NEVER;
-    s->listener.accept = mu_store_conn_accept;
-    s->listener.closed = on_listener_closed;
-    s->listener.accept_failed = mu_store_conn_accept_failed;
     err = mu_ks_init(&s->ks, &s->config.keyspace);
     if (err != 0) {
         mu_free(s);
@@ -442,11 +418,9 @@ void mu_store_server_drain(struct mu_store_server *s)
         return;
     }
     s->draining = true;
-    mu_log(MUSTER_LOG_INFO, "STORE-DRAINING", "connections=%zu", s->conn_count);
-    if (s->listening) {
-        mu_env_unlisten(s->env, &s->listener);
-    }
-    mu_rpc_host_drain(&s->host, "the server is shutting down");
+    mu_log(MUSTER_LOG_INFO, "STORE-DRAINING", "connections=%zu", s->wire.conn_count);
+    mu_rpc_server_unlisten(&s->wire);
+    mu_rpc_server_drain(&s->wire, "the server is shutting down");
     if (s->commit_again.ns != MU_MONO_NEVER.ns) {
         s->commit_again = mu_env_now(s->env).mono; /* For the last time. */
     }
@@ -462,9 +436,7 @@ void mu_store_server_fail(struct mu_store_server *s, int status, const char *why
     }
     s->status = mu_err(&s->why, status, "%s", why);
     s->draining = true;
-    if (s->listening) {
-        mu_env_unlisten(s->env, &s->listener);
-    }
+    mu_rpc_server_unlisten(&s->wire);
     /* What is held was promised to nobody: the connections end without it. */
     mu_store_commit_forget(s, NULL);
     close_all(s, true);
@@ -484,11 +456,11 @@ void mu_store_server_stats(const struct mu_store_server *s, struct mu_store_serv
     uint64_t frames_out;
 
     *ret_stats = s->stats;
-    mu_rpc_host_frames(&s->host, &frames_in, &frames_out);
+    mu_rpc_server_frames(&s->wire, &frames_in, &frames_out);
     ret_stats->messages_in += frames_in;
     ret_stats->messages_out += frames_out;
-    ret_stats->connections = s->conn_count;
-    ret_stats->sessions = s->host.sessions.count;
+    ret_stats->connections = s->wire.conn_count;
+    ret_stats->sessions = s->wire.sessions.count;
     ret_stats->keys = s->ks.key_count;
     ret_stats->memory_bytes = s->ks.memory_bytes;
     ret_stats->buffer_bytes = s->buffer_bytes;

@@ -4,7 +4,7 @@
  *     server.c    life: start, drain, stop; the pump's tail (finish_turn)
  *     conn.c      connections: deciding the wire, moving bytes, dropping peers
  *     commit.c    the journal on its way to the disk, and the answers that wait for it
- *     session.c   native sessions: their calls, on top of rpc_host.h
+ *     session.c   native sessions: their calls, on top of wire/rpc_server.h
  *     calls.c     the store's operations as native calls
  *     lent.c      answers of these that share their values with the keyspace
  *     status.c    how it stands, in words for people and programs
@@ -19,7 +19,7 @@
 #define MU_STORE_SERVER_INTERNAL_H
 
 #include "service/server/rdzv_hub.h"
-#include "service/wire/rpc_host.h"
+#include "service/wire/rpc_server.h"
 #include "service/page/status_text.h"
 #include "service/store/exec.h"
 #include "service/server/gateway.h"
@@ -40,11 +40,9 @@ enum mu_store_conn_kind {
 };
 
 struct mu_store_conn {
-    struct mu_conn base;
+    struct mu_rpc_conn base;
     struct mu_ks_owner owner;
     struct mu_store_server *server;
-    struct mu_list link;        /* server->conns */
-    struct mu_list dirty;       /* server->dirty: has something to send */
     struct mu_list held;        /* server->held_conns: its answers wait for the disk */
     struct mu_list stalled;     /* server->stalled: its requests wait for the disk */
     struct mu_list in_turn;     /* server->in_turn: has more to send than can be sent at once */
@@ -55,15 +53,9 @@ struct mu_store_conn {
     uint64_t wrote;             /* torch: the batch with the last of its changes */
     struct mu_store_peer *peer; /* torch, keys elsewhere: its requests */
     enum mu_store_conn_kind kind;
-    bool closing;
-    bool eof;     /* the peer will send no more, or nothing more is taken from it */
-    bool ended;   /* it broke a rule: it gets the answers it is owed, and then the end */
-    bool paused;  /* the environment keeps input that we could not take */
-    bool blocked; /* the environment takes no more output until `writable` */
-    union {
-        struct mu_torch_server torch;
-        struct mu_rpc_hosted native;
-    } u;
+    bool eof;   /* the peer will send no more, or nothing more is taken from it */
+    bool ended; /* it broke a rule: it gets the answers it is owed, and then the end */
+    struct mu_torch_server torch;
 };
 
 struct mu_store_session {
@@ -130,17 +122,14 @@ struct mu_store_server {
     struct mu_gateway *backing; /* NULL: the keys are in the keyspace */
     bool backing_closing;
     struct mu_rdzv_hub hub;
-    struct mu_rpc_host host;
-    struct mu_listener listener;
+    struct mu_rpc_server wire;
+    struct mu_rpc_listener listener;
     struct mu_timer timer; /* leases, and the interval of the disk */
     struct mu_timer drain_timer;
     struct mu_timer turn_timer; /* fires at once: the next turn for those in_turn */
     struct mu_list in_turn;
-    struct mu_list conns;
-    struct mu_list dirty;
     struct mu_list stalled;
     struct mu_buf scratch; /* a reply being made */
-    size_t conn_count;
     size_t buffer_bytes;
     struct mu_store_server_stats stats;
     struct mu_status_events events;
@@ -161,7 +150,6 @@ struct mu_store_server {
     struct mu_list held_replies;
     size_t held_bytes; /* in held_replies; counted in buffer_bytes */
     /* the end */
-    bool listening;
     bool draining;
     bool stopping; /* connections are being closed; `stopped` follows the last one */
     bool stopped;
@@ -186,19 +174,15 @@ void mu_store_server_log_peer(struct mu_store_server *s, const char *peer, const
 void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_event *event);
 
 /* conn.c */
-struct mu_conn *mu_store_conn_accept(struct mu_listener *listener);
-void mu_store_conn_accept_failed(struct mu_listener *listener, int status);
-/** Has output: it is sent at the end of the turn. */
-void mu_store_conn_touch(struct mu_store_conn *c);
+/** What is spoken on the port. */
+extern const struct mu_rpc_protocol mu_store_protocol;
+struct mu_rpc_conn *mu_store_conn_new(struct mu_rpc_server *wire);
 /** Sends what may be sent. */
-void mu_store_conn_flush(struct mu_store_conn *c);
+void mu_store_conn_flush(struct mu_rpc_conn *base);
+/** Lets go of what the connection holds. */
+void mu_store_conn_release(struct mu_rpc_conn *base);
 /** The timer's: sends some to those whose turn it is. */
 void mu_store_conn_turn(struct mu_timer *timer);
-/** Closes it, with or without a line in the log; `abort` drops what was not sent. */
-void mu_store_conn_close(struct mu_store_conn *c, bool abort);
-void mu_store_conn_drop(struct mu_store_conn *c, const char *why);
-/** Lets go of what the connection's machine holds. */
-void mu_store_conn_release(struct mu_store_conn *c);
 /** Output of a torch connection, all of it, held or not. */
 size_t mu_store_conn_output_len(const struct mu_store_conn *c);
 /** A torch connection broke a rule, or cannot be answered. */
@@ -251,7 +235,7 @@ void mu_store_gate_lease_end(struct mu_store_session *session);
 
 /* session.c */
 /** The server's end of native sessions. */
-extern const struct mu_rpc_host_ops mu_store_host_ops;
+extern const struct mu_rpc_server_ops mu_store_wire_ops;
 /** Sends an answer that mu_store_answer_lent() let through. */
 void mu_store_session_lend(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent);
 /** Sends an answer that mu_store_answer() let through. */

@@ -1,19 +1,15 @@
 /*
- * Native sessions as the store server sees them: what their host needs of it, the calls that go on,
+ * Native sessions as the store server sees them: what their wire needs of it, the calls that go on,
  * and what is answered. A session's keys are deleted with it.
  */
 #include "service/server/server_internal.h"
 
 #include "core/alloc.h"
+#include "service/base/log.h"
 
-static struct mu_store_server *server_of(const struct mu_rpc_host *h)
+static struct mu_store_server *server_of(const struct mu_rpc_server *wire)
 {
-    return MU_CONTAINER_OF(h, struct mu_store_server, host);
-}
-
-static struct mu_store_conn *conn_of(const struct mu_rpc_hosted *c)
-{
-    return MU_CONTAINER_OF(c, struct mu_store_conn, u.native);
+    return MU_CONTAINER_OF(wire, struct mu_store_server, wire);
 }
 
 static struct mu_store_session *session_of(struct mu_rpc_session *base)
@@ -137,50 +133,37 @@ static void handle_event(struct mu_rpc_session *base, const struct mu_rpc_event 
     }
 }
 
-/* --- for the host ----------------------------------------------------------------------------- */
+/* --- for the wire ----------------------------------------------------------------------------- */
 
-static void touch_conn(struct mu_rpc_hosted *c)
+static void complain(struct mu_rpc_server *wire, const char *peer, const char *why)
 {
-    mu_store_conn_touch(conn_of(c));
-}
-
-static void close_conn(struct mu_rpc_hosted *c, bool abort)
-{
-    mu_store_conn_close(conn_of(c), abort);
-}
-
-static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
-{
-    mu_store_server_log_peer(server_of(h), peer, why);
-}
-
-static bool is_paused(const struct mu_rpc_hosted *c)
-{
-    return conn_of(c)->paused;
+    mu_store_server_log_peer(server_of(wire), peer, why);
 }
 
 /* While too much waits for the disk, calls stay where they are. */
-static bool is_busy(const struct mu_rpc_host *h)
+static bool is_busy(const struct mu_rpc_server *wire)
 {
-    return mu_store_commit_saturated(server_of(h));
+    return mu_store_commit_saturated(server_of(wire));
 }
 
-static void wait_for_disk(struct mu_rpc_hosted *c)
+static void wait_for_disk(struct mu_rpc_conn *base)
 {
-    if (mu_list_empty(&conn_of(c)->stalled)) {
-        mu_list_push(&server_of(c->host)->stalled, &conn_of(c)->stalled);
+    struct mu_store_conn *c = MU_CONTAINER_OF(base, struct mu_store_conn, base);
+
+    if (mu_list_empty(&c->stalled)) {
+        mu_list_push(&c->server->stalled, &c->stalled);
     }
 }
 
-static bool account(struct mu_rpc_session *base, size_t bytes)
+static void account(struct mu_rpc_session *base, size_t bytes)
 {
     struct mu_store_session *session = session_of(base);
 
     mu_store_account(session->server, &session->memory, bytes == 0 ? 0 : bytes + session->backlog);
-    return true;
 }
 
-static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu_rpc_hello *hello)
+static struct mu_rpc_session *session_new(struct mu_rpc_server *wire,
+                                          const struct mu_rpc_hello *hello)
 {
     struct mu_store_session *session = mu_calloc(1, sizeof(*session));
 
@@ -188,8 +171,8 @@ static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu
     if (session == NULL) {
         return NULL;
     }
-    session->server = server_of(h);
-    mu_map_init(&session->calls, h->config.rpc.seed);
+    session->server = server_of(wire);
+    mu_map_init(&session->calls, wire->config.rpc.seed);
     return &session->base;
 }
 
@@ -210,23 +193,34 @@ static void session_free(struct mu_rpc_session *base)
     }
 }
 
-static void turn_ended(struct mu_rpc_host *h)
+static void turn_ended(struct mu_rpc_server *wire)
 {
-    mu_store_server_finish_turn(server_of(h));
+    mu_store_server_finish_turn(server_of(wire));
 }
 
-const struct mu_rpc_host_ops mu_store_host_ops = {
-    .touch = touch_conn,
-    .close = close_conn,
+static void on_accept_failed(struct mu_listener *listener, int status)
+{
+    (void)listener;
+    mu_log(MUSTER_LOG_ERROR, "STORE-ACCEPT-FAILED",
+           "why=\"%s\" remedy=\"raise the descriptor limit (ulimit -n) of the server; "
+           "waiting clients are served as soon as others leave\"",
+           muster_strerror(status));
+}
+
+const struct mu_rpc_server_ops mu_store_wire_ops = {
+    .turn_ended = turn_ended,
     .complain = complain,
-    .is_paused = is_paused,
+    .accept_failed = on_accept_failed,
+    .protocol = &mu_store_protocol,
+    .conn_new = mu_store_conn_new,
+    .flush = mu_store_conn_flush,
+    .release = mu_store_conn_release,
     .is_busy = is_busy,
     .wait = wait_for_disk,
     .account = account,
     .session_new = session_new,
     .session_free = session_free,
     .event = handle_event,
-    .turn_ended = turn_ended,
 };
 
 /* --- answers ---------------------------------------------------------------------------------- */

@@ -159,7 +159,7 @@ static uint64_t value_of(const struct mu_store_server_stats *stats, size_t i)
 
 bool mu_store_server_ready(const struct mu_store_server *s)
 {
-    return s->listening && !s->draining && !s->stopping;
+    return s->wire.listening != 0 && !s->draining && !s->stopping;
 }
 
 int mu_store_server_status(const struct mu_store_server *s, struct mu_buf *out)

@@ -194,40 +194,14 @@ void mu_state_donor_limit(struct mu_state_donor *d, const struct mu_state_gate_c
 
 /* --- connections ------------------------------------------------------------------------------ */
 
-static struct mu_state_donor *donor_of(const struct mu_rpc_host *h)
+static struct mu_state_donor *donor_of(const struct mu_rpc_server *s)
 {
-    return MU_CONTAINER_OF(h, struct mu_state_donor, host);
+    return MU_CONTAINER_OF(s, struct mu_state_donor, server);
 }
 
-static struct mu_state_conn *conn_of(const struct mu_rpc_hosted *hosted)
+static void complain(struct mu_rpc_server *s, const char *peer, const char *why)
 {
-    return MU_CONTAINER_OF(hosted, struct mu_state_conn, hosted);
-}
-
-static void touch_conn(struct mu_rpc_hosted *hosted)
-{
-    struct mu_state_conn *c = conn_of(hosted);
-
-    if (!c->closing && mu_list_empty(&c->dirty)) {
-        mu_list_push(&c->donor->dirty, &c->dirty);
-    }
-}
-
-static void close_conn(struct mu_rpc_hosted *hosted, bool abort)
-{
-    struct mu_state_conn *c = conn_of(hosted);
-
-    if (!c->closing) {
-        c->closing = true;
-        mu_list_remove(&c->dirty);
-        mu_rpc_hosted_release(hosted);
-        mu_env_close(c->donor->env, &c->base, abort);
-    }
-}
-
-static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
-{
-    struct mu_state_donor *d = donor_of(h);
+    struct mu_state_donor *d = donor_of(s);
     mu_mono_t now = mu_env_now(d->env).mono;
 
     if (!mu_log_may(&d->dropped, now)) {
@@ -237,30 +211,17 @@ static void complain(struct mu_rpc_host *h, const char *peer, const char *why)
     mu_log_said(&d->dropped, now, MUSTER_LOG_WARN, DROPPED, "peer=%s why=\"%s\"", peer, why);
 }
 
-static bool is_paused(const struct mu_rpc_hosted *hosted)
-{
-    (void)hosted;
-    return false; /* All that comes is taken; the windows bound it. */
-}
-
-static bool account(struct mu_rpc_session *session, size_t bytes)
-{
-    (void)session;
-    (void)bytes;
-    return true;
-}
-
-static int greet(struct mu_rpc_host *h, const struct mu_rpc_hello *hello,
+static int greet(struct mu_rpc_server *s, const struct mu_rpc_hello *hello,
                  struct mu_rpc_session *known, struct mu_errmsg *reterr_msg)
 {
     (void)hello;
     (void)known;
-    return donor_of(h)->stopping
+    return donor_of(s)->stopping
                ? mu_err(reterr_msg, MUSTER_EDRAIN, "this donor of states is leaving")
                : 0;
 }
 
-static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu_rpc_hello *hello)
+static struct mu_rpc_session *session_new(struct mu_rpc_server *s, const struct mu_rpc_hello *hello)
 {
     struct mu_state_client *v = mu_calloc(1, sizeof(*v));
 
@@ -268,8 +229,8 @@ static struct mu_rpc_session *session_new(struct mu_rpc_host *h, const struct mu
     if (v == NULL) {
         return NULL;
     }
-    v->donor = donor_of(h);
-    mu_map_init(&v->streams, h->config.rpc.seed);
+    v->donor = donor_of(s);
+    mu_map_init(&v->streams, s->config.rpc.seed);
     return &v->base;
 }
 
@@ -295,96 +256,18 @@ static void session_free(struct mu_rpc_session *session)
     mu_free(v);
 }
 
-static void turn_ended(struct mu_rpc_host *h)
+static void turn_ended(struct mu_rpc_server *s)
 {
-    mu_state_donor_turn(donor_of(h));
+    mu_state_donor_turn(donor_of(s));
 }
 
-static const struct mu_rpc_host_ops host_ops = {
-    .touch = touch_conn,
-    .close = close_conn,
-    .complain = complain,
-    .is_paused = is_paused,
-    .account = account,
-    .greet = greet,
-    .session_new = session_new,
-    .session_free = session_free,
-    .event = mu_state_donor_event,
-    .turn_ended = turn_ended,
-};
-
-static size_t on_data(struct mu_conn *base, struct mu_span in)
+static void on_closed(struct mu_rpc_conn *c, int status)
 {
-    struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
-    size_t used = c->closing ? in.len : mu_rpc_hosted_input(&c->hosted, in);
-
-    mu_state_donor_turn(c->donor);
-    return used;
-}
-
-static void on_eof(struct mu_conn *base)
-{
-    struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
-
-    mu_rpc_hosted_eof(&c->hosted);
-    close_conn(&c->hosted, false);
-    mu_state_donor_turn(c->donor);
-}
-
-static void on_writable(struct mu_conn *base)
-{
-    struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
-
-    c->blocked = false;
-    touch_conn(&c->hosted);
-    mu_state_donor_turn(c->donor);
-}
-
-static void on_closed(struct mu_conn *base, int status)
-{
-    struct mu_state_conn *c = MU_CONTAINER_OF(base, struct mu_state_conn, base);
-    struct mu_state_donor *d = c->donor;
-
+    (void)c;
     if (status == -EIO) {
         mu_log(MUSTER_LOG_ERROR, "STATE-FILE-CUT",
                "why=\"a file that is shared became shorter\" remedy=\"replace files by renaming\"");
     }
-    c->closing = true;
-    mu_rpc_hosted_release(&c->hosted);
-    mu_list_remove(&c->dirty);
-    mu_list_remove(&c->link);
-    mu_free(c);
-    mu_state_donor_turn(d);
-}
-
-static void on_open(struct mu_conn *base)
-{
-    (void)base;
-    mu_panic(__FILE__, __LINE__, "accepted connections to be open from the start");
-}
-
-static const struct mu_conn_events conn_events = {
-    .open = on_open,
-    .data = on_data,
-    .eof = on_eof,
-    .writable = on_writable,
-    .closed = on_closed,
-};
-
-static struct mu_conn *on_accept(struct mu_listener *listener)
-{
-    struct mu_state_donor *d = MU_CONTAINER_OF(listener, struct mu_state_donor, listener);
-    struct mu_state_conn *c = d->stopping ? NULL : mu_calloc(1, sizeof(*c));
-
-    if (c == NULL) {
-        return NULL;
-    }
-    c->base.on = &conn_events;
-    c->donor = d;
-    mu_rpc_hosted_init(&c->hosted, &d->host, &c->base);
-    mu_list_init(&c->dirty);
-    mu_list_push(&d->conns, &c->link);
-    return &c->base;
 }
 
 static void on_accept_failed(struct mu_listener *listener, int status)
@@ -395,33 +278,29 @@ static void on_accept_failed(struct mu_listener *listener, int status)
            muster_strerror(status));
 }
 
-/* --- the turn --------------------------------------------------------------------------------- */
-
-static void send_output(struct mu_state_conn *c)
+static void flush_conn(struct mu_rpc_conn *c)
 {
-    while (!c->closing && !c->blocked) {
-        struct mu_span out[MU_RPC_SPANS];
-        size_t count = mu_rpc_hosted_outputv(&c->hosted, out, MU_RPC_SPANS);
-        size_t taken = 0;
-
-        if (count == 0) {
-            break;
-        }
-        mu_env_sendv(c->donor->env, &c->base, out, count, &taken);
-        c->blocked = taken < mu_span_total(out, count);
-        mu_rpc_hosted_sent(&c->hosted, taken);
-    }
-}
-
-static void flush_conn(struct mu_state_conn *c)
-{
-    send_output(c);
+    (void)mu_rpc_conn_send(c, SIZE_MAX);
     /* Room for more chunks is made use of at once. */
-    if (!c->closing && c->hosted.session != NULL &&
-        mu_rpc_deadline(&c->hosted.session->rpc).ns == 0) {
-        mu_rpc_session_pump(c->hosted.session);
+    if (c->session != NULL && mu_rpc_deadline(&c->session->rpc).ns == 0) {
+        mu_rpc_session_pump(c->session);
     }
 }
+
+static const struct mu_rpc_server_ops server_ops = {
+    .turn_ended = turn_ended,
+    .complain = complain,
+    .accept_failed = on_accept_failed,
+    .protocol = &mu_rpc_native,
+    .flush = flush_conn,
+    .closed = on_closed,
+    .greet = greet,
+    .session_new = session_new,
+    .session_free = session_free,
+    .event = mu_state_donor_event,
+};
+
+/* --- the turn --------------------------------------------------------------------------------- */
 
 static mu_mono_t settle_given(struct mu_state_donor *d)
 {
@@ -447,13 +326,13 @@ static mu_mono_t settle_given(struct mu_state_donor *d)
 
 static void stop_if_idle(struct mu_state_donor *d)
 {
-    if (!d->stopping || d->stopped || d->listening || !mu_list_empty(&d->conns) || d->jobs != 0) {
+    if (!d->stopping || d->stopped || !mu_rpc_server_is_empty(&d->server) || d->jobs != 0) {
         return;
     }
     d->stopped = true;
     mu_log_rest(&d->dropped, MUSTER_LOG_WARN, DROPPED);
     mu_env_timer_arm(d->env, &d->timer, MU_MONO_NEVER);
-    mu_rpc_host_stop(&d->host);
+    mu_rpc_server_stop(&d->server);
     if (d->config.stopped != NULL) {
         d->config.stopped(d->config.context);
     }
@@ -462,7 +341,6 @@ static void stop_if_idle(struct mu_state_donor *d)
 void mu_state_donor_turn(struct mu_state_donor *d)
 {
     struct mu_state_turn *turn;
-    struct mu_list *it;
     mu_mono_t at;
 
     if (d->in_turn || d->stopped) {
@@ -474,14 +352,12 @@ void mu_state_donor_turn(struct mu_state_donor *d)
         while ((turn = mu_state_gate_next(&d->gate, mu_env_now(d->env).mono)) != NULL) {
             mu_state_stream_serve(MU_CONTAINER_OF(turn, struct mu_state_stream, turn));
         }
-        while ((it = mu_list_pop(&d->dirty)) != NULL) {
-            flush_conn(MU_CONTAINER_OF(it, struct mu_state_conn, dirty));
-        }
+        mu_rpc_server_flush(&d->server);
         turn = mu_state_gate_next(&d->gate, mu_env_now(d->env).mono);
         if (turn != NULL) {
             mu_state_stream_serve(MU_CONTAINER_OF(turn, struct mu_state_stream, turn));
         }
-    } while (turn != NULL || !mu_list_empty(&d->dirty));
+    } while (turn != NULL || !mu_list_empty(&d->server.touched));
     at = mu_state_streams_sweep(d);
     at = mu_mono_min(at, settle_given(d));
     at = mu_mono_min(at, mu_state_gate_deadline(&d->gate));
@@ -495,7 +371,7 @@ static void on_timer(struct mu_timer *timer)
 {
     struct mu_state_donor *d = MU_CONTAINER_OF(timer, struct mu_state_donor, timer);
 
-    mu_rpc_host_feel_pulse(&d->host);
+    mu_rpc_server_feel_pulse(&d->server);
     if (mu_mono_reached(mu_log_rest_at(&d->dropped), mu_env_now(d->env).mono)) {
         mu_log_rest(&d->dropped, MUSTER_LOG_WARN, DROPPED);
     }
@@ -504,41 +380,28 @@ static void on_timer(struct mu_timer *timer)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-static void on_listener_closed(struct mu_listener *listener)
-{
-    struct mu_state_donor *d = MU_CONTAINER_OF(listener, struct mu_state_donor, listener);
-
-    d->listening = false;
-    mu_state_donor_turn(d);
-}
-
 static void free_memory(struct mu_state_donor *d)
 {
     MU_LIST_FOREACH_SAFE (it, tmp, &d->given_list) {
         free_given(MU_CONTAINER_OF(it, struct mu_state_given, link));
     }
-    mu_rpc_host_fini(&d->host);
+    mu_rpc_server_fini(&d->server);
     mu_free(d);
 }
 
 static void init_donor(struct mu_state_donor *d)
 {
-    struct mu_rpc_host_config host = {
+    struct mu_rpc_server_config server = {
         .rpc = mu_state_rpc_terms(), .sessions_max = d->config.sessions_max, .eof_grace_ms = 0};
 
-    mu_env_entropy(d->env, &host.rpc.seed, sizeof(host.rpc.seed));
-    host.rpc.name = d->config.name;
-    mu_list_init(&d->conns);
-    mu_list_init(&d->dirty);
+    mu_env_entropy(d->env, &server.rpc.seed, sizeof(server.rpc.seed));
+    server.rpc.name = d->config.name;
     mu_list_init(&d->given_list);
     mu_list_init(&d->streams);
     mu_list_init(&d->draining);
     mu_timer_init(&d->timer, on_timer);
     mu_state_gate_init(&d->gate, &d->config.gate, mu_env_now(d->env).mono);
-    mu_rpc_host_init(&d->host, d->env, &host, &host_ops);
-    d->listener.accept = on_accept;
-    d->listener.accept_failed = on_accept_failed;
-    d->listener.closed = on_listener_closed;
+    mu_rpc_server_init(&d->server, d->env, &server, &server_ops);
 }
 
 int mu_state_donor_start(struct mu_env *env, const struct mu_state_donor_config *config,
@@ -554,8 +417,7 @@ int mu_state_donor_start(struct mu_env *env, const struct mu_state_donor_config 
     d->config = *config;
     init_donor(d);
     if (config->listen.kind != 0) {
-        err = mu_env_listen(env, &d->listener, &d->config.listen);
-        d->listening = err == 0;
+        err = mu_rpc_server_listen(&d->server, &d->listener, &d->config.listen);
     }
     if (err != 0) {
         err = mu_listen_failed(env, &config->listen, err, reterr_msg);
@@ -584,21 +446,7 @@ void mu_state_donor_stop(struct mu_state_donor *d)
         return;
     }
     d->stopping = true;
-    if (d->listening) {
-        mu_env_unlisten(d->env, &d->listener);
-    }
-    MU_LIST_FOREACH (it, &d->host.list) {
-        struct mu_rpc_session *session = MU_CONTAINER_OF(it, struct mu_rpc_session, link);
-
-        (void)mu_rpc_close(&session->rpc, mu_env_now(d->env));
-        if (session->conn != NULL) {
-            send_output(conn_of(session->conn));
-        }
-    }
-    mu_rpc_host_end_all(&d->host, "the donor is leaving");
-    MU_LIST_FOREACH_SAFE (it, tmp, &d->conns) {
-        close_conn(&MU_CONTAINER_OF(it, struct mu_state_conn, link)->hosted, false);
-    }
+    mu_rpc_server_leave(&d->server, "the donor is leaving");
     mu_env_timer_arm(d->env, &d->timer, mu_env_now(d->env).mono);
 }
 

@@ -11,7 +11,7 @@
 
 #include "proto/rpc/rpc.h"
 #include "service/base/log.h"
-#include "service/wire/rpc_host.h"
+#include "service/wire/rpc_server.h"
 #include "service/state/donor.h"
 
 /* A state that is given out. */
@@ -41,17 +41,6 @@ struct mu_state_client {
     struct mu_rpc_session base;
     struct mu_state_donor *donor;
     struct mu_map streams;
-};
-
-/* A connection that others made. */
-struct mu_state_conn {
-    struct mu_conn base;
-    struct mu_rpc_hosted hosted;
-    struct mu_state_donor *donor;
-    struct mu_list link;
-    struct mu_list dirty;
-    bool blocked;
-    bool closing;
 };
 
 struct mu_state_job;
@@ -93,11 +82,8 @@ struct mu_state_stream {
 struct mu_state_donor {
     struct mu_env *env;
     struct mu_state_donor_config config;
-    struct mu_rpc_host host;
-    struct mu_listener listener;
-    bool listening;
-    struct mu_list conns;
-    struct mu_list dirty;
+    struct mu_rpc_server server;
+    struct mu_rpc_listener listener;
     struct mu_list given_list;
     struct mu_list streams;
     struct mu_list draining;
