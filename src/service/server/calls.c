@@ -60,24 +60,24 @@ static void answer_directly(struct mu_store_sink *sink, int status,
     send_answer(d->session, d->id, d->verb, status, reply, text);
 }
 
-static const struct mu_served_ops call_ops;
+static const struct mu_rpc_served_ops call_ops;
 
 static struct mu_store_call *find_call(struct mu_store_session *session, uint64_t id)
 {
-    struct mu_served *base = mu_served_find(session, id);
+    struct mu_rpc_served *base = mu_rpc_served_find(&session->base, id);
 
     return base == NULL || base->ops != &call_ops
                ? NULL
                : MU_CONTAINER_OF(base, struct mu_store_call, base);
 }
 
-static void free_call(struct mu_served *base)
+static void free_call(struct mu_rpc_served *base)
 {
     struct mu_store_call *call = MU_CONTAINER_OF(base, struct mu_store_call, base);
 
     mu_store_exec_fini(&call->exec);
-    mu_served_remove(base);
-    base->session->backlog -= call->backlog.len;
+    mu_rpc_served_remove(base);
+    mu_store_session_of(base)->backlog -= call->backlog.len;
     mu_buf_fini(&call->backlog);
     mu_free(call);
 }
@@ -87,14 +87,15 @@ static void answer_call(struct mu_store_sink *sink, int status, const struct mu_
 {
     struct mu_store_call *call = MU_CONTAINER_OF(sink, struct mu_store_call, sink);
 
-    send_answer(call->base.session, call->base.id, call->exec.request.verb, status, reply, text);
+    send_answer(mu_store_session_of(&call->base), call->base.id, call->exec.request.verb, status,
+                reply, text);
     free_call(&call->base);
 }
 
 static bool send_change(struct mu_store_sink *sink, const struct mu_change *change)
 {
     struct mu_store_call *call = MU_CONTAINER_OF(sink, struct mu_store_call, sink);
-    struct mu_store_session *session = call->base.session;
+    struct mu_store_session *session = mu_store_session_of(&call->base);
     struct mu_buf *out = &session->server->scratch;
     uint64_t id = call->base.id;
 
@@ -121,7 +122,7 @@ static int keep_call(struct mu_store_session *session, uint64_t id, mu_mono_t de
     call->sink.wire_keys = true;
     call->sink.deadline = deadline;
     mu_buf_init(&call->backlog, session->server->config.backlog_bytes_max);
-    if (mu_served_add(&call->base, &call_ops, session, id) != 0) {
+    if (mu_rpc_served_add(&call->base, &call_ops, &session->base, id) != 0) {
         mu_free(call);
         return MUSTER_ENOMEM;
     }
@@ -158,10 +159,10 @@ void mu_store_calls_backlog(struct mu_store_session *session, uint64_t id, struc
     session->backlog += 4 + payload.len;
 }
 
-static void send_backlog(struct mu_served *base)
+static void send_backlog(struct mu_rpc_served *base)
 {
     struct mu_store_call *call = MU_CONTAINER_OF(base, struct mu_store_call, base);
-    struct mu_store_session *session = base->session;
+    struct mu_store_session *session = mu_store_session_of(base);
     struct mu_now now = mu_env_now(session->server->env);
 
     while (call->backlog.len != 0) {
@@ -184,13 +185,13 @@ static void send_backlog(struct mu_served *base)
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
-static void cancel_call(struct mu_served *base, int why)
+static void cancel_call(struct mu_rpc_served *base, int why)
 {
     mu_store_exec_stop(&MU_CONTAINER_OF(base, struct mu_store_call, base)->exec, why);
 }
 
 /* No operation of the store takes items. */
-static const struct mu_served_ops call_ops = {
+static const struct mu_rpc_served_ops call_ops = {
     .cancel = cancel_call,
     .credit = send_backlog,
     .free = free_call,

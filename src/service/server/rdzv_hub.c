@@ -52,7 +52,7 @@ static void delete_keys(struct mu_rdzv_run *run, uint64_t incarnation, const uin
     if (round != NULL) {
         n += snprintf(prefix + n, sizeof(prefix) - (size_t)n, "%" PRIu64 "/", *round);
     }
-    mu_ks_delete_prefix(&run->server->ks, mu_span(prefix, (size_t)n), &removed);
+    mu_ks_delete_prefix(run->hub->on.ks, mu_span(prefix, (size_t)n), &removed);
     if (removed != 0) {
         mu_log(MUSTER_LOG_DEBUG, "RDZV-KEYS-DELETED", "prefix=\"%s\" keys=%zu", prefix, removed);
     }
@@ -71,7 +71,7 @@ static void note(struct mu_rdzv_run *run, const char *format, ...)
     va_start(args, format);
     (void)vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    mu_status_events_add(&run->server->events, mu_env_now(run->server->env).wall, run->id, text);
+    mu_status_events_add(run->hub->on.events, mu_env_now(run->hub->env).wall, run->id, text);
 }
 
 static void log_end(const struct mu_rdzv_run *run, const char *reason)
@@ -142,21 +142,20 @@ struct mu_rdzv_run *mu_rdzv_run_find(struct mu_rdzv_hub *hub, struct mu_span id)
 void mu_rdzv_run_touch(struct mu_rdzv_run *run)
 {
     if (mu_list_empty(&run->dirty)) {
-        mu_list_push(&run->server->hub.dirty, &run->dirty);
+        mu_list_push(&run->hub->dirty, &run->dirty);
     }
 }
 
 static void forget_run(struct mu_rdzv_run *run)
 {
-    struct mu_store_server *s = run->server;
-    struct mu_rdzv_hub *hub = &s->hub;
+    struct mu_rdzv_hub *hub = run->hub;
 
     MU_ASSERT(!run->busy);
     hub->idle_count--;
     if (run->room.incarnation > hub->forgotten) {
         hub->forgotten = run->room.incarnation;
     }
-    mu_env_timer_arm(s->env, &run->timer, MU_MONO_NEVER);
+    mu_env_timer_arm(hub->env, &run->timer, MU_MONO_NEVER);
     if (!run->over) {
         mu_room_fini(&run->room);
     }
@@ -170,7 +169,7 @@ static void forget_run(struct mu_rdzv_run *run)
 /* Whether a run has members decides in which list it is. */
 static void file_run(struct mu_rdzv_run *run)
 {
-    struct mu_rdzv_hub *hub = &run->server->hub;
+    struct mu_rdzv_hub *hub = run->hub;
     bool busy = !run->over && run->room.names.count != 0;
 
     if (busy == run->busy) {
@@ -181,7 +180,7 @@ static void file_run(struct mu_rdzv_run *run)
     hub->idle_count += busy ? (size_t)-1 : 1;
     mu_list_remove(&run->link);
     mu_list_push(busy ? &hub->busy : &hub->idle, &run->link);
-    while (hub->idle_count > run->server->config.rdzv.runs_idle_max) {
+    while (hub->idle_count > hub->config.runs_idle_max) {
         struct mu_rdzv_run *oldest = run_of(hub->idle.next);
 
         delete_keys(oldest, oldest->room.incarnation, NULL);
@@ -192,7 +191,7 @@ static void file_run(struct mu_rdzv_run *run)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static int check_numbers(const struct mu_store_server *s, const struct mu_rdzv_join *join,
+static int check_numbers(const struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
                          struct mu_errmsg *reterr_msg)
 {
     if (join->nodes_min == 0 || join->nodes_max < join->nodes_min) {
@@ -201,30 +200,30 @@ static int check_numbers(const struct mu_store_server *s, const struct mu_rdzv_j
                       " to %" PRIu32,
                       join->nodes_min, join->nodes_max);
     }
-    if (join->nodes_max > s->config.rdzv.members_max) {
+    if (join->nodes_max > hub->config.members_max) {
         return mu_err(reterr_msg, MUSTER_ELIMIT,
                       "%" PRIu32 " nodes are more than the %" PRIu32 " this server takes in a run",
-                      join->nodes_max, s->config.rdzv.members_max);
+                      join->nodes_max, hub->config.members_max);
     }
     return 0;
 }
 
 /* A number above ours was given by a server before this one, which may have left keys of it on the
  * disk: those to come are others. */
-static void pass_incarnation(struct mu_store_server *s, uint64_t named)
+static void pass_incarnation(struct mu_rdzv_hub *hub, uint64_t named)
 {
     uint64_t distance;
 
-    if (named > s->hub.incarnation) {
-        mu_env_entropy(s->env, &distance, sizeof(distance));
-        s->hub.incarnation = named + distance % DISTANCE_MAX;
+    if (named > hub->incarnation) {
+        mu_env_entropy(hub->env, &distance, sizeof(distance));
+        hub->incarnation = named + distance % DISTANCE_MAX;
     }
 }
 
 /* Who is beyond that is refused. */
-static uint32_t count_members_max(const struct mu_store_server *s, const struct mu_rdzv_join *join)
+static uint32_t count_members_max(const struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join)
 {
-    uint32_t max = s->config.rdzv.members_max;
+    uint32_t max = hub->config.members_max;
 
     if ((join->flags & MU_RDZV_JOIN_SPARES) != 0 && join->spares < max - join->nodes_max) {
         max = join->nodes_max + join->spares;
@@ -235,26 +234,25 @@ static uint32_t count_members_max(const struct mu_store_server *s, const struct 
 /* Initialises the room as the next incarnation. */
 static void open_room(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
 {
-    struct mu_store_server *s = run->server;
-    struct mu_rdzv_hub *hub = &s->hub;
+    struct mu_rdzv_hub *hub = run->hub;
     struct mu_room_config config = {
         .nodes_min = join->nodes_min,
         .nodes_max = join->nodes_max,
         .last_call_ms = join->last_call_ms,
         .upscale_delay_ms = join->upscale_delay_ms,
         .restarts_max = join->restarts_max,
-        .members_max = count_members_max(s, join),
-        .seed = s->config.keyspace.seed,
+        .members_max = count_members_max(hub, join),
+        .seed = hub->on.wire->config.rpc.seed,
     };
     int err;
 
-    pass_incarnation(s, join->incarnation);
+    pass_incarnation(hub, join->incarnation);
     hub->incarnation++;
     err = mu_room_init(&run->room, &config, hub->incarnation);
     MU_ASSERT(err == 0); /* The numbers were checked. */
     run->over = false;
     run->formed = false;
-    if (s->config.disk != NULL) {
+    if (hub->on.keys_outlive) {
         delete_keys(run, hub->incarnation, NULL);
     }
     log_run(MUSTER_LOG_INFO, "RDZV-OPENED", run, "");
@@ -274,13 +272,12 @@ static void reopen_run(struct mu_rdzv_run *run, const struct mu_rdzv_join *join)
     open_room(run, join);
 }
 
-static int new_run(struct mu_store_server *s, const struct mu_rdzv_join *join,
+static int new_run(struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
                    struct mu_rdzv_run **ret_run, struct mu_errmsg *reterr_msg)
 {
-    struct mu_rdzv_hub *hub = &s->hub;
     struct mu_rdzv_run *run;
 
-    if (hub->busy_count >= s->config.rdzv.runs_max) {
+    if (hub->busy_count >= hub->config.runs_max) {
         return mu_err(reterr_msg, MUSTER_ELIMIT, "the server has %zu runs, no more are taken",
                       hub->busy_count);
     }
@@ -294,7 +291,7 @@ static int new_run(struct mu_store_server *s, const struct mu_rdzv_join *join,
         mu_free(run);
         return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for another run");
     }
-    run->server = s;
+    run->hub = hub;
     run->fence = hub->forgotten;
     mu_list_init(&run->dirty);
     mu_list_init(&run->spares);
@@ -308,11 +305,11 @@ static int new_run(struct mu_store_server *s, const struct mu_rdzv_join *join,
     return 0;
 }
 
-int mu_rdzv_run_get(struct mu_store_server *s, const struct mu_rdzv_join *join,
+int mu_rdzv_run_get(struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
                     struct mu_rdzv_run **ret_run, struct mu_errmsg *reterr_msg)
 {
-    struct mu_rdzv_run *run = mu_rdzv_run_find(&s->hub, join->run_id);
-    int err = check_numbers(s, join, reterr_msg);
+    struct mu_rdzv_run *run = mu_rdzv_run_find(hub, join->run_id);
+    int err = check_numbers(hub, join, reterr_msg);
 
     if (err != 0) {
         return err;
@@ -321,7 +318,7 @@ int mu_rdzv_run_get(struct mu_store_server *s, const struct mu_rdzv_join *join,
         /* What happened earlier in this turn may have been its end. */
         mu_list_remove(&run->dirty);
         pump_run(run);
-        run = mu_rdzv_run_find(&s->hub, join->run_id);
+        run = mu_rdzv_run_find(hub, join->run_id);
     }
     if (join->incarnation > INCARNATION_MAX) {
         return mu_err(reterr_msg, MUSTER_EINVAL, "no run has that many incarnations");
@@ -332,19 +329,19 @@ int mu_rdzv_run_get(struct mu_store_server *s, const struct mu_rdzv_join *join,
         return mu_err(reterr_msg, MUSTER_ERDZV_CLOSED,
                       "incarnation %" PRIu64 " of this run is over", join->incarnation);
     }
-    if (join->incarnation != 0 && run == NULL && join->incarnation <= s->hub.forgotten) {
+    if (join->incarnation != 0 && run == NULL && join->incarnation <= hub->forgotten) {
         return mu_err(reterr_msg, MUSTER_ERDZV_CLOSED,
                       "incarnation %" PRIu64 " of this run is over, and the run forgotten",
                       join->incarnation);
     }
     if (run == NULL) {
-        return new_run(s, join, ret_run, reterr_msg);
+        return new_run(hub, join, ret_run, reterr_msg);
     }
     if (!run->busy && (run->over || run->room.config.nodes_min != join->nodes_min ||
                        run->room.config.nodes_max != join->nodes_max)) {
         reopen_run(run, join);
     }
-    pass_incarnation(s, join->incarnation);
+    pass_incarnation(hub, join->incarnation);
     *ret_run = run;
     return 0;
 }
@@ -403,7 +400,7 @@ static void note_round(struct mu_rdzv_run *run, const struct mu_room_notice *not
     mu_buf_reset(&run->members);
     run->formed = true;
     run->told = notice->round;
-    run->server->hub.rounds++;
+    run->hub->rounds++;
     (void)snprintf(text, sizeof(text), "world=%" PRIu32, notice->world);
     log_run(MUSTER_LOG_INFO, "RDZV-ROUND-FORMED", run, text);
     note(run, "round %" PRIu64 " has begun with %" PRIu32 " nodes", notice->round, notice->world);
@@ -452,22 +449,22 @@ static void pump_run(struct mu_rdzv_run *run)
         run->over = true;
     }
     mu_env_timer_arm(
-        run->server->env, &run->timer,
+        run->hub->env, &run->timer,
         run->over ? MU_MONO_NEVER
                   : mu_mono_min(mu_room_deadline(&run->room), mu_heap_deadline(&run->timeouts)));
     file_run(run);
 }
 
-void mu_rdzv_hub_pump(struct mu_store_server *s)
+void mu_rdzv_hub_pump(struct mu_rdzv_hub *hub)
 {
     struct mu_list *it;
 
-    while ((it = mu_list_pop(&s->hub.dirty)) != NULL) {
+    while ((it = mu_list_pop(&hub->dirty)) != NULL) {
         pump_run(MU_CONTAINER_OF(it, struct mu_rdzv_run, dirty));
     }
-    if (!mu_list_empty(&s->hub.starved) && !mu_heap_contains(&s->hub.starved_timer.node)) {
-        mu_env_timer_arm(s->env, &s->hub.starved_timer,
-                         mu_mono_add_ms(mu_env_now(s->env).mono, STARVED_MS));
+    if (!mu_list_empty(&hub->starved) && !mu_heap_contains(&hub->starved_timer.node)) {
+        mu_env_timer_arm(hub->env, &hub->starved_timer,
+                         mu_mono_add_ms(mu_env_now(hub->env).mono, STARVED_MS));
     }
 }
 
@@ -496,23 +493,22 @@ static void expire_members(struct mu_rdzv_run *run, mu_mono_t now)
 static void on_timer(struct mu_timer *timer)
 {
     struct mu_rdzv_run *run = MU_CONTAINER_OF(timer, struct mu_rdzv_run, timer);
-    struct mu_store_server *s = run->server;
-    mu_mono_t now = mu_env_now(s->env).mono;
+    struct mu_rdzv_hub *hub = run->hub;
+    mu_mono_t now = mu_env_now(hub->env).mono;
 
-    mu_rpc_server_feel_pulse(&s->wire);
+    mu_rpc_server_feel_pulse(hub->on.wire);
     if (!run->over) {
         /* A round that can be formed in this moment is better than a timeout. */
         mu_room_tick(&run->room, now);
         expire_members(run, now);
     }
     mu_rdzv_run_touch(run);
-    mu_store_server_finish_turn(s);
+    mu_rpc_server_end_turn(hub->on.wire);
 }
 
 static void on_starved_timer(struct mu_timer *timer)
 {
     struct mu_rdzv_hub *hub = MU_CONTAINER_OF(timer, struct mu_rdzv_hub, starved_timer);
-    struct mu_store_server *s = MU_CONTAINER_OF(hub, struct mu_store_server, hub);
     struct mu_list again;
     struct mu_list *it;
 
@@ -523,15 +519,24 @@ static void on_starved_timer(struct mu_timer *timer)
     while ((it = mu_list_pop(&again)) != NULL) {
         mu_rdzv_member_push(MU_CONTAINER_OF(it, struct mu_rdzv_member, starved));
     }
-    mu_store_server_finish_turn(s);
+    mu_rpc_server_end_turn(hub->on.wire);
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, struct mu_now now)
+void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, const struct mu_rdzv_hub_config *config,
+                      const struct mu_rdzv_hub_base *on)
 {
-    *hub = (struct mu_rdzv_hub){.started = now.mono, .incarnation = now.wall.ns / 1000};
-    mu_map_init(&hub->runs, seed);
+    struct mu_now now = mu_env_now(on->wire->env);
+
+    *hub = (struct mu_rdzv_hub){
+        .env = on->wire->env,
+        .config = *config,
+        .on = *on,
+        .started = now.mono,
+        .incarnation = now.wall.ns / 1000,
+    };
+    mu_map_init(&hub->runs, on->wire->config.rpc.seed);
     mu_list_init(&hub->busy);
     mu_list_init(&hub->idle);
     mu_list_init(&hub->dirty);
@@ -539,35 +544,34 @@ void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, struct mu_now now)
     mu_timer_init(&hub->starved_timer, on_starved_timer);
 }
 
-void mu_rdzv_hub_fini(struct mu_store_server *s)
+void mu_rdzv_hub_fini(struct mu_rdzv_hub *hub)
 {
-    struct mu_rdzv_hub *hub = &s->hub;
-
-    mu_rdzv_hub_pump(s); /* Whose members went last is filed among the idle. */
+    mu_rdzv_hub_pump(hub); /* Whose members went last is filed among the idle. */
     MU_ASSERT(hub->busy_count == 0);
     while (!mu_list_empty(&hub->idle)) {
         forget_run(run_of(hub->idle.next));
     }
-    mu_env_timer_arm(s->env, &hub->starved_timer, MU_MONO_NEVER);
+    mu_env_timer_arm(hub->env, &hub->starved_timer, MU_MONO_NEVER);
     mu_map_fini(&hub->runs);
 }
 
-void mu_rdzv_hub_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+void mu_rdzv_hub_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, size_t *joins,
+                       const struct mu_rpc_event *event)
 {
     char quoted[128];
     char text[200];
 
     if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_JOIN))) {
-        mu_rdzv_member_start(session, event);
+        mu_rdzv_member_start(hub, session, joins, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_STATUS))) {
-        mu_rdzv_status_start(session, event);
+        mu_rdzv_status_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_EXPLAIN))) {
-        mu_rdzv_explain_start(session, event);
+        mu_rdzv_explain_start(hub, session, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE))) {
-        mu_rdzv_close_start(session, event);
+        mu_rdzv_close_start(hub, session, event);
     } else {
         (void)snprintf(text, sizeof(text), "no such method: %s",
                        mu_span_quote(quoted, sizeof(quoted), event->method));
-        mu_store_session_reply(session, event->id, MUSTER_ENOMETHOD, mu_span_str(text));
+        mu_rpc_session_reply(session, event->id, MUSTER_ENOMETHOD, mu_span_str(text));
     }
 }

@@ -1,7 +1,7 @@
 /*
  * The hub: the server's side of the native rendezvous. It keeps a room (proto/rdzv/room.h) for each
  * run and serves the methods `muster::Rendezvous.*` (codec/rdzv/msg.h, docs/native-wire.md) to the
- * sessions of the server it is part of.
+ * sessions of a native server, whose owner passes it the calls of those methods.
  *
  *     a CALL of `join`         a member, as long as the call goes on
  *     its ITEMs, its END       its workers failed; it leaves
@@ -46,11 +46,9 @@
 #include "core/list.h"
 #include "core/map.h"
 #include "proto/rdzv/room.h"
-#include "proto/rpc/rpc.h"
-
-struct mu_store_server;
-struct mu_store_session;
-struct mu_served;
+#include "proto/store/keyspace.h"
+#include "service/page/status_text.h"
+#include "service/wire/rpc_server.h"
 
 struct mu_rdzv_hub_config {
     size_t runs_max;      /* with members. 10,000 */
@@ -59,7 +57,19 @@ struct mu_rdzv_hub_config {
     size_t joins_max;     /* of one session at a time. 1,024 */
 };
 
+/* What a hub stands on, borrowed for its life. */
+struct mu_rdzv_hub_base {
+    struct mu_rpc_server *wire;
+    struct mu_keyspace *ks; /* the keys of rounds */
+    bool keys_outlive;      /* some may be there from a server before this one */
+    struct mu_status_events *events;
+    struct mu_buf *scratch; /* an answer being made */
+};
+
 struct mu_rdzv_hub {
+    struct mu_env *env;
+    struct mu_rdzv_hub_config config;
+    struct mu_rdzv_hub_base on;
     struct mu_map runs;  /* struct mu_rdzv_run by id */
     struct mu_list busy; /* those with members */
     struct mu_list idle; /* the others, in the order in which they became so */
@@ -79,12 +89,17 @@ struct mu_rdzv_hub {
 };
 
 struct mu_rdzv_hub_config mu_rdzv_hub_config_defaults(void);
-void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, uint64_t seed, struct mu_now now);
+void mu_rdzv_hub_init(struct mu_rdzv_hub *hub, const struct mu_rdzv_hub_config *config,
+                      const struct mu_rdzv_hub_base *on);
 /** No member is left: every session has ended. */
-void mu_rdzv_hub_fini(struct mu_store_server *s);
-/** Begins a call whose method has the prefix of the rendezvous; it may be answered from inside. */
-void mu_rdzv_hub_start(struct mu_store_session *session, const struct mu_rpc_event *event);
-/** The pump's tail: tells what there is to tell. */
-void mu_rdzv_hub_pump(struct mu_store_server *s);
+void mu_rdzv_hub_fini(struct mu_rdzv_hub *hub);
+/**
+ * Begins a call whose method has the prefix of the rendezvous; it may be answered from inside.
+ * `joins` counts the members of the session, which keeps it.
+ */
+void mu_rdzv_hub_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, size_t *joins,
+                       const struct mu_rpc_event *event);
+/** Tells what there is to tell. For the end of the turn. */
+void mu_rdzv_hub_pump(struct mu_rdzv_hub *hub);
 
 #endif

@@ -8,7 +8,7 @@
 
 static int encode_members(const struct mu_rdzv_run *run, struct mu_buf *out)
 {
-    mu_mono_t now = mu_env_now(run->server->env).mono;
+    mu_mono_t now = mu_env_now(run->hub->env).mono;
 
     for (size_t i = 0; i < MU_ROOM_STATES_IN; i++) {
         enum mu_room_member_state state = mu_room_states_in[i];
@@ -21,8 +21,8 @@ static int encode_members(const struct mu_rdzv_run *run, struct mu_buf *out)
                 .addr = mu_span_str(m->addr),
                 .rank = state == MU_ROOM_RUNNING ? room->rank : UINT32_MAX,
                 .place = (uint32_t)state,
-                .silent_ms = mu_mono_since(mu_rpc_last_heard(&m->base.session->base.rpc), now) /
-                             MU_NS_PER_MS,
+                .silent_ms =
+                    mu_mono_since(mu_rpc_last_heard(&m->base.session->rpc), now) / MU_NS_PER_MS,
             };
             int err = mu_rdzv_member_encode(out, &msg);
 
@@ -82,10 +82,10 @@ static int encode_list(const struct mu_list *runs, struct mu_buf *out)
     return 0;
 }
 
-void mu_rdzv_status_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+void mu_rdzv_status_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                          const struct mu_rpc_event *event)
 {
-    struct mu_rdzv_hub *hub = &session->server->hub;
-    struct mu_buf *out = &session->server->scratch;
+    struct mu_buf *out = hub->on.scratch;
     struct mu_rdzv_run *run;
     struct mu_span id;
     int err = mu_rdzv_run_id_decode(event->payload, &id);
@@ -100,13 +100,14 @@ void mu_rdzv_status_start(struct mu_store_session *session, const struct mu_rpc_
         run = mu_rdzv_run_find(hub, id);
         err = run == NULL ? 0 : encode_run(run, true, out); /* The answer has no runs, or one. */
     }
-    mu_store_session_reply(session, event->id, err,
-                           err == 0 ? mu_buf_span(out) : mu_span_str(muster_strerror(err)));
+    mu_rpc_session_reply(session, event->id, err,
+                         err == 0 ? mu_buf_span(out) : mu_span_str(muster_strerror(err)));
     mu_buf_trim(out, 1 << 20);
 }
 
 /* Thousands may ask it while they wait: it costs one sentence, whoever is there. */
-void mu_rdzv_explain_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+void mu_rdzv_explain_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                           const struct mu_rpc_event *event)
 {
     char text[MU_RDZV_WHY_MAX] = "";
     struct mu_rdzv_run *run = NULL;
@@ -114,20 +115,20 @@ void mu_rdzv_explain_start(struct mu_store_session *session, const struct mu_rpc
     int err = mu_rdzv_run_id_decode(event->payload, &id);
 
     if (err == 0) {
-        run = mu_rdzv_run_find(&session->server->hub, id);
+        run = mu_rdzv_run_find(hub, id);
         err = run == NULL ? MUSTER_ENOENT : 0;
     }
     if (run != NULL) {
         mu_room_explain(&run->room, text, sizeof(text));
     }
-    mu_store_session_reply(session, event->id, err, mu_span_str(text));
+    mu_rpc_session_reply(session, event->id, err, mu_span_str(text));
 }
 
 /* --- close ------------------------------------------------------------------------------------ */
 
-void mu_rdzv_close_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+void mu_rdzv_close_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                         const struct mu_rpc_event *event)
 {
-    struct mu_store_server *s = session->server;
     struct mu_rdzv_run *run;
     struct mu_errmsg why = {0};
     struct mu_span id;
@@ -136,13 +137,13 @@ void mu_rdzv_close_start(struct mu_store_session *session, const struct mu_rpc_e
     if (err != 0) {
         (void)mu_err(&why, err, "malformed question");
     } else {
-        run = mu_rdzv_run_find(&s->hub, id);
+        run = mu_rdzv_run_find(hub, id);
         if (run == NULL) {
             err = mu_err(&why, MUSTER_ENOENT, "no such run");
         } else if (!run->over) {
-            mu_room_close(&run->room, mu_env_now(s->env).mono);
+            mu_room_close(&run->room, mu_env_now(hub->env).mono);
             mu_rdzv_run_touch(run);
         }
     }
-    mu_store_session_reply(session, event->id, err, mu_span_str(why.text));
+    mu_rpc_session_reply(session, event->id, err, mu_span_str(why.text));
 }

@@ -5,13 +5,13 @@
 #ifndef MU_RDZV_HUB_INTERNAL_H
 #define MU_RDZV_HUB_INTERNAL_H
 
-#include "service/server/server_internal.h"
+#include "service/server/rdzv_hub.h"
 
 /* A text that says why, as long as an answer can carry. */
 #define MU_RDZV_WHY_MAX MU_RPC_MESSAGE_MAX
 
 struct mu_rdzv_run {
-    struct mu_store_server *server;
+    struct mu_rdzv_hub *hub;
     struct mu_map_node by_id;
     struct mu_list link;  /* hub->busy or hub->idle */
     struct mu_list dirty; /* hub->dirty */
@@ -32,7 +32,8 @@ struct mu_rdzv_run {
 
 /* A member: a join that goes on. */
 struct mu_rdzv_member {
-    struct mu_served base;
+    struct mu_rpc_served base;
+    size_t *joins; /* of its session */
     struct mu_rdzv_run *run;
     struct mu_room_member room;
     struct mu_heap_node timeout;
@@ -59,7 +60,7 @@ struct mu_rdzv_run *mu_rdzv_run_find(struct mu_rdzv_hub *hub, struct mu_span id)
  * The run that a join means: found, opened, or opened again. MUSTER_ERDZV_CLOSED, MUSTER_EINVAL,
  * MUSTER_ELIMIT, MUSTER_ENOMEM; all in words.
  */
-int mu_rdzv_run_get(struct mu_store_server *s, const struct mu_rdzv_join *join,
+int mu_rdzv_run_get(struct mu_rdzv_hub *hub, const struct mu_rdzv_join *join,
                     struct mu_rdzv_run **ret_run, struct mu_errmsg *reterr_msg);
 /** Its room may have something to tell: at the end of the turn it is asked. */
 void mu_rdzv_run_touch(struct mu_rdzv_run *run);
@@ -69,7 +70,8 @@ int mu_rdzv_run_members(struct mu_rdzv_run *run, struct mu_span *ret_members);
 /* --- rdzv_hub_member.c ------------------------------------------------------------------------ */
 
 /** Serves `join`. */
-void mu_rdzv_member_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+void mu_rdzv_member_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, size_t *joins,
+                          const struct mu_rpc_event *event);
 /** The room has something for it; what ends the membership frees it. */
 void mu_rdzv_member_tell(struct mu_rdzv_member *m, const struct mu_room_notice *notice);
 /** Sends what it is owed, as far as there is credit. */
@@ -81,8 +83,11 @@ void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *wh
 
 /* --- rdzv_hub_ask.c --------------------------------------------------------------------------- */
 
-void mu_rdzv_status_start(struct mu_store_session *session, const struct mu_rpc_event *event);
-void mu_rdzv_explain_start(struct mu_store_session *session, const struct mu_rpc_event *event);
-void mu_rdzv_close_start(struct mu_store_session *session, const struct mu_rpc_event *event);
+void mu_rdzv_status_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                          const struct mu_rpc_event *event);
+void mu_rdzv_explain_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                           const struct mu_rpc_event *event);
+void mu_rdzv_close_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session,
+                         const struct mu_rpc_event *event);
 
 #endif

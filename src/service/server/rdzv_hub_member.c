@@ -11,11 +11,11 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-static const struct mu_served_ops member_ops;
+static const struct mu_rpc_served_ops member_ops;
 
 static mu_mono_t mono(const struct mu_rdzv_member *m)
 {
-    return mu_env_now(m->run->server->env).mono;
+    return mu_env_now(m->run->hub->env).mono;
 }
 
 static void free_member(struct mu_rdzv_member *m)
@@ -23,9 +23,9 @@ static void free_member(struct mu_rdzv_member *m)
     mu_heap_remove(&m->run->timeouts, &m->timeout);
     mu_list_remove(&m->spare);
     mu_list_remove(&m->starved);
-    mu_served_remove(&m->base);
-    m->base.session->joins--;
-    m->run->server->hub.members--;
+    mu_rpc_served_remove(&m->base);
+    (*m->joins)--;
+    m->run->hub->members--;
     mu_free(m);
 }
 
@@ -40,7 +40,7 @@ void mu_rdzv_member_arm(struct mu_rdzv_member *m)
 void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *why)
 {
     MU_ASSERT(m->room.state == MU_ROOM_OUT);
-    mu_store_session_reply(m->base.session, m->base.id, status, mu_span_str(why));
+    mu_rpc_session_reply(m->base.session, m->base.id, status, mu_span_str(why));
     free_member(m);
 }
 
@@ -48,17 +48,17 @@ void mu_rdzv_member_dismiss(struct mu_rdzv_member *m, int status, const char *wh
 
 static int send_notice(struct mu_rdzv_member *m, const struct mu_rdzv_notice *notice)
 {
-    struct mu_buf *out = &m->run->server->scratch;
+    struct mu_buf *out = m->run->hub->on.scratch;
     int err;
 
     mu_buf_reset(out);
     err = mu_rdzv_notice_encode(out, notice);
     if (err == 0) {
-        err = mu_store_session_item(m->base.session, m->base.id, mu_buf_span(out));
+        err = mu_rpc_session_item(m->base.session, m->base.id, mu_buf_span(out));
     }
     mu_buf_trim(out, 1 << 20);
     if (err == 0) {
-        m->run->server->hub.notices++;
+        m->run->hub->notices++;
     }
     return err;
 }
@@ -164,7 +164,7 @@ void mu_rdzv_member_push(struct mu_rdzv_member *m)
     } while (err == 0);
     /* Without credit `credit` follows, after the end of the call `cancel`; memory is looked for. */
     if (err == MUSTER_ENOMEM && mu_list_empty(&m->starved)) {
-        mu_list_push(&m->run->server->hub.starved, &m->starved);
+        mu_list_push(&m->run->hub->starved, &m->starved);
     }
 }
 
@@ -219,12 +219,12 @@ void mu_rdzv_member_tell(struct mu_rdzv_member *m, const struct mu_room_notice *
 
 /* --- what it says ----------------------------------------------------------------------------- */
 
-static struct mu_rdzv_member *member_of(struct mu_served *base)
+static struct mu_rdzv_member *member_of(struct mu_rpc_served *base)
 {
     return MU_CONTAINER_OF(base, struct mu_rdzv_member, base);
 }
 
-static void member_credit(struct mu_served *base)
+static void member_credit(struct mu_rpc_served *base)
 {
     mu_rdzv_member_push(member_of(base));
 }
@@ -236,14 +236,14 @@ static void lose(struct mu_rdzv_member *m)
     mu_mono_t now = mono(m);
 
     if (m->room.has_rank) {
-        mu_room_hold(room, now, mu_rpc_forsaken_at(&m->base.session->base.rpc));
+        mu_room_hold(room, now, mu_rpc_forsaken_at(&m->base.session->rpc));
     }
     mu_room_lost(room, now, &m->room);
 }
 
 static bool is_out_of_reach(const struct mu_rdzv_member *m, mu_mono_t now)
 {
-    const struct mu_rpc *rpc = &m->base.session->base.rpc;
+    const struct mu_rpc *rpc = &m->base.session->rpc;
 
     return !mu_rpc_linked(rpc) ||
            mu_mono_since(mu_rpc_last_heard(rpc), now) > mu_rpc_kept_ms(rpc) * MU_NS_PER_MS / 2;
@@ -267,7 +267,7 @@ static void fail(struct mu_rdzv_member *m, uint64_t round)
     mu_room_fail(room, now, &m->room, round);
 }
 
-static void member_item(struct mu_served *base, struct mu_span payload)
+static void member_item(struct mu_rpc_served *base, struct mu_span payload)
 {
     struct mu_rdzv_member *m = member_of(base);
     enum mu_rdzv_say what;
@@ -284,7 +284,7 @@ static void member_item(struct mu_served *base, struct mu_span payload)
     }
 }
 
-static void member_end(struct mu_served *base)
+static void member_end(struct mu_rpc_served *base)
 {
     struct mu_rdzv_member *m = member_of(base);
 
@@ -293,7 +293,7 @@ static void member_end(struct mu_served *base)
     mu_rdzv_member_dismiss(m, 0, "");
 }
 
-static void member_cancel(struct mu_served *base, int why)
+static void member_cancel(struct mu_rpc_served *base, int why)
 {
     struct mu_rdzv_member *m = member_of(base);
     char text[MU_RDZV_WHY_MAX];
@@ -314,12 +314,12 @@ static void member_cancel(struct mu_served *base, int why)
 }
 
 /* Its session is over. */
-static void member_free(struct mu_served *base)
+static void member_free(struct mu_rpc_served *base)
 {
     struct mu_rdzv_member *m = member_of(base);
 
     mu_rdzv_run_touch(m->run);
-    if (base->session->base.goodbye) {
+    if (base->session->goodbye) {
         mu_room_leave(&m->run->room, mono(m), &m->room);
     } else {
         lose(m);
@@ -327,7 +327,7 @@ static void member_free(struct mu_served *base)
     free_member(m);
 }
 
-static const struct mu_served_ops member_ops = {
+static const struct mu_rpc_served_ops member_ops = {
     .cancel = member_cancel,
     .credit = member_credit,
     .item = member_item,
@@ -348,7 +348,7 @@ static bool is_text(struct mu_span text)
 }
 
 /* What the room does not look at, or not before a run would be opened for it. */
-static int check_join(const struct mu_store_session *session, const struct mu_rdzv_join *join,
+static int check_join(const struct mu_rdzv_hub *hub, size_t joins, const struct mu_rdzv_join *join,
                       struct mu_errmsg *reterr_msg)
 {
     if (join->run_id.len == 0 || !is_text(join->run_id)) {
@@ -365,9 +365,8 @@ static int check_join(const struct mu_store_session *session, const struct mu_rd
         return mu_err(reterr_msg, MUSTER_EINVAL,
                       "a topology key or an address may have no control characters");
     }
-    if (session->joins >= session->server->config.rdzv.joins_max) {
-        return mu_err(reterr_msg, MUSTER_ELIMIT, "this session has %zu members already",
-                      session->joins);
+    if (joins >= hub->config.joins_max) {
+        return mu_err(reterr_msg, MUSTER_ELIMIT, "this session has %zu members already", joins);
     }
     return 0;
 }
@@ -381,7 +380,7 @@ static void put_text(char *to, struct mu_span text)
 }
 
 /* A member that is in its session's table, and in no room yet. */
-static int new_member(struct mu_store_session *session, uint64_t id,
+static int new_member(struct mu_rpc_session *session, size_t *joins, uint64_t id,
                       const struct mu_rdzv_join *join, struct mu_rdzv_run *run,
                       struct mu_rdzv_member **ret_member)
 {
@@ -390,7 +389,7 @@ static int new_member(struct mu_store_session *session, uint64_t id,
     if (m == NULL) {
         return MUSTER_ENOMEM;
     }
-    if (mu_served_add(&m->base, &member_ops, session, id) != 0) {
+    if (mu_rpc_served_add(&m->base, &member_ops, session, id) != 0) {
         mu_free(m);
         return MUSTER_ENOMEM;
     }
@@ -404,8 +403,9 @@ static int new_member(struct mu_store_session *session, uint64_t id,
     m->flags = join->flags;
     mu_list_init(&m->spare);
     mu_list_init(&m->starved);
-    session->joins++;
-    run->server->hub.members++;
+    m->joins = joins;
+    (*joins)++;
+    run->hub->members++;
     *ret_member = m;
     return 0;
 }
@@ -454,33 +454,33 @@ static int enter_room(struct mu_rdzv_member *m, const struct mu_rdzv_join *join,
 /* A member of another server's run: that one has not told us who was in it, and this one has. */
 static void take_over(struct mu_rdzv_member *m, const struct mu_rdzv_join *join)
 {
-    const struct mu_rpc *rpc = &m->base.session->base.rpc;
+    const struct mu_rpc *rpc = &m->base.session->rpc;
     struct mu_room *room = &m->run->room;
 
     if (join->incarnation == 0 || join->incarnation == room->incarnation) {
         return;
     }
-    mu_room_hold(room, mono(m), mu_mono_add_ms(m->run->server->hub.started, mu_rpc_kept_ms(rpc)));
+    mu_room_hold(room, mono(m), mu_mono_add_ms(m->run->hub->started, mu_rpc_kept_ms(rpc)));
     if ((join->flags & MU_RDZV_JOIN_SPENT) != 0) {
         mu_room_inherit(room, join->spent);
     }
 }
 
-static int start_member(struct mu_store_session *session, uint64_t id,
-                        const struct mu_rdzv_join *join, struct mu_errmsg *reterr_msg)
+static int start_member(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, size_t *joins,
+                        uint64_t id, const struct mu_rdzv_join *join, struct mu_errmsg *reterr_msg)
 {
     struct mu_rdzv_member *m;
     struct mu_rdzv_run *run;
-    int err = check_join(session, join, reterr_msg);
+    int err = check_join(hub, *joins, join, reterr_msg);
 
     if (err == 0) {
-        err = mu_rdzv_run_get(session->server, join, &run, reterr_msg);
+        err = mu_rdzv_run_get(hub, join, &run, reterr_msg);
     }
     if (err != 0) {
         return err;
     }
     mu_rdzv_run_touch(run);
-    if (new_member(session, id, join, run, &m) != 0) {
+    if (new_member(session, joins, id, join, run, &m) != 0) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for another member");
     }
     take_over(m, join);
@@ -489,7 +489,7 @@ static int start_member(struct mu_store_session *session, uint64_t id,
         free_member(m);
         return err;
     }
-    session->server->hub.joins++;
+    hub->joins++;
     /* A round that this join completed is told next: when it entered, it had no rank. */
     m->entered =
         m->room.state == MU_ROOM_RUNNING ? MU_RDZV_PLACE_GATHERING : (uint32_t)m->room.state;
@@ -502,7 +502,8 @@ static int start_member(struct mu_store_session *session, uint64_t id,
     return 0;
 }
 
-void mu_rdzv_member_start(struct mu_store_session *session, const struct mu_rpc_event *event)
+void mu_rdzv_member_start(struct mu_rdzv_hub *hub, struct mu_rpc_session *session, size_t *joins,
+                          const struct mu_rpc_event *event)
 {
     struct mu_rdzv_join join;
     struct mu_errmsg why;
@@ -511,9 +512,9 @@ void mu_rdzv_member_start(struct mu_store_session *session, const struct mu_rpc_
     if (err != 0) {
         (void)mu_err(&why, err, "malformed join");
     } else {
-        err = start_member(session, event->id, &join, &why);
+        err = start_member(hub, session, joins, event->id, &join, &why);
     }
     if (err != 0) {
-        mu_store_session_reply(session, event->id, err, mu_span_str(why.text));
+        mu_rpc_session_reply(session, event->id, err, mu_span_str(why.text));
     }
 }

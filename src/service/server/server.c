@@ -102,7 +102,7 @@ static void stop_if_empty(struct mu_store_server *s)
     mu_env_timer_arm(s->env, &s->turn_timer, MU_MONO_NEVER);
     mu_rpc_server_stop(&s->wire);
     mu_rpc_server_end_all(&s->wire, "server stopped");
-    mu_rdzv_hub_fini(s);
+    mu_rdzv_hub_fini(&s->hub);
     mu_log(s->status == 0 ? MUSTER_LOG_INFO : MUSTER_LOG_ERROR, "STORE-STOPPED",
            "status=%s why=\"%s\"", s->status == 0 ? "ok" : muster_errname(s->status), s->why.text);
     if (s->config.disk != NULL) {
@@ -211,7 +211,7 @@ static bool drop_heaviest(struct mu_store_server *s)
 void mu_store_server_finish_turn(struct mu_store_server *s)
 {
     do {
-        mu_rdzv_hub_pump(s);
+        mu_rdzv_hub_pump(&s->hub);
         mu_ks_tell_owners(&s->ks);
         mu_store_commit_pump(s);
         mu_rpc_server_flush(&s->wire);
@@ -328,7 +328,7 @@ static void on_drain_timeout(struct mu_timer *timer)
 static void free_memory(struct mu_store_server *s)
 {
     if (!s->stopped) {
-        mu_rdzv_hub_fini(s); /* It never began. */
+        mu_rdzv_hub_fini(&s->hub); /* It never began. */
     }
     mu_store_commit_forget(s, NULL);
     mu_rpc_server_fini(&s->wire);
@@ -364,7 +364,12 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
     mu_list_init(&s->in_turn);
     mu_list_init(&s->held_conns);
     mu_list_init(&s->held_replies);
-    mu_rdzv_hub_init(&s->hub, s->config.keyspace.seed, mu_env_now(env));
+    mu_rdzv_hub_init(&s->hub, &s->config.rdzv,
+                     &(struct mu_rdzv_hub_base){.wire = &s->wire,
+                                                .ks = &s->ks,
+                                                .keys_outlive = config->disk != NULL,
+                                                .events = &s->events,
+                                                .scratch = &s->scratch});
     mu_buf_init(&s->scratch, s->config.torch.output_bytes_max);
     mu_buf_init(&s->commit_journal, SIZE_MAX);
     mu_timer_init(&s->timer, on_timer);

@@ -13,7 +13,7 @@
  *     rdzv_hub*.c       the rendezvous as native calls: see rdzv_hub.h
  *
  * A native call is dispatched by the name of its service. One that is not answered at once is a
- * struct mu_served in its session's table, embedded in what its service keeps of it.
+ * struct mu_rpc_served in its session's table, embedded in what its service keeps of it.
  */
 #ifndef MU_STORE_SERVER_INTERNAL_H
 #define MU_STORE_SERVER_INTERNAL_H
@@ -61,7 +61,6 @@ struct mu_store_conn {
 struct mu_store_session {
     struct mu_rpc_session base;
     struct mu_store_server *server;
-    struct mu_map calls;           /* struct mu_served by id */
     uint64_t lease;                /* of the keys that live as long as the session; 0: none yet */
     struct mu_gateway_lease *gate; /* the same, where the keys are with another server */
     size_t backlog;                /* bytes in the backlogs of its watches */
@@ -69,32 +68,9 @@ struct mu_store_session {
     size_t memory;                 /* counted in server->buffer_bytes */
 };
 
-/*
- * A native call that goes on. All of these run within the handling of an event of its session; each
- * may answer the call and free it, or any other call. None may end a session.
- */
-struct mu_served_ops {
-    /** The caller has cancelled, its deadline passed, its session began anew: to be answered. */
-    void (*cancel)(struct mu_served *call, int why);
-    /** An item that found no credit may be sent now. */
-    void (*credit)(struct mu_served *call);
-    /** NULL: what comes is dropped. */
-    void (*item)(struct mu_served *call, struct mu_span payload);
-    void (*end)(struct mu_served *call);
-    /** Nobody is to answer it: lets go of everything, mu_served_remove() included. */
-    void (*free)(struct mu_served *call);
-};
-
-struct mu_served {
-    const struct mu_served_ops *ops;
-    struct mu_map_node by_id; /* session->calls */
-    uint64_t id;
-    struct mu_store_session *session;
-};
-
 /* A store's call that could not be answered at once: a wait, a pop, a watch. */
 struct mu_store_call {
-    struct mu_served base;
+    struct mu_rpc_served base;
     struct mu_store_exec exec;
     struct mu_store_sink sink;
     struct mu_buf backlog; /* watch: items without credit, each behind a u32 length */
@@ -244,19 +220,8 @@ void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool i
 /** An answer, or an item, found no memory: the call ends, and the client learns that when it can.
  */
 void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item);
-/**
- * Sends an item now, whatever waits for the disk. Errors as of mu_rpc_item(), and the item is still
- * the caller's then.
- */
-int mu_store_session_item(struct mu_store_session *session, uint64_t id, struct mu_span payload);
-/** Ends a call now, whatever waits for the disk; `payload` is the error's text if status is one. */
-void mu_store_session_reply(struct mu_store_session *session, uint64_t id, int status,
-                            struct mu_span payload);
-/** Puts a call into its session's table; `base` is zeroed. MUSTER_ENOMEM. */
-int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
-                  struct mu_store_session *session, uint64_t id);
-void mu_served_remove(struct mu_served *base);
-struct mu_served *mu_served_find(struct mu_store_session *session, uint64_t id);
+/** The session of a call. */
+struct mu_store_session *mu_store_session_of(const struct mu_rpc_served *call);
 
 /* lent.c */
 /** An answer whose large values are held where they are. NULL: it has none, or there is no memory

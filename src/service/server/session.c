@@ -1,6 +1,6 @@
 /*
- * Native sessions as the store server sees them: what their wire needs of it, the calls that go on,
- * and what is answered. A session's keys are deleted with it.
+ * Native sessions as the store server sees them: what the wire needs of it, and what is answered. A
+ * session's keys are deleted with it.
  */
 #include "service/server/server_internal.h"
 
@@ -17,9 +17,14 @@ static struct mu_store_session *session_of(struct mu_rpc_session *base)
     return MU_CONTAINER_OF(base, struct mu_store_session, base);
 }
 
+struct mu_store_session *mu_store_session_of(const struct mu_rpc_served *call)
+{
+    return session_of(call->session);
+}
+
 void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool item)
 {
-    struct mu_served *call = item ? mu_served_find(session, id) : NULL;
+    struct mu_rpc_served *call = item ? mu_rpc_served_find(&session->base, id) : NULL;
 
     mu_rpc_fail(&session->base.rpc, mu_env_now(session->server->env), id, MUSTER_ENOMEM);
     if (call != NULL) {
@@ -28,108 +33,23 @@ void mu_store_session_fail(struct mu_store_session *session, uint64_t id, bool i
     mu_rpc_session_touch(&session->base);
 }
 
-/* --- calls that go on ------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
-int mu_served_add(struct mu_served *base, const struct mu_served_ops *ops,
-                  struct mu_store_session *session, uint64_t id)
+static void start_call(struct mu_rpc_session *base, const struct mu_rpc_event *event)
 {
-    base->ops = ops;
-    base->session = session;
-    base->id = id;
-    return mu_map_insert(&session->calls, &base->by_id, mu_span(&base->id, sizeof(base->id)));
-}
-
-void mu_served_remove(struct mu_served *base)
-{
-    mu_map_remove(&base->session->calls, &base->by_id);
-}
-
-struct mu_served *mu_served_find(struct mu_store_session *session, uint64_t id)
-{
-    struct mu_map_node *node = mu_map_find(&session->calls, mu_span(&id, sizeof(id)));
-
-    return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_served, by_id);
-}
-
-static void free_calls(struct mu_store_session *session)
-{
-    struct mu_map_node *node;
-
-    while ((node = mu_map_next(&session->calls, NULL)) != NULL) {
-        struct mu_served *call = MU_CONTAINER_OF(node, struct mu_served, by_id);
-
-        call->ops->free(call);
-    }
-}
-
-/* --- events ----------------------------------------------------------------------------------- */
-
-static void start_call(struct mu_store_session *session, const struct mu_rpc_event *event)
-{
+    struct mu_store_session *session = session_of(base);
     bool rdzv = mu_span_starts_with(event->method, MU_SPAN_LIT(MU_RDZV_METHOD_PREFIX));
 
     if (rdzv && session->server->backing != NULL) {
-        mu_store_session_reply(session, event->id, MUSTER_ENOTSUP,
-                               MU_SPAN_LIT("this server's keys are elsewhere and it holds no "
-                                           "rendezvous; rendezvous where the keys are"));
+        mu_rpc_session_reply(&session->base, event->id, MUSTER_ENOTSUP,
+                             MU_SPAN_LIT("this server's keys are elsewhere and it holds no "
+                                         "rendezvous; rendezvous where the keys are"));
     } else if (rdzv) {
-        mu_rdzv_hub_start(session, event);
+        mu_rdzv_hub_start(&session->server->hub, base, &session->joins, event);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT(MU_STORE_METHOD_CLOCK))) {
         mu_store_clock_start(session, event);
     } else {
         mu_store_calls_start(session, event);
-    }
-}
-
-static void take_item(struct mu_store_session *session, const struct mu_rpc_event *event)
-{
-    struct mu_served *call = mu_served_find(session, event->id);
-
-    if (call != NULL && call->ops->item != NULL) {
-        call->ops->item(call, event->payload);
-    }
-    /* Answered or not, and wanted or not: it is dealt with. */
-    (void)mu_rpc_consumed(&session->base.rpc, mu_env_now(session->server->env), event->id,
-                          event->payload.len);
-}
-
-static void handle_event(struct mu_rpc_session *base, const struct mu_rpc_event *event)
-{
-    struct mu_store_session *session = session_of(base);
-    struct mu_served *call;
-
-    switch (event->type) {
-    case MU_RPC_EV_CALL:
-        start_call(session, event);
-        break;
-    case MU_RPC_EV_CANCEL:
-        call = mu_served_find(session, event->id);
-        if (call != NULL) { /* Otherwise it was answered; that may still wait for the disk. */
-            call->ops->cancel(call, event->status);
-        }
-        break;
-    case MU_RPC_EV_CREDIT:
-        call = mu_served_find(session, event->id);
-        if (call != NULL) {
-            call->ops->credit(call);
-        }
-        break;
-    case MU_RPC_EV_ITEM:
-        take_item(session, event);
-        break;
-    case MU_RPC_EV_END:
-        call = mu_served_find(session, event->id);
-        if (call != NULL && call->ops->end != NULL) {
-            call->ops->end(call);
-        }
-        break;
-    case MU_RPC_EV_REPLY: /* The server calls nobody. */
-    case MU_RPC_EV_DRAIN:
-    case MU_RPC_EV_LINK_DEAD:
-    case MU_RPC_EV_BYE:
-    case MU_RPC_EV_WELCOMED:
-    case MU_RPC_EV_REFUSED:
-        break;
     }
 }
 
@@ -172,7 +92,6 @@ static struct mu_rpc_session *session_new(struct mu_rpc_server *wire,
         return NULL;
     }
     session->server = server_of(wire);
-    mu_map_init(&session->calls, wire->config.rpc.seed);
     return &session->base;
 }
 
@@ -182,10 +101,8 @@ static void session_free(struct mu_rpc_session *base)
     struct mu_store_server *s = session->server;
     uint64_t lease = session->lease;
 
-    free_calls(session);
     mu_store_gate_lease_end(session);
     mu_store_commit_forget(s, session);
-    mu_map_fini(&session->calls);
     mu_store_account(s, &session->memory, 0);
     mu_free(session);
     if (lease != 0) {
@@ -220,38 +137,10 @@ const struct mu_rpc_server_ops mu_store_wire_ops = {
     .account = account,
     .session_new = session_new,
     .session_free = session_free,
-    .event = handle_event,
+    .call = start_call,
 };
 
 /* --- answers ---------------------------------------------------------------------------------- */
-
-int mu_store_session_item(struct mu_store_session *session, uint64_t id, struct mu_span payload)
-{
-    int err = mu_rpc_item(&session->base.rpc, mu_env_now(session->server->env), id, payload);
-
-    if (err == 0) {
-        mu_rpc_session_touch(&session->base);
-    }
-    return err;
-}
-
-void mu_store_session_reply(struct mu_store_session *session, uint64_t id, int status,
-                            struct mu_span payload)
-{
-    struct mu_now now = mu_env_now(session->server->env);
-    int err = mu_rpc_reply(&session->base.rpc, now, id, status, payload);
-
-    if (err == MUSTER_ELIMIT) {
-        err = mu_rpc_reply(&session->base.rpc, now, id, MUSTER_ELIMIT,
-                           MU_SPAN_LIT("the answer is longer than the client takes"));
-    }
-    if (err == MUSTER_ENOMEM) {
-        /* What was done is done; an answer with content is lost, one without is not. */
-        mu_rpc_fail(&session->base.rpc, now, id,
-                    status == 0 && payload.len != 0 ? MUSTER_ENOMEM : status);
-    }
-    mu_rpc_session_touch(&session->base);
-}
 
 void mu_store_session_lend(struct mu_store_session *session, uint64_t id, struct mu_rpc_lent *lent)
 {
@@ -261,8 +150,8 @@ void mu_store_session_lend(struct mu_store_session *session, uint64_t id, struct
         lent->release(lent);
     }
     if (err == MUSTER_ELIMIT) {
-        mu_store_session_reply(session, id, MUSTER_ELIMIT,
-                               MU_SPAN_LIT("the answer is longer than the client takes"));
+        mu_rpc_session_reply(&session->base, id, MUSTER_ELIMIT,
+                             MU_SPAN_LIT("the answer is longer than the client takes"));
     } else if (err == MUSTER_ENOMEM) {
         mu_store_session_fail(session, id, false);
     }
@@ -272,11 +161,11 @@ void mu_store_session_lend(struct mu_store_session *session, uint64_t id, struct
 void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool item, int status,
                            struct mu_span payload)
 {
-    struct mu_served *call = item ? mu_served_find(session, id) : NULL;
+    struct mu_rpc_served *call = item ? mu_rpc_served_find(&session->base, id) : NULL;
     int err;
 
     if (!item) {
-        mu_store_session_reply(session, id, status, payload);
+        mu_rpc_session_reply(&session->base, id, status, payload);
         return;
     }
     if (call == NULL) {
@@ -285,7 +174,7 @@ void mu_store_session_send(struct mu_store_session *session, uint64_t id, bool i
         return;
     }
     err = mu_store_calls_waiting(session, id) ? MUSTER_EAGAIN
-                                              : mu_store_session_item(session, id, payload);
+                                              : mu_rpc_session_item(&session->base, id, payload);
     if (err == MUSTER_EAGAIN) {
         mu_store_calls_backlog(session, id, payload);
     } else if (err == MUSTER_ENOMEM) {

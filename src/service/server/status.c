@@ -4,6 +4,7 @@
 #include <muster/version.h>
 
 #include "service/server/rdzv_hub_internal.h"
+#include "service/server/server_internal.h"
 
 /* --- the clock -------------------------------------------------------------------------------- */
 
@@ -12,7 +13,7 @@ void mu_store_clock_start(struct mu_store_session *session, const struct mu_rpc_
     uint8_t now[8];
 
     mu_put_u64(now, mu_env_now(session->server->env).wall.ns);
-    mu_store_session_reply(session, event->id, 0, mu_span(now, sizeof(now)));
+    mu_rpc_session_reply(&session->base, event->id, 0, mu_span(now, sizeof(now)));
 }
 
 /* --- JSON ------------------------------------------------------------------------------------- */
@@ -44,7 +45,7 @@ static void put_member(struct mu_status_text *t, const struct mu_room_member *ro
                        const char *place, mu_mono_t now)
 {
     const struct mu_rdzv_member *m = room->owner;
-    mu_mono_t heard = mu_rpc_last_heard(&m->base.session->base.rpc);
+    mu_mono_t heard = mu_rpc_last_heard(&m->base.session->rpc);
 
     mu_status_put(t, "{\"name\":");
     mu_status_quote(t, room->name);

@@ -49,6 +49,12 @@ static void account(struct mu_rpc_session *session, size_t bytes)
     }
 }
 
+static void free_session(struct mu_rpc_session *session)
+{
+    mu_rpc_served_free_all(session);
+    session->server->ops->session_free(session);
+}
+
 /* --- the end of a session --------------------------------------------------------------------- */
 
 void mu_rpc_session_end(struct mu_rpc_session *session, const char *why)
@@ -71,7 +77,7 @@ void mu_rpc_session_end(struct mu_rpc_session *session, const char *why)
     if (c != NULL) {
         mu_rpc_conn_close(c, false);
     }
-    s->ops->session_free(session);
+    free_session(session);
 }
 
 /* --- events ----------------------------------------------------------------------------------- */
@@ -87,7 +93,11 @@ static bool handle_event(struct mu_rpc_session *session, const struct mu_rpc_eve
     case MU_RPC_EV_END:
     case MU_RPC_EV_REPLY:
     case MU_RPC_EV_DRAIN:
-        session->server->ops->event(session, event);
+        if (session->server->ops->event != NULL) {
+            session->server->ops->event(session, event);
+        } else {
+            mu_rpc_served_event(session, event);
+        }
         return true;
     case MU_RPC_EV_LINK_DEAD:
         if (session->conn != NULL) {
@@ -152,7 +162,7 @@ static void on_timer(struct mu_timer *timer)
     } else {
         mu_rpc_session_pump(session);
     }
-    s->ops->turn_ended(s);
+    mu_rpc_server_end_turn(s);
 }
 
 /* --- our own absence -------------------------------------------------------------------------- */
@@ -225,14 +235,15 @@ static struct mu_rpc_session *new_session(struct mu_rpc_server *s, const struct 
     memcpy(config.incarnation, s->incarnation, sizeof(config.incarnation));
     memcpy(session->id, hello->session, sizeof(session->id));
     session->server = s;
+    mu_map_init(&session->calls, s->config.rpc.seed);
     if (mu_rpc_init(&session->rpc, &config) != 0) {
-        s->ops->session_free(session);
+        free_session(session);
         return NULL;
     }
     if (mu_map_insert(&s->sessions, &session->by_id, mu_span(session->id, sizeof(session->id))) !=
         0) {
         mu_rpc_fini(&session->rpc);
-        s->ops->session_free(session);
+        free_session(session);
         return NULL;
     }
     mu_timer_init(&session->timer, on_timer);

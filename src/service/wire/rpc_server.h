@@ -1,7 +1,7 @@
 /*
- * The listening end of the native wire: connections, and the sessions on them. The store server
- * (with the rendezvous), the RPC agent and the donor of states embed one each, and give it a table
- * of callbacks:
+ * The listening end of the native wire: connections, the sessions on them, and the calls that those
+ * serve. The store server (with the rendezvous), the RPC agent and the donor of states embed one
+ * each, and give it a table of callbacks:
  *
  *     the environment      accept, data, room, eof, writable, closed          timers
  *                                |                                              |
@@ -10,8 +10,9 @@
  *                                | or one that passes native bytes on to it     |
  *     rpc_server.c         struct mu_rpc_session: greeting, resuming, grace, <--+
  *                          refusals, silence, our own absence
+ *     rpc_served.c         struct mu_rpc_served: a call that is not answered at once
  *                                |
- *     the owner            greet(), session_new(), event(), session_free();
+ *     the owner            greet(), session_new(), call() or event(), session_free();
  *                          turn_ended(): the last thing in each of these callbacks
  *
  * The end of the turn. What is said on a connection is not sent at once: mu_rpc_conn_touch() notes
@@ -76,6 +77,7 @@ struct mu_rpc_session {
     uint8_t id[MU_RPC_SESSION_LEN];
     struct mu_rpc_server *server;
     struct mu_rpc_conn *conn; /* NULL while there is no link */
+    struct mu_map calls;      /* struct mu_rpc_served by id */
     struct mu_timer timer;
     bool goodbye; /* it ends because its client said so */
     char peer[64];
@@ -121,9 +123,17 @@ struct mu_rpc_server_ops {
                                           const struct mu_rpc_hello *hello);
     /** It has a link: the first one, or another. May be NULL. */
     void (*session_linked)(struct mu_rpc_session *session);
-    /** It is over, and in no table any more: frees everything of it and its memory. */
+    /** It is over, in no table any more, and its calls are freed: frees the rest and its memory. */
     void (*session_free)(struct mu_rpc_session *session);
-    /** A CALL, ITEM, END, CANCEL, REPLY, CREDIT or DRAIN. Must not end the session. */
+    /**
+     * A CALL: the owner answers it, or keeps it by mu_rpc_served_add(), and what else comes for it
+     * goes to its own table. Must not end the session.
+     */
+    void (*call)(struct mu_rpc_session *session, const struct mu_rpc_event *event);
+    /**
+     * For an owner that makes calls as well, in place of `call`: a CALL, ITEM, END, CANCEL, REPLY,
+     * CREDIT or DRAIN. Must not end the session.
+     */
     void (*event)(struct mu_rpc_session *session, const struct mu_rpc_event *event);
 };
 
@@ -168,6 +178,11 @@ void mu_rpc_server_init(struct mu_rpc_server *s, struct mu_env *env,
 int mu_rpc_server_listen(struct mu_rpc_server *s, struct mu_rpc_listener *l, struct mu_addr *addr);
 /** Stops listening everywhere; turn_ended() follows. Twice is harmless. */
 void mu_rpc_server_unlisten(struct mu_rpc_server *s);
+/** The end of a turn that began with something of the owner's: calls turn_ended(). */
+static inline void mu_rpc_server_end_turn(struct mu_rpc_server *s)
+{
+    s->ops->turn_ended(s);
+}
 /** Sends to every connection that was touched. For turn_ended(). */
 void mu_rpc_server_flush(struct mu_rpc_server *s);
 /** Tells all clients that we are about to leave. */
@@ -219,5 +234,50 @@ void mu_rpc_session_touch(struct mu_rpc_session *session);
 void mu_rpc_session_pump(struct mu_rpc_session *session);
 /** Ends it; its link, if any, is closed. */
 void mu_rpc_session_end(struct mu_rpc_session *session, const char *why);
+/** Sends an item. Errors as of mu_rpc_item(), and the item is still the caller's then. */
+int mu_rpc_session_item(struct mu_rpc_session *session, uint64_t id, struct mu_span payload);
+/** Ends a call; `payload` is the error's text if status is one. */
+void mu_rpc_session_reply(struct mu_rpc_session *session, uint64_t id, int status,
+                          struct mu_span payload);
+
+/* --- calls that go on ------------------------------------------------------------------------- */
+
+struct mu_rpc_served;
+
+/*
+ * All of these run within the handling of an event of the call's session; each may answer the call
+ * and free it, or any other call. None may end a session.
+ */
+struct mu_rpc_served_ops {
+    /** The caller cancelled, its deadline passed, or its session began anew: answers it. */
+    void (*cancel)(struct mu_rpc_served *call, int why);
+    /** An item that found no credit may be sent now. */
+    void (*credit)(struct mu_rpc_served *call);
+    /** NULL: what comes is dropped. It counts as consumed when this returns. */
+    void (*item)(struct mu_rpc_served *call, struct mu_span payload);
+    /** The caller has no more items. NULL: nothing follows from that. */
+    void (*end)(struct mu_rpc_served *call);
+    /** Nobody will answer it: lets go of everything, mu_rpc_served_remove() included. */
+    void (*free)(struct mu_rpc_served *call);
+};
+
+/* A call that was not answered at once; embedded in what its service keeps of it. */
+struct mu_rpc_served {
+    const struct mu_rpc_served_ops *ops;
+    struct mu_map_node by_id; /* session->calls */
+    uint64_t id;
+    struct mu_rpc_session *session;
+};
+
+/** Puts a call into its session's table; `call` is zeroed. MUSTER_ENOMEM. */
+int mu_rpc_served_add(struct mu_rpc_served *call, const struct mu_rpc_served_ops *ops,
+                      struct mu_rpc_session *session, uint64_t id);
+void mu_rpc_served_remove(struct mu_rpc_served *call);
+/** NULL: it was answered, or never was. */
+struct mu_rpc_served *mu_rpc_served_find(struct mu_rpc_session *session, uint64_t id);
+/** An event of a session whose owner has `call`: goes there, or to the table of its call. */
+void mu_rpc_served_event(struct mu_rpc_session *session, const struct mu_rpc_event *event);
+/** Frees what calls are left. */
+void mu_rpc_served_free_all(struct mu_rpc_session *session);
 
 #endif

@@ -113,7 +113,7 @@ static size_t on_data(struct mu_conn *base, struct mu_span in)
 
     used = c->closing ? in.len : used;
     c->paused = used < in.len;
-    c->server->ops->turn_ended(c->server);
+    mu_rpc_server_end_turn(c->server);
     return used;
 }
 
@@ -139,7 +139,7 @@ static void on_eof(struct mu_conn *base)
     if (!c->server->ops->protocol->eof(c)) {
         mu_rpc_conn_close(c, false);
     }
-    c->server->ops->turn_ended(c->server);
+    mu_rpc_server_end_turn(c->server);
 }
 
 static void on_writable(struct mu_conn *base)
@@ -148,7 +148,7 @@ static void on_writable(struct mu_conn *base)
 
     c->blocked = false;
     mu_rpc_conn_touch(c);
-    c->server->ops->turn_ended(c->server);
+    mu_rpc_server_end_turn(c->server);
 }
 
 static void on_closed(struct mu_conn *base, int status)
@@ -165,7 +165,7 @@ static void on_closed(struct mu_conn *base, int status)
         s->ops->closed(c, status);
     }
     mu_free(c);
-    s->ops->turn_ended(s);
+    mu_rpc_server_end_turn(s);
 }
 
 /* --- listening -------------------------------------------------------------------------------- */
@@ -201,7 +201,7 @@ static void on_listener_closed(struct mu_listener *listener)
     struct mu_rpc_server *s = MU_CONTAINER_OF(listener, struct mu_rpc_listener, base)->server;
 
     s->listening--;
-    s->ops->turn_ended(s);
+    mu_rpc_server_end_turn(s);
 }
 
 int mu_rpc_server_listen(struct mu_rpc_server *s, struct mu_rpc_listener *l, struct mu_addr *addr)
