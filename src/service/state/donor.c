@@ -230,29 +230,23 @@ static struct mu_rpc_session *session_new(struct mu_rpc_server *s, const struct 
         return NULL;
     }
     v->donor = donor_of(s);
-    mu_map_init(&v->streams, s->config.rpc.seed);
     return &v->base;
 }
 
 static void session_free(struct mu_rpc_session *session)
 {
     struct mu_state_client *v = MU_CONTAINER_OF(session, struct mu_state_client, base);
-    struct mu_map_node *node;
 
-    while ((node = mu_map_next(&v->streams, NULL)) != NULL) {
-        mu_state_stream_orphan(MU_CONTAINER_OF(node, struct mu_state_stream, by_id));
-    }
     MU_LIST_FOREACH_SAFE (it, tmp, &v->donor->draining) {
         struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
 
-        if (s->client == v) {
+        if (s->base.session == session) {
             mu_state_stream_orphan(s);
         }
     }
     MU_LIST_FOREACH (it, &v->donor->given_list) {
         mu_state_given_forget(MU_CONTAINER_OF(it, struct mu_state_given, link), v);
     }
-    mu_map_fini(&v->streams);
     mu_free(v);
 }
 
@@ -297,7 +291,7 @@ static const struct mu_rpc_server_ops server_ops = {
     .greet = greet,
     .session_new = session_new,
     .session_free = session_free,
-    .event = mu_state_donor_event,
+    .call = mu_state_donor_call,
 };
 
 /* --- the turn --------------------------------------------------------------------------------- */

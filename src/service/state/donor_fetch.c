@@ -20,11 +20,11 @@ struct mu_state_job {
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-struct mu_state_stream *mu_state_stream_find(struct mu_state_client *client, uint64_t id)
-{
-    struct mu_map_node *node = mu_map_find(&client->streams, mu_span(&id, sizeof(id)));
+static const struct mu_rpc_served_ops stream_ops;
 
-    return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_state_stream, by_id);
+static struct mu_state_stream *stream_of(struct mu_rpc_served *base)
+{
+    return MU_CONTAINER_OF(base, struct mu_state_stream, base);
 }
 
 static void free_stream(struct mu_state_stream *s)
@@ -66,13 +66,10 @@ int mu_state_stream_new(struct mu_state_client *client, uint64_t id, struct mu_s
     mu_list_init(&s->link);
     mu_state_turn_init(&s->turn);
     mu_buf_init(&s->asks, d->config.asks_max * sizeof(uint32_t));
-    s->id = id;
     s->donor = d;
-    s->client = client;
     s->is_offer = is_offer;
     s->hold = mu_rpc_blob_new(&nothing);
-    if (s->hold == NULL ||
-        mu_map_insert(&client->streams, &s->by_id, mu_span(&s->id, sizeof(s->id))) != 0) {
+    if (s->hold == NULL || mu_rpc_served_add(&s->base, &stream_ops, &client->base, id) != 0) {
         free_stream(s);
         return MUSTER_ENOMEM;
     }
@@ -95,7 +92,7 @@ static void detach(struct mu_state_stream *s)
     if (given == NULL) {
         return;
     }
-    mu_map_remove(&s->client->streams, &s->by_id);
+    mu_rpc_served_remove(&s->base);
     mu_state_gate_unwait(&s->turn);
     if (s->job != NULL) {
         s->job->stream = NULL;
@@ -112,14 +109,14 @@ static void detach(struct mu_state_stream *s)
 void mu_state_stream_end(struct mu_state_stream *s, int status, const char *text)
 {
     struct mu_state_donor *d = s->donor;
-    struct mu_state_client *v = s->client;
+    struct mu_rpc_session *session = s->base.session;
     struct mu_state_given *given = s->is_offer ? NULL : s->given;
     struct mu_now now = mu_env_now(d->env);
 
-    if (mu_rpc_reply(&v->base.rpc, now, s->id, status, mu_span_str(text)) != 0) {
-        mu_rpc_fail(&v->base.rpc, now, s->id, status != 0 ? status : MUSTER_ENOMEM);
+    if (mu_rpc_reply(&session->rpc, now, s->base.id, status, mu_span_str(text)) != 0) {
+        mu_rpc_fail(&session->rpc, now, s->base.id, status != 0 ? status : MUSTER_ENOMEM);
     }
-    mu_rpc_session_touch(&v->base);
+    mu_rpc_session_touch(session);
     detach(s);
     if (s->hold->refs > 1) {
         s->until = mu_mono_add_ms(now.mono, d->config.drain_ms);
@@ -147,7 +144,7 @@ void mu_state_stream_orphan(struct mu_state_stream *s)
 mu_mono_t mu_state_streams_sweep(struct mu_state_donor *d)
 {
     mu_mono_t now = mu_env_now(d->env).mono;
-    struct mu_state_client *slow = NULL;
+    struct mu_rpc_session *slow = NULL;
 
     MU_LIST_FOREACH_SAFE (it, tmp, &d->draining) {
         struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
@@ -155,12 +152,12 @@ mu_mono_t mu_state_streams_sweep(struct mu_state_donor *d)
         if (s->hold->refs == 1) {
             free_stream(s);
         } else if (mu_mono_reached(s->until, now)) {
-            slow = s->client;
+            slow = s->base.session;
         }
     }
     if (slow != NULL) {
         /* Others of the same session may be among those above: one session at a time. */
-        mu_rpc_session_end(&slow->base, "did not take what it was sent of a state that is gone");
+        mu_rpc_session_end(slow, "did not take what it was sent of a state that is gone");
         return now;
     }
     return mu_list_empty(&d->draining) ? MU_MONO_NEVER : mu_mono_add_ms(now, SWEEP_MS);
@@ -170,12 +167,12 @@ mu_mono_t mu_state_streams_sweep(struct mu_state_donor *d)
 
 static void send_offer(struct mu_state_stream *s)
 {
-    struct mu_rpc *rpc = &s->client->base.rpc;
+    struct mu_rpc *rpc = &s->base.session->rpc;
     struct mu_span left = mu_span_skip(mu_buf_span(&s->share->offer.bytes), s->offer_at);
     int err = 0;
 
     while (err == 0 && left.len > OFFER_PIECE) {
-        err = mu_rpc_item_lent(rpc, mu_env_now(s->donor->env), s->id,
+        err = mu_rpc_item_lent(rpc, mu_env_now(s->donor->env), s->base.id,
                                mu_span(left.data, OFFER_PIECE), s->hold);
         if (err == 0) {
             s->offer_at += OFFER_PIECE;
@@ -187,25 +184,27 @@ static void send_offer(struct mu_state_stream *s)
     } else if (err != 0) {
         mu_state_stream_end(s, err, muster_strerror(err));
         return;
-    } else if (mu_rpc_reply(rpc, mu_env_now(s->donor->env), s->id, 0, left) != 0) {
+    } else if (mu_rpc_reply(rpc, mu_env_now(s->donor->env), s->base.id, 0, left) != 0) {
         mu_state_stream_end(s, MUSTER_ENOMEM, "out of memory");
         return;
     } else {
-        struct mu_state_client *v = s->client;
+        struct mu_state_donor *d = s->donor;
 
         detach(s);
-        s->until = mu_mono_add_ms(mu_env_now(v->donor->env).mono, v->donor->config.drain_ms * 10);
-        mu_list_push(&v->donor->draining, &s->link);
-        mu_rpc_session_touch(&v->base);
+        s->until = mu_mono_add_ms(mu_env_now(d->env).mono, d->config.drain_ms * 10);
+        mu_list_push(&d->draining, &s->link);
+        mu_rpc_session_touch(s->base.session);
         return;
     }
-    mu_rpc_session_touch(&s->client->base);
+    mu_rpc_session_touch(s->base.session);
 }
 
 /* --- chunks ----------------------------------------------------------------------------------- */
 
-void mu_state_stream_on_item(struct mu_state_stream *s, struct mu_span item)
+/* Chunks that are asked for. */
+static void take_asks(struct mu_rpc_served *base, struct mu_span item)
 {
+    struct mu_state_stream *s = stream_of(base);
     uint32_t chunk;
     int rc = s->is_offer ? MUSTER_EPROTO : mu_state_ask_next(&item, s->share->chunks, &chunk);
 
@@ -313,20 +312,20 @@ static int begin_read(struct mu_state_stream *s, uint32_t chunk)
 /* Hands the chunk to the session. MUSTER_EAGAIN: there is no room, or it is being read. */
 static int send_chunk(struct mu_state_stream *s, uint32_t chunk)
 {
-    struct mu_rpc *rpc = &s->client->base.rpc;
+    struct mu_rpc *rpc = &s->base.session->rpc;
     struct mu_now now = mu_env_now(s->donor->env);
     struct mu_space place;
     int err;
 
     if (!mu_state_share_has(s->share, chunk)) {
-        return mu_rpc_item(rpc, now, s->id, (struct mu_span){0});
+        return mu_rpc_item(rpc, now, s->base.id, (struct mu_span){0});
     }
     if (s->pending == NULL && s->share->read != NULL && !s->donor->config.sends_files) {
         err = begin_read(s, chunk);
         return err != 0 ? err : MUSTER_EAGAIN;
     }
     if (s->pending == NULL && mu_state_share_place(s->share, chunk, &place)) {
-        return mu_rpc_item_lent(rpc, now, s->id, mu_span(place.data, place.len), s->hold);
+        return mu_rpc_item_lent(rpc, now, s->base.id, mu_span(place.data, place.len), s->hold);
     }
     if (s->pending == NULL) {
         s->pending = new_blob(mu_state_share_len(s->share, chunk));
@@ -335,7 +334,7 @@ static int send_chunk(struct mu_state_stream *s, uint32_t chunk)
         }
         mu_state_share_gather(s->share, chunk, s->pending->buf.data + s->pending->buf.head);
     }
-    err = mu_rpc_item_lent(rpc, now, s->id, mu_buf_span(&s->pending->buf), s->pending);
+    err = mu_rpc_item_lent(rpc, now, s->base.id, mu_buf_span(&s->pending->buf), s->pending);
     if (err == 0) {
         mu_rpc_blob_drop(s->pending);
         s->pending = NULL;
@@ -366,6 +365,39 @@ void mu_state_stream_serve(struct mu_state_stream *s)
     d->stats.chunks += has ? 1 : 0;
     d->stats.bytes += has ? len : 0;
     mu_state_meter_add(&s->meter, mu_env_now(d->env).mono, has ? len : 0);
-    mu_rpc_session_touch(&s->client->base);
+    mu_rpc_session_touch(s->base.session);
     mu_state_stream_go(s);
 }
+
+/* --- what the fetcher says -------------------------------------------------------------------- */
+
+static void end_asks(struct mu_rpc_served *base)
+{
+    stream_of(base)->ended = true;
+    mu_state_stream_go(stream_of(base));
+}
+
+static void cancel(struct mu_rpc_served *base, int why)
+{
+    (void)why;
+    mu_state_stream_end(stream_of(base), MUSTER_ECANCELED, "canceled");
+}
+
+static void take_credit(struct mu_rpc_served *base)
+{
+    stream_of(base)->stalled = false;
+    mu_state_stream_go(stream_of(base));
+}
+
+static void orphan(struct mu_rpc_served *base)
+{
+    mu_state_stream_orphan(stream_of(base));
+}
+
+static const struct mu_rpc_served_ops stream_ops = {
+    .cancel = cancel,
+    .credit = take_credit,
+    .item = take_asks,
+    .end = end_asks,
+    .free = orphan,
+};

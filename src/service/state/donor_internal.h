@@ -40,7 +40,6 @@ struct mu_state_member {
 struct mu_state_client {
     struct mu_rpc_session base;
     struct mu_state_donor *donor;
-    struct mu_map streams;
 };
 
 struct mu_state_job;
@@ -59,13 +58,11 @@ struct mu_state_meter {
  * a stream that has ended goes to donor->draining until all of that has left.
  */
 struct mu_state_stream {
-    struct mu_map_node by_id; /* client->streams */
-    struct mu_list link;      /* donor->streams or donor->draining */
-    uint64_t id;
+    struct mu_rpc_served base;
+    struct mu_list link; /* donor->streams or donor->draining */
     struct mu_state_donor *donor;
-    struct mu_state_client *client; /* NULL: it is gone */
-    struct mu_state_given *given;   /* NULL: it has ended */
-    struct mu_state_share *share;   /* a reference */
+    struct mu_state_given *given; /* NULL: it has ended */
+    struct mu_state_share *share; /* a reference */
     struct mu_rpc_blob *hold;
     struct mu_state_turn turn;
     struct mu_state_meter meter;
@@ -109,7 +106,7 @@ void mu_state_given_settle(struct mu_state_given *given);
 
 /* --- donor_serve.c ---------------------------------------------------------------------- */
 
-void mu_state_donor_event(struct mu_rpc_session *session, const struct mu_rpc_event *event);
+void mu_state_donor_call(struct mu_rpc_session *session, const struct mu_rpc_event *event);
 /** Forgets those of a swarm whose time has passed, and those of a session that is over. */
 void mu_state_given_forget(struct mu_state_given *given, const struct mu_state_client *gone);
 
@@ -118,9 +115,6 @@ void mu_state_given_forget(struct mu_state_given *given, const struct mu_state_c
 /** Begins a stream. MUSTER_ENOMEM. */
 int mu_state_stream_new(struct mu_state_client *client, uint64_t id, struct mu_state_given *given,
                         bool is_offer);
-struct mu_state_stream *mu_state_stream_find(struct mu_state_client *client, uint64_t id);
-/** Chunks that are asked for. */
-void mu_state_stream_on_item(struct mu_state_stream *s, struct mu_span item);
 /** There is room, or no more will be asked, or something was read: goes on. */
 void mu_state_stream_go(struct mu_state_stream *s);
 /** The gate lets it send a chunk. */

@@ -40,13 +40,13 @@ size_t mu_state_donor_transfers(const struct mu_state_donor *d, struct mu_state_
     MU_LIST_FOREACH (it, &d->streams) {
         const struct mu_state_stream *s = MU_CONTAINER_OF(it, struct mu_state_stream, link);
 
-        if (s->is_offer || s->client == NULL) {
+        if (s->is_offer) {
             continue;
         }
         if (count < cap) {
             struct mu_state_transfer *t = &ret[count];
 
-            (void)snprintf(t->peer, sizeof(t->peer), "%s", s->client->base.peer);
+            (void)snprintf(t->peer, sizeof(t->peer), "%s", s->base.session->peer);
             (void)snprintf(t->prefix, sizeof(t->prefix), "%s", s->share->prefix);
             t->bytes = s->meter.bytes;
             t->total = s->share->offer.manifest.layout.bytes;

@@ -292,9 +292,9 @@ static void on_fetch(struct mu_state_client *v, uint64_t id, struct mu_span payl
     d->stats.downloads++;
 }
 
-/* --- events ----------------------------------------------------------------------------------- */
+/* --- calls ------------------------------------------------------------------------------------ */
 
-static void on_call(struct mu_state_client *v, const struct mu_rpc_event *event)
+void mu_state_donor_call(struct mu_rpc_session *session, const struct mu_rpc_event *event)
 {
     static const struct {
         const char *method;
@@ -304,6 +304,7 @@ static void on_call(struct mu_state_client *v, const struct mu_rpc_event *event)
         {MU_STATE_METHOD_SWARM, on_swarm}, {MU_STATE_METHOD_HAVE, on_have},
         {MU_STATE_METHOD_FETCH, on_fetch},
     };
+    struct mu_state_client *v = MU_CONTAINER_OF(session, struct mu_state_client, base);
 
     for (size_t i = 0; i < sizeof(served) / sizeof(served[0]); i++) {
         if (mu_span_eq(event->method, mu_span_str(served[i].method))) {
@@ -312,48 +313,4 @@ static void on_call(struct mu_state_client *v, const struct mu_rpc_event *event)
         }
     }
     fail(v, event->id, MUSTER_ENOMETHOD, "this is a donor of states, and has no such method");
-}
-
-void mu_state_donor_event(struct mu_rpc_session *session, const struct mu_rpc_event *event)
-{
-    struct mu_state_client *v = MU_CONTAINER_OF(session, struct mu_state_client, base);
-    struct mu_state_stream *s =
-        event->type == MU_RPC_EV_CALL ? NULL : mu_state_stream_find(v, event->id);
-
-    switch (event->type) {
-    case MU_RPC_EV_CALL:
-        on_call(v, event);
-        break;
-    case MU_RPC_EV_ITEM:
-        if (s != NULL) {
-            mu_state_stream_on_item(s, event->payload);
-        }
-        (void)mu_rpc_consumed(&session->rpc, mu_env_now(v->donor->env), event->id,
-                              event->payload.len);
-        break;
-    case MU_RPC_EV_END:
-        if (s != NULL) {
-            s->ended = true;
-            mu_state_stream_go(s);
-        }
-        break;
-    case MU_RPC_EV_CANCEL:
-        if (s != NULL) {
-            mu_state_stream_end(s, MUSTER_ECANCELED, "canceled");
-        }
-        break;
-    case MU_RPC_EV_CREDIT:
-        if (s != NULL) {
-            s->stalled = false;
-            mu_state_stream_go(s);
-        }
-        break;
-    case MU_RPC_EV_WELCOMED:
-    case MU_RPC_EV_REFUSED:
-    case MU_RPC_EV_REPLY:
-    case MU_RPC_EV_LINK_DEAD:
-    case MU_RPC_EV_DRAIN:
-    case MU_RPC_EV_BYE:
-        break;
-    }
 }
