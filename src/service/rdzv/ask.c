@@ -146,7 +146,7 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
 
 /* --- the session ------------------------------------------------------------------------------ */
 
-static void on_writable(void *context)
+static void on_turn_ended(void *context)
 {
     struct ask *a = context;
     int err;
@@ -165,7 +165,7 @@ static void on_writable(void *context)
 
 static void on_ready(void *context)
 {
-    (void)context; /* `writable` follows. */
+    (void)context; /* `turn_ended` follows. */
 }
 
 static void on_mismatch(void *context, bool silent)
@@ -202,7 +202,7 @@ int mu_rdzv_ask(struct mu_env *env, enum mu_rdzv_question question, const struct
         .failed = on_failed,
         .gave_up = on_failed,
         .reply = on_reply,
-        .writable = on_writable,
+        .turn_ended = on_turn_ended,
         .closed = on_closed,
     };
     const struct mu_rpc_client_config config = {

@@ -170,7 +170,7 @@ static void need_client(struct mu_rdzv_muster *n);
 
 /* --- the session ------------------------------------------------------------------------------ */
 
-static void on_writable(void *context)
+static void on_turn_ended(void *context)
 {
     say(context);
 }
@@ -281,7 +281,7 @@ static void on_ready(void *context)
     struct mu_rdzv_muster *n = context;
 
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.connected",
-                           "connected to %.120s", n->address); /* `writable` follows. */
+                           "connected to %.120s", n->address); /* `turn_ended` follows. */
 }
 
 static void on_client_closed(void *context)
@@ -306,7 +306,7 @@ static void start_client(struct mu_rdzv_muster *n)
         .gave_up = on_gave_up,
         .reply = mu_rdzv_muster_reply,
         .item = mu_rdzv_muster_item,
-        .writable = on_writable,
+        .turn_ended = on_turn_ended,
         .closed = on_client_closed,
         .context = n,
     };

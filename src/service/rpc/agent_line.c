@@ -290,8 +290,7 @@ static void dial_gave_up(void *context, int status, const char *text)
     close_dial(d, status, text);
 }
 
-/* Comes at the end of each turn of the client. */
-static void dial_writable(void *context)
+static void dial_turn_ended(void *context)
 {
     mu_rpc_agent_turn(((struct mu_rpc_dial *)context)->line.agent);
 }
@@ -334,7 +333,7 @@ static void dial(struct mu_rpc_peer *peer)
         .failed = dial_failed,
         .gave_up = dial_gave_up,
         .event = dial_event,
-        .writable = dial_writable,
+        .turn_ended = dial_turn_ended,
         .closed = dial_closed,
         .context = d,
     };

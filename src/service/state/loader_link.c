@@ -93,8 +93,7 @@ static void on_event(void *context, const struct mu_rpc_event *event)
     }
 }
 
-/* Comes at the end of each turn of the client. */
-static void on_writable(void *context)
+static void on_turn_ended(void *context)
 {
     struct mu_state_link *k = context;
 
@@ -139,7 +138,7 @@ bool mu_state_link_dial(struct mu_state_link *k)
         .failed = on_failed,
         .gave_up = on_failed,
         .event = on_event,
-        .writable = on_writable,
+        .turn_ended = on_turn_ended,
         .closed = on_closed,
         .context = k,
     };

@@ -310,7 +310,7 @@ static void on_gave_up(void *context, int status, const char *text)
     end_all(context, status, text);
 }
 
-static void on_writable(void *context)
+static void on_turn_ended(void *context)
 {
     send_unsent(context);
 }
@@ -397,7 +397,7 @@ int mu_store_native_new(struct mu_env *env, const struct mu_store_tcp_config *co
         .gave_up = on_gave_up,
         .reply = on_reply,
         .item = on_item,
-        .writable = on_writable,
+        .turn_ended = on_turn_ended,
         .closed = on_closed,
         .context = s,
     };

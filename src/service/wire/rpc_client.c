@@ -124,7 +124,7 @@ static void handle_event(struct mu_rpc_client *c, const struct mu_rpc_event *eve
         (void)mu_rpc_reply(&c->rpc, mu_env_now(c->env), event->id, MUSTER_ENOMETHOD,
                            MU_SPAN_LIT("this client serves no methods"));
         break;
-    case MU_RPC_EV_CREDIT: /* `writable` follows in the pump. */
+    case MU_RPC_EV_CREDIT: /* `turn_ended` follows in the pump. */
     case MU_RPC_EV_DRAIN:  /* The connection will end, and be made again. */
     case MU_RPC_EV_BYE:
     case MU_RPC_EV_END:
@@ -186,8 +186,8 @@ static void pump(struct mu_rpc_client *c)
     while (mu_rpc_next_event(&c->rpc, &event)) {
         handle_event(c, &event);
     }
-    if (c->ready && !c->closing && c->events.writable != NULL) {
-        c->events.writable(c->events.context);
+    if (c->ready && !c->closing && c->events.turn_ended != NULL) {
+        c->events.turn_ended(c->events.context);
     }
     flush(c);
     if (c->closing && c->link == MU_RPC_CLIENT_DOWN) {

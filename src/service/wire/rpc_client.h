@@ -60,8 +60,11 @@ struct mu_rpc_client_events {
      * REFUSED come after their own callbacks, BYE when the session is over.
      */
     void (*event)(void *context, const struct mu_rpc_event *event);
-    /** A call or an item that got MUSTER_EAGAIN may be tried again. May be NULL. */
-    void (*writable)(void *context);
+    /**
+     * The end of a turn in which anything happened, once `ready` was told: the owner does what it
+     * put off, and tries again what got MUSTER_EAGAIN. May be NULL.
+     */
+    void (*turn_ended)(void *context);
     /** The last one, after mu_rpc_client_close(). The memory is the owner's again. */
     void (*closed)(void *context);
     void *context;
@@ -111,14 +114,14 @@ int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
 /** Errors as mu_rpc_call(). Before `ready`: MUSTER_EAGAIN. */
 int mu_rpc_client_call(struct mu_rpc_client *c, struct mu_span method, struct mu_span payload,
                        uint32_t timeout_ms, uint64_t *ret_id);
-/** Sends an item of a call. Errors as mu_rpc_item(): after MUSTER_EAGAIN, `writable` follows. */
+/** Sends an item of a call. Errors as mu_rpc_item(): after MUSTER_EAGAIN, `turn_ended` follows. */
 int mu_rpc_client_item(struct mu_rpc_client *c, uint64_t id, struct mu_span payload);
 /** The call has no more items from us. Errors as mu_rpc_end(). */
 int mu_rpc_client_end(struct mu_rpc_client *c, uint64_t id);
 /** Its reply (MUSTER_ECANCELED) follows. MUSTER_ENOENT, MUSTER_ENOMEM. */
 int mu_rpc_client_cancel(struct mu_rpc_client *c, uint64_t id);
 /**
- * Has `writable` called on the next turn, so that what is asked for on this one goes out at once.
+ * Has `turn_ended` called on the next turn, so that what is asked for on this one goes out at once.
  */
 void mu_rpc_client_run_soon(struct mu_rpc_client *c);
 /** Sends what the machine has to send, now, and looks after its deadline. */
