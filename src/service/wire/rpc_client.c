@@ -1,14 +1,10 @@
-#include "service/wire/rpc_client.h"
+#include "service/wire/rpc_client_internal.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "core/addr.h"
-#include "core/assert.h"
-#include "service/base/log.h"
 
-#define LINGER_MS  1000
-#define STARVED_MS 10 /* until something that found no memory is tried again */
+#define LINGER_MS 1000
 /* A link that has lasted this long was a good one: the next one is dialled without much of a rest.
  * Who welcomes us and hangs up at once is not. */
 #define STEADY_MS 1000
@@ -27,228 +23,11 @@ uint32_t mu_rpc_client_backoff_ms(uint32_t *attempt, struct mu_env *env)
     return base / 2 + random % (base / 2 + 1);
 }
 
-static int init_session(struct mu_rpc_client *c)
-{
-    struct mu_rpc_config config = c->terms;
-
-    config.role = MU_RPC_CLIENT;
-    config.name = c->config.name;
-    config.credential = c->config.credential;
-    config.grace_ms = c->config.grace_ms != 0 ? c->config.grace_ms : config.grace_ms;
-    config.beat_ms = c->config.beat_ms != 0 ? c->config.beat_ms : config.beat_ms;
-    config.dead_ms = c->config.dead_ms != 0 ? c->config.dead_ms : config.dead_ms;
-    mu_env_entropy(c->env, config.session, sizeof(config.session));
-    mu_env_entropy(c->env, &config.seed, sizeof(config.seed));
-    return mu_rpc_init(&c->rpc, &config);
-}
-
-/* --- what the machine has to say -------------------------------------------------------------- */
-
-/* Never greeted, and never to be: tells the owner once, who will close this client. */
-static void report(struct mu_rpc_client *c, bool mismatch, bool silent, int status,
-                   const char *text)
-{
-    if (c->reported || c->ready || c->closing) {
-        return;
-    }
-    c->reported = true;
-    c->dial_at = MU_MONO_NEVER;
-    if (mismatch) {
-        c->events.mismatch(c->events.context, silent);
-    } else {
-        c->events.failed(c->events.context, status, text);
-    }
-}
-
-static void close_link(struct mu_rpc_client *c)
-{
-    if (c->link == MU_RPC_CLIENT_UP || c->link == MU_RPC_CLIENT_DIALLING) {
-        mu_rpc_unlinked(&c->rpc, mu_env_now(c->env));
-        c->link = MU_RPC_CLIENT_CLOSING;
-        mu_env_close(c->env, &c->conn, true);
-    }
-}
-
-static void on_welcomed(struct mu_rpc_client *c)
-{
-    c->welcomed_at = mu_env_now(c->env).mono;
-    c->last_error = 0;
-    c->give_up_at = MU_MONO_NEVER;
-    c->probe_at = MU_MONO_NEVER;
-    if (!c->ready) {
-        c->ready = true;
-        c->events.ready(c->events.context);
-    }
-}
-
-static void on_refused(struct mu_rpc_client *c, const struct mu_rpc_event *event)
-{
-    char text[MU_ERRMSG_CAP];
-
-    (void)snprintf(text, sizeof(text), "%.80s refused the connection: %.*s", c->addr,
-                   (int)(event->payload.len > 120 ? 120 : event->payload.len),
-                   (const char *)event->payload.data);
-    c->last_error = event->status;
-    report(c, false, false, MUSTER_EREFUSED, text);
-    close_link(c);
-}
-
-static void handle_event(struct mu_rpc_client *c, const struct mu_rpc_event *event)
-{
-    if (c->events.event != NULL && event->type != MU_RPC_EV_WELCOMED &&
-        event->type != MU_RPC_EV_REFUSED && event->type != MU_RPC_EV_LINK_DEAD) {
-        c->events.event(c->events.context, event);
-        return;
-    }
-    switch (event->type) {
-    case MU_RPC_EV_WELCOMED:
-        on_welcomed(c);
-        break;
-    case MU_RPC_EV_REPLY:
-        c->events.reply(c->events.context, event->id, event->status, event->payload);
-        break;
-    case MU_RPC_EV_ITEM:
-        if (c->events.item != NULL) {
-            c->events.item(c->events.context, event->id, event->payload);
-        }
-        (void)mu_rpc_consumed(&c->rpc, mu_env_now(c->env), event->id, event->payload.len);
-        break;
-    case MU_RPC_EV_REFUSED:
-        on_refused(c, event);
-        break;
-    case MU_RPC_EV_LINK_DEAD:
-        c->last_error = MUSTER_ETIMEDOUT;
-        close_link(c);
-        break;
-    case MU_RPC_EV_CALL: /* A server calls nobody here yet. */
-        (void)mu_rpc_reply(&c->rpc, mu_env_now(c->env), event->id, MUSTER_ENOMETHOD,
-                           MU_SPAN_LIT("this client serves no methods"));
-        break;
-    case MU_RPC_EV_CREDIT: /* `turn_ended` follows in the pump. */
-    case MU_RPC_EV_DRAIN:  /* The connection will end, and be made again. */
-    case MU_RPC_EV_BYE:
-    case MU_RPC_EV_END:
-    case MU_RPC_EV_CANCEL:
-        break;
-    }
-    if (c->events.event != NULL) {
-        c->events.event(c->events.context, event);
-    }
-}
-
-static void flush(struct mu_rpc_client *c)
-{
-    while (c->link == MU_RPC_CLIENT_UP && !c->blocked) {
-        struct mu_span out[MU_RPC_SPANS];
-        size_t count = mu_rpc_outputv(&c->rpc, out, MU_RPC_SPANS);
-        size_t taken = 0;
-
-        if (count == 0) {
-            return;
-        }
-        mu_env_sendv(c->env, &c->conn, out, count, &taken);
-        c->blocked = taken < mu_span_total(out, count);
-        mu_rpc_sent(&c->rpc, taken);
-    }
-}
-
-static void finish_close(struct mu_rpc_client *c)
-{
-    mu_env_timer_arm(c->env, &c->timer, MU_MONO_NEVER);
-    mu_rpc_fini(&c->rpc);
-    c->events.closed(c->events.context);
-}
-
-static void arm_timer(struct mu_rpc_client *c)
-{
-    mu_mono_t at = mu_rpc_deadline(&c->rpc);
-
-    if (c->starved) {
-        mu_mono_t later = mu_mono_add_ms(mu_env_now(c->env).mono, STARVED_MS);
-
-        at = mu_mono_before(at, later) ? later : at;
-    }
-    at = mu_mono_min(at, mu_mono_min(c->dial_at, c->give_up_at));
-    at = mu_mono_min(at, mu_mono_min(c->probe_at, c->linger_at));
-    /* Every frame moves the keep-alive out; a timer that fires early just looks again. One that
-     * was armed for this very turn has done its work. */
-    if (!mu_heap_contains(&c->timer.node) || mu_mono_before(at, c->timer.node.at) ||
-        mu_mono_reached(c->timer.node.at, mu_env_now(c->env).mono)) {
-        mu_env_timer_arm(c->env, &c->timer, at);
-    }
-}
-
-/* After anything happened. May be the end of the client, and of its memory. */
-static void pump(struct mu_rpc_client *c)
-{
-    struct mu_rpc_event event;
-
-    while (mu_rpc_next_event(&c->rpc, &event)) {
-        handle_event(c, &event);
-    }
-    if (c->ready && !c->closing && c->events.turn_ended != NULL) {
-        c->events.turn_ended(c->events.context);
-    }
-    flush(c);
-    if (c->closing && c->link == MU_RPC_CLIENT_DOWN) {
-        finish_close(c);
-        return;
-    }
-    if (c->closing && c->link == MU_RPC_CLIENT_UP && mu_rpc_output(&c->rpc).len == 0) {
-        mu_rpc_unlinked(&c->rpc, mu_env_now(c->env));
-        c->link = MU_RPC_CLIENT_CLOSING;
-        mu_env_close(c->env, &c->conn, false);
-    }
-    arm_timer(c);
-}
-
-/* The server broke the protocol: this session is over, the next connection begins another. */
-static void abandon_session(struct mu_rpc_client *c, int err)
-{
-    struct mu_rpc_event event;
-    int again;
-
-    mu_log(MUSTER_LOG_WARN, "RPC-SERVER-VIOLATION", "server=%s why=\"%s\"", c->addr,
-           mu_rpc_errmsg(&c->rpc));
-    c->last_error = err;
-    report(c, true, false, err, NULL);
-    close_link(c);
-    while (mu_rpc_next_event(&c->rpc, &event)) {
-        handle_event(c, &event);
-    }
-    mu_rpc_fini(&c->rpc);
-    again = init_session(c);
-    MU_ASSERT(again == 0); /* It allocates nothing, and its config was good before. */
-}
-
 /* --- the connection --------------------------------------------------------------------------- */
 
 static size_t on_data(struct mu_conn *conn, struct mu_span in)
 {
-    struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
-    size_t done = 0;
-
-    while (done < in.len && c->link == MU_RPC_CLIENT_UP) {
-        struct mu_rpc_event event;
-        size_t used = 0;
-        int err = mu_rpc_recv(&c->rpc, mu_env_now(c->env), mu_span_skip(in, done), &used);
-
-        done += used;
-        if (err == MUSTER_ENOMEM) {
-            /* The session is whole: what was not taken comes again on the next connection. */
-            c->last_error = err;
-            close_link(c);
-            break;
-        }
-        if (err != 0) {
-            abandon_session(c, err);
-            break;
-        }
-        while (mu_rpc_next_event(&c->rpc, &event)) {
-            handle_event(c, &event);
-        }
-    }
-    pump(c);
+    mu_rpc_client_pump(MU_CONTAINER_OF(conn, struct mu_rpc_client, conn), in);
     return in.len;
 }
 
@@ -271,9 +50,9 @@ static void on_open(struct mu_conn *conn)
         c->give_up_at = c->config.try_once ? MU_MONO_NEVER : c->give_up_at; /* It was taken. */
     }
     if (mu_rpc_dialled(&c->rpc, now) != 0) {
-        close_link(c);
+        mu_rpc_client_close_link(c);
     }
-    pump(c);
+    mu_rpc_client_pump(c, (struct mu_span){0});
 }
 
 static void on_eof(struct mu_conn *conn)
@@ -281,8 +60,8 @@ static void on_eof(struct mu_conn *conn)
     struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
 
     c->last_error = MUSTER_ECLOSED;
-    close_link(c);
-    pump(c);
+    mu_rpc_client_close_link(c);
+    mu_rpc_client_pump(c, (struct mu_span){0});
 }
 
 static void on_writable(struct mu_conn *conn)
@@ -290,7 +69,7 @@ static void on_writable(struct mu_conn *conn)
     struct mu_rpc_client *c = MU_CONTAINER_OF(conn, struct mu_rpc_client, conn);
 
     c->blocked = false;
-    pump(c);
+    mu_rpc_client_pump(c, (struct mu_span){0});
 }
 
 static void give_up(struct mu_rpc_client *c)
@@ -304,13 +83,13 @@ static void give_up(struct mu_rpc_client *c)
                        c->addr,
                        muster_strerror(c->last_error != 0 ? c->last_error : MUSTER_ETIMEDOUT),
                        c->config.connect_ms);
-        report(c, false, false, MUSTER_ECONN, text);
+        mu_rpc_client_report(c, MU_RPC_CLIENT_FAILED, MUSTER_ECONN, text);
         return;
     }
     (void)snprintf(text, sizeof(text), "lost the connection to %.120s: %s (tried again for %u ms)",
                    c->addr, muster_strerror(c->last_error != 0 ? c->last_error : MUSTER_ECLOSED),
                    c->config.reconnect_ms);
-    c->events.gave_up(c->events.context, MUSTER_ECONN, text);
+    mu_rpc_client_note(c, MU_RPC_CLIENT_GAVE_UP, MUSTER_ECONN, text);
 }
 
 /* The two ends do not trust each other, and trying again would not help. */
@@ -321,7 +100,7 @@ static void fail_insecure(struct mu_rpc_client *c)
 
     (void)snprintf(text, sizeof(text), "cannot connect to %.80s: %.150s", c->addr,
                    why[0] != '\0' ? why : muster_strerror(MUSTER_ETLS));
-    report(c, false, false, MUSTER_ETLS, text);
+    mu_rpc_client_report(c, MU_RPC_CLIENT_FAILED, MUSTER_ETLS, text);
 }
 
 /* We have a credential, and the server knows nothing of it. Or it was about to die: so not after
@@ -338,7 +117,7 @@ static void fail_unlocked(struct mu_rpc_client *c)
                    "cannot connect to %.80s: it answers no TLS. It was started without the job's "
                    "credential (--token-file), or it is no muster server",
                    c->addr);
-    report(c, false, false, MUSTER_ENOTLS, text);
+    mu_rpc_client_report(c, MU_RPC_CLIENT_FAILED, MUSTER_ENOTLS, text);
 }
 
 static void on_closed(struct mu_conn *conn, int status)
@@ -366,7 +145,7 @@ static void on_closed(struct mu_conn *conn, int status)
         c->not_tls = 0;
     }
     if (!c->ready && was_open && !too_far && ++c->unanswered >= c->config.greetings) {
-        report(c, true, false, 0, NULL);
+        mu_rpc_client_report(c, MU_RPC_CLIENT_MISMATCH, 0, "");
     }
     if (!c->ready && !too_far && c->config.try_once) {
         give_up(c);
@@ -381,7 +160,7 @@ static void on_closed(struct mu_conn *conn, int status)
                          ? now.mono
                          : mu_mono_add_ms(now.mono, mu_rpc_client_backoff_ms(&c->attempts, c->env));
     }
-    pump(c);
+    mu_rpc_client_pump(c, (struct mu_span){0});
 }
 
 static const struct mu_conn_events conn_events = {
@@ -428,16 +207,16 @@ static void on_timer(struct mu_timer *timer)
     }
     if (mu_mono_reached(c->probe_at, now.mono)) {
         c->probe_at = MU_MONO_NEVER;
-        report(c, true, true, 0, NULL);
+        mu_rpc_client_report(c, MU_RPC_CLIENT_SILENT, 0, "");
     }
     if (mu_mono_reached(c->linger_at, now.mono)) {
         c->linger_at = MU_MONO_NEVER;
-        close_link(c);
+        mu_rpc_client_close_link(c);
     }
     if (mu_mono_reached(c->dial_at, now.mono) && c->link == MU_RPC_CLIENT_DOWN && !c->closing) {
         dial(c);
     }
-    pump(c);
+    mu_rpc_client_pump(c, (struct mu_span){0});
 }
 
 /* --- for its owner ---------------------------------------------------------------------------- */
@@ -460,7 +239,7 @@ int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
         .give_up_at =
             config->connect_ms == 0 ? MU_MONO_NEVER : mu_mono_add_ms(now, config->connect_ms),
     };
-    err = init_session(c);
+    err = mu_rpc_client_begin_session(c);
     if (err != 0) {
         return err;
     }
@@ -468,12 +247,6 @@ int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
     mu_timer_init(&c->timer, on_timer);
     mu_env_timer_arm(env, &c->timer, now);
     return 0;
-}
-
-void mu_rpc_client_flush(struct mu_rpc_client *c)
-{
-    flush(c);
-    arm_timer(c);
 }
 
 void mu_rpc_client_run_soon(struct mu_rpc_client *c)
@@ -486,7 +259,7 @@ int mu_rpc_client_call(struct mu_rpc_client *c, struct mu_span method, struct mu
 {
     int err;
 
-    if (!c->ready) {
+    if (!c->ready || c->broken) {
         return MUSTER_EAGAIN;
     }
     err = mu_rpc_call(&c->rpc, mu_env_now(c->env), method, payload, timeout_ms, 0, ret_id);
@@ -542,7 +315,7 @@ void mu_rpc_client_close(struct mu_rpc_client *c)
     c->linger_at = mu_mono_add_ms(mu_env_now(c->env).mono, LINGER_MS);
     (void)mu_rpc_close(&c->rpc, mu_env_now(c->env));
     if (c->link == MU_RPC_CLIENT_DIALLING || (c->link == MU_RPC_CLIENT_UP && !c->ready)) {
-        close_link(c);
+        mu_rpc_client_close_link(c);
     }
     mu_rpc_client_run_soon(c);
 }

@@ -10,7 +10,13 @@
  * A connection that is given up while the session goes on is reset, never ended in order: to the
  * server an orderly end without a goodbye is the death of this process.
  *
- * No callback runs inside a call; from inside a callback anything may be called.
+ * When the owner is called. No callback runs inside a function of this header, nor in the middle of
+ * anything that the client does: all callbacks come from the tail of one pump, which runs after
+ * whatever happened. First the machine takes bytes up to the first thing that it has to say, and is
+ * at rest; then the client does what follows for itself; last it tells its owner, and the pump
+ * begins anew with the rest of the bytes. So from inside a callback anything may be called, and
+ * what the owner does there (it cancels, grants credit, says where the next item goes) counts for
+ * the next thing that it is told.
  */
 #ifndef MU_RPC_CLIENT_H
 #define MU_RPC_CLIENT_H
@@ -77,6 +83,15 @@ enum mu_rpc_client_link {
     MU_RPC_CLIENT_CLOSING, /* `closed` of the connection will come */
 };
 
+/* What the owner is told besides what the machine has to say. */
+enum mu_rpc_client_news {
+    MU_RPC_CLIENT_NO_NEWS = 0,
+    MU_RPC_CLIENT_MISMATCH,
+    MU_RPC_CLIENT_SILENT, /* likewise */
+    MU_RPC_CLIENT_FAILED,
+    MU_RPC_CLIENT_GAVE_UP,
+};
+
 struct mu_rpc_client {
     struct mu_env *env;
     struct mu_rpc_client_config config;
@@ -95,6 +110,11 @@ struct mu_rpc_client {
     bool near_failed;  /* nobody is there, or not any more */
     bool dialled_near; /* the connection that is, or is being made */
     bool starved;      /* the machine found no memory for what is due: not at once again */
+    bool broken;       /* the server broke the session: another is begun when the owner was told */
+    bool ready_owed;   /* `ready` was not told yet */
+    enum mu_rpc_client_news news;
+    int news_status;
+    struct mu_errmsg news_text;
     struct mu_timer timer;
     mu_mono_t dial_at;
     mu_mono_t dialled_at;
@@ -111,7 +131,8 @@ struct mu_rpc_client {
 int mu_rpc_client_init(struct mu_rpc_client *c, struct mu_env *env,
                        const struct mu_rpc_client_config *config,
                        const struct mu_rpc_client_events *events);
-/** Errors as mu_rpc_call(). Before `ready`: MUSTER_EAGAIN. */
+/** Errors as mu_rpc_call(). Before `ready`, and in the replies of a session that the server broke:
+ * MUSTER_EAGAIN. */
 int mu_rpc_client_call(struct mu_rpc_client *c, struct mu_span method, struct mu_span payload,
                        uint32_t timeout_ms, uint64_t *ret_id);
 /** Sends an item of a call. Errors as mu_rpc_item(): after MUSTER_EAGAIN, `turn_ended` follows. */
