@@ -25,7 +25,7 @@ enum mu_etcd_verdict {
     MU_ETCD_DONE = 1, /* etcd answered: the status says how */
     MU_ETCD_NEXT,     /* it did not happen: try elsewhere */
     MU_ETCD_HOPELESS, /* it will not happen here; elsewhere, perhaps */
-    MU_ETCD_REAUTH,   /* it did not happen: our token is no good any more */
+    MU_ETCD_REAUTH,   /* it did not happen: etcd does not accept the token any more */
     MU_ETCD_UNKNOWN,  /* perhaps it happened */
 };
 
@@ -44,7 +44,7 @@ struct mu_etcd_answer {
 /** What a refusal of etcd means: a code, with words in `msg`. */
 enum mu_etcd_verdict mu_etcd_judge_refusal(const struct mu_etcd_reply *r, int *ret_status,
                                            struct mu_errmsg *msg);
-/** What an answer of the v3 API means. `has_user`: we say who we are. */
+/** What an answer of the v3 API means. `has_user`: the request names a user. */
 enum mu_etcd_verdict mu_etcd_judge_v3(const struct mu_etcd_exchange *x, bool has_user,
                                       struct mu_etcd_answer *a);
 /** The same for the v2 API. */

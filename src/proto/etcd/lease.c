@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "codec/etcd/json.h"
 #include "core/assert.h"
 
 #define TTL_MAX_S     INT64_C(9000000000) /* etcd grants no more */
@@ -101,12 +100,12 @@ static void take_kept(struct mu_etcd_holder *h, mu_mono_t sent, mu_mono_t now)
     h->was_granted = true;
 }
 
-static void take_keep_answer(struct mu_etcd_holder *h, const struct mu_etcd_holder_answer *a,
-                             mu_mono_t now)
+static void take_keep_answer(struct mu_etcd_holder *h, const struct mu_etcd_answer *a,
+                             mu_mono_t sent, mu_mono_t now)
 {
-    if (a->status == 0 && a->ttl_s > 0) {
-        take_ttl(h, a->ttl_s);
-        take_kept(h, a->sent, now);
+    if (a->status == 0 && a->reply->ttl_s > 0) {
+        take_ttl(h, a->reply->ttl_s);
+        take_kept(h, sent, now);
         return;
     }
     if (a->status == 0 || a->status == MUSTER_ENOENT) {
@@ -114,7 +113,7 @@ static void take_keep_answer(struct mu_etcd_holder *h, const struct mu_etcd_hold
         end_answered(h, MUSTER_ENOENT, now);
         return;
     }
-    (void)mu_err(&h->errmsg, a->status, "%s", a->text);
+    h->errmsg = a->errmsg;
     if (mu_mono_reached(deadline_of(h), now) || a->status == MUSTER_EREFUSED ||
         a->status == MUSTER_ECLOSED) {
         end_answered(h, a->status, now);
@@ -126,18 +125,18 @@ static void take_keep_answer(struct mu_etcd_holder *h, const struct mu_etcd_hold
     }
 }
 
-static void take_grant_answer(struct mu_etcd_holder *h, const struct mu_etcd_holder_answer *a,
-                              mu_mono_t now)
+static void take_grant_answer(struct mu_etcd_holder *h, const struct mu_etcd_answer *a,
+                              mu_mono_t sent, mu_mono_t now)
 {
     if (a->grpc_code == MU_ETCD_PRECONDITION) {
         h->kept = now; /* Nobody knows when the first call arrived: it counts once it is kept. */
         keep(h, now);
     } else if (a->status != 0) {
-        (void)mu_err(&h->errmsg, a->status, "%s", a->text);
+        h->errmsg = a->errmsg;
         end_answered(h, a->status, now);
     } else {
-        take_ttl(h, a->ttl_s > 0 ? a->ttl_s : h->ttl_s);
-        take_kept(h, a->sent, now);
+        take_ttl(h, a->reply->ttl_s > 0 ? a->reply->ttl_s : h->ttl_s);
+        take_kept(h, sent, now);
     }
 }
 
@@ -153,15 +152,15 @@ void mu_etcd_holder_start(struct mu_etcd_holder *h, int64_t id, int64_t ttl_s, m
     send(h, MU_ETCD_HOLDER_GRANTING, "/v3/lease/grant", 0);
 }
 
-void mu_etcd_holder_done(struct mu_etcd_holder *h, const struct mu_etcd_holder_answer *a,
+void mu_etcd_holder_done(struct mu_etcd_holder *h, const struct mu_etcd_answer *a, mu_mono_t sent,
                          mu_mono_t now)
 {
     switch (h->state) {
     case MU_ETCD_HOLDER_GRANTING:
-        take_grant_answer(h, a, now);
+        take_grant_answer(h, a, sent, now);
         break;
     case MU_ETCD_HOLDER_KEEPING:
-        take_keep_answer(h, a, now);
+        take_keep_answer(h, a, sent, now);
         break;
     case MU_ETCD_HOLDER_LEAVING:
         if (a->status != MUSTER_ECLOSED) {

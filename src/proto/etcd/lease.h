@@ -9,10 +9,10 @@
  *         GRANTED    tell the owner
  *         END        the last action: tell the owner that it is lost, with `verdict` and its words
  *                    in `errmsg`, or, if `stopping`, that it has stopped
- *     mu_etcd_holder_done(h, &answer, now)     the call has ended
- *     mu_etcd_holder_stop(h, revoke, now)      the owner does not want it any more
- *     mu_etcd_holder_close(h, now)             the client goes
- *     mu_etcd_holder_tick(h, now)              it is `wake`
+ *     mu_etcd_holder_done(h, &answer, sent, now)   the call has ended
+ *     mu_etcd_holder_stop(h, revoke, now)          the owner does not want it any more
+ *     mu_etcd_holder_close(h, now)                 the client goes
+ *     mu_etcd_holder_tick(h, now)                  it is `wake`
  *
  *     IDLE      --start-->                    GRANTING   SEND
  *     GRANTING  --granted-->                  KEPT       GRANTED
@@ -26,7 +26,7 @@
  *     any call  --its time is over, close-->  CANCELING  CANCEL
  *     KEPT      --stop, revoke-->             REVOKING   SEND
  *     GRANTING, KEEPING --stop, revoke-->     LEAVING    CANCEL
- *     LEAVING   --the call has ended-->       REVOKING   SEND
+ *     LEAVING   --the call has ended-->       REVOKING   SEND; if it was closed, IDLE and END
  *     KEPT      --stop-->                     ENDING
  *     GRANTING, KEEPING --stop-->             CANCELING  CANCEL
  *     REVOKING, CANCELING --the call has ended-->  IDLE  END
@@ -40,11 +40,8 @@
 #ifndef MU_ETCD_HOLDER_H
 #define MU_ETCD_HOLDER_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "core/err.h"
 #include "core/time.h"
+#include "proto/etcd/judge.h"
 
 enum mu_etcd_holder_state {
     MU_ETCD_HOLDER_IDLE = 0,
@@ -62,15 +59,6 @@ enum mu_etcd_holder_action {
     MU_ETCD_HOLDER_CANCEL,
     MU_ETCD_HOLDER_GRANTED,
     MU_ETCD_HOLDER_END,
-};
-
-/* How a call ended. */
-struct mu_etcd_holder_answer {
-    int status;
-    int64_t grpc_code;
-    int64_t ttl_s;    /* status 0: the lease's time; not above 0: it is no more */
-    mu_mono_t sent;   /* when the last try of it went out */
-    const char *text; /* the words of `status` */
 };
 
 /* It holds no memory. Drivers read the first members. */
@@ -93,10 +81,12 @@ struct mu_etcd_holder {
 
 /** The holder must be IDLE. `id` is a random number above 0, `ttl_s` at least 1. */
 void mu_etcd_holder_start(struct mu_etcd_holder *h, int64_t id, int64_t ttl_s, mu_mono_t now);
-void mu_etcd_holder_done(struct mu_etcd_holder *h, const struct mu_etcd_holder_answer *a,
+/** `sent`: when the last try of the call went out. */
+void mu_etcd_holder_done(struct mu_etcd_holder *h, const struct mu_etcd_answer *a, mu_mono_t sent,
                          mu_mono_t now);
 /** `revoke`: also at the server, which is tried for a second. */
 void mu_etcd_holder_stop(struct mu_etcd_holder *h, bool revoke, mu_mono_t now);
+/** END follows with MUSTER_ECLOSED, unless it ends otherwise first. */
 void mu_etcd_holder_close(struct mu_etcd_holder *h, mu_mono_t now);
 void mu_etcd_holder_tick(struct mu_etcd_holder *h, mu_mono_t now);
 /** What to do now; 0: nothing, until something happens. */

@@ -2,8 +2,8 @@
  * The way of a call to an etcd cluster: which endpoint it goes to, what is tried again and when,
  * and when it is given up. Decision machines: service/etcd/etcd.c drives them and has the HTTP.
  *
- * A route is what all calls and watches of a client share: the endpoint that answered last, when
- * that was, and whether there is a token that says who we are. An asker is one call.
+ * A route is what all calls and watches of a client share: the endpoint that answered last, the
+ * time of that answer, and the token that etcd knows our user by. An asker makes one call.
  *
  *     mu_etcd_asker_start(a, route, &terms, now)
  *     while ((action = mu_etcd_asker_next(a)) != 0) ...   then, and after every other function:
@@ -52,7 +52,7 @@ struct mu_etcd_route_config {
     uint32_t try_ms;
     uint32_t quiet_ms;
     size_t reply_bytes_max;
-    const char *user; /* NULL: nobody. Borrowed */
+    const char *user; /* NULL: calls go without a token. Borrowed */
 };
 
 enum mu_etcd_token_state {
@@ -76,8 +76,8 @@ struct mu_etcd_route {
 /** The seed also chooses the first endpoint, so that not every client goes to the same one. */
 void mu_etcd_route_init(struct mu_etcd_route *r, const struct mu_etcd_route_config *config,
                         uint64_t seed);
-/** The call for a token has ended, with words in `msg`. Returns what the askers and watchers that
- * wait for it are to be told; the words may be others then. */
+/** The call for a token has ended, with words in `msg`. Returns the status to tell the askers and
+ * watchers that wait for the token, and may change the words. */
 int mu_etcd_route_authed(struct mu_etcd_route *r, int status, struct mu_errmsg *msg);
 
 /* For the machines. */
@@ -89,7 +89,7 @@ void mu_etcd_route_leave(struct mu_etcd_route *r, uint32_t endpoint);
 uint64_t mu_etcd_route_rest_ns(struct mu_etcd_route *r, uint32_t tries);
 /** Whether the cluster has been silent for too long, as seen by what began at `started`. */
 bool mu_etcd_route_silent(const struct mu_etcd_route *r, mu_mono_t started, mu_mono_t now);
-/** Whether a request must wait for a token. `ret_ask`: nobody has asked for it yet. */
+/** Whether a request must wait for a token. `ret_ask`: the caller must ask for it. */
 bool mu_etcd_route_needs_token(struct mu_etcd_route *r, bool *ret_ask);
 /** etcd refuses the token of that number. */
 void mu_etcd_route_drop_token(struct mu_etcd_route *r, uint64_t number);

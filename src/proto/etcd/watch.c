@@ -96,13 +96,7 @@ static void rest(struct mu_etcd_watcher *w, mu_mono_t now, uint64_t ns)
     w->wake = mu_mono_add_ns(now, ns);
 }
 
-static void end_later(struct mu_etcd_watcher *w, int why, mu_mono_t now)
-{
-    w->ending = why;
-    rest(w, now, 0);
-}
-
-static void read_range(struct mu_etcd_watcher *w, mu_mono_t now)
+static int read_range(struct mu_etcd_watcher *w)
 {
     struct mu_etcd_op op = {
         .kind = MU_ETCD_RANGE,
@@ -111,18 +105,14 @@ static void read_range(struct mu_etcd_watcher *w, mu_mono_t now)
         .revision = w->read_at,
         .keys_only = w->next == 0 && !w->config.current,
     };
-    int err = mu_etcd_encode_op(&w->body, &op);
 
-    if (err != 0) {
-        end_later(w, err, now);
-        return;
-    }
     w->must_read = false;
     w->state = MU_ETCD_WATCHER_READING;
     w->due = MU_ETCD_WATCHER_READ;
+    return mu_etcd_encode_op(&w->body, &op);
 }
 
-static void open_stream(struct mu_etcd_watcher *w, mu_mono_t now)
+static int open_stream(struct mu_etcd_watcher *w, mu_mono_t now)
 {
     struct mu_etcd_watch_request request = {
         .key = w->config.key,
@@ -131,12 +121,7 @@ static void open_stream(struct mu_etcd_watcher *w, mu_mono_t now)
         .prev_kv = w->config.prev_kv,
         .no_delete = w->config.puts_only,
     };
-    int err = mu_etcd_encode_watch(&w->body, &request);
 
-    if (err != 0) {
-        end_later(w, err, now);
-        return;
-    }
     mu_buf_reset(&w->in);
     w->split = (struct mu_jv_split){0};
     w->verdict = 0;
@@ -147,6 +132,14 @@ static void open_stream(struct mu_etcd_watcher *w, mu_mono_t now)
     w->state = MU_ETCD_WATCHER_STREAMING;
     w->wake = mu_mono_add_ms(now, w->route->config.quiet_ms);
     w->due = MU_ETCD_WATCHER_STREAM;
+    return mu_etcd_encode_watch(&w->body, &request);
+}
+
+void mu_etcd_watcher_unsent(struct mu_etcd_watcher *w, int err, mu_mono_t now)
+{
+    w->due = 0;
+    w->ending = err;
+    rest(w, now, 0);
 }
 
 static void go_on(struct mu_etcd_watcher *w, mu_mono_t now)
@@ -160,10 +153,12 @@ static void go_on(struct mu_etcd_watcher *w, mu_mono_t now)
     } else if (mu_etcd_route_needs_token(w->route, &ask)) {
         w->state = MU_ETCD_WATCHER_UNNAMED;
         w->due = ask ? MU_ETCD_WATCHER_AUTHENTICATE : 0;
-    } else if (w->must_read) {
-        read_range(w, now);
     } else {
-        open_stream(w, now);
+        int err = w->must_read ? read_range(w) : open_stream(w, now);
+
+        if (err != 0) {
+            mu_etcd_watcher_unsent(w, err, now);
+        }
     }
 }
 
@@ -253,26 +248,26 @@ static void tell_reading(struct mu_etcd_watcher *w, mu_mono_t now)
     }
 }
 
-void mu_etcd_watcher_read_done(struct mu_etcd_watcher *w, int status, const char *text,
-                               const struct mu_etcd_reply *reply, mu_mono_t now)
+void mu_etcd_watcher_read_done(struct mu_etcd_watcher *w, const struct mu_etcd_answer *a,
+                               mu_mono_t now)
 {
-    if (w->ending == 0 && status == MUSTER_EOVERFLOW) {
+    if (w->ending == 0 && a->status == MUSTER_EOVERFLOW) {
         rest(w, now, 0); /* Compacted once more meanwhile: the stream will say up to where. */
         return;
     }
-    if (w->ending != 0 || status != 0) {
-        (void)mu_err(&w->errmsg, status, "%s", status != 0 ? text : "");
-        end(w, w->ending != 0 ? w->ending : status);
+    if (w->ending != 0 || a->status != 0) {
+        w->errmsg = a->errmsg;
+        end(w, w->ending != 0 ? w->ending : a->status);
         return;
     }
-    w->reading = w->read_at != 0 ? w->read_at : reply->revision;
+    w->reading = w->read_at != 0 ? w->read_at : a->reply->revision;
     if (behind(w->reading) < w->next) {
         w->must_read = true;
         rest(w, now, 0); /* Older than what was told: not even a linearizable read is older. */
         return;
     }
     w->state = MU_ETCD_WATCHER_TELLING;
-    w->found = &reply->results[0];
+    w->found = &a->reply->results[0];
     w->at = 0;
     w->gone = NULL;
     if (w->found->kv_count > 1) {
@@ -489,11 +484,6 @@ void mu_etcd_watcher_start(struct mu_etcd_watcher *w, struct mu_etcd_route *rout
     mu_buf_init(&w->in, route->config.reply_bytes_max);
     mu_etcd_reply_init(&w->reply);
     rest(w, now, 0);
-}
-
-void mu_etcd_watcher_unsent(struct mu_etcd_watcher *w, int err, mu_mono_t now)
-{
-    end_later(w, err, now);
 }
 
 void mu_etcd_watcher_authed(struct mu_etcd_watcher *w, int status, const char *text, mu_mono_t now)

@@ -14,7 +14,7 @@
  *         TOLD            all changes before revision `next` were told
  *         READY           what happens from now on will be told
  *         END             the last action: `verdict`, with words in `errmsg`. It holds no memory
- *     mu_etcd_watcher_read_done(w, status, text, reply, now)   the reply is lent until all was told
+ *     mu_etcd_watcher_read_done(w, &answer, now)       its reply is lent until all was told
  *     mu_etcd_watcher_recv(w, code, bytes, now)        bytes of the stream: takes those of one
  *                                                      piece at most, and returns how many
  *     mu_etcd_watcher_stream_done(w, &exchange, now)
@@ -135,9 +135,8 @@ struct mu_etcd_watcher {
 void mu_etcd_watcher_start(struct mu_etcd_watcher *w, struct mu_etcd_route *route,
                            const struct mu_etcd_watcher_config *config, uint64_t seed,
                            mu_mono_t now);
-/** `reply` only with status 0, `text` only with another. */
-void mu_etcd_watcher_read_done(struct mu_etcd_watcher *w, int status, const char *text,
-                               const struct mu_etcd_reply *reply, mu_mono_t now);
+void mu_etcd_watcher_read_done(struct mu_etcd_watcher *w, const struct mu_etcd_answer *a,
+                               mu_mono_t now);
 size_t mu_etcd_watcher_recv(struct mu_etcd_watcher *w, int code, struct mu_span in, mu_mono_t now);
 void mu_etcd_watcher_stream_done(struct mu_etcd_watcher *w, const struct mu_etcd_exchange *x,
                                  mu_mono_t now);

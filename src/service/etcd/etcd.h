@@ -21,13 +21,10 @@
 #ifndef MU_ETCD_H
 #define MU_ETCD_H
 
-#include "codec/etcd/json.h"
-#include "codec/text/json_view.h"
-#include "core/buf.h"
 #include "core/env.h"
-#include "core/err.h"
-#include "core/list.h"
-#include "core/map.h"
+#include "proto/etcd/lease.h"
+#include "proto/etcd/route.h"
+#include "proto/etcd/watch.h"
 
 #define MU_ETCD_PORT          2379
 #define MU_ETCD_ENDPOINTS_MAX 16
@@ -95,7 +92,8 @@ struct mu_etcd_call {
      *   MUSTER_ECLOSED, MUSTER_ENOMEM
      */
     int status;
-    bool unknown; /* an error, but it may have happened */
+    bool unknown;   /* an error, but it may have happened */
+    uint32_t tries; /* that failed */
     int64_t grpc_code;
     const struct mu_etcd_reply *reply;
     struct mu_span text;
@@ -109,17 +107,7 @@ struct mu_etcd_call {
     struct mu_http http;
     struct mu_timer timer;
     struct mu_buf in;
-    mu_mono_t started;
-    mu_mono_t deadline;
-    mu_mono_t tried; /* when the last try went out */
-    uint32_t state;
-    uint32_t endpoint;
-    uint32_t tries;
-    uint32_t hopeless; /* endpoints that refuse it for good, a bit for each */
-    uint32_t auths;
-    uint64_t token; /* which one it went out with */
-    int ending;     /* why it is being cancelled; 0: it is not */
-    bool too_long;
+    struct mu_etcd_asker asker;
 };
 
 void mu_etcd_submit(struct mu_etcd *etcd, struct mu_etcd_call *call);
@@ -135,16 +123,6 @@ bool mu_etcd_call_active(const struct mu_etcd_call *call);
  * tells what is different: each key that was written since, with its value then, and each that is
  * gone. What was not compacted it tells one by one.
  */
-struct mu_etcd_change {
-    bool deleted;
-    bool created; /* it was not there before */
-    bool initial; /* it was there at the start, see `current` */
-    bool has_prev;
-    int64_t revision; /* of a deletion found by reading again: of that reading */
-    struct mu_etcd_kv kv;
-    struct mu_etcd_kv prev;
-};
-
 struct mu_etcd_watch {
     /* Set by the caller; what they point to stays until `ended`. */
     struct mu_span key;
@@ -171,22 +149,8 @@ struct mu_etcd_watch {
     struct mu_etcd_call read;
     struct mu_http http;
     struct mu_timer timer;
-    struct mu_buf body;
-    struct mu_buf in;
-    struct mu_map known;
-    struct mu_etcd_reply reply;
-    struct mu_jv_split split;
-    mu_mono_t heard;
-    mu_mono_t since; /* when the cluster fell silent */
-    uint32_t state;
-    uint32_t endpoint;
-    uint32_t tries;
-    uint64_t token;
-    bool was_ready;
-    bool must_read;
-    int64_t read_at; /* as of which revision; 0: now */
-    int ending;
-    int verdict;
+    struct mu_etcd_watcher watcher;
+    bool pumping;
 };
 
 void mu_etcd_watch_start(struct mu_etcd *etcd, struct mu_etcd_watch *watch);
@@ -215,19 +179,11 @@ struct mu_etcd_lease {
     struct mu_list link;
     struct mu_etcd_call call;
     struct mu_timer timer;
-    char body[96];
-    mu_mono_t kept; /* when the last call that was answered went out */
-    bool told;      /* that it is granted */
-    uint32_t state;
-    int verdict;
-    bool revoke;
-    bool stopping;
+    struct mu_etcd_holder holder;
 };
 
 void mu_etcd_lease_start(struct mu_etcd *etcd, struct mu_etcd_lease *lease);
 /** Ends it, with `revoke` also at the server (tried for a second); `stopped` follows. */
 void mu_etcd_lease_stop(struct mu_etcd_lease *lease, bool revoke);
-/** When it will be lost unless it is kept before. */
-mu_mono_t mu_etcd_lease_deadline(const struct mu_etcd_lease *lease);
 
 #endif
