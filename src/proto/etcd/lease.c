@@ -66,7 +66,7 @@ static void end_now(struct mu_etcd_holder *h)
     h->state = MU_ETCD_HOLDER_IDLE;
     h->wake = MU_MONO_NEVER;
     h->due = MU_ETCD_HOLDER_END;
-    if (h->errmsg.text[0] == '\0') {
+    if (!h->stopping && h->errmsg.text[0] == '\0') {
         (void)mu_err(&h->errmsg, h->verdict, "%s", muster_strerror(h->verdict));
     }
 }
