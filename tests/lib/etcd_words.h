@@ -60,7 +60,7 @@ static inline void etcd_say_kv(struct mu_buf *out, const char *word)
 }
 
 /** The answer to a read of a range. */
-static inline void etcd_say_range(struct mu_buf *out, long long revision, char *const *kvs,
+static inline void etcd_say_range(struct mu_buf *out, long long revision, const char *const *kvs,
                                   size_t count)
 {
     etcd_say(out, "{\"header\":{\"revision\":\"%lld\"},\"kvs\":[", revision);
@@ -73,7 +73,7 @@ static inline void etcd_say_range(struct mu_buf *out, long long revision, char *
 
 /** A piece of a watch, of these words: created, canceled, compacted:REVISION, why:WORD_WORD,
  * code:NUMBER, put:KV, del:KEY@REVISION. */
-static inline void etcd_say_piece(struct mu_buf *out, char *const *words, size_t count)
+static inline void etcd_say_piece(struct mu_buf *out, const char *const *words, size_t count)
 {
     bool events = false;
 

@@ -344,7 +344,8 @@ static void take_read(char **words, size_t count)
         a.status = mu_err(&a.errmsg, x.status, "%s", x.error);
     }
     mu_buf_init(&text, STORY_MAX);
-    etcd_say_range(&text, strtoll(words[1], NULL, 10), words + 2, a.status != 0 ? 0 : count - 2);
+    etcd_say_range(&text, strtoll(words[1], NULL, 10), (const char *const *)words + 2,
+                   a.status != 0 ? 0 : count - 2);
     if (mu_etcd_reply_decode(&reply, mu_buf_span(&text)) != 0) {
         story_refuse("not an answer", words[0]);
     }
@@ -364,7 +365,7 @@ static void take_pieces(char **words, size_t count)
         while (end < count && !is(words[end], "|")) {
             end++;
         }
-        etcd_say_piece(&text, words + at, end - at);
+        etcd_say_piece(&text, (const char *const *)words + at, end - at);
         at = end + 1;
     }
     receive(200, mu_buf_span(&text));
