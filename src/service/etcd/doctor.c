@@ -19,6 +19,7 @@
 #include "core/addr.h"
 #include "core/alloc.h"
 #include "core/civil.h"
+#include "service/etcd/etcd_internal.h"
 
 #define TIMEOUT_MS UINT32_C(5000)
 #define ANSWER_MAX (4u << 20)
@@ -524,50 +525,17 @@ static void on_done(struct mu_http *http, int status)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-static int add_endpoint(struct doctor *d, const char *text, struct mu_errmsg *reterr_msg)
+static void add_patient(struct doctor *d, const struct mu_addr *addr)
 {
-    struct mu_etcd_doctor *base = &d->base;
-    struct patient *p = &d->patients[base->exam_count];
-    struct mu_addr addr;
-    int err;
+    struct patient *p = &d->patients[d->base.exam_count];
 
-    if (base->exam_count == MU_ETCD_ENDPOINTS_MAX) {
-        return mu_err(reterr_msg, MUSTER_EURL, "there are more than %d etcd endpoints",
-                      MU_ETCD_ENDPOINTS_MAX);
-    }
-    err = mu_addr_parse(text, MU_ETCD_PORT, &addr, reterr_msg);
-    if (err == 0 && (addr.kind != MU_ADDR_TCP || addr.port == 0)) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "etcd is not found at \"%.64s\"", text);
-    }
-    if (err != 0) {
-        return err;
-    }
     p->d = d;
-    p->exam = &base->exams[base->exam_count++];
-    (void)mu_addr_format(&addr, p->exam->name, sizeof(p->exam->name));
+    p->exam = &d->base.exams[d->base.exam_count++];
+    (void)mu_addr_format(addr, p->exam->name, sizeof(p->exam->name));
     mu_buf_init(&p->in, ANSWER_MAX);
     mu_buf_init(&p->url, 4 * TEXT_MAX);
     mu_buf_init(&p->body, 4 * TEXT_MAX);
     mu_buf_init(&p->token, TEXT_MAX);
-    return 0;
-}
-
-static int add_endpoints(struct doctor *d, const char *list, struct mu_errmsg *reterr_msg)
-{
-    char text[MU_ADDR_HOST_MAX + 16];
-    int err = 0;
-
-    while (err == 0) {
-        size_t len = strcspn(list, ",");
-
-        (void)snprintf(text, sizeof(text), "%.*s", (int)(len < 300 ? len : 300), list);
-        err = add_endpoint(d, text, reterr_msg);
-        if (list[len] == '\0') {
-            break;
-        }
-        list += len + 1;
-    }
-    return err;
 }
 
 static void on_turn(struct mu_timer *timer)
@@ -584,6 +552,8 @@ int mu_etcd_doctor_start(struct mu_env *env, const struct mu_etcd_doctor_config 
                          struct mu_etcd_doctor **ret_doctor, struct mu_errmsg *reterr_msg)
 {
     struct doctor *d = mu_calloc(1, sizeof(*d));
+    const char *list = config->endpoints;
+    struct mu_addr addr;
     uint64_t random;
     int err;
 
@@ -596,11 +566,14 @@ int mu_etcd_doctor_start(struct mu_env *env, const struct mu_etcd_doctor_config 
     d->base.impl = d;
     mu_env_entropy(env, &random, sizeof(random));
     (void)snprintf(d->key, sizeof(d->key), "/doctor-%016" PRIx64, random);
-    err = add_endpoints(d, config->endpoints, reterr_msg);
-    if (err != 0) {
-        mu_etcd_doctor_free(&d->base);
-        return err;
-    }
+    do {
+        err = mu_etcd_next_endpoint(&list, d->base.exam_count, &addr, reterr_msg);
+        if (err != 0) {
+            mu_etcd_doctor_free(&d->base);
+            return err;
+        }
+        add_patient(d, &addr);
+    } while (*list != '\0');
     d->left = d->base.exam_count;
     mu_timer_init(&d->turn, on_turn);
     mu_env_timer_arm(env, &d->turn, mu_env_now(env).mono);

@@ -1,4 +1,4 @@
-/* The client: endpoints, calls, and who we are. */
+/* The client: its endpoints, its calls (proto/etcd/route.h) and its token. */
 #include "service/etcd/etcd.h"
 
 #include <stdio.h>
@@ -217,7 +217,7 @@ void mu_etcd_cancel(struct mu_etcd_call *call)
     stop_call(call, MUSTER_ECANCELED);
 }
 
-/* --- who we are ------------------------------------------------------------------------------- */
+/* --- the token -------------------------------------------------------------------------------- */
 
 static int keep_token(struct mu_etcd *etcd, struct mu_span token)
 {
@@ -282,48 +282,48 @@ int mu_etcd_read_password(struct mu_env *env, const char *path, char *buf, size_
 
 /* --- the client ------------------------------------------------------------------------------- */
 
-static int add_endpoint(struct mu_etcd *etcd, const char *text, struct mu_errmsg *reterr_msg)
+int mu_etcd_next_endpoint(const char **list, size_t count, struct mu_addr *ret,
+                          struct mu_errmsg *reterr_msg)
 {
-    struct mu_etcd_endpoint *e = &etcd->endpoints[etcd->endpoint_count];
-    char name[MU_ADDR_HOST_MAX + 16];
-    struct mu_addr addr;
+    char text[MU_ADDR_HOST_MAX + 16];
+    size_t len = strcspn(*list, ",");
     int err;
 
-    if (etcd->endpoint_count == MU_ETCD_ENDPOINTS_MAX) {
+    if (count == 0 && **list == '\0') {
+        return mu_err(reterr_msg, MUSTER_EURL, "no etcd endpoint is named; write HOST:PORT");
+    }
+    if (count == MU_ETCD_ENDPOINTS_MAX) {
         return mu_err(reterr_msg, MUSTER_EURL, "there are more than %d etcd endpoints",
                       MU_ETCD_ENDPOINTS_MAX);
     }
-    err = mu_addr_parse(text, MU_ETCD_PORT, &addr, reterr_msg);
-    if (err == 0 && (addr.kind != MU_ADDR_TCP || addr.port == 0)) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "etcd is not found at \"%.64s\"", text);
+    if (len >= sizeof(text)) {
+        return mu_err(reterr_msg, MUSTER_EURL, "an etcd endpoint's name is too long");
     }
-    if (err == 0) {
-        (void)snprintf(e->base, sizeof(e->base), "http%s://%s", etcd->config.tls ? "s" : "",
-                       mu_addr_format(&addr, name, sizeof(name)));
-        etcd->endpoint_count++;
+    memcpy(text, *list, len);
+    text[len] = '\0';
+    *list += len + ((*list)[len] == ',' ? 1 : 0);
+    err = mu_addr_parse(text, MU_ETCD_PORT, ret, reterr_msg);
+    if (err == 0 && (ret->kind != MU_ADDR_TCP || ret->port == 0)) {
+        err = mu_err(reterr_msg, MUSTER_EURL, "etcd is not found at \"%.64s\"", text);
     }
     return err;
 }
 
 static int add_endpoints(struct mu_etcd *etcd, const char *list, struct mu_errmsg *reterr_msg)
 {
-    char text[MU_ADDR_HOST_MAX + 16];
-    int err = 0;
+    char name[MU_ADDR_HOST_MAX + 16];
+    struct mu_addr addr;
+    int err;
 
-    while (err == 0 && list != NULL && *list != '\0') {
-        size_t len = strcspn(list, ",");
+    do {
+        err = mu_etcd_next_endpoint(&list, etcd->endpoint_count, &addr, reterr_msg);
+        if (err == 0) {
+            struct mu_etcd_endpoint *e = &etcd->endpoints[etcd->endpoint_count++];
 
-        if (len >= sizeof(text)) {
-            return mu_err(reterr_msg, MUSTER_EURL, "an etcd endpoint's name is too long");
+            (void)snprintf(e->base, sizeof(e->base), "http%s://%s", etcd->config.tls ? "s" : "",
+                           mu_addr_format(&addr, name, sizeof(name)));
         }
-        memcpy(text, list, len);
-        text[len] = '\0';
-        err = add_endpoint(etcd, text, reterr_msg);
-        list += len + (list[len] == ',' ? 1 : 0);
-    }
-    if (err == 0 && etcd->endpoint_count == 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "no etcd endpoint is named; write HOST:PORT");
-    }
+    } while (err == 0 && *list != '\0');
     return err;
 }
 
@@ -412,7 +412,7 @@ int mu_etcd_new(struct mu_env *env, const struct mu_etcd_config *config, struct 
     mu_buf_init(&etcd->auth_body, URL_MAX);
     mu_buf_init(&etcd->token, TOKEN_MAX);
     mu_timer_init(&etcd->closer, on_closer);
-    err = add_endpoints(etcd, config->endpoints, reterr_msg);
+    err = add_endpoints(etcd, config->endpoints != NULL ? config->endpoints : "", reterr_msg);
     if (err == 0) {
         err = copy_texts(etcd);
     }

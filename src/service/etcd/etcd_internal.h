@@ -22,7 +22,7 @@ struct mu_etcd {
     struct mu_etcd_reply reply; /* of the call that is being told */
     struct mu_buf url;
 
-    /* Who we are. */
+    /* The user. */
     struct mu_etcd_call auth;
     struct mu_buf auth_body;
     struct mu_buf token;
@@ -37,6 +37,10 @@ static inline mu_mono_t mu_etcd_now(const struct mu_etcd *etcd)
     return mu_env_now(etcd->env).mono;
 }
 
+/** The next endpoint of a list with commas between them, of which `count` were taken: moves `list`
+ * behind it. MUSTER_EURL with words. */
+int mu_etcd_next_endpoint(const char **list, size_t count, struct mu_addr *ret,
+                          struct mu_errmsg *reterr_msg);
 /** Starts an exchange with an endpoint. */
 int mu_etcd_exchange(struct mu_etcd *etcd, struct mu_http *http, uint32_t endpoint,
                      const struct mu_http_request *request, const char *path, bool v2);
