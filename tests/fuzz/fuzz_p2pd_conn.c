@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/assert.h"
-#include "proto/peer/p2pd_conn.h"
+#include "proto/p2pd/conn.h"
 
 struct outcome {
     enum mu_p2pd_phase phase;

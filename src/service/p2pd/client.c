@@ -81,7 +81,7 @@ static void let_go(struct mu_p2pd_client *c)
     if (c->persistent) {
         c->persistent = false;
         mu_p2pd_name_drop(c);
-        mu_p2pd_unary_drop(c);
+        mu_p2pd_client_drop_calls(c);
         mu_p2pd_persistent(c->d, false);
     }
 }

@@ -1,7 +1,7 @@
 /*
  * A p2p daemon: programs on this machine that speak to peers through it, as hivemind's do through
  * libp2p's. It has an identity among peers (service/peer/host.h) and listens for clients
- * (proto/peer/p2pd_conn.h); docs/p2pd.md has the protocol in words.
+ * (proto/p2pd/conn.h); docs/p2pd.md has the protocol in words.
  *
  *     mu_p2pd_start(env, &config, &d, &msg);
  *     mu_peer_host_listen(mu_p2pd_host(d), "/ip4/127.0.0.1/tcp/0", &msg);   for peers

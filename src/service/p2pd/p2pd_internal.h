@@ -17,7 +17,7 @@
 #include "core/list.h"
 #include "core/map.h"
 #include "core/prng.h"
-#include "proto/peer/p2pd_conn.h"
+#include "proto/p2pd/conn.h"
 #include "service/peer/kad.h"
 #include "service/p2pd/p2pd.h"
 
@@ -237,7 +237,7 @@ void mu_p2pd_pipe_down(struct mu_p2pd_client *c);
 void mu_p2pd_unary(struct mu_p2pd_client *c, const struct mu_p2pd_call *call,
                    struct mu_span message);
 /** The client is gone: so are its calls, and those that it was asked. */
-void mu_p2pd_unary_drop(struct mu_p2pd_client *c);
+void mu_p2pd_client_drop_calls(struct mu_p2pd_client *c);
 /** There is room for what waits. */
 void mu_p2pd_unary_room(struct mu_p2pd_client *c);
 /** A leg's message is whole: 0, or why the peer cannot be served. */

@@ -261,7 +261,7 @@ void mu_p2pd_unary(struct mu_p2pd_client *c, const struct mu_p2pd_call *call,
     }
 }
 
-void mu_p2pd_unary_drop(struct mu_p2pd_client *c)
+void mu_p2pd_client_drop_calls(struct mu_p2pd_client *c)
 {
     struct mu_map_node *node;
 

@@ -9,7 +9,7 @@
 #include "core/prng.h"
 #include "failheap.h"
 #include "hex.h"
-#include "proto/peer/p2pd_conn.h"
+#include "proto/p2pd/conn.h"
 
 #define ID "000102030405060708090a0b0c0d0e0f"
 /* Identify, an upgrade, a handler, a call that is given up. */

@@ -1,4 +1,4 @@
-#include "proto/peer/p2pd_conn.h"
+#include "proto/p2pd/conn.h"
 
 #include <muster/error.h>
 
