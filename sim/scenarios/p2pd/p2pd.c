@@ -17,6 +17,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "proto/p2pd/calls_internal.h"
 #include "scenarios/peer/peer_talk.h"
 #include "scenarios/scenarios.h"
 
@@ -35,23 +36,24 @@ static void plant_bug(struct p2pd_daemon_state *state)
             struct mu_p2pd_client *c = MU_CONTAINER_OF(it, struct mu_p2pd_client, link);
 
             /* As if it had been added twice, and once by somebody else. */
-            w->planted = w->planted ||
-                         (c->persistent && mu_p2pd_name_add(state->d, mu_span_str("sim::Left"), c,
-                                                            mu_span_str("x"), true, &msg) == 0);
+            w->planted = w->planted || (c->persistent &&
+                                        mu_p2pd_handle(state->d, mu_span_str("sim::Left"), &c->user,
+                                                       mu_span_str("x"), true, &msg) == 0);
         }
         if (w->planted) {
-            mu_p2pd_name_next(state->d, mu_span_str("sim::Left"))->client = NULL;
+            mu_p2pd_names_next(&state->d->calls.names, mu_span_str("sim::Left"))->user = NULL;
         }
         return;
     }
-    MU_LIST_FOREACH_SAFE (it, tmp, &state->d->legs) {
-        struct mu_p2pd_leg *leg = MU_CONTAINER_OF(it, struct mu_p2pd_leg, link);
+    MU_LIST_FOREACH_SAFE (it, tmp, &state->d->calls.list) {
+        struct mu_p2pd_unary *call = MU_CONTAINER_OF(it, struct mu_p2pd_unary, link);
 
-        if (!w->planted && leg->ours && leg->client != NULL) {
+        if (!w->planted && call->ours && call->user != NULL) {
             w->planted = true;
-            mu_p2pd_leg_drop(leg);
+            mu_p2pd_unary_drop(call);
         }
     }
+    mu_p2pd_pump(state->d);
 }
 
 static void on_timer(struct mu_timer *timer)

@@ -22,7 +22,7 @@ void mu_p2pd_calls_init(struct mu_p2pd_calls *calls, const struct mu_p2pd_calls_
 
 void mu_p2pd_calls_clear(struct mu_p2pd_calls *calls)
 {
-    mu_p2pd_names_clear(&calls->names);
+    mu_p2pd_names_drop(&calls->names, NULL);
     while (!mu_list_empty(&calls->list)) {
         mu_p2pd_unary_drop(MU_CONTAINER_OF(calls->list.next, struct mu_p2pd_unary, link));
     }

@@ -110,17 +110,24 @@ struct mu_p2pd_user {
     struct mu_list waiting; /* calls whose message it has no room for */
 };
 
-struct mu_p2pd_calls_stats {
-    uint64_t calls, served, unary;       /* now: of users; of peers; both, LEAVING included */
+struct mu_p2pd_stats {
+    /* The driver's. */
+    uint64_t clients, persistent; /* connections, now */
+    uint64_t streams;             /* piped, now */
+    /* The machine's. */
+    uint64_t handlers;                   /* of unary calls, now */
+    uint64_t stream_handlers;            /* addresses that streams are brought to, now */
+    uint64_t calls, served;              /* unary, now: of clients; of peers */
+    uint64_t unary;                      /* streams of such calls, with those that are done */
     uint64_t calls_ever, served_ever;    /* and all that ever were */
-    uint64_t canceled, failed, answered; /* ever, of users' calls */
+    uint64_t canceled, failed, answered; /* ever, of clients' calls */
     uint64_t held_bytes;
 };
 
 struct mu_p2pd_calls {
     struct mu_p2pd_calls_config config;
     struct mu_p2pd_names names;
-    struct mu_p2pd_calls_stats stats;
+    struct mu_p2pd_stats stats;
     /* private from here */
     struct mu_prng prng;
     struct mu_list list;

@@ -31,6 +31,11 @@ static size_t *count_of(struct mu_p2pd_name *n)
     return n->unary ? &n->names->unary_count : &n->names->addr_count;
 }
 
+static struct mu_p2pd_handler *handler_of(struct mu_list *link)
+{
+    return MU_CONTAINER_OF(link, struct mu_p2pd_handler, link);
+}
+
 /* --- adding ----------------------------------------------------------------------------------- */
 
 static struct mu_p2pd_name *make(struct mu_p2pd_names *names, struct mu_span text, bool unary)
@@ -44,45 +49,12 @@ static struct mu_p2pd_name *make(struct mu_p2pd_names *names, struct mu_span tex
     n->unary = unary;
     memcpy(n->text, text.data, text.len);
     mu_list_init(&n->gone);
+    mu_list_init(&n->handlers);
     if (mu_map_insert(&names->map, &n->by_name, mu_span(n->text, text.len)) != 0) {
         mu_free(n);
         return NULL;
     }
     return n;
-}
-
-static int append(struct mu_p2pd_name *n, struct mu_p2pd_user *user, struct mu_span addr)
-{
-    struct mu_p2pd_handler *h;
-
-    if (n->count == n->cap) {
-        size_t cap = n->cap == 0 ? 2 : n->cap * 2;
-        struct mu_p2pd_handler **bigger = mu_realloc(n->handlers, cap * sizeof(*bigger));
-
-        if (bigger == NULL) {
-            return MUSTER_ENOMEM;
-        }
-        n->handlers = bigger;
-        n->cap = cap;
-    }
-    h = mu_calloc(1, sizeof(*h) + addr.len);
-    if (h == NULL) {
-        return MUSTER_ENOMEM;
-    }
-    h->user = user;
-    h->addr_len = addr.len;
-    if (addr.len != 0) {
-        memcpy(h->addr, addr.data, addr.len);
-    }
-    n->handlers[n->count++] = h;
-    ++*count_of(n);
-    return 0;
-}
-
-static void bury(struct mu_p2pd_name *n)
-{
-    mu_map_remove(&n->names->map, &n->by_name);
-    mu_list_push(&n->names->gone, &n->gone);
 }
 
 static int cannot_set(struct mu_span text, struct mu_errmsg *reterr_msg, int err)
@@ -98,6 +70,7 @@ int mu_p2pd_names_add(struct mu_p2pd_names *names, struct mu_span text, struct m
                       struct mu_errmsg *reterr_msg)
 {
     struct mu_p2pd_name *n = find(names, text);
+    struct mu_p2pd_handler *h;
 
     if (text.len == 0 || text.len > names->name_len_max ||
         memchr(text.data, '\0', text.len) != NULL) {
@@ -107,60 +80,67 @@ int mu_p2pd_names_add(struct mu_p2pd_names *names, struct mu_span text, struct m
     if (n != NULL && (!balanced || n->unary != (user != NULL))) {
         return cannot_set(text, reterr_msg, MUSTER_EEXIST);
     }
-    if (n == NULL) {
-        n = make(names, text, user != NULL);
-        if (n == NULL) {
-            return cannot_set(text, reterr_msg, MUSTER_ENOMEM);
-        }
-    }
-    if (append(n, user, addr) != 0) {
-        if (n->count == 0) {
-            bury(n);
-        }
+    h = mu_calloc(1, sizeof(*h) + addr.len);
+    if (h == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
+    n = n != NULL ? n : make(names, text, user != NULL);
+    if (n == NULL) {
+        mu_free(h);
+        return cannot_set(text, reterr_msg, MUSTER_ENOMEM);
+    }
+    h->user = user;
+    h->addr_len = addr.len;
+    if (addr.len != 0) {
+        memcpy(h->addr, addr.data, addr.len);
+    }
+    mu_list_push(&n->handlers, &h->link);
+    n->next = n->next == NULL ? &h->link : n->next;
+    ++*count_of(n);
     *ret_name = n;
     return 0;
 }
 
 /* --- removing --------------------------------------------------------------------------------- */
 
-/* The handler whose turn it is stays the one whose turn it is. */
-static void remove_at(struct mu_p2pd_name *n, size_t i)
+/* The next has its turn; behind the last one comes the first. */
+static void pass_turn(struct mu_p2pd_name *n)
 {
-    mu_free(n->handlers[i]);
-    memmove(&n->handlers[i], &n->handlers[i + 1], (n->count - i - 1) * sizeof(n->handlers[0]));
-    n->count--;
+    n->next = n->next->next == &n->handlers ? n->handlers.next : n->next->next;
+}
+
+static void remove_handler(struct mu_p2pd_name *n, struct mu_p2pd_handler *h)
+{
+    if (n->next == &h->link) {
+        pass_turn(n);
+    }
+    mu_list_remove(&h->link);
+    mu_free(h);
     --*count_of(n);
-    if (i < n->next) {
-        n->next--;
-    }
-    if (n->next == n->count) {
-        n->next = 0;
-    }
-    if (n->count == 0) {
-        bury(n);
+    if (mu_list_empty(&n->handlers)) {
+        mu_map_remove(&n->names->map, &n->by_name);
+        mu_list_push(&n->names->gone, &n->gone);
     }
 }
 
 int mu_p2pd_names_refuse(struct mu_p2pd_name *name, int err, struct mu_errmsg *reterr_msg)
 {
     (void)cannot_set(name->by_name.key, reterr_msg, err);
-    remove_at(name, name->count - 1);
+    remove_handler(name, handler_of(name->handlers.prev));
     return err;
 }
 
-static size_t index_of(const struct mu_p2pd_name *n, const struct mu_p2pd_user *user,
-                       struct mu_span addr)
+static struct mu_p2pd_handler *find_handler(const struct mu_p2pd_name *n,
+                                            const struct mu_p2pd_user *user, struct mu_span addr)
 {
-    size_t i = 0;
+    MU_LIST_FOREACH (it, &n->handlers) {
+        struct mu_p2pd_handler *h = handler_of(it);
 
-    while (i < n->count &&
-           (n->handlers[i]->user != user ||
-            !mu_span_eq(mu_span(n->handlers[i]->addr, n->handlers[i]->addr_len), addr))) {
-        i++;
+        if (h->user == user && mu_span_eq(mu_span(h->addr, h->addr_len), addr)) {
+            return h;
+        }
     }
-    return i;
+    return NULL;
 }
 
 int mu_p2pd_names_remove(struct mu_p2pd_names *names, struct mu_span text,
@@ -169,24 +149,24 @@ int mu_p2pd_names_remove(struct mu_p2pd_names *names, struct mu_span text,
 {
     struct mu_p2pd_name *n = find(names, text);
     char addr_text[MU_ERRMSG_CAP];
-    size_t i;
+    struct mu_p2pd_handler *h;
 
     if (n == NULL || n->unary != (user != NULL)) {
         return mu_err(reterr_msg, MUSTER_ENOENT, "handler for protocol %.*s does not exist",
                       (int)(text.len < 160 ? text.len : 160), (const char *)text.data);
     }
-    i = index_of(n, user, addr);
-    if (i == n->count && user != NULL) {
+    h = find_handler(n, user, addr);
+    if (h == NULL && user != NULL) {
         return mu_err(reterr_msg, MUSTER_ENOENT,
                       "handler for protocol %.120s was not created in this persistent connection",
                       n->text);
     }
-    if (i == n->count) {
+    if (h == NULL) {
         return mu_err(reterr_msg, MUSTER_ENOENT,
                       "handler for protocol %.80s with maddr %.110s does not exist", n->text,
                       mu_multiaddr_format(addr, addr_text, sizeof(addr_text)));
     }
-    remove_at(n, i);
+    remove_handler(n, h);
     return 0;
 }
 
@@ -198,20 +178,11 @@ void mu_p2pd_names_drop(struct mu_p2pd_names *names, const struct mu_p2pd_user *
         struct mu_p2pd_name *n = MU_CONTAINER_OF(node, struct mu_p2pd_name, by_name);
 
         node = mu_map_next(&names->map, node);
-        for (size_t i = n->count; i > 0; i--) {
-            if (n->handlers[i - 1]->user == user) {
-                remove_at(n, i - 1);
+        MU_LIST_FOREACH_SAFE (it, tmp, &n->handlers) {
+            if (user == NULL || handler_of(it)->user == user) {
+                remove_handler(n, handler_of(it));
             }
         }
-    }
-}
-
-void mu_p2pd_names_clear(struct mu_p2pd_names *names)
-{
-    struct mu_map_node *node;
-
-    while ((node = mu_map_next(&names->map, NULL)) != NULL) {
-        remove_at(MU_CONTAINER_OF(node, struct mu_p2pd_name, by_name), 0);
     }
 }
 
@@ -225,7 +196,6 @@ struct mu_p2pd_name *mu_p2pd_names_gone(const struct mu_p2pd_names *names)
 void mu_p2pd_name_free(struct mu_p2pd_name *name)
 {
     mu_list_remove(&name->gone);
-    mu_free(name->handlers);
     mu_free(name);
 }
 
@@ -234,12 +204,10 @@ void mu_p2pd_name_free(struct mu_p2pd_name *name)
 struct mu_p2pd_handler *mu_p2pd_names_next(struct mu_p2pd_names *names, struct mu_span text)
 {
     struct mu_p2pd_name *n = find(names, text);
-    struct mu_p2pd_handler *h;
+    struct mu_p2pd_handler *h = n == NULL ? NULL : handler_of(n->next);
 
-    if (n == NULL) {
-        return NULL;
+    if (h != NULL) {
+        pass_turn(n);
     }
-    h = n->handlers[n->next];
-    n->next = (n->next + 1) % n->count;
     return h;
 }

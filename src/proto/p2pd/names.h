@@ -27,6 +27,7 @@ struct mu_p2pd_user;
 
 /* A client or an address that handles a protocol. */
 struct mu_p2pd_handler {
+    struct mu_list link;
     struct mu_p2pd_user *user; /* unary calls; NULL: streams, and */
     size_t addr_len;
     uint8_t addr[]; /* a multiaddr */
@@ -35,15 +36,13 @@ struct mu_p2pd_handler {
 struct mu_p2pd_name {
     void *owner; /* the driver's */
     bool unary;
-    struct mu_p2pd_handler **handlers;
-    size_t count;
     /* private from here */
     struct mu_p2pd_names *names;
     struct mu_map_node by_name;
     struct mu_list gone;
-    size_t cap;
-    size_t next; /* whose turn it is */
-    char text[]; /* terminated */
+    struct mu_list handlers;
+    struct mu_list *next; /* whose turn it is, of them */
+    char text[];          /* terminated */
 };
 
 struct mu_p2pd_names {
@@ -55,8 +54,6 @@ struct mu_p2pd_names {
 };
 
 void mu_p2pd_names_init(struct mu_p2pd_names *names, size_t name_len_max, uint64_t seed);
-/** All names are GONE. */
-void mu_p2pd_names_clear(struct mu_p2pd_names *names);
 /** After all names were freed. */
 void mu_p2pd_names_fini(struct mu_p2pd_names *names);
 
@@ -70,7 +67,7 @@ int mu_p2pd_names_refuse(struct mu_p2pd_name *name, int err, struct mu_errmsg *r
 int mu_p2pd_names_remove(struct mu_p2pd_names *names, struct mu_span text,
                          struct mu_p2pd_user *user, struct mu_span addr,
                          struct mu_errmsg *reterr_msg);
-/** The client is gone. */
+/** The client is gone; NULL: all are, and all addresses. */
 void mu_p2pd_names_drop(struct mu_p2pd_names *names, const struct mu_p2pd_user *user);
 /** The handler whose turn it is; NULL: there is no such protocol. */
 struct mu_p2pd_handler *mu_p2pd_names_next(struct mu_p2pd_names *names, struct mu_span text);

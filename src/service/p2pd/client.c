@@ -18,7 +18,7 @@ struct mu_p2pd_client *mu_p2pd_client_new(struct mu_p2pd *d)
     };
     struct mu_p2pd_client *c;
 
-    if (d->stopping || d->client_count >= d->config.clients_max) {
+    if (d->stopping || d->calls.stats.clients >= d->config.clients_max) {
         return NULL;
     }
     c = mu_calloc(1, sizeof(*c));
@@ -30,13 +30,10 @@ struct mu_p2pd_client *mu_p2pd_client_new(struct mu_p2pd *d)
     mu_p2pd_conn_init(&c->pc, &config);
     mu_buf_init(&c->work.names, 1u << 20);
     /* As much as a stream's window may bring, and a head. */
-    mu_buf_init(&c->down, d->config.host.conn.yamux.window_bytes_max + (1u << 20));
-    mu_map_init(&c->calls, mu_prng_u64(&d->prng));
-    mu_map_init(&c->served, mu_prng_u64(&d->prng));
-    mu_list_init(&c->waiting);
+    mu_p2pd_pipe_init(&c->pipe, d->config.host.conn.yamux.window_bytes_max + (1u << 20));
     mu_list_init(&c->link);
     mu_list_push(&d->clients, &c->link);
-    d->client_count++;
+    d->calls.stats.clients++;
     return c;
 }
 
@@ -58,14 +55,13 @@ void mu_p2pd_client_free(struct mu_p2pd_client *c)
 {
     struct mu_p2pd *d = c->d;
 
-    d->client_count--;
+    d->calls.stats.clients--;
     mu_list_remove(&c->link);
     mu_p2pd_conn_fini(&c->pc);
     mu_buf_fini(&c->work.names);
     mu_free(c->work.name_list);
-    mu_buf_fini(&c->down);
-    mu_map_fini(&c->calls);
-    mu_map_fini(&c->served);
+    mu_p2pd_pipe_fini(&c->pipe);
+    mu_p2pd_user_fini(&c->user);
     mu_free(c);
 }
 
@@ -75,13 +71,12 @@ static void let_go(struct mu_p2pd_client *c)
     mu_p2pd_request_drop(c);
     if (c->raw) {
         c->raw = false;
-        c->d->stats.streams--;
+        c->d->calls.stats.streams--;
     }
     mu_host_stream_reset(&c->stream);
     if (c->persistent) {
         c->persistent = false;
-        mu_p2pd_name_drop(c);
-        mu_p2pd_client_drop_calls(c);
+        mu_p2pd_user_leave(&c->user);
         mu_p2pd_persistent(c->d, false);
     }
 }
@@ -113,7 +108,7 @@ static void on_closed(struct mu_conn *conn, int status)
 
 /* --- sending ---------------------------------------------------------------------------------- */
 
-static void send_messages(struct mu_p2pd_client *c)
+void mu_p2pd_client_send(struct mu_p2pd_client *c)
 {
     struct mu_span out = mu_p2pd_conn_output(&c->pc);
     size_t taken;
@@ -122,6 +117,9 @@ static void send_messages(struct mu_p2pd_client *c)
         mu_env_send(c->d->env, &c->base, out, &taken);
         c->blocked = taken < out.len;
         mu_p2pd_conn_sent(&c->pc, taken);
+        if (c->persistent) {
+            mu_p2pd_user_sent(&c->user);
+        }
     }
 }
 
@@ -131,35 +129,15 @@ void mu_p2pd_client_flush(struct mu_p2pd_client *c)
         return;
     }
     if (c->raw) {
-        mu_p2pd_pipe_down(c);
+        mu_p2pd_pipe_flush(c);
         return;
     }
-    send_messages(c);
-    while (!mu_list_empty(&c->waiting) && c->pc.out.len <= MU_P2PD_HIGH_BYTES) {
-        mu_p2pd_unary_room(c);
-        send_messages(c);
-        if (c->closing) {
-            return;
-        }
-    }
+    mu_p2pd_client_send(c);
     if (c->last && c->pc.out.len == 0) {
         mu_p2pd_client_close(c, false);
         return;
     }
     mu_p2pd_client_resume(c);
-}
-
-void mu_p2pd_client_tell(struct mu_p2pd_client *c, const struct mu_p2pd_call *call)
-{
-    if (c->closing) {
-        return;
-    }
-    if (mu_p2pd_conn_tell(&c->pc, call) != 0) {
-        mu_log(MUSTER_LOG_WARN, "P2PD-CLIENT-SLOW", "unsent=%zu", c->pc.out.len);
-        mu_p2pd_client_close(c, true);
-        return;
-    }
-    send_messages(c);
 }
 
 static void on_writable(struct mu_conn *conn)
@@ -188,7 +166,7 @@ static void on_open(struct mu_conn *conn)
 static bool may_read(const struct mu_p2pd_client *c)
 {
     return !c->closing && !c->pc.asked && c->pc.out.len <= MU_P2PD_HIGH_BYTES &&
-           c->held_bytes <= c->d->config.client_bytes_max;
+           c->user.held_bytes <= c->d->config.client_bytes_max;
 }
 
 void mu_p2pd_client_resume(struct mu_p2pd_client *c)
@@ -209,9 +187,10 @@ static void take_events(struct mu_p2pd_client *c)
             mu_p2pd_request(c, &e.request);
             break;
         case MU_P2PD_EV_CALL:
-            mu_p2pd_unary(c, &e.call, e.message);
+            mu_p2pd_said(c, &e.call, e.message);
             break;
         }
+        mu_p2pd_pump(c->d);
     }
     if (c->pc.err != 0 && !c->closing) {
         mu_log(MUSTER_LOG_INFO, "P2PD-CLIENT-VIOLATION", "error=\"%s\"",
@@ -249,14 +228,13 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
     if (c->closing) {
         return in.len;
     }
-    if (!c->raw) {
-        used = take_messages(c, in);
-        send_messages(c);
-    }
     if (c->raw) {
-        used += mu_p2pd_pipe_up(c, mu_span_skip(in, used));
+        used = mu_p2pd_pipe_data(c, in);
+    } else {
+        used = take_messages(c, in);
+        mu_p2pd_client_send(c);
     }
-    c->paused = used < in.len;
+    c->paused = used < in.len && !c->raw;
     mu_p2pd_turn(d);
     return used;
 }
@@ -304,6 +282,7 @@ void mu_p2pd_client_replied(struct mu_p2pd_client *c, int err)
     }
     if (c->pc.phase == MU_P2PD_PERSISTENT && !c->persistent) {
         c->persistent = true;
+        mu_p2pd_user_init(&c->d->calls, &c->user, &c->pc);
         mu_p2pd_persistent(c->d, true);
     }
     if (c->eof && !c->raw) {

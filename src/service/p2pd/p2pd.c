@@ -6,6 +6,8 @@
 #include "core/assert.h"
 #include "service/base/log.h"
 
+#define REQUEST_MS 60000 /* for a peer to bring all of its request */
+
 struct mu_p2pd_config mu_p2pd_config_defaults(void)
 {
     struct mu_p2pd_config config = {
@@ -51,7 +53,7 @@ static void on_soon(struct mu_timer *timer)
 {
     struct mu_p2pd *d = MU_CONTAINER_OF(timer, struct mu_p2pd, soon);
 
-    if (!d->stopping && d->config.ended != NULL && d->stats.persistent == 0) {
+    if (!d->stopping && d->config.ended != NULL && d->calls.stats.persistent == 0) {
         d->config.ended(d->config.context, d->why);
     }
 }
@@ -83,6 +85,24 @@ static int start_host(struct mu_p2pd *d, struct mu_errmsg *reterr_msg)
     return err == 0 ? 0 : mu_err(reterr_msg, err, "%s", muster_strerror(err));
 }
 
+static void init_calls(struct mu_p2pd *d)
+{
+    struct mu_p2pd_calls_config calls = {
+        .msg_len_max = d->config.msg_len_max,
+        .name_len_max = MU_MSS_NAME_MAX,
+        .free_bytes = MU_YAMUX_WINDOW_FIRST,
+        .calls_max = d->config.calls_max,
+        .request_ms = REQUEST_MS,
+        .linger_ms = d->config.linger_ms,
+        .held_bytes_max = d->config.held_bytes_max,
+        .seed = mu_prng_u64(&d->prng),
+    };
+
+    mu_p2pd_calls_init(&d->calls, &calls);
+    mu_timer_init(&d->calls_timer, mu_p2pd_calls_timer);
+    d->calls_until = MU_MONO_NEVER;
+}
+
 int mu_p2pd_start(struct mu_env *env, const struct mu_p2pd_config *config, struct mu_p2pd **ret,
                   struct mu_errmsg *reterr_msg)
 {
@@ -102,12 +122,10 @@ int mu_p2pd_start(struct mu_env *env, const struct mu_p2pd_config *config, struc
     d->config = *config;
     mu_list_init(&d->listeners);
     mu_list_init(&d->clients);
-    mu_list_init(&d->legs);
-    mu_list_init(&d->starving);
     mu_list_init(&d->boots);
     mu_env_entropy(env, &seed, sizeof(seed));
     mu_prng_seed(&d->prng, seed);
-    mu_map_init(&d->names, mu_prng_u64(&d->prng));
+    init_calls(d);
     mu_timer_init(&d->idle_timer, on_idle);
     mu_timer_init(&d->boot_timer, mu_p2pd_boot_timer);
     mu_timer_init(&d->soon, on_soon);
@@ -145,6 +163,7 @@ void mu_p2pd_stop(struct mu_p2pd *d)
     MU_LIST_FOREACH (it, &d->clients) {
         mu_p2pd_client_close(MU_CONTAINER_OF(it, struct mu_p2pd_client, link), true);
     }
+    mu_p2pd_pump(d);
     mu_p2pd_boot_free(d);
     mu_kad_stop(d->kad);
     d->kad = NULL;
@@ -173,11 +192,9 @@ void mu_p2pd_free(struct mu_p2pd *d)
         return;
     }
     MU_ASSERT(d->stopped);
-    mu_p2pd_name_drop_all(d);
-    mu_map_fini(&d->names);
-    MU_LIST_FOREACH_SAFE (it, tmp, &d->legs) {
-        mu_p2pd_leg_drop(MU_CONTAINER_OF(it, struct mu_p2pd_leg, link));
-    }
+    mu_p2pd_calls_clear(&d->calls);
+    mu_p2pd_pump(d);
+    mu_p2pd_calls_fini(&d->calls);
     mu_peer_host_free(d->host);
     mu_free(d);
 }
@@ -194,6 +211,7 @@ struct mu_peer_relay *mu_p2pd_relay(struct mu_p2pd *d)
 
 void mu_p2pd_turn(struct mu_p2pd *d)
 {
+    mu_p2pd_pump(d);
     if (!d->stopping) {
         mu_peer_host_turn(d->host);
     }
@@ -202,9 +220,9 @@ void mu_p2pd_turn(struct mu_p2pd *d)
 void mu_p2pd_persistent(struct mu_p2pd *d, bool more)
 {
     if (more) {
-        d->stats.persistent++;
+        d->calls.stats.persistent++;
         mu_env_timer_arm(d->env, &d->idle_timer, MU_MONO_NEVER);
-    } else if (--d->stats.persistent == 0 && !d->stopping) {
+    } else if (--d->calls.stats.persistent == 0 && !d->stopping) {
         tell_ended(d, MU_P2PD_END_LAST);
     }
 }
@@ -286,16 +304,7 @@ struct mu_span mu_p2pd_listening(const struct mu_p2pd *d, size_t i)
 
 void mu_p2pd_stats(const struct mu_p2pd *d, struct mu_p2pd_stats *ret)
 {
-    struct mu_map_node *node = NULL;
-
-    *ret = d->stats;
-    ret->clients = d->client_count;
-    ret->unary = d->leg_count;
-    ret->handlers = 0;
-    ret->stream_handlers = 0;
-    while ((node = mu_map_next(&d->names, node)) != NULL) {
-        const struct mu_p2pd_name *n = MU_CONTAINER_OF(node, struct mu_p2pd_name, by_name);
-
-        *(n->unary ? &ret->handlers : &ret->stream_handlers) += n->count;
-    }
+    *ret = d->calls.stats;
+    ret->handlers = d->calls.names.unary_count;
+    ret->stream_handlers = d->calls.names.addr_count;
 }

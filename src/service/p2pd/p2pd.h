@@ -24,6 +24,7 @@
 #include "core/env.h"
 #include "core/err.h"
 #include "crypto/identity.h"
+#include "proto/p2pd/calls.h"
 #include "service/peer/host.h"
 #include "service/peer/relay.h"
 
@@ -88,18 +89,6 @@ struct mu_span mu_p2pd_listening(const struct mu_p2pd *d, size_t i);
 int mu_p2pd_bootstrap(struct mu_p2pd *d, const char *multiaddr, struct mu_errmsg *reterr_msg);
 /** Dials them in any order, four at a time, and keeps up with them. */
 void mu_p2pd_bootstrap_begin(struct mu_p2pd *d);
-
-struct mu_p2pd_stats {
-    uint64_t clients, persistent;        /* connections, now */
-    uint64_t handlers;                   /* of unary calls, now */
-    uint64_t stream_handlers;            /* addresses that streams are brought to, now */
-    uint64_t streams;                    /* piped, now */
-    uint64_t calls, served;              /* unary, now: of clients; of peers */
-    uint64_t unary;                      /* streams of such calls, with those that are done */
-    uint64_t calls_ever, served_ever;    /* and all that ever were */
-    uint64_t canceled, failed, answered; /* ever, of clients' calls */
-    uint64_t held_bytes;
-};
 
 void mu_p2pd_stats(const struct mu_p2pd *d, struct mu_p2pd_stats *ret);
 

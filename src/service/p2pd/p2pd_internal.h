@@ -1,29 +1,21 @@
 /*
  * What the files of the daemon share.
  *
- *     p2pd.c            life, listening, stats
- *     boot.c       those to bootstrap from
+ *     p2pd.c       life, listening, stats
+ *     boot.c       the peers to bootstrap from
  *     client.c     connections of clients: bytes, messages, the end
  *     request.c    what they request
- *     name.c       who handles what
+ *     call.c       unary calls, of clients and for them
+ *     handler.c    the protocols that clients handle
  *     pipe.c       connections that are streams
- *     unary.c      unary calls, of clients and for them
- *     leg.c        the stream of such a call
  */
 #ifndef MU_P2PD_INTERNAL_H
 #define MU_P2PD_INTERNAL_H
 
-#include "core/buf.h"
-#include "core/list.h"
-#include "core/map.h"
 #include "core/prng.h"
-#include "proto/p2pd/conn.h"
+#include "proto/p2pd/pipe.h"
 #include "service/peer/kad.h"
 #include "service/p2pd/p2pd.h"
-
-/* Over so much that waits to be sent to a client, nothing is read from it and no big message is
- * added. */
-#define MU_P2PD_HIGH_BYTES (1u << 20)
 
 struct mu_p2pd_client {
     struct mu_conn base;
@@ -49,72 +41,11 @@ struct mu_p2pd_client {
 
     /* A stream. */
     struct mu_host_stream stream;
-    struct mu_buf down; /* for the client */
-    size_t down_own;    /* of that, the first bytes are ours and not the stream's */
-    bool down_end;      /* nothing follows it */
-    bool finished;      /* the client was told so */
+    struct mu_p2pd_pipe pipe;
 
     /* A persistent connection. */
     bool persistent;
-    struct mu_map calls;    /* struct mu_p2pd_leg: its own */
-    struct mu_map served;   /* of others, that it was asked */
-    struct mu_list waiting; /* legs whose message it has no room for */
-    uint64_t held_bytes;    /* of its calls, that peers have not taken */
-};
-
-/* Who handles a protocol. */
-struct mu_p2pd_target {
-    struct mu_p2pd_client *client; /* unary; or NULL, and */
-    size_t addr_len;
-    uint8_t addr[];
-};
-
-struct mu_p2pd_name {
-    struct mu_p2pd *d;
-    struct mu_map_node by_name; /* d->names */
-    struct mu_peer_handler handler;
-    bool unary;
-    struct mu_p2pd_target **targets;
-    size_t count;
-    size_t cap;
-    size_t next; /* whose turn it is */
-    char text[];
-};
-
-/*
- * The stream of a unary call.
- *
- *     ours:    ASKING --answer is whole--> WHOLE --told--> LEAVING
- *     theirs:  READING --> WHOLE --client is told--> ASKED --it answers--> ANSWERING --> LEAVING
- */
-enum mu_p2pd_leg_state {
-    MU_P2PD_LEG_READING = 1, /* a message of the peer's, which begins the call or answers it */
-    MU_P2PD_LEG_WHOLE,       /* it is there; the client has no room for it yet */
-    MU_P2PD_LEG_ASKED,       /* theirs: the client has it */
-    MU_P2PD_LEG_ANSWERING,   /* theirs: what the client has answered goes out */
-    MU_P2PD_LEG_LEAVING,     /* done with; the peer has to end it too */
-};
-
-struct mu_p2pd_leg {
-    struct mu_p2pd *d;
-    struct mu_list link; /* d->legs */
-    enum mu_p2pd_leg_state state;
-    bool ours;
-    struct mu_p2pd_client *client; /* whose it is, or who was asked; NULL: nobody (any more) */
-    struct mu_map_node by_id;      /* client->calls or client->served */
-    struct mu_list waiting;        /* client->waiting */
-    struct mu_list starving;       /* d->starving */
-    struct mu_host_stream stream;
-    struct mu_timer timer;
-    uint8_t id[MU_P2PD_CALL_ID_LEN];
-    struct mu_buf in;
-    size_t need; /* how long the message in `in` is going to be; 0: not known */
-    size_t head;
-    size_t unread;     /* of `in`, that the peer was not told to be dealt with */
-    uint64_t reserved; /* of d->held_bytes */
-    struct mu_buf out;
-    struct mu_span name; /* of the protocol: `text` */
-    char text[];
+    struct mu_p2pd_user user;
 };
 
 struct mu_p2pd_listener {
@@ -146,18 +77,15 @@ struct mu_p2pd {
     struct mu_peer_relay *relay;
     struct mu_list listeners;
     struct mu_list clients;
-    struct mu_list legs;
-    struct mu_list starving;
     struct mu_list boots;
-    struct mu_map names;
+    struct mu_p2pd_calls calls;
+    mu_mono_t calls_until; /* what calls_timer is armed for */
+    struct mu_timer calls_timer;
     struct mu_prng prng;
     struct mu_timer idle_timer;
     struct mu_timer boot_timer;
     struct mu_timer soon; /* nobody is left, which is told from nobody's callback */
     enum mu_p2pd_end why;
-    uint64_t client_count;
-    uint64_t leg_count;
-    struct mu_p2pd_stats stats;
     bool booting; /* `bootstrapped` is to be told */
     bool host_stopped;
     bool stopping;
@@ -170,7 +98,7 @@ struct mu_p2pd {
 void mu_p2pd_persistent(struct mu_p2pd *d, bool more);
 /** Whether that was all that had to end. */
 void mu_p2pd_check_stopped(struct mu_p2pd *d);
-/** The tail of what the environment called us for: sends what peers are to be sent. */
+/** The tail of what the environment called us for: does what is due, and sends it to peers. */
 void mu_p2pd_turn(struct mu_p2pd *d);
 
 /* --- boot.c ------------------------------------------------------------------------------ */
@@ -193,8 +121,8 @@ void mu_p2pd_client_resume(struct mu_p2pd_client *c);
 void mu_p2pd_client_close(struct mu_p2pd_client *c, bool abort);
 /** A reply was made, or could not be: goes on with the connection. */
 void mu_p2pd_client_replied(struct mu_p2pd_client *c, int err);
-/** Tells a persistent one; one that takes nothing is closed. */
-void mu_p2pd_client_tell(struct mu_p2pd_client *c, const struct mu_p2pd_call *call);
+/** Sends the messages that it is to hear, as far as it takes them. */
+void mu_p2pd_client_send(struct mu_p2pd_client *c);
 
 /* --- request.c --------------------------------------------------------------------------- */
 
@@ -204,62 +132,37 @@ void mu_p2pd_request_drop(struct mu_p2pd_client *c);
 /** Where a connected peer is; appends a multiaddr. */
 void mu_p2pd_remote(struct mu_p2pd *d, const struct mu_peer_id *peer, struct mu_buf *out);
 
-/* --- name.c ------------------------------------------------------------------------------ */
+/* --- call.c ----------------------------------------------------------------------------------- */
 
-/** A client for unary calls, or (NULL) an address for streams. 0 or an error, in words. */
-int mu_p2pd_name_add(struct mu_p2pd *d, struct mu_span name, struct mu_p2pd_client *client,
-                     struct mu_span addr, bool balanced, struct mu_errmsg *reterr_msg);
-int mu_p2pd_name_remove(struct mu_p2pd *d, struct mu_span name, struct mu_p2pd_client *client,
-                        struct mu_span addr, struct mu_errmsg *reterr_msg);
-/** A client is gone. */
-void mu_p2pd_name_drop(struct mu_p2pd_client *client);
-void mu_p2pd_name_drop_all(struct mu_p2pd *d);
-/** Whose turn it is; NULL: nobody's. */
-struct mu_p2pd_target *mu_p2pd_name_next(struct mu_p2pd *d, struct mu_span name);
+/** Does what calls have due. After everything that may change one. */
+void mu_p2pd_pump(struct mu_p2pd *d);
+void mu_p2pd_calls_timer(struct mu_timer *timer);
+/** What a client has sent on its persistent connection; `message` is all of it. */
+void mu_p2pd_said(struct mu_p2pd_client *c, const struct mu_p2pd_call *m, struct mu_span message);
+/** A stream of a peer's for a handler of unary calls: the memory for it, or NULL. */
+struct mu_host_stream *mu_p2pd_call_opened(struct mu_p2pd *d, const struct mu_peer_id *peer,
+                                           struct mu_span name);
 
-/* --- pipe.c ------------------------------------------------------------------------------ */
+/* --- handler.c -------------------------------------------------------------------------------- */
+
+/** Adds a client for unary calls, or (NULL) an address for streams. 0 or an error, in words. */
+int mu_p2pd_handle(struct mu_p2pd *d, struct mu_span name, struct mu_p2pd_user *user,
+                   struct mu_span addr, bool balanced, struct mu_errmsg *reterr_msg);
+/** The name has no handler any more. */
+void mu_p2pd_unserve(struct mu_p2pd_name *name);
+
+/* --- pipe.c ----------------------------------------------------------------------------------- */
 
 /** Opens a stream, for a request. */
 void mu_p2pd_pipe_open(struct mu_p2pd_client *c, const struct mu_peer_id *peer,
                        const struct mu_span *names, size_t count);
 /** A stream of a peer's for a handler: the memory for it, or NULL. */
-struct mu_host_stream *mu_p2pd_pipe_opened(struct mu_p2pd *d, const struct mu_p2pd_target *target,
+struct mu_host_stream *mu_p2pd_pipe_opened(struct mu_p2pd *d, const struct mu_p2pd_handler *handler,
                                            const struct mu_peer_id *peer, struct mu_span name);
 /** What the client sends; returns how much was taken. */
-size_t mu_p2pd_pipe_up(struct mu_p2pd_client *c, struct mu_span bytes);
+size_t mu_p2pd_pipe_data(struct mu_p2pd_client *c, struct mu_span bytes);
 void mu_p2pd_pipe_eof(struct mu_p2pd_client *c);
-/** Sends on what came from the peer. */
-void mu_p2pd_pipe_down(struct mu_p2pd_client *c);
-
-/* --- unary.c ----------------------------------------------------------------------------- */
-
-/** What a client has sent on its persistent connection; `message` is all of it. */
-void mu_p2pd_unary(struct mu_p2pd_client *c, const struct mu_p2pd_call *call,
-                   struct mu_span message);
-/** The client is gone: so are its calls, and those that it was asked. */
-void mu_p2pd_client_drop_calls(struct mu_p2pd_client *c);
-/** There is room for what waits. */
-void mu_p2pd_unary_room(struct mu_p2pd_client *c);
-/** A leg's message is whole: 0, or why the peer cannot be served. */
-void mu_p2pd_unary_whole(struct mu_p2pd_leg *leg);
-/** A leg's stream has ended before its time. It is freed. */
-void mu_p2pd_unary_lost(struct mu_p2pd_leg *leg, int status, const char *text);
-
-/* --- leg.c ------------------------------------------------------------------------------- */
-
-/** NULL: no memory. `name` is copied. */
-struct mu_p2pd_leg *mu_p2pd_leg_new(struct mu_p2pd *d, bool ours, struct mu_span name);
-/** Writes what can be written. */
-void mu_p2pd_leg_flush(struct mu_p2pd_leg *leg);
-/** It has no client any more. */
-void mu_p2pd_leg_detach(struct mu_p2pd_leg *leg);
-/** Done with: ends our side once all is written, and waits for the peer's. */
-void mu_p2pd_leg_leave(struct mu_p2pd_leg *leg);
-/** At once. */
-void mu_p2pd_leg_drop(struct mu_p2pd_leg *leg);
-/** The message that came is not needed any more. */
-void mu_p2pd_leg_release(struct mu_p2pd_leg *leg);
-/** For a handler of unary calls. */
-struct mu_host_stream *mu_p2pd_leg_opened(struct mu_p2pd *d, struct mu_span name);
+/** The client's socket is open, or takes more. */
+void mu_p2pd_pipe_flush(struct mu_p2pd_client *c);
 
 #endif

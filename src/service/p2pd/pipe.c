@@ -1,9 +1,4 @@
-/*
- * Connections that are streams: bytes from one to the other, both ways, each side held back by the
- * other. Upwards nothing is kept: what the stream does not take stays with the environment.
- * Downwards what the client does not take is kept within the stream's window, which the peer is
- * given back only as the client reads.
- */
+/* Connections that are streams: drives proto/p2pd/pipe.h. */
 #include <stdio.h>
 
 #include <muster/error.h>
@@ -15,109 +10,94 @@ static struct mu_p2pd_client *client_of(struct mu_host_stream *s)
     return MU_CONTAINER_OF(s, struct mu_p2pd_client, stream);
 }
 
-/* --- down ------------------------------------------------------------------------------------- */
-
-static void sent_down(struct mu_p2pd_client *c, size_t n)
+static void act(struct mu_p2pd_client *c, const struct mu_p2pd_pipe_action *a)
 {
-    size_t own = n < c->down_own ? n : c->down_own;
+    size_t taken;
 
-    c->down_own -= own;
-    mu_host_stream_consumed(&c->stream, n - own);
-}
-
-/* All that there was for the client is sent. */
-static void end_down(struct mu_p2pd_client *c)
-{
-    if (c->stream.state == MU_HOST_STREAM_NONE) {
-        mu_p2pd_client_close(c, false);
-    } else if (!c->finished) {
-        c->finished = true;
+    switch (a->type) {
+    case MU_P2PD_PIPE_SEND:
+        mu_env_send(c->d->env, &c->base, a->bytes, &taken);
+        mu_p2pd_pipe_sent(&c->pipe, taken);
+        break;
+    case MU_P2PD_PIPE_CONSUMED:
+        mu_host_stream_consumed(&c->stream, a->len);
+        break;
+    case MU_P2PD_PIPE_END:
+        mu_host_stream_end(&c->stream);
+        break;
+    case MU_P2PD_PIPE_RESUME:
+        mu_env_resume(c->d->env, &c->base);
+        break;
+    case MU_P2PD_PIPE_FINISH:
         if (!mu_env_finish(c->d->env, &c->base)) {
             mu_p2pd_client_close(c, false);
         }
+        break;
+    case MU_P2PD_PIPE_CLOSE:
+    case MU_P2PD_PIPE_ABORT:
+        mu_p2pd_client_close(c, a->type == MU_P2PD_PIPE_ABORT);
+        break;
     }
 }
 
-void mu_p2pd_pipe_down(struct mu_p2pd_client *c)
+static void pump(struct mu_p2pd_client *c)
 {
-    if (c->closing || !c->open) {
-        return;
-    }
-    if (c->down.len != 0 && !c->blocked) {
-        size_t len = c->down.len;
-        size_t taken;
+    struct mu_p2pd_pipe_action action;
 
-        mu_env_send(c->d->env, &c->base, mu_buf_span(&c->down), &taken);
-        c->blocked = taken < len;
-        mu_buf_consume(&c->down, taken);
-        mu_buf_trim(&c->down, 0);
-        sent_down(c, taken);
-    }
-    if (c->down.len == 0 && c->down_end) {
-        end_down(c);
+    while (!c->closing && mu_p2pd_pipe_next(&c->pipe, &action)) {
+        act(c, &action);
     }
 }
 
-static void on_data(struct mu_host_stream *s, struct mu_span bytes)
-{
-    struct mu_p2pd_client *c = client_of(s);
-    size_t taken = 0;
+/* --- the socket ------------------------------------------------------------------------------- */
 
-    if (c->open && !c->blocked && c->down.len == 0) {
-        mu_env_send(c->d->env, &c->base, bytes, &taken);
-        c->blocked = taken < bytes.len;
-        mu_host_stream_consumed(s, taken);
-    }
-    if (taken < bytes.len && mu_buf_append(&c->down, mu_span_skip(bytes, taken)) != 0) {
-        mu_p2pd_client_close(c, true);
-    }
+void mu_p2pd_pipe_flush(struct mu_p2pd_client *c)
+{
+    mu_p2pd_pipe_ready(&c->pipe);
+    pump(c);
 }
 
-static void on_eof(struct mu_host_stream *s)
+size_t mu_p2pd_pipe_data(struct mu_p2pd_client *c, struct mu_span bytes)
 {
-    struct mu_p2pd_client *c = client_of(s);
-
-    c->down_end = true;
-    mu_p2pd_pipe_down(c);
-}
-
-/* --- up --------------------------------------------------------------------------------------- */
-
-size_t mu_p2pd_pipe_up(struct mu_p2pd_client *c, struct mu_span bytes)
-{
-    if (c->stream.state == MU_HOST_STREAM_NONE || c->stream.state == MU_HOST_STREAM_ENDING) {
-        return bytes.len; /* Nobody is there to hear it. */
-    }
-    return mu_host_stream_write(&c->stream, bytes);
+    return mu_p2pd_pipe_up(&c->pipe, bytes.len, mu_host_stream_write(&c->stream, bytes));
 }
 
 void mu_p2pd_pipe_eof(struct mu_p2pd_client *c)
 {
-    mu_host_stream_end(&c->stream);
+    mu_p2pd_pipe_client_ended(&c->pipe);
+    pump(c);
+}
+
+/* --- the stream ------------------------------------------------------------------------------- */
+
+static void on_data(struct mu_host_stream *s, struct mu_span bytes)
+{
+    struct mu_p2pd_client *c = client_of(s);
+
+    mu_p2pd_pipe_heard(&c->pipe, bytes);
+    pump(c);
+    mu_p2pd_pipe_keep(&c->pipe);
+    pump(c);
+}
+
+static void on_eof(struct mu_host_stream *s)
+{
+    mu_p2pd_pipe_peer_ended(&client_of(s)->pipe);
+    pump(client_of(s));
 }
 
 static void on_writable(struct mu_host_stream *s)
 {
-    struct mu_p2pd_client *c = client_of(s);
-
-    if (c->paused) {
-        c->paused = false;
-        mu_env_resume(c->d->env, &c->base);
-    }
+    mu_p2pd_pipe_writable(&client_of(s)->pipe);
+    pump(client_of(s));
 }
 
-/* --- the end ---------------------------------------------------------------------------------- */
-
-/* Whether it ended well or not, the client has what came before, and then the end. */
 static void on_ended(struct mu_host_stream *s, int status, const char *text)
 {
-    struct mu_p2pd_client *c = client_of(s);
-
     (void)status;
     (void)text;
-    c->down_end = true;
-    on_writable(s); /* What it still says is dropped. */
-    mu_p2pd_pipe_down(c);
+    mu_p2pd_pipe_gone(&client_of(s)->pipe);
+    pump(client_of(s));
 }
 
 static const struct mu_host_stream_events pipe_events = {
@@ -126,6 +106,13 @@ static const struct mu_host_stream_events pipe_events = {
     .writable = on_writable,
     .ended = on_ended,
 };
+
+static void begin(struct mu_p2pd_client *c)
+{
+    c->raw = true;
+    c->d->calls.stats.streams++;
+    c->stream.on = &pipe_events;
+}
 
 /* --- ours ------------------------------------------------------------------------------------- */
 
@@ -142,24 +129,22 @@ static void on_ready(struct mu_host_stream *s, struct mu_span name)
     info.addr = mu_buf_span(&addr);
     err = mu_p2pd_conn_reply_stream(&c->pc, &info);
     mu_buf_fini(&addr);
-    if (err == 0) {
-        /* What is still to be said of before goes the same way. */
-        err = mu_buf_append(&c->down, mu_p2pd_conn_output(&c->pc));
-        c->down_own = c->down.len;
-        mu_p2pd_conn_sent(&c->pc, c->pc.out.len);
-    }
+    /* What is still to be said of before goes the same way. */
+    err = err != 0 ? err : mu_p2pd_pipe_head(&c->pipe, mu_p2pd_conn_output(&c->pc));
     if (err != 0) {
         mu_p2pd_client_close(c, true);
         return;
     }
-    c->raw = true;
-    c->d->stats.streams++;
-    s->on = &pipe_events;
+    mu_p2pd_conn_sent(&c->pc, c->pc.out.len);
+    begin(c);
     if (c->eof) {
-        mu_p2pd_pipe_eof(c);
+        mu_p2pd_pipe_client_ended(&c->pipe);
     }
-    mu_p2pd_pipe_down(c);
-    on_writable(s);
+    if (!c->blocked) {
+        mu_p2pd_pipe_ready(&c->pipe);
+    }
+    pump(c);
+    mu_p2pd_client_resume(c);
 }
 
 static void on_failed(struct mu_host_stream *s, int status, const char *text)
@@ -196,11 +181,11 @@ void mu_p2pd_pipe_open(struct mu_p2pd_client *c, const struct mu_peer_id *peer,
 
 /* --- theirs ----------------------------------------------------------------------------------- */
 
-struct mu_host_stream *mu_p2pd_pipe_opened(struct mu_p2pd *d, const struct mu_p2pd_target *target,
+struct mu_host_stream *mu_p2pd_pipe_opened(struct mu_p2pd *d, const struct mu_p2pd_handler *handler,
                                            const struct mu_peer_id *peer, struct mu_span name)
 {
     struct mu_p2pd_stream_info info = {.peer = mu_peer_id_span(peer), .name = name};
-    struct mu_p2pd_client *c = target == NULL ? NULL : mu_p2pd_client_new(d);
+    struct mu_p2pd_client *c = handler == NULL ? NULL : mu_p2pd_client_new(d);
     struct mu_buf addr;
     struct mu_addr to;
     int err;
@@ -211,17 +196,16 @@ struct mu_host_stream *mu_p2pd_pipe_opened(struct mu_p2pd *d, const struct mu_p2
     mu_buf_init(&addr, MU_MULTIADDR_MAX);
     mu_p2pd_remote(d, peer, &addr);
     info.addr = mu_buf_span(&addr);
-    err = mu_p2pd_put_stream_info(&c->down, &info);
-    c->down_own = c->down.len;
+    err = mu_p2pd_put_stream_info(&c->pc.out, &info);
     mu_buf_fini(&addr);
-    err = err != 0 ? err : mu_multiaddr_dial(mu_span(target->addr, target->addr_len), &to, NULL);
+    err = err != 0 ? err : mu_p2pd_pipe_head(&c->pipe, mu_p2pd_conn_output(&c->pc));
+    mu_p2pd_conn_sent(&c->pc, c->pc.out.len);
+    err = err != 0 ? err : mu_multiaddr_dial(mu_span(handler->addr, handler->addr_len), &to, NULL);
     err = err != 0 ? err : mu_env_dial(d->env, &c->base, &to);
     if (err != 0) {
         mu_p2pd_client_free(c);
         return NULL;
     }
-    c->raw = true;
-    d->stats.streams++;
-    c->stream.on = &pipe_events;
+    begin(c);
     return &c->stream;
 }

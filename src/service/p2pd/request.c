@@ -259,8 +259,8 @@ static void do_handler(struct mu_p2pd_client *c, const struct mu_p2pd_request *r
     }
     while (mu_p2pd_next_name(r, &walk, &name)) {
         int err = r->type == MU_P2PD_STREAM_HANDLER
-                      ? mu_p2pd_name_add(c->d, name, NULL, r->addr, r->balanced, &msg)
-                      : mu_p2pd_name_remove(c->d, name, NULL, r->addr, &msg);
+                      ? mu_p2pd_handle(c->d, name, NULL, r->addr, r->balanced, &msg)
+                      : mu_p2pd_names_remove(&c->d->calls.names, name, NULL, r->addr, &msg);
 
         if (err != 0) {
             reply_error(c, msg.text);
