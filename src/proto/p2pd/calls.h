@@ -9,7 +9,8 @@
  *     of a user:  READING --the answer is here--> WHOLE --the user is told--> LEAVING
  *     of a peer:  READING --the request is here--> WHOLE --a user is told--> ASKED
  *                 ASKED --the user answers--> ANSWERING --all is written--> LEAVING
- *     either:     LEAVING --the peer ends the stream, or linger_ms--> OVER
+ *     either:     LEAVING --the stream is gone, or linger_ms--> OVER
+ *                 WHOLE of a user, told, but the peer has not taken the whole request --> OVER
  *                 READING, WHOLE, ASKED, ANSWERING --see below--> OVER
  *
  * What ends a call before its time, and who hears of it:

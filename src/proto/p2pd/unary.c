@@ -141,9 +141,7 @@ static void leave(struct mu_p2pd_unary *call)
     detach(call);
     release(call);
     call->state = MU_P2PD_UNARY_LEAVING;
-    if (call->out.len == 0) {
-        mu_p2pd_call_due(call, MU_P2PD_ACTION_END);
-    }
+    mu_p2pd_call_due(call, MU_P2PD_ACTION_END);
 }
 
 /* The stream has ended before its time. */
@@ -193,10 +191,10 @@ static void deliver_answer(struct mu_p2pd_unary *call)
         mu_p2pd_user_tell_simply(call->user, id, MU_P2PD_DAEMON_ERROR,
                                  "the peer's answer cannot be read");
     }
-    if (call->has_stream) {
+    if (call->has_stream && call->out.len == 0) {
         leave(call);
     } else {
-        mu_p2pd_unary_drop(call);
+        mu_p2pd_unary_drop(call); /* with what the peer has not taken of the request */
     }
 }
 
