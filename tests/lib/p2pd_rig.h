@@ -265,6 +265,7 @@ static inline struct rig_stream *rig_say(struct rig *r, struct rig_user *u,
     }
     for (in = mu_buf_span(&r->scratch); in.len != 0; in = mu_span_skip(in, used)) {
         if (mu_p2pd_conn_recv(&u->conn, in, &used) != 0) {
+            rig_leave(u);
             return NULL;
         }
     }

@@ -9,7 +9,7 @@
  * the name of its user and call (A1), or the one that it was opened with.
  *
  *     # a remark
- *     set calls=8 held=4000 window=1000 msg=8000 out=4194304 takes=0
+ *     set calls=8 held=4000 window=1000 msg=8000 high=4000 out=40000 takes=0
  *     A joins | leaves | is deaf | reads
  *     A adds ping [balanced]           A removes ping
  *     A calls 1 P ping 20              twenty bytes of data for P's handler of ping
@@ -42,6 +42,7 @@ static struct mu_p2pd_calls_config config = {
     .msg_len_max = 8000,
     .name_len_max = 30,
     .free_bytes = 1000,
+    .high_bytes = 4000,
     .calls_max = 8,
     .request_ms = 60000,
     .linger_ms = 5000,
@@ -56,7 +57,7 @@ static struct {
 } named[NAMED_MAX];
 static size_t named_count;
 static size_t takes = SIZE_MAX;
-static size_t out_max = 4u << 20;
+static size_t out_max = 40000;
 static struct mu_p2pd_pipe pipe_;
 static size_t socket_takes;
 static size_t stream_takes;
@@ -225,7 +226,7 @@ static void name_stream(const char *name, struct rig_stream *s)
     named[named_count++].s = s;
 }
 
-static const uint8_t zeroes[1 << 20];
+static const uint8_t zeroes[8192];
 
 static struct mu_p2pd_call message(enum mu_p2pd_call_kind kind, const char *id, size_t len)
 {
@@ -435,6 +436,8 @@ static void set_one(const char *word)
         config.free_bytes = number;
     } else if (strncmp(word, "msg=", 4) == 0) {
         config.msg_len_max = number;
+    } else if (strncmp(word, "high=", 5) == 0) {
+        config.high_bytes = number;
     } else if (strncmp(word, "out=", 4) == 0) {
         out_max = number;
     } else if (strncmp(word, "takes=", 6) == 0) {

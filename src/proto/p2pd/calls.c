@@ -60,7 +60,7 @@ void mu_p2pd_user_answer(struct mu_p2pd_user *user, struct mu_span id, const cha
 
 void mu_p2pd_user_sent(struct mu_p2pd_user *user)
 {
-    while (!mu_list_empty(&user->waiting) && user->conn->out.len <= MU_P2PD_HIGH_BYTES &&
+    while (!mu_list_empty(&user->waiting) && user->conn->out.len <= user->all->config.high_bytes &&
            !user->failed) {
         mu_p2pd_unary_deliver(
             MU_CONTAINER_OF(mu_list_pop(&user->waiting), struct mu_p2pd_unary, waiting));

@@ -27,8 +27,8 @@
  *
  * Memory is bounded. A message of a peer's that is longer than `free_bytes` must be granted its
  * whole length of `held_bytes_max` before the peer may send more than its first window; those that
- * have to wait for it are granted it in turn. A user with more than MU_P2PD_HIGH_BYTES unsent is
- * told of no further message until there is room.
+ * have to wait for it are granted it in turn. A user with more than `high_bytes` unsent is told of
+ * no further message until there is room.
  *
  *     events:  mu_p2pd_user_...()     what clients say, and that they have read
  *              mu_p2pd_unary_...()    what happens to the stream of a call
@@ -47,14 +47,11 @@
 #include "proto/p2pd/conn.h"
 #include "proto/p2pd/names.h"
 
-/* Over so much that waits to be sent to a client, nothing is read from it and no message of a
- * peer's is added. */
-#define MU_P2PD_HIGH_BYTES (1u << 20)
-
 struct mu_p2pd_calls_config {
     size_t msg_len_max;      /* of a message */
     size_t name_len_max;     /* of a protocol */
     size_t free_bytes;       /* the window that a stream has anyway */
+    size_t high_bytes;       /* over so much unsent, a user is told of no message of a peer's */
     uint32_t calls_max;      /* both ways, those that are LEAVING included */
     uint32_t request_ms;     /* from a peer's stream until a user has the whole request */
     uint32_t linger_ms;      /* LEAVING */

@@ -252,7 +252,7 @@ static void whole(struct mu_p2pd_unary *call)
     call->state = MU_P2PD_UNARY_WHOLE;
     if (!call->ours && !choose_user(call)) {
         mu_p2pd_unary_drop(call);
-    } else if (call->user->conn->out.len > MU_P2PD_HIGH_BYTES ||
+    } else if (call->user->conn->out.len > call->calls->config.high_bytes ||
                !mu_list_empty(&call->user->waiting)) {
         mu_list_push(&call->user->waiting, &call->waiting);
     } else {

@@ -91,6 +91,7 @@ static void init_calls(struct mu_p2pd *d)
         .msg_len_max = d->config.msg_len_max,
         .name_len_max = MU_MSS_NAME_MAX,
         .free_bytes = MU_YAMUX_WINDOW_FIRST,
+        .high_bytes = MU_P2PD_HIGH_BYTES,
         .calls_max = d->config.calls_max,
         .request_ms = REQUEST_MS,
         .linger_ms = d->config.linger_ms,

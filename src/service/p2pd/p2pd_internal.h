@@ -17,6 +17,10 @@
 #include "service/peer/kad.h"
 #include "service/p2pd/p2pd.h"
 
+/* Over so much that waits to be sent to a client, nothing is read from it and no message of a
+ * peer's is added. */
+#define MU_P2PD_HIGH_BYTES (1u << 20)
+
 struct mu_p2pd_client {
     struct mu_conn base;
     struct mu_p2pd *d;
