@@ -35,7 +35,7 @@ static int poison(struct mu_p2pd_conn *c, int err, const char *text)
 
 static void drop_told(struct mu_p2pd_conn *c)
 {
-    if (c->told) {
+    if (c->told && !c->asked) {
         c->told = false;
         c->need = 0;
         mu_buf_reset(&c->in);
@@ -104,8 +104,8 @@ bool mu_p2pd_conn_next_event(struct mu_p2pd_conn *c, struct mu_p2pd_event *ret)
     int err;
 
     drop_told(c);
-    if ((c->phase != MU_P2PD_ASKING && c->phase != MU_P2PD_PERSISTENT) || c->need == 0 ||
-        c->in.len < c->need) {
+    if ((c->phase != MU_P2PD_ASKING && c->phase != MU_P2PD_PERSISTENT) || c->asked ||
+        c->need == 0 || c->in.len < c->need) {
         return false;
     }
     e.message = mu_buf_span(&c->in);

@@ -47,16 +47,16 @@ enum mu_p2pd_event_type {
 
 struct mu_p2pd_event {
     enum mu_p2pd_event_type type;
-    struct mu_p2pd_request request; /* lent, as all, until the next call that is not const */
-    struct mu_p2pd_call call;
-    struct mu_span message; /* CALL: all of it with its length, to be passed on */
+    struct mu_p2pd_request request; /* lent until it is answered */
+    struct mu_p2pd_call call;       /* lent until the next call that is not const, and so is */
+    struct mu_span message;         /* CALL: all of it with its length, to be passed on */
 };
 
 struct mu_p2pd_conn {
     struct mu_p2pd_conn_config config;
     enum mu_p2pd_phase phase;
     bool asked; /* a request was told, and is not answered */
-    bool told;  /* the message in `in` was; it goes with the next call */
+    bool told;  /* the message in `in` was; it goes with the next call, if it is answered */
     struct mu_buf in;
     size_t need; /* how long the message in `in` is going to be; 0: not known yet */
     size_t head; /* of that, its length's own */

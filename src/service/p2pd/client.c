@@ -28,7 +28,6 @@ struct mu_p2pd_client *mu_p2pd_client_new(struct mu_p2pd *d)
     c->base.on = &client_events;
     c->d = d;
     mu_p2pd_conn_init(&c->pc, &config);
-    mu_buf_init(&c->work.names, 1u << 20);
     /* As much as a stream's window may bring, and a head. */
     mu_p2pd_pipe_init(&c->pipe, d->config.host.conn.yamux.window_bytes_max + (1u << 20));
     mu_list_init(&c->link);
@@ -58,8 +57,7 @@ void mu_p2pd_client_free(struct mu_p2pd_client *c)
     d->calls.stats.clients--;
     mu_list_remove(&c->link);
     mu_p2pd_conn_fini(&c->pc);
-    mu_buf_fini(&c->work.names);
-    mu_free(c->work.name_list);
+    mu_free(c->work.names);
     mu_p2pd_pipe_fini(&c->pipe);
     mu_p2pd_user_fini(&c->user);
     mu_free(c);

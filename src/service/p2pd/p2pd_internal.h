@@ -39,8 +39,7 @@ struct mu_p2pd_client {
         enum mu_p2pd_type type;
         struct mu_peer_connect connect;
         struct mu_timer timer;
-        struct mu_buf names; /* STREAM_OPEN: their texts */
-        struct mu_span *name_list;
+        struct mu_span *names; /* STREAM_OPEN */
     } work;
 
     /* A stream. */

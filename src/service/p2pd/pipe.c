@@ -107,11 +107,29 @@ static const struct mu_host_stream_events pipe_events = {
     .ended = on_ended,
 };
 
-static void begin(struct mu_p2pd_client *c)
+/* The client hears first what the stream is: as an answer, behind what it is still to be told, or
+ * bare. From then on the connection is the stream's. */
+static int begin(struct mu_p2pd_client *c, const struct mu_peer_id *peer, struct mu_span name,
+                 bool answer)
 {
-    c->raw = true;
-    c->d->calls.stats.streams++;
-    c->stream.on = &pipe_events;
+    struct mu_p2pd_stream_info info = {.peer = mu_peer_id_span(peer), .name = name};
+    struct mu_buf addr;
+    int err;
+
+    mu_buf_init(&addr, MU_MULTIADDR_MAX);
+    mu_p2pd_remote(c->d, peer, &addr);
+    info.addr = mu_buf_span(&addr);
+    err = answer ? mu_p2pd_conn_reply_stream(&c->pc, &info)
+                 : mu_p2pd_put_stream_info(&c->pc.out, &info);
+    mu_buf_fini(&addr);
+    err = err != 0 ? err : mu_p2pd_pipe_head(&c->pipe, mu_p2pd_conn_output(&c->pc));
+    if (err == 0) {
+        mu_p2pd_conn_sent(&c->pc, c->pc.out.len);
+        c->raw = true;
+        c->d->calls.stats.streams++;
+        c->stream.on = &pipe_events;
+    }
+    return err;
 }
 
 /* --- ours ------------------------------------------------------------------------------------- */
@@ -119,24 +137,12 @@ static void begin(struct mu_p2pd_client *c)
 static void on_ready(struct mu_host_stream *s, struct mu_span name)
 {
     struct mu_p2pd_client *c = client_of(s);
-    struct mu_p2pd_stream_info info = {.peer = mu_peer_id_span(&s->peer), .name = name};
-    struct mu_buf addr;
-    int err;
 
     mu_p2pd_request_drop(c);
-    mu_buf_init(&addr, MU_MULTIADDR_MAX);
-    mu_p2pd_remote(c->d, &s->peer, &addr);
-    info.addr = mu_buf_span(&addr);
-    err = mu_p2pd_conn_reply_stream(&c->pc, &info);
-    mu_buf_fini(&addr);
-    /* What is still to be said of before goes the same way. */
-    err = err != 0 ? err : mu_p2pd_pipe_head(&c->pipe, mu_p2pd_conn_output(&c->pc));
-    if (err != 0) {
+    if (begin(c, &s->peer, name, true) != 0) {
         mu_p2pd_client_close(c, true);
         return;
     }
-    mu_p2pd_conn_sent(&c->pc, c->pc.out.len);
-    begin(c);
     if (c->eof) {
         mu_p2pd_pipe_client_ended(&c->pipe);
     }
@@ -184,28 +190,20 @@ void mu_p2pd_pipe_open(struct mu_p2pd_client *c, const struct mu_peer_id *peer,
 struct mu_host_stream *mu_p2pd_pipe_opened(struct mu_p2pd *d, const struct mu_p2pd_handler *handler,
                                            const struct mu_peer_id *peer, struct mu_span name)
 {
-    struct mu_p2pd_stream_info info = {.peer = mu_peer_id_span(peer), .name = name};
     struct mu_p2pd_client *c = handler == NULL ? NULL : mu_p2pd_client_new(d);
-    struct mu_buf addr;
     struct mu_addr to;
-    int err;
 
     if (c == NULL) {
         return NULL;
     }
-    mu_buf_init(&addr, MU_MULTIADDR_MAX);
-    mu_p2pd_remote(d, peer, &addr);
-    info.addr = mu_buf_span(&addr);
-    err = mu_p2pd_put_stream_info(&c->pc.out, &info);
-    mu_buf_fini(&addr);
-    err = err != 0 ? err : mu_p2pd_pipe_head(&c->pipe, mu_p2pd_conn_output(&c->pc));
-    mu_p2pd_conn_sent(&c->pc, c->pc.out.len);
-    err = err != 0 ? err : mu_multiaddr_dial(mu_span(handler->addr, handler->addr_len), &to, NULL);
-    err = err != 0 ? err : mu_env_dial(d->env, &c->base, &to);
-    if (err != 0) {
+    if (mu_multiaddr_dial(mu_span(handler->addr, handler->addr_len), &to, NULL) != 0 ||
+        mu_env_dial(d->env, &c->base, &to) != 0) {
         mu_p2pd_client_free(c);
         return NULL;
     }
-    begin(c);
+    if (begin(c, peer, name, false) != 0) {
+        mu_p2pd_client_close(c, true);
+        return NULL;
+    }
     return &c->stream;
 }

@@ -270,57 +270,34 @@ static void do_handler(struct mu_p2pd_client *c, const struct mu_p2pd_request *r
     reply_ok(c);
 }
 
-/* The names outlive the request: one text behind the other, and a list of them. */
-static int keep_names(struct mu_p2pd_client *c, const struct mu_p2pd_request *r, size_t *ret_count)
-{
-    struct mu_span walk = r->all;
-    struct mu_span name;
-    size_t at = 0;
-    size_t count = 0;
-    int err = 0;
-
-    mu_free(c->work.name_list);
-    c->work.name_list = mu_calloc(NAMES_MAX, sizeof(*c->work.name_list));
-    mu_buf_reset(&c->work.names);
-    if (c->work.name_list == NULL) {
-        return MUSTER_ENOMEM;
-    }
-    while (err == 0 && count < NAMES_MAX && mu_p2pd_next_name(r, &walk, &name)) {
-        err = mu_buf_append(&c->work.names, name);
-        c->work.name_list[count++].len = name.len;
-    }
-    for (size_t i = 0; err == 0 && i < count; i++) {
-        c->work.name_list[i].data = mu_buf_span(&c->work.names).data + at;
-        at += c->work.name_list[i].len;
-    }
-    *ret_count = count;
-    return err;
-}
-
 static void do_stream_open(struct mu_p2pd_client *c, const struct mu_p2pd_request *r)
 {
+    struct mu_span *names = mu_calloc(NAMES_MAX, sizeof(*names));
+    struct mu_span walk = r->all;
     struct mu_peer_id peer;
-    size_t count;
+    size_t count = 0;
+    bool fit = true;
 
+    mu_free(c->work.names);
+    c->work.names = names; /* The texts are the request's. */
     if (!read_peer(c, r, &peer)) {
         return;
     }
-    if (keep_names(c, r, &count) != 0) {
+    if (names == NULL) {
         mu_p2pd_client_replied(c, MUSTER_ENOMEM);
         return;
     }
-    for (size_t i = 0; i < count; i++) {
-        if (c->work.name_list[i].len == 0 || c->work.name_list[i].len > MU_MSS_NAME_MAX) {
-            count = 0;
-        }
+    while (count < NAMES_MAX && mu_p2pd_next_name(r, &walk, &names[count])) {
+        fit = fit && names[count].len != 0 && names[count].len <= MU_MSS_NAME_MAX;
+        count++;
     }
-    if (count == 0) {
+    if (count == 0 || !fit) {
         reply_error(c, "failed to negotiate protocol: there is none, or its name is too long");
         return;
     }
     c->work.type = r->type;
     start_timer(c, r);
-    mu_p2pd_pipe_open(c, &peer, c->work.name_list, count);
+    mu_p2pd_pipe_open(c, &peer, names, count);
 }
 
 /* --- routing ---------------------------------------------------------------------------------- */

@@ -152,6 +152,29 @@ static void test_p2pd_conn_takes_nothing_behind_a_request_that_is_not_answered(v
     assert_true(mu_p2pd_conn_next_event(&conn, &e));
 }
 
+static void test_p2pd_conn_lends_a_request_until_it_is_answered(void **unused)
+{
+    struct mu_span in = hex("0a08021a060a01aa12016e"
+                            "020800");
+    struct mu_p2pd_event e;
+    struct mu_p2pd_event other;
+    struct mu_span name;
+    struct mu_span walk;
+
+    (void)unused;
+    assert_int_equal(feed(in), 11);
+    assert_true(mu_p2pd_conn_next_event(&conn, &e));
+    assert_int_equal(feed(mu_span_skip(in, 11)), 0);
+    assert_false(mu_p2pd_conn_next_event(&conn, &other));
+    walk = e.request.all;
+    assert_true(mu_p2pd_next_name(&e.request, &walk, &name));
+    assert_span_text(name, "n");
+    assert_ptr_equal(walk.data + walk.len, mu_buf_span(&conn.in).data + conn.in.len);
+    assert_int_equal(mu_p2pd_conn_reply_error(&conn, "no"), 0);
+    assert_int_equal(feed(mu_span_skip(in, 11)), 3);
+    assert_int_equal(conn.in.len, 3);
+}
+
 static void test_p2pd_conn_that_is_a_stream_takes_nothing_of_it(void **unused)
 {
     struct mu_p2pd_stream_info info = {MU_SPAN_LIT("p"), MU_SPAN_LIT("a"), MU_SPAN_LIT("n")};
@@ -336,6 +359,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_p2pd_conn_in_pieces_is_as_whole),
         TEST(test_p2pd_conn_takes_nothing_behind_a_request_that_is_not_answered),
+        TEST(test_p2pd_conn_lends_a_request_until_it_is_answered),
         TEST(test_p2pd_conn_that_is_a_stream_takes_nothing_of_it),
         TEST(test_p2pd_conn_refuses_a_message_that_is_too_long_at_its_length),
         TEST(test_p2pd_conn_is_poisoned_by_what_cannot_be_read),
