@@ -224,8 +224,8 @@ static void commit_bugs(struct agents_world *w)
 
         if (is_awake(n) && n->life->agent->rdzv != NULL) {
             n->life->agent->rdzv->events.cut_off = NULL;
-            mu_rdzv_muster_unfence(
-                MU_CONTAINER_OF(n->life->agent->rdzv, struct mu_rdzv_muster, base));
+            MU_CONTAINER_OF(n->life->agent->rdzv, struct mu_rdzv_muster, base)->member.fence_at =
+                MU_MONO_NEVER;
         }
     }
     if (w->plant == AGENTS_PLANT_SPENDTHRIFT && w->serving != NULL) {

@@ -69,7 +69,7 @@ uint64_t agents_incarnation(const struct agents_life *l)
     /* A handler that is being freed is not the agent's any more. */
     return l->agent->rdzv == NULL
                ? 0
-               : MU_CONTAINER_OF(l->agent->rdzv, struct mu_rdzv_muster, base)->incarnation;
+               : MU_CONTAINER_OF(l->agent->rdzv, struct mu_rdzv_muster, base)->member.incarnation;
 }
 
 /* --- the budget ------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static struct agents_meeting *find_meeting(struct agents_life *l, uint64_t round
 
     for (uint32_t i = 0; i < w->meeting_count; i++) {
         m = &w->meetings[i];
-        if (m->run == l->run && m->incarnation == rdzv->incarnation && m->round == round) {
+        if (m->run == l->run && m->incarnation == rdzv->member.incarnation && m->round == round) {
             return m;
         }
     }
@@ -91,8 +91,10 @@ static struct agents_meeting *find_meeting(struct agents_life *l, uint64_t round
         return &w->meetings[0];
     }
     m = &w->meetings[w->meeting_count++];
-    *m = (struct agents_meeting){
-        .run = l->run, .incarnation = rdzv->incarnation, .round = round, .served_ns = w->served_ns};
+    *m = (struct agents_meeting){.run = l->run,
+                                 .incarnation = rdzv->member.incarnation,
+                                 .round = round,
+                                 .served_ns = w->served_ns};
     return m;
 }
 

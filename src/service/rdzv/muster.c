@@ -1,12 +1,7 @@
 /*
  * The native backend: one session with a muster server, one call "join" in it for as long as the
- * node is a member. The server keeps the node in the run from round to round, so what a user sees
- * (service/rdzv/rdzv.h) and what the server knows differ in one place only: after a round has
- * ended, the next one may be assigned before the user asks for it. Then it is held back.
- *
- *     user       OUT ---join---> JOINING --assigned--> IN --ended--> BETWEEN ---join---> JOINING
- *     the call   none            out                   out           out, or none if the server
- *                                                                    has forgotten the session
+ * node is a member. What is asked for and what the user is told is decided by proto/rdzv/member.h;
+ * this file has the session, the calls and the one timer.
  */
 #include "service/rdzv/muster.h"
 
@@ -18,12 +13,8 @@
 #include "core/alloc.h"
 #include "service/server/server.h"
 
-#define LEAVE_MS  UINT64_C(2000)  /* until a leave is over without the server's word */
-#define CLOSE_MS  UINT64_C(30000) /* until a close has failed */
-#define ANSWER_MS UINT64_C(5000)  /* how much longer than the server a joining node waits */
 #define PROBE_MS  UINT32_C(5000)
 #define GREETINGS 5
-#define RETRY_MS  UINT64_C(10) /* until something that found no memory is tried again */
 #define SAY_BYTES 64
 
 static struct mu_rdzv_muster *native_of(struct mu_rdzv_handler *h)
@@ -36,92 +27,66 @@ static mu_mono_t mono(struct mu_rdzv_muster *n)
     return mu_env_now(n->base.env).mono;
 }
 
-void mu_rdzv_muster_rearm(struct mu_rdzv_muster *n)
+static void rearm(struct mu_rdzv_muster *n)
 {
-    mu_mono_t at = n->soon != 0 ? mono(n) : MU_MONO_NEVER;
+    mu_mono_t at = n->soon != 0 ? mono(n)
+                   : n->freeing ? MU_MONO_NEVER
+                                : mu_member_deadline(&n->member);
 
-    at = mu_mono_min(at, mu_mono_min(n->join_deadline, n->leave_deadline));
-    at = mu_mono_min(at, mu_mono_min(n->close_deadline, n->retry_at));
-    at = mu_mono_min(at, n->fence_at);
-    mu_env_timer_arm(n->base.env, &n->timer, at);
-}
-
-void mu_rdzv_muster_arm_join(struct mu_rdzv_muster *n)
-{
-    if (n->config.join_timeout_ms != 0) {
-        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms);
-        n->join_extended = false;
-        mu_rdzv_muster_rearm(n);
+    /* One that is late keeps its place among those that are. */
+    if (!mu_heap_contains(&n->timer.node) || n->timer.node.at.ns != at.ns) {
+        mu_env_timer_arm(n->base.env, &n->timer, at);
     }
 }
 
-void mu_rdzv_muster_soon(struct mu_rdzv_muster *n, unsigned what)
+struct mu_member *mu_rdzv_muster_member(struct mu_rdzv_muster *n)
 {
-    n->soon |= what;
-    mu_rdzv_muster_rearm(n);
+    n->member.link = (struct mu_member_link){
+        .linked = n->client == MU_RDZV_CLIENT_LIVE && mu_rpc_client_linked(&n->rpc),
+        .hosting = n->server != NULL,
+        .error = n->rpc.last_error,
+        .kept_ms = mu_rpc_kept_ms(&n->rpc.rpc),
+        .confirmed = mu_rpc_confirmed(&n->rpc.rpc),
+    };
+    return &n->member;
 }
 
-void mu_rdzv_muster_retry_later(struct mu_rdzv_muster *n)
+void mu_rdzv_muster_run(struct mu_rdzv_muster *n)
 {
-    n->retry_at = mu_mono_add_ms(mono(n), RETRY_MS);
-    mu_rdzv_muster_rearm(n);
+    struct mu_member_action action;
+
+    while (!n->freeing && mu_member_next(&n->member, &action)) {
+        mu_rdzv_muster_act(n, &action);
+    }
+    rearm(n);
 }
 
 /* --- what we say ------------------------------------------------------------------------------ */
 
-static int send_join(struct mu_rdzv_muster *n)
+static int encode_join(struct mu_rdzv_muster *n, struct mu_buf *out)
 {
-    struct mu_rdzv_join join = {
-        .run_id = mu_span_str(n->base.run_id),
-        .node = mu_span_str(n->base.node),
-        .addr = mu_span_str(n->base.addr),
-        .topology = mu_span_str(n->config.topology),
-        .flags = n->config.join_flags | (n->spent != 0 ? MU_RDZV_JOIN_SPENT : 0),
-        .nodes_min = n->config.nodes_min,
-        .nodes_max = n->config.nodes_max,
-        .target = n->config.target,
-        .restarts_max = n->config.restarts_max,
-        .last_call_ms = n->config.last_call_ms,
-        .upscale_delay_ms = n->config.upscale_delay_ms,
-        .join_timeout_ms = n->config.join_timeout_ms,
-        .incarnation = n->incarnation,
-        .spares = n->config.spares,
-        .spent = n->spent,
-    };
-    struct mu_buf out;
-    int err;
-
-    mu_buf_init(&out, 5 * (MU_RDZV_NAME_LEN_MAX + 64));
-    err = mu_rdzv_join_encode(&out, &join);
-    if (err == 0) {
-        err = mu_rpc_client_call(&n->rpc, MU_SPAN_LIT(MU_RDZV_METHOD_JOIN), mu_buf_span(&out), 0,
-                                 &n->call);
-    }
-    mu_buf_fini(&out);
-    if (err == 0) {
-        n->join_said = mono(n);
-        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.join",
-                               "asked %.120s for a place, %" PRIu32 " to %" PRIu32 " nodes",
-                               n->address, n->config.nodes_min, n->config.nodes_max);
-    }
-    return err;
+    return mu_rdzv_join_encode(
+        out, &(struct mu_rdzv_join){
+                 .run_id = mu_span_str(n->base.run_id),
+                 .node = mu_span_str(n->base.node),
+                 .addr = mu_span_str(n->base.addr),
+                 .topology = mu_span_str(n->config.topology),
+                 .flags = n->config.join_flags | (n->member.spent != 0 ? MU_RDZV_JOIN_SPENT : 0),
+                 .nodes_min = n->config.nodes_min,
+                 .nodes_max = n->config.nodes_max,
+                 .target = n->config.target,
+                 .restarts_max = n->config.restarts_max,
+                 .last_call_ms = n->config.last_call_ms,
+                 .upscale_delay_ms = n->config.upscale_delay_ms,
+                 .join_timeout_ms = n->config.join_timeout_ms,
+                 .incarnation = n->member.incarnation,
+                 .spares = n->config.spares,
+                 .spent = n->member.spent,
+             });
 }
 
-static int send_word(struct mu_rdzv_muster *n)
-{
-    struct mu_buf out;
-    int err;
-
-    mu_buf_init(&out, SAY_BYTES);
-    err = mu_rdzv_say_encode(&out, (enum mu_rdzv_say)n->say, n->round);
-    if (err == 0) {
-        err = mu_rpc_client_item(&n->rpc, n->call, mu_buf_span(&out));
-    }
-    mu_buf_fini(&out);
-    return err;
-}
-
-static int send_close(struct mu_rdzv_muster *n)
+int mu_rdzv_muster_ask(struct mu_rdzv_muster *n, struct mu_span method, uint32_t timeout_ms,
+                       uint64_t *ret_id)
 {
     struct mu_buf out;
     int err;
@@ -129,39 +94,59 @@ static int send_close(struct mu_rdzv_muster *n)
     mu_buf_init(&out, MU_RDZV_NAME_LEN_MAX + SAY_BYTES);
     err = mu_rdzv_run_id_encode(&out, mu_span_str(n->base.run_id));
     if (err == 0) {
-        err = mu_rpc_client_call(&n->rpc, MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE), mu_buf_span(&out),
-                                 (uint32_t)CLOSE_MS, &n->close_call);
+        err = mu_rpc_client_call(&n->rpc, method, mu_buf_span(&out), timeout_ms, ret_id);
+    }
+    mu_buf_fini(&out);
+    return err;
+}
+
+static int send(struct mu_rdzv_muster *n, enum mu_member_word word)
+{
+    struct mu_buf out;
+    int err = 0;
+
+    mu_buf_init(&out, 5 * (MU_RDZV_NAME_LEN_MAX + SAY_BYTES));
+    switch (word) {
+    case MU_MEMBER_CALL_JOIN:
+        err = encode_join(n, &out);
+        err = err != 0 ? err
+                       : mu_rpc_client_call(&n->rpc, MU_SPAN_LIT(MU_RDZV_METHOD_JOIN),
+                                            mu_buf_span(&out), 0, &n->call);
+        break;
+    case MU_MEMBER_SAY:
+        err = mu_rdzv_say_encode(&out, n->member.say, n->member.round);
+        err = err != 0 ? err : mu_rpc_client_item(&n->rpc, n->call, mu_buf_span(&out));
+        break;
+    case MU_MEMBER_END_CALL:
+        err = mu_rpc_client_end(&n->rpc, n->call);
+        break;
+    case MU_MEMBER_CALL_CLOSE:
+        err = mu_rdzv_muster_ask(n, MU_SPAN_LIT(MU_RDZV_METHOD_CLOSE), MU_MEMBER_CLOSE_MS,
+                                 &n->close_call);
+        break;
     }
     mu_buf_fini(&out);
     return err;
 }
 
 /* Says what there is to say, as far as it can be said now. */
-static void say(struct mu_rdzv_muster *n)
+static void say(void *context)
 {
+    struct mu_rdzv_muster *n = context;
+    enum mu_member_word word;
     int err = 0;
 
-    if (n->client != MU_RDZV_CLIENT_LIVE || !n->rpc.ready || n->freeing) {
-        return;
+    while (err == 0 && !n->freeing && n->client == MU_RDZV_CLIENT_LIVE && n->rpc.ready &&
+           mu_member_say(&n->member, &word)) {
+        err = send(n, word);
+        mu_member_said(&n->member, mono(n), word, err);
+        if (word == MU_MEMBER_CALL_JOIN && err == 0) {
+            mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.join",
+                                   "asked %.120s for a place, %" PRIu32 " to %" PRIu32 " nodes",
+                                   n->address, n->config.nodes_min, n->config.nodes_max);
+        }
     }
-    if (n->state == MU_RDZV_JOINING && n->call == 0 && !n->closed &&
-        (n->soon & MU_RDZV_SOON_FAIL) == 0) {
-        err = send_join(n);
-    }
-    if (err == 0 && n->say != 0 && n->call != 0) {
-        err = send_word(n);
-        n->say = err != 0 ? n->say : 0;
-    }
-    if (err == 0 && n->say_end && n->call != 0) {
-        err = mu_rpc_client_end(&n->rpc, n->call);
-        n->say_end = err != 0;
-    }
-    if (err == 0 && n->closing && n->close_call == 0 && !n->closed) {
-        err = send_close(n);
-    }
-    if (err == MUSTER_ENOMEM) {
-        mu_rdzv_muster_retry_later(n); /* What lacked credit is tried again when there is some. */
-    }
+    rearm(n);
 }
 
 static void finish_free(struct mu_rdzv_muster *n);
@@ -170,35 +155,23 @@ static void need_client(struct mu_rdzv_muster *n);
 
 /* --- the session ------------------------------------------------------------------------------ */
 
-static void on_turn_ended(void *context)
-{
-    say(context);
-}
-
 /* There is no use in this client any more. */
-static void drop_client(struct mu_rdzv_muster *n)
+static void drop_client(struct mu_rdzv_muster *n, enum mu_rdzv_muster_client what)
 {
     if (n->client == MU_RDZV_CLIENT_LIVE) {
-        n->client = MU_RDZV_CLIENT_CLOSING;
         n->call = n->close_call = n->explain_call = 0;
+        mu_member_lost(mu_rdzv_muster_member(n), mono(n), "its session was given up");
         mu_rpc_client_close(&n->rpc);
     }
+    n->client = n->client == MU_RDZV_CLIENT_NONE ? MU_RDZV_CLIENT_NONE : what;
 }
 
+/* The user learns it on the next turn. */
 static void fail_all(struct mu_rdzv_muster *n, int status, const char *text)
 {
-    struct mu_errmsg copy;
-
-    (void)mu_err(&copy, status, "%s", text);
-    drop_client(n);
-    if (n->closing) {
-        mu_rdzv_muster_tell_close_failed(n, status, copy.text);
-    }
-    if (n->leaving) {
-        mu_rdzv_muster_tell_left(n);
-    } else if (n->state == MU_RDZV_JOINING) {
-        mu_rdzv_muster_tell_failed(n, status, copy.text);
-    }
+    drop_client(n, MU_RDZV_CLIENT_CLOSING);
+    mu_member_unreached(&n->member, mono(n), status, text);
+    rearm(n);
 }
 
 static void on_mismatch(void *context, bool silent)
@@ -243,7 +216,8 @@ static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
     (void)mu_addr_format(&n->endpoint, n->address, sizeof(n->address));
     if (strcmp(n->host_text.text, reterr_msg->text) != 0) {
         n->host_text = *reterr_msg;
-        mu_rdzv_muster_soon(n, MU_RDZV_SOON_RECORD);
+        n->soon |= MU_RDZV_SOON_RECORD;
+        rearm(n);
     }
     return 0;
 }
@@ -270,8 +244,10 @@ static void on_gave_up(void *context, int status, const char *text)
     if (n->call != 0) {
         (void)mu_rpc_client_cancel(&n->rpc, n->call);
     }
-    mu_rdzv_muster_dropped(n, text);
-    if (n->state == MU_RDZV_JOINING && n->client == MU_RDZV_CLIENT_LIVE) {
+    n->call = n->close_call = 0;
+    mu_member_lost(mu_rdzv_muster_member(n), mono(n), text);
+    mu_rdzv_muster_run(n);
+    if (n->member.user == MU_MEMBER_JOINING && n->client == MU_RDZV_CLIENT_LIVE) {
         need_client(n);
     }
 }
@@ -287,12 +263,12 @@ static void on_ready(void *context)
 static void on_client_closed(void *context)
 {
     struct mu_rdzv_muster *n = context;
+    bool renewing = n->client == MU_RDZV_CLIENT_RENEWING;
 
     n->client = MU_RDZV_CLIENT_NONE;
     if (n->freeing) {
         finish_free(n);
-    } else if (n->client_again) {
-        n->client_again = false;
+    } else if (renewing) {
         start_client(n);
     }
 }
@@ -306,7 +282,7 @@ static void start_client(struct mu_rdzv_muster *n)
         .gave_up = on_gave_up,
         .reply = mu_rdzv_muster_reply,
         .item = mu_rdzv_muster_item,
-        .turn_ended = on_turn_ended,
+        .turn_ended = say,
         .closed = on_client_closed,
         .context = n,
     };
@@ -323,17 +299,17 @@ static void start_client(struct mu_rdzv_muster *n)
         .dead_ms = n->config.dead_ms,
         .terms = &terms,
     };
+    struct mu_errmsg text;
     int err;
 
     terms.confirms = true;
     err = mu_rpc_client_init(&n->rpc, n->base.env, &config, &events);
-
     if (err == 0) {
         n->client = MU_RDZV_CLIENT_LIVE;
         return;
     }
-    n->soon_status = mu_err(&n->soon_text, err, "cannot make a session: %s", muster_strerror(err));
-    mu_rdzv_muster_soon(n, MU_RDZV_SOON_FAIL);
+    (void)mu_err(&text, err, "cannot make a session: %s", muster_strerror(err));
+    fail_all(n, err, text.text);
 }
 
 /* Sees to it that there is a client, and a fresh one if the old one found nobody. */
@@ -346,104 +322,20 @@ static void need_client(struct mu_rdzv_muster *n)
         return;
     }
     if (elect(n, &msg) != 0) {
-        n->soon_status = MUSTER_ERDZV_CONN;
-        n->soon_text = msg;
-        mu_rdzv_muster_soon(n, MU_RDZV_SOON_FAIL);
-        return;
-    }
-    if (n->client == MU_RDZV_CLIENT_NONE) {
+        fail_all(n, MUSTER_ERDZV_CONN, msg.text);
+    } else if (n->client == MU_RDZV_CLIENT_NONE) {
         start_client(n);
     } else {
-        n->client_again = true;
-        drop_client(n);
+        drop_client(n, MU_RDZV_CLIENT_RENEWING);
     }
 }
 
-/* --- time ------------------------------------------------------------------------------------- */
-
-static bool is_linked(const struct mu_rdzv_muster *n)
-{
-    return n->client == MU_RDZV_CLIENT_LIVE && mu_rpc_client_linked(&n->rpc);
-}
-
-static void join_is_late(struct mu_rdzv_muster *n)
-{
-    struct mu_errmsg text;
-    bool linked = is_linked(n);
-    int why = n->rpc.last_error != 0 ? n->rpc.last_error : MUSTER_ETIMEDOUT;
-
-    n->join_deadline = MU_MONO_NEVER;
-    if (n->state != MU_RDZV_JOINING) {
-        return;
-    }
-    if (linked && !n->join_extended) {
-        /* The server counts from when it heard of us, and can say who is missing. */
-        n->join_extended = true;
-        n->join_deadline = mu_mono_add_ms(mono(n), n->config.join_timeout_ms + ANSWER_MS);
-        return;
-    }
-    if (linked) {
-        (void)mu_err(&text, 0, "no round within %g s, and %.100s does not say why",
-                     (double)n->config.join_timeout_ms / 1000, n->address);
-    } else {
-        (void)mu_err(&text, 0,
-                     "cannot connect to %.100s: %s (tried for %g s); is a server running there?",
-                     n->address, muster_strerror(why), (double)n->config.join_timeout_ms / 1000);
-    }
-    mu_rdzv_muster_tell_failed(n, linked ? MUSTER_ERDZV_TIMEOUT : MUSTER_ERDZV_CONN, text.text);
-}
-
-static void close_is_late(struct mu_rdzv_muster *n)
-{
-    bool linked = is_linked(n);
-    struct mu_errmsg text;
-
-    (void)mu_err(&text, 0, "%.120s %s within %" PRIu64 " s", n->address,
-                 linked ? "did not answer a close" : "could not be connected to", CLOSE_MS / 1000);
-    mu_rdzv_muster_tell_close_failed(n, linked ? MUSTER_ERDZV_TIMEOUT : MUSTER_ERDZV_CONN,
-                                     text.text);
-}
-
-static void deliver_held(struct mu_rdzv_muster *n)
-{
-    struct mu_rdzv_notice notice;
-    struct mu_buf held = n->held;
-
-    if (n->state != MU_RDZV_JOINING || held.len == 0 || mu_rdzv_muster_is_cut_off(n)) {
-        return;
-    }
-    mu_buf_init(&n->held, held.max);
-    n->say = 0; /* What there was to say of the round before, the server knows. */
-    if (mu_rdzv_notice_decode(mu_buf_span(&held), &notice) == 0) {
-        mu_rdzv_muster_tell_assigned(n, &notice);
-    }
-    mu_buf_fini(&held);
-}
-
-static void run_soon(struct mu_rdzv_muster *n, unsigned what)
-{
-    if ((what & MU_RDZV_SOON_RECORD) != 0 && n->host_text.text[0] != '\0') {
-        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.host", "%s",
-                               n->host_text.text);
-    }
-    if ((what & MU_RDZV_SOON_EXPLAIN) != 0) {
-        mu_rdzv_muster_explain(n);
-    }
-    if ((what & MU_RDZV_SOON_CLOSED) != 0) {
-        mu_rdzv_muster_tell_closed(n, MUSTER_ERDZV_CLOSED, "the run is closed");
-    } else if ((what & MU_RDZV_SOON_FAIL) != 0) {
-        fail_all(n, n->soon_status, n->soon_text.text);
-    } else if ((what & MU_RDZV_SOON_LEFT) != 0) {
-        mu_rdzv_muster_tell_left(n);
-    } else if ((what & MU_RDZV_SOON_HELD) != 0) {
-        deliver_held(n);
-    }
-}
+/* --- for its user ----------------------------------------------------------------------------- */
 
 static void on_timer(struct mu_timer *timer)
 {
     struct mu_rdzv_muster *n = MU_CONTAINER_OF(timer, struct mu_rdzv_muster, timer);
-    mu_mono_t now = mono(n);
+    bool again = mu_mono_reached(n->member.retry_at, mono(n));
     unsigned what = n->soon;
 
     n->soon = 0;
@@ -451,94 +343,58 @@ static void on_timer(struct mu_timer *timer)
         finish_free(n);
         return;
     }
-    run_soon(n, what);
-    if (mu_mono_reached(n->retry_at, now)) {
-        n->retry_at = MU_MONO_NEVER;
+    if ((what & MU_RDZV_SOON_RECORD) != 0 && n->host_text.text[0] != '\0') {
+        mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "muster.host", "%s",
+                               n->host_text.text);
+    }
+    if ((what & MU_RDZV_SOON_EXPLAIN) != 0) {
+        mu_rdzv_muster_explain(n);
+    }
+    mu_member_tick(mu_rdzv_muster_member(n), mono(n));
+    mu_rdzv_muster_run(n);
+    if (again) {
         say(n);
     }
-    if (mu_mono_reached(n->fence_at, now)) {
-        mu_rdzv_muster_fence(n);
-    }
-    if (mu_mono_reached(n->join_deadline, now)) {
-        join_is_late(n);
-    }
-    if (mu_mono_reached(n->leave_deadline, now)) {
-        mu_rdzv_muster_tell_left(n);
-    }
-    if (mu_mono_reached(n->close_deadline, now)) {
-        close_is_late(n);
-    }
-    mu_rdzv_muster_rearm(n);
 }
-
-/* --- for its user ----------------------------------------------------------------------------- */
 
 static void native_join(struct mu_rdzv_handler *h)
 {
     struct mu_rdzv_muster *n = native_of(h);
-    bool was_in = n->state == MU_RDZV_IN;
 
-    if (n->freeing || n->state == MU_RDZV_JOINING) {
-        return;
+    if (!n->freeing && mu_member_join(mu_rdzv_muster_member(n), mono(n), h->blameless)) {
+        need_client(n);
     }
-    n->state = MU_RDZV_JOINING;
-    n->rank = -1;
-    if (n->closed) {
-        n->soon_status = mu_err(&n->soon_text, MUSTER_ERDZV_CLOSED, "the run is closed");
-        mu_rdzv_muster_soon(n, MU_RDZV_SOON_FAIL);
-        return;
-    }
-    mu_rdzv_muster_arm_join(n);
-    if (was_in && n->call != 0) {
-        n->say = n->base.blameless || mu_rdzv_muster_in_doubt(n) ? MU_RDZV_SAY_STOPPED
-                                                                 : MU_RDZV_SAY_FAILED;
-    }
-    if (n->held.len != 0) {
-        mu_rdzv_muster_soon(n, MU_RDZV_SOON_HELD);
-    }
-    need_client(n);
-    mu_rdzv_muster_rearm(n);
+    rearm(n);
 }
 
 static void native_explain(struct mu_rdzv_handler *h)
 {
-    mu_rdzv_muster_soon(native_of(h), MU_RDZV_SOON_EXPLAIN);
+    native_of(h)->soon |= MU_RDZV_SOON_EXPLAIN;
+    rearm(native_of(h));
 }
 
 static void native_leave(struct mu_rdzv_handler *h)
 {
     struct mu_rdzv_muster *n = native_of(h);
 
-    if (n->freeing || n->leaving) {
+    if (n->freeing) {
         return;
     }
-    n->leaving = true;
-    if (n->call == 0) {
-        mu_rdzv_muster_soon(n, MU_RDZV_SOON_LEFT);
-        return;
+    mu_member_leave(&n->member, mono(n));
+    if (n->call != 0) {
+        mu_rpc_client_run_soon(&n->rpc);
     }
-    n->say_end = true;
-    n->leave_deadline = mu_mono_add_ms(mono(n), LEAVE_MS);
-    n->join_deadline = MU_MONO_NEVER;
-    mu_rpc_client_run_soon(&n->rpc);
-    mu_rdzv_muster_rearm(n);
+    rearm(n);
 }
 
 static void native_close_run(struct mu_rdzv_handler *h)
 {
     struct mu_rdzv_muster *n = native_of(h);
 
-    if (n->freeing || n->closing) {
-        return;
+    if (!n->freeing && mu_member_close(&n->member, mono(n))) {
+        need_client(n);
     }
-    if (n->closed) {
-        mu_rdzv_muster_soon(n, MU_RDZV_SOON_CLOSED);
-        return;
-    }
-    n->closing = true;
-    n->close_deadline = mu_mono_add_ms(mono(n), CLOSE_MS);
-    need_client(n);
-    mu_rdzv_muster_rearm(n);
+    rearm(n);
 }
 
 static bool native_deserted(const struct mu_rdzv_handler *h)
@@ -581,15 +437,9 @@ static void native_free(struct mu_rdzv_handler *h)
         return;
     }
     n->freeing = true;
-    n->join_deadline = n->leave_deadline = n->close_deadline = n->retry_at = MU_MONO_NEVER;
-    mu_rdzv_muster_unfence(n);
-    n->soon = 0;
-    if (n->client == MU_RDZV_CLIENT_NONE) {
-        mu_rdzv_muster_soon(n, MU_RDZV_SOON_FREE);
-    } else {
-        drop_client(n);
-        mu_rdzv_muster_rearm(n);
-    }
+    n->soon = n->client == MU_RDZV_CLIENT_NONE ? MU_RDZV_SOON_FREE : 0;
+    drop_client(n, MU_RDZV_CLIENT_CLOSING);
+    rearm(n);
 }
 
 static const struct mu_rdzv_handler_ops native_ops = {
@@ -613,9 +463,6 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
     }
     mu_timer_init(&n->timer, on_timer);
     mu_buf_init(&n->held, (size_t)64 << 20); /* as long as a frame can be */
-    n->join_deadline = n->leave_deadline = n->close_deadline = n->retry_at = MU_MONO_NEVER;
-    mu_rdzv_muster_unfence(n);
-    n->rank = -1;
     err = mu_rdzv_handler_init(&n->base, &native_ops, env, params, events, reterr_msg);
     if (err == 0) {
         err = mu_rdzv_muster_configure(&n->config, params, reterr_msg);
@@ -624,6 +471,11 @@ int mu_rdzv_muster_new(struct mu_env *env, const struct mu_rdzv_params *params,
         err = mu_rdzv_endpoint_parse(params->endpoint, MU_RDZV_PORT, &n->endpoint, reterr_msg);
     }
     if (err == 0) {
+        mu_member_init(&n->member, &(struct mu_member_config){
+                                       .address = n->address,
+                                       .join_timeout_ms = n->config.join_timeout_ms,
+                                       .restarts_max = n->config.restarts_max,
+                                   });
         err = elect(n, reterr_msg);
     }
     if (err != 0) {

@@ -7,7 +7,7 @@
 
 static void tell(struct mu_rdzv_muster *n, const char *text)
 {
-    if (n->state == MU_RDZV_JOINING && !n->freeing && n->base.events.explained != NULL) {
+    if (n->member.user == MU_MEMBER_JOINING && !n->freeing && n->base.events.explained != NULL) {
         n->base.events.explained(n->base.events.context, text);
     }
 }
@@ -32,29 +32,15 @@ static void tell_unreached(struct mu_rdzv_muster *n)
     tell(n, text.text);
 }
 
-static int ask(struct mu_rdzv_muster *n)
-{
-    struct mu_buf out;
-    int err;
-
-    mu_buf_init(&out, MU_RDZV_NAME_LEN_MAX + 64);
-    err = mu_rdzv_run_id_encode(&out, mu_span_str(n->base.run_id));
-    if (err == 0) {
-        err = mu_rpc_client_call(&n->rpc, MU_SPAN_LIT(MU_RDZV_METHOD_EXPLAIN), mu_buf_span(&out),
-                                 ASK_MS, &n->explain_call);
-    }
-    mu_buf_fini(&out);
-    return err;
-}
-
 void mu_rdzv_muster_explain(struct mu_rdzv_muster *n)
 {
-    if (n->state != MU_RDZV_JOINING || n->freeing) {
+    if (n->member.user != MU_MEMBER_JOINING || n->freeing) {
         return;
     }
     if (n->client != MU_RDZV_CLIENT_LIVE || !mu_rpc_client_linked(&n->rpc)) {
         tell_unreached(n);
-    } else if (n->explain_call != 0 || ask(n) != 0) {
+    } else if (n->explain_call != 0 || mu_rdzv_muster_ask(n, MU_SPAN_LIT(MU_RDZV_METHOD_EXPLAIN),
+                                                          ASK_MS, &n->explain_call) != 0) {
         tell_silence(n);
     }
 }
