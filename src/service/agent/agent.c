@@ -72,6 +72,9 @@ static void on_wait_timer(struct mu_timer *timer)
     struct mu_agent_service *s = MU_CONTAINER_OF(timer, struct mu_agent_service, wait_timer);
     char text[MU_RDZV_RUN_ID_MAX + 128];
 
+    if (s->rdzv == NULL) {
+        return; /* It is being freed. */
+    }
     mu_env_timer_arm(s->env, &s->wait_timer, mu_mono_add_ms(mu_env_now(s->env).mono, WAIT_STEP_MS));
     if (!mu_rdzv_explain(s->rdzv)) {
         (void)snprintf(text, sizeof(text), "no round of \"%s\" has formed yet (backend %s)",

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "own_network.h"
-#include "service/agent/agent.h"
+#include "service/agent/agent_internal.h"
 #include "skipped.h"
 #include "transport/uv_env.h"
 
@@ -577,6 +577,27 @@ static void test_agent_service_survivors_go_on_when_one_leaves(void **state)
     assert_has(a->out, "world=2");
 }
 
+static void test_agent_service_freed_before_it_joins_says_nothing_of_waiting(void **state)
+{
+    struct seat *a = prepare(0, "exit 0", 2, 2, "");
+    (void)state;
+
+    start(a);
+    mu_agent_service_free(a->agent);
+    while (a->agent->rdzv != NULL) {
+        mu_uv_env_turn(uv);
+    }
+    /* Its last join was begun before that. If the process is stopped now, what it would say of its
+     * waiting is due when it wakes. */
+    assert_true(mu_heap_contains(&a->agent->wait_timer.node));
+    mu_env_timer_arm(mu_uv_env_env(uv), &a->agent->wait_timer, mu_env_now(mu_uv_env_env(uv)).mono);
+    while (!a->freed) {
+        mu_uv_env_turn(uv);
+    }
+    a->agent = NULL;
+    assert_null(strstr(a->log, "still waiting"));
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -593,6 +614,7 @@ int main(void)
         TEST(test_agent_service_absorbs_a_late_comer),
         TEST(test_agent_service_gives_workers_time_to_save),
         TEST(test_agent_service_survivors_go_on_when_one_leaves),
+        TEST(test_agent_service_freed_before_it_joins_says_nothing_of_waiting),
     };
 #undef TEST
 
