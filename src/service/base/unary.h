@@ -1,10 +1,10 @@
 /*
  * Calls with one message each way, whatever carries them: peers' streams (service/peer/call.h), or
- * what a test has in their place. Who calls and who serves sees only this.
+ * what a test has in their place. Caller and handler see only this.
  *
- * A call's `done` comes exactly once, on a later turn, unless it was canceled; then never. A
- * request is to be answered exactly once, with mu_unary_reply(), then or later, unless `gone` has
- * come for it.
+ * A call's `done` comes exactly once, on a later turn, unless the call was canceled; then never.
+ * The handler answers a request exactly once, with mu_unary_reply(), then or later, unless `gone`
+ * has come for it.
  */
 #ifndef MU_UNARY_H
 #define MU_UNARY_H
@@ -28,18 +28,18 @@ struct mu_unary_call {
 struct mu_unary_handler;
 
 struct mu_unary_request {
-    struct mu_peer_id peer; /* who asks; proved */
+    struct mu_peer_id peer; /* the caller; proved */
     struct mu_unary_handler *handler;
     struct mu_unary *unary;
     void *owner; /* the handler's */
 };
 
 struct mu_unary_handler {
-    const char *method; /* borrowed, as the handler, while it serves */
+    const char *method; /* borrowed, as the handler is, while it serves */
     /** `message` is lent for the call. */
     void (*start)(struct mu_unary_handler *handler, struct mu_unary_request *request,
                   struct mu_span message);
-    /** Whoever asked is gone; the request is not to be answered or used any more. */
+    /** The caller is gone; the handler must not answer or use the request any more. */
     void (*gone)(struct mu_unary_handler *handler, struct mu_unary_request *request);
     void *impl;
 };
@@ -47,11 +47,11 @@ struct mu_unary_handler {
 struct mu_unary_ops {
     /** The message is borrowed for the call. MUSTER_ELIMIT, MUSTER_ENOMEM: `done` will not come. */
     int (*call)(struct mu_unary *unary, struct mu_unary_call *call, struct mu_span message);
-    /** Harmless when it is done. */
+    /** Harmless when the call is done. */
     void (*cancel)(struct mu_unary *unary, struct mu_unary_call *call);
     /** MUSTER_EEXIST, MUSTER_ENOMEM. */
     int (*serve)(struct mu_unary *unary, struct mu_unary_handler *handler);
-    /** Requests under way are gone. */
+    /** Requests under way end without an answer. */
     void (*unserve)(struct mu_unary *unary, struct mu_unary_handler *handler);
     /** With a negative status the message is a text that says why. The request is over. */
     void (*reply)(struct mu_unary_request *request, int status, struct mu_span message);
