@@ -8,11 +8,11 @@
 #include "service/base/log.h"
 
 #define TOKEN_MAX 512
-/* What a connection may hold of requests that were not read yet. */
+/* How many bytes of unread requests a connection may hold. */
 #define IN_MAX (2 * MU_HTTP_HEAD_MAX)
 /* The longest answer; a page of ten thousand members is some megabytes. */
 #define OUT_MAX ((size_t)64 << 20)
-/* How often a stream says that it is alive, so that both ends learn when it is not. */
+/* How often a stream sends a sign of life, so that both ends notice when it is dead. */
 #define BEAT_NS (10 * MU_NS_PER_S)
 
 struct http_conn {
@@ -22,7 +22,7 @@ struct http_conn {
     struct mu_timer idle;
     struct mu_buf in;
     struct mu_buf out;
-    uint64_t told; /* stream: the number of the event that it was sent last */
+    uint64_t told; /* stream: the number of the last event sent to it */
     bool stream;
     bool asked; /* it has had an answer */
     bool last;  /* closes when all is sent */
@@ -35,7 +35,7 @@ struct mu_http_server {
     struct mu_listener listener;
     struct mu_list conns;
     size_t conn_count;
-    size_t closing_count; /* of these, those that are about to be gone */
+    size_t closing_count; /* of these, those that are being closed */
     size_t listeners;
     struct mu_buf event; /* the newest */
     uint64_t events;
@@ -44,7 +44,7 @@ struct mu_http_server {
     struct mu_log_limit refused;
     size_t token_len;
     uint8_t token[TOKEN_MAX];
-    char key[MU_PAGE_KEY_CAP]; /* made of the token */
+    char key[MU_PAGE_KEY_CAP]; /* derived from the token */
 };
 
 struct mu_http_server_config mu_http_server_config_defaults(void)
@@ -52,9 +52,9 @@ struct mu_http_server_config mu_http_server_config_defaults(void)
     return (struct mu_http_server_config){.connections_max = 64, .head_ms = 5000, .idle_ms = 30000};
 }
 
-/* --- who may ask ------------------------------------------------------------------------------ */
+/* --- access ----------------------------------------------------------------------------------- */
 
-/* Takes as long whatever is wrong. */
+/* Takes the same time wherever the two differ. */
 static bool is_same(struct mu_span wanted, struct mu_span shown)
 {
     unsigned differs = shown.len != wanted.len;
@@ -73,7 +73,7 @@ static bool is_token(const struct mu_http_server *s, struct mu_span shown)
     return token || key;
 }
 
-/* "USER:PASSWORD" in base64; whoever the user is. */
+/* The header has "USER:PASSWORD" in base64; any user will do. */
 static bool shows_password(const struct mu_http_server *s, struct mu_span text)
 {
     struct mu_buf plain;
@@ -128,7 +128,7 @@ static bool is_loopback_name(struct mu_span host)
     return false;
 }
 
-/* 0, or the status to refuse it with. */
+/* Returns 0, or the HTTP status of the refusal. */
 static int check_asker(const struct mu_http_server *s, const struct mu_http_head *head)
 {
     if (s->token_len != 0) {
@@ -157,7 +157,7 @@ static void close_conn(struct http_conn *c)
     end_conn(c, false);
 }
 
-/* Whether a request of it is under way, the first one from the start. */
+/* Whether a request is under way; the first one is from the start. */
 static bool is_asking(const struct http_conn *c)
 {
     return !c->stream && c->out.len == 0 && (c->in.len != 0 || !c->asked);
@@ -172,7 +172,7 @@ static void arm(struct http_conn *c)
     mu_env_timer_arm(c->server->env, &c->idle, mu_mono_add_ns(mu_env_now(c->server->env).mono, ns));
 }
 
-/* The newest event, if it was not sent. What is in `out` is sent first. */
+/* Adds the newest event, if it was not sent. What is in `out` is sent first. */
 static void add_event(struct http_conn *c)
 {
     struct mu_http_server *s = c->server;
@@ -231,7 +231,7 @@ static const char *reason(int status)
     }
 }
 
-/* The head of an answer, and its body. False: there is no memory for it. */
+/* Adds the head of an answer and its body. False: there is no memory for it. */
 static bool put_answer(struct http_conn *c, const struct mu_http_answer *a, bool with_body)
 {
     struct mu_span body = mu_buf_span(a->body);
@@ -284,7 +284,7 @@ static void answer(struct http_conn *c, const struct mu_http_head *head)
     s->config.answer(s->config.context, head, &a);
     if (a.status == 0) {
         a.status = 404;
-        (void)mu_buf_append(&body, MU_SPAN_LIT("there is no such page\n"));
+        (void)mu_buf_append(&body, MU_SPAN_LIT("muster: there is no such page\n"));
     }
     if (!put_answer(c, &a, head->method == MU_HTTP_GET)) {
         close_conn(c);
@@ -298,7 +298,7 @@ static void answer(struct http_conn *c, const struct mu_http_head *head)
     mu_buf_fini(&body);
 }
 
-/* One who shows nothing may be a browser that has not asked for it yet. */
+/* A client that shows nothing may be a browser that has not asked its user yet. */
 static void log_refused(struct http_conn *c)
 {
     struct mu_http_server *s = c->server;
@@ -311,7 +311,7 @@ static void log_refused(struct http_conn *c)
     }
     mu_env_peer(s->env, &c->base, peer, sizeof(peer));
     mu_log_said(&s->refused, now, MUSTER_LOG_WARN, "HTTP-REFUSED",
-                "peer=%s why=\"its token is another one\"", peer);
+                "peer=%s why=\"it has a different token\"", peer);
 }
 
 static void take_request(struct http_conn *c, const struct mu_http_head *head)
@@ -324,18 +324,17 @@ static void take_request(struct http_conn *c, const struct mu_http_head *head)
             log_refused(c);
         }
         refuse(c, status,
-               "muster: this needs the token of the server, as a bearer token or as a "
-               "password\n");
+               "muster: send the server's token, as a bearer token or as the password\n");
     } else if (status != 0) {
-        refuse(c, status, "muster: ask for it by the name localhost or 127.0.0.1\n");
+        refuse(c, status, "muster: use localhost or 127.0.0.1 as this server's name\n");
     } else if (head->method == MU_HTTP_OTHER || head->body) {
-        refuse(c, 405, "muster: there is only GET here\n");
+        refuse(c, 405, "muster: only GET and HEAD are supported\n");
     } else {
         answer(c, head);
     }
 }
 
-/* Request after request, as long as the answer to each could be sent. */
+/* Takes request after request, as long as the answer to each could be sent. */
 static void take_requests(struct http_conn *c)
 {
     while (!c->closing && !c->last && !c->stream && c->out.len == 0 && c->in.len != 0) {
@@ -347,11 +346,11 @@ static void take_requests(struct http_conn *c)
             break;
         }
         if (err == MUSTER_ELIMIT) {
-            refuse(c, 431, "muster: that is too long a request\n");
+            refuse(c, 431, "muster: the request is too long\n");
         } else if (err == MUSTER_EVERSION) {
-            refuse(c, 505, "muster: HTTP/1.1 is spoken here\n");
+            refuse(c, 505, "muster: use HTTP/1.1\n");
         } else if (err != 0) {
-            refuse(c, 400, "muster: that is not a request of HTTP\n");
+            refuse(c, 400, "muster: this is not an HTTP request\n");
         } else {
             take_request(c, &head);
             mu_buf_consume(&c->in, used);
@@ -368,7 +367,7 @@ static size_t on_data(struct mu_conn *conn, struct mu_span in)
     bool begins = c->in.len == 0 && c->asked;
 
     if (c->closing || c->last || c->stream) {
-        return in.len; /* It has nothing more to say. */
+        return in.len; /* The client has nothing more to say. */
     }
     if (mu_buf_append(&c->in, mu_span(in.data, n)) != 0) {
         close_conn(c);
@@ -440,13 +439,13 @@ static void on_idle(struct mu_timer *timer)
     end_conn(c, true);
 }
 
-/* The less, the less it is missed: who has had its answer, who has not asked, who is being told. */
+/* The least important go first: those that had their answer, those that have not asked, streams. */
 static int importance(const struct http_conn *c)
 {
     return c->stream ? 3 : c->out.len != 0 ? 2 : is_asking(c) ? 1 : 0;
 }
 
-/* Ends one so that there is room for another: of those that are missed the least, the oldest. */
+/* Closes a connection to make room for another: the oldest of the least important ones. */
 static void make_room(struct mu_http_server *s)
 {
     struct http_conn *least = NULL;
@@ -511,7 +510,7 @@ int mu_http_server_start(struct mu_env *env, const struct mu_http_server_config 
     mu_buf_init(&s->event, OUT_MAX);
     if (config->token.len > sizeof(s->token)) {
         mu_free(s);
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a token of more than %d bytes", TOKEN_MAX);
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the token is longer than %d bytes", TOKEN_MAX);
     }
     s->token_len = config->token.len;
     if (s->token_len != 0) {

@@ -2,9 +2,10 @@
 
 #include "core/alloc.h"
 
-/* How often those who look are told; nobody looks closer, and a page costs some milliseconds. */
+/* How often listeners get a new page: often enough for people, and a page costs some
+ * milliseconds. */
 #define TELL_NS (250 * MU_NS_PER_MS)
-/* A page of many runs of many members. */
+/* Enough for many runs of many members. */
 #define PAGE_MAX ((size_t)32 << 20)
 
 struct mu_status_page {
@@ -26,7 +27,7 @@ void mu_status_page_tell(struct mu_status_page *p)
     mu_buf_fini(&line);
 }
 
-/* Rates and silences change all the time, so there is always something to tell; but nothing is done
+/* Rates and silences change all the time, so there is always something new; but nothing is done
  * while nobody listens. */
 static void on_timer(struct mu_timer *timer)
 {

@@ -1,5 +1,5 @@
 /*
- * The pages that say how something stands (a server, an agent, states that are shared), over HTTP:
+ * The status pages of a server, an agent or shared states, over HTTP:
  *
  *     /             for people: live, readable on a phone, nothing from outside
  *     /status.json  the same for programs; /events the same whenever it changes, as a stream
@@ -7,7 +7,7 @@
  *     /healthz      200: the loop turns
  *     /readyz       200: it does its work; 503: not yet, or not any more
  *
- * One page shows all kinds: docs/operate.md has the members of what it is told.
+ * One page shows all kinds: docs/operate.md lists the members of the JSON.
  */
 #ifndef MU_STATUS_PAGE_H
 #define MU_STATUS_PAGE_H
@@ -16,14 +16,16 @@
 
 struct mu_status_page;
 
-/* What is told. Asked whenever somebody looks; short, and on the loop. */
+/* Where the status comes from. It is asked whenever somebody looks: on the loop, so it must be
+ * quick. */
 struct mu_status_source {
-    /** Appends how it stands as one line of JSON. MUSTER_ENOMEM, MUSTER_ELIMIT. */
+    /** Appends the status as one line of JSON. MUSTER_ENOMEM, MUSTER_ELIMIT. */
     int (*json)(void *context, struct mu_buf *out);
     /** The same as text for Prometheus. */
     int (*metrics)(void *context, struct mu_buf *out);
     bool (*ready)(void *context);
-    /** What it cannot do though it is ready, or NULL. May be NULL itself. */
+    /** Returns what the service cannot do though it is ready, or NULL. The pointer may be NULL
+     * itself. */
     const char *(*ailment)(void *context);
     void *context;
 };
@@ -37,14 +39,14 @@ struct mu_status_page_config {
 };
 
 /**
- * What the source tells of must live until `stopped`. That a page beyond loopback has a token is
- * the caller's to see to. MUSTER_EADDR, MUSTER_EINVAL, MUSTER_ENOMEM.
+ * The source must live until `stopped`. The caller sees to it that a page beyond loopback has a
+ * token. MUSTER_EADDR, MUSTER_EINVAL, MUSTER_ENOMEM.
  */
 int mu_status_page_start(struct mu_env *env, const struct mu_status_source *source,
                          const struct mu_status_page_config *config,
                          struct mu_status_page **ret_page, struct mu_errmsg *reterr_msg);
 const struct mu_addr *mu_status_page_addr(const struct mu_status_page *page);
-/** Tells all who look at once: for what would be gone at the next time. */
+/** Sends the page to all listeners now: for what would be gone at the next time. */
 void mu_status_page_tell(struct mu_status_page *page);
 void mu_status_page_stop(struct mu_status_page *page);
 /** After `stopped`. */

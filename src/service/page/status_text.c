@@ -25,7 +25,7 @@ void mu_status_put(struct mu_status_text *t, const char *format, ...)
     }
 }
 
-/* --- text of others --------------------------------------------------------------------------- */
+/* --- quoting ---------------------------------------------------------------------------------- */
 
 void mu_status_quote(struct mu_status_text *t, const char *text)
 {
@@ -63,7 +63,7 @@ void mu_status_metric(struct mu_status_text *t, const char *name, const char *ty
     mu_status_put(t, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* --- what happened lately --------------------------------------------------------------------- */
+/* --- recent events ---------------------------------------------------------------------------- */
 
 void mu_status_events_add(struct mu_status_events *e, mu_wall_t at, const char *run,
                           const char *text)

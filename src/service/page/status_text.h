@@ -1,6 +1,6 @@
 /*
- * What status texts are written with: JSON and Prometheus' format, piece by piece; and the events
- * that a status ends with.
+ * Writes status texts, JSON and Prometheus' format, piece by piece; and the recent events that a
+ * status ends with.
  *
  *     struct mu_status_text t = {.out = out};
  *     mu_status_put(&t, "{\"round\":%" PRIu64 ",\"run\":", round);
@@ -18,18 +18,18 @@ struct mu_status_text {
     int err;
 };
 
-/** A piece of at most 511 bytes. */
+/** Appends a piece of at most 511 bytes. */
 void mu_status_put(struct mu_status_text *t, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** A string of JSON, which is how Prometheus quotes as well. Names of peers may be any bytes: what
- * is no UTF-8 becomes U+FFFD. MUSTER_ELIMIT past MU_STATUS_QUOTE_MAX bytes. */
+/** Appends a JSON string; Prometheus quotes in the same way. Names from outside may be any bytes:
+ * what is not UTF-8 becomes U+FFFD. MUSTER_ELIMIT past MU_STATUS_QUOTE_MAX bytes. */
 #define MU_STATUS_QUOTE_MAX 4096
 void mu_status_quote(struct mu_status_text *t, const char *text);
-/** The head of a metric. */
+/** Appends the head of a metric. */
 void mu_status_metric(struct mu_status_text *t, const char *name, const char *type,
                       const char *help);
 
-/* --- what happened lately --------------------------------------------------------------------- */
+/* --- recent events ---------------------------------------------------------------------------- */
 
 #define MU_STATUS_EVENTS    64
 #define MU_STATUS_EVENT_MAX 400
@@ -40,15 +40,15 @@ struct mu_status_event {
     char text[MU_STATUS_EVENT_MAX];
 };
 
-/* A ring of the last ones. */
+/* A ring of the last events. */
 struct mu_status_events {
-    uint64_t count; /* that ever were */
+    uint64_t count; /* of all events so far */
     struct mu_status_event last[MU_STATUS_EVENTS];
 };
 
 void mu_status_events_add(struct mu_status_events *e, mu_wall_t at, const char *run,
                           const char *text);
-/** As ,"events":[...], the newest first. */
+/** Appends ,"events":[...], the newest first. */
 void mu_status_events_put(struct mu_status_text *t, const struct mu_status_events *e);
 
 #endif
