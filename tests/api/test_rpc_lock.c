@@ -147,13 +147,13 @@ static void expect_refused(const char *leaf, const char *text)
 static void test_worker_of_another_authority_is_refused(void **state)
 {
     (void)state;
-    expect_refused("stray", "the peer refuses us");
+    expect_refused("stray", "the other end refuses us");
 }
 
 static void test_worker_whose_certificate_has_expired_is_refused(void **state)
 {
     (void)state;
-    expect_refused("late", "the peer refuses us");
+    expect_refused("late", "the other end refuses us");
 }
 
 static void test_worker_without_a_certificate_is_refused(void **state)

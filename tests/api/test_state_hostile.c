@@ -447,7 +447,7 @@ static void test_state_travels_locked_and_not_to_strangers(void **state)
     assert_string_equal(muster_state_transport(donor), "lock");
     load_as("node", "ca", muster_state_address(donor), &m, NULL);
     load_as("stray", "other", muster_state_address(donor), &m, "is not accepted");
-    load_as("stray", "ca", muster_state_address(donor), &m, "the peer refuses us");
+    load_as("stray", "ca", muster_state_address(donor), &m, "the other end refuses us");
     load_as(NULL, NULL, muster_state_address(donor), &m, "wants the job's credential");
     muster_state_close(donor);
     /* Loopback is open. */

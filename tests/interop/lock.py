@@ -169,7 +169,7 @@ def test_store(token, wrong, address):
                "--token-file", wrong, "get", "key")
         expect("with no token it is shut", CONNECT, "wants the job's credential", "kv", "--store",
                store, "get", "key")
-        expect("with another one, too", CONNECT, "its token is another one", "kv", "--store", store,
+        expect("with another one, too", CONNECT, "it has a different token", "kv", "--store", store,
                "--token-file", wrong, "get", "key")
         expect("runs are not shown to strangers", CONNECT, "wants the job's credential", "rdzv",
                "status", "--rdzv-endpoint", "%s:%d" % (address, server.port))
@@ -192,10 +192,10 @@ def test_log(token, wrong, address):
                                        "count")
 
     for what, knock, why in (
-            ("another token", kv("--token-file", wrong), "token is another one"),
+            ("another token", kv("--token-file", wrong), "a different token"),
             ("no token", kv(), "shows no credential"),
             ("PyTorch's protocol", lambda port: torch_answers(address, port),
-             "plain connections are not taken")):
+             "plain connections from its address are not allowed")):
         with Muster("--token-file", token, listen="0.0.0.0:0") as server:
             for _ in range(6):
                 knock(server.port)
@@ -216,7 +216,7 @@ def test_allow(token, address, other):
                       "and from no other address", server.output())
         # Our own client of PyTorch's protocol obeys the lock as well.
         store = "tcp://%s:%d?protocol=torch2" % (address, server.port)
-        expect("one who has the token does not speak plain", ADDRESS, "not spoken to other hosts",
+        expect("one who has the token does not speak plain", ADDRESS, "does not speak PyTorch's plain protocol",
                "kv", "--store", store, "--token-file", token, "count")
         expect("unless it is told to whom", 0, "0", "kv", "--store", store, "--token-file", token,
                "--allow", address, "count")
@@ -243,7 +243,7 @@ def test_rpc_and_state_with_certificates(scratch, options, ours, theirs, address
         hello = ["muster::Rpc.echo", "hello"]
         expect("a worker answers who has a certificate", 0, "hello", *call,
                *options(ours, "node9"), *hello)
-        expect("and nobody with one of another authority", CONNECT, "the peer refuses us", *call,
+        expect("and nobody with one of another authority", CONNECT, "the other end refuses us", *call,
                *options(theirs, address, ours), *hello)
         expect("nor with none", CONNECT, "credential", *call, *hello)
     model, copy = make_model(scratch), os.path.join(scratch, "certified")
@@ -276,7 +276,7 @@ def test_certificates(scratch, token, address):
         expect("with a certificate of the job it is open", 0, "0", *kv, *options(ours, "node9"),
                "count")
         expect("with none it is shut", CONNECT, "wants the job's credential", *kv, "count")
-        expect("with one of another authority, too", CONNECT, "the peer refuses us", *kv,
+        expect("with one of another authority, too", CONNECT, "the other end refuses us", *kv,
                *options(theirs, address, ours), "count")
         expect("whose authority does not know the server's", CONNECT, "is not accepted", *kv,
                *options(theirs, address), "count")
@@ -332,7 +332,7 @@ def test_rpc(token, wrong, address):
         code, _, err = run_muster(*call, "muster::Rpc.echo", "hello")
         checks.ok(code != 0 and "credential" in err, "and nobody who has none", (code, err))
         code, _, err = run_muster(*call, "--token-file", wrong, "muster::Rpc.echo", "hello")
-        checks.ok(code != 0 and "token is another one" in err, "nor another", (code, err))
+        checks.ok(code != 0 and "a different token" in err, "nor another", (code, err))
 
 
 def test_state(scratch, token, wrong, address):

@@ -10,7 +10,7 @@ static struct lock_conn *conn_of(struct mu_conn *raw)
     return MU_CONTAINER_OF(raw, struct lock_conn, raw);
 }
 
-/* --- what comes from below -------------------------------------------------------------------- */
+/* --- callbacks of the environment below ------------------------------------------------------- */
 
 static size_t raw_data(struct mu_conn *raw, struct mu_span in)
 {
@@ -69,9 +69,8 @@ static void raw_open(struct mu_conn *raw)
     c->upper->on->open(c->upper);
 }
 
-static const char plain_refused[] =
-    "PyTorch's plain protocol is not spoken to other hosts by a job that has a credential, unless "
-    "--allow CIDR names them";
+static const char plain_refused[] = "a job that has a credential does not speak PyTorch's plain "
+                                    "protocol to another host, unless --allow CIDR names that host";
 
 static void raw_closed(struct mu_conn *raw, int status)
 {
@@ -117,7 +116,7 @@ struct lock_conn *mu_lock_conn_new(struct mu_lock_env *lock)
 
 /* --- verbs of connections, the same for both environments ------------------------------------- */
 
-/* Whether it is one of ours; else `conn->env` knows it. */
+/* Whether the connection is one of ours; else `conn->env` knows it. */
 static bool is_ours(const struct mu_env *env, const struct mu_conn *conn)
 {
     return conn->env == env;

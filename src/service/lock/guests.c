@@ -10,9 +10,9 @@
 struct mu_guest_house {
     struct mu_map_node node;
     uint8_t ip[MU_IP_LEN];
-    struct mu_list class_link; /* none: of this host */
-    struct mu_list turn;       /* on book->turns while somebody waits and may go on */
-    struct mu_list idle;       /* guests who are silent, or have begun; oldest first */
+    struct mu_list class_link; /* in no list: a house of this host */
+    struct mu_list turn;       /* on book->turns while a guest waits and may go on */
+    struct mu_list idle;       /* guests that are silent, or have begun; oldest first */
     struct mu_list waiting;
     size_t count;
     size_t shaking;
@@ -50,7 +50,7 @@ static struct mu_guest_house *new_house(void)
     return h;
 }
 
-/* Who has a network of IPv6 has all addresses of it. */
+/* The owner of an IPv6 network has all its addresses. */
 static void mask(const uint8_t ip[MU_IP_LEN], uint8_t ret[MU_IP_LEN])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
@@ -85,7 +85,7 @@ static struct mu_guest_house *house_of(struct mu_guests *book, const uint8_t *ip
     return h;
 }
 
-/* It has more guests, or fewer; the last one gone, it is freed. */
+/* The house has more guests, or fewer; when the last one is gone, it is freed. */
 static void count_house(struct mu_guests *book, struct mu_guest_house *h, bool more)
 {
     unsigned before = class_of(h->count);
@@ -106,7 +106,7 @@ static void count_house(struct mu_guests *book, struct mu_guest_house *h, bool m
     }
 }
 
-/* Has its turn come when it may. */
+/* Queues the house for a turn if one of its guests may go on. */
 static void queue_house(struct mu_guests *book, struct mu_guest_house *h)
 {
     bool may =
@@ -157,7 +157,7 @@ int mu_guests_add(struct mu_guests *book, struct mu_guest *guest, const uint8_t 
     return 0;
 }
 
-/* Who of a house has to go; NULL: with all of them TLS is under way. */
+/* The guest of a house that has to go; NULL: TLS is under way with all of them. */
 static struct mu_guest *choose(struct mu_guest_house *h)
 {
     if (!mu_list_empty(&h->idle)) {
@@ -184,7 +184,7 @@ struct mu_guest *mu_guests_over(struct mu_guests *book, struct mu_guest *guest)
 
         if (first != &book->classes[i - 1]) {
             victim = choose(MU_CONTAINER_OF(first, struct mu_guest_house, class_link));
-            /* The next time it is another's turn. */
+            /* The next turn is another house's. */
             mu_list_remove(first);
             mu_list_push(&book->classes[i - 1], first);
         }

@@ -1,14 +1,14 @@
 /*
- * The guest book: who has connected and not yet shown who it is, by address. Strangers can be many,
- * so there are bounds on them, in all and for one address; past a bound somebody has to go, and it
- * is never one of an address that has few. Only the book: what becomes of a guest is up to the
- * caller, and there is no time in it.
+ * The guest book: the connections that have not shown a credential yet, by address. Strangers can
+ * be many, so they are bounded, in all and for one address; past a bound a guest has to go, and
+ * never one of an address that has few. This is only the book: the caller decides what becomes of a
+ * guest, and there is no time in it.
  *
  *     mu_guests_add(&book, &guest, ip)     it is there, and silent
- *     mu_guests_over(&book, &guest)        whom that is too many of; repeatedly
+ *     mu_guests_over(&book, &guest)        the guest that has to go for it; repeatedly
  *     mu_guests_move(&book, &guest, stage)
- *     mu_guests_next(&book)                whose turn it is to shake hands: one of each address
- *     mu_guests_surplus(&book)               whom that is too many of
+ *     mu_guests_next(&book)                the guest whose handshake begins: one of each address
+ *     mu_guests_surplus(&book)             the guest that has to go for it
  *     mu_guests_leave(&book, &guest)       it is known now, or gone
  */
 #ifndef MU_LOCK_ENV_GUESTS_H
@@ -21,8 +21,8 @@
 struct mu_lock_limits {
     size_t guests;             /* in all */
     size_t of_address;         /* of one address, or one /64 of IPv6 */
-    size_t shaking;            /* with whom TLS is under way, in all */
-    size_t shaking_of_address; /* and of one address; more of them wait */
+    size_t shaking;            /* TLS handshakes under way, in all */
+    size_t shaking_of_address; /* and of one address; its other guests wait */
 };
 
 enum mu_guest_stage {
@@ -33,7 +33,7 @@ enum mu_guest_stage {
     MU_GUEST_SHAKING, /* TLS is under way */
 };
 
-/* All who come from one address. */
+/* All guests from one address. */
 struct mu_guest_house;
 
 /* In the caller's memory; all zero when it is in no book. */
@@ -50,7 +50,7 @@ struct mu_guests {
     struct mu_map houses;
     struct mu_guest_house *near;
     struct mu_list classes[MU_GUESTS_CLASSES]; /* houses by the logarithm of their guests */
-    struct mu_list turns;                      /* houses in which somebody waits and may go on */
+    struct mu_list turns;                      /* houses in which a guest waits and may go on */
     struct mu_list shaking;                    /* guests, oldest first */
     size_t count;
     size_t shaking_count;
@@ -58,25 +58,27 @@ struct mu_guests {
 
 /** MUSTER_ENOMEM. */
 int mu_guests_init(struct mu_guests *book, const struct mu_lock_limits *limits, uint64_t seed);
-/** When it is empty. */
+/** Only when the book is empty. */
 void mu_guests_fini(struct mu_guests *book);
 
 /** `ip` NULL: a process of this host, which counts towards no bound and never has to go.
  * MUSTER_ENOMEM: it is in no book. */
 int mu_guests_add(struct mu_guests *book, struct mu_guest *guest, const uint8_t *ip);
 /**
- * After an addition: who has to go, or NULL. Past the bound of an address, one of that address: who
- * has been silent for longest, or began its hello so long ago; if there is none, who has waited
- * least. Past that of all, likewise one of an address that has about as many as any.
+ * After an addition: the guest that has to go, or NULL. Past the bound of an address, one of that
+ * address: the one that has been silent, or in the middle of its hello, for longest; if all wait,
+ * the one that has waited least. Past the bound of all, likewise one of an address that has about
+ * as many as any.
  */
 struct mu_guest *mu_guests_over(struct mu_guests *book, struct mu_guest *guest);
 /** To BEGUN or to WAITING. */
 void mu_guests_move(struct mu_guests *book, struct mu_guest *guest, enum mu_guest_stage stage);
-/** The one who has waited longest of the address whose turn it is, or NULL. It is SHAKING then. */
+/** The guest that has waited longest, of the address whose turn it is, or NULL. It is SHAKING
+ * then. */
 struct mu_guest *mu_guests_next(struct mu_guests *book);
-/** The oldest of those with whom TLS is under way if they are too many, or NULL. */
+/** The oldest guest with a handshake under way if these are too many, or NULL. */
 struct mu_guest *mu_guests_surplus(const struct mu_guests *book);
-/** Harmless for one that is in no book. */
+/** Harmless for a guest that is in no book. */
 void mu_guests_leave(struct mu_guests *book, struct mu_guest *guest);
 
 #endif

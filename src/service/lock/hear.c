@@ -1,4 +1,5 @@
-/* Those who have connected: where they are from, what they say first, and whose they become. */
+/* The connections that come in: their addresses, their first bytes, and the owners that they
+ * get. */
 #include <string.h>
 
 #include "codec/lock/tls_hello.h"
@@ -6,15 +7,15 @@
 #include "proto/rpc/rpc.h"
 #include "service/lock/env_internal.h"
 
-/* Later than this, it was us who were asleep. */
+/* If a timer is later than this, this process was asleep. */
 #define LATE_MS 1000
-/* So many strangers in a second who greet on the native wire are refused in words, for which their
- * connection has to linger until they have read them. The others are cut off. */
+/* How many strangers a second that greet on the native wire get a refusal in words, for which their
+ * connection has to linger until they have read it. The others are cut off. */
 #define FAREWELLS_MAX 64
-/* While somebody comes in every turn, a handshake begins for so many who have come. */
+/* While connections come in every turn, one handshake begins for so many of them. */
 #define COME_MAX 32
 
-/* --- how long --------------------------------------------------------------------------------- */
+/* --- time limits ------------------------------------------------------------------------------ */
 
 static mu_mono_t first_of(const struct mu_list *guests)
 {
@@ -53,7 +54,7 @@ static void stop_awaiting(struct lock_conn *c)
     arm_timer(c->lock);
 }
 
-/* It is nobody's, and will not be asked for more. */
+/* Ends the wait: the connection has no owner, and no more is expected from it. */
 static void leave(struct lock_conn *c)
 {
     stop_awaiting(c);
@@ -73,9 +74,10 @@ void mu_lock_shut(struct lock_conn *c)
     }
 }
 
-/* It learns that it may come again: an internal error, of ours (RFC 8446, 6.2). One that says
- * nothing may have its hello on the way, and would take an end without a word for that of a server
- * that knows no TLS. In a flood nobody is asked for its address, which would not be in the log. */
+/* Tells the client that it may come again, by the alert of an internal error on our side (RFC 8446,
+ * 6.2). A silent client may have its hello on the way, and would take an end without an alert for
+ * that of a server without TLS. In a flood the address is not looked up, since the log would not
+ * show it. */
 static void send_away(struct lock_conn *c, const char *why)
 {
     static const uint8_t alert[] = {21, 3, 3, 0, 2, 2, 80};
@@ -93,8 +95,8 @@ static void send_away(struct lock_conn *c, const char *why)
     mu_lock_shut(c);
 }
 
-/* A process that was stopped for a while finds everybody late, and what they said meanwhile still
- * to be read. */
+/* A process that was stopped for a while finds every connection late, with bytes that it has not
+ * read yet. */
 void mu_lock_on_timer(struct mu_timer *timer)
 {
     struct mu_lock_env *lock = MU_CONTAINER_OF(timer, struct mu_lock_env, timer);
@@ -144,15 +146,15 @@ void mu_lock_shut_guests(struct lock_listener *l)
     shut_all(&l->lock->waiting, l);
 }
 
-/* --- who -------------------------------------------------------------------------------------- */
+/* --- guests ----------------------------------------------------------------------------------- */
 
 static struct lock_conn *conn_of(struct mu_guest *guest)
 {
     return MU_CONTAINER_OF(guest, struct lock_conn, guest);
 }
 
-/* Writes those down who came since the last time: a connection has no address before its accept
- * has returned. */
+/* Enters the connections that came since the last time: a connection has no address before its
+ * accept has returned. */
 static void write_down(struct mu_lock_env *lock)
 {
     struct mu_list *node;
@@ -172,7 +174,7 @@ static void write_down(struct mu_lock_env *lock)
         }
         guest = mu_guests_over(&lock->book, &c->guest);
         if (guest != NULL) {
-            send_away(conn_of(guest), "too many are in the middle of a handshake");
+            send_away(conn_of(guest), "too many connections are in the middle of a handshake");
         }
     }
 }
@@ -186,13 +188,12 @@ void mu_lock_greet(struct lock_conn *c)
     await(c, &c->lock->silent, MU_LOCK_SPEAK_MS);
 }
 
-/* --- what it says ----------------------------------------------------------------------------- */
+/* --- first bytes ------------------------------------------------------------------------------ */
 
-static const char no_credential[] =
-    "it shows no credential (--token-file), and plain connections are not taken from there "
-    "(--allow CIDR)";
+static const char no_credential[] = "it shows no credential (--token-file), and plain connections "
+                                    "from its address are not allowed (--allow CIDR)";
 
-/* Makes the connection somebody's. False: it was turned away. */
+/* Gives the connection an owner. False: it was turned away. */
 static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env *env)
 {
     struct mu_conn *upper = to->accept(to);
@@ -209,7 +210,7 @@ static bool hand_over(struct lock_conn *c, struct mu_listener *to, struct mu_env
     return true;
 }
 
-/* One that speaks plain becomes its listener's. */
+/* A plain connection goes to its listener. */
 static size_t hand_up(struct lock_conn *c, enum mu_trust trust, struct mu_span in)
 {
     c->trust = trust;
@@ -218,7 +219,7 @@ static size_t hand_up(struct lock_conn *c, enum mu_trust trust, struct mu_span i
                                                                  : in.len;
 }
 
-/* Of a native greeting: 1 if it is whole, or will never be one; 0: more is to come. */
+/* Looks at a native greeting. 1: it is whole, or will never be a greeting; 0: more must come. */
 static int scan_greeting(struct mu_span in)
 {
     struct mu_rpc_greet greet;
@@ -243,7 +244,7 @@ static bool may_have_words(struct mu_lock_env *lock)
     return lock->farewells++ < FAREWELLS_MAX;
 }
 
-/* Whoever it is handed to refuses it at once, in words. */
+/* The listener refuses it at once, in words. */
 static void hand_greeting(struct lock_conn *c)
 {
     struct mu_span greeting = mu_span(c->hello, c->hello_len);
@@ -254,12 +255,12 @@ static void hand_greeting(struct lock_conn *c)
     leave(c);
     if (hand_over(c, c->listener->owner, &c->lock->users.env) &&
         c->upper->on->data(c->upper, greeting) < greeting.len) {
-        mu_lock_shut(c); /* It is too busy for that. */
+        mu_lock_shut(c); /* The listener is too busy for that. */
     }
     mu_free(hello);
 }
 
-/* Keeps what there is of a hello. */
+/* Keeps the part of a hello that has come. */
 static size_t gather(struct lock_conn *c, struct mu_span in)
 {
     size_t room = MU_TLS_HELLO_MAX - c->hello_len;
@@ -279,7 +280,7 @@ static size_t gather(struct lock_conn *c, struct mu_span in)
                       : mu_tls_hello_scan(mu_span(hello, c->hello_len));
     if (whole < 0 || (whole == 0 && c->hello_len == MU_TLS_HELLO_MAX)) {
         mu_env_peer(c->lock->below, &c->raw, peer, sizeof(peer));
-        mu_lock_env_refused(c->lock, peer, "what it begins with is no hello");
+        mu_lock_env_refused(c->lock, peer, "its first bytes are not a hello");
         mu_lock_shut(c);
         return in.len;
     }
@@ -288,7 +289,7 @@ static size_t gather(struct lock_conn *c, struct mu_span in)
     } else if (whole == 1 && c->native) {
         hand_greeting(c);
     } else if (whole == 1) {
-        /* It waits for us now, however long that takes. */
+        /* The client waits for us now, however long that takes. */
         stop_awaiting(c);
         mu_list_push(&c->lock->waiting, &c->link);
         mu_guests_move(&c->lock->book, &c->guest, MU_GUEST_WAITING);
@@ -297,7 +298,7 @@ static size_t gather(struct lock_conn *c, struct mu_span in)
     return n;
 }
 
-/* It has begun a hello, of TLS or of the native wire. */
+/* The client has begun a hello, of TLS or of the native wire. */
 static size_t begin_hello(struct lock_conn *c, struct mu_span in)
 {
     stop_awaiting(c);
@@ -306,7 +307,7 @@ static size_t begin_hello(struct lock_conn *c, struct mu_span in)
     return gather(c, in);
 }
 
-/* The first bytes are there. */
+/* Judges the first bytes. */
 static size_t judge(struct lock_conn *c, struct mu_span in)
 {
     struct mu_lock_env *lock = c->lock;
@@ -329,7 +330,7 @@ static size_t judge(struct lock_conn *c, struct mu_span in)
     case MU_LOCK_SHUT:
         mu_lock_env_refused(lock, peer,
                             first == MU_LOCK_FIRST_TLS
-                                ? "it speaks TLS, and this job has no credential (--token-file)"
+                                ? "it speaks TLS, but this job has no credential (--token-file)"
                                 : no_credential);
         mu_lock_shut(c);
         break;
@@ -353,12 +354,12 @@ size_t mu_lock_hear(struct lock_conn *c, struct mu_span in)
     case MU_GUEST_SHAKING:
         break;
     }
-    return 0; /* Its turn has not come; then it is read on. */
+    return 0; /* Its turn has not come; it is read on then. */
 }
 
-/* Whether there is a queue at the door. Who is in it, behind a crowd, is let in sooner if those
- * before are written down first: that costs far less than their handshakes, and most of a crowd has
- * to go without one. */
+/* Whether connections queue up. One that is behind a flood gets in sooner if those before it are
+ * entered first: that costs far less than their handshakes, and most of a flood has to go without
+ * one. */
 static bool is_crowded(struct mu_lock_env *lock)
 {
     bool came = lock->come != lock->come_before;
@@ -367,8 +368,7 @@ static bool is_crowded(struct mu_lock_env *lock)
     return came && lock->come - lock->come_at_shake < COME_MAX;
 }
 
-/* One handshake begins. Others follow in the turns to come, and what else there is to do goes on in
- * between. */
+/* Begins one handshake. Others follow in later turns, and all other work goes on in between. */
 void mu_lock_on_turn(struct mu_timer *timer)
 {
     struct mu_lock_env *lock = MU_CONTAINER_OF(timer, struct mu_lock_env, turn);

@@ -1,4 +1,4 @@
-/* Listening, and the layer of TLS that is fed with what comes in. */
+/* Listening, and the TLS layer that is fed with what comes in. */
 #include "core/alloc.h"
 #include "service/lock/env_internal.h"
 
@@ -51,7 +51,7 @@ static struct mu_conn *through_accept(struct mu_listener *through)
     return owner->accept(owner);
 }
 
-/* The layer of TLS goes with the listener below. */
+/* The TLS layer's listener ends with the listener below. */
 static void raw_unlistened(struct mu_listener *raw)
 {
     struct lock_listener *l = MU_CONTAINER_OF(raw, struct lock_listener, raw);
@@ -72,7 +72,7 @@ static void through_unlistened(struct mu_listener *through)
     mu_lock_free_listener_if_shut(l);
 }
 
-/* The layer of TLS listens at us: it is fed with what the listener below accepts. */
+/* The TLS layer listens here: it is fed with what the listener below accepts. */
 int mu_lock_wire_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr)
 {
     struct lock_listener *l = lock_of_wire(env)->feeding;
@@ -84,14 +84,14 @@ int mu_lock_wire_listen(struct mu_env *env, struct mu_listener *listener, struct
     return 0;
 }
 
-/* Its `closed` is told by whoever asked for this: with the listener below, or at once. */
+/* The caller calls `closed` itself: with the listener below, or at once. */
 void mu_lock_wire_unlisten(struct mu_env *env, struct mu_listener *listener)
 {
     (void)env;
     (void)listener;
 }
 
-/* Has the layer of TLS listen too, if there is one. */
+/* Makes the TLS layer listen too, if there is one. */
 static int listen_through(struct lock_listener *l, struct mu_addr *addr)
 {
     struct mu_lock_env *lock = l->lock;
@@ -144,7 +144,7 @@ static int listen_locked(struct mu_lock_env *lock, struct mu_listener *listener,
     return 0;
 }
 
-/* A listener that only shows whether the address can be had. */
+/* A listener that only shows whether the address is available. */
 struct probe {
     struct mu_listener raw;
     struct mu_lock_env *lock;
@@ -164,7 +164,8 @@ static void probe_closed(struct mu_listener *listener)
     mu_free(p);
 }
 
-/* That an address is no address of this host, or in use, is said before that it is locked. */
+/* An address that is in use, or not of this host, is reported as such before the lock is
+ * mentioned. */
 static int refuse_to_listen(struct mu_lock_env *lock, struct mu_addr addr, int refusal)
 {
     struct probe *p = mu_calloc(1, sizeof(*p));

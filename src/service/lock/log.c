@@ -1,9 +1,9 @@
-/* Whom the lock has refused, in the log. */
+/* The log of the clients that the lock has refused. */
 #include <string.h>
 
 #include "service/lock/env_internal.h"
 
-/* Of a text that is one of a few. */
+/* Hashes a text that is one of a few. */
 static uint32_t hash_text(const char *text)
 {
     uint32_t hash = 2166136261u;

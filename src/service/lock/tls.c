@@ -7,7 +7,7 @@
 #include "core/assert.h"
 #include "service/lock/tls_internal.h"
 
-/* Output is piled up so high and no higher by plain bytes; handshake and alerts come on top. */
+/* Plain bytes are taken until so much output waits; handshake and alerts come on top. */
 #define OUTPUT_HIGH (256u * 1024)
 #define OUTPUT_MAX  (2 * OUTPUT_HIGH)
 
@@ -44,9 +44,10 @@ static int wire_write(BIO *bio, const char *buf, int len)
     }
     err = mu_buf_append(&t->out, mu_span(buf, len < 0 ? 0 : (size_t)len));
     if (err == MUSTER_ELIMIT) {
-        t->err = mu_err(&t->why, MUSTER_ETLS,
-                        "the peer asks for new keys and reads none of our answers: %zu KiB wait",
-                        t->out.len / 1024);
+        t->err = mu_err(
+            &t->why, MUSTER_ETLS,
+            "the other end asks for new keys but does not read our answers: %zu KiB are waiting",
+            t->out.len / 1024);
     } else if (err != 0) {
         t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory");
     }
@@ -119,7 +120,7 @@ void mu_tls_fini(struct mu_tls *t)
     t->ssl = NULL;
 }
 
-/* What a peer's alert means here, if it can be said better than OpenSSL does; or NULL. */
+/* What an alert of the other end means here, if we can say it better than OpenSSL does; or NULL. */
 static const char *meaning_of_alert(struct mu_tls *t, int alert)
 {
     switch (alert) {
@@ -127,35 +128,35 @@ static const char *meaning_of_alert(struct mu_tls *t, int alert)
         return mu_tls_context_expired(t->context, &t->blame) ? t->blame.text : NULL;
     case SSL_AD_ILLEGAL_PARAMETER:
     case SSL_AD_DECRYPT_ERROR:
-        return t->token ? "its token is another one (--token-file)" : NULL;
+        return t->token ? "it has a different token (--token-file)" : NULL;
     case SSL_AD_HANDSHAKE_FAILURE:
     case SSL_AD_UNKNOWN_PSK_IDENTITY:
     case SSL_AD_MISSING_EXTENSION:
-        return t->token ? "it is locked with certificates, and we have a token (--token-file)"
-                        : "it is locked with a token (--token-file), and we have certificates";
+        return t->token ? "it is locked with certificates, but we have a token (--token-file)"
+                        : "it is locked with a token (--token-file), but we have certificates";
     default:
         return NULL;
     }
 }
 
-/* What went wrong at our end, likewise. */
+/* What a failure at our end means, likewise. */
 static const char *meaning_of_failure(const struct mu_tls *t, int why)
 {
     switch (why) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:
-        return "the peer's token is another one";
+        return "the other end has a different token";
     case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM:
     case SSL_R_NO_SHARED_CIPHER:
-        return t->token ? "the peer has certificates, and we have a token" : NULL;
+        return t->token ? "the other end has certificates, but we have a token" : NULL;
     case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
-        return "the peer has no certificate: it has a token, or another key";
+        return "the other end shows no certificate: it has a token, or a different key";
     default:
         return NULL;
     }
 }
 
-/* Whether it was OpenSSL that failed, and not the other end: for want of memory, which it does not
- * always say. */
+/* Whether OpenSSL failed, and not the other end: it ran out of memory, which it does not always
+ * say. */
 static bool ran_out(unsigned long code)
 {
     return ERR_GET_REASON(ERR_peek_error()) == ERR_R_MALLOC_FAILURE ||
@@ -169,32 +170,33 @@ static bool is_alert(int why)
     return why >= SSL_AD_REASON_OFFSET && why < SSL_AD_REASON_OFFSET + 256;
 }
 
-/* Says why the handshake came to nothing, if there is more to say than OpenSSL's reason. */
+/* Says why the handshake failed, if there is more to say than OpenSSL's reason. */
 static bool fail_handshake(struct mu_tls *t, int why)
 {
     long verdict = SSL_get_verify_result(t->ssl);
 
     if (verdict == X509_V_ERR_UNSPECIFIED) {
-        verdict = X509_V_OK; /* What a token that was accepted has for one. */
+        verdict = X509_V_OK; /* the result for a token that was accepted */
     }
     if (verdict != X509_V_OK && t->token) {
-        t->err = mu_err(&t->why, MUSTER_ETLS,
-                        "the peer is locked with certificates, and we have a token (--token-file)");
+        t->err =
+            mu_err(&t->why, MUSTER_ETLS,
+                   "the other end is locked with certificates, but we have a token (--token-file)");
     } else if (verdict != X509_V_OK) {
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer's certificate is not accepted: %s%s",
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the other end's certificate is not accepted: %s%s",
                         X509_verify_cert_error_string(verdict), t->blame.text);
     } else if (why == SSL_AD_REASON_OFFSET + SSL_AD_INTERNAL_ERROR) {
         t->err = mu_err(&t->why, MUSTER_ECONN,
-                        "the peer broke off the handshake: it is too busy for another one");
+                        "the other end broke off the handshake because it is too busy; try again");
     } else if (why == SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC ||
                why == SSL_AD_REASON_OFFSET + SSL_AD_BAD_RECORD_MAC) {
-        /* A wrong credential is found out before anything is sealed. */
-        t->err = mu_err(&t->why, MUSTER_ECONN, "the handshake was damaged on the way");
+        /* This is not a wrong credential: that shows before anything is sealed. */
+        t->err = mu_err(&t->why, MUSTER_ECONN, "the handshake was damaged on the way; try again");
     }
     return t->err != 0;
 }
 
-/* Says why OpenSSL gave up, in the terms of the person who has to mend it. */
+/* Says why OpenSSL gave up, in terms that help the operator to mend it. */
 static int fail(struct mu_tls *t)
 {
     unsigned long code = ERR_peek_last_error();
@@ -202,7 +204,7 @@ static int fail(struct mu_tls *t)
     const char *text;
 
     if (t->err != 0) {
-        return t->err; /* The wire has said it. */
+        return t->err; /* wire_write() has set the reason */
     }
     if (ran_out(code)) {
         t->err = mu_err(&t->why, MUSTER_ENOMEM, "out of memory (OpenSSL: %s)", mu_tls_reason());
@@ -210,7 +212,7 @@ static int fail(struct mu_tls *t)
         return t->err;
     } else if (is_alert(why)) {
         text = meaning_of_alert(t, why - SSL_AD_REASON_OFFSET);
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer refuses us: %s",
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the other end refuses us: %s",
                         text != NULL ? text : mu_tls_reason());
     } else {
         text = meaning_of_failure(t, why);
@@ -220,13 +222,13 @@ static int fail(struct mu_tls *t)
     return t->err;
 }
 
-/* Whether an answer to our hello begins as one: with a record of a handshake, or an alert. */
+/* Whether an answer to our hello begins like TLS: with a handshake record, or an alert. */
 static bool is_answer(uint8_t first)
 {
     return first == SSL3_RT_HANDSHAKE || first == SSL3_RT_ALERT;
 }
 
-/* What OpenSSL's last call came to, if it was not what was wanted. */
+/* Handles the result of OpenSSL's last call, if it did not succeed. */
 static int judge(struct mu_tls *t, int result)
 {
     switch (SSL_get_error(t->ssl, result)) {
@@ -252,8 +254,8 @@ static int shake_hands(struct mu_tls *t, struct mu_span *in)
         return judge(t, result);
     }
     if (t->token && SSL_session_reused(t->ssl) != 1) {
-        /* Nothing else is configured, so this cannot be; and must not, whatever else may. */
-        t->err = mu_err(&t->why, MUSTER_ETLS, "the peer has not shown the token");
+        /* Nothing else is configured, so this cannot happen; and it must not, so it is checked. */
+        t->err = mu_err(&t->why, MUSTER_ETLS, "the other end has not shown the token");
     }
     t->ready = t->err == 0;
     return t->err;
@@ -310,7 +312,7 @@ int mu_tls_write(struct mu_tls *t, struct mu_span data, size_t *ret_taken)
 
     MU_ASSERT(t->ready && !t->ended);
     *ret_taken = 0;
-    /* In the middle of a message of the peer's, OpenSSL writes no data. */
+    /* OpenSSL writes no data while a message of the other end has come only in part. */
     if (t->err != 0 || n == 0 || SSL_is_init_finished(t->ssl) != 1) {
         return t->err;
     }

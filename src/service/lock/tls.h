@@ -6,14 +6,13 @@
  *     mu_tls_recv(&t, &in, buf, cap, &len)   takes off `in`; `len` plain bytes are in `buf`
  *     mu_tls_ready(&t)                       both sides are satisfied: plain bytes may be written
  *     mu_tls_write(&t, data, &taken)
- *     mu_tls_end(&t)                         nothing more is written; the peer learns of it
+ *     mu_tls_end(&t)                         nothing more is written; the other end learns of it
  *     mu_tls_output(&t) mu_tls_sent(&t, n)   bytes for the wire: after each of the above
  *
- * OpenSSL does all of TLS: the handshake and the records. It reads from the span that
- * mu_tls_recv() is lent and writes to the output; there is no buffer between. An idle connection
- * holds no buffer of either.
+ * OpenSSL does all of TLS: the handshake and the records. It reads from the span that mu_tls_recv()
+ * is lent and writes to the output; there is no buffer between. An idle connection holds no buffer.
  *
- * It has a machine's shape and none of its purity: OpenSSL reads files, the time and randomness.
+ * It has the shape of a machine but is not pure: OpenSSL reads files, the time and randomness.
  */
 #ifndef MU_TLS_H
 #define MU_TLS_H
@@ -32,16 +31,16 @@
 
 /* Certificates or a token, not both. */
 struct mu_tls_config {
-    const char
-        *cert;       /* path of our certificate (PEM), those that lead to the authority behind it */
-    const char *key; /* path of its private key */
-    const char *ca;  /* path of the authority that others' certificates must come from */
-    const char *name; /* what the certificate of whoever is dialled must be for. NULL: the host that
+    const char *cert; /* path of our certificate (PEM), followed by those that lead to the
+                        authority */
+    const char *key;  /* path of its private key */
+    const char *ca;   /* path of the authority that must have signed the other end's certificate */
+    const char *name; /* the name that a dialled server's certificate must have. NULL: the host that
                          was dialled; "": any that the authority signed */
-    struct mu_span token; /* empty: certificates. Not kept: a key is made of it */
+    struct mu_span token; /* empty: certificates. Not kept: a key is derived from it */
 };
 
-/* What all connections share; of one thread, as they are. */
+/* What all connections share. It belongs to one thread, as they do. */
 struct mu_tls_context;
 
 /* When certificates end. */
@@ -53,12 +52,12 @@ struct mu_tls_end {
 #define MU_TLS_DATE_CAP 24
 
 /** Reads the files. MUSTER_EINVAL: a path is missing, or there is a token as well; MUSTER_ETLS: a
- * file cannot be read or is not what it should be, the key is another certificate's;
+ * file cannot be read or is not what it should be, or the key belongs to another certificate;
  * MUSTER_ENOMEM. */
 int mu_tls_context_new(const struct mu_tls_config *config, struct mu_tls_context **ret,
                        struct mu_errmsg *reterr_msg);
 /** Reads them again: connections that begin from now on use what is there now. On an error, which
- * is as above or that the new certificates have ended, all stays as it is. */
+ * is one of the above or that the new certificates have ended, all stays as it is. */
 int mu_tls_context_renew(struct mu_tls_context *context, const struct mu_tls_config *config,
                          struct mu_errmsg *reterr_msg);
 /** Which of our certificate and the authority's ends first, and when. False: there is a token,
@@ -76,35 +75,35 @@ struct mu_tls {
     struct mu_buf out;
     uint64_t sealed; /* records of data with the present key */
     bool dials;
-    bool token; /* in the place of certificates */
-    bool heard; /* something of the peer */
+    bool token; /* we use a token instead of certificates */
+    bool heard; /* something has come from the other end */
     bool ready;
-    bool peer_ended; /* the peer has said that it writes no more: nothing was cut off its end */
-    bool ended;      /* nor do we */
+    bool peer_ended; /* the other end has said that it writes no more: its end was not cut off */
+    bool ended;      /* we have said so, too */
     int err;         /* it has failed */
     struct mu_errmsg why;
-    struct mu_errmsg blame; /* the part of it that names a certificate */
+    struct mu_errmsg blame; /* the part of `why` that names a certificate */
 };
 
-/** The side that dials names `host`, whom it wants to reach; the side that listens: NULL.
+/** `host` is the one that the dialling side wants to reach; NULL on the listening side.
  * MUSTER_ENOMEM. */
 int mu_tls_init(struct mu_tls *t, struct mu_tls_context *context, const char *host);
 void mu_tls_fini(struct mu_tls *t);
 
 /**
  * Takes bytes off `*in` until there are plain ones, at most `cap` of them in `buf`; with 0 of them,
- * all of `*in` was used, unless the peer has ended (`peer_ended`). What the peer does wrong, or
- * dislikes of us: MUSTER_ETLS, mu_tls_errmsg(), and from then on always; there may still be
- * output, which tells the peer. MUSTER_ENOMEM likewise; MUSTER_ENOTLS, when whoever was dialled
- * answers with something else; and MUSTER_ECONN, when it is too busy or what it said in the
- * handshake was damaged on the way, and it may be tried again.
+ * all of `*in` was used, unless the other end has ended (`peer_ended`). MUSTER_ETLS: the other end
+ * broke the protocol or refuses us, as mu_tls_errmsg() says; every later call fails likewise, and
+ * there may still be output that tells the other end. MUSTER_ENOMEM likewise. MUSTER_ENOTLS: the
+ * server that was dialled answers with something else. MUSTER_ECONN: it is too busy, or the
+ * handshake was damaged on the way; the caller may try again.
  */
 int mu_tls_recv(struct mu_tls *t, struct mu_span *in, uint8_t *buf, size_t cap, size_t *ret_len);
 /** The handshake is done, as far as this side can tell. */
 bool mu_tls_ready(const struct mu_tls *t);
-/** Takes all but when output is piled up, or a message of the peer's has come only in part: then
- * less, or nothing until more was received. Only when ready, not after mu_tls_end(). Errors as
- * above. */
+/** Takes all of `data`, except while much output waits or a message of the other end has come only
+ * in part: then less, or nothing until more was received. Only when ready, not after mu_tls_end().
+ * Errors as above. */
 int mu_tls_write(struct mu_tls *t, struct mu_span data, size_t *ret_taken);
 /** Twice is harmless. */
 void mu_tls_end(struct mu_tls *t);

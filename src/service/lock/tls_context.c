@@ -12,12 +12,13 @@
 #include "core/civil.h"
 #include "service/lock/tls_psk.h"
 
-/* What whoever dials likes best comes first. OpenSSL would begin with AES-256, which is slower. */
+/* The side that dials prefers the first one. OpenSSL would begin with AES-256, which is slower. */
 #define SUITES "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
-/* A hello has whoever listens compute with its group before it knows anything of the peer: these
- * two cost some 0.1 ms, ffdhe8192 145 ms. Every TLS library has one of them. */
+/* A hello makes the listening side compute in its group before it knows anything of the client:
+ * these two cost some 0.1 ms, ffdhe8192 145 ms. Every TLS library has one of them. */
 #define GROUPS "X25519:P-256"
-/* Of the peer's certificates, in all: kept for a stranger until they are judged. */
+/* How many bytes the other end's certificates may have in all: they are kept for a stranger until
+ * they are judged. */
 #define CERTIFICATES_MAX 16384
 
 const char *mu_tls_reason(void)
@@ -28,7 +29,7 @@ const char *mu_tls_reason(void)
     return text == NULL ? "no reason given" : text;
 }
 
-/* What went wrong first with a file: the last of it is that some part of OpenSSL did. */
+/* What went wrong first with a file: the later errors only name parts of OpenSSL. */
 static const char *file_reason(void)
 {
     unsigned long code = ERR_peek_error();
@@ -80,8 +81,8 @@ static void note_end(struct mu_tls_end *end, const X509 *cert, const char *path)
     }
 }
 
-/* Of several authorities in one file the one that lasts counts: who put a new one beside the old
- * one knows that the old one ends. */
+/* Of several authorities in one file the one that lasts longest counts: the operator who put a new
+ * one beside the old one knows that the old one ends. */
 static void note_authority(struct mu_tls_end *end, SSL_CTX *ctx, const char *path)
 {
     STACK_OF(X509_OBJECT) *all = X509_STORE_get0_objects(SSL_CTX_get_cert_store(ctx));
@@ -122,7 +123,7 @@ bool mu_tls_context_expired(const struct mu_tls_context *context, struct mu_errm
                      context->end.path, when);
     } else {
         (void)mu_err(ret_text, 0,
-                     "by its clock our certificate %.100s has ended, which is good until %s; "
+                     "by its clock our certificate %.100s has ended, but it is valid until %s; "
                      "compare the clocks",
                      context->end.path, when);
     }
@@ -145,7 +146,7 @@ static void name_of(X509 *cert, char ret_name[65])
     }
 }
 
-/* Says whose certificate it is that is not accepted and, if it is a matter of time, since when. */
+/* Says whose certificate is not accepted and, if it is a matter of time, since when. */
 static int note_verdict(int good, X509_STORE_CTX *store)
 {
     SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
@@ -187,7 +188,7 @@ static int load_files(SSL_CTX *ctx, const struct mu_tls_config *config, struct m
     if (SSL_CTX_use_PrivateKey_file(ctx, config->key, SSL_FILETYPE_PEM) != 1) {
         return ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_VALUES_MISMATCH
                    ? mu_err(reterr_msg, MUSTER_ETLS,
-                            "the key %.80s is not that of the certificate %.80s", config->key,
+                            "the key %.80s does not belong to the certificate %.80s", config->key,
                             config->cert)
                    : mu_err(reterr_msg, MUSTER_ETLS, "the key %.100s cannot be used: %s",
                             config->key, file_reason());
@@ -249,7 +250,7 @@ static int check(const struct mu_tls_config *config, struct mu_errmsg *reterr_ms
                                             : "the authority");
     }
     if (config->name != NULL && strlen(config->name) > MU_TLS_NAME_MAX) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a name of over %d bytes is in no certificate",
+        return mu_err(reterr_msg, MUSTER_EINVAL, "no certificate has a name of more than %d bytes",
                       MU_TLS_NAME_MAX);
     }
     return 0;
@@ -300,7 +301,7 @@ int mu_tls_context_renew(struct mu_tls_context *context, const struct mu_tls_con
         err = mu_err(reterr_msg, MUSTER_ETLS, "the certificate %.100s ended on %s", end.path, when);
     }
     if (err == 0) {
-        SSL_CTX_free(context->ctx); /* Connections hold on to the one that they began with. */
+        SSL_CTX_free(context->ctx); /* connections keep the one that they began with */
         context->ctx = ctx;
         context->end = end;
         context->token = config->token.len != 0;

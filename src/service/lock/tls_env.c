@@ -5,15 +5,15 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-/* How long what was taken may wait for room on the wire once its owner has closed. */
+/* How long output may wait for room on the wire once the owner has closed the connection. */
 #define PATIENCE_MS 5000
-/* How long a handshake may take, once there is a connection. Who dials may have to wait for one
- * among a thousand, of a server that has other things to do or was stopped for a while. */
+/* How long a handshake may take, once there is a connection. A client may be one among a thousand,
+ * at a server that has other things to do or was stopped for a while. */
 #define DIALLED_MS 30000
-/* Whose time ended longer ago than this when we see it was kept waiting by us. */
+/* A connection whose time ended longer ago than this when we look was kept waiting by us. */
 #define LATE_MS 1000
-/* So many strangers in a second learn why they are refused, for which their connection has to
- * linger until they have read it. The others are cut off. */
+/* How many strangers a second learn why they are refused, for which their connection has to linger
+ * until they have read it. The others are cut off. */
 #define FAREWELLS_MAX 64
 
 static struct tls_conn *conn_of(struct mu_conn *wire)
@@ -68,7 +68,7 @@ static bool may_linger(struct tls_conn *c)
     return c->env->farewells++ < FAREWELLS_MAX;
 }
 
-/* The connection has failed; the peer is told as far as it takes it. */
+/* The connection has failed; the other end is told if it still reads. */
 static void fail(struct tls_conn *c, int status, const char *why)
 {
     if (!c->closing && c->status == 0) {
@@ -82,7 +82,8 @@ static void fail(struct tls_conn *c, int status, const char *why)
     }
 }
 
-/* Writes what is taken of one span. False: nothing more is, or (status) the connection failed. */
+/* Writes as much of one span as is taken. False: no more is taken, or the connection failed
+ * (status). */
 static bool write_span(struct tls_conn *c, struct mu_span data, size_t *taken)
 {
     while (data.len != 0) {
@@ -120,7 +121,7 @@ static void env_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_
         }
     }
     if (c->over) {
-        return; /* It has failed: what is sent to it is gone. */
+        return; /* It has failed: what is written to it is dropped. */
     }
     c->want_writable = taken < total;
     *ret_taken = taken;
@@ -171,8 +172,9 @@ static bool deliver(struct tls_conn *c, struct mu_span plain, size_t *ret_used)
 
 static void tell_eof(struct tls_conn *c)
 {
-    static const struct mu_errmsg cut = {"the peer hung up without the farewell of TLS: it died or "
-                                         "was cut off, and what it sent may lack its end"};
+    static const struct mu_errmsg cut = {
+        "the other end hung up without TLS's close_notify: it died or was cut off, and the end of "
+        "what it sent may be missing"};
 
     if (c->eof && !c->eof_told && !c->paused && !c->closing && !c->over) {
         c->eof_told = true;
@@ -182,7 +184,7 @@ static void tell_eof(struct tls_conn *c)
     }
 }
 
-/* The handshake may have come to its end. False: it was closed meanwhile. */
+/* Reports the end of the handshake, if it is done. False: the connection was closed meanwhile. */
 static bool tell_ready(struct tls_conn *c)
 {
     if (c->ready_told || !mu_tls_ready(&c->tls)) {
@@ -250,7 +252,8 @@ static size_t wire_data(struct mu_conn *wire, struct mu_span in)
  * died, or is too busy, and may be tried again. */
 static void fail_early(struct tls_conn *c)
 {
-    static const char text[] = "the peer hung up, or fell silent, in the middle of the handshake";
+    static const char text[] =
+        "the other end hung up, or fell silent, in the middle of the handshake";
 
     if (c->dialled && !c->tls.heard) {
         fail(c, MUSTER_ENOTLS, muster_strerror(MUSTER_ENOTLS));
@@ -265,7 +268,7 @@ void mu_tls_arm_handshake(struct tls_conn *c, uint32_t ms)
     mu_env_timer_arm(c->env->layer.below, &c->timer, c->by);
 }
 
-/* The time for the handshake is over; unless it was we who slept, and have yet to read what came
+/* The time for the handshake is over, unless we were asleep and have yet to read what came
  * meanwhile. */
 static void end_handshake(struct tls_conn *c)
 {

@@ -1,16 +1,16 @@
 /*
  * An environment whose connections are secure: it stands on another one and does all that that one
  * does, except that each connection, dialled or accepted, is TLS 1.3 with certificates on both
- * sides, or a token (service/lock/tls.h). Whoever is given it need not know.
+ * sides, or a token (service/lock/tls.h). Its users need not know.
  *
  * A dialled connection is open when the handshake is done. One that comes in is accepted when its
- * handshake is done, and nobody hears of it if that comes to nothing within five seconds. Whoever
- * was dialled and knows no TLS hangs up, answers with something else, or says nothing:
- * MUSTER_ENOTLS.
+ * handshake is done; if that fails within five seconds, its listener never hears of it. A dialled
+ * server without TLS hangs up, answers with something else, or says nothing: MUSTER_ENOTLS.
  *
- * A peer that hangs up without the farewell of TLS has ended its stream all the same, since that is
- * what a dead process leaves behind: `eof` is called, and mu_env_why() says in it that the end may
- * have been cut off. After a farewell it says nothing. What runs above has a farewell of its own.
+ * When the other end hangs up without TLS's close_notify, its stream has ended all the same, since
+ * that is what a dead process leaves behind: `eof` is called, and mu_env_why() says in it that the
+ * end may have been cut off. After a close_notify it says nothing. The protocols above have
+ * farewells of their own.
  */
 #ifndef MU_TLS_ENV_H
 #define MU_TLS_ENV_H
@@ -26,16 +26,16 @@ int mu_tls_env_new(struct mu_env *env, const struct mu_tls_config *config, struc
 /** After the last callback of its connections and listeners. NULL is fine. */
 void mu_tls_env_free(struct mu_tls_env *tls);
 struct mu_env *mu_tls_env_env(struct mu_tls_env *tls);
-/** What its connections share: to be renewed, or asked when it ends. */
+/** What its connections share: the caller may renew it, or ask when its certificates end. */
 struct mu_tls_context *mu_tls_env_context(struct mu_tls_env *tls);
-/** Has `begin` called before each handshake, which then begins with what the context has. */
+/** Sets a callback before each handshake, which then begins with what the context has. */
 void mu_tls_env_on_begin(struct mu_tls_env *tls, void (*begin)(void *context), void *context);
-/** Has `shown` called when one that was accepted on `wire`, the connection below, has shown the
- * credential: right before its listener hears of it. */
+/** Sets a callback for when a client that was accepted on `wire`, the connection below, has shown
+ * the credential: right before its listener hears of it. */
 void mu_tls_env_on_shown(struct mu_tls_env *tls, void (*shown)(void *context, struct mu_conn *wire),
                          void *context);
-/** Has `refused` called whenever one that was accepted fails as TLS, before it is closed: whose
- * handshake comes to nothing, for one. `peer` as mu_env_peer() has it; both are lent. */
+/** Sets a callback for when an accepted connection fails in TLS, in its handshake for example; it
+ * comes before the connection is closed. `peer` as mu_env_peer() has it; both are lent. */
 void mu_tls_env_on_refused(struct mu_tls_env *tls,
                            void (*refused)(void *context, const char *peer, const char *why),
                            void *context);

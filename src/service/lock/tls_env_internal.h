@@ -8,7 +8,7 @@
 struct mu_tls_env {
     struct mu_env_layer layer;
     struct mu_tls_context *context;
-    const struct mu_errmsg *why; /* of the `closed` or `eof` that is being told */
+    const struct mu_errmsg *why; /* the reason of the `closed` or `eof` that is being called */
     void (*refused)(void *context, const char *peer, const char *why);
     void *to_whom;
     void (*begin)(void *context);
@@ -23,35 +23,35 @@ struct mu_tls_env {
 
 struct tls_conn {
     struct mu_conn wire;
-    struct mu_conn *conn; /* its owner's; NULL: accepted, and it has not shown who it is */
+    struct mu_conn *conn; /* the owner's; NULL: accepted, and it has not shown a credential */
     struct mu_tls_env *env;
-    struct tls_listener *listener; /* of one that has no owner; NULL: it has, or was dialled */
+    struct tls_listener *listener; /* NULL: it has an owner, or was dialled */
     struct mu_list link;           /* listener->guests */
     struct mu_tls tls;
-    struct mu_timer timer; /* what was not used is delivered again; closing: the end of patience */
+    struct mu_timer timer; /* delivers again what was not used; closing: the end of patience */
     mu_mono_t by;          /* when the handshake must be done */
     struct mu_buf rest;    /* plain bytes that the owner has not used */
     bool dialled;
     bool wire_up; /* the connection below is there */
     bool ready_told;
     bool in_data;
-    bool resume;  /* asked for inside of `data` */
+    bool resume;  /* the owner asked for it inside `data` */
     bool paused;  /* the owner has used less than it was given */
     bool blocked; /* the wire took less than it was given */
     bool want_writable;
-    bool eof; /* the peer has ended, told or about to be */
+    bool eof; /* the other end has ended; the owner was told, or will be */
     bool eof_told;
     bool closing;         /* the owner has closed */
     bool over;            /* the wire is being closed */
-    int status;           /* with which the owner is told of a failure, */
-    struct mu_errmsg why; /* and what it was */
+    int status;           /* the owner gets it on a failure, */
+    struct mu_errmsg why; /* and this text */
 };
 
 struct tls_listener {
     struct mu_listener wire;
     struct mu_listener *listener;
     struct mu_tls_env *env;
-    struct mu_list guests; /* accepted below, and nobody's yet */
+    struct mu_list guests; /* accepted below, and without an owner yet */
     bool shut;
 };
 
@@ -66,9 +66,9 @@ struct tls_conn *mu_tls_conn_new(struct mu_tls_env *tls, const char *host);
 void mu_tls_arm_handshake(struct tls_conn *c, uint32_t ms);
 void mu_tls_close_wire(struct tls_conn *c, bool abort);
 
-/** The handshake of one that was accepted is done: it becomes somebody's, or is closed. */
+/** The handshake of an accepted connection is done: the listener takes it, or it is closed. */
 void mu_tls_find_owner(struct tls_conn *c);
-/** It is, or never will be. Twice is harmless. */
+/** The connection has an owner, or never will. Twice is harmless. */
 void mu_tls_leave_listener(struct tls_conn *c);
 
 int mu_tls_env_listen(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr);

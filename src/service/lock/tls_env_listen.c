@@ -1,12 +1,12 @@
-/* Listening: those who come in, until they have shown who they are. */
+/* Listening: connections that come in, until they have shown a credential. */
 #include "core/alloc.h"
 #include "service/lock/tls_env_internal.h"
 
-/* How long the handshake of a stranger may take. It is two journeys over the network, of which some
+/* How long the handshake of a stranger may take. It is two round trips over the network, and some
  * packets may have to be sent again. */
 #define ACCEPTED_MS 5000
 
-/* The end of a listener waits for those who would have become its owner's. */
+/* The end of a listener waits for the connections that its owner would have got. */
 static void free_listener_if_shut(struct tls_listener *l)
 {
     struct mu_listener *listener = l->listener;
@@ -38,7 +38,7 @@ void mu_tls_find_owner(struct tls_conn *c)
     if (c->env->shown != NULL) {
         c->env->shown(c->env->shown_context, &c->wire);
     }
-    /* Its owner may stop listening in `accept`, which is not the end of this one. */
+    /* The owner may stop listening in `accept`, which does not end this connection. */
     mu_list_remove(&c->link);
     c->conn = l->listener->accept(l->listener);
     if (c->conn == NULL) {

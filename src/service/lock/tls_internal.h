@@ -15,18 +15,18 @@ struct mu_tls_context {
     bool any_name;
     bool has_name;
     char name[MU_TLS_NAME_MAX + 1];
-    struct mu_tls_end end; /* of the certificate that ends first; with a token: none */
+    struct mu_tls_end end; /* of the certificate that ends first; unset with a token */
 };
 
 /** What went wrong last, in OpenSSL's words. */
 const char *mu_tls_reason(void);
-/** Has the certificate of whoever is dialled checked for a name, or for an address in numbers. */
+/** Makes OpenSSL check the server's certificate for a name, or for an address in numbers. */
 bool mu_tls_expect_name(const struct mu_tls_context *context, SSL *ssl, const char *host);
-/** The peer says that a certificate of ours has ended: which one, when, and what to do. False: we
- * have none. */
+/** The other end says that a certificate of ours has ended: writes which one, when, and what to do.
+ * False: we have no certificate. */
 bool mu_tls_context_expired(const struct mu_tls_context *context, struct mu_errmsg *ret_text);
 
-/** A wire whose BIOs have a struct mu_tls for their data. NULL: no memory. */
+/** Makes a wire whose BIOs have a struct mu_tls as their data. NULL: no memory. */
 BIO_METHOD *mu_tls_wire_new(void);
 
 #endif

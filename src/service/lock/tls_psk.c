@@ -13,7 +13,7 @@
 /* The labels keep the key apart from any other use of the same token. */
 static const char salt[] = "muster lock";
 static const char tls_label[] = "muster tls psk 1";
-/* Nobody has to choose among several. */
+/* There is one key, so the name is always the same. */
 static const char identity[] = "muster";
 
 /* HKDF (RFC 5869) with SHA-256, for one block of output: extract, then expand. */
@@ -55,8 +55,8 @@ static void find_slot(void)
 }
 
 /* The session that stands for the key, for one handshake, which may write to it. OpenSSL lets a
- * session die 304 s after its time, even one that is a key from outside; a token has no such life,
- * so each handshake gets one of its own moment. */
+ * session expire 304 s after its time, even one that is an external key; a token does not expire,
+ * so each handshake gets a session made at that moment. */
 static SSL_SESSION *new_session(SSL *ssl)
 {
     SSL_SESSION *session = SSL_SESSION_dup(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), slot));
@@ -67,8 +67,8 @@ static SSL_SESSION *new_session(SSL *ssl)
     return session;
 }
 
-/* The side that dials: what it offers. With a digest the first flight is being made again, and the
- * digest is that of our only suite. */
+/* What the dialling side offers. With a digest the first flight is being made again, and the digest
+ * is that of our only suite. */
 static int offer(SSL *ssl, const EVP_MD *md, const unsigned char **ret_id, size_t *ret_len,
                  SSL_SESSION **ret_session)
 {
@@ -84,7 +84,7 @@ static int offer(SSL *ssl, const EVP_MD *md, const unsigned char **ret_id, size_
     return 1;
 }
 
-/* The side that listens: what it knows under that name. Without any, it would want to show a
+/* What the listening side knows under that name. If it knows nothing, it would have to show a
  * certificate, has none, and refuses. */
 static int find(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **ret_session)
 {
@@ -100,7 +100,7 @@ static SSL_SESSION *make_session(SSL_CTX *ctx, struct mu_span token)
 {
     static const unsigned char suite[2] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
     SSL_SESSION *session = SSL_SESSION_new();
-    SSL *ssl = SSL_new(ctx); /* the list of suites is a connection's */
+    SSL *ssl = SSL_new(ctx); /* only a connection has the list of suites */
     const SSL_CIPHER *cipher = ssl == NULL ? NULL : SSL_CIPHER_find(ssl, suite);
     unsigned char key[KEY_LEN];
 

@@ -1,8 +1,8 @@
 /*
- * TLS with a secret that both ends share, in the place of certificates (RFC 8446, 4.2.11: an
- * external pre-shared key, with Diffie-Hellman: what was recorded stays closed to one who learns
- * the secret later). The secret never goes over the wire; a key is made of it, and each end proves
- * that it has the same one.
+ * TLS with a secret that both ends share instead of certificates (RFC 8446, 4.2.11: an external
+ * pre-shared key, with Diffie-Hellman, so that recorded traffic stays closed to an attacker who
+ * learns the secret later). The secret never goes over the wire; a key is derived from it, and each
+ * end proves that it has the same one.
  */
 #ifndef MU_TLS_PSK_H
 #define MU_TLS_PSK_H
@@ -13,7 +13,8 @@
 
 #include "core/span.h"
 
-/** Both ends of the context want the key of this token, and take nothing else. False: no memory. */
+/** Makes connections of the context require the key of this token, and accept nothing else. False:
+ * no memory. */
 bool mu_tls_psk_use(SSL_CTX *ctx, struct mu_span token);
 
 #endif

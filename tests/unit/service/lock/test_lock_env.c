@@ -35,7 +35,7 @@ static void test_lock_env_tells_another_token_why(void **state)
     world_init(&w, STRANGER, MY_TOKEN, NOT_IT);
     say(&w, "hello");
     assert_int_equal(w.client.status, MUSTER_ETLS);
-    assert_non_null(strstr(w.client.why.text, "its token is another one"));
+    assert_non_null(strstr(w.client.why.text, "it has a different token"));
     assert_int_equal(w.server.got.len, 0);
     world_fini(&w);
 }
@@ -447,9 +447,9 @@ static void test_lock_env_names_whom_it_refuses_and_why(void **state)
         const char *text;
         const char *why;
     } cases[] = {
-        {NOT_IT, "hello", "the peer's token is another one"},
+        {NOT_IT, "hello", "the other end has a different token"},
         {NULL, GREETING, "it shows no credential"},
-        {NULL, "\x0e of PyTorch", "plain connections are not taken from there"},
+        {NULL, "\x0e of PyTorch", "plain connections from its address are not allowed"},
     };
 
     (void)state;

@@ -243,7 +243,7 @@ static void expect_refusal(struct mu_tls_context *dials, struct mu_tls_context *
     assert_non_null(strstr(mu_tls_errmsg(&e.t[who]), text));
     /* The other learns of it, too, and nothing was let through. */
     assert_int_equal(e.err[1 - who], MUSTER_ETLS);
-    assert_non_null(strstr(mu_tls_errmsg(&e.t[1 - who]), "the peer refuses us"));
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[1 - who]), "the other end refuses us"));
     assert_false(mu_tls_ready(&e.t[who]));
     assert_int_equal(e.got[0].len + e.got[1].len, 0);
     ends_fini(&e);
@@ -291,10 +291,10 @@ static void test_another_token_is_refused_and_both_say_so(void **state)
 
     (void)state;
     expect_refusal(token_of("a token of some length"), token_of("a token of some lengti"), 1,
-                   "the peer's token is another one");
+                   "the other end has a different token");
     ends_init(&e, token_of("a token of some length"), token_of("another token"));
     run(&e);
-    assert_non_null(strstr(mu_tls_errmsg(&e.t[0]), "its token is another one"));
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[0]), "it has a different token"));
     ends_fini(&e);
 }
 
@@ -314,7 +314,7 @@ static void test_token_and_certificate_do_not_go_together(void **state)
     assert_int_equal(e.err[0], MUSTER_ETLS);
     assert_int_equal(e.err[1], MUSTER_ETLS);
     assert_non_null(strstr(mu_tls_errmsg(&e.t[0]), "locked with a token"));
-    assert_non_null(strstr(mu_tls_errmsg(&e.t[1]), "the peer has certificates"));
+    assert_non_null(strstr(mu_tls_errmsg(&e.t[1]), "the other end has certificates"));
     ends_fini(&e);
 }
 
