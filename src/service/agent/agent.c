@@ -9,13 +9,15 @@
 #include "service/agent/agent_internal.h"
 #include "service/server/gateway_etcd.h"
 
-#define GOODBYE_MS   5000  /* for the rendezvous to take our last words */
-#define ASK_MS       400   /* for who showed signs of failing before the first known to end */
-#define WAIT_MS      3000  /* until a node that joins says what it waits for */
+#define GOODBYE_MS 5000 /* for the rendezvous to take our last words */
+#define ASK_MS                                                                                     \
+    400                    /* for workers that showed signs of failing before the first known to
+                              end */
+#define WAIT_MS      3000  /* until a node that joins logs what it waits for */
 #define WAIT_STEP_MS 10000 /* and then every so often */
 #define LINGER_MS                                                                                  \
-    3000 /* for others to hear that a run is over, from a server of ours; or for
-                           those who come back to do so before a host whose work is done goes */
+    3000 /* for others to hear from our server that a run is over; or for nodes to come back before
+            a rendezvous host whose work is done goes */
 
 struct mu_agent_service_config mu_agent_service_config_defaults(void)
 {
@@ -40,7 +42,7 @@ void mu_agent_log(struct mu_agent_service *s, const char *format, ...)
     s->events.log(s->events.context, line);
 }
 
-/* --- waiting is never silent ------------------------------------------------------------------ */
+/* --- what a join waits for -------------------------------------------------------------------- */
 
 static void begin_wait(struct mu_agent_service *s)
 {
@@ -143,8 +145,8 @@ static void carry_out_rdzv(struct mu_agent_service *s)
         return;
     }
     if (s->leaving) {
-        /* The others are to hear first that the round is over, and stop their workers: a run that
-         * is closed lets them go on. */
+        /* The others must hear first that the round is over, and stop their workers: closing the
+         * run would let them go on. */
         s->rdzv_todo = MU_AGENT_DO_CLOSE;
     } else {
         s->closing = true;
@@ -153,8 +155,8 @@ static void carry_out_rdzv(struct mu_agent_service *s)
 }
 
 /*
- * The first failure, as far as it can be known: what is in the store, and if others have shown
- * signs before that one, what is there a moment later, when they have ended.
+ * Finds the first failure, as far as it can be known: what is in the store, and if others have
+ * shown signs before that one, what is there a moment later, when they have ended.
  */
 static bool has_asked(struct mu_agent_service *s)
 {
@@ -200,7 +202,7 @@ static void on_ask_timer(struct mu_timer *timer)
 void mu_agent_settle(struct mu_agent_service *s)
 {
     if (s->pumping) {
-        return; /* It is done at the end of the pump. */
+        return; /* it is done at the end of the pump */
     }
     if (s->in_call) {
         mu_env_timer_arm(s->env, &s->soon, mu_env_now(s->env).mono);
@@ -262,7 +264,7 @@ static void take_end(struct mu_agent_service *s, const struct mu_agent_update *u
 static void start_exchange(struct mu_agent_service *s, uint64_t round)
 {
     if (s->next == NULL || s->next->number != round) {
-        /* There was no memory for the assignment. */
+        /* There was not enough memory for the assignment. */
         mu_agent_tell(s, (struct mu_agent_event){
                              .type = MU_AGENT_NOT_READY, .round = round, .code = MUSTER_ENOMEM});
         return;
@@ -313,7 +315,7 @@ static void step(struct mu_agent_service *s, const struct mu_agent_event *event)
     int err = mu_agent_step(&s->machine, event, &u);
 
     MU_ASSERT(err == 0);
-    /* An end that was decided before its workers were gone has been told then. */
+    /* An end that was decided before the workers were gone was reported then. */
     if (u.text != NULL && strcmp(u.text, s->said.text) != 0) {
         (void)mu_err(&s->said, 0, "%s", u.text);
         mu_agent_log(s, "%s", u.text);
@@ -321,7 +323,7 @@ static void step(struct mu_agent_service *s, const struct mu_agent_event *event)
     carry_out(s, &u);
 }
 
-/* While we host for others only, looks now and then whether there are any. */
+/* While we host the rendezvous only for others, checks now and then whether there are any. */
 static void watch_for_desertion(struct mu_agent_service *s)
 {
     if (!s->host_waits && s->rdzv != NULL && s->rdzv->ops->deserted != NULL &&
@@ -391,9 +393,9 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
 
     end_wait(s);
     if (s->freeing) {
-        return; /* It is said goodbye to when the rounds are closed; no other may be begun. */
+        return; /* we leave it when the rounds are closed; no other round may begin */
     }
-    s->said.text[0] = '\0'; /* What was said of the last round may be said of this one as well. */
+    s->said.text[0] = '\0'; /* a line about the last round may be logged for this one as well */
     mu_agent_log(s, "round %llu: node %u of %u", (unsigned long long)a->round, a->rank, a->world);
     mu_agent_round_close(s->next);
     s->next = mu_agent_round_new(s, a);
@@ -430,7 +432,7 @@ static void on_waiting(void *context, uint32_t count)
     struct mu_agent_service *s = context;
 
     if (count != 0) {
-        mu_agent_log(s, "%u nodes wait to be let in", count);
+        mu_agent_log(s, "%u nodes are waiting to join", count);
     }
 }
 
@@ -475,7 +477,8 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
     const char *step = strchr(record->name, '.');
 
     if (step != NULL && strcmp(step, ".host") == 0 && s->config.rdzv.nodes_max > 1) {
-        mu_agent_log(s, "%s", record->message); /* Who hosts is said when there are others. */
+        mu_agent_log(s, "%s", record->message); /* only where other nodes exist is it worth saying
+                                                   which one hosts */
     }
     if (s->events.record != NULL) {
         s->events.record(s->events.context, record);
@@ -520,7 +523,7 @@ int mu_agent_service_new(struct mu_env *env, const struct mu_agent_service_confi
     int err;
 
     if (config->argv == NULL || config->argv[0] == NULL || config->inherited == NULL) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a program and an environment are needed");
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the agent needs a program and an environment");
     }
     if (config->backing != NULL) {
         err = mu_gateway_etcd_check(config->backing, reterr_msg);
@@ -589,7 +592,7 @@ void mu_agent_service_free(struct mu_agent_service *s)
     }
     s->freeing = true;
     end_wait(s);
-    s->told = true; /* Nobody wants to hear of it any more. */
+    s->told = true; /* the caller does not want to hear of it any more */
     s->in_call = true;
     mu_agent_round_close(s->round);
     mu_agent_round_close(s->next);

@@ -23,7 +23,7 @@ const char *mu_agent_env_get(const char *const *envp, const char *name)
 
 /* --- lists ------------------------------------------------------------------------------------ */
 
-/* Makes one block of pointers and texts out of texts that stand one behind the other. */
+/* Makes one block of pointers and texts out of consecutive texts. */
 static int make_list(struct mu_buf *texts, size_t count, const char *const **ret_list)
 {
     struct mu_span s = mu_buf_span(texts);
@@ -86,7 +86,7 @@ static void put_default(struct own *o, const struct mu_agent_env *e, const char 
     put(o, name, inherited != NULL ? inherited : value);
 }
 
-/* Variables that would mislead a worker if they came from around the agent. */
+/* Variables that would mislead a worker if it inherited them from the agent. */
 static bool is_dropped(const char *name, size_t len)
 {
     static const char *const dropped[] = {"MUSTER_NOTIFY_FD"};
@@ -151,7 +151,7 @@ static void put_muster(struct own *o, const struct mu_agent_env *e)
     int len = snprintf(text, sizeof(text), "%" PRIu64 ".%03" PRIu64, e->grace_ms / 1000,
                        e->grace_ms % 1000);
 
-    /* "30", "0.25": no zeros that say nothing. */
+    /* Trailing zeros are cut: "30", "0.25". */
     while (text[len - 1] == '0') {
         text[--len] = '\0';
     }
@@ -180,7 +180,7 @@ static int put_device(struct own *o, const struct mu_agent_env *e, uint32_t loca
         visible += strcspn(visible, ",");
         if (*visible == '\0') {
             return mu_err(reterr_msg, MUSTER_EINVAL,
-                          "CUDA_VISIBLE_DEVICES names %" PRIu32 " devices, and worker %" PRIu32
+                          "CUDA_VISIBLE_DEVICES names %" PRIu32 " devices, but worker %" PRIu32
                           " needs one of its own (--virtual-local-rank)",
                           i + 1, local_rank);
         }

@@ -1,14 +1,14 @@
 /*
- * What a worker is started with: its environment and its command, as torchrun gives them. Pure:
+ * The environment and the command with which a worker is started, as torchrun gives them. Pure:
  * values in, one block of memory out.
  *
  *     mu_agent_env_build(&env, local_rank, error_file, &envp, &msg)    envp for mu_free()
  *     mu_agent_argv_build(argv, local_rank, &args)                     args for mu_free()
  *
- * The variables of both generations of PyTorch are set. Ours besides:
+ * The variables of both generations of PyTorch are set, and ours:
  *
  *     MUSTER_GRACE      seconds between SIGTERM and SIGKILL
- *     MUSTER_NOTIFY_FD  the descriptor on which a worker can ask to be told of a coming change
+ *     MUSTER_NOTIFY_FD  the descriptor on which a worker can ask for a warning before a change
  */
 #ifndef MU_AGENT_ENV_H
 #define MU_AGENT_ENV_H
@@ -29,28 +29,29 @@ struct mu_agent_env {
     struct mu_ranks ranks;
     const char *master_addr;
     uint16_t master_port;
-    bool use_agent_store;          /* a store serves there already: rank 0 opens none */
+    bool use_agent_store;          /* a store already serves there: rank 0 opens no other */
     bool virtual_local_rank;       /* LOCAL_RANK=0 for all, each sees one GPU */
     const char *signals_to_handle; /* or NULL: as inherited */
     uint64_t grace_ms;
-    int notify_fd; /* negative: none */
+    int notify_fd; /* negative: no channel */
 };
 
 /**
- * The whole environment of one worker. Where OMP_NUM_THREADS is not inherited and there is more
- * than one worker it is 1. `error_file` may be "". MUSTER_EINVAL, in words: virtual local ranks and
- * fewer devices in CUDA_VISIBLE_DEVICES than workers; MUSTER_ENOMEM.
+ * Makes the whole environment of one worker. Where OMP_NUM_THREADS is not inherited and there is
+ * more than one worker, it is 1. `error_file` may be "". MUSTER_EINVAL, with a text: virtual local
+ * ranks, but fewer devices in CUDA_VISIBLE_DEVICES than workers; MUSTER_ENOMEM.
  */
 int mu_agent_env_build(const struct mu_agent_env *e, uint32_t local_rank, const char *error_file,
                        const char *const **ret_envp, struct mu_errmsg *reterr_msg);
 
 /**
- * The command of one worker: in its arguments ${local_rank} and $local_rank are replaced by its
- * number, $$ by $, and whatever else follows a $ stays, as with Python's templates. MUSTER_ENOMEM.
+ * Makes the command of one worker: in its arguments ${local_rank} and $local_rank become its
+ * number, $$ becomes $, and anything else after a $ stays, as with Python's templates.
+ * MUSTER_ENOMEM.
  */
 int mu_agent_argv_build(const char *const *argv, uint32_t local_rank, const char *const **ret_argv);
 
-/** The value of a variable in such a list, or NULL. */
+/** Returns the value of a variable in such a list, or NULL. */
 const char *mu_agent_env_get(const char *const *envp, const char *name);
 
 #endif

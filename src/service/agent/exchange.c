@@ -5,7 +5,7 @@
 
 #include "core/alloc.h"
 
-/* PyTorch's words. */
+/* PyTorch's keys. */
 #define ROLE_INFO_1    "torchelastic/role_info"
 #define ROLE_INFO_2    "torchelastic/role_info/"
 #define ASSIGNED_RANKS "torchelastic/assigned_ranks/"
@@ -81,8 +81,8 @@ static int begin_batch(struct mu_agent_exchange *x, struct batch *b, size_t coun
     return 0;
 }
 
-/* The next key, of a prefix, a number and a suffix; its value is written behind it by the caller,
- * who says so with put_value(). Returns where. */
+/* Adds a key, made of a prefix, a number and a suffix. Returns where the caller writes the value,
+ * followed by put_value(). */
 static char *put_key(struct batch *b, const char *prefix, uint32_t number, const char *suffix)
 {
     char *at = b->text + b->used;
@@ -126,7 +126,7 @@ static void submit(struct mu_agent_exchange *x, enum mu_store_verb verb, const s
     mu_store_submit(x->config.store, &x->op);
 }
 
-/* One key, with a value or (NULL) without. */
+/* Submits an operation on one key, with a value or (NULL) without. */
 static void submit_one(struct mu_agent_exchange *x, enum mu_store_verb verb, const char *prefix,
                        uint32_t number, const char *suffix, const char *value,
                        void (*next)(struct mu_agent_exchange *x))
@@ -144,7 +144,7 @@ static void submit_one(struct mu_agent_exchange *x, enum mu_store_verb verb, con
     submit(x, verb, &b, value != NULL, next);
 }
 
-/* A key of no number. */
+/* The same for a key without a number. */
 static void submit_name(struct mu_agent_exchange *x, enum mu_store_verb verb, const char *name,
                         const char *value, void (*next)(struct mu_agent_exchange *x))
 {
@@ -163,7 +163,7 @@ static void submit_name(struct mu_agent_exchange *x, enum mu_store_verb verb, co
     submit(x, verb, &b, value != NULL, next);
 }
 
-/* The keys of all agents at once, waiting for each. */
+/* Reads the keys of all agents at once, waiting for each. */
 static void read_all(struct mu_agent_exchange *x, const char *prefix, const char *suffix,
                      void (*next)(struct mu_agent_exchange *x))
 {
@@ -182,7 +182,7 @@ static void read_all(struct mu_agent_exchange *x, const char *prefix, const char
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
-/* Decodes what all have said, and works out everybody's ranks. For mu_free(). */
+/* Decodes what all agents wrote, and computes the ranks of all. The result is for mu_free(). */
 static int assign_all(struct mu_agent_exchange *x, struct mu_ranks **ret_ranks)
 {
     const struct mu_store_reply *reply = &x->op.reply;
@@ -205,8 +205,8 @@ static int assign_all(struct mu_agent_exchange *x, struct mu_ranks **ret_ranks)
         if (err != 0) {
             char quoted[128];
 
-            (void)mu_err(&x->errmsg, err, "agent %" PRIu32 " says of itself %s", i,
-                         mu_span_quote(quoted, sizeof(quoted), reply->values[i]));
+            (void)mu_err(&x->errmsg, err, "agent %" PRIu32 " describes itself with a bad entry: %s",
+                         i, mu_span_quote(quoted, sizeof(quoted), reply->values[i]));
         }
     }
     if (err == 0) {
@@ -221,7 +221,7 @@ static int assign_all(struct mu_agent_exchange *x, struct mu_ranks **ret_ranks)
     return 0;
 }
 
-/* What the others must hold for true of us as well. */
+/* Checks that agent 0 has the same view of us as we have. */
 static int check_own(struct mu_agent_exchange *x, const struct mu_ranks *r)
 {
     if (r->base + (uint64_t)x->config.workers > r->world ||
@@ -290,7 +290,7 @@ static void on_share(struct mu_agent_exchange *x)
                                            : MUSTER_EPROTO;
 
     if (err != 0) {
-        (void)mu_err(&x->errmsg, err, "agent 0 has assigned what are no ranks");
+        (void)mu_err(&x->errmsg, err, "agent 0 has assigned something that is not a list of ranks");
     } else {
         err = check_own(x, &ranks);
     }
@@ -322,8 +322,8 @@ static void on_master(struct mu_agent_exchange *x)
         port = port * 10 + (uint32_t)(reply->values[1].data[i] - '0');
     }
     if (!ok || port > UINT16_MAX) {
-        finish(x,
-               mu_err(&x->errmsg, MUSTER_EPROTO, "agent 0 has given what is no address and port"));
+        finish(x, mu_err(&x->errmsg, MUSTER_EPROTO,
+                         "agent 0 has published something that is not an address and a port"));
         return;
     }
     memcpy(x->master_addr, reply->values[0].data, reply->values[0].len);
@@ -366,7 +366,7 @@ static void exchange_master(struct mu_agent_exchange *x)
 
 static void on_fin_said(struct mu_agent_exchange *x)
 {
-    /* PyTorch's agent 0 holds the store, and so waits until everybody has read. */
+    /* PyTorch's agent 0 serves the store, and so waits until all others have read. */
     if (x->config.rank == 0) {
         read_all(x, ROLE_INFO_1, ".FIN", exchange_master);
     } else {
@@ -405,7 +405,7 @@ static void await_last(struct mu_agent_exchange *x)
 static void on_counted(struct mu_agent_exchange *x)
 {
     if (x->op.reply.number == (int64_t)x->config.world) {
-        /* The last one waits for nobody; whoever holds the store may leave on this word. */
+        /* The last agent does not wait; the one that serves the store may leave on this key. */
         submit_name(x, MU_STORE_SET, TERMINAL_STATE "/last_member", "<val_ignored>", on_told_all);
     } else {
         await_last(x);
@@ -431,9 +431,9 @@ static void on_end_said(struct mu_agent_exchange *x)
     read_all(x, TERMINAL_STATE, "", on_all_ended);
 }
 
-/* --- what users call -------------------------------------------------------------------------- */
+/* --- public functions ------------------------------------------------------------------------- */
 
-/* False: it is over already. */
+/* False: the exchange is over already. */
 static bool begin(struct mu_agent_exchange *x)
 {
     const struct mu_agent_exchange_config *c = &x->config;
@@ -457,7 +457,8 @@ static void assign_identical(struct mu_agent_exchange *x)
     uint32_t base = x->config.rank * x->config.workers;
 
     if (world > INT32_MAX) {
-        finish(x, mu_err(&x->errmsg, MUSTER_ELIMIT, "more than %d workers", INT32_MAX));
+        finish(x,
+               mu_err(&x->errmsg, MUSTER_ELIMIT, "a node may have at most %d workers", INT32_MAX));
         return;
     }
     x->ranks = (struct mu_ranks){base, (uint32_t)world, base, (uint32_t)world};

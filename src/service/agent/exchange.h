@@ -1,12 +1,12 @@
 /*
- * What the agents of a round say to each other through its store: the ranks of their workers when
- * it begins, and a barrier at the end. PyTorch's keys and values, so that its agents may be among
- * them; in two generations, which all agents of a round must agree on:
+ * What the agents of a round exchange through its store: the ranks of their workers when it begins,
+ * and a barrier at the end. The keys and values are PyTorch's, so that its agents may take part;
+ * there are two generations, and all agents of a round must use the same one:
  *
- *     MU_EXCHANGE_2   as PyTorch 2.11: everybody says how many workers it has, agent 0 reads all
- *                     and tells each its share. O(N) operations. Ours, too.
- *     MU_EXCHANGE_1   as PyTorch 1.13: everybody reads what everybody says. O(N^2). The address of
- *                     the workers' store goes the same way.
+ *     MU_EXCHANGE_2   as PyTorch 2.11: each agent writes how many workers it has, agent 0 reads all
+ *                     and tells each its share. O(N) operations. Our default, too.
+ *     MU_EXCHANGE_1   as PyTorch 1.13: each agent reads what all have written. O(N^2). The address
+ *                     of the workers' store goes the same way.
  *
  *     x.config = ...; mu_agent_exchange_start(&x);     done(x, status) follows: x.ranks
  *     b.config = ...; mu_agent_barrier_start(&b);      done(b, status) follows
@@ -36,8 +36,8 @@ struct mu_agent_exchange_config {
     struct mu_env *env;
     struct mu_store *store; /* the round's; borrowed */
     enum mu_exchange_generation generation;
-    /* TORCH_ELASTIC_WORKER_IDENTICAL=1, on all nodes: the same role and number of workers
-     * everywhere, so ranks follow without a word. Only generation 2 knows it. */
+    /* TORCH_ELASTIC_WORKER_IDENTICAL=1, on all nodes: role and number of workers are the same
+     * everywhere, so ranks follow without an exchange. Only generation 2 has it. */
     bool identical;
     uint32_t rank;       /* of this agent */
     uint32_t world;      /* agents: 1 to MU_EXCHANGE_AGENTS_MAX */
@@ -48,8 +48,8 @@ struct mu_agent_exchange_config {
     const char *master_addr;
     uint16_t master_port;
     /**
-     * 0; MUSTER_ETIMEDOUT, the text names a key that is missing; MUSTER_EPROTO: a peer said what
-     * makes no sense; MUSTER_ECANCELED; what the store failed with.
+     * 0; MUSTER_ETIMEDOUT, the text names a key that is missing; MUSTER_EPROTO: another agent wrote
+     * nonsense; MUSTER_ECANCELED; or the store's error.
      */
     void (*done)(struct mu_agent_exchange *x, int status);
     void *context;
@@ -57,13 +57,13 @@ struct mu_agent_exchange_config {
 
 struct mu_agent_exchange {
     struct mu_agent_exchange_config config; /* filled in before the start */
-    /* What came of it, with status 0. */
+    /* The result, with status 0. */
     struct mu_ranks ranks;
     char master_addr[MU_ADDR_HOST_MAX + 1]; /* generation 1 */
     uint16_t master_port;                   /* generation 1 */
     struct mu_errmsg errmsg;                /* with any other status */
 
-    /* Its own from here. */
+    /* Internal from here on. */
     struct mu_store_op op;
     struct mu_timer timer;
     mu_mono_t deadline;
@@ -75,11 +75,11 @@ struct mu_agent_exchange {
     bool canceled;
 };
 
-/** Cannot fail: what is wrong comes as `done`. */
+/** Cannot fail: errors come with `done`. */
 void mu_agent_exchange_start(struct mu_agent_exchange *x);
 /** The barrier at the end: role, workers and master play no part. */
 void mu_agent_barrier_start(struct mu_agent_exchange *x);
-/** Either of them; harmless once `done` was called, and twice. */
+/** Cancels either of them. Harmless once `done` was called, and when called twice. */
 void mu_agent_exchange_cancel(struct mu_agent_exchange *x);
 
 #endif

@@ -1,12 +1,13 @@
 /*
- * The first failure of a round. Who ends first is not always who failed first: a worker that raised
- * an exception closes its connections while it is still on its way out, and those that depended on
- * it may be dead before it is. So each sign of failing takes a ticket at the server, from a counter
- * in the round's store: a traceback, the closing of its descriptors (see `dying` in core/child.h,
- * which comes before any peer can notice), at the latest the exit. Of all workers that then do end
- * badly by themselves, the one with the lowest ticket was first; tickets come over the network, so
- * those who complain of a lost peer stand behind those who do not (mu_failure_order()). It is kept
- * in one key, where an earlier record takes the place of a later one.
+ * The first failure of a round. The worker that ends first is not always the one that failed first:
+ * a worker that raised an exception closes its connections while it is still ending, and workers
+ * that depended on it may be dead before it is. So each sign of failing takes a ticket at the
+ * server, from a counter in the round's store: a traceback, the closing of its descriptors (see
+ * `dying` in core/child.h, which comes before any other worker can notice), at the latest the exit.
+ * Of all workers that then do end badly by themselves, the one with the lowest ticket was first;
+ * tickets come over the network, so workers that complain of a lost one come after those that do
+ * not (mu_failure_order()). The record is in one key, where an earlier failure replaces a later
+ * one.
  */
 #include <string.h>
 
@@ -15,7 +16,7 @@
 
 #define TICKET_KEY "muster/signs"
 #define FRESH_MS   5000 /* an older sign was about something else */
-#define TRIES_MAX  32   /* to be written, against others that write */
+#define TRIES_MAX  32   /* attempts to write, against others that write */
 
 /* --- tickets ---------------------------------------------------------------------------------- */
 
@@ -34,7 +35,7 @@ static void on_ticket(struct mu_store_op *op)
     struct mu_agent_round *r = w->s->round;
 
     w->ticket_busy = false;
-    /* Without a number it comes behind those that have one. */
+    /* A worker without a number comes after those that have one. */
     w->ticket = op->status == 0 && op->reply.number > 0 ? (uint64_t)op->reply.number : INT64_MAX;
     if (w->failed && r != NULL && !r->closing) {
         write_first(r);
@@ -96,7 +97,8 @@ static uint64_t worker_order(const struct mu_agent_worker *w)
     return mu_failure_order(w->ticket, w->effect);
 }
 
-/* The end of what the worker wrote, in new memory with a zero behind it. NULL: there is none. */
+/* Returns the end of what the worker wrote, in new memory with a zero behind it. NULL: there is
+ * nothing, or no memory. */
 static char *read_tail(const struct mu_agent_worker *w, size_t cap, size_t *ret_len)
 {
     struct mu_agent_service *s = w->s;
@@ -109,7 +111,7 @@ static char *read_tail(const struct mu_agent_worker *w, size_t cap, size_t *ret_
     return text;
 }
 
-/* The same as a text: zeros in it become blanks. */
+/* Returns the same as a text: zeros in it become blanks. */
 static char *dup_tail(const struct mu_agent_worker *w)
 {
     size_t len = 0;
@@ -123,7 +125,7 @@ static char *dup_tail(const struct mu_agent_worker *w)
     return text;
 }
 
-/* Whether it complains of a lost peer. */
+/* Whether the worker complains of a lost one. */
 static bool is_effect(const struct mu_agent_worker *w)
 {
     size_t len = 0;
@@ -144,7 +146,7 @@ static void read_error_file(struct mu_agent_service *s, uint32_t local_rank, str
     mu_buf_init(&text, MU_FAILURE_BYTES_MAX);
     s->events.read_error_file(s->events.context, local_rank, &text);
     if (text.len != 0 && mu_failure_read_error_file(f, mu_buf_span(&text)) != 0) {
-        mu_agent_log(s, "the error file of worker %u is not what PyTorch writes", local_rank);
+        mu_agent_log(s, "the error file of worker %u is not in PyTorch's format", local_rank);
     }
     mu_buf_fini(&text);
 }
@@ -209,7 +211,7 @@ static void submit_write(struct mu_agent_round *r)
     submit(r, MU_STORE_COMPARE_SET, 0, 2);
 }
 
-/* True if it is to be written again, over what somebody else wrote. */
+/* Returns true if it must be written again, over what another agent wrote. */
 static bool take_written(struct mu_agent_round *r, struct mu_span value)
 {
     if (mu_span_eq(value, mu_buf_span(&r->op_text)) || order_of(value) <= r->op_order) {
@@ -239,7 +241,7 @@ static void on_op(struct mu_store_op *op)
         submit_write(r);
         return;
     } else if (!has_value) {
-        keep(r, mu_buf_span(&r->op_text)); /* Nobody says otherwise. */
+        keep(r, mu_buf_span(&r->op_text)); /* nothing contradicts it */
     }
     r->publishes = false;
     if (r->again) {
@@ -249,7 +251,8 @@ static void on_op(struct mu_store_op *op)
     mu_agent_settle(s);
 }
 
-/* Of our own that have failed, the one that was first. NULL: none, or a ticket is still to come. */
+/* Returns the first of our own workers that failed. NULL: no worker failed, or a ticket is still
+ * missing. */
 static struct mu_agent_worker *find_first(struct mu_agent_service *s)
 {
     struct mu_agent_worker *first = NULL;
@@ -283,7 +286,8 @@ static void write_first(struct mu_agent_round *r)
     r->op_order = worker_order(w);
     r->tries = 0;
     if (encode(r, w) != 0) {
-        mu_agent_log(r->s, "the failure of worker %u cannot be told", w->local_rank);
+        mu_agent_log(r->s, "the failure of worker %u cannot be recorded for the other nodes",
+                     w->local_rank);
     } else if (!r->store_open) {
         keep(r, mu_buf_span(&r->op_text));
     } else {

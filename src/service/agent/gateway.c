@@ -1,12 +1,12 @@
 /*
- * Workers that do not go to their store themselves: a server on this node's loopback, one for each
- * round.
+ * The server on this node's loopback, one for each round, for workers that do not go to their store
+ * themselves.
  *
- * In etcd: all servers of a round have the same prefix, which rank 0 draws and tells through the
- * round's store, so that nothing of an earlier round, or of an earlier run of the same name, is
- * ever seen.
+ * With etcd as the backing, all servers of a round have the same prefix, which rank 0 draws and
+ * publishes in the round's store, so that nothing of an earlier round, or of an earlier run of the
+ * same name, is ever seen.
  *
- * Under a credential: between nodes only who has it is let in, and workers do not; so the server of
+ * Under a credential, a node lets in only those that have it, and workers do not; so the server of
  * a node is a gateway to that of rank 0, over one connection.
  */
 #include <inttypes.h>
@@ -20,7 +20,7 @@
 
 #define NAME_KEY "muster/backing"
 #define URL_CAP  4096
-/* The workers are gone when a round's gateway goes; nobody is worth more. */
+/* The workers are gone when a round's gateway goes, so a longer wait is not worth it. */
 #define DRAIN_MS 200
 
 struct mu_agent_gateway {
@@ -46,7 +46,7 @@ static void settle(struct mu_agent_gateway *b)
     mu_agent_round_settle(r);
 }
 
-/* On a later turn than its last callback's. */
+/* Comes on a later turn than its last callback. */
 static void on_server_stopped(void *context, int status, const char *why)
 {
     struct mu_agent_gateway *b = context;
@@ -66,11 +66,11 @@ static void on_server_gone(struct mu_timer *timer)
     if (b->closing) {
         settle(b);
     } else {
-        mu_agent_round_not_ready(r, MUSTER_ECLOSED, "the server of the workers' store has ended");
+        mu_agent_round_not_ready(r, MUSTER_ECLOSED, "the server of the workers' store has stopped");
     }
 }
 
-/* The URL with the run and the round behind its path. False: it is too long. */
+/* Makes the URL with the run and the round behind its path. False: it is too long. */
 static bool make_url(const struct mu_agent_gateway *b, char *out, size_t cap)
 {
     const char *url = b->round->s->config.backing;
@@ -122,7 +122,7 @@ static void serve(struct mu_agent_gateway *b)
         mu_agent_round_not_ready(r, err, msg.text);
         return;
     }
-    mu_agent_log(r->s, "workers' store: in etcd, served at 127.0.0.1:%u on every node",
+    mu_agent_log(r->s, "workers' store: in etcd; every node serves it at 127.0.0.1:%u",
                  (unsigned)mu_store_server_addr(b->server)->port);
     mu_agent_round_master(r, "127.0.0.1", mu_store_server_addr(b->server)->port);
 }
@@ -142,7 +142,7 @@ static void on_named(struct mu_store_op *op)
 
         if (len == 0 || len >= sizeof(b->name)) {
             mu_agent_round_not_ready(b->round, MUSTER_EPROTO,
-                                     "rank 0 names no place for the workers' store");
+                                     "rank 0 has not published where the workers' store is");
             return;
         }
         memcpy(b->name, reply->values[0].data, len);
@@ -190,7 +190,7 @@ int mu_agent_gateway_to_node(struct mu_agent_round *r, const char *host, uint16_
         mu_free(b);
         return err;
     }
-    mu_agent_log(r->s, "workers' store: at %s, reached through 127.0.0.1:%u", at,
+    mu_agent_log(r->s, "workers' store: at %s; workers reach it through 127.0.0.1:%u", at,
                  (unsigned)mu_store_server_addr(b->server)->port);
     mu_agent_round_master(r, "127.0.0.1", mu_store_server_addr(b->server)->port);
     return 0;

@@ -49,7 +49,7 @@ static void ring_append(struct output_ring *r, struct mu_span s)
     }
 }
 
-/* The end of what is held, at most `cap` bytes. */
+/* Copies the end of what is held, at most `cap` bytes. */
 static size_t ring_copy(const struct output_ring *r, uint8_t *buf, size_t cap)
 {
     size_t len = r->len < cap ? r->len : cap;
@@ -65,7 +65,7 @@ static size_t ring_copy(const struct output_ring *r, uint8_t *buf, size_t cap)
     return len;
 }
 
-/* A progress bar keeps its last state, or it would push out all that matters. */
+/* Only the last state of a progress bar is kept, or it would push out all that matters. */
 static void keep_line(struct output_stream *s, const struct mu_line *line)
 {
     struct output_worker *w = s->worker;
@@ -111,7 +111,7 @@ size_t mu_output_tail(struct mu_output *out, uint32_t local_rank, uint8_t *buf, 
     }
     w = &out->workers[local_rank];
     cap = cap < MU_OUTPUT_TAIL_MAX ? cap : MU_OUTPUT_TAIL_MAX;
-    /* Streams that never came by are read where they went. */
+    /* Streams that went straight to a file are read from there. */
     for (int i = 0; i < 2; i++) {
         struct mu_errmsg msg;
         size_t n;
@@ -178,7 +178,7 @@ static void take_line(struct output_stream *s, const struct mu_line *line, bool 
     }
 }
 
-/* What has no end yet is shown after a while. */
+/* A line that has no end yet is shown after a while. */
 static void show_later(struct output_stream *s)
 {
     struct mu_output *out = s->worker->out;
@@ -208,7 +208,7 @@ static void on_timer(struct mu_timer *timer)
             return;
         }
         mu_list_remove(&s->unshown);
-        /* Without room it waits for its end; there is enough to read. */
+        /* Without room the part waits for its end; the console has enough to show. */
         if (output_console_has_room(s) && mu_lines_peek(&s->lines, &line)) {
             (void)output_console_put(s, &line, false);
             output_console_pump(s->console);
@@ -216,7 +216,7 @@ static void on_timer(struct mu_timer *timer)
     }
 }
 
-/* The console has no room, and the stream is one that can wait. */
+/* Whether the console has no room, and the stream is one that can wait. */
 static bool has_to_wait(const struct output_stream *s)
 {
     return s->console != NULL && s->file == NULL && !s->worker->exited &&
@@ -301,7 +301,7 @@ void mu_output_exited(struct mu_output *out, uint32_t local_rank)
 
 static char *join(const char *dir, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* dir/name, in new memory; NULL when there is none, or the name is too long. */
+/* Makes dir/name in new memory. NULL: there is no memory, or the name is too long. */
 static char *join(const char *dir, const char *format, ...)
 {
     char name[256];
@@ -378,7 +378,7 @@ static void free_workers(struct mu_output *out)
     out->count = 0;
 }
 
-/* Where a stream leads. */
+/* Sets where a stream goes. */
 static int set_stream(struct output_worker *w, int i, uint32_t local_rank, const char *dir,
                       struct mu_errmsg *msg)
 {
@@ -419,7 +419,8 @@ static int set_worker(struct mu_output *out, uint32_t i, uint32_t rank, const ch
     mu_buf_init(&w->prefix, PREFIX_MAX);
     rc = mu_prefix_expand(mu_span_str(out->prefix), mu_span_str(out->role), rank, i, &w->prefix);
     if (rc != 0) {
-        return mu_err(msg, rc, "prefix of rank %lu: %s", (unsigned long)rank, muster_strerror(rc));
+        return mu_err(msg, rc, "the prefix of rank %lu: %s", (unsigned long)rank,
+                      muster_strerror(rc));
     }
     if (attempt_dir != NULL) {
         dir = join(attempt_dir, "%lu", (unsigned long)i);
@@ -590,7 +591,7 @@ int mu_output_new(struct mu_env *env, const struct mu_output_config *config, str
     out->line_max = config->line_max == 0 ? LINE_MAX_DEFAULT : config->line_max;
     out->queue_max = config->queue_max == 0 ? QUEUE_MAX_DEFAULT : config->queue_max;
     if (out->queue_max < out->line_max + 2 * PREFIX_MAX) {
-        out->queue_max = out->line_max + 2 * PREFIX_MAX; /* or nothing would ever fit */
+        out->queue_max = out->line_max + 2 * PREFIX_MAX; /* smaller, and nothing would ever fit */
     }
     out->flush_ms = config->flush_ms == 0 ? FLUSH_MS_DEFAULT : config->flush_ms;
     mu_list_init(&out->unshown);

@@ -4,7 +4,7 @@
 
 #define MARK_END  MU_SPAN_LIT(" [...]\n")
 #define MARK_NEXT MU_SPAN_LIT("[...] ")
-/* What a line may have around it besides its prefix. */
+/* How many bytes a line may have around it besides its prefix. */
 #define AROUND_MAX 32u
 #define NOTE_MAX   256u
 
@@ -21,7 +21,7 @@ bool output_console_has_room(const struct output_stream *s)
     return q->len <= max && max - q->len >= room_for(s);
 }
 
-/* Makes room, beyond the measure of the queue for those who cannot wait. */
+/* Makes room, beyond `queue_max` for streams that cannot wait. */
 static bool make_room(struct output_stream *s, size_t n, bool last)
 {
     struct mu_buf *q = &s->console->queue;
@@ -56,7 +56,7 @@ bool output_console_note(struct output_stream *s, bool last)
     return true;
 }
 
-/* What ends the line on the console; what it leaves open. */
+/* Ends the line on the console, and notes what stays open. */
 static void put_end(struct output_stream *s, enum mu_line_end end, bool last)
 {
     struct output_console *c = s->console;
@@ -128,7 +128,8 @@ void output_console_wait(struct output_stream *s)
     }
 }
 
-/* Those that rest are heard again, each in its turn; who finds no room then waits behind them. */
+/* Streams that rest are read again, each in its turn; one that finds no room then waits behind the
+ * others. */
 static void wake_waiters(struct output_console *c)
 {
     struct mu_list turn;

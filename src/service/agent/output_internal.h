@@ -1,8 +1,8 @@
 /*
  * What the files of the output service share.
  *
- *   output.c          attempts: directories, files, where a stream leads; what comes of its bytes
- *   output_console.c  consoles: the queue, whose line is open, who rests
+ *   output.c          attempts: directories, files, where a stream goes; its bytes
+ *   output_console.c  consoles: the queue, the open line, streams that rest
  */
 #ifndef MU_OUTPUT_INTERNAL_H
 #define MU_OUTPUT_INTERNAL_H
@@ -20,12 +20,12 @@ struct output_worker;
 struct output_stream {
     struct output_worker *worker;
     struct output_console *console; /* NULL: not shown */
-    struct mu_sink *file;           /* NULL: none, or the worker has it itself */
+    struct mu_sink *file;           /* NULL: no file, or the worker has it itself */
     char *path;                     /* of the file, or NULL */
     struct mu_lines lines;
     struct mu_child *child; /* since it first wrote, until the stream has ended */
-    struct mu_list waiting; /* of console->waiters: it rests, or could not say its last */
-    struct mu_list unshown; /* of output->unshown: part of a line is to be shown */
+    struct mu_list waiting; /* of console->waiters: it rests, or its last line found no room */
+    struct mu_list unshown; /* of output->unshown: part of a line waits to be shown */
     mu_mono_t show_at;
     uint64_t skipped; /* lines that the console did not take */
     enum mu_stream stream;
@@ -45,11 +45,11 @@ struct output_worker {
     struct mu_output *out;
     struct output_stream streams[2];
     struct output_ring tail;
-    size_t redraw; /* the end of the tail that the next piece of `redraw_by` takes the place of */
+    size_t redraw; /* bytes at the end of the tail that the next piece of `redraw_by` replaces */
     struct output_stream *redraw_by;
     struct mu_buf prefix;
     char *error_file;
-    bool exited; /* it keeps nobody waiting */
+    bool exited; /* its output must not wait any more */
 };
 
 struct output_console {
@@ -58,7 +58,7 @@ struct output_console {
     struct mu_buf queue;
     struct mu_list waiters;
     bool open;                     /* the last line has no end yet */
-    bool redraw;                   /* it is to be drawn over by the stream that began it */
+    bool redraw;                   /* the stream that began it will overwrite it */
     struct output_stream *open_by; /* NULL: one that is not there any more */
 };
 
@@ -75,7 +75,7 @@ struct mu_output {
     char *role;
     char *prefix;
     char *run_dir;    /* NULL: no files */
-    char *fresh_base; /* that we made up, or NULL */
+    char *fresh_base; /* a directory that we made, or NULL */
     struct output_console consoles[2];
     size_t console_count; /* 1 when both are one */
     struct mu_sink *closing[2];
@@ -97,14 +97,14 @@ bool output_console_has_room(const struct output_stream *s);
 bool output_console_put(struct output_stream *s, const struct mu_line *line, bool last);
 /** Says how many lines were left out, if any were; false: no room for it. */
 bool output_console_note(struct output_stream *s, bool last);
-/** The stream is heard again when there is room. */
+/** Makes the stream wait: it is read again when there is room. */
 void output_console_wait(struct output_stream *s);
-/** Writes what the console takes. */
+/** Writes as much as the console takes. */
 void output_console_pump(struct output_console *c);
 /** The stream is going away. */
 void output_console_forget(struct output_stream *s);
 
-/** There is room for a stream that waited to say its last. */
+/** There is room for the last line of a stream that waited. */
 void output_stream_finish(struct output_stream *s);
 
 #endif

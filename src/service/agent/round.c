@@ -34,7 +34,7 @@ struct mu_agent_round *mu_agent_round_new(struct mu_agent_service *s,
     r->rank = a->rank;
     r->world = a->world;
     r->restarts_left = a->restarts_left;
-    /* Workers of PyTorch 1.13 put a prefix before keys in an agent's store: all or none must. */
+    /* Workers of PyTorch 1.13 put a prefix before keys in an agent's store: all must, or no one. */
     r->generation = a->torch_1 ? MU_EXCHANGE_1 : s->config.generation;
     r->share = is_static(s) || s->config.backing != NULL || s->config.sealed ||
                (s->config.share && r->generation == MU_EXCHANGE_2 && !a->workers_serve);
@@ -84,7 +84,7 @@ void mu_agent_round_settle(struct mu_agent_round *r)
         mu_rdzv_bootstrap_end(r->bootstrap);
     }
     if (r->gateway != NULL) {
-        mu_agent_gateway_end(r->gateway); /* Settles the round when it is gone. */
+        mu_agent_gateway_end(r->gateway); /* settles the round when it is gone */
         return;
     }
     if (r->exchanging || r->op_busy || r->bootstrap != NULL) {
@@ -196,9 +196,9 @@ static void start_exchange(struct mu_agent_round *r)
     mu_agent_exchange_start(&r->exchange);
 }
 
-/* --- where workers meet ----------------------------------------------------------------------- */
+/* --- the workers' store ----------------------------------------------------------------------- */
 
-/* As generation 1 has it, the address goes through the exchange itself. */
+/* In generation 1, the address goes through the exchange itself. */
 static bool is_first_needed(const struct mu_agent_round *r)
 {
     return r->generation == MU_EXCHANGE_1 && r->rank == 0;
@@ -222,7 +222,7 @@ static bool is_loopback(const char *host)
            strncmp(host, "127.", 4) == 0;
 }
 
-/* The workers' store is there: for them, or for a gateway of ours. */
+/* The workers' store is at this address: for them, or for our gateway. */
 static int take_master(struct mu_agent_round *r, const char *addr, uint16_t port,
                        struct mu_errmsg *reterr_msg)
 {
@@ -263,8 +263,8 @@ static int start_bootstrap(struct mu_agent_round *r, struct mu_errmsg *reterr_ms
     struct mu_agent_service *s = r->s;
     const struct mu_rdzv_bootstrap_config config = {
         .store = r->stores.store,
-        /* Only where PyTorch's agents may be rank 0: one of ours that is still stopping its
-         * workers serves the round before, and must not be taken at its word. */
+        /* Only where PyTorch's agents may be rank 0: an agent of ours that is still stopping its
+         * workers serves the round before, and must not be believed. */
         .run = is_mixed(s) ? r->stores.run : NULL,
         .prefix = r->stores.prefix,
         .round = r->number,
@@ -293,7 +293,8 @@ void mu_agent_round_exchange(struct mu_agent_round *r)
         r->store_open = true;
         if ((s->config.backing != NULL || s->config.sealed) && r->generation != MU_EXCHANGE_2) {
             err = mu_err(&msg, MUSTER_ENOTSUP,
-                         "agents of PyTorch 1.13 know of no store that every node serves");
+                         "PyTorch 1.13's agents cannot use a store that every node serves; leave "
+                         "out --store-backing");
         } else if (s->config.backing != NULL) {
             err = mu_agent_gateway_to_etcd(r, &msg);
         } else if (is_static(s)) {

@@ -40,7 +40,7 @@ const char *mu_agent_worker_state_name(enum mu_agent_worker_state state)
     return "?";
 }
 
-/* --- what happens ----------------------------------------------------------------------------- */
+/* --- callbacks -------------------------------------------------------------------------------- */
 
 static void note(struct mu_agent_status *s, const char *text)
 {
@@ -72,7 +72,7 @@ void mu_agent_status_prepare(struct mu_agent_status *s, const struct mu_agent_at
 
 void mu_agent_status_started(struct mu_agent_status *s, const struct mu_agent_service *agent)
 {
-    if (strcmp(s->state, "starting") == 0) { /* None has failed already. */
+    if (strcmp(s->state, "starting") == 0) { /* no worker has failed already */
         s->state = "running";
     }
     for (uint32_t i = 0; i < s->worker_count; i++) {
@@ -117,7 +117,7 @@ void mu_agent_status_gone(struct mu_agent_status *s)
     s->state = "joining";
 }
 
-/* As states are spelled. */
+/* The states' spelling. */
 static const char *state_after(enum mu_agent_outcome outcome)
 {
     switch (outcome) {
@@ -146,7 +146,7 @@ void mu_agent_status_ended(struct mu_agent_status *s, const struct mu_agent_verd
         s->failed_code = v->first_failure.exit_code;
         (void)snprintf(s->failed_host, sizeof(s->failed_host), "%s", v->first_failure.host);
     }
-    if (strcmp(s->verdict, s->text) != 0) { /* The last decision says it most often. */
+    if (strcmp(s->verdict, s->text) != 0) { /* the last decision mostly says the same */
         note(s, s->verdict);
     }
 }
@@ -260,17 +260,16 @@ static int tell_metrics(void *context, struct mu_buf *out)
     struct mu_status_text t = {.out = out};
     uint32_t counts[MU_WORKER_STATES] = {0};
 
-    mu_status_metric(&t, "muster_info", "gauge", "What this is.");
+    mu_status_metric(&t, "muster_info", "gauge", "The version of muster.");
     mu_status_put(&t, "muster_info{version=\"" MUSTER_VERSION "\"} 1\n");
-    put_figure(&t, s, "muster_agent_up_seconds", "gauge", "How long the agent is there.",
+    put_figure(&t, s, "muster_agent_up_seconds", "gauge", "How long the agent has been running.",
                mu_mono_since(s->began, mu_env_now(s->env).mono) / MU_NS_PER_S);
     put_figure(&t, s, "muster_agent_restarts_total", "counter", "Restarts of the workers.",
                s->attempt.restart_count);
     put_figure(&t, s, "muster_agent_failures_total", "counter", "Workers that failed here.",
                s->failures);
     if (s->has_attempt) {
-        put_figure(&t, s, "muster_agent_round", "gauge", "The round of the workers.",
-                   s->attempt.round);
+        put_figure(&t, s, "muster_agent_round", "gauge", "The workers' round.", s->attempt.round);
         put_figure(&t, s, "muster_agent_rank", "gauge", "The rank of this node.",
                    s->attempt.group_rank);
         put_figure(&t, s, "muster_agent_nodes", "gauge", "Nodes in the round.",
@@ -279,7 +278,7 @@ static int tell_metrics(void *context, struct mu_buf *out)
     for (uint32_t i = 0; s->has_attempt && i < s->worker_count; i++) {
         counts[s->workers[i].state]++;
     }
-    mu_status_metric(&t, "muster_agent_workers", "gauge", "Workers here, by what they do.");
+    mu_status_metric(&t, "muster_agent_workers", "gauge", "Workers of this node, by state.");
     for (int i = MU_WORKER_STARTING; i < MU_WORKER_STATES; i++) {
         mu_status_put(&t, "muster_agent_workers{run=");
         mu_status_quote(&t, s->config->rdzv.run_id);

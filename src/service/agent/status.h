@@ -1,6 +1,6 @@
 /*
- * How an agent stands, kept from what it tells its user (service/agent/agent.h), for a page and for
- * Prometheus. It asks nobody anything: whoever has the agent's callbacks passes them on.
+ * The status of an agent, for a page and for Prometheus, made of what it tells its user
+ * (service/agent/agent.h). It asks nothing: the owner of the agent's callbacks passes them on.
  *
  *     mu_agent_status_init(&s, env, &config, &params, host)
  *     mu_agent_status_log(), _prepare(), _started(), _exited(), _gone(), _ended()
@@ -14,7 +14,7 @@
 #include "service/page/status_page.h"
 #include "service/page/status_text.h"
 
-#define MU_AGENT_STATUS_WORKERS 1024 /* that are told one by one */
+#define MU_AGENT_STATUS_WORKERS 1024 /* that are listed one by one */
 
 enum mu_agent_worker_state {
     MU_WORKER_STARTING = 1,
@@ -40,7 +40,7 @@ struct mu_agent_status {
     mu_mono_t began;
     struct mu_agent_attempt attempt;
     bool has_attempt;
-    uint64_t failures; /* of workers, by themselves, since the agent began */
+    uint64_t failures; /* workers that failed by themselves since the agent began */
     struct mu_agent_status_worker *workers;
     uint32_t worker_count;
     char text[MU_STATUS_EVENT_MAX]; /* the last decision, in words */

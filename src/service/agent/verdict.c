@@ -1,4 +1,4 @@
-/* How it ended: one screen for humans, one object for programs. */
+/* The verdict: one screen for people, one object for programs. */
 #include <stdio.h>
 #include <string.h>
 
@@ -39,18 +39,18 @@ static bool is_stopped(const struct mu_agent_worker_end *w)
 static bool is_first(const struct mu_agent_verdict *v, const struct mu_agent_worker_end *w)
 {
     return v->has_failure && v->failure_here && v->first_failure.rank == w->rank &&
-           w->exit_code != 0; /* or it is the one that was started in its place */
+           w->exit_code != 0; /* 0: it is the one that was started in its place */
 }
 
-/* Failed by itself, but not first. */
+/* Whether the worker failed by itself, but not first. */
 static bool is_follower(const struct mu_agent_verdict *v, const struct mu_agent_worker_end *w)
 {
     return w->exited && !w->stopped && w->exit_code != 0 && !is_first(v, w);
 }
 
-/* --- for humans ------------------------------------------------------------------------------- */
+/* --- for people ------------------------------------------------------------------------------- */
 
-/* Peers and workers wrote it: control characters do not reach the terminal. */
+/* Other nodes and workers wrote it: control characters do not reach the terminal. */
 static int put_plain(struct mu_buf *out, struct mu_span line)
 {
     char text[LINE_BYTES];
@@ -134,14 +134,14 @@ static int put_first(struct mu_buf *out, const struct mu_agent_verdict *v)
         err = put_field(out, "error:", f->message);
     }
     if (err == 0 && f->traceback[0] != '\0') {
-        err = put_last_lines(out, "traceback, its end", f->traceback);
+        err = put_last_lines(out, "end of its traceback", f->traceback);
     } else if (err == 0) {
         err = put_last_lines(out, "its last lines", f->tail);
     }
     return err;
 }
 
-/* Ranks of those that `is`, as many as fit on a line. */
+/* Appends the ranks of the workers that `is` accepts, as many as fit on a line. */
 static int put_ranks(struct mu_buf *out, const struct mu_agent_verdict *v, const char *title,
                      bool (*is)(const struct mu_agent_verdict *v,
                                 const struct mu_agent_worker_end *w))
@@ -193,10 +193,10 @@ int mu_agent_verdict_text(const struct mu_agent_verdict *v, struct mu_buf *out)
         err = put_first(out, v);
     }
     if (err == 0) {
-        err = put_ranks(out, v, "failed after that, on this node", is_follower);
+        err = put_ranks(out, v, "failed after that on this node", is_follower);
     }
     if (err == 0) {
-        err = put_ranks(out, v, "merely stopped, on this node", stopped_here);
+        err = put_ranks(out, v, "stopped by the agent on this node", stopped_here);
     }
     return err;
 }

@@ -1,4 +1,4 @@
-/* Worker processes: starting, stopping, their last words, and what they ask for. */
+/* Worker processes: starting, stopping, their end, and their channels. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,10 +8,12 @@
 #include "service/agent/agent_internal.h"
 
 #define TRACEBACK "Traceback (most recent call last)"
-#define RAISED_MS UINT64_C(1000) /* how long after one a worker may be ending because of it */
-#define HOLD_MS   300 /* how long who may be ending has for that before it is signalled */
+#define RAISED_MS                                                                                  \
+    UINT64_C(1000)  /* how long after a traceback a worker may be ending because of
+                                    it */
+#define HOLD_MS 300 /* how long a worker that may be ending has for that before it is signalled */
 
-/* --- what a worker asks for: its channel ------------------------------------------------------ */
+/* --- the channels ----------------------------------------------------------------------------- */
 
 static struct mu_agent_worker *worker_of(struct mu_conn *conn)
 {
@@ -110,7 +112,7 @@ void mu_agent_workers_warn(struct mu_agent_service *s, uint64_t within_ms)
     maybe_saved(s);
 }
 
-/* --- what becomes of it ----------------------------------------------------------------------- */
+/* --- callbacks of processes ------------------------------------------------------------------- */
 
 static struct mu_agent_worker *child_worker(struct mu_child *child)
 {
@@ -176,7 +178,7 @@ static void on_started(struct mu_child *child, int status)
         send_signal(w, SIGKILL);
     }
     if (s->running_count == s->config.policy.workers) {
-        mu_agent_log(s, "round %llu: workers %u to %u of %u run",
+        mu_agent_log(s, "round %llu: workers %u to %u of %u are running",
                      (unsigned long long)s->attempt.round, s->attempt.ranks.base,
                      s->attempt.ranks.base + s->config.policy.workers - 1, s->attempt.ranks.world);
         if (s->events.started != NULL) {
@@ -206,7 +208,7 @@ static void on_dying(struct mu_child *child)
 {
     struct mu_agent_worker *w = child_worker(child);
 
-    w->dying = !w->end.stopped; /* Stopped before, it may well be because of that. */
+    w->dying = !w->end.stopped; /* one that we stopped before may be dying because of that */
     mu_agent_failure_sign(w);
 }
 
@@ -402,7 +404,8 @@ static void on_hold_timer(struct mu_timer *timer)
     }
 }
 
-/* It has just told of an exception, so it is probably ending: how, we want to know. */
+/* Whether the worker has just written a traceback, so that it is probably ending: we want to see
+ * how. */
 static bool has_just_raised(const struct mu_agent_worker *w)
 {
     return w->raised &&
@@ -410,8 +413,8 @@ static bool has_just_raised(const struct mu_agent_worker *w)
 }
 
 /*
- * The job ends because of failures, as far as we know, and all that are known complain of others:
- * who began may be one of ours that closed its connections and is not gone yet, without a word.
+ * Whether the job ends because of failures, and all known ones complain of others: the first may be
+ * a worker of ours that closed its connections without a traceback and is not gone yet.
  */
 static bool is_cause_sought(const struct mu_agent_service *s)
 {
@@ -429,13 +432,13 @@ static bool is_cause_sought(const struct mu_agent_service *s)
     return true;
 }
 
-/* It may end by itself, and then we know more than if it had been stopped. */
+/* Whether the worker may end by itself: then we know more than if we had stopped it. */
 static bool is_ending(const struct mu_agent_worker *w)
 {
     return !w->end.exited && !w->end.stopped && (has_just_raised(w) || is_cause_sought(w->s));
 }
 
-/* The cause is found: who was held to see whether it is the one need not be any longer. */
+/* The cause is found: workers that were held back as possible causes are stopped now. */
 static void release_held(struct mu_agent_service *s)
 {
     for (uint32_t i = 0; i < s->config.policy.workers; i++) {

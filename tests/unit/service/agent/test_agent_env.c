@@ -176,7 +176,7 @@ static void test_agent_env_virtual_local_rank_shows_one_device_each(void **state
         free_list(envp);
     }
     assert_int_equal(mu_agent_env_build(&e, 3, "", &envp, &msg), MUSTER_EINVAL);
-    assert_string_equal(msg.text, "CUDA_VISIBLE_DEVICES names 3 devices, and worker 3 needs one of "
+    assert_string_equal(msg.text, "CUDA_VISIBLE_DEVICES names 3 devices, but worker 3 needs one of "
                                   "its own (--virtual-local-rank)");
     e.inherited = around;
     envp = build(&e, 2);

@@ -435,7 +435,7 @@ static void test_agent_exchange_refuses_what_peers_make_up(void **state)
     call(w, start_first);
     run_ms(w, 10);
     assert_int_equal(w->agents[0].status, MUSTER_EPROTO);
-    assert_non_null(strstr(w->agents[0].x.errmsg.text, "agent 1 says of itself"));
+    assert_non_null(strstr(w->agents[0].x.errmsg.text, "agent 1 describes itself"));
     close_world(w);
 
     w = open_world(2, MU_EXCHANGE_2);

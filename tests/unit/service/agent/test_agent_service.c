@@ -409,7 +409,7 @@ static void test_agent_service_names_the_first_failure_everywhere(void **state)
         assert_has(seats[i].text, "exit code 7");
         assert_has(seats[i].text, "error:     ValueError: boom");
         assert_has(seats[i].text, "    | about to fail\n");
-        assert_has(seats[i].text, "merely stopped, on this node: rank");
+        assert_has(seats[i].text, "stopped by the agent on this node: rank");
         assert_has(seats[i].text, "SIGTERM (signal 15)");
         assert_has(seats[i].json, "\"became\": \"stopped\"");
     }
