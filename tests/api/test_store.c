@@ -498,7 +498,7 @@ static void test_store_open_says_what_is_wrong(void **state)
         {"tcp://h:1/path", MUSTER_EURL, "?prefix=path"},
         {"tcp://h:1?color=red", MUSTER_EURL, "\"color\""},
         {"tcp://h:1?protocol=smtp", MUSTER_EURL, "protocol=smtp"},
-        {"hash:x", MUSTER_EURL, "nothing behind its colon"},
+        {"hash:x", MUSTER_EURL, "hash:?prefix=P"},
         {"file://host/x", MUSTER_EURL, "three slashes"},
         {"tcp://127.0.0.1:1?connect=100", MUSTER_ECONN, "cannot connect to 127.0.0.1:1"},
     };

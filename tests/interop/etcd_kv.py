@@ -352,7 +352,7 @@ def test_versions(checks):
                      "etcd://127.0.0.1:%d/job" % server.port)
     expect_words(checks, "nobody there", ["127.0.0.1:1"], "etcd://127.0.0.1:1/job")
     expect_words(checks, "no such host", ["resolve"], "etcd://no-such-host.invalid/job")
-    expect_words(checks, "an API that never was", ["neither v3 nor v2"],
+    expect_words(checks, "an API that never was", ["use v3 or v2"],
                  "etcd://127.0.0.1/job?api=v4")
 
 

@@ -1,12 +1,13 @@
 /*
- * Barriers for every kind of store, out of add, set and wait, with the keys that PyTorch's elastic
+ * Barriers for every kind of store, made of add, set and wait, with the keys that PyTorch's elastic
  * helper uses, so that its processes and ours can meet at one:
  *
- *     ADD  KEY/num_members 1          whoever gets exactly the world size
+ *     ADD  KEY/num_members 1          the caller that gets exactly the world size
  *     SET  KEY/last_member            opens it
  *     WAIT KEY/last_member
  *
- * A barrier's key serves once. After a timeout the count is asked for, to say how many are missing.
+ * A barrier's key serves once. After a timeout the barrier reads the count, to say how many are
+ * missing.
  */
 #include "service/store/store.h"
 
@@ -89,7 +90,7 @@ static void finish(struct barrier *b, int status, const char *text)
     mu_free(b);
 }
 
-/* The count came (or did not): says how many are missing. */
+/* The count came, or did not: ends the op, and says how many are missing. */
 static void finish_timeout(struct barrier *b)
 {
     char quoted[80];

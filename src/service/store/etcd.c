@@ -1,4 +1,4 @@
-/* The store itself: its ops from submission to end, its session and its slots. */
+/* The store in etcd: its ops from submission to end, its session and its slots. */
 #include "service/store/etcd.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-#define BODY_MAX     (64u << 20) /* etcd takes 1.5 MiB and says so */
+#define BODY_MAX     (64u << 20) /* etcd takes 1.5 MiB, and refuses more itself */
 #define SESSIONS_MAX 5u
 
 /* --- ops -------------------------------------------------------------------------------------- */
@@ -73,9 +73,10 @@ static void finish_ended(struct mu_setcd_op *e)
     if (e->ending == MUSTER_ETIMEDOUT) {
         mu_setcd_timeout_text(e, text, sizeof(text));
         if (write && e->call.unknown) {
-            (void)snprintf(text, sizeof(text),
-                           "etcd did not answer within %u ms: it may or may not have happened",
-                           e->op->timeout_ms);
+            (void)snprintf(
+                text, sizeof(text),
+                "etcd did not answer within %u ms: the operation may or may not have happened",
+                e->op->timeout_ms);
         }
     }
     if (own_words) {
@@ -84,7 +85,7 @@ static void finish_ended(struct mu_setcd_op *e)
     end_op(e, e->ending, text[0] != '\0' ? text : NULL);
 }
 
-/* Its time is up, or it is to end. */
+/* The op's time is up, or it was told to end. */
 static void on_op_timer(struct mu_timer *timer)
 {
     struct mu_store_op *op = MU_CONTAINER_OF(timer, struct mu_store_op, timer);
@@ -117,9 +118,9 @@ bool mu_setcd_call_failed(struct mu_setcd_op *e)
 
         if (call->unknown) {
             end_op(e, MUSTER_ESESSION,
-                   "our session in etcd has ended: it may or may not have happened");
+                   "our session in etcd has ended: the operation may or may not have happened");
         } else if (own || ++e->sessions > SESSIONS_MAX) {
-            end_op(e, MUSTER_ENOENT, "etcd has no such lease (any more)");
+            end_op(e, MUSTER_ENOENT, "etcd does not have this lease, or no longer has it");
         } else {
             uint64_t session = e->slot->session;
 
@@ -179,7 +180,7 @@ void mu_setcd_slot_give(struct mu_setcd *s, struct mu_setcd_slot *slot, bool cle
     if (clean && slot->session == s->session) {
         mu_list_push(&s->slots, &slot->link);
     } else {
-        mu_free(slot); /* What it is worth nobody knows; its key goes with the session. */
+        mu_free(slot); /* its revision is unknown; its key goes with the session */
     }
 }
 
@@ -226,7 +227,7 @@ static void on_granted(struct mu_etcd_lease *lease)
     }
 }
 
-/* There is no session any more: whoever needs one gets the next. */
+/* There is no session any more: an op that needs one gets the next. */
 static void end_session(struct mu_setcd *s)
 {
     s->session_state = MU_SETCD_NONE;
@@ -317,7 +318,7 @@ static void setcd_submit(struct mu_store *store, struct mu_store_op *op)
 static void setcd_cancel(struct mu_store *store, struct mu_store_op *op)
 {
     (void)store;
-    if (op->impl != NULL) { /* Else it ends on the next turn. */
+    if (op->impl != NULL) { /* else it ends on the next turn */
         mu_setcd_fail_later(op->impl, MUSTER_ECANCELED);
     }
 }
@@ -341,7 +342,7 @@ static void on_etcd_closed(void *context)
     free_store(s);
 }
 
-/* All ops have ended: the session says goodbye, then the client goes. */
+/* All ops have ended: the session is closed, then the client. */
 static void check_closed(struct mu_setcd *s)
 {
     if (!s->closing || s->leaving || !mu_list_empty(&s->ops)) {

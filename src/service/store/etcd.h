@@ -1,25 +1,26 @@
 /*
- * The store in etcd, v3: every operation by transactions. What the files of it share: etcd.c
- * (the store, its session), etcd_op.c (writes), etcd_list.c (counts, lists, leases),
- * etcd_wait.c (reading, waiting, watching). etcd_v2.c is the other one, in PyTorch's
- * layout.
+ * The store in etcd, v3: every operation is a transaction. Its files share this header: etcd.c (the
+ * store, its session), etcd_op.c (writes), etcd_list.c (counts, lists, leases), etcd_wait.c
+ * (reading, waiting, watching). etcd_v2.c is another store, in PyTorch's layout.
  *
  * Under the prefix P:
  *
  *     P/k/KEY                       a value
- *     P/q/LLLLLLLL/KEY/NAME         an element of the queue of KEY, whose length is L in hex; the
- *                                   order is that of creation, the name only makes it unique
+ *     P/q/LLLLLLLL/KEY/NAME         an element of the queue of KEY, whose length is L in hex;
+ *                                   elements are ordered by creation, and the name only makes them
+ *                                   unique
  *     P/s/SESSION/SLOT              see below
  *
- * Once, and only once. An answer can be lost, and a write that may have happened must neither be
- * dropped nor repeated. So each write takes a slot: a key that only this client writes, and that
- * every write of it changes in the same transaction, comparing the slot with what it knows of it.
- * A second try of one that happened finds the slot changed, and at which revision; what the answer
- * would have said is read as of that revision. Slots are bound to the session's lease, and go with
- * it. If that is lost while a write is in doubt, the write ends with MUSTER_ESESSION.
+ * Exactly once. An answer can be lost, and a write that may have happened must neither be dropped
+ * nor repeated. So each write takes a slot: a key that only this client writes, and that every
+ * write changes in the same transaction, provided that the slot is as the client knows it. A second
+ * try of a write that happened finds the slot changed, and at which revision; what the answer would
+ * have said is read as of that revision. Slots are bound to the session's lease, and go with it. If
+ * the lease is lost while a write is in doubt, the write ends with MUSTER_ESESSION.
  *
- * Waiting. All that wait share one watch over P/k/ and P/q/ that tells of puts. An operation that
- * found a key missing at revision R sleeps only if that watch tells of everything behind R.
+ * Waiting. All waiting operations share one watch over P/k/ and P/q/ that reports puts. An
+ * operation that found a key missing at revision R sleeps only if that watch reports everything
+ * after R.
  */
 #ifndef MU_STORE_ETCD_H
 #define MU_STORE_ETCD_H
@@ -28,7 +29,7 @@
 #include "service/etcd/etcd.h"
 #include "service/store/store.h"
 
-#define MU_SETCD_SESSION_S 10  /* as the grace of a muster server's sessions */
+#define MU_SETCD_SESSION_S 10  /* the same as the grace of a muster server's sessions */
 #define MU_SETCD_TXN_OPS   100 /* of etcd's 128 */
 
 struct mu_setcd;
@@ -36,8 +37,8 @@ struct mu_setcd_op;
 
 struct mu_setcd_slot {
     struct mu_list link; /* s->slots while it is free */
-    int64_t known;       /* its revision; 0: not there */
-    uint64_t session;    /* it belongs to */
+    int64_t known;       /* its revision; 0: the key is absent */
+    uint64_t session;    /* the session it belongs to */
     size_t len;
     char key[]; /* etcd's */
 };
@@ -45,14 +46,14 @@ struct mu_setcd_slot {
 /* The keys of a request, as etcd has them. */
 struct mu_setcd_name {
     struct mu_span key;
-    struct mu_span queue; /* what its elements begin with */
+    struct mu_span queue; /* the prefix of its elements */
     struct mu_span queue_end;
-    bool come;     /* wait: it was there */
+    bool come;     /* wait: the key was there */
     size_t offset; /* multi_get: its value in `held` */
     size_t len;
 };
 
-/* An operation's place among those who wait for a key. */
+/* An operation's place among those that wait for a key. */
 struct mu_setcd_reg {
     struct mu_list link;
     struct mu_setcd_key *key;
@@ -65,7 +66,7 @@ struct mu_setcd_op {
     struct mu_store_op *op;
     struct mu_list link;    /* s->ops */
     struct mu_list unbound; /* s->unbound: goes on once there is a session */
-    struct mu_list due;     /* s->due: is being told that something came */
+    struct mu_list due;     /* s->due: will be woken because something came */
     void (*step)(struct mu_setcd_op *e);
     struct mu_etcd_call call;
     struct mu_buf body;
@@ -77,7 +78,7 @@ struct mu_setcd_op {
     int64_t seen; /* the revision that a write expects its key to have */
     int64_t seen_lease;
     int64_t number; /* for the answer */
-    size_t at;      /* keys that are done */
+    size_t at;      /* how many keys are done */
     int64_t revision;
     bool value_is_expected; /* compare_set of a key that is not there */
     uint32_t conflicts;
@@ -125,7 +126,7 @@ struct mu_setcd {
 };
 
 /* etcd.c */
-/** Ends an op; all it lent is gone when this returns. */
+/** Ends an op; what it lent is invalid when this returns. */
 void mu_setcd_finish(struct mu_setcd_op *e, int status, const char *text);
 void mu_setcd_answer(struct mu_setcd_op *e, int64_t number, const struct mu_span *values,
                      size_t count);
@@ -133,51 +134,52 @@ void mu_setcd_answer(struct mu_setcd_op *e, int64_t number, const struct mu_span
 void mu_setcd_fail_later(struct mu_setcd_op *e, int status);
 /** Calls e->step once there is a session: at once, or later. */
 void mu_setcd_with_session(struct mu_setcd_op *e, void (*step)(struct mu_setcd_op *e));
-/** etcd knows our session no more. */
+/** etcd no longer knows our session. */
 void mu_setcd_session_gone(struct mu_setcd *s, uint64_t session);
-/** A free slot of the present session, or NULL: no memory. */
+/** Takes a free slot of the present session. NULL: no memory. */
 struct mu_setcd_slot *mu_setcd_slot_take(struct mu_setcd *s);
-/** `clean`: what it was used for certainly ended, and `known` is right. */
+/** Gives a slot back. `clean`: its write has certainly ended, and `known` is right. */
 void mu_setcd_slot_give(struct mu_setcd *s, struct mu_setcd_slot *slot, bool clean);
 /** Sends e->body to a path; `done` follows. */
 void mu_setcd_send(struct mu_setcd_op *e, const char *path,
                    void (*done)(struct mu_etcd_call *call));
 
 /* etcd_op.c */
-/** Names its keys and starts it. Errors end it later. */
+/** Makes the op's key names and starts it. Errors end it later. */
 int mu_setcd_start(struct mu_setcd_op *e);
-/** Sends a read; errors are the caller's. */
+/** Sends a read; the caller handles errors. */
 int mu_setcd_range(struct mu_setcd_op *e, const struct mu_etcd_op *op,
                    void (*done)(struct mu_etcd_call *call));
-/** As strtoll() reads a number, from bytes without an end. */
+/** Reads a number as strtoll() does, from bytes without a zero behind them. */
 bool mu_setcd_read_number(struct mu_span s, int64_t *ret);
-/** Whether the call ended otherwise than with an answer: then the op has ended. */
+/** Whether the call ended without an answer: then the op has ended, too. */
 bool mu_setcd_call_failed(struct mu_setcd_op *e);
 
 /* etcd_list.c */
-/** num_keys, or list_keys. */
+/** Starts num_keys or list_keys. */
 int mu_setcd_list(struct mu_setcd_op *e, bool count);
 int mu_setcd_lease(struct mu_setcd_op *e);
-/** Answers with the count of what was read. */
+/** Answers with the count that was read. */
 void mu_setcd_on_counted(struct mu_etcd_call *call);
 
 /* etcd_wait.c */
-/** Reads all its keys and answers; waits, if it may, for what is missing. */
+/** Reads all keys of the op and answers; if the op may wait, waits for those that are missing. */
 void mu_setcd_read(struct mu_setcd_op *e);
-/** Something was missing at `revision`: e->step is called when it may have come. */
+/** A key was missing at `revision`: calls e->step when it may have come. */
 void mu_setcd_sleep(struct mu_setcd_op *e, int64_t revision);
 void mu_setcd_unwait(struct mu_setcd_op *e);
 void mu_setcd_watch(struct mu_setcd_op *e);
 void mu_setcd_wake_init(struct mu_setcd *s);
-/** What an op that is out of time waited for, in words. */
+/** Writes what an op that is out of time waited for. */
 void mu_setcd_timeout_text(const struct mu_setcd_op *e, char *text, size_t cap);
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-/** A store under `prefix` (with its slash). Takes the client: closed with it. MUSTER_ENOMEM. */
+/** Makes a store under `prefix` (with its slash). It takes the client and closes it.
+ * MUSTER_ENOMEM. */
 int mu_store_etcd_new(struct mu_etcd *etcd, struct mu_env *env, const char *prefix,
                       struct mu_store **ret_store);
-/** PyTorch's EtcdStore, on v2. As above. */
+/** Makes PyTorch's EtcdStore, on v2. Otherwise as above. */
 int mu_store_etcd_v2_new(struct mu_etcd *etcd, struct mu_env *env, const char *prefix,
                          struct mu_store **ret_store);
 

@@ -42,7 +42,7 @@ static void on_listed(struct mu_etcd_call *call)
     mu_free(keys);
 }
 
-/* All values, or all that begin with a prefix. */
+/* Lists all keys, or those that begin with a prefix. */
 int mu_setcd_list(struct mu_setcd_op *e, bool count)
 {
     struct mu_span from = {0};
@@ -83,7 +83,7 @@ static void on_lease(struct mu_etcd_call *call)
     } else if (grant) {
         mu_setcd_answer(e, e->number, NULL, 0);
     } else if (call->reply->ttl_s <= 0) {
-        mu_setcd_finish(e, MUSTER_ENOENT, "etcd has no such lease (any more)");
+        mu_setcd_finish(e, MUSTER_ENOENT, "etcd does not have this lease, or no longer has it");
     } else {
         mu_setcd_answer(e, call->reply->ttl_s * 1000, NULL, 0);
     }
@@ -94,7 +94,8 @@ static void on_lease_revoked(struct mu_etcd_call *call)
     struct mu_setcd_op *e = op_of(call);
 
     if (e->ending == 0 && call->status == MUSTER_ENOENT && call->unknown) {
-        mu_setcd_answer(e, e->number, NULL, 0); /* A try whose answer was lost has done it. */
+        mu_setcd_answer(e, e->number, NULL, 0); /* an earlier try, whose answer was lost, has done
+                                                   it */
     } else if (!mu_setcd_call_failed(e)) {
         mu_setcd_answer(e, e->number, NULL, 0);
     }
@@ -109,7 +110,7 @@ static void on_lease_counted(struct mu_etcd_call *call)
         return;
     }
     if (call->reply->ttl_s < 0) {
-        mu_setcd_finish(e, MUSTER_ENOENT, "etcd has no such lease (any more)");
+        mu_setcd_finish(e, MUSTER_ENOENT, "etcd does not have this lease, or no longer has it");
         return;
     }
     e->number = (int64_t)call->reply->lease_keys;
@@ -133,7 +134,8 @@ int mu_setcd_lease(struct mu_setcd_op *e)
             return MUSTER_EINVAL;
         }
         mu_env_entropy(e->s->base.env, &id, sizeof(id));
-        e->number = (int64_t)(id >> 2 | 1); /* Ours to choose, so that twice is as once. */
+        e->number = (int64_t)(id >> 2 | 1); /* we choose the id, so that doing it twice is
+                                               harmless */
         err = mu_etcd_encode_grant(&e->body, (q->number + 999) / 1000, e->number);
         if (err == 0) {
             mu_setcd_send(e, "/v3/lease/grant", on_lease);

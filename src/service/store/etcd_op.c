@@ -1,6 +1,6 @@
 /*
- * Operations that end by themselves: a read, a guarded transaction, or one after the other until
- * nobody came in between.
+ * Operations that end by themselves: a read, a guarded transaction, or both in turn until no other
+ * client came in between.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 
 #define CONFLICTS_MAX 10000u
 #define NUMBER_MAX    24
-/* What a slot holds: a fence that was repeated must not be taken for what it fences off. */
+/* What a slot holds: a fence that was repeated must not look like the write that it fences off. */
 #define WRITTEN_BY MU_SPAN_LIT("w")
 #define FENCED_BY  MU_SPAN_LIT("f")
 
@@ -29,7 +29,7 @@ static uint8_t *put(uint8_t *at, struct mu_span s)
     return at + s.len;
 }
 
-/* What etcd calls the keys of the request. */
+/* Makes etcd's names of the keys of the request. */
 static int make_names(struct mu_setcd_op *e)
 {
     const struct mu_store_request *q = &e->op->request;
@@ -73,14 +73,14 @@ static int64_t wanted_lease(const struct mu_setcd_op *e)
 /* --- guarded transactions --------------------------------------------------------------------- */
 
 struct guarded {
-    struct mu_etcd_compare compare; /* beside the slot's; target 0: none */
+    struct mu_etcd_compare compare; /* beside the slot's; target 0: no other */
     struct mu_etcd_op success[MU_SETCD_TXN_OPS];
     size_t success_count;
     struct mu_etcd_op failure[2]; /* beside the slot's */
     size_t failure_count;
 };
 
-/* Sends it; `done` takes it up with judge(). The session is up. */
+/* Sends the transaction; `done` calls judge(). There is a session. */
 static void send_guarded(struct mu_setcd_op *e, const struct guarded *g,
                          void (*done)(struct mu_etcd_call *call))
 {
@@ -128,12 +128,13 @@ static void send_guarded(struct mu_setcd_op *e, const struct guarded *g,
 
 enum outcome {
     ENDED = 0, /* the op is over */
-    WRITTEN,   /* now, and the answer is here */
+    WRITTEN,   /* just now, and the answer is here */
     EARLIER,   /* by a try whose answer was lost, at e->revision */
     CONFLICT,  /* the other compare did not hold, and the answer says what there is */
 };
 
-/* The slot is gone, and so is the session. The op ends unless it certainly did not happen. */
+/* The slot is gone, and so is the session. The op ends, unless its write certainly did not
+ * happen. */
 static enum outcome lose_slot(struct mu_setcd_op *e, bool unknown)
 {
     uint64_t session = e->slot->session;
@@ -142,15 +143,16 @@ static enum outcome lose_slot(struct mu_setcd_op *e, bool unknown)
     e->slot = NULL;
     mu_setcd_session_gone(e->s, session);
     if (unknown) {
-        mu_setcd_finish(e, MUSTER_ESESSION,
-                        "our session in etcd has ended: it may or may not have happened");
+        mu_setcd_finish(
+            e, MUSTER_ESESSION,
+            "our session in etcd has ended: the operation may or may not have happened");
     } else {
-        mu_setcd_with_session(e, e->step); /* It did not: the slot was gone before. */
+        mu_setcd_with_session(e, e->step); /* it did not happen: the slot was gone before */
     }
     return ENDED;
 }
 
-/* How a guarded transaction went. results[0] of the reply is the slot's. */
+/* Finds the outcome of a guarded transaction. results[0] of the reply is the slot's. */
 static enum outcome judge(struct mu_setcd_op *e)
 {
     const struct mu_etcd_reply *r = e->call.reply;
@@ -174,7 +176,7 @@ static enum outcome judge(struct mu_setcd_op *e)
         return EARLIER;
     }
     if (found->kv_count == 0 && slot->known != 0) {
-        return lose_slot(e, e->call.tries > 0); /* An earlier try may have happened. */
+        return lose_slot(e, e->call.tries > 0); /* an earlier try may have happened */
     }
     return CONFLICT;
 }
@@ -216,7 +218,7 @@ int mu_setcd_range(struct mu_setcd_op *e, const struct mu_etcd_op *op,
 
 static void set_some(struct mu_setcd_op *e);
 
-/* As many as a transaction takes. */
+/* As many keys as a transaction takes. */
 static size_t end_of_part(const struct mu_setcd_op *e)
 {
     size_t count = e->op->request.key_count;
@@ -308,7 +310,7 @@ static void start_delete(struct mu_setcd_op *e)
     send_guarded(e, &g, on_deleted);
 }
 
-/* --- add, append, compare_set: read, decide, write unless somebody came in between ------------ */
+/* --- add, append, compare_set: read, decide, write unless the key changed in between ---------- */
 
 static void write_changed(struct mu_setcd_op *e);
 
@@ -346,8 +348,8 @@ static int hold(struct mu_setcd_op *e, struct mu_span first, struct mu_span seco
 }
 
 /*
- * What is to be written is put into `held`, what is to be answered into e->number. Returns 1 if
- * nothing is to be written: then `held` (or, with value_is_expected, `expected`) is the answer.
+ * Puts the value to write into `held`, and the answer into e->number. Returns 1 if there is nothing
+ * to write: then `held` (or, with value_is_expected, `expected`) is the answer.
  */
 static int decide(struct mu_setcd_op *e, const struct mu_etcd_kv *kv)
 {
@@ -393,7 +395,7 @@ static void answer_change(struct mu_setcd_op *e)
     }
 }
 
-/* What is there is known: goes on from it. */
+/* The present value is known: goes on from it. */
 static void change_from(struct mu_setcd_op *e, const struct mu_etcd_result *found)
 {
     int err = decide(e, found->kv_count > 0 ? &found->kvs[0] : NULL);
@@ -424,7 +426,7 @@ static void on_fenced(struct mu_etcd_call *call)
     const struct mu_etcd_kv *kv;
 
     if (call->status != 0 || e->ending != 0) {
-        call->unknown = true; /* What is to be fenced off may have happened, or may yet. */
+        call->unknown = true; /* the write that is fenced off may have happened, or may yet */
     }
     if (mu_setcd_call_failed(e)) {
         return;
@@ -437,16 +439,16 @@ static void on_fenced(struct mu_etcd_call *call)
     }
     e->slot->known = kv != NULL ? kv->mod_revision : r->revision;
     if (kv != NULL && !mu_span_eq(kv->value, FENCED_BY)) {
-        answer_change(e); /* The earlier try has come first after all. */
+        answer_change(e); /* the earlier try came first after all */
     } else if (mu_setcd_range(e, &read, on_change_read) != 0) {
         mu_setcd_finish(e, MUSTER_ENOMEM, NULL);
     }
 }
 
 /*
- * An earlier try may still be on its way. What it expects comes true only once, but for that there
- * is nothing: the key may be deleted again. So the slot alone is changed first; the try can then
- * never happen.
+ * An earlier try may still be on its way. A revision that it expects exists only once, but the
+ * absence of the key can come again: it may be deleted. So the slot alone is changed first; the try
+ * can then never happen.
  */
 static void fence(struct mu_setcd_op *e)
 {
@@ -488,7 +490,7 @@ static void on_changed(struct mu_etcd_call *call)
         break;
     case CONFLICT:
         if (++e->conflicts > CONFLICTS_MAX || call->reply->result_count < 2) {
-            mu_setcd_finish(e, MUSTER_EAGAIN, "others kept changing this key");
+            mu_setcd_finish(e, MUSTER_EAGAIN, "other clients kept changing this key; try again");
         } else if (call->tries > 0 && e->seen == 0) {
             fence(e);
         } else {
@@ -516,7 +518,8 @@ static void write_changed(struct mu_setcd_op *e)
     send_guarded(e, &g, on_changed);
 }
 
-/* Guesses that there is nothing yet, which costs no read; a wrong guess is told what there is. */
+/* Guesses that the key is absent, which costs no read; the answer to a wrong guess has the
+ * value. */
 static int start_change(struct mu_setcd_op *e)
 {
     struct mu_etcd_op op = {.kind = MU_ETCD_RANGE, .key = e->names[0].key};
@@ -598,7 +601,7 @@ static int start_push(struct mu_setcd_op *e)
 static void pop_read(struct mu_setcd_op *e);
 static void pop_write(struct mu_setcd_op *e);
 
-/* The first element, or none: then it waits, if it may. */
+/* Takes the first element; if there is no element, the op waits, if it may. */
 static void pop_from(struct mu_setcd_op *e, const struct mu_etcd_result *found, int64_t revision)
 {
     const struct mu_etcd_kv *kv = found->kvs;
@@ -612,7 +615,7 @@ static void pop_from(struct mu_setcd_op *e, const struct mu_etcd_result *found, 
         }
         return;
     }
-    /* Its name and its value, one behind the other. */
+    /* The element's name and its value, one behind the other. */
     e->seen = kv->mod_revision;
     e->at = kv->key.len;
     if (hold(e, kv->key, kv->value) != 0) {
@@ -638,7 +641,7 @@ static void on_popped(struct mu_etcd_call *call)
         op.revision = e->revision;
         look_back(e, &op, on_pushed_before);
         break;
-    case CONFLICT: /* Somebody else took it. */
+    case CONFLICT: /* another client took it */
         if (call->reply->result_count < 2) {
             mu_setcd_finish(e, MUSTER_EPROTO, NULL);
         } else {
@@ -692,7 +695,7 @@ static void pop_read(struct mu_setcd_op *e)
     }
 }
 
-/* --- all of them ------------------------------------------------------------------------------ */
+/* --- start ------------------------------------------------------------------------------------ */
 
 int mu_setcd_start(struct mu_setcd_op *e)
 {
@@ -741,7 +744,7 @@ int mu_setcd_start(struct mu_setcd_op *e)
     case MU_STORE_LEASE_REVOKE:
         return mu_setcd_lease(e);
     case MU_STORE_BARRIER:
-        return MUSTER_ENOTSUP; /* Composed above, out of add, set and wait. */
+        return MUSTER_ENOTSUP; /* barrier.c makes it of add, set and wait */
     }
     return 0;
 }

@@ -1,13 +1,14 @@
 /*
  * PyTorch's EtcdStore, on etcd's v2 API: the key and the value of each in base64, as a file of a
- * directory. What it lacks there (compare_set, delete, lists, append) is here as far as v2 goes.
+ * directory. The verbs that PyTorch lacks there (compare_set, delete, lists, append) are here as
+ * far as v2 allows.
  *
  * Base64 has slashes, which v2 takes for directories: PyTorch writes such keys and never finds them
  * again, because it looks into one directory only. We ask for each key by its own path, and find it
- * wherever that leads.
+ * in any directory.
  *
  * v2 has no transactions to make a write that is in doubt harmless: such a write ends with
- * MUSTER_ECONN, and says so.
+ * MUSTER_ECONN, and the text says so.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +20,7 @@
 #include "service/store/etcd.h"
 
 #define TEXT_MAX   (64u << 20)
-#define POLL_MS    15000u /* a wait is looked after that often, though nothing was told */
+#define POLL_MS    15000u /* a wait reads its key again that often, even if nothing was reported */
 #define KEYS       "/v2/keys"
 #define NUMBER_MAX 24
 
@@ -27,7 +28,7 @@ struct v2_store {
     struct mu_store base;
     struct mu_etcd *etcd;
     struct mu_list ops;
-    struct mu_etcd2_reply reply; /* of the call that is being told */
+    struct mu_etcd2_reply reply; /* of the call whose answer is being handled */
     bool closing;
     bool leaving;
     char prefix[];
@@ -40,9 +41,9 @@ struct v2_op {
     struct mu_etcd_call call;
     struct mu_buf path;
     struct mu_buf body;
-    struct mu_buf held; /* values, one behind the other; or the value to be written */
+    struct mu_buf held; /* values, one behind the other; or the value to write */
     size_t *ends;       /* where each value ends in `held` */
-    size_t at;          /* keys that are done */
+    size_t at;          /* how many keys are done */
     int64_t number;
     bool waited;
     int ending;
@@ -114,7 +115,7 @@ static void finish_ended(struct v2_op *e)
     } else if (e->ending == MUSTER_ETIMEDOUT) {
         (void)snprintf(text, sizeof(text), "etcd did not answer within %u ms%s", e->op->timeout_ms,
                        e->call.unknown && !mu_store_verb_is_read(q->verb)
-                           ? ": it may or may not have happened"
+                           ? ": the operation may or may not have happened"
                            : "");
     }
     end_op(e, e->ending, text[0] != '\0' ? text : NULL);
@@ -132,7 +133,7 @@ static void on_op_timer(struct mu_timer *timer)
     }
 }
 
-/* Decodes what came. False: the op has ended, over no answer or one that makes no sense. */
+/* Decodes the answer. False: the op has ended, because there is no answer or it makes no sense. */
 static bool take_reply(struct v2_op *e)
 {
     int err;
@@ -155,7 +156,7 @@ static bool take_reply(struct v2_op *e)
     return true;
 }
 
-/* An answer that was not foreseen. */
+/* Ends the op over an unexpected answer. */
 static void end_refused(struct v2_op *e)
 {
     const struct mu_etcd2_reply *r = &e->s->reply;
@@ -171,7 +172,7 @@ static void end_refused(struct v2_op *e)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-/* Where the store, or a key of it, is. */
+/* Makes the path of the store, or of a key in it. */
 static int make_path(struct v2_op *e, bool key)
 {
     const struct mu_store_request *q = &e->op->request;
@@ -251,7 +252,7 @@ static void next_key(struct v2_op *e)
     mu_free(values);
 }
 
-/* Something of it happened, or it has been long enough: looks again. */
+/* The key changed, or it has been long enough: reads it again. */
 static void on_waited(struct mu_etcd_call *call)
 {
     struct v2_op *e = op_of(call);
@@ -281,7 +282,7 @@ static void wait_for_key(struct v2_op *e, int64_t index)
     send(e, "GET", query, true, POLL_MS, on_waited);
 }
 
-/* Decides what add, append and compare_set write: 1 for nothing, with the answer in `held`. */
+/* Decides what add, append and compare_set write. 1: nothing, and the answer is in `held`. */
 static int decide(struct v2_op *e, bool there, struct mu_span old)
 {
     const struct mu_store_request *q = &e->op->request;
@@ -348,13 +349,13 @@ static void on_swapped(struct mu_etcd_call *call)
         answer_change(e);
     } else if (code == MU_ETCD2_COMPARE_FAILED || code == MU_ETCD2_EXISTS ||
                code == MU_ETCD2_NOT_FOUND) {
-        read_key(e); /* Somebody came in between. */
+        read_key(e); /* another client came in between */
     } else {
         end_refused(e);
     }
 }
 
-/* Goes on from what there is; `modified` is 0 if there is nothing. */
+/* Goes on from the present value; `modified` is 0 if the key is absent. */
 static void change_from(struct v2_op *e, struct mu_span old, int64_t modified)
 {
     char number[NUMBER_MAX];
@@ -441,7 +442,7 @@ static void on_read(struct mu_etcd_call *call)
     if (r->code == MU_ETCD2_NOT_FOUND) {
         take_missing(e, r->index);
     } else if (r->code == 0 && r->node_count > 0 && r->nodes[0].dir) {
-        take_missing(e, call->index); /* Another key's slashes lead through here. */
+        take_missing(e, call->index); /* another key's slashes made a directory here */
     } else if (r->code == 0 && r->node_count > 0) {
         take_found(e, &r->nodes[0]);
     } else {
@@ -473,7 +474,7 @@ static void answer_there(struct v2_op *e, int64_t missing)
     }
 }
 
-/* Nothing was asked for, but whether there is such a store to ask. */
+/* The question was only whether the store can be reached. */
 static void on_pinged(struct mu_etcd_call *call)
 {
     answer_there(op_of(call), 1);
@@ -526,7 +527,7 @@ static void on_deleted(struct mu_etcd_call *call)
 
 /* --- lists ------------------------------------------------------------------------------------ */
 
-/* The key that a path below the store stands for: false for what cannot be one. */
+/* Reads the key from a path below the store. False: the path is not that of a key. */
 static bool read_name(struct v2_op *e, struct mu_span path)
 {
     size_t skip = strlen(e->s->prefix) + 1;
@@ -539,7 +540,7 @@ static bool read_name(struct v2_op *e, struct mu_span path)
     mu_buf_init(&text, TEXT_MAX);
     err = mu_buf_append(&text, mu_span_skip(path, skip));
     if (err == 0 && text.len % 4 == 3) {
-        err = mu_buf_append(&text, MU_SPAN_LIT("/")); /* v2 has dropped it from the end. */
+        err = mu_buf_append(&text, MU_SPAN_LIT("/")); /* v2 has dropped it from the end */
     }
     err = err != 0 ? err : mu_base64_decode(&e->held, mu_buf_span(&text));
     mu_buf_fini(&text);

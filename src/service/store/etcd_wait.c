@@ -9,11 +9,11 @@
 #include "service/store/etcd.h"
 
 #define KEY_MAX       (64u << 20)
-#define LINGER_MS     1000u /* the watch goes on that long without anybody who waits */
-#define NAMED         3u    /* missing keys that a timeout names */
+#define LINGER_MS     1000u /* how long the watch goes on when no op waits */
+#define NAMED         3u    /* how many missing keys a timeout names */
 #define QUEUE_LEN_HEX 8u
 
-/* A key that somebody waits for. */
+/* A key that ops wait for. */
 struct mu_setcd_key {
     struct mu_map_node node;
     struct mu_list regs;
@@ -21,7 +21,7 @@ struct mu_setcd_key {
     uint8_t bytes[];
 };
 
-/* --- who waits for what ----------------------------------------------------------------------- */
+/* --- keys and the ops that wait for them ------------------------------------------------------ */
 
 static void wake_later(struct mu_setcd *s);
 
@@ -81,7 +81,7 @@ void mu_setcd_unwait(struct mu_setcd_op *e)
     e->waiting = false;
 }
 
-/* Registers for every key it needs; it does so once, and stays until it ends. */
+/* Registers the op for every key it needs, once, until it ends. */
 static int add_regs(struct mu_setcd_op *e)
 {
     const struct mu_store_request *q = &e->op->request;
@@ -117,7 +117,7 @@ static bool all_come(const struct mu_setcd_op *e)
     return true;
 }
 
-/* Something of it may have come: looks again, now or when its present look has ended. */
+/* A key may have come: the op reads again, now or when its present read has ended. */
 static void poke(struct mu_setcd_op *e)
 {
     if (e->ending != 0) {
@@ -131,7 +131,7 @@ static void poke(struct mu_setcd_op *e)
     e->step(e);
 }
 
-/* Whoever waits for that key is told, once for all that came of it at a time. */
+/* Wakes the ops that wait for that key, once for all that came at a time. */
 static void tell_regs(struct mu_setcd *s, struct mu_span key)
 {
     struct mu_setcd_key *k = find_key(s, key);
@@ -148,7 +148,7 @@ static void tell_regs(struct mu_setcd *s, struct mu_span key)
             mu_list_push(&s->due, &reg->e->due);
         }
     }
-    /* From here on ops may end, and the key with them. */
+    /* From here on ops may end, and the key's record with them. */
     while ((it = mu_list_pop(&s->due)) != NULL) {
         struct mu_setcd_op *e = MU_CONTAINER_OF(it, struct mu_setcd_op, due);
 
@@ -160,7 +160,7 @@ static void tell_regs(struct mu_setcd *s, struct mu_span key)
     }
 }
 
-/* The name under which somebody may wait for what was put: a key's own, or its queue's. */
+/* The name under which ops may wait for what was put: a key's own, or its queue's. */
 static struct mu_span waited_name(const struct mu_setcd *s, struct mu_span key)
 {
     struct mu_span rest;
@@ -202,7 +202,7 @@ static void on_wake_ended(struct mu_etcd_watch *watch, int status)
             continue;
         }
         if (status == MUSTER_ECANCELED) {
-            poke(e); /* It came just when the watch was let go. */
+            poke(e); /* the key came just when the watch was let go */
         } else {
             e->waiting = false;
             e->call.errmsg = why;
@@ -260,7 +260,7 @@ void mu_setcd_sleep(struct mu_setcd_op *e, int64_t revision)
     }
     e->waiting = true;
     if (e->poked || s->wake.next > revision + 1) {
-        /* The watch has passed that revision: what it told meanwhile was not for us yet. */
+        /* The watch has passed that revision: what it reported meanwhile is in what we read. */
         e->poked = false;
         e->waiting = false;
         e->step(e);
@@ -269,7 +269,7 @@ void mu_setcd_sleep(struct mu_setcd_op *e, int64_t revision)
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* Of a part of the keys. A check or a wait asks for the queue of each as well. */
+/* How many keys one transaction reads. A check or a wait reads the queue of each as well. */
 static size_t keys_per_txn(const struct mu_setcd_op *e)
 {
     bool both = is_wait(e) || e->op->request.verb == MU_STORE_CHECK;
@@ -322,7 +322,7 @@ void mu_setcd_read(struct mu_setcd_op *e)
 {
     e->step = mu_setcd_read;
     e->at = 0;
-    e->revision = 0; /* Now; its other parts as of then. */
+    e->revision = 0; /* the first part is read now, the others as of that revision */
     mu_buf_reset(&e->held);
     if (!is_wait(e)) {
         for (size_t i = 0; i < e->op->request.key_count; i++) {
@@ -349,7 +349,7 @@ static void answer_values(struct mu_setcd_op *e)
     mu_free(values);
 }
 
-/* All parts were read. */
+/* Ends the read: all parts are there. */
 static void end_read(struct mu_setcd_op *e)
 {
     const struct mu_store_request *q = &e->op->request;
@@ -389,7 +389,7 @@ static void on_read(struct mu_etcd_call *call)
     int err = 0;
 
     if (e->ending == 0 && call->status == MUSTER_EOVERFLOW) {
-        mu_setcd_read(e); /* That revision was compacted between two parts. */
+        mu_setcd_read(e); /* the revision was compacted between two parts */
         return;
     }
     if (mu_setcd_call_failed(e)) {
@@ -467,7 +467,7 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
         change.kind = c->created || c->initial ? MU_CHANGE_CREATED : MU_CHANGE_UPDATED;
         change.value = c->kv.value;
     } else {
-        /* etcd does not say why. A key with a lease rarely goes in another way. */
+        /* etcd does not say why a key went. A key with a lease rarely goes in another way. */
         change.kind = c->has_prev && c->prev.lease != 0 ? MU_CHANGE_EXPIRED : MU_CHANGE_DELETED;
     }
     if (c->has_prev) {
@@ -482,7 +482,7 @@ static void on_watch_ended(struct mu_etcd_watch *watch, int status)
 
     e->watching = false;
     if (e->ending == 0 && e->number != 0) {
-        mu_setcd_answer(e, e->number, NULL, 0); /* Once: it was enough. */
+        mu_setcd_answer(e, e->number, NULL, 0); /* a watch for one change is done */
         return;
     }
     mu_setcd_finish(e, e->ending != 0 ? e->ending : status,

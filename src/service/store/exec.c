@@ -39,7 +39,7 @@ static void answer_number(struct mu_store_sink *sink, int64_t number)
     sink->answer(sink, 0, &reply, NULL);
 }
 
-/* A key as its user wrote it, quoted. */
+/* Quotes a key as its user wrote it. */
 static char *quote_key(char *out, size_t cap, const struct mu_store_sink *sink, struct mu_span key)
 {
     bool slash = sink->wire_keys && key.len != 0 && key.data[0] == '/';
@@ -47,7 +47,7 @@ static char *quote_key(char *out, size_t cap, const struct mu_store_sink *sink, 
     return mu_span_quote(out, cap, mu_span_skip(key, slash));
 }
 
-/* The error of an operation, in words that name its key if it has one. */
+/* Answers with an error, and a text that names the key if there is one. */
 static void answer_failure(struct mu_store_sink *sink, const struct mu_store_request *q, int err)
 {
     struct mu_store_reply none = {0};
@@ -63,7 +63,7 @@ static void answer_failure(struct mu_store_sink *sink, const struct mu_store_req
     sink->answer(sink, err, &none, text);
 }
 
-/* Answers get or multi_get if every key is there, or need not be; false if one is not. */
+/* Answers get or multi_get if every key is there, or need not be. False: one is missing. */
 static bool answer_values(struct mu_keyspace *ks, const struct mu_store_request *q,
                           struct mu_store_sink *sink)
 {
@@ -116,7 +116,7 @@ static void local_fini(struct mu_store_exec *x)
     x->parts = NULL;
 }
 
-/* Ends it, then answers: the sink may free the memory it lives in. */
+/* Ends the operation, then answers: the sink may free the memory in which it lives. */
 static void fail(struct mu_store_exec *x, int err)
 {
     struct mu_store_sink *sink = x->sink;
@@ -131,7 +131,7 @@ static void fail(struct mu_store_exec *x, int err)
     sink->answer(sink, err, &none, text);
 }
 
-/* Answers an operation whose keys have all been there; false if one has gone again. */
+/* Answers an operation whose keys have all been there. False: one has gone again. */
 static bool complete(struct mu_store_exec *x)
 {
     struct mu_store_sink *sink = x->sink;
@@ -169,7 +169,7 @@ static bool complete(struct mu_store_exec *x)
         answered = answer_values(x->ks, &request, sink);
         break;
     default:
-        mu_panic(__FILE__, __LINE__, "only these to wait");
+        mu_panic(__FILE__, __LINE__, "only these wait");
     }
     MU_ASSERT(answered);
     mu_free(value);
@@ -177,7 +177,8 @@ static bool complete(struct mu_store_exec *x)
     return true;
 }
 
-/* Waits until it can be completed; a key that came and went again is waited for once more. */
+/* Waits until the operation can be completed; if a key came and went again, waits for it once
+ * more. */
 static void wait_for_keys(struct mu_store_exec *x)
 {
     const struct mu_store_request *q = &x->request;
@@ -192,7 +193,7 @@ static void wait_for_keys(struct mu_store_exec *x)
     if (err != 0) {
         fail(x, err);
     } else if (ready && !complete(x)) {
-        /* A queue's element ends a wait for the key, but a get cannot answer with it. */
+        /* An element of a queue ends a wait for the key, but a get cannot answer with it. */
         fail(x, MUSTER_ENOENT);
     }
 }
@@ -207,7 +208,7 @@ static void exec_ready(struct mu_ks_owner *owner, struct mu_ks_wait *wait)
     }
 }
 
-/* Tells of a change, or answers with it. False: the watch has ended, its memory may be gone. */
+/* Reports a change, or answers with it. False: the watch has ended, its memory may be gone. */
 static bool tell(struct mu_store_exec *x, const struct mu_change *change)
 {
     struct mu_store_sink *sink = x->sink;
@@ -231,8 +232,8 @@ static void exec_changed(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
 }
 
 /*
- * What is there when a watch begins, as if it had just been created. Telling the sink may end the
- * watch and free the memory it lives in, but never changes the keyspace.
+ * Reports the keys that are there when a watch begins, as if they had just been created. The sink
+ * may end the watch and free the memory in which it lives, but never changes the keyspace.
  */
 static void send_current(struct mu_store_exec *x)
 {
@@ -272,7 +273,7 @@ static struct mu_span part_of(const struct mu_store_request *q, size_t i)
     return i < q->key_count ? q->keys[i] : q->values[i - q->key_count];
 }
 
-/* Whoever brought the request may be gone when it goes on. */
+/* The request's bytes may be gone when the operation goes on, so they are copied. */
 int mu_store_exec_copy(struct mu_store_exec *x, const struct mu_store_request *q)
 {
     size_t count = q->key_count + q->value_count;
@@ -405,7 +406,7 @@ static int pop_now(struct mu_keyspace *ks, const struct mu_store_request *q,
     return err;
 }
 
-/* Operations that change one key and are answered at once; the answer is in `ret_number`. */
+/* Operations that change one key and are answered at once, with `ret_number`. */
 static int change_key(struct mu_keyspace *ks, const struct mu_store_request *q, int64_t *ret_number)
 {
     size_t len = 0;
@@ -491,7 +492,7 @@ static bool must_go_on(const struct mu_keyspace *ks, const struct mu_store_reque
     }
 }
 
-/* Answers; an error is still to be answered. */
+/* Answers; on an error the caller has to answer. */
 static int execute(struct mu_keyspace *ks, mu_mono_t now, const struct mu_store_request *q,
                    struct mu_store_sink *sink)
 {

@@ -1,6 +1,6 @@
 /*
- * Store operations and who executes them: what the native wire's handlers and the in-process store
- * share. What can be answered is answered at once; what must wait, or watches, needs a struct
+ * Store operations and their executors, for the native wire's handlers and the in-process store. A
+ * request that can be answered is answered at once; one that must wait, or watches, needs a struct
  * mu_store_exec that lives until it is answered or ended.
  *
  * There are two executors: a keyspace in this process (mu_executor_local), and one whose keys are
@@ -11,15 +11,14 @@
 
 #include "proto/store/keyspace.h"
 
-/* Whoever waits for or watches keys of a keyspace is reached through this: the owner pointers of
- * waits and watches point to one. */
+/* How a keyspace reaches the owner of a wait or a watch: their owner pointers point to this. */
 struct mu_ks_owner {
     void (*ready)(struct mu_ks_owner *owner, struct mu_ks_wait *wait);
     void (*changed)(struct mu_ks_owner *owner, struct mu_ks_watch *watch,
                     const struct mu_change *change);
 };
 
-/** Tells all waiters and watchers of a keyspace what happened; call it after changing anything. */
+/** Tells all waiters and watchers of a keyspace what happened. To be called after every change. */
 void mu_ks_tell_owners(struct mu_keyspace *ks);
 
 /* Where answers go. All that is passed is lent for the call. */
@@ -27,10 +26,10 @@ struct mu_store_sink {
     /** The end of the operation; `text` says what went wrong if status is not 0. */
     void (*answer)(struct mu_store_sink *sink, int status, const struct mu_store_reply *reply,
                    const char *text);
-    /** A watched key changed. False: the watch has ended over it, and its memory may be gone. */
+    /** A watched key changed. False: the sink has ended the watch, and its memory may be gone. */
     bool (*change)(struct mu_store_sink *sink, const struct mu_change *change);
-    mu_mono_t deadline; /* until when it is waited for; for those who pass it on. 0: for ever */
-    bool wire_keys;     /* keys have the slash that clients put before them: texts leave it out */
+    mu_mono_t deadline; /* how long the client waits; for gateways. 0: for ever */
+    bool wire_keys;     /* keys have the slash that clients put before them; texts leave it out */
 };
 
 struct mu_executor;
@@ -46,7 +45,7 @@ struct mu_executor_ops {
 
 struct mu_executor {
     const struct mu_executor_ops *ops;
-    struct mu_keyspace *ks; /* of the local one */
+    struct mu_keyspace *ks; /* of the local executor */
 };
 
 /** Executes on a keyspace, which it borrows. */
@@ -68,7 +67,7 @@ struct mu_store_exec {
 
 /**
  * Executes a request. Returns true if it was answered; false if it has to wait or watches: then
- * nothing has happened yet, and mu_store_exec_start() is next.
+ * nothing has happened yet, and the caller goes on with mu_store_exec_start().
  */
 static inline bool mu_store_execute(struct mu_executor *e, mu_mono_t now,
                                     const struct mu_store_request *request,
@@ -92,7 +91,7 @@ static inline void mu_store_exec_stop(struct mu_store_exec *x, int why)
         x->executor->ops->stop(x, why);
     }
 }
-/** Lets go of everything, without an answer. Harmless when it was answered. */
+/** Frees everything, without an answer. Harmless when it was answered. */
 static inline void mu_store_exec_fini(struct mu_store_exec *x)
 {
     if (x->active) {
@@ -104,7 +103,7 @@ static inline void mu_store_exec_fini(struct mu_store_exec *x)
  * before it. MUSTER_ENOMEM. */
 #define MU_STORE_PART_ROOM 2
 int mu_store_exec_copy(struct mu_store_exec *x, const struct mu_store_request *request);
-/** For executors: the words for a wait that took too long. */
+/** For executors: writes the text for a wait that took too long. */
 void mu_store_exec_explain(const struct mu_store_sink *sink, const struct mu_span *keys,
                            size_t count, size_t missing, char *text, size_t cap);
 #define MU_STORE_MISSING_NAMED 8 /* keys that a timeout names */

@@ -1,7 +1,7 @@
 /*
  * The store in a file. All file I/O happens in one piece of work at a time, which takes every
- * operation that is there along: lock, read what others wrote, decide, append, unlock. Only that
- * work touches the cache while it runs; the loop's thread does in between.
+ * operation that is there along: lock, read what others wrote, decide, append, unlock. While it
+ * runs, only that work touches the cache; in between, the loop's thread does.
  *
  *     pending --work--> answered
  *                  `--> waiting --work, every 10 ms or with the next operation--> answered
@@ -21,18 +21,18 @@
 #include "core/file_log.h"
 
 #define POLL_MS     10  /* PyTorch's */
-#define LEAVE_TRIES 250 /* about 5 s for the lock at the end */
+#define LEAVE_TRIES 250 /* to get the lock at the end, about 5 s */
 
 struct file_op {
     struct mu_store_op *op;
     struct mu_list link;
-    struct mu_store_request request; /* with the keys of the file */
+    struct mu_store_request request; /* with the keys as in the file */
     struct mu_file_answer answer;
     uint64_t generation; /* of the cache when it was last decided on */
     bool ran;            /* it was decided on at least once */
     bool expired;
     bool canceled;
-    struct mu_span keys[]; /* then the bytes of the keys */
+    struct mu_span keys[]; /* the bytes of the keys follow */
 };
 
 struct file_store {
@@ -43,7 +43,7 @@ struct file_store {
     struct mu_list pending; /* struct file_op */
     struct mu_list waiting;
     struct mu_list batch; /* the work's, while it is under way */
-    struct mu_list ended; /* answered, to be told */
+    struct mu_list ended; /* answered; `done` will be called */
     struct mu_timer timer;
     mu_mono_t poll_at;
     struct mu_work work;
@@ -85,7 +85,7 @@ static bool any_writes(const struct mu_list *ops)
     return false;
 }
 
-/* What was there before waits first; a second pass lets them see what the others just wrote. */
+/* Ops that waited already come first; a second pass lets them see what the others just wrote. */
 static void decide(struct file_store *s)
 {
     for (int pass = 0; pass < 2; pass++) {
@@ -102,8 +102,8 @@ static void decide(struct file_store *s)
 }
 
 /*
- * The batch could not be written: who wanted to write fails, the others have seen what never was
- * and are decided on anew.
+ * The batch could not be written: ops that wanted to write fail; the others have seen values that
+ * were never written, and are decided anew.
  */
 static void undo(struct file_store *s, int err)
 {
@@ -135,7 +135,7 @@ static int refresh(struct file_store *s, bool write, bool *ret_locked)
         mu_file_cache_reset(&s->cache);
     }
     if (!state.exists || (!write && state.size == s->cache.size)) {
-        return 0; /* Nothing was appended since. */
+        return 0; /* nothing was appended since */
     }
     err = s->log->ops->lock(s->log, write, &size, &s->errmsg);
     if (err != 0) {
@@ -206,7 +206,7 @@ static void run_leave(struct mu_work *work)
         mu_file_cache_reset(&s->cache);
     }
     if (s->err != 0 || !state.exists) {
-        return; /* It has gone already, as PyTorch sees it too. */
+        return; /* another user has removed it already, as with PyTorch */
     }
     s->err = refresh(s, true, &locked);
     if (s->err == 0) {
@@ -255,7 +255,7 @@ static void tell_ended(struct file_store *s)
     }
 }
 
-/* Out of time: says for what it waited. */
+/* Ends an op that is out of time, and says what it waited for. */
 static void expire(struct file_store *s, struct file_op *f)
 {
     struct mu_errmsg text;
@@ -363,7 +363,7 @@ static void start_leave(struct file_store *s)
     s->working = mu_env_work(s->base.env, &s->work) == 0;
 }
 
-/* After anything happened. May free the store. */
+/* To be called after anything happened. May free the store. */
 static void pump(struct file_store *s)
 {
     mu_mono_t now = mu_env_now(s->base.env).mono;
@@ -412,9 +412,9 @@ static void on_op_timeout(struct mu_timer *timer)
     run_soon(s);
 }
 
-/* --- the kind --------------------------------------------------------------------------------- */
+/* --- the store's operations ------------------------------------------------------------------- */
 
-/* The op with its keys as they are in the file. NULL: no memory. */
+/* Makes an op with its keys as they are in the file. NULL: no memory. */
 static struct file_op *make_op(struct mu_store_op *op)
 {
     const struct mu_store_request *q = &op->request;

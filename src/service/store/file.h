@@ -1,4 +1,4 @@
-/* The store in a file, over any struct mu_file_log: tests bring one in memory. */
+/* The store in a file, over any struct mu_file_log: tests use one in memory. */
 #ifndef MU_STORE_FILE_H
 #define MU_STORE_FILE_H
 

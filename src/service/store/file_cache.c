@@ -12,7 +12,7 @@
 #define READ_BYTES    (1u << 20)
 #define BUFFER_KEEP   (64u << 10)
 #define NUMBER_CAP    24
-#define MISSING_NAMED 8 /* keys that a timeout names */
+#define MISSING_NAMED 8 /* how many keys a timeout names */
 
 struct entry {
     struct mu_map_node node;
@@ -34,7 +34,7 @@ static struct mu_span value_of(const struct entry *e)
     return mu_span(e->bytes + e->key_len, e->value_len);
 }
 
-/* `value` with `more` behind it. NULL: no memory. */
+/* Makes an entry of `value` with `more` behind it. NULL: no memory. */
 static struct entry *make_entry(struct mu_span key, struct mu_span value, struct mu_span more)
 {
     struct entry *e = mu_malloc(sizeof(*e) + key.len + value.len + more.len);
@@ -144,7 +144,7 @@ static int apply(struct mu_file_cache *c, const struct mu_file_record *record)
     return 0;
 }
 
-/* Applies the whole records of `in`. MUSTER_EAGAIN: `*ret_needed` bytes would be one more. */
+/* Applies the complete records of `in`. MUSTER_EAGAIN: one more needs `*ret_needed` bytes. */
 static int apply_all(struct mu_file_cache *c, size_t *ret_needed)
 {
     struct mu_file_record record;
@@ -186,7 +186,7 @@ static int read_records(struct mu_file_cache *c, struct mu_file_log *log, uint64
             return err;
         }
         if (got == 0) {
-            return 0; /* Somebody cut it who does not mind the lock. */
+            return 0; /* a process that ignores the lock cut the file */
         }
         (void)mu_buf_grow(&c->in, got);
         err = apply_all(c, &needed);
@@ -203,12 +203,12 @@ int mu_file_cache_read(struct mu_file_cache *c, struct mu_file_log *log, const c
     int err;
 
     if (size < c->pos) {
-        mu_file_cache_reset(c); /* Somebody emptied it and began anew. */
+        mu_file_cache_reset(c); /* another process emptied it and began anew */
     }
     if (size > MU_FILE_BYTES_MAX) {
         return mu_err(reterr_msg, MUSTER_ELIMIT,
-                      "%.140s has %" PRIu64 " bytes, too many for a store; remove it when nobody "
-                      "uses it",
+                      "%.140s has %" PRIu64
+                      " bytes, which is too long for a store; remove it when no process uses it",
                       path, size);
     }
     reterr_msg->text[0] = '\0';
@@ -236,17 +236,17 @@ int mu_file_cache_write(struct mu_file_cache *c, struct mu_file_log *log, const 
         return 0;
     }
     if (c->pos == 0 && c->size > 0 && c->size <= sizeof(uint32_t)) {
-        /* A few bytes of anything; only a whole record, or a key that begins as one does, shows
-         * that the file is ours to cut. */
+        /* A few bytes may be anything; only a complete record, or a key that begins as one does,
+         * shows that we may cut the file. */
         err = mu_err(reterr_msg, MUSTER_ECORRUPT,
-                     "%.140s has %" PRIu64 " bytes that are no record of a FileStore; remove it or "
-                     "use another path",
+                     "%.140s has %" PRIu64
+                     " bytes that are not a record of a FileStore; remove it or use another path",
                      path, c->size);
     } else {
         err = log->ops->append(log, c->pos, mu_buf_span(&c->out), reterr_msg);
     }
     if (err != 0) {
-        mu_file_cache_reset(c); /* It holds what was not written. */
+        mu_file_cache_reset(c); /* it holds what was not written */
     } else {
         c->pos += c->out.len;
         c->size = c->pos;
@@ -308,9 +308,10 @@ static void give_failure(struct mu_file_answer *answer, const struct mu_store_re
     answer->given = true;
     answer->status = err;
     if (err == MUSTER_EFULL) {
-        (void)mu_err(&answer->errmsg, err,
-                     "the store's file has %u MiB and takes no more; remove it when nobody uses it",
-                     (unsigned)(MU_FILE_BYTES_MAX >> 20));
+        (void)mu_err(
+            &answer->errmsg, err,
+            "the store's file has reached its limit of %u MiB; remove it when no process uses it",
+            (unsigned)(MU_FILE_BYTES_MAX >> 20));
     } else if (q->key_count == 1) {
         (void)mu_err(&answer->errmsg, err, "%s: %s", muster_strerror(err),
                      mu_span_quote(quoted, sizeof(quoted), mu_span_skip(q->keys[0], 1)));
@@ -347,7 +348,8 @@ void mu_file_cache_explain(const struct mu_file_cache *c, const struct mu_store_
 
 /* --- operations ------------------------------------------------------------------------------- */
 
-/* As PyTorch reads a number here: 0 if empty, else as strtoll, garbage behind it taken. */
+/* Reads a number as PyTorch does here: 0 if empty, else as strtoll, with garbage behind it
+ * allowed. */
 static bool parse_number(struct mu_span value, int64_t *ret)
 {
     char text[64];
@@ -383,7 +385,7 @@ static int add_record(struct mu_file_cache *c, const struct mu_file_record *reco
     return mu_file_record_encode(&c->out, record);
 }
 
-/* A new value of a key: its record goes out, its entry waits in `staged`. */
+/* Sets a new value of a key: its record goes to `out`, its entry waits in `staged`. */
 static int stage(struct mu_file_cache *c, struct mu_list *staged, struct mu_span key,
                  struct mu_span value, struct mu_span more)
 {
@@ -593,7 +595,8 @@ bool mu_file_supports(const struct mu_store_request *q, struct mu_errmsg *reterr
 
     if (what != NULL) {
         (void)mu_err(reterr_msg, MUSTER_ENOTSUP,
-                     "a store in a file has no %s; use a server (muster serve) for that", what);
+                     "a store in a file does not support %s; use a server (muster serve) instead",
+                     what);
     }
     return what == NULL;
 }

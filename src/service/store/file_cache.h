@@ -1,7 +1,7 @@
 /*
- * What a FileStore's log says, kept in memory, and the store's operations decided on it. Belongs to
- * whoever holds the file's lock: an operation's records gather in `out`, to be appended to the file
- * before anybody hears of the outcome. Keys are those of the file, with their leading '/'.
+ * The content of a FileStore's log, kept in memory, and the store's operations on it. Only the
+ * holder of the file's lock may use it: an operation's records gather in `out`, and are appended to
+ * the file before the outcome is reported. Keys are those of the file, with their leading '/'.
  */
 #ifndef MU_FILE_CACHE_H
 #define MU_FILE_CACHE_H
@@ -12,7 +12,7 @@
 #include "core/file_log.h"
 #include "core/map.h"
 
-/* A longer file is not loaded, and none is made that long. */
+/* A longer file is not loaded, and no file may grow beyond this. */
 #define MU_FILE_BYTES_MAX (UINT64_C(1) << 30)
 
 struct mu_file_cache {
@@ -25,7 +25,7 @@ struct mu_file_cache {
     struct mu_buf in;
 };
 
-/* How an operation ends, on memory of its own. */
+/* The answer to an operation, in memory of its own. */
 struct mu_file_answer {
     bool given;
     int status;
@@ -38,7 +38,7 @@ struct mu_file_answer {
 /** MUSTER_ENOMEM. */
 int mu_file_cache_init(struct mu_file_cache *c, uint64_t seed);
 void mu_file_cache_fini(struct mu_file_cache *c);
-/** Forgets everything, to be read again from the start. */
+/** Forgets everything; the next read is from the start. */
 void mu_file_cache_reset(struct mu_file_cache *c);
 /**
  * Under the lock: reads what the file has behind `pos`, up to its `size`. A record that is cut off
@@ -52,7 +52,7 @@ int mu_file_cache_read(struct mu_file_cache *c, struct mu_file_log *log, const c
  */
 int mu_file_cache_write(struct mu_file_cache *c, struct mu_file_log *log, const char *path,
                         struct mu_errmsg *reterr_msg);
-/** Whether a FileStore can do it at all; if not, the text says so. */
+/** Whether a FileStore supports the verb; if not, the text says so. */
 bool mu_file_supports(const struct mu_store_request *q, struct mu_errmsg *reterr_msg);
 /** Decides an operation, all of it or nothing. No answer is given if it has to wait for keys. */
 void mu_file_cache_execute(struct mu_file_cache *c, const struct mu_store_request *q,
@@ -62,7 +62,7 @@ void mu_file_answer_clear(struct mu_file_answer *answer);
 /** Says which of the keys are missing. */
 void mu_file_cache_explain(const struct mu_file_cache *c, const struct mu_store_request *q,
                            struct mu_errmsg *reterr_msg);
-/** A counter: 0 if it is absent, or holds no number. */
+/** Returns the value of a counter: 0 if it is absent, or not a number. */
 int64_t mu_file_cache_counter(const struct mu_file_cache *c, struct mu_span key);
 
 #endif

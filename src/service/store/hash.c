@@ -22,7 +22,7 @@ struct hash_store {
     struct mu_list submitted;
     struct mu_list canceled; /* struct mu_store_op */
     struct mu_list ops;      /* struct hash_op that go on */
-    uint64_t lease;          /* of the session, which is the process */
+    uint64_t lease;          /* the session's; the session is the process */
     bool closing;
 };
 
@@ -37,7 +37,7 @@ static void end_op(struct hash_op *h, int status, const struct mu_store_reply *r
     struct mu_store_op *op = h->op;
 
     mu_env_timer_arm(h->store->base.env, &op->timer, MU_MONO_NEVER);
-    mu_list_remove(&op->link); /* It may have been cancelled on this very turn. */
+    mu_list_remove(&op->link); /* it may have been cancelled on this very turn */
     mu_list_remove(&h->link);
     op->reply = *reply;
     op->impl = NULL;
@@ -56,7 +56,7 @@ static bool on_change(struct mu_store_sink *sink, const struct mu_change *change
     struct mu_store_op *op = MU_CONTAINER_OF(sink, struct hash_op, sink)->op;
 
     op->change(op, change);
-    return true; /* One that its owner cancels ends on a later turn. */
+    return true; /* an op that its owner cancels ends on a later turn */
 }
 
 static void on_op_timeout(struct mu_timer *timer)
@@ -146,7 +146,7 @@ static void on_timer(struct mu_timer *timer)
         if (h != NULL) {
             mu_store_exec_stop(&h->exec, MUSTER_ECANCELED);
         } else {
-            mu_store_finish(op, MUSTER_ECANCELED, NULL); /* It was never started. */
+            mu_store_finish(op, MUSTER_ECANCELED, NULL); /* it was never started */
         }
     }
     mu_ks_tick(&s->ks, mu_env_now(s->base.env).mono);
@@ -175,7 +175,7 @@ static void hash_cancel(struct mu_store *store, struct mu_store_op *op)
 {
     struct hash_store *s = MU_CONTAINER_OF(store, struct hash_store, base);
 
-    /* Its link is on the list of the submitted, of the cancelled, or on none. */
+    /* The op is on the list of the submitted or of the cancelled, or on no list. */
     mu_list_remove(&op->link);
     mu_list_push(&s->canceled, &op->link);
     run_soon(s);

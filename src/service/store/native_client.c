@@ -66,7 +66,7 @@ static struct flight *find_flight(struct native_store *s, uint64_t id)
     return node == NULL ? NULL : MU_CONTAINER_OF(node, struct flight, by_id);
 }
 
-/* An op whose call has no answer yet is out of time, and so is one that never became a call. */
+/* The op is out of time: its call has no answer yet, or it never became a call. */
 static void on_op_timeout(struct mu_timer *timer)
 {
     struct mu_store_op *op = MU_CONTAINER_OF(timer, struct mu_store_op, timer);
@@ -118,7 +118,7 @@ static int encode_request(struct native_store *s, const struct mu_store_request 
     return err;
 }
 
-/* Makes a call of it. MUSTER_EAGAIN: later. Other errors end it. */
+/* Sends the op as a call. MUSTER_EAGAIN: later. Other errors end it. */
 static int send_flight(struct native_store *s, struct flight *f)
 {
     struct mu_store_op *op = f->op;
@@ -148,7 +148,7 @@ static int send_flight(struct native_store *s, struct flight *f)
     }
     unlink_flight(s, f);
     mu_list_push(&s->sent, &f->link);
-    mu_env_timer_arm(s->base.env, &op->timer, MU_MONO_NEVER); /* The call has a deadline now. */
+    mu_env_timer_arm(s->base.env, &op->timer, MU_MONO_NEVER); /* the call has a deadline now */
     return 0;
 }
 
@@ -185,7 +185,7 @@ static void end_all(struct native_store *s, int status, const char *text)
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* Keys in a list lose their slash; those without one are not the users' own. */
+/* Takes the slash off the keys in a list; keys without one are not users' keys. */
 static size_t strip_slashes(struct mu_span *keys, size_t count)
 {
     size_t kept = 0;
@@ -198,7 +198,7 @@ static size_t strip_slashes(struct mu_span *keys, size_t count)
     return kept;
 }
 
-/* Before whatever was submitted after it. Most often, those that are put back come in order. */
+/* Puts the op before those that were submitted after it. Most often, ops are put back in order. */
 static void put_back(struct native_store *s, struct flight *f)
 {
     struct mu_list *at = &s->unsent;
@@ -215,7 +215,7 @@ static void put_back(struct native_store *s, struct flight *f)
     s->again = f;
 }
 
-/* A call that nobody knows the outcome of, because the server has forgotten the session. */
+/* The outcome of a call is unknown, because the server has forgotten the session. */
 static void on_session_lost(struct native_store *s, struct flight *f)
 {
     char text[MU_ERRMSG_CAP];
@@ -228,8 +228,8 @@ static void on_session_lost(struct native_store *s, struct flight *f)
         return;
     }
     (void)snprintf(text, sizeof(text),
-                   "%.120s was restarted or forgot us while %s was under way: "
-                   "it may or may not have happened",
+                   "%.120s was restarted or forgot us while %s was under way: the operation may or "
+                   "may not have happened",
                    s->rpc.addr, mu_store_verb_facts(f->op->request.verb)->name);
     end_flight(s, f, MUSTER_ESESSION, text);
 }
@@ -243,7 +243,7 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
     int err;
 
     if (f == NULL) {
-        return; /* It was ended here before. */
+        return; /* it was ended here before */
     }
     if (status == MUSTER_ESESSION) {
         on_session_lost(s, f);
@@ -272,7 +272,7 @@ static void on_item(void *context, uint64_t id, struct mu_span payload)
     struct mu_change change;
 
     if (f == NULL) {
-        /* Nobody waits for it, and the server has not heard: there was no memory to say so. */
+        /* The op has ended, but there was no memory to tell the server: tells it now. */
         (void)mu_rpc_client_cancel(&s->rpc, id);
         return;
     }
@@ -355,7 +355,7 @@ static void native_cancel(struct mu_store *store, struct mu_store_op *op)
         return;
     }
     if (f->id != 0 && mu_rpc_client_cancel(&s->rpc, f->id) != MUSTER_ENOMEM) {
-        return; /* Its reply follows. */
+        return; /* its reply follows */
     }
     if (f->id != 0) {
         mu_map_remove(&s->calls, &f->by_id);

@@ -1,7 +1,7 @@
 /*
  * A view of another store: `prefix` and '/' before every key on the way in, off again on the way
- * out. As PyTorch's PrefixStore, except that list_keys minds the slash; num_keys counts the whole
- * inner store, as there.
+ * out. It works as PyTorch's PrefixStore, except that list_keys respects the slash; num_keys counts
+ * the whole inner store, as there.
  */
 #include "service/store/store.h"
 
@@ -14,7 +14,7 @@ struct prefix_op {
     struct mu_store_op *op;
     struct prefix_store *store;
     struct mu_list link;
-    struct mu_span keys[]; /* then the bytes of the keys */
+    struct mu_span keys[]; /* the bytes of the keys follow */
 };
 
 struct prefix_store {
@@ -81,7 +81,7 @@ static void prefix_submit(struct mu_store *store, struct mu_store_op *op)
 {
     struct prefix_store *s = MU_CONTAINER_OF(store, struct prefix_store, base);
     const struct mu_store_request *q = &op->request;
-    /* A list without a key of its own is a list of what begins with the prefix. */
+    /* A list without a key lists all keys that begin with the prefix. */
     size_t count = q->verb == MU_STORE_LIST_KEYS ? 1 : q->key_count;
     size_t bytes = sizeof(struct prefix_op) + count * (sizeof(struct mu_span) + s->prefix_len);
     struct prefix_op *p;

@@ -75,7 +75,7 @@ void mu_store_begin(struct mu_store *store, struct mu_store_op *op, void *impl,
 
 /* --- by URL ----------------------------------------------------------------------------------- */
 
-/* A whole number within bounds, or MUSTER_EURL in words. */
+/* Reads a whole number within bounds. MUSTER_EURL with a text. */
 static int parse_number(const struct mu_url *url, const char *name, int64_t min, int64_t max,
                         int64_t *number, struct mu_errmsg *reterr_msg)
 {
@@ -127,7 +127,7 @@ static int parse_protocol(const char *text, enum mu_store_tcp_protocol *ret,
         }
     }
     return mu_err(reterr_msg, MUSTER_EURL,
-                  "the URL's protocol=%.32s is none of any, muster, torch1, torch2", text);
+                  "the URL's protocol=%.32s is unknown; use any, muster, torch1 or torch2", text);
 }
 
 static int open_tcp(struct mu_env *env, const struct mu_url *url, int64_t connect_ms,
@@ -147,7 +147,7 @@ static int open_tcp(struct mu_env *env, const struct mu_url *url, int64_t connec
         err = mu_addr_parse(url->authority, DEFAULT_PORT, &config.addr, reterr_msg);
     }
     if (err == 0 && config.addr.kind == MU_ADDR_TCP && config.addr.port == 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "port 0 cannot be connected to");
+        err = mu_err(reterr_msg, MUSTER_EURL, "the URL names port 0; name the port of the server");
     }
     if (err == 0 && protocol != NULL) {
         err = parse_protocol(protocol, &config.protocol, reterr_msg);
@@ -192,7 +192,8 @@ static int open_hash(struct mu_env *env, const struct mu_url *url, struct mu_sto
     int err = check_params(url, known, reterr_msg);
 
     if (err == 0 && (url->authority[0] != '\0' || url->path[0] != '\0')) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "a hash: URL has nothing behind its colon");
+        err = mu_err(reterr_msg, MUSTER_EURL,
+                     "a hash: URL takes nothing but parameters, as in hash:?prefix=P");
     }
     return err != 0 ? err : mu_store_hash_new(env, ret_store);
 }
@@ -210,7 +211,7 @@ static int open_etcd(struct mu_env *env, const struct mu_url *url, int64_t conne
     int err = check_params(url, known, reterr_msg);
 
     if (err == 0 && api != NULL && !v2 && strcmp(api, "v3") != 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "the URL's api=%.32s is neither v3 nor v2", api);
+        err = mu_err(reterr_msg, MUSTER_EURL, "the URL's api=%.32s is unknown; use v3 or v2", api);
     }
     if (err == 0) {
         err = parse_number(url, "connect", 0, INT32_MAX, &connect_ms, reterr_msg);
@@ -250,8 +251,7 @@ static int open_kind(struct mu_env *env, const struct mu_url *url, uint32_t conn
         return open_etcd(env, url, connect_ms, ret_store, reterr_msg);
     }
     return mu_err(reterr_msg, MUSTER_EURL,
-                  "there is no store of kind \"%.32s\"; there are tcp, file, etcd and hash",
-                  url->scheme);
+                  "there is no store of kind \"%.32s\"; use tcp, file, etcd or hash", url->scheme);
 }
 
 int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,
@@ -267,7 +267,7 @@ int mu_store_open(struct mu_env *env, const char *text, uint32_t connect_ms,
     if (err != 0) {
         return err;
     }
-    /* The layers first: what is open takes time to close. */
+    /* The layers are made first: a store that is open takes time to close. */
     prefix = mu_url_param(&url, "prefix");
     err = mu_store_barrier_new(env, &barrier);
     if (err == 0 && prefix != NULL) {

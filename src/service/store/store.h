@@ -1,5 +1,5 @@
 /*
- * A store as its users on the loop's thread see it, whatever kind it is: requests go in, each ends
+ * A store of any kind, as its users on the loop's thread see it: requests go in, and each ends
  * exactly once. The public muster_store wraps this for other threads.
  *
  *     op->request = ...; op->timeout_ms = 1000; op->done = on_done;
@@ -29,7 +29,7 @@ struct mu_store_op {
     struct mu_store_reply reply;
     struct mu_errmsg errmsg;
 
-    /* The store's own from here. */
+    /* Internal to the store from here on. */
     struct mu_store *store;
     struct mu_list link;
     struct mu_timer timer;
@@ -44,14 +44,15 @@ struct mu_store_kind {
     void (*submit)(struct mu_store *store, struct mu_store_op *op);
     /** Ends it soon (MUSTER_ECANCELED), unless it ends otherwise first. */
     void (*cancel)(struct mu_store *store, struct mu_store_op *op);
-    /** Ends all ops with MUSTER_ECLOSED, lets go of everything, then calls `closed`. */
+    /** Ends all ops with MUSTER_ECLOSED, frees everything, then calls `closed`. */
     void (*close)(struct mu_store *store);
 };
 
 struct mu_store {
     const struct mu_store_kind *kind;
     struct mu_env *env;
-    uint32_t connect_ms; /* how long it may take to be reached, as it was opened; 0: for ever */
+    uint32_t connect_ms; /* how long it may take to reach the server, as given at opening; 0: for
+                            ever */
     /** The last callback; the store is freed right after it returns. */
     void (*closed)(void *context);
     void *context;
@@ -81,16 +82,15 @@ static inline void mu_store_close(struct mu_store *store, void (*closed)(void *c
 int mu_store_check(const struct mu_store_request *q);
 /** For kinds: sets the status and calls `done`. */
 void mu_store_finish(struct mu_store_op *op, int status, const char *text);
-/** For kinds: an op that cannot even be started ends so, on the next turn, without any memory. */
+/** For kinds: ends an op that cannot be started, on the next turn, without any memory. */
 void mu_store_fail_later(struct mu_store *store, struct mu_store_op *op, int status);
-/** For kinds: `size` zero bytes for an op. NULL: it ends on the next turn, with `refusal`, or, if
- * that is 0, with MUSTER_ENOMEM. */
+/** For kinds: allocates `size` zero bytes for an op. NULL: the op ends on the next turn, with
+ * `refusal`, or, if that is 0, with MUSTER_ENOMEM. */
 void *mu_store_alloc(struct mu_store *store, struct mu_store_op *op, int refusal, size_t size);
-/** For kinds: an op that is submitted now is in the store's hands; its timer calls `on_timeout` at
- * its deadline. */
+/** For kinds: takes an op that is being submitted; its timer calls `on_timeout` at its deadline. */
 void mu_store_begin(struct mu_store *store, struct mu_store_op *op, void *impl,
                     void (*on_timeout)(struct mu_timer *timer));
-/** For kinds: the deadline of an op that is submitted now. */
+/** For kinds: returns the deadline of an op that is being submitted. */
 mu_mono_t mu_store_deadline(struct mu_store *store, const struct mu_store_op *op);
 
 /* --- kinds ------------------------------------------------------------------------------------ */
@@ -98,49 +98,51 @@ mu_mono_t mu_store_deadline(struct mu_store *store, const struct mu_store_op *op
 struct mu_store_tcp_config {
     struct mu_addr addr;
     enum mu_store_tcp_protocol {
-        MU_STORE_TCP_ANY = 0, /* find out: see docs/store.md */
+        MU_STORE_TCP_ANY = 0, /* found by trying: see docs/store.md */
         MU_STORE_TCP_MUSTER,
         MU_STORE_TCP_TORCH1,
         MU_STORE_TCP_TORCH2,
     } protocol;
     uint32_t connect_ms;    /* how long the first connection may take, retries included. 300 s */
-    uint32_t reconnect_ms;  /* how long a lost one may stay lost before its ops fail. 10 s */
-    uint32_t probe_ms;      /* how long a silent peer is given before the next protocol. 1 s */
+    uint32_t reconnect_ms;  /* how long a connection may stay lost before its ops fail. 10 s */
+    uint32_t probe_ms;      /* how long a server may be silent before the next protocol is tried. 1
+                               s */
     uint32_t waits_max;     /* PyTorch's protocol: connections for blocking ops. 64 */
-    size_t value_bytes_max; /* PyTorch's protocol: an answer that is longer ends its op with
-                               MUSTER_ELIMIT. 1 GiB */
-    const char *name;       /* ours, in the server's logs; borrowed for the store's life */
+    size_t value_bytes_max; /* PyTorch's protocol: a longer answer ends its op with MUSTER_ELIMIT. 1
+                               GiB */
+    const char *name;       /* our name in the server's logs; borrowed for the store's life */
     bool wire_keys;         /* the native protocol: keys are as on the wire, slashes included */
 };
 
 struct mu_store_tcp_config mu_store_tcp_config_defaults(void);
 
-/** A client. Connects at once; ops may be submitted right away. MUSTER_ENOMEM. */
+/** Makes a client. It connects at once; ops may be submitted right away. MUSTER_ENOMEM. */
 int mu_store_tcp_new(struct mu_env *env, const struct mu_store_tcp_config *config,
                      struct mu_store **ret_store);
 /**
- * The protocol that its server speaks, once an op has been answered. MU_STORE_TCP_ANY: not known
- * yet, or not a store of mu_store_tcp_new().
+ * Returns the protocol that the server speaks, once an op has been answered. MU_STORE_TCP_ANY: not
+ * known yet, or not a store of mu_store_tcp_new().
  */
 enum mu_store_tcp_protocol mu_store_tcp_found(const struct mu_store *store);
-/** A store in this process. MUSTER_ENOMEM. */
+/** Makes a store in this process. MUSTER_ENOMEM. */
 int mu_store_hash_new(struct mu_env *env, struct mu_store **ret_store);
 /**
- * PyTorch's FileStore format, shared under its file lock. `world_size` as PyTorch's: how many users
- * close it before the file goes; negative: the file stays. MUSTER_ENOMEM.
+ * Makes a store in PyTorch's FileStore format, shared under its file lock. `world_size` is
+ * PyTorch's: when so many users have closed the store, the file is removed; negative: the file
+ * stays. MUSTER_ENOMEM.
  */
 int mu_store_file_new(struct mu_env *env, const char *path, int64_t world_size,
                       struct mu_store **ret_store);
 /*
- * Layers. Each is made first and put onto a store that is open then, so that nothing can fail any
- * more: a store that is open takes time to close. It takes the store, which is closed with it. One
- * that is not put onto anything is dropped; NULL is fine. MUSTER_ENOMEM.
+ * Layers. Each is made first and put onto an open store later, which cannot fail: an open store
+ * takes time to close. It takes the store and closes it. A layer that is not needed is dropped;
+ * NULL is fine. MUSTER_ENOMEM.
  */
 /** Puts `prefix` and '/' before every key. */
 int mu_store_prefix_new(struct mu_env *env, const char *prefix, struct mu_store **ret_store);
 void mu_store_prefix_onto(struct mu_store *prefix, struct mu_store *inner);
 void mu_store_prefix_drop(struct mu_store *prefix);
-/** Adds MU_STORE_BARRIER to a kind that has none, out of add, set and wait. */
+/** Adds MU_STORE_BARRIER to a kind that lacks it, made of add, set and wait. */
 int mu_store_barrier_new(struct mu_env *env, struct mu_store **ret_store);
 void mu_store_barrier_onto(struct mu_store *barrier, struct mu_store *inner);
 void mu_store_barrier_drop(struct mu_store *barrier);
@@ -152,8 +154,8 @@ void mu_store_barrier_drop(struct mu_store *barrier);
  *     hash:[?prefix=P]
  *     etcd://HOST[:PORT][,HOST[:PORT]...][/PREFIX][?api=v3|v2][&tls=true][&cacert=FILE][&cert=FILE]
  *         [&key=FILE][&user=NAME][&password_file=FILE][&connect=MS][&prefix=P]
- * The port is 29500 if there is none, etcd's 2379; etcd's prefix is /muster. `connect_ms` holds
- * where the URL has none. MUSTER_EURL with words, MUSTER_ENOMEM.
+ * The default port is 29500, etcd's 2379; etcd's default prefix is /muster. `connect_ms` holds
+ * where the URL has no connect=MS. MUSTER_EURL with a text, MUSTER_ENOMEM.
  */
 int mu_store_open(struct mu_env *env, const char *url, uint32_t connect_ms,
                   struct mu_store **ret_store, struct mu_errmsg *reterr_msg);

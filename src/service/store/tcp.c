@@ -1,10 +1,11 @@
 /*
- * A client of a store across the network. Which protocol the server speaks is found out without
- * harm to anybody: the native greeting comes first, because PyTorch 1.13 just drops it (a greeting
- * of PyTorch 2.x would make a 1.13 server wait for the rest of a request, and everybody with it),
- * then a one-byte request of 1.13, then the handshake of 2.x. Who answers none of them may be a
- * store that is stopped, or a gateway whose own server is silent: it is asked again from the start
- * until connect_ms have passed. Only who talks, or hangs up time and again, is no store.
+ * A client of a store across the network. It finds out which protocol the server speaks without
+ * doing harm: the native greeting comes first, because PyTorch 1.13 just drops it (a greeting of
+ * PyTorch 2.x would make a 1.13 server wait for the rest of a request, and block all its clients),
+ * then a one-byte request of 1.13, then the handshake of 2.x. A server that answers none of them
+ * may be a store that is stopped, or a gateway whose own server is silent: the client asks again
+ * from the start until connect_ms have passed. Only a server that answers something else, or hangs
+ * up time and again, is not a store.
  */
 #include "service/store/engine.h"
 
@@ -15,25 +16,25 @@
 #include "core/alloc.h"
 
 #define NATIVE_TRIES                                                                               \
-    2 /* a server that dies in the middle of a greeting must not pass for PyTorch's */
+    2 /* a server that dies in the middle of a greeting must not be taken for PyTorch's */
 
 struct tcp_store {
     struct mu_store base;
     struct mu_store_tcp_config config;
-    struct mu_store *engine;  /* the one that is tried, or fits */
+    struct mu_store *engine;  /* the one that is being tried, or that fits */
     struct mu_store *leaving; /* one that did not fit, until it is closed */
     struct mu_list queued;    /* ops that wait for an engine that fits */
-    struct mu_timer timer;    /* ends what must end on a later turn */
+    struct mu_timer timer;    /* for what must end on a later turn */
     uint32_t native_tries;
-    enum mu_store_tcp_protocol speaks; /* what is tried; the config says what may be */
+    enum mu_store_tcp_protocol speaks; /* the protocol being tried; the config says which may be */
     mu_mono_t give_up_at;
     enum mu_store_tcp_protocol found;
     bool ready;
     bool closing;
-    bool mute;  /* the peer has accepted a connection and let our greetings go unanswered */
+    bool mute;  /* the server has accepted a connection and not answered our greetings */
     int status; /* why nothing fits */
     struct mu_errmsg why;
-    struct mu_errmsg not_tls; /* what the native engine had to say, when PyTorch's is tried */
+    struct mu_errmsg not_tls; /* the native engine's error, when PyTorch's is tried */
 };
 
 struct mu_store_tcp_config mu_store_tcp_config_defaults(void)
@@ -130,7 +131,7 @@ static void give_up_mute(struct tcp_store *s)
     give_up(s, MUSTER_ECONN, text);
 }
 
-/* No answer to any greeting that there is: from the start, while there is time. */
+/* No greeting was answered: begins again, while there is time. */
 static void start_over(struct tcp_store *s)
 {
     s->mute = true;
@@ -146,7 +147,7 @@ static void on_native_mismatch(void *context, bool silent)
     struct tcp_store *s = context;
 
     s->mute = silent;
-    /* PyTorch 2.x ignores what it does not know and keeps the connection; nobody else does. */
+    /* Only PyTorch 2.x ignores what it does not know and keeps the connection. */
     if (silent && s->speaks == MU_STORE_TCP_ANY) {
         s->speaks = MU_STORE_TCP_TORCH2;
     } else if (silent) {
@@ -155,7 +156,8 @@ static void on_native_mismatch(void *context, bool silent)
         char addr[MU_ADDR_HOST_MAX + 16];
         char text[MU_ERRMSG_CAP];
 
-        (void)snprintf(text, sizeof(text), "%.200s is not a muster store", addr_of(s, addr));
+        (void)snprintf(text, sizeof(text), "%.200s is not a muster store; check the port",
+                       addr_of(s, addr));
         give_up(s, MUSTER_ENOTSTORE, text);
     }
     drop_engine(s);
@@ -185,13 +187,13 @@ static void on_failed(void *context, int status, const char *text)
     struct tcp_store *s = context;
 
     if (status == MUSTER_ENOTLS && s->speaks == MU_STORE_TCP_ANY) {
-        /* PyTorch's servers know no TLS either; if we may speak to one there, this is one. */
+        /* PyTorch's servers know no TLS either; this may be one, if we may speak to one there. */
         (void)mu_err(&s->not_tls, status, "%s", text);
         s->native_tries = NATIVE_TRIES;
     } else if (status == MUSTER_ELOCKED && s->not_tls.text[0] != '\0') {
         give_up(s, MUSTER_ENOTLS, s->not_tls.text);
     } else if (status == MUSTER_ELOCKED && s->mute && s->speaks == MU_STORE_TCP_TORCH2) {
-        start_over(s); /* PyTorch's may not be spoken there: ours was silent, and may be busy. */
+        start_over(s); /* PyTorch's protocol is not allowed there: a server of ours may be busy */
     } else if (status == MUSTER_ECONN && s->mute) {
         give_up_mute(s);
     } else {

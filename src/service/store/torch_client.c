@@ -1,6 +1,6 @@
 /*
  * The engine of a tcp store on PyTorch's protocol: finds out the generation, keeps a main
- * connection, opens others for what blocks, and sends the steps of the tasks.
+ * connection, opens others for steps that block, and sends the steps of the tasks.
  */
 #include "service/store/torch_client.h"
 
@@ -10,13 +10,13 @@
 #include "service/wire/rpc_client.h"
 
 /*
- * How often a peer may close on us or be silent before it is no store: one that dies, or is cut
- * off, while it is probed must not pass for something else.
+ * How often a server may close the connection or be silent before we say that it is not a store:
+ * one that dies, or is cut off, while we probe it must not be taken for something else.
  */
 #define PROBES      5
-#define PROBES_NEXT 2 /* that end in a close, where there is another generation to try */
+#define PROBES_NEXT 2 /* probes that end in a close, where there is another generation to try */
 
-/* --- what is sent where ----------------------------------------------------------------------- */
+/* --- sending ---------------------------------------------------------------------------------- */
 
 void mu_torch_store_wake(struct torch_store *s)
 {
@@ -33,7 +33,7 @@ static bool send_step(struct torch_conn *c, struct torch_step *step)
 {
     int err = mu_torch_conn_send(c, step);
 
-    /* What does not fit behind the output that waits may fit later. */
+    /* A step that does not fit behind the output that waits may fit later. */
     if (err == MUSTER_EAGAIN || (err == MUSTER_ELIMIT && !mu_torch_conn_idle(c))) {
         return false;
     }
@@ -62,7 +62,7 @@ static struct torch_conn *find_idle(struct torch_store *s)
     return NULL;
 }
 
-/* Sends what blocks on connections that are idle. */
+/* Sends blocking steps on connections that are idle. */
 static void send_own(struct torch_store *s)
 {
     struct torch_conn *c;
@@ -85,7 +85,7 @@ static void back_off(struct torch_store *s, struct torch_dialler *d)
     }
 }
 
-/* Opens connections for blocking steps that have none and none on the way. */
+/* Opens connections for blocking steps that have no connection, nor one on the way. */
 static void dial_own(struct torch_store *s)
 {
     struct torch_dialler *d = &s->own_dialler;
@@ -122,7 +122,7 @@ static void dial_own(struct torch_store *s)
 
 /* --- the main connection, and which generation it speaks -------------------------------------- */
 
-/* Never a store, and never to be: tells the owner once, who will close this engine. */
+/* The server is not a store: tells the owner once, which will close this engine. */
 static void report_mismatch(struct torch_store *s, bool silent)
 {
     if (!s->reported) {
@@ -131,7 +131,7 @@ static void report_mismatch(struct torch_store *s, bool silent)
     }
 }
 
-/* A connection was there but did not become a store's. */
+/* A connection was made, but it was not that of a store. */
 static void on_probe_failed(struct torch_store *s, int status)
 {
     bool silent = status == MUSTER_ETIMEDOUT;
@@ -142,7 +142,7 @@ static void on_probe_failed(struct torch_store *s, int status)
         return;
     }
     if (status == MUSTER_EPROTO || status == MUSTER_ELIMIT) {
-        report_mismatch(s, false); /* It talks, in another language. */
+        report_mismatch(s, false); /* it speaks another protocol */
         return;
     }
     if (!(next && silent) && ++s->probes < (next ? PROBES_NEXT : PROBES)) {
@@ -156,7 +156,7 @@ static void on_probe_failed(struct torch_store *s, int status)
     }
 }
 
-/* This protocol has to be plain, and may not be there. */
+/* This protocol is plain, and the lock does not allow that there. */
 static void report_locked(struct torch_store *s)
 {
     char text[MU_ERRMSG_CAP];
@@ -178,9 +178,9 @@ static void on_dial_failed(struct torch_store *s, int status)
     }
     back_off(s, &s->main_dialler);
     /*
-     * Who answers next time may be another server, and one of generation 1 that is greeted as one
-     * of generation 2 waits for ever for the rest of what it takes for a SET, and everybody with
-     * it.
+     * The next server to answer may be another one. A server of generation 1 that is greeted as one
+     * of generation 2 takes that for a SET, waits for its rest for ever, and blocks all its
+     * clients.
      */
     if (!s->ready && s->config.protocol == MU_STORE_TCP_ANY) {
         s->generation = MU_TORCH_1;
@@ -193,7 +193,7 @@ void mu_torch_store_conn_up(struct torch_store *s, struct torch_conn *c)
     if (c != s->main) {
         return;
     }
-    /* With something to send, only its answer shows that the server is well. */
+    /* While there is something to send, only an answer shows that the server is well. */
     if (!s->ready || mu_list_empty(&s->main_queue)) {
         mu_torch_store_conn_answered(s, c);
     }
@@ -214,8 +214,8 @@ void mu_torch_store_conn_answered(struct torch_store *s, struct torch_conn *c)
 }
 
 /*
- * The server may be gone, and a connection that only waits for it would never notice: what waits
- * there and may be asked again is.
+ * The server may be gone, and a connection that only waits for it would never notice: drops the
+ * waiting connections whose steps may be sent again.
  */
 static void drop_waiting(struct torch_store *s)
 {
@@ -352,7 +352,7 @@ static void arm_timer(struct torch_store *s)
         !mu_mono_reached(s->own_dialler.at, now)) {
         at = mu_mono_min(at, s->own_dialler.at);
     }
-    /* What came up while the pump was running is for the next turn. */
+    /* What came while the pump was running is for the next turn. */
     if (s->closing || (s->ready && !mu_list_empty(&s->incoming))) {
         at = now;
     }
@@ -371,7 +371,7 @@ static void close_all(struct torch_store *s)
     while (it != &s->conns) {
         struct torch_conn *c = MU_CONTAINER_OF(it, struct torch_conn, link);
 
-        it = it->next; /* A connection leaves the list on a later turn. */
+        it = it->next; /* a connection leaves the list on a later turn */
         mu_torch_conn_drop(c, 0);
     }
     mu_env_timer_arm(s->base.env, &s->timer, MU_MONO_NEVER);
@@ -392,7 +392,7 @@ void mu_torch_store_pump(struct torch_store *s)
         close_all(s);
         return;
     }
-    /* Only what is there now: ops that end at once may have their owners submit others. */
+    /* Only the tasks that are there now: owners of ops that end at once may submit others. */
     mu_list_init(&begin);
     if (s->ready && !mu_list_empty(&s->incoming)) {
         begin = s->incoming;
@@ -424,7 +424,7 @@ static void torch_submit(struct mu_store *store, struct mu_store_op *op)
     }
     mu_list_push(&s->incoming, &t->link);
     mu_torch_store_wake(
-        s); /* Sent on the next turn, with whatever else is submitted on this one. */
+        s); /* sent on the next turn, together with all that is submitted on this one */
 }
 
 static void torch_cancel(struct mu_store *store, struct mu_store_op *op)
@@ -443,7 +443,7 @@ static void torch_close(struct mu_store *store)
     struct torch_store *s = MU_CONTAINER_OF(store, struct torch_store, base);
 
     s->closing = true;
-    s->reported = true; /* Its owner wants to hear of nothing any more, but that it is closed. */
+    s->reported = true; /* the owner wants to hear only that it is closed */
     mu_torch_store_wake(s);
 }
 

@@ -3,7 +3,7 @@
  *
  *   torch_client.c       the store: which generation, when to dial, what goes on which connection
  *   torch_client_conn.c  a connection: a machine and the steps that are in flight on it
- *   torch_client_task.c  an operation: the steps it takes, and what its answer or its timeout says
+ *   torch_client_task.c  an operation: its steps, and the text of its answer or its timeout
  *
  * A step is one request on the wire. Steps that do not block share the main connection, in order;
  * each one that blocks has a connection of its own for as long as it does, because the servers
@@ -20,7 +20,9 @@ struct torch_store;
 struct torch_conn;
 struct torch_task;
 
-#define MU_TORCH_MISSING_NAMED 16 /* keys that a timeout names, and checks that run at a time */
+#define MU_TORCH_MISSING_NAMED                                                                     \
+    16 /* how many keys a timeout names, and how many checks run at a
+                                     time */
 
 struct torch_step {
     struct mu_list link;     /* of a queue of the store, or conn->steps once sent */
@@ -33,7 +35,7 @@ struct torch_step {
 
 enum torch_conn_state {
     TORCH_CONN_DIALLING = 1,
-    TORCH_CONN_GREETING, /* connected; whether it is a store of our generation is not known */
+    TORCH_CONN_GREETING, /* connected; not known yet whether it is a store of our generation */
     TORCH_CONN_UP,
     TORCH_CONN_CLOSING, /* `closed` will come; the store has forgotten it */
 };
@@ -52,7 +54,7 @@ struct torch_conn {
 
 enum torch_phase {
     TORCH_TASK_RUNNING = 0,
-    TORCH_TASK_CANCELING,  /* out of time; its blocking step is being called back */
+    TORCH_TASK_CANCELING,  /* out of time; its blocking step is being canceled */
     TORCH_TASK_EXPLAINING, /* out of time; asks which keys are missing */
 };
 
@@ -86,9 +88,9 @@ struct torch_store {
     struct mu_store base;
     struct mu_store_tcp_config config;
     struct mu_store_engine_events events;
-    enum mu_torch_generation generation; /* that is spoken, or tried */
-    uint32_t probes;                     /* of this generation that came to nothing, in a row */
-    struct torch_conn *main;             /* NULL: none */
+    enum mu_torch_generation generation; /* the one that is spoken, or tried */
+    uint32_t probes;                     /* that failed for this generation, in a row */
+    struct torch_conn *main;             /* NULL: no connection */
     struct mu_list conns;                /* all, also those that are closing */
     struct torch_dialler main_dialler;
     struct torch_dialler own_dialler; /* of connections for steps that block */
@@ -108,28 +110,29 @@ struct torch_store {
 /* --- torch_client.c ----------------------------------------------------------------------------
  * */
 
-/** After anything happened: moves on what can move. May free the store, so it comes last. */
+/** To be called after anything happened: does what can be done. May free the store, so it comes
+ * last. */
 void mu_torch_store_pump(struct torch_store *s);
-/** Has the pump called on the next turn. */
+/** Calls the pump on the next turn. */
 void mu_torch_store_wake(struct torch_store *s);
 void mu_torch_store_conn_up(struct torch_store *s, struct torch_conn *c);
 /** An answer has come: the server is well. */
 void mu_torch_store_conn_answered(struct torch_store *s, struct torch_conn *c);
-/** It is gone, or as good as gone. `was` says how far it came. */
+/** The connection is gone, or useless. `was` says how far it came. */
 void mu_torch_store_conn_lost(struct torch_store *s, struct torch_conn *c,
                               enum torch_conn_state was, int status);
 
 /* --- torch_client_conn.c -----------------------------------------------------------------------
  * */
 
-/** Dials, and adds it to the store's. MUSTER_ENOMEM, MUSTER_EINVAL. */
+/** Dials, and adds the connection to the store's. MUSTER_ENOMEM, MUSTER_EINVAL. */
 int mu_torch_conn_dial(struct torch_store *s, struct torch_conn **ret_conn);
-/** Nothing is in flight on it and anything may be sent. */
+/** Whether nothing is in flight on the connection and anything may be sent. */
 bool mu_torch_conn_idle(const struct torch_conn *c);
 /** Takes a step off its queue and sends it. As mu_torch_client_submit(): nothing changed on errors.
  */
 int mu_torch_conn_send(struct torch_conn *c, struct torch_step *step);
-/** Calls back the blocking step in flight; where that cannot be done, drops the connection. */
+/** Cancels the blocking step in flight; where that is impossible, drops the connection. */
 void mu_torch_conn_cancel(struct torch_conn *c);
 /** Closes it now. Steps in flight are queued again or their tasks end: the store is told. */
 void mu_torch_conn_drop(struct torch_conn *c, int status);
@@ -137,21 +140,22 @@ void mu_torch_conn_drop(struct torch_conn *c, int status);
 /* --- torch_client_task.c -----------------------------------------------------------------------
  * */
 
-/** NULL when there is no memory. Not begun. */
+/** Makes a task; it does not begin yet. NULL: no memory. */
 struct torch_task *mu_torch_task_new(struct torch_store *s, struct mu_store_op *op);
 void mu_torch_task_start(struct torch_task *t);
 /** Ends the op; the task is freed. */
 void mu_torch_task_end(struct torch_task *t, int status, const char *text);
-/** Lets go of the op without ending it; the task is freed. */
+/** Frees the task without ending the op. */
 void mu_torch_task_abandon(struct torch_task *t);
-/** There will be no connection for what waits for one: ends it. */
+/** Ends a task that waits for a connection: there will be none. */
 void mu_torch_task_give_up(struct torch_task *t, const char *text);
-/** A step has its answer (`reply` lent for the call). It is off its connection, and freed here. */
+/** A step has its answer (`reply` lent for the call). It has left its connection, and is freed
+ * here. */
 void mu_torch_step_answered(struct torch_step *step, int status,
                             const struct mu_store_reply *reply);
 /** Whether a step whose connection is lost may be sent once more. */
 bool mu_torch_step_repeats(const struct torch_step *step);
-/** A step that may not has lost its connection. It is off it, and freed here. */
+/** A step that may not be sent again has lost its connection. It is freed here. */
 void mu_torch_step_lost(struct torch_step *step);
 
 #endif

@@ -9,7 +9,7 @@
 #define CANCEL_MS 1000  /* how long the answer to CANCEL_WAIT may take */
 #define IDLE_MS   30000 /* how long a connection for blocking steps is kept for the next one */
 
-/* No store has so many keys; eight letters of another protocol's greeting are a larger number. */
+/* No store has so many keys; eight letters of another protocol's greeting make a larger number. */
 #define KEYS_CREDIBLE (INT64_C(1) << 40)
 
 static void arm(struct torch_conn *c, uint32_t ms)
@@ -51,8 +51,8 @@ static void free_conn(struct torch_conn *c)
 /* --- the end ---------------------------------------------------------------------------------- */
 
 /*
- * What was in flight: whatever may be repeated goes back to the front of its queue, in its order;
- * the tasks of the rest end. The queues are put right first: tasks that end call their owners.
+ * Steps in flight that may be repeated go back to the front of their queue, in order; the tasks of
+ * the others end. The queues are put right first: tasks that end call their owners.
  */
 static void let_go_of_steps(struct torch_conn *c)
 {
@@ -94,7 +94,7 @@ static void leave(struct torch_conn *c, int status)
 void mu_torch_conn_drop(struct torch_conn *c, int status)
 {
     if (c->state != TORCH_CONN_CLOSING) {
-        /* Half a request must not keep a server waiting for its rest. */
+        /* A server must not be left waiting for the rest of half a request. */
         bool abort = c->has_machine && mu_torch_client_output(&c->machine).len != 0;
 
         mu_env_close(c->store->base.env, &c->conn, abort || c->state == TORCH_CONN_DIALLING);
@@ -159,7 +159,7 @@ static void go_up(struct torch_conn *c)
 
 /*
  * Generation 1 has no handshake. The first connection asks for the number of keys: one byte, which
- * changes nothing and which no server of either generation waits for the rest of.
+ * changes nothing, and after which no server of either generation waits for more.
  */
 static void probe(struct torch_conn *c)
 {
@@ -229,8 +229,8 @@ static void on_open(struct mu_conn *conn)
     mu_torch_store_pump(s);
 }
 
-/* The machine wants no more of this server. An answer that is too long would be so again: what
- * asked for it ends, all else is asked again. */
+/* The machine has given up on this server. An answer that is too long would be so again: the op
+ * that asked for it ends, all others are sent again. */
 static void give_up(struct torch_conn *c, int err)
 {
     struct mu_store_reply none = {0};

@@ -1,6 +1,6 @@
 /*
  * One operation on a server of PyTorch's protocol: mostly a single step. Servers of generation 1
- * lack some operations, which are made of others here, as PyTorch's own clients do.
+ * lack some operations, which are composed of others here, as in PyTorch's own clients.
  */
 #include "service/store/torch_client.h"
 
@@ -8,12 +8,12 @@
 
 #include "core/alloc.h"
 
-#define EXPLAIN_MS   1000 /* how long may be asked which keys are missing */
-#define APPEND_TRIES 1000 /* of a composed append, each lost to somebody else's change */
+#define EXPLAIN_MS   1000 /* how long we may ask which keys are missing */
+#define APPEND_TRIES 1000 /* of a composed append, each lost to another client's change */
 
 /* --- steps and the end ------------------------------------------------------------------------ */
 
-/* Queues a step; it is sent by the pump. */
+/* Queues a step; the pump sends it. */
 static int add_step(struct torch_task *t, const struct mu_store_request *q, size_t index)
 {
     struct torch_store *s = t->store;
@@ -66,7 +66,7 @@ static void free_task(struct torch_task *t)
     mu_free(t);
 }
 
-/* After this nothing leads to the task any more. */
+/* After this nothing points to the task any more. */
 static void take_out(struct torch_task *t)
 {
     release_steps(t);
@@ -93,7 +93,7 @@ void mu_torch_task_abandon(struct torch_task *t)
 
 /* --- timeouts --------------------------------------------------------------------------------- */
 
-/* `known` is false if some keys could not be asked for: those are counted as missing. */
+/* `known` is false if we could not ask for some keys: those are counted as missing. */
 static void end_timed_out(struct torch_task *t, bool known)
 {
     const struct mu_store_request *q = &t->op->request;
@@ -104,7 +104,8 @@ static void end_timed_out(struct torch_task *t, bool known)
 
     if (count == 0) {
         (void)snprintf(text, sizeof(text), "timed out waiting for %zu keys, %s", q->key_count,
-                       known ? "which have all come since" : "nobody can say which");
+                       known ? "which have all come since"
+                             : "and the server did not say which are missing");
         mu_torch_task_end(t, MUSTER_ETIMEDOUT, text);
         return;
     }
@@ -132,7 +133,7 @@ static void note_missing(struct torch_task *t, size_t index)
     t->missing_count++;
 }
 
-/* Nobody has said, or will say, which keys are there. */
+/* It will not be known which keys are missing. */
 static void end_unexplained(struct torch_task *t)
 {
     t->missing_count = 0;
@@ -170,7 +171,7 @@ static int fan_out(struct torch_task *t)
     return 0;
 }
 
-/* The wait is over: finds out which keys it is that have not come. */
+/* The wait is over: finds out which keys have not come. */
 static void explain(struct torch_task *t)
 {
     struct mu_env *env = t->store->base.env;
@@ -226,7 +227,7 @@ static void run_out_of_time(struct torch_task *t)
     char text[MU_ERRMSG_CAP];
 
     if (step != NULL) {
-        t->phase = TORCH_TASK_CANCELING; /* The step's answer, or its loss, goes on from here. */
+        t->phase = TORCH_TASK_CANCELING; /* goes on with the step's answer, or its loss */
         mu_torch_conn_cancel(step->conn);
         return;
     }
@@ -269,8 +270,9 @@ void mu_torch_task_give_up(struct torch_task *t, const char *text)
 /* --- what generation 1 lacks ------------------------------------------------------------------ */
 
 /*
- * One try of append as compare_set, given what is there. A value that others have made just the one
- * desired passes for ours; the protocol cannot tell, and PyTorch's clients take it so too.
+ * Tries append as compare_set, given the present value. If another client has just set the value
+ * that we want, it counts as ours; the protocol cannot distinguish them, and PyTorch's clients do
+ * the same.
  */
 static int try_append(struct torch_task *t, struct mu_span current)
 {
@@ -308,15 +310,18 @@ static void take_append(struct torch_task *t, const struct mu_store_reply *reply
         mu_torch_task_end(t, 0, NULL);
         return;
     }
-    /* What was expected and yet not replaced is not there: an absent key is answered so. */
+    /* The answer is what we expected, and yet it was not replaced: this is the answer for an absent
+     * key. */
     if (mu_span_eq(now, t->swap[0])) {
         now.len = 0;
     }
     err = try_append(t, now);
     if (err != 0) {
-        mu_torch_task_end(t, err,
-                          err == MUSTER_EAGAIN ? "others keep changing the value under the append"
-                                               : NULL);
+        mu_torch_task_end(
+            t, err,
+            err == MUSTER_EAGAIN
+                ? "other clients keep changing the value while we append to it; try again"
+                : NULL);
     }
 }
 
@@ -329,7 +334,7 @@ static int wait_for_all(struct torch_task *t)
     return add_step(t, &wait, 0);
 }
 
-/* A key of a multi_get is there no longer. */
+/* A key of a multi_get is gone. */
 static int miss_key(struct torch_task *t)
 {
     if ((t->op->request.flags & MU_STORE_NOWAIT) != 0) {
@@ -388,7 +393,7 @@ static unsigned kind_of(const struct torch_store *s)
     return s->generation == MU_TORCH_1 ? MU_STORE_IN_TORCH1 : MU_STORE_IN_TORCH2;
 }
 
-/* Whether the server does not know the verb, but others that serve instead. */
+/* Whether the server does not know the verb, but knows others of which we can compose it. */
 static bool is_composed(const struct torch_task *t)
 {
     return (mu_store_verb_facts(t->op->request.verb)->known & kind_of(t->store)) == 0;
@@ -442,15 +447,15 @@ void mu_torch_task_start(struct torch_task *t)
     int err;
 
     if (lacking != NULL) {
-        (void)snprintf(text, sizeof(text), "%.120s is PyTorch%s store, which has no %s", s->addr,
-                       s->generation == MU_TORCH_1 ? " 1.13's" : "'s", lacking);
+        (void)snprintf(text, sizeof(text), "%.120s is PyTorch%s store, which does not support %s",
+                       s->addr, s->generation == MU_TORCH_1 ? " 1.13's" : "'s", lacking);
         mu_torch_task_end(t, MUSTER_ENOTSUP, text);
         return;
     }
     if (mu_store_may_block(&q) && s->waits >= s->config.waits_max) {
         (void)snprintf(text, sizeof(text),
-                       "%zu operations wait on %.120s already, each on a connection of its own; "
-                       "that is the limit",
+                       "%zu operations wait on %.120s already, each on a connection of its own, "
+                       "and more are not allowed",
                        s->waits, s->addr);
         mu_torch_task_end(t, MUSTER_EBUSY, text);
         return;
@@ -460,7 +465,7 @@ void mu_torch_task_start(struct torch_task *t)
     if (is_composed(t)) {
         err = start_composed(t);
     } else {
-        if (q.verb == MU_STORE_LIST_KEYS) { /* The prefix is looked at here. */
+        if (q.verb == MU_STORE_LIST_KEYS) { /* the prefix is applied here */
             q.flags &= ~MU_STORE_PREFIX;
             q.key_count = 0;
         }
@@ -468,7 +473,7 @@ void mu_torch_task_start(struct torch_task *t)
     }
     if (err != 0) {
         mu_torch_task_end(t, err, NULL);
-    } else if (mu_list_empty(&t->steps)) { /* Of no keys. */
+    } else if (mu_list_empty(&t->steps)) { /* there are no keys */
         t->op->reply = (struct mu_store_reply){0};
         mu_torch_task_end(t, 0, NULL);
     }
@@ -508,7 +513,7 @@ static void take_answer(struct torch_task *t, enum mu_store_verb verb, size_t in
     } else if (verb == MU_STORE_LIST_KEYS && status == 0) {
         end_list(t, reply);
     } else if (verb == MU_STORE_QUEUE_POP && status == MUSTER_EAGAIN) {
-        status = add_step(t, &t->op->request, 0); /* Somebody else was quicker: waits again. */
+        status = add_step(t, &t->op->request, 0); /* another client was quicker: waits again */
         if (status != 0) {
             mu_torch_task_end(t, status, NULL);
         }
@@ -533,7 +538,7 @@ void mu_torch_step_answered(struct torch_step *step, int status, const struct mu
     case TORCH_TASK_RUNNING:
         take_answer(t, verb, index, status, reply);
         break;
-    case TORCH_TASK_CANCELING: /* The answer may have been quicker than we. */
+    case TORCH_TASK_CANCELING: /* the answer may have come before the cancel */
         if (status == 0 && !is_composed(t)) {
             take_answer(t, verb, index, status, reply);
         } else {
