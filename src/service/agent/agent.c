@@ -432,7 +432,7 @@ static void on_waiting(void *context, uint32_t count)
     struct mu_agent_service *s = context;
 
     if (count != 0) {
-        mu_agent_log(s, "%u nodes are waiting to join", count);
+        mu_agent_log(s, "%u nodes wait to be let in", count);
     }
 }
 

@@ -17,14 +17,14 @@ struct ask {
     struct mu_buf payload;
     uint64_t call;
     uint32_t timeout_ms;
-    bool one;   /* run was asked for, */
-    bool found; /* and is there */
+    bool one;   /* one run was asked for, */
+    bool found; /* and it is there */
     bool ended;
     int status;
     struct mu_errmsg text;
 };
 
-/* `done` is told when the session has ended, so that nothing of it is left then. */
+/* `done` is called when the session has ended, so that nothing of it is left then. */
 static void end(struct ask *a, int status, const char *text)
 {
     if (a->ended) {
@@ -42,7 +42,7 @@ static const char *name_of(const char *const *names, size_t count, uint32_t inde
     return index < count ? names[index] : "unknown";
 }
 
-/* All texts and members of a run in one block. MUSTER_EPROTO, MUSTER_ENOMEM. */
+/* Copies all texts and members of a run into one block. MUSTER_EPROTO, MUSTER_ENOMEM. */
 static int copy_members(const struct mu_rdzv_run_msg *msg, struct mu_rdzv_run_view *view,
                         void **ret_block)
 {
@@ -133,7 +133,7 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
         payload.len = 0;
     }
     if (status == MUSTER_ENOMETHOD) {
-        end(a, MUSTER_ERDZV_CONN, "the server there knows no rendezvous: it is too old");
+        end(a, MUSTER_ERDZV_CONN, "the server is too old: it has no rendezvous");
         return;
     }
     (void)mu_err(&text, 0, "%.*s", (int)(payload.len < MU_ERRMSG_CAP ? payload.len : MU_ERRMSG_CAP),
@@ -173,7 +173,7 @@ static void on_mismatch(void *context, bool silent)
     struct ask *a = context;
     struct mu_errmsg text;
 
-    (void)mu_err(&text, 0, "what listens on %.120s %s: it is not a muster server", a->rpc.addr,
+    (void)mu_err(&text, 0, "the server at %.120s %s: it is not a muster server", a->rpc.addr,
                  silent ? "does not answer" : "does not understand us");
     end(a, MUSTER_ERDZV_CONN, text.text);
 }

@@ -1,6 +1,6 @@
 /*
- * Questions to the server of native rendezvous from somebody who is no node: which runs are there
- * and how do they stand; let one be over. One question, one session.
+ * Questions to a server of native rendezvous from a client that is not a node: the status of its
+ * runs, or to close one. Each question has a session of its own.
  */
 #ifndef MU_RDZV_ASK_H
 #define MU_RDZV_ASK_H
@@ -13,12 +13,12 @@ enum mu_rdzv_question {
     MU_RDZV_ASK_CLOSE,
 };
 
-/* Names of places and states, as they are shown. */
+/* Places and states have the names that users see. */
 struct mu_rdzv_member_view {
     const char *node;
     const char *addr;
     const char *place; /* "gathering", "running", "waiting", "spare" */
-    int64_t rank;      /* -1: none */
+    int64_t rank;      /* -1: it has no rank */
     uint64_t silent_ms;
 };
 
@@ -32,16 +32,16 @@ struct mu_rdzv_run_view {
     uint32_t nodes_max;
     uint32_t restarts_left; /* UINT32_MAX: no bound */
     uint32_t gathering, running, waiting, spare;
-    size_t member_count; /* 0 where all runs were asked for */
+    size_t member_count; /* 0 if the question was for all runs */
     const struct mu_rdzv_member_view *members;
 };
 
-/* All that is told is lent for the call. */
+/* All arguments are lent for the call. */
 struct mu_rdzv_ask_events {
-    /** A run; for each one before `done`. */
+    /** Comes for each run, before `done`. */
     void (*run)(void *context, const struct mu_rdzv_run_view *run);
-    /** The last one: 0; MUSTER_ENOENT (no such run), MUSTER_ERDZV_CONN, MUSTER_ERDZV_TIMEOUT,
-     * MUSTER_ERDZV_STATE (an answer that cannot be understood), in words. */
+    /** The last callback: 0, or with a text MUSTER_ENOENT (no such run), MUSTER_ERDZV_CONN,
+     * MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_STATE (an answer that cannot be understood). */
     void (*done)(void *context, int status, const char *text);
     void *context;
 };

@@ -10,13 +10,13 @@
 #include "service/rdzv/rdzv.h"
 #include "service/server/server.h"
 
-/* The workers are gone when a round's server goes; nobody is worth more. */
+/* The workers are gone when a round's server goes, so a longer wait is not worth it. */
 #define DRAIN_MS         200
 #define ROUND_DIGITS_MAX 20
 
 static const char addr_name[] = "MASTER_ADDR";
 static const char port_name[] = "MASTER_PORT";
-/* Beside a pair of ours: it is good for its own round only. */
+/* A key beside a pair of ours, which says that the pair is good for its own round only. */
 static const char mark_name[] = "muster/fresh";
 
 /*
@@ -27,7 +27,7 @@ static const char mark_name[] = "muster/fresh";
  *   others   GET_ADDR -> GET_PORT -> done        +---- one round down ----
  */
 enum step {
-    SET_MARK = 1, /* where others may look back */
+    SET_MARK = 1, /* only where other nodes may look back */
     SET_ADDR,
     SET_PORT,
     GET_ADDR,
@@ -46,7 +46,7 @@ struct look_back {
     bool busy;
     enum back_step step;
     uint64_t round;
-    unsigned left; /* rounds that may still be looked at */
+    unsigned left; /* how many rounds may still be looked at */
     size_t stem_len;
     struct mu_span keys[3];
     char key_text[3][MU_RDZV_BOOTSTRAP_PREFIX_MAX + ROUND_DIGITS_MAX + sizeof(mark_name) + 2];
@@ -58,7 +58,7 @@ struct look_back {
 
 struct mu_rdzv_bootstrap {
     struct mu_env *env;
-    struct mu_rdzv_bootstrap_config config; /* its texts point to what follows */
+    struct mu_rdzv_bootstrap_config config; /* its texts point to the members below */
     char prefix[MU_RDZV_BOOTSTRAP_PREFIX_MAX + 1];
     char own_addr[MU_ADDR_HOST_MAX + 1];
     char addr_0[MU_ADDR_HOST_MAX + 1];
@@ -73,17 +73,17 @@ struct mu_rdzv_bootstrap {
     struct mu_store_server *server;
     struct mu_listener listener; /* without `share`: finds a free port */
     struct mu_timer patience;
-    struct mu_timer turn; /* what must happen on a later turn: freeing the server, the end */
+    struct mu_timer turn; /* for what must happen on a later turn: freeing the server, the end */
     mu_mono_t deadline;
-    unsigned pending; /* callbacks that are still to come */
-    bool told;        /* done or failed, or nobody wants to know */
+    unsigned pending; /* callbacks that will still come */
+    bool told;        /* `done` or `failed` was called, or is not wanted any more */
     bool stopped;     /* the server */
     bool ending;
 };
 
 /* --- text ------------------------------------------------------------------------------------- */
 
-/* What may stand for a host: printable, without blanks. Names are outside bytes. */
+/* Whether the bytes, which come from outside, may be a host: printable, without blanks. */
 static bool is_address(struct mu_span s)
 {
     for (size_t i = 0; i < s.len; i++) {
@@ -120,9 +120,9 @@ static bool is_loopback(const char *host)
            strncmp(host, "127.", 4) == 0;
 }
 
-/* --- telling, and the end --------------------------------------------------------------------- */
+/* --- the result, and the end ------------------------------------------------------------------ */
 
-/* Nothing more is to be told: what is under way ends. */
+/* There is a result, or none is wanted: ends what is under way. */
 static void settle(struct mu_rdzv_bootstrap *b)
 {
     if (b->told) {
@@ -158,7 +158,7 @@ static void tell_failed(struct mu_rdzv_bootstrap *b, int status, const struct mu
     b->config.failed(b->config.context, status, why->text);
 }
 
-/* One callback fewer is outstanding; the last one takes the object with it. */
+/* One callback fewer is outstanding; the last one frees the object. */
 static void let_go(struct mu_rdzv_bootstrap *b)
 {
     void (*ended)(void *context) = b->config.ended;
@@ -203,7 +203,7 @@ static uint32_t time_left(const struct mu_rdzv_bootstrap *b)
 {
     uint64_t ms = mu_mono_until_ms(b->deadline, mu_env_now(b->env).mono);
 
-    return ms == 0 ? 1 : (uint32_t)ms; /* 0 would be for ever */
+    return ms == 0 ? 1 : (uint32_t)ms; /* 0 would mean for ever */
 }
 
 static void on_op_done(struct mu_store_op *op);
@@ -282,12 +282,12 @@ static void on_op_done(struct mu_store_op *op)
 
     b->busy = false;
     if (b->told) {
-        /* Nobody waits for it any more. */
+        /* The result is not wanted any more. */
     } else if (op->status == 0) {
         take_step(b, op);
     } else if (op->status == MUSTER_ESESSION &&
                !mu_mono_reached(b->deadline, mu_env_now(b->env).mono)) {
-        submit_step(b, b->step); /* The same key with the same value: twice is as good as once. */
+        submit_step(b, b->step); /* the same key with the same value: doing it twice is harmless */
     } else {
         fail_op(b, op);
     }
@@ -373,7 +373,7 @@ static void dial_back(struct mu_rdzv_bootstrap *b)
     b->pending++;
 }
 
-/* Whether the value is rank 0's address, as far as that is known. */
+/* Keeps the address. False: it is not rank 0's, if that is known. */
 static bool keep_back_addr(struct mu_rdzv_bootstrap *b, struct mu_span value)
 {
     if (!is_address(value) ||
@@ -392,7 +392,7 @@ static void on_back_done(struct mu_store_op *op)
 
     b->back.busy = false;
     if (b->told || b->step != GET_ADDR || op->status != 0) {
-        /* The round's own pair has come, or the store is gone, of which its own op will tell. */
+        /* The round's own pair has come, or the store is gone, which its own op will report. */
     } else if (b->back.step == BACK_CHECK && op->reply.number != 0) {
         submit_back(b, BACK_MARK);
     } else if (b->back.step == BACK_MARK && op->reply.number == 0) {
@@ -504,8 +504,8 @@ static int start_server(struct mu_rdzv_bootstrap *b, struct mu_addr *listen,
     return err;
 }
 
-/* Where the others are told to come, if it is an address of this machine; it may be behind a
- * translation of addresses, and then all of them are listened on. */
+/* Listens at the address that the others are given, if it is one of this host; behind a translation
+ * of addresses it is not, and then the server listens on all addresses. */
 static void choose_address(struct mu_rdzv_bootstrap *b, struct mu_addr *listen)
 {
     struct mu_addr own = *listen;
@@ -536,7 +536,7 @@ static int find_port(struct mu_rdzv_bootstrap *b, struct mu_addr *listen,
     err = mu_env_listen(b->env, &b->listener, listen);
     if (err != 0) {
         return mu_err(reterr_msg, err == MUSTER_ELOCKED ? err : MUSTER_EADDR,
-                      "no free port could be found: %s", mu_env_strerror(b->env, err));
+                      "cannot find a free port: %s", mu_env_strerror(b->env, err));
     }
     b->pending++;
     mu_env_unlisten(b->env, &b->listener);
@@ -551,11 +551,12 @@ static int open_port(struct mu_rdzv_bootstrap *b, struct mu_addr *listen,
 
 static int begin_rank_0(struct mu_rdzv_bootstrap *b, struct mu_errmsg *reterr_msg)
 {
-    struct mu_addr listen = {.kind = MU_ADDR_TCP, .host = "::"}; /* all of the machine's */
+    struct mu_addr listen = {.kind = MU_ADDR_TCP, .host = "::"}; /* all addresses of the host */
     int err;
 
     if (!is_address(mu_span_str(b->own_addr))) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "\"%.64s\" is no address of a node", b->own_addr);
+        return mu_err(reterr_msg, MUSTER_EINVAL, "\"%.64s\" is not the address of a node",
+                      b->own_addr);
     }
     memcpy(b->pair.host, b->own_addr, sizeof(b->own_addr));
     if (b->config.alone && b->config.share) {
@@ -639,7 +640,7 @@ int mu_rdzv_bootstrap_start(struct mu_env *env, const struct mu_rdzv_bootstrap_c
         prepare_look_back(b);
     }
     if (err != 0) {
-        mu_free(b); /* Nothing is under way: what could fail comes first. */
+        mu_free(b); /* nothing is under way yet */
         return err;
     }
     *ret_bootstrap = b;
@@ -663,7 +664,7 @@ void mu_rdzv_bootstrap_end(struct mu_rdzv_bootstrap *b)
 
 /* --- the round's store ------------------------------------------------------------------------ */
 
-/* The URL without its prefix parameter. */
+/* Copies the URL without its prefix parameter. */
 static int strip_prefix(const char *url, char *to, size_t cap, struct mu_errmsg *reterr_msg)
 {
     size_t len = strcspn(url, "?");

@@ -10,17 +10,17 @@
  *     mu_rdzv_bootstrap_end(bootstrap)                          ended() follows; then it is gone
  *
  * Rank 0 with `share` starts a store server of its own at a free port, which lives until the end:
- * workers use it as clients. A fresh one for every round, so that nothing an earlier attempt has
- * left there can confuse a later one. Without `share` rank 0 publishes a port that was free a
- * moment ago, for its first worker to serve at (PyTorch 1.13, and 2.x with
- * TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
+ * workers use it as clients. Every round has a new one, so that keys of an earlier attempt cannot
+ * confuse a later one. Without `share` rank 0 publishes a port that was free a moment ago, at which
+ * its first worker serves (PyTorch 1.13, and 2.x with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1).
  *
  * The others wait for the pair. A rank 0 of PyTorch 2.11 publishes it only in the first round it is
  * in and serves there for the rest of its life; so, when nothing was published for `patience_ms`,
- * the pairs of earlier rounds are looked at, from the last one down, and the first one that names
- * rank 0's address and where somebody listens is taken. Meanwhile a pair of this round still wins.
- * Pairs of ours are marked as good for their round alone and passed over: one of us that is slow to
- * stop its workers still serves the round before, and is waited for.
+ * the node looks at the pairs of earlier rounds, from the last one down, and takes the first one
+ * that names rank 0's address and at which a server listens. Meanwhile a pair of this round still
+ * wins. Our own nodes mark their pairs as good for one round, and these are passed over: an agent
+ * of ours that is slow to stop its workers still serves the round before, and the node waits for
+ * it.
  *
  * No callback runs inside a call; from inside a callback anything may be called.
  */
@@ -41,11 +41,12 @@
 struct mu_rdzv_round_store {
     struct mu_store *store; /* of the round. Closing it closes the other as well */
     struct mu_store *run;   /* the same without its prefix */
-    char prefix[MU_RDZV_BOOTSTRAP_PREFIX_MAX + 1]; /* "": there is none, and the two are the same */
+    char prefix[MU_RDZV_BOOTSTRAP_PREFIX_MAX + 1]; /* "": there is no prefix, and the two are the
+                                                      same */
 };
 
-/** By the URL of an assignment. One connection for both views. MUSTER_EURL in words,
- * MUSTER_ENOMEM. */
+/** Opens the store of an assignment's URL. Both views share one connection. MUSTER_EURL with a
+ * text, MUSTER_ENOMEM. */
 int mu_rdzv_round_store_open(struct mu_env *env, const char *url, uint32_t connect_ms,
                              struct mu_rdzv_round_store *ret, struct mu_errmsg *reterr_msg);
 
@@ -57,22 +58,23 @@ bool mu_rdzv_round_store_is_near(const char *url);
 struct mu_rdzv_bootstrap_config {
     struct mu_store
         *store;           /* of the round; used until done or failed, and may be closed any time */
-    struct mu_store *run; /* without its prefix; NULL: earlier rounds are not looked at */
+    struct mu_store *run; /* the same without its prefix; NULL: does not look at earlier rounds */
     const char *prefix;   /* of `store` in `run`; must end in '.' and the round for a look back */
     uint64_t round;
     uint32_t rank;
     const char *addr;     /* rank 0: how others reach this node */
     bool nearby;          /* all nodes are on this host: where the job's lock keeps others out,
-                             loopback is published in the place of `addr` */
+                             loopback is published instead of `addr` */
     const char *addr_0;   /* the others: rank 0's address, or NULL if it is not known */
-    bool alone;           /* rank 0 is all there is: its store is served on loopback only */
+    bool alone;           /* rank 0 is the only node: it serves its store on loopback only */
     bool share;           /* rank 0 serves a store there */
     uint32_t timeout_ms;  /* 0: 60 s */
     uint32_t patience_ms; /* 0: 3 s */
     /** Once, unless it was ended before. `addr` is lent until the end. */
     void (*done)(void *context, const char *addr, uint16_t port);
-    /** MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN, MUSTER_ERDZV_STATE (what rank 0 published is
-     * none), MUSTER_ECLOSED (the store was). Then it is still to be ended. */
+    /** MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN, MUSTER_ERDZV_STATE (what rank 0 published is not an
+     * address and a port), MUSTER_ECLOSED (the store was closed). The caller still has to call
+     * mu_rdzv_bootstrap_end(). */
     void (*failed)(void *context, int status, const char *text);
     /** The last callback, after mu_rdzv_bootstrap_end(). */
     void (*ended)(void *context);
@@ -81,7 +83,7 @@ struct mu_rdzv_bootstrap_config {
 
 struct mu_rdzv_bootstrap;
 
-/** Texts are copied. MUSTER_EINVAL (an address that cannot be one), MUSTER_EADDR, MUSTER_ELOCKED,
+/** Texts are copied. MUSTER_EINVAL (the address is not one), MUSTER_EADDR, MUSTER_ELOCKED,
  * MUSTER_ENOMEM. */
 int mu_rdzv_bootstrap_start(struct mu_env *env, const struct mu_rdzv_bootstrap_config *config,
                             struct mu_rdzv_bootstrap **ret_bootstrap, struct mu_errmsg *reterr_msg);

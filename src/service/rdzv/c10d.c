@@ -1,7 +1,7 @@
 /*
  * The backends c10d, etcd-v2 and etcd-v3: the machine of proto/rdzv/node.h on a register. The first
- * two keep their state as PyTorch's backends of these names do, and both kinds of nodes meet in one
- * run. What users ask for reaches the machine on the next turn, so that no callback runs inside a
+ * two keep their state as PyTorch's backends of these names do, so that both kinds of nodes meet in
+ * one run. Calls of the user reach the machine on the next turn, so that no callback runs inside a
  * call.
  */
 #include "service/rdzv/c10d.h"
@@ -17,8 +17,8 @@
 #include "service/rdzv/register_v2.h"
 #include "service/rdzv/register_v3.h"
 
-#define NO_MEMORY_MS 50 /* until what found no memory is tried again */
-/* How long a node waits for its turn: others may have theirs before. */
+#define NO_MEMORY_MS 50 /* until a step that found no memory is tried again */
+/* How long a node waits for its turn to write. */
 #define TURN_MS          200
 #define TURN_MS_PER_NODE 10
 
@@ -46,7 +46,7 @@ static void rearm(struct mu_rdzv_c10d *n)
         at = now;
     }
     if (mu_mono_before(n->retry_at, MU_MONO_NEVER) && mu_mono_before(at, n->retry_at)) {
-        at = n->retry_at; /* What is due found no memory, and would not at once. */
+        at = n->retry_at; /* what is due found no memory: waits a little */
     }
     mu_env_timer_arm(n->base.env, &n->timer, at);
 }
@@ -62,7 +62,7 @@ static void ask_for(struct mu_rdzv_c10d *n, unsigned what)
 
 static void carry_out(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up);
 
-/* An error is one of the machine, which has not changed: MUSTER_ENOMEM, MUSTER_EINVAL. */
+/* Returns the machine's errors, after which it has not changed: MUSTER_ENOMEM, MUSTER_EINVAL. */
 static int feed(struct mu_rdzv_c10d *n, struct mu_rdzv_event *event)
 {
     struct mu_rdzv_update up;
@@ -90,7 +90,8 @@ static void feed_failure(struct mu_rdzv_c10d *n, uint64_t request, int status)
     (void)feed(n, &event);
 }
 
-/* First the user, because what is lent goes with the next step; then what is to be asked. */
+/* Tells the user first, because what is lent is invalid after the next step; then sends the
+ * request. */
 static void carry_out(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
 {
     int err = 0;
@@ -117,7 +118,8 @@ static void on_found(void *context, const struct mu_rdzv_register_found *found)
 {
     struct mu_rdzv_c10d *n = context;
 
-    /* The machine was made for a register that pushes; it has asked nothing but the first read. */
+    /* The machine was made for a register that pushes; so far it has only asked for the first
+     * read. */
     n->machine.config.push = found->push;
     n->machine.config.turns = found->turns;
     if (!n->config.dialect_given && found->dialect != MU_RDZV_DIALECT_UNKNOWN) {
@@ -138,7 +140,7 @@ static void record_answer(struct mu_rdzv_c10d *n, const struct mu_rdzv_event *ev
     case MU_RDZV_WRITE_LOST:
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank,
                                mu_rdzv_c10d_step(n, "write"),
-                               "somebody else was quicker; the change is made again");
+                               "another node was quicker; trying the change again");
         break;
     case MU_RDZV_BACKEND_FAILED:
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank,
@@ -162,7 +164,7 @@ static void on_answer(void *context, struct mu_rdzv_event *event)
     rearm(n);
 }
 
-/* Many may come on one turn. */
+/* Many changes may come on one turn. */
 static void on_changed(void *context)
 {
     struct mu_rdzv_c10d *n = context;
@@ -195,7 +197,7 @@ static void on_cell_closed(void *context)
 
 /* --- wishes ----------------------------------------------------------------------------------- */
 
-/* Hands a wish over. False: it is to be tried again. */
+/* Hands a wish to the machine. False: it must be tried again. */
 static bool grant(struct mu_rdzv_c10d *n, unsigned wish, enum mu_rdzv_event_type type)
 {
     struct mu_rdzv_event event = {.type = type};
@@ -204,12 +206,12 @@ static bool grant(struct mu_rdzv_c10d *n, unsigned wish, enum mu_rdzv_event_type
         return true;
     }
     if (wish == MU_RDZV_C10D_JOIN && !can_join(n)) {
-        return true; /* Once it has left. */
+        return true; /* later, once it has left */
     }
     n->soon &= ~wish;
     if (wish == MU_RDZV_C10D_JOIN) {
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, mu_rdzv_c10d_step(n, "join"),
-                               "%s wants into the next round", n->base.node);
+                               "%s wants to join the next round", n->base.node);
         n->rank = -1;
     }
     if (feed(n, &event) != 0) {
@@ -399,7 +401,7 @@ static int init_machine(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     uint32_t random;
     int err;
 
-    /* PyTorch counts its handlers; but processes in containers share addresses and numbers. */
+    /* PyTorch counts its handlers; but processes in containers share addresses and process ids. */
     mu_env_entropy(n->base.env, &random, sizeof(random));
     config.settings = c->settings;
     config.dialect = c->dialect;
@@ -425,11 +427,12 @@ static int elect(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
 
     n->soon = MU_RDZV_C10D_RECORD;
     if (n->config.place != MU_RDZV_C10D_STORE) {
-        (void)mu_err(&n->host_text, 0, "meeting in etcd at %.160s", n->config.etcd.authority);
+        (void)mu_err(&n->host_text, 0, "the rendezvous is in etcd at %.160s",
+                     n->config.etcd.authority);
         return 0;
     }
     if (n->config.file) {
-        (void)mu_err(&n->host_text, 0, "meeting in the file %.200s", n->config.path);
+        (void)mu_err(&n->host_text, 0, "the rendezvous is in the file %.200s", n->config.path);
         return 0;
     }
     rc = mu_rdzv_host(n->base.env, n->config.host, &n->config.endpoint, &n->server, &n->host_text);
@@ -440,7 +443,7 @@ static int elect(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     return 0;
 }
 
-/* Who hosts, then the register there. */
+/* Settles which node hosts, then makes the register there. */
 static int begin(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
 {
     int err = elect(n, reterr_msg);

@@ -1,6 +1,6 @@
 /*
  * What the files of the backends c10d, etcd-v2 and etcd-v3 share: one handler for the machine of
- * proto/rdzv/node.h, whatever register (service/rdzv/register.h) the state lies in. See
+ * proto/rdzv/node.h, with any register (service/rdzv/register.h) for its state. See
  * service/rdzv/rdzv.h for what it does.
  */
 #ifndef MU_RDZV_C10D_H
@@ -14,7 +14,8 @@
 #include "service/store/store.h"
 
 #define MU_RDZV_C10D_PATH_CAP 1024
-/* A path or the parameters of a cluster, of which every byte is escaped, and the longest prefix. */
+/* Enough for a path or the parameters of a cluster with every byte escaped, and the longest
+ * prefix. */
 #define MU_RDZV_C10D_FILE_CAP 512
 #define MU_RDZV_C10D_URL_CAP                                                                       \
     (3 * (MU_URL_MAX + 3 * MU_RDZV_C10D_FILE_CAP) + 12 * MU_RDZV_RUN_ID_MAX + 256)
@@ -29,7 +30,7 @@ struct mu_rdzv_c10d_config {
     enum mu_rdzv_c10d_place place;
     struct mu_rdzv_settings settings;
     enum mu_rdzv_dialect dialect; /* of the first state, if we write it */
-    bool dialect_given;           /* it holds on every store */
+    bool dialect_given;           /* the user chose it: it holds on every store */
     enum mu_rdzv_host_wish host;
     enum mu_store_tcp_protocol protocol;
     uint64_t read_timeout_ms;
@@ -38,36 +39,36 @@ struct mu_rdzv_c10d_config {
     bool file; /* `path` instead of `endpoint` */
     struct mu_addr endpoint;
     char path[MU_RDZV_C10D_PATH_CAP];
-    struct mu_url etcd; /* the cluster, and what its URL says */
+    struct mu_url etcd; /* the cluster, and the other parts of its URL */
     bool etcd_tls;      /* etcd-v2, as PyTorch has it: protocol=https, ssl_cert ... */
-    char etcd_files[3][MU_RDZV_C10D_FILE_CAP]; /* cacert, cert, key; "": none */
-    char etcd_prefix[MU_RDZV_C10D_PATH_CAP];   /* of all runs' keys */
+    char etcd_files[3][MU_RDZV_C10D_FILE_CAP]; /* cacert, cert, key; "": not given */
+    char etcd_prefix[MU_RDZV_C10D_PATH_CAP];   /* of the keys of all runs */
     int64_t lease_ttl_s;                       /* etcd-v3 */
     int64_t pid;
     int64_t local_id; /* -1: drawn at random */
 };
 
-/** The keys of the backend, and the endpoint. MUSTER_EINVAL in words. */
+/** Reads the options of the backend, and the endpoint. MUSTER_EINVAL with a text. */
 int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, struct mu_env *env,
                            const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg);
-/** c10d_etcd.c: the keys that etcd's backends have of their own, and their endpoint. */
+/** c10d_etcd.c: reads the options that only etcd's backends have, and their endpoint. */
 int mu_rdzv_c10d_configure_etcd(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
                                 struct mu_errmsg *reterr_msg);
-/** The client that the configuration names. */
+/** Makes the client that the configuration names. */
 int mu_rdzv_c10d_open_etcd(const struct mu_rdzv_c10d_config *c, struct mu_env *env,
                            struct mu_etcd **ret_etcd, struct mu_errmsg *reterr_msg);
-/** etcd-v3: what all keys of a run begin with, cut to what fits. Returns `prefix`. */
+/** etcd-v3: writes the prefix of all keys of a run, cut to what fits. Returns `prefix`. */
 char *mu_rdzv_c10d_v3_prefix(char *prefix, size_t cap, const struct mu_rdzv_c10d_config *c,
                              const char *run_id);
-/** As mu_rdzv_c10d_url(), where the store is in etcd. */
+/** The same as mu_rdzv_c10d_url(), for a store in etcd. */
 char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, const char *run_id,
                             int64_t round);
 /** Appends a text, escaped for a URL. Returns where it ends; no zero is put there. */
 char *mu_rdzv_c10d_escape(char *at, const char *text);
-/** The URL of a round's store, its prefix as PyTorch has it. Returns `url`. */
+/** Writes the URL of a round's store, with PyTorch's prefix. Returns `url`. */
 char *mu_rdzv_c10d_url(char *url, const struct mu_rdzv_c10d_config *c, const char *run_id,
                        int64_t round);
-/** The members as texts, one block for mu_free(). NULL: no memory. */
+/** Makes the members' texts, in one block for mu_free(). NULL: no memory. */
 struct mu_rdzv_peer *mu_rdzv_c10d_peers(const struct mu_rdzv_node *const *members, size_t count);
 /** "addr_pid_localid", as PyTorch writes it. */
 #define MU_RDZV_C10D_NAME_CAP (MU_RDZV_ADDR_MAX + 48)
@@ -77,12 +78,12 @@ enum mu_rdzv_c10d_state {
     MU_RDZV_C10D_OUT = 0,
     MU_RDZV_C10D_JOINING,
     MU_RDZV_C10D_IN,
-    MU_RDZV_C10D_BETWEEN, /* its round is over to the user; to the others it is still a member */
+    MU_RDZV_C10D_BETWEEN, /* for the user its round is over; for the others it is still a member */
 };
 
-/* What was asked for and has not reached the machine. */
+/* Calls of the user that have not reached the machine. */
 enum {
-    MU_RDZV_C10D_RECORD = 1 << 0, /* who hosts */
+    MU_RDZV_C10D_RECORD = 1 << 0, /* log which node hosts */
     MU_RDZV_C10D_LEAVE = 1 << 1,
     MU_RDZV_C10D_JOIN = 1 << 2,
     MU_RDZV_C10D_CLOSE = 1 << 3,
@@ -99,24 +100,24 @@ struct mu_rdzv_c10d {
     struct mu_timer timer;
     enum mu_rdzv_c10d_state state;
     unsigned soon;
-    mu_mono_t retry_at;   /* something found no memory */
-    mu_mono_t upscale_at; /* late-comers are let in */
+    mu_mono_t retry_at;   /* for a step that found no memory */
+    mu_mono_t upscale_at; /* when late nodes are let in */
     size_t world;         /* of the round that was assigned last */
     int64_t rank;
-    bool closed; /* the run is */
+    bool closed; /* the run is closed */
     bool closed_told;
     bool freeing;
     struct mu_errmsg host_text;
     char step[48];
 };
 
-/** The name of a step for the record: that of the backend before it. */
+/** The name of a step for the record, with that of the backend before it. */
 const char *mu_rdzv_c10d_step(struct mu_rdzv_c10d *n, const char *step);
 
-/* c10d_events.c: what the machine says, and what the user is told of it. The user may call
- * anything from inside; the node is there until its `freed`. */
+/* c10d_events.c: tells the user what the machine reports. The user may call anything from inside;
+ * the node lives until its `freed`. */
 void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up);
-/** Late-comers have waited for long enough. */
+/** Late nodes have waited long enough. */
 void mu_rdzv_c10d_upscale(struct mu_rdzv_c10d *n);
 
 #endif

@@ -1,4 +1,4 @@
-/* The options of the backends on a register, and the texts that they make for their users. */
+/* The options of the backends on a register, and texts for their users. */
 #include "service/rdzv/c10d.h"
 
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static const struct {
     {"members", ON_ANY},
     {"pid", ON_ANY},
     {"local_id", ON_ANY},
-    {"timeout", ON_ANY}, /* torchrun sends it to every backend; these have no use for it */
+    {"timeout", ON_ANY}, /* torchrun sends it to every backend; these do not need it */
     {"heartbeat_timeout", ON_STORE | ON_V2},
     {"keep_alive_interval", ON_STORE | ON_V2},
     {"keep_alive_max_attempt", ON_STORE | ON_V2},
@@ -34,7 +34,7 @@ static const struct {
     {"protocol", ON_STORE | ON_V2},
     {"is_host", ON_STORE},
     {"store_type", ON_STORE},
-    {"use_libuv", ON_STORE}, /* of some releases of PyTorch; there is nothing to choose here */
+    {"use_libuv", ON_STORE}, /* of some releases of PyTorch; it has no effect here */
     {"ssl_cert", ON_V2},
     {"ssl_cert_key", ON_V2},
     {"ca_cert", ON_V2},
@@ -57,7 +57,7 @@ static int check_keys(const struct mu_rdzv_params *params, unsigned on,
     return mu_rdzv_handler_keys(params, known, reterr_msg);
 }
 
-/* One of a list of words; the fallback where the key is absent. */
+/* Reads one of a list of words; takes the fallback where the key is absent. */
 static int parse_word(const char *config, const char *key, const char *const *words,
                       size_t fallback, size_t *ret, struct mu_errmsg *reterr_msg)
 {
@@ -74,9 +74,10 @@ static int parse_word(const char *config, const char *key, const char *const *wo
             return 0;
         }
     }
-    return mu_err(reterr_msg, MUSTER_EINVAL,
-                  "the rendezvous configuration option '%s' has no value %s; see muster-rdzv(1)",
-                  key, mu_span_quote(quoted, sizeof(quoted), value));
+    return mu_err(
+        reterr_msg, MUSTER_EINVAL,
+        "the rendezvous configuration option '%s' does not take the value %s; see muster-rdzv(1)",
+        key, mu_span_quote(quoted, sizeof(quoted), value));
 }
 
 static int parse_times(struct mu_rdzv_c10d_config *c, const char *config,
@@ -170,8 +171,8 @@ static int parse_words(struct mu_rdzv_c10d_config *c, const char *config,
     return err;
 }
 
-/* An absolute path: the URL of a round's store has no room for another. Without one a file is made,
- * as PyTorch does: good for one node, which alone knows its name. */
+/* Makes the path absolute: the URL of a round's store cannot hold another. Without a path a file is
+ * made, as in PyTorch: it serves one node, since no other knows its name. */
 static int parse_path(struct mu_rdzv_c10d_config *c, struct mu_env *env, const char *endpoint,
                       struct mu_errmsg *reterr_msg)
 {
@@ -187,8 +188,8 @@ static int parse_path(struct mu_rdzv_c10d_config *c, struct mu_env *env, const c
     }
     return err == 0 ? 0
                     : mu_err(reterr_msg, given ? MUSTER_EINVAL : MUSTER_EADDR,
-                             given ? "the working directory has no name: %s"
-                                   : "no file can be made in /tmp: %s",
+                             given ? "the working directory cannot be found: %s"
+                                   : "cannot make a file in /tmp: %s",
                              muster_strerror(err));
 }
 
@@ -229,7 +230,7 @@ int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, struct mu_env *env,
 
 /* --- texts ------------------------------------------------------------------------------------ */
 
-/* What needs no escape in a URL's path or query, and reads better without. */
+/* Whether a byte needs no escape in a URL's path or query, and reads better without. */
 static bool is_plain(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -289,7 +290,7 @@ struct mu_rdzv_peer *mu_rdzv_c10d_peers(const struct mu_rdzv_node *const *member
     char *at;
 
     for (size_t i = 0; i < count; i++) {
-        /* The address, and the name with two numbers behind it. */
+        /* Room for the address, and for the name with two numbers behind it. */
         bytes += 2 * strlen(members[i]->addr) + 48;
     }
     peers = mu_malloc(count * sizeof(*peers) + bytes);

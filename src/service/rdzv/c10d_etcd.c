@@ -1,4 +1,5 @@
-/* What the backends etcd-v2 and etcd-v3 have of their own: the cluster, and the store in it. */
+/* The parts of the backends etcd-v2 and etcd-v3 that c10d lacks: the cluster, and the store in
+ * it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,12 +12,14 @@
 #define NODES_PER_TTL_S 50 /* a cluster that keeps hundreds of leases may be slow with one */
 #define LEASE_TTL_S_MAX 3600
 #define WATCH_QUIET_MS  10000u
-/* A request that a leader has died with is answered by etcd only after 6 or 7 s. All that the
- * etcd-v3 backend asks can be asked again. */
-#define TRY_MS        2500u
-#define TRY_MS_A_NODE 10u /* hundreds that come together are answered one after the other */
-#define TRY_MS_MAX    8000u
-#define V2_STORE      "/torch/elastic/store" /* PyTorch's, for all runs */
+/* If etcd's leader dies during a request, etcd answers only after 6 or 7 s. All requests of the
+ * etcd-v3 backend can be repeated. */
+#define TRY_MS 2500u
+#define TRY_MS_A_NODE                                                                              \
+    10u /* hundreds of nodes that come together are answered one after the
+                             other */
+#define TRY_MS_MAX 8000u
+#define V2_STORE   "/torch/elastic/store" /* PyTorch's, for all runs */
 
 static const char *const url_params[] = {"tls", "cacert", "cert", "key", "user", "password_file"};
 
@@ -30,7 +33,7 @@ static bool is_url_param(const char *name)
     return false;
 }
 
-/* HOST[:PORT],... or etcd://HOST[:PORT],.../PREFIX?...; nothing is localhost. */
+/* Reads HOST[:PORT],... or etcd://HOST[:PORT],.../PREFIX?...; an empty endpoint is localhost. */
 static int parse_endpoint(struct mu_rdzv_c10d_config *c, const char *text,
                           struct mu_errmsg *reterr_msg)
 {
@@ -43,8 +46,8 @@ static int parse_endpoint(struct mu_rdzv_c10d_config *c, const char *text,
         text += 7;
     } else if (strstr(text, "://") != NULL) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "the endpoint %.100s is none of etcd: write HOST:PORT,HOST:PORT,... or "
-                      "etcd://HOST:PORT,.../PREFIX",
+                      "the endpoint %.100s is not an etcd endpoint; write HOST:PORT,HOST:PORT,... "
+                      "or etcd://HOST:PORT,.../PREFIX",
                       text);
     }
     len = snprintf(url, sizeof(url), "etcd://%s", text[0] == '\0' ? "localhost" : text);
@@ -64,15 +67,15 @@ static int parse_endpoint(struct mu_rdzv_c10d_config *c, const char *text,
     if (c->place == MU_RDZV_C10D_ETCD_V2 && c->etcd.path[0] != '\0' &&
         strcmp(c->etcd.path, "/") != 0) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "the keys of the backend etcd-v2 are where PyTorch has them: %.64s is no "
-                      "part of its endpoint",
+                      "the backend etcd-v2 keeps its keys where PyTorch does; leave %.64s out of "
+                      "its endpoint",
                       c->etcd.path);
     }
     return mu_etcd_url_prefix(&c->etcd, "/muster", c->etcd_prefix, sizeof(c->etcd_prefix),
                               reterr_msg);
 }
 
-/* PyTorch's own names for TLS. */
+/* Reads PyTorch's own options for TLS. */
 static int parse_v2(struct mu_rdzv_c10d_config *c, const char *config, struct mu_errmsg *reterr_msg)
 {
     static const char *const names[] = {"ca_cert", "ssl_cert", "ssl_cert_key"};
@@ -146,7 +149,7 @@ int mu_rdzv_c10d_open_etcd(const struct mu_rdzv_c10d_config *c, struct mu_env *e
     return mu_etcd_new_url(env, &c->etcd, &config, ret_etcd, reterr_msg);
 }
 
-/* A slash in a run's name would lead into the keys of another run. */
+/* A slash in a run's id would lead to the keys of another run. */
 char *mu_rdzv_c10d_v3_prefix(char *prefix, size_t cap, const struct mu_rdzv_c10d_config *c,
                              const char *run_id)
 {
@@ -179,7 +182,8 @@ static char *put_param(char *at, char before, const char *name, const char *valu
     return mu_rdzv_c10d_escape(at, value);
 }
 
-/* All but the authority is escaped; what fitted into a URL before fits into three times as much. */
+/* All but the authority is escaped: a text that fitted into a URL before fits into three times its
+ * length. */
 char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, const char *run_id,
                             int64_t round)
 {
@@ -208,7 +212,8 @@ char *mu_rdzv_c10d_etcd_url(char *url, const struct mu_rdzv_c10d_config *c, cons
     for (size_t i = 0; i < c->etcd.param_count; i++) {
         at = put_param(at, '&', c->etcd.params[i].name, c->etcd.params[i].value);
     }
-    /* In v3 as many digits for each, so that those of earlier rounds are one range of keys. */
+    /* In v3 all rounds have the same number of digits, so that earlier rounds are one range of
+     * keys. */
     (void)snprintf(number, sizeof(number), v2 ? "%" PRId64 : MU_RDZV_V3_ROUND, round);
     if (v2) {
         at = put_param(at, '&', "prefix", "torch.rendezvous.");

@@ -1,4 +1,4 @@
-/* What the machine says, in the words that all backends share. */
+/* Reports what the machine says, in the form that all backends share. */
 #include "service/rdzv/c10d.h"
 
 #include <inttypes.h>
@@ -35,7 +35,7 @@ static void tell_assigned(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *u
     mu_free(peers);
 }
 
-/* The round is over to the user. */
+/* Ends the round for the user. */
 static void end_round(struct mu_rdzv_c10d *n, struct mu_rdzv_ending *ending)
 {
     n->state = MU_RDZV_C10D_BETWEEN;
@@ -46,7 +46,7 @@ static void end_round(struct mu_rdzv_c10d *n, struct mu_rdzv_ending *ending)
     n->base.events.ended(n->base.events.context, ending);
 }
 
-/* The first member, by rank, that is none any more; NULL if nobody can be named. */
+/* Returns the first member, by rank, that is not in the round any more; NULL if all are. */
 static const struct mu_rdzv_node *find_lost(const struct mu_rdzv_c10d *n, uint32_t *ret_rank)
 {
     for (size_t i = 0; i < n->world; i++) {
@@ -125,7 +125,7 @@ static void tell_ended(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
 {
     struct mu_rdzv_ending ending = {
         .reason = MU_RDZV_ENDED_DROPPED,
-        .text = "the others have gone on without this node, or the state is gone",
+        .text = "the others have gone on without this node, or the state was deleted",
     };
 
     if (up->end == MU_RDZV_END_LEFT) {
@@ -140,7 +140,7 @@ static void tell_failed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_FAILED, n->rank, mu_rdzv_c10d_step(n, "failed"),
                            "%s: %s", muster_strerror(up->code), up->text);
     if ((up->failed & (MU_RDZV_OP_JOIN | MU_RDZV_OP_MEMBER)) != 0 && n->state != MU_RDZV_C10D_OUT) {
-        /* A join that was asked for meanwhile is still to come. */
+        /* A join that the user asked for meanwhile will still begin. */
         if ((n->soon & MU_RDZV_C10D_JOIN) == 0) {
             n->state = MU_RDZV_C10D_OUT;
             n->upscale_at = MU_MONO_NEVER;
@@ -148,7 +148,7 @@ static void tell_failed(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
         }
     }
     if ((up->failed & MU_RDZV_OP_LEAVE) != 0 && !n->freeing) {
-        tell_left(n); /* It is out all the same: the others will find it silent. */
+        tell_left(n); /* the node has left all the same: the others will notice its silence */
     }
     if ((up->failed & MU_RDZV_OP_CLOSE) != 0 && !n->freeing) {
         n->base.events.close_failed(n->base.events.context, up->code, up->text);
@@ -190,7 +190,7 @@ void mu_rdzv_c10d_tell(struct mu_rdzv_c10d *n, const struct mu_rdzv_update *up)
     if ((up->flags & MU_RDZV_CLOSED) != 0) {
         n->closed = true;
     }
-    /* A join that is under way, or waits for its turn, ends before its user hears of the close. */
+    /* A join that is under way, or waits for its turn, ends before the user hears of the close. */
     if (n->closed && n->state != MU_RDZV_C10D_JOINING && !n->freeing && !n->closed_told) {
         n->closed_told = true;
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_SUCCEEDED, n->rank,

@@ -1,6 +1,6 @@
 /*
- * The etcd backend: the machine of proto/rdzv/etcd.h on etcd's v2 API. Each lane of the machine is
- * one call at a time; what users ask for reaches the machine on the next turn, so that no callback
+ * The etcd backend: the machine of proto/rdzv/etcd.h on etcd's v2 API. Each lane of the machine has
+ * one call at a time. Calls of the user reach the machine on the next turn, so that no callback
  * runs inside a call.
  */
 #include "service/rdzv/etcd.h"
@@ -16,7 +16,9 @@
 #define PATH_MAX_BYTES (64u << 10)
 #define BODY_MAX       (16u << 20)
 #define CALL_MS        10000u /* etcd itself takes 7 s to give up */
-#define LEASE_MS       3000u  /* of a time to live of 10 s, so that there is time for another */
+#define LEASE_MS                                                                                   \
+    3000u /* of a time to live of 10 s, so that there is time for a second
+                                 try */
 
 static struct mu_rdzv_etcd *etcd_of(struct mu_rdzv_handler *h)
 {
@@ -58,7 +60,7 @@ static int put_number(struct mu_buf *b, const char *name, int64_t value)
     return mu_etcd2_field(b, name, mu_span_str(text));
 }
 
-/* The form of a write: the same fields that PyTorch's client sends. */
+/* Makes the form of a write, with the fields that PyTorch's client sends. */
 static int make_body(struct mu_buf *b, const struct mu_retcd_request *q)
 {
     const struct mu_span yes = MU_SPAN_LIT("true");
@@ -93,8 +95,8 @@ static int make_body(struct mu_buf *b, const struct mu_retcd_request *q)
 }
 
 /*
- * The query of the others. Reads are those of the whole cluster, not of whatever its member has
- * seen: after a change of member the state must not be an older one.
+ * Makes the query of the other requests. Reads are quorum reads of the cluster, not of what one
+ * member has seen: after a change of member the state must not be older.
  */
 static int make_query(struct mu_buf *b, const struct mu_retcd_request *q)
 {
@@ -130,7 +132,7 @@ static enum mu_retcd_lane_id lane_of(const struct mu_rdzv_etcd_lane *l)
     return (enum mu_retcd_lane_id)(l - l->n->lanes);
 }
 
-/* What a call has come to, for the machine. */
+/* Reports the result of a call to the machine. */
 static void on_call_done(struct mu_etcd_call *call)
 {
     struct mu_rdzv_etcd_lane *l = MU_CONTAINER_OF(call, struct mu_rdzv_etcd_lane, call);
@@ -148,7 +150,7 @@ static void on_call_done(struct mu_etcd_call *call)
         return;
     }
     if (l->pending) {
-        l->pending = false; /* This one was given up for another. */
+        l->pending = false; /* this call was given up for another one */
         send_request(l);
         return;
     }
@@ -157,7 +159,7 @@ static void on_call_done(struct mu_etcd_call *call)
         event.text = event.status == 0 ? NULL : "etcd's answer cannot be read";
         event.reply = &n->reply;
         if (event.status == MUSTER_EPROTO && call->text.len == 0) {
-            event.status = MUSTER_ETIMEDOUT; /* A watch that ended without an event. */
+            event.status = MUSTER_ETIMEDOUT; /* a watch that ended without an event */
         }
     }
     feed(n, &event);
@@ -211,7 +213,7 @@ static void send_request(struct mu_rdzv_etcd_lane *l)
     int err;
 
     if (!from->out) {
-        return; /* It was given up meanwhile. */
+        return; /* it was given up meanwhile */
     }
     l->number = from->request.number;
     err = start_call(l, &from->request);
@@ -226,7 +228,7 @@ static void send_request(struct mu_rdzv_etcd_lane *l)
     }
 }
 
-/* First the user is told, then what is to be asked goes out. */
+/* Tells the user first, then sends the requests. */
 static void carry_out(struct mu_rdzv_etcd *n, const struct mu_retcd_update *up)
 {
     mu_rdzv_etcd_tell(n, up);
@@ -266,7 +268,7 @@ static void grant(struct mu_rdzv_etcd *n, unsigned wish, enum mu_retcd_event_typ
     if (wish == MU_RDZV_ETCD_JOIN) {
         n->rank = -1;
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, -1, "etcd.join",
-                               "%s wants into the next round", n->base.node);
+                               "%s wants to join the next round", n->base.node);
     }
     feed(n, &event);
 }
@@ -299,7 +301,7 @@ static void on_timer(struct mu_timer *timer)
     if ((n->soon & MU_RDZV_ETCD_RECORD) != 0) {
         n->soon &= ~(unsigned)MU_RDZV_ETCD_RECORD;
         mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_INIT, -1, "etcd.host",
-                               "meeting in etcd at %.200s", n->config.endpoints);
+                               "the rendezvous is in etcd at %.200s", n->config.endpoints);
     }
     grant(n, MU_RDZV_ETCD_LEAVE, MU_RETCD_LEAVE);
     grant(n, MU_RDZV_ETCD_CLOSE, MU_RETCD_CLOSE_RUN);

@@ -15,7 +15,7 @@
 #define MU_RDZV_ETCD_URL_CAP  (MU_URL_MAX + 1)
 
 struct mu_rdzv_etcd_config {
-    struct mu_retcd_config machine; /* its texts point to what follows, and to the handler */
+    struct mu_retcd_config machine; /* its texts point to the members below, and to the handler */
     char prefix[MU_RETCD_PREFIX_MAX + 1];
     char endpoints[MU_RDZV_ETCD_TEXT_CAP];
     char cacert[MU_RDZV_ETCD_TEXT_CAP];
@@ -28,17 +28,17 @@ struct mu_rdzv_etcd_config {
     uint64_t upscale_delay_ms; /* UINT64_MAX: never */
 };
 
-/** The keys of the backend, and the endpoint. MUSTER_EINVAL in words. */
+/** Reads the options of the backend, and the endpoint. MUSTER_EINVAL with a text. */
 int mu_rdzv_etcd_configure(struct mu_rdzv_etcd_config *c, const struct mu_rdzv_params *params,
                            struct mu_errmsg *reterr_msg);
-/** A client by that configuration. */
+/** Makes the client that the configuration names. */
 int mu_rdzv_etcd_client(const struct mu_rdzv_etcd_config *c, struct mu_env *env,
                         struct mu_etcd **ret_etcd, struct mu_errmsg *reterr_msg);
-/** Appends the path of a run's key for a request, `tail` behind "/rdzv/" as it is, with its end.
- * MUSTER_ENOMEM, MUSTER_ELIMIT. */
+/** Appends the path of a run's key for a request: `tail` follows "/rdzv/" unescaped, and a zero
+ * ends it. MUSTER_ENOMEM, MUSTER_ELIMIT. */
 int mu_rdzv_etcd_path(struct mu_buf *out, const struct mu_rdzv_etcd_config *c, const char *run_id,
                       const char *tail);
-/** The URL of a round's store. False: it is too long. */
+/** Writes the URL of a round's store. False: it is too long. */
 bool mu_rdzv_etcd_url(char url[MU_RDZV_ETCD_URL_CAP], const struct mu_rdzv_etcd_config *c,
                       const char *run_id, uint64_t version);
 
@@ -49,7 +49,7 @@ enum mu_rdzv_etcd_state {
     MU_RDZV_ETCD_BETWEEN,
 };
 
-/* What was asked for and has not reached the machine. */
+/* Calls of the user that have not reached the machine. */
 enum {
     MU_RDZV_ETCD_RECORD = 1 << 0,
     MU_RDZV_ETCD_LEAVE = 1 << 1,
@@ -67,7 +67,7 @@ struct mu_rdzv_etcd_lane {
     struct mu_buf path;
     struct mu_buf body;
     uint64_t number; /* of the request that is out */
-    bool pending;    /* another waits until this one has ended */
+    bool pending;    /* another request waits until this one has ended */
 };
 
 struct mu_rdzv_etcd {
@@ -75,12 +75,12 @@ struct mu_rdzv_etcd {
     struct mu_rdzv_etcd_config config;
     struct mu_retcd machine;
     struct mu_etcd *etcd;
-    struct mu_etcd2_reply reply; /* of the answer that is being told */
+    struct mu_etcd2_reply reply; /* of the answer that is being reported */
     struct mu_rdzv_etcd_lane lanes[MU_RETCD_LANES];
     struct mu_timer timer;
     enum mu_rdzv_etcd_state state;
     unsigned soon;
-    mu_mono_t upscale_at; /* late-comers are let in */
+    mu_mono_t upscale_at; /* when late nodes are let in */
     uint64_t waiting;
     int64_t rank;
     uint32_t world;
@@ -89,8 +89,8 @@ struct mu_rdzv_etcd {
     bool freeing;
 };
 
-/* etcd_events.c: what the machine says, and what the user is told of it. The user may call
- * anything from inside; the node is there until its `freed`. */
+/* etcd_events.c: tells the user what the machine reports. The user may call anything from inside;
+ * the node lives until its `freed`. */
 void mu_rdzv_etcd_tell(struct mu_rdzv_etcd *n, const struct mu_retcd_update *up);
 void mu_rdzv_etcd_upscale(struct mu_rdzv_etcd *n);
 

@@ -1,4 +1,4 @@
-/* The etcd backend's options, in PyTorch's words, and what is made of them. */
+/* The etcd backend's options, with PyTorch's names, and the client and URL that they describe. */
 #include "service/rdzv/etcd.h"
 
 #include <inttypes.h>
@@ -61,7 +61,7 @@ static int copy_options(struct mu_rdzv_etcd_config *c, const char *config,
     return err;
 }
 
-/* "0", "0.0": which is no time that mu_rdzv_config_seconds() takes. */
+/* Whether the value is "0" or "0.0", which mu_rdzv_config_seconds() does not take. */
 static bool is_zero(struct mu_span value)
 {
     size_t dots = 0;
@@ -94,7 +94,7 @@ static int parse_times(struct mu_rdzv_etcd_config *c, const char *config,
     struct mu_span value;
     int err = mu_rdzv_config_seconds(config, "timeout", m->timeout_ms, &m->timeout_ms, reterr_msg);
 
-    /* What the other backends call it; and what it is called here wins. */
+    /* The other backends' name for it; this backend's own name wins. */
     if (err == 0 && !mu_rdzv_config_get(config, "timeout", &value)) {
         err = mu_rdzv_config_seconds(config, "join_timeout", m->timeout_ms, &m->timeout_ms,
                                      reterr_msg);
@@ -134,13 +134,14 @@ static int parse_protocol(struct mu_rdzv_etcd_config *c, const char *config,
         }
     }
     if (!c->tls && (c->cacert[0] != '\0' || c->cert[0] != '\0' || c->key[0] != '\0')) {
-        /* PyTorch ignores them in silence. */
+        /* PyTorch ignores them without a word. */
         mu_log(MUSTER_LOG_WARN, "RDZV-NO-TLS",
-               "certificates are given, but not used: say protocol=https");
+               "certificates are given, but not used; add protocol=https to use them");
         c->cacert[0] = c->cert[0] = c->key[0] = '\0';
     }
     if (c->key[0] != '\0' && c->cert[0] == '\0') {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "'key' is given without its 'cert'");
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "the rendezvous configuration has 'key' but no 'cert'; give both");
     }
     return 0;
 }
@@ -164,7 +165,7 @@ static int parse_words(struct mu_rdzv_etcd_config *c, const char *config,
                                &c->machine.notice_lost, reterr_msg);
 }
 
-/* The numbers of nodes, as the URL form has them. */
+/* Reads the numbers of nodes, in the form of the URL. */
 static int parse_nodes(struct mu_rdzv_etcd_config *c, const struct mu_rdzv_params *params,
                        struct mu_errmsg *reterr_msg)
 {
@@ -189,7 +190,7 @@ static int parse_nodes(struct mu_rdzv_etcd_config *c, const struct mu_rdzv_param
     return err;
 }
 
-/* HOST[:PORT], or several: each is looked at when the client is made. */
+/* Copies HOST[:PORT], or several: the client checks each when it is made. */
 static int copy_endpoints(struct mu_rdzv_etcd_config *c, const char *endpoint,
                           struct mu_errmsg *reterr_msg)
 {

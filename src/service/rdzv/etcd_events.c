@@ -1,4 +1,4 @@
-/* What the machine says, in the words that all backends share. */
+/* Reports what the machine says, in the form that all backends share. */
 #include "service/rdzv/etcd.h"
 
 #include <inttypes.h>
@@ -87,9 +87,8 @@ void mu_rdzv_etcd_upscale(struct mu_rdzv_etcd *n)
 }
 
 /*
- * Whoever waits is counted, also a member whose workers have failed. Where there is no place for
- * another the count is no reason to end a round: if it is a member that waits, its key ends, and
- * then the round does.
+ * The count includes all that wait, also a member whose workers have failed. When a round is full,
+ * the count is no reason to end it: if a member waits, its key ends, and then the round does.
  */
 static void tell_waiting(struct mu_rdzv_etcd *n, const struct mu_retcd_update *up)
 {
@@ -113,7 +112,7 @@ static void tell_failed(struct mu_rdzv_etcd *n, const struct mu_retcd_update *up
 {
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_FAILED, n->rank, "etcd.failed", "%s: %s",
                            muster_strerror(up->code), up->text.text);
-    /* A join that was asked for meanwhile is still to come. */
+    /* A join that the user asked for meanwhile will still begin. */
     if (n->state == MU_RDZV_ETCD_JOINING && (n->soon & MU_RDZV_ETCD_JOIN) == 0) {
         n->state = MU_RDZV_ETCD_OUT;
         n->base.events.failed(n->base.events.context, up->code, up->text.text);

@@ -79,14 +79,15 @@ static void take_version(struct extra *x)
     if (x->reply.code == MU_ETCD2_NOT_FOUND ||
         (x->reply.code == 0 &&
          (mu_retcd_state_decode(x->reply.nodes[0].value, &state) != 0 || state.version == 0))) {
-        finish(x, mu_err(&x->text, MUSTER_ENOENT, "no version of the run is active"));
+        finish(x, mu_err(&x->text, MUSTER_ENOENT, "the run has no active version"));
         return;
     }
     x->config.version = state.version;
     go(x, GET);
 }
 
-/* Writes the form of the next text: made, or swapped against what is there. */
+/* Writes the form of the next request: one that creates the key, or a swap against the present
+ * value. */
 static int make_form(struct extra *x, struct mu_span old)
 {
     struct mu_buf text;

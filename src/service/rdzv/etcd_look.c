@@ -1,7 +1,7 @@
 /*
- * How a run of PyTorch's `etcd` rendezvous stands: its state, then the keep-alive keys of its
- * version. The state says how many there are, and a keep-alive key who lives; neither has a name or
- * an address.
+ * The status of a run of PyTorch's `etcd` rendezvous: reads its state, then the keep-alive keys of
+ * its version. The state says how many nodes there are, and the keep-alive keys which of them live;
+ * neither has a name or an address.
  */
 #include "service/rdzv/look.h"
 
@@ -46,9 +46,9 @@ static void end(struct look *l, int status, const char *text)
     mu_etcd_close(l->etcd, on_closed, l);
 }
 
-/* --- what is told ----------------------------------------------------------------------------- */
+/* --- the answer ------------------------------------------------------------------------------- */
 
-/* Marks who has a keep-alive key, and for how long it was not renewed. */
+/* Marks the nodes that have a keep-alive key, and for how long it was not renewed. */
 static void mark_alive(const struct mu_etcd2_reply *listing, struct mu_rdzv_member_view *members,
                        bool *alive, size_t count)
 {
@@ -76,7 +76,7 @@ static void mark_alive(const struct mu_etcd2_reply *listing, struct mu_rdzv_memb
     }
 }
 
-/* One sentence, where there is something to be said. */
+/* One sentence, where there is something to say. */
 static const char *describe(const struct mu_retcd_state *s, const bool *alive, char *text,
                             size_t cap)
 {
@@ -172,7 +172,7 @@ static int ask(struct look *l, const char *tail, void (*done)(struct mu_etcd_cal
     return err;
 }
 
-/* False: it has ended. */
+/* False: the look has ended. */
 static bool take_reply(struct look *l)
 {
     struct mu_etcd_call *call = &l->call;
@@ -215,7 +215,8 @@ static void on_state(struct mu_etcd_call *call)
         return;
     }
     if (mu_retcd_state_decode(l->reply.nodes[0].value, &l->state) != 0) {
-        end(l, MUSTER_ERDZV_STATE, "what is under active_version is no state of a rendezvous");
+        end(l, MUSTER_ERDZV_STATE,
+            "the key active_version does not hold the state of a rendezvous");
         return;
     }
     if (l->state.status != MU_RETCD_FINAL) {

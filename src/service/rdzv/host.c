@@ -1,6 +1,6 @@
 /*
- * Who hosts: whoever can bind the endpoint. Names and interfaces say little about it (aliases,
- * several networks, containers), the kernel knows.
+ * Which node hosts: the one that can bind the endpoint. Names and interfaces say little about that
+ * (aliases, several networks, containers); the kernel knows.
  */
 #include <errno.h>
 #include <string.h>
@@ -12,12 +12,12 @@
 
 #define LINGER_STEP_MS 5
 
-/* A listener that only shows whether the address can be had. */
+/* A listener that only shows whether the address is available. */
 struct probe {
     struct mu_listener listener;
 };
 
-/* What outlives the call: the end of the server. */
+/* A server that is ending, which outlives the call. */
 struct hosted {
     struct mu_env *env;
     struct mu_store_server *server;
@@ -35,7 +35,7 @@ static bool is_loopback(const char *host)
            strcmp(host, "::1") == 0;
 }
 
-/* Such an address is everybody's own: all would host, and none would meet another. */
+/* Every host has such an address: all nodes would host, and no two would meet. */
 static bool is_wildcard(const char *host)
 {
     return strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
@@ -79,7 +79,7 @@ int mu_rdzv_place(struct mu_env *env, struct mu_addr *addr)
 
 /* --- the server ------------------------------------------------------------------------------- */
 
-/* Its machine is still on the stack when it says that it has stopped. */
+/* The server is still on the stack when it reports that it has stopped. */
 static void on_gone(struct mu_timer *timer)
 {
     struct hosted *h = MU_CONTAINER_OF(timer, struct hosted, timer);
@@ -104,7 +104,7 @@ static void on_stopped(void *context, int status, const char *why)
     }
 }
 
-/* The last answers may still be on their way: whoever got what it waited for hangs up. */
+/* The last answers may still be on their way: clients that got what they waited for hang up. */
 static void on_linger(struct mu_timer *timer)
 {
     struct hosted *h = MU_CONTAINER_OF(timer, struct hosted, linger);
@@ -146,7 +146,7 @@ static int serve(struct mu_env *env, const struct mu_addr *place,
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     config.listen = *place;
-    config.rpc.grace_ms = MU_RPC_DEAD_MS_MAX; /* As long as its members wish. */
+    config.rpc.grace_ms = MU_RPC_DEAD_MS_MAX; /* as long as its members wish */
     config.stopped = on_stopped;
     config.context = h;
     err = mu_store_server_start(env, &config, &h->server, reterr_msg);
@@ -167,9 +167,9 @@ static const char *reason(int err)
 {
     switch (err) {
     case -EADDRINUSE:
-        return "the port is in use on this machine, so somebody else here hosts";
+        return "the port is in use on this host, so another process here hosts";
     case -EADDRNOTAVAIL:
-        return "it is no address of this machine";
+        return "it is not an address of this host";
     case MUSTER_ENAME:
         return "the name is not known here";
     }
@@ -189,10 +189,10 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
         return mu_err(why, 0, "connecting to %.120s: is_host is false", at);
     }
     if (wish == MU_RDZV_HOST_TRY && is_wildcard(endpoint->host)) {
-        return mu_err(why, MUSTER_EADDR,
-                      "%.120s is an address of every machine: name the one that hosts, or say "
-                      "is_host",
-                      at);
+        return mu_err(
+            why, MUSTER_EADDR,
+            "%.120s is an address of every host; name the host of the rendezvous, or set is_host",
+            at);
     }
     err = mu_rdzv_place(env, &place);
     if (err == 0) {
@@ -202,7 +202,7 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
         return mu_err(why, err, "out of memory");
     }
     if (err == MUSTER_ELOCKED) {
-        /* It is an address of this machine: nobody else could host there. */
+        /* It is an address of this host: no other node could host there. */
         return mu_err(why, err, "cannot host at %.60s: %s", at, mu_env_strerror(env, err));
     }
     if (err != 0 && wish == MU_RDZV_HOST_YES) {
@@ -216,10 +216,10 @@ int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr
     }
     endpoint->port = mu_store_server_addr(*ret_server)->port;
     (void)mu_addr_format(endpoint, at, sizeof(at));
-    return mu_err(why, 1, "hosting at %.120s, %s: it could be bound%s", at,
+    return mu_err(why, 1, "hosting at %.120s, %s: the address could be bound%s", at,
                   strcmp(place.host, endpoint->host) != 0
-                      ? "on all addresses, since here that name is loopback's"
+                      ? "on all addresses, since that name is a loopback address here"
                   : is_wildcard(place.host) ? "on all addresses"
-                                            : "there only",
+                                            : "on that address only",
                   wish == MU_RDZV_HOST_YES ? ", as is_host asks for" : "");
 }

@@ -21,7 +21,7 @@ struct look {
     struct mu_errmsg text;
 };
 
-/* `done` is told when the register is closed, so that nothing of it is left then. */
+/* `done` is called when the register is closed, so that nothing of it is left then. */
 static void end(struct look *l, int status, const char *text)
 {
     if (!l->ended) {

@@ -7,7 +7,7 @@
 
 #include "service/rdzv/url.h"
 
-#define HOST_PART_MAX 200 /* of a default name, so that the rest fits behind it */
+#define HOST_PART_MAX 200 /* bytes of a default name, so that the rest fits behind it */
 
 static const struct {
     const char *name;
@@ -40,7 +40,7 @@ static int open_backend(struct mu_env *env, const struct mu_rdzv_params *params,
                                 backends[i].name);
     }
     return mu_err(reterr_msg, MUSTER_EINVAL,
-                  "there is no rendezvous backend \"%.64s\"; known are: %s", params->backend,
+                  "there is no rendezvous backend \"%.64s\"; use one of: %s", params->backend,
                   names);
 }
 
@@ -64,7 +64,8 @@ int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
 
 /* --- for backends ----------------------------------------------------------------------------- */
 
-/* Text that becomes part of names, keys and lines: bounded, and nothing that would break a line. */
+/* Copies a text that becomes part of names, keys and lines: bounded, and without control
+ * characters. */
 static int copy_text(char *to, size_t cap, struct mu_span text, const char *what,
                      struct mu_errmsg *reterr_msg)
 {
@@ -73,7 +74,7 @@ static int copy_text(char *to, size_t cap, struct mu_span text, const char *what
     }
     for (size_t i = 0; i < text.len; i++) {
         if (text.data[i] < 0x20 || text.data[i] == 0x7f) {
-            return mu_err(reterr_msg, MUSTER_EINVAL, "the %s has a control character in it", what);
+            return mu_err(reterr_msg, MUSTER_EINVAL, "the %s contains a control character", what);
         }
     }
     if (text.len != 0) {
@@ -89,7 +90,7 @@ static struct mu_span text_span(const char *text)
 }
 
 /*
- * Host and process do not tell two nodes apart: there may be several in one process, and containers
+ * Host and process do not identify a node: there may be several in one process, and containers
  * share host names and process ids. Hence the random part.
  */
 static void make_name(struct mu_rdzv_handler *h, const struct mu_self *self)
@@ -176,7 +177,7 @@ int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, const char *const 
         if (item.len != 0 && !is_one_of(item, common) && !is_one_of(item, known)) {
             return mu_err(reterr_msg, MUSTER_EINVAL,
                           "the %.32s backend has no configuration option %s; muster-rdzv(1) lists "
-                          "what it has",
+                          "its options",
                           params->backend, mu_span_quote(quoted, sizeof(quoted), item));
         }
     }

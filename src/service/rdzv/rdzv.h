@@ -1,13 +1,13 @@
 /*
- * One node's rendezvous as its users on the loop's thread see it, whatever holds the state: the
- * launcher, the command and the public API all stand on this.
+ * One node's rendezvous as its users on the loop's thread see it, with any backend: the launcher,
+ * the command and the public API all stand on this.
  *
- *     mu_rdzv_open(env, &params, &events, &handler, &msg)   finds out who hosts, hosts or connects
+ *     mu_rdzv_open(env, &params, &events, &handler, &msg)   hosts the rendezvous, or connects to it
  *     mu_rdzv_join(handler)        assigned(...) follows, or failed(...)
  *                                  ended(...) comes when that round is over; then join again
  *     mu_rdzv_explain(handler)     while it joins: explained(...) follows
  *     mu_rdzv_leave(handler)       left(...) follows
- *     mu_rdzv_close_run(handler)   closed(...) follows, for everybody in the run
+ *     mu_rdzv_close_run(handler)   closed(...) follows, on all nodes of the run
  *     mu_rdzv_free(handler)        freed(...) follows: the last callback
  *
  * One shape for all backends:
@@ -18,9 +18,10 @@
  *      |  failed, left   |                            |  | join: ends it    | join
  *      +-----------------+----------------------------+  +---> JOINING <----+
  *
- *  - `ended` says why: a member was lost, left, its workers failed, late-comers are let in, or this
- *    node itself was held for dead (DROPPED). The node still counts as present where the backend
- *    allows it (its place in the next round is kept), but gets no rank before it joins again.
+ *  - `ended` says why: a member was lost, left, its workers failed, late nodes are let in, or the
+ *    others took this node itself for dead (DROPPED). The node still counts as present where the
+ *    backend allows it (its place in the next round is kept), but gets no rank before it joins
+ *    again.
  *  - join while in a round means: this round is over for me (my workers failed). It ends for the
  *    others as well. `assigned` of a later round follows.
  *  - A run that was closed fails every join with MUSTER_ERDZV_CLOSED.
@@ -37,16 +38,16 @@
 struct mu_rdzv_handler;
 
 enum mu_rdzv_end_reason {
-    MU_RDZV_ENDED_LOST = 1, /* a member is gone without a word */
+    MU_RDZV_ENDED_LOST = 1, /* a member vanished */
     MU_RDZV_ENDED_LEFT,     /* a member left */
-    MU_RDZV_ENDED_UPSCALE,  /* late-comers are let in */
+    MU_RDZV_ENDED_UPSCALE,  /* late nodes are let in */
     MU_RDZV_ENDED_FAILED,   /* the workers of a member failed */
     MU_RDZV_ENDED_DROPPED,  /* the others have gone on without this node */
 };
 
 struct mu_rdzv_peer {
     const char *name; /* unique in the run */
-    const char *addr; /* how it is reached */
+    const char *addr; /* its address for the other nodes */
 };
 
 /* All lent for the callback. */
@@ -55,21 +56,21 @@ struct mu_rdzv_assignment {
     uint64_t round;
     uint32_t rank;
     uint32_t world;
-    uint32_t restarts_left; /* UINT32_MAX: not kept, or no bound */
+    uint32_t restarts_left; /* UINT32_MAX: not counted, or no bound */
     size_t member_count;    /* `world`, or 0: not asked for (members=false), or too many */
     const struct mu_rdzv_peer *members; /* by rank */
     const char *store; /* URL of the round's store, its prefix in it: see mu_store_open() */
-    /* The others are PyTorch 1.13: its exchange (service/agent/exchange.h), and the workers' rank 0
-     * serves the store at the bootstrap address itself, so that no agent may. */
+    /* The other nodes are PyTorch 1.13: ranks go by its exchange (service/agent/exchange.h), and
+     * the workers' rank 0 serves the store at the bootstrap address itself, so no agent may. */
     bool torch_1;
-    /* Workers take it that the first of them serves the store, as in the last case. */
+    /* Workers expect that the first of them serves the store, as in the last case. */
     bool workers_serve;
 };
 
 struct mu_rdzv_ending {
     uint64_t round;
     enum mu_rdzv_end_reason reason;
-    const char *who; /* the member because of which, or NULL */
+    const char *who; /* the member that caused it, or NULL */
     uint32_t who_rank;
     const char *text; /* one sentence */
 };
@@ -88,33 +89,33 @@ struct mu_rdzv_record {
     const char *message; /* one sentence */
     const char *node;
     enum mu_rdzv_record_state state;
-    int64_t rank; /* -1: none */
+    int64_t rank; /* -1: no rank */
 };
 
 struct mu_rdzv_events {
     void (*assigned)(void *context, const struct mu_rdzv_assignment *assignment);
     void (*ended)(void *context, const struct mu_rdzv_ending *ending);
     /**
-     * For so long has nobody said that this node is still counted on, that at `by` the others may
-     * go on without it: what was begun in a round must have ended by then, at the latest. `by` is
-     * past for who was stopped meanwhile. True: nothing of it is left, and the node stays in its
-     * round as long as the others keep it there. False, and if it is NULL: `ended` follows if it
-     * was in one. Only the backend "muster" tells it.
+     * The node has heard nothing for so long that from `by` on the others may go on without it: its
+     * workers must have ended by then, at the latest. `by` is past if this process was stopped
+     * meanwhile. Return true: no worker is left, and the node stays in its round as long as the
+     * others keep it there. Return false, or leave this NULL: `ended` follows if the node was in a
+     * round. Only the backend "muster" calls it.
      */
     bool (*cut_off)(void *context, mu_mono_t by);
-    /** How many wait to be let in, while in a round; told when it changes. */
+    /** How many nodes wait to be let in, while in a round; comes when that changes. */
     void (*waiting)(void *context, uint32_t count);
-    /** What a join under way waits for, as was asked; one sentence without a full stop. May be NULL
-     * if it is not asked. */
+    /** Answers mu_rdzv_explain(): what a join under way waits for, in one sentence without a full
+     * stop. May be NULL if that is never called. */
     void (*explained)(void *context, const char *text);
     /** The run is over. Once. A join under way has failed before with MUSTER_ERDZV_CLOSED. */
     void (*closed)(void *context);
     /** The join, or the membership, could not go on: MUSTER_ERDZV_*. The node is out. */
     void (*failed)(void *context, int status, const char *text);
-    /** May be NULL if nobody calls mu_rdzv_leave(). */
+    /** May be NULL if mu_rdzv_leave() is never called. */
     void (*left)(void *context);
-    /** A close that did not come about: MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN. May be NULL if
-     * nobody calls mu_rdzv_close_run(). */
+    /** A close has failed: MUSTER_ERDZV_TIMEOUT, MUSTER_ERDZV_CONN. May be NULL if
+     * mu_rdzv_close_run() is never called. */
     void (*close_failed)(void *context, int status, const char *text);
     /** May be NULL. */
     void (*record)(void *context, const struct mu_rdzv_record *record);
@@ -128,9 +129,9 @@ struct mu_rdzv_handler_ops {
     void (*explain)(struct mu_rdzv_handler *h);
     void (*leave)(struct mu_rdzv_handler *h);
     void (*close_run)(struct mu_rdzv_handler *h);
-    /** Leaves without a word if it is in; `freed` follows. */
+    /** Leaves without a callback if the node is in; `freed` follows. */
     void (*free)(struct mu_rdzv_handler *h);
-    /** Whether nobody is a member of any run that is served here. NULL: it cannot tell. */
+    /** Whether the runs that are served here have no members. NULL: the backend cannot tell. */
     bool (*deserted)(const struct mu_rdzv_handler *h);
 };
 
@@ -142,18 +143,19 @@ struct mu_rdzv_handler {
     char backend[32];
     char run_id[MU_RDZV_RUN_ID_MAX + 1];
     char node[MU_RDZV_RUN_ID_MAX + 1]; /* our name */
-    char addr[MU_ADDR_HOST_MAX + 1];   /* how others reach us */
+    char addr[MU_ADDR_HOST_MAX + 1];   /* our address for the others */
     bool hosting;                      /* the server runs here */
-    bool blameless;     /* join: the round is over for us, and it is not that our workers failed; it
-                           costs no restart where the backend counts those */
-    uint32_t linger_ms; /* how long a server here outlives `free` for others to go first. 0 */
+    bool blameless;     /* join: the round is over for us, but not because our workers failed; it
+                           costs no restart where the backend counts them */
+    uint32_t linger_ms; /* how long a server here outlives `free`, so that others can go first. 0 */
 };
 
 /**
- * By params->backend: "muster", "c10d", "etcd", "etcd-v2", "etcd-v3", "static"; the endpoint may
- * say all of it (service/rdzv/url.h). Parses all of the config and refuses what it does not know by
- * name. Hosting is settled here as far as binding goes; that others answer shows when
- * joining. MUSTER_EINVAL in words, MUSTER_EADDR, MUSTER_ENOMEM.
+ * Opens the backend params->backend: "muster", "c10d", "etcd", "etcd-v2", "etcd-v3" or "static";
+ * the endpoint may be a URL that holds everything (service/rdzv/url.h). Parses the whole config and
+ * refuses options that it does not know, by name. This call settles which node hosts, as far as
+ * binding goes; joining shows whether the host answers. MUSTER_EINVAL with a text, MUSTER_EADDR,
+ * MUSTER_ENOMEM.
  */
 int mu_rdzv_open(struct mu_env *env, const struct mu_rdzv_params *params,
                  const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
@@ -191,7 +193,7 @@ static inline void mu_rdzv_free(struct mu_rdzv_handler *h)
 
 /* --- for backends ----------------------------------------------------------------------------- */
 
-/** Keeps env and events, checks and copies run id, name and address (config `name`, `addr`). */
+/** Keeps env and events, and checks and copies run id, name and address (config `name`, `addr`). */
 int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler_ops *ops,
                          struct mu_env *env, const struct mu_rdzv_params *params,
                          const struct mu_rdzv_events *events, struct mu_errmsg *reterr_msg);
@@ -216,37 +218,37 @@ int mu_rdzv_static_new(struct mu_env *env, const struct mu_rdzv_params *params,
                        const struct mu_rdzv_events *events, struct mu_rdzv_handler **ret_handler,
                        struct mu_errmsg *reterr_msg);
 
-/* --- who hosts -------------------------------------------------------------------------------- */
+/* --- hosting ---------------------------------------------------------------------------------- */
 
 struct mu_store_server;
 
 enum mu_rdzv_host_wish {
-    MU_RDZV_HOST_TRY = 0, /* whoever can bind the endpoint hosts */
-    MU_RDZV_HOST_YES,     /* is_host=true: it must */
+    MU_RDZV_HOST_TRY = 0, /* the node that can bind the endpoint hosts */
+    MU_RDZV_HOST_YES,     /* is_host=true: this node must host */
     MU_RDZV_HOST_NO,
 };
 
 /**
  * Tries to bind the endpoint and to serve there. 1: this process hosts, `*ret_server` is its server
- * and `*endpoint` has the port that was found; 0: somebody else does, connect;
- * MU_RDZV_ELSEWHERE: likewise, and the endpoint is no address of this machine. MUSTER_EADDR:
- * is_host was asked for and it cannot be; MUSTER_ENOMEM. `why` says in one line what was chosen,
- * and why. It is served at the endpoint's own addresses (see mu_rdzv_place()); at all of the
- * machine's only if that is what the endpoint says, which takes is_host.
- * The server's end is mu_rdzv_unhost().
+ * and `*endpoint` has the port; 0: another process hosts, connect to it; MU_RDZV_ELSEWHERE:
+ * likewise, and the endpoint is not an address of this host. MUSTER_EADDR: is_host is true, but
+ * hosting is impossible; MUSTER_ENOMEM. `why` says in one line what was chosen, and why. The server
+ * listens at the endpoint's own addresses (see mu_rdzv_place()); at all of the host's only if the
+ * endpoint says so, which needs is_host. mu_rdzv_unhost() ends the server.
  */
 #define MU_RDZV_ELSEWHERE 2
 int mu_rdzv_host(struct mu_env *env, enum mu_rdzv_host_wish wish, struct mu_addr *endpoint,
                  struct mu_store_server **ret_server, struct mu_errmsg *why);
 /**
- * Where to listen for others who know this machine by `addr`: there, if it can be bound. A name
- * that leads to loopback on this machine, as Debian has it for a machine's own, leads elsewhere on
- * the others: it becomes "::", all addresses. 0, or why `addr` cannot be bound, as mu_env_listen().
+ * Finds where to listen for other hosts that know this one by `addr`: at `addr`, if it can be
+ * bound. A name that leads to loopback on this host, as Debian sets a host's own name, leads
+ * elsewhere on the others: it becomes "::", all addresses. 0, or why `addr` cannot be bound, as
+ * mu_env_listen().
  */
 int mu_rdzv_place(struct mu_env *env, struct mu_addr *addr);
 /**
- * Ends such a server, when nobody is connected any more or `linger_ms` are over; `done` (may be
- * NULL) follows, on a later turn, when it is gone.
+ * Ends such a server when its last client has gone or `linger_ms` are over; `done` (may be NULL)
+ * follows, on a later turn, when the server is gone.
  */
 void mu_rdzv_unhost(struct mu_store_server *server, uint32_t linger_ms, void (*done)(void *context),
                     void *context);

@@ -1,14 +1,14 @@
 /*
- * Where the state of a dynamic rendezvous lies, for the machine of proto/rdzv/node.h: what a driver
- * owes that machine, behind one small table of verbs.
+ * The register that holds the shared state of a dynamic rendezvous, for the machine of
+ * proto/rdzv/node.h, behind one small table of verbs.
  *
  *     register_store.c   a key of a store, as PyTorch's c10d backend has it
  *     register_v2.c      a key of etcd's v2 API, as PyTorch's etcd-v2 backend has it
  *     register_v3.c      keys of etcd's v3 API, where a node's life is a lease: ours
  *
- * One request at a time, each answered unless another one has taken its place, and where changes
- * are pushed a `changed` (or the new state itself) for every change that an answer may not have
- * seen.
+ * There is one request at a time, and each is answered unless another one has replaced it. Where
+ * changes are pushed, there is a `changed` (or the new state itself) for every change that an
+ * answer may not have seen.
  */
 #ifndef MU_RDZV_REGISTER_H
 #define MU_RDZV_REGISTER_H
@@ -18,19 +18,19 @@
 
 struct mu_rdzv_register;
 
-/* How a register turned out. */
+/* What is known of a register once it has answered. */
 struct mu_rdzv_register_found {
-    bool push;  /* changes are told */
+    bool push;  /* it reports changes */
     bool turns; /* it holds writes back until it is their turn */
     enum mu_rdzv_dialect
-        dialect;      /* the one that the others must speak; UNKNOWN: no reason to prefer one */
+        dialect;      /* the one that the others must use; UNKNOWN: no reason to prefer one */
     const char *text; /* for the record */
 };
 
 struct mu_rdzv_register_events {
-    /** Before the first answer that is not a failure, and again should it turn out otherwise. */
+    /** Comes before the first answer that is not a failure, and again if something changes. */
     void (*found)(void *context, const struct mu_rdzv_register_found *found);
-    /** STATE_READ (with request 0: nobody asked), STATE_WRITTEN, WRITE_LOST or BACKEND_FAILED, for
+    /** STATE_READ (request 0: without a request), STATE_WRITTEN, WRITE_LOST or BACKEND_FAILED, for
      * the machine; its time is not set. What it points to is lent for the call. */
     void (*answer)(void *context, struct mu_rdzv_event *event);
     void (*changed)(void *context);
@@ -40,7 +40,7 @@ struct mu_rdzv_register_events {
 };
 
 struct mu_rdzv_register_kind {
-    /** `answer` follows, on a later turn. Takes the place of what was asked before. */
+    /** `answer` follows, on a later turn. Replaces an earlier request. */
     void (*read)(struct mu_rdzv_register *reg, uint64_t request);
     /** Likewise, for an update with DO_WRITE. MUSTER_ENOMEM, MUSTER_ELIMIT: there will be no
      * answer. */
@@ -55,12 +55,12 @@ enum mu_rdzv_register_want {
     MU_RDZV_REGISTER_WRITE
 };
 
-/* The first member of every kind's own. */
+/* The first member of every kind's struct. */
 struct mu_rdzv_register {
     const struct mu_rdzv_register_kind *kind;
     struct mu_env *env;
     struct mu_rdzv_register_events events;
-    enum mu_rdzv_register_want want; /* the request that was asked for and not answered */
+    enum mu_rdzv_register_want want; /* the request that has no answer yet */
     uint64_t request;
 };
 
@@ -82,9 +82,9 @@ static inline void mu_rdzv_register_close(struct mu_rdzv_register *reg)
 
 /* --- for the kinds ---------------------------------------------------------------------------- */
 
-/** Answers what is wanted, which then is nothing. */
+/** Answers the request under way. */
 void mu_rdzv_register_answer(struct mu_rdzv_register *reg, struct mu_rdzv_event *event);
-/** Likewise, with BACKEND_FAILED; not where nothing is wanted. */
+/** The same with BACKEND_FAILED; does nothing if there is no request. */
 void mu_rdzv_register_fail(struct mu_rdzv_register *reg, int status, const char *text,
                            bool transient);
 /** Whether another try may help before the deadline. */

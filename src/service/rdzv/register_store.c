@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/prng.h"
 
-/* PyTorch's word for "there is no state"; it is no base64 of one. */
+/* PyTorch's value for "there is no state"; no state has this base64. */
 #define SENTINEL "Y2FuaW1hZGFt"
 /* The base64 of the longest state. */
 #define TEXT_BYTES_MAX ((size_t)MU_RDZV_STATE_BYTES_MAX / 3 * 4 + 8)
@@ -20,7 +20,7 @@ static void pass_turn(struct mu_rdzv_store_register *c);
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* What the key holds, as the state that it means. */
+/* Answers with the state that the key holds. */
 static void answer_state(struct mu_rdzv_store_register *c, enum mu_rdzv_event_type type,
                          struct mu_span text)
 {
@@ -39,7 +39,7 @@ static void answer_state(struct mu_rdzv_store_register *c, enum mu_rdzv_event_ty
     } else if (err == MUSTER_ELIMIT) {
         mu_rdzv_register_fail(&c->base, MUSTER_ECORRUPT, "it is longer than any state", false);
     } else if (err != 0) {
-        mu_rdzv_register_fail(&c->base, MUSTER_ECORRUPT, "it is no base64", false);
+        mu_rdzv_register_fail(&c->base, MUSTER_ECORRUPT, "it is not base64", false);
     } else {
         mu_rdzv_register_answer(&c->base, &event);
     }
@@ -47,7 +47,7 @@ static void answer_state(struct mu_rdzv_store_register *c, enum mu_rdzv_event_ty
     mu_buf_trim(&c->bytes, 1u << 20);
 }
 
-/* The store has forgotten the key: the sentinel comes back, then the request is made again. */
+/* The store has forgotten the key: writes the sentinel again, then repeats the request. */
 static void create_again(struct mu_rdzv_store_register *c)
 {
     c->phase = MU_RDZV_STORE_REGISTER_DOWN;
@@ -77,7 +77,8 @@ static void on_written(struct mu_rdzv_store_register *c)
     struct mu_rdzv_event event = {.type = MU_RDZV_STATE_WRITTEN, .token = desired};
 
     if (op->status == MUSTER_ELIMIT) {
-        /* Too long for the store, or what is there is too long for us: reading tells. */
+        /* The value is too long for the store, or the present one is too long for us: a read will
+         * show. */
         mu_rdzv_register_fail(&c->base, MUSTER_ECORRUPT, op->errmsg.text, false);
     } else if (op->status != 0) {
         mu_rdzv_register_fail(&c->base, op->status, op->errmsg.text,
@@ -86,8 +87,8 @@ static void on_written(struct mu_rdzv_store_register *c)
         c->contended = false;
         mu_rdzv_register_answer(&c->base, &event);
     } else if (mu_span_eq(op->reply.values[0], mu_buf_span(&c->expected))) {
-        /* It holds what we expected, and yet was not written: PyTorch's way to say that there is
-         * no such key. */
+        /* The answer is what we expected, and yet it was not replaced: so PyTorch says that the key
+         * is absent. */
         create_again(c);
     } else {
         c->contended = true;
@@ -104,7 +105,7 @@ static void on_asked(struct mu_store_op *op)
         return;
     }
     if (c->base.want == MU_RDZV_REGISTER_NOTHING || c->asked != c->base.request) {
-        pump(c); /* Another one has taken its place. */
+        pump(c); /* another request has replaced it */
         return;
     }
     if (op->status == 0 && op->reply.value_count != 1) {
@@ -143,7 +144,7 @@ static void submit(struct mu_rdzv_store_register *c, struct mu_rdzv_store_regist
     mu_store_submit(c->store, &slot->op);
 }
 
-/* Asks the store what is wanted, as soon as it can be asked. */
+/* Sends the request to the store, as soon as that is possible. */
 static void pump(struct mu_rdzv_store_register *c)
 {
     struct mu_store_request q = {.verb = MU_STORE_GET, .flags = MU_STORE_NOWAIT};
@@ -163,7 +164,7 @@ static void pump(struct mu_rdzv_store_register *c)
         return;
     }
     if (c->base.want == MU_RDZV_REGISTER_WRITE) {
-        if (c->asked != c->base.request) { /* otherwise it is the same write, once more */
+        if (c->asked != c->base.request) { /* else it repeats the same write */
             swap(&c->expected, &c->next_expected);
             swap(&c->desired, &c->next_desired);
         }
@@ -227,8 +228,8 @@ static void on_turn(struct mu_store_op *op)
     if (c->closing) {
         return;
     }
-    /* Who has waited in vain goes without, and has a turn to pass on afterwards: the one that
-     * somebody did not. */
+    /* A node that has waited in vain writes without a turn, and passes one on afterwards: the one
+     * that another node lost. */
     c->holding = op->status == 0 || op->status == MUSTER_ETIMEDOUT;
     if (!c->holding) {
         c->contended = false;
@@ -263,7 +264,7 @@ static void on_given(struct mu_store_op *op)
         c->give_again = false;
         pass_turn(c);
     } else if (op->status == 0 && op->request.verb == MU_STORE_QUEUE_PUSH && op->reply.number > 1) {
-        submit(c, &c->give, &q, c->config.answer_ms, on_given); /* One is enough. */
+        submit(c, &c->give, &q, c->config.answer_ms, on_given); /* one is enough */
     }
 }
 
@@ -302,10 +303,10 @@ static void drop_store(struct mu_rdzv_store_register *c)
     mu_store_close(c->leaving, on_store_closed, c);
 }
 
-/* It is down; whoever waits is told, and asking again tries again. */
+/* The register is down; the request under way fails, and the next one tries again. */
 static void fail_set_up(struct mu_rdzv_store_register *c, int status, const char *text)
 {
-    /* A store that never was there has given up for good. */
+    /* A store that was never reached has given up for good. */
     bool for_good = !c->store_up;
 
     c->phase = MU_RDZV_STORE_REGISTER_DOWN;
@@ -316,7 +317,7 @@ static void fail_set_up(struct mu_rdzv_store_register *c, int status, const char
                           !for_good && mu_rdzv_register_is_transient(status));
 }
 
-/* PyTorch's way to keep nodes that start together from writing together. */
+/* Waits as PyTorch does, so that nodes that start together do not write together. */
 static void delay(struct mu_rdzv_store_register *c)
 {
     struct mu_now now = mu_env_now(c->base.env);
@@ -333,14 +334,14 @@ static void delay(struct mu_rdzv_store_register *c)
 
 static void tell_found(struct mu_rdzv_store_register *c)
 {
-    /* Who shares a store of PyTorch 1.13 is PyTorch 1.13, and ends when it finds another dialect:
-     * so we must not be the first to write one. */
+    /* Nodes that share a store of PyTorch 1.13 are PyTorch 1.13, and end when they find another
+     * dialect: so we must not be the first to write one. */
     const struct mu_rdzv_register_found found = {
         .push = c->push,
         .turns = c->push,
         .dialect = mu_store_tcp_found(c->store) == MU_STORE_TCP_TORCH1 ? MU_RDZV_DIALECT_1_13
                                                                        : MU_RDZV_DIALECT_UNKNOWN,
-        .text = c->push ? "the store answers and tells of changes"
+        .text = c->push ? "the store answers and reports changes"
                         : "the store answers; it is read once a second",
     };
 
@@ -373,14 +374,14 @@ static void on_created(struct mu_store_op *op)
         return;
     }
     if (op->status == MUSTER_ELIMIT) {
-        /* The answer holds what is there, and no state is that long. */
+        /* The answer holds the present value, and no state is that long. */
         c->store_up = true;
         fail_set_up(c, MUSTER_ECORRUPT, "it is longer than any state");
     } else if (op->status != 0) {
         fail_set_up(c, op->status, op->errmsg.text);
     } else {
         if (c->push && op->reply.number == 1) {
-            pass_turn(c); /* Who makes the key makes the first turn. */
+            pass_turn(c); /* the node that makes the key makes the first turn */
         }
         go_up(c);
     }
@@ -402,15 +403,16 @@ static void on_watched(struct mu_store_op *op)
             tell_found(c);
         }
     } else if (!c->turn.busy || c->base.want != MU_RDZV_REGISTER_WRITE) {
-        /* Changed; or the watch was lost, and then something may have changed unseen. What comes
-         * while a write waits for its turn, the write will tell. */
+        /* The key changed; or the watch was lost, and then it may have changed unseen. A write that
+         * waits for its turn will see changes that come meanwhile. */
         c->base.events.changed(c->base.events.context);
     }
 }
 
 /*
- * Before every request, so that no change is missed behind its answer. It tells of one change: who
- * does not ask again is not told again, and N nodes that write do not cost N notices each.
+ * Begins a watch before every request, so that no change after its answer is missed. It reports one
+ * change: a node that does not ask again is not told again, and N nodes that write do not cost N
+ * notices each.
  */
 static void arm_watch(struct mu_rdzv_store_register *c)
 {
@@ -428,23 +430,23 @@ static int open_store(struct mu_rdzv_store_register *c)
                                   : mu_store_tcp_new(c->base.env, &c->config.tcp, &c->store);
 }
 
-/* Makes the key, unless it is there. Whether the store can be watched shows on the way. */
+/* Makes the key, unless it is there. This shows whether the store can be watched. */
 static void set_up(struct mu_rdzv_store_register *c)
 {
     struct mu_store_request q = {
         .verb = MU_STORE_COMPARE_SET, .values = c->create_values, .value_count = 2};
 
     if (c->phase != MU_RDZV_STORE_REGISTER_DOWN || c->leaving != NULL || c->create.busy) {
-        return; /* It is under way, or goes on from there. */
+        return; /* it is under way, or goes on from there */
     }
     if (c->store == NULL && open_store(c) != 0) {
         c->store = NULL;
         mu_env_timer_arm(c->base.env, &c->timer, mu_env_now(c->base.env).mono);
-        return; /* No memory: said on the next turn. */
+        return; /* no memory: reported on the next turn */
     }
     c->phase = MU_RDZV_STORE_REGISTER_CREATING;
     arm_watch(c);
-    /* The first connection has a deadline of its own; later ones are given up after a while. */
+    /* The first connection has a deadline of its own; later requests are given up after a while. */
     submit(c, &c->create, &q, c->store_up ? c->config.answer_ms : 0, on_created);
 }
 

@@ -11,11 +11,11 @@
 
 #define DIRECTORY "/v2/keys/torch/elastic/rendezvous/"
 #define TTL_S     "7200"
-#define WAIT_MS   15000u /* a wait for a change is begun anew that often */
-#define REST_MS   500    /* after one that failed */
+#define WAIT_MS   15000u /* how often a wait for a change begins anew */
+#define REST_MS   500    /* after a wait that failed */
 #define TOKEN_CAP 24
 #define QUERY_CAP 64
-/* The base64 of the longest state, of which every byte may be escaped. */
+/* Enough for the base64 of the longest state, of which every byte may be escaped. */
 #define TEXT_BYTES_MAX ((size_t)MU_RDZV_STATE_BYTES_MAX / 3 * 4 + 8)
 
 struct v2_cell {
@@ -26,14 +26,14 @@ struct v2_cell {
     struct mu_etcd_call ask; /* reads and writes */
     struct mu_etcd_call wait;
     bool checking;     /* a read to find out whether a write has happened */
-    bool failed_early; /* the request found no memory: told on the next turn */
-    uint64_t asked;    /* which request `ask` is for */
-    int64_t seen;      /* up to which index of the cluster we know */
+    bool failed_early; /* the request found no memory: reported on the next turn */
+    uint64_t asked;    /* the request that `ask` is for */
+    int64_t seen;      /* the index of the cluster up to which we know it */
     bool found;
     bool closing;
     struct mu_buf desired;      /* what is being written */
     struct mu_buf next_desired; /* of a write that waits for the one before to end */
-    char expected[TOKEN_CAP];   /* "": nothing is there */
+    char expected[TOKEN_CAP];   /* "": the key is absent */
     char next_expected[TOKEN_CAP];
     struct mu_buf body;
     struct mu_buf bytes; /* of the state that was read */
@@ -74,7 +74,7 @@ static void on_waited(struct mu_etcd_call *call)
     if (call->status == MUSTER_ETIMEDOUT) {
         wait_for_change(c);
     } else if (call->status == 0) {
-        /* Changed; or the history behind our index is gone, and then it may have. */
+        /* The key changed; or the history after our index is gone, and then it may have changed. */
         c->base.events.changed(c->base.events.context);
     } else {
         mu_env_timer_arm(c->base.env, &c->timer,
@@ -82,7 +82,7 @@ static void on_waited(struct mu_etcd_call *call)
     }
 }
 
-/* One change is told for every answer. */
+/* Reports one change for every answer. */
 static void wait_for_change(struct v2_cell *c)
 {
     char query[QUERY_CAP];
@@ -113,7 +113,7 @@ static void tell_found(struct v2_cell *c)
 {
     const struct mu_rdzv_register_found found = {
         .push = true,
-        .text = "etcd answers and tells of changes",
+        .text = "etcd answers and reports changes",
     };
 
     if (!c->found) {
@@ -122,7 +122,7 @@ static void tell_found(struct v2_cell *c)
     }
 }
 
-/* There is no state, as of an index of the cluster. */
+/* Answers that there is no state, as of an index of the cluster. */
 static void answer_nothing(struct v2_cell *c, enum mu_rdzv_event_type type, int64_t index)
 {
     struct mu_rdzv_event event = {.type = type};
@@ -151,7 +151,7 @@ static void answer_state(struct v2_cell *c, enum mu_rdzv_event_type type,
         mu_rdzv_register_fail(&c->base, MUSTER_ECORRUPT,
                               node->dir              ? "it is a directory"
                               : err == MUSTER_ELIMIT ? "it is longer than any state"
-                                                     : "it is no base64",
+                                                     : "it is not base64",
                               false);
         return;
     }
@@ -200,7 +200,7 @@ static void on_read(struct v2_cell *c)
     } else if (r->code != 0 || r->node_count == 0) {
         answer_refusal(c);
     } else if (c->checking && mu_span_eq(r->nodes[0].value, mu_buf_span(&c->desired))) {
-        answer_written(c, &r->nodes[0]); /* The first try was the one, and its answer got lost. */
+        answer_written(c, &r->nodes[0]); /* the first try succeeded, and its answer got lost */
     } else {
         answer_state(c, type, &r->nodes[0]);
     }
@@ -230,7 +230,7 @@ static void on_asked(struct mu_etcd_call *call)
         return;
     }
     if (c->base.want == MU_RDZV_REGISTER_NOTHING || c->asked != c->base.request) {
-        pump(c); /* Another one has taken its place. */
+        pump(c); /* another request has replaced it */
         return;
     }
     if (call->status == 0) {
@@ -306,7 +306,7 @@ static void write_state(struct v2_cell *c)
     }
 }
 
-/* Asks etcd what is wanted, as soon as nothing else is asked. */
+/* Sends the request to etcd, as soon as no other is under way. */
 static void pump(struct v2_cell *c)
 {
     if (c->closing || c->base.want == MU_RDZV_REGISTER_NOTHING || mu_etcd_call_active(&c->ask)) {
@@ -368,7 +368,7 @@ static void on_timer(struct mu_timer *timer)
         c->failed_early = false;
         mu_rdzv_register_fail(&c->base, MUSTER_ENOMEM, "out of memory", true);
     } else if (!mu_etcd_call_active(&c->wait)) {
-        c->base.events.changed(c->base.events.context); /* The watch was lost. */
+        c->base.events.changed(c->base.events.context); /* the watch was lost */
     }
 }
 

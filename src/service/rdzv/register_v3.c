@@ -6,7 +6,7 @@
 #include "codec/rdzv/leased.h"
 #include "core/alloc.h"
 
-#define AGAIN_MS 300 /* until a watch that was lost is begun again */
+#define AGAIN_MS 300 /* until a lost watch begins again */
 
 static struct mu_rdzv_v3_register *register_of(struct mu_rdzv_register *reg)
 {
@@ -71,7 +71,7 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
         c->state_lease = change->kv.lease;
     }
     if (err == MUSTER_ENOMEM) {
-        mu_etcd_watch_cancel(watch); /* Begun again, it tells the same once more. */
+        mu_etcd_watch_cancel(watch); /* begun again, it reports the same once more */
         return;
     }
     c->corrupt = err != 0;
@@ -85,7 +85,7 @@ static void on_ready(struct mu_etcd_watch *watch)
     struct mu_rdzv_v3_register *c = MU_CONTAINER_OF(watch, struct mu_rdzv_v3_register, watch);
     const struct mu_rdzv_register_found found = {
         .push = true,
-        .text = "etcd answers and tells of changes",
+        .text = "etcd answers and reports changes",
     };
 
     c->ready = c->known = true;
@@ -136,7 +136,7 @@ static void start_watch(struct mu_rdzv_v3_register *c)
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* A life of ours that has ended, or that etcd has not told us of yet, is not us. */
+/* The state without ourselves, if our life has ended or etcd has not confirmed it yet. */
 static const struct mu_rdzv_state *look(struct mu_rdzv_v3_register *c)
 {
     const struct mu_rdzv_member *me = mu_rdzv_state_find(&c->state, &c->node);
@@ -158,7 +158,7 @@ static const struct mu_rdzv_state *look(struct mu_rdzv_v3_register *c)
     return &c->view;
 }
 
-/* The state, to whoever asked or to nobody. */
+/* Answers with the state; without `asked`, reports it without a request. */
 static void give_state(struct mu_rdzv_v3_register *c, bool asked)
 {
     char token[24];
@@ -202,7 +202,7 @@ static void answer(struct mu_rdzv_v3_register *c)
         return;
     }
     if (!c->ready && !(c->fell && c->known)) {
-        return; /* That we are out is told at once, on what was last known. */
+        return; /* that we are out is reported at once, with the last known state */
     }
     c->fell = false;
     if (c->base.want == MU_RDZV_REGISTER_WRITE && !c->corrupt) {
@@ -211,7 +211,7 @@ static void answer(struct mu_rdzv_v3_register *c)
             return;
         }
         if (!c->close_wanted && (c->wish_revision == 0 || c->seen < c->wish_revision)) {
-            return; /* It is not considered yet. */
+            return; /* the leader has not seen the wish yet */
         }
     }
     if (asked || c->fresh) {
@@ -231,17 +231,18 @@ static void on_close_tried(struct mu_etcd_call *call)
         return;
     }
     if (call->status == MUSTER_ENOENT) {
-        c->close_tried = -1; /* The lease was gone. */
+        c->close_tried = -1; /* the lease was gone */
         mu_rdzv_register_fail(&c->base, MUSTER_ECONN, msg.text, true);
     } else if (call->status != 0) {
         c->close_tried = -1;
         mu_rdzv_register_fail(&c->base, call->status, msg.text,
                               mu_rdzv_register_is_transient(call->status));
     }
-    /* Else the watch tells: of our close, or of what came before it. */
+    /* Else the watch reports our close, or what came before it. */
 }
 
-/* Closes the state that we know of. If another has come meanwhile the watch tells, and again. */
+/* Closes the state that we know. If another has come meanwhile, the watch reports it, and we try
+ * again. */
 static void try_close(struct mu_rdzv_v3_register *c)
 {
     struct mu_etcd_compare compare = {
@@ -335,7 +336,7 @@ static void on_timer(struct mu_timer *timer)
     }
     mu_rdzv_v3_arm(c);
     if (mu_mono_reached(c->answer_at, now)) {
-        answer(c); /* Last: the register may be closed in there. */
+        answer(c); /* last: the register may be closed in there */
     }
     if (!c->closing) {
         mu_rdzv_v3_arm(c);

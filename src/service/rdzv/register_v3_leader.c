@@ -4,10 +4,11 @@
  *     born ──► looks for the next older key ──► watches it ──► gone: looks again
  *                          └── there is none: LEADER, watches all keys, decides
  *
- * A state is decided upon when both watches have told all that there was, no change of ours is on
- * its way, and something is different from what it should be. Small changes of a large round are
- * gathered for a moment, so that the state, which all read, is not written for each of them; what
- * somebody waits for (a round that is complete, one that has lost a member) is written at once.
+ * The leader decides on a new state when both watches have reported all there is, no change of ours
+ * is on its way, and something is different from what it should be. Small changes of a large round
+ * are gathered for a moment, so that the state, which all nodes read, is not written for each of
+ * them; a change that nodes wait for (a round that is complete, one that has lost a member) is
+ * written at once.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,12 +19,12 @@
 #include "service/base/log.h"
 #include "service/rdzv/register_v3.h"
 
-#define RUN_TTL_S        7200 /* as PyTorch's backend on v2 */
+#define RUN_TTL_S        7200 /* the same as PyTorch's backend on v2 */
 #define AGAIN_MS         300  /* after something failed */
-#define WATCH_MS_A_NODE  4    /* how long the elder may go without being watched */
+#define WATCH_MS_A_NODE  4    /* how long the elder may go unwatched */
 #define WATCH_MS_MAX     2000
 #define GATHER_MS        5
-#define GATHER_US_A_NODE 1000 /* how much more with each node */
+#define GATHER_US_A_NODE 1000 /* how much longer with each node */
 #define GATHER_MS_MAX    500
 
 static bool is_alive(const struct mu_rdzv_v3_register *c)
@@ -42,7 +43,7 @@ static void run_again(struct mu_rdzv_v3_register *c)
     run_at(c, mu_mono_add_ms(mu_env_now(c->base.env).mono, AGAIN_MS));
 }
 
-/* --- the keys of all -------------------------------------------------------------------------- */
+/* --- the keys of all nodes -------------------------------------------------------------------- */
 
 static struct mu_rdzv_v3_entry *find_entry(struct mu_rdzv_v3_register *c, struct mu_span key)
 {
@@ -86,7 +87,7 @@ static struct mu_rdzv_v3_entry *add_entry(struct mu_rdzv_v3_register *c, struct 
     return e;
 }
 
-/* MUSTER_ENOMEM. What is no wish is nobody's: the node that wrote it is not there. */
+/* MUSTER_ENOMEM. A key that does not hold a wish is ignored, as if its node were not there. */
 static int put_entry(struct mu_rdzv_v3_register *c, const struct mu_etcd_kv *kv)
 {
     struct mu_rdzv_v3_entry *e = find_entry(c, kv->key);
@@ -125,10 +126,10 @@ static void on_nodes_change(struct mu_etcd_watch *watch, const struct mu_etcd_ch
             drop_entry(c, e);
         }
     } else if (put_entry(c, &change->kv) != 0) {
-        mu_etcd_watch_cancel(watch); /* No memory: all is told again. */
+        mu_etcd_watch_cancel(watch); /* no memory: the watch reports all again */
         return;
     }
-    /* Many come at once; they are decided upon together. */
+    /* Many keys come at once; we decide on them together. */
     run_at(c, mu_env_now(c->base.env).mono);
 }
 
@@ -184,7 +185,7 @@ static void on_elder_ready(struct mu_etcd_watch *watch)
     struct mu_rdzv_v3_register *c = MU_CONTAINER_OF(watch, struct mu_rdzv_v3_register, elder);
 
     if (!c->elder_there) {
-        mu_etcd_watch_cancel(watch); /* It went before we looked. */
+        mu_etcd_watch_cancel(watch); /* it went before we looked */
     }
 }
 
@@ -218,7 +219,7 @@ static void watch_elder(struct mu_rdzv_v3_register *c)
     mu_etcd_watch_start(c->etcd, &c->elder);
 }
 
-/* These are the newest keys up to ours, one of them perhaps ours: the other is our elder. */
+/* These are the newest keys up to ours, and one of them may be ours: the other is our elder. */
 static void take_elder(struct mu_rdzv_v3_register *c, const struct mu_etcd_result *newest)
 {
     for (size_t i = 0; i < newest->kv_count; i++) {
@@ -349,7 +350,7 @@ static void on_swapped(struct mu_etcd_call *call)
         return;
     }
     if (call->status == MUSTER_ENOENT) {
-        mu_etcd_lease_stop(&c->run_lease, false); /* etcd does not know the state's lease. */
+        mu_etcd_lease_stop(&c->run_lease, false); /* etcd does not know the state's lease */
         return;
     }
     if (call->status != 0) {
@@ -362,7 +363,7 @@ static void on_swapped(struct mu_etcd_call *call)
         c->swap_wait = call->reply->results[0].kvs[0].mod_revision;
     }
     if (!call->reply->succeeded && c->swap_wait <= c->mod) {
-        run_again(c); /* It was our own key that is gone. We will hear of it. */
+        run_again(c); /* our own key is gone, and we will hear of it */
         return;
     }
     mu_rdzv_v3_chair_run(c);
@@ -376,7 +377,7 @@ static int by_revision(const void *a, const void *b)
     return x->revision < y->revision ? -1 : x->revision > y->revision ? 1 : 0;
 }
 
-/* The next state, from all that is known. */
+/* Computes the next state from all that is known. */
 static int decide(struct mu_rdzv_v3_register *c, bool last_call_over, int64_t *seen,
                   struct mu_rdzv_leader_result *ret)
 {
@@ -401,7 +402,7 @@ static int decide(struct mu_rdzv_v3_register *c, bool last_call_over, int64_t *s
     return err;
 }
 
-/* Only over the state that was decided upon, and only while our key is there. */
+/* Writes the next state, only over the one on which we decided, and only while our key is there. */
 static int swap_state(struct mu_rdzv_v3_register *c, int64_t seen)
 {
     struct mu_span key = mu_span_str(c->state_key);
@@ -469,12 +470,12 @@ static void preside(struct mu_rdzv_v3_register *c)
 
     if (!c->nodes_ready || !c->ready || c->corrupt || mu_etcd_call_active(&c->swap) ||
         c->told_revision < c->swap_wait || !mu_rdzv_v3_run_lease(c)) {
-        return; /* What is missing will come and call again. */
+        return; /* what is missing will come and call again */
     }
     c->swap_wait = 0;
     err = decide(c, mu_mono_reached(last_call, now), &seen, &result);
     if (err == 0 && !result.changed && c->present && c->state_lease != c->run_lease.id) {
-        result.changed = true; /* The state must not end with the lease of another. */
+        result.changed = true; /* the state must not end with another node's lease */
     }
     if (err == 0 && result.changed) {
         if (!result.urgent && mu_mono_before(now, gather_until(c))) {
@@ -486,7 +487,7 @@ static void preside(struct mu_rdzv_v3_register *c)
     if (err != 0) {
         run_again(c);
     } else if (!result.changed && mu_mono_before(now, last_call)) {
-        run_at(c, last_call); /* Never, where there is none. */
+        run_at(c, last_call); /* never, where there is no last call */
     }
 }
 

@@ -3,8 +3,8 @@
  *
  *     NO_LEASE ──► STARTING ──► KEPT ──► NO_LEASE (lost)       close: ──► STOPPING ──► NO_LEASE
  *
- * Only we write our key, and each time we compare it with what we know of it: so a write of which
- * the answer got lost is neither lost nor done twice, and none comes after a later one.
+ * Only we write our key, and each time we compare it with what we know of it: so a write whose
+ * answer got lost is neither lost nor done twice, and no write comes after a later one.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void end_life(struct mu_rdzv_v3_register *c)
 
     c->lease_state = MU_RDZV_V3_NO_LEASE;
     c->born = c->own_mod = 0;
-    /* A wish that was written has gone with its key. */
+    /* The written wish has gone with its key. */
     c->wish_revision = 0;
     if (c->closing) {
         mu_rdzv_v3_check_closed(c);
@@ -72,13 +72,13 @@ static void on_lost(struct mu_etcd_lease *lease, int status)
     }
 }
 
-/* We are closing; or our key was gone, and another life begins if it is wanted. */
+/* We are closing; or our key was gone, and another life begins if there is a wish. */
 static void on_stopped(struct mu_etcd_lease *lease)
 {
     struct mu_rdzv_v3_register *c = cell_of_lease(lease);
     bool closing = c->closing;
 
-    end_life(c); /* The register may be gone behind it. */
+    end_life(c); /* the register may be gone after this */
     if (!closing && is_wanted(c)) {
         mu_rdzv_v3_wish(c);
     }
@@ -108,7 +108,7 @@ bool mu_rdzv_v3_die(struct mu_rdzv_v3_register *c)
     return true;
 }
 
-/* etcd does not know it any more; it need not be told. */
+/* etcd does not know the lease any more, so we need not give it back. */
 static void drop_lease(struct mu_rdzv_v3_register *c)
 {
     c->lease_state = MU_RDZV_V3_STOPPING;
@@ -117,7 +117,7 @@ static void drop_lease(struct mu_rdzv_v3_register *c)
 
 /* --- the wish --------------------------------------------------------------------------------- */
 
-/* Our key has this value since that revision. */
+/* Notes that our key has this value since that revision. */
 static void take_written(struct mu_rdzv_v3_register *c, int64_t created, int64_t revision)
 {
     c->own_mod = revision;
@@ -126,7 +126,7 @@ static void take_written(struct mu_rdzv_v3_register *c, int64_t created, int64_t
         c->wish_revision = revision;
     }
     mu_rdzv_v3_chair_run(c);
-    mu_rdzv_v3_tell(c, true); /* Now we know ourselves in the state. */
+    mu_rdzv_v3_tell(c, true); /* now we know ourselves in the state */
 }
 
 static void take_put(struct mu_rdzv_v3_register *c, int64_t revision)
@@ -141,17 +141,17 @@ static void take_put(struct mu_rdzv_v3_register *c, int64_t revision)
     c->own_mod = revision;
     mu_rdzv_v3_chair_run(c);
     if (is_wanted(c)) {
-        write_wish(c); /* Another wish has taken its place. */
+        write_wish(c); /* another wish has replaced it */
     }
 }
 
-/* The key was not what we knew. It is ours all the same: an answer got lost. */
+/* The key was not as we knew it. It is ours all the same: an answer got lost. */
 static void take_found(struct mu_rdzv_v3_register *c, const struct mu_etcd_reply *reply)
 {
     const struct mu_etcd_result *found = reply->result_count != 0 ? &reply->results[0] : NULL;
 
     if (found == NULL || found->kv_count == 0) {
-        drop_lease(c); /* Its key is gone. */
+        drop_lease(c); /* the lease's key is gone */
         return;
     }
     c->born = found->kvs[0].create_revision;
@@ -175,7 +175,7 @@ static void on_put(struct mu_etcd_call *call)
     }
     if (c->put_lease != c->lease.id) {
         if (is_wanted(c)) {
-            write_wish(c); /* That was another life's. */
+            write_wish(c); /* that was the wish of another life */
         }
     } else if (call->status == 0 && call->reply->succeeded) {
         if (c->born == 0 && call->reply->result_count == 2) {
@@ -220,7 +220,7 @@ static void write_wish(struct mu_rdzv_v3_register *c)
     int err;
 
     if (mu_etcd_call_active(&c->put)) {
-        return; /* Its end goes on with the wish of then. */
+        return; /* its end goes on with the newest wish */
     }
     mu_buf_reset(&c->put_value);
     mu_buf_reset(&c->put_body);

@@ -1,8 +1,8 @@
 /*
- * The static backend: everybody knows its rank beforehand, and the rendezvous is a store that all
- * connect to. As PyTorch's StaticTCPRendezvous: each node adds one to the worker count `init/`, and
- * rank 0, which hosts, waits until all have come. Nobody is lost, nobody waits, nothing is closed;
- * who joins again is assigned at once, with the same store.
+ * The static backend: every node knows its rank beforehand, and the rendezvous is a store to which
+ * all connect. It works as PyTorch's StaticTCPRendezvous: each node adds one to the worker count
+ * `init/`, and rank 0, which hosts, waits until all have come. No node is lost, no node waits,
+ * nothing is closed; a node that joins again is assigned at once, with the same store.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "service/store/store.h"
 
 #define TIMEOUT_MS     UINT64_C(600000)
-#define POLL_MS        10 /* PyTorch's; the count can be watched on no server */
+#define POLL_MS        10 /* PyTorch's; no server lets us watch the count */
 #define COUNT_KEY      "init/"
 #define URL_CAP        (MU_ADDR_HOST_MAX + 3 * MU_RDZV_RUN_ID_MAX + 64)
 #define ANSWER_MS      UINT32_C(60000)
@@ -48,10 +48,10 @@ struct rdzv_static {
     struct mu_span key;
     bool busy;    /* the op is under way */
     bool counted; /* we have added ourselves */
-    bool met;     /* the count was right once: for good */
+    bool met;     /* the count was reached once, which holds for good */
     bool freeing;
     enum static_state state;
-    int64_t count; /* as last heard of */
+    int64_t count; /* the last known value */
     uint64_t round;
     unsigned soon;
     mu_mono_t deadline;
@@ -70,7 +70,7 @@ static void do_soon(struct rdzv_static *n, unsigned what)
     mu_env_timer_arm(n->base.env, &n->timer, mu_env_now(n->base.env).mono);
 }
 
-/* --- what the user is told -------------------------------------------------------------------- */
+/* --- callbacks of the user -------------------------------------------------------------------- */
 
 static void put_url(const struct rdzv_static *n, char *url)
 {
@@ -146,7 +146,7 @@ static void submit(struct rdzv_static *n, enum mu_store_verb verb)
     mu_store_submit(n->store, &n->op);
 }
 
-/* A decimal number, as everybody's add leaves it. */
+/* Reads a decimal number, as add writes it. */
 static int64_t read_count(struct mu_span text)
 {
     int64_t count = 0;
@@ -175,7 +175,7 @@ static void go_on(struct rdzv_static *n)
     }
 }
 
-/* A store that could not be reached has given up for good: the next join takes a new one. */
+/* A store that could not be reached has given up for good: the next join opens a new one. */
 static int open_store(struct rdzv_static *n)
 {
     struct mu_store_tcp_config config = mu_store_tcp_config_defaults();
@@ -210,7 +210,7 @@ static void on_done(struct mu_store_op *op)
         return;
     }
     if (n->soon != 0) {
-        do_soon(n, 0); /* A join that had to wait. */
+        do_soon(n, 0); /* a join that had to wait */
     }
     if (op->status == 0 && op->request.verb == MU_STORE_ADD) {
         n->counted = true;
@@ -219,10 +219,10 @@ static void on_done(struct mu_store_op *op)
         n->count = read_count(op->reply.values[0]);
     }
     if (!n->counted && op->status != 0) {
-        drop_store(n); /* It has given up for good; the next join takes another. */
+        drop_store(n); /* the store has given up for good; the next join opens another */
     }
     if ((n->soon & SOON_JOIN) != 0 || n->state == STATIC_OUT || n->state == STATIC_IN) {
-        return; /* It has left meanwhile. */
+        return; /* the node has left meanwhile */
     }
     if (op->status == 0 || (op->status == MUSTER_ETIMEDOUT && n->state == STATIC_WAITING)) {
         go_on(n);
@@ -236,7 +236,7 @@ static void on_done(struct mu_store_op *op)
 static void start(struct rdzv_static *n)
 {
     mu_rdzv_handler_record(&n->base, MU_RDZV_RECORD_RUNNING, n->rank, "static.join",
-                           "comes as rank %" PRIu32 " of %" PRIu32, n->rank, n->world);
+                           "joins as rank %" PRIu32 " of %" PRIu32, n->rank, n->world);
     if (n->met) {
         tell_assigned(n);
         return;
@@ -269,7 +269,7 @@ static void static_leave(struct mu_rdzv_handler *h)
     do_soon(n, SOON_LEFT);
 }
 
-/* PyTorch's does nothing, either: nobody else hears of it. */
+/* As in PyTorch, it does nothing: the other nodes do not hear of it. */
 static void static_close_run(struct mu_rdzv_handler *h)
 {
     do_soon(static_of(h), SOON_CLOSED);
@@ -348,7 +348,7 @@ static void on_timer(struct mu_timer *timer)
         return;
     }
     if (n->busy || n->leaving != NULL) {
-        return; /* What ends goes on from there. */
+        return; /* the callback of what ends goes on from there */
     }
     if (take(n, SOON_JOIN)) {
         start(n);

@@ -36,7 +36,8 @@ static int read_count(const struct mu_rdzv_url *u, const char *name, uint32_t *r
     }
     if (number == 0 || number > INT32_MAX) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "the URL's %s=%.32s is no number of nodes, which is above zero", name, text);
+                      "the URL's %s=%.32s is not a number of nodes; give one above zero", name,
+                      text);
     }
     *ret = (uint32_t)number;
     return 0;
@@ -55,7 +56,7 @@ static char *put(char *at, const char *text)
     return at + len;
 }
 
-/* What was given, and behind it, so that it counts, what the URL says. */
+/* Joins the given configuration and that of the URL, which comes last so that it wins. */
 static int join_config(struct mu_rdzv_url *u, const char *given, struct mu_errmsg *reterr_msg)
 {
     size_t cap = strlen(given) + MU_URL_MAX + MU_URL_PARAMS_MAX * 2 + 2;
@@ -75,7 +76,7 @@ static int join_config(struct mu_rdzv_url *u, const char *given, struct mu_errms
         }
         if (name[strcspn(name, ",=")] != '\0' || strchr(value, ',') != NULL || value[0] == '\0') {
             return mu_err(reterr_msg, MUSTER_EINVAL,
-                          "the URL's parameter \"%.64s\" is empty or has a comma in it", name);
+                          "the URL's parameter \"%.64s\" is empty or contains a comma", name);
         }
         at = at == u->config ? at : put(at, ",");
         at = put(put(put(at, name), "="), value);

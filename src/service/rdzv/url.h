@@ -14,16 +14,16 @@
 #include "codec/rdzv/params.h"
 
 struct mu_rdzv_url {
-    struct mu_url url; /* not to be moved */
+    struct mu_url url; /* must not move */
     char *config;
-    struct mu_rdzv_params params; /* lent, with what was given where the URL says nothing */
+    struct mu_rdzv_params params; /* lent; what was given holds where the URL says nothing */
 };
 
-/** Whether the endpoint is one: of that backend's, where one is named. (The endpoint of a backend
- * may be a URL of another kind, as etcd-v3's.) */
+/** Whether the endpoint is such a URL, and of that backend where one is named. (The endpoint of a
+ * backend may be a URL of another kind, as etcd-v3's.) */
 bool mu_rdzv_url_is(const char *backend, const char *endpoint);
 /**
- * Takes params->endpoint apart; what the URL says wins over the rest. MUSTER_EINVAL in words,
+ * Parses params->endpoint; what the URL says wins over the rest. MUSTER_EINVAL with a text,
  * MUSTER_ENOMEM.
  */
 int mu_rdzv_url_init(struct mu_rdzv_url *u, const struct mu_rdzv_params *params,

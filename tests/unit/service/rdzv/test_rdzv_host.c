@@ -135,7 +135,7 @@ static void test_rdzv_host_elsewhere_is_connected_to(void **state)
 
     (void)state;
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), MU_RDZV_ELSEWHERE);
-    assert_says(&why, "no address of this machine");
+    assert_says(&why, "not an address of this host");
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_YES, &addr, &server, &why), MUSTER_EADDR);
     assert_null(server);
 }
@@ -148,7 +148,7 @@ static void test_rdzv_host_at_every_address_is_refused_unless_asked_for(void **s
 
     (void)state;
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), MUSTER_EADDR);
-    assert_says(&why, "every machine");
+    assert_says(&why, "every host");
     assert_null(server);
 }
 
@@ -173,7 +173,7 @@ static void test_rdzv_host_at_an_own_address_serves_there_only(void **state)
     (void)state;
     addr = tcp(text, 0);
     assert_int_equal(mu_rdzv_host(env, MU_RDZV_HOST_TRY, &addr, &server, &why), 1);
-    assert_says(&why, "there only");
+    assert_says(&why, "on that address only");
     assert_string_equal(addr.host, text);
     assert_string_equal(mu_store_server_addr(server)->host, text);
     addr = tcp("127.0.0.1", addr.port);
