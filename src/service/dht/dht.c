@@ -16,7 +16,7 @@ struct dht_out {
     struct mu_unary_call call;
 };
 
-/* A request of somebody's that is not answered yet. */
+/* A request of another peer that is not answered yet. */
 struct dht_in {
     struct mu_list link;
     struct mu_unary_request *request;
@@ -38,7 +38,7 @@ struct mu_dht_service {
     struct mu_list ins;
     struct served served[3];
     uint64_t tokens;
-    uint64_t refused; /* as far as it was told */
+    uint64_t refused; /* as far as it was logged */
     bool pumping;
     bool stopping;
 };
@@ -96,7 +96,8 @@ static void end_wish(struct mu_dht_op *op)
     mu_dht_op_free(op);
 }
 
-/* A line when records were refused that nobody honest sends, and no more than one a pump. */
+/* Logs a line when records were refused that no honest peer sends, at most one each time it is
+ * pumped. */
 static void tell_refusals(struct mu_dht_service *s)
 {
     struct mu_dht_stats stats;
@@ -143,7 +144,7 @@ static void pump(struct mu_dht_service *s)
     }
 }
 
-/* Operations of the owner's end on a later turn, so what they begin is only pumped then. */
+/* The owner's operations end on a later turn, so the pump runs then. */
 static void pump_later(struct mu_dht_service *s)
 {
     if (!s->pumping && !s->stopping) {
@@ -151,7 +152,7 @@ static void pump_later(struct mu_dht_service *s)
     }
 }
 
-/* --- what comes ------------------------------------------------------------------------------- */
+/* --- calls and requests ----------------------------------------------------------------------- */
 
 static void on_call_done(struct mu_unary_call *call, int status, const char *text,
                          struct mu_span message)

@@ -1,6 +1,6 @@
 /*
  * The DHT as a service, on the loop's thread: a node (proto/dht/node.h) on an environment, over
- * calls that something else carries (service/base/unary.h). docs/dht.md tells what it is for.
+ * calls that something else carries (service/base/unary.h). docs/dht.md says what it is for.
  *
  *     mu_dht_service_start(env, &config, &service, &msg);
  *     mu_dht_service_join(service, &wish, peers, count);
@@ -22,7 +22,8 @@
 struct mu_dht_service;
 
 struct mu_dht_service_config {
-    struct mu_dht_config dht; /* `self.peer` is ours; the node id and the seed are drawn */
+    struct mu_dht_config dht; /* `self.peer` is our id; the service draws the node id and the
+                                 seed */
     struct mu_unary *unary;   /* borrowed */
     /** The last callback. */
     void (*stopped)(void *context);
@@ -30,14 +31,15 @@ struct mu_dht_service_config {
 };
 
 struct mu_dht_wish {
-    /** The operation, lent for the call. Its status is MUSTER_ECLOSED when the service stops. */
+    /** The operation has ended; it is lent for the call. Its status is MUSTER_ECLOSED when the
+     * service stops. */
     void (*done)(struct mu_dht_wish *wish, const struct mu_dht_op *op);
     /* private from here */
     struct mu_dht_op *op;
     struct mu_dht_service *service;
 };
 
-/** MUSTER_EEXIST: somebody serves these methods already; MUSTER_ENOMEM. */
+/** MUSTER_EEXIST: these methods are served already; MUSTER_ENOMEM. */
 int mu_dht_service_start(struct mu_env *env, const struct mu_dht_service_config *config,
                          struct mu_dht_service **ret, struct mu_errmsg *reterr_msg);
 void mu_dht_service_stop(struct mu_dht_service *s);
@@ -50,10 +52,10 @@ int mu_dht_service_store(struct mu_dht_service *s, struct mu_dht_wish *wish,
                          const struct mu_dht_put *puts, size_t count);
 int mu_dht_service_get(struct mu_dht_service *s, struct mu_dht_wish *wish,
                        const struct mu_dht_id *keys, size_t count, bool latest);
-/** `done` comes with MUSTER_ECANCELED. Harmless when it is done. */
+/** `done` comes with MUSTER_ECANCELED. Harmless when the wish is done. */
 void mu_dht_service_cancel(struct mu_dht_wish *wish);
 
-/** The time that records live by: seconds since 1970. */
+/** The time by which records live: seconds since 1970. */
 double mu_dht_service_time(const struct mu_dht_service *s);
 /** For statistics and tests. */
 struct mu_dht *mu_dht_service_node(struct mu_dht_service *s);

@@ -9,7 +9,7 @@ enum {
 
 static void try_it(struct mu_peer_bootstrap *b)
 {
-    /* Whoever is there may be another one by now: only an address can say who it must be. */
+    /* Another peer may be there by now: only a peer id in the address says which one it must be. */
     b->connect.peer.len = 0;
     b->connect.addr = mu_buf_span(&b->addr);
     mu_peer_host_connect(b->host, &b->connect);
@@ -51,10 +51,10 @@ static void on_done(struct mu_peer_connect *connect, int status, const char *tex
         return;
     }
     if (!mu_peer_host_connected(b->host, &connect->peer)) {
-        miss(b, MUSTER_ECLOSED, "the peer has gone at once");
+        miss(b, MUSTER_ECLOSED, "the peer disconnected at once");
         return;
     }
-    let_go(b); /* of who was there before */
+    let_go(b); /* of the peer that was there before */
     b->peer = connect->peer;
     b->kept = mu_peer_host_keep(b->host, &b->peer, true) == 0;
     b->met = true;

@@ -1,7 +1,7 @@
 /*
- * A peer through whom others are found: it is connected to, and stays so. One that is not up yet,
- * or goes, is tried again, after a second first and then after twice as long each time, up to half
- * a minute.
+ * A peer through which we find others: we connect to it, and stay connected. If it is not up yet,
+ * or goes, we try again, first after a second and then after twice as long each time, up to half a
+ * minute.
  *
  *     b->told = ...;                              may be NULL
  *     mu_peer_bootstrap_start(host, b, addr)
@@ -16,10 +16,11 @@
 /* Embedded in its owner's memory. */
 struct mu_peer_bootstrap {
     /* The owner's. */
-    /** It was reached (0), or could not be, or was lost; once for each change. `text` is lent. */
+    /** The peer was reached (0), could not be reached, or was lost; once for each change. `text` is
+     * lent. */
     void (*told)(struct mu_peer_bootstrap *b, int status, const char *text);
-    /* To be read. */
-    struct mu_peer_id peer; /* once it was reached */
+    /* Read-only. */
+    struct mu_peer_id peer; /* set once it was reached */
     bool met;               /* it is connected */
     /* private from here */
     struct mu_peer_host *host;
@@ -28,16 +29,16 @@ struct mu_peer_bootstrap {
     struct mu_timer timer;
     struct mu_buf addr;
     uint32_t delay_ms; /* before the next try */
-    bool missed;       /* that it could not be reached is told */
+    bool missed;       /* the failure to reach it was reported */
     bool kept;
 };
 
-/** `addr` is a multiaddr; with a peer in it that one is meant, else whoever is there.
+/** `addr` is a multiaddr. If it names a peer, that peer must be there; else any peer will do.
  * MUSTER_ENOMEM: nothing was begun. */
 int mu_peer_bootstrap_start(struct mu_peer_host *host, struct mu_peer_bootstrap *b,
                             struct mu_span addr);
-/** Nothing comes any more; a connection that is there stays until it is idle. Harmless for one that
- * is all zero, and twice. */
+/** No callback comes any more; a connection that is there stays until it is idle. Harmless for a
+ * struct that is all zero, and when called twice. */
 void mu_peer_bootstrap_stop(struct mu_peer_bootstrap *b);
 
 #endif

@@ -5,7 +5,7 @@
 #include "core/assert.h"
 
 /*
- * A call of ours. When its answer has come, or nobody wants it any more, it is a `ghost`: there
+ * A call of ours. When its answer has come, or is not wanted any more, it is a `ghost`: it exists
  * only until the other side has closed the stream as well.
  */
 struct unary_out {
@@ -26,7 +26,7 @@ struct unary_handler {
     struct mu_peer_calls *calls;
 };
 
-/* A call of somebody's. */
+/* A call of another peer. */
 struct unary_in {
     struct mu_list link;
     struct mu_unary_request request;
@@ -70,8 +70,8 @@ static void flush_out(struct unary_out *o)
     }
 }
 
-/* A call is answered, and its stream ends by itself soon. Nothing of ours is touched behind `done`,
- * from within which all calls may be freed. */
+/* A call is answered, and its stream ends by itself soon. Nothing is touched after `done`, which
+ * may free all calls. */
 static void finish_call(struct unary_out *o, int status, const char *text, struct mu_span message)
 {
     struct mu_unary_call *call = o->call;
@@ -85,7 +85,7 @@ static void finish_call(struct unary_out *o, int status, const char *text, struc
     call->done(call, status, text, message);
 }
 
-/* It has come to nothing, and its stream is gone. As above. */
+/* The call has failed, and its stream is gone. Otherwise as above. */
 static void abandon_call(struct unary_out *o, int status, const char *text)
 {
     struct mu_unary_call *call = o->call;
@@ -139,7 +139,7 @@ static void on_out_data(struct mu_host_stream *s, struct mu_span bytes)
         fail_out(o, err, muster_strerror(err));
         return;
     }
-    /* The owner may free us from within `done`, so the answer is taken out. */
+    /* The owner may free us inside `done`, so the answer is taken out. */
     answer = o->in;
     mu_buf_init(&o->in, 0);
     if (f.kind == MU_CALL_RESPONSE) {
@@ -181,7 +181,7 @@ static const struct mu_host_stream_events out_events = {
     .ended = on_out_ended,
 };
 
-/* A UUID of version 4, as the others draw them. */
+/* Draws a UUID of version 4, as hivemind does. */
 static void draw_id(struct mu_peer_calls *c, uint8_t ret_id[MU_CALL_ID_LEN])
 {
     if (c->ids_left == 0) {
@@ -250,7 +250,8 @@ static void unary_cancel(struct mu_unary *unary, struct mu_unary_call *call)
 
 /* --- serving ---------------------------------------------------------------------------------- */
 
-/* Its stream is gone. From within `gone` all calls may be freed: it is none of them by then. */
+/* The request's stream is gone. `gone` may free all calls: the request is not on their list by
+ * then. */
 static void free_in(struct unary_in *i)
 {
     struct mu_peer_calls *c = i->calls;
@@ -274,7 +275,7 @@ static void drop_in(struct unary_in *i)
     free_in(i);
 }
 
-/* Once all is written our side is ended; the stream goes when the caller has closed his. */
+/* Once all is written, our side ends; the stream goes when the caller has closed its side. */
 static void flush_in(struct unary_in *i)
 {
     if (!i->answered) {
@@ -335,7 +336,7 @@ static void on_in_data(struct mu_host_stream *s, struct mu_span bytes)
 
     mu_host_stream_consumed(s, bytes.len);
     if (i->started || i->answered) {
-        return; /* nothing is to come behind a request */
+        return; /* nothing may follow a request */
     }
     err = c->in_bytes + bytes.len > c->config.request_bytes_max ? MUSTER_ELIMIT
                                                                 : mu_buf_append(&i->in, bytes);
@@ -355,7 +356,8 @@ static void on_in_data(struct mu_host_stream *s, struct mu_span bytes)
     }
 }
 
-/* The caller closes once it has the answer; before that it means that nobody wants it. */
+/* The caller closes once it has the answer; if it closes before that, it does not want it any
+ * more. */
 static void on_in_eof(struct mu_host_stream *s)
 {
     struct unary_in *i = MU_CONTAINER_OF(s, struct unary_in, stream);

@@ -3,7 +3,7 @@
  * (service/peer/host.h). A handler's name is the name of its stream's protocol:
  * `namespace::Service.method`.
  *
- * Unary calls are a struct mu_unary (service/base/unary.h), which the DHT runs on:
+ * Unary calls are a struct mu_unary (service/base/unary.h), on which the DHT runs:
  *
  *     mu_peer_calls_new(host, NULL, &calls);
  *     struct mu_unary *unary = mu_peer_calls_unary(calls);
@@ -27,19 +27,20 @@
 struct mu_peer_calls;
 
 struct mu_peer_calls_config {
-    uint32_t requests_max;    /* of others that are served at a time. 512 */
-    size_t request_bytes_max; /* what they have sent, in all. 64 MiB */
-    uint32_t linger_ms;       /* for the other side to close a stream that is done with. 5 s */
+    uint32_t requests_max;    /* of other peers, served at a time. 512 */
+    size_t request_bytes_max; /* bytes that these have sent, in all. 64 MiB */
+    uint32_t linger_ms;       /* for the other side to close a stream that is no longer needed. 5
+                                 s */
     size_t item_len_max;      /* of a streaming call. 64 MiB */
-    size_t item_bytes_max;    /* of ours that wait to be sent, for each call. 1 MiB */
+    size_t item_bytes_max;    /* bytes of ours that wait to be sent, for each call. 1 MiB */
 };
 
 struct mu_peer_calls_config mu_peer_calls_config_defaults(void);
 /** `config` NULL: the defaults. MUSTER_ENOMEM. */
 int mu_peer_calls_new(struct mu_peer_host *host, const struct mu_peer_calls_config *config,
                       struct mu_peer_calls **ret);
-/** Calls and requests under way are cut off without a word. Before the host is freed; from within
- * any callback of theirs as well. */
+/** Calls and requests under way are cut off without a callback. Before the host is freed; their own
+ * callbacks may call this as well. */
 void mu_peer_calls_free(struct mu_peer_calls *c);
 struct mu_unary *mu_peer_calls_unary(struct mu_peer_calls *c);
 
@@ -48,7 +49,7 @@ struct mu_unary *mu_peer_calls_unary(struct mu_peer_calls *c);
 struct mu_peer_items;
 
 struct mu_peer_items_events {
-    /** An item of the other side's; lent. */
+    /** An item of the other side has come; lent. */
     void (*item)(struct mu_peer_items *items, struct mu_span message);
     /** The handler's side: the caller has sent all of its items. May be NULL. */
     void (*end)(struct mu_peer_items *items);
@@ -56,14 +57,14 @@ struct mu_peer_items_events {
     void (*writable)(struct mu_peer_items *items);
     /**
      * The last callback. 0: all items of both sides were there; MUSTER_EREMOTE: the handler failed,
-     * and says how; MUSTER_EPROTO: the stream ended within an item; others of host.h.
+     * and the text is its own; MUSTER_EPROTO: the stream ended within an item; others of host.h.
      */
     void (*ended)(struct mu_peer_items *items, int status, const char *text);
 };
 
 struct mu_peer_items {
     const struct mu_peer_items_events *on; /* the owner's */
-    /* To be read. */
+    /* Read-only. */
     struct mu_peer_id peer;
     /* private from here */
     struct mu_host_stream stream;
@@ -74,11 +75,11 @@ struct mu_peer_items {
     struct mu_buf out;
     bool ours;
     bool active;
-    bool wants;   /* MUSTER_EAGAIN was told */
-    bool closing; /* all of ours is in `out` */
+    bool wants;   /* MUSTER_EAGAIN was returned */
+    bool closing; /* all of our items are in `out` */
     bool over;    /* the other side has ended its items */
     bool failed;  /* with an error, which is in `text` */
-    bool *gone;   /* set when it goes, for who has called its owner and comes back */
+    bool *gone;   /* set when the call goes, for code that returns from a callback */
     int status;
     struct mu_errmsg text;
 };
@@ -86,20 +87,20 @@ struct mu_peer_items {
 /** Cannot fail here. `name` is borrowed until the end. */
 void mu_peer_items_open(struct mu_peer_calls *c, struct mu_peer_items *items,
                         const struct mu_peer_id *peer, const char *name);
-/** Takes all or nothing. MUSTER_EAGAIN, MUSTER_ELIMIT: too long ever; MUSTER_ECLOSED, after the
- * end; MUSTER_ENOMEM. */
+/** Takes all or nothing. MUSTER_EAGAIN; MUSTER_ELIMIT: longer than any item may be; MUSTER_ECLOSED:
+ * after the end; MUSTER_ENOMEM. */
 int mu_peer_items_send(struct mu_peer_items *items, struct mu_span message);
-/** No more of ours. On the handler's side the call is over once they have gone out. */
+/** Ends our items. On the handler's side the call is over once they have gone out. */
 int mu_peer_items_end(struct mu_peer_items *items);
 /** The handler's side: the call has failed. Where there is no memory to say so the stream is reset,
  * and `ended` has come before this returns. Harmless when it has ended. */
 void mu_peer_items_fail(struct mu_peer_items *items, const char *text);
-/** It is gone at once, and nothing comes any more. Harmless when it has ended. */
+/** The call is gone at once, and no callback comes any more. Harmless when it has ended. */
 void mu_peer_items_cancel(struct mu_peer_items *items);
 
 struct mu_peer_items_handler {
     const char *name; /* borrowed */
-    /** A call by `peer`: the memory for it, with `on` set, or NULL to refuse. */
+    /** `peer` calls: returns the memory for the call, with `on` set, or NULL to refuse. */
     struct mu_peer_items *(*opened)(struct mu_peer_items_handler *handler,
                                     const struct mu_peer_id *peer);
     struct mu_peer_handler base; /* private from here */

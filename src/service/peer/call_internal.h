@@ -1,4 +1,4 @@
-/* Inside of calls between peers: the unary ones in call.c, the others in items.c. */
+/* Internals of calls between peers: the unary ones in call.c, the others in items.c. */
 #ifndef MU_PEER_CALL_INTERNAL_H
 #define MU_PEER_CALL_INTERNAL_H
 
@@ -9,7 +9,7 @@
 #define MU_PEER_CALL_IDS 32
 
 struct mu_peer_calls {
-    struct mu_unary unary; /* first: it is what others see */
+    struct mu_unary unary; /* first: users get a pointer to it */
     struct mu_peer_host *host;
     struct mu_env *env;
     struct mu_peer_calls_config config;
@@ -19,7 +19,7 @@ struct mu_peer_calls {
     struct mu_list items;
     uint32_t in_count;
     size_t in_bytes;
-    /* Of calls to come: the kernel is asked for many at a time. */
+    /* Ids of future calls: many are drawn from the kernel at a time. */
     uint8_t ids[MU_PEER_CALL_IDS][MU_CALL_ID_LEN];
     size_t ids_left;
 };

@@ -1,7 +1,7 @@
 /*
- * Circuits of our own: an environment whose connections are streams to relays, behind the words
- * that make a circuit of them. The host that owns the streams owns the connections as well, so that
- * everything is told on a turn of its own: a stream's callback is within one of the host's.
+ * Circuits of our own: an environment whose connections are streams to relays, after the messages
+ * that make a circuit of them. The host that owns the streams owns the connections as well, so
+ * every callback comes on a turn of its own: a stream's callback runs inside one of the host's.
  */
 #include "service/peer/relay_internal.h"
 
@@ -16,9 +16,9 @@
 #include "service/base/log.h"
 
 #define PATIENCE_MS   5000  /* how long a refusal may take to go out */
-#define ASKING_MS     30000 /* until a relay has said for whom it has come */
-#define SILENT_MAX    16    /* streams of one peer that have not, at once */
-#define STRANGERS_MAX 64    /* of all peers together that are no relays of ours */
+#define ASKING_MS     30000 /* until a relay has said which peer it brings */
+#define SILENT_MAX    16    /* streams of one peer that have not said so, at once */
+#define STRANGERS_MAX 64    /* the same for all peers together that are not relays of ours */
 
 static const struct mu_span hop_name = {(const uint8_t *)MU_RELAY_HOP_NAME,
                                         sizeof(MU_RELAY_HOP_NAME) - 1};
@@ -26,10 +26,11 @@ static const struct mu_span hop_name = {(const uint8_t *)MU_RELAY_HOP_NAME,
 struct circuit {
     struct mu_stream_conn base;
     struct mu_relay_in in;
-    struct mu_buf out; /* our words to the relay, which go before all else */
+    struct mu_buf out; /* our messages to the relay, which go before all else */
     bool dialled;
-    bool stranger; /* it has come from one that is no relay of ours, and has said nothing yet */
-    bool agreed;   /* the relay's words are over: what comes is the other peer's */
+    bool stranger; /* it has come from a peer that is not a relay of ours, and has said nothing
+                      yet */
+    bool agreed;   /* the relay's messages are over: what comes now is from the other peer */
 };
 
 static struct circuit *circuit_of(struct mu_host_stream *stream)
@@ -69,7 +70,7 @@ static bool may_end(const struct mu_stream_conn *conn)
     return c->agreed && c->out.len == 0;
 }
 
-/* --- the relay's words ------------------------------------------------------------------------ */
+/* --- messages of the relay -------------------------------------------------------------------- */
 
 static void flush(struct circuit *c)
 {
@@ -78,13 +79,13 @@ static void flush(struct circuit *c)
     }
 }
 
-/* The relay has led us to the other peer, or has not. */
+/* The relay has connected us to the other peer, or refuses. */
 static void take_status(struct circuit *c, struct mu_span bytes)
 {
     struct mu_relay_msg msg;
 
     if (mu_relay_msg_decode(MU_RELAY_HOP, bytes, &msg) != 0 || msg.type != MU_RELAY_STATUS) {
-        mu_stream_conn_end(&c->base, MUSTER_EPROTO, "the relay does not answer as it should");
+        mu_stream_conn_end(&c->base, MUSTER_EPROTO, "the relay broke the relay protocol");
         return;
     }
     if (msg.status != MU_RELAY_OK) {
@@ -99,9 +100,9 @@ static void take_status(struct circuit *c, struct mu_span bytes)
     mu_stream_conn_open(&c->base);
 }
 
-/* Whether that relay may lead one more to us who has still to prove who it is. All relays together
- * have half of what the host bears, in equal shares: none takes what is another's, and who dials us
- * is not kept out by any of them. */
+/* Whether that relay may bring one more peer that has still to prove its id. All relays together
+ * have half of the host's limit, in equal shares: no relay takes another's share, and none of them
+ * keeps out a peer that dials us. */
 static bool has_share(const struct mu_circuits *of, const struct mu_peer_id *relay)
 {
     uint32_t share = mu_peer_host_pending_max(of->host) / 2 / (uint32_t)of->relay->place_count;
@@ -119,7 +120,7 @@ static bool has_share(const struct mu_circuits *of, const struct mu_peer_id *rel
     return count < (share == 0 ? 1 : share);
 }
 
-/* Somebody is led to us. */
+/* A relay brings a peer to us. */
 static enum mu_relay_status take_in(struct circuit *c, const struct mu_relay_msg *msg)
 {
     struct mu_circuits *of = circuits_of(c);
@@ -158,7 +159,7 @@ static void take_stop(struct circuit *c, struct mu_span bytes)
     }
     flush(c);
     if (c->base.conn == NULL) {
-        /* It hears why, and that is all. */
+        /* The relay hears why, and the stream ends. */
         mu_host_stream_end(&c->base.stream);
         mu_stream_conn_arm(&c->base, PATIENCE_MS);
     } else {
@@ -166,7 +167,7 @@ static void take_stop(struct circuit *c, struct mu_span bytes)
     }
 }
 
-/* Bytes of the relay's own. Says how many; less than all: the rest is the other peer's. */
+/* Takes the relay's own bytes. Returns how many; if not all, the rest is the other peer's. */
 static size_t take_words(struct circuit *c, struct mu_span bytes)
 {
     struct mu_span msg;
@@ -233,9 +234,9 @@ static void on_ended(struct mu_host_stream *stream, int status, const char *text
     struct circuit *c = circuit_of(stream);
 
     c->base.gone = true;
-    c->base.paused = false; /* What is left is offered once more. */
+    c->base.paused = false; /* what is left is offered once more */
     if (status == MUSTER_EREFUSED) {
-        mu_stream_conn_end(&c->base, MUSTER_ECONN, "that peer is no relay");
+        mu_stream_conn_end(&c->base, MUSTER_ECONN, "that peer is not a relay");
     } else {
         mu_stream_conn_end(&c->base, status != 0 ? status : MUSTER_ECLOSED, text);
     }
@@ -270,7 +271,7 @@ static void env_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, 
     mu_stream_conn_peer(conn, "/p2p/", "/p2p-circuit", buf, cap);
 }
 
-/* What is dialled is a multiaddr, and nobody listens: see circuits_dial() and stop_opened(). */
+/* It dials multiaddrs only, and does not listen: see circuits_dial() and stop_opened(). */
 static const struct mu_env_ops circuit_ops = {
     MU_ENV_LAYER_OPS,
     .sendv = env_sendv,
@@ -280,7 +281,7 @@ static const struct mu_env_ops circuit_ops = {
     .why = mu_stream_conn_why,
 };
 
-/* --- there and back --------------------------------------------------------------------------- */
+/* --- dialling and accepting ------------------------------------------------------------------- */
 
 static struct circuit *new_circuit(struct mu_circuits *of, bool dialled)
 {
@@ -310,7 +311,7 @@ static int circuits_dial(struct mu_peer_circuits *dialler, struct mu_conn *conn,
         mu_peer_id_eq(&relay, peer)) {
         return MUSTER_EINVAL;
     }
-    /* An address that is only the relay's name leaves where it is to the book. */
+    /* If the address is only the relay's id, the book knows where the relay is. */
     (void)mu_peer_host_add_addr(of->host, &relay, before);
     c = new_circuit(of, true);
     if (c == NULL) {
@@ -318,7 +319,7 @@ static int circuits_dial(struct mu_peer_circuits *dialler, struct mu_conn *conn,
     }
     err = mu_relay_msg_encode(MU_RELAY_HOP, &say, &c->out);
     if (err != 0) {
-        c->base.gone = true; /* it never was */
+        c->base.gone = true; /* it was never open */
         free_circuit(&c->base);
         return err;
     }
@@ -399,7 +400,7 @@ void mu_circuits_leave(struct mu_circuits *of)
         if (c->conn == NULL) {
             free_circuit(c);
         } else {
-            mu_stream_conn_end(c, MUSTER_ECLOSED, "relays are not used any more");
+            mu_stream_conn_end(c, MUSTER_ECLOSED, "the relay service has ended");
         }
     }
     of->relay = NULL;

@@ -41,7 +41,7 @@ static void take_data(struct mu_host_stream *s, struct mu_span bytes)
 {
     struct echo_stream *e = MU_CONTAINER_OF(s, struct echo_stream, stream);
 
-    /* What can go at once is not kept. */
+    /* Bytes that can go at once are not kept. */
     if (e->held.len == 0) {
         size_t taken = mu_host_stream_write(s, bytes);
 
@@ -97,7 +97,7 @@ struct echo_items {
     bool over;          /* the caller has sent all of its own */
 };
 
-/* What one caller may have sent and not taken back. */
+/* How many bytes one caller may have sent and not taken back. */
 #define HELD_MAX ((size_t)64 << 20)
 
 static void echo_unary(struct mu_unary_handler *handler, struct mu_unary_request *request,
@@ -152,7 +152,7 @@ static void take_item(struct mu_peer_items *items, struct mu_span message)
     if (mu_buf_append(&e->held, mu_span(len, sizeof(len))) != 0 ||
         mu_buf_append(&e->held, message) != 0) {
         mu_buf_reset(&e->held);
-        mu_peer_items_fail(items, "too much waits to be taken back");
+        mu_peer_items_fail(items, "too many bytes wait to be read back");
         return;
     }
     send_held(items);

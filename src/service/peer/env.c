@@ -67,7 +67,7 @@ static const struct mu_host_stream_events stream_events = {
     .ended = on_ended,
 };
 
-/* There may be something on its way, which a close lets go out. */
+/* Whether something may still be on its way, which a close lets go out. */
 static bool has_said(const struct mu_stream_conn *c)
 {
     return c->stream.state == MU_HOST_STREAM_OPEN ||
@@ -134,7 +134,7 @@ static struct mu_host_stream *on_opened(struct mu_peer_handler *handler,
     c->stream.peer = *peer;
     conn = peers->listener->accept(peers->listener);
     if (conn == NULL) {
-        c->gone = true; /* it never was */
+        c->gone = true; /* it was never open */
         free_conn(c);
         return NULL;
     }

@@ -10,7 +10,7 @@
 #include "service/base/log.h"
 
 enum {
-    AGAIN_MS = 10, /* memory may be there again */
+    AGAIN_MS = 10, /* until there may be memory again */
 };
 
 /* --- life ------------------------------------------------------------------------------------- */
@@ -242,7 +242,7 @@ void mu_peer_host_turn(struct mu_peer_host *h)
     }
 }
 
-/* --- where we are ----------------------------------------------------------------------------- */
+/* --- our addresses ---------------------------------------------------------------------------- */
 
 struct mu_host_addr *mu_host_addr_new(struct mu_span bytes)
 {
@@ -289,11 +289,11 @@ static int read_own(const struct mu_peer_host *h, const char *text, struct mu_bu
     }
     err = mu_multiaddr_dial(mu_buf_span(out), ret_addr, &peer);
     if (err != 0) {
-        return mu_err(reterr_msg, MUSTER_EADDR, "%.160s: only TCP and unix sockets are spoken here",
+        return mu_err(reterr_msg, MUSTER_EADDR, "%.160s: only TCP and unix sockets are supported",
                       text);
     }
     if (peer.len != 0 && !mu_peer_id_eq(&peer, mu_peer_host_id(h))) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "%.160s names another peer than this one", text);
+        return mu_err(reterr_msg, MUSTER_EINVAL, "%.160s names another peer, not this one", text);
     }
     return 0;
 }
@@ -331,7 +331,7 @@ int mu_peer_host_listen(struct mu_peer_host *h, const char *multiaddr, struct mu
     l->v6 = addr.host[0] == ':';
     l->port = addr.port;
     mu_buf_reset(&l->addr);
-    /* What was written before fits again: only the port has changed. */
+    /* This fits as before: only the port has changed. */
     err = mu_multiaddr_from(&l->addr, &addr, reterr_msg);
     if (err != 0) {
         mu_env_unlisten(h->env, &l->base);
@@ -394,7 +394,8 @@ static int add_addrs(struct mu_list *list, const struct mu_list *from)
     return err;
 }
 
-/* Everywhere is no address: the numbers that others have seen us under are, with our port. */
+/* "Everywhere" is not an address: adds the IP addresses under which others have seen us, with our
+ * port. */
 static int add_wild(struct mu_list *list, const struct mu_peer_host *h,
                     const struct mu_host_listener *l)
 {
@@ -439,7 +440,7 @@ void mu_host_readdress(struct mu_peer_host *h)
 
     mu_list_init(&list);
     if (list_told(h, &list) != 0) {
-        /* What was told before is, until there is memory for what has changed. */
+        /* The old list stays until there is memory for the new one. */
         mu_host_addrs_free(&list);
         if (!h->stopping) {
             mu_env_timer_arm(h->env, &h->again, mu_mono_add_ms(mu_env_now(h->env).mono, AGAIN_MS));

@@ -11,8 +11,8 @@
 #include "service/base/log.h"
 
 enum {
-    /* A connection that is not the one to be used is given so long before it is closed: the other
-     * side has to hear of the one that is. */
+    /* How long a connection that is not used for new streams lives before it is closed: the other
+     * side has to hear of the one that is used. */
     RETIRE_MS = 1000,
     STARVED_MS = 10,
 };
@@ -108,9 +108,9 @@ static void turn_away(struct mu_peer_host *h, const char *limit)
     mu_log(MUSTER_LOG_INFO, "PEER-TURNED-AWAY", "limit=%s", limit);
 }
 
-/* Of those who came by themselves and have not proved who they are, the one that has had the
- * longest time makes room: who is honest needs a moment, and who is silent would keep his place
- * until the handshake's time is over. */
+/* Of the incoming connections whose peer has not proved its id, the oldest makes room: an honest
+ * peer needs only a moment, and a silent one would keep its place until the handshake's time is
+ * over. */
 static bool make_room(struct mu_peer_host *h)
 {
     MU_LIST_FOREACH (it, &h->conns) {
@@ -120,7 +120,7 @@ static bool make_room(struct mu_peer_host *h)
             c->pending = false;
             h->pending--;
             turn_away(h, "pending_max");
-            mu_host_conn_close(c, MUSTER_ELIMIT, "others have come and need the place");
+            mu_host_conn_close(c, MUSTER_ELIMIT, "other peers have come and need the place");
             close_now(c, true);
             return true;
         }
@@ -128,7 +128,7 @@ static bool make_room(struct mu_peer_host *h)
     return false;
 }
 
-/* Somebody has come; `from`: who it is said to be, by a relay. */
+/* A connection has come; `from` is the peer's id according to a relay, or NULL. */
 static struct mu_conn *take_in(struct mu_peer_host *h, const struct mu_peer_id *from)
 {
     struct mu_host_conn *c;
@@ -140,7 +140,7 @@ static struct mu_conn *take_in(struct mu_peer_host *h, const struct mu_peer_id *
         turn_away(h, "conns_max");
         return NULL;
     }
-    /* Those who come through a relay have a share, and put nobody out (circuit.c). */
+    /* Peers that come through a relay have a share, and displace no others (circuit.c). */
     if (h->pending >= h->config.pending_max && (from != NULL || !make_room(h))) {
         turn_away(h, "pending_max");
         return NULL;
@@ -225,12 +225,12 @@ int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
 int mu_host_dial_circuit(struct mu_peer_host *h, struct mu_host_peer *target, struct mu_span addr,
                          struct mu_errmsg *reterr_msg)
 {
-    struct mu_addr relay = {.kind = MU_ADDR_PEER}; /* how it is named */
+    struct mu_addr relay = {.kind = MU_ADDR_PEER}; /* the relay's id */
     struct mu_peer_id id;
     char text[MU_PEER_ID_TEXT_MAX];
 
     if (h->through == NULL || mu_multiaddr_circuit(addr, NULL, &id, NULL) != 0) {
-        return mu_err(reterr_msg, MUSTER_ENOTSUP, "relays are not used here");
+        return mu_err(reterr_msg, MUSTER_ENOTSUP, "relays are not in use here");
     }
     (void)snprintf(relay.host, sizeof(relay.host), "%s", mu_peer_id_format(&id, text));
     return dial(h, target, NULL, &relay, addr, reterr_msg);
@@ -262,7 +262,7 @@ void mu_host_conn_close(struct mu_host_conn *c, int why, const char *text)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-/* A dial's name in an error: what was dialled. */
+/* Puts the address that was dialled into an error. */
 static void name_dial(const struct mu_host_conn *c, struct mu_errmsg *msg)
 {
     char text[MU_ADDR_HOST_MAX + 16];
@@ -328,7 +328,7 @@ static void take_over(struct mu_host_conn *c, int err)
     }
     if (c->target != NULL || c->connect != NULL) {
         if (!c->open && err == MUSTER_ETIMEDOUT) {
-            text = "no connection in time";
+            text = "there was no connection in time";
         }
         fail_dial(c, why != 0 ? why : MUSTER_ECLOSED, text[0] != '\0' ? text : "closed");
     }
@@ -370,7 +370,7 @@ static void drain_events(struct mu_host_conn *c)
 
 /* --- the pump --------------------------------------------------------------------------------- */
 
-/* Sends what there is. True: some was sent. */
+/* Sends output. True: some was sent. */
 static bool send_output(struct mu_host_conn *c)
 {
     bool some = false;
@@ -391,8 +391,8 @@ static bool send_output(struct mu_host_conn *c)
     return some;
 }
 
-/* What all windows may bring is bounded for all connections together, and for each: streams whose
- * name is not agreed on yet bring nothing, as their data is not kept. */
+/* The bytes that windows allow are bounded for all connections together, and for each: streams
+ * whose name is not agreed on yet count nothing, as their data is not kept. */
 static void account(struct mu_host_conn *c)
 {
     struct mu_peer_host *h = c->host;
@@ -440,13 +440,13 @@ static void keep_time(struct mu_host_conn *c)
         at = mu_mono_min(at, idle_deadline(c));
     }
     if (mu_mono_reached(at, now_of(c))) {
-        /* What is due could not be done: there is no memory. */
+        /* There was no memory for what is due. */
         at = mu_mono_add_ms(now_of(c), STARVED_MS);
     }
     mu_env_timer_arm(c->host->env, &c->timer, at);
 }
 
-/* Whether it has streams, and what follows from that. */
+/* Looks whether the connection has streams, and sets its timers. */
 static void look_idle(struct mu_host_conn *c)
 {
     bool idle = mu_peer_conn_count(&c->pc) == 0;
@@ -483,7 +483,8 @@ void mu_host_conn_pump(struct mu_host_conn *c)
 
     mu_host_streams_nudge(c);
     if (mu_mono_reached(mu_peer_conn_deadline(&c->pc), now_of(c))) {
-        /* Not by the timer: a connection that is busy would put it off again and again. */
+        /* This does not wait for the timer: a busy connection would put that off again and
+         * again. */
         mu_peer_conn_tick(&c->pc, now_of(c));
     }
     do {
@@ -501,7 +502,7 @@ void mu_host_conn_pump(struct mu_host_conn *c)
     keep_time(c);
 }
 
-/* --- what the environment tells --------------------------------------------------------------- */
+/* --- callbacks of the environment ------------------------------------------------------------- */
 
 static void on_open(struct mu_conn *conn)
 {
@@ -581,7 +582,7 @@ static void on_closed(struct mu_conn *conn, int status)
     mu_peer_conn_eof(&c->pc, now_of(c));
     drain_events(c);
     if (!c->over) {
-        /* It wants memory to tell what is left: it is told without. */
+        /* There is no memory to report what is left: ends without it. */
         mu_peer_conn_close(&c->pc);
         drain_events(c);
     }

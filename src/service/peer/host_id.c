@@ -1,4 +1,4 @@
-/* What peers say of themselves: identify, and its push. */
+/* Identify and its push: what peers say about themselves. */
 #include "service/peer/host_internal.h"
 
 #include <stdio.h>
@@ -11,9 +11,9 @@
 #include "service/base/log.h"
 
 enum {
-    TRIES_MAX = 6, /* of what comes to nothing, each four times as late as the one before */
+    TRIES_MAX = 6, /* of an exchange that fails, each four times as late as the one before */
     AGAIN_MS = 10,
-    RECORD_BYTES_MAX = MU_IDENTIFY_MESSAGE_MAX - 8, /* it goes into one message */
+    RECORD_BYTES_MAX = MU_IDENTIFY_MESSAGE_MAX - 8, /* so that it fits into one message */
     SAY_BYTES_MAX = (MU_IDENTIFY_MESSAGE_MAX + 2) * MU_IDENTIFY_MESSAGES_MAX,
 };
 
@@ -22,9 +22,9 @@ static const struct mu_span identify_name[] = {
 static const struct mu_span push_name[] = {
     {(const uint8_t *)MU_PEER_PUSH_NAME, sizeof(MU_PEER_PUSH_NAME) - 1}};
 
-/* --- once more -------------------------------------------------------------------------------- */
+/* --- trying again ----------------------------------------------------------------------------- */
 
-/* Nobody would ask or tell it otherwise for as long as the connection lasts. */
+/* Without this, nothing would be asked or said again as long as the connection lasts. */
 static void try_again(struct mu_host_conn *c, struct mu_host_retry *retry)
 {
     if (retry->tries < TRIES_MAX) {
@@ -36,7 +36,7 @@ static void try_again(struct mu_host_conn *c, struct mu_host_retry *retry)
     }
 }
 
-/* The connection that a stream was on may be gone, or not the one to be used any more. */
+/* The stream's connection may be gone, or not in use any more. */
 static struct mu_host_conn *find_conn(const struct mu_host_stream *s)
 {
     struct mu_host_peer *peer = mu_host_peer_find(s->host, &s->peer);
@@ -46,13 +46,13 @@ static struct mu_host_conn *find_conn(const struct mu_host_stream *s)
 
 static void push_on(struct mu_host_conn *c);
 
-/* --- to listen -------------------------------------------------------------------------------- */
+/* --- receiving -------------------------------------------------------------------------------- */
 
 struct hearing {
     struct mu_host_stream stream;
     struct mu_identify_in in;
     bool push;
-    bool starved; /* something of it is missing */
+    bool starved; /* a part is missing for lack of memory */
 };
 
 static int append_name(struct mu_buf *out, struct mu_span name)
@@ -66,8 +66,8 @@ static int append_name(struct mu_buf *out, struct mu_span name)
     return err;
 }
 
-/* An address of another kind, or of somebody else, is of no use. One of this host is believed of
- * nobody but those who are on it: others would have us dial what only we can reach. */
+/* An address of another kind, or of another peer, is of no use. An address of this host is only
+ * believed from peers on this host: others could make us dial what only we can reach. */
 static int add_addr(struct mu_host_peer *peer, struct mu_span addr, bool near, int err)
 {
     if (!near && mu_multiaddr_is_local(addr)) {
@@ -77,7 +77,7 @@ static int add_addr(struct mu_host_peer *peer, struct mu_span addr, bool near, i
                                                                                : err;
 }
 
-/* Addresses that are signed count, and then no others. */
+/* If there are signed addresses, only these count. */
 static int learn_addrs(struct mu_host_peer *peer, const struct mu_identify *id, bool near)
 {
     struct mu_span walk = id->all;
@@ -117,10 +117,10 @@ static int learn_protocols(struct mu_host_peer *peer, const struct mu_identify *
     while (err == 0 && mu_identify_next_protocol(&walk, &name)) {
         err = append_name(&peer->protocols, name);
     }
-    return err == MUSTER_ENOMEM ? err : 0; /* What does not fit is not kept. */
+    return err == MUSTER_ENOMEM ? err : 0; /* what does not fit is not kept */
 }
 
-/* A number of ours, as a part of a multiaddr. */
+/* Adds an IP address of ours, as a part of a multiaddr. */
 static int add_number(struct mu_peer_host *h, struct mu_span ip)
 {
     int err;
@@ -162,15 +162,16 @@ int mu_peer_host_add_number(struct mu_peer_host *h, const char *ip)
     return err;
 }
 
-/* How we are seen: of use where we listen everywhere and know of no number. */
+/* Learns under which address we are seen: useful where we listen everywhere and know no IP
+ * address. */
 static void learn_observed(struct mu_host_conn *c, struct mu_span addr)
 {
     struct mu_peer_host *h = c->host;
     struct mu_span rest = addr;
     struct mu_multiaddr_part part;
 
-    /* One word of each peer that we chose to dial: who dials us could tell us anything, and who is
-     * reached through a relay sees the relay. */
+    /* Only peers that we dialled are believed, once each: a peer that dials us could say anything,
+     * and one behind a relay sees the relay's address. */
     if (c->observed || !c->dialled || c->limited || mu_multiaddr_next(&rest, &part) != 1 ||
         (part.code != MU_MA_IP4 && part.code != MU_MA_IP6)) {
         return;
@@ -206,7 +207,7 @@ static void take_identify(struct mu_host_conn *c, struct hearing *hear)
         h->stats.last_failure = err;
         mu_log(MUSTER_LOG_INFO, "PEER-IDENTIFY-BAD", "why=\"%s\"", muster_strerror(err));
         if (err == MUSTER_ENOMEM) {
-            try_again(c, &c->ask); /* Of a push as well: what has changed is part of it. */
+            try_again(c, &c->ask); /* after a push as well: the answer includes what has changed */
         }
         return;
     }
@@ -241,7 +242,7 @@ static void hear_data(struct mu_host_stream *s, struct mu_span bytes)
     struct hearing *hear = MU_CONTAINER_OF(s, struct hearing, stream);
 
     mu_host_stream_consumed(s, bytes.len);
-    /* What is wrong with it is found at its end. */
+    /* Other errors show at the end. */
     hear->starved = mu_identify_in_recv(&hear->in, bytes) == MUSTER_ENOMEM || hear->starved;
 }
 
@@ -309,7 +310,7 @@ static struct mu_host_stream *push_opened(struct mu_peer_handler *handler,
     return hear == NULL ? NULL : &hear->stream;
 }
 
-/* --- to say ----------------------------------------------------------------------------------- */
+/* --- sending ---------------------------------------------------------------------------------- */
 
 struct saying {
     struct mu_host_stream stream;
@@ -328,8 +329,8 @@ static void append_observed(struct mu_host_conn *c, struct mu_buf *out)
     }
 }
 
-/* Our addresses, signed; empty if there is nothing to sign, or no room to say it. Signed once for
- * each change: the number is the time, so that it grows over restarts. */
+/* Returns our signed addresses; empty if there is nothing to sign, or no room for it. They are
+ * signed once for each change: the sequence number is the time, so that it grows over restarts. */
 static struct mu_span own_record(struct mu_peer_host *h, const struct mu_span *addrs, size_t count)
 {
     uint64_t now_ns = mu_env_now(h->env).wall.ns;
@@ -407,7 +408,7 @@ static void say_ready(struct mu_host_stream *s, struct mu_span name)
 
 static void say_data(struct mu_host_stream *s, struct mu_span bytes)
 {
-    mu_host_stream_consumed(s, bytes.len); /* There is nothing to be said to us here. */
+    mu_host_stream_consumed(s, bytes.len); /* the peer has nothing to send here */
 }
 
 static void say_eof(struct mu_host_stream *s)
@@ -477,7 +478,7 @@ static void push_on(struct mu_host_conn *c)
     struct mu_peer_host *h = c->host;
     struct saying *say;
 
-    /* Others have not heard what was before, or are on their way out. */
+    /* The others have not heard the old state either, or are ending. */
     c->stale = c->peer != NULL && !c->peer->identified;
     if (c->peer == NULL || c->stale || mu_host_peer_best(c->peer) != c ||
         !mu_peer_host_speaks(h, &c->peer->id, MU_PEER_PUSH_NAME)) {

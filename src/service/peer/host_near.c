@@ -1,4 +1,4 @@
-/* A host of peers: who is on this host, or on its link. */
+/* A host of peers: which peers are on this host, or on its link. */
 #include "codec/text/cidr.h"
 #include "proto/lock/lock.h"
 #include "service/peer/host_internal.h"

@@ -1,4 +1,4 @@
-/* The peers that a host knows: their addresses, how they are reached, and on which connection. */
+/* The peers that a host knows: their addresses, dialling them, and the connection in use. */
 #include "service/peer/host_internal.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 
 enum {
     ATTEMPTS_MAX = 4, /* dials to one peer at a time */
-    EVICT_LOOK = 64,  /* how many are looked at for one that can be forgotten */
+    EVICT_LOOK = 64,  /* how many peers are looked at to find one that can be forgotten */
 };
 
 static mu_mono_t now_of(const struct mu_peer_host *h)
@@ -60,7 +60,7 @@ static bool is_needed(const struct mu_host_peer *peer)
            !mu_list_empty(&peer->connects);
 }
 
-/* Forgets a peer that nobody needs, if there is one among the oldest. */
+/* Forgets a peer that is not needed, if there is one among the oldest. */
 static bool evict(struct mu_peer_host *h)
 {
     size_t looked = 0;
@@ -75,7 +75,7 @@ static bool evict(struct mu_peer_host *h)
         if (++looked == EVICT_LOOK) {
             break;
         }
-        /* Those that are needed go to the back, so that the next look begins behind them. */
+        /* Peers that are needed go to the back, so that the next look begins after them. */
         mu_list_remove(&peer->link);
         mu_list_push(&h->book, &peer->link);
     }
@@ -151,13 +151,13 @@ int mu_host_peer_learn(struct mu_host_peer *peer, struct mu_span addr)
         mu_free(MU_CONTAINER_OF(last, struct mu_host_addr, link));
         peer->addr_count--;
     }
-    /* To the front: what was heard of last is tried first. */
+    /* To the front: the newest address is tried first. */
     mu_list_push(peer->addrs.next, &a->link);
     peer->addr_count++;
     return 0;
 }
 
-/* The address without the peer at its end; the one of a relay on the way stays. */
+/* Returns the address without the peer at its end; a relay on the way stays. */
 static struct mu_span strip_peer(struct mu_span addr)
 {
     struct mu_span rest = addr;
@@ -178,7 +178,7 @@ static bool is_circuit(struct mu_span addr)
     return mu_multiaddr_circuit(addr, NULL, NULL, NULL) == 0;
 }
 
-/* Whether it can be dialled here, and the peer that is named in it, if one is. */
+/* Checks whether the address can be dialled here, and finds the peer in it, if there is one. */
 static int read_addr(const struct mu_peer_host *h, struct mu_span addr, struct mu_addr *ret_addr,
                      struct mu_peer_id *ret_peer)
 {
@@ -220,7 +220,7 @@ struct mu_span mu_peer_host_addr(const struct mu_peer_host *h, const struct mu_p
     return (struct mu_span){0};
 }
 
-/* --- who may come ----------------------------------------------------------------------------- */
+/* --- access ----------------------------------------------------------------------------------- */
 
 bool mu_host_peer_denied(const struct mu_host_peer *peer)
 {
@@ -283,9 +283,9 @@ void mu_peer_host_disconnect(struct mu_peer_host *h, const struct mu_peer_id *id
     }
 }
 
-/* --- which connection ------------------------------------------------------------------------- */
+/* --- the connection in use -------------------------------------------------------------------- */
 
-/* Whether the newer of two is to be used. */
+/* Whether the newer of two connections should be used. */
 static bool is_better(const struct mu_host_conn *newer, const struct mu_host_conn *older)
 {
     const struct mu_peer_host *h = newer->host;
@@ -301,7 +301,7 @@ static bool is_better(const struct mu_host_conn *newer, const struct mu_host_con
     if (newer->dialled == older->dialled || apart > h->config.settle_ms * MU_NS_PER_MS) {
         return true;
     }
-    /* They were dialled by both at once: the dial of the lesser id is kept, on both sides. */
+    /* Both sides dialled at once: both keep the dial of the lesser id. */
     if (cmp == 0) {
         cmp = us.len < them.len ? -1 : 1;
     }
@@ -325,7 +325,7 @@ struct mu_host_conn *mu_host_peer_best(const struct mu_host_peer *peer)
     return best;
 }
 
-/* Dials that are not needed any more. */
+/* Drops dials that are not needed any more. */
 static void drop_attempts(struct mu_host_peer *peer, const struct mu_host_conn *but)
 {
     MU_LIST_FOREACH (it, &peer->host->conns) {
@@ -376,7 +376,7 @@ int mu_host_peer_attach(struct mu_host_conn *c, struct mu_errmsg *reterr_msg)
         connect->peer = peer->id;
         mu_host_connect_end(connect, 0, "");
     }
-    /* Those that are not to be used any more look at their clocks. */
+    /* Connections that are not used any more check their timers. */
     MU_LIST_FOREACH (it, &peer->conns) {
         mu_host_conn_touch(MU_CONTAINER_OF(it, struct mu_host_conn, of_peer));
     }
@@ -386,7 +386,7 @@ int mu_host_peer_attach(struct mu_host_conn *c, struct mu_errmsg *reterr_msg)
 
 static void tell_watches(struct mu_host_peer *peer, bool connected, int why)
 {
-    /* A callback may end its own watch, and no other. */
+    /* A callback may end its own watch, but no other. */
     MU_LIST_FOREACH_SAFE (it, tmp, &peer->host->watches) {
         struct mu_peer_watch *w = MU_CONTAINER_OF(it, struct mu_peer_watch, link);
 
@@ -467,7 +467,7 @@ void mu_host_peer_fail(struct mu_host_peer *peer, int status, const char *text)
     drop_attempts(peer, NULL);
 }
 
-/* Those that lead through relays come last. */
+/* Addresses through relays come last. */
 static struct mu_host_addr *next_untried(struct mu_host_peer *peer)
 {
     struct mu_host_addr *circuit = NULL;
@@ -624,11 +624,12 @@ void mu_peer_host_connect(struct mu_peer_host *h, struct mu_peer_connect *connec
     if (connect->addr.len != 0) {
         err = read_addr(h, connect->addr, &to, &named);
         if (err != 0) {
-            mu_host_connect_end(connect, err, "only TCP and unix sockets are dialled");
+            mu_host_connect_end(connect, err, "only TCP and unix sockets can be dialled");
             return;
         }
         if (named.len == 0 && connect->peer.len == 0 && is_circuit(connect->addr)) {
-            mu_host_connect_end(connect, MUSTER_EINVAL, "no peer is named behind the relay");
+            mu_host_connect_end(connect, MUSTER_EINVAL,
+                                "the address names no peer after the relay");
             return;
         }
         if (named.len != 0 && connect->peer.len != 0 && !mu_peer_id_eq(&named, &connect->peer)) {
@@ -646,8 +647,9 @@ void mu_peer_host_connect(struct mu_peer_host *h, struct mu_peer_connect *connec
     if (connect->peer.len == 0) {
         struct mu_errmsg msg;
 
-        err = connect->addr.len == 0 ? mu_err(&msg, MUSTER_EINVAL, "neither a peer nor an address")
-                                     : mu_host_dial(h, NULL, connect, &to, &msg);
+        err = connect->addr.len == 0
+                  ? mu_err(&msg, MUSTER_EINVAL, "give a peer, an address, or both")
+                  : mu_host_dial(h, NULL, connect, &to, &msg);
         if (err != 0) {
             mu_host_connect_end(connect, err, msg.text);
         }
@@ -676,7 +678,7 @@ void mu_peer_host_connect_cancel(struct mu_peer_connect *connect)
     }
 }
 
-/* --- asked of a peer -------------------------------------------------------------------------- */
+/* --- queries ---------------------------------------------------------------------------------- */
 
 bool mu_peer_host_connected(const struct mu_peer_host *h, const struct mu_peer_id *id)
 {

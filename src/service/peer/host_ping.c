@@ -1,4 +1,4 @@
-/* Ping, as it is answered and as it is asked. */
+/* Ping, both sides: answering and asking. */
 #include "service/peer/host_internal.h"
 
 #include <string.h>
@@ -8,14 +8,14 @@
 #include "core/alloc.h"
 
 enum {
-    PINGS_MAX = 2,            /* streams of one connection's peer */
-    ECHO_BYTES_MAX = 1 << 16, /* that were not taken back yet */
+    PINGS_MAX = 2,            /* streams that the peer of one connection may open */
+    ECHO_BYTES_MAX = 1 << 16, /* bytes that the peer has not read back yet */
 };
 
 static const struct mu_span ping_name[] = {
     {(const uint8_t *)MU_PEER_PING_NAME, sizeof(MU_PEER_PING_NAME) - 1}};
 
-/* --- answered --------------------------------------------------------------------------------- */
+/* --- answering -------------------------------------------------------------------------------- */
 
 struct echo {
     struct mu_host_stream stream;
@@ -65,7 +65,7 @@ static void echo_begin(struct mu_host_stream *s)
     struct echo *echo = MU_CONTAINER_OF(s, struct echo, stream);
 
     if (echo->conn == NULL) {
-        /* A stream ends before its connection goes, so that this stays good. */
+        /* A stream ends before its connection goes, so this pointer stays valid. */
         echo->conn = s->conn;
         if (echo->conn->pings++ >= PINGS_MAX) {
             s->host->stats.streams_refused++;
@@ -100,7 +100,7 @@ static struct mu_host_stream *ping_opened(struct mu_peer_handler *handler,
     return &echo->stream;
 }
 
-/* --- asked ------------------------------------------------------------------------------------ */
+/* --- asking ----------------------------------------------------------------------------------- */
 
 static void end_ping(struct mu_peer_ping *ping, int status, const char *text, uint64_t rtt_ns)
 {
@@ -136,13 +136,13 @@ static void ping_data(struct mu_host_stream *s, struct mu_span bytes)
     if (bytes.len > ping->sent - ping->got ||
         memcmp(bytes.data, ping->bytes + ping->got, bytes.len) != 0) {
         mu_host_stream_reset(s);
-        end_ping(ping, MUSTER_EPROTO, "the answer is another than what was sent", 0);
+        end_ping(ping, MUSTER_EPROTO, "the answer differs from what was sent", 0);
         return;
     }
     ping->got += bytes.len;
     if (ping->got == sizeof(ping->bytes)) {
         ping->rtt_ns = rtt_ns;
-        mu_host_stream_end(s); /* And the rest in peace: `ended` follows. */
+        mu_host_stream_end(s); /* `ended` follows */
     }
 }
 
@@ -181,7 +181,7 @@ static void on_ping_timer(struct mu_timer *timer)
     if (ping->got == sizeof(ping->bytes)) {
         ping->done(ping, 0, "", ping->rtt_ns);
     } else {
-        ping->done(ping, MUSTER_ETIMEDOUT, "no answer in time", 0);
+        ping->done(ping, MUSTER_ETIMEDOUT, "the peer did not answer in time", 0);
     }
     mu_host_leave(h);
 }

@@ -9,7 +9,7 @@
 #include "core/assert.h"
 
 enum {
-    TRIES_MAX = 4, /* connections that a stream is opened on, one after the other */
+    TRIES_MAX = 4, /* how many connections a stream tries, one after the other */
 };
 
 static struct mu_host_stream *find(const struct mu_host_conn *c, uint32_t id)
@@ -52,7 +52,8 @@ void mu_host_stream_finish(struct mu_host_stream *s, int status, const char *tex
     mu_host_touch(s->host);
 }
 
-/* As mu_host_stream_finish(), and tells it now: for who is telling things anyway. */
+/* The same as mu_host_stream_finish(), but calls `ended` now: for code that makes callbacks
+ * anyway. */
 static void end_now(struct mu_host_stream *s, int status, const char *text)
 {
     detach(s);
@@ -66,7 +67,7 @@ void mu_host_streams_tell(struct mu_peer_host *h)
 
     while ((link = mu_list_pop(&h->ending)) != NULL) {
         struct mu_host_stream *s = MU_CONTAINER_OF(link, struct mu_host_stream, link);
-        struct mu_errmsg text = s->text; /* The memory may be gone behind the call. */
+        struct mu_errmsg text = s->text; /* the memory may be gone after the call */
 
         s->state = MU_HOST_STREAM_NONE;
         s->on->ended(s, s->status, text.text);
@@ -95,14 +96,15 @@ static bool has_room(const struct mu_host_conn *c)
            c->granted + MU_YAMUX_WINDOW_FIRST <= h->config.memory_bytes_max / MU_HOST_SHARE;
 }
 
-/* Counted at once, since many may be opened before the connection is looked at again. */
+/* This is counted at once, since many streams may be opened before the connection is looked at
+ * again. */
 static void count_window(struct mu_host_conn *c)
 {
     c->granted += MU_YAMUX_WINDOW_FIRST;
     c->host->granted += MU_YAMUX_WINDOW_FIRST;
 }
 
-/* --- ours ------------------------------------------------------------------------------------- */
+/* --- our streams ------------------------------------------------------------------------------ */
 
 static void set_up(struct mu_peer_host *h, struct mu_host_stream *s, const struct mu_peer_id *id,
                    const struct mu_span *names, size_t count)
@@ -179,12 +181,13 @@ void mu_host_stream_begin(struct mu_host_stream *s, struct mu_host_conn *c)
     if (s->ending) {
         (void)mu_peer_conn_end(&c->pc, id);
     } else if (s->wants) {
-        mu_list_push(&c->nudged, &s->link); /* It has tried to write: now it can. */
+        mu_list_push(&c->nudged, &s->link); /* it has tried to write: now it can */
     }
     mu_host_conn_touch(c);
 }
 
-/* Its connection was closed before the peer has taken it up, and nothing was said on it yet. */
+/* The connection was closed before the peer accepted the stream, and nothing was written to it yet:
+ * opens it on another one. */
 static bool begin_again(struct mu_host_stream *s, int err)
 {
     struct mu_peer_host *h = s->host;
@@ -276,7 +279,7 @@ bool mu_host_stream_limited(const struct mu_host_stream *s)
     return s->conn != NULL && s->conn->limited;
 }
 
-/* --- what comes ------------------------------------------------------------------------------- */
+/* --- events of connections -------------------------------------------------------------------- */
 
 static void take_opened(struct mu_host_conn *c, const struct mu_peer_event *e)
 {
@@ -286,7 +289,7 @@ static void take_opened(struct mu_host_conn *c, const struct mu_peer_event *e)
     uint32_t id = e->id;
 
     if (handler == NULL || c->peer == NULL || h->stopping) {
-        return; /* It is refused when the next event is asked for. */
+        return; /* it is refused when the next event is taken */
     }
     if (!has_room(c)) {
         h->stats.streams_refused++;
@@ -321,7 +324,7 @@ static void take_ready(struct mu_host_stream *s, const struct mu_peer_event *e)
 
     if (e->err != 0) {
         if (!begin_again(s, e->err)) {
-            const char *text = e->err == MUSTER_EREFUSED ? "the peer does not speak it"
+            const char *text = e->err == MUSTER_EREFUSED ? "the peer does not speak this protocol"
                                : c->pc.err != 0          ? mu_peer_conn_errmsg(&c->pc)
                                : c->why.text[0] != '\0'  ? c->why.text
                                                          : muster_strerror(e->err);
@@ -372,7 +375,7 @@ void mu_host_stream_event(struct mu_host_conn *c, const struct mu_peer_event *e)
             if (s->on->eof != NULL) {
                 s->on->eof(s);
             }
-            s = find(c, e->id); /* It may have been reset in the callback. */
+            s = find(c, e->id); /* it may have been reset in the callback */
             if (s != NULL) {
                 end_now(s, 0, "");
             }

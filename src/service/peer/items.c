@@ -46,7 +46,7 @@ static void flush(struct mu_peer_items *it)
     if (it->out.len != 0) {
         mu_buf_consume(&it->out, mu_host_stream_write(&it->stream, mu_buf_span(&it->out)));
     }
-    /* The handler's side ends with the stream; the caller closes when it has heard all. */
+    /* The handler's side ends the stream; the caller closes when it has received all. */
     if (it->out.len == 0 && it->closing && !it->ours) {
         mu_host_stream_end(&it->stream);
     }
@@ -64,7 +64,7 @@ int mu_peer_items_send(struct mu_peer_items *it, struct mu_span message)
     if (message.len > it->calls->config.item_len_max) {
         return MUSTER_ELIMIT;
     }
-    /* What is longer than the room goes when nothing else waits. */
+    /* An item that is longer than the room goes when nothing else waits. */
     if (it->out.len != 0 && it->out.len + message.len > max) {
         it->wants = true;
         return MUSTER_EAGAIN;
@@ -117,7 +117,7 @@ static int take_error(struct mu_peer_items *it, struct mu_span message)
     char quoted[MU_ERRMSG_CAP];
 
     if (!it->ours) {
-        it->over = true; /* whatever it says */
+        it->over = true; /* whatever the error is */
         if (it->on->end != NULL) {
             it->on->end(it);
         }
@@ -132,7 +132,7 @@ static int take_error(struct mu_peer_items *it, struct mu_span message)
     return 0;
 }
 
-/* One message off the front: 1; 0: it is not all there, or its owner has let go of it. */
+/* Takes one message off the front. 1: taken; 0: it is not all there, or the owner has canceled. */
 static int take_one(struct mu_peer_items *it, const bool *gone)
 {
     struct mu_span in = mu_buf_span(&it->in);
@@ -152,7 +152,7 @@ static int take_one(struct mu_peer_items *it, const bool *gone)
         return 0;
     }
     message = mu_span(in.data + MU_ITEM_HEAD_LEN, (size_t)len);
-    /* The buffer is set aside: the owner may cancel from within a callback. */
+    /* The buffer is set aside: the owner may cancel inside a callback. */
     held = it->in;
     mu_buf_init(&it->in, held.max);
     got = 0;
@@ -174,7 +174,7 @@ static void on_data(struct mu_host_stream *s, struct mu_span bytes)
 {
     struct mu_peer_items *it = MU_CONTAINER_OF(s, struct mu_peer_items, stream);
     int err = mu_buf_append(&it->in, bytes);
-    bool gone = false; /* and then its memory may be, too */
+    bool gone = false; /* then its memory may be gone, too */
 
     mu_host_stream_consumed(s, bytes.len);
     it->gone = &gone;

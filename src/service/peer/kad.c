@@ -9,7 +9,7 @@
 #include "service/peer/kad_internal.h"
 
 #define SERVING_MAX      256 /* streams */
-#define SERVING_PEER_MAX 8   /* of one peer */
+#define SERVING_PEER_MAX 8   /* streams of one peer */
 #define OUTPUT_HIGH      (2 * (size_t)MU_KAD_MSG_MAX)
 #define NEAREST_MAX      64
 
@@ -47,7 +47,7 @@ void mu_kad_remember(struct mu_kad *kad, const struct mu_peer_id *peer)
     }
     mu_sha256(entry.key, mu_peer_id_span(peer));
     if (at == kad->config.table_max) {
-        /* The farthest of all makes room, unless that is the new one. */
+        /* The farthest peer makes room, unless that is the new one. */
         at = 0;
         for (size_t i = 1; i < kad->count; i++) {
             if (mu_kad_nearer(kad->key, kad->table[at].key, kad->table[i].key)) {
@@ -97,7 +97,7 @@ static void drop_serving(struct serving *v)
     free_serving(v);
 }
 
-/* The nearest of those whose addresses we know, nearest first. */
+/* Finds the nearest peers whose addresses we know, nearest first. */
 static size_t find_nearest(const struct mu_kad *kad, const uint8_t key[MU_SHA256_LEN],
                            const struct mu_peer_id *but, const struct mu_peer_id *nor, size_t max,
                            const struct mu_kad_entry **ret)
@@ -143,7 +143,8 @@ static void put_peer(struct mu_kad *kad, struct mu_kad_answer *answer, const str
                                         : MU_KAD_NOT_CONNECTED);
 }
 
-/* The one that is sought if we know of it, whether it serves or not, and those that are near it. */
+/* Answers with the wanted peer if we know it, whether it serves or not, and with those that are
+ * near it. */
 static int answer_find(struct serving *v, struct mu_span key)
 {
     struct mu_kad *kad = v->kad;
@@ -202,7 +203,7 @@ static int serve_one(struct serving *v)
     return 1;
 }
 
-/* Answers while the answers are taken. */
+/* Answers requests while the answers can be sent. */
 static void serve(struct serving *v)
 {
     int more = 1;

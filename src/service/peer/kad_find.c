@@ -1,6 +1,6 @@
 /*
  * Searches on streams: each is a machine (proto/peer/kad_search.h) and a stream to every peer that
- * it asks. What the peers name goes into the host's address book.
+ * it asks. The peers in the answers go into the host's address book.
  */
 #include <muster/error.h>
 
@@ -269,8 +269,8 @@ static void begin_ask(struct search *s, const struct mu_peer_id *peer)
 
 /* --- searches --------------------------------------------------------------------------------- */
 
-/* Whether this search may begin. To ask a peer may itself mean to look for it, so no peer is looked
- * for while it is being asked. */
+/* Whether this search may begin. Asking a peer may itself begin a search for it, so no search
+ * begins for a peer that is being asked. */
 static bool may_begin(const struct mu_kad *kad, const struct mu_peer_id *target)
 {
     size_t count = 0;
@@ -327,7 +327,7 @@ void mu_kad_find(struct mu_kad *kad, const struct mu_peer_id *target)
     pump(s);
 }
 
-/* A search for ourselves has nobody to tell. */
+/* After a search for ourselves there is nothing to report. */
 static void free_search(struct search *s)
 {
     struct mu_kad *kad = s->kad;

@@ -12,8 +12,8 @@
 #include "service/base/log.h"
 
 #define PLACES_MAX   16
-#define ADDRS_MAX    4 /* that one place brings */
-#define FAILURES_MAX 3 /* in a row: a relay that is as good as none */
+#define ADDRS_MAX    4 /* addresses that one place brings */
+#define FAILURES_MAX 3 /* in a row, until the relay counts as useless */
 #define AGAIN_MS     10
 
 static const struct mu_span hop_name = {(const uint8_t *)MU_RELAY_HOP_NAME,
@@ -25,19 +25,19 @@ struct mu_relay_place {
     struct mu_peer_relay *relay;
     struct mu_relay_reservation reservation;
     struct mu_peer_id at;
-    struct mu_buf given; /* the address that we were told; empty: it was found among the peers */
+    struct mu_buf given; /* the address from the user; empty: it was found among the peers */
     struct mu_timer timer;
-    struct mu_host_stream stream; /* while it is asked for */
+    struct mu_host_stream stream; /* while we ask for the place */
     struct mu_relay_in in;
     struct mu_buf out;
-    struct mu_buf addrs[ADDRS_MAX]; /* where it leads to us, while it is held */
+    struct mu_buf addrs[ADDRS_MAX]; /* the addresses at which it leads to us, while it is held */
     bool answered;
-    bool held; /* as it was told to others */
+    bool held; /* as others were told */
 };
 
 static void look_around(struct mu_peer_relay *relay);
 
-/* --- what follows ----------------------------------------------------------------------------- */
+/* --- the addresses it brings ------------------------------------------------------------------ */
 
 struct mu_span mu_peer_relay_addr(const struct mu_peer_relay *relay, size_t i)
 {
@@ -93,7 +93,7 @@ bool mu_relay_has_place(const struct mu_peer_relay *relay, const struct mu_peer_
     return false;
 }
 
-/* What the reservation has come to: told to the others, and to its clock. */
+/* Tells the others the state of the reservation, and sets its timer. */
 static void settle(struct mu_relay_place *p)
 {
     struct mu_peer_relay *relay = p->relay;
@@ -116,7 +116,7 @@ static void clear_addrs(struct mu_relay_place *p)
     }
 }
 
-/* An address of the relay's becomes one of ours; one that does not end with its name gets it. */
+/* Makes an address of ours from one of the relay's; the relay's id is appended if it is missing. */
 static int add_addr(struct mu_relay_place *p, struct mu_span addr)
 {
     struct mu_span id = mu_peer_id_span(&p->at);
@@ -144,7 +144,7 @@ static int add_addr(struct mu_relay_place *p, struct mu_span addr)
     return err;
 }
 
-/* MUSTER_ENOMEM: it would be a place that nobody is led to. */
+/* MUSTER_ENOMEM: the place would have no address. */
 static int learn_addrs(struct mu_relay_place *p, struct mu_span walk)
 {
     struct mu_span addr;
@@ -154,7 +154,7 @@ static int learn_addrs(struct mu_relay_place *p, struct mu_span walk)
     while (mu_relay_next_addr(&walk, &addr)) {
         starved = add_addr(p, addr) == MUSTER_ENOMEM || starved;
     }
-    /* One that does not say where it is, is where we have found it. */
+    /* A relay that names no address has the one at which we found it. */
     if (p->addrs[0].len == 0 && p->given.len != 0) {
         starved = add_addr(p, mu_buf_span(&p->given)) == MUSTER_ENOMEM || starved;
     }
@@ -187,7 +187,8 @@ static int check_voucher(const struct mu_relay_place *p, struct mu_span envelope
 static void fail(struct mu_relay_place *p, const char *why)
 {
     char id[MU_PEER_ID_TEXT_MAX];
-    bool news = p->given.len != 0 && p->reservation.failures == 0; /* to who has named that relay */
+    bool news = p->given.len != 0 && p->reservation.failures == 0; /* for the user who named that
+                                                                      relay */
 
     mu_log(news ? MUSTER_LOG_WARN : MUSTER_LOG_INFO, "RELAY-NO-PLACE", "at=%s why=\"%s\"",
            mu_peer_id_format(&p->at, id), why);
@@ -203,11 +204,11 @@ static void take_answer(struct mu_relay_place *p, struct mu_span bytes)
     mu_host_stream_end(&p->stream);
     if (mu_relay_msg_decode(MU_RELAY_HOP, bytes, &msg) != 0 || msg.type != MU_RELAY_STATUS ||
         (msg.status == MU_RELAY_OK && !msg.reserved)) {
-        fail(p, "the relay does not answer as it should");
+        fail(p, "the relay broke the relay protocol");
     } else if (msg.status != MU_RELAY_OK) {
         fail(p, mu_relay_status_text(msg.status));
     } else if (check_voucher(p, msg.voucher) != 0) {
-        fail(p, "the relay's voucher is not good");
+        fail(p, "the relay's voucher is not valid");
     } else if (learn_addrs(p, msg.addrs) != 0) {
         fail(p, "out of memory");
     } else {
@@ -216,7 +217,7 @@ static void take_answer(struct mu_relay_place *p, struct mu_span bytes)
         mu_relay_reservation_granted(&p->reservation, mu_env_now(p->relay->env), msg.expire_s);
         settle(p);
         if (held) {
-            tell_addrs(p->relay); /* The relay may have moved. */
+            tell_addrs(p->relay); /* the relay may have moved */
         }
     }
 }
@@ -266,7 +267,7 @@ static void on_ended(struct mu_host_stream *s, int status, const char *text)
 
     if (!p->answered) {
         p->answered = true;
-        fail(p, status == MUSTER_EREFUSED ? "that peer is no relay" : text);
+        fail(p, status == MUSTER_EREFUSED ? "that peer is not a relay" : text);
     }
 }
 
@@ -283,7 +284,7 @@ static void ask(struct mu_relay_place *p)
     const struct mu_relay_out say = {.type = MU_RELAY_RESERVE};
     struct mu_peer_relay *relay = p->relay;
 
-    mu_host_stream_reset(&p->stream); /* What was asked before is not waited for. */
+    mu_host_stream_reset(&p->stream); /* does not wait for an earlier request */
     mu_relay_in_fini(&p->in);
     mu_relay_in_init(&p->in);
     mu_buf_reset(&p->out);
@@ -397,7 +398,7 @@ int mu_peer_relay_reserve(struct mu_peer_relay *relay, const char *multiaddr,
     p = err != 0 ? NULL : find_place(relay, &at);
     if (err == 0 && p == NULL) {
         if (relay->place_count == PLACES_MAX) {
-            err = mu_err(reterr_msg, MUSTER_ELIMIT, "there are at most %d relays", PLACES_MAX);
+            err = mu_err(reterr_msg, MUSTER_ELIMIT, "at most %d relays can be used", PLACES_MAX);
         } else {
             p = add_place(relay, &at);
             err = p == NULL ? mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory") : 0;
@@ -436,7 +437,7 @@ static void consider(struct mu_peer_relay *relay, const struct mu_peer_id *peer)
     }
 }
 
-/* Whether somebody who is there already could take the place of one that is of no use. */
+/* Looks whether a connected peer can replace a relay that is useless. */
 static void look_around(struct mu_peer_relay *relay)
 {
     const struct mu_peer_id *peer = NULL;
@@ -464,7 +465,7 @@ static void on_disconnected(struct mu_peer_watch *watch, const struct mu_peer_id
     mu_relay_reservation_lost(&p->reservation, mu_env_now(relay->env).mono);
     settle(p);
     if (p->given.len == 0) {
-        free_place(p); /* It is found again if it comes again. */
+        free_place(p); /* it is found again if it comes again */
         look_around(relay);
     }
 }
@@ -509,7 +510,7 @@ int mu_peer_relay_start(struct mu_peer_host *host, const struct mu_peer_relay_co
     if (err != 0) {
         mu_free(relay);
         return mu_err(reterr_msg, err, "%s",
-                      err == MUSTER_EEXIST ? "there is a relay on that host already"
+                      err == MUSTER_EEXIST ? "the host has a relay service already"
                                            : muster_strerror(err));
     }
     relay->watch =
@@ -530,7 +531,7 @@ void mu_peer_relay_free(struct mu_peer_relay *relay)
         free_place(MU_CONTAINER_OF(it, struct mu_relay_place, link));
     }
     mu_env_timer_arm(relay->env, &relay->tell_timer, MU_MONO_NEVER);
-    (void)mu_peer_host_tell_circuits(relay->host, NULL, 0); /* That takes no memory. */
+    (void)mu_peer_host_tell_circuits(relay->host, NULL, 0); /* this takes no memory */
     mu_relay_hop_unserve(relay);
     mu_circuits_leave(relay->circuits);
     mu_free(relay);

@@ -1,12 +1,12 @@
 /*
- * Being a relay. One struct hop for each stream on which somebody asks something:
+ * Being a relay. There is one struct hop for each stream on which a peer asks something:
  *
- *     READING -- RESERVE --> ANSWERING                       the answer goes out, and that is it
+ *     READING -- RESERVE --> ANSWERING                       the answer goes out; the end
  *        '------ CONNECT --> STOPPING -- yes --> OPEN        bytes pass, until an end or a limit
  *                               '------- no ---> ANSWERING
  *
- * What passes through an open circuit is held only while the end that it is for takes no more; then
- * the one that it comes from is given no more window.
+ * Bytes that pass through an open circuit are held only while the receiving end takes no more;
+ * meanwhile the sending end gets no more window.
  */
 #include "service/peer/relay_internal.h"
 
@@ -21,9 +21,9 @@
 #include "crypto/relay_voucher.h"
 #include "service/base/log.h"
 
-#define ASKING_MS  30000 /* until a question is there */
-#define ANSWER_MS  10000 /* until an answer has been taken */
-#define ASKING_MAX 32    /* questions of one peer at once */
+#define ASKING_MS  30000 /* until a request is there */
+#define ANSWER_MS  10000 /* until an answer was read */
+#define ASKING_MAX 32    /* requests of one peer at once */
 #define ADDRS_MAX  16    /* of ours, in an answer */
 
 static const struct mu_span stop_name = {(const uint8_t *)MU_RELAY_STOP_NAME,
@@ -39,8 +39,8 @@ enum hop_state {
 /* One end of a circuit. */
 struct hop_end {
     struct mu_host_stream stream;
-    struct mu_buf held; /* what came from it and the other has not taken; the window bounds it */
-    bool on;            /* the stream is */
+    struct mu_buf held; /* bytes from it that the other end has not taken; the window bounds it */
+    bool on;            /* the stream is open */
     bool eof;
 };
 
@@ -48,9 +48,9 @@ struct hop {
     struct mu_list link; /* relay->hops */
     struct mu_peer_relay *relay;
     enum hop_state state;
-    struct hop_end end[2]; /* who asks, and who is asked for */
+    struct hop_end end[2]; /* the peer that asks, and the wanted peer */
     struct mu_relay_in in;
-    struct mu_buf out; /* our words: to end[1] in STOPPING, to end[0] else */
+    struct mu_buf out; /* our message: to end[1] in STOPPING, else to end[0] */
     struct mu_timer timer;
     struct mu_relay_circuit circuit; /* from STOPPING on */
 };
@@ -107,7 +107,7 @@ static void flush_answer(struct hop *hop)
     }
 }
 
-/* The last word to who has asked. */
+/* Sends the final answer to the peer that asked. */
 static void answer(struct hop *hop, const struct mu_relay_out *say)
 {
     end_circuit(hop);
@@ -140,7 +140,7 @@ static void keep_time(struct mu_peer_relay *relay)
     mu_env_timer_arm(relay->env, &relay->hop_timer, mu_relay_hop_deadline(&relay->hop));
 }
 
-/* Where we are, with our name, in one buffer. Returns how many. */
+/* Lists our addresses with our id, in one buffer. Returns how many. */
 static size_t list_addrs(const struct mu_peer_relay *relay, struct mu_buf *room,
                          struct mu_span addrs[ADDRS_MAX])
 {
@@ -153,7 +153,7 @@ static size_t list_addrs(const struct mu_peer_relay *relay, struct mu_buf *room,
          i++) {
         struct mu_addr unused;
 
-        /* A way to us that leads through another relay is none for others. */
+        /* An address of ours through another relay is of no use to others. */
         if (mu_multiaddr_dial(addr, &unused, NULL) == 0 && mu_buf_append(room, addr) == 0 &&
             mu_uvarint_append(room, MU_MA_P2P) == 0 && mu_uvarint_append(room, id.len) == 0 &&
             mu_buf_append(room, id) == 0) {
@@ -181,7 +181,7 @@ static void answer_reserved(struct hop *hop, uint64_t expire_s)
     mu_buf_init(&voucher, MU_RELAY_VOUCHER_MAX);
     say.addr_count = list_addrs(relay, &room, addrs);
     say.addrs = addrs;
-    /* A promise without a seal is one as well. */
+    /* A reservation without a voucher is valid as well. */
     if (mu_relay_voucher_seal(mu_peer_host_identity(relay->host), &hop->end[0].stream.peer,
                               expire_s, &voucher) == 0) {
         say.voucher = mu_buf_span(&voucher);
@@ -249,9 +249,9 @@ static void on_hop_timer(struct mu_timer *timer)
     keep_time(relay);
 }
 
-/* --- what passes ------------------------------------------------------------------------------ */
+/* --- passing bytes on ------------------------------------------------------------------------- */
 
-/* Hands on what is held, and the end behind it. */
+/* Passes on what is held, and the end after it. */
 static void pass_on(struct hop *hop, unsigned way)
 {
     struct hop_end *from = &hop->end[way];
@@ -363,7 +363,7 @@ static void take_question(struct hop *hop, struct mu_span bytes)
     }
 }
 
-/* What is behind a question: bytes for the other end, or nobody's. */
+/* Takes the bytes after a request: for the other end, or to be dropped. */
 static void take_more(struct hop *hop, struct mu_span bytes)
 {
     if (hop->state == HOP_ANSWERING) {
@@ -395,7 +395,7 @@ static void on_from_data(struct mu_host_stream *s, struct mu_span bytes)
         size_t before = relay->hop_count;
 
         take_question(hop, msg);
-        /* For want of memory it may be gone. */
+        /* If memory ran out, the hop may be gone. */
         if (used < bytes.len && relay->hop_count == before) {
             take_more(hop, mu_span_skip(bytes, used));
         }
@@ -422,13 +422,13 @@ static void on_from_eof(struct mu_host_stream *s)
 
     hop->end[0].eof = true;
     if (hop->state == HOP_READING) {
-        free_hop(hop); /* It has asked nothing. */
+        free_hop(hop); /* it has asked nothing */
     } else {
         pass_on(hop, 0);
     }
 }
 
-/* An end is gone. Properly, and the other may still have something to take; or not. */
+/* An end is gone. If it ended properly, the other may still have bytes to take. */
 static void lose_end(struct hop *hop, unsigned way, int status)
 {
     hop->end[way].on = false;
@@ -450,7 +450,7 @@ static const struct mu_host_stream_events from_events = {
     .ended = on_from_ended,
 };
 
-/* --- to who is asked for ---------------------------------------------------------------------- */
+/* --- the stream to the wanted peer ------------------------------------------------------------ */
 
 static void on_to_writable(struct mu_host_stream *s)
 {
@@ -542,11 +542,11 @@ static void on_timer(struct mu_timer *timer)
     if (hop->state == HOP_STOPPING) {
         refuse(hop, MU_RELAY_CONNECTION_FAILED);
     } else {
-        free_hop(hop); /* Its time is up. */
+        free_hop(hop); /* its time is up */
     }
 }
 
-/* Whether the peer may ask one more: what it has under way, or has not even said, is bounded. */
+/* Whether the peer may open one more request: those under way, and silent ones, are bounded. */
 static bool may_ask(const struct mu_peer_relay *relay, const struct mu_peer_id *peer)
 {
     uint32_t n = 0;

@@ -11,14 +11,14 @@
 #include "service/peer/relay.h"
 #include "service/peer/stream_conn.h"
 
-/* Our own circuits. It outlives the relay's service while one of them has to be told its end. */
+/* Our own circuits. They outlive the relay service while the end of one has to be reported. */
 struct mu_circuits {
     struct mu_stream_conns conns; /* each a struct circuit */
     struct mu_peer_circuits dialler;
     struct mu_peer_handler stop_handler;
     struct mu_peer_host *host;
-    struct mu_peer_relay *relay; /* NULL: it is gone */
-    size_t strangers;            /* of them not led to us by a relay of ours, so far */
+    struct mu_peer_relay *relay; /* NULL: the service is gone */
+    size_t strangers;            /* how many of them no relay of ours brought, so far */
     uint64_t dialled, stopped;
 };
 
@@ -35,18 +35,18 @@ struct mu_peer_relay {
     struct mu_relay_hop hop;
     struct mu_peer_handler hop_handler;
     struct mu_timer hop_timer;
-    struct mu_list hops; /* struct hop: who has asked something */
+    struct mu_list hops; /* struct hop: requests */
     size_t hop_count;
     struct mu_peer_relay_stats stats;
     /* behind relays */
-    struct mu_timer tell_timer; /* the host had no memory for where we are reached */
+    struct mu_timer tell_timer; /* the host had no memory for our addresses */
     struct mu_list places;
     size_t place_count;
 };
 
 /* --- relay.c ----------------------------------------------------------------------------- */
 
-/** Whether we have, or want, a place at that relay: it may lead others to us. */
+/** Whether we have, or want, a place at that relay: then it may bring others to us. */
 bool mu_relay_has_place(const struct mu_peer_relay *relay, const struct mu_peer_id *at);
 
 /* --- relay_hop.c ------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ void mu_relay_hop_gone(struct mu_peer_relay *relay, const struct mu_peer_id *pee
 /* --- circuit.c --------------------------------------------------------------------------- */
 
 int mu_circuits_new(struct mu_peer_relay *relay, struct mu_circuits **ret);
-/** Ends all of them; it goes when they are gone. */
+/** Ends all circuits; the struct is freed when they are gone. */
 void mu_circuits_leave(struct mu_circuits *circuits);
 
 #endif

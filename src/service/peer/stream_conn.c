@@ -6,7 +6,7 @@
 
 #include "core/assert.h"
 
-#define PATIENCE_MS 5000 /* how long what was taken may go out once its owner has closed */
+#define PATIENCE_MS 5000 /* how long output may take once the owner has closed */
 
 static void on_timer(struct mu_timer *timer);
 
@@ -44,7 +44,7 @@ void mu_stream_conn_arm(struct mu_stream_conn *c, uint32_t ms)
     mu_env_timer_arm(env, &c->timer, mu_mono_add_ms(mu_env_now(env).mono, ms));
 }
 
-/* --- what is told ----------------------------------------------------------------------------- */
+/* --- callbacks of the owner ------------------------------------------------------------------- */
 
 static void tell_closed(struct mu_stream_conn *c)
 {
@@ -63,7 +63,7 @@ static void tell_closed(struct mu_stream_conn *c)
     }
 }
 
-/* Hands out bytes and says how many of them are done with: all, if the owner has closed. */
+/* Hands out bytes and returns how many of them are done with: all, if the owner has closed. */
 static size_t deliver(struct mu_stream_conn *c, struct mu_span bytes)
 {
     size_t used;
@@ -74,8 +74,8 @@ static size_t deliver(struct mu_stream_conn *c, struct mu_span bytes)
     c->in_data = false;
     MU_ASSERT(used <= bytes.len);
     if (c->closing) {
-        /* Nobody wants the rest, but its window is still given back: the peer may have to say more
-         * before it comes to its end. */
+        /* The rest is not wanted, but its window is still given back: the peer may have to send
+         * more before it ends. */
         used = bytes.len;
     }
     mu_host_stream_consumed(&c->stream, used);
@@ -83,8 +83,8 @@ static size_t deliver(struct mu_stream_conn *c, struct mu_span bytes)
     return used;
 }
 
-/* All that is to be told, in order; each may bring the end of it. An end that the owner asks for
- * here is told on a turn of its own. */
+/* Makes all callbacks that are due, in order; each may end the connection. An end that the owner
+ * asks for here is reported on a turn of its own. */
 static void tell(struct mu_stream_conn *c, bool own_turn)
 {
     if (c->due_open && !c->closing) {
@@ -92,7 +92,7 @@ static void tell(struct mu_stream_conn *c, bool own_turn)
         c->conn->on->open(c->conn);
     }
     if (c->rest.len != 0 && !c->paused && !c->closing) {
-        /* More may come meanwhile, at its end. */
+        /* More may be appended meanwhile. */
         mu_buf_consume(&c->rest, deliver(c, mu_buf_span(&c->rest)));
         mu_buf_trim(&c->rest, 0);
     }
@@ -118,13 +118,13 @@ static void on_timer(struct mu_timer *timer)
     if (c->conn != NULL) {
         tell(c, true);
     } else {
-        c->of->over(c); /* It has had its time. */
+        c->of->over(c); /* its time is up */
     }
 }
 
-/* --- what the stream tells -------------------------------------------------------------------- */
+/* --- events of the stream --------------------------------------------------------------------- */
 
-/* Something is to be told; without an owner there is nobody to tell it to. */
+/* A callback is due; without an owner there is none to make. */
 static void become_due(struct mu_stream_conn *c)
 {
     if (c->conn == NULL) {
@@ -246,7 +246,7 @@ void mu_stream_conn_close(struct mu_env *env, struct mu_conn *conn, bool abort)
     if (!c->closing) {
         c->closing = true;
         if (!abort && !c->gone && c->of->may_end(c)) {
-            /* Inside of `data` the rest is lent, and deliver() gives it back. */
+            /* Inside `data` the rest is lent, and deliver() gives it back. */
             if (!c->in_data) {
                 mu_host_stream_consumed(&c->stream, c->rest.len);
                 mu_buf_reset(&c->rest);
