@@ -205,7 +205,7 @@ static void test_donor_that_lists_anothers_signature_is_passed_over(void **state
     r.trust = &trusted;
     r.trust_count = 1;
     assert_true(muster_state_load(taker, &r, &copy) < 0);
-    assert_non_null(strstr(muster_state_report(), "not signed by whom it said"));
+    assert_non_null(strstr(muster_state_report(), "not signed by the signer that it listed"));
     pair_close(&p);
     mu_identity_fini(&borrowed.signer);
 }

@@ -24,7 +24,7 @@ int mu_state_file_head_len(struct mu_span head, uint64_t file_len, size_t *ret_l
     return err;
 }
 
-/* Whether this library would have written that head. */
+/* Whether this library would have written the same head. */
 static bool is_ours(struct mu_span head, const struct mu_layout *layout, struct mu_span text)
 {
     struct mu_buf again;
@@ -36,7 +36,7 @@ static bool is_ours(struct mu_span head, const struct mu_layout *layout, struct 
     return same;
 }
 
-/* The metadata of a state that was written into a file by mu_state_file_head(). */
+/* Reads the metadata of a state that mu_state_file_head() wrote into a file. */
 static bool unwrap(struct mu_span text, struct mu_buf *metadata)
 {
     struct mu_span name;
@@ -83,14 +83,14 @@ int mu_state_file_parse(struct mu_span head, uint64_t file_len, struct mu_layout
     }
     mu_buf_fini(&text);
     if (err == MUSTER_ENOMEM || err == MUSTER_ELIMIT) {
-        (void)mu_err(reterr_msg, err, "its metadata: %s", muster_strerror(err));
+        (void)mu_err(reterr_msg, err, "its metadata is not valid: %s", muster_strerror(err));
     }
     return err;
 }
 
-/* --- the other way ---------------------------------------------------------------------------- */
+/* --- writing a head --------------------------------------------------------------------------- */
 
-/* The one value of a map that has this key and no other. */
+/* Gets the value of a map that has only this key. */
 static bool get_one(struct mu_span in, struct mu_span key, enum mu_mp_type type,
                     struct mu_span *ret)
 {
@@ -105,7 +105,7 @@ static bool get_one(struct mu_span in, struct mu_span key, enum mu_mp_type type,
     return true;
 }
 
-/* Whether a head that came with a state describes that state, and nothing else. */
+/* Whether a head that came with a state describes exactly that state. */
 static bool fits(struct mu_span head, const struct mu_state_manifest *m)
 {
     struct mu_layout layout;

@@ -1,6 +1,6 @@
 /*
- * States as safetensors files: what a file's head becomes in a manifest, and back. A file that is
- * shared and loaded elsewhere is the same file, byte for byte.
+ * States as safetensors files: makes a manifest of a file's head, and back. A file that is shared
+ * and loaded elsewhere is the same file, byte for byte.
  *
  * The metadata of a state that comes from a file is a msgpack map: {"safetensors": the text of the
  * file's __metadata__}; or, where this library would write the head differently,
@@ -13,13 +13,13 @@
 #include "codec/bin/safetensors.h"
 #include "codec/state/manifest.h"
 
-/** Reads the head of a file of `file_len` bytes, of which `head` are the first: eight bytes, or all
- * of it. `*ret_len` is how long it is. MUSTER_ECORRUPT. */
+/** Reads the length of the head of a file of `file_len` bytes, of which `head` are the first: eight
+ * bytes, or all of them. MUSTER_ECORRUPT. */
 int mu_state_file_head_len(struct mu_span head, uint64_t file_len, size_t *ret_len,
                            struct mu_errmsg *reterr_msg);
 /**
- * From a whole head: the layout, which is empty before, and the state's metadata, appended. Errors
- * as mu_safetensors_parse().
+ * Reads a complete head: fills the layout, which must be empty, and appends the state's metadata.
+ * Errors as mu_safetensors_parse().
  */
 int mu_state_file_parse(struct mu_span head, uint64_t file_len, struct mu_layout *layout,
                         struct mu_buf *metadata, struct mu_errmsg *reterr_msg);

@@ -10,7 +10,7 @@
 #include "core/assert.h"
 #include "service/base/log.h"
 
-#define REFUSALS_MAX 64 /* streams that are there only to be told no */
+#define REFUSALS_MAX 64 /* streams that only get a refusal */
 
 struct mu_hm_snapshot {
     struct mu_hm_state state;
@@ -18,18 +18,18 @@ struct mu_hm_snapshot {
     uint32_t refs;
 };
 
-/* Somebody who downloads, or is about to be told that he cannot. */
+/* A peer that downloads, or will be refused. */
 struct download {
     struct mu_list link;
     struct mu_hm_donor *donor;
     struct mu_peer_items items;
     struct mu_timer timer;
-    struct mu_hm_snapshot *snapshot; /* NULL before the request, and for who is refused */
+    struct mu_hm_snapshot *snapshot; /* NULL before the request, and for a refusal */
     struct mu_hm_chunker chunker;
-    struct mu_buf message; /* one that is not sent yet */
-    mu_mono_t until;       /* its snapshot was replaced: no longer than this */
+    struct mu_buf message; /* a message that is not sent yet */
+    mu_mono_t until;       /* its snapshot was replaced: it may go on until then */
     bool slot;
-    bool sent; /* all */
+    bool sent; /* all messages were sent */
 };
 
 struct mu_hm_donor {
@@ -43,12 +43,12 @@ struct mu_hm_donor {
     uint32_t streams;
     struct mu_hm_snapshot *snapshot;
     double priority;
-    struct mu_timer timer; /* of the entry, and of the end */
+    struct mu_timer timer; /* for the entry, and for the end */
     struct mu_dht_wish wish;
     double expiration; /* of the last entry */
     bool storing;
-    bool changed;  /* since what is being stored */
-    bool declared; /* there is an entry of ours that is not nil */
+    bool changed;  /* since the write under way began */
+    bool declared; /* our entry is not nil */
     bool stopping;
     struct mu_hm_donor_stats stats;
 };
@@ -132,7 +132,7 @@ static void watch(struct download *x)
     mu_env_timer_arm(x->donor->env, &x->timer, mu_mono_min(idle, x->until));
 }
 
-/* The next message, if none waits. 1, 0, or an error. */
+/* Prepares the next message, if none waits. 1, 0, or an error. */
 static int prepare(struct download *x)
 {
     return x->message.len != 0 ? 1 : mu_hm_chunker_next(&x->chunker, &x->message);
@@ -187,17 +187,17 @@ static void on_item(struct mu_peer_items *items, struct mu_span message)
     char peer[MU_PEER_ID_TEXT_MAX];
 
     if (x->snapshot != NULL || x->sent) {
-        return; /* one request is all that there is to say */
+        return; /* a peer sends one request only */
     }
-    x->sent = true; /* unless there is something to send */
+    x->sent = true; /* until there is something to send */
     if (mu_hm_request_decode(message) != 0) {
         mu_peer_items_fail(items, "the request cannot be read");
     } else if (!is_sharing(d)) {
         d->stats.denied++;
-        (void)mu_peer_items_end(items); /* without a message: how hivemind says no */
+        (void)mu_peer_items_end(items); /* no message: hivemind's way to refuse */
     } else if (!take_slot(x)) {
         d->stats.busy++;
-        mu_peer_items_fail(items, "busy: no slot for another download is free");
+        mu_peer_items_fail(items, "busy: all download slots are taken");
     } else {
         mu_log(MUSTER_LOG_DEBUG, "HM-DOWNLOAD", "peer=%s messages=%" PRIu64,
                mu_peer_id_format(&items->peer, peer), mu_hm_state_messages(&d->snapshot->state));
@@ -215,7 +215,7 @@ static void on_end(struct mu_peer_items *items)
     struct download *x = MU_CONTAINER_OF(items, struct download, items);
 
     if (x->snapshot == NULL && !x->sent) {
-        (void)mu_peer_items_end(items); /* nothing was asked */
+        (void)mu_peer_items_end(items); /* there was no request */
     }
 }
 
@@ -243,7 +243,7 @@ static void on_idle(struct mu_timer *timer)
     struct download *x = MU_CONTAINER_OF(timer, struct download, timer);
     bool replaced = mu_mono_reached(x->until, mu_env_now(x->donor->env).mono);
 
-    cut_off(x, replaced ? "its version was replaced" : "nothing was taken for too long");
+    cut_off(x, replaced ? "its version was replaced" : "the peer read nothing for too long");
 }
 
 static struct mu_peer_items *on_opened(struct mu_peer_items_handler *h,
@@ -311,13 +311,13 @@ static void on_stored(struct mu_dht_wish *wish, const struct mu_dht_op *op)
         }
     }
     if (d->stopping && (!d->declared || op->status == MUSTER_ECLOSED)) {
-        arm_after(d, 0); /* which ends it */
+        arm_after(d, 0); /* which ends the donor */
     } else if (d->changed) {
         declare(d);
     }
 }
 
-/* nil when nothing is shared; else our priority. */
+/* Writes our priority; nil when nothing is shared. */
 static int store_entry(struct mu_hm_donor *d)
 {
     struct mu_buf value;
@@ -327,7 +327,7 @@ static int store_entry(struct mu_hm_donor *d)
     struct mu_dht_put put;
     int err;
 
-    /* What is written later must expire later, or it is not taken. */
+    /* A later record must expire later, or it is not accepted. */
     if (expiration <= d->expiration) {
         expiration = d->expiration + 1e-3;
     }
@@ -351,8 +351,7 @@ static int store_entry(struct mu_hm_donor *d)
     return err;
 }
 
-/* Writes the entry, now or when what is being written is done, and again after a third of its
- * life. */
+/* Writes the entry, now or after the write under way, and again after a third of its life. */
 static void declare(struct mu_hm_donor *d)
 {
     d->changed = true;
@@ -374,7 +373,7 @@ static void on_timer(struct mu_timer *timer)
     if (!d->stopping) {
         declare(d);
     } else if (d->storing) {
-        d->declared = false; /* the last word is not heard; it ends by itself */
+        d->declared = false; /* the last write was not heard; the entry expires by itself */
         mu_dht_service_cancel(&d->wish);
     } else {
         finish(d);

@@ -6,8 +6,8 @@
 
 #include "service/base/log.h"
 
-/* All that the machine wants is done from the timer: neither a call nor we ourselves may be gone
- * while one of its callbacks runs. */
+/* The timer does all that the machine wants: neither a call nor we ourselves may be freed while a
+ * callback of the call runs. */
 static void pump_later(struct mu_hm_load *l)
 {
     mu_env_timer_arm(l->env, &l->timer, mu_env_now(l->env).mono);
@@ -21,7 +21,7 @@ static void on_looked(struct mu_dht_wish *wish, const struct mu_dht_op *op)
     bool found = op->count != 0 && op->results[0].type == MU_DHT_FOUND_DICTIONARY;
 
     l->looking = false;
-    /* What was found counts, even if not everybody could be asked. */
+    /* What was found counts, even if not all nodes could be asked. */
     mu_hm_download_found(&l->download, mu_env_now(l->env), found ? 0 : op->status,
                          found ? mu_buf_span(&op->results[0].value) : (struct mu_span){0});
     pump_later(l);

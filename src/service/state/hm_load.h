@@ -20,14 +20,14 @@ struct mu_hm_load_config {
     const char *prefix; /* borrowed for the call */
     const char *name;   /* of the handler; see mu_hm_handler_name(). Borrowed until `done` */
     struct mu_hm_download_config download; /* the seed is drawn */
-    struct mu_span known; /* whom to ask: a dictionary as it is under the key. Borrowed until
-                             `done`. Empty: they are looked up */
+    struct mu_span known; /* the donors: a dictionary as it is under the key. Borrowed until `done`.
+                             Empty: the DHT is asked */
 };
 
 struct mu_hm_load {
     /**
      * Once, on a later turn: the status of mu_hm_download_status(). Then, or later, the state may
-     * be taken; mu_hm_load_fini() lets go of the rest.
+     * be taken; mu_hm_load_fini() frees the rest.
      */
     void (*done)(struct mu_hm_load *load, int status, const char *text);
     /* private from here */
@@ -37,7 +37,7 @@ struct mu_hm_load {
     struct mu_hm_download download;
     struct mu_dht_wish wish;
     struct mu_peer_items items;
-    uint64_t number; /* of the call that `items` is */
+    uint64_t number; /* of the call of `items` */
     struct mu_timer timer;
     bool looking;
     bool ended;
@@ -51,7 +51,7 @@ void mu_hm_load_cancel(struct mu_hm_load *load);
 /** After `done` with 0, once: the state is the caller's. */
 void mu_hm_load_take(struct mu_hm_load *load, struct mu_hm_loaded *ret,
                      struct mu_peer_id *ret_from);
-/** The machine: who was asked, and how far it is. */
+/** The machine: which donors were asked, and the progress. */
 const struct mu_hm_download *mu_hm_load_machine(const struct mu_hm_load *load);
 /** After `done`. */
 void mu_hm_load_fini(struct mu_hm_load *load);

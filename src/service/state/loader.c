@@ -9,7 +9,7 @@
 #include "service/state/loader_internal.h"
 
 #define RESTARTS_MAX 64
-#define LEAVE_MS     5   /* how often it is looked whether the memory is free */
+#define LEAVE_MS     5   /* how often we check whether the memory is free */
 #define SAMPLE_MS    100 /* of the rate */
 
 struct mu_state_loader_config mu_state_loader_config_defaults(void)
@@ -59,7 +59,7 @@ static int new_link(struct mu_state_loader *l, const char *name, struct mu_state
     int err;
 
     if (strlen(name) > MU_STATE_ADDR_MAX) {
-        return mu_err(reterr_msg, MUSTER_ELIMIT, "the address of a donor has at most %d bytes",
+        return mu_err(reterr_msg, MUSTER_ELIMIT, "the address of a donor may have at most %d bytes",
                       MU_STATE_ADDR_MAX);
     }
     if (l->link_count >= l->config.links_max) {
@@ -97,14 +97,15 @@ int mu_state_loader_add(struct mu_state_loader *l, const char *addr, struct mu_e
     int err = find_link(l, addr) != NULL ? 0 : new_link(l, addr, &k, reterr_msg);
 
     if (k != NULL) {
-        /* Too late to be asked what it has: it is asked for what is being loaded. */
+        /* A donor that comes this late is not asked what it has, but for the state that is being
+         * loaded. */
         k->found = l->phase > MU_STATE_ASKING;
         mu_env_timer_arm(l->env, &l->timer, now_of(l));
     }
     return err;
 }
 
-/* --- for show --------------------------------------------------------------------------------- */
+/* --- progress and report ---------------------------------------------------------------------- */
 
 static void take_sample(struct mu_state_loader *l, uint64_t bytes)
 {
@@ -119,7 +120,7 @@ static void take_sample(struct mu_state_loader *l, uint64_t bytes)
     l->sample_count++;
 }
 
-/* Over the last three seconds or so. */
+/* The rate over the last three seconds or so. */
 static uint64_t rate(const struct mu_state_loader *l, uint64_t bytes)
 {
     size_t first = l->sample_count < MU_STATE_SAMPLES ? 0 : l->sample_count % MU_STATE_SAMPLES;
@@ -176,7 +177,7 @@ static void tell_progress(struct mu_state_loader *l)
     }
 }
 
-/* Links of which no chunk was asked. */
+/* Reports the donors that were not asked for a chunk. */
 static int report_links(const struct mu_state_loader *l, struct mu_buf *out)
 {
     int err = 0;
@@ -187,7 +188,7 @@ static int report_links(const struct mu_state_loader *l, struct mu_buf *out)
         const char *what = k->text[0] != '\0' ? k->text
                            : k->status != 0   ? muster_strerror(k->status)
                            : !k->asked        ? "did not answer in time"
-                                              : "has another state, or none";
+                                              : "does not have this state";
 
         if (k->is_donor || err != 0) {
             continue;
@@ -227,7 +228,7 @@ bool mu_state_loader_row(const struct mu_state_loader *l, size_t i, struct mu_st
             ret->status = k->status;
         } else {
             ret->status = k->asked ? MUSTER_ENOENT : MUSTER_ETIMEDOUT;
-            ret->text = k->asked ? "it has no such state" : "it did not answer in time";
+            ret->text = k->asked ? "it does not have this state" : "it did not answer in time";
         }
         return true;
     }
@@ -236,13 +237,12 @@ bool mu_state_loader_row(const struct mu_state_loader *l, size_t i, struct mu_st
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* Lets go of what was landed, asked and served; the rest follows when nothing looks at the memory
- * any more. */
+/* Ends landing, asking and serving; the rest follows when nothing uses the memory any more. */
 static void leave(struct mu_state_loader *l)
 {
     l->phase = MU_STATE_LEAVING;
     if (l->has_fetch) {
-        /* What is still being hashed must not count: nobody would put it into its place. */
+        /* Chunks that are still being hashed must not count: they would not be put into place. */
         mu_state_fetch_cancel(&l->fetch);
     }
     MU_LIST_FOREACH (it, &l->links) {
@@ -273,7 +273,8 @@ void mu_state_loader_end(struct mu_state_loader *l, int status, const char *text
 void mu_state_loader_restart(struct mu_state_loader *l)
 {
     if (l->restarts >= RESTARTS_MAX) {
-        mu_state_loader_end(l, MUSTER_ENOENT, "every version was gone before it was loaded");
+        mu_state_loader_end(l, MUSTER_ENOENT,
+                            "every version was replaced before it was loaded; try again");
         return;
     }
     l->restarts++;
@@ -352,10 +353,11 @@ static void check_time(struct mu_state_loader *l)
     } else if (l->phase < MU_STATE_FETCHING && mu_mono_reached(l->deadline, now)) {
         mu_state_loader_end(l, MUSTER_ETIMEDOUT,
                             l->last.text[0] != '\0' ? l->last.text
-                                                    : "no donor had said what it has by then");
+                                                    : "no donor said in time what it has");
     } else if (l->phase < MU_STATE_RESUMING && mu_mono_reached(l->idle_at, now)) {
         mu_state_loader_end(l, MUSTER_ETIMEDOUT,
-                            l->last.text[0] != '\0' ? l->last.text : "nothing came from any donor");
+                            l->last.text[0] != '\0' ? l->last.text
+                                                    : "no donor sent anything in time");
     }
 }
 

@@ -1,11 +1,10 @@
 /*
- * Loads a state from whoever has it, on the loop's thread. A service: it runs on libuv and in the
- * simulator; proto/state/fetch.h decides who is asked for what.
+ * Loads a state from donors that have it, on the loop's thread. A service: it runs on libuv and in
+ * the simulator; proto/state/fetch.h decides which donor is asked for what.
  *
  *     mu_state_loader_start(env, &config, &loader, &msg);
  *     mu_state_loader_add(loader, "10.0.0.1:29700");         as many as are known
- *       accept(): this state was chosen: where is it to lie?
- *       progress()
+ *       accept(): this state was chosen; says where to put it progress()
  *     ended(): every byte is verified, or why not; nothing is written to that memory any more
  *     closed(): the last callback; mu_state_loader_free()
  *
@@ -13,8 +12,8 @@
  *        ^                                                                         |
  *        +---------- the version is gone everywhere ---------- FETCHING <----------+
  *
- * Whoever is asked and fails in any way is passed over; what each did is in the report. While it
- * goes on, others are served what is verified, through `donor`.
+ * A donor that fails in any way is passed over; the report says what each did. Meanwhile verified
+ * chunks are served to others, through `donor`.
  */
 #ifndef MU_STATE_LOADER_H
 #define MU_STATE_LOADER_H
@@ -27,23 +26,24 @@
 
 struct mu_state_loader;
 
-/* Where a state that was chosen is to lie. */
+/* The memory for a state that was chosen. */
 struct mu_state_plan {
     const struct mu_state_offer *offer; /* verified; lent for the call */
     const struct mu_state_entry *entry; /* as it was listed; likewise */
-    /* To be filled in. */
-    struct mu_state_segment *segments; /* allocated; taken over */
+    /* The callback fills these in. */
+    struct mu_state_segment *segments; /* allocated; the loader takes it */
     size_t segment_count;
-    uint8_t *maybe; /* a bit for each chunk that may be there already, allocated; NULL: none */
-    /** As in struct mu_state_share; `released` when nobody looks at that memory any more, whether
-     * the load went well or not. */
+    uint8_t *maybe; /* a bit for each chunk that may be there already, allocated; NULL: no chunk
+                       is */
+    /** As in struct mu_state_share; `released` comes when that memory is not used any more, whether
+     * the load succeeded or not. */
     int (*read)(struct mu_state_share *share, uint64_t offset, void *buf, size_t len);
     void (*released)(struct mu_state_share *share);
     void *owner;
 };
 
 struct mu_state_loader_progress {
-    const struct mu_state_entry *entry; /* NULL: none is chosen yet */
+    const struct mu_state_entry *entry; /* NULL: not chosen yet */
     const struct mu_peer_id *signer;    /* of that one; lent likewise */
     uint64_t bytes, total, resumed, wasted;
     uint64_t bytes_per_s;
@@ -52,35 +52,34 @@ struct mu_state_loader_progress {
 
 struct mu_state_loader_config {
     char prefix[MU_STATE_PREFIX_MAX + 1]; /* "": any */
-    const char *name;                     /* ours, in others' logs; borrowed */
-    uint64_t timeout_ms;                  /* 0: none */
+    const char *name;                     /* our name in others' logs; borrowed */
+    uint64_t timeout_ms;                  /* 0: no limit */
     uint32_t idle_ms;                     /* 30 s */
     uint32_t stall_ms;                    /* 5 s */
     uint32_t connect_ms;                  /* 5 s */
-    uint32_t settle_ms;   /* how long others are waited for when one has said what it has. 1 s */
+    uint32_t settle_ms;   /* how long to wait for the others when one has said what it has. 1 s */
     uint32_t progress_ms; /* 100 */
     uint32_t links_max;   /* donors, found ones included. 256 */
-    bool by_priority;     /* the highest priority is taken, and not the highest epoch */
-    const struct mu_peer_id
-        *trust;                   /* nothing is taken but what one of these has signed; borrowed */
-    size_t trust_count;           /* 0: whoever has signed it */
-    const uint8_t *id;            /* nothing but this one; NULL: any. Borrowed */
-    bool list_only;               /* ends when all have said what they have */
-    bool expect_more;             /* others may still be added: mu_state_loader_expect() */
-    bool keep;                    /* goes on being served through `donor` when it is whole */
-    struct mu_state_donor *donor; /* whose listener serves others; NULL: none */
-    char own_addr[MU_STATE_ADDR_MAX + 1]; /* where that is, for others to dial */
-    /** What is behind an address; NULL: mu_addr_parse(). */
+    bool by_priority;     /* takes the highest priority, not the highest epoch */
+    const struct mu_peer_id *trust; /* takes only states that one of these has signed; borrowed */
+    size_t trust_count;             /* 0: any signer */
+    const uint8_t *id;              /* takes only this state; NULL: any. Borrowed */
+    bool list_only;                 /* ends when all have said what they have */
+    bool expect_more;               /* more donors may still be added: mu_state_loader_expect() */
+    bool keep;                      /* the complete state is still served through `donor` */
+    struct mu_state_donor *donor;   /* serves others with its listener; NULL: no serving */
+    char own_addr[MU_STATE_ADDR_MAX + 1]; /* its address, for others to dial */
+    /** Resolves an address; NULL: mu_addr_parse(). */
     int (*resolve)(void *context, const char *text, struct mu_addr *ret,
                    struct mu_errmsg *reterr_msg);
-    /** Whether an address may be dialled that nobody named but a donor. NULL: any. */
+    /** Whether an address may be dialled that only a donor named. NULL: any. */
     bool (*may_dial)(void *context, const char *text);
-    /** A state was chosen. An error ends the load. May come again, if a version was gone: what was
-     * given before is released by then. */
+    /** A state was chosen. An error ends the load. May come again, if a version is gone: the
+     * earlier memory is released by then. */
     int (*accept)(void *context, struct mu_state_plan *plan, struct mu_errmsg *reterr_msg);
     /** Returns false to cancel. May be NULL. */
     bool (*progress)(void *context, const struct mu_state_loader_progress *progress);
-    /** Once. With 0 `share` is the whole state, with a reference that is the owner's now. */
+    /** Once. With 0 `share` is the complete state; the owner gets its reference. */
     void (*ended)(void *context, int status, const char *text, struct mu_state_share *share);
     void (*closed)(void *context);
     void *context;
@@ -91,10 +90,10 @@ struct mu_state_loader_config mu_state_loader_config_defaults(void);
 /** MUSTER_ENOMEM. Nothing is dialled before the next turn. */
 int mu_state_loader_start(struct mu_env *env, const struct mu_state_loader_config *config,
                           struct mu_state_loader **ret, struct mu_errmsg *reterr_msg);
-/** Somebody to ask; one that is known is left alone. MUSTER_EURL, MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Adds a donor; a known one is left alone. MUSTER_EURL, MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_state_loader_add(struct mu_state_loader *l, const char *addr, struct mu_errmsg *reterr_msg);
 void mu_state_loader_expect(struct mu_state_loader *l, bool more);
-/** Ends it with MUSTER_ECANCELED, unless it ends otherwise at this moment. */
+/** Ends the load with MUSTER_ECANCELED, unless it is just ending otherwise. */
 void mu_state_loader_cancel(struct mu_state_loader *l);
 /** Appends what each donor did, a line each. MUSTER_ENOMEM, MUSTER_ELIMIT. */
 int mu_state_loader_report(const struct mu_state_loader *l, struct mu_buf *out);
@@ -104,13 +103,13 @@ void mu_state_loader_progress(const struct mu_state_loader *l,
 /* What donors said, for list_only; lent. */
 struct mu_state_row {
     const char *donor;
-    int status; /* MUSTER_ENOENT: it has none */
+    int status; /* MUSTER_ENOENT: it has no state */
     const char *text;
     const struct mu_state_entry *entry; /* with status 0 */
-    const struct mu_peer_id *signer;    /* likewise: it has signed that one */
+    const struct mu_peer_id *signer;    /* likewise: the signer of that state */
 };
 
-/** Row number `i`; false behind the last. */
+/** Gets row number `i`; false after the last. */
 bool mu_state_loader_row(const struct mu_state_loader *l, size_t i, struct mu_state_row *ret);
 
 /** After `closed`. */

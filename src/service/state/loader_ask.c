@@ -1,4 +1,4 @@
-/* Who has what, and which of it is taken. */
+/* What the donors have, and which state is chosen. */
 #include <stdio.h>
 #include <string.h>
 
@@ -37,11 +37,11 @@ void mu_state_ask_failed(struct mu_state_link *k, int status, const char *text)
     k->asked = true;
     k->entry_count = 0;
     if (l->offerer == k && !l->checking) {
-        l->offerer = NULL; /* Another one is asked for it. */
+        l->offerer = NULL; /* another donor is asked for it */
     }
 }
 
-/* Somebody has it of whom that was not known: its offer may be a good one. */
+/* Another donor has the state: its offer may be a good one. */
 static void unrefuse(struct mu_state_loader *l, const uint8_t id[MU_STATE_ID_LEN])
 {
     for (size_t i = 0; i < l->refused_count; i++) {
@@ -78,8 +78,8 @@ bool mu_state_ask_wants(const struct mu_state_loader *l, const struct mu_state_l
            (l->config.id == NULL || memcmp(l->config.id, e->entry.id, MU_STATE_ID_LEN) == 0);
 }
 
-/* What it has, as it says. What it says of who has signed it is looked at here: a signature is over
- * the id alone. */
+/* Takes the list of what a donor has. The signatures are checked here: a signature is over the id
+ * alone. */
 static int take_entries(struct mu_state_link *k, struct mu_span walk, struct mu_errmsg *msg)
 {
     struct mu_state_listed *listed;
@@ -114,7 +114,7 @@ static int take_entries(struct mu_state_link *k, struct mu_span walk, struct mu_
     return rc;
 }
 
-/* The one who gave out something that is not as it should be is not asked again. */
+/* Bans a donor that gave out something wrong: it is not asked again. */
 void mu_state_ask_ban(struct mu_state_link *k, int status, const char *text)
 {
     mu_log(MUSTER_LOG_WARN, "STATE-DONOR-BANNED", "donor=%s why=\"%s\"", k->name, text);
@@ -124,7 +124,7 @@ void mu_state_ask_ban(struct mu_state_link *k, int status, const char *text)
     mu_state_link_close(k);
 }
 
-/* What it has, and none of it is wanted: that is no fault of the donor's. */
+/* Says that a donor has only states that we do not want, which is not its fault. */
 static void say_unwanted(struct mu_state_link *k)
 {
     const struct mu_state_loader *l = k->loader;
@@ -137,12 +137,11 @@ static void say_unwanted(struct mu_state_link *k)
         }
     }
     if (!mu_state_ask_trusts(l, &e->signer)) {
-        (void)snprintf(k->text, sizeof(k->text), "ignored: its state is signed by %s, not trusted",
+        (void)snprintf(k->text, sizeof(k->text),
+                       "ignored: its state is signed by %s, which is not trusted",
                        mu_peer_id_format(&e->signer, signer));
     } else {
-        (void)snprintf(k->text, sizeof(k->text),
-                       "ignored: it has another state than the one asked "
-                       "for");
+        (void)snprintf(k->text, sizeof(k->text), "ignored: it does not have the requested state");
     }
 }
 
@@ -182,10 +181,10 @@ static void on_list(struct mu_state_link *k, const struct mu_rpc_event *event)
     }
 }
 
-/* --- which one -------------------------------------------------------------------------------- */
+/* --- the choice ------------------------------------------------------------------------------- */
 
-/* Below, at or above zero as `a` is worse, as good as or better than `b`. The epoch is the state's
- * own, the priority anybody's word. */
+/* Returns below, at or above zero as `a` is worse than, as good as or better than `b`. The epoch is
+ * signed with the state; the priority is only claimed. */
 static int compare(const struct mu_state_loader *l, const struct mu_state_entry *a,
                    const struct mu_state_entry *b)
 {
@@ -201,7 +200,7 @@ static int compare(const struct mu_state_loader *l, const struct mu_state_entry 
     return a->step == b->step ? 0 : a->step < b->step ? -1 : 1;
 }
 
-/* The newest; of several that are as good, one at random. */
+/* Chooses the newest; of several that are as good, one at random. */
 static bool choose(struct mu_state_loader *l)
 {
     const struct mu_state_listed *best = NULL;
@@ -280,7 +279,7 @@ void mu_state_ask_begin(struct mu_state_loader *l)
     }
 }
 
-/* Asks those who were not asked in this round. */
+/* Asks the donors that were not asked in this round. */
 static void ask_all(struct mu_state_loader *l)
 {
     MU_LIST_FOREACH (it, &l->links) {
@@ -299,13 +298,13 @@ static void ask_all(struct mu_state_loader *l)
 
 static const char *say_none(const struct mu_state_loader *l)
 {
-    return l->config.id != NULL          ? "no donor has that state"
-           : l->config.trust_count != 0  ? "no donor has a state that a trusted peer has signed"
+    return l->config.id != NULL          ? "no donor has the requested state"
+           : l->config.trust_count != 0  ? "no donor has a state that is signed by a trusted peer"
            : l->config.prefix[0] == '\0' ? "no donor has a state"
                                          : "no donor has a state under that prefix";
 }
 
-/* All have answered, and nobody has anything. */
+/* All have answered, and no donor has anything: asks again later. */
 static void ask_later(struct mu_state_loader *l)
 {
     mu_mono_t now = mu_env_now(l->env).mono;
@@ -345,7 +344,7 @@ static bool all_asked(const struct mu_state_loader *l)
     return true;
 }
 
-/* Enough is known of who has what, or all that will be. */
+/* We know enough of what donors have, or all that we will know. */
 static void decide(struct mu_state_loader *l)
 {
     l->settle_at = MU_MONO_NEVER;
@@ -354,7 +353,7 @@ static void decide(struct mu_state_loader *l)
     } else if (choose(l)) {
         l->phase = MU_STATE_OFFERING;
     } else if (!all_asked(l)) {
-        return; /* The others may have something better. */
+        return; /* the others may have something better */
     } else if (l->refused_count != 0 && !l->config.expect_more) {
         mu_state_loader_end(l, l->last_status == 0 ? MUSTER_ECORRUPT : l->last_status,
                             l->last.text);

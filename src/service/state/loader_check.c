@@ -1,12 +1,12 @@
-/* Chunks are hashed on other threads, two at a time where that can be. */
+/* Chunks are hashed on other threads, two at a time where possible. */
 #include <string.h>
 
 #include "core/alloc.h"
 #include "crypto/state_tree.h"
 #include "service/state/loader_internal.h"
 
-/* How long a chunk waits for a second one. At a rate where they are further apart than that, the
- * processor has time to hash each alone. */
+/* How long a chunk waits for a second one. If chunks come more slowly than that, the processor has
+ * time to hash each alone. */
 #define HOLD_MS 10
 
 struct mu_state_check *mu_state_check_new(struct mu_state_loader *l, uint32_t chunk,
@@ -89,7 +89,7 @@ static void check_done(struct mu_work *work)
         mu_state_check_free(second);
     }
     l->jobs--;
-    mu_state_loader_turn(l); /* The loader may be gone after it. */
+    mu_state_loader_turn(l); /* the loader may be gone after this */
 }
 
 static int begin(struct mu_state_loader *l, struct mu_state_check *c)

@@ -1,4 +1,5 @@
-/* Chunks: asked for, landed where they are to lie, had hashed, and served on. */
+/* Fetching chunks: asks for them, lets them land in their place, has them hashed, and serves
+ * them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,8 +8,8 @@
 #include "service/base/log.h"
 #include "service/state/loader_internal.h"
 
-#define RESUME_JOBS    4 /* pairs of chunks that are looked at at once */
-#define SWARM_EAGER    8 /* times that the swarm is asked about soon again */
+#define RESUME_JOBS    4 /* pairs of chunks that are hashed at once */
+#define SWARM_EAGER    8 /* how often we ask about the swarm in quick succession */
 #define SWARM_EAGER_MS 200
 
 static mu_mono_t now_of(const struct mu_state_loader *l)
@@ -16,7 +17,7 @@ static mu_mono_t now_of(const struct mu_state_loader *l)
     return mu_env_now(l->env).mono;
 }
 
-/* --- what was there before -------------------------------------------------------------------- */
+/* --- chunks that are there already ------------------------------------------------------------ */
 
 static void begin_fetch(struct mu_state_loader *l);
 
@@ -57,7 +58,7 @@ static void check_place(struct mu_state_loader *l, uint32_t chunk)
     }
 }
 
-/* What may be there already is hashed; what cannot be looked at is simply loaded again. */
+/* Hashes chunks that may be there already; those that cannot be read are simply loaded again. */
 static void resume(struct mu_state_loader *l)
 {
     while (l->maybe != NULL && l->resume_next < l->share->chunks && l->jobs < RESUME_JOBS) {
@@ -154,7 +155,7 @@ void mu_state_fetching_begin(struct mu_state_loader *l, struct mu_state_plan *pl
 
     l->maybe = plan->maybe;
     if (err != 0) {
-        /* Its memory goes back the way that all of it does. */
+        /* The memory is released in the usual way. */
         struct mu_state_share fake = {.owner = plan->owner};
 
         if (plan->released != NULL) {
@@ -206,7 +207,7 @@ static void ask_have(struct mu_state_link *k)
     }
 }
 
-/* Opens the stream on a session that is there. */
+/* Opens the stream on a session that is ready. */
 void mu_state_fetching_ready(struct mu_state_link *k)
 {
     struct mu_state_loader *l = k->loader;
@@ -218,7 +219,8 @@ void mu_state_fetching_ready(struct mu_state_link *k)
     k->arrived = 0;
     k->stream = mu_state_link_call(k, MU_STATE_METHOD_FETCH, id_of(l), 0);
     if (k->stream == 0) {
-        mu_state_fetch_lost(&l->fetch, now_of(l), k->donor, MUSTER_ENOMEM, "no stream");
+        mu_state_fetch_lost(&l->fetch, now_of(l), k->donor, MUSTER_ENOMEM,
+                            "it refused to open a stream");
         return;
     }
     mu_state_fetch_ready(&l->fetch, now_of(l), k->donor);
@@ -256,7 +258,7 @@ void mu_state_fetching_failed(struct mu_state_link *k, int status, const char *t
     mu_state_fetch_lost(&l->fetch, now_of(l), k->donor, status, text);
 }
 
-/* Its stream has ended, which no donor does as long as all is well. */
+/* The stream has ended, which a healthy donor never does. */
 static void on_stream_end(struct mu_state_link *k, const struct mu_rpc_event *event)
 {
     struct mu_state_loader *l = k->loader;
@@ -291,11 +293,11 @@ static void on_have(struct mu_state_link *k, const struct mu_rpc_event *event)
 
     k->have_call = 0;
     if (!l->has_fetch || event->status != 0) {
-        return; /* The stream ends for the same reason. */
+        return; /* the stream ends for the same reason */
     }
     if (mu_state_have_decode(event->payload, l->share->chunks, &have) != 0) {
         mu_state_fetch_lost(&l->fetch, now_of(l), k->donor, MUSTER_EPROTO,
-                            "what it says it has cannot be read");
+                            "its list of chunks cannot be read");
         k->stream = 0;
         mu_state_link_close(k);
         return;
@@ -320,7 +322,7 @@ static void on_swarm(struct mu_state_link *k, const struct mu_rpc_event *event)
         mu_state_fetch_part(&l->fetch, k->donor, head.part, head.parts);
     }
     again_ms = head.again_ms < 100 ? 100 : head.again_ms > 60000 ? 60000 : head.again_ms;
-    /* Those who begin together find each other while most is still to be had. */
+    /* Loaders that begin together find each other while most of the state is still missing. */
     if (k->swarm_asks++ < SWARM_EAGER && again_ms > SWARM_EAGER_MS) {
         again_ms = SWARM_EAGER_MS;
     }
@@ -380,8 +382,8 @@ void mu_state_fetching_unaim(struct mu_state_link *k)
     }
 }
 
-/* Where an answer is to land: in its place, in a side buffer, or, if its place is in pieces, in
- * memory of its own. */
+/* Where an answer lands: in its place, in a side buffer, or, if its place is in pieces, in memory
+ * of its own. */
 static struct mu_space room_for(struct mu_state_link *k, const struct mu_state_ask_request *ask)
 {
     struct mu_state_loader *l = k->loader;
@@ -402,7 +404,7 @@ static struct mu_space room_for(struct mu_state_link *k, const struct mu_state_a
     return place.data == NULL ? (struct mu_space){0} : place;
 }
 
-/* Has the next answer land where it is to lie. */
+/* Gives the next answer the memory in which it lands. */
 static void aim(struct mu_state_link *k)
 {
     struct mu_state_ask_request ask;
@@ -453,7 +455,7 @@ static void settle_fetched(struct mu_state_check *c)
         (void)mu_rpc_consumed(&k->client.rpc, mu_env_now(l->env), c->stream, c->len);
         k->dirty = true;
     }
-    /* Its bounce is needed until it is in its place. */
+    /* The bounce buffer is needed until the chunk is in its place. */
     l->verified = c;
     mu_state_fetch_verified(&l->fetch, now_of(l), c->donor, c->chunk, c->ok);
     l->in_turn = true;
@@ -471,7 +473,7 @@ static bool is_more_owed(struct mu_state_link *k)
     return mu_state_fetch_owes(&k->loader->fetch, k->donor, &ask, &revoked);
 }
 
-/* A chunk is whole; it is where it was to land, or is copied there. */
+/* A chunk is complete; it has landed in its memory, or is copied there. */
 static bool begin_check(struct mu_state_link *k, const struct mu_state_ask_request *ask,
                         struct mu_span payload)
 {
@@ -507,7 +509,7 @@ void mu_state_fetching_item(struct mu_state_link *k, struct mu_span payload)
     struct mu_state_ask_request ask;
     bool revoked;
 
-    /* Empty and short answers do not use up the room that was given for them. */
+    /* Empty and short answers do not use up the memory that they got. */
     mu_state_fetching_unaim(k);
     k->arrived = 0;
     if (!l->has_fetch || !mu_state_fetch_owes(&l->fetch, k->donor, &ask, &revoked)) {
@@ -540,7 +542,7 @@ void mu_state_fetching_item(struct mu_state_link *k, struct mu_span payload)
 
 /* --- the turn --------------------------------------------------------------------------------- */
 
-/* A chunk is verified: what did not land in its place is put there. */
+/* A chunk is verified: if it did not land in its place, it is copied there. */
 static void take_chunk(struct mu_state_loader *l, const struct mu_state_fetch_event *event)
 {
     const struct mu_state_check *c = l->verified;
@@ -564,8 +566,8 @@ static bool is_gone(const struct mu_state_loader *l)
     return false;
 }
 
-/* Whether somebody who can be asked has told of another state: if nobody is left who gives this one
- * as it should be, that one is better than none. */
+/* Whether a donor that can be asked has listed another state: if no donor is left that gives this
+ * one correctly, the other is better than nothing. */
 static bool is_another_there(const struct mu_state_loader *l)
 {
     MU_LIST_FOREACH (it, &l->links) {
@@ -657,8 +659,8 @@ static void ask(struct mu_state_loader *l, const struct mu_state_ask_request *re
     k->dirty = true;
 }
 
-/* Who was found, or has said only now that it has the state, is asked too; and as long as somebody
- * has not said what it has, nothing is lost. */
+/* Asks donors that were just found, or have only now said that they have the state; as long as a
+ * donor has not said what it has, nothing is lost. */
 static void add_late(struct mu_state_loader *l)
 {
     bool more = l->config.expect_more;

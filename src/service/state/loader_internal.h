@@ -3,8 +3,8 @@
  *
  *     loader.c        life, the phases, progress and the end
  *     loader_link.c   a donor: connecting, calls, answers
- *     loader_ask.c    who has what, and which of it is taken
- *     loader_offer.c  the offer of that one
+ *     loader_ask.c    what donors have, and which state is chosen
+ *     loader_offer.c  the offer of that state
  *     loader_fetch.c  chunks: asked for, landed
  *     loader_check.c  chunks: hashed
  */
@@ -15,8 +15,8 @@
 #include "service/wire/rpc_client.h"
 #include "service/state/loader.h"
 
-#define MU_STATE_ENTRIES_MAX 64 /* of one donor that are looked at */
-#define MU_STATE_REFUSED_MAX 64 /* states that nobody had a good offer of */
+#define MU_STATE_ENTRIES_MAX 64 /* how many entries of one donor count */
+#define MU_STATE_REFUSED_MAX 64 /* states of which no donor had a good offer */
 #define MU_STATE_SAMPLES     32
 
 enum mu_state_phase {
@@ -24,27 +24,27 @@ enum mu_state_phase {
     MU_STATE_OFFERING,
     MU_STATE_RESUMING,
     MU_STATE_FETCHING,
-    MU_STATE_LEAVING, /* what was landed and served is taken back */
+    MU_STATE_LEAVING, /* landing and serving are ending */
     MU_STATE_ENDED,
 };
 
 /* An entry that a donor listed, and the text that it refers to. */
 struct mu_state_listed {
-    struct mu_state_entry entry; /* without its key and signature, which were looked at */
+    struct mu_state_entry entry; /* without its key and signature, which were checked */
     struct mu_peer_id signer;
     char prefix[MU_STATE_PREFIX_MAX];
 };
 
-/* Somebody who may have it. */
+/* A donor that may have the state. */
 struct mu_state_link {
     struct mu_list link; /* loader->links */
     struct mu_state_loader *loader;
     char name[MU_STATE_ADDR_MAX + 1];
     struct mu_addr addr;
-    bool found; /* through the swarm: it is not asked what else it has */
+    bool found; /* through the swarm: we do not ask what else it has */
 
     struct mu_rpc_client client;
-    bool live;    /* there is a client */
+    bool live;    /* it has a client */
     bool closing; /* `closed` will come */
     bool ready;   /* calls can be made */
     bool dirty;   /* has something to send */
@@ -55,7 +55,7 @@ struct mu_state_link {
     uint64_t offer_call;
     bool offer_tried;
     bool banned;
-    int status; /* of its last trouble before chunks were asked of it */
+    int status; /* of its last error before it was asked for chunks */
     char text[160];
     struct mu_state_listed *entries;
     size_t entry_count;
@@ -63,8 +63,8 @@ struct mu_state_link {
     /* Fetching. */
     bool is_donor;
     uint32_t donor;
-    bool wanted; /* a stream is to be opened as soon as it is ready */
-    bool gone;   /* it has not got the version any more */
+    bool wanted; /* a stream must be opened as soon as it is ready */
+    bool gone;   /* it does not have the version any more */
     uint64_t stream;
     uint64_t have_call;
     uint64_t swarm_call;
@@ -72,7 +72,7 @@ struct mu_state_link {
     uint32_t swarm_asks; /* of this download */
     bool aimed;          /* room was given for this ask */
     struct mu_state_ask_request aim;
-    uint8_t *bounce; /* where it lands if its place is in pieces */
+    uint8_t *bounce; /* where the chunk lands if its place is in pieces */
     size_t arrived;
 };
 
@@ -80,9 +80,10 @@ struct mu_state_link {
 struct mu_state_check {
     struct mu_work work;
     struct mu_state_loader *loader;
-    void (*settle)(struct mu_state_check *c); /* it is hashed: `ok` */
-    struct mu_state_check *second;            /* hashed along with it; owned */
-    struct mu_state_link *link; /* whose stream to give room back to; may be gone by `stream` */
+    void (*settle)(struct mu_state_check *c); /* called when it is hashed: `ok` */
+    struct mu_state_check *second;            /* hashed together with it; owned */
+    struct mu_state_link *link; /* whose stream gets its window back; `stream` says whether it is
+                                   still there */
     uint64_t stream;
     uint32_t donor;
     uint32_t chunk;
@@ -108,22 +109,22 @@ struct mu_state_loader {
     size_t link_count;
     struct mu_timer timer;
     mu_mono_t deadline;
-    mu_mono_t idle_at; /* before chunks come */
+    mu_mono_t idle_at; /* until the first chunk comes */
     bool in_turn;
     bool canceled;
     bool closed;
 
     /* Asking. */
-    mu_mono_t ask_at;    /* when those who had nothing are asked again */
-    mu_mono_t settle_at; /* when no other answer is waited for */
+    mu_mono_t ask_at;    /* when donors that had nothing are asked again */
+    mu_mono_t settle_at; /* when we stop waiting for other answers */
     struct mu_state_listed want;
     bool has_want;
     uint8_t refused[MU_STATE_REFUSED_MAX][MU_STATE_ID_LEN];
     size_t refused_count;
     struct mu_state_offer offer;
     struct mu_state_link *offerer;
-    mu_mono_t offer_at; /* when another one is asked for it, if nothing more comes */
-    bool checking;      /* the offer, on another thread */
+    mu_mono_t offer_at; /* when another donor is asked for it, if nothing more comes */
+    bool checking;      /* the offer is being checked on another thread */
     int last_status;
     struct mu_errmsg last;
 
@@ -139,13 +140,13 @@ struct mu_state_loader {
     uint8_t *maybe;
     uint32_t resume_next;
     size_t jobs;
-    struct mu_state_check *held;     /* waits for a second one, */
+    struct mu_state_check *held;     /* waits for a second chunk, */
     mu_mono_t held_until;            /* until then */
-    struct mu_state_check *verified; /* whose answer is being dealt with */
-    bool served;                     /* the share is with the donor */
+    struct mu_state_check *verified; /* whose answer is being handled */
+    bool served;                     /* the donor has the share */
     bool whole;
 
-    /* For show, and the end. */
+    /* For progress, the report and the end. */
     uint64_t resumed_bytes;
     uint64_t done_bytes;    /* at the end */
     uint64_t wasted_before; /* by versions that were gone */
@@ -161,27 +162,27 @@ struct mu_state_loader {
     bool told;
     int status;
     struct mu_errmsg text;
-    struct mu_buf report; /* of downloads that came to nothing */
+    struct mu_buf report; /* of downloads that failed */
 };
 
 /* --- loader.c --------------------------------------------------------------------------- */
 
-/** After anything happened: does what is due, sends, re-arms the timer. */
+/** To be called after anything happened: does what is due, sends, re-arms the timer. */
 void mu_state_loader_turn(struct mu_state_loader *l);
-/** It is over, one way or the other. */
+/** Ends the load, with success or not. */
 void mu_state_loader_end(struct mu_state_loader *l, int status, const char *text);
 /** This version is gone: begins anew. */
 void mu_state_loader_restart(struct mu_state_loader *l);
-/** A donor that was found. NULL: it is known, or there are too many. */
+/** Adds a donor that was found. NULL: it is known, or there are too many. */
 struct mu_state_link *mu_state_loader_link(struct mu_state_loader *l, const char *name,
                                            struct mu_errmsg *reterr_msg);
 
 /* --- loader_link.c ---------------------------------------------------------------------- */
 
-/** Makes a connection if there is none. False: that is impossible; the link says why. */
+/** Connects if there is no connection. False: that is impossible; the link says why. */
 bool mu_state_link_dial(struct mu_state_link *k);
 void mu_state_link_close(struct mu_state_link *k);
-/** Calls a method; 0: it could not be. */
+/** Calls a method. 0: the call failed. */
 uint64_t mu_state_link_call(struct mu_state_link *k, const char *method, struct mu_span payload,
                             uint32_t timeout_ms);
 void mu_state_link_flush(struct mu_state_link *k);
@@ -193,15 +194,15 @@ void mu_state_ask_begin(struct mu_state_loader *l);
 void mu_state_ask_ready(struct mu_state_link *k);
 void mu_state_ask_failed(struct mu_state_link *k, int status, const char *text);
 void mu_state_ask_reply(struct mu_state_link *k, const struct mu_rpc_event *event);
-/** What its trouble is. */
+/** Notes the error of a donor. */
 void mu_state_ask_say(struct mu_state_link *k, int status, const char *text);
-/** The one who gave out something that is not as it should be is not asked again. */
+/** Bans a donor that gave out something wrong: it is not asked again. */
 void mu_state_ask_ban(struct mu_state_link *k, int status, const char *text);
-/** Whether what this peer has signed may be taken; and whether this state may, which others had a
- * good offer of, as far as is known. */
+/** Whether states that this peer has signed may be taken; and whether this state may be, as far as
+ * we know: that others have a good offer of it. */
 bool mu_state_ask_trusts(const struct mu_state_loader *l, const struct mu_peer_id *signer);
 bool mu_state_ask_wants(const struct mu_state_loader *l, const struct mu_state_listed *e);
-/** What a donor said of a state; NULL: it has not got it. */
+/** What a donor said about a state; NULL: it does not have it. */
 const struct mu_state_listed *mu_state_ask_listed(const struct mu_state_link *k,
                                                   const uint8_t id[MU_STATE_ID_LEN]);
 /** Chooses when it is time. */
@@ -210,29 +211,29 @@ mu_mono_t mu_state_ask_deadline(const struct mu_state_loader *l);
 
 /* --- loader_offer.c --------------------------------------------------------------------- */
 
-/** Asks somebody who has the state that is wanted for its offer. False: there is nobody left. */
+/** Asks a donor that has the chosen state for its offer. False: no donor is left. */
 bool mu_state_offer_ask(struct mu_state_loader *l);
-/** Nobody has a good offer of it: the next best is taken. */
+/** No donor has a good offer of the state: takes the next best. */
 void mu_state_offer_refuse(struct mu_state_loader *l);
 /** A piece of an offer. */
 void mu_state_offer_item(struct mu_state_link *k, struct mu_span piece);
-/** The last piece, or that it does not come. */
+/** The last piece of an offer, or an error. */
 void mu_state_offer_reply(struct mu_state_link *k, const struct mu_rpc_event *event);
-/** Passes over who does not send it. */
+/** Passes over a donor that does not send its offer. */
 void mu_state_offer_turn(struct mu_state_loader *l);
 
 /* --- loader_check.c --------------------------------------------------------------------- */
 
-/** A chunk to be hashed, once the caller has said where it is: `data`, or `share`, of which it is
- * read. `settle` is called when that is done. NULL: no memory. */
+/** Makes a check of a chunk. The caller then sets where the chunk is: `data`, or `share`, from
+ * which it is read. `settle` is called when it is hashed. NULL: no memory. */
 struct mu_state_check *mu_state_check_new(struct mu_state_loader *l, uint32_t chunk,
                                           void (*settle)(struct mu_state_check *c));
-/** One that was not begun. NULL is fine. */
+/** Frees a check that was not begun. NULL is fine. */
 void mu_state_check_free(struct mu_state_check *c);
-/** Owns it from now on. With `more`, others are coming, and it may wait a moment for one of them.
- * MUSTER_ENOMEM: it and the one that waited for it are gone. */
+/** Begins a check, and takes it. With `more`, others are coming, and it may wait a moment for one
+ * of them. MUSTER_ENOMEM: it and the one that waited for it are gone. */
 int mu_state_check_begin(struct mu_state_check *c, bool more);
-/** One that has waited long enough is begun; with MU_MONO_NEVER any. MUSTER_ENOMEM likewise. */
+/** Begins a check that has waited long enough; with MU_MONO_NEVER any. MUSTER_ENOMEM likewise. */
 int mu_state_check_flush(struct mu_state_loader *l, mu_mono_t now);
 mu_mono_t mu_state_check_deadline(const struct mu_state_loader *l);
 void mu_state_check_fini(struct mu_state_loader *l);
@@ -245,11 +246,11 @@ void mu_state_fetching_ready(struct mu_state_link *k);
 void mu_state_fetching_failed(struct mu_state_link *k, int status, const char *text);
 void mu_state_fetching_reply(struct mu_state_link *k, const struct mu_rpc_event *event);
 void mu_state_fetching_item(struct mu_state_link *k, struct mu_span payload);
-/** Some of a chunk came. */
+/** A part of a chunk has come. */
 void mu_state_fetching_heard(struct mu_state_link *k);
 void mu_state_fetching_turn(struct mu_state_loader *l);
 mu_mono_t mu_state_fetching_deadline(const struct mu_state_loader *l);
-/** Nothing is landed any more from this one. */
+/** Nothing from this donor lands any more. */
 void mu_state_fetching_unaim(struct mu_state_link *k);
 /** Frees what a download had. No job may be under way. */
 void mu_state_fetching_fini(struct mu_state_loader *l);

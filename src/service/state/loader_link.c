@@ -19,7 +19,7 @@ static void on_ready(void *context)
     }
 }
 
-/* No session could be had, or it was lost: everything that was called on it has ended. */
+/* There was no session, or it was lost: all its calls have ended. */
 static void fail(struct mu_state_link *k, int status, const char *text)
 {
     k->ready = false;
@@ -40,7 +40,8 @@ static void on_failed(void *context, int status, const char *text)
 static void on_mismatch(void *context, bool silent)
 {
     fail(context, silent ? MUSTER_ETIMEDOUT : MUSTER_ECONN,
-         silent ? "it does not answer a greeting" : "it hung up; is a donor of states there?");
+         silent ? "it accepts connections but does not answer"
+                : "it hung up; check that this is the address of a donor");
 }
 
 static void on_reply(struct mu_state_link *k, const struct mu_rpc_event *event)
@@ -66,7 +67,7 @@ static void on_event(void *context, const struct mu_rpc_event *event)
             mu_state_offer_item(k, event->payload);
         } else if (event->id == k->stream && event->id != 0) {
             mu_state_fetching_item(k, event->payload);
-            break; /* It counts as consumed when it has been hashed. */
+            break; /* it counts as consumed when it is hashed */
         }
         (void)mu_rpc_consumed(&k->client.rpc, mu_env_now(k->loader->env), event->id,
                               event->payload.len);
@@ -78,7 +79,7 @@ static void on_event(void *context, const struct mu_rpc_event *event)
         break;
     case MU_RPC_EV_CALL:
         (void)mu_rpc_reply(&k->client.rpc, mu_env_now(k->loader->env), event->id, MUSTER_ENOMETHOD,
-                           MU_SPAN_LIT("a loader serves no methods here"));
+                           MU_SPAN_LIT("a loader serves no methods"));
         break;
     case MU_RPC_EV_BYE:
         fail(k, MUSTER_ECLOSED, "it has left");
@@ -121,7 +122,7 @@ bool mu_state_link_dial(struct mu_state_link *k)
 {
     struct mu_state_loader *l = k->loader;
     struct mu_rpc_config terms = mu_state_rpc_terms();
-    /* Who was found may have left again; it is tried anew if it is worth it. */
+    /* A donor that was found may have left again; it is tried anew if it is worth it. */
     uint32_t found_ms = l->config.connect_ms < FOUND_MS ? l->config.connect_ms : FOUND_MS;
     struct mu_rpc_client_config config = {
         .addr = k->addr,
@@ -144,7 +145,7 @@ bool mu_state_link_dial(struct mu_state_link *k)
     };
 
     if (k->live) {
-        return true; /* Also while it closes: it is dialled again then, if it is wanted. */
+        return true; /* also while it closes: then it is dialled again, if it is needed */
     }
     k->list_call = k->offer_call = k->stream = k->have_call = k->swarm_call = 0;
     if (mu_rpc_client_init(&k->client, l->env, &config, &events) != 0) {

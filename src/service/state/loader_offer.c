@@ -1,4 +1,4 @@
-/* The offer of the state that was chosen: asked for, put together, looked at. */
+/* The offer of the chosen state: asks for it, puts its pieces together, checks it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ bool mu_state_offer_ask(struct mu_state_loader *l)
         struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
         const struct mu_state_listed *e = mu_state_ask_listed(k, which.id);
 
-        /* Others have the same bytes, under a signature that says nothing. */
+        /* Other donors may have the same bytes, under a signature that does not count. */
         if (!k->banned && !k->offer_tried && k->ready && e != NULL && mu_state_ask_wants(l, e)) {
             best = k;
         }
@@ -44,7 +44,8 @@ void mu_state_offer_refuse(struct mu_state_loader *l)
     if (l->refused_count < MU_STATE_REFUSED_MAX) {
         memcpy(l->refused[l->refused_count++], l->want.entry.id, MU_STATE_ID_LEN);
     } else {
-        mu_state_loader_end(l, MUSTER_ELIMIT, "too many states that nobody had a good offer of");
+        mu_state_loader_end(l, MUSTER_ELIMIT,
+                            "there are too many states of which no donor had a good offer");
     }
     l->has_want = false;
 }
@@ -68,8 +69,8 @@ static bool agrees(const struct mu_state_manifest *m, const struct mu_state_entr
            e->tensors == m->layout.count && e->chunks == mu_state_chunk_count(m);
 }
 
-/* Whoever said other things of this state than its manifest does is not asked again. False: it was
- * wanted for what one of them said. */
+/* Bans donors that described this state differently from its manifest. False: the state was chosen
+ * because of such a description. */
 static bool check_told(struct mu_state_loader *l)
 {
     const struct mu_state_manifest *m = &l->offer.manifest;
@@ -80,7 +81,7 @@ static bool check_told(struct mu_state_loader *l)
 
         if (e != NULL && !k->banned && !agrees(m, &e->entry)) {
             mu_state_ask_ban(k, MUSTER_ECORRUPT,
-                             "its manifest is of another version than it says it has");
+                             "its manifest belongs to another version than it listed");
         }
     }
     return agrees(m, &l->want.entry);
@@ -109,7 +110,8 @@ static void check_done(struct mu_work *work)
         } else if (err != 0) {
             mu_state_ask_ban(k, err, c->msg.text);
         } else if (!mu_state_ask_trusts(l, &c->signer)) {
-            mu_state_ask_ban(k, MUSTER_ESIGNATURE, "its offer is not signed by whom it said");
+            mu_state_ask_ban(k, MUSTER_ESIGNATURE,
+                             "its offer is not signed by the signer that it listed");
         } else if (!check_told(l)) {
             l->has_want = false;
             l->phase = MU_STATE_ASKING;
@@ -122,7 +124,7 @@ static void check_done(struct mu_work *work)
     mu_state_loader_turn(l);
 }
 
-/* The offer is whole: whether it holds together is found out on another thread. */
+/* The offer is complete: another thread verifies it. */
 static void check_offer(struct mu_state_loader *l)
 {
     struct mu_state_check *c = mu_calloc(1, sizeof(*c));
@@ -142,7 +144,7 @@ static void check_offer(struct mu_state_loader *l)
     l->jobs++;
 }
 
-/* False: it is not whole, and no more comes; or it is none. */
+/* Takes a piece of an offer; drops the donor if the offer cannot become complete. */
 static void take_piece(struct mu_state_link *k, struct mu_span piece, bool last)
 {
     struct mu_state_loader *l = k->loader;
@@ -151,7 +153,7 @@ static void take_piece(struct mu_state_link *k, struct mu_span piece, bool last)
 
     if (l->offerer != k || (err == MUSTER_EAGAIN && !last) || (err == 0 && !last)) {
         l->offer_at = mu_mono_add_ms(mu_env_now(l->env).mono, l->config.stall_ms);
-        return; /* What is whole is looked at when its reply has come. */
+        return; /* a complete offer is checked when its reply has come */
     }
     if (err == 0) {
         check_offer(l);
@@ -162,7 +164,7 @@ static void take_piece(struct mu_state_link *k, struct mu_span piece, bool last)
         mu_state_loader_end(l, err, "out of memory for an offer");
     } else {
         mu_state_ask_ban(k, err == MUSTER_EAGAIN ? MUSTER_EPROTO : err,
-                         err == MUSTER_EAGAIN ? "its offer is not whole" : msg.text);
+                         err == MUSTER_EAGAIN ? "its offer is incomplete" : msg.text);
     }
 }
 
@@ -184,13 +186,13 @@ void mu_state_offer_reply(struct mu_state_link *k, const struct mu_rpc_event *ev
     if (l->offerer == k) {
         l->offerer = NULL;
     }
-    (void)snprintf(text, sizeof(text), "no offer: %.*s",
+    (void)snprintf(text, sizeof(text), "it sent no offer: %.*s",
                    (int)(event->payload.len < 100 ? event->payload.len : 100),
                    (const char *)event->payload.data);
     mu_state_ask_say(k, event->status, text);
 }
 
-/* Whether somebody else has something that could be taken instead. */
+/* Whether another donor has a state that we could take instead. */
 static bool has_other(const struct mu_state_loader *l)
 {
     MU_LIST_FOREACH (it, &l->links) {
@@ -209,7 +211,7 @@ void mu_state_offer_turn(struct mu_state_loader *l)
 {
     struct mu_state_link *k = l->offerer;
 
-    /* Who says that it has the newest, and then nothing, does not hold up what others have. */
+    /* A donor that claims the newest state and then sends nothing does not hold up the others. */
     if (k != NULL && !l->checking && mu_mono_reached(l->offer_at, mu_env_now(l->env).mono)) {
         l->offer_at = MU_MONO_NEVER;
         if (has_other(l)) {

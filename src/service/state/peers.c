@@ -65,7 +65,7 @@ int mu_state_peers_start(struct mu_env *env, const struct mu_identity *identity,
         return err;
     }
     if (mu_peer_env_new(p->host, &p->env) != 0) {
-        mu_peer_host_stop(p->host); /* It frees the rest. */
+        mu_peer_host_stop(p->host); /* it frees the rest */
         return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
     }
     *ret = p;
@@ -169,7 +169,7 @@ int mu_state_peers_resolve(struct mu_state_peers *p, const char *text, struct mu
     err = mu_multiaddr_parse(&addr, text, reterr_msg);
     if (err == 0 && (mu_multiaddr_dial(mu_buf_span(&addr), &below, &peer) != 0 || peer.len == 0)) {
         err =
-            mu_err(reterr_msg, MUSTER_EURL, "%.120s has no peer in it: it ends with /p2p/ID", text);
+            mu_err(reterr_msg, MUSTER_EURL, "%.120s names no peer; it must end with /p2p/ID", text);
     }
     if (err == 0 && mu_peer_host_add_addr(p->host, &peer, mu_buf_span(&addr)) != 0) {
         err = mu_err(reterr_msg, MUSTER_EURL, "%.120s cannot be dialled", text);

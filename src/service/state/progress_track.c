@@ -27,7 +27,7 @@ struct mu_progress_track {
     bool fetching;
     bool said; /* there is a record of ours */
     bool stopping;
-    bool over; /* nothing is waited for any more */
+    bool over; /* it does not wait for anything any more */
     struct mu_progress_track_stats stats;
 };
 
@@ -58,7 +58,7 @@ static void store(struct mu_progress_track *t, struct mu_span value)
         mu_dht_service_time(t->dht) + (double)t->config.progress.expiration_ms / 1e3;
     struct mu_dht_put put;
 
-    /* What is written later must expire later, or it is not taken. */
+    /* A later record must expire later, or it is not accepted. */
     if (expiration <= t->expiration) {
         expiration = t->expiration + 1e-3;
     }
@@ -91,7 +91,7 @@ static void store_goodbye(struct mu_progress_track *t)
     store(t, MU_SPAN_LIT("\xc0"));
 }
 
-/* --- those of the others ---------------------------------------------------------------------- */
+/* --- records of the others -------------------------------------------------------------------- */
 
 static void on_fetched(struct mu_dht_wish *wish, const struct mu_dht_op *op)
 {
@@ -152,7 +152,7 @@ static void turn(struct mu_progress_track *t)
     }
     at = mu_progress_deadline(&t->machine);
     if (mu_mono_reached(at, now.mono) && (t->storing || t->fetching)) {
-        at = MU_MONO_NEVER; /* Its end will come. */
+        at = MU_MONO_NEVER; /* its end will come */
     }
     mu_env_timer_arm(t->env, &t->timer, at);
 }
@@ -180,7 +180,7 @@ static void on_timer(struct mu_timer *timer)
     if (!t->stopping) {
         turn(t);
     } else if (t->storing || t->fetching) {
-        t->over = true; /* Nobody heard of our leaving: the record will expire. */
+        t->over = true; /* no node heard that we leave: the record will expire */
         if (t->storing) {
             mu_dht_service_cancel(&t->store);
         }
@@ -210,13 +210,14 @@ static int prepare(struct mu_progress_track *t, struct mu_errmsg *reterr_msg)
     int err;
 
     if (t->config.run[0] == '\0' || len < 0 || (size_t)len >= sizeof(key)) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a run has a name, of at most %d bytes", KEY_CAP);
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the name of a run must have 1 to %d bytes",
+                      KEY_CAP);
     }
     err = mu_dht_key_text(mu_span(key, (size_t)len), &t->key);
     if (err == 0) {
         err = mu_state_swarm_own(t->config.swarm, t->config.owner);
         if (err == MUSTER_EBUSY) {
-            return mu_err(reterr_msg, err, "the progress of a run is being told from here already");
+            return mu_err(reterr_msg, err, "this swarm already reports the progress of a run");
         }
     }
     if (err == 0) {
@@ -332,7 +333,7 @@ void mu_progress_track_stop(struct mu_progress_track *t)
     MU_ASSERT(!t->stopping);
     t->stopping = true;
     if (t->fetching) {
-        mu_dht_service_cancel(&t->fetch); /* What is being stored may end. */
+        mu_dht_service_cancel(&t->fetch); /* a store under way may end */
     }
     mu_env_timer_arm(t->env, &t->timer,
                      t->storing || t->fetching

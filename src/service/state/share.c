@@ -28,7 +28,7 @@ int mu_state_segments_new(const struct mu_layout *layout, uint8_t *const *tensor
         if (t->len == 0) {
             continue;
         }
-        /* Neighbours in memory are one piece: most often all of a model is. */
+        /* Neighbours in memory become one piece: most often a whole model does. */
         if (last != NULL && last->data + last->len == tensors[i]) {
             last->len += t->len;
         } else {
@@ -103,7 +103,8 @@ static int fill(struct mu_state_share *share, const struct mu_state_share_spec *
         err = mu_buf_append(&m->metadata, spec->metadata);
     }
     if (err != 0) {
-        return mu_err(reterr_msg, err, "the state's description: %s", muster_strerror(err));
+        return mu_err(reterr_msg, err, "the state's description is not valid: %s",
+                      muster_strerror(err));
     }
     err = mu_state_manifest_check(m, reterr_msg);
     if (err != 0) {
@@ -127,7 +128,7 @@ int mu_state_share_new(const struct mu_state_share_spec *spec, struct mu_state_s
 
     if (spec->prefix.len > MU_STATE_PREFIX_MAX || isnan(spec->priority)) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "a prefix has at most %d bytes, and a priority is a number",
+                      "a prefix may have at most %d bytes, and a priority must be a number",
                       MU_STATE_PREFIX_MAX);
     }
     share = new_share();
@@ -169,7 +170,7 @@ static const struct mu_state_manifest *manifest_of(const struct mu_state_share *
     return share->offer.whole ? &share->offer.manifest : &share->manifest;
 }
 
-/* The segment that a byte lies in; there is one. */
+/* Returns the segment in which a byte lies; there is always one. */
 static const struct mu_state_segment *segment_at(const struct mu_state_share *share,
                                                  uint64_t offset)
 {
@@ -262,13 +263,13 @@ struct mu_span mu_state_share_tensor(const struct mu_state_share *share, size_t 
     if (t->len == 0) {
         return (struct mu_span){0};
     }
-    s = segment_at(share, t->offset); /* Several may lie in one segment. */
+    s = segment_at(share, t->offset); /* several tensors may lie in one segment */
     return mu_span(s->data + (t->offset - s->offset), (size_t)t->len);
 }
 
-/* --- making one ------------------------------------------------------------------------------- */
+/* --- making a share --------------------------------------------------------------------------- */
 
-/* Where a chunk is, in one piece: where it lies, or else in `copy`. */
+/* Finds a chunk in one piece: where it lies, or else in `copy`. */
 static int find_chunk(struct mu_state_share *share, uint32_t i, uint8_t *copy,
                       struct mu_span *ret_chunk)
 {

@@ -1,9 +1,9 @@
 /*
- * A state that can be given to others: its offer, and where its bytes lie. Donors share whole ones,
- * loaders what they have verified so far.
+ * A state that can be given to others: its offer, and where its bytes lie. Donors share complete
+ * states, loaders what they have verified so far.
  *
  *     mu_state_share_new(&spec, &share, &msg);                what it consists of
- *     mu_state_share_hash(share, first, count);               on as many threads as there are
+ *     mu_state_share_hash(share, first, count);               on any number of threads
  *     mu_state_share_seal(share, identity, &msg);             signs it
  *     mu_state_donor_put(donor, share)                        holds a reference from then on
  *     mu_state_share_drop(share);                             `released` follows the last one
@@ -27,22 +27,22 @@ struct mu_state_segment {
 struct mu_state_share {
     char prefix[MU_STATE_PREFIX_MAX + 1];
     double priority;
-    bool hidden;                 /* not told of, nor begun to be served */
-    struct mu_state_offer offer; /* whole once it is sealed */
+    bool hidden;                 /* not listed, and no download of it begins */
+    struct mu_state_offer offer; /* complete once the share is sealed */
     uint8_t id[MU_STATE_ID_LEN];
     uint32_t chunks;
-    struct mu_state_segment *segments; /* in order, without gaps, none empty */
+    struct mu_state_segment *segments; /* in order, without gaps, not empty */
     size_t segment_count;
     /* Which chunks are there; NULL: all. Borrowed, and may change at any turn. */
     const uint8_t *have;
     uint32_t have_count;
     /**
-     * Reads bytes of a file that the segments are a mapping of, and that others may cut short; on
-     * any thread. NULL: the segments are memory like any other.
+     * Reads bytes of the file that is mapped into the segments, and that another process may cut
+     * short; on any thread. NULL: the segments are ordinary memory.
      */
     int (*read)(struct mu_state_share *share, uint64_t offset, void *buf, size_t len);
-    /** Nobody refers to it any more; frees what is the owner's. The share itself is freed behind
-     * it. May be NULL. */
+    /** The last reference is gone; the owner frees its own memory. The share itself is freed after
+     * this. May be NULL. */
     void (*released)(struct mu_state_share *share);
     void *owner; /* of `read` and `released` */
     /* private from here */
@@ -64,18 +64,19 @@ struct mu_state_share_spec {
     uint32_t chunk_bytes;           /* 0: MU_STATE_CHUNK_BYTES */
 };
 
-/** One reference. MUSTER_EINVAL (the prefix, the priority), MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Makes a share with one reference. MUSTER_EINVAL (the prefix, the priority), MUSTER_ELIMIT,
+ * MUSTER_ENOMEM. */
 int mu_state_share_new(const struct mu_state_share_spec *spec, struct mu_state_share **ret,
                        struct mu_errmsg *reterr_msg);
-/** Hashes `count` chunks from `first` on; several threads may, each its own ones. Errors of `read`,
- * MUSTER_ENOMEM. */
+/** Hashes `count` chunks from `first` on; several threads may do so, each with its own chunks.
+ * Errors of `read`, MUSTER_ENOMEM. */
 int mu_state_share_hash(struct mu_state_share *share, uint32_t first, uint32_t count);
-/** All chunks were hashed. Errors as mu_state_offer_make(). */
+/** Signs a share whose chunks were all hashed. Errors as mu_state_offer_make(). */
 int mu_state_share_seal(struct mu_state_share *share, const struct mu_identity *identity,
                         struct mu_errmsg *reterr_msg);
 /**
- * A share of an offer that was verified, which is taken over; `segments` too, which were allocated.
- * MUSTER_ENOMEM: both are the caller's still.
+ * Makes a share of a verified offer. It takes the offer and the allocated `segments`.
+ * MUSTER_ENOMEM: both are still the caller's.
  */
 int mu_state_share_of(struct mu_state_offer *offer, const uint8_t id[MU_STATE_ID_LEN],
                       struct mu_state_segment *segments, size_t segment_count,
@@ -89,9 +90,9 @@ static inline struct mu_state_share *mu_state_share_hold(struct mu_state_share *
 /** NULL is fine. */
 void mu_state_share_drop(struct mu_state_share *share);
 
-/** What a list says of a share that is sealed; lent by it. */
+/** The list entry of a sealed share; lent by it. */
 struct mu_state_entry mu_state_share_entry(const struct mu_state_share *share);
-/** Of a share that is sealed. */
+/** Of a sealed share. */
 static inline uint32_t mu_state_share_len(const struct mu_state_share *share, uint32_t chunk)
 {
     return mu_state_chunk_len(&share->offer.manifest, chunk);
@@ -100,7 +101,7 @@ static inline bool mu_state_share_has(const struct mu_state_share *share, uint32
 {
     return share->have == NULL || mu_state_bit(share->have, chunk);
 }
-/** Where a chunk is to lie; false: it is in pieces. */
+/** Finds the place of a chunk; false: it is in pieces. */
 bool mu_state_share_place(const struct mu_state_share *share, uint32_t chunk,
                           struct mu_space *ret_place);
 /** Copies a chunk out of its pieces, or into them. */
@@ -108,10 +109,10 @@ void mu_state_share_gather(const struct mu_state_share *share, uint32_t chunk, u
 void mu_state_share_scatter(const struct mu_state_share *share, uint32_t chunk,
                             const uint8_t *from);
 
-/** Where a tensor lies, which is in one piece, of a share that is sealed. */
+/** Returns the bytes of a tensor of a sealed share; they are in one piece. */
 struct mu_span mu_state_share_tensor(const struct mu_state_share *share, size_t i);
 
-/** Segments for tensors that lie here and there. MUSTER_ENOMEM. */
+/** Makes segments for tensors that are scattered in memory. MUSTER_ENOMEM. */
 int mu_state_segments_new(const struct mu_layout *layout, uint8_t *const *tensors, uint8_t *data,
                           struct mu_state_segment **ret, size_t *ret_count);
 

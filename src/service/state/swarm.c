@@ -10,9 +10,9 @@
 #include "service/peer/kad.h"
 #include "service/base/log.h"
 
-#define NAME_MAX_LEN 512 /* of a handler */
+#define NAME_MAX_LEN 512 /* of a handler's name */
 
-/* What is shared under a prefix. It stays when nothing is any more. */
+/* What is shared under a prefix. The entry stays when nothing is shared any more. */
 struct entry {
     struct mu_list link;
     struct mu_state_swarm *swarm;
@@ -30,7 +30,7 @@ struct mu_state_swarm {
     struct mu_dht_owner_validator validator;
     struct mu_dht_wish join;
     struct mu_list entries;
-    struct mu_timer timer; /* the end, when there is nothing else to wait for */
+    struct mu_timer timer; /* for the end, when there is nothing else to wait for */
     bool stopping;
 };
 
@@ -111,7 +111,8 @@ int mu_state_swarm_ready(struct mu_state_swarm *s, const char *prefix, struct mu
         return 0;
     }
     if (mu_hm_all_averagers(prefix, &key) == MUSTER_EINVAL) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "in a swarm a prefix is not empty and has no dot");
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "in a swarm a prefix must not be empty or contain a dot");
     }
     e = mu_calloc(1, sizeof(*e));
     if (e != NULL) {
@@ -180,7 +181,7 @@ void mu_state_swarm_stats(const struct mu_state_swarm *s, struct mu_hm_donor_sta
     }
 }
 
-/* --- for who stands on it --------------------------------------------------------------------- */
+/* --- for its users ---------------------------------------------------------------------------- */
 
 struct mu_peer_host *mu_state_swarm_host(struct mu_state_swarm *s)
 {
@@ -215,7 +216,7 @@ int mu_state_swarm_own(struct mu_state_swarm *s, const struct mu_identity *key)
         return err;
     }
     mu_dht_owner_fini(&s->validator);
-    s->validator = validator; /* The chain knows where it is. */
+    s->validator = validator; /* the chain of validators has it now */
     return 0;
 }
 
@@ -237,7 +238,8 @@ static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
         mu_log(MUSTER_LOG_WARN, "SWARM-NOT-JOINED", "status=%s, trying again",
                muster_errname(op->status));
     } else if (s->config.peer_count != 0 && op->reachable == 0 && !s->config.client) {
-        mu_log(MUSTER_LOG_WARN, "SWARM-UNREACHABLE", "none of those it joined through can dial us");
+        mu_log(MUSTER_LOG_WARN, "SWARM-UNREACHABLE",
+               "none of the peers through which we joined can dial us");
     }
     if (s->config.joined != NULL) {
         s->config.joined(s->config.context, op->status);
@@ -294,7 +296,7 @@ static int start(struct mu_state_swarm *s, struct mu_errmsg *reterr_msg)
     err = err != 0 ? err : mu_kad_start(s->config.host, &kad, &s->kad);
     err = err != 0 ? err : mu_peer_calls_new(s->config.host, NULL, &s->calls);
     if (err != 0) {
-        return mu_err(reterr_msg, err, "cannot be in a DHT: %s", muster_strerror(err));
+        return mu_err(reterr_msg, err, "cannot start a DHT node: %s", muster_strerror(err));
     }
     return start_dht(s, reterr_msg);
 }
@@ -325,7 +327,7 @@ int mu_state_swarm_start(const struct mu_state_swarm_config *config, struct mu_s
     s->join.done = on_joined;
     err = mu_dht_service_join(s->dht, &s->join, config->peers, config->peer_count);
     if (err != 0) {
-        s->config.stopped = NULL; /* The caller does not know of it. */
+        s->config.stopped = NULL; /* the caller does not know of the swarm */
         s->stopping = true;
         mu_dht_service_stop(s->dht);
         return mu_err(reterr_msg, err, "cannot join a DHT: %s", muster_strerror(err));

@@ -1,4 +1,4 @@
-/* A load through a swarm: who there is, and what they speak. */
+/* A load through a swarm: which donors there are, and which protocols they speak. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +10,10 @@
 #include "service/peer/env.h"
 #include "service/state/swarm_load_internal.h"
 
-#define FOUND_MAX   64   /* donors that are looked at */
-#define IDENTIFY_MS 3000 /* for a host that is connected to say what it speaks */
+#define FOUND_MAX   64   /* donors that are considered */
+#define IDENTIFY_MS 3000 /* for a connected host to say which protocols it speaks */
 
-/* --- who there is ----------------------------------------------------------------------------- */
+/* --- the donors in the DHT -------------------------------------------------------------------- */
 
 static int compare_found(const void *a, const void *b)
 {
@@ -37,8 +37,8 @@ static int compare_lots(const void *a, const void *b)
     return (x->lot < y->lot) - (x->lot > y->lot);
 }
 
-/* Whoever writes into the DHT can claim any priority, for as many peers as it likes. So half of the
- * places go by lot, unless priorities are what is wanted. */
+/* An attacker can claim any priority in the DHT, for any number of peers. So half of the places are
+ * drawn at random, unless the load goes by priority. */
 static void pick_found(struct mu_state_swarm_load *l)
 {
     size_t half = FOUND_MAX / 2;
@@ -96,7 +96,7 @@ static int read_found(struct mu_state_swarm_load *l, struct mu_span dictionary)
 static const char *say_other(const struct mu_state_swarm_load *l)
 {
     return l->config.native.trust_count != 0 || l->config.native.id != NULL
-               ? "ignored: it does not speak the native wire, and signs nothing"
+               ? "ignored: it does not speak the native wire, so its state is not signed"
                : "does not speak the native wire";
 }
 
@@ -115,7 +115,7 @@ static void settle(struct mu_state_found *f, enum mu_state_swarm_kind kind, int 
         l->probe_by = mu_mono_min(
             l->probe_by, mu_mono_add_ms(mu_state_swarm_now(l), l->config.native.settle_ms));
     } else if (l->phase == NATIVE && kind == SPEAKS_NATIVE && l->busy) {
-        mu_state_swarm_add_native(l, f); /* It was late, and is welcome. */
+        mu_state_swarm_add_native(l, f); /* it came late, and is still of use */
     }
     mu_state_swarm_turn_later(l);
 }
@@ -126,7 +126,7 @@ static bool speaks_native(const struct mu_state_found *f)
                                MU_PEER_WIRE_NAME);
 }
 
-/* It has said what it speaks, if it has said anything. */
+/* Looks at the protocols that a peer has named, if it has named any. */
 static void look_at(struct mu_state_found *f)
 {
     struct mu_peer_host *host = mu_state_swarm_host(f->load->config.swarm);
@@ -181,7 +181,7 @@ void mu_state_swarm_looked(struct mu_dht_wish *wish, const struct mu_dht_op *op)
     if (err != 0 && l->donor_count == 0) {
         char text[120];
 
-        (void)snprintf(text, sizeof(text), "donors cannot be looked up: %s", muster_strerror(err));
+        (void)snprintf(text, sizeof(text), "cannot look up donors: %s", muster_strerror(err));
         mu_state_swarm_note(l, err, text);
     }
     mu_state_swarm_turn_later(l);
@@ -213,7 +213,7 @@ bool mu_state_swarm_probed(struct mu_state_swarm_load *l)
     return known || mu_mono_reached(l->probe_by, mu_state_swarm_now(l));
 }
 
-/* --- for show --------------------------------------------------------------------------------- */
+/* --- the report ------------------------------------------------------------------------------- */
 
 int mu_state_swarm_load_report(const struct mu_state_swarm_load *l, struct mu_buf *out)
 {

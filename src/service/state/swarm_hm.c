@@ -125,7 +125,7 @@ void mu_state_swarm_start_hm(struct mu_state_swarm_load *l, enum mu_state_swarm_
     int err;
 
     l->phase = phase;
-    /* They sign nothing, so there is nobody to trust, nor anything to know a state by. */
+    /* Hivemind's donors sign nothing, so there is no signer to trust, and no id of a state. */
     if (l->config.native.list_only || l->config.native.trust_count != 0 ||
         l->config.native.id != NULL || mu_state_swarm_averager(l->config.swarm) == NULL ||
         (phase == NEWER && mu_state_swarm_count_native(l) == 0)) {

@@ -8,7 +8,7 @@
 #include "core/assert.h"
 #include "service/state/swarm_load_internal.h"
 
-/* Everything is done from the timer: no callback of another's is on the stack then. */
+/* The timer does everything: no callback of another module is on the stack then. */
 void mu_state_swarm_turn_later(struct mu_state_swarm_load *l)
 {
     mu_env_timer_arm(l->env, &l->timer, mu_state_swarm_now(l));
@@ -16,7 +16,7 @@ void mu_state_swarm_turn_later(struct mu_state_swarm_load *l)
 
 void mu_state_swarm_note(struct mu_state_swarm_load *l, int status, const char *text)
 {
-    /* What native donors did says more than what the others did behind them. */
+    /* Errors of native donors say more than those of the others after them. */
     if (l->status == 0) {
         l->status = mu_err(&l->text, status, "%s", text);
     }
@@ -152,10 +152,10 @@ static void end(struct mu_state_swarm_load *l)
         } else if (mu_mono_reached(l->deadline, mu_state_swarm_now(l))) {
             mu_state_swarm_note(l, MUSTER_ETIMEDOUT, "no donor was found in time");
         } else if (l->found_count == 0) {
-            mu_state_swarm_note(l, MUSTER_ENOENT, "nobody shares a state under that prefix");
+            mu_state_swarm_note(l, MUSTER_ENOENT, "no peer shares a state under that prefix");
         } else {
             mu_state_swarm_note(l, MUSTER_ECONN,
-                                "none of those who share a state could be asked for it");
+                                "none of the peers that share a state could be reached");
         }
     }
     l->phase = ENDED;
@@ -188,7 +188,7 @@ static void stop_what_runs(struct mu_state_swarm_load *l)
     }
 }
 
-/* The native loader tells its own. */
+/* The native loader reports its own progress. */
 static void tell_progress(struct mu_state_swarm_load *l)
 {
     const struct mu_state_loader_config *native = &l->config.native;
@@ -208,7 +208,7 @@ static void tell_progress(struct mu_state_swarm_load *l)
     }
 }
 
-/* One phase is over: the next. True: something goes on. */
+/* A phase is over: begins the next. True: something is under way. */
 static bool go_on(struct mu_state_swarm_load *l)
 {
     if (l->canceled || l->share != NULL || l->has_loaded) {
@@ -249,7 +249,7 @@ static void turn(struct mu_state_swarm_load *l)
             return;
         }
     }
-    /* The native loader keeps its own time. */
+    /* The native loader has its own timers. */
     at = l->phase == NATIVE ? MU_MONO_NEVER : l->progress_at;
     if ((l->phase == FINDING || l->phase == PROBING) && !late) {
         at = mu_mono_min(at, l->deadline);
@@ -265,7 +265,7 @@ static void on_timer(struct mu_timer *timer)
     turn(MU_CONTAINER_OF(timer, struct mu_state_swarm_load, timer));
 }
 
-/* --- for who started it ----------------------------------------------------------------------- */
+/* --- for its owner ---------------------------------------------------------------------------- */
 
 void mu_state_swarm_load_take(struct mu_state_swarm_load *l, struct mu_hm_loaded *ret,
                               double *ret_priority)
@@ -319,7 +319,8 @@ static int prepare(struct mu_state_swarm_load *l, struct mu_errmsg *reterr_msg)
     int err = copy_donors(l);
 
     if (err == 0 && mu_hm_all_averagers(l->config.native.prefix, &l->key) == MUSTER_EINVAL) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "in a swarm a prefix is not empty and has no dot");
+        return mu_err(reterr_msg, MUSTER_EINVAL,
+                      "in a swarm a prefix must not be empty or contain a dot");
     }
     if (err == 0 && averager != NULL &&
         mu_hm_handler_name(l->name, sizeof(l->name), l->config.native.prefix, averager) != 0) {

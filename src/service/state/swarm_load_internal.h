@@ -2,7 +2,7 @@
  * What the files of a load through a swarm share.
  *
  *     swarm_load.c  its life, its phases, native donors
- *     swarm_find.c  who there is, and what they speak
+ *     swarm_find.c  which donors there are, and their protocols
  *     swarm_hm.c    hivemind's donors
  */
 #ifndef MU_STATE_SWARM_LOAD_INTERNAL_H
@@ -10,7 +10,7 @@
 
 #include "service/state/swarm_load.h"
 
-#define MU_STATE_SWARM_NAME_CAP 512 /* of a handler */
+#define MU_STATE_SWARM_NAME_CAP 512 /* of a handler's name */
 
 enum mu_state_swarm_phase {
     FINDING = 1,
@@ -28,17 +28,17 @@ enum mu_state_swarm_kind {
     UNREACHED,
 };
 
-/* Somebody whom the DHT knows. */
+/* A peer from the DHT. */
 struct mu_state_found {
     struct mu_state_swarm_load *load;
     struct mu_peer_connect connect;
     double priority;
-    bool trusted; /* it is one of those whose signatures are */
+    bool trusted; /* its signatures are trusted */
     uint64_t lot; /* decides between equals */
     enum mu_state_swarm_kind kind;
     bool connecting;
     bool connected;
-    bool asked; /* as a donor of hivemind's */
+    bool asked; /* as a hivemind donor */
     mu_mono_t identify_by;
     int status;
     char text[160];
@@ -50,7 +50,7 @@ struct mu_state_swarm_load {
     struct mu_peer_watch watch;
     struct mu_timer timer;
     enum mu_state_swarm_phase phase;
-    bool busy; /* with what the phase does: an end of it will come */
+    bool busy; /* the phase is under way, and its end will come */
     bool canceled;
     mu_mono_t deadline;
     mu_mono_t probe_by;
@@ -59,7 +59,7 @@ struct mu_state_swarm_load {
     struct mu_dht_wish wish;
     char **donors;
     size_t donor_count;
-    struct mu_state_found *found; /* by priority, those first who are trusted */
+    struct mu_state_found *found; /* by priority, trusted ones first */
     size_t found_count;
     struct mu_state_loader *loader;
     struct mu_state_share *share;
@@ -86,22 +86,22 @@ static inline bool mu_state_swarm_is_native(const struct mu_state_found *f)
 
 /* --- swarm_load.c ----------------------------------------------------------------------- */
 
-/** Everything is done from the timer: no callback of another's is on the stack then. */
+/** The timer does everything: no callback of another module is on the stack then. */
 void mu_state_swarm_turn_later(struct mu_state_swarm_load *l);
-/** Why it fails, if nothing else has said that before. */
+/** Notes why the load fails, if there is no reason yet. */
 void mu_state_swarm_note(struct mu_state_swarm_load *l, int status, const char *text);
 void mu_state_swarm_add_native(struct mu_state_swarm_load *l, const struct mu_state_found *f);
 size_t mu_state_swarm_count_native(const struct mu_state_swarm_load *l);
-/** At least 1. */
+/** Returns at least 1. */
 uint64_t mu_state_swarm_ms_left(const struct mu_state_swarm_load *l);
 
 /* --- swarm_find.c ----------------------------------------------------------------------- */
 
 /** The DHT has answered. */
 void mu_state_swarm_looked(struct mu_dht_wish *wish, const struct mu_dht_op *op);
-/** Asks everybody what they speak. */
+/** Asks all donors for their protocols. */
 void mu_state_swarm_probe(struct mu_state_swarm_load *l);
-/** Whether that is known of all, or of as many as it will be waited for. */
+/** Whether these are known of all donors, or the wait for the others is over. */
 bool mu_state_swarm_probed(struct mu_state_swarm_load *l);
 void mu_state_swarm_identified(struct mu_peer_watch *watch, const struct mu_peer_id *peer);
 

@@ -355,7 +355,7 @@ static void test_pinned_id_that_nobody_has_is_an_error_that_says_so(void **state
     start_donors();
     load();
     assert_int_equal(w.status, MUSTER_ENOENT);
-    assert_string_equal(w.text, "no donor has that state");
+    assert_string_equal(w.text, "no donor has the requested state");
 }
 
 /* --- who holds it up -------------------------------------------------------------------------- */
@@ -384,7 +384,7 @@ static void add_too_much(void *arg)
     memset(addr, 'a', sizeof(addr) - 1);
     addr[sizeof(addr) - 1] = '\0';
     assert_int_equal(mu_state_loader_add(w.loader, addr, &msg), MUSTER_ELIMIT);
-    assert_string_equal(msg.text, "the address of a donor has at most 255 bytes");
+    assert_string_equal(msg.text, "the address of a donor may have at most 255 bytes");
 }
 
 static void test_so_many_donors_are_asked_and_no_more(void **state)

@@ -543,7 +543,7 @@ static void test_state_swarm_with_trust_nothing_is_taken_that_nobody_signed(void
     sides[3].trust = &sides[1].node->identity.id;
     load(&sides[3]);
     expect_epoch(&sides[3], 5, false);
-    assert_non_null(strstr(sides[3].report, "signs nothing"));
+    assert_non_null(strstr(sides[3].report, "is not signed"));
     close_all();
 }
 
