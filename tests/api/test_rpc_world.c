@@ -318,7 +318,7 @@ static void test_rpc_groups_that_cannot_be_are_refused(void **state)
     assert_int_equal(pthread_join(members[3].thread, NULL), 0);
     assert_int_equal(pthread_join(members[1].thread, NULL), 0);
     assert_int_equal(members[3].status, MUSTER_EINVAL);
-    assert_non_null(strstr(members[3].text, "does not count you"));
+    assert_non_null(strstr(members[3].text, "does not include this worker"));
     assert_int_equal(members[1].status, MUSTER_ETIMEDOUT);
 }
 

@@ -25,7 +25,7 @@ struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void)
         .once = mu_rpc_once_config_defaults(),
     };
 
-    /* Long messages travel in pieces: so much of them may be under way. */
+    /* Long messages travel in pieces; this bounds the bytes under way. */
     c.rpc.call_window_bytes = 1u << 20;
     c.rpc.call_window_bytes_max = 16u << 20;
     c.rpc.item_window_bytes = 1u << 20;
@@ -150,7 +150,7 @@ static int check_identity(const char *name, int32_t id, bool guest_ok, struct mu
     return 0;
 }
 
-/* A guest of which we are told now. */
+/* Makes a known worker of a guest. */
 static int promote(struct mu_rpc_peer *peer, int32_t id)
 {
     struct mu_rpc_agent *a = peer->agent;
@@ -180,8 +180,8 @@ int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
                       name, (int)id);
     }
     if (peer != NULL && !peer->guest && peer->id != id) {
-        return mu_err(reterr_msg, MUSTER_EEXIST, "%s has the id %d, and not %d", name,
-                      (int)peer->id, (int)id);
+        return mu_err(reterr_msg, MUSTER_EEXIST, "%s already has the id %d, so it cannot get %d",
+                      name, (int)peer->id, (int)id);
     }
     if (peer == NULL) {
         peer = mu_rpc_peer_new(a, mu_span_str(name), id, false);
@@ -217,7 +217,7 @@ int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name)
     if (peer == NULL || peer->guest) {
         return MUSTER_EWORKER;
     }
-    /* What it still has to say to us it may say, as a guest. */
+    /* What it still sends to us it may send as a guest. */
     mu_map_remove(&a->by_id, &peer->by_id);
     peer->guest = true;
     peer->has_addr = false;
@@ -231,7 +231,7 @@ int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name)
 static void take_id(struct mu_rpc_peer *peer, int32_t id)
 {
     peer->id = id;
-    /* There was a table already: it cannot fail. */
+    /* There is a table already, so this cannot fail. */
     (void)mu_map_insert(&peer->agent->by_id, &peer->by_id, mu_span(&peer->id, sizeof(peer->id)));
 }
 
@@ -342,8 +342,8 @@ static void on_timer(struct mu_timer *timer)
 /* --- start ------------------------------------------------------------------------------------ */
 
 /*
- * Listens where only this host comes, under a name that nobody can have by chance: who dials it is
- * on this host and means us. Without it everything works as well, by the other address.
+ * Listens at a unix socket, under a name that no other process can have by chance: a worker that
+ * dials it is on this host and means us. Without it everything works as well, by the other address.
  */
 static void listen_near(struct mu_rpc_agent *a)
 {

@@ -9,24 +9,25 @@
  *     mu_rpc_agent_call(agent, &out);          ended() follows, exactly once
  *     mu_rpc_agent_stop(agent);                every call ends; stopped() follows
  *
- * Calls. struct mu_rpc_out is one, embedded in its owner's, whose memory and payload it borrows
- * until `ended`. It waits for a session and for credit as long as its timeout allows. A call ends
- * with the answer of the handler, or with an error made here: MUSTER_ETIMEDOUT, _ECANCELED, _ECONN
- * (no connection), _ESESSION (the peer has forgotten us or was started anew: it may or may not have
- * run), _ECLOSED (shut down), _EONCE, _ENOMEM. The text names the peer.
+ * Calls. A struct mu_rpc_out is a call, embedded in the memory of its owner, whose payload it
+ * borrows until `ended`. It waits for a session and for credit as long as its timeout allows. A
+ * call ends with the answer of the handler, or with an error made here: MUSTER_ETIMEDOUT,
+ * _ECANCELED, _ECONN (no connection), _ESESSION (the other worker has forgotten us or was
+ * restarted: the call may or may not have run), _ECLOSED (shut down), _EONCE, _ENOMEM. The text
+ * names the other worker.
  *
- * Two workers that call each other for the first time at once dial both; the dial of the one whose
- * name is less is kept, the other is refused and its calls go the other way.
+ * When two workers call each other for the first time at once, both dial. The dial of the worker
+ * with the lesser name is kept; the other is refused and its calls use the one that is kept.
  *
  * Retries are those of proto/rpc/retry.h; each attempt has the whole timeout, as with PyTorch. A
  * call with `once` carries a key, and the callee answers a repetition with what it remembers
  * (proto/rpc/once.h). It is repeated only to the process that it was sent to at first.
  *
- * Handlers. struct mu_rpc_in is a call that came, from `start` until mu_rpc_in_reply(), which must
- * be called exactly once for each, canceled or not; it may be called at once or whenever.
+ * Handlers. A struct mu_rpc_in is a call that came in, from `start` until mu_rpc_in_reply(), which
+ * must be called exactly once for each, canceled or not, at once or later.
  *
- * No callback runs inside a function of this header, except inside mu_rpc_agent_turn(): to be
- * called after others, unless that was from inside a callback of the agent.
+ * No callback runs inside a function of this header, except inside mu_rpc_agent_turn(). The caller
+ * calls that after other functions, unless it is inside a callback of the agent.
  */
 #ifndef MU_RPC_AGENT_H
 #define MU_RPC_AGENT_H
@@ -46,29 +47,29 @@ struct mu_rpc_in;
 /* A message that comes in pieces. */
 struct mu_rpc_coming {
     struct mu_buf buf;
-    size_t total; /* as its head says; 0: it does not */
+    size_t total; /* as its head says; 0: not known */
 };
 
 struct mu_rpc_agent_config {
     char name[MU_RPC_WORKER_MAX + 1];
-    int32_t id; /* 0 to 32767; -1: none, a guest that only calls */
+    int32_t id; /* 0 to 32767; -1: no id, for a guest that only calls */
     bool listens;
-    struct mu_addr listen;    /* rewritten with the port that was found */
+    struct mu_addr listen;    /* the port is filled in */
     bool near;                /* listens at a unix socket too, for workers of this host */
-    uint32_t connect_ms;      /* how long a first connection to a peer may take. 10 s */
-    uint32_t reconnect_ms;    /* how long a lost one may stay lost. 5 s */
-    uint32_t eof_grace_ms;    /* of a session whose peer closed its end without goodbye. 25 */
-    size_t message_bytes_max; /* of one message that comes in. 1 GiB */
-    size_t coming_bytes_max;  /* of all calls that come in and are not whole yet. 4 GiB */
+    uint32_t connect_ms;      /* how long a first connection to a worker may take. 10 s */
+    uint32_t reconnect_ms;    /* how long a connection may stay lost. 5 s */
+    uint32_t eof_grace_ms;    /* of a session whose other end closed without a goodbye. 25 */
+    size_t message_bytes_max; /* of one incoming message. 1 GiB */
+    size_t coming_bytes_max;  /* of all incoming calls that are incomplete. 4 GiB */
     size_t sessions_max;      /* 65,536 */
-    uint32_t budget_percent;  /* retries to one peer, in percent of the calls. 0: no bound */
-    uint32_t budget_burst;    /* retries that are free to begin with. 10 */
+    uint32_t budget_percent;  /* retries to one worker, in percent of the calls. 0: no bound */
+    uint32_t budget_burst;    /* retries that are always allowed at first. 10 */
     struct mu_rpc_config rpc; /* terms of the sessions */
     struct mu_rpc_once_config once;
     /**
-     * Memory for long messages, if somebody keeps some: for `len` bytes if that is at hand, else at
-     * least `least`; empty: there is none. And memory that is not needed any more, which may be
-     * taken over. Both may be NULL.
+     * Take memory for long messages from the owner's stock: for `len` bytes if that is at hand,
+     * else at least `least`; empty: there is none. And give memory back that is not needed any
+     * more, which the owner may keep. Both may be NULL.
      */
     struct mu_buf (*take_buf)(void *context, size_t len, size_t least);
     void (*give_buf)(void *context, struct mu_buf *buf);
@@ -85,11 +86,11 @@ struct mu_rpc_agent_config mu_rpc_agent_config_defaults(void);
 int mu_rpc_agent_start(struct mu_env *env, const struct mu_rpc_agent_config *config,
                        struct mu_rpc_agent **ret_agent, struct mu_errmsg *reterr_msg);
 const struct mu_addr *mu_rpc_agent_addr(const struct mu_rpc_agent *a);
-/** Where workers of this host reach it; kind 0: nowhere else. */
+/** The address for workers of this host; kind 0: there is no other one. */
 const struct mu_addr *mu_rpc_agent_near_addr(const struct mu_rpc_agent *a);
-/** The tail of a turn: sends what is to be sent, begins what can be begun, tells what has ended. */
+/** The tail of a turn: sends output, begins calls that can begin, reports calls that have ended. */
 void mu_rpc_agent_turn(struct mu_rpc_agent *a);
-/** Has mu_rpc_agent_turn() called on the next turn of the loop, if not before. */
+/** Calls mu_rpc_agent_turn() on the next turn of the loop, if not before. */
 void mu_rpc_agent_soon(struct mu_rpc_agent *a);
 /**
  * Ends everything: calls with MUSTER_ECLOSED, sessions with a goodbye. `stopped` follows when the
@@ -102,22 +103,23 @@ void mu_rpc_agent_free(struct mu_rpc_agent *a);
 /* --- workers ---------------------------------------------------------------------------------- */
 
 /**
- * Makes a worker known, ourselves included. The same again is fine, with another address it is
- * changed; MUSTER_EEXIST: the id belongs to another name, or the name has another id.
- * MUSTER_EINVAL, MUSTER_ENOMEM.
+ * Adds a worker, ourselves included. Adding it again is fine, and changes its address;
+ * MUSTER_EEXIST: the id belongs to another name, or the name has another id. MUSTER_EINVAL,
+ * MUSTER_ENOMEM.
  */
 int mu_rpc_agent_add(struct mu_rpc_agent *a, const char *name, int32_t id,
                      const struct mu_addr *addr, struct mu_errmsg *reterr_msg);
 /**
- * Where the worker is if it is on this host (mu_rpc_agent_near_addr() there): tried before its
- * address, which serves if nobody answers. NULL: it is not known. MUSTER_EWORKER.
+ * Sets the worker's address for this host (mu_rpc_agent_near_addr() there): it is tried first, and
+ * the other address is used if nothing answers. NULL: not known. MUSTER_EWORKER.
  */
 int mu_rpc_agent_set_near(struct mu_rpc_agent *a, const char *name, const struct mu_addr *addr);
-/** It has left: calls to it end with MUSTER_EWORKER, sent or not. MUSTER_EWORKER: not known. */
+/** A worker has left: calls to it end with MUSTER_EWORKER, sent or not. MUSTER_EWORKER: it is not
+ * known. */
 int mu_rpc_agent_remove(struct mu_rpc_agent *a, const char *name);
 /**
- * Gives workers that are known new ids, all at once, so that they can change places. The ids must
- * be of nobody else (MUSTER_EEXIST, and nothing has changed). `own` is ours from now on.
+ * Gives known workers new ids, all at once, so that they can swap them. No other worker may have
+ * these ids (MUSTER_EEXIST, and nothing has changed). `own` is ours from now on.
  */
 int mu_rpc_agent_renumber(struct mu_rpc_agent *a, struct mu_rpc_peer *const *peers,
                           const int32_t *ids, size_t count, int32_t own);
@@ -126,7 +128,7 @@ struct mu_rpc_peer *mu_rpc_agent_find(struct mu_rpc_agent *a, const char *name);
 struct mu_rpc_peer *mu_rpc_agent_find_id(struct mu_rpc_agent *a, int32_t id);
 const char *mu_rpc_peer_name(const struct mu_rpc_peer *peer);
 int32_t mu_rpc_peer_id(const struct mu_rpc_peer *peer);
-/** The next worker that was added; NULL: the first, and behind the last. */
+/** Returns the next worker that was added; begins with NULL, and ends with NULL. */
 struct mu_rpc_peer *mu_rpc_agent_next(struct mu_rpc_agent *a, const struct mu_rpc_peer *after);
 
 /* --- calling ---------------------------------------------------------------------------------- */
@@ -134,7 +136,7 @@ struct mu_rpc_peer *mu_rpc_agent_next(struct mu_rpc_agent *a, const struct mu_rp
 enum mu_rpc_out_state {
     MU_RPC_OUT_IDLE = 0, /* not begun, or ended */
     MU_RPC_OUT_QUEUED,   /* waits for a session or for credit */
-    MU_RPC_OUT_SENDING,  /* some of its message is still to be sent */
+    MU_RPC_OUT_SENDING,  /* a part of its message is not sent yet */
     MU_RPC_OUT_SENT,
     MU_RPC_OUT_RETRY,  /* waits for its next try */
     MU_RPC_OUT_ENDING, /* `ended` follows on this turn */
@@ -146,15 +148,15 @@ struct mu_rpc_out {
     const char *method;
     const struct mu_rpc_part *parts;
     size_t part_count;
-    uint32_t timeout_ms; /* 0: none */
+    uint32_t timeout_ms; /* 0: no limit */
     bool once;
-    bool raw;      /* the one part is a whole message already */
+    bool raw;      /* its only part is an encoded message already */
     bool stream;   /* items go both ways, until mu_rpc_out_end() and `ended` */
-    bool retrying; /* by `retry` */
+    bool retrying; /* tried again by `retry` */
     struct mu_rpc_retry_options retry;
-    /** The end. With 0 `message` is the answer, lent; else `text` says what happened. */
+    /** The call has ended. With 0 `message` is the answer, lent; else `text` says what happened. */
     void (*ended)(struct mu_rpc_out *out, int status, const char *text, struct mu_span message);
-    /** stream: an item, lent; mu_rpc_out_consumed() when it has been dealt with. */
+    /** stream: an item, lent; the owner calls mu_rpc_out_consumed() when it has handled it. */
     void (*item)(struct mu_rpc_out *out, struct mu_span message);
     /** stream: an item that found no room can be sent now. */
     void (*writable)(struct mu_rpc_out *out);
@@ -174,31 +176,31 @@ struct mu_rpc_out {
     uint64_t seq;  /* once */
     bool was_sent; /* once: to the process `sent_to` */
     uint8_t sent_to[MU_RPC_SESSION_LEN];
-    size_t part; /* SENDING: where in the parts */
+    size_t part; /* SENDING: the position in the parts */
     size_t part_at;
-    bool lent;               /* some of its parts were sent from where they lie */
+    bool lent;               /* some of its parts are sent from the owner's memory */
     struct mu_rpc_coming in; /* the answer */
     int status;              /* ENDING */
     char *text;
 };
 
-/** For `retry`: PyTorch's; and what proto/rpc/retry.h says of others. */
+/** The defaults of `retry`: PyTorch's; see proto/rpc/retry.h for the others. */
 struct mu_rpc_retry_options mu_rpc_out_retry_defaults(void);
 int mu_rpc_out_retry_check(const struct mu_rpc_retry_options *o, struct mu_errmsg *reterr_msg);
-/** Begins a call. It cannot fail here. */
+/** Begins a call. Errors come with `ended`. */
 void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out);
 /**
- * Inside `ended` or `start`: takes over the memory that `message` lies in, if it came in pieces;
- * else what is returned is empty, and the message must be copied.
+ * Inside `ended` or `start`: takes over the memory of `message`, if it came in pieces; else returns
+ * an empty buffer, and the message must be copied.
  */
 struct mu_buf mu_rpc_agent_steal(struct mu_rpc_agent *a);
 /**
- * Calls `ended` of a call that never was one: it found its answer elsewhere. `message` (not with an
- * error) can be stolen there, and is freed afterwards.
+ * Calls `ended` of a call that was never begun: its answer came from elsewhere. `message` (not with
+ * an error) can be stolen there, and is freed afterwards.
  */
 void mu_rpc_agent_tell(struct mu_rpc_agent *a, struct mu_rpc_out *out, int status, const char *text,
                        struct mu_buf *message);
-/** Ends it with MUSTER_ECANCELED, unless it ends otherwise at this moment. */
+/** Ends the call with MUSTER_ECANCELED, unless it is just ending otherwise. */
 void mu_rpc_out_cancel(struct mu_rpc_out *out);
 /** stream: MUSTER_EAGAIN (`writable` follows), MUSTER_ELIMIT, MUSTER_EINVAL, MUSTER_ENOMEM. */
 int mu_rpc_out_item(struct mu_rpc_out *out, struct mu_span message);
@@ -210,29 +212,30 @@ void mu_rpc_out_consumed(struct mu_rpc_out *out, size_t n);
 struct mu_rpc_handler {
     const char *method;
     bool stream;
-    /** A call with its whole message; a stream with its first one. Lent for the call. */
+    /** A call has come with its complete message; a stream with its first one. Lent for the
+     * call. */
     void (*start)(struct mu_rpc_handler *handler, struct mu_rpc_in *in, struct mu_span message);
     /** stream */
     void (*item)(struct mu_rpc_in *in, struct mu_span message);
     void (*end)(struct mu_rpc_in *in);
     void (*writable)(struct mu_rpc_in *in);
-    /** Nobody waits for the answer any more; it is to be given all the same. May be NULL. */
+    /** The caller does not wait any more; the handler still has to answer. May be NULL. */
     void (*cancel)(struct mu_rpc_in *in, int why);
     struct mu_map_node by_method; /* private */
 };
 
 enum mu_rpc_in_state {
-    MU_RPC_IN_COMING = 1, /* its message is not whole yet */
+    MU_RPC_IN_COMING = 1, /* its message is not complete yet */
     MU_RPC_IN_JOINED,     /* waits for the answer of the same call */
     MU_RPC_IN_RUNNING,
     MU_RPC_IN_REPLYING, /* its answer is on its way */
 };
 
-/** The answer to a call of this process, as mu_rpc_in_reply() was given it; `in` is gone then. */
+/** The answer to a call of this process, as given to mu_rpc_in_reply(); `in` is gone then. */
 typedef void mu_rpc_answered(struct mu_rpc_in *in, int status, struct mu_span message);
 
 struct mu_rpc_in {
-    /* To be read by handlers. */
+    /* Read-only for handlers. */
     struct mu_rpc_agent *agent;
     mu_mono_t deadline;
     int canceled; /* 0, or why */
@@ -241,7 +244,7 @@ struct mu_rpc_in {
     enum mu_rpc_in_state state;
     struct mu_rpc_in **slot;
     struct mu_rpc_handler *handler;
-    struct mu_rpc_line *line; /* NULL: it is gone */
+    struct mu_rpc_line *line; /* NULL: the line is gone */
     struct mu_map_node by_id; /* line->ins */
     uint64_t id;
     struct mu_list joined;
@@ -250,9 +253,9 @@ struct mu_rpc_in {
     struct mu_rpc_key key_of;
     struct mu_rpc_once_key *key;
     struct mu_rpc_coming message; /* COMING */
-    size_t coming;                /* of it, counted in agent->coming */
+    size_t coming;                /* its bytes that are counted in agent->coming */
     struct mu_rpc_blob *answer;   /* REPLYING */
-    size_t answer_at;             /* of it, handed to the session */
+    size_t answer_at;             /* how many of its bytes the session has */
     mu_mono_t begun;
     char caller[MU_RPC_WORKER_MAX + 1];
     int32_t caller_id;
@@ -263,22 +266,22 @@ struct mu_rpc_in {
 /** `handler` is borrowed until the agent is freed. MUSTER_EEXIST, MUSTER_EINVAL, MUSTER_ENOMEM. */
 int mu_rpc_agent_serve(struct mu_rpc_agent *a, struct mu_rpc_handler *handler);
 /**
- * Runs a handler of our own, for a caller whose call came by other means, without a deadline.
- * `message` is taken over. `*slot` is the call while it runs, and NULL again when `answered` has
- * been called, which may be before this returns. MUSTER_ENOMETHOD, MUSTER_EINVAL (a stream),
- * MUSTER_EDRAIN, MUSTER_ENOMEM: nothing was run.
+ * Runs a handler of our own, for a call that came by other means, without a deadline. `message` is
+ * taken over. `*slot` is the call while it runs, and NULL again when `answered` has been called,
+ * which may be before this returns. MUSTER_ENOMETHOD, MUSTER_EINVAL (a stream), MUSTER_EDRAIN,
+ * MUSTER_ENOMEM: nothing was run.
  */
 int mu_rpc_agent_run(struct mu_rpc_agent *a, struct mu_span method, struct mu_buf *message,
                      const char *caller, int32_t caller_id, mu_rpc_answered *answered, void *asker,
                      struct mu_rpc_in **slot);
-/** Tells its handler that nobody waits for the answer any more; it is given all the same. */
+/** Tells the handler that the caller does not wait any more; it still has to answer. */
 void mu_rpc_in_cancel(struct mu_rpc_in *in, int why);
 /**
- * Answers. With 0 `message` is a message, of which a copy is made; else the error's text. `in` is
- * gone afterwards.
+ * Answers. With 0 `message` is the answer, which is copied; else the error's text. `in` is gone
+ * afterwards.
  */
 void mu_rpc_in_reply(struct mu_rpc_in *in, int status, struct mu_span message);
-/** As mu_rpc_in_reply() with what `message` holds; its memory is taken over. */
+/** The same with a buffer, which is taken over. */
 void mu_rpc_in_reply_buf(struct mu_rpc_in *in, int status, struct mu_buf *message);
 /** stream: MUSTER_EAGAIN (`writable` follows), MUSTER_ECANCELED, MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_rpc_in_item(struct mu_rpc_in *in, struct mu_span message);
@@ -286,18 +289,18 @@ void mu_rpc_in_consumed(struct mu_rpc_in *in, size_t n);
 
 /* --- quiet ------------------------------------------------------------------------------------ */
 
-/* One that waits until nothing is under way: no call of ours, and none that runs here. */
+/* Waits until nothing is under way: no call of ours, and no call that runs here. */
 struct mu_rpc_idle {
-    struct mu_list link; /* private; to wait no longer, it is removed */
+    struct mu_list link; /* private; remove it to stop waiting */
     void (*idle)(struct mu_rpc_idle *idle);
 };
 
 /** `idle` follows, once, on the first turn that finds nothing under way. */
 void mu_rpc_agent_when_idle(struct mu_rpc_agent *a, struct mu_rpc_idle *idle);
-/** One of the calls that are under way, and how many there are, in words. "": none. */
+/** Writes one of the calls under way, and how many there are. "": no call is under way. */
 void mu_rpc_agent_busy(const struct mu_rpc_agent *a, char *text, size_t cap);
 
-/* --- for show --------------------------------------------------------------------------------- */
+/* --- statistics ------------------------------------------------------------------------------- */
 
 #define MU_RPC_BUCKETS 32
 

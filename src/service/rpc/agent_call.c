@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-/* What a handler says, and what is put around it here. */
+/* The longest text of a handler, and what is put around it here. */
 #define TEXT_MAX (MU_RPC_MESSAGE_MAX + 128)
 
 static mu_mono_t mono(const struct mu_rpc_agent *a)
@@ -17,7 +17,7 @@ static mu_mono_t mono(const struct mu_rpc_agent *a)
 
 /* --- the end of a call ------------------------------------------------------------------------ */
 
-/* Its owner may do with the parts what it likes from now on. */
+/* Gives the parts back to the owner. */
 static void take_back(struct mu_rpc_out *out)
 {
     if (out->lent) {
@@ -27,7 +27,7 @@ static void take_back(struct mu_rpc_out *out)
     }
 }
 
-/* Takes it off its line and out of every queue; it is in flight still. */
+/* Takes the call off its line and out of every queue; it still counts as in flight. */
 static void detach(struct mu_rpc_out *out)
 {
     mu_rpc_coming_drop(out->line, out->id, &out->in);
@@ -42,7 +42,7 @@ static void detach(struct mu_rpc_out *out)
     out->part = out->part_at = 0;
 }
 
-/* The last thing that is done with it. */
+/* Ends the call: the last thing that happens to it. */
 static void tell(struct mu_rpc_out *out, int status, const char *text, struct mu_span message)
 {
     struct mu_rpc_agent *a = out->agent;
@@ -63,12 +63,12 @@ static void tell(struct mu_rpc_out *out, int status, const char *text, struct mu
     }
     a->lent = out->in.buf;
     mu_buf_init(&out->in.buf, 0);
-    out->ended(out, status, text, message); /* It may be begun again, or freed. */
+    out->ended(out, status, text, message); /* it may be begun again, or freed */
     mu_rpc_agent_give_buf(a, &a->lent);
     mu_free(kept);
 }
 
-/* It ends with an error, which is told on this turn's way out. */
+/* Ends the call with an error, which is reported at the end of this turn. */
 static void end_later(struct mu_rpc_out *out, int status, const char *text)
 {
     struct mu_rpc_agent *a = out->agent;
@@ -111,7 +111,7 @@ void mu_rpc_agent_tell(struct mu_rpc_agent *a, struct mu_rpc_out *out, int statu
                        struct mu_buf *message)
 {
     struct mu_buf outer = a->lent;
-    struct mu_buf kept = *message; /* Of an error it is the text: not to be stolen. */
+    struct mu_buf kept = *message; /* the text of an error cannot be stolen */
 
     mu_buf_init(message, message->max);
     mu_buf_init(&a->lent, 0);
@@ -182,7 +182,7 @@ void mu_rpc_agent_call(struct mu_rpc_agent *a, struct mu_rpc_out *out)
     attempt(out);
 }
 
-/* Whether another try may mend it. What the callee of a `once` call answered is its answer. */
+/* Whether another try may help. An answer of the callee to a `once` call is final. */
 static bool is_retryable(const struct mu_rpc_out *out, int status)
 {
     switch (status) {
@@ -236,8 +236,9 @@ void mu_rpc_out_failed(struct mu_rpc_out *out, int status, const char *text)
         end_later(out, status, whole);
         return;
     case MU_RPC_RETRY_BUDGET:
-        (void)snprintf(whole, sizeof(whole),
-                       "not tried again, too many calls to this worker are: %s", text);
+        (void)snprintf(
+            whole, sizeof(whole),
+            "not tried again because too many calls to this worker were retried already: %s", text);
         end_later(out, status, whole);
         return;
     }
@@ -245,14 +246,14 @@ void mu_rpc_out_failed(struct mu_rpc_out *out, int status, const char *text)
 
 void mu_rpc_calls_fail(struct mu_rpc_peer *peer, int status, const char *text)
 {
-    /* Each goes to the end of another list. */
+    /* Each call goes to the end of another list. */
     while (!mu_list_empty(&peer->unsent)) {
         mu_rpc_out_failed(MU_CONTAINER_OF(peer->unsent.next, struct mu_rpc_out, link), status,
                           text);
     }
 }
 
-/* Tells the callee that nobody waits any more, if it was sent. */
+/* Tells the callee that we do not wait any more, if the call was sent. */
 static void withdraw(struct mu_rpc_out *out)
 {
     if (out->line != NULL) {
@@ -277,7 +278,7 @@ static void time_out(struct mu_rpc_out *out)
                    "ran for more than the set timeout (%u ms) and is now marked with an error%s",
                    out->timeout_ms,
                    out->state == MU_RPC_OUT_QUEUED ? "; it waited for a connection" : "");
-    /* One that runs at most once may be asked for again: it is to go on, whoever waits. */
+    /* A call that runs at most once may be repeated: it must go on even if we stop waiting. */
     if (!out->once || !out->retrying) {
         withdraw(out);
     }
@@ -345,7 +346,7 @@ void mu_rpc_calls_stop(struct mu_rpc_agent *a)
 
 /* --- sending ---------------------------------------------------------------------------------- */
 
-/* The least number for which an answer is still wanted. */
+/* The lowest number for which an answer is still wanted. */
 static uint64_t floor_of(const struct mu_rpc_agent *a)
 {
     return mu_list_empty(&a->once_outs)
@@ -353,7 +354,7 @@ static uint64_t floor_of(const struct mu_rpc_agent *a)
                : MU_CONTAINER_OF(a->once_outs.next, struct mu_rpc_out, key)->seq;
 }
 
-/* The head of its message, and all of it if it is short, into the agent's scratch. */
+/* Encodes the head of a message, and all of it if it is short, into the agent's scratch. */
 static int encode(struct mu_rpc_out *out, bool *ret_more)
 {
     struct mu_rpc_agent *a = out->agent;
@@ -424,7 +425,7 @@ static void send_pieces(struct mu_rpc_out *out)
     }
 }
 
-/* Writes its CALL. MUSTER_EAGAIN: later. Other errors end the attempt. */
+/* Writes the CALL. MUSTER_EAGAIN: later. Other errors end the attempt. */
 static int begin_call(struct mu_rpc_line *line, struct mu_rpc_out *out)
 {
     struct mu_rpc_agent *a = out->agent;
@@ -435,7 +436,7 @@ static int begin_call(struct mu_rpc_line *line, struct mu_rpc_out *out)
 
     if (out->once && out->was_sent &&
         memcmp(out->sent_to, line->incarnation, sizeof(out->sent_to)) != 0) {
-        return MUSTER_EONCE; /* The one that may have run it is no more. */
+        return MUSTER_EONCE; /* the process that may have run it is gone */
     }
     err = encode(out, &more);
     if (err != 0) {
@@ -448,7 +449,7 @@ static int begin_call(struct mu_rpc_line *line, struct mu_rpc_out *out)
     if (err != 0) {
         return err;
     }
-    /* Canceled or not: from now on it may run. */
+    /* From now on it may run, canceled or not. */
     out->was_sent = true;
     memcpy(out->sent_to, line->incarnation, sizeof(out->sent_to));
     mu_rpc_line_touch(line);
@@ -493,10 +494,10 @@ void mu_rpc_calls_begin(struct mu_rpc_peer *peer)
 static void fail_with_text(struct mu_rpc_out *out, const struct mu_rpc_event *event)
 {
     char text[TEXT_MAX];
-    int len = (int)event->payload.len; /* The wire bounds it. */
+    int len = (int)event->payload.len; /* the wire bounds it */
 
     if (event->status == MUSTER_ETIMEDOUT && out->timeout_ms != 0) {
-        /* Its clock was first: to the caller it is the same. */
+        /* The callee's clock was first; for the caller that is the same. */
         (void)snprintf(text, sizeof(text), "ran for more than the set timeout (%u ms): %.*s",
                        out->timeout_ms, len, (const char *)event->payload.data);
     } else {
@@ -540,7 +541,8 @@ void mu_rpc_out_on_item(struct mu_rpc_out *out, const struct mu_rpc_event *event
     if (err != 0) {
         withdraw(out);
         mu_rpc_out_failed(out, err,
-                          err == MUSTER_ELIMIT ? "the answer is longer than is taken here" : NULL);
+                          err == MUSTER_ELIMIT ? "the answer is longer than this worker accepts"
+                                               : NULL);
         return;
     }
     (void)mu_rpc_consumed(rpc, mu_env_now(out->agent->env), event->id, event->payload.len);
@@ -565,7 +567,7 @@ int mu_rpc_out_item(struct mu_rpc_out *out, struct mu_span message)
         return MUSTER_ECLOSED;
     }
     if (out->line == NULL) {
-        return MUSTER_EAGAIN; /* `writable` comes with the line. */
+        return MUSTER_EAGAIN; /* `writable` comes with the line */
     }
     err = mu_rpc_item(mu_rpc_line_rpc(out->line), mu_env_now(out->agent->env), out->id, message);
     if (err == 0) {

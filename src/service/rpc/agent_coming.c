@@ -1,17 +1,17 @@
 /*
- * Messages that come in pieces, and long answers on their way out: where their bytes lie. A message
- * says how long it is, so the pieces behind the first are received right where they stay.
+ * Messages that come in pieces, and long answers on their way out: their memory. A message says how
+ * long it is, so the pieces after the first are received right where they stay.
  */
 #include "core/alloc.h"
 #include "service/rpc/agent_internal.h"
 
-/* Memory for a message that nothing has come of yet; it grows by as much again, and more. */
+/* The first memory for a message; it doubles at least when it grows. */
 #define FIRST_BYTES ((size_t)1 << 20)
 #define GROWTH      4
-/* Where the bytes of the first part begin, for those who compute with them. */
+/* The alignment of the first part's bytes, for users that compute with them. */
 #define ALIGNMENT 64
 
-/* How many answers that are out are looked at in one turn. */
+/* How many sent answers are looked at in one turn. */
 #define SWEEP_MAX 16
 
 static struct mu_buf take_buf(struct mu_rpc_agent *a, size_t len, size_t least)
@@ -38,7 +38,7 @@ void mu_rpc_agent_give_buf(struct mu_rpc_agent *a, struct mu_buf *buf)
 
 /* --- in --------------------------------------------------------------------------------------- */
 
-/* The first memory of a message whose head says that it has `total` bytes. */
+/* Allocates the first memory of a message whose head says that it has `total` bytes. */
 static int begin(struct mu_rpc_agent *a, struct mu_rpc_coming *c, size_t head)
 {
     size_t whole = c->total + ALIGNMENT;
@@ -57,7 +57,7 @@ static int begin(struct mu_rpc_agent *a, struct mu_rpc_coming *c, size_t head)
     return 0;
 }
 
-/* Room for `len` bytes more, and for some that are still to come if `len` does not fit. */
+/* Makes room for `len` more bytes, and for some that will come if `len` does not fit. */
 static int reserve(struct mu_rpc_coming *c, size_t len)
 {
     struct mu_buf *b = &c->buf;
@@ -66,12 +66,12 @@ static int reserve(struct mu_rpc_coming *c, size_t len)
     uint8_t *data;
 
     if (c->total == 0 || b->len + len > c->total) {
-        return mu_buf_reserve(b, len); /* It is longer than it said, or did not say. */
+        return mu_buf_reserve(b, len); /* it is longer than it said, or did not say */
     }
     if (len <= b->cap - b->head - b->len) {
         return 0;
     }
-    /* Not by mu_buf_reserve(): what is long is moved without being copied. */
+    /* mu_realloc() moves long memory without a copy; mu_buf_reserve() would copy it. */
     data = mu_realloc(b->data, cap);
     if (data == NULL) {
         return MUSTER_ENOMEM;
@@ -88,7 +88,7 @@ int mu_rpc_coming_add(struct mu_rpc_line *line, uint64_t id, struct mu_rpc_comin
     size_t left;
     int err = 0;
 
-    /* The buffer may move: no piece has a place until the next one is given below. */
+    /* The buffer may move: no piece has a place until it gets one below. */
     if (c->total != 0) {
         (void)mu_rpc_land(rpc, id, (struct mu_space){0});
     }
@@ -102,7 +102,7 @@ int mu_rpc_coming_add(struct mu_rpc_line *line, uint64_t id, struct mu_rpc_comin
         }
     }
     if (err == 0 && c->buf.data != NULL && piece.data == c->buf.data + c->buf.head + c->buf.len) {
-        (void)mu_buf_grow(&c->buf, piece.len); /* It was received there. */
+        (void)mu_buf_grow(&c->buf, piece.len); /* it was received there */
     } else if (err == 0) {
         err = reserve(c, piece.len);
         if (err == 0) {

@@ -1,4 +1,4 @@
-/* Others' calls: from CALL to REPLY, in one or many pieces, and at most once if wanted. */
+/* Calls of other workers: from CALL to REPLY, in one or many pieces, and at most once if wanted. */
 #include "service/rpc/agent_internal.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ static struct mu_now now_of(const struct mu_rpc_in *in)
     return mu_env_now(in->agent->env);
 }
 
-/* Counts what has come of a message that is not whole. MUSTER_ELIMIT: too much of all together. */
+/* Counts the bytes of an incomplete message. MUSTER_ELIMIT: all of them together are too many. */
 static int count_coming(struct mu_rpc_in *in, size_t bytes)
 {
     struct mu_rpc_agent *a = in->agent;
@@ -46,7 +46,7 @@ static void free_in(struct mu_rpc_in *in)
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-/* A short answer, on the wire at once. */
+/* Sends a short answer at once. */
 static void reply_now(struct mu_rpc_line *line, uint64_t id, int status, struct mu_span payload)
 {
     struct mu_rpc *rpc = mu_rpc_line_rpc(line);
@@ -55,7 +55,7 @@ static void reply_now(struct mu_rpc_line *line, uint64_t id, int status, struct 
 
     if (err == MUSTER_ELIMIT) {
         err = mu_rpc_reply(rpc, now, id, MUSTER_ELIMIT,
-                           MU_SPAN_LIT("the answer is longer than the caller takes"));
+                           MU_SPAN_LIT("the answer is longer than the caller accepts"));
     }
     if (err == MUSTER_ENOMEM) {
         mu_rpc_fail(rpc, now, id, status == 0 ? MUSTER_ENOMEM : status);
@@ -72,7 +72,7 @@ static void reply_and_free(struct mu_rpc_in *in, int status, struct mu_span payl
     free_in(in);
 }
 
-/* Sends as much of a long answer as there is credit for, and in the end the REPLY. */
+/* Sends as much of a long answer as there is credit for, and at the end the REPLY. */
 static void send_pieces(struct mu_rpc_in *in)
 {
     struct mu_rpc *rpc = mu_rpc_line_rpc(in->line);
@@ -97,7 +97,8 @@ static void send_pieces(struct mu_rpc_in *in)
     reply_and_free(in, 0, (struct mu_span){0});
 }
 
-/* Answers a call that runs no more, or never did. `owned`: the message's memory, or NULL. */
+/* Answers a call that does not run any more, or never did. `owned`: the message's memory, or
+ * NULL. */
 static void answer_with(struct mu_rpc_in *in, int status, struct mu_span message,
                         struct mu_buf *owned)
 {
@@ -115,7 +116,7 @@ static void answer_with(struct mu_rpc_in *in, int status, struct mu_span message
     in->answer = owned == NULL ? NULL : mu_rpc_blob_new(owned);
     mu_buf_fini(&copy);
     if (in->answer == NULL) {
-        reply_and_free(in, MUSTER_ENOMEM, MU_SPAN_LIT("no memory for the answer"));
+        reply_and_free(in, MUSTER_ENOMEM, MU_SPAN_LIT("there is no memory for the answer"));
         return;
     }
     in->state = MU_RPC_IN_REPLYING;
@@ -214,7 +215,7 @@ static void run(struct mu_rpc_in *in, struct mu_span message)
     in->handler->start(in->handler, in, message);
 }
 
-/* A call is whole. */
+/* The message of a call is complete: runs it, or answers from memory. */
 static void decide(struct mu_rpc_in *in, struct mu_span message)
 {
     struct mu_rpc_agent *a = in->agent;
@@ -242,7 +243,7 @@ static void decide(struct mu_rpc_in *in, struct mu_span message)
         answer(in, MUSTER_EONCE, MU_SPAN_LIT("its answer is not remembered any more"));
         return;
     case MU_RPC_ONCE_FULL:
-        answer(in, MUSTER_ENOMEM, MU_SPAN_LIT("no room to remember another call"));
+        answer(in, MUSTER_ENOMEM, MU_SPAN_LIT("there is no room to remember another call"));
         return;
     }
 }
@@ -285,7 +286,7 @@ static int check_call(struct mu_rpc_agent *a, const struct mu_rpc_event *event,
     }
     *ret_handler = MU_CONTAINER_OF(node, struct mu_rpc_handler, by_method);
     if ((event->flags & ~MU_RPC_CALL_FLAGS) != 0) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "the call has a flag that is not known");
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the call has an unknown flag");
     }
     if (((event->flags & MU_RPC_CALL_STREAM) != 0) != (*ret_handler)->stream) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
@@ -293,7 +294,7 @@ static int check_call(struct mu_rpc_agent *a, const struct mu_rpc_event *event,
                                              : "the method is not a stream");
     }
     if ((event->flags & MU_RPC_CALL_STREAM) != 0 && event->flags != MU_RPC_CALL_STREAM) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a stream cannot be that");
+        return mu_err(reterr_msg, MUSTER_EINVAL, "a stream cannot run at most once");
     }
     if (a->stopping) {
         return mu_err(reterr_msg, MUSTER_EDRAIN, "%s is shutting down", a->config.name);
@@ -301,7 +302,7 @@ static int check_call(struct mu_rpc_agent *a, const struct mu_rpc_event *event,
     return 0;
 }
 
-/* Another piece of the message, the first one included. */
+/* Takes a piece of the message, also the first one. */
 static void take_piece(struct mu_rpc_in *in, struct mu_span piece)
 {
     int err = count_coming(in, piece.len);
@@ -311,8 +312,8 @@ static void take_piece(struct mu_rpc_in *in, struct mu_span piece)
     }
     if (err != 0) {
         answer(in, err,
-               err == MUSTER_ELIMIT ? MU_SPAN_LIT("the message is longer than is taken here")
-                                    : MU_SPAN_LIT("no memory for the call's message"));
+               err == MUSTER_ELIMIT ? MU_SPAN_LIT("the message is longer than this worker accepts")
+                                    : MU_SPAN_LIT("there is no memory for the call's message"));
     }
 }
 
@@ -327,11 +328,11 @@ void mu_rpc_in_on_call(struct mu_rpc_line *line, const struct mu_rpc_event *even
 
     if (err == 0 && (event->flags & MU_RPC_CALL_ONCE) != 0 &&
         mu_rpc_key_decode(&message, &key) != 0) {
-        err = mu_err(&why, MUSTER_EPROTO, "malformed key");
+        err = mu_err(&why, MUSTER_EPROTO, "the key of the call is malformed");
     }
     in = err == 0 ? new_in(line, event, handler) : NULL;
     if (err == 0 && in == NULL) {
-        err = mu_err(&why, MUSTER_ENOMEM, "no memory for another call");
+        err = mu_err(&why, MUSTER_ENOMEM, "there is no memory for another call");
     }
     if (err != 0) {
         reply_now(line, event->id, err, mu_span_str(why.text));
@@ -372,7 +373,7 @@ void mu_rpc_in_on_end(struct mu_rpc_in *in)
     if (in->state != MU_RPC_IN_COMING) {
         return;
     }
-    /* The handler may answer at once: its message must outlive `in`. */
+    /* The handler may answer at once: the message must outlive `in`. */
     uncount_coming(in);
     *whole = in->message.buf;
     mu_buf_init(&in->message.buf, whole->max);
@@ -380,7 +381,7 @@ void mu_rpc_in_on_end(struct mu_rpc_in *in)
     mu_rpc_agent_give_buf(a, whole);
 }
 
-/* It goes on without its caller, who may ask again for what comes of it. */
+/* The call goes on without its caller, which may ask again for the answer. */
 static void leave_running(struct mu_rpc_in *in)
 {
     mu_map_remove(&in->line->ins, &in->by_id);
@@ -465,7 +466,7 @@ int mu_rpc_agent_run(struct mu_rpc_agent *a, struct mu_span method, struct mu_bu
     mu_list_init(&in->running);
     mu_buf_init(&in->message.buf, a->config.message_bytes_max);
     *slot = in;
-    /* The handler may keep the message; what is lent at this moment is another one. */
+    /* The handler may keep the message; another one may be lent at this moment. */
     a->lent = *message;
     mu_buf_init(message, message->max);
     run(in, mu_buf_span(&a->lent));

@@ -17,23 +17,23 @@ struct mu_rpc_gather {
 enum place {
     AWAY = 0,
     HERE,
-    GAVE_UP, /* it was here, and waits no longer */
+    GAVE_UP, /* it was here, and does not wait any more */
 };
 
 struct mu_rpc_room {
     struct mu_rpc_gather *gather;
     struct mu_map_node by_tag;
     struct mu_list link;
-    struct mu_list guests;    /* that wait */
+    struct mu_list guests;    /* the guests that wait */
     struct mu_rpc_lead *lead; /* NULL: the leader has not come yet */
-    enum place *places;       /* of the others */
+    enum place *places;       /* of the other workers */
     size_t here_count;
     struct mu_timer timer;
     size_t tag_len;
     char tag[MU_RPC_GATHER_TAG_MAX + 1];
 };
 
-/* One that has called. */
+/* A worker that has called. */
 struct guest {
     struct mu_list link;
     struct mu_rpc_in *in;
@@ -92,7 +92,7 @@ static void answer(struct guest *guest, int status, struct mu_span message)
     mu_free(guest);
 }
 
-/* The leader's end. Who came for the next time stays in the room. */
+/* Ends the leader's part. Guests that came for the next time stay in the room. */
 static void finish(struct mu_rpc_room *room, int status, struct mu_span message)
 {
     struct mu_rpc_lead *lead = room->lead;
@@ -178,7 +178,7 @@ static size_t count_places(const struct mu_rpc_room *room, enum place place)
     return count;
 }
 
-/* Appends the names of those that are at that place, as far as there is room. */
+/* Appends the names of the workers at that place, as far as there is room. */
 static size_t list_places(const struct mu_rpc_room *room, enum place place, char *text, size_t at)
 {
     for (size_t i = 0; i < room->lead->count && at < MU_ERRMSG_CAP - 4; i++) {
@@ -191,7 +191,7 @@ static size_t list_places(const struct mu_rpc_room *room, enum place place, char
     return at;
 }
 
-/* Names who has not come, and who has and is gone, in MU_ERRMSG_CAP bytes. */
+/* Names the workers that have not come, and those that gave up, in MU_ERRMSG_CAP bytes. */
 static void describe(const struct mu_rpc_room *room, char *text)
 {
     size_t away = count_places(room, AWAY);
@@ -220,7 +220,7 @@ static void on_timer(struct mu_timer *timer)
     mu_rpc_agent_turn(agent);
 }
 
-/* A guest waits no longer, but it was here. */
+/* A guest does not wait any more, but it was here. */
 static void let_go(struct guest *guest, int status, const char *text)
 {
     struct mu_rpc_room *room = guest->room;
@@ -243,7 +243,8 @@ static void on_patience(struct mu_timer *timer)
     if (room->lead == NULL) {
         (void)snprintf(text, sizeof(text), "%.60s: the leader did not come in time", room->tag);
     } else if (guest->place == SIZE_MAX) {
-        (void)snprintf(text, sizeof(text), "%.60s: the call before has not ended", room->tag);
+        (void)snprintf(text, sizeof(text), "%.60s: an earlier call with this tag has not ended",
+                       room->tag);
     } else {
         describe(room, text);
     }
@@ -253,7 +254,7 @@ static void on_patience(struct mu_timer *timer)
 
 /* --- guests ----------------------------------------------------------------------------------- */
 
-/* The room is led, and somebody is there: what it came for, if its turn is now. */
+/* The leader is there and a guest, too: takes its object, if it is its turn. */
 static void seat(struct mu_rpc_room *room, struct guest *guest)
 {
     const struct mu_rpc_lead *lead = room->lead;
@@ -265,11 +266,12 @@ static void seat(struct mu_rpc_room *room, struct guest *guest)
         i++;
     }
     if (i == lead->count) {
-        answer(guest, MUSTER_EINVAL, MU_SPAN_LIT("the leader does not count you among the group"));
+        answer(guest, MUSTER_EINVAL,
+               MU_SPAN_LIT("the leader's group does not include this worker"));
         return;
     }
     if (room->places[i] == HERE) {
-        return; /* It is one round ahead. */
+        return; /* it is one round ahead */
     }
     room->places[i] = HERE;
     room->here_count++;
@@ -413,7 +415,7 @@ void mu_rpc_gather_stop(struct mu_rpc_gather *g)
 
         MU_LIST_FOREACH_SAFE (one, next, &room->guests) {
             answer(MU_CONTAINER_OF(one, struct guest, link), MUSTER_EDRAIN,
-                   MU_SPAN_LIT("the leader is shut down"));
+                   MU_SPAN_LIT("the leader was shut down"));
         }
         if (room->lead != NULL) {
             finish(room, MUSTER_ECLOSED, MU_SPAN_LIT("the agent was shut down"));

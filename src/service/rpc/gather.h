@@ -1,17 +1,17 @@
 /*
- * Objects of a whole group, through its agents: one of the group leads, the others call it, and
- * what they are answered is the result. So everybody has it after one call of each, and a call that
- * is not answered yet is who has come so far.
+ * Exchanges objects of a whole group, through its agents: one worker leads, the others call it, and
+ * the answer is the result. So every worker has it after one call, and the calls that are not
+ * answered yet show which workers have come.
  *
  *     at the leader    mu_rpc_gather_open(g, &lead)       `done` follows
  *     at the others    a call of MU_RPC_GATHER_METHOD: three parts, the tag, the object, and for
  *                      how many milliseconds it waits (u32; 0: for ever)
  *
- * Who waits no longer is answered from here, so that it learns who is missing; it makes its call
- * without a deadline, and gives it up by itself if nothing comes of it for MU_RPC_GATHER_LATE_MS
- * more.
+ * The leader answers a worker whose time is up, so that it learns which workers are missing. The
+ * worker makes its call without a deadline, and gives up by itself if no answer comes for
+ * MU_RPC_GATHER_LATE_MS more.
  *
- * Rooms are told apart by their tag, which can be used again once everybody has been answered.
+ * A room is known by its tag, which can be used again once all workers have their answer.
  */
 #ifndef MU_RPC_GATHER_H
 #define MU_RPC_GATHER_H
@@ -30,11 +30,12 @@ struct mu_rpc_lead {
     const char *tag;
     const char *const *names; /* of the others, without itself, ascending by bytes */
     size_t count;
-    size_t place; /* of the leader among them: where its object goes */
+    size_t place; /* of the leader among them, for its object */
     struct mu_span object;
-    bool broadcast;      /* the object is for all, and they have none */
-    uint32_t timeout_ms; /* 0: none */
-    /** 0 and a message of one part for each, or (broadcast) of one; else a text. Lent. */
+    bool broadcast;      /* the leader's object is for all, and the others have none */
+    uint32_t timeout_ms; /* 0: no limit */
+    /** 0 and a message of one part for each worker, or (broadcast) of one part; else a text.
+     * Lent. */
     void (*done)(struct mu_rpc_lead *lead, int status, struct mu_span message);
     struct mu_rpc_room *room; /* private */
 };

@@ -18,7 +18,7 @@ int mu_rpc_member_decode(struct mu_span value, struct mu_rpc_member *ret,
                      (const char *)intro.notice.data);
     } else if (err != 0 || intro.address.len >= sizeof(ret->address)) {
         err = mu_err(reterr_msg, err != 0 ? err : MUSTER_EPROTO,
-                     "what a worker of the group says of itself is malformed");
+                     "the description of a worker of the group is malformed");
     }
     if (err != 0) {
         mu_rpc_intro_fini(&intro);
@@ -50,7 +50,7 @@ static const struct mu_rpc_member *find(const struct mu_rpc_member *const *sorte
     return at == NULL ? NULL : *at;
 }
 
-/* Whether it may have the device, as far as it says which it has. */
+/* Whether the worker may have the device, if it says which it has. */
 static bool may_have(const struct mu_rpc_member *m, int32_t device)
 {
     for (size_t i = 0; i < m->intro.devices.len / 4; i++) {

@@ -78,7 +78,7 @@ static struct mu_rref_flight *take_flight(struct mu_rref_agent *refs, struct mu_
     return f;
 }
 
-/* What the making of a reference failed with is of interest to whoever has it. */
+/* Keeps the error of a creation for the users of the reference. */
 static void keep_text(struct mu_rref_op *op, int status, const char *text)
 {
     struct mu_rref_user *u = op->verb == MU_RREF_CREATE ? mu_rref_op_user(op) : NULL;
@@ -100,12 +100,13 @@ static void on_landed(struct mu_rpc_out *out, int status, const char *text, stru
     struct mu_rref_answer answer = {0};
 
     if (status == 0) {
-        /* One part in memory has one byte before it. */
+        /* A message of one part has one byte before the part. */
         status = message.len != 1 + MU_RREF_ANSWER_LEN
                      ? MUSTER_EPROTO
                      : mu_rref_answer_decode(mu_span_skip(message, 1), &answer);
     } else if (status == MUSTER_EWORKER && f->op->verb != MU_RREF_CREATE) {
-        status = MUSTER_ESESSION; /* Removed at this moment: mu_rref_agent_gone() has said all. */
+        status = MUSTER_ESESSION; /* the worker was just removed: mu_rref_agent_gone() has reported
+                                     it */
     }
     keep_text(f->op, status, text);
     mu_rref_op_ended(&refs->table, mu_rref_agent_now(refs), f->op, status, &answer);

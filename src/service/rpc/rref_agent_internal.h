@@ -3,7 +3,7 @@
  *
  *     rref_agent.c        life, the pump, messages on their way
  *     rref_agent_ref.c    references and fetches of this process
- *     rref_agent_serve.c  what others ask for, and the making of values
+ *     rref_agent_serve.c  requests of other workers, and the making of values
  */
 #ifndef MU_RREF_AGENT_INTERNAL_H
 #define MU_RREF_AGENT_INTERNAL_H
@@ -20,7 +20,7 @@ struct mu_rref_agent {
     struct mu_rref_table table;
     struct mu_timer timer;
     struct mu_heap deadlines; /* of fetches that wait here */
-    struct mu_list ended;     /* fetches whose end is to be told */
+    struct mu_list ended;     /* fetches whose `ended` is due */
     struct mu_rpc_handler handlers[MU_RREF_METHODS];
     bool in_pump;
     bool stopped;
@@ -44,21 +44,21 @@ static inline mu_mono_t mu_rref_agent_now(const struct mu_rref_agent *refs)
 
 /* --- rref_agent.c ----------------------------------------------------------------------------- */
 
-/** Does all that is to be done; inside a callback of the agent. */
+/** Does everything that is due; inside a callback of the agent. */
 void mu_rref_agent_pump(struct mu_rref_agent *refs);
-/** Has that done on the next turn. */
+/** Calls the pump on the next turn. */
 void mu_rref_agent_poke(struct mu_rref_agent *refs);
-/** What a CREATE sends, with a copy of the arguments. NULL: no memory. */
+/** Makes the message of a CREATE, with a copy of the arguments. NULL: no memory. */
 struct mu_rref_flight *mu_rref_flight_new(const struct mu_rref_remote *call);
 
 /* --- rref_agent_ref.c ------------------------------------------------------------------------- */
 
 /** The reference has changed: fetches begin or end, and its owner is told. */
 void mu_rref_tell(struct mu_rref *ref);
-/** A fetch ends, with a message (copied) or a text: its owner is told by the pump. */
+/** Ends a fetch, with a message (copied) or a text: the pump tells its owner. */
 void mu_rref_fetch_end(struct mu_rref_fetch *fetch, int status, struct mu_span message);
 void mu_rref_fetches_stop(struct mu_rref_agent *refs);
-/** Tells of those that have ended; true if there was one. */
+/** Calls `ended` of fetches that have ended; true if there was one. */
 bool mu_rref_fetches_tell(struct mu_rref_agent *refs);
 void mu_rref_fetches_tick(struct mu_rref_agent *refs);
 
@@ -67,12 +67,12 @@ void mu_rref_fetches_tick(struct mu_rref_agent *refs);
 extern const char *const mu_rref_methods[MU_RREF_METHODS]; /* by verb, and at 0 that of fetches */
 /** MUSTER_EEXIST, MUSTER_ENOMEM. */
 int mu_rref_serve(struct mu_rref_agent *refs);
-/** Has the value made by a handler of ours; `message` is taken over. */
+/** Makes the value with a handler of ours; `message` is taken over. */
 void mu_rref_make(struct mu_rref_agent *refs, struct mu_rref_value *v, struct mu_span method,
                   struct mu_buf *message, const char *caller, int32_t caller_id);
 /** The value has no user any more. */
 void mu_rref_bury(struct mu_rref_agent *refs, struct mu_rref_value *v);
-/** All that waits for values is answered, and what makes them is told. */
+/** Answers all that wait for values, and cancels the handlers that make them. */
 void mu_rref_serve_stop(struct mu_rref_agent *refs);
 
 #endif

@@ -15,7 +15,7 @@ static void init_ref(struct mu_rref_agent *refs, struct mu_rref *ref, struct mu_
     mu_rref_agent_poke(refs);
 }
 
-/* The arguments as one message, for a handler of our own. */
+/* Encodes the arguments as one message, for a handler of our own. */
 static int encode_call(const struct mu_rref_remote *call, struct mu_buf *message)
 {
     int err = mu_rpc_msg_head(message, call->parts, call->part_count);
@@ -129,7 +129,7 @@ void mu_rref_agent_release(struct mu_rref *ref)
     mu_rref_agent_poke(refs);
 }
 
-/* --- asking ----------------------------------------------------------------------------------- */
+/* --- queries ---------------------------------------------------------------------------------- */
 
 const char *mu_rref_owner(const struct mu_rref *ref)
 {
@@ -145,11 +145,12 @@ int mu_rref_status(const struct mu_rref *ref, const char **ret_text)
 {
     const struct mu_rref_user *u = ref->user;
 
-    *ret_text = ref->text != NULL              ? ref->text
-                : u->status == MUSTER_ESESSION ? "its owner was started anew, and has it no more"
-                : u->status == MUSTER_ENOENT   ? "its owner has it no more"
-                : u->status == MUSTER_EWORKER  ? "its owner and this worker are not in one group"
-                                               : muster_strerror(u->status);
+    *ret_text = ref->text != NULL ? ref->text
+                : u->status == MUSTER_ESESSION
+                    ? "its owner was restarted and does not have it any more"
+                : u->status == MUSTER_ENOENT  ? "its owner does not have it any more"
+                : u->status == MUSTER_EWORKER ? "its owner and this worker are not in one group"
+                                              : muster_strerror(u->status);
     return u->status != 0 ? u->status : u->asked ? 0 : MUSTER_EAGAIN;
 }
 
@@ -169,7 +170,7 @@ int mu_rref_value(const struct mu_rref *ref, struct mu_span *ret_message)
 
 /* --- fetches ---------------------------------------------------------------------------------- */
 
-/* What went wrong, and with whose value. */
+/* Keeps what went wrong, and with which worker's value. */
 static void keep_error(struct mu_rref_fetch *f, struct mu_span text)
 {
     struct mu_errmsg msg;
@@ -205,7 +206,7 @@ bool mu_rref_fetches_tell(struct mu_rref_agent *refs)
 
     while ((it = mu_list_pop(&refs->ended)) != NULL) {
         struct mu_rref_fetch *f = MU_CONTAINER_OF(it, struct mu_rref_fetch, link);
-        struct mu_buf message = f->message; /* `f` is gone when `ended` returns. */
+        struct mu_buf message = f->message; /* `f` is gone when `ended` returns */
         int status = f->status;
 
         mu_buf_init(&f->message, 0);
@@ -226,11 +227,11 @@ void mu_rref_fetches_tick(struct mu_rref_agent *refs)
 
     while ((node = mu_heap_pop_due(&refs->deadlines, now)) != NULL) {
         mu_rref_fetch_end(MU_CONTAINER_OF(node, struct mu_rref_fetch, deadline), MUSTER_ETIMEDOUT,
-                          MU_SPAN_LIT("it was not here within the set timeout"));
+                          MU_SPAN_LIT("it did not come within the set timeout"));
     }
 }
 
-/* The owner knows us: it can be asked. */
+/* The owner knows us: asks it for the value. */
 static void ask(struct mu_rref *ref, struct mu_rref_fetch *f)
 {
     struct mu_rref_agent *refs = ref->refs;
@@ -259,7 +260,7 @@ static void ask(struct mu_rref *ref, struct mu_rref_fetch *f)
     mu_rpc_agent_soon(refs->agent);
 }
 
-/* A value of our own. */
+/* Fetches a value of our own. */
 static void fetch_here(struct mu_rref_value *v, struct mu_rref_fetch *f)
 {
     if (!v->ready) {

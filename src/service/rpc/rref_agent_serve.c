@@ -1,4 +1,4 @@
-/* What others ask for: the messages of the machine, fetches, and the making of values. */
+/* Requests of other workers: the messages of the machine, fetches, and the making of values. */
 #include "service/rpc/rref_agent_internal.h"
 
 #include <string.h>
@@ -81,10 +81,11 @@ void mu_rref_bury(struct mu_rref_agent *refs, struct mu_rref_value *v)
     if (refs->config.freed != NULL) {
         refs->config.freed(refs->config.context, v->id);
     }
-    answer_waiting(v, MUSTER_ENOENT, MU_SPAN_LIT("the value was freed: nobody used it any more"));
+    answer_waiting(v, MUSTER_ENOENT,
+                   MU_SPAN_LIT("the value was freed because no reference was left"));
     if (v->running != NULL) {
         v->buried = true;
-        mu_rpc_in_cancel(v->running, MUSTER_ECANCELED); /* Its answer frees the value. */
+        mu_rpc_in_cancel(v->running, MUSTER_ECANCELED); /* its answer frees the value */
         return;
     }
     mu_rref_value_free(&refs->table, v);
@@ -97,7 +98,7 @@ void mu_rref_serve_stop(struct mu_rref_agent *refs)
     while ((node = mu_map_next(&refs->table.values, node)) != NULL) {
         struct mu_rref_value *v = MU_CONTAINER_OF(node, struct mu_rref_value, by_id);
 
-        answer_waiting(v, MUSTER_ECLOSED, MU_SPAN_LIT("the owner is shut down"));
+        answer_waiting(v, MUSTER_ECLOSED, MU_SPAN_LIT("the owner was shut down"));
         if (v->running != NULL) {
             mu_rpc_in_cancel(v->running, MUSTER_ECLOSED);
         }
@@ -127,8 +128,9 @@ static void on_fetch(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_s
     v = err == 0 ? mu_rref_find_value(&refs->table, msg.rref) : NULL;
     if (v == NULL) {
         mu_rpc_in_reply(in, err != 0 ? err : MUSTER_ENOENT,
-                        err != 0 ? MU_SPAN_LIT("malformed reference")
-                                 : MU_SPAN_LIT("there is no such value (any more)"));
+                        err != 0
+                            ? MU_SPAN_LIT("the reference is malformed")
+                            : MU_SPAN_LIT("the value does not exist, or does not exist any more"));
         return;
     }
     if (v->ready) {
@@ -137,7 +139,7 @@ static void on_fetch(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_s
     }
     w = mu_calloc(1, sizeof(*w));
     if (w == NULL) {
-        mu_rpc_in_reply(in, MUSTER_ENOMEM, MU_SPAN_LIT("no memory to wait for the value"));
+        mu_rpc_in_reply(in, MUSTER_ENOMEM, MU_SPAN_LIT("there is no memory to wait for the value"));
         return;
     }
     w->in = in;
@@ -170,15 +172,14 @@ static void reply(struct mu_rref_agent *refs, struct mu_rpc_in *in, int verdict)
     mu_rpc_in_reply(in, 0, mu_span(bytes, sizeof(bytes)));
 }
 
-/* Who cannot be called cannot be asked for a sign of life. */
+/* A guest cannot be called, so it cannot be asked for a sign of life. */
 static bool turn_away(struct mu_rpc_in *in)
 {
     if (in->caller_id >= 0) {
         return false;
     }
     mu_rpc_in_reply(in, MUSTER_EREFUSED,
-                    MU_SPAN_LIT("a guest can hold no reference: it needs an "
-                                "id"));
+                    MU_SPAN_LIT("a guest cannot hold a reference: it needs an id"));
     return true;
 }
 
@@ -228,7 +229,7 @@ static void on_probe(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_s
 
 /* --- CREATE ----------------------------------------------------------------------------------- */
 
-/* The arguments again, as the message that they were before they were sent here. */
+/* Makes the message of the arguments again, as it was before it was sent here. */
 static int read_create(struct mu_span message, struct mu_rref_msg *ret, struct mu_buf *ret_method,
                        struct mu_buf *ret_args)
 {
@@ -278,7 +279,7 @@ static void on_create(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_
     if (verdict == 0) {
         verdict = mu_rref_on_create(&refs->table, mu_rref_agent_now(refs), caller, &msg, &v);
     }
-    reply(refs, in, verdict); /* The user is confirmed by this; what comes of it, a fetch tells. */
+    reply(refs, in, verdict); /* this confirms the user; a fetch gets the value */
     if (v != NULL) {
         mu_rref_make(refs, v, mu_buf_span(&method), &args, caller, caller_id);
     }

@@ -543,7 +543,7 @@ static void test_rpc_agent_message_over_the_limit_is_refused_and_forgotten(void 
     mu_sim_run_for(w.sim, 20 * MU_NS_PER_S);
     assert_true(c.ended);
     assert_int_equal(c.status, MUSTER_ELIMIT);
-    assert_non_null(strstr(c.text, "to b: the message is longer than is taken here"));
+    assert_non_null(strstr(c.text, "to b: the message is longer than this worker accepts"));
     assert_true(mu_sim_proc_blocks(w.peer[1].proc) <= before + 40);
     later = (struct call){0};
     call(&w.peer[0], "b", &later, "t::T.echo");
@@ -613,7 +613,7 @@ static void test_rpc_agent_calls_that_are_not_whole_are_so_many_bytes(void **sta
         assert_true(c.ended);
         assert_int_equal(c.status, i % 2 == 0 ? 0 : MUSTER_ELIMIT);
         if (i % 2 != 0) {
-            assert_non_null(strstr(c.text, "to b: the message is longer than is taken here"));
+            assert_non_null(strstr(c.text, "to b: the message is longer than this worker accepts"));
         }
     }
     close_pair(&w);
