@@ -10,7 +10,8 @@
 #include "codec/store/msg.h"
 #include "core/alloc.h"
 
-/* The sink of a request that is answered while it is being read; of a call that goes on, below. */
+/* The sink of a request that is answered while it is being read; the one of a call that goes on is
+ * below. */
 struct direct_sink {
     struct mu_store_sink sink;
     struct mu_store_session *session;
@@ -23,7 +24,7 @@ static bool is_about_lease(enum mu_store_verb verb)
     return mu_store_verb_facts(verb)->does == MU_STORE_LEASES;
 }
 
-/* Whether an answer to it tells of something that a disk should have. */
+/* Whether an answer reports a change that should be on disk. */
 static bool is_change(enum mu_store_verb verb)
 {
     return !mu_store_verb_is_read(verb) && !is_about_lease(verb);
@@ -204,18 +205,18 @@ static int resolve_lease(struct mu_store_session *session, struct mu_store_reque
 
     if (s->backing != NULL && s->backing->kind->remote) {
         if (q->lease != MU_LEASE_SESSION) {
-            return 0; /* A lease of the other server's. */
+            return 0; /* a lease of the other server */
         }
         return is_about_lease(q->verb) ? MUSTER_EINVAL : mu_store_gate_lease(session, &q->lease);
     }
     if (s->backing != NULL && (q->lease != 0 || q->verb == MU_STORE_LEASE_GRANT)) {
-        return MUSTER_ENOTSUP; /* A lease would have to outlive this server as its keys do. */
+        return MUSTER_ENOTSUP; /* a lease would have to outlive this server, as its keys do */
     }
     if (q->lease != MU_LEASE_SESSION) {
         return 0;
     }
     if (q->verb == MU_STORE_LEASE_KEEP || q->verb == MU_STORE_LEASE_REVOKE) {
-        return MUSTER_EINVAL; /* It ends with the session, not before and not after. */
+        return MUSTER_EINVAL; /* it ends with the session, not before and not after */
     }
     if (session->lease == 0) {
         err = mu_ks_lease_grant(&s->ks, mu_env_now(s->env).mono, 0, &session->lease);
@@ -242,7 +243,7 @@ void mu_store_calls_start(struct mu_store_session *session, const struct mu_rpc_
         char quoted[128];
         char text[200];
 
-        (void)snprintf(text, sizeof(text), "no such method: %s",
+        (void)snprintf(text, sizeof(text), "the server has no method %s",
                        mu_span_quote(quoted, sizeof(quoted), event->method));
         answer_directly(&direct.sink, err, &none, text);
         return;

@@ -1,8 +1,8 @@
 /*
  * The journal on its way to the disk.
  *
- * Changes are made in memory at once and gathered in the keyspace's journal. One piece at a time is
- * committed on a worker thread; what gathers meanwhile is the next piece, so that many clients
+ * Changes are made in memory at once and gathered in the keyspace's journal. A worker thread
+ * commits one piece at a time; changes that come meanwhile are the next piece, so that many clients
  * share one fsync. With SYNC_ALWAYS no answer leaves before every change made up to it is on disk:
  *
  *   a torch connection   marks in its output: `ready` bytes may go, `next` when this commit is done
@@ -10,10 +10,10 @@
  *
  * Reads wait as well, or a client could see a value that a crash takes back.
  *
- * A disk without room is no end. The piece stays, and is tried again every second; until it fits,
- * whatever the disk would have to hold is refused (ks.frozen), nothing waits for the disk, and
- * those whose changes did not get there are told so: a native client by an error, PyTorch's, whose
- * protocol has none, by the end of its connection.
+ * A full disk does not end the server. The piece stays, and is tried again every second; until it
+ * fits, all changes that the disk would have to hold are refused (ks.frozen), nothing waits for the
+ * disk, and clients whose changes did not get there are told: a native client by an error,
+ * PyTorch's, whose protocol has none, by the end of its connection.
  */
 #include "service/server/server_internal.h"
 
@@ -24,7 +24,7 @@
 #include "service/base/log.h"
 
 #define AGAIN_MS      10   /* until a commit that found no memory to begin is tried again */
-#define FULL_AGAIN_MS 1000 /* and one that found no room on the disk */
+#define FULL_AGAIN_MS 1000 /* the same for one that found no room on the disk */
 
 bool mu_store_commit_gates(const struct mu_store_server *s)
 {
@@ -49,7 +49,7 @@ mu_mono_t mu_store_commit_deadline(const struct mu_store_server *s)
     return s->committing ? s->commit_again : s->next_commit;
 }
 
-/* The batch whose commit makes everything durable that was changed up to now. */
+/* The batch whose commit makes all changes up to now durable. */
 static uint64_t batch_needed(const struct mu_store_server *s)
 {
     return mu_ks_journal_len(&s->ks) != 0 ? s->batch_started + 1 : s->batch_started;
@@ -83,7 +83,7 @@ void mu_store_commit_mark(struct mu_store_conn *c)
 
 /* --- native answers --------------------------------------------------------------------------- */
 
-/* One that needs the changes up to now, with room for `len` bytes; at the end of the list. */
+/* Appends an answer that needs the changes up to now, with room for `len` bytes. */
 static struct mu_store_held *new_held(struct mu_store_session *session, uint64_t id, size_t len)
 {
     struct mu_store_server *s = session->server;
@@ -161,7 +161,7 @@ void mu_store_commit_forget(struct mu_store_server *s, const struct mu_store_ses
     }
 }
 
-/* Whether the disk is as far, or nobody waits for it any more. */
+/* Whether the disk is that far, or answers do not wait for it any more. */
 static bool may_go(const struct mu_store_server *s, const struct mu_store_held *held)
 {
     return held->batch <= s->batch_done || s->disk_full;
@@ -225,8 +225,8 @@ static void move_all(struct mu_list *to, struct mu_list *from)
 }
 
 /*
- * Takes up what waited for the disk, each once. Whoever fills it up again goes behind those that
- * had no turn.
+ * Resumes connections that waited for the disk, each once. One that fills it up again goes behind
+ * those that had no turn.
  */
 static void wake_stalled(struct mu_store_server *s)
 {
@@ -247,7 +247,7 @@ static void wake_stalled(struct mu_store_server *s)
     move_all(&s->stalled, &woken);
 }
 
-/* The piece did not fit: it will be tried again, and nothing else waits for that. */
+/* The piece did not fit: it will be tried again, and nothing else waits for it. */
 static void begin_full(struct mu_store_server *s)
 {
     s->commit_again = mu_mono_add_ms(mu_env_now(s->env).mono, FULL_AGAIN_MS);
@@ -264,7 +264,8 @@ static void begin_full(struct mu_store_server *s)
         struct mu_store_conn *c = MU_CONTAINER_OF(it, struct mu_store_conn, base.link);
 
         if (c->wrote > s->batch_done && s->config.sync == MU_SYNC_ALWAYS) {
-            mu_rpc_conn_drop(&c->base, "the data directory is full, and what it wrote is not kept");
+            mu_rpc_conn_drop(&c->base,
+                             "the data directory is full, so its last changes may be lost");
         }
     }
     release_held(s);
@@ -308,7 +309,7 @@ static void commit_done(struct mu_work *work)
     mu_store_server_finish_turn(s);
 }
 
-/* Hands the piece that was taken to a worker; where there is no memory for that, soon again. */
+/* Hands the piece to a worker thread; if there is no memory for that, tries again soon. */
 static void commit_try(struct mu_store_server *s)
 {
     s->commit_again = mu_env_work(s->env, &s->commit) == 0
@@ -347,7 +348,7 @@ void mu_store_commit_pump(struct mu_store_server *s)
         return;
     }
     if (s->next_commit.ns == MU_MONO_NEVER.ns) {
-        /* Counted from the change, not from the end of the commit that is under way. */
+        /* The interval counts from the change, not from the end of the commit that is under way. */
         s->next_commit = mu_mono_add_ms(now, s->config.sync_interval_ms);
     }
     if (s->committing) {

@@ -64,7 +64,7 @@ static void etcd_close(struct mu_gateway *k, bool drop, void (*closed)(void *con
     mu_gateway_etcd_close(e->backing, drop, on_etcd_closed, e);
 }
 
-/* It ends by itself; nobody waits for it. */
+/* The gateway ends by itself; nothing waits for it. */
 static void forget_it(void *context)
 {
     (void)context;

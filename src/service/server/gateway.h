@@ -1,14 +1,15 @@
 /*
- * Who keeps the keys of a server that does not keep them itself: etcd (gateway_etcd.h), or another
- * server (gateway_server.c), for which this one is a gateway. Requests of both wires become
- * operations of this; gateway_serve.c does that.
+ * The backing of a server that does not keep its keys itself: etcd (gateway_etcd.h), or another
+ * server (gateway_server.c), for which this one is a gateway. gateway_serve.c turns requests of
+ * both wires into operations of this.
  *
  *     mu_gateway_new(env, "tcp://HOST:PORT", &events, &gateway, &msg);
  *     op->done = on_done; mu_gateway_submit(gateway, &client, op);
  *
- * Another server is reached over one native session, whatever the number of clients; what blocks
- * there is one call. While it cannot be reached operations wait, and go on when it is back; if it
- * stays away they end with an error that names it, and it is reached for again.
+ * Another server is reached over one native session, whatever the number of clients; an operation
+ * that blocks there is one call. While it cannot be reached, operations wait, and go on when it is
+ * back; if it stays away, they end with an error that names it, and the gateway tries again to
+ * reach it.
  */
 #ifndef MU_SERVER_GATEWAY_H
 #define MU_SERVER_GATEWAY_H
@@ -18,7 +19,8 @@
 struct mu_gateway;
 
 struct mu_gateway_kind {
-    /** Another server: keys are as on the wire, deadlines and leases are its own matter. */
+    /** The backing is another server: keys are as on the wire, and it handles deadlines and
+     * leases. */
     bool remote;
     void (*submit)(struct mu_gateway *k, struct mu_backing_client *client,
                    struct mu_gateway_op *op);
@@ -35,17 +37,17 @@ struct mu_gateway {
 };
 
 /**
- * Whether a URL can be one: etcd://HOST,HOST/PREFIX?..., or tcp://HOST[:PORT][?connect=MS], where
- * MS is how long the first connection may take (300 s). MUSTER_EURL in words.
+ * Checks the URL of a backing: etcd://HOST,HOST/PREFIX?..., or tcp://HOST[:PORT][?connect=MS],
+ * where MS is how long the first connection may take (300 s). MUSTER_EURL with a text.
  */
 int mu_gateway_check(const char *url, struct mu_errmsg *reterr_msg);
-/** Waits for nobody. MUSTER_EURL in words, MUSTER_ENOMEM. */
+/** Does not wait for the backing. MUSTER_EURL with a text, MUSTER_ENOMEM. */
 int mu_gateway_new(struct mu_env *env, const char *url, const struct mu_gateway_events *events,
                    struct mu_gateway **ret_gateway, struct mu_errmsg *reterr_msg);
 
 /*
- * As their namesakes in gateway_etcd.h. Of another server: what one client submits takes effect in
- * that order, as does all that is submitted, and is given back in it, but for what blocks.
+ * These work as their namesakes in gateway_etcd.h. With another server, all operations take effect
+ * in the order in which they are submitted, and end in that order, except those that block.
  */
 static inline void mu_gateway_submit(struct mu_gateway *k, struct mu_backing_client *client,
                                      struct mu_gateway_op *op)
@@ -73,20 +75,20 @@ static inline bool mu_gateway_idle(const struct mu_gateway *k)
     return k->kind->idle(k);
 }
 
-/** `drop` deletes keys in etcd; those of another server are that server's. */
+/** `drop` deletes the keys in etcd; those of another server stay. */
 static inline void mu_gateway_close(struct mu_gateway *k, bool drop, void (*closed)(void *context),
                                     void *context)
 {
     k->kind->close(k, drop, closed, context);
 }
 
-/** In place of closing, on the turn that made it, before anything was submitted. */
+/** Instead of closing, on the turn that made the gateway, before anything was submitted. */
 static inline void mu_gateway_drop(struct mu_gateway *k)
 {
     k->kind->drop(k);
 }
 
-/** What keeps them in etcd; NULL where that is another server. */
+/** The backing in etcd; NULL where it is another server. */
 const struct mu_gateway_etcd *mu_gateway_etcd(const struct mu_gateway *k);
 
 /* gateway_server.c */

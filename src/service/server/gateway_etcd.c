@@ -9,14 +9,14 @@
 #include "service/etcd/url.h"
 #include "service/base/log.h"
 
-/* Slots are worth what the session is worth: a write in doubt can be settled as long as it lasts,
- * so it outlasts any outage that jobs outlast. Those of a server that died stay that long, too. */
+/* A write in doubt can be settled as long as the session and its slots last, so the session
+ * outlasts any outage that jobs survive. Slots of a server that died stay that long, too. */
 #define SESSION_S   600
-#define SILENCE_MS  2000 /* without an answer, before the log says so */
+#define SILENCE_MS  2000 /* without an answer, until the log says so */
 #define TRY_MS      3000 /* one try; every transaction can be repeated */
-#define AGAIN_MS    200  /* until a call, a watch or a session that ended is begun anew */
+#define AGAIN_MS    200  /* until a call, a watch or a session that ended begins anew */
 #define DROP_MS     2000
-#define LAG_MS      20 /* for which reads wait for a watch that stands still */
+#define LAG_MS      20 /* how long reads wait for a watch that does not advance */
 #define FLIGHTS     (2 * (size_t)MU_BACKING_TXNS)
 #define PATIENCE_MS ((uint32_t)INT32_MAX)
 
@@ -45,11 +45,11 @@ struct mu_gateway_etcd {
     struct mu_buf watch_to;
     struct mu_timer watch_again;
     struct mu_timer lag;
-    int64_t lag_reached; /* where the watch was when that was set */
+    int64_t lag_reached; /* the revision of the watch when that was set */
     bool watching;
-    bool cached;        /* reads are */
-    bool current_told;  /* by the watch: the mirror has all keys */
-    bool mirror_broken; /* the watch is to begin anew */
+    bool cached;        /* reads come from the mirror */
+    bool current_told;  /* the watch has reported all: the mirror has all keys */
+    bool mirror_broken; /* the watch must begin anew */
     struct mu_etcd_lease lease;
     struct mu_timer lease_again;
     enum {
@@ -59,7 +59,7 @@ struct mu_gateway_etcd {
         STOPPING,
     } session;
     bool closing;
-    bool drop; /* all keys, before leaving */
+    bool drop; /* deletes all keys before leaving */
     struct mu_etcd_call drop_call;
     struct mu_buf drop_body;
     bool leaving;
@@ -97,7 +97,7 @@ static void give_back(struct mu_gateway_etcd *b)
     }
 }
 
-/* Reads that wait for the watch do not do so for long: it may hang on a member that is cut off. */
+/* Reads do not wait long for the watch: it may hang on a member that is cut off. */
 static void mind_lag(struct mu_gateway_etcd *b)
 {
     if (mu_backing_holds(&b->machine) && !mu_heap_contains(&b->lag.node)) {
@@ -313,7 +313,7 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
     if (b->mirror_broken) {
         return;
     }
-    b->current_told = true; /* All that is there is told on one turn. */
+    b->current_told = true; /* all present keys come on one turn */
     if (mu_backing_changed(&b->machine, &c->kv, c->deleted, c->created, c->initial, c->revision) !=
         0) {
         b->mirror_broken = true;
@@ -337,7 +337,7 @@ static void on_told(struct mu_etcd_watch *watch)
     }
 }
 
-/* Those who watch have to begin anew, too. */
+/* Ends the clients' watches: they have to begin anew, too. */
 static void end_watchers(struct mu_gateway_etcd *b)
 {
     struct mu_list *it = b->machine.watchers.next;
@@ -426,7 +426,7 @@ bool mu_gateway_etcd_cancel(struct mu_gateway_etcd *b, struct mu_gateway_op *op)
     bool back = mu_backing_cancel(&b->machine, &op->base);
 
     if (!b->closing) {
-        pump_soon(b); /* Others may have waited for its watch. */
+        pump_soon(b); /* others may have waited for its watch */
     }
     return back;
 }
@@ -443,7 +443,7 @@ void mu_gateway_etcd_tell_current(struct mu_gateway_etcd *b, struct mu_gateway_o
     struct mu_change change;
 
     if (!b->current_told) {
-        return; /* The watch is about to tell it. */
+        return; /* the watch is about to report it */
     }
     while (op->base.state == MU_BACKING_WATCHING &&
            mu_backing_next_key(&b->machine, &cursor, &change)) {
@@ -491,9 +491,10 @@ static int parse_url(struct mu_url *url, const char *text, char *prefix, size_t 
     int err = mu_url_parse(url, text, reterr_msg);
 
     if (err == 0 && strcmp(url->scheme, "etcd") != 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL,
-                     "\"%.32s\" keeps no store that survives; write etcd://HOST,HOST,HOST/PREFIX",
-                     url->scheme);
+        err =
+            mu_err(reterr_msg, MUSTER_EURL,
+                   "\"%.32s\" cannot be the backing of a store; write etcd://HOST,HOST,HOST/PREFIX",
+                   url->scheme);
     }
     for (size_t i = 0; err == 0 && i < url->param_count; i++) {
         const char *const *k = known;
@@ -508,12 +509,14 @@ static int parse_url(struct mu_url *url, const char *text, char *prefix, size_t 
     }
     api = err == 0 ? mu_url_param(url, "api") : NULL;
     if (api != NULL && strcmp(api, "v3") != 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL,
-                     "a store is backed by etcd's v3 API; its v2 has no transactions");
+        err = mu_err(
+            reterr_msg, MUSTER_EURL,
+            "a backing in etcd needs the v3 API, since v2 has no transactions; leave out api=v2");
     }
     reads = err == 0 ? mu_url_param(url, "reads") : NULL;
     if (reads != NULL && strcmp(reads, "cached") != 0 && strcmp(reads, "linearizable") != 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "reads are \"linearizable\" or \"cached\"");
+        err = mu_err(reterr_msg, MUSTER_EURL,
+                     "the URL's reads must be \"linearizable\" or \"cached\"");
     }
     return err != 0 ? err : mu_etcd_url_prefix(url, "/muster", prefix, cap, reterr_msg);
 }
@@ -654,7 +657,7 @@ static void drop_keys(struct mu_gateway_etcd *b)
     mu_etcd_submit(b->etcd, &b->drop_call);
 }
 
-/* The session says goodbye first: so nothing of ours stays in etcd but the keys. */
+/* The session ends first, so that nothing of ours stays in etcd but the keys. */
 static void go_on_closing(struct mu_gateway_etcd *b)
 {
     if (b->leaving) {
@@ -662,7 +665,7 @@ static void go_on_closing(struct mu_gateway_etcd *b)
     }
     for (size_t i = 0; i < FLIGHTS; i++) {
         if (b->flights[i].busy) {
-            return; /* Its end is the next to come. */
+            return; /* its end comes next */
         }
     }
     if (b->session == UP || b->session == STARTING) {
@@ -699,7 +702,7 @@ void mu_gateway_etcd_close(struct mu_gateway_etcd *b, bool drop, void (*closed)(
         if (f->busy && mu_etcd_call_active(&f->call)) {
             mu_etcd_cancel(&f->call);
         } else if (f->busy) {
-            send(f); /* It rested between two tries: it ends as the others do. */
+            send(f); /* it rested between two tries: it ends as the others do */
             mu_env_timer_arm(b->env, &f->again, MU_MONO_NEVER);
             mu_etcd_cancel(&f->call);
         }

@@ -1,8 +1,8 @@
 /*
  * Keys that live as long as a session, where the session is with a gateway and the keys are with
- * another server: a lease there for each session here, under a number drawn here, so that what is
- * to be bound to it need not wait for the answer. It is kept while the session lasts, given up with
- * it, and runs out if the gateway dies.
+ * another server. Each session here has a lease there, under a number drawn here, so that keys
+ * bound to it need not wait for the answer. The lease is kept while the session lasts, given up
+ * with it, and runs out if the gateway dies.
  */
 #include "service/server/server_internal.h"
 
@@ -49,7 +49,7 @@ static void on_done(struct mu_gateway_op *op)
     l->busy = false;
     if (verb == MU_STORE_LEASE_REVOKE || status == MUSTER_ENOENT || status == MUSTER_ESESSION ||
         status == MUSTER_EINVAL || status == MUSTER_ECLOSED) {
-        free_lease(l); /* It is gone; who binds another key gets a new one. */
+        free_lease(l); /* it is gone; the next key gets a new one */
     } else if (l->session == NULL) {
         ask(l, MU_STORE_LEASE_REVOKE);
     } else {
@@ -79,7 +79,8 @@ int mu_store_gate_lease(struct mu_store_session *session, uint64_t *ret_lease)
         l->session = session;
         session->gate = l;
         mu_timer_init(&l->timer, on_timer);
-        /* Positive in a reply, and above those that servers count up from a random start. */
+        /* The number is positive in a reply, and above those that servers count up from a random
+         * start. */
         l->op.base.request.lease = (drawn >> 2) | (uint64_t)1 << 62;
         ask(l, MU_STORE_LEASE_GRANT);
     }

@@ -1,7 +1,7 @@
 /*
- * A server whose keys are elsewhere: requests of both wires go to gateway.h and come back as
- * answers. On either wire keys have a slash in front, but for the worker count's; in etcd they
- * have none, so that clients of etcd:// stores share them. In another server they are as they are.
+ * A server with a backing: requests of both wires go to gateway.h and come back as answers. On
+ * either wire keys have a slash in front, except the worker count's; in etcd they have no slash, so
+ * that clients of etcd:// stores share them. In another server they are unchanged.
  */
 #include "service/server/server_internal.h"
 
@@ -14,7 +14,8 @@
 
 #define NAMES_MAX ((size_t)1 << 30)
 
-/* A torch connection. It outlives the connection as long as requests of it are under way. */
+/* The state of a torch connection. It outlives the connection while requests of it are under
+ * way. */
 struct mu_store_peer {
     struct mu_backing_client client;
     struct mu_store_server *server;
@@ -27,23 +28,23 @@ struct torch_op {
     struct mu_store_peer *peer;
     struct mu_torch_request *request;
     struct mu_list link;
-    bool dropped; /* the machine of the connection wants no answer */
+    bool dropped; /* the connection's machine does not want an answer */
 };
 
 /* A call of the native wire. */
 struct native_op {
     struct mu_gateway_op base;
     struct mu_store_server *server;
-    struct mu_store_exec *exec; /* NULL: nobody wants the answer */
+    struct mu_store_exec *exec; /* NULL: the answer is not wanted */
     struct mu_span *parts;      /* of the request */
 };
 
 /* --- names ------------------------------------------------------------------------------------ */
 
 /*
- * A key of a request as etcd has it: without its slash. One that has none on the wire is marked,
- * and so is the rare one that would look as if it were marked. Both kinds of request have room for
- * the mark before the key, in a copy that is ours.
+ * Turns a key of a request into etcd's form: without its slash. A key that has no slash on the wire
+ * is marked, and so is the rare one that would look marked. Both kinds of request have room for the
+ * mark before the key, in a copy that is ours.
  */
 #define MARK_BARE  'b'
 #define MARK_SLASH 's'
@@ -70,7 +71,7 @@ static bool is_remote(const struct mu_store_server *s)
     return s->backing->kind->remote;
 }
 
-/* The other way round, appended. */
+/* Appends the wire's form of a key. */
 static int append_name(struct mu_buf *out, struct mu_span key)
 {
     bool marked = key.len >= 2 && key.data[0] == '\0';
@@ -85,7 +86,8 @@ static int append_name(struct mu_buf *out, struct mu_span key)
     return err;
 }
 
-/* Keys in an answer, as the wire has them. `values` and `names` are to be freed. MUSTER_ENOMEM. */
+/* Turns the keys in an answer into the wire's form. The caller frees `values` and `names`.
+ * MUSTER_ENOMEM. */
 static int name_keys(const struct mu_store_reply *reply, struct mu_buf *names,
                      struct mu_span **ret_values)
 {
@@ -128,7 +130,7 @@ static void free_torch_op(struct torch_op *o)
     mu_free(o);
 }
 
-/* Stops one whose answer nobody wants. */
+/* Stops an op whose answer is not wanted. */
 static void drop_torch_op(struct torch_op *o)
 {
     if (mu_gateway_cancel(o->peer->server->backing, &o->base)) {
@@ -161,7 +163,7 @@ static int answer_torch(struct torch_op *o, struct mu_store_conn *c)
     return err;
 }
 
-/* Whether others may be answered before it. */
+/* Whether other ops may be answered before this one. */
 static bool lets_pass(const struct torch_op *o)
 {
     enum mu_store_verb verb = o->base.base.request.verb;
@@ -171,8 +173,8 @@ static bool lets_pass(const struct torch_op *o)
 }
 
 /*
- * Answers have no names on this wire: one that is given out of order is taken for another's. They
- * come in order, unless somebody had no memory for an earlier one.
+ * Answers have no ids on this wire: one that is sent out of order would be taken for another. They
+ * come in order, unless there was no memory for an earlier one.
  */
 static bool is_in_turn(const struct torch_op *o)
 {
@@ -189,7 +191,7 @@ static bool is_in_turn(const struct torch_op *o)
     return true;
 }
 
-/* A watch that the client believes in is over: it has to hear of it. */
+/* A watch that the client relies on is over: the client must be told. */
 static void end_torch_watch(struct torch_op *o, struct mu_store_conn *c)
 {
     struct mu_errmsg why = o->base.base.errmsg;
@@ -219,13 +221,13 @@ static void on_torch_done(struct mu_gateway_op *base)
     } else if (!is_in_turn(o)) {
         mu_torch_request_free(o->request);
         free_torch_op(o);
-        mu_rpc_conn_drop(&c->base, "an answer before this one is missing: out of memory elsewhere");
+        mu_rpc_conn_drop(&c->base, "an earlier answer is missing because memory ran out");
         return;
     } else {
         if (answer_torch(o, c) != 0) {
             mu_store_conn_end_torch(c);
         }
-        mu_rpc_conn_touch(&c->base); /* It may have ended before, and wait for this. */
+        mu_rpc_conn_touch(&c->base); /* it may have ended before, and wait for this */
         mu_store_conn_account(c);
     }
     free_torch_op(o);
@@ -343,7 +345,8 @@ int mu_store_backed_take(struct mu_store_conn *c)
     return err;
 }
 
-/* What nobody can see the effect of is stopped; the rest was asked for, and is done. */
+/* Whether an op exists only for its answer and can be stopped; others were requested, and are
+ * carried out. */
 static bool is_for_its_answer(enum mu_store_verb verb)
 {
     return verb == MU_STORE_WAIT || verb == MU_STORE_WATCH || verb == MU_STORE_BARRIER ||
@@ -515,7 +518,7 @@ static void backed_stop(struct mu_store_exec *x, int why)
     char text[768];
 
     if (why == MUSTER_ETIMEDOUT && is_remote(o->server)) {
-        return; /* The other server knows of the deadline, and answers with what was missing. */
+        return; /* the other server knows the deadline, and answers with the missing keys */
     }
     if (why != MUSTER_ETIMEDOUT) {
         (void)snprintf(text, sizeof(text), "%s", muster_strerror(why));
@@ -525,7 +528,7 @@ static void backed_stop(struct mu_store_exec *x, int why)
         (void)snprintf(text, sizeof(text), "etcd did not answer in time%s",
                        mu_store_verb_is_read(o->base.base.request.verb)
                            ? ""
-                           : ": it may or may not have happened");
+                           : ": the operation may or may not have happened");
     }
     backed_fini(x);
     sink->answer(sink, why, &none, text);

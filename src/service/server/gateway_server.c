@@ -1,7 +1,7 @@
 /*
  * The keys are in another server: operations are calls of one native session with it. That session
- * outlives its connections, so a short loss costs time and nothing else. What a request asks for is
- * passed on as it is, deadline included, so that the other server decides and says why.
+ * outlives its connections, so a short loss costs only time. A request is passed on unchanged,
+ * deadline included, so that the other server decides and says why.
  */
 #include "service/server/gateway.h"
 
@@ -18,12 +18,12 @@
 #include "service/store/engine.h"
 
 #define DEFAULT_PORT 29500
-#define AGAIN_MS     1000 /* until a server that could not be had is reached for again */
-/* Of a session's calls so many may block: beyond what the other server serves of one session at
- * once, those who would end them could not get through. */
+#define AGAIN_MS     1000 /* until we try again to reach a server */
+/* How many calls of the session may block: if they took all that the other server serves of one
+ * session at once, the calls that would end them could not get through. */
 #define BLOCKED_MAX 32768
 
-/* Asks something simple behind a watch: when it is answered, the watch stands. */
+/* A simple request after a watch: when it is answered, the watch is up. */
 struct mu_gateway_probe {
     struct mu_store_op op;
     struct mu_gateway_server *remote;
@@ -36,15 +36,16 @@ struct mu_gateway_server {
     struct mu_gateway_events events;
     struct mu_store_tcp_config config;
     char addr[MU_ADDR_HOST_MAX + 16];
-    struct mu_store *store;   /* NULL: not begun, or it could not be had; `status` says why */
+    struct mu_store *store;   /* NULL: not begun, or the server could not be reached; `status` says
+                                 why */
     struct mu_store *leaving; /* until it is closed */
     int status;
     struct mu_errmsg why;
-    mu_mono_t patient_until; /* what nobody has sent waits for another try until then */
+    mu_mono_t patient_until; /* operations that were not sent wait for another try until then */
     struct mu_timer again;
-    struct mu_timer soon;  /* ends what is in `failed`, or all of this */
+    struct mu_timer soon;  /* ends the operations in `failed`, or the gateway */
     struct mu_list failed; /* operations that end on a later turn, with the status they have */
-    struct mu_list held;   /* those that wait for the next try */
+    struct mu_list held;   /* operations that wait for the next try */
     size_t busy;           /* operations under way that do not block */
     size_t blocked;        /* and those that may */
     size_t probes;
@@ -71,9 +72,9 @@ static void finish_turn(struct mu_gateway_server *r)
     }
 }
 
-/* --- how the other server is ------------------------------------------------------------------ */
+/* --- status of the other server --------------------------------------------------------------- */
 
-/* Whether the status speaks of the other server rather than of the request. */
+/* Whether the status is about the other server rather than the request. */
 static bool is_loss(int status)
 {
     return status == MUSTER_ECONN || status == MUSTER_ENAME || status == MUSTER_EREFUSED ||
@@ -102,7 +103,7 @@ static void be_patient(struct mu_gateway_server *r)
     r->patient_until = mu_mono_add_ms(mu_env_now(r->env).mono, r->config.connect_ms);
 }
 
-/* Whether what was not sent yet is better off waiting for the next try. */
+/* Whether operations that were not sent yet should wait for the next try. */
 static bool is_patient(const struct mu_gateway_server *r)
 {
     return r->status != MUSTER_EREFUSED &&
@@ -118,13 +119,14 @@ static void on_left(void *context)
         run_soon(r);
     } else {
         if (!is_patient(r)) {
-            be_patient(r); /* With those who come from now on. */
+            be_patient(r); /* for operations that come from now on */
         }
         try_again_later(r);
     }
 }
 
-/* Nobody is there, or somebody else. What waits for it ends, or is held, as its store closes. */
+/* There is no server, or not a muster server. Operations that wait for it end, or are held, as its
+ * store closes. */
 static void on_failed(void *context, int status, const char *text)
 {
     struct mu_gateway_server *r = context;
@@ -141,7 +143,8 @@ static void on_mismatch(void *context, bool silent)
     struct mu_gateway_server *r = context;
     char text[MU_ERRMSG_CAP];
 
-    (void)snprintf(text, sizeof(text), "%.160s is no store of muster's%s", r->addr,
+    (void)snprintf(text, sizeof(text),
+                   "%.160s is not a muster server%s; check the backing's address", r->addr,
                    silent ? ": it does not answer" : "");
     on_failed(r, MUSTER_ENOTSTORE, text);
 }
@@ -202,7 +205,7 @@ static void forget(struct mu_gateway_server *r, struct mu_gateway_op *o)
     }
 }
 
-/* Gives it back. */
+/* Gives an operation back. */
 static void end_op(struct mu_gateway_server *r, struct mu_gateway_op *o)
 {
     forget(r, o);
@@ -220,7 +223,7 @@ static void on_op_done(struct mu_store_op *op)
     b->errmsg = op->errmsg;
     if (b->status == MUSTER_ECLOSED && r->leaving != NULL && !r->closing) {
         if (is_patient(r) && !o->canceled) {
-            hold(r, o); /* This store was never ready: nothing of it was sent. */
+            hold(r, o); /* this store was never ready: nothing was sent */
             return;
         }
         b->status = r->status;
@@ -228,7 +231,7 @@ static void on_op_done(struct mu_store_op *op)
     }
     note_end(r, b->status, b->errmsg.text);
     if (is_loss(b->status) && b->status != MUSTER_ESESSION) {
-        b->status = MUSTER_ECONN; /* To our client, it is a matter of connections. */
+        b->status = MUSTER_ECONN; /* to our client, this is a lost connection */
     }
     if (is_loss(b->status) && strstr(b->errmsg.text, r->addr) == NULL) {
         mu_err_prefix(&b->errmsg, "the store at %.100s", r->addr);
@@ -274,13 +277,13 @@ static void on_probed(struct mu_store_op *op)
         if (stands && !watch->canceled) {
             watch->stands(watch);
         } else if (!watch->canceled) {
-            mu_store_cancel(&watch->remote); /* It cannot be told that it stands. */
+            mu_store_cancel(&watch->remote); /* it would never learn that it is up */
         }
         finish_turn(r);
     }
 }
 
-/* Calls of a session are begun in order: when this one is answered, the watch has begun. */
+/* Calls of a session begin in order: when this one is answered, the watch has begun. */
 static void probe(struct mu_gateway_server *r, struct mu_gateway_op *o, struct mu_gateway_probe *p)
 {
     p->remote = r;
@@ -295,7 +298,7 @@ static void probe(struct mu_gateway_server *r, struct mu_gateway_op *o, struct m
 /* --- the gateway -------------------------------------------------------------------------------
  * */
 
-/* To the store that there is. */
+/* Sends an operation to the present store. */
 static void send(struct mu_gateway_server *r, struct mu_gateway_op *o)
 {
     uint64_t left = mu_mono_until_ms(o->deadline, mu_env_now(r->env).mono);
@@ -326,12 +329,13 @@ static void remote_submit(struct mu_gateway *k, struct mu_backing_client *client
 {
     struct mu_gateway_server *r = remote_of(k);
 
-    (void)client; /* One session: all are in order, and so are those of one client. */
+    (void)client; /* there is one session, so all operations are in order */
     o->gateway = r;
     if (r->store == NULL && r->status != 0 && !is_patient(r)) {
         fail_soon(r, o, MUSTER_ECONN, r->why.text);
     } else if (mu_store_may_block(&o->base.request) && r->blocked >= BLOCKED_MAX) {
-        fail_soon(r, o, MUSTER_ELIMIT, "too many wait through this server");
+        fail_soon(r, o, MUSTER_ELIMIT,
+                  "too many operations wait through this server; use another server, or wait less");
     } else {
         count(r, o);
         if (r->store == NULL) {
@@ -362,7 +366,7 @@ static bool remote_cancel(struct mu_gateway *k, struct mu_gateway_op *o)
 
     o->canceled = true;
     if (is_resting(o)) {
-        mu_list_remove(&o->base.link); /* It waits here, for a try or for its end. */
+        mu_list_remove(&o->base.link); /* it waits here, for a try or for its end */
         forget(r, o);
         return true;
     }
@@ -370,14 +374,14 @@ static bool remote_cancel(struct mu_gateway *k, struct mu_gateway_op *o)
     return false;
 }
 
-/* Each watch is a call of its own, and stands when that has been begun. */
+/* Each watch is a call of its own, and is up when that has begun. */
 static bool remote_watches(const struct mu_gateway *k)
 {
     (void)k;
     return false;
 }
 
-/* The other server does. */
+/* The other server reports the present keys itself. */
 static void remote_tell_current(struct mu_gateway *k, struct mu_gateway_op *o)
 {
     (void)k;
@@ -493,8 +497,9 @@ static int parse_url(const char *text, struct mu_store_tcp_config *config,
     config->name = "gateway";
     config->wire_keys = true;
     if (err == 0 && url.path[0] != '\0' && strcmp(url.path, "/") != 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL,
-                     "a backing's tcp: URL has no path: all of that server's keys are served");
+        err =
+            mu_err(reterr_msg, MUSTER_EURL,
+                   "a backing's tcp: URL has no path, since all of that server's keys are served");
     }
     if (err == 0) {
         err = parse_connect(&url, &config->connect_ms, reterr_msg);
@@ -503,7 +508,7 @@ static int parse_url(const char *text, struct mu_store_tcp_config *config,
         err = mu_addr_parse(url.authority, DEFAULT_PORT, &config->addr, reterr_msg);
     }
     if (err == 0 && config->addr.kind == MU_ADDR_TCP && config->addr.port == 0) {
-        err = mu_err(reterr_msg, MUSTER_EURL, "port 0 cannot be connected to");
+        err = mu_err(reterr_msg, MUSTER_EURL, "the URL names port 0; name the port of the server");
     }
     return err;
 }
@@ -539,7 +544,7 @@ int mu_gateway_server_new(struct mu_env *env, const char *url,
     }
     (void)mu_addr_format(&r->config.addr, r->addr, sizeof(r->addr));
     be_patient(r);
-    /* On the next turn: until then it can be dropped. */
+    /* Connects on the next turn: until then the gateway can be dropped. */
     mu_env_timer_arm(env, &r->again, mu_env_now(env).mono);
     *ret_gateway = &r->base;
     return 0;

@@ -1,7 +1,7 @@
 /*
- * Answers of native calls whose large values are not copied: they are held where the keyspace has
- * them until the client has acknowledged the answer. What is between them, lengths and small
- * values, is bytes of our own.
+ * Answers of native calls whose large values are not copied: the values stay in the keyspace's
+ * memory until the client has acknowledged the answer. The bytes between them, lengths and small
+ * values, are our own.
  */
 #include "codec/store/msg.h"
 #include "core/alloc.h"
@@ -33,7 +33,8 @@ static bool is_lent(const struct mu_store_reply *reply, size_t i)
     return reply->blocks[i] != NULL && reply->values[i].len >= LEND_MIN;
 }
 
-/* The bytes from `*piece` to `at` are the next span; empty ones never are, as each has a length. */
+/* Makes the bytes from `*piece` to `at` the next span; it is never empty, as each value has a
+ * length. */
 static void end_piece(struct lent_answer *a, uint8_t **piece, uint8_t *at)
 {
     if (at != *piece) {
@@ -42,7 +43,7 @@ static void end_piece(struct lent_answer *a, uint8_t **piece, uint8_t *at)
     }
 }
 
-/* As mu_store_reply_encode() would write it. */
+/* Writes the same bytes as mu_store_reply_encode(). */
 static void fill(struct lent_answer *a, const struct mu_store_reply *reply, uint8_t *at)
 {
     uint8_t *piece = at;

@@ -9,7 +9,7 @@
 #include "service/base/log.h"
 
 #define PEER_LINES_PER_S 20
-/* Longer than this nobody's buffers are still. */
+/* The longest time that counts for buffers that do not move. */
 #define STILL_MS_MAX (UINT64_C(3600) * 1000)
 
 struct mu_store_server_config mu_store_server_config_defaults(void)
@@ -40,7 +40,7 @@ static void lower(size_t *limit, uint64_t most)
 void mu_store_server_config_settle(struct mu_store_server_config *config)
 {
     size_t buffers = config->buffer_bytes_max;
-    /* One value at its limit must fit all the same. */
+    /* One value at its limit must fit in any case. */
     size_t one = config->keyspace.value_bytes_max + config->keyspace.key_bytes_max + 64;
 
     lower(&config->journal_bytes_high, config->keyspace.memory_bytes_max / 8);
@@ -81,14 +81,15 @@ static void on_backing_turn(void *context)
     mu_store_server_finish_turn(context);
 }
 
-/* Every connection is gone and nothing is left to write: say so, on this turn's way out. */
+/* Reports the end, at the end of this turn, if every connection is gone and nothing is left to
+ * write. */
 static void stop_if_empty(struct mu_store_server *s)
 {
     if (!s->stopping || s->stopped || !mu_rpc_server_is_empty(&s->wire) || s->committing) {
         return;
     }
     if (s->backing != NULL) {
-        /* What is left are requests of connections that are gone. */
+        /* Only requests of connections that are gone are left. */
         mu_rpc_server_end_all(&s->wire, "server stopped");
         if (!s->backing_closing) {
             s->backing_closing = true;
@@ -120,7 +121,7 @@ static void close_all(struct mu_store_server *s, bool abort)
     mu_rpc_server_close_conns(&s->wire, abort);
 }
 
-/* A drain is over when the disk has everything and the peers have their answers. */
+/* A drain is over when the disk has everything and the clients have their answers. */
 static void continue_drain(struct mu_store_server *s)
 {
     if (!s->draining || s->stopping || !mu_store_commit_idle(s) ||
@@ -142,8 +143,8 @@ static bool is_over_limit(const struct mu_store_server *s)
     return s->buffer_bytes + s->ks.held_bytes > s->config.buffer_bytes_max;
 }
 
-/* Bytes that one keeps from others weigh more with every moment that nothing of it moves: large
- * requests that come in are not the fault of those who stopped to read. */
+/* The bytes of a connection weigh more with every moment in which none of them move: a large
+ * request that is coming in must not count like a client that stopped reading. */
 static uint64_t weight(const struct mu_store_server *s, size_t bytes, mu_mono_t moved)
 {
     uint64_t still_ms = mu_mono_since(moved, mu_env_now(s->env).mono) / MU_NS_PER_MS;
@@ -169,11 +170,12 @@ static uint64_t weight_of_session(const struct mu_store_server *s,
                                : MU_CONTAINER_OF(conn, const struct mu_store_conn, base)->moved);
 }
 
-/* If the buffers of all are over their limit, whoever weighs the most goes; whether one did. */
+/* If all buffers together are over their limit, drops the heaviest connection. Returns whether it
+ * dropped one. */
 static bool drop_heaviest(struct mu_store_server *s)
 {
-    static const char why[] = "the buffers of all connections together are over their limit, "
-                              "and this one's are the largest, or have not moved for longest";
+    static const char why[] = "the buffers of all connections together are over their limit, and "
+                              "this connection's are the largest or have not moved for longest";
     struct mu_store_conn *conn = NULL;
     struct mu_store_session *session = NULL;
     uint64_t most = 0;
@@ -201,7 +203,7 @@ static bool drop_heaviest(struct mu_store_server *s)
     }
     if (session != NULL) {
         mu_store_server_log_peer(s, session->base.peer, why);
-        mu_rpc_session_end(&session->base, "buffers over the limit");
+        mu_rpc_session_end(&session->base, "the buffers of all connections are over their limit");
     } else if (conn != NULL) {
         mu_rpc_conn_drop(&conn->base, why);
     }
@@ -299,10 +301,10 @@ static int open_backing(struct mu_store_server *s, struct mu_errmsg *reterr_msg)
     }
     if (s->config.disk != NULL) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "a server keeps its keys elsewhere or on its disk");
+                      "a server has either a backing or a disk, not both");
     }
     err = mu_gateway_new(s->env, s->config.backing, &events, &s->backing, reterr_msg);
-    s->config.backing = NULL; /* It was the caller's. */
+    s->config.backing = NULL; /* the pointer was the caller's */
     if (err == 0) {
         s->executor = mu_executor_backed();
     }
@@ -328,7 +330,7 @@ static void on_drain_timeout(struct mu_timer *timer)
 static void free_memory(struct mu_store_server *s)
 {
     if (!s->stopped) {
-        mu_rdzv_hub_fini(&s->hub); /* It never began. */
+        mu_rdzv_hub_fini(&s->hub); /* it never began */
     }
     mu_store_commit_forget(s, NULL);
     mu_rpc_server_fini(&s->wire);
@@ -382,8 +384,8 @@ int mu_store_server_start(struct mu_env *env, const struct mu_store_server_confi
         mu_free(s);
         return mu_err(reterr_msg, err, "out of memory");
     }
-    /* Leases of a process before this one must not be taken for those of this one; and their
-     * numbers stay positive in a reply. */
+    /* Leases of an earlier process must not be confused with ours; and the numbers stay positive in
+     * a reply. */
     mu_env_entropy(env, &s->ks.lease_id, sizeof(s->ks.lease_id));
     s->ks.lease_id >>= 2;
     s->executor = mu_executor_local(&s->ks);
@@ -427,7 +429,7 @@ void mu_store_server_drain(struct mu_store_server *s)
     mu_rpc_server_unlisten(&s->wire);
     mu_rpc_server_drain(&s->wire, "the server is shutting down");
     if (s->commit_again.ns != MU_MONO_NEVER.ns) {
-        s->commit_again = mu_env_now(s->env).mono; /* For the last time. */
+        s->commit_again = mu_env_now(s->env).mono; /* for the last time */
     }
     mu_env_timer_arm(s->env, &s->drain_timer,
                      mu_mono_add_ms(mu_env_now(s->env).mono, s->config.drain_ms));

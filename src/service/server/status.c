@@ -1,4 +1,4 @@
-/* How a store server stands: for the status page, and for Prometheus. */
+/* The status of a store server, for the status page and for Prometheus. */
 #include <inttypes.h>
 
 #include <muster/version.h>
@@ -118,37 +118,40 @@ static void put_runs(struct mu_status_text *t, const struct mu_store_server *s, 
                   count > MU_STORE_STATUS_RUNS ? count - MU_STORE_STATUS_RUNS : (size_t)0);
 }
 
-/* --- what is counted -------------------------------------------------------------------------- */
+/* --- counters --------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;
     const char *type; /* of Prometheus */
     const char *help;
-    size_t at; /* in the stats */
+    size_t at; /* offset in the stats */
 } figures[] = {
 #define FIGURE(name, type, help, field)                                                            \
     {                                                                                              \
         name, type, help, offsetof(struct mu_store_server_stats, field)                            \
     }
-    FIGURE("connections", "gauge", "Connections that are open.", connections),
-    FIGURE("connections_total", "counter", "Connections ever accepted.", connections_total),
+    FIGURE("connections", "gauge", "Open connections.", connections),
+    FIGURE("connections_total", "counter", "Connections accepted so far.", connections_total),
     FIGURE("sessions", "gauge", "Sessions of the native wire.", sessions),
     FIGURE("keys", "gauge", "Keys in the store.", keys),
-    FIGURE("memory_bytes", "gauge", "Keys and values in memory.", memory_bytes),
-    FIGURE("buffer_bytes", "gauge", "Half-read requests and unsent answers.", buffer_bytes),
-    FIGURE("revision", "counter", "Changes of the store.", revision),
+    FIGURE("memory_bytes", "gauge", "Bytes of keys and values in memory.", memory_bytes),
+    FIGURE("buffer_bytes", "gauge", "Bytes of half-read requests and unsent answers.",
+           buffer_bytes),
+    FIGURE("revision", "counter", "Changes to the store.", revision),
     FIGURE("waits", "gauge", "Clients that wait for keys.", waits),
-    FIGURE("watches", "gauge", "Watches that are open.", watches),
+    FIGURE("watches", "gauge", "Open watches.", watches),
     FIGURE("commits_total", "counter", "Writes to the disk.", commits),
-    FIGURE("disk_full", "gauge", "Whether changes are refused, as the disk is full.", disk_full),
+    FIGURE("disk_full", "gauge", "1 while changes are refused because the disk is full.",
+           disk_full),
     FIGURE("messages_in_total", "counter", "Requests and frames received.", messages_in),
     FIGURE("messages_out_total", "counter", "Answers and frames sent.", messages_out),
     FIGURE("bytes_in_total", "counter", "Bytes received.", bytes_in),
     FIGURE("bytes_out_total", "counter", "Bytes sent.", bytes_out),
-    FIGURE("peers_dropped_total", "counter", "Peers that broke a rule or did not read.",
+    FIGURE("peers_dropped_total", "counter",
+           "Connections dropped because the client broke the protocol or did not read.",
            peers_dropped),
     FIGURE("joins_total", "counter", "Nodes that joined a rendezvous.", joins),
-    FIGURE("rounds_total", "counter", "Rounds of rendezvous that were formed.", rounds),
+    FIGURE("rounds_total", "counter", "Rounds that were formed.", rounds),
 #undef FIGURE
 };
 #define FIGURES (sizeof(figures) / sizeof(figures[0]))
@@ -174,7 +177,7 @@ int mu_store_server_status(const struct mu_store_server *s, struct mu_buf *out)
     mu_status_quote(&t, mu_addr_format(&s->config.listen, address, sizeof(address)));
     mu_status_put(&t, ",\"at_ms\":%" PRIu64 ",\"ready\":%s,\"kept\":\"%s\",\"store\":{",
                   now.wall.ns / MU_NS_PER_MS, mu_store_server_ready(s) ? "true" : "false",
-                  s->backing != NULL ? (s->backing->kind->remote ? "by another server" : "in etcd")
+                  s->backing != NULL ? (s->backing->kind->remote ? "on another server" : "in etcd")
                   : s->disk_full     ? "on disk, which is full"
                   : s->config.disk != NULL ? "on disk"
                                            : "in memory");
@@ -196,11 +199,10 @@ static void put_run_metrics(struct mu_status_text *t, const struct mu_store_serv
 {
     size_t count = 0;
 
-    mu_status_put(t, members
-                         ? "# HELP muster_rdzv_members Nodes of a run, by what they do.\n"
-                           "# TYPE muster_rdzv_members gauge\n"
-                         : "# HELP muster_rdzv_round The round of a run that runs, or the next.\n"
-                           "# TYPE muster_rdzv_round gauge\n");
+    mu_status_put(t, members ? "# HELP muster_rdzv_members Nodes of a run, by state.\n# TYPE "
+                               "muster_rdzv_members gauge\n"
+                             : "# HELP muster_rdzv_round The current round of a run, or the next "
+                               "one.\n# TYPE muster_rdzv_round gauge\n");
     MU_LIST_FOREACH (it, &s->hub.busy) {
         const struct mu_rdzv_run *run = MU_CONTAINER_OF(it, struct mu_rdzv_run, link);
 
@@ -226,8 +228,8 @@ int mu_store_server_metrics(const struct mu_store_server *s, struct mu_buf *out)
     struct mu_status_text t = {.out = out};
     struct mu_store_server_stats stats;
 
-    mu_status_put(&t, "# HELP muster_info What this is.\n# TYPE muster_info gauge\n"
-                      "muster_info{version=\"" MUSTER_VERSION "\"} 1\n");
+    mu_status_put(&t, "# HELP muster_info The version of muster.\n# TYPE muster_info "
+                      "gauge\nmuster_info{version=\"" MUSTER_VERSION "\"} 1\n");
     mu_store_server_stats(s, &stats);
     for (size_t i = 0; i < FIGURES; i++) {
         mu_status_put(&t, "# HELP muster_%s %s\n# TYPE muster_%s %s\nmuster_%s %" PRIu64 "\n",
