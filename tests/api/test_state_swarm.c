@@ -188,7 +188,7 @@ static void test_swarm_newest_state_is_found_in_the_dht(void **state)
     assert_int_equal(muster_state_unshare(s.peers[1], PREFIX, 0), 0);
     await_declared(s.peers[1], 2);
     assert_int_equal(muster_state_load(taker, &r, &copy), MUSTER_ENOENT);
-    assert_non_null(strstr(muster_errmsg(), "nobody shares"));
+    assert_non_null(strstr(muster_errmsg(), "no peer shares"));
     swarm_close(&s);
 }
 

@@ -9,10 +9,8 @@
 #include "service/agent/agent_internal.h"
 #include "service/server/gateway_etcd.h"
 
-#define GOODBYE_MS 5000 /* for the rendezvous to take our last words */
-#define ASK_MS                                                                                     \
-    400                    /* for workers that showed signs of failing before the first known to
-                              end */
+#define GOODBYE_MS   5000  /* for the rendezvous to take our last words */
+#define ASK_MS       400   /* for workers that may have failed before the first known one */
 #define WAIT_MS      3000  /* until a node that joins logs what it waits for */
 #define WAIT_STEP_MS 10000 /* and then every so often */
 #define LINGER_MS                                                                                  \
@@ -477,8 +475,7 @@ static void on_record(void *context, const struct mu_rdzv_record *record)
     const char *step = strchr(record->name, '.');
 
     if (step != NULL && strcmp(step, ".host") == 0 && s->config.rdzv.nodes_max > 1) {
-        mu_agent_log(s, "%s", record->message); /* only where other nodes exist is it worth saying
-                                                   which one hosts */
+        mu_agent_log(s, "%s", record->message); /* which node hosts: of use if there are others */
     }
     if (s->events.record != NULL) {
         s->events.record(s->events.context, record);

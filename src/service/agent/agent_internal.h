@@ -29,8 +29,7 @@ struct mu_agent_round {
     uint32_t world;
     uint32_t restarts_left;
     enum mu_exchange_generation generation; /* of the members */
-    bool share;                             /* an agent serves the workers' store, not rank 0
-                                               itself */
+    bool share;                             /* an agent serves the workers' store, not rank 0 */
     char *store_url;
     char *addr_0; /* of rank 0, or NULL */
     struct mu_rdzv_round_store stores;
@@ -116,8 +115,7 @@ struct mu_agent_service {
     size_t pending_count;
 
     struct mu_list rounds;
-    struct mu_agent_round *round; /* the one in which workers run, or whose ranks are being
-                                     exchanged */
+    struct mu_agent_round *round; /* in which workers run, or ranks are exchanged */
     struct mu_agent_round *next;  /* assigned, and not wanted yet */
 
     struct mu_agent_worker *workers;

@@ -525,7 +525,7 @@ const char *mu_output_run_dir(const struct mu_output *out)
     return out->run_dir;
 }
 
-/* BASE/RUNID_xxxxxx; a slash in a run id is no directory. */
+/* Makes BASE/RUNID_xxxxxx; a slash in a run id does not make a directory. */
 static int make_run_dir(struct mu_output *out, const struct mu_output_config *config,
                         struct mu_errmsg *msg)
 {

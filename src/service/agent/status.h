@@ -43,7 +43,7 @@ struct mu_agent_status {
     uint64_t failures; /* workers that failed by themselves since the agent began */
     struct mu_agent_status_worker *workers;
     uint32_t worker_count;
-    char text[MU_STATUS_EVENT_MAX]; /* the last decision, in words */
+    char text[MU_STATUS_EVENT_MAX]; /* of the last decision */
     bool ended;
     bool has_failure;
     char verdict[MU_STATUS_EVENT_MAX];

@@ -8,10 +8,8 @@
 #include "service/agent/agent_internal.h"
 
 #define TRACEBACK "Traceback (most recent call last)"
-#define RAISED_MS                                                                                  \
-    UINT64_C(1000)  /* how long after a traceback a worker may be ending because of
-                                    it */
-#define HOLD_MS 300 /* how long a worker that may be ending has for that before it is signalled */
+#define RAISED_MS UINT64_C(1000) /* after a traceback, for the worker to end because of it */
+#define HOLD_MS   300 /* how long a worker that may be ending has for that before it is signalled */
 
 /* --- the channels ----------------------------------------------------------------------------- */
 

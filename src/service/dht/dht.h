@@ -22,8 +22,7 @@
 struct mu_dht_service;
 
 struct mu_dht_service_config {
-    struct mu_dht_config dht; /* `self.peer` is our id; the service draws the node id and the
-                                 seed */
+    struct mu_dht_config dht; /* `self.peer` is ours; the service draws node id and seed */
     struct mu_unary *unary;   /* borrowed */
     /** The last callback. */
     void (*stopped)(void *context);

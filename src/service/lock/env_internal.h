@@ -39,16 +39,14 @@ struct mu_lock_env {
     uint64_t come; /* guests, ever; what it was in the last turn, and at the last handshake */
     uint64_t come_before;
     uint64_t come_at_shake;
-    mu_mono_t farewells_since; /* for clients that greeted natively, and learn why they are
-                                  refused */
+    mu_mono_t farewells_since; /* for clients that greeted natively and learn why not */
     unsigned farewells;
     struct mu_timer timer;         /* of the oldest of both */
     mu_mono_t forgiven;            /* until then no connection counts as late: we were */
     struct mu_timer turn;          /* armed while a connection may begin TLS */
     struct lock_listener *feeding; /* the one for which the TLS layer is being asked to listen */
     size_t live;
-    const char *why; /* the reason of the `closed` that is being called, or of a verb that returned
-                        ELOCKED */
+    const char *why; /* of the `closed` that is being called, or of a verb that returned ELOCKED */
     struct mu_errmsg refusal;
     struct named named[NAMED_MAX];
     size_t named_next;

@@ -31,8 +31,7 @@
 
 /* Certificates or a token, not both. */
 struct mu_tls_config {
-    const char *cert; /* path of our certificate (PEM), followed by those that lead to the
-                        authority */
+    const char *cert; /* path of our certificate (PEM), then those up to the authority */
     const char *key;  /* path of its private key */
     const char *ca;   /* path of the authority that must have signed the other end's certificate */
     const char *name; /* the name that a dialled server's certificate must have. NULL: the host that

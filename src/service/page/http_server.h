@@ -4,7 +4,7 @@
  * for many. A service: it runs on libuv and in the simulator.
  *
  *     mu_http_server_start(env, &config, &server, &msg);
- *     mu_http_server_push(server, event);      to all who listen to /events
+ *     mu_http_server_push(server, event);      to all listeners of /events
  *     mu_http_server_stop(server);             stopped() follows
  *
  * Access. With a token, a request must show it: as "Authorization: Bearer TOKEN", or as the

@@ -29,8 +29,7 @@ struct mu_peer_calls;
 struct mu_peer_calls_config {
     uint32_t requests_max;    /* of other peers, served at a time. 512 */
     size_t request_bytes_max; /* bytes that these have sent, in all. 64 MiB */
-    uint32_t linger_ms;       /* for the other side to close a stream that is no longer needed. 5
-                                 s */
+    uint32_t linger_ms;       /* for the other side to close a finished stream. 5 s */
     size_t item_len_max;      /* of a streaming call. 64 MiB */
     size_t item_bytes_max;    /* bytes of ours that wait to be sent, for each call. 1 MiB */
 };

@@ -28,8 +28,7 @@ struct circuit {
     struct mu_relay_in in;
     struct mu_buf out; /* our messages to the relay, which go before all else */
     bool dialled;
-    bool stranger; /* it has come from a peer that is not a relay of ours, and has said nothing
-                      yet */
+    bool stranger; /* not from a relay of ours, and nothing has come on it yet */
     bool agreed;   /* the relay's messages are over: what comes now is from the other peer */
 };
 

@@ -11,7 +11,7 @@ struct mu_peer_env {
     struct mu_stream_conns conns;
     struct mu_peer_host *host;
     struct mu_peer_handler handler;
-    struct mu_listener *listener; /* NULL: nobody listens */
+    struct mu_listener *listener; /* NULL: it does not listen */
     struct mu_timer unlistened;
 };
 

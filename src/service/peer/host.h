@@ -56,8 +56,7 @@ struct mu_peer_host_config {
     uint32_t connect_ms;                /* until a peer is reached, all its addresses tried. 15 s */
     uint32_t dial_ms;                   /* for one address, handshake included. 5 s */
     uint32_t stagger_ms;                /* until the next address is tried beside it. 250 */
-    uint32_t idle_ms;                   /* until a connection without streams is closed. 10 min; 0:
-                                           never */
+    uint32_t idle_ms;                   /* for a connection without streams. 10 min; 0: no limit */
     uint32_t drain_ms;                  /* until an unanswered farewell ends. 5 s */
     uint32_t settle_ms;        /* dials within so much of each other are simultaneous. 10 s */
     uint32_t conns_max;        /* 1,024 */

@@ -307,7 +307,7 @@ static void take_secured(struct mu_host_conn *c)
     }
 }
 
-/* The connection is over, and its streams have been told. */
+/* The connection is over, and its streams have ended. */
 static void take_over(struct mu_host_conn *c, int err)
 {
     struct mu_peer_host *h = c->host;

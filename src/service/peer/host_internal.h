@@ -147,8 +147,7 @@ struct mu_peer_host {
     struct mu_peer_handler identify_handler;
     struct mu_peer_handler push_handler;
     struct mu_peer_handler ping_handler;
-    struct mu_buf seen[MU_HOST_SEEN_MAX]; /* IP addresses under which others see us, as multiaddr
-                                             parts */
+    struct mu_buf seen[MU_HOST_SEEN_MAX]; /* our IP addresses as others see them: multiaddr parts */
     size_t seen_next;
     struct mu_buf record; /* our signed addresses; empty: made when needed */
     uint64_t record_seq;

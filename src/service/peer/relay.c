@@ -187,8 +187,7 @@ static int check_voucher(const struct mu_relay_place *p, struct mu_span envelope
 static void fail(struct mu_relay_place *p, const char *why)
 {
     char id[MU_PEER_ID_TEXT_MAX];
-    bool news = p->given.len != 0 && p->reservation.failures == 0; /* for the user who named that
-                                                                      relay */
+    bool news = p->given.len != 0 && p->reservation.failures == 0; /* for its user */
 
     mu_log(news ? MUSTER_LOG_WARN : MUSTER_LOG_INFO, "RELAY-NO-PLACE", "at=%s why=\"%s\"",
            mu_peer_id_format(&p->at, id), why);

@@ -23,7 +23,7 @@ static const char mark_name[] = "muster/fresh";
  * The round's own pair:                      The pairs of earlier rounds, when patience is over:
  *
  *   rank 0   SET_MARK ->                       CHECK -> MARK -> ADDR -> PORT -> dial -> done
- *            SET_ADDR -> SET_PORT -> done        ^ absent, ours, another address, nobody listens
+ *            SET_ADDR -> SET_PORT -> done        ^ absent, ours, another address, no listener
  *   others   GET_ADDR -> GET_PORT -> done        +---- one round down ----
  */
 enum step {

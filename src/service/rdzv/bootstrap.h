@@ -41,8 +41,7 @@
 struct mu_rdzv_round_store {
     struct mu_store *store; /* of the round. Closing it closes the other as well */
     struct mu_store *run;   /* the same without its prefix */
-    char prefix[MU_RDZV_BOOTSTRAP_PREFIX_MAX + 1]; /* "": there is no prefix, and the two are the
-                                                      same */
+    char prefix[MU_RDZV_BOOTSTRAP_PREFIX_MAX + 1]; /* "": no prefix, and the two are the same */
 };
 
 /** Opens the store of an assignment's URL. Both views share one connection. MUSTER_EURL with a

@@ -14,12 +14,10 @@
 #define WATCH_QUIET_MS  10000u
 /* If etcd's leader dies during a request, etcd answers only after 6 or 7 s. All requests of the
  * etcd-v3 backend can be repeated. */
-#define TRY_MS 2500u
-#define TRY_MS_A_NODE                                                                              \
-    10u /* hundreds of nodes that come together are answered one after the
-                             other */
-#define TRY_MS_MAX 8000u
-#define V2_STORE   "/torch/elastic/store" /* PyTorch's, for all runs */
+#define TRY_MS        2500u
+#define TRY_MS_A_NODE 10u /* hundreds of nodes that come together wait for each other */
+#define TRY_MS_MAX    8000u
+#define V2_STORE      "/torch/elastic/store" /* PyTorch's, for all runs */
 
 static const char *const url_params[] = {"tls", "cacert", "cert", "key", "user", "password_file"};
 

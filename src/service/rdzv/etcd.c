@@ -16,9 +16,7 @@
 #define PATH_MAX_BYTES (64u << 10)
 #define BODY_MAX       (16u << 20)
 #define CALL_MS        10000u /* etcd itself takes 7 s to give up */
-#define LEASE_MS                                                                                   \
-    3000u /* of a time to live of 10 s, so that there is time for a second
-                                 try */
+#define LEASE_MS       3000u  /* of a life of 10 s, so that there is time for a second try */
 
 static struct mu_rdzv_etcd *etcd_of(struct mu_rdzv_handler *h)
 {

@@ -1,7 +1,7 @@
 /*
  *     [ASK the version] -> GET -+- store: MAKE, or SWAP against what was read -> done
  *                          ^    +- load: it is there -> done; else WAIT -> GET
- *                          +---- somebody was quicker: a tenth of a second later
+ *                          +---- another was quicker: a tenth of a second later
  */
 #include "service/rdzv/etcd_extra.h"
 

@@ -105,8 +105,7 @@ static void on_landed(struct mu_rpc_out *out, int status, const char *text, stru
                      ? MUSTER_EPROTO
                      : mu_rref_answer_decode(mu_span_skip(message, 1), &answer);
     } else if (status == MUSTER_EWORKER && f->op->verb != MU_RREF_CREATE) {
-        status = MUSTER_ESESSION; /* the worker was just removed: mu_rref_agent_gone() has reported
-                                     it */
+        status = MUSTER_ESESSION; /* just removed: mu_rref_agent_gone() has reported it */
     }
     keep_text(f->op, status, text);
     mu_rref_op_ended(&refs->table, mu_rref_agent_now(refs), f->op, status, &answer);

@@ -36,8 +36,7 @@ struct mu_gateway_server {
     struct mu_gateway_events events;
     struct mu_store_tcp_config config;
     char addr[MU_ADDR_HOST_MAX + 16];
-    struct mu_store *store;   /* NULL: not begun, or the server could not be reached; `status` says
-                                 why */
+    struct mu_store *store;   /* NULL: not begun, or not reached; `status` says why */
     struct mu_store *leaving; /* until it is closed */
     int status;
     struct mu_errmsg why;

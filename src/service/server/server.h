@@ -53,8 +53,7 @@ struct mu_store_server_config {
     size_t sessions_max;    /* 100,000 */
     bool fit; /* calls mu_store_server_config_fit() first, with the available memory. Yes */
     size_t buffer_bytes_max; /* half-read requests and unsent answers of all clients. 2 GiB */
-    struct mu_disk *disk;    /* NULL: memory only. The server takes it, and closes it when it has
-                                stopped */
+    struct mu_disk *disk;    /* NULL: memory only. The server takes it and closes it at the end */
     /* The backing: NULL, or etcd://HOST,HOST/PREFIX, or tcp://HOST:PORT. Copied. Not with a
      * disk. */
     const char *backing;
@@ -64,8 +63,7 @@ struct mu_store_server_config {
     size_t
         /* no more requests are read while this much waits for the disk. 64 MiB */
         journal_bytes_high;
-    size_t backlog_bytes_max; /* of one watch whose reader is behind; past it the watch ends. 4
-                                 MiB */
+    size_t backlog_bytes_max; /* of a watch that is behind; past it the watch ends. 4 MiB */
     uint32_t eof_grace_ms; /* of a session whose client closed its connection without a goodbye, as
                               a killed process does. 25 */
     uint32_t drain_ms;     /* how long a drain waits for slow readers. 5,000 */

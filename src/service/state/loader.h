@@ -33,8 +33,7 @@ struct mu_state_plan {
     /* The callback fills these in. */
     struct mu_state_segment *segments; /* allocated; the loader takes it */
     size_t segment_count;
-    uint8_t *maybe; /* a bit for each chunk that may be there already, allocated; NULL: no chunk
-                       is */
+    uint8_t *maybe; /* a bit for each chunk that may be there, allocated; NULL: no chunk */
     /** As in struct mu_state_share; `released` comes when that memory is not used any more, whether
      * the load succeeded or not. */
     int (*read)(struct mu_state_share *share, uint64_t offset, void *buf, size_t len);

@@ -28,8 +28,7 @@ struct mu_state_swarm_config {
     const struct mu_peer_id *peers; /* through which we join; the host knows their addresses */
     size_t peer_count;              /* 0: we are the first of a new swarm */
     bool client;                    /* asks, and does not serve */
-    const char *averager;           /* the class that hivemind's peers call, or ask for; NULL: no
-                                       class. Copied */
+    const char *averager;           /* the class that hivemind's peers call, or NULL. Copied */
     uint32_t slots;                 /* downloads by hivemind's peers at once, of each prefix. 4 */
     uint32_t declare_ms;            /* how long an entry lives in the DHT. 30 s */
     uint32_t op_ms;                 /* how long the DHT may take to answer. 10 s */

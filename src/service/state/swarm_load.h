@@ -7,9 +7,9 @@
  *     ended(): a share, or (NULL, with status 0) what mu_state_swarm_load_take() gives; or why not
  *     closed(): the last callback; mu_state_swarm_load_free()
  *
- *     FINDING ----> PROBING ----> hivemind's who are newer ----> native ----> hivemind's ----> end
- *     the DHT       who answers,  than all native ones           all at once  one after
- *                   in what                                                   the other
+ *     FINDING ----> PROBING ----> hivemind's, if newer ----> native ----> hivemind's ----> end
+ *     the DHT       which donors  than all native ones       all at once  one after
+ *                   answer                                                the other
  *
  * All donors whose hosts say that they speak the native wire are asked at once, by that wire. Of
  * the rest, donors with a greater priority than any of these are asked before, one after the other,
@@ -30,12 +30,10 @@ struct mu_state_swarm_load_config {
     struct mu_env *env;           /* of the native wire */
     /* Its `ended` and `closed` are the load's. `resolve` has to handle "/p2p/ID". */
     struct mu_state_loader_config native;
-    const char *const *donors; /* of the native wire, besides those that are found. Lent for the
-                                  call */
+    const char *const *donors; /* native ones, besides those that are found. Lent for the call */
     size_t donor_count;
     const struct mu_layout *expected; /* of hivemind's donors; NULL: anything. Borrowed */
-    uint64_t bytes_max; /* likewise, how much they may send. 0: the default. For others `accept`
-                           decides */
+    uint64_t bytes_max; /* that they may send. 0: the default. For others `accept` decides */
     void (*ended)(void *context, int status, const char *text, struct mu_state_share *share);
     void (*closed)(void *context);
 };

@@ -94,8 +94,7 @@ static void on_lease_revoked(struct mu_etcd_call *call)
     struct mu_setcd_op *e = op_of(call);
 
     if (e->ending == 0 && call->status == MUSTER_ENOENT && call->unknown) {
-        mu_setcd_answer(e, e->number, NULL, 0); /* an earlier try, whose answer was lost, has done
-                                                   it */
+        mu_setcd_answer(e, e->number, NULL, 0); /* an earlier try has done it */
     } else if (!mu_setcd_call_failed(e)) {
         mu_setcd_answer(e, e->number, NULL, 0);
     }
@@ -134,8 +133,7 @@ int mu_setcd_lease(struct mu_setcd_op *e)
             return MUSTER_EINVAL;
         }
         mu_env_entropy(e->s->base.env, &id, sizeof(id));
-        e->number = (int64_t)(id >> 2 | 1); /* we choose the id, so that doing it twice is
-                                               harmless */
+        e->number = (int64_t)(id >> 2 | 1); /* our choice: twice is harmless */
         err = mu_etcd_encode_grant(&e->body, (q->number + 999) / 1000, e->number);
         if (err == 0) {
             mu_setcd_send(e, "/v3/lease/grant", on_lease);

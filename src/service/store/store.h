@@ -51,8 +51,7 @@ struct mu_store_kind {
 struct mu_store {
     const struct mu_store_kind *kind;
     struct mu_env *env;
-    uint32_t connect_ms; /* how long it may take to reach the server, as given at opening; 0: for
-                            ever */
+    uint32_t connect_ms; /* how long it may take to reach the server; 0: for ever */
     /** The last callback; the store is freed right after it returns. */
     void (*closed)(void *context);
     void *context;
@@ -105,11 +104,9 @@ struct mu_store_tcp_config {
     } protocol;
     uint32_t connect_ms;    /* how long the first connection may take, retries included. 300 s */
     uint32_t reconnect_ms;  /* how long a connection may stay lost before its ops fail. 10 s */
-    uint32_t probe_ms;      /* how long a server may be silent before the next protocol is tried. 1
-                               s */
+    uint32_t probe_ms;      /* how long a server may be silent before the next protocol. 1 s */
     uint32_t waits_max;     /* PyTorch's protocol: connections for blocking ops. 64 */
-    size_t value_bytes_max; /* PyTorch's protocol: a longer answer ends its op with MUSTER_ELIMIT. 1
-                               GiB */
+    size_t value_bytes_max; /* PyTorch's protocol: a longer answer is MUSTER_ELIMIT. 1 GiB */
     const char *name;       /* our name in the server's logs; borrowed for the store's life */
     bool wire_keys;         /* the native protocol: keys are as on the wire, slashes included */
 };

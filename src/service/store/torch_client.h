@@ -20,14 +20,12 @@ struct torch_store;
 struct torch_conn;
 struct torch_task;
 
-#define MU_TORCH_MISSING_NAMED                                                                     \
-    16 /* how many keys a timeout names, and how many checks run at a
-                                     time */
+#define MU_TORCH_MISSING_NAMED 16 /* keys that a timeout names, and checks at a time */
 
 struct torch_step {
     struct mu_list link;     /* of a queue of the store, or conn->steps once sent */
     struct mu_list of_task;  /* of task->steps */
-    struct torch_task *task; /* NULL: nobody wants the answer any more */
+    struct torch_task *task; /* NULL: the answer is not wanted any more */
     struct torch_conn *conn; /* NULL: not sent */
     struct mu_store_request request;
     size_t index; /* which key, where an operation takes a step for each */
