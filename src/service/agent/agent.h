@@ -41,7 +41,7 @@ struct mu_agent_service;
 
 /* All pointers are borrowed for as long as the agent lives. */
 struct mu_agent_service_config {
-    struct mu_agent_config policy; /* workers, restarts, times, signals; `trace` is unused */
+    struct mu_agent_config policy; /* workers, restarts, times, signals; `trace` may be set */
     struct mu_rdzv_params rdzv;
     const char *const *argv;      /* of a worker, up to a NULL; ${local_rank} still in it */
     const char *const *inherited; /* "NAME=value", up to a NULL */

@@ -2,11 +2,13 @@
  * The locked environment. It stands on another one and does all that that one does, except that
  * connections from and to other hosts must pass the job's lock (proto/lock/lock.h):
  *
- *     mu_lock_env_new(env, &policy, &lock); mu_tls_env_new(mu_lock_env_wire(lock), &credential,
- *     &tls, &msg); with a credential mu_tls_env_on_refused(tls, mu_lock_env_refused, lock);
- *     mu_tls_env_on_shown(tls, mu_lock_env_shown, lock); mu_lock_env_seal(lock,
- *     mu_tls_env_env(tls)); ... mu_lock_env_env(lock) ... for all the rest mu_lock_env_free(lock),
- *     mu_tls_env_free(tls)
+ *     mu_lock_env_new(env, &policy, &lock);
+ *     mu_tls_env_new(mu_lock_env_wire(lock), &credential, &tls, &msg);     with a credential
+ *     mu_tls_env_on_refused(tls, mu_lock_env_refused, lock);
+ *     mu_tls_env_on_shown(tls, mu_lock_env_shown, lock);
+ *     mu_lock_env_seal(lock, mu_tls_env_env(tls));
+ *     ... mu_lock_env_env(lock) ...                                        for all the rest
+ *     mu_lock_env_free(lock), mu_tls_env_free(tls)
  *
  * listen beyond loopback fails with MUSTER_ELOCKED where no rule lets anybody in; errors of the
  * environment below about the address come first. A connection is judged by its address and its

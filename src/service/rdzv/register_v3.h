@@ -9,8 +9,8 @@
  *     P/state        the state, changed by compare-and-set on its mod_revision only
  *     P/nodes/LEASE  a node's wish. It lives as long as the node's lease, whose number in hex is
  *                    its name, and only the node writes it
- *     P/store/... the rounds' stores (service/store/etcd.h). The leader that completes round R
- *     deletes the values (store/k/) of the rounds before R - 1; their queues stay
+ *     P/store/...    the rounds' stores (service/store/etcd.h). The leader that completes round R
+ *                    deletes the values (store/k/) of the rounds before R - 1; their queues stay
  *
  * A request is answered from what the watch on P/state has reported, so a read costs nothing. A
  * write is a wish: the node writes its own key, and the answer is the first state that has seen the

@@ -4,7 +4,8 @@
  *
  *     mu_state_loader_start(env, &config, &loader, &msg);
  *     mu_state_loader_add(loader, "10.0.0.1:29700");         as many as are known
- *       accept(): this state was chosen; says where to put it progress()
+ *       accept(): this state was chosen; says where to put it
+ *       progress()
  *     ended(): every byte is verified, or why not; nothing is written to that memory any more
  *     closed(): the last callback; mu_state_loader_free()
  *

@@ -260,7 +260,7 @@ void mu_setcd_sleep(struct mu_setcd_op *e, int64_t revision)
     }
     e->waiting = true;
     if (e->poked || s->wake.next > revision + 1) {
-        /* The watch has passed that revision: what it reported meanwhile is in what we read. */
+        /* The watch has passed that revision, and may have reported the key before we waited. */
         e->poked = false;
         e->waiting = false;
         e->step(e);
