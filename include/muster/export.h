@@ -1,4 +1,4 @@
-/* Symbols are hidden unless marked: what stands in these headers is all there is to link to. */
+/* Symbols are hidden unless marked: these headers declare everything that can be linked to. */
 #ifndef MUSTER_EXPORT_H
 #define MUSTER_EXPORT_H
 

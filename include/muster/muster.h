@@ -5,9 +5,9 @@
  * thread that does the work, and which calls may be made where), then muster/store.h and
  * muster/rendezvous.h.
  *
- * Caveats. A runtime does not survive fork(): make it in the child. What one runtime holds must be
- * closed before it is freed. Keys and values are bytes; nothing is interpreted but the decimal
- * numbers of add.
+ * Caveats. A runtime does not survive fork(): make it in the child. Everything opened in a runtime
+ * must be closed before the runtime is freed. Keys and values are bytes; only the decimal numbers
+ * of add are interpreted.
  */
 #ifndef MUSTER_MUSTER_H
 #define MUSTER_MUSTER_H

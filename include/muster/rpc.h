@@ -20,24 +20,26 @@
  *         muster_rpc_future_free(future);
  *     }
  *
- *     muster_rpc_leave_group(agent, store, 60000);                nobody has a call under way
+ *     muster_rpc_leave_group(agent, store, 60000);                no worker has a call under way
  *     muster_rpc_shutdown(agent);
  *
  * Calls. Every call ends exactly once: with the handler's answer, with the handler's error, or with
- * an error that was made on the way (its deadline has passed, it was canceled, the worker cannot be
- * reached, the agent was shut down). The deadline travels with the call; the handler can see it.
- * One connection serves both directions between two workers; it is made by the first call, and if
- * it is lost it is made again and everything goes on, nothing twice.
+ * an error from the way there or back (its deadline has passed, it was canceled, the worker cannot
+ * be reached, the agent was shut down). The deadline travels with the call; the handler can see it.
+ * One connection serves both directions between two workers; the first call makes it. A lost
+ * connection is made again, and all calls go on; nothing runs twice.
  *
- * A worker that was shut down has said so: calls to it end with MUSTER_ECLOSED at once, until one
- * of the same name is there again.
+ * A worker says goodbye when it is shut down: from then on, calls to it end with MUSTER_ECLOSED at
+ * once, until a worker of the same name is there again.
  *
- * MUSTER_ESESSION means that a worker was lost with the call: it may or may not have run. Retries
- * (MUSTER_RPC_RETRY) run a call again then, so what is called must bear that; with MUSTER_RPC_ONCE
- * the worker remembers what it answered, and the call runs at most once however often it is sent.
+ * MUSTER_ESESSION means that a worker was lost with the call: the call may or may not have run.
+ * With retries (MUSTER_RPC_RETRY) it then runs again, so the method must tolerate that; with
+ * MUSTER_RPC_ONCE the worker remembers what it answered, and the call runs at most once however
+ * often it is sent.
  *
  * Handlers run on the runtime's thread and must not block there; with MUSTER_RPC_BLOCKS they run on
- * one of the agent's own threads, where they may. Either may answer later, from any thread.
+ * one of the agent's own threads, where they may block. Either kind may answer later, from any
+ * thread.
  *
  * All functions may be called from any thread. Those that wait return MUSTER_EINVAL on the
  * runtime's own.
@@ -61,51 +63,53 @@ typedef struct muster_rpc_stream muster_rpc_stream;
 
 /* --- the agent -------------------------------------------------------------------------------- */
 
-/* Text is copied. Who may call and be called is a matter of the runtime's lock (muster/runtime.h).
+/* Text is copied. The runtime's lock decides which calls are let in and out (muster/runtime.h).
  */
 struct muster_rpc_config {
     const char *name; /* 1 to 127 of A-Z a-z 0-9 - _ : */
-    int32_t id;       /* 0 to 32767, unique in the group; -1: none, it calls and is not called */
+    int32_t id;       /* 0 to 32767, unique in the group; -1: no id; this worker calls and is not
+                         called */
     /* "HOST:PORT", port 0: any; "unix:/PATH"; NULL: does not listen. Default: every address of the
      * host if the runtime's lock has a credential or is `insecure`; else loopback. */
     const char *listen;
-    const char *advertise; /* the host that others dial. NULL: that of `listen`, or our name */
-    uint32_t timeout_ms;   /* of calls that name none. 60,000; 0: never */
+    const char *advertise; /* the host that others dial. NULL: that of `listen`, or our host name */
+    uint32_t timeout_ms;   /* default of calls. 60,000; 0: never */
     uint32_t threads;      /* for handlers that block; started when first needed. 16 */
-    uint32_t connect_timeout_ms;   /* of a connection that never was. 10,000 */
-    uint32_t reconnect_timeout_ms; /* of one that was lost. 5,000 */
-    size_t message_bytes_max;      /* of one message that comes in. 1 GiB */
-    uint32_t retry_budget_percent; /* retries to one worker, of the calls to it. 0: no bound */
-    bool tcp_only; /* workers of one host and group talk by TCP too, not by unix socket */
+    uint32_t connect_timeout_ms;   /* to make a first connection. 10,000 */
+    uint32_t reconnect_timeout_ms; /* to make a lost one again. 5,000 */
+    size_t message_bytes_max;      /* of one incoming message. 1 GiB */
+    uint32_t retry_budget_percent; /* how many of the calls to one worker may be retries. 0: no
+                                      bound */
+    bool tcp_only;                 /* workers on one host use TCP too, not unix sockets */
 };
 
 MUSTER_EXPORT struct muster_rpc_config muster_rpc_config_defaults(void);
 
-/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ELOCKED (other hosts reach
- * the address, and the runtime's lock has no credential), MUSTER_ENOMEM. */
+/** MUSTER_EINVAL (a bad name or id), MUSTER_EADDR, MUSTER_EURL, MUSTER_ELOCKED (other hosts can
+ * reach the address, and the runtime's lock has no credential), MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_start(muster_runtime *runtime, const struct muster_rpc_config *config,
                                    muster_rpc_agent **ret_agent);
 /**
- * Ends the agent at once: calls under way end with MUSTER_ECLOSED, retries that wait as well;
- * handlers that run are told (muster_rpc_in_canceled()) and waited for; then it is freed. Futures
- * stay valid. If it is the current agent of the process, there is none from now on. Not on the
- * runtime's thread, where it would wait for itself: nothing happens there. NULL is fine.
+ * Ends the agent at once. Calls under way and waiting retries end with MUSTER_ECLOSED; handlers
+ * that run are told (muster_rpc_in_canceled()), and this waits for them and then frees the agent.
+ * Futures stay valid. If this was the current agent of the process, the process no longer has one.
+ * On the runtime's thread, where it would wait for itself, it does nothing. NULL is fine.
  */
 MUSTER_EXPORT void muster_rpc_shutdown(muster_rpc_agent *agent);
 
-/** As in its config; lent until it is shut down. */
+/** As in its config; valid until the agent is shut down. */
 MUSTER_EXPORT const char *muster_rpc_name(const muster_rpc_agent *agent);
 MUSTER_EXPORT int32_t muster_rpc_id(const muster_rpc_agent *agent);
 /** Where others dial it: "HOST:PORT", or "unix:/PATH"; "" if it does not listen. */
 MUSTER_EXPORT const char *muster_rpc_address(const muster_rpc_agent *agent);
-/** The timeout of calls that name none; counts for those begun later. */
+/** The default timeout of calls; a change applies to those begun later. */
 MUSTER_EXPORT void muster_rpc_set_timeout(muster_rpc_agent *agent, uint32_t timeout_ms);
 MUSTER_EXPORT uint32_t muster_rpc_timeout(const muster_rpc_agent *agent);
 
 /**
- * The agent of the process, for code that is not handed one. Setting takes an agent while none is
- * set (else MUSTER_EEXIST), or NULL while one is (else MUSTER_ENOENT); asking while none is set is
- * MUSTER_ENOENT, too.
+ * The agent of the process, for code that is not handed one. You can set an agent while there is no
+ * current one (otherwise MUSTER_EEXIST), or NULL while there is one (otherwise MUSTER_ENOENT).
+ * Asking while there is no current agent is MUSTER_ENOENT, too.
  */
 MUSTER_EXPORT int muster_rpc_set_current(muster_rpc_agent *agent);
 MUSTER_EXPORT int muster_rpc_current(muster_rpc_agent **ret_agent);
@@ -118,78 +122,80 @@ struct muster_rpc_worker {
 };
 
 /**
- * Makes a worker known; again, to change its address: "HOST:PORT", "unix:/PATH", or both with a
- * comma between them, of which the second is tried first; NULL or "": not known, and it can be
- * called when it has called us. MUSTER_EEXIST (name and id do not fit
- * what is known), MUSTER_EINVAL, MUSTER_EURL, MUSTER_ENOMEM.
+ * Makes a worker known, or changes its address: "HOST:PORT", "unix:/PATH", or both with a comma
+ * between them, of which the second is tried first; NULL or "": the address is unknown, and the
+ * worker can be called once it has called us. MUSTER_EEXIST (name and id do not match a known
+ * worker), MUSTER_EINVAL, MUSTER_EURL, MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_rpc_add_worker(muster_rpc_agent *agent, const char *name, int32_t id,
                                         const char *address);
-/** It has left. Calls to it that wait end with MUSTER_EWORKER. MUSTER_EWORKER. */
+/** Forgets a worker that has left. Calls that wait for it end with MUSTER_EWORKER. Returns
+ * MUSTER_EWORKER if no worker has that name. */
 MUSTER_EXPORT int muster_rpc_remove_worker(muster_rpc_agent *agent, const char *name);
-/** `name` NULL: by id. MUSTER_EWORKER. */
+/** Looks a worker up by name, or, with NULL as `name`, by id. MUSTER_EWORKER. */
 MUSTER_EXPORT int muster_rpc_worker_info(muster_rpc_agent *agent, const char *name, int32_t id,
                                          struct muster_rpc_worker *ret_worker);
-/** Fills up to `cap` of them, returns how many there are. */
+/** Fills in up to `cap` workers and returns how many there are. */
 MUSTER_EXPORT size_t muster_rpc_workers(muster_rpc_agent *agent,
                                         struct muster_rpc_worker *ret_workers, size_t cap);
 
 /**
- * Tells the others who we are and learns who they are, through a store that all share: a
- * compare_set, a set and a multi_get. Waits until `world_size` workers with the ids 0 to
- * world_size - 1 are there. Those of one host talk by unix socket from then on, unless `tcp_only`
- * says no.
- * `group` (1 to 128 bytes) keeps groups apart that use one store: use a new one each time.
- * `timeout_ms` is that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. MUSTER_EEXIST: two workers
- * have the same name, or the same id; the text says which, and everybody is told who has not joined
- * yet. MUSTER_EINVAL: what was passed cannot be, or (everybody is told) a device map names a worker
- * that is not in the group, or a device that its worker does not have. MUSTER_ETIMEDOUT names the
- * ids that are missing, and another try may follow. Errors of the store.
+ * Tells the others our name and address and learns theirs, through a store that all share: a
+ * compare_set, a set and a multi_get. Waits until `world_size` workers with the ids 0 to world_size
+ * - 1 are there. From then on, workers on one host use unix sockets, unless `tcp_only` is set.
+ * `group` (1 to 128 bytes) keeps groups apart that use one store: use a new name each time.
+ * `timeout_ms` covers the whole; MUSTER_TIMEOUT_DEFAULT is the store's timeout. MUSTER_EEXIST: two
+ * workers have the same name, or the same id; the text says which, and every worker that has not
+ * joined yet is told. MUSTER_EINVAL: an argument is invalid, or (every worker is told) a device map
+ * names a worker that is not in the group, or a device that its worker does not have.
+ * MUSTER_ETIMEDOUT names the missing ids; you may try again. Errors of the store.
  */
 MUSTER_EXPORT int muster_rpc_join_group(muster_rpc_agent *agent, muster_store *store,
                                         const char *group, uint32_t world_size, int64_t timeout_ms);
 /**
- * Waits until every worker of the group has come here and no call is under way among them, those
- * included that handlers make. Then it is safe to shut down, the agent is in no group, and nothing
- * of the group is left in the store, which must be the one that it was joined with. `timeout_ms` is
- * that of the whole, MUSTER_TIMEOUT_DEFAULT the store's. The worker with the id 0 returns last: it
- * may be the one that has the store, and end that then. MUSTER_ETIMEDOUT says who has not come, or
- * where calls are under way; the agent is in the group as before, and may try again. MUSTER_EINVAL
- * (it is in no group), MUSTER_EBUSY (another thread does), errors of the store.
+ * Waits until every worker of the group has called this and no call is under way among them,
+ * including calls that handlers make. Then it is safe to shut down, the agent is in no group, and
+ * nothing of the group is left in the store, which must be the one that the group was joined with.
+ * `timeout_ms` covers the whole; MUSTER_TIMEOUT_DEFAULT is the store's timeout. The worker with the
+ * id 0 returns last: it may be the one that serves the store, and may then stop serving it.
+ * MUSTER_ETIMEDOUT says which workers are missing, or where calls are under way; the agent is still
+ * in the group, and may try again. MUSTER_EINVAL (it is in no group), MUSTER_EBUSY (another thread
+ * is leaving), errors of the store.
  */
 MUSTER_EXPORT int muster_rpc_leave_group(muster_rpc_agent *agent, muster_store *store,
                                          int64_t timeout_ms);
 
 /* --- a group that comes and goes --------------------------------------------------------------
  *
- * The workers of a rendezvous: whenever it begins a round, those that are new are added, those that
- * are gone are removed (calls to them end with MUSTER_EWORKER, their references are released), and
- * calls among those that stay go on. A worker's id is its rank in the round.
+ * The workers of a rendezvous. At the beginning of each round, new workers are added and those that
+ * are gone are removed (calls to them end with MUSTER_EWORKER, and their references are released);
+ * calls among workers that stay go on. A worker's id is its rank in the round.
  */
 
 /**
- * Makes the group of a round the agent's: tells the others our name and address and learns theirs
- * through the round's store, with an operation more than above, and leaves nothing there. The
- * agent must listen; the id that it was started with does not matter. Again for the same round it
- * does nothing. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two workers have one name),
- * MUSTER_ETIMEDOUT, errors of the store. With an error the group is as it was.
+ * Makes the round's workers the agent's group: tells the others our name and address and learns
+ * theirs through the round's store, with one operation more than above, and leaves nothing there.
+ * The agent must listen; the id that it was started with does not matter. A second call for the
+ * same round does nothing. MUSTER_EINVAL (the round has no store), MUSTER_EEXIST (two workers have
+ * one name), MUSTER_ETIMEDOUT, errors of the store. After an error the group is unchanged.
  */
 MUSTER_EXPORT int muster_rpc_follow_round(muster_rpc_agent *agent,
                                           const struct muster_rdzv_info *round, int64_t timeout_ms);
 
 struct muster_rpc_following {
-    /** A round has begun and the agent has its group; lent for the call. May be NULL. */
+    /** A round has begun, and its workers are the agent's group; `round` is valid during the call.
+     * May be NULL. */
     void (*round)(muster_rpc_agent *agent, const struct muster_rdzv_info *round, void *context);
     void *context;
-    int64_t timeout_ms; /* of learning the group of one round; 0: as long as the round lasts */
+    int64_t timeout_ms; /* to learn the group of one round; 0: as long as the round lasts */
 };
 
 /**
  * Follows a rendezvous until it is closed (0) or fails: joins, takes the group of each round, lets
- * those in that wait, goes on to the next when it ends. Runs as long as that takes: give it a
- * thread. Ends with MUSTER_ECLOSED when the rendezvous is closed here with muster_rdzv_close(), on
- * another thread and not inside `round`: that waits for this to return. MUSTER_EEXIST as above;
- * errors of muster_rdzv_next().
+ * waiting nodes in, and goes on to the next round when one ends. Runs as long as that takes: give
+ * it a thread. Ends with MUSTER_ECLOSED when muster_rdzv_close() is called for the rendezvous on
+ * another thread; not inside `round`, since the close waits for this to return. MUSTER_EEXIST as
+ * above; errors of muster_rdzv_next().
  */
 MUSTER_EXPORT int muster_rpc_follow(muster_rpc_agent *agent, muster_rdzv *rdzv,
                                     const struct muster_rpc_following *following);
@@ -198,26 +204,26 @@ MUSTER_EXPORT int muster_rpc_follow(muster_rpc_agent *agent, muster_rdzv *rdzv,
 
 #define MUSTER_RPC_CPU (-1)
 
-/* A piece of a message. What `device` means is the users' matter. */
+/* A piece of a message. The program decides what `device` means. */
 struct muster_rpc_part {
     struct muster_bytes data;
-    int32_t device; /* MUSTER_RPC_CPU, or a device of the one that has it */
+    int32_t device; /* MUSTER_RPC_CPU, or a device of the worker that holds it */
 };
 
 #define MUSTER_RPC_RETRY  1u /* try again, by `retry` */
 #define MUSTER_RPC_ONCE   2u /* it runs at most once, however often it is sent */
-#define MUSTER_RPC_BORROW 4u /* the parts are not copied: they stay as they are until the end */
+#define MUSTER_RPC_BORROW 4u /* the parts are not copied: leave them unchanged until the end */
 
-/* As PyTorch's agent does it: when an attempt is sent, the next one is planned `duration_ms` *
- * backoff^(retries before it) later; it follows if this one has failed by then, or as soon as it
- * fails. With the defaults the gaps are 1.0, 1.0, 1.5, 2.25 and 3.375 s. Each attempt has the whole
- * timeout. An error that another try cannot mend ends the call at once: canceled, no such method or
- * worker, invalid, too long. */
+/* Retries work as in PyTorch's agent: when an attempt is sent, the next one is planned
+ * `duration_ms` * backoff^(retries before it) later; it is sent then if this attempt has failed, or
+ * later, as soon as it fails. With the defaults the gaps are 1.0, 1.0, 1.5, 2.25 and 3.375 s. Each
+ * attempt has the whole timeout. An error that another attempt cannot mend ends the call at once:
+ * canceled, no such method or worker, invalid, too long. */
 struct muster_rpc_retry {
     int32_t retries_max; /* 5 */
     int64_t duration_ms; /* 1000 */
     double backoff;      /* 1.5 */
-    double jitter;       /* 0 to 1: by how much of itself a gap may be shorter. 0 */
+    double jitter;       /* 0 to 1: the part of a gap that may be cut at random. 0 */
 };
 
 MUSTER_EXPORT struct muster_rpc_retry muster_rpc_retry_defaults(void);
@@ -248,29 +254,31 @@ MUSTER_EXPORT int muster_rpc_call(muster_rpc_agent *agent, const struct muster_r
 enum muster_rpc_kind {
     MUSTER_RPC_UNKNOWN = 0,
     MUSTER_RPC_TIMEOUT = 1,  /* as PyTorch numbers them */
-    MUSTER_RPC_INJECTED = 2, /* failed on purpose, by a test */
+    MUSTER_RPC_INJECTED = 2, /* a test made it fail */
     MUSTER_RPC_REMOTE = 3,   /* the handler's own error */
     MUSTER_RPC_LOST = 4,     /* the worker cannot be reached, or was lost with the call */
     MUSTER_RPC_CANCELED = 5,
     MUSTER_RPC_SHUT_DOWN = 6, /* one of the two agents was shut down */
-    MUSTER_RPC_REFUSED = 7,   /* no such worker or method; too long; not to run twice */
+    MUSTER_RPC_REFUSED = 7,   /* no such worker or method; too long; it must not run twice */
 };
 
-/** Waits for its end. 0: it has ended well; its error; MUSTER_ETIMEDOUT if it has not ended within
- * `timeout_ms` (MUSTER_RPC_FOREVER: no bound; 0: asks without waiting, on any thread), which
- * muster_rpc_future_ended() can tell apart. */
+/** Waits for the call's end. Returns 0 if it ended well, the call's error, or MUSTER_ETIMEDOUT if
+ * it has not ended within `timeout_ms` (MUSTER_RPC_FOREVER: no bound; 0: asks without waiting, on
+ * any thread); muster_rpc_future_ended() tells that from a call that timed out. */
 MUSTER_EXPORT int muster_rpc_future_wait(muster_rpc_future *future, int64_t timeout_ms);
-/** Whether it has ended. */
+/** Whether the call has ended. */
 MUSTER_EXPORT bool muster_rpc_future_ended(muster_rpc_future *future);
-/** Has `done` called when it has ended, or on the next turn if it has. In order. MUSTER_ENOMEM. */
+/** Calls `done` when the call ends, or on the runtime's next turn if it has ended. Callbacks are
+ * called in order. MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_future_then(muster_rpc_future *future, muster_rpc_done *done,
                                          void *context);
-/** Asks for its early end; the handler is told. It may still end otherwise. */
+/** Asks for the call's early end, and tells the handler. The call may still end otherwise. */
 MUSTER_EXPORT void muster_rpc_future_cancel(muster_rpc_future *future);
-/** Lets go of it. A call that is under way goes on, and its callbacks are called. NULL is fine. */
+/** Frees the future. A call that is under way goes on, and its callbacks are called. NULL is
+ * fine. */
 MUSTER_EXPORT void muster_rpc_future_free(muster_rpc_future *future);
 
-/* Once it has ended; lent until muster_rpc_future_free(). */
+/* Results, once the call has ended; valid until muster_rpc_future_free(). */
 MUSTER_EXPORT int muster_rpc_future_status(const muster_rpc_future *future);
 MUSTER_EXPORT enum muster_rpc_kind muster_rpc_future_kind(const muster_rpc_future *future);
 /** What happened, and with which worker. */
@@ -282,7 +290,7 @@ MUSTER_EXPORT struct muster_rpc_part muster_rpc_future_part(const muster_rpc_fut
 
 /**
  * PyTorch's names for the two ways to call: rpc_async() is muster_rpc_call(); rpc_sync() waits for
- * the answer and returns the call's error. The future is there with 0 only.
+ * the answer and returns the call's error. It returns a future with 0 only.
  */
 static inline int muster_rpc_async(muster_rpc_agent *agent,
                                    const struct muster_rpc_request *request,
@@ -295,19 +303,21 @@ MUSTER_EXPORT int muster_rpc_sync(muster_rpc_agent *agent, const struct muster_r
 
 /* --- objects of a whole group -----------------------------------------------------------------
  *
- * Everybody of `workers`, which names this worker too, makes the same call with the same tag. One
- * of them is called by all others and answers with the result, so a group of N makes N - 1 calls:
- * the first by name for all_gather, the root for broadcast. A tag may be used again when the call
- * has returned well. A timeout names who did not come, and who came and gave up; if nothing is
- * heard of the one that is called, it may be a quarter of a second late. MUSTER_ETIMEDOUT,
- * MUSTER_EINVAL, MUSTER_EBUSY (the tag is in use here), MUSTER_ENOMEM, and errors of calls.
+ * Every worker in `workers`, which includes this one, makes the same call with the same tag. All
+ * others call one of them, which answers with the result, so a group of N makes N - 1 calls:
+ * all_gather calls the first by name, broadcast the root. A tag may be used again when the call has
+ * returned 0. A timeout names the workers that did not come, and those that came and gave up; if
+ * the worker that is called stays silent, the timeout may be a quarter of a second late.
+ * MUSTER_ETIMEDOUT, MUSTER_EINVAL, MUSTER_EBUSY (the tag is in use here), MUSTER_ENOMEM, and errors
+ * of calls.
  */
 
-/** Everybody gets the objects of all, in the order of `workers`. Free with muster_values_free(). */
+/** Every worker gets the objects of all, in the order of `workers`. Free with
+ * muster_values_free(). */
 MUSTER_EXPORT int muster_rpc_all_gather(muster_rpc_agent *agent, const char *const *workers,
                                         size_t count, const char *tag, struct muster_bytes object,
                                         int64_t timeout_ms, struct muster_values *ret_values);
-/** Everybody gets the root's object; the root returns when all have. Free with
+/** Every worker gets the root's object; the root returns when all have it. Free with
  * muster_value_free(). */
 MUSTER_EXPORT int muster_rpc_broadcast(muster_rpc_agent *agent, const char *const *workers,
                                        size_t count, const char *root, const char *tag,
@@ -316,13 +326,14 @@ MUSTER_EXPORT int muster_rpc_broadcast(muster_rpc_agent *agent, const char *cons
 
 /* --- serving ---------------------------------------------------------------------------------- */
 
-#define MUSTER_RPC_BLOCKS 1u /* runs on a thread of the agent's own */
+#define MUSTER_RPC_BLOCKS 1u /* the handler runs on one of the agent's own threads */
 
-/** A call has come. It must be answered exactly once, now or later, with one of the two below. */
+/** Handles a call. It must be answered exactly once, now or later, with muster_rpc_reply() or
+ * muster_rpc_fail(). */
 typedef void muster_rpc_handler(muster_rpc_call_in *call, void *context);
 
-/** MUSTER_EEXIST (it has a handler), MUSTER_EINVAL (not namespace::Service.method; unknown flags),
- * MUSTER_ENOMEM. */
+/** MUSTER_EEXIST (the method has a handler), MUSTER_EINVAL (not namespace::Service.method; unknown
+ * flags), MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_register(muster_rpc_agent *agent, const char *method,
                                       muster_rpc_handler *handler, void *context, uint32_t flags);
 
@@ -332,29 +343,29 @@ MUSTER_EXPORT const char *muster_rpc_in_caller(const muster_rpc_call_in *call);
 MUSTER_EXPORT size_t muster_rpc_in_part_count(const muster_rpc_call_in *call);
 MUSTER_EXPORT struct muster_rpc_part muster_rpc_in_part(const muster_rpc_call_in *call,
                                                         size_t index);
-/** Milliseconds until its deadline; 0: it has passed; -1: it has none. */
+/** Milliseconds until its deadline; 0: the deadline has passed; -1: there is no deadline. */
 MUSTER_EXPORT int64_t muster_rpc_in_time_left(const muster_rpc_call_in *call);
-/** 0, or why nobody waits for the answer any more. */
+/** 0, or the reason why the caller no longer waits for the answer. */
 MUSTER_EXPORT int muster_rpc_in_canceled(const muster_rpc_call_in *call);
-/** Waits until it is canceled (0) or that long (MUSTER_ETIMEDOUT). For MUSTER_RPC_BLOCKS:
- * MUSTER_EINVAL on the runtime's thread. */
+/** Waits until the call is canceled (0) or `timeout_ms` have passed (MUSTER_ETIMEDOUT). For
+ * handlers with MUSTER_RPC_BLOCKS: on the runtime's thread it is MUSTER_EINVAL. */
 MUSTER_EXPORT int muster_rpc_in_wait_canceled(muster_rpc_call_in *call, uint32_t timeout_ms);
-/** Has `canceled` called on the runtime's thread if the call is canceled; if it was, it is called
- * before this returns. */
+/** Calls `canceled` on the runtime's thread if the call is canceled; if it has been canceled
+ * already, before this returns. */
 MUSTER_EXPORT void
 muster_rpc_in_on_cancel(muster_rpc_call_in *call,
                         void (*canceled)(muster_rpc_call_in *call, void *context), void *context);
-/** Answers; the parts are copied. `call` is gone. */
+/** Answers; the parts are copied. `call` is freed. */
 MUSTER_EXPORT void muster_rpc_reply(muster_rpc_call_in *call, const struct muster_rpc_part *parts,
                                     size_t count);
 /** Answers with an error: a negative code (MUSTER_EREMOTE if nothing fits better, and for any other
- * number) and a text, which may be NULL, and of which 1024 bytes are sent. `call` is gone. */
+ * number) and a text, which may be NULL; 1024 bytes of it are sent. `call` is freed. */
 MUSTER_EXPORT void muster_rpc_fail(muster_rpc_call_in *call, int code, const char *text);
 
 /* --- streams ----------------------------------------------------------------------------------
  *
- * A call whose two ends send each other messages, in order, for as long as it lasts. Who sends more
- * than the other takes has to wait: at most some MiB are under way.
+ * A call whose two ends send each other messages, in order, for as long as it lasts. An end that
+ * sends more than the other one takes must wait: at most a few MiB are under way.
  *
  *     muster_rpc_stream_open(agent, &request, &stream);       the request's parts come first
  *     muster_rpc_stream_send(stream, parts, count, 1000);
@@ -365,34 +376,34 @@ MUSTER_EXPORT void muster_rpc_fail(muster_rpc_call_in *call, int code, const cha
  *     muster_rpc_stream_close(stream);
  */
 
-/** Errors as muster_rpc_call(), and MUSTER_EINVAL for a device that is not mapped: the map of this
- * moment is that of the whole stream, and so is the timeout. A stream is not tried again, and has
+/** Errors as muster_rpc_call(), and MUSTER_EINVAL for a device that is not mapped: the whole stream
+ * uses the map of this moment, and the timeout covers the whole stream. A stream has no retries and
  * no ONCE. `done` is not used. */
 MUSTER_EXPORT int muster_rpc_stream_open(muster_rpc_agent *agent,
                                          const struct muster_rpc_request *request,
                                          muster_rpc_stream **ret_stream);
-/** Sends a copy, in its turn; waits while too much is under way, for up to `timeout_ms`
- * (MUSTER_RPC_FOREVER: no bound; 0, and on the runtime's thread any: not at all). MUSTER_ETIMEDOUT,
- * MUSTER_ECLOSED (it is over, or was ended here), what it failed with, MUSTER_EINVAL (a device that
- * is not mapped), MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Sends a copy, in order; waits while too much is under way, for up to `timeout_ms`
+ * (MUSTER_RPC_FOREVER: no bound; 0, and any value on the runtime's thread: does not wait).
+ * MUSTER_ETIMEDOUT, MUSTER_ECLOSED (the stream is over, or was ended here), the stream's error,
+ * MUSTER_EINVAL (a device that is not mapped), MUSTER_ELIMIT, MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rpc_stream_send(muster_rpc_stream *stream,
                                          const struct muster_rpc_part *parts, size_t count,
                                          int64_t timeout_ms);
-/** The caller has nothing more to send. */
+/** Says that the caller has nothing more to send. */
 MUSTER_EXPORT int muster_rpc_stream_end(muster_rpc_stream *stream);
 /**
- * Takes the next message: 1, and its parts, lent until the next call or the end of the stream. 0:
- * there are no more, the other end has ended in order. Negative: what the stream failed with, or
- * MUSTER_ETIMEDOUT (`timeout_ms` as above).
+ * Takes the next message: returns 1, and its parts, which are valid until the next call or the end
+ * of the stream. 0: there are no more messages, and the other end has ended in order. Negative: the
+ * stream's error, or MUSTER_ETIMEDOUT (`timeout_ms` as above).
  */
 MUSTER_EXPORT int muster_rpc_stream_recv(muster_rpc_stream *stream,
                                          const struct muster_rpc_part **ret_parts,
                                          size_t *ret_count, int64_t timeout_ms);
-/** The caller's: cancels it if it is under way, and frees it. NULL is fine. */
+/** For the caller: cancels the stream if it is under way, and frees it. NULL is fine. */
 MUSTER_EXPORT void muster_rpc_stream_close(muster_rpc_stream *stream);
 
-/** Runs on a thread of the agent's. The first message is the request's. When it returns, the stream
- * is over: in order (0), or with an error. */
+/** Runs on one of the agent's threads. The first message is the request. When the handler returns,
+ * the stream is over: in order (0), or with an error. */
 typedef int muster_rpc_stream_handler(muster_rpc_stream *stream, void *context);
 /** As muster_rpc_register(), for a stream. */
 MUSTER_EXPORT int muster_rpc_register_stream(muster_rpc_agent *agent, const char *method,
@@ -406,31 +417,33 @@ struct muster_rpc_device_pair {
 };
 
 /**
- * Which devices this worker has; with none (`count` 0, as it begins) maps may name any.
- * MUSTER_EINVAL (a negative one), MUSTER_EEXIST (one twice), MUSTER_ENOMEM.
+ * Sets which devices this worker has; without any (`count` 0, the default), maps may name any
+ * device. MUSTER_EINVAL (a negative one), MUSTER_EEXIST (one twice), MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_rpc_set_devices(muster_rpc_agent *agent, const int32_t *devices,
                                          size_t count);
-/** Fills up to `cap` of them, ascending, returns how many there are: those that were set, or else
- * those that maps name, ours and, since we joined a group, the others'. */
+/** Fills in up to `cap` devices, ascending, and returns how many there are: those that were set, or
+ * else those that maps name, both ours and, once we joined a group, the others'. */
 MUSTER_EXPORT size_t muster_rpc_devices(muster_rpc_agent *agent, int32_t *ret_devices, size_t cap);
 
 /**
- * Which of our devices is which one of a worker's. A part on a device goes to the one that it is
- * mapped to, and what comes back is mapped the other way; one that is not mapped is an error of the
- * call (MUSTER_EINVAL). What is in memory stays in memory, and needs no map: a negative device is
- * MUSTER_EINVAL, as is what cannot be a worker's name. One to one (MUSTER_EEXIST). Replaces the map
- * there was. MUSTER_ENOMEM. Those that are set before muster_rpc_join_group() are checked there.
+ * Maps our devices to those of a worker. A part on a device goes to the device that it is mapped
+ * to, and what comes back is mapped the other way; a device that is not mapped is an error of the
+ * call (MUSTER_EINVAL). Parts in memory stay in memory, and need no map: a negative device is
+ * MUSTER_EINVAL, as is an invalid worker's name. The map must be one to one (MUSTER_EEXIST). It
+ * replaces the previous map. MUSTER_ENOMEM. muster_rpc_join_group() checks the maps that were set
+ * before it.
  */
 MUSTER_EXPORT int muster_rpc_set_device_map(muster_rpc_agent *agent, const char *worker,
                                             const struct muster_rpc_device_pair *pairs,
                                             size_t count);
 
-/** Fills up to `cap` pairs of the map to a worker, returns how many there are. 0: only memory. */
+/** Fills in up to `cap` pairs of the map to a worker and returns how many there are. 0: only
+ * memory. */
 MUSTER_EXPORT size_t muster_rpc_device_map(muster_rpc_agent *agent, const char *worker,
                                            struct muster_rpc_device_pair *ret_pairs, size_t cap);
 
-/* --- for show --------------------------------------------------------------------------------- */
+/* --- metrics and profiles --------------------------------------------------------------------- */
 
 struct muster_rpc_metric {
     char name[48];
@@ -438,29 +451,32 @@ struct muster_rpc_metric {
 };
 
 /**
- * Fills up to `cap` pairs, returns how many there are: agent.client_active_calls,
+ * Fills in up to `cap` pairs and returns how many there are: agent.client_active_calls,
  * agent.server_active_calls, agent.num_idle_threads, agent.thread_pool_size (as PyTorch's), and
  * more: calls, retries, bytes, connections, references, queue times, the histogram of latencies.
- * docs/rpc.md lists them; 128 have room.
+ * docs/rpc.md lists them; room for 128 is enough.
  */
 MUSTER_EXPORT size_t muster_rpc_metrics(muster_rpc_agent *agent,
                                         struct muster_rpc_metric *ret_metrics, size_t cap);
 
-/* How the handlers of one method fare, since profiling was switched on. Streams are not counted. */
+/* How the handlers of one method performed since profiling was switched on. Streams are not
+ * counted. */
 struct muster_rpc_profile {
     char method[256];
-    uint64_t calls; /* that were answered */
+    uint64_t calls; /* calls that were answered */
     uint64_t errors;
-    uint64_t queue_us; /* from when the call was whole until its handler began, of all together */
+    uint64_t queue_us; /* from the arrival of the whole call to its handler's start, summed */
     uint64_t queue_us_max;
-    uint64_t handler_us; /* from then until it was answered */
+    uint64_t handler_us; /* from then until the answer, summed */
     uint64_t handler_us_max;
 };
 
-/** Off by default, since it reads the clock three times for each call. On: all begins with zero. */
+/** Off by default, since it reads the clock three times for each call. Switching it on sets all
+ * figures to zero. */
 MUSTER_EXPORT void muster_rpc_set_profiling(muster_rpc_agent *agent, bool on);
 MUSTER_EXPORT bool muster_rpc_profiling(const muster_rpc_agent *agent);
-/** Fills up to `cap`, one for each method that has a handler, returns how many there are. */
+/** Fills in up to `cap` profiles, one for each method that has a handler, and returns how many
+ * there are. */
 MUSTER_EXPORT size_t muster_rpc_profiles(muster_rpc_agent *agent,
                                          struct muster_rpc_profile *ret_profiles, size_t cap);
 

@@ -16,16 +16,16 @@
  *
  *     muster_rref_free(rref);
  *
- * The value is freed when, and only when, the last reference to it is gone, wherever that is: freed
- * by its user, or gone with its process (when another process takes its name, or when the worker is
- * removed from the group). docs/rpc.md has the protocol. What the making failed with is told to
- * whoever asks for the value.
+ * The value is freed when, and only when, the last reference to it is gone, wherever that is: its
+ * user freed it, or its process is gone (when another process takes its name, or when the worker is
+ * removed from the group). docs/rpc.md has the protocol. If making the value failed, every request
+ * for it gets that error.
  *
- * A reference is confirmed when the owner knows of it; until then it can be used, but not be passed
- * on. References must be of workers that know each other by name, and have ids.
+ * A reference is confirmed when the owner knows of it; until then it can be used, but not passed
+ * on. The workers that hold references must know each other by name, and have ids.
  *
  * All functions may be called from any thread. Those that wait return MUSTER_EINVAL on the
- * runtime's own. When the agent is shut down, its references are dead, and are still to be freed.
+ * runtime's own. When the agent is shut down, its references are dead; they must still be freed.
  */
 #ifndef MUSTER_RREF_H
 #define MUSTER_RREF_H
@@ -39,45 +39,45 @@ extern "C" {
 typedef struct muster_rref muster_rref;
 
 /**
- * Has a worker (this one included) run a method and keep what it answers. It runs at most once;
- * with MUSTER_RPC_RETRY it is tried again until the owner has taken it on. `done` is not used.
- * MUSTER_EINVAL, MUSTER_EWORKER, MUSTER_ENOMEM.
+ * Asks a worker (or this one) to run a method and keep its answer. The method runs at most once;
+ * with MUSTER_RPC_RETRY the request is tried again until the owner has accepted it. `done` is not
+ * used. MUSTER_EINVAL, MUSTER_EWORKER, MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_rref_remote(muster_rpc_agent *agent,
                                      const struct muster_rpc_request *request,
                                      muster_rref **ret_rref);
-/** A reference to a value of our own; the parts are copied. MUSTER_EINVAL, MUSTER_ENOMEM. */
+/** Makes a reference to a value of our own; the parts are copied. MUSTER_EINVAL, MUSTER_ENOMEM. */
 MUSTER_EXPORT int muster_rref_new(muster_rpc_agent *agent, const struct muster_rpc_part *parts,
                                   size_t count, muster_rref **ret_rref);
-/** Lets go of it; fetches under way that the owner was not asked for yet end. NULL is fine. */
+/** Frees the reference; fetches that have not reached the owner yet end. NULL is fine. */
 MUSTER_EXPORT void muster_rref_free(muster_rref *rref);
 
-/** The worker that has the value; lent as long as the reference. */
+/** The worker that has the value; valid as long as the reference. */
 MUSTER_EXPORT const char *muster_rref_owner(const muster_rref *rref);
-/** Its name and id. MUSTER_EWORKER: it is not known any more; MUSTER_ECLOSED. */
+/** The owner's name and id. MUSTER_EWORKER: the owner is no longer known; MUSTER_ECLOSED. */
 MUSTER_EXPORT int muster_rref_owner_info(const muster_rref *rref,
                                          struct muster_rpc_worker *ret_worker);
 /** Whether the value is on this worker. */
 MUSTER_EXPORT bool muster_rref_is_owner(const muster_rref *rref);
-/** Whether the owner knows of it. */
+/** Whether the owner knows of the reference. */
 MUSTER_EXPORT bool muster_rref_is_confirmed(muster_rref *rref);
-/** Waits until the owner knows of it, for up to `timeout_ms` (MUSTER_RPC_FOREVER: no bound; 0: asks
- * without waiting, on any thread). MUSTER_ETIMEDOUT, or why that will never be: what the call
- * failed with, MUSTER_ENOENT, MUSTER_ESESSION, MUSTER_EWORKER, MUSTER_ECLOSED. */
+/** Waits until the owner knows of the reference, for up to `timeout_ms` (MUSTER_RPC_FOREVER: no
+ * bound; 0: asks without waiting, on any thread). MUSTER_ETIMEDOUT, or why that will never happen:
+ * the call's error, MUSTER_ENOENT, MUSTER_ESESSION, MUSTER_EWORKER, MUSTER_ECLOSED. */
 MUSTER_EXPORT int muster_rref_wait_confirmed(muster_rref *rref, int64_t timeout_ms);
 
 /**
- * Begins to bring a copy of the value here, once it is made. The future is as that of a call: its
- * error is that of the making, MUSTER_ENOENT (it was freed, which happens to those that were held
- * for gone), or one made on the way. `timeout_ms` as that of a call. MUSTER_EINVAL, MUSTER_ENOMEM,
- * MUSTER_ECLOSED (the agent was shut down). `done` may be NULL.
+ * Begins to bring a copy of the value here, once it is made. The future is like that of a call: its
+ * error is that of making the value, MUSTER_ENOENT (the value was freed because this worker was
+ * taken for gone), or one from the way there or back. `timeout_ms` is like that of a call.
+ * MUSTER_EINVAL, MUSTER_ENOMEM, MUSTER_ECLOSED (the agent was shut down). `done` may be NULL.
  */
 MUSTER_EXPORT int muster_rref_fetch(muster_rref *rref, int64_t timeout_ms, muster_rpc_done *done,
                                     void *context, muster_rpc_future **ret_future);
-/** The same, and waits. On an error there is no future. */
+/** As muster_rref_fetch(), and waits. On an error there is no future. */
 MUSTER_EXPORT int muster_rref_to_here(muster_rref *rref, int64_t timeout_ms,
                                       muster_rpc_future **ret_future);
-/** The same, for the owner only (else MUSTER_EINVAL). */
+/** As muster_rref_to_here(), for the owner only (otherwise MUSTER_EINVAL). */
 MUSTER_EXPORT int muster_rref_local_value(muster_rref *rref, int64_t timeout_ms,
                                           muster_rpc_future **ret_future);
 
@@ -88,17 +88,17 @@ MUSTER_EXPORT int muster_rref_local_value(muster_rref *rref, int64_t timeout_ms,
  */
 
 /**
- * As muster_rpc_call(), with a token for each reference behind the parts of the request. Runs at
- * most once (MUSTER_RPC_ONCE), since a token can be taken once only. MUSTER_EAGAIN: a reference is
- * not confirmed yet; or why it can be used no more.
+ * As muster_rpc_call(), with a token for each reference after the parts of the request. The call
+ * runs at most once (MUSTER_RPC_ONCE), since a token can be taken only once. MUSTER_EAGAIN: a
+ * reference is not confirmed yet; or the reason why it can no longer be used.
  */
 MUSTER_EXPORT int muster_rref_call(muster_rpc_agent *agent,
                                    const struct muster_rpc_request *request,
                                    muster_rref *const *rrefs, size_t count,
                                    muster_rpc_future **ret_future);
 /**
- * What came with a call is a reference of this worker now. MUSTER_EPROTO (it is no token),
- * MUSTER_ECANCELED (it is void, or was taken), MUSTER_ESESSION (it is of a process that is gone),
+ * Turns a token that came with a call into a reference of this worker. MUSTER_EPROTO (it is not a
+ * token), MUSTER_ECANCELED (it is void, or was taken), MUSTER_ESESSION (its process is gone),
  * MUSTER_ENOENT, MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_rref_take(muster_rpc_agent *agent, struct muster_bytes token,
@@ -106,19 +106,19 @@ MUSTER_EXPORT int muster_rref_take(muster_rpc_agent *agent, struct muster_bytes 
 
 #define MUSTER_RREF_TOKEN_MAX 304
 
-/* For those that have other ways to send it. */
+/* A token, for programs that send it in a way of their own. */
 struct muster_rref_token {
     uint64_t number;
     size_t len;
     uint8_t bytes[MUSTER_RREF_TOKEN_MAX];
 };
 
-/** Makes a token for a worker. Our reference lives on until it was taken or is void. Errors as
+/** Makes a token for a worker. Our reference is held until the token is taken or void. Errors as
  * muster_rref_call(). */
 MUSTER_EXPORT int muster_rref_fork(muster_rref *rref, const char *worker,
                                    struct muster_rref_token *ret_token);
-/** It was delivered, or never will be: from now on it is void if it was not taken. To be called
- * once for each, sooner or later: until then the value is held. */
+/** Says that the token was delivered, or never will be: from now on it is void if it was not taken.
+ * Call this once for each token, sooner or later: until then the value is held. */
 MUSTER_EXPORT void muster_rref_fork_end(muster_rpc_agent *agent,
                                         const struct muster_rref_token *token);
 

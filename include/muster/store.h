@@ -1,14 +1,14 @@
 /*
- * Stores: keys and values shared by the processes of a job, and the ways to wait for each other
- * through them. One type, whatever is behind it:
+ * Stores: keys and values that the processes of a job share, and ways to wait for each other
+ * through them. One type serves for every kind of store:
  *
  *     tcp://HOST[:PORT]      a muster server, or PyTorch's TCPStore of either generation
  *     file:///PATH           PyTorch's FileStore format, shared with PyTorch processes
  *     etcd://HOST[,HOST...]/PREFIX     an etcd cluster
  *     hash:                  in this process
  *
- * Parameters go behind a question mark: tcp://10.0.0.1:29500?prefix=job7. `prefix` puts a view
- * with its own key space before any kind.
+ * Parameters follow a question mark: tcp://10.0.0.1:29500?prefix=job7. `prefix` works with every
+ * kind: it opens a view with a key space of its own.
  *
  *     muster_runtime *rt;
  *     muster_store *store;
@@ -19,16 +19,15 @@
  *
  * Blocking calls may be made from any thread, several at a time; each waits for its own answer
  * only. muster_store_submit() starts any operation without waiting. Operations in flight at the
- * same time have no order among each other; one that was started after another ended comes after
- * it.
+ * same time may happen in any order; one that was started after another ended happens after it.
  *
  * A lost connection to a muster server is made again in the background; operations under way go on,
- * and none is executed twice. If the server was restarted meanwhile, reading operations are
- * repeated and others end with MUSTER_ESESSION: whether they happened is not known.
+ * and no operation is executed twice. If the server was restarted meanwhile, reads are repeated,
+ * and other operations end with MUSTER_ESESSION: they may or may not have happened.
  *
- * What each kind lacks (MUSTER_ENOTSUP): watches, leases and binding to the session need a muster
- * server, hash: or etcd; queues need one of these or PyTorch 2.x. PyTorch 1.13's server cannot list
- * its keys.
+ * Some kinds lack some operations (MUSTER_ENOTSUP): watches, leases and binding to the session need
+ * a muster server, hash: or etcd; queues need one of these or PyTorch 2.x. PyTorch 1.13's server
+ * cannot list its keys.
  */
 #ifndef MUSTER_STORE_H
 #define MUSTER_STORE_H
@@ -44,7 +43,7 @@ extern "C" {
 typedef struct muster_store muster_store;
 
 struct muster_store_config {
-    uint32_t timeout_ms; /* of operations that name none. 300,000 as PyTorch has it; 0: never */
+    uint32_t timeout_ms;         /* default of operations. 300,000 as in PyTorch; 0: never */
     uint32_t connect_timeout_ms; /* of muster_store_open(), retries included. 300,000; 0: never */
 };
 
@@ -52,101 +51,105 @@ MUSTER_EXPORT struct muster_store_config muster_store_config_defaults(void);
 
 /**
  * Opens a store and waits until it answers. `config` NULL: the defaults. Errors: MUSTER_EURL,
- * MUSTER_ECONN (nobody listens there), MUSTER_ENOTSTORE (somebody does, but it is no store),
+ * MUSTER_ECONN (nothing listens there), MUSTER_ENOTSTORE (what answers is not a store),
  * MUSTER_EREFUSED, MUSTER_ETIMEDOUT, MUSTER_ENOMEM, MUSTER_EINVAL.
  */
 MUSTER_EXPORT int muster_store_open(muster_runtime *runtime, const char *url,
                                     const struct muster_store_config *config,
                                     muster_store **ret_store);
-/** Closes it and waits for that. Operations under way end with MUSTER_ECLOSED. NULL is fine. */
+/** Closes the store and waits until it is closed. Operations under way end with MUSTER_ECLOSED.
+ * NULL is fine. */
 MUSTER_EXPORT void muster_store_close(muster_store *store);
 
-/** The timeout of operations that name none; counts for those started later. */
+/** The default timeout of operations; a change applies to those started later. */
 MUSTER_EXPORT void muster_store_set_timeout(muster_store *store, uint32_t timeout_ms);
 MUSTER_EXPORT uint32_t muster_store_timeout(const muster_store *store);
 
 /*
  * Operations. All return 0 or an error; beside their own, any may return MUSTER_ETIMEDOUT (the text
- * names the keys that are missing), MUSTER_ECONN, MUSTER_ESESSION, MUSTER_ECLOSED, MUSTER_ELIMIT,
+ * names the missing keys), MUSTER_ECONN, MUSTER_ESESSION, MUSTER_ECLOSED, MUSTER_ELIMIT,
  * MUSTER_EFULL, MUSTER_ENOTSUP, MUSTER_ENOMEM, MUSTER_EINVAL. `timeout_ms`: MUSTER_TIMEOUT_DEFAULT
- * (a watch has none then), MUSTER_TIMEOUT_NEVER, or milliseconds. What is returned through a
- * pointer is written on success only.
+ * (a watch then has no timeout), MUSTER_TIMEOUT_NEVER, or milliseconds. Results are written through
+ * pointers on success only.
  */
 
-/** Writes the value, over what the key holds; wakes whoever waits for the key. */
+/** Writes the value over what the key holds, and wakes the callers that wait for the key. */
 MUSTER_EXPORT int muster_store_set(muster_store *store, struct muster_bytes key,
                                    struct muster_bytes value, int64_t timeout_ms);
-/** Waits until the key is there, and reads it. */
+/** Waits until the key exists, and reads it. */
 MUSTER_EXPORT int muster_store_get(muster_store *store, struct muster_bytes key,
                                    struct muster_value *ret_value, int64_t timeout_ms);
-/** Adds to a decimal number, 0 if the key is absent. MUSTER_ENOTNUM. */
+/** Adds to a decimal number; an absent key counts as 0. MUSTER_ENOTNUM. */
 MUSTER_EXPORT int muster_store_add(muster_store *store, struct muster_bytes key, int64_t delta,
                                    int64_t *ret_sum, int64_t timeout_ms);
 /**
  * Writes `desired` if the key holds `expected`, or is absent and `expected` is empty. `ret_value`
  * (may be NULL) is what the key holds now; if the key is absent and `expected` is not empty, it is
- * `expected`, as with PyTorch. `ret_written` (may be NULL) says which it was; with PyTorch's
- * servers it is a guess: whether the answer equals `desired`.
+ * `expected`, as with PyTorch. `ret_written` (may be NULL) says whether it was written; with
+ * PyTorch's servers this is a guess: whether the answer equals `desired`.
  */
 MUSTER_EXPORT int muster_store_compare_set(muster_store *store, struct muster_bytes key,
                                            struct muster_bytes expected,
                                            struct muster_bytes desired,
                                            struct muster_value *ret_value, bool *ret_written,
                                            int64_t timeout_ms);
-/** Whether all of the keys are there. */
+/** Whether all of the keys exist. */
 MUSTER_EXPORT int muster_store_check(muster_store *store, const struct muster_bytes *keys,
                                      size_t count, bool *ret_there, int64_t timeout_ms);
-/** Waits until all of the keys have been there. */
+/** Waits until each of the keys has existed. */
 MUSTER_EXPORT int muster_store_wait(muster_store *store, const struct muster_bytes *keys,
                                     size_t count, int64_t timeout_ms);
-/** Deletes the key; `ret_removed` (may be NULL): whether it was there. */
+/** Deletes the key; `ret_removed` (may be NULL) says whether it existed. */
 MUSTER_EXPORT int muster_store_delete(muster_store *store, struct muster_bytes key,
                                       bool *ret_removed, int64_t timeout_ms);
 /** How many keys there are. */
 MUSTER_EXPORT int muster_store_num_keys(muster_store *store, int64_t *ret_count,
                                         int64_t timeout_ms);
-/** The keys that begin with `prefix` (empty: all), in no order. */
+/** Lists the keys that begin with `prefix` (empty: all), in no order. */
 MUSTER_EXPORT int muster_store_list_keys(muster_store *store, struct muster_bytes prefix,
                                          struct muster_values *ret_keys, int64_t timeout_ms);
-/** Writes the value behind what the key holds. */
+/** Appends the value to what the key holds. */
 MUSTER_EXPORT int muster_store_append(muster_store *store, struct muster_bytes key,
                                       struct muster_bytes value, int64_t timeout_ms);
-/** Waits until all are there, and reads them, in the order of `keys`. */
+/** Waits until all keys exist, and reads them in the order of `keys`. */
 MUSTER_EXPORT int muster_store_multi_get(muster_store *store, const struct muster_bytes *keys,
                                          size_t count, struct muster_values *ret_values,
                                          int64_t timeout_ms);
-/** Writes all of them; a muster server all or none. */
+/** Writes all of the keys; a muster server writes all of them or none of them. */
 MUSTER_EXPORT int muster_store_multi_set(muster_store *store, const struct muster_bytes *keys,
                                          const struct muster_bytes *values, size_t count,
                                          int64_t timeout_ms);
 /** Puts an element at the end of a queue. */
 MUSTER_EXPORT int muster_store_queue_push(muster_store *store, struct muster_bytes key,
                                           struct muster_bytes value, int64_t timeout_ms);
-/** Takes the oldest element; waits for one, or, without `block`, returns MUSTER_ENOENT. */
+/** Takes the oldest element; with `block` it waits for one, otherwise an empty queue is
+ * MUSTER_ENOENT. */
 MUSTER_EXPORT int muster_store_queue_pop(muster_store *store, struct muster_bytes key, bool block,
                                          struct muster_value *ret_value, int64_t timeout_ms);
-/** How many elements the queue has; 0 if it is not there. */
+/** How many elements the queue has; 0 if it does not exist. */
 MUSTER_EXPORT int muster_store_queue_len(muster_store *store, struct muster_bytes key,
                                          int64_t *ret_len, int64_t timeout_ms);
-/** Waits until `world_size` callers have come. A key serves once. A timeout says how many came. */
+/** Waits until `world_size` callers have arrived. A key works once. A timeout's text says how many
+ * arrived. */
 MUSTER_EXPORT int muster_store_barrier(muster_store *store, struct muster_bytes key,
                                        int64_t world_size, int64_t timeout_ms);
 
 /* --- leases ----------------------------------------------------------------------------------- */
 
 /**
- * Keys bound to a lease are deleted when it ends: by revoking, or when nobody kept it for `ttl_ms`.
+ * Grants a lease. Its keys are deleted when it ends: when it is revoked, or was not kept for
+ * `ttl_ms`.
  */
 MUSTER_EXPORT int muster_store_lease_grant(muster_store *store, uint64_t ttl_ms,
                                            uint64_t *ret_lease, int64_t timeout_ms);
-/** Lets its time begin anew. MUSTER_ENOENT: it has ended. */
+/** Starts the lease's time again. MUSTER_ENOENT: the lease has ended. */
 MUSTER_EXPORT int muster_store_lease_keep(muster_store *store, uint64_t lease, int64_t timeout_ms);
-/** Ends it, and deletes its keys. */
+/** Ends the lease and deletes its keys. */
 MUSTER_EXPORT int muster_store_lease_revoke(muster_store *store, uint64_t lease,
                                             int64_t timeout_ms);
-/** In place of a lease's number: the key lives as long as this client's session. */
+/** Instead of a lease's number: the key lives as long as this client's session. */
 #define MUSTER_LEASE_SESSION UINT64_MAX
-/** As muster_store_set(), bound to a lease. */
+/** As muster_store_set(), with the key bound to a lease. */
 MUSTER_EXPORT int muster_store_set_leased(muster_store *store, struct muster_bytes key,
                                           struct muster_bytes value, uint64_t lease,
                                           int64_t timeout_ms);
@@ -178,7 +181,7 @@ enum muster_store_verb {
 
 #define MUSTER_STORE_NOWAIT  1u /* get, multi_get, queue_pop: MUSTER_ENOENT instead of waiting */
 #define MUSTER_STORE_PREFIX  2u /* watch: all keys that begin with the key */
-#define MUSTER_STORE_CURRENT 4u /* watch: begin with what is there */
+#define MUSTER_STORE_CURRENT 4u /* watch: begin with the current values */
 #define MUSTER_STORE_ONCE    8u /* watch: no stream; the first change ends it, with its revision */
 
 enum muster_change_kind {
@@ -189,10 +192,10 @@ enum muster_change_kind {
     MUSTER_CHANGE_EXPIRED, /* deleted because its lease or its session ended */
 };
 
-/** A change of a watched key; lent for the callback. */
+/** A change of a watched key; valid during the callback. */
 struct muster_change {
     enum muster_change_kind kind;
-    uint64_t revision; /* counts all changes of the store; grows */
+    uint64_t revision; /* numbers all changes of the store; it grows */
     struct muster_bytes key;
     struct muster_bytes value;
 };
@@ -206,18 +209,20 @@ typedef void muster_op_done(muster_op *op, void *context);
 typedef void muster_store_on_change(muster_op *op, const struct muster_change *change,
                                     void *context);
 
-/* Which fields an operation takes: as the blocking call of the same name. compare_set: two values,
- * expected and desired. number: add's delta, barrier's world size, lease_grant's ttl in ms. */
+/* An operation takes the fields that the blocking call of the same name takes. compare_set has two
+ * values, expected and desired. number is add's delta, barrier's world size, or lease_grant's ttl
+ * in ms. */
 struct muster_store_request {
     enum muster_store_verb verb;
     uint32_t flags;
-    const struct muster_bytes *keys; /* copied, as all that is passed */
+    const struct muster_bytes *keys; /* copied, as everything that is passed */
     size_t key_count;
     const struct muster_bytes *values;
     size_t value_count;
     int64_t number;
-    uint64_t
-        lease; /* set, add, compare_set, append, multi_set: bound to it, 0: none; lease_*: which */
+    /* The lease that set, add, compare_set, append and multi_set bind to (0: no lease), and the one
+     * that lease_* is about. */
+    uint64_t lease;
     int64_t timeout_ms;
     muster_op_done *done;              /* may be NULL */
     muster_store_on_change *on_change; /* watch */
@@ -225,22 +230,24 @@ struct muster_store_request {
 };
 
 /**
- * Starts an operation. The op must be freed. On an error nothing was started and `done` will not be
+ * Starts an operation. The op must be freed. On an error nothing was started, and `done` is not
  * called. MUSTER_EINVAL (wrong number of keys or values), MUSTER_ENOMEM.
  */
 MUSTER_EXPORT int muster_store_submit(muster_store *store,
                                       const struct muster_store_request *request,
                                       muster_op **ret_op);
-/** Waits for its end and returns its status. Not on the runtime's thread (MUSTER_EINVAL). */
+/** Waits for the operation's end and returns its status. Not on the runtime's thread
+ * (MUSTER_EINVAL). */
 MUSTER_EXPORT int muster_op_wait(muster_op *op);
-/** Asks for its early end (MUSTER_ECANCELED); it may still end otherwise. Harmless afterwards. */
+/** Asks for an early end (MUSTER_ECANCELED); the operation may still end otherwise. Harmless once
+ * it has ended. */
 MUSTER_EXPORT void muster_op_cancel(muster_op *op);
 /**
- * Lets go of it; cancels it if it is still under way (its `done` is still called). NULL is fine.
+ * Frees the op; cancels it if it is still under way (its `done` is still called). NULL is fine.
  */
 MUSTER_EXPORT void muster_op_free(muster_op *op);
 
-/* Results, once it has ended; lent until muster_op_free(). */
+/* Results, once the operation has ended; valid until muster_op_free(). */
 MUSTER_EXPORT int muster_op_status(const muster_op *op);
 MUSTER_EXPORT const char *muster_op_errmsg(const muster_op *op);
 MUSTER_EXPORT int64_t muster_op_number(const muster_op *op);

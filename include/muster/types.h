@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/** Bytes that somebody else owns: keys and values on their way in, results on their way out. */
+/** Bytes that are borrowed: keys and values on their way in, results on their way out. */
 struct muster_bytes {
     const void *data;
     size_t len;
@@ -27,7 +27,7 @@ static inline struct muster_bytes muster_str(const char *text)
     return b;
 }
 
-/** Bytes the caller owns: free them with muster_value_free(). `data` has a zero behind its end. */
+/** Bytes the caller owns: free them with muster_value_free(). A zero byte follows `data`. */
 struct muster_value {
     void *data;
     size_t len;
@@ -39,18 +39,18 @@ struct muster_values {
     size_t count;
 };
 
-/** Frees and zeroes; twice is harmless. */
+/** Frees and zeroes; a second call is harmless. */
 MUSTER_EXPORT void muster_value_free(struct muster_value *value);
 MUSTER_EXPORT void muster_values_free(struct muster_values *values);
 
-/** Use the store's own timeout. */
+/** Use the timeout of the store or agent. */
 #define MUSTER_TIMEOUT_DEFAULT (-1)
 /** Never time out. */
 #define MUSTER_TIMEOUT_NEVER 0
 
 /**
- * The text of the last error that a call on this thread returned: one sentence that names the
- * thing. Valid until the next call on this thread; never NULL.
+ * The text of the last error that a call on this thread returned: one sentence that names what
+ * failed. Valid until the next call on this thread; never NULL.
  */
 MUSTER_EXPORT const char *muster_errmsg(void);
 

@@ -40,7 +40,7 @@ struct mu_http_events {
      * The last callback, also after mu_env_http_cancel(). Status 0: the answer is whole, whatever
      * its code says; all of it was delivered. Otherwise a negative code, with a sentence in
      * http->error:
-     *   MUSTER_ENAME       no host of that name is known
+     *   MUSTER_ENAME       the host name is unknown
      *   MUSTER_ECONN       there is no connection, or it was lost
      *   MUSTER_ETIMEDOUT   connect_ms or timeout_ms is over
      *   MUSTER_ETLS        one end does not accept the other's certificate or protocol, or a file

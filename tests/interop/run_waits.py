@@ -55,7 +55,7 @@ def test_waits(checks, muster):
             agents["nobody there"].wait_for(checks, "cannot connect to 127.0.0.1:%d: Connection refused"
                                             % port, "a host that is gone is named")
             agents["nobody there"].wait_for(checks, "muster doctor 127.0.0.1:%d" % port, "with what to try")
-            agents["unknown name"].wait_for(checks, "nosuch.invalid:%d: no host of that name" % port,
+            agents["unknown name"].wait_for(checks, "nosuch.invalid:%d: the host name is unknown" % port,
                                             "a name that nobody knows is named")
             agents["too few"].wait_for(checks, "1 of at least 2 nodes are here: this-one",
                                        "nodes that are here are counted and named")
