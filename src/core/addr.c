@@ -5,7 +5,7 @@
 
 #include "core/span.h"
 
-/* What a socket's path may have, with its terminator, on every system we know. */
+/* How many bytes a socket's path may have, with its terminator, on every system we know. */
 #define UNIX_PATH_CAP 108u
 
 static bool is_digit(char c)
@@ -23,7 +23,7 @@ static bool is_hex(char c)
     return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* The text as it may stand in an error. */
+/* The text as an error may show it. */
 struct quoted {
     char text[80];
 };
@@ -133,7 +133,7 @@ static bool is_host(const char *s, size_t len)
     return len == 0 || (s[0] != '-' && s[0] != '.');
 }
 
-/* What follows the host: nothing, or ":" and a number. */
+/* Parses what follows the host: nothing, or ":" and a number. */
 static int parse_port(const char *s, const char *text, uint16_t default_port, uint16_t *ret,
                       struct mu_errmsg *reterr_msg)
 {
@@ -153,7 +153,7 @@ static int parse_port(const char *s, const char *text, uint16_t default_port, ui
         value = value * 10 + (uint32_t)(s[i] - '0');
     }
     if (s[0] != ':' || i == 1 || s[i] != '\0' || value > UINT16_MAX) {
-        return mu_err(reterr_msg, MUSTER_EURL, "%s has no port between 0 and 65535 behind its host",
+        return mu_err(reterr_msg, MUSTER_EURL, "the port of %s is not a number from 0 to 65535",
                       quote(&q, text));
     }
     *ret = (uint16_t)value;
@@ -186,7 +186,7 @@ static int parse_unix(const char *text, const char *path, struct mu_addr *ret,
     return 0;
 }
 
-/* Letters and digits; what they mean is known elsewhere. */
+/* Accepts letters and digits; other modules know what they mean. */
 static int parse_peer(const char *text, const char *id, struct mu_addr *ret,
                       struct mu_errmsg *reterr_msg)
 {

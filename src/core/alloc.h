@@ -1,9 +1,9 @@
 /*
  * All memory goes through here, so that a test can make any one allocation fail.
  *
- * Running out of memory is returned (MUSTER_ENOMEM), never fatal: this is a library inside
- * somebody's training job. mu_alloc_hook is set once, before threads exist; tests set it to a
- * predicate that says which allocation fails.
+ * Running out of memory is returned (MUSTER_ENOMEM), never fatal: this is a library inside a
+ * training job. mu_alloc_hook is set once, before threads exist; tests set it to a predicate that
+ * says which allocation fails.
  */
 #ifndef MU_ALLOC_H
 #define MU_ALLOC_H
@@ -19,10 +19,11 @@ void *mu_calloc(size_t count, size_t size);
 void *mu_realloc(void *ptr, size_t size);
 /** NULL is fine. */
 void mu_free(void *ptr);
-/** A copy of `len` bytes with a terminating zero behind them, or NULL. */
+/** A copy of `len` bytes with a terminating zero after them, or NULL. */
 char *mu_strndup(const char *text, size_t len);
 
-/** For tests: called before each allocation; false makes that allocation fail. NULL: none fails. */
+/** For tests: called before each allocation; false makes that allocation fail. NULL: no allocation
+ * fails. */
 extern bool (*mu_alloc_hook)(size_t size);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * Assertions for our own bugs only. They stay on in release builds: a machine that reached a state
- * it cannot be in must not go on acknowledging writes. What a peer, a caller or the environment can
- * cause is never asserted; it is an error that is returned.
+ * it cannot be in must not go on acknowledging writes. What the other end, a caller or the
+ * environment can cause is never asserted; the function returns an error.
  */
 #ifndef MU_ASSERT_H
 #define MU_ASSERT_H

@@ -19,7 +19,7 @@ struct mu_buf {
     size_t head; /* first byte that is held */
     size_t len;  /* bytes held */
     size_t cap;
-    size_t max; /* bytes it may hold at the most */
+    size_t max; /* most bytes it may hold */
 };
 
 void mu_buf_init(struct mu_buf *b, size_t max);
@@ -37,7 +37,7 @@ void mu_buf_reset(struct mu_buf *b);
 /** Gives the memory back if the buffer is empty and holds more than `keep` bytes of room. */
 void mu_buf_trim(struct mu_buf *b, size_t keep);
 
-/** What is held; lent until the next call that changes the buffer. */
+/** The bytes that are held; valid until the next call that changes the buffer. */
 static inline struct mu_span mu_buf_span(const struct mu_buf *b)
 {
     return (struct mu_span){b->data == NULL ? NULL : b->data + b->head, b->len};

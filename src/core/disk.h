@@ -10,7 +10,7 @@
 
 struct mu_disk;
 
-/** Is given one record; an error ends the loading. The spans are lent for the call. */
+/** Gets one record; an error ends the loading. The spans are valid during the call. */
 typedef int mu_disk_each(void *context, uint8_t op, uint64_t number, struct mu_span key,
                          struct mu_span value);
 
@@ -23,9 +23,9 @@ struct mu_disk_ops {
                 struct mu_errmsg *reterr_msg);
     /**
      * Makes a piece of journal (proto/store/keyspace.h) durable, all of it or nothing: when it
-     * returns 0 it survives a crash and a power cut. MUSTER_EFULL: nothing of it was taken, for
-     * want of room; it can be tried again. MUSTER_EDISK (or MUSTER_ENOMEM): nothing of it was
-     * taken; the disk is not to be used any more.
+     * returns 0 it survives a crash and a power cut. MUSTER_EFULL: nothing was written, for lack of
+     * room; try again later. MUSTER_EDISK (or MUSTER_ENOMEM): nothing was written, and the disk
+     * must not be used any more.
      */
     int (*commit)(struct mu_disk *disk, struct mu_span journal, uint64_t revision,
                   struct mu_errmsg *reterr_msg);

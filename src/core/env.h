@@ -1,8 +1,8 @@
 /*
- * The environment: everything a service may ask of the world. It has verbs for time and chance
- * (now, entropy, timer_arm), for itself (memory, self, paths), for connections (dial to why), for
- * work, for children (spawn to child_leave) and for HTTP. transport/
- * implements it on libuv, sim/ on virtual time; services see only this.
+ * The environment: everything that a service may ask of the outside world. It has verbs for time
+ * and chance (now, entropy, timer_arm), for itself (memory, self, paths), for connections (dial to
+ * why), for work, for children (spawn to child_leave) and for HTTP. transport/ implements it on
+ * libuv, sim/ on virtual time; services see only this.
  *
  * Rules that hold for every verb, in every implementation:
  *  - One thread. All calls and all callbacks happen on it.
@@ -42,31 +42,31 @@ static inline void mu_timer_init(struct mu_timer *t, void (*fire)(struct mu_time
     t->fire = fire;
 }
 
-/* A byte stream to a peer. */
+/* A byte stream to another process. */
 struct mu_conn;
 
 struct mu_conn_events {
     /** A dialled connection is up. Accepted ones are up when `accept` returns. */
     void (*open)(struct mu_conn *conn);
     /**
-     * Bytes have come. Returns how many were used; with less than all of them the environment keeps
-     * the rest and reads no more until mu_env_resume(), which delivers the rest again.
-     * `in` is lent until the callback returns.
+     * Bytes have come. Returns how many were used; if not all were, the environment keeps the rest
+     * and reads no more until mu_env_resume(), which delivers the rest again. `in` is valid until
+     * the callback returns.
      */
     size_t (*data)(struct mu_conn *conn, struct mu_span in);
     /**
-     * Where the next bytes should lie, so that they need not be copied from where they were read.
-     * May be NULL, and may say "nowhere" each time. Asked right before bytes are read: what then
-     * comes by `data` begins with the first bytes of the room, and is to be used whole. More may
-     * follow by another `data`, from elsewhere. The environment may choose not to ask. The room is
-     * lent until the next callback of the connection.
+     * Returns where the next bytes should be read to, so that they need not be copied afterwards.
+     * May be NULL, and may return an empty space each time. The environment asks right before it
+     * reads: the `data` that follows begins with the first bytes of the room, and must use all of
+     * them. More may follow in another `data`, from elsewhere. The environment may choose not to
+     * ask. The room must stay valid until the next callback of the connection.
      */
     struct mu_space (*room)(struct mu_conn *conn);
-    /** The peer has sent all it will send. Writing may still work. */
+    /** The other end has sent all it will send. Writing may still work. */
     void (*eof)(struct mu_conn *conn);
     /**
-     * Behind `eof`, some time or never: the peer has closed, and nothing that is sent reaches it
-     * any more. Only unix sockets tell that from the end of what it sends. May be NULL.
+     * May come some time after `eof`: the other end has closed, and nothing that is sent reaches it
+     * any more. Only unix sockets can tell that from the end of what it sends. May be NULL.
      */
     void (*hung_up)(struct mu_conn *conn);
     /** There is room again, after a mu_env_send() that took less than it was given. */
@@ -84,29 +84,32 @@ struct mu_conn {
     void *impl;                      /* the environment's */
 };
 
-/* What an environment that has a lock (service/lock/env.h) knows of a peer. */
+/* What an environment that has a lock (service/lock/env.h) knows of the other end. */
 enum mu_trust {
-    MU_TRUST_OPEN = 1, /* of this host, or it has shown the job's credential, or nobody need to */
-    MU_TRUST_PLAIN,    /* none of that: for PyTorch's protocol, and for being told so */
+    MU_TRUST_OPEN = 1, /* it is on this host, or has shown the job's credential, or no credential is
+                          needed */
+    MU_TRUST_PLAIN,    /* nothing of that: it may speak PyTorch's protocol, or be told why not */
 };
 
-/* Something peers connect to. */
+/* An address that others connect to. */
 struct mu_listener {
     /**
-     * A peer has connected. Returns the memory for the connection with `on` set, or NULL to turn it
-     * away. No other callback of that connection comes before this returns.
+     * A connection has come in. Returns the memory for it with `on` set, or NULL to refuse it. No
+     * other callback of that connection comes before this returns.
      */
     struct mu_conn *(*accept)(struct mu_listener *listener);
     /**
-     * Accepting has failed for want of descriptors or memory (a negative code such as -EMFILE) and
-     * rests a moment; peers wait in the kernel's queue. Called each time it fails. May be NULL.
+     * Accepting has failed for lack of descriptors or memory (a negative code such as -EMFILE) and
+     * pauses a moment; new connections wait in the kernel's queue. Called each time it fails. May
+     * be NULL.
      */
     void (*accept_failed)(struct mu_listener *listener, int status);
     /** The last callback, after mu_env_unlisten(). */
     void (*closed)(struct mu_listener *listener);
     struct mu_env *env;
     void *impl;
-    bool here_only; /* set by listen: all of its addresses are loopback's, whatever its name says */
+    bool here_only; /* set by listen: all of its addresses are loopback addresses, whatever its
+                       name */
 };
 
 /* Work that may block or take long. */
@@ -119,32 +122,32 @@ struct mu_work {
     void *impl;
 };
 
-/* The process that we are. */
+/* This process. */
 struct mu_self {
     char host[MU_ADDR_HOST_MAX + 1]; /* the name of its machine, never empty */
     int64_t pid;
 };
 
-/* Spans that one mu_env_sendv() looks at; what is behind them waits for `writable`. */
+/* How many spans one mu_env_sendv() looks at; the rest waits for `writable`. */
 #define MU_ENV_SPANS_MAX 64
 
 struct mu_env_ops {
-    /** The time of this turn: the same for all that happens in it. */
+    /** The time of this turn: the same for everything that happens in it. */
     struct mu_now (*now)(struct mu_env *env);
     /** Fills `buf` with bytes fit for keys. */
     void (*entropy)(struct mu_env *env, void *buf, size_t len);
-    /** How much memory this process may have, in bytes. NULL: nobody knows. */
+    /** How much memory this process may have, in bytes. NULL: unknown. */
     uint64_t (*memory)(struct mu_env *env);
     void (*self)(struct mu_env *env, struct mu_self *ret_self);
-    /** The file system, lent for ever. NULL, and returning NULL: there is none. */
+    /** The file system; valid for ever. NULL, or returning NULL: there is no file system. */
     const struct mu_paths *(*paths)(struct mu_env *env);
     /** Arms, re-arms, or with MU_MONO_NEVER disarms. Cannot fail. */
     void (*timer_arm)(struct mu_env *env, struct mu_timer *timer, mu_mono_t at);
     /** Connects; `open` or `closed` follows. MUSTER_EINVAL for an address it cannot take. */
     int (*dial)(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr);
     /**
-     * The same for a protocol that has to be plain. MUSTER_ELOCKED, here or by `closed`: this
-     * environment speaks to that address only under the job's credential. NULL: as dial.
+     * Connects for a protocol that has to be plain. MUSTER_ELOCKED, here or in `closed`: this
+     * environment speaks to that address only with the job's credential. NULL: as dial.
      */
     int (*dial_plain)(struct mu_env *env, struct mu_conn *conn, const struct mu_addr *addr);
     /**
@@ -152,78 +155,81 @@ struct mu_env_ops {
      * Errors: a negated errno such as -EADDRINUSE, MUSTER_EINVAL, MUSTER_ELOCKED.
      */
     int (*listen)(struct mu_env *env, struct mu_listener *listener, struct mu_addr *addr);
-    /** Stops listening; `closed` follows. Connections that were accepted live on. */
+    /** Stops listening; `closed` follows. Accepted connections stay open. */
     void (*unlisten)(struct mu_env *env, struct mu_listener *listener);
     /**
-     * Sends what it can at once, keeps a bounded rest of its own, and says how much of the data it
-     * took. When that is less than all, `writable` follows. The data is borrowed for the call.
-     * Errors of the connection come as `closed`, never from here: a dead connection takes all.
-     * The data is that of `count` spans, one behind the other. Of those behind the first
-     * MU_ENV_SPANS_MAX it may take none.
+     * Sends `count` spans, one after the other: sends what it can at once, keeps a bounded part in
+     * a buffer of its own, and says how much it took. If that is not all, `writable` follows. The
+     * data is borrowed for the call. Errors of the connection come as `closed`, never from here: a
+     * dead connection takes everything. It may ignore the spans after the first MU_ENV_SPANS_MAX.
      */
     void (*sendv)(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
                   size_t count, size_t *ret_taken);
-    /** Takes up reading again after `data` used less than it was given. */
+    /** Resumes reading after `data` used less than it was given. */
     void (*resume)(struct mu_env *env, struct mu_conn *conn);
     /**
      * Closes; `closed` follows with status 0. What mu_env_send() took is still delivered if the
-     * peer reads it within the environment's linger time; with `abort`, it is dropped at once.
+     * other end reads it within the environment's linger time; with `abort`, it is dropped at once.
      */
     void (*close)(struct mu_env *env, struct mu_conn *conn, bool abort);
     /**
-     * Ends our side: the peer reads what was taken, then our end, and may go on sending. What is
-     * sent from then on is dropped. mu_env_close() is still needed. NULL where there is no such
-     * thing. A connection that is dialled must be open.
+     * Ends our side: the other end reads what was taken, then the end, and may go on sending. What
+     * we send from then on is dropped. mu_env_close() is still needed. NULL where this is not
+     * possible. A dialled connection must be open.
      */
     void (*finish)(struct mu_env *env, struct mu_conn *conn);
-    /** The peer's address for a log line: writes a terminated text of at most `cap` bytes. */
+    /** Writes the other end's address for a log line, as a terminated text of at most `cap`
+     * bytes. */
     void (*peer)(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
-    /** How much an accepted connection is trusted; known once bytes have come. NULL: all are. */
+    /** How much an accepted connection is trusted; known once bytes have come. NULL: all are
+     * open. */
     enum mu_trust (*trust)(struct mu_env *env, const struct mu_conn *conn);
     /**
-     * What there is to say, beyond its status, of the `closed` that is being told; lent for that
-     * callback. Of an `eof`, if the end may have been cut off. And of a dial or listen that has
-     * just returned MUSTER_ELOCKED. NULL: nothing, ever.
+     * Explains, beyond the status, the `closed` that is being called; an `eof`, if the end may have
+     * been cut off; or a dial or listen that has just returned MUSTER_ELOCKED. The text is valid
+     * during that callback. NULL: there is never an explanation.
      */
     const char *(*why)(struct mu_env *env);
-    /** Has `run` called away from the loop, then `done` on it. MUSTER_ENOMEM. */
+    /** Calls `run` on another thread, then `done` on the loop. MUSTER_ENOMEM. */
     int (*work)(struct mu_env *env, struct mu_work *work);
     /**
-     * Starts a program in a session and a process group of its own, with no descriptor but those
-     * of `what`, no signal blocked and none handled (see core/child.h). `started` follows, with 0
-     * or with what failed in the child: nothing here waits for a disk. MUSTER_EINVAL for no argv,
-     * a stream that cannot be, or too many arguments to name; MUSTER_ENOTSUP, MUSTER_ENOMEM, or a
-     * negated errno (-EAGAIN, -EMFILE) when there can be no process or pipe.
+     * Starts a program in a session and a process group of its own, with only the descriptors of
+     * `what`, and with no signal blocked or handled (see core/child.h). `started` follows, with 0
+     * or with what failed in the child: this call never waits for a disk. MUSTER_EINVAL if argv is
+     * missing, a stream is invalid, or there are too many arguments; MUSTER_ENOTSUP, MUSTER_ENOMEM,
+     * or a negated errno (-EAGAIN, -EMFILE) if no process or pipe can be made.
      */
     int (*spawn)(struct mu_env *env, struct mu_child *child, const struct mu_spawn *what);
     /**
-     * Sends a signal to those of `scope` who are there. SIGTERM, SIGINT, SIGHUP and SIGQUIT are
-     * followed by SIGCONT, so that who is stopped can obey. SIGKILL to the family is kept up until
-     * `gone`, whatever it starts meanwhile. Any time between spawn and `gone`. -ESRCH when nobody
-     * was there (any more, or yet), MUSTER_EINVAL for a signal that there is none of.
+     * Sends a signal to the processes of `scope`. SIGTERM, SIGINT, SIGHUP and SIGQUIT are followed
+     * by SIGCONT, so that a stopped process can obey. SIGKILL to the family is repeated until
+     * `gone`, whatever the family starts meanwhile. Allowed at any time between spawn and `gone`.
+     * -ESRCH if there was no such process (any more, or yet), MUSTER_EINVAL for a signal that does
+     * not exist.
      */
     int (*child_signal)(struct mu_env *env, struct mu_child *child, int signal,
                         enum mu_child_scope scope);
-    /** Takes up reading a stream again after `output` used less than it was given. */
+    /** Resumes reading a stream after `output` used less than it was given. */
     void (*child_resume)(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
     /**
-     * Has no more to do with a child: none of its callbacks comes any more, not even `gone`, and
-     * the memory is the owner's again. What is left of its family is sent `signal` now (and SIGCONT
-     * behind it) and is killed when `grace_ms` have passed, by the watcher if we have ended by
-     * then; what it writes until then is lost. Any time between spawn and `gone`.
+     * Lets go of a child: no callback comes any more, not even `gone`, and the memory is the
+     * owner's again. What is left of its family gets `signal` now (and SIGCONT after it) and is
+     * killed when `grace_ms` have passed, by the watcher if we have ended by then; what the family
+     * writes until then is lost. Allowed at any time between spawn and `gone`.
      */
     void (*child_leave)(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms);
     /**
      * Starts an HTTP exchange (see core/http.h); `done` follows. MUSTER_EINVAL for a method or URL
-     * it cannot take or a body that does not go with the method, MUSTER_ENOMEM, MUSTER_ENOTSUP
-     * where there is no HTTP.
+     * that it does not support or a body that does not fit the method, MUSTER_ENOMEM,
+     * MUSTER_ENOTSUP where there is no HTTP.
      */
     int (*http)(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request);
-    /** Takes up an answer again after `data` used less than it was given. */
+    /** Resumes an answer after `data` used less than it was given. */
     void (*http_resume)(struct mu_env *env, struct mu_http *http);
     /**
-     * Ends it: no `head` or `data` comes any more, `done` follows with MUSTER_ECANCELED. Twice is
-     * as once. The peer may or may not do what it was asked.
+     * Ends the exchange: no `head` or `data` comes any more, and `done` follows with
+     * MUSTER_ECANCELED. A second call changes nothing. The other end may or may not do what it was
+     * asked.
      */
     void (*http_cancel)(struct mu_env *env, struct mu_http *http);
 };
@@ -242,7 +248,7 @@ static inline void mu_env_entropy(struct mu_env *env, void *buf, size_t len)
     env->ops->entropy(env, buf, len);
 }
 
-/** UINT64_MAX: nobody knows. */
+/** UINT64_MAX: unknown. */
 static inline uint64_t mu_env_memory(struct mu_env *env)
 {
     return env->ops->memory == NULL ? UINT64_MAX : env->ops->memory(env);
@@ -308,7 +314,7 @@ static inline void mu_env_close(struct mu_env *env, struct mu_conn *conn, bool a
     env->ops->close(env, conn, abort);
 }
 
-/** False: there is no such thing here, and nothing was done. */
+/** False: this environment cannot, and nothing was done. */
 static inline bool mu_env_finish(struct mu_env *env, struct mu_conn *conn)
 {
     if (env->ops->finish != NULL) {
@@ -334,7 +340,7 @@ static inline const char *mu_env_why(struct mu_env *env)
     return env->ops->why == NULL ? "" : env->ops->why(env);
 }
 
-/** A dial or listen has just returned `err`: what to say of it. */
+/** The text for an `err` that a dial or listen has just returned. */
 static inline const char *mu_env_strerror(struct mu_env *env, int err)
 {
     const char *why = err == MUSTER_ELOCKED ? mu_env_why(env) : "";

@@ -1,6 +1,6 @@
 /*
- * An environment that stands on another one and does some verbs its own way. The rest, which is no
- * business of a layer's, is passed down by what is here:
+ * A layer: an environment on top of another one that does some verbs its own way. This passes the
+ * other verbs down:
  *
  *     static const struct mu_env_ops ops = {MU_ENV_LAYER_OPS, .dial = dial, .listen = ...};
  *
@@ -12,7 +12,7 @@
 
 #include "core/env.h"
 
-/* The first member of a layer's own. */
+/* The first member of a layer's own struct. */
 struct mu_env_layer {
     struct mu_env env;
     struct mu_env *below; /* borrowed */

@@ -1,4 +1,4 @@
-/* Error context that belongs to an object: a fixed text, prefixed on the way up, never a global. */
+/* The error context of an object: a fixed text, prefixed on the way up, never a global. */
 #ifndef MU_ERR_H
 #define MU_ERR_H
 
@@ -11,11 +11,11 @@ struct mu_errmsg {
 };
 
 /** Formats the text (cut at the capacity) and returns `code`, so that a failure is one statement.
- * It may have words of others in it: they are made printable (core/printable.h). */
+ * It may contain text from outside, which is made printable (core/printable.h). */
 int mu_err(struct mu_errmsg *e, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/** Puts a prefix and ": " before the text that is there. */
+/** Puts a prefix and ": " before the present text. */
 void mu_err_prefix(struct mu_errmsg *e, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -1,11 +1,11 @@
 /*
  * What a service may ask of the file system and of the terminal: directories of logs, files to
  * write, small files to read, our own standard output. transport/uv_files.c has the real one, tests
- * one in memory.
+ * have one in memory.
  *
- * Calls on directories and regular files are plain system calls: they wait for the disk, which is
- * the price of not losing a worker's last line when everything dies. A console never waits: it
- * takes what it can and says when there is room.
+ * Calls on directories and regular files are plain system calls: they wait for the disk, so that a
+ * worker's last line is not lost when everything dies. A console never waits: it takes what it can
+ * and says when there is room.
  */
 #ifndef MU_FILES_H
 #define MU_FILES_H
@@ -20,15 +20,15 @@
 struct mu_files;
 struct mu_sink;
 
-/* Somewhere that bytes go. */
+/* A place to write bytes to. */
 struct mu_sink_ops {
     /**
-     * Writes what can be written now and says how much. When that is less than all, `writable`
-     * follows. A sink that failed (a full disk, a closed pipe) takes all and keeps the reason in
+     * Writes what can be written now and says how much. If that is not all, `writable` follows. A
+     * sink that failed (a full disk, a closed pipe) takes everything and keeps the reason in
      * `error`. `data` is borrowed for the call.
      */
     void (*write)(struct mu_sink *sink, struct mu_span data, size_t *ret_taken);
-    /** The last call; what was taken was handed on. */
+    /** The last call; everything that was taken was written. */
     void (*close)(struct mu_sink *sink);
 };
 
@@ -40,19 +40,19 @@ struct mu_sink {
 };
 
 struct mu_files_ops {
-    /** Makes a directory and those above it; one that is there is fine. A negated errno. */
+    /** Makes a directory and those above it; an existing one is fine. A negated errno. */
     int (*make_dir)(struct mu_files *files, const char *path, struct mu_errmsg *reterr_msg);
     /**
-     * Makes a directory that was not there: `path` with six characters put behind it. Writes its
-     * name into `ret`, of `cap` bytes. A negated errno, MUSTER_ELIMIT if the name does not fit.
+     * Makes a new directory: `path` with six characters appended. Writes its name into `ret`, of
+     * `cap` bytes. A negated errno, MUSTER_ELIMIT if the name does not fit.
      */
     int (*make_unique_dir)(struct mu_files *files, const char *path, char *ret, size_t cap,
                            struct mu_errmsg *reterr_msg);
-    /** Removes a directory and all in it; links are not followed. None there is fine. */
+    /** Removes a directory and everything in it; links are not followed. A missing one is fine. */
     int (*remove_dir)(struct mu_files *files, const char *path, struct mu_errmsg *reterr_msg);
     /**
-     * Removes the directories in it that hold nothing, and itself if it is one by then. What is not
-     * empty stays; links are not followed.
+     * Removes the empty directories in `path`, and `path` itself if it is empty then; links are not
+     * followed.
      */
     void (*prune_dir)(struct mu_files *files, const char *path);
     /** Opens a file to write from its start on, emptied. MUSTER_ENOMEM, or a negated errno. */
@@ -63,11 +63,11 @@ struct mu_files_ops {
                     size_t *ret_len, struct mu_errmsg *reterr_msg);
     /**
      * Our standard output or error. When both are one terminal, pipe or file they are one sink, so
-     * that no line is cut in two by the other's; it is closed once for each.
+     * that neither cuts a line of the other in two; it is closed once for each.
      */
     int (*console)(struct mu_files *files, enum mu_stream stream, struct mu_sink **ret_sink,
                    struct mu_errmsg *reterr_msg);
-    /** All its sinks were closed. */
+    /** Frees it; all its sinks must have been closed. */
     void (*close)(struct mu_files *files);
 };
 

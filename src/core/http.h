@@ -5,9 +5,9 @@
  *     http.on = &events;
  *     mu_env_http(env, &http, &request);      head, data ..., done follow, on later turns
  *
- * Connections are the environment's: they are kept and used again, one exchange at a time on each
+ * The environment owns the connections: it keeps and reuses them, one exchange at a time on each
  * (HTTP/1.1). An environment never repeats a request by itself once any of it may have reached the
- * peer, whatever the method: whoever asked knows what may be repeated, see `sent`.
+ * server, whatever the method: the caller knows what may be repeated, see `sent`.
  */
 #ifndef MU_HTTP_H
 #define MU_HTTP_H
@@ -19,9 +19,9 @@
 #include "core/err.h"
 #include "core/span.h"
 
-/* What a header that was asked for may take, with its end. */
+/* How long the header in `keep` may be, with its terminator. */
 #define MU_HTTP_KEPT_MAX 64
-/* What the environment holds of an answer that nobody takes. */
+/* How much of an answer the environment holds while the owner does not take it. */
 #define MU_HTTP_HELD_MAX 65536
 
 struct mu_env;
@@ -31,9 +31,10 @@ struct mu_http_events {
     /** The answer begins: http->code and http->kept are set. At most once, before any data. */
     void (*head)(struct mu_http *http);
     /**
-     * Bytes of the answer's body have come. Returns how many were used; with less than all of them
-     * the environment keeps the rest and, once it holds MU_HTTP_HELD_MAX, reads no more, until
-     * mu_env_http_resume(), which delivers the rest again. `in` is lent until the callback returns.
+     * Bytes of the answer's body have come. Returns how many were used; if not all were, the
+     * environment keeps the rest and, once it holds MU_HTTP_HELD_MAX, reads no more until
+     * mu_env_http_resume(), which delivers the rest again. `in` is valid until the callback
+     * returns.
      */
     size_t (*data)(struct mu_http *http, struct mu_span in);
     /**
@@ -48,25 +49,25 @@ struct mu_http_events {
      *   MUSTER_EPROTO      the answer is not HTTP
      *   MUSTER_ECANCELED   after mu_env_http_cancel()
      *   MUSTER_ENOMEM
-     * What was not yet used by `data` is dropped then. The memory is the owner's again.
+     * Bytes that `data` has not used are dropped. The memory is the owner's again.
      */
     void (*done)(struct mu_http *http, int status);
 };
 
-/* Borrowed for the call, and copied; except for `body`, which must stay until `done`. */
+/* Copied, except for `body`, which must stay valid until `done`. */
 struct mu_http_request {
     const char *method;         /* "GET", "PUT", "POST" or "DELETE" */
     const char *url;            /* http://HOST:PORT/PATH[?QUERY] or https:, escaped by the caller */
-    const char *const *headers; /* "Name: value", the last one NULL; or NULL for none */
-    struct mu_span body;        /* PUT and POST always have one, the others never */
+    const char *const *headers; /* "Name: value", the last one NULL; NULL: no headers */
+    struct mu_span body;        /* PUT and POST always have a body, the others never */
     const char *keep;           /* a header of the answer that is wanted, or NULL */
 
     /* TLS: files in PEM, each NULL or there. */
-    const char *cacert; /* who may sign for the peer; NULL: the system's list */
+    const char *cacert; /* the authorities of the server; NULL: the system's list */
     const char *cert;   /* ours, with its chain */
-    const char *key;    /* to it; NULL: in `cert` */
+    const char *key;    /* its private key; NULL: in `cert` */
 
-    /* Who we are: a name with a password (basic), or the whole value of `Authorization`. */
+    /* Our credential: a name with a password (basic), or the whole value of `Authorization`. */
     const char *user;
     const char *password;
     const char *authorization;
@@ -81,11 +82,11 @@ struct mu_http {
     void *impl;
     int code; /* of the answer: 200, 404 ...; 0 before `head` */
     /*
-     * Valid in `done`: whether the peer may have got the request. False is certain: it was not
-     * done, and may be tried elsewhere.
+     * Valid in `done`: whether the server may have got the request. False is certain: the request
+     * was not executed, and may be tried elsewhere.
      */
     bool sent;
-    char kept[MU_HTTP_KEPT_MAX]; /* the header that was asked for; "" if absent or too long */
+    char kept[MU_HTTP_KEPT_MAX]; /* the header named by `keep`; "" if absent or too long */
     struct mu_errmsg error;
 };
 

@@ -1,8 +1,8 @@
 /*
  * An intrusive hash map keyed by bytes. The node lives inside the element and its key points to
- * bytes that the element keeps as long as it is in the map. Hashes are seeded, so that a peer who
- * chooses the keys cannot choose the collisions. Growing moves a few buckets with each insertion,
- * so that no single call stalls the loop.
+ * bytes that the element keeps as long as it is in the map. Hashes are seeded, so that a client
+ * that chooses the keys cannot choose the collisions. Growing moves a few buckets with each
+ * insertion, so that no single call stalls the loop.
  *
  * Iteration order depends on the seed; nothing that must be deterministic may depend on it, unless
  * the seed is fixed too.
@@ -40,8 +40,8 @@ struct mu_map_node *mu_map_find(const struct mu_map *m, struct mu_span key);
 struct mu_map_node *mu_map_find_hash(const struct mu_map *m, struct mu_span key, uint64_t hash);
 uint64_t mu_map_hash(const struct mu_map *m, struct mu_span key);
 /**
- * Adds `node` under `key`, which must not be in the map. MUSTER_ENOMEM only for the very first
- * table; a table that cannot grow goes on with longer chains.
+ * Adds `node` under `key`, which must not be in the map. MUSTER_ENOMEM is possible only for the
+ * very first table; a table that cannot grow goes on with longer chains.
  */
 int mu_map_insert(struct mu_map *m, struct mu_map_node *node, struct mu_span key);
 int mu_map_insert_hash(struct mu_map *m, struct mu_map_node *node, struct mu_span key,

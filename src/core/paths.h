@@ -1,6 +1,6 @@
 /*
  * What a service may ask of the file system by path while it is being configured. Each call may
- * wait for the disk. transport/paths.c has the real one; a simulated machine has none.
+ * wait for the disk. transport/paths.c has the real one; a simulated machine has no file system.
  */
 #ifndef MU_PATHS_H
 #define MU_PATHS_H
@@ -12,12 +12,12 @@ struct mu_file_log;
 struct mu_paths {
     /** Reads a small file: at most `cap` bytes of its beginning. A negated errno. */
     int (*read)(const char *path, char *buf, size_t cap, size_t *ret_len);
-    /** Makes an empty file under a name that nobody else knows, and writes that absolute name into
-     * `buf`. A negated errno; MUSTER_ELIMIT: it does not fit. */
+    /** Makes an empty file under a new, random name, and writes its absolute path into `buf`. A
+     * negated errno; MUSTER_ELIMIT: it does not fit. */
     int (*create)(char *buf, size_t cap);
-    /** Writes the path as an absolute one. Likewise. */
+    /** Writes the path as an absolute one. Errors as `create`. */
     int (*absolute)(const char *path, char *buf, size_t cap);
-    /** A file for several processes (core/file_log.h). MUSTER_ENOMEM. */
+    /** Opens a file for several processes (core/file_log.h). MUSTER_ENOMEM. */
     int (*open_log)(const char *path, struct mu_file_log **ret_log);
 };
 

@@ -1,8 +1,8 @@
 /*
- * Text of others, for somebody's eyes. Whatever a terminal would obey, and whatever is no UTF-8,
- * becomes "\x1b" and the like: control bytes, DEL, the control characters behind it (U+0080 to
- * U+009F), and those that turn the direction of writing around. All errors (core/err.h), all lines
- * of the log (service/base/log.h) and all that the command prints to a terminal
+ * Text from outside, made safe to show. Everything that a terminal would obey, and everything that
+ * is not UTF-8, becomes "\x1b" and the like: control bytes, DEL, the control characters after it
+ * (U+0080 to U+009F), and those that change the direction of writing. All errors (core/err.h), all
+ * lines of the log (service/base/log.h) and all that the command prints to a terminal
  * (cli/cli_terminal.h) go through here.
  */
 #ifndef MU_PRINTABLE_H
@@ -15,12 +15,14 @@
 #define MU_PRINTABLE_MAX 12 /* bytes that one character can become */
 
 /**
- * Writes the next character of what is not empty, as it may be shown, to `out`; `*ret_taken` is how
- * many bytes of `in` that was. Returns how many were written. With `lines`, newlines and tabs stay.
+ * Writes the next character of `in`, which is not empty, to `out` in a form that may be shown;
+ * `*ret_taken` is how many bytes of `in` that took. Returns how many were written. With `lines`,
+ * newlines and tabs stay.
  */
 size_t mu_printable_next(char out[MU_PRINTABLE_MAX], struct mu_span in, bool lines,
                          size_t *ret_taken);
-/** All of it, terminated, cut off at a character; `out` is not `in`. Returns the length. */
+/** Writes all of `in`, terminated, cut off at a character; `out` is not `in`. Returns the
+ * length. */
 size_t mu_printable(char *out, size_t cap, struct mu_span in, bool lines);
 
 #endif

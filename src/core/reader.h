@@ -19,7 +19,7 @@ static inline struct mu_reader mu_reader(struct mu_span s)
     return (struct mu_reader){.rest = s};
 }
 
-/** The next `n` bytes, lent by what is being read; empty after a failure. */
+/** The next `n` bytes, borrowed from the input; empty after a failure. */
 static inline struct mu_span mu_read_bytes(struct mu_reader *r, uint64_t n)
 {
     struct mu_span out = {r->rest.data, (size_t)n};
@@ -60,7 +60,7 @@ static inline uint64_t mu_read_u64(struct mu_reader *r)
     return r->failed ? 0 : mu_get_u64(s.data);
 }
 
-/** Bytes behind a u32 length. */
+/** Bytes that follow a u32 length. */
 static inline struct mu_span mu_read_span32(struct mu_reader *r)
 {
     return mu_read_bytes(r, mu_read_u32(r));

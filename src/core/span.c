@@ -25,7 +25,7 @@ char *mu_span_quote(char *out, size_t cap, struct mu_span s)
         uint8_t c = s.data[i];
         bool plain = c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
 
-        /* Room must remain for this character, and for `..."` and the terminator behind it. */
+        /* Room must remain for this character, and for `..."` and the terminator after it. */
         if (n + (plain ? 1 : 4) + 5 > cap) {
             memcpy(out + n, "...", 3);
             n += 3;
@@ -50,7 +50,7 @@ static bool is_digit(struct mu_span s, size_t i)
     return i < s.len && s.data[i] >= '0' && s.data[i] <= '9';
 }
 
-/* By length, then by digits: no number is too long. Moves both behind their digits. */
+/* Compares by length, then by digits: no number is too long. Moves both past their digits. */
 static int compare_numbers(struct mu_span a, size_t *at_a, struct mu_span b, size_t *at_b)
 {
     size_t i = *at_a;

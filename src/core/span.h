@@ -12,7 +12,7 @@ struct mu_span {
     size_t len;
 };
 
-/* Memory that is lent to be written to; none: len 0. */
+/* Memory that is borrowed to be written to; len 0: no memory. */
 struct mu_space {
     uint8_t *data;
     size_t len;
@@ -58,21 +58,21 @@ static inline struct mu_span mu_span_skip(struct mu_span s, size_t n)
     return (struct mu_span){n == 0 ? s.data : s.data + n, s.len - n};
 }
 
-/** Copies the bytes to `*at` and ends them with a zero; `*at` moves behind that. Returns where they
+/** Copies the bytes to `*at` and ends them with a zero; `*at` moves past that. Returns where they
  * begin. */
 char *mu_span_put_text(char **at, struct mu_span text);
 /**
- * Writes a printable, quoted, terminated form of peer-controlled bytes for a log line or an error
- * text: at most `cap` bytes, other than printable ASCII as \xNN, an ellipsis where it was cut.
+ * Writes a printable, quoted, terminated form of bytes from outside for a log line or an error
+ * text: at most `cap` bytes, everything but printable ASCII as \xNN, an ellipsis where it was cut.
  * Returns `out`. `cap` is at least 8.
  */
 char *mu_span_quote(char *out, size_t cap, struct mu_span s);
 
 /**
  * Compares as people do: runs of decimal digits as numbers of any length, all else by bytes, so
- * that node2 comes before node10. Of what is equal in that sense (node1, node01) the shorter one
- * comes first, then bytes decide: the order is total. Below, equal to or above zero as a is before,
- * the same as or behind b.
+ * that node2 comes before node10. Of two that are equal in that sense (node1, node01) the shorter
+ * one comes first, then bytes decide: the order is total. The result is below, equal to or above
+ * zero as a is before, the same as or after b.
  */
 int mu_span_natural_cmp(struct mu_span a, struct mu_span b);
 

@@ -1,7 +1,8 @@
 /*
  * Time, in two kinds that do not convert into each other. Intervals, deadlines and failure
- * detection use the monotonic clock; the wall clock is only for what peers compare across machines
- * and for display. A driver samples both once a turn and passes them in; nothing below it asks.
+ * detection use the monotonic clock; the wall clock is only for times that machines compare with
+ * each other, and for display. A driver samples both once a turn and passes them in; nothing below
+ * the driver reads a clock.
  */
 #ifndef MU_TIME_H
 #define MU_TIME_H

@@ -1,7 +1,7 @@
 /*
- * Machines do not log. They emit trace events, a code and a few numbers, into a sink the caller
- * supplies; it is off unless a test, the simulator or a debug log asks. The rendering is text, and
- * that text is what golden traces compare.
+ * Machines do not log. They emit trace events, a name and a few numbers, into a sink that the
+ * caller supplies; it is off unless a test, the simulator or a debug log asks for it. Events are
+ * rendered as text, and golden traces compare that text.
  */
 #ifndef MU_TRACE_H
 #define MU_TRACE_H

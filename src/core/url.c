@@ -86,7 +86,7 @@ static int cut_params(struct mu_url *url, char *query, struct mu_errmsg *reterr_
                           MU_URL_PARAMS_MAX);
         }
         if (!decode(query) || !decode(value)) {
-            return mu_err(reterr_msg, MUSTER_EURL, "the URL has a bad %%XX escape");
+            return mu_err(reterr_msg, MUSTER_EURL, "the URL has an invalid %%XX escape");
         }
         url->params[url->param_count].name = query;
         url->params[url->param_count].value = value;
@@ -107,7 +107,7 @@ int mu_url_parse(struct mu_url *url, const char *text, struct mu_errmsg *reterr_
         return mu_err(reterr_msg, MUSTER_EURL, "the URL is longer than %d bytes", MU_URL_MAX);
     }
     /* The authority gets a terminator of its own, so the copy leaves one byte between it and the
-     * path: everything behind the scheme is kept one byte to the right. */
+     * path: everything after the scheme is kept one byte to the right. */
     memcpy(url->text, text, len + 1);
     rest = cut_scheme(url, url->text);
     if (rest == NULL) {
@@ -135,13 +135,13 @@ int mu_url_parse(struct mu_url *url, const char *text, struct mu_errmsg *reterr_
             *path = '\0';
             url->path = path + 1;
             if (!decode(path + 1)) {
-                return mu_err(reterr_msg, MUSTER_EURL, "the URL has a bad %%XX escape");
+                return mu_err(reterr_msg, MUSTER_EURL, "the URL has an invalid %%XX escape");
             }
         }
     } else {
         url->path = rest;
         if (!decode(rest)) {
-            return mu_err(reterr_msg, MUSTER_EURL, "the URL has a bad %%XX escape");
+            return mu_err(reterr_msg, MUSTER_EURL, "the URL has an invalid %%XX escape");
         }
     }
     return cut_params(url, query, reterr_msg);

@@ -24,7 +24,7 @@ struct mu_url {
     char text[MU_URL_MAX + 8];   /* what the pointers point into: the struct must not be moved */
 };
 
-/** MUSTER_EURL with the reason in words. A decoded NUL is refused. */
+/** MUSTER_EURL, with the reason in `reterr_msg`. A decoded NUL is refused. */
 int mu_url_parse(struct mu_url *url, const char *text, struct mu_errmsg *reterr_msg);
 /** The value of a parameter, or NULL. */
 const char *mu_url_param(const struct mu_url *url, const char *name);

@@ -1,12 +1,12 @@
 /*
- * UTF-8 as RFC 3629 has it: no surrogates, and no character that is longer than it need be.
+ * UTF-8 as RFC 3629 defines it: no surrogates, and no character in more bytes than it needs.
  */
 #ifndef MU_UTF8_H
 #define MU_UTF8_H
 
 #include "core/span.h"
 
-/** The length of the character at the front of what is not empty; 0: that is none. */
+/** The length of the first character of `s`, which is not empty; 0: it is not a character. */
 static inline size_t mu_utf8_len(struct mu_span s)
 {
     uint8_t c = s.data[0];
@@ -20,7 +20,7 @@ static inline size_t mu_utf8_len(struct mu_span s)
             return 0;
         }
     }
-    /* Longer than need be, a surrogate, or behind the last character. */
+    /* More bytes than needed, a surrogate, or beyond the last character. */
     if ((c == 0xe0 && s.data[1] < 0xa0) || (c == 0xed && s.data[1] > 0x9f) ||
         (c == 0xf0 && s.data[1] < 0x90) || (c == 0xf4 && s.data[1] > 0x8f)) {
         return 0;

@@ -11,8 +11,8 @@
 
 #define NONCE_LEN 12
 
-/* The cipher goes over a text twice, once for each of its halves: in pieces of so much, the second
- * time finds it in the processor's nearest cache. A multiple of ChaCha20's block. */
+/* The cipher goes over a text twice, once for each of its halves. In pieces of this length, the
+ * second pass finds the text in the processor's nearest cache. A multiple of ChaCha20's block. */
 #define PIECE_LEN 8192
 
 int mu_aead_init(struct mu_aead *a, enum mu_aead_use use, const uint8_t key[MU_AEAD_KEY_LEN])
@@ -44,7 +44,7 @@ static void make_nonce(uint8_t nonce[NONCE_LEN], uint64_t counter)
     mu_put_u64(nonce + 4, counter);
 }
 
-/* The next part of the text, which goes behind `*done` bytes of it. */
+/* Runs the cipher over the next part of the text, which follows its first `*done` bytes. */
 static bool run_part(EVP_CIPHER_CTX *context, struct mu_span in, uint8_t *out, size_t *done)
 {
     while (in.len != 0) {

@@ -23,12 +23,12 @@ struct mu_aead {
 
 /** MUSTER_ENOMEM. */
 int mu_aead_init(struct mu_aead *a, enum mu_aead_use use, const uint8_t key[MU_AEAD_KEY_LEN]);
-/** Also of a zeroed one. The key is wiped. */
+/** Wipes the key. A zeroed struct is fine. */
 void mu_aead_fini(struct mu_aead *a);
 
 /**
- * Seals `count` spans, one behind the other, as one text; writes MU_AEAD_TAG_LEN bytes more than
- * they have to `out`, which may be where a single one is. MUSTER_ENOMEM.
+ * Seals `count` spans, one after the other, as one text; writes MU_AEAD_TAG_LEN bytes more than
+ * they have to `out`, which may be the place of a single span. MUSTER_ENOMEM.
  */
 int mu_aead_sealv(struct mu_aead *a, uint64_t counter, struct mu_span extra,
                   const struct mu_span *in, size_t count, uint8_t *out);
@@ -40,8 +40,9 @@ static inline int mu_aead_seal(struct mu_aead *a, uint64_t counter, struct mu_sp
 }
 
 /**
- * Writes in.len - MU_AEAD_TAG_LEN bytes to `out`, which may be where `in` is. MUSTER_ECORRUPT: it
- * is too short, or was not sealed so; what `out` holds then is of no use. MUSTER_ENOMEM.
+ * Writes in.len - MU_AEAD_TAG_LEN bytes to `out`, which may be the place of `in`. MUSTER_ECORRUPT:
+ * the input is too short, or was not sealed with this key and counter; `out` then holds nothing of
+ * use. MUSTER_ENOMEM.
  */
 int mu_aead_open(struct mu_aead *a, uint64_t counter, struct mu_span extra, struct mu_span in,
                  uint8_t *out);

@@ -12,7 +12,7 @@ enum {
     ENVELOPE_SIGNATURE = 5,
 };
 
-/* What is signed: domain, type and payload, each behind its length. */
+/* Makes the bytes that are signed: domain, type and payload, each after its length. */
 static int make_signed(struct mu_span domain, struct mu_span type, struct mu_span payload,
                        struct mu_buf *out)
 {

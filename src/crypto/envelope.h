@@ -1,6 +1,6 @@
 /*
- * libp2p's signed envelope: some bytes, what kind of bytes they are, and who has signed them. A
- * domain keeps a signature for one purpose from being used for another.
+ * libp2p's signed envelope: some bytes, their kind, and the key that signed them. The domain
+ * prevents a signature for one purpose from being used for another.
  */
 #ifndef MU_ENVELOPE_H
 #define MU_ENVELOPE_H
@@ -10,12 +10,13 @@
 #define MU_ENVELOPE_MAX 8192
 
 /**
- * Reads one that must be of this kind; the payload is lent. MUSTER_EPROTO: it is none, or of
- * another kind; MUSTER_ESIGNATURE: its key did not sign it; MUSTER_ENOTSUP, MUSTER_ENOMEM.
+ * Reads an envelope that must be of this kind; the payload points into it. MUSTER_EPROTO: it is not
+ * an envelope, or of another kind; MUSTER_ESIGNATURE: its key did not sign it; MUSTER_ENOTSUP,
+ * MUSTER_ENOMEM.
  */
 int mu_envelope_open(struct mu_span envelope, struct mu_span domain, struct mu_span type,
                      struct mu_span *ret_payload, struct mu_peer_id *ret_signer);
-/** Appends one of our own. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Appends an envelope of our own. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_envelope_seal(const struct mu_identity *identity, struct mu_span domain, struct mu_span type,
                      struct mu_span payload, struct mu_buf *out);
 

@@ -47,7 +47,7 @@ void mu_sha256_add(struct mu_sha256 *h, struct mu_span in)
     (void)SHA256_Update((SHA256_CTX *)h, in.data, in.len);
 }
 
-/* Has what is added next begin a block. */
+/* Fills the block up, so that what is added next begins a new block. */
 static struct mu_span fill_block(SHA256_CTX *sha, struct mu_span in)
 {
     size_t n = sha->num == 0 ? 0 : BLOCK_LEN - sha->num;
@@ -57,7 +57,7 @@ static struct mu_span fill_block(SHA256_CTX *sha, struct mu_span in)
     return mu_span_skip(in, n);
 }
 
-/* Notes the length of what was worked in beside SHA256_Update(). */
+/* Counts bytes that were hashed without SHA256_Update(). */
 static void count_bytes(SHA256_CTX *sha, size_t n)
 {
     uint64_t bits = ((uint64_t)sha->Nh << 32 | sha->Nl) + (uint64_t)n * 8;

@@ -141,7 +141,7 @@ int mu_public_key_verify(struct mu_span public_key, struct mu_span message,
 
 /* --- one's own -------------------------------------------------------------------------------- */
 
-/* Fills in what follows from the private key; takes it, even on an error. */
+/* Fills in what follows from the private key; takes ownership of it, even on an error. */
 static int finish(struct mu_identity *ret, enum mu_key_type type, EVP_PKEY *key)
 {
     struct mu_identity made = {.type = type, .key = key};
@@ -220,12 +220,12 @@ static int decode_rsa(struct mu_identity *ret, struct mu_span data, struct mu_er
     if (key == NULL || at != data.data + data.len || EVP_PKEY_get_base_id(key) != EVP_PKEY_RSA) {
         EVP_PKEY_free(key);
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "the file says that it holds an RSA key, but does "
+                      "the file says that it holds an RSA key, but it does "
                       "not");
     }
     if (bits < RSA_BITS_MIN || bits > RSA_BITS_MAX) {
         EVP_PKEY_free(key);
-        return mu_err(reterr_msg, MUSTER_EINVAL, "an RSA key of %d bits; it must have %d to %d",
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the RSA key has %d bits; it must have %d to %d",
                       bits, RSA_BITS_MIN, RSA_BITS_MAX);
     }
     err = finish(ret, MU_KEY_RSA, key);
@@ -237,7 +237,7 @@ int mu_identity_decode(struct mu_identity *ret, struct mu_span file, struct mu_e
     struct key_message m;
 
     if (file.len > MU_IDENTITY_FILE_MAX || decode_message(file, &m) != 0) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "this is no private key as libp2p writes them");
+        return mu_err(reterr_msg, MUSTER_EINVAL, "this is not a private key in libp2p's format");
     }
     switch ((enum mu_key_type)m.type) {
     case MU_KEY_ED25519:

@@ -1,7 +1,7 @@
 /*
- * Who a peer is: a key pair, in libp2p's encodings. Ed25519 by default; RSA because hivemind's key
- * files are; ECDSA of others is verified. A key file holds the private key's protocol buffer and
- * nothing else.
+ * A peer's identity: a key pair, in libp2p's encodings. The default is Ed25519; RSA is there
+ * because hivemind's key files use it; ECDSA signatures of other peers are verified. A key file
+ * holds the private key's protocol buffer and nothing else.
  */
 #ifndef MU_IDENTITY_H
 #define MU_IDENTITY_H
@@ -29,9 +29,9 @@ struct mu_identity {
     struct mu_buf public_key; /* its protocol buffer */
 };
 
-/** An Ed25519 identity of 32 random bytes. MUSTER_ENOMEM. */
+/** Makes an Ed25519 identity from 32 random bytes. MUSTER_ENOMEM. */
 int mu_identity_from_seed(struct mu_identity *ret, const uint8_t seed[MU_IDENTITY_SEED_LEN]);
-/** A private key's protocol buffer. MUSTER_EINVAL, in words; MUSTER_ENOMEM. */
+/** Reads a private key's protocol buffer. MUSTER_EINVAL, with a text; MUSTER_ENOMEM. */
 int mu_identity_decode(struct mu_identity *ret, struct mu_span file, struct mu_errmsg *reterr_msg);
 /** Appends the private key's protocol buffer. MUSTER_ENOMEM, MUSTER_ELIMIT. */
 int mu_identity_encode(const struct mu_identity *identity, struct mu_buf *out);
@@ -41,19 +41,19 @@ void mu_identity_fini(struct mu_identity *identity);
 int mu_identity_sign(const struct mu_identity *identity, struct mu_span message,
                      struct mu_buf *out);
 
-/** The peer whose public key this is. MUSTER_EINVAL: it is none. */
+/** The id of the peer whose public key this is. MUSTER_EINVAL: it is not a key. */
 int mu_public_key_peer(struct mu_span public_key, struct mu_peer_id *ret_id);
-/** MUSTER_ECORRUPT: that key did not sign it; MUSTER_ENOTSUP: a kind of key that is not known here;
- * MUSTER_EINVAL: no key at all; MUSTER_ENOMEM. */
+/** Verifies a signature. MUSTER_ECORRUPT: that key did not sign it; MUSTER_ENOTSUP: an unknown kind
+ * of key; MUSTER_EINVAL: not a key at all; MUSTER_ENOMEM. */
 int mu_public_key_verify(struct mu_span public_key, struct mu_span message,
                          struct mu_span signature);
-/** Whether the signature is good, in OpenSSL's context of a verification that has begun.
- * MUSTER_ECORRUPT: it is not. */
+/** Checks a signature, in OpenSSL's context of a verification that has begun. MUSTER_ECORRUPT: it
+ * is wrong. */
 int mu_signature_check(void *context, struct mu_span message, struct mu_span signature);
 
 /**
- * The one function here that is not pure: an RSA key of so many bits (2048 to 8192) is drawn from
- * the library's own randomness, and takes a good part of a second. MUSTER_EINVAL, MUSTER_ENOMEM.
+ * The one function here that is not pure: it makes an RSA key of `bits` bits (2048 to 8192) from
+ * OpenSSL's own randomness, which takes a good part of a second. MUSTER_EINVAL, MUSTER_ENOMEM.
  */
 int mu_identity_generate_rsa(struct mu_identity *ret, unsigned bits);
 

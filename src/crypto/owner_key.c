@@ -92,7 +92,7 @@ static int put_der(struct mu_buf *out, uint8_t type, struct mu_span value)
     return err != 0 ? err : mu_buf_append(out, value);
 }
 
-/* A SubjectPublicKeyInfo of both numbers, which are written the same way by OpenSSH and in DER. */
+/* Writes a SubjectPublicKeyInfo of both numbers, which OpenSSH and DER write in the same way. */
 static int encode_der(struct mu_span n, struct mu_span e, struct mu_buf *out)
 {
     size_t numbers = der_len(n.len) + der_len(e.len);
@@ -193,7 +193,7 @@ int mu_owner_verify(struct mu_span line, struct mu_span message, struct mu_span 
 
 /* --- one's own -------------------------------------------------------------------------------- */
 
-/* The key's numbers out of its protocol buffer, which holds the DER of our own library. */
+/* Finds the key's numbers in its protocol buffer, which holds DER that OpenSSL wrote. */
 static int find_numbers(const struct mu_identity *key, struct mu_span *ret_n, struct mu_span *ret_e)
 {
     struct mu_span message = mu_buf_span(&key->public_key);

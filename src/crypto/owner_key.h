@@ -10,15 +10,15 @@
 #include "core/buf.h"
 #include "crypto/identity.h"
 
-#define MU_OWNER_LINE_MAX 1600 /* of 8192 bits; of 2048 it has 380 bytes */
+#define MU_OWNER_LINE_MAX 1600 /* of a key of 8192 bits; one of 2048 has 380 bytes */
 
 /** Appends the public key's line, without a comment. MUSTER_EINVAL: it is not RSA; MUSTER_ELIMIT,
  * MUSTER_ENOMEM. */
 int mu_owner_line(const struct mu_identity *key, struct mu_buf *out);
-/** Appends the signature. The salt is the library's own randomness. Errors as above. */
+/** Appends the signature. The salt is OpenSSL's own randomness. Errors as above. */
 int mu_owner_sign(const struct mu_identity *key, struct mu_span message, struct mu_buf *out);
-/** MUSTER_ECORRUPT: that key did not sign it; MUSTER_EINVAL: the line is no key of 2048 to 8192
- * bits; MUSTER_ENOMEM. */
+/** Verifies a signature. MUSTER_ECORRUPT: that key did not sign it; MUSTER_EINVAL: the line is not
+ * a key of 2048 to 8192 bits; MUSTER_ENOMEM. */
 int mu_owner_verify(struct mu_span line, struct mu_span message, struct mu_span signature);
 
 #endif

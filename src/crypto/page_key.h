@@ -1,14 +1,14 @@
 /*
- * What shows the job's token where it goes over the wire as it is, as a password does: to a status
- * page. A key that is made of the token, in letters; it tells nothing of the token, nor of the key
- * by which connections are secured.
+ * The key of a status page. A browser sends it as it is, as a password, so it must not be the job's
+ * token: it is derived from the token, in letters, and reveals nothing of the token or of the key
+ * that secures connections.
  */
 #ifndef MU_PAGE_KEY_H
 #define MU_PAGE_KEY_H
 
 #include "core/span.h"
 
-#define MU_PAGE_KEY_CAP 65 /* with its end */
+#define MU_PAGE_KEY_CAP 65 /* with its terminator */
 
 void mu_page_key(struct mu_span token, char ret_text[MU_PAGE_KEY_CAP]);
 

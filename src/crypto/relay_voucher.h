@@ -1,4 +1,5 @@
-/* What a relay signs when it takes a reservation: who may be reached through it, and until when. */
+/* What a relay signs when it accepts a reservation: which peer can be reached through it, and until
+ * when. */
 #ifndef MU_RELAY_VOUCHER_H
 #define MU_RELAY_VOUCHER_H
 
@@ -6,11 +7,11 @@
 #include "crypto/identity.h"
 
 /**
- * Reads an envelope. MUSTER_EPROTO: it is none; MUSTER_ESIGNATURE: its key did not sign it;
- * MUSTER_EPEERID: the key is another's than the relay's; MUSTER_ENOTSUP, MUSTER_ENOMEM.
+ * Reads an envelope. MUSTER_EPROTO: it is not one; MUSTER_ESIGNATURE: its key did not sign it;
+ * MUSTER_EPEERID: the key is not the relay's; MUSTER_ENOTSUP, MUSTER_ENOMEM.
  */
 int mu_relay_voucher_open(struct mu_span envelope, struct mu_relay_voucher *ret);
-/** Appends an envelope with a voucher for that peer at us. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Appends an envelope with our voucher for that peer. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_relay_voucher_seal(const struct mu_identity *relay, const struct mu_peer_id *peer,
                           uint64_t expire_s, struct mu_buf *out);
 

@@ -20,8 +20,8 @@ static const uint32_t constants[64] = {
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
 
-/* The code around these instructions is compiled to AVX, of which the kernel must know as well.
- * There are processors that have the one and not the other. */
+/* The code around these instructions is compiled to AVX, which the kernel must support as well.
+ * Some processors have one and not the other. */
 __attribute__((target("xsave"))) static bool ask_processor(void)
 {
     unsigned int a = 0;
@@ -38,7 +38,8 @@ __attribute__((target("xsave"))) static bool ask_processor(void)
 
 bool mu_sha256_two_can(void)
 {
-    /* Asking a processor is slow where it is a guest. Threads that ask at once get one answer. */
+    /* Asking the processor is slow in a virtual machine. Threads that ask at the same time get the
+     * same answer. */
     static atomic_int known; /* 0: not asked yet */
     int can = atomic_load_explicit(&known, memory_order_relaxed);
 
@@ -78,7 +79,7 @@ CAN_TWO void store_state(const struct lane *l, uint32_t state[8])
     _mm_storeu_si128((__m128i *)(void *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
 }
 
-/* Four rounds, the `quarter`th of sixteen such. */
+/* Does four rounds, the `quarter`th of sixteen such groups. */
 CAN_TWO void do_rounds(struct lane *l, const uint8_t *block, int quarter)
 {
     const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
@@ -108,8 +109,8 @@ __attribute__((target("sha,avx"))) void mu_sha256_two_blocks(uint32_t a[8], cons
     struct lane y;
 
     /* These instructions exist only in the old encoding, which keeps the upper parts of registers:
-     * if anybody has left something there, each waits for whatever wrote its target before, and the
-     * two messages for each other. */
+     * if other code has left something there, each instruction waits for the one that wrote its
+     * target before, and the two messages wait for each other. */
     _mm256_zeroupper();
     load_state(&x, a);
     load_state(&y, b);
@@ -117,7 +118,7 @@ __attribute__((target("sha,avx"))) void mu_sha256_two_blocks(uint32_t a[8], cons
         struct lane x_before = x;
         struct lane y_before = y;
 
-/* Both are to stay in registers, and the numbers to be known to the compiler. */
+/* Unrolled, so that both stay in registers and the compiler knows the numbers. */
 #pragma GCC unroll 16
         for (int i = 0; i < 16; i++) {
             do_rounds(&x, a_blocks, i);

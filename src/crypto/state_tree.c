@@ -65,7 +65,7 @@ void mu_state_root_add(struct mu_state_root *r, const uint8_t leaf[MU_STATE_HASH
     r->count++;
 }
 
-/* What has no neighbour is carried up, which is to say: it meets the next longer run. */
+/* A node without a neighbour is carried up: it meets the next longer run. */
 void mu_state_root_get(const struct mu_state_root *r, uint8_t ret[MU_STATE_HASH_LEN])
 {
     uint8_t root[MU_STATE_HASH_LEN] = {0};
@@ -238,7 +238,7 @@ int mu_state_signer(const uint8_t id[MU_STATE_ID_LEN], struct mu_span public_key
     case 0:
         break;
     case MUSTER_ECORRUPT:
-        return mu_err(reterr_msg, MUSTER_ESIGNATURE, "its key has not signed the offer");
+        return mu_err(reterr_msg, MUSTER_ESIGNATURE, "the offer is not signed by its key");
     case MUSTER_EINVAL:
         return mu_err(reterr_msg, MUSTER_ESIGNATURE, "the offer has no key");
     default:
@@ -247,7 +247,7 @@ int mu_state_signer(const uint8_t id[MU_STATE_ID_LEN], struct mu_span public_key
     }
     return mu_public_key_peer(public_key, ret_signer) == 0
                ? 0
-               : mu_err(reterr_msg, MUSTER_ESIGNATURE, "the offer's key belongs to nobody");
+               : mu_err(reterr_msg, MUSTER_ESIGNATURE, "the offer's key is not a peer's key");
 }
 
 int mu_state_offer_verify(const struct mu_state_offer *o, const uint8_t *expected,
@@ -263,8 +263,7 @@ int mu_state_offer_verify(const struct mu_state_offer *o, const uint8_t *expecte
     mu_state_id(id, o->manifest_bytes);
     if (expected != NULL && memcmp(id, expected, MU_STATE_ID_LEN) != 0) {
         return mu_err(reterr_msg, MUSTER_ENOENT,
-                      "another state than the one that was asked for: epoch %" PRIu64
-                      ", step %" PRIu64,
+                      "this is not the state that was asked for: epoch %" PRIu64 ", step %" PRIu64,
                       o->manifest.epoch, o->manifest.step);
     }
     err = mu_state_signer(id, o->public_key, o->signature, &signer, reterr_msg);
@@ -273,7 +272,8 @@ int mu_state_offer_verify(const struct mu_state_offer *o, const uint8_t *expecte
     }
     mu_state_root_of(root, o->leaves);
     if (memcmp(root, o->manifest.root, MU_STATE_HASH_LEN) != 0) {
-        return mu_err(reterr_msg, MUSTER_ECORRUPT, "the leaves are not of the manifest's tree");
+        return mu_err(reterr_msg, MUSTER_ECORRUPT,
+                      "the leaves do not belong to the manifest's tree");
     }
     memcpy(ret_id, id, MU_STATE_ID_LEN);
     *ret_signer = signer;

@@ -5,7 +5,7 @@
  * carried up as it is. A state without bytes has a root of zeroes. The id of a state is the SHA-256
  * of its manifest's bytes, and a donor signs "muster-state:" and the id. Leaves travel whole and
  * are checked against the root before any is used, so that each chunk can be checked alone,
- * whoever sent it.
+ * whichever donor sent it.
  */
 #ifndef MU_STATE_TREE_H
 #define MU_STATE_TREE_H
@@ -16,10 +16,10 @@
 
 #define MU_STATE_TREE_DEPTH 32 /* more than MU_STATE_CHUNKS_MAX needs */
 
-/** The leaf of a chunk that lies in `count` spans, one behind the other. Any thread may. */
+/** The leaf of a chunk that lies in `count` spans, one after the other. Safe on any thread. */
 void mu_state_leaf(uint8_t ret[MU_STATE_HASH_LEN], const struct mu_span *spans, size_t count);
-/** The leaves of two chunks, each in one piece, in little more than the time of one where the
- * processor can. Any thread may. */
+/** The leaves of two chunks, each in one piece, in little more than the time of one if the
+ * processor supports that. Safe on any thread. */
 void mu_state_leaf_two(uint8_t ret_a[MU_STATE_HASH_LEN], struct mu_span a,
                        uint8_t ret_b[MU_STATE_HASH_LEN], struct mu_span b);
 
@@ -31,12 +31,12 @@ struct mu_state_root {
 
 void mu_state_root_add(struct mu_state_root *r, const uint8_t leaf[MU_STATE_HASH_LEN]);
 void mu_state_root_get(const struct mu_state_root *r, uint8_t ret[MU_STATE_HASH_LEN]);
-/** Of leaves that lie behind each other. */
+/** The root of leaves that lie one after the other. */
 void mu_state_root_of(uint8_t ret[MU_STATE_HASH_LEN], struct mu_span leaves);
 
 /*
- * Leaves and root of bytes that come in pieces of any length: for who reads a file, or tensors that
- * lie here and there. Who has them in one piece and several threads uses mu_state_leaf().
+ * Leaves and root of bytes that come in pieces of any length, such as a file, or tensors that are
+ * scattered in memory. For bytes in one piece and several threads, use mu_state_leaf().
  */
 struct mu_state_builder {
     struct mu_sha256 sha;
@@ -49,9 +49,11 @@ struct mu_state_builder {
 /** `chunk_bytes` as in a manifest. */
 void mu_state_builder_init(struct mu_state_builder *b, uint32_t chunk_bytes);
 void mu_state_builder_fini(struct mu_state_builder *b);
-/** MUSTER_ELIMIT: more chunks than there may be; MUSTER_ENOMEM. After either it is of no use. */
+/** MUSTER_ELIMIT: there are more chunks than allowed; MUSTER_ENOMEM. After an error the builder
+ * cannot be used. */
 int mu_state_builder_add(struct mu_state_builder *b, struct mu_span bytes);
-/** No more bytes: `b->leaves` has all leaves, and this is the root. Once; errors as above. */
+/** Ends the input: `b->leaves` has all leaves, and this is the root. Call it once; errors as
+ * above. */
 int mu_state_builder_end(struct mu_state_builder *b, uint8_t ret_root[MU_STATE_HASH_LEN]);
 
 /** The id of the state whose manifest has these bytes. */
@@ -59,25 +61,25 @@ void mu_state_id(uint8_t ret[MU_STATE_ID_LEN], struct mu_span manifest);
 
 /**
  * Appends the offer of a manifest, whose root is set here from the leaves, signed by `identity`.
- * MUSTER_EINVAL: the leaves are not as many as the chunks; errors of mu_state_manifest_encode();
+ * MUSTER_EINVAL: there are not as many leaves as chunks; errors of mu_state_manifest_encode();
  * nothing was appended.
  */
 int mu_state_offer_make(struct mu_state_manifest *m, struct mu_span leaves,
                         const struct mu_identity *identity, struct mu_buf *out,
                         uint8_t ret_id[MU_STATE_ID_LEN], struct mu_errmsg *reterr_msg);
 /**
- * Who has signed an id: the peer of this key, if the signature is its own. MUSTER_ESIGNATURE;
- * MUSTER_ENOTSUP: a kind of key that is not known; MUSTER_ENOMEM.
+ * Tells which peer has signed an id: that of this key, if the signature is the key's.
+ * MUSTER_ESIGNATURE; MUSTER_ENOTSUP: an unknown kind of key; MUSTER_ENOMEM.
  */
 int mu_state_signer(const uint8_t id[MU_STATE_ID_LEN], struct mu_span public_key,
                     struct mu_span signature, struct mu_peer_id *ret_signer,
                     struct mu_errmsg *reterr_msg);
 /**
- * Whether a whole offer holds together: its leaves give its root, and its key has signed its id.
- * With `expected`, that it is the one with this id. Any thread may: it takes some milliseconds
- * where there are thousands of leaves. MUSTER_ECORRUPT: the leaves are of another tree;
- * MUSTER_ESIGNATURE; MUSTER_ENOENT: another state than the one that was asked for; MUSTER_ENOTSUP:
- * a kind of key that is not known; MUSTER_ENOMEM.
+ * Checks that a whole offer is consistent: its leaves give its root, and its key has signed its id.
+ * With `expected`, that it has this id. Safe on any thread: it takes some milliseconds with
+ * thousands of leaves. MUSTER_ECORRUPT: the leaves are of another tree; MUSTER_ESIGNATURE;
+ * MUSTER_ENOENT: it is not the state that was asked for; MUSTER_ENOTSUP: an unknown kind of key;
+ * MUSTER_ENOMEM.
  */
 int mu_state_offer_verify(const struct mu_state_offer *o, const uint8_t *expected,
                           uint8_t ret_id[MU_STATE_ID_LEN], struct mu_peer_id *ret_signer,

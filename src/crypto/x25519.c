@@ -16,8 +16,8 @@ int mu_x25519_public(uint8_t ret[MU_X25519_LEN], const uint8_t secret[MU_X25519_
     return err;
 }
 
-/* A private key for an exchange. Of the secret alone the library would make the public key as well,
- * at the price of another exchange, and then not look at it: so it is told something instead. */
+/* A private key for an exchange. From the secret alone OpenSSL would compute the public key as
+ * well, at the price of another exchange, and then not use it: so it is given a dummy instead. */
 static EVP_PKEY *new_secret(const uint8_t secret[MU_X25519_LEN],
                             const uint8_t something[MU_X25519_LEN])
 {
@@ -49,7 +49,8 @@ int mu_x25519(uint8_t ret[MU_X25519_LEN], const uint8_t secret[MU_X25519_LEN],
 
     if (context != NULL && theirs != NULL && EVP_PKEY_derive_init(context) == 1 &&
         EVP_PKEY_derive_set_peer(context, theirs) == 1) {
-        /* It fails for a secret of all zeroes, and for nothing else that depends on the peer. */
+        /* It fails for a shared secret of all zeroes, and for nothing else that depends on the
+         * other end. */
         err = EVP_PKEY_derive(context, ret, &len) == 1 ? 0 : MUSTER_ECORRUPT;
     }
     EVP_PKEY_CTX_free(context);
