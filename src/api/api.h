@@ -1,6 +1,6 @@
 /*
- * The public API's own: the runtime's thread, the door into it, and the text of the last error.
- * api/ is where threads meet: everything below it runs on the loop's thread only.
+ * What the files of the public API share: the runtime's thread, the door into it, and the text of
+ * the last error. Threads meet in api/: everything below it runs on the loop's thread only.
  */
 #ifndef MU_API_H
 #define MU_API_H
@@ -17,19 +17,20 @@
 
 struct muster_runtime {
     struct mu_uv_env *uv;
-    struct mu_env *raw;      /* without the lock: for libp2p, HTTP, and TLS of one's own */
-    struct mu_locked locked; /* the job's lock around it, */
-    struct mu_env *env;      /* and what everything is opened in */
+    struct mu_env *raw;      /* without the lock: for libp2p, HTTP, and connections with their own
+                                TLS */
+    struct mu_locked locked; /* the job's lock around it */
+    struct mu_env *env;      /* the locked environment, in which everything is opened */
     pthread_t thread;
 };
 
-/** Whether the caller is on the runtime's thread, where waiting would wait for ever. */
+/** Whether the caller is on the runtime's thread, where a wait would never end. */
 static inline bool mu_runtime_is_mine(const muster_runtime *rt)
 {
     return pthread_equal(pthread_self(), rt->thread) != 0;
 }
 
-/** The same for a function that waits and has no way to say so: `what` is logged. */
+/** The same for a function that waits and cannot return an error: logs `what`. */
 bool mu_runtime_would_wait(const muster_runtime *rt, const char *what);
 
 /* A function that runs on the loop's thread while the caller waits. */
@@ -41,14 +42,14 @@ struct mu_door {
     bool open;
 };
 
-/** Has `run` called on the loop's thread and waits until mu_door_open() was called for it. */
+/** Calls `run` on the loop's thread and waits for mu_door_open(). */
 void mu_door_pass(muster_runtime *rt, struct mu_door *door, void (*run)(struct mu_door *door));
-/** The same from any thread: on the loop's own, `run` is called at once, and opens the door. */
+/** The same from any thread: on the loop's own, it calls `run` at once, which opens the door. */
 void mu_door_pass_anywhere(muster_runtime *rt, struct mu_door *door,
                            void (*run)(struct mu_door *door));
-/** Lets the waiting caller go on; `door` is its memory and gone after this. */
+/** Lets the waiting caller go on; `door` is the caller's memory and gone after this. */
 void mu_door_open(struct mu_door *door);
-/** Until when a thread is to wait, on the clock of its conditions. */
+/** The end of a timeout, on the clock of the threads' conditions. */
 struct timespec mu_wait_until(int64_t timeout_ms);
 
 /** Keeps the text for muster_errmsg() and returns `code`. */

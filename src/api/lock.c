@@ -4,10 +4,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* What is being closed needs one turn, or two. */
+/* A close needs one turn, or two. */
 #define CLOSE_TURNS 16
 
-/* More ranges than this are a list that somebody else should keep. */
+/* How many ranges may be allowed; a firewall is the place for more. */
 #define ALLOW_MAX 64
 
 /* --- the environment of the process ----------------------------------------------------------- */
@@ -19,7 +19,7 @@ static const char *variable(const char *name)
     return value == NULL || value[0] == '\0' ? NULL : value;
 }
 
-/* MUSTER_ALLOW is one text with commas; so is what is in `allow` afterwards. */
+/* MUSTER_ALLOW is one text with commas; `allow` then points to it. */
 static struct muster_lock lock_of_process(const char **allow)
 {
     const char *insecure = variable("MUSTER_INSECURE");
@@ -56,7 +56,8 @@ static int parse_allow(const struct muster_lock *lock, struct mu_cidr *ranges, s
             int err;
 
             if (count == ALLOW_MAX) {
-                return mu_err(msg, MUSTER_EINVAL, "more than %d ranges are allowed", ALLOW_MAX);
+                return mu_err(msg, MUSTER_EINVAL, "at most %d ranges may be given with --allow",
+                              ALLOW_MAX);
             }
             err = mu_cidr_parse(mu_span(rest.data, len), &ranges[count++], msg);
             if (err != 0) {
@@ -88,7 +89,7 @@ static int seal(struct mu_locked *l, const struct muster_lock *lock, struct mu_e
     return err;
 }
 
-/* Strangers have a quarter of the descriptors at most. */
+/* Connections without a credential get at most a quarter of the descriptors. */
 static void bound_guests(struct mu_lock_env *lock)
 {
     struct mu_lock_limits limits = {MU_LOCK_GUESTS, MU_LOCK_GUESTS_OF_ADDRESS, MU_LOCK_SHAKING,

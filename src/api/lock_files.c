@@ -1,4 +1,4 @@
-/* The files of the job's credential: read at the start, and again when others take their place. */
+/* The files of the job's credential: read at the start, and again when they are replaced. */
 #include "api/lock.h"
 
 #include <string.h>
@@ -6,15 +6,15 @@
 
 #include "core/alloc.h"
 
-/* How often the files are looked at, by handshakes that begin. */
+/* The shortest time between two checks of the files; a new handshake checks them. */
 #define LOOK_MS 1000
-/* Certificates that end so soon are warned of, at most so often. */
+/* Certificates that expire within WARN_S are logged, at most once in WARN_MS. */
 #define WARN_S  (14 * INT64_C(86400))
 #define WARN_MS (UINT64_C(86400) * 1000)
 
 #define FILE_COUNT 3
 
-/* What tells a file from the one that takes its place, or that it was written to. */
+/* What shows that a file was replaced or written to. */
 struct stamp {
     dev_t device;
     ino_t number;
@@ -26,19 +26,20 @@ struct stamp {
 struct mu_lock_files {
     struct mu_env *env;
     struct mu_tls_env *tls;
-    char *paths[FILE_COUNT]; /* the token, or certificate, key and authority; NULL: not said */
+    char *paths[FILE_COUNT]; /* the token, or certificate, key and authority; NULL: not given */
     char *name;
     bool token;
-    struct stamp stamps[FILE_COUNT];  /* of what is used, */
-    struct stamp refused[FILE_COUNT]; /* and of what the log says is not */
+    struct stamp stamps[FILE_COUNT];  /* of the files in use */
+    struct stamp refused[FILE_COUNT]; /* of the files that the log said were refused */
     mu_mono_t look_at;
     mu_mono_t warn_at;
 };
 
-/* --- what is there now ------------------------------------------------------------------------ */
+/* --- the files as they are now
+ * ------------------------------------------------------------------------ */
 
-/* False: one of them is a pipe, or the like, which is read once. To open it again could take
- * forever. */
+/* False: one of the files is a pipe, or the like, which is read only once; to open it again could
+ * block for ever. */
 static bool take_stamps(const struct mu_lock_files *f, struct stamp ret[FILE_COUNT])
 {
     bool regular = true;
@@ -59,7 +60,7 @@ static bool take_stamps(const struct mu_lock_files *f, struct stamp ret[FILE_COU
     return regular;
 }
 
-/* Reads them all, and has them used: by `f->tls`, which is made if it is not there yet. */
+/* Reads all files and gives them to `f->tls`, which is made if it does not exist yet. */
 static int read_files(struct mu_lock_files *f, struct mu_env *wire, char *page,
                       struct mu_errmsg *msg)
 {
@@ -106,15 +107,15 @@ static void warn_of_end(struct mu_lock_files *f)
     f->warn_at = mu_mono_add_ms(now.mono, WARN_MS);
     mu_tls_format_end(end.at_s, when);
     (void)mu_err(&text, 0,
-                 "the certificate %.100s %s on %s; put a new one in its place (muster keygen tls), "
+                 "the certificate %.100s %s on %s; replace the file (see muster keygen tls), "
                  "which needs no restart",
-                 end.path, end.at_s > now_s ? "ends" : "ended", when);
+                 end.path, end.at_s > now_s ? "expires" : "expired", when);
     mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-EXPIRES", text.text);
 }
 
-/* The files are others. A replacement that is no good, or not whole yet, changes nothing, and is
- * said once: until the files are others again. It is read again all the same, since it may be that
- * no descriptor was left for it, or that the clock is wrong. */
+/* The files have changed. Invalid or incomplete ones change nothing, and are logged once, until the
+ * files change again. They are still read again each time, since the cause may have been a lack of
+ * descriptors or a wrong clock. */
 static void renew(struct mu_lock_files *f, const struct stamp stamps[FILE_COUNT])
 {
     size_t size = sizeof(f->stamps);
@@ -127,7 +128,7 @@ static void renew(struct mu_lock_files *f, const struct stamp stamps[FILE_COUNT]
         f->warn_at = (mu_mono_t){0};
     } else if (memcmp(stamps, f->refused, size) != 0) {
         memcpy(f->refused, stamps, size);
-        mu_err_prefix(&msg, "the credential stays what it was");
+        mu_err_prefix(&msg, "the old credential stays in use");
         mu_lock_env_say(MUSTER_LOG_WARN, "LOCK-NOT-RENEWED", msg.text);
     }
 }

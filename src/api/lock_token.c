@@ -1,4 +1,5 @@
-/* The job's token: its file, who can read that, and whether it could be guessed. */
+/* The job's token: its file, which users can read the file, and whether the token could be
+ * guessed. */
 #include "api/lock.h"
 
 #include <errno.h>
@@ -7,16 +8,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A token of less can be found by trying, against a handshake that was recorded: the key is made of
- * it by two hashes, and a machine tries some 2^30 of these in a second. */
+/* A token with fewer bits can be found by trying, against a recorded handshake: two hashes make the
+ * key from it, and a machine tries some 2^30 of these in a second. */
 #define BITS_MIN 70
-/* Letters that could be a word are worth so much each. */
+/* How much each letter is worth that could be part of a word. */
 #define WORD_MIN  3
 #define WORD_BITS 2
 
 /* --- guesses ---------------------------------------------------------------------------------- */
 
-/* Hundredths of a bit that one of so many characters is worth. */
+/* How many hundredths of a bit one out of `characters` is worth. */
 static unsigned worth_of(unsigned characters)
 {
     static const struct {
@@ -42,7 +43,7 @@ static unsigned kind_of(char c)
                                   : OTHER;
 }
 
-/* How many letters of one case are there in a row. */
+/* How many letters of one case follow each other. */
 static size_t letters_at(const char *token)
 {
     unsigned kind = kind_of(token[0]);
@@ -87,7 +88,7 @@ unsigned mu_lock_token_bits(const char *token)
             sum += (unsigned)word * WORD_BITS * 100;
             continue;
         }
-        /* What repeats the one before it, or counts on, is no choice. */
+        /* A character that repeats the one before it, or counts on from it, is no choice. */
         sum += follows ? 100 : worth;
         word = 1;
     }
@@ -96,7 +97,7 @@ unsigned mu_lock_token_bits(const char *token)
 
 /* --- the file --------------------------------------------------------------------------------- */
 
-/* Reads the beginning of the file, as far as it is wanted. Its length, or a negated errno. */
+/* Reads the beginning of the file, up to `cap` bytes. Returns the length, or a negated errno. */
 static ssize_t read_start(int fd, char *buf, size_t cap)
 {
     size_t len = 0;
@@ -118,8 +119,8 @@ static ssize_t read_start(int fd, char *buf, size_t cap)
     return (ssize_t)len;
 }
 
-/* Kubernetes gives a Secret to those who do not run as root by the group: 0440, root and fsGroup.
- * Nobody else has a reason to have it so. */
+/* Kubernetes gives a Secret to a process that does not run as root through its group: 0440, root
+ * and fsGroup. Nothing else has a reason to do so. */
 static bool is_secret_of_group(const struct stat *st)
 {
     return st->st_uid == 0 && (st->st_mode & (S_IWGRP | S_IXGRP | S_IRWXO)) == 0;
@@ -132,14 +133,15 @@ static int check_mode(const char *path, const struct stat *st, struct mu_errmsg 
         return 0;
     }
     if (!is_secret_of_group(st)) {
-        return mu_err(msg, MUSTER_EINVAL,
-                      "others than its owner can read or change the token in %.120s: chmod 600 it, "
-                      "and make a new one if it was so for long",
-                      path);
+        return mu_err(
+            msg, MUSTER_EINVAL,
+            "users other than its owner can read or change the token in %.120s: chmod 600 "
+            "it, and make a new token if others may have read it",
+            path);
     }
     (void)mu_err(note, 0,
-                 "the group %u can read the token in %.120s, as a Secret of Kubernetes has it; all "
-                 "who are in that group are in the job",
+                 "the group %u can read the token in %.120s, as in a Secret of Kubernetes; every "
+                 "member of that group can join the job",
                  (unsigned)st->st_gid, path);
     return 0;
 }
@@ -147,20 +149,21 @@ static int check_mode(const char *path, const struct stat *st, struct mu_errmsg 
 static int check_token(const char *path, const char *token, size_t len, struct mu_errmsg *msg)
 {
     if (len >= MU_LOCK_TOKEN_CAP) {
-        return mu_err(msg, MUSTER_EINVAL, "the first line of %.120s is too long for a token: %d",
-                      path, MU_LOCK_TOKEN_CAP - 1);
+        return mu_err(msg, MUSTER_EINVAL,
+                      "the first line of %.120s is too long for a token: at most %d bytes", path,
+                      MU_LOCK_TOKEN_CAP - 1);
     }
     if (len < MU_LOCK_TOKEN_MIN) {
         return mu_err(msg, MUSTER_EINVAL,
-                      "the token in %.120s is too short to be one: %d letters or more; `muster "
+                      "the token in %.120s is too short: it needs %d characters or more; `muster "
                       "keygen token` makes one",
                       path, MU_LOCK_TOKEN_MIN);
     }
     for (size_t i = 0; i < len; i++) {
         if ((unsigned char)token[i] <= 0x20 || (unsigned char)token[i] >= 0x7f) {
             return mu_err(msg, MUSTER_EINVAL,
-                          "the first line of %.120s is no token: it has blanks or other characters "
-                          "than plain ones",
+                          "the first line of %.120s is not a token: it may have printable ASCII "
+                          "characters only, without spaces",
                           path);
         }
     }
@@ -192,11 +195,12 @@ int mu_lock_read_token(const char *path, char ret_token[MU_LOCK_TOKEN_CAP],
         memcpy(ret_token, text, len);
         ret_token[len] = '\0';
         if (mu_lock_token_bits(ret_token) < BITS_MIN) {
-            (void)mu_err(ret_note, 0,
-                         "the token in %.120s could be guessed: it looks like words or a pattern, "
-                         "and who records a handshake can try them; `muster keygen token` makes "
-                         "one that is random",
-                         path);
+            (void)mu_err(
+                ret_note, 0,
+                "the token in %.120s could be guessed: it looks like words or a pattern, which an "
+                "attacker with a recorded handshake can try; `muster keygen token` makes a "
+                "random one",
+                path);
         }
     }
     explicit_bzero(text, sizeof(text));

@@ -39,7 +39,7 @@ struct progress_door {
     struct mu_errmsg msg;
 };
 
-/* From any thread; what runs opens the door before it returns. */
+/* Passes the door from any thread; `run` opens it before it returns. */
 static void pass(muster_progress *p, struct progress_door *d, void (*run)(struct mu_door *door))
 {
     d->p = p;
@@ -96,10 +96,12 @@ int muster_progress_open(muster_state *state, const struct muster_progress_confi
 
     if (mu_runtime_is_mine(state->rt) || state->node.swarm == NULL || config->run == NULL ||
         config->batch == 0 || config->look_ms == 0) {
-        return mu_api_error(MUSTER_EINVAL,
-                            mu_runtime_is_mine(state->rt) ? "not on the runtime's own thread"
-                            : state->node.swarm == NULL   ? "progress is told in a swarm: `dht`"
-                                                          : "a run, a batch and a time are needed");
+        return mu_api_error(
+            MUSTER_EINVAL,
+            mu_runtime_is_mine(state->rt)
+                ? "this call waits: make it on a thread of your own, not the runtime's"
+            : state->node.swarm == NULL ? "progress needs a state in a swarm: set its `dht`"
+                                        : "`run`, `batch` and `look_ms` are needed");
     }
     p = mu_calloc(1, sizeof(*p));
     if (p == NULL) {
@@ -204,7 +206,7 @@ void muster_progress_resume(muster_progress *p)
     pass(p, &d, resume_on_loop);
 }
 
-/* --- how it stands ---------------------------------------------------------------------------- */
+/* --- the view ---------------------------------------------------------------------------- */
 
 static void ready_on_loop(struct mu_door *door)
 {
@@ -274,7 +276,7 @@ void muster_progress_get(muster_progress *p, struct muster_progress_view *ret)
 static void begin_on_loop(struct mu_door *door)
 {
     struct progress_door *d = MU_CONTAINER_OF(door, struct progress_door, door);
-    struct mu_progress_hooks none = {0}; /* They wait, and have run on the caller's thread. */
+    struct mu_progress_hooks none = {0}; /* hooks wait, so they ran on the caller's thread */
 
     d->err = mu_progress_track_enter(d->p->track, &none);
     mu_door_open(door);
@@ -302,7 +304,7 @@ static int run_hooks(const struct muster_progress_hooks *hooks)
         }
     }
     err = hooks->await_pending_updates == NULL ? 0 : hooks->await_pending_updates(hooks->context);
-    return err == 0 ? 0 : mu_api_error(err, "updates that are under way did not end");
+    return err == 0 ? 0 : mu_api_error(err, "await_pending_updates() failed");
 }
 
 int muster_progress_catch_up(muster_progress *p, const struct muster_progress_hooks *hooks,
@@ -315,7 +317,8 @@ int muster_progress_catch_up(muster_progress *p, const struct muster_progress_ho
     int err;
 
     if (mu_runtime_is_mine(p->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "not on the runtime's own thread");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     err = run_hooks(hooks);
     if (err != 0) {

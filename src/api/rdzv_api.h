@@ -1,7 +1,7 @@
 /*
- * The public rendezvous from inside. A handler is a table of ops, whoever wrote the backend; ours
- * all have one implementation, the client: the half that other threads see (rendezvous.c) and the
- * half on the loop's thread (rdzv_client.c), with a lock between them.
+ * The public rendezvous from inside. A handler is a table of ops, for registered backends too; our
+ * own backends share one implementation, the client: the half that other threads see (rendezvous.c)
+ * and the half on the loop's thread (rdzv_client.c), with a lock between them.
  */
 #ifndef MU_RDZV_API_H
 #define MU_RDZV_API_H
@@ -11,7 +11,7 @@
 #include "service/rdzv/bootstrap.h"
 
 #define MU_RDZV_BACKEND_LEN_MAX 31
-#define MU_RDZV_LEAVE_MS        3000 /* how long a word of farewell may take */
+#define MU_RDZV_LEAVE_MS        3000 /* how long leaving may take */
 
 struct muster_rdzv {
     struct muster_rdzv_ops ops;
@@ -44,8 +44,8 @@ enum mu_seat_place {
 
 struct mu_rdzv_client;
 
-/* A round that was assigned, with all that is lent to the user. Outlives its time in the client
- * until its store and its bootstrap have ended. */
+/* A round that was assigned, with everything that the user borrows. It outlives its time in the
+ * client until its store and its bootstrap have ended. */
 struct mu_rdzv_round {
     struct mu_rdzv_client *client;
     struct muster_rdzv_info info;
@@ -54,34 +54,34 @@ struct mu_rdzv_round {
     struct mu_store_op probe;
     bool dropped;
     bool share;
-    unsigned pending; /* callbacks that are still to come */
-    void *texts;      /* one block for all that `info` points to */
+    unsigned pending; /* how many callbacks will still come */
+    void *texts;      /* one block for everything that `info` points to */
 };
 
 struct mu_rdzv_client {
     muster_runtime *rt;
     uint32_t flags;
-    bool share_wanted; /* rank 0 serves a store, where the others can use it */
+    bool share_wanted; /* rank 0 serves a store, if the others can use it */
     bool is_static;    /* its endpoint is the bootstrap address */
     struct mu_addr endpoint;
-    char host[MU_ADDR_HOST_MAX + 1]; /* of the machine, for the record */
+    char host[MU_ADDR_HOST_MAX + 1]; /* the machine's name, for the records */
     int64_t pid;
 
-    /* The loop's. */
+    /* Only the loop uses these. */
     struct mu_rdzv_handler *handler;
     enum mu_seat_place place;
-    struct mu_rdzv_round *round; /* OPENING, IN, and until the next one is wanted */
-    size_t rounds;               /* that are not freed yet */
-    int leave_status;            /* LEAVING because of an error: what next() is to say */
+    struct mu_rdzv_round *round; /* OPENING, IN, and until next() is called */
+    size_t rounds;               /* how many rounds are not freed yet */
+    int leave_status;            /* LEAVING because of an error: what next() will return */
     struct mu_errmsg leave_text;
     struct mu_timer leave_timer;
     bool leaving_for_good;
-    bool freed; /* the handler is */
+    bool freed; /* the handler was freed */
 
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t cond;
-    unsigned callers; /* threads inside a call that waits */
+    unsigned callers; /* how many threads are inside a call that waits */
     bool going;       /* muster_rdzv_close() */
     bool gone;
     bool next_wanted; /* next() is under way */
@@ -96,7 +96,7 @@ struct mu_rdzv_client {
     struct mu_errmsg close_text;
     uint32_t waiting;
     bool share; /* of the last round */
-    /* What happened since the round began, and what of it was not told yet. */
+    /* What happened since the round began, and which of it was not reported yet. */
     uint64_t round_number;
     enum muster_rdzv_end_reason end_reason;
     int end_status;
@@ -107,7 +107,7 @@ struct mu_rdzv_client {
     bool tell_waiting;
     bool tell_ended;
     bool tell_closed;
-    /* Lent to the one who waits for events. */
+    /* Borrowed by the thread that waits for events. */
     char event_who[MU_RDZV_RUN_ID_MAX + 1];
     struct mu_errmsg event_text;
 };
@@ -115,9 +115,9 @@ struct mu_rdzv_client {
 /* --- rendezvous.c ----------------------------------------------------------------------------- */
 
 /**
- * For who makes several calls as one: muster_rdzv_close() waits until it is let go, and every call
- * meanwhile ends with MUSTER_ECLOSED. False: it is being closed already (MUSTER_ECLOSED). A backend
- * of somebody else's is not held.
+ * Holds the rendezvous for a caller that makes several calls as one: muster_rdzv_close() waits
+ * until it is released, and every call meanwhile ends with MUSTER_ECLOSED. False: it is being
+ * closed already (MUSTER_ECLOSED). A registered backend is not held.
  */
 bool mu_rdzv_hold(muster_rdzv *r);
 void mu_rdzv_unhold(muster_rdzv *r);
@@ -125,13 +125,14 @@ void mu_rdzv_unhold(muster_rdzv *r);
 /* --- rdzv_client.c: on the loop -----------------------------------------------------------------
  * */
 
-/** What the handler is to call, with the client as context. */
+/** The callbacks for the handler, with the client as context. */
 struct mu_rdzv_events mu_rdzv_client_events(struct mu_rdzv_client *s);
-/** next() wants a round. */
+/** Joins the next round, for next(). */
 void mu_rdzv_client_join(struct mu_rdzv_client *s);
 /** Leaves and frees the handler; `gone` follows. */
 void mu_rdzv_client_free(struct mu_rdzv_client *s);
-/** For rounds: it is open; it cannot be (MUSTER_ERDZV_* and others); it has come to its end. */
+/** A round calls these: it is open; it cannot be opened (MUSTER_ERDZV_* and others); it has
+ * ended. */
 void mu_rdzv_client_opened(struct mu_rdzv_client *s);
 void mu_rdzv_client_not_opened(struct mu_rdzv_client *s, int status, const char *text);
 void mu_rdzv_client_round_freed(struct mu_rdzv_client *s);
@@ -139,17 +140,18 @@ void mu_rdzv_client_round_freed(struct mu_rdzv_client *s);
 /* --- rdzv_round.c: on the loop ---------------------------------------------------------------- */
 
 /**
- * Copies what was assigned and opens what is wanted: mu_rdzv_client_opened() or _not_opened()
- * follows. 1: it is open already, nothing was wanted. MUSTER_ENOMEM, MUSTER_EURL, MUSTER_EADDR.
+ * Copies the assignment and opens what the parameters want: mu_rdzv_client_opened() or
+ * _not_opened() follows. 1: it is open already, since nothing was wanted. MUSTER_ENOMEM,
+ * MUSTER_EURL, MUSTER_EADDR.
  */
 int mu_rdzv_round_open(struct mu_rdzv_client *s, const struct mu_rdzv_assignment *a,
                        struct mu_rdzv_round **ret_round, struct mu_errmsg *reterr_msg);
-/** Closes it, in its own time. NULL is fine. */
+/** Closes it in the background. NULL is fine. */
 void mu_rdzv_round_drop(struct mu_rdzv_round *r);
 
 /* --- rendezvous.c ----------------------------------------------------------------------------- */
 
-/** A handler of one of our own backends. */
+/** Makes a handler for one of our own backends. */
 int mu_rdzv_client_new(muster_runtime *rt, const struct muster_rdzv_params *params,
                        muster_rdzv **ret_rdzv);
 
@@ -160,9 +162,9 @@ void mu_rdzv_tell(const struct muster_rdzv_record *record);
 
 /* --- store.c ---------------------------------------------------------------------------------- */
 
-/** A public store round one of the loop's, which stays the caller's. On any thread. */
+/** Wraps a store of the loop in a public one; the store stays the caller's. Safe on any thread. */
 muster_store *mu_api_store_wrap(muster_runtime *rt, struct mu_store *store);
-/** Frees the wrapping; the store itself was closed. */
+/** Frees the wrapper; the store itself must have been closed. */
 void mu_api_store_unwrap(muster_store *store);
 
 #endif

@@ -1,4 +1,4 @@
-/* The loop's half of a client: what the handler tells, and what next() and close() ask for. */
+/* The loop's half of a client: the handler's events, and what next() and close() ask for. */
 #include "api/rdzv_api.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@ static void lock_client(struct mu_rdzv_client *s)
     (void)pthread_mutex_lock(&s->lock);
 }
 
-/* Whoever waits looks again. */
+/* Wakes the threads that wait. */
 static void unlock_and_wake(struct mu_rdzv_client *s)
 {
     (void)pthread_cond_broadcast(&s->cond);
@@ -66,7 +66,7 @@ void mu_rdzv_client_opened(struct mu_rdzv_client *s)
     unlock_and_wake(s);
 }
 
-/* The node is out, or is taken to be. */
+/* The node is out, or counts as out. */
 static void finish_leaving(struct mu_rdzv_client *s)
 {
     mu_env_timer_arm(s->rt->env, &s->leave_timer, MU_MONO_NEVER);
@@ -91,7 +91,7 @@ static void begin_leaving(struct mu_rdzv_client *s)
     mu_rdzv_leave(s->handler);
 }
 
-/* A member that cannot work in its round does not keep the others waiting for it. */
+/* A member that cannot work in its round leaves, so that the others do not wait for it. */
 void mu_rdzv_client_not_opened(struct mu_rdzv_client *s, int status, const char *text)
 {
     s->leave_status = mu_err(&s->leave_text, status, "%s", text);
@@ -99,7 +99,7 @@ void mu_rdzv_client_not_opened(struct mu_rdzv_client *s, int status, const char 
     begin_leaving(s);
 }
 
-/* --- what the handler tells ------------------------------------------------------------------- */
+/* --- the handler's events ------------------------------------------------------------------- */
 
 static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
 {
@@ -108,19 +108,19 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
     int err;
 
     if (s->place != MU_SEAT_JOINING) {
-        return; /* It crossed with our leaving. */
+        return; /* it crossed our leaving */
     }
     s->place = MU_SEAT_OPENING;
     err = mu_rdzv_round_open(s, a, &s->round, &msg);
     if (err < 0) {
-        /* A store that is none was not this node's idea. */
+        /* Another node chose the store's URL: if it is invalid, that is not this node's error. */
         mu_rdzv_client_not_opened(s, err == MUSTER_EURL ? MUSTER_ERDZV_STATE : err, msg.text);
     } else if (err == 1) {
         mu_rdzv_client_opened(s);
     }
 }
 
-/* The round that was lent is over; what was lent stays until the next one is wanted. */
+/* The user's round is over; what the user borrowed stays valid until the next one is wanted. */
 static void end_round(struct mu_rdzv_client *s, enum muster_rdzv_end_reason reason, int status,
                       const struct mu_rdzv_ending *e)
 {
@@ -164,7 +164,7 @@ static void on_ended(void *context, const struct mu_rdzv_ending *e)
         s->place = MU_SEAT_BETWEEN;
         end_round(s, public_reason(e->reason), 0, e);
     } else if (s->place == MU_SEAT_OPENING) {
-        /* Nobody was told of it: next() goes on to the one behind. */
+        /* The user never saw this round: next() goes on to the following one. */
         drop_round(s);
         s->place = MU_SEAT_JOINING;
         mu_rdzv_join(s->handler);
@@ -270,7 +270,7 @@ static void on_record(void *context, const struct mu_rdzv_record *r)
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* Another thread frees the client as soon as it knows: nothing may be touched behind this. */
+/* Another thread frees the client as soon as it knows: nothing may be touched after this. */
 static void check_gone(struct mu_rdzv_client *s)
 {
     if (s->freed && s->rounds == 0) {

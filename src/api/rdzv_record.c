@@ -10,10 +10,10 @@
 #include "core/utf8.h"
 #include "service/base/log.h"
 
-/* A line is written at once if it fits in here, and what nodes call themselves does. */
+/* A line that fits in here is written at once, and lines with nodes' names fit. */
 #define LINE_ROOM 65536
 
-/* Held while the sink runs, so that nobody is called who has been taken off. */
+/* Held while the sink runs, so that a sink is not called after it was replaced. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static muster_rdzv_sink *the_sink = muster_rdzv_sink_default;
 static void *the_context;
@@ -79,7 +79,7 @@ void muster_rdzv_sink_json(const struct muster_rdzv_record *r, void *context)
 {
     FILE *out = context;
 
-    /* A line stays whole, whoever else writes there. */
+    /* The lock keeps the line whole if other threads write there. */
     flockfile(out);
     (void)fprintf(out, "{\"time\":%" PRId64 ".%06" PRId64, r->time_us / 1000000,
                   r->time_us % 1000000);
@@ -103,7 +103,7 @@ void muster_rdzv_sink_json(const struct muster_rdzv_record *r, void *context)
 /* --- the default ------------------------------------------------------------------------------ */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static FILE *events; /* NULL: nobody wants them */
+static FILE *events; /* NULL: they are not wanted */
 
 /* Stays open as long as the process runs. */
 static void open_events(void)

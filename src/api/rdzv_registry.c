@@ -1,4 +1,4 @@
-/* Who can be asked for by name: our own backends, and those that were registered. */
+/* The backends by name: our own, and those that were registered. */
 #include "api/rdzv_api.h"
 
 #include <string.h>
@@ -32,8 +32,9 @@ static int check_name(const char *name, const char *caller)
     struct mu_errmsg msg;
 
     if (name == NULL || name[0] == '\0' || strlen(name) > MU_RDZV_BACKEND_LEN_MAX) {
-        return mu_api_error(mu_err(&msg, MUSTER_EINVAL, "%s: a backend has a name of 1 to %d bytes",
-                                   caller, MU_RDZV_BACKEND_LEN_MAX),
+        return mu_api_error(mu_err(&msg, MUSTER_EINVAL,
+                                   "%s: a backend's name must have 1 to %d bytes", caller,
+                                   MU_RDZV_BACKEND_LEN_MAX),
                             msg.text);
     }
     return 0;
@@ -62,7 +63,7 @@ int muster_rdzv_register(const char *name, muster_rdzv_creator *create)
         return err;
     }
     if (create == NULL) {
-        return mu_api_error(MUSTER_EINVAL, "muster_rdzv_register: there is no creator");
+        return mu_api_error(MUSTER_EINVAL, "muster_rdzv_register: the creator is missing");
     }
     if (is_built_in(name)) {
         return mu_api_error(mu_err(&msg, MUSTER_EEXIST,
@@ -82,7 +83,7 @@ int muster_rdzv_register(const char *name, muster_rdzv_creator *create)
         mu_list_push(&registered, &fresh->link);
         fresh = NULL;
     } else if (b->create != create) {
-        err = mu_err(&msg, MUSTER_EEXIST, "another backend is registered as \"%s\"", name);
+        err = mu_err(&msg, MUSTER_EEXIST, "another backend is already registered as \"%s\"", name);
     }
     (void)pthread_mutex_unlock(&lock);
     mu_free(fresh);
@@ -102,7 +103,7 @@ int muster_rdzv_new(const char *backend, const char *run_id, const struct muster
     if (run_id == NULL || ops == NULL || ops->next == NULL || ops->is_closed == NULL ||
         ops->set_closed == NULL || ops->num_nodes_waiting == NULL || ops->shutdown == NULL ||
         ops->close == NULL || ret_rdzv == NULL) {
-        return mu_api_error(MUSTER_EINVAL, "muster_rdzv_new: a run id, all ops but ended and "
+        return mu_api_error(MUSTER_EINVAL, "muster_rdzv_new: a run id, all ops except ended and "
                                            "use_agent_store, and a place for the result are "
                                            "needed");
     }
@@ -131,13 +132,13 @@ static int refuse_unknown(const char *name)
 
     return mu_api_error(
         mu_err(&msg, MUSTER_ENOENT,
-               "there is no rendezvous backend %s; there are muster, c10d, etcd, "
-               "etcd-v2, etcd-v3, static, and those that muster_rdzv_register() was called for",
+               "there is no rendezvous backend %s; the backends are muster, c10d, etcd, "
+               "etcd-v2, etcd-v3, static, and those given to muster_rdzv_register()",
                mu_span_quote(quoted, sizeof(quoted), mu_span_str(name))),
         msg.text);
 }
 
-/* A handler of a backend that somebody else wrote. */
+/* Makes a handler of a registered backend. */
 static int create_registered(muster_runtime *rt, const struct muster_rdzv_params *params,
                              muster_rdzv **ret_rdzv)
 {
@@ -162,13 +163,13 @@ static int create_registered(muster_runtime *rt, const struct muster_rdzv_params
     }
     if (r == NULL) {
         return mu_api_error(mu_err(&msg, MUSTER_EINVAL,
-                                   "the creator of the backend \"%s\" has made no handler",
+                                   "the creator of the backend \"%s\" returned no handler",
                                    params->backend),
                             msg.text);
     }
     if (strcmp(r->backend, params->backend) != 0) {
         (void)mu_err(&msg, MUSTER_EINVAL,
-                     "the creator of the backend \"%s\" has made a handler of \"%s\"",
+                     "the creator of the backend \"%s\" returned a handler of \"%s\"",
                      params->backend, r->backend);
         muster_rdzv_close(r);
         return mu_api_error(MUSTER_EINVAL, msg.text);
@@ -177,7 +178,7 @@ static int create_registered(muster_runtime *rt, const struct muster_rdzv_params
     return 0;
 }
 
-/* As if its parts had been given. */
+/* Opens a URL as if its parts had been given. */
 static int open_url(muster_runtime *rt, const struct muster_rdzv_params *params,
                     muster_rdzv **ret_rdzv)
 {
@@ -214,8 +215,9 @@ int muster_rdzv_open(muster_runtime *rt, const struct muster_rdzv_params *params
     int err;
 
     if (rt == NULL || params == NULL || ret_rdzv == NULL || mu_runtime_is_mine(rt)) {
-        return mu_api_error(MUSTER_EINVAL, "muster_rdzv_open: a runtime, parameters and a place "
-                                           "for the result are needed, on a thread of your own");
+        return mu_api_error(MUSTER_EINVAL,
+                            "muster_rdzv_open() needs a runtime, parameters and a place "
+                            "for the result, and waits: call it on a thread of your own");
     }
     if (mu_rdzv_url_is(params->backend, params->endpoint)) {
         return open_url(rt, params, ret_rdzv);

@@ -7,9 +7,9 @@
 #include "core/alloc.h"
 
 /*
- * With our own server a round may be assigned before its rank 0 has asked for it: it still ends its
- * workers. The server sees to it that it lives, so it is given time; and what it serves from the
- * round before is still there, so nobody may look back to it.
+ * With our own server, a round may be assigned before its rank 0 has asked for it, because that
+ * node still ends its workers. The server makes sure that rank 0 lives, so we give it time; and the
+ * store that it served in the round before is still there, so no node may use that one.
  */
 #define NATIVE_TIMEOUT_MS 600000
 
@@ -57,7 +57,7 @@ void mu_rdzv_round_drop(struct mu_rdzv_round *r)
 
 /* --- what was assigned ------------------------------------------------------------------------ */
 
-/* Copies the text to `*at`, which moves on. */
+/* Copies the text to `*at` and moves that past it. */
 static const char *copy_text(char **at, const char *text)
 {
     size_t len = strlen(text) + 1;
@@ -157,15 +157,15 @@ static void on_probe_done(struct mu_store_op *op)
     if (!r->dropped && op->status == 0) {
         mu_rdzv_client_opened(r->client);
     } else if (!r->dropped) {
-        (void)mu_err(&msg, MUSTER_ERDZV_CONN, "the store of round %" PRIu64 ": %s", r->info.round,
-                     op->errmsg.text);
+        (void)mu_err(&msg, MUSTER_ERDZV_CONN, "cannot open the store of round %" PRIu64 ": %s",
+                     r->info.round, op->errmsg.text);
         mu_rdzv_client_not_opened(
             r->client, op->status == MUSTER_ENOMEM ? MUSTER_ENOMEM : MUSTER_ERDZV_CONN, msg.text);
     }
     let_go(r);
 }
 
-/* A question that every store can answer: whether all of no keys are there. */
+/* Asks something that every store can answer: whether all of no keys exist. */
 static void probe_store(struct mu_rdzv_round *r)
 {
     r->probe = (struct mu_store_op){

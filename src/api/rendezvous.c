@@ -7,8 +7,8 @@
 
 #include "core/alloc.h"
 
-/* A host that closes lets the others have their last answers and go first, but not for long: they
- * may have much to do. */
+/* A rendezvous host that closes lets the others get their last answers and go first, but not for
+ * long: they may have much to do. */
 #define HOST_LINGER_MS 1000
 
 /* --- parameters ------------------------------------------------------------------------------- */
@@ -33,7 +33,7 @@ int muster_rdzv_params_check(const struct muster_rdzv_params *p)
     int err = mu_rdzv_params_check(&params, &msg);
 
     if (err == 0 && p->flags > (MUSTER_RDZV_NO_STORE | MUSTER_RDZV_NO_BOOTSTRAP)) {
-        err = mu_err(&msg, MUSTER_EINVAL, "the parameters have a flag that is not known");
+        err = mu_err(&msg, MUSTER_EINVAL, "the parameters have an unknown flag");
     }
     return err == 0 ? 0 : mu_api_error(err, msg.text);
 }
@@ -73,7 +73,8 @@ static void client_close(void *context);
 
 static int refuse_waiting(void)
 {
-    return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+    return mu_api_error(MUSTER_EINVAL,
+                        "this call waits: make it on a thread of your own, not the runtime's");
 }
 
 static int refuse_closed(void)
@@ -97,7 +98,7 @@ static void leave(struct mu_rdzv_client *s)
 {
     s->callers--;
     if (s->going) {
-        (void)pthread_cond_broadcast(&s->cond); /* It waits for the last one. */
+        (void)pthread_cond_broadcast(&s->cond); /* close() waits for the last one */
     }
     (void)pthread_mutex_unlock(&s->lock);
 }
@@ -140,7 +141,8 @@ static bool wait_change(struct mu_rdzv_client *s, int64_t timeout_ms, const stru
 static int check_timeout(const struct mu_rdzv_client *s, int64_t timeout_ms)
 {
     if (timeout_ms < MUSTER_RDZV_FOREVER || timeout_ms > INT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a time to wait is -1 (for ever) to 2147483647 ms");
+        return mu_api_error(MUSTER_EINVAL,
+                            "a time to wait must be -1 (for ever) or up to 2147483647 ms");
     }
     return timeout_ms != 0 && mu_runtime_is_mine(s->rt) ? refuse_waiting() : 0;
 }
@@ -277,7 +279,7 @@ static int seat_ended(void *context, int64_t timeout_ms)
     return err == MUSTER_ECLOSED ? refuse_closed() : mu_api_error(err, "the round goes on");
 }
 
-/* Takes the next thing that was not told yet; false: there is none. */
+/* Takes the next event that was not reported yet; false: there is no event. */
 static bool take_event(struct mu_rdzv_client *s, struct muster_rdzv_event *ret)
 {
     *ret = (struct muster_rdzv_event){.round = s->round_number, .text = s->event_text.text};
@@ -487,7 +489,7 @@ int muster_rdzv_num_nodes_waiting(muster_rdzv *r, uint32_t *ret_count)
 int muster_rdzv_ended(muster_rdzv *r, int64_t timeout_ms)
 {
     if (r->ops.ended == NULL) {
-        return mu_api_error(MUSTER_ENOTSUP, "this backend does not tell when a round is over");
+        return mu_api_error(MUSTER_ENOTSUP, "this backend does not report when a round is over");
     }
     return r->ops.ended(r->context, timeout_ms);
 }
@@ -495,7 +497,7 @@ int muster_rdzv_ended(muster_rdzv *r, int64_t timeout_ms)
 int muster_rdzv_wait_event(muster_rdzv *r, int64_t timeout_ms, struct muster_rdzv_event *ret_event)
 {
     if (r->ops.next != client_next) {
-        return mu_api_error(MUSTER_ENOTSUP, "this backend does not tell of events");
+        return mu_api_error(MUSTER_ENOTSUP, "this backend does not report events");
     }
     return seat_wait_event(r->context, timeout_ms, ret_event);
 }

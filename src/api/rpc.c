@@ -147,7 +147,7 @@ static void fill_address(muster_rpc_agent *a, const struct muster_rpc_config *c)
         return;
     }
     if (addr.kind == MU_ADDR_UNIX) {
-        /* Nobody else can dial it. */
+        /* No other worker can dial it. */
     } else if (c->advertise != NULL) {
         (void)snprintf(addr.host, sizeof(addr.host), "%s", c->advertise);
     } else if (is_any(addr.host) && gethostname(addr.host, sizeof(addr.host) - 1) != 0) {
@@ -219,7 +219,7 @@ int muster_rpc_start(muster_runtime *rt, const struct muster_rpc_config *config,
     }
     if (d.err != 0) {
         if (a->agent != NULL) {
-            muster_rpc_shutdown(a); /* It listens already. */
+            muster_rpc_shutdown(a); /* it already listens */
         } else {
             free_agent(a);
         }
@@ -316,7 +316,7 @@ int muster_rpc_set_current(muster_rpc_agent *agent)
     }
     return atomic_compare_exchange_strong(&current_agent, &none, agent)
                ? 0
-               : mu_api_error(MUSTER_EEXIST, "the process has a current RPC agent already");
+               : mu_api_error(MUSTER_EEXIST, "the process already has a current RPC agent");
 }
 
 int muster_rpc_current(muster_rpc_agent **ret_agent)
@@ -338,7 +338,7 @@ struct worker_door {
     const char *name;
     int32_t id;
     const struct mu_addr *addr;
-    struct mu_addr near; /* kind 0: none */
+    struct mu_addr near; /* kind 0: no such address */
     struct muster_rpc_worker *workers;
     size_t cap;
     size_t count;
@@ -380,7 +380,7 @@ int mu_rpc_parse_address(const muster_rpc_agent *a, const char *text, struct mu_
         err = mu_addr_parse(comma + 1, 0, ret_near, reterr_msg);
     }
     if (err == 0 && ret_near->kind != MU_ADDR_UNIX) {
-        return mu_err(reterr_msg, MUSTER_EURL, "behind the comma of an address stands unix:@NAME");
+        return mu_err(reterr_msg, MUSTER_EURL, "the address after the comma must be unix:@NAME");
     }
     if (a->tcp_only) {
         *ret_near = (struct mu_addr){0};
@@ -543,7 +543,7 @@ static void put(struct metrics *m, const char *name, uint64_t value)
     m->count++;
 }
 
-/* The bound of the bucket in which that part of all lies, in microseconds. */
+/* The upper bound, in microseconds, of the bucket that holds this quantile. */
 static uint64_t quantile(const uint64_t *buckets, unsigned percent)
 {
     uint64_t all = 0;
@@ -561,7 +561,8 @@ static uint64_t quantile(const uint64_t *buckets, unsigned percent)
     return 0;
 }
 
-/* How many took less than a power of two, and no less than the one before. Without empty ones. */
+/* How many took less than a power of two, and no less than the one before. Empty buckets are left
+ * out. */
 static void put_histogram(struct metrics *m, const char *name, const uint64_t *buckets)
 {
     for (unsigned i = 0; i < MU_RPC_BUCKETS; i++) {

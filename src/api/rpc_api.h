@@ -1,15 +1,15 @@
 /*
- * The public RPC agent from inside: what other threads see, and the door to the agent of the loop.
+ * The public RPC agent from inside: what other threads see, and the door to the agent on the loop.
  *
  *     rpc.c         life, workers, the current agent, metrics
- *     rpc_devices.c devices, and which of another's each of them is
+ *     rpc_devices.c devices, and the maps to other workers' devices
  *     rpc_future.c  calls and their futures
  *     serve.c   handlers, the threads they may block on
  *     rpc_stream.c  streams, both ends
  *     rpc_pool.c    memory for long messages
  *     rpc_member.c  what a worker says of itself in a group
  *     rpc_group.c   names and addresses of all, through a store
- *     rpc_leave.c   leaving that, when nothing is under way any more
+ *     rpc_leave.c   leaving the group, when nothing is under way any more
  *     rpc_collect.c objects of the whole group
  *     rpc_follow.c  the group of a rendezvous, round after round
  *     rref.c        remote references
@@ -36,11 +36,11 @@ struct mu_rpc_device_map {
 
 /* The group that an agent is in. */
 struct mu_rpc_group {
-    char *name;  /* NULL: none */
-    char *place; /* where its keys are, if it is that of a round; else "" */
+    char *name;  /* NULL: in no group */
+    char *place; /* the URL of its store if it is a round's group; else "" */
     uint32_t size;
     uint32_t rank;        /* the agent's */
-    uint32_t leave_round; /* how far it came when it left in vain */
+    uint32_t leave_round; /* the round it had reached when leaving failed */
     uint64_t leave_ended;
     bool leave_again;
 };
@@ -52,7 +52,7 @@ struct muster_rpc_agent {
     _Atomic int32_t id; /* changes when a round is followed */
     bool tcp_only;
     char address[MU_ADDR_HOST_MAX + 16];
-    char published[MU_ADDR_HOST_MAX + 16 + 64]; /* the same, and a unix socket for this host */
+    char published[MU_ADDR_HOST_MAX + 16 + 64]; /* the address, and a unix socket for this host */
     _Atomic uint32_t timeout_ms;
     uint32_t threads_max;
     struct mu_list handlers; /* the loop's: struct mu_rpc_method */
@@ -65,10 +65,10 @@ struct muster_rpc_agent {
     pthread_mutex_t lock;
     pthread_cond_t cond;
     bool stopped;
-    int32_t *devices; /* that were set, ascending */
+    int32_t *devices; /* the devices that were set, ascending */
     size_t device_count;
     struct mu_list maps; /* struct mu_rpc_device_map */
-    struct mu_buf named; /* u32 each: ours that the maps of others name */
+    struct mu_buf named; /* u32 each: our devices that the maps of others name */
     /* The threads for handlers that block. */
     pthread_cond_t work;
     struct mu_list queue; /* struct mu_rpc_job */
@@ -79,9 +79,9 @@ struct muster_rpc_agent {
     bool closing;
     uint64_t queue_us[MU_RPC_BUCKETS]; /* how long calls waited for a thread */
     atomic_bool profiling;
-    struct mu_list tags; /* of gathers and broadcasts that are under way here */
+    struct mu_list tags; /* tags of gathers and broadcasts that are under way here */
     struct mu_rpc_group group;
-    bool leaving; /* and the group stays as it is */
+    bool leaving; /* the agent is leaving: the group must not change */
 };
 
 /* A function that runs on the loop's thread while the caller waits, or at once if it is on it. */
@@ -94,29 +94,29 @@ void mu_rpc_pass(muster_rpc_agent *a, struct mu_rpc_door *d, void (*run)(struct 
 
 /* --- rpc_pool.c ------------------------------------------------------------------------------- */
 
-/* Memory of long messages that is used again. Any thread. */
+/* Memory of long messages, for reuse. Safe on any thread. */
 struct mu_rpc_pool;
-/** NULL: no memory. */
+/** NULL: there is no memory. */
 struct mu_rpc_pool *mu_rpc_pool_new(void);
 struct mu_rpc_pool *mu_rpc_pool_ref(struct mu_rpc_pool *p);
 void mu_rpc_pool_drop(struct mu_rpc_pool *p);
-/** An empty buffer: one that was kept, with room for `len` bytes, or a new one for `least`. Without
- * memory: no memory. The caller sets its maximum. */
+/** Returns an empty buffer: one that was kept, with room for `len` bytes, or a new one with room
+ * for `least`. If memory is short, it has no room yet. The caller sets its maximum. */
 struct mu_buf mu_rpc_pool_take(struct mu_rpc_pool *p, size_t len, size_t least);
 /** Keeps or frees what is in `buf`, which is empty afterwards. `p` may be NULL. */
 void mu_rpc_pool_give(struct mu_rpc_pool *p, struct mu_buf *buf);
-/** Frees what was not asked for since the last look; whether another look is worth it. */
+/** Frees what was not used since the last look; returns whether another look is worthwhile. */
 bool mu_rpc_pool_look(struct mu_rpc_pool *p);
 
 /* --- serve.c ------------------------------------------------------------------------------ */
 
-/* Something for a thread that may block. */
+/* A job for a thread that may block. */
 struct mu_rpc_job {
     struct mu_list link;
     void (*run)(struct mu_rpc_job *job);
 };
 
-/** Gives a job to a thread; false: there is none, and none can be had. */
+/** Gives a job to a thread; false: there is no thread, and none can be started. */
 bool mu_rpc_enqueue(muster_rpc_agent *a, struct mu_rpc_job *job);
 /** A method that is served; embedded, and freed with the agent. */
 struct mu_rpc_method {
@@ -125,20 +125,21 @@ struct mu_rpc_method {
     muster_rpc_agent *agent;
 };
 
-/** MUSTER_EINVAL, and its text is kept: it is not namespace::Service.method. */
+/** MUSTER_EINVAL, with a text kept for muster_errmsg(): it is not namespace::Service.method. */
 int mu_rpc_check_method(const char *method);
 /**
- * A method in `size` bytes, all zero but for its name, which is checked and copied. Errors as
- * mu_rpc_check_method(), MUSTER_ENOMEM.
+ * Makes a method of `size` bytes, all zero except for its name, which is checked and copied. Errors
+ * as mu_rpc_check_method(), MUSTER_ENOMEM.
  */
 int mu_rpc_method_new(const char *name, size_t size, struct mu_rpc_method **ret);
-/** Takes over `m`, which begins its allocation; its method is set. On an error it is freed. */
+/** Takes ownership of `m`, which is the start of its allocation; its method is set. On an error it
+ * is freed. */
 int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m);
 
-/** What is known of the methods, if profiling is on. */
+/** The profiles of the methods, if profiling is on. */
 size_t mu_rpc_profiles(muster_rpc_agent *a, struct muster_rpc_profile *ret, size_t cap);
 void mu_rpc_profiles_reset(muster_rpc_agent *a);
-/** Ends the threads; nothing is queued any more. */
+/** Ends the threads; nothing may be queued any more. */
 void mu_rpc_threads_end(muster_rpc_agent *a);
 void mu_rpc_handlers_free(muster_rpc_agent *a);
 
@@ -149,17 +150,17 @@ int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts,
 
 /** MUSTER_EINVAL, and its text is kept. */
 int mu_rpc_check_request(const struct muster_rpc_request *q);
-/** Waits for its end. An error frees it, and its text is kept. */
+/** Waits for the future's end. An error frees it, and its text is kept. */
 int mu_rpc_future_await(muster_rpc_future *f, muster_rpc_future **ret_future);
-/** A future that is begun with mu_rref_agent_fetch() on the loop. Errors as muster_rpc_call(). */
+/** Makes a future that mu_rref_agent_fetch() begins on the loop. Errors as muster_rpc_call(). */
 int mu_rpc_future_for_fetch(muster_rpc_agent *a, const struct muster_rpc_request *q,
                             muster_rpc_future **ret_future, struct mu_rref_fetch **ret_fetch);
 
 /* --- rpc_member.c ----------------------------------------------------------------------------- */
 
-/** What the agent says of itself. MUSTER_ENOMEM. */
+/** Encodes what the agent tells the group about itself. MUSTER_ENOMEM. */
 int mu_rpc_member_encode(muster_rpc_agent *a, struct mu_buf *out);
-/** Keeps which of our devices their maps name. MUSTER_ENOMEM, and its text is kept. */
+/** Keeps which of our devices the members' maps name. MUSTER_ENOMEM, and its text is kept. */
 int mu_rpc_members_name_devices(muster_rpc_agent *a, const struct mu_rpc_member *members,
                                 size_t count);
 
@@ -175,56 +176,56 @@ struct mu_rpc_keys {
     size_t count;
 };
 
-/** Texts of errors are kept by all of them. */
+/** All of these keep the texts of errors. */
 int mu_rpc_keys_make(struct mu_rpc_keys *k, const char *group, const char *what, uint32_t count);
 void mu_rpc_keys_free(struct mu_rpc_keys *k);
-/** Waits until all are there, and reads them. */
+/** Waits until all keys exist, and reads them. */
 int mu_rpc_keys_read(muster_store *store, const struct mu_rpc_keys *k, int64_t until,
                      struct muster_values *ret);
-/** The numbers of up to `cap` that are not there; 0 as well if the store does not say it. */
+/** The numbers of up to `cap` keys that do not exist; also 0 if the store does not say. */
 size_t mu_rpc_keys_missing(muster_store *store, const struct mu_rpc_keys *k, uint32_t *ret_ids,
                            size_t cap);
-/** Until when, on the threads' clock; the store's timeout by default. MUSTER_EINVAL (the number, or
- * the runtime's thread). */
+/** The end of a timeout, on the threads' clock; the store's timeout by default. MUSTER_EINVAL (the
+ * number, or the runtime's thread). */
 int mu_rpc_until(const muster_rpc_agent *a, const muster_store *store, int64_t timeout_ms,
                  int64_t *ret_until);
-/** What is left of it, as a timeout of the store's; at least 1 ms. */
+/** The time left until then, as a timeout for the store; at least 1 ms. */
 int64_t mu_rpc_left(int64_t until);
-/* Whose world a group is. */
+/* The world of a group. */
 struct mu_rpc_world {
     const char *group;
     const char *place; /* the URL of a round's store, or "" */
     uint32_t size;
-    uint32_t rank;  /* ours */
-    bool all_there; /* there is nobody else, for device maps as well */
+    uint32_t rank;  /* our rank */
+    bool all_there; /* there are no other workers; device maps may name only these */
 };
 
 /**
- * Tells a group who has the rank of ours, and learns who has the others, by rank; freed with
- * mu_free().
+ * Tells a group that our rank is this agent's, and learns the workers of the other ranks; freed
+ * with mu_free().
  */
 int mu_rpc_exchange(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_world *world,
                     int64_t timeout_ms, struct mu_rpc_member **ret_members);
 
 /* --- rpc_leave.c ------------------------------------------------------------------------------ */
 
-/** The group that muster_rpc_leave_group() leaves. MUSTER_EBUSY (it does), MUSTER_ENOMEM; the text
- * is kept. */
+/** Sets the group that muster_rpc_leave_group() leaves. MUSTER_EBUSY (it is leaving one),
+ * MUSTER_ENOMEM; the text is kept. */
 int mu_rpc_set_group(muster_rpc_agent *a, const struct mu_rpc_world *world);
 bool mu_rpc_is_in_group(muster_rpc_agent *a, const struct mu_rpc_world *world);
 
 /* --- rpc_devices.c ---------------------------------------------------------------------------- */
 
 /**
- * The device of the worker's that one of ours is mapped to, or (`back`) the other way.
- * MUSTER_EINVAL: none.
+ * The worker's device that one of ours is mapped to, or (`back`) the other way. MUSTER_EINVAL: it
+ * is not mapped.
  */
 int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, bool back,
                       int32_t *ret_device);
-/** The same by a map, which may be NULL: it has none. */
+/** The same with a given map, which may be NULL: it maps nothing. */
 int mu_rpc_map_with(const struct mu_rpc_device_map *map, int32_t device, bool back,
                     int32_t *ret_device);
-/** The map to a worker as it is now, to be freed; NULL: there is none. MUSTER_ENOMEM. */
+/** A copy of the map to a worker, which the caller frees; NULL: there is no map. MUSTER_ENOMEM. */
 int mu_rpc_copy_map(muster_rpc_agent *a, const char *worker, struct mu_rpc_device_map **ret_map);
 void mu_rpc_devices_free(muster_rpc_agent *a);
 
@@ -236,8 +237,8 @@ void mu_rrefs_orphan(muster_rpc_agent *a);
 /* --- rpc.c ------------------------------------------------------------------------------------ */
 
 /**
- * "ADDRESS" or "ADDRESS,unix:NAME", of which the second is for those of its host; an agent that
- * talks TLS, or is not to, does without that (kind 0). MUSTER_EURL.
+ * Parses "ADDRESS" or "ADDRESS,unix:NAME", of which the second is for workers on the same host;
+ * with `tcp_only` it is left out (kind 0). MUSTER_EURL.
  */
 int mu_rpc_parse_address(const muster_rpc_agent *a, const char *text, struct mu_addr *ret,
                          struct mu_addr *ret_near, struct mu_errmsg *reterr_msg);

@@ -1,4 +1,4 @@
-/* Objects of a whole group: all_gather and broadcast. service/rpc/gather.h has how. */
+/* Objects of a whole group: all_gather and broadcast. service/rpc/gather.h says how they work. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +52,7 @@ static uint32_t timeout_of(const muster_rpc_agent *a, int64_t timeout_ms)
 
 /* --- one of the others ------------------------------------------------------------------------ */
 
-/* The leader ends it in time; only if nothing is heard of the leader do we. */
+/* The leader ends the call in time; we do so only if the leader is silent. */
 static int wait_for_leader(muster_rpc_future *f, const char *leader, const char *tag,
                            uint32_t wait_ms)
 {
@@ -65,7 +65,7 @@ static int wait_for_leader(muster_rpc_future *f, const char *leader, const char 
     }
     muster_rpc_future_cancel(f);
     return mu_api_error(
-        mu_err(&msg, err, "%.60s: nothing was heard of the leader %.127s in time", tag, leader),
+        mu_err(&msg, err, "%.60s: the leader %.127s did not answer in time", tag, leader),
         msg.text);
 }
 
@@ -105,12 +105,12 @@ static int follow(muster_rpc_agent *a, const char *leader, const char *tag,
 
 /* --- both ------------------------------------------------------------------------------------- */
 
-/* The group as everybody orders it. */
+/* The group, in the order that all its workers use. */
 struct group {
     const char **names; /* without ourselves, ascending */
     size_t count;
-    size_t place;       /* where we would be */
-    const char *leader; /* the first of all */
+    size_t place;       /* where our name would be */
+    const char *leader; /* the first name of all */
 };
 
 static int by_name(const void *a, const void *b)
@@ -153,22 +153,23 @@ static int sort_group(const muster_rpc_agent *a, const char *const *workers, siz
 static int check(const muster_rpc_agent *a, size_t count, const char *tag, int64_t timeout_ms)
 {
     if (mu_runtime_is_mine(a->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     if (tag == NULL || tag[0] == '\0' || strlen(tag) > MU_RPC_GATHER_TAG_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a tag has 1 to 200 bytes");
+        return mu_api_error(MUSTER_EINVAL, "a tag must have 1 to 200 bytes");
     }
     if (count == 0 || count > 32768) {
-        return mu_api_error(MUSTER_EINVAL, "a group has 1 to 32768 workers");
+        return mu_api_error(MUSTER_EINVAL, "a group must have 1 to 32768 workers");
     }
     if (timeout_ms < MUSTER_TIMEOUT_DEFAULT || timeout_ms > INT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a timeout is -1 (default), 0 (never) or up to "
+        return mu_api_error(MUSTER_EINVAL, "a timeout must be -1 (default), 0 (never) or up to "
                                            "2147483647 ms");
     }
     return 0;
 }
 
-/* A call with a tag that is under way here, in the memory of the one that waits. */
+/* A call with a tag that is under way here, in the memory of the waiting caller. */
 struct tag_in_use {
     struct mu_list link; /* agent->tags */
     const char *tag;
@@ -188,8 +189,9 @@ static int take_tag(muster_rpc_agent *a, struct tag_in_use *t, const char *tag)
         mu_list_push(&a->tags, &t->link);
     }
     (void)pthread_mutex_unlock(&a->lock);
-    return busy ? mu_api_error(MUSTER_EBUSY, "the tag is in use: a call with it has not returned")
-                : 0;
+    return busy
+               ? mu_api_error(MUSTER_EBUSY, "the tag is in use by a call that has not returned yet")
+               : 0;
 }
 
 static void give_tag(muster_rpc_agent *a, struct tag_in_use *t)
@@ -213,7 +215,7 @@ static int copy_value(struct mu_span from, struct muster_value *ret)
     return 0;
 }
 
-/* From the order of the names to the caller's. */
+/* Puts the values from the order of the names into the caller's. */
 static int place_values(const muster_rpc_agent *a, const struct group *g,
                         const char *const *workers, size_t count, const struct mu_rpc_part *parts,
                         struct muster_values *ret)
@@ -242,7 +244,7 @@ static int place_values(const muster_rpc_agent *a, const struct group *g,
     return 0;
 }
 
-/* Leads; the message that came of it is in `d`. */
+/* Leads the group; the result is in `d`. */
 static int lead_group(muster_rpc_agent *a, const struct group *g, const char *tag,
                       struct muster_bytes object, bool broadcast, int64_t timeout_ms,
                       struct lead_door *d)

@@ -1,4 +1,4 @@
-/* Devices: which a worker has, and which of another's each of them is. */
+/* Devices: which ones a worker has, and the maps to other workers' devices. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static int check_devices(const int32_t *sorted, size_t count)
             return mu_api_error(MUSTER_EINVAL, "a worker's devices are numbered from 0");
         }
         if (i != 0 && sorted[i - 1] == sorted[i]) {
-            return mu_api_error(MUSTER_EEXIST, "a device is there twice");
+            return mu_api_error(MUSTER_EEXIST, "a device is named twice");
         }
     }
     return 0;
@@ -37,7 +37,7 @@ int muster_rpc_set_devices(muster_rpc_agent *a, const int32_t *devices, size_t c
     int err;
 
     if (count > DEVICES_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a worker has at most 4096 devices");
+        return mu_api_error(MUSTER_EINVAL, "a worker may have at most 4096 devices");
     }
     copy = mu_calloc(count + 1, sizeof(*copy));
     if (copy == NULL) {
@@ -66,8 +66,8 @@ static int32_t lesser_above(int32_t after, int32_t device, int32_t least)
     return device > after && (least < 0 || device < least) ? device : least;
 }
 
-/* The least of our devices above `after` that is set or, if none are, that a map names; -1: none.
- * Under the lock. */
+/* The lowest of our devices above `after` that was set or, if no devices were set, that a map
+ * names; -1: there is no such device. Under the lock. */
 static int32_t next_device(const muster_rpc_agent *a, int32_t after)
 {
     int32_t least = -1;
@@ -127,8 +127,8 @@ static int check_pairs(const struct muster_rpc_device_pair *pairs, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (pairs[i].local < 0 || pairs[i].remote < 0) {
-            return mu_api_error(MUSTER_EINVAL, "devices that are mapped are 0 or more: what is in "
-                                               "memory needs no map");
+            return mu_api_error(MUSTER_EINVAL, "a mapped device must be 0 or more: parts in "
+                                               "memory need no map");
         }
         for (size_t j = 0; j < i; j++) {
             if (pairs[i].local == pairs[j].local || pairs[i].remote == pairs[j].remote) {
@@ -147,7 +147,8 @@ int muster_rpc_set_device_map(muster_rpc_agent *a, const char *worker,
     int err;
 
     if (!mu_rpc_worker_name_ok(mu_span_str(worker)) || count > DEVICES_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "no worker can have that name, or too many devices");
+        return mu_api_error(MUSTER_EINVAL,
+                            "the worker's name is invalid, or there are more than 4096 devices");
     }
     err = check_pairs(pairs, count);
     if (err != 0) {
@@ -210,7 +211,7 @@ int mu_rpc_map_device(muster_rpc_agent *a, const char *worker, int32_t device, b
 {
     int err;
 
-    if (strcmp(worker, a->name) == 0) { /* Ours are ours. */
+    if (strcmp(worker, a->name) == 0) { /* our own devices need no map */
         *ret_device = device;
         return 0;
     }

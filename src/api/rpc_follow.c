@@ -1,4 +1,4 @@
-/* The group of a rendezvous: whoever comes is added, whoever is gone is removed. */
+/* The group of a rendezvous: new workers are added, and those that are gone are removed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,14 +9,14 @@
 #include "core/addr.h"
 #include "core/alloc.h"
 
-#define SLICE_MS 1000 /* how long is waited for others before the round is looked at again */
-#define TIDY_MS  1000 /* how long taking a key away may take */
+#define SLICE_MS 1000 /* how long to wait for others before looking at the round again */
+#define TIDY_MS  1000 /* how long removing a key may take */
 
-/* One of the new world. */
+/* A worker of the new world. */
 struct worker {
     const char *name;
     struct mu_addr addr;
-    struct mu_addr near; /* kind 0: none */
+    struct mu_addr near; /* kind 0: no such address */
     int32_t rank;
 };
 
@@ -63,7 +63,7 @@ static void remove_the_gone(const struct world_door *d)
     }
 }
 
-/* Those that stay take their new ids, which may be one another's. */
+/* The workers that stay take their new ids, which may have been another's until now. */
 static int renumber(struct world_door *d)
 {
     muster_rpc_agent *a = d->base.agent;
@@ -136,19 +136,19 @@ static int enter(muster_rpc_agent *a, const struct mu_rpc_member *members, uint3
 static int check_round(const muster_rpc_agent *a, const struct muster_rdzv_info *round)
 {
     if (round->store == NULL) {
-        return mu_api_error(MUSTER_EINVAL, "the round has no store: follow a rendezvous without "
+        return mu_api_error(MUSTER_EINVAL, "the round has no store: open the rendezvous without "
                                            "MUSTER_RDZV_NO_STORE");
     }
     if (a->address[0] == '\0') {
         return mu_api_error(MUSTER_EINVAL, "a worker of a group must listen");
     }
     if (round->world_size == 0 || round->world_size > 32768 || round->rank >= round->world_size) {
-        return mu_api_error(MUSTER_EINVAL, "a group has 1 to 32768 workers");
+        return mu_api_error(MUSTER_EINVAL, "a group must have 1 to 32768 workers");
     }
     return 0;
 }
 
-/* Takes away what the workers of a round have told each other, all at a time. */
+/* Removes the keys through which the workers of a round met, all at the same time. */
 static void take_away(muster_store *store, const struct mu_rpc_keys *k)
 {
     muster_op **ops = mu_calloc(k->count, sizeof(*ops));
@@ -170,7 +170,7 @@ static void take_away(muster_store *store, const struct mu_rpc_keys *k)
     mu_free((void *)ops);
 }
 
-/* The last one that has heard all the others clears the store. */
+/* The last worker that has read all the others clears the store. */
 static void tidy(muster_store *store, const struct mu_rpc_world *world)
 {
     struct mu_rpc_keys keys = {0};
@@ -220,7 +220,8 @@ int muster_rpc_follow_round(muster_rpc_agent *a, const struct muster_rdzv_info *
 
 /* --- round after round ------------------------------------------------------------------------ */
 
-/* As long as the round lasts: one that dies before it has said its name ends the round. */
+/* Learns the group for as long as the round lasts: a worker that dies before it has told its name
+ * ends the round. */
 static int learn_round(muster_rpc_agent *a, muster_rdzv *rdzv, const struct muster_rdzv_info *round,
                        int64_t timeout_ms)
 {
@@ -239,7 +240,7 @@ static int learn_round(muster_rpc_agent *a, muster_rdzv *rdzv, const struct must
     }
 }
 
-/* Until it is over, or somebody waits to be let in. */
+/* Waits until the round is over, or a node waits to be let in. */
 static int sit_out(muster_rdzv *rdzv)
 {
     struct muster_rdzv_event event;
@@ -268,7 +269,7 @@ int muster_rpc_follow(muster_rpc_agent *a, muster_rdzv *rdzv,
         if (err == 0) {
             err = sit_out(rdzv);
         } else if (muster_rdzv_ended(rdzv, 0) == 0) {
-            err = 0; /* It failed with its round: the next one may do. */
+            err = 0; /* it failed with its round; the next round may work */
         }
         if (err != 0) {
             break;

@@ -1,4 +1,5 @@
-/* Calls as other threads see them: requests are copied and posted to the loop, futures told. */
+/* Calls as other threads see them: requests are copied and posted to the loop, which completes the
+ * futures. */
 #include <string.h>
 
 #include "api/rpc_api.h"
@@ -31,13 +32,13 @@ struct muster_rpc_future {
     size_t part_count;
     struct mu_list callbacks;
     struct callback first;
-    /* What was asked for. */
+    /* The request. */
     int32_t to_id;
     bool by_name;
     char to[MU_RPC_WORKER_MAX + 1];
     char method[MU_RPC_METHOD_MAX + 1];
     struct mu_rpc_part *request;
-    struct mu_rref_fetch *fetch; /* of a remote reference, which has its own beginning */
+    struct mu_rref_fetch *fetch; /* of a remote reference, whose call begins in its own way */
 };
 
 static void drop(muster_rpc_future *f)
@@ -98,7 +99,7 @@ static void end_future(muster_rpc_future *f, int status, const char *text)
     f->status = status;
     f->text = status == 0 ? NULL : copy_text(text);
     f->ended = true;
-    /* Not under the lock: who waits would wake up only to wait for that. */
+    /* Not under the lock: a waiting thread would wake up only to wait for the lock. */
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_cond_broadcast(&f->cond);
     (void)pthread_mutex_lock(&f->lock);
@@ -130,7 +131,7 @@ static void on_ended(struct mu_rpc_out *out, int status, const char *text, struc
 
 /* --- the beginning ---------------------------------------------------------------------------- */
 
-/* Who is meant, and which of its devices. In words, if that cannot be said. */
+/* Finds the worker, and maps the devices. On an error, `reterr_msg` says what is missing. */
 static int resolve(muster_rpc_future *f, struct mu_errmsg *reterr_msg)
 {
     struct mu_rpc_agent *agent = f->agent->agent;
@@ -184,17 +185,17 @@ int mu_rpc_check_request(const struct muster_rpc_request *q)
         return MUSTER_EINVAL;
     }
     if (q->to != NULL && strlen(q->to) > MU_RPC_WORKER_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "no worker has such a long name");
+        return mu_api_error(MUSTER_EINVAL, "the worker's name is too long");
     }
     if (q->part_count > MU_RPC_PARTS_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a message has at most 65535 parts");
+        return mu_api_error(MUSTER_EINVAL, "a message may have at most 65535 parts");
     }
     if (q->timeout_ms < MUSTER_TIMEOUT_DEFAULT || q->timeout_ms > INT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a timeout is -1 (default), 0 (never) or up to "
+        return mu_api_error(MUSTER_EINVAL, "a timeout must be -1 (default), 0 (never) or up to "
                                            "2147483647 ms");
     }
     if (q->flags > (MUSTER_RPC_RETRY | MUSTER_RPC_ONCE | MUSTER_RPC_BORROW)) {
-        return mu_api_error(MUSTER_EINVAL, "the call has a flag that is not known");
+        return mu_api_error(MUSTER_EINVAL, "the call has an unknown flag");
     }
     if ((q->flags & MUSTER_RPC_RETRY) != 0 && mu_rpc_out_retry_check(&retry, &msg) != 0) {
         return mu_api_error(MUSTER_EINVAL, msg.text);
@@ -202,7 +203,7 @@ int mu_rpc_check_request(const struct muster_rpc_request *q)
     return 0;
 }
 
-/* The table of parts, and their bytes behind it unless they are borrowed. */
+/* Copies the table of parts, and their bytes after it unless they are borrowed. */
 static int copy_request(muster_rpc_future *f, const struct muster_rpc_request *q)
 {
     bool borrow = (q->flags & MUSTER_RPC_BORROW) != 0;
@@ -335,8 +336,8 @@ int muster_rpc_call(muster_rpc_agent *a, const struct muster_rpc_request *q,
     }
     f->post.run = begin_on_loop;
     *ret_future = f;
-    /* Most likely inside a callback of the agent, whose turn's end sends it; but no callback of
-     * the call itself may come before this returns. */
+    /* This is most likely inside a callback of the agent, which sends it at the end of its turn;
+     * but no callback of the call itself may come before this returns. */
     if (mu_runtime_is_mine(a->rt) && q->to != NULL && mu_rpc_agent_find(a->agent, q->to) != NULL &&
         only_memory(q)) {
         f->out.to = mu_rpc_agent_find(a->agent, q->to);
@@ -402,7 +403,8 @@ int muster_rpc_future_wait(muster_rpc_future *f, int64_t timeout_ms)
     bool ended;
 
     if (mu_runtime_is_mine(f->rt) && timeout_ms != 0) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     (void)pthread_mutex_lock(&f->lock);
     ended = wait_end(f, timeout_ms);
@@ -457,7 +459,7 @@ static void cancel_on_loop(struct mu_post *post)
 {
     muster_rpc_future *f = MU_CONTAINER_OF(post, muster_rpc_future, cancel_post);
 
-    if (!f->ended) { /* Only this thread sets it: the agent is still there. */
+    if (!f->ended) { /* only this thread sets it: the agent still exists */
         struct mu_rpc_agent *agent = f->agent->agent;
 
         if (f->fetch != NULL) {

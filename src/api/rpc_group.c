@@ -1,9 +1,10 @@
 /*
- * A group of workers, through a store that all share. The key "rpc/GROUP/ID" says who has the id,
- * and what it says of itself (codec/rpc/intro.h); rpc_leave.c takes it away.
+ * A group of workers, through a store that all share. The key "rpc/GROUP/ID" says which worker has
+ * the id, and what it tells about itself (codec/rpc/intro.h); rpc_leave.c removes it.
  *
- * An id is had by who writes it first. One that finds it taken puts a notice in the place of
- * everybody who has not come, so that all who wait for them are told, and not only the two.
+ * The first worker to write the key has the id. A worker that finds its id taken writes a notice
+ * into the keys of all workers that have not come, so that every waiting worker is told, not only
+ * these two.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,13 +16,13 @@
 #include "core/alloc.h"
 
 #define GROUP_MAX 128
-#define NAMED_MAX 8   /* how many that are missing are named */
-#define LOOK_MS   500 /* how long may be asked who that is, when the time is over */
+#define NAMED_MAX 8   /* how many missing workers are named */
+#define LOOK_MS   500 /* how long to look for the missing ones, when the time is over */
 
 static int check_group(muster_rpc_agent *a, const char *group, uint32_t world_size)
 {
     if (group == NULL || group[0] == '\0' || strlen(group) > GROUP_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a group's name has 1 to 128 bytes");
+        return mu_api_error(MUSTER_EINVAL, "a group's name must have 1 to 128 bytes");
     }
     if (world_size == 0 || world_size > 32768 || a->id < 0 || (uint32_t)a->id >= world_size) {
         return mu_api_error(MUSTER_EINVAL, "the worker's id must be below the size of the world, "
@@ -46,10 +47,11 @@ int mu_rpc_until(const muster_rpc_agent *a, const muster_store *store, int64_t t
                  int64_t *ret_until)
 {
     if (mu_runtime_is_mine(a->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     if (timeout_ms < MUSTER_TIMEOUT_DEFAULT || timeout_ms > UINT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a timeout is -1 (the store's), 0 (never) or up to "
+        return mu_api_error(MUSTER_EINVAL, "a timeout must be -1 (the store's), 0 (never) or up to "
                                            "4294967295 ms");
     }
     timeout_ms = timeout_ms == MUSTER_TIMEOUT_DEFAULT ? muster_store_timeout(store) : timeout_ms;
@@ -95,7 +97,7 @@ int mu_rpc_keys_read(muster_store *store, const struct mu_rpc_keys *k, int64_t u
     if (err != MUSTER_ENOTSUP) {
         return err;
     }
-    /* A store without multi_get does it one by one. */
+    /* A store without multi_get reads them one by one. */
     ret->items = mu_calloc(k->count, sizeof(*ret->items));
     ret->count = k->count;
     err = ret->items == NULL ? mu_api_error(MUSTER_ENOMEM, NULL) : 0;
@@ -105,11 +107,12 @@ int mu_rpc_keys_read(muster_store *store, const struct mu_rpc_keys *k, int64_t u
     return err;
 }
 
-/* The first of the keys from `from` on that is not there; their number: none, or nobody knows. */
+/* The first missing key from `from` on; the number of keys: no key is missing, or the store does
+ * not say. */
 static size_t next_missing(muster_store *store, const struct mu_rpc_keys *k, size_t from,
                            int64_t until)
 {
-    size_t there = 0; /* of those from `from` on */
+    size_t there = 0; /* how many from `from` on exist */
     size_t some = k->count - from;
     bool all = false;
 
@@ -145,8 +148,8 @@ size_t mu_rpc_keys_missing(muster_store *store, const struct mu_rpc_keys *k, uin
 /* --- joining ---------------------------------------------------------------------------------- */
 
 /*
- * Writes the key if it is not there; `ret_there` is what it holds then. The second write is for the
- * servers of PyTorch's, most of which wake nobody when compare_set has made a key.
+ * Writes the key if it is absent; `ret_there` is what it then holds. The second write is for
+ * PyTorch's servers, most of which do not wake waiting clients when compare_set has made a key.
  */
 static int write_first(muster_store *store, struct muster_bytes key, struct muster_bytes value,
                        int64_t until, struct muster_value *ret_there)
@@ -161,7 +164,8 @@ static int write_first(muster_store *store, struct muster_bytes key, struct must
     return err;
 }
 
-/* Whoever waits for others is told that it need not; who comes finds the notice in its place. */
+/* Tells the workers that wait not to wait; a worker that comes later finds the notice in its
+ * key. */
 static void tell_all(muster_store *store, const struct mu_rpc_keys *k, const char *text,
                      int64_t until)
 {
@@ -181,7 +185,7 @@ static void tell_all(muster_store *store, const struct mu_rpc_keys *k, const cha
     mu_buf_fini(&notice);
 }
 
-/* The id that is ours is another's, or was taken by ourselves when we had something else to say. */
+/* Our id is taken by another worker, or by ourselves, when we told something else. */
 static int settle(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_keys *k,
                   uint32_t rank, int64_t until, struct muster_bytes ours, struct muster_bytes there)
 {
@@ -201,7 +205,7 @@ static int settle(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_
     return mu_api_error(err, msg.text);
 }
 
-/* Takes the id that is ours. MUSTER_EEXIST: it is another's. */
+/* Claims our id. MUSTER_EEXIST: another worker has it. */
 static int claim(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_keys *k,
                  uint32_t rank, int64_t until)
 {
@@ -226,7 +230,7 @@ static int claim(muster_rpc_agent *a, muster_store *store, const struct mu_rpc_k
     return err;
 }
 
-/* Says who has not come, in place of the names of keys. */
+/* Names the missing workers instead of their keys. */
 static int name_missing(muster_store *store, const struct mu_rpc_keys *k, const char *group)
 {
     uint32_t ids[NAMED_MAX + 1];
@@ -240,10 +244,10 @@ static int name_missing(muster_store *store, const struct mu_rpc_keys *k, const 
     }
     return mu_api_error(count == 0
                             ? mu_err(&msg, MUSTER_ETIMEDOUT,
-                                     "not everybody of the group %s has come in time", group)
+                                     "not all workers of the group %s have come in time", group)
                             : mu_err(&msg, MUSTER_ETIMEDOUT,
-                                     "of the group %.128s have not come in time the workers with "
-                                     "the ids%s%s",
+                                     "these workers of the group %.128s have not come in time: "
+                                     "ids%s%s",
                                      group, list, count > NAMED_MAX ? " and more" : ""),
                         msg.text);
 }

@@ -2,18 +2,18 @@
  * Leaving a group, through the store that it was joined with. Keys, under "rpc/GROUP/leave/":
  *
  *     N/ID      in round N: how many calls have begun and have ended at the worker with this id
- *     N/go      what the worker with the id 0 made of it: "1", all may go; "0", another round
- *     gone      how many of the others have read that they may,
- *     over      and that all have: the worker with the id 0 goes last
+ *     N/go      what the worker with the id 0 decided: "1", all may go; "0", another round
+ *     gone      how many of the other workers have read that they may go
+ *     over      all of them have: the worker with the id 0 goes last
  *
- * The first round calls the roll: whoever comes says what it has at that moment. In every later one
- * a worker says it when nothing is under way there, so a round takes as long as the longest call,
- * and another follows only if something was begun meanwhile. All may go when as many calls have
- * begun up to a round as had ended up to the round before, ours and others' alike: sums of one
- * round alone would not do, since they are not taken at one moment.
+ * The first round calls the roll: each worker writes its numbers at the moment it comes. In every
+ * later round a worker writes them when nothing is under way there, so a round takes as long as the
+ * longest call, and another follows only if a call was begun meanwhile. All may go when as many
+ * calls have begun up to a round as had ended up to the round before, ours and others' alike. The
+ * sums of one round alone would not do, since the workers do not count at the same moment.
  *
- * Each takes its key of a round away when it has read what was made of it; that is taken away when
- * all are in the next round, and the last one clears the rest.
+ * Each worker removes its key of a round when it has read the decision; the decision is removed
+ * when all are in the next round, and the last worker clears the rest.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,9 +23,9 @@
 #include "api/rpc_api.h"
 #include "core/alloc.h"
 
-#define NAMED_MAX 8    /* how many that are missing are named */
-#define TIDY_MS   1000 /* how long taking a key away may take */
-#define LAST_MS   5000 /* how long the leader waits for the others to have read that they may go */
+#define NAMED_MAX 8    /* how many missing workers are named */
+#define TIDY_MS   1000 /* how long removing a key may take */
+#define LAST_MS   5000 /* how long the leader waits until the others have read that they may go */
 
 struct leaving {
     muster_rpc_agent *agent;
@@ -35,8 +35,8 @@ struct leaving {
     uint32_t size;
     uint32_t rank;
     uint32_t round;
-    uint64_t ended; /* up to the round before; the leader's */
-    bool again;     /* this round was begun before, in vain */
+    uint64_t ended; /* up to the round before; only the leader has it */
+    bool again;     /* an earlier try already began this round */
     bool may_go;
 };
 
@@ -100,7 +100,7 @@ static void look_on_loop(struct mu_door *door)
     }
     d->idle.idle = on_idle;
     mu_rpc_agent_when_idle(agent, &d->idle);
-    mu_rpc_agent_turn(agent); /* It may be idle now: `d` may be gone. */
+    mu_rpc_agent_turn(agent); /* it may be idle now, and `d` may be gone */
 }
 
 /* How many calls have begun and ended here: at once, or when nothing is under way. */
@@ -112,8 +112,9 @@ static int look(const struct leaving *l, bool at_once, uint64_t *ret_begun, uint
     mu_rpc_pass(l->agent, &d.base, look_on_loop);
     if (d.err != 0) {
         return mu_api_error(
-            mu_err(&msg, d.err, "the group %.60s was not left in time, a call is under way: %.150s",
-                   l->group, d.busy.text),
+            mu_err(&msg, d.err,
+                   "could not leave the group %.60s in time: a call is under way: %.150s", l->group,
+                   d.busy.text),
             msg.text);
     }
     *ret_begun = d.begun;
@@ -149,13 +150,13 @@ static int make_keys(const struct leaving *l, struct mu_rpc_keys *k)
     return mu_rpc_keys_make(k, l->group, what, l->size);
 }
 
-/* What it cannot take away is there to no harm. */
+/* A key that cannot be removed does no harm. */
 static void take_away(const struct leaving *l, const char *key)
 {
     (void)muster_store_delete(l->store, muster_str(key), NULL, TIDY_MS);
 }
 
-/* Names those of whom nothing has come in this round, instead of keys. */
+/* Names the workers that wrote nothing in this round, instead of keys. */
 static int name_missing(const struct leaving *l, const struct mu_rpc_keys *k)
 {
     uint32_t ids[NAMED_MAX + 1];
@@ -170,11 +171,11 @@ static int name_missing(const struct leaving *l, const struct mu_rpc_keys *k)
         (void)muster_rpc_worker_info(l->agent, NULL, (int32_t)ids[i], &worker);
         at += (size_t)snprintf(list + at, sizeof(list) - at, " %s", worker.name);
     }
-    return mu_api_error(mu_err(&msg, MUSTER_ETIMEDOUT, "the group %.40s was not left in time%s%s%s",
-                               l->group,
-                               count == 0      ? ", and nobody says why"
-                               : l->round == 0 ? ", these have not come:"
-                                               : ", these have calls under way:",
+    return mu_api_error(mu_err(&msg, MUSTER_ETIMEDOUT,
+                               "could not leave the group %.40s in time%s%s%s", l->group,
+                               count == 0 ? ", and the store does not say which workers are missing"
+                               : l->round == 0 ? ": these workers have not come:"
+                                               : ": these workers have calls under way:",
                                list, count > NAMED_MAX || at >= sizeof(list) ? " and more" : ""),
                         msg.text);
 }
@@ -188,7 +189,8 @@ static int add_up(const struct muster_values *values, uint64_t *ret_begun, uint6
 
         *ret_begun += strtoull(text, &end, 10);
         if (end == text || *end != ' ') {
-            return mu_api_error(MUSTER_EPROTO, "a worker that leaves the group says no numbers");
+            return mu_api_error(MUSTER_EPROTO,
+                                "a worker of the group wrote something other than its numbers");
         }
         *ret_ended += strtoull(end, NULL, 10);
     }
@@ -212,7 +214,7 @@ static int await_decision(struct leaving *l, const char *go)
     return err;
 }
 
-/* The leader decides, unless it has, and was not told that the store took it. */
+/* The leader decides, unless it has decided before and did not hear that the store took it. */
 static int decide(struct leaving *l, const char *go)
 {
     struct muster_bytes go_key = muster_str(go);
@@ -225,7 +227,7 @@ static int decide(struct leaving *l, const char *go)
         l->again ? muster_store_check(l->store, &go_key, 1, &decided, mu_rpc_left(l->until)) : 0;
 
     if (err == 0 && decided) {
-        l->ended = UINT64_MAX; /* What it counted is forgotten: one round more. */
+        l->ended = UINT64_MAX; /* what it counted is forgotten: one more round */
         return await_decision(l, go);
     }
     if (err == 0) {
@@ -283,7 +285,7 @@ static int one_round(struct leaving *l)
     return err;
 }
 
-/* The others say when they have read that they may go; the last of them says that all have. */
+/* The others write that they have read that they may go; the last of them writes that all have. */
 static void tidy_others(const struct leaving *l)
 {
     char key[MU_RPC_GROUP_KEY_MAX];
@@ -297,8 +299,8 @@ static void tidy_others(const struct leaving *l)
     }
 }
 
-/* The leader goes last: it may be the one that has the store. Who never comes for its answer is to
- * find it if it does. */
+/* The leader goes last, since it may serve the store. It leaves the answer there for a worker that
+ * comes later. */
 static void tidy_leader(const struct leaving *l)
 {
     struct muster_value value = {0};
@@ -367,7 +369,7 @@ bool mu_rpc_is_in_group(muster_rpc_agent *a, const struct mu_rpc_world *world)
     return is;
 }
 
-/* Its group is ours until end_leaving(). */
+/* Borrows the agent's group until end_leaving(). */
 static int begin_leaving(muster_rpc_agent *a, struct leaving *l)
 {
     int err;
@@ -399,7 +401,7 @@ static void end_leaving(muster_rpc_agent *a, const struct leaving *l)
         old = a->group;
         a->group = (struct mu_rpc_group){0};
     } else {
-        a->group.leave_round = l->round; /* It goes on there the next time. */
+        a->group.leave_round = l->round; /* the next try goes on there */
         a->group.leave_ended = l->ended;
         a->group.leave_again = true;
     }

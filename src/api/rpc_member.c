@@ -1,9 +1,9 @@
-/* What a worker says of itself to its group, and what it keeps of what the others say. */
+/* What a worker tells its group about itself, and what it keeps of what the others tell. */
 
 #include "api/rpc_api.h"
 #include "core/alloc.h"
 
-/* The devices and the maps, as spans of `packed`, which has room for all. Under the lock. */
+/* Packs the devices and the maps, as spans of `packed`, which has room for all. Under the lock. */
 static size_t put_devices(const muster_rpc_agent *a, struct mu_buf *packed,
                           struct mu_rpc_part *parts)
 {

@@ -1,6 +1,6 @@
 /*
- * Memory of long messages, kept for the next ones: the first touch of new memory costs more than to
- * fill it. What nobody has asked for since the last look is given back, and there is a bound.
+ * Memory of long messages, kept for the next ones, since touching new memory costs more than
+ * filling it. Memory that was not used since the last look is freed, and there is a bound.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 #include "core/alloc.h"
 
 #define KEEP_LEAST ((size_t)1 << 20)   /* shorter ones are not worth it */
-#define KEEP_BYTES ((size_t)256 << 20) /* in all */
+#define KEEP_BYTES ((size_t)256 << 20) /* in total */
 #define KEEP_COUNT 16
 #define HUGE_PAGE  ((uintptr_t)2 << 20)
 
@@ -67,7 +67,7 @@ static struct mu_buf remove_at(struct mu_rpc_pool *p, size_t index)
     return buf;
 }
 
-/* Fewer and larger pages, where the system has them: they are touched in a fraction of the time. */
+/* Asks for fewer and larger pages: touching them takes a fraction of the time. */
 static void advise(const struct mu_buf *buf)
 {
     uintptr_t from = ((uintptr_t)buf->data + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);

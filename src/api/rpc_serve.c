@@ -25,7 +25,7 @@ struct muster_rpc_call_in {
     char caller[MU_RPC_WORKER_MAX + 1];
     struct timespec deadline; /* on the threads' clock */
     bool has_deadline;
-    uint64_t came_ns; /* 0: nobody counts */
+    uint64_t came_ns; /* 0: profiling is off */
     uint64_t began_ns;
     /* Under the agent's lock. */
     int canceled;
@@ -131,7 +131,7 @@ int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts,
     }
     err = mu_rpc_msg_size(inner, count, &size);
     if (err == 0) {
-        err = mu_buf_reserve(out, size + 3 + count * 12); /* At once: growing would copy. */
+        err = mu_buf_reserve(out, size + 3 + count * 12); /* all at once: growing would copy */
     }
     if (err == 0) {
         err = mu_rpc_msg_head(out, inner, count);
@@ -143,14 +143,14 @@ int mu_rpc_encode_parts(struct mu_buf *out, const struct muster_rpc_part *parts,
     return err;
 }
 
-/* Memory for a long answer, used before if there is some. */
+/* Takes memory for a long answer, from the pool if it has some. */
 static void take_long_buf(muster_rpc_call_in *c, const struct muster_rpc_part *parts, size_t count)
 {
     size_t size = 3 + count * 12;
 
     for (size_t i = 0; i < count; i++) {
         if (parts[i].data.len > SIZE_MAX / 4 - size) {
-            return; /* It will be refused. */
+            return; /* it will be refused */
         }
         size += parts[i].data.len;
     }
@@ -192,7 +192,7 @@ static void run_handler(struct mu_rpc_job *job)
 
     count_begin(c);
     if (why != 0) {
-        muster_rpc_fail(c, why, "canceled before it was begun");
+        muster_rpc_fail(c, why, "canceled before it began");
     } else {
         c->method->handler(c, c->method->context);
     }
@@ -256,7 +256,7 @@ void mu_rpc_threads_end(muster_rpc_agent *a)
     }
 }
 
-/* --- calls that come -------------------------------------------------------------------------- */
+/* --- incoming calls -------------------------------------------------------------------------- */
 
 static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct mu_span message)
 {
@@ -300,7 +300,7 @@ static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct m
         count_begin(c);
         m->handler(c, m->context);
     } else if (!mu_rpc_enqueue(c->agent, &c->job)) {
-        muster_rpc_fail(c, MUSTER_ELIMIT, "no thread could be had for the handler");
+        muster_rpc_fail(c, MUSTER_ELIMIT, "no thread could be started for the handler");
     }
 }
 
@@ -350,7 +350,7 @@ int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m)
     if (d.err != 0) {
         mu_free(m);
         return mu_api_error(d.err,
-                            d.err == MUSTER_EEXIST ? "the method has a handler already" : NULL);
+                            d.err == MUSTER_EEXIST ? "the method already has a handler" : NULL);
     }
     return 0;
 }
@@ -365,8 +365,8 @@ int mu_rpc_check_method(const char *method)
     }
     if (colons == NULL || colons == method || dot[1] == '\0' ||
         !mu_rpc_is_method(mu_span_str(method))) {
-        return mu_api_error(MUSTER_EINVAL, "a method is namespace::Service.method, up to 255 "
-                                           "printable characters without blanks");
+        return mu_api_error(MUSTER_EINVAL, "a method must be namespace::Service.method, up to 255 "
+                                           "printable characters without spaces");
     }
     return 0;
 }

@@ -1,20 +1,21 @@
 /*
- * Streams as threads see them. Either end has two queues: what came and was not taken yet, which
- * the wire's windows bound since only what is taken is granted again, and what is to be sent.
+ * Streams as threads see them. Either end has two queues: messages that came and were not taken
+ * yet, and messages that were not sent yet. The wire's windows bound the first one, since they open
+ * again only for what is taken.
  */
 #include <string.h>
 
 #include "api/rpc_api.h"
 #include "core/alloc.h"
 
-#define UNSENT_MAX ((size_t)4 << 20) /* bytes that wait to be sent before a sender has to */
+#define UNSENT_MAX ((size_t)4 << 20) /* how many bytes wait to be sent before a sender must wait */
 
 #define UNMAPPED "a part is on a device that is not mapped to one of the worker's"
 
-/* A message, either way. */
+/* A message, in either direction. */
 struct item {
     struct mu_list link;
-    struct mu_rpc_part *parts; /* that came; NULL: to be sent */
+    struct mu_rpc_part *parts; /* of a message that came; NULL: it will be sent */
     size_t part_count;
     size_t len;
     uint8_t data[];
@@ -24,9 +25,9 @@ struct muster_rpc_stream {
     muster_rpc_agent *agent;
     muster_runtime *rt;
     bool caller;
-    struct mu_rpc_out out; /* the loop's: the caller's, */
-    struct mu_rpc_in *in;  /* or the callee's until it has answered */
-    bool running;          /* the loop's: it has begun and not ended */
+    struct mu_rpc_out out; /* the loop's: of the caller */
+    struct mu_rpc_in *in;  /* or of the callee, until it has answered */
+    bool running;          /* the loop's: the call has begun and not ended */
     bool end_sent;
     struct mu_post post; /* the first one, then each kick */
     struct mu_rpc_job job;
@@ -40,19 +41,19 @@ struct muster_rpc_stream {
     struct mu_list came;
     struct mu_list unsent;
     size_t unsent_bytes;
-    size_t taken; /* bytes that are to be granted again */
+    size_t taken; /* bytes that the window will open for again */
     bool kicked;
-    bool counts;   /* what is taken from now on */
-    bool no_more;  /* from the other end */
-    bool ended;    /* here: nothing more is to be sent */
-    bool over;     /* `status` says how */
+    bool counts;   /* whether bytes that are taken count */
+    bool no_more;  /* nothing more comes from the other end */
+    bool ended;    /* nothing more will be sent from here */
+    bool over;     /* `status` says how it ended */
     bool canceled; /* by muster_rpc_stream_close() */
     bool answered; /* the callee's handler has returned `status` */
     int status;
     struct mu_errmsg text;
-    char to[MU_RPC_WORKER_MAX + 1]; /* "": by to_id, which nobody has */
+    char to[MU_RPC_WORKER_MAX + 1]; /* "": no worker has to_id */
     int32_t to_id;
-    bool mapped;                   /* the caller's, to another worker */
+    bool mapped;                   /* the caller's end, to another worker */
     struct mu_rpc_device_map *map; /* as it was when the stream was opened */
     char name[MU_RPC_METHOD_MAX + 1];
     struct item *first; /* the request, and its parts */
@@ -198,7 +199,7 @@ static int send_one(muster_rpc_stream *s, struct mu_span message)
     return s->caller ? mu_rpc_out_item(&s->out, message) : mu_rpc_in_item(s->in, message);
 }
 
-/* Sends what can be sent. False: not all of it could be. */
+/* Sends what can be sent. False: something is left. */
 static bool push(muster_rpc_stream *s)
 {
     for (;;) {
@@ -278,7 +279,7 @@ static void kick_on_loop(struct mu_post *post)
     struct mu_rpc_agent *agent = running ? s->agent->agent : NULL;
 
     (void)pthread_mutex_lock(&s->lock);
-    s->kicked = false; /* Before anything is looked at: what is asked for from now on kicks anew. */
+    s->kicked = false; /* first of all: what threads ask for from now on kicks again */
     (void)pthread_mutex_unlock(&s->lock);
     pump(s);
     if (running) {
@@ -287,7 +288,7 @@ static void kick_on_loop(struct mu_post *post)
     drop(s);
 }
 
-/* With the lock: has the loop look. */
+/* With the lock: makes the loop look. */
 static void kick(muster_rpc_stream *s)
 {
     if (!s->kicked) {
@@ -309,8 +310,8 @@ static void take(muster_rpc_stream *s, struct mu_span message)
         mu_list_push(&s->came, &item->link);
     } else if (!s->over) {
         s->over = true;
-        s->status = mu_err(&s->text, err, "a message cannot be taken: %s",
-                           err == MUSTER_EINVAL ? "it is on a device that is not mapped"
+        s->status = mu_err(&s->text, err, "a message could not be read: %s",
+                           err == MUSTER_EINVAL ? "a part is on a device that is not mapped"
                                                 : muster_strerror(err));
     }
     (void)pthread_cond_broadcast(&s->cond);
@@ -384,19 +385,19 @@ static void open_on_loop(struct mu_post *post)
 static int check_open(const struct muster_rpc_request *q)
 {
     if (q->to != NULL && strlen(q->to) > MU_RPC_WORKER_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "no worker has such a long name");
+        return mu_api_error(MUSTER_EINVAL, "the worker's name is too long");
     }
     if (mu_rpc_check_method(q->method) != 0) {
         return MUSTER_EINVAL;
     }
     if (q->flags != 0 || q->timeout_ms < MUSTER_TIMEOUT_DEFAULT || q->timeout_ms > INT32_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a stream has no flags, and a timeout up to "
+        return mu_api_error(MUSTER_EINVAL, "a stream takes no flags, and a timeout up to "
                                            "2147483647 ms");
     }
     return 0;
 }
 
-/* Who is meant, and which of its devices. That it is not known, the stream ends with. */
+/* Finds the worker, and its device map. If the worker is unknown, the stream ends with that. */
 static int resolve(muster_rpc_stream *s, const struct muster_rpc_request *q)
 {
     struct muster_rpc_worker worker = {.id = q->to_id};
@@ -407,7 +408,7 @@ static int resolve(muster_rpc_stream *s, const struct muster_rpc_request *q)
         memcpy(s->to, worker.name, strlen(worker.name));
     }
     s->to_id = q->to_id;
-    s->mapped = strcmp(s->to, s->agent->name) != 0; /* Ours are ours. */
+    s->mapped = strcmp(s->to, s->agent->name) != 0; /* our own devices need no map */
     return s->mapped ? mu_rpc_copy_map(s->agent, s->to, &s->map) : 0;
 }
 
@@ -434,7 +435,7 @@ int muster_rpc_stream_open(muster_rpc_agent *a, const struct muster_rpc_request 
         return mu_api_error(err, err == MUSTER_EINVAL ? UNMAPPED : NULL);
     }
     memcpy(s->name, q->method, strlen(q->method));
-    /* The message is made already: as one part it would be wrapped once more. */
+    /* The message is already made: as one part it would be wrapped once more. */
     s->first_part = (struct mu_rpc_part){mu_span(s->first->data, s->first->len), -1};
     s->out = (struct mu_rpc_out){
         .method = s->name,
@@ -448,7 +449,7 @@ int muster_rpc_stream_open(muster_rpc_agent *a, const struct muster_rpc_request 
         .item = on_out_item,
         .writable = on_out_writable,
     };
-    s->kicked = true; /* Nothing overtakes the beginning. */
+    s->kicked = true; /* nothing overtakes the beginning */
     s->post.run = open_on_loop;
     *ret_stream = s;
     mu_uv_env_post(a->rt->uv, &s->post);
@@ -491,7 +492,7 @@ static void on_in_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struc
     muster_rpc_stream *s = new_stream(m->base.agent, false);
 
     if (s == NULL) {
-        mu_rpc_in_reply(in, MUSTER_ENOMEM, MU_SPAN_LIT("no memory for another stream"));
+        mu_rpc_in_reply(in, MUSTER_ENOMEM, MU_SPAN_LIT("there is no memory for another stream"));
         return;
     }
     s->in = in;
@@ -502,7 +503,8 @@ static void on_in_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struc
     take(s, message);
     if (!mu_rpc_enqueue(m->base.agent, &s->job)) {
         s->running = false;
-        mu_rpc_in_reply(in, MUSTER_ELIMIT, MU_SPAN_LIT("no thread could be had for the handler"));
+        mu_rpc_in_reply(in, MUSTER_ELIMIT,
+                        MU_SPAN_LIT("no thread could be started for the handler"));
         atomic_store(&s->refs, 1);
         drop(s);
     }
@@ -534,7 +536,7 @@ static void on_in_cancel(struct mu_rpc_in *in, int why)
 
     finish(s, why, muster_strerror(why));
     (void)pthread_mutex_lock(&s->lock);
-    free_items(&s->unsent); /* Nobody reads it. */
+    free_items(&s->unsent); /* nobody would read them */
     s->unsent_bytes = 0;
     (void)pthread_mutex_unlock(&s->lock);
     pump(s);
@@ -622,7 +624,7 @@ int muster_rpc_stream_end(muster_rpc_stream *s)
     return 0;
 }
 
-/* Hands an item to the reader, whose last one goes. */
+/* Hands an item to the reader, and frees the one before. */
 static int show(muster_rpc_stream *s, struct item *item, const struct muster_rpc_part **ret_parts,
                 size_t *ret_count)
 {
@@ -654,7 +656,8 @@ int muster_rpc_stream_recv(muster_rpc_stream *s, const struct muster_rpc_part **
     int err = 0;
 
     if (mu_runtime_is_mine(s->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     (void)pthread_mutex_lock(&s->lock);
     while (mu_list_empty(&s->came) && !s->no_more && !s->over && !late) {
@@ -662,7 +665,7 @@ int muster_rpc_stream_recv(muster_rpc_stream *s, const struct muster_rpc_part **
     }
     if (!mu_list_empty(&s->came)) {
         item = MU_CONTAINER_OF(mu_list_pop(&s->came), struct item, link);
-        /* The first one of the callee's came with the call and is not counted. */
+        /* The callee's first message came with the call and does not count. */
         s->taken += s->counts ? item->len : 0;
         s->counts = true;
         kick(s);

@@ -11,7 +11,7 @@ struct muster_rref {
     struct mu_rref base; /* the loop's */
     struct mu_list link; /* agent->rref_handles, the loop's */
     struct mu_post post;
-    muster_runtime *rt; /* while there is an agent */
+    muster_runtime *rt; /* valid while there is an agent */
     char owner[MU_RPC_WORKER_MAX + 1];
     bool is_owner;
     pthread_mutex_t lock;
@@ -59,12 +59,12 @@ static void on_changed(struct mu_rref *base)
 
     (void)pthread_mutex_lock(&r->lock);
     r->status = status;
-    (void)mu_err(&r->text, status, "the reference to a value of %s: %s", r->owner, text);
+    (void)mu_err(&r->text, status, "the reference to a value of %s failed: %s", r->owner, text);
     (void)pthread_cond_broadcast(&r->cond);
     (void)pthread_mutex_unlock(&r->lock);
 }
 
-/* It has come to be. */
+/* The loop has made the reference: registers it. */
 static void adopt(muster_rref *r)
 {
     const char *text;
@@ -97,7 +97,7 @@ static void free_on_loop(struct mu_post *post)
     muster_rref *r = MU_CONTAINER_OF(post, muster_rref, post);
     muster_rpc_agent *a;
 
-    (void)pthread_mutex_lock(&r->lock); /* Who posted this has let go of it. */
+    (void)pthread_mutex_lock(&r->lock); /* its user has freed it */
     a = r->agent;
     (void)pthread_mutex_unlock(&r->lock);
     if (a != NULL) {
@@ -148,7 +148,7 @@ static struct rref_door *door_of(struct mu_door *door)
     return MU_CONTAINER_OF(door, struct rref_door, base.door);
 }
 
-/* Passes through, and makes of the reference what came of it. */
+/* Passes the door, and returns the reference or the error. */
 static int pass(muster_rpc_agent *a, struct rref_door *d, void (*run)(struct mu_door *door),
                 muster_rref **ret_rref)
 {
@@ -178,7 +178,7 @@ static void remote_on_loop(struct mu_door *door)
 
     if (to == NULL || (peer == NULL && strcmp(to, a->name) != 0)) {
         d->err = mu_err(&d->msg, MUSTER_EWORKER, "%.100s could not find the worker %.100s", a->name,
-                        to != NULL ? to : "of that id");
+                        to != NULL ? to : "with that id");
     } else {
         d->err = mu_rref_agent_remote(a->rrefs, &d->rref->base, to, &d->call);
         (void)mu_err(&d->msg, d->err, "%s", muster_strerror(d->err));
@@ -197,7 +197,7 @@ static int copy_parts(muster_rpc_agent *a, const struct muster_rpc_request *q,
     if (q->to == NULL && q->to_id == a->id) {
         memcpy(owner.name, a->name, sizeof(owner.name));
     } else if (q->to == NULL) {
-        (void)muster_rpc_worker_info(a, NULL, q->to_id, &owner); /* Nobody has it: found later. */
+        (void)muster_rpc_worker_info(a, NULL, q->to_id, &owner); /* an unknown id is found later */
     }
     for (size_t i = 0; i < q->part_count; i++) {
         ret_parts[i].data = mu_span(q->parts[i].data.data, q->parts[i].data.len);
@@ -214,8 +214,9 @@ static int copy_parts(muster_rpc_agent *a, const struct muster_rpc_request *q,
 static int check_agent(const muster_rpc_agent *a)
 {
     return a->id >= 0 ? 0
-                      : mu_api_error(MUSTER_EINVAL, "a guest can hold no reference: the agent "
-                                                    "needs an id");
+                      : mu_api_error(MUSTER_EINVAL,
+                                     "a worker without an id cannot hold references: start the "
+                                     "agent with an id");
 }
 
 int muster_rref_remote(muster_rpc_agent *a, const struct muster_rpc_request *q,
@@ -357,7 +358,8 @@ int muster_rref_wait_confirmed(muster_rref *r, int64_t timeout_ms)
     (void)pthread_mutex_lock(&r->lock);
     if (r->agent != NULL && mu_runtime_is_mine(r->rt) && timeout_ms != 0) {
         (void)pthread_mutex_unlock(&r->lock);
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     while (r->status == MUSTER_EAGAIN && err == 0) {
         err = timeout_ms < 0 ? pthread_cond_wait(&r->cond, &r->lock)
@@ -411,7 +413,8 @@ int muster_rref_to_here(muster_rref *r, int64_t timeout_ms, muster_rpc_future **
     int err = agent_of(r, &a);
 
     if (err == 0 && mu_runtime_is_mine(a->rt)) {
-        err = mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        err = mu_api_error(MUSTER_EINVAL,
+                           "this call waits: make it on a thread of your own, not the runtime's");
     }
     if (err == 0) {
         err = muster_rref_fetch(r, timeout_ms, NULL, NULL, &f);
@@ -422,7 +425,7 @@ int muster_rref_to_here(muster_rref *r, int64_t timeout_ms, muster_rpc_future **
 int muster_rref_local_value(muster_rref *r, int64_t timeout_ms, muster_rpc_future **ret_future)
 {
     return r->is_owner ? muster_rref_to_here(r, timeout_ms, ret_future)
-                       : mu_api_error(MUSTER_EINVAL, "only the owner has the value; bring it here "
+                       : mu_api_error(MUSTER_EINVAL, "only the owner has the value; fetch a copy "
                                                      "with muster_rref_to_here()");
 }
 
@@ -444,17 +447,19 @@ int muster_rref_fork(muster_rref *r, const char *worker, struct muster_rref_toke
     muster_rpc_agent *a;
     int err = agent_of(r, &a);
 
-    _Static_assert(MUSTER_RREF_TOKEN_MAX >= MU_RREF_TOKEN_MAX, "the public token has less room");
+    _Static_assert(MUSTER_RREF_TOKEN_MAX >= MU_RREF_TOKEN_MAX, "the public token must have room");
     if (err != 0) {
         return err;
     }
     if (worker == NULL || !mu_rpc_worker_name_ok(mu_span_str(worker))) {
-        return mu_api_error(MUSTER_EINVAL, "a token needs the name of the worker that takes it");
+        return mu_api_error(MUSTER_EINVAL,
+                            "a token needs the name of the worker that will take it");
     }
     mu_rpc_pass(a, &d.base, fork_on_loop);
     if (d.err == MUSTER_EAGAIN) {
-        return mu_api_error(d.err, "the reference is not confirmed yet, and cannot be passed on: "
-                                   "muster_rref_wait_confirmed()");
+        return mu_api_error(d.err,
+                            "the reference is not confirmed yet and cannot be passed on: call "
+                            "muster_rref_wait_confirmed() first");
     }
     if (d.err != 0) {
         return muster_rref_wait_confirmed(r, 0) != 0 ? d.err : mu_api_error(d.err, NULL);
@@ -478,7 +483,7 @@ void muster_rref_fork_end(muster_rpc_agent *a, const struct muster_rref_token *t
     mu_rpc_pass(a, &d.base, fork_end_on_loop);
 }
 
-/* A call that has tokens with it. */
+/* A call that carries tokens. */
 struct carrier {
     muster_rpc_agent *agent;
     muster_rpc_done *done;
@@ -543,7 +548,7 @@ int muster_rref_call(muster_rpc_agent *a, const struct muster_rpc_request *reque
     int err = 0;
 
     if (count > MU_RPC_PARTS_MAX || request->part_count > MU_RPC_PARTS_MAX) {
-        return mu_api_error(MUSTER_EINVAL, "a message has at most 65535 parts");
+        return mu_api_error(MUSTER_EINVAL, "a message may have at most 65535 parts");
     }
     if (request->to == NULL) {
         err = muster_rpc_worker_info(a, NULL, request->to_id, &worker);

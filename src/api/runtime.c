@@ -150,7 +150,8 @@ int muster_runtime_new_with(const struct muster_runtime_config *config,
     int err;
 
     if (ret_runtime == NULL || config == NULL) {
-        return mu_api_error(MUSTER_EINVAL, "muster_runtime_new: no place for the result");
+        return mu_api_error(MUSTER_EINVAL,
+                            "muster_runtime_new: the place for the result is missing");
     }
     rt = mu_calloc(1, sizeof(*rt));
     if (rt == NULL) {

@@ -13,7 +13,7 @@
 struct muster_server {
     muster_runtime *rt;
     struct mu_store_server *server;
-    struct mu_status_page *page; /* NULL: none */
+    struct mu_status_page *page; /* NULL: no page */
     struct mu_addr addr;
     char address[MU_ADDR_HOST_MAX + 16];
     char http_address[MU_ADDR_HOST_MAX + 16];
@@ -54,7 +54,7 @@ static void tell_stopped(void *context)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
-/* The page goes last: it says that the server is about to end. */
+/* The page ends last, since it shows that the server is about to end. */
 static void on_stopped(void *context, int status, const char *why)
 {
     muster_server *s = context;
@@ -75,7 +75,7 @@ static void fill_config(muster_server *s, const struct muster_server_config *c,
     ret->keyspace.key_bytes_max = ret->torch.key_bytes_max = c->key_bytes_max;
     ret->keyspace.value_bytes_max = ret->torch.value_bytes_max = c->value_bytes_max;
     ret->keyspace.keys_max = ret->torch.keys_max = c->keys_max;
-    ret->fit = false; /* The defaults were, and what the user says is so. */
+    ret->fit = false; /* the defaults fit the machine; what the user says is taken as it is */
     ret->keyspace.memory_bytes_max = c->memory_bytes_max;
     ret->buffer_bytes_max = c->buffer_bytes_max;
     ret->connections_max = c->connections_max;
@@ -105,7 +105,7 @@ struct server_door {
     struct mu_door door;
     muster_server *s;
     struct mu_store_server_config config;
-    struct mu_status_page_config page; /* .listen.kind 0: none */
+    struct mu_status_page_config page; /* .listen.kind 0: no page */
     int err;
     struct mu_errmsg msg;
     int page_err;
@@ -151,12 +151,12 @@ static int check_config(const struct muster_server_config *c)
         return mu_api_error(MUSTER_EINVAL, "a server needs an address to listen on");
     }
     if (c->backing != NULL && c->data_dir != NULL) {
-        return mu_api_error(MUSTER_EINVAL, "a server keeps its keys elsewhere or in a directory");
+        return mu_api_error(MUSTER_EINVAL, "a server has a backing or a data directory, not both");
     }
     if (c->key_bytes_max == 0 || c->key_bytes_max > UINT32_MAX / 4 || c->value_bytes_max == 0 ||
         c->value_bytes_max > UINT32_MAX / 4 || c->keys_max == 0 || c->keys_max > UINT32_MAX / 4 ||
         c->memory_bytes_max == 0 || c->buffer_bytes_max == 0 || c->connections_max == 0) {
-        return mu_api_error(MUSTER_EINVAL, "a limit of the server is zero or beyond 1 GiB");
+        return mu_api_error(MUSTER_EINVAL, "a limit of the server is zero or above 1 GiB");
     }
     return 0;
 }
@@ -171,8 +171,8 @@ static int page_config(muster_server *s, const struct muster_server_config *c,
     if (err == 0 && token[0] == '\0' && !mu_addr_is_loopback(&d->page.listen) &&
         !mu_lock_env_policy(locked->lock)->insecure) {
         err = mu_err(&d->msg, MUSTER_ELOCKED,
-                     "a status page beyond loopback needs a token (--token-file), or --insecure: "
-                     "whoever reaches %.80s could read it",
+                     "a status page beyond loopback needs a token (--token-file) or --insecure: "
+                     "otherwise everyone who can reach %.80s could read it",
                      c->http);
     }
     d->page.token = mu_span_str(token);
@@ -188,7 +188,8 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
     struct mu_disk *disk = NULL;
     muster_server *s;
     int err = mu_runtime_is_mine(rt)
-                  ? mu_api_error(MUSTER_EINVAL, "a server is started on a thread of your own")
+                  ? mu_api_error(MUSTER_EINVAL,
+                                 "muster_server_start() waits: call it on a thread of your own")
                   : check_config(config);
 
     if (err != 0) {
@@ -206,7 +207,7 @@ int muster_server_start(muster_runtime *rt, const struct muster_server_config *c
         err = page_config(s, config, &d);
     }
     if (err == 0 && config->data_dir != NULL) {
-        /* Twice what may be in memory, for the pages that a commit holds beside the old ones. */
+        /* Twice what may be in memory, since a commit holds new pages beside the old ones. */
         err = mu_lmdb_disk_open(config->data_dir, config->memory_bytes_max * 2, &disk, &d.msg);
     }
     if (err == 0) {
@@ -264,7 +265,8 @@ int muster_server_wait(muster_server *s)
     int status;
 
     if (mu_runtime_is_mine(s->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     (void)pthread_mutex_lock(&s->lock);
     while (!s->stopped) {

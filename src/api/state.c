@@ -1,4 +1,4 @@
-/* The public state download: one that shares, and what it says of what it shares. */
+/* The public state download: sharing, and what others are told about shared states. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,31 +92,31 @@ static void start_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
-/* NULL: it can be. */
+/* NULL: the configuration is valid. */
 static const char *find_fault(muster_runtime *rt, const struct muster_state_config *config,
                               enum mu_hm_compression *ret)
 {
     if (mu_runtime_is_mine(rt)) {
-        return "not on the runtime's own thread";
+        return "this call waits: make it on a thread of your own, not the runtime's";
     }
     if (config->slots == 0) {
-        return "a donor without slots serves nobody";
+        return "`slots` must be at least 1";
     }
     if (config->dht != NULL && config->key == NULL) {
-        return "who is in a DHT is a peer, and needs a key";
+        return "`dht` needs a `key`: the nodes of a DHT are peers";
     }
     if (config->sign != NULL && config->key != NULL) {
-        return "a peer signs with its own key";
+        return "`sign` cannot be used with `key`: a peer signs with its own key";
     }
     if (config->allow_count != 0 && config->key == NULL) {
-        return "only peers are allowed by their ids: a key is needed";
+        return "`allow` needs a `key`: it names peers by their ids";
     }
     if (config->hivemind != NULL && config->dht == NULL) {
-        return "hivemind's peers find each other in a DHT";
+        return "`hivemind` needs a `dht`, where hivemind's peers find each other";
     }
     *ret = MU_HM_NONE;
     return config->encoding != NULL && !mu_hm_compression_parse(mu_span_str(config->encoding), ret)
-               ? "no encoding of hivemind's has that name"
+               ? "hivemind has no encoding of that name"
                : NULL;
 }
 
@@ -175,7 +175,7 @@ int muster_state_open(muster_runtime *rt, const struct muster_state_config *conf
         mu_log(MUSTER_LOG_INFO, "STATE-SERVING", "address=%s transport=%s%s", s->address,
                s->net.transport,
                strcmp(s->net.transport, "plain") == 0
-                   ? " note=\"not encrypted: who reaches the address reads it\""
+                   ? " note=\"not encrypted: everyone who can reach the address can read it\""
                    : "");
     }
     *ret_state = s;
@@ -221,7 +221,7 @@ static void set_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
-/* The same from any thread. */
+/* Passes the door from any thread. */
 static void pass(muster_state *s, struct state_door *d, void (*run)(struct mu_door *door))
 {
     d->state = s;
@@ -233,7 +233,7 @@ int muster_state_set(muster_state *s, const char *prefix, double priority, bool 
     struct state_door d = {.prefix = prefix, .priority = priority, .hidden = hidden};
 
     if (s->node.swarm != NULL ? !isfinite(priority) : isnan(priority)) {
-        return mu_api_error(MUSTER_EINVAL, "a priority is a number");
+        return mu_api_error(MUSTER_EINVAL, "a priority must be a number");
     }
     pass(s, &d, set_on_loop);
     return mu_api_error(d.err, "no state is shared under that prefix");
@@ -292,7 +292,8 @@ int muster_state_unshare(muster_state *s, const char *prefix, uint32_t wait_ms)
     struct state_door d = {.state = s, .prefix = prefix, .wait_ms = wait_ms};
 
     if (mu_runtime_is_mine(s->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "not on the runtime's own thread");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     mu_door_pass(s->rt, &d.door, unshare_on_loop);
     return mu_api_error(d.err, "no state is shared under that prefix");
@@ -365,9 +366,10 @@ int muster_state_announce(muster_state *s, muster_store *store, const char *pref
     char key[MU_STATE_PREFIX_MAX + MU_STATE_ADDR_MAX + 32];
 
     if (s->address[0] == '\0' || strlen(prefix) > MU_STATE_PREFIX_MAX) {
-        return mu_api_error(MUSTER_EINVAL, s->address[0] == '\0'
-                                               ? "it listens nowhere, so nobody can come"
-                                               : "that prefix is too long");
+        return mu_api_error(MUSTER_EINVAL,
+                            s->address[0] == '\0'
+                                ? "the state does not listen, so others cannot load from it"
+                                : "the prefix is too long");
     }
     (void)snprintf(key, sizeof(key), "muster-state/%s/%s", prefix, s->address);
     return muster_store_set_leased(store, muster_str(key), muster_str(s->address),

@@ -1,12 +1,12 @@
 /*
  * What the files of the public state download share.
  *
- *     state.c          one that shares, and what it says of what it shares
- *     state_copy.c     where what is loaded lies
- *     state_load.c     loads: how they are begun, waited for and ended
+ *     state.c          sharing, and what others are told about shared states
+ *     state_copy.c     where a loaded state is kept
+ *     state_load.c     loads: their begin, wait and end
  *     state_loading.c  a load, on the loop
- *     state_net.c      as the runtime has it, or peers; the key that signs
- *     state_save.c     files, without anybody else
+ *     state_net.c      the runtime's connections, or peers; the key that signs
+ *     state_save.c     files, without the network
  *     share.c    how something comes to be shared
  *     swarm.c    in a DHT, with hivemind's peers
  *     state_tensor.c   tensors, and memory for them
@@ -24,47 +24,47 @@
 #include "service/state/swarm_load.h"
 #include "transport/mapped.h"
 
-/* What connections are made of. */
+/* How connections are made. */
 struct mu_state_net {
     muster_runtime *rt;
     struct mu_env *env;
     const char *transport;
     struct mu_state_peers *peers;
-    bool closed;                  /* to all peers but those that were named */
+    bool closed;                  /* closed to all peers except those that were named */
     struct mu_identity *identity; /* peers refer to it, and the net may move */
 };
 
 struct mu_state_net_terms {
-    const char *key;          /* NULL: no peers, unless there are to be some */
-    bool peers;               /* without a key: one is drawn */
-    const char *sign;         /* the key that signs, without peers; NULL: one is drawn */
-    const char *const *allow; /* who of them may come */
+    const char *key;          /* NULL: no peers, unless `peers` is set */
+    bool peers;               /* peers without a key: one is made */
+    const char *sign;         /* the key that signs, without peers; NULL: one is made */
+    const char *const *allow; /* ids of the peers that may connect */
     size_t allow_count;
-    const char *const *donors; /* allowed too, if they are peers */
+    const char *const *donors; /* allowed as well, if they are peers */
     size_t donor_count;
 };
 
-/** A key from its file. MUSTER_EINVAL, errors of the file system. */
+/** Reads a key from its file. MUSTER_EINVAL, errors of the file system. */
 int mu_state_read_key(const char *path, struct mu_identity *ret, struct mu_errmsg *msg);
 /** Waits for the loop. */
 int mu_state_net_open(struct mu_state_net *net, muster_runtime *rt,
                       const struct mu_state_net_terms *terms, struct mu_errmsg *msg);
 /** Waits for the loop. Nothing may use it any more. */
 void mu_state_net_close(struct mu_state_net *net);
-/** On the loop: has a donor listen; `listen` NULL: nowhere. `ret_text` is what others dial.
- * MUSTER_ELOCKED: other hosts reach it, and nothing says who may come. */
+/** On the loop: makes a donor listen; `listen` NULL: nowhere. `ret_text` is the address that others
+ * dial. MUSTER_ELOCKED: other hosts can reach it, and nothing says which of them may connect. */
 int mu_state_net_listen(struct mu_state_net *net, const char *listen, const char *advertise,
                         struct mu_state_donor_config *config, struct mu_state_donor **ret,
                         char *ret_text, size_t cap, struct mu_errmsg *msg);
 
-/** Whether one of these addresses, or multiaddrs, is of this host. */
+/** Whether one of these addresses, or multiaddrs, is on this host. */
 bool mu_state_any_is_here(const char *const *texts, size_t count);
 
-/* A place in a DHT. Stays where it is while it is open. */
+/* A node of a DHT. It must not move in memory while it is open. */
 struct mu_state_node {
     muster_runtime *rt;
-    struct mu_state_swarm *swarm; /* NULL: none */
-    struct mu_door *waiter;       /* for it to have joined, or to have stopped */
+    struct mu_state_swarm *swarm; /* NULL: in no DHT */
+    struct mu_door *waiter;       /* waits until it has joined, or has stopped */
     int joined;
 };
 
@@ -80,9 +80,9 @@ struct mu_state_node_terms {
 /** Joins; waits for that. MUSTER_EINVAL, MUSTER_EURL, MUSTER_EDHT_NOBODY, MUSTER_ENOMEM. */
 int mu_state_node_open(struct mu_state_node *node, struct mu_state_net *net,
                        const struct mu_state_node_terms *terms, struct mu_errmsg *msg);
-/** Waits for its end. Before the net is closed. Harmless when it is not open. */
+/** Waits for its end. Call it before the net is closed. Harmless when it is not open. */
 void mu_state_node_close(struct mu_state_node *node);
-/** What hivemind's peers get of a share that is sealed; it holds a reference. MUSTER_EINVAL,
+/** Makes what hivemind's peers get of a share that is sealed; it holds a reference. MUSTER_EINVAL,
  * MUSTER_ENOTSUP, MUSTER_ENOMEM. */
 int mu_state_snapshot_of(struct mu_state_share *share, enum mu_hm_compression compression,
                          struct mu_hm_snapshot **ret, struct mu_errmsg *msg);
@@ -95,19 +95,20 @@ struct muster_state {
     uint32_t replaced_ms;
     struct mu_state_donor *donor;
     char address[MU_STATE_ADDR_MAX + 1];
-    bool near;                        /* it is on loopback, or among peers there */
-    char told[MU_STATE_ADDR_MAX + 1]; /* to donors, who put in the number that they see us under */
+    bool near;                        /* it is on loopback, or its peers are */
+    char told[MU_STATE_ADDR_MAX + 1]; /* told to donors, which put in the IP address that they see
+                                         us under */
 };
 
-/* Memory that a state lies in; a share's owner. */
+/* The memory of a state; the owner of a share. */
 struct mu_state_home {
     struct mu_mapped *mapped;    /* NULL: `memory` */
-    uint64_t data_at;            /* in the file */
+    uint64_t data_at;            /* offset in the file */
     void *memory;                /* NULL: the caller's own */
-    struct mu_hm_loaded *loaded; /* or that of what a donor of hivemind's gave; allocated */
+    struct mu_hm_loaded *loaded; /* or that of what one of hivemind's donors gave; allocated */
     void (*released)(void *context);
     void *context;
-    struct mu_door *waiter; /* opened when nobody looks at it any more */
+    struct mu_door *waiter; /* opened when the memory is no longer read */
 };
 
 /** The owner's half of struct mu_state_share, in both directions. */
@@ -117,8 +118,8 @@ void mu_state_home_released(struct mu_state_share *share);
 struct muster_state_copy {
     muster_runtime *rt;
     struct mu_state_share *share;
-    struct mu_state_donor *donor;     /* that serves it still; NULL: none */
-    struct mu_state_donor *own_donor; /* of its own, and what that stands on */
+    struct mu_state_donor *donor;     /* the donor that still serves it, or NULL */
+    struct mu_state_donor *own_donor; /* a donor of its own, and its connections */
     struct mu_state_net net;
     struct muster_state_info info;
     struct muster_state_progress progress;
@@ -126,36 +127,37 @@ struct muster_state_copy {
     size_t *name_at; /* for each tensor */
 };
 
-/** Fills `info` from an entry; `signer` NULL: nobody. */
+/** Fills `info` from an entry; `signer` NULL: not signed. */
 void mu_state_info_of(struct muster_state_info *ret, const struct mu_state_entry *entry,
                       const struct mu_peer_id *signer);
 /** Reads the head of a mapped file without touching the mapping. MUSTER_ECORRUPT, MUSTER_EDISK,
  * MUSTER_ENOMEM. */
 int mu_state_read_head(const struct mu_mapped *m, struct mu_buf *out, struct mu_errmsg *msg);
-/** The public form of a layout and back. */
+/** Turns public tensors into a layout, and back. */
 int mu_state_layout_of(const struct muster_tensor *tensors, size_t count, struct mu_layout *ret,
                        uint8_t ***ret_data, struct mu_errmsg *msg);
-/** A copy of a share that is whole; takes the reference. MUSTER_ENOMEM: it does not. */
+/** Makes a copy of a share that is whole; takes the reference. MUSTER_ENOMEM: the reference stays
+ * the caller's. */
 int mu_state_copy_new(muster_runtime *rt, struct mu_state_share *share, muster_state_copy **ret);
 
-/* Where a load is to lie. */
+/* Where a load is put. */
 struct mu_state_target {
     struct mu_layout expected; /* in place */
     uint8_t **tensors;
     bool in_place;
-    uint64_t bytes_max; /* 0: what there is room for */
+    uint64_t bytes_max; /* 0: as much as there is room for */
     char *file;         /* or into a file */
     char *part;
-    bool fresh; /* which was made for this load */
+    bool fresh; /* the part file was made for this load */
 };
 
 /** As in struct mu_state_loader_config. */
 int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan,
                            struct mu_errmsg *msg);
-/** The file is whole: it gets its name. */
+/** The file is whole: renames it. */
 int mu_state_target_finish(struct mu_state_target *t, struct mu_state_share *share,
                            struct mu_errmsg *msg);
-/** Nothing came of it: no file is left that was not there before. */
+/** The load failed: removes a file that was not there before. */
 void mu_state_target_give_up(struct mu_state_target *t);
 void mu_state_target_fini(struct mu_state_target *t);
 
@@ -164,27 +166,27 @@ int mu_state_hash_all(struct mu_state_share *share);
 
 struct muster_state_loading {
     muster_runtime *rt;
-    struct mu_state_net net; /* unless it is another one's */
+    struct mu_state_net net; /* unless `through` has one */
     bool own_net;
     struct mu_state_net *by;
-    struct mu_state_node own_node; /* likewise */
-    struct mu_state_swarm *swarm;  /* NULL: not through one */
+    struct mu_state_node own_node; /* unless `through` has one */
+    struct mu_state_swarm *swarm;  /* NULL: not through a swarm */
     struct mu_state_donor *own_donor;
-    struct mu_state_loader *loader; /* or else */
+    struct mu_state_loader *loader; /* otherwise */
     struct mu_state_swarm_load *swarm_load;
     struct mu_state_loader_config config;
     struct mu_state_target target;
-    struct mu_peer_id *trust;    /* what `config` refers to, as the next */
-    uint8_t id[MU_STATE_ID_LEN]; /* likewise */
-    bool near;                   /* something of this host is among what was named */
-    const char *listen;          /* lent for the beginning */
+    struct mu_peer_id *trust;    /* what `config` points to */
+    uint8_t id[MU_STATE_ID_LEN]; /* what `config` points to */
+    bool near;                   /* an address of this host was named */
+    const char *listen;          /* borrowed until the load has begun */
     muster_store *store;
     bool keep;
     bool (*progress)(void *context, const struct muster_state_progress *progress);
     void *context;
     struct muster_state_info info;
     struct muster_state_progress last;
-    struct muster_state_row *rows; /* of a list */
+    struct muster_state_row *rows; /* for muster_state_list() */
     size_t row_cap;
     size_t row_count;
     pthread_mutex_t lock;
@@ -193,7 +195,7 @@ struct muster_state_loading {
     int status;
     struct mu_errmsg text;
     struct mu_state_share *share;
-    struct mu_hm_loaded loaded; /* of hivemind's, until it is a share */
+    struct mu_hm_loaded loaded; /* from hivemind's donor, until it is a share */
     bool has_loaded;
     double loaded_priority;
     struct mu_buf report;
@@ -203,32 +205,32 @@ struct muster_state_loading {
 struct mu_state_load_door {
     struct mu_door door;
     struct muster_state_loading *g;
-    const char *const *donors; /* to start with */
+    const char *const *donors; /* the first donors */
     size_t donor_count;
-    struct muster_values announced; /* keys of those whom a store knows */
+    struct muster_values announced; /* keys of the donors in the store */
     int err;
     struct mu_errmsg msg;
 };
 
-/** Has the loader of `g->config` call this load. */
+/** Sets the callbacks of `g->config` to this load. */
 void mu_state_loading_callbacks(struct muster_state_loading *g);
-/** On the loop, for mu_door_pass(): starts it; adds those who were announced; cancels it; frees
- * its loader after its end. */
+/** On the loop, for mu_door_pass(): start it; add announced donors; cancel it; free its loader
+ * after its end. */
 void mu_state_loading_start(struct mu_door *door);
 void mu_state_loading_add(struct mu_door *door);
 void mu_state_loading_stop(struct mu_door *door);
 void mu_state_loading_free(struct mu_door *door);
-/** The same as stop, for who is on the loop. */
+/** The same as stop, for a caller on the loop. */
 void mu_state_loading_cancel(struct muster_state_loading *g);
 /** On the loop: begins a load through a swarm; `ended` and `closed` are those of the loader. */
 int mu_state_loading_in_swarm(struct muster_state_loading *g, const char *const *donors,
                               size_t donor_count, struct mu_errmsg *msg);
-/** What was loaded from a donor of hivemind's becomes a share like others, where it is to lie. */
+/** Turns what hivemind's donor gave into a share like others, at its target. */
 int mu_state_loading_settle(struct muster_state_loading *g, struct mu_errmsg *msg);
-/** The row behind those that there are; NULL: there is no room for it. It is counted. */
+/** Adds a row and counts it; NULL: there is no room for it. */
 struct muster_state_row *mu_state_loading_row(struct muster_state_loading *g);
 
-/** Stops a donor of ours and frees it; waits for the loop. */
+/** Stops a donor and frees it; waits for the loop. */
 void mu_state_donor_end(muster_runtime *rt, struct mu_state_donor *donor);
 
 #endif

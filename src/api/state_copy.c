@@ -1,4 +1,4 @@
-/* The public state download: where what is loaded lies. */
+/* The public state download: where a loaded state is kept. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,9 +39,9 @@ void mu_state_home_released(struct mu_state_share *share)
     }
 }
 
-/* --- where it is to lie ----------------------------------------------------------------------- */
+/* --- the target ----------------------------------------------------------------------- */
 
-/* Which chunks may be there already: those of which some byte was ever written. */
+/* Which chunks may be there already: those in which some byte was ever written. */
 static uint8_t *find_data(const struct mu_state_home *home, const struct mu_state_manifest *m)
 {
     uint32_t chunks = mu_state_chunk_count(m);
@@ -67,7 +67,7 @@ static int accept_file(struct mu_state_target *t, struct mu_state_home *home,
     mu_buf_init(&head, (size_t)MU_SAFETENSORS_HEADER_MAX + MU_SAFETENSORS_PREFIX_LEN);
     err = mu_state_file_head(m, &head);
     if (err != 0) {
-        (void)mu_err(msg, err, "the head of %.120s: %s", t->file, muster_strerror(err));
+        (void)mu_err(msg, err, "cannot make the head of %.120s: %s", t->file, muster_strerror(err));
     } else {
         struct stat st;
         bool fresh = lstat(t->part, &st) != 0;
@@ -89,13 +89,13 @@ static int accept_memory(struct mu_state_home *home, uint64_t bytes, struct mu_e
 {
     home->memory = bytes > SIZE_MAX - 1 ? NULL : mu_malloc((size_t)bytes + 1);
     if (home->memory == NULL) {
-        return mu_err(msg, MUSTER_ENOMEM, "no memory for a state of %llu bytes",
+        return mu_err(msg, MUSTER_ENOMEM, "there is no memory for a state of %llu bytes",
                       (unsigned long long)bytes);
     }
     return 0;
 }
 
-/* Memory that can be had without others losing theirs, in bytes; UINT64_MAX: that is not known. */
+/* How many bytes of memory are available without taking them from others; UINT64_MAX: unknown. */
 static uint64_t memory_available(void)
 {
     FILE *file = fopen("/proc/meminfo", "re");
@@ -112,8 +112,8 @@ static uint64_t memory_available(void)
     return known && kib < UINT64_MAX >> 10 ? (uint64_t)kib << 10 : UINT64_MAX;
 }
 
-/* Room where a file is to lie, and what it has already, in bytes; a tenth is left to others.
- * UINT64_MAX: that is not known. */
+/* How many bytes a file may take on its disk, including those it has; a tenth is left to others.
+ * UINT64_MAX: unknown. */
 static uint64_t disk_available(const char *part)
 {
     const char *slash = strrchr(part, '/');
@@ -133,8 +133,7 @@ static uint64_t disk_available(const char *part)
            (lstat(part, &file) == 0 ? (uint64_t)file.st_blocks * 512 : 0);
 }
 
-/* A manifest can name any size: before memory or disk is taken for it, it is looked whether that
- * can be. */
+/* A manifest can name any size: this checks that it is possible before memory or disk is taken. */
 static int check_size(const struct mu_state_target *t, uint64_t bytes, struct mu_errmsg *msg)
 {
     uint64_t most;
@@ -143,7 +142,7 @@ static int check_size(const struct mu_state_target *t, uint64_t bytes, struct mu
         return bytes <= t->bytes_max
                    ? 0
                    : mu_err(msg, MUSTER_ELIMIT,
-                            "the state has %llu bytes, and no more than %llu are wanted",
+                            "the state has %llu bytes, more than the maximum of %llu",
                             (unsigned long long)bytes, (unsigned long long)t->bytes_max);
     }
     if (t->file != NULL) {
@@ -151,15 +150,16 @@ static int check_size(const struct mu_state_target *t, uint64_t bytes, struct mu
         return bytes <= most
                    ? 0
                    : mu_err(msg, MUSTER_ELIMIT,
-                            "the state has %llu bytes, and without --max-size no more than nine "
-                            "tenths of the free disk are taken, which is %llu",
+                            "the state has %llu bytes, more than nine tenths of the free disk "
+                            "(%llu); free some space, or set --max-size",
                             (unsigned long long)bytes, (unsigned long long)most);
     }
     most = t->in_place ? UINT64_MAX : memory_available();
-    return bytes <= most ? 0
-                         : mu_err(msg, MUSTER_ENOMEM,
-                                  "the state has %llu bytes, and %llu bytes of memory are free",
-                                  (unsigned long long)bytes, (unsigned long long)most);
+    return bytes <= most
+               ? 0
+               : mu_err(msg, MUSTER_ENOMEM,
+                        "the state has %llu bytes, but only %llu bytes of memory are free",
+                        (unsigned long long)bytes, (unsigned long long)most);
 }
 
 int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan,

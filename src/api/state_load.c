@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/printable.h"
 
-#define LOOK_MS 500 /* how often it is looked who has announced itself */
+#define LOOK_MS 500 /* how often to look for announced donors */
 
 static _Thread_local char last_report[8192];
 
@@ -30,9 +30,9 @@ struct muster_state_request muster_state_request_defaults(void)
     };
 }
 
-/* --- who has announced itself ----------------------------------------------------------------- */
+/* --- announced donors ----------------------------------------------------------------- */
 
-/* Those that a store knows of. */
+/* Reads the donors that are announced in the store. */
 static int look(muster_state_loading *g, int64_t timeout_ms, struct muster_values *ret)
 {
     char prefix[MU_STATE_PREFIX_MAX + 32];
@@ -83,7 +83,7 @@ static int fill_target(muster_state_loading *g, const struct muster_state_reques
     mu_layout_init(&t->expected);
     t->bytes_max = r->bytes_max;
     if (r->tensor_count != 0 && r->file != NULL) {
-        return mu_err(msg, MUSTER_EINVAL, "it is loaded in place or into a file, and not both");
+        return mu_err(msg, MUSTER_EINVAL, "a state is loaded in place or into a file, not both");
     }
     if (r->file != NULL) {
         t->file = copy_text(r->file, "");
@@ -115,7 +115,7 @@ static bool parse_id(const char *text, uint8_t ret[MU_STATE_ID_LEN])
     return text[2 * MU_STATE_ID_LEN] == '\0';
 }
 
-/* What nobody else's word counts for. */
+/* Fills in `id` and `trust`, on which the request insists. */
 static int fill_pins(muster_state_loading *g, const struct muster_state_request *r,
                      struct mu_errmsg *msg)
 {
@@ -127,8 +127,9 @@ static int fill_pins(muster_state_loading *g, const struct muster_state_request 
               (r->through != NULL && r->through->near);
     if (r->id != NULL) {
         if (!parse_id(r->id, g->id)) {
-            return mu_err(msg, MUSTER_EINVAL, "%.70s is no id of a state, which has %d hex digits",
-                          r->id, 2 * MU_STATE_ID_LEN);
+            return mu_err(msg, MUSTER_EINVAL,
+                          "%.70s is not the id of a state, which has %d hex digits", r->id,
+                          2 * MU_STATE_ID_LEN);
         }
         c->id = g->id;
     }
@@ -184,7 +185,7 @@ static int fill_config(muster_state_loading *g, const struct muster_state_reques
         g->by = &r->through->net;
         g->swarm = r->through->node.swarm;
         return r->dht != NULL && g->swarm == NULL
-                   ? mu_err(msg, MUSTER_EINVAL, "what it is to go through is in no DHT")
+                   ? mu_err(msg, MUSTER_EINVAL, "the state in `through` is not in a DHT")
                    : 0;
     }
     g->listen = r->listen;
@@ -201,7 +202,7 @@ static uint64_t now_ms(void)
     return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-/* A place in the DHT for as long as this takes, unless there is one already. */
+/* Joins the DHT for as long as the load takes, unless `through` is in it. */
 static int join(muster_state_loading *g, const struct muster_state_request *r,
                 struct mu_errmsg *msg)
 {
@@ -220,7 +221,7 @@ static int join(muster_state_loading *g, const struct muster_state_request *r,
         return 0;
     }
     if (r->dht_count == 0) {
-        return mu_err(msg, MUSTER_EINVAL, "nobody is known through whom to join the DHT");
+        return mu_err(msg, MUSTER_EINVAL, "give at least one node through which to join the DHT");
     }
     err = mu_state_node_open(&g->own_node, g->by, &terms, msg);
     g->swarm = g->own_node.swarm;
@@ -329,8 +330,10 @@ static int begin(muster_runtime *rt, const struct muster_state_request *r,
 int muster_state_load_begin(muster_runtime *rt, const struct muster_state_request *request,
                             muster_state_loading **ret_loading)
 {
-    return mu_runtime_is_mine(rt) ? mu_api_error(MUSTER_EINVAL, "not on the runtime's own thread")
-                                  : begin(rt, request, NULL, 0, ret_loading);
+    return mu_runtime_is_mine(rt)
+               ? mu_api_error(MUSTER_EINVAL,
+                              "this call waits: make it on a thread of your own, not the runtime's")
+               : begin(rt, request, NULL, 0, ret_loading);
 }
 
 void muster_state_load_cancel(muster_state_loading *g)
@@ -346,7 +349,8 @@ void muster_state_load_cancel(muster_state_loading *g)
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* One sentence for the error; the first of what the donors did, if it has room. */
+/* Keeps one sentence for the error, with the first line of what the donors did, if there is
+ * room. */
 static int say_error(muster_state_loading *g)
 {
     struct mu_span report = mu_buf_span(&g->report);
@@ -443,7 +447,8 @@ int muster_state_list(muster_runtime *rt, const struct muster_state_request *req
     int err;
 
     if (mu_runtime_is_mine(rt)) {
-        return mu_api_error(MUSTER_EINVAL, "not on the runtime's own thread");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     r.tensor_count = 0;
     r.file = NULL;

@@ -5,7 +5,8 @@
 #include "api/state_api.h"
 #include "core/alloc.h"
 
-/* --- what it says ----------------------------------------------------------------------------- */
+/* --- what the loader asks
+ * ----------------------------------------------------------------------------- */
 
 static int resolve(void *context, const char *text, struct mu_addr *ret,
                    struct mu_errmsg *reterr_msg)
@@ -16,7 +17,7 @@ static int resolve(void *context, const char *text, struct mu_addr *ret,
                                 : mu_addr_parse(text, 0, ret, reterr_msg);
 }
 
-/* Who was given addresses of its own host means to find others there. */
+/* A load that was given addresses on this host may dial others there. */
 static bool may_dial(void *context, const char *text)
 {
     return ((muster_state_loading *)context)->near || mu_state_addr_is_elsewhere(text);
@@ -123,9 +124,10 @@ void mu_state_loading_callbacks(muster_state_loading *g)
     g->config.context = g;
 }
 
-/* --- what it is told -------------------------------------------------------------------------- */
+/* --- what other threads ask
+ * -------------------------------------------------------------------------- */
 
-/* The address is what is behind the prefix, which may have slashes itself: as a multiaddr. */
+/* The address follows the prefix; it may have slashes itself, as a multiaddr does. */
 static const char *address_in(const muster_state_loading *g, const char *key)
 {
     const char *rest = key + strlen("muster-state/") + strlen(g->config.prefix);
@@ -149,7 +151,7 @@ void mu_state_loading_start(struct mu_door *door)
         d->err = mu_state_net_listen(g->by, g->listen, NULL, &config, &g->own_donor,
                                      g->config.own_addr, sizeof(g->config.own_addr), &d->msg);
         if (d->err == 0 && g->by->peers == NULL) {
-            /* The donors know under which number we are seen. */
+            /* The donors know under which IP address they see us. */
             (void)mu_addr_format(mu_state_donor_addr(g->own_donor), g->config.own_addr,
                                  sizeof(g->config.own_addr));
         }
@@ -169,7 +171,7 @@ void mu_state_loading_start(struct mu_door *door)
             mu_state_loader_cancel(g->loader);
         }
     }
-    /* What somebody else wrote into a store may be anything. */
+    /* Other programs may have written anything into the store. */
     for (size_t i = 0; d->err == 0 && i < d->announced.count; i++) {
         struct mu_errmsg msg;
 
@@ -209,7 +211,7 @@ void mu_state_loading_free(struct mu_door *door)
     muster_state_loading *g = MU_CONTAINER_OF(door, struct mu_state_load_door, door)->g;
 
     if (g->swarm_load != NULL) {
-        mu_state_swarm_load_free(g->swarm_load); /* The loader is its own. */
+        mu_state_swarm_load_free(g->swarm_load); /* it owns the loader */
     } else {
         mu_state_loader_free(g->loader);
     }

@@ -1,4 +1,4 @@
-/* As the runtime has it, or peers; the key that signs. */
+/* How a state's connections are made: the runtime's, or between peers; the key that signs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -136,7 +136,7 @@ void mu_state_net_close(struct mu_state_net *net)
     *net = (struct mu_state_net){0};
 }
 
-/* The job's credential is not shown between peers, so it keeps nobody out there. */
+/* Peers do not show the job's credential, so it keeps no peer out. */
 static int check_peers(const struct mu_state_net *net, const char *listen, struct mu_errmsg *msg)
 {
     const struct mu_lock_policy *policy = mu_lock_env_policy(net->rt->locked.lock);
@@ -146,8 +146,8 @@ static int check_peers(const struct mu_state_net *net, const char *listen, struc
     }
     return mu_err(
         msg, MUSTER_ELOCKED,
-        "%.60s: any peer of other hosts could load the state there%s. Name those that may "
-        "with --allow PEER,...; or say --insecure for anybody",
+        "%.60s: any peer on another host could load the state%s; name the peers that may with "
+        "--allow PEER,..., or let all of them in with --insecure",
         listen, policy->sealed ? ", since peers do not show the job's credential" : "");
 }
 

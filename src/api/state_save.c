@@ -1,4 +1,4 @@
-/* The public state download: tensors in memory and files of safetensors, without anybody else. */
+/* The public state download: tensors in memory and safetensors files, without the network. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static int fill(struct mu_mapped *m, struct mu_span head, const struct mu_layout
     return mu_mapped_sync(m);
 }
 
-/* Writes beside, has it reach the disk, and renames: there is the old file or the new one. */
+/* Writes a file beside `path`, syncs it and renames it: `path` is the old file or the new one. */
 static int write_file(const char *path, const char *fresh, struct mu_span head,
                       const struct mu_layout *layout, uint8_t *const *tensors,
                       struct mu_errmsg *msg)
@@ -52,7 +52,7 @@ static int write_file(const char *path, const char *fresh, struct mu_span head,
     int err;
 
     if (__builtin_add_overflow(layout->bytes, head.len, &len) || len > SIZE_MAX) {
-        return mu_err(msg, MUSTER_ELIMIT, "%.120s: too many bytes for a file", path);
+        return mu_err(msg, MUSTER_ELIMIT, "%.120s: the state is too large for a file", path);
     }
     err = mu_mapped_create(fresh, (size_t)len, &m, msg);
     if (err != 0) {
@@ -136,7 +136,7 @@ static int read_tensors(const struct mu_mapped *m, const struct mu_layout *expec
         err = mu_mapped_read(m, head.len + layout.tensors[i].offset, tensors[i],
                              (size_t)layout.tensors[i].len);
         if (err != 0) {
-            (void)mu_err(msg, err, "cannot read it: %s", muster_strerror(err));
+            (void)mu_err(msg, err, "cannot read the file: %s", muster_strerror(err));
         }
     }
     mu_layout_fini(&layout);

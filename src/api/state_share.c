@@ -7,7 +7,7 @@
 #include "service/state/file.h"
 
 #define HASH_THREADS_MAX 8
-#define HASH_CHUNKS_MIN  16 /* for which another thread is worth while */
+#define HASH_CHUNKS_MIN  16 /* how many chunks make another thread worthwhile */
 
 /* --- hashing ---------------------------------------------------------------------------------- */
 
@@ -27,7 +27,7 @@ static void *run_hashing(void *context)
     return NULL;
 }
 
-/* On this thread and as many others as there are cores. */
+/* Hashes on this thread and as many others as there are cores. */
 int mu_state_hash_all(struct mu_state_share *share)
 {
     struct hashing parts[HASH_THREADS_MAX] = {0};
@@ -43,7 +43,7 @@ int mu_state_hash_all(struct mu_state_share *share)
 
         parts[i] = (struct hashing){.share = share, .first = first, .count = end - first};
         if (i == 0 || pthread_create(&parts[i].thread, NULL, run_hashing, &parts[i]) != 0) {
-            parts[i].thread = pthread_self(); /* It is done here. */
+            parts[i].thread = pthread_self(); /* this thread does it */
         }
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -91,7 +91,7 @@ static void put_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
-/* Takes over `home` if it returns 0. */
+/* Takes ownership of `home` if it returns 0. */
 static int share_it(muster_state *s, const struct muster_state_source *source,
                     const struct mu_layout *layout, uint8_t *const *tensors, uint8_t *data,
                     struct mu_span metadata, struct mu_state_home *home)
@@ -117,7 +117,7 @@ static int share_it(muster_state *s, const struct muster_state_source *source,
     d.share->read = home->mapped != NULL ? mu_state_home_read : NULL;
     err = mu_state_hash_all(d.share);
     if (err != 0) {
-        (void)mu_err(&d.msg, err, "cannot read what is to be shared: %s", muster_strerror(err));
+        (void)mu_err(&d.msg, err, "cannot read the tensors to share: %s", muster_strerror(err));
     } else {
         err = mu_state_share_seal(d.share, s->net.identity, &d.msg);
     }
@@ -136,13 +136,14 @@ static int share_it(muster_state *s, const struct muster_state_source *source,
 static int check_source(muster_state *s, const struct muster_state_source *source)
 {
     if (mu_runtime_is_mine(s->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "not on the runtime's own thread");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     if (source->prefix == NULL) {
-        return mu_api_error(MUSTER_EINVAL, "a state needs a prefix under which it is found");
+        return mu_api_error(MUSTER_EINVAL, "a state needs a prefix, by which it is found");
     }
     if (s->node.swarm != NULL && !isfinite(source->priority)) {
-        return mu_api_error(MUSTER_EINVAL, "nobody in a swarm believes such a priority");
+        return mu_api_error(MUSTER_EINVAL, "the peers of a swarm do not accept such a priority");
     }
     return 0;
 }
@@ -187,7 +188,8 @@ int muster_state_share(muster_state *s, const struct muster_state_source *source
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-/* Who encodes a file's bytes looks at them, and must not do so while others cut the file short. */
+/* Encoding reads the file's bytes, which is unsafe while others can cut the file short: copies it
+ * into memory. */
 static int bring_home(muster_state *s, struct mu_state_home *home, size_t head, uint64_t bytes,
                       struct mu_errmsg *msg)
 {
@@ -198,12 +200,12 @@ static int bring_home(muster_state *s, struct mu_state_home *home, size_t head, 
     }
     home->memory = bytes > SIZE_MAX - 1 ? NULL : mu_malloc((size_t)bytes + 1);
     if (home->memory == NULL) {
-        return mu_err(msg, MUSTER_ENOMEM, "no memory for a state of %llu bytes",
+        return mu_err(msg, MUSTER_ENOMEM, "there is no memory for a state of %llu bytes",
                       (unsigned long long)bytes);
     }
     err = mu_mapped_read(home->mapped, head, home->memory, (size_t)bytes);
     if (err != 0) {
-        return mu_err(msg, err, "cannot read it: %s", muster_strerror(err));
+        return mu_err(msg, err, "cannot read the file: %s", muster_strerror(err));
     }
     mu_mapped_close(home->mapped);
     home->mapped = NULL;

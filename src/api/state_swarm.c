@@ -1,4 +1,4 @@
-/* The public state download in a swarm: a place in its DHT, and hivemind's peers. */
+/* The public state download in a swarm: a node of its DHT, and hivemind's peers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 #define PEERS_MAX 64
 
-/* --- a place in the DHT ----------------------------------------------------------------------- */
+/* --- a node of the DHT ----------------------------------------------------------------------- */
 
 struct node_door {
     struct mu_door door;
@@ -89,8 +89,8 @@ int mu_state_node_open(struct mu_state_node *node, struct mu_state_net *net,
 
     *node = (struct mu_state_node){.rt = net->rt};
     if (terms->dht_count > PEERS_MAX || net->peers == NULL) {
-        return mu_err(msg, MUSTER_EINVAL, "a DHT is joined between peers, through at most %d",
-                      PEERS_MAX);
+        return mu_err(msg, MUSTER_EINVAL,
+                      "joining a DHT needs a key, and at most %d nodes to join through", PEERS_MAX);
     }
     mu_door_pass(net->rt, &d.door, open_on_loop);
     if (d.err == 0 && node->joined != 0) {
@@ -158,7 +158,8 @@ int mu_state_snapshot_of(struct mu_state_share *share, enum mu_hm_compression co
               ? MUSTER_ENOMEM
               : mu_hm_metadata_tell_epoch(mu_buf_span(&m->metadata), m->epoch, &home->metadata);
     if (err != 0) {
-        (void)mu_err(msg, err, "the metadata for hivemind's peers: %s", muster_strerror(err));
+        (void)mu_err(msg, err, "cannot encode the metadata for hivemind's peers: %s",
+                     muster_strerror(err));
     } else {
         for (size_t i = 0; i < m->layout.count; i++) {
             home->values[i] = mu_state_share_tensor(share, i);
@@ -234,7 +235,7 @@ int mu_state_loading_in_swarm(muster_state_loading *g, const char *const *donors
     return mu_state_swarm_load_start(&config, &g->swarm_load, msg);
 }
 
-/* Names for tensors that came without. */
+/* Names tensors that came without names. */
 static int name_tensors(const struct mu_layout *from, struct mu_layout *to)
 {
     int err = 0;
@@ -263,7 +264,7 @@ static uint64_t epoch_of(const muster_state_loading *g)
     return g->loaded_priority >= 1 && g->loaded_priority < 1e18 ? (uint64_t)g->loaded_priority : 0;
 }
 
-/* A share of what lies where the donor's messages were put together. */
+/* Makes a share of the memory in which the donor's messages were put together. */
 static int make_share(muster_state_loading *g, struct mu_state_share **ret, struct mu_errmsg *msg)
 {
     struct mu_state_share_spec spec = {
@@ -294,7 +295,7 @@ static int make_share(muster_state_loading *g, struct mu_state_share **ret, stru
     return err;
 }
 
-/* In place and into a file it is copied, all of it being there. */
+/* In place and into a file, it is copied once all of it has come. */
 static int move_to_target(muster_state_loading *g, struct mu_state_share *share,
                           struct mu_errmsg *msg)
 {
@@ -308,7 +309,7 @@ static int move_to_target(muster_state_loading *g, struct mu_state_share *share,
     mu_free(plan.maybe);
     share->segments = plan.segments;
     share->segment_count = plan.segment_count;
-    /* Tensors lie in one piece on both sides. */
+    /* Each tensor is in one piece on both sides. */
     for (size_t i = 0; i < share->offer.manifest.layout.count; i++) {
         struct mu_span to = mu_state_share_tensor(share, i);
 
@@ -347,7 +348,7 @@ struct loading_door {
     muster_state_loading *g;
 };
 
-/* From now on others get it here; it is no loss if they cannot. */
+/* From now on others can load it here; a failure does no harm. */
 static void add_on_loop(struct mu_door *door)
 {
     muster_state_loading *g = MU_CONTAINER_OF(door, struct loading_door, door)->g;

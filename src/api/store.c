@@ -18,8 +18,8 @@ struct muster_store {
 };
 
 /*
- * An operation. Two hold it: the user, until muster_op_free(), and the loop, until it has ended;
- * whoever lets go last frees it.
+ * An operation. Two sides hold it: the user, until muster_op_free(), and the loop, until it has
+ * ended; the last of them frees it.
  */
 struct muster_op {
     struct mu_store_op op;
@@ -35,7 +35,7 @@ struct muster_op {
     unsigned holders; /* under the lock */
     bool started;     /* loop only: submitted */
     bool ended;       /* under the lock */
-    bool canceling;   /* under the lock: the cancel_post is on its way or was */
+    bool canceling;   /* under the lock: the cancel_post was posted */
     int64_t number;
     struct muster_value *values;
     size_t value_count;
@@ -161,7 +161,7 @@ static void cancel_on_loop(struct mu_post *post)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-/* The public names mean what the internal ones do. */
+/* The public numbers are the internal ones. */
 #define SAME(name, ...)                                                                            \
     _Static_assert((int)MUSTER_STORE_##name == (int)MU_STORE_##name, "MUSTER_STORE_" #name);
 MU_STORE_VERB_MAP(SAME)
@@ -186,7 +186,7 @@ static int check_request(const struct muster_store_request *q)
     }
     if (err != 0 || q->flags > 15 || q->timeout_ms < -1 || q->timeout_ms > UINT32_MAX ||
         (q->verb == MUSTER_STORE_BARRIER && q->number < 1)) {
-        return mu_api_error(MUSTER_EINVAL, "a store operation got arguments it does not take");
+        return mu_api_error(MUSTER_EINVAL, "the store operation does not take these arguments");
     }
     return 0;
 }
@@ -266,7 +266,8 @@ int muster_store_submit(muster_store *store, const struct muster_store_request *
 int muster_op_wait(muster_op *op)
 {
     if (mu_runtime_is_mine(op->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     (void)pthread_mutex_lock(&op->lock);
     while (!op->ended) {
@@ -327,7 +328,7 @@ struct muster_bytes muster_op_value(const muster_op *op, size_t index)
                : (struct muster_bytes){0};
 }
 
-/* --- stores that somebody else opened and closes ---------------------------------------------- */
+/* --- stores that are opened and closed elsewhere ---------------------------------------------- */
 
 muster_store *mu_api_store_wrap(muster_runtime *rt, struct mu_store *inner)
 {
@@ -362,7 +363,8 @@ static void open_on_loop(struct mu_door *door)
     struct store_door *d = MU_CONTAINER_OF(door, struct store_door, door);
 
     d->err = mu_store_open(d->store->rt->env, d->url, d->connect_ms, &d->store->store, &d->msg);
-    d->connect_ms = d->err == 0 ? d->store->store->connect_ms : 0; /* The URL may know better. */
+    d->connect_ms = d->err == 0 ? d->store->store->connect_ms : 0; /* the URL may name another
+                                                                      timeout */
     mu_door_open(door);
 }
 
@@ -392,8 +394,8 @@ int muster_store_open(muster_runtime *rt, const char *url, const struct muster_s
 
     if (rt == NULL || url == NULL || ret_store == NULL || mu_runtime_is_mine(rt)) {
         return mu_api_error(MUSTER_EINVAL,
-                            "muster_store_open: a runtime, a URL and a place for the "
-                            "result are needed, on a thread of your own");
+                            "muster_store_open() needs a runtime, a URL and a place for "
+                            "the result, and waits: call it on a thread of your own");
     }
     config = config == NULL ? &defaults : config;
     store = mu_calloc(1, sizeof(*store));
@@ -409,9 +411,9 @@ int muster_store_open(muster_runtime *rt, const char *url, const struct muster_s
         mu_free(store);
         return mu_api_error(d.err, d.msg.text);
     }
-    /* A question that every store can answer: whether all of no keys are there. The store itself
-     * gives up when the time to connect is over, and knows better what went wrong; but a server
-     * that greets us may hang behind that. */
+    /* Ask something that every store can answer: whether all of no keys exist. The store itself
+     * gives up when the time to connect is over, and knows better what went wrong; but a server may
+     * greet us and then hang. */
     err = blocking(
         store, &check,
         d.connect_ms == 0 ? MUSTER_TIMEOUT_NEVER : (int64_t)d.connect_ms + OPEN_MARGIN_MS, NULL);
@@ -420,8 +422,8 @@ int muster_store_open(muster_runtime *rt, const char *url, const struct muster_s
 
         if (err == MUSTER_ETIMEDOUT) {
             (void)mu_err(&why, err,
-                         "%.150s was reached, but gave no answer to a first question within %u ms: "
-                         "its server hangs, or it is no store",
+                         "%.150s was reached, but did not answer a first request within %u ms: "
+                         "its server hangs, or it is not a store",
                          url, d.connect_ms);
         } else {
             (void)mu_err(&why, err, "%s", muster_errmsg());
@@ -455,7 +457,7 @@ uint32_t muster_store_timeout(const muster_store *store)
 
 /* --- blocking calls --------------------------------------------------------------------------- */
 
-/* Runs a request to its end. `ret_op` (may be NULL) is set on success, to be freed. */
+/* Runs a request to its end. On success `ret_op` (may be NULL) is set, and must be freed. */
 static int blocking(muster_store *store, struct muster_store_request *q, int64_t timeout_ms,
                     muster_op **ret_op)
 {
@@ -463,7 +465,8 @@ static int blocking(muster_store *store, struct muster_store_request *q, int64_t
     int err;
 
     if (mu_runtime_is_mine(store->rt)) {
-        return mu_api_error(MUSTER_EINVAL, "waiting on the runtime's thread would wait for ever");
+        return mu_api_error(MUSTER_EINVAL,
+                            "this call waits: make it on a thread of your own, not the runtime's");
     }
     q->timeout_ms = timeout_ms;
     err = muster_store_submit(store, q, &op);

@@ -224,6 +224,10 @@ def test_allow(token, address, other):
         checks.ok(torch_answers(address, server.port), "a range alone lets PyTorch's in")
         expect("and nobody else", CONNECT, "wants the job's credential", "kv", "--store",
                "tcp://%s:%d" % (address, server.port), "count")
+    with Muster("--token-file", token, listen="0.0.0.0:0") as server:
+        expect("a client of PyTorch's protocol is told that the server may be locked", CONNECT,
+               "locked, leave protocol= out", "kv", "--store",
+               "tcp://%s:%d?protocol=torch2" % (address, server.port), "count")
     expect("a range that is none is named", 2, "10.0.0.1/8", "serve", "--listen", HOST + ":0",
            "--allow", "10.0.0.1/8")
 
@@ -233,7 +237,7 @@ def test_insecure(token, address):
         store = "tcp://%s:%d" % (address, server.port)
         expect("--insecure lets anybody in", 0, "0", "kv", "--store", store, "count")
         checks.ok(torch_answers(address, server.port), "with either protocol")
-        expect("who has a token is told that the server has none", CONNECT, "answers no TLS", "kv",
+        expect("who has a token is told that the server has none", CONNECT, "does not speak TLS", "kv",
                "--store", store, "--token-file", token, "count")
 
 

@@ -49,9 +49,9 @@ int mu_lock_listen(const struct mu_lock_policy *policy, const struct mu_addr *ad
         return 0;
     }
     return mu_err(reterr_msg, MUSTER_ELOCKED,
-                  "other hosts reach it, and this job has no credential. Make one with `muster "
-                  "keygen token FILE` and give every node --token-file FILE; or --allow CIDR for "
-                  "PyTorch's plain protocol; or --insecure for anybody");
+                  "other hosts can reach it, and the job has no credential: run `muster keygen "
+                  "token FILE` and give every node --token-file FILE, or --allow CIDR (PyTorch "
+                  "only) or --insecure");
 }
 
 enum mu_lock_verdict mu_lock_judge(const struct mu_lock_policy *policy, const char *peer,

@@ -172,10 +172,15 @@ static void on_torch_mismatch(void *context, bool silent)
     if (silent) {
         start_over(s);
     } else {
+        /* A locked server hangs up on PyTorch's protocol without an answer. If muster's own was
+         * tried first, the server has said that it is locked, and we do not come here. */
         (void)snprintf(
             text, sizeof(text),
-            "%.150s accepts connections but is not a store (neither muster's nor PyTorch's); "
-            "check the port",
+            s->config.protocol == MU_STORE_TCP_ANY
+                ? "%.120s accepts connections but is not a store (neither muster's nor PyTorch's); "
+                  "check the port"
+                : "%.80s hangs up on PyTorch's protocol: check the port; if the server is locked, "
+                  "leave protocol= out and give the credential (--token-file FILE)",
             addr_of(s, addr));
         give_up(s, MUSTER_ENOTSTORE, text);
     }

@@ -109,6 +109,8 @@ static int may_listen(const struct mu_lock_policy *policy, const char *text)
         assert_non_null(strstr(why.text, "--allow"));
         assert_non_null(strstr(why.text, "--insecure"));
         assert_non_null(strstr(why.text, "muster keygen token"));
+        /* It follows "cannot listen on ADDRESS: ", with up to 60 bytes of the address, uncut. */
+        assert_true(strlen(why.text) + sizeof("cannot listen on : ") + 60 <= MU_ERRMSG_CAP);
     }
     return err;
 }
