@@ -1,8 +1,8 @@
 /*
- * cgroups (v2): a directory for each child below our own. What is in one cannot leave it by
- * forking, starting sessions or clearing its environment, and it can be killed whole, between two
- * forks of a bomb. Where we may not make one (most places but containers and sessions of one's
- * own), there is none, and descent and marks must do.
+ * cgroups (v2): a directory for each child below our own. A process cannot leave its cgroup by
+ * forking, starting sessions or clearing its environment, and a cgroup can be killed as a whole,
+ * between two forks of a fork bomb. Where we may not make cgroups (most places except containers
+ * and user sessions), descent and marks must do.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static ssize_t read_file(const char *path, char *buf, size_t cap)
     return (ssize_t)len;
 }
 
-/* The word number `index` of a line, by its ends. */
+/* Finds the start and end of word number `index` of a line. */
 static bool find_word(const char *line, size_t len, size_t index, const char **ret, size_t *ret_len)
 {
     const char *end = line + len;
@@ -149,7 +149,7 @@ int mu_cgroup_make(struct mu_cgroup *g, uint64_t number)
         return -ENOENT;
     }
     if (mkdir(path, 0755) != 0) {
-        g->base[0] = '\0'; /* nor will the next one be made */
+        g->base[0] = '\0'; /* the next one cannot be made either */
         return -EACCES;
     }
     (void)name_of(g, number, "cgroup.procs", path, sizeof(path));
@@ -196,7 +196,7 @@ int mu_cgroup_look(const struct mu_cgroup *g, uint64_t number)
     return strstr(text, "populated 1") != NULL ? -EBUSY : 0;
 }
 
-/* Who made cgroups of his own in there (another launcher) may have been killed before he could
+/* Another launcher may have made cgroups of its own in there, and been killed before it could
  * remove them. */
 static void remove_inner(const char *path)
 {

@@ -1,6 +1,7 @@
 /*
  * Between fork and exec. The process we were forked from has threads, so nothing here may take a
- * lock: system calls and memory functions only. What needs memory is made before, in the plan.
+ * lock: system calls and memory functions only. What needs memory is made before the fork, in the
+ * plan.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,7 @@
 #define CLOSE_RANGE_CLOEXEC (1u << 2)
 #endif
 
-/* Descriptors of ours that become the child's are moved up here first, out of each other's way. */
+/* Our descriptors that become the child's are moved up here first, out of each other's way. */
 #define SENTINEL_FD 1023 /* the highest, where the limit is the usual one */
 #define FD_ASIDE    16
 
@@ -133,7 +134,7 @@ int mu_exec_plan_make(struct mu_exec_plan *plan, const struct mu_spawn *what, co
     outer = variable_of(what->envp, MU_CHILD_MARK);
     outer_len = outer == NULL ? 0 : strlen(outer);
     if (outer_len + 1 + mark_len >= MU_PROC_MARK_MAX) {
-        outer_len = 0; /* so deep a nest forgets its outermost */
+        outer_len = 0; /* if nested too deep, the outermost marks are dropped */
     }
     path = variable_of(what->envp, "PATH");
     path = path == NULL ? "/usr/local/bin:/usr/bin:/bin" : path;
@@ -187,7 +188,7 @@ static _Noreturn void fail(const struct mu_exec_plan *plan, enum mu_exec_step st
     memcpy(text, &f, sizeof(f));
     memcpy(text + sizeof(f), subject, len);
     if (write(plan->report, text, sizeof(f) + len) < 0) {
-        /* Nobody is left to be told. */
+        /* There is nobody left to report to. */
     }
     _exit(127);
 }
@@ -201,7 +202,8 @@ void mu_exec_reset_signals(void)
         if (sigaction(s, NULL, &act) != 0) {
             continue;
         }
-        /* What somebody above us wants ignored (nohup) stays ignored; of these three, it was us. */
+        /* Signals that a parent ignores (nohup) stay ignored, except for these three, which we
+         * ignore ourselves. */
         if (act.sa_handler != SIG_IGN || s == SIGPIPE || s == SIGCHLD || s == SIGXFSZ) {
             act = (struct sigaction){.sa_handler = SIG_DFL};
             (void)sigaction(s, &act, NULL);
@@ -218,7 +220,7 @@ void mu_exec_close_from(unsigned first, bool now)
     if (close_range(first, ~0u, now ? 0 : CLOSE_RANGE_CLOEXEC) == 0) {
         return;
     }
-    /* An older kernel. Our own descriptors all close on exec; this is for what we inherited. */
+    /* An older kernel. Our own descriptors all close on exec; this closes what we inherited. */
     (void)getrlimit(RLIMIT_NOFILE, &limit);
     for (unsigned fd = first; fd < limit.rlim_cur && fd < 65536; fd++) {
         if (now) {
@@ -261,7 +263,7 @@ static int open_stream(const struct mu_exec_plan *plan, int i)
     return fd;
 }
 
-/* As high as most programs may go; if that is not to be had, there is no sign. */
+/* Places it as high as most programs may go; if that fails, there is no sentinel. */
 static void place_sentinel(const struct mu_exec_plan *plan)
 {
     struct rlimit limit = {.rlim_cur = 1024};
@@ -344,13 +346,13 @@ _Noreturn void mu_exec_run(const struct mu_exec_plan *plan)
         fail(&own, STEP_SESSION, errno, "");
     }
     if (getppid() != plan->parent) {
-        _exit(127); /* he died before he could be our kernel's concern */
+        _exit(127); /* the parent died before the kernel could signal us */
     }
     if (plan->cgroup >= 0 && write(plan->cgroup, "0", 1) != 1) {
-        /* We may not move; descent and marks must do. */
+        /* We may not enter it; descent and marks must do. */
     }
     place_descriptors(&own);
-    /* Behind the files, whose paths are relative to where we are. */
+    /* After the files, whose paths are relative to the current directory. */
     if (own.what->cwd != NULL && chdir(own.what->cwd) < 0) {
         fail(&own, STEP_CWD, errno, own.what->cwd);
     }
@@ -375,13 +377,13 @@ int mu_exec_explain(struct mu_errmsg *msg, const void *report, size_t len)
     code = f.error > 0 ? -f.error : -EPROTO;
     switch ((enum mu_exec_step)f.step) {
     case STEP_SESSION:
-        return mu_err(msg, code, "session: %s", muster_strerror(code));
+        return mu_err(msg, code, "start a session: %s", muster_strerror(code));
     case STEP_CWD:
         return mu_err(msg, code, "chdir '%s': %s", subject, muster_strerror(code));
     case STEP_OPEN:
         return mu_err(msg, code, "open '%s': %s", subject, muster_strerror(code));
     case STEP_DESCRIPTORS:
-        return mu_err(msg, code, "descriptors: %s", muster_strerror(code));
+        return mu_err(msg, code, "set up descriptors: %s", muster_strerror(code));
     case STEP_INTERPRETER:
         return mu_err(msg, code, "exec '%s': the interpreter it names does not exist", subject);
     case STEP_EXEC:

@@ -1,9 +1,9 @@
 /*
  * The watcher: a process that waits for our end and then kills what is left of our families. The
  * kernel's death signal reaches the children only, and no session or group of theirs binds their
- * descendants; so somebody must outlive us, and it is better somebody who does nothing else.
+ * descendants; so a process must outlive us, and it is better one that does nothing else.
  *
- * It holds one end of a socket whose other end is ours alone. It is forked from a process with
+ * It holds one end of a socket whose other end only we have. It is forked from a process with
  * threads and never execs: system calls and memory functions only.
  */
 #include <errno.h>
@@ -20,26 +20,27 @@
 
 /* More children than this are found by their marks alone. */
 #define SESSIONS_MAX 8192
-/* How long it tries, in passes of up to REST_MAX_MS. */
+/* How many times it tries, in passes of up to REST_MAX_MS. */
 #define PASSES_MAX  400
 #define REST_MAX_MS 50
-/* How often it looks whether those who have time to end by themselves have done so. */
+/* How often it looks whether the processes that may end by themselves have done so. */
 #define LINGER_MS 100
 
 struct word {
-    int32_t pid;  /* of a child, or one of the two below */
-    int32_t here; /* it is there, or is gone */
+    int32_t pid;  /* a child's pid, or BYE or LEAVE */
+    int32_t here; /* 1: it exists, 0: it is gone */
 };
 
-#define BYE   0    /* all is as it should be, and there is nobody to kill */
-#define LEAVE (-1) /* who is left has `here` milliseconds to end */
+#define BYE   0    /* we end in order: there is nothing to kill */
+#define LEAVE (-1) /* what is left has `here` milliseconds to end */
 
 struct watcher {
     struct mu_cgroup cgroup;
     char cgroup_name[sizeof("muster--") + MU_FAMILY_ID_LEN]; /* how the names of ours begin */
-    pid_t agent;                                             /* whose end it waits for */
+    pid_t agent;                                             /* the process whose end it waits
+                                                                for */
     bool bye;
-    bool left; /* our end is no surprise, and nothing is started any more */
+    bool left; /* we end in order, and nothing is started any more */
     int32_t grace_ms;
     struct mu_proc_table table;
     struct mu_proc self;
@@ -74,8 +75,8 @@ static void hear(struct watcher *w, struct word word)
     }
 }
 
-/* Returns when the process that it watches is gone, or has said goodbye: who is forked at that
- * moment may still hold a copy of the other end. */
+/* Returns when the process that it watches is gone, or has said goodbye: a process that is forked
+ * at that moment may still hold a copy of the other end. */
 static void listen_to(struct watcher *w, int fd, int pidfd)
 {
     struct word words[64];
@@ -102,8 +103,8 @@ static void listen_to(struct watcher *w, int fd, int pidfd)
             }
             continue;
         }
-        /* The end of the socket is the end of all who have it; the descriptor of the process is
-         * there because somebody may have forked a copy of it. */
+        /* The socket ends when every process that has its other end is gone; the pidfd is there
+         * because a fork may hold a copy. */
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR) ||
             (polls[1].revents & POLLIN) != 0) {
             return;
@@ -141,12 +142,12 @@ static enum kin kin_of(const struct watcher *w, const struct mu_proc *p)
     if (rc == 0) {
         return strstr(mark, w->cgroup.id) != NULL ? KIN : NO_KIN;
     }
-    /* Orphans of ours go where we go ourselves when the agent dies. Who has another parent, and
-     * that is none of ours, needs no second look. */
+    /* When the agent dies, its orphans get the same new parent as we do. A process with another
+     * parent that is not of our families needs no second look. */
     return rc == -EAGAIN && (p->ppid == w->agent || p->ppid == getppid()) ? KIN_PERHAPS : NO_KIN;
 }
 
-/* Gives to the families who descends from them. */
+/* Adds to the families the processes that descend from them. */
 static void adopt(struct watcher *w)
 {
     bool more = true;
@@ -169,7 +170,7 @@ static void adopt(struct watcher *w)
     }
 }
 
-/* A session of which nobody is left gets no more members: its number may be a stranger's soon. */
+/* An empty session gets no more members: another program may soon have its number. */
 static void forget_empty_sessions(struct watcher *w)
 {
     size_t kept = 0;
@@ -187,7 +188,7 @@ static void forget_empty_sessions(struct watcher *w)
     w->count = kept;
 }
 
-/* Signals everybody of the families; true if there was nobody, and nobody who might be. */
+/* Signals every process of the families; true if there was no process, and none in doubt. */
 static bool signal_all(struct watcher *w, int signal)
 {
     bool clean;
@@ -203,7 +204,7 @@ static bool signal_all(struct watcher *w, int signal)
         struct mu_proc *p = &w->table.procs[i];
         enum kin kin = NO_KIN;
 
-        /* Who is older than the watcher is none of ours. */
+        /* A process that is older than the watcher is not one of ours. */
         if (!p->dead && p->pid != w->self.pid && p->start >= w->self.start) {
             kin = kin_of(w, p);
         }
@@ -231,8 +232,8 @@ static void sweep(struct watcher *w)
 
     for (int pass = 0; pass < PASSES_MAX && clean < 3; pass++) {
         struct timespec rest = {.tv_nsec = rest_ms * 1000000};
-        /* The kernel closes the descriptors of a process before it tells its children. Until it
-         * has, they may be at the beginning of their lives, and start others. */
+        /* The kernel closes the descriptors of a process before it tells its children. Until it has
+         * done so, they may have just begun, and start others. */
         bool alone = w->left || getppid() != w->agent;
 
         clean = signal_all(w, SIGKILL) && alone ? clean + 1 : 0;
@@ -241,7 +242,7 @@ static void sweep(struct watcher *w)
     }
 }
 
-/* Gives those who were told to end the time that they have for it. */
+/* Gives the processes that were told to end the time for it. */
 static void linger(struct watcher *w)
 {
     struct timespec rest = {.tv_nsec = LINGER_MS * 1000000L};
@@ -251,7 +252,7 @@ static void linger(struct watcher *w)
     }
 }
 
-/* The kernel holds a cgroup until the last of the dead has been taken down. */
+/* The kernel keeps a cgroup busy until its last dead process is cleaned up. */
 static void remove_cgroups(struct watcher *w)
 {
     struct timespec rest = {.tv_nsec = 5 * 1000000};
@@ -282,7 +283,7 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
     ignore_signals();
     (void)setsid();
     (void)prctl(PR_SET_NAME, "muster-watch");
-    /* It must not keep alive what we have open: pipes to those who wait for our end. */
+    /* It must not hold our descriptors open, such as pipes to processes that wait for our end. */
     if (dup2(fd, 0) < 0 || chdir("/") != 0) {
         _exit(1);
     }
@@ -297,7 +298,7 @@ static _Noreturn void watch(int fd, pid_t parent, const struct mu_cgroup *g)
     }
     pidfd = mu_pidfd_open(parent);
     if (getppid() != parent) {
-        pidfd = -1; /* gone already; what it said before is in the socket */
+        pidfd = -1; /* gone already; its last messages are in the socket */
     }
     listen_to(&w, 0, pidfd);
     if (w.left) {
@@ -358,7 +359,7 @@ void mu_watch_stop(struct mu_watch *w)
     if (w->pid == 0) {
         return;
     }
-    /* This word must not be lost; it waits for room. */
+    /* This message must not be lost; it waits for room. */
     while (send(w->fd, &bye, sizeof(bye), MSG_NOSIGNAL) < 0 && errno == EINTR) {
     }
     (void)close(w->fd);
@@ -369,7 +370,7 @@ void mu_watch_stop(struct mu_watch *w)
 
 void mu_watch_leave(struct mu_watch *w, uint64_t grace_ms)
 {
-    /* Half of what it holds, so that counting up to it cannot wrap. */
+    /* Half of the type's range, so that counting up to it cannot wrap. */
     struct word leave = {.pid = LEAVE,
                          .here = grace_ms > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)grace_ms};
 

@@ -14,11 +14,11 @@
 #define LOCK_TRIES 40      /* about 20 ms in all, so that an op can be cancelled meanwhile */
 #define LOCK_REST  500000L /* ns */
 #define OPEN_TRIES 8
-#define FILE_MODE  0644 /* PyTorch's */
+#define FILE_MODE  0644 /* as PyTorch makes it */
 
 struct file_log {
     struct mu_file_log base;
-    int fd; /* -1: none. Kept open, so that its inode cannot become another file's */
+    int fd; /* -1: not open. Kept open, so that no other file gets its inode */
     bool writable;
     dev_t dev;
     ino_t ino;
@@ -30,7 +30,7 @@ static struct file_log *of(struct mu_file_log *log)
     return MU_CONTAINER_OF(log, struct file_log, base);
 }
 
-/* One sentence: what failed with which file, and what to do about it. */
+/* Makes one sentence: what failed with which file, and what to do about it. */
 static int explain(const struct file_log *f, const char *what, int number,
                    struct mu_errmsg *reterr_msg)
 {
@@ -79,7 +79,7 @@ static int open_file(struct file_log *f, bool create, struct mu_errmsg *reterr_m
     f->writable = true;
     f->fd = open(f->path, O_RDWR | O_CLOEXEC | O_NONBLOCK | (create ? O_CREAT : 0), FILE_MODE);
     if (f->fd < 0 && !create && (errno == EACCES || errno == EROFS)) {
-        f->writable = false; /* Enough to read it. */
+        f->writable = false; /* enough to read it */
         f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     }
     if (f->fd < 0) {
@@ -133,7 +133,7 @@ static int file_look(struct mu_file_log *log, bool create, struct mu_file_log_st
         }
     }
     return mu_err(reterr_msg, MUSTER_EDISK,
-                  "%.160s is being removed and made again all the time; see who does that",
+                  "%.160s is removed and made again all the time; find out which program does that",
                   f->path);
 }
 
@@ -207,7 +207,7 @@ static int file_append(struct mu_file_log *log, uint64_t size, struct mu_span da
         }
     }
     if (number != 0) {
-        /* Half a record would be the ruin of all who read on. */
+        /* Half a record would make the rest of the file unreadable. */
         (void)!ftruncate(f->fd, (off_t)size);
         return explain(f, "write to", number, reterr_msg);
     }

@@ -16,7 +16,7 @@
 #define LMDB_PAGE_MIN   512u
 #define LMDB_PAGE_MAX   65536u
 #define LMDB_DEPTH_MAX  32u
-#define LMDB_META_BYTES 152u /* of a meta page that mean something */
+#define LMDB_META_BYTES 152u /* bytes of a meta page that have a meaning */
 #define HEADER_BYTES    16u  /* at the head of every page */
 #define NODE_BYTES      8u   /* at the head of every node */
 #define KEY_BYTES       8u
@@ -28,7 +28,7 @@ enum {
     PAGE_META = 0x08,
 };
 
-/* What a tree is like; the other bits say how the file was opened when it was new. */
+/* The kind of a tree; the other bits say how the file was opened when it was new. */
 #define TREE_KIND_MASK   0x7fu
 #define TREE_INTEGER_KEY 0x08u
 
@@ -54,7 +54,7 @@ struct meta {
 struct level {
     uint8_t *page;
     uint32_t count; /* nodes in it */
-    uint32_t next;  /* node to be looked at */
+    uint32_t next;  /* the next node to check */
 };
 
 struct check {
@@ -69,11 +69,11 @@ struct check {
     uint64_t entries;
     bool has_key;
     uint64_t key;   /* the last one */
-    uint64_t lower; /* what the next one must reach, by the branches above it */
+    uint64_t lower; /* the least that the next key may be, by the branches above it */
     struct mu_errmsg *msg;
 };
 
-/* LMDB writes integers as the machine has them. */
+/* LMDB writes integers in the machine's byte order. */
 static uint16_t get16(const uint8_t *p)
 {
     uint16_t v;
@@ -131,7 +131,7 @@ static int read_at(int fd, uint64_t at, void *buf, size_t len, struct mu_errmsg 
 static int claim(struct check *c, uint64_t pgno, uint64_t count)
 {
     if (pgno < 2 || pgno > c->last_page || count == 0 || count > c->last_page - pgno + 1) {
-        return mu_err(c->msg, MUSTER_ECORRUPT, "it refers to page %llu, which it has not",
+        return mu_err(c->msg, MUSTER_ECORRUPT, "it refers to page %llu, which does not exist",
                       (unsigned long long)pgno);
     }
     for (uint64_t i = pgno; i < pgno + count; i++) {
@@ -146,7 +146,7 @@ static int claim(struct check *c, uint64_t pgno, uint64_t count)
 
 static int bad_page(struct check *c, const uint8_t *page)
 {
-    return mu_err(c->msg, MUSTER_ECORRUPT, "the page it calls %llu makes no sense",
+    return mu_err(c->msg, MUSTER_ECORRUPT, "its page %llu is malformed",
                   (unsigned long long)get64(page));
 }
 
@@ -156,7 +156,7 @@ static int check_free_list(struct check *c, const uint8_t *list, uint32_t len)
     uint64_t count = len < 8 ? UINT64_MAX : get64(list);
 
     if (count > len / 8 - 1) {
-        return mu_err(c->msg, MUSTER_ECORRUPT, "its list of free pages makes no sense");
+        return mu_err(c->msg, MUSTER_ECORRUPT, "its list of free pages is malformed");
     }
     for (uint64_t i = 1; i <= count; i++) {
         int rc = claim(c, get64(list + i * 8), 1);
@@ -201,7 +201,7 @@ static int check_overflow(struct check *c, uint64_t pgno, uint32_t len)
     return rc;
 }
 
-/* One entry. `room` is what the page has from the node to its end. */
+/* Checks one entry. `room` is how much the page has from the node to its end. */
 static int check_leaf_node(struct check *c, const uint8_t *page, const uint8_t *node, size_t room)
 {
     uint32_t len = get_halves(node);
@@ -229,7 +229,8 @@ static int check_leaf_node(struct check *c, const uint8_t *page, const uint8_t *
     return c->free_tree ? check_free_list(c, node, len) : 0;
 }
 
-/* One way down. The first node of a branch has no key: it leads to all that is smaller. */
+/* Checks one way down. The first node of a branch has no key: it leads to everything that is
+ * smaller. */
 static int check_branch_node(struct check *c, const struct level *level, const uint8_t *node,
                              size_t room, uint64_t *ret_child)
 {
@@ -286,14 +287,14 @@ static int check_tree(struct check *c, const struct root *root, bool free_tree)
     if (root->pgno == LMDB_NO_PAGE) {
         return root->depth == 0 && root->entries == 0
                    ? 0
-                   : mu_err(c->msg, MUSTER_ECORRUPT, "a tree of it has lost its root");
+                   : mu_err(c->msg, MUSTER_ECORRUPT, "one of its trees has lost its root");
     }
     if ((root->flags & TREE_KIND_MASK) != TREE_INTEGER_KEY) {
-        return mu_err(c->msg, MUSTER_ECORRUPT, "a tree of it is of another kind (%#x)",
+        return mu_err(c->msg, MUSTER_ECORRUPT, "one of its trees is of another kind (%#x)",
                       root->flags);
     }
     if (root->depth == 0 || root->depth > LMDB_DEPTH_MAX) {
-        return mu_err(c->msg, MUSTER_ECORRUPT, "a tree of it is %u deep", root->depth);
+        return mu_err(c->msg, MUSTER_ECORRUPT, "one of its trees is %u levels deep", root->depth);
     }
     rc = enter_page(c, &c->levels[0], root->pgno, root->depth == 1);
     while (rc == 0) {
@@ -324,7 +325,7 @@ static int check_tree(struct check *c, const struct root *root, bool free_tree)
         }
     }
     if (rc == 0 && c->entries != root->entries) {
-        rc = mu_err(c->msg, MUSTER_ECORRUPT, "it has %llu entries and says %llu",
+        rc = mu_err(c->msg, MUSTER_ECORRUPT, "it has %llu entries but claims %llu",
                     (unsigned long long)c->entries, (unsigned long long)root->entries);
     }
     return rc;
@@ -363,7 +364,7 @@ static int read_meta(int fd, uint64_t at, uint64_t pgno, struct meta *ret, struc
     return 0;
 }
 
-/* The newest state and the one before, and that the file is long enough for them. */
+/* Picks the newest state and the one before, and checks that the file is long enough for them. */
 static int pick_meta(int fd, struct meta *ret, struct meta *ret_old, struct mu_errmsg *msg)
 {
     struct meta second = {0};
@@ -375,7 +376,7 @@ static int pick_meta(int fd, struct meta *ret, struct meta *ret_old, struct mu_e
     }
     if (ret->page_size < LMDB_PAGE_MIN || ret->page_size > LMDB_PAGE_MAX ||
         (ret->page_size & (ret->page_size - 1)) != 0) {
-        return mu_err(msg, MUSTER_ECORRUPT, "its pages are of %u bytes", ret->page_size);
+        return mu_err(msg, MUSTER_ECORRUPT, "its pages have %u bytes", ret->page_size);
     }
     rc = read_meta(fd, ret->page_size, 1, &second, msg);
     if (rc != 0) {
@@ -401,9 +402,9 @@ static int pick_meta(int fd, struct meta *ret, struct meta *ret_old, struct mu_e
 }
 
 /*
- * A state of the file holds the number of its transaction in its head. LMDB keeps two states and
- * takes the one with the higher number, which stands outside of everything that is summed up; a
- * wrong one would have it serve the state before the last.
+ * Each state of the file has the number of its transaction in its head. LMDB keeps two states and
+ * takes the one with the higher number. No checksum covers that number; a wrong one would make LMDB
+ * serve the state before the last.
  */
 static int check_head(const struct meta *m, int fd, struct mu_errmsg *msg)
 {
@@ -421,7 +422,7 @@ static int check_head(const struct meta *m, int fd, struct mu_errmsg *msg)
     if (page == NULL) {
         return mu_err(msg, MUSTER_ENOMEM, "out of memory");
     }
-    /* Down the first nodes; whatever leads out of its page ends it. */
+    /* Goes down the first nodes; a link out of its page ends it. */
     for (uint32_t left = m->main.depth; left > 0 && left <= LMDB_DEPTH_MAX; left--) {
         size_t need = left == 1 ? NODE_BYTES + KEY_BYTES + MU_LMDB_HEAD_BYTES : NODE_BYTES;
         const uint8_t *node;
@@ -439,7 +440,7 @@ static int check_head(const struct meta *m, int fd, struct mu_errmsg *msg)
     }
     mu_free(page);
     if (rc == 0 && txn != m->txn) {
-        rc = mu_err(msg, MUSTER_ECORRUPT, "its head is of change %llu, not of %llu",
+        rc = mu_err(msg, MUSTER_ECORRUPT, "its head is of transaction %llu, not of %llu",
                     (unsigned long long)txn, (unsigned long long)m->txn);
     }
     return rc;

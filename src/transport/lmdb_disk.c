@@ -1,8 +1,8 @@
 /*
  * One file, DIR/muster.mdb, one unnamed tree with integer keys; lmdb_record.h says what is in it.
  *
- * DIR/lock is flock()ed for as long as the disk is open and holds the number of the process. So
- * LMDB's own locks, which need shared memory and leave stale ones behind, are not used.
+ * DIR/lock is flock()ed for as long as the disk is open and holds the pid of the process. So LMDB's
+ * own locks, which need shared memory and can become stale, are not used.
  */
 #include "transport/lmdb_disk.h"
 
@@ -39,10 +39,10 @@ struct lmdb_disk {
     size_t map_max;
     size_t file_bytes; /* the file is at least this long */
     bool failed;
-    char dir[SHOWN_PATH_MAX + 4]; /* for texts: the end of a long one */
+    char dir[SHOWN_PATH_MAX + 4]; /* for texts: the end of a long path */
 };
 
-/* Errors in words. */
+/* Texts of errors. */
 
 static void show_path(char *out, size_t cap, const char *path)
 {
@@ -52,13 +52,13 @@ static void show_path(char *out, size_t cap, const char *path)
                    len > SHOWN_PATH_MAX ? path + len - SHOWN_PATH_MAX : path);
 }
 
-/* Whether there is no room, or for now no leave, to write: what there is stays as it is. */
+/* Whether there is no room, or for now no permission, to write: what is stored stays as it is. */
 static bool is_room_missing(int rc)
 {
     return rc == ENOSPC || rc == EDQUOT || rc == EFBIG || rc == EROFS || rc == MDB_MAP_FULL;
 }
 
-/* The same of a commit: it can be tried again. */
+/* The text of a commit that found no room: it can be tried again. */
 static int full_error(const struct lmdb_disk *d, int rc, struct mu_errmsg *msg)
 {
     if (rc == MDB_MAP_FULL) {
@@ -71,7 +71,7 @@ static int full_error(const struct lmdb_disk *d, int rc, struct mu_errmsg *msg)
                   strerror(rc), rc == EROFS ? "mount it for writing" : "free space there");
 }
 
-/* What LMDB or the system said, with what to do about it. */
+/* Makes a text of what LMDB or the system said, with what to do about it. */
 static int disk_error(const struct lmdb_disk *d, int rc, const char *doing, struct mu_errmsg *msg)
 {
     if (rc == ENOMEM) {
@@ -97,7 +97,7 @@ static int disk_error(const struct lmdb_disk *d, int rc, const char *doing, stru
                       "move it away to start empty",
                       d->dir, mdb_strerror(rc));
     }
-    return mu_err(msg, MUSTER_EDISK, "data directory %s: cannot %s (%s): mend that and start again",
+    return mu_err(msg, MUSTER_EDISK, "data directory %s: cannot %s (%s): fix that and start again",
                   d->dir, doing, mdb_strerror(rc));
 }
 
@@ -113,7 +113,7 @@ static int corrupt(const struct lmdb_disk *d, struct mu_errmsg *msg, const char 
 
 /* Loading. */
 
-/* Looks at one entry: the head's revision goes to `ret_revision`, a record to `each`. */
+/* Loads one entry: the head's revision goes to `ret_revision`, a record to `each`. */
 static int load_one(struct lmdb_disk *d, const MDB_val *key, const MDB_val *value,
                     mu_disk_each *each, void *context, uint64_t *ret_revision,
                     struct mu_errmsg *msg)
@@ -122,11 +122,11 @@ static int load_one(struct lmdb_disk *d, const MDB_val *key, const MDB_val *valu
     struct mu_lmdb_change c;
     const char *wrong;
     uint64_t number;
-    uint64_t txn; /* lmdb_check.c has looked at it */
+    uint64_t txn; /* lmdb_check.c has checked it */
     uint32_t format;
 
     if (key->mv_size != sizeof(number)) {
-        return corrupt(d, msg, "its number is no number", 0);
+        return corrupt(d, msg, "its number is malformed", 0);
     }
     memcpy(&number, key->mv_data, sizeof(number));
     if (number != MU_LMDB_HEAD_NUMBER) {
@@ -141,14 +141,14 @@ static int load_one(struct lmdb_disk *d, const MDB_val *key, const MDB_val *valu
     }
     if (format != MU_LMDB_FORMAT) {
         return mu_err(msg, MUSTER_EDISK,
-                      "data directory %s is of format %u, and this program knows format %u: use "
+                      "data directory %s has format %u, and this program knows format %u: use "
                       "the program that wrote it",
                       d->dir, format, MU_LMDB_FORMAT);
     }
     return 0;
 }
 
-/* All entries in order; only the first, which is the head, without `each`. */
+/* Loads all entries in order; without `each` only the first, which is the head. */
 static int load_all(struct lmdb_disk *d, MDB_cursor *cursor, mu_disk_each *each, void *context,
                     uint64_t *ret_revision, struct mu_errmsg *msg)
 {
@@ -248,8 +248,8 @@ static int extend_file(struct lmdb_disk *d, const struct mu_lmdb_change *changes
         (rc = mdb_env_get_fd(d->env, &fd)) != 0) {
         return rc;
     }
-    /* A change touches its way down and may split each page of it; the list of free pages grows
-     * with what is let go of, a five-hundredth of it. A multiple of all that is out of reach. */
+    /* A change touches the pages on its way down and may split each of them; the list of free pages
+     * grows by a five-hundredth of what is freed. This is a multiple of what all that can reach. */
     pages = info.me_last_pgno + 1 + info.me_last_pgno / 64 + 256 +
             4 * (uint64_t)(stat.ms_depth + 3) * (count + 1);
     for (size_t i = 0; i < count; i++) {
@@ -307,7 +307,7 @@ static int grow_map(struct lmdb_disk *d)
     return rc;
 }
 
-/* LMDB calls a write that was cut short an I/O error, whatever cut it. */
+/* LMDB calls a short write an I/O error, whatever the cause. */
 static bool is_full(struct lmdb_disk *d, size_t wanted)
 {
     mdb_filehandle_t fd;
@@ -332,7 +332,7 @@ static int disk_commit(struct mu_disk *disk, struct mu_span journal, uint64_t re
     d->failed = true;
     rc = mu_lmdb_journal_sort(journal, &changes, &count);
     if (rc != 0) {
-        return mu_err(msg, rc, "data directory %s: a piece of journal: %s", d->dir,
+        return mu_err(msg, rc, "data directory %s: cannot read a piece of journal: %s", d->dir,
                       muster_strerror(rc));
     }
     while ((rc = commit_once(d, changes, count, revision)) == MDB_MAP_FULL) {
@@ -377,7 +377,7 @@ static const struct mu_disk_ops ops = {
     .close = disk_close,
 };
 
-/* The number of the process that wrote it into the lock file, 0 if that cannot be told. */
+/* The pid that is in the lock file, 0 if it cannot be read. */
 static long read_pid(int fd)
 {
     char text[24] = "";
@@ -400,11 +400,11 @@ static int take_lock(struct lmdb_disk *d, int dir_fd, struct mu_errmsg *msg)
             return disk_error(d, errno, "lock it", msg);
         }
         return mu_err(msg, MUSTER_EBUSY,
-                      "data directory %s is in use by process %ld: stop that, or use another "
+                      "data directory %s is in use by process %ld: stop it, or use another "
                       "directory",
                       d->dir, read_pid(d->lock_fd));
     }
-    /* Only for the words above: without the number it is as well locked. */
+    /* Only for the text above: the lock holds without the pid. */
     if (ftruncate(d->lock_fd, 0) == 0) {
         (void)!pwrite(d->lock_fd, text, (size_t)len, 0);
     }
@@ -432,7 +432,7 @@ static int open_env(struct lmdb_disk *d, const char *dir, const char *name)
         rc = mdb_env_open(d->env, path, MDB_NOSUBDIR | MDB_NOLOCK, 0600);
     }
     if (rc == 0 && (rc = mdb_env_get_fd(d->env, &fd)) == 0) {
-        /* LMDB forgets it for this one. */
+        /* LMDB does not set it on this one. */
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
         rc = mdb_txn_begin(d->env, NULL, 0, &txn);
     }
@@ -448,8 +448,8 @@ static int open_env(struct lmdb_disk *d, const char *dir, const char *name)
     return rc;
 }
 
-/* Makes an empty store under another name and then gives it its own, so that there never is a file
- * of that name that is not whole. */
+/* Makes an empty store under another name and then renames it, so that a file of that name is
+ * always whole. */
 static int make_new(struct lmdb_disk *d, const char *dir, int dir_fd)
 {
     int rc;
@@ -467,7 +467,7 @@ static int make_new(struct lmdb_disk *d, const char *dir, int dir_fd)
         rc = errno;
     }
     if (rc == 0) {
-        /* The directory itself may be new. Where that above cannot be opened, it was there. */
+        /* The directory itself may be new. If its parent cannot be opened, it is not. */
         int above = openat(dir_fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
         if (above >= 0) {
@@ -520,7 +520,7 @@ static int open_data(struct lmdb_disk *d, const char *dir, int dir_fd, struct mu
     if (rc != 0) {
         return rc;
     }
-    /* What is there already is read, also when the limit was lowered since. */
+    /* What is stored is read even if the limit was lowered since. */
     d->map_max = d->map_max < d->file_bytes ? d->file_bytes : d->map_max;
     d->map_bytes = d->map_bytes < d->file_bytes ? d->file_bytes : d->map_bytes;
     rc = open_env(d, dir, DATA_NAME);

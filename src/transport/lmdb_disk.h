@@ -10,9 +10,9 @@
 #include "core/disk.h"
 
 /**
- * Opens (and makes, if need be) the data directory and takes its lock. `map_bytes` bounds the file.
- * MUSTER_EBUSY: another process has it; MUSTER_ECORRUPT; MUSTER_EDISK; MUSTER_ENOMEM. The text
- * names the directory and the remedy.
+ * Opens (and makes, if necessary) the data directory and takes its lock. `map_bytes` bounds the
+ * file. MUSTER_EBUSY: another process has it; MUSTER_ECORRUPT; MUSTER_EDISK; MUSTER_ENOMEM. The
+ * text names the directory and the remedy.
  */
 int mu_lmdb_disk_open(const char *dir, size_t map_bytes, struct mu_disk **ret_disk,
                       struct mu_errmsg *reterr_msg);

@@ -12,7 +12,7 @@
 
 #define RECORD_HEAD 5u
 #define SUM_BYTES   8u
-#define RECORD_MAX  0xfffffff0u /* LMDB's own limit is four gigabytes less one */
+#define RECORD_MAX  0xfffffff0u /* LMDB's own limit is four gigabytes minus one */
 
 static const uint8_t magic[8] = {'M', 'U', 'S', 'T', 'E', 'R', 'K', 'S'};
 
@@ -72,12 +72,12 @@ const char *mu_lmdb_record_get(uint64_t number, struct mu_span s, struct mu_lmdb
     ret->key = mu_read_span32(&r);
     ret->value = r.rest;
     if (r.failed || (ret->op != MU_LMDB_PUT && ret->op != MU_LMDB_QUEUE)) {
-        return "it makes no sense";
+        return "it is malformed";
     }
     return NULL;
 }
 
-/* The next operation of a piece of journal; false if it makes no sense. */
+/* Reads the next operation of a piece of journal; false if it is malformed. */
 static bool next_change(struct mu_reader *r, struct mu_lmdb_change *ret)
 {
     uint32_t key_len = 0;

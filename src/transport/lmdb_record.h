@@ -2,8 +2,8 @@
  * What lmdb_disk.c keeps, as bytes. A record is kept under its number, as u8 op, u32 key length,
  * key, value, u64 XXH64 of all that with the number as the seed. Under number 0 is the head:
  * "MUSTERKS", u32 format, u32 zero, u64 revision, u64 number of the transaction that wrote it, u64
- * XXH64. Integers are little-endian. Each transaction writes the head, so one that is not of the
- * newest transaction says that LMDB has fallen back to an older state.
+ * XXH64. Integers are little-endian. Each transaction writes the head, so a head that is not of the
+ * newest transaction shows that LMDB has fallen back to an older state.
  */
 #ifndef MU_LMDB_RECORD_H
 #define MU_LMDB_RECORD_H
@@ -18,7 +18,7 @@
 #define MU_LMDB_HEAD_NUMBER UINT64_C(0)
 #define MU_LMDB_HEAD_BYTES  40u
 
-/* One operation of a piece of journal, or one record. The spans are lent by what was read. */
+/* One operation of a piece of journal, or one record. The spans point into what was read. */
 struct mu_lmdb_change {
     uint64_t number;
     size_t at; /* its place in the piece */
@@ -27,7 +27,7 @@ struct mu_lmdb_change {
     struct mu_span value;
 };
 
-/* The operations of a journal, as proto/store/keyspace.h has them. */
+/* The operations of a journal, as in proto/store/keyspace.h. */
 enum {
     MU_LMDB_PUT = 1,
     MU_LMDB_QUEUE = 2,
@@ -47,8 +47,8 @@ void mu_lmdb_record_put(uint8_t *p, const struct mu_lmdb_change *c);
 const char *mu_lmdb_record_get(uint64_t number, struct mu_span s, struct mu_lmdb_change *ret);
 
 /**
- * Takes a piece of journal apart, in ascending order of numbers, with only the last word on each.
- * The array is the caller's to mu_free(). MUSTER_EINVAL: it makes no sense; MUSTER_ENOMEM.
+ * Takes a piece of journal apart, in ascending order of numbers, with only the last change of each.
+ * The caller frees the array with mu_free(). MUSTER_EINVAL: it is malformed; MUSTER_ENOMEM.
  */
 int mu_lmdb_journal_sort(struct mu_span journal, struct mu_lmdb_change **ret_changes,
                          size_t *ret_count);

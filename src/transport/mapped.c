@@ -15,8 +15,8 @@
 
 #include "core/alloc.h"
 
-/* All mappings of the process: any loop may be given a span of any. The lock is held while the
- * kernel takes pages, so that none is unmapped under its hands. */
+/* All mappings of the process, since any loop may get a span of any of them. The lock is held while
+ * the kernel takes pages, so that no mapping is unmapped meanwhile. */
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct mu_list mappings = {&mappings, &mappings};
 static atomic_size_t mapping_count;
@@ -49,7 +49,7 @@ void mu_mapped_close(struct mu_mapped *m)
     mu_free(m);
 }
 
-/* Takes over the descriptor. */
+/* Takes ownership of the descriptor. */
 static int map(int fd, size_t len, int protection, const char *what, struct mu_mapped **ret,
                struct mu_errmsg *reterr_msg)
 {
@@ -85,7 +85,7 @@ static int check_regular(int fd, const char *path, struct stat *ret_st,
     if (err != 0) {
         (void)close(fd);
         return mu_err(reterr_msg, err, "cannot use %.150s: %s", path,
-                      err == MUSTER_EINVAL ? "it is no ordinary file" : muster_strerror(err));
+                      err == MUSTER_EINVAL ? "it is not an ordinary file" : muster_strerror(err));
     }
     return 0;
 }
@@ -104,7 +104,7 @@ int mu_mapped_open(const char *path, struct mu_mapped **ret, struct mu_errmsg *r
     return err != 0 ? err : map(fd, (size_t)st.st_size, PROT_READ, path, ret, reterr_msg);
 }
 
-/* Gives the file its length, and blocks on the disk where that is possible: a full disk is an error
+/* Gives the file its length, and reserves blocks on the disk if possible: a full disk is an error
  * here, and would kill us later. */
 static int make_room(int fd, size_t len)
 {
@@ -140,9 +140,9 @@ int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
     if (err != 0) {
         return err;
     }
-    /* Who put it there could write to it still, or have us write where it likes. What we made is
-     * ours, even if the file system says that it is somebody else's, as one with root_squash does
-     * of root's. */
+    /* Another user who put it there could still write to it, or make us write elsewhere. A file
+     * that we made is ours, even if the file system says that another user owns it, as NFS with
+     * root_squash does for root. */
     if (!made && (st.st_uid != geteuid() || st.st_nlink > 1)) {
         (void)close(fd);
         return mu_err(reterr_msg, -EPERM, "cannot write %.150s: it is %s; remove it", path,
@@ -164,12 +164,12 @@ int mu_mapped_memory(size_t len, struct mu_mapped **ret, struct mu_errmsg *reter
 
     if (fd < 0) {
         err = -errno;
-        return mu_err(reterr_msg, err, "no memory to share: %s", muster_strerror(err));
+        return mu_err(reterr_msg, err, "there is no shared memory: %s", muster_strerror(err));
     }
     err = ftruncate(fd, (off_t)len) != 0 ? -errno : 0;
     if (err != 0) {
         (void)close(fd);
-        return mu_err(reterr_msg, err, "no memory to share: %s", muster_strerror(err));
+        return mu_err(reterr_msg, err, "there is no shared memory: %s", muster_strerror(err));
     }
     return map(fd, len, PROT_READ | PROT_WRITE, "memory", ret, reterr_msg);
 }
@@ -235,7 +235,7 @@ bool mu_mapped_has(struct mu_span span)
     return found;
 }
 
-/* sendfile() knows no MSG_NOSIGNAL: the signal is held back, and taken if it was ours. */
+/* sendfile() has no MSG_NOSIGNAL: the signal is blocked, and taken if it was ours. */
 static ssize_t send_quietly(int to, int from, off_t offset, size_t len)
 {
     const struct timespec none = {0};
@@ -256,7 +256,7 @@ static ssize_t send_quietly(int to, int from, off_t offset, size_t len)
         n = sendfile(to, from, &offset, len);
     } while (n < 0 && errno == EINTR);
     err = errno;
-    /* Some may have been sent before the peer was found to be gone. */
+    /* Some bytes may have been sent before the other end was found to be gone. */
     if (n < (ssize_t)len && !was_pending) {
         while (sigtimedwait(&pipe_set, NULL, &none) < 0 && errno == EINTR) {
         }

@@ -14,9 +14,9 @@
 /* A hierarchy of control groups that can limit memory. */
 struct hierarchy {
     bool v2;
-    char path[PATH_MAX];  /* of this process, in the hierarchy */
-    char root[PATH_MAX];  /* what of the hierarchy is mounted, */
-    char mount[PATH_MAX]; /* and where */
+    char path[PATH_MAX];  /* of this process within the hierarchy */
+    char root[PATH_MAX];  /* the part of the hierarchy that is mounted */
+    char mount[PATH_MAX]; /* where it is mounted */
 };
 
 static FILE *open_below(const char *root, const char *path)
@@ -27,7 +27,7 @@ static FILE *open_below(const char *root, const char *path)
     return fopen(full, "re");
 }
 
-/* Whether `word` is one of a list with commas. */
+/* Whether `word` is in a list with commas. */
 static bool has_word(const char *list, const char *word)
 {
     size_t len = strlen(word);
@@ -41,7 +41,7 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
-/* A line of /proc/self/cgroup: "4:memory:/path", or "0::/path" for version 2. */
+/* Reads a line of /proc/self/cgroup: "4:memory:/path", or "0::/path" for version 2. */
 static bool read_path(const char *root, struct hierarchy *h)
 {
     FILE *file = open_below(root, "/proc/self/cgroup");
@@ -70,8 +70,8 @@ static bool read_path(const char *root, struct hierarchy *h)
 }
 
 /*
- * A line of /proc/self/mountinfo: "36 35 98:0 ROOT MOUNT OPTIONS ... - TYPE SOURCE OPTIONS". The
- * last options of version 1 name its controllers.
+ * Reads a line of /proc/self/mountinfo: "36 35 98:0 ROOT MOUNT OPTIONS ... - TYPE SOURCE OPTIONS".
+ * The last options of version 1 name its controllers.
  */
 static bool read_mount(const char *root, struct hierarchy *h)
 {
@@ -106,14 +106,14 @@ static uint64_t read_limit(const char *root, const char *dir, bool v2)
     (void)snprintf(path, sizeof(path), "%s/%s", dir, v2 ? "memory.max" : "memory.limit_in_bytes");
     file = open_below(root, path);
     if (file != NULL) {
-        /* "max", and whatever is no number, is no limit. */
+        /* "max", and anything else that is not a number, means no limit. */
         limit = fscanf(file, "%" SCNu64, &limit) == 1 ? limit : UINT64_MAX;
         (void)fclose(file);
     }
     return limit;
 }
 
-/* The least on the way from the process's group up to what is mounted. */
+/* The lowest limit from the process's group up to the top of what is mounted. */
 static uint64_t least_of(const char *root, struct hierarchy *h)
 {
     const char *rest = h->path;
@@ -125,7 +125,7 @@ static uint64_t least_of(const char *root, struct hierarchy *h)
     if (!read_path(root, h) || !read_mount(root, h)) {
         return UINT64_MAX;
     }
-    /* A container may see its own group as the top, and still be told the whole path. */
+    /* A container may see its own group as the top, and still see the whole path. */
     shown = strlen(h->root);
     top = strlen(h->mount);
     if (strcmp(h->root, "/") != 0 && strncmp(h->path, h->root, shown) == 0) {

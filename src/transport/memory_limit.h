@@ -1,6 +1,6 @@
 /*
- * How much memory this process may have: what its control groups allow, those above them included,
- * or what the machine has, whichever is less. Both versions of control groups are known, and the
+ * How much memory this process may have: what its control groups and those above them allow, or
+ * what the machine has, whichever is less. Both versions of control groups are supported, and the
  * views that containers have of them.
  */
 #ifndef MU_MEMORY_LIMIT_H
@@ -8,10 +8,11 @@
 
 #include <stdint.h>
 
-/** In bytes; UINT64_MAX if it cannot be told. */
+/** In bytes; UINT64_MAX if it is unknown. */
 uint64_t mu_memory_limit(void);
 
-/** What the control groups say, with this in place of the system's root; UINT64_MAX: nothing. */
+/** The limit of the control groups, with `root` in place of the system's root; UINT64_MAX: no
+ * limit. */
 uint64_t mu_memory_limit_of(const char *root);
 
 #endif

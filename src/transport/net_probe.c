@@ -18,11 +18,11 @@
 
 #include <muster/error.h>
 
-/* traceroute's: if any is unused, it is this one. */
+/* traceroute's first port, which is the most likely to be unused. */
 #define UNUSED_PORT 33434
 #define HEADERS_V4  28 /* of IP and UDP */
 #define HEADERS_V6  48
-#define STEPS_MAX   4 /* routers that each know a narrower way */
+#define STEPS_MAX   4 /* how many routers may each report a smaller MTU */
 
 static uint64_t now_us(void)
 {
@@ -88,7 +88,7 @@ int mu_probe_resolve(const char *host, struct mu_probe_number ret[MU_PROBE_NUMBE
     return 0;
 }
 
-/* The number with a port, for the system. */
+/* Makes a socket address of the number and a port. */
 static bool make_address(const struct mu_probe_number *n, uint16_t port,
                          struct sockaddr_storage *ret, socklen_t *ret_len)
 {
@@ -112,7 +112,7 @@ static bool make_address(const struct mu_probe_number *n, uint16_t port,
 
 /* --- connecting ------------------------------------------------------------------------------- */
 
-/* A socket on its way; a negated errno. */
+/* Returns a socket that is connecting, or a negated errno. */
 static int start_dial(const struct mu_probe_number *n, uint16_t port)
 {
     struct sockaddr_storage to;
@@ -150,7 +150,7 @@ static uint32_t known_mtu(int fd, bool v6)
     return rc == 0 && mtu > 0 ? (uint32_t)mtu : 0;
 }
 
-/* What the kernel knows of a connection that is up. */
+/* Reads what the kernel knows of a connection that is up. */
 static void look_at(int fd, struct mu_probe_try *t, uint32_t took_us)
 {
     struct tcp_info info;
@@ -217,14 +217,14 @@ static bool await(int fd, short events, uint64_t until)
     return n > 0;
 }
 
-/* On a connection that is up. */
+/* Asks on a connection that is up. */
 static enum mu_probe_end converse(int fd, struct mu_span question, uint64_t until, uint8_t *answer,
                                   size_t cap, size_t enough, size_t *ret_len)
 {
     size_t len = 0;
     bool over = false;
 
-    /* A question is far shorter than what a fresh socket takes. */
+    /* A question is far shorter than what a fresh socket accepts. */
     if (send(fd, question.data, question.len, MSG_NOSIGNAL) != (ssize_t)question.len) {
         return MU_PROBE_CLOSED;
     }
@@ -259,7 +259,8 @@ enum mu_probe_end mu_probe_ask(const struct mu_probe_number *number, uint16_t po
 
 /* --- how long a packet may be ----------------------------------------------------------------- */
 
-/* A datagram socket to a port where nobody is, whose packets are never cut. A negated errno. */
+/* Opens a datagram socket to an unused port, whose packets are never fragmented. A negated
+ * errno. */
 static int open_datagrams(const struct mu_probe_number *n, uint16_t port)
 {
     const int v4_do = IP_PMTUDISC_DO;
@@ -292,7 +293,7 @@ static int open_datagrams(const struct mu_probe_number *n, uint16_t port)
     return fd;
 }
 
-/* The kernel keeps each error in a queue of its own, where it must be taken out. */
+/* The kernel keeps each error in a queue, from which it must be removed. */
 static void drop_errors(int fd)
 {
     uint8_t data[64];
@@ -320,8 +321,8 @@ static bool same_host(const struct sockaddr *a, const struct sockaddr *b)
                         &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, 16) == 0;
 }
 
-/* Of the interface that has our number on this way: what the kernel has learnt of the way itself,
- * and keeps for minutes, is not that. 0: not known. */
+/* The MTU of the interface whose address we use on this path, not what the kernel has learnt about
+ * the path and keeps for minutes. 0: unknown. */
 static uint32_t interface_mtu(int fd)
 {
     struct sockaddr_storage own;
@@ -346,8 +347,8 @@ static uint32_t interface_mtu(int fd)
     return mtu;
 }
 
-/* Sends a packet of so many bytes in all. 0: it arrived; -EMSGSIZE: it is too long for the way;
- * -ETIMEDOUT: nothing is known of it; else a negated errno. */
+/* Sends a packet of `bytes` bytes in total. 0: it arrived; -EMSGSIZE: it is too long for the path;
+ * -ETIMEDOUT: unknown; otherwise a negated errno. */
 static int send_packet(int fd, bool v6, uint32_t bytes, uint64_t until)
 {
     static const uint8_t zeros[65536];
@@ -360,19 +361,19 @@ static int send_packet(int fd, bool v6, uint32_t bytes, uint64_t until)
     drop_errors(fd);
     if (send(fd, zeros, payload, MSG_NOSIGNAL) < 0) {
         err = -errno;
-        return err == -ECONNREFUSED ? 0 : err; /* the answer to the one before, come late */
+        return err == -ECONNREFUSED ? 0 : err; /* the late answer to the packet before */
     }
     if (!await(fd, POLLERR | POLLIN, until)) {
         return -ETIMEDOUT;
     }
     err = error_of(fd);
     drop_errors(fd);
-    /* Somebody who is there after all, and answers, has got it too. */
+    /* If a program listens there after all and answers, the packet arrived too. */
     return err == -ECONNREFUSED ? 0 : err;
 }
 
-/* Of lengths below one that vanishes, the longest that arrives; 0: none of these. All are under way
- * at once, each from a socket of its own, so that the errors tell which. */
+/* Of lengths below one that vanishes, the longest that arrives; 0: no length arrives. All are under
+ * way at once, each from a socket of its own, so that the errors tell which arrived. */
 static uint32_t find_passing(const struct mu_probe_number *n, uint32_t below, uint64_t until)
 {
     static const uint32_t lengths[] = {8900, 1400, 1280, 576};
@@ -408,7 +409,7 @@ static uint32_t find_passing(const struct mu_probe_number *n, uint32_t below, ui
     return found;
 }
 
-/* With a socket whose short packets are known to arrive, and to be answered. */
+/* Measures with a socket whose short packets are known to arrive and to be answered. */
 static void measure_mtu(const struct mu_probe_number *n, int fd, uint32_t wait_ms,
                         struct mu_probe_mtu *m)
 {
@@ -445,7 +446,7 @@ int mu_probe_mtu(const struct mu_probe_number *number, uint32_t timeout_ms,
                                  .local = interface_mtu(fd),
                                  .path = known_mtu(fd, number->v6)};
     ret->local = ret->local > ret->path ? ret->local : ret->path;
-    /* A short one first: whoever does not answer that says nothing about a long one. */
+    /* A short packet first: a host that does not answer that tells nothing about a long one. */
     if (send_packet(fd, number->v6, 100, now_us() + (uint64_t)wait_ms * 1000) == 0 &&
         ret->path != 0) {
         measure_mtu(number, fd, wait_ms, ret);

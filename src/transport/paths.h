@@ -1,4 +1,4 @@
-/* The file system of this machine, as core/paths.h has it. */
+/* The file system of this machine, behind core/paths.h. */
 #ifndef MU_TRANSPORT_PATHS_H
 #define MU_TRANSPORT_PATHS_H
 

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* As many processes as Linux can have; without memory for them, fewer. */
+/* As many processes as Linux can have; fewer if there is no memory for them. */
 #define PROCS_MAX (1u << 22)
 #define PROCS_MIN (1u << 14)
 
@@ -114,7 +114,8 @@ static ssize_t read_some(int fd, void *buf, size_t len)
     }
 }
 
-/* The next number of a line; false when there is none. Negative ones (no terminal) become 0. */
+/* Reads the next number of a line; false when there is none left. Negative ones (no terminal)
+ * become 0. */
 static bool next_number(const char **at, const char *end, uint64_t *ret)
 {
     const char *p = *at;
@@ -169,7 +170,7 @@ static bool parse_stat(const char *text, size_t len, struct mu_proc *ret)
     ret->env_known = fields[51] != 0;
     ret->env_len = fields[51] - fields[50];
     ret->kernel = (fields[9] & FLAG_KERNEL) != 0;
-    /* A first thread that ended before the others looks like a zombie, and is none. */
+    /* A process whose first thread ended before the others looks like a zombie, but is not one. */
     ret->dead = state == 'X' || (state == 'Z' && fields[20] <= 1);
     return true;
 }
@@ -299,7 +300,7 @@ int mu_proc_variable(const struct mu_proc *proc, const char *name, char ret[MU_P
     if (n < 0 || proc->kernel || proc->dead) {
         return -ENOENT;
     }
-    /* What ends early was cut off by an exec, or had not begun. */
+    /* An environment that ends early was cut off by an exec, or had not begun. */
     return proc->env_known && total >= proc->env_len ? -ENOENT : -EAGAIN;
 }
 
@@ -336,7 +337,7 @@ int mu_proc_signal(const struct mu_proc *proc, int signal)
     if (fd < 0 && fd != -ENOSYS) {
         return fd;
     }
-    /* With the descriptor in hand the number cannot change its meaning any more. */
+    /* While we hold the descriptor, the pid cannot go to another process. */
     rc = mu_proc_read(proc->pid, &now);
     if (rc == 0 && now.start != proc->start) {
         rc = -ESRCH;

@@ -1,7 +1,7 @@
 /*
- * All processes there are, read from /proc. Both we and our watcher use this; the watcher is forked
- * from a process with threads and may touch nothing that takes a lock, so nothing here allocates,
- * formats, or calls into libc beyond system calls and memory functions.
+ * All processes, read from /proc. Both we and our watcher use this; the watcher is forked from a
+ * process with threads and may touch nothing that takes a lock, so nothing here allocates, formats,
+ * or calls into libc beyond system calls and memory functions.
  */
 #ifndef MU_PROC_TABLE_H
 #define MU_PROC_TABLE_H
@@ -25,12 +25,12 @@ struct mu_proc {
     pid_t ppid;
     pid_t pgid;
     pid_t sid;
-    uint64_t start;   /* since boot, in ticks: with the pid it names a process for good */
+    uint64_t start;   /* since boot, in ticks: together with the pid it identifies a process */
     uint64_t env_len; /* bytes of the environment that it was started with */
     bool env_known;   /* false: it is becoming another program, or ending */
     bool dead;        /* a zombie, with no thread left */
     bool kernel;      /* a thread of the kernel */
-    void *owner;      /* the reader's own; NULL after reading */
+    void *owner;      /* for the caller's use; NULL after reading */
 };
 
 struct mu_proc_table {
@@ -40,32 +40,33 @@ struct mu_proc_table {
     bool sorted;
 };
 
-/** Reserves room for as many as there can be; memory is used only while there is something in it.
- * A negated errno. */
+/** Reserves room for as many processes as there can be; memory is used only while the table holds
+ * something. A negated errno. */
 int mu_proc_table_init(struct mu_proc_table *t);
 void mu_proc_table_fini(struct mu_proc_table *t);
 /** Reads all of /proc. A negated errno; the table is empty then. */
 int mu_proc_table_read(struct mu_proc_table *t);
-/** Gives the memory of what was read back. */
+/** Gives the memory back. */
 void mu_proc_table_clear(struct mu_proc_table *t);
 struct mu_proc *mu_proc_table_find(const struct mu_proc_table *t, pid_t pid);
 
 /** One process. -ESRCH, or another negated errno. */
 int mu_proc_read(pid_t pid, struct mu_proc *ret);
 
-/* What a mark in an environment may be long. */
+/* How long a mark in an environment may be. */
 #define MU_PROC_MARK_MAX 512
 
 /**
  * The value of the variable `name` that the process was started with, cut at MU_PROC_MARK_MAX - 1.
- * -ENOENT if it has none or will not tell. -EAGAIN if that is not to be known now: in the middle of
- * an exec a process has no environment, and gets another one; so look again.
+ * -ENOENT if it has no such variable or it cannot be read. -EAGAIN if that is unknown now: in the
+ * middle of an exec a process has no environment, and gets another one; so look again.
  */
 int mu_proc_variable(const struct mu_proc *proc, const char *name, char ret[MU_PROC_MARK_MAX]);
-/** The number behind `text` in the path of the process's cgroup (v2); false if there is none. */
+/** The number after `text` in the path of the process's cgroup (v2); false if there is no
+ * number. */
 bool mu_proc_cgroup_number(pid_t pid, const char *text, uint64_t *ret);
 
-/** Signals that very process, never another that got its number meanwhile. A negated errno. */
+/** Signals exactly that process, never another one that got its pid meanwhile. A negated errno. */
 int mu_proc_signal(const struct mu_proc *proc, int signal);
 
 /** Writes `dir`/`number`/`file` (`file` may be NULL) into `buf`; false if it does not fit. */

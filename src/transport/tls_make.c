@@ -14,7 +14,7 @@
 #define PATH_CAP       4096
 #define HOST_MAX       253
 #define AUTHORITY_DAYS 3650
-/* A clock that is a little behind shall take what was just made. */
+/* A machine whose clock is a little behind must accept a new certificate. */
 #define BEFORE_S 3600
 
 struct pair {
@@ -34,7 +34,10 @@ static void pair_free(struct pair *p)
 static int file_error(const char *path, int err, struct mu_errmsg *msg)
 {
     if (err == -EEXIST) {
-        return mu_err(msg, MUSTER_EEXIST, "%.180s is there already, and is not overwritten", path);
+        return mu_err(
+            msg, MUSTER_EEXIST,
+            "%.180s already exists and is not overwritten; choose another directory, or remove it",
+            path);
     }
     return mu_err(msg, err, "cannot write %.150s: %s", path, muster_strerror(err));
 }
@@ -100,8 +103,10 @@ static int read_pair(struct pair *p, const char *cert_path, const char *key_path
     }
     if (p->cert == NULL || p->key == NULL || X509_check_private_key(p->cert, p->key) != 1) {
         pair_free(p);
-        return mu_err(msg, MUSTER_ETLS, "%.90s and %.90s are no authority that could sign",
-                      cert_path, key_path);
+        return mu_err(
+            msg, MUSTER_ETLS,
+            "%.90s and %.90s are not a valid authority: restore them, or use another directory",
+            cert_path, key_path);
     }
     return 0;
 }
@@ -117,7 +122,7 @@ static bool set_serial(X509 *cert)
     if (RAND_bytes(bytes, sizeof(bytes)) != 1) {
         return false;
     }
-    bytes[0] &= 0x7f; /* it is to be positive */
+    bytes[0] &= 0x7f; /* the number must be positive */
     number = BN_bin2bn(bytes, sizeof(bytes), NULL);
     good = number != NULL && BN_to_ASN1_INTEGER(number, X509_get_serialNumber(cert)) != NULL;
     BN_free(number);
@@ -143,7 +148,8 @@ static bool set_name(X509 *cert, const char *name)
                                       (const unsigned char *)name, -1, -1, 0) == 1;
 }
 
-/* `signer` NULL: it signs itself, and others. `names` is for those it signs. */
+/* `signer` NULL: makes an authority, which signs itself. `names` is for certificates that it
+ * signs. */
 static int make_pair(struct pair *p, const struct pair *signer, const char *name, const char *names,
                      uint32_t days, struct mu_errmsg *msg)
 {
@@ -167,7 +173,7 @@ static int make_pair(struct pair *p, const struct pair *signer, const char *name
           !extend(p->cert, by->cert, NID_subject_alt_name, names))) ||
         X509_sign(p->cert, by->key, EVP_sha256()) == 0) {
         pair_free(p);
-        return mu_err(msg, MUSTER_ENOMEM, "the certificate of %.100s cannot be made", name);
+        return mu_err(msg, MUSTER_ENOMEM, "cannot make the certificate of %.100s", name);
     }
     return 0;
 }
@@ -208,7 +214,7 @@ static int make_host(const char *directory, const struct pair *authority, const 
     (void)snprintf(names, sizeof(names), "%s:%s", number != NULL ? "IP" : "DNS", host);
     ASN1_OCTET_STRING_free(number);
     if (!join(cert, directory, host, "pem") || !join(key, directory, host, "key")) {
-        return mu_err(msg, -ENAMETOOLONG, "the path of %.100s is too long", host);
+        return mu_err(msg, -ENAMETOOLONG, "the path of %.100s is too long for a file name", host);
     }
     err = make_pair(&p, authority, host, names, days, msg);
     if (err == 0) {

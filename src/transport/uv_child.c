@@ -12,7 +12,8 @@
 #include "core/err.h"
 #include "transport/child_internal.h"
 
-/* What is read of a pipe at once when its process has ended; a descendant may go on for ever. */
+/* How much is read of a pipe at once when its process has ended; a descendant may write for
+ * ever. */
 #define DRAIN_MAX (1u << 20)
 
 static void consider_end(struct mu_uv_child *c);
@@ -29,7 +30,7 @@ static void free_child(struct mu_uv_child *c)
     mu_free(c);
 }
 
-/* All handles are closed: the last callback. A child that was never begun has no owner to tell. */
+/* All handles are closed: the last callback. A child that never began has no owner to tell. */
 static void finish(struct mu_uv_child *c)
 {
     struct mu_child *child = c->child;
@@ -45,7 +46,7 @@ static void finish(struct mu_uv_child *c)
         child->impl = NULL;
         f->uv->live -= !c->left;
         child = c->left ? NULL : child;
-        /* Strays wait for the last child there is, and that may be another one now. */
+        /* Strays wait for the last child, which may be another one now. */
         mu_uv_families_survey_soon(f);
     }
     free_child(c);
@@ -112,7 +113,7 @@ static bool deliver(struct mu_uv_pipe *p, struct mu_span in)
     if (in.data == mu_buf_span(&p->stash).data + used) {
         mu_buf_consume(&p->stash, used);
     } else {
-        mu_buf_put(&p->stash, in); /* its room was made before anything was read */
+        mu_buf_put(&p->stash, in); /* its room was reserved before anything was read */
     }
     if (p->resume) {
         mu_uv_later_add(c->families->uv, &p->later);
@@ -146,7 +147,7 @@ static void on_pipe(uv_poll_t *poll, int status, int events)
     struct mu_uv_pipe *p = MU_CONTAINER_OF(poll, struct mu_uv_pipe, poll);
     struct mu_uv_child *c = p->owner;
 
-    (void)status; /* read() says it better */
+    (void)status; /* read() returns the error itself */
     (void)events;
     (void)read_pipe(p);
     consider_end(c);
@@ -202,7 +203,7 @@ static void end_sentinel(struct mu_uv_child *c, bool tell)
     }
 }
 
-/* Nobody writes to it, so this is its end; or somebody does, and it is of no more use. */
+/* Nothing writes to it, so this is its end; if something does, it is of no more use. */
 static void on_sentinel(uv_poll_t *poll, int status, int events)
 {
     struct mu_uv_child *c = poll->data;
@@ -215,7 +216,7 @@ static void on_sentinel(uv_poll_t *poll, int status, int events)
 
 /* --- the start -------------------------------------------------------------------------------- */
 
-/* Hears how the exec went: nothing but an end is good news. */
+/* Reads how the exec went: an end without a report means success. */
 static void hear_report(struct mu_uv_child *c)
 {
     char text[sizeof(struct mu_exec_failure) + MU_EXEC_SUBJECT_MAX];
@@ -281,7 +282,7 @@ void mu_uv_child_look(struct mu_uv_child *c)
     if (c->pidfd >= 0) {
         unwatch_fd(&c->pidfd_poll, &c->pidfd);
     }
-    hear_report(c); /* it was told first, but perhaps not heard */
+    hear_report(c); /* the report came first, but may not have been read */
     end_sentinel(c, false);
     if (!c->failed) {
         drain(&c->pipes[0]);
@@ -311,7 +312,7 @@ static void consider_end(struct mu_uv_child *c)
     }
 }
 
-/* The family is gone; who else may hold the other end of a pipe has no more to say for it. */
+/* The family is gone; any other process that holds the other end of a pipe does not matter. */
 static void on_end(struct mu_uv_later *later)
 {
     struct mu_uv_child *c = MU_CONTAINER_OF(later, struct mu_uv_child, later);
@@ -342,10 +343,11 @@ static int signal_child(struct mu_uv_child *c, int signal, enum mu_child_scope s
         c->killing = c->killing || signal == SIGKILL;
         rc = mu_uv_family_signal(c, signal, false);
     } else if (c->reaped) {
-        /* The number may be anybody's by now; of the group, those who are ours are looked for. */
+        /* Another process may have the pid by now; of the group, only our own processes are
+         * signalled. */
         rc = scope == MU_CHILD_SELF ? -ESRCH : mu_uv_family_signal(c, signal, true);
     } else {
-        /* Until it has its own group it is alone. */
+        /* It is alone until it has its own group. */
         rc = scope == MU_CHILD_GROUP && kill(-c->pid, signal) == 0 ? 0
              : kill(c->pid, signal) == 0                           ? 0
                                                                    : -errno;
@@ -378,7 +380,7 @@ static size_t hear_no_output(struct mu_child *child, enum mu_stream stream, stru
     return in.len;
 }
 
-/* What is told of a child that was left. */
+/* The callbacks of a child whose owner let go. */
 static const struct mu_child_events nobody_hears = {
     .started = hear_no_status, .output = hear_no_output, .exited = hear_no_status};
 
@@ -393,7 +395,7 @@ void mu_uv_child_leave(struct mu_env *env, struct mu_child *child, int signal, u
     struct mu_uv_child *c = child->impl;
     struct mu_uv_env *uv = c->families->uv;
 
-    mu_uv_child_resume(env, child, MU_STDOUT); /* whoever rests for its owner */
+    mu_uv_child_resume(env, child, MU_STDOUT); /* streams that were paused for the owner */
     mu_uv_child_resume(env, child, MU_STDERR);
     c->nobody.on = &nobody_hears;
     c->child = &c->nobody;
@@ -407,7 +409,7 @@ void mu_uv_child_leave(struct mu_env *env, struct mu_child *child, int signal, u
 
 /* --- spawn ------------------------------------------------------------------------------------ */
 
-/* A pipe whose end `ours` does not block; both close on exec. */
+/* Makes a pipe whose reading end does not block; both ends close on exec. */
 static int make_pipe(int *ret_read, int *ret_write)
 {
     int fds[2];
@@ -429,7 +431,7 @@ static void close_fd(int *fd)
     }
 }
 
-/* Makes the pipes and has the loop know them, so that nothing can fail behind the fork. */
+/* Makes the pipes and adds them to the loop, so that nothing can fail after the fork. */
 static int make_pipes(struct mu_uv_child *c, struct mu_exec_plan *plan)
 {
     int fd = -1;
@@ -479,7 +481,7 @@ static int make_pipes(struct mu_uv_child *c, struct mu_exec_plan *plan)
     return rc;
 }
 
-/* A connection whose other end is the child's; it begins with mu_uv_conn_start(). */
+/* Makes a connection whose other end is the child's; it begins with mu_uv_conn_start(). */
 static int make_channel(struct mu_uv_env *uv, struct mu_uv_conn **ret, int *ret_fd)
 {
     struct mu_uv_conn *conn = mu_uv_conn_new(uv);
@@ -516,7 +518,7 @@ static int fork_child(struct mu_uv_child *c, struct mu_exec_plan *plan)
     plan->parent = getpid();
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    /* Not fork(): what others want done at a fork is no concern of a child that only execs. */
+    /* Not fork(): the fork handlers of other libraries do not matter to a child that only execs. */
     pid = _Fork();
     if (pid == 0) {
         mu_exec_run(plan);
@@ -560,7 +562,7 @@ static struct mu_uv_child *new_child(struct mu_uv_families *f)
     return c;
 }
 
-/* Closes what there is; the memory goes with the last handle, and nobody is told. */
+/* Closes what is open; the memory goes with the last handle, and the owner is not told. */
 static void abandon(struct mu_uv_child *c)
 {
     c->finishing = true;

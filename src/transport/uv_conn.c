@@ -13,7 +13,7 @@
 
 static void on_event(uv_poll_t *poll, int status, int events);
 
-/* Has the loop watch what the state asks for. */
+/* Makes the loop watch what the state asks for. */
 static void update_interest(struct mu_uv_conn *c)
 {
     int want = 0;
@@ -27,12 +27,12 @@ static void update_interest(struct mu_uv_conn *c)
                (c->rest.len != 0 || c->want_writable ? UV_WRITABLE : 0);
         if (want == 0 && !c->urgent) {
             /* Nothing to do, but a reset is worth knowing: the kernel reports it with any event
-             * that is asked for, and this one never comes from an honest peer. */
+             * that is asked for, and an honest program never sends this one. */
             want = UV_PRIORITIZED;
         }
         break;
     case MU_UV_FLUSHING:
-        /* Reads too, so that a peer that writes before it reads cannot hold us up. */
+        /* Reads too, so that an other end that writes before it reads cannot hold us up. */
         want = UV_WRITABLE | (c->eof ? 0 : UV_READABLE);
         break;
     case MU_UV_PARTING:
@@ -122,9 +122,9 @@ void mu_uv_conn_drop_lingering(struct mu_uv_env *uv)
     }
 }
 
-/* All is sent. Closing now, with bytes of the peer unread, would have the kernel reset the
- * connection, and the peer lose what it has not read yet. So only our end is shut, and the rest of
- * the peer's is read and dropped until its end, within the linger time. The owner need not wait. */
+/* Everything is sent. If we closed now, with unread bytes, the kernel would reset the connection,
+ * and the other end would lose what it has not read yet. So we shut only our side, and read and
+ * drop what still comes until the end, within the linger time. The owner need not wait. */
 static void part(struct mu_uv_conn *c)
 {
     if (c->eof || c->write_status != 0 || shutdown(c->fd, SHUT_WR) != 0) {
@@ -183,7 +183,8 @@ void mu_uv_conn_close(struct mu_env *env, struct mu_conn *conn, bool abort)
 
 /* Sending. */
 
-/* The peer may have said why before it went: what it sent is read first, and its end is ours. */
+/* The other end may have said why before it went: what it sent is read first, and its end ends the
+ * connection. */
 static void write_failed(struct mu_uv_conn *c, int status)
 {
     bool reading = c->state == MU_UV_OPEN && !c->paused && !c->eof;
@@ -214,7 +215,7 @@ static ssize_t send_memory(int fd, const struct mu_span *spans, size_t count, bo
         n = sendmsg(fd, &msg, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     } while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EFAULT) {
-        return -EIO; /* It lies in a file that became too short: see transport/mapped.h. */
+        return -EIO; /* in a file that became too short: see transport/mapped.h */
     }
     if (n < 0) {
         n = errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -errno;
@@ -233,8 +234,8 @@ static size_t count_plain(const struct mu_span *spans, size_t count)
     return n;
 }
 
-/* Whether files leave by their pages. Within a host each page costs more that way than its copy
- * does, which is read again before it leaves the cache; a network card needs no copy. */
+/* Whether files are sent page by page. Within a host a page costs more than its copy, which is read
+ * again before it leaves the cache; a network card needs no copy. */
 static bool sends_pages(struct mu_uv_conn *c)
 {
     if (c->path == MU_UV_PATH_UNKNOWN) {
@@ -243,8 +244,8 @@ static bool sends_pages(struct mu_uv_conn *c)
     return c->path == MU_UV_PATH_FAR || mu_mapped_even_near;
 }
 
-/* How many bytes the kernel took; a negated errno if it is none. What lies in a mapping is sent by
- * its file. */
+/* How many bytes the kernel took, or a negated errno if it took nothing. Spans in a mapping are
+ * sent from its file. */
 static ssize_t try_send(struct mu_uv_conn *c, const struct mu_span *spans, size_t count)
 {
     ssize_t total = 0;
@@ -264,16 +265,16 @@ static ssize_t try_send(struct mu_uv_conn *c, const struct mu_span *spans, size_
         n = plain != 0 ? send_memory(fd, spans + i, plain, i + plain < count)
                        : mu_mapped_send(fd, spans[i]);
         if (n < 0) {
-            return total != 0 ? total : n; /* It fails again when there is nothing before it. */
+            return total != 0 ? total : n; /* it fails again when it comes first */
         }
         i += used;
     }
     return total;
 }
 
-/* Keeps what the kernel did not take, if that is little. The owner of much has to wait for
- * `writable` anyway, and then it can be sent from where it lies. What lies in a mapping always is:
- * its file may be too short to be read. */
+/* Keeps what the kernel did not take, if that is little. The owner of more has to wait for
+ * `writable` anyway, and can then send it from where it is. Spans in a mapping are never copied:
+ * the file may be too short to be read. */
 static bool keep_rest(struct mu_uv_conn *c, const struct mu_span *spans, size_t count, size_t taken,
                       size_t total)
 {
@@ -412,8 +413,8 @@ static void take_bytes(struct mu_uv_conn *c, struct mu_span in)
     pause_reading(c);
 }
 
-/* Told once: priority events, by which it is noticed when it comes later, are not watched for
- * again. Who has shut its own side would see the same of a peer that has only ended. */
+/* Reported once: the priority events that show a late hang-up are not watched for again. If we had
+ * shut our own side, an other end that has only ended would look the same. */
 static void take_hang_up(struct mu_uv_conn *c)
 {
     if (c->state == MU_UV_OPEN && c->eof && !c->finished && c->conn->on->hung_up != NULL &&
@@ -428,7 +429,7 @@ static void take_end(struct mu_uv_conn *c)
 {
     c->eof = true;
     if (c->state != MU_UV_OPEN) {
-        /* Flushing goes on; lingering has reached its aim. */
+        /* Flushing goes on; lingering is over. */
         if (c->state == MU_UV_FLUSHING) {
             update_interest(c);
         } else if (c->state == MU_UV_LINGERING) {
@@ -445,7 +446,7 @@ static void take_end(struct mu_uv_conn *c)
     take_hang_up(c);
 }
 
-/* Reads into the owner's room, and what is behind that into the loop's buffer. */
+/* Reads into the owner's room, and what follows into the loop's buffer. */
 static ssize_t try_recv(struct mu_uv_conn *c, struct mu_space room)
 {
     struct iovec parts[2] = {

@@ -13,8 +13,8 @@
 #define FULL_MS    5
 #define FULL_TRIES 2000
 
-/* A dial under way: the addresses still to be tried. It outlives its connection only while the
- * resolver, which cannot always be stopped, holds on to it. */
+/* A dial under way: the addresses that were not tried yet. It outlives its connection only while
+ * the resolver, which cannot always be stopped, uses it. */
 struct mu_uv_dial {
     uv_getaddrinfo_t req;
     struct mu_uv_conn *c; /* NULL once it was given up */
@@ -84,14 +84,15 @@ void mu_uv_dial_next(struct mu_uv_conn *c)
         d->next = ai->ai_next;
         d->status = try_address(c, ai);
         if (d->status == -EAGAIN && ai == &d->unix_info && d->full++ < FULL_TRIES) {
-            /* The listener's queue is full. By TCP the kernel would wait; here nobody does. */
+            /* The listener's queue is full. With TCP the kernel would wait; with a unix socket we
+             * must. */
             d->next = &d->unix_info;
             mu_env_timer_arm(env, &c->timer, mu_mono_add_ms(mu_env_now(env).mono, FULL_MS));
             return;
         }
         if (d->status == 0) {
             if (d->next != NULL) {
-                /* The last address has as long as the owner wants to wait. */
+                /* The last address gets as long as the owner wants to wait. */
                 mu_env_timer_arm(env, &c->timer,
                                  mu_mono_add_ms(mu_env_now(env).mono, MU_UV_DIAL_TRY_MS));
             }
@@ -106,7 +107,7 @@ void mu_uv_dial_event(struct mu_uv_conn *c)
     int status = mu_uv_sock_error(c->fd);
 
     if (status == 0 && mu_uv_sock_is_self(c->fd)) {
-        /* Nobody listens there: the kernel gave us the very port that we dialled. */
+        /* Nothing listens there: the kernel gave us the same port that we dialled. */
         mu_uv_sock_set_reset(c->fd);
         status = -ECONNREFUSED;
     }
@@ -138,7 +139,7 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
     mu_uv_dial_next(c);
 }
 
-/* Fills in the addresses of `addr`, or has them looked up. */
+/* Fills in the addresses of `addr`, or starts to look them up. */
 static int resolve(struct mu_uv_dial *d, const struct mu_addr *addr)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};

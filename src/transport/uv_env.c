@@ -13,7 +13,7 @@
 #include "transport/paths.h"
 #include "transport/uv_internal.h"
 
-/* Moves all of `from` to `to`, which is not yet a list. */
+/* Moves everything from `from` to `to`, which is not yet a list. */
 static void take_all(struct mu_list *from, struct mu_list *to)
 {
     mu_list_init(to);
@@ -26,7 +26,7 @@ static void take_all(struct mu_list *from, struct mu_list *to)
     mu_list_init(from);
 }
 
-/* Time. One sample serves all that happens between two sleeps of the loop. */
+/* Time. One sample serves for everything between two sleeps of the loop. */
 
 static uint64_t read_clock(clockid_t id)
 {
@@ -53,8 +53,8 @@ static void on_prepare(uv_prepare_t *prepare)
     ((struct mu_uv_env *)prepare->data)->now_valid = false;
 }
 
-/* libuv looks at what is due first and sleeps then, even if it did something before. Who runs turns
- * one by one wants to see what came of it. */
+/* libuv first runs what is due and then sleeps, even if it did something before. A caller that runs
+ * single turns wants to see the result. */
 static void end_turn(struct mu_uv_env *uv)
 {
     if (uv->turning) {
@@ -62,7 +62,7 @@ static void end_turn(struct mu_uv_env *uv)
     }
 }
 
-/* What is to be done on the next turn. */
+/* What is due on the next turn. */
 
 static void on_idle(uv_idle_t *idle)
 {
@@ -110,8 +110,8 @@ static void set_alarm(struct mu_uv_env *uv)
         mu_uv_later_add(uv, &uv->timers_due);
         return;
     }
-    /* libuv's clock is the same one, in whole milliseconds and never ahead of it. An alarm that is
-     * set for an earlier time stays: it rings in vain and sets the next. */
+    /* libuv's clock is the same one, in whole milliseconds and never ahead of it. An alarm for an
+     * earlier time stays: it does nothing but set the next one. */
     ms = (at.ns - 1) / MU_NS_PER_MS + 1;
     if (ms < uv->alarm_ms) {
         uv->alarm_ms = ms;
@@ -127,8 +127,8 @@ static void fire_timers(struct mu_uv_env *uv)
 
     uv->now_valid = false;
     now = env_now(&uv->env).mono;
-    /* What is armed meanwhile is armed for `now` at the earliest and comes behind all that are due:
-     * it waits for the next turn, however often a callback arms itself again. */
+    /* A timer that is armed meanwhile is armed for `now` at the earliest and comes after all that
+     * are due: it waits for the next turn, however often a callback arms itself again. */
     while ((node = mu_heap_min(&uv->timers)) != NULL && node->seq <= last &&
            mu_heap_pop_due(&uv->timers, now) != NULL) {
         struct mu_timer *timer = MU_CONTAINER_OF(node, struct mu_timer, node);
@@ -258,8 +258,9 @@ void mu_uv_env_post(struct mu_uv_env *uv, struct mu_post *post)
 {
     bool first;
 
-    /* Once the loop has seen the message, it may be stopped: mu_uv_env_free() waits for those who
-     * are still here. Not by the lock, which the loop would wake up to wait for. */
+    /* Once the loop has seen the message, it may be stopped: mu_uv_env_free() waits for the threads
+     * that are still here. It does not use the lock, on which the loop would wake up only to
+     * wait. */
     (void)atomic_fetch_add(&uv->posting, 1);
     uv_mutex_lock(&uv->posts_lock);
     first = mu_list_empty(&uv->posts);

@@ -1,8 +1,8 @@
 /*
- * Families: who descends from which child. Since we are a subreaper, whoever's parents have died is
- * a child of ours, so a walk up from any descendant ends at us, and the last of a family to die is
- * a child of ours: the kernel tells us with SIGCHLD, and nothing is asked over and over. Only
- * killing is: what is being killed may fork meanwhile, and must not win.
+ * Families: which process descends from which child. Since we are a subreaper, a process whose
+ * parents have died is a child of ours. So a walk up from any descendant ends at us, and the last
+ * of a family to die is a child of ours: the kernel tells us with SIGCHLD, and we need not poll.
+ * Only killing polls: what is being killed may fork meanwhile, and must not win.
  *
  * Not every orphan is of a family: as pid 1 we get those of all others as well, and a shell that
  * became this program leaves its children to us. These are reaped, and otherwise left alone.
@@ -19,18 +19,18 @@
 #include "core/err.h"
 #include "transport/child_internal.h"
 
-/* Owners of processes in a survey that are no child of ours. */
+/* Owners, in a survey, of processes that do not belong to a child. */
 static char foreign;
 static char stray;
 
 /* A chain of parents longer than this was read while it changed. */
 #define DEPTH_MAX 4096
 
-/* How often somebody may be in the middle of an exec, survey after survey, before he is taken for
- * one who has no mark. */
+/* In how many surveys in a row a process may be in the middle of an exec before it counts as one
+ * without a mark. */
 #define UNSURE_MAX 64
 
-/* How often those that are being killed are looked for again. */
+/* How often processes that are being killed are looked for again. */
 #define REST_MIN_MS 1
 #define REST_MAX_MS 64
 
@@ -39,7 +39,7 @@ static struct mu_uv_child *child_of(struct mu_list *link)
     return MU_CONTAINER_OF(link, struct mu_uv_child, link);
 }
 
-/* --- who is who ------------------------------------------------------------------------------- */
+/* --- owners ------------------------------------------------------------------------------- */
 
 static void *owner_of_number(struct mu_uv_families *f, uint64_t number)
 {
@@ -82,7 +82,7 @@ static bool read_mark(struct mu_uv_families *f, const struct mu_proc *p, uint64_
     return true;
 }
 
-/* Whose a child of our process is. */
+/* The owner of a child process of ours. */
 static void *owner_of_root(struct mu_uv_families *f, const struct mu_proc *p)
 {
     struct mu_uv_child *c = child_with_pid(f, p->pid);
@@ -92,7 +92,7 @@ static void *owner_of_root(struct mu_uv_families *f, const struct mu_proc *p)
     if (c != NULL) {
         return c;
     }
-    /* Our children start sessions of their own: who is in ours was never one of theirs. */
+    /* Our children start sessions of their own: a process in our session is not one of theirs. */
     if (p->pid == f->watch.pid || p->sid == getsid(0)) {
         return &foreign;
     }
@@ -108,7 +108,7 @@ static void *owner_of_root(struct mu_uv_families *f, const struct mu_proc *p)
     return f->exclusive ? &stray : &foreign;
 }
 
-/* The owner of the first of its parents whose owner is known, or who is a child of ours. */
+/* The owner of the first of its parents that has a known owner, or is a child of ours. */
 static void *find_owner(struct mu_uv_families *f, struct mu_proc *p, pid_t self)
 {
     for (int depth = 0; depth < DEPTH_MAX; depth++) {
@@ -128,7 +128,7 @@ static void *find_owner(struct mu_uv_families *f, struct mu_proc *p, pid_t self)
         if (parent == NULL) {
             struct mu_proc now;
 
-            /* Its parent died while we read: it is somebody else's now, ours perhaps. */
+            /* Its parent died while we read: it has another parent now, perhaps us. */
             if (mu_proc_read(p->pid, &now) != 0 || now.start != p->start || now.ppid == p->ppid) {
                 return &foreign;
             }
@@ -140,7 +140,7 @@ static void *find_owner(struct mu_uv_families *f, struct mu_proc *p, pid_t self)
     return &foreign;
 }
 
-/* Reads all processes, says whose each is, and reaps orphans that are dead. */
+/* Reads all processes, finds the owner of each, and reaps dead orphans. */
 static int take_stock(struct mu_uv_families *f, size_t *ret_strays)
 {
     pid_t self = getpid();
@@ -176,7 +176,7 @@ static int take_stock(struct mu_uv_families *f, size_t *ret_strays)
 
 /* --- killing and judging ---------------------------------------------------------------------- */
 
-/* Kills those of the table that are to be killed; true if there was any. */
+/* Kills the doomed processes of the table; true if there was any. */
 static bool kill_doomed(struct mu_uv_families *f)
 {
     bool all = true;
@@ -203,7 +203,7 @@ static bool kill_doomed(struct mu_uv_families *f)
     return any;
 }
 
-/* Whose family is gone; true if somebody must be looked for once more. */
+/* Finds families that are gone; true if another survey is needed. */
 static bool judge(struct mu_uv_families *f, size_t strays)
 {
     size_t left = 0;
@@ -222,7 +222,8 @@ static bool judge(struct mu_uv_families *f, size_t strays)
             c->empty_surveys = 0;
             continue;
         }
-        /* One look may miss who was born behind its back, under a number already passed. */
+        /* One survey may miss a process that was born meanwhile, with a pid that was already
+         * passed. */
         if (++c->empty_surveys < 2) {
             again = true;
             continue;
@@ -254,13 +255,13 @@ static void survey(struct mu_uv_families *f)
         return;
     }
     if (take_stock(f, &strays) != 0) {
-        /* No descriptors, or no /proc: without it nobody can be said to be gone. */
+        /* No descriptors, or no /proc: without it we cannot say that a family is gone. */
         look_again_in(f, REST_MAX_MS);
         return;
     }
     killing = kill_doomed(f);
-    /* Who is in the middle of an exec may be anybody's: nobody is said to be gone until he is
-     * through with it. */
+    /* A process in the middle of an exec may belong to any family: no family counts as gone until
+     * the exec is over. */
     f->unsure_surveys = f->unsure ? f->unsure_surveys + 1 : 0;
     unsure = f->unsure && f->unsure_surveys < UNSURE_MAX;
     if (!unsure && judge(f, strays)) {
@@ -312,7 +313,7 @@ int mu_uv_family_signal(struct mu_uv_child *c, int signal, bool group_only)
         any = kill_doomed(f) || any;
     }
     mu_proc_table_clear(&f->table);
-    /* Whoever was found dead has been reaped: of its death, SIGCHLD does not tell any more. */
+    /* A process that was found dead has been reaped: SIGCHLD does not report its death any more. */
     mu_uv_families_survey_soon(f);
     return any ? 0 : -ESRCH;
 }
@@ -325,7 +326,7 @@ static void on_sigchld(uv_signal_t *handle, int number)
     bool look = false;
 
     (void)number;
-    /* Those without a descriptor that tells: somebody else's dead child may hide them below. */
+    /* Children without a pidfd: below, a dead child of other code may hide them. */
     MU_LIST_FOREACH (it, &f->children) {
         if (child_of(it)->pidfd < 0) {
             mu_uv_child_look(child_of(it));
@@ -345,11 +346,11 @@ static void on_sigchld(uv_signal_t *handle, int number)
         }
         look = true;
         if (info.si_pid != f->watch.pid && getsid(info.si_pid) == getsid(0) && getpid() != 1) {
-            break; /* somebody else's to reap; the survey finds who is hidden behind it */
+            break; /* other code must reap it; the survey finds what it hides */
         }
         (void)waitpid(info.si_pid, NULL, WNOHANG);
         if (info.si_pid == f->watch.pid) {
-            /* Somebody killed it. The next spawn has another one started. */
+            /* The watcher was killed. The next spawn starts another one. */
             (void)close(f->watch.fd);
             f->watch = (struct mu_watch){0};
         }
@@ -374,9 +375,9 @@ static void make_id(struct mu_uv_env *uv, char id[MU_FAMILY_ID_LEN + 1])
 }
 
 /*
- * Whether every orphan that comes to us descends from a child of the families. Not as pid 1, which
- * all orphans of a container come to, nor if there are children already: whoever started those
- * became this program by exec, and their descendants are orphans of ours one day.
+ * Whether every orphan that comes to us descends from a child of the families. Not as pid 1, to
+ * which all orphans of a container come, nor if we already have children: the program that started
+ * those became this one by exec, and their descendants will become our orphans one day.
  */
 static bool is_exclusive(void)
 {
@@ -454,7 +455,8 @@ int mu_uv_families_get(struct mu_uv_env *uv, struct mu_uv_families **ret)
     return 0;
 }
 
-/* Families that were left outlive the loop: the watcher is told who they are, and how long. */
+/* Families whose owners let go outlive the loop: the watcher is told which they are, and for how
+ * long. */
 static void leave_to_watcher(struct mu_uv_families *f)
 {
     mu_mono_t now = mu_env_now(&f->uv->env).mono;

@@ -1,8 +1,8 @@
 /*
  * Files are written with plain write(2). A console must not stop the loop, and may not be made
  * non-blocking as it is: the flag belongs to the open file, which the shell and other programs
- * share with us. So it is opened anew through /proc, a socket is written to with MSG_DONTWAIT, and
- * where neither is possible little is written at a time, when there is said to be room.
+ * share with us. So it is opened again through /proc, a socket is written to with MSG_DONTWAIT, and
+ * where neither is possible little is written at a time, when poll says that there is room.
  */
 #include "transport/uv_files.h"
 
@@ -28,10 +28,10 @@
 #define OPEN_DIRS_MAX 16
 
 enum sink_kind {
-    SINK_FILE = 1, /* takes all: a regular file, the null device */
+    SINK_FILE = 1, /* takes everything: a regular file, the null device */
     SINK_OWN,      /* our own open file, which does not block */
     SINK_SOCKET,
-    SINK_SHARED, /* blocks, if one lets it */
+    SINK_SHARED, /* can block */
 };
 
 struct uv_files {
@@ -45,8 +45,8 @@ struct uv_sink {
     struct uv_files *owner;
     enum sink_kind kind;
     int fd;
-    int watch; /* of SINK_SOCKET and SINK_SHARED: an epoll of its own, -1 for none. To give the loop
-                * the descriptor itself would have it made non-blocking, for everybody */
+    int watch; /* of SINK_SOCKET and SINK_SHARED: an epoll of its own, or -1. The loop would make
+                  the descriptor itself non-blocking, for all programs that share it */
     unsigned users;
     bool polled; /* `poll` is a handle */
     uv_poll_t poll;
@@ -62,7 +62,7 @@ static int fail(struct mu_errmsg *msg, const char *what, const char *path)
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* write(2) without SIGPIPE, which is for programs that have nothing else to do. */
+/* write(2) without raising SIGPIPE. */
 static ssize_t write_quietly(int fd, const void *data, size_t len)
 {
     struct timespec zero = {0};
@@ -123,7 +123,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 {
     struct uv_sink *s = poll->data;
 
-    (void)status; /* writing says it better */
+    (void)status; /* write() returns the error itself */
     (void)events;
     (void)uv_poll_stop(poll);
     if (s->watch >= 0) {
@@ -213,7 +213,7 @@ static int watch_sink(struct uv_sink *s)
     return rc;
 }
 
-/* Takes the descriptor, on failure too. */
+/* Takes ownership of the descriptor, also on failure. */
 static int new_sink(struct uv_files *f, int fd, enum sink_kind kind, struct uv_sink **ret)
 {
     struct uv_sink *s = mu_calloc(1, sizeof(*s));
@@ -243,7 +243,7 @@ static int new_sink(struct uv_files *f, int fd, enum sink_kind kind, struct uv_s
 
 /* --- consoles --------------------------------------------------------------------------------- */
 
-/* An open file of our own for what the descriptor leads to. */
+/* Opens what the descriptor leads to once more, as an open file of our own. */
 static int open_anew(int fd)
 {
     char path[64];
@@ -263,7 +263,7 @@ int mu_uv_files_console(struct mu_files *files, int fd, struct mu_sink **ret_sin
     int rc;
 
     if (fstat(fd, &st) != 0) {
-        /* Closed: as good as the null device, and what workers do about it is theirs. */
+        /* It is closed: the null device does as well for us, and workers see it as it is. */
         own = open("/dev/null", O_WRONLY | O_CLOEXEC);
         kind = SINK_FILE;
     } else if (S_ISSOCK(st.st_mode)) {
@@ -360,7 +360,7 @@ static int files_make_dir(struct mu_files *files, const char *path, struct mu_er
         }
         part[i] = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-            /* Above, there may be directories that we may not write to, and need not. */
+            /* Higher up there may be directories that we may not, and need not, write to. */
             int error = errno;
 
             if (stat(part, &st) != 0 || !S_ISDIR(st.st_mode)) {
@@ -386,7 +386,7 @@ static int files_make_unique_dir(struct mu_files *files, const char *path, char 
     if (n < 0 || (size_t)n >= cap) {
         return mu_err(reterr_msg, MUSTER_ELIMIT, "the path is too long: '%.160s'", path);
     }
-    /* For ourselves alone, as torchrun's: what workers write may be nobody else's concern. */
+    /* Readable by us alone, as torchrun's: what workers write may be private. */
     if (mkdtemp(ret) == NULL) {
         return fail(reterr_msg, "mkdir", path);
     }

@@ -5,7 +5,7 @@
 #include "core/files.h"
 #include "transport/uv_env.h"
 
-/** Its sinks are of this loop, and are closed before it is freed. MUSTER_ENOMEM. */
+/** Its sinks belong to this loop, and must be closed before it is freed. MUSTER_ENOMEM. */
 int mu_uv_files_new(struct mu_uv_env *uv, struct mu_files **ret);
 /** As the verb `console`, for any descriptor of ours, which stays the caller's. */
 int mu_uv_files_console(struct mu_files *files, int fd, struct mu_sink **ret_sink,

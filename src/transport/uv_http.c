@@ -3,9 +3,9 @@
  * it wants to be called; one poll handle for each socket and one timer do that. It resolves names
  * on a thread of its own.
  *
- * No code of ours that may call back runs inside of libcurl: its callbacks only note what came, and
- * once it has returned, the exchanges with something to tell are told. So an owner may start and
- * cancel exchanges from anywhere.
+ * No owner is called back from inside libcurl: its callbacks only note what came, and once it has
+ * returned, the exchanges report what they have. So an owner may start and cancel exchanges from
+ * anywhere.
  *
  *     RUNNING ── libcurl is done ──► OVER ── all data used ──► done, freed
  *        └────── cancel ───────────► OVER (nothing to use) ──►
@@ -20,8 +20,8 @@
 #include "transport/uv_internal.h"
 
 #define CONNECT_MS 10000u
-#define IDLE_MAX   64L /* connections that are kept though nobody uses them */
-#define IDLE_MAX_S 60L /* and for how long */
+#define IDLE_MAX   64L /* idle connections that are kept */
+#define IDLE_MAX_S 60L /* how long they are kept */
 #define KEEP_NAME  64
 #define RECV_CHUNK CURL_MAX_WRITE_SIZE
 
@@ -29,7 +29,7 @@ struct uv_http_pool {
     struct mu_uv_env *uv;
     CURLM *multi;
     struct mu_timer timer;
-    struct mu_list ready; /* struct exchange: something is to be told */
+    struct mu_list ready; /* struct exchange: it has something to report */
     struct mu_uv_later later;
     bool inside; /* libcurl is running */
 };
@@ -38,7 +38,7 @@ struct watched {
     uv_poll_t poll;
     struct uv_http_pool *pool;
     curl_socket_t fd;
-    int events; /* that libcurl wants to hear of */
+    int events; /* events that libcurl wants to hear of */
 };
 
 struct exchange {
@@ -108,7 +108,7 @@ static void tell_done(struct exchange *x)
     http->on->done(http, status);
 }
 
-/* Everything that an exchange has to tell, as far as its owner takes it. */
+/* Reports everything that an exchange has, as far as its owner takes it. */
 static void tell(struct exchange *x)
 {
     struct mu_http *http = x->http;
@@ -123,7 +123,7 @@ static void tell(struct exchange *x)
         struct mu_span in = mu_buf_span(&x->held);
         size_t used;
 
-        x->stuck = true; /* A resume from inside counts. */
+        x->stuck = true; /* a resume from inside counts */
         used = http->on->data(http, in);
         MU_ASSERT(used <= in.len);
         mu_buf_consume(&x->held, used);
@@ -137,7 +137,7 @@ static void tell(struct exchange *x)
     }
     if (x->paused && x->held.len == 0) {
         x->paused = false;
-        x->pool->inside = true; /* What libcurl held comes now. */
+        x->pool->inside = true; /* what libcurl held back comes now */
         (void)curl_easy_pause(x->easy, CURLPAUSE_CONT);
         x->pool->inside = false;
         if (!mu_list_empty(&x->pool->ready)) {
@@ -146,7 +146,8 @@ static void tell(struct exchange *x)
     }
 }
 
-/* Those that become ready meanwhile have their turn as well; an owner that stays stuck is not. */
+/* Exchanges that become ready meanwhile get their turn as well; those whose owner stays stuck do
+ * not. */
 static void tell_ready(struct uv_http_pool *pool)
 {
     struct mu_list *it;
@@ -163,7 +164,8 @@ static void on_later(struct mu_uv_later *later)
 
 /* --- how an exchange ended -------------------------------------------------------------------- */
 
-/* OpenSSL's words for the peer's refusal of our certificate, which comes as a failed read. */
+/* Whether OpenSSL's text says that the server refused our certificate, which comes as a failed
+ * read. */
 static bool tells_of_alert(const struct exchange *x)
 {
     return strstr(x->text, "alert") != NULL &&
@@ -200,7 +202,7 @@ static int translate(const struct exchange *x, CURLcode code)
     }
 }
 
-/* Whether the peer may have got the request. */
+/* Whether the server may have got the request. */
 static bool was_sent(const struct exchange *x, CURLcode code)
 {
     long bytes = 0;
@@ -209,11 +211,12 @@ static bool was_sent(const struct exchange *x, CURLcode code)
         return true;
     }
     (void)curl_easy_getinfo(x->easy, CURLINFO_REQUEST_SIZE, &bytes);
-    /* A peer that refuses our certificate does so before it reads, but tells only afterwards. */
+    /* A server that refuses our certificate does so before it reads, but says so only
+     * afterwards. */
     return bytes > 0 && !tells_of_alert(x);
 }
 
-/* What libcurl's words leave out. */
+/* Adds what libcurl's text leaves out. */
 static void explain(struct exchange *x, CURLcode code)
 {
     curl_off_t connected = 0;
@@ -232,7 +235,7 @@ static void explain(struct exchange *x, CURLcode code)
         mu_uv_http_explain_cert(x->cert, true, x->text, sizeof(x->text));
     } else if (tells_of_alert(x)) {
         (void)snprintf(x->text + len, sizeof(x->text) - len,
-                       ": the server wants a certificate of ours");
+                       ": the server wants a client certificate");
     } else if (x->status == MUSTER_ECONN && x->tls && x->cert != NULL && x->code == 0 &&
                connected > 0) {
         /* A server that hangs up over a certificate may do so before its reason is read. */
@@ -293,12 +296,12 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
     flags |= (events & UV_READABLE) != 0 ? CURL_CSELECT_IN : 0;
     flags |= (events & UV_WRITABLE) != 0 ? CURL_CSELECT_OUT : 0;
-    /* A peer that hung up may have said why before: so libcurl is to read, and finds the error
-     * behind that. Told of an error, it would not. */
+    /* A server that hung up may have said why before. So libcurl must read, and finds the error
+     * after that; if it were told of an error, it would not read. */
     flags |= status < 0 ? CURL_CSELECT_IN | CURL_CSELECT_OUT : 0;
     act(w->pool, w->fd, flags);
     if (status < 0 && !uv_is_closing((uv_handle_t *)poll)) {
-        (void)uv_poll_start(poll, w->events, on_poll); /* libuv has stopped it. */
+        (void)uv_poll_start(poll, w->events, on_poll); /* libuv has stopped it */
     }
 }
 
@@ -326,7 +329,7 @@ static int on_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *mi
         w = mu_calloc(1, sizeof(*w));
         if (w == NULL || uv_poll_init_socket(&pool->uv->loop, &w->poll, fd) != 0) {
             mu_free(w);
-            return -1; /* libcurl gives the connection up. */
+            return -1; /* libcurl gives the connection up */
         }
         w->poll.data = w;
         w->pool = pool;
@@ -364,8 +367,8 @@ static int on_new_socket(void *arg, curl_socket_t fd, curlsocktype purpose)
     return CURL_SOCKOPT_OK;
 }
 
-/* There is no way back to the start of a body: so libcurl cannot repeat by itself what a peer that
- * hung up may have read. */
+/* The body cannot be rewound, so libcurl cannot by itself repeat what a server that hung up may
+ * have read. */
 static size_t on_read_body(char *out, size_t size, size_t count, void *arg)
 {
     struct exchange *x = arg;
@@ -386,7 +389,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *arg)
     size_t name = strlen(x->keep);
 
     if (len > 5 && memcmp(line, "HTTP/", 5) == 0) {
-        x->kept[0] = '\0'; /* Only the last answer's count, after a 100. */
+        x->kept[0] = '\0'; /* only the last answer's headers count, after a 100 */
     } else if (name > 0 && len > name && line[name] == ':' &&
                strncasecmp(line, x->keep, name) == 0) {
         const char *at = line + name + 1;
@@ -477,7 +480,7 @@ void mu_uv_http_free(struct mu_uv_env *uv)
         return;
     }
     MU_ASSERT(mu_list_empty(&pool->ready));
-    (void)curl_multi_cleanup(pool->multi); /* Closes what was kept, and has on_socket() called. */
+    (void)curl_multi_cleanup(pool->multi); /* closes idle connections, and calls on_socket() */
     mu_env_timer_arm(&uv->env, &pool->timer, MU_MONO_NEVER);
     mu_list_remove(&pool->later.link);
     uv->http = NULL;
@@ -514,7 +517,7 @@ static bool add_header(struct exchange *x, const char *line)
 
 static bool set_headers(struct exchange *x, const struct mu_http_request *q)
 {
-    bool ok = add_header(x, "Expect:"); /* No waiting for a 100 before a body. */
+    bool ok = add_header(x, "Expect:"); /* do not wait for a 100 before a body */
 
     for (size_t i = 0; ok && q->headers != NULL && q->headers[i] != NULL; i++) {
         ok = add_header(x, q->headers[i]);
@@ -549,7 +552,8 @@ static bool set_method(struct exchange *x, const struct mu_http_request *q)
         (void)curl_easy_setopt(e, CURLOPT_READDATA, x);
     }
     if (strcmp(q->method, "DELETE") == 0 || (has_body(q->method) && q->body.len == 0)) {
-        /* Without a body libcurl would repeat it when a kept connection turns out to be dead. */
+        /* libcurl would repeat a request without a body when a kept connection turns out to be
+         * dead. */
         (void)curl_easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L);
     }
     return strcmp(q->method, "GET") == 0 || strcmp(q->method, "POST") == 0 ||
@@ -579,7 +583,7 @@ static bool set_all(struct exchange *x, const struct mu_http_request *q)
     (void)curl_easy_setopt(e, CURLOPT_PRIVATE, x);
     (void)curl_easy_setopt(e, CURLOPT_ERRORBUFFER, x->text);
     (void)curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(e, CURLOPT_QUICK_EXIT, 1L); /* Never waits for a name's thread. */
+    (void)curl_easy_setopt(e, CURLOPT_QUICK_EXIT, 1L); /* never wait for the resolver's thread */
     (void)curl_easy_setopt(e, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     (void)curl_easy_setopt(e, CURLOPT_MAXAGE_CONN, IDLE_MAX_S);
     (void)curl_easy_setopt(e, CURLOPT_SOCKOPTFUNCTION, on_new_socket);
@@ -590,7 +594,7 @@ static bool set_all(struct exchange *x, const struct mu_http_request *q)
     (void)curl_easy_setopt(e, CURLOPT_CONNECTTIMEOUT_MS,
                            (long)(q->connect_ms == 0 ? CONNECT_MS : q->connect_ms));
     (void)curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)q->timeout_ms);
-    /* The proxy that the environment's variables name is for the web, not for a cluster. */
+    /* The proxy in the environment's variables is for the web, not for a cluster. */
     return curl_easy_setopt(e, CURLOPT_PROXY, "") == CURLE_OK &&
            curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
            curl_easy_setopt(e, CURLOPT_URL, q->url) == CURLE_OK && set_method(x, q) &&

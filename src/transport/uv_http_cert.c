@@ -1,7 +1,7 @@
 /*
- * Why a peer may have turned our certificate down. TLS tells the refused end hardly more than that
- * it was refused, and Go's servers say "bad certificate" for all reasons; but our own certificate
- * is a file that can be looked at.
+ * Why a server may have refused our certificate. TLS tells the refused end hardly more than that it
+ * was refused, and Go's servers say "bad certificate" for every reason; but our own certificate is
+ * a file that we can look at.
  */
 #include <openssl/bio.h>
 #include <openssl/pem.h>
@@ -30,7 +30,7 @@ void mu_uv_http_explain_cert(const char *path, bool certain, char *text, size_t 
 
     if (cert != NULL && X509_cmp_current_time(X509_get0_notAfter(cert)) < 0) {
         print_time(X509_get0_notAfter(cert), when, sizeof(when));
-        (void)snprintf(text, cap, "our certificate %.80s has expired on %s", path, when);
+        (void)snprintf(text, cap, "our certificate %.80s expired on %s", path, when);
     } else if (cert != NULL && X509_cmp_current_time(X509_get0_notBefore(cert)) > 0) {
         print_time(X509_get0_notBefore(cert), when, sizeof(when));
         (void)snprintf(text, cap, "our certificate %.80s is valid only from %s", path, when);

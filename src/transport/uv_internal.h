@@ -1,7 +1,7 @@
 /*
  * What the files of the libuv environment share. Sockets are ours and libuv only watches them
- * (uv_poll_t): its own streams write without MSG_NOSIGNAL, so a peer that goes away would raise
- * SIGPIPE in somebody else's process, and they queue what the kernel does not take without a bound.
+ * (uv_poll_t): its own streams write without MSG_NOSIGNAL, so a connection that breaks would raise
+ * SIGPIPE in the user's process, and they queue what the kernel does not take without a bound.
  */
 #ifndef MU_UV_INTERNAL_H
 #define MU_UV_INTERNAL_H
@@ -15,24 +15,25 @@
 #include "core/list.h"
 #include "transport/uv_env.h"
 
-/* One buffer for each loop takes all that is read; it bounds what a paused pipe holds, */
+/* One buffer for each loop takes everything that is read. This bounds what a paused pipe holds, */
 #define MU_UV_READ_MAX 65536u
-/* and a paused connection. Peers' messages have 64 KiB: most of several come whole. */
+/* and this what a paused connection holds. Peers' messages have 64 KiB, so that most of several
+ * come whole. */
 #define MU_UV_CONN_READ_MAX 262144u
-/* Of a read into an owner's room, what may come behind it: the head of what follows, most often. */
+/* How much may be read after an owner's room: most often the head of what follows. */
 #define MU_UV_BEHIND_MAX 4096u
-/* What send() may keep of its own for each connection. */
+/* How much send() may buffer for each connection. */
 #define MU_UV_REST_MAX 65536u
 /* How long a closed connection may take to get its last bytes across. */
 #define MU_UV_LINGER_MS 5000u
 /* How long one address of several may take to answer before the next one is tried. */
 #define MU_UV_DIAL_TRY_MS 3000u
-/* How long accepting rests when there are no descriptors or no memory. */
+/* How long accepting pauses when there are no descriptors or no memory. */
 #define MU_UV_ACCEPT_REST_MS 100u
-/* Asked for; the kernel cuts it to net.core.somaxconn. */
+/* The requested backlog; the kernel cuts it to net.core.somaxconn. */
 #define MU_UV_BACKLOG 4096
 
-/* Something to be done on the next turn. */
+/* Something to do on the next turn. */
 struct mu_uv_later {
     struct mu_list link;
     void (*run)(struct mu_uv_later *later);
@@ -56,10 +57,10 @@ struct mu_uv_env {
     struct mu_list lingering; /* struct mu_uv_conn by `later.link`: closed, draining */
     uv_mutex_t posts_lock;
     struct mu_list posts;
-    atomic_int posting; /* threads that are about to wake the loop */
-    size_t live;        /* connections, listeners and work whose last callback is still to come */
-    uint8_t *in;        /* MU_UV_CONN_READ_MAX bytes, the more of the two */
-    struct uv_http_pool *http;       /* made with the first exchange */
+    atomic_int posting;        /* how many threads are about to wake the loop */
+    size_t live;               /* connections, listeners and work that await their last callback */
+    uint8_t *in;               /* MU_UV_CONN_READ_MAX bytes, the larger of the two */
+    struct uv_http_pool *http; /* made with the first exchange */
     struct mu_uv_families *families; /* NULL until there was a child */
     bool no_cgroups;
     bool turning; /* in mu_uv_env_turn() */
@@ -78,7 +79,7 @@ enum mu_uv_conn_state {
     MU_UV_OPEN,
     MU_UV_FLUSHING,  /* closed by its owner; the rest is still being sent */
     MU_UV_PARTING,   /* our end is shut; `closed` is due on the next turn */
-    MU_UV_LINGERING, /* the owner is gone; reads until the peer's end, so as not to reset it */
+    MU_UV_LINGERING, /* the owner is gone; reads until the other end's end, so as not to reset it */
     MU_UV_DEAD,      /* the socket is gone; `closed` (if not yet called) and free() are due */
 };
 
@@ -98,9 +99,10 @@ struct mu_uv_conn {
     struct mu_timer timer; /* ends lingering, or one try of a dial */
     struct mu_buf rest;    /* taken by send(), not yet by the kernel */
     struct mu_buf stash;   /* read, not yet used by `data` */
-    int fd;                /* -1: none, and no handle but one that is closing */
+    int fd;                /* -1: no socket, and no handle except one that is closing */
     int status;            /* for `closed` */
-    int write_status;      /* sending failed so; what the peer had sent before is still read */
+    int write_status;      /* how sending failed; what the other end had sent before is still
+                              read */
     enum mu_uv_conn_state state;
     enum mu_uv_path path;
     uint8_t interest; /* what `poll` watches */
@@ -110,13 +112,13 @@ struct mu_uv_conn {
     bool resume;  /* resume() was called */
     bool want_writable;
     bool finished; /* mu_env_finish() was called */
-    bool eof;      /* the peer's end was read */
+    bool eof;      /* the other end's end was read */
     bool urgent;   /* priority events came: do not watch for them again */
 };
 
 /* uv_env.c */
 
-/** Has `later->run` called on the next turn; harmless if that is due already. */
+/** Calls `later->run` on the next turn; harmless if that is due already. */
 void mu_uv_later_add(struct mu_uv_env *uv, struct mu_uv_later *later);
 
 /* uv_conn.c */
@@ -125,17 +127,17 @@ void mu_uv_later_add(struct mu_uv_env *uv, struct mu_uv_later *later);
 struct mu_uv_conn *mu_uv_conn_new(struct mu_uv_env *uv);
 /** Gives it a socket; on failure that stays the caller's. A negated errno. */
 int mu_uv_conn_attach(struct mu_uv_conn *c, int fd);
-/** Gives it its owner, who will be told of its end. */
+/** Gives it its owner, which will be told of its end. */
 void mu_uv_conn_start(struct mu_uv_conn *c, struct mu_conn *conn);
-/** Goes to a state and has the loop watch the socket for it. */
+/** Goes to a state and makes the loop watch the socket for it. */
 void mu_uv_conn_watch(struct mu_uv_conn *c, enum mu_uv_conn_state state);
-/** One try of a dial failed: lets go of its socket, then has mu_uv_dial_next() called. */
+/** One try of a dial failed: closes its socket, then calls mu_uv_dial_next(). */
 void mu_uv_conn_try_failed(struct mu_uv_conn *c, int status);
 /** Drops a connection that has neither socket nor owner. */
 void mu_uv_conn_free(struct mu_uv_conn *c);
 /** Closes the socket at once; `closed` follows with `status`. */
 void mu_uv_conn_teardown(struct mu_uv_conn *c, int status);
-/** Ends all draining of closed connections at once, to have their descriptors back. */
+/** Ends all draining of closed connections at once, to get their descriptors back. */
 void mu_uv_conn_drop_lingering(struct mu_uv_env *uv);
 void mu_uv_conn_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_span *spans,
                       size_t count, size_t *ret_taken);
@@ -165,18 +167,18 @@ void mu_uv_unlisten(struct mu_env *env, struct mu_listener *listener);
 
 /** A non-blocking stream socket that is not inherited. A negated errno. */
 int mu_uv_sock_new(int family, int *ret_fd);
-/** Options of a connected socket: no delay, keep-alive, no pacing within a host. Failures are of no
- * consequence. */
+/** Options of a connected socket: no delay, keep-alive, no pacing within a host. Failures are
+ * ignored. */
 void mu_uv_sock_tune(int fd);
-/** Has close() reset the connection instead of ending it. */
+/** Makes close() reset the connection instead of ending it. */
 void mu_uv_sock_set_reset(int fd);
-/** The pending error of a socket, negated; 0 for none. */
+/** The pending error of a socket, negated; 0: no error. */
 int mu_uv_sock_error(int fd);
-/** Whether nothing passes either way any more, though we have not shut our side. */
+/** Whether nothing passes in either direction any more, though we have not shut our side. */
 bool mu_uv_sock_hung_up(int fd);
 /** Whether a socket is connected to itself, as the kernel allows on a free local port. */
 bool mu_uv_sock_is_self(int fd);
-/** Whether a connected socket leads to this very host. */
+/** Whether a connected socket leads to this host. */
 bool mu_uv_sock_is_near(int fd);
 /** MUSTER_EINVAL for a path that is too long. */
 int mu_uv_sock_unix(const char *path, struct sockaddr_storage *ret, socklen_t *ret_len);
@@ -187,7 +189,7 @@ void mu_uv_sock_peer(int fd, char *buf, size_t cap);
 int mu_uv_http(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request);
 void mu_uv_http_resume(struct mu_env *env, struct mu_http *http);
 void mu_uv_http_cancel(struct mu_env *env, struct mu_http *http);
-/** Our certificate was refused: adds to the text why that may be, or says it. */
+/** Our certificate was refused: adds the possible reason to the text. */
 void mu_uv_http_explain_cert(const char *path, bool certain, char *text, size_t cap);
 /** Closes the connections that are kept. No exchange may be under way. */
 void mu_uv_http_free(struct mu_uv_env *uv);

@@ -12,11 +12,12 @@
 #include "core/assert.h"
 #include "core/err.h"
 
-/* A name such as "localhost" may stand for several addresses; all are listened on. */
+/* A name such as "localhost" may have several addresses; we listen on all of them. */
 #define SOCKETS_MAX 8u
-/* Connections taken from one socket before all others have their turn: each costs some 50 us. */
+/* How many connections are taken from one socket before all others get their turn: each costs some
+ * 50 us. */
 #define ACCEPT_BURST 16
-/* How often a free port is looked for that is free on all addresses. */
+/* How often we look for a port that is free on all addresses. */
 #define PORT_TRIES 16
 
 struct uv_listener;
@@ -30,13 +31,14 @@ struct uv_socket {
 struct uv_listener {
     struct mu_uv_env *uv;
     struct mu_listener *listener;
-    struct mu_timer timer; /* takes up accepting again */
+    struct mu_timer timer; /* resumes accepting */
     struct uv_socket sockets[SOCKETS_MAX];
     size_t count;
     size_t open; /* handles that are not closed yet */
     bool closing;
-    bool beyond; /* one of its addresses is not loopback's */
-    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* to be removed, or empty */
+    bool beyond; /* one of its addresses is not a loopback address */
+    char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* the socket's file, which the close
+                                                               removes, or empty */
 };
 
 static void on_event(uv_poll_t *poll, int status, int events);
@@ -53,7 +55,7 @@ static void on_timer(struct mu_timer *timer)
     start_accepting(MU_CONTAINER_OF(timer, struct uv_listener, timer));
 }
 
-/* No descriptors or no memory: the peers wait in the kernel's queue, and we do not spin. */
+/* No descriptors or no memory: connections wait in the kernel's queue, and we do not spin. */
 static void rest_a_while(struct uv_listener *l, int status)
 {
     struct mu_env *env = &l->uv->env;
@@ -125,7 +127,7 @@ static void on_event(uv_poll_t *poll, int status, int events)
             rest_a_while(l, rc);
             return;
         }
-        /* Anything else is the end of that one peer, who left before we came. */
+        /* Anything else concerns one connection, which ended before we took it. */
     }
 }
 
@@ -228,7 +230,7 @@ static int add_socket(struct uv_listener *l, int fd)
     return 0;
 }
 
-/* A socket that a killed process left behind is in nobody's use. */
+/* Removes a socket that a killed process left behind: no process uses it. */
 static void remove_stale(const char *path, const struct sockaddr *addr, socklen_t len)
 {
     struct stat st;
@@ -268,7 +270,7 @@ static int listen_unix(struct uv_listener *l, const char *path)
         }
         return rc;
     }
-    /* A name in the abstract namespace begins with a zero: there is nothing to be removed. */
+    /* A name in the abstract namespace begins with a zero: there is no file to remove. */
     memcpy(l->path, ((struct sockaddr_un *)&ss)->sun_path, sizeof(l->path));
     return 0;
 }
@@ -280,7 +282,7 @@ static bool is_loopback(const struct sockaddr_storage *ss)
                : IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)ss)->sin6_addr);
 }
 
-/* Binds one address, with the port that an earlier one has found if it was to be found. */
+/* Binds one address; for port 0, with the port that an earlier address has found. */
 static int listen_at(struct uv_listener *l, const struct sockaddr *at, socklen_t len, bool dual,
                      uint16_t *port)
 {
@@ -326,7 +328,8 @@ static int listen_on_list(struct uv_listener *l, const struct addrinfo *list, ui
         }
         rc = listen_at(l, ai->ai_addr, ai->ai_addrlen, false, port);
         if (rc == -EAFNOSUPPORT || rc == -EADDRNOTAVAIL) {
-            /* "localhost" is also ::1 on machines that have no IPv6. One that works will do. */
+            /* "localhost" is also ::1 on machines without IPv6. One address that works is
+             * enough. */
             missing = rc;
         } else if (rc != 0) {
             return rc;
@@ -360,7 +363,7 @@ static struct uv_listener *new_listener(struct mu_uv_env *uv)
     return l;
 }
 
-/* One attempt at `addr`; with port 0 the second address of a name may find it taken. */
+/* Makes one attempt at `addr`; with port 0 the second address of a name may find the port taken. */
 static int open_listener(struct mu_uv_env *uv, const struct mu_addr *addr, uint16_t *port,
                          struct uv_listener **ret)
 {

@@ -92,18 +92,18 @@ bool mu_uv_sock_is_near(int fd)
 
 void mu_uv_sock_tune(int fd)
 {
-    /* The one that every kernel has, and lets everybody choose. */
+    /* Every kernel has this one, and lets every user choose it. */
     static const char plain[] = "reno";
 
-    /* On a unix socket these fail, which is as good. A host that vanished is noticed in two minutes
+    /* On a unix socket these fail, which is fine. A host that vanished is noticed in two minutes
      * even by protocols that have no keep-alive of their own. */
     set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 60);
     set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
     set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
-    /* Nothing is lost or jammed within a host. Where the kernel's choice is one that paces, as bbr,
-     * each segment would wait for a timer, at a speed that is guessed. */
+    /* Nothing is lost or congested within a host. If the kernel's default is an algorithm that
+     * paces, such as bbr, each segment would wait for a timer, at a guessed speed. */
     if (mu_uv_sock_is_near(fd)) {
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, plain, sizeof(plain) - 1);
     }

@@ -122,7 +122,7 @@ def test_keygen(scratch):
                             os.path.join(tls, "10.0.0.7.pem")], stdout=subprocess.PIPE,
                            check=False).stdout
     checks.ok(b"IP Address:10.0.0.7" in names, "an address is in its certificate as one", names)
-    expect("a certificate is not overwritten", FAILED, "is there already", "keygen", "tls", tls,
+    expect("a certificate is not overwritten", FAILED, "already exists", "keygen", "tls", tls,
            "--host", "node1")
     checks.equal(run_muster("keygen", "tls", tls, "--host", "node2")[0], 0, "but others are added")
     checks.equal(subprocess.run(["openssl", "verify", "-CAfile", os.path.join(tls, "ca.pem"),

@@ -108,7 +108,7 @@ def test_at_most_once():
     again = Worker(listen=worker.address)
     ok, failed, _, err = end_calls(process)
     checks.equal(ok + failed, CALLS, "each call that runs at most once has ended")
-    checks.ok(failed > 0 and "does not run twice" in err,
+    checks.ok(failed > 0 and "must not run twice" in err,
               "what the old process may have run, the new one does not", err)
     again.stop()
 

@@ -249,9 +249,9 @@ static void test_damaged_trees_are_told_of(void **state)
 
     at = node_at(bytes, free_root, 0) + 8 + 8 + 8; /* its first free page */
     assert_corrupt_for(at, (uint8_t)root, bytes[at], "in use twice");
-    assert_corrupt_for(at, 1, bytes[at], "has not");
+    assert_corrupt_for(at, 1, bytes[at], "does not exist");
     at = node_at(bytes, free_root, 0) + 8 + 8 + 1; /* how many there are */
-    assert_corrupt_for(at, 0x7f, bytes[at], "free pages makes no sense");
+    assert_corrupt_for(at, 0x7f, bytes[at], "free pages is malformed");
 
     at = node_at(bytes, root, 1);
     other = node_at(bytes, root, 2);
@@ -261,7 +261,7 @@ static void test_damaged_trees_are_told_of(void **state)
 
     at = bytes[node_at(bytes, root, 1)]; /* a leaf */
     at = node_at(bytes, at, 1);
-    assert_corrupt_for(at + 4, 2, bytes[at + 4], "makes no sense"); /* a tree within the tree */
+    assert_corrupt_for(at + 4, 2, bytes[at + 4], "is malformed"); /* a tree within the tree */
     assert_corrupt_for(at + 8 + 7, 0x40, bytes[at + 8 + 7], "not in order");
     free(bytes);
 }
