@@ -178,7 +178,7 @@ struct muster_rdzv_event {
 MUSTER_EXPORT int muster_rdzv_wait_event(muster_rdzv *rdzv, int64_t timeout_ms,
                                          struct muster_rdzv_event *ret_event);
 
-/* --- backends of others ----------------------------------------------------------------------- */
+/* --- backends of your own --------------------------------------------------------------------- */
 
 /*
  * The functions above, in the same order. All of them may block, and may be called from any thread.
@@ -217,7 +217,7 @@ typedef int muster_rdzv_creator(muster_runtime *runtime, const struct muster_rdz
  */
 MUSTER_EXPORT int muster_rdzv_register(const char *backend, muster_rdzv_creator *create);
 
-/* --- the record ------------------------------------------------------------------------------- */
+/* --- records ---------------------------------------------------------------------------------- */
 
 enum muster_rdzv_state {
     MUSTER_RDZV_INIT = 1,

@@ -41,8 +41,8 @@
  * one of the agent's own threads, where they may block. Either kind may answer later, from any
  * thread.
  *
- * All functions may be called from any thread. Those that wait return MUSTER_EINVAL on the
- * runtime's own.
+ * All functions may be called from any thread. Functions that wait return MUSTER_EINVAL on the
+ * runtime's own thread.
  */
 #ifndef MUSTER_RPC_H
 #define MUSTER_RPC_H

@@ -24,8 +24,9 @@
  * A reference is confirmed when the owner knows of it; until then it can be used, but not passed
  * on. The workers that hold references must know each other by name, and have ids.
  *
- * All functions may be called from any thread. Those that wait return MUSTER_EINVAL on the
- * runtime's own. When the agent is shut down, its references are dead; they must still be freed.
+ * All functions may be called from any thread. Functions that wait return MUSTER_EINVAL on the
+ * runtime's own thread. When the agent is shut down, its references are dead; they must still be
+ * freed.
  */
 #ifndef MUSTER_RREF_H
 #define MUSTER_RREF_H

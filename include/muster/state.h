@@ -61,8 +61,8 @@
  * that protocol can and cannot promise; what it gives is checked against `tensors` before any of it
  * is written there.
  *
- * All functions may be called from any thread. Those that wait return MUSTER_EINVAL on the
- * runtime's own.
+ * All functions may be called from any thread. Functions that wait return MUSTER_EINVAL on the
+ * runtime's own thread.
  */
 #ifndef MUSTER_STATE_H
 #define MUSTER_STATE_H
@@ -395,7 +395,7 @@ muster_state_copy_progress(const muster_state_copy *copy);
 /** Frees the copy's memory; it is no longer served. NULL is fine. */
 MUSTER_EXPORT void muster_state_copy_free(muster_state_copy *copy);
 
-/* --- looking ---------------------------------------------------------------------------------- */
+/* --- listing what donors have ----------------------------------------------------------------- */
 
 /* What a donor has, or why it did not say. */
 struct muster_state_row {

@@ -35,8 +35,7 @@ struct mu_lock_files {
     mu_mono_t warn_at;
 };
 
-/* --- the files as they are now
- * ------------------------------------------------------------------------ */
+/* --- the files as they are now ---------------------------------------------------------------- */
 
 /* False: one of the files is a pipe, or the like, which is read only once; to open it again could
  * block for ever. */

@@ -206,7 +206,7 @@ void muster_progress_resume(muster_progress *p)
     pass(p, &d, resume_on_loop);
 }
 
-/* --- the view ---------------------------------------------------------------------------- */
+/* --- the view --------------------------------------------------------------------------------- */
 
 static void ready_on_loop(struct mu_door *door)
 {

@@ -99,7 +99,7 @@ void mu_rdzv_client_not_opened(struct mu_rdzv_client *s, int status, const char 
     begin_leaving(s);
 }
 
-/* --- the handler's events ------------------------------------------------------------------- */
+/* --- the handler's events --------------------------------------------------------------------- */
 
 static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
 {

@@ -108,7 +108,7 @@ void mu_rpc_pool_give(struct mu_rpc_pool *p, struct mu_buf *buf);
 /** Frees what was not used since the last look; returns whether another look is worthwhile. */
 bool mu_rpc_pool_look(struct mu_rpc_pool *p);
 
-/* --- serve.c ------------------------------------------------------------------------------ */
+/* --- serve.c ---------------------------------------------------------------------------------- */
 
 /* A job for a thread that may block. */
 struct mu_rpc_job {

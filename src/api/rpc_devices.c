@@ -7,7 +7,7 @@
 
 #define DEVICES_MAX 4096
 
-/* --- which there are -------------------------------------------------------------------------- */
+/* --- the devices ------------------------------------------------------------------------------ */
 
 static int ascending(const void *a, const void *b)
 {
@@ -109,7 +109,7 @@ size_t muster_rpc_devices(muster_rpc_agent *a, int32_t *ret_devices, size_t cap)
     return count;
 }
 
-/* --- which is which --------------------------------------------------------------------------- */
+/* --- the maps --------------------------------------------------------------------------------- */
 
 static struct mu_rpc_device_map *find_map(muster_rpc_agent *a, const char *worker)
 {

@@ -256,7 +256,7 @@ void mu_rpc_threads_end(muster_rpc_agent *a)
     }
 }
 
-/* --- incoming calls -------------------------------------------------------------------------- */
+/* --- incoming calls --------------------------------------------------------------------------- */
 
 static void on_start(struct mu_rpc_handler *base, struct mu_rpc_in *in, struct mu_span message)
 {

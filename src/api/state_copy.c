@@ -39,7 +39,7 @@ void mu_state_home_released(struct mu_state_share *share)
     }
 }
 
-/* --- the target ----------------------------------------------------------------------- */
+/* --- the target ------------------------------------------------------------------------------- */
 
 /* Which chunks may be there already: those in which some byte was ever written. */
 static uint8_t *find_data(const struct mu_state_home *home, const struct mu_state_manifest *m)

@@ -30,7 +30,7 @@ struct muster_state_request muster_state_request_defaults(void)
     };
 }
 
-/* --- announced donors ----------------------------------------------------------------- */
+/* --- announced donors ------------------------------------------------------------------------- */
 
 /* Reads the donors that are announced in the store. */
 static int look(muster_state_loading *g, int64_t timeout_ms, struct muster_values *ret)

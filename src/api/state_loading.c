@@ -5,8 +5,7 @@
 #include "api/state_api.h"
 #include "core/alloc.h"
 
-/* --- what the loader asks
- * ----------------------------------------------------------------------------- */
+/* --- what the loader asks --------------------------------------------------------------------- */
 
 static int resolve(void *context, const char *text, struct mu_addr *ret,
                    struct mu_errmsg *reterr_msg)
@@ -124,8 +123,7 @@ void mu_state_loading_callbacks(muster_state_loading *g)
     g->config.context = g;
 }
 
-/* --- what other threads ask
- * -------------------------------------------------------------------------- */
+/* --- what other threads ask ------------------------------------------------------------------- */
 
 /* The address follows the prefix; it may have slashes itself, as a multiaddr does. */
 static const char *address_in(const muster_state_loading *g, const char *key)

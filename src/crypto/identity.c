@@ -74,7 +74,7 @@ int mu_public_key_peer(struct mu_span public_key, struct mu_peer_id *ret_id)
     return 0;
 }
 
-/* --- public keys of others -------------------------------------------------------------------- */
+/* --- public keys of other peers --------------------------------------------------------------- */
 
 static EVP_PKEY *read_public(const struct key_message *m)
 {
@@ -139,7 +139,7 @@ int mu_public_key_verify(struct mu_span public_key, struct mu_span message,
     return err;
 }
 
-/* --- one's own -------------------------------------------------------------------------------- */
+/* --- our own ---------------------------------------------------------------------------------- */
 
 /* Fills in what follows from the private key; takes ownership of it, even on an error. */
 static int finish(struct mu_identity *ret, enum mu_key_type type, EVP_PKEY *key)

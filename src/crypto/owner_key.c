@@ -108,7 +108,7 @@ static int encode_der(struct mu_span n, struct mu_span e, struct mu_buf *out)
     return err != 0 ? err : put_der(out, DER_INTEGER, e);
 }
 
-/* --- keys of others --------------------------------------------------------------------------- */
+/* --- other keys ------------------------------------------------------------------------------- */
 
 static int line_to_der(struct mu_span line, struct mu_buf *der)
 {
@@ -191,7 +191,7 @@ int mu_owner_verify(struct mu_span line, struct mu_span message, struct mu_span 
     return err;
 }
 
-/* --- one's own -------------------------------------------------------------------------------- */
+/* --- our own ---------------------------------------------------------------------------------- */
 
 /* Finds the key's numbers in its protocol buffer, which holds DER that OpenSSL wrote. */
 static int find_numbers(const struct mu_identity *key, struct mu_span *ret_n, struct mu_span *ret_e)

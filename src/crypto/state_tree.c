@@ -7,7 +7,7 @@
 static const uint8_t leaf_tag = 0x00;
 static const uint8_t node_tag = 0x01;
 
-/* --- leaves and root ---------------------------------------------- */
+/* --- leaves and root -------------------------------------------------------------------------- */
 
 void mu_state_leaf(uint8_t ret[MU_STATE_HASH_LEN], const struct mu_span *spans, size_t count)
 {
@@ -95,7 +95,7 @@ void mu_state_root_of(uint8_t ret[MU_STATE_HASH_LEN], struct mu_span leaves)
     mu_state_root_get(&root, ret);
 }
 
-/* --- of what comes in pieces -------------------------------------- */
+/* --- of what comes in pieces ------------------------------------------------------------------ */
 
 static void begin_leaf(struct mu_state_builder *b)
 {
@@ -161,7 +161,7 @@ int mu_state_builder_end(struct mu_state_builder *b, uint8_t ret_root[MU_STATE_H
     return err;
 }
 
-/* --- the offer ---------------------------------------------------- */
+/* --- the offer -------------------------------------------------------------------------------- */
 
 void mu_state_id(uint8_t ret[MU_STATE_ID_LEN], struct mu_span manifest)
 {

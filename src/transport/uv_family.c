@@ -39,7 +39,7 @@ static struct mu_uv_child *child_of(struct mu_list *link)
     return MU_CONTAINER_OF(link, struct mu_uv_child, link);
 }
 
-/* --- owners ------------------------------------------------------------------------------- */
+/* --- owners ----------------------------------------------------------------------------------- */
 
 static void *owner_of_number(struct mu_uv_families *f, uint64_t number)
 {

@@ -28,7 +28,7 @@ int mu_failure_put(struct mu_buf *out, const char *format, ...)
     return mu_buf_append(out, mu_span(text, (size_t)len));
 }
 
-/* Six bytes at the most; 0 if the character stays as it is. */
+/* At most six bytes; 0 if the character stays as it is. */
 static size_t escape(const uint8_t *p, size_t len, char out[8])
 {
     static const char plain[] = "\"\\\n\r\t\b\f";
@@ -139,10 +139,10 @@ void mu_failure_fini(struct mu_failure *f)
     *f = (struct mu_failure){0};
 }
 
-/* Takes the place of what was there. */
+/* Replaces the text that was there. */
 static int take_text(char **to, struct mu_span string)
 {
-    /* No escape is shorter than what it stands for. */
+    /* An escape is never shorter than what it stands for. */
     size_t cap = string.len - 1;
     char *text = mu_malloc(cap);
 
@@ -255,7 +255,7 @@ int mu_failure_decode(struct mu_span in, struct mu_failure *ret_failure)
 
 /* --- error files ------------------------------------------------------------------------------ */
 
-/* Python writes the time as a text; the other shape as a number. Fractions are cut. */
+/* Python writes the time as a text, the other shape as a number. Fractions are cut off. */
 static void take_time(struct mu_failure *f, struct mu_span value)
 {
     struct mu_span digits = mu_jv_is_string(value) ? mu_span(value.data + 1, value.len - 2) : value;
@@ -360,7 +360,7 @@ static char lower(uint8_t c)
     return (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
 }
 
-/* Where `word`, in small letters, begins for the last time; the length if it is nowhere. */
+/* Where `word`, in lower case, begins for the last time; the text's length if it does not occur. */
 static size_t find_last(struct mu_span text, const char *word)
 {
     size_t len = strlen(word);
@@ -378,7 +378,7 @@ static size_t find_last(struct mu_span text, const char *word)
     return text.len;
 }
 
-/* Where it was, not what: the names of files and functions say nothing about the reason. */
+/* A frame says where it failed, not why: names of files and functions do not tell the reason. */
 static bool is_frame(struct mu_span line)
 {
     static const char *const begins[] = {"  File ", "    ", "frame #"};

@@ -44,7 +44,7 @@ static bool parse_u32(struct mu_span s, uint32_t *ret)
     return true;
 }
 
-/* The next item of a list and its comma; false behind the last. */
+/* Takes the next item of a list and its comma; false after the last. */
 static bool next_item(struct mu_span *rest, struct mu_span *ret)
 {
     const uint8_t *comma;
@@ -249,7 +249,8 @@ void mu_text_filter_fini(struct mu_text_filter *f)
     *f = (struct mu_text_filter){0};
 }
 
-/* Line by line texts are short, and this is asked only of lines on their way to the console. */
+/* A simple search will do: lines are short, and only those on their way to the console are
+ * searched. */
 static bool contains(struct mu_span line, struct mu_span text)
 {
     while (line.len >= text.len) {
@@ -283,7 +284,8 @@ static bool is_name(uint8_t c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* What is at a dollar: the bytes it spans and, if it is one of ours, its name. */
+/* Reads what follows a dollar: returns how many bytes it spans and, if it is one of ours, its
+ * name. */
 static size_t read_variable(struct mu_span s, struct mu_span *ret_name)
 {
     size_t start = s.len > 1 && s.data[1] == '{' ? 2 : 1;

@@ -28,7 +28,7 @@ static bool decode_u31(struct mu_span value, uint32_t *ret)
     return true;
 }
 
-/* A name that fits, without a zero in it. */
+/* Decodes a name that fits and has no zero byte. */
 static bool decode_role(struct mu_span value, char role[MU_ROLE_LEN_MAX + 1])
 {
     return mu_jv_is_string(value) &&

@@ -1,7 +1,8 @@
 /*
  * The two short forms of a float: IEEE half precision and bfloat16. Rounding is to the nearest,
- * ties to even; what is too large becomes an infinity; subnormal numbers are numbers. Widening is
- * exact, and widening and narrowing again gives the same sixteen bits, whatever they are.
+ * ties to even; a number that is too large becomes an infinity; subnormal numbers are kept.
+ * Widening is exact, and widening and narrowing again gives the same sixteen bits, whatever they
+ * are.
  */
 #ifndef MU_HALF_H
 #define MU_HALF_H

@@ -4,7 +4,7 @@
 
 #include "core/reader.h"
 
-/* Big-endian, as the format has it and nothing else here. */
+/* Big-endian, as nothing else here. */
 static uint64_t read_big(struct mu_reader *r, size_t len)
 {
     struct mu_span s = mu_read_bytes(r, len);
@@ -157,12 +157,12 @@ int mu_mp_next(struct mu_span *in, struct mu_mp *ret)
 int mu_mp_skip(struct mu_span *in, struct mu_span *ret_value)
 {
     struct mu_span rest = *in;
-    uint64_t left = 1; /* values that must still come */
+    uint64_t left = 1; /* how many values must still come */
 
     while (left > 0) {
         struct mu_mp t;
 
-        /* Each takes a byte at the least, so a count that promises more is refused at once. */
+        /* Each takes at least a byte, so a count that promises more is refused at once. */
         if (left > rest.len || mu_mp_next(&rest, &t) != 0) {
             return MUSTER_EPROTO;
         }
@@ -208,7 +208,7 @@ void mu_mp_put_raw(struct mu_mp_out *out, struct mu_span encoded)
     }
 }
 
-/* A code, then a number of so many bytes. */
+/* Writes a code, then a number of `len` bytes. */
 static void put_coded(struct mu_mp_out *out, uint8_t code, uint64_t value, size_t len)
 {
     uint8_t bytes[9] = {code};
@@ -274,7 +274,7 @@ void mu_mp_put_double(struct mu_mp_out *out, double value)
     put_coded(out, 0xcb, bits, 8);
 }
 
-/* A length in one, two or four bytes, whose codes are one behind the other. */
+/* Writes a length in one, two or four bytes; their codes follow each other. */
 static void put_length(struct mu_mp_out *out, uint8_t code, size_t len)
 {
     if (len <= UINT8_MAX) {

@@ -1,15 +1,15 @@
 /*
  * Protocol buffers as far as the peer protocols use them: a reader that walks the fields of one
- * message, and a writer. A dozen small messages do not pay for generated code with a memory
- * management of its own: a decoder here is a loop with a switch over field numbers, lends what it
- * finds, and takes no memory.
+ * message, and a writer. A dozen small messages are not worth generated code with memory management
+ * of its own: a decoder here is a loop with a switch over field numbers, points into its input, and
+ * takes no memory.
  *
  *     while ((err = mu_pb_next(&in, &field)) == 1) {
  *         switch (field.number) { case 1: id = field.bytes; break; ... }
  *     }
  *
- * Unknown fields are skipped by not being asked for; groups, which nobody uses any more, are
- * refused. Of a field that must occur once the last counts.
+ * Unknown fields are skipped by not being asked for; groups, which are no longer used, are refused.
+ * If a field that must occur once is repeated, the last counts.
  */
 #ifndef MU_PB_H
 #define MU_PB_H
@@ -28,10 +28,10 @@ struct mu_pb_field {
     uint32_t number;
     enum mu_pb_type type;
     uint64_t value;       /* VARINT, FIXED64, FIXED32 */
-    struct mu_span bytes; /* BYTES; lent by what is read */
+    struct mu_span bytes; /* BYTES; points into the input */
 };
 
-/** Takes the next field off `*in`. 1: there is one; 0: that was all; MUSTER_EPROTO. */
+/** Takes the next field off `*in`. 1: there is one; 0: there are no more; MUSTER_EPROTO. */
 int mu_pb_next(struct mu_span *in, struct mu_pb_field *ret_field);
 /** For packed numbers: takes one varint off. 1, 0 or MUSTER_EPROTO. */
 int mu_pb_next_varint(struct mu_span *in, uint64_t *ret_value);
@@ -40,8 +40,8 @@ double mu_pb_double(const struct mu_pb_field *field);
 
 /*
  * Writing. The first error (MUSTER_ELIMIT, MUSTER_ENOMEM) sticks, so a message is written straight
- * down and asked once at the end. Fields are written as they are called for, zero values too:
- * whether an empty field is left out is the message's business.
+ * down and checked once at the end. Every field is written, zero values too: the caller decides
+ * whether an empty field is left out.
  */
 struct mu_pb_out {
     struct mu_buf *buf;
@@ -56,11 +56,12 @@ static inline struct mu_pb_out mu_pb_out(struct mu_buf *buf)
 void mu_pb_put_varint(struct mu_pb_out *out, uint32_t number, uint64_t value);
 void mu_pb_put_bytes(struct mu_pb_out *out, uint32_t number, struct mu_span bytes);
 void mu_pb_put_double(struct mu_pb_out *out, uint32_t number, double value);
-/** The head of a field whose `len` bytes follow: for messages in messages of known length. */
+/** Writes the head of a field whose `len` bytes follow: for messages of known length inside
+ * messages. */
 void mu_pb_put_head(struct mu_pb_out *out, uint32_t number, size_t len);
-/** Bytes without any head. */
+/** Writes bytes without a head. */
 void mu_pb_put_raw(struct mu_pb_out *out, struct mu_span bytes);
-/** How long a field of so many bytes is, its head included. */
+/** How long a field of `len` bytes is, with its head. */
 size_t mu_pb_bytes_len(uint32_t number, size_t len);
 
 #endif

@@ -13,7 +13,7 @@
 #define FIRST_CAP     64
 #define NAME_LINE_MAX 256
 
-/* Values that are there once, in the order in which they are made. */
+/* Values that exist once, in the order in which they are made. */
 enum constant { CONST_NONE, CONST_FALSE, CONST_TRUE, CONST_EMPTY_TUPLE };
 
 struct machine {
@@ -21,8 +21,8 @@ struct machine {
     struct mu_reader in;
     struct mu_pickle_numbers stack;
     struct mu_pickle_numbers memo;
-    size_t at;        /* where the opcode at work stands */
-    size_t frame_end; /* where the frame at work ends */
+    size_t at;        /* where the current opcode is */
+    size_t frame_end; /* where the current frame ends */
     bool started;
     bool stopped;
     struct mu_errmsg *msg;
@@ -61,8 +61,8 @@ static int corrupt(struct machine *m, const char *what)
     return mu_err(m->msg, MUSTER_ECORRUPT, "at byte %zu of the pickle: %s", m->at, what);
 }
 
-/* Makes room in an array, within the ceiling. Numbers stay below 2^32 - 1 so that the largest can
- * stand for nothing. */
+/* Makes room in an array, within the limit. Numbers stay below 2^32 - 1, so that the largest can
+ * mean "no value". */
 static int make_room(struct machine *m, void **array, size_t *cap, size_t len, size_t more,
                      size_t size)
 {
@@ -82,7 +82,7 @@ static int make_room(struct machine *m, void **array, size_t *cap, size_t len, s
     }
     grown = mu_realloc(*array, want * size);
     if (grown == NULL) {
-        return mu_err(m->msg, MUSTER_ENOMEM, "no memory for the pickle");
+        return mu_err(m->msg, MUSTER_ENOMEM, "there is no memory for the pickle");
     }
     m->p->memory += (want - *cap) * size;
     *array = grown;
@@ -173,7 +173,8 @@ static int do_protocol(struct machine *m, unsigned arg)
     return 0;
 }
 
-/* A frame says how many bytes may be read at once. All are here; that they are is checked. */
+/* A frame says how many bytes may be read at once. All bytes are here already; this only checks
+ * it. */
 static int do_frame(struct machine *m, unsigned arg)
 {
     uint64_t len = mu_read_u64(&m->in);
@@ -183,7 +184,7 @@ static int do_frame(struct machine *m, unsigned arg)
         return corrupt(m, "a frame begins inside another");
     }
     if (len > m->in.rest.len) {
-        return corrupt(m, "a frame ends behind the end");
+        return corrupt(m, "a frame ends after the end of the pickle");
     }
     m->frame_end = m->p->in.len - m->in.rest.len + (size_t)len;
     return 0;
@@ -228,7 +229,8 @@ static int do_long(struct machine *m, unsigned arg)
         bits = UINT64_MAX;
     }
     for (size_t i = bytes.len; i-- > 0;) {
-        /* What is above the eighth byte may only repeat the sign, as may its highest bit. */
+        /* Bytes above the eighth may only repeat the sign, which the eighth byte's highest bit must
+         * show. */
         if (i >= 8 && bytes.data[i] != (uint8_t)bits) {
             return corrupt(m, "an integer does not fit into 64 bits");
         }
@@ -305,7 +307,7 @@ static int fill(struct machine *m, enum mu_pickle_kind kind, size_t count, bool 
     }
     number = m->stack.data[m->stack.len - below - 1];
     if (number == MARK || !mu_pickle_is(m->p, number, kind)) {
-        return corrupt(m, "what is to be filled is not of that kind");
+        return corrupt(m, "the container to fill is of another kind");
     }
     if (kind == MU_PICKLE_DICT && count % 2 != 0) {
         return corrupt(m, "a key has no value");
@@ -355,7 +357,7 @@ static int do_setitem(struct machine *m, unsigned arg)
     return fill(m, MU_PICKLE_DICT, 2, false);
 }
 
-/* All that is above the topmost mark goes into the container below it. */
+/* Moves everything above the topmost mark into the container below it. */
 static int do_fill(struct machine *m, unsigned kind)
 {
     size_t count = 0;
@@ -436,7 +438,7 @@ static bool has_attributes(unsigned type)
     return type == MU_PICKLE_CLASS_STATE || type == MU_PICKLE_CLASS_NODE;
 }
 
-/* An object of a class from a tuple of arguments, by __new__() or by a call. */
+/* Makes an object of a class from a tuple of arguments, by __new__() or by a call. */
 static int do_object(struct machine *m, unsigned by_new)
 {
     struct mu_pickle_value object = {.kind = MU_PICKLE_OBJECT};
@@ -445,7 +447,7 @@ static int do_object(struct machine *m, unsigned by_new)
     int err = pop_kind(m, MU_PICKLE_TUPLE, "the arguments are not a tuple", &args);
 
     if (err == 0) {
-        err = pop_kind(m, MU_PICKLE_CLASS, "what is to be made has no class", &class);
+        err = pop_kind(m, MU_PICKLE_CLASS, "an object to make has no class", &class);
     }
     if (err != 0) {
         return err;
@@ -471,7 +473,8 @@ static int do_build(struct machine *m, unsigned arg)
 
     (void)arg;
     if (err == 0) {
-        err = pop_kind(m, MU_PICKLE_OBJECT, "what is given attributes is not an object", &number);
+        err = pop_kind(m, MU_PICKLE_OBJECT,
+                       "attributes are given to something that is not an object", &number);
     }
     if (err != 0) {
         return err;
@@ -484,8 +487,8 @@ static int do_build(struct machine *m, unsigned arg)
     return push(m, number);
 }
 
-/* Remembers the topmost value. Python numbers what it remembers without gaps, so a number beyond
- * the next is an attempt on our memory. */
+/* Remembers the topmost value. Python numbers remembered values without gaps, so a number beyond
+ * the next is an attempt to exhaust our memory. */
 static int remember(struct machine *m, uint64_t slot)
 {
     uint32_t number = 0;
@@ -526,7 +529,7 @@ static int do_get(struct machine *m, unsigned size)
         return 0;
     }
     if (slot >= m->memo.len) {
-        return corrupt(m, "it refers to a value that is not there");
+        return corrupt(m, "it refers to a value that does not exist");
     }
     return push(m, m->memo.data[slot]);
 }
@@ -649,7 +652,7 @@ int mu_pickle_read(struct mu_pickle *p, struct mu_span in, size_t memory_max,
     }
     if (err == 0 && m.in.rest.len != 0) {
         m.at = in.len - m.in.rest.len;
-        err = corrupt(&m, "there is more behind its end");
+        err = corrupt(&m, "there are bytes after its end");
     }
     mu_free(m.stack.data);
     mu_free(m.memo.data);

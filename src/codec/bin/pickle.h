@@ -1,8 +1,8 @@
 /*
- * A reader of Python pickles that can only hold data. It knows the opcodes that occur in the state
- * of a rendezvous (protocols 2 to 5) and the handful of classes in it; at everything else it stops
- * and says what it found. Nothing is ever imported or called: an object is a class, the arguments
- * it would be called with and the attributes it would be given.
+ * A reader of Python pickles that hold only data. It knows the opcodes that occur in the state of a
+ * rendezvous (protocols 2 to 5) and the handful of classes in it; at everything else it stops and
+ * says what it found. Nothing is ever imported or called: an object is a class, the arguments it
+ * would be called with and the attributes it would be given.
  *
  *     struct mu_pickle p;
  *     mu_pickle_init(&p);
@@ -11,10 +11,10 @@
  *     ...
  *     mu_pickle_fini(&p);
  *
- * Values are numbered; containers hold numbers. What a pickle refers to twice is there once, so a
- * pickle can build a graph that would be enormous if it were written out, or a container that holds
- * itself. Whoever walks it must not recurse, and must not scan a big container once for each of
- * many references to it.
+ * Values are numbered; containers hold numbers. A value that a pickle refers to twice exists once,
+ * so a pickle can build a graph that would be enormous if it were written out, or a container that
+ * holds itself. Code that walks it must not recurse, and must not scan a big container once for
+ * each of many references to it.
  *
  * Each opcode costs a constant amount of memory. The ceiling is the caller's.
  */
@@ -38,7 +38,8 @@ enum mu_pickle_kind {
     MU_PICKLE_OBJECT,
 };
 
-/* What can be named. The last two are how protocols 2 and 3 say a set, and 2 bytes. */
+/* The classes that may be named. With the last two, protocols 2 and 3 write a set, and protocol 2
+ * writes bytes. */
 enum mu_pickle_class {
     MU_PICKLE_CLASS_NO = 0,
     MU_PICKLE_CLASS_STATE,     /* torch's _RendezvousState */
@@ -55,7 +56,7 @@ enum mu_pickle_class {
 struct mu_pickle_value {
     uint8_t kind;   /* enum mu_pickle_kind */
     uint8_t type;   /* enum mu_pickle_class, of a class or an object */
-    uint32_t count; /* bytes; items; an object's: a number for whoever walks, 0 at first */
+    uint32_t count; /* bytes; items; of an object: a number for the caller's use, 0 at first */
     union {
         int64_t integer; /* of an int or a bool */
         struct {
@@ -80,7 +81,7 @@ struct mu_pickle {
     struct mu_pickle_value *values;
     size_t value_count;
     size_t value_cap;
-    struct mu_pickle_numbers items; /* of all containers, in runs */
+    struct mu_pickle_numbers items; /* the items of all containers, in runs */
     uint32_t root;
     size_t memory; /* in use, of memory_max */
     size_t memory_max;
@@ -91,8 +92,8 @@ void mu_pickle_fini(struct mu_pickle *p);
 
 /**
  * Reads one pickle, which is all of `in` and is borrowed as long as `p` is used. MUSTER_ECORRUPT:
- * it is damaged or holds what we do not read. MUSTER_ELIMIT: it needs more memory than that.
- * MUSTER_ENOMEM. Both of the first in words. `p` can only be finished after an error.
+ * it is damaged or holds something we do not read. MUSTER_ELIMIT: it needs more than `memory_max`.
+ * MUSTER_ENOMEM. The first two have a text. After an error, only mu_pickle_fini() may be called.
  */
 int mu_pickle_read(struct mu_pickle *p, struct mu_span in, size_t memory_max,
                    struct mu_errmsg *reterr_msg);
@@ -139,8 +140,8 @@ struct mu_pickle_walk mu_pickle_walk(const struct mu_pickle *p, uint32_t number)
 uint32_t mu_pickle_next(const struct mu_pickle *p, struct mu_pickle_walk *w);
 
 /**
- * The value under a key in a dict, or MU_PICKLE_NOTHING. Reads the whole dict: ask its count first
- * where a hostile pickle could make you do it often.
+ * The value under a key in a dict, or MU_PICKLE_NOTHING. Reads the whole dict: check its count
+ * first if a hostile pickle could make you do this often.
  */
 uint32_t mu_pickle_get(const struct mu_pickle *p, uint32_t dict, const char *key);
 

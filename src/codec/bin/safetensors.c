@@ -16,18 +16,19 @@ int mu_safetensors_length(const uint8_t prefix[MU_SAFETENSORS_PREFIX_LEN], uint6
 
     if (len > MU_SAFETENSORS_HEADER_MAX) {
         return mu_err(reterr_msg, MUSTER_ECORRUPT,
-                      "not a safetensors file: its head would have %" PRIu64 " bytes", len);
+                      "this is not a safetensors file: its head would have %" PRIu64 " bytes", len);
     }
     if (file_len < MU_SAFETENSORS_PREFIX_LEN || len > file_len - MU_SAFETENSORS_PREFIX_LEN) {
         return mu_err(reterr_msg, MUSTER_ECORRUPT,
-                      "cut short: its head has %" PRIu64 " bytes, and the file %" PRIu64, len,
-                      file_len);
+                      "the file is cut short: its head has %" PRIu64
+                      " bytes, and the file %" PRIu64,
+                      len, file_len);
     }
     *ret_len = (size_t)len;
     return 0;
 }
 
-/* One tensor of the head; all spans are of the JSON. */
+/* One tensor of the head; all spans point into the JSON. */
 struct entry {
     struct mu_span name; /* as written, without quotes */
     struct mu_span shape;
@@ -46,7 +47,7 @@ static bool read_u64(struct mu_span value, uint64_t *ret)
 {
     int64_t number;
 
-    /* Not in quotes, which mu_jv_int() would let pass. */
+    /* Not in quotes, which mu_jv_int() would accept. */
     if (value.len == 0 || value.data[0] == '"' || !mu_jv_int(value, &number) || number < 0) {
         return false;
     }
@@ -85,13 +86,13 @@ static int read_entry(struct mu_span name, struct mu_span value, struct entry *r
     }
     ret->dtype = mu_dtype_parse(mu_span(dtype.data + 1, dtype.len - 2));
     if (ret->dtype == 0) {
-        return complain(reterr_msg, name, MUSTER_ENOTSUP, "its dtype is not known here");
+        return complain(reterr_msg, name, MUSTER_ENOTSUP, "its dtype is unknown");
     }
     if (ret->shape.len == 0 || ret->shape.data[0] != '[') {
         return complain(reterr_msg, name, MUSTER_ECORRUPT, "it has no shape");
     }
     if (!read_offsets(mu_jv_member(value, "data_offsets"), ret)) {
-        return complain(reterr_msg, name, MUSTER_ECORRUPT, "its data_offsets make no sense");
+        return complain(reterr_msg, name, MUSTER_ECORRUPT, "its data_offsets are invalid");
     }
     return 0;
 }
@@ -112,7 +113,7 @@ static int push_entry(struct entries *es, const struct entry *e)
     return 0;
 }
 
-/* The metadata must be strings by strings. */
+/* The metadata must map strings to strings. */
 static int take_metadata(struct mu_span value, struct mu_buf *out, struct mu_errmsg *reterr_msg)
 {
     struct mu_jv_walk walk = mu_jv_walk(value);
@@ -163,7 +164,7 @@ static int collect(struct mu_span json, struct entries *es, struct mu_buf *metad
     return 0;
 }
 
-/* By their bytes; those without any in the order of their names as written. */
+/* Orders tensors by their bytes; those without bytes by their names as written. */
 static int compare_entries(const void *left, const void *right)
 {
     const struct entry *a = left;
@@ -181,7 +182,7 @@ static int compare_entries(const void *left, const void *right)
     return order != 0 ? order : (a->name.len > b->name.len) - (a->name.len < b->name.len);
 }
 
-/* The name without escapes: in place of the quotes that were around it, it has room. */
+/* Decodes the name without its escapes; the scratch buffer has room for it. */
 static int decode_name(struct mu_span name, struct mu_buf *scratch, struct mu_span *ret)
 {
     int err;
@@ -209,22 +210,22 @@ static int add_entry(struct mu_layout *layout, const struct entry *e, struct mu_
             return complain(reterr_msg, e->name, MUSTER_ECORRUPT, "it has too many dimensions");
         }
         if (!read_u64(value, &shape[rank++])) {
-            return complain(reterr_msg, e->name, MUSTER_ECORRUPT, "its shape makes no sense");
+            return complain(reterr_msg, e->name, MUSTER_ECORRUPT, "its shape is invalid");
         }
     }
     err = decode_name(e->name, scratch, &name);
     if (err == MUSTER_ECORRUPT) {
-        return complain(reterr_msg, e->name, err, "its name makes no sense");
+        return complain(reterr_msg, e->name, err, "its name is invalid");
     }
     if (err == 0) {
         err = mu_layout_add(layout, name, e->dtype, shape, rank);
     }
     if (err == MUSTER_EINVAL) {
-        return complain(reterr_msg, e->name, MUSTER_ECORRUPT, "it has no whole number of bytes");
+        return complain(reterr_msg, e->name, MUSTER_ECORRUPT, "its bits do not make whole bytes");
     }
     if (err == 0 && layout->tensors[layout->count - 1].len != e->end - e->begin) {
         return complain(reterr_msg, e->name, MUSTER_ECORRUPT,
-                        "its bytes are not as many as its dtype and shape say");
+                        "its number of bytes does not match its dtype and shape");
     }
     return err;
 }
@@ -238,7 +239,7 @@ static int fill_layout(const struct entries *es, uint64_t data_len, struct mu_la
         if (es->list[i].begin != layout->bytes) {
             return complain(reterr_msg, es->list[i].name, MUSTER_ECORRUPT,
                             es->list[i].begin < layout->bytes
-                                ? "its bytes are another tensor's, too"
+                                ? "its bytes overlap those of another tensor"
                                 : "there is a gap before its bytes");
         }
         err = add_entry(layout, &es->list[i], scratch, reterr_msg);
@@ -248,7 +249,7 @@ static int fill_layout(const struct entries *es, uint64_t data_len, struct mu_la
     }
     if (layout->bytes != data_len) {
         return mu_err(reterr_msg, MUSTER_ECORRUPT,
-                      "the tensors have %" PRIu64 " bytes, and the file has %" PRIu64 " for them",
+                      "the tensors have %" PRIu64 " bytes, but the file has %" PRIu64 " for them",
                       layout->bytes, data_len);
     }
     return 0;
@@ -271,7 +272,7 @@ static int check_names(const struct mu_layout *layout, struct mu_errmsg *reterr_
     mu_free(index);
     return err == 0 ? 0
                     : complain(reterr_msg, mu_layout_name(layout, twice), MUSTER_ECORRUPT,
-                               "it is there twice");
+                               "it occurs twice");
 }
 
 int mu_safetensors_parse(struct mu_span json, uint64_t data_len, struct mu_layout *layout,

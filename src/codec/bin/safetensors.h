@@ -1,6 +1,6 @@
 /*
- * The head of a safetensors file: eight bytes that say how long it is, a JSON object, and behind it
- * the tensors' bytes.
+ * The head of a safetensors file: eight bytes that say how long it is, and a JSON object; the
+ * tensors' bytes follow.
  *
  *     u64 length, {"__metadata__":{...},"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}},
  *     bytes
@@ -13,26 +13,26 @@
 #include "codec/bin/tensor.h"
 
 #define MU_SAFETENSORS_PREFIX_LEN 8
-#define MU_SAFETENSORS_HEADER_MAX 100000000u /* of the JSON, as the format has it */
+#define MU_SAFETENSORS_HEADER_MAX 100000000u /* of the JSON, by the format */
 
 /**
- * How long the JSON is, from the first eight bytes of a file of `file_len` bytes. MUSTER_ECORRUPT:
- * no such file, in words.
+ * How long the JSON is, from the first eight bytes of a file of `file_len` bytes. MUSTER_ECORRUPT,
+ * with a text: it is not such a file.
  */
 int mu_safetensors_length(const uint8_t prefix[MU_SAFETENSORS_PREFIX_LEN], uint64_t file_len,
                           size_t *ret_len, struct mu_errmsg *reterr_msg);
 /**
- * Reads the JSON; `data_len` bytes are behind it. The layout, which is empty, gets the tensors in
+ * Reads the JSON, which `data_len` bytes follow. The layout, which is empty, gets the tensors in
  * the order of their bytes; `metadata`, if it is not NULL, gets the text of the metadata's object.
- * MUSTER_ECORRUPT: what the format does not allow, in words that name the tensor; MUSTER_ENOTSUP: a
- * type of element that is not known; MUSTER_ELIMIT, MUSTER_ENOMEM. After an error the layout may
- * hold some of it.
+ * MUSTER_ECORRUPT: the format does not allow it, with a text that names the tensor; MUSTER_ENOTSUP:
+ * an unknown type of element; MUSTER_ELIMIT, MUSTER_ENOMEM. After an error the layout may hold some
+ * of the tensors.
  */
 int mu_safetensors_parse(struct mu_span json, uint64_t data_len, struct mu_layout *layout,
                          struct mu_buf *metadata, struct mu_errmsg *reterr_msg);
 /**
  * Appends the head of a file with these tensors: the eight bytes and the JSON, padded with spaces
- * so that the bytes behind it begin at a multiple of eight. `metadata` is a JSON object of strings,
+ * so that the bytes after it begin at a multiple of eight. `metadata` is a JSON object of strings,
  * or empty. MUSTER_ELIMIT, MUSTER_ENOMEM: nothing was appended.
  */
 int mu_safetensors_write(const struct mu_layout *layout, struct mu_span metadata,

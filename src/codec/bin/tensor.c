@@ -77,7 +77,7 @@ void mu_layout_fini(struct mu_layout *l)
     mu_layout_init(l);
 }
 
-/* Room for `more` elements of `size` bytes behind `count` of them. */
+/* Makes room for `more` elements of `size` bytes after `count` of them. */
 static int grow(void **array, size_t *cap, size_t count, size_t more, size_t size)
 {
     size_t wanted = *cap == 0 ? 16 : *cap;
@@ -101,7 +101,7 @@ static int grow(void **array, size_t *cap, size_t count, size_t more, size_t siz
     return 0;
 }
 
-/* Bytes of a tensor; false: too many, or no whole number of them. */
+/* Computes a tensor's bytes; false: too many, or not a whole number. */
 static bool size_of(enum mu_dtype dtype, const uint64_t *shape, size_t rank, uint64_t *ret)
 {
     uint64_t bits = mu_dtype_bits(dtype);
@@ -162,7 +162,7 @@ uint64_t mu_layout_elements(const struct mu_layout *l, size_t i)
 {
     uint64_t bits = mu_dtype_bits(l->tensors[i].dtype);
 
-    /* The bits have been counted without overflow, or there are none. */
+    /* The bits were counted without overflow, or there are no bits. */
     return l->tensors[i].len / bits * 8 + l->tensors[i].len % bits * 8 / bits;
 }
 
@@ -231,20 +231,20 @@ int mu_layout_check(const struct mu_layout *expected, const struct mu_layout *go
 
     for (size_t i = 0; i < both; i++) {
         if (!mu_span_eq(mu_layout_name(expected, i), mu_layout_name(got, i))) {
-            return mu_err(reterr_msg, MUSTER_EINVAL, "tensor %zu is %s, and %s was expected", i,
+            return mu_err(reterr_msg, MUSTER_EINVAL, "tensor %zu is %s, but %s was expected", i,
                           mu_span_quote(names[0], sizeof(names[0]), mu_layout_name(got, i)),
                           mu_span_quote(names[1], sizeof(names[1]), mu_layout_name(expected, i)));
         }
         if (!mu_layout_same_type(expected, got, i)) {
             mu_layout_describe(got, i, types[0], sizeof(types[0]));
             mu_layout_describe(expected, i, types[1], sizeof(types[1]));
-            return mu_err(reterr_msg, MUSTER_EINVAL, "tensor %s is %s, and %s was expected",
+            return mu_err(reterr_msg, MUSTER_EINVAL, "tensor %s is %s, but %s was expected",
                           mu_span_quote(names[0], sizeof(names[0]), mu_layout_name(got, i)),
                           types[0], types[1]);
         }
     }
     if (expected->count != got->count) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "there are %zu tensors, and %zu were expected",
+        return mu_err(reterr_msg, MUSTER_EINVAL, "there are %zu tensors, but %zu were expected",
                       got->count, expected->count);
     }
     return 0;
@@ -262,7 +262,7 @@ int mu_layout_check_names(const struct mu_layout *l, struct mu_errmsg *reterr_ms
     }
     index = mu_calloc(l->count, sizeof(*index));
     if (index == NULL) {
-        return mu_err(reterr_msg, MUSTER_ENOMEM, "no memory for the names of the tensors");
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "there is no memory for the names of the tensors");
     }
     err = mu_layout_sort(l, index, &twice);
     mu_free(index);

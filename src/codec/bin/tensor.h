@@ -1,7 +1,7 @@
 /*
- * Tensors as far as they travel: a name, an element type, a shape, and where the bytes are. A
- * layout is an ordered list of them; their bytes lie behind each other in that order, without gaps,
- * little-endian, the last dimension running fastest.
+ * Tensors as they travel: a name, an element type, a shape, and where the bytes are. A layout is an
+ * ordered list of them; their bytes follow each other in that order, without gaps, little-endian,
+ * the last dimension running fastest.
  */
 #ifndef MU_TENSOR_H
 #define MU_TENSOR_H
@@ -16,7 +16,7 @@
 
 #define MU_TENSOR_RANK_MAX 64
 
-/* The numbers stand in manifests (codec/state/manifest.h): new ones go to the end. */
+/* Manifests contain these numbers (codec/state/manifest.h): new types go to the end. */
 enum mu_dtype {
     MU_DTYPE_BOOL = 1,
     MU_DTYPE_U8,
@@ -43,11 +43,11 @@ enum mu_dtype {
 
 /** As safetensors calls it, "F32". */
 const char *mu_dtype_name(enum mu_dtype dtype);
-/** As PyTorch calls it, "float32"; NULL where it has no type of its own for it. */
+/** As PyTorch calls it, "float32"; NULL if PyTorch has no such type. */
 const char *mu_dtype_torch_name(enum mu_dtype dtype);
 /** Bits of an element. */
 unsigned mu_dtype_bits(enum mu_dtype dtype);
-/** By either name; 0: there is none such. */
+/** Finds a type by either name; 0: there is no such type. */
 enum mu_dtype mu_dtype_parse(struct mu_span name);
 
 struct mu_tensor {
@@ -74,8 +74,8 @@ struct mu_layout {
 void mu_layout_init(struct mu_layout *l);
 void mu_layout_fini(struct mu_layout *l);
 /**
- * Adds one behind those that are there; copies name and shape. MUSTER_EINVAL: more dimensions, or
- * more elements than can be, or bits that make no whole bytes; MUSTER_ELIMIT, MUSTER_ENOMEM.
+ * Adds a tensor at the end; copies name and shape. MUSTER_EINVAL: too many dimensions or elements,
+ * or bits that do not make whole bytes; MUSTER_ELIMIT, MUSTER_ENOMEM.
  */
 int mu_layout_add(struct mu_layout *l, struct mu_span name, enum mu_dtype dtype,
                   const uint64_t *shape, size_t rank);
@@ -89,23 +89,24 @@ static inline const uint64_t *mu_layout_shape(const struct mu_layout *l, size_t 
 {
     return l->shapes == NULL ? NULL : l->shapes + l->tensors[i].shape_at;
 }
-/** How many elements it has. */
+/** How many elements tensor `i` has. */
 uint64_t mu_layout_elements(const struct mu_layout *l, size_t i);
-/** Whether tensor `i` has the same type and shape in both, which have that many. */
+/** Whether tensor `i`, which both have, has the same type and shape in both. */
 bool mu_layout_same_type(const struct mu_layout *a, const struct mu_layout *b, size_t i);
-/** Its type and shape, "F32[2,3]", terminated, cut where there is no more room. Returns `buf`. */
+/** Writes its type and shape, "F32[2,3]", terminated, cut if there is no more room. Returns
+ * `buf`. */
 char *mu_layout_describe(const struct mu_layout *l, size_t i, char *buf, size_t cap);
 /**
- * Fills `index`, with room for l->count, with the tensors in the order of their names. The first
- * name that is there twice is MUSTER_EEXIST, and `*ret_twice` is which.
+ * Fills `index`, with room for l->count, with the tensors in the order of their names.
+ * MUSTER_EEXIST: a name occurs twice; `*ret_twice` says which.
  */
 int mu_layout_sort(const struct mu_layout *l, size_t *index, size_t *ret_twice);
-/** MUSTER_EEXIST, in words, for a name that two tensors have: who looks one up must find the one
- * that is meant. MUSTER_ENOMEM. */
+/** MUSTER_EEXIST, with a text: two tensors have one name, so that looking it up would be ambiguous.
+ * MUSTER_ENOMEM. */
 int mu_layout_check_names(const struct mu_layout *l, struct mu_errmsg *reterr_msg);
 /**
- * Whether `got` is what `expected` says: the same tensors in the same order with the same types and
- * shapes. MUSTER_EINVAL, in words that name the first that differs.
+ * Checks that `got` is what `expected` says: the same tensors in the same order with the same types
+ * and shapes. MUSTER_EINVAL, with a text that names the first that differs.
  */
 int mu_layout_check(const struct mu_layout *expected, const struct mu_layout *got,
                     struct mu_errmsg *reterr_msg);

@@ -1,6 +1,6 @@
 /*
- * Unsigned LEB128, as multiformats have it: seven bits to a byte, the least significant first, at
- * most nine bytes, and no other than the shortest form.
+ * Unsigned LEB128, as in multiformats: seven bits to a byte, the least significant first, at most
+ * nine bytes, and only in the shortest form.
  */
 #ifndef MU_UVARINT_H
 #define MU_UVARINT_H

@@ -9,7 +9,7 @@ enum {
     FIELD_AUTH = 1,
 };
 
-/* Copies the bytes of field `number` where they belong, if it is one of `count` that are bytes. */
+/* Stores the bytes of a field in its place, if it is one of the `count` fields that are bytes. */
 static int take_bytes(const struct mu_pb_field *f, struct mu_span *const *to, size_t count)
 {
     if (f->number > count || to[f->number - 1] == NULL) {

@@ -4,7 +4,7 @@
 
 #include "codec/bin/msgpack.h"
 
-#define UNLIMITED (__builtin_inf()) /* hivemind's maxsize of a dictionary that has none */
+#define UNLIMITED (__builtin_inf()) /* hivemind's maxsize of a dictionary without one */
 
 static int next_array(struct mu_span *in, uint32_t *ret_count)
 {

@@ -1,6 +1,6 @@
 /*
- * Names in the DHT: 160 bits for nodes and keys alike, big-endian, and the distance between two of
- * them, which is their XOR taken as a number.
+ * Ids in the DHT: 160 bits for nodes and keys alike, big-endian, and the distance between two of
+ * them, which is their XOR as a number.
  */
 #ifndef MU_DHT_ID_H
 #define MU_DHT_ID_H
@@ -28,7 +28,7 @@ static inline bool mu_dht_id_eq(const struct mu_dht_id *a, const struct mu_dht_i
     return memcmp(a->bytes, b->bytes, MU_DHT_ID_LEN) == 0;
 }
 
-/** False: not of the right length. */
+/** False: the length is wrong. */
 static inline bool mu_dht_id_from(struct mu_dht_id *ret, struct mu_span bytes)
 {
     if (bytes.len != MU_DHT_ID_LEN) {

@@ -39,7 +39,7 @@ static struct mu_dht_walk walk_of(struct mu_span message, uint32_t number)
     return (struct mu_dht_walk){.rest = message, .number = number};
 }
 
-/* The next field of the list, as it is written: a number in a list may be packed or not. */
+/* Takes the next field of the list: a number in a list may be packed or not. */
 static int next_field(struct mu_dht_walk *w, struct mu_pb_field *ret)
 {
     int got;
@@ -121,7 +121,7 @@ static int next_double(struct mu_dht_walk *w, double *ret)
     return 1;
 }
 
-/* How many there are, each of which must be readable; ids must have the length of one. */
+/* Counts them; each must be readable, and ids must have the right length. */
 static int count_bytes(struct mu_dht_walk w, bool ids, size_t *ret)
 {
     struct mu_span bytes;
@@ -186,7 +186,7 @@ static int read_node(struct mu_span bytes, struct mu_dht_head *head)
     return got;
 }
 
-/* A field of the head, if it is one. Of a field that occurs twice the last counts. */
+/* Takes a field of the head, if it is one. If a field occurs twice, the last counts. */
 static int take_head(struct mu_dht_head *head, const struct mu_pb_field *f, uint32_t peer_number)
 {
     if (f->number == FIELD_AUTH || f->number == peer_number) {

@@ -1,15 +1,15 @@
 /*
- * What nodes of hivemind's DHT say to each other: ping, store and find, each a request and an
- * answer (protocol buffers, proto3: zero values are left out, repeated numbers are packed).
+ * The messages of hivemind's DHT: ping, store and find, each a request and an answer (protocol
+ * buffers, proto3: zero values are left out, repeated numbers are packed).
  *
  *     mu_dht_store_decode(bytes, &store);            all of it is read once,
  *     while (mu_dht_store_next(&store, &item)) ...   so that walking it cannot fail
  *
- * Decoders take no memory and lend what they find. A node that only asks (client mode) says no node
- * id: `has_node` is false. Of ids that have another length than 20 a message is refused.
+ * Decoders take no memory and point into their input. A node that only asks (client mode) sends no
+ * node id: `has_node` is false. A message with an id that does not have 20 bytes is refused.
  *
- * The authorization wrapper (field 1 of every message) is lent as it came, empty if it is not
- * there; mu_dht_auth_decode() and mu_dht_reply_auth_decode() read it.
+ * The authorization wrapper (field 1 of every message) is given as it came, empty if it is missing;
+ * mu_dht_auth_decode() and mu_dht_reply_auth_decode() read it.
  */
 #ifndef MU_DHT_MSG_H
 #define MU_DHT_MSG_H
@@ -25,7 +25,7 @@
 #define MU_DHT_STORE_METHOD "DHTProtocol.rpc_store"
 #define MU_DHT_FIND_METHOD  "DHTProtocol.rpc_find"
 
-/* What a message has in common: who speaks, and by what right. */
+/* What all messages have in common: the sender, and its authorization. */
 struct mu_dht_head {
     struct mu_span auth;
     bool has_node;
@@ -45,10 +45,10 @@ struct mu_dht_ping_reply {
     bool available;
 };
 
-/** MUSTER_EPROTO, as of all decoders here. */
+/** MUSTER_EPROTO, as for all decoders here. */
 int mu_dht_ping_decode(struct mu_span bytes, struct mu_dht_ping *ret);
 int mu_dht_ping_reply_decode(struct mu_span bytes, struct mu_dht_ping_reply *ret);
-/** MUSTER_ELIMIT, MUSTER_ENOMEM, as of all encoders here. */
+/** MUSTER_ELIMIT, MUSTER_ENOMEM, as for all encoders here. */
 int mu_dht_ping_encode(struct mu_buf *out, const struct mu_dht_ping *ping);
 int mu_dht_ping_reply_encode(struct mu_buf *out, const struct mu_dht_ping_reply *reply);
 
@@ -117,7 +117,7 @@ struct mu_dht_neighbour {
     struct mu_peer_id peer;
 };
 
-/* One result as it is read. */
+/* A result that was read. */
 struct mu_dht_found {
     enum mu_dht_found_type type;
     struct mu_span value;
@@ -126,7 +126,7 @@ struct mu_dht_found {
     struct mu_dht_walk near_nodes, near_peers;
 };
 
-/* And as it is said; all borrowed. */
+/* A result to write; everything is borrowed. */
 struct mu_dht_finding {
     enum mu_dht_found_type type;
     struct mu_span value;
@@ -148,7 +148,7 @@ int mu_dht_find_encode(struct mu_buf *out, const struct mu_dht_head *head,
 
 int mu_dht_find_reply_decode(struct mu_span bytes, struct mu_dht_find_reply *ret);
 bool mu_dht_find_reply_next(struct mu_dht_find_reply *reply, struct mu_dht_found *ret);
-/** Neighbours whose peer id cannot be one are left out. */
+/** Neighbours with an invalid peer id are left out. */
 bool mu_dht_found_next(struct mu_dht_found *found, struct mu_dht_neighbour *ret);
 /** A reply is written piece by piece: each result, then the head. */
 int mu_dht_finding_encode(struct mu_buf *out, const struct mu_dht_finding *finding);
@@ -160,7 +160,7 @@ struct mu_dht_token {
     struct mu_span username;
     struct mu_span public_key; /* as OpenSSH writes it */
     struct mu_span expiration_time;
-    struct mu_span signature; /* by whoever gave it */
+    struct mu_span signature; /* by the authority that issued the token */
 };
 
 struct mu_dht_auth {
@@ -183,11 +183,11 @@ int mu_dht_auth_decode(struct mu_span bytes, struct mu_dht_auth *ret);
 int mu_dht_auth_encode(struct mu_buf *out, const struct mu_dht_auth *auth);
 int mu_dht_reply_auth_decode(struct mu_span bytes, struct mu_dht_reply_auth *ret);
 int mu_dht_reply_auth_encode(struct mu_buf *out, const struct mu_dht_reply_auth *auth);
-/** The wrapper of any message, empty if it has none. MUSTER_EPROTO. */
+/** Finds the wrapper of any message; empty if there is no wrapper. MUSTER_EPROTO. */
 int mu_dht_auth_find(struct mu_span message, struct mu_span *ret_auth);
 /**
- * Appends a message with another wrapper in the place of its own: how a message is signed, and how
- * what was signed is found again. MUSTER_EPROTO if the message is none.
+ * Appends a message with another wrapper in place of its own. This is how a message is signed, and
+ * how the signed bytes are reconstructed. MUSTER_EPROTO if it is not a message.
  */
 int mu_dht_auth_replace(struct mu_buf *out, struct mu_span message, struct mu_span auth);
 

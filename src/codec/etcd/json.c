@@ -5,7 +5,7 @@
 
 #include "codec/text/base64.h"
 
-/* A text being written; the first failure stays, and is taken back at the end. */
+/* A text being written; the first failure sticks, and what was written is removed at the end. */
 struct writer {
     struct mu_buf *out;
     size_t from;
@@ -83,7 +83,7 @@ static void say_bytes(struct writer *w, const char *name, struct mu_span bytes)
     say_text(w, "\"");
 }
 
-/* Text in quotes. What is not ASCII is taken to be UTF-8 and goes as it is. */
+/* Writes text in quotes. What is not ASCII counts as UTF-8 and is written as it is. */
 static void say_quoted(struct writer *w, const char *name, struct mu_span text)
 {
     char escape[8];
@@ -315,7 +315,7 @@ int mu_etcd_prefix_end(struct mu_buf *out, struct mu_span prefix)
         len--;
     }
     if (len == 0) {
-        return mu_buf_append(out, mu_span("", 1)); /* One zero byte: no end. */
+        return mu_buf_append(out, mu_span("", 1)); /* one zero byte: no end */
     }
     err = mu_buf_append(out, mu_span(prefix.data, len));
     if (err == 0) {

@@ -1,7 +1,7 @@
 /*
  * etcd's v3 API as its JSON gateway speaks it: POST, keys and values in base64, 64-bit numbers in
- * quotes, and in replies nothing that is zero, false or empty. One struct takes every reply; what a
- * reply does not say is zero in it.
+ * quotes, and replies that leave out what is zero, false or empty. One struct holds every reply;
+ * what a reply leaves out is zero in it.
  */
 #ifndef MU_ETCD_JSON_H
 #define MU_ETCD_JSON_H
@@ -26,24 +26,24 @@ enum mu_etcd_op_kind {
 struct mu_etcd_op {
     enum mu_etcd_op_kind kind;
     struct mu_span key;
-    struct mu_span end; /* range, delete: up to here, without it; empty: the one key */
+    struct mu_span end; /* range, delete: the end, exclusive; empty: the one key */
     struct mu_span value;
-    int64_t lease;    /* put; 0: none */
+    int64_t lease;    /* put; 0: no lease */
     int64_t limit;    /* range; 0: all */
     int64_t revision; /* range: as of then; 0: now */
     bool keys_only;
     bool count_only;
-    bool by_creation;   /* range: the oldest first, */
-    bool newest_first;  /* or, with it, the newest */
-    int64_t create_max; /* range: none that was created later; 0: all */
+    bool by_creation;   /* range: the oldest first */
+    bool newest_first;  /* with it: the newest first */
+    int64_t create_max; /* range: only keys created up to here; 0: all */
     bool prev_kv;       /* put, delete */
 };
 
 enum mu_etcd_target {
-    MU_ETCD_MOD = 1, /* of a key that is not there: 0 */
+    MU_ETCD_MOD = 1, /* of a missing key: 0 */
     MU_ETCD_CREATE,
     MU_ETCD_VERSION,
-    MU_ETCD_VALUE, /* of a key that is not there: never so */
+    MU_ETCD_VALUE, /* of a missing key: never true */
     MU_ETCD_LEASE,
 };
 
@@ -82,15 +82,15 @@ const char *mu_etcd_op_path(enum mu_etcd_op_kind kind);
 int mu_etcd_encode_op(struct mu_buf *out, const struct mu_etcd_op *op);
 int mu_etcd_encode_txn(struct mu_buf *out, const struct mu_etcd_txn *txn);
 int mu_etcd_encode_watch(struct mu_buf *out, const struct mu_etcd_watch_request *watch);
-/** {"TTL":"..."}; an id of 0 lets the server choose. */
+/** {"TTL":"..."}; with an id of 0 the server chooses. */
 int mu_etcd_encode_grant(struct mu_buf *out, int64_t ttl_s, int64_t id);
 /** {"ID":"..."}, for keep-alive and revoke; with `keys`, for a time to live with its keys. */
 int mu_etcd_encode_lease(struct mu_buf *out, int64_t id, bool keys);
 int mu_etcd_encode_auth(struct mu_buf *out, struct mu_span name, struct mu_span password);
 
 /**
- * The end of the range of all keys that begin with `prefix`: appended to `out`. An empty prefix is
- * all keys, and so is one of 0xff only.
+ * Appends the end of the range of all keys that begin with `prefix`. An empty prefix means all
+ * keys, and so does one of 0xff only.
  */
 int mu_etcd_prefix_end(struct mu_buf *out, struct mu_span prefix);
 
@@ -114,21 +114,21 @@ struct mu_etcd_event {
 
 /* The answer to one operation. */
 struct mu_etcd_result {
-    enum mu_etcd_op_kind kind; /* in a transaction's; 0 in an operation of its own */
-    struct mu_etcd_kv *kvs;    /* also those that were before, if they were asked for */
+    enum mu_etcd_op_kind kind; /* in a transaction; 0 in a single operation */
+    struct mu_etcd_kv *kvs;    /* also the previous ones, if they were asked for */
     size_t kv_count;
-    int64_t count; /* range: of keys there, whatever the limit */
+    int64_t count; /* range: how many keys there are, whatever the limit */
     int64_t deleted;
     bool more;
 };
 
 struct mu_etcd_reply {
-    int64_t revision;               /* of the store when it answered */
+    int64_t revision;               /* the store's revision when it answered */
     bool succeeded;                 /* a transaction's compares */
     struct mu_etcd_result *results; /* one, or one for each operation of the branch */
     size_t result_count;
     int64_t lease_id;
-    int64_t ttl_s; /* -1: a lease that is no more, asked for its time to live */
+    int64_t ttl_s; /* -1: the lease, asked for its time to live, has ended */
     int64_t granted_s;
     size_t lease_keys; /* how many keys it has, if asked for */
     struct mu_span token;
@@ -144,7 +144,7 @@ struct mu_etcd_reply {
     int64_t code; /* gRPC's */
     struct mu_span message;
 
-    /* The decoder's own: what the spans above point into, beside the text. */
+    /* Private to the decoder: what the spans above point into, beside the text. */
     struct mu_buf bytes;
     struct mu_etcd_kv *kvs;
     size_t kv_count;
@@ -162,13 +162,13 @@ struct mu_etcd_reply {
 #define MU_ETCD_UNAVAILABLE   14
 #define MU_ETCD_UNAUTHORIZED  16
 
-/** Before the first decode. */
+/** Call this before the first decode. */
 void mu_etcd_reply_init(struct mu_etcd_reply *r);
 void mu_etcd_reply_fini(struct mu_etcd_reply *r);
 /**
- * Reads one text, whichever call it answers; what was read before is forgotten. Spans point into
- * `text` or into the reply and live as long as both. MUSTER_EPROTO: it is not JSON, or a number or
- * base64 in it is none; MUSTER_ENOMEM. The reply is empty then.
+ * Reads one text, whichever call it answers; the previous reply is forgotten. Spans point into
+ * `text` or into the reply and are valid as long as both. MUSTER_EPROTO: it is not JSON, or a
+ * number or base64 in it is invalid; MUSTER_ENOMEM. The reply is then empty.
  */
 int mu_etcd_reply_decode(struct mu_etcd_reply *r, struct mu_span text);
 

@@ -1,7 +1,7 @@
 /*
- * Replies. Members are known by their names, whichever call they answer: no two calls give one name
- * two meanings. Room for everything is made before anything is read: there are no more keys in a
- * text than braces, and no more bytes in them than in the text.
+ * Replies. Members are recognised by their names, whichever call they answer: no two calls give one
+ * name two meanings. Room for everything is reserved before anything is read: a text has no more
+ * keys than braces, and the keys have no more bytes than the text.
  */
 #include <string.h>
 
@@ -93,7 +93,7 @@ static int read_kvs(struct mu_etcd_reply *r, struct mu_span array, struct mu_etc
     result->kvs = r->kvs + r->kv_count;
     while (err == 0 && mu_jv_next(&w, NULL, &value)) {
         if (r->kv_count == r->kv_cap) {
-            return MUSTER_EPROTO; /* It has more keys than braces: these are no objects. */
+            return MUSTER_EPROTO; /* more keys than braces: these are not objects */
         }
         err = read_kv(r, value, &r->kvs[r->kv_count]);
         if (err == 0) {
@@ -106,7 +106,7 @@ static int read_kvs(struct mu_etcd_reply *r, struct mu_span array, struct mu_etc
 
 /* --- results ---------------------------------------------------------------------------------- */
 
-/* A member of a range's, put's or delete's reply; false: it is none. */
+/* Reads a member of the reply to a range, put or delete; false: it is not one. */
 static bool read_result_member(struct mu_etcd_reply *r, struct mu_etcd_result *result,
                                struct mu_span name, struct mu_span value, int *ret_err)
 {
@@ -243,7 +243,7 @@ static int read_error(struct mu_etcd_reply *r, struct mu_span value)
     return err;
 }
 
-/* What is no more than a number, a flag or a text. 1: it was; 0: it is none of these. */
+/* Reads a member that is only a number, a flag or a text. 1: it was one; 0: it is not. */
 static int read_simple(struct mu_etcd_reply *r, struct mu_span name, struct mu_span value)
 {
     const struct mu_jv_field fields[] = {
@@ -337,7 +337,7 @@ int mu_etcd_reply_decode(struct mu_etcd_reply *r, struct mu_span text)
     w = mu_jv_walk(value);
     err = w.object ? make_room(r, text) : MUSTER_EPROTO;
     while (err == 0 && mu_jv_next(&w, &name, &value)) {
-        /* Behind the results of a transaction nothing is one of its own. */
+        /* After the results of a transaction, no member is a result itself. */
         txn = txn || named(name, "responses");
         if (txn && (named(name, "kvs") || named(name, "prev_kvs") || named(name, "prev_kv"))) {
             err = MUSTER_EPROTO;

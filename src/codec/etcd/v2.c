@@ -96,7 +96,8 @@ static int read_node(struct mu_etcd2_reply *r, struct mu_span object, struct mu_
     return mu_jv_read_all(object, fields, sizeof(fields) / sizeof(fields[0]), &r->bytes);
 }
 
-/* Level by level, without recursion: each node that was read has its own below it read in turn. */
+/* Reads level by level, without recursion: the children of each node that was read are read in
+ * turn. */
 static int read_tree(struct mu_etcd2_reply *r, struct mu_span root)
 {
     int err = 0;
@@ -112,7 +113,7 @@ static int read_tree(struct mu_etcd2_reply *r, struct mu_span root)
 
         while (err == 0 && !w.object && mu_jv_next(&w, NULL, &value)) {
             if (r->node_count == r->node_cap) {
-                return MUSTER_EPROTO; /* More than there are braces: these are no objects. */
+                return MUSTER_EPROTO; /* more nodes than braces: these are not objects */
             }
             err = read_node(r, value, &r->nodes[r->node_count++]);
         }

@@ -34,12 +34,12 @@ struct mu_etcd2_node {
 
 struct mu_etcd2_reply {
     struct mu_span action;       /* get, set, expire ... */
-    struct mu_etcd2_node *nodes; /* the node, then all below it that the reply tells of */
+    struct mu_etcd2_node *nodes; /* the node, then all below it that are in the reply */
     size_t node_count;
     struct mu_etcd2_node prev;
     bool has_prev;
     /* A refusal: */
-    int64_t code; /* 0: none */
+    int64_t code; /* 0: no refusal */
     struct mu_span message;
     struct mu_span cause;
     int64_t index;
@@ -48,16 +48,16 @@ struct mu_etcd2_reply {
     size_t node_cap;
 };
 
-/** Appends name=value to a form or a query, escaped, with a `&` before it if `out` has any. */
+/** Appends name=value to a form or a query, escaped, after a `&` if `out` is not empty. */
 int mu_etcd2_field(struct mu_buf *out, const char *name, struct mu_span value);
-/** Appends a path with everything escaped but letters, digits, "-._~" and its slashes. */
+/** Appends a path; everything except letters, digits, "-._~" and slashes is escaped. */
 int mu_etcd2_path(struct mu_buf *out, struct mu_span path);
 
 void mu_etcd2_reply_init(struct mu_etcd2_reply *r);
 void mu_etcd2_reply_fini(struct mu_etcd2_reply *r);
 /**
- * Reads one text; what was read before is forgotten. Spans point into `text` or into the reply.
- * MUSTER_EPROTO, MUSTER_ENOMEM; the reply is empty then.
+ * Reads one text; the previous reply is forgotten. Spans point into `text` or into the reply.
+ * MUSTER_EPROTO, MUSTER_ENOMEM; the reply is then empty.
  */
 int mu_etcd2_reply_decode(struct mu_etcd2_reply *r, struct mu_span text);
 

@@ -7,7 +7,7 @@
 #define HANDSHAKE    22
 #define CLIENT_HELLO 1
 
-/* A message may be cut into several records (RFC 8446, 5.1), none of them empty. */
+/* A message may be split into several records (RFC 8446, 5.1), which must not be empty. */
 int mu_tls_hello_scan(struct mu_span in)
 {
     uint8_t head[MESSAGE_HEAD] = {0};

@@ -76,7 +76,7 @@ static int decode_call(struct mu_span in, struct mu_call_frame *f)
     return got;
 }
 
-/* An answer with neither is one of a handler that failed without a word. */
+/* An answer with neither comes from a handler that failed without a text. */
 static int decode_response(struct mu_span in, struct mu_call_frame *f)
 {
     struct mu_pb_field field;

@@ -1,11 +1,12 @@
 /*
- * How hivemind's peers call each other on a stream of its own (specs of the p2p daemon).
+ * How hivemind's peers call each other, each call on a stream of its own (as the p2p daemon
+ * specifies it).
  *
- * Unary: each way one message behind its length as a uvarint: a call with its id, the callee, the
- * handler's name and the data; an answer with the same id and a response or an error.
+ * Unary: one message in each direction, after its length as a uvarint: a call with its id, the
+ * callee, the handler's name and the data; an answer with the same id and a response or an error.
  *
- * Streaming: each message behind a marker (0: an item; 1: an RPCError) and its length, eight bytes,
- * the most significant first. The caller ends its items with an empty error.
+ * Streaming: each message follows a marker (0: an item; 1: an RPCError) and its length, eight
+ * bytes, the most significant first. The caller ends its items with an empty error.
  */
 #ifndef MU_PEER_FRAME_H
 #define MU_PEER_FRAME_H
@@ -38,18 +39,19 @@ struct mu_call_frame {
 /** Appends the frame with its length. MUSTER_ELIMIT: it would be too long; MUSTER_ENOMEM. */
 int mu_call_frame_encode(struct mu_buf *out, const struct mu_call_frame *frame);
 /**
- * The frame at the front of what has come; lent. 1: there is one, of `*ret_used` bytes with its
- * length; 0: more must come; MUSTER_EPROTO, MUSTER_ELIMIT.
+ * Reads the frame at the front of `in`, and points into it. 1: there is one, of `*ret_used` bytes
+ * with its length; 0: more must come; MUSTER_EPROTO, MUSTER_ELIMIT.
  */
 int mu_call_frame_decode(struct mu_span in, struct mu_call_frame *ret, size_t *ret_used);
 
 /** Appends an item's head and its bytes. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_item_encode(struct mu_buf *out, uint8_t marker, struct mu_span message);
-/** Appends an RPCError with that text; without any, it is what ends the caller's items. */
+/** Appends an RPCError with that text; without a text, it ends the caller's items. */
 int mu_item_error_encode(struct mu_buf *out, struct mu_span text);
-/** The head at the front. 1, 0: more must come; MUSTER_EPROTO: no such marker. */
+/** Reads the head at the front. 1: it is there; 0: more must come; MUSTER_EPROTO: no such
+ * marker. */
 int mu_item_head_decode(struct mu_span in, uint8_t *ret_marker, uint64_t *ret_len);
-/** The text of an RPCError; lent. MUSTER_EPROTO. */
+/** Reads the text of an RPCError, and points into it. MUSTER_EPROTO. */
 int mu_item_error_decode(struct mu_span message, struct mu_span *ret_text);
 
 #endif

@@ -29,7 +29,7 @@ int mu_peer_id_from_bytes(struct mu_peer_id *ret_id, struct mu_span bytes)
     return 0;
 }
 
-/* Base32 of RFC 4648 in small letters, without padding, as CIDs have it. */
+/* Base32 of RFC 4648 in lower case, without padding, as in CIDs. */
 static int decode_base32(uint8_t *ret, size_t cap, size_t *ret_len, struct mu_span text)
 {
     uint32_t bits = 0;
@@ -73,7 +73,7 @@ int mu_peer_id_parse(struct mu_peer_id *ret_id, const char *text, struct mu_errm
     int err;
 
     if (in.len > 1 && in.data[0] == 'b') {
-        /* A multihash never begins so in base58: that would take a first byte above 0x12. */
+        /* A multihash never begins like this in base58: its first byte would be above 0x12. */
         err = decode_base32(bytes, sizeof(bytes), &len, mu_span_skip(in, 1));
         if (err == 0 && (len < 2 || bytes[0] != CID_VERSION || bytes[1] != CID_LIBP2P_KEY)) {
             err = MUSTER_EINVAL;
@@ -88,9 +88,10 @@ int mu_peer_id_parse(struct mu_peer_id *ret_id, const char *text, struct mu_errm
         }
     }
     if (err != 0) {
-        return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "%s is no peer id: these begin with Qm or 12D3KooW and are 46 or 52 letters",
-                      mu_span_quote(quoted, sizeof(quoted), in));
+        return mu_err(
+            reterr_msg, MUSTER_EINVAL,
+            "%s is not a peer id: these begin with Qm or 12D3KooW and have 46 or 52 letters",
+            mu_span_quote(quoted, sizeof(quoted), in));
     }
     return 0;
 }

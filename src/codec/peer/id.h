@@ -1,7 +1,7 @@
 /*
- * The name of a peer: a multihash of its public key. Short keys (Ed25519) are in it whole, others
- * (RSA) as their SHA-256. Text: base58 of the bytes (Qm..., 12D3KooW...), which is what is written
- * everywhere, or a CIDv1 in base32 (bafz...).
+ * A peer's id: a multihash of its public key. It contains short keys (Ed25519) whole, others (RSA)
+ * as their SHA-256. As text it is base58 of the bytes (Qm..., 12D3KooW...), which is the usual
+ * form, or a CIDv1 in base32 (bafz...).
  */
 #ifndef MU_PEER_ID_H
 #define MU_PEER_ID_H
@@ -14,7 +14,7 @@
 
 #define MU_PEER_ID_MAX      44 /* identity hash of a key of 42 bytes */
 #define MU_PEER_ID_TEXT_MAX 64
-#define MU_PEER_ID_CID_MAX  80 /* 46 bytes in base32, a letter before and a zero behind */
+#define MU_PEER_ID_CID_MAX  80 /* 46 bytes in base32, a letter before and a zero after them */
 #define MU_PEER_KEY_INLINE  42 /* longer public keys are hashed */
 
 struct mu_peer_id {
@@ -24,9 +24,9 @@ struct mu_peer_id {
 
 /** MUSTER_EINVAL: not the multihash of a key. */
 int mu_peer_id_from_bytes(struct mu_peer_id *ret_id, struct mu_span bytes);
-/** Either text form. MUSTER_EINVAL, in words. */
+/** Parses either text form. MUSTER_EINVAL, with a text. */
 int mu_peer_id_parse(struct mu_peer_id *ret_id, const char *text, struct mu_errmsg *reterr_msg);
-/** Terminated; returns `text`. */
+/** Writes a terminated text; returns `text`. */
 char *mu_peer_id_format(const struct mu_peer_id *id, char text[MU_PEER_ID_TEXT_MAX]);
 /** The same as a CIDv1. */
 char *mu_peer_id_format_cid(const struct mu_peer_id *id, char text[MU_PEER_ID_CID_MAX]);

@@ -160,7 +160,7 @@ int mu_identify_in_recv(struct mu_identify_in *in, struct mu_span bytes)
         bytes = mu_span_skip(bytes, len);
     }
     if (err == MUSTER_ENOMEM) {
-        /* What was added goes; the memory that was got for it may stay. */
+        /* Drops what was added; the memory for it may stay. */
         struct mu_buf got = in->bytes;
 
         *in = before;
@@ -184,7 +184,7 @@ int mu_identify_in_end(const struct mu_identify_in *in, struct mu_span *ret_byte
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* A message that is being filled, and goes out when it is full. */
+/* A message that is being filled, and is written when it is full. */
 struct filling {
     struct mu_buf message;
     struct mu_buf *out;

@@ -1,16 +1,15 @@
 /*
- * identify (/ipfs/id/1.0.0 and /ipfs/id/push/1.0.0): what a peer says of itself, as one to ten
- * messages, each behind its length, on a stream of their own. Together they are one: what is said
- * later goes before what was said earlier, and lists add up. That is how protocol buffers that are
- * written one behind the other are read, so messages are kept as they came and read once at the
- * end.
+ * identify (/ipfs/id/1.0.0 and /ipfs/id/push/1.0.0): what a peer tells about itself, as one to ten
+ * messages, each after its length, on a stream of their own. Together they are one message: later
+ * values win over earlier ones, and lists add up. Concatenated protocol buffers are read in this
+ * way, so messages are kept as they came and read once at the end.
  *
- *     mu_identify_in_recv(&in, bytes)        what has come
+ *     mu_identify_in_recv(&in, bytes)        bytes have come
  *     mu_identify_in_end(&in, &bytes)        the stream has ended: all of it
  *     mu_identify_decode(bytes, &id)
  *     while (mu_identify_next_protocol(&walk, &name)) ...
  *
- * In a push, what is not said has not changed.
+ * In a push, missing values have not changed.
  */
 #ifndef MU_IDENTIFY_H
 #define MU_IDENTIFY_H
@@ -25,25 +24,25 @@
 #define MU_IDENTIFY_MESSAGES_MAX  10
 #define MU_IDENTIFY_ADDRS_MAX     256
 #define MU_IDENTIFY_PROTOCOLS_MAX 2048
-#define MU_IDENTIFY_NAME_MAX      1023 /* of a protocol: what can be negotiated */
+#define MU_IDENTIFY_NAME_MAX      1023 /* of a protocol that can be negotiated */
 #define MU_IDENTIFY_VERSION_MAX   256
 
-/* What was read, lent by the bytes it is in. A span whose data is NULL: it was not said. */
+/* What was read; spans point into the input. A span whose data is NULL is missing. */
 struct mu_identify {
     struct mu_span public_key;
-    struct mu_span observed_addr; /* a multiaddr, or none at all: it may be of any kind */
+    struct mu_span observed_addr; /* any bytes: perhaps not a multiaddr */
     struct mu_span protocol_version;
     struct mu_span agent_version;
     struct mu_span signed_record; /* see crypto/peer_record.h */
-    struct mu_span all;           /* to be walked for addresses and protocols */
-    size_t addr_count;            /* that can be read */
+    struct mu_span all;           /* walked for addresses and protocols */
+    size_t addr_count;            /* how many can be read */
     size_t protocol_count;
 };
 
-/** MUSTER_EPROTO; MUSTER_ELIMIT: more, or longer, than anybody needs. */
+/** MUSTER_EPROTO; MUSTER_ELIMIT: more, or longer, than the limits above. */
 int mu_identify_decode(struct mu_span bytes, struct mu_identify *ret);
-/** Takes the next off `*walk`, which starts as `all`. Addresses of kinds that are not known here
- * are left out. False: that was all. */
+/** Takes the next address or protocol off `*walk`, which starts as `all`. Addresses of unknown
+ * kinds are skipped. False: there are no more. */
 bool mu_identify_next_addr(struct mu_span *walk, struct mu_span *ret_addr);
 bool mu_identify_next_protocol(struct mu_span *walk, struct mu_span *ret_name);
 
@@ -60,12 +59,14 @@ struct mu_identify_in {
 /** Takes no memory. */
 void mu_identify_in_init(struct mu_identify_in *in);
 void mu_identify_in_fini(struct mu_identify_in *in);
-/** Takes all of it. MUSTER_EPROTO, MUSTER_ELIMIT poison it; MUSTER_ENOMEM: nothing was taken. */
+/** Takes all bytes. MUSTER_EPROTO, MUSTER_ELIMIT: it cannot be used any more; MUSTER_ENOMEM:
+ * nothing was taken. */
 int mu_identify_in_recv(struct mu_identify_in *in, struct mu_span bytes);
-/** All that came; lent. MUSTER_EPROTO: the last message is cut off, or there is none. */
+/** Everything that came; points into `in`. MUSTER_EPROTO: the last message is cut off, or there is
+ * no message. */
 int mu_identify_in_end(const struct mu_identify_in *in, struct mu_span *ret_bytes);
 
-/* What is to be said; all borrowed. A span whose data is NULL is not said. */
+/* What to write; everything is borrowed. A span whose data is NULL is left out. */
 struct mu_identify_out {
     struct mu_span public_key;
     const struct mu_span *addrs;
@@ -78,8 +79,8 @@ struct mu_identify_out {
     struct mu_span signed_record;
 };
 
-/** Appends as many messages as it takes, each with its length. MUSTER_ELIMIT: it takes too many, or
- * `out` is full; MUSTER_ENOMEM. `out` may then hold a part of it. */
+/** Appends as many messages as necessary, each with its length. MUSTER_ELIMIT: there would be too
+ * many, or `out` is full; MUSTER_ENOMEM. After an error `out` may hold a part. */
 int mu_identify_encode(const struct mu_identify_out *say, struct mu_buf *out);
 
 #endif

@@ -32,7 +32,7 @@ int mu_kad_msg_decode(struct mu_span bytes, struct mu_kad_msg *ret_msg)
     return 0;
 }
 
-/* Takes the next field of that number, with bytes, off. */
+/* Takes the next bytes field of that number off. */
 static bool next_bytes(struct mu_span *walk, uint32_t number, struct mu_span *ret)
 {
     struct mu_pb_field field;
@@ -72,7 +72,7 @@ bool mu_kad_next_addr(struct mu_span *walk, struct mu_span *ret_addr)
     return false;
 }
 
-/* The length, the type and the key; `more` bytes follow. */
+/* Writes the length, the type and the key; `more` bytes follow. */
 static int put_head(struct mu_buf *out, enum mu_kad_type type, struct mu_span key, size_t more)
 {
     size_t len = 2 + (key.len == 0 ? 0 : mu_pb_bytes_len(FIELD_KEY, key.len)) + more;

@@ -1,6 +1,6 @@
 /*
- * Messages of libp2p's own DHT (/ipfs/kad/1.0.0), as far as it serves to find where a peer is. Each
- * is behind its length as a uvarint.
+ * Messages of libp2p's own DHT (/ipfs/kad/1.0.0), as far as they serve to find a peer's addresses.
+ * Each follows its length as a uvarint.
  *
  *     mu_kad_msg_decode(bytes, &msg)
  *     while (mu_kad_next_peer(&msg.closer, &peer))
@@ -42,14 +42,14 @@ struct mu_kad_peer {
     struct mu_span addrs; /* to be walked */
 };
 
-/** All is lent. MUSTER_EPROTO. */
+/** Spans point into the input. MUSTER_EPROTO. */
 int mu_kad_msg_decode(struct mu_span bytes, struct mu_kad_msg *ret_msg);
-/** Takes the next peer off; ids that cannot be are left out. */
+/** Takes the next peer off; invalid ids are skipped. */
 bool mu_kad_next_peer(struct mu_span *walk, struct mu_kad_peer *ret_peer);
-/** Takes the next address off; what is no multiaddr is left out. */
+/** Takes the next address off; what is not a multiaddr is skipped. */
 bool mu_kad_next_addr(struct mu_span *walk, struct mu_span *ret_addr);
 
-/** Appends a message without peers, its length before it. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Appends a message without peers, after its length. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_kad_msg_encode(struct mu_buf *out, enum mu_kad_type type, struct mu_span key);
 
 /*
@@ -60,19 +60,19 @@ int mu_kad_msg_encode(struct mu_buf *out, enum mu_kad_type type, struct mu_span 
  */
 struct mu_kad_answer {
     struct mu_buf peers; /* each a field of the message */
-    struct mu_buf peer;  /* the one that is being filled */
+    struct mu_buf peer;  /* the peer that is being filled */
     int err;
 };
 
 void mu_kad_answer_init(struct mu_kad_answer *a);
 void mu_kad_answer_fini(struct mu_kad_answer *a);
-/** Begins a peer; the one before is done. */
+/** Begins a peer; the previous one must be done. */
 void mu_kad_answer_peer(struct mu_kad_answer *a, const struct mu_peer_id *id);
-/** An address of it. */
+/** Adds an address of the peer. */
 void mu_kad_answer_addr(struct mu_kad_answer *a, struct mu_span addr);
-/** The peer is done. One without an address is left out. */
+/** Ends the peer. A peer without an address is left out. */
 void mu_kad_answer_peer_done(struct mu_kad_answer *a, enum mu_kad_connection connection);
-/** Appends the message. The first error of all that was done: MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Appends the message. Returns the first error of all steps: MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_kad_answer_seal(struct mu_kad_answer *a, enum mu_kad_type type, struct mu_buf *out);
 
 #endif

@@ -62,7 +62,7 @@ static const struct protocol *find_name(struct mu_span name)
     return NULL;
 }
 
-/* Some write a peer as a CIDv1, that is, with two bytes before the multihash. */
+/* Some programs write a peer as a CIDv1, that is, with two bytes before the multihash. */
 static struct mu_span strip_cid(struct mu_span value)
 {
     bool cid = value.len > 2 && value.data[0] == 0x01 && value.data[1] == 0x72;
@@ -219,7 +219,7 @@ static bool parse_port(struct mu_span text, uint8_t ret[2])
     return port <= 65535;
 }
 
-/* The value's bytes in `room`, or lent by the text. */
+/* Parses a value: its bytes are in `room`, or in the text. */
 static bool parse_value(enum value_kind kind, struct mu_span text, uint8_t room[MU_PEER_ID_MAX],
                         struct mu_span *ret_value)
 {
@@ -259,7 +259,7 @@ static bool parse_value(enum value_kind kind, struct mu_span text, uint8_t room[
     return false;
 }
 
-/* The text up to the next slash, which goes as well. */
+/* Takes the text up to the next slash, and the slash. */
 static struct mu_span take_word(struct mu_span *text)
 {
     const uint8_t *slash = text->len == 0 ? NULL : memchr(text->data, '/', text->len);
@@ -279,7 +279,7 @@ int mu_multiaddr_parse(struct mu_buf *out, const char *text, struct mu_errmsg *r
 
     if (rest.len < 2 || rest.len > MU_MULTIADDR_TEXT_MAX || rest.data[0] != '/') {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "%s is no multiaddr: it should look like /ip4/127.0.0.1/tcp/4001",
+                      "%s is not a multiaddr: it should look like /ip4/127.0.0.1/tcp/4001",
                       mu_span_quote(quoted, sizeof(quoted), rest));
     }
     rest = mu_span_skip(rest, 1);
@@ -292,11 +292,11 @@ int mu_multiaddr_parse(struct mu_buf *out, const char *text, struct mu_errmsg *r
 
         if (p == NULL) {
             out->len = before;
-            return mu_err(reterr_msg, MUSTER_EINVAL, "a multiaddr has no part named %s",
+            return mu_err(reterr_msg, MUSTER_EINVAL, "a multiaddr cannot have a part named %s",
                           mu_span_quote(quoted, sizeof(quoted), name));
         }
         if (p->kind == PATH) {
-            /* The path is all that is left, with the slash that take_word() has taken. */
+            /* The path is everything that is left, with the slash that take_word() has taken. */
             word = rest.len == 0 ? rest : mu_span(rest.data - 1, rest.len + 1);
             rest = mu_span_skip(rest, rest.len);
         } else if (p->kind != NOTHING) {
@@ -304,7 +304,7 @@ int mu_multiaddr_parse(struct mu_buf *out, const char *text, struct mu_errmsg *r
         }
         if (!parse_value(p->kind, word, room, &value)) {
             out->len = before;
-            return mu_err(reterr_msg, MUSTER_EINVAL, "%s cannot stand behind /%s",
+            return mu_err(reterr_msg, MUSTER_EINVAL, "%s cannot follow /%s",
                           mu_span_quote(quoted, sizeof(quoted), word), p->name);
         }
         err = append_part(out, p, value);
@@ -439,7 +439,7 @@ int mu_multiaddr_circuit(struct mu_span addr, struct mu_span *ret_before,
 {
     struct mu_span rest = addr;
     struct mu_span before = {0};
-    struct mu_peer_id ids[2] = {{0}}; /* of the relay, and of who is behind it */
+    struct mu_peer_id ids[2] = {{0}}; /* of the relay, and of the peer behind it */
     struct mu_multiaddr_part part;
     int err = mu_multiaddr_check(addr);
     bool behind = false;

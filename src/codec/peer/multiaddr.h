@@ -32,43 +32,43 @@ enum mu_multiaddr_code {
     MU_MA_WSS = 478,
 };
 
-/* One layer; its value is lent by what is read. */
+/* One layer; its value points into the input. */
 struct mu_multiaddr_part {
     uint64_t code;
     struct mu_span value; /* without its length */
 };
 
-/** Takes the first part off. 1: there is one; 0: that was all; MUSTER_EPROTO: an unknown code, a
- * value that is cut off or cannot be. */
+/** Takes the first part off. 1: there is one; 0: there are no more; MUSTER_EPROTO: an unknown code,
+ * a value that is cut off or invalid. */
 int mu_multiaddr_next(struct mu_span *addr, struct mu_multiaddr_part *ret_part);
-/** Whether all of it can be read, and is not empty or too long: 0 or MUSTER_EPROTO. */
+/** Checks that all of it can be read, and is not empty or too long: 0 or MUSTER_EPROTO. */
 int mu_multiaddr_check(struct mu_span addr);
 
-/** Whether it leads, first of all, to what is another place on every host: a unix socket, loopback,
- * a link-local address. Names are not looked up; "localhost" is one of these. */
+/** Whether its first part is a different place on every host: a unix socket, loopback, a link-local
+ * address. Names are not looked up; "localhost" counts as loopback. */
 bool mu_multiaddr_is_local(struct mu_span addr);
-/** Appends the binary form. MUSTER_EINVAL, in words; MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Appends the binary form. MUSTER_EINVAL, with a text; MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_multiaddr_parse(struct mu_buf *out, const char *text, struct mu_errmsg *reterr_msg);
-/** Terminated and cut off at `cap`, which is at least 1; what cannot be read becomes "?". Returns
- * `text`. */
+/** Writes the text, terminated and cut off at `cap`, which is at least 1; what cannot be read
+ * becomes "?". Returns `text`. */
 char *mu_multiaddr_format(struct mu_span addr, char *text, size_t cap);
 
 /**
  * What to dial: host and port of an address that is a host and TCP, or a socket's path, with or
- * without a peer behind it. MUSTER_ENOTSUP: another transport; MUSTER_EPROTO. `ret_peer` (may be
- * NULL) is the peer that is named, its length 0 if none is.
+ * without a peer after it. MUSTER_ENOTSUP: another transport; MUSTER_EPROTO. `ret_peer` (may be
+ * NULL) is the named peer, with length 0 if no peer is named.
  */
 int mu_multiaddr_dial(struct mu_span addr, struct mu_addr *ret_addr, struct mu_peer_id *ret_peer);
 /**
  * The parts of an address that leads through a relay (…/p2p/RELAY/p2p-circuit, with or without
- * /p2p/PEER behind it): what is before /p2p-circuit, the relay's id at its end included, and the
- * peer, its length 0 if none is named. MUSTER_ENOTSUP: it leads through none, or more than one;
- * MUSTER_EPROTO. Each of the three may be NULL.
+ * /p2p/PEER after it): what is before /p2p-circuit, including the relay's id at its end, and the
+ * peer, with length 0 if no peer is named. MUSTER_ENOTSUP: it leads through no relay, or through
+ * more than one; MUSTER_EPROTO. Each of the three may be NULL.
  */
 int mu_multiaddr_circuit(struct mu_span addr, struct mu_span *ret_before,
                          struct mu_peer_id *ret_relay, struct mu_peer_id *ret_peer);
-/** The other way, of a number and a port or of a socket's path: what a name needs is a dns part.
- * Errors as mu_multiaddr_parse(). */
+/** Makes a multiaddr of an IP address and a port or of a socket's path; names would need a dns
+ * part. Errors as mu_multiaddr_parse(). */
 int mu_multiaddr_from(struct mu_buf *out, const struct mu_addr *addr, struct mu_errmsg *reterr_msg);
 
 #endif

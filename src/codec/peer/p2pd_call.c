@@ -1,4 +1,4 @@
-/* What goes over a persistent connection, and from daemon to daemon for a unary call. */
+/* Messages of a persistent connection, and between daemons for a unary call. */
 #include <muster/error.h>
 
 #include "codec/peer/p2pd_msg.h"
@@ -8,13 +8,13 @@
 /* Field numbers. */
 enum {
     CALL_ID = 1,
-    /* of what clients send */
+    /* of messages from clients */
     ADD_UNARY = 2,
     CALL_UNARY = 3,
     UNARY_RESPONSE = 4,
     CANCEL = 5,
     REMOVE_UNARY = 6,
-    /* of what daemons send */
+    /* of messages from daemons */
     CALL_RESPONSE = 2,
     REQUEST = 3,
     DAEMON_ERROR = 4,
@@ -82,7 +82,7 @@ static int decode_text(struct mu_span in, struct mu_p2pd_call *c)
     return got;
 }
 
-/* What is passed on as it is must be readable all the same. */
+/* Checks a body, which is passed on as it is but must be readable. */
 static int check_body(struct mu_span in)
 {
     struct mu_pb_field f;
@@ -93,7 +93,8 @@ static int check_body(struct mu_span in)
     return got;
 }
 
-/* One of several: of two the last counts, and what was in the other is forgotten. */
+/* Takes one of several alternatives: if there are two, the last counts, and the other is
+ * forgotten. */
 static int take(struct mu_p2pd_call *c, enum mu_p2pd_call_kind kind, struct mu_span in)
 {
     struct mu_span id = c->id;

@@ -6,7 +6,7 @@
 #include "codec/bin/pb.h"
 #include "codec/bin/uvarint.h"
 
-#define MESSAGE_MAX (1u << 20) /* of what is written here */
+#define MESSAGE_MAX (1u << 20) /* of messages that we write */
 
 /* Field numbers. */
 enum {
@@ -28,11 +28,11 @@ enum {
     DHT_VALUE = 3,
 };
 
-/* Where the parameters of a request are, and what of them must be there (a bit for each field). */
+/* Where the parameters of a request are, and which of them are required (a bit for each field). */
 static const struct shape {
-    uint8_t field;    /* of the request; 0: it has none */
+    uint8_t field;    /* of the request; 0: no parameters */
     uint8_t required; /* bits by field number */
-    uint8_t peer;     /* field numbers; 0: none */
+    uint8_t peer;     /* field numbers; 0: no such field */
     uint8_t addr;
     uint8_t addrs;
     uint8_t names;
@@ -43,7 +43,8 @@ static const struct shape {
 } shapes[MU_P2PD_TYPE_MAX + 1] = {
     [MU_P2PD_CONNECT] = {.field = 2, .required = 1 << 1, .peer = 1, .addrs = 2, .timeout = 3},
     [MU_P2PD_STREAM_OPEN] = {.field = 3, .required = 1 << 1, .peer = 1, .names = 2, .timeout = 3},
-    /* hivemind says whether it shares; libp2p's own clients do not know that one could. */
+    /* hivemind's clients say whether they share a handler; libp2p's own clients do not have that
+     * field. */
     [MU_P2PD_STREAM_HANDLER] =
         {.field = 4, .required = 1 << 1, .addr = 1, .names = 2, .balanced = 3},
     [MU_P2PD_DHT] = {.field = 5, .required = 1 << 1, .what = 1, .peer = 2, .key = 4, .timeout = 7},
@@ -161,7 +162,7 @@ bool mu_p2pd_next_name(const struct mu_p2pd_request *r, struct mu_span *walk, st
     return next_bytes(walk, shapes[r->type].names, ret);
 }
 
-/* Sends what was written to `body` behind its length. */
+/* Writes the length of `body`, then `body`. */
 static int frame(struct mu_buf *out, struct mu_buf *body, int err)
 {
     if (err == 0) {
@@ -225,7 +226,7 @@ int mu_p2pd_request_encode(struct mu_buf *out, const struct mu_p2pd_request *r, 
 
 /* --- responses -------------------------------------------------------------------------------- */
 
-/* One of the fields of a response, with what is in it; NULL: none. */
+/* Writes a response with one of its fields and the field's content; NULL: no content. */
 static int put_response(struct mu_buf *out, bool ok, uint32_t number, struct mu_buf *inner, int err)
 {
     struct mu_buf body;

@@ -28,11 +28,11 @@ const char *mu_relay_status_text(uint32_t status)
 {
     switch (status) {
     case MU_RELAY_OK:
-        return "it is well";
+        return "the relay agrees";
     case MU_RELAY_RESERVATION_REFUSED:
-        return "the relay takes no reservation";
+        return "the relay refuses the reservation";
     case MU_RELAY_RESOURCE_LIMIT_EXCEEDED:
-        return "the relay has too much to do";
+        return "the relay has no resources left";
     case MU_RELAY_PERMISSION_DENIED:
         return "the relay does not allow it";
     case MU_RELAY_CONNECTION_FAILED:
@@ -40,11 +40,11 @@ const char *mu_relay_status_text(uint32_t status)
     case MU_RELAY_NO_RESERVATION:
         return "that peer has no reservation at the relay";
     case MU_RELAY_MALFORMED_MESSAGE:
-        return "the relay could not read what it was asked";
+        return "the relay could not read the request";
     case MU_RELAY_UNEXPECTED_MESSAGE:
-        return "the relay was asked what it did not expect";
+        return "the relay did not expect the request";
     default:
-        return "the relay answers with a status that is not known here";
+        return "the relay answered with an unknown status";
     }
 }
 
@@ -97,7 +97,7 @@ static int read_limit(struct mu_span in, struct mu_relay_msg *ret)
     return err;
 }
 
-/* The type as it is written: each side has numbers of its own. 0: there is none such. */
+/* Reads the type: each side has numbers of its own. 0: there is no such type. */
 static enum mu_relay_type read_type(enum mu_relay_side side, uint64_t value)
 {
     uint64_t type = value + (side == MU_RELAY_HOP ? MU_RELAY_RESERVE : MU_RELAY_CONNECT);
@@ -166,7 +166,7 @@ bool mu_relay_next_addr(struct mu_span *walk, struct mu_span *ret_addr)
 
 static size_t varint_field_len(uint64_t value)
 {
-    return 1 + mu_uvarint_len(value); /* All our fields have numbers below 16. */
+    return 1 + mu_uvarint_len(value); /* all our fields have numbers below 16 */
 }
 
 static size_t reservation_len(const struct mu_relay_out *say)
@@ -261,7 +261,7 @@ void mu_relay_in_fini(struct mu_relay_in *in)
     mu_buf_fini(&in->bytes);
 }
 
-/* The length, a byte at a time. 0 also while it is not there whole. */
+/* Takes the length, a byte at a time. Also 0 while it is not whole. */
 static int take_head(struct mu_relay_in *in, struct mu_span bytes, size_t *ret_used)
 {
     size_t used = 0;
@@ -300,11 +300,11 @@ int mu_relay_in_recv(struct mu_relay_in *in, struct mu_span bytes, size_t *ret_u
         return err;
     }
     if (in->known && in->left == 0) {
-        mu_buf_reset(&in->bytes); /* The message before has been read. */
+        mu_buf_reset(&in->bytes); /* the previous message has been read */
         in->known = false;
         in->head_len = 0;
     }
-    /* So that nothing is taken if there is no memory, it is there before the length is. */
+    /* Memory comes before the length, so that nothing is taken if there is no memory. */
     err = mu_buf_reserve(&in->bytes, in->known                      ? in->left
                                      : bytes.len < MU_RELAY_MSG_MAX ? bytes.len
                                                                     : MU_RELAY_MSG_MAX);

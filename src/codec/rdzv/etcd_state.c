@@ -11,7 +11,7 @@
 #define VERSION_DIGITS_MAX 18
 #define NUMBER_CAP         24
 
-/* The members that mean something. */
+/* The members that have a meaning here. */
 enum member {
     STATUS = 0,
     VERSION,
@@ -46,7 +46,7 @@ static bool is_array(struct mu_span value)
     return value.len >= 2 && value.data[0] == '[';
 }
 
-/* A string as it is written, without quotes: what is compared with it has no escapes. */
+/* A string as it is written, without quotes: the texts it is compared with have no escapes. */
 static struct mu_span inside(struct mu_span value)
 {
     return mu_span(value.data + 1, value.len - 2);
@@ -64,7 +64,7 @@ static enum mu_retcd_status find_status(struct mu_span value)
     return MU_RETCD_OTHER;
 }
 
-/* A decimal number in quotes, above zero: it becomes part of paths. */
+/* Reads a decimal number in quotes, above zero: it becomes part of paths. */
 static int read_version(struct mu_span value, uint64_t *ret)
 {
     uint64_t number = 0;
@@ -167,7 +167,7 @@ int mu_retcd_state_decode(struct mu_span text, struct mu_retcd_state *ret_state)
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* As Python's json.dumps() puts them: ", " between members, ": " behind a name. */
+/* Writes a name as Python's json.dumps() does: ", " between members, ": " after a name. */
 static int put_name(struct mu_buf *out, struct mu_span name, bool *first)
 {
     int err = mu_buf_append(out, *first ? MU_SPAN_LIT("\"") : MU_SPAN_LIT(", \""));
@@ -200,7 +200,7 @@ static int put_number(struct mu_buf *out, uint64_t number)
     return mu_buf_append(out, mu_span_str(text));
 }
 
-/* All of an array but its bracket, and a comma if there is something in it. */
+/* Writes an array without its closing bracket, and a comma if it is not empty. */
 static int open_array(struct mu_buf *out, struct mu_span array)
 {
     struct mu_jv_walk w = mu_jv_walk(array);
@@ -232,7 +232,7 @@ static int put_participants(struct mu_buf *out, struct mu_span array)
     return err != 0 ? err : mu_buf_append(out, MU_SPAN_LIT("]"));
 }
 
-/* Whether a member is changed: then it was written. `value` is empty where there is none yet. */
+/* Writes a member if it is changed, and says whether it is. `value` is empty for a new member. */
 static int put_edited(struct mu_buf *out, enum member m, struct mu_span value,
                       const struct mu_retcd_edit *edit, bool *ret_done)
 {
@@ -352,7 +352,7 @@ static bool next_path(struct paths *p, struct mu_span *ret_path)
         return false;
     }
     if (!mu_jv_string(value, &p->scratch, ret_path)) {
-        *ret_path = value; /* Half a letter: no key has such a name. */
+        *ret_path = value; /* half a character: no key has such a name */
     }
     return true;
 }
@@ -392,7 +392,7 @@ int mu_retcd_state_missing(struct mu_span text, const struct mu_etcd2_reply *lis
 
 /* --- extra data ------------------------------------------------------------------------------- */
 
-/* The members of the object but one, in `out` behind an open brace. */
+/* Writes all members of the object except one to `out`, after an open brace. */
 static int put_others(struct mu_span text, struct mu_span key, struct mu_buf *out,
                       struct mu_buf *scratch, bool *first)
 {
@@ -404,7 +404,7 @@ static int put_others(struct mu_span text, struct mu_span key, struct mu_buf *ou
     while (err == 0 && mu_jv_next(&w, &name, &value)) {
         struct mu_span decoded = {0};
 
-        /* The name with its quotes: they stand around it in the text. */
+        /* The name with its quotes, which are around it in the text. */
         mu_buf_reset(scratch);
         if (!mu_jv_string(mu_span(name.data - 1, name.len + 2), scratch, &decoded) ||
             !mu_span_eq(decoded, key)) {

@@ -8,7 +8,7 @@
 #include "codec/text/json_view.h"
 #include "core/alloc.h"
 
-/* Of a node beside its address: three numbers, a rank or a list, and their names. */
+/* The bytes of a node beside its address: three numbers, a rank or a list, and their names. */
 #define NODE_BYTES   192
 #define QUOTED_CAP   (6 * MU_RDZV_ADDR_MAX + 3)
 #define NS_PER_US    UINT64_C(1000)
@@ -22,7 +22,7 @@ static const char *const wish_names[] = {
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
-/* `{"addr":...,"pid":...,"id":...` without its end. */
+/* Writes `{"addr":...,"pid":...,"id":...` without its end. */
 static int put_node(struct mu_buf *out, const struct mu_rdzv_node *node)
 {
     char quoted[QUOTED_CAP];
@@ -141,7 +141,7 @@ static bool read_truth(struct mu_span object, const char *name, bool *ret)
     return *ret || mu_span_eq(value, MU_SPAN_LIT("false"));
 }
 
-/* The address is for mu_free(). MUSTER_ECORRUPT, MUSTER_ENOMEM. */
+/* The caller frees the address with mu_free(). MUSTER_ECORRUPT, MUSTER_ENOMEM. */
 static int read_node(struct mu_span object, struct mu_rdzv_node *ret)
 {
     struct mu_span addr = mu_jv_member(object, "addr");
@@ -189,7 +189,7 @@ static int read_member(struct mu_rdzv_state *s, struct mu_span object)
     err = mu_rdzv_state_add(s, &node, &m);
     mu_free(node.addr);
     if (err == 0 && s->member_count == before) {
-        return MUSTER_ECORRUPT; /* There is one of that name. */
+        return MUSTER_ECORRUPT; /* a node occurs twice */
     }
     if (err == 0) {
         m->born = born;
@@ -241,7 +241,7 @@ int mu_rdzv_leased_decode(struct mu_span in, struct mu_rdzv_state *ret, int64_t 
     int err;
 
     if (in.len > TEXT_LEN_MAX) {
-        return mu_err(reterr_msg, MUSTER_ELIMIT, "it is longer than any state");
+        return mu_err(reterr_msg, MUSTER_ELIMIT, "it is longer than a state may be");
     }
     if (!mu_jv_valid(in)) {
         return mu_err(reterr_msg, MUSTER_ECORRUPT, "it is not JSON");
@@ -251,8 +251,8 @@ int mu_rdzv_leased_decode(struct mu_span in, struct mu_rdzv_state *ret, int64_t 
     if (err != 0) {
         mu_rdzv_state_fini(&s);
         return mu_err(reterr_msg, err, "%s",
-                      err == MUSTER_ECORRUPT ? "it is JSON, but no state of a rendezvous"
-                      : err == MUSTER_ELIMIT ? "it has more nodes than any state"
+                      err == MUSTER_ECORRUPT ? "it is JSON, but not the state of a rendezvous"
+                      : err == MUSTER_ELIMIT ? "it has more nodes than a state may have"
                                              : "out of memory");
     }
     mu_rdzv_state_fini(ret);

@@ -1,5 +1,6 @@
 /*
- * The texts that the etcd-v3 rendezvous keeps in etcd, in JSON, so that an operator can read them.
+ * The texts that the etcd-v3 rendezvous keeps in etcd. They are JSON, so that an operator can read
+ * them.
  *
  * The state of a run, one key:
  *
@@ -8,10 +9,10 @@
  *      {"addr":"b","pid":9,"id":"2","born":"41","rank":1},
  *      {"addr":"c","pid":5,"id":"3","born":"55","list":"wait"}]}
  *
- * `world` is how many were in the round when it was completed; before that there is `last_call`
- * instead, true once there are enough. `born` is the revision at which the node's own key was
- * created: another key is another life of the node. `seen` is the revision up to which the wishes
- * of nodes were considered. There are no times.
+ * `world` is how many nodes were in the round when it was completed; before that there is
+ * `last_call` instead, true once there are enough nodes. `born` is the revision at which the node's
+ * own key was created: a new key is a new life of the node. `seen` is the revision up to which the
+ * wishes of nodes were considered. The state has no times.
  *
  * A node's wish, the value of its own key, which goes with its lease:
  *
@@ -23,25 +24,25 @@
 #include "codec/rdzv/state.h"
 
 enum mu_rdzv_wish {
-    MU_RDZV_WISH_JOIN = 1, /* into a round, or as near as there is room */
-    MU_RDZV_WISH_OUT,      /* of the round, or off the wait list */
+    MU_RDZV_WISH_JOIN = 1, /* into a round, or the best list with room */
+    MU_RDZV_WISH_OUT,      /* out of the round, or off the wait list */
     MU_RDZV_WISH_UNSPARE,  /* off the redundancy list */
 };
 
 /** Appends the text. MUSTER_ELIMIT, MUSTER_ENOMEM; nothing appended. */
 int mu_rdzv_leased_encode(struct mu_buf *out, const struct mu_rdzv_state *s, int64_t seen);
 /**
- * `ret` is an initialised state, replaced on success. The deadline of a last call is never: whose
- * clock would it be? MUSTER_ECORRUPT (not JSON, a member missing or of another kind, a node twice),
- * MUSTER_ELIMIT, both in words; MUSTER_ENOMEM.
+ * `ret` is an initialised state, replaced on success. The deadline of a last call is never, since
+ * the nodes have no common clock. MUSTER_ECORRUPT (not JSON, a member missing or of another kind, a
+ * node twice), MUSTER_ELIMIT, both with a text; MUSTER_ENOMEM.
  */
 int mu_rdzv_leased_decode(struct mu_span in, struct mu_rdzv_state *ret, int64_t *ret_seen,
                           struct mu_errmsg *reterr_msg);
 
-/** `number` makes each wish of a node another text. Errors as above. */
+/** `number` makes each wish of a node a different text. Errors as above. */
 int mu_rdzv_wish_encode(struct mu_buf *out, const struct mu_rdzv_node *node, enum mu_rdzv_wish wish,
                         uint64_t number);
-/** The address of `ret_node` is for mu_free(). MUSTER_ECORRUPT, MUSTER_ENOMEM. */
+/** The caller frees the address of `ret_node` with mu_free(). MUSTER_ECORRUPT, MUSTER_ENOMEM. */
 int mu_rdzv_wish_decode(struct mu_span in, struct mu_rdzv_node *ret_node,
                         enum mu_rdzv_wish *ret_wish);
 

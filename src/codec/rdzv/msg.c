@@ -4,10 +4,10 @@
 
 #include "core/reader.h"
 
-/* Each message begins with this; what is behind the fields of a version is not looked at. */
+/* Each message begins with this; bytes after the fields of a version are ignored. */
 #define VERSION 1
 
-/* The words of a member. */
+/* The bounds of a message's enums. */
 
 #define KIND_MAX   MU_RDZV_NOTICE_ENTERED
 #define REASON_MAX 4 /* the last one of enum mu_room_end_reason */
@@ -39,7 +39,7 @@ static struct mu_span read_name(struct mu_reader *r)
     return mu_read_bytes(r, mu_read_u8(r));
 }
 
-/* A reader behind the version, which has failed if it is not ours. */
+/* A reader after the version; it has failed if the version is not ours. */
 static struct mu_reader read_version(struct mu_span in)
 {
     struct mu_reader r = mu_reader(in);
@@ -50,7 +50,7 @@ static struct mu_reader read_version(struct mu_span in)
     return r;
 }
 
-/* --- join ------------------------------------------------------------------------------------ */
+/* --- join ------------------------------------------------------------------------------------- */
 
 int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join)
 {
@@ -120,7 +120,7 @@ int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join)
     return 0;
 }
 
-/* --- what a member says ---------------------------------------------------------------------- */
+/* --- what a member says ----------------------------------------------------------------------- */
 
 int mu_rdzv_say_encode(struct mu_buf *out, enum mu_rdzv_say what, uint64_t round)
 {
@@ -149,7 +149,7 @@ int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *
     return 0;
 }
 
-/* --- notice ---------------------------------------------------------------------------------- */
+/* --- notice ----------------------------------------------------------------------------------- */
 
 int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notice)
 {
@@ -182,7 +182,7 @@ int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notic
     return 0;
 }
 
-/* None at all, or so many; `ranked`: one for each rank, in order. */
+/* Whether there are no members, or `count` of them; `ranked`: one for each rank, in order. */
 static bool members_fit(struct mu_span members, uint32_t count, bool ranked)
 {
     struct mu_rdzv_member_msg member;
@@ -234,7 +234,7 @@ int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice)
     return 0;
 }
 
-/* --- members --------------------------------------------------------------------------------- */
+/* --- members ---------------------------------------------------------------------------------- */
 
 int mu_rdzv_member_encode(struct mu_buf *out, const struct mu_rdzv_member_msg *member)
 {
@@ -281,7 +281,7 @@ int mu_rdzv_member_next(struct mu_span *members, struct mu_rdzv_member_msg *ret_
     return 0;
 }
 
-/* --- status and close ------------------------------------------------------------------------ */
+/* --- status and close ------------------------------------------------------------------------- */
 
 int mu_rdzv_run_id_encode(struct mu_buf *out, struct mu_span run_id)
 {

@@ -1,6 +1,6 @@
 /*
- * What nodes and server say to each other about a native rendezvous: the payloads of the methods
- * `muster::Rendezvous.*` of the native wire. docs/native-wire.md has the bytes.
+ * The messages between nodes and server of a native rendezvous: the payloads of the methods
+ * `muster::Rendezvous.*` of the native wire. docs/native-wire.md specifies the bytes.
  *
  *     join     a stream both ways, as long as the node is a member
  *                  caller   CALL join   ITEM say*  (failed, stopped)      END: wants out
@@ -9,10 +9,10 @@
  *              spare), _RESTARTS (the budget is spent), _TIMEOUT (no round in time), _LOST (another
  *              came under its name), MUSTER_EINVAL, MUSTER_ELIMIT; the text says why.
  *     status   one run, with its members, or the list of all
- *     close    the run is over for everybody
+ *     close    the run is over for all nodes
  *
- * Decoders lend: spans point into the bytes that were given. They take nothing that they do not
- * understand (MUSTER_EPROTO), except that bytes behind the known fields of a version are ignored.
+ * Spans that decoders return point into the input. Decoders refuse what they do not understand
+ * (MUSTER_EPROTO), except that they ignore bytes after the known fields of a version.
  */
 #ifndef MU_RDZV_MSG_H
 #define MU_RDZV_MSG_H
@@ -33,14 +33,14 @@
 
 enum {
     MU_RDZV_JOIN_MEMBERS = 1 << 0, /* it wants the list of members with every assignment */
-    MU_RDZV_JOIN_FEW = 1 << 1,     /* as long as they are at most MU_RDZV_FEW */
-    MU_RDZV_JOIN_SPARES = 1 << 2,  /* `spares` is there, and a bound */
-    MU_RDZV_JOIN_SPENT = 1 << 3,   /* `spent` is there */
+    MU_RDZV_JOIN_FEW = 1 << 1,     /* if there are at most MU_RDZV_FEW */
+    MU_RDZV_JOIN_SPARES = 1 << 2,  /* `spares` is set: a bound */
+    MU_RDZV_JOIN_SPENT = 1 << 3,   /* `spent` is set */
 };
 
 /*
- * A list of N members told to N nodes is N squared bytes: that is a help in a world of a few nodes,
- * and the cost of the round in one of thousands, where nobody reads it.
+ * Sending a list of N members to N nodes takes N squared bytes: that helps in a world of a few
+ * nodes, and is the cost of the round in one of thousands, where nobody reads it.
  */
 #define MU_RDZV_FEW 128
 
@@ -48,32 +48,32 @@ struct mu_rdzv_join {
     struct mu_span run_id;
     struct mu_span node;     /* its name; unique in the run */
     struct mu_span addr;     /* how others reach it; told to them with the members */
-    struct mu_span topology; /* "": none */
+    struct mu_span topology; /* "": no topology */
     uint32_t flags;
     uint32_t nodes_min;
     uint32_t nodes_max;
-    uint32_t target;           /* how many nodes there will be in all; 0: it does not know */
+    uint32_t target;           /* how many nodes there will be in total; 0: unknown */
     uint32_t restarts_max;     /* UINT32_MAX: no bound. The first node of a run sets these three */
-    uint64_t last_call_ms;     /* UINT64_MAX: never over */
-    uint64_t upscale_delay_ms; /* UINT64_MAX: late-comers never end a round */
+    uint64_t last_call_ms;     /* UINT64_MAX: it never ends */
+    uint64_t upscale_delay_ms; /* UINT64_MAX: late nodes never end a round */
     uint64_t join_timeout_ms;  /* how long it waits for a round, each time; 0: for ever */
-    uint64_t incarnation;      /* of the run, if it was in it before; 0: any */
+    uint64_t incarnation;      /* the run's, if the node was in it before; 0: any */
     uint32_t spares;           /* how many beyond nodes_max may wait; the first node sets it, too */
-    uint32_t spent;            /* restarts, as it knows from `incarnation` */
+    uint32_t spent;            /* restarts in `incarnation` that it knows of */
 };
 
-/* What a member says of a round that it was in, and is no more. It stays a member. */
+/* What a member reports when it drops out of a round. It stays a member. */
 enum mu_rdzv_say {
     MU_RDZV_SAY_FAILED = 1, /* its workers failed by themselves */
-    MU_RDZV_SAY_STOPPED,    /* it has stopped them: it did not know whether it was still counted on,
-                               or it cannot tell their failure from the loss of others */
+    MU_RDZV_SAY_STOPPED,    /* it has stopped them: it did not know whether it still counted, or it
+                               cannot tell their failure from the loss of others */
 };
 
 enum mu_rdzv_notice_kind {
     MU_RDZV_NOTICE_ASSIGNED = 1,
     MU_RDZV_NOTICE_ENDED,
     MU_RDZV_NOTICE_WAITERS,
-    MU_RDZV_NOTICE_ENTERED, /* the first one: it is in, and has no rank yet; says `place` */
+    MU_RDZV_NOTICE_ENTERED, /* the first notice: it is in, without a rank yet; has `place` */
 };
 
 enum mu_rdzv_place { /* as enum mu_room_member_state */
@@ -83,11 +83,11 @@ enum mu_rdzv_place { /* as enum mu_room_member_state */
                      MU_RDZV_PLACE_SPARE,
 };
 
-/* What is not said with a kind is zero. */
+/* Fields that a kind does not have are zero. */
 struct mu_rdzv_notice {
     enum mu_rdzv_notice_kind kind;
     uint64_t incarnation;
-    uint64_t round; /* ASSIGNED: that begins; ENDED: that is over */
+    uint64_t round; /* ASSIGNED: the round that begins; ENDED: the one that is over */
     uint32_t rank;
     uint32_t world;
     uint32_t restarts_left; /* UINT32_MAX: no bound */
@@ -104,29 +104,29 @@ struct mu_rdzv_notice {
 struct mu_rdzv_member_msg {
     struct mu_span node;
     struct mu_span addr;
-    uint32_t rank;      /* UINT32_MAX: none */
+    uint32_t rank;      /* UINT32_MAX: no rank */
     uint32_t place;     /* status only; 0 in a notice */
-    uint64_t silent_ms; /* status only: since it was last heard of */
+    uint64_t silent_ms; /* status only: time since it was last heard */
 };
 
 struct mu_rdzv_run_msg {
     struct mu_span run_id;
     uint32_t state; /* enum mu_room_state */
     uint64_t incarnation;
-    uint64_t round; /* that runs, or the next one */
+    uint64_t round; /* the running one, or the next one */
     uint32_t nodes_min;
     uint32_t nodes_max;
     uint32_t restarts_left;
     uint32_t counts[4];  /* by place, less one */
     struct mu_span text; /* one sentence: what it waits for, or how the last round ended */
     uint32_t member_count;
-    struct mu_span members; /* only where one run was asked for */
+    struct mu_span members; /* only if one run was asked for */
 };
 
 int mu_rdzv_join_encode(struct mu_buf *out, const struct mu_rdzv_join *join);
 int mu_rdzv_join_decode(struct mu_span in, struct mu_rdzv_join *ret_join);
 
-/* What a member says on its stream. */
+/* What a member sends on its stream. */
 int mu_rdzv_say_encode(struct mu_buf *out, enum mu_rdzv_say what, uint64_t round);
 int mu_rdzv_say_decode(struct mu_span in, enum mu_rdzv_say *ret_what, uint64_t *ret_round);
 
@@ -134,11 +134,11 @@ int mu_rdzv_notice_encode(struct mu_buf *out, const struct mu_rdzv_notice *notic
 int mu_rdzv_notice_decode(struct mu_span in, struct mu_rdzv_notice *ret_notice);
 
 int mu_rdzv_member_encode(struct mu_buf *out, const struct mu_rdzv_member_msg *member);
-/** Takes the next member off `*members`. 0; MUSTER_ENOENT: none is left; MUSTER_EPROTO. */
+/** Takes the next member off `*members`. 0; MUSTER_ENOENT: there are no more; MUSTER_EPROTO. */
 int mu_rdzv_member_next(struct mu_span *members, struct mu_rdzv_member_msg *ret_member);
 
-/* status: asks for one run ("" for all); the answer is a sequence of runs. explain: asks for one;
- * the answer is its text alone, as it is. close: the run id. */
+/* status asks for one run ("" for all); the answer is a sequence of runs. explain asks for one run;
+ * the answer is only its text. close has the run id. */
 int mu_rdzv_run_id_encode(struct mu_buf *out, struct mu_span run_id);
 int mu_rdzv_run_id_decode(struct mu_span in, struct mu_span *ret_run_id);
 int mu_rdzv_run_encode(struct mu_buf *out, const struct mu_rdzv_run_msg *run);

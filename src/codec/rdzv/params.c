@@ -8,7 +8,7 @@
 #define PORT_DIGITS_MAX 5
 #define YEAR_MS         (UINT64_C(366) * 24 * 60 * 60 * 1000)
 
-/* Outside text as it may stand in an error. */
+/* Text from outside as an error may show it. */
 struct quoted {
     char text[80];
 };
@@ -48,11 +48,11 @@ static struct mu_span trim(struct mu_span s)
 
 struct item {
     struct mu_span key;
-    struct mu_span value; /* empty: there is none */
+    struct mu_span value; /* empty: no value */
 };
 
-/* Takes the text up to the next comma off `rest`. False once nothing is left: an item follows each
- * comma, be it an empty one. */
+/* Takes the text up to the next comma off `rest`. False once nothing is left: an item, perhaps an
+ * empty one, follows each comma. */
 static bool next_item(struct mu_span *rest, struct item *ret)
 {
     struct mu_span whole = *rest;
@@ -79,7 +79,7 @@ static bool next_item(struct mu_span *rest, struct item *ret)
     return true;
 }
 
-/* What there is to walk over: nothing at all for a blank text. */
+/* The items of a config: nothing for a blank text. */
 static struct mu_span items_of(const char *config)
 {
     struct mu_span text = trim(span_of(config));
@@ -96,8 +96,8 @@ int mu_rdzv_config_check(const char *config, struct mu_errmsg *reterr_msg)
 
     if (rest.len > MU_RDZV_CONFIG_LEN_MAX) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "the rendezvous configuration has %zu bytes, at most %d are taken", rest.len,
-                      MU_RDZV_CONFIG_LEN_MAX);
+                      "the rendezvous configuration has %zu bytes; at most %d are allowed",
+                      rest.len, MU_RDZV_CONFIG_LEN_MAX);
     }
     while (next_item(&rest, &item)) {
         index++;
@@ -173,13 +173,15 @@ int mu_rdzv_config_bool(const char *config, const char *key, bool fallback, bool
             }
         }
     }
-    return mu_err(reterr_msg, MUSTER_EINVAL,
-                  "the rendezvous configuration option '%s' is %s, which is no boolean: write true "
-                  "or false",
-                  key, quote(&q, value));
+    return mu_err(
+        reterr_msg, MUSTER_EINVAL,
+        "the rendezvous configuration option '%s' is %s, which is not a boolean: write true "
+        "or false",
+        key, quote(&q, value));
 }
 
-/* Digits, with single underscores between them, as Python has it. False: none, or too large. */
+/* Reads digits, with single underscores between them, as in Python. False: no digits, or too
+ * large. */
 static bool parse_digits(struct mu_span s, uint64_t *ret)
 {
     uint64_t number = 0;
@@ -217,14 +219,14 @@ int mu_rdzv_config_int(const char *config, const char *key, int64_t fallback, in
     digits = negative || value.data[0] == '+' ? mu_span_skip(value, 1) : value;
     if (!parse_digits(digits, &number) || number > (uint64_t)INT64_MAX) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "the rendezvous configuration option '%s' is %s, which is no integer", key,
-                      quote(&q, value));
+                      "the rendezvous configuration option '%s' is %s, which is not an integer",
+                      key, quote(&q, value));
     }
     *ret = negative ? -(int64_t)number : (int64_t)number;
     return 0;
 }
 
-/* "5", "0.25", ".5" in milliseconds, rounded up so that what is above zero stays so. */
+/* Reads "5", "0.25", ".5" as milliseconds, rounded up so that what is above zero stays so. */
 static bool parse_seconds(struct mu_span s, uint64_t *ret_ms)
 {
     uint64_t ms = 0;
@@ -274,8 +276,8 @@ int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallbac
 
 /* --- endpoint --------------------------------------------------------------------------------- */
 
-/* The length of the letter that starts with a byte above ASCII, 0 if it is none that may stand in a
- * host's name: not UTF-8, or one of the blanks and signs that lie below U+00C0 and in U+2000. */
+/* The length of the letter that starts with a byte above ASCII; 0 if a host's name may not contain
+ * it: it is not UTF-8, or one of the blanks and signs below U+00C0 and in U+2000. */
 static size_t letter_len(struct mu_span s)
 {
     uint8_t first = s.data[0];
@@ -405,7 +407,7 @@ int mu_rdzv_params_check(const struct mu_rdzv_params *params, struct mu_errmsg *
         return mu_err(reterr_msg, MUSTER_EINVAL, "the run id is empty");
     }
     if (run_id_len > MU_RDZV_RUN_ID_MAX) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "the run id has %zu bytes, at most %d are taken",
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the run id has %zu bytes; at most %d are allowed",
                       run_id_len, MU_RDZV_RUN_ID_MAX);
     }
     if (params->nodes_min < 1) {

@@ -1,7 +1,7 @@
 /*
- * What a node wants of a rendezvous, and the small languages in which users say it: the endpoint
- * ("node0:29400") and the configuration ("join_timeout=60,is_host=true"). Parsers of outside text;
- * nothing is copied, nothing allocated.
+ * The parameters of a rendezvous, and the two small languages in which users write them: the
+ * endpoint ("node0:29400") and the configuration ("join_timeout=60,is_host=true"). The parsers read
+ * text from outside; nothing is copied or allocated.
  */
 #ifndef MU_RDZV_PARAMS_H
 #define MU_RDZV_PARAMS_H
@@ -13,7 +13,7 @@
 #include "core/err.h"
 #include "core/span.h"
 
-#define MU_RDZV_PORT           29400 /* where an endpoint names none */
+#define MU_RDZV_PORT           29400 /* if an endpoint has no port */
 #define MU_RDZV_RUN_ID_MAX     255
 #define MU_RDZV_CONFIG_LEN_MAX 65536
 
@@ -28,15 +28,16 @@ struct mu_rdzv_params {
     const char *config;     /* "key=value,key=value" */
 };
 
-/** MUSTER_EINVAL, in words: backend or run id empty, minimum below one, maximum below it, a config
- * that does not parse. */
+/** MUSTER_EINVAL, with a text: backend or run id empty, minimum below one, maximum below the
+ * minimum, a malformed config. */
 int mu_rdzv_params_check(const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg);
 
-/** Whether all of the text is well-formed: MUSTER_EINVAL names the item that is not. */
+/** Checks that all of the text is well-formed: MUSTER_EINVAL names the item that is not. */
 int mu_rdzv_config_check(const char *config, struct mu_errmsg *reterr_msg);
-/** The value of a key, trimmed and lent; the last one, if it is there twice. False: absent. */
+/** The value of a key, trimmed; points into `config`. If the key occurs twice, the last one counts.
+ * False: absent. */
 bool mu_rdzv_config_get(const char *config, const char *key, struct mu_span *ret_value);
-/** 1 true t yes y, 0 false f no n, in any case. MUSTER_EINVAL names key and value. */
+/** Accepts 1 true t yes y, 0 false f no n, in any case. MUSTER_EINVAL names key and value. */
 int mu_rdzv_config_bool(const char *config, const char *key, bool fallback, bool *ret,
                         struct mu_errmsg *reterr_msg);
 int mu_rdzv_config_int(const char *config, const char *key, int64_t fallback, int64_t *ret,
@@ -46,9 +47,9 @@ int mu_rdzv_config_seconds(const char *config, const char *key, uint64_t fallbac
                            uint64_t *ret_ms, struct mu_errmsg *reterr_msg);
 
 /**
- * As PyTorch reads it: blank is localhost and the default port; split at the last colon; brackets
- * round a host go. One thing is ours: "::1", which PyTorch takes for host ":" and port 1, is
- * refused with the advice to write brackets. MUSTER_EINVAL in words.
+ * Reads an endpoint as PyTorch does: blank is localhost and the default port; it is split at the
+ * last colon; brackets around a host are removed. One thing differs: "::1", which PyTorch takes for
+ * host ":" and port 1, is refused with the advice to write brackets. MUSTER_EINVAL, with a text.
  */
 int mu_rdzv_endpoint_parse(const char *text, uint16_t default_port, struct mu_addr *ret,
                            struct mu_errmsg *reterr_msg);

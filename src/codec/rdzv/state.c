@@ -43,7 +43,7 @@ int mu_rdzv_node_compare(const struct mu_rdzv_node *a, const struct mu_rdzv_node
     return sign != 0 ? sign : compare_int(a->local_id, b->local_id);
 }
 
-/* Where in `order` the node stands, or would stand. */
+/* Where the node is in `order`, or would be. */
 static size_t find_place(const struct mu_rdzv_state *s, const struct mu_rdzv_node *node,
                          bool *ret_found)
 {
@@ -77,7 +77,7 @@ struct mu_rdzv_member *mu_rdzv_state_find(const struct mu_rdzv_state *s,
     return found ? &s->members[s->order[place]] : NULL;
 }
 
-/* The second half of `order` is room for compaction, which cannot fail therefore. */
+/* The second half of `order` is room for compaction, which therefore cannot fail. */
 static int set_capacity(struct mu_rdzv_state *s, size_t cap)
 {
     struct mu_rdzv_member *members;
@@ -172,7 +172,7 @@ static bool has_flag(const struct mu_rdzv_member *m)
 void mu_rdzv_state_compact(struct mu_rdzv_state *s)
 {
     size_t count = s->member_count;
-    uint32_t *moved_to; /* of each member that stays */
+    uint32_t *moved_to; /* the new index of each member that stays */
     size_t kept = 0;
     size_t place = 0;
 

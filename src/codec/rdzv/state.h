@@ -1,6 +1,6 @@
 /*
- * The state of a rendezvous as PyTorch's dynamic rendezvous keeps it in a store: who takes part in
- * the round, who waits for the next one, who is spare, and when each was last heard of.
+ * The state of a rendezvous as PyTorch's dynamic rendezvous keeps it in a store: which nodes take
+ * part in the round, which wait for the next one, which are spare, and when each was last heard.
  *
  * On the wire it is base64 of a Python pickle. The codec reads and writes exactly the classes that
  * make up such a state and refuses everything else; it never runs anything. Three dialects exist,
@@ -19,7 +19,7 @@
 #include "core/time.h"
 
 enum mu_rdzv_dialect {
-    MU_RDZV_DIALECT_UNKNOWN = 0, /* a state without a node or a time does not tell all of it */
+    MU_RDZV_DIALECT_UNKNOWN = 0, /* a state without a node or a time does not show it */
     MU_RDZV_DIALECT_1_13,
     MU_RDZV_DIALECT_2_NAIVE,
     MU_RDZV_DIALECT_2,
@@ -41,8 +41,7 @@ struct mu_rdzv_member {
     bool spare;
     bool has_heartbeat;
     mu_wall_t heartbeat; /* microseconds matter on the wire; finer digits are cut */
-    int64_t
-        born; /* which life of the node it is, where leases tell (codec/rdzv/leased.h); else 0 */
+    int64_t born; /* which life of the node it is, with leases (codec/rdzv/leased.h); else 0 */
 };
 
 struct mu_rdzv_state {
@@ -56,18 +55,18 @@ struct mu_rdzv_state {
     size_t member_cap;
     uint32_t *order; /* indices of all members, sorted by node: the order of ranks; owned */
     /*
-     * How a node that is in several lists is written: once and then referred to, as agents do, or
-     * each time anew. Both are read; what was decoded is encoded in the same way.
+     * How a node in several lists is written: once and then referred to, as agents do, or each time
+     * again. Both forms are read; a decoded state is encoded in the same form.
      */
     bool nodes_repeated;
 };
 
 #define MU_RDZV_MEMBERS_MAX     65536
 #define MU_RDZV_ADDR_MAX        1024               /* bytes of a node's address */
-#define MU_RDZV_ROUND_MAX       (INT64_C(1) << 62) /* leaves room to count on */
+#define MU_RDZV_ROUND_MAX       (INT64_C(1) << 62) /* leaves room to count further */
 #define MU_RDZV_STATE_BYTES_MAX (32u << 20)        /* of the pickle, before base64 */
 
-/** An empty state: round 0, nobody there. */
+/** An empty state: round 0, without nodes. */
 void mu_rdzv_state_init(struct mu_rdzv_state *s);
 void mu_rdzv_state_fini(struct mu_rdzv_state *s);
 /** A deep copy into an initialised (or filled) state. MUSTER_ENOMEM: `to` is unchanged. */
@@ -75,16 +74,16 @@ int mu_rdzv_state_copy(struct mu_rdzv_state *to, const struct mu_rdzv_state *fro
 bool mu_rdzv_node_equal(const struct mu_rdzv_node *a, const struct mu_rdzv_node *b);
 /** The order of PyTorch's ranks: < 0, 0, > 0. */
 int mu_rdzv_node_compare(const struct mu_rdzv_node *a, const struct mu_rdzv_node *b);
-/** The member, or NULL, by bisection. Lent until members are added or removed. */
+/** The member, or NULL, by bisection. Valid until members are added or removed. */
 struct mu_rdzv_member *mu_rdzv_state_find(const struct mu_rdzv_state *s,
                                           const struct mu_rdzv_node *node);
 /**
- * The member, made without a flag if need be; the address is copied. MUSTER_ENOMEM, MUSTER_ELIMIT
- * (too many members, too long an address): nothing changed.
+ * The member, which is made without a flag if necessary; the address is copied. MUSTER_ENOMEM,
+ * MUSTER_ELIMIT (too many members, too long an address): nothing changed.
  */
 int mu_rdzv_state_add(struct mu_rdzv_state *s, const struct mu_rdzv_node *node,
                       struct mu_rdzv_member **ret_member);
-/** Drops members that have no flag left (a heartbeat is one, too). */
+/** Drops members that have no flag left (a heartbeat counts as a flag). */
 void mu_rdzv_state_compact(struct mu_rdzv_state *s);
 
 /**
@@ -93,11 +92,12 @@ void mu_rdzv_state_compact(struct mu_rdzv_state *s);
  * MUSTER_ECORRUPT: it is not such a state: damaged, another class, another opcode, a reference to
  * nothing, an attribute missing or of another kind, nodes or times of two dialects. MUSTER_ELIMIT:
  * longer, with more members or a longer address than the limits above allow, or in need of more
- * memory than 64 KiB and 16 times its length, at most 96 MiB (the members apart). To a rendezvous
- * both are a broken state; both are said in words. MUSTER_ENOMEM.
+ * memory than 64 KiB and 16 times its length, at most 96 MiB (the members apart). For a rendezvous
+ * both mean a corrupt state; both have a text. MUSTER_ENOMEM.
  *
- * `ret_dialect` is what can be told from it. Without nodes, a state without a redundancy list is
- * taken for 1.13; one with such a list and without times may be 2 or 2-naive, and is unknown.
+ * `ret_dialect` is the dialect, as far as the state shows it. Without nodes, a state without a
+ * redundancy list is taken for 1.13; one with such a list and without times may be 2 or 2-naive,
+ * and is unknown.
  *
  * Unknown attributes are skipped and not kept. Times before 1970 or after 2554 become the nearest
  * that mu_wall_t holds.
@@ -106,7 +106,7 @@ int mu_rdzv_state_decode(struct mu_span in, struct mu_rdzv_state *ret,
                          enum mu_rdzv_dialect *ret_dialect, struct mu_errmsg *reterr_msg);
 /**
  * Appends the pickle (protocol 4) of a state in a dialect, byte for byte as Python would write it.
- * 1.13 has no place for spares: there they are left out. MUSTER_EINVAL: the dialect is unknown;
+ * 1.13 has no place for spares, so they are left out. MUSTER_EINVAL: the dialect is unknown;
  * MUSTER_ELIMIT, MUSTER_ENOMEM; nothing appended.
  */
 int mu_rdzv_state_encode(struct mu_buf *out, const struct mu_rdzv_state *s,

@@ -18,7 +18,7 @@ struct decoder {
     struct mu_pickle p;
     struct mu_rdzv_state s;
     struct mu_errmsg *msg;
-    size_t hint; /* the member that was met last: lists tend to have the same order */
+    size_t hint; /* the last member that was met: lists tend to have the same order */
     bool has_spares;
     bool has_fqdn_only;
     bool has_addr_only;
@@ -31,7 +31,7 @@ static int refuse(struct decoder *d, const char *what)
     return mu_err(d->msg, MUSTER_ECORRUPT, "%s", what);
 }
 
-/* An attribute that must be there. */
+/* Finds a required attribute. */
 static int need(struct decoder *d, uint32_t attributes, const char *name, uint32_t *ret_number)
 {
     uint32_t number = mu_pickle_get(&d->p, attributes, name);
@@ -49,7 +49,7 @@ static int need_kind(struct decoder *d, uint32_t attributes, const char *name,
     int err = need(d, attributes, name, ret_number);
 
     if (err == 0 && !mu_pickle_is(&d->p, *ret_number, kind)) {
-        err = mu_err(d->msg, MUSTER_ECORRUPT, "attribute \"%s\" is not of its kind", name);
+        err = mu_err(d->msg, MUSTER_ECORRUPT, "attribute \"%s\" is of the wrong kind", name);
     }
     return err;
 }
@@ -76,7 +76,7 @@ static int need_bool(struct decoder *d, uint32_t attributes, const char *name, b
     return err;
 }
 
-/* Copies the address to where it gets an end. */
+/* Copies the address and terminates it. */
 static int read_addr(struct decoder *d, uint32_t number, char buffer[MU_RDZV_ADDR_MAX + 1])
 {
     struct mu_span text;
@@ -129,8 +129,8 @@ static int read_node(struct decoder *d, uint32_t attributes, char buffer[MU_RDZV
     return err;
 }
 
-/* The member for a node, which is added the first time that it is met. The number of a member that
- * an object stands for is kept with the object. */
+/* Finds the member for a node, and adds it when it is first met. The object keeps the number of its
+ * member. */
 static int meet_node(struct decoder *d, uint32_t number, struct mu_rdzv_member **ret_member)
 {
     char buffer[MU_RDZV_ADDR_MAX + 1];
@@ -167,7 +167,7 @@ static int meet_node(struct decoder *d, uint32_t number, struct mu_rdzv_member *
             return mu_err(d->msg, err, "there are more than %d nodes", MU_RDZV_MEMBERS_MAX);
         }
         if (err != 0) {
-            return mu_err(d->msg, err, "no memory for the nodes");
+            return mu_err(d->msg, err, "there is no memory for the nodes");
         }
         d->hint = (size_t)(*ret_member - d->s.members);
     }
@@ -176,8 +176,8 @@ static int meet_node(struct decoder *d, uint32_t number, struct mu_rdzv_member *
     return 0;
 }
 
-/* The ten bytes in which Python packs a moment. Protocol 2 has no bytes and says them as a text
- * whose characters are below 256. */
+/* Reads the ten bytes in which Python packs a time. Protocol 2 has no bytes and writes them as a
+ * text whose characters are below 256. */
 static int read_packed_time(struct decoder *d, uint32_t number, uint8_t ret[TIME_SIZE])
 {
     uint32_t args = mu_pickle_at(&d->p, number)->as.object.args;
@@ -237,7 +237,7 @@ static int read_zone(struct decoder *d, uint32_t number, int64_t *ret_us)
 
         parts[i] = mu_pickle_at(&d->p, item)->as.integer;
         if (!mu_pickle_is(&d->p, item, MU_PICKLE_INT) || parts[i] < low[i] || parts[i] > high[i]) {
-            return refuse(d, "a time zone's offset is not one");
+            return refuse(d, "a time zone's offset is invalid");
         }
     }
     *ret_us = (parts[0] * SECONDS_PER_DAY + parts[1]) * 1000000 + parts[2];
@@ -288,7 +288,7 @@ static int read_time(struct decoder *d, uint32_t number, mu_wall_t *ret_wall)
                               .second = b[6],
                               .microsecond = b[7] << 16 | b[8] << 8 | b[9]};
     if (mu_civil_to_us(&civil, &us) != 0) {
-        return refuse(d, "a time is not one of the calendar");
+        return refuse(d, "a time is not a valid date");
     }
     d->has_aware |= count == 2;
     d->has_naive |= count == 1;
@@ -421,7 +421,7 @@ static int read_state(struct decoder *d)
     attributes = mu_pickle_at(&d->p, d->p.root)->as.object.attributes;
     err = need_int(d, attributes, "round", &d->s.round);
     if (err == 0 && (d->s.round < 0 || d->s.round > MU_RDZV_ROUND_MAX)) {
-        err = refuse(d, "the round's number is none");
+        err = refuse(d, "the round is not a number");
     }
     if (err == 0) {
         err = need_bool(d, attributes, "complete", &d->s.complete);
@@ -435,7 +435,7 @@ static int read_state(struct decoder *d)
     return err != 0 ? err : read_members(d, attributes);
 }
 
-/* Python's own agents fail on a mixture; here it is said what is wrong. */
+/* Python's own agents fail on a mixture; this says what is wrong. */
 static int tell_dialect(struct decoder *d, enum mu_rdzv_dialect *ret_dialect)
 {
     if (d->has_fqdn_only && d->has_addr_only) {

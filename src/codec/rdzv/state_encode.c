@@ -1,7 +1,7 @@
 /*
- * Writes what Python's pickle.dumps() would: every object in the same order with the same opcodes,
- * what was written before as a reference to it, in frames of 64 KiB. Peers only need something that
- * they can load; that the bytes are Python's own lets a test compare them with Python's.
+ * Writes what Python's pickle.dumps() would write: every object in the same order with the same
+ * opcodes, repeated objects as references, in frames of 64 KiB. Other agents only need something
+ * that they can load; identical bytes let a test compare them with Python's.
  */
 #include "codec/rdzv/state.h"
 
@@ -14,9 +14,9 @@
 #define PROTOCOL     4
 #define FRAME_TARGET (64u << 10)
 #define FRAME_HEADER 9
-#define BATCH        1000 /* items between a mark and what takes them */
+#define BATCH        1000 /* items between a mark and the opcode that takes them */
 #define UNSAVED      UINT32_MAX
-#define OPCODE_MAX   16 /* bytes of the longest opcode with its operand, but for texts */
+#define OPCODE_MAX   16 /* bytes of the longest opcode with its operand, except for texts */
 
 enum opcode {
     OP_MARK = '(',
@@ -51,7 +51,7 @@ enum opcode {
     OP_FRAME = 0x95,
 };
 
-/* What exists once in a state and is referred to from then on: texts, classes, the time zone. A
+/* Objects that are written once in a state and then referred to: texts, classes, the time zone. A
  * class has the name of its module twice if that is its own name too, as datetime's is. */
 enum once {
     MODULE_TORCH,
@@ -118,13 +118,13 @@ static const struct {
 struct encoder {
     struct mu_buf *out;
     size_t start; /* where in `out` the pickle begins */
-    size_t frame; /* where in `out` the frame at work begins */
+    size_t frame; /* where in `out` the current frame begins */
     bool framed;
     int err;        /* the first failure; nothing is written after it */
     uint32_t saved; /* how many objects have been remembered */
     uint32_t once[ONCE_COUNT];
-    uint32_t *addrs; /* of each member: under which number its address is remembered */
-    uint32_t *nodes; /* and the node itself */
+    uint32_t *addrs; /* for each member: the number under which its address is remembered */
+    uint32_t *nodes; /* and that of the node itself */
     const struct mu_rdzv_state *s;
     enum mu_rdzv_dialect dialect;
 };
@@ -163,7 +163,7 @@ static void end_frame(struct encoder *e)
     e->framed = false;
 }
 
-/* Before each object: a frame that is full ends here, never inside of one. */
+/* Called before each object: a full frame ends here, never inside an object. */
 static void begin_object(struct encoder *e)
 {
     if (e->err == 0 && e->framed && e->out->len - e->frame - FRAME_HEADER >= FRAME_TARGET) {
@@ -214,7 +214,7 @@ static void save_int(struct encoder *e, int64_t value)
         mu_buf_put_u8(e->out, OP_BININT);
         mu_buf_put_u32(e->out, (uint32_t)value);
     } else {
-        /* The fewest bytes that keep the sign. */
+        /* Finds the fewest bytes that keep the sign. */
         while (value >> (8 * size - 9) == 0 || value >> (8 * size - 9) == -1) {
             size--;
         }
@@ -242,7 +242,7 @@ static void save_reference(struct encoder *e, uint32_t number)
     }
 }
 
-/* A text, or a reference to it if it was written before; `number` remembers that. */
+/* Writes a text, or a reference to it if it was written before; `number` remembers that. */
 static void save_text(struct encoder *e, const char *text, uint32_t *number)
 {
     size_t len = strlen(text);
@@ -340,7 +340,7 @@ static void save_time(struct encoder *e, mu_wall_t wall)
     (void)put_call(e, e->dialect == MU_RDZV_DIALECT_2 ? OP_TUPLE2 : OP_TUPLE1);
 }
 
-/* The beginning of an object that is made empty; its attributes follow. */
+/* Begins an object that is made empty; its attributes follow. */
 static uint32_t begin_instance(struct encoder *e, enum once class)
 {
     uint32_t number;
@@ -400,8 +400,8 @@ static void save_item(struct encoder *e, size_t member, enum once list)
 }
 
 /*
- * The members that are in a list, as a dict or as a set. Items come in batches, and a full batch is
- * followed by another, which may be empty; but the only item of a dict comes without a batch.
+ * Writes the members of a list, as a dict or as a set. Items come in batches, and another batch,
+ * which may be empty, follows a full one; but a single item of a dict comes without a batch.
  */
 static void save_list(struct encoder *e, enum once list)
 {

@@ -79,7 +79,7 @@ bool mu_rpc_is_method(struct mu_span method)
     return true;
 }
 
-/* Bytes behind a u16 length, at most `max` of them. */
+/* Reads bytes after a u16 length, at most `max` of them. */
 static struct mu_span read_text(struct mu_reader *r, size_t max)
 {
     uint16_t len = mu_read_u16(r);
@@ -134,7 +134,7 @@ int mu_rpc_hello_decode(struct mu_span in, struct mu_rpc_hello *ret)
     if (r.failed || h.version_min > h.version_max) {
         return MUSTER_EPROTO;
     }
-    /* What stands behind the versions is ours to understand only if ours is among them. */
+    /* We can read what follows the versions only if ours is among them. */
     if (h.version_min > MU_RPC_VERSION || h.version_max < MU_RPC_VERSION) {
         return MUSTER_EVERSION;
     }
@@ -218,7 +218,7 @@ int mu_rpc_welcome_decode(struct mu_span in, struct mu_rpc_welcome *ret)
     return 0;
 }
 
-/* An error's text, cut to its limit and not within a character. */
+/* An error's text, cut to its limit, never within a character. */
 static struct mu_span cut_text(struct mu_span text)
 {
     if (text.len > MU_RPC_MESSAGE_MAX) {

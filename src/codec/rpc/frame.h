@@ -1,6 +1,6 @@
 /*
- * Frames of the native wire: bytes to structs and back, nothing remembered. docs/native-wire.md is
- * the specification; this header repeats its tables.
+ * Frames of the native wire: bytes to structs and back, without state. docs/native-wire.md is the
+ * specification; this header repeats its tables.
  *
  * A connection opens with eight bytes from the side that dialled, then frames both ways:
  *
@@ -12,7 +12,7 @@
  *          5    1  flags
  *          6    2  zero
  *          8    8  ack: how many sequenced frames this side has received in this session
- *         16    8  id: of the call; 0 where the frame is about the connection
+ *         16    8  id: of the call; 0 if the frame is about the connection
  *         24       payload
  *
  * Integers are little-endian. Sequenced frames are counted, kept until they are acknowledged, and
@@ -37,30 +37,31 @@
 #define MU_RPC_MESSAGE_MAX    1024 /* bytes of an error's text; longer ones are cut */
 #define MU_RPC_HELLO_MAX      8192 /* bytes of a HELLO of any version: a later one may grow */
 
-/* Every side takes at least this much, so that calls can be written before the peer has spoken. */
+/* Each side takes at least this much, so that calls can be written before the other end has
+ * spoken. */
 #define MU_RPC_CREDIT_MIN 65536 /* calls_credit */
 #define MU_RPC_FRAME_MIN  65536 /* frame_bytes_max */
 
-/* What HELLO and WELCOME may ask for and promise. */
+/* The bounds of what HELLO and WELCOME may ask for and promise. */
 #define MU_RPC_BEAT_MS_MIN 50
 #define MU_RPC_DEAD_MS_MAX 3600000
 
 /* X(enum suffix, number, sequenced) */
 #define MU_RPC_FRAME_MAP(X)                                                                        \
-    X(HELLO, 1, 0)   /* dialler's first: who, which session, with what right */                    \
-    X(WELCOME, 2, 0) /* the answer: the session is there, the terms */                             \
+    X(HELLO, 1, 0)   /* the dialler's first: its name, session and credential */                   \
+    X(WELCOME, 2, 0) /* the answer: the session exists; its terms */                               \
     X(REFUSE, 3, 0)  /* the answer: no, and why; the connection closes */                          \
     X(PING, 4, 0)    /* u64 nonce */                                                               \
     X(PONG, 5, 0)    /* the same nonce */                                                          \
     X(ACK, 6, 0)     /* only its header matters */                                                 \
-    X(DRAIN, 7, 0)   /* no new calls here, please: this side is about to leave */                  \
-    X(BYE, 8, 0)     /* the session is over on purpose: free it now */                             \
+    X(DRAIN, 7, 0)   /* make no new calls: this side is about to leave */                          \
+    X(BYE, 8, 0)     /* the session ends on purpose: free it now */                                \
     X(CALL, 16, 1)   /* id: a new call */                                                          \
     X(REPLY, 17, 1)  /* id: the end of a call */                                                   \
-    X(ITEM, 18, 1)   /* id: an item of its stream, either way */                                   \
+    X(ITEM, 18, 1)   /* id: an item of its stream, in either direction */                          \
     X(END, 19, 1)    /* id: the caller has no more items */                                        \
     X(CANCEL, 20, 1) /* id: the caller does not want the answer any more */                        \
-    X(CREDIT, 21, 1) /* id 0: calls; else that call's items. u64: bytes that may be sent in all */
+    X(CREDIT, 21, 1) /* id 0: calls; else that call's items. u64: bytes that may be sent in total */
 
 enum mu_rpc_frame_type {
 #define MU_RPC_FRAME_ENUM(name, number, sequenced) MU_RPC_##name = (number),
@@ -82,24 +83,25 @@ struct mu_rpc_header {
 struct mu_rpc_hello {
     uint16_t version_min;
     uint16_t version_max;
-    uint8_t session[MU_RPC_SESSION_LEN]; /* drawn by the dialler; the right to resume it */
+    uint8_t session[MU_RPC_SESSION_LEN]; /* random, from the dialler; needed to resume it */
     /* How often the dialler saw this session welcomed as a fresh one: 0 is a new session, and a
-     * server resumes only the life that is meant. A flag would not do: the WELCOME that told of a
-     * fresh start can be lost with its connection. */
+     * server resumes only this life. A flag would not do: the WELCOME that announced a fresh start
+     * can be lost with its connection. */
     uint32_t life;
-    uint64_t calls_credit;    /* bytes of calls we take at first, counted as for CREDIT */
-    uint32_t frame_bytes_max; /* longest payload we take */
+    uint64_t calls_credit;    /* how many bytes of calls we take at first, counted as for CREDIT */
+    uint32_t frame_bytes_max; /* the longest payload that we take */
     uint32_t grace_ms; /* how long the session should outlive a lost connection; 0: not at all */
-    uint32_t beat_ms;  /* each side says something at least this often; 0: the server's choice */
-    uint32_t dead_ms;  /* a peer silent for this long is taken for dead; 0: the server's choice */
+    uint32_t beat_ms;  /* each side sends something at least this often; 0: the server's choice */
+    uint32_t dead_ms;  /* an end that is silent for this long counts as dead; 0: the server's
+                          choice */
     struct mu_span name;
     struct mu_span credential;
     uint64_t ack; /* not of the payload: the ack of the frame's header, for mu_rpc_accepted() */
 };
 
-/* WELCOME: u16 version, u8 resumed, u8 zero, then as HELLO from calls_credit on to name; the
- * grace, beat and dead times are those that hold. Behind them 16 bytes incarnation: another one
- * means that the server was started anew. At least 50 ms beat, dead two beats to an hour. */
+/* WELCOME: u16 version, u8 resumed, u8 zero, then as HELLO from calls_credit to name; the grace,
+ * beat and dead times are final. After them 16 bytes incarnation: a new one means that the server
+ * was restarted. At least 50 ms beat, dead two beats to an hour. */
 struct mu_rpc_welcome {
     uint16_t version;
     bool resumed;
@@ -112,27 +114,28 @@ struct mu_rpc_welcome {
     uint8_t incarnation[MU_RPC_SESSION_LEN];
 };
 
-/* REFUSE, REPLY, DRAIN: i32 status (0 or a muster error code), then the payload; where the status
- * is not 0 that is the error's text, UTF-8. */
+/* REFUSE, REPLY, DRAIN: i32 status (0 or a muster error code), then the payload; if the status is
+ * not 0, the payload is the error's text, UTF-8. */
 struct mu_rpc_status {
     int32_t status;
     struct mu_span payload;
 };
 
-/* CALL: u32 timeout_ms (0: none), u32 the call's flags, u64 credit for items to the caller, u8
- * length and method (printable ASCII without blanks), then the payload. */
+/* CALL: u32 timeout_ms (0: no timeout), u32 the call's flags, u64 credit for items to the caller,
+ * u8 length and method (printable ASCII without blanks), then the payload. */
 #define MU_RPC_CALL_HEAD 17
 struct mu_rpc_call_body {
     uint32_t timeout_ms;
     uint32_t flags;
-    uint64_t item_credit; /* bytes of items the caller takes at first */
+    uint64_t item_credit; /* how many bytes of items the caller takes at first */
     struct mu_span method;
     struct mu_span payload;
 };
 
 /** Writes 24 bytes. */
 void mu_rpc_header_encode(uint8_t *out, const struct mu_rpc_header *h);
-/** Reads 24 bytes. MUSTER_EPROTO for an unknown type, nonzero flags or zero fields. */
+/** Reads 24 bytes. MUSTER_EPROTO for an unknown type, or flags or reserved fields that are not
+ * zero. */
 int mu_rpc_header_decode(const uint8_t *in, struct mu_rpc_header *ret);
 /** Whether frames of this type are counted and kept. */
 bool mu_rpc_is_sequenced(uint8_t type);
@@ -141,9 +144,9 @@ const char *mu_rpc_frame_name(uint8_t type);
 /** Whether these bytes can name a method: 1 to 255 of them, printable ASCII without blanks. */
 bool mu_rpc_is_method(struct mu_span method);
 
-/* Each encoder appends a payload; MUSTER_ELIMIT (a name too long, the buffer full), MUSTER_ENOMEM.
- * Each decoder lends spans of `in`; MUSTER_EPROTO for anything short, long or out of range. A HELLO
- * that does not speak version 1 is MUSTER_EVERSION, whatever else is in it. */
+/* Each encoder appends a payload; MUSTER_ELIMIT (a name is too long, the buffer is full),
+ * MUSTER_ENOMEM. Spans from decoders point into `in`; MUSTER_EPROTO for anything short, long or out
+ * of range. A HELLO that does not speak version 1 is MUSTER_EVERSION, whatever else is in it. */
 int mu_rpc_hello_encode(struct mu_buf *out, const struct mu_rpc_hello *h);
 int mu_rpc_hello_decode(struct mu_span in, struct mu_rpc_hello *ret);
 int mu_rpc_welcome_encode(struct mu_buf *out, const struct mu_rpc_welcome *w);

@@ -91,7 +91,7 @@ static int decode_parts(struct mu_reader *r, struct mu_rpc_part **ret_parts, siz
     struct mu_rpc_part *parts;
     struct mu_reader bytes = *r;
 
-    /* The table is there before memory is taken for it. */
+    /* Checks that the table is there before taking memory for it. */
     (void)mu_read_bytes(&bytes, (uint64_t)count * 12);
     if (bytes.failed) {
         return MUSTER_EPROTO;

@@ -1,23 +1,23 @@
 /*
- * What the RPC agent puts into the frames of the native wire. docs/rpc.md, section "On the wire".
+ * The RPC agent's payloads of the native wire. docs/rpc.md, section "On the wire".
  *
- * A message is a list of parts, each with a device that the receiver knows it by (-1: none, in
- * memory). Calls, answers and items of a stream are messages:
+ * A message is a list of parts, each with a device in the receiver's numbering (-1: in memory).
+ * Calls, answers and items of a stream are messages:
  *
  *     u8 0, the bytes of one part in memory
  *     u8 1, u16 count, for each part (u64 length, i32 device), the bytes of all parts
  *
- * Those of more than MU_RPC_MSG_LONG bytes are always written the second way, so that who receives
- * them knows how long they are. Long ones travel in pieces: a CALL with the flag MORE has the head,
+ * Messages of more than MU_RPC_MSG_LONG bytes are always written in the second form, so that the
+ * receiver knows their length. Long ones travel in pieces: a CALL with the flag MORE has the head,
  * ITEMs have the bytes, END ends them; an answer is the ITEMs and the REPLY together. A call that
  * must run at most once has a key before its message:
  *
- *     16 bytes who calls, u64 number, u64 floor, u8 whether it was sent before
+ *     16 bytes caller, u64 number, u64 floor, u8 whether it was sent before
  *
  * The credential of an agent's HELLO:
  *
- *     "MRPC", u8 1, i32 worker id (-1: none), 16 bytes incarnation,
- *     u8 length and name of the worker that is meant ("": anybody)
+ *     "MRPC", u8 1, i32 worker id (-1: no id), 16 bytes incarnation,
+ *     u8 length and name of the worker to call ("": any)
  */
 #ifndef MU_RPC_MSG_H
 #define MU_RPC_MSG_H
@@ -61,14 +61,14 @@ bool mu_rpc_worker_name_ok(struct mu_span name);
 /** Appends the head of a message of these parts, not their bytes. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_rpc_msg_head(struct mu_buf *out, const struct mu_rpc_part *parts, size_t count);
 /**
- * From the beginning of a message, of which at least the head must be there: the length of that and
- * of the whole. MUSTER_EPROTO: it does not say, or that cannot be.
+ * Reads, from the beginning of a message with at least its head, the length of the head and of the
+ * whole message. MUSTER_EPROTO: it has no length, or an impossible one.
  */
 int mu_rpc_msg_total(struct mu_span first, size_t *ret_head, size_t *ret_total);
-/** How many bytes the parts have; MUSTER_ELIMIT if that cannot be counted. */
+/** How many bytes the parts have; MUSTER_ELIMIT if the sum overflows. */
 int mu_rpc_msg_size(const struct mu_rpc_part *parts, size_t count, size_t *ret_size);
 /**
- * Reads a whole message. `*ret_parts` is allocated (free with mu_free()), its spans are lent by
+ * Reads a whole message. `*ret_parts` is allocated (free it with mu_free()); its spans point into
  * `in`. MUSTER_EPROTO, MUSTER_ENOMEM.
  */
 int mu_rpc_msg_decode(struct mu_span in, struct mu_rpc_part **ret_parts, size_t *ret_count);

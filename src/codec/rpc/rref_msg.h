@@ -1,16 +1,16 @@
 /*
- * What remote references say to each other, inside the messages of the RPC agent. docs/rpc.md,
- * section "Remote references".
+ * The messages of remote references, inside the messages of the RPC agent. docs/rpc.md, section
+ * "Remote references".
  *
- * Everything but a value is one part of fixed length in memory, little-endian:
+ * Everything except a value is one part of fixed length in memory, little-endian:
  *
- *     u64 life      of the sender: drawn when it started, so that a process is not taken for
+ *     u64 life      of the sender: random from its start, so that a process is not taken for
  *                   the one that had its name before
- *     u64 floor     of the sender's tokens, all with a lesser number are settled
+ *     u64 floor     all tokens of the sender with a lower number are settled
  *     u64 u64       the reference: the life that made it, and a number
  *     u64 u64       the fork: the same
  *
- * CREATE has the method's name behind it, and the arguments as further parts. The answer:
+ * In CREATE the method's name follows, and the arguments as further parts. The answer:
  *
  *     u64 life, u64 floor, u8 verdict
  *
@@ -25,7 +25,7 @@
 #include "codec/rpc/msg.h"
 #include "core/span.h"
 
-/* Of a reference or of a fork. Numbers begin with 1. */
+/* The id of a reference or of a fork. Numbers begin with 1. */
 struct mu_rref_id {
     uint64_t life;
     uint64_t number;
@@ -45,10 +45,10 @@ struct mu_rref_msg {
 
 enum mu_rref_verdict {
     MU_RREF_DONE = 0,
-    MU_RREF_UNKNOWN = 1, /* FORK: there is no such value (any more) */
+    MU_RREF_UNKNOWN = 1, /* FORK: there is no such value, or no longer */
     MU_RREF_VOID = 2,    /* CANCEL: the token was not taken, and never will be */
-    MU_RREF_TAKEN = 3,   /* CANCEL: too late */
-    MU_RREF_STALE = 4,   /* the sender was held for gone, and holds nothing here any more */
+    MU_RREF_TAKEN = 3,   /* CANCEL: too late, it was taken */
+    MU_RREF_STALE = 4,   /* the sender counted as gone, and no longer holds anything here */
 };
 
 struct mu_rref_answer {
@@ -70,14 +70,14 @@ struct mu_rref_token {
 #define MU_RREF_TOKEN_MAX  (1 + 16 + 16 + 8 + 2 * (1 + MU_RPC_WORKER_MAX))
 
 void mu_rref_msg_encode(uint8_t out[MU_RREF_MSG_LEN], const struct mu_rref_msg *msg);
-/** Takes it from the front of `*in`. MUSTER_EPROTO: it is too short, or a number is 0. */
+/** Takes the message from the front of `*in`. MUSTER_EPROTO: it is too short, or a number is 0. */
 int mu_rref_msg_decode(struct mu_span *in, struct mu_rref_msg *ret);
 void mu_rref_answer_encode(uint8_t out[MU_RREF_ANSWER_LEN], const struct mu_rref_answer *answer);
 /** MUSTER_EPROTO. */
 int mu_rref_answer_decode(struct mu_span in, struct mu_rref_answer *ret);
 /** Returns its length. */
 size_t mu_rref_token_encode(uint8_t out[MU_RREF_TOKEN_MAX], const struct mu_rref_token *token);
-/** MUSTER_EPROTO: it is no token. */
+/** MUSTER_EPROTO: it is not a token. */
 int mu_rref_token_decode(struct mu_span in, struct mu_rref_token *ret);
 
 #endif

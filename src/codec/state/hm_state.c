@@ -19,7 +19,7 @@ static int add_dimension(struct mu_hm_part *p, uint64_t value)
     return 0;
 }
 
-/* Numbers in a row may be packed into one field or be a field each. */
+/* Repeated numbers may be packed into one field or be a field each. */
 static int decode_shape(struct mu_pb_field *field, struct mu_hm_part *ret)
 {
     uint64_t value;
@@ -225,7 +225,7 @@ static struct mu_hm_tensor tensor_of(const struct mu_hm_assembler *a)
     };
 }
 
-/* Bytes that need no decoding go where they belong as they come. */
+/* Whether the bytes need no decoding, and go to their place as they come. */
 static bool goes_direct(const struct mu_hm_assembler *a)
 {
     return a->compression == MU_HM_NONE && a->got.layout.tensors[last_of(a)].dtype != MU_DTYPE_BF16;
@@ -251,7 +251,7 @@ static int check_expected(struct mu_hm_assembler *a, struct mu_errmsg *reterr_ms
     if (expected == NULL || mu_layout_same_type(expected, &a->got.layout, i)) {
         return 0;
     }
-    return mu_err(reterr_msg, MUSTER_EINVAL, "%s is %s, and %s was expected",
+    return mu_err(reterr_msg, MUSTER_EINVAL, "%s is %s, but %s was expected",
                   name_tensor(expected, i, name, sizeof(name)),
                   mu_layout_describe(&a->got.layout, i, types[0], sizeof(types[0])),
                   mu_layout_describe(expected, i, types[1], sizeof(types[1])));
@@ -265,7 +265,7 @@ static int add_value(struct mu_hm_assembler *a, uint64_t len)
     return a->got.values[i] == NULL ? MUSTER_ENOMEM : 0;
 }
 
-/* Room for one more tensor; a layout with a tensor always has a place for its value. */
+/* Makes room for one more tensor; a layout with a tensor always has a place for its value. */
 static int make_place(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg)
 {
     size_t count = a->got.layout.count;
@@ -274,7 +274,7 @@ static int make_place(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg)
     uint8_t **bigger;
 
     if (a->config.expected != NULL && count == a->config.expected->count) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "there are more than the %zu tensors expected",
+        return mu_err(reterr_msg, MUSTER_EINVAL, "there are more tensors than the %zu expected",
                       count);
     }
     if (count >= max) {
@@ -311,7 +311,7 @@ static int add_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
     a->got.values[l->count] = NULL;
     err = mu_layout_add(l, name, dtype, p->shape, p->rank);
     if (err == MUSTER_EINVAL) {
-        return mu_err(reterr_msg, MUSTER_EPROTO, "tensor %zu is too large to be", l->count);
+        return mu_err(reterr_msg, MUSTER_EPROTO, "tensor %zu is impossibly large", l->count);
     }
     return err;
 }
@@ -359,7 +359,7 @@ static int start_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
     return goes_direct(a) ? add_value(a, a->encoded_max) : 0;
 }
 
-/* All chunks of a tensor are there. */
+/* Finishes a tensor whose chunks have all come. */
 static int finish_tensor(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg)
 {
     struct mu_hm_tensor t = tensor_of(a);
@@ -444,7 +444,7 @@ static int take_part(struct mu_hm_assembler *a, const struct mu_hm_part *p,
     } else if (!p->tensor) {
         return 0;
     } else if (!a->coming) {
-        return mu_err(reterr_msg, MUSTER_EPROTO, "a chunk that belongs to no tensor");
+        return mu_err(reterr_msg, MUSTER_EPROTO, "a chunk belongs to no tensor");
     }
     return take_chunk(a, p, reterr_msg);
 }
@@ -476,7 +476,7 @@ static int check_whole(const struct mu_hm_assembler *a, struct mu_errmsg *reterr
     char name[96];
 
     if (a->messages == 0) {
-        return mu_err(reterr_msg, MUSTER_EREFUSED, "it does not share its state");
+        return mu_err(reterr_msg, MUSTER_EREFUSED, "the donor does not share its state");
     }
     if (a->coming) {
         (void)cut_off(a, reterr_msg);
@@ -484,7 +484,8 @@ static int check_whole(const struct mu_hm_assembler *a, struct mu_errmsg *reterr
         return MUSTER_EPROTO;
     }
     if (count == 0) {
-        return mu_err(reterr_msg, MUSTER_EPROTO, "the stream ended early: metadata, and no tensor");
+        return mu_err(reterr_msg, MUSTER_EPROTO,
+                      "the stream ended early: it had metadata, but no tensor");
     }
     if (expected != NULL && count < expected->count) {
         return mu_err(reterr_msg, MUSTER_EPROTO,
@@ -492,7 +493,7 @@ static int check_whole(const struct mu_hm_assembler *a, struct mu_errmsg *reterr
                       expected->count, name_tensor(expected, count, name, sizeof(name)));
     }
     if (a->got.metadata.len == 0) {
-        return mu_err(reterr_msg, MUSTER_EPROTO, "%zu tensors, and no metadata", count);
+        return mu_err(reterr_msg, MUSTER_EPROTO, "it had %zu tensors, but no metadata", count);
     }
     return 0;
 }

@@ -8,11 +8,11 @@
  *
  * A tensor's encoding (codec/state/hm_tensor.h) is cut into chunks of 64 KiB, a message each. The
  * first has all fields, further ones only `buffer`; the very first message of all has the metadata,
- * a MessagePack map whose meaning is the trainer's. There are neither names, nor a count of
- * tensors, nor an end: hivemind takes whatever has come when the stream ends. The assembler here
- * counts what can be counted, chunks against `chunks` and bytes against `size` and `dtype`, and
- * with an expected layout also tensors: what is cut off is an error that names what was missing.
- * Without an expected layout a stream that is cut off exactly between two tensors looks whole.
+ * a MessagePack map that the trainer interprets. There are no names, no count of tensors and no end
+ * marker: hivemind takes what has come when the stream ends. The assembler here checks what can be
+ * counted, chunks against `chunks` and bytes against `size` and `dtype`, and with an expected
+ * layout also tensors: if the stream is cut off, the error names what is missing. Without an
+ * expected layout a stream that is cut off exactly between two tensors looks whole.
  */
 #ifndef MU_HM_STATE_H
 #define MU_HM_STATE_H
@@ -24,7 +24,7 @@
 /* --- messages --------------------------------------------------------------------------------- */
 
 struct mu_hm_part {
-    struct mu_span metadata; /* empty: none. Lent, as the others */
+    struct mu_span metadata; /* empty: no metadata. Spans point into the message */
     struct mu_span dtype;    /* empty: a further chunk, or no tensor at all */
     struct mu_span buffer;
     uint64_t shape[MU_TENSOR_RANK_MAX];
@@ -37,29 +37,29 @@ struct mu_hm_part {
 
 /** MUSTER_EPROTO. */
 int mu_hm_part_decode(struct mu_span message, struct mu_hm_part *ret);
-/** Whether a request can be read; there is nothing in it. 0 or MUSTER_EPROTO. */
+/** Checks that a request, which is empty, can be read. 0 or MUSTER_EPROTO. */
 int mu_hm_request_decode(struct mu_span message);
 
 /**
- * The epoch that a trainer's metadata tells: the number under "epoch" in the map. MUSTER_EPROTO: it
- * is no map; MUSTER_ENOENT: there is no such number in it.
+ * The epoch in a trainer's metadata: the number under "epoch" in the map. MUSTER_EPROTO: it is not
+ * a map; MUSTER_ENOENT: it has no such number.
  */
 int mu_hm_metadata_epoch(struct mu_span metadata, uint64_t *ret_epoch);
 
 /**
- * Appends metadata that tells an epoch: as it is, or with "epoch" before the rest, if it is a map
- * without one, or empty. What is no map stays what it is. MUSTER_EPROTO: it cannot be read;
- * MUSTER_ELIMIT, MUSTER_ENOMEM.
+ * Appends metadata that contains the epoch: as it is, or with "epoch" before the rest, if it is a
+ * map without one, or empty. Metadata that is not a map stays as it is. MUSTER_EPROTO: it cannot be
+ * read; MUSTER_ELIMIT, MUSTER_ENOMEM.
  */
 int mu_hm_metadata_tell_epoch(struct mu_span metadata, uint64_t epoch, struct mu_buf *out);
 
 /* --- a donor's side --------------------------------------------------------------------------- */
 
 struct mu_hm_state_config {
-    const struct mu_layout *layout;     /* borrowed, as all of it, until mu_hm_state_fini() */
+    const struct mu_layout *layout;     /* borrowed until mu_hm_state_fini(), as everything here */
     const struct mu_span *values;       /* one for each tensor */
     struct mu_span metadata;            /* MessagePack, not empty */
-    enum mu_hm_compression compression; /* of tensors that have such an encoding; else NONE */
+    enum mu_hm_compression compression; /* for tensors that have such an encoding; else NONE */
     bool bfloat16_raw;                  /* for readers with USE_LEGACY_BFLOAT16=0, and for us */
 };
 
@@ -71,14 +71,14 @@ struct mu_hm_state {
 };
 
 /**
- * Looks at all tensors once: with an 8-bit encoding this takes as long as reading them twice, or
- * sorting them. MUSTER_EINVAL, in words: no tensor, or no metadata (hivemind would see nothing), a
- * length or a dimension that cannot be; MUSTER_ENOTSUP, MUSTER_ENOMEM.
+ * Reads all tensors once: with an 8-bit encoding this takes as long as reading them twice, or
+ * sorting them. MUSTER_EINVAL, with a text: no tensor, or no metadata (hivemind would see nothing),
+ * an impossible length or dimension; MUSTER_ENOTSUP, MUSTER_ENOMEM.
  */
 int mu_hm_state_init(struct mu_hm_state *s, const struct mu_hm_state_config *config,
                      struct mu_errmsg *reterr_msg);
 void mu_hm_state_fini(struct mu_hm_state *s);
-/** How many messages it is, and how many bytes of tensors they carry. */
+/** How many messages the state is, and how many bytes of tensors they carry. */
 uint64_t mu_hm_state_messages(const struct mu_hm_state *s);
 uint64_t mu_hm_state_bytes(const struct mu_hm_state *s);
 
@@ -91,14 +91,15 @@ struct mu_hm_chunker {
 };
 
 void mu_hm_chunker_init(struct mu_hm_chunker *c, const struct mu_hm_state *s);
-/** Appends the next message. 1; 0: that was all; MUSTER_ELIMIT, MUSTER_ENOMEM: nothing changed. */
+/** Appends the next message. 1; 0: there are no more; MUSTER_ELIMIT, MUSTER_ENOMEM: nothing
+ * changed. */
 int mu_hm_chunker_next(struct mu_hm_chunker *c, struct mu_buf *out);
 
 /* --- a client's side -------------------------------------------------------------------------- */
 
 /* What was loaded: tensors in order, and the metadata. */
 struct mu_hm_loaded {
-    struct mu_layout layout; /* names are those that were expected, else empty */
+    struct mu_layout layout; /* names are the expected ones, else empty */
     uint8_t **values;
     struct mu_buf metadata;
 };
@@ -118,14 +119,14 @@ struct mu_hm_assembler_config {
 };
 
 struct mu_hm_assembler {
-    /* To be read. */
-    uint64_t bytes; /* of encoded tensors that have come */
+    /* For the caller to read. */
+    uint64_t bytes; /* bytes of encoded tensors that have come */
     uint64_t messages;
     /* private from here */
     struct mu_hm_assembler_config config;
     struct mu_hm_loaded got;
     size_t value_cap;
-    struct mu_buf encoded; /* of the tensor that is coming, unless it goes to its place at once */
+    struct mu_buf encoded; /* of the current tensor, unless its bytes go to their place at once */
     uint64_t encoded_len;
     uint64_t encoded_max;
     uint64_t chunks;
@@ -141,16 +142,16 @@ void mu_hm_assembler_fini(struct mu_hm_assembler *a);
 /** Forgets everything, for another donor. */
 void mu_hm_assembler_reset(struct mu_hm_assembler *a);
 /**
- * Takes a message. MUSTER_EPROTO: it cannot be, or not here; MUSTER_EINVAL: not what was expected;
- * MUSTER_ENOTSUP: a type or an encoding that is not known; MUSTER_ELIMIT, MUSTER_ENOMEM. In words.
- * After an error all further calls return it.
+ * Takes a message. MUSTER_EPROTO: it is malformed, or comes at the wrong place; MUSTER_EINVAL: not
+ * what was expected; MUSTER_ENOTSUP: an unknown type or encoding; MUSTER_ELIMIT, MUSTER_ENOMEM.
+ * Each has a text. After an error all further calls return it.
  */
 int mu_hm_assembler_take(struct mu_hm_assembler *a, struct mu_span message,
                          struct mu_errmsg *reterr_msg);
 /**
- * The stream has ended in order. 0: all is there, and is the caller's now. MUSTER_EREFUSED: nothing
- * had come at all, which is how hivemind says that it does not share; MUSTER_EPROTO: something is
- * missing, and is named.
+ * The stream has ended in order. 0: everything is there, and is now the caller's. MUSTER_EREFUSED:
+ * nothing came at all, which is how hivemind says that it does not share; MUSTER_EPROTO: something
+ * is missing; the text names it.
  */
 int mu_hm_assembler_end(struct mu_hm_assembler *a, struct mu_hm_loaded *ret,
                         struct mu_errmsg *reterr_msg);

@@ -7,7 +7,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-#define HEAD_LEN_MAX 1024 /* of all fields of a tensor but its bytes */
+#define HEAD_LEN_MAX 1024 /* of all fields of a tensor except its bytes */
 
 static uint64_t count_chunks(uint64_t len)
 {
@@ -19,10 +19,10 @@ static int check_config(const struct mu_hm_state_config *config, struct mu_errms
     const struct mu_layout *l = config->layout;
 
     if (l->count == 0) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "a state without tensors");
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the state has no tensors");
     }
     if (!mu_mp_is_value(config->metadata)) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "the metadata is no MessagePack");
+        return mu_err(reterr_msg, MUSTER_EINVAL, "the metadata is not MessagePack");
     }
     for (size_t i = 0; i < l->shape_count; i++) {
         if (l->shapes[i] > UINT32_MAX) {
@@ -131,7 +131,7 @@ static void put_shape(struct mu_pb_out *out, const struct mu_hm_tensor *t)
     }
 }
 
-/* The fields of a tensor that come behind its bytes, in the order of their numbers. */
+/* Writes the fields of a tensor that follow its bytes, in the order of their numbers. */
 static int put_tail(struct mu_buf *tail, const struct mu_hm_encoder *e)
 {
     struct mu_pb_out out = mu_pb_out(tail);

@@ -99,7 +99,7 @@ static uint64_t count_blocks(uint64_t elements)
     return elements / MU_HM_BLOCK + (elements % MU_HM_BLOCK != 0);
 }
 
-/* `each` bytes for each of the elements, and `more`. */
+/* Adds up `each` bytes for each of the elements, and `more`. */
 static bool add_up(uint64_t elements, uint64_t each, uint64_t more, uint64_t *ret)
 {
     return !__builtin_mul_overflow(elements, each, ret) && !__builtin_add_overflow(*ret, more, ret);
@@ -195,7 +195,7 @@ static void decode_halves(const struct mu_hm_tensor *t, const struct mu_hm_sizes
     }
 }
 
-/* In the arithmetic of the tensor's own type, with a rounding after each of the two steps. */
+/* Uses the arithmetic of the tensor's own type, with a rounding after each of the two steps. */
 static void decode_scaled(enum mu_dtype dtype, const uint8_t *in, uint8_t *out, uint64_t i,
                           float mean, float std)
 {
@@ -234,7 +234,7 @@ static void decode_meanstd(const struct mu_hm_tensor *t, const struct mu_hm_size
     }
 }
 
-/* Takes a number off that says how many floats there are; false: no such number. */
+/* Takes off a number that says how many floats there are; false: no such number. */
 static bool take_count(struct mu_span *in, uint64_t *ret)
 {
     if (in->len < 8) {
@@ -289,7 +289,7 @@ static int decode_codes(const struct mu_hm_tensor *t, const struct mu_hm_sizes *
         return mu_err(reterr_msg, MUSTER_EPROTO, "%" PRIu64 " blocks where there must be %" PRIu64,
                       greatest, count_blocks(n->elements));
     }
-    /* Neither can overflow: mu_hm_encoded_len_max() has added up more. */
+    /* Neither sum can overflow: mu_hm_encoded_len_max() has added up more. */
     wanted = (greatest + codes) * 4 + n->elements;
     if (in.len != wanted) {
         return wrong_length(reterr_msg, all, all - in.len + wanted);
@@ -311,7 +311,7 @@ int mu_hm_decode(const struct mu_hm_tensor *t, struct mu_span encoded, struct mu
     int err = mu_hm_encoded_len_max(t, &longest);
 
     if (encoded.len == 0) {
-        encoded.data = nothing; /* so that one may point behind it */
+        encoded.data = nothing; /* so that a pointer past it is valid */
     }
     if (err != 0 || !mu_hm_sizes(t, &n) || n.bytes != out.len) {
         err = err != 0 ? err : MUSTER_EINVAL;

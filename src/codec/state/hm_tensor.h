@@ -1,9 +1,9 @@
 /*
- * A tensor in hivemind's encodings: what its `Tensor` message has in `buffer`. A tensor's own bytes
- * are as codec/bin/tensor.h has them; NONE sends them as they are, the others smaller, with a loss.
+ * A tensor in hivemind's encodings: the `buffer` of its `Tensor` message. A tensor's own bytes are
+ * as in codec/bin/tensor.h; NONE sends them as they are, the others send fewer bytes, with a loss.
  *
- *     NONE            the bytes; bfloat16 as float32 (what hivemind does unless it is told not to)
- *                     or as it is. Which of the two was sent can be told from the length.
+ *     NONE            the bytes; bfloat16 as float32 (hivemind's default)
+ *                     or as it is. The length shows which of the two was sent.
  *     FLOAT16         halves, clamped to +-65504
  *     MEANSTD_16BIT   halves of (x - mean) / std, for each row of the last dimension; then the
  *                     means, then the deviations, float32
@@ -12,12 +12,12 @@
  *     BLOCKWISE_8BIT  i64 n, i64 256, float32 greatest[n], float32 codebook[256], u8 index for
  *                     each: in blocks of 4,096, each with its greatest absolute value
  *
- * All but NONE are for floats only; FLOAT16 and MEANSTD_16BIT not for bfloat16, and MEANSTD_16BIT
- * not for a scalar, which has no rows.
+ * All except NONE are for floats only; FLOAT16 and MEANSTD_16BIT are not for bfloat16, and
+ * MEANSTD_16BIT is not for a scalar, which has no rows.
  *
- * Encoding needs no memory but for codebooks: an encoder looks at the tensor once, when it is made,
- * and then gives its bytes in pieces of any length. Any number of cursors can read one encoder at
- * once, on any thread.
+ * Encoding needs memory only for codebooks: an encoder reads the tensor once, when it is made, and
+ * then gives its bytes in pieces of any length. Any number of cursors can read one encoder at once,
+ * on any thread.
  *
  *     mu_hm_encoder_init(&e, &tensor, values);         may take long for the 8-bit encodings
  *     mu_hm_cursor_init(&c);
@@ -43,7 +43,7 @@ enum mu_hm_compression {
 
 /** As hivemind calls it, "UNIFORM_8BIT". */
 const char *mu_hm_compression_name(enum mu_hm_compression compression);
-/** By that name, in any case. False: there is none such. */
+/** Finds an encoding by its name, in any case. False: there is no such encoding. */
 bool mu_hm_compression_parse(struct mu_span name, enum mu_hm_compression *ret);
 
 struct mu_hm_tensor {
@@ -56,14 +56,13 @@ struct mu_hm_tensor {
 
 /** Whether there is such an encoding of such a tensor: 0 or MUSTER_ENOTSUP. */
 int mu_hm_tensor_check(const struct mu_hm_tensor *t);
-/** What it has decoded. MUSTER_EINVAL: more than can be. */
+/** The tensor's decoded length. MUSTER_EINVAL: it is impossibly large. */
 int mu_hm_tensor_len(const struct mu_hm_tensor *t, uint64_t *ret_len);
-/** The longest that its encoding can be, of all that are accepted. MUSTER_EINVAL,
- * MUSTER_ENOTSUP. */
+/** The longest encoding of the tensor that is accepted. MUSTER_EINVAL, MUSTER_ENOTSUP. */
 int mu_hm_encoded_len_max(const struct mu_hm_tensor *t, uint64_t *ret_len);
 /**
  * Decodes into `out`, which has mu_hm_tensor_len(). Nothing is written before all lengths and
- * indices are known to be right. MUSTER_EPROTO in words; MUSTER_EINVAL, MUSTER_ENOTSUP.
+ * indices are known to be right. MUSTER_EPROTO, with a text; MUSTER_EINVAL, MUSTER_ENOTSUP.
  */
 int mu_hm_decode(const struct mu_hm_tensor *t, struct mu_span encoded, struct mu_space out,
                  struct mu_errmsg *reterr_msg);
@@ -82,21 +81,21 @@ struct mu_hm_section {
 struct mu_hm_encoder {
     /* private */
     struct mu_hm_tensor t;
-    const uint8_t *values; /* borrowed until it is not read any more, as t.shape */
+    const uint8_t *values; /* borrowed until the last read, as t.shape */
     uint64_t elements;
     uint64_t row; /* elements of a row */
     struct mu_hm_section sections[5];
     unsigned section_count;
     uint64_t len;
-    float *codes;   /* NULL, or MU_HM_CODES of them, */
-    float *borders; /* and one less */
+    float *codes;   /* NULL, or MU_HM_CODES of them */
+    float *borders; /* one fewer than the codes */
     double shift, scale;
 };
 
-/* Where a reader is. */
+/* A reader's position. */
 struct mu_hm_cursor {
     uint64_t offset;
-    /* private from here: what was found out of a row or a block */
+    /* private from here: what is known of a row or a block */
     uint64_t part;
     float mean, std;
     bool known;
@@ -117,7 +116,7 @@ static inline void mu_hm_cursor_init(struct mu_hm_cursor *c)
     *c = (struct mu_hm_cursor){0};
 }
 
-/** Writes the next `len` bytes; so many must be left. */
+/** Writes the next `len` bytes; at least as many must be left. */
 void mu_hm_encoder_read(const struct mu_hm_encoder *e, struct mu_hm_cursor *c, uint8_t *out,
                         size_t len);
 

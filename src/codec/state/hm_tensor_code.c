@@ -1,4 +1,4 @@
-/* Codebooks of the 8-bit encodings: how a donor chooses them. A reader needs to know none of it. */
+/* Codebooks of the 8-bit encodings: how a donor chooses them. A reader does not need this. */
 #include <stdlib.h>
 
 #include "codec/state/hm_tensor_internal.h"
@@ -7,7 +7,7 @@
 #define UNIFORM_SIGMAS 6.0
 #define UNIFORM_MIDDLE 128
 #define QUANTILES      (MU_HM_CODES + 1)
-#define QUANTILE_CHUNK 100000 /* values that are sorted at a time, and up to twice as many */
+#define QUANTILE_CHUNK 100000 /* how many values are sorted at a time, or up to twice as many */
 
 double mu_hm_root(double x)
 {
@@ -17,7 +17,7 @@ double mu_hm_root(double x)
     if (!(x > 0) || x > 1e300) {
         return x > 0 || x != x ? x : 0;
     }
-    /* Half the exponent is a good guess, and each step doubles the digits that are right. */
+    /* Half the exponent is a good guess, and each step doubles the number of correct digits. */
     memcpy(&bits, &x, sizeof(bits));
     bits = (bits >> 1) + UINT64_C(0x1ff8000000000000);
     memcpy(&y, &bits, sizeof(y));
@@ -49,12 +49,12 @@ uint8_t mu_hm_uniform_index(const struct mu_hm_encoder *e, float x)
     if (at >= MU_HM_CODES - 1 - UNIFORM_MIDDLE) {
         return MU_HM_CODES - 1;
     }
-    /* Where a double has no room for a fraction, adding rounds it off, ties to even. */
+    /* A double of this size has no room for a fraction, so adding rounds it off, ties to even. */
     at = (at + 0x1.8p52) - 0x1.8p52;
     return (uint8_t)((int)at + UNIFORM_MIDDLE);
 }
 
-/* The mean of those that have the index is what stands for them. */
+/* The code of an index is the mean of the values that have it. */
 static void average_buckets(struct mu_hm_encoder *e,
                             uint8_t (*index_of)(const struct mu_hm_encoder *e, float x))
 {
@@ -95,7 +95,7 @@ void mu_hm_make_uniform(struct mu_hm_encoder *e)
 
 /* --- quantiles -------------------------------------------------------------------------------- */
 
-/* What is no number comes last. */
+/* NaN comes last. */
 static int compare_floats(const void *a, const void *b)
 {
     float x = *(const float *)a;
@@ -107,7 +107,7 @@ static int compare_floats(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The 257 quantiles of values that ascend, between two of them by proportion. */
+/* Takes the 257 quantiles of sorted values, interpolated between two of them. */
 static void take_quantiles(const float *sorted, size_t count, float *out)
 {
     for (size_t q = 0; q < QUANTILES; q++) {
@@ -126,7 +126,7 @@ static uint8_t quantile_index(const struct mu_hm_encoder *e, float x)
     return mu_hm_border_index(e->borders, x);
 }
 
-/* Quantiles of the quantiles of pieces: all of a large tensor is never sorted at once. */
+/* Takes quantiles of the quantiles of pieces, so that a large tensor is never sorted as a whole. */
 int mu_hm_make_quantile(struct mu_hm_encoder *e)
 {
     size_t count = (size_t)e->elements;

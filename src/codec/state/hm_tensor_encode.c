@@ -1,6 +1,6 @@
 /*
  * Encoding in pieces. An encoding is a few sections of equal elements (numbers, a codebook, the
- * tensor's own), each of which can be written from any element on: no piece needs the one before.
+ * tensor's own), and each can be written from any element on: no piece needs the one before.
  */
 #include "codec/state/hm_tensor_internal.h"
 #include "core/alloc.h"
@@ -10,7 +10,7 @@ enum kind {
     RAW = 1, /* bytes as they are */
     WIDE,    /* as float32 */
     HALF,    /* as half */
-    SCALED,  /* as half, less the mean of its row, by the deviation */
+    SCALED,  /* as half, minus the mean of its row, divided by the deviation */
     MEANS,   /* of rows */
     STDS,
     NUMBER,
@@ -135,7 +135,7 @@ static float clamp_to_half(float x)
     return x < -MU_HM_HALF_MAX ? -MU_HM_HALF_MAX : x;
 }
 
-/* The mean and the deviation of a row, unless they are those that are known. */
+/* Computes the mean and the deviation of a row, unless they are known already. */
 static void know_row(const struct mu_hm_encoder *e, struct mu_hm_cursor *c, uint64_t row)
 {
     uint64_t first = row * e->row;
@@ -160,7 +160,7 @@ static void know_row(const struct mu_hm_encoder *e, struct mu_hm_cursor *c, uint
     c->known = true;
 }
 
-/* The greatest absolute value of a block; not a number counts for nothing. */
+/* Computes the greatest absolute value of a block, without NaNs. */
 static void know_block(const struct mu_hm_encoder *e, struct mu_hm_cursor *c, uint64_t block)
 {
     uint64_t first = block * MU_HM_BLOCK;
@@ -266,7 +266,7 @@ static void write_elements(const struct mu_hm_encoder *e, struct mu_hm_cursor *c
     }
 }
 
-/* As much of one section as there is, from an offset in it. Returns how many bytes. */
+/* Reads as much of one section as there is, from an offset in it. Returns how many bytes. */
 static size_t read_section(const struct mu_hm_encoder *e, struct mu_hm_cursor *c,
                            const struct mu_hm_section *s, uint8_t *out, size_t len)
 {

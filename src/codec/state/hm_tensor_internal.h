@@ -12,13 +12,13 @@ struct mu_hm_sizes {
     uint64_t elements;
     uint64_t bytes;
     uint64_t rows; /* of the last dimension */
-    uint64_t row;  /* elements of one */
+    uint64_t row;  /* elements of one row */
 };
 
-/** False: more than can be. */
+/** False: the tensor is impossibly large. */
 bool mu_hm_sizes(const struct mu_hm_tensor *t, struct mu_hm_sizes *ret);
 
-/** Element `i` of an array of floats; a float64 loses what does not fit. */
+/** Element `i` of an array of floats; a float64 loses precision. */
 static inline float mu_hm_float_at(enum mu_dtype dtype, const uint8_t *values, uint64_t i)
 {
     if (dtype == MU_DTYPE_F32) {
@@ -45,7 +45,8 @@ double mu_hm_root(double x);
 void mu_hm_make_uniform(struct mu_hm_encoder *e);
 /** MUSTER_ENOMEM. */
 int mu_hm_make_quantile(struct mu_hm_encoder *e);
-/** The map of bitsandbytes: seven powers of ten, the greater the finer, with both signs. */
+/** Makes the map of bitsandbytes: seven powers of ten, with finer steps in greater ones, with both
+ * signs. */
 void mu_hm_make_dynamic(float codes[MU_HM_CODES], float borders[MU_HM_CODES - 1]);
 
 uint8_t mu_hm_uniform_index(const struct mu_hm_encoder *e, float x);

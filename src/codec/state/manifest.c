@@ -11,7 +11,7 @@
 static const uint8_t manifest_magic[4] = {'M', 'U', 'S', 'M'};
 static const uint8_t offer_magic[4] = {'M', 'U', 'S', 'O'};
 
-/* --- the manifest ------------------------------------------------- */
+/* --- the manifest ----------------------------------------------------------------------------- */
 
 void mu_state_manifest_init(struct mu_state_manifest *m)
 {
@@ -69,7 +69,7 @@ int mu_state_manifest_check(const struct mu_state_manifest *m, struct mu_errmsg 
     return 0;
 }
 
-/* Names have at most 64 KiB and there are a million: the sum fits. */
+/* Names have at most 64 KiB, and there are at most a million: the sum fits. */
 static size_t encoded_len(const struct mu_state_manifest *m)
 {
     const struct mu_layout *l = &m->layout;
@@ -112,7 +112,7 @@ int mu_state_manifest_encode(const struct mu_state_manifest *m, struct mu_buf *o
     }
     err = mu_buf_reserve(out, len);
     if (err != 0) {
-        return mu_err(reterr_msg, err, "no room for a manifest of %zu bytes", len);
+        return mu_err(reterr_msg, err, "there is no room for a manifest of %zu bytes", len);
     }
     mu_buf_put(out, mu_span(manifest_magic, sizeof(manifest_magic)));
     mu_buf_put_u8(out, VERSION);
@@ -159,10 +159,10 @@ static int read_tensor(struct mu_reader *r, struct mu_layout *l, struct mu_errms
     if (err == MUSTER_EINVAL) {
         err = MUSTER_EPROTO;
     }
-    return err == 0 ? 0 : mu_err(reterr_msg, err, "tensor %zu cannot be so large", l->count);
+    return err == 0 ? 0 : mu_err(reterr_msg, err, "tensor %zu is impossibly large", l->count);
 }
 
-/* Everything behind magic and version. */
+/* Reads everything after magic and version. */
 static int read_manifest(struct mu_reader *r, struct mu_state_manifest *m,
                          struct mu_errmsg *reterr_msg)
 {
@@ -188,7 +188,7 @@ static int read_manifest(struct mu_reader *r, struct mu_state_manifest *m,
     }
     err = mu_buf_append(&m->metadata, metadata);
     if (err != 0) {
-        return mu_err(reterr_msg, err, "no memory for the metadata");
+        return mu_err(reterr_msg, err, "there is no memory for the metadata");
     }
     for (uint32_t i = 0; i < tensors; i++) {
         err = read_tensor(r, &m->layout, reterr_msg);
@@ -197,12 +197,12 @@ static int read_manifest(struct mu_reader *r, struct mu_state_manifest *m,
         }
     }
     if (!mu_reader_done(r)) {
-        return mu_err(reterr_msg, MUSTER_EPROTO, "%zu bytes are behind the manifest", r->rest.len);
+        return mu_err(reterr_msg, MUSTER_EPROTO, "%zu bytes follow the manifest", r->rest.len);
     }
     return 0;
 }
 
-/* What was read is a manifest that could have been written here. */
+/* Checks that what was read is a manifest that this code could have written. */
 static int check_read(const struct mu_state_manifest *m, struct mu_errmsg *reterr_msg)
 {
     int err = mu_state_manifest_check(m, reterr_msg);
@@ -231,10 +231,11 @@ int mu_state_manifest_decode(struct mu_span in, struct mu_state_manifest *ret,
     magic = mu_read_bytes(&r, sizeof(manifest_magic));
     version = mu_read_u8(&r);
     if (r.failed || memcmp(magic.data, manifest_magic, sizeof(manifest_magic)) != 0) {
-        return mu_err(reterr_msg, MUSTER_EPROTO, "this is no manifest");
+        return mu_err(reterr_msg, MUSTER_EPROTO, "this is not a manifest");
     }
     if (version != VERSION) {
-        return mu_err(reterr_msg, MUSTER_EVERSION, "a manifest of version %u", (unsigned)version);
+        return mu_err(reterr_msg, MUSTER_EVERSION, "the manifest has the unknown version %u",
+                      (unsigned)version);
     }
     mu_state_manifest_init(&m);
     err = read_manifest(&r, &m, reterr_msg);
@@ -249,7 +250,7 @@ int mu_state_manifest_decode(struct mu_span in, struct mu_state_manifest *ret,
     return 0;
 }
 
-/* --- the offer ---------------------------------------------------- */
+/* --- the offer -------------------------------------------------------------------------------- */
 
 int mu_state_offer_encode(struct mu_buf *out, struct mu_span manifest, struct mu_span leaves,
                           struct mu_span public_key, struct mu_span signature)
@@ -301,7 +302,7 @@ struct offer_head {
     uint16_t sig_len;
 };
 
-/* The head, which is all there; the lengths are within their limits. */
+/* Reads the head, which is whole, and checks that the lengths are within their limits. */
 static int read_head(struct mu_reader *r, struct offer_head *ret, struct mu_errmsg *reterr_msg)
 {
     struct mu_span magic = mu_read_bytes(r, sizeof(offer_magic));
@@ -312,10 +313,11 @@ static int read_head(struct mu_reader *r, struct offer_head *ret, struct mu_errm
     ret->key_len = mu_read_u16(r);
     ret->sig_len = mu_read_u16(r);
     if (memcmp(magic.data, offer_magic, sizeof(offer_magic)) != 0) {
-        return mu_err(reterr_msg, MUSTER_EPROTO, "this is no offer of a state");
+        return mu_err(reterr_msg, MUSTER_EPROTO, "this is not an offer of a state");
     }
     if (version != VERSION) {
-        return mu_err(reterr_msg, MUSTER_EVERSION, "an offer of version %u", (unsigned)version);
+        return mu_err(reterr_msg, MUSTER_EVERSION, "the offer has the unknown version %u",
+                      (unsigned)version);
     }
     if (ret->manifest_len > MU_STATE_MANIFEST_MAX || ret->leaves > MU_STATE_CHUNKS_MAX ||
         ret->key_len > MU_STATE_KEY_LEN_MAX || ret->sig_len > MU_STATE_SIG_LEN_MAX) {
@@ -327,7 +329,7 @@ static int read_head(struct mu_reader *r, struct offer_head *ret, struct mu_errm
     return 0;
 }
 
-/* All bytes are here. */
+/* Reads the offer once all bytes are here. */
 static int finish(struct mu_state_offer *o, struct mu_errmsg *reterr_msg)
 {
     struct mu_reader r = mu_reader(mu_buf_span(&o->bytes));
@@ -355,7 +357,7 @@ static int finish(struct mu_state_offer *o, struct mu_errmsg *reterr_msg)
     return 0;
 }
 
-/* The head is whole by now, or it is not time yet. */
+/* Reads the head if it is whole by now. */
 static int look_at_head(struct mu_state_offer *o, struct mu_errmsg *reterr_msg)
 {
     struct mu_reader r = mu_reader(mu_buf_span(&o->bytes));
@@ -389,7 +391,7 @@ static int take(struct mu_state_offer *o, struct mu_span *in)
     return err;
 }
 
-/* Up to the end of the offer; `*in` is what is behind it then. */
+/* Takes bytes up to the end of the offer; `*in` is then what follows it. */
 static int advance(struct mu_state_offer *o, struct mu_span *in, struct mu_errmsg *reterr_msg)
 {
     struct mu_span mine;
@@ -426,13 +428,13 @@ int mu_state_offer_recv(struct mu_state_offer *o, struct mu_span in, struct mu_e
         err = advance(o, &in, reterr_msg);
     }
     if (err == MUSTER_ENOMEM) {
-        /* As if this piece had not come. */
+        /* Undoes this piece. */
         o->bytes.len = before;
         o->total = total;
-        return mu_err(reterr_msg, err, "no memory for the offer");
+        return mu_err(reterr_msg, err, "there is no memory for the offer");
     }
     if (err == 0 && in.len != 0) {
-        err = mu_err(reterr_msg, MUSTER_EPROTO, "%zu bytes are behind the offer", in.len);
+        err = mu_err(reterr_msg, MUSTER_EPROTO, "%zu bytes follow the offer", in.len);
         mu_state_manifest_fini(&o->manifest);
         o->whole = false;
     }

@@ -1,16 +1,16 @@
 /*
- * What a state is, written down so that everybody writes it the same way: the manifest. And the
- * offer, which is a manifest with the hashes of its chunks and a donor's signature. Bytes only;
- * hashing, signing and checking are in crypto/state_tree.h. docs/state.md, section "On the wire".
+ * The manifest describes a state, in exactly one form. The offer is a manifest with the hashes of
+ * its chunks and a donor's signature. Bytes only; hashing, signing and checking are in
+ * crypto/state_tree.h. docs/state.md, section "On the wire".
  *
- * The bytes of all tensors, one behind the other, are cut into chunks of `chunk_bytes`, the last
- * one shorter. The manifest's bytes, little-endian; there is one way to write each manifest:
+ * The bytes of all tensors, one after the other, are cut into chunks of `chunk_bytes`, the last one
+ * shorter. The manifest's bytes, little-endian; there is one way to write each manifest:
  *
  *     "MUSM", u8 1, u64 epoch, u64 step, u32 chunk_bytes, 32 bytes root of the hash tree,
  *     u32 length and bytes of the metadata,
  *     u32 tensors, for each: u8 dtype, u8 rank, u64 for each dimension, u32 length and name
  *
- * Their SHA-256 is the state's id: who holds the same content holds the same id. The offer:
+ * Their SHA-256 is the state's id: the same content has the same id. The offer:
  *
  *     "MUSO", u8 1, u32 length of the manifest, u32 leaves, u16 length of the key,
  *     u16 length of the signature,
@@ -28,10 +28,12 @@
 #define MU_STATE_HASH_LEN 32
 #define MU_STATE_ID_LEN   MU_STATE_HASH_LEN
 
-/* A chunk is what a lost donor costs, and what is hashed at a time; a power of two. */
+/* A chunk is what a lost donor costs at most, and the unit of hashing; a power of two. */
 #define MU_STATE_CHUNK_BYTES     ((uint32_t)1 << 20)
 #define MU_STATE_CHUNK_BYTES_MIN ((uint32_t)1 << 10)
-#define MU_STATE_CHUNK_BYTES_MAX ((uint32_t)1 << 22) /* a dozen of them lie beside the tensors */
+#define MU_STATE_CHUNK_BYTES_MAX                                                                   \
+    ((uint32_t)1 << 22) /* a dozen of them are in memory beside the
+                                                        tensors */
 
 #define MU_STATE_CHUNKS_MAX   ((uint64_t)1 << 22) /* 4 TiB in chunks of 1 MiB; 128 MiB of leaves */
 #define MU_STATE_METADATA_MAX ((size_t)16 << 20)
@@ -47,14 +49,14 @@
      (size_t)MU_STATE_CHUNKS_MAX * MU_STATE_HASH_LEN + MU_STATE_KEY_LEN_MAX +                      \
      MU_STATE_SIG_LEN_MAX)
 
-/* --- the manifest ------------------------------------------------- */
+/* --- the manifest ----------------------------------------------------------------------------- */
 
 struct mu_state_manifest {
     uint64_t epoch;
     uint64_t step;
     uint32_t chunk_bytes;
-    uint8_t root[MU_STATE_HASH_LEN]; /* all zero where there are no chunks */
-    struct mu_buf metadata;          /* msgpack, not looked into here */
+    uint8_t root[MU_STATE_HASH_LEN]; /* all zero if there are no chunks */
+    struct mu_buf metadata;          /* msgpack, not checked here */
     struct mu_layout layout;
 };
 
@@ -63,24 +65,24 @@ void mu_state_manifest_init(struct mu_state_manifest *m);
 void mu_state_manifest_fini(struct mu_state_manifest *m);
 
 /**
- * Whether a state of these lengths can have a manifest: MUSTER_EINVAL for a chunk length that is no
- * power of two within the limits, MUSTER_ELIMIT for more chunks, tensors, or bytes of metadata or
- * of a name than there may be.
+ * Checks that a state of these lengths can have a manifest: MUSTER_EINVAL for a chunk length that
+ * is not a power of two within the limits, MUSTER_ELIMIT for too many chunks, tensors, or bytes of
+ * metadata or of a name.
  */
 int mu_state_manifest_check(const struct mu_state_manifest *m, struct mu_errmsg *reterr_msg);
 /** Appends the canonical bytes. Errors as mu_state_manifest_check(), MUSTER_EEXIST for a name that
- * is there twice, MUSTER_ENOMEM, MUSTER_ELIMIT: nothing was appended. */
+ * occurs twice, MUSTER_ENOMEM, MUSTER_ELIMIT: nothing was appended. */
 int mu_state_manifest_encode(const struct mu_state_manifest *m, struct mu_buf *out,
                              struct mu_errmsg *reterr_msg);
 /**
- * Reads the canonical bytes and nothing else: whatever this takes is encoded into the same bytes
- * again. `*ret` is initialised here on success. MUSTER_EVERSION, MUSTER_EPROTO, MUSTER_ELIMIT, in
- * words; MUSTER_ENOMEM.
+ * Reads the canonical bytes and nothing else: what this accepts is encoded into the same bytes
+ * again. `*ret` is initialised here on success. MUSTER_EVERSION, MUSTER_EPROTO, MUSTER_ELIMIT, each
+ * with a text; MUSTER_ENOMEM.
  */
 int mu_state_manifest_decode(struct mu_span in, struct mu_state_manifest *ret,
                              struct mu_errmsg *reterr_msg);
 
-/** How many chunks so many bytes have. */
+/** How many chunks `bytes` bytes have. */
 static inline uint64_t mu_state_chunks(uint64_t bytes, uint32_t chunk_bytes)
 {
     return bytes / chunk_bytes + (bytes % chunk_bytes != 0);
@@ -93,7 +95,7 @@ static inline uint64_t mu_state_chunk_offset(const struct mu_state_manifest *m, 
 {
     return (uint64_t)chunk * m->chunk_bytes;
 }
-/** Of a chunk that there is. */
+/** The length of chunk `i`, which must exist. */
 static inline uint32_t mu_state_chunk_len(const struct mu_state_manifest *m, uint32_t chunk)
 {
     uint64_t rest = m->layout.bytes - mu_state_chunk_offset(m, chunk);
@@ -101,10 +103,10 @@ static inline uint32_t mu_state_chunk_len(const struct mu_state_manifest *m, uin
     return rest < m->chunk_bytes ? (uint32_t)rest : m->chunk_bytes;
 }
 
-/* --- the offer ---------------------------------------------------- */
+/* --- the offer -------------------------------------------------------------------------------- */
 
 /**
- * Appends an offer. `leaves` has 32 bytes for each chunk. MUSTER_EINVAL: a length that cannot be;
+ * Appends an offer. `leaves` has 32 bytes for each chunk. MUSTER_EINVAL: an impossible length;
  * MUSTER_ELIMIT, MUSTER_ENOMEM: nothing was appended.
  */
 int mu_state_offer_encode(struct mu_buf *out, struct mu_span manifest, struct mu_span leaves,
@@ -112,14 +114,14 @@ int mu_state_offer_encode(struct mu_buf *out, struct mu_span manifest, struct mu
 
 /*
  * An offer that comes in pieces. Memory is taken for what has come, not for what is announced. Its
- * bytes are kept, so that who takes it can pass it on as it is.
+ * bytes are kept, so that it can be passed on as it is.
  */
 struct mu_state_offer {
     struct mu_buf bytes;
     size_t total; /* 0: not known yet */
     int poison;
     bool whole;
-    struct mu_state_manifest manifest; /* the rest once it is whole */
+    struct mu_state_manifest manifest; /* valid once it is whole, as what follows */
     struct mu_span manifest_bytes;
     struct mu_span leaves;
     struct mu_span public_key;
@@ -129,13 +131,14 @@ struct mu_state_offer {
 void mu_state_offer_init(struct mu_state_offer *o);
 void mu_state_offer_fini(struct mu_state_offer *o);
 /**
- * Takes the next piece. 0: the offer is whole and can be read, though nothing of it was checked
- * against anything (mu_state_offer_verify() does). MUSTER_EAGAIN: well so far, more must come.
- * MUSTER_EVERSION, MUSTER_EPROTO (also bytes behind the end, and leaves that are not as many as the
- * chunks), MUSTER_ELIMIT: in words, and so it stays. MUSTER_ENOMEM: this piece was not taken.
+ * Takes the next piece. 0: the offer is whole and can be read, though its hashes and signature were
+ * not checked (mu_state_offer_verify() does that). MUSTER_EAGAIN: valid so far, more must come.
+ * MUSTER_EVERSION, MUSTER_EPROTO (also bytes after the end, and not as many leaves as chunks),
+ * MUSTER_ELIMIT: with a text, and further calls return it again. MUSTER_ENOMEM: this piece was not
+ * taken.
  */
 int mu_state_offer_recv(struct mu_state_offer *o, struct mu_span in, struct mu_errmsg *reterr_msg);
-/** The hash of a chunk that there is, of an offer that is whole; 32 bytes. */
+/** The hash of an existing chunk, of an offer that is whole; 32 bytes. */
 static inline const uint8_t *mu_state_offer_leaf(const struct mu_state_offer *o, uint32_t chunk)
 {
     return o->leaves.data + (size_t)chunk * MU_STATE_HASH_LEN;

@@ -13,7 +13,7 @@ enum {
     WHICH_PREFIX = 2,
 };
 
-/* --- list --------------------------------------------------------- */
+/* --- list ------------------------------------------------------------------------------------- */
 
 int mu_state_entry_encode(struct mu_buf *out, const struct mu_state_entry *entry)
 {
@@ -80,7 +80,7 @@ int mu_state_entry_next(struct mu_span *walk, struct mu_state_entry *ret)
     return 1;
 }
 
-/* --- offer -------------------------------------------------------- */
+/* --- offer ------------------------------------------------------------------------------------ */
 
 int mu_state_which_encode(struct mu_buf *out, const struct mu_state_which *which)
 {
@@ -115,7 +115,7 @@ int mu_state_which_decode(struct mu_span in, struct mu_state_which *ret)
     return MUSTER_EPROTO;
 }
 
-/* --- swarm -------------------------------------------------------- */
+/* --- swarm ------------------------------------------------------------------------------------ */
 
 int mu_state_swarm_ask_encode(struct mu_buf *out, const struct mu_state_swarm_ask *ask)
 {
@@ -221,7 +221,7 @@ int mu_state_swarm_decode(struct mu_span in, struct mu_state_swarm_head *ret,
     return 0;
 }
 
-/* --- have --------------------------------------------------------- */
+/* --- have ------------------------------------------------------------------------------------- */
 
 int mu_state_have_encode(struct mu_buf *out, const struct mu_state_have *have)
 {
@@ -250,7 +250,7 @@ int mu_state_have_decode(struct mu_span in, uint32_t chunks, struct mu_state_hav
     return 0;
 }
 
-/* --- fetch -------------------------------------------------------- */
+/* --- fetch ------------------------------------------------------------------------------------ */
 
 int mu_state_id_decode(struct mu_span in, uint8_t ret[MU_STATE_ID_LEN])
 {
@@ -285,7 +285,7 @@ char *mu_state_busy_text(char out[MU_STATE_BUSY_TEXT_MAX], uint32_t retry_ms)
     return out;
 }
 
-/* The number behind the last "after ", so that the words around it may change. */
+/* Reads the number after the last "after ", so that the words around it may change. */
 uint32_t mu_state_busy_parse(struct mu_span text, uint32_t otherwise)
 {
     static const char mark[] = "after ";

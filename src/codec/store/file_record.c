@@ -7,8 +7,8 @@
 #define LENGTH_SIZE   sizeof(uint32_t)
 #define DELETE_PREFIX '-'
 
-/* What a key can begin with: a user's, a deletion, or one of PyTorch's counters. Asking this much
- * tells a log from some other file at its first record. */
+/* Whether a key begins like a user's key, a deletion, or one of PyTorch's counters. This tells a
+ * log from another kind of file at its first record. */
 static bool could_be_key(struct mu_span key, size_t len)
 {
     static const char *const counters[] = {MU_FILE_CLEANUP_KEY, MU_FILE_REFCOUNT_KEY};

@@ -5,9 +5,9 @@
 #include "core/alloc.h"
 #include "core/reader.h"
 
-/* --- encoding ------------------------------------------------------------------------------- */
+/* --- encoding --------------------------------------------------------------------------------- */
 
-/* Adds to a size what a count and its parts take; false over 32 bits or what memory can hold. */
+/* Adds the size of a count and its parts; false above 32 bits or what memory can hold. */
 static bool add_parts(size_t *size, const struct mu_span *parts, size_t count)
 {
     if (count > UINT32_MAX || __builtin_add_overflow(*size, 4, size)) {
@@ -97,11 +97,11 @@ int mu_store_change_encode(struct mu_buf *out, const struct mu_change *change, b
     return 0;
 }
 
-/* --- decoding ------------------------------------------------------------------------------- */
+/* --- decoding --------------------------------------------------------------------------------- */
 
 /*
- * Walks over a count and its parts without keeping them. Each part takes four bytes at least, so a
- * count that the bytes cannot hold is found before anything is done about it.
+ * Walks over a count and its parts without keeping them. Each part takes at least four bytes, so a
+ * count that is too large for the bytes is found at once.
  */
 static int skip_parts(struct mu_reader *r, size_t parts_max, size_t *ret_count)
 {
@@ -120,7 +120,7 @@ static int skip_parts(struct mu_reader *r, size_t parts_max, size_t *ret_count)
     return r->failed ? MUSTER_EPROTO : 0;
 }
 
-/* Reads again, now with room, parts that skip_parts() found whole. */
+/* Reads parts that skip_parts() found whole, now that there is room for them. */
 static void read_parts(struct mu_reader *r, struct mu_span *parts)
 {
     uint32_t count = mu_read_u32(r);
@@ -130,7 +130,7 @@ static void read_parts(struct mu_reader *r, struct mu_span *parts)
     }
 }
 
-/* An array for `count` parts, NULL for none. */
+/* Makes an array for `count` parts; NULL for 0. */
 static int make_parts(size_t count, struct mu_span **ret_parts)
 {
     struct mu_span *parts = NULL;

@@ -12,15 +12,15 @@
 #include "core/span.h"
 
 /*
- * The verbs, one row each. What holds for a verb on every wire and in every kind of store is said
+ * The verbs, one row each. Facts that hold for a verb on every wire and in every kind of store are
  * here and nowhere else; the words in capitals are explained below.
  *
  *     number   its number in the public API
  *     keys     the fewest and the most keys that a request names
  *     values   how many values it brings
  *     does     what it does to the keys
- *     waits    whether it may wait for somebody else's request
- *     known    the kinds of stores that know it, of those that do not know every verb
+ *     waits    whether it may wait for another client's request
+ *     known    which kinds know it, of those that do not know every verb
  *     lack     what a store without it lacks, in words; NULL: a store without it can make do with
  *              other verbs
  */
@@ -70,19 +70,19 @@ enum mu_store_waits {
 };
 
 /*
- * The kinds of stores that do not know every verb. Muster's servers, hash: and etcd know all; a
- * barrier is made of other verbs where a store has none (service/store/barrier.c).
+ * The kinds of stores that do not know every verb. Muster's servers, hash: and etcd know all; in a
+ * store without barriers, one is made of other verbs (service/store/barrier.c).
  */
 #define MU_STORE_IN_TORCH1 1u /* PyTorch 1.13's server */
 #define MU_STORE_IN_TORCH2 2u /* PyTorch 2.x's */
 #define MU_STORE_IN_FILE   4u
 #define MU_STORE_IN_ETCD2  8u /* etcd by its API v2 */
 #define MU_STORE_IN_NONE   0u
-/* Every kind but PyTorch 1.13. */
+/* Every kind except PyTorch 1.13. */
 #define MU_STORE_IN_NEWER (MU_STORE_IN_TORCH2 | MU_STORE_IN_FILE | MU_STORE_IN_ETCD2)
 #define MU_STORE_IN_EVERY (MU_STORE_IN_TORCH1 | MU_STORE_IN_NEWER)
 
-/* Counts that the request chooses. */
+/* Counts that depend on the request. */
 #define MU_STORE_ANY  UINT8_MAX       /* keys: any number */
 #define MU_STORE_EACH (UINT8_MAX - 1) /* values: one for each key */
 
@@ -104,15 +104,15 @@ struct mu_store_verb_facts {
 /* Flags of a request. */
 #define MU_STORE_NOWAIT  1u /* get, multi_get, queue_pop: MUSTER_ENOENT instead of waiting */
 #define MU_STORE_PREFIX  2u /* watch, list_keys: the key is a prefix */
-#define MU_STORE_CURRENT 4u /* watch: begin with what is there */
+#define MU_STORE_CURRENT 4u /* watch: begin with the current values */
 #define MU_STORE_ONCE    8u /* watch: no stream; the first change ends it, with its revision */
 /* For servers that pass on what PyTorch's clients ask for: */
-#define MU_STORE_IN_TURN  16u /* wait: a push ends one such, first come, first served */
-#define MU_STORE_OR_EMPTY 32u /* multi_get, nowait: the empty value where there is none */
-#define MU_STORE_OLD      64u /* watch: changes tell what was there before, too */
+#define MU_STORE_IN_TURN  16u /* wait: a push ends one such wait, first come, first served */
+#define MU_STORE_OR_EMPTY 32u /* multi_get, nowait: the empty value for a missing key */
+#define MU_STORE_OLD      64u /* watch: changes carry the old value, too */
 #define MU_STORE_FLAGS    127u
 
-/* The lease that ends with the caller's session, in place of a lease's number. */
+/* In place of a lease's number: the lease that ends with the caller's session. */
 #define MU_LEASE_SESSION UINT64_MAX
 
 /*
@@ -148,20 +148,20 @@ struct mu_store_request {
     const struct mu_span *values;
     size_t value_count;
     int64_t number;
-    uint64_t lease; /* set, add, compare_set, append, multi_set: bound to it; lease_*: which */
+    uint64_t lease; /* set, add, compare_set, append, multi_set: bind to it; lease_*: this one */
 };
 
-/** The row of a verb. A number that is no verb's has a row that fits no request, named "?". */
+/** The row of a verb. A number without a verb has a row that fits no request, named "?". */
 const struct mu_store_verb_facts *mu_store_verb_facts(enum mu_store_verb verb);
 /** The verb of a method. MUSTER_ENOMETHOD. */
 int mu_store_verb_of(struct mu_span method, enum mu_store_verb *ret_verb);
-/** Whether an operation may be repeated when nobody knows whether it ran. */
+/** Whether an operation may be repeated when it is unknown whether it ran. */
 bool mu_store_verb_is_read(enum mu_store_verb verb);
-/** Whether a request may wait for somebody else's. */
+/** Whether a request may wait for another client's. */
 bool mu_store_may_block(const struct mu_store_request *q);
-/** Whether there are as many keys and values as the verb takes. */
+/** Whether the request has as many keys and values as the verb takes. */
 bool mu_store_request_fits(const struct mu_store_request *request);
-/** What a kind of store (MU_STORE_IN_...) lacks to serve a request, in words; NULL: nothing. */
+/** What a kind of store (MU_STORE_IN_...) lacks to serve a request, as a text; NULL: nothing. */
 const char *mu_store_lacks(unsigned kind, const struct mu_store_request *q);
 
 struct mu_ks_block; /* proto/store/keyspace.h */
@@ -170,7 +170,7 @@ struct mu_store_reply {
     int64_t number;
     const struct mu_span *values;
     size_t value_count;
-    /* NULL, or for each value what it lies in, if that can be held (mu_ks_hold()), else NULL. */
+    /* NULL, or for each value the block it is in, if that can be held (mu_ks_hold()), else NULL. */
     struct mu_ks_block *const *blocks;
 };
 
@@ -185,7 +185,7 @@ enum mu_change_kind {
 
 struct mu_change {
     enum mu_change_kind kind;
-    uint64_t revision; /* counts all changes of the store; grows */
+    uint64_t revision; /* numbers all changes of the store; it grows */
     struct mu_span key;
     struct mu_span old_value; /* on the native wire only if it was asked for */
     struct mu_span value;     /* for appended: the whole new value */

@@ -1,9 +1,9 @@
 /*
  * The bytes of PyTorch's TCPStore protocol: opcodes, enums, request shapes, limits. Stateless.
- * docs/torch-wire.md tells the whole story.
+ * docs/torch-wire.md describes the protocol.
  *
  * A request is its opcode, then (for a list) a u64 count, then parts, then perhaps a fixed tail. A
- * part is a u64 length and as many bytes: a key or a value. All integers are little-endian.
+ * part is a u64 length and that many bytes: a key or a value. All integers are little-endian.
  */
 #ifndef MU_TORCH_WIRE_H
 #define MU_TORCH_WIRE_H
@@ -13,7 +13,7 @@
 
 /* What VALIDATE carries: the bytes CE F7 85 3C. */
 #define MU_TORCH_MAGIC UINT32_C(0x3C85F7CE)
-/* VALIDATE as a whole: what tells the generations apart. */
+/* VALIDATE as a whole, which tells the generations apart. */
 #define MU_TORCH_VALIDATE_LEN 5
 
 /* The limits of PyTorch 2.x's default server. */
@@ -29,8 +29,8 @@
 /*
  * X(name, generation 2 opcode, generation 1 opcode, list, parts, tail bytes)
  * `parts` are of the request, or of each item if it is a list; the first one is a key, the others
- * are values. Operations are numbered as generation 2 numbers them; WATCH_KEY, which it dropped,
- * stands behind its last one.
+ * are values. Operations are numbered as generation 2 numbers them; WATCH_KEY, which generation 2
+ * dropped, follows its last one.
  */
 #define MU_TORCH_OP_MAP(X)                                                                         \
     X(VALIDATE, 0, MU_TORCH_NONE, false, 0, 4)                                                     \
@@ -96,7 +96,7 @@ extern const struct mu_torch_shape mu_torch_shapes[MU_TORCH_OP_COUNT];
 /** From an opcode of generation 1, which is at most MU_TORCH_OPCODE_MAX_1, to the operation. */
 extern const uint8_t mu_torch_ops_1[MU_TORCH_OPCODE_MAX_1 + 1];
 
-/** Whether the part with which `left` parts are still to come (itself included) is a key. */
+/** Whether the next part is a key, with `left` parts still to come, including this one. */
 static inline bool mu_torch_part_is_key(const struct mu_torch_shape *shape, uint64_t left)
 {
     if (shape->list) {

@@ -41,7 +41,7 @@ int mu_base64_encode(struct mu_buf *out, struct mu_span in)
     return 0;
 }
 
-/* The six bits that a letter stands for; NONE for what is no letter. */
+/* The six bits of a letter; NONE for any other byte. */
 #define NONE 0x80u
 static const uint8_t bits_of[256] = {
     NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
@@ -62,7 +62,8 @@ static const uint8_t bits_of[256] = {
     NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
 };
 
-/* One group of four letters, of which `letters` count. False: one of them is none. */
+/* Decodes one group of four letters, of which `letters` count. False: one of them is not a
+ * letter. */
 static bool decode_group(const uint8_t *from, size_t letters, uint32_t *ret_bits)
 {
     uint32_t bits = 0;
@@ -79,7 +80,7 @@ static bool decode_group(const uint8_t *from, size_t letters, uint32_t *ret_bits
     return true;
 }
 
-/* All groups but the last: three bytes each. False: something is no letter. */
+/* Decodes all groups except the last: three bytes each. False: something is not a letter. */
 static bool decode_full(uint8_t *to, const uint8_t *from, size_t groups)
 {
     uint8_t seen = 0;

@@ -2,7 +2,7 @@
 
 #include "codec/text/ip.h"
 
-/* The first bits of every IPv4 address as IPv6 has it. */
+/* The first bits of every IPv4 address inside IPv6. */
 static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 bool mu_ip_parse(struct mu_span text, uint8_t ret_ip[MU_IP_LEN])
@@ -41,7 +41,7 @@ bool mu_ip_is_local(const uint8_t ip[MU_IP_LEN])
            (ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80);
 }
 
-/* A number of at most three digits, without a leading zero. */
+/* Parses a number of at most three digits, without a leading zero. */
 static bool parse_bits(struct mu_span text, unsigned max, unsigned *ret)
 {
     unsigned value = 0;
@@ -88,20 +88,20 @@ int mu_cidr_parse(struct mu_span text, struct mu_cidr *ret_cidr, struct mu_errms
     (void)mu_span_quote(quoted, sizeof(quoted), text);
     if (!mu_ip_parse(address, cidr.address) || memchr(address.data, '%', address.len) != NULL) {
         return mu_err(reterr_msg, MUSTER_EINVAL,
-                      "%s is no range of addresses: write 10.0.0.0/8, fd00::/8 or one address",
+                      "%s is not a range of addresses: write 10.0.0.0/8, fd00::/8 or one address",
                       quoted);
     }
     width = memchr(address.data, ':', address.len) == NULL ? 32 : 128;
     bits = width;
     if (slash != NULL && !parse_bits(mu_span_skip(text, address.len + 1), width, &bits)) {
-        return mu_err(reterr_msg, MUSTER_EINVAL, "%s has no prefix between 0 and %u behind its /",
+        return mu_err(reterr_msg, MUSTER_EINVAL, "%s has no prefix from 0 to %u after its /",
                       quoted, width);
     }
     bits += 128 - width;
     for (size_t i = 0; i < MU_IP_LEN; i++) {
         if ((cidr.address[i] & ~mask_of(bits, i) & 0xff) != 0) {
             return mu_err(reterr_msg, MUSTER_EINVAL,
-                          "%s has an address that goes on behind its prefix of %u bits", quoted,
+                          "%s has address bits beyond its prefix of %u bits", quoted,
                           bits - (128 - width));
         }
     }

@@ -1,6 +1,6 @@
 /*
- * Ranges of addresses in text: "10.0.0.0/8", "fd00::/8", or one address alone. IPv4 is kept as what
- * it is called inside IPv6 (::ffff:a.b.c.d), so that a peer is the same one over either socket.
+ * Ranges of addresses in text: "10.0.0.0/8", "fd00::/8", or one address alone. IPv4 is kept in its
+ * IPv6 form (::ffff:a.b.c.d), so that a host is the same over either kind of socket.
  */
 #ifndef MU_CIDR_H
 #define MU_CIDR_H
@@ -12,19 +12,19 @@
 
 struct mu_cidr {
     uint8_t address[MU_IP_LEN];
-    uint8_t bits; /* that count, of 128 */
+    uint8_t bits; /* how many of the 128 count */
 };
 
-/** An address of either family in numbers; a zone ("%eth0") is passed over. */
+/** Parses a numeric address of either family; a zone ("%eth0") is ignored. */
 bool mu_ip_parse(struct mu_span text, uint8_t ret_ip[MU_IP_LEN]);
 /** 127.0.0.0/8, ::1. */
 bool mu_ip_is_loopback(const uint8_t ip[MU_IP_LEN]);
-/** What means another host, or none, to everybody who says it: loopback, link-local addresses, and
- * those of no host (0.0.0.0/8, ::). */
+/** Whether an address means something else on every host, or no host: loopback, link-local
+ * addresses, and those of no host (0.0.0.0/8, ::). */
 bool mu_ip_is_local(const uint8_t ip[MU_IP_LEN]);
 /**
- * MUSTER_EINVAL with the reason. An address with bits beyond the prefix ("10.1.2.3/8") is refused:
- * whoever wrote it meant another prefix, or another address.
+ * MUSTER_EINVAL with the reason. An address with bits beyond the prefix ("10.1.2.3/8") is refused,
+ * since it is probably a mistake in the prefix or in the address.
  */
 int mu_cidr_parse(struct mu_span text, struct mu_cidr *ret_cidr, struct mu_errmsg *reterr_msg);
 bool mu_cidr_has(const struct mu_cidr *cidr, const uint8_t ip[MU_IP_LEN]);

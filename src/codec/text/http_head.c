@@ -29,7 +29,7 @@ static bool is_token(uint8_t c)
            (c != 0 && strchr("!#$%&'*+-.^_`|~", c) != NULL);
 }
 
-/* Takes what comes before `end`, which is dropped; false if it is not there. */
+/* Takes what comes before `end`, which is dropped; false if there is no `end`. */
 static bool take_until(struct mu_span *in, uint8_t end, struct mu_span *ret)
 {
     const uint8_t *at = in->len == 0 ? NULL : memchr(in->data, end, in->len);
@@ -120,7 +120,7 @@ static int parse_field(struct mu_span line, struct mu_http_head *h)
         }
     }
     if (mu_http_same(name, "host")) {
-        /* Which of two is meant nobody knows, and a proxy may think otherwise than we do. */
+        /* Two of them are ambiguous, and a proxy may choose the other one. */
         if (h->host.data != NULL) {
             return MUSTER_EPROTO;
         }
@@ -148,8 +148,8 @@ int mu_http_head_parse(struct mu_span in, struct mu_http_head *ret_head, size_t 
     struct mu_span line;
     bool first = true;
 
-    /* A request is over when an empty line has come; before that it is not looked at closely, but
-     * what can be none is told at once. */
+    /* A request ends with an empty line; before that it is not checked closely, but what cannot be
+     * a request is refused at once. */
     if (whole.len != 0 && !is_token(whole.data[0])) {
         return MUSTER_EPROTO;
     }

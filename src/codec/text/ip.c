@@ -33,7 +33,7 @@ static int hex_of(uint8_t c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* One group of up to four hex digits; returns how many there were. */
+/* Parses one group of up to four hex digits; returns how many there were. */
 static size_t parse_group(struct mu_span text, unsigned *ret_value)
 {
     size_t n = 0;
@@ -49,7 +49,7 @@ bool mu_ip6_parse(struct mu_span text, uint8_t ret_bytes[16])
 {
     uint8_t bytes[16] = {0};
     size_t len = 0;
-    size_t gap = SIZE_MAX; /* where "::" stands */
+    size_t gap = SIZE_MAX; /* where "::" is */
 
     if (mu_span_starts_with(text, MU_SPAN_LIT("::"))) {
         gap = 0;
@@ -107,7 +107,7 @@ char *mu_ip4_format(const uint8_t bytes[4], char text[MU_IP_TEXT_MAX])
 
 char *mu_ip6_format(const uint8_t bytes[16], char text[MU_IP_TEXT_MAX])
 {
-    int best = -1; /* the first of the longest run of zeroes, */
+    int best = -1; /* the first of the longest run of zeroes */
     int best_len = 1;
     size_t len = 0;
 

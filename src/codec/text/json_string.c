@@ -11,7 +11,7 @@ static int hex_value(uint8_t c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The four digits of \uXXXX whose backslash is at `at`; -1 if there is none. */
+/* The four digits of \uXXXX whose backslash is at `at`; -1 if it is not there. */
 static int32_t unit_at(struct mu_span text, size_t at)
 {
     int32_t v = 0;

@@ -30,7 +30,7 @@ static bool is_hex_digit(uint8_t c)
     return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* --- checking: each returns the place behind what it read, or 0 ------------------------------- */
+/* --- checking: each returns the place after what it read, or 0 -------------------------------- */
 
 static size_t read_string(struct mu_span s, size_t at)
 {
@@ -105,7 +105,7 @@ static size_t read_word(struct mu_span s, size_t at, const char *word)
     return s.len - at >= len && memcmp(s.data + at, word, len) == 0 ? at + len : 0;
 }
 
-/* Anything but a bracket. */
+/* Reads anything but a bracket. */
 static size_t read_scalar(struct mu_span s, size_t at)
 {
     switch (s.data[at]) {
@@ -122,7 +122,7 @@ static size_t read_scalar(struct mu_span s, size_t at)
     }
 }
 
-/* Behind a member's name and its colon, or 0. */
+/* Reads a member's name and its colon. */
 static size_t read_name(struct mu_span s, size_t at)
 {
     at = read_string(s, skip_space(s, at));
@@ -133,7 +133,7 @@ static size_t read_name(struct mu_span s, size_t at)
     return at < s.len && s.data[at] == ':' ? at + 1 : 0;
 }
 
-/* What is open, one bit for each level: 1 for an object. */
+/* The open brackets, one bit for each level: 1 for an object. */
 struct levels {
     uint64_t objects;
     unsigned depth;
@@ -166,7 +166,7 @@ static size_t end_value(struct mu_span s, size_t at, struct levels *l)
     return at;
 }
 
-/* Opens a bracket; `*ret_empty` if it closes at once, and then stands at its end. */
+/* Opens a bracket; `*ret_empty` if it closes at once; the place is then its end. */
 static size_t open_bracket(struct mu_span s, size_t at, struct levels *l, bool *ret_empty)
 {
     bool object = s.data[at] == '{';
@@ -216,8 +216,8 @@ bool mu_jv_valid(struct mu_span s)
 
 /* --- walking: the text is known to be valid --------------------------------------------------- */
 
-/* The place behind a string that begins at `at`. Strings are long, in base64, and passed once for
- * each level they are in: so by looking for their end, not at all that is in them. */
+/* The place after a string that begins at `at`. Strings are long, in base64, and passed once for
+ * each level they are in: so this only looks for their end. */
 static size_t pass_string(struct mu_span s, size_t at)
 {
     size_t from = at + 1;

@@ -25,7 +25,7 @@ static void give(struct mu_lines *l, struct mu_span text, enum mu_line_end end, 
     l->shown = 0;
 }
 
-/* The line that is in `part`, whole by now. */
+/* Gives the line in `part`, which is whole by now. */
 static bool give_part(struct mu_lines *l, enum mu_line_end end, struct mu_line *ret)
 {
     give(l, mu_buf_span(&l->part), end, ret);
@@ -65,7 +65,7 @@ bool mu_lines_next(struct mu_lines *l, struct mu_span *in, struct mu_line *ret)
         *in = mu_span_skip(*in, n + 1);
         return true;
     }
-    cut = l->part.len + n > l->max; /* exactly `max` bytes and an end are no reason */
+    cut = l->part.len + n > l->max; /* exactly `max` bytes and an end are not cut */
     n = cut ? l->max - l->part.len : n;
     if (mu_buf_append(&l->part, mu_span(in->data, n)) != 0) {
         if (l->part.len > 0) {

@@ -191,9 +191,9 @@ static void test_pickle_fills_containers_in_batches(void **unused)
     expect_refused(PICKLE("}(K\x01s"), "nothing on the stack");
     expect_refused(PICKLE("}K\x01K\x02u"), "no mark");
     expect_refused(PICKLE("}K\x01K\x02\x90"), "no mark");
-    expect_refused(PICKLE("](\x90"), "not of that kind");
-    expect_refused(PICKLE("\x8f(K\x01K\x02u"), "not of that kind");
-    expect_refused(PICKLE("((u"), "not of that kind");
+    expect_refused(PICKLE("](\x90"), "of another kind");
+    expect_refused(PICKLE("\x8f(K\x01K\x02u"), "of another kind");
+    expect_refused(PICKLE("((u"), "of another kind");
     expect_refused(PICKLE("(u"), "nothing on the stack to fill");
     expect_refused(PICKLE("](a"), "nothing on the stack");
     expect_refused(PICKLE("K\x01"
@@ -287,9 +287,10 @@ static void test_pickle_refers_to_what_it_remembers(void **unused)
     r = begin(PICKLE("]q\x00K\x05q\x00h\x00\x87"));
     assert_true(mu_pickle_is(&r.p, mu_pickle_item(&r.p, r.p.root, 2), MU_PICKLE_INT));
     end(&r);
-    expect_refused(PICKLE("h\x00"), "refers to a value that is not there");
-    expect_refused(PICKLE("K\x05\x94h\x01\x86"), "refers to a value that is not there");
-    expect_refused(PICKLE("K\x05\x94j\xff\xff\xff\xff\x86"), "refers to a value that is not there");
+    expect_refused(PICKLE("h\x00"), "refers to a value that does not exist");
+    expect_refused(PICKLE("K\x05\x94h\x01\x86"), "refers to a value that does not exist");
+    expect_refused(PICKLE("K\x05\x94j\xff\xff\xff\xff\x86"),
+                   "refers to a value that does not exist");
     expect_refused(PICKLE("K\x05q\x01"), "out of order");
     expect_refused(PICKLE("K\x05r\xff\xff\xff\xff"), "out of order");
     expect_refused(PICKLE("\x94"), "nothing on the stack");
@@ -321,7 +322,7 @@ static void test_pickle_begins_and_ends_as_a_pickle_does(void **unused)
     expect_refused(RAW("\x80\x04(."), "nothing on the stack");
     expect_refused(RAW("\x80\x04K\x01"), "ends too early");
     expect_refused(RAW("\x80\x04K\x01K\x01."), "left over");
-    expect_refused(RAW("\x80\x04K\x01.x"), "more behind its end");
+    expect_refused(RAW("\x80\x04K\x01.x"), "bytes after its end");
 }
 
 static void test_pickle_checks_its_frames(void **unused)

@@ -261,7 +261,7 @@ static void test_rdzv_state_bends_times_that_it_cannot_hold(void **unused)
         if (times[i].err == 0) {
             assert_int_equal(f.s.members[0].heartbeat.ns, times[i].ns);
         } else {
-            assert_string_equal(f.msg.text, "a time is not one of the calendar");
+            assert_string_equal(f.msg.text, "a time is not a valid date");
         }
         tear_down(&f);
     }

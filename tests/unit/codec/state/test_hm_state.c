@@ -409,7 +409,7 @@ static void test_hm_state_metadata_alone_is_no_state(void **state)
     begin(&a, NULL);
     assert_int_equal(take(&a, "0a0881a565706f636805", &msg), 0);
     assert_int_equal(mu_hm_assembler_end(&a, &loaded, &msg), MUSTER_EPROTO);
-    assert_non_null(strstr(msg.text, "metadata, and no tensor"));
+    assert_non_null(strstr(msg.text, "metadata, but no tensor"));
     mu_hm_assembler_fini(&a);
 }
 
