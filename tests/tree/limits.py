@@ -16,7 +16,6 @@ import sys
 import tempfile
 
 WAIVED = {
-    "mu_rpc_server_config.sessions_max": "the agent and the donor pass theirs on, which tests meet",
     "mu_rpc_server_config.eof_grace_ms": "the agent passes its own on, which a test meets",
     "mu_store_server_config.connections_max": "muster_server_config has it, and its test",
     "mu_store_server_config.sessions_max": "muster_server_config has it, and its test",

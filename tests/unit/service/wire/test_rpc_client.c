@@ -2,7 +2,7 @@
  * the protocol, loses its connections and dies; an owner that meddles in each of its callbacks. */
 #include "unit.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 
 #include <muster/error.h>
 
@@ -19,7 +19,8 @@
 struct server {
     struct mu_rpc_server wire;
     struct mu_rpc_listener listener;
-    bool alien; /* it speaks something else */
+    size_t sessions_max; /* 0: enough */
+    bool alien;          /* it speaks something else */
 };
 
 static void flush_all(struct mu_rpc_server *wire)
@@ -122,9 +123,11 @@ static int start_server(struct mu_env *env, void *arg)
          .call = serve},
         {.turn_ended = flush_all, .complain = ignore_complaint, .protocol = &alien},
     };
-    struct mu_rpc_server_config config = {.rpc = mu_rpc_config_defaults(), .sessions_max = 8};
     struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = PORT, .host = "0.0.0.0"};
     struct server *s = arg;
+    struct mu_rpc_server_config config = {.rpc = mu_rpc_config_defaults(),
+                                          .sessions_max =
+                                              s->sessions_max != 0 ? s->sessions_max : 8};
 
     config.rpc.name = "server";
     mu_rpc_server_init(&s->wire, env, &config, &kinds[s->alien ? 1 : 0]);
@@ -152,6 +155,7 @@ struct owner {
     bool insists;   /* it calls again in the reply that tells of a failure, */
     size_t refused; /* and so often it was told that this cannot be, */
     size_t later;   /* or must wait for the end of the turn */
+    char why[MU_ERRMSG_CAP];
 };
 
 static int make_call(struct owner *o, const char *method)
@@ -210,9 +214,11 @@ static void on_mismatch(void *context, bool silent)
 
 static void on_failed(void *context, int status, const char *text)
 {
+    struct owner *o = context;
+
     assert_int_not_equal(status, 0);
-    assert_true(text[0] != '\0');
-    meddle(context, FAILED);
+    (void)snprintf(o->why, sizeof(o->why), "%s", text);
+    meddle(o, FAILED);
 }
 
 static void on_gave_up(void *context, int status, const char *text)
@@ -433,11 +439,31 @@ static void test_rpc_client_takes_calls_in_the_replies_of_a_broken_session(void 
     close_world(&w);
 }
 
+static void test_rpc_server_refuses_one_session_more_than_it_may_have(void **state)
+{
+    struct world w = {.server = {.sessions_max = 1}, .owner = {.where = PLACES}};
+    struct owner second = {.where = FAILED, .deeds = DOES_CLOSE};
+
+    (void)state;
+    open_world(&w, GOOD);
+    do_and_wait(&w, NULL, 100);
+    (void)mu_sim_proc_new(w.hosts[1], &(struct mu_sim_program){
+                                          .name = "second", .start = start_owner, .arg = &second});
+    do_and_wait(&w, NULL, 2000);
+    assert_int_equal(w.owner.visits[READY], 1);
+    assert_int_equal(second.visits[READY], 0);
+    assert_int_equal(second.visits[FAILED], 1);
+    assert_int_equal(second.closed, 1);
+    assert_non_null(strstr(second.why, "the server has as many sessions as it may"));
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rpc_client_takes_calls_in_the_replies_of_a_broken_session),
         cmocka_unit_test(test_rpc_client_owner_may_do_anything_in_any_callback),
+        cmocka_unit_test(test_rpc_server_refuses_one_session_more_than_it_may_have),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
