@@ -114,8 +114,8 @@ static void fail_unlocked(struct mu_rpc_client *c)
         return;
     }
     (void)snprintf(text, sizeof(text),
-                   "cannot connect to %.80s: it does not speak TLS. It was started without the job's "
-                   "credential (--token-file), or it is not a muster server",
+                   "cannot connect to %.80s: it does not speak TLS. It was started without the "
+                   "job's credential (--token-file), or it is not a muster server",
                    c->addr);
     mu_rpc_client_report(c, MU_RPC_CLIENT_FAILED, MUSTER_ENOTLS, text);
 }
