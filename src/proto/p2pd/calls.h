@@ -136,7 +136,7 @@ struct mu_p2pd_calls {
 };
 
 void mu_p2pd_calls_init(struct mu_p2pd_calls *calls, const struct mu_p2pd_calls_config *config);
-/** All calls go to OVER, all names to GONE: actions follow. For the end. */
+/** All calls go to OVER, all names are gone: actions follow. For the end. */
 void mu_p2pd_calls_clear(struct mu_p2pd_calls *calls);
 /** After mu_p2pd_calls_clear() and its actions. */
 void mu_p2pd_calls_fini(struct mu_p2pd_calls *calls);
@@ -191,7 +191,7 @@ enum mu_p2pd_action_type {
     MU_P2PD_ACTION_SEND,     /* there is output for `user`; then mu_p2pd_user_sent() */
     MU_P2PD_ACTION_RESUME,   /* `user` may be read from again, if nothing else forbids it */
     MU_P2PD_ACTION_CLOSE,    /* `user` cannot be told what it must be told */
-    MU_P2PD_ACTION_UNSERVE,  /* `name` is GONE; then mu_p2pd_name_free() */
+    MU_P2PD_ACTION_UNSERVE,  /* `name` is gone; then mu_p2pd_name_free() */
 };
 
 struct mu_p2pd_action {

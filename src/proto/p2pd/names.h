@@ -3,13 +3,13 @@
  * or for streams, which go to addresses. Several may handle one protocol if all but the first say
  * so (`balanced`); they take turns.
  *
- *     name:  NEW --mu_p2pd_names_add()--> SERVED --its last handler is removed--> GONE --> freed
+ * A name is there as long as it has a handler; behind its last one it is gone, until it is freed.
  *
- *     mu_p2pd_names_add(&names, ..., &name, &msg)      a name whose `owner` is NULL is NEW: peers
- *                                                      must be told of it, and `owner` be set
+ *     mu_p2pd_names_add(&names, ..., &name, &msg)      a name whose `owner` is NULL is new: serve
+ *                                                      it to peers and set `owner`
  *     mu_p2pd_names_remove() mu_p2pd_names_drop()      one handler; all handlers of a client
- *     while ((name = mu_p2pd_names_gone(&names)))      peers may not use it any more:
- *         mu_p2pd_name_free(name)                      `owner` is the driver's again
+ *     while ((name = mu_p2pd_names_gone(&names)))      serve it no more; `owner` is the driver's
+ *         mu_p2pd_name_free(name)
  *
  * A decision machine without bytes or time.
  */
@@ -72,7 +72,7 @@ void mu_p2pd_names_drop(struct mu_p2pd_names *names, const struct mu_p2pd_user *
 /** The handler whose turn it is; NULL: there is no such protocol. */
 struct mu_p2pd_handler *mu_p2pd_names_next(struct mu_p2pd_names *names, struct mu_span text);
 
-/** A name that is GONE and not freed yet, or NULL. */
+/** A name that is gone and not freed yet, or NULL. */
 struct mu_p2pd_name *mu_p2pd_names_gone(const struct mu_p2pd_names *names);
 void mu_p2pd_name_free(struct mu_p2pd_name *name);
 
