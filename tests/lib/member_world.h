@@ -149,7 +149,7 @@ static inline void member_world_check(const struct member_world *w)
     MU_ASSERT(!w->closed || (m->close_at.ns == MU_MONO_NEVER.ns && !w->call));
 }
 
-/* Does what is to be done. */
+/* Does what the machine wants done. */
 static inline void member_world_run(struct member_world *w)
 {
     struct mu_member_action action;

@@ -98,7 +98,7 @@ static void look_at_fence(struct mu_member *m, mu_mono_t now)
         }
     } else if (!mu_mono_reached(by, now) && mu_mono_reached(m->fence_at, now) &&
                mu_mono_since(m->fence_at, now) > LATE_MS * MU_NS_PER_MS) {
-        /* It was us who were away: what has come meanwhile is heard first. */
+        /* We were away ourselves: what has come meanwhile is heard first. */
         m->fence_at = mu_mono_min(mu_mono_add_ms(now, LISTEN_MS), by);
     } else {
         m->fence_at = mu_mono_add_ns(now, m->kept_ns / AGAIN_OF + 1); /* Are we in touch again? */
@@ -259,7 +259,7 @@ static void explain_end(struct mu_errmsg *text, const struct mu_rdzv_notice *not
         {"", NULL},
         [MU_ROOM_END_LOST] = {": ", " was lost"},
         [MU_ROOM_END_LEFT] = {": ", " left"},
-        [MU_ROOM_END_UPSCALE] = {": late-comers are let in", NULL},
+        [MU_ROOM_END_UPSCALE] = {": late nodes are let in", NULL},
         [MU_ROOM_END_FAILED] = {": the workers of ", " failed"},
     };
     bool named = words[notice->reason].after != NULL;
@@ -452,7 +452,7 @@ static void join_is_late(struct mu_member *m, mu_mono_t now)
     struct mu_errmsg text;
 
     if (m->link.linked && !m->extended) {
-        /* The server counts from when it heard of us, and can say who is missing. */
+        /* The server counts from when it heard of us, and can say which nodes are missing. */
         m->extended = true;
         m->user_at = mu_mono_add_ms(mu_mono_add_ms(now, m->config.join_timeout_ms), ANSWER_MS);
     } else if (m->link.linked) {

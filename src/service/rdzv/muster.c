@@ -33,7 +33,7 @@ static void rearm(struct mu_rdzv_muster *n)
                    : n->freeing ? MU_MONO_NEVER
                                 : mu_member_deadline(&n->member);
 
-    /* One that is late keeps its place among those that are. */
+    /* A timer that is late keeps its place among the others that are. */
     if (!mu_heap_contains(&n->timer.node) || n->timer.node.at.ns != at.ns) {
         mu_env_timer_arm(n->base.env, &n->timer, at);
     }
@@ -155,7 +155,7 @@ static void need_client(struct mu_rdzv_muster *n);
 
 /* --- the session ------------------------------------------------------------------------------ */
 
-/* There is no use in this client any more. */
+/* Closes a client that is of no use any more. */
 static void drop_client(struct mu_rdzv_muster *n, enum mu_rdzv_muster_client what)
 {
     if (n->client == MU_RDZV_CLIENT_LIVE) {
@@ -166,7 +166,7 @@ static void drop_client(struct mu_rdzv_muster *n, enum mu_rdzv_muster_client wha
     n->client = n->client == MU_RDZV_CLIENT_NONE ? MU_RDZV_CLIENT_NONE : what;
 }
 
-/* The user learns it on the next turn. */
+/* What the user waits for fails, on the next turn. */
 static void fail_all(struct mu_rdzv_muster *n, int status, const char *text)
 {
     drop_client(n, MU_RDZV_CLIENT_CLOSING);
@@ -193,8 +193,8 @@ static void on_failed(void *context, int status, const char *text)
     fail_all(context, MUSTER_ERDZV_CONN, text);
 }
 
-/* Whoever can bind the endpoint hosts. Asked again whenever there is nobody to connect to: the host
- * may be gone, and this node be the one to take its place. */
+/* The node that can bind the endpoint hosts the rendezvous. This node tries again whenever no server
+ * answers: the host may be gone, and this node may be the one to take its place. */
 static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
 {
     uint8_t bytes[16];
@@ -209,8 +209,8 @@ static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
         return rc;
     }
     n->base.hosting = rc == 1;
-    /* Everything waits while a name is looked up, the fence too, and where nobody answers that is
-     * for many seconds. A name that led elsewhere is not looked up again. */
+    /* Everything waits while a name is looked up, the fence too, and a name server that does not
+     * answer takes many seconds. A name that led elsewhere is not looked up again. */
     n->elsewhere =
         rc == MU_RDZV_ELSEWHERE && !mu_ip4_parse(host, bytes) && !mu_ip6_parse(host, bytes);
     (void)mu_addr_format(&n->endpoint, n->address, sizeof(n->address));
@@ -224,8 +224,8 @@ static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
 
 /*
  * No connection for a while. The session is kept: a server that was stopped knows it when it wakes.
- * But if the server is gone, this node may be the one to take its place; then it knows nobody, and
- * the members find out. What runs meanwhile is the fence's to look after.
+ * But if the server is gone, this node may be the one to take its place; the new server then knows
+ * no members, and they find out. The fence looks after what runs meanwhile.
  */
 static void on_gave_up(void *context, int status, const char *text)
 {
@@ -237,7 +237,7 @@ static void on_gave_up(void *context, int status, const char *text)
         return;
     }
     if (n->rpc.last_error != MUSTER_ESESSION) {
-        (void)elect(n, &msg); /* Whoever cannot host tries on. */
+        (void)elect(n, &msg); /* A node that cannot host tries on. */
         return;
     }
     /* The server has a session of that name, and ours is another: it does not help to try on. */
@@ -291,7 +291,7 @@ static void start_client(struct mu_rdzv_muster *n)
         .addr = n->endpoint,
         .name = n->base.node,
         .connect_ms = 0, /* for ever: a join, or a close, has its own deadline */
-        .reconnect_ms = n->config.dead_ms / 3, /* until it is looked whether we can host */
+        .reconnect_ms = n->config.dead_ms / 3, /* until we look whether we can host */
         .probe_ms = PROBE_MS,
         .greetings = GREETINGS,
         .grace_ms = n->config.grace_ms,
@@ -312,7 +312,7 @@ static void start_client(struct mu_rdzv_muster *n)
     fail_all(n, err, text.text);
 }
 
-/* Sees to it that there is a client, and a fresh one if the old one found nobody. */
+/* Sees to it that there is a client, and a fresh one if the old one found no server. */
 static void need_client(struct mu_rdzv_muster *n)
 {
     struct mu_errmsg msg = {{0}};

@@ -52,9 +52,9 @@ enum mu_rdzv_muster_client {
     MU_RDZV_CLIENT_RENEWING, /* likewise, and another one after that */
 };
 
-/* What is to be done on the next turn, because no callback runs inside a call. */
+/* What the node does on the next turn, because no callback runs inside a call. */
 enum {
-    MU_RDZV_SOON_RECORD = 1 << 0, /* who hosts */
+    MU_RDZV_SOON_RECORD = 1 << 0, /* which node hosts */
     MU_RDZV_SOON_EXPLAIN = 1 << 1,
     MU_RDZV_SOON_FREE = 1 << 2,
 };
@@ -68,24 +68,24 @@ struct mu_rdzv_muster {
     bool elsewhere;                 /* the endpoint is a name, and no address of this machine */
     enum mu_rdzv_muster_client client;
     struct mu_rpc_client rpc;
-    struct mu_member member; /* read it by mu_rdzv_muster_member() */
+    struct mu_member member; /* for inputs: mu_rdzv_muster_member() */
     uint64_t call;           /* join; 0: none */
     uint64_t close_call;     /* 0: none */
     uint64_t explain_call;   /* 0: none */
     struct mu_span lent;     /* the notice that is being heard */
     struct mu_buf held;      /* the assignment that is held back, as it came */
-    int64_t rank;            /* that it had last */
+    int64_t rank;            /* of the round that it was in last */
     bool freeing;
     unsigned soon;
     struct mu_errmsg host_text;
     struct mu_timer timer;
 };
 
-/** The machine, which knows what the session is like now. */
+/** The machine, after it was shown the session as it is now. */
 struct mu_member *mu_rdzv_muster_member(struct mu_rdzv_muster *n);
 /** Does what the machine wants done, and sets the timer to what comes next. */
 void mu_rdzv_muster_run(struct mu_rdzv_muster *n);
-/** A call with the run's id. */
+/** Makes a call with the run's id. */
 int mu_rdzv_muster_ask(struct mu_rdzv_muster *n, struct mu_span method, uint32_t timeout_ms,
                        uint64_t *ret_id);
 

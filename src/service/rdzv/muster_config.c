@@ -84,7 +84,7 @@ static int parse_times(struct mu_rdzv_muster_config *c, const char *config,
         err = parse_delay(config, "upscale_delay", UPSCALE_DELAY_MS, UINT64_MAX,
                           &c->upscale_delay_ms, reterr_msg);
     }
-    /* Whoever gives one of the two gets a fitting other one. */
+    /* If one of the two is given, the other one fits it. */
     if (err == 0) {
         err = parse_beat(config, "dead", 0, MU_RPC_DEAD_MS_MAX, &c->dead_ms, reterr_msg);
     }
