@@ -15,10 +15,11 @@
 #include "core/list.h"
 #include "transport/uv_env.h"
 
-/* One buffer for each loop takes everything that is read. This bounds what a paused pipe holds, */
+/* How much of a pipe is read at once, into the loop's buffer; it bounds what a paused pipe
+ * holds. */
 #define MU_UV_READ_MAX 65536u
-/* and this what a paused connection holds. Peers' messages have 64 KiB, so that most of several
- * come whole. */
+/* The same for a connection. Messages between libp2p peers have 64 KiB, so most of several come
+ * whole. */
 #define MU_UV_CONN_READ_MAX 262144u
 /* How much may be read after an owner's room: most often the head of what follows. */
 #define MU_UV_BEHIND_MAX 4096u

@@ -235,14 +235,14 @@ static void test_layouts_that_differ_are_told_apart_in_words(void **state)
     mu_layout_init(&b);
     assert_int_equal(mu_layout_add(&a, MU_SPAN_LIT("w"), MU_DTYPE_F32, shape, 2), 0);
     assert_int_equal(mu_layout_check(&a, &b, &msg), MUSTER_EINVAL);
-    assert_string_equal(msg.text, "there are 0 tensors, and 1 were expected");
+    assert_string_equal(msg.text, "there are 0 tensors, but 1 were expected");
     assert_int_equal(mu_layout_add(&b, MU_SPAN_LIT("w"), MU_DTYPE_F32, shape, 1), 0);
     assert_int_equal(mu_layout_check(&a, &b, &msg), MUSTER_EINVAL);
-    assert_string_equal(msg.text, "tensor \"w\" is F32[2], and F32[2,3] was expected");
+    assert_string_equal(msg.text, "tensor \"w\" is F32[2], but F32[2,3] was expected");
     mu_layout_fini(&b);
     assert_int_equal(mu_layout_add(&b, MU_SPAN_LIT("v"), MU_DTYPE_F32, shape, 2), 0);
     assert_int_equal(mu_layout_check(&a, &b, &msg), MUSTER_EINVAL);
-    assert_string_equal(msg.text, "tensor 0 is \"v\", and \"w\" was expected");
+    assert_string_equal(msg.text, "tensor 0 is \"v\", but \"w\" was expected");
     mu_layout_fini(&a);
     mu_layout_fini(&b);
 }

@@ -259,7 +259,7 @@ static void test_hm_download_keeps_nothing_of_a_failed_donor(void **state)
     assert_int_equal(mu_hm_download_status(&w.d), MUSTER_EREFUSED);
     assert_non_null(strstr(mu_hm_download_text(&w.d), "none of 2 donors"));
     assert_reported("the stream ended early: tensor 0 has 1 of 2 chunks (1 messages, 8 bytes)");
-    assert_reported("it does not share its state (0 messages");
+    assert_reported("the donor does not share its state (0 messages");
     end();
 }
 
