@@ -33,13 +33,13 @@ struct muster_rdzv {
  *
  * failed and closed lead to OUT from anywhere, close() through LEAVING.
  */
-enum mu_seat_place {
-    MU_SEAT_OUT = 1,
-    MU_SEAT_JOINING,
-    MU_SEAT_OPENING,
-    MU_SEAT_IN,
-    MU_SEAT_BETWEEN,
-    MU_SEAT_LEAVING,
+enum mu_rdzv_client_place {
+    MU_RDZV_CLIENT_OUT = 1,
+    MU_RDZV_CLIENT_JOINING,
+    MU_RDZV_CLIENT_OPENING,
+    MU_RDZV_CLIENT_IN,
+    MU_RDZV_CLIENT_BETWEEN,
+    MU_RDZV_CLIENT_LEAVING,
 };
 
 struct mu_rdzv_client;
@@ -69,7 +69,7 @@ struct mu_rdzv_client {
 
     /* Only the loop uses these. */
     struct mu_rdzv_handler *handler;
-    enum mu_seat_place place;
+    enum mu_rdzv_client_place place;
     struct mu_rdzv_round *round; /* OPENING, IN, and until next() is called */
     size_t rounds;               /* how many rounds are not freed yet */
     int leave_status;            /* LEAVING because of an error: what next() will return */

@@ -47,13 +47,13 @@ void mu_rdzv_client_join(struct mu_rdzv_client *s)
     unlock_and_wake(s);
     mu_env_timer_arm(s->rt->env, &s->leave_timer, MU_MONO_NEVER);
     drop_round(s);
-    s->place = MU_SEAT_JOINING;
+    s->place = MU_RDZV_CLIENT_JOINING;
     mu_rdzv_join(s->handler);
 }
 
 void mu_rdzv_client_opened(struct mu_rdzv_client *s)
 {
-    s->place = MU_SEAT_IN;
+    s->place = MU_RDZV_CLIENT_IN;
     lock_client(s);
     s->info = s->round->info;
     s->share = s->round->share;
@@ -70,7 +70,7 @@ void mu_rdzv_client_opened(struct mu_rdzv_client *s)
 static void finish_leaving(struct mu_rdzv_client *s)
 {
     mu_env_timer_arm(s->rt->env, &s->leave_timer, MU_MONO_NEVER);
-    s->place = MU_SEAT_OUT;
+    s->place = MU_RDZV_CLIENT_OUT;
     if (s->leaving_for_good) {
         mu_rdzv_free(s->handler);
     } else {
@@ -85,7 +85,7 @@ static void on_leave_timer(struct mu_timer *timer)
 
 static void begin_leaving(struct mu_rdzv_client *s)
 {
-    s->place = MU_SEAT_LEAVING;
+    s->place = MU_RDZV_CLIENT_LEAVING;
     mu_env_timer_arm(s->rt->env, &s->leave_timer,
                      mu_mono_add_ms(mu_env_now(s->rt->env).mono, MU_RDZV_LEAVE_MS));
     mu_rdzv_leave(s->handler);
@@ -107,10 +107,10 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
     struct mu_errmsg msg;
     int err;
 
-    if (s->place != MU_SEAT_JOINING) {
+    if (s->place != MU_RDZV_CLIENT_JOINING) {
         return; /* it crossed our leaving */
     }
-    s->place = MU_SEAT_OPENING;
+    s->place = MU_RDZV_CLIENT_OPENING;
     err = mu_rdzv_round_open(s, a, &s->round, &msg);
     if (err < 0) {
         /* Another node chose the store's URL: if it is invalid, that is not this node's error. */
@@ -160,13 +160,13 @@ static void on_ended(void *context, const struct mu_rdzv_ending *e)
 {
     struct mu_rdzv_client *s = context;
 
-    if (s->place == MU_SEAT_IN) {
-        s->place = MU_SEAT_BETWEEN;
+    if (s->place == MU_RDZV_CLIENT_IN) {
+        s->place = MU_RDZV_CLIENT_BETWEEN;
         end_round(s, public_reason(e->reason), 0, e);
-    } else if (s->place == MU_SEAT_OPENING) {
+    } else if (s->place == MU_RDZV_CLIENT_OPENING) {
         /* The user never saw this round: next() goes on to the following one. */
         drop_round(s);
-        s->place = MU_SEAT_JOINING;
+        s->place = MU_RDZV_CLIENT_JOINING;
         mu_rdzv_join(s->handler);
     }
 }
@@ -187,26 +187,26 @@ static void on_waiting(void *context, uint32_t count)
 static void fall_out(struct mu_rdzv_client *s, enum muster_rdzv_end_reason reason, int status,
                      const char *text)
 {
-    enum mu_seat_place place = s->place;
+    enum mu_rdzv_client_place place = s->place;
 
     switch (place) {
-    case MU_SEAT_OUT:
+    case MU_RDZV_CLIENT_OUT:
         break;
-    case MU_SEAT_OPENING:
+    case MU_RDZV_CLIENT_OPENING:
         drop_round(s);
-        s->place = MU_SEAT_OUT;
+        s->place = MU_RDZV_CLIENT_OUT;
         finish_next(s, status, text);
         break;
-    case MU_SEAT_JOINING:
-        s->place = MU_SEAT_OUT;
+    case MU_RDZV_CLIENT_JOINING:
+        s->place = MU_RDZV_CLIENT_OUT;
         finish_next(s, status, text);
         break;
-    case MU_SEAT_IN:
-    case MU_SEAT_BETWEEN:
-        s->place = MU_SEAT_OUT;
+    case MU_RDZV_CLIENT_IN:
+    case MU_RDZV_CLIENT_BETWEEN:
+        s->place = MU_RDZV_CLIENT_OUT;
         end_round(s, reason, status, &(struct mu_rdzv_ending){.text = text});
         break;
-    case MU_SEAT_LEAVING:
+    case MU_RDZV_CLIENT_LEAVING:
         finish_leaving(s);
         break;
     }
@@ -236,7 +236,7 @@ static void on_left(void *context)
 {
     struct mu_rdzv_client *s = context;
 
-    if (s->place == MU_SEAT_LEAVING) {
+    if (s->place == MU_RDZV_CLIENT_LEAVING) {
         finish_leaving(s);
     }
 }
@@ -298,9 +298,9 @@ void mu_rdzv_client_free(struct mu_rdzv_client *s)
 {
     s->leaving_for_good = true;
     drop_round(s);
-    if (s->place == MU_SEAT_OUT) {
+    if (s->place == MU_RDZV_CLIENT_OUT) {
         mu_rdzv_free(s->handler);
-    } else if (s->place != MU_SEAT_LEAVING) {
+    } else if (s->place != MU_RDZV_CLIENT_LEAVING) {
         begin_leaving(s);
     }
 }
@@ -308,7 +308,7 @@ void mu_rdzv_client_free(struct mu_rdzv_client *s)
 struct mu_rdzv_events mu_rdzv_client_events(struct mu_rdzv_client *s)
 {
     mu_timer_init(&s->leave_timer, on_leave_timer);
-    s->place = MU_SEAT_OUT;
+    s->place = MU_RDZV_CLIENT_OUT;
     return (struct mu_rdzv_events){
         .assigned = on_assigned,
         .ended = on_ended,

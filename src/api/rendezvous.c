@@ -197,7 +197,7 @@ static int client_next(void *context, struct muster_rdzv_info *ret_info)
     return err == MUSTER_ECLOSED ? refuse_closed() : mu_api_error(err, msg.text);
 }
 
-static int seat_is_closed(void *context, bool *ret_closed)
+static int client_is_closed(void *context, bool *ret_closed)
 {
     struct mu_rdzv_client *s = context;
 
@@ -207,7 +207,7 @@ static int seat_is_closed(void *context, bool *ret_closed)
     return 0;
 }
 
-static int seat_num_nodes_waiting(void *context, uint32_t *ret_count)
+static int client_num_nodes_waiting(void *context, uint32_t *ret_count)
 {
     struct mu_rdzv_client *s = context;
 
@@ -253,7 +253,7 @@ static int client_set_closed(void *context)
     return err == MUSTER_ECLOSED ? refuse_closed() : mu_api_error(err, msg.text);
 }
 
-static int seat_ended(void *context, int64_t timeout_ms)
+static int client_ended(void *context, int64_t timeout_ms)
 {
     struct mu_rdzv_client *s = context;
     struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
@@ -308,8 +308,8 @@ static bool take_event(struct mu_rdzv_client *s, struct muster_rdzv_event *ret)
     return true;
 }
 
-static int seat_wait_event(struct mu_rdzv_client *s, int64_t timeout_ms,
-                           struct muster_rdzv_event *ret_event)
+static int client_wait_event(struct mu_rdzv_client *s, int64_t timeout_ms,
+                             struct muster_rdzv_event *ret_event)
 {
     struct timespec at = mu_wait_until(timeout_ms < 0 ? 0 : timeout_ms);
     struct muster_rdzv_event event;
@@ -335,7 +335,7 @@ static int seat_wait_event(struct mu_rdzv_client *s, int64_t timeout_ms,
     return err == MUSTER_ECLOSED ? refuse_closed() : mu_api_error(err, "nothing has happened");
 }
 
-static bool seat_use_agent_store(void *context)
+static bool client_use_agent_store(void *context)
 {
     struct mu_rdzv_client *s = context;
     bool share;
@@ -346,14 +346,14 @@ static bool seat_use_agent_store(void *context)
     return share;
 }
 
-static bool seat_shutdown(void *context)
+static bool client_shutdown(void *context)
 {
     return client_set_closed(context) == 0;
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-static void free_seat(struct mu_rdzv_client *s)
+static void free_client(struct mu_rdzv_client *s)
 {
     (void)pthread_cond_destroy(&s->cond);
     (void)pthread_mutex_destroy(&s->lock);
@@ -384,17 +384,17 @@ static void client_close(void *context)
         (void)pthread_cond_wait(&s->cond, &s->lock);
     }
     (void)pthread_mutex_unlock(&s->lock);
-    free_seat(s);
+    free_client(s);
 }
 
-static const struct muster_rdzv_ops seat_ops = {
+static const struct muster_rdzv_ops client_ops = {
     .next = client_next,
-    .is_closed = seat_is_closed,
+    .is_closed = client_is_closed,
     .set_closed = client_set_closed,
-    .num_nodes_waiting = seat_num_nodes_waiting,
-    .ended = seat_ended,
-    .use_agent_store = seat_use_agent_store,
-    .shutdown = seat_shutdown,
+    .num_nodes_waiting = client_num_nodes_waiting,
+    .ended = client_ended,
+    .use_agent_store = client_use_agent_store,
+    .shutdown = client_shutdown,
     .close = client_close,
 };
 
@@ -410,7 +410,7 @@ static void open_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
-static void init_seat(struct mu_rdzv_client *s, muster_runtime *rt, uint32_t flags)
+static void init_client(struct mu_rdzv_client *s, muster_runtime *rt, uint32_t flags)
 {
     const char *disable = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
     pthread_condattr_t attr;
@@ -442,12 +442,12 @@ int mu_rdzv_client_new(muster_runtime *rt, const struct muster_rdzv_params *p,
     if (s == NULL) {
         return mu_api_error(MUSTER_ENOMEM, NULL);
     }
-    err = muster_rdzv_new(p->backend, p->run_id, &seat_ops, s, &r);
+    err = muster_rdzv_new(p->backend, p->run_id, &client_ops, s, &r);
     if (err != 0) {
         mu_free(s);
         return err;
     }
-    init_seat(s, rt, p->flags);
+    init_client(s, rt, p->flags);
     if (strcmp(p->backend, "static") == 0) {
         s->is_static = s->share = true;
         d.err = mu_rdzv_endpoint_parse(p->endpoint, MU_RDZV_PORT, &s->endpoint, &d.msg);
@@ -456,7 +456,7 @@ int mu_rdzv_client_new(muster_runtime *rt, const struct muster_rdzv_params *p,
         mu_door_pass(rt, &d.door, open_on_loop);
     }
     if (d.err != 0) {
-        free_seat(s);
+        free_client(s);
         mu_free(r);
         return mu_api_error(d.err, d.msg.text);
     }
@@ -499,7 +499,7 @@ int muster_rdzv_wait_event(muster_rdzv *r, int64_t timeout_ms, struct muster_rdz
     if (r->ops.next != client_next) {
         return mu_api_error(MUSTER_ENOTSUP, "this backend does not report events");
     }
-    return seat_wait_event(r->context, timeout_ms, ret_event);
+    return client_wait_event(r->context, timeout_ms, ret_event);
 }
 
 const char *muster_rdzv_backend(const muster_rdzv *r)

@@ -4,7 +4,7 @@
  *     rpc.c         life, workers, the current agent, metrics
  *     rpc_devices.c devices, and the maps to other workers' devices
  *     rpc_future.c  calls and their futures
- *     serve.c   handlers, the threads they may block on
+ *     rpc_serve.c   handlers, the threads they may block on
  *     rpc_stream.c  streams, both ends
  *     rpc_pool.c    memory for long messages
  *     rpc_member.c  what a worker says of itself in a group
@@ -108,7 +108,7 @@ void mu_rpc_pool_give(struct mu_rpc_pool *p, struct mu_buf *buf);
 /** Frees what was not used since the last look; returns whether another look is worthwhile. */
 bool mu_rpc_pool_look(struct mu_rpc_pool *p);
 
-/* --- serve.c ---------------------------------------------------------------------------------- */
+/* --- rpc_serve.c ------------------------------------------------------------------------------ */
 
 /* A job for a thread that may block. */
 struct mu_rpc_job {

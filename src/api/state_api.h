@@ -7,8 +7,8 @@
  *     state_loading.c  a load, on the loop
  *     state_net.c      the runtime's connections, or peers; the key that signs
  *     state_save.c     files, without the network
- *     share.c    how something comes to be shared
- *     swarm.c    in a DHT, with hivemind's peers
+ *     state_share.c    how something comes to be shared
+ *     state_swarm.c    in a DHT, with hivemind's peers
  *     state_tensor.c   tensors, and memory for them
  */
 #ifndef MU_STATE_API_H
