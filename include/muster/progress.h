@@ -78,8 +78,7 @@ MUSTER_EXPORT void muster_progress_enter_epoch(muster_progress *progress, uint64
 MUSTER_EXPORT void muster_progress_pause(muster_progress *progress);
 MUSTER_EXPORT void muster_progress_resume(muster_progress *progress);
 
-/** Whether the epoch may end: it has ended for others, or the batch is full, or should be full by
- * now. */
+/** Whether the epoch may end: it ended for others, or the batch is full, or should be by now. */
 MUSTER_EXPORT bool muster_progress_ready(muster_progress *progress);
 /** Whether we are too far behind to go on: by more than the tolerance, or, once in each epoch after
  * a look at the others, by any number of epochs. When true, call muster_progress_catch_up(). */

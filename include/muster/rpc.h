@@ -67,8 +67,7 @@ typedef struct muster_rpc_stream muster_rpc_stream;
  */
 struct muster_rpc_config {
     const char *name; /* 1 to 127 of A-Z a-z 0-9 - _ : */
-    int32_t id;       /* 0 to 32767, unique in the group; -1: no id; this worker calls and is not
-                         called */
+    int32_t id;       /* 0 to 32767, unique in the group; -1: no id, cannot be called */
     /* "HOST:PORT", port 0: any; "unix:/PATH"; NULL: does not listen. Default: every address of the
      * host if the runtime's lock has a credential or is `insecure`; else loopback. */
     const char *listen;
@@ -78,8 +77,7 @@ struct muster_rpc_config {
     uint32_t connect_timeout_ms;   /* to make a first connection. 10,000 */
     uint32_t reconnect_timeout_ms; /* to make a lost one again. 5,000 */
     size_t message_bytes_max;      /* of one incoming message. 1 GiB */
-    uint32_t retry_budget_percent; /* how many of the calls to one worker may be retries. 0: no
-                                      bound */
+    uint32_t retry_budget_percent; /* retries among the calls to one worker. 0: no bound */
     bool tcp_only;                 /* workers on one host use TCP too, not unix sockets */
 };
 
@@ -274,8 +272,7 @@ MUSTER_EXPORT int muster_rpc_future_then(muster_rpc_future *future, muster_rpc_d
                                          void *context);
 /** Asks for the call's early end, and tells the handler. The call may still end otherwise. */
 MUSTER_EXPORT void muster_rpc_future_cancel(muster_rpc_future *future);
-/** Frees the future. A call that is under way goes on, and its callbacks are called. NULL is
- * fine. */
+/** Frees the future. A call under way goes on, and its callbacks are called. NULL is fine. */
 MUSTER_EXPORT void muster_rpc_future_free(muster_rpc_future *future);
 
 /* Results, once the call has ended; valid until muster_rpc_future_free(). */
@@ -438,7 +435,7 @@ MUSTER_EXPORT int muster_rpc_set_device_map(muster_rpc_agent *agent, const char 
                                             const struct muster_rpc_device_pair *pairs,
                                             size_t count);
 
-/** Fills in up to `cap` pairs of the map to a worker and returns how many there are. 0: only
+/** Fills in up to `cap` pairs of the map to a worker; returns how many there are. 0: only
  * memory. */
 MUSTER_EXPORT size_t muster_rpc_device_map(muster_rpc_agent *agent, const char *worker,
                                            struct muster_rpc_device_pair *ret_pairs, size_t cap);
@@ -459,8 +456,7 @@ struct muster_rpc_metric {
 MUSTER_EXPORT size_t muster_rpc_metrics(muster_rpc_agent *agent,
                                         struct muster_rpc_metric *ret_metrics, size_t cap);
 
-/* How the handlers of one method performed since profiling was switched on. Streams are not
- * counted. */
+/* How the handlers of one method performed since profiling began. Streams are not counted. */
 struct muster_rpc_profile {
     char method[256];
     uint64_t calls; /* calls that were answered */
@@ -475,8 +471,8 @@ struct muster_rpc_profile {
  * figures to zero. */
 MUSTER_EXPORT void muster_rpc_set_profiling(muster_rpc_agent *agent, bool on);
 MUSTER_EXPORT bool muster_rpc_profiling(const muster_rpc_agent *agent);
-/** Fills in up to `cap` profiles, one for each method that has a handler, and returns how many
- * there are. */
+/** Fills in up to `cap` profiles, one for each method with a handler; returns how many there
+ * are. */
 MUSTER_EXPORT size_t muster_rpc_profiles(muster_rpc_agent *agent,
                                          struct muster_rpc_profile *ret_profiles, size_t cap);
 

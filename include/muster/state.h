@@ -152,7 +152,7 @@ struct muster_state_config {
     const char *const *allow; /* ids of the peers that may connect and be dialled. With a `key`;
                                  NULL: all */
     size_t allow_count;
-    const char *const *dht; /* multiaddrs of nodes of the swarm's DHT; needs a `key`. NULL: not in a
+    const char *const *dht; /* multiaddrs of nodes of the swarm's DHT; needs a `key`. NULL: no
                                swarm */
     size_t dht_count;       /* 0, with a `dht`: this is the first node of a new DHT */
     const char *hivemind;   /* the class that hivemind's trainers use to share,
@@ -272,7 +272,7 @@ struct muster_state_transfer {
     uint64_t age_ms;
 };
 
-/** Fills in up to `cap` downloads, without those of hivemind's peers, and returns how many there
+/** Fills in up to `cap` downloads, without those of hivemind's peers; returns how many there
  * are. */
 MUSTER_EXPORT size_t muster_state_transfers(muster_state *state,
                                             struct muster_state_transfer *ret_rows, size_t cap);
@@ -315,13 +315,11 @@ struct muster_state_request {
                                  its setting holds */
     size_t allow_count;
 
-    /* Which state is loaded: the highest epoch, of several the highest priority, of several the
-     * last step. */
+    /* Which state is loaded: the highest epoch, then the highest priority, then the last step. */
     const char *const *trust; /* ids of peers: only what one of them has signed, from any donor */
     size_t trust_count;       /* 0: any signer */
     const char *id;           /* only this one: its id, 64 hex digits. NULL: any */
-    bool by_priority;         /* the priority goes before the epoch, though any donor can claim
-                                 one */
+    bool by_priority;         /* the priority, which any donor can claim, goes before the epoch */
 
     /* To load in place: the caller's tensors, which must be those of the state in their order, with
      * their types and shapes. Without tensors: new memory. */
@@ -344,8 +342,7 @@ struct muster_state_request {
     /* Where others can get from us what we have so far, as in muster_state_config, MUSTER_ELOCKED
      * included; NULL: nowhere. */
     const char *listen;
-    muster_state *through; /* or through this state's address; it must outlive the load. May be
-                              NULL */
+    muster_state *through; /* or at this state's address; it must outlive the load. Or NULL */
     bool keep_serving;     /* also when the copy is whole, until muster_state_copy_free() */
     uint32_t progress_ms;  /* the shortest time between calls of `progress`. 100 */
     /** Called on the runtime's thread. Returns true to go on, false to cancel. May be NULL. */

@@ -122,15 +122,13 @@ MUSTER_EXPORT int muster_store_multi_set(muster_store *store, const struct muste
 /** Puts an element at the end of a queue. */
 MUSTER_EXPORT int muster_store_queue_push(muster_store *store, struct muster_bytes key,
                                           struct muster_bytes value, int64_t timeout_ms);
-/** Takes the oldest element; with `block` it waits for one, otherwise an empty queue is
- * MUSTER_ENOENT. */
+/** Takes the oldest element; waits for one with `block`, otherwise returns MUSTER_ENOENT. */
 MUSTER_EXPORT int muster_store_queue_pop(muster_store *store, struct muster_bytes key, bool block,
                                          struct muster_value *ret_value, int64_t timeout_ms);
 /** How many elements the queue has; 0 if it does not exist. */
 MUSTER_EXPORT int muster_store_queue_len(muster_store *store, struct muster_bytes key,
                                          int64_t *ret_len, int64_t timeout_ms);
-/** Waits until `world_size` callers have arrived. A key works once. A timeout's text says how many
- * arrived. */
+/** Waits for `world_size` callers. A key works once. A timeout's text says how many arrived. */
 MUSTER_EXPORT int muster_store_barrier(muster_store *store, struct muster_bytes key,
                                        int64_t world_size, int64_t timeout_ms);
 

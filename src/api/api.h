@@ -17,8 +17,7 @@
 
 struct muster_runtime {
     struct mu_uv_env *uv;
-    struct mu_env *raw;      /* without the lock: for libp2p, HTTP, and connections with their own
-                                TLS */
+    struct mu_env *raw;      /* without the lock: for libp2p, HTTP, and other TLS */
     struct mu_locked locked; /* the job's lock around it */
     struct mu_env *env;      /* the locked environment, in which everything is opened */
     pthread_t thread;

@@ -1,5 +1,4 @@
-/* The job's token: its file, which users can read the file, and whether the token could be
- * guessed. */
+/* The job's token: its file, which users can read it, and whether it could be guessed. */
 #include "api/lock.h"
 
 #include <errno.h>

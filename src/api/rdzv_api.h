@@ -131,8 +131,7 @@ struct mu_rdzv_events mu_rdzv_client_events(struct mu_rdzv_client *s);
 void mu_rdzv_client_join(struct mu_rdzv_client *s);
 /** Leaves and frees the handler; `gone` follows. */
 void mu_rdzv_client_free(struct mu_rdzv_client *s);
-/** A round calls these: it is open; it cannot be opened (MUSTER_ERDZV_* and others); it has
- * ended. */
+/** A round calls these: it is open; it cannot be (MUSTER_ERDZV_* and others); it has ended. */
 void mu_rdzv_client_opened(struct mu_rdzv_client *s);
 void mu_rdzv_client_not_opened(struct mu_rdzv_client *s, int status, const char *text);
 void mu_rdzv_client_round_freed(struct mu_rdzv_client *s);

@@ -561,8 +561,7 @@ static uint64_t quantile(const uint64_t *buckets, unsigned percent)
     return 0;
 }
 
-/* How many took less than a power of two, and no less than the one before. Empty buckets are left
- * out. */
+/* How many took less than a power of two, and no less than the one before; no empty ones. */
 static void put_histogram(struct metrics *m, const char *name, const uint64_t *buckets)
 {
     for (unsigned i = 0; i < MU_RPC_BUCKETS; i++) {

@@ -132,8 +132,7 @@ int mu_rpc_check_method(const char *method);
  * as mu_rpc_check_method(), MUSTER_ENOMEM.
  */
 int mu_rpc_method_new(const char *name, size_t size, struct mu_rpc_method **ret);
-/** Takes ownership of `m`, which is the start of its allocation; its method is set. On an error it
- * is freed. */
+/** Takes ownership of `m`, the start of an allocation; its method is set. Frees it on an error. */
 int mu_rpc_serve_method(muster_rpc_agent *a, struct mu_rpc_method *m);
 
 /** The profiles of the methods, if profiling is on. */

@@ -1,5 +1,4 @@
-/* Calls as other threads see them: requests are copied and posted to the loop, which completes the
- * futures. */
+/* Calls as other threads see them: requests go to the loop, which completes the futures. */
 #include <string.h>
 
 #include "api/rpc_api.h"

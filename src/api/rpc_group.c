@@ -107,8 +107,7 @@ int mu_rpc_keys_read(muster_store *store, const struct mu_rpc_keys *k, int64_t u
     return err;
 }
 
-/* The first missing key from `from` on; the number of keys: no key is missing, or the store does
- * not say. */
+/* The first missing key from `from` on; the number of keys: none is missing, or it is unknown. */
 static size_t next_missing(muster_store *store, const struct mu_rpc_keys *k, size_t from,
                            int64_t until)
 {
@@ -164,8 +163,7 @@ static int write_first(muster_store *store, struct muster_bytes key, struct must
     return err;
 }
 
-/* Tells the workers that wait not to wait; a worker that comes later finds the notice in its
- * key. */
+/* Tells the waiting workers not to wait; a later one finds the notice in its key. */
 static void tell_all(muster_store *store, const struct mu_rpc_keys *k, const char *text,
                      int64_t until)
 {

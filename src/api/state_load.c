@@ -349,8 +349,7 @@ void muster_state_load_cancel(muster_state_loading *g)
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* Keeps one sentence for the error, with the first line of what the donors did, if there is
- * room. */
+/* Keeps one sentence for the error, with the first line of what the donors did if it fits. */
 static int say_error(muster_state_loading *g)
 {
     struct mu_span report = mu_buf_span(&g->report);

@@ -363,8 +363,7 @@ static void open_on_loop(struct mu_door *door)
     struct store_door *d = MU_CONTAINER_OF(door, struct store_door, door);
 
     d->err = mu_store_open(d->store->rt->env, d->url, d->connect_ms, &d->store->store, &d->msg);
-    d->connect_ms = d->err == 0 ? d->store->store->connect_ms : 0; /* the URL may name another
-                                                                      timeout */
+    d->connect_ms = d->err == 0 ? d->store->store->connect_ms : 0; /* the URL may say it */
     mu_door_open(door);
 }
 

@@ -22,8 +22,8 @@ void mu_free(void *ptr);
 /** A copy of `len` bytes with a terminating zero after them, or NULL. */
 char *mu_strndup(const char *text, size_t len);
 
-/** For tests: called before each allocation; false makes that allocation fail. NULL: no allocation
- * fails. */
+/** For tests: called before each allocation; false makes that allocation fail. NULL: all
+ * succeed. */
 extern bool (*mu_alloc_hook)(size_t size);
 
 #endif

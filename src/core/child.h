@@ -72,8 +72,7 @@ struct mu_spawn {
     const char *cwd;         /* or NULL: ours */
     struct mu_spawn_stream streams[3]; /* by enum mu_stream */
     int death_signal;                  /* sent by the kernel when we die; 0: SIGKILL */
-    bool sentinel; /* `dying` is called: the program gets one more descriptor, as high as
-                      possible */
+    bool sentinel; /* `dying` is called: the program gets one more, very high descriptor */
     /**
      * NULL, or a connection to the child, whose end of it is descriptor MU_CHILD_CHANNEL_FD. It is
      * a connection like any other, open from the start (`open` is not called), with a life of its

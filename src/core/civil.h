@@ -17,8 +17,7 @@ struct mu_civil {
     int microsecond;
 };
 
-/** Microseconds from 1970-01-01T00:00:00Z to that moment. MUSTER_EINVAL: there is no such
- * moment. */
+/** Microseconds from 1970-01-01T00:00:00Z to that moment. MUSTER_EINVAL: no such moment. */
 int mu_civil_to_us(const struct mu_civil *c, int64_t *ret_us);
 /** The reverse. MUSTER_EINVAL: outside years 1 to 9999. */
 int mu_civil_from_us(int64_t us, struct mu_civil *ret_civil);

@@ -86,8 +86,7 @@ struct mu_conn {
 
 /* What an environment that has a lock (service/lock/env.h) knows of the other end. */
 enum mu_trust {
-    MU_TRUST_OPEN = 1, /* it is on this host, or has shown the job's credential, or no credential is
-                          needed */
+    MU_TRUST_OPEN = 1, /* on this host, or with the job's credential, or without a lock */
     MU_TRUST_PLAIN,    /* nothing of that: it may speak PyTorch's protocol, or be told why not */
 };
 
@@ -108,8 +107,7 @@ struct mu_listener {
     void (*closed)(struct mu_listener *listener);
     struct mu_env *env;
     void *impl;
-    bool here_only; /* set by listen: all of its addresses are loopback addresses, whatever its
-                       name */
+    bool here_only; /* set by listen: all of its addresses are loopback, whatever its name */
 };
 
 /* Work that may block or take long. */
@@ -178,11 +176,9 @@ struct mu_env_ops {
      * possible. A dialled connection must be open.
      */
     void (*finish)(struct mu_env *env, struct mu_conn *conn);
-    /** Writes the other end's address for a log line, as a terminated text of at most `cap`
-     * bytes. */
+    /** Writes the other end's address for a log line: at most `cap` bytes, terminated. */
     void (*peer)(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
-    /** How much an accepted connection is trusted; known once bytes have come. NULL: all are
-     * open. */
+    /** How much an accepted connection is trusted; known once bytes have come. NULL: open. */
     enum mu_trust (*trust)(struct mu_env *env, const struct mu_conn *conn);
     /**
      * Explains, beyond the status, the `closed` that is being called; an `eof`, if the end may have

@@ -21,8 +21,7 @@
  */
 size_t mu_printable_next(char out[MU_PRINTABLE_MAX], struct mu_span in, bool lines,
                          size_t *ret_taken);
-/** Writes all of `in`, terminated, cut off at a character; `out` is not `in`. Returns the
- * length. */
+/** Writes all of `in`, terminated, cut at a character; `out` is not `in`. Returns the length. */
 size_t mu_printable(char *out, size_t cap, struct mu_span in, bool lines);
 
 #endif

@@ -58,8 +58,8 @@ static inline struct mu_span mu_span_skip(struct mu_span s, size_t n)
     return (struct mu_span){n == 0 ? s.data : s.data + n, s.len - n};
 }
 
-/** Copies the bytes to `*at` and ends them with a zero; `*at` moves past that. Returns where they
- * begin. */
+/** Copies the bytes to `*at` and ends them with a zero; `*at` moves past that. Returns their
+ * place. */
 char *mu_span_put_text(char **at, struct mu_span text);
 /**
  * Writes a printable, quoted, terminated form of bytes from outside for a log line or an error

@@ -47,8 +47,7 @@ int mu_public_key_peer(struct mu_span public_key, struct mu_peer_id *ret_id);
  * of key; MUSTER_EINVAL: not a key at all; MUSTER_ENOMEM. */
 int mu_public_key_verify(struct mu_span public_key, struct mu_span message,
                          struct mu_span signature);
-/** Checks a signature, in OpenSSL's context of a verification that has begun. MUSTER_ECORRUPT: it
- * is wrong. */
+/** Checks a signature, in OpenSSL's context of a verification that has begun. MUSTER_ECORRUPT. */
 int mu_signature_check(void *context, struct mu_span message, struct mu_span signature);
 
 /**

@@ -1,5 +1,4 @@
-/* What a relay signs when it accepts a reservation: which peer can be reached through it, and until
- * when. */
+/* What a relay signs with a reservation: which peer can be reached through it, and until when. */
 #ifndef MU_RELAY_VOUCHER_H
 #define MU_RELAY_VOUCHER_H
 

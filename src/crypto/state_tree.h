@@ -52,8 +52,7 @@ void mu_state_builder_fini(struct mu_state_builder *b);
 /** MUSTER_ELIMIT: there are more chunks than allowed; MUSTER_ENOMEM. After an error the builder
  * cannot be used. */
 int mu_state_builder_add(struct mu_state_builder *b, struct mu_span bytes);
-/** Ends the input: `b->leaves` has all leaves, and this is the root. Call it once; errors as
- * above. */
+/** Ends the input: `b->leaves` has all leaves, and this is the root. Once; errors as above. */
 int mu_state_builder_end(struct mu_state_builder *b, uint8_t ret_root[MU_STATE_HASH_LEN]);
 
 /** The id of the state whose manifest has these bytes. */

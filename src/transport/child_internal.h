@@ -29,8 +29,7 @@
 #define MU_CGROUP_PATH_MAX 1024
 
 struct mu_cgroup {
-    char base[MU_CGROUP_PATH_MAX]; /* the directory of our own cgroup; empty: we cannot make
-                                      cgroups */
+    char base[MU_CGROUP_PATH_MAX]; /* the directory of our own cgroup; empty: unusable */
     char id[MU_FAMILY_ID_LEN + 1];
 };
 
@@ -50,8 +49,7 @@ size_t mu_cgroup_each(const struct mu_cgroup *g,
 
 /* --- child_exec.c ----------------------------------------------------------------------------- */
 
-/* What the child reports when it could not become the program; after it comes the text it is
- * about. */
+/* What the child reports when it could not become the program; the text it is about follows. */
 struct mu_exec_failure {
     int32_t step; /* enum mu_exec_step */
     int32_t error;
@@ -95,13 +93,11 @@ struct mu_watch {
 
 /** Starts the watcher. A negated errno. */
 int mu_watch_start(struct mu_watch *w, const struct mu_cgroup *g);
-/** Tells it of a child that was forked, or is gone. A lost message does no harm: the mark
- * remains. */
+/** Tells it of a child that was forked, or is gone. A lost message is harmless. */
 void mu_watch_tell(struct mu_watch *w, pid_t pid, bool here);
 /** Ends it, and waits for its end. It kills nothing then. */
 void mu_watch_stop(struct mu_watch *w);
-/** Leaves the remaining processes to it: it kills them when the time has passed, and ends by
- * itself. */
+/** Leaves the remaining processes to it: it kills them after that time, and ends by itself. */
 void mu_watch_leave(struct mu_watch *w, uint64_t grace_ms);
 
 /* --- uv_family.c ------------------------------------------------------------------------------ */

@@ -37,8 +37,7 @@ struct word {
 struct watcher {
     struct mu_cgroup cgroup;
     char cgroup_name[sizeof("muster--") + MU_FAMILY_ID_LEN]; /* how the names of ours begin */
-    pid_t agent;                                             /* the process whose end it waits
-                                                                for */
+    pid_t agent;                                             /* the process it watches */
     bool bye;
     bool left; /* we end in order, and nothing is started any more */
     int32_t grace_ms;

@@ -229,8 +229,7 @@ static int check_leaf_node(struct check *c, const uint8_t *page, const uint8_t *
     return c->free_tree ? check_free_list(c, node, len) : 0;
 }
 
-/* Checks one way down. The first node of a branch has no key: it leads to everything that is
- * smaller. */
+/* Checks one way down. The first node of a branch has no key: it leads to everything smaller. */
 static int check_branch_node(struct check *c, const struct level *level, const uint8_t *node,
                              size_t room, uint64_t *ret_child)
 {

@@ -448,8 +448,7 @@ static int open_env(struct lmdb_disk *d, const char *dir, const char *name)
     return rc;
 }
 
-/* Makes an empty store under another name and then renames it, so that a file of that name is
- * always whole. */
+/* Makes an empty store under another name, then renames it: the file is always whole. */
 static int make_new(struct lmdb_disk *d, const char *dir, int dir_fd)
 {
     int rc;

@@ -11,8 +11,7 @@
 /** In bytes; UINT64_MAX if it is unknown. */
 uint64_t mu_memory_limit(void);
 
-/** The limit of the control groups, with `root` in place of the system's root; UINT64_MAX: no
- * limit. */
+/** The limit of the control groups, with `root` as the system's root; UINT64_MAX: no limit. */
 uint64_t mu_memory_limit_of(const char *root);
 
 #endif

@@ -259,8 +259,7 @@ enum mu_probe_end mu_probe_ask(const struct mu_probe_number *number, uint16_t po
 
 /* --- how long a packet may be ----------------------------------------------------------------- */
 
-/* Opens a datagram socket to an unused port, whose packets are never fragmented. A negated
- * errno. */
+/* Opens a datagram socket to an unused port; packets are never fragmented. A negated errno. */
 static int open_datagrams(const struct mu_probe_number *n, uint16_t port)
 {
     const int v4_do = IP_PMTUDISC_DO;

@@ -31,8 +31,7 @@ struct mu_probe_number {
     enum mu_probe_scope scope;
 };
 
-/** The numbers of a name, or a number itself, in the resolver's order. MUSTER_ENAME, with a
- * text. */
+/** The numbers of a name or of a number, in the resolver's order. MUSTER_ENAME, with a text. */
 int mu_probe_resolve(const char *host, struct mu_probe_number ret[MU_PROBE_NUMBERS],
                      size_t *ret_count, struct mu_errmsg *reterr_msg);
 

@@ -114,8 +114,7 @@ static ssize_t read_some(int fd, void *buf, size_t len)
     }
 }
 
-/* Reads the next number of a line; false when there is none left. Negative ones (no terminal)
- * become 0. */
+/* Reads the next number of a line; false at the end. Negative ones (no terminal) become 0. */
 static bool next_number(const char **at, const char *end, uint64_t *ret)
 {
     const char *p = *at;

@@ -62,8 +62,7 @@ int mu_proc_read(pid_t pid, struct mu_proc *ret);
  * middle of an exec a process has no environment, and gets another one; so look again.
  */
 int mu_proc_variable(const struct mu_proc *proc, const char *name, char ret[MU_PROC_MARK_MAX]);
-/** The number after `text` in the path of the process's cgroup (v2); false if there is no
- * number. */
+/** The number after `text` in the path of the process's cgroup (v2); false: there is none. */
 bool mu_proc_cgroup_number(pid_t pid, const char *text, uint64_t *ret);
 
 /** Signals exactly that process, never another one that got its pid meanwhile. A negated errno. */

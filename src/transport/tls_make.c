@@ -148,8 +148,7 @@ static bool set_name(X509 *cert, const char *name)
                                       (const unsigned char *)name, -1, -1, 0) == 1;
 }
 
-/* `signer` NULL: makes an authority, which signs itself. `names` is for certificates that it
- * signs. */
+/* `signer` NULL: makes an authority, which signs itself. `names`: for what it signs. */
 static int make_pair(struct pair *p, const struct pair *signer, const char *name, const char *names,
                      uint32_t days, struct mu_errmsg *msg)
 {

@@ -12,8 +12,7 @@
 #include "core/err.h"
 #include "transport/child_internal.h"
 
-/* How much is read of a pipe at once when its process has ended; a descendant may write for
- * ever. */
+/* How much of a pipe is read at once after its process; a descendant may write for ever. */
 #define DRAIN_MAX (1u << 20)
 
 static void consider_end(struct mu_uv_child *c);
@@ -343,8 +342,7 @@ static int signal_child(struct mu_uv_child *c, int signal, enum mu_child_scope s
         c->killing = c->killing || signal == SIGKILL;
         rc = mu_uv_family_signal(c, signal, false);
     } else if (c->reaped) {
-        /* Another process may have the pid by now; of the group, only our own processes are
-         * signalled. */
+        /* Another process may have the pid by now; of the group, only ours are signalled. */
         rc = scope == MU_CHILD_SELF ? -ESRCH : mu_uv_family_signal(c, signal, true);
     } else {
         /* It is alone until it has its own group. */

@@ -84,8 +84,7 @@ void mu_uv_dial_next(struct mu_uv_conn *c)
         d->next = ai->ai_next;
         d->status = try_address(c, ai);
         if (d->status == -EAGAIN && ai == &d->unix_info && d->full++ < FULL_TRIES) {
-            /* The listener's queue is full. With TCP the kernel would wait; with a unix socket we
-             * must. */
+            /* The listener's queue is full. With TCP the kernel would wait; here we must. */
             d->next = &d->unix_info;
             mu_env_timer_arm(env, &c->timer, mu_mono_add_ms(mu_env_now(env).mono, FULL_MS));
             return;

@@ -222,8 +222,7 @@ static bool judge(struct mu_uv_families *f, size_t strays)
             c->empty_surveys = 0;
             continue;
         }
-        /* One survey may miss a process that was born meanwhile, with a pid that was already
-         * passed. */
+        /* One survey may miss a process born meanwhile, with a pid that was already passed. */
         if (++c->empty_surveys < 2) {
             again = true;
             continue;
@@ -455,8 +454,7 @@ int mu_uv_families_get(struct mu_uv_env *uv, struct mu_uv_families **ret)
     return 0;
 }
 
-/* Families whose owners let go outlive the loop: the watcher is told which they are, and for how
- * long. */
+/* Families whose owners let go outlive the loop: tells the watcher which, and for how long. */
 static void leave_to_watcher(struct mu_uv_families *f)
 {
     mu_mono_t now = mu_env_now(&f->uv->env).mono;

@@ -146,8 +146,7 @@ static void tell(struct exchange *x)
     }
 }
 
-/* Exchanges that become ready meanwhile get their turn as well; those whose owner stays stuck do
- * not. */
+/* Exchanges that become ready meanwhile get their turn as well; stuck ones do not. */
 static void tell_ready(struct uv_http_pool *pool)
 {
     struct mu_list *it;
@@ -164,8 +163,7 @@ static void on_later(struct mu_uv_later *later)
 
 /* --- how an exchange ended -------------------------------------------------------------------- */
 
-/* Whether OpenSSL's text says that the server refused our certificate, which comes as a failed
- * read. */
+/* Whether OpenSSL's text says that the server refused our certificate: it is a failed read. */
 static bool tells_of_alert(const struct exchange *x)
 {
     return strstr(x->text, "alert") != NULL &&
@@ -211,8 +209,7 @@ static bool was_sent(const struct exchange *x, CURLcode code)
         return true;
     }
     (void)curl_easy_getinfo(x->easy, CURLINFO_REQUEST_SIZE, &bytes);
-    /* A server that refuses our certificate does so before it reads, but says so only
-     * afterwards. */
+    /* A server refuses our certificate before it reads, but says so only afterwards. */
     return bytes > 0 && !tells_of_alert(x);
 }
 
@@ -367,8 +364,7 @@ static int on_new_socket(void *arg, curl_socket_t fd, curlsocktype purpose)
     return CURL_SOCKOPT_OK;
 }
 
-/* The body cannot be rewound, so libcurl cannot by itself repeat what a server that hung up may
- * have read. */
+/* The body cannot be rewound, so libcurl cannot repeat what a server may have read. */
 static size_t on_read_body(char *out, size_t size, size_t count, void *arg)
 {
     struct exchange *x = arg;
@@ -552,8 +548,7 @@ static bool set_method(struct exchange *x, const struct mu_http_request *q)
         (void)curl_easy_setopt(e, CURLOPT_READDATA, x);
     }
     if (strcmp(q->method, "DELETE") == 0 || (has_body(q->method) && q->body.len == 0)) {
-        /* libcurl would repeat a request without a body when a kept connection turns out to be
-         * dead. */
+        /* libcurl would repeat a request without a body when a kept connection is dead. */
         (void)curl_easy_setopt(e, CURLOPT_FRESH_CONNECT, 1L);
     }
     return strcmp(q->method, "GET") == 0 || strcmp(q->method, "POST") == 0 ||

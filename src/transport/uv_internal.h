@@ -15,11 +15,9 @@
 #include "core/list.h"
 #include "transport/uv_env.h"
 
-/* How much of a pipe is read at once, into the loop's buffer; it bounds what a paused pipe
- * holds. */
+/* How much of a pipe is read at once; it bounds what a paused pipe holds. */
 #define MU_UV_READ_MAX 65536u
-/* The same for a connection. Messages between libp2p peers have 64 KiB, so most of several come
- * whole. */
+/* The same for a connection. Peers' messages have 64 KiB, so most of several come whole. */
 #define MU_UV_CONN_READ_MAX 262144u
 /* How much may be read after an owner's room: most often the head of what follows. */
 #define MU_UV_BEHIND_MAX 4096u
@@ -102,8 +100,7 @@ struct mu_uv_conn {
     struct mu_buf stash;   /* read, not yet used by `data` */
     int fd;                /* -1: no socket, and no handle except one that is closing */
     int status;            /* for `closed` */
-    int write_status;      /* how sending failed; what the other end had sent before is still
-                              read */
+    int write_status;      /* how sending failed; earlier input is still read */
     enum mu_uv_conn_state state;
     enum mu_uv_path path;
     uint8_t interest; /* what `poll` watches */
@@ -168,8 +165,8 @@ void mu_uv_unlisten(struct mu_env *env, struct mu_listener *listener);
 
 /** A non-blocking stream socket that is not inherited. A negated errno. */
 int mu_uv_sock_new(int family, int *ret_fd);
-/** Options of a connected socket: no delay, keep-alive, no pacing within a host. Failures are
- * ignored. */
+/** Options of a connected socket: no delay, keep-alive, no pacing within a host. Ignores
+ * failures. */
 void mu_uv_sock_tune(int fd);
 /** Makes close() reset the connection instead of ending it. */
 void mu_uv_sock_set_reset(int fd);

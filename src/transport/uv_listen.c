@@ -14,8 +14,7 @@
 
 /* A name such as "localhost" may have several addresses; we listen on all of them. */
 #define SOCKETS_MAX 8u
-/* How many connections are taken from one socket before all others get their turn: each costs some
- * 50 us. */
+/* How many connections one socket gives before the others' turn: each costs some 50 us. */
 #define ACCEPT_BURST 16
 /* How often we look for a port that is free on all addresses. */
 #define PORT_TRIES 16
@@ -328,8 +327,7 @@ static int listen_on_list(struct uv_listener *l, const struct addrinfo *list, ui
         }
         rc = listen_at(l, ai->ai_addr, ai->ai_addrlen, false, port);
         if (rc == -EAFNOSUPPORT || rc == -EADDRNOTAVAIL) {
-            /* "localhost" is also ::1 on machines without IPv6. One address that works is
-             * enough. */
+            /* "localhost" is also ::1 on machines without IPv6. One that works is enough. */
             missing = rc;
         } else if (rc != 0) {
             return rc;

@@ -249,8 +249,7 @@ void mu_text_filter_fini(struct mu_text_filter *f)
     *f = (struct mu_text_filter){0};
 }
 
-/* A simple search will do: lines are short, and only those on their way to the console are
- * searched. */
+/* A simple search will do: lines are short, and only those for the console are searched. */
 static bool contains(struct mu_span line, struct mu_span text)
 {
     while (line.len >= text.len) {
@@ -284,8 +283,7 @@ static bool is_name(uint8_t c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* Reads what follows a dollar: returns how many bytes it spans and, if it is one of ours, its
- * name. */
+/* Reads what follows a dollar: how many bytes it spans and, if it is one of ours, its name. */
 static size_t read_variable(struct mu_span s, struct mu_span *ret_name)
 {
     size_t start = s.len > 1 && s.data[1] == '{' ? 2 : 1;

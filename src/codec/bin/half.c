@@ -28,8 +28,7 @@ uint16_t mu_half_from_float(float value)
 
     bits &= ~SIGN_MASK;
     if (bits > FLOAT_INF) {
-        /* Not a number: keeps as much of its payload as there is room for, but never becomes an
-         * infinity. */
+        /* Not a number: keeps what fits of its payload, but never becomes an infinity. */
         half = HALF_INF | (bits >> 13 & 0x3ffu);
         half += half == HALF_INF;
     } else if (bits >= HALF_INF_FROM) {

@@ -56,8 +56,7 @@ static inline struct mu_pb_out mu_pb_out(struct mu_buf *buf)
 void mu_pb_put_varint(struct mu_pb_out *out, uint32_t number, uint64_t value);
 void mu_pb_put_bytes(struct mu_pb_out *out, uint32_t number, struct mu_span bytes);
 void mu_pb_put_double(struct mu_pb_out *out, uint32_t number, double value);
-/** Writes the head of a field whose `len` bytes follow: for messages of known length inside
- * messages. */
+/** Writes the head of a field whose `len` bytes follow: for messages inside messages. */
 void mu_pb_put_head(struct mu_pb_out *out, uint32_t number, size_t len);
 /** Writes bytes without a head. */
 void mu_pb_put_raw(struct mu_pb_out *out, struct mu_span bytes);

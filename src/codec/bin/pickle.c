@@ -173,8 +173,7 @@ static int do_protocol(struct machine *m, unsigned arg)
     return 0;
 }
 
-/* A frame says how many bytes may be read at once. All bytes are here already; this only checks
- * it. */
+/* A frame says how many bytes may be read at once. All are here already; this only checks. */
 static int do_frame(struct machine *m, unsigned arg)
 {
     uint64_t len = mu_read_u64(&m->in);
@@ -229,8 +228,7 @@ static int do_long(struct machine *m, unsigned arg)
         bits = UINT64_MAX;
     }
     for (size_t i = bytes.len; i-- > 0;) {
-        /* Bytes above the eighth may only repeat the sign, which the eighth byte's highest bit must
-         * show. */
+        /* Bytes above the eighth may only repeat the sign, as may the eighth's highest bit. */
         if (i >= 8 && bytes.data[i] != (uint8_t)bits) {
             return corrupt(m, "an integer does not fit into 64 bits");
         }

@@ -93,8 +93,7 @@ static inline const uint64_t *mu_layout_shape(const struct mu_layout *l, size_t 
 uint64_t mu_layout_elements(const struct mu_layout *l, size_t i);
 /** Whether tensor `i`, which both have, has the same type and shape in both. */
 bool mu_layout_same_type(const struct mu_layout *a, const struct mu_layout *b, size_t i);
-/** Writes its type and shape, "F32[2,3]", terminated, cut if there is no more room. Returns
- * `buf`. */
+/** Writes its type and shape, "F32[2,3]", terminated, cut if there is no room. Returns `buf`. */
 char *mu_layout_describe(const struct mu_layout *l, size_t i, char *buf, size_t cap);
 /**
  * Fills `index`, with room for l->count, with the tensors in the order of their names.

@@ -32,8 +32,7 @@ int mu_dht_dict_decode(struct mu_span bytes, struct mu_dht_dict *ret);
 /** Takes the next entry off. False: there are no more. */
 bool mu_dht_dict_next(struct mu_dht_dict *dict, struct mu_dht_entry *ret);
 
-/** How long the encoding of an entry is, and of a dictionary whose entries have `entries_len`
- * bytes. */
+/** How long the encoding is of an entry, and of a dictionary with that many bytes of entries. */
 size_t mu_dht_entry_len(const struct mu_dht_entry *entry);
 size_t mu_dht_dict_len(size_t count, size_t entry_bytes);
 /** Appends the head: `count` entries with that many bytes in total must follow. MUSTER_ELIMIT,

@@ -96,8 +96,7 @@ static int read_node(struct mu_etcd2_reply *r, struct mu_span object, struct mu_
     return mu_jv_read_all(object, fields, sizeof(fields) / sizeof(fields[0]), &r->bytes);
 }
 
-/* Reads level by level, without recursion: the children of each node that was read are read in
- * turn. */
+/* Reads level by level, without recursion: then the children of each node in turn. */
 static int read_tree(struct mu_etcd2_reply *r, struct mu_span root)
 {
     int err = 0;

@@ -48,8 +48,7 @@ int mu_call_frame_decode(struct mu_span in, struct mu_call_frame *ret, size_t *r
 int mu_item_encode(struct mu_buf *out, uint8_t marker, struct mu_span message);
 /** Appends an RPCError with that text; without a text, it ends the caller's items. */
 int mu_item_error_encode(struct mu_buf *out, struct mu_span text);
-/** Reads the head at the front. 1: it is there; 0: more must come; MUSTER_EPROTO: no such
- * marker. */
+/** Reads the head at the front: 1; 0: more must come; MUSTER_EPROTO: no such marker. */
 int mu_item_head_decode(struct mu_span in, uint8_t *ret_marker, uint64_t *ret_len);
 /** Reads the text of an RPCError, and points into it. MUSTER_EPROTO. */
 int mu_item_error_decode(struct mu_span message, struct mu_span *ret_text);

@@ -93,8 +93,7 @@ static int check_body(struct mu_span in)
     return got;
 }
 
-/* Takes one of several alternatives: if there are two, the last counts, and the other is
- * forgotten. */
+/* Takes one of several alternatives: of two the last counts, and the other is forgotten. */
 static int take(struct mu_p2pd_call *c, enum mu_p2pd_call_kind kind, struct mu_span in)
 {
     struct mu_span id = c->id;

@@ -43,8 +43,7 @@ static const struct shape {
 } shapes[MU_P2PD_TYPE_MAX + 1] = {
     [MU_P2PD_CONNECT] = {.field = 2, .required = 1 << 1, .peer = 1, .addrs = 2, .timeout = 3},
     [MU_P2PD_STREAM_OPEN] = {.field = 3, .required = 1 << 1, .peer = 1, .names = 2, .timeout = 3},
-    /* hivemind's clients say whether they share a handler; libp2p's own clients do not have that
-     * field. */
+    /* hivemind's clients say whether they share a handler; libp2p's own do not. */
     [MU_P2PD_STREAM_HANDLER] =
         {.field = 4, .required = 1 << 1, .addr = 1, .names = 2, .balanced = 3},
     [MU_P2PD_DHT] = {.field = 5, .required = 1 << 1, .what = 1, .peer = 2, .key = 4, .timeout = 7},

@@ -21,11 +21,9 @@
 #include "core/buf.h"
 #include "core/span.h"
 
-#define MU_RELAY_HOP_NAME  "/libp2p/circuit/relay/0.2.0/hop"
-#define MU_RELAY_STOP_NAME "/libp2p/circuit/relay/0.2.0/stop"
-#define MU_RELAY_MSG_MAX                                                                           \
-    4096                          /* bytes, without the length; other implementations have the same
-                                     limit */
+#define MU_RELAY_HOP_NAME    "/libp2p/circuit/relay/0.2.0/hop"
+#define MU_RELAY_STOP_NAME   "/libp2p/circuit/relay/0.2.0/stop"
+#define MU_RELAY_MSG_MAX     4096 /* bytes, without the length; others have the same limit */
 #define MU_RELAY_VOUCHER_MAX 2048 /* one signed with RSA has 900 */
 
 enum mu_relay_side {

@@ -180,8 +180,7 @@ int mu_rdzv_config_bool(const char *config, const char *key, bool fallback, bool
         key, quote(&q, value));
 }
 
-/* Reads digits, with single underscores between them, as in Python. False: no digits, or too
- * large. */
+/* Reads digits, with single underscores between them, as Python. False: none, or too large. */
 static bool parse_digits(struct mu_span s, uint64_t *ret)
 {
     uint64_t number = 0;

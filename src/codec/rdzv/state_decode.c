@@ -129,8 +129,7 @@ static int read_node(struct decoder *d, uint32_t attributes, char buffer[MU_RDZV
     return err;
 }
 
-/* Finds the member for a node, and adds it when it is first met. The object keeps the number of its
- * member. */
+/* Finds or adds the member for a node. The object keeps the number of its member. */
 static int meet_node(struct decoder *d, uint32_t number, struct mu_rdzv_member **ret_member)
 {
     char buffer[MU_RDZV_ADDR_MAX + 1];

@@ -37,8 +37,7 @@
 #define MU_RPC_MESSAGE_MAX    1024 /* bytes of an error's text; longer ones are cut */
 #define MU_RPC_HELLO_MAX      8192 /* bytes of a HELLO of any version: a later one may grow */
 
-/* Each side takes at least this much, so that calls can be written before the other end has
- * spoken. */
+/* Each side takes at least this much, so calls can be written before the other end speaks. */
 #define MU_RPC_CREDIT_MIN 65536 /* calls_credit */
 #define MU_RPC_FRAME_MIN  65536 /* frame_bytes_max */
 
@@ -92,8 +91,7 @@ struct mu_rpc_hello {
     uint32_t frame_bytes_max; /* the longest payload that we take */
     uint32_t grace_ms; /* how long the session should outlive a lost connection; 0: not at all */
     uint32_t beat_ms;  /* each side sends something at least this often; 0: the server's choice */
-    uint32_t dead_ms;  /* an end that is silent for this long counts as dead; 0: the server's
-                          choice */
+    uint32_t dead_ms;  /* an end silent for this long counts as dead; 0: the server's choice */
     struct mu_span name;
     struct mu_span credential;
     uint64_t ack; /* not of the payload: the ack of the frame's header, for mu_rpc_accepted() */
@@ -134,8 +132,7 @@ struct mu_rpc_call_body {
 
 /** Writes 24 bytes. */
 void mu_rpc_header_encode(uint8_t *out, const struct mu_rpc_header *h);
-/** Reads 24 bytes. MUSTER_EPROTO for an unknown type, or flags or reserved fields that are not
- * zero. */
+/** Reads 24 bytes. MUSTER_EPROTO: an unknown type, or nonzero flags or reserved fields. */
 int mu_rpc_header_decode(const uint8_t *in, struct mu_rpc_header *ret);
 /** Whether frames of this type are counted and kept. */
 bool mu_rpc_is_sequenced(uint8_t type);

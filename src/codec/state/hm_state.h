@@ -91,8 +91,7 @@ struct mu_hm_chunker {
 };
 
 void mu_hm_chunker_init(struct mu_hm_chunker *c, const struct mu_hm_state *s);
-/** Appends the next message. 1; 0: there are no more; MUSTER_ELIMIT, MUSTER_ENOMEM: nothing
- * changed. */
+/** Appends the next message: 1, or 0 at the end; MUSTER_ELIMIT, MUSTER_ENOMEM: nothing changed. */
 int mu_hm_chunker_next(struct mu_hm_chunker *c, struct mu_buf *out);
 
 /* --- a client's side -------------------------------------------------------------------------- */

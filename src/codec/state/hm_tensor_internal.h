@@ -45,8 +45,7 @@ double mu_hm_root(double x);
 void mu_hm_make_uniform(struct mu_hm_encoder *e);
 /** MUSTER_ENOMEM. */
 int mu_hm_make_quantile(struct mu_hm_encoder *e);
-/** Makes the map of bitsandbytes: seven powers of ten, with finer steps in greater ones, with both
- * signs. */
+/** Makes the map of bitsandbytes: seven powers of ten, the greater the finer, with both signs. */
 void mu_hm_make_dynamic(float codes[MU_HM_CODES], float borders[MU_HM_CODES - 1]);
 
 uint8_t mu_hm_uniform_index(const struct mu_hm_encoder *e, float x);

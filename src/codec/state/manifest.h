@@ -31,9 +31,7 @@
 /* A chunk is what a lost donor costs at most, and the unit of hashing; a power of two. */
 #define MU_STATE_CHUNK_BYTES     ((uint32_t)1 << 20)
 #define MU_STATE_CHUNK_BYTES_MIN ((uint32_t)1 << 10)
-#define MU_STATE_CHUNK_BYTES_MAX                                                                   \
-    ((uint32_t)1 << 22) /* a dozen of them are in memory beside the
-                                                        tensors */
+#define MU_STATE_CHUNK_BYTES_MAX ((uint32_t)1 << 22) /* a dozen are in memory */
 
 #define MU_STATE_CHUNKS_MAX   ((uint64_t)1 << 22) /* 4 TiB in chunks of 1 MiB; 128 MiB of leaves */
 #define MU_STATE_METADATA_MAX ((size_t)16 << 20)

@@ -53,8 +53,7 @@ struct mu_state_entry {
     double priority; /* never NaN */
     uint32_t have;   /* how many of `chunks` it has */
     uint32_t chunks;
-    struct mu_span public_key; /* of the signer of the id; points into the input, as the signature
-                                  does */
+    struct mu_span public_key; /* the signer's; points into the input, as the signature does */
     struct mu_span signature;
 };
 

@@ -62,8 +62,7 @@ static const uint8_t bits_of[256] = {
     NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE,
 };
 
-/* Decodes one group of four letters, of which `letters` count. False: one of them is not a
- * letter. */
+/* Decodes a group of four letters, of which `letters` count. False: one is not a letter. */
 static bool decode_group(const uint8_t *from, size_t letters, uint32_t *ret_bits)
 {
     uint32_t bits = 0;
