@@ -444,7 +444,7 @@ void mu_store_server_fail(struct mu_store_server *s, int status, const char *why
     s->status = mu_err(&s->why, status, "%s", why);
     s->draining = true;
     mu_rpc_server_unlisten(&s->wire);
-    /* What is held was promised to nobody: the connections end without it. */
+    /* The held answers were not sent yet: the connections end without them. */
     mu_store_commit_forget(s, NULL);
     close_all(s, true);
 }

@@ -141,7 +141,7 @@ static const struct {
     FIGURE("waits", "gauge", "Clients that wait for keys.", waits),
     FIGURE("watches", "gauge", "Open watches.", watches),
     FIGURE("commits_total", "counter", "Writes to the disk.", commits),
-    FIGURE("disk_full", "gauge", "1 while changes are refused because the disk is full.",
+    FIGURE("disk_full", "gauge", "Whether the disk is full, so that changes are refused.",
            disk_full),
     FIGURE("messages_in_total", "counter", "Requests and frames received.", messages_in),
     FIGURE("messages_out_total", "counter", "Answers and frames sent.", messages_out),
