@@ -37,7 +37,7 @@ static void write_figures(struct mu_post *post)
     }
 }
 
-/* The end of the pipe is the end of the bench, and of this process. */
+/* When the bench closes the pipe, this process ends. */
 static void *await_questions(void *context)
 {
     struct child *c = context;
@@ -70,7 +70,7 @@ static int run_child(struct child *c)
     config.listen = (struct mu_addr){.kind = MU_ADDR_TCP, .host = "127.0.0.1"};
     config.stopped = on_stopped;
     if (mu_uv_env_new(&c->uv) != 0) {
-        return cli_fail(CLI_FAILED, "the bench's server cannot start");
+        return cli_fail(CLI_FAILED, "the server for the benchmark cannot start");
     }
     if (mu_store_server_start(mu_uv_env_env(c->uv), &config, &c->server, &msg) != 0) {
         return cli_fail(CLI_ADDRESS, "%s", msg.text);
@@ -108,7 +108,7 @@ int bench_server_start(struct bench_server *s)
     int answer[2];
 
     if (pipe(ask) != 0 || pipe(answer) != 0 || (s->pid = fork()) < 0) {
-        return cli_fail(CLI_FAILED, "cannot start a process for the server");
+        return cli_fail(CLI_FAILED, "cannot start a process for the benchmark's server");
     }
     if (s->pid == 0) {
         struct child c = {.ask = ask[0], .answer = answer[1]};
@@ -122,7 +122,7 @@ int bench_server_start(struct bench_server *s)
     s->ask = ask[1];
     s->answer = answer[0];
     if (!read_all(s->answer, &s->port, sizeof(s->port))) {
-        return cli_fail(CLI_FAILED, "the bench's server did not start");
+        return cli_fail(CLI_FAILED, "the server for the benchmark did not start");
     }
     return 0;
 }

@@ -1,6 +1,5 @@
 /*
- * A server in a process of its own for benches, so that its cost is its own, which can be asked
- * what it has done.
+ * A server for benchmarks in its own process, so that its CPU time can be measured apart.
  */
 #ifndef MU_BENCH_SERVER_H
 #define MU_BENCH_SERVER_H
@@ -22,9 +21,10 @@ struct bench_server_figures {
     uint64_t cpu_us; /* of the process, user and system */
 };
 
-/** Forks; call it before there are threads. Returns 0 or an exit code, said. */
+/** Forks; call it before there are threads. Returns 0, or an exit code after it has printed the
+ * error. */
 int bench_server_start(struct bench_server *s);
-/** False if it is gone. */
+/** Returns false if the server is gone. */
 bool bench_server_figures(struct bench_server *s, struct bench_server_figures *ret);
 void bench_server_stop(struct bench_server *s);
 

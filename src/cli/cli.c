@@ -178,7 +178,7 @@ static bool is_one_of(const char *value, const char *const *of)
     return false;
 }
 
-/* Keeps a value; false if it is none that the option takes. */
+/* Stores a value; returns false if the option does not take it. */
 static bool keep_value(const struct cli_option *o, const char *value)
 {
     switch (o->type) {
@@ -213,7 +213,7 @@ static int take_value(const struct cli_verb *verb, const struct cli_option *o, c
     return 0;
 }
 
-/* The defaults that the environment has, for the options that no word gave. */
+/* Sets the options that the command line did not give from the environment. */
 static int take_variables(const struct cli_verb *verb, uint64_t given)
 {
     for (size_t i = 0; i < verb->option_count; i++) {
@@ -245,7 +245,7 @@ static int take_variables(const struct cli_verb *verb, uint64_t given)
     return 0;
 }
 
-/* Whether the first `len` bytes are the option's name, or begin it. */
+/* Returns whether the first `len` bytes are the option's name, or its beginning. */
 static bool name_fits(const struct cli_verb *verb, const char *option, const char *name, size_t len,
                       bool begins)
 {
@@ -261,7 +261,8 @@ static bool name_fits(const struct cli_verb *verb, const char *option, const cha
 
 static const struct cli_option help_option = {.name = "help", .type = CLI_FLAG, .letter = 'h'};
 
-/* The option of that name, or the only one that begins so. NULL: none, said. */
+/* Finds the option of that name, or the only one that begins with it. Returns NULL after it has
+ * printed an error. */
 static const struct cli_option *find_option(const struct cli_verb *verb, const char *word,
                                             const char *name, size_t len)
 {
@@ -303,7 +304,7 @@ static const struct cli_option *find_letter(const struct cli_verb *verb, char le
     return letter == help_option.letter ? &help_option : NULL;
 }
 
-/* argparse takes a word that begins with a dash for a value only if it cannot be an option. */
+/* argparse takes a word that begins with a dash as a value only if it cannot be an option. */
 static bool may_be_value(const struct cli_verb *verb, const char *word)
 {
     const char *digits = word + 1;
@@ -313,7 +314,7 @@ static bool may_be_value(const struct cli_verb *verb, const char *word)
            (strspn(digits, "0123456789.") == strlen(digits) && parse_seconds(digits, &ignored));
 }
 
-/* Where parsing is. */
+/* The position of the parser. */
 struct parse {
     const struct cli_verb *verb;
     int argc;
@@ -377,7 +378,8 @@ static int take_word(struct parse *p, const char *word)
     return o == NULL ? CLI_USAGE : take_option(p, o, name[len] == '=' ? name + len + 1 : NULL);
 }
 
-/* The format of the log that the words name, wrong as they may be; NULL: none. */
+/* The log format that the command line names, even if the command line is wrong; NULL: it names no
+ * format. */
 static const char *find_format(const struct parse *p, const struct cli_option *log)
 {
     const char *format = NULL;
@@ -389,7 +391,7 @@ static const char *find_format(const struct parse *p, const struct cli_option *l
         size_t len = strcspn(word, "=");
 
         if (word[0] != '-' || word[1] == '\0') {
-            /* What is behind the script is the script's. */
+            /* Everything after the script belongs to the script. */
             if (p->verb->argparse && !value_follows) {
                 break;
             }
@@ -409,7 +411,8 @@ static const char *find_format(const struct parse *p, const struct cli_option *l
     return format;
 }
 
-/* What is wrong with the words is told in the format that they ask for, further on maybe. */
+/* Errors of the command line are printed in the format that it asks for, perhaps in a later
+ * word. */
 static void foresee_format(const struct parse *p)
 {
     for (size_t i = 0; i < p->verb->option_count; i++) {
@@ -443,6 +446,34 @@ int cli_parse(const struct cli_verb *verb, int *argc, char ***argv)
     *argc -= p.at;
     *argv += p.at;
     return take_variables(verb, p.given);
+}
+
+int cli_each_word(const char *list, cli_word_fn *use, void *context, struct mu_errmsg *msg)
+{
+    char *copy = list == NULL ? NULL : strdup(list);
+    char *save = NULL;
+    int err = 0;
+
+    for (char *word = copy == NULL ? NULL : strtok_r(copy, ",", &save); word != NULL && err == 0;
+         word = strtok_r(NULL, ",", &save)) {
+        err = use(context, word, msg);
+        if (err != 0 && msg->text[0] == '\0') {
+            (void)mu_err(msg, err, "%s", muster_strerror(err));
+        }
+        if (err != 0 && strstr(msg->text, word) == NULL) {
+            mu_err_prefix(msg, "%s", word);
+        }
+    }
+    free(copy);
+    return err;
+}
+
+int cli_use_words(const char *list, cli_word_fn *use, void *context)
+{
+    struct mu_errmsg msg = {""};
+    int err = cli_each_word(list, use, context, &msg);
+
+    return err == 0 ? 0 : cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_ADDRESS, "%s", msg.text);
 }
 
 enum muster_log_level cli_log_level(void)

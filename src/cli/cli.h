@@ -1,4 +1,4 @@
-/* The command line: a table of verbs in main.c, one cmd_<verb>.c each. */
+/* The command line: main.c has a table of commands, and each command has its cmd_<name>.c. */
 #ifndef MU_CLI_H
 #define MU_CLI_H
 
@@ -8,26 +8,29 @@
 
 #include <muster/muster.h>
 
+#include "core/err.h"
+
 /* Exit codes, documented in muster(1). */
 enum {
     CLI_OK = 0,
     CLI_FAILED = 1,  /* the operation failed */
     CLI_USAGE = 2,   /* wrong usage */
     CLI_TIMEOUT = 3, /* timed out */
-    CLI_CONNECT = 4, /* cannot connect, or it is not a store */
-    CLI_STORAGE = 5, /* the data directory or the disk */
-    CLI_ADDRESS = 6, /* an address in use or not usable */
+    CLI_CONNECT = 4, /* cannot connect, or the other end is not a store */
+    CLI_STORAGE = 5, /* the disk, the data directory, or no room in the store */
+    CLI_ADDRESS = 6, /* an address that is in use or cannot be used */
     CLI_NO_KEY = 7,  /* no such key, no such run */
     CLI_CLOSED = 8,  /* the run is closed */
 };
 
-/** The exit code that fits an error of the library. */
+/** Returns the exit code for an error of the library. */
 int cli_exit_code(int err);
-/** Prints "muster: " and the text to standard error, or a line of the log; returns `code`. */
+/** Prints "muster: " and the text to standard error, or writes a line of the log; returns
+ * `code`. */
 int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/** As cli_fail() with CLI_USAGE, and a hint at --help. */
+/** The same as cli_fail() with CLI_USAGE, and points to --help. */
 int cli_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/** torchrun's LOGLEVEL. Without it, only what somebody should look at. */
+/** Returns the level that torchrun's LOGLEVEL names; without it, warnings and errors are logged. */
 enum muster_log_level cli_log_level(void);
 
 /* --- options ---------------------------------------------------------------------------------- */
@@ -41,21 +44,21 @@ enum cli_option_type {
     CLI_SECONDS,  /* double: whole or with a point; may be negative, never infinite */
 };
 
-/* One option of a verb. The same table drives parsing and --help. What comes behind `max` may be
+/* One option of a command. The same table drives parsing and --help. The members after `max` may be
  * left out. */
 struct cli_option {
     const char *name;  /* without the dashes */
-    const char *value; /* what its value is called, or NULL if it takes none */
+    const char *value; /* the name of its value, or NULL if it takes no value */
     const char *help;
     enum cli_option_type type;
     void *to;
-    uint64_t max;          /* of numbers and sizes; 0: no bound */
-    char letter;           /* "-r" beside "--redirects"; 0: none */
-    const char *variable;  /* of the environment, which has its default; NULL: none. Flags: a whole
-                              number, on if it is not 0 */
-    const char *const *of; /* the words it may be, ended by NULL; NULL: any */
-    bool *given;           /* set to true if it was, by word or by variable; or NULL */
-    bool whole;            /* with cli_verb.argparse: it is never abbreviated */
+    uint64_t max;          /* greatest number or size; 0: no limit */
+    char letter;           /* "-r" for "--redirects"; 0: no letter */
+    const char *variable;  /* environment variable that has its default; NULL: no variable. Flags: a
+                              whole number, on if it is not 0 */
+    const char *const *of; /* the values it takes, ended by NULL; NULL: any value */
+    bool *given;           /* set to true if the command line or the variable gave it; or NULL */
+    bool whole;            /* with cli_verb.argparse: the name cannot be abbreviated */
 };
 
 struct cli_verb {
@@ -64,23 +67,32 @@ struct cli_verb {
     const char *description;
     const struct cli_option *options;
     size_t option_count; /* at most 64 */
-    bool argparse;       /* takes words as Python's argparse does: see below */
+    bool argparse;       /* parses as Python's argparse does: see below */
 };
 
 /**
- * Parses options up to the first word that is none ("--" ends them, too), moves *argc and *argv
- * behind them. --help prints and exits. Returns 0 or CLI_USAGE, said; CLI_FAILED for a flag's
- * variable that is no number. "--name value" and "--name=value". With `argparse` also: "_" for "-"
- * in names, names cut short as long as only one fits, letters together and with their value
- * ("-mr3", "-r=3"), and a value that begins with "-" only if it is a number or has a blank in it.
+ * Parses options up to the first word that is not an option, or up to "--", and moves *argc and
+ * *argv behind them. --help prints and exits. Returns 0 or, after it has printed the error,
+ * CLI_USAGE, or CLI_FAILED for a flag's variable that is not a number. Takes "--name value" and
+ * "--name=value". With `argparse` also: "_" for "-" in names, abbreviated names that fit only one
+ * option, letters together and with their value ("-mr3", "-r=3"), and a value that begins with "-"
+ * only if it is a number or contains a blank.
  */
 int cli_parse(const struct cli_verb *verb, int *argc, char ***argv);
-/** A whole number; false if it is none or over `max`. With `size`, K, M, G and T may follow. */
+/** Parses a whole number; returns false if it is not one or is greater than `max`. With `size`, K,
+ * M, G and T may follow. */
 bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
 
-/** The job's token, the first line of a file that its owner alone can read. 0 or an exit code,
- * said. */
+/** Reads the job's token: the first line of a file that only its owner can read. Returns 0, or an
+ * exit code after it has printed the error. */
 int cli_read_token(const char *path, char *token, size_t cap);
+
+typedef int cli_word_fn(void *context, const char *word, struct mu_errmsg *msg);
+/** Calls `use` for each of the words between the commas of `list`, which may be NULL, until one
+ * fails. Returns its error, and its text with the word in it. */
+int cli_each_word(const char *list, cli_word_fn *use, void *context, struct mu_errmsg *msg);
+/** The same for a command; prints the error and returns an exit code. */
+int cli_use_words(const char *list, cli_word_fn *use, void *context);
 
 int cmd_run(int argc, char **argv);
 int cmd_serve(int argc, char **argv);

@@ -13,8 +13,8 @@ static const char *variable(const char *name)
     return value == NULL || value[0] == '\0' ? NULL : value;
 }
 
-/* A process that has a credential leaves no core behind, and others of the same user cannot look
- * into it. Programs that it starts are not held to that. */
+/* A process that has a credential leaves no core file, and other processes of the same user cannot
+ * read its memory. Programs that it starts are not restricted. */
 static void keep_secrets(void)
 {
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -26,7 +26,8 @@ const struct muster_lock *cli_lock_of(struct cli_lock *lock)
     const char *insecure = variable("MUSTER_INSECURE");
 
     *l = lock->lock;
-    /* A credential is from one place: half of one and half of another are none. */
+    /* A credential comes from one place: half of one and half of another do not make a
+     * credential. */
     if (l->token_file == NULL && l->cert == NULL && l->key == NULL && l->ca == NULL) {
         l->token_file = variable("MUSTER_TOKEN_FILE");
         l->cert = variable("MUSTER_TLS_CERT");
@@ -38,7 +39,7 @@ const struct muster_lock *cli_lock_of(struct cli_lock *lock)
     }
     l->insecure = l->insecure || (insecure != NULL && strcmp(insecure, "0") != 0);
     lock->ranges = lock->allow != NULL ? lock->allow : variable("MUSTER_ALLOW");
-    /* The library takes apart what is between the commas. */
+    /* The library splits the list at its commas. */
     l->allow = &lock->ranges;
     l->allow_count = lock->ranges == NULL ? 0 : 1;
     return l;

@@ -1,12 +1,12 @@
 /*
- * The job's lock on the command line: the same options for every verb that listens or connects.
+ * The job's lock on the command line: the same options for every command that listens or connects.
  *
  *     struct cli_lock lock = {0};
  *     const struct cli_option options[] = {..., CLI_LOCK_OPTIONS(&lock)};
  *     ... cli_runtime_new(&lock, &rt), or cli_loop_lock(&loop, &lock) ...
  *
- * A verb whose --allow means more than ranges has CLI_LOCK_CREDENTIAL, and the other two options
- * itself.
+ * A command whose --allow takes more than address ranges uses CLI_LOCK_CREDENTIAL and defines the
+ * other two options itself.
  */
 #ifndef MU_CLI_LOCK_H
 #define MU_CLI_LOCK_H
@@ -14,9 +14,9 @@
 #include "cli/cli.h"
 
 struct cli_lock {
-    struct muster_lock lock; /* what was said on the command line */
-    const char *allow;       /* ranges, with commas between them */
-    /* private from here */
+    struct muster_lock lock; /* what the command line gave */
+    const char *allow;       /* address ranges, separated by commas */
+    /* private */
     struct muster_lock whole;
     const char *ranges;
 };
@@ -41,12 +41,12 @@ struct cli_lock {
      &(l)->lock.insecure, 0}
 /* clang-format on */
 
-/** What the library wants of it, with the variables of the environment for what was not said; lent
- * as long as `lock`. */
+/** Returns the lock for the library, with the environment's variables for the options that were not
+ * given. It is valid as long as `lock`. */
 const struct muster_lock *cli_lock_of(struct cli_lock *lock);
-/** Whether it lets in from other hosts who speaks our own protocol. */
+/** Returns whether the lock lets in clients from other hosts that use the native protocol. */
 bool cli_lock_lets_in(struct cli_lock *lock);
-/** A runtime with that lock. 0, or an exit code, said. */
+/** Creates a runtime with that lock. Returns 0, or an exit code after it has printed the error. */
 int cli_runtime_new(struct cli_lock *lock, muster_runtime **ret_runtime);
 
 #endif

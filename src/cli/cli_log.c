@@ -15,7 +15,7 @@ const char *const cli_log_formats[] = {"text", "json", NULL};
 
 static struct {
     bool json;
-    bool told; /* by a word of the command line */
+    bool told; /* set by the command line */
     FILE *events;
     enum muster_log_level library;
     enum muster_log_level own;
@@ -82,7 +82,7 @@ static json_t *make_line(enum muster_log_level level, const char *id, const char
 
 /* --- a line of the library's ------------------------------------------------------------------ */
 
-/* "key=": its length; 0: the text does not begin so. */
+/* Returns the length of "key="; 0: the text does not begin with a key. */
 static size_t key_len(const char *text)
 {
     size_t len = 0;
@@ -99,8 +99,8 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* One character between quotes, where mu_span_quote() has written \xNN for what it did not trust.
- * Returns what is behind it. */
+/* Reads one character between quotes, where mu_span_quote() has written \xNN for unsafe bytes.
+ * Returns the position after it. */
 static const char *read_quoted(const char *text, char *ret)
 {
     *ret = text[0];
@@ -118,7 +118,7 @@ static const char *read_quoted(const char *text, char *ret)
     return text + 1;
 }
 
-/* A value up to a blank, or between quotes. Returns what is behind it. */
+/* Reads a value up to a blank, or between quotes. Returns the position after it. */
 static const char *read_value(const char *text, char *out, size_t cap)
 {
     bool quoted = *text == '"';
@@ -137,7 +137,7 @@ static const char *read_value(const char *text, char *out, size_t cap)
     return quoted && *text == '"' ? text + 1 : text;
 }
 
-/* A number as one, everything else as text. */
+/* Numbers become JSON numbers, everything else becomes text. */
 static json_t *value_of(const char *text)
 {
     char *end = NULL;
@@ -170,7 +170,7 @@ json_t *cli_log_line(enum muster_log_level level, const char *id, const char *li
             key[len] = '\0';
             at = read_value(at + len + 1, value, sizeof(value));
             if (strcmp(key, "run") == 0) {
-                /* It is about that run, whoever we are in ours. */
+                /* The line names its own run, so our rank does not belong in it. */
                 (void)json_object_set_new(object, key, cli_log_text(value));
                 (void)json_object_set_new(object, "round", json_null());
                 (void)json_object_set_new(object, "rank", json_null());
@@ -188,7 +188,7 @@ json_t *cli_log_line(enum muster_log_level level, const char *id, const char *li
 
 /* --- where lines go --------------------------------------------------------------------------- */
 
-/* Takes `line`. */
+/* Takes ownership of `line`. */
 static void put_out(json_t *line, bool shown, bool kept)
 {
     char *text = json_dumps(line, JSON_COMPACT);
@@ -198,7 +198,7 @@ static void put_out(json_t *line, bool shown, bool kept)
     if (text == NULL) {
         return;
     }
-    text[len] = '\n'; /* in the place of its end: written with a length */
+    text[len] = '\n'; /* replaces the final NUL: the text is written with its length */
     if (shown && state.write != NULL) {
         state.write(state.context, text, len + 1);
     } else if (shown) {
@@ -208,7 +208,7 @@ static void put_out(json_t *line, bool shown, bool kept)
         (void)fwrite(text, 1, len + 1, state.events);
         (void)fflush(state.events);
     }
-    free(text); /* tidy: jansson gave it */
+    free(text); /* tidy: jansson allocated it */
 }
 
 static void take_line(void *context, enum muster_log_level level, const char *id, const char *line)
@@ -273,7 +273,7 @@ int cli_log_open(const struct cli_log_options *o, enum muster_log_level library,
             return cli_fail(CLI_FAILED, "cannot write events to \"%s\": %s", o->events,
                             strerror(errno));
         }
-        /* A line is one write: others may append to the same file. */
+        /* Each line is one write, because other processes may append to the same file. */
         (void)setvbuf(state.events, NULL, _IOFBF, 1 << 16);
     }
     if (state.events != NULL && most < MUSTER_LOG_INFO) {

@@ -1,15 +1,15 @@
 /*
- * What a command says of its work on standard error, as text or as JSON lines, and the same as JSON
- * lines in a file (docs/operate.md has the members):
+ * The log of a command: on standard error as text or JSON lines, and in a file as JSON lines
+ * (docs/operate.md lists the members):
  *
  *     struct cli_log_options log = {0};
  *     ... CLI_LOG_OPTIONS(log) in the table of options ...
- *     cli_log_open(&log, MUSTER_LOG_WARN, MUSTER_LOG_INFO);     the library's lines go here, too
+ *     cli_log_open(&log, MUSTER_LOG_WARN, MUSTER_LOG_INFO);     also takes the library's lines
  *     cli_log_place(run, round, rank);                          in every line from here on
  *     cli_log_tell(MUSTER_LOG_INFO, "WORKER-ENDED", rank, fields, "rank %d ended", rank);
  *
  * The file gets every cli_log_tell() and the library's lines up to MUSTER_LOG_INFO. Lines stay
- * whole, whoever else writes there.
+ * whole even if other processes write to the same file.
  */
 #ifndef MU_CLI_LOG_H
 #define MU_CLI_LOG_H
@@ -23,7 +23,7 @@
 
 struct cli_log_options {
     const char *format; /* "text", "json"; NULL: text */
-    const char *events; /* a path, "-" for standard error; NULL: none */
+    const char *events; /* a path, or "-" for standard error; NULL: no events */
 };
 
 extern const char *const cli_log_formats[];
@@ -45,28 +45,32 @@ extern const char *const cli_log_formats[];
     }
 
 /**
- * `library`: the least important of the library's lines that standard error gets, `own`: of the
- * command's own. 0 or CLI_FAILED, said.
+ * Opens the log. Standard error gets the library's lines down to level `library`, and the command's
+ * own down to level `own`. Returns 0, or CLI_FAILED after it has printed the error.
  */
 int cli_log_open(const struct cli_log_options *o, enum muster_log_level library,
                  enum muster_log_level own);
-/** The format that the words of the command line name, and that of the environment; NULL: none.
- * What is said before cli_log_open() is in it, if it is a format. Words count, once there were. */
+/** Sets the format that the command line and the environment name; NULL: not named. Messages before
+ * cli_log_open() use it, if it is a valid format. The command line takes precedence. */
 void cli_log_foresee(const char *word, const char *variable);
 bool cli_log_is_json(void);
-/** Where JSON lines for standard error go instead, each with its end; NULL: there. */
+/** Sends the JSON lines for standard error to a function instead, each with its newline; NULL: to
+ * standard error. */
 void cli_log_divert(void (*write)(void *context, const char *line, size_t len), void *context);
-/** Of lines that do not say it themselves. `run` is borrowed, NULL: none; -1: none. */
+/** Sets the run, round and rank of lines that do not name them. `run` is borrowed; NULL and -1: not
+ * known. */
 void cli_log_place(const char *run, int64_t round, int64_t rank);
 /**
- * To the file, and as JSON to standard error if the level is wanted there; text for people is the
- * caller's own matter. `rank` -1: that of the place. Takes `fields`, which may be NULL.
+ * Writes a line to the file, and as JSON to standard error if the level is logged there. The caller
+ * prints text for people itself. `rank` -1: that of cli_log_place(). Takes ownership of `fields`,
+ * which may be NULL.
  */
 void cli_log_tell(enum muster_log_level level, const char *id, int64_t rank, json_t *fields,
                   const char *format, ...) __attribute__((format(printf, 5, 6)));
-/** Text of anybody's as JSON: what is no UTF-8 becomes "?". */
+/** Returns untrusted text as JSON: bytes that are not UTF-8 become "?". */
 json_t *cli_log_text(const char *text);
-/** One JSON line of a log line "ID key=value key=\"...\" words"; a new reference. For tests. */
+/** Converts a log line "ID key=value key=\"...\" words" to its JSON object; returns a new
+ * reference. For tests. */
 json_t *cli_log_line(enum muster_log_level level, const char *id, const char *line);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "cli/cli.h"
 
-#define WAKE_SIGNAL SIGRTMIN /* ours, to the thread that waits for signals */
+#define WAKE_SIGNAL SIGRTMIN /* our own, sent to the thread that waits for signals */
 
 static void run_signals(struct mu_post *post)
 {
@@ -22,7 +22,7 @@ static void run_signals(struct mu_post *post)
     }
 }
 
-/* Who sends a second signal to an impatient loop does not want to wait for it. */
+/* A second signal ends the process at once if the loop was opened as impatient. */
 static void *await_signals(void *context)
 {
     struct cli_loop *loop = context;
@@ -124,7 +124,7 @@ void cli_loop_stop(struct cli_loop *loop)
 
 void cli_loop_close(struct cli_loop *loop)
 {
-    /* To that thread alone, which takes it for what it is. */
+    /* Only that thread gets the signal and knows what it means. */
     atomic_store(&loop->ending, true);
     (void)pthread_kill(loop->thread, WAKE_SIGNAL);
     (void)pthread_join(loop->thread, NULL);

@@ -1,13 +1,14 @@
 /*
- * A loop of the command's own, on its main thread: for verbs that live from events of the services
- * and not from answers that they wait for.
+ * An event loop on the command's main thread, for commands that react to events of the services and
+ * do not wait for single answers.
  *
  *     cli_loop_open(&loop, on_signal, context);     signals are blocked from here on
  *     ... open things in loop.env ...
  *     cli_loop_run(&loop);                          until cli_loop_stop()
  *     cli_loop_close(&loop);
  *
- * cli_loop_live() does all but the first, for a verb that ends itself by cli_loop_end().
+ * cli_loop_live() does everything but the first call, for a command that ends itself by
+ * cli_loop_end().
  */
 #ifndef MU_CLI_LOOP_H
 #define MU_CLI_LOOP_H
@@ -23,17 +24,17 @@
 
 struct cli_loop {
     struct mu_uv_env *uv;
-    struct mu_env *env;         /* with cli_loop_lock(), that of the lock */
-    struct mu_timer stop_timer; /* of cli_loop_live() */
+    struct mu_env *env;         /* with cli_loop_lock(), the lock's environment */
+    struct mu_timer stop_timer; /* used by cli_loop_live() */
     bool stopping;              /* cli_loop_end() was called */
     int code;                   /* the exit code */
-    /* private from here */
+    /* private */
     struct mu_locked locked;
     void (*on_signal)(void *context, int number);
     void *context;
     struct mu_post post;
     atomic_bool posted;
-    atomic_uint_least64_t pending; /* signals, a bit for each number */
+    atomic_uint_least64_t pending; /* signals, one bit for each number */
     bool patient;
     sigset_t set;
     pthread_t thread;
@@ -41,52 +42,52 @@ struct cli_loop {
 };
 
 /**
- * The first SIGTERM or SIGINT becomes a call of `on_signal` on the loop, the second ends the
- * process.
- * Returns 0 or an exit code, said.
+ * Opens the loop. The first SIGTERM or SIGINT calls `on_signal` on the loop, the second ends the
+ * process. Returns 0, or an exit code after it has printed the error.
  */
 int cli_loop_open(struct cli_loop *loop, void (*on_signal)(void *context, int number),
                   void *context);
-/** The same for any signals (1 to 63), each of which becomes a call every time it comes. */
+/** The same for any signals (1 to 63). Every arrival of a signal calls `on_signal`. */
 int cli_loop_open_for(struct cli_loop *loop, const sigset_t *set,
                       void (*on_signal)(void *context, int number), void *context);
-/** As cli_loop_open(), and cli_loop_lock(). */
+/** Calls cli_loop_open(), then cli_loop_lock(). */
 int cli_loop_open_locked(struct cli_loop *loop, void (*on_signal)(void *context, int number),
                          void *context, struct cli_lock *lock);
-/** As cli_loop_open(), with room for many peers, and a log as the environment asks for. */
+/** The same as cli_loop_open(), with as many descriptors as possible and the log that the
+ * environment asks for. */
 int cli_loop_open_peers(struct cli_loop *loop, void (*on_signal)(void *context, int number),
                         void *context);
-/** From here on its environment obeys the job's lock. Returns 0; or an exit code, said, and the
- * loop is closed. */
+/** Makes the loop's environment obey the job's lock. Returns 0; or prints the error and returns an
+ * exit code, and the loop is closed. */
 int cli_loop_lock(struct cli_loop *loop, struct cli_lock *lock);
 void cli_loop_run(struct cli_loop *loop);
-/** On the loop: cli_loop_run() returns after this turn. */
+/** Call it on the loop: cli_loop_run() returns after this turn. */
 void cli_loop_stop(struct cli_loop *loop);
-/** Everything opened in it must be closed. */
+/** Everything that was opened in the loop must be closed before. */
 void cli_loop_close(struct cli_loop *loop);
 /**
  * Calls `start`, which opens things, and if that returns 0, `begin`, and runs until
- * cli_loop_stop(). Both get the loop's context and return an exit code, said. cli_loop_end() calls
- * `stop`, which closes what `start` has opened and leads to cli_loop_stop(). Closes the loop.
- * Returns an exit code.
+ * cli_loop_stop(). Both get the loop's context and return an exit code after they have printed the
+ * error. cli_loop_end() calls `stop`, which closes what `start` has opened and leads to
+ * cli_loop_stop(). Closes the loop. Returns an exit code.
  */
 int cli_loop_live(struct cli_loop *loop, int (*start)(void *context), int (*begin)(void *context),
                   void (*stop)(struct mu_timer *stop_timer));
-/** Has `stop` called on a later turn: it may be called from any callback. The first code counts. */
+/** Has `stop` called on a later turn, so any callback may call this. The first code counts. */
 void cli_loop_end(struct cli_loop *loop, int code);
 /**
- * For verbs that serve: blocks the signals that end them, in this thread and in those that it
- * starts, so that a thread can wait for them. `hangup`: SIGHUP is one of the signals; otherwise, as
- * cli_take_hangup().
+ * For commands that serve: blocks the signals that end them, in this thread and in those that it
+ * starts, so that a thread can wait for them. `hangup`: SIGHUP is one of the signals; otherwise it
+ * is treated as by cli_take_hangup().
  */
 void cli_block_signals(sigset_t *ret_set, bool hangup);
 /**
- * For verbs that serve. SIGHUP of a process that has a terminal says that it was closed, and ends
- * it. Without one it is somebody's who wants files to be read again, which nobody has to ask for:
- * it is ignored.
+ * For commands that serve. If the process has a terminal, SIGHUP means that the terminal was
+ * closed, and ends the process. Otherwise SIGHUP is a request to read files again; it is ignored,
+ * because files are read again without it.
  */
 void cli_take_hangup(void);
-/** As many descriptors as the system lets us have. Returns how many. */
+/** Raises the limit of open descriptors as far as the system allows. Returns the limit. */
 uint64_t cli_raise_descriptor_limit(void);
 
 #endif

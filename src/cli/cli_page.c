@@ -76,7 +76,7 @@ int cli_page_open(struct cli_page *p, const struct cli_page_place *place,
 
     *p = (struct cli_page){0};
     if (mu_uv_env_new(&p->uv) != 0) {
-        return cli_fail(CLI_FAILED, "cannot start a page");
+        return cli_fail(CLI_FAILED, "cannot start the status page");
     }
     code = start(p, place, source);
     if (code != 0) {
@@ -86,7 +86,7 @@ int cli_page_open(struct cli_page *p, const struct cli_page_place *place,
     }
     (void)mu_addr_format(mu_status_page_addr(p->page), p->address, sizeof(p->address));
     p->post.run = end_on_loop;
-    /* Signals are for those who wait for them. */
+    /* Other threads wait for the signals. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_BLOCK, &all, &before);
     code = pthread_create(&p->thread, NULL, run_loop, p);

@@ -1,12 +1,12 @@
 /*
- * A status page on a thread of its own, for commands that wait for the library's answers and have
- * no loop:
+ * A status page on its own thread, for commands that wait for the library's answers and have no
+ * loop:
  *
  *     cli_page_open(&page, &(struct cli_page_place){.http = "127.0.0.1:0"}, &source);
  *     ... page.address ...
  *     cli_page_close(&page);
  *
- * The source is asked on that thread.
+ * The source is called on that thread.
  */
 #ifndef MU_CLI_PAGE_H
 #define MU_CLI_PAGE_H
@@ -17,30 +17,31 @@
 #include "transport/uv_env.h"
 
 struct cli_page {
-    struct mu_uv_env *uv; /* NULL: there is none */
+    struct mu_uv_env *uv; /* NULL: there is no page */
     struct mu_status_page *page;
     struct mu_post post;
     pthread_t thread;
     char address[MU_ADDR_HOST_MAX + 16];
 };
 
-/* Where a page is, and who may see it. */
+/* The page's address, and the lock on it. */
 struct cli_page_place {
     const char *http;       /* HOST:PORT */
     const char *token_file; /* or NULL */
-    bool insecure;          /* beyond loopback without a token */
+    bool insecure;          /* lets other hosts in without a token */
 };
 
 #define CLI_PAGE_TOKEN_CAP 513
 
-/** Fills in `listen` and `token`, which is lent by `token` and to be wiped. 0 or an exit code,
- * said. */
+/** Fills in the configuration's `listen` and `token`; the latter borrows `token`, which the caller
+ * wipes. Returns 0, or an exit code after it has printed the error. */
 int cli_page_prepare(const struct cli_page_place *place, struct mu_status_page_config *config,
                      char token[CLI_PAGE_TOKEN_CAP]);
-/** 0 or an exit code, said. */
+/** Returns 0, or an exit code after it has printed the error. */
 int cli_page_open(struct cli_page *p, const struct cli_page_place *place,
                   const struct mu_status_source *source);
-/** Tells those who look a last time, then ends it. Twice, or without a page, is harmless. */
+/** Sends the open pages a last update, then closes the page. A second call, or a call without a
+ * page, does nothing. */
 void cli_page_close(struct cli_page *p);
 
 #endif

@@ -7,12 +7,12 @@
 #include "core/printable.h"
 #include "core/utf8.h"
 
-/* A stream in the place of one of the three. */
+/* A stream that replaces standard output or standard error. */
 struct shown {
-    FILE *stream; /* NULL: it is no terminal */
+    FILE *stream; /* NULL: it is not a terminal */
     FILE *old;
     int fd;
-    char rest[4]; /* the beginning of a character whose end has still to come */
+    char rest[4]; /* the beginning of a character whose end has not come yet */
     size_t rest_len;
 };
 
@@ -32,7 +32,7 @@ static int write_all(int fd, const char *text, size_t len)
     return 0;
 }
 
-/* Whether these are the first bytes of a character, and not all of it. */
+/* Returns whether these are the first bytes of an incomplete character. */
 static bool is_begun(struct mu_span in)
 {
     uint8_t c = in.data[0];
@@ -76,7 +76,7 @@ static ssize_t on_write(void *cookie, const char *text, size_t len)
     struct shown *s = cookie;
     struct mu_span in = mu_span(text, len);
 
-    /* The character that was begun is whole after at most three bytes, or is none. */
+    /* The character is complete after at most three more bytes, or is not valid. */
     while (s->rest_len != 0 && in.len != 0) {
         uint8_t joined[sizeof(s->rest) + 1];
         size_t n = s->rest_len;

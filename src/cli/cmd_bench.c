@@ -19,7 +19,7 @@ struct bench {
     atomic_bool stop;
 };
 
-/* One chain of operations: the end of each starts the next. */
+/* One chain of operations: the end of one starts the next. */
 struct chain {
     struct bench *bench;
     muster_store *store;

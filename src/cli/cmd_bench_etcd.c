@@ -1,6 +1,6 @@
 /*
  * muster bench etcd: how many transactions a second an etcd cluster does for clients that each have
- * one under way: what a store that stands on etcd is to be held against.
+ * one in progress. A store that keeps its keys in etcd can be compared with it.
  */
 #include "cli/cli.h"
 
@@ -78,7 +78,7 @@ static void on_signal(void *context, int number)
     ((struct bench *)context)->stopping = true;
 }
 
-/* A transaction of one operation on the chain's own key. */
+/* Starts a transaction with one operation on the chain's own key. */
 static int prepare(struct bench *b, struct chain *c, size_t index, struct mu_span value)
 {
     char key[64];

@@ -29,20 +29,20 @@ struct bench {
     const char *address;
     bool members;
     uint64_t timeout;
-    /* private from here */
+    /* private */
     struct cli_loop loop;
-    struct mu_timer timer; /* the end of patience */
+    struct mu_timer timer; /* the time limit */
     struct bench_server server;
     bool own_server;
     struct node *nodes;
-    uint8_t *ranks; /* that were given out */
+    uint8_t *ranks; /* ranks that were given out */
     uint64_t opened;
     uint64_t connected;
     uint64_t assigned;
     uint64_t freed;
     double opened_at;
     double connected_at;
-    double joined_at; /* the last join was sent */
+    double joined_at; /* when the last join was sent */
     double done_at;
     struct bench_server_figures before;
     struct bench_server_figures after;
@@ -111,7 +111,7 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *a)
     }
 }
 
-/* The backend says itself when it is connected and when it has asked. */
+/* The backend reports when it is connected and when it has sent its join. */
 static void on_record(void *context, const struct mu_rdzv_record *record)
 {
     struct node *node = context;
@@ -151,7 +151,7 @@ static void on_waiting(void *context, uint32_t count)
 
 static void on_closed(void *context)
 {
-    on_failed(context, MUSTER_ERDZV_CLOSED, "the run was closed by somebody else");
+    on_failed(context, MUSTER_ERDZV_CLOSED, "another node closed the run");
 }
 
 static void on_freed(void *context)
@@ -178,7 +178,7 @@ static void on_signal(void *context, int number)
     give_up(context, 128 + number);
 }
 
-/* --- the course ------------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------ */
 
 static bool is_etcd(const struct bench *b)
 {
@@ -196,7 +196,7 @@ static int open_nodes(struct bench *b, const char *endpoint)
     b->opened_at = now_s();
     for (; b->opened < b->count; b->opened++) {
         struct node *node = &b->nodes[b->opened];
-        /* Nobody leaves or closes the run. */
+        /* No node leaves or closes the run. */
         const struct mu_rdzv_events events = {
             .record = on_record,
             .assigned = on_assigned,

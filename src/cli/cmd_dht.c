@@ -1,4 +1,4 @@
-/* muster dht: a node of the DHT, and records in it, from the shell. */
+/* muster dht: runs a node of the DHT, and reads and writes records, from the shell. */
 #include "cli/cmd_dht.h"
 
 #include <stdio.h>
@@ -9,7 +9,8 @@
 
 #define WORDS_MAX 4096
 
-/* The id of a key as hivemind has it: bytes are hashed as they are, all else in its encoding. */
+/* Computes the id of a key as hivemind does: bytes are hashed as they are, everything else in its
+ * encoding. */
 static int key_of(const char *word, struct mu_dht_id *ret)
 {
     struct mu_buf buf;
@@ -156,12 +157,13 @@ static void on_stored(struct mu_dht_wish *wish, const struct mu_dht_op *op)
     }
     (void)fflush(stdout);
     if (lost > 0) {
-        (void)cli_fail(0, "%zu of %zu records were stored nowhere", lost, op->count);
+        (void)cli_fail(0, "%zu of %zu records were not stored: no node accepted them", lost,
+                       op->count);
     }
     dht_stop(app, lost == 0 ? 0 : op->status == MUSTER_ETIMEDOUT ? CLI_TIMEOUT : CLI_FAILED);
 }
 
-/* The subkey: as it was given, or our owner's mark, which makes the record ours. */
+/* The subkey is the given one, or our owner's mark, which makes the record ours. */
 static int encode_subkey(struct dht_app *app, struct mu_buf *out)
 {
     struct mu_span mark = mu_dht_owner_mark(&app->validator);
@@ -210,7 +212,7 @@ static int begin_store(struct dht_app *app)
     return code;
 }
 
-/* --- the verb --------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int run(struct dht_options *o, const char *what)
 {

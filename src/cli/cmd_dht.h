@@ -1,7 +1,7 @@
 /*
  * What the files of `muster dht` share.
  *
- *     cmd_dht.c          the verb: serve, get, store
+ *     cmd_dht.c          the command: serve, get, store
  *     cmd_dht_node.c     a node on a loop: host, calls, routing, DHT
  *     cmd_dht_value.c    MessagePack and JSON
  */
@@ -22,7 +22,7 @@
 
 struct dht_options {
     const char *identity;
-    const char *owner; /* an RSA key file: what is stored is signed with it */
+    const char *owner; /* an RSA key file that signs the records that are stored */
     const char *listen;
     const char *announce;
     const char *peers;
@@ -52,22 +52,23 @@ struct dht_app {
     size_t peer_count;
     struct mu_dht_wish join;
     struct mu_dht_wish wish;
-    /** What to do once joined; NULL: serve. Returns an exit code. */
+    /** Called once the node has joined; NULL: serve. Returns an exit code. */
     int (*begin)(struct dht_app *app);
     bool stopping;
     int code;
 };
 
-/** Runs a node until it is stopped; a client serves nobody. Returns an exit code. */
+/** Runs a node until it is stopped; a client answers no requests. Returns an exit code. */
 int dht_run(struct dht_app *app, bool client);
 void dht_stop(struct dht_app *app, int code);
 
 /**
- * Appends the MessagePack of a word: JSON, or "hex:..." for bytes, or else a text, which it always
- * is with `text`. Returns an exit code, said.
+ * Appends a word as MessagePack: the word is JSON, or "hex:..." for bytes, or else a text. With
+ * `text` it is always a text. Returns an exit code, and prints the error.
  */
 int dht_encode_word(struct mu_buf *out, const char *word, bool text);
-/** The JSON of a value; what has none is told as {"hex": ...}. NULL: no memory. */
+/** Returns a value as JSON; a value that JSON cannot express becomes {"hex": ...}. NULL: out of
+ * memory. */
 json_t *dht_decode_value(struct mu_span value);
 
 #endif

@@ -1,4 +1,4 @@
-/* muster dht: a node of the DHT among peers, on a loop of its own. */
+/* muster dht: a node of the DHT on its own loop. */
 #include "cli/cmd_dht.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "cli/cmd_peer.h"
 #include "codec/peer/multiaddr.h"
 
-/* --- the end: from the top of the stack to its bottom ----------------------------------------- */
+/* --- the end: close from the top of the stack to its bottom------------------------------------ */
 
 static void on_host_stopped(void *context)
 {
@@ -56,40 +56,23 @@ static void on_signal(void *context, int number)
 
 /* --- the beginning ---------------------------------------------------------------------------- */
 
-/* Calls `use` for each of the words between commas; an exit code. */
-static int each_word(struct dht_app *app, const char *list,
-                     int (*use)(struct dht_app *app, const char *word, struct mu_errmsg *msg))
+static int use_listen(void *context, const char *word, struct mu_errmsg *msg)
 {
-    char *copy = list == NULL ? NULL : strdup(list);
-    char *save = NULL;
-    int code = 0;
+    struct dht_app *app = context;
 
-    for (char *word = copy == NULL ? NULL : strtok_r(copy, ",", &save); word != NULL && code == 0;
-         word = strtok_r(NULL, ",", &save)) {
-        struct mu_errmsg msg = {{0}};
-        int err = use(app, word, &msg);
-
-        if (err != 0) {
-            code = cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_ADDRESS, "%s: %s", word,
-                            msg.text[0] != '\0' ? msg.text : muster_strerror(err));
-        }
-    }
-    free(copy);
-    return code;
-}
-
-static int use_listen(struct dht_app *app, const char *word, struct mu_errmsg *msg)
-{
     return mu_peer_host_listen(app->host, word, msg);
 }
 
-static int use_announce(struct dht_app *app, const char *word, struct mu_errmsg *msg)
+static int use_announce(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct dht_app *app = context;
+
     return mu_peer_host_announce(app->host, word, msg);
 }
 
-static int use_peer(struct dht_app *app, const char *word, struct mu_errmsg *msg)
+static int use_peer(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct dht_app *app = context;
     struct mu_peer_id peer;
     struct mu_addr addr;
     struct mu_buf binary;
@@ -102,7 +85,7 @@ static int use_peer(struct dht_app *app, const char *word, struct mu_errmsg *msg
     err = mu_multiaddr_parse(&binary, word, msg);
     err = err != 0 ? err : mu_multiaddr_dial(mu_buf_span(&binary), &addr, &peer);
     if (err == 0 && peer.len == 0) {
-        err = mu_err(msg, MUSTER_EINVAL, "it must say who is there (/p2p/...)");
+        err = mu_err(msg, MUSTER_EINVAL, "it lacks the peer's id (/p2p/ID at its end)");
     }
     err = err != 0 ? err : mu_peer_host_add_addr(app->host, &peer, mu_buf_span(&binary));
     mu_buf_fini(&binary);
@@ -169,11 +152,11 @@ static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
         }
         return;
     }
-    /* A node that serves tries again by itself. */
+    /* A node that serves tries again without being told. */
     if (op->status != 0) {
         (void)cli_fail(0, "not joined yet: %s", muster_strerror(op->status));
     } else if (app->peer_count != 0 && op->reachable == 0) {
-        (void)cli_fail(0, "none of the others can reach this node");
+        (void)cli_fail(0, "no other node can reach this one; check --announce and the firewall");
     }
     if (app->o->json) {
         printf("{\"joined\":%s,\"answered\":%u,\"reachable\":%u}\n",
@@ -227,10 +210,10 @@ static int begin(struct dht_app *app, bool client)
     int code = start_dht(app, client);
     int err;
 
-    code = code != 0 ? code : each_word(app, app->o->peers, use_peer);
+    code = code != 0 ? code : cli_use_words(app->o->peers, use_peer, app);
     if (!client) {
-        code = code != 0 ? code : each_word(app, app->o->announce, use_announce);
-        code = code != 0 ? code : each_word(app, app->o->listen, use_listen);
+        code = code != 0 ? code : cli_use_words(app->o->announce, use_announce, app);
+        code = code != 0 ? code : cli_use_words(app->o->listen, use_listen, app);
     } else if (code == 0 && app->peer_count == 0) {
         code = cli_usage("dht", "name the nodes to join through: --peers MULTIADDR,...");
     }

@@ -149,13 +149,13 @@ static json_t *scalar_of(const struct mu_mp *t)
     return NULL;
 }
 
-/* A container that is being filled. Tuples are arrays whose bytes are their own. */
+/* A container that is being filled. A tuple is an array in its own bytes. */
 struct level {
     json_t *into;
     uint32_t left;
     bool map;
     json_t *key;
-    struct mu_span rest; /* what to go on with behind a tuple */
+    struct mu_span rest; /* the bytes after a tuple, to continue with */
     bool tuple;
 };
 
@@ -175,14 +175,14 @@ static void add_to(struct level *l, json_t *value)
 
         (void)snprintf(text, sizeof(text), "%zu", json_object_size(l->into));
         (void)json_object_set_new(l->into, key != NULL ? key : text, value);
-        free(dumped); /* tidy: jansson gave it */
+        free(dumped); /* tidy: jansson allocated it */
         json_decref(l->key);
         l->key = NULL;
         l->left--;
     }
 }
 
-/* Values come from anybody, so there is a stack of its own, and an end to how deep they go. */
+/* Values are untrusted, so this uses its own stack and limits their depth. */
 json_t *dht_decode_value(struct mu_span value)
 {
     struct level stack[DEPTH_MAX + 1] = {{.into = json_array(), .left = 1}};

@@ -1,4 +1,4 @@
-/* muster doctor: what muster is to use, looked at from here. */
+/* muster doctor: checks what muster is going to use, as seen from this machine. */
 #include "cli/cmd_doctor.h"
 
 #include <stdarg.h>
@@ -15,7 +15,8 @@ struct doctor_finding *doctor_find(struct doctor_report *r, enum doctor_level le
     struct doctor_finding *f = &r->findings[r->count];
     va_list args;
 
-    r->count += r->count < DOCTOR_FINDINGS_MAX - 1 ? 1 : 0; /* The last one is overwritten. */
+    r->count += r->count < DOCTOR_FINDINGS_MAX - 1 ? 1 : 0; /* When the list is full, its last
+                                                               finding is overwritten. */
     *f = (struct doctor_finding){.level = level};
     (void)snprintf(f->subject, sizeof(f->subject), "%s", subject);
     va_start(args, format);
@@ -128,7 +129,7 @@ int cmd_doctor(int argc, char **argv)
     size_t count = 0;
     int err = cli_parse(&verb, &argc, &argv);
 
-    /* Options may stand before, between and behind the words. */
+    /* Options may stand before, between and after the words. */
     while (err == 0 && argc > 0) {
         if (count == WORDS_MAX) {
             return cli_usage("doctor", "name at most %d hosts", WORDS_MAX);

@@ -1,4 +1,4 @@
-/* muster keygen: the job's credential. */
+/* muster keygen: makes the job's credential. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #define HOSTS_MAX 256
 
 struct keygen {
-    const char *hosts; /* names, with commas between them */
+    const char *hosts; /* names, separated by commas */
     uint64_t days;
 };
 
@@ -59,7 +59,8 @@ static int make_token(const char *path)
     return code;
 }
 
-/* What shows the job's token to the status page, without the token going over the wire. */
+/* Prints the key that proves the token to the status page, so that the token itself does not go
+ * over the wire. */
 static int print_page(const char *path)
 {
     char key[MU_PAGE_KEY_CAP];

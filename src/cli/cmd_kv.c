@@ -29,12 +29,13 @@ struct kv {
     struct cli_lock lock;
     muster_store *store;
     int argc;
-    char **argv; /* behind the verb */
+    char **argv; /* after the operation */
 };
 
 /* --- printing --------------------------------------------------------------------------------- */
 
-/* Bytes as JSON: text where they are UTF-8, else the same name with "_base64" behind it. */
+/* Adds bytes as JSON: as text if they are UTF-8, else as base64 under the name with "_base64"
+ * appended. */
 static void put_bytes(json_t *object, const char *name, struct muster_bytes bytes)
 {
     json_t *text = json_stringn(bytes.data, bytes.len);
@@ -92,7 +93,7 @@ static void print_number(const struct kv *kv, const char *name, int64_t number)
 
 /* --- arguments -------------------------------------------------------------------------------- */
 
-/* A value from the command line; "-" reads all of standard input. */
+/* Takes a value from the command line; "-" reads all of standard input. */
 static int take_value(const char *text, struct muster_value *ret)
 {
     size_t cap = 65536;
@@ -140,7 +141,7 @@ static struct muster_bytes *keys_of(int argc, char **argv)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-/* Runs a request to its end; the op is the caller's, also after a failure, if it is not NULL. */
+/* Runs a request to its end. The caller frees the op if it is not NULL, also after a failure. */
 static int run_request(struct kv *kv, struct muster_store_request *q, muster_op **ret_op)
 {
     int err;
@@ -405,7 +406,7 @@ static int kv_lease(struct kv *kv)
         q.verb = MUSTER_STORE_LEASE_REVOKE;
         q.lease = (uint64_t)number;
     } else {
-        return cli_usage("kv", "lease \"%s\" is none of grant, keep and revoke", kv->argv[0]);
+        return cli_usage("kv", "lease takes grant, keep or revoke, not \"%s\"", kv->argv[0]);
     }
     err = run_request(kv, &q, &op);
     if (err == 0) {
@@ -466,7 +467,8 @@ static int kv_watch(struct kv *kv)
     int err = muster_store_submit(kv->store, &q, &op);
 
     if (err == 0) {
-        err = muster_op_wait(op); /* Until the store goes away, or a signal ends the process. */
+        err = muster_op_wait(op); /* This waits until the store is gone or a signal ends the
+                                     process. */
         if (err == 0) {
             print_number(kv, "revision", muster_op_number(op));
         }
@@ -475,7 +477,7 @@ static int kv_watch(struct kv *kv)
     return err == 0 ? 0 : fail(err);
 }
 
-/* --- the verb --------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static const struct {
     const char *name;

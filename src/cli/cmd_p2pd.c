@@ -1,4 +1,4 @@
-/* muster p2pd: a p2p daemon on a loop of its own. */
+/* muster p2pd: a p2p daemon on its own loop. */
 #include "cli/cmd_p2pd.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "cli/cmd_peer.h"
 #include "service/p2pd/p2pd.h"
 
-#define FAREWELL_MS 500 /* for peers to hear that we go */
+#define FAREWELL_MS 500 /* time for peers to hear that the daemon ends */
 
 struct app {
     const struct p2pd_options *o;
@@ -29,7 +29,7 @@ static void on_stop_timer(struct mu_timer *timer)
     struct app *app = MU_CONTAINER_OF(timer, struct app, loop.stop_timer);
 
     if (app->hurried) {
-        _exit(app->loop.code); /* The socket is gone already, and the peers had their time. */
+        _exit(app->loop.code); /* The socket is gone already, and the peers have had their time. */
     }
     app->hurried = true;
     mu_env_timer_arm(app->loop.env, &app->loop.stop_timer,
@@ -52,7 +52,7 @@ static void on_ended(void *context, enum mu_p2pd_end why)
     struct app *app = context;
 
     if (why == MU_P2PD_END_IDLE) {
-        (void)p2pd_fail(0, "no client has opened a persistent connection in time (-idleTimeout)");
+        (void)p2pd_fail(0, "no client opened a persistent connection in time (-idleTimeout)");
     }
     cli_loop_end(&app->loop, CLI_OK);
 }
@@ -128,66 +128,73 @@ static void on_bootstrapped(void *context, int status, const char *text)
     }
 }
 
-typedef int use_fn(struct app *app, const char *word, struct mu_errmsg *msg);
+/* Counts the addresses of a flag that were used, and those that were skipped. */
+struct addrs {
+    struct app *app;
+    cli_word_fn *use;
+    size_t used;
+    size_t skipped;
+};
 
-/* Each of the words between commas. What is not spoken here (QUIC) is left out as long as there is
- * another; `ret_used` is how many there were. */
-static int each_word(struct app *app, const char *list, const char *flag, use_fn *use,
-                     size_t *ret_used)
+static int use_or_skip(void *context, const char *word, struct mu_errmsg *msg)
 {
-    char *copy = strdup(list);
-    char *save = NULL;
+    struct addrs *a = context;
+    int err = a->use(a->app, word, msg);
+
+    if (err == MUSTER_EADDR || err == MUSTER_ENOTSUP) {
+        a->skipped++;
+        return 0;
+    }
+    a->used += err == 0 ? 1 : 0;
+    return err;
+}
+
+/* Calls `use` for each address. An address whose transport is not supported (QUIC) is left out if
+ * there is another. */
+static int use_addrs(struct app *app, const char *list, const char *flag, cli_word_fn *use)
+{
+    struct addrs a = {.app = app, .use = use};
     struct mu_errmsg msg = {""};
-    size_t used = 0;
-    size_t skipped = 0;
-    int err = 0;
 
-    for (char *word = copy == NULL ? NULL : strtok_r(copy, ",", &save); word != NULL && err == 0;
-         word = strtok_r(NULL, ",", &save)) {
-        err = use(app, word, &msg);
-        used += err == 0 ? 1 : 0;
-        if (err == MUSTER_EADDR || err == MUSTER_ENOTSUP) {
-            skipped++;
-            err = 0;
-        }
+    if (cli_each_word(list, use_or_skip, &a, &msg) != 0 || (a.used == 0 && a.skipped != 0)) {
+        return p2pd_fail(CLI_FAILED, "-%s: %s", flag, msg.text);
     }
-    free(copy);
-    if (err == 0 && used == 0 && skipped != 0) {
-        err = MUSTER_EADDR;
-    }
-    if (err != 0) {
-        char text[MU_ERRMSG_CAP + 64];
-
-        (void)snprintf(text, sizeof(text), "-%s: %s", flag, msg.text);
-        return p2pd_fail(CLI_FAILED, "%s", text);
-    }
-    *ret_used = used;
     return 0;
 }
 
-static int use_host_addr(struct app *app, const char *word, struct mu_errmsg *msg)
+static int use_host_addr(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct app *app = context;
+
     return mu_peer_host_listen(mu_p2pd_host(app->d), word, msg);
 }
 
-/* Where the flag is left out: everywhere, as far as there is such an address. */
-static int use_any_addr(struct app *app, const char *word, struct mu_errmsg *msg)
+/* Without the flag, the daemon listens on all addresses of the families that the machine has. */
+static int use_any_addr(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct app *app = context;
+
     return mu_peer_host_listen(mu_p2pd_host(app->d), word, msg) == 0 ? 0 : MUSTER_EADDR;
 }
 
-static int use_announce(struct app *app, const char *word, struct mu_errmsg *msg)
+static int use_announce(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct app *app = context;
+
     return mu_peer_host_announce(mu_p2pd_host(app->d), word, msg);
 }
 
-static int use_bootstrap(struct app *app, const char *word, struct mu_errmsg *msg)
+static int use_bootstrap(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct app *app = context;
+
     return mu_p2pd_bootstrap(app->d, word, msg);
 }
 
-static int use_relay(struct app *app, const char *word, struct mu_errmsg *msg)
+static int use_relay(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct app *app = context;
+
     return mu_peer_relay_reserve(mu_p2pd_relay(app->d), word, msg);
 }
 
@@ -201,27 +208,25 @@ static int begin(void *context)
     struct app *app = context;
     const struct p2pd_options *o = app->o;
     struct mu_errmsg msg;
-    size_t used;
     int code = 0;
 
     mu_uv_env_each_number(use_number, mu_p2pd_host(app->d));
     if (*o->announce_addrs != '\0') {
-        code = each_word(app, o->announce_addrs, "announceAddrs", use_announce, &used);
+        code = use_addrs(app, o->announce_addrs, "announceAddrs", use_announce);
     }
     if (code == 0 && !o->no_listen) {
         code = *o->host_addrs != '\0'
-                   ? each_word(app, o->host_addrs, "hostAddrs", use_host_addr, &used)
-                   : each_word(app, "/ip4/0.0.0.0/tcp/0,/ip6/::/tcp/0", "hostAddrs", use_any_addr,
-                               &used);
+                   ? use_addrs(app, o->host_addrs, "hostAddrs", use_host_addr)
+                   : use_addrs(app, "/ip4/0.0.0.0/tcp/0,/ip6/::/tcp/0", "hostAddrs", use_any_addr);
     }
     if (code == 0 && *o->trusted_relays != '\0') {
-        code = each_word(app, o->trusted_relays, "trustedRelays", use_relay, &used);
+        code = use_addrs(app, o->trusted_relays, "trustedRelays", use_relay);
     }
     if (code == 0 && mu_p2pd_listen(app->d, o->listen, &msg) != 0) {
         code = p2pd_fail(CLI_FAILED, "-listen: %s", msg.text);
     }
     if (code == 0 && *o->bootstrap_peers != '\0' && o->bootstrap) {
-        code = each_word(app, o->bootstrap_peers, "bootstrapPeers", use_bootstrap, &used);
+        code = use_addrs(app, o->bootstrap_peers, "bootstrapPeers", use_bootstrap);
     }
     if (code == 0 && o->bootstrap) {
         mu_p2pd_bootstrap_begin(app->d);
@@ -231,8 +236,8 @@ static int begin(void *context)
     return code;
 }
 
-/* Whether others can dial us is not found out here: who listens may be a relay, and who did not say
- * that it can be reached looks for relays if it may. */
+/* The daemon does not find out whether other peers can dial it. A daemon that listens may be a
+ * relay, and one that was not said to be reachable looks for relays if it may. */
 static struct mu_peer_relay_config relay_config(const struct p2pd_options *o)
 {
     struct mu_peer_relay_config config = mu_peer_relay_config_defaults();
@@ -279,7 +284,8 @@ static int run(struct app *app)
     (void)sigemptyset(&set);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGUSR1);
-    (void)signal(SIGINT, SIG_IGN); /* It is for whoever started us: the same keys reach both. */
+    (void)signal(SIGINT, SIG_IGN); /* Ctrl-C is meant for the program that started the daemon, and
+                                      reaches both. */
     code = cli_loop_open_for(&app->loop, &set, on_signal, app);
     if (code != 0) {
         return code;
@@ -301,7 +307,7 @@ int cmd_p2pd(int argc, char **argv)
     if (peer_key_get(&key, &app.identity) != 0) {
         return CLI_FAILED;
     }
-    (void)umask(0077); /* The socket is for who started us. */
+    (void)umask(0077); /* Only the user that started the daemon may use the socket. */
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
     (void)cli_raise_descriptor_limit();
     cli_take_hangup();

@@ -2,7 +2,7 @@
  * What the files of `muster p2pd` share.
  *
  *     cmd_p2pd.c          the daemon on a loop
- *     cmd_p2pd_flags.c    its flags, as those of libp2p's daemon
+ *     cmd_p2pd_flags.c    its flags, which are those of libp2p's daemon
  */
 #ifndef MU_CMD_P2PD_H
 #define MU_CMD_P2PD_H
@@ -12,12 +12,12 @@
 
 struct p2pd_options {
     const char *listen;
-    const char *id; /* a key file; "": a key for this once */
+    const char *id; /* a key file; "": a temporary key */
     const char *host_addrs;
     const char *announce_addrs;
     const char *bootstrap_peers;
     const char *trusted_relays;
-    bool remote_control; /* `listen` may be where other hosts reach it */
+    bool remote_control; /* other hosts may reach `listen` */
     bool quiet;
     bool bootstrap;
     bool dht;
@@ -25,7 +25,7 @@ struct p2pd_options {
     bool dht_server;
     bool no_listen;
     bool relay;
-    bool relay_given; /* and was said */
+    bool relay_given; /* -relay was given */
     bool relay_service;
     bool relay_service_given;
     bool relay_discovery;
@@ -40,12 +40,12 @@ struct p2pd_options {
     int64_t msg_len_max;
 };
 
-/** Reads flags as Go's programs have them: -k=v, --k=v, -k v, and -k for what is true or false.
- * Returns 0, or an exit code, said; a negative number: help was printed. */
+/** Reads flags as Go's programs take them: -k=v, --k=v, -k v, and -k for booleans. Returns 0, or an
+ * exit code after it has printed the error; a negative number: help was printed. */
 int p2pd_parse(int argc, char **argv, struct p2pd_options *o);
 
-/** Prints "p2pd: " and the text to standard error, as one line: whoever started us shows the last
- * one. Returns `code`. */
+/** Prints "p2pd: " and the text to standard error, as one line, because the program that started
+ * the daemon shows the last line. Returns `code`. */
 int p2pd_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

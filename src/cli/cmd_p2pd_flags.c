@@ -1,5 +1,5 @@
-/* muster p2pd: flags as Go's programs have them, so that who starts libp2p's daemon can start this
- * one in its place. */
+/* muster p2pd: flags as Go's programs take them, so that a program that starts libp2p's daemon can
+ * start this one instead. */
 #include "cli/cmd_p2pd.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@ enum flag_type { FLAG_BOOL = 1, FLAG_TEXT, FLAG_INT, FLAG_DURATION };
 struct flag {
     const char *name;
     enum flag_type type;
-    void *to; /* NULL: it is read, and has no effect here */
+    void *to; /* NULL: the flag is read and has no effect */
     const char *help;
-    bool *given; /* set if it was; may be NULL */
+    bool *given; /* set if the flag was given; may be NULL */
 };
 
 #define FLAGS_MAX 64
@@ -200,7 +200,7 @@ static int parse(int argc, char **argv, const struct flag *flags, size_t count)
     return 0;
 }
 
-/* Who is heard there does with the daemon what it likes: it speaks in its name, and has it dial. */
+/* A client at that address controls the daemon: it speaks in the daemon's name and has it dial. */
 static int check_listen(const struct p2pd_options *o)
 {
     struct mu_errmsg msg;
@@ -213,7 +213,7 @@ static int check_listen(const struct p2pd_options *o)
           mu_multiaddr_dial(mu_buf_span(&bytes), &addr, NULL) == 0 && !mu_addr_is_loopback(&addr);
     mu_buf_fini(&bytes);
     if (!far) {
-        return 0; /* What is no address is refused where it is used. */
+        return 0; /* A text that is not an address is refused where it is used. */
     }
     if (!o->remote_control) {
         return p2pd_fail(CLI_USAGE,
@@ -230,7 +230,7 @@ static bool fits(int64_t number)
     return number >= 0 && number <= INT32_MAX;
 }
 
-/* What cannot be had is better said than left out in silence. */
+/* A flag that cannot be obeyed is refused, not ignored in silence. */
 static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, const char *file,
                   bool from_stdin)
 {
@@ -354,7 +354,7 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
 
     *o = defaults();
     code = parse(argc, argv, flags, sizeof(flags) / sizeof(flags[0]));
-    /* hivemind says -relay=1 and no more, and its peers count on each other for that. */
+    /* hivemind gives only -relay=1, and its peers rely on each other as relays. */
     if (!o->relay_service_given) {
         o->relay_service = o->relay && o->relay_given;
     }

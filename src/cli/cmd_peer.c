@@ -1,4 +1,4 @@
-/* muster peer: an identity among peers, and peers to speak to. */
+/* muster peer: makes a libp2p identity; serves, pings and calls peers. */
 #include "cli/cmd_peer.h"
 
 #include <stdio.h>
@@ -64,7 +64,7 @@ static int show_id(const struct peer_options *o)
     return code;
 }
 
-/* --- the verb --------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int run(struct peer_options *o, const char *const *words, size_t count)
 {

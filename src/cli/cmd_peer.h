@@ -1,7 +1,7 @@
 /*
  * What the files of `muster peer` share.
  *
- *     cmd_peer.c         the verb; id
+ *     cmd_peer.c         the command; id
  *     cmd_peer_key.c     key files
  *     cmd_peer_host.c    a host on a loop; serve
  *     cmd_peer_ping.c    ping
@@ -20,7 +20,7 @@
 #include "service/peer/relay.h"
 
 struct peer_options {
-    const char *identity; /* a key file; NULL: a key for this once */
+    const char *identity; /* a key file; NULL: a temporary key */
     const char *type;
     const char *listen;
     const char *announce;
@@ -29,53 +29,56 @@ struct peer_options {
     const char *bootstrap;
     const char *via; /* serve: relays to be reached through */
     const char *method;
-    const char *const *data; /* call: what is sent */
+    const char *const *data; /* call: the messages to send */
     size_t data_count;
     uint64_t bits;
     uint64_t count;
     uint64_t timeout_ms;
     uint64_t idle;
     uint64_t conns_max;
-    uint64_t relay_bytes; /* serve --relay: of each circuit */
+    uint64_t relay_bytes; /* serve --relay: limit of each circuit */
     uint64_t relay_seconds;
-    bool relay;     /* serve: be one */
-    bool autorelay; /* serve: be reached through those that are met */
-    bool fresh;     /* id: make the file */
+    bool relay;     /* serve: be a relay */
+    bool autorelay; /* serve: be reached through relays among the connected peers */
+    bool fresh;     /* id: make the key file */
     bool stream;
     bool json;
 };
 
-/** The identity of a key file, or a new one if there is no file. Returns an exit code, said. */
+/** Reads the identity of a key file, or makes a temporary one if no file was named. Returns an exit
+ * code, and prints the error. */
 int peer_key_get(const struct peer_options *o, struct mu_identity *ret);
-/** Makes a key and its file, which must not be there. */
+/** Makes a key and its file, which must not exist. */
 int peer_key_make(const struct peer_options *o, struct mu_identity *ret);
 
 #define PEER_BOOTSTRAP_MAX 16
 
 struct peer_app;
 
-/* One through whom others are found. */
+/* A bootstrap peer: other peers are found through it. */
 struct peer_bootstrap {
     struct mu_peer_bootstrap base;
     struct peer_app *app;
-    bool tried; /* it was met, or not, once at least */
+    bool tried; /* it was tried at least once */
 };
 
-/* A host on a loop, embedded in what a verb needs beside it. */
+/* A libp2p host on a loop; a command embeds it in its own struct. */
 struct peer_app {
     const struct peer_options *o;
-    void (*ending)(struct peer_app *app); /* lets go of what it has on the host; may be NULL */
+    void (*ending)(struct peer_app *app); /* releases what the command holds on the host; may be
+                                             NULL */
     int interrupted;                      /* the exit code after a signal */
     struct cli_loop loop;
     struct mu_identity identity;
     struct mu_peer_host *host;
     struct mu_peer_relay *relay;
-    struct mu_peer_relay_config relay_config; /* made before peer_app_run(), if not the defaults */
-    struct mu_kad *kad;                       /* of peer_app_calls() */
+    struct mu_peer_relay_config relay_config; /* filled in before peer_app_run() if not the defaults
+                                                 are wanted */
+    struct mu_kad *kad;                       /* set by peer_app_calls() */
     struct mu_peer_calls *calls;              /* likewise */
     struct peer_bootstrap bootstrap[PEER_BOOTSTRAP_MAX];
     size_t bootstrap_count;
-    /** One of them was reached, could not be, or was lost. May be NULL. */
+    /** Called when a bootstrap peer was reached, could not be reached, or was lost. May be NULL. */
     void (*bootstrapped)(struct peer_app *app, struct peer_bootstrap *b, int status,
                          const char *text);
     int (*begin)(struct peer_app *app); /* private */
@@ -84,17 +87,14 @@ struct peer_app {
 /** Runs a loop around `begin`, which returns an exit code, until the host has stopped. Returns an
  * exit code. */
 int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app));
-/** Ends it on a later turn: it may be called from any callback. The first code counts. */
+/** Ends the loop on a later turn, so any callback may call this. The first code counts. */
 void peer_app_stop(struct peer_app *app, int code);
-/** Peer routing, which a client does not serve, and calls. Returns an exit code, said. */
+/** Opens peer routing, which a client does not serve to others, and calls. Returns an exit code,
+ * and prints the error. */
 int peer_app_calls(struct peer_app *app, bool client);
-/** Calls `use` for each of the words between commas, until one fails. An exit code, said. */
-int peer_each_word(struct peer_app *app, const char *list,
-                   int (*use)(struct peer_app *app, const char *word, struct mu_errmsg *msg));
-
-/** For peer_each_word(): connects to one through whom others are found, and stays so; until that
- * is so, it is tried again and again. */
-int peer_use_bootstrap(struct peer_app *app, const char *word, struct mu_errmsg *msg);
+/** For cli_use_words(): connects to a bootstrap peer and keeps the connection. It tries again until
+ * it is connected. */
+int peer_use_bootstrap(void *context, const char *word, struct mu_errmsg *msg);
 
 int peer_serve(const struct peer_options *o);
 int peer_ping(const struct peer_options *o);

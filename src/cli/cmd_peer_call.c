@@ -1,4 +1,4 @@
-/* muster peer call: a method of a peer, in hivemind's framing. */
+/* muster peer call: calls a method of a peer in hivemind's framing. */
 #include "cli/cmd_peer.h"
 
 #include <stdio.h>
@@ -14,19 +14,20 @@
 struct call {
     struct peer_app app;
     struct mu_peer_id peer;
-    char name[MU_PEER_ID_TEXT_MAX]; /* of the peer, for who reads */
+    char name[MU_PEER_ID_TEXT_MAX]; /* the peer's name in messages */
     struct mu_peer_connect connect;
     struct mu_peer_watch watch;
-    struct mu_timer timer; /* all of it */
-    struct mu_timer soon;  /* routing has heard who serves it: we may call */
+    struct mu_timer timer; /* limit for the whole call */
+    struct mu_timer soon;  /* routing has learnt which methods the peer serves: the call may
+                              begin */
     struct mu_unary_call unary;
     struct mu_peer_items items;
     struct mu_buf addr;
     struct mu_buf *data;
-    size_t sent;       /* of the data */
-    size_t identified; /* peers that have said who they are */
+    size_t sent;       /* how many data were sent */
+    size_t identified; /* peers that have identified themselves */
     bool begun;
-    bool unreached; /* `why` says why the last one could not be reached */
+    bool unreached; /* `why` tells why the last peer could not be reached */
     struct mu_errmsg why;
 };
 
@@ -35,9 +36,9 @@ static struct call *call_of(struct peer_app *app)
     return MU_CONTAINER_OF(app, struct call, app);
 }
 
-/* --- what comes of it ------------------------------------------------------------------------- */
+/* --- the result ------------------------------------------------------------------------------- */
 
-/* Says what went wrong, with whom, and what helps. */
+/* Prints what went wrong, with which peer, and the remedy. */
 static void fail_call(struct call *c, int status, const char *text)
 {
     const struct peer_options *o = c->app.o;
@@ -69,10 +70,10 @@ static void fail_call(struct call *c, int status, const char *text)
                                   : "a streaming method: try --stream");
         break;
     case MUSTER_ELIMIT:
-        code =
-            cli_fail(CLI_FAILED, "%s: %s: %s; %s", whom, o->method, text,
-                     o->stream ? "an item has at most 64 MiB"
-                               : "a unary message has at most 4 MiB, an item of --stream 64 MiB");
+        code = cli_fail(CLI_FAILED, "%s: %s: %s; %s", whom, o->method, text,
+                        o->stream
+                            ? "an item is at most 64 MiB long"
+                            : "a unary message is at most 4 MiB long, an item of --stream 64 MiB");
         break;
     default:
         code =
@@ -234,7 +235,8 @@ static void on_soon(struct mu_timer *timer)
     }
 }
 
-/* All to bootstrap from have been tried, and those that are there have said what they serve. */
+/* All bootstrap peers have been tried, and those that were reached have said which protocols they
+ * serve. */
 static void look_around(struct call *c)
 {
     size_t met = 0;
@@ -260,7 +262,7 @@ static void on_bootstrapped(struct peer_app *app, struct peer_bootstrap *b, int 
 
     (void)b;
     if (c->begun) {
-        return; /* What they were for is done. */
+        return; /* The bootstrap peers are no longer needed. */
     }
     if (status != 0) {
         (void)mu_err(&c->why, status, "%s", text);
@@ -285,7 +287,7 @@ static void on_timer(struct mu_timer *timer)
     char text[64];
 
     if (!c->app.loop.stopping) {
-        (void)snprintf(text, sizeof(text), "no end of it in %llu ms",
+        (void)snprintf(text, sizeof(text), "the call did not end within %llu ms",
                        (unsigned long long)c->app.o->timeout_ms);
         fail_call(c, MUSTER_ETIMEDOUT, text);
     }
@@ -343,10 +345,10 @@ static int begin(struct peer_app *app)
             "peer", "%s is an id without an address; --bootstrap MULTIADDR finds the peer", id);
     }
     (void)mu_peer_id_format(&c->peer, c->name);
-    return peer_each_word(app, app->o->bootstrap, peer_use_bootstrap);
+    return cli_use_words(app->o->bootstrap, peer_use_bootstrap, app);
 }
 
-/* --- what is sent ----------------------------------------------------------------------------- */
+/* --- messages --------------------------------------------------------------------------------- */
 
 static int read_hex(struct mu_buf *out, const char *hex)
 {

@@ -1,4 +1,4 @@
-/* muster peer: a host on a loop of its own, and serve. */
+/* muster peer: a libp2p host on its own loop, and serve. */
 #include "cli/cmd_peer.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void on_stopped(void *context)
     cli_loop_stop(&app->loop);
 }
 
-/* From the top of the stack to its bottom. */
+/* Closes from the top of the stack to its bottom. */
 static void on_stop_timer(struct mu_timer *timer)
 {
     struct peer_app *app = MU_CONTAINER_OF(timer, struct peer_app, loop.stop_timer);
@@ -60,38 +60,23 @@ static void on_signal(void *context, int number)
     peer_app_stop(app, app->interrupted);
 }
 
-int peer_each_word(struct peer_app *app, const char *list,
-                   int (*use)(struct peer_app *app, const char *word, struct mu_errmsg *msg))
+static int use_listen(void *context, const char *word, struct mu_errmsg *msg)
 {
-    char *copy = list == NULL ? NULL : strdup(list);
-    char *save = NULL;
-    int code = 0;
+    struct peer_app *app = context;
 
-    for (char *word = copy == NULL ? NULL : strtok_r(copy, ",", &save); word != NULL && code == 0;
-         word = strtok_r(NULL, ",", &save)) {
-        struct mu_errmsg msg;
-        int err = use(app, word, &msg);
-
-        if (err != 0) {
-            code = cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_ADDRESS, "%s", msg.text);
-        }
-    }
-    free(copy);
-    return code;
-}
-
-static int use_listen(struct peer_app *app, const char *word, struct mu_errmsg *msg)
-{
     return mu_peer_host_listen(app->host, word, msg);
 }
 
-static int use_announce(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+static int use_announce(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct peer_app *app = context;
+
     return mu_peer_host_announce(app->host, word, msg);
 }
 
-static int use_allow(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+static int use_allow(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct peer_app *app = context;
     struct mu_peer_id id;
     int err = mu_peer_id_parse(&id, word, msg);
 
@@ -115,8 +100,9 @@ static void on_bootstrap(struct mu_peer_bootstrap *base, int status, const char 
     }
 }
 
-int peer_use_bootstrap(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+int peer_use_bootstrap(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct peer_app *app = context;
     struct peer_bootstrap *b = &app->bootstrap[app->bootstrap_count];
     struct mu_buf addr;
     int err;
@@ -205,7 +191,8 @@ int peer_app_run(struct peer_app *app, int (*begin)(struct peer_app *app))
 
 /* --- serve ------------------------------------------------------------------------------------ */
 
-/* What others dial: through a relay, or as we announce it, or where we listen. */
+/* The addresses that other peers dial: through a relay, those that are announced, or those that are
+ * listened on. */
 static struct mu_span get_dialled(const struct peer_app *app, bool relayed, size_t i)
 {
     return relayed                    ? mu_peer_relay_addr(app->relay, i)
@@ -213,7 +200,7 @@ static struct mu_span get_dialled(const struct peer_app *app, bool relayed, size
                                       : mu_peer_host_listening(app->host, i);
 }
 
-/* One line for all addresses. */
+/* All addresses are printed on one line. */
 static void print_addrs(struct peer_app *app, bool relayed)
 {
     char id[MU_PEER_ID_TEXT_MAX];
@@ -263,8 +250,10 @@ static void on_relayed(void *context)
     }
 }
 
-static int use_via(struct peer_app *app, const char *word, struct mu_errmsg *msg)
+static int use_via(void *context, const char *word, struct mu_errmsg *msg)
 {
+    struct peer_app *app = context;
+
     return mu_peer_relay_reserve(app->relay, word, msg);
 }
 
@@ -286,19 +275,19 @@ static int begin_serve(struct peer_app *app)
         mu_peer_echo_calls_serve(&s->echo_calls, app->calls) != 0) {
         return cli_fail(CLI_FAILED, "out of memory");
     }
-    code = peer_each_word(app, app->o->allow, use_allow);
+    code = cli_use_words(app->o->allow, use_allow, app);
     if (code == 0) {
-        code = peer_each_word(app, app->o->announce, use_announce);
+        code = cli_use_words(app->o->announce, use_announce, app);
     }
     if (code == 0) {
-        code = peer_each_word(app, app->o->listen, use_listen);
+        code = cli_use_words(app->o->listen, use_listen, app);
     }
     if (code == 0) {
-        code = peer_each_word(app, app->o->bootstrap, peer_use_bootstrap);
+        code = cli_use_words(app->o->bootstrap, peer_use_bootstrap, app);
     }
     if (code == 0) {
         print_addrs(app, false);
-        code = peer_each_word(app, app->o->via, use_via);
+        code = cli_use_words(app->o->via, use_via, app);
     }
     return code;
 }

@@ -1,4 +1,4 @@
-/* muster peer: key files, which hold what libp2p's do. */
+/* muster peer: key files in the format of libp2p. */
 #include "cli/cmd_peer.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ static int make(const struct peer_options *o, struct mu_identity *ret)
             return cli_fail(CLI_USAGE, "--bits must be from 2048 to 8192");
         }
     } else {
-        struct mu_uv_env *uv; /* where entropy comes from */
+        struct mu_uv_env *uv; /* the source of random bytes */
 
         err = mu_uv_env_new(&uv);
         if (err == 0) {
@@ -75,7 +75,7 @@ int peer_key_make(const struct peer_options *o, struct mu_identity *ret)
     }
     (void)close(fd);
     if (code != 0) {
-        (void)unlink(o->identity); /* Half a key is no key. */
+        (void)unlink(o->identity); /* A file with half a key is useless. */
     }
     return code;
 }

@@ -38,7 +38,7 @@ static const struct {
     {"extra", rdzv_extra},
 };
 
-/* Options may stand before and behind the verb, and what follows it. */
+/* Options may stand before and after the subcommand and its arguments. */
 static int parse(const struct cli_verb *verb, int argc, char **argv, struct rdzv_options *o,
                  const char **ret_name)
 {
@@ -61,7 +61,7 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, struct rdzv
     return err;
 }
 
-/* An endpoint that is a URL says all the rest as well. */
+/* An endpoint that is a URL also names the backend and its configuration. */
 static int take_url(struct rdzv_options *o, struct mu_rdzv_url *url)
 {
     struct mu_rdzv_params given = {

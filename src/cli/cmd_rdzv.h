@@ -25,15 +25,15 @@ struct rdzv_options {
     struct cli_lock *lock;
 };
 
-/** "N" or "MIN:MAX". Returns 0 or CLI_USAGE, said. */
+/** "N" or "MIN:MAX". Returns 0, or CLI_USAGE after it has printed the error. */
 int rdzv_parse_nnodes(const char *text, uint32_t *ret_min, uint32_t *ret_max);
 
-/** A member until a signal, or the round's end. Returns an exit code. */
+/** Joins a run as a node until a signal or the end of the round. Returns an exit code. */
 int rdzv_join(const struct rdzv_options *o);
-/** Says which runs there are, or how one stands. */
+/** Lists the runs, or prints the status of one. */
 int rdzv_status(const struct rdzv_options *o);
 int rdzv_close(const struct rdzv_options *o);
-/** PyTorch's extra data: stored, or waited for. */
+/** Stores PyTorch's extra data, or waits for it. */
 int rdzv_extra(const struct rdzv_options *o);
 
 #endif

@@ -1,4 +1,4 @@
-/* muster rdzv join: a member for as long as it lasts, one line for each thing that happens. */
+/* muster rdzv join: joins a run as a node and prints one line for each event. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@ struct join {
     struct cli_loop loop;
     const struct rdzv_options *o;
     struct mu_rdzv_handler *handler;
-    bool was_in; /* a round was assigned */
+    bool was_in; /* a round was assigned to this node */
     bool ending;
     int code;
 };
@@ -138,7 +138,7 @@ static void say(const char *format, ...)
 
 /* --- what happens ----------------------------------------------------------------------------- */
 
-/* Ends the process in order, with this code unless there is one already. */
+/* Ends the process in order, with this exit code unless there is one already. */
 static void finish(struct join *j, int code)
 {
     if (!j->ending) {
@@ -229,7 +229,7 @@ static void on_failed(void *context, int status, const char *why)
     struct join *j = context;
 
     if (status == MUSTER_ERDZV_CLOSED || status == MUSTER_ERDZV_GRACEFUL) {
-        /* To whoever was in it, the end of the run is no failure. */
+        /* For a node that took part, the end of the run is not a failure. */
         say_closed(j, why);
         finish(j, j->was_in ? CLI_OK : cli_exit_code(status));
         return;

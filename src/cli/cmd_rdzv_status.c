@@ -1,4 +1,4 @@
-/* muster rdzv status and close: asked by somebody who is no node. */
+/* muster rdzv status and close, which work without joining the run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 struct ask {
     struct cli_loop loop;
     const struct rdzv_options *o;
-    struct mu_rdzv_handler *handler; /* close, where the backend is not our own */
+    struct mu_rdzv_handler *handler; /* close with a backend other than muster */
     size_t runs;
     int code;
 };
@@ -173,7 +173,7 @@ static int ask(struct ask *a, enum mu_rdzv_question question)
     return a->code;
 }
 
-/* Where there is no server of ours to ask. */
+/* Used with a backend that has no muster server to ask. */
 static int look(struct ask *a)
 {
     const struct mu_rdzv_ask_events events = {.run = on_run, .done = on_done, .context = a};

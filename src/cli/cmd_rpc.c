@@ -1,4 +1,4 @@
-/* muster rpc: a worker to call, and calls, from the shell. */
+/* muster rpc: runs a worker, or calls one, from the shell. */
 #include "cli/cmd_rpc.h"
 
 #include <signal.h>
@@ -43,7 +43,7 @@ static void on_sleep(muster_rpc_call_in *call, void *context)
     if (!cli_parse_number(text, false, 3600000, &ms)) {
         muster_rpc_fail(call, MUSTER_EINVAL, "sleep takes a number of milliseconds");
     } else if (muster_rpc_in_wait_canceled(call, (uint32_t)ms) == 0) {
-        muster_rpc_fail(call, muster_rpc_in_canceled(call), "woken before its time");
+        muster_rpc_fail(call, muster_rpc_in_canceled(call), "the sleep was interrupted");
     } else {
         muster_rpc_reply(call, &part, 1);
     }
@@ -52,7 +52,7 @@ static void on_sleep(muster_rpc_call_in *call, void *context)
 static void on_fail(muster_rpc_call_in *call, void *context)
 {
     struct muster_rpc_part part = muster_rpc_in_part(call, 0);
-    char text[256] = "failed as was asked for";
+    char text[256] = "the call failed because the caller asked it to";
 
     (void)context;
     if (part.data.len != 0) {
@@ -62,7 +62,7 @@ static void on_fail(muster_rpc_call_in *call, void *context)
     muster_rpc_fail(call, MUSTER_EREMOTE, text);
 }
 
-/* Takes any amount, answers with how much it was: a receiver for measurements. */
+/* Takes any amount of data and answers with its size: a receiver for measurements. */
 static void on_count(muster_rpc_call_in *call, void *context)
 {
     struct muster_rpc_part part = {.device = MUSTER_RPC_CPU};
@@ -182,9 +182,10 @@ int rpc_serve(const struct rpc_options *o)
     return code;
 }
 
-/* --- the verb --------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
-/* Words that are no options: what to do, a method, data. Options may stand between them. */
+/* The words that are not options are the subcommand, a method and data. Options may stand between
+ * them. */
 static int parse(const struct cli_verb *verb, int argc, char **argv, const char **words,
                  size_t word_count)
 {

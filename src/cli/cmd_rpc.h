@@ -23,7 +23,7 @@ struct rpc_options {
     bool wait;
 };
 
-/** Serves until SIGTERM or SIGINT. Returns an exit code, as the others do. */
+/** Serves until SIGTERM or SIGINT. Returns an exit code, as the other functions do. */
 int rpc_serve(const struct rpc_options *o);
 int rpc_call(const struct rpc_options *o);
 int rpc_bench(const struct rpc_options *o);

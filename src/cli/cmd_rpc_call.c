@@ -1,4 +1,4 @@
-/* muster rpc call and bench: chains of calls, each of which begins the next when it ends. */
+/* muster rpc call and bench: chains of calls, where the end of a call starts the next one. */
 #include "cli/cmd_rpc.h"
 
 #include <pthread.h>
@@ -27,9 +27,9 @@ struct load {
     struct muster_rpc_request request;
     struct muster_rpc_part part;
     char *data;
-    bool timed;  /* by seconds, not by a number of calls */
+    bool timed;  /* limited by seconds, not by a number of calls */
     bool silent; /* the answer is not printed */
-    /* The loop's. */
+    /* Used only on the loop's thread. */
     uint64_t begun;
     uint64_t ok;
     uint64_t failed;
@@ -39,7 +39,7 @@ struct load {
     uint64_t *samples;
     size_t sample_count;
     atomic_bool stop;
-    /* Under the lock. */
+    /* Guarded by the lock. */
     pthread_mutex_t lock;
     pthread_cond_t cond;
     size_t chains;
@@ -177,7 +177,7 @@ static int find_worker(struct load *l)
     size_t len = at == NULL ? 0 : (size_t)(at - l->o->to);
 
     if (len >= sizeof(l->name)) {
-        return cli_usage("rpc", "a worker's name has at most 127 bytes");
+        return cli_usage("rpc", "a worker's name is at most 127 bytes long");
     }
     (void)snprintf(l->name, sizeof(l->name), "%.*s", at == NULL ? 6 : (int)len,
                    at == NULL ? "worker" : l->o->to);
@@ -224,7 +224,7 @@ static long fraction_ns(double seconds)
     return (long)((seconds - (double)(time_t)seconds) * 1e9);
 }
 
-/* Calls one after the other and waits for each, as a thread does that needs the answers. */
+/* Makes one call after the other and waits for each, as a thread that needs the answers does. */
 static int run_waiting(struct load *l, double *ret_seconds)
 {
     struct timespec started;
@@ -267,7 +267,7 @@ static int run_chains(struct load *l, double *ret_seconds)
     }
     l->chains = count;
     (void)clock_gettime(CLOCK_MONOTONIC, &started);
-    /* The chains' numbers are the loop's as soon as one runs: no more than one thread counts. */
+    /* Once a chain runs, only the loop's thread changes the chains' counters. */
     for (size_t i = 0; i < count; i++) {
         chains[i].load = l;
     }
@@ -384,7 +384,8 @@ int rpc_bench(const struct rpc_options *o)
         err = l.data == NULL || l.samples == NULL ? cli_fail(CLI_FAILED, "out of memory") : 0;
     }
     if (err == 0) {
-        memset(l.data, 'm', own.size + 1); /* Real memory: zeros that nobody wrote are one page. */
+        memset(l.data, 'm', own.size + 1); /* This allocates real memory: zeros that were never
+                                              written share one page. */
         (void)fill_request(&l);
         err = own.wait ? run_waiting(&l, &seconds) : run_chains(&l, &seconds);
     }

@@ -1,4 +1,4 @@
-/* muster run: the elastic launcher; torchrun's place, options and environment. */
+/* muster run: the elastic launcher, with torchrun's options and environment. */
 #include "cli/run_events.h"
 
 #include <stdio.h>
@@ -20,12 +20,12 @@ struct run {
     struct run_events events;
     struct run_watch watch;
     char host[256];
-    uint32_t ranks[RUN_WORKERS_MAX]; /* of the workers that are being started */
-    bool wordy;                      /* every decision is told */
+    uint32_t ranks[RUN_WORKERS_MAX]; /* ranks of the workers that are being started */
+    bool wordy;                      /* every decision is printed */
     int code;
 };
 
-/* --- words of our own ------------------------------------------------------------------------- */
+/* --- messages --------------------------------------------------------------------------------- */
 
 static void say(struct run *r, const char *line)
 {
@@ -117,9 +117,9 @@ static void on_gone(void *context, const struct mu_agent_attempt *attempt)
     run_watch_gone(&r->watch);
 }
 
-/* --- what else the agent tells ---------------------------------------------------------------- */
+/* --- other events of the agent ---------------------------------------------------------------- */
 
-/* --event-log-handler console wants to know when. */
+/* --event-log-handler console needs the time. */
 static void on_record(void *context, const struct mu_rdzv_record *record)
 {
     struct run *r = context;
@@ -166,7 +166,7 @@ static void on_drained(void *context)
     cli_loop_stop(&((struct run *)context)->loop);
 }
 
-/* Nobody looks at us any more. */
+/* The status page is closed. */
 static void on_unwatched(void *context)
 {
     struct run *r = context;
@@ -191,7 +191,7 @@ static void on_signal(void *context, int number)
     if (r->agent != NULL) {
         mu_agent_service_signal(r->agent, number);
     } else {
-        cli_loop_stop(&r->loop); /* only a console that nobody reads keeps us */
+        cli_loop_stop(&r->loop); /* only a console that is not read delays the end */
     }
 }
 
@@ -204,7 +204,8 @@ static bool variable_is(const char *name, const char *value)
     return text != NULL && strcmp(text, value) == 0;
 }
 
-/* What workers open in libmuster obeys the same lock: they are told where it is, not what. */
+/* What workers open in libmuster obeys the same lock. They get the path of the credential, not its
+ * content. */
 static void tell_workers(const char *name, const char *path)
 {
     char *whole = path == NULL ? NULL : realpath(path, NULL);
@@ -223,7 +224,8 @@ static void tell_workers_of_lock(const struct muster_lock *lock)
     tell_workers("MUSTER_TLS_CA", lock->ca);
 }
 
-/* Whether PyTorch's agents may be in the job: a store that one of them serves has no gateway. */
+/* Returns whether PyTorch's agents may be in the job: a store that one of them serves has no
+ * gateway. */
 static bool may_be_mixed(const struct run_options *o, const struct muster_lock *lock)
 {
     const char *backend = o->rdzv.backend;
@@ -381,8 +383,8 @@ static int run(struct run *r)
     code = open_output(r);
     if (code == 0) {
         if (r->o.omp_threads && r->wordy) {
-            say(r, "OMP_NUM_THREADS is set to 1 for each worker, since nobody has set it; another "
-                   "number may be faster");
+            say(r, "OMP_NUM_THREADS was not set and is set to 1 for each worker; another number "
+                   "may be faster");
         }
         code = run_agent(r);
     }

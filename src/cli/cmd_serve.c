@@ -1,4 +1,4 @@
-/* muster serve: a store server until SIGTERM or SIGINT. */
+/* muster serve: runs a store and rendezvous server until SIGTERM or SIGINT. */
 #include "cli/cli_lock.h"
 #include "cli/cli_log.h"
 #include "cli/cli_loop.h"
@@ -29,7 +29,8 @@ struct serve_options {
     uint64_t key_max, value_max, keys_max, memory, buffers, connections, sessions, grace, drain;
 };
 
-/* Tells a service manager, if there is one (sd_notify's protocol: a datagram to $NOTIFY_SOCKET). */
+/* Notifies the service manager, if there is one (sd_notify's protocol: a datagram to
+ * $NOTIFY_SOCKET). */
 static void notify(const char *state)
 {
     const char *path = getenv("NOTIFY_SOCKET");
@@ -52,7 +53,7 @@ static void notify(const char *state)
     }
 }
 
-/* Written beside and renamed, so that nobody reads half a number. */
+/* The file is written under another name and renamed, so that a reader never sees half a number. */
 static int write_port_file(const char *path, unsigned port)
 {
     char temporary[4096];
@@ -88,7 +89,8 @@ struct signals {
     muster_server *server;
 };
 
-/* Waits for a signal, then drains; a second signal ends the process at once. */
+/* This thread waits for a signal and drains the server; a second signal ends the process at
+ * once. */
 static void *await_signal(void *context)
 {
     struct signals *s = context;
@@ -108,7 +110,8 @@ static void tell_the_user(const struct muster_server_config *config, const muste
     if (config->backing != NULL && strncmp(config->backing, "tcp:", 4) == 0) {
         printf("muster: passing everything on to the server at %s\n", config->backing + 6);
     } else if (config->backing != NULL) {
-        printf("muster: keeping every key in %s: what was answered is there\n", config->backing);
+        printf("muster: keeping every key in %s: a change is answered once it is there\n",
+               config->backing);
     } else if (config->data_dir == NULL) {
         printf("muster: keeping everything in memory; --data-dir keeps it on disk\n");
     } else if (config->sync == MUSTER_SYNC_INTERVAL) {
@@ -116,7 +119,8 @@ static void tell_the_user(const struct muster_server_config *config, const muste
                "the write in progress, or the last two writes where they take longer\n",
                config->data_dir, config->sync_interval_ms, config->sync_interval_ms);
     } else {
-        printf("muster: writing to %s: what was answered is on disk\n", config->data_dir);
+        printf("muster: writing to %s: a change is answered once it is on disk\n",
+               config->data_dir);
     }
     if (config->http != NULL) {
         printf("muster: status at http://%s/\n", muster_server_http_address(server));
@@ -158,7 +162,7 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
     if (err != 0) {
         return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
     }
-    /* The process ends here; the signal's thread may still hold the server. */
+    /* The process ends here; the thread that waits for signals may still use the server. */
     return CLI_OK;
 }
 

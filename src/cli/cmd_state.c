@@ -1,4 +1,4 @@
-/* muster state: a model on this machine, and the same model on another. */
+/* muster state: shares the state of a model, and pulls it on other machines. */
 #include "cli/cmd_state.h"
 
 #include <stdio.h>
@@ -55,7 +55,7 @@ void state_print(json_t *object)
     json_decref(object);
 }
 
-/* Options may stand between the words. */
+/* Options may stand between the other words. */
 static int parse(const struct cli_verb *verb, int argc, char **argv, struct state_options *o,
                  const char **ret_what)
 {
@@ -74,7 +74,7 @@ static int parse(const struct cli_verb *verb, int argc, char **argv, struct stat
     return err;
 }
 
-/* The words between the commas of an option, of whose text this is a copy. */
+/* Splits the value of an option at its commas, in a copy of its text. */
 static int split(const char *option, char *text, const char **words, size_t *count)
 {
     char *save = NULL;
@@ -88,7 +88,7 @@ static int split(const char *option, char *text, const char **words, size_t *cou
     return 0;
 }
 
-/* What is found in a swarm is found under a prefix: the first word is that. */
+/* In a swarm, a state is found under its prefix, which is the first word. */
 static int take_prefix(struct state_options *o)
 {
     if (o->prefix == NULL && o->word_count != 0) {
@@ -98,8 +98,8 @@ static int take_prefix(struct state_options *o)
     return o->prefix != NULL ? 0 : cli_usage("state", "with --dht, name the PREFIX of the state");
 }
 
-/* Of what --allow names, peers may load from us, and ranges are the lock's: `ranges` has room for
- * all of it. */
+/* Divides --allow into peers that may load from us and address ranges for the lock. `ranges` has
+ * room for all of it. */
 static int sort_allowed(struct state_options *o, char *ranges, size_t cap)
 {
     size_t peers = 0;
@@ -124,8 +124,8 @@ static int sort_allowed(struct state_options *o, char *ranges, size_t cap)
     return 0;
 }
 
-/* What was said of who may come is held to, all of it, or refused: somebody relies on it. A token
- * may be there for the store, or for the page. */
+/* Every restriction of the command line is enforced or refused, because the user relies on it. A
+ * token is accepted, since it may be for the store or for the page. */
 static int check_lock(const struct state_options *o, bool serving)
 {
     const struct muster_lock *lock = &o->lock->lock;
@@ -145,7 +145,7 @@ static int check_lock(const struct state_options *o, bool serving)
     return 0;
 }
 
-/* Words of the swarm. */
+/* Options of the swarm. */
 static int prepare_swarm(struct state_options *o, bool serving, char *copy)
 {
     int err = 0;
@@ -157,7 +157,7 @@ static int prepare_swarm(struct state_options *o, bool serving, char *copy)
                    : 0;
     }
     if (o->identity == NULL) {
-        o->identity = ""; /* a key for this once */
+        o->identity = ""; /* a temporary key */
     }
     if (!serving || strcmp(o->swarm, "new") != 0) {
         err = split("dht", copy, o->dht, &o->dht_count);
@@ -166,16 +166,16 @@ static int prepare_swarm(struct state_options *o, bool serving, char *copy)
     return err != 0 || serving ? err : take_prefix(o);
 }
 
-/* Copies of what has commas in it. */
+/* Copies of the options that are split at commas. */
 struct copies {
     char *swarm;
     char *allow;
     char *ranges;
     char *trust;
-    char ids[STATE_PEERS_MAX][MU_PEER_ID_TEXT_MAX]; /* of keys that are trusted */
+    char ids[STATE_PEERS_MAX][MU_PEER_ID_TEXT_MAX]; /* ids of trusted keys */
 };
 
-/* Who is no peer's id is the file of its key. */
+/* A word that is not a peer id is the name of a key file. */
 static int read_trusted(struct state_options *o, struct copies *c)
 {
     for (size_t i = 0; i < o->trusted_count; i++) {

@@ -17,18 +17,18 @@ struct state_options {
     const char *output;
     const char *store;
     const char *identity;
-    const char *swarm; /* multiaddrs between commas, or "new"; NULL: none */
+    const char *swarm; /* multiaddrs, separated by commas, or "new"; NULL: no swarm */
     const char *hivemind;
     const char *encoding;
-    const char *dht[STATE_PEERS_MAX]; /* out of `swarm` */
+    const char *dht[STATE_PEERS_MAX]; /* split from `swarm` */
     size_t dht_count;
-    const char *http;                   /* of the page */
-    const char *allow;                  /* peers and ranges, with commas between them */
-    const char *peers[STATE_PEERS_MAX]; /* out of `allow` */
+    const char *http;                   /* address of the status page */
+    const char *allow;                  /* peers and address ranges, separated by commas */
+    const char *peers[STATE_PEERS_MAX]; /* split from `allow` */
     size_t peer_count;
     const char *sign;                     /* serve: the key that signs */
-    const char *trust;                    /* peers' ids and key files, with commas between them */
-    const char *trusted[STATE_PEERS_MAX]; /* out of `trust`: ids */
+    const char *trust;                    /* peer ids and key files, separated by commas */
+    const char *trusted[STATE_PEERS_MAX]; /* split from `trust`: ids */
     size_t trusted_count;
     const char *id; /* the only state that is pulled */
     bool by_priority;
@@ -45,10 +45,10 @@ struct state_options {
     size_t word_count;
 };
 
-/** The request that pull and ls have in common; `store` is opened if one was named. */
+/** Fills in the request that pull and ls share; `store` is opened if one was named. */
 int state_request(const struct state_options *o, muster_runtime *rt,
                   struct muster_state_request *ret);
-/** "1.5 GiB"; returns `out`. */
+/** Writes a size such as "1.5 GiB"; returns `out`. */
 char *state_size(char out[24], uint64_t bytes);
 /** Prints an object as one line and frees it. */
 void state_print(json_t *object);

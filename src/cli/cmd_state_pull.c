@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define BAR      24
-#define LINE_S   1.0 /* between two lines where there is no terminal */
+#define LINE_S   1.0 /* seconds between two lines if there is no terminal */
 #define ROWS_MAX 4096
 
 static volatile sig_atomic_t interrupted;
@@ -34,7 +34,7 @@ static double seconds(void)
 
 struct pull {
     const struct state_options *o;
-    bool bar; /* on a terminal */
+    bool bar; /* draw a bar on the terminal */
     double said_at;
     double begun;
     bool chosen;
@@ -68,7 +68,7 @@ static void say_chosen(const struct pull *p, const struct muster_state_info *inf
                   "by %s%s\n",
                   info->prefix, info->epoch, info->step, info->tensors,
                   state_size(size, info->bytes), info->id, info->signer,
-                  p->o->trusted_count != 0 || p->o->id != NULL ? "" : ", whoever that is");
+                  p->o->trusted_count != 0 || p->o->id != NULL ? "" : ", an unknown key");
 }
 
 static void say_time_left(char *out, size_t cap, const struct muster_state_progress *g)
@@ -117,7 +117,7 @@ static void print_progress(const struct muster_state_progress *g)
                           (json_int_t)g->banned, "lost", (json_int_t)g->lost));
 }
 
-/* On the runtime's thread. */
+/* Called on the runtime's thread. */
 static bool on_progress(void *context, const struct muster_state_progress *g)
 {
     struct pull *p = context;
@@ -148,7 +148,8 @@ static bool is_local(const char *addr)
            strncmp(addr, "[::1]:", 6) == 0 || strncmp(addr, "/ip4/127.", 9) == 0;
 }
 
-/* Who pulls passes on what it has, to others who can reach the donors: where they can reach us. */
+/* A newcomer passes on the chunks that it has, at an address where nodes that can reach the donors
+ * can reach it too. */
 static const char *own_listener(const struct state_options *o)
 {
     bool local = o->word_count != 0 || o->dht_count != 0;
@@ -173,7 +174,7 @@ static const char *own_listener(const struct state_options *o)
         return local ? "/ip4/127.0.0.1/tcp/0" : said || o->stay ? "/ip4/0.0.0.0/tcp/0" : NULL;
     }
     if (!local && !cli_lock_lets_in(o->lock) && !o->stay) {
-        return NULL; /* Nobody else could get at it. */
+        return NULL; /* No other node could reach the address. */
     }
     return local ? "127.0.0.1:0" : "0.0.0.0:0";
 }
@@ -207,7 +208,7 @@ static void say_done(const struct pull *p, const muster_state_copy *copy)
     (void)fprintf(stderr, "%s: %s in %.1f s, %s/s%s; %s%s\n", p->o->output,
                   state_size(size, g->total), took,
                   state_size(rate, took > 0 ? (uint64_t)((double)came / took) : 0), resumed,
-                  g->hivemind ? "whole, from a donor of hivemind's, who signs nothing"
+                  g->hivemind ? "complete, from a hivemind donor, which does not sign"
                               : "verified, signed by ",
                   info->signer);
     if (!p->o->quiet) {
@@ -223,7 +224,7 @@ static int say_failed(const struct pull *p, int err)
     (void)snprintf(part, sizeof(part), "%s.part", p->o->output);
     clear_bar(p);
     if (access(part, F_OK) == 0) {
-        remedy = "; what came is kept, the same command goes on from there";
+        remedy = "; the chunks that came are kept: run the same command to continue";
     }
     if (p->o->json) {
         state_print(json_pack("{s:s, s:s, s:s, s:s}", "event", "failed", "error",
@@ -276,7 +277,7 @@ static int pull(const struct state_options *o, muster_runtime *rt)
         code = say_failed(&p, err);
     } else {
         state_page_progress(&p.page, muster_state_copy_progress(copy));
-        state_page_note(&p.page, "done", "%s is whole", o->output);
+        state_page_note(&p.page, "done", "%s is complete", o->output);
         say_done(&p, copy);
         if (o->stay) {
             stay();
@@ -338,7 +339,7 @@ static void say_row(const struct muster_state_row *row)
         return;
     }
     if (row->hivemind) {
-        printf("%-28s %-20s %-10s %8g  hivemind's: no more is known before it is pulled\n",
+        printf("%-28s %-20s %-10s %8g  hivemind's: the rest is unknown until it is pulled\n",
                row->donor, row->info.prefix, "-", row->info.priority);
         return;
     }

@@ -12,18 +12,17 @@
 static const char *describe(const struct state_options *o, const char *transport)
 {
     if (strcmp(transport, "lock") == 0) {
-        return "for those with the job's credential, encrypted; plain on loopback";
+        return "encrypted, for nodes with the job's credential; plain on loopback";
     }
     if (strcmp(transport, "peer") == 0) {
         return o->peer_count != 0
-                   ? "for the peers of --allow: encrypted, each side proves who it is"
-                   : "for any peer that reaches it: encrypted, each side proves who "
-                     "it is";
+                   ? "encrypted, for the peers of --allow; each side proves its id"
+                   : "encrypted, for any peer that reaches the address; each side proves its id";
     }
-    return "plain: not encrypted, for whoever reaches the address";
+    return "not encrypted, for anyone who reaches the address";
 }
 
-/* The file's name without its directory and its ending. */
+/* Returns the file's name without its directory and its suffix. */
 static char *prefix_of(const char *path, bool in_swarm)
 {
     const char *base = strrchr(path, '/') == NULL ? path : strrchr(path, '/') + 1;
@@ -33,14 +32,14 @@ static char *prefix_of(const char *path, bool in_swarm)
     if (dot != NULL && dot != name) {
         *dot = '\0';
     }
-    /* Keys of a DHT end with what is behind a dot. */
+    /* A dot begins the suffix of a DHT key. */
     while (in_swarm && name != NULL && (dot = strchr(name, '.')) != NULL) {
         *dot = '_';
     }
     return name;
 }
 
-/* As others see it. */
+/* Prints what is shared and where other hosts find it. */
 static void say_shared(const struct state_options *o, muster_state *state, const char *prefix)
 {
     struct muster_state_info info = {0};
@@ -58,7 +57,7 @@ static void say_shared(const struct state_options *o, muster_state *state, const
            info.step, prefix);
     printf("id %s\nsigned by %s%s\n", info.id, info.signer,
            o->sign == NULL && (o->identity == NULL || o->identity[0] == '\0')
-               ? ", a key for this once (--sign FILE: one that others can trust)"
+               ? ", a temporary key (--sign FILE uses one that others can trust)"
                : "");
     printf("serving at %s (%s)\n", muster_state_address(state),
            describe(o, muster_state_transport(state)));
@@ -100,7 +99,7 @@ static int serve_until_signal(const struct state_options *o, muster_state *state
     int code = share(o, state, prefix, epoch, page);
 
     while (code == 0 && sigwait(signals, &number) == 0 && number == SIGHUP) {
-        /* What was there stays if this comes to nothing. */
+        /* If this fails, the old state stays shared. */
         (void)share(o, state, prefix, ++epoch, page);
     }
     muster_state_stats(state, &stats);
@@ -110,7 +109,7 @@ static int serve_until_signal(const struct state_options *o, muster_state *state
                               "bytes", (json_int_t)stats.bytes, "hivemind_downloads",
                               (json_int_t)stats.hivemind_downloads));
     } else if (code == 0) {
-        printf("%" PRIu64 " downloads, %s given\n", stats.downloads, state_size(size, stats.bytes));
+        printf("%" PRIu64 " downloads, %s sent\n", stats.downloads, state_size(size, stats.bytes));
         if (o->hivemind != NULL) {
             printf("%" PRIu64 " downloads by hivemind's peers\n", stats.hivemind_downloads);
         }

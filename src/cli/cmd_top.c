@@ -1,4 +1,4 @@
-/* muster top: how a server, an agent or a download stands, in a terminal. */
+/* muster top: shows the status of a server, an agent or a download in a terminal. */
 #include "cli/cli_lock.h"
 
 #include <signal.h>
@@ -30,7 +30,7 @@ struct top {
     json_t *before;
     bool asking;
     bool ending;
-    bool lost; /* said that it does not answer */
+    bool lost; /* the user was told that the page does not answer */
     int code;
 };
 
@@ -74,7 +74,7 @@ static void draw(struct top *t)
         }
         (void)fflush(stdout);
     }
-    free(text); /* tidy: top_screen_draw() gave it */
+    free(text); /* tidy: top_screen_draw() allocated it */
 }
 
 /* --- asking ----------------------------------------------------------------------------------- */
@@ -100,7 +100,8 @@ static size_t on_data(struct mu_http *http, struct mu_span in)
 {
     struct top *t = MU_CONTAINER_OF(http, struct top, http);
 
-    (void)mu_buf_append(&t->answer, in); /* What is not whole is not JSON. */
+    (void)mu_buf_append(&t->answer, in); /* An incomplete answer is not valid JSON and is refused
+                                            later. */
     return in.len;
 }
 
@@ -112,14 +113,14 @@ static void take_answer(struct top *t)
 
     if (status == NULL || !json_is_string(json_object_get(status, "kind"))) {
         json_decref(status);
-        finish(t, cli_fail(CLI_CONNECT, "%s is not a status page of muster's", t->url));
+        finish(t, cli_fail(CLI_CONNECT, "%s is not a muster status page", t->url));
         return;
     }
     json_decref(t->before);
     t->before = t->now;
     t->now = status;
     t->lost = false;
-    /* Rates need two. */
+    /* Rates need two answers. */
     if (!t->once || t->before != NULL) {
         draw(t);
         if (t->once) {
@@ -142,15 +143,15 @@ static void on_done(struct mu_http *http, int status)
     } else if (http->code == 401) {
         finish(t, cli_fail(CLI_FAILED, "%s requires a token: give --token-file FILE", t->url));
     } else if (status == 0) {
-        finish(t, cli_fail(CLI_CONNECT, "%s is not a status page of muster's: it answers %d",
-                           t->url, http->code));
+        finish(t, cli_fail(CLI_CONNECT, "%s is not a muster status page: it answers %d", t->url,
+                           http->code));
     } else if (t->now == NULL) {
         finish(t, cli_fail(CLI_CONNECT,
                            "%s; is `muster serve --http`, or `muster run --http`, running there?",
                            http->error.text));
     } else if (!t->lost) {
         t->lost = true;
-        printf("%s: it does not answer; asking again\n", t->url);
+        printf("%s does not answer; trying again\n", t->url);
         (void)fflush(stdout);
     }
     if (!t->ending) {
@@ -197,12 +198,12 @@ static int run(struct top *t)
         return code;
     }
     t->terminal = isatty(STDOUT_FILENO) == 1;
-    cli_terminal_close(); /* The screen sees to its lines itself. */
+    cli_terminal_close(); /* The screen filters its lines itself. */
     mu_buf_init(&t->answer, ANSWER_MAX);
     mu_timer_init(&t->timer, on_timer);
     mu_env_timer_arm(t->loop.env, &t->timer, mu_env_now(t->loop.env).mono);
     if (t->terminal && !t->once) {
-        (void)fputs("\033[?1049h\033[?25l", stdout); /* another screen, no cursor */
+        (void)fputs("\033[?1049h\033[?25l", stdout); /* the alternate screen, without a cursor */
     }
     cli_loop_run(&t->loop);
     if (t->terminal && !t->once) {
@@ -216,7 +217,7 @@ static int run(struct top *t)
     return t->code;
 }
 
-/* The token itself does not go over the wire. */
+/* The token itself does not go over the wire, only a key made from it. */
 static int show_token(struct top *t, const char *path)
 {
     char key[MU_PAGE_KEY_CAP];

@@ -1,4 +1,5 @@
-/* The clocks of muster servers: each is asked a few times, and the quickest answer counts. */
+/* Compares the clocks of muster servers with ours: each server is asked a few times, and the
+ * fastest answer counts. */
 #include "cli/doctor_host.h"
 
 #include <stdio.h>
@@ -51,7 +52,7 @@ static void question(struct ask *a)
     if (a->asked++ == QUESTIONS ||
         mu_rpc_client_call(&a->client, MU_SPAN_LIT(MU_STORE_METHOD_CLOCK), (struct mu_span){0}, 0,
                            &id) != 0) {
-        end(a, "it takes no question");
+        end(a, "it refuses the question");
     }
 }
 
@@ -83,8 +84,9 @@ static void on_reply(void *context, uint64_t id, int status, struct mu_span payl
         return;
     }
     if (status != 0 || payload.len != 8) {
-        end(a, status == MUSTER_ENOTSUP || status == MUSTER_ENOENT ? "its muster is too old to say"
-                                                                   : "it does not say");
+        end(a, status == MUSTER_ENOTSUP || status == MUSTER_ENOENT
+                   ? "its version of muster is too old to tell"
+                   : "it does not tell its time");
         return;
     }
     if (!p->has_clock || took / 1000 < p->clock_round_us) {

@@ -1,4 +1,4 @@
-/* muster doctor etcd: what the facts of service/etcd/doctor.h mean. */
+/* muster doctor etcd: turns the facts of service/etcd/doctor.h into findings. */
 #include "cli/cmd_doctor.h"
 
 #include <inttypes.h>
@@ -10,9 +10,11 @@
 #include "core/url.h"
 #include "service/etcd/doctor.h"
 
-#define SLOW_US     50000u              /* a put: a disk that is too slow, or a cluster far apart */
-#define CLOCK_MS    3000                /* it tells whole seconds, and the way takes time */
-#define DB_BYTES    (UINT64_C(3) << 29) /* of etcd's default quota of 2 GiB */
+#define SLOW_US                                                                                    \
+    50000u                              /* a put that takes longer: a slow disk, or members far
+                                           apart */
+#define CLOCK_MS    3000                /* etcd tells whole seconds, and the network takes time */
+#define DB_BYTES    (UINT64_C(3) << 29) /* three quarters of etcd's default quota of 2 GiB */
 #define NO_PASSWORD "give user=NAME&password_file=FILE in the URL"
 
 struct checkup {
@@ -29,7 +31,7 @@ struct checkup {
     int code;
 };
 
-/* --- what the facts mean ---------------------------------------------------------------------- */
+/* --- findings --------------------------------------------------------------------------------- */
 
 static void judge_silence(struct checkup *v, const struct mu_etcd_exam *e)
 {
@@ -37,33 +39,36 @@ static void judge_silence(struct checkup *v, const struct mu_etcd_exam *e)
 
     switch (e->status) {
     case MUSTER_ENAME:
-        doctor_remedy(f, "no host has that name here: correct it, or tell DNS or /etc/hosts");
+        doctor_remedy(f, "no host has that name: correct it, or add it to DNS or /etc/hosts");
         break;
     case MUSTER_ECONN:
         if (!v->config.tls && strstr(e->text.text, "TLS") != NULL) {
-            doctor_remedy(f, "say tls=true, or cacert=FILE, in the URL");
+            doctor_remedy(f, "add tls=true, or cacert=FILE, to the URL");
         } else if (v->config.tls && v->config.cert == NULL &&
                    strstr(e->text.text, "onnect") == NULL) {
-            /* With TLS 1.3 the refusal of a client that shows nothing comes late, or not at all. */
-            doctor_remedy(f, "a server with --client-cert-auth wants cert=FILE&key=FILE");
+            /* With TLS 1.3 the refusal of a client without a certificate comes late, or not at
+             * all. */
+            doctor_remedy(f,
+                          "a server with --client-cert-auth needs cert=FILE&key=FILE in the URL");
         } else {
-            doctor_remedy(f, "start that member, or take it out of the URL; see whether a firewall "
-                             "lets the port through, and whether etcd listens on that address "
-                             "(--listen-client-urls)");
+            doctor_remedy(
+                f, "start that member, or remove it from the URL; check that no firewall blocks "
+                   "the port and that etcd listens on that address (--listen-client-urls)");
         }
         break;
     case MUSTER_ETIMEDOUT:
-        doctor_remedy(f, "the host is down, or a firewall drops what goes there");
+        doctor_remedy(
+            f, "start the host, or let its port through the firewall that drops the packets");
         break;
     case MUSTER_ETLS:
-        doctor_remedy(f, v->config.tls
-                             ? "cacert=FILE must have signed the server's certificate, which must "
-                               "name this host and be of today; a server with --client-cert-auth "
-                               "wants cert=FILE&key=FILE"
-                             : "say tls=true, or cacert=FILE, in the URL");
+        doctor_remedy(f, v->config.tls ? "cacert=FILE must have signed the server's certificate, "
+                                         "which must name this host and be valid today; a server "
+                                         "with --client-cert-auth needs cert=FILE&key=FILE"
+                                       : "add tls=true, or cacert=FILE, to the URL");
         break;
     case MUSTER_EPROTO:
-        doctor_remedy(f, "is this the port for clients (2379), and not that for peers (2380)?");
+        doctor_remedy(
+            f, "check that this is the port for clients (2379), not the one for members (2380)");
         break;
     default:
         break;
@@ -77,20 +82,20 @@ static void judge_auth(struct checkup *v, const struct mu_etcd_exam *e)
 
     if (e->auth == MU_ETCD_NO && user != NULL) {
         f = doctor_find(&v->report, DOCTOR_NOTE, e->name,
-                        "etcd asks nobody for a name: user %s is not needed", user);
-        doctor_remedy(f, "anybody who reaches it may change everything: see etcd's auth enable");
+                        "etcd does not ask for a user: user %s is not needed", user);
+        doctor_remedy(f, "anyone who reaches it can change everything: use etcdctl auth enable");
     } else if (e->auth == MU_ETCD_YES && user == NULL) {
-        f = doctor_find(&v->report, DOCTOR_BAD, e->name, "etcd wants a user and a password");
+        f = doctor_find(&v->report, DOCTOR_BAD, e->name, "etcd requires a user and a password");
         doctor_remedy(f, NO_PASSWORD);
     } else if (e->auth == MU_ETCD_YES && e->password == MU_ETCD_YES) {
-        (void)doctor_find(&v->report, DOCTOR_OK, e->name, "etcd takes us for user %s", user);
+        (void)doctor_find(&v->report, DOCTOR_OK, e->name, "etcd accepts us as user %s", user);
     } else if (e->auth == MU_ETCD_YES) {
         f = doctor_find(&v->report, DOCTOR_BAD, e->name,
                         "etcd does not accept the password of user %s", user);
-        doctor_remedy(f,
-                      "look at the first line of password_file; etcdctl user passwd %s sets "
-                      "another",
-                      user);
+        doctor_remedy(
+            f,
+            "correct the first line of password_file; etcdctl user passwd %s sets another password",
+            user);
     }
 }
 
@@ -109,17 +114,17 @@ static void judge_write(struct checkup *v, const struct mu_etcd_exam *e, const c
         f = doctor_find(&v->report, DOCTOR_BAD, e->name, "%s: user %s may not write below %s", api,
                         user, v->prefix);
         doctor_remedy(f,
-                      "etcdctl role grant-permission ROLE readwrite --prefix=true %s/, and give "
-                      "that role to the user",
+                      "run etcdctl role grant-permission ROLE readwrite --prefix=true %s/, and "
+                      "give that role to the user",
                       v->prefix);
         break;
     case MU_ETCD_BROKEN:
         f = doctor_find(&v->report, DOCTOR_BAD, e->name, "%s: a write below %s fails%s%s", api,
                         v->prefix, e->write_text.text[0] != '\0' ? ": " : "", e->write_text.text);
-        doctor_remedy(f, strstr(e->write_text.text, "space exceeded") != NULL
-                             ? "etcd's space is used up: compact, defragment, then disarm the alarm"
-                             : "a cluster without a majority takes no writes: see the other "
-                               "members");
+        doctor_remedy(
+            f, strstr(e->write_text.text, "space exceeded") != NULL
+                   ? "etcd's space is used up: compact, defragment, then disarm the alarm"
+                   : "a cluster without a majority accepts no writes: check the other members");
         break;
     case MU_ETCD_NOT_ASKED:
     case MU_ETCD_NO:
@@ -138,8 +143,8 @@ static void judge_speed(struct checkup *v, const struct mu_etcd_exam *e)
                     "a put takes %.1f ms, a get %.1f ms (medians of %d)", e->put_us / 1000.0,
                     e->get_us / 1000.0, MU_ETCD_DOCTOR_TRIES);
     if (e->put_us > SLOW_US) {
-        doctor_remedy(f, "etcd waits for its disk at every write, and for a majority of members: "
-                         "give it an SSD of its own, and members near each other");
+        doctor_remedy(f, "every write waits for etcd's disk and for a majority of the members: "
+                         "give etcd its own SSD, and place the members near each other");
     }
 }
 
@@ -156,10 +161,10 @@ static void judge_clock(struct checkup *v, const struct mu_etcd_exam *e)
                           CLOCK_MS / 1000);
         return;
     }
-    f = doctor_find(&v->report, DOCTOR_WARN, e->name, "our clock is %s its own by %.0f s",
+    f = doctor_find(&v->report, DOCTOR_WARN, e->name, "our clock is %s its clock by %.0f s",
                     e->clock_ms > 0 ? "ahead of" : "behind", (double)off / 1000);
-    doctor_remedy(f, "run NTP on both: certificates, and PyTorch's etcd-v2 and c10d rendezvous, go "
-                     "by the clock; muster's own go by leases and do not");
+    doctor_remedy(f, "run NTP on both: certificates and PyTorch's etcd-v2 and c10d rendezvous "
+                     "depend on the clock; muster's own rendezvous uses leases and does not");
 }
 
 static void judge_member(struct checkup *v, const struct mu_etcd_exam *e)
@@ -172,19 +177,19 @@ static void judge_member(struct checkup *v, const struct mu_etcd_exam *e)
                     e->leader_id != 0 && e->leader_id == e->member_id ? ", its leader" : "",
                     e->healthy == MU_ETCD_YES ? "healthy" : "NOT healthy");
     if (e->healthy != MU_ETCD_YES) {
-        doctor_remedy(f, "a member without a majority is not: start the others, and look at "
+        doctor_remedy(f, "a member without a majority is not healthy: start the others, and check "
                          "etcdctl endpoint health and alarm list");
     }
     if (e->v3 != NULL && e->leader_id == 0) {
-        f = doctor_find(&v->report, DOCTOR_BAD, e->name, "it knows of no leader");
-        doctor_remedy(f, "fewer than a majority of the members are up, or they cannot reach each "
+        f = doctor_find(&v->report, DOCTOR_BAD, e->name, "it knows no leader");
+        doctor_remedy(f, "start a majority of the members, and check that they can reach each "
                          "other (port 2380)");
     }
     if (e->db_bytes > DB_BYTES) {
-        f = doctor_find(&v->report, DOCTOR_WARN, e->name, "its database has %.1f GiB",
+        f = doctor_find(&v->report, DOCTOR_WARN, e->name, "its database has reached %.1f GiB",
                         (double)e->db_bytes / (1u << 30));
-        doctor_remedy(f, "at the quota (2 GiB, if nobody set another) it takes no writes any more: "
-                         "compact and defragment");
+        doctor_remedy(f, "at its quota (2 GiB by default) etcd accepts no more writes: compact and "
+                         "defragment it");
     }
 }
 
@@ -194,11 +199,11 @@ static void judge_apis(struct checkup *v, const struct mu_etcd_exam *e)
 
     if (e->v3 == NULL) {
         f = doctor_find(&v->report, DOCTOR_BAD, e->name, "it does not offer the v3 API over HTTP");
-        doctor_remedy(f, "etcd 3.4 and later do (--enable-grpc-gateway, which is on unless told "
-                         "otherwise)");
+        doctor_remedy(f,
+                      "use etcd 3.4 or later with --enable-grpc-gateway, which is on by default");
     } else if (strcmp(e->v3, "/v3") != 0) {
-        f = doctor_find(&v->report, DOCTOR_BAD, e->name, "its v3 API is at %s, muster's at /v3",
-                        e->v3);
+        f = doctor_find(&v->report, DOCTOR_BAD, e->name,
+                        "its v3 API is at %s, and muster needs it at /v3", e->v3);
         doctor_remedy(f, "use etcd 3.4 or later");
     } else {
         (void)doctor_find(&v->report, DOCTOR_OK, e->name, "it offers the v3 API at /v3");
@@ -207,8 +212,8 @@ static void judge_apis(struct checkup *v, const struct mu_etcd_exam *e)
         (void)doctor_find(&v->report, DOCTOR_OK, e->name, "it offers the v2 API");
     } else {
         f = doctor_find(&v->report, DOCTOR_NOTE, e->name, "it does not offer the v2 API");
-        doctor_remedy(f, "only the backends etcd and etcd-v2, for fleets of PyTorch's, need it: "
-                         "etcd up to 3.5, started with --enable-v2");
+        doctor_remedy(f, "only the backends etcd and etcd-v2, which PyTorch's fleets use, need it: "
+                         "use etcd up to 3.5, started with --enable-v2");
     }
 }
 
@@ -254,18 +259,19 @@ static void judge_members(struct checkup *v, const struct mu_etcd_doctor *d)
     for (size_t i = 0; i < d->member_count; i++) {
         if (!is_examined(d, d->members[i].id)) {
             missing++;
-            f = doctor_find(&v->report, DOCTOR_NOTE, "cluster", "member %s (%s) was not looked at",
+            f = doctor_find(&v->report, DOCTOR_NOTE, "cluster", "member %s (%s) was not checked",
                             d->members[i].name, d->members[i].url);
-            doctor_remedy(f, "is it down? Or name it in the URL, so that muster can go there when "
-                             "the others die");
+            doctor_remedy(f, "start it if it is down, and name it in the URL, so that muster can "
+                             "use it when the others fail");
         }
     }
     f = doctor_find(&v->report, d->member_count < 3 ? DOCTOR_WARN : DOCTOR_OK, "cluster",
-                    "%zu member%s, %zu looked at: it lives as long as %zu of them do",
+                    "%zu member%s, %zu checked: the cluster works as long as %zu of them do",
                     d->member_count, d->member_count == 1 ? "" : "s", d->member_count - missing,
                     d->member_count / 2 + 1);
     if (d->member_count < 3) {
-        doctor_remedy(f, "three members bear the death of one; one or two of none");
+        doctor_remedy(f,
+                      "three members survive the loss of one; one or two members survive no loss");
     }
 }
 
@@ -286,13 +292,14 @@ static void judge_agreement(struct checkup *v, const struct mu_etcd_doctor *d)
         }
         if (e->cluster_id != first->cluster_id) {
             f = doctor_find(&v->report, DOCTOR_BAD, "cluster",
-                            "%s and %s are of two different clusters", first->name, e->name);
-            doctor_remedy(f, "name the members of one: what is written to one is not in the other");
+                            "%s and %s belong to two different clusters", first->name, e->name);
+            doctor_remedy(
+                f, "name the members of one cluster: what is written to one is not in the other");
         }
         if (strcmp(e->version, first->version) != 0) {
             f = doctor_find(&v->report, DOCTOR_NOTE, "cluster", "%s is etcd %s, %s is %s",
                             first->name, first->version, e->name, e->version);
-            doctor_remedy(f, "finish the upgrade when it suits");
+            doctor_remedy(f, "finish the upgrade when convenient");
         }
     }
 }
@@ -303,11 +310,11 @@ static void judge_tls(struct checkup *v)
 
     if (!c->tls) {
         (void)doctor_find(&v->report, DOCTOR_NOTE, "TLS",
-                          "none: what is said can be read and "
-                          "changed on the way");
+                          "off: others on the network can read and change the data");
         return;
     }
-    (void)doctor_find(&v->report, DOCTOR_OK, "TLS", "the server must be signed by %s; we show %s",
+    (void)doctor_find(&v->report, DOCTOR_OK, "TLS",
+                      "the server's certificate must be signed by %s; we show %s",
                       c->cacert != NULL ? c->cacert : "one of the system's authorities",
                       c->cert != NULL ? c->cert : "no certificate");
 }
@@ -323,11 +330,11 @@ static void judge_use(struct checkup *v)
     } else if (v->use_v2) {
         f = doctor_find(&v->report, DOCTOR_WARN, "muster",
                         "would use v2: stores with api=v2, --rdzv-backend etcd or etcd-v2");
-        doctor_remedy(f, "v2 has no transactions and no leases, and is gone in etcd 3.6: with v3 "
-                         "muster bears more");
+        doctor_remedy(f,
+                      "v2 has no transactions and no leases, and etcd 3.6 removed it: prefer v3");
     } else {
         f = doctor_find(&v->report, DOCTOR_BAD, "muster", "cannot use this etcd");
-        doctor_remedy(f, "see what is bad above");
+        doctor_remedy(f, "correct the findings above that are bad");
     }
 }
 
@@ -455,7 +462,7 @@ static bool is_true(const char *text)
     return text != NULL && (strcmp(text, "true") == 0 || strcmp(text, "1") == 0);
 }
 
-/* The URL of a store has it all. */
+/* The URL of a store has all the parameters. */
 static int read_url(struct checkup *v, struct mu_errmsg *msg)
 {
     static const char *const known[] = {"api",  "tls",           "cacert",  "cert",   "key",
@@ -465,7 +472,8 @@ static int read_url(struct checkup *v, struct mu_errmsg *msg)
     int err = mu_url_parse(&v->url, v->url_text, msg);
 
     if (err == 0 && strcmp(v->url.scheme, "etcd") != 0) {
-        err = mu_err(msg, MUSTER_EURL, "%s: is no URL of etcd's: write etcd://HOST", v->url_text);
+        err = mu_err(msg, MUSTER_EURL, "%s is not the URL of an etcd cluster: write etcd://HOST",
+                     v->url_text);
     }
     for (size_t i = 0; err == 0 && i < v->url.param_count; i++) {
         const char *const *k = known;

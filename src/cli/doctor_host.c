@@ -1,4 +1,4 @@
-/* muster doctor HOST...: this machine, and others as they look from here. */
+/* muster doctor HOST...: checks this machine, and other hosts as seen from it. */
 #include "cli/doctor_host.h"
 
 #include <pthread.h>
@@ -7,17 +7,17 @@
 #include <string.h>
 #include <time.h>
 
-/* Shared with the threads, which may outlive us: a resolver cannot be stopped. */
+/* Shared with the threads, which may outlive the command because a resolver cannot be stopped. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
-static struct doctor_exam *published; /* what is known of each; guarded by the lock */
+static struct doctor_exam *published; /* what is known of each host; guarded by the lock */
 static size_t unfinished;
 
 static const uint16_t usual_ports[] = {29400, 29500};
 
 /* --- one thread for each host ----------------------------------------------------------------- */
 
-/* The tries name numbers of the exam they are in. */
+/* The tries point to addresses in their own exam. */
 static void copy_exam(struct doctor_exam *to, const struct doctor_exam *from)
 {
     *to = *from;
@@ -75,7 +75,7 @@ static void examine_all(size_t count, uint32_t timeout_ms)
 {
     pthread_condattr_t attributes;
     pthread_attr_t detached;
-    /* Connecting, then asking each port, then packets. */
+    /* The time to connect, to ask each port, and to probe packet sizes. */
     uint32_t within_ms = 4 * timeout_ms + 4000;
 
     (void)pthread_condattr_init(&attributes);
@@ -97,7 +97,7 @@ static void examine_all(size_t count, uint32_t timeout_ms)
     await_all(within_ms);
 }
 
-/* --- words ------------------------------------------------------------------------------------ */
+/* --- arguments -------------------------------------------------------------------------------- */
 
 static int read_ports(const char *text, uint16_t ports[DOCTOR_PORTS_MAX], size_t *ret_count)
 {
@@ -111,7 +111,7 @@ static int read_ports(const char *text, uint16_t ports[DOCTOR_PORTS_MAX], size_t
         (void)snprintf(word, sizeof(word), "%.*s", (int)(len < 7 ? len : 7), text);
         if (count == DOCTOR_PORTS_MAX || !cli_parse_number(word, false, 65535, &port) ||
             port == 0) {
-            return cli_usage("doctor", "--ports takes 1 to %d ports, with commas between them",
+            return cli_usage("doctor", "--ports takes 1 to %d ports, separated by commas",
                              DOCTOR_PORTS_MAX);
         }
         ports[count++] = (uint16_t)port;
@@ -127,7 +127,7 @@ static int read_host(struct doctor_exam *e, const char *word, const uint16_t *po
     struct mu_addr other;
 
     e->word = word;
-    /* A port that is another by another default was not named. */
+    /* If the port changes with the default, the user did not name it. */
     if (mu_addr_parse(word, 1, &e->addr, &msg) != 0 || mu_addr_parse(word, 2, &other, &msg) != 0) {
         return cli_usage("doctor", "%s", msg.text);
     }
@@ -230,7 +230,7 @@ int doctor_hosts(struct doctor_options *o, const char *const *words, size_t coun
     if (o->ports != NULL) {
         code = read_ports(o->ports, ports, &port_count);
     }
-    /* Never freed: a thread may come back late. */
+    /* This is never freed, because a thread may return late. */
     published = code == 0 ? calloc(count + 1, sizeof(*published)) : NULL;
     if (code == 0 && published == NULL) {
         return cli_fail(CLI_FAILED, "out of memory");

@@ -1,4 +1,4 @@
-/* What the facts about a host mean. */
+/* Turns the facts about a host into findings. */
 #include "cli/doctor_host.h"
 
 #include <errno.h>
@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLOW_US    50000u  /* a round trip that a rendezvous of many steps feels */
-#define CLOCK_US   1000000 /* PyTorch's c10d compares clocks of hosts, in seconds */
+#define SLOW_US    50000u  /* a round trip that slows a rendezvous down */
+#define CLOCK_US   1000000 /* PyTorch's c10d compares the clocks of hosts, in seconds */
 #define CLOCK_BAD  60000000
-#define MTU_LEAST  1280u /* what IPv6 must carry */
+#define MTU_LEAST  1280u /* the least that IPv6 must carry */
 #define MTU_COMMON 1500u
 
 const char *doctor_speaks_name(enum doctor_speaks speaks)
@@ -48,10 +48,10 @@ static bool judge_name(struct doctor_report *r, const struct doctor_exam *e)
         f = doctor_find(r, DOCTOR_BAD, e->word, "%s: %s", e->addr.host,
                         e->done ? e->no_name.text
                         : slow  ? "no name server answers for this name"
-                                : "it took too long to look at it");
-        doctor_remedy(f, slow ? "see whether the servers in /etc/resolv.conf can be reached"
-                              : "correct the name, or tell it to DNS or to /etc/hosts, here and on "
-                                "every node");
+                                : "the check took too long");
+        doctor_remedy(
+            f, slow ? "check that the servers in /etc/resolv.conf can be reached"
+                    : "correct the name, or add it to DNS or /etc/hosts, here and on every node");
         return false;
     }
     for (size_t i = 0; i < e->number_count; i++) {
@@ -65,9 +65,9 @@ static bool judge_name(struct doctor_report *r, const struct doctor_exam *e)
                     here == 0 || strcmp(e->addr.host, "localhost") == 0 ? DOCTOR_OK : DOCTOR_WARN,
                     e->word, "%s is %s", e->addr.host, list);
     if (f->level == DOCTOR_WARN) {
-        doctor_remedy(f, "that is loopback: every machine takes it for itself. Take the line with "
-                         "127.0.1.1, or 127.0.0.1, and this name out of /etc/hosts, or dial the "
-                         "number that others know");
+        doctor_remedy(f, "that is loopback, which means a different machine on every host: remove "
+                         "the line with 127.0.1.1, or 127.0.0.1, and this name from /etc/hosts, or "
+                         "use the address that other hosts know");
     }
     return true;
 }
@@ -78,18 +78,17 @@ static const char *remedy_for(int status)
 {
     switch (status) {
     case -ECONNREFUSED:
-        return "start the server there, or see whether it listens on that address and not on "
-               "loopback only (ss -ltn, there)";
+        return "start the server there, or check that it listens on that address and not only on "
+               "loopback (ss -ltn, there)";
     case -ETIMEDOUT:
-        return "a firewall or a security group drops what goes there, or the host is down: let the "
-               "port through";
+        return "start the host, or let the port through the firewall or security group that drops "
+               "the packets";
     case -ENETUNREACH:
     case -EHOSTUNREACH:
-        return "there is no way there: see `ip route get` with that number, and whether the host "
-               "is "
-               "up";
+        return "there is no route to it: check `ip route get` with that address, and that the host "
+               "is up";
     default:
-        return "see whether a firewall here forbids it";
+        return "check whether a firewall here forbids it";
     }
 }
 
@@ -98,8 +97,8 @@ static void judge_closed(struct doctor_report *r, const struct doctor_exam *e,
 {
     enum doctor_level level = any && !e->named ? DOCTOR_NOTE : DOCTOR_BAD;
     struct doctor_finding *f = doctor_find(r, level, e->word, "port %u: %s", p->number,
-                                           p->status == -ECONNREFUSED ? "nobody listens"
-                                           : p->status == -ETIMEDOUT  ? "no answer of any kind"
+                                           p->status == -ECONNREFUSED ? "nothing listens"
+                                           : p->status == -ETIMEDOUT  ? "no answer"
                                                                       : strerror(-p->status));
 
     if (level == DOCTOR_BAD) {
@@ -118,13 +117,13 @@ static void judge_speaker(struct doctor_report *r, const struct doctor_exam *e,
                           p->number, p->rtt_us / 1000.0);
         return;
     case DOCTOR_REFUSED:
-        /* With the credential it may have let us in all the same, and told its time. */
+        /* With the credential, the server may have let us in anyway and told its time. */
         f = doctor_find(r, p->has_clock ? DOCTOR_OK : DOCTOR_WARN, e->word,
-                        "port %u: a muster server, %.1f ms away, that wants a credential%s",
-                        p->number, p->rtt_us / 1000.0, p->has_clock ? ", and takes ours" : "");
+                        "port %u: a muster server, %.1f ms away, that requires a credential%s",
+                        p->number, p->rtt_us / 1000.0, p->has_clock ? ", and accepts ours" : "");
         if (!p->has_clock) {
             doctor_remedy(f, "it says: %.100s%s%.150s", p->said,
-                          p->no_clock[0] != '\0' ? "; and when we tried: " : "", p->no_clock);
+                          p->no_clock[0] != '\0' ? "; our attempt to connect: " : "", p->no_clock);
         }
         return;
     case DOCTOR_TORCH_1:
@@ -143,19 +142,21 @@ static void judge_speaker(struct doctor_report *r, const struct doctor_exam *e,
         break;
     }
     f = doctor_find(r, e->named ? DOCTOR_BAD : DOCTOR_WARN, e->word, "port %u: %s", p->number,
-                    p->speaks == DOCTOR_HTTP       ? "a web server, no store"
-                    : p->speaks == DOCTOR_TLS      ? "something that speaks TLS, no open store"
-                    : p->speaks == DOCTOR_PEER     ? "a peer of libp2p, no store"
-                    : p->speaks == DOCTOR_HANGS_UP ? "something that hangs up, no store"
-                    : p->speaks == DOCTOR_SILENT ? "something that takes connections, and is silent"
-                                                 : "something that is no store");
-    doctor_remedy(f, p->speaks == DOCTOR_SILENT
-                         ? "the process there may hang, or a proxy take connections in its place"
-                         : "another program has the port: name the right one, or give the server "
-                           "another");
+                    p->speaks == DOCTOR_HTTP       ? "a web server, not a store"
+                    : p->speaks == DOCTOR_TLS      ? "something that speaks TLS, not a plain store"
+                    : p->speaks == DOCTOR_PEER     ? "a libp2p peer, not a store"
+                    : p->speaks == DOCTOR_HANGS_UP ? "something that hangs up, not a store"
+                    : p->speaks == DOCTOR_SILENT
+                        ? "something that accepts connections and is silent"
+                        : "something that is not a store");
+    doctor_remedy(
+        f,
+        p->speaks == DOCTOR_SILENT
+            ? "check whether the process there hangs, or a proxy accepts connections in its place"
+            : "another program has the port: name the right port, or give the server another one");
 }
 
-/* A family of numbers that leads nowhere costs every client a timeout before it tries the other. */
+/* An address family that is unreachable costs every client a timeout before it tries the other. */
 static void judge_numbers(struct doctor_report *r, const struct doctor_exam *e, size_t i)
 {
     const struct doctor_port *p = &e->ports[i];
@@ -169,8 +170,8 @@ static void judge_numbers(struct doctor_report *r, const struct doctor_exam *e, 
         }
         doctor_remedy(doctor_find(r, DOCTOR_WARN, e->word, "port %u does not answer at %s: %s",
                                   p->number, e->numbers[n].ip, strerror(-t->status)),
-                      "have the server listen on all of its numbers ([::] takes both kinds), or "
-                      "take this one from the name");
+                      "make the server listen on all of its addresses ([::] takes IPv4 and IPv6), "
+                      "or remove this address from the name");
     }
 }
 
@@ -180,8 +181,8 @@ static void judge_speed(struct doctor_report *r, const struct doctor_exam *e,
     if (p->rtt_us > SLOW_US) {
         doctor_remedy(
             doctor_find(r, DOCTOR_WARN, e->word, "a round trip takes %.0f ms", p->rtt_us / 1000.0),
-            "muster works over it, but all-reduce of PyTorch's does not well: see "
-            "whether the way is the one you mean");
+            "muster works over it, but PyTorch's all-reduce is slow: check that the route is the "
+            "one you want");
     }
 }
 
@@ -196,7 +197,7 @@ static void judge_clock(struct doctor_report *r, const struct doctor_exam *e,
         return;
     }
     if (!p->has_clock) {
-        (void)doctor_find(r, DOCTOR_NOTE, e->word, "how its clock stands cannot be told: %s",
+        (void)doctor_find(r, DOCTOR_NOTE, e->word, "its clock cannot be compared with ours: %s",
                           p->no_clock[0] != '\0' ? p->no_clock : "it was not asked");
         return;
     }
@@ -208,7 +209,7 @@ static void judge_clock(struct doctor_report *r, const struct doctor_exam *e,
                     p->clock_us < 0 ? "behind" : "ahead of", p->clock_round_us / 2000.0);
     if (off > CLOCK_US) {
         doctor_remedy(f, "run chrony or systemd-timesyncd on both: PyTorch's c10d rendezvous and "
-                         "certificates go by the clock; muster's own rendezvous does not");
+                         "certificates depend on the clock; muster's own rendezvous does not");
     }
 }
 
@@ -218,15 +219,15 @@ static void judge_hole(struct doctor_report *r, const struct doctor_exam *e, uin
 {
     const struct mu_probe_mtu *m = &e->mtu;
     bool spared = mss_mtu != 0 && mss_mtu < m->local;
-    struct doctor_finding *f = doctor_find(
-        r, spared ? DOCTOR_WARN : DOCTOR_BAD, e->word,
-        "packets of %u bytes, which this machine sends, vanish on the way; of %u they arrive",
-        m->local, m->path);
+    struct doctor_finding *f = doctor_find(r, spared ? DOCTOR_WARN : DOCTOR_BAD, e->word,
+                                           "packets of %u bytes, which this machine sends, are "
+                                           "lost on the way; packets of %u bytes arrive",
+                                           m->local, m->path);
 
     doctor_remedy(f,
-                  "set the MTU of both ends to what the way takes (ip link set dev ETH mtu %u), or "
-                  "let ICMP through%s",
-                  m->path, spared ? "; TCP has learnt it from the other end, UDP has not" : "");
+                  "set the MTU of both ends to what the route carries (ip link set dev ETH mtu "
+                  "%u), or let ICMP through%s",
+                  m->path, spared ? "; TCP learns the size from the other end, UDP does not" : "");
 }
 
 static void judge_mtu(struct doctor_report *r, const struct doctor_exam *e)
@@ -246,8 +247,8 @@ static void judge_mtu(struct doctor_report *r, const struct doctor_exam *e)
     case MU_PROBE_MTU_UNKNOWN:
         if (m->local != 0 && m->local <= 65535) {
             (void)doctor_find(r, DOCTOR_NOTE, e->word,
-                              "packets leave here with up to %u bytes; whether such arrive cannot "
-                              "be told: nobody answers datagrams%s",
+                              "packets of up to %u bytes leave this machine; whether they arrive "
+                              "is unknown, because the host does not answer datagrams%s",
                               m->local,
                               mss_mtu != 0 && mss_mtu < m->local
                                   ? " (the other end of a connection asks for less)"
@@ -258,17 +259,17 @@ static void judge_mtu(struct doctor_report *r, const struct doctor_exam *e)
         f = doctor_find(r, m->path < MTU_LEAST ? DOCTOR_WARN : DOCTOR_OK, e->word,
                         "packets of up to %u bytes arrive", m->path);
         if (m->path < MTU_LEAST) {
-            doctor_remedy(f, "that is little: every tunnel takes some; see `ip link` here");
+            doctor_remedy(f, "that is little, perhaps because of a tunnel: check `ip link` here");
         }
         break;
     case MU_PROBE_MTU_TOLD:
         f = doctor_find(r, m->path < MTU_LEAST || m->local > MTU_COMMON ? DOCTOR_WARN : DOCTOR_NOTE,
                         e->word, "packets of up to %u bytes arrive; this machine sends %u", m->path,
                         m->local);
-        doctor_remedy(f,
-                      "a router says so, and connections heed it; an MTU of %u at both ends "
-                      "spares them the detour",
-                      m->path);
+        doctor_remedy(
+            f,
+            "a router reports it and connections adapt; an MTU of %u at both ends avoids the delay",
+            m->path);
         break;
     case MU_PROBE_MTU_HOLE:
         judge_hole(r, e, mss_mtu);
@@ -332,7 +333,7 @@ json_t *doctor_exam_json(const struct doctor_exam *e)
                           "ports", json_array());
 
     if (o == NULL) {
-        return json_null(); /* The name is no text: JSON has none such. */
+        return json_null(); /* The name is not valid text, and JSON cannot hold it. */
     }
     for (size_t i = 0; i < e->number_count; i++) {
         (void)json_array_append_new(json_object_get(o, "addresses"), json_string(e->numbers[i].ip));

@@ -10,14 +10,14 @@
 #define ASK_MS_MAX 1500
 #define MTU_MS_MAX 3000
 
-/* --- who is there ----------------------------------------------------------------------------- */
+/* --- what is there ---------------------------------------------------------------------------- */
 
 static uint32_t at_most(uint32_t ms, uint32_t max)
 {
     return ms < max ? ms : max;
 }
 
-/* Our greeting on the native wire, as that of a session which nobody needs to keep. */
+/* Our greeting on the native wire, for a session that the server need not keep. */
 static int make_greeting(const struct doctor_exam *e, struct mu_buf *out)
 {
     struct mu_rpc_hello hello = {
@@ -48,7 +48,7 @@ static bool begins(const uint8_t *answer, size_t len, const char *with)
     return len >= strlen(with) && memcmp(answer, with, strlen(with)) == 0;
 }
 
-/* What an answer to the greeting shows. */
+/* Judges an answer to the greeting. */
 static enum doctor_speaks recognize(const uint8_t *answer, size_t len, struct doctor_port *p)
 {
     struct mu_rpc_header header;
@@ -76,9 +76,9 @@ static enum doctor_speaks recognize(const uint8_t *answer, size_t len, struct do
 }
 
 /*
- * PyTorch's stores. Those of generation 1 take the bytes of generation 2 for a key of a gigabyte,
- * so they are looked for first: by one byte, the question for the number of keys, at which those
- * of generation 2 hang up.
+ * Probes for PyTorch's stores. A store of generation 1 takes the bytes of generation 2 for a key of
+ * a gigabyte, so it is probed first: by one byte, which asks for the number of keys, and at which a
+ * store of generation 2 hangs up.
  */
 static enum doctor_speaks ask_torch(const struct mu_probe_number *n, uint16_t port, uint32_t ms)
 {
@@ -99,7 +99,7 @@ static enum doctor_speaks ask_torch(const struct mu_probe_number *n, uint16_t po
     return end == MU_PROBE_ANSWERED && len == 8 ? DOCTOR_TORCH_2 : DOCTOR_HANGS_UP;
 }
 
-/* A web server waits for the end of a request, which ours has none of. */
+/* A web server waits for the end of a request, and our greeting has no such end. */
 static enum doctor_speaks ask_http(const struct mu_probe_number *n, uint16_t port, uint32_t ms)
 {
     static const char request[] = "HEAD / HTTP/1.0\r\nHost: localhost\r\n\r\n";
@@ -143,7 +143,7 @@ static void ask_who(const struct doctor_exam *e, struct doctor_port *p)
 
 /* --- one host --------------------------------------------------------------------------------- */
 
-/* Refused says more than unreachable, which says more than silence. */
+/* A refusal says more than an unreachable address, which says more than silence. */
 static int worth(int status)
 {
     return status == 0 ? 3 : status == -ECONNREFUSED ? 2 : status == -ETIMEDOUT ? 0 : 1;
@@ -184,13 +184,13 @@ void doctor_probe(struct doctor_exam *e)
         if (p->status == 0) {
             ask_who(e, p);
         }
-        /* Who refuses is there as well. */
+        /* A host that refuses a connection exists, too. */
         if (!reached && (p->status == 0 || p->status == -ECONNREFUSED)) {
             reached = true;
             number = p->reached;
         }
     }
-    /* Nothing is in the way of loopback. */
+    /* Loopback needs no probe of packet sizes. */
     e->has_mtu =
         reached && e->numbers[number].scope != MU_PROBE_HOST &&
         mu_probe_mtu(&e->numbers[number], at_most(e->timeout_ms, MTU_MS_MAX), &e->mtu) == 0;

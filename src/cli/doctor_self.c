@@ -1,4 +1,4 @@
-/* This machine: what muster, and PyTorch beside it, need of it. */
+/* Checks what muster and PyTorch need of this machine. */
 #include "cli/doctor_host.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define PORTS_FEW   10000
 #define SHM_LITTLE  (UINT64_C(1) << 30)
 
-/* Up to `count` whole numbers of a file of the kernel's; how many there were. */
+/* Reads up to `count` whole numbers from a file of the kernel; returns how many there were. */
 static int read_numbers(const char *path, long *ret, int count)
 {
     FILE *f = fopen(path, "re");
@@ -48,10 +48,9 @@ static void judge_name(struct doctor_report *r, json_t *facts)
     (void)json_object_set_new(facts, "name", json_string(name));
     (void)json_object_set_new(facts, "addresses", list);
     if (mu_probe_resolve(name, numbers, &count, &msg) != 0) {
-        f = doctor_find(r, DOCTOR_WARN, HERE, "our name %s is known to nobody here: %s", name,
-                        msg.text);
-        doctor_remedy(f, "a node that hosts a rendezvous or rank 0 tells others its name: tell it "
-                         "to DNS, or give --local-addr with a number");
+        f = doctor_find(r, DOCTOR_WARN, HERE, "our name %s cannot be resolved: %s", name, msg.text);
+        doctor_remedy(f, "other nodes use the name of the node that hosts the rendezvous or rank "
+                         "0: add it to DNS, or give --local-addr with an address");
         return;
     }
     for (size_t i = 0; i < count; i++) {
@@ -64,8 +63,8 @@ static void judge_name(struct doctor_report *r, json_t *facts)
     }
     f = doctor_find(r, DOCTOR_WARN, HERE, "our name %s is %s, which others cannot reach", name,
                     numbers[0].ip);
-    doctor_remedy(f, "Debian writes 127.0.1.1 into /etc/hosts: put the number that others know in "
-                     "its place, or give --local-addr with it");
+    doctor_remedy(f, "Debian writes 127.0.1.1 into /etc/hosts: replace it with the address that "
+                     "other hosts know, or give --local-addr with that address");
 }
 
 /* --- limits ----------------------------------------------------------------------------------- */
@@ -83,8 +82,8 @@ static void judge_files(struct doctor_report *r, json_t *facts)
                                                  : DOCTOR_OK,
                     HERE, "%" PRIu64 " descriptors for a process", (uint64_t)limit.rlim_max);
     if (limit.rlim_max < FILES_FEW) {
-        doctor_remedy(f, "every client of a server takes one: ulimit -Hn, LimitNOFILE= of the "
-                         "unit, or nofile in /etc/security/limits.conf");
+        doctor_remedy(f, "every client of a server needs one: raise ulimit -Hn, LimitNOFILE= of "
+                         "the unit, or nofile in /etc/security/limits.conf");
     }
 }
 
@@ -100,7 +99,7 @@ static void judge_queue(struct doctor_report *r, json_t *facts)
     f = doctor_find(r, queue < QUEUE_FEW ? DOCTOR_WARN : DOCTOR_OK, HERE,
                     "%ld connections may wait to be accepted (net.core.somaxconn)", queue);
     if (queue < QUEUE_FEW) {
-        doctor_remedy(f, "when hundreds of nodes start at once some wait a second and more: "
+        doctor_remedy(f, "when hundreds of nodes start at once, some wait a second or more: run "
                          "sysctl -w net.core.somaxconn=4096");
     }
 }
@@ -117,25 +116,25 @@ static void judge_ports(struct doctor_report *r, json_t *facts)
     (void)json_object_set_new(facts, "port_range",
                               json_pack("[I, I]", (json_int_t)range[0], (json_int_t)range[1]));
     f = doctor_find(r, range[1] - range[0] < PORTS_FEW ? DOCTOR_WARN : DOCTOR_OK, HERE,
-                    "connections leave from ports %ld to %ld", range[0], range[1]);
+                    "outgoing connections use ports %ld to %ld", range[0], range[1]);
     if (range[1] - range[0] < PORTS_FEW) {
-        doctor_remedy(f, "that is few for many workers: sysctl -w "
+        doctor_remedy(f, "that is few for many workers: run sysctl -w "
                          "net.ipv4.ip_local_port_range=\"32768 60999\"");
     }
     for (size_t i = 0; i < 2; i++) {
         if (own[i] >= range[0] && own[i] <= range[1]) {
-            doctor_remedy(doctor_find(r, DOCTOR_WARN, HERE,
-                                      "port %ld, where servers listen, is among them: any "
-                                      "connection may have it first",
-                                      own[i]),
-                          "sysctl -w net.ipv4.ip_local_reserved_ports=29400,29500");
+            doctor_remedy(
+                doctor_find(r, DOCTOR_WARN, HERE,
+                            "outgoing connections can take port %ld, on which servers listen",
+                            own[i]),
+                "run sysctl -w net.ipv4.ip_local_reserved_ports=29400,29500");
         }
     }
 }
 
-/* --- what is there ---------------------------------------------------------------------------- */
+/* --- loopback, shared memory, clock ----------------------------------------------------------- */
 
-/* Nobody listens at port 1: that it is refused, and at once, shows that loopback works. */
+/* No process listens on port 1, so an immediate refusal shows that loopback works. */
 static void judge_loopback(struct doctor_report *r, json_t *facts)
 {
     const struct mu_probe_number loopback = {.ip = "127.0.0.1", .scope = MU_PROBE_HOST};
@@ -150,8 +149,7 @@ static void judge_loopback(struct doctor_report *r, json_t *facts)
     } else {
         doctor_remedy(
             doctor_find(r, DOCTOR_BAD, HERE, "loopback does not work: %s", strerror(-t.status)),
-            "workers of one machine meet there: ip link set lo up, and see what a "
-            "firewall does to it");
+            "the workers of one machine use it: run ip link set lo up, and check the firewall");
     }
 }
 
@@ -171,8 +169,9 @@ static void judge_memory(struct doctor_report *r, json_t *facts)
     f = doctor_find(r, bytes < SHM_LITTLE ? DOCTOR_WARN : DOCTOR_OK, HERE,
                     "/dev/shm has %" PRIu64 " MiB", bytes >> 20);
     if (bytes < SHM_LITTLE) {
-        doctor_remedy(f, "NCCL and PyTorch's data loaders share memory there: in a container, "
-                         "--shm-size=8g or --ipc=host; Kubernetes: an emptyDir of medium Memory");
+        doctor_remedy(
+            f, "NCCL and PyTorch's data loaders share memory there: in a container, give "
+               "--shm-size=8g or --ipc=host; in Kubernetes, mount an emptyDir of medium Memory");
     }
 }
 
@@ -183,17 +182,17 @@ static void judge_time(struct doctor_report *r, json_t *facts)
     bool well = state >= 0 && state != TIME_ERROR && (now.status & STA_UNSYNC) == 0;
 
     if (state < 0) {
-        (void)doctor_find(r, DOCTOR_NOTE, HERE, "whether the clock is kept right cannot be told");
+        (void)doctor_find(r, DOCTOR_NOTE, HERE, "it is unknown whether the clock is synchronized");
         return;
     }
     (void)json_object_set_new(facts, "clock_synchronized", json_boolean(well));
     if (well) {
-        (void)doctor_find(r, DOCTOR_OK, HERE, "the clock is kept right (give or take %.1f ms)",
+        (void)doctor_find(r, DOCTOR_OK, HERE, "the clock is synchronized (to within %.1f ms)",
                           (double)now.maxerror / 1000);
     } else {
-        doctor_remedy(doctor_find(r, DOCTOR_WARN, HERE, "nobody keeps the clock right"),
+        doctor_remedy(doctor_find(r, DOCTOR_WARN, HERE, "the clock is not synchronized"),
                       "run chrony or systemd-timesyncd (in a container: on its host): PyTorch's "
-                      "c10d rendezvous and certificates go by the clock");
+                      "c10d rendezvous and certificates depend on the clock");
     }
 }
 

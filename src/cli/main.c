@@ -37,7 +37,7 @@ static void print_help(void)
            "parentheses;\n`man muster` lists the exit codes.\n");
 }
 
-/* By another name the program is another. */
+/* Started under another name, the program is another command. */
 static bool is_called(const char *self, const char *name)
 {
     const char *slash = self == NULL ? NULL : strrchr(self, '/');

@@ -8,9 +8,9 @@
 /* What differs from one record to the next. */
 struct event {
     const char *state;
-    const struct mu_agent_worker_end *worker; /* NULL: the agent's own */
+    const struct mu_agent_worker_end *worker; /* NULL: a record of the agent */
     const char *raw_error;                    /* or NULL */
-    int64_t duration_ms;                      /* -1: it took no time */
+    int64_t duration_ms;                      /* -1: no duration */
 };
 
 static uint64_t now_ms(const struct run_events *e)
@@ -20,7 +20,8 @@ static uint64_t now_ms(const struct run_events *e)
 
 /* --- one record ------------------------------------------------------------------------------- */
 
-/* The inner metadata, which torchrun writes as a text inside the outer. Workers' are in arrays. */
+/* The inner metadata, which torchrun writes as a text inside the outer. A worker's values are in
+ * arrays. */
 static char *make_inner(const struct run_events *e, const struct mu_agent_worker_end *w)
 {
     const char *program = ((const char *const *)e->o->argv.items)[0];
@@ -47,7 +48,7 @@ static char *make_inner(const struct run_events *e, const struct mu_agent_worker
     return text;
 }
 
-/* Null as well for what is no text: a record that lacks something is better than none. */
+/* Bytes that are not text also become null: an incomplete record is better than no record. */
 static json_t *text_or_null(const char *text)
 {
     json_t *value = text == NULL ? NULL : json_string(text);
@@ -120,7 +121,7 @@ void run_events_record(struct run_events *e, const struct mu_rdzv_record *record
 void run_events_prepare(struct run_events *e, const struct mu_agent_attempt *attempt)
 {
     uint64_t now = now_ms(e);
-    /* A rank that came while workers were being stopped was not waited for. */
+    /* If ranks came while workers were being stopped, the agent did not wait for them. */
     uint64_t assigned = e->assigned_ms < e->joined_ms ? e->joined_ms : e->assigned_ms;
 
     e->attempt = *attempt;
@@ -175,7 +176,7 @@ static void emit_end(const struct run_events *e, const struct mu_agent_worker_en
 
 void run_events_ended(struct run_events *e, const struct mu_agent_verdict *verdict)
 {
-    /* As torchrun has it: an agent that came to an end has succeeded, whatever its workers did. */
+    /* As in torchrun, an agent that came to its end has succeeded, whatever its workers did. */
     bool failed = verdict->outcome == MU_AGENT_ERROR || verdict->outcome == MU_AGENT_STOPPED;
 
     if (!e->o->events) {

@@ -16,7 +16,7 @@ static const char description[] =
     "backend is static if --node-rank, --master-addr or --master-port is given, and muster\n"
     "otherwise.";
 
-/* What most lines have in common. */
+/* The parts that most lines share. */
 #define TEXT(option, value, help, field, env)                                                      \
     {                                                                                              \
         option, value, help, CLI_TEXT, &parsed.field, 0, .variable = "PET_" env                    \
@@ -31,7 +31,7 @@ static const char description[] =
         option, value, help, CLI_TEXT, &parsed.lock.field, 0, .whole = true                        \
     }
 
-/* Where the table puts what it takes. */
+/* Where the table stores the values. */
 static struct run_options parsed;
 
 static const struct cli_option options[] = {
@@ -90,7 +90,7 @@ static const struct cli_option options[] = {
          "SIGNALS_TO_HANDLE"),
     FLAG("virtual-local-rank", "give each worker LOCAL_RANK=0 and one visible GPU",
          virtual_local_rank, "VIRTUAL_LOCAL_RANK"),
-    /* Ours: spelled out, so that torchrun's can be cut short as they always could. */
+    /* Our options cannot be abbreviated, so that torchrun's abbreviations keep their meaning. */
     {"detect", "SECONDS", "muster: how long a node may be silent before it counts as lost (3)",
      CLI_SECONDS, &parsed.detect, 0, .given = &parsed.has_detect, .whole = true},
     {"grace", "SECONDS", "time between SIGTERM and SIGKILL (30)", CLI_SECONDS, &parsed.grace, 0,
@@ -108,7 +108,7 @@ static const struct cli_option options[] = {
     {"http", "HOST:PORT", "serve a status page of the agent and its workers", CLI_TEXT,
      &parsed.http, 0, .whole = true},
     CLI_LOG_OPTIONS(parsed.log),
-    /* Those of cli_lock.h. */
+    /* The options of cli_lock.h. */
     LOCK("token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)",
          lock.token_file),
     LOCK("tls-cert", "FILE", "instead of a token: this node's certificate (MUSTER_TLS_CERT)",

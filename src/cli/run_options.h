@@ -7,9 +7,9 @@
  *     ... o.rdzv, o.argv, o.workers, ...
  *     run_options_fini(&o);
  *
- * Errors are said on standard error, in one sentence each, and returned as an exit code: CLI_USAGE
- * for what argparse would have refused, CLI_FAILED for a value that turns out to be wrong later, as
- * torchrun has it. Text is borrowed from argv and the environment.
+ * Errors are printed to standard error, in one sentence each, and returned as an exit code:
+ * CLI_USAGE for what argparse would have refused, CLI_FAILED for a value that turns out to be wrong
+ * later, as in torchrun. Text is borrowed from argv and the environment.
  */
 #ifndef MU_RUN_OPTIONS_H
 #define MU_RUN_OPTIONS_H
@@ -26,20 +26,20 @@
 #define RUN_SIGNAL_MAX   64
 #define RUN_ROLE_LEN_MAX 255
 
-/* What the machine has, apart, so that a test can say. */
+/* What the machine has, kept apart so that a test can set it. */
 struct run_machine {
     uint32_t cpus;
-    uint32_t gpus; /* that a worker could see */
+    uint32_t gpus; /* GPUs that a worker could see */
 };
 
-/* Texts, ended by NULL; owned. */
+/* A list of texts, ended by NULL; owned. */
 struct run_texts {
     char **items;
     size_t count;
 };
 
 struct run_options {
-    /* torchrun's, as they were given. */
+    /* torchrun's options, as they were given. */
     const char *nnodes, *nproc_per_node;
     const char *rdzv_backend, *rdzv_endpoint, *rdzv_id, *rdzv_conf;
     bool standalone;
@@ -52,7 +52,7 @@ struct run_options {
     int64_t node_rank, master_port;
     const char *master_addr, *local_addr, *logs_specs, *numa_binding, *signals_to_handle;
     bool virtual_local_rank;
-    /* Ours. */
+    /* Our options. */
     double detect, grace, upscale_delay;
     uint64_t spares;
     const char *signal_map, *verdict, *store_backing;
@@ -65,47 +65,53 @@ struct run_options {
     int script_argc;
     char **script_argv;
 
-    /* What run_options_resolve() made of it. */
-    struct muster_rdzv_params rdzv; /* its texts live as long as this */
+    /* What run_options_resolve() made of them. */
+    struct muster_rdzv_params rdzv; /* its texts live as long as this struct */
     uint32_t workers;
     uint32_t restarts_max;
     uint64_t grace_ms;
-    struct run_texts argv; /* of a worker; ${local_rank} still in it */
+    struct run_texts argv; /* a worker's; ${local_rank} is not replaced yet */
     struct mu_std_masks redirect_masks;
     struct mu_std_masks tee_masks;
     struct mu_rank_filter shown;          /* --local-ranks-filter */
     struct mu_text_filter stdout_filters; /* --duplicate-stdout-filters */
     struct mu_text_filter stderr_filters; /* --duplicate-stderr-filters */
     bool handled[RUN_SIGNAL_MAX + 1];     /* signals that the agent passes on */
-    int sent_for[RUN_SIGNAL_MAX + 1];     /* as which; 0: as themselves */
-    bool omp_threads; /* OMP_NUM_THREADS=1 is set for workers, because nobody has set it */
+    int sent_for[RUN_SIGNAL_MAX + 1];     /* the signal that is sent instead; 0: the same */
+    bool omp_threads; /* OMP_NUM_THREADS=1 is set for workers, because it was not set */
     bool events;      /* --event-log-handler console */
     char endpoint_text[512];
     char run_id_text[64];
     char *config_text;
-    struct mu_rdzv_url url; /* the endpoint, if it is one */
+    struct mu_rdzv_url url; /* the endpoint, if it is a URL */
 };
 
-/** 0, CLI_USAGE or CLI_FAILED, said. Fills in the first half; --help prints and exits. */
+/** Returns 0, or CLI_USAGE or CLI_FAILED after it has printed the error. Fills in the first half;
+ * --help prints and exits. */
 int run_options_parse(struct run_options *o, int argc, char **argv);
-/** 0, CLI_USAGE or CLI_FAILED, said. run_options_fini() is due in any case. */
+/** Returns 0, or CLI_USAGE or CLI_FAILED after it has printed the error. run_options_fini() is due
+ * in any case. */
 int run_options_resolve(struct run_options *o, const struct run_machine *machine);
 void run_options_fini(struct run_options *o);
 
-/** What is here: CPUs that are online; CUDA_VISIBLE_DEVICES, or else NVIDIA's devices. */
+/** Reads what this machine has: CPUs that are online; CUDA_VISIBLE_DEVICES, or else NVIDIA's
+ * devices. */
 struct run_machine run_machine_probe(void);
-/** How many devices a CUDA_VISIBLE_DEVICES names: CUDA stops at the first that is none. */
+/** Returns how many devices a CUDA_VISIBLE_DEVICES names: CUDA stops at the first one that is not
+ * valid. */
 uint32_t run_machine_count_devices(const char *visible);
 
-/** "TERM", "SIGTERM", "15"; 0: there is no such signal. */
+/** Parses "TERM", "SIGTERM" or "15"; 0: there is no such signal. */
 int run_signal_number(const char *text, size_t len);
-/** --signals-to-handle: names that do not exist are skipped, with a warning, as torchrun does. */
+/** Parses --signals-to-handle; names that do not exist are skipped with a warning, as in
+ * torchrun. */
 void run_signals_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1]);
-/** --signal-map USR1=TERM,...: CLI_USAGE, said. What is mapped is handled. */
+/** Parses --signal-map USR1=TERM,... Returns 0, or CLI_USAGE after it has printed the error. A
+ * signal that is mapped is also handled. */
 int run_signal_map_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1],
                          int sent_for[RUN_SIGNAL_MAX + 1]);
 
-/** False for want of memory. */
+/** Returns false if memory runs out. */
 bool run_texts_add(struct run_texts *t, const char *text, size_t len);
 void run_texts_fini(struct run_texts *t);
 

@@ -1,11 +1,11 @@
-/* What the options of `muster run` mean: nodes, workers, rendezvous and a worker's command. */
+/* Resolves the options of `muster run`: nodes, workers, rendezvous and a worker's command. */
 #include "cli/run_options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Python's run_path for one script: what it is called with is its own argv. */
+/* Python's run_path for one script, which gets its arguments as its own argv. */
 static const char run_path_program[] = "import runpy, sys; del sys.argv[0]; "
                                        "runpy.run_path(sys.argv[0], run_name='__main__')";
 
@@ -16,7 +16,8 @@ static int out_of_memory(void)
 
 /* --- nodes and workers ------------------------------------------------------------------------ */
 
-/* As Python's int() takes it, blanks around and all, in the range that makes sense here. */
+/* Parses a number as Python's int() does, with blanks around it, in the range that makes sense
+ * here. */
 static bool parse_count(const char *text, size_t len, int64_t *ret)
 {
     char buf[16];
@@ -126,7 +127,7 @@ static int resolve_endpoint(struct run_options *o, bool is_static)
     o->rdzv.endpoint = o->rdzv_endpoint;
     if (o->standalone ||
         (!is_static && !o->has_backend && o->rdzv_endpoint[0] == '\0' && o->rdzv.nodes_max == 1)) {
-        /* Nobody else comes, so any port will do, and two jobs on one machine never meet. */
+        /* No other node joins, so any free port will do, and two jobs on one machine never meet. */
         o->rdzv.endpoint = "localhost:0";
     } else if (is_static && o->rdzv_endpoint[0] == '\0') {
         if (o->master_port < 0 || o->master_port > UINT16_MAX) {
@@ -143,7 +144,7 @@ static int resolve_endpoint(struct run_options *o, bool is_static)
     return 0;
 }
 
-/* Whether the nodes meet at an address that only this machine has. */
+/* Returns whether the nodes meet at an address that only this machine has. */
 static bool is_here_only(const char *endpoint)
 {
     static const char *const hosts[] = {"localhost", "127.", "[::1]"};
@@ -157,7 +158,7 @@ static bool is_here_only(const char *endpoint)
     return false;
 }
 
-/* Where all nodes are this machine, its name need not be one that can be looked up. */
+/* If all nodes are on this machine, its name need not be resolvable. */
 static void resolve_local_addr(struct run_options *o)
 {
     o->rdzv.local_addr = o->local_addr;
@@ -195,7 +196,7 @@ static bool config_has(const char *config, const char *key)
     return false;
 }
 
-/* Those of ours that not every backend knows. */
+/* Checks those of our options that not every backend knows. */
 static int add_own_config(struct run_options *o, bool is_native)
 {
     bool is_static = strcmp(o->rdzv.backend, "static") == 0;
@@ -233,11 +234,11 @@ static int add_own_config(struct run_options *o, bool is_native)
     if (err == 0 && o->has_spares) {
         err = add_config(o, "spares", (double)o->spares);
     }
-    /* The server keeps the restarts of the whole job. */
+    /* The server counts the restarts of the whole job. */
     return err == 0 && is_native ? add_config(o, "max_restarts", (double)o->max_restarts) : err;
 }
 
-/* An endpoint that is a URL says all the rest as well. */
+/* An endpoint that is a URL also names the backend and its configuration. */
 static int take_url(struct run_options *o)
 {
     const struct mu_rdzv_params given = {
@@ -301,7 +302,7 @@ static int resolve_rdzv(struct run_options *o)
     if (err == 0 && is_static) {
         err = add_config(o, "rank", (double)o->node_rank);
     }
-    /* As torchrun has it. */
+    /* The same as in torchrun. */
     if (err == 0 && (is_static || strcmp(o->rdzv.backend, "etcd") == 0) &&
         !config_has(o->rdzv_conf, "timeout")) {
         err = add_config(o, "timeout", 900);
@@ -330,7 +331,7 @@ static int resolve_command(struct run_options *o)
     if (o->run_path) {
         ok = ok && run_texts_add(&o->argv, "-c", 2) &&
              run_texts_add(&o->argv, run_path_program, sizeof(run_path_program) - 1);
-        /* -c is argv[0] there, and the program drops it. */
+        /* Python makes -c argv[0], and the program drops it. */
     } else if (o->module) {
         ok = ok && run_texts_add(&o->argv, "-m", 2);
     }
@@ -406,17 +407,19 @@ static int refuse_foreign(const struct run_options *o)
 static int resolve_numbers(struct run_options *o)
 {
     if (o->max_restarts < 0) {
-        return cli_fail(CLI_FAILED, "--max-restarts %lld is below zero",
+        return cli_fail(CLI_FAILED, "--max-restarts %lld must be at least 0",
                         (long long)o->max_restarts);
     }
     if (!(o->monitor_interval > 0)) {
-        return cli_fail(CLI_FAILED, "--monitor-interval %g is not above zero", o->monitor_interval);
+        return cli_fail(CLI_FAILED, "--monitor-interval %g must be greater than 0",
+                        o->monitor_interval);
     }
     if (o->grace < 0 || o->upscale_delay < 0) {
-        return cli_fail(CLI_FAILED, "--%s is below zero", o->grace < 0 ? "grace" : "upscale-delay");
+        return cli_fail(CLI_FAILED, "--%s must be at least 0",
+                        o->grace < 0 ? "grace" : "upscale-delay");
     }
     if (o->has_detect && !(o->detect > 0)) {
-        return cli_fail(CLI_FAILED, "--detect %g is not above zero", o->detect);
+        return cli_fail(CLI_FAILED, "--detect %g must be greater than 0", o->detect);
     }
     if (strlen(o->role) > RUN_ROLE_LEN_MAX) {
         return cli_fail(CLI_FAILED, "--role is longer than %d bytes", RUN_ROLE_LEN_MAX);

@@ -10,7 +10,7 @@
 
 #include "cli/cli.h"
 
-/* Written beside and renamed, so that nobody reads half of it. */
+/* The file is written under another name and renamed, so that a reader never sees half of it. */
 static void write_file(const char *what, const char *path, const char *text, size_t len)
 {
     char temporary[4096];
@@ -43,7 +43,7 @@ void run_verdict_write(const char *path, const struct mu_agent_verdict *verdict)
     mu_buf_fini(&text);
 }
 
-/* Who it was, for those who left no word themselves. */
+/* Describes the worker that failed, if it left no error message itself. */
 static void describe(const struct mu_failure *f, char *out, size_t cap)
 {
     const char *name = mu_signal_name(-f->exit_code);

@@ -1,15 +1,15 @@
-/* How a run ended, in files: --verdict, and the launcher's own TORCHELASTIC_ERROR_FILE. */
+/* Writes how a run ended to files: --verdict, and the launcher's own TORCHELASTIC_ERROR_FILE. */
 #ifndef MU_RUN_VERDICT_H
 #define MU_RUN_VERDICT_H
 
 #include "service/agent/agent.h"
 
-/** The verdict as JSON. What cannot be written is said. */
+/** Writes the verdict as JSON. Prints an error if the file cannot be written. */
 void run_verdict_write(const char *path, const struct mu_agent_verdict *verdict);
 /**
- * The first failure in the shape of PyTorch's error files, its code as `errorCode`, for whoever
- * started the launcher as a worker of its own; if it was none of a worker, what else went wrong, at
- * `now_s` since the epoch.
+ * Writes the first failure in the format of PyTorch's error files, with its code as `errorCode`,
+ * for a program that started the launcher as its worker. If no worker failed, writes what else went
+ * wrong, at `now_s` since the epoch.
  */
 void run_verdict_write_error_file(const char *path, const struct mu_agent_verdict *verdict,
                                   int64_t now_s);

@@ -55,7 +55,7 @@ void run_watch_close(struct run_watch *w, void (*then)(void *context), void *con
     }
     w->then = then;
     w->context = context;
-    mu_status_page_tell(w->page); /* how it ended */
+    mu_status_page_tell(w->page); /* the page shows how the run ended */
     mu_status_page_stop(w->page);
 }
 
@@ -106,10 +106,10 @@ static void tell_started(const struct run_watch *w, uint32_t local_rank, int64_t
     cli_log_tell(MUSTER_LOG_INFO, "WORKER-STARTED", a->ranks.base + local_rank,
                  json_pack("{s:I, s:I, s:I}", "node_rank", (json_int_t)a->group_rank, "local_rank",
                            (json_int_t)local_rank, "worker_pid", (json_int_t)pid),
-                 "rank %u runs", a->ranks.base + local_rank);
+                 "rank %u started", a->ranks.base + local_rank);
 }
 
-/* Whether nobody was told yet that it runs. */
+/* Returns whether the start of that worker was not reported yet. */
 static bool is_new(const struct run_watch *w, uint32_t local_rank)
 {
     return local_rank < w->status.worker_count &&
@@ -128,7 +128,7 @@ void run_watch_started(struct run_watch *w, const struct mu_agent_service *agent
 
 void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end)
 {
-    /* One may end before the last has started. */
+    /* A worker may end before the last one has started. */
     if (is_new(w, end->local_rank) && end->pid != 0) {
         tell_started(w, end->local_rank, end->pid);
     }
@@ -138,7 +138,7 @@ void run_watch_exited(struct run_watch *w, const struct mu_agent_worker_end *end
                            (json_int_t)w->status.attempt.group_rank, "local_rank",
                            (json_int_t)end->local_rank, "worker_pid", (json_int_t)end->pid,
                            "exit_code", end->exit_code, "stopped", end->stopped),
-                 "rank %u has ended with %d", end->rank, end->exit_code);
+                 "rank %u ended with code %d", end->rank, end->exit_code);
 }
 
 void run_watch_gone(struct run_watch *w)

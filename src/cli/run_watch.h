@@ -1,6 +1,6 @@
 /*
- * What `muster run` lets others see of itself: the page (--http), and what happens as JSON lines
- * (--log-format json, --events). The agent's callbacks are passed on to it.
+ * Makes `muster run` observable: the status page (--http), and events as JSON lines (--log-format
+ * json, --events). The agent's callbacks are passed on to it.
  *
  *     run_watch_open(&w, &options, &config, env, output, host)
  *     run_watch_log(), _record(), _prepare(), _started(), _exited(), _gone(), _ended()
@@ -19,21 +19,21 @@
 struct run_watch {
     struct mu_agent_status status;
     struct mu_output *output;
-    struct mu_status_page *page; /* NULL: none */
+    struct mu_status_page *page; /* NULL: there is no page */
     const char *run_id;
     void (*then)(void *context);
     void *context;
 };
 
-/** Diverts JSON lines to the console of the run; opens the page, in an environment without a lock:
- * a page has its own. 0 or an exit code, said. */
+/** Diverts JSON lines to the console of the run, and opens the page in an environment without a
+ * lock, because a page has its own. Returns 0, or an exit code after it has printed the error. */
 int run_watch_open(struct run_watch *w, struct run_options *o,
                    const struct mu_agent_service_config *config, struct mu_env *env,
                    struct mu_output *output, const char *host);
-/** Ends the page; `then` follows, at once if there is none. */
+/** Closes the page, then calls `then`; at once if there is no page. */
 void run_watch_close(struct run_watch *w, void (*then)(void *context), void *context);
 void run_watch_fini(struct run_watch *w);
-/** Where the page is, for the user; "": there is none. */
+/** Returns the page's address, for the user; "": there is no page. */
 const char *run_watch_address(const struct run_watch *w, char *buf, size_t cap);
 
 void run_watch_log(struct run_watch *w, const char *line);

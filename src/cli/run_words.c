@@ -1,4 +1,4 @@
-/* The small languages inside the options of `muster run`, and what the machine has. */
+/* Parses the values of options of `muster run`, and counts what the machine has. */
 #include "cli/run_options.h"
 
 #include <dirent.h>
@@ -136,7 +136,7 @@ uint32_t run_machine_count_devices(const char *visible)
         at += strspn(at, " \t");
         len = strcspn(at, ",");
         if (len == 0 || at[0] == '-') {
-            return count; /* "-1", or nothing at all, hides all that follow */
+            return count; /* "-1", or an empty word, hides all that follow */
         }
         count++;
         at += len;

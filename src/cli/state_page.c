@@ -127,17 +127,18 @@ static void put_given_metrics(struct mu_status_text *t, struct state_page *p)
     struct muster_state_stats stats;
 
     muster_state_stats(p->state, &stats);
-    put_figure(t, "muster_state_downloads", "gauge", "Downloads from here now.", stats.active);
+    put_figure(t, "muster_state_downloads", "gauge", "Downloads from this process now.",
+               stats.active);
     put_figure(t, "muster_state_downloads_total", "counter", "Downloads begun here.",
                stats.downloads);
     put_figure(t, "muster_state_turned_away_total", "counter", "Downloads that found no slot.",
                stats.turned_away);
-    put_figure(t, "muster_state_given_bytes_total", "counter", "Bytes given to others.",
+    put_figure(t, "muster_state_given_bytes_total", "counter", "Bytes sent to newcomers.",
                stats.bytes);
-    put_figure(t, "muster_state_given_chunks_total", "counter", "Chunks given to others.",
+    put_figure(t, "muster_state_given_chunks_total", "counter", "Chunks sent to newcomers.",
                stats.chunks);
     put_figure(t, "muster_state_hivemind_downloads_total", "counter",
-               "Downloads begun by peers of hivemind's.", stats.hivemind_downloads);
+               "Downloads begun by hivemind's peers.", stats.hivemind_downloads);
 }
 
 static int tell_metrics(void *context, struct mu_buf *out)
@@ -154,11 +155,11 @@ static int tell_metrics(void *context, struct mu_buf *out)
     } else {
         put_figure(&t, "muster_state_loaded_bytes", "gauge", "Bytes that are verified.", g->bytes);
         put_figure(&t, "muster_state_total_bytes", "gauge", "Bytes of the state.", g->total);
-        put_figure(&t, "muster_state_wasted_bytes_total", "counter", "Bytes that were of no use.",
-                   g->wasted);
-        put_figure(&t, "muster_state_bytes_per_second", "gauge", "How fast it comes.",
+        put_figure(&t, "muster_state_wasted_bytes_total", "counter",
+                   "Bytes that arrived and were not used.", g->wasted);
+        put_figure(&t, "muster_state_bytes_per_second", "gauge", "Bytes that arrive per second.",
                    (uint64_t)g->bytes_per_s);
-        put_figure(&t, "muster_state_donors", "gauge", "Donors that serve it now.", g->donors);
+        put_figure(&t, "muster_state_donors", "gauge", "Donors that send chunks now.", g->donors);
         put_figure(&t, "muster_state_donors_banned_total", "counter",
                    "Donors that sent something wrong.", g->banned);
         put_figure(&t, "muster_state_donors_lost_total", "counter", "Donors that were lost.",

@@ -30,7 +30,7 @@ static void append(struct drawing *d, const char *text, size_t len)
         char *more = realloc(d->text, cap); /* tidy: given to a caller who frees it */
 
         if (more == NULL) {
-            free(d->text); /* tidy: as above */
+            free(d->text); /* tidy: given to a caller who frees it */
         }
         d->text = more;
         d->cap = cap;
@@ -42,7 +42,7 @@ static void append(struct drawing *d, const char *text, size_t len)
     }
 }
 
-/* One line, cut at the width where a character begins. `style`: an escape, or NULL. */
+/* Adds one line, cut at the width where a character begins. `style`: an escape, or NULL. */
 static void put(struct drawing *d, const char *style, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 static void put(struct drawing *d, const char *style, const char *format, ...)
@@ -112,7 +112,7 @@ static double rate(const struct top_screen *s, const char *name)
     return ms <= 0 ? 0 : (figure(s->now, name) - figure(s->before, name)) * 1000 / ms;
 }
 
-/* "1.23M". */
+/* Formats a number as "1.23M". */
 static const char *brief(double n, char *buf, size_t cap)
 {
     static const char units[] = " kMGT";
@@ -179,7 +179,7 @@ static const char *style_of(const char *state)
     return YELLOW;
 }
 
-/* Names differ at their ends most often: what is too long is cut in the middle. */
+/* Names differ mostly at their ends, so a name that is too long is cut in the middle. */
 static const char *cut(const char *text, size_t width, char *buf, size_t cap)
 {
     size_t len = strlen(text);
@@ -235,7 +235,7 @@ static void put_run(struct drawing *d, const json_t *run, int member_lines)
     }
 }
 
-/* "12.3 s", "4 min", "3.5 h". */
+/* Formats a duration as "12.3 s", "4 min" or "3.5 h". */
 static const char *lasting(double ms, char *buf, size_t cap)
 {
     (void)snprintf(buf, cap,
@@ -299,8 +299,8 @@ static void put_transfers(struct drawing *d, const json_t *list, int room)
 {
     size_t count = json_array_size(list);
 
-    put(d, SOFT, count == 0 ? "nobody loads anything" : "  %-26s %-16s %5s %8s %8s", "with", "what",
-        "", "bytes", "rate");
+    put(d, SOFT, count == 0 ? "no downloads" : "  %-26s %-16s %5s %8s %8s", "with", "what", "",
+        "bytes", "rate");
     for (size_t i = 0; i < count; i++) {
         const json_t *t = json_array_get(list, i);
         double total = number_of(t, "total");
@@ -337,7 +337,7 @@ static void put_events(struct drawing *d)
         if (localtime_r(&at, &tm) != NULL) {
             (void)strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
         }
-        /* An agent is of one run, and that stands above. */
+        /* An agent has one run, which the head shows. */
         put(d, i == 0 ? NULL : SOFT, "%s  %s%s%s", clock, agent ? "" : text_of(e, "run"),
             agent ? "" : "  ", text_of(e, "text"));
     }
@@ -349,7 +349,7 @@ static void put_runs(struct drawing *d, const json_t *runs, int room)
 
     if (count == 0) {
         put(d, NULL, " ");
-        put(d, SOFT, "nobody has met here yet");
+        put(d, SOFT, "no runs yet");
     }
     for (size_t i = 0; i < count; i++) {
         int left = room - (d->lines - 3) - 3 * (int)(count - i - 1);
@@ -368,7 +368,7 @@ char *top_screen_draw(const struct top_screen *screen)
     const json_t *transfers = json_object_get(screen->now, "transfers");
     const json_t *runs = json_object_get(screen->now, "runs");
     struct drawing d = {.screen = screen, .cap = 4096};
-    /* The head has three lines, the events keep six; the rest is shared. */
+    /* The head has three lines, the events have six; the other parts share the rest. */
     int room = screen->height - 9;
 
     d.text = malloc(d.cap); /* tidy: given to a caller who frees it */

@@ -1,5 +1,5 @@
 /*
- * What `muster top` shows: a status (docs/operate.md) drawn into so many lines of so many columns.
+ * The screen of `muster top`: a status (docs/operate.md), drawn into a number of lines and columns.
  */
 #ifndef MU_TOP_SCREEN_H
 #define MU_TOP_SCREEN_H
@@ -14,10 +14,11 @@ struct top_screen {
     int height;
     bool color;
     const json_t *now;
-    const json_t *before; /* a status before it, for rates; NULL: none */
+    const json_t *before; /* an earlier status, for rates; NULL: there is no earlier one */
 };
 
-/** Returns a text of at most `height` lines, each ended; to be freed. NULL: no memory. */
+/** Returns a text of at most `height` lines, each with its newline, which the caller frees. NULL:
+ * out of memory. */
 char *top_screen_draw(const struct top_screen *screen);
 
 #endif

@@ -65,7 +65,7 @@ def check_plain(checks):
                       for f in report["findings"]), "one member is few", texts)
         other = lib.free_port()
         code, _, bad = examine("etcd://%s,127.0.0.1:%d" % (server.authority(), other))
-        checks.ok(code == FAULTY and "take it out of the URL" in bad, "nobody listens there", bad)
+        checks.ok(code == FAULTY and "remove it from the URL" in bad, "nobody listens there", bad)
         code, _, bad = examine("etcd://%s?tls=true" % server.authority())
         checks.ok(code == UNUSABLE and "-> cacert" in bad, "TLS to a server that has none", bad)
         with etcd_lib.Etcd(v2=False) as second:
@@ -98,7 +98,7 @@ def check_password(checks, path):
         checks.ok(code == UNUSABLE and "does not accept the password of user root" in bad,
                   "a wrong password", bad)
         code, _, bad = examine(url)
-        checks.ok(code == UNUSABLE and "wants a user and a password" in bad, "no password", bad)
+        checks.ok(code == UNUSABLE and "requires a user and a password" in bad, "no password", bad)
         code, _, bad = examine("%s?user=poor&password_file=%s" % (url, right))
         checks.ok(code == UNUSABLE and "may not write below /muster" in bad and
                   "role grant-permission" in bad, "no permission", bad)
@@ -121,7 +121,7 @@ def check_tls(checks, path):
         code, _, bad = examine(url + tls.file("ca.pem"))
         checks.ok(code == UNUSABLE and "--client-cert-auth" in bad, "no certificate", bad)
         code, _, bad = examine("etcd://" + server.authority())
-        checks.ok(code == UNUSABLE and "say tls=true" in bad, "no TLS", bad)
+        checks.ok(code == UNUSABLE and "add tls=true" in bad, "no TLS", bad)
 
 
 def main():

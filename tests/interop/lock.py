@@ -254,7 +254,7 @@ def test_rpc_and_state_with_certificates(scratch, options, ours, theirs, address
     with Serving("state", "serve", "--listen", "0.0.0.0:0", "--advertise", address,
                  *options(ours, address), model) as donor:
         far, near = "%s:%d" % (address, donor.port), "%s:%d" % (HOST, donor.port)
-        checks.ok("for those with the job's credential" in donor.text, "a donor says who can read",
+        checks.ok("for nodes with the job's credential" in donor.text, "a donor says who can read",
                   donor.text)
         expect("it gives to who has a certificate", 0, "", "state", "pull", "-q", "-o", copy,
                *options(ours, "node9"), far)
