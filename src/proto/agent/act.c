@@ -3,7 +3,7 @@
 
 #define BIT(state) (1u << (state))
 
-/* Where each state may lead. */
+/* The states that each state may lead to. */
 static const unsigned allowed[] = {
     [MU_AGENT_IS_IDLE] = BIT(MU_AGENT_IS_JOINING) | BIT(MU_AGENT_IS_ENDED),
     [MU_AGENT_IS_JOINING] = BIT(MU_AGENT_IS_EXCHANGING) | BIT(MU_AGENT_IS_ENDED),
@@ -115,7 +115,8 @@ void mu_agent_proceed(struct mu_agent *a, struct mu_agent_update *u)
     }
 }
 
-/* Says it to the rendezvous, before the workers are gone: the others need not wait for that. */
+/* Tells the rendezvous before the workers are gone, so that the other nodes need not wait for
+ * them. */
 static void say_goodbye(struct mu_agent *a, struct mu_agent_update *u,
                         enum mu_agent_goodbye goodbye)
 {
@@ -140,7 +141,7 @@ void mu_agent_end(struct mu_agent *a, struct mu_agent_update *u, enum mu_agent_o
     a->why = a->line;
     say_goodbye(a, u, goodbye);
     if (!a->alive || (outcome == MU_AGENT_SUCCEEDED && a->exited == a->config.workers)) {
-        /* What workers that have succeeded leave behind is no reason to wait. */
+        /* Processes that successful workers leave behind are not a reason to wait. */
         finish(a, u);
     } else if (a->state != MU_AGENT_IS_SAVING && a->state != MU_AGENT_IS_STOPPING) {
         mu_agent_stop(a, u, a->config.stop_signal);

@@ -80,7 +80,7 @@ static const char *words(const struct mu_agent_event *e)
     return e->text != NULL && e->text[0] != '\0' ? e->text : muster_strerror(e->code);
 }
 
-/* The round is over or the run has failed: how the rendezvous' word for it reads as an end. */
+/* The round is over or the run has failed: maps the rendezvous' code to an outcome. */
 static enum mu_agent_outcome outcome_of(int code)
 {
     return code == MUSTER_ERDZV_GRACEFUL   ? MU_AGENT_GRACEFUL
@@ -137,7 +137,7 @@ static void exchange_failed(struct mu_agent *a, struct mu_agent_update *u, int c
                             const char *why)
 {
     a->exchange_failures += 1;
-    /* What is locked does not open by trying again. */
+    /* A refused credential stays refused, however often it is tried. */
     if (code == MUSTER_ELOCKED || a->exchange_failures >= a->config.exchange_tries_max) {
         MU_AGENT_SAY(a, u, "the ranks of round %llu could not be exchanged: %s",
                      (unsigned long long)a->round, why);
@@ -159,8 +159,8 @@ static void say_how_it_ended(struct mu_agent *a, struct mu_agent_update *u, cons
                  a->exit_code < 0 ? -a->exit_code : a->exit_code, then);
 }
 
-/* One of our own has failed in a round that is not over. A backend that keeps the budget decides
- * what that costs, and so whether it is the end: it knows who was lost. */
+/* One of our workers has failed in a round that is not over. A backend that keeps the restart
+ * budget decides what that costs, and so whether it is the end: it knows which nodes were lost. */
 static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_agent_update *u)
 {
     uint32_t left = mu_agent_restarts_left(a);
@@ -191,7 +191,7 @@ static void fail(struct mu_agent *a, const struct mu_agent_event *e, struct mu_a
     mu_agent_stop(a, u, a->config.stop_signal);
 }
 
-/* Some have ended well and others run: who they are is said if it stays so. */
+/* Some workers have succeeded and others still run: those are named if it stays so. */
 static void watch_stragglers(struct mu_agent *a)
 {
     if (a->state == MU_AGENT_IS_RUNNING && a->exited != 0) {
@@ -283,7 +283,7 @@ static void take_assigned(struct mu_agent *a, const struct mu_agent_event *e,
     }
 }
 
-/* While RUNNING or before: the workers must go, and start anew with the next round. */
+/* While RUNNING or before: the workers must stop, and start again in the next round. */
 static void lose_round(struct mu_agent *a, const struct mu_agent_event *e,
                        struct mu_agent_update *u)
 {
@@ -346,8 +346,9 @@ static void take_round_ended(struct mu_agent *a, const struct mu_agent_event *e,
     }
 }
 
-/* What is being stopped, or saved, ends sooner; what runs is stopped with the round. Who only waits
- * for the others at the end does so for a while yet: the server may be back. */
+/* Workers that are being stopped or are saving get less time; workers that run are stopped with the
+ * round. An agent that only waits in the exit barrier waits a while longer, because the server may
+ * be back. */
 static void take_cut_off(struct mu_agent *a, const struct mu_agent_event *e,
                          struct mu_agent_update *u)
 {
@@ -498,7 +499,7 @@ static void take_stop_timeout(struct mu_agent *a, struct mu_agent_update *u)
         mu_agent_kill(a, u);
         return;
     }
-    /* To start others beside these is out of the question; to wait for ever as well. */
+    /* The agent cannot start workers beside these, and cannot wait for ever. */
     a->alive = false;
     if (a->outcome == 0) {
         MU_AGENT_SAY(a, u, "a process of the workers cannot be killed");
@@ -542,7 +543,7 @@ static void take_timeout(struct mu_agent *a, struct mu_agent_update *u)
 
 /* --- a step --------------------------------------------------------------------------------- */
 
-/* What a driver that keeps its duties never says. */
+/* Whether a driver that keeps its duties never sends this event. */
 static int check(const struct mu_agent *a, const struct mu_agent_event *e)
 {
     bool ours = e->generation == a->generation && a->alive;
@@ -585,7 +586,8 @@ static int check(const struct mu_agent *a, const struct mu_agent_event *e)
     return MUSTER_EINVAL;
 }
 
-/* About another round or generation, or the answer to what is no longer asked. */
+/* Whether the event is about another round or generation, or answers a question that is no longer
+ * asked. */
 static bool is_stale(const struct mu_agent *a, const struct mu_agent_event *e)
 {
     if (a->state == MU_AGENT_IS_ENDED) {

@@ -51,7 +51,8 @@ void mu_dht_auth_fini(struct mu_dht_auth_terms *t)
     }
 }
 
-/* A nonce that was not seen before; of too many nobody's is new any more until some are old. */
+/* Takes a nonce that was not seen before. When too many are remembered, no nonce counts as new
+ * until some are old. */
 static int remember(struct mu_dht_auth_terms *t, double now, struct mu_span value)
 {
     struct nonce *n;
@@ -75,7 +76,8 @@ static int remember(struct mu_dht_auth_terms *t, double now, struct mu_span valu
     return 0;
 }
 
-/* The wrapper without a signature, then the message with it, signed, then the wrapper anew. */
+/* Writes the wrapper without a signature, signs the message with it, then writes the wrapper again
+ * with the signature. */
 static int sign(struct mu_dht_auth_terms *t, struct mu_dht_auth *request,
                 struct mu_dht_reply_auth *reply, struct mu_span message, struct mu_buf *out)
 {
@@ -110,7 +112,8 @@ static int sign(struct mu_dht_auth_terms *t, struct mu_dht_auth *request,
     return err;
 }
 
-/* Whether the token's key has signed the message, whose wrapper without a signature is `bare`. */
+/* Returns whether the token's key has signed the message, whose wrapper without a signature is
+ * `bare`. */
 static int verify(const struct mu_dht_token *token, struct mu_span message, struct mu_span bare,
                   struct mu_span signature)
 {
@@ -129,7 +132,7 @@ static int verify(const struct mu_dht_token *token, struct mu_span message, stru
     return err == 0 || err == MUSTER_ENOMEM ? err : MUSTER_EDHT_DENIED;
 }
 
-/* The wrapper of a message, whatever its kind: field 1. */
+/* Finds the wrapper of a message, which is field 1 in every kind of message. */
 static struct mu_span wrapper_of(struct mu_span message)
 {
     struct mu_span auth;
@@ -155,7 +158,7 @@ int mu_dht_auth_sign_reply(struct mu_dht_auth_terms *t, const uint8_t nonce[MU_D
     return sign(t, NULL, &auth, message, out);
 }
 
-/* Whether the service key, if one is named, is ours. */
+/* Returns whether the service key, if one is named, is ours. */
 static int check_service(const struct mu_dht_auth_terms *t, struct mu_span named)
 {
     struct mu_buf line;

@@ -8,7 +8,7 @@
 
 #define KEY_TEXT_MAX  (64u << 10)
 #define BLACKLIST_MAX 4096
-#define FAILURES_MAX  6 /* backoff no longer than 64 times */
+#define FAILURES_MAX  6 /* the backoff is at most 64 times the first one */
 #define SPREAD_MAX    (512u << 10)
 #define SPREAD_ITEMS  64
 #define HORIZON_S     (30.0 * 86400)
@@ -278,9 +278,9 @@ void mu_dht_spread(struct mu_dht *d, const struct mu_dht_neighbour *who,
     }
 }
 
-/* --- who is there ----------------------------------------------------------------------------- */
+/* --- other nodes ------------------------------------------------------------------------------ */
 
-/* Whether a newcomer should keep this record, and it is for us to tell it. */
+/* Returns whether a new node should keep this record, and we should send it. */
 static bool is_for(struct mu_dht *d, const struct mu_dht_id *key, const struct mu_dht_id *node)
 {
     struct mu_dht_neighbour near[16];
@@ -292,8 +292,8 @@ static bool is_for(struct mu_dht *d, const struct mu_dht_id *key, const struct m
 }
 
 /*
- * A newcomer gets what it should keep from those who are nearest to it, so that what is looked for
- * at the nearest nodes is found there.
+ * A new node gets the records that it should keep from the nodes nearest to it, so that a search at
+ * the nearest nodes finds them.
  */
 static void hand_over(struct mu_dht *d, const struct mu_dht_neighbour *who)
 {
@@ -355,7 +355,7 @@ void mu_dht_lost(struct mu_dht *d, const struct mu_dht_neighbour *who, bool has_
 {
     const struct mu_dht_id *node = mu_dht_table_node_of(&d->table, &who->peer);
 
-    /* What another peer says of an id must not cost its owner his place. */
+    /* What another peer says of an id must not cost the id's owner its place. */
     if (node != NULL && (!has_node || mu_dht_id_eq(node, &who->node))) {
         struct mu_dht_id copy = *node;
 
@@ -409,7 +409,7 @@ static void blacklist(struct mu_dht *d, const struct mu_peer_id *peer)
     b->failures += b->failures < FAILURES_MAX;
 }
 
-/* It has answered something else: it may be asked again, though what it failed at counts still. */
+/* The node has answered another call: it may be asked again, but its failures still count. */
 static void give_another_chance(struct mu_dht *d, const struct mu_peer_id *peer)
 {
     struct dht_blacklisted *b = find_blacklisted(d, peer);
@@ -439,7 +439,7 @@ static void answer_find(struct mu_dht *d, struct dht_call *c, bool ok, struct mu
     }
     for (size_t i = 0; ok && c->op != NULL && i < c->search.count; i++) {
         uint32_t query = c->search.queries[i];
-        size_t left = 4 * d->config.bucket_size; /* nobody has more to say of a key */
+        size_t left = 4 * d->config.bucket_size; /* no node has more to say about a key */
 
         if (!mu_dht_find_reply_next(&reply, &found)) {
             break;

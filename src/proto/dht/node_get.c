@@ -1,4 +1,4 @@
-/* Gets, what is cached on the way, and asking again before what is cached expires. */
+/* Gets, caching of what they find, and asking again before a cached record expires. */
 #include "proto/dht/node_internal.h"
 
 #include <muster/error.h>
@@ -9,7 +9,7 @@
 
 /* --- merging ---------------------------------------------------------------------------------- */
 
-/* Of two records of a key what the rules of storages say is kept, subkey by subkey. */
+/* Merges two records of a key by the rules of storages, subkey by subkey. */
 static void merge_record(struct mu_dht_storage *to, double now, const struct mu_dht_record *r)
 {
     struct mu_dht_entry e;
@@ -122,7 +122,8 @@ static bool is_source(const struct dht_key *k, const struct mu_peer_id *peer)
     return false;
 }
 
-/* The nearest node that did not have it shall, so that the next one to ask finds it sooner. */
+/* Sends the record to the nearest node that did not have it, so that the next search finds it
+ * sooner. */
 static void cache_nearest(struct mu_dht *d, struct dht_op *op, const struct dht_key *k,
                           const struct mu_dht_record *r)
 {
@@ -150,7 +151,7 @@ static void cache_nearest(struct mu_dht *d, struct dht_op *op, const struct dht_
     }
 }
 
-/* Others who look for the same need not look on, if this is as new as they want it. */
+/* Other gets of the same key can stop if this record is as new as they want it. */
 static void share(struct mu_dht *d, const struct dht_op *op, const struct dht_key *k,
                   const struct mu_dht_record *r)
 {
@@ -206,8 +207,8 @@ void mu_dht_get_found(struct mu_dht *d, struct dht_op *op, uint32_t key)
 }
 
 /*
- * Results are written when they are handed out, and not a turn before: what has expired in between
- * is not among them.
+ * Results are written when they are handed out and not earlier, so that records that expire in
+ * between are left out.
  */
 void mu_dht_get_settle(struct mu_dht *d, struct dht_op *op)
 {
@@ -228,7 +229,7 @@ void mu_dht_get_settle(struct mu_dht *d, struct dht_op *op)
 
 /* --- beginning -------------------------------------------------------------------------------- */
 
-/* What is here already; true if that is enough. */
+/* Takes what is stored here already; returns true if that is enough. */
 static bool look_here(struct mu_dht *d, struct dht_op *op, struct dht_key *k)
 {
     double now = mu_dht_time(d);

@@ -1,11 +1,11 @@
 /*
- * Inside of a DHT node.
+ * What the files of a DHT node share.
  *
  *     node.c          life, calls, events, the routing table, time
- *     node_serve.c    what others ask
- *     node_op.c       what all operations have in common
+ *     node_serve.c    requests of others
+ *     node_op.c       what all operations share
  *     node_get.c      gets, and the cache
- *     node_store.c    stores, and storing anew
+ *     node_store.c    stores, and storing again
  *     node_join.c     joining, and joining again
  */
 #ifndef MU_DHT_NODE_INTERNAL_H
@@ -19,9 +19,9 @@
 #define DHT_SOURCES_MAX 4
 
 enum dht_call_kind {
-    DHT_CALL_JOIN = 1, /* a ping to somebody who may let us in */
-    DHT_CALL_BACK,     /* a ping to see whether one who asked can be reached */
-    DHT_CALL_EVICT,    /* a ping to one whose place another wants */
+    DHT_CALL_JOIN = 1, /* a ping to a node that may let us join */
+    DHT_CALL_BACK,     /* a ping to check whether a caller can be reached */
+    DHT_CALL_EVICT,    /* a ping to a node whose place another node wants */
     DHT_CALL_FIND,
     DHT_CALL_STORE,
     DHT_CALL_SPREAD, /* a store whose outcome does not matter */
@@ -35,11 +35,11 @@ struct dht_call {
     enum dht_call_kind kind;
     enum mu_dht_method method;
     struct mu_dht_neighbour who;
-    bool has_node; /* whose id we know */
+    bool has_node; /* its node id is known */
     struct mu_buf message;
     uint8_t nonce[MU_DHT_NONCE_LEN];
     double sent;
-    struct dht_op *op; /* NULL: nobody waits for it any more */
+    struct dht_op *op; /* NULL: no operation waits for it any more */
     uint32_t key;
     uint64_t token;                       /* BACK */
     uint8_t back_nonce[MU_DHT_NONCE_LEN]; /* BACK: of the request */
@@ -53,16 +53,17 @@ struct dht_reply {
     struct mu_buf message;
 };
 
-/* A key of a get or a store while it is worked on. */
+/* A key of a get or a store that is in progress. */
 struct dht_key {
     struct mu_dht_id id;
     bool done;
     bool searched;
     uint32_t query;
-    double local; /* GET: when what was here at first expires; 0: nothing was */
+    double local; /* GET: when the record that was here at first expires; 0: there was no record */
     struct mu_peer_id sources[DHT_SOURCES_MAX];
     size_t source_count;
-    struct mu_dht_neighbour *near; /* STORE: who may keep it, nearest first; ourselves too */
+    struct mu_dht_neighbour *near; /* STORE: nodes that may keep it, nearest first; includes
+                                      ourselves */
     size_t near_count;
     size_t near_next;
     uint32_t in_flight;
@@ -79,15 +80,15 @@ struct dht_op {
     struct mu_dht_op base;
     struct mu_list link; /* ops, ended */
     mu_mono_t deadline;
-    bool internal; /* nobody is told of its end */
+    bool internal; /* its end is not reported */
     bool ended;
     bool latest;
-    bool restores;  /* JOIN: our records are stored anew when it has worked */
+    bool restores;  /* JOIN: our records are stored again when it has succeeded */
     bool searching; /* JOIN: the pings are over */
-    bool upkeep;    /* JOIN: looks around, whether anybody answers or not */
-    uint32_t gaps;  /* JOIN: parts of the space that are looked at besides our own */
+    bool upkeep;    /* JOIN: searches whether or not a peer answers */
+    uint32_t gaps;  /* JOIN: parts of the id space that are searched besides our own */
     uint32_t pings;
-    uint32_t clocks; /* JOIN: that do not agree with ours */
+    uint32_t clocks; /* JOIN: clocks that do not agree with ours */
     struct mu_dht_search search;
     struct mu_dht_storage found; /* GET */
     struct dht_key *keys;
@@ -119,7 +120,7 @@ struct mu_dht {
     struct mu_dht_table table;
     struct mu_dht_storage main;
     struct mu_dht_storage cache;
-    struct mu_dht_storage own; /* what we have stored ourselves */
+    struct mu_dht_storage own; /* our own records */
     struct mu_list ops;
     struct mu_list ended;
     struct mu_list to_send;
@@ -133,10 +134,10 @@ struct mu_dht {
     struct mu_heap refresh_due;
     struct mu_map blacklist;
     struct mu_list blacklist_order;
-    struct mu_peer_id *joined; /* through whom */
+    struct mu_peer_id *joined; /* the peers through which we joined */
     size_t joined_count;
     bool had_others;
-    bool alone; /* and has them no more */
+    bool alone; /* all of them are lost */
     mu_mono_t upkeep_at;
     mu_mono_t rejoin_at;
     bool moved; /* an operation has ended or begun since mu_dht_pump() looked */
@@ -153,11 +154,11 @@ void mu_dht_enter(struct mu_dht *d, struct mu_now now);
 struct mu_dht_head mu_dht_own_head(const struct mu_dht *d);
 int mu_dht_call_new(struct mu_dht *d, enum dht_call_kind kind, enum mu_dht_method method,
                     const struct mu_dht_neighbour *who, bool has_node, struct dht_call **ret);
-/** The message is written. Frees the call if that fails. */
+/** Queues a call whose message is written. Frees the call if that fails. */
 int mu_dht_call_ready(struct mu_dht *d, struct dht_call *c, int err);
 int mu_dht_ping_node(struct mu_dht *d, enum dht_call_kind kind, const struct mu_dht_neighbour *who,
                      bool has_node, bool validate, struct dht_call **ret);
-/** Has some records stored elsewhere; what comes of it does not matter. */
+/** Has some records stored on another node; the result does not matter. */
 void mu_dht_spread(struct mu_dht *d, const struct mu_dht_neighbour *who,
                    const struct mu_dht_item *items, size_t count);
 void mu_dht_heard(struct mu_dht *d, const struct mu_dht_id *node, const struct mu_peer_id *peer);
@@ -173,7 +174,7 @@ void mu_dht_ping_answered_back(struct mu_dht *d, struct dht_call *c, bool reache
 int mu_dht_op_new(struct mu_dht *d, enum mu_dht_op_type type, size_t keys, size_t results,
                   struct dht_op **ret);
 void mu_dht_op_delete(struct dht_op *op);
-/** It runs from now on; or, if `err` is not 0, it is deleted, and that returned. */
+/** Starts the operation; or, if `err` is not 0, deletes it and returns `err`. */
 int mu_dht_op_begin(struct mu_dht *d, struct dht_op *op, int err, struct dht_op **ret);
 int mu_dht_op_search(struct mu_dht *d, struct dht_op *op, uint32_t key);
 void mu_dht_op_end(struct mu_dht *d, struct dht_op *op, int status);

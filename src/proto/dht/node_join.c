@@ -1,11 +1,11 @@
-/* Joining the others, seeing whether they are still there, and joining them again. */
+/* Joining the other nodes, checking that they are still there, and joining them again. */
 #include "proto/dht/node_internal.h"
 
 #include <muster/error.h>
 
 #define PEERS_MAX 256
-#define GAPS_MAX  16 /* parts of the space that are looked at in one search */
-#define GAP_KNOWN 3  /* nodes of such a part whom it is enough to know */
+#define GAPS_MAX  16 /* parts of the id space that one search looks at */
+#define GAP_KNOWN 3  /* how many known nodes of such a part are enough */
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
@@ -24,7 +24,7 @@ static void ended_join(struct mu_dht *d, struct dht_op *op, int status)
     }
 }
 
-/* Somebody has let us in: who is near to us? They learn of us by being asked. */
+/* A node has let us in: searches for the nodes near to us. They learn of us by being asked. */
 static void look_around(struct mu_dht *d, struct dht_op *op)
 {
     op->searching = true;
@@ -52,8 +52,8 @@ static void pings_over(struct mu_dht *d, struct dht_op *op)
 }
 
 /*
- * A peer's clock must show a time between our asking and its answer, give or take what is allowed:
- * records live by the clock, and die by it where clocks differ.
+ * A peer's clock must show a time between our question and its answer, within the allowed
+ * difference: records expire by the clock, and are lost where clocks differ.
  */
 static bool clock_agrees(const struct mu_dht *d, const struct dht_call *c, double theirs)
 {
@@ -87,7 +87,7 @@ static unsigned common_bits(const struct mu_dht_id *a, const struct mu_dht_id *b
     return bits;
 }
 
-/* Some id that has the first `bit` bits of ours, and not the next one. */
+/* Makes an id that shares the first `bit` bits with ours, but not the next one. */
 static struct mu_dht_id id_beside(struct mu_dht *d, unsigned bit)
 {
     struct mu_dht_id id = d->config.self.node;
@@ -109,9 +109,10 @@ static bool knows_some(struct mu_dht *d, const struct mu_dht_id *target, unsigne
 }
 
 /*
- * Who has looked for its own id only knows those around it, and so do they: who looks for something
- * far from there is led round in a circle by them. So each part of the space that does not hold us,
- * the other half, the other quarter of our half and so on, is looked at if too few in it are known.
+ * A node that has searched only for its own id knows only the nodes around it, and so do they: a
+ * search for something far from there would go in circles. So each part of the id space that does
+ * not hold us (the other half, the other quarter of our half and so on) is searched if too few of
+ * its nodes are known.
  */
 static void fill_gaps(struct mu_dht *d, struct dht_op *op)
 {
@@ -147,7 +148,7 @@ void mu_dht_join_found(struct mu_dht *d, struct dht_op *op)
 void mu_dht_join_late(struct mu_dht *d, struct dht_op *op)
 {
     if (op->searching) {
-        ended_join(d, op, 0); /* we are in; the rest comes by and by */
+        ended_join(d, op, 0); /* we have joined; the rest follows */
     } else {
         pings_over(d, op);
     }
@@ -170,7 +171,7 @@ static int begin_join(struct mu_dht *d, bool internal, bool restores, struct dht
     return 0;
 }
 
-/* Pings those through whom we joined, or of them those who are not known now. */
+/* Pings the peers through which we joined, or only those that are not known now. */
 static void ping_joined(struct mu_dht *d, struct dht_op *op, bool missing)
 {
     for (size_t i = 0; i < d->joined_count; i++) {
@@ -227,7 +228,7 @@ int mu_dht_bootstrap(struct mu_dht *d, struct mu_now now, const struct mu_peer_i
         return err;
     }
     d->upkeep_at = mu_mono_add_ms(now.mono, d->config.upkeep_ms);
-    d->had_others = d->joined_count > 0; /* or means to have some */
+    d->had_others = d->joined_count > 0; /* or wants to have some */
     ask_to_join(d, op);
     *ret = &op->base;
     mu_dht_pump(d);
@@ -257,9 +258,10 @@ static bool knows_joined(const struct mu_dht *d)
 }
 
 /*
- * A look at who is near to us finds out who is gone, and reminds the others of us. Those through
- * whom we joined are asked too if they are not known any more: some who have lost all others but
- * not each other would stay by themselves for ever. Who finds them again has been away.
+ * A search for the nodes near to us finds out which are gone, and reminds the others of us. The
+ * peers through which we joined are asked too if they are not known any more: otherwise a group
+ * that has lost all others but not each other would stay alone for ever. A node that finds them
+ * again has been away.
  */
 static void keep_up(struct mu_dht *d)
 {

@@ -1,11 +1,11 @@
-/* What all operations of a node have in common: a search, calls, an end. */
+/* What all operations of a node share: a search, calls, an end. */
 #include "proto/dht/node_internal.h"
 
 #include <muster/error.h>
 
 #include "core/assert.h"
 
-/* The greatest number of queries that one call asks about: the root of how many there are. */
+/* The greatest number of queries in one call is the square root of the number of queries. */
 static uint32_t batch_for(size_t queries)
 {
     uint32_t batch = 1;
@@ -199,7 +199,8 @@ void mu_dht_op_end(struct mu_dht *d, struct dht_op *op, int status)
             c->op = c->op == op ? NULL : c->op;
         }
     }
-    /* An internal one goes when all is at rest: somebody above may still be looking at it. */
+    /* An internal operation is freed when everything is at rest, because a caller may still use
+     * it. */
     mu_list_remove(&op->link);
     mu_list_push(&d->ended, &op->link);
     d->moved = true;
@@ -212,8 +213,9 @@ void mu_dht_op_cancel(struct mu_dht *d, struct mu_dht_op *op)
 }
 
 /*
- * Lets every operation get on until none can. Ending one may begin or end others (our records are
- * stored anew, gets of one key share what was found), so it is gone through once more then.
+ * Advances every operation until no operation can continue. The end of one may begin or end others
+ * (our records are stored again, gets of one key share what was found), so the list is walked again
+ * then.
  */
 void mu_dht_pump(struct mu_dht *d)
 {
@@ -222,11 +224,11 @@ void mu_dht_pump(struct mu_dht *d)
         MU_LIST_FOREACH (it, &d->ops) {
             mu_dht_op_advance(d, MU_CONTAINER_OF(it, struct dht_op, link));
             if (d->moved) {
-                break; /* the list is another now */
+                break; /* the list has changed */
             }
         }
     } while (d->moved);
-    /* Nobody is left of those we knew: they are to be found again. */
+    /* All nodes that we knew are lost: they must be found again. */
     if (d->table.count > 0) {
         d->alone = false;
         d->had_others = true;

@@ -1,9 +1,9 @@
-/* What others ask of a node. */
+/* Answers the requests of other nodes. */
 #include "proto/dht/node_internal.h"
 
 #include <muster/error.h>
 
-/* Behind this many bytes of an answer no more values are put in, only who is near. */
+/* After this many bytes, an answer gets no more values, only nodes that are near. */
 #define REPLY_ROOM (64u << 10)
 
 /* --- ping ------------------------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ static int serve_ping(struct mu_dht *d, uint64_t token, const uint8_t *nonce,
 struct storing {
     struct mu_dht *d;
     const struct mu_peer_id *from;
-    uint32_t owned; /* signatures that were checked */
+    uint32_t owned; /* how many signatures were checked */
 };
 
 static int validate(struct storing *s, const struct mu_dht_claim *claim)
@@ -120,7 +120,8 @@ static int store_one(struct storing *s, const struct mu_dht_item *item, struct m
     return err;
 }
 
-/* What was there already is as good as stored: a dictionary is offered again and again. */
+/* A record that was there already counts as stored, because a dictionary is offered again and
+ * again. */
 static bool store_item(struct storing *s, const struct mu_dht_item *item)
 {
     struct mu_dht_dict dict;
@@ -178,7 +179,7 @@ static int serve_store(struct mu_dht *d, uint64_t token, const uint8_t *nonce,
 
 /* --- find ------------------------------------------------------------------------------------- */
 
-/* What is here under a key: of both storages what expires later. */
+/* Finds the record of a key: of both storages, the one that expires later. */
 static const struct mu_dht_record *find_here(struct mu_dht *d, const struct mu_dht_id *key)
 {
     const struct mu_dht_record *kept = mu_dht_storage_get(&d->main, mu_dht_time(d), key);
@@ -201,7 +202,7 @@ static int find_one(struct mu_dht *d, const struct mu_dht_find *find, const stru
     int err = 0;
 
     mu_buf_init(&value, d->config.message_len_max);
-    /* A value that does not fit beside the others is not said; others will have it. */
+    /* A value that does not fit beside the others is left out; other nodes will have it. */
     if (r != NULL && out->len + mu_dht_record_len(r) + REPLY_ROOM <= d->config.message_len_max) {
         err = mu_dht_record_encode(r, &value);
         finding.type = r->type;
@@ -247,7 +248,7 @@ static int serve_find(struct mu_dht *d, uint64_t token, const uint8_t *nonce,
     return err;
 }
 
-/* --- all of them ------------------------------------------------------------------------------ */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static int serve(struct mu_dht *d, uint64_t token, const struct mu_peer_id *from,
                  enum mu_dht_method method, struct mu_span message)

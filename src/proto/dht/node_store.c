@@ -1,4 +1,4 @@
-/* Stores, and storing anew what is ours when we have been away. */
+/* Stores, and storing our own records again after we have been away. */
 #include "proto/dht/node_internal.h"
 
 #include <muster/error.h>
@@ -9,7 +9,7 @@
 
 /* --- sending ---------------------------------------------------------------------------------- */
 
-/* The items of one key, for one node. */
+/* Sends the items of one key to one node. */
 static int collect(const struct dht_op *op, uint32_t key, struct mu_dht_item **ret,
                    size_t *ret_count)
 {
@@ -40,7 +40,7 @@ static void tell(struct dht_op *op, uint32_t key, size_t nth, bool ok)
     }
 }
 
-/* We are one of the nearest ourselves. */
+/* We are one of the nearest nodes ourselves. */
 static void store_here(struct mu_dht *d, struct dht_op *op, uint32_t key)
 {
     double now = mu_dht_time(d);
@@ -87,7 +87,7 @@ static int store_there(struct mu_dht *d, struct dht_op *op, uint32_t key,
 
 /* --- ends ------------------------------------------------------------------------------------- */
 
-/* What was stored is what the others will find, so our cache has it too. */
+/* Other nodes will find what was stored, so our cache gets it too. */
 static void cache_stored(struct mu_dht *d, const struct dht_op *op, uint32_t key)
 {
     double now = mu_dht_time(d);
@@ -107,12 +107,13 @@ static void cache_stored(struct mu_dht *d, const struct dht_op *op, uint32_t key
                 (void)mu_dht_storage_put_subkey(&d->cache, now, NULL, &item->key, item->tag,
                                                 item->value, item->expiration);
             }
-            mu_dht_refresh_at(d, &item->key, now); /* others have written there too */
+            mu_dht_refresh_at(d, &item->key, now); /* other nodes have written there too */
         }
     }
 }
 
-/* Sends to the nearest until there are enough replicas; a refusal is an answer as well. */
+/* Sends the record to the nearest nodes until there are enough replicas; a refusal is an answer as
+ * well. */
 static void go_on(struct mu_dht *d, struct dht_op *op, uint32_t key)
 {
     struct dht_key *k = &op->keys[key];
@@ -183,7 +184,7 @@ void mu_dht_store_found(struct mu_dht *d, struct dht_op *op, uint32_t key)
 
 /* --- beginning -------------------------------------------------------------------------------- */
 
-/* A copy of what is to be stored, signed unless it is already. */
+/* Makes a copy of the record, signed unless it is signed already. */
 static int copy_item(struct mu_dht *d, struct dht_item *item, const struct mu_dht_put *put,
                      bool is_signed)
 {
@@ -254,7 +255,7 @@ static int begin_store(struct mu_dht *d, const struct mu_dht_put *puts, size_t c
     return mu_dht_op_begin(d, op, err, ret);
 }
 
-/* What we have stored ourselves is remembered, to be stored anew if we lose the others. */
+/* Our own records are remembered, so that they can be stored again if we lose the other nodes. */
 static void remember(struct mu_dht *d, const struct dht_op *op)
 {
     double now = mu_dht_time(d);
@@ -300,7 +301,7 @@ int mu_dht_store(struct mu_dht *d, struct mu_now now, const struct mu_dht_put *p
     return err;
 }
 
-/* --- anew ------------------------------------------------------------------------------------- */
+/* --- again ------------------------------------------------------------------------------------ */
 
 static size_t put_of(const struct mu_dht_record *r, struct mu_dht_put *puts, size_t count)
 {

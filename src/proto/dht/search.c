@@ -64,7 +64,7 @@ void mu_dht_search_fini(struct mu_dht_search *s)
 
 /* --- what a query knows ----------------------------------------------------------------------- */
 
-/* Where a node is, or belongs. */
+/* Finds the place where a node is or belongs. */
 static size_t find_place(const struct mu_dht_query *q, const struct mu_dht_id *node,
                          bool *ret_there)
 {
@@ -115,7 +115,7 @@ static int make_room(const struct mu_dht_search *s, struct mu_dht_query *q)
     return 0;
 }
 
-/* A node that is heard of. Of more than can be remembered the farthest is forgotten. */
+/* Remembers a node. If there are too many, the farthest is forgotten. */
 static int add_node(const struct mu_dht_search *s, struct mu_dht_query *q,
                     const struct mu_dht_neighbour *who, uint32_t hops, enum node_state state)
 {
@@ -140,7 +140,7 @@ static int add_node(const struct mu_dht_search *s, struct mu_dht_query *q,
     return 0;
 }
 
-/* The nearest node of the beam that was not asked yet. */
+/* Finds the nearest node of the beam that was not asked yet. */
 static struct mu_dht_search_node *candidate(const struct mu_dht_search *s,
                                             const struct mu_dht_query *q)
 {
@@ -196,7 +196,8 @@ int mu_dht_search_add(struct mu_dht_search *s, const struct mu_dht_id *target,
 
 /* --- calls ------------------------------------------------------------------------------------ */
 
-/* Of those that have somebody to ask, the one with the fewest calls, then the nearest. */
+/* Chooses, among the queries that have a node to ask, the one with the fewest calls, then the
+ * nearest. */
 static struct mu_dht_query *pick_query(struct mu_dht_search *s)
 {
     struct mu_dht_query *best = NULL;
@@ -233,7 +234,8 @@ static bool in_batch(const struct mu_dht_search_call *c, uint32_t query)
     return false;
 }
 
-/* Another query that the node was not asked about: of those the one whose key is nearest to it. */
+/* Finds another query that the node was not asked about: the one whose key is nearest to the
+ * node. */
 static struct mu_dht_query *pick_companion(struct mu_dht_search *s,
                                            const struct mu_dht_search_call *c)
 {
@@ -262,7 +264,7 @@ static void join_call(struct mu_dht_search *s, struct mu_dht_query *q, struct mu
     if (n != NULL) {
         n->state = NODE_ASKED;
     } else {
-        /* Without memory it may be asked once more, which is all. */
+        /* Without memory, the node may be asked once more, which is harmless. */
         (void)add_node(s, q, &c->who, c->hops, NODE_ASKED);
     }
     q->active++;
@@ -282,7 +284,7 @@ bool mu_dht_search_next_call(struct mu_dht_search *s, struct mu_dht_search_call 
     call = mu_calloc(1, sizeof(*call));
     if (call == NULL) {
         if (s->under_way == 0) {
-            end_query(s, q); /* nobody would wake it again */
+            end_query(s, q); /* nothing would wake it again */
         }
         return false;
     }

@@ -6,7 +6,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-/* A peer that has brought something, as long as any of it is kept. */
+/* A peer that has stored records here, for as long as any of them is kept. */
 struct mu_dht_owner {
     struct mu_map_node by_peer;
     struct mu_peer_id peer;
@@ -14,7 +14,7 @@ struct mu_dht_owner {
     size_t holds; /* records, entries and shares that point here */
 };
 
-/* How many subkeys of one dictionary a peer has brought. */
+/* How many subkeys of one dictionary a peer has stored. */
 struct share {
     struct mu_map_node by_peer;
     struct mu_dht_owner *owner;
@@ -27,7 +27,7 @@ struct entry {
     struct mu_list link;
     struct mu_dht_record *record;
     struct mu_dht_owner *owner;
-    struct mu_dht_entry what; /* in the bytes behind */
+    struct mu_dht_entry what; /* in the bytes that follow */
     uint8_t bytes[];
 };
 
@@ -75,11 +75,11 @@ double mu_dht_storage_next_expiration(const struct mu_dht_storage *s)
     return seconds;
 }
 
-/* --- whose it is ------------------------------------------------------------------------------ */
+/* --- owners ----------------------------------------------------------------------------------- */
 
 /*
- * Who a peer is here, held until release_owner(), so that it does not go with the last of what it
- * brought before.
+ * Finds or makes the owner of a peer and holds it until release_owner(), so that it does not go
+ * with the last of its earlier records.
  */
 static int hold_owner(struct mu_dht_storage *s, const struct mu_peer_id *from,
                       struct mu_dht_owner **ret)
@@ -178,7 +178,7 @@ static void drop_share(struct mu_dht_storage *s, struct mu_dht_record *r, struct
     }
 }
 
-/* --- going ------------------------------------------------------------------------------------ */
+/* --- removal ---------------------------------------------------------------------------------- */
 
 static size_t entry_cost(const struct entry *e)
 {
@@ -199,7 +199,7 @@ static void drop_entry(struct mu_dht_storage *s, struct entry *e)
     mu_free(e);
 }
 
-/* What the record holds, be it a value or a dictionary. */
+/* Frees what the record holds, a value or a dictionary. */
 static void drop_content(struct mu_dht_storage *s, struct mu_dht_record *r)
 {
     struct mu_list *node;
@@ -252,7 +252,7 @@ void mu_dht_storage_expire(struct mu_dht_storage *s, double now)
     }
 }
 
-/* --- looking ---------------------------------------------------------------------------------- */
+/* --- lookup ----------------------------------------------------------------------------------- */
 
 static struct mu_dht_record *find_record(const struct mu_dht_storage *s,
                                          const struct mu_dht_id *key)
@@ -262,7 +262,7 @@ static struct mu_dht_record *find_record(const struct mu_dht_storage *s,
     return n == NULL ? NULL : MU_CONTAINER_OF(n, struct mu_dht_record, by_key);
 }
 
-/* A dictionary may outlive all its subkeys; then there is nothing to be given out. */
+/* A dictionary may outlive all its subkeys; then there is nothing to return. */
 static bool is_empty(const struct mu_dht_record *r)
 {
     return r->type == MU_DHT_FOUND_DICTIONARY && mu_list_empty(&r->entries);
@@ -324,12 +324,12 @@ const struct mu_dht_record *mu_dht_storage_next(const struct mu_dht_storage *s,
     return n == NULL ? NULL : MU_CONTAINER_OF(n, struct mu_dht_record, by_key);
 }
 
-/* --- coming ----------------------------------------------------------------------------------- */
+/* --- adding ----------------------------------------------------------------------------------- */
 
 static int check_time(const struct mu_dht_storage *s, double now, double expiration)
 {
     if (!(expiration > now)) {
-        return MUSTER_EDHT_EXPIRED; /* or no number at all */
+        return MUSTER_EDHT_EXPIRED; /* or not a number */
     }
     if (s->config.horizon_s > 0 && expiration > now + s->config.horizon_s) {
         return MUSTER_EDHT_FUTURE;
@@ -338,8 +338,8 @@ static int check_time(const struct mu_dht_storage *s, double now, double expirat
 }
 
 /*
- * Whether so many more bytes may come; `freed` of them replace what the owner of `before` had. In a
- * cache others make room, but not the record that is being changed.
+ * Returns whether so many more bytes may be added; `freed` of them replace what the owner of
+ * `before` had. In a cache other records make room, but not the one that is being changed.
  */
 static int check_room(struct mu_dht_storage *s, const struct mu_dht_record *keep,
                       const struct mu_dht_owner *o, size_t bytes, size_t freed,
@@ -373,7 +373,7 @@ static struct mu_dht_record *add_record(struct mu_dht_storage *s, struct mu_dht_
         return NULL;
     }
     r->key = *key;
-    r->type = MU_DHT_FOUND_DICTIONARY; /* an empty one, until there is a value */
+    r->type = MU_DHT_FOUND_DICTIONARY; /* empty until there is a value */
     r->expiration = expiration;
     mu_list_init(&r->entries);
     mu_map_init(&r->subkeys, s->config.seed);
@@ -475,7 +475,7 @@ static struct entry *new_entry(const struct mu_dht_entry *what)
     return e;
 }
 
-/* Whether the dictionary, which may be none yet, takes the entry. */
+/* Returns whether the dictionary, which may not exist yet, takes the entry. */
 static int check_subkey(struct mu_dht_storage *s, struct mu_dht_record *r,
                         const struct mu_dht_owner *o, const struct mu_dht_entry *what)
 {
@@ -507,7 +507,7 @@ static int check_subkey(struct mu_dht_storage *s, struct mu_dht_record *r,
                                   : r->owner);
 }
 
-/* The place of the entry is sure; what it replaces goes. */
+/* The entry has its place; what it replaces is removed. */
 static void settle_entry(struct mu_dht_storage *s, struct mu_dht_record *r, struct entry *e)
 {
     charge(s, e->owner, entry_cost(e));
@@ -541,7 +541,7 @@ static int put_entry(struct mu_dht_storage *s, struct mu_dht_owner *o, const str
         drop_entry(s, old);
     }
     if (mu_map_insert(&r->subkeys, &e->by_subkey, e->what.subkey) != 0) {
-        drop_share(s, r, o); /* the very first of them, so there was no old one */
+        drop_share(s, r, o); /* the very first entry, so there was no old one */
         goto no_memory;
     }
     if (r->type == MU_DHT_FOUND_REGULAR) {

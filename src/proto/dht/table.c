@@ -69,9 +69,9 @@ void mu_dht_table_fini(struct mu_dht_table *t)
     mu_map_fini(&t->by_peer);
 }
 
-/* --- finding ---------------------------------------------------------------------------------- */
+/* --- lookup ----------------------------------------------------------------------------------- */
 
-/* The last bucket that does not begin behind the id. */
+/* Finds the last bucket that does not begin after the id. */
 static size_t bucket_index(const struct mu_dht_table *t, const struct mu_dht_id *id)
 {
     size_t low = 0;
@@ -117,8 +117,8 @@ bool mu_dht_table_knows(const struct mu_dht_table *t, const struct mu_dht_id *no
 }
 
 /*
- * Puts a node where it belongs among the nearest so far. What falls off the end is farther than
- * all that are kept.
+ * Inserts a node among the nearest so far. A node that falls off the end is farther than all that
+ * are kept.
  */
 static size_t keep_nearest(const struct mu_dht_id *target, struct mu_dht_neighbour *out,
                            size_t count, size_t max, const struct mu_dht_neighbour *who)
@@ -142,7 +142,7 @@ static size_t keep_nearest(const struct mu_dht_id *target, struct mu_dht_neighbo
 /*
  * XOR with the target maps the buckets, which are subtrees, to intervals that do not overlap. So
  * all nodes of a bucket that is nearer by its first id are nearer than all of one that is farther,
- * and whoever goes through the buckets in that order may stop as soon as there are enough.
+ * and a walk through the buckets in that order may stop as soon as there are enough nodes.
  */
 static struct mu_dht_bucket *next_bucket(const struct mu_dht_table *t,
                                          const struct mu_dht_id *target,
@@ -192,7 +192,7 @@ size_t mu_dht_table_nearest(const struct mu_dht_table *t, const struct mu_dht_id
     return count;
 }
 
-/* --- coming and going ------------------------------------------------------------------------- */
+/* --- adding, removal -------------------------------------------------------------------------- */
 
 static void place(struct mu_dht_table *t, struct mu_dht_bucket *b, struct mu_dht_contact *c)
 {
@@ -273,7 +273,8 @@ static bool make_room(struct mu_dht_table *t)
     return true;
 }
 
-/* The lower half stays where it is. False: there is no memory, and nothing has changed. */
+/* Splits a bucket; the lower half stays where it is. False: there is no memory, and nothing has
+ * changed. */
 static bool split(struct mu_dht_table *t, size_t index)
 {
     struct mu_dht_bucket *lower = t->buckets[index];
@@ -310,7 +311,7 @@ static bool split(struct mu_dht_table *t, size_t index)
     return true;
 }
 
-/* The one that was longest silent and is not being pinged for it already. */
+/* Finds the node that was silent the longest and is not being pinged already. */
 static bool longest_silent(struct mu_dht_bucket *b, struct mu_dht_neighbour *ret)
 {
     MU_LIST_FOREACH (it, &b->nodes) {
@@ -325,7 +326,7 @@ static bool longest_silent(struct mu_dht_bucket *b, struct mu_dht_neighbour *ret
     return false;
 }
 
-/* Gives a contact that is in no list its place; 1: another is to be pinged for it. */
+/* Gives a contact that is in no list its place; 1: the caller must ping another node first. */
 static int settle(struct mu_dht_table *t, struct mu_dht_contact *c,
                   struct mu_dht_neighbour *ret_ping)
 {

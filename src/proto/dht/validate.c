@@ -41,8 +41,8 @@ bool mu_dht_chain_concerns(const struct mu_dht_chain *chain, const struct mu_dht
 }
 
 /*
- * Takes the validators' signatures off, the last one's first. With `out`, what is left goes there;
- * without it, each validator looks at what is left for it, and the first one's may stay.
+ * Removes the validators' signatures, the last one's first. With `out`, the rest goes there;
+ * without it, each validator checks what is left for it, and the first one's signature may stay.
  */
 static int unwrap(const struct mu_dht_chain *chain, struct mu_dht_claim seen, struct mu_buf *out)
 {
@@ -108,11 +108,11 @@ int mu_dht_chain_strip(const struct mu_dht_chain *chain, struct mu_span value, s
 /* --- records with an owner -------------------------------------------------------------------- */
 
 /*
- * The next `OPEN text ]` in `*rest`: the text has a byte at the least, is as short as can be and
- * has no line end in it, as with Python's `.+?`. What comes before it is `*ret_before`.
+ * Finds the next `OPEN text ]` in `*rest`: the text has at least one byte, is as short as possible
+ * and has no line end in it, as with Python's `.+?`. `*ret_before` is what comes before it.
  *
  * A mark that a line end spoils spoils all others before that line end, as there was no `]` on the
- * way to it. So each byte is looked at a few times at the most, whatever a peer has written.
+ * way to it. So each byte is read a few times at most, whatever a peer has written.
  */
 static bool next_mark(struct mu_span *rest, struct mu_span open, struct mu_span *ret_before,
                       struct mu_span *ret_text)
@@ -148,7 +148,7 @@ static bool next_mark(struct mu_span *rest, struct mu_span open, struct mu_span 
     return false;
 }
 
-/* The one owner of the record: 1; 0: it has none; MUSTER_EDHT_OWNER: it has several. */
+/* Finds the record's owner. Returns 1; 0: it has no owner; MUSTER_EDHT_OWNER: it has several. */
 static int find_owner(const struct mu_dht_claim *claim, struct mu_span *ret)
 {
     const struct mu_span places[] = {claim->key, claim->tag};
@@ -188,7 +188,7 @@ static int strip_signature(const struct mu_dht_validator *v, struct mu_span valu
     return mu_buf_append(out, rest);
 }
 
-/* What is signed: the tuple of all four, the value without a signature. */
+/* Writes what is signed: the tuple of all four, the value without a signature. */
 static int encode_claim(const struct mu_dht_claim *claim, struct mu_span value, struct mu_buf *out)
 {
     struct mu_mp_out mp = mu_mp_out(out);
@@ -204,7 +204,7 @@ static int encode_claim(const struct mu_dht_claim *claim, struct mu_span value, 
     return mp.err;
 }
 
-/* The value's one signature, in base64. */
+/* Finds the value's only signature, in base64. */
 static int find_signature(struct mu_span value, struct mu_span *ret)
 {
     struct mu_span before;
@@ -256,7 +256,7 @@ static int validate_owner(const struct mu_dht_validator *v, const struct mu_dht_
     return err == 0 || err == MUSTER_ENOMEM ? err : MUSTER_EDHT_OWNER;
 }
 
-/* Signs what is ours; what is nobody's or another's stays as it is. */
+/* Signs our own records; those without an owner or of another owner stay as they are. */
 static int sign_owner(const struct mu_dht_validator *v, const struct mu_dht_claim *claim,
                       struct mu_buf *out)
 {

@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-/* What a connection may begin with: a record of TLS that holds a handshake, or the native magic.
- * PyTorch's opcodes end at 18. */
+/* The first byte of a connection: a TLS record with a handshake, or the native magic. PyTorch's
+ * opcodes end at 18. */
 
-/* Out of "host:port" or "[host]:port". */
+/* Takes the host out of "host:port" or "[host]:port". */
 bool mu_lock_peer_ip(const char *peer, uint8_t ret_ip[MU_IP_LEN])
 {
     const char *end = strrchr(peer, ':');

@@ -7,12 +7,12 @@
 #include "proto/peer/conn_internal.h"
 
 enum {
-    /* Sealed and not sent: what may be kept for sending, and so much for the frame that exceeds it
-     * and for what is said beside data. */
+    /* The limit of sealed bytes that were not sent: what may be kept for sending, and room for the
+     * frame that exceeds it and for messages other than data. */
     SEALED_BYTES_OVER = 128 * 1024,
-    /* Memory may be there again. */
+    /* Memory may be available again. */
     STARVED_MS = 10,
-    /* What a buffer keeps when the connection is idle. */
+    /* How much memory a buffer keeps when the connection is idle. */
     IDLE_BYTES_MAX = 4096,
 };
 
@@ -138,8 +138,8 @@ static int start_noise(struct mu_peer_conn *c)
     return err;
 }
 
-/* A negotiation for one name, on the bare connection or within the encrypted one. 1: it is agreed;
- * 0: not yet; MUSTER_ENOMEM. It may also have failed. */
+/* Advances a negotiation for one name, on the bare connection or within the encrypted one. 1: it is
+ * agreed; 0: not yet; MUSTER_ENOMEM. It may also have failed. */
 static int negotiate(struct mu_peer_conn *c, struct mu_mss *m, const char *name)
 {
     struct mu_mss_event e;
@@ -192,7 +192,7 @@ static int recv_noise(struct mu_peer_conn *c, struct mu_span in, size_t *ret_use
     return err;
 }
 
-/* The handshake is over, but what follows from it could not be done for want of memory. */
+/* The handshake is over, but the next step found no memory. */
 static bool is_behind(const struct mu_peer_conn *c)
 {
     return (c->stage == MU_PEER_RAW &&
@@ -209,7 +209,7 @@ static int recv_some(struct mu_peer_conn *c, struct mu_span in, size_t *ret_used
         return recv_noise(c, in, ret_used);
     case MU_PEER_MUXER:
     case MU_PEER_OPEN:
-        /* What was said before must be dealt with first: data of it may still be lent. */
+        /* Earlier bytes must be handled first, because data of them may still be lent. */
         return mu_noise_plain(&c->noise).len != 0 || c->lent.len != 0 ? 0
                                                                       : recv_noise(c, in, ret_used);
     case MU_PEER_OVER:
@@ -252,7 +252,7 @@ void mu_peer_conn_eof(struct mu_peer_conn *c, mu_mono_t now)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-/* Hands on what was said in secret. True: something has come of it. */
+/* Passes decrypted bytes on. True: there is an event. */
 static bool feed_plain(struct mu_peer_conn *c)
 {
     enum mu_peer_stage before = c->stage;
@@ -287,7 +287,7 @@ static bool feed_plain(struct mu_peer_conn *c)
     return used != 0 || c->stage != before;
 }
 
-/* The wire is gone, and all that came of it is told. */
+/* The wire is gone, and all of its events were told. */
 static void end_at_eof(struct mu_peer_conn *c)
 {
     if (c->stage != MU_PEER_OPEN) {
@@ -400,7 +400,7 @@ struct mu_span mu_peer_conn_output(struct mu_peer_conn *c)
     if (mu_mss_output(&c->raw).len != 0) {
         return mu_mss_output(&c->raw);
     }
-    /* All that was said since becomes one message, and goes with what is sealed already. */
+    /* Everything written since becomes one message, after what is sealed already. */
     if (mu_noise_done(&c->noise) && c->noise.poison == 0) {
         (void)mu_peer_seal(c);
     }
@@ -422,7 +422,7 @@ bool mu_peer_conn_done(struct mu_peer_conn *c)
     if (c->stage != MU_PEER_OVER) {
         return false;
     }
-    /* What there was no memory to seal is still to be sent. */
+    /* What could not be sealed for lack of memory must still be sent. */
     return c->eof || (mu_peer_conn_output(c).len == 0 && !c->starved);
 }
 

@@ -6,7 +6,7 @@
 #include "proto/peer/conn_internal.h"
 
 enum {
-    /* So much is worth a message of its own: less is put beside what else is to be said. */
+    /* This much data gets its own message; less is sent together with other output. */
     DIRECT_BYTES_MIN = 8192,
 };
 
@@ -73,7 +73,7 @@ void mu_peer_release(struct mu_peer_conn *c, struct mu_peer_stream *s)
     mu_free(s);
 }
 
-/* It will be looked at when events are asked for. */
+/* The stream will be handled when events are asked for. */
 static void call_attention(struct mu_peer_conn *c, struct mu_peer_stream *s)
 {
     mu_list_remove(&s->attention);
@@ -94,13 +94,13 @@ static void become_open(struct mu_peer_conn *c, struct mu_peer_stream *s)
     call_attention(c, s);
 }
 
-/* Yamux forgets it now; the peer hears of it as soon as there is memory to say it. */
+/* Yamux forgets the stream now; the peer is told as soon as there is memory. */
 static void reset(struct mu_peer_conn *c, uint32_t id)
 {
     c->starved = mu_yamux_reset(&c->yamux, id) != 0 || c->starved;
 }
 
-/* One of ours does not come about: that is told, and then it is gone. Yamux forgets it now. */
+/* One of our streams fails to open: that is told, and then it is gone. Yamux forgets it now. */
 static void give_up(struct mu_peer_conn *c, struct mu_peer_stream *s, int err)
 {
     reset(c, s->id);
@@ -110,7 +110,7 @@ static void give_up(struct mu_peer_conn *c, struct mu_peer_stream *s, int err)
     call_attention(c, s);
 }
 
-/* Whatever it is, it ends here for both. */
+/* Ends the stream for both sides, whatever its state. */
 static void drop(struct mu_peer_conn *c, struct mu_peer_stream *s)
 {
     if (c->stage != MU_PEER_OVER) {
@@ -128,8 +128,8 @@ static bool may_send(const struct mu_peer_stream *s)
 }
 
 /*
- * Sends what is to be said of the name, and the end if that is due. 1: all of it is out, and data
- * may follow; 0: not yet; MUSTER_ENOMEM.
+ * Sends the negotiation of the name, and the stream's end if that is due. 1: all of it is out, and
+ * data may follow; 0: not yet; MUSTER_ENOMEM.
  */
 static int flush(struct mu_peer_conn *c, struct mu_peer_stream *s)
 {
@@ -145,7 +145,7 @@ static int flush(struct mu_peer_conn *c, struct mu_peer_stream *s)
         if (err == MUSTER_ENOMEM) {
             return err;
         }
-        /* A stream that the peer has reset just now takes nothing: that is about to be told. */
+        /* A stream that the peer has just reset takes nothing; the reset is about to be told. */
         mu_mss_sent(s->mss, err == 0 ? taken : 0);
         if (err != 0 || mu_mss_output(s->mss).len != 0) {
             return 0;
@@ -164,7 +164,8 @@ static int flush(struct mu_peer_conn *c, struct mu_peer_stream *s)
     return 1;
 }
 
-/* As flush(), for when nobody waits for the result: it is tried again, and WRITABLE is told. */
+/* The same as flush() when no caller waits for the result: it is tried again, and WRITABLE is
+ * told. */
 static void flush_later(struct mu_peer_conn *c, struct mu_peer_stream *s)
 {
     int done = flush(c, s);
@@ -174,7 +175,8 @@ static void flush_later(struct mu_peer_conn *c, struct mu_peer_stream *s)
     }
 }
 
-/* Seals frames of much data from where it lies; returns how much. The rest is to be written. */
+/* Seals large frames straight from the caller's memory; returns how many bytes. The caller writes
+ * the rest. */
 static size_t write_direct(struct mu_peer_conn *c, uint32_t id, struct mu_span data)
 {
     size_t taken = 0;
@@ -183,7 +185,7 @@ static size_t write_direct(struct mu_peer_conn *c, uint32_t id, struct mu_span d
         uint8_t head[MU_YAMUX_HEADER];
         struct mu_span parts[2] = {mu_span(head, sizeof(head)), mu_span_skip(data, taken)};
 
-        if (!mu_peer_seal(c)) { /* What was said earlier goes before it. */
+        if (!mu_peer_seal(c)) { /* Earlier output goes first. */
             break;
         }
         parts[1].len = mu_yamux_frame(&c->yamux, id, parts[1].len, head);
@@ -227,12 +229,12 @@ int mu_peer_conn_write(struct mu_peer_conn *c, uint32_t id, struct mu_span data,
     *ret_taken = taken;
     s->wants = taken < data.len;
     if (err < 0) {
-        call_attention(c, s); /* Nobody else would tell it to go on. */
+        call_attention(c, s); /* Nothing else would wake the writer. */
     }
     return 0;
 }
 
-/* Our end is out and theirs was told: yamux has forgotten it, and so do we. */
+/* Our end was sent and theirs was told: yamux has forgotten the stream, and so do we. */
 static bool release_ended(struct mu_peer_conn *c, struct mu_peer_stream *s)
 {
     if (s->ended && s->remote_end) {
@@ -392,7 +394,7 @@ int mu_peer_conn_refuse(struct mu_peer_conn *c, uint32_t id)
     c->asked_id = 0;
     s->state = MU_PEER_STREAM_RESPONDING;
     if (mu_mss_refuse(s->mss) != 0) {
-        drop(c, s); /* There is no memory to say it nicely. */
+        drop(c, s); /* There is no memory for a polite refusal. */
     } else {
         flush_later(c, s);
     }
@@ -425,13 +427,13 @@ void mu_peer_expire(struct mu_peer_conn *c)
 
 /* --- in --------------------------------------------------------------------------------------- */
 
-/* What came of what was said of a name. True: there is something to tell. */
+/* Handles the result of a negotiation. True: there is something to tell. */
 static bool take_mss(struct mu_peer_conn *c, struct mu_peer_stream *s, struct mu_peer_event *ret)
 {
     struct mu_mss_event e;
 
     if (!mu_mss_next_event(s->mss, &e)) {
-        flush_later(c, s); /* The next proposal, or an answer that needed no asking. */
+        flush_later(c, s); /* Sends the next proposal, or an answer that the owner need not give. */
         return false;
     }
     switch (e.type) {
@@ -452,7 +454,7 @@ static bool take_mss(struct mu_peer_conn *c, struct mu_peer_stream *s, struct mu
     return false;
 }
 
-/* Data that belongs to the negotiation of a name; there may be more behind it. */
+/* Takes data that belongs to the negotiation of a name; more may follow it. */
 static bool take_negotiation(struct mu_peer_conn *c, struct mu_peer_stream *s,
                              struct mu_peer_event *ret)
 {
@@ -512,7 +514,7 @@ static bool take_end(struct mu_peer_conn *c, struct mu_peer_stream *s, bool rese
         .err = reset ? MUSTER_ECLOSED : 0,
     };
     if (s->state == MU_PEER_STREAM_FAILED) {
-        return false; /* That is told already. */
+        return false; /* The end was told already. */
     }
     if (s->state != MU_PEER_STREAM_OPEN) {
         if (s->ours) {

@@ -59,7 +59,8 @@ void mu_kad_search_add(struct mu_kad_search *s, const struct mu_peer_id *peer)
     s->candidates[at] = c;
 }
 
-/* The nearest that was not asked, if it is among the nearest of those that have not failed. */
+/* Finds the nearest peer that was not asked, if it is among the nearest of those that have not
+ * failed. */
 static struct mu_kad_candidate *next_candidate(struct mu_kad_search *s)
 {
     uint32_t alive = 0;
@@ -111,7 +112,7 @@ static void begin_ask(struct mu_kad_search *s, mu_mono_t now, struct mu_kad_cand
 
 /* --- in --------------------------------------------------------------------------------------- */
 
-/* Nobody is asked any more. */
+/* No peer is asked any more. */
 static void end_search(struct mu_kad_search *s, enum mu_kad_search_state state)
 {
     s->state = state;
@@ -155,7 +156,7 @@ void mu_kad_search_stop(struct mu_kad_search *s)
 
 /* --- out -------------------------------------------------------------------------------------- */
 
-/* Where the ask is whose time ends first; 0 if there is none. */
+/* Returns the index of the ask whose time ends first; 0 if there is no ask. */
 static size_t first_late(const struct mu_kad_search *s)
 {
     size_t first = 0;

@@ -53,7 +53,7 @@
 #define MU_KAD_NAMED_MAX      64 /* peers of one answer that count; the others are ignored */
 
 struct mu_kad_search_config {
-    struct mu_peer_id self; /* is not asked */
+    struct mu_peer_id self; /* ourselves, who are not asked */
     struct mu_peer_id target;
     uint32_t nearest;   /* peers that must have been asked before the search gives up */
     uint32_t parallel;  /* asks that are under way at once */
@@ -114,22 +114,22 @@ struct mu_kad_search {
 
 /** Cannot fail, and nothing needs to be freed. */
 void mu_kad_search_init(struct mu_kad_search *s, const struct mu_kad_search_config *config);
-/** A peer that can be asked. Known ones, the target and ourselves are left out. */
+/** Adds a peer that can be asked. Known peers, the target and ourselves are left out. */
 void mu_kad_search_add(struct mu_kad_search *s, const struct mu_peer_id *peer);
 /** `named` are the peers of the answer that can be reached. If the target is one, it is found. */
 void mu_kad_search_answered(struct mu_kad_search *s, const struct mu_peer_id *peer,
                             const struct mu_peer_id *named, size_t count);
 void mu_kad_search_failed(struct mu_kad_search *s, const struct mu_peer_id *peer);
-/** Ends it, unless it has ended. END follows. */
+/** Ends the search, unless it has ended. END follows. */
 void mu_kad_search_stop(struct mu_kad_search *s);
-/** What to do now. False: nothing, until something happens. */
+/** Takes the next action. False: there is nothing to do until something happens. */
 bool mu_kad_search_next(struct mu_kad_search *s, mu_mono_t now, struct mu_kad_action *ret);
-/** When the next ask is late. MU_MONO_NEVER: no ask is under way. */
+/** Returns when the next ask is late. MU_MONO_NEVER: no ask is in progress. */
 mu_mono_t mu_kad_search_deadline(const struct mu_kad_search *s);
-/** Whether this peer is being asked. */
+/** Returns whether this peer is being asked. */
 bool mu_kad_search_is_asking(const struct mu_kad_search *s, const struct mu_peer_id *peer);
 
-/** Whether `a` is nearer to `key` than `b`. */
+/** Returns whether `a` is nearer to `key` than `b`. */
 bool mu_kad_nearer(const uint8_t key[MU_SHA256_LEN], const uint8_t a[MU_SHA256_LEN],
                    const uint8_t b[MU_SHA256_LEN]);
 

@@ -6,9 +6,9 @@
 #include "core/assert.h"
 
 enum {
-    LENGTH_LEN_MAX = 2, /* of a message as long as may be */
-    /* All that can be said in one negotiation: every name of ours, or an answer to every one of
-     * theirs. It need not be read before it is over. */
+    LENGTH_LEN_MAX = 2, /* of the longest message */
+    /* The most that one negotiation can write: every name of ours, or an answer to every one of
+     * theirs. The other side need not read it before the negotiation is over. */
     SAID_BYTES_MAX = (MU_MSS_PROPOSALS_MAX + 1) * (LENGTH_LEN_MAX + MU_MSS_MESSAGE_MAX),
 };
 
@@ -44,7 +44,7 @@ static size_t message_len(struct mu_span name)
     return mu_uvarint_len(name.len + 1) + name.len + 1;
 }
 
-/* Into room that was reserved. */
+/* Writes into room that was reserved. */
 static void put_message(struct mu_buf *to, struct mu_span name)
 {
     uint8_t length[MU_UVARINT_LEN_MAX + 1];
@@ -65,8 +65,8 @@ static int append_message(struct mu_buf *to, struct mu_span name)
 }
 
 /*
- * The message that `bytes` begin with: its whole length and the name in it. MUSTER_EAGAIN: there is
- * not enough of it to know even its length; MUSTER_EPROTO, MUSTER_ELIMIT.
+ * Reads the message that `bytes` begin with: its whole length and the name in it. MUSTER_EAGAIN:
+ * there are too few bytes to know its length; MUSTER_EPROTO, MUSTER_ELIMIT.
  */
 static int measure(struct mu_span bytes, size_t *ret_len, size_t *ret_name_at)
 {
@@ -78,7 +78,7 @@ static int measure(struct mu_span bytes, size_t *ret_len, size_t *ret_name_at)
         return err;
     }
     if (len == 0) {
-        return MUSTER_EPROTO; /* Not even a line end. */
+        return MUSTER_EPROTO; /* There is not even a line end. */
     }
     if (len > MU_MSS_MESSAGE_MAX) {
         return MUSTER_ELIMIT;
@@ -88,7 +88,7 @@ static int measure(struct mu_span bytes, size_t *ret_len, size_t *ret_name_at)
     return 0;
 }
 
-/* The name in the first message, which is there. */
+/* Returns the name in the first message, which exists. */
 static struct mu_span first_name(const struct mu_buf *messages)
 {
     size_t len = 0;
@@ -133,7 +133,7 @@ int mu_mss_propose(struct mu_mss *m, struct mu_span name)
     return 0;
 }
 
-/* An answer to the first of our names. */
+/* Handles an answer to the first of our names. */
 static int take_answer(struct mu_mss *m, struct mu_span name)
 {
     struct mu_span ours = first_name(&m->names);
@@ -234,7 +234,7 @@ static int take_header(struct mu_mss *m, struct mu_span name)
     return err;
 }
 
-/* The message in `in`, which is whole. */
+/* Handles the message in `in`, which is complete. */
 static int take_message(struct mu_mss *m, size_t len, size_t name_at)
 {
     struct mu_span name = mu_span(mu_buf_span(&m->in).data + name_at, len - name_at - 1);
@@ -256,7 +256,7 @@ static int take_message(struct mu_mss *m, size_t len, size_t name_at)
     case MU_MSS_ASKED:
     case MU_MSS_AGREED:
     case MU_MSS_REFUSED:
-        MU_ASSERT(false); /* nothing is read then */
+        MU_ASSERT(false); /* nothing is read in this state */
         break;
     }
     if (err == 0 && m->state != MU_MSS_ASKED) {
@@ -270,8 +270,8 @@ static bool listens(const struct mu_mss *m)
     return m->state != MU_MSS_ASKED && m->state != MU_MSS_AGREED && m->state != MU_MSS_REFUSED;
 }
 
-/* Adds to the message that was begun, and takes it if it is whole; `*ret_used` is how much of `in`
- * that was. */
+/* Adds bytes to the message that was begun, and handles it if it is complete; `*ret_used` is how
+ * much of `in` was used. */
 static int recv_some(struct mu_mss *m, struct mu_span in, size_t *ret_used)
 {
     size_t len = 0;
@@ -279,7 +279,7 @@ static int recv_some(struct mu_mss *m, struct mu_span in, size_t *ret_used)
     size_t take;
     int err = measure(mu_buf_span(&m->in), &len, &name_at);
 
-    /* While its length is not known, a byte; then all of it. */
+    /* While the message's length is not known, this takes one byte; then all of it. */
     take = err == 0 ? len - m->in.len : 1;
     take = take < in.len ? take : in.len;
     err = mu_buf_append(&m->in, mu_span(in.data, take));
@@ -297,7 +297,7 @@ static int recv_some(struct mu_mss *m, struct mu_span in, size_t *ret_used)
         err = take_message(m, len, name_at);
     }
     if (err == MUSTER_ENOMEM) {
-        m->in.len -= take; /* As if it had not come. */
+        m->in.len -= take; /* The bytes count as not received. */
         return err;
     }
     *ret_used = take;

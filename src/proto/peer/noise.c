@@ -66,7 +66,7 @@ static int mix_key(struct mu_noise *n, const uint8_t secret[MU_X25519_LEN],
     return err == MUSTER_ECORRUPT ? fail(n, MUSTER_EPROTO, "the peer's key is a weak one") : err;
 }
 
-/* Seals behind what `out` has, and mixes the result in. */
+/* Seals after what `out` has, and mixes the result in. */
 static int encrypt_and_hash(struct mu_noise *n, struct mu_buf *out, struct mu_span plain)
 {
     struct mu_aead aead = {0};
@@ -107,7 +107,7 @@ static int decrypt_and_hash(struct mu_noise *n, struct mu_span sealed, uint8_t *
     return err;
 }
 
-/* --- who we are, who they are ----------------------------------------------------------------- */
+/* --- identities ------------------------------------------------------------------------------- */
 
 static int make_payload(struct mu_noise *n, const uint8_t public_static[MU_X25519_LEN],
                         struct mu_buf *out)
@@ -136,7 +136,7 @@ static int make_payload(struct mu_noise *n, const uint8_t public_static[MU_X2551
     return err;
 }
 
-/* We speak one muxer, so it is agreed if the other side knows it. */
+/* We support one muxer, so it is agreed if the other side knows it. */
 static int read_extensions(struct mu_noise *n, struct mu_span in)
 {
     struct mu_pb_field f;
@@ -222,7 +222,7 @@ static int read_payload(struct mu_noise *n, struct mu_span in,
 
 /* --- the three messages ----------------------------------------------------------------------- */
 
-/* Puts the length before a message that was written behind `start`. */
+/* Puts the length in front of a message that was written after `start`. */
 static void close_frame(struct mu_buf *out, size_t start)
 {
     size_t len = out->len - start - LENGTH_LEN;
@@ -233,7 +233,7 @@ static void close_frame(struct mu_buf *out, size_t start)
     at[1] = (uint8_t)len;
 }
 
-/* The length's place, and our ephemeral key. */
+/* Writes the place of the length, and our ephemeral key. */
 static int write_ephemeral(struct mu_noise *n, struct mu_buf *out)
 {
     uint8_t bytes[LENGTH_LEN + MU_X25519_LEN] = {0};
@@ -248,7 +248,8 @@ static int write_ephemeral(struct mu_noise *n, struct mu_buf *out)
     return err;
 }
 
-/* Our static key, the key that follows from it and the peer's ephemeral one, and who we are. */
+/* Writes our static key, mixes in the key that it makes with the peer's ephemeral one, and writes
+ * our identity. */
 static int write_static(struct mu_noise *n, struct mu_buf *out)
 {
     uint8_t ours[MU_X25519_LEN];
@@ -278,7 +279,7 @@ static void read_ephemeral(struct mu_noise *n, struct mu_span frame)
     mix_hash(n, mu_span(n->remote_ephemeral, MU_X25519_LEN));
 }
 
-/* The other side's static key and payload: the rest of B, or all of C. */
+/* Reads the other side's static key and payload: the rest of B, or all of C. */
 static int read_static(struct mu_noise *n, struct mu_span rest)
 {
     uint8_t theirs[MU_X25519_LEN];
@@ -373,7 +374,7 @@ static int step_c(struct mu_noise *n, struct mu_span frame)
     return err == 0 ? split(n) : err;
 }
 
-/* A message of the handshake. A step that fails for want of memory has changed nothing. */
+/* Handles a message of the handshake. A step that finds no memory has changed nothing. */
 static int take_handshake(struct mu_noise *n, struct mu_span frame)
 {
     struct mu_noise before = *n;
@@ -392,7 +393,7 @@ static int take_handshake(struct mu_noise *n, struct mu_span frame)
         err = step_c(n, frame);
         break;
     case MU_NOISE_OPEN:
-        MU_ASSERT(false); /* whoever is open takes messages */
+        MU_ASSERT(false); /* an open connection takes messages, not handshakes */
         break;
     }
     if (err == 0 && answer.len != 0) {
@@ -466,7 +467,7 @@ static int take_message(struct mu_noise *n, struct mu_span frame)
     if (err != 0) {
         return err;
     }
-    /* One without a byte in it may be the first: there is no memory yet. */
+    /* An empty message may be the first one, when no memory is allocated yet. */
     err = mu_aead_open(&n->opening, n->opened, (struct mu_span){0}, frame,
                        len == 0 ? NULL : n->plain.data + n->plain.head + n->plain.len);
     if (err == MUSTER_ECORRUPT) {
@@ -479,8 +480,8 @@ static int take_message(struct mu_noise *n, struct mu_span frame)
     return err;
 }
 
-/* The next whole frame, in what was kept or in what has come; its length as well, so that it can be
- * dropped. False: there is none yet. */
+/* Finds the next complete frame, in what was kept or in what has come, and its length, so that it
+ * can be dropped. False: there is no complete frame yet. */
 static bool find_frame(struct mu_span in, struct mu_span *ret_frame)
 {
     size_t len;
@@ -496,7 +497,7 @@ static bool find_frame(struct mu_span in, struct mu_span *ret_frame)
     return true;
 }
 
-/* How many bytes the frame that was begun in `held` lacks; at least one. */
+/* Returns how many bytes the frame that was begun in `held` lacks; at least one. */
 static size_t missing(struct mu_span held)
 {
     size_t len;
@@ -513,7 +514,7 @@ static int take_frame(struct mu_noise *n, struct mu_span frame)
     return n->state == MU_NOISE_OPEN ? take_message(n, frame) : take_handshake(n, frame);
 }
 
-/* Adds to the frame that was begun, and takes it if it is whole. */
+/* Adds bytes to the frame that was begun, and handles it if it is complete. */
 static int recv_rest(struct mu_noise *n, struct mu_span in, size_t *ret_used)
 {
     size_t used = 0;
@@ -531,7 +532,7 @@ static int recv_rest(struct mu_noise *n, struct mu_span in, size_t *ret_used)
         if (find_frame(mu_buf_span(&n->in), &frame)) {
             err = take_frame(n, frame);
             if (err != 0) {
-                n->in.len -= len; /* as if it had not come */
+                n->in.len -= len; /* the bytes count as not received */
                 break;
             }
             mu_buf_reset(&n->in);
@@ -564,7 +565,7 @@ int mu_noise_recv(struct mu_noise *n, struct mu_span in, size_t *ret_used)
         used = err == 0 ? in.len : used;
     }
     *ret_used = used;
-    /* What was taken before an error counts first; the error comes again with the next call. */
+    /* Frames before an error count first; the next call returns the error again. */
     return used != 0 && n->poison == 0 ? 0 : err;
 }
 
@@ -629,7 +630,7 @@ int mu_noise_send(struct mu_noise *n, struct mu_span plain, size_t *ret_taken)
         taken += err == 0 ? part.len : 0;
     }
     *ret_taken = taken;
-    /* No room, with the handshake over: that was all for now. */
+    /* The handshake is over and there is no room: nothing more is taken now. */
     return taken != 0 || (err == MUSTER_EAGAIN && n->state == MU_NOISE_OPEN) ? 0 : err;
 }
 

@@ -18,7 +18,7 @@ struct reservation {
     struct mu_list link; /* hop->by_end */
     struct mu_peer_id peer;
     mu_mono_t ends_at;
-    mu_mono_t minute_at; /* since when renewals are counted */
+    mu_mono_t minute_at; /* the time from which renewals are counted */
     uint32_t renewals;
     uint8_t ip_len;
     uint8_t ip[IP_MAX];
@@ -82,7 +82,7 @@ static uint32_t count_ip(const struct mu_relay_hop *hop, struct mu_span ip)
     return n;
 }
 
-/* A new place, if there is one. */
+/* Makes a new reservation if there is room. */
 static struct reservation *add(struct mu_relay_hop *hop, const struct mu_peer_id *peer,
                                struct mu_span ip)
 {
@@ -282,7 +282,7 @@ void mu_relay_reservation_init(struct mu_relay_reservation *k,
     mu_prng_seed(&k->prng, config->seed);
 }
 
-/* Later each time, and not all peers of a relay at once. */
+/* The delay grows each time, and is random so that not all peers of a relay ask at once. */
 static void ask_later(struct mu_relay_reservation *k, mu_mono_t now)
 {
     uint64_t ms = k->config.retry_ms;

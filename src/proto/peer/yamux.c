@@ -91,7 +91,7 @@ void mu_yamux_set_acked(struct mu_yamux *y, struct mu_yamux_stream *s)
     }
 }
 
-/* Nobody finds it any more. */
+/* The stream cannot be found any more. */
 static void forget_stream(struct mu_yamux *y, struct mu_yamux_stream *s)
 {
     mu_yamux_set_acked(y, s);
@@ -116,7 +116,7 @@ void mu_yamux_free_stream(struct mu_yamux *y, struct mu_yamux_stream *s)
 void mu_yamux_let_wait(struct mu_yamux *y, struct mu_yamux_stream *s, enum mu_yamux_wait wait)
 {
     if (s->wait == WAITS_ROOM && wait == WAITS_ROOM) {
-        return; /* It keeps its place. */
+        return; /* The stream keeps its place in the queue. */
     }
     mu_list_remove(&s->link);
     s->wait = wait;
@@ -187,7 +187,7 @@ const char *mu_yamux_errmsg(const struct mu_yamux *y)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
-/* The end that was seen last, as far as the stream is still there to have one. */
+/* Takes the end that was read last, if the stream still exists. */
 static bool tell_end(struct mu_yamux *y, struct mu_yamux_event *ret)
 {
     struct mu_yamux_stream *s = mu_yamux_find(y, y->eof_id);
@@ -254,7 +254,7 @@ bool mu_yamux_next_event(struct mu_yamux *y, struct mu_yamux_event *ret_event)
     return false;
 }
 
-/* --- what we want ----------------------------------------------------------------------------- */
+/* --- our calls -------------------------------------------------------------------------------- */
 
 int mu_yamux_allot(struct mu_yamux *y, uint32_t *ret_id)
 {
@@ -304,7 +304,8 @@ int mu_yamux_open(struct mu_yamux *y, mu_mono_t now, uint32_t *ret_id)
     return err;
 }
 
-/* How much of `len` bytes may go out in one frame; 0 as well when it is another's turn. */
+/* Returns how much of `len` bytes may go out in one frame; 0 also when it is another stream's
+ * turn. */
 static size_t frame_len(const struct mu_yamux *y, const struct mu_yamux_stream *s, size_t len)
 {
     if (!(s->turn || mu_list_empty(&y->no_room)) ||
@@ -413,7 +414,8 @@ int mu_yamux_reset(struct mu_yamux *y, uint32_t id)
         mu_yamux_free_stream(y, s);
         return 0;
     }
-    /* A peer that never heard of it would wait for ever: the record is kept until it is said. */
+    /* A peer that never hears of the reset would wait for ever, so the record is kept until it is
+     * sent. */
     forget_stream(y, s);
     mu_list_push(&y->unsaid, &s->link);
     return mu_yamux_say_resets(y);
@@ -426,14 +428,14 @@ int mu_yamux_say_resets(struct mu_yamux *y)
         int err = mu_yamux_put_control(y, WINDOW_UPDATE, RST, s->id, 0);
 
         if (err != 0) {
-            return err == MUSTER_ELIMIT ? 0 : err; /* There is room once something was sent. */
+            return err == MUSTER_ELIMIT ? 0 : err; /* There will be room once something was sent. */
         }
         free_forgotten(y, s);
     }
     return 0;
 }
 
-/* The window that is to be kept open: a greater one if the last was emptied quickly. */
+/* Chooses the window to keep open: a larger one if the last was emptied quickly. */
 static uint32_t next_target(const struct mu_yamux *y, const struct mu_yamux_stream *s,
                             mu_mono_t now)
 {
@@ -441,7 +443,7 @@ static uint32_t next_target(const struct mu_yamux *y, const struct mu_yamux_stre
     uint32_t target = s->target < max - s->target ? s->target * 2 : max;
     uint64_t quick_ns = ROUND_TRIPS * y->rtt_ns;
 
-    /* This needs no measure of the path: it may be that no ping was answered yet. */
+    /* This needs no round-trip time, because perhaps no ping was answered yet. */
     if (target <= WINDOW_LOCAL_MAX && quick_ns < GROW_NS_MIN) {
         quick_ns = GROW_NS_MIN;
     }
@@ -463,7 +465,7 @@ int mu_yamux_consumed(struct mu_yamux *y, mu_mono_t now, uint32_t id, uint32_t n
         return 0;
     }
     MU_ASSERT(n <= s->unconsumed);
-    /* What was granted and not used, and what waits here, is part of the window that is open. */
+    /* What was granted and not used, and what waits here, is part of the open window. */
     delta = s->target - s->recv_window - (s->unconsumed - n);
     if (s->remote_end || delta < s->target / 2) {
         s->unconsumed -= n;
@@ -519,7 +521,7 @@ void mu_yamux_set_behind(struct mu_yamux *y, size_t len)
 
 static mu_mono_t dead_at(const struct mu_yamux *y)
 {
-    /* Whatever comes is a sign of life: a pong can be stuck behind data. */
+    /* Any byte is a sign of life, because a pong can be stuck behind data. */
     mu_mono_t since = mu_mono_before(y->pinged_at, y->heard_at) ? y->heard_at : y->pinged_at;
 
     return y->pinged_at.ns == MU_MONO_NEVER.ns ? MU_MONO_NEVER
@@ -537,7 +539,7 @@ int mu_yamux_tick(struct mu_yamux *y, mu_mono_t now)
         return 0;
     }
     if (mu_mono_reached(mu_mono_add_ms(dead_at(y), y->config.dead_ms), now)) {
-        y->heard_at = now; /* Who sleeps for so long has not been listening. */
+        y->heard_at = now; /* If we slept for so long, we were not listening. */
     }
     if (mu_mono_reached(dead_at(y), now)) {
         y->pinged_at = MU_MONO_NEVER;

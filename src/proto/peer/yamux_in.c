@@ -1,4 +1,4 @@
-/* yamux: what comes from the peer, frame by frame. */
+/* yamux: reads the peer's frames. */
 #include <muster/error.h>
 
 #include "core/assert.h"
@@ -9,7 +9,7 @@ static uint32_t get_be32(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-/* The peer broke a rule: it is told so, once, and nothing more is taken from it. */
+/* The peer broke a rule: it is told once, and nothing more is taken from it. */
 static int fail(struct mu_yamux *y, int code, const char *text)
 {
     y->poison = code;
@@ -34,10 +34,10 @@ static int take_ping(struct mu_yamux *y, const struct header *h, mu_mono_t now)
     }
     if ((h->flags & ACK) != 0 && y->pinged_at.ns != MU_MONO_NEVER.ns &&
         h->length == y->ping_value) {
-        uint64_t rtt_ns = mu_mono_since(y->pinged_at, now) + 1; /* 0 is for none */
+        uint64_t rtt_ns = mu_mono_since(y->pinged_at, now) + 1; /* 0 means not measured */
 
-        /* An answer may have waited behind data, for as long as a window takes: windows that grow
-         * with that would grow without end. */
+        /* The answer may have waited behind data for as long as a window takes; windows that grow
+         * with that time would grow without end. */
         y->rtt_ns = y->rtt_ns == 0 || rtt_ns < y->rtt_ns ? rtt_ns : y->rtt_ns;
         y->pinged_at = MU_MONO_NEVER;
         y->ping_value++;
@@ -64,8 +64,8 @@ static uint64_t *seen_word(struct mu_yamux *y, uint32_t number)
     return &y->seen[number % MU_YAMUX_SEEN / 64];
 }
 
-/* Whether the peer has used the id already, as far as can be told: what is too far behind counts as
- * used. An id that could be used again would make a handle mean another stream. */
+/* Returns whether the peer has used the id already, as far as is known: an id that is too old
+ * counts as used. Reusing an id would make a handle mean another stream. */
 static bool was_seen(struct mu_yamux *y, uint32_t id)
 {
     uint32_t number = number_of(id);
@@ -90,7 +90,8 @@ static void set_seen(struct mu_yamux *y, uint32_t id)
     *seen_word(y, number) |= UINT64_C(1) << number % 64;
 }
 
-/* A stream that the peer opens: accepted, or refused with a reset. NULL with `*ret_err` 0: refused.
+/* Accepts a stream that the peer opens, or refuses it with a reset. NULL with `*ret_err` 0:
+ * refused.
  */
 static struct mu_yamux_stream *accept_stream(struct mu_yamux *y, const struct header *h,
                                              mu_mono_t now, int *ret_err)
@@ -138,7 +139,7 @@ static int grant(struct mu_yamux *y, struct mu_yamux_stream *s, uint32_t delta)
     return 0;
 }
 
-/* What the flags at the end of a frame mean, once its body is there. */
+/* Applies the flags of a frame once its body is complete. */
 static void take_end(struct mu_yamux *y, struct mu_yamux_stream *s, uint16_t flags)
 {
     if ((flags & RST) != 0) {
@@ -171,7 +172,7 @@ static int take_stream_frame(struct mu_yamux *y, const struct header *h, mu_mono
         y->data_flags = h->flags;
     }
     if (s == NULL) {
-        return 0; /* It was refused, or is gone already. */
+        return 0; /* The stream was refused, or is gone already. */
     }
     if ((h->flags & ACK) != 0) {
         mu_yamux_set_acked(y, s);
@@ -223,7 +224,7 @@ static int take_header(struct mu_yamux *y, mu_mono_t now)
     }
 }
 
-/* A part of a frame's body; returns how much was taken. */
+/* Takes a part of a frame's body; returns how much. */
 static size_t take_body(struct mu_yamux *y, struct mu_span in)
 {
     size_t len = y->data_left < in.len ? y->data_left : in.len;
@@ -275,7 +276,7 @@ int mu_yamux_recv(struct mu_yamux *y, mu_mono_t now, struct mu_span in, size_t *
             if (err == MUSTER_ENOMEM) {
                 y->head_len--;
                 used--;
-                break; /* Its last byte was not taken: it comes again. */
+                break; /* Its last byte was not taken and comes again. */
             }
             y->head_len = 0;
         }

@@ -30,7 +30,7 @@ struct mu_retcd_config mu_retcd_config_defaults(void)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-/* With a slash in front and none behind: "/" is "". */
+/* Copies a prefix with a slash in front and no slash at its end: "/" is "". */
 static char *clean_prefix(const char *prefix)
 {
     size_t len = strlen(prefix);
@@ -54,7 +54,7 @@ int mu_retcd_init(struct mu_retcd *m, const struct mu_retcd_config *config)
     if (strlen(config->prefix) > MU_RETCD_PREFIX_MAX) {
         return MUSTER_EINVAL;
     }
-    m->config.prefix = m->config.run_id = NULL; /* Ours are below. */
+    m->config.prefix = m->config.run_id = NULL; /* Our copies are set below. */
     m->prefix = clean_prefix(config->prefix);
     cap = strlen(config->prefix) + strlen(config->run_id) + 16;
     m->root = mu_malloc(cap);
@@ -120,7 +120,7 @@ void mu_retcd_drop(struct mu_retcd *m, enum mu_retcd_lane_id lane)
     if (l->out) {
         l->out = false;
         if ((m->up->requests & 1u << lane) != 0) {
-            m->up->requests &= ~(1u << lane); /* It was never sent. */
+            m->up->requests &= ~(1u << lane); /* The request was never sent. */
         } else {
             m->up->cancels |= 1u << lane;
         }
@@ -161,7 +161,7 @@ void mu_retcd_ask(struct mu_retcd *m, enum mu_retcd_lane_id lane, int err,
 
     MU_ASSERT(!l->out);
     if (err != 0) {
-        /* There was no memory for it: the lane's timer begins its phase anew. */
+        /* There was no memory for it: the lane's timer begins its phase again. */
         mu_retcd_pause(m, lane, NO_MEMORY_MS);
         return;
     }
@@ -292,7 +292,7 @@ void mu_retcd_fail(struct mu_retcd *m, int code, const char *format, ...)
     m->phase = MU_RETCD_P_OUT;
 }
 
-/* Who is missing, as far as we have seen. */
+/* Describes which nodes are missing, as far as we have seen. */
 static void fail_late(struct mu_retcd *m)
 {
     uint64_t seconds = m->config.timeout_ms / 1000;
@@ -326,7 +326,7 @@ void mu_retcd_again(struct mu_retcd *m)
     mu_retcd_enter(m, m->constructed ? MU_RETCD_P_CREATE : MU_RETCD_P_MAKE_PREFIX);
 }
 
-/* Does nothing more until its timer is over, and says why. */
+/* Rests until its timer is over, and keeps the reason. */
 __attribute__((format(printf, 2, 0))) static void stand_still(struct mu_retcd *m,
                                                               const char *format, va_list args)
 {
@@ -381,7 +381,7 @@ static void leave(struct mu_retcd *m)
     m->up->flags |= MU_RETCD_LEFT;
 }
 
-/* Refusals that no time heals. */
+/* Refusals that waiting does not help. */
 static bool is_hopeless(int status)
 {
     return status == MUSTER_EVERSION || status == MUSTER_EREFUSED || status == MUSTER_ETLS;
@@ -426,7 +426,7 @@ static bool is_due(struct mu_retcd *m, enum mu_retcd_lane_id lane)
     return true;
 }
 
-/* The pause of a phase is over: the next one, or, if it found no memory, the same. */
+/* The pause of a phase is over: begins the next phase, or the same one if it found no memory. */
 static void wake_main(struct mu_retcd *m)
 {
     switch ((int)m->phase) {

@@ -1,19 +1,19 @@
 /*
  * One node of PyTorch's `etcd` rendezvous (EtcdRendezvousHandler), as a machine: the same keys, the
  * same texts, the same times to live, so that both kinds meet in one run. docs/rendezvous-etcd.md
- * tells the protocol.
+ * describes the protocol.
  *
  *     mu_retcd_init(&m, &config);
  *     mu_retcd_step(&m, &(struct mu_retcd_event){.type = MU_RETCD_JOIN, .now = ...}, &up);
  *     up.flags      what to tell the user
- *     up.cancels    lanes whose request nobody waits for any more
- *     up.requests   lanes with a request to be sent: m.lanes[i].request, lent until the lane's next
+ *     up.cancels    lanes whose request is no longer needed
+ *     up.requests   lanes with a request to send: m.lanes[i].request, lent until the lane's next
  *     mu_retcd_deadline(&m)    when to step with MU_RETCD_TIMEOUT
  *
  * A lane is one request at a time: MAIN goes through the rendezvous, RANK keeps our keep-alive key
  * alive, RUN the directory of the run, CLOSE closes the run. Each answer carries the number of its
- * request; one that is not waited for any more is dropped. A request is cancelled before a lane has
- * another; whether it happened does not matter.
+ * request; an answer that is no longer expected is dropped. A request is cancelled before its lane
+ * gets another; whether it was carried out does not matter.
  *
  *   OUT -join-> MAKE (directories) -> CREATE -105-> READ --joinable--> JOIN -> [LAST] -> PEERS
  *                 ^                     |             |                 (CAS)   (call)     |frozen
@@ -22,11 +22,11 @@
  *                      or at once                                                          |
  *   IN a round <-------------------------- KV <------------- FINAL (wait) <----------------+
  *
- * Where we differ from PyTorch, nobody else can tell: a write whose answer was lost is looked up
- * where the state shows whether it happened (confirm); a counter that is gone, or was counted on by
- * somebody else meanwhile, is a reason to try again; a keep-alive key that ended though its round
- * goes on is put again; a run that never had a state can be closed; and who finds a member dead
- * lets the living see that somebody waits before it takes the state away.
+ * Other nodes cannot see where we differ from PyTorch: after a write whose answer was lost, we look
+ * whether the state shows it (confirm); a counter that is gone, or that another node has changed
+ * meanwhile, is a reason to try again; a keep-alive key that ended while its round goes on is put
+ * again; a run that never had a state can be closed; and a node that finds a member dead lets the
+ * others see that a node waits before it removes the state.
  */
 #ifndef MU_RDZV_ETCD_H
 #define MU_RDZV_ETCD_H
@@ -48,18 +48,18 @@
 #define MU_RETCD_PREFIX_MAX 512
 
 struct mu_retcd_config {
-    const char *prefix; /* "/torchelastic/p2p"; copied, as is the next */
+    const char *prefix; /* "/torchelastic/p2p"; copied, as is `run_id` */
     const char *run_id;
     uint32_t min_nodes;
     uint32_t max_nodes;
-    uint64_t timeout_ms;   /* for a join. 600 s */
-    uint64_t last_call_ms; /* from the minimum on. 30 s */
-    uint64_t close_ms;     /* for a close. 10 s */
-    uint64_t watch_ms;     /* a watch is begun anew that often, though nothing was told. 15 s */
-    /* From saying that we wait until a round whose member is dead is given up: PyTorch's members
-     * see no more than the count, and look at it every 5 s (1.13) or 0.1 s (2.x). 5.5 s */
+    uint64_t timeout_ms;   /* time for a join. 600 s */
+    uint64_t last_call_ms; /* from when the minimum is there. 30 s */
+    uint64_t close_ms;     /* time for a close. 10 s */
+    uint64_t watch_ms;     /* how often a watch without events is begun again. 15 s */
+    /* How long we announce that we wait before we give up a round whose member is dead: PyTorch's
+     * members see only the count, and look at it every 5 s (1.13) or 0.1 s (2.x). 5.5 s */
     uint64_t notice_ms;
-    bool notice_lost; /* look for keep-alive keys that ended while in a round */
+    bool notice_lost; /* while in a round, look for keep-alive keys that ended */
     uint64_t seed;    /* for pauses between tries */
 };
 
@@ -92,23 +92,24 @@ struct mu_retcd_request {
     struct mu_span key; /* the whole path */
     struct mu_span value;
     struct mu_span prev;
-    int64_t ttl_s;       /* 0: none, which takes away one that was there */
+    int64_t ttl_s;       /* 0: no TTL, which removes an earlier one */
     int64_t index;       /* COUNT, WATCH */
     bool recursive;      /* WATCH */
-    uint64_t timeout_ms; /* WATCH: no event by then is an answer, MUSTER_ETIMEDOUT. Else 0 */
+    uint64_t timeout_ms; /* WATCH: without an event by then, the answer is MUSTER_ETIMEDOUT. Else
+                            0 */
 };
 
 struct mu_retcd_lane {
     struct mu_retcd_request request; /* valid while out */
-    bool out;                        /* an answer is waited for */
+    bool out;                        /* the lane waits for an answer */
     struct mu_buf key;
     struct mu_buf value;
     struct mu_buf prev;
-    mu_mono_t wake; /* while not out: when it goes on */
+    mu_mono_t wake; /* while not out: when the lane continues */
 };
 
 enum mu_retcd_event_type {
-    MU_RETCD_JOIN = 1, /* from wherever it is: into a later round */
+    MU_RETCD_JOIN = 1, /* from any phase: into a later round */
     MU_RETCD_LEAVE,
     MU_RETCD_CLOSE_RUN,
     MU_RETCD_ANSWER,
@@ -118,7 +119,7 @@ enum mu_retcd_event_type {
 struct mu_retcd_event {
     enum mu_retcd_event_type type;
     mu_mono_t now;
-    /* ANSWER. Status 0: `reply` is what etcd said, which may be a refusal. */
+    /* ANSWER. Status 0: `reply` is etcd's answer, which may be a refusal. */
     enum mu_retcd_lane_id lane;
     uint64_t number;
     int status;
@@ -131,15 +132,15 @@ enum {
     MU_RETCD_ASSIGNED = 1 << 0,
     MU_RETCD_ENDED = 1 << 1,
     MU_RETCD_WAITING = 1 << 2,
-    MU_RETCD_FAILED = 1 << 3, /* the join */
+    MU_RETCD_FAILED = 1 << 3, /* the join failed */
     MU_RETCD_LEFT = 1 << 4,
-    MU_RETCD_CLOSED_NOW = 1 << 5, /* the run is */
+    MU_RETCD_CLOSED_NOW = 1 << 5, /* the run is closed */
     MU_RETCD_CLOSE_FAILED = 1 << 6,
 };
 
 enum mu_retcd_end {
     MU_RETCD_END_LOST = 1, /* a member's keep-alive key ended */
-    MU_RETCD_END_GONE,     /* somebody has given the round up */
+    MU_RETCD_END_GONE,     /* another node has given the round up */
     MU_RETCD_END_DROPPED,  /* likewise, and it was our key that had ended */
 };
 
@@ -152,12 +153,12 @@ struct mu_retcd_update {
     uint32_t world;
     uint64_t waiting;
     enum mu_retcd_end end;
-    uint64_t lost; /* END_LOST: whose, or UINT64_MAX */
+    uint64_t lost; /* END_LOST: the rank whose key ended, or UINT64_MAX */
     int code;      /* FAILED: MUSTER_ERDZV_*, MUSTER_ENOMEM */
     struct mu_errmsg text;
     int close_code;
     struct mu_errmsg close_text;
-    struct mu_errmsg note; /* what was done, for the record; "": nothing to tell */
+    struct mu_errmsg note; /* what was done, for the log; "": nothing */
 };
 
 enum mu_retcd_phase {
@@ -172,7 +173,7 @@ enum mu_retcd_phase {
     MU_RETCD_P_VERSION_DIR,
     MU_RETCD_P_PUBLISH,
     MU_RETCD_P_READ,
-    MU_RETCD_P_SETTLE, /* setup or frozen: until it is something else */
+    MU_RETCD_P_SETTLE, /* setup or frozen: waits until it is something else */
     MU_RETCD_P_REST,
     MU_RETCD_P_JOIN_PAUSE,
     MU_RETCD_P_JOIN_READ,
@@ -203,7 +204,7 @@ enum mu_retcd_phase {
     MU_RETCD_P_IN_LIST,
     MU_RETCD_P_IN_WATCH,
     MU_RETCD_P_IN_REST,
-    MU_RETCD_P_BETWEEN, /* its round is over; the next is not asked for */
+    MU_RETCD_P_BETWEEN, /* its round is over, and no other join was asked for */
     MU_RETCD_PHASES,
 };
 
@@ -219,32 +220,32 @@ enum mu_retcd_close_phase {
 struct mu_retcd {
     struct mu_retcd_config config;
     char *root;   /* PREFIXrun_ID */
-    char *prefix; /* without a slash at its end; "": none */
+    char *prefix; /* without a slash at its end; "": no prefix */
     struct mu_prng prng;
     struct mu_retcd_lane lanes[MU_RETCD_LANES];
     uint64_t numbers;
     mu_mono_t now;
-    struct mu_retcd_update *up; /* of the step that is being made */
+    struct mu_retcd_update *up; /* of the current step */
 
     enum mu_retcd_phase phase;
     bool constructed;
-    mu_mono_t deadline;  /* of the join */
-    mu_mono_t last_call; /* its end, if it is ours */
-    uint64_t version;    /* that we are in, or want into */
+    mu_mono_t deadline;  /* the join's deadline */
+    mu_mono_t last_call; /* end of the last call, if it is ours */
+    uint64_t version;    /* the round that we are in or want to join */
     uint64_t counter;
     int64_t counter_index;
     uint32_t rank;
     uint32_t world;
-    struct mu_buf text; /* of the state as it was last read, and what it says */
+    struct mu_buf text; /* the state as it was last read, and its parsed form */
     struct mu_retcd_state state;
     int64_t index;
     struct mu_buf lease; /* our keep-alive key */
-    bool leased;         /* RANK keeps it */
+    bool leased;         /* RANK keeps it alive */
     bool lapsed;         /* it had ended, and was put again */
     uint64_t waiting;    /* as last told */
-    mu_mono_t drop_at;   /* not before is the round given up that we wait for */
-    bool drop_due;       /* but then */
-    mu_mono_t list_at;   /* when the keep-alives are to be looked at */
+    mu_mono_t drop_at;   /* the round that we wait for is not given up before */
+    bool drop_due;       /* it is given up at drop_at */
+    mu_mono_t list_at;   /* when to check the keep-alives */
     bool closed;
     bool closed_told;
     struct mu_errmsg why; /* of the last failure of this join */
@@ -257,13 +258,13 @@ struct mu_retcd {
 /** MUSTER_ENOMEM, MUSTER_EINVAL (a prefix that is too long). */
 int mu_retcd_init(struct mu_retcd *m, const struct mu_retcd_config *config);
 void mu_retcd_fini(struct mu_retcd *m);
-/** Cannot fail: what finds no memory is tried again later. */
+/** Cannot fail: a step that finds no memory is tried again later. */
 void mu_retcd_step(struct mu_retcd *m, const struct mu_retcd_event *event,
                    struct mu_retcd_update *ret_update);
 mu_mono_t mu_retcd_deadline(const struct mu_retcd *m);
-/** What it is at, as one word of lower case. */
+/** Returns the current phase as one word in lower case. */
 const char *mu_retcd_phase_name(const struct mu_retcd *m);
-/** In a round, or in one that is over. */
+/** Returns whether the node is in a round, or in one that is over. */
 bool mu_retcd_is_member(const struct mu_retcd *m);
 
 #endif

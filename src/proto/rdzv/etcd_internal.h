@@ -1,23 +1,23 @@
 /*
- * What the files of the machine share: etcd.c (lanes, steps, time), etcd_join.c (into a
- * round), etcd_round.c (waiting for one to end, being in one, keep-alives, closing).
+ * What the files of the machine share: etcd.c (lanes, steps, time), etcd_join.c (into a round),
+ * etcd_round.c (waiting for a round to end, being in one, keep-alives, closing).
  */
 #ifndef MU_RDZV_ETCD_INTERNAL_H
 #define MU_RDZV_ETCD_INTERNAL_H
 
 #include "proto/rdzv/etcd.h"
 
-#define MU_RETCD_REST_MS   1000u /* PyTorch's pause before it begins anew */
-#define MU_RETCD_JITTER_MS 100u  /* and, at the most, before it compares and swaps */
+#define MU_RETCD_REST_MS   1000u /* PyTorch's pause before it begins again */
+#define MU_RETCD_JITTER_MS 100u  /* and its longest pause before a compare-and-swap */
 
-/* A phase: `begin` asks for something or arms the lane's timer, `take` has the answer. */
+/* A phase: `begin` sends a request or arms the lane's timer, `take` handles the answer. */
 struct mu_retcd_act {
     const char *name;
     void (*begin)(struct mu_retcd *m);
     void (*take)(struct mu_retcd *m, const struct mu_retcd_event *event);
 };
 
-/* Those of each file; the others are empty. */
+/* The phases of each file; the others are empty. */
 extern const struct mu_retcd_act mu_retcd_join_acts[MU_RETCD_PHASES];
 extern const struct mu_retcd_act mu_retcd_round_acts[MU_RETCD_PHASES];
 
@@ -25,11 +25,11 @@ extern const struct mu_retcd_act mu_retcd_round_acts[MU_RETCD_PHASES];
 void mu_retcd_enter(struct mu_retcd *m, enum mu_retcd_phase phase);
 /** Begins an attempt: PyTorch's RetryImmediately. */
 void mu_retcd_again(struct mu_retcd *m);
-/** The same, in a second: RetryableFailure, and everything unforeseen. */
+/** The same after a second: RetryableFailure, and everything unforeseen. */
 void mu_retcd_rest(struct mu_retcd *m, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** The same, in a moment: where PyTorch rests, but something has just happened that is worth a try,
- * and that all who wait have seen. */
+/** The same after a short random pause: PyTorch would rest here, but something has just happened
+ * that is worth a try, and all waiting nodes have seen it. */
 void mu_retcd_soon(struct mu_retcd *m, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void mu_retcd_fail(struct mu_retcd *m, int code, const char *format, ...)
@@ -42,22 +42,22 @@ void mu_retcd_jitter(struct mu_retcd *m, enum mu_retcd_lane_id lane);
 /** Sets the path, below the run's directory, of a lane's next request. */
 int mu_retcd_key(struct mu_retcd *m, enum mu_retcd_lane_id lane, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/** Sends a request with the key and, where the verb has them, value and prev of the lane. `err` is
- * what making them has come to: then the lane rests. */
+/** Sends a request with the key and, where the verb has them, value and prev of the lane. If `err`,
+ * the result of making them, is not 0, the lane rests. */
 void mu_retcd_ask(struct mu_retcd *m, enum mu_retcd_lane_id lane, int err,
                   struct mu_retcd_request request);
-/** Forgets the request that is out. */
+/** Forgets the request that is in progress. */
 void mu_retcd_drop(struct mu_retcd *m, enum mu_retcd_lane_id lane);
-/** GET of active_version. */
+/** Sends GET of active_version. */
 void mu_retcd_ask_state(struct mu_retcd *m, enum mu_retcd_lane_id lane);
-/** WATCH of it from behind `index`, or of all of the rendezvous. */
+/** Sends WATCH of it after `index`, or of the whole rendezvous. */
 void mu_retcd_ask_watch(struct mu_retcd *m, bool recursive, uint64_t timeout_ms);
-/** SWAP of it against m->text, on MAIN. `edit` NULL: the same text. */
+/** Sends SWAP of it against m->text, on MAIN. `edit` NULL: the same text. */
 void mu_retcd_ask_swap(struct mu_retcd *m, const struct mu_retcd_edit *edit, int64_t ttl_s);
 
-/** The code of an answer's refusal, 0: it was done, or -1: there was no answer. Said in m->why. */
+/** Returns the code of a refusal; 0: it was done; -1: there was no answer. m->why has the text. */
 int64_t mu_retcd_code(struct mu_retcd *m, const struct mu_retcd_event *event);
-/** Reads a state that was got. 0; 1: it is not there; negative: it cannot be read. */
+/** Reads the state in an answer. Returns 0; 1: there is no state; negative: it cannot be read. */
 int mu_retcd_take_state(struct mu_retcd *m, const struct mu_retcd_event *event);
 bool mu_retcd_is(const struct mu_retcd *m, enum mu_retcd_status status);
 
@@ -72,7 +72,7 @@ void mu_retcd_run_take(struct mu_retcd *m, const struct mu_retcd_event *event);
 void mu_retcd_close_begin(struct mu_retcd *m);
 void mu_retcd_close_wake(struct mu_retcd *m);
 void mu_retcd_close_take(struct mu_retcd *m, const struct mu_retcd_event *event);
-/** The run is closed: ends a join, tells. */
+/** The run is closed: ends a join, and tells the user. */
 void mu_retcd_learn_closed(struct mu_retcd *m);
 
 #endif

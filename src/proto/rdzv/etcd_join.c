@@ -1,4 +1,4 @@
-/* Into a round: PyTorch's init, join and confirm phases, in its own order. */
+/* Joins a round: PyTorch's init, join and confirm phases, in PyTorch's order. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void make_dir(struct mu_retcd *m, int err, int64_t ttl_s)
                  (struct mu_retcd_request){.verb = MU_RETCD_MKDIR, .ttl_s = ttl_s});
 }
 
-/* What is there already is as good. */
+/* A directory that exists already is as good as a new one. */
 static bool was_made(struct mu_retcd *m, const struct mu_retcd_event *event)
 {
     int64_t code = mu_retcd_code(m, event);
@@ -148,7 +148,8 @@ static void take_counter_get(struct mu_retcd *m, const struct mu_retcd_event *ev
     char quoted[40];
 
     if (node == NULL) {
-        /* PyTorch dies of a counter that is gone. All of the run is, so it can be begun anew. */
+        /* PyTorch fails when the counter is gone. The whole run is gone then, so it can be begun
+         * again. */
         m->constructed = m->constructed && code != MU_ETCD2_NOT_FOUND;
         mu_retcd_rest(m, "the version counter cannot be read: %.150s", m->why.text);
     } else if (!read_counter(node->value, &m->counter)) {
@@ -180,7 +181,7 @@ static void take_counter_set(struct mu_retcd *m, const struct mu_retcd_event *ev
         mu_retcd_enter(m, MU_RETCD_P_VERSION_DIR);
         return;
     }
-    /* Also where somebody else has counted: our setup was too slow, and is not there any more. */
+    /* The same holds if another node has counted: our setup was too slow, and is gone. */
     m->constructed = m->constructed && code != MU_ETCD2_NOT_FOUND;
     mu_retcd_rest(m, "the version could not be counted: %.150s", m->why.text);
 }
@@ -227,14 +228,14 @@ static void take_publish(struct mu_retcd *m, const struct mu_retcd_event *event)
     }
 }
 
-/* --- what there is ---------------------------------------------------------------------------- */
+/* --- the state -------------------------------------------------------------------------------- */
 
 static void begin_state(struct mu_retcd *m)
 {
     mu_retcd_ask_state(m, MU_RETCD_MAIN);
 }
 
-/* Reads the state for a phase of the join. False: it goes on elsewhere. */
+/* Reads the state for a phase of the join. False: another phase has begun. */
 static bool got_state(struct mu_retcd *m, const struct mu_retcd_event *event)
 {
     int rc = mu_retcd_take_state(m, event);
@@ -281,7 +282,7 @@ static void begin_watch(struct mu_retcd *m)
     mu_retcd_ask_watch(m, false, UINT64_MAX);
 }
 
-/* Something happened, or nothing did, or it is too long ago to be told: one looks again. */
+/* Whether there was an event, none, or one too old to be told: the state is read again. */
 static bool was_watched(struct mu_retcd *m, const struct mu_retcd_event *event)
 {
     if (event->status == 0 || event->status == MUSTER_ETIMEDOUT) {
@@ -349,8 +350,9 @@ static void take_join_swap(struct mu_retcd *m, const struct mu_retcd_event *even
     }
     if (code != 0) {
         /*
-         * If nobody can say whether it happened, nobody ever will: others write the same text. Then
-         * there may be a rank that will not confirm, and this version ends with its TTL.
+         * If the answer was lost, it can never be known whether the write happened, because others
+         * write the same text. Then there may be a rank that will not confirm, and this version
+         * ends with its TTL.
          */
         mu_retcd_rest(m, "joining failed: %.150s", m->why.text);
         return;
@@ -408,7 +410,7 @@ static void take_last_swap(struct mu_retcd *m, const struct mu_retcd_event *even
         m->index = event->index;
         mu_retcd_enter(m, MU_RETCD_P_LAST_WATCH);
     } else if (code == MU_ETCD2_COMPARE_FAILED || (code == -1 && event->status != MUSTER_ENOMEM)) {
-        /* Whether it happened shows in what there is now. */
+        /* The present state shows whether the write happened. */
         mu_retcd_enter(m, MU_RETCD_P_LAST_PAUSE);
     } else {
         mu_retcd_rest(m, "the last call failed: %.150s", m->why.text);
@@ -486,7 +488,7 @@ static void take_confirm_read(struct mu_retcd *m, const struct mu_retcd_event *e
     if (err != 0) {
         mu_retcd_rest(m, "out of memory");
     } else if (confirmed) {
-        /* It happened after all: nobody else writes this path. */
+        /* The write happened after all: no other node writes this path. */
         mu_retcd_lease_start(m);
         mu_retcd_enter(m, MU_RETCD_P_FINAL_READ);
     } else if (!mu_retcd_is(m, MU_RETCD_FROZEN)) {
@@ -511,7 +513,7 @@ static void take_confirm_lease(struct mu_retcd *m, const struct mu_retcd_event *
     if (code == 0) {
         mu_retcd_enter(m, MU_RETCD_P_CONFIRM_SWAP);
     } else if (code == -1) {
-        mu_retcd_enter(m, MU_RETCD_P_CONFIRM_PAUSE); /* Twice is as once. */
+        mu_retcd_enter(m, MU_RETCD_P_CONFIRM_PAUSE); /* A second write is harmless. */
     } else {
         mu_retcd_rest(m, "the keep-alive key could not be put: %.150s", m->why.text);
     }

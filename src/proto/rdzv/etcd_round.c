@@ -5,10 +5,10 @@
 
 #include "proto/rdzv/etcd_internal.h"
 
-#define LOOK_MS       5000u  /* how often keep-alives are looked at: half their time */
-#define FREE_PAUSE_MS 200u   /* a store's every write wakes who waits for the round to end */
-#define RETRY_MS      1000u  /* a keep-alive that was not answered */
-#define RUN_RETRY_MS  60000u /* likewise of the run's directory */
+#define LOOK_MS       5000u  /* how often keep-alives are checked: half their TTL */
+#define FREE_PAUSE_MS 200u   /* every write of a store wakes nodes that wait for a round's end */
+#define RETRY_MS      1000u  /* after a keep-alive that was not answered */
+#define RUN_RETRY_MS  60000u /* likewise for the run's directory */
 #define CLOSED_TEXT   "{\"status\": \"closed\"}"
 
 /* --- waiting for a round to end --------------------------------------------------------------- */
@@ -23,7 +23,7 @@ static void begin_state(struct mu_retcd *m)
     mu_retcd_ask_state(m, MU_RETCD_MAIN);
 }
 
-/* Reads the state of the round that is waited for. False: it is over, or cannot be read. */
+/* Reads the state of the round that we wait for. False: it is over, or cannot be read. */
 static bool goes_on(struct mu_retcd *m, const struct mu_retcd_event *event)
 {
     int rc = mu_retcd_take_state(m, event);
@@ -67,7 +67,7 @@ static void take_announce_swap(struct mu_retcd *m, const struct mu_retcd_event *
         m->drop_at = mu_mono_add_ms(m->now, m->config.notice_ms);
         mu_retcd_enter(m, MU_RETCD_P_FREE_READ);
     } else if (code == MU_ETCD2_COMPARE_FAILED || (code == -1 && event->status != MUSTER_ENOMEM)) {
-        /* To be counted twice does no harm: others only ask whether anybody waits. */
+        /* Being counted twice does no harm: the others only check whether a node waits. */
         mu_retcd_enter(m, MU_RETCD_P_ANNOUNCE_PAUSE);
     } else {
         mu_retcd_rest(m, "could not say that we wait: %.150s", m->why.text);
@@ -93,7 +93,8 @@ static void begin_list(struct mu_retcd *m)
     mu_retcd_ask(m, MU_RETCD_MAIN, err, (struct mu_retcd_request){.verb = MU_RETCD_LIST});
 }
 
-/* Whose key is missing: 1, 0 if all are there, negative if that is not known. */
+/* Looks for a missing key. Returns 1 if one is missing, 0 if all are there, negative if that is not
+ * known. */
 static int find_missing(struct mu_retcd *m, const struct mu_retcd_event *event, const char *except,
                         uint64_t *ret_rank)
 {
@@ -304,7 +305,7 @@ static void ask_lease(struct mu_retcd *m, enum mu_retcd_verb verb)
     int err;
 
     mu_buf_reset(&l->key);
-    err = mu_buf_append(&l->key, mu_span(path.data, path.len - 1)); /* without its end */
+    err = mu_buf_append(&l->key, mu_span(path.data, path.len - 1)); /* without the final NUL */
     mu_retcd_ask(m, MU_RETCD_RANK, err,
                  (struct mu_retcd_request){.verb = verb, .ttl_s = MU_RETCD_RANK_TTL_S});
 }
@@ -366,7 +367,7 @@ void mu_retcd_run_take(struct mu_retcd *m, const struct mu_retcd_event *event)
     bool answered = event->status == 0 && event->reply != NULL;
 
     if (answered && event->reply->code == MU_ETCD2_NOT_FOUND) {
-        m->constructed = false; /* All of the run is gone: the next join begins it anew. */
+        m->constructed = false; /* The whole run is gone: the next join begins it again. */
     } else {
         mu_retcd_pause(m, MU_RETCD_RUN,
                        answered ? (uint64_t)MU_RETCD_RUN_TTL_S * 1000 / 2 : RUN_RETRY_MS);
@@ -461,7 +462,7 @@ static void take_close_read(struct mu_retcd *m, const struct mu_retcd_event *eve
     struct mu_retcd_state state = {0};
 
     if (code == MU_ETCD2_NOT_FOUND) {
-        /* PyTorch cannot close what was never begun; but it takes our word for it. */
+        /* PyTorch cannot close a run that was never begun, but it accepts our closed state. */
         mu_buf_reset(&l->value);
         if (mu_buf_append(&l->value, MU_SPAN_LIT(CLOSED_TEXT)) == 0) {
             ask_close(m, MU_RETCD_C_MKDIR);
@@ -486,7 +487,7 @@ void mu_retcd_close_take(struct mu_retcd *m, const struct mu_retcd_event *event)
     struct mu_errmsg kept = m->why;
     int64_t code = mu_retcd_code(m, event);
 
-    m->close_why = m->why; /* What it said is about the close, not the join. */
+    m->close_why = m->why; /* The text is about the close, not the join. */
     m->why = kept;
     if (m->close_phase == MU_RETCD_C_READ) {
         take_close_read(m, event, code);

@@ -2,7 +2,7 @@
 
 #include "core/alloc.h"
 
-/* Times are nobody's here: nothing is due, and nothing has run out. */
+/* Times play no part here: nothing is due, and nothing has run out. */
 static struct mu_rdzv_ask ask_for(const struct mu_rdzv_state *s, const struct mu_rdzv_node *node,
                                   const struct mu_rdzv_settings *settings)
 {
@@ -22,12 +22,12 @@ static int act(struct mu_rdzv_state *s, enum mu_rdzv_action action, const struct
     m = mu_rdzv_state_find(s, node);
     if (m != NULL) {
         m->born = born;
-        m->has_heartbeat = false; /* Its key is what tells that it lives. */
+        m->has_heartbeat = false; /* Its key shows that it is alive. */
     }
     return 0;
 }
 
-/* --- 1: who lives ----------------------------------------------------------------------------- */
+/* --- 1: liveness ------------------------------------------------------------------------------ */
 
 static int drop_dead(struct mu_rdzv_state *s, const struct mu_rdzv_entry *const *entries,
                      size_t count, const struct mu_rdzv_settings *settings,
@@ -69,7 +69,7 @@ static bool adds(enum mu_rdzv_action action)
            action == MU_RDZV_ACT_ADD_TO_REDUNDANCY_LIST;
 }
 
-/* What the node would do itself, if it saw the state that we see. */
+/* Decides what the node would do itself if it saw this state. */
 static int let_in(struct mu_rdzv_state *s, const struct mu_rdzv_entry *e,
                   const struct mu_rdzv_settings *settings)
 {
@@ -95,7 +95,7 @@ static int let_out(struct mu_rdzv_state *s, const struct mu_rdzv_entry *e,
     return act(s, action, &e->node, settings, e->born);
 }
 
-/* A member that is an earlier life of the one who wishes has ended with it. */
+/* A member that is an earlier life of the same node has ended. */
 static int end_earlier_life(struct mu_rdzv_state *s, const struct mu_rdzv_entry *e,
                             const struct mu_rdzv_settings *settings)
 {
@@ -122,7 +122,7 @@ static int consider(struct mu_rdzv_state *s, const struct mu_rdzv_entry *e,
     int err = 0;
 
     if (m != NULL && m->born > e->born) {
-        return 0; /* The node has begun another life since. */
+        return 0; /* The node has started again since. */
     }
     if (m != NULL && m->born < e->born) {
         err = end_earlier_life(s, e, settings);

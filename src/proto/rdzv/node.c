@@ -77,7 +77,7 @@ void mu_rdzv_fini(struct mu_rdzv *r)
 
 /* --- what comes in: states ---------------------------------------- */
 
-/* How to put things back if the step fails after a state came in. */
+/* What restores the machine if the step fails after a state came in. */
 enum undo { UNDO_NOTHING = 1, UNDO_READ, UNDO_WRITTEN };
 
 static void swap_states(struct mu_rdzv_state *a, struct mu_rdzv_state *b)
@@ -112,7 +112,7 @@ static void undo(struct mu_rdzv *r, enum undo how)
     swap_tokens(r);
 }
 
-/* Tokens are compared with what a watch told, and never but for equality. Not 0. */
+/* Hashes a token, to compare it with that of a watch for equality only. Never 0. */
 static uint64_t hash_token(struct mu_span token)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ token.len;
@@ -134,7 +134,7 @@ static int copy_token(struct mu_rdzv *r, struct mu_span token)
     return mu_buf_append(&r->old_token, token);
 }
 
-/* `state` and `token` are now what the backend has. */
+/* `state` and `token` are now those of the backend. */
 static void settle(struct mu_rdzv *r, bool has_token, struct mu_span token)
 {
     struct mu_rdzv_vars *v = &r->v;
@@ -153,7 +153,7 @@ static void settle(struct mu_rdzv *r, bool has_token, struct mu_span token)
     v->has_token = has_token;
     v->token_hash = has_token ? hash_token(token) : 0;
     if (v->stale && v->watch_hash != 0 && v->watch_hash == v->token_hash) {
-        v->stale = false; /* the watch told of this very state */
+        v->stale = false; /* the watch was about this very state */
     }
     if (r->state.round > v->round_top) {
         v->round_top = r->state.round;
@@ -171,7 +171,7 @@ static int take_corrupt(struct mu_rdzv *r, struct mu_rdzv_update *up, const char
     return 0;
 }
 
-/* STATE_READ and WRITE_LOST: what is there. */
+/* STATE_READ and WRITE_LOST: takes the present state. */
 static int take_state(struct mu_rdzv *r, const struct mu_rdzv_event *event,
                       struct mu_rdzv_update *up, enum undo *ret_undo)
 {
@@ -194,7 +194,7 @@ static int take_state(struct mu_rdzv *r, const struct mu_rdzv_event *event,
         mu_rdzv_state_fini(&r->old);
         mu_rdzv_state_init(&r->old);
         mu_buf_reset(&r->old_token);
-        /* A state that was lost is begun again behind the rounds that were. */
+        /* A state that was lost is begun again after the earlier rounds. */
         r->old.round = v->round_top < MU_RDZV_ROUND_MAX ? v->round_top + 1 : MU_RDZV_ROUND_MAX;
     }
     if (err == MUSTER_ENOMEM) {
@@ -262,11 +262,11 @@ static void take_failure(struct mu_rdzv *r, const struct mu_rdzv_event *event,
     v->reading = v->writing = false;
     v->wake = mu_rdzv_node_retry(r);
     v->held = true;
-    v->stale = true; /* a write may have gone through all the same */
+    v->stale = true; /* a write may have succeeded all the same */
     v->read_at = v->wake;
     v->watch_hash = 0;
     if (!event->transient) {
-        /* A member goes on trying for as long as it may still be alive to the others. */
+        /* A member keeps trying for as long as it may still count as alive for the others. */
         mu_rdzv_node_fail(r, up, ops & ~(unsigned)MU_RDZV_OP_MEMBER, MUSTER_ERDZV_CONN);
     }
 }
@@ -329,12 +329,12 @@ static void take_watch(struct mu_rdzv *r, const struct mu_rdzv_event *event)
         return;
     }
     if (hash != 0 && v->known && !v->reading && !v->writing && hash == v->token_hash) {
-        v->stale = false; /* told of what we know: our own write, mostly */
+        v->stale = false; /* the watch was about what we know, mostly our own write */
         return;
     }
     read_at = mu_rdzv_node_spread(r);
     if (v->phase == MU_RDZV_MEMBER) {
-        /* Most of what a member of a large round is told are the heartbeats of others. */
+        /* Most of the changes in a large round are the heartbeats of others. */
         mu_mono_t soonest = mu_rdzv_node_next_member_read(r);
 
         read_at = mu_mono_before(read_at, soonest) ? soonest : read_at;
@@ -373,7 +373,7 @@ static int take(struct mu_rdzv *r, const struct mu_rdzv_event *event, struct mu_
     struct mu_rdzv_vars *v = &r->v;
 
     if (is_answer(event->type) && !is_wanted(v, event)) {
-        return 0; /* an answer nobody waits for any more */
+        return 0; /* an answer that is no longer expected */
     }
     switch (event->type) {
     case MU_RDZV_JOIN:

@@ -6,34 +6,35 @@
 
 /* node_op.c: decides and acts until there is something to wait for. */
 int mu_rdzv_node_run(struct mu_rdzv *r, struct mu_rdzv_update *up);
-/* Ends these operations (MU_RDZV_OP_*) with a code; `v.why` has the words. */
+/* Ends these operations (MU_RDZV_OP_*) with a code; `v.why` has the text. */
 void mu_rdzv_node_fail(struct mu_rdzv *r, struct mu_rdzv_update *up, unsigned ops, int code);
-/* The operations that are under way, and the membership if there is one. */
+/* Returns the operations in progress, and the membership if there is one. */
 unsigned mu_rdzv_node_ops(const struct mu_rdzv *r);
-/* Settings with the generation that follows from the dialect. */
+/* Returns the settings with the generation that follows from the dialect. */
 struct mu_rdzv_settings mu_rdzv_node_settings(const struct mu_rdzv *r);
-/* The dialect to write. */
+/* Returns the dialect to write. */
 enum mu_rdzv_dialect mu_rdzv_node_dialect(const struct mu_rdzv *r);
 
 /* node_time.c */
 bool mu_rdzv_node_is_fresh(const struct mu_rdzv *r);
-/* When to look again if nothing happens. */
+/* Returns when to look again if nothing happens. */
 mu_mono_t mu_rdzv_node_next_look(struct mu_rdzv *r);
-/* When an operation has waited long enough for the backend; the least over `ops`. */
+/* Returns when an operation has waited long enough for the backend; the earliest of `ops`. */
 mu_mono_t mu_rdzv_node_patience(const struct mu_rdzv *r, unsigned ops);
-/* When to write again after `v.losses` lost writes, to ask again after `v.failures` failures. */
+/* Return when to write again after `v.losses` lost writes, and to ask again after `v.failures`
+ * failures. */
 mu_mono_t mu_rdzv_node_backoff(struct mu_rdzv *r);
-/** An answer took so long. */
+/** Takes note of how long an answer took. */
 void mu_rdzv_node_took(struct mu_rdzv *r, uint64_t ns);
-/** When a member that is told of a change may read again at the earliest. */
+/** Returns when a member that is told of a change may read again at the earliest. */
 mu_mono_t mu_rdzv_node_next_member_read(const struct mu_rdzv *r);
-/** There is a new state. */
+/** Takes note of a new state. */
 void mu_rdzv_node_measure_pace(struct mu_rdzv *r);
 mu_mono_t mu_rdzv_node_retry(struct mu_rdzv *r);
-/* When to read after a watch fired. */
+/* Returns when to read after a watch fired. */
 mu_mono_t mu_rdzv_node_spread(struct mu_rdzv *r);
 
-/* node_say.c: put words into `v.why`. */
+/* node_say.c: write the reason into `v.why`. */
 void mu_rdzv_node_say_join_timeout(struct mu_rdzv *r);
 void mu_rdzv_node_say_closed(struct mu_rdzv *r);
 void mu_rdzv_node_say_timeout(struct mu_rdzv *r, const char *what, uint64_t ms);

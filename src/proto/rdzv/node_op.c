@@ -1,9 +1,10 @@
-/* What the node does with a state: asks the rules, carries out what they say, tells what came. */
+/* What the node does with a state: it asks the rules, carries out what they say, and tells the
+ * result. */
 #include "core/alloc.h"
 #include "proto/rdzv/node_internal.h"
 
-/* In turns a write is lost twice: to learn of the contention, and to learn the state. More is due
- * to those who take none. */
+/* When writers take turns, a write is lost at most twice: to learn of the contention, and to learn
+ * the state. Further losses are caused by writers that do not take turns. */
 #define TURN_LOSSES_MAX 6
 
 #define REPORTS (MU_RDZV_ASSIGNED | MU_RDZV_ENDED | MU_RDZV_FAILED)
@@ -83,7 +84,7 @@ static void begin_request(struct mu_rdzv *r, struct mu_rdzv_update *up)
     v->asked_at = v->now.mono;
     v->warned = false;
     v->held = false;
-    v->stale = false; /* its answer is newer than any watch so far */
+    v->stale = false; /* its answer will be newer than any watch so far */
     v->watch_hash = 0;
     up->request = ++v->request;
 }
@@ -133,7 +134,7 @@ static int begin_write(struct mu_rdzv *r, struct mu_rdzv_update *up,
     return 0;
 }
 
-/* Writes what the action makes of the state, unless it is known that the write would be lost. */
+/* Writes the result of the action, unless it is known that the write would be lost. */
 static int write_action(struct mu_rdzv *r, struct mu_rdzv_update *up,
                         const struct mu_rdzv_settings *set, enum mu_rdzv_action action)
 {
@@ -149,14 +150,15 @@ static int write_action(struct mu_rdzv *r, struct mu_rdzv_update *up,
         mu_trace(&r->config.trace, "rdzv.backoff", v->losses,
                  mu_mono_since(v->now.mono, v->wake) / 1000);
         if (!r->config.push) {
-            /* Others will have written meanwhile, and nobody would tell. */
+            /* Others will have written meanwhile, and no watch would tell us. */
             v->stale = true;
             v->read_at = v->wake;
         }
         return 0;
     }
     if (v->stale && !v->read_again) {
-        /* Once only: if others write all the time, the watch always has something newer. */
+        /* This happens only once: if others write all the time, the watch always has something
+         * newer. */
         v->read_again = true;
         begin_read(r, up);
         return 0;
@@ -194,7 +196,7 @@ static int act_close(struct mu_rdzv *r, struct mu_rdzv_update *up,
     if (action == MU_RDZV_ACT_FINISH) {
         r->v.closing = false;
         r->v.closed_said = true;
-        up->flags |= MU_RDZV_CLOSED; /* this one was asked for */
+        up->flags |= MU_RDZV_CLOSED; /* our own close has succeeded */
         return 0;
     }
     if (action == MU_RDZV_ACT_ERROR_TIMEOUT) {
@@ -265,7 +267,8 @@ static int assign(struct mu_rdzv *r, struct mu_rdzv_update *up)
     return 0;
 }
 
-/* The words for a join that ran out of time are found before it takes itself out of the state. */
+/* The text for a join that ran out of time is made before the node removes itself from the
+ * state. */
 static void say_why_late(struct mu_rdzv *r)
 {
     if (!r->v.why_said) {
@@ -316,8 +319,8 @@ static void tell_changes(struct mu_rdzv *r, struct mu_rdzv_update *up)
 {
     struct mu_rdzv_vars *v = &r->v;
     size_t left = mu_rdzv_participants(&r->state);
-    /* Whoever waits for a seat in a full round must not make those who have one give it up: all
-     * would compete for it again, and again somebody would be left over. */
+    /* A node that waits for a seat in a full round must not make the others give up theirs: all
+     * would compete again, and again one would be left over. */
     size_t waiting = left < r->config.settings.max_nodes ? mu_rdzv_waiting(&r->state) : 0;
 
     if (left != v->left) {
@@ -356,7 +359,7 @@ static int act_member(struct mu_rdzv *r, struct mu_rdzv_update *up,
     q = ask(r, set, v->beat_deadline);
     action = mu_rdzv_decide_keep_alive(&q);
     if (action == MU_RDZV_ACT_ERROR_TIMEOUT) {
-        /* PyTorch says so in its log and tries again; so do we, until the others drop us. */
+        /* PyTorch logs this and tries again; so do we, until the others drop us. */
         mu_trace(&r->config.trace, "rdzv.keep_alive_late", v->losses, 0);
         v->beat_deadline = MU_MONO_NEVER;
         return 0;
@@ -413,7 +416,7 @@ static void tell_skew(struct mu_rdzv *r, struct mu_rdzv_update *up,
     }
 }
 
-/* One decision on a fresh state. `*more` is cleared when there is something to wait for. */
+/* Makes one decision on a fresh state. `*more` is cleared when there is something to wait for. */
 static int act(struct mu_rdzv *r, struct mu_rdzv_update *up, bool *more)
 {
     struct mu_rdzv_settings set = mu_rdzv_node_settings(r);
@@ -446,7 +449,8 @@ static int act(struct mu_rdzv *r, struct mu_rdzv_update *up, bool *more)
     return 0;
 }
 
-/* Ends what has waited long enough for a backend that is silent or fails again and again. */
+/* Ends operations that have waited long enough for a backend that is silent or fails again and
+ * again. */
 static bool give_up(struct mu_rdzv *r, struct mu_rdzv_update *up, unsigned ops)
 {
     struct mu_rdzv_vars *v = &r->v;
@@ -461,7 +465,7 @@ static bool give_up(struct mu_rdzv *r, struct mu_rdzv_update *up, unsigned ops)
         return false;
     }
     if ((v->reading || v->writing) && !v->warned) {
-        /* If it was us who were stopped, the answer may be there already, behind this event. */
+        /* If our own process was suspended, the answer may be there already, behind this event. */
         v->warned = true;
         v->warned_at = v->now.mono;
         return false;
@@ -490,7 +494,7 @@ int mu_rdzv_node_run(struct mu_rdzv *r, struct mu_rdzv_update *up)
     struct mu_rdzv_vars *v = &r->v;
     bool more = true;
 
-    /* One piece of news a step, so that nothing can fail once it is told. */
+    /* Each step tells one piece of news, so that nothing can fail once it is told. */
     while (more && (up->flags & REPORTS) == 0) {
         unsigned ops = mu_rdzv_node_ops(r);
         bool asking = v->reading || v->writing;

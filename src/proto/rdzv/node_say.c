@@ -1,4 +1,4 @@
-/* The words of a failure: which nodes are missing, and how many. */
+/* The text of a failure: which nodes are missing, and how many. */
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -6,7 +6,7 @@
 
 #define NAMES_MAX 8
 
-/* Appends to the text; what does not fit is cut. */
+/* Appends to the text, which is cut if it does not fit. */
 __attribute__((format(printf, 2, 3))) static void say(struct mu_errmsg *e, const char *format, ...)
 {
     size_t n = strlen(e->text);
@@ -26,7 +26,8 @@ static void say_time(struct mu_errmsg *e, uint64_t ms)
     }
 }
 
-/* PyTorch's form of a node: address_pid_number. The address is a peer's, so it is quoted. */
+/* Writes a node as PyTorch does: address_pid_number. The address comes from another node, so it is
+ * quoted. */
 static void say_node(struct mu_errmsg *e, const struct mu_rdzv_node *node)
 {
     char plain[128];
@@ -37,7 +38,7 @@ static void say_node(struct mu_errmsg *e, const struct mu_rdzv_node *node)
     say(e, "%s", mu_span_quote(quoted, sizeof(quoted), mu_span_str(plain)));
 }
 
-/* Those who are in the round that is being formed. */
+/* Lists the nodes in the round that is being formed. */
 static void say_participants(struct mu_errmsg *e, const struct mu_rdzv_state *s)
 {
     size_t count = mu_rdzv_participants(s);
@@ -57,7 +58,7 @@ static void say_participants(struct mu_errmsg *e, const struct mu_rdzv_state *s)
     }
 }
 
-/* Who is missing can be known of those that were in our last round. */
+/* Only nodes of our last round can be known to be missing. */
 static void say_missing(struct mu_errmsg *e, const struct mu_rdzv *r)
 {
     size_t missing = 0;

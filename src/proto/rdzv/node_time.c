@@ -1,23 +1,25 @@
 /* When the node looks again, gives up, or tries once more. */
 #include "proto/rdzv/node_internal.h"
 
-/* Between the end of patience and giving up. */
+/* The time between the warning and giving up. */
 #define LAST_CHANCE_MS 1000
-/* Writes lost in a row before the number of nodes is taken for a bad guess. */
+/* How many writes may be lost in a row before the number of nodes counts as a bad guess. */
 #define LOSSES_TO_DOUBT 4
-/* One node's turn: it reads, it writes, and as long again the others leave it alone. */
+/* One node's turn takes a read, a write, and as long again while the others leave it alone. */
 #define TURN_ANSWERS 3
-/* The heartbeats of N nodes ask for N reads of each of them: they may have so much time for it. */
+/* The heartbeats of N nodes cause N reads by each node; the reads may be spread over this time. */
 #define MEMBER_READ_MS_PER_NODE 10
-/* An answer is never taken to need less: within a host, timers are no finer. */
+/* The least time that an answer counts as: within a host, timers are no finer. */
 #define ANSWER_NS_MIN (MU_NS_PER_MS / 4)
-/* A wake-up is never nearer, whatever clocks say: no two decisions in the same instant. */
+/* The least time to the next wake-up, whatever clocks say, so that no two decisions share an
+ * instant. */
 #define SLEEP_NS_MIN (1 * MU_NS_PER_MS)
 
-/* A nanosecond after our wall clock shows `at` plus a time, as long as nobody sets it meanwhile. */
+/* Returns a nanosecond after our wall clock shows `at` plus a time, if the clock is not set
+ * meanwhile. */
 static mu_mono_t after_wall(const struct mu_rdzv *r, mu_wall_t at, uint64_t plus_ms)
 {
-    /* A sum of nanoseconds that saturates. */
+    /* Adds nanoseconds and saturates. */
     uint64_t target = mu_mono_add_ms((mu_mono_t){at.ns}, plus_ms).ns;
     uint64_t wall = r->v.now.wall.ns;
 
@@ -30,7 +32,7 @@ static mu_mono_t random_within(struct mu_rdzv *r, uint64_t window_ns)
                           window_ns == 0 ? 0 : mu_prng_below(&r->v.prng, window_ns + 1));
 }
 
-/* A time that grows with a number of nodes, up to the time between polls. */
+/* Returns a time that grows with a number of nodes, up to the time between polls. */
 static uint64_t spread_over(const struct mu_rdzv *r, size_t nodes)
 {
     uint64_t most = r->config.poll_ms * MU_NS_PER_MS;
@@ -39,7 +41,8 @@ static uint64_t spread_over(const struct mu_rdzv *r, size_t nodes)
     return ns < most ? ns : most;
 }
 
-/* Quickly down and slowly up: what hundreds ask at the same moment is not how long one takes. */
+/* The estimate falls quickly and rises slowly: the time of hundreds of requests at once is not the
+ * time of one. */
 void mu_rdzv_node_took(struct mu_rdzv *r, uint64_t ns)
 {
     uint64_t most = r->v.answer_ns < ANSWER_NS_MIN ? ANSWER_NS_MIN : 2 * r->v.answer_ns;
@@ -47,7 +50,7 @@ void mu_rdzv_node_took(struct mu_rdzv *r, uint64_t ns)
     r->v.answer_ns = ns < most ? ns : most;
 }
 
-/* A guess, as long as it was not measured. */
+/* A guess until it was measured. */
 static uint64_t pace_of(const struct mu_rdzv_vars *v)
 {
     uint64_t answer = v->answer_ns > ANSWER_NS_MIN ? v->answer_ns : ANSWER_NS_MIN;
@@ -61,7 +64,7 @@ void mu_rdzv_node_measure_pace(struct mu_rdzv *r)
     size_t count = mu_rdzv_participants(&r->state);
 
     if (r->state.round == v->paced_round && count == v->paced_count) {
-        return; /* The time goes on. */
+        return; /* The measurement continues. */
     }
     if (r->state.round == v->paced_round && count > v->paced_count) {
         uint64_t most = 2 * pace_of(v);
@@ -76,7 +79,7 @@ void mu_rdzv_node_measure_pace(struct mu_rdzv *r)
     v->paced_round = r->state.round;
 }
 
-/* The time that so many nodes will need to write, one after the other. */
+/* Returns the time that so many nodes will need to write, one after the other. */
 static uint64_t time_for(const struct mu_rdzv *r, size_t nodes)
 {
     uint64_t most = r->config.settings.keep_alive_interval_ms * MU_NS_PER_MS;
@@ -86,8 +89,9 @@ static uint64_t time_for(const struct mu_rdzv *r, size_t nodes)
 }
 
 /*
- * How many may be trying to write: those that the round still has room for, and those whose
- * heartbeat is due. Whoever joined in the same second has its heartbeats in the same second.
+ * Returns how many nodes may be trying to write: those that the round still has room for, and those
+ * whose heartbeat is due. Nodes that joined in the same second have their heartbeats in the same
+ * second.
  */
 static size_t contenders(const struct mu_rdzv *r)
 {
@@ -106,9 +110,9 @@ static size_t contenders(const struct mu_rdzv *r)
 }
 
 /*
- * Without push PyTorch's rule: what is less than a second old is not read again. With push it is
- * good until the watch fires. Heartbeats refresh it on the way; the bound is for a node that has
- * none to send and whose watch got lost.
+ * Without push, PyTorch's rule holds: a state that is less than a second old is not read again.
+ * With push, a state is good until the watch fires. Heartbeats also refresh it; the limit is for a
+ * node that has no heartbeat to send and whose watch was lost.
  */
 static uint64_t cache_ms(const struct mu_rdzv *r)
 {
@@ -125,7 +129,7 @@ bool mu_rdzv_node_is_fresh(const struct mu_rdzv *r)
     return mu_mono_before(v->now.mono, mu_mono_add_ms(v->synced_at, cache_ms(r)));
 }
 
-/* The next moment at which the same state asks for something else. */
+/* Returns the next moment at which the same state asks for something else. */
 static mu_mono_t next_turn(struct mu_rdzv *r)
 {
     const struct mu_rdzv_settings *set = &r->config.settings;
@@ -151,7 +155,7 @@ static mu_mono_t next_turn(struct mu_rdzv *r)
         turn = mu_mono_min(turn, mu_mono_add_ns(r->v.op_deadline, 1));
     }
     if (me != NULL && me->participant && !s->complete && s->has_deadline) {
-        /* The end of the last call is the same moment for all, and one write is enough. */
+        /* The last call ends at the same moment for all nodes, and one write is enough. */
         uint64_t late =
             mu_mono_since(r->v.now.mono, random_within(r, spread_over(r, s->member_count)));
 
@@ -187,7 +191,7 @@ static bool is_spare(const struct mu_rdzv *r)
 mu_mono_t mu_rdzv_node_patience(const struct mu_rdzv *r, unsigned ops)
 {
     const struct mu_rdzv_vars *v = &r->v;
-    /* Whoever cannot renew its heartbeat for so long is dead to the others. */
+    /* A node that cannot renew its heartbeat for so long counts as lost for the others. */
     mu_mono_t touch = mu_mono_add_ms(v->synced_at, mu_rdzv_dead_after_ms(&r->config.settings));
     mu_mono_t end = MU_MONO_NEVER;
 
@@ -207,7 +211,7 @@ mu_mono_t mu_rdzv_node_patience(const struct mu_rdzv *r, unsigned ops)
         end = mu_mono_min(end, v->look_deadline);
     }
     if (v->reading || v->writing) {
-        /* If it was us who were stopped, the request that went out since still has its time. */
+        /* If our own process was suspended, a request that went out since still has its time. */
         mu_mono_t fair = mu_mono_add_ms(v->asked_at, r->config.settings.heartbeat_timeout_ms);
 
         if (v->warned) {
@@ -218,7 +222,7 @@ mu_mono_t mu_rdzv_node_patience(const struct mu_rdzv *r, unsigned ops)
     return end;
 }
 
-/* `base_ms` doubled `times` times, up to a ceiling. */
+/* Returns `base_ms` doubled `times` times, up to a ceiling. */
 static uint64_t doubled_ns(uint64_t base_ms, uint32_t times, uint64_t max_ms)
 {
     uint64_t ms = base_ms;
@@ -231,12 +235,12 @@ static uint64_t doubled_ns(uint64_t base_ms, uint32_t times, uint64_t max_ms)
 
 /*
  * A write is lost if another one got in since the state was read, so it does not help to try more
- * often than the backend can answer; nobody knows how often that is, but all can see how fast the
- * round fills. Whoever tries at random within half of the time that the rest of it will take tries
- * twice as often as somebody gets in. If the backend can do more, the round fills faster, and all
- * try more often; if it cannot, half of the tries are lost and it stays as it is.
+ * often than the backend can answer. That rate is unknown, but all nodes can see how fast the round
+ * fills. A node that tries at random within half of the remaining time tries twice as often as a
+ * node gets in. If the backend can do more, the round fills faster, and all try more often; if it
+ * cannot, half of the tries are lost and the rate stays.
  *
- * If it goes wrong again and again, doubling finds the measure that this did not.
+ * If writes are lost again and again, doubling finds the right rate.
  */
 mu_mono_t mu_rdzv_node_backoff(struct mu_rdzv *r)
 {
@@ -257,14 +261,14 @@ mu_mono_t mu_rdzv_node_retry(struct mu_rdzv *r)
     uint32_t times = r->v.failures == 0 ? 0 : r->v.failures - 1;
     uint64_t ns = doubled_ns(r->config.retry_ms, times, r->config.poll_ms);
 
-    /* Half of it for certain: whoever is down is not helped by haste. */
+    /* At least half of it, because haste does not help a backend that is down. */
     return mu_mono_add_ns(random_within(r, ns / 2), ns / 2);
 }
 
 /*
  * All read after a change, so their reads are spread over a time that grows with their number. A
- * participant of a round that is far from its minimum has less reason still: it can sleep through
- * most of the time that the others will need.
+ * participant of a round that is far from its minimum has even less reason to read: it can sleep
+ * through most of the time that the others will need.
  */
 mu_mono_t mu_rdzv_node_spread(struct mu_rdzv *r)
 {

@@ -42,7 +42,7 @@ bool mu_room_done(const struct mu_room *room)
            mu_list_empty(&room->news);
 }
 
-/* --- who is in ------------------------------------------------------------------------------- */
+/* --- members --------------------------------------------------------------------------------- */
 
 void mu_room_move(struct mu_room *room, struct mu_room_member *member,
                   enum mu_room_member_state state)
@@ -74,7 +74,8 @@ struct mu_room_member *mu_room_find(const struct mu_room *room, struct mu_span n
     return node == NULL ? NULL : MU_CONTAINER_OF(node, struct mu_room_member, named);
 }
 
-/* Keeps the name of a member that was lost, so that explain() can say who is not back. */
+/* Keeps the name of a member that was lost, so that explain() can name the nodes that are not
+ * back. */
 static void miss(struct mu_room *room, const struct mu_room_member *member)
 {
     struct mu_room_missing *missing;
@@ -100,9 +101,10 @@ static void stop_missing(struct mu_room *room, const char *name)
     }
 }
 
-/* --- what is asked --------------------------------------------------------------------------- */
+/* --- requests -------------------------------------------------------------------------------- */
 
-/* The text that is terminated in `cap` bytes; no data if it is not, or has control characters. */
+/* Returns the text that ends within `cap` bytes; no data if it does not, or has control
+ * characters. */
 static struct mu_span check_text(const char *text, size_t cap)
 {
     size_t len = strnlen(text, cap);
@@ -115,7 +117,7 @@ static struct mu_span check_text(const char *text, size_t cap)
     return len == cap ? (struct mu_span){0} : mu_span(text, len);
 }
 
-/* All that a join can be refused for, in the order in which it helps most. */
+/* Checks everything that a join can be refused for, the most helpful reason first. */
 static int check_join(const struct mu_room *room, const struct mu_room_member *member,
                       uint32_t nodes_min, uint32_t nodes_max, struct mu_errmsg *reterr_msg)
 {
@@ -178,7 +180,7 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     mu_list_init(&member->news);
     mu_heap_node_init(&member->targeted);
     if (member->target != 0) {
-        /* The heap has the earliest on top; turned around, that is the largest target. */
+        /* The heap has the smallest key on top; negated targets put the largest there. */
         mu_heap_insert(&room->targets, &member->targeted, (mu_mono_t){UINT32_MAX - member->target});
     }
     stop_missing(room, member->name);
@@ -197,7 +199,7 @@ int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *mem
     return 0;
 }
 
-/* The member is gone, one way or the other. */
+/* Removes a member that left or was lost. */
 static void part(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                  enum mu_room_end_reason reason)
 {
@@ -234,11 +236,12 @@ void mu_room_lost(struct mu_room *room, mu_mono_t now, struct mu_room_member *me
     part(room, now, member, MU_ROOM_END_LOST);
 }
 
-/* It stays, and is in that round no more. */
+/* The member stays, but is no longer in that round. */
 static void give_up_round(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                           uint64_t round, enum mu_room_end_reason reason)
 {
-    /* Its word may have been under way while the round ended, or even the next one began. */
+    /* Its message may have been on its way while the round ended, or even while the next one
+     * began. */
     if (member->state != MU_ROOM_RUNNING || round != room->round) {
         return;
     }

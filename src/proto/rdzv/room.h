@@ -1,60 +1,61 @@
 /*
- * A room: one run of a rendezvous, kept by the server. The native form of what proto/rdzv/node.h
- * does over a compare-and-set register: here the server holds the state, a node says once that it
- * wants in, and is pushed what it needs to know. A decision machine: calls and the time go in,
- * notices are pulled.
+ * A room: one run of a rendezvous, kept by the server. It is the native form of what
+ * proto/rdzv/node.h does over a compare-and-set register: here the server holds the state, a node
+ * asks once to join, and the server pushes what it needs to know. It is a decision machine: calls
+ * and the time go in, notices are pulled.
  *
- *     mu_room_join(&room, now, &member, 2, 4, &errmsg)  a node wants in
- *     mu_room_leave(&room, now, &member)                it wants out, with grace
- *     mu_room_lost(&room, now, &member)                 it is gone without a word
+ *     mu_room_join(&room, now, &member, 2, 4, &errmsg)  a node joins
+ *     mu_room_leave(&room, now, &member)                it leaves, with grace
+ *     mu_room_lost(&room, now, &member)                 it vanished
  *     mu_room_fail(&room, now, &member, round)          its workers failed; it stays
- *     mu_room_stop(&room, now, &member, round)          it has stopped them, or it is held for lost
- *     mu_room_hold(&room, now, until)                   somebody's workers may run until then
+ *     mu_room_stop(&room, now, &member, round)          it has stopped them, or counts as lost
+ *     mu_room_hold(&room, now, until)                   workers of a lost node may run until then
  *     mu_room_close(&room, now)                         the run is over
- *     mu_room_tick(&room, now)  mu_room_deadline()      last call, batching of late-comers
+ *     mu_room_tick(&room, now)  mu_room_deadline()      last call, batching of late nodes
  *     while (mu_room_next_notice(&room, &member, &notice)) { push it to that member }
  *
  * A round goes through
  *
  *     GATHERING --(max reached | target met | min reached and last call over)--> RUNNING
  *         ^                                                                         |
- *         |   a member was lost, left or failed, or late-comers are let in          |
+ *         |   a member was lost, left or failed, or late nodes are let in           |
  *         +-------------------------------------------------------------------------+
- *     CLOSED from anywhere, FAILED when the restart budget is spent; a room that is one of the
+ *     CLOSED from any state, FAILED when the restart budget is spent; a room that is one of the
  *     two, and done, can be opened again as a new incarnation
  *
- * and every rule that PyTorch's users ask for in vain is a rule here:
+ * and these are its rules, which PyTorch's users ask for in vain:
  *
- *  - nobody waits out the last call when the maximum is reached or every announced target is met;
- *    right after a round whose survivors are enough it takes a quarter of its time
+ *  - no node waits for the end of the last call when the maximum is reached or every announced
+ *    target is met; right after a round whose survivors are enough it takes a quarter of its time
  *    (MU_ROOM_REGROUP): long enough for a failure of workers and the loss of a node behind it, or
  *    for a rack, to be one restart;
- *  - a lost member ends the round for the survivors at once: each is told ENDED with who was lost
- *    and is back in the next gathering without asking again, unless it leaves;
+ *  - a lost member ends the round for the survivors at once: each is told ENDED with the lost
+ *    member's name and is in the next gathering without asking again, unless it leaves;
  *  - late arrivals while a round is running and has room are batched (`upscale_delay_ms`) and then
  *    end the round once, for all of them together; the round after it is formed in the same moment,
- *    since the batching was its last call. There is no batching when nobody else can come: when the
- *    late-comers fill the room, or meet the targets that the running round missed. With no room
- *    they are spares: they stay, connected, and are promoted into the next round in order of
+ *    since the batching was its last call. There is no batching when no other node can come: when
+ *    the late nodes fill the room, or meet the targets that the running round missed. Without room
+ *    they are spares: they stay connected, and are promoted into the next round in order of
  *    arrival;
  *  - survivors keep their rank where the world's size allows; the rest fill the gaps, ordered by a
  *    topology key that the user may give, then by name, both in natural order (node2 before
  *    node10), so that the same fleet gets the same ranks in whatever order it arrives;
- *  - two worlds never exist for one run: a round's number is given once, and everybody who is still
- *    there and was told of a round is told of its end before anybody is told a rank in the next;
+ *  - two worlds never exist for one run: a round's number is given once, and every member that is
+ *    still there and was told of a round is told of its end before any member is told a rank in the
+ *    next;
  *  - a closed run can be opened again under the same id as a new incarnation; nodes of the old one
  *    are fenced by its number;
  *  - the restart budget (`restarts_max`) is kept here, for the run, not per node. It is for workers
- *    that failed by themselves: members that are lost, leave or are let in cost nothing. Only who
- *    loses members without end is in a loop, too: beyond MU_ROOM_LOSSES rounds in a row, with one
- *    more every MU_ROOM_LOSS_MS, a loss counts as a failure;
- *  - no round begins before a time that the driver names (mu_room_hold()): a member that is out of
+ *    that failed by themselves: members that are lost, leave or are let in cost nothing. But a run
+ *    that loses members without end is in a loop, too: beyond MU_ROOM_LOSSES rounds in a row, with
+ *    one more every MU_ROOM_LOSS_MS, a loss counts as a failure;
+ *  - no round begins before a time that the driver sets (mu_room_hold()): a member that is out of
  *    reach, and not certainly dead, has until then to stop its workers;
- *  - a timeout can say who is there, how many are missing, and the names of those that ran in the
- *    last round and are not back (mu_room_explain()).
+ *  - after a timeout, mu_room_explain() names the nodes that are there, how many are missing, and
+ *    those that ran in the last round and are not back.
  *
- * Notices: whatever is pending for a member is coalesced. A member that was never told of a round
- * is not told of its end either; CLOSED and FAILED take the place of all that was pending.
+ * Notices: everything that is pending for a member is merged. A member that was never told of a
+ * round is not told of its end either; CLOSED and FAILED replace everything that was pending.
  *
  * Cost: a round among N costs O(N log N) time and O(N) notices; a notice does not carry the list of
  * members, which a member asks for if it wants it. No transition allocates; only a join can run out
@@ -73,28 +74,28 @@
 
 #define MU_ROOM_NAME_MAX     255
 #define MU_ROOM_TOPOLOGY_MAX 255
-/* Right after a round the last call is so many times shorter, if enough nodes are left. */
+/* How many times shorter the last call is right after a round, if enough nodes are left. */
 #define MU_ROOM_REGROUP 4
-/* How often members are told of a changed number of waiters: one wave in so many milliseconds. */
+/* How often members are told of a changed number of waiting nodes, in milliseconds. */
 #define MU_ROOM_WAITERS_MS UINT64_C(1000)
-/* So many rounds may end in a row because a member was lost, and one more each time the other one
- * has passed, before a loss counts as a restart: 100 an hour. */
+/* How many rounds in a row may end because a member was lost before a loss counts as a restart, and
+ * the time in which one more is allowed: 100 an hour. */
 #define MU_ROOM_LOSSES  100
 #define MU_ROOM_LOSS_MS UINT64_C(36000)
-/* How many of those that are not back explain() can name. */
+/* How many nodes that are not back explain() can name. */
 #define MU_ROOM_MISSING_MAX 8
 
 /* What all members of a run must agree on: the first one sets it, others are refused if they differ
- * in min or max (MUSTER_EINVAL, in words). */
+ * in min or max (MUSTER_EINVAL, with a message). */
 struct mu_room_config {
     uint32_t nodes_min;    /* at least 1 */
     uint32_t nodes_max;    /* at least nodes_min */
     uint64_t last_call_ms; /* after the minimum is there; UINT64_MAX: only a full room or a target
                                   forms a round. 30 s in PyTorch; ours 1 s */
-    uint64_t upscale_delay_ms; /* how long late-comers are gathered before a running round ends;
+    uint64_t upscale_delay_ms; /* how long late nodes are gathered before a running round ends;
                                   UINT64_MAX: they never end one. 1 s */
-    uint32_t restarts_max;     /* UINT32_MAX: no bound */
-    uint32_t members_max;      /* spares and waiters included; at least nodes_max. 65,536 */
+    uint32_t restarts_max;     /* UINT32_MAX: no limit */
+    uint32_t members_max;      /* includes spares and waiting nodes; at least nodes_max. 65,536 */
     uint64_t seed;             /* of the table of names, against chosen collisions */
     struct mu_trace trace;
 };
@@ -107,65 +108,67 @@ enum mu_room_member_state {
     MU_ROOM_SPARE,     /* came late; there is no room */
 };
 
-/** All states but OUT, in the order in which members are told of. */
+/** All states but OUT, in the order in which members are listed. */
 #define MU_ROOM_STATES_IN 4
 extern const enum mu_room_member_state mu_room_states_in[MU_ROOM_STATES_IN];
 
 enum mu_room_notice_kind {
     MU_ROOM_ASSIGNED = 1, /* round, rank, world, restarts left */
-    MU_ROOM_ENDED,        /* the round is over: why, and the member because of which, if any */
-    MU_ROOM_WAITERS,      /* how many wait to be let in: told when the first one comes, then, if it
-                             changes, once in a while (MU_ROOM_WAITERS_MS) */
+    MU_ROOM_ENDED,        /* the round is over: the reason, and the member that caused it, if any */
+    MU_ROOM_WAITERS,      /* how many nodes wait to be let in: told when the first one comes, then,
+                             if it changes, once in a while (MU_ROOM_WAITERS_MS) */
     MU_ROOM_CLOSED,       /* the run is over; the member is out */
-    MU_ROOM_FAILED,       /* the restart budget is spent; the member is out. Why as in ENDED */
+    MU_ROOM_FAILED,       /* the restart budget is spent; the member is out. The reason is as in
+                             ENDED */
 };
 
 enum mu_room_end_reason {
-    MU_ROOM_END_LOST = 1, /* a member is gone without a word, or was out of reach for too long */
+    MU_ROOM_END_LOST = 1, /* a member vanished, or was out of reach for too long */
     MU_ROOM_END_LEFT,     /* a member left */
-    MU_ROOM_END_UPSCALE,  /* late-comers are let in */
+    MU_ROOM_END_UPSCALE,  /* late nodes are let in */
     MU_ROOM_END_FAILED,   /* a member's workers failed; it is still there */
 };
 
 /*
- * One member. Embedded by whoever speaks for the node, who fills in the first four fields and
- * leaves the rest zeroed before the first join. It must stay where it is while it is in the room,
- * and until its notices were pulled or it was given up with mu_room_leave() or mu_room_lost().
+ * One member. The caller embeds it, fills in the first four fields and leaves the rest zeroed
+ * before the first join. It must stay in its place while it is in the room, and until its notices
+ * were pulled or it was given up with mu_room_leave() or mu_room_lost().
  */
 struct mu_room_member {
     void *owner;                     /* the caller's */
     char name[MU_ROOM_NAME_MAX + 1]; /* not empty, no control characters */
     char topology[MU_ROOM_TOPOLOGY_MAX + 1];
-    uint32_t target; /* it announces how many nodes there will be in all; 0: it does not know */
+    uint32_t target; /* how many nodes there will be in all, as it announces; 0: it does not know */
     enum mu_room_member_state state;
-    uint32_t rank; /* in the round that runs, or the last one it ran in */
+    uint32_t rank; /* in the running round, or in the last one that it ran in */
     bool has_rank;
-    bool told;                      /* private from here: that it is in the round that runs */
-    enum mu_room_member_state was;  /* before it was told CLOSED or FAILED */
-    uint32_t notices;               /* what is pending: a set of bits, one for each kind */
-    enum mu_room_end_reason reason; /* of the end that is pending, as the next two */
+    bool told;                      /* private from here: it was told that it is in the running
+                                       round */
+    enum mu_room_member_state was;  /* its state before it was told CLOSED or FAILED */
+    uint32_t notices;               /* what is pending: one bit for each kind */
+    enum mu_room_end_reason reason; /* of the end that is pending, as are the next two */
     uint32_t who_rank;
     uint64_t ended_round;
     struct mu_map_node named;
     struct mu_heap_node targeted;
-    struct mu_list link;  /* among those in the same state */
-    struct mu_list ended; /* among those with a pending ENDED */
-    struct mu_list news;  /* among those with anything else pending */
+    struct mu_list link;  /* in the list of members in the same state */
+    struct mu_list ended; /* in the list of members with a pending ENDED */
+    struct mu_list news;  /* in the list of members with other notices pending */
 };
 
-/* What is not said with a kind is zero. */
+/* Members that a kind does not use are zero. */
 struct mu_room_notice {
     enum mu_room_notice_kind kind;
     uint64_t incarnation;
-    uint64_t round; /* ASSIGNED: that begins; ENDED, FAILED: that is over */
+    uint64_t round; /* ASSIGNED: the one that begins; ENDED, FAILED: the one that is over */
     uint32_t rank;  /* ASSIGNED */
     uint32_t world;
-    uint32_t restarts_left; /* UINT32_MAX: no bound */
+    uint32_t restarts_left; /* UINT32_MAX: no limit */
     uint32_t waiters;
     enum mu_room_end_reason reason;
     const char *who; /* the member that was lost, left or failed; lent until the next call. NULL: no
-                        member is the reason, or a later round has ended as well before this notice
-                        was pulled and its name is no longer known */
+                        member is the reason, or a later round has also ended before this notice was
+                        pulled, and the name is no longer known */
     uint32_t who_rank;
     /* CLOSED, FAILED: what the member was. A spare ends with grace. */
     enum mu_room_member_state was;
@@ -190,31 +193,31 @@ struct mu_room_group {
     uint32_t count;
 };
 
-/* To be read, not written, by others. */
+/* Other files read these and do not write them. */
 struct mu_room {
     struct mu_room_config config;
     enum mu_room_state state;
     uint64_t incarnation;
-    uint64_t round;    /* that runs, or the next one */
-    uint32_t restarts; /* so many of restarts_max are used up */
+    uint64_t round;    /* the running round, or the next one */
+    uint32_t restarts; /* how many of restarts_max are used up */
     /*
      * By state. GATHERING: survivors by their old rank, then the others as they came; RUNNING: by
-     * rank; WAITING and SPARE: as they came, every spare later than whoever is waiting. While the
-     * room gathers nobody waits, and there are spares only if it is full and held; while it runs
-     * nobody gathers.
+     * rank; WAITING and SPARE: as they came, every spare later than every waiting member. While the
+     * room gathers no member is WAITING, and there are spares only if it is full and held; while it
+     * runs no member is GATHERING.
      */
     struct mu_room_group in[MU_ROOM_SPARE + 1];
     struct mu_map names;    /* of all members */
-    struct mu_heap targets; /* of all members that announced one; the root is the largest */
-    mu_mono_t last_call;    /* the gathering ends */
+    struct mu_heap targets; /* targets of all members that announced one; the root is the largest */
+    mu_mono_t last_call;    /* when the gathering ends */
     mu_mono_t hold;         /* no round begins before it */
-    mu_mono_t losses_until; /* private: by then all losses so far are forgotten */
+    mu_mono_t losses_until; /* private: when all losses so far are forgotten */
     bool regroups;          /* private: a round has just ended */
-    mu_mono_t upscale;      /* the running round ends to let late-comers in */
-    mu_mono_t waiters_next; /* the running members may be told of waiters again */
+    mu_mono_t upscale;      /* when the running round ends to let late nodes in */
+    mu_mono_t waiters_next; /* when the running members may be told of waiting nodes again */
     uint32_t waiters_told;
-    struct mu_list ended; /* members to whom the end of a round is to be told; before all else */
-    struct mu_list news;  /* members to whom something else is to be told */
+    struct mu_list ended; /* members that must be told the end of a round, before all else */
+    struct mu_list news;  /* members that must be told something else */
     struct {
         uint64_t round;
         enum mu_room_end_reason reason; /* 0: no round has ended yet */
@@ -224,73 +227,73 @@ struct mu_room {
     } last_end;
     struct mu_room_missing missing[MU_ROOM_MISSING_MAX];
     uint32_t missing_count;
-    bool missing_more; /* than could be kept */
-    /* Counters, for show. A step is a member that was looked at or moved. */
+    bool missing_more; /* there were more than could be kept */
+    /* Counters for statistics. A step is a member that was looked at or moved. */
     uint64_t rounds;
     uint64_t notices;
     uint64_t steps;
 };
 
-/** MUSTER_EINVAL if min, max or members_max do not fit each other. */
+/** Returns MUSTER_EINVAL if min, max or members_max do not fit each other. */
 int mu_room_init(struct mu_room *room, const struct mu_room_config *config, uint64_t incarnation);
-/** No member may be in it. Notices that were not pulled are dropped. */
+/** No member may be in the room. Notices that were not pulled are dropped. */
 void mu_room_fini(struct mu_room *room);
 /**
- * Whether the run is over and everybody was told: the room can be given up, or finished and
- * initialised again with a higher incarnation.
+ * Returns whether the run is over and every member was told: the room can be given up, or finished
+ * and initialised again with a higher incarnation.
  */
 bool mu_room_done(const struct mu_room *room);
 
 /**
- * A node wants in; it stays until it leaves, is lost, or is told CLOSED or FAILED. Where it stands
- * is in member->state. Borrows the member as said there. MUSTER_ECLOSED, MUSTER_EINVAL (min, max,
+ * A node joins; it stays until it leaves, is lost, or is told CLOSED or FAILED. Its state is in
+ * member->state. Borrows the member as described there. MUSTER_ECLOSED, MUSTER_EINVAL (min, max,
  * name or topology do not fit), MUSTER_EEXIST (that name is in already: a fast rejoin whose old
  * session has not ended yet; the caller should end that one first, with mu_room_find() and
- * mu_room_lost()), MUSTER_ELIMIT, MUSTER_ENOMEM; all in words.
+ * mu_room_lost()), MUSTER_ELIMIT, MUSTER_ENOMEM; all with a message.
  */
 int mu_room_join(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                  uint32_t nodes_min, uint32_t nodes_max, struct mu_errmsg *reterr_msg);
-/** The member of that name, or NULL. */
+/** Returns the member of that name, or NULL. */
 struct mu_room_member *mu_room_find(const struct mu_room *room, struct mu_span name);
 /**
- * It is out and is told nothing more; its memory is the caller's again. If it ran, the round ends
- * for the others. Harmless for a member that is out.
+ * The member is out and is told nothing more; its memory is the caller's again. If it ran, the
+ * round ends for the others. Harmless for a member that is out.
  */
 void mu_room_leave(struct mu_room *room, mu_mono_t now, struct mu_room_member *member);
-/** As mu_room_leave(), and is missed by those that are left. */
+/** The same as mu_room_leave(), and the others count it as missing. */
 void mu_room_lost(struct mu_room *room, mu_mono_t now, struct mu_room_member *member);
 /**
- * The member's workers failed in that round: the round ends for everybody, which counts against
- * the restart budget; the member stays in, with its rank. Nothing happens if that round does not
- * run any more, since somebody else was faster.
+ * The member's workers failed in that round: the round ends for all members, which counts against
+ * the restart budget; the member stays, with its rank. Nothing happens if that round does not run
+ * any more, because another member was faster.
  */
 void mu_room_fail(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                   uint64_t round);
 /**
- * As mu_room_fail(), but nobody's workers failed by themselves: the member has stopped its own
- * because it was out of reach, or is held for lost. It costs no restart, and the reason is LOST.
+ * The same as mu_room_fail(), but no workers failed by themselves: the member has stopped its own
+ * because it was out of reach, or counts as lost. It costs no restart, and the reason is LOST.
  */
 void mu_room_stop(struct mu_room *room, mu_mono_t now, struct mu_room_member *member,
                   uint64_t round);
-/** No round begins before `until`. A later time that was named before stays. */
+/** No round begins before `until`. A later time that was set before stays. */
 void mu_room_hold(struct mu_room *room, mu_mono_t now, mu_mono_t until);
-/** So many restarts were spent before this room was opened, as far as somebody knows. */
+/** Sets how many restarts were spent before this room was opened, as far as is known. */
 void mu_room_inherit(struct mu_room *room, uint32_t spent);
-/** All members are out, and are told CLOSED. Harmless when it is closed already. */
+/** Closes the run: all members are out, and are told CLOSED. Harmless if it is closed already. */
 void mu_room_close(struct mu_room *room, mu_mono_t now);
 
-/** When mu_room_tick() has something to do. A tick that comes late, or for nothing, is harmless. */
+/** Returns when mu_room_tick() has something to do. A late or needless tick is harmless. */
 mu_mono_t mu_room_deadline(const struct mu_room *room);
 void mu_room_tick(struct mu_room *room, mu_mono_t now);
 bool mu_room_next_notice(struct mu_room *room, struct mu_room_member **ret_member,
                          struct mu_room_notice *ret_notice);
-/** The members of the running round in order of rank: calls `each` for every one of them. */
+/** Calls `each` for every member of the running round, in order of rank. */
 void mu_room_each_ranked(const struct mu_room *room,
                          void (*each)(void *context, const struct mu_room_member *member),
                          void *context);
 /**
- * One sentence on what the gathering waits for: "3 of 4 nodes are here: a, b, c". Always terminated
- * within `cap`, which is at least 1; names that do not fit are counted ("and 12 more").
+ * Writes one sentence on what the gathering waits for: "3 of 4 nodes are here: a, b, c". Always
+ * terminated within `cap`, which is at least 1; names that do not fit are counted ("and 12 more").
  */
 void mu_room_explain(const struct mu_room *room, char *text, size_t cap);
 

@@ -10,8 +10,8 @@
 /* --- what is pending ------------------------------------------------------------------------- */
 
 /*
- * There are two queues. Ends of rounds stand in one of their own, which is pulled first: when a
- * rank is told to anybody, nobody believes any more that the round before it runs.
+ * There are two queues. Ends of rounds have their own queue, which is pulled first: when any member
+ * is told a rank, no member believes any more that the round before it runs.
  */
 void mu_room_tell(struct mu_room *room, struct mu_room_member *member,
                   enum mu_room_notice_kind kind)
@@ -147,7 +147,7 @@ bool mu_room_next_notice(struct mu_room *room, struct mu_room_member **ret_membe
     return true;
 }
 
-/* --- what is asked --------------------------------------------------------------------------- */
+/* --- descriptions ---------------------------------------------------------------------------- */
 
 void mu_room_each_ranked(const struct mu_room *room,
                          void (*each)(void *context, const struct mu_room_member *member),
@@ -180,7 +180,7 @@ static void add(struct text *t, const char *format, ...)
     }
 }
 
-/* A name of a list, if it fits with room for the sentence's end; whether it did. */
+/* Appends a name of a list if it fits with room for the sentence's end; returns whether it did. */
 static bool add_name(struct text *t, bool first, const char *name)
 {
     static const size_t end_len = sizeof(", and 4294967295 more") - 1;

@@ -4,7 +4,7 @@
 
 /* --- order ----------------------------------------------------------------------------------- */
 
-/* By topology, then by name. Names are unique, so two members are never equal. */
+/* Compares by topology, then by name. Names are unique, so two members are never equal. */
 static int compare_members(const struct mu_list *a, const struct mu_list *b)
 {
     const struct mu_room_member *x = mu_room_member_of(a);
@@ -33,8 +33,8 @@ static struct mu_list *merge(struct mu_room *room, struct mu_list *a, struct mu_
 }
 
 /*
- * Merge sort from the bottom up, without memory of its own: place i holds nothing or a sorted chain
- * of 2^i members, and two of the same length are merged into the next place, as a carry is.
+ * Merge sort from the bottom up, without extra memory: place i holds nothing or a sorted chain of
+ * 2^i members, and two of the same length are merged into the next place, as a carry is.
  */
 static void sort_members(struct mu_room *room, struct mu_list *members)
 {
@@ -75,7 +75,7 @@ uint32_t mu_room_target(const struct mu_room *room)
 
 /*
  * Gives out the ranks. Survivors come first in the gathering, ordered by their old rank: those
- * whose rank is below the size of the world keep it. The rest is put into order and fills the gaps.
+ * whose rank is below the size of the world keep it. The rest are sorted and fill the gaps.
  */
 static void form_round(struct mu_room *room)
 {
@@ -133,15 +133,16 @@ static void remember_end(struct mu_room *room, enum mu_room_end_reason reason,
 }
 
 /*
- * A member of the round that has just ended goes into the gathering; it hears of the end if it had
- * heard of the round.
+ * Moves a member of the round that has just ended into the gathering; it is told of the end if it
+ * was told of the round.
  */
 static void send_back(struct mu_room *room, struct mu_room_member *member)
 {
     (void)mu_room_untell(member, MU_ROOM_ASSIGNED);
     (void)mu_room_untell(member, MU_ROOM_WAITERS);
     if (member->told) {
-        /* It was told of this round, so it has been told of the end of the one before it. */
+        /* The member was told of this round, so it has been told of the end of the one before
+         * it. */
         MU_ASSERT((member->notices & 1u << MU_ROOM_ENDED) == 0);
         member->told = false;
         member->ended_round = room->last_end.round;
@@ -152,7 +153,7 @@ static void send_back(struct mu_room *room, struct mu_room_member *member)
     mu_room_move(room, member, MU_ROOM_GATHERING);
 }
 
-/* Whether this end costs a restart. */
+/* Returns whether this end costs a restart. */
 static bool is_charged(struct mu_room *room, mu_mono_t now, enum mu_room_end_reason reason)
 {
     mu_mono_t full = mu_mono_add_ms(now, (MU_ROOM_LOSSES - 1) * MU_ROOM_LOSS_MS);
@@ -186,13 +187,13 @@ void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_rea
             mu_room_dismiss(room, MU_ROOM_FAILED);
             return;
         }
-        /* Without a bound it is counted as well, for show. */
+        /* Without a limit, restarts are counted too, for statistics. */
         room->restarts += room->restarts < UINT32_MAX - 1;
     }
     while ((member = mu_room_first(room, MU_ROOM_RUNNING)) != NULL) {
         send_back(room, member);
     }
-    /* There is room for all that waited, by what waiting means; for spares as far as it goes. */
+    /* There is room for all WAITING members by definition, and for spares as far as it goes. */
     while ((member = mu_room_first(room, MU_ROOM_WAITING)) != NULL) {
         mu_room_move(room, member, MU_ROOM_GATHERING);
     }
@@ -201,7 +202,7 @@ void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_rea
         mu_room_move(room, member, MU_ROOM_GATHERING);
     }
     if (reason == MU_ROOM_END_UPSCALE) {
-        /* The late-comers were waited for while the round went on; now everybody is here. */
+        /* The late nodes were gathered while the round went on; now all are here. */
         form_round(room);
     } else {
         room->regroups = true;
@@ -210,13 +211,14 @@ void mu_room_end_round(struct mu_room *room, mu_mono_t now, enum mu_room_end_rea
 
 /* --- clocks ---------------------------------------------------------------------------------- */
 
-/* After a round those that ran are here already: time enough to see who else went down with it. */
+/* After a round, those that ran are here already: this is time enough to see which others were lost
+ * with it. */
 static uint64_t regroup_ms(uint64_t last_call_ms)
 {
     return last_call_ms == UINT64_MAX ? UINT64_MAX : last_call_ms / MU_ROOM_REGROUP;
 }
 
-/* When the gathering ends, if nobody comes or goes. */
+/* Returns when the gathering ends if no member comes or goes. */
 static mu_mono_t forms_at(const struct mu_room *room)
 {
     uint32_t here = room->in[MU_ROOM_GATHERING].count;
@@ -251,14 +253,14 @@ static void settle_gathering(struct mu_room *room, mu_mono_t now)
     }
 }
 
-/* Whether it makes no sense to wait for more late-comers. */
+/* Returns whether it makes no sense to wait for more late nodes. */
 static bool is_everybody_here(const struct mu_room *room)
 {
     uint32_t running = room->in[MU_ROOM_RUNNING].count;
     uint32_t here = running + room->in[MU_ROOM_WAITING].count;
     uint32_t target = mu_room_target(room);
 
-    /* A target that was met without the late-comers says nothing about them. */
+    /* A target that was met without the late nodes says nothing about them. */
     return here == room->config.nodes_max || (running < target && target <= here);
 }
 
@@ -277,7 +279,7 @@ static void settle_running(struct mu_room *room, mu_mono_t now)
             return;
         }
     }
-    /* One wave of notices in a while, however many come and go. */
+    /* The members get one wave of notices in a while, however many nodes come and go. */
     if (waiting != room->waiters_told && mu_mono_reached(room->waiters_next, now)) {
         room->waiters_told = waiting;
         room->waiters_next = mu_mono_add_ms(now, MU_ROOM_WAITERS_MS);

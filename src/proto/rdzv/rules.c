@@ -79,7 +79,7 @@ static mu_wall_t wall_add_ms(mu_wall_t t, uint64_t ms)
     return (mu_wall_t){t.ns > UINT64_MAX - ns ? UINT64_MAX : t.ns + ns};
 }
 
-/* What the wire keeps of a time, so that what we hold is what others read. */
+/* Rounds a time to what the wire keeps, so that we hold what others read. */
 static mu_wall_t cut_to_us(mu_wall_t t)
 {
     return (mu_wall_t){t.ns - t.ns % NS_PER_US};
@@ -120,9 +120,9 @@ size_t mu_rdzv_spares(const struct mu_rdzv_state *s)
 /* --- the seal (ours) ---------------------------------------------- */
 
 /*
- * The field `deadline` is looked at only while a round is not complete, and is set anew when the
- * next one has its minimum. PyTorch empties it on completion; we put the second of the completion
- * there and, as its microseconds, the number of participants. PyTorch's agents carry it along.
+ * The field `deadline` is read only while a round is not complete, and is set again when the next
+ * one has its minimum. PyTorch empties it on completion; we put the second of the completion there
+ * and, as its microseconds, the number of participants. PyTorch's agents carry it along.
  */
 static void seal(struct mu_rdzv_state *s, size_t world, mu_wall_t now)
 {
@@ -144,7 +144,7 @@ bool mu_rdzv_intact(const struct mu_rdzv_state *s)
     if (!s->complete || n == 0 || n > MU_RDZV_MEMBERS_MAX || (sealed != 0 && sealed != n)) {
         return false;
     }
-    /* n different ranks below n are all of them. A peer may have written anything. */
+    /* n different ranks below n are all of them. Another node may have written anything. */
     memset(seen, 0, (n / 64 + 1) * sizeof(seen[0]));
     for (size_t i = 0; i < s->member_count; i++) {
         const struct mu_rdzv_member *m = &s->members[i];
@@ -162,8 +162,8 @@ bool mu_rdzv_intact(const struct mu_rdzv_state *s)
 
 /* --- decisions ---------------------------------------------------- */
 
-/* Row 15, and the whole of keep-alive. A node that is not there is never due, so that one that was
- * expelled does not come back by a heartbeat. */
+/* Row 15, and the whole of keep-alive. For a node that is not in the state no heartbeat is ever
+ * due, so that a node that was expelled does not come back by a heartbeat. */
 static bool heartbeat_is_due(const struct mu_rdzv_ask *ask, const struct mu_rdzv_member *me)
 {
     return me != NULL && me->has_heartbeat &&
@@ -175,8 +175,8 @@ static bool timed_out(const struct mu_rdzv_ask *ask)
     return mu_mono_before(ask->deadline, ask->now.mono);
 }
 
-/* Rows 6 to 8: the deadline has passed. There is a short time to take oneself out again; if that
- * fails, the heartbeat expires all the same. */
+/* Rows 6 to 8: the deadline has passed. The node has a short time to remove itself; if that fails,
+ * its heartbeat expires all the same. */
 static enum mu_rdzv_action decide_after_deadline(const struct mu_rdzv_ask *ask,
                                                  const struct mu_rdzv_member *me)
 {
@@ -218,8 +218,8 @@ enum mu_rdzv_action mu_rdzv_decide_join(const struct mu_rdzv_ask *ask)
         if (mu_rdzv_intact(s)) {
             return MU_RDZV_ACT_FINISH; /* 5 */
         }
-        /* Ours: somebody left before we learnt of the round. The others were promised a larger
-         * world, so nobody will meet us in what is left: out, and into the next one. */
+        /* Ours: a node left before we learnt of the round. The others were promised a larger world,
+         * so no node will meet us in what is left: we leave it and join the next one. */
         if (!timed_out(ask)) {
             return MU_RDZV_ACT_REMOVE_FROM_PARTICIPANTS;
         }
@@ -232,7 +232,8 @@ enum mu_rdzv_action mu_rdzv_decide_join(const struct mu_rdzv_ask *ask)
             return MU_RDZV_ACT_ADD_TO_REDUNDANCY_LIST; /* 10; ours: from the wait list as well */
         }
         if (count >= set->max_nodes && waiting) {
-            return MU_RDZV_ACT_REMOVE_FROM_WAIT_LIST; /* ours, for want of the other list */
+            return MU_RDZV_ACT_REMOVE_FROM_WAIT_LIST; /* ours, because there is no redundancy
+                                                         list */
         }
         if (count < set->max_nodes && !waiting) {
             return MU_RDZV_ACT_ADD_TO_WAIT_LIST; /* 9 */
@@ -384,7 +385,7 @@ static int add_to_list(struct mu_rdzv_state *s, const struct mu_rdzv_node *node,
     return 0;
 }
 
-/* What follows when participants were removed, by their own wish or by sanitising. */
+/* Updates the state after participants were removed, by their own wish or by sanitising. */
 static void close_ranks(struct mu_rdzv_state *s, const struct mu_rdzv_settings *settings)
 {
     size_t count = mu_rdzv_participants(s);
@@ -467,7 +468,7 @@ int mu_rdzv_apply(struct mu_rdzv_state *s, enum mu_rdzv_action action,
 
 /* --- the silent and the skewed ------------------------------------ */
 
-/* Takes a member out of everything; compaction follows. Returns whether it took part. */
+/* Removes a member from everything; compaction follows. Returns whether it was a participant. */
 static bool erase(struct mu_rdzv_member *m)
 {
     bool participant = m->participant;

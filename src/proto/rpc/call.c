@@ -1,4 +1,4 @@
-/* The table of calls, and our own. */
+/* The table of calls, and our own calls. */
 #include "proto/rpc/rpc_internal.h"
 
 #include "core/alloc.h"
@@ -35,7 +35,7 @@ int mu_rpc_find_wire(struct mu_rpc *r, uint64_t wire_id, bool own, struct mu_rpc
     uint64_t next = own ? r->own_next - r->own_base : r->peer_next;
     struct mu_errmsg e;
 
-    /* Ids are given out in order: one below the next that is not in the table has ended. */
+    /* Ids are given out in order: an id below the next one that is not in the table has ended. */
     if (is_own(r, wire_id) != own || wire_id >= next) {
         return mu_rpc_violate(r,
                               mu_err(&e, MUSTER_EPROTO, "%s for call %llu, which never was",
@@ -83,7 +83,7 @@ struct mu_rpc_entry *mu_rpc_entry_new(struct mu_rpc *r, uint64_t id, enum mu_rpc
     return e;
 }
 
-/* Out of the table: no frame and no user can name it any more. */
+/* The call leaves the table: no frame and no user can name it any more. */
 static void forget(struct mu_rpc *r, struct mu_rpc_entry *e)
 {
     mu_rpc_unland(r, e);
@@ -146,14 +146,14 @@ void mu_rpc_end_all(struct mu_rpc *r, int status)
         } else if (e->state == MU_RPC_SERVED) {
             mu_rpc_cancel_served(r, e, MUSTER_ESESSION);
             e->state = MU_RPC_ORPHAN;
-            e->owed = 0; /* of a window that is gone */
+            e->owed = 0; /* the window is gone */
         }
     }
 }
 
 /* --- calling ----------------------------------------------------- */
 
-/* 0 if a CALL or an ITEM of a call of ours with this much payload may be written. */
+/* Returns 0 if a CALL or an ITEM of a call of ours with this much payload may be written. */
 static int may_spend(const struct mu_rpc *r, size_t len)
 {
     if (len > r->peer_frame_max) {
@@ -205,7 +205,7 @@ int mu_rpc_call(struct mu_rpc *r, struct mu_now now, struct mu_span method, stru
     e->limit = body.item_credit;
     e->mark = (struct mu_rpc_mark){0, now.mono};
     at = mu_rpc_begin(r, MU_RPC_CALL, mu_rpc_wire_id(r, e));
-    (void)mu_rpc_call_encode(&r->out, &body); /* room is there, the method is good */
+    (void)mu_rpc_call_encode(&r->out, &body); /* there is room, and the method is valid */
     mu_rpc_finish(r, at);
     if (timeout_ms != 0) {
         e->deadline = mu_mono_add_ms(now.mono, (uint64_t)timeout_ms + MU_RPC_REPLY_MARGIN_MS);
@@ -215,7 +215,7 @@ int mu_rpc_call(struct mu_rpc *r, struct mu_now now, struct mu_span method, stru
     return 0;
 }
 
-/* A call of ours that has not ended. MUSTER_ENOENT. */
+/* Finds a call of ours that has not ended. MUSTER_ENOENT. */
 static int enter_call(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_rpc_entry **ret)
 {
     int err = mu_rpc_usable(r);
@@ -302,7 +302,7 @@ static int item_to_caller(struct mu_rpc *r, struct mu_rpc_entry *e, size_t len)
     return 0;
 }
 
-/* A call that the other end knows of. MUSTER_ENOENT, or why the session is of no use. */
+/* Finds a call that the other end knows. MUSTER_ENOENT, or the error that ended the session. */
 static int find_begun(struct mu_rpc *r, struct mu_now now, uint64_t id, struct mu_rpc_entry **ret)
 {
     int err = mu_rpc_usable(r);
@@ -382,13 +382,13 @@ int mu_rpc_on_reply(struct mu_rpc *r, struct mu_span payload)
     return 0;
 }
 
-/* Grants items to the callee by halves of the window; what finds no memory is owed. */
+/* Grants items to the callee by halves of the window; a grant that finds no memory is owed. */
 static void grant_items(struct mu_rpc *r, struct mu_rpc_entry *e)
 {
     uint64_t limit = e->done + r->item_window;
     uint8_t total[8];
 
-    /* The window of all calls may have grown since this one's was given. */
+    /* The window of all calls may have grown since this call's was given. */
     if (limit - e->limit < (r->item_window + 1) / 2) {
         return;
     }
@@ -463,7 +463,7 @@ int mu_rpc_consumed(struct mu_rpc *r, struct mu_now now, uint64_t id, size_t n)
     return 0;
 }
 
-/* Credit grows: a total that is not above what is known says nothing new. */
+/* Credit only grows: a total that is not above the known one says nothing new. */
 int mu_rpc_on_credit(struct mu_rpc *r, struct mu_span payload)
 {
     uint64_t total = mu_get_u64(payload.data);

@@ -1,4 +1,4 @@
-/* What is told, pulled one at a time. */
+/* Events, pulled one at a time. */
 #include "proto/rpc/rpc_internal.h"
 
 void mu_rpc_tell(struct mu_rpc *r, struct mu_rpc_event event)
@@ -13,7 +13,7 @@ bool mu_rpc_has_event(const struct mu_rpc *r)
            (!mu_list_empty(&r->queue) && mu_rpc_can_hand_out(r));
 }
 
-/* The next frame that a call holds. They were checked when they came. */
+/* Takes the next frame that a call holds. Frames were checked when they came. */
 static struct mu_span next_held(struct mu_rpc *r, struct mu_rpc_entry *e, struct mu_rpc_header *h)
 {
     struct mu_span rest = mu_span_skip(mu_buf_span(&e->held), e->held_read);
@@ -24,14 +24,14 @@ static struct mu_span next_held(struct mu_rpc *r, struct mu_rpc_entry *e, struct
     e->held_read += MU_RPC_HEADER + payload.len;
     if (e->held_read == e->held.len) {
         e->pending &= (uint8_t)~MU_RPC_DUE_HELD;
-        mu_rpc_drop_held(r, e); /* becomes `lent`: the bytes stay where they are */
+        mu_rpc_drop_held(r, e); /* they become `lent`: the bytes stay where they are */
     } else {
         e->pending |= MU_RPC_DUE_HELD;
     }
     return payload;
 }
 
-/* Hands out the call that has waited longest. */
+/* Hands out the call that has waited the longest. */
 static struct mu_rpc_event hand_out(struct mu_rpc *r)
 {
     struct mu_rpc_entry *e = MU_CONTAINER_OF(mu_list_pop(&r->queue), struct mu_rpc_entry, due);
@@ -71,7 +71,7 @@ static struct mu_rpc_event tell_held(struct mu_rpc *r, struct mu_rpc_entry *e)
     return event;
 }
 
-/* An event of the first call that has one. */
+/* Takes an event of the first call that has one. */
 static struct mu_rpc_event tell_due(struct mu_rpc *r)
 {
     struct mu_rpc_entry *e = MU_CONTAINER_OF(r->due.next, struct mu_rpc_entry, due);

@@ -23,7 +23,8 @@ int mu_rpc_greet_sniff(struct mu_span first)
     return n == MU_RPC_MAGIC_LEN ? 1 : MUSTER_EAGAIN;
 }
 
-/* How many bytes the greeting has, as far as `have` tells: at first, those of the fixed part. */
+/* Returns how many bytes the greeting has, as far as `have` tells: at first, those of the fixed
+ * part. */
 static int greeting_size(struct mu_span have, size_t *ret_size)
 {
     struct mu_rpc_header h;
@@ -56,7 +57,7 @@ int mu_rpc_greet_recv(struct mu_rpc_greet *g, struct mu_span in, size_t *ret_use
     size_t size;
     int err;
 
-    /* Room for all that may be taken, before any of it is. */
+    /* Reserves room for everything that may be taken, before any of it is. */
     err = mu_buf_reserve(&g->in, in.len < g->in.max - g->in.len ? in.len : g->in.max - g->in.len);
     if (err != 0) {
         return err;
@@ -101,7 +102,7 @@ int mu_rpc_refuse(struct mu_buf *out, int status, const char *text)
         return err;
     }
     (void)mu_buf_grow(out, MU_RPC_HEADER);
-    (void)mu_rpc_status_encode(out, &s); /* room is there, the text is cut */
+    (void)mu_rpc_status_encode(out, &s); /* there is room, the text is cut */
     h.len = (uint32_t)(out->len - at - MU_RPC_HEADER);
     mu_rpc_header_encode(out->data + out->head + at, &h);
     return 0;

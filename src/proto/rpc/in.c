@@ -35,7 +35,7 @@ static struct range payload_range(const struct mu_rpc *r, enum mu_rpc_frame_type
     return (struct range){1, 0};
 }
 
-/* Whether a frame of this type may come now. */
+/* Returns whether a frame of this type may come now. */
 static bool is_welcome_now(const struct mu_rpc *r, enum mu_rpc_frame_type type)
 {
     if (r->link == MU_RPC_LINK_DIALLED) {
@@ -44,7 +44,7 @@ static bool is_welcome_now(const struct mu_rpc *r, enum mu_rpc_frame_type type)
     return type != MU_RPC_HELLO && type != MU_RPC_WELCOME;
 }
 
-/* Reads the header that is whole in r->head; nothing is taken for its payload yet. */
+/* Reads the complete header in r->head; no memory is taken for its payload yet. */
 static int read_header(struct mu_rpc *r)
 {
     struct mu_rpc_header *h = &r->header;
@@ -78,7 +78,7 @@ static int read_header(struct mu_rpc *r)
     return 0;
 }
 
-/* The peer turns us away, or ends a session in which it found a fault. */
+/* The other end refuses us, or ends a session in which it found a fault. */
 static int on_refuse(struct mu_rpc *r, struct mu_span payload)
 {
     struct mu_rpc_status s;
@@ -131,7 +131,7 @@ static int dispatch(struct mu_rpc *r, struct mu_span payload)
     case MU_RPC_REFUSE:
         return on_refuse(r, payload);
     case MU_RPC_PING:
-        /* Several that came before the answer could leave get one answer, to the last. */
+        /* Several PINGs that came before the answer could leave get one answer, to the last. */
         r->want_pong = true;
         r->pong_nonce = mu_get_u64(payload.data);
         return 0;
@@ -196,7 +196,8 @@ static int handle_frame(struct mu_rpc *r, struct mu_span payload)
     return err;
 }
 
-/* Takes bytes into the header until it is whole, then checks it. MUSTER_EAGAIN: it is not. */
+/* Takes bytes into the header until it is complete, then checks it. MUSTER_EAGAIN: it is not
+ * complete. */
 static int take_header(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
 {
     size_t part = MU_RPC_HEADER - (size_t)r->head_len;
@@ -223,7 +224,7 @@ static int take_header(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
     return 0;
 }
 
-/* Takes bytes to the place that the call's owner has for them; they may be there already. */
+/* Takes bytes to the memory that the call's owner provides; they may be there already. */
 static int take_landing(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
 {
     size_t part = r->header.len - r->landed;
@@ -258,8 +259,8 @@ static int take_inside(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
 }
 
 /*
- * Takes the payload, from where it lies if it is all there, and handles the frame. What was used
- * is told in any case: a frame that found no memory stays, to be tried again.
+ * Takes the payload, from where it lies if it is all there, and handles the frame. How much was
+ * used is told in any case: a frame that found no memory stays and is tried again.
  */
 static int take_payload(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
 {
@@ -278,7 +279,8 @@ static int take_payload(struct mu_rpc *r, struct mu_span in, size_t *ret_used)
     }
     if (err == 0) {
         mu_rpc_end_frame(r);
-        /* After each frame, so that what is written does not depend on how the bytes were split. */
+        /* This follows each frame, so that the output does not depend on how the bytes were
+         * split. */
         mu_rpc_settle(r);
         if (r->header.type == MU_RPC_PING) {
             mu_rpc_trim(r);
@@ -303,7 +305,7 @@ int mu_rpc_recv(struct mu_rpc *r, struct mu_now now, struct mu_span in, size_t *
         size_t part = 0;
 
         if (r->link == MU_RPC_LINK_NONE || r->link == MU_RPC_LINK_OVER) {
-            used = in.len; /* nobody listens any more */
+            used = in.len; /* further bytes are dropped */
             break;
         }
         if (!r->head_read) {

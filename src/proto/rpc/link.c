@@ -4,7 +4,7 @@
 /* Room that a link's control buffer has beside its greeting, for PING, PONG and ACK. */
 #define BEAT_ROOM 96
 
-/* --- how far away the peer is ------------------------------------ */
+/* --- round trips ------------------------------------------------- */
 
 void mu_rpc_ask(struct mu_rpc *r, uint64_t seq)
 {
@@ -39,7 +39,7 @@ void mu_rpc_widen(struct mu_rpc *r, uint64_t *window, uint64_t max, struct mu_rp
     uint64_t bytes = done - mark->done;
 
     if (ns == 0 || ns < r->rtt_ns) {
-        return; /* What comes in during less than a round trip says nothing of how fast it is. */
+        return; /* What arrives within less than a round trip says nothing about the speed. */
     }
     *mark = (struct mu_rpc_mark){done, r->now.mono};
     if (*window < max && bytes < UINT32_MAX && r->rtt_ns < 60 * MU_NS_PER_S &&
@@ -101,7 +101,7 @@ void mu_rpc_set_beats(struct mu_rpc *r, uint32_t beat_ms, uint32_t dead_ms)
     r->dead_ms = clamp_ms(dead_ms, 2 * r->beat_ms, MU_RPC_DEAD_MS_MAX);
 }
 
-/* What belongs to one link begins anew; `ctl` is taken over. */
+/* Resets what belongs to one link; `ctl` is taken over. */
 static void start_link(struct mu_rpc *r, enum mu_rpc_link link, struct mu_buf *ctl)
 {
     mu_buf_fini(&r->ctl);
@@ -109,7 +109,7 @@ static void start_link(struct mu_rpc *r, enum mu_rpc_link link, struct mu_buf *c
     r->link = link;
     r->rtt_ns = UINT64_MAX;
     r->asked_at = MU_MONO_NEVER;
-    mu_rpc_ask(r, 0); /* WELCOME answers HELLO, and most often a call WELCOME. */
+    mu_rpc_ask(r, 0); /* WELCOME answers HELLO, and most often a call answers WELCOME. */
     r->last_rx = r->now.mono;
     r->last_tx = r->now.mono;
     r->last_ping = r->now.mono;
@@ -172,16 +172,16 @@ int mu_rpc_dialled(struct mu_rpc *r, struct mu_now now)
 
 enum verdict {
     BEGIN = 1, /* a new life, the first one or after another */
-    AGAIN,     /* the life that was begun, whose WELCOME did not arrive */
+    AGAIN,     /* the same life, whose WELCOME did not arrive */
     RESUME,
     STALE,
 };
 
 /*
- * Which life a HELLO means. The client counts the fresh starts that it saw, so it is one behind if
- * and only if our WELCOME got lost; then it has sent nothing and received nothing in this life.
- * Any other number below ours comes from a connection that was overtaken by a later one (or from
- * somebody else with the same session), and must not harm the life that goes on.
+ * Decides which life a HELLO means. The client counts the fresh starts that it saw, so it is one
+ * behind if and only if our WELCOME got lost; then it has sent nothing and received nothing in this
+ * life. Any other number below ours comes from a connection that was overtaken by a later one (or
+ * from another client with the same session), and must not harm the life that goes on.
  */
 static enum verdict judge(const struct mu_rpc *r, const struct mu_rpc_hello *hello)
 {
@@ -225,7 +225,7 @@ static int encode_welcome(struct mu_rpc *r, struct mu_buf *ctl, bool resumed)
     return err;
 }
 
-/* The times and the acknowledgement are known only when nothing can fail any more. */
+/* The times and the acknowledgement are applied only when nothing can fail any more. */
 static void complete_welcome(struct mu_rpc *r, struct mu_buf *ctl)
 {
     uint8_t *payload = ctl->data + ctl->head + MU_RPC_HEADER;
@@ -460,7 +460,7 @@ void mu_rpc_keep_alive(struct mu_rpc *r)
         r->dead_event = true;
     }
     if (r->link == MU_RPC_LINK_UP && mu_mono_reached(beat_at(r), r->now.mono)) {
-        /* If earlier control frames still wait, the peer does not read: one PING is enough. */
+        /* If earlier control frames still wait, the other end does not read: one PING is enough. */
         r->want_ping = true;
         r->last_ping = r->now.mono;
         r->last_tx = r->now.mono;

@@ -1,4 +1,4 @@
-/* Payloads that are not copied: sent from where they lie, and received where they are to lie. */
+/* Payloads that are not copied: sent from the caller's memory, and received straight into it. */
 #include "core/alloc.h"
 #include "proto/rpc/rpc_internal.h"
 
@@ -103,8 +103,8 @@ int mu_rpc_put_reply_lent(struct mu_rpc *r, const struct mu_rpc_entry *e, struct
     return 0;
 }
 
-/* There is no memory for what has to be kept, so it cannot be. Not even the frame that was begun
- * can be sent to its end: the link ends within it. */
+/* There is no memory for what must be kept. Not even the frame that was begun can be sent to its
+ * end: the link ends within it. */
 static void break_session(struct mu_rpc *r)
 {
     mu_trace(&r->config.trace, "rpc.broken", r->kept_bytes, 0);
@@ -213,7 +213,7 @@ struct mu_space mu_rpc_room(struct mu_rpc *r)
     if (left < MU_RPC_LAND_MIN) {
         return (struct mu_space){0};
     }
-    /* No more than as much again as has come: a length alone is no reason to take memory. */
+    /* The buffer at most doubles what has come: a length alone is not a reason to take memory. */
     if (left > r->in.len && left > MU_RPC_KEEP_BYTES) {
         left = r->in.len > MU_RPC_KEEP_BYTES ? r->in.len : MU_RPC_KEEP_BYTES;
     }

@@ -68,7 +68,7 @@ void mu_rpc_once_fini(struct mu_rpc_once *o)
     mu_map_fini(&o->callers);
 }
 
-/* Keys come in the order of their numbers, or nearly: those below the floor are at the front. */
+/* Keys come nearly in the order of their numbers: those below the floor are at the front. */
 static void raise_floor(struct mu_rpc_once *o, struct mu_rpc_once_caller *c, uint64_t floor)
 {
     if (floor <= c->floor) {
@@ -202,7 +202,7 @@ void mu_rpc_once_answer(struct mu_rpc_once *o, struct mu_rpc_once_key *key, int 
     key->status = status;
     key->caller->running--;
     if (key->seq < key->caller->floor) {
-        free_key(o, key); /* The caller has lost its patience. */
+        free_key(o, key); /* The caller no longer wants the answer. */
         return;
     }
     if (content.len > o->config.bytes_max || mu_buf_append(&key->content, content) != 0) {

@@ -4,7 +4,7 @@
 
 #include "core/assert.h"
 
-/* Whatever is said carries the acknowledgement and shows that we are alive. */
+/* Every frame carries the acknowledgement and shows that we are alive. */
 static void note_said(struct mu_rpc *r)
 {
     r->in_quiet = 0;
@@ -62,13 +62,13 @@ void mu_rpc_put_control(struct mu_rpc *r, struct mu_buf *ctl, enum mu_rpc_frame_
     note_said(r);
 }
 
-/* --- what is kept ------------------------------------------------ */
+/* --- kept frames ------------------------------------------------- */
 
 static bool is_over(const struct mu_rpc *r, uint64_t high)
 {
     uint64_t kept = high * MU_RPC_KEPT_FACTOR;
 
-    /* The peer need not acknowledge less. */
+    /* The other end need not acknowledge less. */
     kept = kept < 2 * MU_RPC_QUIET_BYTES ? 2 * MU_RPC_QUIET_BYTES : kept;
     return r->kept_bytes - r->sent_bytes > high || r->kept_bytes > kept;
 }
@@ -83,13 +83,13 @@ struct frame {
     size_t lent;  /* of these, not in `out` */
 };
 
-/* The frame that begins there; `loan` is the first that can be of it. */
+/* Describes the frame that begins there; `loan` is the first that can belong to it. */
 static struct frame frame_at(const struct mu_rpc *r, size_t offset, struct mu_list *loan)
 {
     size_t bytes = MU_RPC_HEADER + (size_t)mu_get_u32(r->out.data + r->out.head + offset);
     const struct mu_rpc_loan *l = mu_rpc_loan_at(r, loan);
 
-    /* Where the next frame has a loan, that is behind at least its header. */
+    /* If the next frame has a loan, the loan follows at least its header. */
     if (l != NULL && l->at - r->out_at <= offset + bytes) {
         return (struct frame){bytes, l->data.len};
     }
@@ -129,7 +129,7 @@ void mu_rpc_rewind(struct mu_rpc *r)
     r->out_seq = r->out_base;
 }
 
-/* Of the frame that was begun, what is still to be sent from `out`. */
+/* Returns how much of the frame that was begun must still be sent from `out`. */
 static size_t inside_left(const struct mu_rpc *r)
 {
     return r->out_left > r->out_lent ? r->out_left - r->out_lent : 0;
@@ -167,7 +167,7 @@ static void gather(struct gathering *g, struct mu_span span)
     }
 }
 
-/* A loan without its first `skip` bytes. */
+/* Adds a loan without its first `skip` bytes. */
 static void gather_loan(struct gathering *g, const struct mu_rpc_loan *loan, size_t skip)
 {
     if (loan->lent == NULL) {
@@ -278,11 +278,11 @@ void mu_rpc_sent(struct mu_rpc *r, size_t n)
     mu_rpc_settle(r);
 }
 
-/* --- on the way -------------------------------------------------- */
+/* --- control ----------------------------------------------------- */
 
 /*
- * Control frames that are made here find room without fail: a link begins with enough of it, and
- * they are written only when all the others have left.
+ * Control frames that are made here always find room: a link begins with enough of it, and they are
+ * written only when all the others have left.
  */
 static void write_beats(struct mu_rpc *r)
 {
@@ -303,7 +303,7 @@ static void write_beats(struct mu_rpc *r)
     }
     if (r->want_ping) {
         mu_rpc_ask(r, 0);
-        mu_put_u64(nonce, r->now.mono.ns); /* What comes back says what was heard. */
+        mu_put_u64(nonce, r->now.mono.ns); /* The answer says which PING was heard. */
         mu_rpc_put_control(r, &r->ctl, MU_RPC_PING, mu_span(nonce, sizeof(nonce)));
     }
     if (r->ctl.len == 0) {
@@ -314,8 +314,8 @@ static void write_beats(struct mu_rpc *r)
 }
 
 /*
- * Grants calls by halves of the window. While we are crowded nothing is granted: a peer that does
- * not read its replies is not asked for more, whatever makes the replies.
+ * Grants calls by halves of the window. While we are crowded nothing is granted: an end that does
+ * not read its replies is not asked for more calls.
  */
 static void grant_calls(struct mu_rpc *r)
 {
@@ -345,7 +345,8 @@ static void wake_list(struct mu_rpc *r, struct mu_list *list)
 
 static void wake_stalled(struct mu_rpc *r)
 {
-    /* Half of what stalled them, so that each does not go on for a single frame only. */
+    /* They continue at half of what stalled them, so that each can send more than a single
+     * frame. */
     if (is_over(r, r->config.output_bytes_high / 2)) {
         return;
     }

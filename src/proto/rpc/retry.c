@@ -12,7 +12,7 @@ int mu_rpc_retry_check(const struct mu_rpc_retry_options *o, struct mu_errmsg *r
     if (o->retries_max < 0) {
         return mu_err(reterr_msg, MUSTER_EINVAL, "the number of retries cannot be negative");
     }
-    /* Written so that what is not a number is refused as well. */
+    /* Written so that NaN is refused as well. */
     if (!(o->backoff >= 1)) {
         return mu_err(reterr_msg, MUSTER_EINVAL, "the back-off must be at least 1: gaps may grow");
     }
@@ -83,7 +83,7 @@ static uint64_t gap_ms(struct mu_rpc_retry_set *s, const struct mu_rpc_retry_opt
 
 void mu_rpc_retry_sent(struct mu_rpc_retry_set *s, struct mu_rpc_retry *r, mu_mono_t now)
 {
-    /* The power is that of the retries before this one, as the agent of PyTorch counts. */
+    /* The exponent counts the retries before this one, as PyTorch's agent does. */
     mu_mono_t again = mu_mono_add_ms(now, gap_ms(s, &r->options, r->count));
 
     r->again = (mu_mono_t){again.ns / MU_NS_PER_MS * MU_NS_PER_MS};

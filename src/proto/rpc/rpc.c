@@ -38,7 +38,7 @@ int mu_rpc_init(struct mu_rpc *r, const struct mu_rpc_config *config)
         r->config.name = "";
     }
     mu_buf_init(&r->in, config->frame_bytes_max);
-    /* What may be kept is decided by the callers of mu_rpc_reserve(). */
+    /* The callers of mu_rpc_reserve() decide what may be kept. */
     mu_buf_init(&r->out, SIZE_MAX / 4);
     mu_buf_init(&r->ctl, 2 * MU_RPC_HELLO_MAX);
     mu_buf_init(&r->lent, SIZE_MAX / 4);
@@ -90,7 +90,7 @@ void mu_rpc_fini(struct mu_rpc *r)
 {
     free_list(&r->calls_out, offsetof(struct mu_rpc_entry, all));
     free_list(&r->calls_in, offsetof(struct mu_rpc_entry, all));
-    free_list(&r->due, offsetof(struct mu_rpc_entry, due)); /* the ENDED ones */
+    free_list(&r->due, offsetof(struct mu_rpc_entry, due)); /* the calls that are ENDED */
     free_list(&r->spare, offsetof(struct mu_rpc_entry, due));
     mu_rpc_loans_drop(r);
     mu_map_fini(&r->calls);
@@ -115,8 +115,8 @@ void mu_rpc_enter(struct mu_rpc *r, struct mu_now now)
     mu_mono_t asked;
 
     r->now = now;
-    /* Whether the peer was silent for as long as we were away, nobody can tell: begin to listen
-     * anew. */
+    /* It is unknown whether the other end was silent while we were away: its silence counts from
+     * now. */
     asked = mu_rpc_link_deadline(r);
     if (mu_mono_reached(mu_mono_add_ms(asked, r->beat_ms), now.mono)) {
         mu_trace(&r->config.trace, "rpc.tilt", mu_mono_since(asked, now.mono), 0);
@@ -124,7 +124,7 @@ void mu_rpc_enter(struct mu_rpc *r, struct mu_now now)
     }
 }
 
-/* The last words of a link, for which there may be no memory: then there are none. */
+/* Writes the last frame of a link, unless there is no memory for it. */
 static void put_refuse(struct mu_rpc *r, int code, const struct mu_errmsg *why)
 {
     struct mu_rpc_status s = {.status = code, .payload = mu_span_str(why->text)};
@@ -198,7 +198,8 @@ int mu_rpc_drain(struct mu_rpc *r, struct mu_now now, const char *why)
     return 0;
 }
 
-/* A call of ours: its local deadline passed. The callee may not even have it yet, so it is told. */
+/* The local deadline of our call passed. The callee may not even have the call yet, so it is
+ * told. */
 static int expire(struct mu_rpc *r, struct mu_rpc_entry *e)
 {
     int err;

@@ -156,7 +156,7 @@ void mu_rref_op_ended(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_op 
     struct mu_rref_answer none = {0};
 
     MU_ASSERT(op->state == MU_RREF_OP_OUT);
-    /* What is out is not freed, whatever follows from a new life. */
+    /* A message that is out is not freed, whatever follows from a new life. */
     if (status == 0 && !mu_rref_hear(t, now, op->peer, answer->life)) {
         status = MUSTER_ESESSION;
     }

@@ -1,7 +1,7 @@
 /*
- * Remote references: who holds which value of which worker, so that a value is freed when, and only
- * when, the last user is gone. A pure machine; service/rpc/rref_agent.c drives it over the RPC
- * agent.
+ * Remote references: which worker holds which value of which other, so that a value is freed when,
+ * and only when, its last user is gone. A pure machine; service/rpc/rref_agent.c drives it over the
+ * RPC agent.
  *
  * The owner has the value and a table of forks, one for each user anywhere. A user is one fork: it
  * came to be by CREATE (the value is made on another worker), or from a token that a parent sent
@@ -14,26 +14,26 @@
  *       :                :                      |<--- ACCEPT ---| confirmed      |
  *       |--- DELETE ---->| fork removed       may go            :                :
  *
- * What holds it together: a user that is not confirmed is held by somebody who is. A parent says
+ * The invariant: a user that is not confirmed is held by one that is. A parent says
  * DELETE only when its children are settled: the child has said ACCEPT, or is gone, or the token is
  * void. A child says ACCEPT only when the owner has said that it knows its fork. A user says DELETE
- * only when it is confirmed (or its CREATE failed, and nobody knows how far it came).
+ * only when it is confirmed (or its CREATE failed, and may have arrived).
  *
  * Tokens. A token whose call has ended is canceled: the parent asks the child (CANCEL), which has
- * taken it by then, or will never: the answer decides. What the child must remember for that is
- * bounded by what the parent has not settled: each message has the parent's floor.
+ * taken it by then or never will: the answer decides. What the child must remember is bounded by
+ * what the parent has not settled: each message has the parent's floor.
  *
- * Lives. Names come back: each message and each answer has the sender's life. Another life under
- * the same name means that the one before is gone, with its forks; what that still says is refused.
- * So is a worker that was removed (mu_rref_peer_gone()). An owner asks for a sign of life from
- * those that hold something and were not heard of for a while (PROBE); no answer means nothing.
+ * Lives. Names are used again, so each message and each answer has the sender's life. Another life
+ * under the same name means that the one before is gone, with its forks; its late messages are
+ * refused. So are those of a worker that was removed (mu_rref_peer_gone()). An owner asks holders
+ * that were silent for a while for a sign of life (PROBE); a missing answer has no consequence.
  *
- * Messages are given again until they are answered or the other is gone. The driver sends each as a
- * call that runs at most once, so that a late repetition does not come behind what was said later;
- * given again they do no harm.
+ * Messages are handed out again until they are answered or the other worker is gone. The driver
+ * sends each as a call that runs at most once, so that a late repetition cannot follow a later
+ * message; handing one out again does no harm.
  *
- * The driver: after any input, sends what mu_rref_next_op() hands out and tells of the answer with
- * mu_rref_op_ended(); hears of users with mu_rref_next_changed(), frees the values of
+ * The driver: after any input, sends what mu_rref_next_op() hands out and reports the answer with
+ * mu_rref_op_ended(); learns of users with mu_rref_next_changed(), frees the values of
  * mu_rref_next_dead(); comes again at mu_rref_deadline().
  */
 #ifndef MU_RREF_H
@@ -60,14 +60,16 @@ struct mu_rref_config {
     char name[MU_RPC_WORKER_MAX + 1]; /* ours */
     uint64_t life;                    /* ours: random, and not 0 */
     uint64_t seed;
-    uint32_t again_ms;     /* a message that failed is given again after this, */
+    uint32_t again_ms;     /* a message that failed is sent again after this, */
     uint32_t again_ms_max; /* twice that, and so on, up to this. 200, 5,000 */
     uint32_t probe_ms;     /* 10,000 */
-    size_t values_max;     /* that others may make us hold. 1,048,576 */
+    size_t values_max;     /* values that others may make us hold. 1,048,576 */
     size_t forks_max;      /* 4,194,304 */
     size_t peers_max;      /* 65,536 */
-    bool hasty;            /* planted, for the simulator: a parent does not wait for its children */
-    bool leaky;            /* planted: who is started anew keeps what it held before */
+    bool hasty;            /* a planted fault for the simulator: a parent does not wait for its
+                              children */
+    bool leaky;            /* a planted fault: a worker that is restarted keeps what it held
+                              before */
 };
 
 struct mu_rref_config mu_rref_config_defaults(void);
@@ -94,21 +96,21 @@ struct mu_rref_op {
 
 #define MU_RREF_LIVES_MAX 8
 
-/* A worker that we have to do with. */
+/* A worker that holds or owns something, or gets tokens. */
 struct mu_rref_peer {
     struct mu_map_node by_name;
     struct mu_list all;
     char name[MU_RPC_WORKER_MAX + 1];
-    uint64_t life;                    /* 0: was not heard of */
-    uint64_t gone[MU_RREF_LIVES_MAX]; /* lives that are over, the latest in turn */
+    uint64_t life;                    /* 0: it was not heard yet */
+    uint64_t gone[MU_RREF_LIVES_MAX]; /* lives that are over; the oldest is overwritten */
     size_t gone_count;
-    bool removed;            /* nothing that it says counts */
-    struct mu_list forks;    /* of values of ours */
-    struct mu_list users;    /* ours, of values of its */
-    struct mu_list taken;    /* users of ours from tokens of its, which it was not told of yet */
-    struct mu_list children; /* tokens of ours that are on their way to it */
-    struct mu_list voids;    /* tokens of its that are void, or were taken */
-    uint64_t floor;          /* of its tokens */
+    bool removed;            /* its messages do not count */
+    struct mu_list forks;    /* forks of our values */
+    struct mu_list users;    /* our users of its values */
+    struct mu_list taken;    /* our users from its tokens, which it was not told of yet */
+    struct mu_list children; /* our tokens that are on their way to it */
+    struct mu_list voids;    /* its tokens that are void, or were taken */
+    uint64_t floor;          /* the floor of its tokens */
     mu_mono_t heard;
     struct mu_rref_op probe;
 };
@@ -128,14 +130,14 @@ struct mu_rref_value {
     struct mu_list forks;
     struct mu_list dead; /* table->dead */
     struct mu_rref_id id;
-    /* The driver's. */
+    /* For the driver. */
     bool ready;
-    int status; /* 0, or what the making of it failed with; `content` is the text then */
+    int status; /* 0, or the error of making it; `content` is the text then */
     struct mu_buf content;
     struct mu_list waiting;
-    struct mu_list local;      /* of this process, that wait */
-    struct mu_rpc_in *running; /* what makes it */
-    bool buried;               /* dead, and only what runs for it is waited for */
+    struct mu_list local;      /* users of this process that wait */
+    struct mu_rpc_in *running; /* the call that makes it */
+    bool buried;               /* dead; it only waits for the call that makes it */
 };
 
 /* A user in this process. */
@@ -148,18 +150,18 @@ struct mu_rref_user {
     struct mu_rref_id rref;
     struct mu_rref_id fork;
     struct mu_rref_peer *owner;  /* NULL: this process */
-    struct mu_rref_peer *parent; /* is to be told; NULL: it was, or there is none */
+    struct mu_rref_peer *parent; /* must be told; NULL: it was told, or there is no parent */
     struct mu_rref_value *value; /* of this process */
     uint64_t owner_life;         /* 0: not known yet */
     bool creates;
-    bool asked;        /* the owner has answered, or never will */
+    bool asked;        /* the owner has answered, or never will answer */
     bool there;        /* the owner may have our fork */
-    bool released;     /* nobody uses it any more */
-    uint32_t children; /* that are not settled */
-    int status;        /* 0, or why it can be used no more */
+    bool released;     /* it is not used any more */
+    uint32_t children; /* how many are not settled */
+    int status;        /* 0, or why it cannot be used any more */
     struct mu_rref_op op;
-    void *handle;  /* the driver's; NULL: nobody is to be told */
-    void *payload; /* goes with CREATE; the driver takes it, else it is freed with mu_free() */
+    void *handle;  /* the driver's; NULL: changes are not told */
+    void *payload; /* sent with CREATE; the driver takes it, else it is freed with mu_free() */
 };
 
 struct mu_rref_child;
@@ -177,14 +179,14 @@ struct mu_rref_table {
     struct mu_list changed;
     struct mu_list dead;
     struct mu_heap due;
-    uint64_t number; /* the last that was given */
+    uint64_t number; /* the last number that was given */
     bool stopped;
 };
 
 void mu_rref_init(struct mu_rref_table *t, const struct mu_rref_config *config);
-/** No message may be out, and no value be `running`. */
+/** No message may be out, and no value may be `running`. */
 void mu_rref_fini(struct mu_rref_table *t);
-/** Nothing is sent any more. */
+/** From now on nothing is sent. */
 void mu_rref_stop(struct mu_rref_table *t);
 
 /* --- users ------------------------------------------------------------------------------------ */
@@ -192,12 +194,12 @@ void mu_rref_stop(struct mu_rref_table *t);
 /** The value will be made by the worker `owner`: CREATE is handed out. MUSTER_ELIMIT, _ENOMEM. */
 int mu_rref_create(struct mu_rref_table *t, mu_mono_t now, const char *owner, void *payload,
                    struct mu_rref_user **ret_user);
-/** A value of our own, and a user of it. MUSTER_ENOMEM. */
+/** Makes a value of our own, and a user of it. MUSTER_ENOMEM. */
 int mu_rref_create_here(struct mu_rref_table *t, struct mu_rref_user **ret_user);
 /**
- * A token that came here becomes a user. MUSTER_EPROTO (it is none), MUSTER_EEXIST (it was taken),
- * MUSTER_ECANCELED (it is void), MUSTER_ESESSION (it is of a process that is gone), MUSTER_ENOENT
- * (we own it, and have it no more), MUSTER_ELIMIT, MUSTER_ENOMEM.
+ * Makes a user from a token that came here. MUSTER_EPROTO (not a token), MUSTER_EEXIST (it was
+ * taken), MUSTER_ECANCELED (it is void), MUSTER_ESESSION (its process is gone), MUSTER_ENOENT (we
+ * owned the value and have freed it), MUSTER_ELIMIT, MUSTER_ENOMEM.
  */
 int mu_rref_take(struct mu_rref_table *t, mu_mono_t now, struct mu_span token,
                  struct mu_rref_user **ret_user, struct mu_errmsg *reterr_msg);
@@ -211,17 +213,18 @@ static inline bool mu_rref_confirmed(const struct mu_rref_user *u)
  */
 int mu_rref_fork(struct mu_rref_table *t, struct mu_rref_user *user, const char *child,
                  uint8_t ret_token[MU_RREF_TOKEN_MAX], size_t *ret_len, uint64_t *ret_number);
-/** The token was delivered or never will be. Harmless for one that is settled. */
+/** The call of the token has ended: it was delivered or never will be. Harmless for a settled
+ * token. */
 void mu_rref_cancel(struct mu_rref_table *t, mu_mono_t now, uint64_t number);
-/** Nobody uses it any more: it may be freed at once. */
+/** Releases a user, which may be freed at once. */
 void mu_rref_release(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_user *user);
 
 /* --- messages that came ----------------------------------------------------------------------- */
 
 /**
- * Each answers with a verdict, or a negative code: MUSTER_ENOMEM, MUSTER_ELIMIT, MUSTER_EPROTO, and
- * nothing has changed but what is known of the sender. `*ret_value` of CREATE is the value that is
- * to be made, or NULL: the message came before.
+ * Each returns a verdict, or a negative code (MUSTER_ENOMEM, MUSTER_ELIMIT, MUSTER_EPROTO), and
+ * then nothing has changed but what is known of the sender. `*ret_value` of CREATE is the value to
+ * make, or NULL: the message came before.
  */
 int mu_rref_on_create(struct mu_rref_table *t, mu_mono_t now, const char *from,
                       const struct mu_rref_msg *msg, struct mu_rref_value **ret_value);
@@ -235,34 +238,35 @@ int mu_rref_on_cancel(struct mu_rref_table *t, mu_mono_t now, const char *from,
                       const struct mu_rref_msg *msg);
 int mu_rref_on_probe(struct mu_rref_table *t, mu_mono_t now, const char *from,
                      const struct mu_rref_msg *msg);
-/** The floor that goes with messages and answers: the least number of a token not settled. */
+/** Returns the floor for messages and answers: the least number of a token that is not settled. */
 uint64_t mu_rref_floor(const struct mu_rref_table *t);
 struct mu_rref_value *mu_rref_find_value(struct mu_rref_table *t, struct mu_rref_id id);
 
 /* --- workers ---------------------------------------------------------------------------------- */
 
-/** A worker was added, maybe one that was removed before. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+/** Adds a worker, which may have been removed before. MUSTER_ELIMIT, MUSTER_ENOMEM. */
 int mu_rref_peer_back(struct mu_rref_table *t, const char *name);
-/** It was removed: it holds and owns nothing any more, and what it still says is refused. */
+/** Removes a worker: it holds and owns nothing any more, and its late messages are refused. */
 void mu_rref_peer_gone(struct mu_rref_table *t, mu_mono_t now, const char *name);
 
-/* --- what is to be done ----------------------------------------------------------------------- */
+/* --- actions ---------------------------------------------------------------------------------- */
 
-/** The next message to be sent; NULL: none is due. */
+/** Returns the next message to send; NULL: no message is due. */
 struct mu_rref_op *mu_rref_next_op(struct mu_rref_table *t, mu_mono_t now);
-/** The user that a CREATE is of. */
+/** Returns the user of a CREATE. */
 struct mu_rref_user *mu_rref_op_user(struct mu_rref_op *op);
-/** Its answer came (0), or it failed. MUSTER_EWORKER: nobody of that name is known. */
+/** The answer came (0), or the message failed. MUSTER_EWORKER: no worker of that name is known. */
 void mu_rref_op_ended(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_op *op, int status,
                       const struct mu_rref_answer *answer);
-/** A user that was confirmed, or can be used no more; NULL: none. */
+/** Returns a user that was confirmed, or cannot be used any more; NULL: there is none. */
 struct mu_rref_user *mu_rref_next_changed(struct mu_rref_table *t);
-/** A value that has no user any more: to be freed with mu_rref_value_free(). NULL: none. */
+/** Returns a value without users, which the caller frees with mu_rref_value_free(). NULL: there is
+ * none. */
 struct mu_rref_value *mu_rref_next_dead(struct mu_rref_table *t);
 void mu_rref_value_free(struct mu_rref_table *t, struct mu_rref_value *value);
 mu_mono_t mu_rref_deadline(const struct mu_rref_table *t);
 
-/* --- for show --------------------------------------------------------------------------------- */
+/* --- statistics ------------------------------------------------------------------------------- */
 
 struct mu_rref_stats {
     size_t values;        /* PyTorch's num_owner_rrefs */

@@ -1,4 +1,4 @@
-/* Values and their forks, and what others say. */
+/* Values and their forks, and messages of others. */
 #include "proto/rpc/rref_internal.h"
 
 #include "core/alloc.h"
@@ -80,14 +80,14 @@ void mu_rref_remove_fork(struct mu_rref_table *t, struct mu_rref_fork *fork)
     mu_list_remove(&fork->held);
     mu_free(fork);
     if (mu_list_empty(&v->forks)) {
-        mu_map_remove(&t->values, &v->by_id); /* From now on nobody finds it. */
+        mu_map_remove(&t->values, &v->by_id); /* From now on it cannot be found. */
         mu_list_push(&t->dead, &v->dead);
     }
 }
 
-/* --- what others say -------------------------------------------------------------------------- */
+/* --- messages --------------------------------------------------------------------------------- */
 
-/* Who says it. A positive verdict means that it is not to be listened to. */
+/* Finds the sender. A positive verdict means that the message must be refused. */
 static int listen_to(struct mu_rref_table *t, mu_mono_t now, const char *from,
                      const struct mu_rref_msg *msg, struct mu_rref_peer **ret_peer)
 {
@@ -117,7 +117,7 @@ int mu_rref_on_create(struct mu_rref_table *t, mu_mono_t now, const char *from,
     }
     if (msg->rref.life != msg->life || msg->rref.number == 0 ||
         !mu_rref_id_equal(msg->rref, msg->fork)) {
-        return MUSTER_EPROTO; /* Who creates gives the numbers. */
+        return MUSTER_EPROTO; /* The creator gives the numbers. */
     }
     fork = mu_rref_find_fork(t, msg->fork);
     if (fork != NULL) {
@@ -143,7 +143,7 @@ int mu_rref_on_create(struct mu_rref_table *t, mu_mono_t now, const char *from,
     return MU_RREF_DONE;
 }
 
-/* A token of ours has found its way. */
+/* A token of ours has arrived. */
 static void settle_own(struct mu_rref_table *t, mu_mono_t now, const struct mu_rref_peer *peer,
                        struct mu_rref_id fork)
 {
@@ -173,7 +173,7 @@ int mu_rref_on_fork(struct mu_rref_table *t, mu_mono_t now, const char *from,
         err = t->forks.count >= t->config.forks_max ? MUSTER_ELIMIT
                                                     : mu_rref_add_fork(t, v, msg->fork, peer);
     }
-    if (err == 0) { /* Only now: our own user may have been the last one. */
+    if (err == 0) { /* Not earlier: our own user may have been the last one. */
         settle_own(t, now, peer, msg->fork);
     }
     return err != 0 ? err : v != NULL ? MU_RREF_DONE : MU_RREF_UNKNOWN;
@@ -221,7 +221,7 @@ int mu_rref_on_cancel(struct mu_rref_table *t, mu_mono_t now, const char *from,
     if (node != NULL) {
         const struct mu_rref_user *u = MU_CONTAINER_OF(node, struct mu_rref_user, by_fork);
 
-        /* Once its parent was told, or given up, there is nothing to wait for. */
+        /* Once its parent was told or given up, there is nothing to wait for. */
         return u->asked && u->parent == NULL ? MU_RREF_VOID : MU_RREF_TAKEN;
     }
     err = mu_rref_add_void(peer, msg->fork.number);

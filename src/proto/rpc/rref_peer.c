@@ -1,4 +1,4 @@
-/* Workers: their lives, what they leave behind, and the asking for signs of life. */
+/* Workers: their lives, what they leave behind, and the requests for signs of life. */
 #include "proto/rpc/rref_internal.h"
 
 #include "core/alloc.h"
@@ -58,7 +58,7 @@ void mu_rref_peer_free(struct mu_rref_table *t, struct mu_rref_peer *peer)
     mu_free(peer);
 }
 
-/* --- tokens of its ---------------------------------------------------------------------------- */
+/* --- its tokens ------------------------------------------------------------------------------- */
 
 void mu_rref_raise_floor(struct mu_rref_peer *peer, uint64_t floor)
 {
@@ -111,7 +111,7 @@ bool mu_rref_is_gone(const struct mu_rref_peer *peer, uint64_t life)
     return peer->removed;
 }
 
-/* Its process is no more, or does not count any more. */
+/* The worker's process has ended, or does not count any more. */
 static void lose(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_peer *peer, int status)
 {
     uint64_t life = peer->life;
@@ -127,8 +127,8 @@ static void lose(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_peer *pe
     while (!mu_list_empty(&peer->forks) && (!t->config.leaky || status != MUSTER_ESESSION)) {
         mu_rref_remove_fork(t, MU_CONTAINER_OF(peer->forks.next, struct mu_rref_fork, held));
     }
-    /* Tokens to one that was started anew may be on their way to the new process: whether they have
-     * arrived, their calls will tell, and after them CANCEL. */
+    /* Tokens to a worker that was restarted may be on their way to the new process: their calls,
+     * and CANCEL after them, will tell whether they have arrived. */
     while (!mu_list_empty(&peer->children) && status == MUSTER_EWORKER) {
         mu_rref_settle(t, now, MU_CONTAINER_OF(peer->children.next, struct mu_rref_child, by_dest));
     }
@@ -145,7 +145,7 @@ static void lose(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_peer *pe
         struct mu_rref_user *u = MU_CONTAINER_OF(it, struct mu_rref_user, by_owner);
 
         mu_list_push(&peer->users, it);
-        /* One that is being created may be at the new process already: its answer will tell. */
+        /* A value that is being created may be at the new process already: its answer will tell. */
         if (status == MUSTER_EWORKER || u->owner_life == life) {
             mu_rref_user_lose(t, now, u, status);
         }

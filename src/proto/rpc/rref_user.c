@@ -4,7 +4,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-/* Whoever is not known to this worker for so many tries was never of its group. */
+/* A worker that is unknown after this many tries was never in the group. */
 #define UNKNOWN_MAX 8
 
 void mu_rref_changed(struct mu_rref_table *t, struct mu_rref_user *u)
@@ -14,9 +14,9 @@ void mu_rref_changed(struct mu_rref_table *t, struct mu_rref_user *u)
     }
 }
 
-/* --- what comes next -------------------------------------------------------------------------- */
+/* --- the next step ---------------------------------------------------------------------------- */
 
-/* What is to be said next; 0: nothing for now. */
+/* Chooses the next message to send; 0: nothing for now. */
 static int next_verb(const struct mu_rref_table *t, const struct mu_rref_user *u)
 {
     if (!u->asked) {
@@ -60,7 +60,7 @@ void mu_rref_advance(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_user
     struct mu_rref_fork *fork;
 
     if (u->op.state == MU_RREF_OP_OUT) {
-        return; /* Its end comes here again. */
+        return; /* The message's end leads here again. */
     }
     if (verb == MU_RREF_DELETE && u->owner == NULL) {
         fork = mu_rref_find_fork(t, u->fork);
@@ -92,7 +92,7 @@ void mu_rref_user_told(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_us
     mu_rref_advance(t, now, u);
 }
 
-/* The owner has decided about a fork: if we are the parent ourselves, it is settled. */
+/* The owner has decided about a fork: if we are the parent ourselves, the token is settled. */
 static void decided(struct mu_rref_table *t, mu_mono_t now, const struct mu_rref_user *u)
 {
     struct mu_rref_child *c = !u->creates && u->fork.life == t->config.life
@@ -123,7 +123,7 @@ static void create_ended(struct mu_rref_table *t, struct mu_rref_user *u, int st
 {
     u->asked = true;
     if (status != 0) {
-        /* It may have come there all the same: the DELETE that follows cannot overtake it. */
+        /* The CREATE may have arrived all the same: the DELETE that follows cannot overtake it. */
         u->status = status;
         u->there = status != MUSTER_EWORKER;
     } else if (answer->verdict != MU_RREF_DONE) {
@@ -352,7 +352,7 @@ void mu_rref_cancel(struct mu_rref_table *t, mu_mono_t now, uint64_t number)
     if (c->dest != NULL) {
         mu_rref_op_queue(t, now, &c->op, MU_RREF_CANCEL, c->dest);
     } else if (mu_map_find(&t->users, mu_span(&fork, sizeof(fork))) == NULL) {
-        mu_rref_settle(t, now, c); /* Who takes it now finds no child of that number. */
+        mu_rref_settle(t, now, c); /* A worker that takes it now finds no child of that number. */
     }
 }
 
@@ -368,7 +368,8 @@ void mu_rref_child_ended(struct mu_rref_table *t, mu_mono_t now, struct mu_rref_
         mu_rref_settle(t, now, c);
         return;
     }
-    /* It was taken: ACCEPT follows, and if the child has forgotten about that, it says so later. */
+    /* The token was taken: ACCEPT follows, and if the child has forgotten that, it says so
+     * later. */
     mu_rref_op_queue(
         t, status != 0 ? again_at(t, now, &c->op) : mu_mono_add_ms(now, t->config.probe_ms), &c->op,
         MU_RREF_CANCEL, c->dest);
@@ -403,7 +404,7 @@ static int check_token(struct mu_rref_table *t, const struct mu_rref_token *toke
     return 0;
 }
 
-/* A value of ours comes home. */
+/* The token is for a value of ours. */
 static int take_own(struct mu_rref_table *t, const struct mu_rref_token *token,
                     struct mu_rref_user **ret_user, struct mu_errmsg *reterr_msg)
 {
@@ -448,7 +449,7 @@ int mu_rref_take(struct mu_rref_table *t, mu_mono_t now, struct mu_span bytes,
     if (err == 0 && !mu_rref_is_self(t, token.parent)) {
         err = mu_rref_peer_get(t, token.parent, &parent);
     }
-    /* A call that runs twice brings it twice. */
+    /* A call that runs twice brings the token twice. */
     if (err == 0 && parent != NULL && (parent->life == 0 || parent->life == token.fork.life)) {
         err = mu_rref_add_void(parent, token.fork.number);
     }
@@ -465,7 +466,7 @@ int mu_rref_take(struct mu_rref_table *t, mu_mono_t now, struct mu_span bytes,
         return err;
     }
     u->owner_life = token.owner_life;
-    if (parent != NULL && parent != owner) { /* An owner that is the parent learns by FORK. */
+    if (parent != NULL && parent != owner) { /* An owner that is the parent learns of it by FORK. */
         u->parent = parent;
         mu_list_push(&parent->taken, &u->by_parent);
     }

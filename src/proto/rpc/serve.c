@@ -1,4 +1,4 @@
-/* The peer's calls. */
+/* The other end's calls. */
 #include "proto/rpc/rpc_internal.h"
 
 bool mu_rpc_can_hand_out(const struct mu_rpc *r)
@@ -22,7 +22,7 @@ void mu_rpc_drop_held(struct mu_rpc *r, struct mu_rpc_entry *e)
     e->held_read = 0;
 }
 
-/* Keeps the frame that is being handled for when its call is handed out. */
+/* Keeps the current frame until its call is handed out. */
 static int hold(struct mu_rpc *r, struct mu_rpc_entry *e, struct mu_span payload)
 {
     size_t cap = e->held.cap;
@@ -104,7 +104,7 @@ int mu_rpc_on_call(struct mu_rpc *r, struct mu_span payload)
     return 0;
 }
 
-/* ITEM and END: the call they are about, NULL for one that does not listen any more. */
+/* Finds the call of an ITEM or END; NULL: the call takes no more. */
 static int find_listening(struct mu_rpc *r, struct mu_rpc_entry **ret)
 {
     struct mu_rpc_entry *e;
@@ -142,7 +142,8 @@ int mu_rpc_on_peer_item(struct mu_rpc *r, struct mu_span payload)
         r->peer_done += cost;
         return 0;
     }
-    /* What a call that was handed out still holds is pulled before recv takes anything. */
+    /* Frames that a call still holds after it was handed out are pulled before recv takes
+     * anything. */
     if (e->state == MU_RPC_QUEUED) {
         err = hold(r, e, payload);
         if (err != 0) {
@@ -178,7 +179,7 @@ int mu_rpc_on_end(struct mu_rpc *r)
     } else if (!e->cancelled) {
         mu_rpc_tell(r, (struct mu_rpc_event){.type = MU_RPC_EV_END, .id = e->id});
     }
-    mu_rpc_unland(r, e); /* Whatever comes now is a violation, and has no place. */
+    mu_rpc_unland(r, e); /* What comes now is a violation, and has no place. */
     e->ended = true;
     return 0;
 }
@@ -193,7 +194,8 @@ void mu_rpc_cancel_served(struct mu_rpc *r, struct mu_rpc_entry *e, int status)
     e->stalled = false;
     mu_rpc_unland(r, e);
     mu_rpc_drop_held(r, e);
-    /* What it held is given back; what was told and not consumed comes back with the reply. */
+    /* Credit for what it held is given back; what was told and not consumed comes back with the
+     * reply. */
     r->peer_done += e->owed - e->unconsumed;
     e->owed = e->unconsumed;
     if (e->cancelled) {
@@ -238,7 +240,7 @@ static void put_reply(struct mu_rpc *r, const struct mu_rpc_entry *e, const stru
 {
     size_t at = mu_rpc_begin(r, MU_RPC_REPLY, mu_rpc_wire_id(r, e));
 
-    (void)mu_rpc_status_encode(&r->out, s); /* room is there */
+    (void)mu_rpc_status_encode(&r->out, s); /* there is room */
     mu_rpc_finish(r, at);
 }
 
@@ -329,7 +331,7 @@ void mu_rpc_fail(struct mu_rpc *r, struct mu_now now, uint64_t id, int status)
         mu_rpc_entry_drop(r, e);
         return;
     }
-    /* Whatever it had to tell its callee does not matter any more. */
+    /* Events that wait for its callee do not matter any more. */
     mu_heap_remove(&r->timers, &e->timer);
     mu_list_remove(&e->due);
     mu_list_remove(&e->stall);
@@ -338,7 +340,7 @@ void mu_rpc_fail(struct mu_rpc *r, struct mu_now now, uint64_t id, int status)
     mu_rpc_unland(r, e);
     mu_rpc_drop_held(r, e);
     e->failed = true;
-    e->cancelled = true; /* so that what still comes for it is dropped */
+    e->cancelled = true; /* so that later frames for it are dropped */
     e->status = status;
     mu_list_push(&r->failed, &e->stall);
     mu_rpc_settle(r);

@@ -38,8 +38,8 @@ static int take_memory(struct mu_state_fetch *f)
     const struct mu_state_fetch_config *c = &f->config;
     size_t words = mu_state_words_len(c->chunks);
 
-    /* Between two times that events are pulled each ask makes a REVOKE and a HAVE, and each donor
-     * an OPEN, a DROP and a BAN, at the most; then there is the END. */
+    /* Between two pulls of events, each ask makes at most a REVOKE and a HAVE, and each donor an
+     * OPEN, a DROP and a BAN; then there is the END. */
     f->event_cap = 2 * c->asks_max + 3 * c->donors_max + 8;
     f->have = mu_calloc(1, words + 8);
     f->claimed = mu_calloc(1, words + 8);
@@ -56,7 +56,7 @@ static int take_memory(struct mu_state_fetch *f)
     return 0;
 }
 
-/* Which chunks are there, and no others than there are. */
+/* Takes the bits of the chunks that are there, and clears those beyond the last chunk. */
 static void set_have(struct mu_state_fetch *f)
 {
     uint32_t chunks = f->config.chunks;

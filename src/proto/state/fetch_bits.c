@@ -5,7 +5,7 @@ size_t mu_state_words_len(uint32_t chunks)
     return ((size_t)chunks + 63) / 64 * 8;
 }
 
-/* One donor more or less has it. */
+/* One donor more, or less, has the chunk. */
 static void count_one(struct mu_state_fetch *f, uint32_t chunk, bool more)
 {
     f->rarity[chunk] = (uint16_t)(more ? f->rarity[chunk] + 1 : f->rarity[chunk] - 1);
@@ -91,7 +91,7 @@ int mu_state_donor_lacks(struct mu_state_fetch *f, struct mu_state_donor *d, uin
     return 0;
 }
 
-/* Behind the last chunk all bits of `claimed` are set, so nothing is found there. */
+/* After the last chunk all bits of `claimed` are set, so nothing is found there. */
 static bool scan(const struct mu_state_fetch *f, const struct mu_state_donor *d, uint32_t from,
                  const uint8_t *without, uint32_t *ret_chunk)
 {

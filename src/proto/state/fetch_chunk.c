@@ -1,9 +1,10 @@
-/* Answers to what was asked. */
+/* Answers to asks. */
 #include "proto/state/fetch_internal.h"
 
-/* A pace is taken over at least this long: chunks of one turn come at the same time. */
+/* The speed is measured over at least this long, because chunks of one turn come at the same
+ * time. */
 #define PACE_NS (5 * MU_NS_PER_MS)
-/* Chunks in a row that a donor said to have and had not, before it is given up. */
+/* How many claimed chunks in a row a donor may lack before it is given up. */
 #define MISSES_MAX 16
 
 static struct mu_state_ask *first_owed(const struct mu_state_donor *d)
@@ -35,7 +36,8 @@ void mu_state_fetch_heard(struct mu_state_fetch *f, mu_mono_t now, uint32_t dono
     }
 }
 
-/* The first that it owes is answered: takes it off what it owes. NULL: it is another one. */
+/* Takes the first ask that the donor owes, which is answered. NULL: the answer is to another
+ * one. */
 static struct mu_state_ask *take_answer(struct mu_state_fetch *f, mu_mono_t now,
                                         struct mu_state_donor *d, uint32_t chunk)
 {
@@ -46,7 +48,7 @@ static struct mu_state_ask *take_answer(struct mu_state_fetch *f, mu_mono_t now,
     }
     mu_list_remove(&ask->by_donor);
     mu_list_remove(&ask->link);
-    /* Wherever it goes from here, it is taken off that list again. */
+    /* Wherever the ask goes from here, it is taken off that list again. */
     mu_list_push(&f->unused, &ask->link);
     if (--d->in_flight == 0) {
         d->idle = now;
@@ -86,8 +88,8 @@ enum mu_state_fetch_verdict mu_state_fetch_received(struct mu_state_fetch *f, mu
     }
     measure(d, now, ask->at, mu_state_fetch_len(f, chunk));
     twin = ask->revoked ? NULL : mu_state_ask_twin(f, ask);
-    /* While one copy is being hashed, nothing may write over the place that is read, and a second
-     * hash would be for nothing: whoever comes second is not needed. */
+    /* While one copy is being hashed, nothing may overwrite it, and a second hash would be useless:
+     * a second copy is not needed. */
     if (ask->revoked || !mu_state_fetch_runs(f) ||
         (twin != NULL && mu_list_empty(&twin->by_donor))) {
         d->duplicates++;
@@ -142,7 +144,7 @@ static struct mu_state_ask *find_hashing(struct mu_state_fetch *f, uint32_t dono
     return NULL;
 }
 
-/* Whoever else was asked is too late. Its answer still comes, and is dropped. */
+/* Another donor that was asked is too late. Its answer still comes, and is dropped. */
 static void revoke(struct mu_state_fetch *f, struct mu_state_ask *ask)
 {
     mu_state_fetch_push(f, &(struct mu_state_fetch_event){

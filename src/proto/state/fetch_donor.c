@@ -1,11 +1,11 @@
-/* Donors that come, rest and go, and what they did. */
+/* Donors: adding, resting, removal, and reports of what they did. */
 #include <inttypes.h>
 
 #include "proto/state/fetch_internal.h"
 
 #define BUSY_MS_MAX UINT32_C(3600000)
 
-/* --- coming ------------------------------------------------------- */
+/* --- adding ------------------------------------------------------- */
 
 static void open_donor(struct mu_state_fetch *f, mu_mono_t now, struct mu_state_donor *d)
 {
@@ -71,7 +71,7 @@ void mu_state_fetch_part(struct mu_state_fetch *f, uint32_t donor, uint32_t part
     f->donors[donor]->parts = part < parts ? parts : 0;
 }
 
-/* --- going -------------------------------------------------------- */
+/* --- losing ------------------------------------------------------- */
 
 void mu_state_donor_release(struct mu_state_fetch *f, struct mu_state_donor *d)
 {
@@ -117,7 +117,7 @@ static bool is_final(int status)
     }
 }
 
-/* A quarter more or less, so that many do not come back at once. */
+/* The rest is random by a quarter, so that not all newcomers come back at once. */
 static void rest(struct mu_state_fetch *f, mu_mono_t now, struct mu_state_donor *d, uint64_t ms)
 {
     ms = ms * 3 / 4 + mu_prng_below(&f->prng, ms / 2 + 1);
@@ -130,7 +130,7 @@ static bool is_there(const struct mu_state_donor *d)
     return d->state == MU_STATE_DONOR_OPENING || d->state == MU_STATE_DONOR_READY;
 }
 
-/* It is lost; d->msg says why. */
+/* The donor is lost; d->msg says why. */
 static void lose(struct mu_state_fetch *f, mu_mono_t now, struct mu_state_donor *d, int status)
 {
     uint64_t ms = f->config.rest_ms;
@@ -232,7 +232,7 @@ void mu_state_donor_tick(struct mu_state_fetch *f, mu_mono_t now, struct mu_stat
         return;
     }
     if (d->state == MU_STATE_DONOR_READY && mu_mono_reached(d->have_at, now)) {
-        /* Sooner when it has answered; its answer may be long in coming. */
+        /* It is asked sooner once it has answered, because an answer may take long. */
         d->have_at = mu_mono_add_ms(now, (uint64_t)f->config.have_ms * 8);
         mu_state_fetch_push(f, &(struct mu_state_fetch_event){
                                    .type = MU_STATE_FETCH_EV_ASK_HAVE,
@@ -258,7 +258,7 @@ mu_mono_t mu_state_donor_deadline(const struct mu_state_fetch *f, const struct m
     return MU_MONO_NEVER;
 }
 
-/* --- what it did -------------------------------------------------- */
+/* --- reports ------------------------------------------------------ */
 
 void mu_state_fetch_account(const struct mu_state_fetch *f, uint32_t donor,
                             struct mu_state_donor_account *ret)

@@ -1,11 +1,12 @@
-/* Whom to ask for what. */
+/* Chooses which donor to ask for which chunk. */
 #include "proto/state/fetch_internal.h"
 
-/* Candidates that are compared for one ask: enough to find a rare one, and a bound on the work. */
+/* How many candidates are compared for one ask: enough to find a rare one, and a limit on the
+ * work. */
 #define SCAN_MAX 64
-/* Tries to hit a chunk that nobody has who is loading. */
+/* How many tries to find a chunk that no incomplete donor has. */
 #define THROWS 16
-/* Asks of a donor whose pace is not known yet. */
+/* How many asks a donor of unknown speed gets. */
 #define FIRST_WINDOW 4
 
 /* --- asks --------------------------------------------------------- */
@@ -61,7 +62,8 @@ static void make_ask(struct mu_state_fetch *f, mu_mono_t now, struct mu_state_do
     mu_list_push(&f->owed, &ask->link);
     mu_list_push(&d->owes, &ask->by_donor);
     if (d->in_flight++ == 0) {
-        /* The time in which it had nothing to do counts neither as silence nor as slowness. */
+        /* The time in which the donor had nothing to do counts neither as silence nor as
+         * slowness. */
         d->heard = now;
         d->mark = mu_mono_add_ns(d->mark, mu_mono_since(d->idle, now));
     }
@@ -74,8 +76,8 @@ static void make_ask(struct mu_state_fetch *f, mu_mono_t now, struct mu_state_do
 
 /* --- the donor ---------------------------------------------------- */
 
-/* What it sends while an answer is under way, twice over, so that it never runs dry and the window
- * can double while it is too small. */
+/* Twice of what the donor sends while an answer is on its way, so that it never runs dry and the
+ * window can double while it is too small. */
 static uint32_t window_of(const struct mu_state_fetch *f, const struct mu_state_donor *d)
 {
     uint32_t most = f->config.in_flight_max;
@@ -95,8 +97,8 @@ static bool can_ask(const struct mu_state_fetch *f, const struct mu_state_donor 
     return d->state == MU_STATE_DONOR_READY && !d->paused && d->in_flight < window_of(f, d);
 }
 
-/* Nanoseconds until it would have sent one more chunk; the pace of one that is not known is taken
- * to be `pace`, the best, so that it becomes known soon. */
+/* Returns the nanoseconds until the donor would have sent one more chunk; an unknown speed counts
+ * as `pace`, the best, so that it becomes known soon. */
 static uint64_t expected_ns(const struct mu_state_fetch *f, const struct mu_state_donor *d,
                             uint64_t pace)
 {
@@ -120,7 +122,7 @@ static uint64_t best_pace(const struct mu_state_fetch *f)
 
 /* --- the chunk ---------------------------------------------------- */
 
-/* The rarest of what somebody has, beginning anywhere; any of equals. */
+/* Finds the rarest chunk that the donor has, beginning at a random place; any of equals. */
 static bool pick_rarest(struct mu_state_fetch *f, const struct mu_state_donor *d,
                         uint32_t *ret_chunk)
 {
@@ -152,7 +154,7 @@ static bool pick_rarest(struct mu_state_fetch *f, const struct mu_state_donor *d
     return equals != 0;
 }
 
-/* A chunk that nobody who is still loading has, to be asked of one who has all. */
+/* Finds a chunk that no incomplete donor has, to ask a complete donor for it. */
 static bool find_rare(struct mu_state_fetch *f, const struct mu_state_donor *d, uint32_t *ret_chunk)
 {
     uint32_t chunks = f->config.chunks;
@@ -169,8 +171,8 @@ static bool find_rare(struct mu_state_fetch *f, const struct mu_state_donor *d, 
     if (mu_state_fetch_scan_rare(f, d, from, from + 1, ret_chunk)) {
         return true;
     }
-    /* The run has come to what others have, and just behind that may be what they ask for now:
-     * whoever went on there would ask for the same as they do, chunk by chunk, to the end. */
+    /* The run has come to chunks that other newcomers have, and just after them may be what they
+     * ask for now: continuing there would ask for the same chunks as they do, to the end. */
     for (uint32_t n = 0; n < THROWS; n++) {
         from = (uint32_t)mu_prng_below(&f->prng, chunks);
         if (mu_state_fetch_scan_rare(f, d, from, from + 1, ret_chunk)) {
@@ -182,8 +184,8 @@ static bool find_rare(struct mu_state_fetch *f, const struct mu_state_donor *d, 
 }
 
 /*
- * Somebody who has everything is asked for runs, which it reads best, but not for what others who
- * are still loading have too: what they lack is to be had from nobody else.
+ * A complete donor is asked for runs, which it reads best, but not for chunks that incomplete
+ * donors have too: only complete donors have what those lack.
  */
 static bool pick_of_full(struct mu_state_fetch *f, struct mu_state_donor *d, uint32_t *ret_chunk)
 {
@@ -206,7 +208,7 @@ static bool pick_plain(struct mu_state_fetch *f, struct mu_state_donor *d,
     return true;
 }
 
-/* The oldest that another one owes, and nobody else. */
+/* Finds the oldest chunk that exactly one other donor owes. */
 static bool pick_second(struct mu_state_fetch *f, struct mu_state_donor *d,
                         struct mu_state_ask_request *ret)
 {
@@ -218,7 +220,7 @@ static bool pick_second(struct mu_state_fetch *f, struct mu_state_donor *d,
             (in_place && f->spares_free == 0) || mu_state_ask_twin(f, ask) != NULL) {
             continue;
         }
-        /* If it is the one in its place that was lost, that place is free again. */
+        /* If the ask in the chunk's own place was lost, that place is free again. */
         *ret = (struct mu_state_ask_request){d->index, ask->chunk, MU_STATE_NO_SPARE};
         if (in_place) {
             ret->spare = f->spares[--f->spares_free];
@@ -228,8 +230,8 @@ static bool pick_second(struct mu_state_fetch *f, struct mu_state_donor *d,
     return false;
 }
 
-/* Whether somebody who can be asked, now or as soon as it has sent something, has what nobody was
- * asked for. */
+/* Returns whether a donor that can be asked, now or as soon as it has sent something, has a chunk
+ * that no donor was asked for. */
 static bool is_plain_left(const struct mu_state_fetch *f)
 {
     uint32_t chunk;
@@ -244,8 +246,8 @@ static bool is_plain_left(const struct mu_state_fetch *f)
 }
 
 /*
- * Tries those who can be asked, the one that would be done first before the others, until `pick`
- * finds something for one.
+ * Tries the donors that can be asked, the one that would be done first before the others, until
+ * `pick` finds something for one.
  */
 static struct mu_state_donor *try_donors(struct mu_state_fetch *f,
                                          bool (*pick)(struct mu_state_fetch *,
@@ -257,7 +259,7 @@ static struct mu_state_donor *try_donors(struct mu_state_fetch *f,
     uint64_t tried_ns = 0;
     uint32_t tried = UINT32_MAX;
 
-    /* Each turn finds the next behind (tried_ns, tried) in the order of time, then of number. */
+    /* Each turn finds the next after (tried_ns, tried) in the order of time, then of number. */
     for (uint32_t turn = 0; turn < f->donor_count; turn++) {
         struct mu_state_donor *best = NULL;
         uint64_t best_ns = 0;

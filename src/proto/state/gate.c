@@ -4,10 +4,10 @@
 
 #include "core/assert.h"
 
-/* A bucket holds at least what a chunk of the usual length takes. */
+/* A bucket holds at least a chunk of the usual length. */
 #define BURST_BYTES_MIN ((uint64_t)1 << 20)
 #define RETRY_MS_MAX    UINT32_C(10000)
-/* So that a second's worth can be counted in 64 bits to the nanosecond. */
+/* The limit at which a second's worth can be counted in 64 bits to the nanosecond. */
 #define RATE_MAX (UINT64_MAX / MU_NS_PER_S - 1)
 
 struct mu_state_gate_config mu_state_gate_config_defaults(void)
@@ -25,7 +25,7 @@ static uint64_t burst_of(const struct mu_state_gate_config *c)
     return burst < INT64_MAX / 2 ? burst : INT64_MAX / 2;
 }
 
-/* More than can be counted is no limit. */
+/* A rate that is too large to count is no limit. */
 static struct mu_state_gate_config tame(const struct mu_state_gate_config *config)
 {
     struct mu_state_gate_config c = *config;
@@ -52,7 +52,8 @@ int mu_state_gate_enter(struct mu_state_gate *g, uint32_t *ret_retry_ms)
         g->taken++;
         return 0;
     }
-    /* A slot for each may be given back by then, so as many more come as there are slots. */
+    /* Each slot may be given back by then, so as many more newcomers may come as there are
+     * slots. */
     ms = (uint64_t)g->config.retry_ms * (1 + g->refused / (g->config.slots + 1));
     g->refused++;
     *ret_retry_ms = ms < RETRY_MS_MAX ? (uint32_t)ms : RETRY_MS_MAX;

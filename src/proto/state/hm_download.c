@@ -10,7 +10,7 @@
 #include "core/assert.h"
 #include "proto/dht/node.h"
 
-/* Somebody who says that he shares a state. */
+/* A peer that claims to share a state. */
 struct candidate {
     struct mu_peer_id peer;
     double priority;
@@ -73,7 +73,7 @@ void mu_hm_download_fini(struct mu_hm_download *d)
     d->donor_count = 0;
 }
 
-/* One that was not opened yet needs no dropping. */
+/* A call that was not opened yet needs no DROP. */
 static void drop_call(struct mu_hm_download *d)
 {
     if (d->number != 0 && !d->want_open) {
@@ -107,7 +107,8 @@ static bool is_finite(double x)
     return x - x == 0;
 }
 
-/* A subkey is the bytes of a peer id, its value a number; nil is who has stopped sharing. */
+/* A subkey is the bytes of a peer id, its value a number; nil is a peer that has stopped
+ * sharing. */
 bool mu_hm_donor_entry(const struct mu_dht_entry *entry, double now, struct mu_peer_id *ret_peer,
                        double *ret_priority)
 {
@@ -202,7 +203,7 @@ static void begin_turn(struct mu_hm_download *d, struct mu_now now)
     d->idle = mu_mono_add_ms(now.mono, d->config.idle_ms);
 }
 
-/* The donor has failed; what it sent goes, and the next one is asked. */
+/* The donor has failed; what it sent is dropped, and the next one is asked. */
 static void end_turn(struct mu_hm_download *d, struct mu_now now, int status, const char *text)
 {
     struct mu_hm_donor_report *donor = &d->donors[d->turn];

@@ -6,7 +6,7 @@
 #include "codec/bin/msgpack.h"
 #include "core/assert.h"
 
-#define SPEED_MIN 1e-20 /* so that there is always something to divide by */
+#define SPEED_MIN 1e-20 /* avoids a division by zero */
 
 static const char *const fields[] = {
     "peer_id", "epoch", "samples_accumulated", "samples_per_second", "time", "client_mode"};
@@ -159,8 +159,8 @@ void mu_progress_init(struct mu_progress *p, const struct mu_progress_config *co
     p->swarm.eta = __builtin_inf();
 }
 
-/* So many samples since the last time: the mean of the time that one takes, the recent ones more,
- * corrected for having begun at zero. */
+/* Updates the moving average of the time that one sample takes, corrected for having begun at
+ * zero. */
 static void update_speed(struct mu_progress *p, struct mu_now now, uint64_t samples)
 {
     double took = (double)mu_mono_since(p->ema_since, now.mono) / 1e9;
@@ -170,7 +170,7 @@ static void update_speed(struct mu_progress *p, struct mu_now now, uint64_t samp
 
     p->ema = alpha * took / (double)samples + (1 - alpha) * p->ema;
     p->ema_updates++;
-    /* After some hundreds nothing is left to correct. */
+    /* After some hundred updates nothing is left to correct. */
     for (uint64_t i = 0; i < p->ema_updates && left > 1e-12; i++) {
         left *= 1 - alpha;
     }
@@ -275,7 +275,7 @@ bool mu_progress_fetch_due(struct mu_progress *p, struct mu_now now)
 
 /* --- the swarm -------------------------------------------------------------------------------- */
 
-/* The next record of the dictionary that counts for anything. */
+/* Finds the next valid record of the dictionary. */
 static bool next_record(struct mu_dht_dict *dict, double now, struct mu_progress_record *ret,
                         size_t *bad)
 {
@@ -301,7 +301,8 @@ static bool is_ours(const struct mu_progress *p, const struct mu_progress_record
     return mu_span_eq(r->peer, mu_peer_id_span(&p->config.self));
 }
 
-/* The greatest epochs of others, as many as there must be witnesses, descending. */
+/* Collects the greatest epochs of others, as many as there must be witnesses, in descending
+ * order. */
 static size_t find_greatest(const struct mu_progress *p, struct mu_dht_dict dict, double now,
                             uint64_t top[MU_PROGRESS_WITNESSES_MAX])
 {
@@ -340,7 +341,7 @@ static bool is_doubted(const struct mu_progress *p, struct mu_now now, uint64_t 
     return mu_mono_before(now.mono, p->doubt_until) && !is_within(p, epoch, p->epoch);
 }
 
-/* The epoch of the swarm: the greatest that has witnesses, or ours. */
+/* Returns the epoch of the swarm: the greatest that has witnesses, or ours. */
 static uint64_t find_epoch(const struct mu_progress *p, struct mu_now now,
                            const struct mu_dht_dict *dict)
 {
@@ -385,7 +386,7 @@ static uint64_t fetch_after_ms(const struct mu_progress *p, double seconds)
     return ms < p->config.fetch_max_ms ? (uint64_t)ms : p->config.fetch_max_ms;
 }
 
-/* Nobody is there: what we have done is all that there is. */
+/* No other trainer is there: our own samples are all there are. */
 static void be_alone(struct mu_progress *p, struct mu_now now)
 {
     uint64_t target = p->config.target_batch_size;
@@ -426,7 +427,7 @@ void mu_progress_fetched(struct mu_progress *p, struct mu_now now, int status,
 
     p->fetching = false;
     if (p->paused) {
-        p->next_fetch = now.mono; /* due as soon as it goes on */
+        p->next_fetch = now.mono; /* due as soon as it is resumed */
         return;
     }
     if (status == 0 && dictionary.len != 0) {
@@ -467,7 +468,7 @@ int mu_progress_enter(struct mu_progress *p, const struct mu_progress_hooks *hoo
         if (err == MUSTER_EAGAIN) {
             return err;
         }
-        p->entering = AT_UPDATES; /* a round that has failed is let go of */
+        p->entering = AT_UPDATES; /* a round that has failed is given up */
     }
     err = hooks->await_pending_updates == NULL ? 0 : hooks->await_pending_updates(hooks->context);
     if (err == MUSTER_EAGAIN) {
@@ -488,7 +489,7 @@ uint64_t mu_progress_leave(struct mu_progress *p, struct mu_now now, int status,
         if (is_within(p, p->swarm.epoch, ours)) {
             ours = p->swarm.epoch;
         } else {
-            /* Nobody made that claim good. */
+            /* No donor had the claimed epoch. */
             p->doubt_until = mu_mono_add_ms(now.mono, p->config.doubt_ms);
             p->swarm.epoch = ours;
             p->swarm.samples = 0;

@@ -1,4 +1,4 @@
-/* Operations from submission to end, and which transaction is sent when. */
+/* Operations from submission to end, and when each transaction is sent. */
 #include "proto/store/backing.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #define BODY_MAX ((size_t)256 << 20)
 #define HELD_MAX ((size_t)1 << 30)
-#define LARGE    8 /* operations of a transaction, from which on the next is gathered meanwhile */
+#define LARGE    8 /* operations from which on a transaction makes the next one gather */
 
 struct mu_backing_config mu_backing_config_defaults(void)
 {
@@ -116,13 +116,13 @@ static void put_in_queue(struct mu_backing *m, struct mu_backing_op *op, bool fr
     }
 }
 
-/* Of leases there are none here. */
+/* This store has no leases. */
 static bool is_well_formed(const struct mu_store_request *q)
 {
     return mu_store_request_fits(q) && mu_store_verb_facts(q->verb)->does != MU_STORE_LEASES;
 }
 
-/* Whether it may sleep, watch, or be answered by the mirror. */
+/* Returns whether it may sleep, watch, or be answered by the mirror. */
 static bool needs_watch(const struct mu_store_request *q)
 {
     const struct mu_store_verb_facts *facts = mu_store_verb_facts(q->verb);
@@ -248,7 +248,7 @@ bool mu_backing_cancel(struct mu_backing *m, struct mu_backing_op *op)
         if (m->cursor == &op->link) {
             m->cursor = op->link.next;
         }
-        m->op_count++; /* It was not counted, and is taken off below. */
+        m->op_count++; /* It was not counted, and is subtracted below. */
         break;
     case MU_BACKING_QUEUED:
         m->queued--;
@@ -389,7 +389,7 @@ static bool is_busy(const struct mu_backing_txn *t)
     return t->op_count != 0;
 }
 
-/* One that was made, and is now complete: drafts are for the one that is being made. */
+/* A transaction is complete: drafts belong to the one that is being made. */
 static struct mu_backing_txn *seal(struct mu_backing_txn *t)
 {
     for (size_t i = 0; i < t->touch_count; i++) {
@@ -398,7 +398,7 @@ static struct mu_backing_txn *seal(struct mu_backing_txn *t)
     return t;
 }
 
-/* One that may be made now, or NULL. */
+/* Makes a transaction if one may be made now, or returns NULL. */
 static struct mu_backing_txn *find_free(const struct mu_backing *m,
                                         struct mu_backing_txn *const *txns, size_t count)
 {
@@ -408,7 +408,7 @@ static struct mu_backing_txn *find_free(const struct mu_backing *m,
         if (!is_busy(txns[i])) {
             found = txns[i];
         } else if (txns[i]->op_count >= LARGE && m->queued < MU_BACKING_KEYS) {
-            return NULL; /* It pays to gather. */
+            return NULL; /* It is better to gather. */
         }
     }
     return found;

@@ -1,6 +1,6 @@
 /*
- * Reads that the mirror answers, as it was at the revision that the watch has reached, and what is
- * done where the watch cannot get there.
+ * Reads that the mirror answers, as of the revision that the watch has reached, and what is done if
+ * the watch cannot get there.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,8 +9,8 @@
 #include "proto/store/backing_internal.h"
 
 #define GAP_READS_MAX 4096u
-#define WARY          16u /* readings behind a gap */
-#define FEW           8u  /* reads, for which to ask twice is dearer than to ask for their keys */
+#define WARY          16u /* reads after a gap */
+#define FEW           8u  /* reads for which asking twice costs more than asking for their keys */
 
 bool mu_backing_is_whole(const struct mu_backing *m)
 {
@@ -163,7 +163,7 @@ static void end_op(struct mu_backing *m, struct mu_backing_op *op)
 
 /* --- waiting for the watch -------------------------------------------------------------------- */
 
-/* Keys of which answers have told more than the watch has: it has to get there. */
+/* Answers have told more of these keys than the watch: the watch must get there first. */
 static void raise_need(struct mu_backing *m, struct mu_backing_op *op)
 {
     for (size_t i = op->at; i < op->request.key_count; i++) {
@@ -179,7 +179,7 @@ static void raise_need(struct mu_backing *m, struct mu_backing_op *op)
     }
 }
 
-/* False: it has to wait. */
+/* Answers a read. False: it must wait. */
 static bool try_answer(struct mu_backing *m, struct mu_backing_op *op)
 {
     if (!op->canceled && !m->config.hasty) {
@@ -273,7 +273,7 @@ void mu_backing_read_cached(struct mu_backing *m)
     mu_backing_settle(m);
 }
 
-/* --- getting past a gap ----------------------------------------------------------------------- */
+/* --- passing a gap ---------------------------------------------------------------------------- */
 
 void mu_backing_note_probe(struct mu_backing *m, int64_t revision)
 {
@@ -301,7 +301,7 @@ bool mu_backing_plan_mark(struct mu_backing *m)
     put.lease = m->session;
     m->mark_due = false;
     m->gap_reads = 0;
-    /* If it does not help for long, others write all the time: then it is seldom tried. */
+    /* If it does not help for long, others write all the time, and it is tried seldom. */
     m->gap_reads_max = m->gap_reads_max < GAP_READS_MAX ? 2 * m->gap_reads_max : GAP_READS_MAX;
     mu_buf_reset(&t->body);
     if (mu_etcd_encode_txn(&t->body, &(struct mu_etcd_txn){.success = &put, .success_count = 1}) !=

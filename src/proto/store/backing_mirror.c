@@ -1,4 +1,4 @@
-/* What is known of keys, from the watch and from answers, and who waits for them. */
+/* What is known of keys, from the watch and from answers, and the operations that wait for them. */
 #include "proto/store/backing_internal.h"
 
 #include "core/alloc.h"
@@ -51,7 +51,7 @@ void mu_backing_put(struct mu_backing *m, struct mu_backing_key *k)
     }
 }
 
-/* Takes the value. */
+/* Takes ownership of the value. */
 static void keep_value(struct mu_backing *m, struct mu_backing_key *k, uint8_t *value, size_t len)
 {
     m->value_bytes = m->value_bytes - k->len + len;
@@ -111,13 +111,13 @@ int mu_backing_register(struct mu_backing *m, struct mu_backing_op *op, struct m
     return 0;
 }
 
-/* What a sleeper may be told of. */
+/* The news that a sleeper may get. */
 enum news {
-    PUT = 1, /* of the value */
+    PUT = 1, /* the key has a value */
     PUSHED,
 };
 
-/* Whether this is what it waits for. */
+/* Returns whether the operation waits for this. */
 static bool concerns(const struct mu_backing_reg *r, enum news news, int64_t revision,
                      struct mu_span value)
 {
@@ -137,7 +137,7 @@ static bool concerns(const struct mu_backing_reg *r, enum news news, int64_t rev
     }
 }
 
-/* What it waits for has come. */
+/* What the operation waits for has come. */
 static void wake(struct mu_backing *m, struct mu_backing_reg *r)
 {
     struct mu_backing_op *op = r->op;
@@ -205,7 +205,7 @@ void mu_backing_sleep(struct mu_backing *m, struct mu_backing_op *op)
         op->client->flying++;
     }
     mu_list_push(&m->sleepers, &op->link);
-    /* The watch may have been quicker than the answer that sends it to sleep. */
+    /* The watch may have been faster than the answer that makes the operation sleep. */
     for (size_t i = 0; op->state == MU_BACKING_SLEEPING && i < op->reg_count; i++) {
         struct mu_backing_reg *r = &op->regs[i];
         struct mu_backing_key *k = r->key;
@@ -218,7 +218,7 @@ void mu_backing_sleep(struct mu_backing *m, struct mu_backing_op *op)
         e = mu_backing_first_element(m, k->node.key);
         if ((k->mod != 0 && concerns(r, PUT, k->mod, mu_span(k->value, k->len))) ||
             (e != NULL && concerns(r, PUSHED, e->created, (struct mu_span){0})) ||
-            /* A barrier's key that was deleted had been complete, or will never be. */
+            /* A barrier whose key was deleted had been complete, or never will be. */
             (op->request.verb == MU_STORE_BARRIER && k->mod == 0 &&
              (k->as_of > r->since || (m->whole && m->reached > r->since)))) {
             wake(m, r);
@@ -228,12 +228,13 @@ void mu_backing_sleep(struct mu_backing *m, struct mu_backing_op *op)
     }
 }
 
-/* It slept without a watch, which may have missed what it waits for: etcd is asked once more. */
+/* The operation slept without a watch and may have missed what it waits for: etcd is asked once
+ * more. */
 static void look_again(struct mu_backing *m, struct mu_backing_op *op)
 {
     if (op->request.verb == MU_STORE_WAIT && (op->request.flags & MU_BACKING_IN_TURN) != 0) {
-        /* The watch has told of what was there, one of them for each element: asked for once more,
-         * all would find the same one. */
+        /* The watch has told of the present elements and woken one operation for each: if all asked
+         * once more, all would find the same one. */
         return;
     }
     if (op->request.verb != MU_STORE_BARRIER) {
@@ -242,7 +243,7 @@ static void look_again(struct mu_backing *m, struct mu_backing_op *op)
         mu_buf_reset(&op->held);
         mu_backing_requeue(m, op);
     } else if (op->regs[0].key->mod == 0) {
-        /* Its key was deleted: it had been complete, or will never be. */
+        /* Its key was deleted: the barrier had been complete, or never will be. */
         mu_backing_answer(m, op, 0, NULL, 0);
     }
 }
@@ -266,7 +267,8 @@ void mu_backing_set_watching(struct mu_backing *m, bool watching)
 
 /* --- learning --------------------------------------------------------------------------------- */
 
-/* What was there is not any more. The watch has yet to tell: until then that must be known. */
+/* The key was deleted, and the watch has yet to tell: until then the deletion must be
+ * remembered. */
 static void bury(struct mu_backing *m, struct mu_backing_key *k, int64_t revision)
 {
     if (m->tracking && k->mod != 0) {
@@ -276,7 +278,7 @@ static void bury(struct mu_backing *m, struct mu_backing_key *k, int64_t revisio
     }
 }
 
-/* What an answer tells may be older than what the watch has told. */
+/* An answer may be older than what the watch has told. */
 static bool is_old_news(const struct mu_backing *m, const struct mu_backing_key *k,
                         int64_t revision)
 {
@@ -372,7 +374,7 @@ static void drop_element(struct mu_backing *m, struct mu_backing_element *e)
     mu_backing_put(m, k);
 }
 
-/* The oldest first; of those that came in one transaction, in the order of their names. */
+/* Oldest first; elements of one transaction in the order of their names. */
 static bool is_behind(const struct mu_backing_element *a, const struct mu_backing_element *b)
 {
     size_t len = a->name_len < b->name_len ? a->name_len : b->name_len;
@@ -392,7 +394,7 @@ static int add_element(struct mu_backing *m, struct mu_span key, const struct mu
     struct mu_list *at;
 
     if (e != NULL) {
-        return 0; /* Nobody writes one twice. */
+        return 0; /* An element is never written twice. */
     }
     k = mu_backing_get(m, key);
     e = k == NULL ? NULL : mu_malloc(sizeof(*e) + kv->key.len + kv->value.len);
@@ -420,7 +422,7 @@ static int add_element(struct mu_backing *m, struct mu_span key, const struct mu
         at = at->prev;
     }
     mu_list_init(&e->link);
-    mu_list_push(at->next, &e->link); /* Before the one behind it. */
+    mu_list_push(at->next, &e->link); /* It is inserted before the next one. */
     k->pins++;
     wake_all(m, k, PUSHED, e->created, (struct mu_span){0});
     k->pins--;
@@ -435,7 +437,8 @@ void mu_backing_untake(struct mu_backing *m, struct mu_backing_element *e)
 
 /* --- the watch -------------------------------------------------------------------------------- */
 
-/* Which key's queue an element belongs to, behind "PREFIX/q/": eight digits, a slash, the key. */
+/* Finds the key whose queue an element belongs to, after "PREFIX/q/": eight digits, a slash, the
+ * key. */
 static bool read_queue_name(struct mu_span rest, struct mu_span *ret_key)
 {
     size_t len = 0;
@@ -486,7 +489,7 @@ static int change_value(struct mu_backing *m, struct mu_span key, const struct m
     err = mu_backing_learn(m, k, deleted ? NULL : kv, revision);
     if (!deleted) {
         k->told = true;
-        /* An answer may have been ahead of this, but those who sleep have not seen it. */
+        /* An answer may have been ahead of this, but sleeping operations have not seen it. */
         wake_all(m, k, PUT, kv->mod_revision, kv->value);
     }
     k->pins--;
@@ -576,7 +579,8 @@ bool mu_backing_next_key(const struct mu_backing *m, const struct mu_map_node **
     return false;
 }
 
-/* What answers said while the watch began may have gone before it was read what there is. */
+/* Keys that answers told while the watch began may have been deleted before the watch read the
+ * present keys. */
 static void drop_untold(struct mu_backing *m, int64_t revision)
 {
     struct mu_map_node *node = mu_map_next(&m->keys, NULL);

@@ -1,4 +1,4 @@
-/* Transactions that only read: each key once, for all who want it. */
+/* Transactions that only read: each key once, for all operations that want it. */
 #include "core/alloc.h"
 #include "core/assert.h"
 #include "proto/store/backing_internal.h"
@@ -17,7 +17,7 @@ static size_t keys_wanted(const struct mu_backing_op *op)
     return left < chunk ? left : chunk;
 }
 
-/* What is wanted of one key. MUSTER_ENOMEM. */
+/* Adds what is wanted of one key. MUSTER_ENOMEM. */
 static int want(struct mu_backing_txn *t, const struct mu_backing_op *op, struct mu_span key)
 {
     struct mu_backing_touch *touch = mu_backing_touch(t, key);
@@ -71,7 +71,7 @@ static bool take(struct mu_backing_txn *t, struct mu_backing_op *op)
     } else if (q->verb == MU_STORE_LIST_KEYS) {
         t->lists_keys = true;
     } else if (count == 0) {
-        /* There is nothing to ask, but its turn has to come. */
+        /* There is nothing to ask, but the operation must wait for its turn. */
         op->status = mu_backing_touch(t, (struct mu_span){0}) == NULL ? MUSTER_ENOMEM : 0;
     } else {
         for (size_t i = op->at; i < op->upto && op->status == 0; i++) {
@@ -189,7 +189,7 @@ static int encode(struct mu_backing_txn *t)
         t->plain = count == 0;
         mu_buf_reset(&t->body);
         if (t->plain) {
-            /* Any key will do: it is the revision that is wanted. */
+            /* Any key will do: only the revision is wanted. */
             err = mu_etcd_encode_op(
                 &t->body,
                 &(struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = from, .count_only = true});
@@ -233,7 +233,7 @@ bool mu_backing_plan_reads(struct mu_backing_txn *t)
     return true;
 }
 
-/* --- how it went ------------------------------------------------------------------------------ */
+/* --- results ---------------------------------------------------------------------------------- */
 
 static const struct mu_etcd_kv *kv_of(const struct mu_etcd_reply *reply,
                                       const struct mu_backing_touch *touch)
@@ -243,7 +243,7 @@ static const struct mu_etcd_kv *kv_of(const struct mu_etcd_reply *reply,
     return found->kv_count > 0 ? &found->kvs[0] : NULL;
 }
 
-/* The mirror learns what there is. That it finds no memory for it is no harm. */
+/* The mirror learns the present values. If it finds no memory, nothing is lost. */
 static void learn(struct mu_backing_txn *t, const struct mu_etcd_reply *reply)
 {
     for (size_t i = 0; i < t->touch_count; i++) {
@@ -263,7 +263,8 @@ static void learn(struct mu_backing_txn *t, const struct mu_etcd_reply *reply)
         mu_backing_note_answered(t->m, touch->key->gone);
         if (touch->wants_queue && !touch->wants_first) {
             mu_backing_note_answered(t->m,
-                                     reply->revision); /* Of when its elements are is not told. */
+                                     reply->revision); /* The revisions of its elements are not
+                                                          told. */
         }
     }
     if (t->counts_keys || t->lists_keys) {
@@ -272,10 +273,10 @@ static void learn(struct mu_backing_txn *t, const struct mu_etcd_reply *reply)
     mu_backing_note_probe(t->m, reply->revision);
 }
 
-/* What became of an operation. */
+/* What happened to an operation. */
 enum outcome {
     OVER = 1, /* answered, or asleep */
-    AGAIN,    /* it has to be read once more, or on */
+    AGAIN,    /* it must be read once more, or continued */
 };
 
 static enum outcome finish(struct mu_backing *m, struct mu_backing_op *op, int status)
@@ -296,7 +297,7 @@ static struct mu_backing_touch *touch_of(const struct mu_backing *m, const struc
     return mu_backing_find(m, op->request.keys[i])->draft;
 }
 
-/* Sleeps until the key comes, or has ended. */
+/* The operation sleeps until the key comes, or has ended. */
 static enum outcome sleep_on(struct mu_backing *m, struct mu_backing_op *op, struct mu_span key,
                              int64_t revision)
 {
@@ -309,7 +310,7 @@ static enum outcome sleep_on(struct mu_backing *m, struct mu_backing_op *op, str
     return OVER;
 }
 
-/* The value of key `i` into `held`: 1; 0: there is none; AGAIN is told by `ret_again`. */
+/* Puts the value of key `i` into `held`: 1; 0: there is no value; `ret_again` tells AGAIN. */
 static int hold_value(struct mu_backing *m, struct mu_backing_op *op, size_t i,
                       const struct mu_etcd_reply *reply, bool *ret_again)
 {
@@ -355,7 +356,7 @@ static enum outcome end_get(struct mu_backing *m, struct mu_backing_op *op,
     return sleep_on(m, op, op->request.keys[0], reply->revision);
 }
 
-/* The spans of all values, which do not move any more. */
+/* Sets the spans of all values, which do not move any more. */
 void mu_backing_answer_many(struct mu_backing *m, struct mu_backing_op *op)
 {
     size_t count = op->request.key_count;
@@ -461,7 +462,7 @@ static enum outcome end_wait(struct mu_backing *m, struct mu_backing_op *op,
     return OVER;
 }
 
-/* Nothing in the mirror: etcd has nothing either, or says which one is the first. */
+/* The mirror has nothing: etcd has nothing either, or tells which element is the first. */
 static enum outcome end_pop(struct mu_backing *m, struct mu_backing_op *op,
                             const struct mu_etcd_reply *reply)
 {
@@ -576,7 +577,7 @@ void mu_backing_read(struct mu_backing_txn *t, int status, const struct mu_etcd_
         if (mu_backing_land(m, op)) {
             continue;
         }
-        /* Answers come in order: behind one that is read again all are. */
+        /* Answers come in order: after one that is read again, all are read again. */
         if (c->stuck || c->held != 0 || end_one(t, op, reply) == AGAIN) {
             c->stuck = true;
             mu_list_push(&again, &op->link);

@@ -1,4 +1,5 @@
-/* A transaction that writes, as a text: its slot, its guards, what it does, what it asks if not. */
+/* The text of a writing transaction: its slot, its guards, what it does, what it asks for if it
+ * fails. */
 #include "core/alloc.h"
 #include "proto/store/backing_internal.h"
 
@@ -93,7 +94,7 @@ static void add_queue_op(struct mu_backing_txn *t, struct text *x, struct mu_bac
     x->success[x->txn.success_count++] = count;
 }
 
-/* All names at once, so that none of them moves. */
+/* All names are written at once, so that no name moves. */
 static int reserve_names(struct mu_backing_txn *t, struct mu_buf *names)
 {
     size_t each = t->m->prefix_len + 16;
@@ -108,7 +109,7 @@ static int reserve_names(struct mu_backing_txn *t, struct mu_buf *names)
     return mu_buf_reserve(names, bytes);
 }
 
-/* Whether a guard is likely to fail: of a key that we know nothing of, or that others change. */
+/* Returns whether a guard is likely to fail: the key is unknown, or others change it. */
 static bool may_conflict(const struct mu_backing_txn *t)
 {
     for (size_t i = 0; i < t->touch_count; i++) {
@@ -165,7 +166,7 @@ int mu_backing_encode_asking(struct mu_backing_txn *t)
     return mu_backing_encode(t);
 }
 
-/* Only the slot: no earlier try of this can happen any more behind it. */
+/* Writes only the slot: no earlier try of this can happen after it. */
 int mu_backing_encode_fence(struct mu_backing_txn *t)
 {
     struct text *x = mu_malloc(sizeof(*x));

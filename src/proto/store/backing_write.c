@@ -1,4 +1,4 @@
-/* Transactions that write: what is decided from the mirror, and what etcd made of it. */
+/* Transactions that write: decisions from the mirror, and etcd's results. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -7,14 +7,14 @@
 #include "proto/store/backing_internal.h"
 #include "proto/store/keyspace.h"
 
-#define HOT 8u /* transactions of its own for a key that somebody else has changed */
+#define HOT 8u /* own transactions for a key that another server has changed */
 
 bool mu_backing_is_write(const struct mu_backing *m, struct mu_backing_op *op)
 {
     const struct mu_store_request *q = &op->request;
 
     if (q->verb == MU_STORE_QUEUE_POP) {
-        /* What the mirror has can be taken; whether there is more, etcd must say. */
+        /* Elements in the mirror can be taken; only etcd knows whether there are more. */
         return op->chosen || mu_backing_first_element(m, q->keys[0]) != NULL;
     }
     return mu_store_verb_facts(q->verb)->does == MU_STORE_CHANGES && q->key_count != 0;
@@ -22,20 +22,20 @@ bool mu_backing_is_write(const struct mu_backing *m, struct mu_backing_op *op)
 
 /* --- deciding --------------------------------------------------------------------------------- */
 
-/* What becomes of an operation when a transaction is made. */
+/* What happens to an operation when a transaction is made. */
 enum taken {
     TAKEN = 1,
     BLOCKED, /* not in this one */
-    FULL,    /* and nobody else either */
+    FULL,    /* nor any other operation */
 };
 
-/* What is decided depends on what is there. */
+/* The decision depends on the present value. */
 static void guard(struct mu_backing_touch *touch)
 {
     touch->guard = touch->guard || !touch->dirty;
 }
 
-/* The key will hold `first` and `second`, one behind the other. MUSTER_ENOMEM. */
+/* The key will hold `first` followed by `second`. MUSTER_ENOMEM. */
 static int hold(struct mu_backing_touch *touch, struct mu_span first, struct mu_span second)
 {
     uint8_t *value = mu_malloc(first.len + second.len);
@@ -89,7 +89,7 @@ static int decide_compare_set(struct mu_backing_touch *touch, struct mu_backing_
     const struct mu_span *values = op->request.values;
     bool equal =
         touch->present ? mu_span_eq(mu_backing_value(touch), values[0]) : values[0].len == 0;
-    /* As PyTorch has it: what was expected, if there is nothing and that was not expected. */
+    /* As in PyTorch: returns what was expected, if there is nothing and something was expected. */
     struct mu_span reply = equal ? values[1] : touch->present ? mu_backing_value(touch) : values[0];
     int err;
 
@@ -103,7 +103,7 @@ static int decide_compare_set(struct mu_backing_touch *touch, struct mu_backing_
     return err;
 }
 
-/* What the operation does to its one key. The error is its answer, if the guards hold. */
+/* Applies the operation to its one key. An error is its answer, if the guards hold. */
 static int decide(struct mu_backing_touch *touch, struct mu_backing_op *op)
 {
     const struct mu_store_request *q = &op->request;
@@ -175,7 +175,8 @@ static enum taken take_one(struct mu_backing_txn *t, struct mu_backing_op *op)
     }
     if (op->request.verb == MU_STORE_DELETE && k->draft != NULL && k->draft->dirty &&
         !(k->draft->guard && k->draft->mod != 0)) {
-        return BLOCKED; /* Nobody knows whether etcd has it: then a watch may tell of nothing. */
+        return BLOCKED; /* It is unknown whether etcd has the key: a delete may then change nothing
+                           that a watch could tell. */
     }
     touch = mu_backing_touch(t, key);
     op->status = decide(touch, op);
@@ -200,7 +201,7 @@ static enum taken take_many(struct mu_backing_txn *t, struct mu_backing_op *op)
         bytes += q->values[end++].len;
     }
     if (end < q->key_count && t->op_count != 0) {
-        return FULL; /* Whole, if it can be: it gets one of its own. */
+        return FULL; /* It should stay whole if possible: it gets its own transaction. */
     }
     if (t->only != NULL) {
         return BLOCKED;
@@ -214,13 +215,13 @@ static enum taken take_many(struct mu_backing_txn *t, struct mu_backing_op *op)
         }
     }
     t->bytes += bytes;
-    t->starved = op->status != 0; /* All or none. */
+    t->starved = op->status != 0; /* All values are set, or nothing. */
     t->closed = t->starved || end < q->key_count;
     op->upto = end;
     return TAKEN;
 }
 
-/* A new element's name; the order of names is that of this server's pushes. */
+/* Makes a new element's name; the names are in the order of this server's pushes. */
 static int name_element(struct mu_backing *m, struct mu_backing_op *op)
 {
     char text[40];
@@ -235,7 +236,7 @@ static int name_element(struct mu_backing *m, struct mu_backing_op *op)
     return err;
 }
 
-/* The oldest element there is, as far as we know, into `held`. */
+/* Puts the oldest known element into `held`. */
 static int choose_element(struct mu_backing_txn *t, struct mu_backing_op *op)
 {
     struct mu_backing_element *e;
@@ -269,7 +270,8 @@ static enum taken take_queue_op(struct mu_backing_txn *t, struct mu_backing_op *
     const struct mu_backing_key *k = mu_backing_find(t->m, op->request.keys[0]);
     bool pop = op->request.verb == MU_STORE_QUEUE_POP;
 
-    /* Several may be taken at once if we know them all; two that etcd chose are the same one. */
+    /* Several may be taken at once if we know them all; two that etcd chose would be the same
+     * one. */
     if (t->only != NULL ||
         (pop && k != NULL && k->popper != NULL && (k->popper != t || op->chosen))) {
         return BLOCKED;
@@ -323,7 +325,7 @@ static enum taken take(struct mu_backing_txn *t, struct mu_backing_op *op)
     return taken;
 }
 
-/* As much of a client's queue as may go. False: the transaction is full. */
+/* Takes as much of a client's queue as fits. False: the transaction is full. */
 static bool take_from(struct mu_backing_txn *t, struct mu_backing_client *c)
 {
     enum taken taken = TAKEN;
@@ -342,7 +344,7 @@ static bool take_from(struct mu_backing_txn *t, struct mu_backing_client *c)
     return taken != FULL;
 }
 
-/* --- how it went ------------------------------------------------------------------------------ */
+/* --- results ---------------------------------------------------------------------------------- */
 
 static void return_element(struct mu_backing *m, const struct mu_backing_op *op)
 {
@@ -356,7 +358,7 @@ static void return_element(struct mu_backing *m, const struct mu_backing_op *op)
     }
 }
 
-/* Nothing of it has happened: all are decided anew, in the order they came. */
+/* Nothing of the transaction has happened: all operations are decided again, in order. */
 static void do_again(struct mu_backing_txn *t, bool keep_taken)
 {
     struct mu_backing *m = t->m;
@@ -403,7 +405,7 @@ static int64_t count_of(const struct mu_backing_op *op, const struct mu_etcd_rep
                : 0;
 }
 
-/* The length of a queue as the mirror has it, for the rare answer that was lost. */
+/* Counts a queue's elements in the mirror, for the rare answer that was lost. */
 static int64_t guess_count(const struct mu_backing *m, const struct mu_backing_op *op)
 {
     const struct mu_backing_key *k = mu_backing_find(m, op->request.keys[0]);
@@ -462,7 +464,7 @@ static void answer_one(struct mu_backing *m, struct mu_backing_op *op,
     mu_backing_answer(m, op, op->number, NULL, 0);
 }
 
-/* What the watch will tell of it, and what its answers tell. */
+/* Notes what the watch will tell of it, and what its answers tell. */
 static void note_revision(struct mu_backing_txn *t, int64_t revision)
 {
     struct mu_backing *m = t->m;
@@ -481,7 +483,8 @@ static void note_revision(struct mu_backing_txn *t, int64_t revision)
     }
 }
 
-/* It has happened, at that revision: what was decided is so. `reply` NULL: the answer was lost. */
+/* The transaction has happened, at that revision, as it was decided. `reply` NULL: the answer was
+ * lost. */
 static void commit(struct mu_backing_txn *t, int64_t revision, const struct mu_etcd_reply *reply)
 {
     struct mu_backing *m = t->m;
@@ -519,7 +522,7 @@ static void commit(struct mu_backing_txn *t, int64_t revision, const struct mu_e
     }
 }
 
-/* What the failure branch says of each guard. */
+/* Learns what the failure branch tells of each guard. */
 static void learn_guards(struct mu_backing_txn *t, const struct mu_etcd_reply *reply)
 {
     struct mu_backing *m = t->m;
@@ -539,7 +542,7 @@ static void learn_guards(struct mu_backing_txn *t, const struct mu_etcd_reply *r
             touch->key->hot = HOT;
         }
         if (mu_backing_learn(m, touch->key, kv, reply->revision) != 0) {
-            touch->key->mod = touch->key->as_of = 0; /* Then it is read once more. */
+            touch->key->mod = touch->key->as_of = 0; /* The key is read once more then. */
             m->holed = true;
         }
     }
@@ -548,12 +551,12 @@ static void learn_guards(struct mu_backing_txn *t, const struct mu_etcd_reply *r
 
         if (mu_backing_on_queue(op) && op->request.verb == MU_STORE_QUEUE_POP &&
             at < reply->result_count && reply->results[at++].count != 0) {
-            return_element(m, op); /* Otherwise somebody has it, and it stays taken. */
+            return_element(m, op); /* Otherwise another client has it, and it stays taken. */
         }
     }
 }
 
-/* Its text was made anew. */
+/* The text was made again. */
 static void send_again(struct mu_backing_txn *t, int err)
 {
     if (err != 0) {
@@ -578,7 +581,7 @@ static void conflict(struct mu_backing_txn *t, const struct mu_etcd_reply *reply
     send_again(t, mu_backing_encode_fence(t));
 }
 
-/* The slot is not there any more, nor the session. */
+/* The slot is gone, and so is the session. */
 static void lose_session(struct mu_backing_txn *t)
 {
     if (t->slot_session == t->m->session) {
@@ -592,7 +595,7 @@ static void lose_session(struct mu_backing_txn *t)
     }
 }
 
-/* Whether any of its operations names a lease of its own, which may be what is not there. */
+/* Returns whether any of its operations names its own lease, which may be what is missing. */
 static bool names_lease(const struct mu_backing_txn *t)
 {
     MU_LIST_FOREACH (it, &t->ops) {

@@ -4,7 +4,7 @@
 #include "core/assert.h"
 #include "proto/store/keyspace_internal.h"
 
-/* A block that has become four times too big is given back, unless it is a small one. */
+/* A block that has become four times too big is freed, unless it is small. */
 #define SHRINK_ABOVE ((size_t)4096)
 
 struct mu_ks_config mu_ks_config_defaults(void)
@@ -56,15 +56,16 @@ void mu_ks_fini(struct mu_keyspace *ks)
 
 enum binding {
     BIND_KEEP,
-    BIND_SET, /* to `lease`, NULL: to none */
+    BIND_SET, /* binds to `lease`; NULL: unbinds */
 };
 
 /* A write that is ready to be carried out. */
 struct put {
     struct mu_ks_entry *entry;
-    struct mu_span value; /* to be written at `at` */
+    struct mu_span value; /* the bytes to write at `at` */
     size_t at;            /* 0, or the old length for an append */
-    bool moves;           /* into `block`, or back into the entry's room if that is NULL */
+    bool moves;           /* the value moves into `block`, or back into the entry's room if that is
+                             NULL */
     struct mu_ks_block *block;
     enum binding binding;
     struct mu_ks_lease *lease;
@@ -78,7 +79,8 @@ static int check_key_value(const struct mu_keyspace *ks, struct mu_span key, str
                : 0;
 }
 
-/* Finds the lease a write names. A write that names none keeps the binding, except for a set. */
+/* Finds the lease that a write names. A write without a lease keeps the binding, except for a
+ * set. */
 static int find_binding(const struct mu_keyspace *ks, uint64_t lease, bool is_set, struct put *p)
 {
     *p = (struct put){.binding = is_set ? BIND_SET : BIND_KEEP};
@@ -93,8 +95,8 @@ static int find_binding(const struct mu_keyspace *ks, uint64_t lease, bool is_se
 }
 
 /*
- * Gets a block for `len` bytes where the value does not fit its place, or has far too much, or is
- * held by somebody who shall see it as it was. An append leaves what was there as it was.
+ * Gets a block for `len` bytes if the value does not fit its place, or has far too much room, or is
+ * held by a reader that must see it unchanged. An append leaves the old bytes as they were.
  */
 static int stage_room(struct mu_keyspace *ks, struct put *p, size_t len)
 {
@@ -115,7 +117,7 @@ static int stage_room(struct mu_keyspace *ks, struct put *p, size_t len)
         return 0;
     }
     if (p->at != 0 && cap < 2 * p->at) {
-        /* Appends double, so that growing a value piece by piece stays linear. */
+        /* Appends double the block, so that growing a value piece by piece stays linear. */
         cap = 2 * p->at <= ks->config.value_bytes_max ? 2 * p->at : ks->config.value_bytes_max;
     }
     err = mu_ks_charge(ks, mu_ks_block_cost(cap), old_cost);
@@ -146,15 +148,15 @@ static void unstage(struct mu_keyspace *ks, struct put *p)
     mu_ks_entry_settle(ks, e);
 }
 
-/* Whether the value will be in the journal. */
+/* Returns whether the value will be in the journal. */
 static bool is_journaled(const struct put *p)
 {
     return p->binding == BIND_SET ? p->lease == NULL : p->entry->lease == NULL;
 }
 
 /*
- * Everything a write can fail on. `e` is the key's entry or NULL; `*journal_len` is what the staged
- * writes of this call have reserved in the journal. On failure nothing is left.
+ * Does everything that can fail in a write. `e` is the key's entry or NULL; `*journal_len` is what
+ * the staged writes of this call have reserved in the journal. On failure nothing has changed.
  */
 static int stage(struct mu_keyspace *ks, struct put *p, struct mu_span key, uint64_t hash,
                  struct mu_ks_entry *e, struct mu_span value, bool append, size_t *journal_len)
@@ -259,8 +261,8 @@ int mu_ks_set(struct mu_keyspace *ks, struct mu_span key, struct mu_span value, 
 }
 
 /*
- * Stages from the last to the first, so that of a key that is named twice the last one is met
- * first; the others are left out. The staged ones end up at the end of `puts`, in order.
+ * Stages from the last to the first, so that of a key that is named twice the last write counts;
+ * the others are left out. The staged writes end up at the end of `puts`, in order.
  */
 static int stage_multi(struct mu_keyspace *ks, const struct mu_span *keys,
                        const struct mu_span *values, size_t count, const struct put *binding,
@@ -315,7 +317,8 @@ int mu_ks_multi_set(struct mu_keyspace *ks, const struct mu_span *keys,
     return err;
 }
 
-/* Reads a number as strtoll() does in base 10. False if there is none or it is out of range. */
+/* Reads a number as strtoll() does in base 10. False if there is no number or it is out of
+ * range. */
 bool mu_ks_read_number(struct mu_span s, int64_t *ret)
 {
     size_t i = 0;
@@ -433,7 +436,7 @@ int mu_ks_append(struct mu_keyspace *ks, struct mu_span key, struct mu_span valu
     struct put p;
     int err = check_key_value(ks, key, value);
 
-    /* A value from the journal may be over a limit that was lowered since: it stays, as it is. */
+    /* A value from the journal may be over a limit that was lowered since; it stays as it is. */
     if (err == 0 && e != NULL && e->value_len != 0 &&
         (e->value_len > ks->config.value_bytes_max ||
          value.len > ks->config.value_bytes_max - e->value_len)) {
@@ -520,7 +523,7 @@ int mu_ks_load_value(struct mu_keyspace *ks, uint64_t number, struct mu_span key
     return 0;
 }
 
-/* --- looking --------------------------------------------------------------------------------- */
+/* --- reading --------------------------------------------------------------------------------- */
 
 int mu_ks_get(const struct mu_keyspace *ks, struct mu_span key, struct mu_span *ret_value)
 {

@@ -1,23 +1,23 @@
 /*
- * The keyspace: keys, values, queues, and those who wait for, watch or lease them. It is the store
+ * The keyspace: keys, values, queues, and the waits, watches and leases on them. It is the store
  * without any wire: both generations of PyTorch's protocol, the native wire and the in-process
  * store are fronts of this one machine.
  *
- * A decision machine: calls change it, outcomes for others are pulled.
+ * A decision machine: calls change it, results for others are pulled.
  *
  *     mu_ks_set(&ks, key, value, 0);
- *     while ((wait = mu_ks_next_ready(&ks)) != NULL) { tell whoever owns wait }
- *     while (mu_ks_next_change(&ks, &watch, &change)) { tell whoever owns watch }
+ *     while ((wait = mu_ks_next_ready(&ks)) != NULL) { tell the owner of wait }
+ *     while (mu_ks_next_change(&ks, &watch, &change)) { tell the owner of watch }
  *
  * Ownership: keys and values are copied in. Values handed out are lent until the next call that
  * changes the keyspace; a large one can be held for longer, see mu_ks_hold(). struct mu_ks_wait and
- * mu_ks_watch belong to the caller, who embeds them, and must be cancelled before their memory goes
- * away; a wait is back in the caller's hands once mu_ks_next_ready() returned it.
+ * mu_ks_watch belong to the caller, which embeds them, and must be cancelled before their memory is
+ * freed; a wait is back in the caller's hands once mu_ks_next_ready() returned it.
  *
- * A call that fails changes nothing. Errors any changing call can return, beside its own:
+ * A call that fails changes nothing. Errors that any changing call can return, besides its own:
  * MUSTER_ELIMIT (key, value or count over its limit), MUSTER_EFULL (the memory limit),
- * MUSTER_ENOMEM, MUSTER_ENOENT (the lease that was named). Spans passed in are borrowed for the
- * call and must not point into the keyspace's own memory.
+ * MUSTER_ENOMEM, MUSTER_ENOENT (the lease that it names). Spans passed in are borrowed for the call
+ * and must not point into the keyspace's own memory.
  */
 #ifndef MU_KEYSPACE_H
 #define MU_KEYSPACE_H
@@ -31,10 +31,10 @@
 #include "codec/store/op.h"
 
 struct mu_ks_config {
-    uint64_t seed;           /* of the hash tables */
-    size_t key_bytes_max;    /* 8 KiB, as PyTorch 2.x */
-    size_t value_bytes_max;  /* 8 MiB, as PyTorch 2.x; also what append may grow a value to */
-    size_t keys_max;         /* keys a request may name: 131072, as PyTorch 2.x */
+    uint64_t seed;           /* seed of the hash tables */
+    size_t key_bytes_max;    /* 8 KiB, as in PyTorch 2.x */
+    size_t value_bytes_max;  /* 8 MiB, as in PyTorch 2.x; also the limit for append */
+    size_t keys_max;         /* keys that a request may name: 131072, as in PyTorch 2.x */
     size_t memory_bytes_max; /* keys, values, queue elements, waits and their overhead: 4 GiB */
     size_t leases_max;       /* 65536 */
     bool journal;            /* record changes for a disk */
@@ -47,14 +47,14 @@ struct mu_ks_config mu_ks_config_defaults(void);
 
 enum mu_ks_wait_kind {
     /*
-     * Until every key has been there. As PyTorch counts: a key that came and went again counts; on
-     * a queue's key a push ends one such wait, first come first served, since its owner is about
-     * to pop. A wait that still misses other keys is counted down on the way and takes no turn.
+     * Waits until every key has existed, as PyTorch counts: a key that came and went counts; on a
+     * queue's key a push ends one such wait, first come first served, since its owner is about to
+     * pop. A wait that still misses other keys is counted down and takes no turn.
      */
     MU_KS_WAIT_TORCH = 1,
-    /* Until every key has been there; a push wakes all of these. */
+    /* Waits until every key has existed; a push wakes all of these waits. */
     MU_KS_WAIT_ALL,
-    /* Until an element could be popped from the queue; `popped` holds it. One key. */
+    /* Waits until an element could be popped from the queue; `popped` holds it. One key. */
     MU_KS_WAIT_POP,
 };
 
@@ -63,16 +63,16 @@ struct mu_ks_reg {
     struct mu_list link;
     struct mu_ks_entry *entry; /* NULL once the key came */
     struct mu_ks_wait *wait;
-    uint64_t ticket; /* the order of arrival */
+    uint64_t ticket; /* order of arrival */
 };
 
 /* Zero it before its first use; it must not move while it is active. */
 struct mu_ks_wait {
     void *owner; /* the caller's */
     enum mu_ks_wait_kind kind;
-    size_t missing;         /* keys that were not there yet */
-    size_t popped_len;      /* WAIT_POP: the element, */
-    uint8_t *popped;        /* taken by the caller with mu_ks_wait_take_popped() */
+    size_t missing;         /* keys that have not existed yet */
+    size_t popped_len;      /* WAIT_POP: the element */
+    uint8_t *popped;        /* the caller takes it with mu_ks_wait_take_popped() */
     int64_t len_before;     /* WAIT_POP: the queue's length before the pop */
     struct mu_list ready;   /* private from here: on the ready list, or next is NULL */
     struct mu_ks_reg *regs; /* its registrations, one for each key missing at the start */
@@ -87,7 +87,7 @@ struct mu_ks_watch {
     void *owner;              /* the caller's */
     struct mu_list link;      /* private from here */
     struct mu_ks_watched *on; /* NULL: idle */
-    uint64_t since;           /* the revision at its start: later changes are for it */
+    uint64_t since;           /* the revision at its start: it gets later changes */
     bool prefix;
 };
 
@@ -102,15 +102,15 @@ struct mu_ks_prefix_len {
 struct mu_keyspace {
     struct mu_ks_config config;
     /*
-     * Of the last change to a value; it grows. Whoever loads a journal sets it, so that it also
-     * grows across restarts.
+     * The revision of the last change to a value; it grows. The loader of a journal sets it, so
+     * that it also grows across restarts.
      */
     uint64_t revision;
-    uint64_t lease_id;   /* of the last lease; may be set to a random start before the first */
+    uint64_t lease_id;   /* id of the last lease; may be set to a random start before the first */
     size_t key_count;    /* keys with a value */
     size_t memory_bytes; /* in use, counted against the limit */
-    int frozen; /* 0, or the error of all that a disk would have to hold; the owner's to set */
-    size_t held_bytes;     /* of values that are gone and that somebody still holds; not in it */
+    int frozen; /* 0, or the error of every change that a disk must hold; the owner sets it */
+    size_t held_bytes;     /* of deleted values that readers still hold; not in memory_bytes */
     size_t wait_count;     /* registered waits */
     size_t watch_count;    /* registered watches */
     struct mu_map entries; /* private from here */
@@ -119,7 +119,7 @@ struct mu_keyspace {
     struct mu_heap lease_deadlines;
     struct mu_list ready;
     struct mu_list changes;
-    struct mu_list *cursor; /* the next watch to hear of the first change; NULL: not begun */
+    struct mu_list *cursor; /* the next watch to be told of the first change; NULL: not begun */
     struct mu_ks_prefix_len *prefix_lens; /* of watched prefixes, ascending */
     size_t prefix_len_count;
     size_t prefix_len_cap;
@@ -129,76 +129,78 @@ struct mu_keyspace {
     mu_mono_t last_tick;
 };
 
-/** Allocates nothing. MUSTER_EINVAL: keys longer than a journal record can tell. */
+/** Allocates nothing. MUSTER_EINVAL: key_bytes_max is longer than a journal record can hold. */
 int mu_ks_init(struct mu_keyspace *ks, const struct mu_ks_config *config);
-/** Frees all. No wait or watch may be registered, no ready wait unpulled: that is asserted. */
+/** Frees everything. No wait or watch may be registered, and no ready wait unpulled; this is
+ * asserted. */
 void mu_ks_fini(struct mu_keyspace *ks);
 
-/* Changing calls. `lease`: 0 for none, else the lease the key is bound to from now on (the key is
- * deleted when it ends). A set without a lease unbinds. add, append and compare_set without a lease
- * leave the binding as it is. */
+/* Changing calls. `lease`: 0 for no lease, else the lease that the key is bound to from now on (the
+ * key is deleted when it ends). A set without a lease unbinds. add, append and compare_set without
+ * a lease leave the binding as it is. */
 int mu_ks_set(struct mu_keyspace *ks, struct mu_span key, struct mu_span value, uint64_t lease);
-/** All or none. `keys` may repeat; the last one wins. */
+/** Sets all or nothing. `keys` may repeat; the last one wins. */
 int mu_ks_multi_set(struct mu_keyspace *ks, const struct mu_span *keys,
                     const struct mu_span *values, size_t count, uint64_t lease);
 /**
  * Adds to a decimal number, 0 if absent. The old text is read as strtoll() base 10 reads it:
- * leading white space and trailing garbage are taken; the sum wraps. MUSTER_ENOTNUM if there are no
- * digits (an empty value included) or it is out of range.
+ * leading white space and trailing garbage are accepted; the sum wraps. MUSTER_ENOTNUM if there are
+ * no digits (or the value is empty) or it is out of range.
  */
 int mu_ks_add(struct mu_keyspace *ks, struct mu_span key, int64_t delta, uint64_t lease,
               int64_t *ret_sum);
 /**
  * Writes `desired` if the key holds `expected`, or is absent and `expected` is empty. The reply is
- * as PyTorch has it: the value now, or `expected` itself if the key is absent and it is not empty.
- * `ret_value` is lent (by the keyspace, or by the caller's own `expected`).
+ * PyTorch's: the present value, or `expected` itself if the key is absent and `expected` is not
+ * empty. `ret_value` is lent (by the keyspace, or by the caller's own `expected`).
  */
 int mu_ks_compare_set(struct mu_keyspace *ks, struct mu_span key, struct mu_span expected,
                       struct mu_span desired, uint64_t lease, struct mu_span *ret_value,
                       bool *ret_written);
 int mu_ks_append(struct mu_keyspace *ks, struct mu_span key, struct mu_span value, uint64_t lease,
                  size_t *ret_len);
-/** The number in a value, as mu_ks_add() reads it. False: MUSTER_ENOTNUM. */
+/** Reads the number in a value as mu_ks_add() does. False: MUSTER_ENOTNUM. */
 bool mu_ks_read_number(struct mu_span s, int64_t *ret);
-/** A number as mu_ks_add() writes it, lent by `text`. */
+/** Writes a number as mu_ks_add() does; lent by `text`. */
 struct mu_span mu_ks_write_number(uint8_t text[24], int64_t number);
 /** `ret_removed` says whether there was a value. Queues are not touched. Never ELIMIT or EFULL. */
 int mu_ks_delete(struct mu_keyspace *ks, struct mu_span key, bool *ret_removed);
 /**
  * Deletes the values and the queues of all keys that begin with `prefix`, as far as there is memory
- * to tell of it; says how many keys are gone. Looks at every key there is: not for every turn.
+ * for the news; returns how many keys are gone. It looks at every key, so do not call it in every
+ * turn.
  */
 void mu_ks_delete_prefix(struct mu_keyspace *ks, struct mu_span prefix, size_t *ret_removed);
-/** `ret_len` is the length with the new element, before anyone who waited for it took it. */
+/** `ret_len` is the length with the new element, before a wait took it. */
 int mu_ks_queue_push(struct mu_keyspace *ks, struct mu_span key, struct mu_span value,
                      size_t *ret_len);
 /**
- * Pops the oldest element. MUSTER_ENOENT if there is none. The element is handed over: free it with
- * mu_free().
+ * Pops the oldest element. MUSTER_ENOENT if the queue is empty. The caller owns the element: free
+ * it with mu_free().
  */
 int mu_ks_queue_pop(struct mu_keyspace *ks, struct mu_span key, uint8_t **ret_value,
                     size_t *ret_value_len, int64_t *ret_len_before);
 
-/* Looking. */
-/** MUSTER_ENOENT. The value is lent. */
+/* Reading calls. */
+/** Reads a value, which is lent. MUSTER_ENOENT. */
 int mu_ks_get(const struct mu_keyspace *ks, struct mu_span key, struct mu_span *ret_value);
 /*
- * A value that is too large to live with its key has a block of its own. Whoever reads it can hold
- * that, in place of a copy: the bytes stay as they are, whatever becomes of the key.
+ * A value that is too large to live with its key has its own block. A reader can hold the block
+ * instead of a copy: its bytes stay unchanged, whatever happens to the key.
  */
 struct mu_ks_block;
-/** As mu_ks_get(); `*ret_block` is the block that the value lies in, or NULL for a small one. */
+/** The same as mu_ks_get(); `*ret_block` is the value's block, or NULL for a small value. */
 int mu_ks_get_block(const struct mu_keyspace *ks, struct mu_span key, struct mu_span *ret_value,
                     struct mu_ks_block **ret_block);
-/** Holds a block; each time is to be followed by one mu_ks_release(), before mu_ks_fini(). */
+/** Holds a block; each call needs one mu_ks_release() before mu_ks_fini(). */
 void mu_ks_hold(struct mu_ks_block *block);
 void mu_ks_release(struct mu_ks_block *block);
-/** Whether the key has a value or its queue an element. */
+/** Returns whether the key has a value or its queue an element. */
 bool mu_ks_has(const struct mu_keyspace *ks, struct mu_span key);
 size_t mu_ks_queue_len(const struct mu_keyspace *ks, struct mu_span key);
 /**
- * The keys that have a value, in any order: start with *cursor NULL; false at the end. No change to
- * the keyspace may happen in between.
+ * Walks the keys that have a value, in any order: start with *cursor NULL; false at the end. The
+ * keyspace must not change in between.
  */
 bool mu_ks_next_key(const struct mu_keyspace *ks, const struct mu_map_node **cursor,
                     struct mu_span *ret_key, struct mu_span *ret_value);
@@ -214,16 +216,17 @@ int mu_ks_wait(struct mu_keyspace *ks, struct mu_ks_wait *w, enum mu_ks_wait_kin
                const struct mu_span *keys, size_t count, bool *ret_ready);
 /**
  * Ends a registered wait, or takes back a ready one that was not pulled. An element that it popped
- * and nobody took is freed, as it would be lost with a reply on the wire. Harmless on an idle one.
+ * and the caller did not take is freed, as it would be lost with a reply on the wire. Harmless on
+ * an idle wait.
  */
 void mu_ks_wait_cancel(struct mu_keyspace *ks, struct mu_ks_wait *w);
-/** Whether the wait is registered or ready and not yet pulled. */
+/** Returns whether the wait is registered or ready and not yet pulled. */
 bool mu_ks_wait_active(const struct mu_ks_wait *w);
-/** The keys still missing: fills up to `cap` lent spans, returns how many are missing in all. */
+/** Lists the missing keys: fills up to `cap` lent spans, returns how many are missing in all. */
 size_t mu_ks_wait_missing(const struct mu_ks_wait *w, struct mu_span *ret_keys, size_t cap);
-/** The element a ready MU_KS_WAIT_POP got; the caller frees it with mu_free(). */
+/** Returns the element of a ready MU_KS_WAIT_POP; the caller frees it with mu_free(). */
 uint8_t *mu_ks_wait_take_popped(struct mu_ks_wait *w, size_t *ret_len);
-/** The next wait that ended, in the order they ended; NULL if none. */
+/** Returns the next wait that ended, in the order in which they ended; NULL if there is none. */
 static inline struct mu_ks_wait *mu_ks_next_ready(struct mu_keyspace *ks)
 {
     struct mu_list *first = ks->ready.next;
@@ -237,29 +240,29 @@ static inline struct mu_ks_wait *mu_ks_next_ready(struct mu_keyspace *ks)
 }
 
 /**
- * Arrives at a barrier: the arrivals are counted in the key itself. `*ret_ready`: all `world` are
- * there, and those who waited are awake; otherwise `w` is registered, as by mu_ks_wait(). It can be
- * used anew once its key was deleted. Errors as of mu_ks_wait() and mu_ks_add(); then nothing was
- * counted.
+ * Arrives at a barrier: the arrivals are counted in the key itself. `*ret_ready`: all `world`
+ * clients are there, and the waiting ones are awake; otherwise `w` is registered, as by
+ * mu_ks_wait(). The barrier can be used again once its key was deleted. Errors as of mu_ks_wait()
+ * and mu_ks_add(); then nothing was counted.
  */
 int mu_ks_barrier(struct mu_keyspace *ks, struct mu_ks_wait *w, struct mu_span key, int64_t world,
                   bool *ret_ready);
 
 /* Watching. */
 /**
- * Every change from now on to the value of `key`, or with `prefix` to all keys that begin with it.
- * MUSTER_ELIMIT, MUSTER_EFULL, MUSTER_ENOMEM.
+ * Watches every change from now on to the value of `key`, or with `prefix` to all keys that begin
+ * with it. MUSTER_ELIMIT, MUSTER_EFULL, MUSTER_ENOMEM.
  */
 int mu_ks_watch(struct mu_keyspace *ks, struct mu_ks_watch *w, struct mu_span key, bool prefix);
-/** Harmless on an idle one. Changes that were not pulled yet are dropped. */
+/** Ends a watch. Harmless on an idle watch. Changes that were not pulled yet are dropped. */
 void mu_ks_unwatch(struct mu_keyspace *ks, struct mu_ks_watch *w);
 /* Private: the rest of mu_ks_next_change(). */
 bool mu_ks_pull_change(struct mu_keyspace *ks, struct mu_ks_watch **ret_watch,
                        struct mu_change *ret_change);
 /**
- * The next (watch, change) pair, in the order of the changes; false if none. The spans are lent
- * until the next such call. Pull until it says false after every changing call: what is not pulled
- * holds copies that the memory limit does not count.
+ * Returns the next (watch, change) pair, in the order of the changes; false if there is none. The
+ * spans are lent until the next such call. Pull until it returns false after every changing call:
+ * changes that are not pulled hold copies that the memory limit does not count.
  */
 static inline bool mu_ks_next_change(struct mu_keyspace *ks, struct mu_ks_watch **ret_watch,
                                      struct mu_change *ret_change)
@@ -270,30 +273,30 @@ static inline bool mu_ks_next_change(struct mu_keyspace *ks, struct mu_ks_watch 
 /* Leases. A lease without a time to live (ttl_ms 0) lasts until it is revoked: sessions hold one.
  */
 int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t *ret_lease);
-/** Likewise, with a number that the caller has drawn. MUSTER_EINVAL: it is taken, or none. */
+/** The same with a number that the caller has drawn. MUSTER_EINVAL: it is taken, or is 0. */
 int mu_ks_lease_grant_as(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, uint64_t lease);
-/** Starts its time anew. MUSTER_ENOENT. */
+/** Starts the lease's time again. MUSTER_ENOENT. */
 int mu_ks_lease_keep(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease, uint64_t *ret_ttl_ms);
-/** Ends it and deletes its keys (MU_CHANGE_EXPIRED). MUSTER_ENOENT, MUSTER_ENOMEM. */
+/** Ends the lease and deletes its keys (MU_CHANGE_EXPIRED). MUSTER_ENOENT, MUSTER_ENOMEM. */
 int mu_ks_lease_revoke(struct mu_keyspace *ks, uint64_t lease, size_t *ret_removed);
 /**
- * As mu_ks_lease_revoke(), for whoever cannot try again: what finds no memory is done by a later
- * mu_ks_tick().
+ * The same as mu_ks_lease_revoke() for a caller that cannot try again: if there is no memory, a
+ * later mu_ks_tick() does it.
  */
 void mu_ks_lease_end(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease);
-/** When mu_ks_tick() wants to be called. */
+/** Returns when to call mu_ks_tick(). */
 mu_mono_t mu_ks_deadline(const struct mu_keyspace *ks);
 /*
- * While leases run, mu_ks_deadline() asks for a tick at least this often, though none may be due:
+ * While leases run, mu_ks_deadline() asks for a tick at least this often, even if no lease is due:
  * only so can a pause of the whole process be told from a quiet time.
  */
 #define MU_KS_TICK_NS (500 * MU_NS_PER_MS)
-/* A tick that comes later than asked by more than this means that it was us who slept. */
+/* A tick that is late by more than this means that our own process was suspended. */
 #define MU_KS_TILT_NS (500 * MU_NS_PER_MS)
 /**
- * Ends leases whose time is up. If the call comes later than mu_ks_deadline() asked for by more
- * than MU_KS_TILT_NS, it was us who slept, and nobody could have kept a lease: those that ran out
- * meanwhile get one more full time to live. A lease that cannot be ended for want of memory is
+ * Ends leases whose time is up. If the call is later than mu_ks_deadline() by more than
+ * MU_KS_TILT_NS, our own process was suspended, and no client could keep its lease: leases that ran
+ * out meanwhile get one more full time to live. A lease that cannot be ended for lack of memory is
  * tried again at the next tick.
  */
 void mu_ks_tick(struct mu_keyspace *ks, mu_mono_t now);
@@ -310,12 +313,12 @@ void mu_ks_tick(struct mu_keyspace *ks, mu_mono_t now);
 #define MU_KS_JOURNAL_PUT   1
 #define MU_KS_JOURNAL_QUEUE 2
 #define MU_KS_JOURNAL_DEL   3
-/** Moves the records made since the last call into `ret_journal`, whose old content is dropped. */
+/** Moves the records since the last call into `ret_journal`, whose old content is dropped. */
 void mu_ks_journal_take(struct mu_keyspace *ks, struct mu_buf *ret_journal);
-/** How many bytes mu_ks_journal_take() would move. */
+/** Returns how many bytes mu_ks_journal_take() would move. */
 size_t mu_ks_journal_len(const struct mu_keyspace *ks);
 /**
- * Puts back one record (op is MU_KS_JOURNAL_PUT or _QUEUE), on a keyspace nobody uses yet, in
+ * Restores one record (op is MU_KS_JOURNAL_PUT or _QUEUE), in a keyspace that is not used yet, in
  * ascending order of `number`. MUSTER_ECORRUPT, MUSTER_EFULL, MUSTER_ENOMEM.
  */
 int mu_ks_load(struct mu_keyspace *ks, uint8_t op, uint64_t number, struct mu_span key,

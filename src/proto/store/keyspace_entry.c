@@ -3,7 +3,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-/* Any number fits the least room, so that add never allocates on a key that is there. */
+/* Any number fits the least room, so that add never allocates for an existing key. */
 #define ROOM_MIN ((size_t)24)
 /* A value up to this length gets its room in the entry's own block. */
 #define ROOM_MAX ((size_t)512)

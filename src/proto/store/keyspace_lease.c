@@ -32,7 +32,7 @@ void mu_ks_lease_bind(struct mu_ks_entry *e, struct mu_ks_lease *lease)
 static void arm_at(struct mu_keyspace *ks, struct mu_ks_lease *l, mu_mono_t now, mu_mono_t at)
 {
     if (ks->lease_deadlines.root == NULL) {
-        /* Nobody asked for ticks until now. */
+        /* No ticks were requested until now. */
         ks->last_tick = now;
     }
     mu_heap_insert(&ks->lease_deadlines, &l->deadline, at);
@@ -85,7 +85,7 @@ int mu_ks_lease_grant(struct mu_keyspace *ks, mu_mono_t now, uint64_t ttl_ms, ui
     int err;
 
     while (mu_ks_lease_find(ks, lease) != NULL) {
-        lease++; /* Somebody has drawn it. */
+        lease++; /* A client has drawn that number. */
     }
     err = mu_ks_lease_grant_as(ks, now, ttl_ms, lease);
     if (err == 0) {
@@ -107,7 +107,7 @@ int mu_ks_lease_keep(struct mu_keyspace *ks, mu_mono_t now, uint64_t lease, uint
     return 0;
 }
 
-/* Deletes a key whose lease ends. The first of `news` is about it, or nobody watches it. */
+/* Deletes a key whose lease ends. The first of `news` is about it, unless it is not watched. */
 static void drop_entry(struct mu_keyspace *ks, struct mu_ks_entry *e, struct mu_list *news)
 {
     struct mu_ks_change *change = NULL;
@@ -128,7 +128,7 @@ static void drop_entry(struct mu_keyspace *ks, struct mu_ks_entry *e, struct mu_
     mu_ks_entry_settle(ks, e);
 }
 
-/* Prepares the news of all keys that go with a lease, in the order of their binding. */
+/* Prepares the news of all keys that end with a lease, in the order of their binding. */
 static int stage_news(struct mu_keyspace *ks, struct mu_ks_lease *l, struct mu_list *news)
 {
     if (ks->watch_count == 0) {
@@ -219,7 +219,7 @@ void mu_ks_tick(struct mu_keyspace *ks, mu_mono_t now)
         if (tilt && !l->over) {
             arm(ks, l, now);
         } else if (end_lease(ks, l, &removed) != 0) {
-            /* No memory for the news: a lease that lives on is late, news that are lost are lost.
+            /* There is no memory for the news: a lease may end late, but news must not be lost.
              */
             mu_heap_remove(&ks->lease_deadlines, due);
             mu_heap_insert(&ks->lease_deadlines, due, mu_mono_add_ns(now, MU_KS_TICK_NS));

@@ -88,7 +88,7 @@ int mu_ks_queue_push(struct mu_keyspace *ks, struct mu_span key, struct mu_span 
     if (key.len > ks->config.key_bytes_max || value.len > ks->config.value_bytes_max) {
         return MUSTER_ELIMIT;
     }
-    /* The push may be followed by the pop of somebody who waits for it. */
+    /* The pop of a waiting client may follow the push. */
     err = mu_ks_journal_reserve(ks, mu_ks_journal_put_len(ks, key.len, value.len) +
                                         mu_ks_journal_del_len(ks));
     if (err == 0) {
@@ -100,7 +100,7 @@ int mu_ks_queue_push(struct mu_keyspace *ks, struct mu_span key, struct mu_span 
     mu_list_push(&e->waiting->elements, &el->link);
     *ret_len = ++e->waiting->element_count;
     mu_ks_serve_push(ks, e->waiting);
-    /* Handed straight to somebody who waited, it is never seen by the journal. */
+    /* An element that goes straight to a waiting client never enters the journal. */
     if (e->waiting->element_count != 0) {
         mu_ks_journal_element(ks, e, el);
     }

@@ -25,7 +25,7 @@ static struct mu_ks_reg *first_reg(struct mu_list *list)
     return mu_list_empty(list) ? NULL : MU_CONTAINER_OF(list->next, struct mu_ks_reg, link);
 }
 
-/* Gives back what a wait holds of the keyspace; its registrations are off all lists. */
+/* Gives back the memory that a wait holds; its registrations are off all lists. */
 static void release_regs(struct mu_keyspace *ks, struct mu_ks_wait *w)
 {
     mu_ks_uncharge(ks, regs_cost(w->reg_count));
@@ -83,7 +83,8 @@ void mu_ks_serve_push(struct mu_keyspace *ks, struct mu_ks_waiting *waiting)
             w->popped = mu_ks_element_take(ks, waiting, &w->popped_len);
             claimed = count_down(ks, pop);
         } else if (torch != NULL) {
-            /* One that misses other keys still is not about to pop: the turn passes on. */
+            /* A wait that still misses other keys is not about to pop: the next one gets the
+             * turn. */
             claimed = count_down(ks, torch);
         } else {
             break;
@@ -91,7 +92,7 @@ void mu_ks_serve_push(struct mu_keyspace *ks, struct mu_ks_waiting *waiting)
     }
 }
 
-/* Takes a wait off all keys; entries that nothing else keeps go away. */
+/* Takes a wait off all keys; entries that nothing else keeps are freed. */
 static void unregister(struct mu_keyspace *ks, struct mu_ks_wait *w)
 {
     for (size_t i = 0; i < w->reg_count; i++) {
@@ -127,7 +128,8 @@ static int register_key(struct mu_keyspace *ks, struct mu_ks_wait *w, struct mu_
         return err;
     }
     list = list_of_kind(e->waiting, w->kind);
-    /* Nobody else registers meanwhile: a key named before has this very wait at its end. */
+    /* No other wait registers meanwhile: a key that was named before has this very wait at its
+     * end. */
     if (!mu_list_empty(list) && MU_CONTAINER_OF(list->prev, struct mu_ks_reg, link)->wait == w) {
         return 0;
     }
@@ -142,7 +144,7 @@ static bool is_missing(const struct mu_keyspace *ks, enum mu_ks_wait_kind kind, 
     return kind == MU_KS_WAIT_POP ? mu_ks_queue_len(ks, key) == 0 : !mu_ks_has(ks, key);
 }
 
-/* Counts the keys that are missing; a wait for nothing is over. */
+/* Counts the missing keys; a wait for no keys is over. */
 static int count_missing(const struct mu_keyspace *ks, enum mu_ks_wait_kind kind,
                          const struct mu_span *keys, size_t count, size_t *ret_missing)
 {
@@ -161,7 +163,7 @@ static int count_missing(const struct mu_keyspace *ks, enum mu_ks_wait_kind kind
     return 0;
 }
 
-/* Makes place for `count` registrations, all of them empty. */
+/* Makes room for `count` empty registrations. */
 static int reserve_regs(struct mu_keyspace *ks, struct mu_ks_wait *w, size_t count)
 {
     struct mu_ks_reg *regs = &w->one;
@@ -268,10 +270,10 @@ uint8_t *mu_ks_wait_take_popped(struct mu_ks_wait *w, size_t *ret_len)
 /* --- barrier ---------------------------------------------------------------------------------- */
 
 /*
- * Those who must wait do so on the queue of a companion key, because a queue shows in neither
- * num_keys nor list_keys: who completes the count pushes an element there, which wakes all of them,
- * and takes it out again at once. So nothing stays behind. PyTorch's own keys begin with '/' or
- * 'i', so none is ever mistaken for a companion.
+ * Clients that must wait do so on the queue of a companion key, because a queue shows in neither
+ * num_keys nor list_keys: the client that completes the count pushes an element there, which wakes
+ * all of them, and removes it again at once. So nothing stays behind. PyTorch's own keys begin with
+ * '/' or 'i', so a companion is never mistaken for one of them.
  */
 #define COMPANION_PREFIX "\0barrier"
 

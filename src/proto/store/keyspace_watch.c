@@ -3,13 +3,13 @@
 #include "proto/store/keyspace_internal.h"
 
 /*
- * Bytes that somebody watches, as a key, as a prefix, or both. A change finds those it concerns
- * with one lookup of its key and one for each length that a watched prefix has.
+ * Bytes that are watched, as a key, as a prefix, or both. A change finds its watches with one
+ * lookup of its key and one for each length that a watched prefix has.
  */
 struct mu_ks_watched {
     struct mu_map_node node;
     struct mu_list exact; /* watches of this key */
-    struct mu_list below; /* watches of all keys that begin so */
+    struct mu_list below; /* watches of all keys that begin with it */
     size_t change_count;  /* changes not pulled that point here */
     uint8_t bytes[];
 };
@@ -178,7 +178,7 @@ void mu_ks_unwatch(struct mu_keyspace *ks, struct mu_ks_watch *w)
 
 /* --- news ------------------------------------------------------------------------------------ */
 
-/* Finds what is watched of `key`; fills `targets` unless it is NULL, and counts. */
+/* Finds the watched bytes that `key` concerns; fills `targets` unless it is NULL, and counts. */
 static size_t find_targets(const struct mu_keyspace *ks, const struct mu_map_node *key,
                            struct mu_ks_target *targets)
 {
@@ -272,7 +272,7 @@ void mu_ks_change_free(struct mu_keyspace *ks, struct mu_ks_change *change)
     mu_free(change);
 }
 
-/* The next watch that is to hear of the first change; NULL when all have. */
+/* Returns the next watch to tell of the first change; NULL when all were told. */
 static struct mu_ks_watch *next_listener(struct mu_keyspace *ks, struct mu_ks_change *c)
 {
     for (; c->at < c->target_count; c->at++, ks->cursor = NULL) {

@@ -20,7 +20,7 @@ int mu_torch_client_init(struct mu_torch_client *c, const struct mu_torch_client
     *c = (struct mu_torch_client){.config = *config};
     mu_list_init(&c->flights);
     mu_buf_init(&c->out, config->output_bytes_max);
-    /* The largest value comes with its length, and from a queue with the queue's. */
+    /* The largest answer is a value with its length, and from a queue also the queue's length. */
     mu_buf_init(&c->in, answer_max > SIZE_MAX / 4 ? SIZE_MAX / 4 : answer_max + 16);
     if (config->generation == MU_TORCH_1) {
         c->greeted = true;
@@ -70,7 +70,7 @@ static uint8_t opcode_of(const struct mu_torch_client *c, enum mu_torch_op op)
     return c->config.generation == MU_TORCH_1 ? mu_torch_shapes[op].gen1 : (uint8_t)op;
 }
 
-/* The length of a request as encode() writes it. */
+/* Returns the length of a request as encode() writes it. */
 static size_t encoded_len(enum mu_torch_op op, const struct mu_store_request *r)
 {
     const struct mu_torch_shape *shape = &mu_torch_shapes[op];
@@ -108,8 +108,8 @@ static uint8_t *put_value(uint8_t *at, struct mu_span value)
 }
 
 /*
- * Writes one request: every one is an opcode, a count if it is a list, keys with the values that
- * belong to them, and the number if there is a tail.
+ * Writes one request: an opcode, a count if it is a list, keys with their values, and a number if
+ * there is a tail.
  */
 static void encode(const struct mu_torch_client *c, enum mu_torch_op op,
                    const struct mu_store_request *r, uint8_t *at)
@@ -139,9 +139,10 @@ static void encode(const struct mu_torch_client *c, enum mu_torch_op op,
 struct plan {
     enum mu_torch_op first;      /* the request that is sent now */
     enum mu_torch_expect expect; /* its answer */
-    enum mu_torch_op second;     /* what is sent once that was good, if `then` */
+    enum mu_torch_op second;     /* the request that is sent if the first one succeeded, if
+                                    `then` */
     enum mu_torch_expect then;
-    bool ack; /* an empty CHECK goes behind it */
+    bool ack; /* an empty CHECK follows it */
 };
 
 static struct plan make_plan(const struct mu_store_request *r)
@@ -166,7 +167,7 @@ static struct plan make_plan(const struct mu_store_request *r)
         two.then = MU_TORCH_EXPECT_VALUES;
         return two;
     case MU_STORE_MULTI_GET:
-        /* Of no keys there is no answer that could be awaited. */
+        /* A request without keys has no answer to wait for. */
         two.second = MU_TORCH_MULTI_GET;
         two.then = r->key_count == 0 ? 0 : MU_TORCH_EXPECT_VALUES;
         return two;
@@ -207,7 +208,7 @@ static int check_supported(const struct mu_torch_client *c, const struct mu_stor
                : MUSTER_ENOTSUP;
 }
 
-/* Whether keys and values are as many as the request on the wire has room for. */
+/* Returns whether the numbers of keys and values are those of the request on the wire. */
 static bool parts_fit(enum mu_torch_op op, const struct mu_store_request *r)
 {
     const struct mu_torch_shape *shape = &mu_torch_shapes[op];
@@ -315,7 +316,7 @@ int mu_torch_client_cancel(struct mu_torch_client *c)
         return MUSTER_ENOTSUP;
     }
     if (c->canceling || f->expect != MU_TORCH_EXPECT_WAIT) {
-        return 0; /* It waits no longer; its answer is on the way. */
+        return 0; /* The request does not block any more; its answer is on the way. */
     }
     err = mu_buf_reserve(&c->out, 1);
     if (err != 0) {

@@ -2,20 +2,21 @@
  * The client side of PyTorch's TCPStore protocol, either generation: a stream machine for one
  * connection. Requests are submitted with a tag, answers are pulled with the same tag, in order.
  *
- * What does not block may be pipelined: any number of requests, answers in order. What blocks
- * (wait; get, multi_get and queue_pop without MU_STORE_NOWAIT) must have the connection to itself,
- * because the servers answer later requests ahead of a pending WAIT. get and multi_get take two
- * steps, WAIT (or CHECK with MU_STORE_NOWAIT) and then GET, since some servers close the connection
- * on a GET of an absent key; nothing can be submitted behind them until they are done. A key that
- * is deleted between the two steps reads as empty, or costs the connection: the server's choice.
+ * Requests that do not block may be pipelined: any number of requests, answers in order. A request
+ * that blocks (wait; get, multi_get and queue_pop without MU_STORE_NOWAIT) must have the connection
+ * to itself, because the servers answer later requests ahead of a pending WAIT. get and multi_get
+ * take two steps, WAIT (or CHECK with MU_STORE_NOWAIT) and then GET, since some servers close the
+ * connection on a GET of an absent key; nothing can be submitted after them until they are done. A
+ * key that is deleted between the two steps reads as empty, or costs the connection, depending on
+ * the server.
  *
  * set, append, multi_set and queue_push have no answer in the protocol; this client sends an empty
- * CHECK behind each, so that its end means that the server has executed it. What the protocol does
- * not tell is 0 in the reply: the length after append and queue_push. Whether compare_set wrote is
- * a guess: 1 if the answer equals what was desired.
+ * CHECK after each, whose answer means that the server has executed it. The reply has 0 for what
+ * the protocol does not tell: the length after append and queue_push. Whether compare_set wrote is
+ * a guess: 1 if the answer equals the desired value.
  *
- * Keys get the leading '/' here, except "init/" (the worker count). A prefix store's keys come
- * in already joined.
+ * Keys get the leading '/' here, except "init/" (the worker count). The keys of a prefix store are
+ * joined already.
  */
 #ifndef MU_TORCH_CLIENT_H
 #define MU_TORCH_CLIENT_H
@@ -28,8 +29,8 @@
 #include "proto/store/torch_server.h"
 
 struct mu_torch_client_config {
-    enum mu_torch_generation generation; /* which to speak; the owner found out */
-    uint32_t nonce;                      /* generation 2: of the PING in the handshake */
+    enum mu_torch_generation generation; /* which one to use; the owner found it out */
+    uint32_t nonce;                      /* generation 2: nonce of the PING in the handshake */
     size_t value_bytes_max;              /* of one answer. 1 GiB: 1.13 has no limit */
     size_t values_max;                   /* list_keys: how many keys. 16 Mi */
     size_t output_bytes_max;             /* requests waiting to be sent. 1 GiB */
@@ -46,8 +47,9 @@ struct mu_torch_client_event {
     enum mu_torch_client_event_type type;
     uint64_t tag;
     /*
-     * 0; MUSTER_ENOENT (MU_STORE_NOWAIT); MUSTER_ECANCELED for what was cancelled; MUSTER_EAGAIN
-     * for a queue_pop that waited and then found the queue empty: somebody else was quicker.
+     * 0; MUSTER_ENOENT (MU_STORE_NOWAIT); MUSTER_ECANCELED for a cancelled request; MUSTER_EAGAIN
+     * for a queue_pop that waited and then found the queue empty, because another client was
+     * faster.
      */
     int status;
     struct mu_store_reply reply; /* spans lent until the next recv */
@@ -60,27 +62,28 @@ int mu_torch_client_init(struct mu_torch_client *c, const struct mu_torch_client
 void mu_torch_client_fini(struct mu_torch_client *c);
 
 /**
- * Encodes a request. MUSTER_EAGAIN: it blocks and others are in flight, or one that nothing can
- * follow is; MUSTER_ENOTSUP: the generation has no such operation (watch, leases, MU_STORE_PREFIX;
- * with generation 1 also append, multi_*, queue_*, list_keys; barrier, which the store above
- * composes); MUSTER_EINVAL (not as many keys or values as the operation takes); MUSTER_ELIMIT,
- * MUSTER_ENOMEM. Nothing changed then.
+ * Encodes a request. MUSTER_EAGAIN: it blocks and others are in flight, or one is in flight that
+ * nothing can follow; MUSTER_ENOTSUP: the generation has no such operation (watch, leases,
+ * MU_STORE_PREFIX; with generation 1 also append, multi_*, queue_*, list_keys; barrier, which the
+ * store above composes); MUSTER_EINVAL (not as many keys or values as the operation takes);
+ * MUSTER_ELIMIT, MUSTER_ENOMEM. Nothing changed then.
  */
 int mu_torch_client_submit(struct mu_torch_client *c, const struct mu_store_request *request,
                            uint64_t tag);
 /**
  * Gives up the blocking request in flight. Generation 2 sends CANCEL_WAIT, and its reply event
- * comes with MUSTER_ECANCELED (or with the answer, if that was quicker). Generation 1 cannot:
+ * comes with MUSTER_ECANCELED (or with the answer, if that was faster). Generation 1 cannot cancel:
  * MUSTER_ENOTSUP, the owner must drop the connection. MUSTER_ENOENT if nothing blocks. Harmless
  * when repeated.
  */
 int mu_torch_client_cancel(struct mu_torch_client *c);
-/** Requests without an answer yet. */
+/** Returns the number of requests without an answer yet. */
 size_t mu_torch_client_in_flight(const struct mu_torch_client *c);
 
 /**
- * Takes bytes, up to the one that completes an event; pull events, then go on with the rest. An
- * answer nobody asked for and lengths over the limits are MUSTER_EPROTO / MUSTER_ELIMIT and poison.
+ * Takes bytes up to the one that completes an event; pull events, then continue with the rest. An
+ * answer without a request and lengths over the limits are MUSTER_EPROTO / MUSTER_ELIMIT and poison
+ * the machine.
  */
 int mu_torch_client_recv(struct mu_torch_client *c, struct mu_span in, size_t *ret_used);
 bool mu_torch_client_next_event(struct mu_torch_client *c, struct mu_torch_client_event *ret);
@@ -94,7 +97,7 @@ struct mu_torch_client {
     struct mu_errmsg errmsg;
     struct mu_buf in;
     struct mu_buf out;
-    /* The rest is the implementation's: extend as needed. */
+    /* Private. */
     struct mu_list flights; /* requests in flight, oldest first */
     size_t flight_count;
     bool greeted;   /* the handshake's answer has come */
@@ -102,7 +105,7 @@ struct mu_torch_client {
     bool has_event;
     bool lent; /* the last event points into `in` */
     struct mu_torch_client_event event;
-    struct mu_span *values; /* of the event */
+    struct mu_span *values; /* values of the event */
     size_t values_cap;
     size_t scan_offset;
     uint64_t scan_left;

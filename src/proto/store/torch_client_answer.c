@@ -3,7 +3,7 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-/* The request whose answer comes next; NULL while that is the handshake's. */
+/* Returns the request whose answer comes next; NULL while that is the handshake's. */
 static struct mu_torch_flight *first_flight(const struct mu_torch_client *c)
 {
     return c->greeted ? MU_CONTAINER_OF(c->flights.next, struct mu_torch_flight, link) : NULL;
@@ -17,8 +17,8 @@ static int poison(struct mu_torch_client *c, int code)
 
 /*
  * Reads the lengths in the part of the answer that has come, from where it stopped last. Returns 1
- * once the answer is whole, 0 before, or an error. scan_offset is where the next length stands;
- * behind it at least 8 bytes must come for each of scan_left.
+ * once the answer is complete, 0 before, or an error. scan_offset is the place of the next length;
+ * after it at least 8 bytes must come for each of scan_left.
  */
 static int measure(struct mu_torch_client *c, enum mu_torch_expect expect, size_t values)
 {
@@ -80,7 +80,7 @@ static int measure(struct mu_torch_client *c, enum mu_torch_expect expect, size_
     return left == 0 && offset <= in.len ? 1 : 0;
 }
 
-/* Points c->values at the `count` parts that stand in the answer from `offset` on. */
+/* Points c->values at the `count` parts in the answer from `offset` on. */
 static int split_values(struct mu_torch_client *c, size_t offset, size_t count)
 {
     struct mu_span in = mu_buf_span(&c->in);
@@ -122,7 +122,7 @@ static int finish(struct mu_torch_client *c, struct mu_torch_flight *f, int stat
     return 0;
 }
 
-/* The wait or the check was good: sends the second step if there is one. */
+/* The wait or the check succeeded: sends the second step if there is one. */
 static int go_on(struct mu_torch_client *c, struct mu_torch_flight *f)
 {
     int err;
@@ -150,7 +150,7 @@ static int take_wait(struct mu_torch_client *c, struct mu_torch_flight *f, uint8
         if (!c->canceling) {
             return go_on(c, f);
         }
-        /* It crossed our CANCEL_WAIT, whose own answer is still to come. */
+        /* The answer crossed our CANCEL_WAIT, whose own answer will still come. */
         f->expect = MU_TORCH_EXPECT_CANCEL;
         return 0;
     }
@@ -183,7 +183,7 @@ static int take_pop(struct mu_torch_client *c, struct mu_torch_flight *f)
     return err != 0 ? err : finish(c, f, 0, len_before, 1);
 }
 
-/* The user's keys: those with a leading '/', and without it. */
+/* Returns the user's keys: those with a leading '/', without it. */
 static int take_list(struct mu_torch_client *c, struct mu_torch_flight *f)
 {
     size_t count = (size_t)mu_get_u64(mu_buf_span(&c->in).data);
@@ -230,7 +230,7 @@ static int take_pong(struct mu_torch_client *c)
     return 0;
 }
 
-/* A whole answer is in c->in. */
+/* Handles a complete answer in c->in. */
 static int take_answer(struct mu_torch_client *c, struct mu_torch_flight *f,
                        enum mu_torch_expect expect)
 {
@@ -245,7 +245,7 @@ static int take_answer(struct mu_torch_client *c, struct mu_torch_flight *f,
         if (data[0] != MU_TORCH_WAIT_CANCELED) {
             return refuse_byte(c, "CANCEL_WAIT", data[0]);
         }
-        /* A plain wait did succeed; what would have gone on to a second step has been given up. */
+        /* A plain wait did succeed; a request with a second step was given up. */
         return finish(c, f, f->then == 0 ? 0 : MUSTER_ECANCELED, 0, 0);
     case MU_TORCH_EXPECT_CHECK:
         return take_check(c, f, data[0]);
@@ -282,7 +282,7 @@ static int recv_some(struct mu_torch_client *c, struct mu_span in, size_t *ret_u
     int got = measure(c, expect, values);
 
     MU_ASSERT(got == 0);
-    /* What is known to belong to this answer, and not a byte of the next one. */
+    /* Takes only what certainly belongs to this answer, and not a byte of the next one. */
     n = c->scan_offset + 8 * (size_t)c->scan_left;
     n = (n == 0 ? 8 : n) - c->in.len;
     if (n > in.len) {

@@ -30,7 +30,7 @@ void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limit
     mu_list_init(&t->dropped);
     mu_list_init(&t->lent);
     mu_buf_init(&t->in, limits->request_bytes_max);
-    /* An answer of the largest size may begin while others, up to the mark, still wait. */
+    /* An answer of the largest size may begin while others, up to output_bytes_high, still wait. */
     mu_buf_init(&t->out, high > SIZE_MAX - limits->output_bytes_max
                              ? SIZE_MAX
                              : limits->output_bytes_max + high);
@@ -88,7 +88,7 @@ const char *mu_torch_server_errmsg(const struct mu_torch_server *t)
     if (t->errmsg != NULL) {
         return t->errmsg;
     }
-    /* There may have been no memory even for the words. */
+    /* There may have been no memory even for the text. */
     return t->poison != 0 ? muster_strerror(t->poison) : "";
 }
 
@@ -139,7 +139,7 @@ static int refuse_opcode(struct mu_torch_server *t, uint8_t opcode)
                                 &e);
 }
 
-/* The operation behind an opcode, or MU_TORCH_NONE. */
+/* Returns the operation of an opcode, or MU_TORCH_NONE. */
 static uint8_t op_of(const struct mu_torch_server *t, uint8_t opcode)
 {
     if (t->generation == MU_TORCH_1) {
@@ -153,8 +153,8 @@ static uint8_t op_of(const struct mu_torch_server *t, uint8_t opcode)
  * has not come, or an error. Every length is checked as soon as it can be read, long before the
  * bytes it announces are there.
  *
- * scan_offset and scan_left remember how far this came, so that a request that dribbles in is
- * looked at once, not once for each byte: scan_offset is where the next length stands (it may lie
+ * scan_offset and scan_left remember how far this came, so that a request that comes byte by byte
+ * is scanned once, not once for each byte: scan_offset is the place of the next length (it may lie
  * ahead of what has come), or 0 if not even a count could be read.
  */
 static int measure(struct mu_torch_server *t, const struct mu_torch_shape *shape, struct mu_span in,
@@ -189,7 +189,7 @@ static int measure(struct mu_torch_server *t, const struct mu_torch_shape *shape
         if (len > (key ? limits->key_bytes_max : limits->value_bytes_max)) {
             return refuse_part(t, key, len);
         }
-        /* What must come at the least: this part, the lengths of the others, the tail. */
+        /* The least that must come: this part, the lengths of the others, the tail. */
         left--;
         if (len > limits->request_bytes_max ||
             offset + 8 + 8 * left + shape->tail > limits->request_bytes_max - len) {
@@ -208,7 +208,8 @@ static int measure(struct mu_torch_server *t, const struct mu_torch_shape *shape
     return 0;
 }
 
-/* At least this many bytes belong to the half-sent request in t->in, so as many can be taken. */
+/* Returns how many bytes certainly belong to the half-sent request in t->in, so as many can be
+ * taken. */
 static size_t expected_len(const struct mu_torch_server *t)
 {
     uint8_t op;
@@ -247,7 +248,8 @@ static int decide(struct mu_torch_server *t, struct mu_span in, size_t *ret_len)
     return 1;
 }
 
-/* Executes the request at the start of `in`: 1 and its length, 0 if it is not whole, an error. */
+/* Executes the request at the start of `in`: returns 1 and its length, 0 if it is not complete, or
+ * an error. */
 static int step(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span in,
                 size_t *ret_len)
 {
@@ -285,7 +287,7 @@ static int fail_memory(struct mu_torch_server *t, int err)
         t, mu_err(&e, err, "cannot hold a half-sent request: %s", muster_strerror(err)), &e);
 }
 
-/* Takes something off `in` while a half-sent request waits in t->in. */
+/* Takes bytes from `in` while a half-sent request waits in t->in. */
 static int recv_buffered(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span in,
                          size_t *ret_used)
 {
@@ -325,7 +327,7 @@ static bool has_room(const struct mu_torch_server *t)
            !mu_torch_server_is_full(t);
 }
 
-/* Executes what is whole in `in`, where it lies; keeps a copy of what is not. */
+/* Executes complete requests in `in` in place; keeps a copy of an incomplete one. */
 static int recv_direct(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span in,
                        size_t *ret_used)
 {

@@ -1,18 +1,18 @@
 /*
  * One connection of a client that speaks PyTorch's TCPStore protocol, server side: a stream machine
- * that executes what it reads on a keyspace and writes the answers. Both generations (1.13
- * with 2.0, and 2.1 onward) are told apart by the first bytes. docs/torch-wire.md has the bytes.
+ * that executes what it reads on a keyspace and writes the answers. The first bytes tell the
+ * generation: 1.13 and 2.0, or 2.1 onward. docs/torch-wire.md has the bytes.
  *
  * The keyspace is shared by all connections and is handed to every call that may touch it. After
  * each such call the owner pulls mu_ks_next_ready() and mu_ks_next_change() and passes what belongs
  * to this connection back in through _wake() and _changed().
  *
- * The protocol has no error frame: what breaks a rule loses its connection. recv then returns the
- * error, mu_torch_server_errmsg() says why in words for the log, and every further input returns
- * the same error. Answers to what came before the bad request are still in the output.
+ * The protocol has no error frame: a client that breaks a rule loses its connection. recv then
+ * returns the error, mu_torch_server_errmsg() has the text for the log, and every further input
+ * returns the same error. Answers to what came before the bad request are still in the output.
  *
  * Backpressure: while more than `output_bytes_high` of answers wait to be sent, recv uses nothing.
- * Large values in an answer are not copied: the output holds them where the keyspace has them.
+ * Large values in an answer are not copied: the output points to them in the keyspace.
  *
  * Memory: a connection with no half-sent request and no unsent answer holds nothing but this
  * struct and its registrations in the keyspace.
@@ -29,8 +29,8 @@ struct mu_torch_limits {
     size_t key_bytes_max; /* lengths are checked as soon as they are read, before the bytes */
     size_t value_bytes_max;
     size_t keys_max;          /* keys named by one request */
-    size_t request_bytes_max; /* one request in all: bounds what a half-sent one can hold. 64 MiB */
-    size_t output_bytes_high; /* stop reading above this. 256 KiB */
+    size_t request_bytes_max; /* one request in all: limits what a half-sent one can hold. 64 MiB */
+    size_t output_bytes_high; /* reading stops above this. 256 KiB */
     size_t output_bytes_max;  /* answers to one request may take this much in all. 256 MiB */
     size_t watches_max;       /* WATCH_KEY registrations of one connection. 1024 */
 };
@@ -45,13 +45,13 @@ enum mu_torch_generation {
 
 /*
  * A request that is not executed here, see mu_torch_server_next_request(). Its keys are as on the
- * wire; whoever executes it may change the spans in `parts`, of which the keys come first.
+ * wire; its executor may change the spans in `parts`, in which the keys come first.
  */
 struct mu_torch_request {
     uint8_t op; /* enum mu_torch_op */
     struct mu_store_request request;
     struct mu_span *parts;
-    struct mu_torch_server *server; /* NULL: the connection is gone, and nobody wants the answer */
+    struct mu_torch_server *server; /* NULL: the connection is gone, and the answer is not needed */
     void *impl;                     /* the executor's */
     struct mu_list link;            /* private from here */
     size_t memory;
@@ -65,24 +65,24 @@ struct mu_torch_server {
     enum mu_torch_generation generation;
     int poison;
     struct mu_buf in;    /* the head of a request whose rest has not come yet */
-    struct mu_buf out;   /* answers, without */
-    struct mu_list lent; /* the large values in them, which go in between; private, as is all */
-    size_t lent_bytes;   /* of these, what is not sent */
-    size_t lent_before;  /* of `out`, what goes before the last of them */
+    struct mu_buf out;   /* answers, without the large values */
+    struct mu_list lent; /* the large values, which go in between; private, as all that follows */
+    size_t lent_bytes;   /* of these, how much is not sent */
+    size_t lent_before;  /* of `out`, how much goes before the last of them */
     size_t lent_memory;
     struct mu_ks_wait wait; /* the pending WAIT, if any */
     struct mu_list watches;
     uint32_t watch_count;
-    uint32_t out_hint;  /* private: how much was sent at once the last time */
-    size_t scan_offset; /* private: how far the request at hand was checked already, */
-    uint64_t scan_left; /* and how many of its parts have not shown their length yet */
+    uint32_t out_hint;  /* private: how much was sent at once last time */
+    size_t scan_offset; /* private: how far the current request was checked already */
+    uint64_t scan_left; /* how many of its parts have not shown their length yet */
     char *errmsg;       /* NULL until something went wrong */
-    /* Requests that somebody else executes. */
-    struct mu_list deferred; /* in the order they came */
+    /* Requests that another executor handles. */
+    struct mu_list deferred; /* in the order in which they came */
     struct mu_list dropped;
     size_t deferred_count;
     size_t deferred_bytes;
-    bool cut; /* an answer was an error: those behind it have none */
+    bool cut; /* an answer was an error: later requests get no answer */
 };
 
 void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limits *limits,
@@ -91,8 +91,8 @@ void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limit
 void mu_torch_server_fini(struct mu_torch_server *t, struct mu_keyspace *ks);
 
 /**
- * Whether the first bytes of a connection are for this machine: 1 yes, 0 no, MUSTER_EAGAIN for more
- * bytes. Only byte 0 matters: opcodes end at 18.
+ * Returns whether the first bytes of a connection are for this machine: 1 yes, 0 no, MUSTER_EAGAIN:
+ * more bytes are needed. Only byte 0 matters: opcodes end at 18.
  */
 int mu_torch_server_sniff(struct mu_span first);
 
@@ -103,7 +103,7 @@ int mu_torch_server_sniff(struct mu_span first);
  */
 int mu_torch_server_recv(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_span in,
                          size_t *ret_used);
-/** The connection whose wait or watch this is. */
+/** Returns the connection of a wait or watch. */
 static inline struct mu_torch_server *mu_torch_server_of_wait(struct mu_ks_wait *wait)
 {
     return MU_CONTAINER_OF(wait, struct mu_torch_server, wait);
@@ -119,52 +119,53 @@ int mu_torch_server_changed(struct mu_torch_server *t, struct mu_ks_watch *watch
                             const struct mu_change *change);
 
 /*
- * Requests that somebody else executes: where the keys are not in a keyspace at hand, all calls are
- * made with NULL in its place. Then mu_torch_server_recv() only takes requests apart, up to
+ * Requests that another executor handles: if the keys are not in a local keyspace, all calls are
+ * made with NULL in its place. Then mu_torch_server_recv() only parses requests, up to
  * MU_TORCH_DEFERRED_MAX of them, and uses nothing while so many wait.
  *
  *     while ((r = mu_torch_server_next_request(t)) != NULL) { execute it, in this order }
  *     while ((r = mu_torch_server_next_dropped(t)) != NULL) { stop it; mu_torch_request_free(r); }
  *     mu_torch_server_answer(t, r, 0, &reply, NULL);
  *
- * Answers are given in the order of the requests, but for that of a WAIT. One that a connection
- * leaves behind (r->server is NULL) is executed nevertheless, but for a WAIT, and freed. What came
- * before a request that breaks a rule is executed and answered as ever, while there is something
- * owed.
+ * Answers are given in the order of the requests, except that of a WAIT. A request whose connection
+ * is gone (r->server is NULL) is executed nevertheless, unless it is a WAIT, and freed. Requests
+ * before one that breaks a rule are executed and answered as usual.
  */
 #define MU_TORCH_DEFERRED_MAX 1024
-/** Whether so many wait that no more are taken. */
+/** Returns whether so many requests wait that no more are taken. */
 bool mu_torch_server_is_full(const struct mu_torch_server *t);
-/** Whether requests, other than those that wait, are yet to be answered and can be. */
+/** Returns whether requests other than WAITs must still be answered and can be. */
 bool mu_torch_server_owes(const struct mu_torch_server *t);
-/** The next one to execute; NULL if none. */
+/** Returns the next request to execute; NULL if there is none. */
 struct mu_torch_request *mu_torch_server_next_request(struct mu_torch_server *t);
-/** A WAIT that needs no answer any more; the caller stops and frees it. */
+/** Returns a WAIT that needs no answer any more; the caller stops and frees it. */
 struct mu_torch_request *mu_torch_server_next_dropped(struct mu_torch_server *t);
 /**
- * Takes the request and answers it. `status` MUSTER_ENOENT: a get or pop found nothing. Errors: as
- * mu_torch_server_recv(), whose poison a status is. A WATCH_KEY stays with the caller, who tells of
- * changes with mu_torch_server_told() and frees it in the end.
+ * Takes the request and answers it. `status` MUSTER_ENOENT: a get or pop found nothing. Other
+ * statuses poison the machine; the errors are those of mu_torch_server_recv(). A WATCH_KEY stays
+ * with the caller, which reports changes with mu_torch_server_told() and frees it in the end.
  */
 int mu_torch_server_answer(struct mu_torch_server *t, struct mu_torch_request *r, int status,
                            const struct mu_store_reply *reply, const char *text);
-/** A key that a WATCH_KEY named has changed; `key` as on the wire. As mu_torch_server_changed(). */
+/** A key of a WATCH_KEY has changed; `key` as on the wire. Otherwise the same as
+ * mu_torch_server_changed(). */
 int mu_torch_server_told(struct mu_torch_server *t, struct mu_span key,
                          const struct mu_change *change);
 void mu_torch_request_free(struct mu_torch_request *r);
 
-/** Answers to send, as up to `cap` spans, the first ones; how many. Lent until the next call. */
+/** Returns the first answers to send in up to `cap` spans, and their number. Lent until the next
+ * call. */
 size_t mu_torch_server_output(const struct mu_torch_server *t, struct mu_span *spans, size_t cap);
-/** How many bytes these are in all. */
+/** Returns how many bytes these are in all. */
 static inline size_t mu_torch_server_output_len(const struct mu_torch_server *t)
 {
     return t->out.len + t->lent_bytes;
 }
 /** `n` bytes of the output were sent. */
 void mu_torch_server_sent(struct mu_torch_server *t, size_t n);
-/** Memory held beside the struct, without the values that are the keyspace's. */
+/** Returns how much memory is held besides the struct, without the keyspace's values. */
 size_t mu_torch_server_memory(const struct mu_torch_server *t);
-/** Why it was poisoned, or "". */
+/** Returns why it was poisoned, or "". */
 const char *mu_torch_server_errmsg(const struct mu_torch_server *t);
 
 #endif

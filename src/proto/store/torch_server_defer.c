@@ -1,6 +1,6 @@
 /*
- * Requests that somebody else executes: taken apart and kept in order, then answered. WAIT is the
- * one request that others may overtake; PING and CANCEL_WAIT need nobody, but have their turn.
+ * Requests that another executor handles: parsed and kept in order, then answered. WAIT is the one
+ * request that others may overtake; PING and CANCEL_WAIT need no executor, but have their turn.
  */
 #include "proto/store/torch_server_private.h"
 
@@ -8,8 +8,8 @@
 #include "core/assert.h"
 
 enum request_state {
-    NEW = 0, /* nobody has it */
-    TAKEN,   /* somebody executes it */
+    NEW = 0, /* no executor has it yet */
+    TAKEN,   /* an executor has it */
     LOCAL,   /* its turn has not come */
     WATCHING,
 };
@@ -34,7 +34,7 @@ static const uint8_t verbs[MU_TORCH_OP_COUNT] = {
     [MU_TORCH_WATCH_KEY] = MU_STORE_WATCH,
 };
 
-/* --- taking apart ----------------------------------------------------------------------------- */
+/* --- parsing ---------------------------------------------------------------------------------- */
 
 static struct mu_span next_part(struct mu_span *rest)
 {
@@ -44,7 +44,7 @@ static struct mu_span next_part(struct mu_span *rest)
     return part;
 }
 
-/* A copy of the request with its parts named. NULL: no memory. */
+/* Copies the request and finds its parts. NULL: no memory. */
 static struct mu_torch_request *make_request(enum mu_torch_op op, struct mu_span bytes)
 {
     const struct mu_torch_shape *shape = &mu_torch_shapes[op];
@@ -111,7 +111,7 @@ static int put(struct mu_torch_server *t, enum mu_torch_op op, size_t n)
                                            &e);
 }
 
-/* Nobody answers this WAIT any more. */
+/* This WAIT is not answered any more. */
 static void drop_wait(struct mu_torch_server *t, struct mu_torch_request *r)
 {
     mu_list_remove(&r->link);
@@ -138,7 +138,7 @@ static int run_local(struct mu_torch_server *t, struct mu_torch_request *r)
     int err;
 
     if (r->op == MU_TORCH_CANCEL_WAIT) {
-        /* Those before it; what comes behind it is another matter. */
+        /* Drops the WAITs before it, but not those after it. */
         MU_LIST_FOREACH_SAFE (it, tmp, &t->deferred) {
             struct mu_torch_request *w = MU_CONTAINER_OF(it, struct mu_torch_request, link);
 
@@ -161,7 +161,7 @@ static int run_local(struct mu_torch_server *t, struct mu_torch_request *r)
     return err;
 }
 
-/* Does what needs nobody, as far as its turn has come. */
+/* Answers requests that need no executor, as far as their turn has come. */
 static int run_locals(struct mu_torch_server *t)
 {
     MU_LIST_FOREACH (it, &t->deferred) {
@@ -173,7 +173,7 @@ static int run_locals(struct mu_torch_server *t)
             if (err != 0) {
                 return err;
             }
-            it = &t->deferred; /* From the start: the list has changed. */
+            it = &t->deferred; /* The walk begins again, because the list has changed. */
         } else if (r->op != MU_TORCH_WAIT) {
             break;
         }
@@ -190,7 +190,7 @@ int mu_torch_server_defer(struct mu_torch_server *t, enum mu_torch_op op, struct
         return mu_torch_server_fail(
             t, mu_err(&e, MUSTER_ENOMEM, "%s: out of memory", mu_torch_shapes[op].name), &e);
     }
-    /* As in torch_server_exec.c: the client's WAIT has timed out, or is replaced. */
+    /* As in torch_server_exec.c, the client's WAIT has timed out, or is replaced. */
     if (t->generation == MU_TORCH_1 || op == MU_TORCH_WAIT) {
         mu_torch_server_drop_waits(t);
     }
@@ -245,7 +245,7 @@ void mu_torch_server_drop_deferred(struct mu_torch_server *t)
             if (r->state == NEW || r->state == LOCAL) {
                 mu_torch_request_free(r);
             } else {
-                mu_list_remove(&r->link); /* It is with somebody, who frees it. */
+                mu_list_remove(&r->link); /* Its executor frees it. */
                 r->server = NULL;
             }
         }
@@ -291,7 +291,7 @@ static int answer_u8(struct mu_torch_server *t, enum mu_torch_op op, uint8_t v)
     return err;
 }
 
-/* Values one behind the other; `numbers` of them before all. */
+/* Writes values one after the other, with `numbers` before all. */
 static int answer_values(struct mu_torch_server *t, enum mu_torch_op op,
                          const struct mu_store_reply *reply, bool number)
 {

@@ -5,7 +5,7 @@
 
 /* --- failing ------------------------------------------------------------------------------- */
 
-/* "GET of "/k": no such key" and the like. */
+/* Fails with a text such as "GET of "/k": no such key". */
 static int fail_key(struct mu_torch_server *t, enum mu_torch_op op, struct mu_span key, int err)
 {
     struct mu_errmsg e;
@@ -31,8 +31,8 @@ static int fail_op(struct mu_torch_server *t, enum mu_torch_op op, int err)
 /* What an answer takes. */
 struct room {
     size_t copied; /* bytes */
-    size_t lent;   /* bytes, of */
-    size_t loans;  /* so many values */
+    size_t lent;   /* bytes that are lent, in */
+    size_t loans;  /* this many values */
 };
 
 static bool is_lent(struct mu_span value)
@@ -54,7 +54,7 @@ static bool is_too_long(const struct mu_torch_server *t, const struct room *room
     return room->copied > max || room->lent > max - room->copied;
 }
 
-/* Makes room for an answer, and for what it lends if that is anything. */
+/* Makes room for an answer, and for what it lends, if anything. */
 static int reserve_lent(struct mu_torch_server *t, enum mu_torch_op op, const struct room *room,
                         struct mu_torch_loans **ret_loans)
 {
@@ -81,7 +81,7 @@ static int reserve_lent(struct mu_torch_server *t, enum mu_torch_op op, const st
     return err == 0 ? 0 : fail_op(t, op, err);
 }
 
-/* Room for an answer of `n` bytes; every request asks once. */
+/* Makes room for an answer of `n` bytes; every request asks once. */
 static int reserve(struct mu_torch_server *t, enum mu_torch_op op, size_t n)
 {
     struct mu_torch_loans *none;
@@ -95,7 +95,7 @@ static void put_bytes(struct mu_torch_server *t, struct mu_span s)
     mu_buf_put(&t->out, s);
 }
 
-/* A value for which room was made; `block` is what it lies in. */
+/* Puts a value for which room was made; `block` is the value's block. */
 static void put_value(struct mu_torch_server *t, struct mu_torch_loans *loans, struct mu_span value,
                       struct mu_ks_block *block)
 {
@@ -142,9 +142,9 @@ static int answer_i64(struct mu_torch_server *t, enum mu_torch_op op, int64_t v)
     return err;
 }
 
-/* --- taking requests apart; they are known to be whole ------------------------------------- */
+/* --- parsing requests, which are known to be complete ------------------------------------- */
 
-/* The part `*rest` begins with; `*rest` moves behind it. */
+/* Takes the part that `*rest` begins with; `*rest` moves behind it. */
 static struct mu_span next_part(struct mu_span *rest)
 {
     struct mu_span part = {rest->data + 8, (size_t)mu_get_u64(rest->data)};
@@ -160,7 +160,7 @@ static struct mu_span next_part(struct mu_span *rest)
 struct parts {
     size_t count;
     struct mu_span *keys;
-    struct mu_span *values; /* NULL without them */
+    struct mu_span *values; /* NULL if there are no values */
     struct mu_span few[2 * FEW];
 };
 
@@ -171,7 +171,7 @@ static int parts_read(struct parts *p, struct mu_span request, bool pairs)
     p->count = (size_t)mu_get_u64(request.data + 1);
     p->keys = p->few;
     if (p->count > FEW) {
-        /* The request itself holds at least 8 bytes for each, so this is in proportion. */
+        /* The request itself holds at least 8 bytes for each, so this memory is in proportion. */
         p->keys = mu_malloc(p->count * (pairs ? 2 : 1) * sizeof(p->keys[0]));
         if (p->keys == NULL) {
             return MUSTER_ENOMEM;
@@ -254,7 +254,8 @@ static int do_compare_set(struct mu_torch_server *t, struct mu_keyspace *ks, str
     bool written;
     int err;
 
-    /* Room for what is answered if it writes; if it does not, nothing is lost by failing below. */
+    /* Makes room for the answer in case it writes; if it does not write, a failure below loses
+     * nothing. */
     add_value(&room, desired);
     err = reserve_lent(t, MU_TORCH_COMPARE_SET, &room, &loans);
     if (err != 0) {
@@ -275,7 +276,7 @@ static int do_compare_set(struct mu_torch_server *t, struct mu_keyspace *ks, str
     if (mu_ks_get_block(ks, key, &value, &block) == 0) {
         return answer_value(t, MU_TORCH_COMPARE_SET, value, block);
     }
-    /* There is none, and what was expected is told back. */
+    /* There is no value, and the expected value is returned. */
     err = reserve(t, MU_TORCH_COMPARE_SET, 8 + expected.len);
     if (err == 0) {
         put_bytes(t, expected);
@@ -313,8 +314,8 @@ static int do_queue_pop(struct mu_torch_server *t, struct mu_keyspace *ks, struc
         return fail_key(t, MU_TORCH_QUEUE_POP, key, err);
     }
     /*
-     * Failing here loses the element together with the connection, as a connection that breaks
-     * before its answer arrived always does: the protocol does not acknowledge a pop.
+     * A failure here loses the element with the connection, as does any connection that breaks
+     * before its answer arrived: the protocol does not acknowledge a pop.
      */
     err = reserve(t, MU_TORCH_QUEUE_POP, 16 + len);
     if (err == 0) {
@@ -398,7 +399,7 @@ static int do_wait(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_
     if (err != 0) {
         return fail_op(t, MU_TORCH_WAIT, err);
     }
-    /* A second WAIT takes the place of the first, whose answer then never comes. */
+    /* A second WAIT replaces the first, whose answer then never comes. */
     mu_ks_wait_cancel(ks, &t->wait);
     err = mu_ks_wait(ks, &t->wait, MU_KS_WAIT_TORCH, p.keys, p.count, &ready);
     parts_free(&p);
@@ -416,7 +417,8 @@ static int do_multi_get(struct mu_torch_server *t, struct mu_keyspace *ks, struc
     struct room room = {0};
     int err;
 
-    /* Once for the size, once for the bytes: all of the answer or none of it. */
+    /* The keys are walked once for the size and once for the bytes: the whole answer is written, or
+     * nothing. */
     for (uint64_t i = 0; i < count && !is_too_long(t, &room); i++) {
         struct mu_span key = next_part(&rest);
         struct mu_span value = {0};
@@ -491,7 +493,7 @@ static int do_ping(struct mu_torch_server *t, struct mu_span request)
     return err;
 }
 
-/* --- all of them --------------------------------------------------------------------------- */
+/* --- requests ------------------------------------------------------------------------------ */
 
 static int dispatch_key(struct mu_torch_server *t, struct mu_keyspace *ks, enum mu_torch_op op,
                         struct mu_span request)
@@ -556,9 +558,9 @@ int mu_torch_server_execute(struct mu_torch_server *t, struct mu_keyspace *ks, e
     int err;
 
     /*
-     * A client of generation 1 holds a lock while it waits: if it says anything else, its WAIT has
-     * timed out over there, which it cannot tell us. Answering that WAIT later would put the client
-     * out of step by one byte for ever.
+     * A client of generation 1 holds a lock while it waits: if it sends anything else, its WAIT has
+     * timed out, which it cannot tell us. Answering that WAIT later would put the client out of
+     * step by one byte for ever.
      */
     if (t->generation == MU_TORCH_1 && mu_ks_wait_active(&t->wait)) {
         mu_ks_wait_cancel(ks, &t->wait);
@@ -569,7 +571,7 @@ int mu_torch_server_execute(struct mu_torch_server *t, struct mu_keyspace *ks, e
     }
     /*
      * If the connection ended its own WAIT, the answer goes here, between those of the requests
-     * around it, however the bytes were cut on their way.
+     * around it, however the bytes were split on their way.
      */
     if (mu_ks_wait_active(&t->wait) && t->wait.missing == 0) {
         mu_ks_wait_cancel(ks, &t->wait);
@@ -623,7 +625,7 @@ int mu_torch_server_told(struct mu_torch_server *t, struct mu_span key,
         return t->poison;
     }
     if (change->kind == MU_CHANGE_APPENDED) {
-        /* As PyTorch tells it: the piece alone, and no old value. */
+        /* As in PyTorch: only the appended piece, and no old value. */
         value = mu_span_skip(value, old_value.len);
         old_value = (struct mu_span){0};
     } else if (notification_kind(change->kind) == MU_TORCH_KEY_DELETED) {

@@ -1,6 +1,6 @@
 /*
- * Answers on their way out: bytes of our own, and between them values that are sent from where the
- * keyspace has them, so that any number of readers of one value hold it once.
+ * Answers on their way out: our own bytes, and between them values that are sent straight from the
+ * keyspace, so that any number of readers of one value hold it once.
  */
 #include "proto/store/torch_server_private.h"
 
@@ -68,7 +68,7 @@ size_t mu_torch_server_output(const struct mu_torch_server *t, struct mu_span *s
     return n;
 }
 
-/* Takes up to `n` bytes off the first loan and what goes before it; how many. */
+/* Takes up to `n` bytes off the first loan and what goes before it; returns how many. */
 static size_t sent_loan(struct mu_torch_server *t, struct mu_torch_loans *loans, size_t n)
 {
     struct mu_torch_loan *loan = &loans->loans[loans->first];
@@ -98,8 +98,8 @@ void mu_torch_server_sent(struct mu_torch_server *t, size_t n)
     mu_buf_consume(&t->out, n);
     if (mu_torch_server_output_len(t) == 0) {
         /*
-         * An idle connection holds no memory. So that a busy one does not grow its buffer step by
-         * step each time, the next one is begun with the room that was needed last.
+         * An idle connection holds no memory. The next buffer begins with the room that was needed
+         * last, so that a busy connection does not grow it step by step each time.
          */
         t->out_hint = (uint32_t)(n < MU_TORCH_HINT_MAX ? n : MU_TORCH_HINT_MAX);
         mu_buf_trim(&t->out, 0);

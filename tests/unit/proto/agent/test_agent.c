@@ -228,7 +228,7 @@ static void test_agent_dismissed_by_the_backend_has_failed(void **state)
 
 /* --- failures, success ---------------------------------------------------------------------- */
 
-static void test_agent_the_first_failure_tells_at_once(void **state)
+static void test_agent_the_first_failure_is_reported_at_once(void **state)
 {
     (void)state;
 
@@ -339,7 +339,7 @@ static void test_agent_all_with_0_is_success(void **state)
     assert_int_equal(mu_agent_restarts_left(&rig.a), 1);
 }
 
-static void test_agent_who_is_left_is_named(void **state)
+static void test_agent_stragglers_are_named(void **state)
 {
     (void)state;
 
@@ -382,7 +382,7 @@ static void test_agent_left_overs_do_not_delay_success(void **state)
 
 /* --- the fence ------------------------------------------------------------------------------- */
 
-static void test_agent_who_is_cut_off_stops_in_time(void **state)
+static void test_agent_a_node_that_is_cut_off_stops_in_time(void **state)
 {
     (void)state;
 
@@ -809,7 +809,7 @@ static void test_agent_a_failed_exchange_is_tried_again(void **state)
     }
 }
 
-static void test_agent_stale_is_ignored(void **state)
+static void test_agent_stale_events_are_ignored(void **state)
 {
     (void)state;
 
@@ -902,15 +902,15 @@ int main(void)
         TEST(test_agent_the_restart_budget_is_the_jobs_where_the_backend_keeps_it),
         TEST(test_agent_changes_of_membership_cost_nothing),
         TEST(test_agent_dismissed_by_the_backend_has_failed),
-        TEST(test_agent_the_first_failure_tells_at_once),
+        TEST(test_agent_the_first_failure_is_reported_at_once),
         TEST(test_agent_the_backend_that_keeps_it_decides_when_it_is_spent),
         TEST(test_agent_failure_while_the_others_still_start),
         TEST(test_agent_workers_may_end_before_all_are_told_to_run),
         TEST(test_agent_worker_that_cannot_start_is_an_error),
         TEST(test_agent_all_with_0_is_success),
-        TEST(test_agent_who_is_left_is_named),
+        TEST(test_agent_stragglers_are_named),
         TEST(test_agent_left_overs_do_not_delay_success),
-        TEST(test_agent_who_is_cut_off_stops_in_time),
+        TEST(test_agent_a_node_that_is_cut_off_stops_in_time),
         TEST(test_agent_who_is_cut_off_while_it_stops_or_saves_stops_sooner),
         TEST(test_agent_who_was_cut_off_kills_at_once),
         TEST(test_agent_who_is_cut_off_at_the_end_waits_a_while),
@@ -930,7 +930,7 @@ int main(void)
         TEST(test_agent_rendezvous_that_fails_is_the_end),
         TEST(test_agent_a_round_that_ends_while_exchanging_is_joined_again),
         TEST(test_agent_a_failed_exchange_is_tried_again),
-        TEST(test_agent_stale_is_ignored),
+        TEST(test_agent_stale_events_are_ignored),
         TEST(test_agent_init_refuses_what_cannot_be),
         TEST(test_agent_thousands_of_workers),
         TEST(test_agent_exchanges_are_tried_so_often),
