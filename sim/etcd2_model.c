@@ -81,7 +81,7 @@ const char *etcd2_model_value(const struct etcd2_model *m, const char *path)
     return n == NULL ? NULL : n->value;
 }
 
-/* Whether `path` is below `dir`; directly, if that is asked for. */
+/* Returns whether `path` is below `dir`; directly, if that is asked for. */
 static bool is_below(const char *path, const char *dir, bool directly)
 {
     size_t len = strlen(dir);
@@ -227,7 +227,7 @@ bool etcd2_model_expire(struct etcd2_model *m, uint64_t now_ns)
                 note(m, "expire", n->path, NULL);
                 remove_tree(m, n);
                 any = again = true;
-                break; /* The list is another one now. */
+                break; /* The list has changed. */
             }
         }
     }

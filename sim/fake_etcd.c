@@ -14,7 +14,7 @@
 #include "sim_http.h"
 
 #define TICK_NS     (100 * MU_NS_PER_MS)
-#define TIMEOUT_PPM 10000u /* requests that the cluster lets time out, at any time */
+#define TIMEOUT_PPM 10000u /* share of the requests that time out */
 #define OUT_MAX     (64u << 20)
 
 struct member {
@@ -56,8 +56,8 @@ struct fake_etcd {
     struct mu_list streams;
     struct mu_buf out;
     struct mu_buf scratch; /* what requests decode to */
-    bool immortal;         /* its leases are: a bug to plant */
-    bool failed;           /* of the request that is being run: a lease it names is not there */
+    bool immortal;         /* leases never end: a planted fault */
+    bool failed;           /* the current request names a lease that does not exist */
     bool changed;
 };
 
@@ -152,7 +152,7 @@ static struct mu_span get_bytes(struct fake_etcd *e, struct mu_span object, cons
 
 /* --- the history ------------------------------------------------------------------------------ */
 
-/* The last change to a key at a revision, or NULL if it was not there then. */
+/* Finds the last change to a key at a revision, or NULL if the key did not exist then. */
 static const struct fake_etcd_event *find(const struct fake_etcd *e, struct mu_span key,
                                           int64_t revision, size_t before)
 {
@@ -181,7 +181,8 @@ static struct mu_span keep(struct mu_span s)
     return mu_span(copy, s.len);
 }
 
-/* The change to a key that is about to be followed by another; NULL if the key is not there. */
+/* Finds the change to a key that is about to be followed by another; NULL if the key does not
+ * exist. */
 static const struct fake_etcd_event *supersede(struct fake_etcd *e, struct mu_span key)
 {
     for (size_t i = e->log_count; i-- > 0;) {
@@ -193,7 +194,7 @@ static const struct fake_etcd_event *supersede(struct fake_etcd *e, struct mu_sp
     return NULL;
 }
 
-/* The first change at a revision or behind it; the log is in order. */
+/* Finds the first change at a revision or after it; the log is in order. */
 static size_t find_revision(const struct fake_etcd *e, int64_t revision)
 {
     size_t low = 0;
@@ -336,7 +337,7 @@ static void do_delete(struct fake_etcd *e, struct mu_span q)
     say(e, "}");
 }
 
-/* A lease that a put names must be there, or nothing of the request is done. */
+/* The lease of a put must exist, or nothing of the request is done. */
 static void check_lease(struct fake_etcd *e, struct mu_span put)
 {
     int64_t lease = get_int(put, "lease");

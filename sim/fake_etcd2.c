@@ -70,7 +70,7 @@ static void unescape(char *text)
     *to = '\0';
 }
 
-/* Takes a query or a form apart, in place. */
+/* Parses a query or a form in place. */
 static void split_fields(struct fields *f, char *text)
 {
     char *rest = text;
@@ -221,7 +221,7 @@ static void on_request(void *arg, struct mu_sim_exchange *x, const char *method,
     MU_ASSERT(strncmp(path, KEYS, strlen(KEYS)) == 0);
     (void)etcd2_model_expire(&e->model, mu_sim_now_ns(e->sim));
     pump(e);
-    /* Let time out: done, or not done. */
+    /* The request times out: done, or not done. */
     if (!silent || mu_prng_below(prng, 2) == 0) {
         run_request(e, x, method, path + strlen(KEYS), &f, silent);
     }

@@ -72,7 +72,7 @@ static void reverse(struct fake_etcd_event *found, size_t count)
     }
 }
 
-/* Those that were created at a revision or before; 0: all. Returns how many are left. */
+/* Keeps the keys that were created at a revision or before; 0: all. Returns how many are left. */
 static size_t drop_later(struct fake_etcd_event *found, size_t count, int64_t create_max)
 {
     size_t kept = 0;

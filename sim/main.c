@@ -1,6 +1,6 @@
 /*
- * muster-sim: runs a scenario with one seed or many. A run that fails is told in full, and the last
- * line says how to have it again. Exit codes: 0 all clean, 1 a run failed, 2 wrong usage.
+ * muster-sim: runs a scenario with one seed or many. A run that fails is reported in full, and the
+ * last line says how to repeat it. Exit codes: 0 all clean, 1 a run failed, 2 wrong usage.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@ struct options {
     const struct mu_sim_scenario *scenario;
     uint64_t from;
     uint64_t count;
-    uint64_t hours; /* 0: as long as the scenario likes */
+    uint64_t hours; /* 0: the scenario's own length */
     bool trace;
     bool keep_going;
 };
@@ -50,7 +50,8 @@ static bool parse_number(const char *text, uint64_t *ret)
     return true;
 }
 
-/* Reads an option that has a value. 1: it was this one; 0: it was not; -1: the value is bad. */
+/* Reads an option that has a value. 1: it was this option; 0: it was another; -1: the value is
+ * bad. */
 static int read_value(struct options *o, const char *name, const char *value)
 {
     if (strcmp(name, "--scenario") == 0) {
@@ -111,7 +112,7 @@ static void print_failure(const struct options *o, uint64_t seed, const struct m
     printf("  %s\n", r->failure);
 }
 
-/* The time is the run's own, for its summary; nothing in a simulation ever sees it. */
+/* The real time is only for the summary of a run; nothing in a simulation ever sees it. */
 static double seconds_now(void)
 {
     struct timespec t;

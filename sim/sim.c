@@ -9,7 +9,7 @@
 #include "core/assert.h"
 
 #define STEPS_MAX   UINT64_C(20000000)
-#define WALL_EPOCH  (UINT64_C(2000000000) * MU_NS_PER_S) /* where true wall time starts */
+#define WALL_EPOCH  (UINT64_C(2000000000) * MU_NS_PER_S) /* where the true wall clock starts */
 #define BOOT_MAX_NS (UINT64_C(40) * 86400 * MU_NS_PER_S) /* how long a host was up before */
 
 struct at_action {
@@ -84,7 +84,7 @@ static void run_action(struct mu_sim *sim, struct sim_action *action)
     }
 }
 
-/* One action that is due at `until_ns` or before; one whose process is paused is put off. */
+/* Runs one action that is due by `until_ns`; an action of a paused process is put off. */
 static bool step_until(struct mu_sim *sim, uint64_t until_ns)
 {
     while (!sim->failed) {
@@ -414,7 +414,8 @@ struct mu_sim_proc *mu_sim_proc_new(struct mu_sim_host *host, const struct mu_si
     proc->start = (struct sim_action){.run = run_start, .proc = proc, .kind = SIM_START};
     sim_heap_init(&proc->heap);
     proc->heap.sim = proc->sim;
-    /* Not from the simulation's own chance: who needs no memory faults has the same run as ever. */
+    /* This does not use the simulation's own random numbers, so that a run without memory faults
+     * stays the same. */
     mu_prng_seed(&proc->heap.prng, ~proc->sim->config.seed + ++proc->sim->proc_count);
     sim_env_init(proc);
     sim_fault_proc_init(proc);

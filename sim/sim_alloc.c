@@ -1,7 +1,7 @@
 /*
  * The allocator of simulated processes. It is linked in place of core/alloc.c: same functions, but
- * each block remembers who pays for it, so that a process can be thrown away at any moment without
- * its help. Blocks are still separate blocks of the C library, so AddressSanitizer sees each one.
+ * each block remembers its owner, so that a process can be discarded at any moment without its
+ * help. Blocks are still separate blocks of the C library, so AddressSanitizer sees each one.
  */
 #include "sim_impl.h"
 
@@ -12,7 +12,7 @@
 #include "core/assert.h"
 
 struct block {
-    struct mu_list link; /* of heap->blocks; on no list if the test pays */
+    struct mu_list link; /* in heap->blocks; in no list if the test owns it */
     struct mu_sim_heap *heap;
     size_t size;
 };

@@ -11,7 +11,7 @@
 #include "core/err.h"
 #include "sim_impl.h"
 
-/* What a pipe holds. */
+/* How much a pipe holds. */
 #define PIPE_MAX  65536u
 #define LINE_LEN  1024u
 #define START_NS  MU_NS_PER_MS           /* from spawn to exec, at most */
@@ -25,17 +25,17 @@ struct stream {
     bool paused;
     bool in_output;
     bool resumed;
-    bool ended; /* the owner was told, or it is not piped */
+    bool ended; /* the owner was told, or there is no pipe */
 };
 
 struct family {
     struct mu_list link; /* of sim->families */
     struct mu_sim *sim;
     struct mu_sim_host *host;
-    struct mu_sim_proc *proc; /* who started it; NULL when it is dead */
-    struct mu_child *child;   /* NULL with it */
+    struct mu_sim_proc *proc; /* the process that started it; NULL when that is dead */
+    struct mu_child *child;   /* NULL if `proc` is */
     struct sim_action tell;
-    struct mu_list beasts; /* those that live */
+    struct mu_list beasts; /* those that are alive */
     struct beast *leader;  /* NULL once it is dead */
     int64_t pid;
     char **argv; /* copies */
@@ -56,11 +56,11 @@ struct beast {
     struct family *family;
     struct sim_action step;
     int64_t pid;
-    size_t at;        /* the word of the script that is next; of the leader only */
+    size_t at;        /* the next word of the script; of the leader only */
     uint64_t done;    /* of a flood, in bytes */
-    uint64_t wake_ns; /* when it goes on, if it is not stopped */
+    uint64_t wake_ns; /* when it continues, if it is not stopped */
     uint64_t ignore;  /* a bit for each signal */
-    bool daemon;      /* not of its leader's group */
+    bool daemon;      /* not in its leader's group */
     bool stopped;
     bool blocked; /* its pipe is full */
     bool dying;
@@ -79,7 +79,7 @@ static void free_texts(char **texts)
     mu_free(texts);
 }
 
-/* The test's memory; never in vain. */
+/* Copies into the test's memory; never fails. */
 static char **copy_texts(const char *const *texts)
 {
     size_t count = 0;
@@ -117,7 +117,7 @@ void mu_sim_set_exec(struct mu_sim *sim, mu_sim_exec *exec, void *arg)
     sim->exec_arg = arg;
 }
 
-/* --- telling the owner ------------------------------------------------------------------------ */
+/* --- callbacks -------------------------------------------------------------------------------- */
 
 static void free_family(struct family *f)
 {
@@ -142,7 +142,7 @@ static void tell_soon(struct family *f)
     }
 }
 
-/* The next word of the script is due then; not while it is stopped, nor ever at UINT64_MAX. */
+/* Arms the next word of the script, but not while it is stopped; UINT64_MAX: never. */
 static void go_on(struct beast *b, uint64_t at_ns)
 {
     b->wake_ns = at_ns;
@@ -188,13 +188,13 @@ static void tell_output(struct family *f, int i)
     }
 }
 
-/* Whether there is something of this stream to tell. */
+/* Returns whether there is something of this stream to tell. */
 static bool has_output(const struct family *f, const struct stream *s)
 {
     return !s->ended && !s->paused && (s->bytes.len > 0 || mu_list_empty(&f->beasts));
 }
 
-/* One callback for each step. */
+/* Each step makes one callback. */
 static void run_tell(struct sim_action *action)
 {
     struct family *f = MU_CONTAINER_OF(action, struct family, tell);
@@ -326,7 +326,7 @@ static bool signal_beast(struct beast *b, int signal)
     return true;
 }
 
-/* Writes what there is room for; true when all is written. */
+/* Writes as much as there is room for; true when all is written. */
 static bool write_some(struct beast *b, int i, const char *text, size_t len, const char *end)
 {
     struct stream *s = &b->family->streams[i];
@@ -379,7 +379,7 @@ static const char *value_of(const char *word, const char *name)
     return strncmp(word, name, len) == 0 && word[len] == '=' ? word + len + 1 : NULL;
 }
 
-/* One word; false when it is not over yet, or the beast is. */
+/* Runs one word; false when the word is not over yet, or the beast is dead. */
 static bool run_word(struct beast *b, const char *word, uint64_t *ret_wait_ns)
 {
     struct family *f = b->family;

@@ -9,7 +9,7 @@
 
 #define CAPACITY_DEFAULT (256 * 1024)
 #define CHUNK_MAX        (64 * 1024)
-#define CHUNK_GAP_NS     2000 /* between two pieces of what has already come */
+#define CHUNK_GAP_NS     2000 /* between two pieces of what has already arrived */
 
 /* --- life ------------------------------------------------------------------------------------- */
 
@@ -76,7 +76,7 @@ void sim_pair_free(struct sim_pair *pair)
     mu_free(pair);
 }
 
-/* Whether nobody is there, or nobody any more. */
+/* Returns whether no process is there, or not any more. */
 static bool is_lost(const struct sim_end *end)
 {
     return end->state == SIM_END_NONE || end->state == SIM_END_GONE || end->state == SIM_END_DARK;
@@ -96,7 +96,7 @@ void sim_pair_release(struct sim_pair *pair)
 
 /* --- the end of an end ------------------------------------------------------------------------ */
 
-/* What has not come out at the other side never will. */
+/* What has not arrived at the other side never will. */
 static void drop_output(struct sim_end *end)
 {
     mu_buf_reset(&end->out);
@@ -128,8 +128,8 @@ static void truncate_output(struct sim_end *end)
 }
 
 /*
- * The other end is not there any more and may never have said so. Keep-alive, which the real driver
- * turns on, finds out in the end.
+ * The other end is gone and may never have said so. Keep-alive, which the real driver turns on,
+ * finds out in the end.
  */
 static void miss(struct sim_end *peer)
 {
@@ -321,7 +321,7 @@ static int push_segment(struct sim_end *end, uint64_t at_ns)
     return 0;
 }
 
-/* How much of `len` there is room for now. Nothing is acknowledged across a cut. */
+/* Returns how much of `len` there is room for now. Nothing is acknowledged across a cut. */
 static size_t room_for(struct sim_end *end, size_t len)
 {
     struct mu_sim *sim = end->pair->sim;
@@ -385,8 +385,8 @@ void sim_net_sendv(struct mu_env *env, struct mu_conn *conn, const struct mu_spa
     }
     if (n < total) {
         end->want_writable = true;
-        /* Whatever is delivered from now on brings an acknowledgement; if nothing will be, this
-         * does. A dial's comes with its opening. */
+        /* Later deliveries bring an acknowledgement; if there are none, this does. A dial is
+         * acknowledged when it opens. */
         if (end->state == SIM_END_OPEN && end->delivered == end->sent) {
             sim_schedule(sim, &end->ack,
                          sim_link_arrival(sim_end_peer(end)->host, end->host, 0, 0));
@@ -476,7 +476,8 @@ static size_t draw_chunk(struct mu_sim *sim, size_t available)
     return available < CHUNK_MAX ? available : CHUNK_MAX;
 }
 
-/* Asks the owner where the next bytes should lie; most of the time only, as the verb allows. */
+/* Asks the owner for the memory of the next bytes; only most of the time, as the environment
+ * allows. */
 static struct mu_space ask_room(struct sim_end *end)
 {
     struct mu_space room = {0};
@@ -489,8 +490,8 @@ static struct mu_space ask_room(struct sim_end *end)
     return room;
 }
 
-/* Into the owner's room; or a copy of its own for each delivery, so that a sanitizer sees who reads
- * past it or keeps it. */
+/* Delivers into the owner's memory; or into a new copy for each delivery, so that a sanitizer sees
+ * a read past its end or after it. */
 static void offer(struct sim_end *end, size_t available)
 {
     struct sim_end *peer = sim_end_peer(end);
@@ -524,7 +525,8 @@ static void tell_eof(struct sim_end *end)
 
     end->eof_told = true;
     if (peer->state == SIM_END_LINGERING) {
-        go(peer); /* All is said; what is sent to it from now on is answered with a reset. */
+        go(peer); /* The stream has ended; what is sent to it from now on is answered with a
+                     reset. */
     }
     if (end->state == SIM_END_OPEN) {
         sim_enter(end->proc);
@@ -537,8 +539,8 @@ static void tell_eof(struct sim_end *end)
 }
 
 /*
- * Nobody is here: a reset goes back, and again as often as the sender tries. It keeps its bytes,
- * since nobody has acknowledged them, until a reset gets through.
+ * No process is here: a reset goes back, and again as often as the sender tries. The sender keeps
+ * its bytes, which are not acknowledged, until a reset gets through.
  */
 static void refuse(struct sim_end *end, bool something)
 {
@@ -608,7 +610,7 @@ void sim_net_resume(struct mu_env *env, struct mu_conn *conn)
 
 /* --- closing ---------------------------------------------------------------------------------- */
 
-/* The end of the stream follows what was taken. */
+/* The end of the stream follows the bytes that were taken. */
 static void send_fin(struct sim_end *end)
 {
     if (!end->fin) {
@@ -629,7 +631,7 @@ void sim_net_finish(struct mu_env *env, struct mu_conn *conn)
     }
 }
 
-/* In good order. */
+/* Both ends closed in order. */
 static void close_softly(struct sim_end *end)
 {
     struct mu_sim *sim = end->pair->sim;
@@ -637,7 +639,7 @@ static void close_softly(struct sim_end *end)
 
     send_fin(end);
     if (peer->eof_told) {
-        go(end); /* The peer has heard of the end before. */
+        go(end); /* The other end has heard of the end before. */
         return;
     }
     end->state = SIM_END_LINGERING;
@@ -671,7 +673,7 @@ void sim_net_close(struct mu_env *env, struct mu_conn *conn, bool abort)
         return;
     }
     end->stalled = false;
-    end->status = 0; /* It may have failed a moment ago: the owner asked for the end either way. */
+    end->status = 0; /* It may have failed a moment ago, but the owner asked for the end. */
     if (end->state == SIM_END_LINGERING && abort) {
         close_hard(end);
     } else if (end->state == SIM_END_OPEN && !abort && !is_lost(sim_end_peer(end))) {

@@ -1,7 +1,6 @@
 /*
  * Connections of the simulated network. A pair is one connection, its two ends are what two kernels
- * know of it. They may disagree, and that is the point: an end can be gone while the other has not
- * heard of it.
+ * know of it. They may disagree on purpose: an end can be gone while the other has not heard of it.
  *
  *      dialling ──▶ open ──▶ lingering ──▶ gone        dark: its host has no power; once that is
  *                    ▲                                 back the end is gone, and what comes for it
@@ -17,12 +16,12 @@ enum sim_end_state {
     SIM_END_DIALLING,
     SIM_END_BACKLOG, /* connected, not yet accepted by the process */
     SIM_END_OPEN,
-    SIM_END_LINGERING, /* closed by its owner; what it took is still delivered */
+    SIM_END_LINGERING, /* closed by its owner; accepted bytes are still delivered */
     SIM_END_GONE,
     SIM_END_DARK,
 };
 
-/* Bytes up to offset `end` of the stream come out at `at_ns`. */
+/* Bytes up to offset `end` of the stream arrive at `at_ns`. */
 struct sim_segment {
     uint64_t end;
     uint64_t at_ns;
@@ -45,7 +44,7 @@ struct sim_end {
     struct sim_pair *pair;
     enum sim_end_state state;
     struct mu_sim_host *host;
-    struct mu_sim_proc *proc; /* while somebody owns it */
+    struct mu_sim_proc *proc; /* while a process owns it */
     struct mu_list link;      /* of proc->ends or listener->backlog */
     struct mu_conn *conn;
     struct sim_listener *listener; /* in the backlog of */
@@ -66,8 +65,8 @@ struct sim_end {
     bool want_writable;
 
     /* The stream from the other end. */
-    bool stalled; /* the owner used less than it was offered */
-    bool resumed; /* and asked for more before it had even said so */
+    bool stalled; /* the owner used less than it was given */
+    bool resumed; /* it asked for more before it even returned */
     bool eof_told;
 
     int status;     /* for `closed` */
@@ -100,19 +99,20 @@ static inline struct sim_end *sim_end_peer(struct sim_end *end)
 /* sim_conn.c */
 void sim_end_init(struct sim_end *end, struct sim_pair *pair, struct mu_sim_host *host,
                   enum sim_end_state state);
-/** As much may be in flight as on a link without faults. */
+/** Lets as much be in flight as on a link without faults. */
 void sim_end_widen(struct sim_end *end);
-/** Who gets the callbacks, and is waited for while paused; NULL: the kernel alone. */
+/** Returns the process that gets the callbacks, which wait while it is paused; NULL: only the
+ * kernel. */
 void sim_end_own(struct sim_end *end, struct mu_sim_proc *proc);
-/** Finds the next moment at which something can come out at this end. */
+/** Finds the next moment at which something can arrive at this end. */
 void sim_end_arm(struct sim_end *end);
-/** It is open now, and the other end may have gone before that without a word. */
+/** The end is open now; the other end may have vanished before. */
 void sim_end_notice(struct sim_end *end);
 /** The end dies on its own side: its owner will be told. */
 void sim_end_fail(struct sim_end *end, int status);
 /** Sends a reset to the other end; a cut loses it. */
 void sim_end_reset_peer(struct sim_end *end);
-/** The kernel ends it for an owner that is no more: in order, or with a reset. */
+/** The kernel ends it for an owner that is gone: in order, or with a reset. */
 void sim_end_orphan(struct sim_end *end);
 void sim_end_dark(struct sim_end *end);
 /** Frees the pair if neither end needs it any more. */

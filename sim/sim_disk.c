@@ -1,6 +1,7 @@
 /*
  * A host's disk: the records of a keyspace's journal (proto/store/keyspace.h), kept in order of
- * their numbers. Commits happen at one moment of virtual time, so they are whole or not at all.
+ * their numbers. Commits happen at one moment of virtual time, so they happen completely or not at
+ * all.
  */
 #include "sim_impl.h"
 
@@ -25,16 +26,16 @@ struct sim_disk {
     struct mu_disk disk; /* first */
     struct mu_list link; /* of host->disks */
     struct mu_sim_host *host;
-    struct mu_sim_proc *holder; /* who has it open */
+    struct mu_sim_proc *holder; /* the process that has it open */
     char name[SIM_NAME_MAX];
-    bool broken; /* since it was opened */
+    bool broken; /* it has failed since it was opened */
     uint64_t revision;
     struct record *records;
     size_t count;
     size_t cap;
 };
 
-/* The place of `number`, or where it would go. */
+/* Finds the place of `number`, or where it would go. */
 static size_t find_place(const struct sim_disk *d, uint64_t number)
 {
     size_t low = 0;
@@ -96,7 +97,7 @@ static int put_record(struct sim_disk *d, struct record r)
     return 0;
 }
 
-/* One record of a journal onto the disk. */
+/* Writes one record of a journal to the disk. */
 static int apply(struct sim_disk *d, struct mu_reader *in)
 {
     struct record r = {0};

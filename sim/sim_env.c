@@ -33,7 +33,7 @@ static void env_entropy(struct mu_env *env, void *buf, size_t len)
 
 /* --- timers ----------------------------------------------------------------------------------- */
 
-/* The first true time at which the host's clock shows `at` or more. */
+/* Returns the first true time at which the host's clock shows `at` or more. */
 static uint64_t global_time(const struct mu_sim_host *host, mu_mono_t at)
 {
     uint64_t now = host->sim->now_ns;
@@ -45,9 +45,10 @@ static uint64_t global_time(const struct mu_sim_host *host, mu_mono_t at)
         return now;
     }
     if (left > UINT64_MAX / 4) {
-        return UINT64_MAX / 2; /* A deadline beyond every run: the arithmetic must not wrap. */
+        return UINT64_MAX / 2; /* The deadline is beyond every run, and the arithmetic must not
+                                  wrap. */
     }
-    /* Clocks are off by less than a thousandth, so this closes in from below in a few rounds. */
+    /* Clocks are off by less than a thousandth, so this converges from below in a few rounds. */
     guess = now + (left - left / 1000);
     while (mu_mono_before(sim_host_mono(host, guess), at)) {
         uint64_t short_by = mu_mono_since(sim_host_mono(host, guess), at);
@@ -57,7 +58,7 @@ static uint64_t global_time(const struct mu_sim_host *host, mu_mono_t at)
     return guess;
 }
 
-/* The one action of all the timers of a process stands at the earliest of them. */
+/* All timers of a process share one action, which is due at the earliest of them. */
 void sim_wake_rearm(struct mu_sim_proc *proc)
 {
     struct mu_sim *sim = proc->sim;
@@ -79,7 +80,7 @@ void sim_wake_rearm(struct mu_sim_proc *proc)
     sim_schedule(sim, &proc->wake, at);
 }
 
-/* One timer for each step, so that whatever it changes is seen by the next. */
+/* Each step fires one timer, so that the next one sees its changes. */
 static void run_wake(struct sim_action *action)
 {
     struct mu_sim_proc *proc = action->proc;
@@ -107,7 +108,7 @@ static void env_timer_arm(struct mu_env *env, struct mu_timer *timer, mu_mono_t 
 
     mu_heap_remove(&proc->timers, &timer->node);
     if (at.ns != MU_MONO_NEVER.ns) {
-        /* The past is as good as now: it does not overtake what was due before. */
+        /* A time in the past counts as now: it does not overtake what was due before. */
         mu_heap_insert(&proc->timers, &timer->node, mu_mono_before(at, now) ? now : at);
     }
     sim_wake_rearm(proc);
@@ -145,8 +146,8 @@ static void run_work(struct sim_action *action)
 }
 
 /*
- * The body runs at a random moment between the asking and the answer: a kill on one side of it
- * finds the work undone, on the other side done and not yet told.
+ * The body runs at a random moment between the request and the answer: a kill before it finds the
+ * work undone, a kill after it finds it done and not yet told.
  */
 static int env_work(struct mu_env *env, struct mu_work *work)
 {
@@ -172,7 +173,7 @@ static int env_work(struct mu_env *env, struct mu_work *work)
     return 0;
 }
 
-/* A process has the name of its host, and another number each time that it is started. */
+/* A process has the name of its host, and another pid each time it is started. */
 static void env_self(struct mu_env *env, struct mu_self *ret_self)
 {
     const struct mu_sim_proc *proc = mu_sim_proc_of(env);

@@ -1,4 +1,4 @@
-/* The fault menu: which faults a seed gets, and the one who makes them strike. */
+/* The faults: which ones a seed gets, and the code that makes them strike. */
 #include "sim_impl.h"
 
 #include "core/alloc.h"
@@ -49,7 +49,7 @@ static bool one_in(struct mu_prng *prng, uint64_t n)
     return mu_prng_below(prng, n) == 0;
 }
 
-/* Between `low` and `high`, all orders of magnitude alike. */
+/* Draws between `low` and `high`, all orders of magnitude alike. */
 static uint64_t draw_log(struct mu_prng *prng, uint64_t low, uint64_t high)
 {
     uint64_t doublings = 0;
@@ -168,7 +168,7 @@ static struct mu_sim_host *pick_host(struct mu_sim *sim)
     return NULL;
 }
 
-/* A living process on some host that the fault may strike, or NULL. */
+/* Chooses a living process that the fault may strike, or NULL. */
 static struct mu_sim_proc *pick_proc(struct mu_sim *sim, unsigned spared)
 {
     struct mu_sim_host *host = pick_host(sim);
@@ -297,7 +297,8 @@ static void run_strike(struct sim_action *action)
     case FAULT_RESET:
         count = sim_net_count(sim);
         if (count != 0) {
-            /* Two draws are two statements, or compilers would disagree about their order. */
+            /* Two draws are two statements, because compilers disagree about the order within
+             * one. */
             bool both = one_in(prng, 2);
 
             sim_net_reset_one(sim, mu_prng_below(prng, 2 * count), both);

@@ -8,8 +8,8 @@
 #include "core/alloc.h"
 #include "core/assert.h"
 
-#define LOST_PPM   30000u             /* requests, and answers, where connections are reset */
-#define STREAM_NS  (20 * MU_NS_PER_S) /* and how long streams last there */
+#define LOST_PPM   30000u             /* requests and answers lost if connections are reset */
+#define STREAM_NS  (20 * MU_NS_PER_S) /* how long streams last then */
 #define CONNECT_MS 10000u
 
 struct mu_sim_http_server {
@@ -36,7 +36,7 @@ struct mu_sim_exchange {
     struct mu_list link; /* of sim->exchanges */
     struct mu_sim_proc *proc;
     struct mu_http *http;
-    struct mu_sim_http_server *server; /* NULL: it knows nothing of it, or has ended it */
+    struct mu_sim_http_server *server; /* NULL: the server does not know it yet, or has ended it */
     struct mu_sim_host *host;          /* the server's */
     bool served;
     char *method;
@@ -99,7 +99,7 @@ static void tell_soon(struct mu_sim_exchange *x, uint64_t at_ns)
     }
 }
 
-/* It ends for its client, with an error; what was on its way is lost. */
+/* The exchange ends for its client with an error; what was on its way is lost. */
 static void break_exchange(struct mu_sim_exchange *x, int status)
 {
     if (x->over && x->status != 0) {
@@ -112,7 +112,7 @@ static void break_exchange(struct mu_sim_exchange *x, int status)
     sim_schedule(x->sim, &x->tell, x->sim->now_ns);
 }
 
-/* It will end with this, unless its time is up before. */
+/* The exchange will end with this status, unless its time is up before. */
 static void fail_at(struct mu_sim_exchange *x, int status, uint64_t at_ns)
 {
     if (!sim_scheduled(&x->fail) || at_ns < x->fail.node.at.ns) {
@@ -144,7 +144,8 @@ static void tell_done(struct mu_sim_exchange *x)
     }
     sim_trace_step(x->sim, 3, (uint64_t)-status);
     if (sim_scheduled(&x->arrive) && x->sent) {
-        x->http = NULL; /* The request is on its way, and will be done though nobody listens. */
+        x->http = NULL; /* The request is on its way, and will be done although its client is
+                           gone. */
         x->tell.proc = NULL;
     } else {
         free_exchange(x);
@@ -173,7 +174,7 @@ static void tell_data(struct mu_sim_exchange *x)
     x->stuck = used < in.len && !x->resumed;
 }
 
-/* One callback for each step. */
+/* Each step makes one callback. */
 static void run_tell(struct sim_action *action)
 {
     struct mu_sim_exchange *x = MU_CONTAINER_OF(action, struct mu_sim_exchange, tell);
@@ -211,7 +212,7 @@ static void run_tell(struct sim_action *action)
         return;
     }
     if (x->over && x->status != 0) {
-        return; /* It was cancelled meanwhile, and is due. */
+        return; /* It was cancelled meanwhile, and its end is due. */
     }
     p = mu_list_empty(&x->pieces) ? NULL : MU_CONTAINER_OF(x->pieces.next, struct piece, link);
     if (!x->stuck && (x->held.len > 0 || x->over)) {
@@ -347,7 +348,7 @@ static bool split_url(const char *url, struct mu_addr *ret_addr, const char **re
     return mu_addr_parse(text, 80, ret_addr, &msg) == 0;
 }
 
-/* What will go wrong with it, and when. */
+/* Draws what will go wrong with the request, and when. */
 static void draw_fate(struct mu_sim_exchange *x, const struct mu_http_request *q)
 {
     struct mu_sim *sim = x->sim;
@@ -364,7 +365,7 @@ static void draw_fate(struct mu_sim_exchange *x, const struct mu_http_request *q
         sim_schedule(sim, &x->fail, sim->now_ns + q->timeout_ms * MU_NS_PER_MS);
     }
     if (fresh && at > sim->now_ns + connect_ns) {
-        x->sent = false; /* Not even a connection comes about. */
+        x->sent = false; /* Not even a connection is made. */
         sim_schedule(sim, &x->fail, sim->now_ns + connect_ns);
         return;
     }
@@ -471,7 +472,7 @@ void sim_http_drop(struct mu_sim_proc *proc)
     }
 }
 
-/* What waited for the end of a cut comes sooner, in its order. */
+/* What waited for the end of a cut comes sooner, in order. */
 static void hasten(struct mu_sim_exchange *x)
 {
     uint64_t last = 0;

@@ -1,4 +1,4 @@
-/* What the files of the simulator share. Nobody else includes this. */
+/* What the files of the simulator share. No other file includes this. */
 #ifndef MU_SIM_IMPL_H
 #define MU_SIM_IMPL_H
 
@@ -13,14 +13,14 @@
 #define SIM_CHECKERS_MAX 8
 #define SIM_RTO_NS       (200 * MU_NS_PER_MS) /* until something lost is sent again */
 #define SIM_LINGER_NS    (5 * MU_NS_PER_S)    /* how long a closed connection still delivers */
-#define SIM_TIMEOUT_NS   (60 * MU_NS_PER_S)   /* until a silent peer is given up by the kernel */
-#define SIM_DIAL_NS      (30 * MU_NS_PER_S)   /* until a dial nobody answers is given up */
+#define SIM_TIMEOUT_NS   (60 * MU_NS_PER_S)   /* until the kernel gives up a silent end */
+#define SIM_DIAL_NS      (30 * MU_NS_PER_S)   /* until an unanswered dial is given up */
 
 /* What a step can be: the words of the trace. X(enum suffix, text) */
 #define SIM_KIND_MAP(X)                                                                            \
     X(START, "start")       /* a process starts. subject: how often it was started */              \
     X(TIMER, "timer")       /* a timer fires. a: how late, in ns */                                \
-    X(SYN, "syn")           /* a dial reaches its host. a: 1 somebody listens, 0 refused */        \
+    X(SYN, "syn")           /* a dial reaches its host. a: 1 there is a listener, 0 refused */     \
     X(ACCEPT, "accept")     /* a: 1 taken, 0 turned away */                                        \
     X(OPEN, "open")         /* the dialler learns that it is connected */                          \
     X(ARRIVE, "arrive")     /* bytes or their end. a: offered, b: used; 0 0: nothing or the end */ \
@@ -30,7 +30,7 @@
     X(UNLISTEN, "unlisten") /* the last callback of a listener */                                  \
     X(LINGER, "linger")     /* a closed connection stops trying */                                 \
     X(WORK, "work")         /* the body of some work runs */                                       \
-    X(DONE, "done")         /* and its owner is told */                                            \
+    X(DONE, "done")         /* the owner of the work is told */                                    \
     X(FAULT, "fault")       /* a fault strikes. a: which (enum sim_fault_kind), b: its length */   \
     X(REBOOT, "reboot")     /* a killed process is started again */                                \
     X(AT, "at")             /* the scenario asked for this */                                      \
@@ -48,7 +48,7 @@ enum sim_kind {
 struct sim_action {
     struct mu_heap_node node;
     void (*run)(struct sim_action *action);
-    struct mu_sim_proc *proc; /* put off while it is paused; NULL: the world's */
+    struct mu_sim_proc *proc; /* put off while it is paused; NULL: an action of the world */
     enum sim_kind kind;
     uint64_t subject; /* for the trace */
 };
@@ -64,9 +64,9 @@ struct sim_link {
 struct mu_sim_heap {
     struct mu_list blocks;
     size_t count;
-    struct mu_sim *sim;      /* whose faults make allocations fail; NULL: none do */
-    struct mu_prng prng;     /* which ones */
-    uint64_t short_until_ns; /* all of them, up to then */
+    struct mu_sim *sim;      /* whose faults make allocations fail; NULL: no allocation fails */
+    struct mu_prng prng;     /* decides which ones fail */
+    uint64_t short_until_ns; /* all of them fail until then */
 };
 
 struct mu_sim_host {
@@ -95,7 +95,7 @@ struct mu_sim_proc {
     bool alive;
     bool starting;
     bool exiting;
-    bool exited; /* by itself: nobody starts it again but mu_sim_restart() */
+    bool exited; /* it ended by itself: only mu_sim_restart() starts it again */
     uint32_t starts;
     uint64_t paused_until_ns;
     struct mu_heap timers;
@@ -103,7 +103,7 @@ struct mu_sim_proc {
     struct sim_action wake;
     struct sim_action start;
     struct sim_action reboot; /* after a fault killed it */
-    bool doomed;              /* in the middle of one */
+    bool doomed;              /* it is being killed */
     struct mu_sim_heap heap;
     struct mu_list ends;
     struct mu_list listeners;
@@ -149,14 +149,14 @@ struct mu_sim {
 };
 
 /* sim.c */
-/** Puts an action on the heap; one that is there is moved. */
+/** Puts an action on the heap, or moves it if it is there. */
 void sim_schedule(struct mu_sim *sim, struct sim_action *action, uint64_t at_ns);
 void sim_cancel(struct mu_sim *sim, struct sim_action *action);
 static inline bool sim_scheduled(const struct sim_action *action)
 {
     return mu_heap_contains(&action->node);
 }
-/** Around every call into the code of a process. */
+/** Called around every call into the code of a process. */
 void sim_enter(struct mu_sim_proc *proc);
 void sim_leave(struct mu_sim_proc *proc);
 mu_mono_t sim_host_mono(const struct mu_sim_host *host, uint64_t global_ns);
@@ -171,7 +171,8 @@ void sim_env_drop(struct mu_sim_proc *proc);
 
 /* sim_net.c and sim_conn.c */
 struct sim_link *sim_link_get(struct mu_sim_host *from, struct mu_sim_host *to);
-/** When `n` bytes that are sent now come out at the other end; they never overtake `after_ns`. */
+/** Returns when `n` bytes that are sent now arrive at the other end; they never overtake
+ * `after_ns`. */
 uint64_t sim_link_arrival(struct mu_sim_host *from, struct mu_sim_host *to, size_t n,
                           uint64_t after_ns);
 bool sim_link_is_cut(struct mu_sim_host *from, struct mu_sim_host *to);
@@ -184,16 +185,16 @@ void sim_net_resume(struct mu_env *env, struct mu_conn *conn);
 void sim_net_finish(struct mu_env *env, struct mu_conn *conn);
 void sim_net_close(struct mu_env *env, struct mu_conn *conn, bool abort);
 void sim_net_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, size_t cap);
-/** The process is gone: its listeners vanish, its connections are ended by the kernel or not. */
+/** The process is gone: its listeners vanish, and the kernel ends its connections, or does not. */
 void sim_net_drop(struct mu_sim_proc *proc, enum mu_sim_kill how);
-/** The host is back: what it forgot it now resets. */
+/** The host is back: it resets the connections that it forgot. */
 void sim_net_reboot(struct mu_sim_host *host);
 /** Resets one connection by its place in the list; one end may learn of it only when it sends. */
 void sim_net_reset_one(struct mu_sim *sim, uint64_t choice, bool both);
 size_t sim_net_count(const struct mu_sim *sim);
 /** A cut ended early or late: what waited flows. */
 void sim_net_kick(struct mu_sim *sim, struct mu_sim_host *from, struct mu_sim_host *to);
-/** The connections across a cut that begins will not outlive it. */
+/** Marks connections across a cut that will not survive it. */
 void sim_net_doom(struct mu_sim_host *from, struct mu_sim_host *to);
 void sim_net_free(struct mu_sim *sim);
 
@@ -202,14 +203,14 @@ int sim_fault_init(struct mu_sim *sim);
 void sim_fault_proc_init(struct mu_sim_proc *proc);
 void sim_fault_stop(struct mu_sim *sim);
 void sim_fault_free(struct mu_sim *sim);
-/** Uniform up to `max`, small ones more often: half of the draws are below a tenth of it. */
+/** Draws up to `max`, small numbers more often: half of the draws are below a tenth of it. */
 uint64_t sim_draw_ns(struct mu_prng *prng, uint64_t max);
 
 /* sim_http.c */
 int sim_http_start(struct mu_env *env, struct mu_http *http, const struct mu_http_request *request);
 void sim_http_resume(struct mu_env *env, struct mu_http *http);
 void sim_http_cancel(struct mu_env *env, struct mu_http *http);
-/** The process is gone: nobody is told, but what is on its way may arrive. */
+/** The process is gone: no callback follows, but what is on its way may arrive. */
 void sim_http_drop(struct mu_sim_proc *proc);
 /** A cut ended early. */
 void sim_http_kick(struct mu_sim *sim, struct mu_sim_host *from, struct mu_sim_host *to);
@@ -227,25 +228,25 @@ int sim_child_signal(struct mu_env *env, struct mu_child *child, int signal,
                      enum mu_child_scope scope);
 void sim_child_resume(struct mu_env *env, struct mu_child *child, enum mu_stream stream);
 void sim_child_leave(struct mu_env *env, struct mu_child *child, int signal, uint64_t grace_ms);
-/** How many children the process has whose last callback is still to come. */
+/** Returns how many children of the process have not had their last callback. */
 size_t sim_child_held(const struct mu_sim_proc *proc);
-/** The process is gone: its children will be. */
+/** The process is gone: its children will die. */
 void sim_child_drop(struct mu_sim_proc *proc, enum mu_sim_kill how);
 void sim_child_free(struct mu_sim *sim);
 
 /* sim_alloc.c */
-/** Makes `heap` pay for what is allocated from now on; returns the one that did. NULL: the test. */
+/** Makes `heap` the owner of later allocations; returns the previous one. NULL: the test. */
 struct mu_sim_heap *sim_heap_swap(struct mu_sim_heap *heap);
 void sim_heap_init(struct mu_sim_heap *heap);
-/** Frees all that the heap holds. */
+/** Frees everything that the heap holds. */
 void sim_heap_drop(struct mu_sim_heap *heap);
-/** Whether the heap has nothing to give, now; one more call of its prng. */
+/** Returns whether an allocation fails now; draws from the heap's prng. */
 bool sim_heap_fails(struct mu_sim_heap *heap);
-/** Whether this allocator is the one that was linked in. */
+/** Returns whether this allocator was linked in. */
 bool sim_heap_in_place(void);
 
 /* sim_x25519.c */
-/** Whether this exchange of keys is the one that was linked in. */
+/** Returns whether this key exchange was linked in. */
 bool sim_x25519_in_place(void);
 
 /* sim_trace.c */

@@ -1,6 +1,6 @@
 /*
- * Log lines in the trace. Apart from the trace itself, because the log belongs to the services, and
- * what tests the simulator alone links without them.
+ * Log lines in the trace. They are separate from the trace, because the log belongs to the
+ * services, and tests of the simulator alone link without them.
  */
 #include "sim.h"
 

@@ -157,7 +157,7 @@ int sim_net_listen(struct mu_env *env, struct mu_listener *listener, struct mu_a
     return 0;
 }
 
-/* Those who connected and were never accepted. */
+/* Ends connections that were never accepted. */
 static void drop_backlog(struct sim_listener *l)
 {
     struct mu_list *node;
@@ -200,7 +200,8 @@ static void run_accept(struct sim_action *action)
     struct mu_sim_proc *proc = l->proc;
     struct mu_conn *conn;
 
-    mu_list_remove(&end->link); /* `accept` may stop listening: that is not about this one. */
+    mu_list_remove(&end->link); /* `accept` may stop listening, which must not end this
+                                   connection. */
     end->listener = NULL;
     sim_enter(proc);
     conn = l->listener->accept(l->listener);
@@ -234,7 +235,7 @@ static void run_open(struct sim_action *action)
     }
     sim_trace_step(sim, 1, 0);
     if (end->rst_status == -ETIMEDOUT) {
-        sim_cancel(sim, &end->rst); /* The dial's own patience, not a reset on its way. */
+        sim_cancel(sim, &end->rst); /* This is the dial's own time limit, not a reset on its way. */
     }
     end->state = SIM_END_OPEN;
     end->last_at_ns = sim->now_ns;
@@ -272,7 +273,7 @@ static void answer_syn(struct sim_pair *pair, struct mu_sim_host *to, struct sim
     sim_schedule(sim, &pair->open, back);
 }
 
-/* The first packet of a dial comes to its host; until it does it is sent again and again. */
+/* The first packet of a dial reaches its host; until then it is sent again and again. */
 static void run_syn(struct sim_action *action)
 {
     struct sim_pair *pair = MU_CONTAINER_OF(action, struct sim_pair, syn);
@@ -365,7 +366,7 @@ void sim_net_peer(struct mu_env *env, const struct mu_conn *conn, char *buf, siz
 
 /* --- faults ----------------------------------------------------------------------------------- */
 
-/* Runs `visit` on every end there is; it may end the pair it is given. */
+/* Runs `visit` on every end; it may end the pair that it is given. */
 static void each_end(struct mu_sim *sim, void (*visit)(struct sim_end *end, void *arg), void *arg)
 {
     MU_LIST_FOREACH_SAFE (node, tmp, &sim->pairs) {
@@ -499,7 +500,7 @@ static void kick_end(struct sim_end *end, void *arg)
     struct sim_action *late[] = {&end->arrive, &end->ack, &end->pair->open};
     uint64_t soon = sim->now_ns + mu_prng_below(&sim->prng, SIM_RTO_NS);
 
-    sim_end_widen(end); /* one that is being dialled, too */
+    sim_end_widen(end); /* also one that is being dialled */
     if (end->state == SIM_END_NONE || peer->state == SIM_END_NONE || end->host != hosts->b ||
         peer->host != hosts->a) {
         return;
@@ -521,7 +522,7 @@ static void kick_end(struct sim_end *end, void *arg)
     }
 }
 
-/* A connection that does not survive the cut: each end gives it up when it has had enough. */
+/* The connection does not survive the cut: each end gives it up in its own time. */
 static void doom_end(struct sim_end *end, void *arg)
 {
     const struct host_pair *hosts = arg;

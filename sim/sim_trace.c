@@ -1,5 +1,5 @@
 /*
- * The trace: one line for each step, columns as docs/simulator.md has them. The digest is taken
+ * The trace: one line for each step, with the columns of docs/simulator.md. The digest is taken
  * over the same facts, whether lines are written or not.
  */
 #include "sim_impl.h"

@@ -32,7 +32,7 @@ struct handler_link {
     struct mu_unary_handler *handler;
 };
 
-/* A connection: a call of ours, or a request of another's. */
+/* A connection: a call of ours, or a request of another node. */
 struct line {
     struct mu_list link;
     struct sim_unary *unary;
@@ -89,7 +89,7 @@ static void flush(struct line *l)
         mu_buf_consume(&l->out, taken);
     }
     if (l->out.len == 0 && l->call == NULL && !l->started && l->request.handler != NULL) {
-        close_line(l, false); /* the answer is out */
+        close_line(l, false); /* the answer was sent */
     }
 }
 

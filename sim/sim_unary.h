@@ -1,7 +1,7 @@
 /*
- * Unary calls in the simulator (service/base/unary.h): a connection for each, with a message each
- * way. It stands in for peers' streams where these are not what is tested, so that a thousand nodes
- * are cheap. Who calls is taken at his word.
+ * Unary calls in the simulator (service/base/unary.h): one connection for each, with a message each
+ * way. It replaces peers' streams where these are not tested, so that a thousand nodes are cheap.
+ * The caller's id is not verified.
  *
  * Peers are numbered; peer `n` is on host "n<n>".
  */
@@ -13,10 +13,11 @@
 
 struct sim_unary;
 
-/** Listens on this process's host. MUSTER_ENOMEM or what listening failed with. */
+/** Listens on this process's host. MUSTER_ENOMEM, or the error of listening. */
 int sim_unary_new(struct mu_env *env, uint32_t number, struct sim_unary **ret);
 struct mu_unary *sim_unary_of(struct sim_unary *u);
-/** All calls must be over or canceled, and nobody serve. `done` follows; then it is freed. */
+/** All calls must be over or canceled, and nothing may be served. `done` follows; then it is
+ * freed. */
 void sim_unary_close(struct sim_unary *u, void (*done)(void *context), void *context);
 
 struct mu_peer_id sim_unary_peer(uint32_t number);

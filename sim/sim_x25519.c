@@ -1,8 +1,8 @@
 /*
  * The key exchange of simulated processes. It is linked in place of crypto/x25519.c: same functions
- * and same lengths, but between numbers modulo a prime, at next to no cost, where X25519 took half
- * the time of a run among peers. What is looked for in a simulation does not lie in the curve: that
- * is held against its vectors elsewhere.
+ * and same lengths, but between numbers modulo a prime, at almost no cost, where X25519 took half
+ * the time of a run among peers. A simulation does not test the curve: other tests check it against
+ * its vectors.
  */
 #include "sim_impl.h"
 
@@ -34,7 +34,7 @@ static uint64_t read_number(const uint8_t bytes[MU_X25519_LEN])
     return number;
 }
 
-/* The number, and what a generator makes of it. */
+/* Computes the number, and the generator's power of it. */
 static void write_number(uint8_t ret[MU_X25519_LEN], uint64_t number)
 {
     struct mu_prng prng;
@@ -59,7 +59,7 @@ int mu_x25519(uint8_t ret[MU_X25519_LEN], const uint8_t secret[MU_X25519_LEN],
     uint64_t public_key = read_number(peer) % PRIME;
 
     if (public_key <= 1) {
-        return MUSTER_ECORRUPT; /* nothing can be shared with it */
+        return MUSTER_ECORRUPT; /* no secret can be shared with it */
     }
     write_number(ret, power(public_key, read_number(secret)));
     return 0;

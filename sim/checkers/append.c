@@ -86,7 +86,7 @@ int append_read(struct append_log *log, struct mu_span value, uint64_t invoked, 
 
 /* --- the check -------------------------------------------------------------------------------- */
 
-/* Where each token of the longest value stands. */
+/* Finds the place of each token in the longest value. */
 static int place(struct append_log *log, struct append_op *op, struct mu_errmsg *reterr_msg)
 {
     struct mu_span value = mu_buf_span(&log->longest);
@@ -144,7 +144,8 @@ static int explain(const struct append_op *first, const struct append_op *second
                   second->token == 0 ? "a read" : "an append", second->invoked, second->before);
 }
 
-/* Of two where one ended before the other began, the first left no more than the second found. */
+/* Of two operations where one ended before the other began, the first left no more than the second
+ * found. */
 static int check_order(struct append_op **began, struct append_op **ended, size_t count,
                        size_t ended_count, struct mu_errmsg *reterr_msg)
 {
@@ -159,10 +160,10 @@ static int check_order(struct append_op **began, struct append_op **ended, size_
                 most = ended[k];
             }
             if (ended[k]->before == NOWHERE) {
-                break; /* What is nowhere is missing from whatever is read later. */
+                break; /* A token that is nowhere is also missing from every later read. */
             }
         }
-        /* Two appends that are both missing, or one that is, say nothing about their order. */
+        /* If one append or both are missing, nothing is known about their order. */
         if (most == NULL || began[i]->before == NOWHERE ||
             (most->before == NOWHERE && began[i]->token != 0)) {
             continue;

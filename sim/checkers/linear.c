@@ -69,7 +69,7 @@ static bool same(struct linear_value a, struct linear_value b)
     return a.present == b.present && (!a.present || a.number == b.number);
 }
 
-/* What compare_set answers, and what it leaves. */
+/* Computes what compare_set answers and leaves. */
 static struct linear_value compare_set(const struct linear_op *op, struct linear_value *state,
                                        bool *ret_written)
 {
@@ -156,7 +156,7 @@ static void grow_slots(struct memory *m)
     }
 }
 
-/* Whether this is new; it is remembered then. */
+/* Returns whether this is new, and remembers it. */
 static bool remember(struct memory *m, const uint64_t *done, struct linear_value state)
 {
     uint64_t key[WORDS + 2];
@@ -188,7 +188,7 @@ static bool remember(struct memory *m, const uint64_t *done, struct linear_value
 
 /* --- the search ------------------------------------------------------------------------------- */
 
-/* A call or an answer, in a list in the order in which they happened. */
+/* A call or an answer, in a list in order of time. */
 struct event {
     uint64_t order;
     uint32_t op; /* of the key's */
@@ -205,7 +205,7 @@ struct step {
 struct search {
     const struct linear_op *ops[LINEAR_KEY_OPS_MAX];
     size_t op_count;
-    size_t answers_left; /* operations that were answered and have no moment yet */
+    size_t answers_left; /* answered operations that have no moment yet */
     struct event events[2 * LINEAR_KEY_OPS_MAX + 1]; /* the head of the list first */
     size_t event_count;
     uint32_t call_of[LINEAR_KEY_OPS_MAX];
@@ -231,14 +231,14 @@ static void add_event(struct search *s, uint64_t order, uint32_t op, bool answer
     s->events[s->event_count++] = (struct event){.order = order, .op = op, .answer = answer};
 }
 
-/* Looking at a value changes nothing: unanswered, it tells nothing either. */
+/* A read changes nothing: without an answer, it tells nothing either. */
 static bool matters(const struct linear_op *op)
 {
     return !op->dropped && (op->returned != 0 || op->kind == LINEAR_SET || op->kind == LINEAR_ADD ||
                             op->kind == LINEAR_COMPARE_SET || op->kind == LINEAR_DELETE);
 }
 
-/* Collects one key's part. False if there is too much of it. */
+/* Collects the operations on one key. False if there are too many. */
 static bool collect(struct search *s, const struct linear_history *h, uint32_t key)
 {
     s->event_count = 1;
@@ -293,7 +293,7 @@ static void relink_event(struct search *s, uint32_t at)
     }
 }
 
-/* The operation is given the next moment. */
+/* Gives the operation the next moment. */
 static void place(struct search *s, uint32_t op, struct linear_value before)
 {
     s->stack[s->depth++] = (struct step){op, before};
@@ -343,7 +343,7 @@ static enum linear_verdict search(struct search *s)
             }
             continue;
         }
-        /* An answer whose call has no moment yet: nothing may come before it but what has. */
+        /* This answer's call has no moment yet: nothing else may be placed before it. */
         if (at != NONE && s->depth >= s->deepest) {
             s->deepest = s->depth;
             s->stuck = op;

@@ -1,19 +1,19 @@
 /*
  * Checker: a history of store operations is linearizable, that is, each operation that was answered
  * can be given one moment between its call and its answer so that all answers are what a single
- * store would have said. An operation whose outcome is unknown (no answer, or an error that says
- * "perhaps") may have taken effect at any moment after its call, or never.
+ * store would have said. An operation whose outcome is unknown (no answer, or an ambiguous error)
+ * may have taken effect at any moment after its call, or never.
  *
  *     uint32_t op = linear_invoke(&history, &(struct linear_op){.kind = LINEAR_SET, ...});
  *     linear_return(&history, op, &(struct linear_result){...});
  *     verdict = linear_check(&history, &msg);
  *
  * Keys are checked one by one: a history is linearizable if each key's part is. The search is that
- * of Wing and Gong with Lowe's memory of what was tried: it takes the calls that may come next, and
- * never looks twice at the same set of operations done with the same value left.
+ * of Wing and Gong with Lowe's memory of what was tried: it tries the calls that may come next, and
+ * never looks twice at the same set of operations with the same resulting value.
  *
- * Values are numbers in decimal, so that add works on what set wrote. Order is that of the calls to
- * this module, not of clocks.
+ * Values are decimal numbers, so that add works on what set wrote. The order is that of the calls
+ * to this module, not of clocks.
  */
 #ifndef MU_SIM_LINEAR_H
 #define MU_SIM_LINEAR_H
@@ -57,8 +57,8 @@ struct linear_op {
     int64_t number; /* set: the value; add: the delta; compare_set: the desired value */
     struct linear_value expected; /* compare_set; absent stands for the empty value */
     /* The history's own: */
-    uint64_t invoked;  /* order of the call */
-    uint64_t returned; /* of the answer; 0: none, the outcome is unknown */
+    uint64_t invoked;  /* when it was called */
+    uint64_t returned; /* when it was answered; 0: no answer, the outcome is unknown */
     uint64_t invoked_ns;
     uint64_t returned_ns;
     bool dropped; /* it certainly had no effect and no answer */
@@ -74,12 +74,13 @@ struct linear_history {
 
 void linear_init(struct linear_history *h);
 void linear_fini(struct linear_history *h);
-/** Notes a call at virtual time `now_ns`; returns its number. The fields above "own" count. */
+/** Records a call at virtual time `now_ns`; returns its number. The caller sets the fields before
+ * "The history's own". */
 uint32_t linear_invoke(struct linear_history *h, const struct linear_op *op, uint64_t now_ns);
-/** It was answered. An operation that never is has an unknown outcome. */
+/** Records an answer. An operation without one has an unknown outcome. */
 void linear_return(struct linear_history *h, uint32_t op, const struct linear_result *result,
                    uint64_t now_ns);
-/** It certainly did nothing. */
+/** Records that an operation certainly did nothing. */
 void linear_drop(struct linear_history *h, uint32_t op);
 
 enum linear_verdict {

@@ -36,7 +36,7 @@ void load_check_time(struct mu_sim *sim, const char *who, const struct mu_sim_pr
     uint64_t now = mu_sim_now_ns(sim);
     uint64_t due = begun_ns + limit_ms * MU_NS_PER_MS;
     uint64_t awake = mu_sim_proc_awake_ns(proc);
-    /* Clocks drift, timers are late, and what is under way on other threads is waited for. */
+    /* The slack for drifting clocks, late timers, and work on other threads. */
     uint64_t slack = 2 * MU_NS_PER_S + 2 * f->timer_late_max_ns + 2 * f->work_max_ns +
                      limit_ms * MU_NS_PER_MS / 10;
 

@@ -53,7 +53,7 @@ void queue_popped(struct queue_history *h, size_t pop, enum queue_outcome outcom
 
 /* --- the check -------------------------------------------------------------------------------- */
 
-/* Finds for each pop the push it got its element from. */
+/* Finds the push of each pop's element. */
 static int match(struct queue_history *h, struct mu_errmsg *reterr_msg)
 {
     for (size_t i = 0; i < h->pops.count; i++) {
@@ -100,7 +100,7 @@ static int check_order(const struct queue_history *h, const struct queue_op *fir
                   second->element);
 }
 
-/* Whether the queue certainly held this element from the pop's beginning to its end. */
+/* Returns whether the queue certainly held this element from the pop's beginning to its end. */
 static int check_empty(const struct queue_history *h, const struct queue_op *pop,
                        const struct queue_op *push, struct mu_errmsg *reterr_msg)
 {

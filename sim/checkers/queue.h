@@ -1,9 +1,9 @@
 /*
- * Checker: a queue. Each push brings an element of its own. What is popped was pushed, and is
- * popped once; of two elements of which one was there before the other was brought, the first
- * leaves no later, as far as real time tells; nobody is told that the queue is empty while it
- * certainly is not; and when it has been drained at the end, what was acknowledged and nobody got
- * is no more than what pops of unknown outcome may have taken.
+ * Checker: a queue. Each push has its own element. What is popped was pushed, and is popped once;
+ * of two elements where one was there before the other was pushed, the first leaves no later, as
+ * far as real time tells; no client is told that the queue is empty while it certainly is not; and
+ * when it has been drained at the end, the acknowledged elements that no client got are no more
+ * than what pops of unknown outcome may have taken.
  *
  * Times are ticks of any clock that has no two events at once, and never 0.
  */
@@ -16,7 +16,7 @@
 #include "core/err.h"
 
 enum queue_outcome {
-    QUEUE_UNKNOWN = 0, /* until it is told otherwise */
+    QUEUE_UNKNOWN = 0, /* until another outcome is recorded */
     QUEUE_DONE,
     QUEUE_EMPTY,   /* a pop that did not wait */
     QUEUE_NOTHING, /* a pop that certainly took nothing */
@@ -49,7 +49,7 @@ void queue_pushed(struct queue_history *h, size_t push, uint64_t now);
 /** `element` counts with QUEUE_DONE. */
 void queue_popped(struct queue_history *h, size_t pop, enum queue_outcome outcome, int64_t element,
                   uint64_t now);
-/** MUSTER_ECORRUPT with words. */
+/** Checks the history. MUSTER_ECORRUPT with a message. */
 int queue_check(struct queue_history *h, struct mu_errmsg *reterr_msg);
 
 #endif

@@ -7,7 +7,7 @@
 #include "core/assert.h"
 #include "sim.h"
 
-/* All memory is the test's, whoever runs. */
+/* All memory belongs to the test, whatever process runs. */
 static void *grow(void *old, size_t size)
 {
     struct mu_sim_heap *heap = mu_sim_outside();
@@ -44,7 +44,7 @@ void rounds_fini(struct rounds *r)
     *r = (struct rounds){0};
 }
 
-/* Whether (incarnation, round) of `a` comes before that of `b`. */
+/* Returns whether (incarnation, round) of `a` comes before that of `b`. */
 static bool is_before(uint64_t incarnation, uint64_t round, uint64_t than_incarnation,
                       uint64_t than_round)
 {
@@ -104,7 +104,7 @@ static struct rounds_world *add_world(struct rounds *r, const struct mu_rdzv_ass
     return w;
 }
 
-/* The node itself, in the list that it was given. */
+/* Checks the node itself in the list that it was given. */
 static const char *judge_members(const struct mu_rdzv_assignment *a, const char *name)
 {
     if (a->world == 0 || a->rank >= a->world) {
@@ -120,7 +120,7 @@ static const char *judge_members(const struct mu_rdzv_assignment *a, const char 
         return "another one has its rank in the list of members";
     }
     if (a->world > 64) {
-        return NULL; /* The square is for small worlds. */
+        return NULL; /* The quadratic check is for small worlds. */
     }
     for (size_t i = 0; i < a->member_count; i++) {
         for (size_t k = 0; k < i; k++) {

@@ -119,7 +119,7 @@ static bool is_same(const struct watch_change *a, const struct watch_change *b)
     return a->revision == b->revision && a->hash == b->hash && strcmp(a->key, b->key) == 0;
 }
 
-/* Whether the key of the change at `at` had this very value as of `revision`. */
+/* Returns whether the key of the change at `at` had this very value as of `revision`. */
 static bool is_latest(const struct watch_list *list, size_t at, uint64_t revision)
 {
     for (size_t i = at + 1; i < list->count && list->changes[i].revision <= revision; i++) {
@@ -139,7 +139,7 @@ static int complain(const struct watch_run *run, const struct watch_change *chan
                   (double)change->at_ns / 1e6);
 }
 
-/* The items it began with: all that was there, as of the revision of the first. */
+/* Checks the initial items: all that was there, as of the revision of the first. */
 static int check_current(const struct watch_run *run, const struct watch_life *life,
                          size_t *ret_told, struct mu_errmsg *reterr_msg)
 {
@@ -167,7 +167,7 @@ static int check_current(const struct watch_run *run, const struct watch_life *l
             k++;
         }
         known += k < n ? 1 : 0;
-        /* One that was cut off in the middle of its beginning has told a part of it. */
+        /* A watch that was cut off at its beginning has told only a part of it. */
         if (k == n && !(run->ended && n == told->count)) {
             return complain(run, c, "it did not begin with what was there", reterr_msg);
         }
@@ -179,7 +179,7 @@ static int check_current(const struct watch_run *run, const struct watch_life *l
     return 0;
 }
 
-/* Where in the life's changes those begin that the watch owes after its first `*told` items. */
+/* Finds the first of the life's changes that the watch owes after its first `*told` items. */
 static int find_start(const struct watch_run *run, const struct watch_life *life, size_t *told,
                       size_t *ret_at, struct mu_errmsg *reterr_msg)
 {
@@ -210,7 +210,7 @@ static int find_start(const struct watch_run *run, const struct watch_life *life
     return 0;
 }
 
-/* The watch, if it ran in this life of the server. */
+/* Checks the watch, if it ran in this life of the server. */
 static int check_run(const struct watch_run *run, const struct watch_life *life, uint64_t slack_ns,
                      struct mu_errmsg *reterr_msg)
 {
@@ -222,7 +222,7 @@ static int check_run(const struct watch_run *run, const struct watch_life *life,
     if (run->told.count != 0) {
         err = find_start(run, life, &k, &at, reterr_msg);
     } else if (!run->current) {
-        return 0; /* Nobody knows when it began. */
+        return 0; /* It is unknown when the watch began. */
     }
     for (; err == 0 && at < list->count; at++) {
         const struct watch_change *c = &list->changes[at];
@@ -256,7 +256,7 @@ int watch_check(struct watch_history *h, uint64_t slack_ns, struct mu_errmsg *re
     for (size_t i = 0; i < h->run_count; i++) {
         const struct watch_run *run = &h->runs[i];
         int err = h->life_count == 0 ? 0 : MUSTER_ECORRUPT;
-        /* One that told nothing and still runs does so in the last life. */
+        /* A watch that told nothing and still runs is in the last life. */
         size_t low = run->told.count == 0 ? h->life_count : run->life_min;
         size_t high = run->told.count == 0 ? h->life_count : run->life_max;
 

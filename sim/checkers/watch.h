@@ -1,9 +1,9 @@
 /*
- * Checker: watches. The test notes every change at the moment the server makes it, by the life of
- * the server; and everything each watch brought to its watcher. A watch runs within one life of the
- * server. What it brought must be an unbroken run of that life's changes to what it watches, in
- * their order, none twice; if it was to begin with what is there, it must begin with just that, as
- * of one revision. A watch that still ran at the end must have brought all but the latest.
+ * Checker: watches. The test records every change at the moment the server makes it, by the life of
+ * the server, and everything that each watch told. A watch runs within one life of the server. What
+ * it told must be an unbroken run of that life's changes to what it watches, in order and without
+ * repetition; if it should begin with the present keys, it must begin with exactly these, as of one
+ * revision. A watch that still ran at the end must have told all changes but the latest.
  */
 #ifndef MU_SIM_WATCH_H
 #define MU_SIM_WATCH_H
@@ -24,7 +24,7 @@ struct watch_change {
     uint64_t revision;
     uint64_t hash; /* of the value */
     uint64_t at_ns;
-    uint64_t kept; /* watches: the revision that the disk had when it was told; noted ones: 0 */
+    uint64_t kept; /* watches: the revision that the disk had when it was told; recorded ones: 0 */
 };
 
 struct watch_list {
@@ -45,8 +45,8 @@ struct watch_run {
     bool current;
     uint32_t life_min; /* the lives it can have run in */
     uint32_t life_max;
-    bool ended;       /* it said so, or its client died */
-    uint64_t live_ns; /* not ended: it still ran then */
+    bool ended;       /* it reported its end, or its client died */
+    uint64_t live_ns; /* not ended: when it was last known to run */
     struct watch_list told;
 };
 
@@ -67,10 +67,11 @@ void watch_note(struct watch_history *h, const struct mu_change *change, int kin
 /** A watch begins; returns its number. `life` is the server's, or the last it had. */
 size_t watch_begin(struct watch_history *h, const char *pattern, bool prefix, bool current,
                    uint32_t life);
-/** It brought a change, while the disk had this revision (UINT64_MAX: that does not matter). */
+/** The watch told a change, while the disk had this revision (UINT64_MAX: it does not matter). */
 void watch_told(struct watch_history *h, size_t run, const struct mu_change *change, uint64_t kept,
                 uint64_t now_ns);
-/** MUSTER_ECORRUPT with words. A watch that ran on owes what was noted `slack_ns` before. */
+/** Checks everything. MUSTER_ECORRUPT with a message. A watch that still runs owes what was
+ * recorded `slack_ns` before. */
 int watch_check(struct watch_history *h, uint64_t slack_ns, struct mu_errmsg *reterr_msg);
 
 #endif

@@ -2,8 +2,9 @@
  * Scenario: the environment itself. Clients send a stream of known bytes to a server, which checks
  * and echoes them; the clients check what comes back. Within a connection every byte must come
  * exactly once and in order; every connection, accepted or dialled, must get exactly one `closed`
- * and no callback after it; every piece of work must be done once. When all faults have ended each
- * client must complete another exchange, and everybody must be able to leave without a trace.
+ * and no callback after it; every piece of work must be done once. When all faults have ended, each
+ * client must complete another exchange, and all processes must be able to end without leaving
+ * anything behind.
  *
  * A stream is its 8-byte key and then bytes that follow from the key.
  */
@@ -76,7 +77,7 @@ struct server {
     struct world *world;
     struct mu_env *env;
     struct mu_listener listener;
-    struct mu_timer poll; /* whether it is time to leave */
+    struct mu_timer poll; /* checks whether it is time to leave */
     struct mu_list served;
     size_t conns;
     size_t works;
@@ -87,7 +88,7 @@ struct server {
 struct served {
     struct mu_conn conn;
     struct mu_list link; /* of server->served */
-    struct mu_work work; /* stands for whatever must be done before the first answer */
+    struct mu_work work; /* stands for work that must be done before the first answer */
     struct server *server;
     struct stream_check check;
     struct mu_buf out;
@@ -250,7 +251,7 @@ static void server_poll(struct mu_timer *timer)
     if (s->world->leaving && !s->leaving) {
         s->leaving = true;
         mu_env_unlisten(s->env, &s->listener);
-        /* A peer that lost power said nothing: these would stay for ever. */
+        /* The other end may have lost power in silence: these would stay for ever. */
         MU_LIST_FOREACH (node, &s->served) {
             struct served *c = MU_CONTAINER_OF(node, struct served, link);
 
@@ -294,7 +295,7 @@ struct client {
     struct client_state *state;
     struct mu_env *env;
     struct mu_timer again;
-    struct mu_timer patience; /* a half-open connection says nothing: somebody must give up */
+    struct mu_timer patience; /* a half-open connection is silent: one side must give up */
     struct mu_conn conn;
     uint64_t ticket;
     uint64_t length; /* of this exchange's stream */
@@ -394,7 +395,7 @@ static void client_impatient(struct mu_timer *timer)
 
     c->closing = true;
     mu_env_close(c->env, &c->conn, true);
-    mu_env_close(c->env, &c->conn, true); /* A second time must be harmless. */
+    mu_env_close(c->env, &c->conn, true); /* A second close must be harmless. */
 }
 
 static void client_again(struct mu_timer *timer)

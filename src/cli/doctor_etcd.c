@@ -10,9 +10,7 @@
 #include "core/url.h"
 #include "service/etcd/doctor.h"
 
-#define SLOW_US                                                                                    \
-    50000u                              /* a put that takes longer: a slow disk, or members far
-                                           apart */
+#define SLOW_US     50000u              /* a slower put means a slow disk, or members far apart */
 #define CLOCK_MS    3000                /* etcd tells whole seconds, and the network takes time */
 #define DB_BYTES    (UINT64_C(3) << 29) /* three quarters of etcd's default quota of 2 GiB */
 #define NO_PASSWORD "give user=NAME&password_file=FILE in the URL"

@@ -1,9 +1,9 @@
 /*
- * Whole agents: two to four of them, each on a host of its own with workers, and the native
- * rendezvous on a server. Workers end well, fail, ignore SIGTERM, stop, leave descendants behind;
- * agents are signalled, killed, paused, started again, by a supervisor or for another run.
+ * Whole agents: two to four of them, each on its own host with workers, and the native rendezvous
+ * on a server. Workers succeed, fail, ignore SIGTERM, stop, leave descendants behind; agents are
+ * signalled, killed, paused, started again, by a supervisor or for another run.
  *
- * After 20 s all faults end and workers do nothing but succeed soon: everybody must end.
+ * After 20 s all faults end and workers only succeed soon: all agents must end.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -22,10 +22,10 @@
 #define PORT        29400
 #define FAULTY_NS   (20 * MU_NS_PER_S)
 #define CALM_NS     (10 * MU_NS_PER_S)
-#define END_NS      (60 * MU_NS_PER_S) /* by when every agent has ended after that */
-#define FREED_NS    (15 * MU_NS_PER_S) /* by when one that ended is freed */
+#define END_NS      (60 * MU_NS_PER_S) /* when every agent must have ended after that */
+#define FREED_NS    (15 * MU_NS_PER_S) /* when an ended agent must be freed */
 #define GO_NS       (60 * MU_NS_PER_S)
-#define WAKE_NS     (10 * MU_NS_PER_MS) /* by when who wakes has killed what must not run */
+#define WAKE_NS     (10 * MU_NS_PER_MS) /* when a waking agent must have killed its old workers */
 
 /* --- the server ------------------------------------------------------------------------------- */
 
@@ -35,7 +35,7 @@ static void restart_server(struct mu_sim *sim, void *arg)
     mu_sim_restart(((struct agents_world *)arg)->server_proc);
 }
 
-/* A server that ends by itself is started again, as whoever watches over it would. */
+/* A server that ends by itself is started again, as a supervisor would do. */
 static void server_stopped(void *context, int status, const char *why)
 {
     struct agents_serving *s = context;
@@ -100,7 +100,7 @@ static void drain_server(void *arg)
     mu_store_server_drain(((struct agents_serving *)arg)->server);
 }
 
-/* --- what is looked at ------------------------------------------------------------------------ */
+/* --- checks ---------------------------------------------------------------------------------- */
 
 static bool is_awake(const struct agents_node *n)
 {
@@ -109,8 +109,8 @@ static bool is_awake(const struct agents_node *n)
 }
 
 /*
- * Whether others may rely on it that this agent's workers run in no round but its last: not while
- * it is stopped itself, nor when it is out of the run, by its own word or because that is over.
+ * Returns whether others may rely on this agent's workers running only in its last round: not while
+ * it is suspended, nor when it has left the run, or the run is over.
  */
 static bool is_fenced(const struct agents_node *n)
 {
@@ -121,7 +121,7 @@ static bool is_fenced(const struct agents_node *n)
            !m->closed && m->exited != n->world->workers;
 }
 
-/* A server that was started anew learns of a world before it from those who were in it. */
+/* A restarted server learns of an earlier world from its members. */
 static bool nobody_knew(const struct agents_world *w, const struct agents_node *a,
                         const struct agents_node *b)
 {
@@ -167,7 +167,7 @@ static void check_process(void *arg, const struct mu_sim_process *p)
     uint64_t attempt = mark == NULL ? 0 : strtoull(mark, NULL, 10);
 
     if (p->left) {
-        return; /* What a worker that has succeeded left behind. */
+        return; /* A successful worker left it behind. */
     }
     if (p->agent == NULL) {
         if (mu_sim_now_ns(w->sim) > n->died_ns + MU_SIM_WATCH_NS) {
@@ -187,7 +187,8 @@ static void check_process(void *arg, const struct mu_sim_process *p)
     }
 }
 
-/* Workers of two rounds of a run never live at a time, but for as long as timers are late. */
+/* Workers of two rounds of a run never live at the same time, except for as long as timers are
+ * late. */
 static void check_processes(struct agents_world *w)
 {
     w->worker_of = NULL;
@@ -384,7 +385,8 @@ static void run_agents(struct mu_sim *sim, enum agents_plant plant, bool steady)
     mu_sim_run_for(sim, FAULTY_NS);
     w.healed = true;
     mu_sim_heal(sim);
-    mu_sim_run_for(sim, CALM_NS); /* Whoever was about to stop has, and the dead are up again. */
+    mu_sim_run_for(sim, CALM_NS); /* Agents that were about to stop have stopped, and the dead are
+                                     up again. */
     mu_sim_each_process(sim, wake_process, &w);
     if (!mu_sim_run_until(sim, END_NS, agents_gone, &w)) {
         blame(&w);
@@ -402,7 +404,7 @@ static void run_agents(struct mu_sim *sim, enum agents_plant plant, bool steady)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-/* In every fourth seed nothing is lost, so that what fails can be counted. */
+/* In every fourth seed nothing is lost, so that failures can be counted. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
@@ -414,8 +416,8 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     return f;
 }
 
-/* Cuts in every seed, some of them longer than it takes to be held for dead. No more are killed
- * than a server loses without a word. */
+/* There are cuts in every seed, some of them longer than a node may be silent. Kills are at
+ * least a second apart on average, so that a server does not count the losses as restarts. */
 static struct mu_sim_faults draw_cuts(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);

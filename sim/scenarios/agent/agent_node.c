@@ -1,4 +1,4 @@
-/* One agent of agent_world.h: its life, its workers, and what it tells. */
+/* One agent of agent_world.h: its life, its workers, and its events. */
 #include "scenarios/agent/agent_world.h"
 
 #include <errno.h>
@@ -98,7 +98,8 @@ static struct agents_meeting *find_meeting(struct agents_life *l, uint64_t round
     return m;
 }
 
-/* All that start in a round have spent the same, no less than in rounds before, and not too much.
+/* All agents that start in a round have spent the same budget, no less than in earlier rounds, and
+ * not too much.
  */
 static void check_budget(struct agents_life *l, const struct mu_agent_attempt *attempt)
 {
@@ -136,7 +137,8 @@ static void check_budget(struct agents_life *l, const struct mu_agent_attempt *a
     }
 }
 
-/* --- what a worker is told -------------------------------------------------------------------- */
+/* --- a worker's environment
+ * -------------------------------------------------------------------- */
 
 static const char *variable(const struct mu_spawn *what, const char *name)
 {
@@ -145,7 +147,7 @@ static const char *variable(const struct mu_spawn *what, const char *name)
     return v == NULL ? "" : v;
 }
 
-/* All workers of a round have one world and one place to meet, and each a rank of its own. */
+/* All workers of a round have one world and one meeting place, and each has its own rank. */
 static void check_environment(struct agents_node *n, const struct mu_spawn *what)
 {
     struct mu_sim *sim = n->world->sim;
@@ -203,7 +205,7 @@ int agents_script(void *arg, struct mu_sim_host *host, const struct mu_spawn *wh
     return 0;
 }
 
-/* --- what an agent tells ---------------------------------------------------------------------- */
+/* --- an agent's events ------------------------------------------------------------------------ */
 
 static void on_log(void *context, const char *line)
 {
@@ -383,7 +385,8 @@ static void configure(struct agents_life *l, struct mu_agent_service_config *c)
     c->policy.grace_ms = w->grace_ms;
     c->policy.kill_ms = 30000; /* Longer than any pause. */
     c->policy.exchange_ms = 10000;
-    c->policy.exit_barrier_ms = 300000; /* Beyond the end: who waits in vain is found. */
+    c->policy.exit_barrier_ms = 300000; /* Beyond the end of the run, so that an agent that waits in
+                                           vain is found. */
     c->policy.trace = mu_sim_trace(l->env);
     c->store_ms = 10000;
     c->rdzv = (struct mu_rdzv_params){.backend = "muster",

@@ -1,9 +1,8 @@
 /*
- * The beginning of a job: two agents of "2:3" on one machine, or on two, started at the same
- * moment or a little apart. Who hosts is settled between them by who can bind the endpoint; then
- * they meet, exchange their ranks and start workers. Nobody else comes, and nothing is lost on the
- * way but time: dials are refused or slow, timers late, bytes come one by one. All workers run
- * before long.
+ * The beginning of a job: two agents of "2:3" on one machine, or on two, started at the same moment
+ * or a little apart. The agent that can bind the endpoint hosts the rendezvous; then they meet,
+ * exchange their ranks and start workers. No other agent comes, and nothing is lost on the way but
+ * time: dials are refused or slow, timers late, bytes come one by one. All workers run before long.
  */
 #include <inttypes.h>
 
@@ -15,7 +14,7 @@
 #include "sim_child.h"
 
 #define STARTERS 2
-#define BEGUN_NS (15 * MU_NS_PER_S) /* by when workers run on both */
+#define BEGUN_NS (15 * MU_NS_PER_S) /* when workers must run on both */
 #define ENDED_NS (30 * MU_NS_PER_S)
 
 struct starting;
@@ -234,7 +233,7 @@ static uint64_t at_most(uint64_t value, uint64_t most)
     return value < most ? value : most;
 }
 
-/* Nothing is lost, and all of it takes its time: but not so long that a beat is not answered. */
+/* Nothing is lost, but everything takes time, though not so long that a beat is not answered. */
 static struct mu_sim_faults draw_slow(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);

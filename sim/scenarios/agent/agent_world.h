@@ -1,6 +1,6 @@
 /*
- * Whole agents in the simulator, between agent.c (the world and its story) and agent_node.c (one
- * agent, its workers, and what is held against what it tells).
+ * Whole agents in the simulator: what agent.c (the world and its story) and agent_node.c (one
+ * agent, its workers, and the checks of its events) share.
  */
 #ifndef MU_SIM_AGENT_WORLD_H
 #define MU_SIM_AGENT_WORLD_H
@@ -17,9 +17,9 @@ enum agents_plant {
     AGENTS_PLANT_NOTHING = 0,
     /* An agent takes its workers for gone when only their descendants are left. */
     AGENTS_PLANT_EARLY,
-    /* The server forgets what was spent of the budget. */
+    /* The server forgets how much of the budget was spent. */
     AGENTS_PLANT_SPENDTHRIFT,
-    /* Agents do not notice that nobody answers. */
+    /* Agents do not notice that there are no answers. */
     AGENTS_PLANT_NUMB
 };
 
@@ -32,10 +32,11 @@ struct agents_node {
     struct mu_sim_host *host;
     struct agents_life *life;
     uint32_t lives;
-    uint64_t entered_ns; /* since when it knows of an incarnation of the run; 0: it does not */
-    uint64_t died_ns;    /* the last time; what was left behind goes soon after */
+    uint64_t entered_ns; /* since when it knows an incarnation of the run; 0: it knows no
+                            incarnation */
+    uint64_t died_ns;    /* the last time it died; what it left behind goes soon after */
 
-    /* The attempt under way, or the last one. */
+    /* The attempt in progress, or the last one. */
     uint64_t attempt; /* counted over all lives */
     uint32_t spawned;
     uint32_t exited; /* a bit for each local rank */
@@ -72,8 +73,8 @@ struct agents_meeting {
     uint64_t served_ns; /* since when its server was there */
     uint32_t restart_count;
     bool started;   /* restart_count holds */
-    uint64_t ranks; /* that were given to workers, a bit for each */
-    char world[16]; /* WORLD_SIZE as the first of them was told; "": none was yet */
+    uint64_t ranks; /* ranks that were given to workers, one bit for each */
+    char world[16]; /* WORLD_SIZE of the first of them; "": not known yet */
     char master[64];
     bool failed; /* a worker failed in it, while it was neither over nor being stopped */
 };
@@ -100,29 +101,30 @@ struct agents_world {
     bool supervised;
     bool disk;
     bool memory;
-    bool steady; /* no worker fails by itself, and none is charged */
-    bool quiet;  /* nothing is lost on the way: what fails is counted */
+    bool steady; /* no worker fails by itself, and no restart is charged */
+    bool quiet;  /* nothing is lost on the way, so failures are counted */
     bool healed;
     bool leaving;
     uint32_t run;
     struct agents_meeting meetings[AGENTS_MEETINGS];
     uint32_t meeting_count;
-    const struct agents_node *worker_of; /* whose workers run, of those looked at in this step */
-    bool overlap;                        /* and others in another round */
-    uint64_t overlap_ns;                 /* since when; 0: not */
-    uint64_t late_ns;                    /* for how long it may be */
+    const struct agents_node *worker_of; /* a node whose workers run, of those checked in this
+                                            step */
+    bool overlap;                        /* other workers run in another round */
+    uint64_t overlap_ns;                 /* since when they overlap; 0: they do not */
+    uint64_t late_ns;                    /* how long they may overlap */
     char texts[AGENTS_WORDS_MAX][32];
     const char *words[AGENTS_WORDS_MAX + 1];
     uint32_t word_count;
 };
 
-/** A number of the scenario's own. */
+/** Draws a number for the scenario. */
 uint32_t agents_draw(struct agents_world *w, uint32_t below);
-/** Of the run, as the agent knows it; 0: it does not. */
+/** Returns the run's incarnation as the agent knows it; 0: not known. */
 uint64_t agents_incarnation(const struct agents_life *l);
-/** Whose host that is. */
+/** Returns the node of that host. */
 struct agents_node *agents_node_of(struct agents_world *w, const struct mu_sim_host *host);
-/** What a worker does, as mu_sim_set_exec() wants it; `arg` is the world. */
+/** Chooses what a worker does, for mu_sim_set_exec(); `arg` is the world. */
 int agents_script(void *arg, struct mu_sim_host *host, const struct mu_spawn *what,
                   const char *const **ret_script);
 /** The program of an agent; its argument is the struct agents_node. */

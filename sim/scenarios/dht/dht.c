@@ -2,9 +2,9 @@
  * Nodes of the DHT that store and look up records, come and go, and lose each other.
  *
  * What must hold: what is found was stored, with that very expiration; nothing is found, or kept,
- * after it has expired; of two values that which expires later stays; every operation ends once and
- * within its budget of calls and time; after the faults, whoever looks for the newest finds it; and
- * a node that had lost everybody comes back, and brings what it stored meanwhile.
+ * after it has expired; of two values, the one that expires later stays; every operation ends once
+ * and within its budget of calls and time; after the faults, every search for the newest record
+ * finds it; and a node that had lost all others comes back, and brings what it stored meanwhile.
  */
 #include "scenarios/scenarios.h"
 
@@ -22,7 +22,7 @@
 #include "sim_unary.h"
 
 #define NODES_MAX   16
-#define SEEDS       2 /* nodes through whom the others join */
+#define SEEDS       2 /* nodes through which the others join */
 #define KEYS        8 /* the second half of them are dictionaries */
 #define SUBKEYS     4
 #define OFFERS_MAX  20000
@@ -37,7 +37,7 @@ enum plant {
     PLANT_STALE, /* a node's clock is far behind */
     PLANT_OLD,   /* a node goes back to an older value */
     PLANT_MUTE,  /* a node that has lost the others does not come back */
-    PLANT_SLOW,  /* an operation takes as long as it likes */
+    PLANT_SLOW,  /* an operation has no time limit */
 };
 
 struct offer {
@@ -50,8 +50,8 @@ struct node_state {
     struct dht_world *world;
     uint32_t number;
     struct mu_sim_proc *proc;
-    struct node *node; /* while it lives */
-    double kept[KEYS]; /* when what was last seen in its storage expires */
+    struct node *node; /* while the process lives */
+    double kept[KEYS]; /* when the record last seen in its storage expires */
 };
 
 struct dht_world {
@@ -62,11 +62,11 @@ struct dht_world {
     uint32_t count;
     struct offer *offers;
     uint32_t offer_count;
-    bool calm; /* nobody does anything by itself any more */
+    bool calm; /* nodes start no operations by themselves any more */
     bool leaving;
     bool short_of_memory;
     uint64_t found, missed;
-    /* An operation of the story's. */
+    /* An operation of the story. */
     uint32_t wanted_key;
     uint32_t wanted_offer;
     uint32_t done_count;
@@ -93,7 +93,7 @@ struct op {
     bool story;
 };
 
-/* As a node reckons it, to the last bit: something may be found in the very moment before it
+/* Computed exactly as a node does, because a record may be found in the very moment before it
  * expires. */
 static double true_time(const struct dht_world *w)
 {
@@ -107,9 +107,9 @@ static struct mu_dht_id key_id(uint32_t key)
     return mu_dht_key(mu_span(&byte, 1));
 }
 
-/* --- what is found ---------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------- */
 
-/* The offer that the value names, if it is what was offered. */
+/* Finds the offer that the value names, if the value is what was offered. */
 static uint32_t check_value(struct dht_world *w, uint32_t key, uint32_t subkey,
                             struct mu_span value, double expiration)
 {
@@ -195,7 +195,7 @@ static void op_done(struct mu_dht_wish *wish, const struct mu_dht_op *done)
     mu_free(op);
 }
 
-/* --- what is done ----------------------------------------------------------------------------- */
+/* --- operations ------------------------------------------------------------------------------- */
 
 static struct op *new_op(struct node *n, uint32_t key, bool story)
 {
@@ -256,7 +256,7 @@ static void begin_store(struct node *n, uint32_t key, uint32_t subkey, double in
     begun(op, mu_dht_service_store(n->dht, &op->wish, &put, 1));
 }
 
-/* What a node keeps may go, when it has expired, but not become older. */
+/* A record that a node keeps may go when it has expired, but must not become older. */
 static void check_kept(struct node *n)
 {
     struct node_state *state = n->state;
@@ -279,7 +279,7 @@ static void check_kept(struct node *n)
     }
 }
 
-/* Planted: the first value that there is becomes one that expires sooner. */
+/* A planted fault: the first value is replaced by one that expires sooner. */
 static void go_back(struct node *n)
 {
     struct mu_dht_storage *s = mu_dht_main_storage(mu_dht_service_node(n->dht));
@@ -406,7 +406,7 @@ static int start_node(struct mu_env *env, void *arg)
     n->state = state;
     n->env = env;
     memset(state->kept, 0, sizeof(state->kept));
-    mu_sim_spare_memory(true); /* A node that cannot begin is another story. */
+    mu_sim_spare_memory(true); /* A node that cannot start is not tested here. */
     err = sim_unary_new(env, state->number, &n->unary);
     if (err != 0) {
         return err;
@@ -491,7 +491,7 @@ static void do_told(void *arg)
     }
 }
 
-/* Has one node do one thing, and waits until it is done. */
+/* Makes one node do one thing, and waits until it is done. */
 static void tell(struct dht_world *w, uint32_t node, struct told t)
 {
     if (mu_sim_failure(w->sim) != NULL || w->nodes[node].node == NULL) {
@@ -609,7 +609,7 @@ static void run_world(struct mu_sim *sim, enum plant plant)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-/* Records live by the wall clock, and nodes whose clocks differ do not let each other in. */
+/* Records expire by the wall clock, and nodes whose clocks differ do not let each other in. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);

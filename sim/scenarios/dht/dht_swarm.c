@@ -19,11 +19,11 @@
 #include "sim_unary.h"
 
 #define NODES_MAX 1000
-#define RECORDS   60 /* for each size */
-#define SHORT     10 /* of those that expire soon, for each size, */
-#define LOOKS     4  /* and how often each is looked for */
+#define RECORDS   60 /* records for each size */
+#define SHORT     10 /* records that expire soon, for each size */
+#define LOOKS     4  /* how often each of them is looked for */
 #define SEEDS     3
-#define OP_NS     (60 * MU_NS_PER_S) /* what an operation may take */
+#define OP_NS     (60 * MU_NS_PER_S) /* time limit of an operation */
 
 static const uint32_t sizes[] = {64, 256, NODES_MAX};
 
@@ -42,10 +42,10 @@ struct swarm {
     struct mu_sim *sim;
     struct member *members;
     uint32_t count;
-    bool flat; /* planted: nodes know next to nobody */
+    bool flat; /* a planted fault: nodes know hardly any others */
     bool done;
     uint32_t killed;
-    /* Of the operation under way. */
+    /* Of the operation in progress. */
     uint32_t key;
     double in_s;
     double expiration;
@@ -70,7 +70,7 @@ static struct mu_dht_id key_id(uint32_t key)
 
 /* --- a node ----------------------------------------------------------------------------------- */
 
-/* The first of all finds nobody, and others later. */
+/* The very first node finds no other, and finds others later. */
 static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
 {
     (void)wish;
@@ -103,7 +103,7 @@ static int start_member(struct mu_env *env, void *arg)
     if (err != 0) {
         return err;
     }
-    /* Whoever came early lets the others in; these are never killed. */
+    /* The first nodes let the others in, and are never killed. */
     for (uint32_t i = 0; i < SEEDS; i++) {
         peers[i] = sim_unary_peer((m->number + i) % SEEDS);
     }
@@ -166,8 +166,8 @@ static struct member *some_member(struct swarm *s)
 }
 
 /*
- * One node dies; those that died before come back, as others. Of every size the same part dies
- * while it is measured, about a tenth: what has five replicas is not to be lost by that.
+ * One node dies; nodes that died before come back under other ids. At every size about a tenth of
+ * the nodes dies while it is measured: records with five replicas must survive that.
  */
 static void churn(struct swarm *s)
 {
@@ -199,7 +199,7 @@ static void on_stored(struct mu_dht_wish *wish, const struct mu_dht_op *op)
     s->done = true;
 }
 
-/* What is found is what was stored, and has not expired. */
+/* A record that is found is what was stored, and has not expired. */
 static void check_found(struct member *m, const struct mu_dht_result *r)
 {
     struct swarm *s = m->swarm;
@@ -310,7 +310,7 @@ static double log2_of(uint32_t n)
     return log;
 }
 
-/* Each record is looked for once, so nobody has cached it. */
+/* Each record is looked for once, so no node has cached it. */
 static void walk(struct swarm *s, uint32_t first)
 {
     double until[RECORDS];
@@ -350,7 +350,7 @@ static void measure(struct swarm *s)
                 (double)s->took_max_ns / 1e9);
     /*
      * A bucket of 20 nodes brings four bits and more at each step: 0.9 to 1.0, 1.3 and 1.6 to 1.8
-     * hops were seen. With buckets of one it takes more than what is allowed, which `dht-flat` has.
+     * hops were seen. With buckets of one, as in `dht-flat`, it takes more than is allowed.
      */
     if (mean > log2_of(s->count) / 4 || s->hops_max > 2 + log2_of(s->count)) {
         mu_sim_fail(s->sim, "of %u nodes: %.2f hops on average, %u at most", s->count, mean,

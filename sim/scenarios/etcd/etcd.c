@@ -4,9 +4,9 @@
  * lease that it keeps.
  *
  * Checked: what the workers did is linearizable, whatever was repeated below them; the watch told
- * every change in order, none twice, none skipped but those that were compacted away, and in the
- * end knows what there is; a lease that ended was noticed before that, or at once; once all is
- * healed everybody gets on; and all leave without a trace.
+ * every change once and in order, except those that were compacted away, and in the end knows the
+ * present keys; the end of a lease was noticed before it, or at once; once all is healed every
+ * worker makes progress; and all leave nothing behind.
  */
 #include "scenarios/scenarios.h"
 
@@ -47,7 +47,7 @@ struct noted_lease {
     int64_t id;
     uint32_t client;
     uint64_t noticed_ns;
-    bool orphan; /* its client died or let it go */
+    bool orphan; /* its client died or gave it up */
 };
 
 struct world {
@@ -89,10 +89,11 @@ struct peer {
     struct mu_etcd_lease lease;
     struct mu_timer again;
     bool watching;
-    bool standing; /* the watch has read what there is */
+    bool standing; /* the watch has read the present keys */
     bool leased;
     int64_t cursor;      /* the last revision that was told */
-    int64_t model[KEYS]; /* of the last change to each key, as told; 0: it is not there */
+    int64_t model[KEYS]; /* revision of the last change to each key, as told; 0: the key is
+                            absent */
     uint32_t closing;
 };
 
@@ -174,7 +175,8 @@ static bool key_number(struct mu_span key, size_t *ret)
     return true;
 }
 
-/* Between what was told last and this, nothing may be missing that etcd still knows of. */
+/* Between the last change that was told and this one, no change may be missing that etcd still
+ * has. */
 static void check_gap(struct peer *p, int64_t revision)
 {
     struct world *w = p->client->world;
@@ -204,7 +206,7 @@ static void check_told(struct peer *p, const struct mu_etcd_change *c, size_t ke
                     (e.deleted || mu_span_eq(e.value, c->kv.value));
         }
     }
-    /* A deletion that was found by reading again has the revision of that. */
+    /* A deletion that was found by reading again has the revision of that read. */
     if (!found && !(c->deleted && !there && c->revision <= fake_etcd_compacted(w->etcd) + 100000)) {
         mu_sim_fail(w->sim,
                     "client %" PRIu32 "'s watch told what never was: %s of key %zu at "
@@ -247,7 +249,7 @@ static void on_ready(struct mu_etcd_watch *watch)
     struct peer *p = MU_CONTAINER_OF(watch, struct peer, watch);
 
     p->standing = true;
-    p->cursor = watch->next - 1; /* It has read what there was at that revision. */
+    p->cursor = watch->next - 1; /* The watch has read the keys at that revision. */
 }
 
 static void on_ended(struct mu_etcd_watch *watch, int status)
@@ -276,7 +278,7 @@ static void start_watch(struct peer *p)
     mu_etcd_watch_start(p->etcd, &p->watch);
 }
 
-/* In the end it must know just what there is. */
+/* In the end the watch must know exactly the present keys. */
 static void check_model(struct world *w, struct client *c)
 {
     int64_t truth[KEYS] = {0};
@@ -504,7 +506,7 @@ static void try_leave(struct peer *p)
     }
 }
 
-/* The lease or the watch has ended: another one, or the next step of leaving. */
+/* The lease or the watch has ended: opens another one, or takes the next step of leaving. */
 static void on_again(struct mu_timer *timer)
 {
     struct peer *p = MU_CONTAINER_OF(timer, struct peer, again);
@@ -645,7 +647,7 @@ static void end_story(struct world *w)
     if (!mu_sim_run_until(sim, CONVERGE_NS, all_stopped, w)) {
         mu_sim_fail(sim, "an operation has not ended");
     }
-    /* A request that was lost behind a cut is given up only when that would have ended. */
+    /* A request that was lost in a cut is given up only when the cut would have ended. */
     mu_sim_run_for(sim, 25 * MU_NS_PER_S);
     for (size_t i = 0; i < CLIENTS && mu_sim_failure(sim) == NULL; i++) {
         check_model(w, &w->clients[i]);
@@ -702,7 +704,7 @@ static void run_story(struct mu_sim *sim, bool plant)
     mu_free(w);
 }
 
-/* Whoever sleeps or is late cannot notice anything in time: that is another scenario's matter. */
+/* A process that sleeps or is late cannot notice anything in time; another scenario tests that. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);

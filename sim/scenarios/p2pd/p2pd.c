@@ -3,9 +3,9 @@
  * any time, over a network that cuts, chunks and stalls.
  *
  * What must hold: every call and every stream of a client that lives ends exactly once, as long as
- * its connection to the daemon does; an answer is what was asked; when the faults have ended
- * everybody is answered; and of clients that are gone nothing is left behind in any daemon: no
- * handler, no call, no stream, no byte.
+ * its connection to the daemon does; an answer is what was asked; when the faults have ended every
+ * call is answered; and clients that are gone leave nothing behind in any daemon: no handler, no
+ * call, no stream, no byte.
  */
 #include "scenarios/p2pd/p2pd_world.h"
 
@@ -35,7 +35,7 @@ static void plant_bug(struct p2pd_daemon_state *state)
         MU_LIST_FOREACH (it, &state->d->clients) {
             struct mu_p2pd_client *c = MU_CONTAINER_OF(it, struct mu_p2pd_client, link);
 
-            /* As if it had been added twice, and once by somebody else. */
+            /* As if the handler had been added twice, once by another client. */
             w->planted = w->planted || (c->persistent &&
                                         mu_p2pd_handle(state->d, mu_span_str("sim::Left"), &c->user,
                                                        mu_span_str("x"), true, &msg) == 0);
@@ -115,11 +115,11 @@ static int start_daemon(struct mu_env *env, void *arg)
     char text[64];
     int err;
 
-    mu_sim_spare_memory(true); /* to begin with there is some */
+    mu_sim_spare_memory(true); /* there is memory at the start */
     config.identity = &state->identity;
-    config.held_bytes_max = 600000; /* two of the long messages do not fit */
+    config.held_bytes_max = 600000; /* too little for two of the long messages */
     config.client_bytes_max = 300000;
-    config.host.no_identify = true; /* it has its own scenario */
+    config.host.no_identify = true; /* identify has its own scenario */
     config.stopped = on_stopped;
     config.context = state;
     err = mu_p2pd_start(env, &config, &state->d, &msg);
@@ -157,7 +157,7 @@ static void make_world(struct p2pd_world *w)
         state->sim_host = mu_sim_host_new(w->sim, name);
     }
     for (uint32_t i = 0; i < P2PD_DAEMONS; i++) {
-        /* libcrypto's memory is not the simulator's to free: no daemon is killed. */
+        /* The simulator cannot free libcrypto's memory, so no daemon is killed. */
         w->daemons[i].proc = mu_sim_proc_new(w->daemons[i].sim_host,
                                              &(struct mu_sim_program){.name = "p2pd",
                                                                       .start = start_daemon,
@@ -270,7 +270,7 @@ static void release_crypto(struct p2pd_world *w)
     }
 }
 
-/* Some of them have no time to say that they go. */
+/* Some clients have no time to announce that they leave. */
 static void end_clients(struct p2pd_world *w)
 {
     w->leaving = true;

@@ -118,7 +118,7 @@ static void take_answer(struct p2pd_client_app *app, const struct mu_p2pd_call *
 
     if (call == NULL) {
         if (m->kind == MU_P2PD_DAEMON_ERROR && m->id.data[0] == 1 && m->id.data[1] == 0) {
-            /* The daemon had no memory for the handler: all over again. */
+            /* The daemon had no memory for the handler: the client begins again. */
             mu_env_close(app->env, &app->conn, false);
         } else if (m->kind != MU_P2PD_NOTHING) {
             mu_sim_fail(w->sim, "client %u heard of a call that it has not made, or had an end",
@@ -294,7 +294,7 @@ static void on_writable(struct mu_conn *conn)
     flush(app);
 }
 
-/* Whatever it has called for is lost with the connection. */
+/* Its calls are lost with the connection. */
 static void on_closed(struct mu_conn *conn, int status)
 {
     struct p2pd_client_app *app = MU_CONTAINER_OF(conn, struct p2pd_client_app, conn);
@@ -351,7 +351,8 @@ static void leave(struct p2pd_client_app *app)
     p2pd_client_check_left(app);
 }
 
-/* Before the healing anything to anyone; then what has to be shown, until it was. */
+/* Before the healing, the client calls any peer in any way; then it makes the calls that must
+ * succeed, until they have. */
 static void act(struct p2pd_client_app *app)
 {
     struct p2pd_world *w = app->state->world;

@@ -1,4 +1,4 @@
-/* Streams of a client's: it sends, ends, and hears all of it again from whoever handles it. */
+/* Streams of a client: it sends, ends, and gets everything back from the handler. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 #define HELD_MAX (1u << 20)
 
-/* The client is the test: it has memory. */
+/* The client belongs to the test, so it has memory. */
 static int append(struct mu_buf *buf, struct mu_span bytes)
 {
     int err;
@@ -285,7 +285,7 @@ static void tell_open(struct mu_conn *conn)
         if (mu_p2pd_request_encode(&out, &r, mu_span_str(P2PD_STREAM)) == 0) {
             mu_env_send(conn->env, conn, mu_buf_span(&out), &taken);
             if (taken < out.len) {
-                mu_env_close(conn->env, conn, true); /* another time */
+                mu_env_close(conn->env, conn, true); /* tried again later */
             }
         }
     }
@@ -298,7 +298,8 @@ static size_t tell_data(struct mu_conn *conn, struct mu_span in)
 {
     struct p2pd_client_app *app = MU_CONTAINER_OF(conn, struct p2pd_client_app, handler_conn);
 
-    /* It may have had no memory for it, or this is a part of the answer: then another time. */
+    /* The daemon may have had no memory for it, or this is a part of the answer: it is tried
+     * again. */
     app->told = in.len == 3 && in.data[2] == 0;
     mu_env_close(conn->env, conn, false);
     return in.len;

@@ -3,7 +3,7 @@
  *
  *     p2pd.c           the daemons, the world, and what must hold
  *     p2pd_client.c    a client: calls, and handles calls
- *     p2pd_stream.c    its streams, and those that are brought to it
+ *     p2pd_stream.c    its streams, and those of others to it
  */
 #ifndef MU_SIM_P2PD_WORLD_H
 #define MU_SIM_P2PD_WORLD_H
@@ -67,12 +67,12 @@ struct p2pd_world {
     bool stopping;
 };
 
-/* A stream of a client's, or one that was brought to it. */
+/* A stream of a client, or one from another client. */
 struct p2pd_stream_app {
     struct mu_conn conn;
     struct p2pd_client_app *app; /* NULL: free */
     bool ours;
-    bool begun;  /* the head is behind us */
+    bool begun;  /* the head was read */
     bool ending; /* the other side has ended */
     uint64_t ticket;
     uint32_t len;
@@ -116,20 +116,20 @@ struct p2pd_client_app {
     uint32_t call_count;
     struct mu_listener listener; /* for streams */
     bool listening;
-    struct mu_conn handler_conn; /* that tells the daemon of it */
+    struct mu_conn handler_conn; /* tells the daemon of the listener */
     bool telling;
     bool told;
     struct p2pd_stream_app streams[P2PD_STREAMS];
-    size_t brought; /* streams of others, now */
+    size_t brought; /* streams from others now */
 };
 
 int p2pd_client_start(struct mu_env *env, void *arg);
 void p2pd_client_killed(void *arg);
 /** Ends the process once nothing is left. */
 void p2pd_client_check_left(struct p2pd_client_app *app);
-/** The byte number `at` of what a client sends. */
+/** Returns byte number `at` of what a client sends. */
 uint8_t p2pd_byte(uint32_t number, uint32_t len, uint32_t at);
-/** A message at the front of a buffer; lent. False: more must come. */
+/** Reads a message at the front of a buffer; it is lent. False: more must come. */
 bool p2pd_next_message(struct mu_buf *in, struct mu_span *ret, size_t *ret_used);
 
 /** Listens for streams, and tells the daemon. */

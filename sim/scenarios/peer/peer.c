@@ -1,11 +1,11 @@
 /*
  * Hosts of peers that call each other on named streams, short and long, over a network that cuts,
- * chunks and stalls, beside a guest who dials them and does what a peer must not.
+ * chunks and stalls, beside a hostile guest that dials them and breaks the rules.
  *
  * What must hold: nothing of a payload before the handshake is done, no counter twice, no window
  * exceeded, streams opened = closed + held (peer_check.c); every stream ends exactly once; what is
- * delivered was sent by who is said to have sent it, to whom it came, in order; a stranger to a
- * private swarm is never served; and when the faults have ended everybody reaches everybody.
+ * delivered was sent by the named peer to this receiver, in order; a stranger to a private swarm is
+ * never served; and when the faults have ended every host reaches every other.
  */
 #include "scenarios/peer/peer_world.h"
 
@@ -34,7 +34,7 @@ static const struct mu_span call_names[] = {
     {(const uint8_t *)PEER_NAME, sizeof(PEER_NAME) - 1},
 };
 
-/* What the stream of a call carries, at each place. */
+/* Returns the byte of a call's stream at each place. */
 static uint8_t byte_at(uint32_t from, uint32_t number, uint32_t bytes, uint32_t at)
 {
     uint8_t head[HEAD_LEN];
@@ -173,12 +173,12 @@ static void make_call(struct peer_host_app *app, uint32_t to)
     c->call.env = app->env;
     c->call.byte_at = call_byte_at;
     c->call.ended = call_ended;
-    /* Some are given up by who made them. */
+    /* Callers give some calls up. */
     c->call.give_up_at = !w->healed && mu_prng_chance(prng, 100000)
                              ? mu_mono_add_ms(mu_env_now(app->env).mono, mu_prng_below(prng, 3000))
                              : MU_MONO_NEVER;
     app->under_way++;
-    /* One name that nobody knows, or the one. */
+    /* Either an unknown name first, or only the right one. */
     peer_call_make(&c->call, app->host, &w->hosts[to].identity.id,
                    mu_prng_chance(prng, 200000) ? call_names : call_names + 1);
 }
@@ -291,7 +291,7 @@ static int start_host(struct mu_env *env, void *arg)
     char text[64];
     int err;
 
-    mu_sim_spare_memory(true); /* to begin with there is some */
+    mu_sim_spare_memory(true); /* there is memory at the start */
     app->state = state;
     app->env = env;
     config.identity = &state->identity;
@@ -367,7 +367,7 @@ static void make_hosts(struct peer_world *w)
     memset(seed, 99, sizeof(seed));
     MU_ASSERT(mu_identity_from_seed(&w->stranger, seed) == 0);
     for (uint32_t i = 0; i < PEER_HOSTS; i++) {
-        /* libcrypto's memory is not the simulator's to free: nobody is killed. */
+        /* The simulator cannot free libcrypto's memory, so no host is killed. */
         w->hosts[i].proc = mu_sim_proc_new(w->hosts[i].sim_host,
                                            &(struct mu_sim_program){.name = "peer",
                                                                     .start = start_host,

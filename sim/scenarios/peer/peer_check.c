@@ -8,7 +8,7 @@
 #include "proto/peer/conn_internal.h"
 #include "proto/peer/yamux_internal.h"
 
-/* Nothing of a payload is sent or told before both have proved themselves. */
+/* No payload is sent or told before both sides have proved their ids. */
 static void check_secrecy(struct peer_world *w, const struct mu_host_conn *c)
 {
     const struct mu_peer_conn *pc = &c->pc;
@@ -42,7 +42,7 @@ static void check_streams(struct peer_world *w, const struct mu_host_conn *c)
     }
 }
 
-/* Both ends of a connection: who may send must be expected to. */
+/* Compares both ends of a connection: what one side may send, the other must expect. */
 static void check_windows(struct peer_world *w, const struct mu_peer_conn *a,
                           const struct mu_peer_conn *b)
 {
@@ -59,14 +59,14 @@ static void check_windows(struct peer_world *w, const struct mu_peer_conn *a,
                         s->send_window, t->recv_window);
         }
     }
-    /* A counter for each message; what was opened was sealed before. */
+    /* Each message has its own counter; what was opened was sealed before. */
     if (a->noise.opened > b->noise.sealed) {
         mu_sim_fail(w->sim, "%" PRIu64 " messages were opened, and %" PRIu64 " sealed",
                     a->noise.opened, b->noise.sealed);
     }
 }
 
-/* Among honest peers nobody ever does what a peer must not. */
+/* Honest peers never break the rules. */
 static void check_honour(struct peer_world *w, const struct mu_host_conn *c)
 {
     int err = c->pc.err;
@@ -130,7 +130,7 @@ void peer_check(struct mu_sim *sim, void *arg)
     struct peer_world *w = arg;
 
     (void)sim;
-    /* A step changes little: every few of them is enough to see it. */
+    /* A step changes little, so checking every few steps is enough. */
     if (++w->steps % 8 != 0) {
         return;
     }

@@ -1,8 +1,8 @@
 /*
  * The guest of the scenario `peer`. It dials the hosts again and again, each time with another
- * trick: noise that is no Noise, a handshake that breaks off, is changed or was recorded from
+ * trick: bytes that are not Noise, a handshake that breaks off, is changed or was recorded from
  * another connection, streams without end, more than a window, a frame of 2^32 bytes, and calls as
- * a stranger. It uses our own peer_conn where it must be believed for a while.
+ * a stranger. It uses our own peer_conn where it must behave well for a while.
  */
 #include "scenarios/peer/peer_world.h"
 
@@ -14,16 +14,16 @@
 
 enum trick {
     TRICK_GARBAGE,
-    TRICK_CLEAR,  /* it wants to speak in the clear */
-    TRICK_SILENT, /* connects, says nothing */
+    TRICK_CLEAR,  /* refuses to encrypt */
+    TRICK_SILENT, /* connects and stays silent */
     TRICK_CUT,    /* breaks off somewhere in the handshake */
     TRICK_FLIP,   /* one bit of what it sends is wrong */
-    TRICK_REPLAY, /* what was said on the connection before */
-    TRICK_CALL,   /* asks to be served */
+    TRICK_REPLAY, /* replays what was sent on the connection before */
+    TRICK_CALL,   /* asks for service as a stranger */
     TRICK_FLOOD,  /* opens streams without end */
-    TRICK_WINDOW, /* sends more than may be sent */
+    TRICK_WINDOW, /* sends more than the window allows */
     TRICK_HUGE,   /* a frame of 2^32 - 1 bytes */
-    TRICK_JUNK,   /* bytes that are no frames, in secret */
+    TRICK_JUNK,   /* encrypted bytes that are not frames */
     TRICKS,
 };
 
@@ -63,7 +63,7 @@ static void send_raw(struct guest *g, struct mu_span bytes)
     g->sent += taken;
 }
 
-/* What the machine has to say, with the trick applied on its way. */
+/* Sends the machine's output, with the trick applied on its way. */
 static void pump(struct guest *g)
 {
     struct mu_span out;
@@ -93,7 +93,7 @@ static void pump(struct guest *g)
     }
 }
 
-/* In secret, behind what the machine has sealed so far. */
+/* Sends bytes encrypted, after what the machine has sealed so far. */
 static void say(struct guest *g, const void *bytes, size_t len)
 {
     size_t taken;

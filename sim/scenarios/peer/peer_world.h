@@ -3,7 +3,7 @@
  *
  *     peer.c            hosts that call each other, and what must hold
  *     peer_check.c      the checker that looks into the connections after every step
- *     peer_hostile.c    a guest who does what a peer must not
+ *     peer_hostile.c    a guest that breaks the rules
  */
 #ifndef MU_SIM_PEER_WORLD_H
 #define MU_SIM_PEER_WORLD_H
@@ -15,13 +15,13 @@
 #define PEER_HOSTS 3
 #define PEER_PORT  4001
 #define PEER_NAME  "/sim/echo/1.0.0"
-#define PEER_CALLS 128 /* of one host, at the most */
+#define PEER_CALLS 128 /* of one host, at most */
 
 enum peer_plant {
     PEER_PLANT_NONE = 0,
     PEER_PLANT_GREEDY,   /* a host grants itself a larger window */
     PEER_PLANT_NONCE,    /* a host seals a message with a counter that was used */
-    PEER_PLANT_OPENDOOR, /* a host of the private swarm lets everybody in */
+    PEER_PLANT_OPENDOOR, /* a host of the private swarm lets every peer in */
     PEER_PLANT_LOSING,   /* a host forgets that a stream has ended */
 };
 
@@ -42,18 +42,18 @@ struct peer_state {
     struct peer_host_app *app; /* while it runs */
     struct peer_made made[PEER_CALLS];
     uint32_t made_count;
-    uint32_t reached[PEER_HOSTS]; /* calls that were answered, by whom */
+    uint32_t reached[PEER_HOSTS]; /* calls that were answered, by host */
 };
 
 struct peer_world {
     struct mu_sim *sim;
     struct once *calls;
     struct peer_state hosts[PEER_HOSTS];
-    struct mu_identity stranger; /* the guest's, good but not on the list */
+    struct mu_identity stranger; /* the guest's, valid but not on the list */
     struct mu_sim_proc *guest;
     struct guest *guest_app; /* while it runs */
     enum peer_plant plant;
-    bool planted; /* the bug has been done */
+    bool planted; /* the planted fault has happened */
     bool private_swarm;
     bool healed;
     bool leaving;
@@ -73,11 +73,11 @@ struct peer_host_app {
     bool stopping;
 };
 
-/** After every step. */
+/** Called after every step. */
 void peer_check(struct mu_sim *sim, void *arg);
 /** Starts the guest. */
 void peer_hostile_start(struct peer_world *w);
-/** What it holds and the simulator cannot free. */
+/** Frees what the guest holds and the simulator cannot free. */
 void peer_hostile_release(struct peer_world *w);
 
 #endif

@@ -1,13 +1,13 @@
 /*
- * A relay, and two peers behind it that cannot dial each other: they hold places at it and call
- * each other through it, over a network that cuts, chunks and stalls, while any of the three may
- * die.
+ * A relay, and two peers behind it that cannot dial each other: they hold reservations at it and
+ * call each other through it, over a network that cuts, chunks and stalls, while any of the three
+ * may die.
  *
  * What must hold: what a circuit passes and how long it lasts stays within the relay's limits, and
- * so do reservations and circuits; the relay holds no circuit that is not somebody's stream; every
- * call ends exactly once, and what comes back is what was said; when the faults have ended the two
- * reach each other; when one of the three then dies, its circuits end with it, at every side; and
- * who leaves leaves nothing behind.
+ * so do reservations and circuits; the relay holds no circuit without a stream; every call ends
+ * exactly once, and what comes back is what was sent; when the faults have ended the two reach each
+ * other; when one of the three then dies, its circuits end with it, on every side; and a peer that
+ * leaves leaves nothing behind.
  */
 #include <stdio.h>
 #include <string.h>
@@ -127,7 +127,7 @@ static void make_call(struct app *app)
     }
     c = mu_sim_calloc(sizeof(*c));
     c->app = app;
-    /* A long one is more than a circuit may carry, at times. */
+    /* A long call is sometimes more than a circuit may carry. */
     c->call.bytes = draw < 15 && !w->healed ? (uint32_t)mu_prng_below(prng, 400000)
                                             : (uint32_t)mu_prng_below(prng, 3000);
     c->ticket = once_begin(w->calls, app->host->number);
@@ -208,7 +208,7 @@ static int start_relay(struct app *app, struct mu_errmsg *msg)
     return mu_peer_relay_start(app->peers, &config, &app->relay, msg);
 }
 
-/* Where everybody is: the relay at its place, the other behind it. */
+/* Adds the addresses: the relay at its own, the other peer behind it. */
 static int introduce(struct app *app, struct mu_errmsg *msg)
 {
     struct world *w = app->host->world;
@@ -243,7 +243,7 @@ static int start_app(struct mu_env *env, void *arg)
     struct mu_errmsg msg;
     int err;
 
-    mu_sim_spare_memory(true); /* to begin with there is some */
+    mu_sim_spare_memory(true); /* there is memory at the start */
     app->host = host;
     app->env = env;
     config.identity = &host->identity;
@@ -330,7 +330,7 @@ static bool all_left(void *arg)
     return true;
 }
 
-/* Nobody has a way through the relay any more, or thinks so. */
+/* No peer has a circuit through the relay any more, or believes so. */
 static bool all_cut(void *arg)
 {
     const struct world *w = arg;
@@ -379,7 +379,7 @@ static void make_hosts(struct world *w)
     }
 }
 
-/* One of them dies while there is a way between the two. */
+/* One of them dies while there is a circuit between the two. */
 static void let_one_die(struct world *w)
 {
     struct mu_prng *prng = mu_sim_prng(w->sim);
@@ -427,7 +427,7 @@ static void run_world(struct mu_sim *sim, bool generous)
     }
     once_finish(w->calls);
     for (uint32_t i = 0; i < HOSTS; i++) {
-        on_killed(&w->hosts[i]); /* who runs still, as the run has failed */
+        on_killed(&w->hosts[i]); /* a host that still runs because the run has failed */
         mu_identity_fini(&w->hosts[i].identity);
     }
     once_free(w->calls);

@@ -1,6 +1,6 @@
 /*
- * The native rendezvous: the server keeps the room, and can be looked into.
- * scenarios/rdzv/rdzv_world.h tells the story.
+ * The native rendezvous: the server keeps the room, and the test can read it.
+ * scenarios/rdzv/rdzv_world.h describes the story.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static const struct mu_room *peek_room(const struct rdzv_world *w)
     return run == NULL || run->over ? NULL : &run->room;
 }
 
-/* The node that hosts has the server. */
+/* The node that hosts the rendezvous has the server. */
 static struct mu_store_server *native_hosted(const struct rdzv_life *l)
 {
     return MU_CONTAINER_OF(l->handler, struct mu_rdzv_muster, base)->server;
@@ -64,7 +64,7 @@ static void swap_ranks(const struct mu_room *room)
     }
 }
 
-/* What the server itself believes, whenever it has told somebody something. */
+/* Checks the server's own state whenever it has told a node something. */
 static void native_check(struct rdzv_world *w)
 {
     const struct mu_room *room;

@@ -1,13 +1,13 @@
 /*
  * The rendezvous over a compare-and-set key of our store, with nodes that are told of changes and
- * nodes that poll, in PyTorch's protocol. What that allows to be promised, and what not:
+ * nodes that poll, in PyTorch's protocol. What it can promise, and what it cannot:
  *
- *  - All of it hangs on the key. A server in memory that is killed takes it along, and rounds are
- *    counted anew; so only a server with a disk is killed.
+ *  - Everything depends on the key. A server in memory that is killed loses it, and rounds are
+ *    counted from the start again; so only a server with a disk is killed.
  *  - Heartbeats are wall-clock times. With clocks that are off by more than a node may be silent,
- *    the living are dropped again and again and the dead seem to live; what a node is told must be
- *    true even then, but that all find together is asked only where clocks are off by a second.
- *  - There are no incarnations: what is closed stays closed, and nodes go on to another run.
+ *    living nodes are dropped again and again and dead ones seem to live; what a node is told must
+ *    be true even then, but nodes must meet only where clocks are off by at most a second.
+ *  - There are no incarnations: a closed run stays closed, and nodes go on to another run.
  *  - A loss is noticed by silence, and by each node for itself.
  */
 #include <inttypes.h>
@@ -24,7 +24,8 @@ static void configure_c10d(struct rdzv_node *n, char *text, size_t cap)
     int more;
 
     len += rdzv_config_delay(text + len, cap - len, "upscale_delay", w->upscale_delay_ms);
-    /* Who speaks as PyTorch 1.13 would take our server for one of its, where none are spare. */
+    /* A node that speaks as PyTorch 1.13 would take our server for one of PyTorch's, which has no
+     * spares. */
     more =
         snprintf(text + len, cap - len,
                  ",dialect=2,pid=%" PRIu32 ",protocol=%s,keep_alive_interval=%" PRIu32, n->number,
@@ -46,7 +47,7 @@ static void c10d_tune(struct rdzv_world *w)
 {
     w->disk = w->disk || w->server_dies;
     w->restarts_max = UINT32_MAX;
-    /* Whoever polls looks once a second, and must see a round that is being formed. */
+    /* A node that polls looks once a second, and must see a round that is being formed. */
     w->last_call_ms += 1500;
     w->join_timeout_ms += 1500 * w->node_count;
     w->hopeless = mu_sim_faults(w->sim)->wall_skew_max_ns > MU_NS_PER_S;
@@ -73,7 +74,7 @@ static struct mu_sim_faults c10d_faults(struct mu_prng *prng)
 RDZV_SCENARIO(rdzv_c10d, "rdzv-c10d", "a rendezvous over a key of the store under churn",
               c10d_faults, false, C10D, .tune = c10d_tune)
 
-/* Kills often enough that there is something to forget. */
+/* Kills are frequent enough that there is something to forget. */
 static struct mu_sim_faults forgetting_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = c10d_faults(prng);

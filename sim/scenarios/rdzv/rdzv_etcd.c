@@ -2,13 +2,15 @@
  * The rendezvous on etcd, where a node's life is a lease, over a cluster of three whose members go
  * down, are cut off and compact. What that promises beyond the others:
  *
- *  - No two worlds. A node that the others have gone on without has heard of it before they have:
- *    its lease ends by its own clock first. Whoever is stopped or late hears it when it wakes, so
- *    that is asked only where nobody is; and of clocks that run at the same speed but for a moment.
- *  - No wall clock matters, however far they are off.
- *  - A loss is known within the lease's time and a little more; who leaves is missed at once.
+ *  - There are never two worlds. A node that the others have gone on without learns of it before
+ *    they do: its lease ends by its own clock first. A process that is suspended or late learns of
+ *    it when it wakes, so this is checked only in seeds without suspended processes, with clocks of
+ *    nearly the same speed.
+ *  - Wall clocks do not matter, however far they are off.
+ *  - A loss is known within the lease's time and a little more; a node that leaves is missed at
+ *    once.
  *
- * There are no incarnations: what is closed stays closed, and nodes go on to another run.
+ * There are no incarnations: a closed run stays closed, and nodes go on to another run.
  */
 #include <inttypes.h>
 
@@ -71,7 +73,7 @@ static void finish(struct rdzv_world *w)
     fake_etcd_free(w->etcd);
 }
 
-/* --- what is looked at ------------------------------------------------------------------------ */
+/* --- checks ---------------------------------------------------------------------------------- */
 
 static bool is_split(const struct rdzv_world *w)
 {
@@ -112,7 +114,7 @@ static void etcd_tune(struct rdzv_world *w)
     w->strict = f->pause_every_ns == 0 && f->timer_late_ppm == 0 && !w->memory;
     w->restarts_max = UINT32_MAX;
     w->beat_s = mu_prng_below(mu_sim_prng(w->sim), 2) == 0 ? 2 : 5;
-    /* A request may be lost with a member that is cut off, and is asked again after a while. */
+    /* A request may be lost with a member that is cut off, and is sent again after a while. */
     w->join_timeout_ms += 5000;
 }
 

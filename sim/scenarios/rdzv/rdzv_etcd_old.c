@@ -1,11 +1,11 @@
 /*
  * Scenario: nodes of PyTorch's etcd rendezvous (backend `etcd`) on a fake etcd of one to three
  * members, which go down and let requests time out, done or not. Nodes join, work for a while, and
- * then go on, say that their workers failed, leave and come back, or are killed by the faults.
+ * then go on, report that their workers failed, leave and come back, or are killed by the faults.
  *
- * Checked: one world for each version, ranks unique, nobody in two rounds, versions only grow (the
- * checker of rounds); a join ends when its time is up; once all is healed all come to one round,
- * and stay in it; and all leave without a trace.
+ * Checked: one world for each version, ranks unique, no node in two rounds, versions only grow (the
+ * checker of rounds); a join ends when its time is up; once all is healed all nodes come to one
+ * round, and stay in it; and all leave nothing behind.
  */
 #include "scenarios/scenarios.h"
 
@@ -295,7 +295,7 @@ static void shake(struct mu_sim *sim, void *arg)
                         shake, w) == 0);
 }
 
-/* All who have a place are in one whole round. */
+/* All nodes that have a place are in one complete round. */
 static bool are_together(void *arg)
 {
     struct world *w = arg;
@@ -310,7 +310,7 @@ static uint32_t count_news(const struct world *w)
     uint32_t news = 0;
 
     for (uint32_t i = 0; i < w->node_count; i++) {
-        /* Who finds no place tries again and again. */
+        /* A node that finds no place tries again and again. */
         news += rounds_of(&w->rounds, i) != NULL ? w->nodes[i].news : 0;
     }
     return news;
@@ -376,8 +376,8 @@ static void set_up(struct world *w, struct mu_sim *sim, bool careless)
     w->nodes_min = 1 + (uint32_t)mu_prng_below(prng, w->node_count);
     w->nodes_max = w->nodes_min + (uint32_t)mu_prng_below(prng, w->node_count - w->nodes_min + 2);
     w->timeout_ms = (30 + mu_prng_below(prng, 90)) * 1000;
-    /* Long enough for all who were there to come: else rounds of a few are ended for the others,
-     * for ever. */
+    /* Long enough for all earlier nodes to come: otherwise rounds of a few end for the others again
+     * and again. */
     w->last_call_ms = 1000 + mu_prng_below(prng, 4000);
     w->notice_ms = mu_prng_below(prng, 6) * 1000;
     w->work_max_ns = (1 + mu_prng_below(prng, 30)) * MU_NS_PER_S;
@@ -414,7 +414,7 @@ static void run_story(struct mu_sim *sim, bool careless)
     if (!mu_sim_run_until(sim, CONVERGE_NS, are_together, w)) {
         blame(w, "though all is healed");
     }
-    /* Somebody may have said that it waits before it was let in. */
+    /* A node may have announced that it waits before it was let in. */
     mu_sim_run_for(sim, CALM_NS);
     if (!mu_sim_run_until(sim, CONVERGE_NS, are_together, w)) {
         blame(w, "after a while");

@@ -8,10 +8,10 @@
 #include "core/assert.h"
 #include "service/rdzv/c10d.h"
 
-#define STARVED_MAX  20                   /* failures for want of memory until it starts again */
+#define STARVED_MAX  20                   /* failures for lack of memory until it starts again */
 #define AGAIN_MAX_NS (50 * MU_NS_PER_MS)  /* how long a node takes to join again */
-#define SLACK_NS     (500 * MU_NS_PER_MS) /* on top of every deadline */
-#define FREE_NS      (8 * MU_NS_PER_S)    /* by when a handler is freed: it may say goodbye */
+#define SLACK_NS     (500 * MU_NS_PER_MS) /* added to every deadline */
+#define FREE_NS      (8 * MU_NS_PER_S)    /* when a handler must be freed: it may leave first */
 
 static void open_handler(struct rdzv_life *l);
 
@@ -106,7 +106,7 @@ static void crash(struct mu_sim *sim, void *arg)
     mu_sim_restart(n->proc);
 }
 
-/* What a node does once it has worked for a while; the weights are drawn for each seed. */
+/* Chooses what a node does once it has worked for a while; the weights are drawn for each seed. */
 static enum rdzv_deed draw_deed(struct rdzv_life *l)
 {
     const uint32_t *weights = l->node->world->churn;
@@ -156,7 +156,7 @@ static void act(struct rdzv_life *l)
     think(l, w->work_max_ns);
 }
 
-/* Whatever the node waited for is there: its time to think is over. */
+/* What the node waited for is there: it need not think any longer. */
 static void thought(struct mu_timer *timer)
 {
     struct rdzv_life *l = MU_CONTAINER_OF(timer, struct rdzv_life, timer);
@@ -164,7 +164,7 @@ static void thought(struct mu_timer *timer)
     bool sulks = n->world->setup->plant == RDZV_PLANT_SULKY && n->number == 0 && n->endings != 0;
 
     if (n->world->leaving) {
-        return; /* rdzv_node_go() will see to it. */
+        return; /* rdzv_node_go() will handle it. */
     }
     if (l->handler == NULL) {
         open_handler(l);
@@ -206,9 +206,9 @@ static void thought(struct mu_timer *timer)
     }
 }
 
-/* --- news ------------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
-/* A callback has come: whether this node may be told anything now. */
+/* A callback has come: checks whether this node may be told anything now. */
 static struct rdzv_life *told(void *context, const char *what, const char *more)
 {
     struct rdzv_life *l = context;
@@ -233,7 +233,7 @@ static void unexpected(struct rdzv_life *l, const char *what)
                 phases[l->node->phase]);
 }
 
-/* What a node with a bug on purpose makes of what it was told. */
+/* Changes what a node was told, if it has a planted fault. */
 static void misread(struct rdzv_node *n, struct mu_rdzv_assignment *a)
 {
     enum rdzv_plant plant = n->world->setup->plant;
@@ -270,10 +270,10 @@ static void on_assigned(void *context, const struct mu_rdzv_assignment *assignme
         return;
     }
     if (n->world->setup->plant == RDZV_PLANT_FORGETFUL && n->number == 0) {
-        return; /* It never notices. */
+        return; /* The node never notices. */
     }
     if (n->world->setup->final) {
-        a.incarnation = n->run; /* Another run takes the place of another incarnation. */
+        a.incarnation = n->run; /* Another run counts as another incarnation. */
     }
     misread(n, &a);
     if (a.world < n->world->nodes_min || a.world > n->world->nodes_max) {
@@ -350,14 +350,14 @@ static void on_closed(void *context)
     if (n->phase == RDZV_LEAVING || n->phase == RDZV_FREEING) {
         return;
     }
-    if (!n->world->setup->final) { /* Where it is, a round goes on for those who are in it. */
+    if (!n->world->setup->final) { /* If it is final, a round goes on for its members. */
         rounds_out(&n->world->rounds, n->number);
         phase(n, RDZV_OUT);
     }
     think(l, AGAIN_MAX_NS);
 }
 
-/* Whether somebody may be told so: most things only when something is wrong. */
+/* Returns whether a node may be told this: most errors only when something is wrong. */
 static bool is_fair(struct rdzv_life *l, int status)
 {
     struct rdzv_world *w = l->node->world;
@@ -584,7 +584,8 @@ void rdzv_node_close(void *arg)
 
 /* --- deadlines -------------------------------------------------------------------------------- */
 
-/* Whether the node waits since `since` for more than `ns`, and is awake for more than `more`. */
+/* Returns whether the node has waited since `since` for more than `ns`, and has been awake for more
+ * than `more`. */
 static bool is_late(const struct rdzv_node *n, uint64_t since, uint64_t ns, uint64_t more)
 {
     uint64_t slack = SLACK_NS + n->world->late_ns + ns / 1000;
@@ -614,7 +615,7 @@ void rdzv_node_check_deadlines(struct rdzv_node *n)
     }
     if (n->phase == RDZV_JOINING && is_late(n, n->since_ns, join_ns, once_ns) &&
         !w->setup->may_wait(n)) {
-        if (n->spare) { /* It no longer is, since this very step. */
+        if (n->spare) { /* It is no longer spare, since this very step. */
             n->spare = false;
             n->since_ns = mu_sim_now_ns(w->sim);
             return;

@@ -2,9 +2,9 @@
  * A thousand nodes in one round, for hours. Nodes are paused for up to 800 ms, connections are
  * reset, for both ends or for one that finds out when it next sends, and the server is paused as
  * well, now and then for up to 1.5 s. (A node that finds no server for the two seconds of its grace
- * gives its round up by itself, whatever the server will say.) No node is dead, so the round must
- * stay the same: whoever is told that it has ended, or anything else, fails the run. The terms are
- * the defaults: a beat a second, dead after three.
+ * gives its round up by itself, whatever the server says later.) No node is dead, so the round must
+ * stay the same: the run fails if any node is told that it has ended, or anything else. The
+ * settings are the defaults: a beat a second, dead after three.
  */
 
 #include <inttypes.h>
@@ -22,12 +22,12 @@
 #define NODES          1000
 #define GATHER_NS      (60 * MU_NS_PER_S)
 #define PAUSE_MAX_NS   (800 * MU_NS_PER_MS)
-#define TROUBLE_NS     (200 * MU_NS_PER_MS) /* how often a node is paused, on the mean */
-#define SERVER_NS      (30 * MU_NS_PER_S)   /* and the server */
+#define TROUBLE_NS     (200 * MU_NS_PER_MS) /* mean time between pauses of a node */
+#define SERVER_NS      (30 * MU_NS_PER_S)   /* mean time between pauses of the server */
 #define SERVER_LONG_NS (1500 * MU_NS_PER_MS)
 #define REST_NS        (5 * MU_NS_PER_S) /* between two troubles of one node */
 
-#define LENGTH_NS (600 * MU_NS_PER_S) /* unless another one is asked for */
+#define LENGTH_NS (600 * MU_NS_PER_S) /* unless another length is asked for */
 
 struct steady;
 
@@ -36,7 +36,7 @@ struct steady_node {
     uint32_t number;
     struct mu_sim_proc *proc;
     struct mu_rdzv_handler *handler;
-    uint64_t rested_ns; /* no trouble before that */
+    uint64_t rested_ns; /* no pause or reset before that */
 };
 
 struct steady {
@@ -160,7 +160,7 @@ static int start_node(struct mu_env *env, void *arg)
     return 0;
 }
 
-/* --- trouble ---------------------------------------------------------------------------------- */
+/* --- faults ----------------------------------------------------------------------------------- */
 
 static void trouble_node(struct mu_sim *sim, void *arg)
 {

@@ -9,7 +9,7 @@
 #include "core/assert.h"
 
 #define PORT      29400
-#define GO_NS     (60 * MU_NS_PER_S) /* by when everybody has gone */
+#define GO_NS     (60 * MU_NS_PER_S) /* when all nodes must have gone */
 #define SETTLE_NS (2 * MU_NS_PER_S)
 #define CALM_NS   (30 * MU_NS_PER_S) /* longer than a join may take */
 
@@ -23,7 +23,7 @@ static void restart_server(struct mu_sim *sim, void *arg)
     mu_sim_restart(w->server_proc);
 }
 
-/* A server that ends by itself is started again, as whoever watches over it would. */
+/* A server that ends by itself is started again, as a supervisor would do. */
 static void server_stopped(void *context, int status, const char *why)
 {
     struct rdzv_serving *s = context;
@@ -102,7 +102,7 @@ static void drain_server(void *arg)
     mu_store_server_drain(s->server);
 }
 
-/* --- what is looked at ------------------------------------------------------------------------ */
+/* --- checks ---------------------------------------------------------------------------------- */
 
 static void find_server(struct rdzv_world *w)
 {
@@ -124,7 +124,7 @@ static void find_server(struct rdzv_world *w)
     }
 }
 
-/* After every step: nobody waits for longer than it should. */
+/* After every step: no node waits for longer than it should. */
 static void check_step(struct mu_sim *sim, void *arg)
 {
     struct rdzv_world *w = arg;
@@ -150,8 +150,8 @@ static uint32_t count_alive(const struct rdzv_world *w)
 }
 
 /*
- * All are together: whoever is in a round is in the same, which is whole, and whoever is in none is
- * spare; or comes late where nobody is let in.
+ * Returns whether all nodes are together: all nodes in a round are in the same one, which is
+ * complete, and all others are spare, or late where late nodes are not let in.
  */
 static bool are_together(void *arg)
 {
@@ -163,10 +163,10 @@ static bool are_together(void *arg)
     }
     for (uint32_t i = 0; i < w->node_count; i++) {
         if (w->nodes[i].closing) {
-            return false; /* It was asked for while there were faults, and may still come. */
+            return false; /* The close was requested while there were faults, and may still come. */
         }
         if (w->nodes[i].life != NULL && w->nodes[i].run != round->incarnation && w->setup->final) {
-            return false; /* It has not heard yet that its run is closed. */
+            return false; /* The node has not heard yet that its run is closed. */
         }
     }
     if (round->size < w->nodes_max && w->upscale_delay_ms == UINT64_MAX) {
@@ -205,7 +205,7 @@ static void blame(struct rdzv_world *w, const char *when)
                 when, w->nodes_min, w->nodes_max, text);
 }
 
-/* How much there was to tell to all of them together. */
+/* Returns how much all nodes together were told. */
 static uint32_t count_news(const struct rdzv_world *w)
 {
     uint32_t news = 0;
@@ -213,13 +213,13 @@ static uint32_t count_news(const struct rdzv_world *w)
     for (uint32_t i = 0; i < w->node_count; i++) {
         const struct rdzv_node *n = &w->nodes[i];
 
-        /* Who comes late and is not let in tries again and again. */
+        /* A late node that is not let in tries again and again. */
         news += n->assignments + n->endings + (w->upscale_delay_ms == UINT64_MAX ? 0 : n->failures);
     }
     return news;
 }
 
-/* All come together, and stay so: something may still have been on its way. */
+/* All nodes meet and stay together: something may still have been on its way. */
 static void meet(struct rdzv_world *w, const char *when)
 {
     uint64_t until = mu_sim_now_ns(w->sim) + w->setup->converge_ns;
@@ -237,7 +237,7 @@ static void meet(struct rdzv_world *w, const char *when)
     } while (mu_sim_failure(w->sim) == NULL && (news != count_news(w) || !are_together(w)));
 }
 
-/* The round that all are in lasts while nothing happens. */
+/* The common round lasts while nothing happens. */
 static void stay_calm(struct rdzv_world *w)
 {
     uint32_t news = count_news(w);
@@ -305,8 +305,8 @@ static void draw_terms(struct rdzv_world *w)
     w->join_timeout_ms = 1000 + mu_prng_below(prng, mu_prng_below(prng, 2) == 0 ? 4000 : 20000);
     w->last_call_ms = draw_delay_ms(prng);
     w->upscale_delay_ms = mu_prng_below(prng, 8) == 0 ? UINT64_MAX : draw_delay_ms(prng);
-    /* Where nodes give up and come back in turn, with less than a last call between, none is ever
-     * over. */
+    /* If nodes give up and come back in turn, with less than a last call between, no last call ever
+     * ends. */
     w->join_timeout_ms += w->node_count * w->last_call_ms +
                           (w->upscale_delay_ms == UINT64_MAX ? 0 : w->upscale_delay_ms);
     w->restarts_max = mu_prng_below(prng, 4) == 0 ? (uint32_t)mu_prng_below(prng, 10) : UINT32_MAX;
@@ -368,7 +368,7 @@ static void heal(struct rdzv_world *w)
     mu_sim_run_for(w->sim, pause_ns);
 }
 
-/* One of those in the round is killed: the others hear of it soon, and all meet again twice. */
+/* One member of the round is killed: the others hear of it soon, and all meet again twice. */
 static void lose_one(struct rdzv_world *w)
 {
     struct mu_prng *prng = mu_sim_prng(w->sim);
@@ -431,7 +431,7 @@ static void go(struct rdzv_world *w)
 {
     w->leaving = true;
     for (uint32_t i = 0; i < w->node_count; i++) {
-        /* Who is late where nobody is let in may be between two tries. */
+        /* A late node that is not let in may be between two tries. */
         w->nodes[i].knows = w->nodes[i].phase == RDZV_OUT;
     }
     if (!w->hopeless && mu_prng_below(mu_sim_prng(w->sim), 2) == 0) {

@@ -1,19 +1,19 @@
 /*
- * The world of the rendezvous' scenarios: the real server on one host, 3 to 12 nodes on hosts of
- * their own, each with the real handler (service/rdzv/rdzv.h), all in one run. In some seeds there
- * is no server but that of the first node, which hosts.
+ * The world of the rendezvous' scenarios: the real server on one host, 3 to 12 nodes on their own
+ * hosts, each with the real handler (service/rdzv/rdzv.h), all in one run. In some seeds the only
+ * server is that of the first node, which hosts the rendezvous.
  *
- * A node joins, works for a while, and then does something: it goes on, says that its workers
+ * A node joins, works for a while, and then does something: it goes on, reports that its workers
  * failed, leaves and comes back, closes the run, gives up its handler and opens another, or crashes
  * and comes back under the same name or another one. When its round ends it joins again. What it is
  * told goes to the checker of rounds at once.
  *
- * The story: faults and churn for a while; all heal, and nobody does anything any more but join;
- * all must come to one round, within a stated time; that round must last through a calm; one node
- * is killed, the others must hear of it at once and find together again, and so with the one that
- * comes back; then all leave without a trace, or one closes the run and all must hear of it.
+ * The story: faults and churn for a while; all heal, and nodes only join; all must come to one
+ * round within a stated time; that round must last through a calm; one node is killed, the others
+ * must hear of it at once and meet again, and again with the one that comes back; then all leave
+ * nothing behind, or one closes the run and all must hear of it.
  *
- * Nodes are the test's and outlive processes; a struct rdzv_life lives in its process.
+ * Nodes belong to the test and outlive processes; a struct rdzv_life lives in its process.
  */
 #ifndef MU_SIM_RDZV_WORLD_H
 #define MU_SIM_RDZV_WORLD_H
@@ -29,17 +29,18 @@
 #define RDZV_FAULTY_NS (20 * MU_NS_PER_S)
 #define RDZV_NAME_MAX  32
 
-/* What may be wrong on purpose. Where it is a node, it is the first one. */
+/* Planted faults. Where a node has the fault, it is the first one. */
 enum rdzv_plant {
     RDZV_PLANT_NOTHING = 0,
-    RDZV_PLANT_DEAF,      /* it does not hear that its round has ended */
-    RDZV_PLANT_DIZZY,     /* it takes the rank it had before for the one it has */
+    RDZV_PLANT_DEAF,      /* the node does not hear that its round has ended */
+    RDZV_PLANT_DIZZY,     /* it takes its earlier rank for the present one */
     RDZV_PLANT_LOOSE,     /* it takes the world for smaller than it is */
     RDZV_PLANT_GHOST,     /* it takes a round for one of the incarnation before */
     RDZV_PLANT_FORGETFUL, /* it does not notice that it was assigned: its join never ends */
-    RDZV_PLANT_SULKY,     /* once a round of its has ended it never joins again */
+    RDZV_PLANT_SULKY,     /* once its round has ended it never joins again */
     RDZV_PLANT_RESTLESS,  /* it gives up rounds for no reason, however calm it is */
-    RDZV_PLANT_RECOUNT,   /* a server that begins to count anew when it is started */
+    RDZV_PLANT_RECOUNT,   /* a server that counts rounds from the start again when it is
+                             restarted */
     RDZV_PLANT_SWAPPED,   /* a server that mixes up two ranks */
 };
 
@@ -52,25 +53,25 @@ struct rdzv_setup {
     enum rdzv_plant plant;
     bool final;           /* a run that is closed stays closed: nodes go on to another one */
     bool polling;         /* some nodes reach the store in PyTorch's protocol and have to poll */
-    uint64_t converge_ns; /* by when all are in one round after healing */
-    uint64_t join_factor; /* so many times its timeout a join may take, */
-    uint64_t answer_ns;   /* and how much later than its timeout a join may end */
-    uint64_t leave_ns;    /* by when whoever leaves has left */
-    uint64_t close_ns;    /* by when a close has come about or failed */
-    /** Adds what is the backend's own to a node's configuration, each with a comma before it. */
+    uint64_t converge_ns; /* when all must be in one round after healing */
+    uint64_t join_factor; /* how many times its timeout a join may take */
+    uint64_t answer_ns;   /* how much later than its timeout a join may end */
+    uint64_t leave_ns;    /* when a node that leaves must have left */
+    uint64_t close_ns;    /* when a close must have succeeded or failed */
+    /** Adds the backend's own settings to a node's configuration, each after a comma. */
     void (*configure)(struct rdzv_node *n, char *text, size_t cap);
-    /** Whether the join under way may last beyond its time: the node is spare. */
+    /** Returns whether the join in progress may last beyond its time, because the node is spare. */
     bool (*may_wait)(const struct rdzv_node *n);
-    /** Bends what was drawn to what the backend can bear. NULL: nothing. */
+    /** Adapts what was drawn to what the backend can bear. NULL: nothing. */
     void (*tune)(struct rdzv_world *w);
-    uint64_t lost_ns; /* by when a round that lost a member to kill -9 is known to be over */
-    /** The server in the process of a node that hosts, or NULL. */
+    uint64_t lost_ns; /* when a round that lost a member to kill -9 must be known to be over */
+    /** Returns the server in the process of the rendezvous host, or NULL. */
     struct mu_store_server *(*hosted)(const struct rdzv_life *l);
-    /** After every step. NULL: nothing to look at. */
+    /** Called after every step. NULL: nothing to check. */
     void (*check)(struct rdzv_world *w);
-    /* Where there is no server of ours; all NULL otherwise. */
+    /* For backends without a server of ours; all NULL otherwise. */
     const char *endpoint;
-    void (*begin)(struct rdzv_world *w); /* in the place of starting one */
+    void (*begin)(struct rdzv_world *w); /* instead of starting a server */
     void (*heal)(struct rdzv_world *w);
     void (*finish)(struct rdzv_world *w);
 };
@@ -86,7 +87,7 @@ enum rdzv_deed {
     RDZV_DEEDS,
 };
 
-/* What a node is at, as it sees it itself: the picture in service/rdzv/rdzv.h. */
+/* A node's state, as it sees it itself: the diagram in service/rdzv/rdzv.h. */
 enum rdzv_phase {
     RDZV_OUT = 0,
     RDZV_JOINING,
@@ -99,7 +100,7 @@ enum rdzv_phase {
 struct rdzv_node {
     struct rdzv_world *world;
     uint32_t number;
-    uint32_t names; /* how many it had */
+    uint32_t names; /* how many names it had */
     char name[RDZV_NAME_MAX];
     struct mu_sim_proc *proc;
     struct rdzv_life *life; /* NULL while it is dead */
@@ -107,13 +108,13 @@ struct rdzv_node {
     enum rdzv_phase phase;
     bool closing;      /* it has asked for the end of the run */
     bool over;         /* it was told that the run is closed */
-    bool shut;         /* or knows it otherwise */
-    bool done;         /* its handler is good for nothing any more */
-    uint64_t run;      /* that it takes part in */
+    bool shut;         /* it knows it in another way */
+    bool done;         /* its handler cannot be used any more */
+    uint64_t run;      /* the run that it takes part in */
     bool knows;        /* in the end: it knows that the run is closed */
-    uint64_t since_ns; /* that it asked for what it waits for: joining, leaving, freeing */
+    uint64_t since_ns; /* since when it waits: joining, leaving, freeing */
     uint64_t close_ns;
-    bool spare; /* when the server was last looked at */
+    bool spare; /* at the last check of the server */
     uint32_t assignments;
     uint32_t endings;
     uint32_t failures;
@@ -127,35 +128,35 @@ struct rdzv_world {
     uint32_t nodes_max;
     uint64_t join_timeout_ms;
     uint64_t last_call_ms;
-    uint64_t upscale_delay_ms; /* UINT64_MAX: late-comers never end a round */
+    uint64_t upscale_delay_ms; /* UINT64_MAX: late nodes never end a round */
     uint32_t restarts_max;
-    uint32_t target; /* that nodes announce; 0: none */
+    uint32_t target; /* target that nodes announce; 0: no target */
     uint32_t beat_s; /* c10d */
     uint64_t work_max_ns;
     uint32_t churn[RDZV_DEEDS]; /* weights */
     bool closes;                /* the run is closed now and then */
     bool disk;                  /* the server keeps its store */
-    bool server_dies;           /* and may be killed */
+    bool server_dies;           /* the server may be killed */
     bool memory;                /* allocations may fail */
-    bool hopeless;              /* whether they find together is not asked */
+    bool hopeless;              /* nodes need not meet */
 
     bool hosting; /* the first node hosts, and there is no other server */
     struct mu_sim_proc *server_proc;
     struct rdzv_serving *serving;   /* NULL while the server is dead */
-    struct mu_store_server *server; /* as of the last step; NULL while there is none */
-    uint32_t server_lives;          /* how many there were */
-    uint64_t seen_news;             /* of the server, when it was last looked at */
+    struct mu_store_server *server; /* at the last step; NULL while there is no server */
+    uint32_t server_lives;          /* how many lives it had */
+    uint64_t seen_news;             /* of the server, at its last check */
     struct rdzv_node nodes[RDZV_NODES_MAX];
     struct rounds rounds;
 
-    struct fake_etcd *etcd; /* or that */
-    bool strict;            /* nobody is stopped or late, nor wants for memory */
-    uint64_t split_ns;      /* since when there have been two worlds; 0: there are not */
+    struct fake_etcd *etcd; /* or this cluster */
+    bool strict;            /* no process is suspended, late or short of memory */
+    uint64_t split_ns;      /* since when there are two worlds; 0: there are not */
 
-    bool healed;      /* nobody does anything but join */
-    bool calm;        /* nothing happens, and nothing may */
-    bool leaving;     /* everybody goes */
-    uint64_t late_ns; /* by how much timers may be late */
+    bool healed;      /* nodes only join */
+    bool calm;        /* nothing happens, and nothing may happen */
+    bool leaving;     /* all nodes leave */
+    uint64_t late_ns; /* how late timers may be */
 };
 
 struct rdzv_serving {
@@ -170,8 +171,8 @@ struct rdzv_life {
     struct mu_env *env;
     struct mu_prng prng;
     struct mu_timer timer;
-    struct mu_rdzv_handler *handler; /* NULL between two of them */
-    bool calling;                    /* a call into the handler is under way */
+    struct mu_rdzv_handler *handler; /* NULL between two handlers */
+    bool calling;                    /* a call into the handler is in progress */
     bool exiting;                    /* the process ends when its handler is freed */
     uint32_t starved;
 };
@@ -191,13 +192,13 @@ size_t rdzv_config_delay(char *text, size_t cap, const char *key, uint64_t ms);
 /** The program of a node; its argument is the struct rdzv_node. */
 int rdzv_node_start(struct mu_env *env, void *arg);
 void rdzv_node_killed(void *arg);
-/** Has the node leave, free its handler and exit. As mu_sim_call() wants it. */
+/** Makes the node leave, free its handler and exit. For mu_sim_call(). */
 void rdzv_node_go(void *arg);
-/** Has the node close the run. */
+/** Makes the node close the run. */
 void rdzv_node_close(void *arg);
-/** The time of a join begins when it is not, or no longer, that of a spare. */
+/** The time of a join counts only while the node is not spare. */
 void rdzv_node_note_spare(struct rdzv_node *n);
-/** For a setup whose backend stands on a register: spares may. */
+/** For a setup whose backend uses a register: spares may. */
 bool rdzv_c10d_may_wait(const struct rdzv_node *n);
 /** Fails the run if the node waits for something that should have ended. */
 void rdzv_node_check_deadlines(struct rdzv_node *n);

@@ -1,11 +1,12 @@
 /*
  * Workers that call each other through RPC agents: short calls, long ones in pieces, slow ones,
- * ones that fail, are canceled or run out of time, streams both ways, and ones that are tried again
- * but must run at most once. Everybody calls everybody, so that two often dial each other at once.
+ * ones that fail, are canceled or run out of time, streams both ways, and calls that are tried
+ * again but must run at most once. Every worker calls every other, so two often dial each other at
+ * once.
  *
- * What must hold: every call ends exactly once, an answer is that of its own call, a call that is
- * to run at most once never runs twice whoever is killed or lost, and when the faults have ended
- * every worker gets through to every other.
+ * What must hold: every call ends exactly once, an answer is that of its own call, a call that must
+ * run at most once never runs twice, whatever is killed or lost, and when the faults have ended
+ * every worker reaches every other.
  */
 #include "scenarios/scenarios.h"
 
@@ -22,7 +23,7 @@
 
 #define WORKERS     4
 #define PORT        7000
-#define CALLS_MAX   20 /* of one worker under way */
+#define CALLS_MAX   20 /* calls of one worker in progress */
 #define RUNS_MAX    20000
 #define FAULTY_NS   (15 * MU_NS_PER_S)
 #define CONVERGE_NS (240 * MU_NS_PER_S)
@@ -33,7 +34,7 @@ static const char *const names[WORKERS] = {"w0", "w1", "w2", "w3"};
 struct worker_state {
     struct rpc_world *world;
     uint32_t number;
-    uint64_t reached[WORKERS]; /* calls that were answered, by whom */
+    uint64_t reached[WORKERS]; /* calls that were answered, by worker */
     struct mu_addr near;       /* as it was last told; w0 and w1 are on one host */
     struct mu_sim_proc *proc;
 };
@@ -49,7 +50,7 @@ struct rpc_world {
     uint64_t retried;
     bool leaving;
     bool short_of_memory;
-    bool keyless; /* planted: what is to run at most once is sent without a key */
+    bool keyless; /* a planted fault: calls that must run at most once are sent without a key */
 };
 
 enum kind {
@@ -86,7 +87,7 @@ struct sleeper {
     struct mu_env *env;
     struct mu_rpc_in *in;
     struct mu_buf answer;
-    struct mu_buf unsent; /* of a stream: items that found no room, each behind a u32 length */
+    struct mu_buf unsent; /* of a stream: items that found no room, each after a u32 length */
     bool ended;
 };
 
@@ -237,11 +238,11 @@ struct call {
     uint32_t number; /* KIND_ONCE */
     uint64_t ticket;
     uint64_t began_ns;
-    uint32_t items; /* KIND_STREAM: to be sent, */
+    uint32_t items; /* KIND_STREAM: items to send */
     uint32_t sent;
-    uint32_t echoed; /* and that have come back */
+    uint32_t echoed; /* items that have come back */
     bool ended;
-    bool left; /* END is out */
+    bool left; /* END was sent */
     struct mu_rpc_part part;
     size_t len;
     uint8_t *data;
@@ -330,7 +331,7 @@ static void on_ended(struct mu_rpc_out *out, int status, const char *text, struc
     check_end(c, status, text, message);
     mu_env_timer_arm(w->env, &c->cancel, MU_MONO_NEVER);
     w->under_way--;
-    /* Nobody may look at what was borrowed any more, not even to send it again. */
+    /* The borrowed memory must not be read any more, not even to send it again. */
     memset(c->data, 0xdd, c->len);
     mu_free(c->data);
     mu_free(c);
@@ -419,7 +420,8 @@ static void begin(struct worker *w, struct mu_prng *prng)
     c->data = mu_sim_calloc(c->len);
     mu_env_entropy(w->env, c->data, c->len < 64 ? c->len : 64);
     for (size_t i = 64; i < c->len; i++) {
-        c->data[i] = (uint8_t)(c->data[i % 61] + i / 251); /* A piece out of place is noticed. */
+        c->data[i] = (uint8_t)(c->data[i % 61] + i / 251); /* The pattern shows a piece that is out
+                                                              of place. */
     }
     c->out.method = methods[c->kind];
     c->out.timeout_ms = 50 + (uint32_t)mu_prng_below(prng, 4000);
@@ -529,7 +531,7 @@ static int start_worker(struct mu_env *env, void *arg)
     config.rpc.trace = mu_sim_trace(env);
     config.stopped = on_stopped;
     config.context = w;
-    mu_sim_spare_memory(true); /* A worker that cannot begin is another story. */
+    mu_sim_spare_memory(true); /* A worker that cannot start is not tested here. */
     err = mu_rpc_agent_start(env, &config, &w->agent, &msg);
     if (err != 0) {
         return err;
@@ -542,7 +544,7 @@ static int start_worker(struct mu_env *env, void *arg)
 
         (void)snprintf(addr.host, sizeof(addr.host), "%s", names[i == 1 ? 0 : i]);
         MU_ASSERT(mu_rpc_agent_add(w->agent, names[i], i, &addr, &msg) == 0);
-        /* Of a process that is there, or that was, or none. */
+        /* An address of a process that is there, or that was, or of no process. */
         MU_ASSERT(mu_rpc_agent_set_near(w->agent, names[i], near->kind == 0 ? NULL : near) == 0);
     }
     mu_sim_spare_memory(false);

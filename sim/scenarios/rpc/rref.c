@@ -1,10 +1,11 @@
 /*
  * Workers that make values on each other, pass references around, fetch and release them, while
- * connections break and processes are killed; one may leave for good, and the others remove it.
+ * connections break and processes are killed; one worker may leave for good, and the others remove
+ * it.
  *
  * What must hold: a value is not freed while a living user is confirmed; a user whose parent and
- * owner live finds it; what is fetched is what was made; and when everybody has released all they
- * had, nothing is left anywhere: no value, no fork, no user, no token.
+ * owner live finds it; what is fetched is what was made; and when all workers have released
+ * everything, nothing is left anywhere: no value, no fork, no user, no token.
  */
 #include "scenarios/scenarios.h"
 
@@ -76,7 +77,7 @@ static void run_story(struct rref_world *w)
     struct mu_sim *sim = w->sim;
 
     mu_sim_run_for(sim, FAULTY_NS / 2);
-    /* In some runs the last one leaves for good: killed, or in order. */
+    /* In some runs the last worker leaves for good: killed, or in order. */
     if (mu_prng_chance(mu_sim_prng(sim), 300000)) {
         w->workers[WORKERS - 1].left = true;
     }

@@ -33,7 +33,7 @@ struct worker {
     struct mu_list sleepers;
     size_t held_count;
     size_t under_way;
-    bool known[WORKERS]; /* who was not removed */
+    bool known[WORKERS]; /* workers that were not removed */
     bool stopping;
 };
 
@@ -60,7 +60,7 @@ static void on_freed(void *context, struct mu_rref_id id)
     }
 }
 
-/* A call that is not `once` may run on a process, and on the one that comes after it. */
+/* A call that is not `once` may run in a process, and in the one after it. */
 static bool was_taken_before(const struct rref_world *w, const struct user_record *u)
 {
     for (const struct user_record *at = w->users; at < u; at++) {
@@ -78,7 +78,7 @@ static void check_lost(struct rref_world *w, const struct user_record *u, int st
     bool parent_gone = is_gone(w, u->parent, u->parent_life);
 
     if (is_gone(w, u->worker, u->life)) {
-        return; /* It leaves, and was removed. */
+        return; /* The worker leaves, and was removed. */
     }
     if (status == MUSTER_ENOENT && !owner_gone && !parent_gone && !was_taken_before(w, u)) {
         mu_sim_fail(w->sim, "the value was freed before the token from %s reached %s",
@@ -126,7 +126,7 @@ static uint32_t number_of(const char *name)
     return (uint32_t)(name[1] - '0');
 }
 
-/* A reference has come to be here. */
+/* A reference exists here from now on. */
 static void held(struct ref *r, uint32_t parent)
 {
     struct worker *w = r->worker;
@@ -289,7 +289,7 @@ static void taken(struct mu_timer *timer)
     mu_rpc_agent_turn(a);
 }
 
-/* The token is taken at once, before the answer, or some time behind it, when it may be void. */
+/* The token is taken at once, before the answer, or some time after it, when it may be void. */
 static void on_pass(struct mu_rpc_handler *h, struct mu_rpc_in *in, struct mu_span message)
 {
     struct worker *w = MU_CONTAINER_OF(h, struct worker, handlers[1]);
@@ -456,7 +456,7 @@ static void make(struct worker *w, struct mu_prng *prng)
         mu_free(r);
         return;
     }
-    /* What is made is its own number, which is the next one of this process. */
+    /* The value is its own number, which is the next one of this process. */
     mu_put_u64(data, mu_rref_agent_last_number(w->refs) + 1);
     if (mu_rref_agent_remote(w->refs, &r->base, rref_names[to], &call) != 0) {
         mu_free(r);
@@ -492,7 +492,7 @@ static void act(struct worker *w, struct mu_prng *prng)
             pass(w, r, prng);
         }
         if (r != NULL && mu_prng_chance(prng, 400000)) {
-            let_go(r); /* Right behind the token that was sent. */
+            let_go(r); /* Released right after the token was sent. */
         }
         break;
     case 4:
@@ -520,7 +520,7 @@ static void leave(struct worker *w)
     }
 }
 
-/* Those that have left for good are removed, by each in its own time. */
+/* Each worker removes, in its own time, those that have left for good. */
 static void remove_the_left(struct worker *w, struct mu_prng *prng)
 {
     for (uint32_t i = 0; i < WORKERS; i++) {
@@ -618,7 +618,7 @@ int rref_worker_start(struct mu_env *env, void *arg)
     config.rpc.trace = mu_sim_trace(env);
     config.stopped = on_stopped;
     config.context = w;
-    mu_sim_spare_memory(true); /* A worker that cannot begin is another story. */
+    mu_sim_spare_memory(true); /* A worker that cannot start is not tested here. */
     err = mu_rpc_agent_start(env, &config, &w->agent, &msg);
     if (err == 0) {
         err = start_refs(w);

@@ -1,7 +1,7 @@
 /*
  * The world of the scenario "rref".
  *
- *     rref.c         the story: who is there, when the faults end, what must be left
+ *     rref.c         the story: the workers, when the faults end, what must be left
  *     rref_worker.c  a worker, and what must hold at each of its steps
  */
 #ifndef MU_SIM_RREF_WORLD_H
@@ -19,13 +19,13 @@ struct worker;
 struct worker_state {
     struct rref_world *world;
     uint32_t number;
-    uint64_t life;       /* of its process, or its last one */
+    uint64_t life;       /* life of its process, or of its last one */
     struct worker *live; /* its process; NULL: dead */
     struct mu_sim_proc *proc;
-    bool left; /* for good */
+    bool left; /* it left for good */
 };
 
-/* A user as the test sees it, whatever became of its process. */
+/* A user as the test sees it, whatever happened to its process. */
 struct user_record {
     struct mu_rref_id rref;
     struct mu_rref_id fork;
@@ -33,7 +33,7 @@ struct user_record {
     uint64_t life;
     uint32_t owner;
     uint64_t owner_life; /* 0: not known yet */
-    uint32_t parent;     /* of a token; WORKERS: none */
+    uint32_t parent;     /* of a token; WORKERS: no parent */
     uint64_t parent_life;
     bool confirmed;
     bool released;
@@ -48,7 +48,7 @@ struct rref_world {
     size_t user_count;
     uint64_t passed;
     uint64_t fetched;
-    bool draining; /* nothing new, and everything is released */
+    bool draining; /* nothing new is made, and everything is released */
     bool leaving;
     bool short_of_memory;
     bool hasty;
@@ -60,7 +60,7 @@ extern const char *const rref_names[WORKERS];
 /** The program of a worker; `arg` is its state. */
 int rref_worker_start(struct mu_env *env, void *arg);
 void rref_worker_killed(void *arg);
-/** What its references are. */
+/** Describes its references. */
 void rref_worker_stats(const struct worker *w, struct mu_rref_stats *ret);
 
 #endif

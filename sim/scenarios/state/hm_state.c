@@ -1,10 +1,10 @@
 /*
  * Peers that give each other states as hivemind does, over a network that cuts, resets and stalls:
- * two donors whose states change all the while, and two clients who load them.
+ * two donors whose states change all the time, and two clients that load them.
  *
- * What must hold: a state that was loaded is whole and all of one version, which the donor has
- * shared; every load ends exactly once; when the faults have ended everybody can load; and when
- * all have left every snapshot has been released.
+ * What must hold: a loaded state is complete and all of one version, which the donor has shared;
+ * every load ends exactly once; when the faults have ended every peer can load; and when all have
+ * left every snapshot has been released.
  */
 #include "scenarios/scenarios.h"
 
@@ -60,7 +60,7 @@ struct hm_world {
     struct mu_sim *sim;
     struct once *loads;
     struct peer peers[HOSTS];
-    bool torn; /* the bug that is planted: values change below those who read them */
+    bool torn; /* the planted fault: values change while they are read */
     bool healed;
     bool leaving;
 };
@@ -109,7 +109,7 @@ static void release_version(void *context)
     mu_free(v);
 }
 
-/* The metadata names who has shared it, and which version it is. */
+/* The metadata names the donor and the version. */
 static void describe(struct version *v, uint32_t donor, uint32_t number)
 {
     struct mu_mp_out out = mu_mp_out(&v->metadata);
@@ -274,7 +274,7 @@ static void leave(struct app *app)
 
 static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
 {
-    (void)op; /* who has found nobody tries again by itself */
+    (void)op; /* a node that has found no other tries again by itself */
     MU_CONTAINER_OF(wish, struct app, join)->joined = true;
 }
 
@@ -428,7 +428,7 @@ static void make_peers(struct hm_world *w)
         p->sim_host = mu_sim_host_new(w->sim, host_names[i]);
     }
     for (uint32_t i = 0; i < HOSTS; i++) {
-        /* libcrypto's memory is not the simulator's to free: nobody is killed. */
+        /* The simulator cannot free libcrypto's memory, so no peer is killed. */
         w->peers[i].proc = mu_sim_proc_new(w->peers[i].sim_host,
                                            &(struct mu_sim_program){.name = "peer",
                                                                     .start = start_peer,
@@ -481,7 +481,7 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
     struct mu_sim_faults f = mu_sim_faults_draw(prng);
 
     f.kill_every_ns = 0;
-    /* Entries live by the wall clock, which the DHT's own scenario turns. */
+    /* Entries expire by the wall clock; the DHT's own scenario changes that clock. */
     f.wall_skew_max_ns = 0;
     f.wall_jump_every_ns = 0;
     mu_sim_faults_draw_memory(&f, prng);

@@ -1,12 +1,13 @@
 /*
  * Newcomers load a state from donors that are killed, stopped, slow, crowded or partial, that go on
- * to newer versions, or that lie: corrupt chunks, a version that they do not have, something else
- * under a state's id, an offer that was tampered with. The newcomers serve each other meanwhile.
+ * to newer versions, or that are malicious: corrupt chunks, a version that they do not have,
+ * something else under a state's id, an offer that was tampered with. The newcomers serve each
+ * other meanwhile.
  *
- * What must hold: no byte that counts as loaded is another than the manifest says; nothing lands
- * where something else lands, is hashed or is verified; what is verified stays so, but for a
- * version that is gone; a donor that is lost costs at most the chunk that was half there; a load
- * ends once, before its deadline, and well once all faults have ended.
+ * What must hold: every byte that counts as loaded is what the manifest says; nothing lands where
+ * something else lands, is hashed or is verified; what is verified stays verified, unless its
+ * version is gone; a donor that is lost costs at most the chunk that was half received; a load ends
+ * once, before its deadline, and succeeds once all faults have ended.
  */
 #include "scenarios/state/state_world.h"
 
@@ -35,7 +36,8 @@ uint32_t state_version_of(const struct state_world *w, const uint8_t id[MU_STATE
 
 /* --- what must hold --------------------------------------------------------------------------- */
 
-/* Of each place there is one landing, and none where a chunk is verified or being hashed. */
+/* Each place has at most one landing, and no landing while its chunk is verified or being
+ * hashed. */
 static void check_landings(struct state_world *w, const struct mu_state_loader *l)
 {
     uint8_t used[STATE_BYTES_MAX / STATE_CHUNK / 8 + 1] = {0};
@@ -149,7 +151,7 @@ static void make_layout(struct state_world *w)
     w->chunks = (uint32_t)mu_state_chunks(w->bytes, STATE_CHUNK);
 }
 
-/* What each version holds, and its id, whoever signs it. */
+/* Makes the content of each version, and its id, which does not depend on the signer. */
 static void make_versions(struct state_world *w)
 {
     uint8_t seed[MU_IDENTITY_SEED_LEN];
@@ -237,10 +239,10 @@ static void run_world(struct mu_sim *sim, enum state_plant what)
     }
     mu_sim_run_for(sim, FAULTY_NS);
     mu_sim_heal(sim);
-    mu_sim_run_for(sim, f.pause_max_ns + MU_NS_PER_S); /* pauses run out */
+    mu_sim_run_for(sim, f.pause_max_ns + MU_NS_PER_S); /* until pauses are over */
     w->healed = true;
     if (mu_prng_chance(prng, 500000)) {
-        /* The one that can be relied on is not the first to answer. */
+        /* The reliable donor is not the first to answer. */
         mu_sim_pause(w->givers[0].proc, 1 + mu_prng_below(prng, 900 * MU_NS_PER_MS));
     }
     if (!mu_sim_run_until(sim, CONVERGE_NS, all_loaded, w)) {

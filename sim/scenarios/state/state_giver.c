@@ -1,4 +1,4 @@
-/* Donors of the scenario `state`: the real service, with shares that are not what they say. */
+/* Donors of the scenario `state`: the real service, with shares that are not what they claim. */
 #include "scenarios/state/state_world.h"
 
 #include <stdio.h>
@@ -214,7 +214,7 @@ void state_giver_start(struct state_world *w, uint32_t number)
 
     state->world = w;
     state->number = number;
-    /* Somebody can be relied on, once the world is quiet. */
+    /* One donor is reliable once the world is quiet. */
     state->kind = number == 0 ? GIVER_HONEST : (enum giver_kind)mu_prng_below(prng, GIVER_KINDS);
     state->proc =
         mu_sim_proc_new(mu_sim_host_new(w->sim, names[number]),

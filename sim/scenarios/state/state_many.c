@@ -1,10 +1,10 @@
 /*
- * Newcomers who begin at about the same time load a state from one donor that gives a certain rate
- * and no more, and serve each other: how long that takes beside how long it takes one alone, in
- * virtual time, in a world without faults.
+ * Newcomers that begin at about the same time load a state from one donor with a limited rate, and
+ * serve each other. The scenario compares the time with that of a single newcomer, in virtual time,
+ * in a world without faults.
  *
- * What must hold: all have it within 1.6 times the time of one, and the donor has given out little
- * more than the state has: it is what the others have to wait for.
+ * What must hold: all have it within 1.6 times the time of one, and the donor has sent little more
+ * than the size of the state, because the others wait for the donor.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,12 +18,12 @@
 
 #define CHUNK     4096u
 #define CHUNKS    512u
-#define RATE      (100u * CHUNK) /* so one alone takes five seconds */
+#define RATE      (100u * CHUNK) /* so a single newcomer takes five seconds */
 #define PORT      29700
 #define CROWD_MAX 12u
 #define CROWD_MIN 2u
-/* Chunks that may be given twice by the one who has all: what is under way before the newcomers
- * know of each other, and at the end. */
+/* How many chunks the complete donor may send twice: those in progress before the newcomers know of
+ * each other, and at the end. */
 #define TWICE_MAX (CHUNKS / 4)
 #define LIMIT_NS  (120 * MU_NS_PER_S)
 
@@ -34,7 +34,7 @@ struct newcomer {
     uint32_t number;
     struct mu_sim_proc *proc;
     uint64_t begun_ns;
-    uint64_t took_ns; /* 0: it has not got it */
+    uint64_t took_ns; /* 0: it does not have the state yet */
     /* While it runs. */
     struct mu_env *env;
     struct mu_state_donor *donor;
@@ -54,8 +54,8 @@ struct many {
     struct mu_sim_proc *giver;
     struct mu_env *giver_env;
     struct mu_state_donor *donor;
-    struct newcomer newcomers[1 + CROWD_MAX]; /* the first is alone */
-    uint32_t first, count;                    /* those who load now */
+    struct newcomer newcomers[1 + CROWD_MAX]; /* the first loads alone */
+    uint32_t first, count;                    /* the newcomers that load now */
     bool leaving;
 };
 
@@ -230,7 +230,7 @@ static int start_newcomer(struct mu_env *env, void *arg)
     err = err != 0 ? err : mu_state_donor_start(env, &config, &n->donor, &msg);
     if (err == 0) {
         mu_timer_init(&n->timer, on_timer);
-        /* Processes that are started together begin within some milliseconds. */
+        /* Processes that are started together begin within a few milliseconds. */
         rearm(n, 1 + mu_prng_below(mu_sim_prng(n->many->sim), 50));
     }
     return err;
@@ -340,7 +340,7 @@ static void run_crowd(struct mu_sim *sim)
     if (!mu_sim_run_until(sim, LIMIT_NS, all_have_it, w)) {
         mu_sim_fail(sim, "one alone did not come to an end");
     }
-    mu_sim_run_for(sim, MU_NS_PER_S); /* the donor has rested */
+    mu_sim_run_for(sim, MU_NS_PER_S); /* lets the donor's bucket fill */
     given = w->donor == NULL ? 0 : chunks_given(w);
     start_some(w, 1,
                CROWD_MIN + (uint32_t)mu_prng_below(mu_sim_prng(sim), CROWD_MAX - CROWD_MIN + 1));
@@ -365,7 +365,7 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_none();
 
-    /* From one rack to one continent. */
+    /* Latencies from one rack to one continent. */
     f.latency_max_ns = f.latency_min_ns + mu_prng_below(prng, 20 * MU_NS_PER_MS);
     return f;
 }

@@ -1,12 +1,12 @@
 /*
  * Nodes of a DHT share states and load them without knowing of each other: donors that die, come
  * back, withdraw and go on to newer versions, some on the native wire and some with hivemind's
- * protocol, some that claim a greater priority than is theirs, have nothing, give other bytes or
- * forge. Entries of the dead stay in the DHT until they expire.
+ * protocol, some that claim a greater priority than they have, have nothing, send wrong bytes or
+ * forge signatures. Entries of dead nodes stay in the DHT until they expire.
  *
- * What must hold: no byte that counts as loaded is another than the manifest says; a load ends
- * once, before its deadline; once all faults have ended and what was said before has expired, each
- * goes well and brings the newest version that somebody honest has.
+ * What must hold: every byte that counts as loaded is what the manifest says; a load ends once,
+ * before its deadline; once all faults have ended and earlier entries have expired, each load
+ * succeeds and brings the newest version that an honest donor has.
  */
 #include "scenarios/state/state_swarm_world.h"
 
@@ -20,7 +20,7 @@
 #include "service/state/swarm_load_internal.h"
 
 #define FAULTY_NS   (25 * MU_NS_PER_S)
-#define EXPIRE_NS   (45 * MU_NS_PER_S) /* what the dead said, and a renewal of what is true */
+#define EXPIRE_NS   (45 * MU_NS_PER_S) /* entries of dead nodes expire, and true ones are renewed */
 #define CONVERGE_NS (300 * MU_NS_PER_S)
 
 uint32_t swarm_version_of(const struct swarm_world *w, const uint8_t id[MU_STATE_ID_LEN])
@@ -67,7 +67,7 @@ struct mu_state_share *swarm_share(struct swarm_world *w, uint32_t version, uint
 
 /* --- what must hold --------------------------------------------------------------------------- */
 
-/* Those with the greatest priority that is true are not asked. */
+/* Donors with the greatest true priority are not asked. */
 static void plant_old(struct swarm_world *w, struct mu_state_swarm_load *load)
 {
     for (size_t i = 0; load->phase == PROBING && i < load->found_count; i++) {
@@ -205,7 +205,7 @@ static void run_world(struct mu_sim *sim, enum swarm_plant plant)
         mu_free(w->content[i]);
     }
     for (uint32_t i = 0; i < w->count; i++) {
-        swarm_node_killed(&w->nodes[i]); /* who runs still, as the run has failed */
+        swarm_node_killed(&w->nodes[i]); /* a node that still runs because the run has failed */
         mu_identity_fini(&w->nodes[i].identity);
     }
     mu_layout_fini(&w->layout);
@@ -213,7 +213,7 @@ static void run_world(struct mu_sim *sim, enum swarm_plant plant)
     muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
 }
 
-/* Entries live for a time that all must agree on. */
+/* All nodes must agree on the lifetime of entries. */
 static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);

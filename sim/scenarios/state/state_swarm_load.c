@@ -58,8 +58,9 @@ static bool on_progress(void *context, const struct mu_state_loader_progress *pr
     return !w->leaving && (w->healed || !mu_prng_chance(mu_sim_prng(w->sim), 2000));
 }
 
-/* What can be relied on when all is quiet; of hivemind's donors only if nobody on the native wire
- * boasts or is corrupt, for then they may be asked behind all others there. */
+/* Returns the version that must be found when all is quiet. hivemind's donors count only if no
+ * donor on the native wire boasts or is corrupt, because then they may be asked after all
+ * others. */
 static uint32_t newest(const struct swarm_world *w)
 {
     uint32_t version = 0;
@@ -136,7 +137,7 @@ static void on_ended(void *context, int status, const char *text, struct mu_stat
         struct mu_span metadata;
         double priority;
 
-        /* It may have gone on since it said in the DHT what it has. */
+        /* The donor may have gone on to a newer version since its entry in the DHT. */
         mu_state_swarm_load_take(app->load, &loaded, &priority);
         metadata = mu_buf_span(&loaded.metadata);
         check_bytes(app, metadata.len == 8 ? metadata.data[7] : SWARM_VERSIONS, loaded.values[0]);
@@ -182,7 +183,7 @@ static void begin(struct swarm_app *app)
     config.native.connect_ms = 1000 + (uint32_t)mu_prng_below(prng, 2000);
     config.native.settle_ms = 1 + (uint32_t)mu_prng_below(prng, 500);
     if (w->healed) {
-        /* Long enough for all to be heard who are there. */
+        /* Long enough to hear from all present donors. */
         config.native.settle_ms = 3000;
         config.native.connect_ms = 5000;
     }

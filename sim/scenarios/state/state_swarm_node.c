@@ -1,4 +1,4 @@
-/* A node of the scenario `state-swarm`: a peer in the DHT that shares something, or says so. */
+/* A node of the scenario `state-swarm`: a peer in the DHT that shares something, or claims to. */
 #include "scenarios/state/state_swarm_world.h"
 
 #include <stdio.h>
@@ -92,7 +92,7 @@ static void share_version(struct swarm_app *app)
     mu_state_share_drop(share);
 }
 
-/* It is not always there. */
+/* The donor is not always there. */
 static void change(struct swarm_app *app)
 {
     struct swarm_node *state = app->state;

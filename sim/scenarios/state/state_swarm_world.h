@@ -2,7 +2,7 @@
  * What the files of the scenario `state-swarm` share.
  *
  *     state_swarm.c       the world, what must hold, how it ends
- *     state_swarm_node.c  a node: what it shares, truly or not
+ *     state_swarm_node.c  a node: what it shares, honestly or not
  *     state_swarm_load.c  a node that loads
  */
 #ifndef MU_SIM_STATE_SWARM_WORLD_H
@@ -14,7 +14,7 @@
 #include "sim.h"
 
 #define SWARM_NODES    7 /* at the most */
-#define SWARM_TAKERS   2 /* of them, at the most; the last ones */
+#define SWARM_TAKERS   2 /* of them, at most; the last ones */
 #define SWARM_VERSIONS 3
 #define SWARM_FLOATS   20000u
 #define SWARM_BYTES    (SWARM_FLOATS * 4)
@@ -22,24 +22,24 @@
 #define SWARM_CHUNKS   ((SWARM_BYTES + SWARM_CHUNK - 1) / SWARM_CHUNK)
 #define SWARM_PREFIX   "run_state_averager"
 #define SWARM_AVERAGER "TrainingStateAverager"
-#define SWARM_BOAST    100 /* by how much a priority is too great */
+#define SWARM_BOAST    100 /* how much a false priority is too great */
 
 enum swarm_kind {
     SWARM_SEED = 0, /* the first, through which all join; honest, and always there */
     SWARM_HONEST,   /* on the native wire */
     SWARM_HIVEMIND, /* honest, and speaks only hivemind's protocol */
-    SWARM_BOASTER,  /* says in the DHT that it has something greater */
+    SWARM_BOASTER,  /* claims a greater priority in the DHT */
     SWARM_EMPTY,    /* likewise, and has nothing */
     SWARM_CORRUPT,  /* some bytes are not what they were */
-    SWARM_FORGER,   /* likewise, and its signature is none */
+    SWARM_FORGER,   /* likewise, and its signature is invalid */
     SWARM_KINDS,
     SWARM_TAKER,
 };
 
 enum swarm_plant {
     SWARM_PLANT_NONE = 0,
-    SWARM_PLANT_UNVERIFIED, /* a chunk counts as there that nobody hashed */
-    SWARM_PLANT_OLD,        /* what it was told of the newest donors is lost */
+    SWARM_PLANT_UNVERIFIED, /* a chunk counts as there that was never hashed */
+    SWARM_PLANT_OLD,        /* the entries of the newest donors are ignored */
 };
 
 struct swarm_world;
@@ -56,15 +56,15 @@ struct swarm_node {
     struct mu_sim_proc *proc;
     struct swarm_app *app; /* while it runs */
     uint32_t started;      /* loads */
-    bool final_done;       /* one after all was healed went well */
+    bool final_done;       /* a load after the healing succeeded */
 };
 
 struct swarm_world {
     struct mu_sim *sim;
     enum swarm_plant plant;
     bool planted;
-    bool quiet;  /* all faults have ended, */
-    bool healed; /* and what was said before has expired */
+    bool quiet;  /* all faults have ended */
+    bool healed; /* earlier entries have expired */
     bool leaving;
     struct mu_layout layout;
     float *content[SWARM_VERSIONS];
@@ -81,7 +81,7 @@ struct swarm_app {
     struct mu_peer_host *host;
     struct mu_peer_env *peers;
     struct mu_state_swarm *swarm;
-    struct mu_state_donor *donor; /* NULL: it does not speak the native wire */
+    struct mu_state_donor *donor; /* NULL: it does not use the native wire */
     struct mu_timer timer;
     bool settled; /* it shares what it will share to the end */
     bool swarm_stopped, donor_stopped, stopping;
@@ -89,16 +89,16 @@ struct swarm_app {
     struct mu_state_swarm_load *load;
     bool ended, closed, final;
     uint64_t begun_ns, limit_ms;
-    uint32_t version; /* that is being loaded; SWARM_VERSIONS: none */
+    uint32_t version; /* the version that is being loaded; SWARM_VERSIONS: no version */
     uint32_t seen_done;
     uint8_t seen[SWARM_CHUNKS / 8 + 1];
 };
 
 /* --- state_swarm.c ---------------------------------------------------------------------------- */
 
-/** The version with this id; SWARM_VERSIONS: there is none. */
+/** Returns the version with this id; SWARM_VERSIONS: there is no such version. */
 uint32_t swarm_version_of(const struct swarm_world *w, const uint8_t id[MU_STATE_ID_LEN]);
-/** The metadata of a version, `buf` being 8 bytes. */
+/** Writes the metadata of a version to `buf`, 8 bytes. */
 struct mu_span swarm_metadata(uint8_t *buf, uint32_t version);
 struct mu_state_share *swarm_share(struct swarm_world *w, uint32_t version, uint8_t *data,
                                    const struct mu_identity *identity);
@@ -106,12 +106,12 @@ struct mu_state_share *swarm_share(struct swarm_world *w, uint32_t version, uint
 /* --- state_swarm_node.c ----------------------------------------------------------------------- */
 
 void swarm_node_start(struct swarm_world *w, uint32_t number);
-/** Its process is gone, or goes with the run. */
+/** The node's process is gone, or ends with the run. */
 void swarm_node_killed(void *node);
 
 /* --- state_swarm_load.c ----------------------------------------------------------------------- */
 
-/** Looks after its loads: begins one, frees one. */
+/** Manages its loads: begins one, frees one. */
 void swarm_load_turn(struct swarm_app *app);
 
 #endif

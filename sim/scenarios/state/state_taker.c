@@ -14,7 +14,7 @@ static void rearm(struct taker_app *app, uint64_t ms)
     mu_env_timer_arm(app->env, &app->timer, mu_mono_add_ms(mu_env_now(app->env).mono, ms));
 }
 
-/* --- where it is to lie ----------------------------------------------------------------------- */
+/* --- the destination -------------------------------------------------------------------------- */
 
 static int read_file(struct mu_state_share *share, uint64_t offset, void *buf, size_t len)
 {
@@ -29,7 +29,7 @@ static void release_memory(struct mu_state_share *share)
     mu_free(share->owner);
 }
 
-/* Tensors here and there, in the order that is the opposite of theirs. */
+/* Tensors at scattered places, in reverse order. */
 static int scatter(struct taker_app *app, struct mu_state_plan *plan)
 {
     const struct mu_layout *layout = &app->state->world->layout;
@@ -60,7 +60,7 @@ static void resume_file(struct taker_app *app, struct mu_state_plan *plan)
     memcpy(plan->maybe, state->bits, sizeof(state->bits));
     for (uint32_t i = 0; i < w->chunks; i++) {
         app->resume_least += mu_state_bit(state->bits, i) ? 1 : 0;
-        /* What is not known to be there may be looked for. */
+        /* A load may search the file for chunks that are not recorded as there. */
         if (mu_prng_chance(mu_sim_prng(w->sim), 100000)) {
             mu_state_bit_set(plan->maybe, i);
         }
@@ -177,7 +177,7 @@ static void on_ended(void *context, int status, const char *text, struct mu_stat
     state->loaded++;
     state->final_done = state->final_done || app->final;
     if (state->uses_file) {
-        /* The next one begins with nothing. */
+        /* The next load begins with nothing. */
         state->file_version = STATE_VERSIONS;
     }
     if (app->loader->config.keep) {
@@ -270,7 +270,7 @@ static void begin_load(struct taker_app *app)
     app->version = STATE_VERSIONS;
     app->seen_restarts = 0;
     app->seen_done = 0;
-    mu_sim_spare_memory(true); /* those who are to be asked are known, at least */
+    mu_sim_spare_memory(true); /* there is memory at least for the list of donors */
     add_all(app);
     mu_sim_spare_memory(false);
 }

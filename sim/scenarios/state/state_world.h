@@ -3,7 +3,7 @@
  *
  *     state.c          the world, what must hold, how it ends
  *     state_giver.c    donors, honest and others
- *     state_taker.c    newcomers, who load and serve what they have
+ *     state_taker.c    newcomers that load and serve what they have
  */
 #ifndef MU_SIM_STATE_WORLD_H
 #define MU_SIM_STATE_WORLD_H
@@ -24,16 +24,16 @@
 
 enum state_plant {
     STATE_PLANT_NONE = 0,
-    STATE_PLANT_UNVERIFIED, /* a chunk counts as there that nobody hashed */
+    STATE_PLANT_UNVERIFIED, /* a chunk counts as there that was never hashed */
 };
 
 enum giver_kind {
     GIVER_HONEST = 0,
     GIVER_CORRUPT, /* some bytes are not what they were */
-    GIVER_BOASTER, /* says that it has a newer version than it has */
+    GIVER_BOASTER, /* claims a newer version than it has */
     GIVER_OTHER,   /* has something else under the id */
-    GIVER_FORGER,  /* an offer that it did not sign, or whose leaves are not of its tree */
-    GIVER_PARTIAL, /* has only some chunks, now these, then those */
+    GIVER_FORGER,  /* offers what it did not sign, or leaves of another tree */
+    GIVER_PARTIAL, /* has only some chunks, which change */
     GIVER_CLIPPER, /* the last chunk is sometimes a byte short */
     GIVER_SLOW,
     GIVER_CROWDED, /* one download at a time */
@@ -47,12 +47,12 @@ struct state_giver {
     struct state_world *world;
     uint32_t number;
     enum giver_kind kind;
-    uint32_t version; /* that it has */
+    uint32_t version; /* the version that it has */
     struct mu_sim_proc *proc;
     struct giver_app *app; /* while it runs */
 };
 
-/* A newcomer; what is here outlives its process. */
+/* A newcomer; this struct outlives its process. */
 struct state_taker {
     struct state_world *world;
     uint32_t number;
@@ -60,13 +60,13 @@ struct state_taker {
     struct mu_sim_proc *proc;
     struct taker_app *app; /* while it runs */
     uint32_t started;      /* loads */
-    uint32_t loaded;       /* that went well */
-    bool final_done;       /* one after all was healed did */
-    /* What lies in a file: loads go on where they were. */
+    uint32_t loaded;       /* loads that succeeded */
+    bool final_done;       /* a load after the healing succeeded */
+    /* The content of a file: loads continue where they were. */
     bool uses_file;
     uint8_t *file;
     uint8_t bits[STATE_BYTES_MAX / STATE_CHUNK / 8 + 1];
-    uint32_t file_version; /* of these chunks; STATE_VERSIONS: none */
+    uint32_t file_version; /* of these chunks; STATE_VERSIONS: no version */
 };
 
 struct state_world {
@@ -75,7 +75,7 @@ struct state_world {
     bool planted;
     bool healed;
     bool leaving;
-    bool short_of_memory; /* this seed has a want of it */
+    bool short_of_memory; /* this seed lacks memory */
     struct mu_layout layout;
     uint32_t bytes;
     uint32_t chunks;
@@ -103,16 +103,16 @@ struct taker_app {
     struct mu_env *env;
     struct mu_state_donor *donor;
     struct mu_state_loader *loader; /* while there is one */
-    struct mu_state_share *kept;    /* a state that is given on */
+    struct mu_state_share *kept;    /* a state that is passed on */
     struct mu_timer timer;
     bool donor_gone;
-    bool ended; /* the load has */
+    bool ended; /* the load has ended */
     bool final; /* it was begun when all was healed */
     bool stopping;
     uint64_t begun_ns;
-    uint64_t limit_ms; /* within which it must end */
-    uint32_t version;  /* that is being loaded */
-    uint8_t *memory;   /* where it lies, unless in the file */
+    uint64_t limit_ms; /* time limit of the load */
+    uint32_t version;  /* the version that is being loaded */
+    uint8_t *memory;   /* the destination, unless it is the file */
     uint32_t late;     /* donors that are added later */
     /* For the checker. */
     uint32_t seen_done;
@@ -121,7 +121,7 @@ struct taker_app {
     uint8_t seen[STATE_BYTES_MAX / STATE_CHUNK / 8 + 1];
 };
 
-/** The version with this id; STATE_VERSIONS: there is none. */
+/** Returns the version with this id; STATE_VERSIONS: there is no such version. */
 uint32_t state_version_of(const struct state_world *w, const uint8_t id[MU_STATE_ID_LEN]);
 
 /* --- state_giver.c ---------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
- * Scenarios of the store: which jobs run together, on what kind of disk, and with which bug on
- * purpose. scenarios/store/store_world.h tells the story they share.
+ * Scenarios of the store: which jobs run together, on what kind of disk, and with which planted
+ * fault. scenarios/store/store_world.h describes their common story.
  */
 #include "scenarios/scenarios.h"
 #include "scenarios/store/store_world.h"
@@ -15,7 +15,7 @@ static struct mu_sim_faults lying_faults(struct mu_prng *prng)
     return f;
 }
 
-/* Kills often enough that there is something to lose. */
+/* Kills are frequent enough that there is something to lose. */
 static struct mu_sim_faults deadly_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = store_world_faults(prng);
@@ -35,7 +35,7 @@ static struct mu_sim_faults starving_faults(struct mu_prng *prng)
     return f;
 }
 
-/* Answers of etcd's get lost, and nobody runs out of memory: that is for other scenarios. */
+/* Answers of etcd are lost, and no process runs out of memory; other scenarios test that. */
 static struct mu_sim_faults backed_faults(struct mu_prng *prng)
 {
     struct mu_sim_faults f = mu_sim_faults_draw(prng);

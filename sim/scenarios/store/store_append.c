@@ -18,8 +18,8 @@ struct append_worker {
     bool reads;
     size_t op; /* in the log */
     uint64_t invoked;
-    bool last;     /* it reads what has become of them all */
-    uint32_t read; /* keys of which it knows that */
+    bool last;     /* it reads all values at the end */
+    uint32_t read; /* keys whose final value it has read */
     char key_text[16];
     char text[APPEND_TOKEN_LEN + 1];
     struct mu_span key_span;

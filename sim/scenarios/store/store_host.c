@@ -58,7 +58,7 @@ uint32_t store_member_host(const struct store_member *m)
     return m->world->setup->gateways ? with_gateways[m->number] : m->number % m->world->host_count;
 }
 
-/* A server that ends by itself is started again, as whoever watches over it would. */
+/* A server that ends by itself is started again, as a supervisor would do. */
 static void server_stopped(void *context, int status, const char *why)
 {
     struct store_serving *s = context;
@@ -199,7 +199,7 @@ static void kill_server(struct mu_sim *sim, void *arg)
     }
 }
 
-/* The moment at which a promise is easiest to break is just after it was made. */
+/* A promise is easiest to break just after it was made. */
 void store_host_aim(struct store_world *w, const struct store_member *m)
 {
     struct mu_prng *prng = mu_sim_prng(w->sim);

@@ -1,13 +1,13 @@
 /*
  * Jobs: keys under a lease, and keys under a session. The oracle tells to the nanosecond when the
- * server lets go of one, in true time.
+ * server deletes one, in true time.
  *
  * A lease lasts its time from the last keep that was acknowledged, counted from when it was asked
  * for, by the server's clock, which drifts. It does not last longer than its time from when the
- * last keep can have been executed; a server that slept gives another full time. A session lasts
- * its grace from the last answer that came over it, counted likewise, unless its client was killed;
- * it ends when its client was dead for as long as it takes to notice, and its grace. Nothing of
- * either survives the server.
+ * last keep can have been executed; a server that was suspended gives another full time. A session
+ * lasts its grace from the last answer that came over it, counted likewise, unless its client was
+ * killed; it ends when its client was dead for the time it takes to notice, plus its grace. Neither
+ * survives the server.
  */
 #include "scenarios/store/store_world.h"
 
@@ -22,21 +22,21 @@
 #define SLACK_NS  MU_NS_PER_S                         /* timers, a tick, a commit */
 #define SEEN      16
 #define APART_NS  (100 * MU_NS_PER_MS)
-#define TICKS_NS  (1200 * MU_NS_PER_MS) /* how late a lease may end for want of memory */
-#define DEAD_NS   (15 * MU_NS_PER_S)    /* until a silent peer is given up: rpc's dead_ms */
+#define TICKS_NS  (1200 * MU_NS_PER_MS) /* how late a lease may end for lack of memory */
+#define DEAD_NS   (15 * MU_NS_PER_S)    /* until a silent end is given up: rpc's dead_ms */
 
-/* A key that something holds. */
+/* A key that a lease or a session holds. */
 struct hold {
     char key[24];
-    uint32_t incarnation; /* of the server, when it was first told */
+    uint32_t incarnation; /* of the server, when it was first told of the key */
     uint64_t ttl_ns;
-    uint64_t seen_ns;           /* the last that was acknowledged was asked for then, */
-    uint64_t seen_before[SEEN]; /* and earlier ones, some time apart */
+    uint64_t seen_ns;           /* when the last acknowledged keep was asked for */
+    uint64_t seen_before[SEEN]; /* earlier ones, some time apart */
     uint32_t seen_count;
-    uint64_t until_ns; /* nothing that holds it was executed after this; UINT64_MAX: it may be */
+    uint64_t until_ns; /* no keep was executed after this; UINT64_MAX: one may be */
     bool bound;        /* the key was acknowledged */
-    bool revoked;      /* or the holder said goodbye, or was killed: it may go at once */
-    bool gone;         /* the oracle said so */
+    bool revoked;      /* or the holder left or was killed: it may go at once */
+    bool gone;         /* the oracle saw its end */
 };
 
 struct hold_state {
@@ -109,7 +109,7 @@ static struct hold *begin_hold(struct store_role *role, uint64_t ttl_ns)
     return h;
 }
 
-/* An answer can outlive the server that gave it: then nobody knows which one that was. */
+/* An answer can outlive the server that gave it: then that server is unknown. */
 static bool is_certain(const struct store_worker *worker, const struct hold *h)
 {
     uint32_t now = worker->role->world->incarnation;
@@ -118,7 +118,7 @@ static bool is_certain(const struct store_worker *worker, const struct hold *h)
            worker->role->world->hosts[0].serving != NULL;
 }
 
-/* All is said while it happens. */
+/* Everything is checked while it happens. */
 static void check_nothing(struct store_world *w, void *state)
 {
     (void)w;
@@ -150,9 +150,9 @@ static void see(struct hold *h, uint64_t ns)
 }
 
 /*
- * When it was last held, as far as that counts now. A server without memory lets go a little late
- * of what is over; meanwhile its client may have come back, and been shown what is not its own any
- * more.
+ * Returns when it was last held, as far as that counts now. A server without memory deletes a
+ * little late what is over; meanwhile its client may have come back, and seen a key that is not its
+ * own any more.
  */
 static uint64_t last_held(const struct store_world *w, const struct hold *h, uint64_t now)
 {
@@ -221,7 +221,7 @@ static void lease_calm(struct store_world *w, void *state)
     check_gone(w, state, 0);
 }
 
-/* A copy of its own: the list of holds moves when it grows. */
+/* This is a copy, because the list of holds moves when it grows. */
 static void name_key(struct hold_worker *c)
 {
     (void)snprintf(c->key_text, sizeof(c->key_text), "%s", hold_of(c->base.role)->key);
@@ -278,7 +278,7 @@ static void lease_next(struct store_worker *worker)
     store_worker_submit(worker);
 }
 
-/* A hold that nobody knows anything about is left alone. */
+/* A hold without known facts is left alone. */
 static void lease_done(struct store_worker *worker, enum store_verdict verdict)
 {
     struct hold_worker *c = MU_CONTAINER_OF(worker, struct hold_worker, base);
@@ -335,7 +335,7 @@ static void session_calm(struct store_world *w, void *state)
     check_gone(w, state, DEAD_NS);
 }
 
-/* Binds a key, and then looks whether it is there: each answer shows that the session lives. */
+/* Binds a key, and then checks that it exists: each answer shows that the session lives. */
 static void session_next(struct store_worker *worker)
 {
     struct hold_worker *c = MU_CONTAINER_OF(worker, struct hold_worker, base);
@@ -343,7 +343,7 @@ static void session_next(struct store_worker *worker)
 
     if (w->finishing) {
         if (c->phase == PHASE_KEEP) {
-            hold_of(worker->role)->revoked = true; /* It will say goodbye. */
+            hold_of(worker->role)->revoked = true; /* The session will end in order. */
         }
         store_worker_stop(worker);
         return;

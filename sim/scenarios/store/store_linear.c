@@ -20,11 +20,11 @@ struct linear_state {
 
 struct linear_worker {
     struct store_worker base;
-    struct linear_value seen[KEYS + 1]; /* what it last saw: to compare with */
+    struct linear_value seen[KEYS + 1]; /* what it last saw, for compare_set */
     uint32_t op;                        /* in the history */
     enum linear_kind kind;
     uint32_t key;
-    uint32_t part; /* of a group that is written in pieces, on purpose */
+    uint32_t part; /* of a group that is written in pieces by a planted fault */
     uint32_t read; /* keys read since the world is finishing */
     char key_texts[GROUP_KEYS][16];
     char texts[2][24];
@@ -111,7 +111,7 @@ static enum linear_kind draw_group_kind(struct mu_prng *prng)
     return menu[mu_prng_below(prng, sizeof(menu) / sizeof(menu[0]))];
 }
 
-/* The first server generation writes a group key by key, and reads it so. */
+/* Generation 1 writes and reads a group key by key. */
 static bool has_groups(const struct linear_worker *c)
 {
     return c->base.role->member->protocol != MU_STORE_TCP_TORCH1;
@@ -199,7 +199,7 @@ static void fill_request(struct linear_worker *c, const struct linear_op *op)
     }
 }
 
-/* Planted: the next key of a group, as a set of its own. */
+/* A planted fault: the next key of a group is set by itself. */
 static void submit_part(struct linear_worker *c)
 {
     struct mu_store_request *q = &c->base.op.request;
@@ -267,7 +267,7 @@ static void linear_next(struct store_worker *worker)
 enum outcome {
     KNOWN = 1, /* the result says what */
     UNKNOWN,
-    NOTHING, /* it certainly had no effect, or says nothing */
+    NOTHING, /* it certainly had no effect, or tells nothing */
 };
 
 static void read_group(struct linear_worker *c, struct linear_result *ret)
@@ -290,7 +290,7 @@ static void read_group(struct linear_worker *c, struct linear_result *ret)
     ret->value = (struct linear_value){true, numbers[0]};
 }
 
-/* What the answer says, in the checker's words. */
+/* Translates the answer for the checker. */
 static enum outcome read_reply(struct linear_worker *c, struct linear_result *ret)
 {
     const struct mu_store_reply *reply = &c->base.op.reply;
@@ -308,8 +308,8 @@ static enum outcome read_reply(struct linear_worker *c, struct linear_result *re
         ret->flag_known = c->kind == LINEAR_GET || !torch;
         if (reply->value_count == 1 && reply->values[0].len == 0 &&
             (torch || c->kind == LINEAR_COMPARE_SET)) {
-            /* A PyTorch client's get is two requests, and a key deleted in between reads as
-             * empty: that says nothing. An empty answer to compare_set: absent, as expected. */
+            /* A PyTorch client's get is two requests, and a key deleted in between reads as empty,
+             * which tells nothing. An empty answer to compare_set: absent, as expected. */
             return c->kind == LINEAR_GET ? NOTHING : KNOWN;
         }
         ret->value.present = true;

@@ -1,13 +1,13 @@
 /*
  * Job: what a crash takes. Each worker writes ascending numbers, to a key alone and to a group of
  * keys at once, one write after another, and notes when each was acknowledged. Whenever the server
- * comes up, what its disk held is looked at before anybody is served: the number must be at least
- * the last one that was acknowledged early enough, and at most the last one that was written; and a
- * group must be whole.
+ * comes up, the content of its disk is checked before any client is served: the number must be at
+ * least the last one that was acknowledged early enough, and at most the last one that was written;
+ * and a group must be whole.
  *
- * Early enough, with `--sync interval`: a change waits an interval, or for the commit that is
- * under way when it is made if that takes longer, and then for its own commit to end. With
- * `--sync always`, and after a server that left in order, nothing may be missing.
+ * Early enough, with `--sync interval`: a change waits an interval, or for the commit in progress
+ * when it is made if that takes longer, and then for its own commit to end. With `--sync always`,
+ * and after a server that left in order, nothing may be missing.
  */
 #include "scenarios/store/store_world.h"
 
@@ -19,7 +19,7 @@
 
 #define GROUP_KEYS 3
 
-/* What one worker wrote in one life of its client: a later life may be overtaken by an earlier. */
+/* What one worker wrote in one life of its client; an earlier life may overtake a later one. */
 struct trail {
     char key[24];
     int64_t written;
@@ -81,7 +81,7 @@ static void check(struct store_world *w, void *state)
     (void)state;
 }
 
-/* --- looking ---------------------------------------------------------------------------------- */
+/* --- checking --------------------------------------------------------------------------------- */
 
 static int64_t peek_number(struct store_world *w, const char *key)
 {
@@ -122,7 +122,7 @@ static void look_at(struct store_world *w, const struct loss_state *s, struct tr
         if (acked == 0 || n <= (t->steps[n].group ? group[0] : alone)) {
             continue;
         }
-        /* What came before something that was kept was kept as well. */
+        /* Everything before a change that was kept must have been kept as well. */
         if (all || n < found || acked + s->window_ns < s->down_ns) {
             mu_sim_fail(w->sim,
                         "%s: %" PRId64 " was acknowledged %.3f ms before the end and is lost "
@@ -130,7 +130,8 @@ static void look_at(struct store_world *w, const struct loss_state *s, struct tr
                         t->key, n, (double)(s->down_ns - acked) / 1e6, found,
                         all ? 0.0 : (double)s->window_ns / 1e6);
         }
-        t->steps[n].acked_ns = 0; /* Lost is lost: the server's next life is not asked again. */
+        t->steps[n].acked_ns = 0; /* It is lost: the server's next life is not checked for it
+                                     again. */
     }
 }
 
@@ -201,7 +202,7 @@ static void done(struct store_worker *worker, enum store_verdict verdict)
     struct store_world *w = worker->role->world;
     struct trail *t = &((struct loss_state *)worker->role->state)->trails[c->trail - 1];
 
-    /* An answer that outlived its server may be about what is lost already. */
+    /* An answer that outlived its server may be about a change that is lost already. */
     if (verdict == STORE_DONE && worker->incarnation == w->incarnation) {
         t->steps[t->written].acked_ns = mu_sim_now_ns(w->sim);
     }

@@ -1,7 +1,7 @@
 /*
- * Job: queues. Elements are pushed, popped at once or not at all, and waited for. At the end every
- * worker pops until nothing is left: whatever it has pushed itself was acknowledged before that, so
- * nothing acknowledged can be left over. checkers/queue.h judges.
+ * Job: queues. Elements are pushed, popped with and without waiting. At the end every worker pops
+ * until nothing is left: its own pushes were acknowledged before that, so nothing acknowledged can
+ * be left over. checkers/queue.h judges.
  */
 #include "scenarios/store/store_world.h"
 
@@ -22,8 +22,9 @@ struct queue_worker {
     bool pops;
     size_t op;        /* in the history */
     bool last;        /* it pops until nothing is left */
-    uint32_t drained; /* queues of which that is known */
-    bool holds;       /* an element that it should have worked on first, on purpose */
+    uint32_t drained; /* queues that are known to be empty */
+    bool holds;       /* a planted fault: it keeps back an element that it should have worked on
+                         first */
     int64_t held;
     char key_text[16];
     char text[24];
@@ -109,7 +110,7 @@ static void next(struct store_worker *worker)
     store_worker_submit(worker);
 }
 
-/* Planted: who has got an element looks at the one behind it first. */
+/* A planted fault: a worker that has got an element works on the next one first. */
 static bool puts_off(struct queue_worker *c, int64_t element)
 {
     if (c->base.role->world->setup->plant != STORE_PLANT_IMPATIENT_POP || c->holds) {
@@ -134,7 +135,7 @@ static void take_held(struct queue_worker *c)
     }
 }
 
-/* What a pop brought. False if another was begun in its place. */
+/* Handles the result of a pop. False if another was begun in its place. */
 static bool take_pop(struct queue_worker *c, enum store_verdict verdict)
 {
     struct store_world *w = c->base.role->world;

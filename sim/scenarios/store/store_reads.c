@@ -1,10 +1,10 @@
 /*
  * Job: what holds for reads that a server answers from its mirror of etcd. They may be behind what
- * clients of other servers have done, but never behind what this server has answered before: who
- * has written reads that, or what came after it, and nobody reads anything older than what was read
- * at the same server before, of this key or of another. Counters only grow, so a smaller number is
- * an older one, and the second of a pair only behind the first, so it is never ahead of it; keys of
- * a worker's own come and go once; a group is only ever written whole.
+ * clients of other servers have done, but never behind what this server has answered before: a
+ * client that has written reads that or something later, and no read is older than an earlier read
+ * at the same server, of this key or of another. Counters only grow, so a smaller number is an
+ * older one, and the second of a pair only grows after the first, so it is never ahead of it; a
+ * worker's own keys come and go once; a group is only ever written whole.
  */
 #include "scenarios/store/store_world.h"
 
@@ -15,17 +15,17 @@
 #define GROUP_KEYS 3
 
 enum deed {
-    ADD = 1,    /* to the first of a pair, */
-    ADD_BEHIND, /* and when that has happened, to the second */
+    ADD = 1,    /* adds to the first of a pair */
+    ADD_BEHIND, /* when that has happened, adds to the second */
     READ,
     CHECK,
     SET_GROUP,
     READ_GROUP,
-    COME,    /* a key of one's own: */
-    SEE,     /* it must be there, */
-    GO,      /* is deleted, */
-    MISS,    /* and must be gone, */
-    MISS_ON, /* and stay so */
+    COME,    /* sets a key of its own */
+    SEE,     /* the key must exist */
+    GO,      /* deletes the key */
+    MISS,    /* the key must be gone */
+    MISS_ON, /* the key must stay gone */
 };
 
 struct reads_state {
@@ -36,7 +36,7 @@ struct reads_worker {
     struct store_worker base;
     enum deed deed;
     uint32_t key;
-    int64_t floor; /* when it was asked */
+    int64_t floor; /* at the time of the read */
     char key_texts[GROUP_KEYS][32];
     char text[24];
     struct mu_span keys[GROUP_KEYS];
@@ -172,14 +172,14 @@ static void complain(const struct reads_worker *c, const char *words, int64_t nu
                 number, c->floor);
 }
 
-/* A number that was read, or 0 where there was none. */
+/* Returns the number that was read, or 0 if there was no number. */
 static int64_t read_one(const struct reads_worker *c, enum store_verdict verdict)
 {
     const struct mu_store_reply *reply = &c->base.op.reply;
     int64_t number = 0;
 
     if (verdict == STORE_ABSENT || (reply->value_count == 1 && reply->values[0].len == 0)) {
-        return 0; /* PyTorch's clients read what is not there as empty. */
+        return 0; /* PyTorch's clients read an absent key as empty. */
     }
     if (reply->value_count != 1 || !store_read_number(reply->values[0], &number)) {
         mu_sim_fail(c->base.role->world->sim, "client %" PRIu32 " got no number",
@@ -213,7 +213,8 @@ static void judge_group(const struct reads_worker *c)
     }
 }
 
-/* What an answer says; what comes next of a key of one's own. False: it ends here. */
+/* Checks an answer, and takes the next step with the worker's own key. False: there is no next
+ * step. */
 static bool judge(struct reads_worker *c, enum store_verdict verdict)
 {
     switch (c->deed) {

@@ -1,4 +1,4 @@
-/* What the world of the store's scenarios and its jobs need by the way. */
+/* Helpers of the store's scenarios and their jobs. */
 #include "scenarios/store/store_world.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ void store_world_trouble_etcd(struct mu_sim *sim, void *arg)
     }
 }
 
-/* In bursts, now and then: revisions of which no watch of ours hears. */
+/* Makes bursts of revisions now and then that our watch does not see. */
 void store_world_write_elsewhere(struct mu_sim *sim, void *arg)
 {
     struct store_world *w = arg;

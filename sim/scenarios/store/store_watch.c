@@ -1,8 +1,8 @@
 /*
- * Jobs: writers, who set, delete and write several keys at once, and watchers, of one key, of a
- * prefix or of everything. The oracle notes what the server does, so that what is watched can be
- * compared with it (checkers/watch.h), and so can what writers were told: what was acknowledged
- * happened once, what was not, at most once.
+ * Jobs: writers, which set, delete and write several keys at once, and watchers of one key, of a
+ * prefix or of everything. The oracle records what the server does, so that watches can be compared
+ * with it (checkers/watch.h), and so can the answers to writers: an acknowledged write happened
+ * once, any other at most once.
  */
 #include "scenarios/store/store_world.h"
 
@@ -14,7 +14,7 @@
 #include "core/alloc.h"
 
 #define KEYS     3
-#define SLACK_NS MU_NS_PER_S /* by when a watcher has heard of a change in a quiet world */
+#define SLACK_NS MU_NS_PER_S /* how soon a watcher must hear of a change in a quiet world */
 #define LAST_NS  (3 * MU_NS_PER_S)
 
 /* --- watchers --------------------------------------------------------------------------------- */
@@ -28,7 +28,7 @@ struct watch_worker {
     struct store_worker base;
     size_t run;
     bool watching;
-    bool canceled; /* at its own will */
+    bool canceled; /* by its own choice */
     bool last;     /* it waits for the last changes */
     char pattern[8];
     struct mu_span key;
@@ -59,7 +59,7 @@ static void watch_judge(struct store_world *w, void *state)
     }
 }
 
-/* As the client sees it: keys have a slash before them on the wire. */
+/* Returns the key as the client sees it: on the wire, keys begin with a slash. */
 static struct mu_change as_client(const struct mu_change *change)
 {
     struct mu_change c = *change;
@@ -95,7 +95,7 @@ static struct watch_run *run_of(const struct watch_worker *c)
     return &((struct watch_state *)c->base.role->state)->history.runs[c->run];
 }
 
-/* Looks in now and then, whether to stop or to watch something else. */
+/* Checks now and then whether to stop or to watch something else. */
 static void arm(struct watch_worker *c, uint64_t ns)
 {
     struct mu_env *env = c->base.peer->env;
@@ -145,7 +145,7 @@ static void watch_next(struct store_worker *worker)
     if (!c->watching) {
         begin_watch(c);
     } else if (c->canceled) {
-        return; /* It ends soon. */
+        return; /* The watch ends soon. */
     } else if (w->finishing && !c->last) {
         c->last = true;
         arm(c, LAST_NS);
@@ -168,7 +168,7 @@ static void watch_change(struct store_worker *worker, const struct mu_change *ch
     struct watch_worker *c = MU_CONTAINER_OF(worker, struct watch_worker, base);
     struct watch_state *state = worker->role->state;
     struct store_world *w = worker->role->world;
-    /* Keys that are bound to a lease are not for the disk. */
+    /* Keys that are bound to a lease do not go to the disk. */
     bool kept = w->disk == STORE_DISK_ALWAYS && change->key.len != 0 && change->key.data[0] == 'w';
 
     worker->role->answered++;
@@ -261,7 +261,7 @@ static void write_make(struct store_world *w, void *state)
 {
     struct write_state *s = state;
 
-    /* Long values, so that a watcher who is away falls behind. */
+    /* Values are long, so that a watcher that is away falls behind. */
     s->pad = mu_prng_below(mu_sim_prng(w->sim), 8) == 0
                  ? 1000 + (size_t)mu_prng_below(mu_sim_prng(w->sim), 60000)
                  : 0;
@@ -315,7 +315,7 @@ static void write_noted(struct store_world *w, void *state, const struct mu_chan
     }
 }
 
-/* The value: the number in 23 digits, and whatever makes it long enough. */
+/* The value is the number in 23 digits, and padding. */
 static struct mu_span make_value(struct write_worker *c, int64_t number)
 {
     size_t pad = ((struct write_state *)c->base.role->state)->pad;

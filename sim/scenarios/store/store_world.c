@@ -13,7 +13,7 @@
 #define STARVED_MAX 20 /* operations in a row without memory until the client gives up */
 #define CONVERGE_NS (600 * MU_NS_PER_S)
 #define CALM_NS     (2 * MU_NS_PER_S)
-#define PROMPT_NS   (50 * MU_NS_PER_MS) /* by when an operation is answered in a calm */
+#define PROMPT_NS   (50 * MU_NS_PER_MS) /* how soon an operation must be answered in a calm */
 
 /* --- workers ---------------------------------------------------------------------------------- */
 
@@ -43,7 +43,7 @@ void store_worker_restart_client(struct store_worker *worker)
     (void)mu_sim_at(w->sim, mu_sim_now_ns(w->sim), restart_client, worker->role->member);
 }
 
-/* Whether an operation may be under way for as long as nobody else does something. */
+/* Returns whether an operation may wait until another client does something. */
 static bool may_block(const struct mu_store_request *q)
 {
     bool waits =
@@ -75,7 +75,7 @@ static void check_prompt(struct store_worker *worker)
 /*
  * A connection that is lost in the middle of its greeting looks as if the peer did not speak the
  * protocol, and that is final for the store; so is a client without memory at its start, and one
- * that the server had none for. Its user starts again. In a quiet world it must not happen.
+ * for which the server had no memory. Its user starts again. In a quiet world it must not happen.
  */
 static void start_again(struct store_worker *worker)
 {
@@ -134,8 +134,8 @@ bool store_worker_told_timeout(const struct store_worker *worker)
 }
 
 /*
- * PyTorch's clients block on connections of their own, which say nothing of the main one. That one
- * may be dead and nobody know it but keep-alive, after a minute.
+ * PyTorch's clients block on connections of their own, which say nothing of the main one. The main
+ * one may be dead, and only keep-alive finds out, after a minute.
  */
 static bool shows_progress(const struct store_worker *worker, enum store_verdict verdict)
 {
@@ -215,7 +215,7 @@ void store_worker_think(struct store_worker *worker, uint32_t percent)
 {
     struct store_world *w = worker->role->world;
     struct mu_env *env = worker->peer->env;
-    uint64_t slower = w->healed && !w->calm ? 4 : 1; /* while some are waited for */
+    uint64_t slower = w->healed && !w->calm ? 4 : 1; /* while the others catch up */
     uint64_t max = w->finishing ? MU_NS_PER_MS : slower * w->think_max_ns * percent / 100 + 1;
     mu_mono_t at = mu_mono_add_ns(mu_env_now(env).mono, mu_prng_below(&worker->prng, max));
 
@@ -339,7 +339,7 @@ static bool all_got_on(void *arg)
     return true;
 }
 
-/* Who it is that everybody waits for. */
+/* Names the worker that all others wait for. */
 static void blame(struct store_world *w)
 {
     for (uint32_t i = 0; i < STORE_CLIENTS; i++) {
@@ -380,7 +380,7 @@ static bool server_left(void *arg)
     return true;
 }
 
-/* Which job the next role gets: at first each in turn, then any that suits. -1: none does. */
+/* Chooses the job of the next role: at first each in turn, then any that fits. -1: no job fits. */
 static int draw_job(struct store_world *w, const struct store_member *m)
 {
     size_t suited[STORE_JOBS_MAX];
