@@ -56,7 +56,7 @@ struct fake_etcd {
     struct mu_list streams;
     struct mu_buf out;
     struct mu_buf scratch; /* what requests decode to */
-    bool immortal;         /* leases never end: a planted fault */
+    bool immortal;         /* leases never end: a planted bug */
     bool failed;           /* the current request names a lease that does not exist */
     bool changed;
 };

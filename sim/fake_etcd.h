@@ -43,7 +43,7 @@ void fake_etcd_mend(struct fake_etcd *etcd);
 void fake_etcd_trouble(struct fake_etcd *etcd, struct mu_prng *prng, bool mend_only);
 /** Writes a key, as another client would. */
 void fake_etcd_put(struct fake_etcd *etcd, const char *key);
-/** Leases no longer end by themselves: a planted fault. */
+/** Leases no longer end by themselves: a planted bug. */
 void fake_etcd_immortal(struct fake_etcd *etcd);
 /** Compacts the history before a revision. */
 void fake_etcd_compact(struct fake_etcd *etcd, int64_t revision);

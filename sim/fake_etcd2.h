@@ -19,7 +19,7 @@ struct fake_etcd2 *fake_etcd2_new(struct mu_sim *sim, const char *const *hosts, 
                                   uint32_t timeout_ppm);
 void fake_etcd2_free(struct fake_etcd2 *etcd);
 void fake_etcd2_down(struct fake_etcd2 *etcd, size_t member, bool down);
-/** A planted fault: it swaps without comparing. */
+/** A planted bug: it swaps without comparing. */
 void fake_etcd2_careless(struct fake_etcd2 *etcd);
 /** From now on no request times out. */
 void fake_etcd2_heal(struct fake_etcd2 *etcd);

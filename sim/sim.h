@@ -91,7 +91,7 @@ struct mu_sim_faults {
     uint64_t shortage_every_ns; /* all allocations of one process fail for a while */
     uint64_t shortage_max_ns;
     uint32_t disk_fail_ppm; /* a commit fails and nothing of it is kept */
-    uint32_t disk_lie_ppm;  /* a commit succeeds and nothing of it is kept: a planted fault, never
+    uint32_t disk_lie_ppm;  /* a commit succeeds and nothing of it is kept: a planted bug, never
                               drawn */
 };
 
@@ -274,7 +274,7 @@ struct mu_sim_scenario {
     struct mu_sim_faults (*faults)(struct mu_prng *prng);
     /** Sets up, runs, heals and checks the world. Failures are reported with mu_sim_fail(). */
     void (*run)(struct mu_sim *sim);
-    /** It has a planted fault, and some seed must find it; left out when all are run. */
+    /** It has a planted bug, and some seed must find it; left out when all are run. */
     bool planted;
     /** A run takes seconds; left out when all are run. */
     bool slow;

@@ -19,7 +19,7 @@ void load_check_chunks(struct mu_sim *sim, const char *who, const struct mu_stat
 /** Checks that a load that began then, and may last so long, has ended now. */
 void load_check_time(struct mu_sim *sim, const char *who, const struct mu_sim_proc *proc,
                      uint64_t begun_ns, uint64_t limit_ms);
-/** A planted fault: now and then a chunk counts as loaded that was never verified. True: one
+/** A planted bug: now and then a chunk counts as loaded that was never verified. True: one
  * does. */
 bool load_plant_unverified(struct mu_sim *sim, struct mu_state_loader *l);
 

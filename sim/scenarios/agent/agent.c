@@ -447,5 +447,5 @@ SIM_SCENARIO(agent_early, "agent-early",
              "planted bug: an agent starts workers before the descendants of the last are gone",
              draw_faults, true, run_agents(sim, AGENTS_PLANT_EARLY, false))
 SIM_SCENARIO(agent_spendthrift, "agent-spendthrift",
-             "planted bug: a server that forgets what was spent of the restarts", draw_faults, true,
+             "planted bug: a server that forgets how many restarts were spent", draw_faults, true,
              run_agents(sim, AGENTS_PLANT_SPENDTHRIFT, false))

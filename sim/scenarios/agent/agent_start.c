@@ -252,5 +252,5 @@ static struct mu_sim_faults draw_slow(struct mu_prng *prng)
 }
 
 SIM_SCENARIO(agent_start, "agent-start",
-             "two agents of 2:3 that begin together, and settle who hosts: workers run soon",
-             draw_slow, false, run_start(sim))
+             "two agents of 2:3 that begin together: one hosts, and workers run soon", draw_slow,
+             false, run_start(sim))

@@ -279,7 +279,7 @@ static void check_kept(struct node *n)
     }
 }
 
-/* A planted fault: the first value is replaced by one that expires sooner. */
+/* A planted bug: the first value is replaced by one that expires sooner. */
 static void go_back(struct node *n)
 {
     struct mu_dht_storage *s = mu_dht_main_storage(mu_dht_service_node(n->dht));
@@ -621,7 +621,7 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 }
 
 SIM_SCENARIO(dht, "dht",
-             "nodes of the DHT: nothing expired is found, the newer wins, who was away is back",
+             "nodes of the DHT: nothing expired is found, the newer wins, a lost node comes back",
              draw_faults, false, run_world(sim, PLANT_NONE))
 SIM_SCENARIO(dht_stale, "dht-stale", "the same, with a node whose clock is far behind", draw_faults,
              true, run_world(sim, PLANT_STALE))
@@ -629,5 +629,5 @@ SIM_SCENARIO(dht_old, "dht-old", "the same, with nodes that go back to older val
              true, run_world(sim, PLANT_OLD))
 SIM_SCENARIO(dht_mute, "dht-mute", "the same, with nodes that do not come back", draw_faults, true,
              run_world(sim, PLANT_MUTE))
-SIM_SCENARIO(dht_slow, "dht-slow", "the same, with operations that take as long as they like",
-             draw_faults, true, run_world(sim, PLANT_SLOW))
+SIM_SCENARIO(dht_slow, "dht-slow", "the same, with operations without a time limit", draw_faults,
+             true, run_world(sim, PLANT_SLOW))

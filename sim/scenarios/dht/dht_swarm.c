@@ -42,7 +42,7 @@ struct swarm {
     struct mu_sim *sim;
     struct member *members;
     uint32_t count;
-    bool flat; /* a planted fault: nodes know hardly any others */
+    bool flat; /* a planted bug: nodes know hardly any others */
     bool done;
     uint32_t killed;
     /* Of the operation in progress. */

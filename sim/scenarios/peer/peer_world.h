@@ -53,7 +53,7 @@ struct peer_world {
     struct mu_sim_proc *guest;
     struct guest *guest_app; /* while it runs */
     enum peer_plant plant;
-    bool planted; /* the planted fault has happened */
+    bool planted; /* the planted bug has happened */
     bool private_swarm;
     bool healed;
     bool leaving;

@@ -105,7 +105,7 @@ static void native_check(struct rdzv_world *w)
     .hosted = native_hosted, .check = native_check
 
 RDZV_SCENARIO(rdzv, "rdzv",
-              "native rendezvous under churn: one world per round, everybody gets there",
+              "native rendezvous under churn: one world per round, all nodes get there",
               mu_sim_faults_draw_all, false, NATIVE)
 
 #define PLANTED(id, bug, text, words)                                                              \

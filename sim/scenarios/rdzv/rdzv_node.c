@@ -233,7 +233,7 @@ static void unexpected(struct rdzv_life *l, const char *what)
                 phases[l->node->phase]);
 }
 
-/* Changes what a node was told, if it has a planted fault. */
+/* Changes what a node was told, if it has a planted bug. */
 static void misread(struct rdzv_node *n, struct mu_rdzv_assignment *a)
 {
     enum rdzv_plant plant = n->world->setup->plant;

@@ -248,12 +248,12 @@ static void run_steady(struct mu_sim *sim)
 
 const struct mu_sim_scenario mu_sim_scenario_rdzv_steady = {
     .name = "rdzv-steady",
-    .summary = "1,000 nodes in one round, pauses and resets: nobody is held for dead",
+    .summary = "1,000 nodes in one round, pauses and resets: no node counts as lost",
     .faults = steady_faults,
     .run = run_steady,
     .slow = true,
 };
 
 SIM_SCENARIO(rdzv_hasty, "rdzv-hasty",
-             "planted bug: the same with nodes that are held for dead after 0.6 s", steady_faults,
-             true, run_world(sim, "0.6"))
+             "planted bug: the same with nodes that count as lost after 0.6 s", steady_faults, true,
+             run_world(sim, "0.6"))

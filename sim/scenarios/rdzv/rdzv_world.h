@@ -29,7 +29,7 @@
 #define RDZV_FAULTY_NS (20 * MU_NS_PER_S)
 #define RDZV_NAME_MAX  32
 
-/* Planted faults. Where a node has the fault, it is the first one. */
+/* Planted bugs. Where a node has the fault, it is the first one. */
 enum rdzv_plant {
     RDZV_PLANT_NOTHING = 0,
     RDZV_PLANT_DEAF,      /* the node does not hear that its round has ended */

@@ -50,7 +50,7 @@ struct rpc_world {
     uint64_t retried;
     bool leaving;
     bool short_of_memory;
-    bool keyless; /* a planted fault: calls that must run at most once are sent without a key */
+    bool keyless; /* a planted bug: calls that must run at most once are sent without a key */
 };
 
 enum kind {

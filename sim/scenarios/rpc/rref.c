@@ -127,9 +127,10 @@ static void run_world(struct mu_sim *sim, bool hasty, bool leaky)
 SIM_SCENARIO(rref, "rref",
              "remote references: a value is freed when, and only when, its last user is gone",
              mu_sim_faults_draw_all, false, run_world(sim, false, false))
-SIM_SCENARIO(rref_early, "rref-early",
-             "the same, and who gives a reference away does not wait until it has arrived",
-             mu_sim_faults_draw_all, true, run_world(sim, true, false))
+SIM_SCENARIO(
+    rref_early, "rref-early",
+    "the same, and a worker that gives a reference away does not wait until it has arrived",
+    mu_sim_faults_draw_all, true, run_world(sim, true, false))
 SIM_SCENARIO(rref_leak, "rref-leak",
-             "the same, and a worker that is started anew keeps what it held before",
+             "the same, and a worker that is restarted keeps what it held before",
              mu_sim_faults_draw_all, true, run_world(sim, false, true))

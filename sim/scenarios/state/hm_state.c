@@ -60,7 +60,7 @@ struct hm_world {
     struct mu_sim *sim;
     struct once *loads;
     struct peer peers[HOSTS];
-    bool torn; /* the planted fault: values change while they are read */
+    bool torn; /* the planted bug: values change while they are read */
     bool healed;
     bool leaving;
 };

@@ -270,5 +270,5 @@ SIM_SCENARIO(state, "state",
              "newcomers load from donors that fail and lie: no byte unverified, all in time",
              mu_sim_faults_draw_all, false, run_world(sim, STATE_PLANT_NONE))
 SIM_SCENARIO(state_unverified, "state-unverified",
-             "the same, where a chunk counts as loaded that nobody has looked at",
+             "the same, where a chunk counts as loaded that was never verified",
              mu_sim_faults_draw_all, true, run_world(sim, STATE_PLANT_UNVERIFIED))

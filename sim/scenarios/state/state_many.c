@@ -372,7 +372,7 @@ static struct mu_sim_faults draw_faults(struct mu_prng *prng)
 
 const struct mu_sim_scenario mu_sim_scenario_state_many = {
     .name = "state-many",
-    .summary = "many newcomers of one donor who gives so much and no more: hardly longer than one",
+    .summary = "many newcomers of one donor with a limited rate: hardly slower than one",
     .faults = draw_faults,
     .run = run_crowd,
 };

@@ -227,8 +227,8 @@ SIM_SCENARIO(state_swarm, "state-swarm",
              "newcomers find donors in a DHT, the dead and liars among them: the newest, verified",
              draw_faults, false, run_world(sim, SWARM_PLANT_NONE))
 SIM_SCENARIO(state_swarm_unverified, "state-swarm-unverified",
-             "the same, where a chunk counts as loaded that nobody has looked at", draw_faults,
-             true, run_world(sim, SWARM_PLANT_UNVERIFIED))
+             "the same, where a chunk counts as loaded that was never verified", draw_faults, true,
+             run_world(sim, SWARM_PLANT_UNVERIFIED))
 SIM_SCENARIO(state_swarm_old, "state-swarm-old",
              "the same, where those with newer versions are not asked", draw_faults, true,
              run_world(sim, SWARM_PLANT_OLD))

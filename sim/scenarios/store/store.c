@@ -56,7 +56,7 @@ SCENARIO(store, "store",
          store_world_faults, false, .jobs = {&store_job_linear, &store_job_append})
 SCENARIO(store_queue, "store-queue", "queues: once, in order, nothing acknowledged is missing",
          store_world_faults, false, .jobs = {&store_job_queue, &store_job_linear})
-SCENARIO(store_watch, "store-watch", "watches: every change, in order, none twice or skipped",
+SCENARIO(store_watch, "store-watch", "watches: every change, in order, no change twice or skipped",
          store_world_faults, false, .jobs = {&store_job_watch, &store_job_write, &store_job_lease},
          .oracle = true)
 SCENARIO(store_lease, "store-lease", "keys under leases and sessions: not too early, not too late",
@@ -75,7 +75,7 @@ SCENARIO(store_retry, "store-retry",
 SCENARIO(store_torn_set, "store-torn-set", "planted bug: a multi_set that is several sets",
          store_world_faults, true, .jobs = {&store_job_linear}, .plant = STORE_PLANT_TORN_SET)
 SCENARIO(store_enomem, "store-enomem",
-         "planted bug: a client that takes an operation for done that found no memory",
+         "planted bug: a client that counts an operation as done that found no memory",
          starving_faults, true, .jobs = {&store_job_append}, .plant = STORE_PLANT_BLIND_TO_ENOMEM)
 SCENARIO(store_push_twice, "store-push-twice",
          "planted bug: a client that repeats a push whose outcome is unknown", store_world_faults,
@@ -87,15 +87,15 @@ SCENARIO(store_pop_order, "store-pop-order",
          "planted bug: a client that turns to its second element first", store_world_faults, true,
          .jobs = {&store_job_queue}, .plant = STORE_PLANT_IMPATIENT_POP)
 SCENARIO(store_watch_gap, "store-watch-gap",
-         "planted bug: a watcher that goes on after a loss as if nothing was", store_world_faults,
-         true, .jobs = {&store_job_watch, &store_job_write}, .oracle = true,
+         "planted bug: a watcher that goes on after a loss as if nothing had happened",
+         store_world_faults, true, .jobs = {&store_job_watch, &store_job_write}, .oracle = true,
          .plant = STORE_PLANT_FORGETFUL_WATCH)
 SCENARIO(store_lease_early, "store-lease-early",
-         "planted bug: a holder that takes its keep for acknowledged once it is sent",
+         "planted bug: a holder that counts its keep as acknowledged once it is sent",
          store_world_faults, true, .jobs = {&store_job_lease}, .oracle = true,
          .plant = STORE_PLANT_CARELESS_KEEPER)
 SCENARIO(store_session_early, "store-session-early",
-         "planted bug: a client that takes itself for connected while it tries", store_world_faults,
+         "planted bug: a client that counts itself as connected while it tries", store_world_faults,
          true, .jobs = {&store_job_session}, .oracle = true, .plant = STORE_PLANT_WISHFUL_CLIENT)
 SCENARIO(store_slow_sync, "store-slow-sync",
          "planted bug: a server that writes to its disk five times too seldom", deadly_faults, true,
@@ -109,7 +109,7 @@ SCENARIO(backed_queue, "backed-queue", "queues in etcd: once, in order, nothing 
          backed_faults, false, .jobs = {&store_job_queue, &store_job_linear},
          .disk = STORE_DISK_NONE, .backed = true)
 SCENARIO(backed_cached, "backed-cached",
-         "servers that read from what they have: nothing older than what they answered",
+         "servers that read from their mirrors: nothing older than what they answered",
          backed_faults, false, .jobs = {&store_job_reads, &store_job_queue},
          .disk = STORE_DISK_NONE, .backed = true, .cached = true)
 SCENARIO(backed_hasty, "backed-hasty",
@@ -121,8 +121,8 @@ SCENARIO(backed_cached_hasty, "backed-cached-hasty",
          backed_faults, true, .jobs = {&store_job_reads}, .disk = STORE_DISK_NONE, .backed = true,
          .cached = true, .plant = STORE_PLANT_HASTY_READS)
 SCENARIO(backed_cached_linear, "backed-cached-linear",
-         "planted: cached reads, held to what linearizable ones promise", backed_faults, true,
-         .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true, .cached = true)
+         "planted bug: cached reads, checked for what linearizable ones promise", backed_faults,
+         true, .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true, .cached = true)
 SCENARIO(backed_retry, "backed-retry", "a client that repeats an add whose outcome is unknown",
          backed_faults, true, .jobs = {&store_job_linear}, .disk = STORE_DISK_NONE, .backed = true,
          .plant = STORE_PLANT_RETRYING_CLIENT)
@@ -130,8 +130,9 @@ SCENARIO(gateway, "gateway",
          "clients behind two gateways to one server: linearizable, exactly once, nothing lost",
          store_world_faults, false, .jobs = {&store_job_linear, &store_job_append},
          .gateways = true)
-SCENARIO(gateway_queue, "gateway-queue", "queues through gateways: once, in order, none missing",
-         store_world_faults, false, .jobs = {&store_job_queue, &store_job_linear}, .gateways = true)
+SCENARIO(gateway_queue, "gateway-queue",
+         "queues through gateways: once, in order, nothing is missing", store_world_faults, false,
+         .jobs = {&store_job_queue, &store_job_linear}, .gateways = true)
 SCENARIO(gateway_watch, "gateway-watch", "watches through gateways: every change, in order",
          store_world_faults, false, .jobs = {&store_job_watch, &store_job_write}, .oracle = true,
          .gateways = true)

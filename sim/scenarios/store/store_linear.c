@@ -24,7 +24,7 @@ struct linear_worker {
     uint32_t op;                        /* in the history */
     enum linear_kind kind;
     uint32_t key;
-    uint32_t part; /* of a group that is written in pieces by a planted fault */
+    uint32_t part; /* of a group that is written in pieces by a planted bug */
     uint32_t read; /* keys read since the world is finishing */
     char key_texts[GROUP_KEYS][16];
     char texts[2][24];
@@ -199,7 +199,7 @@ static void fill_request(struct linear_worker *c, const struct linear_op *op)
     }
 }
 
-/* A planted fault: the next key of a group is set by itself. */
+/* A planted bug: the next key of a group is set by itself. */
 static void submit_part(struct linear_worker *c)
 {
     struct mu_store_request *q = &c->base.op.request;

@@ -23,7 +23,7 @@ struct queue_worker {
     size_t op;        /* in the history */
     bool last;        /* it pops until nothing is left */
     uint32_t drained; /* queues that are known to be empty */
-    bool holds;       /* a planted fault: it keeps back an element that it should have worked on
+    bool holds;       /* a planted bug: it keeps back an element that it should have worked on
                          first */
     int64_t held;
     char key_text[16];
@@ -110,7 +110,7 @@ static void next(struct store_worker *worker)
     store_worker_submit(worker);
 }
 
-/* A planted fault: a worker that has got an element works on the next one first. */
+/* A planted bug: a worker that has got an element works on the next one first. */
 static bool puts_off(struct queue_worker *c, int64_t element)
 {
     if (c->base.role->world->setup->plant != STORE_PLANT_IMPATIENT_POP || c->holds) {

@@ -28,7 +28,7 @@
 #define STORE_PORT        29500
 #define STORE_FAULTY_NS   (15 * MU_NS_PER_S)
 
-/* Planted faults. */
+/* Planted bugs. */
 enum store_plant {
     STORE_PLANT_NOTHING = 0,
     STORE_PLANT_LYING_DISK,      /* commits are sometimes lost in silence */

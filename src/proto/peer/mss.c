@@ -179,7 +179,7 @@ bool mu_mss_may_send(const struct mu_mss *m)
 static int take_name(struct mu_mss *m, struct mu_span name)
 {
     if (m->proposals == MU_MSS_PROPOSALS_MAX) {
-        return fail(m, MUSTER_ELIMIT, "more protocols were proposed than are listened to");
+        return fail(m, MUSTER_ELIMIT, "the peer proposed too many protocols");
     }
     if (name.len == 0 || mu_span_eq(name, list_all) || mu_span_eq(name, not_available)) {
         int err = append_message(&m->out, not_available);

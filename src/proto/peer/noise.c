@@ -63,7 +63,7 @@ static int mix_key(struct mu_noise *n, const uint8_t secret[MU_X25519_LEN],
     }
     explicit_bzero(shared, sizeof(shared));
     explicit_bzero(chain, sizeof(chain));
-    return err == MUSTER_ECORRUPT ? fail(n, MUSTER_EPROTO, "the peer's key is a weak one") : err;
+    return err == MUSTER_ECORRUPT ? fail(n, MUSTER_EPROTO, "the peer's key is weak") : err;
 }
 
 /* Seals after what `out` has, and mixes the result in. */
@@ -169,13 +169,13 @@ static int check_identity(struct mu_noise *n, struct mu_span key, struct mu_span
         return err;
     }
     if (err == MUSTER_ENOTSUP) {
-        return fail(n, MUSTER_ESIGNATURE, "the peer's key is of a kind that is not known here");
+        return fail(n, MUSTER_ESIGNATURE, "the peer's key is of an unknown kind");
     }
     if (err == MUSTER_EINVAL) {
-        return fail(n, MUSTER_ESIGNATURE, "what the peer calls its key is none");
+        return fail(n, MUSTER_ESIGNATURE, "the peer's key is not valid");
     }
     if (err != 0 || mu_public_key_peer(key, &id) != 0) {
-        return fail(n, MUSTER_ESIGNATURE, "the peer's signature is not of its key");
+        return fail(n, MUSTER_ESIGNATURE, "the peer's signature does not match its key");
     }
     if (n->config.expected.len != 0 && !mu_peer_id_eq(&id, &n->config.expected)) {
         char found[MU_PEER_ID_TEXT_MAX];
@@ -458,7 +458,7 @@ static int take_message(struct mu_noise *n, struct mu_span frame)
     int err;
 
     if (frame.len < MU_AEAD_TAG_LEN) {
-        return fail(n, MUSTER_EPROTO, "a message that is too short to be one");
+        return fail(n, MUSTER_EPROTO, "a message is too short");
     }
     if (n->opened == UINT64_MAX) {
         return fail(n, MUSTER_ELIMIT, "more messages than there are counters");

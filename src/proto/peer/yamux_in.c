@@ -188,7 +188,7 @@ static int take_stream_frame(struct mu_yamux *y, const struct header *h, mu_mono
         return fail(y, MUSTER_EWINDOW, "the peer sent more than its window");
     }
     if (h->length > 0 && s->remote_end) {
-        return fail(y, MUSTER_EPROTO, "the peer sent data behind the end of a stream");
+        return fail(y, MUSTER_EPROTO, "the peer sent data after the end of a stream");
     }
     s->recv_window -= h->length;
     s->unconsumed += h->length;
@@ -209,7 +209,7 @@ static int take_header(struct mu_yamux *y, mu_mono_t now)
     };
 
     if (h.version != 0) {
-        return fail(y, MUSTER_EPROTO, "not the version of yamux that is spoken here");
+        return fail(y, MUSTER_EPROTO, "an unsupported version of yamux");
     }
     switch (h.type) {
     case DATA:
@@ -220,7 +220,7 @@ static int take_header(struct mu_yamux *y, mu_mono_t now)
     case GO_AWAY:
         return take_go_away(y, &h);
     default:
-        return fail(y, MUSTER_EPROTO, "a frame of a kind that is not known");
+        return fail(y, MUSTER_EPROTO, "a frame of an unknown kind");
     }
 }
 

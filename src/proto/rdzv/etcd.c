@@ -241,7 +241,8 @@ int mu_retcd_take_state(struct mu_retcd *m, const struct mu_retcd_event *event)
         return 1;
     }
     if (code != 0 || event->reply->node_count == 0) {
-        return code == 0 ? mu_err(&m->why, MUSTER_EPROTO, "etcd told of no key") : MUSTER_ECONN;
+        return code == 0 ? mu_err(&m->why, MUSTER_EPROTO, "etcd's answer has no key")
+                         : MUSTER_ECONN;
     }
     value = event->reply->nodes[0].value;
     err = mu_retcd_state_decode(value, &m->state);

@@ -153,7 +153,7 @@ static void take_counter_get(struct mu_retcd *m, const struct mu_retcd_event *ev
         m->constructed = m->constructed && code != MU_ETCD2_NOT_FOUND;
         mu_retcd_rest(m, "the version counter cannot be read: %.150s", m->why.text);
     } else if (!read_counter(node->value, &m->counter)) {
-        mu_retcd_fail(m, MUSTER_ERDZV_STATE, "the version counter is %s, which is no number",
+        mu_retcd_fail(m, MUSTER_ERDZV_STATE, "the version counter is %s, which is not a number",
                       mu_span_quote(quoted, sizeof(quoted), node->value));
     } else {
         m->counter++;
@@ -313,7 +313,7 @@ static void take_join_read(struct mu_retcd *m, const struct mu_retcd_event *even
         return;
     }
     if (m->state.status != MU_RETCD_JOINABLE) {
-        mu_retcd_soon(m, "version %" PRIu64 " can be joined no more", m->version);
+        mu_retcd_soon(m, "version %" PRIu64 " can no longer be joined", m->version);
     } else if (m->state.version != m->version) {
         mu_retcd_again(m);
     } else if (m->state.participants >= m->config.max_nodes) {

@@ -70,7 +70,7 @@ static void take_announce_swap(struct mu_retcd *m, const struct mu_retcd_event *
         /* Being counted twice does no harm: the others only check whether a node waits. */
         mu_retcd_enter(m, MU_RETCD_P_ANNOUNCE_PAUSE);
     } else {
-        mu_retcd_rest(m, "could not say that we wait: %.150s", m->why.text);
+        mu_retcd_rest(m, "could not announce that we wait: %.150s", m->why.text);
     }
 }
 
@@ -148,7 +148,7 @@ static void take_free_drop(struct mu_retcd *m, const struct mu_retcd_event *even
         mu_retcd_again(m);
     } else if (code == MU_ETCD2_NOT_FOUND || code == MU_ETCD2_COMPARE_FAILED) {
         m->why.text[0] = '\0';
-        mu_retcd_soon(m, "somebody else was quicker");
+        mu_retcd_soon(m, "another node was faster");
     } else {
         mu_retcd_rest(m, "the version could not be given up: %.150s", m->why.text);
     }

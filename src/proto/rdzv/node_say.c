@@ -95,7 +95,7 @@ void mu_rdzv_node_say_join_timeout(struct mu_rdzv *r)
         say(e, "%zu of %zu nodes joined within ", count, enough ? set->max_nodes : set->min_nodes);
         say_time(e, set->join_timeout_ms);
         if (enough) {
-            say(e, ", and nobody ended the last call");
+            say(e, ", and the last call did not end");
         }
         say_participants(e, s);
         say_missing(e, r);

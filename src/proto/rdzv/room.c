@@ -148,11 +148,11 @@ static int check_join(const struct mu_room *room, const struct mu_room_member *m
                       MU_ROOM_TOPOLOGY_MAX);
     }
     if (mu_room_find(room, name) != NULL) {
-        return mu_err(reterr_msg, MUSTER_EEXIST, "a node of the name %s is in already",
+        return mu_err(reterr_msg, MUSTER_EEXIST, "a node named %s has already joined",
                       mu_span_quote(quoted, sizeof(quoted), name));
     }
     if (room->names.count >= room->config.members_max) {
-        return mu_err(reterr_msg, MUSTER_ELIMIT, "the run has %u members, no more are taken",
+        return mu_err(reterr_msg, MUSTER_ELIMIT, "the run has %u members and takes no more",
                       room->config.members_max);
     }
     return 0;

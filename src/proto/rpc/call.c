@@ -38,7 +38,7 @@ int mu_rpc_find_wire(struct mu_rpc *r, uint64_t wire_id, bool own, struct mu_rpc
     /* Ids are given out in order: an id below the next one that is not in the table has ended. */
     if (is_own(r, wire_id) != own || wire_id >= next) {
         return mu_rpc_violate(r,
-                              mu_err(&e, MUSTER_EPROTO, "%s for call %llu, which never was",
+                              mu_err(&e, MUSTER_EPROTO, "%s for call %llu, which never existed",
                                      mu_rpc_frame_name(r->header.type),
                                      (unsigned long long)wire_id),
                               &e);

@@ -66,9 +66,9 @@ struct mu_rref_config {
     size_t values_max;     /* values that others may make us hold. 1,048,576 */
     size_t forks_max;      /* 4,194,304 */
     size_t peers_max;      /* 65,536 */
-    bool hasty;            /* a planted fault for the simulator: a parent does not wait for its
+    bool hasty;            /* a planted bug for the simulator: a parent does not wait for its
                               children */
-    bool leaky;            /* a planted fault: a worker that is restarted keeps what it held
+    bool leaky;            /* a planted bug: a worker that is restarted keeps what it held
                               before */
 };
 

@@ -437,7 +437,7 @@ int mu_rref_take(struct mu_rref_table *t, mu_mono_t now, struct mu_span bytes,
     int err = mu_rref_token_decode(bytes, &token);
 
     if (err != 0) {
-        return mu_err(reterr_msg, err, "this is no reference");
+        return mu_err(reterr_msg, err, "this is not a reference");
     }
     err = check_token(t, &token, reterr_msg);
     if (err != 0) {

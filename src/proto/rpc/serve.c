@@ -247,7 +247,7 @@ static void put_reply(struct mu_rpc *r, const struct mu_rpc_entry *e, const stru
 void mu_rpc_reply_queued(struct mu_rpc *r, struct mu_rpc_entry *e, int status)
 {
     struct mu_rpc_status s = {.status = status,
-                              .payload = MU_SPAN_LIT("it waited too long to be begun")};
+                              .payload = MU_SPAN_LIT("the call waited too long to begin")};
 
     put_reply(r, e, &s);
     mu_rpc_entry_drop(r, e);

@@ -204,7 +204,7 @@ void mu_state_fetch_check_hope(struct mu_state_fetch *f)
         banned = banned || d->state == MU_STATE_DONOR_BANNED;
     }
     if (f->donor_count == 0) {
-        mu_state_fetch_fail(f, mu_err(&f->msg, MUSTER_ENOENT, "nobody has this state"));
+        mu_state_fetch_fail(f, mu_err(&f->msg, MUSTER_ENOENT, "no donor has this state"));
         return;
     }
     mu_state_fetch_fail(f, mu_err(&f->msg, banned ? MUSTER_ECORRUPT : status,
@@ -237,7 +237,7 @@ void mu_state_fetch_tick(struct mu_state_fetch *f, mu_mono_t now)
     }
     if (mu_state_fetch_runs(f) && mu_mono_reached(idle_at(f), now)) {
         mu_state_fetch_fail(f, mu_err(&f->msg, MUSTER_ETIMEDOUT,
-                                      "nothing came from anybody for %" PRIu32 " ms: %" PRIu32
+                                      "no donor sent anything for %" PRIu32 " ms: %" PRIu32
                                       " of %" PRIu32 " chunks are missing",
                                       f->config.idle_ms, f->config.chunks - f->done,
                                       f->config.chunks));

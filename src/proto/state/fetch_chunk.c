@@ -118,7 +118,7 @@ bool mu_state_fetch_absent(struct mu_state_fetch *f, mu_mono_t now, uint32_t don
     }
     mu_state_ask_let_go(f, ask);
     if (++d->misses >= MISSES_MAX) {
-        (void)mu_err(&d->msg, 0, "said to have chunks that it has not");
+        (void)mu_err(&d->msg, 0, "claimed chunks that it does not have");
         mu_state_donor_drop(f, now, d, MUSTER_EPROTO);
         return true;
     }

@@ -227,7 +227,7 @@ void mu_state_donor_tick(struct mu_state_fetch *f, mu_mono_t now, struct mu_stat
         return;
     }
     if (mu_mono_reached(stall_at(f, d), now)) {
-        (void)mu_err(&d->msg, 0, "said nothing for %" PRIu32 " ms", f->config.stall_ms);
+        (void)mu_err(&d->msg, 0, "was silent for %" PRIu32 " ms", f->config.stall_ms);
         mu_state_donor_drop(f, now, d, MUSTER_ETIMEDOUT);
         return;
     }

@@ -193,7 +193,7 @@ static void begin_turn(struct mu_hm_download *d, struct mu_now now)
     if (d->turn == d->donor_count) {
         char text[MU_ERRMSG_CAP + 64];
 
-        (void)snprintf(text, sizeof(text), "none of %zu donors gave a state; the last: %s",
+        (void)snprintf(text, sizeof(text), "no state came from %zu donors; the last: %s",
                        d->donor_count, d->donors[d->turn - 1].text.text);
         end_with(d, d->donors[d->turn - 1].status, text);
         return;
@@ -234,7 +234,7 @@ void mu_hm_download_found(struct mu_hm_download *d, struct mu_now now, int statu
         (void)snprintf(text, sizeof(text), "donors cannot be looked up: %s", muster_strerror(err));
         end_with(d, err, text);
     } else if (d->donor_count == 0) {
-        end_with(d, MUSTER_ENOENT, "nobody shares a state");
+        end_with(d, MUSTER_ENOENT, "no peer shares a state");
     } else {
         begin_turn(d, now);
     }
@@ -319,7 +319,7 @@ void mu_hm_download_tick(struct mu_hm_download *d, struct mu_now now)
 
             donor->status =
                 mu_err(&donor->text, MUSTER_ETIMEDOUT,
-                       "the time for all was over after %" PRIu64 " messages", donor->messages);
+                       "the total time was over after %" PRIu64 " messages", donor->messages);
         }
         (void)snprintf(text, sizeof(text), "no state within %" PRIu32 " ms", d->config.total_ms);
         end_with(d, MUSTER_ETIMEDOUT, text);

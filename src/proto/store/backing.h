@@ -81,7 +81,7 @@ struct mu_backing_config {
     size_t loose_keys_max;   /* keys that the mirror may hold without a watch. 64 Ki */
     size_t loose_bytes_max;  /* bytes, likewise. 64 MiB */
     bool cached;             /* reads see what this server has answered, and do not ask etcd */
-    bool hasty;              /* a planted fault for the simulator: reads do not wait for the
+    bool hasty;              /* a planted bug for the simulator: reads do not wait for the
                                 watch */
 };
 

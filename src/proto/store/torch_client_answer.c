@@ -325,7 +325,7 @@ int mu_torch_client_recv(struct mu_torch_client *c, struct mu_span in, size_t *r
         int err;
 
         if (c->greeted && c->flight_count == 0) {
-            return poison(c, mu_err(&c->errmsg, MUSTER_EPROTO, "an answer nobody asked for"));
+            return poison(c, mu_err(&c->errmsg, MUSTER_EPROTO, "an answer without a request"));
         }
         err = recv_some(c, mu_span_skip(in, used), &n);
         if (err != 0) {

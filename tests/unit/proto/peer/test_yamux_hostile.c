@@ -21,7 +21,7 @@ static void test_yamux_every_violation_has_its_own_words(void **unused)
         {"000000000000000900ffffff000000000000000901000001", MUSTER_ELIMIT, "any window"},
         {"0000000000000001ffffffff", MUSTER_ELIMIT, "any window"},
         {"0001000000000001ffffffff", MUSTER_EWINDOW, "window can hold"},
-        {"000100040000000100000000 000000000000000100000001", MUSTER_EPROTO, "behind the end"},
+        {"000100040000000100000000 000000000000000100000001", MUSTER_EPROTO, "after the end"},
     };
 
     (void)unused;

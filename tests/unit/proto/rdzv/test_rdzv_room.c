@@ -575,7 +575,7 @@ static void test_room_fast_rejoin_never_hangs_or_splits_the_world(void **state)
 
     again = (struct mu_room_member){.name = "b", .target = 3};
     assert_int_equal(mu_room_join(&f.room, f.now, &again, 2, 3, &f.msg), MUSTER_EEXIST);
-    assert_string_equal(f.msg.text, "a node of the name \"b\" is in already");
+    assert_string_equal(f.msg.text, "a node named \"b\" has already joined");
     room_expect(&f, "");
     mu_room_lost(&f.room, f.now, mu_room_find(&f.room, MU_SPAN_LIT("b")));
     assert_null(mu_room_find(&f.room, MU_SPAN_LIT("b")));

@@ -324,7 +324,7 @@ static void test_room_refuses_what_does_not_fit_in_words(void **state)
     room_join(&f, "a");
     room_join(&f, "b");
     assert_int_equal(room_try_join(&f, "c"), MUSTER_ELIMIT);
-    assert_string_equal(f.msg.text, "the run has 3 members, no more are taken");
+    assert_string_equal(f.msg.text, "the run has 3 members and takes no more");
     mu_room_leave(&f.room, f.now, &m);
     room_teardown(&f);
 }

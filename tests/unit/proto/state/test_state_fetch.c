@@ -377,7 +377,7 @@ static void test_state_fetch_ends_at_its_deadlines(void **state)
     assert_int_equal(mu_state_fetch_status(&w.f), MU_STATE_FETCH_FAILED);
     assert_int_equal(fetch_pull(&w, MU_STATE_FETCH_EV_END), 1);
     assert_int_equal(w.last.status, MUSTER_ETIMEDOUT);
-    assert_non_null(strstr(w.last.text, "nothing came from anybody for 3000 ms"));
+    assert_non_null(strstr(w.last.text, "no donor sent anything for 3000 ms"));
     mu_state_fetch_fini(&w.f);
 
     /* With a chunk every two seconds it is the other one. */
