@@ -119,7 +119,7 @@ static void test_random_token_is_not_warned_of(void **state)
     }
     for (int i = 0; i < 10000; i++) {
         assert_true(mu_tls_make_token(token));
-        assert_true(mu_lock_token_bits(token) > 120);
+        assert_true(mu_lock_token_bits(token) >= 70); /* fewer would be warned of */
     }
 }
 

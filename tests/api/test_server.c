@@ -397,7 +397,7 @@ static bool is_closed(int fd, int wait_ms)
 }
 
 /* Of those whose requests fill the buffers, the one that has not moved for longest has to go. A
- * buffer may be twice as large as what is in it: one of three fits in any case, and all never do. */
+ * buffer may be twice as large as what is in it: one of three always fits, and all never do. */
 static void test_server_drops_a_client_that_fills_the_buffers_of_all(void **state)
 {
     struct muster_server_config config = muster_server_config_defaults();
