@@ -88,8 +88,8 @@ static const char *for_ms(uint32_t ms)
 {
     static char text[32];
 
-    (void)snprintf(text, sizeof(text), ms == 0 ? "" : ", for %" PRIu32 " ms", ms);
-    return text;
+    (void)snprintf(text, sizeof(text), ", for %" PRIu32 " ms", ms);
+    return ms == 0 ? "" : text;
 }
 
 static bool is(const char *word, const char *what)
