@@ -79,7 +79,7 @@ struct mu_torch_server {
     char *errmsg;       /* NULL until something went wrong */
     /* Requests that another executor handles. */
     struct mu_list deferred; /* in the order in which they came */
-    struct mu_list dropped;
+    struct mu_list dropped;  /* those that the executor still has, though no answer is owed */
     size_t deferred_count;
     size_t deferred_bytes;
     bool cut; /* an answer was an error: later requests get no answer */

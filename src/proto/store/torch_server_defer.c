@@ -11,6 +11,7 @@ enum request_state {
     NEW = 0, /* no executor has it yet */
     TAKEN,   /* an executor has it */
     LOCAL,   /* its turn has not come */
+    DROPPED, /* somebody stops it */
     WATCHING,
 };
 
@@ -229,9 +230,15 @@ struct mu_torch_request *mu_torch_server_next_request(struct mu_torch_server *t)
 
 struct mu_torch_request *mu_torch_server_next_dropped(struct mu_torch_server *t)
 {
-    struct mu_list *it = mu_list_pop(&t->dropped);
+    MU_LIST_FOREACH (it, &t->dropped) {
+        struct mu_torch_request *r = MU_CONTAINER_OF(it, struct mu_torch_request, link);
 
-    return it == NULL ? NULL : MU_CONTAINER_OF(it, struct mu_torch_request, link);
+        if (r->state == TAKEN) {
+            r->state = DROPPED; /* It stays in the list: it may outlive the connection. */
+            return r;
+        }
+    }
+    return NULL;
 }
 
 void mu_torch_server_drop_deferred(struct mu_torch_server *t)
@@ -372,6 +379,7 @@ int mu_torch_server_answer(struct mu_torch_server *t, struct mu_torch_request *r
     if (r->op == MU_TORCH_WATCH_KEY && err == 0) {
         r->state = WATCHING;
         mu_list_remove(&r->link);
+        mu_list_push(&t->dropped, &r->link);
     } else {
         mu_torch_request_free(r);
     }

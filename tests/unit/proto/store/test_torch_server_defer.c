@@ -249,6 +249,40 @@ static void test_who_is_gone_leaves_requests_that_can_be_freed(void **state)
     mu_torch_request_free(q);
 }
 
+/* What somebody executes may outlive the connection, also when it is owed no answer: a WAIT that was
+ * dropped and cannot be stopped at once, and a watch. */
+static void test_a_connection_that_is_gone_is_not_touched_by_what_outlives_it(void **state)
+{
+    for (int watch = 0; watch < 2; watch++) {
+        struct mu_store_reply none = {0};
+        struct mu_torch_request *q;
+        struct rig r;
+
+        (void)state;
+        set_up(&r, !watch);
+        if (watch) {
+            mu_buf_put_u8(&r.in, 7); /* WATCH_KEY of generation 1 */
+            put_part(&r, "/k");
+            feed(&r, 1000);
+            q = take(&r, MU_STORE_WATCH, "/k");
+            assert_int_equal(mu_torch_server_answer(&r.t, q, 0, &none, NULL), 0);
+        } else {
+            put_wait(&r, "/k");
+            feed(&r, 1000);
+            q = take(&r, MU_STORE_WAIT, "/k");
+            mu_buf_put_u8(&r.in, MU_TORCH_CANCEL_WAIT);
+            feed(&r, 1000);
+            assert_ptr_equal(mu_torch_server_next_dropped(&r.t), q);
+            assert_null(mu_torch_server_next_dropped(&r.t));
+        }
+        assert_int_equal(r.t.deferred_count, 1);
+        tear_down(&r);
+        assert_null(q->server);
+        mu_torch_request_free(q);
+        assert_int_equal(r.t.deferred_count, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +293,7 @@ int main(void)
         cmocka_unit_test(test_an_absent_value_is_empty_in_the_second_generation),
         cmocka_unit_test(test_no_more_are_read_than_may_wait),
         cmocka_unit_test(test_who_is_gone_leaves_requests_that_can_be_freed),
+        cmocka_unit_test(test_a_connection_that_is_gone_is_not_touched_by_what_outlives_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
