@@ -207,7 +207,7 @@ void mu_member_unreached(struct mu_member *m, mu_mono_t now, int status, const c
 
 /** What to say next; the same until it was said. False: nothing. */
 bool mu_member_say(const struct mu_member *m, enum mu_member_word *ret_word);
-/** It was said, or `err`. The driver says what found no memory again after a tick, and the rest when
+/** It was said, or `err`. The driver repeats what found no memory after a tick, and the rest when
  * the session can take more. */
 void mu_member_said(struct mu_member *m, mu_mono_t now, enum mu_member_word word, int err);
 
