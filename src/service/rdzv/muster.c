@@ -193,8 +193,8 @@ static void on_failed(void *context, int status, const char *text)
     fail_all(context, MUSTER_ERDZV_CONN, text);
 }
 
-/* The node that can bind the endpoint hosts the rendezvous. This node tries again whenever no server
- * answers: the host may be gone, and this node may be the one to take its place. */
+/* The node that can bind the endpoint hosts the rendezvous. This node tries again whenever no
+ * server answers: the host may be gone, and this node may be the one to take its place. */
 static int elect(struct mu_rdzv_muster *n, struct mu_errmsg *reterr_msg)
 {
     uint8_t bytes[16];

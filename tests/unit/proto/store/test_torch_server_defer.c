@@ -249,8 +249,8 @@ static void test_who_is_gone_leaves_requests_that_can_be_freed(void **state)
     mu_torch_request_free(q);
 }
 
-/* What somebody executes may outlive the connection, also when it is owed no answer: a WAIT that was
- * dropped and cannot be stopped at once, and a watch. */
+/* What somebody executes may outlive the connection, also when it is owed no answer: a WAIT that
+ * was dropped and cannot be stopped at once, and a watch. */
 static void test_a_connection_that_is_gone_is_not_touched_by_what_outlives_it(void **state)
 {
     for (int watch = 0; watch < 2; watch++) {
