@@ -1,8 +1,14 @@
 /*
- * The environment: everything that a service may ask of the outside world. It has verbs for time
- * and chance (now, entropy, timer_arm), for itself (memory, self, paths), for connections (dial to
- * why), for work, for children (spawn to child_leave) and for HTTP. transport/ implements it on
- * libuv, sim/ on virtual time; services see only this.
+ * The environment: everything that a service may ask of the outside world. transport/ implements it
+ * on libuv, sim/ on virtual time; services see only this. Its verbs, in groups:
+ *
+ *     time and chance    now, timer_arm, entropy
+ *     the process        memory, self, paths
+ *     connections        dial, dial_plain, listen, unlisten, sendv, resume, finish, close;
+ *                        about one: peer, trust, why
+ *     work that blocks   work
+ *     children           spawn, child_signal, child_resume, child_leave
+ *     HTTP               http, http_resume, http_cancel
  *
  * Rules that hold for every verb, in every implementation:
  *  - One thread. All calls and all callbacks happen on it.

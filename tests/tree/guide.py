@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Whether the lists of CONTRIBUTING.md, "What to touch", are complete for what is in the tree.
+"""Whether what CONTRIBUTING.md and ARCHITECTURE.md list is all that is in the tree.
 
 usage: guide.py ROOT [--self-test]
 
@@ -7,6 +7,9 @@ Every store verb is in each file that the list for verbs names; every command ha
 that the list for commands names; every metric is in docs/operate.md, and no other; every fuzz target
 has its source and its inputs. The list has to name each of these files, so that a step which a new
 verb needs cannot be left out of it.
+
+In ARCHITECTURE.md every verb of the environment has its place in the table of them, which the header
+repeats, and the drawing of the rooms has every room above those that it uses by the table of walls.
 """
 import os
 import re
@@ -138,10 +141,46 @@ def check_parsers(root, guide):
             yield f"{build}: it does not name the target {name}"
 
 
+def check_env(root, page):
+    header = read(root, "src/core/env.h")
+    ops = re.search(r"^struct mu_env_ops \{(.*?)^\};", header, re.M | re.S)[1]
+    verbs = re.findall(r"\(\*(\w+)\)\(struct mu_env \*env", ops)
+    section = section_of(page, "The environment")
+    said = re.search(r"Its (\d+) verbs", section)
+    if not said or int(said[1]) != len(verbs):
+        yield f"ARCHITECTURE.md: the environment has {len(verbs)} verbs"
+    comment = header[:header.index("#ifndef")]
+    for verb in verbs:
+        if not re.search(rf"^\|.*`{verb}`.*\|$", section, re.M):
+            yield f"ARCHITECTURE.md: the verb {verb} is not in the table of the environment"
+        if not re.search(rf"^ \* {{5,}}.*\b{verb}\b(?!\()", comment, re.M):
+            yield f"src/core/env.h: the verb {verb} is in no group"
+
+
+def check_order(page):
+    """Each room of the table of walls is drawn, above all rooms that it uses."""
+    drawing = re.search(r"^<!-- order -->\n\n((?: {7}.*\n)+)", page, re.M)
+    lines, layer = {}, ""
+    for number, line in enumerate(drawing[1].splitlines() if drawing else []):
+        words = line.split()
+        layer = words.pop(0) if line[7] != " " else layer
+        for room in words or [""]:
+            lines[f"{layer}/{room}".rstrip("/")] = number
+    table = re.search(r"^<!-- walls -->$(.*?)^<!-- /walls -->$", page, re.M | re.S)[1]
+    for room, uses in re.findall(r"^\| `([\w/]+)` \| ([^|]*) \|", table, re.M):
+        if room not in lines:
+            yield f"ARCHITECTURE.md: the room {room} is not in the drawing of their order"
+        for other in filter(None, uses.split(", ")):
+            if lines.get(room, 0) >= lines.get(other, len(lines)):
+                yield f"ARCHITECTURE.md: {room} uses {other}, and is not drawn above it"
+
+
 def check(root):
     guide = read(root, "CONTRIBUTING.md")
-    return [fault for one in (check_verbs, check_commands, check_metrics, check_parsers)
-            for fault in one(root, guide)]
+    page = read(root, "ARCHITECTURE.md")
+    faults = list(check_env(root, page)) + list(check_order(page))
+    return faults + [fault for one in (check_verbs, check_commands, check_metrics, check_parsers)
+                     for fault in one(root, guide)]
 
 
 # A file, what is replaced in it by what, and a part of the sentence that must follow.
@@ -155,6 +194,12 @@ PLANTED = [
     ("src/service/server/status.c", '"commits_total"', '"commit_total"', "the metric muster_commit_total"),
     ("docs/operate.md", "`_restarts_total`, ", "", "the metric muster_agent_restarts_total"),
     ("docs/operate.md", "`_donors`", "`_givers`", "no metric muster_state_givers"),
+    ("ARCHITECTURE.md", "`trust`, ", "", "the verb trust is not in the table"),
+    ("ARCHITECTURE.md", "Its 25 verbs", "Its 12 verbs", "the environment has 25"),
+    ("src/core/env.h", "dial_plain, listen,", "listen,", "the verb dial_plain is in no group"),
+    ("ARCHITECTURE.md", "store  state  p2pd  rpc\n", "store  state  rpc\n", "service/p2pd is not in the drawing"),
+    ("ARCHITECTURE.md", "                  rdzv\n                  server\n",
+     "                  server\n                  rdzv\n", "service/rdzv uses service/server, and is not drawn"),
     ("tests/fuzz/meson.build", "  'url',\n", "", "does not name the target url"),
     ("tests/fuzz/meson.build", "  'url',\n", "  'url',\n  'urls',\n", "no tests/fuzz/fuzz_urls.c"),
 ]
@@ -163,7 +208,7 @@ PLANTED = [
 def copy_tree(root, to):
     for folder in ("src", "include", "docs", "tests/api", "tests/fuzz"):
         shutil.copytree(os.path.join(root, folder), os.path.join(to, folder))
-    for name in ("README.md", "CONTRIBUTING.md"):
+    for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"):
         shutil.copy(os.path.join(root, name), to)
 
 
