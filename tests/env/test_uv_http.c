@@ -169,6 +169,7 @@ struct get {
     struct mu_buf in;
     size_t take_max; /* bytes used at a time; 0: all */
     size_t paused;
+    size_t offered_max; /* bytes at a time */
     bool cancel_in_head;
     unsigned heads;
     unsigned dones;
@@ -191,6 +192,7 @@ static size_t on_data(struct mu_http *http, struct mu_span in)
     size_t n = g->take_max != 0 && in.len > g->take_max ? g->take_max : in.len;
 
     assert_false(g->cancel_in_head);
+    g->offered_max = in.len > g->offered_max ? in.len : g->offered_max;
     assert_int_equal(mu_buf_append(&g->in, mu_span(in.data, n)), 0);
     g->paused += n < in.len ? 1 : 0;
     return n;
@@ -346,6 +348,30 @@ static void test_uv_http_waits_for_whoever_takes_little(void **state)
     mu_buf_fini(&g.in);
 }
 
+/* Of a megabyte that nobody takes, so much is read and no more: a piece of curl's more at most. */
+static void test_uv_http_holds_so_much_and_no_more(void **state)
+{
+    struct get g = {.take_max = 1};
+
+    (void)state;
+    start(&g, "GET", "/long", "", 10000);
+    while (g.paused < 500 && g.dones == 0) {
+        size_t paused = g.paused;
+
+        mu_uv_env_turn(uv);
+        if (g.paused > paused) {
+            mu_env_http_resume(env, &g.http);
+        }
+    }
+    mu_env_http_cancel(env, &g.http);
+    while (g.dones == 0) {
+        mu_uv_env_turn(uv);
+    }
+    mu_buf_fini(&g.in);
+    assert_true(g.offered_max >= MU_HTTP_HELD_MAX);
+    assert_true(g.offered_max < 2 * MU_HTTP_HELD_MAX);
+}
+
 static void test_uv_http_can_be_cancelled_at_any_time(void **state)
 {
     struct get early = {0};
@@ -424,6 +450,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_uv_http_never_repeats_a_request, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_uv_http_waits_for_whoever_takes_little, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(test_uv_http_holds_so_much_and_no_more, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_uv_http_can_be_cancelled_at_any_time, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_uv_http_ends_in_time, set_up, tear_down),

@@ -1,13 +1,21 @@
 #!/usr/bin/python3
-"""Whether each limit in a header is named by a test or a scenario.
+"""Whether each limit is named by a test or a scenario.
 
 usage: limits.py ROOT [--self-test]
 
-A limit is a member of a struct of settings (config, limits, settings, terms) whose name ends in
-_max, _min or grace_ms, or a constant of src/codec, which reads bytes from outside, whose name ends
-in _MAX or _MIN. A test counts if it sees the header, by its own includes or those of what it
-includes, and names the member; for a constant the name is enough. WAIVED lists those that need no
-test, each with its reason.
+A limit is
+- a member of a struct of settings (config, limits, settings, terms) in a header whose name ends in
+  _max, _min or grace_ms;
+- a constant of a header in src/ whose name ends in _MAX or _MIN;
+- such a constant of a source in codec, crypto, proto or service, which read what outsiders send.
+src/api and src/cli are left out, as they bound what the program itself or its user says.
+
+A test names a member if it sees the header, by its own includes or those of what it includes, and
+has the word; for a constant of a header the word is enough. A constant of a source cannot be used in
+a test, so there a comment names it: "Meets SILENT_MAX of service/peer/circuit.c."
+
+WAIVED lists those that need no test, by the reason why. UNMET lists those that bound what outsiders
+send or hold and that no test meets yet; they are counted in the last line.
 """
 import collections
 import os
@@ -15,23 +23,72 @@ import re
 import sys
 import tempfile
 
+FOLDERS = ("codec", "crypto", "proto", "service")
+# {reason: limits}; a constant of a source is written file:NAME, without its folder.
 WAIVED = {
-    "mu_rpc_server_config.eof_grace_ms": "the agent passes its own on, which a test meets",
-    "mu_store_server_config.connections_max": "muster_server_config has it, and its test",
-    "mu_store_server_config.sessions_max": "muster_server_config has it, and its test",
-    "mu_store_server_config.buffer_bytes_max": "muster_server_config has it, and its test",
-    "mu_store_server_config.eof_grace_ms": "mu_rpc_server does it, as for the agent",
-    "MU_HM_HALF_MAX": "the largest number of a format, not a limit of ours",
-    "MU_HM_STD_MIN": "a number that the encoding begins with, not a limit",
-    "MU_STATE_ENTRY_MAX": "the size of a buffer, made of the limits of its parts",
-    "MU_STATE_OFFER_BYTES_MAX": "the size of a buffer, made of the limits of its parts",
-    "MU_TORCH_OPCODE_MAX": "the last operation of a protocol, not a limit",
+    "what it is passed on to has a test that meets it":
+        "mu_rpc_server_config.eof_grace_ms "
+        "mu_store_server_config.connections_max mu_store_server_config.sessions_max "
+        "mu_store_server_config.buffer_bytes_max mu_store_server_config.eof_grace_ms "
+        "auth.c:NONCES_MAX leased.c:TEXT_LEN_MAX",
+    "the largest or smallest number of a format or an enum, not a limit of ours":
+        "MU_HM_HALF_MAX MU_HM_STD_MIN MU_TORCH_OPCODE_MAX MU_PRINTABLE_MAX "
+        "msg.c:KIND_MAX msg.c:PLACE_MAX msg.c:REASON_MAX msg.c:STATE_MAX params.c:PORT_DIGITS_MAX "
+        "progress.c:SPEED_MIN etcd_join.c:COUNTER_MAX",
+    "the size of a buffer that holds what other limits bound, or what we write ourselves":
+        "MU_STATE_ENTRY_MAX MU_STATE_OFFER_BYTES_MAX MU_STATUS_EVENT_MAX MU_RDZV_WHY_MAX "
+        "MU_RDZV_REGISTER_KEY_MAX MU_OUTPUT_PATH_MAX MU_EXEC_SUBJECT_MAX MU_PROC_MARK_MAX "
+        "MU_AGENT_PENDING_MAX MU_AGENT_LINE_MAX p2pd_msg.c:MESSAGE_MAX state_encode.c:OPCODE_MAX "
+        "hm_state_chunk.c:HEAD_LEN_MAX auth.c:MESSAGE_MAX node.c:KEY_TEXT_MAX relay.c:IP_MAX "
+        "etcd.c:KEY_MAX greet.c:GREETING_MAX backing.c:BODY_MAX backing_text.c:SUCCESS_MAX "
+        "env.c:ENV_BYTES_MAX env.c:OWN_MAX output.c:PREFIX_MAX output_console.c:AROUND_MAX "
+        "output_console.c:NOTE_MAX etcd.c:URL_MAX watch.c:REQUEST_MAX status_page.c:PAGE_MAX "
+        "bootstrap.c:ROUND_DIGITS_MAX etcd.c:BODY_MAX etcd_extra.c:BODY_MAX rdzv.c:HOST_PART_MAX "
+        "register_store.c:TEXT_BYTES_MAX register_v2.c:TEXT_BYTES_MAX gateway_serve.c:NAMES_MAX "
+        "rdzv_hub.c:MEMBERS_BYTES_MAX etcd_op.c:NUMBER_MAX etcd_v2.c:NUMBER_MAX etcd_wait.c:KEY_MAX "
+        "http_server.c:IN_MAX http_server.c:OUT_MAX tls.c:OUTPUT_MAX validate.c:VALUE_MAX "
+        "backing.c:HELD_MAX doctor.c:TEXT_MAX relay.c:ADDRS_MAX relay_hop.c:ADDRS_MAX "
+        "request.c:ADDRS_MAX agent_call.c:TEXT_MAX etcd_v2.c:TEXT_MAX",
+    "another limit, which a test meets, is reached first":
+        "state_decode.c:MEMORY_MAX tensor.c:NAMES_BYTES_MAX tensor.c:TENSORS_MAX "
+        "native_client.c:PARTS_MAX",
+    "an array of that size in which the newest takes the place of the oldest":
+        "MU_RREF_LIVES_MAX MU_HOST_SEEN_MAX",
+    "how much is done at a time; beyond it there is another turn, and nothing is refused":
+        "DHT_SOURCES_MAX MU_DHT_BATCH_MAX MU_TORCH_HINT_MAX MU_UV_READ_MAX MU_UV_CONN_READ_MAX "
+        "MU_UV_BEHIND_MAX MU_UV_REST_MAX node.c:SPREAD_MAX node.c:FAILURES_MAX node_join.c:GAPS_MAX "
+        "fetch_pick.c:SCAN_MAX backing_local.c:GAP_READS_MAX backing_read.c:RANGES_MAX "
+        "node_op.c:TURN_LOSSES_MAX hear.c:COME_MAX agent_coming.c:SWEEP_MAX node_say.c:NAMES_MAX",
+    "where one way of doing a thing becomes better than another":
+        "MU_RPC_LAND_MIN MU_RPC_LEND_MIN MU_TORCH_LEND_MIN lent.c:LEND_MIN keyspace_entry.c:ROOM_MIN "
+        "keyspace_entry.c:ROOM_MAX",
+    "how long we wait or rest, or how fast we go":
+        "node_time.c:ANSWER_NS_MIN node_time.c:SLEEP_NS_MIN retry.c:GAP_MS_MAX gate.c:RETRY_MS_MAX "
+        "gate.c:BURST_BYTES_MIN gate.c:RATE_MAX c10d_etcd.c:LEASE_TTL_S_MAX c10d_etcd.c:TRY_MS_MAX "
+        "register_v3_leader.c:WATCH_MS_MAX register_v3_leader.c:GATHER_MS_MAX server.c:STILL_MS_MAX "
+        "rdzv_hub.c:DISTANCE_MAX request.c:TIMEOUT_S_MAX",
+    "how often we try before we say that it failed: our own work, not what others send":
+        "MU_RDZV_BOOTSTRAP_ROUNDS_MAX rref_user.c:UNKNOWN_MAX failure.c:TRIES_MAX route.c:AUTHS_MAX "
+        "etcd.c:SESSIONS_MAX etcd_op.c:CONFLICTS_MAX loader.c:RESTARTS_MAX relay.c:FAILURES_MAX",
+    "what the program itself or its operator says":
+        "MU_AGENT_SIGNAL_MAX MU_PROGRESS_WITNESSES_MAX MU_ETCD_ENDPOINTS_MAX MU_TLS_NAME_MAX "
+        "MU_RDZV_BOOTSTRAP_PREFIX_MAX MU_EXCHANGE_AGENTS_MAX node_get.c:KEYS_MAX "
+        "node_get.c:REFRESHES_MAX node_join.c:PEERS_MAX node_store.c:ITEMS_MAX kad.c:NEAREST_MAX "
+        "kad_find.c:SEARCHES_MAX relay.c:PLACES_MAX http_server.c:TOKEN_MAX",
 }
+UNMET = (
+    "MU_NOISE_MUXERS_MAX", "MU_RPC_GATHER_TAG_MAX", "MU_STATE_ENTRIES_MAX",
+    "MU_STATE_REFUSED_MAX", "doctor.c:ANSWER_MAX", "echo.c:HELD_MAX", "etcd.c:TOKEN_MAX",
+    "gateway_server.c:BLOCKED_MAX", "kad.c:SERVING_MAX", "node.c:BLACKLIST_MAX",
+    "request.c:NAMES_MAX", "swarm_find.c:FOUND_MAX", "tls_context.c:CERTIFICATES_MAX",
+    "tls_env.c:FAREWELLS_MAX",
+)
 
 STRUCT = re.compile(r"^struct (\w+) \{\n(.*?)^\}", re.M | re.S)
 SETTINGS = re.compile(r"(_config|_limits|_settings|_terms)$")
 MEMBER = re.compile(r"\b([a-z]\w*(?:_max|_min)|(?:\w+_)?grace_ms)\s*;")
 CONSTANT = re.compile(r"^\s*#define (\w+_(?:MAX|MIN))\b", re.M)
+MEETS = re.compile(r"\b(\w+_(?:MAX|MIN)) of ([\w/]+\.c)\b")
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 INCLUDE = re.compile(r'^\s*#include [<"]([^>"]+)[>"]', re.M)
 
@@ -49,16 +106,25 @@ def walk(root, folders, endings):
                     yield os.path.relpath(os.path.join(where, name), root)
 
 
+def key_of(path, struct, name):
+    if struct:
+        return f"{struct}.{name}"
+    return name if path.endswith(".h") else f"{os.path.basename(path)}:{name}"
+
+
 def find_limits(root):
-    """(header, struct, name) of each limit; the struct of a constant is None."""
+    """(file, struct, name) of each limit; the struct of a constant is None."""
     limits = []
-    for header in sorted(walk(root, ("src", "include"), (".h",))):
-        text = COMMENT.sub(" ", read(os.path.join(root, header)))
-        for struct, body in STRUCT.findall(text):
-            if SETTINGS.search(struct):
-                limits += [(header, struct, name) for name in MEMBER.findall(body)]
-        if header.startswith(os.path.join("src", "codec", "")):
-            limits += [(header, None, name) for name in CONSTANT.findall(text)]
+    for path in sorted(walk(root, ("src", "include"), (".h", ".c"))):
+        text = COMMENT.sub(" ", read(os.path.join(root, path)))
+        parts = path.split(os.sep)
+        if path.endswith(".h"):
+            for struct, body in STRUCT.findall(text):
+                if SETTINGS.search(struct):
+                    limits += [(path, struct, name) for name in MEMBER.findall(body)]
+        if parts[0] == "src" and parts[1] not in ("api", "cli") and \
+                (path.endswith(".h") or parts[1] in FOLDERS):
+            limits += [(path, None, name) for name in CONSTANT.findall(text)]
     return limits
 
 
@@ -69,11 +135,15 @@ class Tests:
         self.root = root
         self.includes = {}
         self.words = collections.defaultdict(list)
+        self.met = set()
         for path in walk(root, ("tests", "sim"), (".c", ".h", ".py")):
             if path.startswith(os.path.join("tests", "tree", "")):
                 continue
-            for word in set(re.findall(r"\w+", COMMENT.sub(" ", read(os.path.join(root, path))))):
+            text = read(os.path.join(root, path))
+            for word in set(re.findall(r"\w+", COMMENT.sub(" ", text))):
                 self.words[word].append(path)
+            self.met |= {(name, "src/" + source) for name, source in
+                         MEETS.findall(re.sub(r"\s*\n \*\s*", " ", text))}
 
     def resolve(self, path, name):
         for folder in (os.path.dirname(path), "src", "include", "sim", "tests/lib"):
@@ -97,8 +167,10 @@ class Tests:
                     left.append(found)
         return seen
 
-    def name(self, header, struct, word):
-        return any(struct is None or header in self.seen_by(path) for path in self.words[word])
+    def name(self, path, struct, word):
+        if path.endswith(".c"):
+            return (word, path.replace(os.sep, "/")) in self.met
+        return any(struct is None or path in self.seen_by(test) for test in self.words[word])
 
 
 def check(root, waived):
@@ -106,14 +178,14 @@ def check(root, waived):
     tests = Tests(root)
     limits = find_limits(root)
     faults = []
-    for header, struct, name in limits:
-        key = f"{struct}.{name}" if struct else name
-        if tests.name(header, struct, name):
-            if key in waived:
-                faults.append(f"{header}: a test names {key}; take it off the list of the waived")
+    for path, struct, name in limits:
+        key = key_of(path, struct, name)
+        if tests.name(path, struct, name):
+            if key in waived and path.endswith(".h"):
+                faults.append(f"{path}: a test names {key}; take it off the list of the waived")
         elif key not in waived:
-            faults.append(f"{header}: no test names {key}; write one that meets this limit")
-    known = {f"{struct}.{name}" if struct else name for _, struct, name in limits}
+            faults.append(f"{path}: no test names {key}; write one that meets this limit")
+    known = {key_of(*limit) for limit in limits}
     faults += [f"{key} is waived, and is no limit" for key in sorted(set(waived) - known)]
     return faults, len(limits)
 
@@ -125,29 +197,35 @@ def self_test():
             with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                 file.write(text)
 
-        write("src/proto/b.h", "#define NOT_LOOKED_AT_MAX 1\n")
+        write("src/cli/b.h", "#define NOT_LOOKED_AT_MAX 1\n")
+        write("src/proto/x/b.c", "#define MET_MAX 1\n#define UNMET_MAX 1\n")
+        write("src/transport/b.c", "#define NOT_LOOKED_AT_MAX 1\n")
         write("src/codec/a.h", "#define A_MAX 1\n#define B_MAX 2 /* C_MAX */\n"
               "struct mu_a_config {\n    int met_max;\n    int unmet_max; /* of it */\n"
               "    int other_max;\n};\nstruct mu_a {\n    int private_max;\n};\n")
         write("tests/lib/rig.h", '#include "codec/a.h"\n')
         write("tests/unit/one.c", '#include "rig.h"\nmet_max A_MAX /* unmet_max */\n')
-        write("tests/unit/two.c", "other_max\n")
+        write("tests/unit/two.c", "other_max UNMET_MAX\n/* Meets MET_MAX of\n * proto/x/b.c. */\n")
         faults, count = check(root, {"B_MAX": "why", "A_MAX": "why", "gone_max": "why"})
     expected = ["src/codec/a.h: no test names mu_a_config.unmet_max; write one that meets this limit",
                 "src/codec/a.h: no test names mu_a_config.other_max; write one that meets this limit",
                 "src/codec/a.h: a test names A_MAX; take it off the list of the waived",
+                "src/proto/x/b.c: no test names b.c:UNMET_MAX; write one that meets this limit",
                 "gone_max is waived, and is no limit"]
-    return [f"expected {expected}, got {faults}"] if faults != expected or count != 5 else []
+    return [f"expected {expected}, got {faults}"] if faults != expected or count != 7 else []
 
 
 def main(root, mode=None):
+    waived = " ".join(WAIVED.values()).split()
     if mode == "--self-test":
-        faults, count = self_test(), 5
+        faults, count = self_test(), 7
     else:
-        faults, count = check(root, WAIVED)
+        faults, count = check(root, waived + list(UNMET))
+        faults += [f"{key} is listed twice" for key, times in
+                   collections.Counter(waived + list(UNMET)).items() if times > 1]
     for fault in faults:
         print(fault)
-    print(f"{count} limits, {len(WAIVED)} waived: {len(faults)} faults")
+    print(f"{count} limits, {len(waived)} waived, {len(UNMET)} that no test meets: {len(faults)} faults")
     return 1 if faults or count == 0 else 0
 
 

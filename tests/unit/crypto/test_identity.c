@@ -3,6 +3,8 @@
 
 #include <muster/error.h>
 
+#include "codec/bin/pb.h"
+#include "crypto/envelope.h"
 #include "crypto/hash.h"
 #include "crypto/identity.h"
 #include "hex.h"
@@ -180,6 +182,77 @@ static void test_hmac_has_the_values_of_the_standard(void **unused)
     assert_memory_equal(mac, want, MU_SHA1_LEN);
 }
 
+/* --- limits ----------------------------------------------------------------------------------- */
+
+/* A protocol buffer of so many bytes: an Ed25519 key, padded with a field that nobody knows. */
+static void put_padded_key(const struct mu_identity *identity, size_t len, struct mu_buf *out)
+{
+    struct mu_pb_out pb = mu_pb_out(out);
+    size_t pad = len - identity->public_key.len - 3; /* its head has three bytes */
+
+    assert_int_equal(mu_buf_append(out, mu_buf_span(&identity->public_key)), 0);
+    mu_pb_put_head(&pb, 15, pad);
+    assert_int_equal(pb.err, 0);
+    assert_int_equal(mu_buf_reserve(out, pad), 0);
+    for (size_t i = 0; i < pad; i++) {
+        mu_buf_put_u8(out, 0);
+    }
+    assert_int_equal(out->len, len);
+}
+
+static void test_public_key_is_so_long(void **unused)
+{
+    uint8_t seed[MU_IDENTITY_SEED_LEN] = {5};
+    struct mu_identity identity;
+    struct mu_peer_id id;
+    struct mu_buf key;
+
+    (void)unused;
+    assert_int_equal(mu_identity_from_seed(&identity, seed), 0);
+    mu_buf_init(&key, (size_t)2 * MU_PUBLIC_KEY_LEN_MAX);
+    put_padded_key(&identity, MU_PUBLIC_KEY_LEN_MAX, &key);
+    assert_int_equal(mu_public_key_peer(mu_buf_span(&key), &id), 0);
+    assert_int_equal(mu_public_key_verify(mu_buf_span(&key), MU_SPAN_LIT("m"), MU_SPAN_LIT("s")),
+                     MUSTER_ECORRUPT);
+    mu_buf_reset(&key);
+    put_padded_key(&identity, MU_PUBLIC_KEY_LEN_MAX + 1, &key);
+    assert_int_equal(mu_public_key_peer(mu_buf_span(&key), &id), MUSTER_EINVAL);
+    assert_int_equal(mu_public_key_verify(mu_buf_span(&key), MU_SPAN_LIT("m"), MU_SPAN_LIT("s")),
+                     MUSTER_EINVAL);
+    mu_buf_fini(&key);
+    mu_identity_fini(&identity);
+}
+
+static void test_envelope_is_so_long(void **unused)
+{
+    static const uint8_t zeroes[MU_ENVELOPE_MAX];
+    struct mu_span domain = MU_SPAN_LIT("domain");
+    struct mu_span type = MU_SPAN_LIT("type");
+    uint8_t seed[MU_IDENTITY_SEED_LEN] = {6};
+    struct mu_identity identity;
+    struct mu_peer_id signer;
+    struct mu_span payload;
+    struct mu_buf out;
+    size_t around;
+
+    (void)unused;
+    assert_int_equal(mu_identity_from_seed(&identity, seed), 0);
+    mu_buf_init(&out, (size_t)2 * MU_ENVELOPE_MAX);
+    assert_int_equal(mu_envelope_seal(&identity, domain, type, mu_span(zeroes, 8000), &out), 0);
+    around = out.len - 8000;
+    for (size_t more = 0; more < 2; more++) {
+        size_t len = MU_ENVELOPE_MAX - around + more;
+
+        mu_buf_reset(&out);
+        assert_int_equal(mu_envelope_seal(&identity, domain, type, mu_span(zeroes, len), &out), 0);
+        assert_int_equal(out.len, MU_ENVELOPE_MAX + more);
+        assert_int_equal(mu_envelope_open(mu_buf_span(&out), domain, type, &payload, &signer),
+                         more == 0 ? 0 : MUSTER_EPROTO);
+    }
+    mu_buf_fini(&out);
+    mu_identity_fini(&identity);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +262,8 @@ int main(void)
         cmocka_unit_test(test_identity_comes_back_from_its_file),
         cmocka_unit_test(test_identity_refuses_halves_that_do_not_fit),
         cmocka_unit_test(test_hmac_has_the_values_of_the_standard),
+        cmocka_unit_test(test_public_key_is_so_long),
+        cmocka_unit_test(test_envelope_is_so_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

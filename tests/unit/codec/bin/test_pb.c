@@ -57,6 +57,30 @@ static void test_pb_reads_every_kind_of_field(void **unused)
     assert_int_equal(mu_pb_next(&in, &f), 0);
 }
 
+/* Meets NUMBER_MAX of codec/bin/pb.c, and VARINT_LEN_MAX of codec/bin/pb.c. */
+static void test_pb_reads_numbers_up_to_their_end(void **unused)
+{
+    static const struct {
+        const char *hex;
+        int want;
+    } cases[] = {
+        {"f8ffffff0f 01", 1},                       /* field 2^29 - 1 */
+        {"808080 8010 01", MUSTER_EPROTO},          /* field 2^29 */
+        {"08 ffffffffffffffffff01", 1},             /* 2^64 - 1, in ten bytes */
+        {"08 ffffffffffffffffff02", MUSTER_EPROTO}, /* more */
+        {"08 8080808080808080808000", MUSTER_EPROTO},
+    };
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint8_t bytes[32];
+        struct mu_span in = mu_span(bytes, hex_decode(bytes, sizeof(bytes), cases[i].hex));
+        struct mu_pb_field f;
+
+        assert_int_equal(mu_pb_next(&in, &f), cases[i].want);
+    }
+}
+
 static void test_pb_refuses_what_is_cut_off_or_unknown(void **unused)
 {
     static const char *const texts[] = {
@@ -130,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pb_writes_the_bytes_of_the_format),
         cmocka_unit_test(test_pb_reads_every_kind_of_field),
+        cmocka_unit_test(test_pb_reads_numbers_up_to_their_end),
         cmocka_unit_test(test_pb_refuses_what_is_cut_off_or_unknown),
         cmocka_unit_test(test_pb_keeps_the_first_error_of_a_message),
         cmocka_unit_test(test_uvarint_is_so_long_and_no_longer),

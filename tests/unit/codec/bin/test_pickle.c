@@ -308,6 +308,7 @@ static void test_pickle_holds_a_container_that_holds_itself(void **unused)
     end(&r);
 }
 
+/* Meets PROTOCOL_MIN of codec/bin/pickle.c, and PROTOCOL_MAX of codec/bin/pickle.c. */
 static void test_pickle_begins_and_ends_as_a_pickle_does(void **unused)
 {
     (void)unused;
@@ -323,6 +324,21 @@ static void test_pickle_begins_and_ends_as_a_pickle_does(void **unused)
     expect_refused(RAW("\x80\x04K\x01"), "ends too early");
     expect_refused(RAW("\x80\x04K\x01K\x01."), "left over");
     expect_refused(RAW("\x80\x04K\x01.x"), "bytes after its end");
+}
+
+/* Meets NAME_LINE_MAX of codec/bin/pickle.c: the end of a line is looked for in so many bytes. */
+static void test_pickle_reads_lines_that_are_so_long(void **unused)
+{
+    for (size_t len = 255; len < 257; len++) {
+        uint8_t bytes[300] = "\x80\x02"
+                             "c";
+
+        memset(bytes + 3, 'm', len);
+        memcpy(bytes + 3 + len, "\nn\n.", 5);
+        expect_refused(mu_span(bytes, 3 + len + 4),
+                       len == 255 ? "is not part of" : "in the middle of");
+    }
+    (void)unused;
 }
 
 static void test_pickle_checks_its_frames(void **unused)
@@ -497,6 +513,7 @@ int main(void)
         cmocka_unit_test(test_pickle_refers_to_what_it_remembers),
         cmocka_unit_test(test_pickle_holds_a_container_that_holds_itself),
         cmocka_unit_test(test_pickle_begins_and_ends_as_a_pickle_does),
+        cmocka_unit_test(test_pickle_reads_lines_that_are_so_long),
         cmocka_unit_test(test_pickle_checks_its_frames),
         cmocka_unit_test(test_pickle_knows_no_other_opcode),
         cmocka_unit_test(test_pickle_cut_anywhere_is_refused),

@@ -244,7 +244,8 @@ static void test_rdzv_state_with_changed_bytes_is_refused_or_read(void **unused)
 }
 
 /* Sixty thousand nodes share one dict of sixty thousand attributes: to look for an address in it
- * for each of them would take an hour. */
+ * for each of them would take an hour. This meets NODE_ATTRIBUTES_MAX of
+ * codec/rdzv/state_decode.c. */
 static void test_rdzv_state_with_a_shared_giant_of_attributes_is_refused(void **unused)
 {
     struct mu_buf b;

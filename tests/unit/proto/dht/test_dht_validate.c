@@ -4,6 +4,7 @@
 #include <muster/error.h>
 
 #include "codec/bin/msgpack.h"
+#include "codec/text/base64.h"
 #include "crypto/owner_key.h"
 #include "proto/dht/auth.h"
 #include "proto/dht/node.h"
@@ -92,6 +93,42 @@ static void test_owner_verifies_what_it_signed_and_nothing_else(void **unused)
                                      mu_buf_span(&signature)),
                      MUSTER_EINVAL);
     mu_buf_fini(&signature);
+}
+
+/* A line of OpenSSH with a modulus of so many bytes. */
+static void put_owner_line(struct mu_buf *out, size_t modulus)
+{
+    struct mu_buf blob;
+
+    mu_buf_init(&blob, 4096);
+    assert_int_equal(mu_buf_reserve(&blob, 22 + modulus), 0);
+    mu_buf_put(&blob, MU_SPAN_LIT("\0\0\0\x07ssh-rsa\0\0\0\x03\1\0\1\0\0"));
+    mu_buf_put_u8(&blob, (uint8_t)(modulus >> 8));
+    mu_buf_put_u8(&blob, (uint8_t)modulus);
+    for (size_t i = 0; i < modulus; i++) {
+        mu_buf_put_u8(&blob, 0x55);
+    }
+    assert_int_equal(mu_buf_append(out, MU_SPAN_LIT("ssh-rsa ")), 0);
+    assert_int_equal(mu_base64_encode(out, mu_buf_span(&blob)), 0);
+    mu_buf_fini(&blob);
+}
+
+static void test_owner_line_is_so_long(void **unused)
+{
+    struct mu_buf line;
+
+    (void)unused;
+    mu_buf_init(&line, (size_t)2 * MU_OWNER_LINE_MAX);
+    put_owner_line(&line, 1024); /* the largest key that is taken */
+    assert_true(line.len <= MU_OWNER_LINE_MAX);
+    assert_int_equal(mu_owner_verify(mu_buf_span(&line), MU_SPAN_LIT("m"), MU_SPAN_LIT("s")),
+                     MUSTER_ECORRUPT);
+    mu_buf_reset(&line);
+    put_owner_line(&line, 1175);
+    assert_true(line.len > MU_OWNER_LINE_MAX);
+    assert_int_equal(mu_owner_verify(mu_buf_span(&line), MU_SPAN_LIT("m"), MU_SPAN_LIT("s")),
+                     MUSTER_EINVAL);
+    mu_buf_fini(&line);
 }
 
 static void test_validator_takes_what_the_owner_signed(void **unused)
@@ -304,6 +341,18 @@ static void test_chain_signs_upwards_and_validates_downwards(void **unused)
     mu_buf_fini(&plain);
 }
 
+static void test_chain_has_so_many_validators(void **unused)
+{
+    struct letter letters[MU_DHT_VALIDATORS_MAX + 1] = {{{0}}};
+    struct mu_dht_chain c = {0};
+
+    (void)unused;
+    for (size_t i = 0; i < MU_DHT_VALIDATORS_MAX; i++) {
+        assert_int_equal(mu_dht_chain_add(&c, &letters[i].base), 0);
+    }
+    assert_int_equal(mu_dht_chain_add(&c, &letters[MU_DHT_VALIDATORS_MAX].base), MUSTER_ELIMIT);
+}
+
 /* --- the wrapper ------------------------------------------------------------------------------ */
 
 static bool any_token(struct mu_dht_auth_terms *terms, const struct mu_dht_token *token, double now)
@@ -413,6 +462,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_owner_line_is_that_of_openssh),
         cmocka_unit_test(test_owner_verifies_what_it_signed_and_nothing_else),
+        cmocka_unit_test(test_owner_line_is_so_long),
         cmocka_unit_test(test_validator_takes_what_the_owner_signed),
         cmocka_unit_test(test_validator_refuses_none_two_or_bad_signatures),
         cmocka_unit_test(test_validator_looks_at_each_byte_a_few_times_only),
@@ -420,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_validator_what_is_nobodys_is_everybodys),
         cmocka_unit_test(test_validator_takes_what_python_signed),
         cmocka_unit_test(test_chain_signs_upwards_and_validates_downwards),
+        cmocka_unit_test(test_chain_has_so_many_validators),
         cmocka_unit_test(test_auth_takes_a_signed_request_once_and_in_time),
         cmocka_unit_test(test_auth_remembers_so_many_nonces),
     };

@@ -319,6 +319,37 @@ static void test_rdzv_etcd_bears_a_want_of_memory(void **state)
     }
 }
 
+static void test_rdzv_etcd_prefix_is_so_long(void **unused)
+{
+    struct mu_retcd_config config = mu_retcd_config_defaults();
+    char prefix[MU_RETCD_PREFIX_MAX + 2] = "";
+    struct mu_retcd m;
+
+    (void)unused;
+    memset(prefix, 'p', MU_RETCD_PREFIX_MAX);
+    config.run_id = "x";
+    config.prefix = prefix;
+    assert_int_equal(mu_retcd_init(&m, &config), 0);
+    mu_retcd_fini(&m);
+    prefix[MU_RETCD_PREFIX_MAX] = 'p';
+    assert_int_equal(mu_retcd_init(&m, &config), MUSTER_EINVAL);
+}
+
+/* Meets VERSION_DIGITS_MAX of codec/rdzv/etcd_state.c. */
+static void test_rdzv_etcd_state_reads_versions_that_are_so_long(void **unused)
+{
+    static const char *const texts[] = {
+        "{\"status\": \"joinable\", \"version\": \"123456789012345678\", \"participants\": []}",
+        "{\"status\": \"joinable\", \"version\": \"1234567890123456789\", \"participants\": []}",
+    };
+    struct mu_retcd_state s;
+
+    (void)unused;
+    assert_int_equal(mu_retcd_state_decode(mu_span_str(texts[0]), &s), 0);
+    assert_true(s.version == UINT64_C(123456789012345678));
+    assert_int_equal(mu_retcd_state_decode(mu_span_str(texts[1]), &s), MUSTER_EPROTO);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +362,8 @@ int main(void)
         cmocka_unit_test(test_rdzv_etcd_drops_answers_that_nobody_waits_for),
         cmocka_unit_test(test_rdzv_etcd_gives_up_at_once_where_time_does_not_heal),
         cmocka_unit_test(test_rdzv_etcd_bears_a_want_of_memory),
+        cmocka_unit_test(test_rdzv_etcd_prefix_is_so_long),
+        cmocka_unit_test(test_rdzv_etcd_state_reads_versions_that_are_so_long),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

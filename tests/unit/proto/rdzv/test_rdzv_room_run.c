@@ -272,6 +272,7 @@ static void test_room_names_only_so_many_that_are_missing(void **state)
         (void)snprintf(name, sizeof(name), "n%d", i);
         room_lose(&f, name);
     }
+    assert_int_equal(f.room.missing_count, MU_ROOM_MISSING_MAX);
     expect_explained("2 of 12 nodes are here; not back since round 0: n0, n1, n2, n3, n4, n5, n6, "
                      "n7, and more; here: n10, n11");
     room_teardown(&f);

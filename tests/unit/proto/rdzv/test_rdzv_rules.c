@@ -596,6 +596,10 @@ static void test_rdzv_settings_are_checked(void **unused)
     s = settings;
     s.last_call_timeout_ms = 0;
     assert_int_equal(mu_rdzv_settings_check(&s, &msg), MUSTER_EINVAL);
+    s.last_call_timeout_ms = MU_RDZV_TIMEOUT_MS_MAX;
+    assert_int_equal(mu_rdzv_settings_check(&s, &msg), 0);
+    s.last_call_timeout_ms = MU_RDZV_TIMEOUT_MS_MAX + 1;
+    assert_int_equal(mu_rdzv_settings_check(&s, &msg), MUSTER_EINVAL);
     assert_non_null(strstr(msg.text, "last call"));
     s = settings;
     s.keep_alive_max_attempt = UINT32_MAX;

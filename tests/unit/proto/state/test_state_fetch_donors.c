@@ -193,6 +193,7 @@ static void test_state_fetch_returns_to_a_busy_donor_when_it_said(void **state)
     mu_state_fetch_fini(&w.f);
 }
 
+/* Meets MISSES_MAX of proto/state/fetch_chunk.c. */
 static void test_state_fetch_gives_up_who_never_has_what_it_says(void **state)
 {
     struct mu_state_ask_request request;
@@ -202,7 +203,8 @@ static void test_state_fetch_gives_up_who_never_has_what_it_says(void **state)
     (void)state;
     fetch_open(&w, 1);
     donor = fetch_add_full(&w, "a");
-    for (int i = 0; i < 100 && fetch_account(&w, donor).state == MU_STATE_DONOR_READY; i++) {
+    for (int i = 0; i < 16; i++) {
+        assert_int_equal(fetch_account(&w, donor).state, MU_STATE_DONOR_READY);
         assert_int_equal(fetch_ask_all(&w, &request), 1);
         assert_true(mu_state_fetch_absent(&w.f, w.now, donor, 0));
         (void)fetch_pull(&w, MU_STATE_FETCH_EV_DROP);
@@ -263,6 +265,41 @@ static void test_state_fetch_a_donor_owes_so_much_at_a_time(void **state)
     mu_state_fetch_fini(&w.f);
 }
 
+/* A donor that wants us back in a month is asked again after an hour: BUSY_MS_MAX of
+ * proto/state/fetch_donor.c. */
+static void test_state_fetch_a_busy_donor_cannot_send_us_away_for_long(void **state)
+{
+    struct mu_state_fetch_config config = fetch_config(10);
+    struct fetch_rig w;
+    uint32_t donor;
+
+    (void)state;
+    config.idle_ms = 0;
+    fetch_open_with(&w, &config);
+    assert_int_equal(mu_state_fetch_add(&w.f, w.now, MU_SPAN_LIT("a"), &donor), 0);
+    (void)fetch_pull(&w, MU_STATE_FETCH_EV_OPEN);
+    mu_state_fetch_busy(&w.f, w.now, donor, UINT32_MAX);
+    fetch_sleep_ms(&w, 3600000 / 4 * 3 - 1);
+    assert_int_equal(fetch_pull(&w, MU_STATE_FETCH_EV_OPEN), 0);
+    fetch_sleep_ms(&w, 3600000 / 2 + 1);
+    assert_int_equal(fetch_pull(&w, MU_STATE_FETCH_EV_OPEN), 1);
+    mu_state_fetch_fini(&w.f);
+}
+
+static void test_state_fetch_cuts_a_long_name_of_a_donor(void **state)
+{
+    char name[MU_STATE_DONOR_NAME_MAX + 2];
+    struct fetch_rig w;
+    uint32_t donor;
+
+    (void)state;
+    memset(name, 'n', sizeof(name));
+    fetch_open(&w, 10);
+    assert_int_equal(mu_state_fetch_add(&w.f, w.now, mu_span(name, sizeof(name)), &donor), 0);
+    assert_int_equal(strlen(fetch_account(&w, donor).name), MU_STATE_DONOR_NAME_MAX);
+    mu_state_fetch_fini(&w.f);
+}
+
 /* Each rest is drawn from a quarter less to a quarter more. */
 static void test_state_fetch_a_donor_rests_longer_each_time_up_to_a_bound(void **state)
 {
@@ -302,6 +339,8 @@ int main(void)
         cmocka_unit_test(test_state_fetch_gives_up_who_never_has_what_it_says),
         cmocka_unit_test(test_state_fetch_knows_so_many_donors),
         cmocka_unit_test(test_state_fetch_a_donor_owes_so_much_at_a_time),
+        cmocka_unit_test(test_state_fetch_a_busy_donor_cannot_send_us_away_for_long),
+        cmocka_unit_test(test_state_fetch_cuts_a_long_name_of_a_donor),
         cmocka_unit_test(test_state_fetch_a_donor_rests_longer_each_time_up_to_a_bound),
     };
 

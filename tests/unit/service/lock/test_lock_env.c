@@ -369,6 +369,87 @@ static void test_lock_env_bounds_who_is_nobody(void **state)
     }
 }
 
+static struct mu_conn silent[MU_LOCK_SILENT_MAX + 2];
+static size_t silent_live;
+
+static void silent_closed(struct mu_conn *conn, int status)
+{
+    (void)conn;
+    (void)status;
+    silent_live--;
+}
+
+static const struct mu_conn_events silent_events = {.open = on_writable,
+                                                    .data = knock_data,
+                                                    .eof = knock_eof,
+                                                    .writable = on_writable,
+                                                    .closed = silent_closed};
+
+/* Goal: so many may have connected and said nothing, even if no other bound holds; the next is
+ * turned away. */
+static void test_lock_env_bounds_who_is_silent(void **state)
+{
+    static const struct mu_lock_limits limits = {
+        .guests = 1 << 20, .of_address = 1 << 20, .shaking = 3, .shaking_of_address = 2};
+    struct mu_addr addr = server_addr();
+    struct knocks k;
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    mu_lock_env_limit(w.server.lock, &limits);
+    k = (struct knocks){.node = &w.client};
+    knocks = &k;
+    for (size_t i = 0; i < MU_LOCK_SILENT_MAX + 2; i++) {
+        silent[i] = (struct mu_conn){.on = &silent_events};
+        assert_int_equal(mu_env_dial(w.client.env, &silent[i], &addr), 0);
+        silent_live++;
+    }
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_int_equal(silent_live, MU_LOCK_SILENT_MAX);
+    mu_sim_run_for(w.sim, 2 * MU_LOCK_SPEAK_MS * MU_NS_PER_MS);
+    assert_int_equal(silent_live, 0);
+    world_fini(&w);
+}
+
+/* Says the greeting of the native wire on each of so many connections. */
+static void greet_from(struct node *n, size_t first, size_t count)
+{
+    struct mu_addr addr = server_addr();
+    size_t taken;
+
+    for (size_t i = first; i < first + count; i++) {
+        silent[i] = (struct mu_conn){.on = &silent_events};
+        assert_int_equal(mu_env_dial(n->env, &silent[i], &addr), 0);
+        silent_live++;
+    }
+    mu_sim_run_for(n->sim, 50 * MU_NS_PER_MS);
+    for (size_t i = first; i < first + count; i++) {
+        mu_env_send(n->env, &silent[i], MU_SPAN_LIT(GREETING), &taken);
+    }
+    mu_sim_run_for(n->sim, 50 * MU_NS_PER_MS);
+}
+
+/* Goal: strangers of the native wire are refused in words, but only so many in a second. Meets
+ * FAREWELLS_MAX of service/lock/hear.c. */
+static void test_lock_env_has_words_for_so_many(void **state)
+{
+    struct knocks k;
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    k = (struct knocks){.node = &w.client};
+    knocks = &k;
+    greet_from(&w.client, 0, 70);
+    assert_int_equal(w.server.accepted, 64);
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    greet_from(&w.client, 70, 2);
+    assert_int_equal(w.server.accepted, 66);
+    mu_sim_run_for(w.sim, 2 * MU_LOCK_SPEAK_MS * MU_NS_PER_MS);
+    world_fini(&w);
+}
+
 /* Goal: who is sent away knows that it may come again, and not that this is no TLS. */
 static void test_lock_env_tells_whom_it_sends_away(void **state)
 {
@@ -552,6 +633,8 @@ int main(void)
         cmocka_unit_test(test_lock_env_waits_five_seconds_for_a_native_greeting),
         cmocka_unit_test(test_lock_env_waits_five_seconds_for_the_rest_of_a_handshake),
         cmocka_unit_test(test_lock_env_bounds_who_is_nobody),
+        cmocka_unit_test(test_lock_env_bounds_who_is_silent),
+        cmocka_unit_test(test_lock_env_has_words_for_so_many),
         cmocka_unit_test(test_lock_env_tells_whom_it_sends_away),
         LOGGED(test_lock_env_names_whom_it_refuses_and_why),
         LOGGED(test_lock_env_says_nothing_of_who_is_let_in),

@@ -397,6 +397,71 @@ static void test_peer_that_takes_the_question_and_says_nothing_is_forgotten(void
     rig_close(&r);
 }
 
+/* --- those who ask and say nothing ------------------------------------------------------------ */
+
+#define SILENT 10
+
+/* Streams that a peer opens and leaves. */
+struct silent {
+    struct rig_node *from;
+    const struct mu_peer_id *to;
+    struct mu_span name;
+    struct mu_host_stream streams[SILENT];
+    bool over[SILENT];
+};
+
+static struct silent silent;
+
+static void silent_data(struct mu_host_stream *s, struct mu_span in)
+{
+    (void)s;
+    (void)in;
+}
+
+static void silent_ended(struct mu_host_stream *s, int status, const char *text)
+{
+    (void)status;
+    (void)text;
+    silent.over[s - silent.streams] = true;
+}
+
+static const struct mu_host_stream_events silent_events = {
+    .ready = silent_data, .data = silent_data, .ended = silent_ended};
+
+static void silent_inside(void *arg)
+{
+    struct silent *s = arg;
+
+    for (size_t i = 0; i < SILENT; i++) {
+        s->streams[i].on = &silent_events;
+        mu_host_stream_open(s->from->host, &s->streams[i], s->to, &s->name, 1);
+    }
+}
+
+/* Meets SERVING_PEER_MAX of service/peer/kad.c. */
+static void test_peer_that_asks_nothing_has_so_many_streams(void **state)
+{
+    struct kad_node k;
+    size_t refused = 0;
+    struct rig r;
+
+    (void)state;
+    rig_open(&r, 2, NULL);
+    rig_run_all(&r);
+    start_kad(&k, &r.node[0], false);
+    meet(&r, &r.node[1], &r.node[0]);
+    silent = (struct silent){
+        .from = &r.node[1], .to = &r.node[0].identity.id, .name = MU_SPAN_LIT(MU_KAD_NAME)};
+    mu_sim_call(r.node[1].proc, silent_inside, &silent);
+    rig_run(&r, 1000);
+    for (size_t i = 0; i < SILENT; i++) {
+        refused += silent.over[i];
+    }
+    assert_int_equal(refused, SILENT - 8);
+    stop_kad(&k);
+    rig_close(&r);
+}
+
 /* The vector: to find the peer whose seed is 32 times 02. */
 static void test_message_is_as_others_write_it(void **state)
 {
@@ -501,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_search_without_memory_ends_and_the_next_one_finds),
         cmocka_unit_test(test_answers_that_lie_cost_only_the_search),
         cmocka_unit_test(test_peer_that_takes_the_question_and_says_nothing_is_forgotten),
+        cmocka_unit_test(test_peer_that_asks_nothing_has_so_many_streams),
         cmocka_unit_test(test_table_has_room_for_so_many),
         cmocka_unit_test(test_search_asks_so_many_and_no_more),
     };

@@ -294,6 +294,7 @@ static void test_relay_refuses_a_flood_of_circuits(void **state)
     relay_rig_close(&r);
 }
 
+/* Meets ASKING_MAX of service/peer/relay_hop.c. */
 static void test_relay_gives_up_on_who_says_nothing(void **state)
 {
     static struct raw raw[40];
@@ -463,6 +464,7 @@ static void test_relay_that_leads_nobody_here_keeps_nobody_else_out(void **state
     relay_rig_close(&r);
 }
 
+/* Meets SILENT_MAX of service/peer/circuit.c. */
 static void test_relay_that_says_nothing_keeps_nobody_else_out(void **state)
 {
     static struct raw raw[2][80];
@@ -488,6 +490,7 @@ static void test_relay_that_says_nothing_keeps_nobody_else_out(void **state)
     relay_rig_close(&r);
 }
 
+/* Meets STRANGERS_MAX of service/peer/circuit.c. */
 static void test_relay_is_not_kept_out_by_many_strangers(void **state)
 {
     static struct raw raw[RIG_NODES][16];

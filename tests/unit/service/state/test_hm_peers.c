@@ -618,6 +618,56 @@ static void test_hm_peers_without_a_slot_go_elsewhere(void **unused)
     close_all();
 }
 
+#define SILENT 75
+
+static struct mu_host_stream silent[SILENT];
+static size_t silent_ended;
+
+static void on_silent_data(struct mu_host_stream *s, struct mu_span in)
+{
+    (void)s;
+    (void)in;
+}
+
+static void on_silent_ended(struct mu_host_stream *s, int status, const char *text)
+{
+    (void)s;
+    (void)status;
+    (void)text;
+    silent_ended++;
+}
+
+static const struct mu_host_stream_events silent_events = {.data = on_silent_data,
+                                                           .ended = on_silent_ended};
+
+static void open_silent(void *arg)
+{
+    struct mu_span name = MU_SPAN_LIT(NAME);
+    struct side *s = arg;
+
+    for (size_t i = 0; i < SILENT; i++) {
+        silent[i] = (struct mu_host_stream){.on = &silent_events};
+        mu_host_stream_open(s->node->host, &silent[i], &sides[0].node->identity.id, &name, 1);
+    }
+}
+
+/* Beside the slots, so many streams may be there to be refused. Meets REFUSALS_MAX of
+ * service/state/hm_donor.c. */
+static void test_hm_peers_that_ask_nothing_have_so_many_streams(void **unused)
+{
+    (void)unused;
+    open_all(2);
+    donate(&sides[0], 1, 1);
+    rig_run(&rig, 2000);
+    silent_ended = 0;
+    mu_sim_call(sides[1].node->proc, open_silent, &sides[1]);
+    rig_run(&rig, 1000);
+    assert_int_equal(silent_ended, SILENT - (sides[0].donor_config.slots + 64));
+    rig_run(&rig, 60000);
+    assert_int_equal(silent_ended, SILENT);
+    close_all();
+}
+
 static void test_hm_peers_a_load_can_be_canceled_at_any_time(void **unused)
 {
     (void)unused;
@@ -669,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_hm_peers_take_the_next_donor_when_one_cuts_off_or_stalls),
         cmocka_unit_test(test_hm_peers_take_the_next_donor_when_one_is_gone),
         cmocka_unit_test(test_hm_peers_without_a_slot_go_elsewhere),
+        cmocka_unit_test(test_hm_peers_that_ask_nothing_have_so_many_streams),
         cmocka_unit_test(test_hm_peers_a_load_can_be_canceled_at_any_time),
         cmocka_unit_test(test_hm_peers_end_in_time),
     };

@@ -17,6 +17,7 @@
 #include "failheap.h"
 #include "memory_log.h"
 #include "service/store/file.h"
+#include "service/store/file_cache.h"
 #include "transport/uv_env.h"
 
 static struct mu_uv_env *uv;
@@ -450,6 +451,19 @@ static void test_store_file_cuts_off_half_a_record_with_the_next_write(void **st
     assert_memory_equal(memory.data + 11, "\x02\0\0\0/n\x01\0\0\0005", 11);
 }
 
+static void test_store_file_of_too_many_bytes_is_not_read(void **state)
+{
+    struct mu_file_cache c;
+    struct mu_errmsg msg;
+
+    (void)state;
+    assert_int_equal(mu_file_cache_init(&c, 1), 0);
+    assert_int_equal(mu_file_cache_read(&c, &memory.base, "/the/file", MU_FILE_BYTES_MAX + 1, &msg),
+                     MUSTER_ELIMIT);
+    assert_non_null(strstr(msg.text, "/the/file has 1073741825 bytes"));
+    mu_file_cache_fini(&c);
+}
+
 static void test_store_file_leaves_alone_what_is_not_a_store(void **state)
 {
     struct ask a;
@@ -729,6 +743,7 @@ int main(void)
         IN_MEMORY(test_store_file_that_is_locked_elsewhere_times_out_saying_so),
         IN_MEMORY(test_store_file_full_disk_fails_the_write_and_nobody_sees_it),
         IN_MEMORY(test_store_file_cuts_off_half_a_record_with_the_next_write),
+        IN_MEMORY(test_store_file_of_too_many_bytes_is_not_read),
         IN_MEMORY(test_store_file_leaves_alone_what_is_not_a_store),
         IN_MEMORY(test_store_file_that_was_replaced_is_read_anew),
         IN_MEMORY(test_store_file_out_of_memory_fails_one_op_and_keeps_the_file_whole),
