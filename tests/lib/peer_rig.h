@@ -16,7 +16,7 @@
 #include "sim.h"
 #include "unit.h"
 
-#define RIG_NODES 16
+#define RIG_NODES 36
 #define RIG_ECHO  "/rig/echo/1.0.0"
 #define RIG_PORT  4001
 
@@ -146,7 +146,7 @@ static inline void rig_open(struct rig *r, size_t count, const struct mu_sim_fau
         memset(seed, (int)i + 1, sizeof(seed));
         assert_int_equal(mu_identity_from_seed(&n->identity, seed), 0);
         n->rig = r;
-        n->name[0] = (char)('a' + i);
+        n->name[0] = (char)(i < 26 ? 'a' + i : 'A' + i - 26);
         n->listens = true;
         n->config = mu_peer_host_config_defaults();
         n->config.identity = &n->identity;

@@ -410,7 +410,7 @@ struct silent {
     bool over[SILENT];
 };
 
-static struct silent silent;
+static struct silent silent[RIG_NODES];
 
 static void silent_data(struct mu_host_stream *s, struct mu_span in)
 {
@@ -422,7 +422,11 @@ static void silent_ended(struct mu_host_stream *s, int status, const char *text)
 {
     (void)status;
     (void)text;
-    silent.over[s - silent.streams] = true;
+    for (size_t n = 0; n < RIG_NODES; n++) {
+        for (size_t i = 0; i < SILENT; i++) {
+            silent[n].over[i] = silent[n].over[i] || s == &silent[n].streams[i];
+        }
+    }
 }
 
 static const struct mu_host_stream_events silent_events = {
@@ -438,28 +442,41 @@ static void silent_inside(void *arg)
     }
 }
 
-/* Meets SERVING_PEER_MAX of service/peer/kad.c. */
-static void test_peer_that_asks_nothing_has_so_many_streams(void **state)
+/* Each of `count` peers opens streams to node 0 and asks nothing: how many of these are refused. */
+static size_t count_refused(size_t count)
 {
     struct kad_node k;
     size_t refused = 0;
     struct rig r;
 
-    (void)state;
-    rig_open(&r, 2, NULL);
+    rig_open(&r, count + 1, NULL);
     rig_run_all(&r);
     start_kad(&k, &r.node[0], false);
-    meet(&r, &r.node[1], &r.node[0]);
-    silent = (struct silent){
-        .from = &r.node[1], .to = &r.node[0].identity.id, .name = MU_SPAN_LIT(MU_KAD_NAME)};
-    mu_sim_call(r.node[1].proc, silent_inside, &silent);
-    rig_run(&r, 1000);
-    for (size_t i = 0; i < SILENT; i++) {
-        refused += silent.over[i];
+    for (size_t n = 0; n < count; n++) {
+        meet(&r, &r.node[n + 1], &r.node[0]);
+        silent[n] = (struct silent){
+            .from = &r.node[n + 1], .to = &r.node[0].identity.id, .name = MU_SPAN_LIT(MU_KAD_NAME)};
     }
-    assert_int_equal(refused, SILENT - 8);
+    for (size_t n = 0; n < count; n++) {
+        mu_sim_call(r.node[n + 1].proc, silent_inside, &silent[n]);
+    }
+    rig_run(&r, 1000);
+    for (size_t n = 0; n < count; n++) {
+        for (size_t i = 0; i < SILENT; i++) {
+            refused += silent[n].over[i];
+        }
+    }
     stop_kad(&k);
     rig_close(&r);
+    return refused;
+}
+
+/* Meets SERVING_PEER_MAX of service/peer/kad.c, and SERVING_MAX of service/peer/kad.c. */
+static void test_peers_that_ask_nothing_have_so_many_streams(void **state)
+{
+    (void)state;
+    assert_int_equal(count_refused(1), SILENT - 8);
+    assert_int_equal(count_refused(33), 33 * SILENT - 256);
 }
 
 /* The vector: to find the peer whose seed is 32 times 02. */
@@ -566,7 +583,7 @@ int main(void)
         cmocka_unit_test(test_search_without_memory_ends_and_the_next_one_finds),
         cmocka_unit_test(test_answers_that_lie_cost_only_the_search),
         cmocka_unit_test(test_peer_that_takes_the_question_and_says_nothing_is_forgotten),
-        cmocka_unit_test(test_peer_that_asks_nothing_has_so_many_streams),
+        cmocka_unit_test(test_peers_that_ask_nothing_have_so_many_streams),
         cmocka_unit_test(test_table_has_room_for_so_many),
         cmocka_unit_test(test_search_asks_so_many_and_no_more),
     };
