@@ -49,12 +49,6 @@ static void account(struct mu_rpc_session *session, size_t bytes)
     }
 }
 
-static void free_session(struct mu_rpc_session *session)
-{
-    mu_rpc_served_free_all(session);
-    session->server->ops->session_free(session);
-}
-
 /* --- the end of a session --------------------------------------------------------------------- */
 
 void mu_rpc_session_end(struct mu_rpc_session *session, const char *why)
@@ -63,7 +57,6 @@ void mu_rpc_session_end(struct mu_rpc_session *session, const char *why)
     struct mu_rpc_conn *c = session->conn;
 
     mu_log(MUSTER_LOG_DEBUG, "RPC-SESSION-ENDED", "peer=%s why=\"%s\"", session->peer, why);
-    mu_env_timer_arm(s->env, &session->timer, MU_MONO_NEVER);
     if (c != NULL) {
         c->session = NULL;
         session->conn = NULL;
@@ -73,11 +66,14 @@ void mu_rpc_session_end(struct mu_rpc_session *session, const char *why)
     s->frames_in += session->rpc.frames_in;
     s->frames_out += session->rpc.frames_out;
     account(session, 0);
+    /* The end of one call may answer another, which needs the machine and arms the timer. */
+    mu_rpc_served_free_all(session);
+    mu_env_timer_arm(s->env, &session->timer, MU_MONO_NEVER);
     mu_rpc_fini(&session->rpc);
     if (c != NULL) {
         mu_rpc_conn_close(c, false);
     }
-    free_session(session);
+    s->ops->session_free(session);
 }
 
 /* --- events ----------------------------------------------------------------------------------- */
@@ -237,13 +233,13 @@ static struct mu_rpc_session *new_session(struct mu_rpc_server *s, const struct 
     session->server = s;
     mu_map_init(&session->calls, s->config.rpc.seed);
     if (mu_rpc_init(&session->rpc, &config) != 0) {
-        free_session(session);
+        s->ops->session_free(session);
         return NULL;
     }
     if (mu_map_insert(&s->sessions, &session->by_id, mu_span(session->id, sizeof(session->id))) !=
         0) {
         mu_rpc_fini(&session->rpc);
-        free_session(session);
+        s->ops->session_free(session);
         return NULL;
     }
     mu_timer_init(&session->timer, on_timer);
