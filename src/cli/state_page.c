@@ -148,7 +148,7 @@ static int tell_metrics(void *context, struct mu_buf *out)
     struct mu_status_text t = {.out = out};
 
     (void)pthread_mutex_lock(&p->lock);
-    mu_status_metric(&t, "muster_info", "gauge", "What this is.");
+    mu_status_metric(&t, "muster_info", "gauge", "The version of muster.");
     mu_status_put(&t, "muster_info{version=\"" MUSTER_VERSION "\"} 1\n");
     if (p->state != NULL) {
         put_given_metrics(&t, p);

@@ -222,7 +222,7 @@ static inline uint8_t *world_dup(const uint8_t *bytes, size_t len)
     return copy;
 }
 
-static inline void world_put_cell(struct world *w, const uint8_t *bytes, size_t len)
+static inline void world_put_register(struct world *w, const uint8_t *bytes, size_t len)
 {
     free(w->bytes);
     w->bytes = world_dup(bytes, len);
@@ -248,7 +248,7 @@ static inline void world_exec(struct world *w, const struct world_item *item)
         w->writes++;
         accepted = item->has_token ? w->present && item->token == w->version : !w->present;
         if (accepted) {
-            world_put_cell(w, item->bytes, item->len);
+            world_put_register(w, item->bytes, item->len);
             world_say(w, n, "writes %s: %s", item->doing,
                       world_show_bytes(shown, sizeof(shown), w->bytes, w->len));
         } else {

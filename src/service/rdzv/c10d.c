@@ -184,7 +184,7 @@ static void finish_free(void *context)
     mu_free(n);
 }
 
-static void on_cell_closed(void *context)
+static void on_register_closed(void *context)
 {
     struct mu_rdzv_c10d *n = context;
 
@@ -324,7 +324,7 @@ static uint32_t clamp_ms(uint64_t ms)
     return (uint32_t)(ms < INT32_MAX ? ms : INT32_MAX);
 }
 
-static int open_store_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_events *events)
+static int open_store_register(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_events *events)
 {
     const struct mu_rdzv_c10d_config *c = &n->config;
     struct mu_rdzv_store_register_config config = {
@@ -344,8 +344,8 @@ static int open_store_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_register
     return mu_rdzv_store_register_new(n->base.env, &config, events, &n->reg);
 }
 
-static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_events *events,
-                          struct mu_errmsg *reterr_msg)
+static int open_etcd_register(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_events *events,
+                              struct mu_errmsg *reterr_msg)
 {
     const struct mu_rdzv_c10d_config *c = &n->config;
     struct mu_etcd *etcd;
@@ -355,8 +355,8 @@ static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_
         return err;
     }
     if (c->place == MU_RDZV_C10D_ETCD_V2) {
-        err = mu_rdzv_v2_cell_new(n->base.env, etcd, n->base.run_id, clamp_ms(c->read_timeout_ms),
-                                  events, &n->reg);
+        err = mu_rdzv_v2_register_new(n->base.env, etcd, n->base.run_id,
+                                      clamp_ms(c->read_timeout_ms), events, &n->reg);
     } else {
         char prefix[MU_RDZV_V3_PREFIX_CAP];
         const struct mu_rdzv_v3_config config = {
@@ -366,7 +366,7 @@ static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_
             .lease_ttl_s = c->lease_ttl_s,
         };
 
-        err = mu_rdzv_v3_cell_new(n->base.env, etcd, &config, events, &n->reg);
+        err = mu_rdzv_v3_register_new(n->base.env, etcd, &config, events, &n->reg);
     }
     if (err != 0) {
         mu_etcd_close(etcd, NULL, NULL);
@@ -375,21 +375,21 @@ static int open_etcd_cell(struct mu_rdzv_c10d *n, const struct mu_rdzv_register_
     return 0;
 }
 
-static int open_cell(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
+static int open_register(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
 {
     const struct mu_rdzv_register_events events = {
         .found = on_found,
         .answer = on_answer,
         .changed = on_changed,
-        .closed = on_cell_closed,
+        .closed = on_register_closed,
         .context = n,
     };
     int err;
 
     if (n->config.place != MU_RDZV_C10D_STORE) {
-        return open_etcd_cell(n, &events, reterr_msg);
+        return open_etcd_register(n, &events, reterr_msg);
     }
-    err = open_store_cell(n, &events);
+    err = open_store_register(n, &events);
     return err != 0 ? mu_err(reterr_msg, err, "out of memory") : 0;
 }
 
@@ -449,7 +449,7 @@ static int begin(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     int err = elect(n, reterr_msg);
 
     if (err == 0) {
-        err = open_cell(n, reterr_msg);
+        err = open_register(n, reterr_msg);
         if (err != 0 && n->server != NULL) {
             mu_rdzv_unhost(n->server, 0, NULL, NULL);
         }

@@ -158,7 +158,7 @@ static void on_closed(void *context)
     mu_free(l);
 }
 
-static int open_cell(struct look *l, struct mu_errmsg *reterr_msg)
+static int open_register(struct look *l, struct mu_errmsg *reterr_msg)
 {
     const struct mu_rdzv_register_events events = {
         .found = on_found,
@@ -180,8 +180,8 @@ static int open_cell(struct look *l, struct mu_errmsg *reterr_msg)
         return err;
     }
     err = l->config.place == MU_RDZV_C10D_ETCD_V2
-              ? mu_rdzv_v2_cell_new(l->env, etcd, l->run_id, l->timeout_ms, &events, &l->reg)
-              : mu_rdzv_v3_cell_new(l->env, etcd, &config, &events, &l->reg);
+              ? mu_rdzv_v2_register_new(l->env, etcd, l->run_id, l->timeout_ms, &events, &l->reg)
+              : mu_rdzv_v3_register_new(l->env, etcd, &config, &events, &l->reg);
     if (err != 0) {
         mu_etcd_close(etcd, NULL, NULL);
         return mu_err(reterr_msg, err, "%s", muster_strerror(err));
@@ -222,7 +222,7 @@ int mu_rdzv_look(struct mu_env *env, const struct mu_rdzv_params *params, uint32
     mu_timer_init(&l->timer, on_timer);
     err = mu_rdzv_c10d_configure(&l->config, env, params, reterr_msg);
     if (err == 0) {
-        err = open_cell(l, reterr_msg);
+        err = open_register(l, reterr_msg);
     }
     if (err != 0) {
         mu_free(l);

@@ -191,19 +191,19 @@ static void want(struct mu_rdzv_store_register *c, enum mu_rdzv_register_want wh
     }
 }
 
-static struct mu_rdzv_store_register *store_cell_of(struct mu_rdzv_register *reg)
+static struct mu_rdzv_store_register *store_register_of(struct mu_rdzv_register *reg)
 {
     return MU_CONTAINER_OF(reg, struct mu_rdzv_store_register, base);
 }
 
-static void store_cell_read(struct mu_rdzv_register *reg, uint64_t request)
+static void store_register_read(struct mu_rdzv_register *reg, uint64_t request)
 {
-    want(store_cell_of(reg), MU_RDZV_REGISTER_READ, request);
+    want(store_register_of(reg), MU_RDZV_REGISTER_READ, request);
 }
 
-static int store_cell_write(struct mu_rdzv_register *reg, const struct mu_rdzv_update *up)
+static int store_register_write(struct mu_rdzv_register *reg, const struct mu_rdzv_update *up)
 {
-    struct mu_rdzv_store_register *c = store_cell_of(reg);
+    struct mu_rdzv_store_register *c = store_register_of(reg);
     int err;
 
     mu_buf_reset(&c->next_expected);
@@ -474,9 +474,9 @@ static void on_timer(struct mu_timer *timer)
     }
 }
 
-static void store_cell_close(struct mu_rdzv_register *reg)
+static void store_register_close(struct mu_rdzv_register *reg)
 {
-    struct mu_rdzv_store_register *c = store_cell_of(reg);
+    struct mu_rdzv_store_register *c = store_register_of(reg);
 
     c->closing = true;
     mu_env_timer_arm(c->base.env, &c->timer, MU_MONO_NEVER);
@@ -487,10 +487,10 @@ static void store_cell_close(struct mu_rdzv_register *reg)
     }
 }
 
-static const struct mu_rdzv_register_kind store_cell_kind = {
-    .read = store_cell_read,
-    .write = store_cell_write,
-    .close = store_cell_close,
+static const struct mu_rdzv_register_kind store_register_kind = {
+    .read = store_register_read,
+    .write = store_register_write,
+    .close = store_register_close,
 };
 
 int mu_rdzv_store_register_new(struct mu_env *env,
@@ -503,7 +503,8 @@ int mu_rdzv_store_register_new(struct mu_env *env,
     if (c == NULL) {
         return MUSTER_ENOMEM;
     }
-    c->base = (struct mu_rdzv_register){.kind = &store_cell_kind, .env = env, .events = *events};
+    c->base =
+        (struct mu_rdzv_register){.kind = &store_register_kind, .env = env, .events = *events};
     c->config = *config;
     c->push = true;
     c->key = mu_span_str(c->config.key);

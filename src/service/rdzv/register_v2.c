@@ -18,7 +18,7 @@
 /* Enough for the base64 of the longest state, of which every byte may be escaped. */
 #define TEXT_BYTES_MAX ((size_t)MU_RDZV_STATE_BYTES_MAX / 3 * 4 + 8)
 
-struct v2_cell {
+struct v2_register {
     struct mu_rdzv_register base;
     struct mu_etcd *etcd;
     uint32_t answer_ms;
@@ -43,17 +43,17 @@ struct v2_cell {
     struct mu_etcd2_reply reply;
 };
 
-static void pump(struct v2_cell *c);
-static void read_state(struct v2_cell *c);
+static void pump(struct v2_register *c);
+static void read_state(struct v2_register *c);
 
-static struct v2_cell *register_of(struct mu_rdzv_register *reg)
+static struct v2_register *register_of(struct mu_rdzv_register *reg)
 {
-    return MU_CONTAINER_OF(reg, struct v2_cell, base);
+    return MU_CONTAINER_OF(reg, struct v2_register, base);
 }
 
 /* --- the watch -------------------------------------------------------------------------------- */
 
-static int append_query(struct mu_buf *out, const struct v2_cell *c, const char *query)
+static int append_query(struct mu_buf *out, const struct v2_register *c, const char *query)
 {
     int err;
 
@@ -62,11 +62,11 @@ static int append_query(struct mu_buf *out, const struct v2_cell *c, const char 
     return err != 0 ? err : mu_buf_append(out, mu_span(query, strlen(query) + 1));
 }
 
-static void wait_for_change(struct v2_cell *c);
+static void wait_for_change(struct v2_register *c);
 
 static void on_waited(struct mu_etcd_call *call)
 {
-    struct v2_cell *c = MU_CONTAINER_OF(call, struct v2_cell, wait);
+    struct v2_register *c = MU_CONTAINER_OF(call, struct v2_register, wait);
 
     if (c->closing) {
         return;
@@ -83,7 +83,7 @@ static void on_waited(struct mu_etcd_call *call)
 }
 
 /* Reports one change for every answer. */
-static void wait_for_change(struct v2_cell *c)
+static void wait_for_change(struct v2_register *c)
 {
     char query[QUERY_CAP];
 
@@ -109,7 +109,7 @@ static void wait_for_change(struct v2_cell *c)
 
 /* --- answers ---------------------------------------------------------------------------------- */
 
-static void tell_found(struct v2_cell *c)
+static void tell_found(struct v2_register *c)
 {
     const struct mu_rdzv_register_found found = {
         .push = true,
@@ -123,7 +123,7 @@ static void tell_found(struct v2_cell *c)
 }
 
 /* Answers that there is no state, as of an index of the cluster. */
-static void answer_nothing(struct v2_cell *c, enum mu_rdzv_event_type type, int64_t index)
+static void answer_nothing(struct v2_register *c, enum mu_rdzv_event_type type, int64_t index)
 {
     struct mu_rdzv_event event = {.type = type};
 
@@ -133,7 +133,7 @@ static void answer_nothing(struct v2_cell *c, enum mu_rdzv_event_type type, int6
     mu_rdzv_register_answer(&c->base, &event);
 }
 
-static void answer_state(struct v2_cell *c, enum mu_rdzv_event_type type,
+static void answer_state(struct v2_register *c, enum mu_rdzv_event_type type,
                          const struct mu_etcd2_node *node)
 {
     struct mu_rdzv_event event = {.type = type, .present = true};
@@ -166,7 +166,7 @@ static void answer_state(struct v2_cell *c, enum mu_rdzv_event_type type,
     mu_buf_trim(&c->bytes, 1u << 20);
 }
 
-static void answer_written(struct v2_cell *c, const struct mu_etcd2_node *node)
+static void answer_written(struct v2_register *c, const struct mu_etcd2_node *node)
 {
     char token[TOKEN_CAP];
     struct mu_rdzv_event event = {.type = MU_RDZV_STATE_WRITTEN};
@@ -179,7 +179,7 @@ static void answer_written(struct v2_cell *c, const struct mu_etcd2_node *node)
     mu_rdzv_register_answer(&c->base, &event);
 }
 
-static void answer_refusal(struct v2_cell *c)
+static void answer_refusal(struct v2_register *c)
 {
     const struct mu_etcd2_reply *r = &c->reply;
     char text[MU_ERRMSG_CAP];
@@ -190,7 +190,7 @@ static void answer_refusal(struct v2_cell *c)
     mu_rdzv_register_fail(&c->base, MUSTER_EREFUSED, text, false);
 }
 
-static void on_read(struct v2_cell *c)
+static void on_read(struct v2_register *c)
 {
     const struct mu_etcd2_reply *r = &c->reply;
     enum mu_rdzv_event_type type = c->checking ? MU_RDZV_WRITE_LOST : MU_RDZV_STATE_READ;
@@ -206,7 +206,7 @@ static void on_read(struct v2_cell *c)
     }
 }
 
-static void on_written(struct v2_cell *c)
+static void on_written(struct v2_register *c)
 {
     const struct mu_etcd2_reply *r = &c->reply;
 
@@ -223,7 +223,7 @@ static void on_written(struct v2_cell *c)
 
 static void on_asked(struct mu_etcd_call *call)
 {
-    struct v2_cell *c = MU_CONTAINER_OF(call, struct v2_cell, ask);
+    struct v2_register *c = MU_CONTAINER_OF(call, struct v2_register, ask);
     int err = 0;
 
     if (c->closing) {
@@ -252,13 +252,13 @@ static void on_asked(struct mu_etcd_call *call)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-static void fail_soon(struct v2_cell *c)
+static void fail_soon(struct v2_register *c)
 {
     c->failed_early = true;
     mu_env_timer_arm(c->base.env, &c->timer, mu_env_now(c->base.env).mono);
 }
 
-static void submit(struct v2_cell *c, const char *method, const char *query)
+static void submit(struct v2_register *c, const char *method, const char *query)
 {
     if (append_query(&c->ask_path, c, query) != 0) {
         fail_soon(c);
@@ -276,12 +276,12 @@ static void submit(struct v2_cell *c, const char *method, const char *query)
     mu_etcd_submit(c->etcd, &c->ask);
 }
 
-static void read_state(struct v2_cell *c)
+static void read_state(struct v2_register *c)
 {
     submit(c, "GET", "?quorum=true");
 }
 
-static void write_state(struct v2_cell *c)
+static void write_state(struct v2_register *c)
 {
     struct mu_buf was = c->desired;
     int err;
@@ -307,7 +307,7 @@ static void write_state(struct v2_cell *c)
 }
 
 /* Sends the request to etcd, as soon as no other is under way. */
-static void pump(struct v2_cell *c)
+static void pump(struct v2_register *c)
 {
     if (c->closing || c->base.want == MU_RDZV_REGISTER_NOTHING || mu_etcd_call_active(&c->ask)) {
         return;
@@ -321,7 +321,7 @@ static void pump(struct v2_cell *c)
     }
 }
 
-static void want(struct v2_cell *c, enum mu_rdzv_register_want what, uint64_t request)
+static void want(struct v2_register *c, enum mu_rdzv_register_want what, uint64_t request)
 {
     c->base.want = what;
     c->base.request = request;
@@ -332,14 +332,14 @@ static void want(struct v2_cell *c, enum mu_rdzv_register_want what, uint64_t re
     }
 }
 
-static void v2_cell_read(struct mu_rdzv_register *reg, uint64_t request)
+static void v2_register_read(struct mu_rdzv_register *reg, uint64_t request)
 {
     want(register_of(reg), MU_RDZV_REGISTER_READ, request);
 }
 
-static int v2_cell_write(struct mu_rdzv_register *reg, const struct mu_rdzv_update *up)
+static int v2_register_write(struct mu_rdzv_register *reg, const struct mu_rdzv_update *up)
 {
-    struct v2_cell *c = register_of(reg);
+    struct v2_register *c = register_of(reg);
     int err;
 
     if (up->has_token && up->token.len >= TOKEN_CAP) {
@@ -362,7 +362,7 @@ static int v2_cell_write(struct mu_rdzv_register *reg, const struct mu_rdzv_upda
 
 static void on_timer(struct mu_timer *timer)
 {
-    struct v2_cell *c = MU_CONTAINER_OF(timer, struct v2_cell, timer);
+    struct v2_register *c = MU_CONTAINER_OF(timer, struct v2_register, timer);
 
     if (c->failed_early) {
         c->failed_early = false;
@@ -372,7 +372,7 @@ static void on_timer(struct mu_timer *timer)
     }
 }
 
-static void free_register(struct v2_cell *c)
+static void free_register(struct v2_register *c)
 {
     mu_buf_fini(&c->desired);
     mu_buf_fini(&c->next_desired);
@@ -387,39 +387,39 @@ static void free_register(struct v2_cell *c)
 
 static void on_etcd_closed(void *context)
 {
-    struct v2_cell *c = context;
+    struct v2_register *c = context;
     struct mu_rdzv_register_events events = c->base.events;
 
     free_register(c);
     events.closed(events.context);
 }
 
-static void v2_cell_close(struct mu_rdzv_register *reg)
+static void v2_register_close(struct mu_rdzv_register *reg)
 {
-    struct v2_cell *c = register_of(reg);
+    struct v2_register *c = register_of(reg);
 
     c->closing = true;
     mu_env_timer_arm(c->base.env, &c->timer, MU_MONO_NEVER);
     mu_etcd_close(c->etcd, on_etcd_closed, c);
 }
 
-static const struct mu_rdzv_register_kind v2_cell_kind = {
-    .read = v2_cell_read,
-    .write = v2_cell_write,
-    .close = v2_cell_close,
+static const struct mu_rdzv_register_kind v2_register_kind = {
+    .read = v2_register_read,
+    .write = v2_register_write,
+    .close = v2_register_close,
 };
 
-int mu_rdzv_v2_cell_new(struct mu_env *env, struct mu_etcd *etcd, const char *run_id,
-                        uint32_t answer_ms, const struct mu_rdzv_register_events *events,
-                        struct mu_rdzv_register **ret_register)
+int mu_rdzv_v2_register_new(struct mu_env *env, struct mu_etcd *etcd, const char *run_id,
+                            uint32_t answer_ms, const struct mu_rdzv_register_events *events,
+                            struct mu_rdzv_register **ret_register)
 {
-    struct v2_cell *c = mu_calloc(1, sizeof(*c));
+    struct v2_register *c = mu_calloc(1, sizeof(*c));
     int err;
 
     if (c == NULL) {
         return MUSTER_ENOMEM;
     }
-    c->base = (struct mu_rdzv_register){.kind = &v2_cell_kind, .env = env, .events = *events};
+    c->base = (struct mu_rdzv_register){.kind = &v2_register_kind, .env = env, .events = *events};
     c->etcd = etcd;
     c->answer_ms = answer_ms;
     mu_timer_init(&c->timer, on_timer);

@@ -14,8 +14,8 @@
 
 /** Takes the client, and closes it with the register. MUSTER_ENOMEM: the client is still the
  * caller's. */
-int mu_rdzv_v2_cell_new(struct mu_env *env, struct mu_etcd *etcd, const char *run_id,
-                        uint32_t answer_ms, const struct mu_rdzv_register_events *events,
-                        struct mu_rdzv_register **ret_register);
+int mu_rdzv_v2_register_new(struct mu_env *env, struct mu_etcd *etcd, const char *run_id,
+                            uint32_t answer_ms, const struct mu_rdzv_register_events *events,
+                            struct mu_rdzv_register **ret_register);
 
 #endif

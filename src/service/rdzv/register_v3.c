@@ -76,7 +76,7 @@ static void on_change(struct mu_etcd_watch *watch, const struct mu_etcd_change *
     }
     c->corrupt = err != 0;
     note_last_call(c);
-    mu_rdzv_v3_chair_run(c);
+    mu_rdzv_v3_leader_run(c);
     mu_rdzv_v3_tell(c, true);
 }
 
@@ -98,7 +98,7 @@ static void on_ready(struct mu_etcd_watch *watch)
         c->found = true;
         c->base.events.found(c->base.events.context, &found);
     }
-    mu_rdzv_v3_chair_run(c);
+    mu_rdzv_v3_leader_run(c);
     mu_rdzv_v3_tell(c, true);
 }
 
@@ -279,7 +279,7 @@ static void try_close(struct mu_rdzv_v3_register *c)
     mu_etcd_submit(c->etcd, &c->close_call);
 }
 
-static void v3_cell_read(struct mu_rdzv_register *reg, uint64_t request)
+static void v3_register_read(struct mu_rdzv_register *reg, uint64_t request)
 {
     struct mu_rdzv_v3_register *c = register_of(reg);
 
@@ -289,7 +289,7 @@ static void v3_cell_read(struct mu_rdzv_register *reg, uint64_t request)
     mu_rdzv_v3_tell(c, false);
 }
 
-static int v3_cell_write(struct mu_rdzv_register *reg, const struct mu_rdzv_update *up)
+static int v3_register_write(struct mu_rdzv_register *reg, const struct mu_rdzv_update *up)
 {
     struct mu_rdzv_v3_register *c = register_of(reg);
 
@@ -332,7 +332,7 @@ static void on_timer(struct mu_timer *timer)
     }
     if (mu_mono_reached(c->client_at, now)) {
         c->client_at = MU_MONO_NEVER;
-        mu_rdzv_v3_chair_run(c);
+        mu_rdzv_v3_leader_run(c);
     }
     mu_rdzv_v3_arm(c);
     if (mu_mono_reached(c->answer_at, now)) {
@@ -345,7 +345,7 @@ static void on_timer(struct mu_timer *timer)
 
 static void free_register(struct mu_rdzv_v3_register *c)
 {
-    mu_rdzv_v3_chair_fini(c);
+    mu_rdzv_v3_leader_fini(c);
     mu_rdzv_state_fini(&c->state);
     mu_rdzv_state_fini(&c->view);
     mu_buf_fini(&c->put_value);
@@ -373,7 +373,7 @@ void mu_rdzv_v3_check_closed(struct mu_rdzv_v3_register *c)
     }
 }
 
-static void v3_cell_close(struct mu_rdzv_register *reg)
+static void v3_register_close(struct mu_rdzv_register *reg)
 {
     struct mu_rdzv_v3_register *c = register_of(reg);
 
@@ -384,16 +384,16 @@ static void v3_cell_close(struct mu_rdzv_register *reg)
     }
 }
 
-static const struct mu_rdzv_register_kind v3_cell_kind = {
-    .read = v3_cell_read,
-    .write = v3_cell_write,
-    .close = v3_cell_close,
+static const struct mu_rdzv_register_kind v3_register_kind = {
+    .read = v3_register_read,
+    .write = v3_register_write,
+    .close = v3_register_close,
 };
 
-int mu_rdzv_v3_cell_new(struct mu_env *env, struct mu_etcd *etcd,
-                        const struct mu_rdzv_v3_config *config,
-                        const struct mu_rdzv_register_events *events,
-                        struct mu_rdzv_register **ret_register)
+int mu_rdzv_v3_register_new(struct mu_env *env, struct mu_etcd *etcd,
+                            const struct mu_rdzv_v3_config *config,
+                            const struct mu_rdzv_register_events *events,
+                            struct mu_rdzv_register **ret_register)
 {
     struct mu_rdzv_v3_register *c;
     size_t text_max = MU_RDZV_STATE_BYTES_MAX;
@@ -406,7 +406,7 @@ int mu_rdzv_v3_cell_new(struct mu_env *env, struct mu_etcd *etcd,
     if (c == NULL) {
         return MUSTER_ENOMEM;
     }
-    c->base = (struct mu_rdzv_register){.kind = &v3_cell_kind, .env = env, .events = *events};
+    c->base = (struct mu_rdzv_register){.kind = &v3_register_kind, .env = env, .events = *events};
     c->etcd = etcd;
     c->settings = config->settings;
     c->settings.generation = MU_RDZV_GENERATION_2;
@@ -428,7 +428,7 @@ int mu_rdzv_v3_cell_new(struct mu_env *env, struct mu_etcd *etcd,
     (void)snprintf(c->nodes_key, sizeof(c->nodes_key), "%s/nodes/", config->prefix);
     (void)snprintf(c->nodes_end, sizeof(c->nodes_end), "%s/nodes0", config->prefix);
     mu_env_entropy(env, &seed, sizeof(seed));
-    mu_rdzv_v3_chair_init(c, seed);
+    mu_rdzv_v3_leader_init(c, seed);
     if (c->node.addr == NULL) {
         free_register(c);
         return MUSTER_ENOMEM;

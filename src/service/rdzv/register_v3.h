@@ -52,10 +52,10 @@ struct mu_rdzv_v3_config {
 
 /** Takes the client, and closes it with the register. MUSTER_ENOMEM, MUSTER_ELIMIT: the client is
  * still the caller's. */
-int mu_rdzv_v3_cell_new(struct mu_env *env, struct mu_etcd *etcd,
-                        const struct mu_rdzv_v3_config *config,
-                        const struct mu_rdzv_register_events *events,
-                        struct mu_rdzv_register **ret_register);
+int mu_rdzv_v3_register_new(struct mu_env *env, struct mu_etcd *etcd,
+                            const struct mu_rdzv_v3_config *config,
+                            const struct mu_rdzv_register_events *events,
+                            struct mu_rdzv_register **ret_register);
 
 /* --- for its files ---------------------------------------------------------------------------- */
 
@@ -177,13 +177,13 @@ void mu_rdzv_v3_wish(struct mu_rdzv_v3_register *c);
 bool mu_rdzv_v3_die(struct mu_rdzv_v3_register *c);
 
 /* register_v3_leader.c */
-void mu_rdzv_v3_chair_init(struct mu_rdzv_v3_register *c, uint64_t seed);
-void mu_rdzv_v3_chair_fini(struct mu_rdzv_v3_register *c);
+void mu_rdzv_v3_leader_init(struct mu_rdzv_v3_register *c, uint64_t seed);
+void mu_rdzv_v3_leader_fini(struct mu_rdzv_v3_register *c);
 /** To be called when something has changed: our birth or death, the state, a timer. */
-void mu_rdzv_v3_chair_run(struct mu_rdzv_v3_register *c);
+void mu_rdzv_v3_leader_run(struct mu_rdzv_v3_register *c);
 /** Our key was just created; `kvs` are the two newest keys: ours and its elder. */
-void mu_rdzv_v3_chair_born(struct mu_rdzv_v3_register *c, const struct mu_etcd_result *newest);
-/** Gets a lease for the state, if there is none; mu_rdzv_v3_chair_run() follows when there is. */
+void mu_rdzv_v3_leader_born(struct mu_rdzv_v3_register *c, const struct mu_etcd_result *newest);
+/** Gets a lease for the state, if there is none; mu_rdzv_v3_leader_run() follows when there is. */
 bool mu_rdzv_v3_run_lease(struct mu_rdzv_v3_register *c);
 
 #endif

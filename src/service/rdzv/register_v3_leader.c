@@ -237,7 +237,7 @@ static void take_elder(struct mu_rdzv_v3_register *c, const struct mu_etcd_resul
     mu_log(MUSTER_LOG_DEBUG, "RDZV-LEADER", "key=%s", c->own_key);
 }
 
-void mu_rdzv_v3_chair_born(struct mu_rdzv_v3_register *c, const struct mu_etcd_result *newest)
+void mu_rdzv_v3_leader_born(struct mu_rdzv_v3_register *c, const struct mu_etcd_result *newest)
 {
     uint64_t spread = c->settings.max_nodes * WATCH_MS_A_NODE;
     uint64_t random;
@@ -263,7 +263,7 @@ static void on_found(struct mu_etcd_call *call)
     if (is_alive(c) && c->find_born == c->born) {
         take_elder(c, &call->reply->results[0]);
     }
-    mu_rdzv_v3_chair_run(c);
+    mu_rdzv_v3_leader_run(c);
 }
 
 static void find_elder(struct mu_rdzv_v3_register *c)
@@ -366,7 +366,7 @@ static void on_swapped(struct mu_etcd_call *call)
         run_again(c); /* our own key is gone, and we will hear of it */
         return;
     }
-    mu_rdzv_v3_chair_run(c);
+    mu_rdzv_v3_leader_run(c);
 }
 
 static int by_revision(const void *a, const void *b)
@@ -493,7 +493,7 @@ static void preside(struct mu_rdzv_v3_register *c)
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-void mu_rdzv_v3_chair_run(struct mu_rdzv_v3_register *c)
+void mu_rdzv_v3_leader_run(struct mu_rdzv_v3_register *c)
 {
     if (c->closing) {
         return;
@@ -526,7 +526,7 @@ void mu_rdzv_v3_chair_run(struct mu_rdzv_v3_register *c)
     }
 }
 
-void mu_rdzv_v3_chair_init(struct mu_rdzv_v3_register *c, uint64_t seed)
+void mu_rdzv_v3_leader_init(struct mu_rdzv_v3_register *c, uint64_t seed)
 {
     size_t text_max = MU_RDZV_STATE_BYTES_MAX;
 
@@ -537,7 +537,7 @@ void mu_rdzv_v3_chair_init(struct mu_rdzv_v3_register *c, uint64_t seed)
     mu_buf_init(&c->swap_body, 2 * text_max);
 }
 
-void mu_rdzv_v3_chair_fini(struct mu_rdzv_v3_register *c)
+void mu_rdzv_v3_leader_fini(struct mu_rdzv_v3_register *c)
 {
     drop_entries(c);
     mu_map_fini(&c->entries);

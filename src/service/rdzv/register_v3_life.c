@@ -33,7 +33,7 @@ static void end_life(struct mu_rdzv_v3_register *c)
         mu_rdzv_v3_check_closed(c);
         return;
     }
-    mu_rdzv_v3_chair_run(c);
+    mu_rdzv_v3_leader_run(c);
     if (lived) {
         c->fell = true;
         mu_rdzv_v3_tell(c, true);
@@ -42,14 +42,14 @@ static void end_life(struct mu_rdzv_v3_register *c)
 
 /* --- the lease -------------------------------------------------------------------------------- */
 
-static struct mu_rdzv_v3_register *cell_of_lease(struct mu_etcd_lease *lease)
+static struct mu_rdzv_v3_register *register_of_lease(struct mu_etcd_lease *lease)
 {
     return MU_CONTAINER_OF(lease, struct mu_rdzv_v3_register, lease);
 }
 
 static void on_granted(struct mu_etcd_lease *lease)
 {
-    struct mu_rdzv_v3_register *c = cell_of_lease(lease);
+    struct mu_rdzv_v3_register *c = register_of_lease(lease);
 
     c->lease_state = MU_RDZV_V3_KEPT;
     (void)snprintf(c->own_key, sizeof(c->own_key), "%s%016" PRIx64, c->nodes_key,
@@ -61,7 +61,7 @@ static void on_granted(struct mu_etcd_lease *lease)
 
 static void on_lost(struct mu_etcd_lease *lease, int status)
 {
-    struct mu_rdzv_v3_register *c = cell_of_lease(lease);
+    struct mu_rdzv_v3_register *c = register_of_lease(lease);
     bool waited = c->base.want == MU_RDZV_REGISTER_WRITE && !c->close_wanted && !c->closing;
     struct mu_errmsg msg = lease->errmsg;
 
@@ -75,7 +75,7 @@ static void on_lost(struct mu_etcd_lease *lease, int status)
 /* We are closing; or our key was gone, and another life begins if there is a wish. */
 static void on_stopped(struct mu_etcd_lease *lease)
 {
-    struct mu_rdzv_v3_register *c = cell_of_lease(lease);
+    struct mu_rdzv_v3_register *c = register_of_lease(lease);
     bool closing = c->closing;
 
     end_life(c); /* the register may be gone after this */
@@ -125,7 +125,7 @@ static void take_written(struct mu_rdzv_v3_register *c, int64_t created, int64_t
     if (is_wanted(c)) {
         c->wish_revision = revision;
     }
-    mu_rdzv_v3_chair_run(c);
+    mu_rdzv_v3_leader_run(c);
     mu_rdzv_v3_tell(c, true); /* now we know ourselves in the state */
 }
 
@@ -139,7 +139,7 @@ static void take_put(struct mu_rdzv_v3_register *c, int64_t revision)
     }
     c->born = created;
     c->own_mod = revision;
-    mu_rdzv_v3_chair_run(c);
+    mu_rdzv_v3_leader_run(c);
     if (is_wanted(c)) {
         write_wish(c); /* another wish has replaced it */
     }
@@ -180,7 +180,7 @@ static void on_put(struct mu_etcd_call *call)
     } else if (call->status == 0 && call->reply->succeeded) {
         if (c->born == 0 && call->reply->result_count == 2) {
             c->born = call->reply->revision;
-            mu_rdzv_v3_chair_born(c, &call->reply->results[1]);
+            mu_rdzv_v3_leader_born(c, &call->reply->results[1]);
         }
         take_put(c, call->reply->revision);
     } else if (call->status == 0) {
