@@ -1,6 +1,7 @@
 #include "core/url.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
 static int hex_digit(char c)
@@ -155,4 +156,19 @@ const char *mu_url_param(const struct mu_url *url, const char *name)
         }
     }
     return NULL;
+}
+
+char *mu_url_escape(char *at, char c, const char *plain)
+{
+    static const char hex[] = "0123456789ABCDEF";
+
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+        (c != '\0' && strchr(plain, c) != NULL)) {
+        *at++ = c;
+    } else {
+        *at++ = '%';
+        *at++ = hex[(uint8_t)c >> 4];
+        *at++ = hex[(uint8_t)c & 15];
+    }
+    return at;
 }

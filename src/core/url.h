@@ -11,6 +11,7 @@
 
 #define MU_URL_MAX        2048
 #define MU_URL_PARAMS_MAX 16
+#define MU_URL_ESCAPED    3 /* bytes of an escaped one */
 
 struct mu_url {
     const char *scheme;    /* lower case */
@@ -28,5 +29,8 @@ struct mu_url {
 int mu_url_parse(struct mu_url *url, const char *text, struct mu_errmsg *reterr_msg);
 /** The value of a parameter, or NULL. */
 const char *mu_url_param(const struct mu_url *url, const char *name);
+/** Writes `c` to `at`, as a percent sign and two digits unless it is a letter, a digit or one of
+ * `plain`, and returns the place behind it. Needs room for MU_URL_ESCAPED bytes. */
+char *mu_url_escape(char *at, char c, const char *plain);
 
 #endif

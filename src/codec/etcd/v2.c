@@ -5,31 +5,22 @@
 
 #include "codec/text/json_view.h"
 #include "core/alloc.h"
+#include "core/url.h"
 
 /* --- requests --------------------------------------------------------------------------------- */
 
 static int append_escaped(struct mu_buf *out, struct mu_span text, bool slashes)
 {
-    static const char hex[] = "0123456789ABCDEF";
-    int err = text.len > SIZE_MAX / 4 ? MUSTER_ELIMIT : mu_buf_reserve(out, text.len * 3);
+    int err =
+        text.len > SIZE_MAX / 4 ? MUSTER_ELIMIT : mu_buf_reserve(out, text.len * MU_URL_ESCAPED);
 
-    if (err != 0) {
-        return err;
-    }
-    for (size_t i = 0; i < text.len; i++) {
-        uint8_t c = text.data[i];
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                     c == '-' || c == '.' || c == '_' || c == '~' || (slashes && c == '/');
+    for (size_t i = 0; err == 0 && i < text.len; i++) {
+        char bytes[MU_URL_ESCAPED];
+        char *end = mu_url_escape(bytes, (char)text.data[i], slashes ? "-._~/" : "-._~");
 
-        if (plain) {
-            mu_buf_put_u8(out, c);
-        } else {
-            mu_buf_put_u8(out, '%');
-            mu_buf_put_u8(out, (uint8_t)hex[c >> 4]);
-            mu_buf_put_u8(out, (uint8_t)hex[c & 15]);
-        }
+        err = mu_buf_append(out, mu_span(bytes, (size_t)(end - bytes)));
     }
-    return 0;
+    return err;
 }
 
 int mu_etcd2_field(struct mu_buf *out, const char *name, struct mu_span value)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/url.h"
 #include "service/base/log.h"
 
 #define FIRST_MS       UINT64_C(30000)
@@ -279,22 +280,15 @@ struct text {
 
 static void put(struct text *t, const char *text, bool escape)
 {
-    static const char hex[] = "0123456789ABCDEF";
-
     for (; *text != '\0'; text++) {
-        bool plain = !escape || (*text >= 'a' && *text <= 'z') || (*text >= 'A' && *text <= 'Z') ||
-                     (*text >= '0' && *text <= '9') || strchr("-._~/", *text) != NULL;
-
-        if (t->end - t->at < 4) {
+        if (t->end - t->at <= MU_URL_ESCAPED) {
             t->cut = true;
             return;
         }
-        if (plain) {
-            *t->at++ = *text;
+        if (escape) {
+            t->at = mu_url_escape(t->at, *text, "-._~/");
         } else {
-            *t->at++ = '%';
-            *t->at++ = hex[(uint8_t)*text >> 4];
-            *t->at++ = hex[(uint8_t)*text & 15];
+            *t->at++ = *text;
         }
     }
 }

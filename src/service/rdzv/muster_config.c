@@ -7,6 +7,7 @@
 
 #include "core/addr.h"
 #include "core/alloc.h"
+#include "core/url.h"
 
 #define JOIN_TIMEOUT_MS  UINT64_C(600000)
 #define LAST_CALL_MS     UINT64_C(1000)
@@ -176,34 +177,21 @@ int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rd
 
 /* --- texts ------------------------------------------------------------------------------------ */
 
-/* What needs no escape in a URL's query, and reads better without. */
-static bool is_plain(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           (c != '\0' && strchr("-._~/:@", c) != NULL);
-}
-
 char *mu_rdzv_store_url(char *url, const struct mu_addr *endpoint, const char *run_id,
                         uint64_t incarnation, uint64_t round)
 {
-    static const char hex[] = "0123456789ABCDEF";
     char address[MU_ADDR_HOST_MAX + 16];
-    size_t n;
+    char *at;
 
     _Static_assert(MU_ADDR_HOST_MAX + 16 + 3 * MU_RDZV_RUN_ID_MAX + 128 < MU_RDZV_STORE_URL_CAP,
                    "the longest URL fits");
     (void)mu_addr_format(endpoint, address, sizeof(address));
-    n = (size_t)snprintf(url, MU_RDZV_STORE_URL_CAP, "tcp://%s?prefix=rdzv/", address);
+    at = url + snprintf(url, MU_RDZV_STORE_URL_CAP, "tcp://%s?prefix=rdzv/", address);
     for (; *run_id != '\0'; run_id++) {
-        if (is_plain(*run_id)) {
-            url[n++] = *run_id;
-        } else {
-            url[n++] = '%';
-            url[n++] = hex[(uint8_t)*run_id >> 4];
-            url[n++] = hex[(uint8_t)*run_id & 15];
-        }
+        at = mu_url_escape(at, *run_id, "-._~/:@");
     }
-    (void)snprintf(url + n, MU_RDZV_STORE_URL_CAP - n, "/%" PRIu64 ".%" PRIu64, incarnation, round);
+    (void)snprintf(at, (size_t)(url + MU_RDZV_STORE_URL_CAP - at), "/%" PRIu64 ".%" PRIu64,
+                   incarnation, round);
     return url;
 }
 

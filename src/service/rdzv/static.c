@@ -10,6 +10,7 @@
 
 #include "core/addr.h"
 #include "core/alloc.h"
+#include "core/url.h"
 #include "service/base/log.h"
 #include "service/rdzv/rdzv.h"
 #include "service/store/store.h"
@@ -74,21 +75,13 @@ static void do_soon(struct rdzv_static *n, unsigned what)
 
 static void put_url(const struct rdzv_static *n, char *url)
 {
-    static const char hex[] = "0123456789ABCDEF";
     char address[MU_ADDR_HOST_MAX + 16];
     char *at =
         url + snprintf(url, URL_CAP,
                        "tcp://%s?prefix=", mu_addr_format(&n->endpoint, address, sizeof(address)));
 
     for (const char *c = n->base.run_id; *c != '\0'; c++) {
-        if ((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') ||
-            strchr("-._~/:@", *c) != NULL) {
-            *at++ = *c;
-        } else {
-            *at++ = '%';
-            *at++ = hex[(uint8_t)*c >> 4];
-            *at++ = hex[(uint8_t)*c & 15];
-        }
+        at = mu_url_escape(at, *c, "-._~/:@");
     }
     *at = '\0';
 }

@@ -84,6 +84,21 @@ static void test_url_has_limits(void **state)
     assert_int_equal(mu_url_parse(&url, text, &msg), MUSTER_EURL);
 }
 
+static void test_url_escapes_every_byte_but_those_that_are_plain(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 256; c++) {
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                     c == '-' || c == '/';
+        char out[MU_URL_ESCAPED + 1] = "";
+        char wanted[MU_URL_ESCAPED + 1];
+
+        *mu_url_escape(out, (char)c, "-/") = '\0';
+        (void)snprintf(wanted, sizeof(wanted), plain ? "%c" : "%%%02X", (unsigned)c);
+        assert_string_equal(out, wanted);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -92,6 +107,7 @@ int main(void)
         cmocka_unit_test(test_url_without_authority),
         cmocka_unit_test(test_url_refuses_what_it_does_not_know),
         cmocka_unit_test(test_url_has_limits),
+        cmocka_unit_test(test_url_escapes_every_byte_but_those_that_are_plain),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
