@@ -121,7 +121,7 @@ struct mu_rpc_server_ops {
     /** Zeroed memory for a session; NULL: there is none. */
     struct mu_rpc_session *(*session_new)(struct mu_rpc_server *s,
                                           const struct mu_rpc_hello *hello);
-    /** It has a link: the first one, or another. May be NULL. */
+    /** The session has a link: the first one, or another. Must not end it. May be NULL. */
     void (*session_linked)(struct mu_rpc_session *session);
     /** It is over, in no table any more, and its calls are freed: frees the rest and its memory. */
     void (*session_free)(struct mu_rpc_session *session);
