@@ -284,7 +284,7 @@ def check_spares(b):
             agents.append(b.start(*options))
             wait_until(has_spare, "the second node waits")
             code, _, err = b.run(*options)
-            b.checks.ok(code == 1 and "no more are taken" in err, "one too many is refused",
+            b.checks.ok(code == 1 and "takes no more" in err, "one too many is refused",
                         (code, err))
             agents[0].kill()
             b.checks.equal(agents[1].stdout.readline(), "runs\n", "the spare takes its place")
