@@ -490,6 +490,67 @@ static void test_dht_node_writes_no_longer_message(void **unused)
     mu_dht_free(d);
 }
 
+/* Runs an operation at a node that knows one other, which says that peer `n` is near: whether the
+ * node calls that peer, which never answers. */
+static bool calls_when_told_of(struct mu_dht *d, uint32_t n)
+{
+    struct mu_dht_id id = swarm_key("key");
+    struct mu_dht_neighbour dead = {.node = mu_dht_key(mu_span(&n, sizeof(n))),
+                                    .peer = swarm_peer(100)};
+    struct mu_dht_finding finding = {.near = &dead, .near_count = 1};
+    struct mu_dht_head head = {.has_node = true, .node = swarm_key("known")};
+    struct mu_dht_event e;
+    struct mu_dht_op *op;
+    struct mu_buf message;
+    bool called = false;
+
+    memcpy(dead.peer.bytes + 4, &n, sizeof(n));
+    mu_buf_init(&message, 4096);
+    assert_int_equal(mu_dht_finding_encode(&message, &finding), 0);
+    assert_int_equal(mu_dht_find_reply_end(&message, &head), 0);
+    assert_int_equal(mu_dht_get(d, swarm_now(), &id, 1, true, &op), 0);
+    while (mu_dht_next_event(d, &e)) {
+        bool is_dead = mu_peer_id_eq(&e.peer, &dead.peer);
+
+        if (e.type == MU_DHT_EVENT_CALL) {
+            called = called || is_dead;
+            mu_dht_answer(d, swarm_now(), e.number, is_dead ? MUSTER_ECONN : 0,
+                          mu_buf_span(&message));
+        }
+    }
+    mu_buf_fini(&message);
+    mu_dht_op_free(op);
+    return called;
+}
+
+/* A node remembers so many peers that did not answer; for one more it forgets the first. Meets
+ * BLACKLIST_MAX of proto/dht/node.c. */
+static void test_dht_node_remembers_so_many_that_failed(void **unused)
+{
+    struct mu_dht_config config = swarm_config(0);
+    struct mu_dht_ping ping = {.head = {.has_node = true, .node = swarm_key("known")}};
+    struct mu_peer_id known = swarm_peer(99);
+    struct mu_dht *d = lone_node(&config);
+    struct mu_buf message;
+
+    (void)unused;
+    mu_buf_init(&message, 256);
+    assert_int_equal(mu_dht_ping_encode(&message, &ping), 0);
+    assert_int_equal(mu_dht_request(d, swarm_now(), 1, &known, MU_DHT_PING, mu_buf_span(&message)),
+                     0);
+    mu_buf_fini(&message);
+    for (uint32_t n = 0; n < 4096; n++) {
+        assert_true(calls_when_told_of(d, n));
+    }
+    assert_false(calls_when_told_of(d, 0));
+    assert_false(calls_when_told_of(d, 4095));
+    assert_true(calls_when_told_of(d, 4096));
+    assert_true(calls_when_told_of(d, 0)); /* For this one, it forgets the second. */
+    assert_false(calls_when_told_of(d, 2));
+    assert_false(calls_when_told_of(d, 4096));
+    mu_dht_free(d);
+}
+
 #define T(name) cmocka_unit_test_teardown(name, swarm_tear_down)
 
 int main(void)
@@ -506,6 +567,7 @@ int main(void)
         T(test_dht_node_makes_so_many_calls_at_a_time),
         T(test_dht_node_reads_no_longer_message),
         T(test_dht_node_writes_no_longer_message),
+        T(test_dht_node_remembers_so_many_that_failed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -305,6 +305,70 @@ static void test_noise_refuses_a_signature_of_another_key(void **unused)
     mu_buf_fini(&signed_other);
 }
 
+/* Seals another payload into the listener's message B, in place of its own: the same identity, and
+ * so many muxers of which the last is the right one. */
+static size_t reseal_with_muxers(struct side *listener, uint8_t hash[32], size_t count,
+                                 uint8_t *frame)
+{
+    enum { BEFORE = 2 + 32 + 48 }; /* the length, the ephemeral key, the sealed static one */
+    static const uint8_t muxer[] = "\x12\x0c/yamux/1.0.0";
+    static const uint8_t other[] = "\x12\x0c/other/1.0.0";
+    uint8_t plain[4096];
+    struct mu_span b = mu_noise_output(&listener->noise);
+    size_t identity = b.len - BEFORE - MU_AEAD_TAG_LEN - 2 - 14; /* without the extensions */
+    size_t len = identity;
+    size_t list = count * 14;
+    struct mu_aead aead;
+
+    memcpy(frame, b.data, BEFORE);
+    mu_sha256_pair(hash, mu_span(hash, 32), mu_span(frame + 2, 32));
+    mu_sha256_pair(hash, mu_span(hash, 32), mu_span(frame + 2 + 32, 48));
+    assert_int_equal(mu_aead_init(&aead, MU_AEAD_OPEN, listener->noise.key), 0);
+    assert_int_equal(mu_aead_open(&aead, 0, mu_span(hash, 32), mu_span_skip(b, BEFORE), plain), 0);
+    mu_aead_fini(&aead);
+    assert_memory_equal(plain + identity + 2, muxer, 14);
+    plain[len++] = 0x22;
+    plain[len++] = (uint8_t)(0x80 | list);
+    plain[len++] = (uint8_t)(list >> 7);
+    for (size_t i = 0; i < count; i++) {
+        memcpy(plain + len, i + 1 < count ? other : muxer, 14);
+        len += 14;
+    }
+    assert_int_equal(mu_aead_init(&aead, MU_AEAD_SEAL, listener->noise.key), 0);
+    assert_int_equal(mu_aead_seal(&aead, 0, mu_span(hash, 32), mu_span(plain, len), frame + BEFORE),
+                     0);
+    mu_aead_fini(&aead);
+    len += BEFORE + MU_AEAD_TAG_LEN;
+    frame[0] = (uint8_t)((len - 2) >> 8);
+    frame[1] = (uint8_t)(len - 2);
+    return len;
+}
+
+/* A peer that proposes more muxers than we read is no enemy: the muxer is agreed the slow way. */
+static void test_noise_reads_so_many_muxers(void **unused)
+{
+    (void)unused;
+    for (size_t more = 0; more < 2; more++) {
+        struct side listener;
+        struct side dialler;
+        uint8_t frame[4096];
+        uint8_t hash[32];
+        size_t used;
+        size_t len;
+
+        assert_int_equal(side_init(&listener, MU_NOISE_LISTENER, NULL), 0);
+        assert_int_equal(side_init(&dialler, MU_NOISE_DIALLER, NULL), 0);
+        assert_int_equal(mu_noise_recv(&listener.noise, mu_noise_output(&dialler.noise), &used), 0);
+        memcpy(hash, dialler.noise.hash, sizeof(hash));
+        len = reseal_with_muxers(&listener, hash, MU_NOISE_MUXERS_MAX + more, frame);
+        assert_int_equal(mu_noise_recv(&dialler.noise, mu_span(frame, len), &used), 0);
+        assert_true(mu_noise_done(&dialler.noise));
+        assert_int_equal(dialler.noise.muxer_agreed, more == 0);
+        side_fini(&listener);
+        side_fini(&dialler);
+    }
+}
+
 static void join(struct side *listener, struct side *dialler)
 {
     struct mu_noise *l = &listener->noise;
@@ -480,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_noise_refuses_another_peer_than_expected),
         cmocka_unit_test(test_noise_notices_every_changed_bit),
         cmocka_unit_test(test_noise_refuses_a_signature_of_another_key),
+        cmocka_unit_test(test_noise_reads_so_many_muxers),
         cmocka_unit_test(test_noise_carries_any_amount_in_any_pieces),
         cmocka_unit_test(test_noise_makes_one_message_of_several_spans),
         cmocka_unit_test(test_noise_notices_a_message_that_is_changed_repeated_or_left_out),
