@@ -305,12 +305,96 @@ static void test_tls_env_closes_one_that_asks_for_keys_and_never_reads(void **st
     world_fini(&w);
 }
 
+/* --- strangers -------------------------------------------------------------------------------- */
+
+#define STRANGERS 67
+
+static struct mu_conn strangers[STRANGERS];
+static size_t told; /* strangers that heard an alert and a proper end */
+static size_t cut;  /* strangers whose connection was reset */
+static bool alerted[STRANGERS];
+
+static void on_stranger_open(struct mu_conn *conn)
+{
+    static const uint8_t hello[] = {22, 3, 1, 0, 5, 1, 0, 0, 1, 0}; /* It is too short. */
+    size_t taken;
+
+    mu_env_send(conn->env, conn, mu_span(hello, sizeof(hello)), &taken);
+}
+
+static size_t on_stranger_data(struct mu_conn *conn, struct mu_span in)
+{
+    alerted[conn - strangers] = in.data[0] == 21;
+    return in.len;
+}
+
+static void on_stranger_eof(struct mu_conn *conn)
+{
+    told += alerted[conn - strangers];
+    mu_env_close(conn->env, conn, false);
+}
+
+static void on_stranger_closed(struct mu_conn *conn, int status)
+{
+    (void)conn;
+    cut += status != 0;
+}
+
+static void knock(struct mu_env *env, size_t first, size_t count)
+{
+    static const struct mu_conn_events on = {.open = on_stranger_open,
+                                             .data = on_stranger_data,
+                                             .eof = on_stranger_eof,
+                                             .writable = on_their_writable,
+                                             .closed = on_stranger_closed};
+    struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = PORT, .host = "theirs"};
+
+    for (size_t i = first; i < first + count; i++) {
+        strangers[i] = (struct mu_conn){.on = &on};
+        assert_int_equal(mu_env_dial(env, &strangers[i], &addr), 0);
+    }
+}
+
+/* Goal: only so many strangers in a second may linger until they have read why they are refused;
+ * the connections of others are reset. Meets FAREWELLS_MAX of service/lock/tls_env.c. */
+static void test_tls_env_tells_so_many_strangers_why(void **state)
+{
+    struct mu_tls_config config = {.token = MU_SPAN_LIT(TOKEN)};
+    struct mu_addr addr = {.kind = MU_ADDR_TCP, .port = PORT, .host = "theirs"};
+    struct world w = {.closed = true, .they_closed = true};
+    struct mu_errmsg why;
+
+    (void)state;
+    w.sim = mu_sim_new(&(struct mu_sim_config){.seed = 7, .faults = mu_sim_faults_none()});
+    w.ours = new_host(&w, "ours");
+    w.theirs = new_host(&w, "theirs");
+    assert_int_equal(mu_tls_env_new(w.theirs, &config, &w.tls, &why), 0);
+    w.listener = (struct mu_listener){.accept = on_accept, .closed = on_unlistened};
+    assert_int_equal(mu_env_listen(mu_tls_env_env(w.tls), &w.listener, &addr), 0);
+    knock(w.ours, 0, 64);
+    mu_sim_run_for(w.sim, 100 * MU_NS_PER_MS);
+    assert_true(told == 64 && cut == 0);
+    knock(w.ours, 64, 2);
+    mu_sim_run_for(w.sim, 100 * MU_NS_PER_MS);
+    assert_true(told == 64 && cut == 2);
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    knock(w.ours, 66, 1);
+    mu_sim_run_for(w.sim, 100 * MU_NS_PER_MS);
+    assert_true(told == 65 && cut == 2);
+    mu_env_unlisten(mu_tls_env_env(w.tls), &w.listener);
+    assert_true(mu_sim_run_until(w.sim, PATIENCE, is_at_rest, &w));
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    mu_tls_env_free(w.tls);
+    mu_sim_free(w.sim);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tls_env_says_whether_an_end_was_vouched_for),
         cmocka_unit_test(test_tls_env_writes_once_a_split_ticket_is_whole),
         cmocka_unit_test(test_tls_env_closes_one_that_asks_for_keys_and_never_reads),
+        cmocka_unit_test(test_tls_env_tells_so_many_strangers_why),
     };
     int failed;
 

@@ -3,6 +3,7 @@
 
 #include <muster/error.h>
 
+#include "codec/bin/pb.h"
 #include "codec/peer/p2pd_msg.h"
 #include "codec/bin/uvarint.h"
 #include "core/alloc.h"
@@ -29,6 +30,7 @@ static struct world {
     struct mu_p2pd *d;
     bool stopped;
     struct client clients[3];
+    bool asks; /* clients send no request by themselves */
     struct mu_listener silent;
     struct mu_conn heard;
 } w;
@@ -175,11 +177,14 @@ static void say(struct client *c, const struct mu_buf *bytes)
     assert_int_equal(taken, bytes->len);
 }
 
-/* Asks for a connection that stays, for calls. */
+/* Asks for a connection that stays, for calls, unless the test has a request of its own. */
 static void on_open(struct mu_conn *conn)
 {
     struct mu_buf out;
 
+    if (w.asks) {
+        return;
+    }
     mu_buf_init(&out, 4096);
     assert_int_equal(mu_p2pd_request_encode(&out,
                                             &(struct mu_p2pd_request){.type = MU_P2PD_UPGRADE},
@@ -340,6 +345,63 @@ static void test_p2pd_reads_messages_that_are_so_long(void **unused)
     }
 }
 
+/* Asks for a stream to the silent peer, by so many names of which the last is too long. */
+static void open_stream(void *arg)
+{
+    static const uint8_t name[MU_MSS_NAME_MAX + 1];
+    size_t count = *(size_t *)arg;
+    struct mu_buf out;
+    struct mu_buf body;
+    struct mu_buf params;
+    struct mu_pb_out inner = mu_pb_out(&params);
+    struct mu_pb_out outer = mu_pb_out(&body);
+
+    mu_buf_init(&params, 1 << 16);
+    mu_buf_init(&body, 1 << 16);
+    mu_buf_init(&out, 1 << 16);
+    mu_pb_put_bytes(&inner, 1, mu_peer_id_span(&w.other.id));
+    for (size_t i = 1; i <= count; i++) {
+        mu_pb_put_bytes(&inner, 2, mu_span(name, i < count ? 1 : sizeof(name)));
+    }
+    mu_pb_put_varint(&outer, 1, MU_P2PD_STREAM_OPEN);
+    mu_pb_put_bytes(&outer, 3, mu_buf_span(&params));
+    assert_true(inner.err == 0 && outer.err == 0);
+    assert_int_equal(mu_uvarint_append(&out, body.len), 0);
+    assert_int_equal(mu_buf_append(&out, mu_buf_span(&body)), 0);
+    say(&w.clients[0], &out);
+    mu_buf_fini(&params);
+    mu_buf_fini(&body);
+    mu_buf_fini(&out);
+}
+
+/* A stream is asked for by the first names of a request; those after them do not count. Meets
+ * NAMES_MAX of service/p2pd/request.c. */
+static void test_p2pd_opens_a_stream_by_one_of_so_many_names(void **unused)
+{
+    struct mu_p2pd_response response;
+    struct mu_span message;
+
+    (void)unused;
+    start_all();
+    w.asks = true;
+    mu_sim_call(w.proc, dial, &w.clients[0]);
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    mu_sim_call(w.proc, open_stream, &(size_t){64});
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_true(take_message(&w.clients[0], &message));
+    assert_int_equal(mu_p2pd_response_decode(message, &response), 0);
+    assert_false(response.ok);
+    assert_span_text(response.error,
+                     "failed to negotiate protocol: there is none, or its name is too long");
+    mu_sim_call(w.proc, open_stream, &(size_t){65});
+    mu_sim_run_for(w.sim, MU_NS_PER_S);
+    assert_false(take_message(&w.clients[0], &message)); /* It waits for the peer. */
+    mu_sim_run_for(w.sim, 60 * MU_NS_PER_S);
+    assert_true(take_message(&w.clients[0], &message));
+    assert_int_equal(mu_p2pd_response_decode(message, &response), 0);
+    assert_false(response.ok);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -348,6 +410,7 @@ int main(void)
         T(test_p2pd_serves_so_many_clients),
         T(test_p2pd_makes_so_many_calls_at_a_time),
         T(test_p2pd_reads_messages_that_are_so_long),
+        T(test_p2pd_opens_a_stream_by_one_of_so_many_names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
