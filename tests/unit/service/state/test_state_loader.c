@@ -8,7 +8,7 @@
 
 #include "core/alloc.h"
 #include "proto/state/fetch.h"
-#include "service/state/loader.h"
+#include "service/state/loader_internal.h"
 #include "sim.h"
 
 #define DONORS 3
@@ -26,6 +26,10 @@ struct donor {
     uint8_t id[MU_STATE_ID_LEN];
     size_t sessions_max;
     size_t asks_max;
+    size_t more;         /* states beside that one */
+    uint64_t more_epoch; /* of the last of them, which are all newer and newer */
+    bool more_hidden;    /* They are listed, but not offered. */
+    struct mu_state_share *shares[MU_STATE_ENTRIES_MAX];
     bool stopped;
 };
 
@@ -39,6 +43,7 @@ static struct world {
     int ended, closed, status;
     uint8_t got;
     struct mu_peer_id signer;
+    uint64_t epoch; /* of the state that was chosen last */
     char text[256];
     char report[4096];
 } w;
@@ -50,12 +55,12 @@ static void on_released(struct mu_state_share *share)
     mu_free(share->owner);
 }
 
-static void put(struct donor *d)
+static struct mu_state_share *new_share(struct donor *d, uint64_t epoch, uint8_t content)
 {
     static const uint64_t shape[] = {BYTES};
     struct mu_state_share_spec spec = {.prefix = MU_SPAN_LIT("job"),
                                        .priority = d->priority,
-                                       .epoch = d->epoch,
+                                       .epoch = epoch,
                                        .metadata = MU_SPAN_LIT("\x80"),
                                        .chunk_bytes = 1 << 12};
     struct mu_layout layout;
@@ -63,7 +68,7 @@ static void put(struct donor *d)
     struct mu_errmsg msg;
 
     spec.data = mu_malloc(BYTES);
-    memset(spec.data, d->content, BYTES);
+    memset(spec.data, content, BYTES);
     mu_layout_init(&layout);
     assert_int_equal(mu_layout_add(&layout, MU_SPAN_LIT("w"), MU_DTYPE_U8, shape, 1), 0);
     spec.layout = &layout;
@@ -73,9 +78,32 @@ static void put(struct donor *d)
     mu_layout_fini(&layout);
     share->owner = spec.data;
     share->released = on_released;
+    return share;
+}
+
+static void put(struct donor *d)
+{
+    struct mu_state_share *share = new_share(d, d->epoch, d->content);
+
     memcpy(d->id, share->id, sizeof(d->id));
     assert_int_equal(mu_state_donor_put(d->donor, share), 0);
     mu_state_share_drop(share);
+    for (size_t i = 0; i < d->more; i++) {
+        share = new_share(d, d->more_epoch - d->more + 1 + i, d->content ^ 0x20);
+        assert_int_equal(mu_state_donor_add(d->donor, share), 0);
+        d->shares[i] = share;
+        mu_state_share_drop(share);
+    }
+}
+
+/* Offers no more what was listed beside the states that were put. */
+static void hide(void)
+{
+    for (size_t i = 0; i < DONORS; i++) {
+        for (size_t n = 0; w.donors[i].more_hidden && n < w.donors[i].more; n++) {
+            w.donors[i].shares[n]->hidden = true;
+        }
+    }
 }
 
 static void on_donor_stopped(void *context)
@@ -119,12 +147,16 @@ static int on_accept(void *context, struct mu_state_plan *plan, struct mu_errmsg
 static bool on_progress(void *context, const struct mu_state_loader_progress *p)
 {
     (void)context;
+    if (p->entry != NULL) {
+        hide();
+    }
     if (p->entry != NULL && w.stall != NULL) {
         mu_sim_pause(w.stall, 60 * MU_NS_PER_S);
         w.stall = NULL;
     }
     if (p->signer != NULL) {
         w.signer = *p->signer;
+        w.epoch = p->entry->epoch;
     }
     return true;
 }
@@ -442,6 +474,55 @@ static void test_donor_that_is_asked_for_as_many_as_may_be_gives_them(void **sta
     expect(&w.donors[0]);
 }
 
+/* The newest state of a donor is its last: it counts as the last that a list may have. */
+static void test_so_many_states_of_a_donor_count(void **state)
+{
+    (void)state;
+    w.donors[0].more = MU_STATE_ENTRIES_MAX - 1;
+    w.donors[0].more_epoch = 99;
+    start_donors();
+    load();
+    assert_int_equal(w.status, 0);
+    assert_int_equal(w.epoch, 99);
+}
+
+static void test_states_beyond_those_that_count_are_passed_over(void **state)
+{
+    (void)state;
+    w.donors[0].more = MU_STATE_ENTRIES_MAX;
+    w.donors[0].more_epoch = 99;
+    start_donors();
+    load();
+    assert_int_equal(w.status, 0);
+    assert_int_equal(w.epoch, 98);
+}
+
+/* Two donors list states that they do not offer, a good one behind them. */
+static void list_in_vain(size_t count)
+{
+    w.donors[0].more = count / 2;
+    w.donors[1].more = count - count / 2;
+    w.donors[0].more_epoch = w.donors[1].more_epoch = 999;
+    w.donors[0].more_hidden = w.donors[1].more_hidden = true;
+    start_donors();
+    load();
+}
+
+static void test_so_many_states_are_tried_in_vain(void **state)
+{
+    (void)state;
+    list_in_vain(MU_STATE_REFUSED_MAX);
+    expect(&w.donors[0]);
+}
+
+static void test_more_states_are_not_tried_in_vain(void **state)
+{
+    (void)state;
+    list_in_vain(MU_STATE_REFUSED_MAX + 1);
+    assert_int_equal(w.status, MUSTER_ELIMIT);
+    assert_string_equal(w.text, "there are too many states of which no donor had a good offer");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -469,6 +550,11 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_donor_that_is_asked_for_as_many_as_may_be_gives_them,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_so_many_states_of_a_donor_count, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_states_beyond_those_that_count_are_passed_over, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_so_many_states_are_tried_in_vain, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_more_states_are_not_tried_in_vain, set_up, tear_down),
     };
 
     return cmocka_run_group_tests_name("state_loader", tests, NULL, NULL);
