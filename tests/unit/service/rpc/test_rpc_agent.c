@@ -8,6 +8,7 @@
 
 #include "core/alloc.h"
 #include "service/rpc/agent.h"
+#include "service/rpc/gather.h"
 #include "sim.h"
 
 #define PORT      7000
@@ -30,6 +31,7 @@ struct peer {
     struct mu_sim_host *host;
     struct mu_env *env;
     struct mu_rpc_agent *agent; /* the process's */
+    struct mu_rpc_gather *gather;
     struct mu_rpc_handler echo;
     struct mu_rpc_handler fail;
     struct mu_rpc_handler stream;
@@ -109,6 +111,7 @@ static void on_stopped(void *context)
     struct peer *p = context;
 
     p->stopped = true;
+    mu_rpc_gather_free(p->gather);
     mu_rpc_agent_free(p->agent);
     p->agent = NULL;
     mu_sim_exit(p->env);
@@ -193,7 +196,12 @@ static void open_pair(struct pair *w)
 
 static void stop(void *arg)
 {
-    mu_rpc_agent_stop(((struct peer *)arg)->agent);
+    struct peer *p = arg;
+
+    if (p->gather != NULL) {
+        mu_rpc_gather_stop(p->gather);
+    }
+    mu_rpc_agent_stop(p->agent);
 }
 
 static void close_pair(struct pair *w)
@@ -679,6 +687,41 @@ static void test_rpc_agent_keeps_the_session_of_a_dead_process_so_long(void **st
     close_pair(&w);
 }
 
+static void start_gather(void *arg)
+{
+    struct peer *p = arg;
+
+    assert_int_equal(mu_rpc_gather_start(p->env, p->agent, &p->gather), 0);
+}
+
+/* A worker that comes to a room waits there for the leader; a room whose name is too long there is
+ * not. */
+static void test_rpc_gather_tag_is_so_long_and_no_longer(void **state)
+{
+    static const uint8_t wait_ms[4] = {0xe8, 3};
+    static char tag[MU_RPC_GATHER_TAG_MAX + 1];
+    struct pair w;
+
+    (void)state;
+    memset(tag, 't', sizeof(tag));
+    open_pair(&w);
+    mu_sim_call(w.peer[1].proc, start_gather, &w.peer[1]);
+    for (size_t more = 0; more < 2; more++) {
+        struct mu_rpc_part parts[] = {{mu_span(tag, MU_RPC_GATHER_TAG_MAX + more), -1},
+                                      {MU_SPAN_LIT("object"), -1},
+                                      {mu_span(wait_ms, sizeof(wait_ms)), -1}};
+        struct call c = {.out = {.parts = parts, .part_count = 3}};
+
+        call(&w.peer[0], "b", &c, MU_RPC_GATHER_METHOD);
+        mu_sim_run_for(w.sim, 500 * MU_NS_PER_MS);
+        assert_int_equal(c.ended, more != 0);
+        mu_sim_run_for(w.sim, MU_NS_PER_S);
+        assert_true(c.ended);
+        assert_int_equal(c.status, more == 0 ? MUSTER_ETIMEDOUT : MUSTER_EPROTO);
+    }
+    close_pair(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -698,6 +741,7 @@ int main(void)
         cmocka_unit_test(test_rpc_agent_calls_that_are_not_whole_are_so_many_bytes),
         cmocka_unit_test(test_rpc_agent_has_so_many_sessions),
         cmocka_unit_test(test_rpc_agent_keeps_the_session_of_a_dead_process_so_long),
+        cmocka_unit_test(test_rpc_gather_tag_is_so_long_and_no_longer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

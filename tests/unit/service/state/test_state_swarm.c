@@ -36,7 +36,7 @@ struct side {
     int ended, closed, status;
     bool by_hivemind;
     uint8_t got_epoch;
-    char report[4096];
+    char report[16384];
 };
 
 static struct rig rig;
@@ -483,6 +483,7 @@ static struct {
     struct mu_dht_wish wish;
     struct mu_dht_put puts[NAMES];
     uint8_t subkeys[NAMES][2 + MU_PEER_ID_MAX];
+    size_t count;
     int done;
 } crowd;
 
@@ -499,7 +500,7 @@ static void waiting_inside(void *arg)
     static const uint8_t value[] = {0xcb, 0x41, 0x2e, 0x84, 0x7e, 0, 0, 0, 0}; /* 999999.0 */
     struct side *s = arg;
 
-    for (size_t i = 0; i < NAMES; i++) {
+    for (size_t i = 0; i < crowd.count; i++) {
         uint8_t seed[MU_IDENTITY_SEED_LEN] = {99, (uint8_t)i};
         struct mu_identity name;
         struct mu_dht_put *put = &crowd.puts[i];
@@ -516,7 +517,17 @@ static void waiting_inside(void *arg)
     }
     crowd.wish.done = on_crowded;
     assert_int_equal(
-        mu_dht_service_store(mu_state_swarm_dht(s->swarm), &crowd.wish, crowd.puts, NAMES), 0);
+        mu_dht_service_store(mu_state_swarm_dht(s->swarm), &crowd.wish, crowd.puts, crowd.count),
+        0);
+}
+
+static void claim(struct side *s, size_t count)
+{
+    memset(&crowd, 0, sizeof(crowd));
+    crowd.count = count;
+    mu_sim_call(s->node->proc, waiting_inside, s);
+    rig_run(&rig, 5000);
+    assert_int_equal(crowd.done, 1);
 }
 
 static void test_state_swarm_claimed_priorities_do_not_hide_the_others(void **unused)
@@ -524,14 +535,31 @@ static void test_state_swarm_claimed_priorities_do_not_hide_the_others(void **un
     (void)unused;
     open_all(4, 1 << 1 | 1 << 3);
     share(&sides[1], 5);
-    memset(&crowd, 0, sizeof(crowd));
-    mu_sim_call(sides[2].node->proc, waiting_inside, &sides[2]);
-    rig_run(&rig, 5000);
-    assert_int_equal(crowd.done, 1);
+    claim(&sides[2], NAMES);
     sides[3].trust = &sides[1].node->identity.id;
     load(&sides[3]);
     expect_epoch(&sides[3], 5, false);
     close_all();
+}
+
+/* The donors that a load considers are all in its report, for none of them is there. Meets
+ * FOUND_MAX of service/state/swarm_find.c. */
+static void test_state_swarm_considers_so_many_donors(void **unused)
+{
+    (void)unused;
+    for (size_t count = 63; count <= 65; count++) {
+        size_t lines = 0;
+
+        open_all(3, 0);
+        claim(&sides[1], count);
+        load(&sides[2]);
+        assert_int_not_equal(sides[2].status, 0);
+        for (const char *at = sides[2].report; (at = strstr(at, ", priority ")) != NULL; at++) {
+            lines++;
+        }
+        assert_int_equal(lines, count < 64 ? count : 64);
+        close_all();
+    }
 }
 
 static void test_state_swarm_with_trust_nothing_is_taken_that_nobody_signed(void **unused)
@@ -590,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_state_swarm_refused_layout_leaves_the_others),
         cmocka_unit_test(test_state_swarm_lost_donors_are_passed_over),
         cmocka_unit_test(test_state_swarm_claimed_priorities_do_not_hide_the_others),
+        cmocka_unit_test(test_state_swarm_considers_so_many_donors),
         cmocka_unit_test(test_state_swarm_with_trust_nothing_is_taken_that_nobody_signed),
         cmocka_unit_test(test_state_swarm_load_can_be_canceled_at_any_time),
         cmocka_unit_test(test_state_swarm_takes_so_many_bytes_of_hivemind),
