@@ -26,7 +26,9 @@ time_t time(time_t *ret)
 }
 
 static char directory[64];
-static const char *const all_files[] = {"ca", "other_ca", "node", "late", "stray", "renamed", NULL};
+static const char *const all_files[] = {"ca",    "other_ca", "node",  "late",
+                                        "stray", "renamed",  "bulky", NULL};
+static struct cert_authority root;
 
 static struct mu_tls_context *context_of(const char *leaf, const char *ca, const char *name)
 {
@@ -480,6 +482,55 @@ static void test_files_that_do_not_do_are_named(void **state)
     assert_non_null(strstr(why.text, "not by both"));
 }
 
+/* Makes "bulky", a certificate whose message, with its authority's and what is around them, has so
+ * many bytes. */
+static void make_bulky(size_t bytes)
+{
+    static char names[20000];
+    char path[128];
+    size_t pad = bytes - 1000;
+    size_t len = 0;
+
+    (void)snprintf(path, sizeof(path), "%s/bulky.pem", directory);
+    for (int tries = 0; tries < 8 && len != bytes; tries++) {
+        FILE *file;
+        X509 *cert;
+
+        (void)snprintf(names, sizeof(names), "DNS:node1,DNS:%0*d", (int)pad, 0);
+        certs_leaf(&root, directory, "bulky", names, 3600);
+        file = fopen(path, "r");
+        assert_non_null(file);
+        cert = PEM_read_X509(file, NULL, NULL, NULL);
+        (void)fclose(file);
+        len = 1 + 3 + (size_t)(3 + i2d_X509(cert, NULL) + 2) +
+              (size_t)(3 + i2d_X509(root.cert, NULL) + 2);
+        X509_free(cert);
+        pad += bytes - len;
+    }
+    assert_int_equal(len, bytes);
+}
+
+/* Meets CERTIFICATES_MAX of service/lock/tls_context.c. */
+static void test_certificates_are_so_long_and_no_longer(void **state)
+{
+    struct ends e;
+
+    (void)state;
+    make_bulky(16384);
+    for (int who = 0; who < 2; who++) {
+        ends_init(&e, context_of(who == 0 ? "bulky" : "node", "ca", NULL),
+                  context_of(who == 0 ? "node" : "bulky", "ca", NULL));
+        run(&e);
+        assert_true(mu_tls_ready(&e.t[0]) && mu_tls_ready(&e.t[1]));
+        ends_fini(&e);
+    }
+    make_bulky(16385);
+    expect_refusal(context_of("node", "ca", NULL), context_of("bulky", "ca", NULL), 0,
+                   "excessive message size");
+    expect_refusal(context_of("bulky", "ca", NULL), context_of("node", "ca", NULL), 1,
+                   "excessive message size");
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -495,12 +546,12 @@ int main(void)
         cmocka_unit_test(test_certificate_of_another_authority_is_refused_by_either_side),
         cmocka_unit_test(test_expired_certificate_is_refused_by_either_side),
         cmocka_unit_test(test_certificate_for_another_name_is_refused),
+        cmocka_unit_test(test_certificates_are_so_long_and_no_longer),
         cmocka_unit_test(test_one_flipped_bit_ends_it),
         cmocka_unit_test(test_damage_in_the_handshake_is_no_refusal),
         cmocka_unit_test(test_what_is_not_tls_is_refused),
         cmocka_unit_test(test_files_that_do_not_do_are_named),
     };
-    struct cert_authority ca;
     struct cert_authority other;
     int failed;
 
@@ -508,14 +559,14 @@ int main(void)
     if (mkdtemp(directory) == NULL) {
         return 1;
     }
-    certs_authority(&ca, directory, "ca");
+    certs_authority(&root, directory, "ca");
     certs_authority(&other, directory, "other_ca");
-    certs_leaf(&ca, directory, "node", "DNS:node1", 3600);
-    certs_leaf(&ca, directory, "late", "DNS:node1", -60);
-    certs_leaf(&ca, directory, "renamed", "DNS:node2", 3600);
+    certs_leaf(&root, directory, "node", "DNS:node1", 3600);
+    certs_leaf(&root, directory, "late", "DNS:node1", -60);
+    certs_leaf(&root, directory, "renamed", "DNS:node2", 3600);
     certs_leaf(&other, directory, "stray", "DNS:node1", 3600);
     failed = cmocka_run_group_tests(tests, NULL, NULL);
-    certs_authority_free(&ca);
+    certs_authority_free(&root);
     certs_authority_free(&other);
     certs_remove(directory, all_files);
     return failed;

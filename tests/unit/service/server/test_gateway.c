@@ -231,6 +231,34 @@ static void test_gateway_waits_cost_one_call_each_on_one_connection(void **state
     close_world(w);
 }
 
+/* Meets BLOCKED_MAX of service/server/gateway_server.c. */
+static void test_gateway_lets_so_many_wait(void **state)
+{
+    enum { WAITS = 32768 };
+    struct call *calls = calloc(WAITS, sizeof(*calls));
+    struct world *w = open_world();
+    struct call c = {0};
+
+    (void)state;
+    assert_non_null(calls);
+    for (size_t i = 0; i < WAITS; i++) {
+        begin(&w->clients[0], &calls[i], MU_STORE_WAIT, "later", NULL);
+    }
+    mu_sim_run_for(w->sim, 5 * MU_NS_PER_S);
+    assert_int_equal(stats(w, 0).waits, WAITS);
+    assert_int_equal(do_it(&w->clients[1], &c, MU_STORE_WAIT, "later", NULL), MUSTER_ELIMIT);
+    assert_has(c.op.errmsg.text, "too many operations wait through this server");
+    /* What does not wait is served, and makes room. */
+    assert_int_equal(do_it(&w->clients[1], &c, MU_STORE_SET, "later", "v"), 0);
+    mu_sim_run_for(w->sim, 5 * MU_NS_PER_S);
+    for (size_t i = 0; i < WAITS; i++) {
+        assert_true(calls[i].ended == 1 && calls[i].op.status == 0);
+    }
+    assert_int_equal(do_it(&w->clients[1], &c, MU_STORE_WAIT, "later", NULL), 0);
+    close_world(w);
+    free(calls);
+}
+
 static void test_gateway_lets_the_other_server_say_what_was_missing(void **state)
 {
     struct world *w = open_world();
@@ -356,6 +384,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gateway_serves_the_keys_of_the_other_server),
         cmocka_unit_test(test_gateway_waits_cost_one_call_each_on_one_connection),
+        cmocka_unit_test(test_gateway_lets_so_many_wait),
         cmocka_unit_test(test_gateway_lets_the_other_server_say_what_was_missing),
         cmocka_unit_test(test_gateway_names_a_server_that_is_lost_and_finds_it_again),
         cmocka_unit_test(test_gateway_holds_what_comes_before_the_server),
