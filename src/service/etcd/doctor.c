@@ -453,7 +453,8 @@ static enum step take_answer(struct patient *p)
             take_status(p);
             return AUTH;
         }
-        if (p->http.code == 404 && ++p->v3_at < sizeof(v3_prefixes) / sizeof(v3_prefixes[0])) {
+        if (p->http.code == 404 && p->v3_at + 1 < sizeof(v3_prefixes) / sizeof(v3_prefixes[0])) {
+            p->v3_at++;
             return STATUS;
         }
         return V2;
