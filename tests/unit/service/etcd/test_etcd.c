@@ -5,8 +5,9 @@
 
 #include "codec/etcd/json.h"
 #include "fake_etcd.h"
+#include "service/etcd/doctor.h"
 #include "service/etcd/etcd.h"
-#include "sim.h"
+#include "sim_http.h"
 
 #define SHORT 1000
 #define LONG  20000
@@ -26,6 +27,10 @@ static struct world {
     struct mu_etcd_watch watch;
     int ready, changes, ended, ended_status;
     char ended_text[256];
+    const char *endpoints;
+    size_t answer_len; /* of the server at e1: a token, or what it says about its version */
+    struct mu_etcd_doctor *doctor;
+    int examined;
     bool closed;
 } w;
 
@@ -35,24 +40,74 @@ static int start(struct mu_env *env, void *arg)
     struct mu_errmsg msg;
 
     (void)arg;
-    config.endpoints = "e0";
+    config.endpoints = w.endpoints;
+    config.user = config.password = strcmp(w.endpoints, "e1") == 0 ? "me" : NULL;
     config.reply_bytes_max = LIMIT;
     assert_int_equal(mu_etcd_new(env, &config, &w.etcd, &msg), 0);
     return 0;
 }
 
-static int set_up(void **unused)
+/* A server that says whatever it is asked for at the length that the test wants. */
+static void on_request(void *arg, struct mu_sim_exchange *x, const char *method, const char *path,
+                       struct mu_span body)
 {
+    bool version = strcmp(path, "/version") == 0;
+    struct mu_buf out;
+
+    (void)arg;
+    (void)method;
+    (void)body;
+    mu_buf_init(&out, 8 << 20);
+    if (version || strcmp(path, "/v3/auth/authenticate") == 0) {
+        const char *head = version ? "{\"etcdserver\":\"3.5.0\",\"x\":\"" : "{\"token\":\"";
+        size_t around = version ? strlen(head) + 2 : 0;
+
+        assert_int_equal(mu_buf_append(&out, mu_span_str(head)), 0);
+        assert_int_equal(mu_buf_reserve(&out, w.answer_len), 0);
+        memset(mu_buf_grow(&out, w.answer_len - around), 't', w.answer_len - around);
+        assert_int_equal(mu_buf_append(&out, MU_SPAN_LIT("\"}")), 0);
+        mu_sim_http_answer(x, 200, mu_buf_span(&out), true);
+    } else if (strcmp(path, "/v3/kv/range") == 0) {
+        mu_sim_http_answer(x, 200, MU_SPAN_LIT("{\"header\":{\"revision\":\"1\"}}"), true);
+    } else {
+        mu_sim_http_answer(x, 404, MU_SPAN_LIT("no"), true);
+    }
+    mu_buf_fini(&out);
+}
+
+static void on_gone(void *arg, struct mu_sim_exchange *x)
+{
+    (void)arg;
+    (void)x;
+}
+
+static int open_world(const char *endpoints)
+{
+    static const struct mu_sim_http_ops ops = {.request = on_request, .gone = on_gone};
     static const char *const hosts[] = {"e0"};
     static const struct mu_sim_program program = {.name = "client", .start = start};
 
-    (void)unused;
     memset(&w, 0, sizeof(w));
+    w.endpoints = endpoints;
     w.sim = mu_sim_new(&(struct mu_sim_config){.seed = 1, .faults = mu_sim_faults_none()});
     w.cluster = fake_etcd_new(w.sim, hosts, 1);
+    (void)mu_sim_http_serve(mu_sim_host_new(w.sim, "e1"), FAKE_ETCD_PORT, &ops, NULL);
     w.proc = mu_sim_proc_new(mu_sim_host_new(w.sim, "c"), &program);
     mu_sim_run_for(w.sim, MU_NS_PER_S);
     return 0;
+}
+
+static int set_up(void **unused)
+{
+    (void)unused;
+    return open_world("e0");
+}
+
+/* The client goes to the server at e1, with a password. */
+static int set_up_e1(void **unused)
+{
+    (void)unused;
+    return open_world("e1");
 }
 
 static void on_closed(void *context)
@@ -190,6 +245,61 @@ static void test_etcd_a_piece_of_a_watch_is_so_long_and_no_longer(void **unused)
     assert_string_equal(w.ended_text, "a piece of a watch is longer than 10000 bytes");
 }
 
+/* --- a server that says too much -------------------------------------------------------------- */
+
+/* Meets TOKEN_MAX of service/etcd/etcd.c: with the zero behind it, a token has so many bytes. */
+static void test_etcd_a_token_is_so_long(void **unused)
+{
+    (void)unused;
+    w.answer_len = 8191;
+    assert_int_equal(run((struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = MU_SPAN_LIT("a")}), 0);
+}
+
+static void test_etcd_a_token_is_no_longer(void **unused)
+{
+    (void)unused;
+    w.answer_len = 8192;
+    assert_int_equal(run((struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = MU_SPAN_LIT("a")}),
+                     MUSTER_ELIMIT);
+}
+
+static void on_examined(struct mu_etcd_doctor *doctor, void *context)
+{
+    (void)doctor;
+    (void)context;
+    w.examined++;
+}
+
+static void examine(void *arg)
+{
+    struct mu_etcd_doctor_config config = {.endpoints = "e1", .prefix = "/p", .done = on_examined};
+    struct mu_errmsg msg;
+
+    assert_int_equal(mu_etcd_doctor_start(arg, &config, &w.doctor, &msg), 0);
+}
+
+static void free_doctor(void *arg)
+{
+    (void)arg;
+    mu_etcd_doctor_free(w.doctor);
+}
+
+/* Meets ANSWER_MAX of service/etcd/doctor.c. */
+static void test_etcd_doctor_hears_so_much_and_no_more(void **unused)
+{
+    (void)unused;
+    for (size_t more = 0; more < 2; more++) {
+        w.answer_len = (4 << 20) + more;
+        w.examined = 0;
+        mu_sim_call(w.proc, examine, mu_sim_proc_env(w.proc));
+        mu_sim_run_for(w.sim, 60 * MU_NS_PER_S);
+        assert_int_equal(w.examined, 1);
+        assert_int_equal(w.doctor->exams[0].status == 0, more == 0);
+        assert_string_equal(w.doctor->exams[0].version, more == 0 ? "3.5.0" : "");
+        mu_sim_call(w.proc, free_doctor, NULL);
+    }
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -197,6 +307,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_etcd_an_answer_is_so_long_and_no_longer),
         T(test_etcd_a_piece_of_a_watch_is_so_long_and_no_longer),
+        cmocka_unit_test_setup_teardown(test_etcd_a_token_is_so_long, set_up_e1, tear_down),
+        cmocka_unit_test_setup_teardown(test_etcd_a_token_is_no_longer, set_up_e1, tear_down),
+        T(test_etcd_doctor_hears_so_much_and_no_more),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
