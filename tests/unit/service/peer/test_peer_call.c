@@ -5,6 +5,7 @@
 #include "codec/peer/frame.h"
 #include "service/peer/kad.h"
 #include "service/peer/call.h"
+#include "service/peer/echo.h"
 
 #define UNARY "test::Service.unary"
 #define ITEMS "test::Service.items"
@@ -644,12 +645,16 @@ struct item_test {
     size_t lens[4];
     int errs[4];
     int got, writable, ended, status;
+    size_t got_len; /* of the last */
+    char text[64];
 };
 
 static void count_item(struct mu_peer_items *items, struct mu_span message)
 {
-    (void)message;
-    MU_CONTAINER_OF(items, struct item_test, items)->got++;
+    struct item_test *t = MU_CONTAINER_OF(items, struct item_test, items);
+
+    t->got++;
+    t->got_len = message.len;
 }
 
 static void count_writable(struct mu_peer_items *items)
@@ -662,21 +667,22 @@ static void count_ended(struct mu_peer_items *items, int status, const char *tex
 {
     struct item_test *t = MU_CONTAINER_OF(items, struct item_test, items);
 
-    (void)text;
     t->ended++;
     t->status = status;
+    (void)snprintf(t->text, sizeof(t->text), "%s", text);
 }
+
+static const struct mu_peer_items_events count_events = {
+    .item = count_item, .writable = count_writable, .ended = count_ended};
 
 /* Sends items of some lengths before anything can go out, and sees what each is told. */
 static void send_lengths(void *arg)
 {
-    static const struct mu_peer_items_events on = {
-        .item = count_item, .writable = count_writable, .ended = count_ended};
     static const uint8_t bytes[2000];
     struct item_test *t = arg;
     bool again = false;
 
-    t->items.on = &on;
+    t->items.on = &count_events;
     mu_peer_items_open(sides[0].calls, &t->items, &rig.node[1].identity.id, ITEMS);
     for (size_t i = 0; i < 4 && t->lens[i] != 0; i++) {
         assert_int_equal(mu_peer_items_send(&t->items, mu_span(bytes, t->lens[i])), t->errs[i]);
@@ -733,6 +739,57 @@ static void test_peer_items_that_wait_are_so_many_bytes(void **unused)
     close_all();
 }
 
+static struct mu_peer_echo_calls echo;
+
+static void serve_echo(void *arg)
+{
+    assert_int_equal(mu_peer_echo_calls_serve(&echo, ((struct side *)arg)->calls), 0);
+}
+
+static void unserve_echo(void *arg)
+{
+    (void)arg;
+    mu_peer_echo_calls_unserve(&echo);
+}
+
+/* Sends one item to the echo. */
+static void send_long(void *arg)
+{
+    struct item_test *t = arg;
+    uint8_t *bytes = mu_calloc(1, t->lens[0]);
+
+    assert_non_null(bytes);
+    t->items.on = &count_events;
+    mu_peer_items_open(sides[0].calls, &t->items, &rig.node[1].identity.id, MU_PEER_ECHO_STREAM);
+    assert_int_equal(mu_peer_items_send(&t->items, mu_span(bytes, t->lens[0])), 0);
+    assert_int_equal(mu_peer_items_end(&t->items), 0);
+    mu_free(bytes);
+}
+
+/* The echo keeps an item behind its length, of eight bytes. Meets HELD_MAX of
+ * service/peer/echo.c. */
+static void test_peer_echo_holds_so_many_bytes_of_a_caller(void **unused)
+{
+    struct item_test last = {.lens = {((size_t)64 << 20) - 8}};
+    struct item_test first = {.lens = {((size_t)64 << 20) - 7}};
+
+    (void)unused;
+    open_all(2);
+    rig_introduce(&rig.node[0], &rig.node[1]);
+    mu_sim_call(rig.node[1].proc, serve_echo, &sides[1]);
+    mu_sim_call(rig.node[0].proc, send_long, &last);
+    rig_run(&rig, 60000);
+    assert_true(last.got == 1 && last.ended == 1 && last.status == 0);
+    assert_int_equal(last.got_len, last.lens[0]);
+    mu_sim_call(rig.node[0].proc, send_long, &first);
+    rig_run(&rig, 60000);
+    assert_true(first.got == 0 && first.ended == 1);
+    assert_int_equal(first.status, MUSTER_EREMOTE);
+    assert_non_null(strstr(first.text, "too many bytes wait to be read back"));
+    mu_sim_call(rig.node[1].proc, unserve_echo, NULL);
+    close_all();
+}
+
 #define T(name) cmocka_unit_test_setup(name, reset_limits)
 
 int main(void)
@@ -754,6 +811,7 @@ int main(void)
         T(test_peer_call_reads_so_many_bytes_of_requests),
         T(test_peer_items_are_so_long_and_no_longer),
         T(test_peer_items_that_wait_are_so_many_bytes),
+        T(test_peer_echo_holds_so_many_bytes_of_a_caller),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
