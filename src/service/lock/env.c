@@ -316,7 +316,8 @@ void mu_lock_env_limit(struct mu_lock_env *lock, const struct mu_lock_limits *li
 
 void mu_lock_env_shown(void *lock, struct mu_conn *wire)
 {
-    mu_guests_leave(&((struct mu_lock_env *)lock)->book, &((struct lock_conn *)wire->impl)->guest);
+    (void)lock;
+    mu_lock_guest_leaves(wire->impl);
 }
 
 struct mu_env *mu_lock_env_wire(struct mu_lock_env *lock)

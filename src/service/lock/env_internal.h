@@ -107,6 +107,8 @@ void mu_lock_free_listener_if_shut(struct lock_listener *l);
 size_t mu_lock_hear(struct lock_conn *c, struct mu_span in);
 /** Ends a connection that has no owner. */
 void mu_lock_shut(struct lock_conn *c);
+/** It has shown its credential, or is gone: the next of its address may have its turn. */
+void mu_lock_guest_leaves(struct lock_conn *c);
 /** The connection is gone; if it had no owner, its listener does not wait for it any more. */
 void mu_lock_guest_gone(struct lock_conn *c);
 /** A guest is late. */

@@ -54,12 +54,23 @@ static void stop_awaiting(struct lock_conn *c)
     arm_timer(c->lock);
 }
 
+/* The guest is none any more. It may be the one for whom others of its address wait. */
+void mu_lock_guest_leaves(struct lock_conn *c)
+{
+    struct mu_lock_env *lock = c->lock;
+
+    mu_guests_leave(&lock->book, &c->guest);
+    if (!mu_list_empty(&lock->book.turns)) {
+        mu_env_timer_arm(lock->below, &lock->turn, mu_env_now(lock->below).mono);
+    }
+}
+
 /* Ends the wait: the connection has no owner, and no more is expected from it. */
 static void leave(struct lock_conn *c)
 {
     stop_awaiting(c);
     mu_list_remove(&c->fresh);
-    mu_guests_leave(&c->lock->book, &c->guest);
+    mu_lock_guest_leaves(c);
     mu_free(c->hello);
     c->hello = NULL;
     c->hello_len = 0;

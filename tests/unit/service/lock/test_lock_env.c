@@ -171,6 +171,7 @@ struct knocks {
     struct mu_conn conns[8];
     bool open[8];
     bool live[8];
+    size_t heard[8];
 };
 
 static struct knocks *knocks;
@@ -187,7 +188,9 @@ static void knock_open(struct mu_conn *conn)
 
 static size_t knock_data(struct mu_conn *conn, struct mu_span in)
 {
-    (void)conn;
+    if (conn >= knocks->conns && conn < knocks->conns + 8) {
+        knocks->heard[knock_of(conn)] += in.len;
+    }
     return in.len;
 }
 
@@ -367,6 +370,32 @@ static void test_lock_env_bounds_who_is_nobody(void **state)
         node_fini(&honest);
         world_fini(&w);
     }
+}
+
+/* Goal: who waits for another of its address gets its turn when that one is gone, although nobody
+ * else comes. */
+static void test_lock_env_gives_the_next_its_turn(void **state)
+{
+    static const struct mu_lock_limits limits = {
+        .guests = 8, .of_address = 8, .shaking = 8, .shaking_of_address = 1};
+    uint8_t hello[512];
+    size_t len = make_hello(MY_TOKEN, hello);
+    struct knocks k;
+    struct world w;
+
+    (void)state;
+    world_init(&w, STRANGER, MY_TOKEN, NULL);
+    mu_lock_env_limit(w.server.lock, &limits);
+    knock_from(&k, &w.client, 2);
+    knock_say(&k, 0, mu_span(hello, len));
+    knock_say(&k, 1, mu_span(hello, len));
+    assert_true(k.heard[0] != 0);
+    assert_int_equal(k.heard[1], 0);
+    mu_env_close(w.client.env, &k.conns[0], true);
+    mu_sim_run_for(w.sim, 100 * MU_NS_PER_MS);
+    assert_true(k.heard[1] != 0);
+    knock_end(&k);
+    world_fini(&w);
 }
 
 static struct mu_conn silent[MU_LOCK_SILENT_MAX + 2];
@@ -633,6 +662,7 @@ int main(void)
         cmocka_unit_test(test_lock_env_waits_five_seconds_for_a_native_greeting),
         cmocka_unit_test(test_lock_env_waits_five_seconds_for_the_rest_of_a_handshake),
         cmocka_unit_test(test_lock_env_bounds_who_is_nobody),
+        cmocka_unit_test(test_lock_env_gives_the_next_its_turn),
         cmocka_unit_test(test_lock_env_bounds_who_is_silent),
         cmocka_unit_test(test_lock_env_has_words_for_so_many),
         cmocka_unit_test(test_lock_env_tells_whom_it_sends_away),
