@@ -115,8 +115,8 @@ def check_pulled(pull, source, what):
     return last or {}
 
 
-def some(bytes_at_least):
-    return lambda got: got >= bytes_at_least
+def some(at_least):
+    return lambda got: got >= at_least
 
 
 # --- tests --------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_donor_killed_in_the_middle():
     source = make("kill.safetensors", "kill")
     with Donor(source, "--rate", "3M") as one, Donor(source, "--rate", "3M") as two:
         pull = Pull(path("kill.out"), one.address, two.address)
-        pull.until("progress", bytes=some(2 * MIB))
+        pull.until("progress", bytes=some(2 * MIB), donors=some(2))
         one.signal(signal.SIGKILL)
         last = check_pulled(pull, source, "one donor of two killed")
         checks.ok(last.get("lost", 0) >= 1, "its loss is counted", last)
@@ -189,7 +189,7 @@ def test_donor_stopped():
     source = make("stop.safetensors", "stop")
     with Donor(source, "--rate", "3M") as one, Donor(source, "--rate", "3M") as two:
         pull = Pull(path("stop.out"), "--stall", "0.5", one.address, two.address)
-        pull.until("progress", bytes=some(2 * MIB))
+        pull.until("progress", bytes=some(2 * MIB), donors=some(2))
         one.signal(signal.SIGSTOP)
         check_pulled(pull, source, "one donor of two stopped")
         one.signal(signal.SIGCONT)
@@ -283,7 +283,7 @@ def test_in_a_swarm():
                          "ls finds both in the DHT")
             pull = Pull(path("swarm.out"), "--dht", swarm, "--hivemind", "TrainingStateAverager",
                         "run")
-            pull.until("progress", bytes=some(2 * MIB))
+            pull.until("progress", bytes=some(2 * MIB), donors=some(2))
             second.signal(signal.SIGKILL)
             last = check_pulled(pull, source, "in a swarm, one donor of two killed")
             checks.ok(last.get("lost", 0) >= 1, "its loss is counted", last)
