@@ -6,8 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <jansson.h>
+
 #include <muster/muster.h>
 
+#include "cli/options.h"
 #include "core/err.h"
 
 /* Exit codes, documented in muster(1). */
@@ -30,58 +33,15 @@ int cli_exit_code(int err);
 int cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /** The same as cli_fail() with CLI_USAGE, and points to --help. */
 int cli_usage(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** Prints a figure as "name value unit", or as a JSON object. */
+void cli_figure(bool json, const char *name, double value, int digits, const char *unit);
+/** Adds bytes to a JSON object: as text if they are UTF-8, else as base64 under the name with
+ * "_base64" appended. */
+void cli_put_bytes(json_t *object, const char *name, struct muster_bytes bytes);
+/** Prints a JSON object or array on one line, and frees it. */
+void cli_print_json(json_t *value);
 /** Returns the level that torchrun's LOGLEVEL names; without it, warnings and errors are logged. */
 enum muster_log_level cli_log_level(void);
-
-/* --- options ---------------------------------------------------------------------------------- */
-
-enum cli_option_type {
-    CLI_FLAG = 1, /* bool */
-    CLI_TEXT,     /* const char * */
-    CLI_NUMBER,   /* uint64_t */
-    CLI_SIZE,     /* uint64_t; K, M, G, T may follow the number */
-    CLI_INTEGER,  /* int64_t, with a sign; to 2^31 - 1 either way */
-    CLI_SECONDS,  /* double: whole or with a point; may be negative, never infinite */
-};
-
-/* One option of a command. The same table drives parsing and --help. The members after `max` may be
- * left out. */
-struct cli_option {
-    const char *name;  /* without the dashes */
-    const char *value; /* the name of its value, or NULL if it takes no value */
-    const char *help;
-    enum cli_option_type type;
-    void *to;
-    uint64_t max;          /* greatest number or size; 0: no limit */
-    char letter;           /* "-r" for "--redirects"; 0: no letter */
-    const char *variable;  /* environment variable that has its default; NULL: no variable. Flags: a
-                              whole number, on if it is not 0 */
-    const char *const *of; /* the values it takes, ended by NULL; NULL: any value */
-    bool *given;           /* set to true if the command line or the variable gave it; or NULL */
-    bool whole;            /* with cli_verb.argparse: the name cannot be abbreviated */
-};
-
-struct cli_verb {
-    const char *name;
-    const char *synopsis;
-    const char *description;
-    const struct cli_option *options;
-    size_t option_count; /* at most 64 */
-    bool argparse;       /* parses as Python's argparse does: see below */
-};
-
-/**
- * Parses options up to the first word that is not an option, or up to "--", and moves *argc and
- * *argv behind them. --help prints and exits. Returns 0 or, after it has printed the error,
- * CLI_USAGE, or CLI_FAILED for a flag's variable that is not a number. Takes "--name value" and
- * "--name=value". With `argparse` also: "_" for "-" in names, abbreviated names that fit only one
- * option, letters together and with their value ("-mr3", "-r=3"), and a value that begins with "-"
- * only if it is a number or contains a blank.
- */
-int cli_parse(const struct cli_verb *verb, int *argc, char ***argv);
-/** Parses a whole number; returns false if it is not one or is greater than `max`. With `size`, K,
- * M, G and T may follow. */
-bool cli_parse_number(const char *text, bool size, uint64_t max, uint64_t *ret);
 
 /** Reads the job's token: the first line of a file that only its owner can read. Returns 0, or an
  * exit code after it has printed the error. */

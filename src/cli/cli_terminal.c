@@ -1,6 +1,7 @@
 #include "cli/cli_terminal.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -103,6 +104,15 @@ static FILE *open_stream(struct shown *s, FILE *old, int fd, int mode)
     }
     (void)setvbuf(s->stream, NULL, mode, BUFSIZ);
     return s->stream;
+}
+
+bool cli_terminal_colors(int fd)
+{
+    const char *no = getenv("NO_COLOR");
+    const char *kind = getenv("TERM");
+
+    return isatty(fd) == 1 && (no == NULL || no[0] == '\0') &&
+           (kind == NULL || strcmp(kind, "dumb") != 0);
 }
 
 void cli_terminal_open(void)

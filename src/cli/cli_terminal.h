@@ -7,8 +7,12 @@
 #ifndef MU_CLI_TERMINAL_H
 #define MU_CLI_TERMINAL_H
 
+#include <stdbool.h>
 #include <stdio.h>
 
+/** Returns whether the descriptor is a terminal that may show colours: NO_COLOR in the environment,
+ * unless it is empty, and TERM=dumb forbid them. */
+bool cli_terminal_colors(int fd);
 /** Call it before anything is printed. */
 void cli_terminal_open(void);
 /** Ends the filtering: the caller prints only its own or filtered text from here on. */

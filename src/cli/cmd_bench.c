@@ -12,7 +12,9 @@
 
 struct bench {
     const char *url;
-    uint64_t clients, in_flight, seconds, size;
+    uint64_t clients, in_flight, size;
+    double duration;
+    bool json;
     const char *op;
     muster_store **stores;
     char *value;
@@ -82,6 +84,15 @@ static int compare_u64(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+static void print_figure(const struct bench *b, const char *what, double value, int digits,
+                         const char *unit)
+{
+    char name[64];
+
+    (void)snprintf(name, sizeof(name), "store.%s.%s", b->op, what);
+    cli_figure(b->json, name, value, digits, unit);
+}
+
 static int report(struct bench *b, struct chain *chains, size_t count, double seconds)
 {
     uint64_t total = 0;
@@ -108,9 +119,9 @@ static int report(struct bench *b, struct chain *chains, size_t count, double se
         n += mine;
     }
     qsort(all, n, sizeof(*all), compare_u64);
-    printf("store.%s.rate %.0f ops/s\n", b->op, (double)total / seconds);
-    printf("store.%s.p50 %.1f us\n", b->op, (double)all[n / 2] / 1e3);
-    printf("store.%s.p99 %.1f us\n", b->op, (double)all[n - 1 - n / 100] / 1e3);
+    print_figure(b, "rate", (double)total / seconds, 0, "ops/s");
+    print_figure(b, "p50", (double)all[n / 2] / 1e3, 1, "us");
+    print_figure(b, "p99", (double)all[n - 1 - n / 100] / 1e3, 1, "us");
     free(all);
     return CLI_OK;
 }
@@ -155,6 +166,8 @@ static int measure(struct bench *b)
 {
     size_t count = b->clients * b->in_flight;
     struct chain *chains = calloc(count, sizeof(*chains));
+    const struct timespec pause = {.tv_sec = cli_ms(b->duration) / 1000,
+                                   .tv_nsec = cli_ms(b->duration) % 1000 * 1000000L};
     struct timespec started;
     double seconds;
     int err = chains == NULL ? MUSTER_ENOMEM : 0;
@@ -169,7 +182,7 @@ static int measure(struct bench *b)
     for (size_t i = 0; i < count; i++) {
         start_next(&chains[i]);
     }
-    (void)nanosleep(&(struct timespec){.tv_sec = (time_t)b->seconds}, NULL);
+    (void)nanosleep(&pause, NULL);
     atomic_store(&b->stop, true);
     seconds = (double)elapsed_ns(&started) / 1e9;
     for (size_t i = 0; i < count; i++) {
@@ -223,9 +236,10 @@ int cmd_bench(int argc, char **argv)
     struct bench b = {.url = getenv("MUSTER_STORE"),
                       .clients = 8,
                       .in_flight = 1,
-                      .seconds = 3,
+                      .duration = 3,
                       .size = 64,
                       .op = "get"};
+    static const char *const operations[] = {"store", "rdzv", "etcd", NULL};
     const struct cli_option options[] = {
         {"store", "URL", "the store (MUSTER_STORE)", CLI_TEXT, &b.url, 0},
         {"op", "OP", "the operation: get, set or add (get)", CLI_TEXT, &b.op, 0},
@@ -233,31 +247,37 @@ int cmd_bench(int argc, char **argv)
          10000},
         {"in-flight", "N", "number of operations that each store has under way (1)", CLI_NUMBER,
          &b.in_flight, 1000},
-        {"seconds", "N", "how long to run (3)", CLI_NUMBER, &b.seconds, 3600},
+        {"duration", "TIME", "how long to run (3s)", CLI_SECONDS, &b.duration, 3600},
+        {"seconds", "N", "write --duration 3s", CLI_GONE, NULL, 0},
         {"size", "SIZE", "size of a value (64)", CLI_SIZE, &b.size, 8u << 20},
+        {"json", NULL, "print one JSON object per line", CLI_FLAG, &b.json, 0},
     };
     const struct cli_verb verb = {
-        "bench", "store --store URL [OPTIONS] | rdzv [OPTIONS] | etcd [OPTIONS]",
+        "bench",
+        "store --store URL [OPTIONS] | rdzv [OPTIONS] | etcd [OPTIONS]",
         "Measures a store through this library and prints `name value unit` lines. All clients\n"
         "share one thread; `make bench` compares servers with its own load generator.\n"
         "`muster bench rdzv --help` describes how to measure a rendezvous,\n"
         "`muster bench etcd --help` how to measure etcd by itself.",
-        options, sizeof(options) / sizeof(options[0])};
+        options,
+        sizeof(options) / sizeof(options[0]),
+        .operations = operations};
     int err;
 
-    if (argc >= 2 && strcmp(argv[1], "store") == 0) {
-        argc--;
-        argv++;
-    } else if (argc >= 2 && strcmp(argv[1], "etcd") == 0) {
+    /* These two have tables of their own. */
+    if (argc >= 2 && strcmp(argv[1], "etcd") == 0) {
         return cmd_bench_etcd(argc - 1, argv + 1);
-    } else if (argc >= 2 && strcmp(argv[1], "rdzv") == 0) {
+    }
+    if (argc >= 2 && strcmp(argv[1], "rdzv") == 0) {
         return cmd_bench_rdzv(argc - 1, argv + 1);
-    } else if (argc >= 2 && argv[1][0] != '-') {
-        return cli_usage("bench", "say what to measure: store, rdzv or etcd, not \"%s\"", argv[1]);
     }
     err = cli_parse(&verb, &argc, &argv);
+    if (err == 0 && strcmp(argv[0], "store") != 0) {
+        return cli_usage("bench", "write the options after the word: muster bench %s [OPTIONS]",
+                         argv[0]);
+    }
     if (err == 0 &&
-        (b.url == NULL || argc != 0 || b.clients == 0 || b.in_flight == 0 || b.seconds == 0 ||
+        (b.url == NULL || argc != 1 || b.clients == 0 || b.in_flight == 0 || b.duration <= 0 ||
          (strcmp(b.op, "get") != 0 && strcmp(b.op, "set") != 0 && strcmp(b.op, "add") != 0))) {
         err = cli_usage(
             "bench",

@@ -19,7 +19,9 @@ struct chain {
 
 struct bench {
     const char *endpoints, *op;
-    uint64_t clients, seconds, size;
+    uint64_t clients, size;
+    double duration;
+    bool json;
     struct cli_loop loop;
     struct mu_etcd *etcd;
     struct mu_timer timer;
@@ -95,6 +97,7 @@ static int prepare(struct bench *b, struct chain *c, size_t index, struct mu_spa
 
 static int measure(struct bench *b, struct mu_span value)
 {
+    char name[32];
     int err = 0;
 
     for (size_t i = 0; err == 0 && i < b->clients; i++) {
@@ -106,7 +109,7 @@ static int measure(struct bench *b, struct mu_span value)
     }
     mu_timer_init(&b->timer, on_timer);
     b->started = mu_env_now(b->loop.env).mono;
-    mu_env_timer_arm(b->loop.env, &b->timer, mu_mono_add_ms(b->started, b->seconds * 1000));
+    mu_env_timer_arm(b->loop.env, &b->timer, mu_mono_add_ms(b->started, cli_ms(b->duration)));
     b->running = b->clients;
     for (size_t i = 0; i < b->clients; i++) {
         mu_etcd_submit(b->etcd, &b->chains[i].call);
@@ -118,7 +121,8 @@ static int measure(struct bench *b, struct mu_span value)
     if (!(b->took_s > 0) || b->done == 0) {
         return cli_fail(CLI_FAILED, "nothing was measured");
     }
-    printf("etcd.%s.rate %.0f txn/s\n", b->op, (double)b->done / b->took_s);
+    (void)snprintf(name, sizeof(name), "etcd.%s.rate", b->op);
+    cli_figure(b->json, name, (double)b->done / b->took_s, 0, "txn/s");
     return CLI_OK;
 }
 
@@ -154,25 +158,27 @@ static int run(struct bench *b)
 
 int cmd_bench_etcd(int argc, char **argv)
 {
-    static struct bench b = {.op = "put", .clients = 8, .seconds = 3, .size = 64};
+    static struct bench b = {.op = "put", .clients = 8, .duration = 3, .size = 64};
     const struct cli_option options[] = {
         {"endpoints", "HOST:PORT,...", "endpoints of the cluster", CLI_TEXT, &b.endpoints, 0},
         {"op", "OP", "the operation: put or get, in its own transaction (put)", CLI_TEXT, &b.op, 0},
         {"clients", "N", "number of transactions under way (8)", CLI_NUMBER, &b.clients, 10000},
-        {"seconds", "N", "how long to run (3)", CLI_NUMBER, &b.seconds, 3600},
+        {"duration", "TIME", "how long to run (3s)", CLI_SECONDS, &b.duration, 3600},
+        {"seconds", "N", "write --duration 3s", CLI_GONE, NULL, 0},
         {"size", "SIZE", "size of a value (64)", CLI_SIZE, &b.size, 1u << 20},
+        {"json", NULL, "print one JSON object per line", CLI_FLAG, &b.json, 0},
     };
     const struct cli_verb verb = {
-        "bench", "etcd --endpoints HOST:PORT,... [OPTIONS]",
+        "bench etcd", "--endpoints HOST:PORT,... [OPTIONS]",
         "Measures etcd by itself, so that a store that uses etcd can be compared with it, and\n"
         "prints `name value unit` lines.",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
 
-    if (err == 0 && (b.endpoints == NULL || argc != 0 || b.clients == 0 || b.seconds == 0 ||
+    if (err == 0 && (b.endpoints == NULL || argc != 0 || b.clients == 0 || b.duration <= 0 ||
                      (strcmp(b.op, "put") != 0 && strcmp(b.op, "get") != 0))) {
         err = cli_usage(
-            "bench",
+            "bench etcd",
             "name the cluster (--endpoints), an operation (--op put or get) and numbers above 0");
     }
     return err != 0 ? err : run(&b);

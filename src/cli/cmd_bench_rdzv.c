@@ -28,7 +28,8 @@ struct bench {
     const char *backend;
     const char *address;
     bool members;
-    uint64_t timeout;
+    double timeout;
+    bool json;
     /* private */
     struct cli_loop loop;
     struct mu_timer timer; /* the time limit */
@@ -169,7 +170,7 @@ static void on_timeout(struct mu_timer *timer)
 
     give_up(b, cli_fail(CLI_TIMEOUT,
                         "%" PRIu64 " of %" PRIu64 " connected and %" PRIu64
-                        " were given a rank within %" PRIu64 " s",
+                        " were given a rank within %g s",
                         b->connected, b->count, b->assigned, b->timeout));
 }
 
@@ -234,28 +235,30 @@ static int open_nodes(struct bench *b, const char *endpoint)
     return 0;
 }
 
-static void print_count(const char *name, const char *what, const char *unit, uint64_t count)
+static void print_figure(const struct bench *b, const char *what, double value, int digits,
+                         const char *unit)
 {
-    printf("%s.%s %" PRIu64 " %s\n", name, what, count, unit);
+    char name[96];
+
+    (void)snprintf(name, sizeof(name), "rdzv.%s.%" PRIu64 ".%s", b->backend, b->count, what);
+    cli_figure(b->json, name, value, digits, unit);
 }
 
 static void print_figures(const struct bench *b)
 {
     const struct mu_store_server_stats *x = &b->before.stats;
     const struct mu_store_server_stats *y = &b->after.stats;
-    char name[96];
 
-    (void)snprintf(name, sizeof(name), "rdzv.%s.%" PRIu64, b->backend, b->count);
     if (b->connected == b->count) {
-        printf("%s.connect %.6f s\n", name, b->connected_at - b->opened_at);
+        print_figure(b, "connect", b->connected_at - b->opened_at, 6, "s");
     }
-    printf("%s.last %.6f s\n", name, b->done_at - b->joined_at);
+    print_figure(b, "last", b->done_at - b->joined_at, 6, "s");
     if (b->own_server) {
-        printf("%s.server_cpu %.6f s\n", name, (double)(b->after.cpu_us - b->before.cpu_us) / 1e6);
-        print_count(name, "messages_in", "messages", y->messages_in - x->messages_in);
-        print_count(name, "messages_out", "messages", y->messages_out - x->messages_out);
-        print_count(name, "bytes_in", "B", y->bytes_in - x->bytes_in);
-        print_count(name, "bytes_out", "B", y->bytes_out - x->bytes_out);
+        print_figure(b, "server_cpu", (double)(b->after.cpu_us - b->before.cpu_us) / 1e6, 6, "s");
+        print_figure(b, "messages_in", (double)(y->messages_in - x->messages_in), 0, "messages");
+        print_figure(b, "messages_out", (double)(y->messages_out - x->messages_out), 0, "messages");
+        print_figure(b, "bytes_in", (double)(y->bytes_in - x->bytes_in), 0, "B");
+        print_figure(b, "bytes_out", (double)(y->bytes_out - x->bytes_out), 0, "B");
     }
 }
 
@@ -278,7 +281,7 @@ static int run(struct bench *b)
     }
     mu_timer_init(&b->timer, on_timeout);
     mu_env_timer_arm(b->loop.env, &b->timer,
-                     mu_mono_add_ms(mu_env_now(b->loop.env).mono, b->timeout * 1000));
+                     mu_mono_add_ms(mu_env_now(b->loop.env).mono, cli_ms(b->timeout)));
     b->nodes = calloc(b->count, sizeof(*b->nodes));
     b->ranks = calloc(b->count, 1);
     if (b->nodes == NULL || b->ranks == NULL) {
@@ -311,7 +314,8 @@ int cmd_bench_rdzv(int argc, char **argv)
          CLI_TEXT, &b.address, 0},
         {"members", NULL, "every node also asks for the list of all members", CLI_FLAG, &b.members,
          0},
-        {"timeout", "SECONDS", "give up after this long (120)", CLI_NUMBER, &b.timeout, 86400},
+        {"timeout", "TIME", "give up after this long (2m)", CLI_SECONDS, &b.timeout, 86400},
+        {"json", NULL, "print one JSON object per line", CLI_FLAG, &b.json, 0},
     };
     const struct cli_verb verb = {
         "bench rdzv", "[--nodes N] [--backend B] [OPTIONS]",
@@ -321,7 +325,10 @@ int cmd_bench_rdzv(int argc, char **argv)
     int err = cli_parse(&verb, &argc, &argv);
     uint64_t descriptors;
 
-    if (err != 0 || argc != 0 || b.count == 0) {
+    if (err == 0 && argc != 0) {
+        err = cli_usage("bench rdzv", "unexpected argument \"%s\"", argv[0]);
+    }
+    if (err != 0 || b.count == 0) {
         return err != 0 ? err : cli_usage("bench rdzv", "--nodes must be at least 1");
     }
     if (is_etcd(&b) && b.address == NULL) {

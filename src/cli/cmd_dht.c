@@ -7,8 +7,6 @@
 
 #include "codec/bin/msgpack.h"
 
-#define WORDS_MAX 4096
-
 /* Computes the id of a key as hivemind does: bytes are hashed as they are, everything else in its
  * encoding. */
 static int key_of(const char *word, struct mu_dht_id *ret)
@@ -221,81 +219,73 @@ static int run(struct dht_options *o, const char *what)
     if (o->replicas == 0) {
         return cli_usage("dht", "--replicas must be at least 1");
     }
-    if (what != NULL && strcmp(what, "serve") == 0) {
+    if (strcmp(what, "serve") == 0) {
         if (o->word_count != 0) {
             return cli_usage("dht", "serve takes no arguments, only options");
         }
         cli_take_hangup();
         return dht_run(&app, false);
     }
-    if (what != NULL && strcmp(what, "get") == 0) {
+    if (strcmp(what, "get") == 0) {
         app.begin = begin_get;
         return o->word_count == 0 ? cli_usage("dht", "name at least one KEY") : dht_run(&app, true);
     }
-    if (what != NULL && strcmp(what, "store") == 0) {
-        app.begin = begin_store;
-        if (o->expiration <= 0) {
-            return cli_usage("dht", "--expiration must be greater than 0");
-        }
-        return o->word_count == 0 || o->word_count % 2 != 0
-                   ? cli_usage("dht", "store needs a VALUE for every KEY")
-                   : dht_run(&app, true);
+    app.begin = begin_store;
+    if (o->expiration <= 0) {
+        return cli_usage("dht", "--expiration must be greater than 0");
     }
-    return cli_usage("dht", "say what to do: serve, get or store");
+    return o->word_count == 0 || o->word_count % 2 != 0
+               ? cli_usage("dht", "store needs a VALUE for every KEY")
+               : dht_run(&app, true);
 }
 
 int cmd_dht(int argc, char **argv)
 {
     struct dht_options o = {
-        .listen = "/ip4/127.0.0.1/tcp/0", .expiration = 300, .replicas = 5, .timeout_ms = 30000};
+        .listen = "/ip4/127.0.0.1/tcp/0", .expiration = 300, .replicas = 5, .timeout = 30};
+    static const char *const operations[] = {"serve", "get", "store", NULL};
     const struct cli_option options[] = {
-        {"peers", "MULTIADDR,...", "nodes to join through, each with /p2p/ID at its end", CLI_TEXT,
-         &o.peers, 0},
+        {"bootstrap", "MULTIADDR,...", "nodes to join through, each with /p2p/ID at its end",
+         CLI_TEXT, &o.peers, 0},
+        {"peers", "MULTIADDR,...", "write --bootstrap", CLI_GONE, NULL, 0},
         {"identity", "FILE", "the key file (a temporary key)", CLI_TEXT, &o.identity, 0},
         {"listen", "MULTIADDR,...", "serve: where to listen (/ip4/127.0.0.1/tcp/0)", CLI_TEXT,
          &o.listen, 0},
-        {"announce", "MULTIADDR,...", "serve: the addresses to announce (those of --listen)",
+        {"advertise", "MULTIADDR,...", "serve: the addresses that others dial (those of --listen)",
          CLI_TEXT, &o.announce, 0},
+        {"announce", "MULTIADDR,...", "write --advertise", CLI_GONE, NULL, 0},
         {"subkey", "SUBKEY", "store: write into a dictionary, under this subkey", CLI_TEXT,
          &o.subkey, 0},
         {"owner", "FILE", "store: sign with this RSA key; nobody else can change the record",
          CLI_TEXT, &o.owner, 0},
-        {"expiration", "SECONDS", "store: how long a record lasts (300)", CLI_SECONDS,
-         &o.expiration, 0},
+        {"expiration", "TIME", "store: how long a record lasts (5m)", CLI_SECONDS, &o.expiration,
+         0},
         {"replicas", "N", "how many nodes keep a record (5, as in hivemind; at most 16)",
          CLI_NUMBER, &o.replicas, 16},
         {"latest", NULL, "get: look for the newest record on all nodes that may have it", CLI_FLAG,
          &o.latest, 0},
         {"text", NULL, "store: values are texts, even if they look like JSON or bytes", CLI_FLAG,
          &o.text, 0},
-        {"timeout-ms", "MS", "get, store: time limit for the whole operation (30000)", CLI_NUMBER,
-         &o.timeout_ms, 3600000},
+        {"timeout", "TIME", "get, store: time limit for the whole operation (30s)", CLI_SECONDS,
+         &o.timeout, 3600},
+        {"timeout-ms", "MS", "write --timeout 30s, or --timeout 500ms", CLI_GONE, NULL, 0},
         {"json", NULL, "print one JSON object per line", CLI_FLAG, &o.json, 0},
     };
     const struct cli_verb verb = {
-        "dht", "serve|get|store [OPTIONS] [KEY...|KEY VALUE...]",
+        "dht",
+        "serve|get|store [OPTIONS] [KEY...|KEY VALUE...]",
         "serve   runs a node of the DHT\n"
         "get     prints the records of keys\n"
         "store   writes records; a VALUE is JSON, or hex:... for bytes, or else a text",
-        options, sizeof(options) / sizeof(options[0])};
-    const char *what = NULL;
-    char **words = calloc(WORDS_MAX, sizeof(*words));
-    int err = words == NULL ? cli_fail(CLI_FAILED, "out of memory") : 0;
+        options,
+        sizeof(options) / sizeof(options[0]),
+        .operations = operations};
+    int err = cli_parse(&verb, &argc, &argv);
 
-    err = err != 0 ? err : cli_parse(&verb, &argc, &argv);
-    while (err == 0 && argc > 0) {
-        if (what == NULL) {
-            what = argv[0];
-        } else if (o.word_count == WORDS_MAX) {
-            err = cli_usage("dht", "there are more than %d arguments", WORDS_MAX);
-            break;
-        } else {
-            words[o.word_count++] = argv[0];
-        }
-        err = cli_parse(&verb, &argc, &argv);
+    if (err != 0) {
+        return err;
     }
-    o.words = words;
-    err = err != 0 ? err : run(&o, what);
-    free(words);
-    return err;
+    o.words = argv + 1;
+    o.word_count = (size_t)argc - 1;
+    return run(&o, argv[0]);
 }

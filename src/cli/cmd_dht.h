@@ -28,7 +28,7 @@ struct dht_options {
     const char *peers;
     const char *subkey;
     double expiration; /* seconds from now */
-    uint64_t timeout_ms;
+    double timeout;
     uint64_t replicas;
     bool latest;
     bool text;

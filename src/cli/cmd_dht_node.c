@@ -156,7 +156,7 @@ static void on_joined(struct mu_dht_wish *wish, const struct mu_dht_op *op)
     if (op->status != 0) {
         (void)cli_fail(0, "not joined yet: %s", muster_strerror(op->status));
     } else if (app->peer_count != 0 && op->reachable == 0) {
-        (void)cli_fail(0, "no other node can reach this one; check --announce and the firewall");
+        (void)cli_fail(0, "no other node can reach this one; check --advertise and the firewall");
     }
     if (app->o->json) {
         printf("{\"joined\":%s,\"answered\":%u,\"reachable\":%u}\n",
@@ -199,7 +199,7 @@ static int start_dht(struct dht_app *app, bool client)
     config.dht.self.peer = app->identity.id;
     config.dht.client = client;
     config.dht.replicas = (uint32_t)app->o->replicas;
-    config.dht.op_ms = (uint32_t)app->o->timeout_ms;
+    config.dht.op_ms = cli_ms(app->o->timeout);
     (void)mu_dht_chain_add(&config.dht.chain, &app->validator.base);
     err = mu_dht_service_start(app->loop.env, &config, &app->dht, &msg);
     return err == 0 ? 0 : cli_fail(CLI_FAILED, "%s", msg.text);
@@ -215,7 +215,7 @@ static int begin(struct dht_app *app, bool client)
         code = code != 0 ? code : cli_use_words(app->o->announce, use_announce, app);
         code = code != 0 ? code : cli_use_words(app->o->listen, use_listen, app);
     } else if (code == 0 && app->peer_count == 0) {
-        code = cli_usage("dht", "name the nodes to join through: --peers MULTIADDR,...");
+        code = cli_usage("dht", "name the nodes to join through: --bootstrap MULTIADDR,...");
     }
     if (code != 0) {
         return code;

@@ -111,7 +111,7 @@ int cmd_doctor(int argc, char **argv)
         {"json", NULL, "print one JSON object", CLI_FLAG, &o.json, 0},
         {"ports", "PORT,...", "ports of hosts that are named without a port (29400,29500)",
          CLI_TEXT, &o.ports, 0},
-        {"timeout", "SECONDS", "how long to wait for each answer (hosts 3, etcd 5)", CLI_NUMBER,
+        {"timeout", "TIME", "how long to wait for each answer (hosts 3s, etcd 5s)", CLI_SECONDS,
          &o.timeout, 600, .given = &timed},
         CLI_LOCK_OPTIONS(&o.lock),
     };
@@ -125,31 +125,24 @@ int cmd_doctor(int argc, char **argv)
         "Each line is a finding; if something is wrong, the next line says what to do about it.\n"
         "Exit codes: 0 nothing is bad, 1 something is bad, 4 muster cannot use the etcd cluster.",
         options, sizeof(options) / sizeof(options[0])};
-    const char *words[WORDS_MAX];
-    size_t count = 0;
     int err = cli_parse(&verb, &argc, &argv);
 
-    /* Options may stand before, between and after the words. */
-    while (err == 0 && argc > 0) {
-        if (count == WORDS_MAX) {
-            return cli_usage("doctor", "name at most %d hosts", WORDS_MAX);
-        }
-        words[count++] = argv[0];
-        err = cli_parse(&verb, &argc, &argv);
-    }
     if (err != 0) {
         return err;
     }
+    if (argc > WORDS_MAX) {
+        return cli_usage("doctor", "name at most %d hosts", WORDS_MAX);
+    }
     if (timed && o.timeout == 0) {
-        return cli_usage("doctor", "--timeout must be at least one second");
+        return cli_usage("doctor", "--timeout must be greater than 0");
     }
-    if (count == 0 || strcmp(words[0], "etcd") != 0) {
-        return doctor_hosts(&o, words, count);
+    if (argc == 0 || strcmp(argv[0], "etcd") != 0) {
+        return doctor_hosts(&o, (const char *const *)argv, (size_t)argc);
     }
-    if (count != 2) {
+    if (argc != 2) {
         return cli_usage("doctor",
                          "write muster doctor etcd URL; for a host named etcd, write etcd:PORT");
     }
     o.timeout = o.timeout == 0 ? 5 : o.timeout;
-    return doctor_etcd(&o, words[1]);
+    return doctor_etcd(&o, argv[1]);
 }

@@ -44,7 +44,7 @@ void doctor_print(const struct doctor_report *r);
 json_t *doctor_json(const struct doctor_report *r);
 
 struct doctor_options {
-    uint64_t timeout;  /* seconds for one question; 0: the default */
+    double timeout;    /* seconds for one question; 0: the default */
     const char *ports; /* ports of hosts, separated by commas; NULL: the usual ones */
     struct cli_lock lock;
     bool json;

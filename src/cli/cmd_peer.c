@@ -10,8 +10,6 @@
 #include "codec/text/base64.h"
 #include "codec/peer/id.h"
 
-#define WORDS_MAX 1024
-
 /* --- id --------------------------------------------------------------------------------------- */
 
 static const char *type_name(enum mu_key_type type)
@@ -68,10 +66,10 @@ static int show_id(const struct peer_options *o)
 
 static int run(struct peer_options *o, const char *const *words, size_t count)
 {
-    const char *what = count > 0 ? words[0] : NULL;
+    const char *what = words[0];
     const char *word = count > 1 ? words[1] : NULL;
 
-    if (what != NULL && strcmp(what, "call") == 0) {
+    if (strcmp(what, "call") == 0) {
         o->address = word;
         o->method = count > 2 ? words[2] : NULL;
         o->data = words + 3;
@@ -81,35 +79,32 @@ static int run(struct peer_options *o, const char *const *words, size_t count)
     if (count > 2) {
         return cli_usage("peer", "unexpected argument \"%s\"", words[2]);
     }
-    if (what != NULL && strcmp(what, "id") == 0) {
+    if (strcmp(what, "id") == 0) {
         if (word != NULL) {
             o->identity = word;
         }
         return show_id(o);
     }
-    if (what != NULL && strcmp(what, "serve") == 0) {
+    if (strcmp(what, "serve") == 0) {
         return word != NULL ? cli_usage("peer", "serve takes no arguments, only options")
                             : peer_serve(o);
     }
-    if (what != NULL && strcmp(what, "ping") == 0) {
-        o->address = word;
-        return word == NULL ? cli_usage("peer", "name the peer to ping: a multiaddr")
-                            : peer_ping(o);
-    }
-    return cli_usage("peer", "say what to do: id, serve, ping or call");
+    o->address = word;
+    return word == NULL ? cli_usage("peer", "name the peer to ping: a multiaddr") : peer_ping(o);
 }
 
 int cmd_peer(int argc, char **argv)
 {
     static const char *const types[] = {"ed25519", "rsa", NULL};
+    static const char *const operations[] = {"id", "serve", "ping", "call", NULL};
     struct peer_options o = {.type = "ed25519",
                              .listen = "/ip4/127.0.0.1/tcp/0",
                              .bits = 2048,
                              .count = 4,
-                             .timeout_ms = 10000,
+                             .timeout = 10,
                              .idle = 600,
                              .relay_bytes = (uint64_t)4 << 30,
-                             .relay_seconds = 1800,
+                             .relay_time = 1800,
                              .conns_max = 1024};
     const struct cli_option options[] = {
         {"identity", "FILE", "the key file (a temporary key)", CLI_TEXT, &o.identity, 0},
@@ -119,21 +114,23 @@ int cmd_peer(int argc, char **argv)
         {"bits", "N", "id: size of a new RSA key (2048)", CLI_NUMBER, &o.bits, 8192},
         {"listen", "MULTIADDR,...", "serve: where to listen (/ip4/127.0.0.1/tcp/0)", CLI_TEXT,
          &o.listen, 0},
-        {"announce", "MULTIADDR,...", "serve: the addresses to announce (those of --listen)",
+        {"advertise", "MULTIADDR,...", "serve: the addresses that others dial (those of --listen)",
          CLI_TEXT, &o.announce, 0},
+        {"announce", "MULTIADDR,...", "write --advertise", CLI_GONE, NULL, 0},
         {"allow", "PEER,...", "serve: ids of the peers that may connect (all)", CLI_TEXT, &o.allow,
          0},
         {"relay", NULL, "serve: be a relay for peers that cannot be dialled", CLI_FLAG, &o.relay,
          0},
         {"relay-bytes", "N", "serve: bytes that a circuit may carry each way (4 GiB); 0: no limit",
          CLI_SIZE, &o.relay_bytes, 0},
-        {"relay-seconds", "N", "serve: how long a circuit may last (1800); 0: no limit", CLI_NUMBER,
-         &o.relay_seconds, UINT32_MAX},
+        {"relay-time", "TIME", "serve: how long a circuit may last (30m); 0: no limit", CLI_SECONDS,
+         &o.relay_time, 0},
+        {"relay-seconds", "N", "write --relay-time 30m", CLI_GONE, NULL, 0},
         {"via", "MULTIADDR,...", "serve: be reached through these relays", CLI_TEXT, &o.via, 0},
         {"autorelay", NULL, "serve: be reached through relays among the connected peers", CLI_FLAG,
          &o.autorelay, 0},
-        {"idle", "SECONDS", "serve: close connections without streams after this (600); 0: never",
-         CLI_NUMBER, &o.idle, 86400},
+        {"idle", "TIME", "serve: close connections without streams after this (10m); 0: never",
+         CLI_SECONDS, &o.idle, 86400},
         {"conns", "N", "serve: greatest number of connections (1024)", CLI_NUMBER, &o.conns_max,
          1000000},
         {"count", "N", "ping: number of pings (4)", CLI_NUMBER, &o.count, 1000000},
@@ -141,29 +138,24 @@ int cmd_peer(int argc, char **argv)
          CLI_TEXT, &o.bootstrap, 0},
         {"stream", NULL, "call: the method has items both ways; each DATA is one of them", CLI_FLAG,
          &o.stream, 0},
-        {"timeout-ms", "MS", "ping: limit to connect, and for each; call: for the call (10000)",
-         CLI_NUMBER, &o.timeout_ms, 3600000},
+        {"timeout", "TIME", "ping: limit to connect, and for each; call: for the call (10s)",
+         CLI_SECONDS, &o.timeout, 3600},
+        {"timeout-ms", "MS", "write --timeout 10s, or --timeout 500ms", CLI_GONE, NULL, 0},
         {"json", NULL, "print one JSON object per line", CLI_FLAG, &o.json, 0},
     };
     const struct cli_verb verb = {
-        "peer", "id|serve|ping|call [OPTIONS] [FILE|MULTIADDR|PEER METHOD [DATA]]",
+        "peer",
+        "id|serve|ping|call [OPTIONS] [FILE|MULTIADDR|PEER METHOD [DATA]]",
         "id      prints the peer id of a key file; with --new, makes the file\n"
         "serve   listens; answers identify and ping, tells where other peers are, and echoes:\n"
         "        /muster/echo/1.0.0, muster::Echo.echo and (--stream) muster::Echo.stream\n"
         "ping    connects to a peer and prints the time of each round trip\n"
         "call    calls a method of a peer, as hivemind's peers do; PEER is a multiaddr, or an id\n"
         "        with --bootstrap; DATA is a text, hex:DIGITS, or - for standard input",
-        options, sizeof(options) / sizeof(options[0])};
-    const char *words[WORDS_MAX] = {NULL};
-    size_t n = 0;
+        options,
+        sizeof(options) / sizeof(options[0]),
+        .operations = operations};
     int err = cli_parse(&verb, &argc, &argv);
 
-    while (err == 0 && argc > 0) {
-        if (n == WORDS_MAX) {
-            return cli_usage("peer", "there are more than %d arguments", WORDS_MAX);
-        }
-        words[n++] = argv[0];
-        err = cli_parse(&verb, &argc, &argv);
-    }
-    return err != 0 ? err : run(&o, words, n);
+    return err != 0 ? err : run(&o, (const char *const *)argv, (size_t)argc);
 }

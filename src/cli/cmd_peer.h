@@ -33,11 +33,11 @@ struct peer_options {
     size_t data_count;
     uint64_t bits;
     uint64_t count;
-    uint64_t timeout_ms;
-    uint64_t idle;
+    double timeout;
+    double idle;
     uint64_t conns_max;
     uint64_t relay_bytes; /* serve --relay: limit of each circuit */
-    uint64_t relay_seconds;
+    double relay_time;
     bool relay;     /* serve: be a relay */
     bool autorelay; /* serve: be reached through relays among the connected peers */
     bool fresh;     /* id: make the key file */

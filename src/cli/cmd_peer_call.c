@@ -47,7 +47,7 @@ static void fail_call(struct call *c, int status, const char *text)
 
     switch (status) {
     case MUSTER_ETIMEDOUT:
-        code = cli_fail(CLI_TIMEOUT, "%s: %s: %s; --timeout-ms MS gives it more time", whom,
+        code = cli_fail(CLI_TIMEOUT, "%s: %s: %s; --timeout TIME gives it more time", whom,
                         o->method, text);
         break;
     case MUSTER_EREFUSED:
@@ -287,8 +287,7 @@ static void on_timer(struct mu_timer *timer)
     char text[64];
 
     if (!c->app.loop.stopping) {
-        (void)snprintf(text, sizeof(text), "the call did not end within %llu ms",
-                       (unsigned long long)c->app.o->timeout_ms);
+        (void)snprintf(text, sizeof(text), "the call did not end within %g s", c->app.o->timeout);
         fail_call(c, MUSTER_ETIMEDOUT, text);
     }
 }
@@ -326,7 +325,7 @@ static int begin(struct peer_app *app)
     c->watch.identified = on_identified;
     mu_peer_host_watch(app->host, &c->watch);
     mu_env_timer_arm(app->loop.env, &c->timer,
-                     mu_mono_add_ms(mu_env_now(app->loop.env).mono, app->o->timeout_ms));
+                     mu_mono_add_ms(mu_env_now(app->loop.env).mono, cli_ms(app->o->timeout)));
     id += strncmp(id, "/p2p/", 5) == 0 ? 5 : 0;
     if (id[0] == '/') {
         if (mu_multiaddr_parse(&c->addr, id, &msg) != 0) {

@@ -135,10 +135,10 @@ static int start(void *context)
 
     config.identity = &app->identity;
     config.agent = "muster/" MUSTER_VERSION;
-    config.idle_ms = (uint32_t)(app->o->idle * 1000);
+    config.idle_ms = cli_ms(app->o->idle);
     config.conns_max = (uint32_t)app->o->conns_max;
-    config.connect_ms = (uint32_t)app->o->timeout_ms;
-    config.dial_ms = (uint32_t)app->o->timeout_ms;
+    config.connect_ms = cli_ms(app->o->timeout);
+    config.dial_ms = cli_ms(app->o->timeout);
     config.private_swarm = app->o->allow != NULL;
     config.stopped = on_stopped;
     config.context = app;
@@ -300,7 +300,7 @@ int peer_serve(const struct peer_options *o)
     *config = mu_peer_relay_config_defaults();
     config->hop = o->relay;
     config->hop_terms.limit.data_bytes = o->relay_bytes;
-    config->hop_terms.limit.duration_s = (uint32_t)o->relay_seconds;
+    config->hop_terms.limit.duration_s = (cli_ms(o->relay_time) + 999) / 1000;
     config->autorelay = o->autorelay;
     config->changed = on_relayed;
     config->context = &s.app;

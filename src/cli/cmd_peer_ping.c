@@ -54,7 +54,7 @@ static void on_ping(struct mu_peer_ping *ping, int status, const char *text, uin
 static void send_ping(struct ping *p)
 {
     p->sent++;
-    p->ping.timeout_ms = (uint32_t)p->app.o->timeout_ms;
+    p->ping.timeout_ms = cli_ms(p->app.o->timeout);
     p->ping.done = on_ping;
     mu_peer_host_ping(p->app.host, &p->ping);
 }

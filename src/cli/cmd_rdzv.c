@@ -28,37 +28,21 @@ int rdzv_parse_nnodes(const char *text, uint32_t *ret_min, uint32_t *ret_max)
     return 0;
 }
 
-static const struct {
-    const char *name;
-    int (*run)(const struct rdzv_options *o);
-} verbs[] = {
-    {"join", rdzv_join},
-    {"status", rdzv_status},
-    {"close", rdzv_close},
-    {"extra", rdzv_extra},
-};
+static const char *const operations[] = {"join", "status", "close", "extra", NULL};
+static int (*const runs[])(const struct rdzv_options *o) = {rdzv_join, rdzv_status, rdzv_close,
+                                                            rdzv_extra};
 
-/* Options may stand before and after the subcommand and its arguments. */
-static int parse(const struct cli_verb *verb, int argc, char **argv, struct rdzv_options *o,
-                 const char **ret_name)
+static int take_words(struct rdzv_options *o, int argc, char **argv)
 {
-    size_t words = 0;
-    int err;
+    int words = strcmp(argv[0], "extra") == 0 ? 2 : 0;
 
-    *ret_name = NULL;
-    err = cli_parse(verb, &argc, &argv);
-    if (err == 0 && argc > 0) {
-        *ret_name = argv[0];
-        err = cli_parse(verb, &argc, &argv);
+    for (int i = 1; i < argc; i++) {
+        if (i > words) {
+            return cli_usage("rdzv", "unexpected argument \"%s\"", argv[i]);
+        }
+        o->words[i - 1] = argv[i];
     }
-    while (err == 0 && argc > 0 && strcmp(*ret_name, "extra") == 0 && words < 2) {
-        o->words[words++] = argv[0];
-        err = cli_parse(verb, &argc, &argv);
-    }
-    if (err == 0 && argc > 0) {
-        return cli_usage("rdzv", "unexpected argument \"%s\"", argv[0]);
-    }
-    return err;
+    return 0;
 }
 
 /* An endpoint that is a URL also names the backend and its configuration. */
@@ -88,18 +72,17 @@ static int take_url(struct rdzv_options *o, struct mu_rdzv_url *url)
     return err;
 }
 
-static int run_verb(const struct rdzv_options *o, const char *name)
+static int run_operation(const struct rdzv_options *o, const char *name)
 {
-    for (size_t i = 0; name != NULL && i < sizeof(verbs) / sizeof(verbs[0]); i++) {
-        if (strcmp(name, verbs[i].name) != 0) {
-            continue;
-        }
-        if (o->run_id == NULL && verbs[i].run != rdzv_status) {
-            return cli_usage("rdzv", "name the run: --rdzv-id ID");
-        }
-        return verbs[i].run(o);
+    size_t i = 0;
+
+    while (strcmp(name, operations[i]) != 0) {
+        i++;
     }
-    return cli_usage("rdzv", "say what to do: join, status, close or extra");
+    if (o->run_id == NULL && runs[i] != rdzv_status) {
+        return cli_usage("rdzv", "name the run: --rdzv-id ID");
+    }
+    return runs[i](o);
 }
 
 int cmd_rdzv(int argc, char **argv)
@@ -127,8 +110,8 @@ int cmd_rdzv(int argc, char **argv)
         {"rejoin", NULL, "join: enter the next round when one ends, instead of leaving", CLI_FLAG,
          &o.rejoin, 0},
         {"json", NULL, "print one JSON object per line", CLI_FLAG, &o.json, 0},
-        {"timeout", "SECONDS", "status, close, extra: how long to wait for the server (10)",
-         CLI_NUMBER, &o.timeout, 86400},
+        {"timeout", "TIME", "status, close, extra: how long to wait for the server (10s)",
+         CLI_SECONDS, &o.timeout, 86400},
         {"version", "V", "extra: the version (the current one)", CLI_NUMBER, &o.version, INT64_MAX},
         {"quiet", NULL, "join: do not say which node hosts the rendezvous", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "join: log every step to standard error", CLI_FLAG, &o.verbose, 0},
@@ -136,21 +119,22 @@ int cmd_rdzv(int argc, char **argv)
         CLI_LOCK_OPTIONS(&lock),
     };
     const struct cli_verb verb = {
-        "rdzv", "join|status|close|extra --rdzv-id ID [OPTIONS]",
+        "rdzv",
+        "join|status|close|extra --rdzv-id ID [OPTIONS]",
         "join    becomes a node of a run and prints its events, until the round ends or until\n"
         "        SIGTERM or SIGINT, on which it leaves in order\n"
         "status  prints the status of a run and of its nodes; without --rdzv-id, lists all runs\n"
         "close   ends a run for all of its nodes\n"
         "extra   NAME VALUE publishes a value for the nodes of a version, NAME alone waits for it\n"
         "        and prints it: the extra data of PyTorch's backend etcd",
-        options, sizeof(options) / sizeof(options[0])};
+        options,
+        sizeof(options) / sizeof(options[0]),
+        .operations = operations};
     struct mu_rdzv_url url = {.config = NULL};
-    const char *name;
-    int err = parse(&verb, argc, argv, &o, &name);
+    int err = cli_parse(&verb, &argc, &argv);
 
-    if (err == 0) {
-        err = take_url(&o, &url);
-    }
+    err = err != 0 ? err : take_words(&o, argc, argv);
+    err = err != 0 ? err : take_url(&o, &url);
     if (err == 0) {
         err = cli_log_open(&o.log, MUSTER_LOG_ERROR,
                            o.verbose ? MUSTER_LOG_DEBUG
@@ -159,7 +143,7 @@ int cmd_rdzv(int argc, char **argv)
         cli_log_place(o.run_id, -1, -1);
     }
     if (err == 0) {
-        err = run_verb(&o, name);
+        err = run_operation(&o, argv[0]);
     }
     mu_rdzv_url_fini(&url);
     return err;

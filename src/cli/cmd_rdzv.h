@@ -14,7 +14,7 @@ struct rdzv_options {
     char nnodes_text[32];
     const char *config;
     const char *local_addr;
-    uint64_t timeout;     /* seconds: status, close, extra */
+    double timeout;       /* seconds: status, close, extra */
     uint64_t version;     /* extra */
     const char *words[2]; /* extra */
     bool json;

@@ -39,7 +39,7 @@ int rdzv_extra(const struct rdzv_options *o)
         .params = &params,
         .version = o->version,
         .load = o->words[1] == NULL,
-        .timeout_ms = (uint32_t)o->timeout * 1000,
+        .timeout_ms = cli_ms(o->timeout),
         .done = on_done,
         .context = &x,
     };

@@ -163,7 +163,7 @@ static int ask(struct ask *a, enum mu_rdzv_question question)
         return err;
     }
     err = mu_rdzv_ask(a->loop.env, question, &server, o->run_id == NULL ? "" : o->run_id,
-                      (uint32_t)o->timeout * 1000, &events);
+                      cli_ms(o->timeout), &events);
     if (err != 0) {
         cli_loop_close(&a->loop);
         return cli_fail(cli_exit_code(err), "%s", muster_strerror(err));
@@ -196,7 +196,7 @@ static int look(struct ask *a)
     if (err != 0) {
         return err;
     }
-    err = mu_rdzv_look(a->loop.env, &params, (uint32_t)o->timeout * 1000, &events, &msg);
+    err = mu_rdzv_look(a->loop.env, &params, cli_ms(o->timeout), &events, &msg);
     if (err != 0) {
         cli_loop_close(&a->loop);
         return cli_fail(cli_exit_code(err), "%s", msg.text);

@@ -128,8 +128,7 @@ static int join(const struct rpc_options *o, muster_runtime *rt, muster_rpc_agen
     if (err != 0) {
         return err;
     }
-    err = muster_rpc_join_group(agent, store, o->group, (uint32_t)o->world,
-                                (int64_t)o->timeout * 1000);
+    err = muster_rpc_join_group(agent, store, o->group, (uint32_t)o->world, cli_ms(o->timeout));
     muster_store_close(store);
     return err;
 }
@@ -158,8 +157,13 @@ static int serve_until_signal(const struct rpc_options *o, muster_runtime *rt,
     if (err != 0) {
         err = cli_fail(cli_exit_code(err), "%s", muster_errmsg());
     } else {
-        printf("%s serves at %s\n", o->name, muster_rpc_address(agent));
-        (void)fflush(stdout);
+        if (o->json) {
+            cli_print_json(
+                json_pack("{s:s, s:s}", "name", o->name, "address", muster_rpc_address(agent)));
+        } else {
+            printf("%s serves at %s\n", o->name, muster_rpc_address(agent));
+            (void)fflush(stdout);
+        }
         (void)sigwait(signals, &number);
     }
     muster_rpc_shutdown(agent);
@@ -184,45 +188,24 @@ int rpc_serve(const struct rpc_options *o)
 
 /* --- the command ------------------------------------------------------------------------------ */
 
-/* The words that are not options are the subcommand, a method and data. Options may stand between
- * them. */
-static int parse(const struct cli_verb *verb, int argc, char **argv, const char **words,
-                 size_t word_count)
-{
-    size_t n = 0;
-    int err = cli_parse(verb, &argc, &argv);
-
-    while (err == 0 && argc > 0) {
-        if (n == word_count) {
-            return cli_usage("rpc", "unexpected argument \"%s\"", argv[0]);
-        }
-        words[n++] = argv[0];
-        err = cli_parse(verb, &argc, &argv);
-    }
-    return err;
-}
-
 static int run(struct rpc_options *o, const char *what)
 {
-    if (what != NULL && strcmp(what, "serve") == 0) {
+    if (strcmp(what, "serve") == 0) {
         return o->method != NULL ? cli_usage("rpc", "serve takes no arguments, only options")
                                  : rpc_serve(o);
     }
-    if (what != NULL && strcmp(what, "bench") == 0) {
+    if (strcmp(what, "bench") == 0) {
         return o->to == NULL ? cli_usage("rpc", "name the worker: --to [NAME@]HOST:PORT")
                              : rpc_bench(o);
     }
-    if (what != NULL && strcmp(what, "call") == 0) {
-        return o->to == NULL || o->method == NULL
-                   ? cli_usage("rpc",
-                               "name the worker and the method: --to [NAME@]HOST:PORT METHOD")
-                   : rpc_call(o);
-    }
-    return cli_usage("rpc", "say what to do: serve, call or bench");
+    return o->to == NULL || o->method == NULL
+               ? cli_usage("rpc", "name the worker and the method: --to [NAME@]HOST:PORT METHOD")
+               : rpc_call(o);
 }
 
 int cmd_rpc(int argc, char **argv)
 {
+    static const char *const operations[] = {"serve", "call", "bench", NULL};
     struct cli_lock lock = {0};
     struct rpc_options o = {.name = "worker",
                             .listen = "127.0.0.1:29600",
@@ -230,11 +213,11 @@ int cmd_rpc(int argc, char **argv)
                             .world = 1,
                             .threads = 16,
                             .timeout = 60,
-                            .retry_ms = 1000,
+                            .retry_delay = 1,
                             .count = 1,
                             .in_flight = 1,
                             .size = 64,
-                            .seconds = 3,
+                            .duration = 3,
                             .lock = &lock};
     const struct cli_option options[] = {
         {"name", "NAME", "serve: the worker's name (worker)", CLI_TEXT, &o.name, 0},
@@ -251,35 +234,43 @@ int cmd_rpc(int argc, char **argv)
          &o.threads, 4096},
         CLI_LOCK_OPTIONS(&lock),
         {"to", "[NAME@]HOST:PORT", "call, bench: the worker to call", CLI_TEXT, &o.to, 0},
-        {"timeout", "SECONDS", "time limit for a call, or for meeting a group (60); 0: no limit",
-         CLI_NUMBER, &o.timeout, 86400},
+        {"timeout", "TIME", "time limit for a call, or for meeting a group (1m); 0: no limit",
+         CLI_SECONDS, &o.timeout, 86400},
         {"retries", "N", "call: how often a failed call is tried again (0)", CLI_NUMBER, &o.retries,
          1000},
-        {"retry-ms", "MS", "call: the gap before a retry (1000); it grows", CLI_NUMBER, &o.retry_ms,
-         3600000},
+        {"retry-delay", "TIME", "call: the gap before a retry (1s); it grows", CLI_SECONDS,
+         &o.retry_delay, 3600},
+        {"retry-ms", "MS", "write --retry-delay 1s, or --retry-delay 500ms", CLI_GONE, NULL, 0},
         {"once", NULL, "call: run the call at most once, however often it is tried", CLI_FLAG,
          &o.once, 0},
         {"count", "N", "call: number of calls (1)", CLI_NUMBER, &o.count, 100000000},
         {"in-flight", "N", "call, bench: number of calls at a time (1)", CLI_NUMBER, &o.in_flight,
          65536},
-        {"seconds", "N", "bench: how long to run (3)", CLI_SECONDS, &o.seconds, 3600},
+        {"duration", "TIME", "bench: how long to run (3s)", CLI_SECONDS, &o.duration, 3600},
+        {"seconds", "N", "write --duration 3s", CLI_GONE, NULL, 0},
         {"wait", NULL, "bench: wait for each answer before the next call", CLI_FLAG, &o.wait, 0},
         {"size", "SIZE", "bench: size of a message (64)", CLI_SIZE, &o.size, (uint64_t)1 << 30},
+        {"json", NULL, "print one JSON object per line", CLI_FLAG, &o.json, 0},
     };
     const struct cli_verb verb = {
-        "rpc", "serve|call|bench [OPTIONS] [METHOD [DATA]]",
+        "rpc",
+        "serve|call|bench [OPTIONS] [METHOD [DATA]]",
         "serve   runs a worker with the methods muster::Rpc.echo, .count, .sleep, .fail and "
         ".stats\n"
         "call    calls a method with DATA and prints the answer; with --count, how many succeeded\n"
         "bench   calls METHOD (muster::Rpc.echo) for a while and prints `name value unit` lines",
-        options, sizeof(options) / sizeof(options[0])};
-    const char *words[3] = {NULL, NULL, NULL};
-    int err = parse(&verb, argc, argv, words, 3);
+        options,
+        sizeof(options) / sizeof(options[0]),
+        .operations = operations};
+    int err = cli_parse(&verb, &argc, &argv);
 
+    if (err == 0 && argc > 3) {
+        err = cli_usage("rpc", "unexpected argument \"%s\"", argv[3]);
+    }
     if (err != 0) {
         return err;
     }
-    o.method = words[1];
-    o.data = words[2];
-    return run(&o, words[0]);
+    o.method = argc > 1 ? argv[1] : NULL;
+    o.data = argc > 2 ? argv[2] : NULL;
+    return run(&o, argv[0]);
 }

@@ -17,10 +17,11 @@ struct rpc_options {
     const char *data;
     struct cli_lock *lock;
     uint64_t id, world, threads;
-    uint64_t timeout, retries, retry_ms, count, in_flight, size;
-    double seconds;
+    uint64_t retries, count, in_flight, size;
+    double timeout, retry_delay, duration;
     bool once;
     bool wait;
+    bool json;
 };
 
 /** Serves until SIGTERM or SIGINT. Returns an exit code, as the other functions do. */

@@ -85,8 +85,22 @@ static void note_trouble(struct load *l, int status, const char *text)
     l->failed++;
 }
 
-static void print_answer(const muster_rpc_future *future)
+static void print_answer(const struct load *l, const muster_rpc_future *future)
 {
+    if (l->o->json) {
+        json_t *object = json_object();
+        json_t *parts = json_array();
+
+        for (size_t i = 0; i < muster_rpc_future_part_count(future); i++) {
+            json_t *part = json_object();
+
+            cli_put_bytes(part, "data", muster_rpc_future_part(future, i).data);
+            (void)json_array_append_new(parts, part);
+        }
+        (void)json_object_set_new(object, "parts", parts);
+        cli_print_json(object);
+        return;
+    }
     for (size_t i = 0; i < muster_rpc_future_part_count(future); i++) {
         struct muster_bytes data = muster_rpc_future_part(future, i).data;
 
@@ -137,7 +151,7 @@ static void on_done(muster_rpc_future *future, void *context)
             l->samples[l->sample_count++ % SAMPLES_MAX] = ns;
         }
         if (!l->silent) {
-            print_answer(future);
+            print_answer(l, future);
         }
     }
     if (is_over(l)) {
@@ -160,13 +174,13 @@ static int fill_request(struct load *l)
         .method = o->method,
         .parts = &l->part,
         .part_count = l->part.data.len == 0 && !l->timed ? 0 : 1,
-        .timeout_ms = (int64_t)o->timeout * 1000,
+        .timeout_ms = cli_ms(o->timeout),
         .flags = MUSTER_RPC_BORROW | (o->once ? MUSTER_RPC_ONCE : 0) |
                  (o->retries != 0 ? MUSTER_RPC_RETRY : 0),
         .retry = muster_rpc_retry_defaults(),
     };
     l->request.retry.retries_max = (int32_t)o->retries;
-    l->request.retry.duration_ms = (int64_t)o->retry_ms;
+    l->request.retry.duration_ms = cli_ms(o->retry_delay);
     return 0;
 }
 
@@ -248,7 +262,7 @@ static int run_waiting(struct load *l, double *ret_seconds)
         l->ok++;
         l->samples[l->sample_count++ % SAMPLES_MAX] = elapsed_ns(&begun);
         *ret_seconds = (double)elapsed_ns(&started) / 1e9;
-    } while (*ret_seconds < l->o->seconds);
+    } while (*ret_seconds < l->o->duration);
     return 0;
 }
 
@@ -287,8 +301,8 @@ static int run_chains(struct load *l, double *ret_seconds)
         }
     }
     if (l->timed) {
-        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)l->o->seconds,
-                                           .tv_nsec = fraction_ns(l->o->seconds)},
+        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)l->o->duration,
+                                           .tv_nsec = fraction_ns(l->o->duration)},
                         NULL);
         atomic_store(&l->stop, true);
     }
@@ -306,7 +320,10 @@ static int run_chains(struct load *l, double *ret_seconds)
 
 static int report_calls(const struct load *l)
 {
-    if (l->silent) {
+    if (l->silent && l->o->json) {
+        cli_print_json(json_pack("{s:I, s:I, s:f}", "ok", (json_int_t)l->ok, "failed",
+                                 (json_int_t)l->failed, "longest_s", (double)l->longest_ns / 1e9));
+    } else if (l->silent) {
         printf("ok %llu\nfailed %llu\nlongest %.3f s\n", (unsigned long long)l->ok,
                (unsigned long long)l->failed, (double)l->longest_ns / 1e9);
     }
@@ -355,16 +372,17 @@ static int compare_u64(const void *a, const void *b)
 static int report_bench(struct load *l, double seconds)
 {
     size_t n = l->sample_count < SAMPLES_MAX ? l->sample_count : SAMPLES_MAX;
+    bool json = l->o->json;
 
     if (l->trouble_count != 0 || n == 0) {
         return report_calls(l) != 0 ? CLI_FAILED : cli_fail(CLI_FAILED, "nothing was measured");
     }
     qsort(l->samples, n, sizeof(*l->samples), compare_u64);
-    printf("rpc.echo.rate %.0f calls/s\n", (double)l->ok / seconds);
-    printf("rpc.echo.p50 %.1f us\n", (double)l->samples[n / 2] / 1e3);
-    printf("rpc.echo.p99 %.1f us\n", (double)l->samples[n - 1 - n / 100] / 1e3);
-    printf("rpc.echo.throughput %.3f GiB/s\n",
-           (double)l->ok * (double)l->o->size / seconds / (double)(1u << 30));
+    cli_figure(json, "rpc.echo.rate", (double)l->ok / seconds, 0, "calls/s");
+    cli_figure(json, "rpc.echo.p50", (double)l->samples[n / 2] / 1e3, 1, "us");
+    cli_figure(json, "rpc.echo.p99", (double)l->samples[n - 1 - n / 100] / 1e3, 1, "us");
+    cli_figure(json, "rpc.echo.throughput",
+               (double)l->ok * (double)l->o->size / seconds / (double)(1u << 30), 3, "GiB/s");
     return CLI_OK;
 }
 

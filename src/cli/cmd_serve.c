@@ -23,10 +23,11 @@ struct serve_options {
     const char *http;
     struct cli_lock lock;
     bool quiet;
+    bool json;
     bool verbose;
     struct cli_log_options log;
-    uint64_t sync_interval;
-    uint64_t key_max, value_max, keys_max, memory, buffers, connections, sessions, grace, drain;
+    uint64_t key_max, value_max, keys_max, memory, buffers, connections, sessions;
+    double sync_interval, grace, drain;
 };
 
 /* Notifies the service manager, if there is one (sd_notify's protocol: a datagram to
@@ -143,7 +144,10 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
         muster_server_free(server);
         return CLI_FAILED;
     }
-    if (!o->quiet) {
+    if (o->json) {
+        cli_print_json(json_pack("{s:s, s:s*}", "address", muster_server_address(server), "http",
+                                 config->http == NULL ? NULL : muster_server_http_address(server)));
+    } else if (!o->quiet) {
         tell_the_user(config, server);
     }
     cli_log_tell(MUSTER_LOG_INFO, "SERVING", -1,
@@ -168,9 +172,6 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
 
 static int check_options(const struct serve_options *o, struct muster_server_config *config)
 {
-    if (o->listen == NULL) {
-        return cli_usage("serve", "name the address to listen on: --listen HOST:PORT");
-    }
     if (strcmp(o->sync, "interval") == 0) {
         config->sync = MUSTER_SYNC_INTERVAL;
     } else if (strcmp(o->sync, "always") != 0) {
@@ -188,7 +189,7 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     config->http = o->http;
     config->backing = o->backing;
     config->data_dir = o->data_dir;
-    config->sync_interval_ms = (uint32_t)o->sync_interval;
+    config->sync_interval_ms = cli_ms(o->sync_interval);
     config->key_bytes_max = o->key_max;
     config->value_bytes_max = o->value_max;
     config->keys_max = o->keys_max;
@@ -196,8 +197,8 @@ static int check_options(const struct serve_options *o, struct muster_server_con
     config->buffer_bytes_max = o->buffers;
     config->connections_max = o->connections;
     config->sessions_max = o->sessions;
-    config->session_grace_ms = (uint32_t)o->grace;
-    config->drain_ms = (uint32_t)o->drain;
+    config->session_grace_ms = cli_ms(o->grace);
+    config->drain_ms = cli_ms(o->drain);
     return 0;
 }
 
@@ -232,8 +233,9 @@ int cmd_serve(int argc, char **argv)
 {
     struct muster_server_config config = muster_server_config_defaults();
     struct serve_options o = {
+        .listen = "127.0.0.1:29400",
         .sync = "always",
-        .sync_interval = config.sync_interval_ms,
+        .sync_interval = config.sync_interval_ms / 1000.0,
         .key_max = config.key_bytes_max,
         .value_max = config.value_bytes_max,
         .keys_max = config.keys_max,
@@ -241,14 +243,13 @@ int cmd_serve(int argc, char **argv)
         .buffers = config.buffer_bytes_max,
         .connections = config.connections_max,
         .sessions = config.sessions_max,
-        .grace = config.session_grace_ms,
-        .drain = config.drain_ms,
+        .grace = config.session_grace_ms / 1000.0,
+        .drain = config.drain_ms / 1000.0,
     };
     const uint64_t gib = (uint64_t)1 << 30;
-    const uint64_t hour_ms = 3600000;
     const struct cli_option options[] = {
-        {"listen", "HOST:PORT", "the address to listen on; port 0 takes a free one", CLI_TEXT,
-         &o.listen, 0},
+        {"listen", "HOST:PORT", "where to listen (127.0.0.1:29400); port 0 takes a free one",
+         CLI_TEXT, &o.listen, 0},
         {"port-file", "FILE", "write the port to FILE once the server serves", CLI_TEXT,
          &o.port_file, 0},
         {"http", "HOST:PORT", "serve a status page, /metrics, /healthz and /readyz there", CLI_TEXT,
@@ -259,8 +260,8 @@ int cmd_serve(int argc, char **argv)
          CLI_TEXT, &o.backing, 0},
         {"sync", "MODE", "always (answer a change once it is on disk) or interval (always)",
          CLI_TEXT, &o.sync, 0},
-        {"sync-interval", "MS", "how often --sync interval writes to disk (100)", CLI_NUMBER,
-         &o.sync_interval, hour_ms},
+        {"sync-interval", "TIME", "how often --sync interval writes to disk (100ms)", CLI_SECONDS,
+         &o.sync_interval, 3600, .bare = 9},
         {"memory", "SIZE", "total size of keys and values (half of the memory, at most 4G)",
          CLI_SIZE, &o.memory, 0},
         {"buffers", "SIZE", "size of half-read requests and unsent answers (an eighth, at most 2G)",
@@ -272,17 +273,18 @@ int cmd_serve(int argc, char **argv)
         {"max-connections", "N", "number of connections (100000)", CLI_NUMBER, &o.connections, 0},
         {"max-sessions", "N", "number of sessions of the native wire (100000)", CLI_NUMBER,
          &o.sessions, 0},
-        {"session-grace", "MS", "how long a session may be without a connection (10000)",
-         CLI_NUMBER, &o.grace, hour_ms},
-        {"drain", "MS", "how long SIGTERM waits for clients that are slow to read (5000)",
-         CLI_NUMBER, &o.drain, hour_ms},
+        {"session-grace", "TIME", "how long a session may be without a connection (10s)",
+         CLI_SECONDS, &o.grace, 3600, .bare = 60},
+        {"drain", "TIME", "how long SIGTERM waits for clients that are slow to read (5s)",
+         CLI_SECONDS, &o.drain, 3600, .bare = 60},
+        {"json", NULL, "print the addresses as one JSON object", CLI_FLAG, &o.json, 0},
         {"quiet", NULL, "print only errors", CLI_FLAG, &o.quiet, 0},
         {"verbose", NULL, "log everything the server does, not only what it refuses", CLI_FLAG,
          &o.verbose, 0},
         CLI_LOG_OPTIONS(o.log),
     };
     const struct cli_verb verb = {
-        "serve", "--listen HOST:PORT [OPTIONS]",
+        "serve", "[OPTIONS]",
         "Runs a store and rendezvous server. One port serves PyTorch's TCPStore clients (1.13 and\n"
         "2.x) and muster's own. On SIGTERM or SIGINT the server answers what was asked, and ends.",
         options, sizeof(options) / sizeof(options[0])};

@@ -26,10 +26,10 @@ int state_request(const struct state_options *o, muster_runtime *rt,
     ret->dht_count = o->dht_count;
     ret->hivemind = o->hivemind;
     ret->bytes_max = o->max_size;
-    ret->timeout_ms = (int64_t)(o->timeout * 1000);
-    ret->idle_ms = (uint32_t)(o->idle * 1000);
-    ret->stall_ms = (uint32_t)(o->stall * 1000);
-    ret->connect_ms = (uint32_t)(o->connect * 1000);
+    ret->timeout_ms = cli_ms(o->timeout);
+    ret->idle_ms = cli_ms(o->idle);
+    ret->stall_ms = cli_ms(o->stall);
+    ret->connect_ms = cli_ms(o->connect);
     return o->store == NULL ? 0 : muster_store_open(rt, o->store, NULL, &ret->store);
 }
 
@@ -55,23 +55,15 @@ void state_print(json_t *object)
     json_decref(object);
 }
 
-/* Options may stand between the other words. */
-static int parse(const struct cli_verb *verb, int argc, char **argv, struct state_options *o,
-                 const char **ret_what)
+static int take_words(struct state_options *o, int argc, char **argv)
 {
-    int err = cli_parse(verb, &argc, &argv);
-
-    while (err == 0 && argc > 0) {
-        if (*ret_what == NULL) {
-            *ret_what = argv[0];
-        } else if (o->word_count == STATE_WORDS_MAX) {
+    for (int i = 1; i < argc; i++) {
+        if (o->word_count == STATE_WORDS_MAX) {
             return cli_usage("state", "name at most %d donors", STATE_WORDS_MAX);
-        } else {
-            o->words[o->word_count++] = argv[0];
         }
-        err = cli_parse(verb, &argc, &argv);
+        o->words[o->word_count++] = argv[i];
     }
-    return err;
+    return 0;
 }
 
 /* Splits the value of an option at its commas, in a copy of its text. */
@@ -95,7 +87,8 @@ static int take_prefix(struct state_options *o)
         o->prefix = o->words[0];
         memmove(o->words, o->words + 1, --o->word_count * sizeof(*o->words));
     }
-    return o->prefix != NULL ? 0 : cli_usage("state", "with --dht, name the PREFIX of the state");
+    return o->prefix != NULL ? 0
+                             : cli_usage("state", "with --bootstrap, name the PREFIX of the state");
 }
 
 /* Divides --allow into peers that may load from us and address ranges for the lock. `ranges` has
@@ -132,14 +125,15 @@ static int check_lock(const struct state_options *o, bool serving)
     bool peers = o->identity != NULL || (!serving && o->word_count != 0 && o->words[0][0] == '/');
 
     if (o->peer_count != 0 && !peers && o->store == NULL) {
-        return cli_usage("state", "--allow names peers, which only --identity or --dht uses: add "
-                                  "--identity FILE, or use --token-file FILE instead");
+        return cli_usage("state",
+                         "--allow names peers, which only --identity or --bootstrap uses: add "
+                         "--identity FILE, or use --token-file FILE instead");
     }
     if (peers && o->store == NULL && o->http == NULL &&
         (lock->token_file != NULL || lock->cert != NULL)) {
         return cli_usage("state",
                          "peers do not show the job's %s: use --allow PEER,... instead, or "
-                         "leave out --identity and --dht",
+                         "leave out --identity and --bootstrap",
                          lock->token_file != NULL ? "token" : "certificates");
     }
     return 0;
@@ -152,16 +146,18 @@ static int prepare_swarm(struct state_options *o, bool serving, char *copy)
 
     if (o->swarm == NULL) {
         return o->hivemind != NULL || o->encoding != NULL
-                   ? cli_usage("state",
-                               "--hivemind and --encoding need --dht, which finds hivemind's peers")
+                   ? cli_usage(
+                         "state",
+                         "--hivemind and --encoding need --bootstrap, which finds hivemind's peers")
                    : 0;
     }
     if (o->identity == NULL) {
         o->identity = ""; /* a temporary key */
     }
     if (!serving || strcmp(o->swarm, "new") != 0) {
-        err = split("dht", copy, o->dht, &o->dht_count);
-        err = err == 0 && o->dht_count == 0 ? cli_usage("state", "--dht needs multiaddrs") : err;
+        err = split("bootstrap", copy, o->dht, &o->dht_count);
+        err = err == 0 && o->dht_count == 0 ? cli_usage("state", "--bootstrap needs multiaddrs")
+                                            : err;
     }
     return err != 0 || serving ? err : take_prefix(o);
 }
@@ -204,7 +200,7 @@ static int read_trusted(struct state_options *o, struct copies *c)
 
 static int prepare(struct state_options *o, const char *what, struct copies *c)
 {
-    bool serving = what != NULL && strcmp(what, "serve") == 0;
+    bool serving = strcmp(what, "serve") == 0;
     int err;
 
     c->swarm = strdup(o->swarm != NULL ? o->swarm : "");
@@ -226,21 +222,18 @@ static int run(const struct state_options *o, const char *what)
 {
     bool here = o->word_count != 0 || o->store != NULL || o->swarm != NULL;
 
-    if (o->timeout < 0 || o->idle < 0 || o->stall <= 0 || o->connect <= 0 || o->timeout > 1e9 ||
-        o->idle > 1e6 || o->stall > 1e6 || o->connect > 1e6) {
-        return cli_usage("state", "--timeout, --idle, --stall or --connect is out of range");
+    if (o->stall <= 0 || o->connect <= 0) {
+        return cli_usage("state", "--stall and --connect must be greater than 0");
     }
-    if (what != NULL && strcmp(what, "serve") == 0) {
+    if (strcmp(what, "serve") == 0) {
         return o->word_count != 1 ? cli_usage("state", "serve needs one FILE") : state_serve(o);
     }
-    if (what != NULL && (strcmp(what, "pull") == 0 || strcmp(what, "ls") == 0)) {
-        if (!here) {
-            return cli_usage(
-                "state", "%s needs the addresses of donors, --store URL or --dht MULTIADDR", what);
-        }
-        return what[0] == 'p' ? state_pull(o) : state_ls(o);
+    if (!here) {
+        return cli_usage("state",
+                         "%s needs the addresses of donors, --store URL or --bootstrap MULTIADDR",
+                         what);
     }
-    return cli_usage("state", "say what to do: serve, pull or ls");
+    return what[0] == 'p' ? state_pull(o) : state_ls(o);
 }
 
 static struct cli_lock lock;
@@ -262,7 +255,7 @@ static const struct cli_option options[] = {
      &given.advertise, 0},
     {"epoch", "N", "serve: the version of the state (0)", CLI_NUMBER, &given.epoch, 0},
     {"step", "N", "serve: the version within the epoch (0)", CLI_NUMBER, &given.step, 0},
-    {"priority", "X", "serve: within one epoch, the highest is pulled (the epoch)", CLI_SECONDS,
+    {"priority", "X", "serve: within one epoch, the highest is pulled (the epoch)", CLI_REAL,
      &given.priority, 0, .given = &given.has_priority},
     {"slots", "N", "serve: number of downloads at once (16)", CLI_NUMBER, &given.slots, 100000},
     {"rate", "SIZE", "serve: bytes sent per second, for all downloads (no limit)", CLI_SIZE,
@@ -279,9 +272,10 @@ static const struct cli_option options[] = {
      &given.id, 0},
     {"by-priority", NULL, "pull: the highest priority, although anybody can claim one", CLI_FLAG,
      &given.by_priority, 0},
-    {"dht", "MULTIADDR,...", "nodes of the DHT to join through; serve: or \"new\", to begin one",
+    {"bootstrap", "MULTIADDR,...", "nodes of the DHT to join through; serve: \"new\" begins one",
      CLI_TEXT, &given.swarm, 0},
-    {"hivemind", "CLASS", "with --dht: also hivemind's peers whose averagers have this class",
+    {"dht", "MULTIADDR,...", "write --bootstrap", CLI_GONE, NULL, 0},
+    {"hivemind", "CLASS", "with --bootstrap: also hivemind's peers whose averagers have this class",
      CLI_TEXT, &given.hivemind, 0},
     {"encoding", "NAME", "serve: encoding of the tensors that hivemind's peers get (NONE)",
      CLI_TEXT, &given.encoding, 0},
@@ -292,13 +286,13 @@ static const struct cli_option options[] = {
      &lock.lock.insecure, 0},
     {"max-size", "SIZE", "pull: refuse a larger state (nine tenths of the free disk)", CLI_SIZE,
      &given.max_size, 0},
-    {"timeout", "SECONDS", "pull: time limit for the whole pull (0: no limit)", CLI_SECONDS,
+    {"timeout", "TIME", "pull: time limit for the whole pull (0: no limit)", CLI_SECONDS,
      &given.timeout, 0},
-    {"idle", "SECONDS", "pull: give up after this long without a chunk (30)", CLI_SECONDS,
+    {"idle", "TIME", "pull: give up after this long without a chunk (30s)", CLI_SECONDS,
      &given.idle, 0},
-    {"stall", "SECONDS", "pull: pass over a donor that is silent for this long (5)", CLI_SECONDS,
+    {"stall", "TIME", "pull: pass over a donor that is silent for this long (5s)", CLI_SECONDS,
      &given.stall, 0},
-    {"connect", "SECONDS", "pull, ls: how long a donor may take to answer (5)", CLI_SECONDS,
+    {"connect", "TIME", "pull, ls: how long a donor may take to answer (5s)", CLI_SECONDS,
      &given.connect, 0},
     {"no-serve", NULL, "pull: pass no chunks on to other newcomers", CLI_FLAG, &given.no_serve, 0},
     {"stay", NULL, "pull: continue to serve the complete state, until a signal", CLI_FLAG,
@@ -308,24 +302,27 @@ static const struct cli_option options[] = {
     {"quiet", NULL, "pull: print no progress", CLI_FLAG, &given.quiet, 0, .letter = 'q'},
     {"json", NULL, "print one JSON object per line", CLI_FLAG, &given.json, 0},
 };
+static const char *const operations[] = {"serve", "pull", "ls", NULL};
 static const struct cli_verb verb = {
     "state",
     "serve [OPTIONS] FILE | pull [OPTIONS] [-o FILE] ADDRESS... | ls ADDRESS...\n"
-    "       muster state pull|ls [OPTIONS] --dht MULTIADDR,... PREFIX",
+    "       muster state pull|ls [OPTIONS] --bootstrap MULTIADDR,... PREFIX",
     "serve   shares a .safetensors file with the nodes that pull it; on SIGHUP, its new content\n"
     "pull    gets the newest state from all donors at once, and verifies it; an interrupted pull\n"
     "        continues where it was\n"
     "ls      lists which donor has which state",
-    options, sizeof(options) / sizeof(options[0])};
+    options,
+    sizeof(options) / sizeof(options[0]),
+    .operations = operations};
 
 int cmd_state(int argc, char **argv)
 {
     static struct copies copies;
-    const char *what = NULL;
-    int err = parse(&verb, argc, argv, &given, &what);
+    int err = cli_parse(&verb, &argc, &argv);
 
-    err = err != 0 ? err : prepare(&given, what, &copies);
-    err = err != 0 ? err : run(&given, what);
+    err = err != 0 ? err : take_words(&given, argc, argv);
+    err = err != 0 ? err : prepare(&given, argv[0], &copies);
+    err = err != 0 ? err : run(&given, argv[0]);
     free(copies.swarm);
     free(copies.allow);
     free(copies.ranges);

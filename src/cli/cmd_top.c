@@ -1,11 +1,13 @@
 /* muster top: shows the status of a server, an agent or a download in a terminal. */
 #include "cli/cli_lock.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "cli/cli_loop.h"
@@ -21,7 +23,9 @@ struct top {
     char page[1024];
     char authorization[600];
     double interval;
+    double timeout;
     bool once;
+    bool json;
     bool terminal;
     struct mu_timer timer;
     struct mu_http http;
@@ -48,11 +52,14 @@ static void measure(struct top_screen *s)
 
 static void draw(struct top *t)
 {
-    struct top_screen screen = {.width = 80, .height = 1000, .now = t->now, .before = t->before};
+    /* In a pipe nothing is cut. */
+    struct top_screen screen = {
+        .width = TOP_WHOLE, .height = TOP_WHOLE, .now = t->now, .before = t->before};
     char *text;
 
-    screen.color = t->terminal;
+    screen.color = cli_terminal_colors(STDOUT_FILENO);
     if (t->terminal) {
+        screen.width = 80;
         screen.height = 23;
         measure(&screen);
     }
@@ -120,6 +127,13 @@ static void take_answer(struct top *t)
     t->before = t->now;
     t->now = status;
     t->lost = false;
+    if (t->json) {
+        cli_print_json(json_incref(status));
+        if (t->once) {
+            finish(t, CLI_OK);
+        }
+        return;
+    }
     /* Rates need two answers. */
     if (!t->once || t->before != NULL) {
         draw(t);
@@ -151,8 +165,12 @@ static void on_done(struct mu_http *http, int status)
                            http->error.text));
     } else if (!t->lost) {
         t->lost = true;
-        printf("%s does not answer; trying again\n", t->url);
-        (void)fflush(stdout);
+        if (t->json) {
+            (void)cli_fail(0, "%s does not answer; trying again", t->url);
+        } else {
+            printf("%s does not answer; trying again\n", t->url);
+            (void)fflush(stdout);
+        }
     }
     if (!t->ending) {
         double wait = t->once ? 0.5 : t->interval;
@@ -172,8 +190,8 @@ static void on_timer(struct mu_timer *timer)
         .method = "GET",
         .url = t->page,
         .authorization = t->authorization[0] == '\0' ? NULL : t->authorization,
-        .connect_ms = 5000,
-        .timeout_ms = 10000};
+        .connect_ms = cli_ms(t->timeout < 5 ? t->timeout : 5),
+        .timeout_ms = cli_ms(t->timeout)};
 
     mu_buf_reset(&t->answer);
     t->http.on = &http_events;
@@ -190,25 +208,69 @@ static void on_signal(void *context, int number)
     finish(context, CLI_OK);
 }
 
+/* --- keys ------------------------------------------------------------------------------------- */
+
+struct keys {
+    struct termios before;
+    bool open;
+};
+
+static void *read_keys(void *context)
+{
+    char key = '\0';
+
+    (void)context;
+    while (read(STDIN_FILENO, &key, 1) == 1) {
+        if (key == 'q' || key == 'Q') {
+            (void)kill(getpid(), SIGTERM); /* This ends the loop in order. */
+            break;
+        }
+    }
+    return NULL;
+}
+
+/* Has single keys read while the screen is shown. A process in the background leaves the terminal
+ * alone. */
+static void listen_to_keys(struct keys *k)
+{
+    struct termios raw;
+    pthread_t thread;
+
+    if (tcgetpgrp(STDIN_FILENO) != getpgrp() || tcgetattr(STDIN_FILENO, &k->before) != 0) {
+        return;
+    }
+    raw = k->before;
+    raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    k->open = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
+    if (k->open && pthread_create(&thread, NULL, read_keys, NULL) == 0) {
+        (void)pthread_detach(thread);
+    }
+}
+
 static int run(struct top *t)
 {
+    struct keys keys = {.open = false};
     int code = cli_loop_open(&t->loop, on_signal, t);
 
     if (code != 0) {
         return code;
     }
-    t->terminal = isatty(STDOUT_FILENO) == 1;
+    t->terminal = isatty(STDOUT_FILENO) == 1 && !t->json;
     cli_terminal_close(); /* The screen filters its lines itself. */
     mu_buf_init(&t->answer, ANSWER_MAX);
     mu_timer_init(&t->timer, on_timer);
     mu_env_timer_arm(t->loop.env, &t->timer, mu_env_now(t->loop.env).mono);
     if (t->terminal && !t->once) {
         (void)fputs("\033[?1049h\033[?25l", stdout); /* the alternate screen, without a cursor */
+        listen_to_keys(&keys);
     }
     cli_loop_run(&t->loop);
     if (t->terminal && !t->once) {
         (void)fputs("\033[?25h\033[?1049l", stdout);
         (void)fflush(stdout);
+        if (keys.open) {
+            (void)tcsetattr(STDIN_FILENO, TCSANOW, &keys.before);
+        }
     }
     json_decref(t->now);
     json_decref(t->before);
@@ -234,27 +296,33 @@ static int show_token(struct top *t, const char *path)
 
 int cmd_top(int argc, char **argv)
 {
-    static struct top t = {.interval = 1};
+    static struct top t = {.interval = 1, .timeout = 10};
     const char *token_file = NULL;
     const struct cli_option options[] = {
         {"token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)", CLI_TEXT,
          &token_file, 0, .variable = "MUSTER_TOKEN_FILE"},
-        {"interval", "SECONDS", "how often to ask, 0.1 to 3600 (1)", CLI_SECONDS, &t.interval, 0},
+        {"interval", "TIME", "how often to ask, 100ms to 1h (1s)", CLI_SECONDS, &t.interval, 0},
+        {"timeout", "TIME", "how long the page may take to answer (10s)", CLI_SECONDS, &t.timeout,
+         3600},
         {"once", NULL, "print everything once, and end", CLI_FLAG, &t.once, 0},
+        {"json", NULL, "print the status as one JSON object per line", CLI_FLAG, &t.json, 0},
     };
     const struct cli_verb verb = {
         "top", "[OPTIONS] HOST:PORT",
         "Shows in a terminal what a status page shows: the runs and members of a server, the\n"
         "workers of an agent, downloads, rates and recent events. HOST:PORT is the address that\n"
-        "muster serve, run or state was given with --http. Ctrl-C ends it.",
+        "muster serve, run or state was given with --http. q ends it.",
         options, sizeof(options) / sizeof(options[0])};
     int err = cli_parse(&verb, &argc, &argv);
 
     if (err == 0 && argc != 1) {
         err = cli_usage("top", "name the page: the HOST:PORT of --http");
     }
+    if (err == 0 && !(t.timeout > 0)) {
+        err = cli_usage("top", "--timeout must be greater than 0");
+    }
     if (err == 0 && !(t.interval >= 0.1 && t.interval <= 3600)) {
-        err = cli_usage("top", "--interval must be from 0.1 to 3600 seconds");
+        err = cli_usage("top", "--interval must be from 100ms to 1h");
     }
     if (err == 0 && token_file != NULL) {
         err = show_token(&t, token_file);

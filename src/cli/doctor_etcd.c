@@ -522,7 +522,7 @@ int doctor_etcd(const struct doctor_options *o, const char *url)
         free(v);
         return cli_usage("doctor", "%s", msg.text);
     }
-    v->config.timeout_ms = (uint32_t)o->timeout * 1000;
+    v->config.timeout_ms = cli_ms(o->timeout);
     v->config.done = on_done;
     v->config.context = v;
     muster_log_set(NULL, NULL, MUSTER_LOG_ERROR);

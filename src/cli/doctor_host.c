@@ -183,7 +183,7 @@ static int examine_named(struct doctor_options *o, size_t count)
 {
     static struct doctor_report report;
     struct doctor_exam *exams = calloc(count + 1, sizeof(*exams));
-    uint32_t timeout_ms = (uint32_t)(o->timeout == 0 ? 3 : o->timeout) * 1000;
+    uint32_t timeout_ms = cli_ms(o->timeout == 0 ? 3 : o->timeout);
     struct cli_loop loop;
     int code;
 

@@ -25,16 +25,31 @@ static const struct {
     {"bench", cmd_bench, "measure a store, a rendezvous or etcd"},
 };
 
+#define VERB_COUNT (sizeof(verbs) / sizeof(verbs[0]))
+
 static void print_help(void)
 {
     printf("muster %s: coordination for training jobs whose machines come and go\n\n"
            "usage: muster COMMAND [OPTIONS]\n\n",
            muster_version());
-    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+    for (size_t i = 0; i < VERB_COUNT; i++) {
         printf("  %-8s %s\n", verbs[i].name, verbs[i].description);
     }
-    printf("\n`muster COMMAND --help` lists the options of a command, with defaults in "
-           "parentheses;\n`man muster` lists the exit codes.\n");
+    printf("\n`muster help COMMAND` lists the options of a command, with defaults in parentheses;\n"
+           "`muster version` prints the version, and `man muster` lists the exit codes.\n");
+}
+
+static void print_help_json(void)
+{
+    json_t *list = json_array();
+    json_t *object = json_pack("{s:s, s:o}", "version", muster_version(), "commands", list);
+
+    for (size_t i = 0; i < VERB_COUNT; i++) {
+        (void)json_array_append_new(list, json_pack("{s:s, s:s, s:b}", "name", verbs[i].name,
+                                                    "description", verbs[i].description, "foreign",
+                                                    verbs[i].run == cmd_p2pd));
+    }
+    cli_print_json(object);
 }
 
 /* Started under another name, the program is another command. */
@@ -43,6 +58,86 @@ static bool is_called(const char *self, const char *name)
     const char *slash = self == NULL ? NULL : strrchr(self, '/');
 
     return self != NULL && strcmp(slash == NULL ? self : slash + 1, name) == 0;
+}
+
+static int refuse_command(const char *word)
+{
+    struct cli_guess g = {.word = word, .len = strlen(word)};
+    char said[96];
+
+    for (size_t i = 0; i < VERB_COUNT; i++) {
+        cli_guess_try(&g, verbs[i].name);
+    }
+    cli_guess_try(&g, "help");
+    cli_guess_try(&g, "version");
+    cli_log_foresee(NULL, getenv("MUSTER_LOG_FORMAT"));
+    return cli_fail(CLI_USAGE, "there is no command \"%s\"%s; `muster help` lists the commands",
+                    word, cli_guess_say(&g, "", said));
+}
+
+static int run_command(int argc, char **argv)
+{
+    for (size_t i = 0; i < VERB_COUNT; i++) {
+        if (strcmp(argv[0], verbs[i].name) == 0) {
+            return verbs[i].run(argc, argv);
+        }
+    }
+    return refuse_command(argv[0]);
+}
+
+/* muster help [COMMAND [OPERATION]] */
+static int cmd_help(int argc, char **argv)
+{
+    static char help[] = "--help";
+    static char as_json[] = "--json";
+    bool json = false;
+    const struct cli_option options[] = {
+        {"json", NULL, "print the commands, or the options of a command, as JSON", CLI_FLAG, &json,
+         0},
+    };
+    const struct cli_verb verb = {"help", "[COMMAND [OPERATION]] [--json]",
+                                  "Prints what a command does, and its options.", options, 1};
+    int err = cli_parse(&verb, &argc, &argv);
+    char *words[5];
+    int count = 0;
+
+    if (err == 0 && argc > 2) {
+        err = cli_usage("help", "unexpected argument \"%s\"", argv[2]);
+    }
+    if (err != 0) {
+        return err;
+    }
+    if (argc == 0) {
+        json ? print_help_json() : print_help();
+        return CLI_OK;
+    }
+    for (; count < argc; count++) {
+        words[count] = argv[count];
+    }
+    words[count++] = help;
+    if (json) {
+        words[count++] = as_json;
+    }
+    words[count] = NULL;
+    return run_command(count, words);
+}
+
+static int cmd_version(int argc, char **argv)
+{
+    bool json = false;
+    const struct cli_option options[] = {
+        {"json", NULL, "print one JSON object", CLI_FLAG, &json, 0},
+    };
+    const struct cli_verb verb = {"version", "[--json]", "Prints the version.", options, 1};
+    int err = cli_parse(&verb, &argc, &argv);
+
+    if (err == 0 && argc > 0) {
+        err = cli_usage("version", "unexpected argument \"%s\"", argv[0]);
+    }
+    if (err == 0) {
+        printf(json ? "{\"version\":\"%s\"}\n" : "muster %s\n", muster_version());
+    }
+    return err;
 }
 
 int main(int argc, char **argv)
@@ -55,21 +150,12 @@ int main(int argc, char **argv)
         print_help();
         return CLI_USAGE;
     }
-    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
-        if (strcmp(argv[1], verbs[i].name) == 0) {
-            return verbs[i].run(argc - 1, argv + 1);
-        }
-    }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
-        print_help();
-        return CLI_OK;
+        return cmd_help(argc - 1, argv + 1);
     }
-    if (strcmp(argv[1], "--version") == 0) {
-        printf("muster %s\n", muster_version());
-        return CLI_OK;
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
+        return cmd_version(argc - 1, argv + 1);
     }
-    cli_log_foresee(NULL, getenv("MUSTER_LOG_FORMAT"));
-    return cli_fail(CLI_USAGE, "there is no command \"%s\"; `muster --help` lists the commands",
-                    argv[1]);
+    return run_command(argc - 1, argv + 1);
 }

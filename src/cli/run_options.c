@@ -50,7 +50,7 @@ static const struct cli_option options[] = {
          "STANDALONE"),
     {"max-restarts", "N", "how often failed workers are restarted before the job fails (0)",
      CLI_INTEGER, &parsed.max_restarts, 0, .variable = "PET_MAX_RESTARTS"},
-    {"monitor-interval", "SECONDS", "ignored: the end of a worker is reported at once", CLI_SECONDS,
+    {"monitor-interval", "TIME", "ignored: the end of a worker is reported at once", CLI_SECONDS,
      &parsed.monitor_interval, 0, .variable = "PET_MONITOR_INTERVAL"},
     {"start-method", "spawn, fork, forkserver", "ignored: it is for Python functions", CLI_TEXT,
      &parsed.start_method, 0, .variable = "PET_START_METHOD", .of = start_methods},
@@ -91,15 +91,15 @@ static const struct cli_option options[] = {
     FLAG("virtual-local-rank", "give each worker LOCAL_RANK=0 and one visible GPU",
          virtual_local_rank, "VIRTUAL_LOCAL_RANK"),
     /* Our options cannot be abbreviated, so that torchrun's abbreviations keep their meaning. */
-    {"detect", "SECONDS", "muster: how long a node may be silent before it counts as lost (3)",
+    {"detect", "TIME", "muster: how long a node may be silent before it counts as lost (3s)",
      CLI_SECONDS, &parsed.detect, 0, .given = &parsed.has_detect, .whole = true},
-    {"grace", "SECONDS", "time between SIGTERM and SIGKILL (30)", CLI_SECONDS, &parsed.grace, 0,
+    {"grace", "TIME", "time between SIGTERM and SIGKILL (30s)", CLI_SECONDS, &parsed.grace, 0,
      .whole = true},
     {"signal-map", "USR1=TERM,...", "pass a signal on as another one", CLI_TEXT, &parsed.signal_map,
      0, .whole = true},
     {"spares", "N", "muster: how many nodes beyond --nnodes may wait for a place (any)", CLI_NUMBER,
      &parsed.spares, 65536, .given = &parsed.has_spares, .whole = true},
-    {"upscale-delay", "SECONDS", "how long late nodes are gathered (muster 1, c10d 0)", CLI_SECONDS,
+    {"upscale-delay", "TIME", "how long late nodes are gathered (muster 1s, c10d 0)", CLI_SECONDS,
      &parsed.upscale_delay, 0, .given = &parsed.has_upscale_delay, .whole = true},
     {"verdict", "FILE", "write how the job ended to FILE, as JSON", CLI_TEXT, &parsed.verdict, 0,
      .whole = true},
@@ -108,6 +108,7 @@ static const struct cli_option options[] = {
     {"http", "HOST:PORT", "serve a status page of the agent and its workers", CLI_TEXT,
      &parsed.http, 0, .whole = true},
     CLI_LOG_OPTIONS(parsed.log),
+    {"json", NULL, "the same as --log-format json", CLI_FLAG, &parsed.json, 0, .whole = true},
     /* The options of cli_lock.h. */
     LOCK("token-file", "FILE", "the job's token (MUSTER_TOKEN_FILE; see muster keygen)",
          lock.token_file),
@@ -156,6 +157,9 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
         .grace = 30,
     };
     err = cli_parse(&verb, &argc, &argv);
+    if (parsed.json) {
+        parsed.log.format = "json";
+    }
     *o = parsed;
     if (err != 0) {
         return err;

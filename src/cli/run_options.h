@@ -52,6 +52,7 @@ struct run_options {
     int64_t node_rank, master_port;
     const char *master_addr, *local_addr, *logs_specs, *numa_binding, *signals_to_handle;
     bool virtual_local_rank;
+    bool json; /* ours */
     /* Our options. */
     double detect, grace, upscale_delay;
     uint64_t spares;

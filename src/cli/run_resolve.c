@@ -414,10 +414,6 @@ static int resolve_numbers(struct run_options *o)
         return cli_fail(CLI_FAILED, "--monitor-interval %g must be greater than 0",
                         o->monitor_interval);
     }
-    if (o->grace < 0 || o->upscale_delay < 0) {
-        return cli_fail(CLI_FAILED, "--%s must be at least 0",
-                        o->grace < 0 ? "grace" : "upscale-delay");
-    }
     if (o->has_detect && !(o->detect > 0)) {
         return cli_fail(CLI_FAILED, "--detect %g must be greater than 0", o->detect);
     }
@@ -425,7 +421,7 @@ static int resolve_numbers(struct run_options *o)
         return cli_fail(CLI_FAILED, "--role is longer than %d bytes", RUN_ROLE_LEN_MAX);
     }
     o->restarts_max = (uint32_t)o->max_restarts;
-    o->grace_ms = (uint64_t)(o->grace * 1000 + 0.5);
+    o->grace_ms = cli_ms(o->grace);
     o->events = strcmp(o->event_log_handler, "console") == 0;
     run_signals_parse(o->signals_to_handle, o->handled);
     return o->signal_map == NULL ? 0 : run_signal_map_parse(o->signal_map, o->handled, o->sent_for);

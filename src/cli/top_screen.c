@@ -47,7 +47,7 @@ static void put(struct drawing *d, const char *style, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 static void put(struct drawing *d, const char *style, const char *format, ...)
 {
-    char text[1024];
+    char text[8192];
     char line[sizeof(text)];
     size_t len = 0;
     int columns = 0;
@@ -180,12 +180,13 @@ static const char *style_of(const char *state)
 }
 
 /* Names differ mostly at their ends, so a name that is too long is cut in the middle. */
-static const char *cut(const char *text, size_t width, char *buf, size_t cap)
+static const char *cut(const struct drawing *d, const char *text, size_t width, char *buf,
+                       size_t cap)
 {
     size_t len = strlen(text);
     size_t tail = width / 2;
 
-    if (len <= width || width >= cap) {
+    if (len <= width || width >= cap || d->screen->width == TOP_WHOLE) {
         return text;
     }
     (void)snprintf(buf, cap, "%.*s..%s", (int)(width - tail - 2), text, text + len - tail);
@@ -228,9 +229,9 @@ static void put_run(struct drawing *d, const json_t *run, int member_lines)
         if (rank != NULL) {
             (void)snprintf(number, sizeof(number), "%.0f", json_number_value(rank));
         }
-        put(d, NULL, "  %5s  %-28.28s %-20.20s %-10s %.1f s ago", number,
-            cut(text_of(m, "name"), 28, name, sizeof(name)),
-            cut(text_of(m, "addr"), 20, addr, sizeof(addr)), text_of(m, "state"),
+        put(d, NULL, "  %5s  %-28s %-20s %-10s %.1f s ago", number,
+            cut(d, text_of(m, "name"), 28, name, sizeof(name)),
+            cut(d, text_of(m, "addr"), 20, addr, sizeof(addr)), text_of(m, "state"),
             number_of(m, "silent_ms") / 1000);
     }
 }
@@ -314,8 +315,8 @@ static void put_transfers(struct drawing *d, const json_t *list, int room)
             return;
         }
         put(d, NULL, "  %-26s %-16s %4.0f%% %8s %6s/s",
-            cut(text_of(t, "peer"), 26, peer, sizeof(peer)),
-            cut(text_of(t, "what"), 16, what, sizeof(what)),
+            cut(d, text_of(t, "peer"), 26, peer, sizeof(peer)),
+            cut(d, text_of(t, "what"), 16, what, sizeof(what)),
             total > 0 ? number_of(t, "bytes") * 100 / total : 0,
             brief(number_of(t, "bytes"), a, sizeof(a)),
             brief(number_of(t, "bytes_per_s"), b, sizeof(b)));

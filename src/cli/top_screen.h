@@ -9,9 +9,11 @@
 
 #include <jansson.h>
 
+#define TOP_WHOLE 1000000 /* no line and no list is that long: nothing is cut */
+
 struct top_screen {
-    int width;
-    int height;
+    int width;  /* TOP_WHOLE: lines are not cut */
+    int height; /* TOP_WHOLE: lists are not cut */
     bool color;
     const json_t *now;
     const json_t *before; /* an earlier status, for rates; NULL: there is no earlier one */

@@ -224,8 +224,8 @@ def add_peers(site):
                                    "hello")
 
     def record():
-        site.run("dht", "store", "--peers", address(dht, 29810), "key", "value")
-        return "value" in site.run("dht", "get", "--peers", address(dht, 29810), "key")
+        site.run("dht", "store", "--bootstrap", address(dht, 29810), "key", "value")
+        return "value" in site.run("dht", "get", "--bootstrap", address(dht, 29810), "key")
 
     def take():
         return pull(site, model, "--identity", keys["node1"], address(donor, 29830))

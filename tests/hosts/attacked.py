@@ -64,8 +64,8 @@ class Scene:
         """What the honest see: {what: (p50, p99, max, failures)}."""
         runs = {"requests": ["requests", "node0", "29400", SECONDS, 100],
                 "newcomers": ["commands", SECONDS, 10, MUSTER, "kv", "--store", "tcp://node0:29400",
-                              *self.credential["node1"], "--timeout", "20000", "--connect",
-                              "20000", "get", "honest"]}
+                              *self.credential["node1"], "--timeout", "20s", "--connect",
+                              "20s", "get", "honest"]}
         if self.page:
             runs["pages"] = ["page", "http://node0:29401/healthz", self.page, SECONDS, 10]
         runs["sleepers"] = ["nothing", SECONDS, 100]

@@ -36,7 +36,7 @@ class Node:
     def __init__(self, peers):
         command = [MUSTER, "dht", "serve", "--json", "--replicas", str(REPLICAS)]
         if peers:
-            command += ["--peers", ",".join(peers)]
+            command += ["--bootstrap", ",".join(peers)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, universal_newlines=True)
         told = json.loads(self.process.stdout.readline())
         self.address = told["listen"][0]
@@ -57,8 +57,8 @@ class Node:
 
 def command(node, verb, words, *options):
     """Runs `muster dht VERB` through a node; the objects it printed, and its exit code."""
-    done = subprocess.run([MUSTER, "dht", verb, "--json", "--peers", node.address,
-                           "--timeout-ms", "60000", "--replicas", str(REPLICAS), *options,
+    done = subprocess.run([MUSTER, "dht", verb, "--json", "--bootstrap", node.address,
+                           "--timeout", "1m", "--replicas", str(REPLICAS), *options,
                            *words],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
                           timeout=180)

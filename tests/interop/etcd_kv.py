@@ -53,16 +53,18 @@ def test_operations(checks, url):
     same((OK, "2\n"), "a queue's length", "len", "q")
     same((OK, "one\n"), "pop in order", "pop", "q")
     same((OK, "two\n"), "pop the next", "pop", "q")
-    same((NO_KEY, ""), "pop of nothing", "--nowait", "pop", "q")
+    same((NO_KEY, ""), "pop of nothing", "pop", "q")
+    same((NO_KEY, ""), "get of nothing", "get", "never")
+    same((NO_KEY, ""), "mget of something and nothing", "mget", "a", "never")
     same((OK, ""), "barrier of one", "barrier", "b", "1")
-    code, _, err = kv(url, "get", "never", timeout=300)
+    code, _, err = kv(url, "get", "never", "--wait", timeout=300)
     checks.ok(code == TIMED_OUT and '"never"' in err, "a timeout names the key", err)
 
 
 def test_waiting(checks, url):
     for name, write in (("get", ("set", "late", "x")), ("pop", ("push", "late", "x"))):
-        waiter = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "10000",
-                                   name, "late"], stdout=subprocess.PIPE,
+        waiter = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "10s",
+                                   "--wait", name, "late"], stdout=subprocess.PIPE,
                                   preexec_fn=lib.die_with_parent)
         try:
             waiter.wait(0.4)
@@ -138,7 +140,7 @@ def test_late_tries(checks, etcd):
             relay = LateRelay(etcd, "/late/k/" + verb[1], before)
             code, out, err = kv("etcd://%s:%d/late" % (lib.HOST, relay.port), *verb)
             checks.ok(relay.count >= 3, "%s: its first try is late" % verb[0])
-            code2, kept, _ = kv("etcd://%s/late" % etcd.authority(), "--nowait", "get", verb[1])
+            code2, kept, _ = kv("etcd://%s/late" % etcd.authority(), "get", verb[1])
             checks.equal((code, out, code2, kept), (OK, b"5\n", OK, b"5\n"),
                          "%s, whose late try comes %s the next: what is answered is what is there"
                          % (verb[0], "before" if before else "behind") + err)
@@ -159,7 +161,7 @@ def test_limits(checks, url):
 
 
 def test_leases(checks, etcd, url):
-    code, out, _ = kv(url, "lease", "grant", "60000")
+    code, out, _ = kv(url, "lease", "grant", "1m")
     lease = out.decode().strip()
     kv(url, "--lease", lease, "set", "leased", "v")
     checks.equal(kv(url, "lease", "keep", lease)[:2], (OK, b"60000\n"), "a lease is kept")
@@ -293,10 +295,10 @@ def test_token_renewal(checks, path):
             near = "tcp://%s:%d" % (lib.HOST, server.port)
             checks.equal(kv(near, "set", "a", "1")[0], OK, "a server with a token")
             waiter = subprocess.Popen([lib.muster_path(), "kv", "--store", near, "--timeout",
-                                       "20000", "get", "late"], stdout=subprocess.PIPE,
+                                       "20s", "get", "--wait", "late"], stdout=subprocess.PIPE,
                                       preexec_fn=lib.die_with_parent)
             direct = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout",
-                                       "20000", "get", "late"], stdout=subprocess.PIPE,
+                                       "20s", "get", "--wait", "late"], stdout=subprocess.PIPE,
                                       preexec_fn=lib.die_with_parent)
             for i in range(2):
                 time.sleep(3)

@@ -151,5 +151,6 @@ class Etcd:
 
 
 def kv(url, *args, timeout=10000, connect=5000):
-    return lib.run_muster("kv", "--store", url, "--timeout", str(timeout), "--connect",
-                          str(connect), *args)
+    """The times are in milliseconds."""
+    return lib.run_muster("kv", "--store", url, "--timeout", "%dms" % timeout, "--connect",
+                          "%dms" % connect, *args)

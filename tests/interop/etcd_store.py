@@ -39,7 +39,7 @@ def main():
 
         late = threading.Timer(0.5, lambda: store.set("late", "x"))
         late.start()
-        checks.equal(kv(url, "get", "late")[:2], (OK, b"x\n"), "we wait for what PyTorch sets")
+        checks.equal(kv(url, "get", "--wait", "late")[:2], (OK, b"x\n"), "we wait for what PyTorch sets")
         late = threading.Timer(0.5, lambda: kv(url, "set", "later", "y"))
         late.start()
         checks.equal(store.get("later"), b"y", "PyTorch waits for what we set")
@@ -54,7 +54,7 @@ def main():
         checks.equal(store.get("t"), b"new", "which PyTorch sees")
         checks.equal(kv(url, "del", "t")[:2], (OK, b"1\n"), "del")
         checks.ok(not store.check(["t"]), "which PyTorch sees as well")
-        code, _, err = kv(url, "get", "never", timeout=400)
+        code, _, err = kv(url, "get", "--wait", "never", timeout=400)
         checks.ok(code == TIMED_OUT and '"never"' in err, "a timeout names the key", err)
 
         threads = [threading.Thread(target=lambda: [store_of(server).add("race", 1)

@@ -181,7 +181,7 @@ def test_not_a_store(checks):
         threading.Thread(target=serve, args=(listener, answer), daemon=True).start()
         url = "tcp://%s:%d?connect=3000" % (lib.HOST, port)
         try:
-            code, _, err = lib.run_muster("kv", "--store", url, "--timeout", "3000", "get", "x")
+            code, _, err = lib.run_muster("kv", "--store", url, "--timeout", "3s", "get", "x")
             checks.ok(code == NO_STORE and str(port) in err,
                       "a peer that is not a store (it %s)" % what, (code, err))
         except subprocess.TimeoutExpired:
@@ -189,7 +189,7 @@ def test_not_a_store(checks):
     with socket.create_server((lib.HOST, 0)) as listener:
         port = listener.getsockname()[1]
     url = "tcp://%s:%d?connect=500" % (lib.HOST, port)
-    code, _, err = lib.run_muster("kv", "--store", url, "--timeout", "1000", "get", "x")
+    code, _, err = lib.run_muster("kv", "--store", url, "--timeout", "1s", "get", "x")
     checks.ok(code in (NO_STORE, 3) and str(port) in err, "nobody listens", (code, err))
 
 
@@ -204,7 +204,7 @@ def has_client(port):
 def test_store_goes_away(checks):
     server = Muster()
     url = "tcp://%s:%d?connect=2000" % (lib.HOST, server.port)
-    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "3000",
+    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", url, "--timeout", "3s",
                                 "wait", "never"],
                                stderr=subprocess.PIPE, text=True)
     lib.wait_until(lambda: has_client(server.port), "the client's connection")

@@ -29,7 +29,8 @@ class Kv:
         self.url = "file://" + path
 
     def __call__(self, *args, timeout=10000):
-        return lib.run_muster("kv", "--store", self.url, "--timeout", str(timeout), *args)
+        return lib.run_muster("kv", "--store", self.url, "--timeout", "%dms" % timeout,
+                              *args)
 
 
 def test_values(checks, kv, store):
@@ -69,13 +70,13 @@ def test_deletes(checks, kv, store):
     checks.equal(kv("check", "d2")[0], NO_KEY, "PyTorch deletes what we set, we see it gone")
     store.set("d1", "back")
     checks.equal(kv("get", "d1")[:2], (OK, b"back\n"), "a deleted key can come back")
-    code, _, err = kv("get", "never", timeout=300)
+    code, _, err = kv("get", "never", "--wait", timeout=300)
     checks.ok(code == TIMED_OUT and "never" in err, "a get that times out names the key",
               (code, err))
 
 
 def test_waits(checks, kv, store):
-    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", kv.url, "--timeout", "15000",
+    waiting = subprocess.Popen([lib.muster_path(), "kv", "--store", kv.url, "--timeout", "15s",
                                 "wait", "w1", "w2"],
                                preexec_fn=lib.die_with_parent)
     store.set("w1", "1")
@@ -134,8 +135,8 @@ def test_damage(checks, path):
                           ("not a store", b"#!/bin/sh\necho hello\n" * 20)):
         with open(bad, "wb") as file:
             file.write(content)
-        code, _, err = lib.run_muster("kv", "--store", "file://" + bad, "--timeout", "300", "get",
-                                      "no such key")
+        code, _, err = lib.run_muster("kv", "--store", "file://" + bad, "--timeout", "300ms", "get",
+                                      "--wait", "no such key")
         checks.ok(code in (1, 3, 5) and len(err.strip().splitlines()) == 1,
                   "a damaged file (%s) is one sentence, not a crash or a hang" % name, (code, err))
 

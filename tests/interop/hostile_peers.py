@@ -35,7 +35,7 @@ class Node:
     def __init__(self, scratch, name, peers=()):
         self.log_path = os.path.join(scratch, name)
         argv = [muster_path(), "dht", "serve", "--json"]
-        argv += ["--peers", ",".join(peers)] if peers else []
+        argv += ["--bootstrap", ",".join(peers)] if peers else []
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log,
                                             env=dict(os.environ, LOGLEVEL="DEBUG"),
@@ -90,12 +90,12 @@ class World:
         self.idle = self.node.memory("VmRSS")
 
     def store(self, *words):
-        code, _, err = run_muster("dht", "store", "--peers", self.node.address, "--expiration",
+        code, _, err = run_muster("dht", "store", "--bootstrap", self.node.address, "--expiration",
                                   "3600", *words)
         return checks.equal(code, 0, "%s is stored%s" % (words[0], err and ": " + err))
 
     def get(self, key, through=None):
-        code, out, _ = run_muster("dht", "get", "--json", "--latest", "--peers",
+        code, out, _ = run_muster("dht", "get", "--json", "--latest", "--bootstrap",
                                   (through or self.node).address, key)
         return json.loads(out) if code == 0 else None
 

@@ -320,7 +320,7 @@ def test_server_that_is_silent_behind_its_certificate(scratch, address):
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
         began = time.monotonic()
         expect("a silent server is said to be silent", CONNECT, "does not answer", "kv", "--store",
-               "tcp://%s:%d" % listener.getsockname(), "--connect", "6000", "--tls-cert",
+               "tcp://%s:%d" % listener.getsockname(), "--connect", "6s", "--tls-cert",
                made + "/node9.pem", "--tls-key", made + "/node9.key", "--tls-ca", made + "/ca.pem",
                "count")
         took = time.monotonic() - began

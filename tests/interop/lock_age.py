@@ -206,7 +206,7 @@ def test_who_is_broken_off_comes_again(scratch, address):
             listener.settimeout(PATIENCE)
             asker = subprocess.Popen([muster_path(), "kv", "--store",
                                       "tcp://%s:%d" % listener.getsockname(), *token_lock(scratch),
-                                      "--connect", "10000", "get", "key"],
+                                      "--connect", "10s", "get", "key"],
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                      preexec_fn=die_with_parent)
             try:
@@ -299,7 +299,7 @@ def test_token_from_a_pipe(scratch, address):
         writer.wait(PATIENCE)
         time.sleep(1.1)  # from when on the next handshake looks at the file
         for _ in range(2):
-            checks.equal(ask(server, address, (*lock, "--connect", "10000"))[0], 0,
+            checks.equal(ask(server, address, (*lock, "--connect", "10s"))[0], 0,
                          "a token from a pipe stays good")
 
 

@@ -24,7 +24,8 @@ class Kv:
         self.url = url
 
     def __call__(self, *args, timeout=5000, options=()):
-        return lib.run_muster("kv", "--store", self.url, "--timeout", str(timeout), *options, *args)
+        return lib.run_muster("kv", "--store", self.url, "--timeout", "%dms" % timeout,
+                              *options, *args)
 
 
 def test_values(checks, kv, store, p):
@@ -72,7 +73,7 @@ def test_waits(checks, kv, store, p):
     checks.ok(code == TIMED_OUT and p + "never" in err and 0.3 < took < 5,
               "a wait that times out names the key", (code, err, took))
     waiting = subprocess.Popen(
-        [lib.muster_path(), "kv", "--store", kv.url, "--timeout", "15000", "get", p + "later"],
+        [lib.muster_path(), "kv", "--store", kv.url, "--timeout", "15s", "--wait", "get", p + "later"],
         stdout=subprocess.PIPE, preexec_fn=lib.die_with_parent)
     threading.Timer(0.3, lambda: store.set(p + "later", "now")).start()
     out, _ = waiting.communicate(timeout=lib.PATIENCE)

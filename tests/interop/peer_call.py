@@ -122,8 +122,8 @@ def failures(a):
     # One that has been stopped takes the connection and says nothing.
     a.process.send_signal(signal.SIGSTOP)
     try:
-        fails(3, "--timeout-ms", "no answer", a.address, "muster::Echo.echo", "x", "--timeout-ms",
-              "300")
+        fails(3, "--timeout", "no answer", a.address, "muster::Echo.echo", "x", "--timeout",
+              "300ms")
         waiting = subprocess.Popen([muster_path(), "peer", "call", a.address, "n::S.m"],
                                    preexec_fn=die_with_parent)
         wait_until(lambda: is_caught(waiting.pid), "it can be interrupted")

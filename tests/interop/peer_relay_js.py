@@ -98,7 +98,7 @@ def limits():
     js_dial(b.address, "another circuit", "--bytes", "50000")
     b.end()
     relay.stop()
-    relay = ours("--relay", "--relay-bytes", "0", "--relay-seconds", "0")
+    relay = ours("--relay", "--relay-bytes", "0", "--relay-time", "0")
     b = theirs("behind", relay.address)
     said = js_dial(b.address, "without a limit", "--bytes", "1000000")
     checks.equal(said.get("transient"), False, "js takes it for a connection like others")

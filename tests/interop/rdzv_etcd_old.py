@@ -131,7 +131,7 @@ def meet(w):
     url = found[1]["store"]
     for torch_node in (0, 2):
         rank = found[torch_node]["rank"]
-        w.checks.equal(etcd_lib.kv(url, "get", "torch-%d" % rank)[1], b"here\n",
+        w.checks.equal(etcd_lib.kv(url, "get", "--wait", "torch-%d" % rank)[1], b"here\n",
                        "we read what PyTorch's node wrote into the round's store")
     etcd_lib.kv(url, "set", "ours", "there")
     store = torch_etcd.EtcdStore(w.client, w.path("v_%d/kv" % found[0]["round"]))

@@ -67,7 +67,7 @@ def test_one_and_one(cluster):
         events = assigned(run.torch(), run.muster())
         checks.equal(agree(events), "", "1 + 1 nodes are in one world")
         mine, torch = events[1], events[0]
-        done = subprocess.run([muster_path(), "kv", "--store", mine["store"], "get",
+        done = subprocess.run([muster_path(), "kv", "--store", mine["store"], "--wait", "get",
                                "torch-%d" % torch["rank"]], capture_output=True, timeout=30)
         checks.equal(done.stdout, b"here\n", "what PyTorch's node set in the round's store is there")
         status = run.command("status")

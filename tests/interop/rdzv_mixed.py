@@ -171,7 +171,7 @@ def test_two_and_two_on_our_store():
         torch = next(e for e in events if "me" in e)
         checks.equal(mine["store"], "tcp://%s?prefix=torch.rendezvous.meet.0"
                      % endpoint_of(server), "the round's store has PyTorch's prefix")
-        done = subprocess.run([muster_path(), "kv", "--store", mine["store"], "get",
+        done = subprocess.run([muster_path(), "kv", "--store", mine["store"], "--wait", "get",
                                "torch-%d" % torch["rank"]], capture_output=True, timeout=30)
         checks.equal(done.stdout, b"here\n", "what PyTorch's node set in it is found in ours")
 
@@ -347,7 +347,7 @@ def meet_static(port, torch_rank):
         kv = [muster_path(), "kv", "--store", event["store"]]
         subprocess.run(kv + ["set", "from-muster", "hi"], timeout=30, check=True)
         checks.equal(torch.got(), [torch_rank, 2, "hi"], "PyTorch's is the other")
-        done = subprocess.run(kv + ["get", "from-torch"], capture_output=True, timeout=30)
+        done = subprocess.run(kv + ["--wait", "get", "from-torch"], capture_output=True, timeout=30)
         checks.equal(done.stdout, b"hello\n", "both use one store under the run's prefix")
 
 

@@ -103,7 +103,7 @@ def test_killed_and_back():
 
 def test_at_most_once():
     worker = Worker()
-    process = start_calls(worker, CALLS, "--once", "--retries", "5", "--retry-ms", "100")
+    process = start_calls(worker, CALLS, "--once", "--retries", "5", "--retry-delay", "100ms")
     kill_in_the_middle(worker)
     again = Worker(listen=worker.address)
     ok, failed, _, err = end_calls(process)
@@ -121,14 +121,14 @@ def test_commands():
             (["--to", "b@" + worker.address, "muster::Rpc.echo"], 4, "not the worker you mean"),
             (["--to", worker.to, "--timeout", "1", "muster::Rpc.sleep", "9000"], 3,
              "set timeout (1000 ms)"),
-            (["--to", worker.to, "--retries", "2", "--retry-ms", "1", "muster::Rpc.fail"], 1,
+            (["--to", worker.to, "--retries", "2", "--retry-delay", "1ms", "muster::Rpc.fail"], 1,
              "max retries (2)"),
             (["muster::Rpc.echo"], 2, "--to"),
     ):
         got, _, err = run_muster("rpc", "call", *args)
         checks.equal(got, code, "exit code of %s" % args[-1])
         checks.ok(words in err, "in words", err)
-    code, out, err = run_muster("rpc", "bench", "--to", worker.to, "--seconds", "1")
+    code, out, err = run_muster("rpc", "bench", "--to", worker.to, "--duration", "1s")
     checks.equal(code, 0, "a bench")
     checks.ok(re.search(rb"rpc\.echo\.rate \d+ calls/s", out), "and its numbers", out)
     code, _, err = run_muster("rpc", "serve", "--name", "a b")

@@ -271,36 +271,36 @@ def test_between_peers():
 def test_in_a_swarm():
     source = make("swarm.safetensors", "swarm")
     where = "/ip4/%s/tcp/0" % HOST
-    with Donor(source, "--dht", "new", "--prefix", "run", "--rate", "2M", listen=where) as first:
+    with Donor(source, "--bootstrap", "new", "--prefix", "run", "--rate", "2M", listen=where) as first:
         swarm = first.address
         checks.equal(first.said["transport"], "peer", "in a swarm: between peers")
-        with Donor(source, "--dht", swarm, "--prefix", "run", "--rate", "2M", "--hivemind",
+        with Donor(source, "--bootstrap", swarm, "--prefix", "run", "--rate", "2M", "--hivemind",
                    "TrainingStateAverager", listen=where) as second:
-            code, out, err = run_muster("state", "ls", "--json", "--dht", swarm, "run")
+            code, out, err = run_muster("state", "ls", "--json", "--bootstrap", swarm, "run")
             rows = [json.loads(line) for line in out.decode().splitlines()]
             ids = sorted(donor.address.split("/p2p/")[1] for donor in (first, second))
             checks.equal((code, sorted(row["donor"].split("/p2p/")[1] for row in rows)), (0, ids),
                          "ls finds both in the DHT")
-            pull = Pull(path("swarm.out"), "--dht", swarm, "--hivemind", "TrainingStateAverager",
+            pull = Pull(path("swarm.out"), "--bootstrap", swarm, "--hivemind", "TrainingStateAverager",
                         "run")
             pull.until("progress", bytes=some(2 * MIB), donors=some(2))
             second.signal(signal.SIGKILL)
             last = check_pulled(pull, source, "in a swarm, one donor of two killed")
             checks.ok(last.get("lost", 0) >= 1, "its loss is counted", last)
             checks.equal(last.get("hivemind"), False, "it is verified, not hivemind's")
-            code, out, err = run_muster("state", "pull", "-o", path("swarm.more"), "--dht", swarm,
+            code, out, err = run_muster("state", "pull", "-o", path("swarm.more"), "--bootstrap", swarm,
                                         "--connect", "1", "--timeout", "60", "run")
             checks.equal(code, 0, "the entry of the dead donor does not stop a pull")
             checks.ok(ids[0] in err and ids[1] in err, "which says what became of both", err)
-        code, out, err = run_muster("state", "pull", "-o", path("none"), "--dht", swarm, "other")
+        code, out, err = run_muster("state", "pull", "-o", path("none"), "--bootstrap", swarm, "other")
         checks.equal(code, 7, "nobody has that prefix: exit code")
-        code, out, err = run_muster("state", "pull", "-o", path("none"), "--dht", swarm)
+        code, out, err = run_muster("state", "pull", "-o", path("none"), "--bootstrap", swarm)
         checks.equal(code, 2, "a swarm without a prefix: wrong usage")
-        code, out, err = run_muster("dht", "get", "--json", "--latest", "--peers", swarm,
+        code, out, err = run_muster("dht", "get", "--json", "--latest", "--bootstrap", swarm,
                                     "run.all_averagers")
         checks.ok(json.loads(out)["found"], "what is shared is in the DHT")
         first.signal(signal.SIGCONT)
-    code, out, err = run_muster("state", "pull", "-o", path("none"), "--dht", swarm, "--connect",
+    code, out, err = run_muster("state", "pull", "-o", path("none"), "--bootstrap", swarm, "--connect",
                                 "0.5", "run")
     checks.equal(code, 4, "nobody of the DHT is there: exit code")
 
@@ -313,12 +313,12 @@ def test_withdrawn_from_the_swarm():
                             preexec_fn=die_with_parent)
     try:
         swarm = json.loads(node.stdout.readline())["listen"][0]
-        with Donor(source, "--dht", swarm, "--prefix", "run", listen=where) as donor:
-            check_pulled(Pull(path("bye.out"), "--dht", swarm, "run"), source,
+        with Donor(source, "--bootstrap", swarm, "--prefix", "run", listen=where) as donor:
+            check_pulled(Pull(path("bye.out"), "--bootstrap", swarm, "run"), source,
                          "through a node of the DHT that has nothing itself")
             code, said = donor.stop()
             checks.equal((code, said.get("downloads")), (0, 1), "the donor stops in order")
-        code, out, err = run_muster("state", "pull", "-o", path("none"), "--dht", swarm, "run")
+        code, out, err = run_muster("state", "pull", "-o", path("none"), "--bootstrap", swarm, "run")
         checks.equal(code, 7, "what was withdrawn is not there")
     finally:
         node.kill()

@@ -86,7 +86,7 @@ def pull(out, *words):
 def test_a_token_beside_an_identity_is_refused():
     run_muster("keygen", "token", path("job.token"))
     file, _ = key("donor")
-    for flags in (["--identity", file], ["--dht", "new"]):
+    for flags in (["--identity", file], ["--bootstrap", "new"]):
         with Serve(MODEL, "--token-file", path("job.token"), "--listen", here(), *flags) as donor:
             checks.equal(donor.said, None, "serve %s with a token serves nobody" % flags[0])
             checks.ok("--allow PEER" in donor.error and "token" in donor.error,

@@ -170,8 +170,8 @@ def native(port, muster):
         kv + ["set", "a", "value"], kv + ["get", "a"], kv + ["add", "n", "3"],
         kv + ["cas", "a", "value", "other"], kv + ["keys"], kv + ["mset", "b", "1", "c", "2"],
         kv + ["mget", "a", "b", "c"], kv + ["push", "q", "x"], kv + ["pop", "q"],
-        kv + ["lease", "grant", "1000"], kv + ["append", "a", "tail"], kv + ["del", "a"],
-        kv + ["--timeout", "300", "wait", "never"], kv + ["--timeout", "300", "watch", "a"],
+        kv + ["lease", "grant", "1s"], kv + ["append", "a", "tail"], kv + ["del", "a"],
+        kv + ["--timeout", "300ms", "wait", "never"], kv + ["--timeout", "300ms", "watch", "a"],
         kv + ["barrier", "bar", "1"],
         rdzv + ["join"] + where, rdzv + ["status"] + where, rdzv + ["close"] + where])
 

@@ -200,7 +200,7 @@ class Soak:
             line = '"$0" "$@" set soak/$$ v$$ && test "$("$0" "$@" get soak/$$)" = v$$ && ' \
                 '"$0" "$@" del soak/$$'
             return lambda host: ["sh", "-c", line, self.muster, "kv", "--store",
-                                 "tcp://node0:%d" % port, "--timeout", "20000",
+                                 "tcp://node0:%d" % port, "--timeout", "20s",
                                  *self.lock(kind, host)]
 
         def pulled(_out):

@@ -164,7 +164,7 @@ class HonestStore:
         self.world, self.port, self.generation, self.count = world, port, generation, 0
         self.kept = lib.Conn(port, generation, patience=PROMPT)
         self.kv = ["kv", "--store", "tcp://%s:%d" % (FAR, port), "--timeout",
-                   "%d" % (1000 * PROMPT)] + world.locks[lock]
+                   "%ds" % PROMPT] + world.locks[lock]
 
     def __call__(self):
         self.count += 1
@@ -186,7 +186,7 @@ class HonestStore:
 def serve(world, lock, generation=2, *more):
     port = lib.free_port()
     live = world.start("serve-" + lock, "serve", "--listen", "0.0.0.0:%d" % port,
-                       "--session-grace", "1000", *world.locks[lock], *more,
+                       "--session-grace", "1s", *world.locks[lock], *more,
                        where=(lib.HOST, port))
     live.port = port
     # A handshake takes as long as ten cases without: a quarter are sealed.
@@ -308,10 +308,10 @@ def peer(world):
 
 def dht(world):
     live = peer_live(world, "dht", "dht", "serve", count=2)
-    world.run("dht", "store", "--peers", live.address, "--expiration", "86400", "honest", '"well"')
+    world.run("dht", "store", "--bootstrap", live.address, "--expiration", "24h", "honest", '"well"')
 
     def ask():
-        if json.loads(world.run("dht", "get", "--json", "--latest", "--peers", live.address,
+        if json.loads(world.run("dht", "get", "--json", "--latest", "--bootstrap", live.address,
                                 "honest"))["value"] != "well":
             raise AssertionError("another record than the one that was stored")
 

@@ -63,7 +63,7 @@ class Commands:
 
     def check(self, words):
         """What is wrong with `muster WORDS...`."""
-        if not words or words[0] in ("--help", "--version"):
+        if not words or words[0] in ("--help", "--version", "help", "version"):
             return
         if words[0] not in self.verbs:
             yield f"there is no `muster {words[0]}`"
@@ -100,7 +100,7 @@ class Commands:
         """The same of what stands in backticks, which may be a mere shape: [OPTIONS] FILE…"""
         found = re.match(r"(?:build/|\./build/)?muster ([a-z0-9]+)\b(.*)", text)
         if not found or found[1] not in self.verbs:
-            if found and not re.match(r"[a-z0-9]+:", found[0][7:]):
+            if found and found[1] not in ("help", "version") and not re.match(r"[a-z0-9]+:", found[0][7:]):
                 yield f"there is no `muster {found[1]}`"
             return
         verb = self.verbs[found[1]]

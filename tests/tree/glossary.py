@@ -30,10 +30,10 @@ COMMON = {
     "what every program has":
         "addr alloc assert buf builder cache cert class client clock cmd code config conn connect "
         "connection console context cursor decode dial dirent disk download encode encoder endpoint "
-        "entry err errmsg exec executor families field file flag frame future get hash head header heap "
-        "hook id idle info internal item key keygen kind kv len link list listen listener log loop main "
+        "entry err errmsg exec executor families field file flag frame future get guess hash head header heap "
+        "help hook id idle info internal item key keygen kind kv len link list listen listener log loop main "
         "map memory method msg name net number op option output owner param part path phase pipe pool "
-        "prefix private prng proc protocol read reader record registry remote reply request response "
+        "prefix private prng proc prompt protocol read reader record registry remote reply request response "
         "result retry row runtime screen search section segment set setting shape sink size slot "
         "snapshot sock source spawn spec split stat static status step storage string sync table target "
         "task terminal time timer trace tree type update url user validate validator value var view "

@@ -28,7 +28,7 @@ VERB_FILES = {
     "src/proto/store/backing_read.c": {"READS", "LISTS"},
     "src/service/store/etcd_op.c": ALL,
     "src/api/store.c": ALL,
-    "src/cli/cmd_kv.c": ALL,
+    "src/cli/kv_ops.c": ALL,
     "docs/store.md": ALL,
     "tests/api/test_store.c": ALL,
 }
