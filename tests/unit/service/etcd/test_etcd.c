@@ -261,6 +261,8 @@ static void test_etcd_a_token_is_no_longer(void **unused)
     w.answer_len = 8192;
     assert_int_equal(run((struct mu_etcd_op){.kind = MU_ETCD_RANGE, .key = MU_SPAN_LIT("a")}),
                      MUSTER_ELIMIT);
+    assert_string_equal(w.text, "etcd's token for user \"me\" has 8192 bytes, and at most 8191 are "
+                                "taken: use etcd --auth-token=simple, or shorter JWT claims");
 }
 
 static void on_examined(struct mu_etcd_doctor *doctor, void *context)
@@ -296,6 +298,10 @@ static void test_etcd_doctor_hears_so_much_and_no_more(void **unused)
         assert_int_equal(w.examined, 1);
         assert_int_equal(w.doctor->exams[0].status == 0, more == 0);
         assert_string_equal(w.doctor->exams[0].version, more == 0 ? "3.5.0" : "");
+        assert_string_equal(w.doctor->exams[0].text.text,
+                            more == 0 ? ""
+                                      : "its answer is longer than 4 MiB: check that the URL names "
+                                        "etcd's client port, and nothing between it and us");
         mu_sim_call(w.proc, free_doctor, NULL);
     }
 }
