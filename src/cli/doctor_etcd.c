@@ -87,6 +87,10 @@ static void judge_auth(struct checkup *v, const struct mu_etcd_exam *e)
         doctor_remedy(f, NO_PASSWORD);
     } else if (e->auth == MU_ETCD_YES && e->password == MU_ETCD_YES) {
         (void)doctor_find(&v->report, DOCTOR_OK, e->name, "etcd accepts us as user %s", user);
+    } else if (e->auth == MU_ETCD_YES && e->password == MU_ETCD_BROKEN) {
+        f = doctor_find(&v->report, DOCTOR_BAD, e->name, "etcd cannot let in user %s: %s", user,
+                        e->auth_text.text);
+        doctor_remedy(f, "use etcd --auth-token=simple, or shorter JWT claims");
     } else if (e->auth == MU_ETCD_YES) {
         f = doctor_find(&v->report, DOCTOR_BAD, e->name,
                         "etcd does not accept the password of user %s", user);

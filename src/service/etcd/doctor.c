@@ -50,6 +50,7 @@ struct patient {
     struct mu_buf url;
     struct mu_buf body;
     struct mu_buf token;
+    bool too_long; /* the answer that was cut off */
     enum step step;
     size_t v3_at; /* which prefix is tried */
     size_t tries;
@@ -87,6 +88,7 @@ static size_t on_data(struct mu_http *http, struct mu_span in)
     struct patient *p = MU_CONTAINER_OF(http, struct patient, http);
 
     if (mu_buf_append(&p->in, in) != 0) {
+        p->too_long = true;
         mu_env_http_cancel(p->d->env, http);
     }
     return in.len;
@@ -329,9 +331,15 @@ static void take_auth(struct patient *p)
     if (found == MU_ETCD_YES) {
         e->auth = e->password = MU_ETCD_YES;
         mu_etcd_reply_init(&r);
-        if (mu_etcd_reply_decode(&r, mu_buf_span(&p->in)) == 0 &&
-            mu_buf_append(&p->token, r.token) == 0) {
-            (void)mu_buf_append(&p->token, mu_span("", 1));
+        if (mu_etcd_reply_decode(&r, mu_buf_span(&p->in)) == 0) {
+            if (r.token.len >= TEXT_MAX) {
+                e->password = MU_ETCD_BROKEN;
+                (void)mu_err(&e->auth_text, MUSTER_ELIMIT,
+                             "its token has %zu bytes, and at most %u are taken", r.token.len,
+                             TEXT_MAX - 1);
+            } else if (mu_buf_append(&p->token, r.token) == 0) {
+                (void)mu_buf_append(&p->token, mu_span("", 1));
+            }
         }
         mu_etcd_reply_fini(&r);
     } else if (strstr(e->auth_text.text, "authentication is not enabled") != NULL) {
@@ -521,6 +529,13 @@ static void on_done(struct mu_http *http, int status)
 {
     struct patient *p = MU_CONTAINER_OF(http, struct patient, http);
 
+    if (p->too_long) {
+        p->too_long = false;
+        status = mu_err(&http->error, MUSTER_ELIMIT,
+                        "its answer is longer than %u MiB: check that the URL names etcd's client "
+                        "port, and nothing between it and us",
+                        ANSWER_MAX >> 20);
+    }
     ask(p, status == 0 ? take_answer(p) : take_silence(p, status));
 }
 

@@ -225,6 +225,13 @@ static int keep_token(struct mu_etcd *etcd, struct mu_span token)
 
     mu_buf_reset(&etcd->token);
     err = mu_buf_reserve(&etcd->token, token.len + 1);
+    if (err == MUSTER_ELIMIT) {
+        return mu_err(
+            &etcd->auth.errmsg, err,
+            "etcd's token for user \"%.64s\" has %zu bytes, and at most %u are taken: use "
+            "etcd --auth-token=simple, or shorter JWT claims",
+            etcd->route.config.user, token.len, TOKEN_MAX - 1);
+    }
     if (err == 0) {
         (void)mu_buf_append(&etcd->token, token);
         (void)mu_buf_append(&etcd->token, mu_span("", 1));

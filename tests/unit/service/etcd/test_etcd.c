@@ -67,6 +67,8 @@ static void on_request(void *arg, struct mu_sim_exchange *x, const char *method,
         memset(mu_buf_grow(&out, w.answer_len - around), 't', w.answer_len - around);
         assert_int_equal(mu_buf_append(&out, MU_SPAN_LIT("\"}")), 0);
         mu_sim_http_answer(x, 200, mu_buf_span(&out), true);
+    } else if (strcmp(path, "/v3/maintenance/status") == 0) {
+        mu_sim_http_answer(x, 200, MU_SPAN_LIT("{\"version\":\"3.5.0\"}"), true);
     } else if (strcmp(path, "/v3/kv/range") == 0) {
         mu_sim_http_answer(x, 200, MU_SPAN_LIT("{\"header\":{\"revision\":\"1\"}}"), true);
     } else {
@@ -280,6 +282,15 @@ static void examine(void *arg)
     assert_int_equal(mu_etcd_doctor_start(arg, &config, &w.doctor, &msg), 0);
 }
 
+static void examine_as_user(void *arg)
+{
+    struct mu_etcd_doctor_config config = {
+        .endpoints = "e1", .prefix = "/p", .user = "me", .password = "pw", .done = on_examined};
+    struct mu_errmsg msg;
+
+    assert_int_equal(mu_etcd_doctor_start(arg, &config, &w.doctor, &msg), 0);
+}
+
 static void free_doctor(void *arg)
 {
     (void)arg;
@@ -306,6 +317,22 @@ static void test_etcd_doctor_hears_so_much_and_no_more(void **unused)
     }
 }
 
+/* Meets TEXT_MAX of service/etcd/doctor.c: it takes a token as the client does. */
+static void test_etcd_doctor_takes_so_long_a_token_and_no_longer(void **unused)
+{
+    (void)unused;
+    for (size_t more = 0; more < 2; more++) {
+        w.answer_len = 8191 + more;
+        mu_sim_call(w.proc, examine_as_user, mu_sim_proc_env(w.proc));
+        mu_sim_run_for(w.sim, 60 * MU_NS_PER_S);
+        assert_int_equal(w.doctor->exams[0].password, more == 0 ? MU_ETCD_YES : MU_ETCD_BROKEN);
+        assert_string_equal(w.doctor->exams[0].auth_text.text,
+                            more == 0 ? ""
+                                      : "its token has 8192 bytes, and at most 8191 are taken");
+        mu_sim_call(w.proc, free_doctor, NULL);
+    }
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -315,6 +342,7 @@ int main(void)
         T(test_etcd_a_piece_of_a_watch_is_so_long_and_no_longer),
         cmocka_unit_test_setup_teardown(test_etcd_a_token_is_so_long, set_up_e1, tear_down),
         cmocka_unit_test_setup_teardown(test_etcd_a_token_is_no_longer, set_up_e1, tear_down),
+        T(test_etcd_doctor_takes_so_long_a_token_and_no_longer),
         T(test_etcd_doctor_hears_so_much_and_no_more),
     };
 
