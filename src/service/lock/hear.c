@@ -333,7 +333,10 @@ static size_t judge(struct lock_conn *c, struct mu_span in)
         if (first != MU_LOCK_FIRST_NATIVE) {
             return hand_up(c, MU_TRUST_PLAIN, in);
         }
-        mu_lock_env_refused(lock, peer, "it shows no credential (--token-file)");
+        /* A client that is allowed to speak PyTorch's protocol does so once it has read this. */
+        if (!mu_lock_peer_is_allowed(&lock->policy, peer)) {
+            mu_lock_env_refused(lock, peer, "it shows no credential (--token-file)");
+        }
         c->native = true;
         return begin_hello(c, in);
     case MU_LOCK_SEALED:

@@ -108,7 +108,8 @@ struct mu_store_tcp_config {
     uint32_t waits_max;     /* PyTorch's protocol: connections for blocking ops. 64 */
     size_t value_bytes_max; /* PyTorch's protocol: a longer answer is MUSTER_ELIMIT. 1 GiB */
     const char *name;       /* our name in the server's logs; borrowed for the store's life */
-    bool wire_keys;         /* the native protocol: keys are as on the wire, slashes included */
+    bool once; /* PyTorch's protocol: a server that hangs up has answered, and is not asked again */
+    bool wire_keys; /* the native protocol: keys are as on the wire, slashes included */
 };
 
 struct mu_store_tcp_config mu_store_tcp_config_defaults(void);

@@ -34,7 +34,8 @@ struct tcp_store {
     bool mute;  /* the server has accepted a connection and not answered our greetings */
     int status; /* why nothing fits */
     struct mu_errmsg why;
-    struct mu_errmsg not_tls; /* the native engine's error, when PyTorch's is tried */
+    int native_status; /* the native engine's error, when PyTorch's is tried; 0: none */
+    struct mu_errmsg native_why;
 };
 
 struct mu_store_tcp_config mu_store_tcp_config_defaults(void)
@@ -137,6 +138,7 @@ static void start_over(struct tcp_store *s)
     s->mute = true;
     s->speaks = s->config.protocol;
     s->native_tries = 0;
+    s->native_status = 0;
     if (mu_mono_reached(s->give_up_at, mu_env_now(s->base.env).mono)) {
         give_up_mute(s);
     }
@@ -171,6 +173,8 @@ static void on_torch_mismatch(void *context, bool silent)
 
     if (silent) {
         start_over(s);
+    } else if (s->native_status == MUSTER_EREFUSED) {
+        give_up(s, s->native_status, s->native_why.text); /* nor does it let us in this way */
     } else {
         /* A locked server hangs up on PyTorch's protocol without an answer. If muster's own was
          * tried first, the server has said that it is locked, and we do not come here. */
@@ -193,10 +197,16 @@ static void on_failed(void *context, int status, const char *text)
 
     if (status == MUSTER_ENOTLS && s->speaks == MU_STORE_TCP_ANY) {
         /* PyTorch's servers know no TLS either; this may be one, if we may speak to one there. */
-        (void)mu_err(&s->not_tls, status, "%s", text);
+        s->native_status = mu_err(&s->native_why, status, "%s", text);
         s->native_tries = NATIVE_TRIES;
-    } else if (status == MUSTER_ELOCKED && s->not_tls.text[0] != '\0') {
-        give_up(s, MUSTER_ENOTLS, s->not_tls.text);
+    } else if (status == MUSTER_EREFUSED && s->speaks == MU_STORE_TCP_ANY) {
+        /* A server of ours wants a credential that we do not have. Its --allow may name us: then it
+         * takes PyTorch's protocol from us. */
+        s->native_status = mu_err(&s->native_why, status, "%s", text);
+        s->speaks = MU_STORE_TCP_TORCH2;
+    } else if (s->native_status == MUSTER_EREFUSED ||
+               (s->native_status == MUSTER_ENOTLS && status == MUSTER_ELOCKED)) {
+        give_up(s, s->native_status, s->native_why.text);
     } else if (status == MUSTER_ELOCKED && s->mute && s->speaks == MU_STORE_TCP_TORCH2) {
         start_over(s); /* PyTorch's protocol is not allowed there: a server of ours may be busy */
     } else if (status == MUSTER_ECONN && s->mute) {
@@ -219,6 +229,7 @@ static int try_engine(struct tcp_store *s, bool native)
     int err;
 
     config.protocol = s->speaks;
+    config.once = s->native_status == MUSTER_EREFUSED;
     if (config.connect_ms != 0) {
         uint64_t left = mu_mono_until_ms(s->give_up_at, mu_env_now(s->base.env).mono);
 

@@ -145,7 +145,7 @@ static void on_probe_failed(struct torch_store *s, int status)
         report_mismatch(s, false); /* it speaks another protocol */
         return;
     }
-    if (!(next && silent) && ++s->probes < (next ? PROBES_NEXT : PROBES)) {
+    if (!(next && silent) && !s->config.once && ++s->probes < (next ? PROBES_NEXT : PROBES)) {
         back_off(s, &s->main_dialler);
     } else if (next) {
         s->generation = MU_TORCH_2;
