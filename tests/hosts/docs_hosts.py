@@ -11,28 +11,10 @@ machine is run by tests/interop/docs_run.py.
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
 
-from rig import HERE, Checks, Rig, muster_path, wait_until
-
-ROOT = os.path.dirname(os.path.dirname(HERE))
-sys.path.insert(0, os.path.join(ROOT, "tests", "tree"))
-import pages  # noqa: E402
-
-checks = Checks()
-PYTHON = "/usr/bin/python3"
-PATIENCE = 120  # seconds; PyTorch takes its time to be imported
-PAGES = {page.path: page for page in pages.read_pages(ROOT)}
-
-# A worker that needs no PyTorch.
-WORKER = """
-import os, time
-print(f"worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
-time.sleep(0.5)
-"""
+from docs_site import PAGES, PATIENCE, Site, block, checks, commands
+from rig import Rig, wait_until
 
 # One that saves when the members change; the recipe's own function is put before it.
 SAVER = """
@@ -48,89 +30,6 @@ for _ in range(600):
         sys.exit(0)
     time.sleep(0.1)
 """
-
-
-# PyTorch 1.13 spells its options with underscores, and stumbles over its own default of -r and -t
-# under Python 3.11.
-TORCHRUN = """#!/bin/sh
-for word; do
-    shift
-    case $word in --*) word=--$(printf %s "${word#--}" | tr - _) ;; esac
-    set -- "$@" "$word"
-done
-exec /usr/bin/python3 -m torch.distributed.run -r 1 -t 1 "$@"
-"""
-
-
-def block(path, mark):
-    return next(block for block in PAGES[path].blocks if block.mark == mark)
-
-
-def commands(path, mark):
-    """The commands of a block, without the remarks behind them."""
-    return [re.split(r"\s{2,}(?=#|once\b|on\b|from\b|the\b)", line)[0]
-            for _, line in block(path, mark).commands()]
-
-
-class Site:
-    """Hosts whose readers follow a page, each in its own folder."""
-
-    def __init__(self, rig, program=WORKER):
-        self.rig = rig
-        self.bin = os.path.join(rig.path, "bin")
-        os.mkdir(self.bin)
-        os.symlink(muster_path(), os.path.join(self.bin, "muster"))
-        with open(os.path.join(self.bin, "torchrun"), "w") as file:
-            file.write(TORCHRUN)
-        os.chmod(file.name, 0o755)
-        for host in rig.hosts:
-            os.symlink(os.path.join(ROOT, "examples"), os.path.join(host.path, "examples"))
-            self.write(host, "train.py", program)
-
-    def write(self, host, name, text):
-        with open(os.path.join(host.path, name), "w") as file:
-            file.write(text)
-
-    def start(self, host, text, pid1=False, memory=None, **env):
-        text = text.replace("10.0.0.0/24", "10.78.0.0/24").replace("203.0.113.7", "10.78.0.1")
-        env = dict({"PATH": self.bin + ":" + os.environ["PATH"], "PYTHON_EXEC": PYTHON}, **env)
-        return host.start("sh", "-c", text, env=env, pid1=pid1, memory=memory)
-
-    def run(self, host, text, what, **env):
-        """Runs a command to its end, which must be good; what it said."""
-        process = self.start(host, text, **env)
-        code = process.wait(PATIENCE)
-        checks.ok(code == 0, what, "ended with %s: %s" % (code, process.output()))
-        return process.output()
-
-    def serve(self, host, text, words, what, **options):
-        """Starts what goes on beside the rest."""
-        process = self.start(host, text, **options)
-        try:
-            process.says(words, PATIENCE)
-            checks.ok(True, what)
-        except AssertionError as error:
-            checks.ok(False, what, error)
-        return process
-
-    def copy(self, name="job.token"):
-        """From node0 to the others, as `scp -p` does."""
-        for host in self.rig.hosts[1:]:
-            shutil.copy2(os.path.join(self.rig.hosts[0].path, name), host.path)
-
-    def together(self, hosts, texts, words, what, **env):
-        """The same or different commands on several hosts, which all end well; one says this."""
-        processes = [self.start(host, text, **env) for host, text in zip(hosts, texts)]
-        for process in processes:
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        ends = [(process.popen.returncode, process.output()) for process in processes]
-        checks.equal([code for code, _ in ends], [0] * len(ends), what + ": all end well")
-        said = "".join(said for _, said in ends)
-        checks.ok(words in said, "%s: %s" % (what, words), said)
-        return said
 
 
 def test_readme():
@@ -162,8 +61,7 @@ def test_recipe_two():
         text = "\n".join(line for _, line in PAGES[page].prose)
         for line in (status, doctor):
             checks.ok("`%s`" % line in text, "recipes: the page says " + line)
-        shell = "PATH=%s:$PATH; " % site.bin
-        wait_until(lambda: "1 of 2 nodes are here" in b.run("sh", "-c", shell + status)[1],
+        wait_until(lambda: "1 of 2 nodes are here" in site.ask(b, status)[1],
                    "the status: one of two nodes", PATIENCE, 0.2)
         said = site.run(b, doctor, "recipes: the doctor")
         checks.note(" ".join(said.split())[-200:])
@@ -294,9 +192,31 @@ def test_from_torchrun():
         site.together(rig.hosts, [run, run], "worker 1 of 2", "from-torchrun: with a token")
         torchrun, ours = [line for line in commands(page, "standalone") if "node0" in line]
         site.together(rig.hosts, [ours, ours], "worker 15 of 16", "from-torchrun: 8 a node")
-        mixed = commands(page, "hosts mixed")[0]  # on a node that has been changed
-        site.together(rig.hosts, [torchrun.replace("-node 8", "-node 1"), mixed], "worker 1 of 2",
-                      "from-torchrun: one of each kind")
+
+
+def has_state(site, host):
+    """Whether a first node has come to the run: its state is longer than what PyTorch puts there."""
+    return len(site.ask(host, "muster kv --store tcp://node0:29400 get torch.rendezvous.job7")[1]) > 99
+
+
+def test_from_torchrun_mixed():
+    """Agents of PyTorch 1.13 and muster's, whichever hosts and whichever comes first."""
+    page = "docs/from-torchrun.md"
+    torchrun = [line for line in commands(page, "standalone") if "node0" in line][0]
+    mixed = commands(page, "hosts mixed")[0]
+    for what, first, second, count in (("torchrun hosts", torchrun, mixed, 9),
+                                       ("muster hosts", mixed, torchrun, 9),
+                                       ("muster on both", mixed, mixed, 2)):
+        with Rig(2) as rig:
+            site = Site(rig)
+            a, b = rig.hosts
+            early = site.start(a, first)
+            if first is mixed:
+                wait_until(lambda: has_state(site, a), "a state", PATIENCE, 0.2)
+            site.together([b], [second], "worker", "from-torchrun: %s: the second" % what)
+            checks.equal(early.wait(PATIENCE), 0, "from-torchrun: %s: the first" % what)
+            checks.ok("of %d" % count in early.output(), "from-torchrun: %s: one world" % what,
+                      early.output())
 
 
 def test_run_page():
@@ -323,7 +243,7 @@ def test_lock_page():
         said = site.run(c, export + "\n" + get, "lock.md: from anywhere in the job")
         checks.equal(said, "value\n", "lock.md: and it is what was set")
         command, *words = [line for _, line in block("docs/lock.md", "hosts refused").commands()]
-        code, out, err = a.run("sh", "-c", "PATH=%s:$PATH; %s" % (site.bin, command[2:]))
+        code, out, err = site.ask(a, command[2:])
         checks.ok(code != 0 and out + err == " ".join(words) + "\n", "lock.md: refused in words",
                   (code, out + err, words))
 
@@ -407,8 +327,7 @@ def test_operate_page():
         site.serve(rig.hosts[1], "muster serve --listen node1:29400", "serving on",
                    "operate.md: a server", MUSTER_TOKEN_FILE=token)
         for host in rig.hosts[1:]:
-            _, said, _ = host.run("sh", "-c", "PATH=%s:$PATH; %s" % (site.bin, line),
-                                  env={"MUSTER_TOKEN_FILE": token})
+            _, said, _ = site.ask(host, line, MUSTER_TOKEN_FILE=token)
             checks.ok(re.search(r"^ok +node1:29400 .*port", said, re.M) and "BAD   node3" in said,
                       "operate.md: the doctor on %s knows who listens" % host.name, said)
 

@@ -25,6 +25,9 @@ enum mu_rdzv_dialect {
     MU_RDZV_DIALECT_2,
 };
 
+/* The local ids that muster's nodes draw are at least this. PyTorch counts its own from 0. */
+#define MU_RDZV_OWN_ID (INT64_C(1) << 30)
+
 /* One per handler of a process. Ordered by (addr by code point, pid, local_id). */
 struct mu_rdzv_node {
     char *addr; /* terminated; owned by the state that holds the node */

@@ -82,7 +82,8 @@ struct mu_torch_server {
     struct mu_list dropped;  /* those that the executor still has, though no answer is owed */
     size_t deferred_count;
     size_t deferred_bytes;
-    bool cut; /* an answer was an error: later requests get no answer */
+    bool agent; /* generation 1: it is an agent that takes part in a rendezvous */
+    bool cut;   /* an answer was an error: later requests get no answer */
 };
 
 void mu_torch_server_init(struct mu_torch_server *t, const struct mu_torch_limits *limits,

@@ -2,6 +2,7 @@
 
 #include "core/alloc.h"
 #include "core/assert.h"
+#include "proto/store/torch_dialect.h"
 
 /* --- failing ------------------------------------------------------------------------------- */
 
@@ -217,8 +218,12 @@ static int do_get(struct mu_torch_server *t, struct mu_keyspace *ks, struct mu_s
 {
     struct mu_ks_block *block = NULL;
     struct mu_span value = {0};
-    int err = mu_ks_get_block(ks, key, &value, &block);
+    int err;
 
+    if (t->agent && mu_torch_dialect_is_state(key)) {
+        mu_torch_dialect_fit(ks, key);
+    }
+    err = mu_ks_get_block(ks, key, &value, &block);
     if (err != 0 && (err != MUSTER_ENOENT || t->generation == MU_TORCH_1)) {
         return fail_key(t, MU_TORCH_GET, key, err);
     }
@@ -254,6 +259,10 @@ static int do_compare_set(struct mu_torch_server *t, struct mu_keyspace *ks, str
     bool written;
     int err;
 
+    if (t->generation == MU_TORCH_1 && mu_torch_dialect_is_state(key)) {
+        t->agent = true;
+        mu_torch_dialect_fit(ks, key);
+    }
     /* Makes room for the answer in case it writes; if it does not write, a failure below loses
      * nothing. */
     add_value(&room, desired);

@@ -410,7 +410,7 @@ static int init_machine(struct mu_rdzv_c10d *n, struct mu_errmsg *reterr_msg)
     config.node = (struct mu_rdzv_node){
         .addr = n->base.addr,
         .pid = c->pid,
-        .local_id = c->local_id >= 0 ? c->local_id : (int64_t)(random >> 1),
+        .local_id = c->local_id >= 0 ? c->local_id : MU_RDZV_OWN_ID | (int64_t)(random >> 2),
     };
     mu_env_entropy(n->base.env, &config.seed, sizeof(config.seed));
     err = mu_rdzv_init(&n->machine, &config, reterr_msg);
