@@ -87,6 +87,17 @@ static struct mu_span items_of(const char *config)
     return text.len == 0 ? mu_span(NULL, 0) : text;
 }
 
+bool mu_rdzv_config_next(struct mu_span *rest, struct mu_span *ret_key)
+{
+    struct item item;
+
+    if (!next_item(rest, &item)) {
+        return false;
+    }
+    *ret_key = item.key;
+    return true;
+}
+
 int mu_rdzv_config_check(const char *config, struct mu_errmsg *reterr_msg)
 {
     struct mu_span rest = items_of(config);

@@ -8,55 +8,6 @@
 #include "core/addr.h"
 #include "core/alloc.h"
 
-/* The backends, as bits, and the options that they have. */
-#define ON_STORE 1u
-#define ON_V2    2u
-#define ON_V3    4u
-#define ON_ANY   (ON_STORE | ON_V2 | ON_V3)
-
-static const struct {
-    const char *key;
-    unsigned on;
-} options[] = {
-    {"join_timeout", ON_ANY},
-    {"last_call_timeout", ON_ANY},
-    {"close_timeout", ON_ANY},
-    {"upscale_delay", ON_ANY},
-    {"members", ON_ANY},
-    {"pid", ON_ANY},
-    {"local_id", ON_ANY},
-    {"timeout", ON_ANY}, /* torchrun sends it to every backend; these do not need it */
-    {"heartbeat_timeout", ON_STORE | ON_V2},
-    {"keep_alive_interval", ON_STORE | ON_V2},
-    {"keep_alive_max_attempt", ON_STORE | ON_V2},
-    {"read_timeout", ON_STORE | ON_V2},
-    {"dialect", ON_STORE | ON_V2},
-    {"protocol", ON_STORE | ON_V2},
-    {"is_host", ON_STORE},
-    {"store_type", ON_STORE},
-    {"use_libuv", ON_STORE}, /* of some releases of PyTorch; it has no effect here */
-    {"ssl_cert", ON_V2},
-    {"ssl_cert_key", ON_V2},
-    {"ca_cert", ON_V2},
-    {"lease_ttl", ON_V3},
-};
-
-#define OPTION_COUNT (sizeof(options) / sizeof(options[0]))
-
-static int check_keys(const struct mu_rdzv_params *params, unsigned on,
-                      struct mu_errmsg *reterr_msg)
-{
-    const char *known[OPTION_COUNT + 1] = {0};
-    size_t count = 0;
-
-    for (size_t i = 0; i < OPTION_COUNT; i++) {
-        if ((options[i].on & on) != 0) {
-            known[count++] = options[i].key;
-        }
-    }
-    return mu_rdzv_handler_keys(params, known, reterr_msg);
-}
-
 /* Reads one of a list of words; takes the fallback where the key is absent. */
 static int parse_word(const char *config, const char *key, const char *const *words,
                       size_t fallback, size_t *ret, struct mu_errmsg *reterr_msg)
@@ -138,16 +89,28 @@ static int parse_numbers(struct mu_rdzv_c10d_config *c, struct mu_env *env, cons
     return err;
 }
 
-static int parse_words(struct mu_rdzv_c10d_config *c, const char *config,
+/* What etcd speaks, which PyTorch's backends of that name are told by the same key. */
+static bool is_etcds_protocol(const char *config)
+{
+    struct mu_span value;
+
+    return mu_rdzv_config_get(config, "protocol", &value) &&
+           (mu_span_eq(value, MU_SPAN_LIT("http")) || mu_span_eq(value, MU_SPAN_LIT("https")));
+}
+
+static int parse_words(struct mu_rdzv_c10d_config *c, const struct mu_rdzv_params *params,
                        struct mu_errmsg *reterr_msg)
 {
     static const char *const stores[] = {"tcp", "file", NULL};
     static const char *const dialects[] = {"1.13", "2-naive", "2", NULL};
     static const char *const protocols[] = {"any", "muster", "torch1", "torch2", NULL};
+    const char *config = params->config;
     struct mu_span value;
-    size_t word;
+    size_t word = 0;
     bool host = false;
-    int err = parse_word(config, "store_type", stores, 0, &word, reterr_msg);
+    int err = c->place != MU_RDZV_C10D_STORE
+                  ? 0
+                  : parse_word(config, "store_type", stores, 0, &word, reterr_msg);
 
     c->file = word == 1;
     if (err == 0) {
@@ -155,7 +118,9 @@ static int parse_words(struct mu_rdzv_c10d_config *c, const char *config,
         c->dialect = (enum mu_rdzv_dialect)(MU_RDZV_DIALECT_1_13 + word);
         c->dialect_given = mu_rdzv_config_get(config, "dialect", &value);
     }
-    if (err == 0 && c->place == MU_RDZV_C10D_STORE) {
+    if (err == 0 && c->place == MU_RDZV_C10D_STORE && is_etcds_protocol(config)) {
+        mu_rdzv_handler_ignore(params, "\"protocol\" of etcd");
+    } else if (err == 0 && c->place == MU_RDZV_C10D_STORE) {
         err = parse_word(config, "protocol", protocols, 0, &word, reterr_msg);
         c->protocol = (enum mu_store_tcp_protocol)(MU_STORE_TCP_ANY + word);
     }
@@ -198,7 +163,7 @@ int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, struct mu_env *env,
 {
     bool v2 = strcmp(params->backend, "etcd-v2") == 0;
     bool v3 = strcmp(params->backend, "etcd-v3") == 0;
-    int err = check_keys(params, v2 ? ON_V2 : v3 ? ON_V3 : ON_STORE, reterr_msg);
+    int err = mu_rdzv_handler_keys(params, reterr_msg);
 
     *c = (struct mu_rdzv_c10d_config){.settings = mu_rdzv_settings_defaults(),
                                       .read_timeout_ms = 60000};
@@ -212,7 +177,7 @@ int mu_rdzv_c10d_configure(struct mu_rdzv_c10d_config *c, struct mu_env *env,
         err = parse_numbers(c, env, params->config, reterr_msg);
     }
     if (err == 0) {
-        err = parse_words(c, params->config, reterr_msg);
+        err = parse_words(c, params, reterr_msg);
     }
     if (err == 0) {
         err = mu_rdzv_settings_check(&c->settings, reterr_msg);

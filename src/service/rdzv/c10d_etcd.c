@@ -73,19 +73,23 @@ static int parse_endpoint(struct mu_rdzv_c10d_config *c, const char *text,
                               reterr_msg);
 }
 
-/* Reads PyTorch's own options for TLS. */
-static int parse_v2(struct mu_rdzv_c10d_config *c, const char *config, struct mu_errmsg *reterr_msg)
+/* Reads PyTorch's options for TLS. Its backend "etcd" has other names for them; those of "etcd-v2"
+ * win. */
+static int parse_tls(struct mu_rdzv_c10d_config *c, const char *config,
+                     struct mu_errmsg *reterr_msg)
 {
-    static const char *const names[] = {"ca_cert", "ssl_cert", "ssl_cert_key"};
+    static const char *const names[][2] = {
+        {"ca_cert", "cacert"}, {"ssl_cert", "cert"}, {"ssl_cert_key", "key"}};
     struct mu_span value;
     char quoted[40];
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (!mu_rdzv_config_get(config, names[i], &value)) {
+        if (!mu_rdzv_config_get(config, names[i][0], &value) &&
+            !mu_rdzv_config_get(config, names[i][1], &value)) {
             continue;
         }
         if (value.len >= sizeof(c->etcd_files[i])) {
-            return mu_err(reterr_msg, MUSTER_EINVAL, "the path of %s is too long", names[i]);
+            return mu_err(reterr_msg, MUSTER_EINVAL, "the path of %s is too long", names[i][0]);
         }
         memcpy(c->etcd_files[i], value.data, value.len);
         c->etcd_files[i][value.len] = '\0';
@@ -105,11 +109,16 @@ int mu_rdzv_c10d_configure_etcd(struct mu_rdzv_c10d_config *c, const struct mu_r
                                 struct mu_errmsg *reterr_msg)
 {
     int64_t ttl_s = params->nodes_max / NODES_PER_TTL_S;
+    uint64_t silence_ms = 0;
     int err = parse_endpoint(c, params->endpoint, reterr_msg);
 
     ttl_s = ttl_s < LEASE_TTL_S ? LEASE_TTL_S : ttl_s;
-    if (err == 0 && c->place == MU_RDZV_C10D_ETCD_V2) {
-        err = parse_v2(c, params->config, reterr_msg);
+    if (err == 0) {
+        err = parse_tls(c, params->config, reterr_msg);
+    }
+    if (err == 0) {
+        err = mu_rdzv_handler_silence(params, &silence_ms, reterr_msg);
+        ttl_s = silence_ms == 0 ? ttl_s : (int64_t)((silence_ms + 999) / 1000);
     }
     if (err == 0) {
         err = mu_rdzv_config_int(params->config, "lease_ttl", ttl_s, &c->lease_ttl_s, reterr_msg);

@@ -12,15 +12,6 @@
 #define PASSWORD_CAP   512
 #define VERSION_WIDEST UINT64_C(999999999999999999)
 
-static const char *const known_keys[] = {
-    "timeout",       "join_timeout",  "last_call_timeout",
-    "close_timeout", "upscale_delay", "notice_delay",
-    "notice_lost",   "etcd_prefix",   "protocol",
-    "cacert",        "cert",          "key",
-    "user",          "password_file", "min_workers",
-    "max_workers",   "dialect",       NULL,
-};
-
 static int copy_option(const char *config, const char *key, char *to, size_t cap,
                        struct mu_errmsg *reterr_msg)
 {
@@ -48,6 +39,10 @@ static int copy_options(struct mu_rdzv_etcd_config *c, const char *config,
         size_t cap;
     } options[] = {
         {"etcd_prefix", c->prefix, sizeof(c->prefix)},
+        /* etcd-v2 has other names for these; this backend's own names win. */
+        {"ca_cert", c->cacert, sizeof(c->cacert)},
+        {"ssl_cert", c->cert, sizeof(c->cert)},
+        {"ssl_cert_key", c->key, sizeof(c->key)},
         {"cacert", c->cacert, sizeof(c->cacert)},
         {"cert", c->cert, sizeof(c->cert)},
         {"key", c->key, sizeof(c->key)},
@@ -209,7 +204,7 @@ int mu_rdzv_etcd_configure(struct mu_rdzv_etcd_config *c, const struct mu_rdzv_p
                            struct mu_errmsg *reterr_msg)
 {
     char url[MU_RDZV_ETCD_URL_CAP];
-    int err = mu_rdzv_handler_keys(params, known_keys, reterr_msg);
+    int err = mu_rdzv_handler_keys(params, reterr_msg);
 
     *c = (struct mu_rdzv_etcd_config){.machine = mu_retcd_config_defaults()};
     (void)snprintf(c->prefix, sizeof(c->prefix), "%s", c->machine.prefix);

@@ -71,12 +71,18 @@ static int parse_count(const char *config, const char *key, uint32_t fallback, u
     return err;
 }
 
-static int parse_times(struct mu_rdzv_muster_config *c, const char *config,
+static int parse_times(struct mu_rdzv_muster_config *c, const struct mu_rdzv_params *params,
                        struct mu_errmsg *reterr_msg)
 {
-    int err =
-        parse_delay(config, "join_timeout", JOIN_TIMEOUT_MS, 0, &c->join_timeout_ms, reterr_msg);
+    const char *config = params->config;
+    uint64_t silence_ms = 0;
+    /* PyTorch's older backends call it so; the other name wins. */
+    int err = parse_delay(config, "timeout", JOIN_TIMEOUT_MS, 0, &c->join_timeout_ms, reterr_msg);
 
+    if (err == 0) {
+        err = parse_delay(config, "join_timeout", c->join_timeout_ms, 0, &c->join_timeout_ms,
+                          reterr_msg);
+    }
     if (err == 0) {
         err = parse_delay(config, "last_call_timeout", LAST_CALL_MS, UINT64_MAX, &c->last_call_ms,
                           reterr_msg);
@@ -85,9 +91,12 @@ static int parse_times(struct mu_rdzv_muster_config *c, const char *config,
         err = parse_delay(config, "upscale_delay", UPSCALE_DELAY_MS, UINT64_MAX,
                           &c->upscale_delay_ms, reterr_msg);
     }
+    if (err == 0) {
+        err = mu_rdzv_handler_silence(params, &silence_ms, reterr_msg);
+    }
     /* If one of the two is given, the other one fits it. */
     if (err == 0) {
-        err = parse_beat(config, "dead", 0, MU_RPC_DEAD_MS_MAX, &c->dead_ms, reterr_msg);
+        err = parse_beat(config, "dead", silence_ms, MU_RPC_DEAD_MS_MAX, &c->dead_ms, reterr_msg);
     }
     if (err == 0) {
         uint64_t beat = (c->dead_ms != 0 ? c->dead_ms : DEAD_MS) / BEATS;
@@ -119,29 +128,16 @@ static int parse_times(struct mu_rdzv_muster_config *c, const char *config,
 int mu_rdzv_muster_configure(struct mu_rdzv_muster_config *c, const struct mu_rdzv_params *params,
                              struct mu_errmsg *reterr_msg)
 {
-    static const char *const known[] = {"join_timeout",
-                                        "last_call_timeout",
-                                        "upscale_delay",
-                                        "beat",
-                                        "dead",
-                                        "grace",
-                                        "max_restarts",
-                                        "target",
-                                        "topology",
-                                        "members",
-                                        "is_host",
-                                        "spares",
-                                        NULL};
     const char *config = params->config;
     struct mu_span value;
     bool members = false;
     bool host = false;
-    int err = mu_rdzv_handler_keys(params, known, reterr_msg);
+    int err = mu_rdzv_handler_keys(params, reterr_msg);
 
     *c = (struct mu_rdzv_muster_config){.nodes_min = params->nodes_min,
                                         .nodes_max = params->nodes_max};
     if (err == 0) {
-        err = parse_times(c, config, reterr_msg);
+        err = parse_times(c, params, reterr_msg);
     }
     if (err == 0) {
         err = parse_count(config, "max_restarts", UINT32_MAX, &c->restarts_max, reterr_msg);

@@ -5,9 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "codec/rdzv/keys.h"
+#include "service/base/log.h"
 #include "service/rdzv/url.h"
 
-#define HOST_PART_MAX 200 /* bytes of a default name, so that the rest fits behind it */
+#define KEEP_ALIVE_MS       UINT64_C(5000) /* PyTorch's defaults */
+#define KEEP_ALIVE_ATTEMPTS 3
+#define HOST_PART_MAX       200 /* bytes of a default name, so that the rest fits behind it */
 
 static const struct {
     const char *name;
@@ -136,52 +140,61 @@ int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler
     return err;
 }
 
-static bool is_one_of(struct mu_span key, const char *const *names)
+int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg)
 {
-    for (; *names != NULL; names++) {
-        if (mu_span_eq(key, mu_span_str(*names))) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static struct mu_span trim(struct mu_span s)
-{
-    while (s.len != 0 && s.data[0] <= ' ') {
-        s = mu_span_skip(s, 1);
-    }
-    while (s.len != 0 && s.data[s.len - 1] <= ' ') {
-        s.len--;
-    }
-    return s;
-}
-
-int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, const char *const *known,
-                         struct mu_errmsg *reterr_msg)
-{
-    static const char *const common[] = {"name", "addr", NULL};
     struct mu_span rest = text_span(params->config);
+    struct mu_span key;
+    char quoted[80];
 
-    while (rest.len != 0) {
-        const uint8_t *comma = memchr(rest.data, ',', rest.len);
-        struct mu_span item = rest;
-        const uint8_t *equals;
-        char quoted[80];
-
-        item.len = comma == NULL ? rest.len : (size_t)(comma - rest.data);
-        rest = mu_span_skip(rest, comma == NULL ? rest.len : item.len + 1);
-        equals = memchr(item.data, '=', item.len);
-        item.len = equals == NULL ? item.len : (size_t)(equals - item.data);
-        item = trim(item);
-        if (item.len != 0 && !is_one_of(item, common) && !is_one_of(item, known)) {
-            return mu_err(reterr_msg, MUSTER_EINVAL,
-                          "the %.32s backend has no configuration option %s; muster-rdzv(1) lists "
-                          "its options",
-                          params->backend, mu_span_quote(quoted, sizeof(quoted), item));
+    while (mu_rdzv_config_next(&rest, &key)) {
+        if (key.len == 0) {
+            continue;
+        }
+        switch (mu_rdzv_key_judge(params->backend, key, reterr_msg)) {
+        case MU_RDZV_KEY_USED:
+            break;
+        case MU_RDZV_KEY_IGNORED:
+            mu_rdzv_handler_ignore(params, mu_span_quote(quoted, sizeof(quoted), key));
+            break;
+        case MU_RDZV_KEY_REFUSED:
+            return MUSTER_EINVAL;
         }
     }
     return 0;
+}
+
+void mu_rdzv_handler_ignore(const struct mu_rdzv_params *params, const char *what)
+{
+    mu_log(MUSTER_LOG_WARN, "RDZV-CONF",
+           "run=\"%.255s\" the option %s has no meaning for the backend %.32s and is ignored",
+           params->run_id, what, params->backend);
+}
+
+int mu_rdzv_handler_silence(const struct mu_rdzv_params *params, uint64_t *ret_ms,
+                            struct mu_errmsg *reterr_msg)
+{
+    uint64_t interval_ms;
+    struct mu_span value;
+    int64_t attempts;
+    int err = mu_rdzv_config_seconds(params->config, "keep_alive_interval", KEEP_ALIVE_MS,
+                                     &interval_ms, reterr_msg);
+
+    if (err == 0) {
+        err = mu_rdzv_config_int(params->config, "keep_alive_max_attempt", KEEP_ALIVE_ATTEMPTS,
+                                 &attempts, reterr_msg);
+    }
+    if (err == 0 && (attempts < 1 || attempts > UINT16_MAX)) {
+        err = mu_err(reterr_msg, MUSTER_EINVAL,
+                     "keep_alive_max_attempt is %" PRId64 ": it must be between 1 and %d", attempts,
+                     UINT16_MAX);
+    }
+    if (err == 0) {
+        bool given = mu_rdzv_config_get(params->config, "keep_alive_interval", &value) ||
+                     mu_rdzv_config_get(params->config, "keep_alive_max_attempt", &value);
+
+        *ret_ms = given ? interval_ms * (uint64_t)attempts : 0;
+    }
+    return err;
 }
 
 void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state state,

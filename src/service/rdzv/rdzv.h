@@ -197,10 +197,15 @@ static inline void mu_rdzv_free(struct mu_rdzv_handler *h)
 int mu_rdzv_handler_init(struct mu_rdzv_handler *h, const struct mu_rdzv_handler_ops *ops,
                          struct mu_env *env, const struct mu_rdzv_params *params,
                          const struct mu_rdzv_events *events, struct mu_errmsg *reterr_msg);
-/** Refuses keys of the config that are neither in `known` (NULL at its end) nor common to all
- * backends, by name: MUSTER_EINVAL. */
-int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, const char *const *known,
-                         struct mu_errmsg *reterr_msg);
+/** Refuses keys of the config that the backend does not have, by name, and logs those that it
+ * ignores (codec/rdzv/keys.h): MUSTER_EINVAL. */
+int mu_rdzv_handler_keys(const struct mu_rdzv_params *params, struct mu_errmsg *reterr_msg);
+/** Logs that the backend ignores a part of its config. */
+void mu_rdzv_handler_ignore(const struct mu_rdzv_params *params, const char *what);
+/** How long a node may be silent before it counts as lost, in PyTorch's words: keep_alive_interval
+ * times keep_alive_max_attempt. 0: neither is given. MUSTER_EINVAL with a text. */
+int mu_rdzv_handler_silence(const struct mu_rdzv_params *params, uint64_t *ret_ms,
+                            struct mu_errmsg *reterr_msg);
 void mu_rdzv_handler_record(struct mu_rdzv_handler *h, enum mu_rdzv_record_state state,
                             int64_t rank, const char *name, const char *format, ...)
     __attribute__((format(printf, 5, 6)));

@@ -355,11 +355,10 @@ static void on_timer(struct mu_timer *timer)
 static int configure(struct rdzv_static *n, const struct mu_rdzv_params *params,
                      enum mu_rdzv_host_wish *ret_host, struct mu_errmsg *reterr_msg)
 {
-    static const char *const known[] = {"rank", "timeout", "is_host", NULL};
     int64_t rank = -1;
     bool host = false;
     struct mu_span value;
-    int err = mu_rdzv_handler_keys(params, known, reterr_msg);
+    int err = mu_rdzv_handler_keys(params, reterr_msg);
 
     if (err == 0) {
         err = mu_rdzv_config_int(params->config, "rank", -1, &rank, reterr_msg);
@@ -375,8 +374,13 @@ static int configure(struct rdzv_static *n, const struct mu_rdzv_params *params,
                      "and %" PRIu32,
                      rank, params->nodes_max - 1);
     }
+    /* The other backends' name for it; this backend's own name wins. */
     if (err == 0) {
-        err = mu_rdzv_config_seconds(params->config, "timeout", TIMEOUT_MS, &n->timeout_ms,
+        err = mu_rdzv_config_seconds(params->config, "join_timeout", TIMEOUT_MS, &n->timeout_ms,
+                                     reterr_msg);
+    }
+    if (err == 0) {
+        err = mu_rdzv_config_seconds(params->config, "timeout", n->timeout_ms, &n->timeout_ms,
                                      reterr_msg);
     }
     if (err == 0) {

@@ -510,7 +510,8 @@ static void test_c10d_options_are_refused_by_name(void **state)
         {"protocol=etcd", "protocol"},
         {"keep_alive_max_attempt=0", "keep_alive_max_attempt"},
         {"is_host=perhaps", "is_host"},
-        {"beat=1", "beat"},
+        {"beat=1", "it is for: muster"},
+        {"read_timout=9", "did you mean \"read_timeout\""},
         {"upscale_delay=-1", "upscale_delay"},
     };
     const struct mu_rdzv_events events = {0};

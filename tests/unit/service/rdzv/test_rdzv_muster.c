@@ -75,6 +75,31 @@ static void test_who_gives_one_bound_gets_fitting_others(void **state)
     assert_int_equal(config.grace_ms, 15000);
 }
 
+static void test_options_of_pytorch_mean_the_same_here(void **state)
+{
+    (void)state;
+    assert_int_equal(configure("timeout=70"), 0);
+    assert_int_equal(config.join_timeout_ms, 70000);
+    assert_int_equal(configure("timeout=70,join_timeout=80"), 0);
+    assert_int_equal(config.join_timeout_ms, 80000);
+    assert_int_equal(configure("keep_alive_interval=2,keep_alive_max_attempt=6"), 0);
+    assert_int_equal(config.dead_ms, 12000);
+    assert_int_equal(config.beat_ms, 1000);
+    assert_int_equal(configure("keep_alive_interval=1"), 0);
+    assert_int_equal(config.dead_ms, 3000);
+    assert_int_equal(configure("keep_alive_max_attempt=2"), 0);
+    assert_int_equal(config.dead_ms, 10000);
+    assert_int_equal(configure("keep_alive_interval=2,dead=4"), 0);
+    assert_int_equal(config.dead_ms, 4000);
+    /* What has no meaning here changes nothing. */
+    assert_int_equal(configure("read_timeout=60,close_timeout=30,heartbeat_timeout=5,"
+                               "store_type=tcp,use_libuv=1,rank=3,protocol=https,cacert=F,cert=F,"
+                               "key=F,etcd_prefix=/x,ssl_cert=F,ssl_cert_key=F,ca_cert=F"),
+                     0);
+    assert_int_equal(config.join_timeout_ms, 600000);
+    assert_int_equal(config.dead_ms, 3000);
+}
+
 static void test_wrong_options_are_refused_by_name(void **state)
 {
     static const struct {
@@ -85,6 +110,10 @@ static void test_wrong_options_are_refused_by_name(void **state)
         {"dead=1,grace=2", "grace"},       {"max_restarts=-1", "max_restarts"},
         {"target=4294967296", "target"},   {"beat=3601", "beat"},
         {"join_timeout=soon", "join_tim"}, {"members=perhaps", "members"},
+        {"keep_alive_interval=0", "keep_alive_interval"},
+        {"keep_alive_max_attempt=0", "keep_alive_max_attempt"},
+        {"keep_alive_interval=3600", "dead"},
+        {"join_timout=5", "did you mean \"join_timeout\"?"},
     };
 
     (void)state;
@@ -166,6 +195,7 @@ int main(void)
         cmocka_unit_test(test_options_have_the_documented_defaults),
         cmocka_unit_test(test_options_are_taken),
         cmocka_unit_test(test_who_gives_one_bound_gets_fitting_others),
+        cmocka_unit_test(test_options_of_pytorch_mean_the_same_here),
         cmocka_unit_test(test_wrong_options_are_refused_by_name),
         cmocka_unit_test(test_a_store_url_is_read_back_as_it_was_meant),
         cmocka_unit_test(test_a_store_url_has_room_for_the_longest_run),
