@@ -326,6 +326,14 @@ async def streams(a, b):
     writer.close()
     await b.unhandle(gone.where, "gone")
     await both_halves(a, b)
+    last = await b.serve(echo_stream, "last")
+    others = [f"other-{i}" for i in range(64)]
+    reader, writer, info = await a.stream(b.id, *others[1:], "last")
+    checks.equal(info[3][0], b"last", "stream: the last of 64 names")
+    writer.close()
+    await checks.refused("stream: 65 names", a.stream(b.id, *others, "last"), "may name 64")
+    await b.unhandle(last.where, "last")
+    last.close()
 
 
 async def both_halves(a, b):

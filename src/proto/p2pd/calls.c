@@ -203,6 +203,14 @@ static enum mu_p2pd_action_type take(unsigned *todo, struct mu_list *due)
     return (enum mu_p2pd_action_type)type;
 }
 
+static void drop_after(struct mu_p2pd_unary *call, mu_mono_t now, uint32_t ms)
+{
+    struct mu_heap *timers = &call->calls->timers;
+
+    mu_heap_remove(timers, &call->timer);
+    mu_heap_insert(timers, &call->timer, mu_mono_add_ms(now, ms));
+}
+
 static void take_of_call(struct mu_p2pd_unary *call, mu_mono_t now, struct mu_p2pd_action *ret)
 {
     struct mu_p2pd_calls *calls = call->calls;
@@ -213,9 +221,11 @@ static void take_of_call(struct mu_p2pd_unary *call, mu_mono_t now, struct mu_p2
         call->consumed = 0;
     } else if (ret->type == MU_P2PD_ACTION_WRITE) {
         ret->bytes = mu_buf_span(&call->out);
+        if (call->state == MU_P2PD_UNARY_ANSWERING) {
+            drop_after(call, now, calls->config.request_ms);
+        }
     } else if (ret->type == MU_P2PD_ACTION_END) {
-        mu_heap_remove(&calls->timers, &call->timer);
-        mu_heap_insert(&calls->timers, &call->timer, mu_mono_add_ms(now, calls->config.linger_ms));
+        drop_after(call, now, calls->config.linger_ms);
     }
 }
 

@@ -21,6 +21,8 @@
  *     the user is gone                             the peer hears a reset
  *     nobody handles the call, or request_ms pass
  *     before a user is told of it                  the peer hears a reset
+ *     the peer takes no byte of its answer for
+ *     request_ms                                   the peer hears a reset
  *
  * So each call of a user's is answered once, unless the user is gone; a user that was asked either
  * answers or hears CANCEL; and a peer that calls hears an answer or a reset.
@@ -53,7 +55,8 @@ struct mu_p2pd_calls_config {
     size_t free_bytes;       /* the window that a stream has anyway */
     size_t high_bytes;       /* over so much unsent, a user is told of no message of a peer's */
     uint32_t calls_max;      /* both ways, those that are LEAVING included */
-    uint32_t request_ms;     /* from a peer's stream until a user has the whole request */
+    uint32_t request_ms;     /* from a peer's stream until a user has the whole request; and how
+                                long a peer may take no byte of its answer */
     uint32_t linger_ms;      /* LEAVING */
     uint64_t held_bytes_max; /* of messages that are not whole yet or not taken */
     uint64_t seed;           /* of maps: not to be guessed by peers */

@@ -275,6 +275,7 @@ static void do_stream_open(struct mu_p2pd_client *c, const struct mu_p2pd_reques
     struct mu_span *names = mu_calloc(NAMES_MAX, sizeof(*names));
     struct mu_span walk = r->all;
     struct mu_peer_id peer;
+    struct mu_span more;
     size_t count = 0;
     bool fit = true;
 
@@ -293,6 +294,10 @@ static void do_stream_open(struct mu_p2pd_client *c, const struct mu_p2pd_reques
     }
     if (count == 0 || !fit) {
         reply_error(c, "failed to negotiate protocol: there is none, or its name is too long");
+        return;
+    }
+    if (count == NAMES_MAX && mu_p2pd_next_name(r, &walk, &more)) {
+        reply_error(c, "failed to negotiate protocol: a request may name 64");
         return;
     }
     c->work.type = r->type;

@@ -158,6 +158,31 @@ static void test_user_that_has_failed_is_told_and_read_no_more(void **unused)
     assert_int_equal(rig.calls.names.unary_count, 0);
 }
 
+/* A peer that calls and then reads nothing does not hold the call for ever; one that reads slowly
+ * gets all of its answer. */
+static void test_answer_waits_so_long_for_its_peer(void **unused)
+{
+    struct rig_stream *s;
+
+    (void)unused;
+    (void)say(0, MU_P2PD_ADD_UNARY, 1, 0);
+    rig.takes = 0;
+    s = open_stream();
+    peer_says(s, MU_P2PD_CALL_UNARY, 10);
+    assert_int_equal(asked[0], 1);
+    (void)say(0, MU_P2PD_UNARY_RESPONSE, PEERS_ID, 0);
+    for (int i = 0; i < 3; i++) {
+        rig.now = mu_mono_add_ms(rig.now, 59000);
+        s->takes = 1;
+        mu_p2pd_unary_writable(&s->unary);
+        rig_pump(&rig);
+        assert_int_equal(rig.calls.stats.unary, 1);
+    }
+    rig.now = mu_mono_add_ms(rig.now, 60000);
+    rig_pump(&rig);
+    assert_int_equal(rig.calls.stats.unary, 0);
+}
+
 /* --- handlers --------------------------------------------------------------------------------- */
 
 /* What index arithmetic would do, here for a hundred random changes. */
@@ -290,6 +315,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_bytes_of_a_user_count_until_the_peer_has_taken_them),
         TEST(test_user_that_has_failed_is_told_and_read_no_more),
+        TEST(test_answer_waits_so_long_for_its_peer),
         TEST(test_turns_go_round_whoever_comes_and_goes),
         TEST(test_calls_without_memory_are_answered_or_their_user_is_closed),
         TEST(test_pipe_without_memory_is_aborted),
