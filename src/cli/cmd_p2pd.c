@@ -260,7 +260,7 @@ static int start(void *context)
     struct mu_errmsg msg;
 
     config.identity = &app->identity;
-    config.agent = "muster-p2pd/" MUSTER_VERSION;
+    config.agent = P2PD_AGENT MUSTER_VERSION;
     config.routing = o->dht || o->dht_server ? MU_P2PD_ROUTING_SERVER
                      : o->dht_client         ? MU_P2PD_ROUTING_CLIENT
                                              : MU_P2PD_ROUTING_OFF;
@@ -303,12 +303,15 @@ int cmd_p2pd(int argc, char **argv)
     if (code != 0) {
         return code < 0 ? CLI_OK : code;
     }
+    if (o.install || o.uninstall) {
+        return p2pd_install(o.install);
+    }
     key.identity = *o.id == '\0' ? NULL : o.id;
     if (peer_key_get(&key, &app.identity) != 0) {
         return CLI_FAILED;
     }
     (void)umask(0077); /* Only the user that started the daemon may use the socket. */
-    muster_log_set(NULL, NULL, MUSTER_LOG_WARN);
+    p2pd_log_open();
     (void)cli_raise_descriptor_limit();
     cli_take_hangup();
     code = run(&app);

@@ -244,6 +244,9 @@ static int refuse(const struct p2pd_options *o, bool noise, const char *muxer, c
         return p2pd_fail(CLI_USAGE, "-%s: configuration files are not read; use flags",
                          from_stdin ? "i" : "f");
     }
+    if (o->install && o->uninstall) {
+        return p2pd_fail(CLI_USAGE, "-install and -uninstall exclude each other");
+    }
     if (o->force_public && o->force_private) {
         return p2pd_fail(CLI_USAGE, "forceReachability must be public or private, not both");
     }
@@ -301,6 +304,8 @@ int p2pd_parse(int argc, char **argv, struct p2pd_options *o)
         {"remoteControl", FLAG_BOOL, &o->remote_control, "allow other hosts to reach -listen"},
         {"q", FLAG_BOOL, &o->quiet, "do not print the startup lines"},
         {"id", FLAG_TEXT, &o->id, "the key file (a temporary key)"},
+        {"install", FLAG_BOOL, &o->install, "put this daemon into python3's hivemind, and end"},
+        {"uninstall", FLAG_BOOL, &o->uninstall, "bring hivemind's own daemon back, and end"},
         {"b", FLAG_BOOL, &o->bootstrap, "connect to some of -bootstrapPeers first"},
         {"bootstrapPeers", FLAG_TEXT, &o->bootstrap_peers, "the peers for -b, with commas"},
         {"hostAddrs", FLAG_TEXT, &o->host_addrs, "where to listen for peers (everywhere)"},

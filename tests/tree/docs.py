@@ -106,6 +106,8 @@ class Commands:
         verb = self.verbs[found[1]]
         rest = found[2].split(" -- ")[0]
         for word in re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", rest):
+            if verb.name == "p2pd" and word[1:] in self.flags:
+                continue
             if not self.find_option(verb, word):
                 yield f"`muster {verb.name}` has no {word}"
 
