@@ -258,6 +258,17 @@ def test_donors_found_through_a_store():
         store.wait()
 
 
+def test_pickles_are_told_from_safetensors():
+    for name, begin in (("zip.pt", b"PK\x03\x04\x00\x00\x08\x08"),
+                        ("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")):
+        with open(path(name), "wb") as file:
+            file.write(begin + bytes(100))
+        code, out, err = run_muster("state", "serve", "--listen", HOST + ":0", path(name))
+        checks.ok(code == 5 and "this is a PyTorch pickle; save it as safetensors: "
+                  "safetensors.torch.save_file(torch.load(" in err, name + " is told what to do",
+                  (code, err))
+
+
 def test_between_peers():
     source = make("peer.safetensors", "peer")
     code, out, err = run_muster("peer", "id", "--identity", path("peer.key"), "--new")

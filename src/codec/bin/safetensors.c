@@ -14,6 +14,14 @@ int mu_safetensors_length(const uint8_t prefix[MU_SAFETENSORS_PREFIX_LEN], uint6
 {
     uint64_t len = mu_get_u64(prefix);
 
+    /* torch.save() writes a zip archive; before PyTorch 1.6, it wrote a bare pickle. */
+    if (len > MU_SAFETENSORS_HEADER_MAX &&
+        (memcmp(prefix, "PK\3\4", 4) == 0 ||
+         (prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5))) {
+        return mu_err(reterr_msg, MUSTER_ECORRUPT,
+                      "this is a PyTorch pickle; save it as safetensors: safetensors.torch."
+                      "save_file(torch.load(\"model.pt\"), \"model.safetensors\")");
+    }
     if (len > MU_SAFETENSORS_HEADER_MAX) {
         return mu_err(reterr_msg, MUSTER_ECORRUPT,
                       "this is not a safetensors file: its head would have %" PRIu64 " bytes", len);
