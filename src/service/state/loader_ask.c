@@ -1,4 +1,5 @@
 /* What the donors have, and which state is chosen. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +8,8 @@
 #include "service/base/log.h"
 #include "service/state/loader_internal.h"
 
-#define ASK_AGAIN_MS 500
+#define ASK_AGAIN_MS  500
+#define DOWNLOADS_MAX 2 /* of a state whose donors give no chunks; each has several tries */
 
 void mu_state_ask_say(struct mu_state_link *k, int status, const char *text)
 {
@@ -62,6 +64,43 @@ static bool is_refused(const struct mu_state_loader *l, const uint8_t *id)
     return false;
 }
 
+static bool is_given_up(const struct mu_state_loader *l, const uint8_t *id)
+{
+    for (size_t i = 0; i < l->failed_count; i++) {
+        if (memcmp(l->failed[i].id, id, MU_STATE_ID_LEN) == 0) {
+            return l->failed[i].times >= DOWNLOADS_MAX;
+        }
+    }
+    return false;
+}
+
+void mu_state_ask_give_up(struct mu_state_loader *l, const char *why)
+{
+    const struct mu_state_entry *e = &l->want.entry;
+    char line[320];
+    size_t i = 0;
+
+    while (i < l->failed_count && memcmp(l->failed[i].id, e->id, MU_STATE_ID_LEN) != 0) {
+        i++;
+    }
+    if (i == MU_STATE_REFUSED_MAX) {
+        return;
+    }
+    if (i == l->failed_count) {
+        l->failed_count++;
+        memcpy(l->failed[i].id, e->id, MU_STATE_ID_LEN);
+    }
+    if (++l->failed[i].times == DOWNLOADS_MAX) {
+        mu_log(MUSTER_LOG_WARN, "STATE-PASSED-OVER",
+               "epoch=%" PRIu64 " step=%" PRIu64 " why=\"%s\"", e->epoch, e->step, why);
+        (void)snprintf(line, sizeof(line),
+                       "version %" PRIu64 ".%" PRIu64
+                       " is passed over, no donor gives it: %.200s\n",
+                       e->epoch, e->step, why);
+        (void)mu_buf_append(&l->report, mu_span_str(line));
+    }
+}
+
 bool mu_state_ask_trusts(const struct mu_state_loader *l, const struct mu_peer_id *signer)
 {
     for (size_t i = 0; i < l->config.trust_count; i++) {
@@ -75,6 +114,7 @@ bool mu_state_ask_trusts(const struct mu_state_loader *l, const struct mu_peer_i
 bool mu_state_ask_wants(const struct mu_state_loader *l, const struct mu_state_listed *e)
 {
     return mu_state_ask_trusts(l, &e->signer) && !is_refused(l, e->entry.id) &&
+           !is_given_up(l, e->entry.id) &&
            (l->config.id == NULL || memcmp(l->config.id, e->entry.id, MU_STATE_ID_LEN) == 0);
 }
 
@@ -140,6 +180,8 @@ static void say_unwanted(struct mu_state_link *k)
         (void)snprintf(k->text, sizeof(k->text),
                        "ignored: its state is signed by %s, which is not trusted",
                        mu_peer_id_format(&e->signer, signer));
+    } else if (is_given_up(l, e->entry.id)) {
+        (void)snprintf(k->text, sizeof(k->text), "ignored: its state could not be loaded");
     } else {
         (void)snprintf(k->text, sizeof(k->text), "ignored: it does not have the requested state");
     }
@@ -354,7 +396,7 @@ static void decide(struct mu_state_loader *l)
         l->phase = MU_STATE_OFFERING;
     } else if (!all_asked(l)) {
         return; /* the others may have something better */
-    } else if (l->refused_count != 0 && !l->config.expect_more) {
+    } else if (l->refused_count + l->failed_count != 0 && !l->config.expect_more) {
         mu_state_loader_end(l, l->last_status == 0 ? MUSTER_ECORRUPT : l->last_status,
                             l->last.text);
     } else {

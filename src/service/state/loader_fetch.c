@@ -590,6 +590,9 @@ static void on_end(struct mu_state_loader *l, const struct mu_state_fetch_event 
         mu_state_loader_end(l, 0, "");
     } else if (event->status != MUSTER_ECANCELED && event->status != MUSTER_ETIMEDOUT &&
                (is_gone(l) || is_another_there(l))) {
+        if (!is_gone(l)) {
+            mu_state_ask_give_up(l, event->text);
+        }
         mu_state_loader_restart(l);
     } else {
         mu_state_loader_end(l, event->status, event->text);

@@ -16,7 +16,7 @@
 #include "service/state/loader.h"
 
 #define MU_STATE_ENTRIES_MAX 64 /* how many entries of one donor count */
-#define MU_STATE_REFUSED_MAX 64 /* states of which no donor had a good offer */
+#define MU_STATE_REFUSED_MAX 64 /* states of which no donor had a good offer, or gave chunks */
 #define MU_STATE_SAMPLES     32
 
 enum mu_state_phase {
@@ -121,6 +121,11 @@ struct mu_state_loader {
     bool has_want;
     uint8_t refused[MU_STATE_REFUSED_MAX][MU_STATE_ID_LEN];
     size_t refused_count;
+    struct {
+        uint8_t id[MU_STATE_ID_LEN];
+        unsigned times;
+    } failed[MU_STATE_REFUSED_MAX]; /* states whose donors gave no chunks */
+    size_t failed_count;
     struct mu_state_offer offer;
     struct mu_state_link *offerer;
     mu_mono_t offer_at; /* when another donor is asked for it, if nothing more comes */
@@ -202,6 +207,9 @@ void mu_state_ask_ban(struct mu_state_link *k, int status, const char *text);
  * we know: that others have a good offer of it. */
 bool mu_state_ask_trusts(const struct mu_state_loader *l, const struct mu_peer_id *signer);
 bool mu_state_ask_wants(const struct mu_state_loader *l, const struct mu_state_listed *e);
+/** No donor gives the chunks of the chosen state, and there is another one: after some such
+ * tries that one is taken, even if it is older. */
+void mu_state_ask_give_up(struct mu_state_loader *l, const char *why);
 /** What a donor said about a state; NULL: it does not have it. */
 const struct mu_state_listed *mu_state_ask_listed(const struct mu_state_link *k,
                                                   const uint8_t id[MU_STATE_ID_LEN]);

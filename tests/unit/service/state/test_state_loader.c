@@ -402,6 +402,19 @@ static void test_who_claims_the_newest_and_says_no_more_is_passed_over(void **st
     assert_non_null(strstr(w.report, "its offer did not come"));
 }
 
+/* The donor of the newest ends each stream with an error: others do not wait for it to the end.
+ * Meets DOWNLOADS_MAX of service/state/loader_ask.c. */
+static void test_who_claims_the_newest_and_gives_no_chunk_is_passed_over(void **state)
+{
+    (void)state;
+    w.donors[0].asks_max = 1;
+    start_donors();
+    load();
+    expect(&w.donors[1]);
+    assert_non_null(strstr(w.report, "is passed over, no donor gives it"));
+    assert_int_equal(w.loader->restarts, 2);
+}
+
 /* --- limits ----------------------------------------------------------------------------------- */
 
 static void add_too_much(void *arg)
@@ -543,6 +556,8 @@ int main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_who_claims_the_newest_and_says_no_more_is_passed_over,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_who_claims_the_newest_and_gives_no_chunk_is_passed_over, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_so_many_donors_are_asked_and_no_more, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_donor_has_so_many_sessions, set_up, tear_down),
