@@ -104,6 +104,7 @@ struct muster_state {
 struct mu_state_home {
     struct mu_mapped *mapped;    /* NULL: `memory` */
     uint64_t data_at;            /* offset in the file */
+    bool finished;               /* the file was there, and stays as it is */
     void *memory;                /* NULL: the caller's own */
     struct mu_hm_loaded *loaded; /* or that of what one of hivemind's donors gave; allocated */
     void (*released)(void *context);
@@ -160,6 +161,9 @@ int mu_state_target_finish(struct mu_state_target *t, struct mu_state_share *sha
 /** The load failed: removes a file that was not there before. */
 void mu_state_target_give_up(struct mu_state_target *t);
 void mu_state_target_fini(struct mu_state_target *t);
+
+/** How many bytes the target has room for; UINT64_MAX: unknown. */
+uint64_t mu_state_target_room(const struct mu_state_target *t);
 
 /** Hashes all chunks, on this thread and others. Errors as mu_state_share_hash(). */
 int mu_state_hash_all(struct mu_state_share *share);

@@ -57,34 +57,6 @@ static uint8_t *find_data(const struct mu_state_home *home, const struct mu_stat
     return maybe;
 }
 
-static int accept_file(struct mu_state_target *t, struct mu_state_home *home,
-                       struct mu_state_plan *plan, struct mu_errmsg *msg)
-{
-    const struct mu_state_manifest *m = &plan->offer->manifest;
-    struct mu_buf head;
-    int err;
-
-    mu_buf_init(&head, (size_t)MU_SAFETENSORS_HEADER_MAX + MU_SAFETENSORS_PREFIX_LEN);
-    err = mu_state_file_head(m, &head);
-    if (err != 0) {
-        (void)mu_err(msg, err, "cannot make the head of %.120s: %s", t->file, muster_strerror(err));
-    } else {
-        struct stat st;
-        bool fresh = lstat(t->part, &st) != 0;
-
-        err = mu_mapped_create(t->part, head.len + m->layout.bytes, &home->mapped, msg);
-        t->fresh = t->fresh || (err != -ELOOP && err != -EPERM && fresh);
-    }
-    if (err == 0) {
-        memcpy(home->mapped->data, mu_buf_span(&head).data, head.len);
-        home->data_at = head.len;
-        plan->maybe = find_data(home, m);
-        plan->read = mu_state_home_read;
-    }
-    mu_buf_fini(&head);
-    return err;
-}
-
 static int accept_memory(struct mu_state_home *home, uint64_t bytes, struct mu_errmsg *msg)
 {
     home->memory = bytes > SIZE_MAX - 1 ? NULL : mu_malloc((size_t)bytes + 1);
@@ -133,33 +105,101 @@ static uint64_t disk_available(const char *part)
            (lstat(part, &file) == 0 ? (uint64_t)file.st_blocks * 512 : 0);
 }
 
+uint64_t mu_state_target_room(const struct mu_state_target *t)
+{
+    return t->bytes_max != 0 ? t->bytes_max
+           : t->file != NULL ? disk_available(t->part)
+           : t->in_place     ? UINT64_MAX
+                             : memory_available();
+}
+
 /* A manifest can name any size: this checks that it is possible before memory or disk is taken. */
 static int check_size(const struct mu_state_target *t, uint64_t bytes, struct mu_errmsg *msg)
 {
-    uint64_t most;
+    uint64_t most = mu_state_target_room(t);
 
+    if (bytes <= most) {
+        return 0;
+    }
     if (t->bytes_max != 0) {
-        return bytes <= t->bytes_max
-                   ? 0
-                   : mu_err(msg, MUSTER_ELIMIT,
-                            "the state has %llu bytes, more than the maximum of %llu",
-                            (unsigned long long)bytes, (unsigned long long)t->bytes_max);
+        return mu_err(msg, MUSTER_ELIMIT, "the state has %llu bytes, more than the maximum of %llu",
+                      (unsigned long long)bytes, (unsigned long long)most);
     }
     if (t->file != NULL) {
-        most = disk_available(t->part);
-        return bytes <= most
-                   ? 0
-                   : mu_err(msg, MUSTER_ELIMIT,
-                            "the state has %llu bytes, more than nine tenths of the free disk "
-                            "(%llu); free some space, or set --max-size",
-                            (unsigned long long)bytes, (unsigned long long)most);
+        return mu_err(msg, MUSTER_ELIMIT,
+                      "the state has %llu bytes, more than nine tenths of the free disk (%llu); "
+                      "free some space, or set --max-size",
+                      (unsigned long long)bytes, (unsigned long long)most);
     }
-    most = t->in_place ? UINT64_MAX : memory_available();
-    return bytes <= most
-               ? 0
-               : mu_err(msg, MUSTER_ENOMEM,
-                        "the state has %llu bytes, but only %llu bytes of memory are free",
-                        (unsigned long long)bytes, (unsigned long long)most);
+    return mu_err(msg, MUSTER_ENOMEM,
+                  "the state has %llu bytes, but only %llu bytes of memory are free",
+                  (unsigned long long)bytes, (unsigned long long)most);
+}
+
+/* Opens the file that is there, if it can be that state: as long, and with the same head. */
+static bool accept_whole(const struct mu_state_target *t, struct mu_state_home *home,
+                         struct mu_span head, const struct mu_state_manifest *m,
+                         struct mu_state_plan *plan)
+{
+    uint32_t chunks = mu_state_chunk_count(m);
+    uint8_t *there = mu_malloc(head.len);
+    struct mu_errmsg msg;
+
+    if (there != NULL && mu_mapped_open(t->file, &home->mapped, &msg) == 0 &&
+        home->mapped->len == head.len + m->layout.bytes &&
+        mu_mapped_read(home->mapped, 0, there, head.len) == 0 &&
+        memcmp(there, head.data, head.len) == 0) {
+        plan->maybe = mu_malloc(mu_state_bits_len(chunks) + 1);
+    }
+    mu_free(there);
+    if (plan->maybe == NULL) {
+        mu_mapped_close(home->mapped);
+        home->mapped = NULL;
+        return false;
+    }
+    memset(plan->maybe, 0xff, mu_state_bits_len(chunks) + 1);
+    home->data_at = head.len;
+    home->finished = true;
+    plan->whole_only = true;
+    plan->read = mu_state_home_read;
+    return true;
+}
+
+static int accept_part(struct mu_state_target *t, struct mu_state_home *home, struct mu_span head,
+                       const struct mu_state_manifest *m, struct mu_state_plan *plan,
+                       struct mu_errmsg *msg)
+{
+    struct stat st;
+    bool fresh = lstat(t->part, &st) != 0;
+    int err = mu_mapped_create(t->part, head.len + m->layout.bytes, &home->mapped, msg);
+
+    t->fresh = t->fresh || (err != -ELOOP && err != -EPERM && fresh);
+    if (err == 0) {
+        memcpy(home->mapped->data, head.data, head.len);
+        home->data_at = head.len;
+        plan->maybe = find_data(home, m);
+        plan->read = mu_state_home_read;
+    }
+    return err;
+}
+
+static int accept_file(struct mu_state_target *t, struct mu_state_home *home,
+                       struct mu_state_plan *plan, struct mu_errmsg *msg)
+{
+    const struct mu_state_manifest *m = &plan->offer->manifest;
+    struct mu_buf head;
+    int err;
+
+    mu_buf_init(&head, (size_t)MU_SAFETENSORS_HEADER_MAX + MU_SAFETENSORS_PREFIX_LEN);
+    err = mu_state_file_head(m, &head);
+    if (err != 0) {
+        (void)mu_err(msg, err, "cannot make the head of %.120s: %s", t->file, muster_strerror(err));
+    } else if (plan->again || !accept_whole(t, home, mu_buf_span(&head), m, plan)) {
+        err = check_size(t, m->layout.bytes, msg);
+        err = err != 0 ? err : accept_part(t, home, mu_buf_span(&head), m, plan, msg);
+    }
+    mu_buf_fini(&head);
+    return err;
 }
 
 int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan,
@@ -169,7 +209,7 @@ int mu_state_target_accept(struct mu_state_target *t, struct mu_state_plan *plan
     struct mu_state_home *home;
     int err = t->in_place ? mu_layout_check(&t->expected, layout, msg) : 0;
 
-    err = err != 0 ? err : check_size(t, layout->bytes, msg);
+    err = err != 0 || t->file != NULL ? err : check_size(t, layout->bytes, msg);
     if (err != 0) {
         return err;
     }
@@ -209,7 +249,7 @@ int mu_state_target_finish(struct mu_state_target *t, struct mu_state_share *sha
     const struct mu_state_home *home = share->owner;
     int err;
 
-    if (t->file == NULL) {
+    if (t->file == NULL || home->finished) {
         return 0;
     }
     err = mu_mapped_sync(home->mapped);

@@ -201,6 +201,14 @@ static void say_done(const struct pull *p, const muster_state_copy *copy)
                       g->hivemind ? 1 : 0, "report", muster_state_report()));
         return;
     }
+    if (came == 0 && g->total != 0) {
+        clear_bar(p);
+        (void)fprintf(stderr,
+                      "%s is this state already: %s verified in %.1f s, nothing was loaded; signed "
+                      "by %s\n",
+                      p->o->output, state_size(size, g->total), took, info->signer);
+        return;
+    }
     if (g->resumed != 0) {
         (void)snprintf(resumed, sizeof(resumed), " (%s were there)", state_size(old, g->resumed));
     }

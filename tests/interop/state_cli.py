@@ -258,6 +258,31 @@ def test_donors_found_through_a_store():
         store.wait()
 
 
+def test_over_the_same_file():
+    """A file that is this state already is verified and stays; another one is replaced."""
+    source = make("same.safetensors", "same")
+    out = path("same.out")
+    with Donor(source) as donor:
+        check_pulled(Pull(out, donor.address), source, "over nothing")
+        there = os.stat(out)
+        last = check_pulled(Pull(out, donor.address), source, "over the same file")
+        checks.equal(last.get("resumed"), SIZE, "all of it was there")
+        now = os.stat(out)
+        checks.equal((now.st_ino, now.st_mtime_ns), (there.st_ino, there.st_mtime_ns),
+                     "and it was not written to")
+        code, text, err = run_muster("state", "pull", "-o", out, donor.address)
+        checks.ok(code == 0 and "nothing was loaded" in err, "which is said", err)
+        shutil.copy(out, out + ".kept")
+        with open(out + ".kept", "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"!")
+        os.rename(out + ".kept", out)
+        last = check_pulled(Pull(out, donor.address), source, "over a file with one wrong byte")
+        checks.equal(last.get("resumed"), 0, "which is of no use")
+        code, said = donor.stop()
+        checks.equal(said.get("downloads"), 2, "the donor gave the bytes twice in four pulls")
+
+
 def test_pickles_are_told_from_safetensors():
     for name, begin in (("zip.pt", b"PK\x03\x04\x00\x00\x08\x08"),
                         ("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")):

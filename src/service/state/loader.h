@@ -31,10 +31,13 @@ struct mu_state_loader;
 struct mu_state_plan {
     const struct mu_state_offer *offer; /* verified; lent for the call */
     const struct mu_state_entry *entry; /* as it was listed; likewise */
+    bool again; /* the plan before this one was `whole_only`, and not all chunks were there */
     /* The callback fills these in. */
     struct mu_state_segment *segments; /* allocated; the loader takes it */
     size_t segment_count;
-    uint8_t *maybe; /* a bit for each chunk that may be there, allocated; NULL: no chunk */
+    uint8_t *maybe;  /* a bit for each chunk that may be there, allocated; NULL: no chunk */
+    bool whole_only; /* the memory must not be written to: it serves if all chunks are there, and
+                        else the callback comes again */
     /** As in struct mu_state_share; `released` comes when that memory is not used any more, whether
      * the load succeeded or not. */
     int (*read)(struct mu_state_share *share, uint64_t offset, void *buf, size_t len);

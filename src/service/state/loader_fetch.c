@@ -28,6 +28,9 @@ static void settle_resumed(struct mu_state_check *c)
     if (c->ok && l->have != NULL) {
         mu_state_bit_set(l->have, c->chunk);
         l->resumed_bytes += c->len;
+    } else if (l->whole_only) {
+        l->spoiled = true;
+        l->resume_next = l->share->chunks;
     }
 }
 
@@ -68,7 +71,9 @@ static void resume(struct mu_state_loader *l)
         l->resume_next++;
     }
     (void)mu_state_check_flush(l, MU_MONO_NEVER);
-    if (l->jobs == 0) {
+    if (l->jobs == 0 && l->spoiled) {
+        mu_state_offer_accept_again(l);
+    } else if (l->jobs == 0) {
         begin_fetch(l);
     }
 }
@@ -153,7 +158,6 @@ void mu_state_fetching_begin(struct mu_state_loader *l, struct mu_state_plan *pl
     int err = mu_state_share_of(&l->offer, l->want.entry.id, plan->segments, plan->segment_count,
                                 &l->share);
 
-    l->maybe = plan->maybe;
     if (err != 0) {
         /* The memory is released in the usual way. */
         struct mu_state_share fake = {.owner = plan->owner};
@@ -162,6 +166,7 @@ void mu_state_fetching_begin(struct mu_state_loader *l, struct mu_state_plan *pl
             plan->released(&fake);
         }
         mu_free(plan->segments);
+        mu_free(plan->maybe);
         mu_state_loader_end(l, err, "out of memory");
         return;
     }
@@ -171,12 +176,24 @@ void mu_state_fetching_begin(struct mu_state_loader *l, struct mu_state_plan *pl
     l->share->read = plan->read;
     l->share->released = plan->released;
     l->share->owner = plan->owner;
+    mu_state_fetching_resume(l, plan);
+}
+
+void mu_state_fetching_resume(struct mu_state_loader *l, const struct mu_state_plan *plan)
+{
+    mu_free(l->maybe);
+    mu_free(l->have);
+    l->maybe = plan->maybe;
+    l->have = NULL;
+    l->whole_only = plan->whole_only;
+    l->spoiled = false;
     l->phase = MU_STATE_RESUMING;
     l->resume_next = 0;
     l->resumed_bytes = 0;
     if (l->maybe != NULL) {
         l->have = mu_calloc(1, mu_state_bits_len(l->share->chunks) + 1);
         l->resume_next = l->have == NULL ? l->share->chunks : 0;
+        l->spoiled = l->have == NULL && l->whole_only;
     }
 }
 

@@ -143,6 +143,8 @@ struct mu_state_loader {
     uint32_t spare_count;
     uint8_t *have; /* resuming */
     uint8_t *maybe;
+    bool whole_only; /* of the plan */
+    bool spoiled;    /* some chunk was not there */
     uint32_t resume_next;
     size_t jobs;
     struct mu_state_check *held;     /* waits for a second chunk, */
@@ -225,6 +227,9 @@ bool mu_state_offer_ask(struct mu_state_loader *l);
 void mu_state_offer_refuse(struct mu_state_loader *l);
 /** A piece of an offer. */
 void mu_state_offer_item(struct mu_state_link *k, struct mu_span piece);
+/** The memory of a share whose chunks are not all there is exchanged for memory that can be written
+ * to. */
+void mu_state_offer_accept_again(struct mu_state_loader *l);
 /** The last piece of an offer, or an error. */
 void mu_state_offer_reply(struct mu_state_link *k, const struct mu_rpc_event *event);
 /** Passes over a donor that does not send its offer. */
@@ -250,6 +255,8 @@ void mu_state_check_fini(struct mu_state_loader *l);
 
 /** The offer was accepted. */
 void mu_state_fetching_begin(struct mu_state_loader *l, struct mu_state_plan *plan);
+/** Has the chunks hashed that may be in the share's memory; this takes the plan's bits. */
+void mu_state_fetching_resume(struct mu_state_loader *l, const struct mu_state_plan *plan);
 void mu_state_fetching_ready(struct mu_state_link *k);
 void mu_state_fetching_failed(struct mu_state_link *k, int status, const char *text);
 void mu_state_fetching_reply(struct mu_state_link *k, const struct mu_rpc_event *event);

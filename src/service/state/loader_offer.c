@@ -63,6 +63,29 @@ static void accept(struct mu_state_loader *l)
     mu_state_fetching_begin(l, &plan);
 }
 
+void mu_state_offer_accept_again(struct mu_state_loader *l)
+{
+    struct mu_state_plan plan = {.offer = &l->share->offer, .entry = &l->want.entry, .again = true};
+    struct mu_state_share old = *l->share;
+    struct mu_errmsg msg = {0};
+    int err = l->config.accept(l->config.context, &plan, &msg);
+
+    if (err != 0) {
+        mu_state_loader_end(l, err, msg.text);
+        return;
+    }
+    l->share->segments = plan.segments;
+    l->share->segment_count = plan.segment_count;
+    l->share->read = plan.read;
+    l->share->released = plan.released;
+    l->share->owner = plan.owner;
+    if (old.released != NULL) {
+        old.released(&old);
+    }
+    mu_free(old.segments);
+    mu_state_fetching_resume(l, &plan);
+}
+
 static bool agrees(const struct mu_state_manifest *m, const struct mu_state_entry *e)
 {
     return e->epoch == m->epoch && e->step == m->step && e->bytes == m->layout.bytes &&
