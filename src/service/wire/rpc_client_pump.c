@@ -71,6 +71,7 @@ static void on_refused(struct mu_rpc_client *c, const struct mu_rpc_event *event
                    (int)(event->payload.len > 120 ? 120 : event->payload.len),
                    (const char *)event->payload.data);
     c->last_error = event->status;
+    c->broken = c->rpc.closed && !c->closing; /* The session is over; another one may do. */
     mu_rpc_client_report(c, MU_RPC_CLIENT_FAILED, MUSTER_EREFUSED, text);
     mu_rpc_client_close_link(c);
 }

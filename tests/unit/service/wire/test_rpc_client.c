@@ -71,9 +71,15 @@ static const struct mu_rpc_served_ops stream_ops = {
 static void serve(struct mu_rpc_session *session, const struct mu_rpc_event *event)
 {
     static const uint8_t garbage[64] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+    struct mu_buf out;
     size_t taken;
 
-    if (mu_span_eq(event->method, MU_SPAN_LIT("t::T.break"))) {
+    if (mu_span_eq(event->method, MU_SPAN_LIT("t::T.refuse"))) {
+        mu_buf_init(&out, 4096);
+        assert_int_equal(mu_rpc_refuse(&out, MUSTER_EPROTO, "no more of this"), 0);
+        mu_env_send(session->server->env, &session->conn->base, mu_buf_span(&out), &taken);
+        mu_buf_fini(&out);
+    } else if (mu_span_eq(event->method, MU_SPAN_LIT("t::T.break"))) {
         mu_env_send(session->server->env, &session->conn->base, mu_span(garbage, sizeof(garbage)),
                     &taken);
     } else if (mu_span_eq(event->method, MU_SPAN_LIT("t::T.stream"))) {
@@ -354,6 +360,11 @@ static void break_session(void *arg)
     (void)make_call(o, "t::T.break");
 }
 
+static void ask_for_echo(void *arg)
+{
+    assert_int_equal(make_call(arg, "t::T.echo"), 0);
+}
+
 static void close_client(void *arg)
 {
     mu_rpc_client_close(((struct owner *)arg)->client);
@@ -439,6 +450,30 @@ static void test_rpc_client_takes_calls_in_the_replies_of_a_broken_session(void 
     close_world(&w);
 }
 
+static void ask_for_refusal(void *arg)
+{
+    assert_int_equal(make_call(arg, "t::T.refuse"), 0);
+}
+
+/* A server that ends the session with a refusal does not want this one, but may want another. */
+static void test_rpc_client_begins_another_session_after_a_refusal(void **state)
+{
+    struct world w = {.owner = {.where = PLACES}};
+    uint64_t calls;
+
+    (void)state;
+    open_world(&w, GOOD);
+    do_and_wait(&w, NULL, 100);
+    do_and_wait(&w, ask_for_refusal, 1000);
+    assert_int_equal(w.owner.statuses[w.owner.count - 1], MUSTER_EPROTO);
+    calls = w.owner.count;
+    do_and_wait(&w, ask_for_echo, 1000);
+    assert_int_equal(w.owner.count, calls + 1);
+    assert_int_equal(w.owner.replies[calls], 1);
+    assert_int_equal(w.owner.statuses[calls], 0);
+    close_world(&w);
+}
+
 static void test_rpc_server_refuses_one_session_more_than_it_may_have(void **state)
 {
     struct world w = {.server = {.sessions_max = 1}, .owner = {.where = PLACES}};
@@ -463,6 +498,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rpc_client_takes_calls_in_the_replies_of_a_broken_session),
         cmocka_unit_test(test_rpc_client_owner_may_do_anything_in_any_callback),
+        cmocka_unit_test(test_rpc_client_begins_another_session_after_a_refusal),
         cmocka_unit_test(test_rpc_server_refuses_one_session_more_than_it_may_have),
     };
 
