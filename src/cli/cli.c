@@ -1,4 +1,5 @@
 #include "cli/cli_log.h"
+#include "cli/cli_time.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ int cli_exit_code(int err)
     case MUSTER_EDHT_NOBODY:
     case MUSTER_ENOTLS:
     case MUSTER_ETLS:
+    case MUSTER_ENAME:
         return CLI_CONNECT;
     case MUSTER_ERDZV_CLOSED:
         return CLI_CLOSED;
@@ -52,6 +54,7 @@ int cli_fail(int code, const char *format, ...)
 {
     char said[4096];
     char text[sizeof(said)];
+    char stamp[CLI_TIME_CAP];
     va_list args;
 
     (void)fflush(stdout);
@@ -60,7 +63,7 @@ int cli_fail(int code, const char *format, ...)
     va_end(args);
     (void)mu_printable(text, sizeof(text), mu_span_str(said), true);
     if (!cli_log_is_json()) {
-        (void)fprintf(stderr, "muster: %s\n", text);
+        (void)fprintf(stderr, "%smuster: %s\n", cli_time_stamp(stamp), text);
     }
     cli_log_tell(MUSTER_LOG_ERROR, "FAILED", -1, json_pack("{s:i}", "exit_code", code), "%s", text);
     return code;

@@ -1,4 +1,5 @@
 #include "cli/cli_log.h"
+#include "cli/cli_time.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -215,10 +216,11 @@ static void take_line(void *context, enum muster_log_level level, const char *id
 {
     bool shown = level <= state.library;
     bool kept = level <= MUSTER_LOG_INFO && state.events != NULL;
+    char stamp[CLI_TIME_CAP];
 
     (void)context;
     if (shown && !state.json) {
-        (void)fprintf(stderr, "muster: %s: %s\n", level_name(level), line);
+        (void)fprintf(stderr, "%smuster: %s: %s\n", cli_time_stamp(stamp), level_name(level), line);
         shown = false;
     }
     if (shown || kept) {

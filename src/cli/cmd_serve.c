@@ -2,10 +2,12 @@
 #include "cli/cli_lock.h"
 #include "cli/cli_log.h"
 #include "cli/cli_loop.h"
+#include "cli/cli_time.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,34 +107,48 @@ static void *await_signal(void *context)
     return NULL;
 }
 
+/* Prints a line with the time. */
+static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+static void say(const char *format, ...)
+{
+    char stamp[CLI_TIME_CAP];
+    va_list args;
+
+    printf("%smuster: ", cli_time_stamp(stamp));
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    (void)putchar('\n');
+    (void)fflush(stdout);
+}
+
 static void tell_the_user(const struct muster_server_config *config, const muster_server *server)
 {
-    printf("muster: serving on %s\n", muster_server_address(server));
+    say("serving on %s", muster_server_address(server));
     if (config->backing != NULL && strncmp(config->backing, "tcp:", 4) == 0) {
-        printf("muster: passing everything on to the server at %s\n", config->backing + 6);
+        say("passing everything on to the server at %s", config->backing + 6);
     } else if (config->backing != NULL) {
-        printf("muster: keeping every key in %s: a change is answered once it is there\n",
-               config->backing);
+        say("keeping every key in %s: a change is answered once it is there", config->backing);
     } else if (config->data_dir == NULL) {
-        printf("muster: keeping everything in memory; --data-dir keeps it on disk\n");
+        say("keeping everything in memory; --data-dir keeps it on disk");
     } else if (config->sync == MUSTER_SYNC_INTERVAL) {
-        printf("muster: writing to %s every %u ms: a crash loses at most the last %u ms and "
-               "the write in progress, or the last two writes where they take longer\n",
-               config->data_dir, config->sync_interval_ms, config->sync_interval_ms);
+        say("writing to %s every %u ms: a crash loses at most the last %u ms and the write in "
+            "progress, or the last two writes where they take longer",
+            config->data_dir, config->sync_interval_ms, config->sync_interval_ms);
     } else {
-        printf("muster: writing to %s: a change is answered once it is on disk\n",
-               config->data_dir);
+        say("writing to %s: a change is answered once it is on disk", config->data_dir);
     }
     if (config->http != NULL) {
-        printf("muster: status at http://%s/\n", muster_server_http_address(server));
+        say("status at http://%s/", muster_server_http_address(server));
     }
-    (void)fflush(stdout);
 }
 
 static int serve(const struct serve_options *o, const struct muster_server_config *config,
                  muster_runtime *rt, const sigset_t *set)
 {
     struct signals signals = {.set = *set};
+    char took[CLI_TIME_CAP];
     muster_server *server;
     pthread_t thread;
     int err = muster_server_start(rt, config, &server);
@@ -165,6 +181,9 @@ static int serve(const struct serve_options *o, const struct muster_server_confi
     }
     if (err != 0) {
         return cli_fail(cli_exit_code(err), "%s", muster_errmsg());
+    }
+    if (!o->quiet) {
+        say("ended after %s", cli_time_took(took, cli_time_since()));
     }
     /* The process ends here; the thread that waits for signals may still use the server. */
     return CLI_OK;
@@ -217,6 +236,7 @@ static int run(struct serve_options *o, struct muster_server_config *config)
     if (err != 0) {
         return err;
     }
+    cli_time_begin();
     cli_block_signals(&set, false);
     (void)signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
