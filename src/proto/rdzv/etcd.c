@@ -301,21 +301,21 @@ static void fail_late(struct mu_retcd *m)
 
     if (m->state.status == MU_RETCD_JOINABLE && why[0] == '\0') {
         mu_retcd_fail(m, MUSTER_ERDZV_TIMEOUT,
-                      "no round within %" PRIu64 " s: %zu of at least %" PRIu32
+                      "timed out after %" PRIu64 " s: %zu of at least %" PRIu32
                       " nodes have joined version %" PRIu64,
                       seconds, m->state.participants, m->config.min_nodes, m->state.version);
     } else if (m->state.status == MU_RETCD_FROZEN && why[0] == '\0') {
         mu_retcd_fail(m, MUSTER_ERDZV_TIMEOUT,
-                      "no round within %" PRIu64 " s: %zu of %zu nodes have confirmed version "
+                      "timed out after %" PRIu64 " s: %zu of %zu nodes have confirmed version "
                       "%" PRIu64,
                       seconds, m->state.keep_alives, m->state.participants, m->state.version);
     } else if (m->state.status == MU_RETCD_FINAL && why[0] == '\0') {
         mu_retcd_fail(m, MUSTER_ERDZV_TIMEOUT,
-                      "no round within %" PRIu64 " s: version %" PRIu64
+                      "timed out after %" PRIu64 " s: version %" PRIu64
                       " goes on with %zu nodes and has not let us in",
                       seconds, m->state.version, m->state.participants);
     } else {
-        mu_retcd_fail(m, MUSTER_ERDZV_TIMEOUT, "no round within %" PRIu64 " s%s%.180s", seconds,
+        mu_retcd_fail(m, MUSTER_ERDZV_TIMEOUT, "timed out after %" PRIu64 " s%s%.180s", seconds,
                       why[0] == '\0' ? "" : ": ", why);
     }
 }

@@ -456,14 +456,15 @@ static void join_is_late(struct mu_member *m, mu_mono_t now)
         m->extended = true;
         m->user_at = mu_mono_add_ms(mu_mono_add_ms(now, m->config.join_timeout_ms), ANSWER_MS);
     } else if (m->link.linked) {
-        (void)mu_err(&text, 0, "no round within %g s, and %.100s does not say why", seconds,
-                     m->config.address);
+        (void)mu_err(&text, 0, "timed out after %g s: no round, and %.100s does not say why",
+                     seconds, m->config.address);
         fail(m, MUSTER_ERDZV_TIMEOUT, text.text);
     } else {
         (void)mu_err(
-            &text, 0, "cannot connect to %.100s: %s (tried for %g s); is a server running there?",
-            m->config.address,
-            muster_strerror(m->link.error != 0 ? m->link.error : MUSTER_ETIMEDOUT), seconds);
+            &text, 0,
+            "timed out after %g s: cannot connect to %.100s: %s; is a server running there?",
+            seconds, m->config.address,
+            muster_strerror(m->link.error != 0 ? m->link.error : MUSTER_ETIMEDOUT));
         fail(m, MUSTER_ERDZV_CONN, text.text);
     }
 }

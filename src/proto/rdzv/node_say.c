@@ -88,12 +88,12 @@ void mu_rdzv_node_say_join_timeout(struct mu_rdzv *r)
     struct mu_errmsg *e = &r->v.why;
     size_t count = mu_rdzv_participants(s);
 
-    e->text[0] = '\0';
+    (void)mu_err(e, 0, "timed out after ");
+    say_time(e, set->join_timeout_ms);
     if (!s->complete) {
         bool enough = count >= set->min_nodes;
 
-        say(e, "%zu of %zu nodes joined within ", count, enough ? set->max_nodes : set->min_nodes);
-        say_time(e, set->join_timeout_ms);
+        say(e, ": %zu of %zu nodes joined", count, enough ? set->max_nodes : set->min_nodes);
         if (enough) {
             say(e, ", and the last call did not end");
         }
@@ -104,14 +104,11 @@ void mu_rdzv_node_say_join_timeout(struct mu_rdzv *r)
     if (me != NULL && me->waiting) {
         size_t waiting = mu_rdzv_waiting(s);
 
-        say(e, "round %lld did not end within ", (long long)s->round);
-        say_time(e, set->join_timeout_ms);
-        say(e, " (%zu %s for it): it is held by %zu", waiting, waiting == 1 ? "waits" : "wait",
-            count);
+        say(e, ": round %lld did not end (%zu %s for it); it is held by %zu", (long long)s->round,
+            waiting, waiting == 1 ? "waits" : "wait", count);
     } else {
-        say(e, "round %lld had no room within ", (long long)s->round);
-        say_time(e, set->join_timeout_ms);
-        say(e, ": %zu of %zu nodes are in it", count, set->max_nodes);
+        say(e, ": round %lld had no room, with %zu of %zu nodes in it", (long long)s->round, count,
+            set->max_nodes);
     }
     say_participants(e, s);
 }

@@ -117,9 +117,9 @@ static void tell_late(struct rdzv_static *n)
     char text[MU_ERRMSG_CAP];
 
     (void)snprintf(text, sizeof(text),
-                   "%" PRId64 " of %" PRIu32 " nodes have come to the static rendezvous within "
-                   "%" PRIu64 " ms",
-                   n->count, n->world, n->timeout_ms);
+                   "timed out after %g s: %" PRId64 " of %" PRIu32 " nodes came to the static "
+                   "rendezvous",
+                   (double)n->timeout_ms / 1000, n->count, n->world);
     tell_failed(n, MUSTER_ERDZV_TIMEOUT, text);
 }
 

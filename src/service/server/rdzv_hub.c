@@ -474,16 +474,19 @@ void mu_rdzv_hub_pump(struct mu_rdzv_hub *hub)
 static void expire_members(struct mu_rdzv_run *run, mu_mono_t now)
 {
     struct mu_heap_node *node = mu_heap_pop_due(&run->timeouts, now);
+    char words[MU_RDZV_WHY_MAX - 40];
     char why[MU_RDZV_WHY_MAX];
 
     if (node == NULL) {
         return;
     }
-    mu_room_explain(&run->room, why, sizeof(why));
+    mu_room_explain(&run->room, words, sizeof(words));
     do {
         struct mu_rdzv_member *m = MU_CONTAINER_OF(node, struct mu_rdzv_member, timeout);
 
         if (m->room.state != MU_ROOM_RUNNING) { /* Else it has one, and is about to be told. */
+            (void)snprintf(why, sizeof(why), "timed out after %g s: %s",
+                           (double)m->join_timeout_ms / 1000, words);
             mu_room_leave(&run->room, now, &m->room);
             mu_rdzv_member_dismiss(m, MUSTER_ERDZV_TIMEOUT, why);
         }

@@ -116,8 +116,8 @@ static void test_rdzv_a_timeout_names_who_came_and_who_is_missing(void **unused)
     world_join(&w, 1);
     world_run(&w, 700 * WORLD_S);
     assert_int_equal(node(0)->code, MUSTER_ERDZV_TIMEOUT);
-    assert_string_equal(node(0)->text, "2 of 3 nodes joined within 600 s: \"a_1_0\", \"b_1_0\"; "
-                                       "missing of the round before: \"c_1_0\"");
+    assert_string_equal(node(0)->text, "timed out after 600 s: 2 of 3 nodes joined: \"a_1_0\", "
+                                       "\"b_1_0\"; missing of the round before: \"c_1_0\"");
     assert_int_equal(node(1)->code, MUSTER_ERDZV_TIMEOUT);
 }
 
@@ -233,7 +233,8 @@ static void test_rdzv_generation_1_knows_no_spares(void **unused)
     world_join(&w, world_add(&w, "c"));
     world_run(&w, 5100 * WORLD_MS);
     assert_int_equal(node(2)->code, MUSTER_ERDZV_TIMEOUT);
-    assert_string_equal(node(2)->text, "round 0 had no room within 3 s: 2 of 2 nodes are in it: "
+    assert_string_equal(node(2)->text, "timed out after 3 s: round 0 had no room, with 2 of 2 "
+                                       "nodes in it: "
                                        "\"a_1_0\", \"b_1_0\"");
     assert_int_equal(node(2)->r.stats.writes, 0);
 }

@@ -375,7 +375,8 @@ static void test_hub_timeout_says_which_nodes_are_missing(void **state)
     assert_string_equal(t.n[0]->told, "ended 0 lost b\nreply MUSTER_ERDZV_TIMEOUT\n");
     assert_string_equal(t.n[2]->told, "ended 0 lost b\nreply MUSTER_ERDZV_TIMEOUT\n");
     assert_string_equal(t.n[0]->why,
-                        "2 of 3 nodes are here; not back since round 0: b; here: a, c");
+                        "timed out after 5 s: 2 of 3 nodes are here; not back since round 0: b; "
+                        "here: a, c");
     assert_string_equal(t.n[2]->why, t.n[0]->why);
     assert_true(hub_told_after_ms(t.n[0], at) >= 5000);
     hub_world_free(t.w);
@@ -403,7 +404,7 @@ static void test_hub_join_timeout_does_not_count_while_spare(void **state)
     hub_run_ms(w, 200);
     assert_string_equal(
         n[2]->told, "entered spare\nassigned 1 0/2\nended 1 left b\nreply MUSTER_ERDZV_TIMEOUT\n");
-    assert_string_equal(n[2]->why, "1 of 2 nodes are here: s");
+    assert_string_equal(n[2]->why, "timed out after 2 s: 1 of 2 nodes are here: s");
     hub_world_free(w);
 }
 
