@@ -93,9 +93,16 @@ static const struct cli_option help_option = {.name = "help", .type = CLI_FLAG, 
 static int refuse_option(const struct cli_verb *verb, const char *word, const char *name,
                          size_t len)
 {
-    struct cli_guess g = {.word = name, .len = len};
+    char plain[64];
+    struct cli_guess g = {.word = plain, .len = len < sizeof(plain) ? len : 0};
     char said[96];
 
+    for (size_t i = 0; i < g.len; i++) {
+        plain[i] = name[i];
+        if (verb->argparse && name[i] == '_') {
+            plain[i] = '-';
+        }
+    }
     for (size_t i = 0; i <= verb->option_count; i++) {
         const struct cli_option *o = i < verb->option_count ? &verb->options[i] : &help_option;
 

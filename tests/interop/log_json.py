@@ -117,7 +117,7 @@ def test_wrong_usage():
             (["serve", "--bogus", *json_option], "serve", "--bogus"),
             (["serve", *json_option, "--bogus"], "serve", "--bogus"),
             (["serve", "--bogus", "value", "--log-format=json"], "serve", "--bogus"),
-            (["serve", *json_option], "serve", "--listen"),
+            (["serve", *json_option, "stray"], "serve", "stray"),
             (["serve", "--listen", HOST + ":0", "--max-connections", "many", *json_option], "serve",
              "many"),
             (["serve", *json_option, "--listen"], "serve", "needs a value"),

@@ -357,6 +357,7 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
     assert_int_equal(o.grace_ms, 1500);
     assert_refused(CLI_FAILED, "--detect 0 x", "--detect 0");
     assert_refused(CLI_USAGE, "--grace=-1 x", "--grace -1 is not a time");
+    assert_refused(CLI_USAGE, "--nproc_per_ndoe 2 x", "(did you mean --nproc-per-node?)");
     assert_refused(CLI_FAILED, "--detect 1 --rdzv-backend c10d x", "keep_alive_interval");
     assert_refused(CLI_FAILED, "--upscale-delay 1 --node-rank 0 x", "no late nodes");
     assert_parses("--upscale-delay 1.5 --rdzv-backend c10d x");
