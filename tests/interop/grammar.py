@@ -340,7 +340,8 @@ def test_exit_codes():
                                                                               w.nobody]),
             (CONNECT, "doctor", ["etcd", "etcd://" + w.nobody] + away),
             (1, "keygen token", [w.token]), (1, "keygen page", [w.file("none")]),
-            (1, "run", ["--no-python", "/bin/false"]),
+            (1, "run", ["--no-python", "/bin/false"]), (0, "run", ["--no-python", "/bin/true"]),
+            (USAGE, "p2pd", ["-no-such-flag"]), (0, "p2pd", ["-help"]), (0, "doctor", ["--help"]),
         ]
         for code, name, words in cases:
             got, out, err = run_muster(*name.split(), *words, patience=30)
