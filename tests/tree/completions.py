@@ -18,6 +18,8 @@ PATIENCE = 60
 # What is typed before the tabulator, and what the last word becomes.
 CASES = [
     ("muster ser", "serve"),
+    ("muster vers", "version"),
+    ("muster help ser", "serve"),
     ("muster serve --token-f", "--token-file"),
     ("muster run --nproc", "--nproc-per-node"),
     ("muster run --log-format js", "json"),
