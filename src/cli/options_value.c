@@ -125,11 +125,16 @@ static bool keep_seconds(const struct cli_option *o, const char *value, char why
         return false;
     }
     if (bare && seconds > bare_max) {
+        double unit = seconds < 120 ? 1 : seconds < 7200 ? 60 : 3600;
+
         (void)snprintf(why, 160,
                        "has no unit and would be %.4g %s: write %.20sms for milliseconds, or "
                        "%.20ss for seconds",
-                       seconds < 7200 ? seconds / 60 : seconds / 3600,
-                       seconds < 7200 ? "minutes" : "hours", value, value);
+                       seconds / unit,
+                       unit < 60     ? "seconds"
+                       : unit < 3600 ? "minutes"
+                                     : "hours",
+                       value, value);
         return false;
     }
     if (seconds > (double)max) {

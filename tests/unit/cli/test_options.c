@@ -18,6 +18,7 @@ static const struct cli_option options[] = {
     {"timeout", "TIME", "", CLI_SECONDS, &o.timeout, 0, .bare = 300},
     {"timeout-ms", "MS", "write --timeout 10s", CLI_GONE, NULL, 0},
     {"grace", "TIME", "", CLI_SECONDS, &o.grace, 3600},
+    {"sync", "TIME", "", CLI_SECONDS, &o.grace, 3600, .bare = 9},
     {"count", "N", "", CLI_NUMBER, &o.count, 10, .letter = 'c'},
     {"json", NULL, "", CLI_FLAG, &o.json, 0},
     {"store", "URL", "", CLI_TEXT, &o.store, 0},
@@ -105,6 +106,7 @@ static void test_options_bare_times_that_are_probably_milliseconds(void **state)
     assert_says("get --timeout 300000", "--timeout 300000 has no unit and would be 83.33 hours");
     assert_says("get --timeout 300000", "write 300000ms for milliseconds, or 300000s for seconds");
     assert_says("get --timeout 1000", "would be 16.67 minutes");
+    assert_says("get --sync 50", "--sync 50 has no unit and would be 50 seconds: write 50ms");
     assert_int_equal(parse("get --timeout 1000s"), 0);
     assert_int_equal(cli_ms(o.timeout), 1000000);
     assert_int_equal(parse("get --grace 3600"), 0);
