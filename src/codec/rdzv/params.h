@@ -34,7 +34,7 @@ int mu_rdzv_params_check(const struct mu_rdzv_params *params, struct mu_errmsg *
 
 /** Checks that all of the text is well-formed: MUSTER_EINVAL names the item that is not. */
 int mu_rdzv_config_check(const char *config, struct mu_errmsg *reterr_msg);
-/** Takes the first item off `rest`, which begins as the whole text: its key, trimmed and never empty
+/** Takes the first item off `rest`, which begins as the whole text: its key, trimmed; never empty
  * in a text that was checked. False once no item is left. */
 bool mu_rdzv_config_next(struct mu_span *rest, struct mu_span *ret_key);
 /** The value of a key, trimmed; points into `config`. If the key occurs twice, the last one counts.

@@ -106,10 +106,14 @@ static void test_wrong_options_are_refused_by_name(void **state)
         const char *text;
         const char *names;
     } wrong[] = {
-        {"colour=red", "colour"},          {"dead=1,beat=0.9", "beats"},
-        {"dead=1,grace=2", "grace"},       {"max_restarts=-1", "max_restarts"},
-        {"target=4294967296", "target"},   {"beat=3601", "beat"},
-        {"join_timeout=soon", "join_tim"}, {"members=perhaps", "members"},
+        {"colour=red", "colour"},
+        {"dead=1,beat=0.9", "beats"},
+        {"dead=1,grace=2", "grace"},
+        {"max_restarts=-1", "max_restarts"},
+        {"target=4294967296", "target"},
+        {"beat=3601", "beat"},
+        {"join_timeout=soon", "join_tim"},
+        {"members=perhaps", "members"},
         {"keep_alive_interval=0", "keep_alive_interval"},
         {"keep_alive_max_attempt=0", "keep_alive_max_attempt"},
         {"keep_alive_interval=3600", "dead"},
