@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/cli_loop.h"
+#include "cli/run_torch.h"
 #include "cli/run_verdict.h"
 #include "cli/run_watch.h"
 #include "transport/uv_files.h"
@@ -85,7 +86,10 @@ static void on_read_error_file(void *context, uint32_t local_rank, struct mu_buf
 
 static void on_streams(void *context, uint32_t local_rank, struct mu_spawn *what)
 {
-    mu_output_fill(((struct run *)context)->output, local_rank, what);
+    struct run *r = context;
+
+    mu_output_fill(r->output, local_rank, what);
+    what->cpus = r->o.cpus == NULL ? NULL : &r->o.cpus[local_rank];
 }
 
 static size_t on_output(void *context, uint32_t local_rank, struct mu_child *child,
@@ -222,6 +226,21 @@ static void tell_workers_of_lock(const struct muster_lock *lock)
     tell_workers("MUSTER_TLS_CERT", lock->cert);
     tell_workers("MUSTER_TLS_KEY", lock->key);
     tell_workers("MUSTER_TLS_CA", lock->ca);
+}
+
+/* PyTorch before 2.2 knows the switch by another name, of which later releases warn. */
+static void tell_workers_of_nccl(const struct run_options *o)
+{
+    const struct run_torch_env env = {
+        .path = getenv("PATH"),
+        .pythonpath = getenv("PYTHONPATH"),
+        .userbase = getenv("PYTHONUSERBASE"),
+        .home = getenv("HOME"),
+    };
+
+    if (run_torch_is_old(run_torch_find((const char *const *)o->argv.items, &env))) {
+        (void)setenv("NCCL_ASYNC_ERROR_HANDLING", "1", 0);
+    }
 }
 
 /* Returns whether PyTorch's agents may be in the job: a store that one of them serves has no
@@ -373,6 +392,7 @@ static int run(struct run *r)
     code = open_log(r);
     (void)cli_raise_descriptor_limit();
     tell_workers_of_lock(cli_lock_of(&r->o.lock));
+    tell_workers_of_nccl(&r->o);
     code = code != 0 ? code : cli_loop_open_for(&r->loop, &set, on_signal, r);
     if (code == 0) {
         code = cli_loop_lock(&r->loop, &r->o.lock);

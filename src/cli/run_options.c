@@ -5,7 +5,6 @@
 #include <string.h>
 
 static const char *const start_methods[] = {"spawn", "fork", "forkserver", NULL};
-static const char *const numa_modes[] = {"node", "socket", "exclusive", "core-complex", NULL};
 
 static const char description[] =
     "Starts the workers of a training job on this node and keeps them running, together with the\n"
@@ -82,9 +81,12 @@ static const struct cli_option options[] = {
      .variable = "PET_MASTER_PORT", .given = &parsed.has_master_port},
     TEXT("local-addr", "HOST", "address at which other nodes reach this one (the host's name)",
          local_addr, "LOCAL_ADDR"),
-    {"logs-specs", "NAME", "refused: names a class inside Python", CLI_TEXT, &parsed.logs_specs, 0},
-    {"numa-binding", "node, socket, exclusive, core-complex", "refused: not implemented yet",
-     CLI_TEXT, &parsed.numa_binding, 0, .of = numa_modes},
+    {"logs-specs", "NAME",
+     "refused: names a class inside Python; use --redirects, --tee and others", CLI_TEXT,
+     &parsed.logs_specs, 0},
+    {"numa-binding", "node, socket, exclusive, core-complex",
+     "run each worker on the CPUs near its GPU", CLI_TEXT, &parsed.numa_binding, 0,
+     .of = run_numa_modes},
     TEXT("signals-to-handle", "SIGNALS",
          "signals to pass on to workers (SIGTERM,SIGINT,SIGHUP,SIGQUIT)", signals_to_handle,
          "SIGNALS_TO_HANDLE"),

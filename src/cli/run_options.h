@@ -16,6 +16,7 @@
 
 #include "cli/cli_lock.h"
 #include "cli/cli_log.h"
+#include "cli/run_numa.h"
 
 #include <muster/rendezvous.h>
 
@@ -29,7 +30,9 @@
 /* What the machine has, kept apart so that a test can set it. */
 struct run_machine {
     uint32_t cpus;
-    uint32_t gpus; /* GPUs that a worker could see */
+    uint32_t gpus;          /* GPUs that a worker could see */
+    const char *root;       /* where its files are; "" */
+    struct mu_cpus allowed; /* CPUs on which this process may run */
 };
 
 /* A list of texts, ended by NULL; owned. */
@@ -79,6 +82,7 @@ struct run_options {
     struct mu_text_filter stderr_filters; /* --duplicate-stderr-filters */
     bool handled[RUN_SIGNAL_MAX + 1];     /* signals that the agent passes on */
     int sent_for[RUN_SIGNAL_MAX + 1];     /* the signal that is sent instead; 0: the same */
+    struct mu_cpus *cpus;                 /* of each worker; NULL: any. Owned */
     bool omp_threads; /* OMP_NUM_THREADS=1 is set for workers, because it was not set */
     bool events;      /* --event-log-handler console */
     char endpoint_text[512];
@@ -101,6 +105,13 @@ struct run_machine run_machine_probe(void);
 /** Returns how many devices a CUDA_VISIBLE_DEVICES names: CUDA stops at the first one that is not
  * valid. */
 uint32_t run_machine_count_devices(const char *visible);
+
+/** Settles on which CPUs each worker runs (--numa-binding). Returns 0, or CLI_FAILED after it has
+ * printed the error. */
+int run_cpus_resolve(struct run_options *o, const struct run_machine *machine);
+
+/** Prints one sentence to standard error, or writes it to the log. */
+void run_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** Parses "TERM", "SIGTERM" or "15"; 0: there is no such signal. */
 int run_signal_number(const char *text, size_t len);

@@ -113,7 +113,7 @@ static int make_run_id(struct run_options *o)
     }
     if (!ok) {
         return cli_fail(CLI_FAILED,
-                        "cannot make a random id for --standalone; give --rdzv-id ID instead");
+                        "cannot make a random id for the run; give --rdzv-id ID instead");
     }
     o->run_id_text[strcspn(o->run_id_text, "\n")] = '\0';
     o->rdzv.run_id = o->run_id_text;
@@ -292,8 +292,14 @@ static int resolve_rdzv(struct run_options *o)
             return out_of_memory();
         }
     }
-    if (o->standalone) {
+    if (o->standalone || o->rdzv_id[0] == '\0') {
         err = make_run_id(o);
+    }
+    if (err == 0 && o->rdzv_id[0] == '\0' && o->rdzv.nodes_max > 1) {
+        run_warn(
+            "--rdzv-id is empty, so this node has drawn the id %s; to meet it, other nodes must "
+            "be given the same id",
+            o->rdzv.run_id);
     }
     if (err == 0) {
         err = resolve_endpoint(o, is_static);
@@ -304,7 +310,7 @@ static int resolve_rdzv(struct run_options *o)
     }
     /* The same as in torchrun. */
     if (err == 0 && (is_static || strcmp(o->rdzv.backend, "etcd") == 0) &&
-        !config_has(o->rdzv_conf, "timeout")) {
+        !config_has(o->rdzv_conf, "timeout") && !config_has(o->rdzv_conf, "join_timeout")) {
         err = add_config(o, "timeout", 900);
     }
     return err != 0 ? err : add_own_config(o, is_native);
@@ -381,12 +387,9 @@ static int refuse_foreign(const struct run_options *o)
     if (o->logs_specs != NULL) {
         return cli_fail(CLI_FAILED,
                         "--logs-specs %s names a class inside Python, and muster runs outside "
-                        "Python",
+                        "Python; what it may do is also done by --log-dir, --redirects, --tee, "
+                        "--local-ranks-filter and --duplicate-stdout-filters",
                         o->logs_specs);
-    }
-    if (o->numa_binding != NULL) {
-        return cli_fail(CLI_FAILED, "--numa-binding is not implemented yet; run the script under "
-                                    "numactl with --no-python instead");
     }
     if (o->store_backing != NULL && strncmp(o->store_backing, "etcd://", 7) != 0) {
         return cli_fail(CLI_FAILED,
@@ -441,6 +444,9 @@ int run_options_resolve(struct run_options *o, const struct run_machine *machine
         err = resolve_workers(o, machine);
     }
     if (err == 0) {
+        err = run_cpus_resolve(o, machine);
+    }
+    if (err == 0) {
         err = resolve_rdzv(o);
     }
     if (err == 0) {
@@ -459,5 +465,7 @@ void run_options_fini(struct run_options *o)
     mu_text_filter_fini(&o->stderr_filters);
     free(o->config_text);
     o->config_text = NULL;
+    free(o->cpus);
+    o->cpus = NULL;
     mu_rdzv_url_fini(&o->url);
 }

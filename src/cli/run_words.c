@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,22 @@ void run_texts_fini(struct run_texts *t)
     *t = (struct run_texts){0};
 }
 
+/* --- warnings --------------------------------------------------------------------------------- */
+
+void run_warn(const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (!cli_log_is_json()) {
+        (void)fprintf(stderr, "muster: %s\n", text);
+    }
+    cli_log_tell(MUSTER_LOG_WARN, "RUN", -1, NULL, "%s", text);
+}
+
 /* --- signals ---------------------------------------------------------------------------------- */
 
 int run_signal_number(const char *text, size_t len)
@@ -64,17 +81,6 @@ int run_signal_number(const char *text, size_t len)
     return 0;
 }
 
-static void warn_of_signal(const char *name, int len)
-{
-    if (!cli_log_is_json()) {
-        (void)fprintf(stderr,
-                      "muster: signal %.*s is unknown or cannot be handled, and is skipped\n", len,
-                      name);
-    }
-    cli_log_tell(MUSTER_LOG_WARN, "RUN", -1, NULL,
-                 "signal %.*s is unknown or cannot be handled, and is skipped", len, name);
-}
-
 void run_signals_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1])
 {
     for (const char *at = text; *at != '\0';) {
@@ -88,7 +94,7 @@ void run_signals_parse(const char *text, bool handled[RUN_SIGNAL_MAX + 1])
         }
         number = run_signal_number(at, len);
         if (number == 0 || number == SIGKILL || number == SIGSTOP) {
-            warn_of_signal(at, (int)len);
+            run_warn("signal %.*s is unknown or cannot be handled, and is skipped", (int)len, at);
         } else {
             handled[number] = true;
         }
@@ -176,5 +182,34 @@ struct run_machine run_machine_probe(void)
     return (struct run_machine){
         .cpus = cpus < 1 ? 1 : (uint32_t)cpus,
         .gpus = visible != NULL ? run_machine_count_devices(visible) : count_nvidia_devices(),
+        .root = "",
+        .allowed = run_numa_allowed(),
     };
+}
+
+/* --- the workers' CPUs ------------------------------------------------------------------------ */
+
+int run_cpus_resolve(struct run_options *o, const struct run_machine *machine)
+{
+    static struct run_numa numa;
+    struct mu_errmsg msg = {{0}};
+    enum run_numa_mode mode = RUN_NUMA_NODE;
+    int err;
+
+    if (o->numa_binding == NULL) {
+        return 0;
+    }
+    while (strcmp(run_numa_modes[mode], o->numa_binding) != 0) {
+        mode++;
+    }
+    o->cpus = calloc(o->workers, sizeof(*o->cpus));
+    if (o->cpus == NULL) {
+        return cli_fail(CLI_FAILED, "out of memory");
+    }
+    err = run_numa_open(&numa, machine->root, getenv("CUDA_VISIBLE_DEVICES"), &machine->allowed,
+                        &msg);
+    for (uint32_t i = 0; i < o->workers && err == 0; i++) {
+        err = run_numa_choose(&numa, mode, i, &o->cpus[i], &msg);
+    }
+    return err == 0 ? 0 : cli_fail(CLI_FAILED, "--numa-binding %s: %s", o->numa_binding, msg.text);
 }

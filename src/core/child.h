@@ -65,6 +65,12 @@ struct mu_spawn_stream {
     const char *path;
 };
 
+/* A set of CPUs, in the form of the kernel's: bit N%64 of word N/64 is CPU N. */
+#define MU_CPUS_MAX 4096
+struct mu_cpus {
+    uint64_t bits[MU_CPUS_MAX / 64];
+};
+
 /* What to start. Everything in it is borrowed for the call. */
 struct mu_spawn {
     const char *const *argv; /* up to a NULL; argv[0] without a slash is sought in envp's PATH */
@@ -72,6 +78,8 @@ struct mu_spawn {
     const char *cwd;         /* or NULL: ours */
     struct mu_spawn_stream streams[3]; /* by enum mu_stream */
     int death_signal;                  /* sent by the kernel when we die; 0: SIGKILL */
+    const struct mu_cpus *cpus;        /* on which it and its children run; NULL: as we. The
+                                          simulator has no CPUs */
     bool sentinel; /* `dying` is called: the program gets one more, very high descriptor */
     /**
      * NULL, or a connection to the child, whose end of it is descriptor MU_CHILD_CHANNEL_FD. It is

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -30,6 +31,7 @@ enum mu_exec_step {
     STEP_CWD,
     STEP_OPEN,
     STEP_DESCRIPTORS,
+    STEP_CPUS,
     STEP_EXEC,
     STEP_INTERPRETER,
 };
@@ -351,6 +353,10 @@ _Noreturn void mu_exec_run(const struct mu_exec_plan *plan)
     if (plan->cgroup >= 0 && write(plan->cgroup, "0", 1) != 1) {
         /* We may not enter it; descent and marks must do. */
     }
+    if (own.what->cpus != NULL &&
+        syscall(SYS_sched_setaffinity, 0, sizeof(own.what->cpus->bits), own.what->cpus->bits) < 0) {
+        fail(&own, STEP_CPUS, errno, "");
+    }
     place_descriptors(&own);
     /* After the files, whose paths are relative to the current directory. */
     if (own.what->cwd != NULL && chdir(own.what->cwd) < 0) {
@@ -384,6 +390,8 @@ int mu_exec_explain(struct mu_errmsg *msg, const void *report, size_t len)
         return mu_err(msg, code, "open '%s': %s", subject, muster_strerror(code));
     case STEP_DESCRIPTORS:
         return mu_err(msg, code, "set up descriptors: %s", muster_strerror(code));
+    case STEP_CPUS:
+        return mu_err(msg, code, "bind to CPUs: %s", muster_strerror(code));
     case STEP_INTERPRETER:
         return mu_err(msg, code, "exec '%s': the interpreter it names does not exist", subject);
     case STEP_EXEC:

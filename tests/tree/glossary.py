@@ -21,7 +21,7 @@ COMMON = {
         "api base bin cli codec core crypto proto src text transport",
     "names of other projects, protocols and formats":
         "aead base58 base64 c10d cgroup cidr dht etcd etcd2 hm http ip json jv kad lmdb mp msgpack mss "
-        "mtu multiaddr muster noise p2pd pb pickle psk rpc safetensors sha256 std tcp tls torch utf8 uv "
+        "mtu multiaddr muster noise numa p2pd pb pickle psk rpc safetensors sha256 std tcp tls torch utf8 uv "
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":
         "auth barrier bucket candidate circuit compare compression contact device dict dtype envelope "
@@ -29,7 +29,7 @@ COMMON = {
         "voucher",
     "what every program has":
         "addr alloc assert buf builder cache cert class client clock cmd code config conn connect "
-        "connection console context cursor decode dial dirent disk download encode encoder endpoint "
+        "connection console context cpus cursor decode dial dirent disk download encode encoder endpoint "
         "entry err errmsg exec executor families field file flag frame future get guess hash head header heap "
         "help hook id idle info internal item key keygen kind kv len link list listen listener log loop main "
         "map memory method msg name net number op option output owner param part path phase pipe pool "

@@ -134,7 +134,6 @@ static void put_elastic(struct own *o, const struct mu_agent_env *e, const char 
     put_number(o, "TORCHELASTIC_MAX_RESTARTS", e->restarts_max);
     put(o, "TORCHELASTIC_RUN_ID", e->run_id);
     put(o, "TORCHELASTIC_USE_AGENT_STORE", e->use_agent_store ? "True" : "False");
-    put_default(o, e, "NCCL_ASYNC_ERROR_HANDLING", "1");
     put_default(o, e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
     put(o, "TORCHELASTIC_ERROR_FILE", error_file);
     if (e->signals_to_handle != NULL) {

@@ -74,7 +74,7 @@ static int parse_on(const char *line, const struct run_machine *machine)
 
 static int parse(const char *line)
 {
-    static const struct run_machine machine = {.cpus = 6, .gpus = 0};
+    static const struct run_machine machine = {.cpus = 6, .gpus = 0, .root = "/nowhere"};
 
     return parse_on(line, &machine);
 }
@@ -270,7 +270,7 @@ static void test_run_options_nodes_are_one_number_or_two(void **state)
 
 static void test_run_options_workers_are_a_number_or_what_is_here(void **state)
 {
-    static const struct run_machine gpus = {.cpus = 6, .gpus = 2};
+    static const struct run_machine gpus = {.cpus = 6, .gpus = 2, .root = "/nowhere"};
 
     (void)state;
     assert_parses("--nproc-per-node cpu x");
@@ -349,6 +349,44 @@ static void test_run_options_standalone_ignores_what_was_said_of_the_rendezvous(
     assert_int_equal(strlen(o.rdzv.run_id), 36);
 }
 
+static void test_run_options_empty_id_is_drawn(void **state)
+{
+    char first[64];
+
+    (void)state;
+    assert_parses("--rdzv-id= x");
+    assert_int_equal(strlen(o.rdzv.run_id), 36);
+    assert_string_equal(said, "");
+    (void)snprintf(first, sizeof(first), "%s", o.rdzv.run_id);
+    assert_parses("--rdzv-id= --nnodes 2 --rdzv-endpoint node0:29400 x");
+    assert_int_equal(strlen(o.rdzv.run_id), 36);
+    assert_string_not_equal(o.rdzv.run_id, first);
+    assert_non_null(strstr(said, "other nodes must be given the same id"));
+    assert_parses("--rdzv-id= --rdzv-endpoint c10d://node0:29400/job7 x");
+    assert_string_equal(o.rdzv.run_id, "job7");
+}
+
+static void test_run_options_timeout_is_torchruns_unless_given(void **state)
+{
+    (void)state;
+    assert_parses("--rdzv-backend etcd --rdzv-endpoint e0 x");
+    assert_string_equal(o.rdzv.config, "timeout=900");
+    assert_parses("--rdzv-backend etcd --rdzv-endpoint e0 --rdzv-conf join_timeout=60 x");
+    assert_string_equal(o.rdzv.config, "join_timeout=60");
+    assert_parses("--node-rank 0 --rdzv-conf join_timeout=60 x");
+    assert_string_equal(o.rdzv.config, "join_timeout=60,rank=0");
+}
+
+static void test_run_options_numa_needs_gpus(void **state)
+{
+    (void)state;
+    assert_refused(CLI_USAGE, "--numa-binding cpu x", "numa-binding");
+    assert_refused(CLI_FAILED, "--numa-binding node x",
+                   "--numa-binding node: workers are placed by their GPUs, and there is none");
+    assert_parses("x");
+    assert_null(o.cpus);
+}
+
 static void test_run_options_own_words_reach_the_native_backend(void **state)
 {
     (void)state;
@@ -370,8 +408,7 @@ static void test_run_options_own_words_reach_the_native_backend(void **state)
 static void test_run_options_say_what_only_python_can(void **state)
 {
     (void)state;
-    assert_refused(CLI_FAILED, "--logs-specs mine x", "inside Python");
-    assert_refused(CLI_FAILED, "--numa-binding node x", "not implemented yet");
+    assert_refused(CLI_FAILED, "--logs-specs mine x", "also done by --log-dir, --redirects, --tee");
     assert_refused(CLI_FAILED, "--event-log-handler mine x", "inside Python");
     assert_parses("--event-log-handler console x");
     assert_true(o.events);
@@ -481,6 +518,9 @@ int main(void)
         TEST(test_run_options_backend_is_static_where_torchruns_old_words_are_used),
         TEST(test_run_options_nodes_on_one_machine_need_no_name),
         TEST(test_run_options_standalone_ignores_what_was_said_of_the_rendezvous),
+        TEST(test_run_options_empty_id_is_drawn),
+        TEST(test_run_options_timeout_is_torchruns_unless_given),
+        TEST(test_run_options_numa_needs_gpus),
         TEST(test_run_options_own_words_reach_the_native_backend),
         TEST(test_run_options_say_what_only_python_can),
         TEST(test_run_options_command_is_pythons_unless_told),

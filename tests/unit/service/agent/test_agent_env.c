@@ -77,7 +77,6 @@ static void test_agent_env_has_all_that_torchrun_gives(void **state)
         {"TORCHELASTIC_MAX_RESTARTS", "3"},
         {"TORCHELASTIC_RUN_ID", "job7"},
         {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-        {"NCCL_ASYNC_ERROR_HANDLING", "1"},
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
         {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
         {"TORCHELASTIC_ERROR_FILE", "/logs/0/error.json"},
