@@ -13,8 +13,8 @@ import os
 import re
 import signal
 
-from docs_site import PAGES, PATIENCE, Site, block, checks, commands
-from rig import Rig, wait_until
+from docs_site import IN_ETCD, PAGES, PATIENCE, Site, block, checks, commands, fill, unrun
+from rig import Rig, option, wait_until
 
 # One that saves when the members change; the recipe's own function is put before it.
 SAVER = """
@@ -29,6 +29,16 @@ for _ in range(600):
     if world == "1":
         sys.exit(0)
     time.sleep(0.1)
+"""
+
+
+# Starts the same on every host, each of them known by a process in its namespaces.
+SRUN = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do shift; done
+for host in %s; do nsenter -t $host -n -u -m --wd="$PWD" -- "$@" & tasks="$tasks $!"; done
+status=0
+for task in $tasks; do wait $task || status=1; done
+exit $status
 """
 
 
@@ -89,6 +99,29 @@ def test_recipe_taken():
         checks.equal(stays.wait(PATIENCE), 0, "recipes: taken: the other goes on")
         checks.ok("saves" in stays.output() and "worker 0 of 1" in stays.output(),
                   "recipes: taken: saves, and is alone", stays.output())
+
+
+def test_recipe_slurm():
+    """The script as it is; what Slurm does is done by stand-ins: a task on each host."""
+    with Rig(3) as rig:
+        site = Site(rig)
+        anchors = " ".join(str(host.anchor.pid) for host in rig.hosts)
+        for name, text in (
+                ("scontrol", "#!/bin/sh\nprintf '%s\\n' node0 node1 node2\n"),
+                ("srun", SRUN % anchors)):
+            path = os.path.join(site.bin, name)
+            with open(path, "w") as file:
+                file.write(text)
+            os.chmod(path, 0o755)
+        a = rig.hosts[0]
+        site.write(a, "job.sbatch", block("docs/recipes.md", "slurm").text())
+        said = site.run(a, "sh job.sbatch", "recipes: Slurm: the job ends well", SLURM_JOB_ID="7",
+                        SLURM_JOB_NUM_NODES="3", SLURM_JOB_NODELIST="node[0-2]",
+                        SLURM_SUBMIT_DIR=a.path)
+        checks.equal(sorted(set(re.findall(r"worker \d of \d", said))),
+                     ["worker %d of 3" % rank for rank in range(3)], "recipes: Slurm: a world")
+        left = [name for name in os.listdir(a.path) if "token-" in name]
+        checks.equal(left, [], "recipes: Slurm: the token is gone with the job")
 
 
 def test_recipe_kubernetes():
@@ -195,8 +228,9 @@ def test_from_torchrun():
 
 
 def has_state(site, host):
-    """Whether a first node has come to the run: its state is longer than what PyTorch puts there."""
-    return len(site.ask(host, "muster kv --store tcp://node0:29400 get torch.rendezvous.job7")[1]) > 99
+    """Whether a first node has come to the run: its state is longer than what stands there before."""
+    command = "muster kv --store tcp://node0:29400 get torch.rendezvous.job7"
+    return len(site.ask(host, command)[1]) > 99
 
 
 def test_from_torchrun_mixed():
@@ -244,7 +278,8 @@ def test_lock_page():
         checks.equal(said, "value\n", "lock.md: and it is what was set")
         command, *words = [line for _, line in block("docs/lock.md", "hosts refused").commands()]
         code, out, err = site.ask(a, command[2:])
-        checks.ok(code != 0 and out + err == " ".join(words) + "\n", "lock.md: refused in words",
+        said = re.sub(r"^[\d-]{10} [\d:.]{12} ", "", out + err)  # the time
+        checks.ok(code != 0 and said == " ".join(words) + "\n", "lock.md: refused in words",
                   (code, out + err, words))
 
 
@@ -280,8 +315,8 @@ def test_state_page():
         donor = site.serve(a, first, "found in the DHT", "state.md: the first of a swarm")
         there = "/ip4/10.0.0.1/tcp/29701/p2p/12D3..."
         address = dialled(donor, a)
-        site.serve(b, second.replace(there, address), "found in the DHT", "state.md: another")
-        site.run(c, pull.replace(there, address), "state.md: who joins them")
+        site.serve(b, fill(second, {there: address}), "found in the DHT", "state.md: another")
+        site.run(c, fill(pull, {there: address}), "state.md: who joins them")
         checks.equal(read_model(c, "state.safetensors"), model, "state.md: and it is the same")
 
 
@@ -292,10 +327,10 @@ def test_relay_page():
         serve, via, ping = commands("docs/relay.md", "hosts relay")
         relay = site.serve(a, serve, "/p2p/", "relay.md: a relay")
         address = dialled(relay, a)
-        peer = site.serve(b, via.replace("/ip4/…/tcp/4001/p2p/RELAY", address), "p2p-circuit",
+        peer = site.serve(b, fill(via, {"/ip4/…/tcp/4001/p2p/RELAY": address}), "p2p-circuit",
                           "relay.md: a peer that is reached through it")
         name = re.search(r"p2p-circuit/p2p/(\w+)", peer.output())[1]
-        text = ping.replace("/ip4/…/tcp/4001/p2p/RELAY", address).replace("PEER", name)
+        text = fill(ping, {"/ip4/…/tcp/4001/p2p/RELAY": address, "PEER": name})
         checks.ok("time=" in site.run(c, text, "relay.md: from anywhere"), "relay.md: a round trip")
 
 
@@ -332,6 +367,23 @@ def test_operate_page():
                       "operate.md: the doctor on %s knows who listens" % host.name, said)
 
 
+def test_dht_page():
+    with Rig(2) as rig:
+        site = Site(rig)
+        a, b = rig.hosts
+        first, second, store, get = commands("docs/dht.md", "hosts dht")[:4]  # then a drawing
+        boot = dialled(site.serve(a, first, "joined", "dht.md: the first node"), a)
+        site.serve(b, fill(second, {"/ip4/192.0.2.7/tcp/4001/p2p/12D3Koo...": boot}), "joined",
+                   "dht.md: another node")
+        there = {"--bootstrap ...": "--bootstrap " + boot}
+        site.run(b, fill(store, there), "dht.md: a record")
+        said = site.run(a, fill(get, there), "dht.md: is found")
+        checks.ok("hello" in said, "dht.md: and says the same", said)
+
+
 if __name__ == "__main__":
     checks.run_tests(globals())
+    if not option("only", ""):
+        checks.equal(list(unrun(path for path in PAGES if path not in IN_ETCD)), [],
+                     "every command for several hosts was run")
     checks.done()

@@ -40,9 +40,12 @@ exec /usr/bin/python3 -m torch.distributed.run -r 1 -t 1 "$@"
 """
 
 
+# The pages whose commands tests/hosts/docs_etcd.py runs; docs_hosts.py runs those of all others.
+IN_ETCD = ("docs/from-etcd.md", "docs/rendezvous-etcd-v3.md")
 RAN = []  # the texts that were run, as the pages have them
 # What names another host in a command: those of the examples, and all addresses at once.
-FAR = re.compile(r"\bnode\d|\b10\.0\.0\.\d|\b203\.0\.113\.|\be\d\b(?=[,:/' ]|$)|\b0\.0\.0\.0\b|\$BOOT")
+FAR = re.compile(r"\bnode\d|\b10\.0\.0\.\d|\b203\.0\.113\.|\b192\.0\.2\.|\b0\.0\.0\.0\b|\$BOOT|"
+                 r"\be\d\b(?=[,:/' ]|$)")
 
 
 def squeeze(text):
@@ -59,7 +62,7 @@ def far_commands(page):
     lines = [found for block in page.blocks if block.language in ("", "sh")
              for found in block.commands()] + list(page.snippets())
     for number, line in lines:
-        line = strip_remark(line)
+        line = re.sub(r"^\$ ", "", strip_remark(line))
         words = pages.split_command(line)
         if words and any(len(command) > 1 for command in pages.muster_words(words)) \
                 and FAR.search(line):

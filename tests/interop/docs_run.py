@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Runs what the pages tell their readers to run on one machine: marked blocks of README.md, recipes
-and tours. What they run on several is run by tests/hosts/docs_hosts.py.
+"""Runs what the pages tell their readers to run on one machine: marked blocks of README.md and
+tours. What they run on several is run by tests/hosts/docs_hosts.py.
 
 usage: docs_run.py MUSTER
 
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 
-import etcd_lib
 import lib
 
 ROOT = os.path.dirname(os.path.dirname(lib.HERE))
@@ -31,14 +30,6 @@ WORKER = """
 import os, time
 print(f"worker {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
 time.sleep(0.3)
-"""
-
-SRUN = """#!/bin/sh
-while [ "${1#--}" != "$1" ]; do shift; done
-for task in $(seq "$SLURM_JOB_NUM_NODES"); do "$@" & done
-status=0
-for task in $(seq "$SLURM_JOB_NUM_NODES"); do wait || status=1; done
-exit $status
 """
 
 
@@ -120,11 +111,6 @@ class Rig:
             self.stop(process)
 
 
-def marked(page, mark):
-    """The text of the block with that mark."""
-    return next(block.text() for block in page.blocks if block.mark == mark)
-
-
 # --- README.md ------------------------------------------------------------------------------------
 
 def run_c(rig, source):
@@ -168,28 +154,6 @@ def run_readme(page, rig, checks):
     rig.stop_all()
 
 
-# --- the recipes ----------------------------------------------------------------------------------
-
-def run_slurm(page, rig, checks):
-    for name, text in (("scontrol", "#!/bin/sh\necho 127.0.0.1\n"), ("srun", SRUN)):
-        path = os.path.join(rig.bin, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, 0o755)
-    rig.write("train.py", WORKER)
-    rig.write("job.sbatch", marked(page, "slurm"))
-    # The machine's own name need not be one that can be looked up here.
-    job = rig.start("sh job.sbatch", SLURM_JOB_ID=str(lib.free_port()), SLURM_JOB_NUM_NODES="2",
-                    SLURM_JOB_NODELIST="node[0-1]", PET_LOCAL_ADDR="127.0.0.1",
-                    SLURM_SUBMIT_DIR=rig.folder)
-    code, said = rig.finish(job)
-    checks.ok(code == 0, "recipes: Slurm: the job ends well", f"{code}: {said}")
-    checks.ok("worker 0 of 2" in said and "worker 1 of 2" in said, "recipes: Slurm: both workers",
-              said)
-    left = [name for name in os.listdir(rig.folder) if "token-" in name]
-    checks.equal(left, [], "recipes: Slurm: the token is gone with the job")
-
-
 # --- the tours ------------------------------------------------------------------------------------
 
 def lines_of(page, mark):
@@ -204,26 +168,6 @@ def run_from_torchrun(page, rig, checks):
     checks.ok(code == 0 and "worker 3 of 4" in said, "from-torchrun: standalone", said)
 
 
-def run_from_etcd(page, rig, checks):
-    rig.write("train.py", WORKER)
-    with etcd_lib.Etcd(1) as etcd:
-        def run(what, lines, words=""):
-            text = "\n".join(lines).replace("e0,e1,e2", "e0").replace("e0:2379", "e0")
-            text = re.sub(r"\be0\b", etcd.authority(), text).replace("1:4", "1")
-            # Nobody else is to be reached: the store of a round may be on loopback.
-            code, said = rig.finish(rig.start(text, PET_LOCAL_ADDR="127.0.0.1"))
-            checks.ok(code == 0 and words in said, f"from-etcd: {what}", f"{code}: {said}")
-
-        run("PyTorch's own rendezvous", lines_of(page, "etcd old"), "worker 0 of 1")
-        run("etcd-v3", lines_of(page, "etcd v3"), "worker 0 of 1")
-        run("a store in etcd", [line.replace("job7", "job8")
-                                for line in lines_of(page, "etcd backing")], "worker 0 of 1")
-        run("a store from the shell", lines_of(page, "etcd kv")[:2])
-        code, said = rig.finish(rig.start(lines_of(page, "etcd doctor")[0]
-                                          .replace("e0,e1,e2", etcd.authority())))
-        checks.ok("healthy" in said, "from-etcd: the doctor", said)
-
-
 def main():
     muster = lib.muster_path()
     checks = lib.Checks()
@@ -232,9 +176,7 @@ def main():
         rig = Rig(muster, work)
         try:
             run_readme(all_pages["README.md"], rig, checks)
-            run_slurm(all_pages["docs/recipes.md"], rig, checks)
-            for name, run in (("torchrun", run_from_torchrun), ("etcd", run_from_etcd)):
-                run(all_pages[f"docs/from-{name}.md"], rig, checks)
+            run_from_torchrun(all_pages["docs/from-torchrun.md"], rig, checks)
         finally:
             rig.stop_all()
     checks.done()
