@@ -8,6 +8,7 @@
  *     state_net.c      the runtime's connections, or peers; the key that signs
  *     state_save.c     files, without the network
  *     state_share.c    how something comes to be shared
+ *     state_stream.c   a state that goes into its file as it comes
  *     state_swarm.c    in a DHT, with hivemind's peers
  *     state_tensor.c   tensors, and memory for them
  */
@@ -17,6 +18,7 @@
 #include <muster/state.h>
 
 #include "api/api.h"
+#include "crypto/state_tree.h"
 #include "service/state/donor.h"
 #include "service/state/loader.h"
 #include "service/state/peers.h"
@@ -165,6 +167,31 @@ void mu_state_target_fini(struct mu_state_target *t);
 /** How many bytes the target has room for; UINT64_MAX: unknown. */
 uint64_t mu_state_target_room(const struct mu_state_target *t);
 
+/* A state that goes into the target's file as it comes. It must not move in memory. */
+struct mu_state_stream {
+    struct mu_hm_sink sink;
+    struct mu_state_target *target;
+    struct mu_mapped *file; /* NULL: nothing has come yet */
+    uint64_t data_at;       /* where the tensors begin in the file */
+    uint64_t kept;          /* bytes there that may be the same as those that come */
+    uint64_t same;          /* bytes that were */
+    uint64_t room;          /* for so many bytes */
+    bool came;              /* something did */
+    struct mu_state_builder hash;
+    uint8_t *block;
+};
+
+void mu_state_stream_init(struct mu_state_stream *s, struct mu_state_target *target);
+/** Harmless on a zeroed one. */
+void mu_state_stream_fini(struct mu_state_stream *s);
+/** All has come: the hashes of its chunks, lent. MUSTER_ELIMIT, MUSTER_ENOMEM. */
+int mu_state_stream_leaves(struct mu_state_stream *s, struct mu_span *ret);
+/** Completes the file with the head of this manifest. The mapping is the caller's. Errors as
+ * mu_state_file_head(), or of the file system. */
+int mu_state_stream_finish(struct mu_state_stream *s, const struct mu_state_manifest *m,
+                           struct mu_mapped **ret_file, uint64_t *ret_data_at,
+                           struct mu_errmsg *msg);
+
 /** Hashes all chunks, on this thread and others. Errors as mu_state_share_hash(). */
 int mu_state_hash_all(struct mu_state_share *share);
 
@@ -202,6 +229,7 @@ struct muster_state_loading {
     struct mu_hm_loaded loaded; /* from hivemind's donor, until it is a share */
     bool has_loaded;
     double loaded_priority;
+    struct mu_state_stream stream; /* if it goes into a file */
     struct mu_buf report;
 };
 

@@ -261,6 +261,7 @@ static void free_loading(muster_state_loading *g)
     if (g->has_loaded) {
         mu_hm_loaded_fini(&g->loaded);
     }
+    mu_state_stream_fini(&g->stream);
     mu_state_donor_end(g->rt, g->own_donor);
     if (g->own_net) {
         mu_state_net_close(&g->net);
@@ -415,7 +416,7 @@ int muster_state_load_end(muster_state_loading *g, muster_state_copy **ret_copy)
     mu_door_pass(g->rt, &d.door, mu_state_loading_free);
     if (err != 0 && g->share != NULL) {
         mu_door_pass(g->rt, &d.door, drop_on_loop);
-    } else if (err != 0 && g->last.bytes == 0) {
+    } else if (err != 0 && g->last.bytes == 0 && !g->stream.came) {
         mu_state_target_give_up(&g->target);
     }
     free_loading(g);

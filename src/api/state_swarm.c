@@ -232,6 +232,11 @@ int mu_state_loading_in_swarm(muster_state_loading *g, const char *const *donors
         .closed = g->config.closed,
     };
 
+    if (g->target.file != NULL) {
+        mu_state_stream_init(&g->stream, &g->target);
+        config.sink = &g->stream.sink;
+        config.bytes_max = g->target.bytes_max != 0 ? g->target.bytes_max : UINT64_MAX;
+    }
     return mu_state_swarm_load_start(&config, &g->swarm_load, msg);
 }
 
@@ -264,7 +269,20 @@ static uint64_t epoch_of(const muster_state_loading *g)
     return g->loaded_priority >= 1 && g->loaded_priority < 1e18 ? (uint64_t)g->loaded_priority : 0;
 }
 
-/* Makes a share of the memory in which the donor's messages were put together. */
+/* Hashes the bytes in memory, or takes the hashes of those that went into the file. */
+static int hash(muster_state_loading *g, struct mu_state_share *share)
+{
+    struct mu_span leaves;
+    int err;
+
+    if (g->target.file == NULL) {
+        return mu_state_hash_all(share);
+    }
+    err = mu_state_stream_leaves(&g->stream, &leaves);
+    return err != 0 ? err : mu_state_share_set_leaves(share, leaves);
+}
+
+/* Makes a share of what the donor's messages were put together to. */
 static int make_share(muster_state_loading *g, struct mu_state_share **ret, struct mu_errmsg *msg)
 {
     struct mu_state_share_spec spec = {
@@ -286,7 +304,7 @@ static int make_share(muster_state_loading *g, struct mu_state_share **ret, stru
     if (err != 0) {
         return err;
     }
-    err = mu_state_hash_all(*ret);
+    err = hash(g, *ret);
     err = err != 0 ? mu_err(msg, err, "%s", muster_strerror(err))
                    : mu_state_share_seal(*ret, g->by->identity, msg);
     if (err != 0) {
@@ -295,7 +313,7 @@ static int make_share(muster_state_loading *g, struct mu_state_share **ret, stru
     return err;
 }
 
-/* In place and into a file, it is copied once all of it has come. */
+/* In place, it is copied once all of it has come. */
 static int move_to_target(muster_state_loading *g, struct mu_state_share *share,
                           struct mu_errmsg *msg)
 {
@@ -306,7 +324,6 @@ static int move_to_target(muster_state_loading *g, struct mu_state_share *share,
     if (err != 0) {
         return err;
     }
-    mu_free(plan.maybe);
     share->segments = plan.segments;
     share->segment_count = plan.segment_count;
     /* Each tensor is in one piece on both sides. */
@@ -318,9 +335,31 @@ static int move_to_target(muster_state_loading *g, struct mu_state_share *share,
         }
     }
     mu_free(from);
-    share->read = plan.read;
     share->released = plan.released;
     share->owner = plan.owner;
+    mu_hm_loaded_fini(&g->loaded);
+    return 0;
+}
+
+/* The bytes are in the file: completes it. */
+static int complete_file(muster_state_loading *g, struct mu_state_share *share,
+                         struct mu_errmsg *msg)
+{
+    struct mu_state_home *home = mu_calloc(1, sizeof(*home));
+    int err = home == NULL ? mu_err(msg, MUSTER_ENOMEM, "out of memory")
+                           : mu_state_stream_finish(&g->stream, &share->offer.manifest,
+                                                    &home->mapped, &home->data_at, msg);
+
+    if (err != 0) {
+        mu_free(home);
+        return err;
+    }
+    if (share->segment_count != 0) {
+        share->segments[0].data = home->mapped->data + home->data_at;
+    }
+    share->read = mu_state_home_read;
+    share->released = mu_state_home_released;
+    share->owner = home;
     mu_hm_loaded_fini(&g->loaded);
     return 0;
 }
@@ -366,8 +405,9 @@ int mu_state_loading_settle(muster_state_loading *g, struct mu_errmsg *msg)
     if (err != 0) {
         return err;
     }
-    err = g->target.in_place || g->target.file != NULL ? move_to_target(g, share, msg)
-                                                       : keep_in_memory(g, share, msg);
+    err = g->target.file != NULL ? complete_file(g, share, msg)
+          : g->target.in_place   ? move_to_target(g, share, msg)
+                                 : keep_in_memory(g, share, msg);
     if (err != 0) {
         mu_state_share_drop(share);
         return err;
@@ -378,6 +418,7 @@ int mu_state_loading_settle(muster_state_loading *g, struct mu_errmsg *msg)
         .info = &g->info,
         .bytes = entry.bytes,
         .total = entry.bytes,
+        .resumed = g->stream.same,
         .donors = 1,
         .hivemind = true,
     };

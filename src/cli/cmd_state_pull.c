@@ -36,6 +36,7 @@ struct pull {
     const struct state_options *o;
     bool bar; /* draw a bar on the terminal */
     double said_at;
+    double came_at; /* when the first bytes of a hivemind donor were seen; 0: none were */
     double begun;
     bool chosen;
     struct state_page page;
@@ -117,6 +118,37 @@ static void print_progress(const struct muster_state_progress *g)
                           (json_int_t)g->banned, "lost", (json_int_t)g->lost));
 }
 
+/* A hivemind donor tells nothing about its state: how much is missing is not known. */
+static void say_came(struct pull *p, const struct muster_state_progress *g)
+{
+    double took;
+    char done[24];
+    char rate[32] = "";
+    char number[24];
+
+    if (p->came_at == 0) {
+        p->came_at = seconds();
+    }
+    took = seconds() - p->came_at;
+    if (took > 0.5) {
+        (void)snprintf(rate, sizeof(rate), "  %s/s",
+                       state_size(number, (uint64_t)((double)g->bytes / took)));
+    }
+    if (p->o->json) {
+        print_progress(g);
+        return;
+    }
+    clear_bar(p);
+    (void)fprintf(stderr, "%s from a hivemind donor, which does not tell how much there is%s%s",
+                  state_size(done, g->bytes), rate, p->bar ? "" : "\n");
+    (void)fflush(stderr);
+}
+
+static bool is_time_for_line(const struct pull *p)
+{
+    return !p->o->quiet && (p->bar || seconds() - p->said_at >= LINE_S);
+}
+
 /* Called on the runtime's thread. */
 static bool on_progress(void *context, const struct muster_state_progress *g)
 {
@@ -129,7 +161,10 @@ static bool on_progress(void *context, const struct muster_state_progress *g)
             say_chosen(p, g->info);
         }
     }
-    if (g->info != NULL && !p->o->quiet && (p->bar || seconds() - p->said_at >= LINE_S)) {
+    if (g->info == NULL && g->bytes != 0 && is_time_for_line(p)) {
+        p->said_at = seconds();
+        say_came(p, g);
+    } else if (g->info != NULL && is_time_for_line(p)) {
         p->said_at = seconds();
         if (p->o->json) {
             print_progress(g);
@@ -184,7 +219,7 @@ static void say_done(const struct pull *p, const muster_state_copy *copy)
     const struct muster_state_info *info = muster_state_copy_info(copy);
     const struct muster_state_progress *g = muster_state_copy_progress(copy);
     double took = seconds() - p->begun;
-    uint64_t came = g->total - g->resumed;
+    uint64_t came = g->hivemind ? g->total : g->total - g->resumed;
     char size[24];
     char rate[24];
     char old[24];
@@ -232,7 +267,7 @@ static int say_failed(const struct pull *p, int err)
     (void)snprintf(part, sizeof(part), "%s.part", p->o->output);
     clear_bar(p);
     if (access(part, F_OK) == 0) {
-        remedy = "; the chunks that came are kept: run the same command to continue";
+        remedy = "; what came is kept: run the same command to continue";
     }
     if (p->o->json) {
         state_print(json_pack("{s:s, s:s, s:s, s:s}", "event", "failed", "error",

@@ -119,13 +119,13 @@ static int make_room(int fd, size_t len)
     return err == EOPNOTSUPP ? 0 : -err;
 }
 
-int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
-                     struct mu_errmsg *reterr_msg)
+/* Opens a file to be filled, and locks it. */
+static int open_own(const char *path, int *ret_fd, struct stat *ret_st,
+                    struct mu_errmsg *reterr_msg)
 {
     const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW;
     int fd = open(path, flags | O_EXCL, 0666);
     bool made = fd >= 0;
-    struct stat st;
     int err;
 
     if (!made && errno == EEXIST) {
@@ -136,25 +136,110 @@ int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
         return mu_err(reterr_msg, err, "cannot write %.150s: %s", path,
                       err == -ELOOP ? "it is a link; remove it" : muster_strerror(err));
     }
-    err = check_regular(fd, path, &st, reterr_msg);
+    err = check_regular(fd, path, ret_st, reterr_msg);
     if (err != 0) {
         return err;
     }
     /* Another user who put it there could still write to it, or make us write elsewhere. A file
      * that we made is ours, even if the file system says that another user owns it, as NFS with
      * root_squash does for root. */
-    if (!made && (st.st_uid != geteuid() || st.st_nlink > 1)) {
+    if (!made && (ret_st->st_uid != geteuid() || ret_st->st_nlink > 1)) {
         (void)close(fd);
         return mu_err(reterr_msg, -EPERM, "cannot write %.150s: it is %s; remove it", path,
-                      st.st_nlink > 1 ? "another file too" : "another user's");
+                      ret_st->st_nlink > 1 ? "another file too" : "another user's");
     }
-    err = flock(fd, LOCK_EX | LOCK_NB) != 0 ? -errno : make_room(fd, len);
-    if (err != 0) {
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        err = -errno;
         (void)close(fd);
         return mu_err(reterr_msg, err, "cannot write %.150s: %s", path,
                       err == -EWOULDBLOCK ? "another process is filling it" : muster_strerror(err));
     }
+    *ret_fd = fd;
+    return 0;
+}
+
+int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
+                     struct mu_errmsg *reterr_msg)
+{
+    struct stat st;
+    int fd;
+    int err = open_own(path, &fd, &st, reterr_msg);
+
+    if (err != 0) {
+        return err;
+    }
+    err = make_room(fd, len);
+    if (err != 0) {
+        (void)close(fd);
+        return mu_err(reterr_msg, err, "cannot write %.150s: %s", path, muster_strerror(err));
+    }
     return map(fd, len, PROT_READ | PROT_WRITE, path, ret, reterr_msg);
+}
+
+/* --- files that grow -------------------------------------------------------------------------- */
+
+#define SEND_BYTES ((uint64_t)8 << 20) /* that go to the disk at a time */
+
+int mu_mapped_begin(const char *path, struct mu_mapped **ret, struct mu_errmsg *reterr_msg)
+{
+    struct mu_mapped *m = mu_calloc(1, sizeof(*m));
+    struct stat st;
+    int err;
+
+    if (m == NULL) {
+        return mu_err(reterr_msg, MUSTER_ENOMEM, "out of memory");
+    }
+    mu_list_init(&m->link);
+    err = open_own(path, &m->fd, &st, reterr_msg);
+    if (err != 0) {
+        mu_free(m);
+        return err;
+    }
+    m->len = (size_t)st.st_size;
+    *ret = m;
+    return 0;
+}
+
+int mu_mapped_write(struct mu_mapped *m, uint64_t offset, const void *bytes, size_t len)
+{
+    size_t done = 0;
+
+    while (done < len) {
+        ssize_t n =
+            pwrite(m->fd, (const uint8_t *)bytes + done, len - done, (off_t)(offset + done));
+
+        if (n < 0 && errno != EINTR) {
+            return -errno;
+        }
+        done += n > 0 ? (size_t)n : 0;
+    }
+    m->len = offset + len > m->len ? (size_t)(offset + len) : m->len;
+    /* Without this all of it waits for mu_mapped_sync(). */
+    if (offset + len < m->sent) {
+        m->sent = offset;
+    } else if (offset + len - m->sent >= SEND_BYTES) {
+        (void)sync_file_range(m->fd, (off_t)m->sent, (off_t)(offset + len - m->sent),
+                              SYNC_FILE_RANGE_WRITE);
+        m->sent = offset + len;
+    }
+    return 0;
+}
+
+int mu_mapped_end(struct mu_mapped *m, size_t len)
+{
+    void *data;
+
+    if (ftruncate(m->fd, (off_t)len) != 0) {
+        return -errno;
+    }
+    m->len = len;
+    data = len == 0 ? NULL : mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+    if (data == MAP_FAILED) {
+        return -errno;
+    }
+    m->data = data;
+    enter(m);
+    return 0;
 }
 
 int mu_mapped_memory(size_t len, struct mu_mapped **ret, struct mu_errmsg *reterr_msg)

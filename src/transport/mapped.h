@@ -7,6 +7,7 @@
  *
  *     mu_mapped_open(path, &m, &msg);        a file to be read
  *     mu_mapped_create(path, len, &m, &msg); a file to be filled
+ *     mu_mapped_begin(path, &m, &msg);       a file to be filled, of a length that is not known yet
  *     mu_mapped_memory(len, &m, &msg);       memory with no name in the file system
  *     ... send spans of m->data ...
  *     mu_mapped_close(m);
@@ -35,6 +36,7 @@ struct mu_mapped {
     size_t len;
     /* private from here */
     int fd;
+    uint64_t sent; /* to the disk, of a file of mu_mapped_begin() */
     struct mu_list link;
 };
 
@@ -49,6 +51,16 @@ int mu_mapped_open(const char *path, struct mu_mapped **ret, struct mu_errmsg *r
  */
 int mu_mapped_create(const char *path, size_t len, struct mu_mapped **ret,
                      struct mu_errmsg *reterr_msg);
+/**
+ * Opens a file to be filled, new or existing, that is as long as what is written into it; what it
+ * holds stays. It has no `data` before mu_mapped_end(). Locks, links and errors as
+ * mu_mapped_create().
+ */
+int mu_mapped_begin(const char *path, struct mu_mapped **ret, struct mu_errmsg *reterr_msg);
+/** Writes into such a file, and lets the disk begin. A negated errno. */
+int mu_mapped_write(struct mu_mapped *m, uint64_t offset, const void *bytes, size_t len);
+/** The file is as long as this: maps it. A negated errno. */
+int mu_mapped_end(struct mu_mapped *m, size_t len);
 /** Zeroed memory. MUSTER_ENOMEM, or a negated errno. */
 int mu_mapped_memory(size_t len, struct mu_mapped **ret, struct mu_errmsg *reterr_msg);
 /** No span of it may still be waiting to be sent. NULL is fine. */

@@ -276,6 +276,202 @@ static void test_swarm_hivemind_donor_gives_its_state_in_place(void **state)
     swarm_close(&s);
 }
 
+/* --- from a hivemind donor into a file -------------------------------------------------------- */
+
+static void grow(struct swarm *s, size_t i, uint64_t mib)
+{
+    model_free(&s->models[i]);
+    model_make(&s->models[i], mib, i);
+}
+
+static char stream_file[64];
+static char stream_part[80];
+
+static struct muster_state_request into_file(const struct swarm *s)
+{
+    struct muster_state_request r = from(s);
+
+    (void)snprintf(stream_file, sizeof(stream_file), "/tmp/muster-stream-%d", (int)getpid());
+    (void)snprintf(stream_part, sizeof(stream_part), "%s.part", stream_file);
+    (void)unlink(stream_file);
+    (void)unlink(stream_part);
+    r.file = stream_file;
+    return r;
+}
+
+static bool until_8_mib(void *context, const struct muster_state_progress *p)
+{
+    (void)context;
+    return p->bytes < (8 << 20);
+}
+
+static void assert_file_is(const struct model *m)
+{
+    struct muster_tensor tensors[3];
+
+    for (size_t i = 0; i < 3; i++) {
+        static const char *const names[] = {"tensor.0", "tensor.1", "tensor.2"};
+
+        tensors[i] = m->tensors[i];
+        tensors[i].name = names[i];
+        tensors[i].data = malloc(muster_tensor_bytes(&tensors[i]));
+    }
+    must(muster_state_read(stream_file, tensors, 3));
+    for (size_t i = 0; i < 3; i++) {
+        assert_memory_equal(tensors[i].data, m->tensors[i].data, muster_tensor_bytes(&tensors[i]));
+        free(tensors[i].data);
+    }
+}
+
+/* It goes into the file as it comes: what came stays when the load is interrupted, and is not
+ * written again when the same comes again. */
+static void test_swarm_hivemind_load_keeps_what_came(void **state)
+{
+    struct muster_state_request r;
+    muster_state_copy *copy;
+    struct swarm s;
+
+    (void)state;
+    swarm_open(&s, 24);
+    share(&s, 1, 7);
+    forget_native(s.peers[1]);
+    r = into_file(&s);
+    r.progress = until_8_mib;
+    r.progress_ms = 1;
+    assert_int_equal(muster_state_load(taker, &r, &copy), MUSTER_ECANCELED);
+    assert_int_equal(access(stream_part, R_OK), 0);
+    assert_int_equal(access(stream_file, R_OK), -1);
+    r.progress = NULL;
+    must(muster_state_load(taker, &r, &copy));
+    assert_in_range(muster_state_copy_progress(copy)->resumed, 7 << 20, 25 << 20);
+    assert_int_equal(access(stream_part, R_OK), -1);
+    assert_file_is(&s.models[1]);
+    muster_state_copy_free(copy);
+
+    /* Of another version nothing is taken. */
+    assert_int_equal(rename(stream_file, stream_part), 0);
+    share(&s, 2, 9);
+    forget_native(s.peers[2]);
+    must(muster_state_load(taker, &r, &copy));
+    assert_int_equal(muster_state_copy_info(copy)->epoch, 9);
+    assert_in_range(muster_state_copy_progress(copy)->resumed, 0, 1 << 20);
+    assert_file_is(&s.models[2]);
+    muster_state_copy_free(copy);
+    (void)unlink(stream_file);
+    close_forgetful(&s, 1);
+    close_forgetful(&s, 2);
+    swarm_close(&s);
+}
+
+static long peak_kib(void)
+{
+    FILE *file = fopen("/proc/self/status", "re");
+    char line[128];
+    long kib = 0;
+
+    while (fgets(line, sizeof(line), file) != NULL) {
+        (void)sscanf(line, "VmHWM: %ld", &kib);
+    }
+    (void)fclose(file);
+    return kib;
+}
+
+/* The load's memory does not grow with the state. */
+static void test_swarm_hivemind_load_takes_little_memory(void **state)
+{
+    struct muster_state_request r;
+    muster_state_copy *copy;
+    struct swarm s;
+    long before;
+
+    (void)state;
+    swarm_open(&s, 1);
+    grow(&s, 1, 64);
+    share(&s, 1, 7);
+    forget_native(s.peers[1]);
+    r = into_file(&s);
+    before = peak_kib();
+    must(muster_state_load(taker, &r, &copy));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
+    assert_in_range(peak_kib() - before, 0, 32 << 10);
+#else
+    (void)before;
+#endif
+    assert_int_equal(muster_state_copy_progress(copy)->total, muster_state_copy_info(copy)->bytes);
+    muster_state_copy_free(copy);
+    assert_file_is(&s.models[1]);
+    (void)unlink(stream_file);
+    close_forgetful(&s, 1);
+    swarm_close(&s);
+}
+
+/* More tensors than room was left for in the head: the file is right all the same, and what it
+ * gives to others is what came. */
+static void test_swarm_hivemind_load_of_many_tensors(void **state)
+{
+    enum { COUNT = 1500 };
+    static float values[COUNT];
+    static char names[COUNT][16];
+    struct muster_tensor tensors[COUNT];
+    struct muster_state_request r;
+    struct muster_state_source source;
+    muster_state_copy *copy;
+    struct swarm s;
+
+    (void)state;
+    swarm_open(&s, 1);
+    for (size_t i = 0; i < COUNT; i++) {
+        (void)snprintf(names[i], sizeof(names[i]), "tensor.%zu", i);
+        values[i] = (float)i;
+        tensors[i] =
+            (struct muster_tensor){.name = names[i], .dtype = MUSTER_DTYPE_F32, .data = &values[i]};
+    }
+    source = source_of(&s.models[1], 7);
+    source.tensors = tensors;
+    source.tensor_count = COUNT;
+    must(muster_state_share(s.peers[1], &source));
+    await_declared(s.peers[1], 1);
+    forget_native(s.peers[1]);
+    r = into_file(&s);
+    must(muster_state_load(taker, &r, &copy));
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_true(*(float *)muster_state_copy_tensor(copy, i).data == (float)i);
+    }
+    muster_state_copy_free(copy);
+    memset(values, 0, sizeof(values));
+    must(muster_state_read(stream_file, tensors, COUNT));
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_true(values[i] == (float)i);
+    }
+    (void)unlink(stream_file);
+    close_forgetful(&s, 1);
+    swarm_close(&s);
+}
+
+/* A hivemind donor that fails leaves the file to the donors that speak the native wire. */
+static void test_swarm_hivemind_load_that_fails_leaves_the_file_to_others(void **state)
+{
+    struct muster_state_request r;
+    muster_state_copy *copy;
+    struct swarm s;
+
+    (void)state;
+    swarm_open(&s, 4);
+    grow(&s, 2, 8);
+    share(&s, 1, 7);
+    share(&s, 2, 9);
+    forget_native(s.peers[2]);
+    r = into_file(&s);
+    r.bytes_max = (4 << 20) + (1 << 19); /* room for the native one, and half of the other */
+    must(muster_state_load(taker, &r, &copy));
+    assert_int_equal(muster_state_copy_info(copy)->epoch, 7);
+    copy_assert_same(copy, &s.models[1]);
+    muster_state_copy_free(copy);
+    (void)unlink(stream_file);
+    close_forgetful(&s, 2);
+    swarm_close(&s);
+}
+
 static void test_swarm_newer_of_native_and_hivemind_wins(void **state)
 {
     struct muster_state_request r;
@@ -583,6 +779,10 @@ int main(void)
         cmocka_unit_test(test_swarm_newest_state_is_found_in_the_dht),
         cmocka_unit_test(test_swarm_native_donors_serve_at_once),
         cmocka_unit_test(test_swarm_hivemind_donor_gives_its_state_in_place),
+        cmocka_unit_test(test_swarm_hivemind_load_keeps_what_came),
+        cmocka_unit_test(test_swarm_hivemind_load_takes_little_memory),
+        cmocka_unit_test(test_swarm_hivemind_load_of_many_tensors),
+        cmocka_unit_test(test_swarm_hivemind_load_that_fails_leaves_the_file_to_others),
         cmocka_unit_test(test_swarm_newer_of_native_and_hivemind_wins),
         cmocka_unit_test(test_swarm_dead_donor_is_passed_over_and_named),
         cmocka_unit_test(test_swarm_donor_that_leaves_in_the_middle_is_done_without),

@@ -1,170 +1,10 @@
-/* Messages, and the client's side of codec/state/hm_state.h. */
+/* The client's side of codec/state/hm_state.h. */
 #include "codec/state/hm_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "codec/bin/msgpack.h"
-#include "codec/bin/pb.h"
 #include "core/alloc.h"
-
-/* --- messages --------------------------------------------------------------------------------- */
-
-static int add_dimension(struct mu_hm_part *p, uint64_t value)
-{
-    if (p->rank == MU_TENSOR_RANK_MAX || value > UINT32_MAX) {
-        return MUSTER_EPROTO;
-    }
-    p->shape[p->rank++] = value;
-    return 0;
-}
-
-/* Repeated numbers may be packed into one field or be a field each. */
-static int decode_shape(struct mu_pb_field *field, struct mu_hm_part *ret)
-{
-    uint64_t value;
-    int got;
-
-    if (field->type == MU_PB_VARINT) {
-        return add_dimension(ret, field->value);
-    }
-    if (field->type != MU_PB_BYTES) {
-        return MUSTER_EPROTO;
-    }
-    while ((got = mu_pb_next_varint(&field->bytes, &value)) == 1) {
-        if (add_dimension(ret, value) != 0) {
-            return MUSTER_EPROTO;
-        }
-    }
-    return got;
-}
-
-static int decode_tensor(struct mu_span in, struct mu_hm_part *ret)
-{
-    struct mu_pb_field field;
-    int got;
-
-    while ((got = mu_pb_next(&in, &field)) == 1) {
-        bool bytes = field.type == MU_PB_BYTES;
-
-        if (field.number == 2) {
-            if (decode_shape(&field, ret) != 0) {
-                return MUSTER_EPROTO;
-            }
-            continue;
-        }
-        if (field.number <= 6 && bytes != (field.number == 1 || field.number == 4)) {
-            return MUSTER_EPROTO;
-        }
-        switch (field.number) {
-        case 1:
-            ret->buffer = field.bytes;
-            break;
-        case 3:
-            ret->requires_grad = field.value != 0;
-            break;
-        case 4:
-            ret->dtype = field.bytes;
-            break;
-        case 5:
-            ret->compression = field.value;
-            break;
-        case 6:
-            ret->chunks = field.value;
-            break;
-        default:
-            break;
-        }
-    }
-    return got;
-}
-
-int mu_hm_part_decode(struct mu_span message, struct mu_hm_part *ret)
-{
-    struct mu_pb_field field;
-    int got;
-
-    *ret = (struct mu_hm_part){0};
-    while ((got = mu_pb_next(&message, &field)) == 1) {
-        if (field.number > 2) {
-            continue;
-        }
-        if (field.type != MU_PB_BYTES) {
-            return MUSTER_EPROTO;
-        }
-        if (field.number == 1) {
-            ret->metadata = field.bytes;
-        } else {
-            ret->tensor = true;
-            got = decode_tensor(field.bytes, ret);
-            if (got != 0) {
-                return got;
-            }
-        }
-    }
-    return got;
-}
-
-int mu_hm_request_decode(struct mu_span message)
-{
-    struct mu_pb_field field;
-    int got;
-
-    while ((got = mu_pb_next(&message, &field)) == 1) {
-    }
-    return got;
-}
-
-int mu_hm_metadata_epoch(struct mu_span metadata, uint64_t *ret_epoch)
-{
-    struct mu_mp map;
-    struct mu_mp key;
-    struct mu_mp value;
-    struct mu_span whole;
-
-    if (mu_mp_next(&metadata, &map) != 0 || map.type != MU_MP_MAP) {
-        return MUSTER_EPROTO;
-    }
-    for (uint32_t i = 0; i < map.count; i++) {
-        struct mu_span name;
-
-        if (mu_mp_skip(&metadata, &name) != 0 || mu_mp_skip(&metadata, &whole) != 0) {
-            return MUSTER_EPROTO;
-        }
-        if (mu_mp_next(&name, &key) == 0 && key.type == MU_MP_STR &&
-            mu_span_eq(key.bytes, MU_SPAN_LIT("epoch"))) {
-            if (mu_mp_next(&whole, &value) != 0 || value.type != MU_MP_UINT) {
-                return MUSTER_ENOENT;
-            }
-            *ret_epoch = value.number;
-            return 0;
-        }
-    }
-    return MUSTER_ENOENT;
-}
-
-int mu_hm_metadata_tell_epoch(struct mu_span metadata, uint64_t epoch, struct mu_buf *out)
-{
-    struct mu_mp_out mp = mu_mp_out(out);
-    struct mu_mp head = {0};
-    uint64_t told;
-
-    if (metadata.len != 0 && !mu_mp_is_value(metadata)) {
-        return MUSTER_EPROTO;
-    }
-    if (metadata.len == 0 || mu_hm_metadata_epoch(metadata, &told) == MUSTER_ENOENT) {
-        if (metadata.len != 0) {
-            (void)mu_mp_next(&metadata, &head);
-        }
-        mu_mp_put_map(&mp, (size_t)head.count + 1);
-        mu_mp_put_str(&mp, MU_SPAN_LIT("epoch"));
-        mu_mp_put_uint(&mp, epoch);
-    }
-    mu_mp_put_raw(&mp, metadata);
-    return mp.err;
-}
-
-/* --- assembling ------------------------------------------------------------------------------- */
 
 struct mu_hm_assembler_config mu_hm_assembler_config_defaults(void)
 {
@@ -172,6 +12,7 @@ struct mu_hm_assembler_config mu_hm_assembler_config_defaults(void)
         .bytes_max = (uint64_t)16 << 30,
         .tensors_max = 1u << 20,
         .metadata_len_max = 16u << 20,
+        .encoded_max = (uint64_t)16 << 30,
     };
 }
 
@@ -192,12 +33,14 @@ void mu_hm_assembler_init(struct mu_hm_assembler *a, const struct mu_hm_assemble
     mu_layout_init(&a->got.layout);
     mu_buf_init(&a->got.metadata, config->metadata_len_max);
     mu_buf_init(&a->encoded, SIZE_MAX);
+    mu_buf_init(&a->decoded, SIZE_MAX);
 }
 
 void mu_hm_assembler_fini(struct mu_hm_assembler *a)
 {
     mu_hm_loaded_fini(&a->got);
     mu_buf_fini(&a->encoded);
+    mu_buf_fini(&a->decoded);
 }
 
 void mu_hm_assembler_reset(struct mu_hm_assembler *a)
@@ -257,12 +100,22 @@ static int check_expected(struct mu_hm_assembler *a, struct mu_errmsg *reterr_ms
                   mu_layout_describe(expected, i, types[1], sizeof(types[1])));
 }
 
-static int add_value(struct mu_hm_assembler *a, uint64_t len)
+/* Makes room for the tensor's bytes; those of a state that is passed on lie there only until the
+ * next message. */
+static int add_value(struct mu_hm_assembler *a, uint64_t len, uint8_t **ret)
 {
     size_t i = last_of(a);
 
-    a->got.values[i] = mu_malloc((size_t)len);
-    return a->got.values[i] == NULL ? MUSTER_ENOMEM : 0;
+    if (a->config.pass_on) {
+        mu_buf_reset(&a->decoded);
+        if (mu_buf_reserve(&a->decoded, (size_t)len) != 0) {
+            return MUSTER_ENOMEM;
+        }
+        *ret = mu_buf_grow(&a->decoded, (size_t)len);
+        return 0;
+    }
+    *ret = a->got.values[i] = mu_malloc((size_t)len);
+    return *ret == NULL ? MUSTER_ENOMEM : 0;
 }
 
 /* Makes room for one more tensor; a layout with a tensor always has a place for its value. */
@@ -280,7 +133,7 @@ static int make_place(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg)
     if (count >= max) {
         return mu_err(reterr_msg, MUSTER_ELIMIT, "there are more than %zu tensors", max);
     }
-    if (count < a->value_cap) {
+    if (count < a->value_cap || a->config.pass_on) {
         return 0;
     }
     bigger = mu_realloc(a->got.values, cap * sizeof(*bigger));
@@ -308,7 +161,9 @@ static int add_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
     if (a->config.expected != NULL) {
         name = mu_layout_name(a->config.expected, l->count);
     }
-    a->got.values[l->count] = NULL;
+    if (!a->config.pass_on) {
+        a->got.values[l->count] = NULL;
+    }
     err = mu_layout_add(l, name, dtype, p->shape, p->rank);
     if (err == MUSTER_EINVAL) {
         return mu_err(reterr_msg, MUSTER_EPROTO, "tensor %zu is impossibly large", l->count);
@@ -320,6 +175,7 @@ static int start_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
                         struct mu_errmsg *reterr_msg)
 {
     struct mu_hm_tensor t;
+    uint8_t *place;
     int err = make_place(a, reterr_msg);
 
     err = err != 0 ? err : add_tensor(a, p, reterr_msg);
@@ -348,6 +204,10 @@ static int start_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
         return mu_err(reterr_msg, MUSTER_ELIMIT, "tensor %zu: an encoding of %" PRIu64 " bytes",
                       last_of(a), a->encoded_max);
     }
+    if (a->config.pass_on && !goes_direct(a) && a->encoded_max > a->config.encoded_max) {
+        return mu_err(reterr_msg, MUSTER_ELIMIT, "tensor %zu: an encoding of %" PRIu64 " bytes",
+                      last_of(a), a->encoded_max);
+    }
     if (p->chunks > INT32_MAX || (p->chunks == 0) != (p->buffer.len == 0)) {
         return mu_err(reterr_msg, MUSTER_EPROTO, "tensor %zu has %zu bytes in %" PRIu64 " chunks",
                       last_of(a), p->buffer.len, p->chunks);
@@ -356,7 +216,7 @@ static int start_tensor(struct mu_hm_assembler *a, const struct mu_hm_part *p,
     a->chunks = 0;
     a->encoded_len = 0;
     a->coming = true;
-    return goes_direct(a) ? add_value(a, a->encoded_max) : 0;
+    return goes_direct(a) && !a->config.pass_on ? add_value(a, a->encoded_max, &place) : 0;
 }
 
 /* Finishes a tensor whose chunks have all come. */
@@ -365,6 +225,7 @@ static int finish_tensor(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg
     struct mu_hm_tensor t = tensor_of(a);
     size_t i = last_of(a);
     uint64_t len = a->got.layout.tensors[i].len;
+    uint8_t *place;
     int err;
 
     a->coming = false;
@@ -375,12 +236,15 @@ static int finish_tensor(struct mu_hm_assembler *a, struct mu_errmsg *reterr_msg
                             "tensor %zu: %" PRIu64 " bytes where there must be %" PRIu64, i,
                             a->encoded_len, len);
     }
-    err = add_value(a, len);
+    err = add_value(a, len, &place);
     if (err == 0) {
-        err = mu_hm_decode(&t, mu_buf_span(&a->encoded),
-                           (struct mu_space){a->got.values[i], (size_t)len}, reterr_msg);
+        err = mu_hm_decode(&t, mu_buf_span(&a->encoded), (struct mu_space){place, (size_t)len},
+                           reterr_msg);
         if (err != 0) {
             mu_err_prefix(reterr_msg, "tensor %zu", i);
+        } else if (a->config.pass_on) {
+            a->piece =
+                (struct mu_hm_piece){a->got.layout.tensors[i].offset, mu_span(place, (size_t)len)};
         }
     }
     mu_buf_reset(&a->encoded);
@@ -399,6 +263,9 @@ static int take_chunk(struct mu_hm_assembler *a, const struct mu_hm_part *p,
     }
     if (!goes_direct(a)) {
         err = mu_buf_append(&a->encoded, p->buffer);
+    } else if (a->config.pass_on) {
+        a->piece = (struct mu_hm_piece){a->got.layout.tensors[last_of(a)].offset + a->encoded_len,
+                                        p->buffer};
     } else if (p->buffer.len != 0) {
         memcpy(a->got.values[last_of(a)] + a->encoded_len, p->buffer.data, p->buffer.len);
     }
@@ -455,12 +322,16 @@ int mu_hm_assembler_take(struct mu_hm_assembler *a, struct mu_span message,
     struct mu_hm_part part;
 
     reterr_msg->text[0] = '\0';
+    a->piece = (struct mu_hm_piece){0};
     if (a->status == 0) {
         a->messages++;
         a->status = mu_hm_part_decode(message, &part);
         if (a->status == 0) {
             a->status = take_part(a, &part, reterr_msg);
         }
+    }
+    if (a->status != 0) {
+        a->piece = (struct mu_hm_piece){0};
     }
     if (a->status != 0 && reterr_msg->text[0] == '\0') {
         (void)mu_err(reterr_msg, a->status, "message %" PRIu64 ": %s", a->messages,

@@ -13,6 +13,9 @@
  * counted, chunks against `chunks` and bytes against `size` and `dtype`, and with an expected
  * layout also tensors: if the stream is cut off, the error names what is missing. Without an
  * expected layout a stream that is cut off exactly between two tensors looks whole.
+ *
+ * The assembler keeps the tensors in memory, or passes their bytes on as they come (`pass_on`). A
+ * tensor that has to be decoded is then in memory until all of it has come.
  */
 #ifndef MU_HM_STATE_H
 #define MU_HM_STATE_H
@@ -99,7 +102,7 @@ int mu_hm_chunker_next(struct mu_hm_chunker *c, struct mu_buf *out);
 /* What was loaded: tensors in order, and the metadata. */
 struct mu_hm_loaded {
     struct mu_layout layout; /* names are the expected ones, else empty */
-    uint8_t **values;
+    uint8_t **values;        /* NULL if the bytes were passed on */
     struct mu_buf metadata;
 };
 
@@ -115,17 +118,28 @@ struct mu_hm_assembler_config {
     uint64_t bytes_max;               /* of decoded tensors. 16 GiB */
     size_t tensors_max;               /* 1,048,576 */
     size_t metadata_len_max;          /* 16 MiB */
+    bool pass_on;                     /* `piece` has each message's bytes, and none are kept */
+    uint64_t encoded_max; /* of a tensor that has to be decoded, with `pass_on`. 16 GiB */
+};
+
+/* Bytes of the state, and where they belong: all tensors, one behind the other. */
+struct mu_hm_piece {
+    uint64_t offset;
+    struct mu_span bytes;
 };
 
 struct mu_hm_assembler {
     /* For the caller to read. */
     uint64_t bytes; /* bytes of encoded tensors that have come */
     uint64_t messages;
+    struct mu_hm_piece piece; /* from the last message; may be empty. Pieces come in order, and each
+                                 lies there as long as the message, and until the next one */
     /* private from here */
     struct mu_hm_assembler_config config;
     struct mu_hm_loaded got;
     size_t value_cap;
     struct mu_buf encoded; /* of the current tensor, unless its bytes go to their place at once */
+    struct mu_buf decoded; /* of a tensor that is passed on */
     uint64_t encoded_len;
     uint64_t encoded_max;
     uint64_t chunks;

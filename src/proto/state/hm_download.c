@@ -88,6 +88,9 @@ static void end_with(struct mu_hm_download *d, int status, const char *text)
     if (d->ended) {
         return;
     }
+    if (d->number != 0 && status != 0 && d->donors[d->turn].status == 1) {
+        d->donors[d->turn].status = mu_err(&d->donors[d->turn].text, status, "%s", text);
+    }
     drop_call(d);
     d->status = status;
     (void)mu_err(&d->text, status, "%s", text);
@@ -246,6 +249,7 @@ void mu_hm_download_item(struct mu_hm_download *d, struct mu_now now, uint64_t n
     struct mu_errmsg msg;
     int err;
 
+    d->assembler.piece = (struct mu_hm_piece){0};
     if (number != d->number || number == 0) {
         return;
     }
@@ -333,6 +337,11 @@ void mu_hm_download_tick(struct mu_hm_download *d, struct mu_now now)
 void mu_hm_download_cancel(struct mu_hm_download *d)
 {
     end_with(d, MUSTER_ECANCELED, "canceled");
+}
+
+void mu_hm_download_fail(struct mu_hm_download *d, int status, const char *text)
+{
+    end_with(d, status, text);
 }
 
 /* --- out -------------------------------------------------------------------------------------- */

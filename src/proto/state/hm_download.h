@@ -13,7 +13,7 @@
  * Donors are asked one after the other, those with the greatest priority first and equals at
  * random, ourselves left out. A donor has `idle_ms` for each message, including the first; all
  * donors together have `total_ms`. What a donor sends is checked as it comes
- * (codec/state/hm_state.h); any error ends that donor's turn, and nothing of what it sent is kept.
+ * (codec/state/hm_state.h); any error ends that donor's turn, and nothing of what it sent counts.
  * With `epoch_min`, a donor whose state is older has failed as well.
  *
  * Donors claim their own priorities: those that are not finite are ignored, and a high one buys no
@@ -112,7 +112,8 @@ void mu_hm_download_fini(struct mu_hm_download *d);
  * lookup failed. */
 void mu_hm_download_found(struct mu_hm_download *d, struct mu_now now, int status,
                           struct mu_span dictionary);
-/** Items and ends of a call that is dropped or over are ignored. */
+/** Items and ends of a call that is dropped or over are ignored. With `pass_on`,
+ * `d->assembler.piece` has the item's bytes then. */
 void mu_hm_download_item(struct mu_hm_download *d, struct mu_now now, uint64_t number,
                          struct mu_span message);
 /** The call has ended, with status 0 if it ended in order. */
@@ -121,6 +122,8 @@ void mu_hm_download_closed(struct mu_hm_download *d, struct mu_now now, uint64_t
 void mu_hm_download_tick(struct mu_hm_download *d, struct mu_now now);
 /** Cancels the download: ENDED follows, with MUSTER_ECANCELED. */
 void mu_hm_download_cancel(struct mu_hm_download *d);
+/** Ends the download for a reason of our own, such as a full disk: ENDED follows, with `status`. */
+void mu_hm_download_fail(struct mu_hm_download *d, int status, const char *text);
 
 /* --- out -------------------------------------------------------------------------------------- */
 

@@ -46,11 +46,33 @@ static void look(struct mu_hm_load *l)
 
 /* --- a donor ---------------------------------------------------------------------------------- */
 
+/* Gives the sink what the last message had. */
+static void pass_on(struct mu_hm_load *l)
+{
+    const struct mu_hm_assembler *a = &l->download.assembler;
+    struct mu_errmsg msg;
+    int err = 0;
+
+    if (a->piece.bytes.len == 0) {
+        return;
+    }
+    if (l->begun != l->number) {
+        l->begun = l->number;
+        err = l->config.sink->begin(l->config.sink, mu_buf_span(&a->got.metadata), &msg);
+    }
+    err =
+        err != 0 ? err : l->config.sink->put(l->config.sink, a->piece.offset, a->piece.bytes, &msg);
+    if (err != 0) {
+        mu_hm_download_fail(&l->download, err, msg.text);
+    }
+}
+
 static void on_item(struct mu_peer_items *items, struct mu_span message)
 {
     struct mu_hm_load *l = MU_CONTAINER_OF(items, struct mu_hm_load, items);
 
     mu_hm_download_item(&l->download, mu_env_now(l->env), l->number, message);
+    pass_on(l);
     pump_later(l);
 }
 
@@ -122,6 +144,9 @@ static void pump(struct mu_hm_load *l)
         mu_env_timer_arm(l->env, &l->timer, mu_hm_download_deadline(&l->download));
     } else if (!l->looking) {
         tell_failures(&l->download);
+        if (l->config.sink != NULL && mu_hm_download_status(&l->download) != 0) {
+            l->config.sink->failed(l->config.sink);
+        }
         l->done(l, mu_hm_download_status(&l->download), mu_hm_download_text(&l->download));
     }
 }
@@ -149,6 +174,7 @@ int mu_hm_load_start(struct mu_env *env, const struct mu_hm_load_config *config,
     }
     *l = (struct mu_hm_load){.done = done, .env = env, .config = *config, .key = key};
     mu_env_entropy(env, &download.seed, sizeof(download.seed));
+    download.state.pass_on = config->sink != NULL;
     mu_hm_download_init(&l->download, &download, mu_env_now(env));
     mu_timer_init(&l->timer, on_timer);
     pump_later(l);

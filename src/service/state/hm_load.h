@@ -14,6 +14,19 @@
 #include "service/dht/dht.h"
 #include "service/peer/call.h"
 
+/* Takes the bytes of a state as they come, so that they need no memory. */
+struct mu_hm_sink {
+    /** The first bytes of a donor follow: what another one gave is void. `metadata` is what the
+     * donor has told so far. 0, or an error with a text, which ends the load, as does that of
+     * `put`. */
+    int (*begin)(struct mu_hm_sink *sink, struct mu_span metadata, struct mu_errmsg *reterr_msg);
+    /** The next bytes. */
+    int (*put)(struct mu_hm_sink *sink, uint64_t offset, struct mu_span bytes,
+               struct mu_errmsg *reterr_msg);
+    /** No donor gave a state. `begin` may come again, with another load. */
+    void (*failed)(struct mu_hm_sink *sink);
+};
+
 struct mu_hm_load_config {
     struct mu_peer_calls *calls; /* borrowed until `done`, as the next */
     struct mu_dht_service *dht;
@@ -22,6 +35,7 @@ struct mu_hm_load_config {
     struct mu_hm_download_config download; /* the seed is drawn */
     struct mu_span known; /* the donors: a dictionary as it is under the key. Borrowed until `done`.
                              Empty: the DHT is asked */
+    struct mu_hm_sink *sink; /* NULL: what is loaded is kept in memory. Borrowed until `done` */
 };
 
 struct mu_hm_load {
@@ -38,6 +52,7 @@ struct mu_hm_load {
     struct mu_dht_wish wish;
     struct mu_peer_items items;
     uint64_t number; /* of the call of `items` */
+    uint64_t begun;  /* the call whose bytes the sink gets */
     struct mu_timer timer;
     bool looking;
     bool ended;

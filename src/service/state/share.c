@@ -312,6 +312,17 @@ int mu_state_share_hash(struct mu_state_share *share, uint32_t first, uint32_t c
     return err;
 }
 
+int mu_state_share_set_leaves(struct mu_state_share *share, struct mu_span leaves)
+{
+    if (leaves.len != (size_t)share->chunks * MU_STATE_HASH_LEN) {
+        return MUSTER_EINVAL;
+    }
+    if (leaves.len != 0) {
+        memcpy(share->leaves, leaves.data, leaves.len);
+    }
+    return 0;
+}
+
 int mu_state_share_seal(struct mu_state_share *share, const struct mu_identity *identity,
                         struct mu_errmsg *reterr_msg)
 {

@@ -71,6 +71,9 @@ int mu_state_share_new(const struct mu_state_share_spec *spec, struct mu_state_s
 /** Hashes `count` chunks from `first` on; several threads may do so, each with its own chunks.
  * Errors of `read`, MUSTER_ENOMEM. */
 int mu_state_share_hash(struct mu_state_share *share, uint32_t first, uint32_t count);
+/** Sets the hashes of all chunks, which were made as the bytes came. MUSTER_EINVAL: there are not
+ * as many as chunks. */
+int mu_state_share_set_leaves(struct mu_state_share *share, struct mu_span leaves);
 /** Signs a share whose chunks were all hashed. Errors as mu_state_offer_make(). */
 int mu_state_share_seal(struct mu_state_share *share, const struct mu_identity *identity,
                         struct mu_errmsg *reterr_msg);

@@ -119,6 +119,7 @@ void mu_state_swarm_start_hm(struct mu_state_swarm_load *l, enum mu_state_swarm_
         .prefix = l->config.native.prefix,
         .name = l->name,
         .download = mu_hm_download_config_defaults(),
+        .sink = l->config.sink,
     };
     uint32_t idle = l->config.native.idle_ms;
     size_t count = 0;

@@ -33,7 +33,8 @@ struct mu_state_swarm_load_config {
     const char *const *donors; /* native ones, besides those that are found. Lent for the call */
     size_t donor_count;
     const struct mu_layout *expected; /* of hivemind's donors; NULL: anything. Borrowed */
-    uint64_t bytes_max; /* that they may send. 0: the default. For others `accept` decides */
+    uint64_t bytes_max;      /* that they may send. 0: the default. For others `accept` decides */
+    struct mu_hm_sink *sink; /* takes what they send as it comes; NULL: it is kept in memory */
     void (*ended)(void *context, int status, const char *text, struct mu_state_share *share);
     void (*closed)(void *context);
 };

@@ -212,6 +212,84 @@ static void test_hm_state_comes_over_whole_in_every_encoding(void **state)
     }
 }
 
+/* Passed on, its bytes come in order, are the same that would have been kept, and none are. */
+static void test_hm_state_is_passed_on_as_it_comes(void **state)
+{
+    (void)state;
+    for (int c = 0; c <= MU_HM_COMPRESSION_LAST; c++) {
+        struct mu_hm_assembler_config config = mu_hm_assembler_config_defaults();
+        struct mu_hm_assembler kept;
+        struct mu_hm_assembler passed;
+        struct mu_hm_loaded whole;
+        struct mu_hm_loaded loaded;
+        struct mu_errmsg msg;
+        struct mu_buf bytes;
+        struct donor d;
+
+        open_donor(&d);
+        cut(&d, (enum mu_hm_compression)c);
+        begin(&kept, NULL);
+        config.pass_on = true;
+        mu_hm_assembler_init(&passed, &config);
+        mu_buf_init(&bytes, 1 << 20);
+        for (size_t i = 0; i < d.count; i++) {
+            struct mu_span message = mu_buf_span(&d.messages[i]);
+
+            assert_int_equal(mu_hm_assembler_take(&kept, message, &msg), 0);
+            assert_int_equal(mu_hm_assembler_take(&passed, message, &msg), 0);
+            if (passed.piece.bytes.len != 0) {
+                assert_int_equal(passed.piece.offset, bytes.len);
+                assert_int_equal(mu_buf_append(&bytes, passed.piece.bytes), 0);
+            }
+        }
+        assert_int_equal(mu_hm_assembler_end(&kept, &whole, &msg), 0);
+        assert_int_equal(mu_hm_assembler_end(&passed, &loaded, &msg), 0);
+        assert_null(loaded.values);
+        assert_int_equal(bytes.len, loaded.layout.bytes);
+        assert_int_equal(mu_layout_check(&whole.layout, &loaded.layout, &msg), 0);
+        for (size_t i = 0; i < whole.layout.count; i++) {
+            assert_memory_equal(mu_buf_span(&bytes).data + whole.layout.tensors[i].offset,
+                                mu_hm_loaded_value(&whole, i).data, whole.layout.tensors[i].len);
+        }
+        mu_buf_fini(&bytes);
+        mu_hm_loaded_fini(&whole);
+        mu_hm_loaded_fini(&loaded);
+        mu_hm_assembler_fini(&kept);
+        mu_hm_assembler_fini(&passed);
+        close_donor(&d);
+    }
+}
+
+/* Of a message that is wrong nothing is passed on; nor is a tensor held that is too long. */
+static void test_hm_state_passes_nothing_wrong_on(void **state)
+{
+    struct mu_hm_assembler_config config = mu_hm_assembler_config_defaults();
+    struct mu_hm_assembler a;
+    struct mu_errmsg msg;
+    struct donor d;
+
+    (void)state;
+    open_donor(&d);
+    cut(&d, MU_HM_NONE);
+    config.pass_on = true;
+    mu_hm_assembler_init(&a, &config);
+    assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[0]), &msg), 0);
+    assert_int_equal(a.piece.bytes.len, MU_HM_CHUNK);
+    assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[2]), &msg), MUSTER_EPROTO);
+    assert_int_equal(a.piece.bytes.len, 0);
+    mu_hm_assembler_fini(&a);
+
+    config.encoded_max = 100000; /* less than the bfloat16 as float32, more than nothing */
+    mu_hm_assembler_init(&a, &config);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[i]), &msg), 0);
+    }
+    assert_int_equal(mu_hm_assembler_take(&a, mu_buf_span(&d.messages[3]), &msg), MUSTER_ELIMIT);
+    assert_non_null(strstr(msg.text, "tensor 2"));
+    mu_hm_assembler_fini(&a);
+    close_donor(&d);
+}
+
 /* Wherever it ends, it is said that something is missing, and nothing is given out. */
 static void test_hm_state_that_ends_early_is_no_state(void **state)
 {
@@ -588,6 +666,8 @@ int main(void)
         cmocka_unit_test(test_hm_state_vector_of_the_first_message),
         cmocka_unit_test(test_hm_state_vector_of_chunks),
         cmocka_unit_test(test_hm_state_comes_over_whole_in_every_encoding),
+        cmocka_unit_test(test_hm_state_is_passed_on_as_it_comes),
+        cmocka_unit_test(test_hm_state_passes_nothing_wrong_on),
         cmocka_unit_test(test_hm_state_that_ends_early_is_no_state),
         cmocka_unit_test(test_hm_state_without_an_expected_layout_counts_chunks),
         cmocka_unit_test(test_hm_state_keeps_nothing_of_a_donor_that_failed),

@@ -398,6 +398,29 @@ static void test_hm_download_can_be_canceled(void **state)
     end();
 }
 
+/* A reason of our own ends it for all donors, and is told of the one whose turn it was. */
+static void test_hm_download_can_fail_here(void **state)
+{
+    uint64_t n;
+
+    (void)state;
+    begin();
+    announce(2, 2, true, 30);
+    announce(3, 1, true, 30);
+    found();
+    n = expect(MU_HM_DOWNLOAD_OPEN, 2);
+    mu_hm_download_fail(&w.d, MUSTER_EDISK, "the disk is full");
+    assert_int_equal(expect(MU_HM_DOWNLOAD_DROP, 0), n);
+    expect(MU_HM_DOWNLOAD_ENDED, 0);
+    expect_nothing();
+    assert_int_equal(mu_hm_download_status(&w.d), MUSTER_EDISK);
+    assert_string_equal(mu_hm_download_text(&w.d), "the disk is full");
+    assert_int_equal(w.d.donors[0].status, MUSTER_EDISK);
+    assert_reported("priority 2: the disk is full");
+    assert_reported("priority 1: not asked");
+    end();
+}
+
 static void test_hm_download_survives_a_failing_heap(void **state)
 {
     bool fired = true;
@@ -457,6 +480,7 @@ int main(void)
         cmocka_unit_test(test_hm_download_ends_in_time_while_it_looks_for_donors),
         cmocka_unit_test(test_hm_download_takes_no_state_that_is_too_old),
         cmocka_unit_test(test_hm_download_can_be_canceled),
+        cmocka_unit_test(test_hm_download_can_fail_here),
         cmocka_unit_test(test_hm_download_survives_a_failing_heap),
         cmocka_unit_test(test_hm_download_gives_so_many_donors_a_turn),
     };

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "service/state/file.h"
@@ -91,6 +92,61 @@ static void test_other_metadata_is_kept_in_the_file(void **state)
     mu_buf_fini(&metadata);
 }
 
+/* The head of a state that comes from no file is as long as could be told before its tensors were
+ * known, if they are not too many; and it is read as what it is, with the room or without. */
+static void test_head_is_as_long_as_was_reserved(void **state)
+{
+    const uint64_t shape = 3;
+    struct mu_state_manifest m;
+    struct mu_layout layout;
+    struct mu_errmsg msg;
+    struct mu_buf head;
+    struct mu_buf metadata;
+    char name[16];
+
+    (void)state;
+    mu_state_manifest_init(&m);
+    mu_buf_init(&head, 1 << 20);
+    mu_buf_init(&metadata, 1 << 20);
+    assert_int_equal(mu_buf_append(&m.metadata, mu_span("\x81\xa2lr\x05", 5)), 0);
+    for (size_t i = 0; i < 1200; i++) {
+        size_t reserved = mu_state_file_reserve(5);
+
+        (void)snprintf(name, sizeof(name), "tensor.%zu", i);
+        assert_int_equal(mu_layout_add(&m.layout, mu_span_str(name), MU_DTYPE_U8, &shape, 1), 0);
+        if (i % 50 != 0) {
+            continue;
+        }
+        mu_buf_reset(&head);
+        assert_int_equal(mu_state_file_head(&m, &head), 0);
+        assert_true(head.len == reserved || (head.len > reserved && i >= 600));
+        mu_layout_init(&layout);
+        mu_buf_reset(&metadata);
+        assert_int_equal(mu_state_file_parse(mu_buf_span(&head), head.len + 3 * (i + 1), &layout,
+                                             &metadata, &msg),
+                         0);
+        assert_true(mu_span_eq(mu_buf_span(&metadata), mu_buf_span(&m.metadata)));
+        assert_int_equal(layout.count, i + 1);
+        mu_layout_fini(&layout);
+    }
+    mu_buf_fini(&head);
+
+    mu_buf_init(&head, 1 << 20);
+    assert_int_equal(
+        mu_safetensors_write(&m.layout, MU_SPAN_LIT("{\"muster_metadata\":\"gaJscgU=\"}"), &head),
+        0);
+    mu_layout_init(&layout);
+    mu_buf_reset(&metadata);
+    assert_int_equal(mu_state_file_parse(mu_buf_span(&head), head.len + m.layout.bytes, &layout,
+                                         &metadata, &msg),
+                     0);
+    assert_true(mu_span_eq(mu_buf_span(&metadata), mu_buf_span(&m.metadata)));
+    mu_layout_fini(&layout);
+    mu_state_manifest_fini(&m);
+    mu_buf_fini(&head);
+    mu_buf_fini(&metadata);
+}
+
 /* A head that came with a state is the donor's word: it must describe that state. */
 static void test_head_of_another_layout_is_not_written(void **state)
 {
@@ -128,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_head_returns_as_it_was_however_it_was_written),
         cmocka_unit_test(test_other_metadata_is_kept_in_the_file),
+        cmocka_unit_test(test_head_is_as_long_as_was_reserved),
         cmocka_unit_test(test_head_of_another_layout_is_not_written),
     };
 
