@@ -11,7 +11,8 @@ struct mu_dht_owner {
     struct mu_map_node by_peer;
     struct mu_peer_id peer;
     size_t bytes;
-    size_t holds; /* records, entries and shares that point here */
+    uint32_t records; /* that it made */
+    size_t holds;     /* records, entries and shares that point here */
 };
 
 /* How many subkeys of one dictionary a peer has stored. */
@@ -36,6 +37,7 @@ void mu_dht_storage_init(struct mu_dht_storage *s, const struct mu_dht_storage_c
     struct mu_dht_storage_config c = *config;
 
     c.records_max = c.records_max != 0 ? c.records_max : c.cache ? 16384 : 65536;
+    c.peer_records_max = c.peer_records_max != 0 ? c.peer_records_max : (c.records_max + 7) / 8;
     c.subkeys_max = c.subkeys_max != 0 ? c.subkeys_max : 8192;
     c.peer_subkeys_max = c.peer_subkeys_max != 0 ? c.peer_subkeys_max : 1024;
     c.subkey_len_max = c.subkey_len_max != 0 ? c.subkey_len_max : 4096;
@@ -223,6 +225,9 @@ static void drop_record(struct mu_dht_storage *s, struct mu_dht_record *r)
     mu_map_fini(&r->shares);
     mu_heap_remove(&s->due, &r->due);
     mu_map_remove(&s->by_key, &r->by_key);
+    if (r->maker != NULL) {
+        r->maker->records--;
+    }
     discharge(s, r->maker, sizeof(*r));
     mu_free(r);
 }
@@ -347,7 +352,8 @@ static int check_room(struct mu_dht_storage *s, const struct mu_dht_record *keep
 {
     size_t mine = o == NULL ? 0 : o->bytes - (before == o ? freed : 0);
 
-    if (o != NULL && mine + bytes > s->config.peer_bytes_max) {
+    if (o != NULL && (mine + bytes > s->config.peer_bytes_max ||
+                      (keep == NULL && o->records >= s->config.peer_records_max))) {
         return MUSTER_EDHT_QUOTA;
     }
     while (s->bytes - freed + bytes > s->config.bytes_max ||
@@ -385,6 +391,9 @@ static struct mu_dht_record *add_record(struct mu_dht_storage *s, struct mu_dht_
     }
     mu_heap_insert(&s->due, &r->due, order_of(expiration));
     r->maker = maker;
+    if (maker != NULL) {
+        maker->records++;
+    }
     charge(s, maker, sizeof(*r));
     return r;
 }

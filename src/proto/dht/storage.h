@@ -35,6 +35,7 @@
 struct mu_dht_storage_config {
     bool cache;                /* evicts instead of refusing */
     uint32_t records_max;      /* 65,536; a cache: 16,384 */
+    uint32_t peer_records_max; /* from one peer. An eighth of records_max */
     uint32_t subkeys_max;      /* of one dictionary. 8,192 */
     uint32_t peer_subkeys_max; /* of one dictionary, from one peer. 1,024 */
     size_t subkey_len_max;     /* 4 KiB: an owner's key has 400 bytes */

@@ -234,6 +234,46 @@ static void test_storage_one_peer_has_its_share_of_the_memory_and_no_more(void *
     assert_int_equal(storage.owners.count, 0);
 }
 
+/* Small records of one peer are not all that a node has room for. */
+static void test_storage_one_peer_has_its_share_of_the_records_and_no_more(void **unused)
+{
+    struct mu_peer_id a = peer(1);
+    struct mu_peer_id b = peer(2);
+    uint32_t taken = 0;
+
+    (void)unused;
+    storage.config.records_max = 80;
+    storage.config.peer_records_max = 10;
+    for (uint8_t i = 0; i < 80; i++) {
+        struct mu_dht_id id = {{i, 9}};
+
+        taken += mu_dht_storage_put(&storage, NOW, &a, &id, MU_SPAN_LIT("x"), NOW + 100) == 0;
+    }
+    assert_int_equal(taken, 10);
+    /* It may renew what it has, and others have their own share. */
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, &a, &(struct mu_dht_id){{3, 9}},
+                                        MU_SPAN_LIT("y"), NOW + 200),
+                     0);
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, &a, &(struct mu_dht_id){{3, 8}},
+                                        MU_SPAN_LIT("y"), NOW + 200),
+                     MUSTER_EDHT_QUOTA);
+    assert_int_equal(mu_dht_storage_put(&storage, NOW, &b, &key, MU_SPAN_LIT("x"), NOW + 100), 0);
+    /* When its records have expired, there is room for others. */
+    assert_int_equal(mu_dht_storage_put(&storage, NOW + 150, &a, &(struct mu_dht_id){{3, 8}},
+                                        MU_SPAN_LIT("y"), NOW + 200),
+                     0);
+}
+
+static void test_storage_one_peer_has_an_eighth_of_the_records(void **unused)
+{
+    struct mu_dht_storage s;
+
+    (void)unused;
+    mu_dht_storage_init(&s, &(struct mu_dht_storage_config){0});
+    assert_int_equal(s.config.peer_records_max, 8192);
+    mu_dht_storage_fini(&s);
+}
+
 static void test_storage_what_one_peer_may_bring_is_counted_to_the_byte(void **unused)
 {
     struct mu_peer_id a = peer(1);
@@ -381,6 +421,8 @@ int main(void)
         T(test_storage_one_peer_cannot_fill_a_dictionary),
         T(test_storage_a_dictionary_has_an_end_for_all_together),
         T(test_storage_one_peer_has_its_share_of_the_memory_and_no_more),
+        T(test_storage_one_peer_has_its_share_of_the_records_and_no_more),
+        T(test_storage_one_peer_has_an_eighth_of_the_records),
         T(test_storage_what_one_peer_may_bring_is_counted_to_the_byte),
         T(test_storage_a_dictionary_is_as_long_as_an_answer_can_carry),
         T(test_storage_a_full_one_refuses_and_a_full_cache_makes_room),
