@@ -355,12 +355,12 @@ static int say_error(muster_state_loading *g)
 {
     struct mu_span report = mu_buf_span(&g->report);
     struct mu_errmsg msg;
-    char first[160];
+    char first[MU_ERRMSG_CAP];
 
     (void)snprintf(first, sizeof(first), "%.*s", (int)report.len, (const char *)report.data);
     first[strcspn(first, "\n")] = '\0';
-    (void)mu_err(&msg, g->status, "%.150s%s%.100s%s", g->text.text, first[0] == '\0' ? "" : " (",
-                 first, first[0] == '\0' ? "" : ")");
+    (void)mu_err(&msg, g->status, "%s%s%s%s", g->text.text, first[0] == '\0' ? "" : " (", first,
+                 first[0] == '\0' ? "" : ")");
     return mu_api_error(g->status, msg.text);
 }
 

@@ -4,7 +4,7 @@
 
 #include <muster/error.h>
 
-#define MU_ERRMSG_CAP 256
+#define MU_ERRMSG_CAP 512
 
 struct mu_errmsg {
     char text[MU_ERRMSG_CAP]; /* always terminated; empty when there is nothing to say */

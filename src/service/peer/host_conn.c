@@ -225,15 +225,17 @@ int mu_host_dial(struct mu_peer_host *h, struct mu_host_peer *target,
 int mu_host_dial_circuit(struct mu_peer_host *h, struct mu_host_peer *target, struct mu_span addr,
                          struct mu_errmsg *reterr_msg)
 {
-    struct mu_addr relay = {.kind = MU_ADDR_PEER}; /* the relay's id */
-    struct mu_peer_id id;
+    struct mu_addr way = {.kind = MU_ADDR_PEER}; /* the whole address, for errors */
     char text[MU_PEER_ID_TEXT_MAX];
+    size_t len;
 
-    if (h->through == NULL || mu_multiaddr_circuit(addr, NULL, &id, NULL) != 0) {
+    if (h->through == NULL || mu_multiaddr_circuit(addr, NULL, NULL, NULL) != 0) {
         return mu_err(reterr_msg, MUSTER_ENOTSUP, "relays are not in use here");
     }
-    (void)snprintf(relay.host, sizeof(relay.host), "%s", mu_peer_id_format(&id, text));
-    return dial(h, target, NULL, &relay, addr, reterr_msg);
+    len = strlen(mu_multiaddr_format(addr, way.host, sizeof(way.host)));
+    (void)snprintf(way.host + len, sizeof(way.host) - len, "/p2p/%s",
+                   mu_peer_id_format(&target->id, text));
+    return dial(h, target, NULL, &way, addr, reterr_msg);
 }
 
 void mu_host_conn_touch(struct mu_host_conn *c)
@@ -267,7 +269,8 @@ static void name_dial(const struct mu_host_conn *c, struct mu_errmsg *msg)
 {
     char text[MU_ADDR_HOST_MAX + 16];
 
-    mu_err_prefix(msg, "%.120s", mu_addr_format(&c->addr, text, sizeof(text)));
+    mu_err_prefix(msg, "%s",
+                  c->limited ? c->addr.host : mu_addr_format(&c->addr, text, sizeof(text)));
 }
 
 static void fail_dial(struct mu_host_conn *c, int status, const char *text)

@@ -184,7 +184,7 @@ static int report_links(const struct mu_state_loader *l, struct mu_buf *out)
 
     MU_LIST_FOREACH (it, &l->links) {
         const struct mu_state_link *k = MU_CONTAINER_OF(it, struct mu_state_link, link);
-        char line[MU_STATE_ADDR_MAX + 256];
+        char line[sizeof(k->name) + sizeof(k->text) + 32];
         const char *what = k->text[0] != '\0' ? k->text
                            : k->status != 0   ? muster_strerror(k->status)
                            : !k->asked        ? "did not answer in time"

@@ -14,8 +14,8 @@
 void mu_state_ask_say(struct mu_state_link *k, int status, const char *text)
 {
     k->status = status;
-    (void)snprintf(k->text, sizeof(k->text), "%.150s", text);
-    k->loader->last_status = mu_err(&k->loader->last, status, "%.120s: %.120s", k->name, text);
+    (void)snprintf(k->text, sizeof(k->text), "%s", text);
+    k->loader->last_status = mu_err(&k->loader->last, status, "%s: %s", k->name, text);
 }
 
 /* --- list ------------------------------------------------------------------------------------- */

@@ -642,7 +642,7 @@ static void handle(struct mu_state_loader *l, const struct mu_state_fetch_event 
         mu_log(MUSTER_LOG_WARN, "STATE-DONOR-BANNED", "donor=%s why=\"%s\"", k->name, event->text);
         k->banned = true;
         k->status = event->status;
-        (void)snprintf(k->text, sizeof(k->text), "%.150s", event->text);
+        (void)snprintf(k->text, sizeof(k->text), "%s", event->text);
         k->wanted = false;
         mu_state_link_close(k);
         break;

@@ -56,7 +56,7 @@ struct mu_state_link {
     bool offer_tried;
     bool banned;
     int status; /* of its last error before it was asked for chunks */
-    char text[160];
+    char text[MU_ERRMSG_CAP];
     struct mu_state_listed *entries;
     size_t entry_count;
 

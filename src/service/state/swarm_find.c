@@ -110,7 +110,7 @@ static void settle(struct mu_state_found *f, enum mu_state_swarm_kind kind, int 
     }
     f->kind = kind;
     f->status = status;
-    (void)snprintf(f->text, sizeof(f->text), "%.150s", text);
+    (void)snprintf(f->text, sizeof(f->text), "%s", text);
     if (l->phase == PROBING && kind != UNREACHED) {
         l->probe_by = mu_mono_min(
             l->probe_by, mu_mono_add_ms(mu_state_swarm_now(l), l->config.native.settle_ms));
@@ -159,10 +159,10 @@ static void on_connected(struct mu_peer_connect *connect, int status, const char
 
     f->connecting = false;
     if (status != 0) {
-        char why[160];
+        struct mu_errmsg why;
 
-        (void)snprintf(why, sizeof(why), "cannot be reached: %.120s", text);
-        settle(f, UNREACHED, status, why);
+        (void)mu_err(&why, status, "cannot be reached: %s", text);
+        settle(f, UNREACHED, status, why.text);
         return;
     }
     f->connected = true;
@@ -222,7 +222,7 @@ int mu_state_swarm_load_report(const struct mu_state_swarm_load *l, struct mu_bu
     for (size_t i = 0; err == 0 && i < l->found_count; i++) {
         const struct mu_state_found *f = &l->found[i];
         char id[MU_PEER_ID_TEXT_MAX];
-        char line[MU_PEER_ID_TEXT_MAX + 256];
+        char line[MU_PEER_ID_TEXT_MAX + MU_ERRMSG_CAP + 32];
 
         if (f->kind != SPEAKS_NATIVE && !f->asked) {
             (void)snprintf(line, sizeof(line), "%s, priority %g: %s\n",

@@ -41,7 +41,7 @@ struct mu_state_found {
     bool asked; /* as a hivemind donor */
     mu_mono_t identify_by;
     int status;
-    char text[160];
+    char text[MU_ERRMSG_CAP];
 };
 
 struct mu_state_swarm_load {
