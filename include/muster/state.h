@@ -214,7 +214,10 @@ struct muster_state_source {
  * type), MUSTER_ENOMEM: nothing has changed, and `released` is not called.
  *
  * hivemind's trainers get the tensors in their order, and the metadata with the epoch added to it
- * as "epoch", if it is a map without one.
+ * as "epoch", if it is a map without one. If the metadata names an epoch, the state is of that one;
+ * `epoch` is the same or 0. For a "TrainingStateAverager" the priority must be the epoch too, or 0,
+ * and the metadata must have "optimizer_metadata" (docs/hivemind-state.md); a trainer that got
+ * anything else would download it again and again, so MUSTER_EINVAL says what is missing.
  */
 MUSTER_EXPORT int muster_state_share(muster_state *state, const struct muster_state_source *source);
 /**
@@ -226,7 +229,8 @@ MUSTER_EXPORT int muster_state_share(muster_state *state, const struct muster_st
 MUSTER_EXPORT int muster_state_share_file(muster_state *state, const char *path,
                                           const struct muster_state_source *source);
 /** Changes a shared state's priority, and whether it may be loaded. Downloads under way go on.
- * MUSTER_ENOENT. */
+ * MUSTER_ENOENT; MUSTER_EINVAL for a priority that is not the epoch, with a
+ * "TrainingStateAverager". */
 MUSTER_EXPORT int muster_state_set(muster_state *state, const char *prefix, double priority,
                                    bool hidden);
 /** Tells what is shared under a prefix, as others see it: its id and its signer, on which they can

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/state_api.h"
+#include "codec/state/hm_trainer.h"
 #include "core/alloc.h"
 #include "service/base/log.h"
 
@@ -205,13 +206,24 @@ const char *muster_state_transport(const muster_state *s)
 
 /* --- what is shared changes ------------------------------------------------------------------- */
 
+/* Trainers that join choose by priority and get the epoch, so the two must agree. */
+static bool is_for_trainers(const muster_state *s)
+{
+    const char *averager = s->node.swarm == NULL ? NULL : mu_state_swarm_averager(s->node.swarm);
+
+    return averager != NULL && strcmp(averager, MU_HM_TRAINER) == 0;
+}
+
 static void set_on_loop(struct mu_door *door)
 {
     struct state_door *d = MU_CONTAINER_OF(door, struct state_door, door);
     struct mu_state_share *share = mu_state_donor_find(d->state->donor, mu_span_str(d->prefix));
 
     d->err = share == NULL ? MUSTER_ENOENT : 0;
-    if (share != NULL) {
+    if (share != NULL && is_for_trainers(d->state) &&
+        d->priority != (double)share->offer.manifest.epoch) {
+        d->err = MUSTER_EINVAL;
+    } else if (share != NULL) {
         share->priority = d->priority;
         share->hidden = d->hidden;
         if (d->state->node.swarm != NULL) {
@@ -236,7 +248,9 @@ int muster_state_set(muster_state *s, const char *prefix, double priority, bool 
         return mu_api_error(MUSTER_EINVAL, "a priority must be a number");
     }
     pass(s, &d, set_on_loop);
-    return mu_api_error(d.err, "no state is shared under that prefix");
+    return mu_api_error(d.err, d.err == MUSTER_EINVAL
+                                   ? "hivemind's trainers need the epoch for a priority"
+                                   : "no state is shared under that prefix");
 }
 
 struct shared_door {

@@ -1,8 +1,10 @@
 /* The public state download: how something comes to be shared. */
 #include <math.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "api/state_api.h"
+#include "codec/state/hm_trainer.h"
 #include "core/alloc.h"
 #include "service/state/file.h"
 
@@ -91,6 +93,36 @@ static void put_on_loop(struct mu_door *door)
     mu_door_open(door);
 }
 
+/* The epoch is the one that the metadata names, for hivemind's trainers take theirs from there; and
+ * those that join choose by priority, so it must be the epoch too. */
+static int settle_epoch(const muster_state *s, const struct mu_layout *layout,
+                        struct mu_state_share_spec *spec, struct mu_errmsg *msg)
+{
+    const char *averager = s->node.swarm == NULL ? NULL : mu_state_swarm_averager(s->node.swarm);
+    bool trainer = averager != NULL && strcmp(averager, MU_HM_TRAINER) == 0;
+    uint64_t epoch = 0;
+    int err = trainer ? mu_hm_trainer_check(spec->metadata, layout, &epoch, msg) : 0;
+
+    if (err != 0 || averager == NULL || spec->metadata.len == 0 ||
+        mu_hm_metadata_epoch(spec->metadata, &epoch) != 0) {
+        return err;
+    }
+    if (spec->epoch != 0 && spec->epoch != epoch) {
+        return mu_err(msg, MUSTER_EINVAL,
+                      "its metadata is of epoch %llu, so it cannot be shared as epoch %llu",
+                      (unsigned long long)epoch, (unsigned long long)spec->epoch);
+    }
+    if (trainer && spec->priority != 0 && spec->priority != (double)epoch) {
+        return mu_err(msg, MUSTER_EINVAL,
+                      "its metadata is of epoch %llu, which must be its priority too: a %s that "
+                      "joins would load it again and again with the priority %g",
+                      (unsigned long long)epoch, MU_HM_TRAINER, spec->priority);
+    }
+    spec->epoch = epoch;
+    spec->priority = trainer ? (double)epoch : spec->priority;
+    return 0;
+}
+
 /* Takes ownership of `home` if it returns 0. */
 static int share_it(muster_state *s, const struct muster_state_source *source,
                     const struct mu_layout *layout, uint8_t *const *tensors, uint8_t *data,
@@ -108,8 +140,9 @@ static int share_it(muster_state *s, const struct muster_state_source *source,
         .tensors = tensors,
         .data = data,
     };
-    int err = mu_state_share_new(&spec, &d.share, &d.msg);
+    int err = settle_epoch(s, layout, &spec, &d.msg);
 
+    err = err != 0 ? err : mu_state_share_new(&spec, &d.share, &d.msg);
     if (err != 0) {
         return mu_api_error(err, d.msg.text);
     }
@@ -252,6 +285,10 @@ int muster_state_share_file(muster_state *s, const char *path,
         err = share_it(s, source, &layout, NULL,
                        home->mapped != NULL ? home->mapped->data + head.len : home->memory,
                        own.len != 0 ? own : mu_buf_span(&metadata), home);
+        if (err != 0) {
+            (void)mu_err(&msg, err, "%.120s: %s", path, muster_errmsg());
+            err = mu_api_error(err, msg.text);
+        }
     }
     if (err != 0) {
         mu_mapped_close(home->mapped);

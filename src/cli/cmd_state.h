@@ -35,6 +35,7 @@ struct state_options {
     struct cli_lock *lock;
     uint64_t epoch, step, slots, rate, max_size;
     double priority;
+    bool has_epoch;
     bool has_priority;
     double timeout, idle, stall, connect;
     bool json;

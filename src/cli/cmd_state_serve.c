@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/cli_loop.h"
+#include "codec/state/hm_trainer.h"
 
 static const char *describe(const struct state_options *o, const char *transport)
 {
@@ -72,20 +73,26 @@ static void say_shared(const struct state_options *o, muster_state *state, const
 static int share(const struct state_options *o, muster_state *state, const char *prefix,
                  uint64_t epoch, struct state_page *page)
 {
+    /* What hivemind's trainers load says of which epoch it is. */
+    bool told = o->hivemind != NULL && strcmp(o->hivemind, MU_HM_TRAINER) == 0 && !o->has_epoch;
     struct muster_state_source source = {
         .prefix = prefix,
-        .epoch = epoch,
+        .epoch = told ? 0 : epoch,
         .step = o->step,
-        .priority = o->has_priority ? o->priority : (double)epoch,
+        .priority = o->has_priority ? o->priority
+                    : told          ? 0
+                                    : (double)epoch,
     };
+    struct muster_state_info info = {0};
     int err = muster_state_share_file(state, o->words[0], &source);
 
     if (err != 0) {
         return cli_fail(err == MUSTER_EINVAL ? CLI_USAGE : CLI_STORAGE, "%s", muster_errmsg());
     }
+    (void)muster_state_shared(state, prefix, &info);
     say_shared(o, state, prefix);
-    state_page_note(page, NULL, "%s is shared as version %" PRIu64 ".%" PRIu64, o->words[0], epoch,
-                    o->step);
+    state_page_note(page, NULL, "%s is shared as version %" PRIu64 ".%" PRIu64, o->words[0],
+                    info.epoch, info.step);
     return 0;
 }
 

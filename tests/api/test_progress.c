@@ -45,7 +45,7 @@ static void trainer_open(struct trainer *t, uint64_t seed, uint64_t epoch)
     config.key = "";
     config.dht = first;
     config.dht_count = first[0] == NULL ? 0 : 1;
-    config.hivemind = "TrainingStateAverager";
+    config.hivemind = "DecentralizedAverager";
     must(muster_state_open(rt, &config, &t->state));
     progress.run = "run";
     progress.batch = 100;

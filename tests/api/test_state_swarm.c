@@ -9,8 +9,10 @@
 #include "codec/bin/msgpack.h"
 
 #define PREFIX   "run_state_averager"
-#define AVERAGER "TrainingStateAverager"
+#define AVERAGER "DecentralizedAverager"
+#define TRAINER  "TrainingStateAverager"
 
+static const char *averager = AVERAGER; /* of all peers */
 static muster_runtime *giver;
 static muster_runtime *taker;
 
@@ -52,7 +54,7 @@ static struct muster_state_config in_swarm(const struct swarm *s)
     config.key = "";
     config.dht = (const char *const *)s->first;
     config.dht_count = s->first[0] == NULL ? 0 : 1;
-    config.hivemind = AVERAGER;
+    config.hivemind = averager;
     return config;
 }
 
@@ -153,7 +155,7 @@ static struct muster_state_request from(const struct swarm *s)
     r.prefix = PREFIX;
     r.dht = (const char *const *)s->first;
     r.dht_count = 1;
-    r.hivemind = AVERAGER;
+    r.hivemind = averager;
     r.timeout_ms = 30000;
     return r;
 }
@@ -472,6 +474,96 @@ static void test_swarm_hivemind_load_that_fails_leaves_the_file_to_others(void *
     swarm_close(&s);
 }
 
+/* Metadata of a trainer: epoch 7, a value, and the last of the three tensors. */
+static const uint8_t trained[] = "\x82\xa5"
+                                 "epoch\x07\xb2"
+                                 "optimizer_metadata\x92\x82\xa4"
+                                 "type\xa5"
+                                 "value\xa5"
+                                 "value\x05\x82\xa4"
+                                 "type\xa6"
+                                 "tensor\xa5"
+                                 "index\x00";
+
+static struct muster_state_source trained_of(const struct model *m)
+{
+    struct muster_state_source source = source_of(m, 0);
+
+    source.metadata = (struct muster_bytes){trained, sizeof(trained) - 1};
+    return source;
+}
+
+static void test_swarm_trainers_get_only_what_they_can_load(void **state)
+{
+    struct muster_state_source source;
+    struct muster_state_info info;
+    struct swarm s;
+
+    (void)state;
+    averager = TRAINER;
+    swarm_open(&s, 1);
+    source = source_of(&s.models[1], 7);
+    assert_int_equal(muster_state_share(s.peers[1], &source), MUSTER_EINVAL);
+    assert_non_null(strstr(muster_errmsg(), "no optimizer_metadata"));
+    assert_int_equal(muster_state_shared(s.peers[1], PREFIX, &info), MUSTER_ENOENT);
+    /* The metadata says which epoch it is. */
+    source = trained_of(&s.models[1]);
+    source.epoch = 8;
+    assert_int_equal(muster_state_share(s.peers[1], &source), MUSTER_EINVAL);
+    assert_non_null(strstr(muster_errmsg(), "epoch 7"));
+    source.epoch = 7;
+    source.priority = 9;
+    assert_int_equal(muster_state_share(s.peers[1], &source), MUSTER_EINVAL);
+    assert_non_null(strstr(muster_errmsg(), "priority"));
+    source = trained_of(&s.models[1]);
+    must(muster_state_share(s.peers[1], &source));
+    must(muster_state_shared(s.peers[1], PREFIX, &info));
+    assert_true(info.epoch == 7 && info.priority == 7);
+    assert_int_equal(muster_state_set(s.peers[1], PREFIX, 8, false), MUSTER_EINVAL);
+    must(muster_state_set(s.peers[1], PREFIX, 7, true));
+    swarm_close(&s);
+    averager = AVERAGER;
+}
+
+/* What a trainer gave, kept in a file, is given to the next trainer as the first gave it. */
+static void test_swarm_file_of_a_trainer_is_given_to_others(void **state)
+{
+    struct muster_state_source source = {.prefix = PREFIX};
+    struct muster_state_request r;
+    muster_state_copy *copy;
+    char file[64];
+    struct swarm s;
+
+    (void)state;
+    averager = TRAINER;
+    swarm_open(&s, 2);
+    (void)snprintf(file, sizeof(file), "/tmp/muster-trained-%d.safetensors", (int)getpid());
+    for (size_t i = 1; i < 3; i++) {
+        struct muster_state_source first = trained_of(&s.models[1]);
+
+        must(i == 1 ? muster_state_share(s.peers[1], &first)
+                    : muster_state_share_file(s.peers[2], file, &source));
+        await_declared(s.peers[i], 1);
+        forget_native(s.peers[i]);
+        r = from(&s);
+        r.file = i == 1 ? file : NULL;
+        must(muster_state_load(taker, &r, &copy));
+        assert_true(muster_state_copy_progress(copy)->hivemind);
+        assert_int_equal(muster_state_copy_info(copy)->epoch, 7);
+        assert_int_equal(muster_state_copy_metadata(copy).len, sizeof(trained) - 1);
+        assert_memory_equal(muster_state_copy_metadata(copy).data, trained, sizeof(trained) - 1);
+        for (size_t k = 0; k < 3; k++) {
+            assert_memory_equal(muster_state_copy_tensor(copy, k).data, s.models[1].tensors[k].data,
+                                muster_tensor_bytes(&s.models[1].tensors[k]));
+        }
+        muster_state_copy_free(copy);
+        close_forgetful(&s, i);
+    }
+    (void)unlink(file);
+    swarm_close(&s);
+    averager = AVERAGER;
+}
+
 static void test_swarm_newer_of_native_and_hivemind_wins(void **state)
 {
     struct muster_state_request r;
@@ -783,6 +875,8 @@ int main(void)
         cmocka_unit_test(test_swarm_hivemind_load_takes_little_memory),
         cmocka_unit_test(test_swarm_hivemind_load_of_many_tensors),
         cmocka_unit_test(test_swarm_hivemind_load_that_fails_leaves_the_file_to_others),
+        cmocka_unit_test(test_swarm_trainers_get_only_what_they_can_load),
+        cmocka_unit_test(test_swarm_file_of_a_trainer_is_given_to_others),
         cmocka_unit_test(test_swarm_newer_of_native_and_hivemind_wins),
         cmocka_unit_test(test_swarm_dead_donor_is_passed_over_and_named),
         cmocka_unit_test(test_swarm_donor_that_leaves_in_the_middle_is_done_without),

@@ -334,23 +334,6 @@ def test_relay_page():
         checks.ok("time=" in site.run(c, text, "relay.md: from anywhere"), "relay.md: a round trip")
 
 
-def test_from_hivemind():
-    page = "docs/from-hivemind.md"
-    with Rig(3) as rig:
-        site = Site(rig)
-        a, b, c = rig.hosts
-        model = write_model(b)
-        boot = site.serve(a, "\n".join(commands(page, "hivemind dht")), "joined",
-                          "from-hivemind: the first peer")
-        site.run(a, "muster peer id --new --identity relay.key", "from-hivemind: a key")
-        site.serve(a, commands(page, "hivemind relay")[0], "/p2p/", "from-hivemind: the relay")
-        serve, pull = commands(page, "hivemind state")
-        env = {"BOOT": dialled(boot, a)}
-        site.serve(b, serve, "found in the DHT", "from-hivemind: a donor", **env)
-        site.run(c, pull, "from-hivemind: a newcomer", **env)
-        checks.equal(read_model(c), model, "from-hivemind: byte for byte")
-
-
 def test_operate_page():
     with Rig(4) as rig:
         site = Site(rig)

@@ -311,13 +311,13 @@ def test_in_a_swarm():
         swarm = first.address
         checks.equal(first.said["transport"], "peer", "in a swarm: between peers")
         with Donor(source, "--bootstrap", swarm, "--prefix", "run", "--rate", "2M", "--hivemind",
-                   "TrainingStateAverager", listen=where) as second:
+                   "DecentralizedAverager", listen=where) as second:
             code, out, err = run_muster("state", "ls", "--json", "--bootstrap", swarm, "run")
             rows = [json.loads(line) for line in out.decode().splitlines()]
             ids = sorted(donor.address.split("/p2p/")[1] for donor in (first, second))
             checks.equal((code, sorted(row["donor"].split("/p2p/")[1] for row in rows)), (0, ids),
                          "ls finds both in the DHT")
-            pull = Pull(path("swarm.out"), "--bootstrap", swarm, "--hivemind", "TrainingStateAverager",
+            pull = Pull(path("swarm.out"), "--bootstrap", swarm, "--hivemind", "DecentralizedAverager",
                         "run")
             pull.until("progress", bytes=some(2 * MIB), donors=some(2))
             second.signal(signal.SIGKILL)

@@ -25,7 +25,7 @@ COMMON = {
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":
         "auth barrier bucket candidate circuit compare compression contact device dict dtype envelope "
-        "fork hello hop identify identity neighbour queue relay reservation role tensor txn unary "
+        "fork hello hop identify identity neighbour queue relay reservation role tensor trainer txn unary "
         "voucher",
     "what every program has":
         "addr alloc assert buf builder cache cert class client clock cmd code config conn connect "
