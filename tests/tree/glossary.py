@@ -20,7 +20,7 @@ COMMON = {
     "layers and rooms, which ARCHITECTURE.md lists":
         "api base bin cli codec core crypto proto src text transport",
     "names of other projects, protocols and formats":
-        "aead base58 base64 c10d cgroup cidr dht etcd etcd2 hm http ip json jv kad lmdb mp msgpack mss "
+        "aead autonat base58 base64 c10d cgroup cidr dht etcd etcd2 hm http ip json jv kad lmdb mp msgpack mss "
         "mtu multiaddr muster noise numa p2pd pb pickle psk rpc safetensors sha256 std tcp tls torch utf8 uv "
         "uvarint v2 v3 x25519 yamux",
     "words of libp2p, hivemind, etcd, PyTorch and TLS, with their meaning there":

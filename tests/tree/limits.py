@@ -48,6 +48,7 @@ WAIVED = {
         "rdzv_hub.c:MEMBERS_BYTES_MAX etcd_op.c:NUMBER_MAX etcd_v2.c:NUMBER_MAX etcd_wait.c:KEY_MAX "
         "http_server.c:IN_MAX http_server.c:OUT_MAX tls.c:OUTPUT_MAX validate.c:VALUE_MAX "
         "backing.c:HELD_MAX doctor.c:TEXT_MAX relay.c:ADDRS_MAX relay_hop.c:ADDRS_MAX "
+        "autonat.c:ADDRS_MAX autonat.c:REASON_MAX "
         "request.c:ADDRS_MAX agent_call.c:TEXT_MAX etcd_v2.c:TEXT_MAX",
     "another limit, which a test meets, is reached first":
         "state_decode.c:MEMORY_MAX tensor.c:NAMES_BYTES_MAX tensor.c:TENSORS_MAX "
